@@ -1,0 +1,5 @@
+"""`python -m charlm` is `charlm`."""
+
+from charlm.cli import main
+
+main()

@@ -1,0 +1,21 @@
+"""Recurrent cells: one folder a kind, with its module and the equations that define it.
+
+A new kind is a folder with a `Stack` and a line in `CELLS`; the tests in tests/cells run over `CELLS`.
+
+    base.py                 Stack: layers, states, dropout, initialisation
+    torch_fused.py          TorchFusedStack: a Stack whose layers torch's own operators can run
+    <kind>/__init__.py      the module
+    <kind>/reference.py     the equations of one layer in plain PyTorch
+
+Shape suffixes: T steps, B streams, I inputs, H hidden units, G stacked gates, D recurrence depth, L layers.
+"""
+
+from charlm.cells.base import Stack, StackState, dropout_mask
+from charlm.cells.gru import GRU
+from charlm.cells.lstm import LSTM
+from charlm.cells.rhn import RHN
+from charlm.cells.rnn import RNN
+
+CELLS: dict[str, type[Stack]] = {"rnn": RNN, "lstm": LSTM, "gru": GRU, "rhn": RHN}
+
+__all__ = ["CELLS", "GRU", "LSTM", "RHN", "RNN", "Stack", "StackState", "dropout_mask"]

@@ -1,0 +1,238 @@
+"""What every kind of cell shares: checks, states, dropout, initialisation, choice of implementation."""
+
+import math
+from collections.abc import Callable
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+LayerState = tuple[Tensor, ...]
+"""The state of one layer: a tensor [B, H] for every name in `Stack.state_names`."""
+
+StackState = Tensor | tuple[Tensor, ...]
+"""The state of a stack: [L, B, H], or a tuple of these where a kind has several (LSTM: h and c)."""
+
+LayerFunction = Callable[[int, Tensor, LayerState, Tensor | None], tuple[Tensor, LayerState]]
+"""(layer, x_TBI, its state, mask_BH) → (y_TBH, its last state)."""
+
+
+class Implementation(NamedTuple):
+    """The function that computes a layer, and the line that tells a person which it is and why."""
+
+    layer: LayerFunction
+    description: str
+
+
+def dropout_mask(shape: tuple[int, ...], p: float, like: Tensor) -> Tensor:
+    """0 with probability p, else 1/(1−p), so that the expected product with it changes nothing.
+
+    Drawn from torch's global generator, in the dtype and on the device of `like`.
+    """
+    return torch.empty(shape, dtype=like.dtype, device=like.device).bernoulli_(1 - p).div_(1 - p)
+
+
+def add_product(a_BG: Tensor, h_BH: Tensor, w_HG: Tensor, mask_BH: Tensor | None) -> Tensor:
+    """a + (h ⊙ mask) w: the recurrent linear map of every kind; returns [B, G] in h's dtype.
+
+    Autocast takes the product in bfloat16; what follows, the state above all, stays float32.
+    """
+    if mask_BH is not None:
+        h_BH = h_BH * mask_BH
+    return torch.addmm(a_BG, h_BH, w_HG).to(h_BH.dtype)
+
+
+class Stack(nn.Module):
+    """`num_layers` recurrent layers over a window of T steps, each reading the one below.
+
+    A kind of cell is a subclass: it names its states and parameters, takes its own options, calls
+    `create_parameters` at the end of `__init__`, and gives `reference_layer`.
+
+    Args:
+        dropout: probability of dropping a unit of the input of every layer above the first.
+        variational: one such mask for all steps of a call, instead of a fresh one at every step.
+        state_dropout: probability of dropping a unit of the state where it enters the recurrent
+            linear maps; one mask per layer for all steps of a call (Gal & Ghahramani 2016).
+
+    Dropout acts in training mode only. Each call draws, from the lowest layer to the highest: the
+    mask of the layer's input (above the first), then the mask of its state.
+    """
+
+    kind: ClassVar[str]
+    state_names: ClassVar[tuple[str, ...]] = ("h",)
+    option_names: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        *,
+        dropout: float = 0.0,
+        state_dropout: float = 0.0,
+        variational: bool = False,
+    ) -> None:
+        super().__init__()
+        self.check_positive(input_size=input_size, hidden_size=hidden_size, num_layers=num_layers)
+        for name, p in (("dropout", dropout), ("state_dropout", state_dropout)):
+            if not 0 <= p < 1:
+                raise ValueError(f"{self.kind}: {name}={p!r}; allowed are 0 ≤ {name} < 1")
+        self.check_choice((False, True), variational=variational)
+        self.input_size = input_size
+        self.hidden_size = hidden_size
+        self.num_layers = num_layers
+        self.dropout = dropout
+        self.state_dropout = state_dropout
+        self.variational = variational
+
+    # What a kind of cell defines
+
+    def parameter_shapes(self, layer: int) -> dict[str, tuple[int, ...]]:
+        """Names, without their suffix `_l{layer}`, and shapes of one layer's parameters, in order."""
+        raise NotImplementedError
+
+    def reference_layer(
+        self, layer: int, x_TBI: Tensor, state: LayerState, mask_BH: Tensor | None
+    ) -> tuple[Tensor, LayerState]:
+        """One layer by the equations of the kind's `reference.py`."""
+        raise NotImplementedError
+
+    def set_special_biases(self) -> None:
+        """Set the biases that start at a value of their own; the rest are initialised already."""
+
+    # Forward
+
+    def forward(self, x_TBI: Tensor, state: StackState | None = None) -> tuple[Tensor, StackState]:
+        """Outputs [T, B, H] of the top layer, and the last state of every layer, [L, B, H].
+
+        Without `state` the window starts from zeros. Outputs and states have the parameters' dtype,
+        under autocast too. ValueError for shapes that do not fit.
+        """
+        return self.run_layers(self.choose(x_TBI.device, self.training).layer, x_TBI, state)
+
+    def forward_reference(self, x_TBI: Tensor, state: StackState | None = None) -> tuple[Tensor, StackState]:
+        """`forward` by the reference equations, whatever else could run: what every other way is held to."""
+        return self.run_layers(self.reference_layer, x_TBI, state)
+
+    def choose(self, device: torch.device, training: bool) -> Implementation:
+        """What computes a layer in `forward`; kinds with a faster way than the reference override this."""
+        return Implementation(self.reference_layer, f"{self.kind}: reference loop")
+
+    def implementation(self, device: torch.device | str, training: bool = True) -> str:
+        """A line for people: what `forward` runs on `device`, and why.
+
+        Ask under the autocast that `forward` will run under, since it takes part in the choice.
+        """
+        return self.choose(torch.device(device), training).description
+
+    def run_layers(
+        self, run_layer: LayerFunction, x_TBI: Tensor, state: StackState | None
+    ) -> tuple[Tensor, StackState]:
+        """`forward` with the given function for a layer."""
+        if x_TBI.dim() != 3 or x_TBI.shape[0] == 0 or x_TBI.shape[2] != self.input_size:
+            raise ValueError(
+                f"{self.kind}: input of shape {list(x_TBI.shape)}; allowed is [T, B, {self.input_size}] with T ≥ 1"
+            )
+        T, B, _ = x_TBI.shape
+        mask_shape = (1 if self.variational else T, B, self.hidden_size)
+        layer_states: list[LayerState] = []
+        y = x_TBI
+        for layer, layer_state in enumerate(self.split_state(state, B)):
+            if layer > 0 and self.dropout > 0 and self.training:
+                y = y * dropout_mask(mask_shape, self.dropout, like=y)
+            mask_BH = None
+            if self.state_dropout > 0 and self.training:
+                mask_BH = dropout_mask((B, self.hidden_size), self.state_dropout, like=layer_state[0])
+            y, layer_state = run_layer(layer, y, layer_state, mask_BH)
+            layer_states.append(layer_state)
+        return y, self.join_states(layer_states)
+
+    # State
+
+    def zero_state(self, batch_size: int) -> StackState:
+        """The state that a stream starts with."""
+        zeros = next(self.parameters()).new_zeros
+        shape = (self.num_layers, batch_size, self.hidden_size)
+        states = tuple(zeros(shape) for _ in self.state_names)
+        return states[0] if len(states) == 1 else states
+
+    def split_state(self, state: StackState | None, batch_size: int) -> list[LayerState]:
+        """The state of each layer; ValueError unless it is made of as many [L, B, H] as the kind has."""
+        if state is None:
+            state = self.zero_state(batch_size)
+        tensors = (state,) if isinstance(state, Tensor) else tuple(state)
+        shape = [self.num_layers, batch_size, self.hidden_size]
+        found = [list(tensor.shape) for tensor in tensors]
+        if found != [shape] * len(self.state_names):
+            raise ValueError(
+                f"{self.kind}: state of shapes {', '.join(map(str, found))}; "
+                f"allowed is ({', '.join(self.state_names)}) of shape [L, B, H] = {shape} each"
+            )
+        return list(zip(*(tensor.unbind() for tensor in tensors), strict=True))
+
+    def join_states(self, layer_states: list[LayerState]) -> StackState:
+        """The inverse of `split_state`."""
+        states = tuple(torch.stack(tensors) for tensors in zip(*layer_states, strict=True))
+        return states[0] if len(states) == 1 else states
+
+    # Parameters
+
+    def create_parameters(self) -> None:
+        """Register the parameters of every layer and initialise them."""
+        for layer in range(self.num_layers):
+            for name, shape in self.parameter_shapes(layer).items():
+                self.register_parameter(f"{name}_l{layer}", nn.Parameter(torch.empty(shape)))
+        self.reset_parameters()
+
+    def layer_input_size(self, layer: int) -> int:
+        return self.input_size if layer == 0 else self.hidden_size
+
+    def layer_parameters(self, layer: int) -> list[Tensor]:
+        """The parameters of one layer, in the order of `parameter_shapes`."""
+        return [getattr(self, f"{name}_l{layer}") for name in self.parameter_shapes(layer)]
+
+    def reset_parameters(self) -> None:
+        """U(±1/√H) for weights and biases, as torch.nn; biases that have their own value start at it."""
+        bound = 1 / math.sqrt(self.hidden_size)
+        self.draw_parameters(weight_bound=bound, bias_bound=bound)
+
+    def init_uniform_(self, bound: float) -> None:
+        """U(±bound) for weights, zero for biases; biases that have their own value start at it."""
+        if not 0 <= bound < math.inf:
+            raise ValueError(f"{self.kind}: bound={bound!r}; allowed are 0 ≤ bound < ∞")
+        self.draw_parameters(weight_bound=bound, bias_bound=0.0)
+
+    @torch.no_grad()
+    def draw_parameters(self, weight_bound: float, bias_bound: float) -> None:
+        for name, parameter in self.named_parameters():
+            if name.startswith("weight_ln"):
+                nn.init.ones_(parameter)
+            elif name.startswith("bias_ln"):
+                nn.init.zeros_(parameter)
+            else:
+                bound = weight_bound if name.startswith("weight") else bias_bound
+                nn.init.uniform_(parameter, -bound, bound)
+        self.set_special_biases()
+
+    def extra_repr(self) -> str:
+        names = ("num_layers", *self.option_names, "dropout", "state_dropout", "variational")
+        options = ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
+        return f"{self.input_size}, {self.hidden_size}, {options}"
+
+    # Checks of options
+
+    def check_positive(self, **values: int) -> None:
+        for name, value in values.items():
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise ValueError(f"{self.kind}: {name}={value!r}; allowed are integers ≥ 1")
+
+    def check_finite(self, **values: float) -> None:
+        for name, value in values.items():
+            if not math.isfinite(value):
+                raise ValueError(f"{self.kind}: {name}={value!r}; allowed are finite numbers")
+
+    def check_choice(self, allowed: tuple[Any, ...], **values: Any) -> None:
+        for name, value in values.items():
+            if value not in allowed:
+                listed = ", ".join(map(repr, allowed))
+                raise ValueError(f"{self.kind}: {name}={value!r}; allowed are {listed}")

@@ -1,0 +1,71 @@
+"""The equations of one layer of the LSTM (Hochreiter & Schmidhuber 1997; forget gate: Gers et al. 2000).
+
+As torch.nn.LSTM has them: no peepholes. Layer normalisation after Ba et al. 2016, but of the sum of
+both linear maps, each gate by itself.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from charlm.cells.base import add_product
+
+LAYER_NORM_EPS = 1e-5
+
+
+class LayerNorm(NamedTuple):
+    """Gains and biases of the layer normalisation: of the gates i, f, g, o, and of the cell."""
+
+    gain_gates_4H: Tensor
+    bias_gates_4H: Tensor
+    gain_cell_H: Tensor
+    bias_cell_H: Tensor
+
+
+def lstm_layer(
+    x_TBI: Tensor,
+    h_BH: Tensor,
+    c_BH: Tensor,
+    w_ih_GI: Tensor,
+    w_hh_GH: Tensor,
+    b_ih_G: Tensor,
+    b_hh_G: Tensor,
+    *,
+    layer_norm: LayerNorm | None = None,
+    mask_BH: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Outputs [T, B, H] and last h, c [B, H] from inputs [T, B, I] and first h, c [B, H].
+
+    Gates are stacked i, f, g, o (G = 4H). `mask_BH` multiplies h_{t−1}, never c_{t−1}.
+    """
+    # The inputs of all steps are known: one matrix product for the whole window.
+    x_TBG = F.linear(x_TBI, w_ih_GI, b_ih_G + b_hh_G)
+    w_hh_HG = w_hh_GH.t()
+    outputs = []
+    for x_BG in x_TBG.unbind():
+        # i, f, g, o = W_x x_t + b_x + W_h h_{t−1} + b_h
+        a_BG = add_product(x_BG, h_BH, w_hh_HG, mask_BH)
+        if layer_norm is not None:
+            a_BG = normalise_gates(a_BG, layer_norm)
+        i_BH, f_BH, g_BH, o_BH = a_BG.chunk(4, dim=1)
+        # c_t = σ(f) ⊙ c_{t−1} + σ(i) ⊙ tanh(g)
+        c_BH = torch.addcmul(torch.sigmoid(f_BH) * c_BH, torch.sigmoid(i_BH), torch.tanh(g_BH))
+        # h_t = σ(o) ⊙ tanh(c_t), or σ(o) ⊙ tanh(LN(c_t))
+        n_BH = c_BH if layer_norm is None else normalise_cell(c_BH, layer_norm)
+        h_BH = torch.sigmoid(o_BH) * torch.tanh(n_BH)
+        outputs.append(h_BH)
+    return torch.stack(outputs), h_BH, c_BH
+
+
+def normalise_gates(a_BG: Tensor, layer_norm: LayerNorm) -> Tensor:
+    """LN of each of i, f, g, o over its own H units."""
+    a_B4H = a_BG.unflatten(1, (4, -1))
+    unit_B4H = F.layer_norm(a_B4H, a_B4H.shape[2:], eps=LAYER_NORM_EPS)
+    return torch.addcmul(layer_norm.bias_gates_4H, unit_B4H, layer_norm.gain_gates_4H).flatten(1)
+
+
+def normalise_cell(c_BH: Tensor, layer_norm: LayerNorm) -> Tensor:
+    """LN of c over its H units."""
+    return F.layer_norm(c_BH, c_BH.shape[1:], layer_norm.gain_cell_H, layer_norm.bias_cell_H, eps=LAYER_NORM_EPS)

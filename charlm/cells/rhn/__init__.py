@@ -1,0 +1,82 @@
+"""The recurrent highway network (Zilly et al. 2017)."""
+
+from torch import Tensor
+
+from charlm.cells.base import LayerState, Stack
+from charlm.cells.rhn.reference import rhn_layer
+
+
+class RHN(Stack):
+    """s_d = h_d ⊙ g_d + s_{d−1} ⊙ c_d for d = 1…D within a step; s_D is the output and the next s_0.
+
+    Args:
+        depth: D, the number of highway layers that a step passes through.
+        couple_gates: carry c = 1 − g; False learns c, with half as many parameters again.
+        gate_bias: where the biases of the transform gate g start; negative favours carrying. A learned
+            c starts at −gate_bias: as 1 − σ(a) = σ(−a), both forms then start out carrying alike.
+        others: see `Stack`. `state_dropout` spares the s_{d−1} that c carries over.
+
+    Shapes: input [T, B, I], output [T, B, H], state [L, B, H].
+    Parameters of a layer, stacked h, g and, if not coupled, c (G = 2 or 3): `weight_ih` [G·H, I],
+    `weight_hh` [D, G·H, H], `bias_hh` [D, G·H].
+    """
+
+    kind = "rhn"
+    option_names = ("depth", "couple_gates", "gate_bias")
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        *,
+        depth: int = 5,
+        couple_gates: bool = True,
+        gate_bias: float = -2.0,
+        dropout: float = 0.0,
+        state_dropout: float = 0.0,
+        variational: bool = False,
+    ) -> None:
+        super().__init__(
+            input_size,
+            hidden_size,
+            num_layers,
+            dropout=dropout,
+            state_dropout=state_dropout,
+            variational=variational,
+        )
+        self.check_positive(depth=depth)
+        self.check_choice((False, True), couple_gates=couple_gates)
+        self.check_finite(gate_bias=gate_bias)
+        self.depth = depth
+        self.couple_gates = couple_gates
+        self.gate_bias = gate_bias
+        self.create_parameters()
+
+    def parameter_shapes(self, layer: int) -> dict[str, tuple[int, ...]]:
+        D, H = self.depth, self.hidden_size
+        rows = (2 if self.couple_gates else 3) * H
+        return {
+            "weight_ih": (rows, self.layer_input_size(layer)),
+            "weight_hh": (D, rows, H),
+            "bias_hh": (D, rows),
+        }
+
+    def set_special_biases(self) -> None:
+        H = self.hidden_size
+        for layer in range(self.num_layers):
+            bias_DG = self.get_parameter(f"bias_hh_l{layer}")
+            bias_DG[:, H : 2 * H] = self.gate_bias
+            bias_DG[:, 2 * H :] = -self.gate_bias
+
+    def reference_layer(
+        self, layer: int, x_TBI: Tensor, state: LayerState, mask_BH: Tensor | None
+    ) -> tuple[Tensor, LayerState]:
+        y_TBH, s_BH = rhn_layer(
+            x_TBI,
+            *state,
+            *self.layer_parameters(layer),
+            couple_gates=self.couple_gates,
+            mask_BH=mask_BH,
+        )
+        return y_TBH, (s_BH,)

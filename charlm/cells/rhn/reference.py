@@ -1,0 +1,45 @@
+"""The equations of one layer of the recurrent highway network (Zilly et al. 2017, arXiv:1607.03474)."""
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from charlm.cells.base import add_product
+
+
+def rhn_layer(
+    x_TBI: Tensor,
+    s_BH: Tensor,
+    w_ih_GI: Tensor,
+    w_hh_DGH: Tensor,
+    b_hh_DG: Tensor,
+    *,
+    couple_gates: bool = True,
+    mask_BH: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Outputs s_D [T, B, H] and last state [B, H] from inputs [T, B, I] and first state [B, H].
+
+    Linear maps are stacked h, g, c (g is the paper's transform gate t): G = 3H, or 2H where
+    `couple_gates` sets c = 1 − g. The state of step t − 1 enters as s_0; only d = 1 reads x_t.
+    `mask_BH` multiplies s_{d−1} in the linear maps of every d, not where c carries it over.
+    """
+    # The inputs of all steps are known: one matrix product for the whole window, with the biases of d = 1.
+    x_TBG = F.linear(x_TBI, w_ih_GI, b_hh_DG[0])
+    weights_HG = w_hh_DGH.transpose(1, 2).unbind()
+    biases_G = b_hh_DG.unbind()[1:]
+    outputs = []
+    for x_BG in x_TBG.unbind():
+        for a, w_HG in zip((x_BG, *biases_G), weights_HG, strict=True):
+            # h_d = tanh(W_h x [d = 1] + R_h s_{d−1} + b_h)                           (7)
+            # g_d = σ(W_g x [d = 1] + R_g s_{d−1} + b_g)                              (8)
+            # c_d = σ(W_c x [d = 1] + R_c s_{d−1} + b_c), or 1 − g_d                  (9)
+            a_BG = add_product(a, s_BH, w_HG, mask_BH)
+            h_BH, g_BH, *c_BH = a_BG.chunk(2 if couple_gates else 3, dim=1)
+            h_BH, g_BH = torch.tanh(h_BH), torch.sigmoid(g_BH)
+            # s_d = h_d ⊙ g_d + s_{d−1} ⊙ c_d                                         (6)
+            if couple_gates:
+                s_BH = torch.lerp(s_BH, h_BH, g_BH)
+            else:
+                s_BH = torch.addcmul(s_BH * torch.sigmoid(*c_BH), h_BH, g_BH)
+        outputs.append(s_BH)
+    return torch.stack(outputs), s_BH

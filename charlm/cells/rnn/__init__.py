@@ -1,0 +1,70 @@
+"""The simple recurrent network (Elman 1990)."""
+
+from typing import get_args
+
+import torch
+from torch import Tensor
+
+from charlm.cells.base import LayerState
+from charlm.cells.rnn.reference import Nonlinearity, rnn_layer
+from charlm.cells.torch_fused import TorchFusedStack, single_layer_options
+
+
+class RNN(TorchFusedStack):
+    """h_t = φ(W_xh x_t + b_x + W_hh h_{t−1} + b_h), as torch.nn.RNN.
+
+    Args:
+        nonlinearity: φ, "tanh" or "relu".
+        others: see `Stack`.
+
+    Shapes: input [T, B, I], output [T, B, H], state [L, B, H].
+    """
+
+    kind = "rnn"
+    num_gates = 1
+    option_names = ("nonlinearity",)
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        *,
+        nonlinearity: Nonlinearity = "tanh",
+        dropout: float = 0.0,
+        state_dropout: float = 0.0,
+        variational: bool = False,
+    ) -> None:
+        super().__init__(
+            input_size,
+            hidden_size,
+            num_layers,
+            dropout=dropout,
+            state_dropout=state_dropout,
+            variational=variational,
+        )
+        self.check_choice(get_args(Nonlinearity), nonlinearity=nonlinearity)
+        self.nonlinearity: Nonlinearity = nonlinearity
+        self.create_parameters()
+
+    def reference_layer(
+        self, layer: int, x_TBI: Tensor, state: LayerState, mask_BH: Tensor | None
+    ) -> tuple[Tensor, LayerState]:
+        y_TBH, h_BH = rnn_layer(
+            x_TBI,
+            *state,
+            *self.layer_parameters(layer),
+            nonlinearity=self.nonlinearity,
+            mask_BH=mask_BH,
+        )
+        return y_TBH, (h_BH,)
+
+    @property
+    def cudnn_mode(self) -> str:
+        return f"RNN_{self.nonlinearity.upper()}"
+
+    def call_fused(self, x_TBI: Tensor, state: LayerState, parameters: list[Tensor]) -> tuple[Tensor, LayerState]:
+        operator = torch.rnn_tanh if self.nonlinearity == "tanh" else torch.rnn_relu
+        (h_1BH,) = state
+        y_TBH, h_1BH = operator(x_TBI, h_1BH, parameters, *single_layer_options())
+        return y_TBH, (h_1BH,)

@@ -1,0 +1,194 @@
+"""Checkpoints: one self-contained safetensors file each, written whole or not at all.
+
+A file holds weights (and their running average), optimiser state, carried hidden state and random state as
+tensors; resolved config, vocabulary and progress as JSON in the header; and a SHA-256 of all of it. Reading one
+runs no code.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from charlm.config import Config, parse_config
+from charlm.errors import CheckpointError, ConfigError, RunError
+from charlm.model import CharLM, build_model
+from charlm.vocabulary import Vocabulary
+
+FORMAT = "charlm checkpoint"
+VERSION = 1
+FOLDER = "checkpoints"
+LAST, BEST = "last.safetensors", "best.safetensors"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What one file holds. Tensors are on the CPU and may be views of the mapped file: copy before changing."""
+
+    config: Config
+    vocabulary: Vocabulary
+    weights: Mapping[str, Tensor]
+    progress: Mapping[str, Any]
+    """Step, epoch, best score and the like: JSON, written and read by the trainer."""
+    averaged: Mapping[str, Tensor] = field(default_factory=dict)
+    """The running average of the weights; empty where the run keeps none."""
+    optimizer: Mapping[str, Tensor] = field(default_factory=dict)
+    state: Mapping[str, Tensor] = field(default_factory=dict)
+    """Carried hidden state, random state, sums since the last log."""
+
+
+_GROUPS = ("weights", "averaged", "optimizer", "state")
+
+
+def save_checkpoint(checkpoint: Checkpoint, path: Path, also_as: Iterable[Path] = ()) -> None:
+    """Write `path` and further names for the same file: to a temporary neighbour, flushed, renamed.
+
+    RunError where the file cannot be written; what stood under the names before is then still whole.
+    """
+    tensors = {
+        f"{group}/{name}": tensor.detach().cpu().contiguous()
+        for group in _GROUPS
+        for name, tensor in getattr(checkpoint, group).items()
+    }
+    header = {
+        "format": FORMAT,
+        "version": str(VERSION),
+        "config": json.dumps(checkpoint.config.model_dump(mode="json")),
+        "vocabulary": json.dumps(checkpoint.vocabulary.to_json()),
+        "progress": json.dumps(checkpoint.progress, allow_nan=False),
+    }
+    header["sha256"] = _digest(header, tensors)
+    temporary = _neighbour(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        save_file(tensors, temporary, header)
+        _flush(temporary)
+        temporary.replace(path)
+        for name in also_as:
+            _link(path, name)
+        _flush(path.parent)
+    except (OSError, SafetensorError) as error:
+        raise RunError(
+            f"{path}: cannot be written ({error}); earlier checkpoints are whole; free space or check permissions"
+        ) from None
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _neighbour(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+
+
+def _link(path: Path, name: Path) -> None:
+    """Give `path` a second name, replacing what stood there; a copy where the file system has no links."""
+    temporary = _neighbour(name)
+    try:
+        os.link(path, temporary)
+    except OSError:
+        shutil.copyfile(path, temporary)
+        _flush(temporary)
+    temporary.replace(name)
+
+
+def _flush(path: Path) -> None:
+    """Wait until a file, or the names in a folder, are on the disk."""
+    if path.is_dir() and os.name == "nt":
+        return
+    descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def read_checkpoint(path: Path) -> Checkpoint:
+    """The checkpoint in a file; CheckpointError, one line, for anything but a whole and unaltered one."""
+    if not path.is_file():
+        raise CheckpointError(f"{path}: no such file; allowed: a run's folder or a checkpoint in its {FOLDER}/")
+    try:
+        with safe_open(path, framework="pt", device="cpu") as file:
+            header = file.metadata() or {}
+            if header.get("format") != FORMAT:
+                raise CheckpointError(f"{path}: a safetensors file, but no charlm checkpoint")
+            if header.get("version") != str(VERSION):
+                raise CheckpointError(
+                    f"{path}: found format version {header.get('version')}; this charlm reads {VERSION}; update charlm"
+                )
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(
+            f"{path}: damaged or no checkpoint ({' '.join(str(error).split())}); use another one of the run"
+        ) from None
+    if header.get("sha256") != _digest({k: v for k, v in header.items() if k != "sha256"}, tensors):
+        raise CheckpointError(f"{path}: altered or damaged: its content hash does not match; use another one")
+    return _parse(path, header, tensors)
+
+
+def _parse(path: Path, header: Mapping[str, str], tensors: Mapping[str, Tensor]) -> Checkpoint:
+    groups: dict[str, dict[str, Tensor]] = {group: {} for group in _GROUPS}
+    for name, tensor in tensors.items():
+        group, _, rest = name.partition("/")
+        groups.setdefault(group, {})[rest] = tensor
+    try:
+        config = parse_config(json.loads(header["config"]), f"{path}: config")
+        vocabulary = Vocabulary.from_json(json.loads(header["vocabulary"]))
+        return Checkpoint(
+            config=config,
+            vocabulary=vocabulary,
+            progress=json.loads(header["progress"]),
+            **{group: groups[group] for group in _GROUPS},
+        )
+    except (KeyError, ValueError, RecursionError, ConfigError, CheckpointError) as error:
+        raise CheckpointError(f"{path}: no readable config, vocabulary or progress in it ({error})") from None
+
+
+def _digest(header: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:
+    digest = hashlib.sha256(json.dumps(sorted(header.items())).encode())
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
+        digest.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def find_checkpoint(path: Path) -> Path:
+    """The file meant by `path`: itself, or the best (else the last) checkpoint of a run's folder."""
+    if not path.is_dir():
+        return path
+    for name in (BEST, LAST):
+        if (path / FOLDER / name).is_file():
+            return path / FOLDER / name
+    raise CheckpointError(f"{path}: no checkpoint in {path / FOLDER}; allowed: the folder of a run, or a checkpoint")
+
+
+def load_model(checkpoint: Checkpoint, device: torch.device) -> CharLM:
+    """The trained model, ready for evaluation: with the averaged weights where the run kept them."""
+    model = build_model(checkpoint.config.model, len(checkpoint.vocabulary))
+    load_weights(model, checkpoint.averaged or checkpoint.weights)
+    return model.to(device).eval()
+
+
+def load_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
+    """Copy weights by name; CheckpointError where names or shapes are not the model's."""
+    parameters = dict(model.named_parameters())
+    found = {name: tuple(tensor.shape) for name, tensor in weights.items()}
+    wanted = {name: tuple(parameter.shape) for name, parameter in parameters.items()}
+    if found != wanted:
+        name = sorted(key for key in found.keys() | wanted.keys() if found.get(key) != wanted.get(key))[0]
+        raise CheckpointError(
+            f"weights {name}: found {found.get(name, 'none')}; the model has {wanted.get(name, 'none')}; "
+            "use a checkpoint of the same model section"
+        )
+    with torch.no_grad():
+        for name, parameter in parameters.items():
+            parameter.copy_(weights[name])

@@ -1,0 +1,66 @@
+"""The command line: parse, call, print. Each command imports what it needs, so that --help never waits for torch."""
+
+import contextlib
+import io
+import os
+import sys
+
+import typer
+
+from charlm import __version__
+from charlm.cli import config, data, train, use
+from charlm.errors import CharlmError
+
+app = typer.Typer(
+    help="Train character-level language models (RNN, LSTM, GRU, recurrent highway networks) and sample from them.",
+    epilog="A first run: charlm train --config configs/quickstart.yaml",
+    no_args_is_help=True,
+    add_completion=False,
+    # Plain help: rich would double the time that --help takes.
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+app.command("train")(train.train)
+app.command("sample")(use.sample)
+app.command("eval")(use.evaluate)
+app.command("plan")(train.plan)
+app.add_typer(config.app, name="config")
+app.add_typer(data.app, name="data")
+
+
+@app.callback(invoke_without_command=True)
+def _version(version: bool = typer.Option(False, "--version", help="Print the version and leave.")) -> None:
+    if version:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+def main() -> None:
+    """Run the command line; a user's mistake is one line on stderr and exit code 1 (2 for usage)."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        app()
+    except CharlmError as error:
+        for line in str(error).splitlines():
+            typer.echo(f"error: {line}", err=True)
+        sys.exit(1)
+    except BrokenPipeError:
+        # The reader has gone (charlm sample … | head): leave quietly, and let no later flush complain.
+        with contextlib.suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(141)
+    except (MemoryError, RuntimeError) as error:
+        if not _is_out_of_memory(error):
+            raise
+        typer.echo(
+            "error: out of memory; lower model.cell.hidden, train.batch_size or train.bptt (`charlm plan` says what is "
+            "needed)",
+            err=True,
+        )
+        sys.exit(1)
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    return isinstance(error, MemoryError) or "out of memory" in str(error) or "can't allocate memory" in str(error)

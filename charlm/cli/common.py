@@ -1,0 +1,43 @@
+"""Options and output that several commands share."""
+
+import json
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+
+class Device(StrEnum):
+    auto = "auto"
+    cpu = "cpu"
+    cuda = "cuda"
+
+
+ConfigFile = Annotated[Path, typer.Option("--config", metavar="FILE", help="The YAML config; see configs/.")]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Override one option, e.g. train.max_steps=500; repeatable."),
+]
+DeviceOption = Annotated[Device, typer.Option("--device", help="Where to compute; auto: CUDA if there is one.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout.")]
+CheckpointPath = Annotated[
+    Path, typer.Argument(metavar="CKPT", help="A run's folder (its best checkpoint) or one checkpoint file.")
+]
+
+
+def print_json(value: Any) -> None:
+    """A value on stdout as JSON, without line breaks in it."""
+    typer.echo(json.dumps(value, ensure_ascii=False))
+
+
+def print_table(rows: dict[str, str]) -> None:
+    """Aligned lines of a name and a text."""
+    width = max(map(len, rows))
+    for name, text in rows.items():
+        typer.echo(f"{name:<{width}}  {text}")
+
+
+def usage_error(message: str) -> typer.BadParameter:
+    """What click reports as a wrong use of options: exit code 2."""
+    return typer.BadParameter(message)

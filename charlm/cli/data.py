@@ -1,0 +1,100 @@
+"""charlm data: list, info, fetch."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from charlm.cli.common import print_table
+
+app = typer.Typer(help="Built-in and downloadable corpora.", no_args_is_help=True, rich_markup_mode=None)
+
+Folder = Annotated[Path, typer.Option("--data-dir", metavar="DIR", help="Where downloads are kept.")]
+
+
+@app.command("list")
+def list_corpora(data_dir: Folder = Path("data")) -> None:
+    """List built-in and downloadable corpora.
+
+    \b
+    Example:
+      charlm data list
+    """
+    from charlm.data.fetch import CATALOGUE
+    from charlm.data.sources import BUILTINS
+    from charlm.units import format_bytes
+
+    rows = {f"builtin:{name}": f"built in    {summary}" for name, summary in BUILTINS.items()}
+    for name, download in CATALOGUE.items():
+        present = "fetched" if (data_dir / download.filename).is_file() else "to fetch"
+        rows[name] = f"{present:<10}  {download.summary} ({format_bytes(download.size)})"
+    print_table(rows)
+
+
+@app.command()
+def info(
+    source: Annotated[str, typer.Argument(help="A downloadable corpus, builtin:NAME, a file, a folder or a glob.")],
+    level: Annotated[str, typer.Option(help="char | byte")] = "char",
+    data_dir: Folder = Path("data"),
+) -> None:
+    """Say what a corpus holds: files, size, characters, vocabulary.
+
+    \b
+    Examples:
+      charlm data info builtin:python-stdlib
+      charlm data info my-texts/
+      charlm data info tinyshakespeare
+    """
+    from charlm.data.corpus import survey_source
+    from charlm.data.fetch import CATALOGUE
+    from charlm.units import format_bytes
+
+    if level not in ("char", "byte"):
+        raise typer.BadParameter(f"--level: found {level!r}; allowed: char | byte")
+    rows = {}
+    if download := CATALOGUE.get(source):
+        rows = {"what": download.summary, "from": download.url, "file": str(data_dir / download.filename)}
+        if not (data_dir / download.filename).is_file():
+            print_table(rows | {"size": format_bytes(download.size), "fetch": f"charlm data fetch {source}"})
+            return
+        source = str(data_dir / download.filename)
+    survey = survey_source(source, level)
+    often = sorted(zip(survey.counts.tolist(), survey.symbols.tolist(), strict=True), reverse=True)[:12]
+    print_table(
+        rows
+        | {
+            "files": f"{len(survey.paths):,}",
+            "size": f"{survey.size_bytes:,} bytes",
+            "length": f"{survey.length:,} {level}s",
+            "vocabulary": "256" if level == "byte" else f"{len(survey.symbols):,}",
+            "most often": "  ".join(f"{chr(s)!r} {100 * c / survey.length:.1f}%" for c, s in often),
+            "sha256": survey.sha256,
+        }
+    )
+
+
+@app.command()
+def fetch(
+    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Which corpora; see `charlm data list`.")],
+    data_dir: Folder = Path("data"),
+) -> None:
+    """Download corpora, checked against their SHA-256; a broken download goes on where it stopped.
+
+    \b
+    Examples:
+      charlm data fetch tinyshakespeare
+      charlm data fetch text8 enwik8
+    """
+    import difflib
+
+    from charlm.data.fetch import CATALOGUE
+    from charlm.data.fetch import fetch as download
+    from charlm.errors import DataError
+
+    for name in names:
+        if name not in CATALOGUE:
+            near = difflib.get_close_matches(name, CATALOGUE, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise DataError(f"{name}: no such corpus; allowed: {' | '.join(CATALOGUE)}{hint}")
+    for name in names:
+        typer.echo(str(download(CATALOGUE[name], data_dir, progress=True)))

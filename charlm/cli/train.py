@@ -1,0 +1,114 @@
+"""charlm train, charlm plan."""
+
+import itertools
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from charlm.cli.common import ConfigFile, Device, Json, Overrides, print_json, print_table, usage_error
+
+
+def train(
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", metavar="FILE", help="The YAML config; may be left out with --resume."),
+    ] = None,
+    overrides: Overrides = None,
+    run_dir: Annotated[
+        Path | None,
+        typer.Option("--run-dir", metavar="DIR", help="The run's folder  [default: runs/<config name>-<time>]"),
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --run-dir.")] = False,
+    init_from: Annotated[
+        Path | None,
+        typer.Option("--init-from", metavar="CKPT", help="Start from the weights and vocabulary of a checkpoint."),
+    ] = None,
+    device: Annotated[Device | None, typer.Option("--device", help="Override the config's device.")] = None,
+    json: Json = False,
+) -> None:
+    """Train a model, or go on with a run.
+
+    Ctrl-C finishes the step, writes a checkpoint and says how to resume; a second one leaves at once.
+
+    \b
+    Examples:
+      charlm train --config configs/quickstart.yaml
+      charlm train --config configs/lstm.yaml --set data.source=my.txt --set train.max_minutes=10
+      charlm train --resume --run-dir runs/lstm-20260102-030405
+      charlm train --resume --run-dir runs/mine --set train.max_steps=20000
+      charlm train --config configs/lstm.yaml --set data.source=more.txt --init-from runs/mine
+    """
+    settings = [*(overrides or []), *([f"device={device}"] if device else [])]
+    if resume and run_dir is None:
+        raise usage_error("--resume needs --run-dir, the folder of the run to go on with")
+    if resume and init_from is not None:
+        raise usage_error("--init-from starts a new run; leave out --resume, or --init-from")
+    if config is None and not resume:
+        raise usage_error("--config FILE is needed; see configs/, for example --config configs/quickstart.yaml")
+
+    from charlm.config import Config, load_config, parse_config
+    from charlm.train import resume_run, start_run
+
+    if resume:
+        assert run_dir is not None
+
+        def change(saved: Config) -> Config:
+            if config is not None:
+                return load_config(config, settings)
+            return parse_config(saved.model_dump(mode="json"), f"{run_dir}/config.yaml", settings)
+
+        outcome = resume_run(run_dir, change)
+    else:
+        assert config is not None
+        from charlm.checkpoint import find_checkpoint, read_checkpoint
+
+        parsed = load_config(config, settings)
+        initial = read_checkpoint(find_checkpoint(init_from)) if init_from else None
+        outcome = start_run(parsed, run_dir or _new_run_dir(config.stem), initial)
+    _report(outcome, json)
+
+
+def _new_run_dir(name: str) -> Path:
+    stem = Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    names = itertools.chain([stem], (stem.with_name(f"{stem.name}-{n}") for n in itertools.count(2)))
+    return next(path for path in names if not path.exists())
+
+
+def _report(outcome: Any, json: bool) -> None:
+    from charlm.train import SIGNALS
+    from charlm.units import format_duration, nats_to_bits
+
+    if json:
+        print_json(outcome.as_json())
+    resume = f"charlm train --resume --run-dir {outcome.run_dir}"
+    if outcome.reason in SIGNALS:
+        typer.echo(f"stopped  {outcome.reason} at step {outcome.step}; go on with: {resume}", err=True)
+        raise typer.Exit(SIGNALS[outcome.reason])
+    done = f"done     {outcome.reason} at step {outcome.step}, {format_duration(outcome.elapsed_s)}"
+    if outcome.best_nats is not None:
+        bits = nats_to_bits(outcome.best_nats)
+        done += f"; best {outcome.best_nats:.4f} nats ({bits:.4f} bits) per character at step {outcome.best_step}"
+    typer.echo(done, err=True)
+    typer.echo(f"sample   charlm sample {outcome.run_dir}", err=True)
+
+
+def plan(config: ConfigFile, overrides: Overrides = None, json: Json = False) -> None:
+    """Say what a config will cost before it runs: sizes, parameters, memory, characters/s, time per epoch.
+
+    Runs a few steps to measure; writes nothing but the corpus cache.
+
+    \b
+    Examples:
+      charlm plan --config configs/rhn.yaml
+      charlm plan --config configs/lstm.yaml --set model.cell.hidden=1024 --json
+    """
+    from charlm.config import load_config
+    from charlm.plan import measure
+
+    result = measure(load_config(config, overrides or []))
+    if json:
+        print_json(result.as_json())
+    else:
+        print_table(result.as_table())

@@ -1,0 +1,99 @@
+"""The config of a run: read from YAML, checked as a whole, with overrides through the same checks."""
+
+import copy
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from charlm.config.faults import fault_lines
+from charlm.config.schema import Config
+from charlm.config.yaml import dump_yaml, load_yaml
+from charlm.errors import ConfigError
+
+__all__ = ["Config", "differences", "dump_config", "flatten", "load_config", "parse_config", "read_config_file"]
+
+MAX_FILE_BYTES = 1_000_000
+
+
+def load_config(file: Path, overrides: Iterable[str] = ()) -> Config:
+    """The config in `file`, with `a.b=VALUE` overrides; ConfigError names every fault at once."""
+    return parse_config(read_config_file(file), str(file), overrides)
+
+
+def read_config_file(file: Path) -> Any:
+    """The YAML value of a file; ConfigError where there is no such file or no YAML in it."""
+    try:
+        data = file.read_bytes()[: MAX_FILE_BYTES + 1]
+    except OSError as error:
+        raise ConfigError(f"{file}: {error.strerror}; allowed: a YAML file; see configs/ for examples") from None
+    if len(data) > MAX_FILE_BYTES:
+        raise ConfigError(f"{file}: found more than {MAX_FILE_BYTES} bytes; allowed: a YAML config")
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            f"{file}: found byte 0x{data[error.start]:02x} at offset {error.start}, which is no UTF-8; allowed: UTF-8"
+        ) from None
+    return load_yaml(text, str(file))
+
+
+def parse_config(raw: Any, where: str, overrides: Iterable[str] = ()) -> Config:
+    """The config of a YAML value read from `where`; the value itself is not changed."""
+    raw = {} if raw is None else copy.deepcopy(raw)
+    if not isinstance(raw, dict):
+        raise ConfigError(f"{where}: found {type(raw).__name__}; allowed: sections such as data:, model:, train:")
+    origin: dict[tuple[str | int, ...], str] = {(): where}
+    for override in overrides:
+        path, value = _parse_override(override)
+        _set(raw, path, value, override)
+        origin[path] = f"--set {override}"
+    try:
+        return Config.model_validate(raw)
+    except ValidationError as error:
+        raise ConfigError(*fault_lines(error, Config, raw, origin)) from None
+
+
+def dump_config(config: Config) -> str:
+    """The YAML text of a config with every option written out."""
+    return dump_yaml(config.model_dump(mode="json"))
+
+
+def differences(old: Config, new: Config) -> dict[str, tuple[Any, Any]]:
+    """Options that differ, as {"train.max_steps": (2000, 4000)}."""
+    before, after = flatten(old), flatten(new)
+    keys = list(dict.fromkeys([*before, *after]))
+    return {key: (before.get(key), after.get(key)) for key in keys if before.get(key) != after.get(key)}
+
+
+def flatten(config: Config) -> dict[str, Any]:
+    """Every option by its dotted path: {"train.max_steps": 2000, …}."""
+    return _flatten(config.model_dump(mode="json"), "")
+
+
+def _flatten(section: dict[str, Any], prefix: str) -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in section.items():
+        flat |= _flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return flat
+
+
+def _parse_override(override: str) -> tuple[tuple[str, ...], Any]:
+    key, equals, text = override.partition("=")
+    path = tuple(key.strip().split("."))
+    if not equals or not all(path):
+        raise ConfigError(f"--set {override}: found no KEY=VALUE; allowed: for example --set train.max_steps=500")
+    return path, load_yaml(text, f"--set {override}")
+
+
+def _set(raw: dict[str, Any], path: tuple[str, ...], value: Any, override: str) -> None:
+    section = raw
+    for depth, key in enumerate(path[:-1], start=1):
+        section = section.setdefault(key, {})
+        if not isinstance(section, dict):
+            raise ConfigError(
+                f"--set {override}: found {'.'.join(path[:depth])} to be {section!r}, which has no keys; "
+                f"allowed: --set {'.'.join(path[:depth])}=VALUE"
+            )
+    section[path[-1]] = value

@@ -1,0 +1,129 @@
+"""Pydantic's validation errors as lines a person can act on: where, found, allowed, nearest key."""
+
+import difflib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+Path = tuple[str | int, ...]
+_BOUNDS = {"minimum": "≥ {}", "exclusiveMinimum": "> {}", "maximum": "≤ {}", "exclusiveMaximum": "< {}"}
+_TYPES = {
+    "integer": "an integer",
+    "number": "a number",
+    "boolean": "true or false",
+    "string": "text",
+    "object": "a section",
+    "null": "null",
+}
+
+
+def fault_lines(error: ValidationError, model: type[BaseModel], raw: Any, origin: Mapping[Path, str]) -> list[str]:
+    """One line for each fault of `raw`, in the order of the file.
+
+    `origin` maps a path to the place its value was written (file or --set); the longest matching prefix counts.
+    """
+    schema = model.model_json_schema()
+    lines = []
+    for fault in error.errors():
+        path, value, node = _follow(fault["loc"], raw, schema)
+        where = origin[max((p for p in origin if path[: len(p)] == p), key=len)]
+        key, text = _explain(fault, path, value, node, schema)
+        name = ".".join(map(str, (*path, *key)))
+        line = f"{where}: {name}: {text}" if name else f"{where}: {text}"
+        if line not in lines:
+            lines.append(line)
+    return lines
+
+
+def _follow(loc: Sequence[str | int], raw: Any, schema: dict[str, Any]) -> tuple[Path, Any, dict[str, Any]]:
+    """Pydantic's location as a path of the file, the value there and the JSON Schema of what belongs there.
+
+    Pydantic puts the tag of a union into its locations (cell.rhn.dept), which the file does not have. For an
+    unknown key the schema is that of the section it stands in.
+    """
+    path: list[str | int] = []
+    value, node = raw, _resolve(schema, raw, schema)
+    for key in loc:
+        if isinstance(value, dict) and key not in value and key in (value.get("kind"), value.get("name")):
+            continue
+        if isinstance(value, int | float):  # a number in place of a section, as dropout admits
+            break
+        path.append(key)
+        value = value[key] if _holds(value, key) else _MISSING
+        if isinstance(key, str) and key in node.get("properties", {}):
+            node = _resolve(node["properties"][key], value, schema)
+        elif isinstance(key, int) and key < len(node.get("prefixItems", ())):
+            node = _resolve(node["prefixItems"][key], value, schema)
+    return tuple(path), value, node
+
+
+_MISSING: Any = object()
+
+
+def _holds(value: Any, key: str | int) -> bool:
+    return (isinstance(value, dict) and key in value) or (
+        isinstance(value, list) and isinstance(key, int) and key < len(value)
+    )
+
+
+def _resolve(node: dict[str, Any], value: Any, schema: dict[str, Any]) -> dict[str, Any]:
+    """`node` with its reference followed, and with the branch of a union that the tag in `value` chooses."""
+    while "$ref" in node:
+        node = schema["$defs"][node["$ref"].rsplit("/", 1)[1]]
+    if "anyOf" in node and isinstance(value, dict):
+        node = next((branch for branch in node["anyOf"] if "properties" in branch), node)
+    if "discriminator" in node and isinstance(value, dict):
+        tag = value.get(node["discriminator"]["propertyName"])
+        if isinstance(tag, str) and tag in node["discriminator"]["mapping"]:
+            return schema["$defs"][node["discriminator"]["mapping"][tag].rsplit("/", 1)[1]]
+    return node
+
+
+def _explain(fault: Any, path: Path, value: Any, node: dict[str, Any], schema: dict[str, Any]) -> tuple[Path, str]:
+    """The key below `path` that is at fault, if it is one below, and what is wrong with it."""
+    kind = fault["type"]
+    if kind == "extra_forbidden":
+        known = list(node.get("properties", {}))
+        return (), f"unknown key; allowed: {', '.join(known)}{_nearest(path[-1], known)}"
+    if kind == "value_error":  # our own validators: "key: found …; allowed: …", or without the key
+        key, colon, text = str(fault["ctx"]["error"]).partition(": found ")
+        return ((key,), f"found {text}") if colon else ((), key)
+    if kind in ("union_tag_invalid", "union_tag_not_found"):
+        tag, allowed = node["discriminator"]["propertyName"], list(node["discriminator"]["mapping"])
+        found = value.get(tag, _MISSING)
+        return (tag,), f"found {_show(found)}; allowed: {' | '.join(allowed)}{_nearest(found, allowed)}"
+    text = f"found {_show(value)}; allowed: {allowed_text(node, schema)}"
+    return (), text + _nearest(value, [choice for choice in _choices(node) if isinstance(choice, str)])
+
+
+def _nearest(found: Any, known: Sequence[str]) -> str:
+    near = difflib.get_close_matches(found, known, n=1, cutoff=0.5) if isinstance(found, str) else []
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def _choices(node: dict[str, Any]) -> list[Any]:
+    return [node["const"]] if "const" in node else node.get("enum", [])
+
+
+def allowed_text(node: dict[str, Any], schema: dict[str, Any]) -> str:
+    """What a JSON Schema node admits, in words."""
+    node = _resolve(node, None, schema)
+    if "anyOf" in node:
+        return " or ".join(allowed_text(branch, schema) for branch in node["anyOf"])
+    if choices := _choices(node):
+        return " | ".join(map(str, choices))
+    if "discriminator" in node:
+        return f"a section with {node['discriminator']['propertyName']}"
+    if node.get("type") == "array":
+        return f"a list of {node['minItems']}: {allowed_text(node['prefixItems'][0], schema)} each"
+    bounds = [text.format(node[key]) for key, text in _BOUNDS.items() if key in node]
+    return " ".join([_TYPES[node["type"]], " and ".join(bounds)]).strip()
+
+
+def _show(value: Any) -> str:
+    if value is _MISSING:
+        return "nothing"
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= 60 else text[:57] + "..."

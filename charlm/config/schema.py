@@ -1,0 +1,336 @@
+"""The options of a run: every key of the YAML file, its default, what it allows and what it means.
+
+The text below an option is its help: it becomes the JSON Schema's description (`charlm config schema`) and
+the README's table.
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, Strict, model_validator
+
+Fraction = Annotated[float, Field(ge=0, le=1)]
+Probability = Annotated[float, Field(ge=0, lt=1)]
+Positive = Annotated[float, Field(gt=0)]
+NonNegative = Annotated[float, Field(ge=0)]
+Count = Annotated[int, Field(ge=1)]
+CountOrNever = Annotated[int, Field(ge=0)]
+NonEmpty = Annotated[str, Field(min_length=1)]
+Betas = Annotated[tuple[Probability, Probability], Strict(False)]
+
+
+class Section(BaseModel):
+    """A mapping of the YAML file: strict types, unknown keys refused, unchangeable once read."""
+
+    model_config = ConfigDict(
+        strict=True, frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True
+    )
+
+
+class DataConfig(Section):
+    source: NonEmpty = "builtin:python-stdlib"
+    """The corpus: a file, a folder (all its files), a glob, or `builtin:NAME` (see `charlm data list`)."""
+    level: Literal["char", "byte"] = "char"
+    """What one symbol is: a Unicode code point of UTF-8 text, or a byte of any file."""
+    split: Annotated[tuple[Fraction, Fraction, Fraction], Strict(False)] = (0.9, 0.05, 0.05)
+    """Train, validation and test shares of the source: contiguous, in this order; they sum to 1."""
+    valid_source: NonEmpty | None = None
+    """A source of its own for validation; its share of `split` is then given to the other parts."""
+    test_source: NonEmpty | None = None
+    """A source of its own for the test; its share of `split` is then given to the other parts."""
+    grow_vocabulary: bool = False
+    """With `--init-from`: give characters that the checkpoint has never seen new ids, instead of refusing."""
+
+    @model_validator(mode="after")
+    def _split_is_whole(self) -> "DataConfig":
+        if abs(sum(self.split) - 1) > 1e-6:
+            raise ValueError(f"split: found {list(self.split)}, which sum to {sum(self.split):g}; allowed: a sum of 1")
+        if self.split[0] == 0:
+            raise ValueError("split: found a train share of 0; allowed: above 0")
+        return self
+
+
+class Cell(Section):
+    kind: Any
+    hidden: Count = 256
+    """Hidden units of each layer, H."""
+
+    def options(self) -> dict[str, Any]:
+        """The options of this kind alone: keyword arguments of its module in `charlm.cells`."""
+        return self.model_dump(exclude={"kind", "hidden"})
+
+
+class RNNConfig(Cell):
+    kind: Literal["rnn"]
+    """Elman network: one linear map and one nonlinearity a step."""
+    nonlinearity: Literal["tanh", "relu"] = "tanh"
+    """What the state passes through at every step."""
+
+
+class LSTMConfig(Cell):
+    kind: Literal["lstm"]
+    """Long short-term memory."""
+    layer_norm: bool = False
+    """Layer normalisation of each gate and of the cell inside the last tanh."""
+    forget_bias: float | None = 1.0
+    """Initial bias of the forget gate; null: drawn like the other biases."""
+
+
+class GRUConfig(Cell):
+    kind: Literal["gru"]
+    """Gated recurrent unit."""
+
+
+class RHNConfig(Cell):
+    kind: Literal["rhn"]
+    """Recurrent highway network (Zilly et al. 2017)."""
+    depth: Count = 5
+    """Highway micro-layers within one time step, D."""
+    couple_gates: bool = True
+    """Carry gate c = 1 − g; false: a carry gate with weights of its own."""
+    gate_bias: float = -2.0
+    """Initial bias of the transform gate g; the more negative, the more of the state is carried at first."""
+
+
+class Dropout(Section):
+    """Dropout by place. A single number p in place of the section means {between_layers: p, output: p}."""
+
+    embedding: Probability = 0.0
+    """Whole characters: the input vector of a character is zeroed (Gal & Ghahramani 2016)."""
+    input: Probability = 0.0
+    """Units of the input of the first layer."""
+    state: Probability = 0.0
+    """Units of the state inside the recurrence; always one mask for all steps of a window."""
+    between_layers: Probability = 0.0
+    """Units between one layer and the next."""
+    output: Probability = 0.0
+    """Units of the last layer's output, before the logits."""
+    variational: bool = False
+    """One mask for all steps of a window, instead of a new one at every step."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_number(cls, value: Any) -> Any:
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return {"between_layers": value, "output": value}
+        return value
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core_schema: Any, handler: Any) -> dict[str, Any]:
+        section = handler.resolve_ref_schema(handler(core_schema))
+        return {"anyOf": [{"type": "number", "minimum": 0, "exclusiveMaximum": 1}, section]}
+
+
+class ModelConfig(Section):
+    cell: Annotated[RNNConfig | LSTMConfig | GRUConfig | RHNConfig, Field(discriminator="kind")] = Field(
+        default_factory=lambda: LSTMConfig(kind="lstm")
+    )
+    """The recurrent cell: `kind`, `hidden`, and the options of that kind."""
+    layers: Count = 1
+    """Recurrent layers, L; each reads the output of the one below."""
+    embedding: CountOrNever = 64
+    """Size of the character embedding, E; 0: one-hot input."""
+    tie_embeddings: bool = False
+    """Use the embedding as the weights of the logits too; needs `embedding` equal to `cell.hidden`."""
+    dropout: Dropout = Dropout()
+    """One number, or a section by place."""
+    init_uniform: Positive | None = None
+    """Draw all weights from U(−x, x), biases 0 but those of gates; null: each layer's own initialisation."""
+
+    @model_validator(mode="after")
+    def _tied_sizes(self) -> "ModelConfig":
+        if self.tie_embeddings and self.embedding != self.cell.hidden:
+            raise ValueError(
+                f"tie_embeddings: found embedding {self.embedding} and hidden {self.cell.hidden}; "
+                "allowed: equal sizes; set embedding to the hidden size"
+            )
+        return self
+
+
+class TrainConfig(Section):
+    batch_size: Count = 32
+    """Parallel streams of the corpus, B."""
+    bptt: Count = 64
+    """Time steps a window: gradients flow back this far, T; the state is carried on."""
+    reset_state: Fraction = 0.01
+    """Share of the streams that at each window begin anew, from the zero state that samples begin from too."""
+    loss: Literal["sum", "last"] = "sum"
+    """sum: cross-entropy summed over the T steps, mean over the B streams; last: of the last step alone."""
+    max_steps: Count | None = None
+    """Stop after so many updates. With several limits, the first that is reached ends training."""
+    max_epochs: Positive | None = None
+    """Stop after so many passes over the train split."""
+    max_minutes: Positive | None = None
+    """Stop after so many minutes of training, evaluation and checkpoints included, resumed parts added up."""
+    log_every: Count = 50
+    """Steps between two lines of metrics."""
+    eval_every: CountOrNever = 250
+    """Steps between two evaluations of the whole validation split; 0: at the end only."""
+    save_every: CountOrNever = 500
+    """Steps between two checkpoints; 0: at the end only."""
+    sample_every: CountOrNever = 500
+    """Steps between two text samples; 0: none."""
+    sample_length: Count = 300
+    """Characters of such a sample."""
+    sample_temperature: NonNegative = 0.8
+    """Temperature of such a sample."""
+    patience: CountOrNever = 0
+    """Evaluations without improvement before stopping; 0: never."""
+    keep_checkpoints: Count = 3
+    """Numbered checkpoints kept beside `last` and `best`: the newest so many."""
+    ema: Probability = 0.0
+    """Decay per step of a running average of the weights, which is then evaluated and sampled; 0: none."""
+
+    @model_validator(mode="after")
+    def _has_an_end(self) -> "TrainConfig":
+        if self.max_steps is None and self.max_epochs is None and self.max_minutes is None:
+            raise ValueError("found no limit; allowed: at least one of max_steps, max_epochs, max_minutes")
+        return self
+
+
+class Schedule(Section):
+    name: Any
+    warmup_steps: CountOrNever = 0
+    """Steps over which the rate rises linearly from 0."""
+
+
+class ConstantSchedule(Schedule):
+    name: Literal["constant"]
+    """The rate stays as it is."""
+
+
+class Decay(Schedule):
+    final_fraction: Fraction = 0.02
+    """What is left of the rate at the run's end, as a fraction of `lr`."""
+
+
+class CosineSchedule(Decay):
+    name: Literal["cosine"]
+    """Half a cosine from `lr` down to `final_fraction` of it, over the run's limit."""
+
+
+class LinearSchedule(Decay):
+    name: Literal["linear"]
+    """A straight line from `lr` down to `final_fraction` of it, over the run's limit."""
+
+
+class ExponentialSchedule(Decay):
+    name: Literal["exponential"]
+    """Equal factors in equal times from `lr` down to `final_fraction` of it, over the run's limit."""
+
+    final_fraction: Annotated[float, Field(gt=0, le=1)] = 0.02
+    """What is left of the rate at the run's end, as a fraction of `lr`."""
+
+
+class StepSchedule(Schedule):
+    name: Literal["step"]
+    """A staircase: after the first `after_epochs` epochs the rate is multiplied by `factor` at each epoch."""
+    factor: Annotated[float, Field(gt=0, le=1)] = 0.97
+    """What the rate is multiplied by."""
+    after_epochs: CountOrNever = 10
+    """Epochs at the full rate."""
+
+
+class Optimizer(Section):
+    name: Any
+    lr: Positive = 3e-3
+    """Learning rate at its highest."""
+    weight_decay: NonNegative = 0.0
+    """Decay of weights (not of biases and normalisation gains); an L2 penalty but in AdamW."""
+    clip_norm: NonNegative = 0.0
+    """Scale the gradient down to this L2 norm where it is longer; 0: no clipping. The loss is a sum over T."""
+    clip_value: NonNegative = 0.0
+    """Clip every element of the gradient to ±x; 0: no clipping."""
+    schedule: Annotated[
+        ConstantSchedule | CosineSchedule | LinearSchedule | ExponentialSchedule | StepSchedule,
+        Field(discriminator="name"),
+    ] = Field(default_factory=lambda: ConstantSchedule(name="constant"))
+    """How the rate changes in the course of the run."""
+
+    def options(self) -> dict[str, Any]:
+        """The options of this optimiser alone: keyword arguments of its class in `torch.optim`."""
+        return self.model_dump(exclude={"name", "clip_norm", "clip_value", "schedule", "weight_decay"})
+
+
+class AdamConfig(Optimizer):
+    name: Literal["adam", "nadam", "radam"]
+    """Adam and its kin, with L2 penalty."""
+    betas: Betas = (0.9, 0.999)
+    """Decay of the averages of gradient and squared gradient."""
+    eps: Positive = 1e-8
+    """Added to the root of the squared gradient."""
+
+
+class AdamWConfig(Optimizer):
+    name: Literal["adamw"]
+    """Adam with decoupled weight decay."""
+    weight_decay: NonNegative = 0.01
+    """Decay of weights (not of biases and normalisation gains), per step and unit of `lr`."""
+    betas: Betas = (0.9, 0.999)
+    """Decay of the averages of gradient and squared gradient."""
+    eps: Positive = 1e-8
+    """Added to the root of the squared gradient."""
+
+
+class SGDConfig(Optimizer):
+    name: Literal["sgd"]
+    """Stochastic gradient descent."""
+    momentum: Probability = 0.0
+    """Share of the last update that goes into the next."""
+    nesterov: bool = False
+    """Nesterov's momentum; needs `momentum` above 0."""
+
+    @model_validator(mode="after")
+    def _nesterov_needs_momentum(self) -> "SGDConfig":
+        if self.nesterov and self.momentum == 0:
+            raise ValueError("nesterov: found true with momentum 0; allowed: momentum above 0")
+        return self
+
+
+class RMSpropConfig(Optimizer):
+    name: Literal["rmsprop"]
+    """Gradient divided by a running average of its size."""
+    alpha: Probability = 0.99
+    """Decay of the average of the squared gradient."""
+    eps: Positive = 1e-8
+    """Added to the root of the squared gradient."""
+    momentum: Probability = 0.0
+    """Share of the last update that goes into the next."""
+
+
+class AdagradConfig(Optimizer):
+    name: Literal["adagrad"]
+    """Gradient divided by the root of the sum of its squares so far."""
+    eps: Positive = 1e-10
+    """Added to the root of the squared gradient."""
+
+
+class Config(Section):
+    """A run of charlm."""
+
+    data: DataConfig = DataConfig()
+    """What to learn from."""
+    model: ModelConfig = ModelConfig()
+    """What learns."""
+    train: TrainConfig = TrainConfig(max_steps=2000)
+    """How long, in what windows, and what is written on the way."""
+    optimizer: Annotated[
+        AdamWConfig | AdamConfig | SGDConfig | RMSpropConfig | AdagradConfig, Field(discriminator="name")
+    ] = Field(default_factory=lambda: AdamWConfig(name="adamw", clip_norm=1.0))
+    """How the weights are updated."""
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 1
+    """Seed of initialisation, dropout and samples."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """auto: CUDA where there is one, else the CPU."""
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    """fp32, or bf16 for the products with weights and state kept in fp32; auto: fp32."""
+    threads: CountOrNever = 0
+    """CPU threads; 0: one per core. Results are bit-identical for the same number."""
+
+    @model_validator(mode="after")
+    def _patience_needs_validation(self) -> "Config":
+        if self.train.patience and self.data.split[1] == 0 and self.data.valid_source is None:
+            raise ValueError(
+                "train.patience: found an early stop without a validation split; "
+                "allowed: 0, or a validation share in data.split, or data.valid_source"
+            )
+        return self

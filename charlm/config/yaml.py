@@ -1,0 +1,95 @@
+"""YAML 1.2's core schema over PyYAML: what looks like a number is one, and nothing is read silently.
+
+PyYAML alone reads 3e-4 as text, 010 as 8, no as false, 1:30 as 90, and of two equal keys keeps the last.
+"""
+
+import math
+import re
+from typing import Any
+
+import yaml
+
+from charlm.errors import ConfigError
+
+_INT = re.compile(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+")
+_FLOAT = re.compile(
+    r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)"
+)
+_RESOLVERS = {
+    "tag:yaml.org,2002:null": (re.compile(r"~|null|Null|NULL|"), [*"~nN", ""]),
+    "tag:yaml.org,2002:bool": (re.compile(r"true|True|TRUE|false|False|FALSE"), [*"tTfF"]),
+    "tag:yaml.org,2002:int": (_INT, [*"-+0123456789"]),
+    "tag:yaml.org,2002:float": (_FLOAT, [*"-+.0123456789"]),
+}
+
+
+class _Loader(yaml.SafeLoader):
+    yaml_implicit_resolvers = {}  # noqa: RUF012
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):
+            event = self.peek_event()
+            raise yaml.MarkedYAMLError(None, None, "an alias (*name); write the value out", event.start_mark)
+        return super().compose_node(parent, index)
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key_node, _ in node.value:
+            key = key_node.value
+            if not isinstance(key, str) or key_node.tag != "tag:yaml.org,2002:str":
+                raise yaml.MarkedYAMLError(None, None, f"key {key!r}: not text", key_node.start_mark)
+            if key in seen:
+                raise yaml.MarkedYAMLError(None, None, f"key {key!r} twice in one section", key_node.start_mark)
+            seen.add(key)
+        return super().construct_mapping(node, deep=True)
+
+    def construct_int(self, node: Any) -> int:
+        text = self.construct_scalar(node)
+        return int(text, 0) if text[:2] in ("0x", "0o") else int(text)
+
+    def construct_float(self, node: Any) -> float:
+        text = self.construct_scalar(node)
+        return float(text.replace(".", "", 1)) if text[-1] in "fFnN" else float(text)
+
+
+class _Dumper(yaml.SafeDumper):
+    yaml_implicit_resolvers = {}  # noqa: RUF012
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def _represent_float(dumper: yaml.SafeDumper, value: float) -> yaml.ScalarNode:
+    # repr is the shortest text that reads back as the same number, but 1e-07 it writes without a point.
+    assert math.isfinite(value)
+    return dumper.represent_scalar("tag:yaml.org,2002:float", repr(value))
+
+
+for _tag, (_pattern, _first) in _RESOLVERS.items():
+    whole = re.compile(rf"(?:{_pattern.pattern})\Z")
+    _Loader.add_implicit_resolver(_tag, whole, _first)
+    _Dumper.add_implicit_resolver(_tag, whole, _first)
+_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_int)
+_Loader.add_constructor("tag:yaml.org,2002:float", _Loader.construct_float)
+_Dumper.add_representer(float, _represent_float)
+
+
+def load_yaml(text: str, where: str) -> Any:
+    """The value of one YAML document; ConfigError with `where`, line and column for anything else."""
+    try:
+        return yaml.load(text, _Loader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+        raise ConfigError(f"{where}: {place}found {error.problem or 'no YAML'}; allowed: plain YAML") from None
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{where}: {' '.join(str(error).split())}; allowed: plain YAML in UTF-8") from None
+    except RecursionError:
+        raise ConfigError(f"{where}: nested too deeply; allowed: the sections of `charlm config schema`") from None
+    except ValueError as error:
+        raise ConfigError(f"{where}: {error}; allowed: plain YAML") from None
+
+
+def dump_yaml(value: Any) -> str:
+    """YAML text that `load_yaml` reads back as the same value."""
+    return yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110)

@@ -1,0 +1,300 @@
+"""A corpus: text files → ids in a memory-mapped array, in streaming passes, cached by content.
+
+    hash      SHA-256 of the bytes, only where the cache may know the text
+    survey    SHA-256, and how often each character occurs → the vocabulary
+    encode    characters → ids of the narrowest type, into the cache
+
+Neither text nor ids are ever whole in memory. A cached corpus costs the hash pass alone.
+"""
+
+import hashlib
+import io
+import itertools
+import json
+import os
+import secrets
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+
+from charlm.data.sources import file_sizes, read_symbols, resolve, sha256_of
+from charlm.errors import DataError, VocabularyError
+from charlm.units import format_bytes
+from charlm.vocabulary import CODE_POINTS, UNKNOWN, Level, Vocabulary, describe_characters
+
+Ids = npt.NDArray[np.unsignedinteger[Any]]
+Report = Callable[[str], None]
+
+FORMAT = 1  # part of every cache key: raise it when what a cached file holds changes its meaning
+SPLITS = ("train", "valid", "test")
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What one pass over a source finds; `symbols` are code points, or bytes at level byte."""
+
+    source: str
+    paths: list[Path]
+    level: Level
+    size_bytes: int
+    sha256: str
+    """Of the bytes of all files, one after another."""
+    cache_key: str
+    symbols: npt.NDArray[np.int64]
+    """Those that occur, sorted."""
+    counts: npt.NDArray[np.int64]
+    """Occurrences of each of the `symbols`."""
+
+    @property
+    def length(self) -> int:
+        """Characters (or bytes) of the text."""
+        return int(self.counts.sum())
+
+    def unknown(self, vocabulary: Vocabulary) -> dict[str, int]:
+        """Occurrences of each character that `vocabulary` lacks, the most frequent first."""
+        if self.level == "byte":
+            return {}
+        lacking = vocabulary.id_of_code_point[self.symbols] == UNKNOWN
+        found = zip(self.symbols[lacking].tolist(), self.counts[lacking].tolist(), strict=True)
+        return {chr(code): count for code, count in sorted(found, key=lambda pair: (-pair[1], pair[0]))}
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Everything that training reads."""
+
+    vocabulary: Vocabulary
+    splits: dict[str, Ids]
+    """"train", "valid", "test" → ids [N], memory-mapped, read-only; a split of fraction 0 is absent."""
+    sha256: str
+    """Of the source's bytes; with a valid or test source, of the sources' digests joined."""
+    size_bytes: int
+    files: int
+
+
+def load_corpus(
+    source: str,
+    *,
+    level: Level,
+    split: tuple[float, float, float],
+    valid_source: str | None = None,
+    test_source: str | None = None,
+    vocabulary: Vocabulary | None = None,
+    report: Report | None = None,
+) -> Corpus:
+    """Encode the sources and cut them into splits.
+
+    `split` holds the fractions of train, valid and test. With a `valid_source` or `test_source`
+    that split is the whole of that source, its fraction is ignored, and the remaining fractions are
+    rescaled to sum to 1. Without a `vocabulary` it is the characters of all sources, sorted.
+
+    Raises DataError for text that cannot be used, VocabularyError for characters that a given
+    vocabulary lacks.
+    """
+    named = {"train": source, "valid": valid_source, "test": test_source}
+    surveys = {name: survey_source(text, level, report) for name, text in named.items() if text is not None}
+    if vocabulary is None:
+        vocabulary = vocabulary_of(list(surveys.values()))
+    texts = {name: encode(survey, vocabulary, report=report) for name, survey in surveys.items()}
+
+    shares = {name: share for name, share in zip(SPLITS, split, strict=True) if name == "train" or name not in texts}
+    parts = cut(texts["train"], list(shares.values()))
+    splits = texts | dict(zip(shares, parts, strict=True))
+    digests = [survey.sha256 for survey in surveys.values()]
+    return Corpus(
+        vocabulary=vocabulary,
+        splits={name: splits[name] for name in SPLITS if shares.get(name) != 0},
+        sha256=digests[0] if len(digests) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest(),
+        size_bytes=sum(survey.size_bytes for survey in surveys.values()),
+        files=sum(len(survey.paths) for survey in surveys.values()),
+    )
+
+
+def encode_file(
+    path: str | Path, vocabulary: Vocabulary, *, skip_unknown: bool = False, report: Report | None = None
+) -> tuple[Ids, dict[str, int]]:
+    """The ids of the text of `path` (any source), and how often each character was skipped.
+
+    Without `skip_unknown` a character that the vocabulary lacks is a VocabularyError.
+    """
+    survey = survey_source(str(path), vocabulary.level, report)
+    ids = encode(survey, vocabulary, skip_unknown=skip_unknown, report=report)
+    return ids, survey.unknown(vocabulary)
+
+
+def unknown_characters(sources: Iterable[str], vocabulary: Vocabulary, report: Report | None = None) -> str:
+    """The characters of all `sources` that `vocabulary` lacks, sorted: what `vocabulary.extended` takes."""
+    surveys = [survey_source(source, vocabulary.level, report) for source in sources]
+    return "".join(sorted({character for survey in surveys for character in survey.unknown(vocabulary)}))
+
+
+def vocabulary_of(surveys: Sequence[Survey]) -> Vocabulary:
+    """All 256 bytes, or the characters of all surveyed texts, sorted."""
+    if surveys[0].level == "byte":
+        return Vocabulary.of_bytes()
+    return Vocabulary.of_code_points(np.unique(np.concatenate([survey.symbols for survey in surveys])))
+
+
+def cut(ids: Ids, shares: Sequence[float]) -> list[Ids]:
+    """Contiguous parts of `ids` in proportion to `shares`, as views.
+
+    Part k ends at floor(N · (share_0 + … + share_k) / (sum of all shares)), in exact fractions of
+    the decimals as written: 0.9 is 9/10, and the last part ends at N.
+    """
+    exact = [Fraction(str(float(share))) for share in shares]
+    total = sum(exact)
+    assert min(exact) >= 0 < total, f"shares of a split: {shares}"
+    ends = [int(len(ids) * running / total) for running in itertools.accumulate(exact)]
+    return [ids[start:end] for start, end in itertools.pairwise([0, *ends])]
+
+
+def survey_source(source: str, level: Level, report: Report | None = None) -> Survey:
+    """Size, digest and character counts of a source; DataError if it has no text or is not UTF-8."""
+    paths = resolve(source)
+    sizes = file_sizes(paths)
+    # The borders between files are part of the key: they decide where a byte order mark is dropped.
+    layout = _short_digest(FORMAT, level, sizes)
+    if any(Path(cache_dir(), "corpora").glob(f"{layout}-*.npy")):
+        sha256 = sha256_of(paths)
+        key = f"{layout}-{sha256}"
+        table = _cached(key)
+        if table is not None:
+            return Survey(source, paths, level, sum(sizes), sha256, key, *np.array(table))
+
+    if report:
+        report(f"{source}: reading {format_bytes(sum(sizes))} in {len(paths):,} file{'s' * (len(paths) > 1)}")
+    hasher = hashlib.sha256()
+    counts = np.zeros(CODE_POINTS, np.int64)
+    for path in paths:
+        for symbols in read_symbols(path, level, hasher):
+            found = np.bincount(symbols)
+            counts[: len(found)] += found
+    symbols = np.flatnonzero(counts)
+    if not len(symbols):
+        raise DataError(f"{source}: no text in {format_bytes(sum(sizes))}; at least one character is needed; add text")
+    table = np.stack([symbols, counts[symbols]])
+    key = f"{layout}-{hasher.hexdigest()}"
+    _store(key, table.shape, table.dtype, [table])
+    return Survey(source, paths, level, sum(sizes), hasher.hexdigest(), key, *table)
+
+
+def encode(survey: Survey, vocabulary: Vocabulary, *, skip_unknown: bool = False, report: Report | None = None) -> Ids:
+    """The ids of a surveyed text, [N] memory-mapped; characters without one are skipped or refused."""
+    if survey.level != vocabulary.level:
+        raise VocabularyError(
+            f"{survey.source}: read at data.level: {survey.level}; the model's vocabulary is of level "
+            f"{vocabulary.level}; set data.level: {vocabulary.level}"
+        )
+    unknown = survey.unknown(vocabulary)
+    if unknown and not skip_unknown:
+        raise _lacking(survey, unknown, vocabulary)
+    length = survey.length - sum(unknown.values())
+    if not length:
+        raise DataError(f"{survey.source}: none of its characters is in the model's vocabulary; use other text")
+
+    key = f"{survey.cache_key}-{_short_digest(vocabulary.to_json())}"
+    ids = _cached(key)
+    if ids is not None:
+        return ids
+    if report:
+        report(f"{survey.source}: encoding {length:,} characters over a vocabulary of {len(vocabulary):,}")
+    return _store(key, (length,), vocabulary.dtype, _encoded(survey, vocabulary))
+
+
+def _encoded(survey: Survey, vocabulary: Vocabulary) -> Iterator[Ids]:
+    """The text's ids in chunks, unknown characters left out; DataError if it is no longer what was surveyed."""
+    ids_of = np.arange(256) if survey.level == "byte" else vocabulary.id_of_code_point
+    narrow = ids_of.astype(vocabulary.dtype)
+    skipping = bool(survey.unknown(vocabulary))
+    hasher = hashlib.sha256()
+    for path in survey.paths:
+        for symbols in read_symbols(path, survey.level, hasher):
+            if skipping:
+                symbols = symbols[ids_of[symbols] != UNKNOWN]
+            yield narrow.take(symbols)
+    if hasher.hexdigest() != survey.sha256:
+        raise DataError(f"{survey.source}: changed while being read; it must hold still; run again once it does")
+
+
+def _lacking(survey: Survey, unknown: dict[str, int], vocabulary: Vocabulary) -> VocabularyError:
+    shown = [f"{describe_characters([character])} × {count:,}" for character, count in list(unknown.items())[:8]]
+    more = f" and {len(unknown) - len(shown)} more" if len(unknown) > len(shown) else ""
+    return VocabularyError(
+        f"{survey.source}: {', '.join(shown)}{more}: not in the model's vocabulary of {len(vocabulary)} characters; "
+        "use text without them or a model that knows them"
+    )
+
+
+def cache_dir() -> Path:
+    """$CHARLM_CACHE, else charlm's folder in $XDG_CACHE_HOME or ~/.cache: what can be made again."""
+    if folder := os.environ.get("CHARLM_CACHE"):
+        return Path(folder)
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "charlm"
+    except RuntimeError as error:
+        raise DataError("cache: this user has no home folder; any folder will do; name one in CHARLM_CACHE") from error
+
+
+def _cached(key: str) -> npt.NDArray[Any] | None:
+    """The array of a cache entry, memory-mapped; None if it is missing or its checksum is not the noted one."""
+    path = cache_dir() / "corpora" / f"{key}.npy"
+    try:
+        noted = json.loads(path.with_suffix(".json").read_bytes())
+        checksum = 0
+        with path.open("rb", buffering=0) as file:
+            while chunk := file.read(1 << 20):
+                checksum = zlib.crc32(chunk, checksum)
+        return np.lib.format.open_memmap(path, mode="r") if noted == {"crc32": checksum} else None
+    except (OSError, ValueError):
+        return None
+
+
+def _store(key: str, shape: tuple[int, ...], dtype: np.dtype, blocks: Iterable[npt.NDArray[Any]]) -> npt.NDArray[Any]:
+    """Write a cache entry, an .npy file and its checksum, and map it.
+
+    Written as a stream, not through a memory map: a full disk is then an OSError, not a SIGBUS.
+    """
+    header = io.BytesIO()
+    fields = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(header, fields)
+    path = cache_dir() / "corpora" / f"{key}.npy"
+    checksum = 0
+    with _replacing(path) as file:
+        for data in itertools.chain([header.getvalue()], (block.tobytes() for block in blocks)):
+            file.write(data)
+            checksum = zlib.crc32(data, checksum)
+    with _replacing(path.with_suffix(".json")) as file:
+        file.write(json.dumps({"crc32": checksum}).encode())
+    return np.lib.format.open_memmap(path, mode="r")
+
+
+@contextmanager
+def _replacing(path: Path) -> Iterator[BinaryIO]:
+    """A new file that takes the place of `path` in one step, once the block has ended without an error."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with temporary.open("xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        raise DataError(
+            f"{path.parent}: the cache cannot be written: {error.strerror}; any folder with room will do; "
+            "name one in CHARLM_CACHE"
+        ) from error
+    finally:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+def _short_digest(*parts: object) -> str:
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]

@@ -1,0 +1,72 @@
+"""Training windows: B contiguous streams of a corpus, read in step for truncated backpropagation."""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from charlm.errors import DataError
+
+
+class Streams:
+    """B streams of S = (N - 1) // B characters, end to end in the corpus of N.
+
+    Stream b reads inputs ids[b·S : (b+1)·S] and, as targets, the character after each of them; the
+    last target of a stream is the first input of the next. Left over at the end are the fewer than
+    B characters after ids[B·S], and S mod T of each stream where a reader takes whole windows only.
+
+    ids         [N] unsigned integers, memory-mapped or not; mapped, never copied
+    batch_size  B
+    bptt        T, the steps of a window; it only sets the least length here and `windows_per_epoch`
+    name        of the ids in errors: "train split"
+    """
+
+    def __init__(
+        self, ids: npt.NDArray[np.integer[Any]], batch_size: int, bptt: int, name: str = "train split"
+    ) -> None:
+        assert ids.ndim == 1, ids.shape
+        assert batch_size >= 1, batch_size
+        assert bptt >= 1, bptt
+        self.batch_size = batch_size
+        self.bptt = bptt
+        self.length = max(len(ids) - 1, 0) // batch_size
+        """S, the characters of a stream."""
+        if self.length < bptt:
+            raise DataError(
+                f"{name}: {len(ids)} characters; {_count(batch_size, 'stream')} of {_count(bptt, 'step')} "
+                f"need at least {batch_size * bptt + 1}; lower train.batch_size or train.bptt, or give more text"
+            )
+        # Row b also holds the first character of stream b + 1, its last target: rows overlap by one.
+        stride = ids.strides[0]
+        self._ids_BS = np.lib.stride_tricks.as_strided(
+            ids, (batch_size, self.length + 1), (self.length * stride, stride), writeable=False
+        )
+
+    @property
+    def windows_per_epoch(self) -> int:
+        """Whole windows of T steps in a stream."""
+        return self.length // self.bptt
+
+    def read(
+        self, position: int, steps: int, device: torch.device | str | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Inputs and targets of the `steps` characters from `position` on in every stream: two [T, B] int64.
+
+        Both are views of one tensor, shifted by a step: write to neither. On a CUDA `device` they
+        arrive through pinned memory, in order with its current stream, while the host goes on.
+        """
+        assert position >= 0, position
+        assert 1 <= steps <= self.length - position, (position, steps, self.length)
+        window_BT = self._ids_BS[:, position : position + steps + 1]
+        ids_TB = torch.from_numpy(np.array(window_BT.T, dtype=np.int64, order="C"))
+        if device is not None and torch.device(device).type == "cuda":
+            # The allocator of pinned memory keeps the block until the copy is done.
+            ids_TB = ids_TB.pin_memory().to(device, non_blocking=True)
+        elif device is not None:
+            ids_TB = ids_TB.to(device)
+        return ids_TB[:-1], ids_TB[1:]
+
+
+def _count(number: int, thing: str) -> str:
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"

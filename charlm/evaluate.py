@@ -1,0 +1,100 @@
+"""Cross-entropy of a whole text, with the state carried through it."""
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.nn.functional as F
+
+from charlm.errors import DataError
+from charlm.model import CharLM, map_state
+from charlm.units import nats_to_bits
+
+STREAMS = 64
+"""Streams read side by side at most; one alone is exact but leaves most of the machine idle."""
+WARMUP = 256
+"""Characters each stream reads, unscored, before its own: the state then is what one long stream would have."""
+_STEPS = 128
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The score of a text."""
+
+    nats_sum: float
+    """Cross-entropy of all targets, summed in float64."""
+    targets: int
+    """Characters scored: all of the text but its first, which nothing precedes."""
+    elapsed_s: float
+    per_char_nats: npt.NDArray[np.float32] | None = None
+    """Cross-entropy of each target, [targets], where asked for."""
+
+    @property
+    def nats_per_char(self) -> float:
+        return self.nats_sum / self.targets
+
+    @property
+    def bits_per_char(self) -> float:
+        return nats_to_bits(self.nats_per_char)
+
+    @property
+    def chars_per_s(self) -> float:
+        return self.targets / max(self.elapsed_s, 1e-9)
+
+
+@torch.inference_mode()
+def evaluate(
+    model: CharLM,
+    ids: npt.NDArray[np.integer[Any]],
+    device: torch.device,
+    *,
+    streams: int = STREAMS,
+    per_char: bool = False,
+) -> Evaluation:
+    """Score every character of `ids` [N] given those before it; DataError when there is none to score.
+
+    The text is cut into `streams` contiguous parts (fewer where they would be short) that are read side by
+    side, each after the WARMUP characters before it. The model is left in the mode it came in.
+    """
+    targets = len(ids) - 1
+    if targets < 1:
+        raise DataError(f"evaluation: found a text of {len(ids)} characters; allowed: 2 or more")
+    start_s = time.perf_counter()
+    B = max(1, min(streams, targets // (4 * WARMUP)))
+    part = -(-targets // B)
+    warmup = WARMUP if B > 1 else 0
+    begin_B1 = part * np.arange(B)[:, None]
+    nats = np.empty((B, part), np.float32) if per_char else None
+    total = torch.zeros((), dtype=torch.float64, device=device)
+    state = None
+    training = model.training
+    model.eval()
+    for offset in range(-warmup, part, _STEPS):
+        steps = min(_STEPS, (0 if offset < 0 else part) - offset)
+        at_BT = begin_B1 + np.arange(offset, offset + steps)
+        # Ends: before the first stream there is nothing, behind the last one too; what is read there is not used.
+        x_TB = torch.from_numpy(ids[at_BT.clip(0, targets - 1)].T.astype(np.int64)).to(device)
+        logits, state = model(x_TB, state)  # [T, B, V]
+        if offset < 0:
+            if offset + steps == 0:
+                state = map_state(_without_first_stream, state)
+            continue
+        y_TB = torch.from_numpy(ids[at_BT.clip(0, targets - 1) + 1].T.astype(np.int64)).to(device)
+        loss_TB = F.cross_entropy(logits.float().flatten(0, 1), y_TB.flatten(), reduction="none").view_as(y_TB)
+        loss_TB = loss_TB * torch.from_numpy((at_BT < targets).T.astype(np.float32)).to(device)
+        total += loss_TB.sum(dtype=torch.float64)
+        if nats is not None:
+            nats[:, offset : offset + steps] = loss_TB.T.cpu().numpy()
+    model.train(training)
+    flat = nats.reshape(-1)[:targets] if nats is not None else None
+    return Evaluation(total.item(), targets, time.perf_counter() - start_s, flat)
+
+
+def _without_first_stream(state: torch.Tensor) -> torch.Tensor:
+    """The state [L, B, H] with that of stream 0, which begins the text, set to zero."""
+    state = state.clone()
+    state[:, 0] = 0
+    return state

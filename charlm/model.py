@@ -1,0 +1,145 @@
+"""The model: characters → embedding or one-hot → recurrent layers → dropout → logits; and its loss."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from charlm.cells import CELLS, Stack, StackState, dropout_mask
+from charlm.config.schema import Dropout, ModelConfig
+
+
+def map_state(function: Callable[[Tensor], Tensor], state: StackState) -> StackState:
+    """The recurrent state (one [L, B, H] tensor, or the LSTM's two) with `function` applied to each tensor."""
+    if isinstance(state, Tensor):
+        return function(state)
+    return tuple(function(part) for part in state)
+
+
+class CharLM(nn.Module):
+    """A character-level language model.
+
+    vocabulary_size V; embedding_size E, or 0 for one-hot input; `layers` reads E (or V) features.
+    `dropout` says where units are dropped while training. With `tie_embeddings` the logits' weights are the
+    embedding's, one Parameter.
+    """
+
+    def __init__(
+        self,
+        vocabulary_size: int,
+        embedding_size: int,
+        layers: Stack,
+        *,
+        dropout: Dropout,
+        tie_embeddings: bool = False,
+    ) -> None:
+        super().__init__()
+        self.vocabulary_size = vocabulary_size
+        self.dropout = dropout
+        self.embedding = nn.Embedding(vocabulary_size, embedding_size) if embedding_size else None
+        self.layers = layers
+        self.decoder = nn.Linear(layers.hidden_size, vocabulary_size)
+        nn.init.zeros_(self.decoder.bias)
+        if tie_embeddings:
+            assert self.embedding is not None
+            self.embedding.weight = self.decoder.weight
+
+    def init_uniform_(self, bound: float) -> None:
+        """All weights from U(−bound, bound); biases 0 but those that the cell sets for its gates."""
+        if self.embedding is not None:
+            nn.init.uniform_(self.embedding.weight, -bound, bound)
+        self.layers.init_uniform_(bound)
+        nn.init.uniform_(self.decoder.weight, -bound, bound)
+
+    def forward(self, x_TB: Tensor, state: StackState | None = None) -> tuple[Tensor, StackState]:
+        """Logits [T, B, V] of the character after each of the ids `x_TB`, and the last state."""
+        output, last_state = self.features(x_TB, state)
+        return self.decoder(output), last_state
+
+    def features(self, x_TB: Tensor, state: StackState | None = None) -> tuple[Tensor, StackState]:
+        """What the logits are computed from, [T, B, H] after dropout, and the last state."""
+        inputs = self._embed(x_TB)  # [T, B, E]
+        output, last_state = self.layers(inputs, state)  # [T, B, H]
+        return self._drop_units(output, self.dropout.output), last_state
+
+    def _embed(self, x_TB: Tensor) -> Tensor:
+        if self.embedding is None:
+            inputs = F.one_hot(x_TB, self.vocabulary_size).to(self.decoder.weight.dtype)
+        else:
+            inputs = self.embedding(x_TB)
+        inputs = self._drop_characters(inputs, x_TB)
+        return self._drop_units(inputs, self.dropout.input)
+
+    def _drop_characters(self, inputs: Tensor, x_TB: Tensor) -> Tensor:
+        """Drop whole characters: variational, the same ids throughout a stream's window."""
+        p = self.dropout.embedding
+        if not self.training or p == 0:
+            return inputs
+        if self.dropout.variational:
+            keep_VB = dropout_mask((self.vocabulary_size, x_TB.shape[1]), p, inputs)
+            keep_TB = keep_VB.gather(0, x_TB)
+        else:
+            keep_TB = dropout_mask(tuple(x_TB.shape), p, inputs)
+        return inputs * keep_TB.unsqueeze(-1)
+
+    def _drop_units(self, values: Tensor, p: float) -> Tensor:
+        """Drop units of [T, B, F]: variational, the same at all T steps."""
+        if not self.training or p == 0:
+            return values
+        T, B, F_ = values.shape
+        return values * dropout_mask((1 if self.dropout.variational else T, B, F_), p, values)
+
+
+def build_model(config: ModelConfig, vocabulary_size: int) -> CharLM:
+    """The one place where the config becomes modules."""
+    layers = CELLS[config.cell.kind](
+        config.embedding or vocabulary_size,
+        config.cell.hidden,
+        config.layers,
+        dropout=config.dropout.between_layers,
+        state_dropout=config.dropout.state,
+        variational=config.dropout.variational,
+        **config.cell.options(),
+    )
+    model = CharLM(
+        vocabulary_size,
+        config.embedding,
+        layers,
+        dropout=config.dropout,
+        tie_embeddings=config.tie_embeddings,
+    )
+    if config.init_uniform is not None:
+        model.init_uniform_(config.init_uniform)
+    return model
+
+
+def parameters_by_part(model: CharLM) -> dict[str, int]:
+    """Numbers of parameters of embedding, layers and logits; a tied matrix counts once, with the logits."""
+    parts = {"embedding": 0, "layers": 0, "logits": 0}
+    decoder = {id(p) for p in model.decoder.parameters()}
+    for name, parameter in model.named_parameters():
+        part = "logits" if id(parameter) in decoder else name.split(".")[0]
+        parts[part] += parameter.numel()
+    return parts
+
+
+class WindowLoss(NamedTuple):
+    """The loss of one window of B streams and T steps."""
+
+    objective: Tensor
+    """What is differentiated: cross-entropy in nats, summed over the scored steps, mean over B."""
+    scored: int
+    """Characters scored; objective × B / scored is nats per character."""
+    state: StackState
+    """The last state, detached."""
+
+
+def window_loss(model: CharLM, x_TB: Tensor, y_TB: Tensor, state: StackState | None, loss: str) -> WindowLoss:
+    """Run one window and score its targets `y_TB`: every step (`sum`) or the last alone (`last`)."""
+    output, last_state = model.features(x_TB, state)
+    if loss == "last":
+        output, y_TB = output[-1:], y_TB[-1:]
+    logits = model.decoder(output).float()  # [T, B, V]
+    total = F.cross_entropy(logits.flatten(0, 1), y_TB.flatten(), reduction="sum")
+    return WindowLoss(total / x_TB.shape[1], y_TB.numel(), map_state(Tensor.detach, last_state))

@@ -1,0 +1,111 @@
+"""Cases to run the tests over, and the one way in which they run a stack and compare two runs."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from charlm.cells import CELLS, Stack, StackState
+
+Run = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A kind of cell with options."""
+
+    kind: str
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return "-".join([self.kind, *(f"{name}={value}" for name, value in self.options.items())])
+
+    def build(self, input_size: int, hidden_size: int, num_layers: int = 1, **more: Any) -> Stack:
+        """A stack in float64 in which no parameter, gains and special biases included, is at its default."""
+        stack = CELLS[self.kind](input_size, hidden_size, num_layers, **(self.options | more)).double()
+        with torch.no_grad():
+            for parameter in stack.parameters():
+                parameter += 0.2 * torch.randn_like(parameter)
+        return stack
+
+
+# Beside the defaults of every kind: the options that change the equations.
+VARIANTS = [
+    Case("rnn", {"nonlinearity": "relu"}),
+    Case("lstm", {"layer_norm": True}),
+    Case("rhn", {"depth": 1}),
+    Case("rhn", {"couple_gates": False}),
+]
+CASES = [Case(kind) for kind in CELLS] + VARIANTS
+
+
+def as_tuple(state: StackState) -> tuple[Tensor, ...]:
+    return (state,) if isinstance(state, Tensor) else tuple(state)
+
+
+def random_state(stack: Stack, batch_size: int) -> StackState:
+    """A state that is not zero and not contiguous, in the stack's dtype."""
+    zeros = as_tuple(stack.zero_state(batch_size))
+    tensors = [0.5 * torch.randn_like(zero.transpose(0, 1)).transpose(0, 1) for zero in zeros]
+    return tensors[0] if len(tensors) == 1 else tuple(tensors)
+
+
+def random_input(stack: Stack, steps: int, batch_size: int) -> Tensor:
+    """An input [T, B, I] that is not contiguous, in float64."""
+    return torch.randn(batch_size, steps, stack.input_size, dtype=torch.float64).transpose(0, 1)
+
+
+def run(forward: Callable[..., Any], stack: Stack, x: Tensor, state: StackState, seed: int = 0) -> Run:
+    """Outputs, last state, and every gradient under random gradients of both; in x's dtype, unscaled.
+
+    The gradients from above depend on `seed` alone, so that runs in two precisions can be compared.
+    """
+    x = x.detach().requires_grad_()
+    first = [tensor.detach().requires_grad_() for tensor in as_tuple(state)]
+    y, last = forward(x, first[0] if len(first) == 1 else tuple(first))
+    outputs = {"y": y} | dict(zip(stack.state_names, as_tuple(last), strict=True))
+    generator = torch.Generator().manual_seed(seed)
+    upstream = [torch.randn(o.shape, generator=generator, dtype=torch.float64) for o in outputs.values()]
+    inputs = {"dx": x} | {f"d{name}0": tensor for name, tensor in zip(stack.state_names, first, strict=True)}
+    inputs |= {f"d{name}": parameter for name, parameter in stack.named_parameters()}
+    gradients = torch.autograd.grad(
+        list(outputs.values()),
+        list(inputs.values()),
+        [gradient.to(o) for gradient, o in zip(upstream, outputs.values(), strict=True)],
+    )
+    found = outputs | dict(zip(inputs, gradients, strict=True))
+    return {name: tensor.detach() for name, tensor in found.items()}
+
+
+def error(found: Tensor, truth: Tensor) -> float:
+    return float((found.cpu().double() - truth.cpu().double()).abs().max())
+
+
+def assert_as_accurate(found: Run, reference: Run, truth: Run) -> None:
+    """`found` errs at most 4 times as much as `reference`, which has the same precision.
+
+    Where the reference is right to the last bit by luck, as it can be in tensors of a few elements,
+    two units in the last place are allowed: of the largest element, or of 1, the order of the terms that
+    the elements are sums of.
+    """
+    faults = []
+    for name, true in truth.items():
+        assert found[name].dtype == reference[name].dtype, name
+        assert found[name].shape == true.shape, name
+        floor = 2 * torch.finfo(reference[name].dtype).eps * max(1.0, float(true.abs().max()))
+        allowed = 4 * error(reference[name], true) + floor
+        # Written so that NaN is a fault.
+        if not error(found[name], true) <= allowed:
+            faults.append(f"{name}: error {error(found[name], true):.3g}, allowed {allowed:.3g}")
+    assert not faults, "\n".join(faults)
+
+
+def assert_equal_runs(found: Run, expected: Run, tolerance: float = 1e-12) -> None:
+    """Equal up to the rounding of float64."""
+    assert found.keys() == expected.keys()
+    for name, tensor in expected.items():
+        torch.testing.assert_close(
+            found[name], tensor, rtol=tolerance, atol=tolerance, msg=lambda m, name=name: f"{name}: {m}"
+        )

@@ -1,0 +1,73 @@
+"""`forward`, whatever it runs, against the reference in float64, at odd sizes."""
+
+import copy
+
+import pytest
+import torch
+
+from charlm.cells import LSTM
+
+from .measure import Case, as_tuple, assert_as_accurate, random_input, random_state, run
+
+# T, B, I, H, L
+SIZES = [(1, 1, 1, 1, 1), (6, 3, 2, 1, 2), (1, 1, 5, 17, 3), (12, 1, 4, 17, 2), (5, 4, 33, 130, 1), (3, 2, 7, 130, 3)]
+
+
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: "T{}-B{}-I{}-H{}-L{}".format(*size))
+def test_forward_errs_no_more_than_the_reference(case: Case, size: tuple[int, ...], device: torch.device) -> None:
+    steps, batch_size, input_size, hidden_size, num_layers = size
+    stack = case.build(input_size, hidden_size, num_layers)
+    x, state = random_input(stack, steps, batch_size), random_state(stack, batch_size)
+
+    truth = run(stack.forward_reference, stack, x, state)
+    stack = stack.float().to(device)
+    x = x.float().to(device)
+    tensors = tuple(tensor.float().to(device) for tensor in as_tuple(state))
+    state = tensors[0] if len(tensors) == 1 else tensors
+    reference = run(stack.forward_reference, stack, x, state)
+    found = run(stack, stack, x, state)
+
+    assert_as_accurate(found, reference, truth)
+
+
+def test_gradients_are_the_same_in_eval_mode(case: Case, device: torch.device) -> None:
+    stack = case.build(5, 17, 2).to(device)
+    x, state = random_input(stack, 4, 3).to(device), random_state(stack, 3)
+    train = run(stack, stack, x, state)
+    found = run(stack.eval(), stack, x, state)
+    for name, tensor in train.items():
+        torch.testing.assert_close(found[name], tensor, rtol=1e-12, atol=1e-12)
+
+
+def test_no_state_is_a_state_of_zeros(case: Case) -> None:
+    stack = case.build(3, 5, 2)
+    x = random_input(stack, 4, 2)
+    y, last = stack(x)
+    expected_y, expected_last = stack(x, stack.zero_state(2))
+    assert torch.equal(y, expected_y)
+    assert all(map(torch.equal, as_tuple(last), as_tuple(expected_last)))
+
+
+def test_float32_state_and_outputs_keep_the_shapes(case: Case) -> None:
+    stack = case.build(3, 5, 2).float()
+    y, last = stack(torch.randn(4, 2, 3))
+    assert y.shape == (4, 2, 5)
+    assert y.dtype == torch.float32
+    assert isinstance(last, torch.Tensor) == (len(stack.state_names) == 1)
+    assert [tensor.shape for tensor in as_tuple(last)] == [(2, 2, 5)] * len(stack.state_names)
+    assert torch.equal(as_tuple(last)[0][-1], y[-1])
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_cudnn_finds_its_weights_in_one_buffer() -> None:
+    stack = LSTM(3, 8, 2).cuda()
+    parameters = list(stack.parameters())
+    values = [parameter.detach().clone() for parameter in parameters]
+    for module in (stack, copy.deepcopy(stack)):
+        # Warnings are errors here, and torch warns of weights in more than one chunk.
+        module(torch.randn(4, 2, 3, device="cuda"))[0].sum().backward()
+        for layer in range(2):
+            assert len({w.untyped_storage().data_ptr() for w in module.layer_parameters(layer)}) == 1
+    assert all(now is before for now, before in zip(stack.parameters(), parameters, strict=True))
+    assert all(map(torch.equal, parameters, values))

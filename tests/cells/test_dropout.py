@@ -1,0 +1,124 @@
+"""Dropout: what it drops, when, and how its masks are drawn."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from charlm.cells import RNN, dropout_mask
+
+from .measure import Case, as_tuple, random_input
+
+
+def echo(num_layers: int, hidden_size: int, **options: object) -> RNN:
+    """A stack in which every layer repeats its (positive) input: relu, identity weights, no recurrence."""
+    stack = RNN(hidden_size, hidden_size, num_layers, nonlinearity="relu", **options)  # type: ignore[arg-type]
+    stack.init_uniform_(0.0)
+    for layer in range(num_layers):
+        torch.nn.init.eye_(stack.get_parameter(f"weight_ih_l{layer}"))
+    return stack
+
+
+def memory(hidden_size: int, **options: object) -> RNN:
+    """A layer that does nothing but repeat its (positive) state."""
+    stack = RNN(1, hidden_size, nonlinearity="relu", **options)  # type: ignore[arg-type]
+    stack.init_uniform_(0.0)
+    torch.nn.init.eye_(stack.get_parameter("weight_hh_l0"))
+    return stack
+
+
+def values(tensor: Tensor) -> list[float]:
+    return sorted(set(tensor.flatten().tolist()))
+
+
+def test_mask_scales_what_it_keeps() -> None:
+    mask = dropout_mask((400, 500), 0.2, like=torch.zeros(1, dtype=torch.float64))
+    assert mask.shape == (400, 500)
+    assert mask.dtype == torch.float64
+    assert values(mask) == [0.0, 1.25]
+    # Standard error of the mean: 1.25 · √(0.2 · 0.8 / 200,000) = 0.0011
+    assert mask.mean().item() == pytest.approx(1.0, abs=0.005)
+
+
+def test_masks_come_from_the_global_generator() -> None:
+    like = torch.zeros(1)
+    torch.manual_seed(1)
+    first, second = dropout_mask((50,), 0.5, like), dropout_mask((50,), 0.5, like)
+    torch.manual_seed(1)
+    assert torch.equal(dropout_mask((50,), 0.5, like), first)
+    assert not torch.equal(first, second)
+
+
+def test_dropout_between_layers_draws_a_mask_for_every_step() -> None:
+    y, _ = echo(2, 30, dropout=0.5)(torch.ones(20, 4, 30))
+    assert values(y) == [0.0, 2.0]
+    assert y.mean().item() == pytest.approx(1.0, abs=0.1)
+    assert not torch.equal(y[0], y[1])
+    assert not torch.equal(y[:, 0], y[:, 1])
+
+
+def test_variational_dropout_draws_one_mask_for_all_steps_of_a_call() -> None:
+    stack = echo(2, 30, dropout=0.5, variational=True)
+    y, _ = stack(torch.ones(20, 4, 30))
+    assert values(y) == [0.0, 2.0]
+    assert (y == y[0]).all()
+    assert not torch.equal(y[0, 0], y[0, 1])
+    assert not torch.equal(y[0], stack(torch.ones(20, 4, 30))[0][0])
+
+
+def test_dropout_spares_the_first_input_and_the_last_output() -> None:
+    y, _ = echo(1, 30, dropout=0.5)(torch.ones(20, 4, 30))
+    assert (y == 1).all()
+    y, _ = echo(3, 30, dropout=0.5)(torch.ones(20, 4, 30))
+    assert values(y) == [0.0, 4.0], "of three layers, two have a mask"
+
+
+def test_state_dropout_holds_one_mask_for_all_steps_of_a_call() -> None:
+    stack = memory(30, state_dropout=0.5)
+    state = torch.ones(1, 4, 30)
+    y, _ = stack(torch.zeros(6, 4, 1), state)
+    mask = y[0]
+    assert values(mask) == [0.0, 2.0]
+    assert not torch.equal(mask[0], mask[1])
+    for t in range(6):
+        assert torch.equal(y[t], mask ** (t + 1))
+    assert not torch.equal(stack(torch.zeros(1, 4, 1), state)[0][0], mask)
+
+
+def test_masks_are_drawn_from_the_lowest_layer_up(case: Case) -> None:
+    """A stack of two layers equals two single layers with masks drawn by hand in the documented order."""
+    p, q = 0.4, 0.3
+    stack = case.build(3, 6, 2, dropout=p, state_dropout=q)
+    x = random_input(stack, 4, 5)
+    torch.manual_seed(2)
+    found, found_last = stack(x)
+
+    torch.manual_seed(2)
+    states = stack.split_state(None, 5)
+    low, _ = stack.reference_layer(0, x, states[0], dropout_mask((5, 6), q, like=x))
+    low = low * dropout_mask((4, 5, 6), p, like=x)
+    expected, last = stack.reference_layer(1, low, states[1], dropout_mask((5, 6), q, like=x))
+    assert torch.equal(found, expected)
+    assert all(torch.equal(a[1], b) for a, b in zip(as_tuple(found_last), last, strict=True))
+
+
+@pytest.mark.parametrize("variational", [False, True])
+def test_no_dropout_draws_nothing_and_changes_no_bit(case: Case, variational: bool) -> None:
+    torch.manual_seed(0)
+    plain = case.build(3, 5, 2)
+    torch.manual_seed(0)
+    zero = case.build(3, 5, 2, dropout=0.0, state_dropout=0.0, variational=variational)
+    x = random_input(plain, 4, 2)
+    generator_state = torch.get_rng_state()
+    assert torch.equal(zero(x)[0], plain(x)[0])
+    assert torch.equal(torch.get_rng_state(), generator_state)
+
+
+@pytest.mark.parametrize("variational", [False, True])
+def test_eval_mode_drops_nothing(case: Case, variational: bool) -> None:
+    torch.manual_seed(0)
+    plain = case.build(3, 5, 2)
+    torch.manual_seed(0)
+    stack = case.build(3, 5, 2, dropout=0.5, state_dropout=0.5, variational=variational)
+    x = random_input(plain, 4, 2)
+    assert not torch.equal(stack(x)[0], plain(x)[0])
+    assert torch.equal(stack.eval()(x)[0], plain(x)[0])

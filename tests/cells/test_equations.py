@@ -1,0 +1,54 @@
+"""References and fused layers against the equations written out unit by unit (naive.py)."""
+
+import pytest
+import torch
+
+from charlm.cells import dropout_mask
+
+from . import naive
+from .measure import CASES, Case, as_tuple, random_input, random_state
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case.kind in naive.STEPS], ids=str)
+@pytest.mark.parametrize("state_dropout", [0.0, 0.4])
+def test_one_layer_follows_the_equations(case: Case, state_dropout: float) -> None:
+    stack = case.build(3, 4, state_dropout=state_dropout)
+    x, state = random_input(stack, 3, 2), random_state(stack, 2)
+    mask = torch.ones(2, 4, dtype=torch.float64)
+    if state_dropout:
+        torch.manual_seed(5)
+        mask = dropout_mask((2, 4), state_dropout, like=mask)
+        assert 0 < (mask == 0).sum() < 8, "the seed must drop some units and keep some"
+    expected_y, expected_last = naive.layer(
+        case.kind,
+        case.options,
+        x.tolist(),
+        [tensor[0].tolist() for tensor in as_tuple(state)],
+        {name.removesuffix("_l0"): parameter.tolist() for name, parameter in stack.named_parameters()},
+        mask.tolist(),
+    )
+
+    for forward in (stack, stack.forward_reference):
+        torch.manual_seed(5)
+        y, last = forward(x, state)
+        torch.testing.assert_close(y, torch.tensor(expected_y, dtype=torch.float64), rtol=1e-12, atol=1e-13)
+        found_last = torch.stack([tensor[0] for tensor in as_tuple(last)])
+        torch.testing.assert_close(found_last, torch.tensor(expected_last, dtype=torch.float64), rtol=1e-12, atol=1e-13)
+
+
+def test_a_layer_reads_the_outputs_of_the_one_below(case: Case) -> None:
+    stack = case.build(3, 4, 2)
+    x, state = random_input(stack, 3, 2), random_state(stack, 2)
+    y, last = x, []
+    for layer in range(2):
+        single = case.build(stack.layer_input_size(layer), 4)
+        weights = {n: w for n, w in stack.state_dict().items() if n.endswith(f"_l{layer}")}
+        single.load_state_dict({name.replace(f"_l{layer}", "_l0"): w for name, w in weights.items()})
+        part = tuple(tensor[layer : layer + 1] for tensor in as_tuple(state))
+        y, last_of_layer = single(y, part[0] if len(part) == 1 else part)
+        last.append(as_tuple(last_of_layer))
+
+    found_y, found_last = stack(x, state)
+    torch.testing.assert_close(found_y, y, rtol=1e-12, atol=1e-12)
+    for found, parts in zip(as_tuple(found_last), zip(*last, strict=True), strict=True):
+        torch.testing.assert_close(found, torch.cat(parts), rtol=1e-12, atol=1e-12)

@@ -1,0 +1,46 @@
+"""What must hold of any recurrent layer: windows join, streams keep apart."""
+
+import torch
+
+from .measure import Case, as_tuple, random_input, random_state
+
+
+def test_a_window_split_in_two_equals_the_whole(case: Case) -> None:
+    stack = case.build(3, 5, 2)
+    x, state = random_input(stack, 7, 2), random_state(stack, 2)
+    whole_y, whole_last = stack(x, state)
+    first_y, between = stack(x[:3], state)
+    second_y, last = stack(x[3:], between)
+    torch.testing.assert_close(torch.cat([first_y, second_y]), whole_y, rtol=1e-12, atol=1e-12)
+    for found, expected in zip(as_tuple(last), as_tuple(whole_last), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+
+
+def test_permuted_streams_permute_outputs_and_states(case: Case) -> None:
+    stack = case.build(3, 5, 2)
+    x, state = random_input(stack, 4, 3), random_state(stack, 3)
+    order = [2, 0, 1]
+    permuted = tuple(tensor[:, order] for tensor in as_tuple(state))
+    y, last = stack(x, state)
+    found_y, found_last = stack(x[:, order], permuted[0] if len(permuted) == 1 else permuted)
+    torch.testing.assert_close(found_y, y[:, order], rtol=1e-12, atol=1e-12)
+    for found, expected in zip(as_tuple(found_last), as_tuple(last), strict=True):
+        torch.testing.assert_close(found, expected[:, order], rtol=1e-12, atol=1e-12)
+
+
+def test_streams_do_not_see_one_another(case: Case) -> None:
+    stack = case.build(3, 5, 2)
+    x = random_input(stack, 4, 3).requires_grad_()
+    y, _ = stack(x)
+    (dx,) = torch.autograd.grad(y[:, 1].sum(), x)
+    assert (dx[:, [0, 2]] == 0).all()
+    assert (dx[:, 1] != 0).any()
+
+
+def test_outputs_do_not_see_the_future(case: Case) -> None:
+    stack = case.build(3, 5, 2)
+    x = random_input(stack, 4, 2).requires_grad_()
+    y, _ = stack(x)
+    (dx,) = torch.autograd.grad(y[1].sum(), x)
+    assert (dx[2:] == 0).all()
+    assert (dx[0] != 0).any()

@@ -1,0 +1,36 @@
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from charlm.data import sources
+
+Write = Callable[[str, bytes | str], str]
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The cache of this test alone."""
+    folder = tmp_path_factory.mktemp("cache")
+    monkeypatch.setenv("CHARLM_CACHE", str(folder))
+    return folder
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    """Writes a file below tmp_path, with its folders, and returns its path."""
+
+    def write(name: str, content: bytes | str) -> str:
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+        return str(path)
+
+    return write
+
+
+@pytest.fixture(params=[1, 2, 3, 5, 7, sources.CHUNK_BYTES])
+def chunk_bytes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Reads in chunks that cut multi-byte sequences everywhere."""
+    monkeypatch.setattr(sources, "CHUNK_BYTES", request.param)
+    return request.param

@@ -1,0 +1,229 @@
+"""What is kept between runs: found again, rebuilt when damaged, never half written, never elsewhere."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from charlm.data import corpus as corpus_module
+from charlm.data.corpus import Corpus, cache_dir, encode, encode_file, load_corpus, survey_source
+from charlm.errors import DataError
+from charlm.vocabulary import Vocabulary
+
+ROOT = Path(corpus_module.__file__).parents[2]
+TEXT = "abcé中😀" * 500
+
+
+def load(path: str, report=None, **options) -> Corpus:
+    return load_corpus(path, level="char", split=(1.0, 0.0, 0.0), report=report, **options)
+
+
+def ids_of(corpus: Corpus) -> list[int]:
+    return corpus.splits["train"].tolist()
+
+
+def entries(cache: Path) -> list[str]:
+    return sorted(path.name for path in (cache / "corpora").iterdir())
+
+
+def refused(call, *args) -> str:
+    with pytest.raises(DataError) as caught:
+        call(*args)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_cached_text_is_neither_decoded_nor_encoded_again(write, monkeypatch):
+    path = write("text", TEXT)
+    lines: list[str] = []
+    first = load(path, lines.append)
+    assert lines == [f"{path}: reading 6 kB in 1 file", f"{path}: encoding 3,000 characters over a vocabulary of 6"]
+
+    monkeypatch.setattr(corpus_module, "read_symbols", lambda *_: pytest.fail("decoded again"))
+    again = load(path, lines.append)
+    elsewhere = load(write("renamed", TEXT), lines.append)
+    assert len(lines) == 2
+    assert again.vocabulary == elsewhere.vocabulary == first.vocabulary
+    assert ids_of(again) == ids_of(elsewhere) == ids_of(first) == first.vocabulary.encode(TEXT).tolist()
+    assert (again.sha256, again.size_bytes, again.files) == (first.sha256, first.size_bytes, first.files)
+
+
+def test_another_text_level_or_vocabulary_is_another_entry(write):
+    path = write("text", TEXT)
+    assert load(path).vocabulary.decode(ids_of(load(path))) == TEXT
+    backwards = Vocabulary("char", "".join(sorted(set(TEXT), reverse=True)))
+    assert backwards.decode(ids_of(load(path, vocabulary=backwards))) == TEXT
+    as_bytes = load_corpus(path, level="byte", split=(1.0, 0.0, 0.0))
+    assert bytes(as_bytes.splits["train"]).decode() == TEXT
+    write("text", TEXT[::-1])  # of the same size, in the same place
+    assert load(path).vocabulary.decode(ids_of(load(path))) == TEXT[::-1]
+
+
+def test_an_entry_is_a_plain_npy_file(write, cache):
+    corpus = load(write("text", TEXT))
+    arrays = [np.load(path, mmap_mode="r") for path in (cache / "corpora").glob("*.npy")]
+    (ids,) = [array for array in arrays if array.ndim == 1]
+    assert ids.tolist() == ids_of(corpus)
+
+
+def truncate(path: Path) -> None:
+    os.truncate(path, path.stat().st_size - 7)
+
+
+def flip_the_last_bit(path: Path) -> None:
+    content = path.read_bytes()
+    path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def replace_by_another_array(path: Path) -> None:
+    np.save(path.with_suffix(".npy"), np.zeros(3, np.uint8))
+
+
+def replace_by_other_json(path: Path) -> None:
+    path.write_text(json.dumps([1, 2]))
+
+
+@pytest.mark.parametrize(
+    "damage", [truncate, flip_the_last_bit, empty, replace_by_another_array, replace_by_other_json, Path.unlink]
+)
+@pytest.mark.parametrize("suffix", [".npy", ".json"])
+@pytest.mark.parametrize("kind", ["survey", "ids"])
+def test_a_damaged_entry_is_rebuilt(damage, suffix, kind, write, cache):
+    path = write("text", TEXT)
+    first = ids_of(load(path))
+    dashes = {"survey": 1, "ids": 2}[kind]
+    (damaged,) = [e for e in (cache / "corpora").iterdir() if e.name.count("-") == dashes and e.suffix == suffix]
+    intact = damaged.read_bytes()
+    damage(damaged)
+
+    lines: list[str] = []
+    assert ids_of(load(path, lines.append)) == first
+    assert [line.split()[1] for line in lines] == [{"survey": "reading", "ids": "encoding"}[kind]]
+    assert damaged.read_bytes() == intact
+    assert len(entries(cache)) == 4
+
+
+def test_processes_that_encode_at_once_do_not_disturb_one_another(write, tmp_path, cache):
+    path = write("text", TEXT * 300)
+    program = (
+        "import hashlib, sys; from charlm.data.corpus import load_corpus\n"
+        "print('ready', flush=True); sys.stdin.readline()\n"
+        "corpus = load_corpus(sys.argv[1], level='char', split=(1.0, 0.0, 0.0))\n"
+        "print(hashlib.sha256(corpus.splits['train']).hexdigest())"
+    )
+    command = [sys.executable, "-c", program, path]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    running = [subprocess.Popen(command, cwd=ROOT, **pipes) for _ in range(3)]
+    for process in running:
+        assert process.stdout.readline() == "ready\n"
+    for process in running:
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    answers = [process.communicate() for process in running]
+    assert [error for _, error in answers] == [""] * 3
+    assert len({output for output, _ in answers}) == 1
+    assert len(answers[0][0]) == 65
+    assert len(entries(cache)) == 4
+    assert load(path).vocabulary.decode(ids_of(load(path))) == TEXT * 300
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads the peak memory from Linux's /proc")
+def test_memory_stays_small_beside_the_text(tmp_path, cache):
+    text = "plain ASCII text\n" * 50_000 + "Ünïcode: ещё 中文 😀 text\n" * 5_000
+    with (tmp_path / "large").open("wb") as file:
+        for _ in range(100):
+            file.write(text.encode())
+    program = (
+        "import re, sys; from charlm.data.corpus import load_corpus\n"
+        "def peak_kib(): return int(re.search(r'VmHWM:\\s+(\\d+)', open('/proc/self/status').read())[1])\n"
+        "before = peak_kib()\n"
+        "corpus = load_corpus(sys.argv[1], level='char', split=(0.9, 0.05, 0.05))\n"
+        "print(peak_kib() - before, sum(map(len, corpus.splits.values())))"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path / "large")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    growth_kib, characters = map(int, done.stdout.split())
+    assert characters == 100 * len(text)
+    assert growth_kib * 1024 < 60e6
+
+
+def test_nothing_is_written_outside_the_cache(write, tmp_path, cache, monkeypatch):
+    path = write("home/texts/text", TEXT)
+    monkeypatch.chdir(tmp_path / "home")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "home"))
+    load(path)
+    encode_file(path, Vocabulary("char", "abc"), skip_unknown=True)
+    assert [entry for entry in tmp_path.rglob("*") if entry.is_file()] == [Path(path)]
+    assert len(entries(cache)) == 6
+
+
+def test_where_the_cache_is(monkeypatch):
+    monkeypatch.setenv("HOME", "/home/ada")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/xdg")
+    monkeypatch.setenv("CHARLM_CACHE", "/here")
+    assert cache_dir() == Path("/here")
+    monkeypatch.setenv("CHARLM_CACHE", "")
+    assert cache_dir() == Path("/xdg/charlm")
+    monkeypatch.setenv("XDG_CACHE_HOME", "")
+    assert cache_dir() == Path("/home/ada/.cache/charlm")
+
+
+def test_a_user_without_a_home(monkeypatch):
+    def homeless(path):
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("CHARLM_CACHE")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "expanduser", homeless)
+    assert refused(cache_dir) == "cache: this user has no home folder; any folder will do; name one in CHARLM_CACHE"
+
+
+def test_a_cache_that_cannot_be_written(write, monkeypatch):
+    path = write("text", TEXT)
+    monkeypatch.setenv("CHARLM_CACHE", path)
+    assert refused(load, path) == (
+        f"{path}/corpora: the cache cannot be written: Not a directory; any folder with room will do; "
+        "name one in CHARLM_CACHE"
+    )
+
+
+def test_a_full_disk_leaves_nothing_behind(write, cache, monkeypatch):
+    def full(descriptor):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    assert "No space left on device; any folder with room will do" in refused(load, write("text", TEXT))
+    assert entries(cache) == []
+
+
+@pytest.mark.parametrize("level", ["char", "byte"])
+@pytest.mark.parametrize("content", ["abcabd", "abcabcabc", "ab", "bcaabc", ""])
+def test_a_source_that_changes_between_the_passes_is_refused(level, content, write, cache):
+    path = write("text", "abcabc")
+    survey = survey_source(path, level)
+    vocabulary = Vocabulary.of_bytes() if level == "byte" else Vocabulary("char", "abc")
+    before = entries(cache)
+    write("text", content)
+    assert refused(encode, survey, vocabulary) == (
+        f"{path}: changed while being read; it must hold still; run again once it does"
+    )
+    assert entries(cache) == before
+
+
+def test_a_source_that_vanishes_between_the_passes(write):
+    path = write("text", "abcabc")
+    survey = survey_source(path, "char")
+    Path(path).unlink()
+    assert refused(encode, survey, Vocabulary("char", "abc")) == (
+        f"{path}: cannot be read: No such file or directory; every file and folder of a source is read"
+    )

@@ -1,0 +1,537 @@
+"""The download against a server on this machine that cuts, stalls, refuses and lies."""
+
+import errno
+import hashlib
+import io
+import re
+import runpy
+import socket
+import ssl
+import struct
+import sys
+import threading
+import urllib.parse
+import zipfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import charlm
+from charlm.data import fetch as fetch_module
+from charlm.data.fetch import CATALOGUE, Download, fetch, is_present
+from charlm.errors import DataError
+
+TEXT = bytes(range(256)) * 1000  # 256,000 bytes: several chunks
+CUT = 100_000
+REQUESTS_AT_MOST = len(fetch_module.PAUSES_S) + 1
+
+
+def sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def zipped(member: str, content: bytes) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
+        archive.writestr("readme", "not this one")
+        archive.writestr(member, content)
+    return buffer.getvalue()
+
+
+ARCHIVE = zipped("corpus", TEXT)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """How the server answers one request; after `cut` body bytes it does what `then` says.
+
+    then: "close", "stall", "reset", or "silence" (closes without having sent so much as a status).
+    """
+
+    body: bytes = TEXT
+    status: int = 200
+    ranges: bool = True
+    length: bool = True
+    cut: int | None = None
+    then: str = "close"
+
+
+class Server(ThreadingHTTPServer):
+    """Gives the answers in turn, the last one for ever; records every request's Range and path."""
+
+    daemon_threads = False  # server_close joins them: no thread or socket outlives its test
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.answers = [Answer()]
+        self.ranges: list[str | None] = []
+        self.released = threading.Event()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}/corpus.txt"
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Server  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+    def do_GET(self) -> None:
+        server, asked = self.server, self.headers["Range"]
+        answer = server.answers.pop(0) if len(server.answers) > 1 else server.answers[0]
+        server.ranges.append(asked)
+        if answer.then == "silence":
+            return
+        status, body = answer.status, answer.body
+        if status == 200 and asked and answer.ranges:
+            start = int(asked.removeprefix("bytes=").removesuffix("-"))
+            status, body = (206, body[start:]) if start < len(body) else (416, b"")
+        self.send_response(status)
+        if answer.length:
+            self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body[: answer.cut])
+        if answer.cut is not None and answer.then == "stall":
+            server.released.wait(5)
+        if answer.cut is not None and answer.then == "reset":
+            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            self.connection.close()
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    monkeypatch.setenv("no_proxy", "*")
+    monkeypatch.setattr(fetch_module, "PAUSES_S", (0.0,) * len(fetch_module.PAUSES_S))
+    with Server() as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.005,))
+        thread.start()
+        yield server
+        server.released.set()
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def text(server: Server) -> Download:
+    return Download("corpus", server.url, sha256(TEXT), len(TEXT), "corpus.txt", "a test")
+
+
+@pytest.fixture
+def archive(server: Server, text: Download) -> Download:
+    server.answers = [Answer(ARCHIVE)]
+    return replace(
+        text,
+        url=server.url.replace(".txt", ".zip"),
+        member="corpus",
+        archive_sha256=sha256(ARCHIVE),
+        archive_size=len(ARCHIVE),
+    )
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def failure(download: Download, folder: Path) -> str:
+    """The message of a fetch that must fail, and that leaves nothing under the final name."""
+    with pytest.raises(DataError) as caught:
+        fetch(download, folder, progress=False)
+    assert not (folder / download.filename).exists()
+    return str(caught.value)
+
+
+# The plain course
+
+
+def test_catalogue_is_consistent() -> None:
+    assert set(CATALOGUE) == {"tinyshakespeare", "text8", "enwik8"}
+    for name, download in CATALOGUE.items():
+        assert download.name == name
+        assert download.url.startswith("https://")
+        assert download.filename == f"{name}.txt"
+        assert re.fullmatch("[0-9a-f]{64}", download.sha256)
+        assert re.fullmatch("[0-9a-f]{64}", download.served_sha256)
+        assert "\n" not in download.summary
+    assert CATALOGUE["tinyshakespeare"].served_filename == "tinyshakespeare.txt"
+    assert CATALOGUE["text8"].served_filename == "text8.zip"
+
+
+def test_module_needs_no_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)  # type: ignore[arg-type]
+    path = Path(charlm.__file__).parent / "data" / "fetch.py"
+    assert "CATALOGUE" in runpy.run_path(str(path))
+
+
+def test_text_is_downloaded_into_a_new_folder(server: Server, text: Download, tmp_path: Path) -> None:
+    folder = tmp_path / "deep" / "data"
+    assert not is_present(text, folder)
+    path = fetch(text, folder, progress=False)
+    assert path == folder / "corpus.txt"
+    assert path.read_bytes() == TEXT
+    assert names(folder) == ["corpus.txt"]
+    assert is_present(text, folder)
+
+
+def test_verified_text_is_not_downloaded_again(server: Server, text: Download, tmp_path: Path) -> None:
+    (tmp_path / "corpus.txt").write_bytes(TEXT)
+    assert fetch(text, tmp_path, progress=False) == tmp_path / "corpus.txt"
+    assert server.ranges == []
+
+
+@pytest.mark.parametrize("call", [is_present, lambda d, f: fetch(d, f, progress=False)])
+def test_another_file_is_never_overwritten(
+    call: Callable[[Download, Path], object], server: Server, text: Download, tmp_path: Path
+) -> None:
+    path = tmp_path / "corpus.txt"
+    path.write_bytes(b"my own")
+    with pytest.raises(DataError) as caught:
+        call(text, tmp_path)
+    assert str(caught.value) == (
+        f"{path}: SHA-256 is {sha256(b'my own')}; corpus has {text.sha256}; "
+        "move or delete the file, then run the command again"
+    )
+    assert path.read_bytes() == b"my own"
+    assert server.ranges == []
+
+
+# Resuming
+
+
+@pytest.mark.parametrize("then", ["close", "stall"])
+def test_cut_download_resumes_where_it_stopped(
+    then: str, server: Server, text: Download, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetch_module, "TIMEOUT_S", 0.1 if then == "stall" else 5.0)
+    server.answers = [Answer(cut=CUT, then=then), Answer()]
+    assert fetch(text, tmp_path, progress=False).read_bytes() == TEXT
+    assert server.ranges == [None, f"bytes={CUT}-"]
+    assert names(tmp_path) == ["corpus.txt"]
+
+
+@pytest.mark.parametrize("answer", [Answer(cut=0, then="reset"), Answer(cut=CUT, then="reset")])
+def test_reset_connection_is_tried_again(answer: Answer, server: Server, text: Download, tmp_path: Path) -> None:
+    server.answers = [answer, Answer()]
+    assert fetch(text, tmp_path, progress=False).read_bytes() == TEXT
+    assert len(server.ranges) == 2  # a reset may discard bytes in flight: the Range is not certain
+
+
+def test_server_that_hangs_up_is_tried_again(server: Server, text: Download, tmp_path: Path) -> None:
+    server.answers = [Answer(then="silence"), Answer()]
+    assert fetch(text, tmp_path, progress=False).read_bytes() == TEXT
+    assert server.ranges == [None, None]
+
+
+def test_stalled_server_is_not_waited_for(
+    server: Server, text: Download, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetch_module, "TIMEOUT_S", 0.05)
+    monkeypatch.setattr(fetch_module, "PAUSES_S", (0.0,))
+    server.answers = [Answer(cut=10, then="stall")]
+    assert "connection lost 2 times (timed out); 20 of 256000 bytes" in failure(text, tmp_path)
+
+
+def test_pauses_grow_between_attempts(
+    server: Server, text: Download, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr(fetch_module, "PAUSES_S", (1.0, 2.0))
+    monkeypatch.setattr(fetch_module.time, "sleep", slept.append)
+    server.answers = [Answer(cut=10)]
+    failure(text, tmp_path)
+    assert slept == [1.0, 2.0]
+
+
+def test_giving_up_keeps_the_part_and_the_next_run_resumes(server: Server, text: Download, tmp_path: Path) -> None:
+    part = tmp_path / "corpus.txt.part"
+    server.answers = [Answer(cut=1000)]
+    kept = 1000 * REQUESTS_AT_MOST
+    assert failure(text, tmp_path) == (
+        f"{server.url}: connection lost {REQUESTS_AT_MOST} times (the server closed it); "
+        f"{kept} of {len(TEXT)} bytes are in {part}; run the command again to resume"
+    )
+    assert part.read_bytes() == TEXT[:kept]
+
+    server.answers, server.ranges = [Answer()], []
+    assert fetch(text, tmp_path, progress=False).read_bytes() == TEXT
+    assert server.ranges == [f"bytes={kept}-"]
+
+
+def test_server_without_ranges_sends_everything_anew(server: Server, text: Download, tmp_path: Path) -> None:
+    (tmp_path / "corpus.txt.part").write_bytes(TEXT[:CUT])
+    server.answers = [Answer(ranges=False)]
+    assert fetch(text, tmp_path, progress=False).read_bytes() == TEXT
+    assert server.ranges == [f"bytes={CUT}-"]
+
+
+def test_refused_range_starts_anew(server: Server, text: Download, tmp_path: Path) -> None:
+    (tmp_path / "corpus.txt.part").write_bytes(b"stale")
+    server.answers = [Answer(b"", 416), Answer()]
+    assert fetch(text, tmp_path, progress=False).read_bytes() == TEXT
+    assert server.ranges == ["bytes=5-", None]
+
+
+def test_range_is_refused_only_once(server: Server, text: Download, tmp_path: Path) -> None:
+    (tmp_path / "corpus.txt.part").write_bytes(b"stale")
+    server.answers = [Answer(b"", 416)]
+    assert "the server answered 416" in failure(text, tmp_path)
+    assert server.ranges == ["bytes=5-", None]
+
+
+def test_part_longer_than_the_file_starts_anew(server: Server, text: Download, tmp_path: Path) -> None:
+    (tmp_path / "corpus.txt.part").write_bytes(TEXT + b"!")
+    assert fetch(text, tmp_path, progress=False).read_bytes() == TEXT
+    assert server.ranges == [None]
+
+
+def test_complete_part_needs_no_network(server: Server, text: Download, tmp_path: Path) -> None:
+    (tmp_path / "corpus.txt.part").write_bytes(TEXT)
+    assert fetch(text, tmp_path, progress=False).read_bytes() == TEXT
+    assert server.ranges == []
+    assert names(tmp_path) == ["corpus.txt"]
+
+
+def test_interrupt_keeps_the_part(
+    server: Server, text: Download, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Interrupted(fetch_module.tqdm):  # type: ignore[type-arg]
+        def update(self, n: float | None = 1) -> bool | None:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(fetch_module, "tqdm", Interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            fetch(text, tmp_path, progress=False)
+    assert names(tmp_path) == ["corpus.txt.part"]
+    kept = (tmp_path / "corpus.txt.part").read_bytes()
+    assert 0 < len(kept) < len(TEXT)
+    assert fetch(text, tmp_path, progress=False).read_bytes() == TEXT
+    assert server.ranges == [None, f"bytes={len(kept)}-"]
+
+
+# Faults of content, server, network and disk
+
+
+@pytest.mark.parametrize("length", [True, False])
+def test_wrong_content_is_removed(length: bool, server: Server, text: Download, tmp_path: Path) -> None:
+    server.answers = [Answer(b"<html>log in", length=length)]
+    assert failure(text, tmp_path) == (
+        f"{server.url}: SHA-256 is {sha256(b'<html>log in')}; {text.sha256} is expected; "
+        "the file was removed, run the command again"
+    )
+    assert names(tmp_path) == []
+
+
+def test_wrong_beginning_is_removed_and_the_next_run_is_clean(server: Server, text: Download, tmp_path: Path) -> None:
+    (tmp_path / "corpus.txt.part").write_bytes(b"another beginning")
+    assert "SHA-256 is" in failure(text, tmp_path)
+    assert fetch(text, tmp_path, progress=False).read_bytes() == TEXT
+    assert server.ranges == ["bytes=17-", None]
+
+
+@pytest.mark.parametrize(("status", "phrase"), [(404, "Not Found"), (500, "Internal Server Error")])
+def test_error_status(status: int, phrase: str, server: Server, text: Download, tmp_path: Path) -> None:
+    (tmp_path / "corpus.txt.part").write_bytes(TEXT[:CUT])
+    server.answers = [Answer(b"an error page", status)]
+    assert failure(text, tmp_path) == (
+        f"{server.url}: the server answered {status} {phrase}; the file is expected; "
+        f"try again later, or get the file elsewhere and put it at {tmp_path / 'corpus.txt'}"
+    )
+    assert len(server.ranges) == 1
+    assert (tmp_path / "corpus.txt.part").read_bytes() == TEXT[:CUT]
+
+
+def test_closed_port(server: Server, text: Download, tmp_path: Path) -> None:
+    with socket.socket() as bound:  # bound but not listening: connections are refused
+        bound.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{bound.getsockname()[1]}/corpus.txt"
+        message = failure(replace(text, url=url), tmp_path)
+    assert message == (
+        f"no network: could not reach {urllib.parse.urlsplit(url).netloc}: Connection refused; "
+        f"download {url} yourself and put it at {tmp_path / 'corpus.txt'}"
+    )
+    assert names(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("error", "start"),
+    [
+        (socket.gaierror(socket.EAI_NONAME, "Name or service not known"), "no network"),
+        (OSError(errno.ENETUNREACH, "Network is unreachable"), "no network"),
+        (TimeoutError("timed out"), "no network"),
+        (ssl.SSLCertVerificationError(1, "certificate verify failed"), "no secure connection"),
+    ],
+)
+def test_unreachable_host(
+    error: OSError,
+    start: str,
+    archive: Download,
+    server: Server,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def unreachable(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(socket, "getaddrinfo", unreachable)
+    url = "http://corpora.invalid/corpus.zip"
+    assert failure(replace(archive, url=url), tmp_path) == (
+        f"{start}: could not reach corpora.invalid: {error.strerror or error}; "
+        f"download {url} yourself and put it at {tmp_path / 'corpus.zip'}"
+    )
+
+
+def test_network_lost_halfway_says_how_to_resume(
+    server: Server, text: Download, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.answers = [Answer(cut=CUT)]
+    real = socket.getaddrinfo
+    calls: list[object] = []
+
+    def once(*arguments: Any, **settings: Any) -> Any:
+        calls.append(arguments)
+        if len(calls) > 1:
+            raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+        return real(*arguments, **settings)
+
+    monkeypatch.setattr(socket, "getaddrinfo", once)
+    assert failure(text, tmp_path) == (
+        f"{server.url}: connection lost {REQUESTS_AT_MOST} times (no network: could not reach "
+        f"127.0.0.1:{server.server_port}: Temporary failure in name resolution); {CUT} of {len(TEXT)} "
+        f"bytes are in {tmp_path / 'corpus.txt.part'}; run the command again to resume"
+    )
+
+
+def test_folder_that_cannot_be_made(server: Server, text: Download, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    assert failure(text, tmp_path / "file" / "data") == (
+        f"{tmp_path / 'file' / 'data'}: Not a directory; corpus needs a folder that can be written, "
+        "with 256 kB free; make room or choose another folder"
+    )
+    assert server.ranges == []
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full as the full disk")
+def test_full_disk(server: Server, text: Download, tmp_path: Path) -> None:
+    (tmp_path / "corpus.txt.part").symlink_to("/dev/full")
+    assert failure(text, tmp_path) == (
+        f"{tmp_path}: No space left on device; corpus needs a folder that can be written, "
+        "with 256 kB free; make room or choose another folder"
+    )
+    assert server.ranges == [None]
+
+
+# Archives
+
+
+def test_member_is_extracted_and_the_archive_removed(server: Server, archive: Download, tmp_path: Path) -> None:
+    assert fetch(archive, tmp_path, progress=False).read_bytes() == TEXT
+    assert names(tmp_path) == ["corpus.txt"]
+    assert server.ranges == [None]
+
+
+def test_cut_archive_resumes(server: Server, archive: Download, tmp_path: Path) -> None:
+    server.answers = [Answer(ARCHIVE, cut=CUT), Answer(ARCHIVE)]
+    assert fetch(archive, tmp_path, progress=False).read_bytes() == TEXT
+    assert server.ranges == [None, f"bytes={CUT}-"]
+    assert names(tmp_path) == ["corpus.txt"]
+
+
+def test_archive_of_unknown_size(server: Server, archive: Download, tmp_path: Path) -> None:
+    unsized = replace(archive, archive_size=None)
+    (tmp_path / "corpus.zip.part").write_bytes(ARCHIVE + b"!")
+    assert fetch(unsized, tmp_path, progress=False).read_bytes() == TEXT
+    assert server.ranges == [f"bytes={len(ARCHIVE) + 1}-", None]
+
+
+def test_archive_put_there_by_hand_is_used_and_kept(server: Server, archive: Download, tmp_path: Path) -> None:
+    (tmp_path / "corpus.zip").write_bytes(ARCHIVE)
+    assert fetch(archive, tmp_path, progress=False).read_bytes() == TEXT
+    assert server.ranges == []
+    assert names(tmp_path) == ["corpus.txt", "corpus.zip"]
+
+
+def test_wrong_archive_put_there_by_hand_is_refused_and_kept(server: Server, archive: Download, tmp_path: Path) -> None:
+    (tmp_path / "corpus.zip").write_bytes(b"another")
+    assert failure(archive, tmp_path) == (
+        f"{tmp_path / 'corpus.zip'}: SHA-256 is {sha256(b'another')}; corpus.zip has "
+        f"{archive.archive_sha256}; move or delete the file, then run the command again"
+    )
+    assert names(tmp_path) == ["corpus.zip"]
+
+
+def test_wrong_archive_is_removed(server: Server, archive: Download, tmp_path: Path) -> None:
+    wrong = zipped("corpus", TEXT[::-1])
+    server.answers = [Answer(wrong)]
+    assert failure(archive, tmp_path) == (
+        f"{archive.url}: SHA-256 is {sha256(wrong)}; {archive.archive_sha256} is expected; "
+        "the file was removed, run the command again"
+    )
+    assert names(tmp_path) == []
+
+
+def test_wrong_member_is_removed(server: Server, archive: Download, tmp_path: Path) -> None:
+    wrong = replace(archive, sha256=sha256(b"something else"))
+    assert failure(wrong, tmp_path) == (
+        f"{archive.url}: corpus: SHA-256 is {sha256(TEXT)}; {wrong.sha256} is expected; "
+        "the file was removed, run the command again"
+    )
+    assert "corpus.txt.part" not in names(tmp_path)
+
+
+def test_interrupted_extraction_leaves_no_half_file_and_needs_no_new_download(
+    server: Server, archive: Download, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            fetch(archive, tmp_path, progress=False)
+    assert names(tmp_path) == ["corpus.zip.part"]
+    assert fetch(archive, tmp_path, progress=False).read_bytes() == TEXT
+    assert server.ranges == [None]
+    assert names(tmp_path) == ["corpus.txt"]
+
+
+# Progress
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("ranges", [True, False])
+@pytest.mark.parametrize("progress", [True, False])
+def test_bar_is_drawn_on_a_terminal_if_asked_for(
+    progress: bool,
+    ranges: bool,
+    server: Server,
+    text: Download,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    (tmp_path / "corpus.txt.part").write_bytes(TEXT[:1000])
+    server.answers = [Answer(ranges=ranges, cut=CUT), Answer(ranges=ranges)]
+    fetch(text, tmp_path, progress=progress)
+    shown = terminal.getvalue()
+    assert bool(shown) == progress
+    if progress:
+        assert "corpus" in shown
+        assert re.search(r"100%.* 256k/256k .*B/s\]\n$", shown)
+
+
+def test_no_bar_where_stderr_is_no_terminal(
+    server: Server, text: Download, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fetch(text, tmp_path, progress=True)
+    assert capsys.readouterr() == ("", "")
