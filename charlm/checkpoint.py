@@ -5,6 +5,7 @@ tensors; resolved config, vocabulary and progress as JSON in the header; and a S
 runs no code.
 """
 
+import contextlib
 import hashlib
 import json
 import os
@@ -82,7 +83,7 @@ def save_checkpoint(checkpoint: Checkpoint, path: Path, also_as: Iterable[Path] 
             f"{path}: cannot be written ({error}); earlier checkpoints are whole; free space or check permissions"
         ) from None
     finally:
-        temporary.unlink(missing_ok=True)
+        _discard(temporary)
 
 
 def _neighbour(path: Path) -> Path:
@@ -93,11 +94,19 @@ def _link(path: Path, name: Path) -> None:
     """Give `path` a second name, replacing what stood there; a copy where the file system has no links."""
     temporary = _neighbour(name)
     try:
-        os.link(path, temporary)
-    except OSError:
-        shutil.copyfile(path, temporary)
-        _flush(temporary)
-    temporary.replace(name)
+        try:
+            os.link(path, temporary)
+        except OSError:
+            shutil.copyfile(path, temporary)
+            _flush(temporary)
+        temporary.replace(name)
+    finally:
+        _discard(temporary)
+
+
+def _discard(temporary: Path) -> None:
+    with contextlib.suppress(OSError):
+        temporary.unlink(missing_ok=True)
 
 
 def _flush(path: Path) -> None:

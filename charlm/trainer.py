@@ -74,6 +74,7 @@ class Trainer:
         """Since the last row of metrics: the objective, and nats of all scored characters."""
         self._norm = torch.zeros((), device=self.device)
         self._diverged_step = torch.full((), -1, device=self.device)
+        self._guard = self._raise_unless_finite if self.device.type == "cpu" else self._blank_unless_finite
 
     @property
     def evaluated_model(self) -> CharLM:
@@ -102,7 +103,7 @@ class Trainer:
             loss = window_loss(self.model, x_TB, y_TB, self._carried_state(), config.train.loss)
         loss.objective.backward()
         self._norm = clip_gradients(self.parameters, config.optimizer)
-        self._stop_unless_finite(loss.objective.detach())
+        self._guard(loss.objective.detach())
         for group in self.optimizer.param_groups:
             group["lr"] = self.learning_rate()
         self.optimizer.step()
@@ -144,14 +145,16 @@ class Trainer:
             self.state.position = 0
             self.recurrent = None
 
-    def _stop_unless_finite(self, objective: Tensor) -> None:
+    def _raise_unless_finite(self, objective: Tensor) -> None:
+        if not (torch.isfinite(self._norm) and torch.isfinite(objective)):
+            raise _divergence(self.state.step, f"loss {objective:.6g}, gradient norm {self._norm:.6g}")
+
+    def _blank_unless_finite(self, objective: Tensor) -> None:
+        """The check for a GPU, where to look at the number at every step would make each wait for it.
+
+        A gradient that is not finite is blanked, so that the weights stay finite; `check_finite` reports it.
+        """
         finite = torch.isfinite(self._norm) & torch.isfinite(objective)
-        if self.device.type == "cpu":
-            if not finite:
-                raise _divergence(self.state.step, f"loss {objective:.6g}, gradient norm {self._norm:.6g}")
-            return
-        # To look at the number here would make every step wait for the GPU. A gradient that is not finite is
-        # blanked instead, so that the weights stay finite, and `check_finite` reports it at the next look.
         for parameter in self.parameters:
             if parameter.grad is not None:
                 parameter.grad.masked_fill_(~finite, 0.0)

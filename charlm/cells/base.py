@@ -35,7 +35,9 @@ def dropout_mask(shape: tuple[int, ...], p: float, like: Tensor) -> Tensor:
 def add_product(a_BG: Tensor, h_BH: Tensor, w_HG: Tensor, mask_BH: Tensor | None) -> Tensor:
     """a + (h ⊙ mask) w: the recurrent linear map of every kind; returns [B, G] in h's dtype.
 
-    Autocast takes the product in bfloat16; what follows, the state above all, stays float32.
+    Autocast takes the product in bfloat16; what follows, the state above all, stays float32. Pass w as
+    a view of its parameter: autocast then casts it anew at every step, and its gradient adds up over
+    the steps in float32 instead of bfloat16.
     """
     if mask_BH is not None:
         h_BH = h_BH * mask_BH

@@ -4,14 +4,30 @@ import contextlib
 import io
 import os
 import sys
+from typing import Any
 
 import typer
+from typer.core import TyperGroup
 
 from charlm import __version__
 from charlm.cli import config, data, train, use
 from charlm.errors import CharlmError
 
+
+class _Commands(TyperGroup):
+    def invoke(self, ctx: Any) -> Any:
+        """Leave quietly where the reader has gone (charlm sample … | head); left to Typer that would be exit code 1."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            # No later flush shall complain.
+            with contextlib.suppress(OSError):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            sys.exit(141)
+
+
 app = typer.Typer(
+    cls=_Commands,
     help="Train character-level language models (RNN, LSTM, GRU, recurrent highway networks) and sample from them.",
     epilog="A first run: charlm train --config configs/quickstart.yaml",
     no_args_is_help=True,
@@ -46,12 +62,7 @@ def main() -> None:
         for line in str(error).splitlines():
             typer.echo(f"error: {line}", err=True)
         sys.exit(1)
-    except BrokenPipeError:
-        # The reader has gone (charlm sample … | head): leave quietly, and let no later flush complain.
-        with contextlib.suppress(OSError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(141)
-    except (MemoryError, RuntimeError) as error:
+    except Exception as error:
         if not _is_out_of_memory(error):
             raise
         typer.echo(
@@ -63,4 +74,5 @@ def main() -> None:
 
 
 def _is_out_of_memory(error: BaseException) -> bool:
-    return isinstance(error, MemoryError) or "out of memory" in str(error) or "can't allocate memory" in str(error)
+    texts = ("out of memory", "can't allocate memory", "Storage size calculation overflowed", "Overflow when unpacking")
+    return isinstance(error, MemoryError) or any(text in str(error) for text in texts)

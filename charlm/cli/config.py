@@ -10,7 +10,7 @@ from charlm.cli.common import Overrides, usage_error
 
 app = typer.Typer(help="Check, resolve and document configs.", no_args_is_help=True, rich_markup_mode=None)
 
-Argument = Annotated[Path | None, typer.Argument(metavar="[FILE]", help="The YAML config.", show_default=False)]
+Argument = Annotated[Path | None, typer.Argument(metavar="FILE", help="The YAML config.", show_default=False)]
 Option = Annotated[Path | None, typer.Option("--config", metavar="FILE", help="The same, as for other commands.")]
 
 

@@ -18,7 +18,7 @@ def sample(
     checkpoint: CheckpointPath,
     prompt: Annotated[str | None, typer.Option(help="Text to go on from.")] = None,
     prompt_file: Annotated[Path | None, typer.Option(metavar="FILE", help="The same, from a file; -: stdin.")] = None,
-    length: Annotated[int, typer.Option(min=1, help="Characters to write (bytes at data.level: byte).")] = 500,
+    length: Annotated[int, typer.Option(min=1, max=10**9, help="Characters to write (bytes at data.level: byte).")] = 500,
     temperature: Annotated[
         float, typer.Option(min=0, help="Below 1: safer; above: wilder; 0: always the likeliest character.")
     ] = 0.8,
@@ -26,9 +26,9 @@ def sample(
     top_p: Annotated[
         float, typer.Option(min=0, max=1, help="Draw among the likeliest characters that make up this probability.")
     ] = 1.0,
-    count: Annotated[int, typer.Option(min=1, help="Samples to write.")] = 1,
+    count: Annotated[int, typer.Option(min=1, max=10_000, help="Samples to write.")] = 1,
     seed: Annotated[
-        int | None, typer.Option(min=0, help="Of the first sample, the next has seed + 1; none: a new one, printed.")
+        int | None, typer.Option(min=0, max=2**63 - 1, help="Of the first sample, the next has seed + 1; none: a new one, printed.")
     ] = None,
     stop: Annotated[str, typer.Option(help="End a sample with the first of these texts.")] = "",
     skip_unknown: Annotated[bool, typer.Option(help="Leave out what the model has no character for.")] = False,
@@ -41,7 +41,7 @@ def sample(
     Examples:
       charlm sample runs/quickstart-20260102-030405
       charlm sample runs/mine --prompt "ROMEO:" --length 1000 --temperature 0.7 --seed 1
-      charlm sample runs/mine --prompt "def " --stop "\\n\\n" --count 5 --json
+      charlm sample runs/mine --prompt "def " --stop $'\\n\\n' --count 5 --json
       charlm sample runs/mine/checkpoints/last.safetensors --top-p 0.95
     """
     if prompt is not None and prompt_file is not None:
@@ -55,10 +55,11 @@ def sample(
     from charlm.sample import Choice, sample_text
 
     where = resolve_device(device)
-    loaded = read_checkpoint(find_checkpoint(checkpoint))
+    path = find_checkpoint(checkpoint)
+    loaded = read_checkpoint(path)
     model = load_model(loaded, where)
     text = _read_prompt(prompt_file, loaded.vocabulary.level) if prompt_file is not None else prompt or ""
-    text = _known(text, loaded.vocabulary, skip_unknown)
+    text = _known(text, "--prompt" if prompt_file is None else f"--prompt-file {prompt_file}", loaded, skip_unknown)
     if seed is None:
         seed = secrets.randbelow(2**32)
         typer.echo(f"seed {seed}", err=True)
@@ -79,7 +80,7 @@ def sample(
     texts = ["".join(pieces) for pieces in zip(*steps, strict=True)]
     if json:
         samples = [{"seed": s, "prompt": text, "text": t} for s, t in zip(seeds, texts, strict=True)]
-        print_json({"checkpoint": str(checkpoint), "samples": samples})
+        print_json({"checkpoint": str(path), "samples": samples})
         return
     for s, t in zip(seeds, texts, strict=True):
         typer.echo(f"--- seed {s} ---")
@@ -113,18 +114,19 @@ def _read_prompt(file: Path, level: str) -> str:
         raise DataError(f"--prompt-file {file}: found no UTF-8 at byte offset {error.start}; allowed: UTF-8") from None
 
 
-def _known(text: str, vocabulary: Any, skip_unknown: bool) -> str:
+def _known(text: str, where: str, loaded: Any, skip_unknown: bool) -> str:
     """The prompt without what the model has no character for, if that is asked for; else an error names it."""
     from charlm.errors import VocabularyError
     from charlm.vocabulary import describe_characters
 
+    vocabulary = loaded.vocabulary
     unknown = vocabulary.unknown(text)
     if not unknown:
         return text
     listed = describe_characters(unknown)
     if not skip_unknown:
         raise VocabularyError(
-            f"--prompt: found {listed}, which the model has never seen; allowed: its {len(vocabulary)} characters; "
+            f"{where}: found {listed}, which the model has never seen; allowed: its {len(vocabulary)} characters; "
             "--skip-unknown leaves others out"
         )
     typer.echo(f"prompt: left out {listed}", err=True)

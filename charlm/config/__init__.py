@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from charlm.config.faults import fault_lines
+from charlm.config.faults import fault_lines, show
 from charlm.config.schema import Config
 from charlm.config.yaml import dump_yaml, load_yaml
 from charlm.errors import ConfigError
@@ -15,6 +15,7 @@ from charlm.errors import ConfigError
 __all__ = ["Config", "differences", "dump_config", "flatten", "load_config", "parse_config", "read_config_file"]
 
 MAX_FILE_BYTES = 1_000_000
+MAX_DEPTH = 8  # parts of the KEY in an override; the schema has at most three
 
 
 def load_config(file: Path, overrides: Iterable[str] = ()) -> Config:
@@ -47,8 +48,9 @@ def parse_config(raw: Any, where: str, overrides: Iterable[str] = ()) -> Config:
     origin: dict[tuple[str | int, ...], str] = {(): where}
     for override in overrides:
         path, value = _parse_override(override)
-        _set(raw, path, value, override)
-        origin[path] = f"--set {override}"
+        made = _set(raw, path, value, override)
+        origin = {written: by for written, by in origin.items() if written[: len(path)] != path}
+        origin |= dict.fromkeys(made, f"--set {override}")
     try:
         return Config.model_validate(raw)
     except ValidationError as error:
@@ -82,18 +84,23 @@ def _flatten(section: dict[str, Any], prefix: str) -> dict[str, Any]:
 def _parse_override(override: str) -> tuple[tuple[str, ...], Any]:
     key, equals, text = override.partition("=")
     path = tuple(key.strip().split("."))
-    if not equals or not all(path):
+    if not equals or not all(path) or len(path) > MAX_DEPTH:
         raise ConfigError(f"--set {override}: found no KEY=VALUE; allowed: for example --set train.max_steps=500")
     return path, load_yaml(text, f"--set {override}")
 
 
-def _set(raw: dict[str, Any], path: tuple[str, ...], value: Any, override: str) -> None:
-    section = raw
+def _set(raw: dict[str, Any], path: tuple[str, ...], value: Any, override: str) -> list[tuple[str, ...]]:
+    """Put a value in its place; the paths that this made: its own, and those of sections that were not there."""
+    section, made = raw, [path]
     for depth, key in enumerate(path[:-1], start=1):
-        section = section.setdefault(key, {})
+        if key not in section:
+            section[key] = {}
+            made.append(path[:depth])
+        section = section[key]
         if not isinstance(section, dict):
             raise ConfigError(
-                f"--set {override}: found {'.'.join(path[:depth])} to be {section!r}, which has no keys; "
+                f"--set {override}: found {'.'.join(path[:depth])} to be {show(section)}, which has no keys; "
                 f"allowed: --set {'.'.join(path[:depth])}=VALUE"
             )
     section[path[-1]] = value
+    return made

@@ -28,9 +28,10 @@ def fault_lines(error: ValidationError, model: type[BaseModel], raw: Any, origin
     lines = []
     for fault in error.errors():
         path, value, node = _follow(fault["loc"], raw, schema)
-        where = origin[max((p for p in origin if path[: len(p)] == p), key=len)]
         key, text = _explain(fault, path, value, node, schema)
-        name = ".".join(map(str, (*path, *key)))
+        path += key
+        where = origin[max((p for p in origin if path[: len(p)] == p), key=len)]
+        name = ".".join(map(str, path))
         line = f"{where}: {name}: {text}" if name else f"{where}: {text}"
         if line not in lines:
             lines.append(line)
@@ -44,15 +45,18 @@ def _follow(loc: Sequence[str | int], raw: Any, schema: dict[str, Any]) -> tuple
     unknown key the schema is that of the section it stands in.
     """
     path: list[str | int] = []
-    value, node = raw, _resolve(schema, raw, schema)
+    value, node, tag = raw, _resolve(schema, raw, schema), None
     for key in loc:
-        if isinstance(value, dict) and key not in value and key in (value.get("kind"), value.get("name")):
+        if tag is not None and key == tag:
+            tag = None
             continue
         if isinstance(value, int | float):  # a number in place of a section, as dropout admits
             break
         path.append(key)
         value = value[key] if _holds(value, key) else _MISSING
         if isinstance(key, str) and key in node.get("properties", {}):
+            union = node["properties"][key].get("discriminator")
+            tag = value.get(union["propertyName"]) if union and isinstance(value, dict) else None
             node = _resolve(node["properties"][key], value, schema)
         elif isinstance(key, int) and key < len(node.get("prefixItems", ())):
             node = _resolve(node["prefixItems"][key], value, schema)
@@ -89,12 +93,12 @@ def _explain(fault: Any, path: Path, value: Any, node: dict[str, Any], schema: d
         return (), f"unknown key; allowed: {', '.join(known)}{_nearest(path[-1], known)}"
     if kind == "value_error":  # our own validators: "key: found …; allowed: …", or without the key
         key, colon, text = str(fault["ctx"]["error"]).partition(": found ")
-        return ((key,), f"found {text}") if colon else ((), key)
+        return (tuple(key.split(".")), f"found {text}") if colon else ((), key)
     if kind in ("union_tag_invalid", "union_tag_not_found"):
         tag, allowed = node["discriminator"]["propertyName"], list(node["discriminator"]["mapping"])
         found = value.get(tag, _MISSING)
-        return (tag,), f"found {_show(found)}; allowed: {' | '.join(allowed)}{_nearest(found, allowed)}"
-    text = f"found {_show(value)}; allowed: {allowed_text(node, schema)}"
+        return (tag,), f"found {show(found)}; allowed: {' | '.join(allowed)}{_nearest(found, allowed)}"
+    text = f"found {show(value)}; allowed: {allowed_text(node, schema)}"
     return (), text + _nearest(value, [choice for choice in _choices(node) if isinstance(choice, str)])
 
 
@@ -118,11 +122,13 @@ def allowed_text(node: dict[str, Any], schema: dict[str, Any]) -> str:
         return f"a section with {node['discriminator']['propertyName']}"
     if node.get("type") == "array":
         return f"a list of {node['minItems']}: {allowed_text(node['prefixItems'][0], schema)} each"
+    if node.get("minLength"):
+        return "text that is not empty"
     bounds = [text.format(node[key]) for key, text in _BOUNDS.items() if key in node]
     return " ".join([_TYPES[node["type"]], " and ".join(bounds)]).strip()
 
 
-def _show(value: Any) -> str:
+def show(value: Any) -> str:
     if value is _MISSING:
         return "nothing"
     text = json.dumps(value, ensure_ascii=False, default=str)

@@ -323,7 +323,7 @@ class Config(Section):
     """auto: CUDA where there is one, else the CPU."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     """fp32, or bf16 for the products with weights and state kept in fp32; auto: fp32."""
-    threads: CountOrNever = 0
+    threads: Annotated[int, Field(ge=0, le=1024)] = 0
     """CPU threads; 0: one per core. Results are bit-identical for the same number."""
 
     @model_validator(mode="after")

@@ -23,28 +23,41 @@ _RESOLVERS = {
 }
 
 
+MAX_DIGITS = 100
+
+
+def _fault(found: str, at: Any) -> yaml.MarkedYAMLError:
+    return yaml.MarkedYAMLError(problem=f"found {found}", problem_mark=at.start_mark)
+
+
 class _Loader(yaml.SafeLoader):
     yaml_implicit_resolvers = {}  # noqa: RUF012
 
     def compose_node(self, parent: Any, index: Any) -> Any:
-        if self.check_event(yaml.AliasEvent):
-            event = self.peek_event()
-            raise yaml.MarkedYAMLError(None, None, "an alias (*name); write the value out", event.start_mark)
+        event = self.peek_event()
+        if isinstance(event, yaml.AliasEvent):
+            raise _fault("an alias (*name); write the value out", event)
+        if event.tag is not None:
+            raise _fault("a tag (!name); write the plain value", event)
         return super().compose_node(parent, index)
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()
         for key_node, _ in node.value:
             key = key_node.value
-            if not isinstance(key, str) or key_node.tag != "tag:yaml.org,2002:str":
-                raise yaml.MarkedYAMLError(None, None, f"key {key!r}: not text", key_node.start_mark)
+            if not isinstance(key, str):
+                raise _fault("a list or section as a key", key_node)
+            if key_node.tag != "tag:yaml.org,2002:str":
+                raise _fault(f"key {key}, which is not text", key_node)
             if key in seen:
-                raise yaml.MarkedYAMLError(None, None, f"key {key!r} twice in one section", key_node.start_mark)
+                raise _fault(f"key {key!r} twice in one section", key_node)
             seen.add(key)
         return super().construct_mapping(node, deep=True)
 
     def construct_int(self, node: Any) -> int:
         text = self.construct_scalar(node)
+        if len(text) > MAX_DIGITS:  # Python refuses to write out integers of more than 4300 digits
+            raise _fault(f"an integer of {len(text)} characters", node)
         return int(text, 0) if text[:2] in ("0x", "0o") else int(text)
 
     def construct_float(self, node: Any) -> float:
@@ -81,13 +94,12 @@ def load_yaml(text: str, where: str) -> Any:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
-        raise ConfigError(f"{where}: {place}found {error.problem or 'no YAML'}; allowed: plain YAML") from None
+        problem = (error.problem or "found no YAML").removeprefix("but ")
+        raise ConfigError(f"{where}: {place}{problem}; allowed: plain YAML") from None
     except yaml.YAMLError as error:
         raise ConfigError(f"{where}: {' '.join(str(error).split())}; allowed: plain YAML in UTF-8") from None
     except RecursionError:
         raise ConfigError(f"{where}: nested too deeply; allowed: the sections of `charlm config schema`") from None
-    except ValueError as error:
-        raise ConfigError(f"{where}: {error}; allowed: plain YAML") from None
 
 
 def dump_yaml(value: Any) -> str:

@@ -31,6 +31,12 @@ def test_autocast_is_close_to_float32(case: Case, which: str) -> None:
     assert not torch.equal(found["y"], expected["y"]), "autocast did nothing"
 
 
+def test_recurrent_weights_gather_their_gradient_in_float32(case: Case) -> None:
+    found, _ = both_precisions(case, "forward_reference")
+    gradient = found["dweight_hh_l0"]
+    assert (gradient.bfloat16().float() != gradient)[gradient != 0].float().mean() > 0.5
+
+
 # The state of an RNN is no sum over steps: relu leaves the bfloat16 product as it is.
 @pytest.mark.parametrize("case", [case for case in CASES if case.kind != "rnn"], ids=str)
 def test_the_state_of_the_reference_is_not_rounded_to_bfloat16(case: Case) -> None:

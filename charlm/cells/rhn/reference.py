@@ -34,12 +34,12 @@ def rhn_layer(
             # g_d = σ(W_g x [d = 1] + R_g s_{d−1} + b_g)                              (8)
             # c_d = σ(W_c x [d = 1] + R_c s_{d−1} + b_c), or 1 − g_d                  (9)
             a_BG = add_product(a, s_BH, w_HG, mask_BH)
-            h_BH, g_BH, *c_BH = a_BG.chunk(2 if couple_gates else 3, dim=1)
-            h_BH, g_BH = torch.tanh(h_BH), torch.sigmoid(g_BH)
+            h, g, *c = a_BG.chunk(2 if couple_gates else 3, dim=1)
+            h_BH, g_BH = torch.tanh(h), torch.sigmoid(g)
             # s_d = h_d ⊙ g_d + s_{d−1} ⊙ c_d                                         (6)
             if couple_gates:
                 s_BH = torch.lerp(s_BH, h_BH, g_BH)
             else:
-                s_BH = torch.addcmul(s_BH * torch.sigmoid(*c_BH), h_BH, g_BH)
+                s_BH = torch.addcmul(s_BH * torch.sigmoid(c[0]), h_BH, g_BH)
         outputs.append(s_BH)
     return torch.stack(outputs), s_BH

@@ -1,0 +1,161 @@
+"""The model around the cells: input, dropout, logits, loss."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from charlm.cells import CELLS
+from charlm.config import parse_config
+from charlm.model import build_model, map_state, parameters_by_part, window_loss
+
+V, T, B = 7, 5, 3
+
+
+def model_of(**model):
+    torch.manual_seed(0)
+    return build_model(parse_config({"model": model}, "test").model, V)
+
+
+def ids(T=T, B=B, seed=0):
+    return torch.randint(V, (T, B), generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("kind", CELLS)
+def test_zeroed_output_layer_gives_ln_v(kind):
+    model = model_of(cell={"kind": kind, "hidden": 8})
+    torch.nn.init.zeros_(model.decoder.weight)
+    loss = window_loss(model, ids(), ids(seed=1), None, "sum")
+    assert loss.objective.item() == pytest.approx(T * math.log(V), rel=1e-6)
+    assert loss.scored == T * B
+
+
+@pytest.mark.parametrize("kind", CELLS)
+def test_loss_is_summed_over_steps_and_averaged_over_streams(kind):
+    model = model_of(cell={"kind": kind, "hidden": 8})
+    x, y = ids(), ids(seed=1)
+    logits, _ = model(x)
+    by_hand = sum(-F.log_softmax(logits[t, b], -1)[y[t, b]] for t in range(T) for b in range(B)) / B
+    assert window_loss(model, x, y, None, "sum").objective.item() == pytest.approx(by_hand.item(), rel=1e-6)
+    last = sum(-F.log_softmax(logits[-1, b], -1)[y[-1, b]] for b in range(B)) / B
+    loss = window_loss(model, x, y, None, "last")
+    assert loss.objective.item() == pytest.approx(last.item(), rel=1e-6)
+    assert loss.scored == B
+
+
+def test_state_is_detached():
+    model = model_of(cell={"kind": "lstm", "hidden": 8})
+    state = window_loss(model, ids(), ids(), None, "sum").state
+    assert isinstance(state, tuple)
+    assert all(not part.requires_grad and part.shape == (1, B, 8) for part in state)
+
+
+def test_one_hot_input_is_an_identity_embedding():
+    one_hot = model_of(cell={"kind": "gru", "hidden": 8}, embedding=0)
+    embedded = model_of(cell={"kind": "gru", "hidden": 8}, embedding=V)
+    assert one_hot.embedding is None
+    assert embedded.embedding is not None
+    with torch.no_grad():
+        embedded.embedding.weight.copy_(torch.eye(V))
+    embedded.layers.load_state_dict(one_hot.layers.state_dict())
+    embedded.decoder.load_state_dict(one_hot.decoder.state_dict())
+    torch.testing.assert_close(one_hot(ids())[0], embedded(ids())[0], rtol=0, atol=0)
+
+
+def test_tied_embeddings_are_one_parameter_with_the_gradients_of_both():
+    tied = model_of(cell={"kind": "rnn", "hidden": 8}, embedding=8, tie_embeddings=True)
+    free = model_of(cell={"kind": "rnn", "hidden": 8}, embedding=8)
+    assert tied.embedding is not None
+    assert free.embedding is not None
+    assert tied.embedding.weight is tied.decoder.weight
+    free.load_state_dict(tied.state_dict())
+    for model in (tied, free):
+        window_loss(model, ids(), ids(seed=1), None, "sum").objective.backward()
+    both = free.embedding.weight.grad + free.decoder.weight.grad
+    torch.testing.assert_close(tied.decoder.weight.grad, both)
+    assert parameters_by_part(tied) == {"embedding": 0, "layers": 8 * 8 * 2 + 8 * 2, "logits": 8 * V + V}
+
+
+def test_parameters_by_part_add_up():
+    model = model_of(cell={"kind": "rhn", "hidden": 8, "depth": 3}, embedding=4)
+    parts = parameters_by_part(model)
+    assert parts == {"embedding": 4 * V, "layers": 3 * (2 * 8 * 8 + 2 * 8) + 2 * 8 * 4, "logits": 8 * V + V}
+    assert sum(parts.values()) == sum(p.numel() for p in model.parameters())
+
+
+def test_init_uniform_bounds_weights_and_zeroes_biases():
+    model = model_of(cell={"kind": "lstm", "hidden": 32}, init_uniform=0.05)
+    for name, parameter in model.named_parameters():
+        if "bias" not in name:
+            assert 0.04 < parameter.abs().max().item() <= 0.05, name
+    assert model.decoder.bias.abs().max() == 0
+    bias = model.layers.get_parameter("bias_ih_l0") + model.layers.get_parameter("bias_hh_l0")
+    torch.testing.assert_close(bias, torch.tensor([0.0] * 32 + [1.0] * 32 + [0.0] * 64))
+
+
+DROPOUT_PLACES = ("embedding", "input", "state", "between_layers", "output")
+
+
+@pytest.mark.parametrize("place", DROPOUT_PLACES)
+@pytest.mark.parametrize("kind", CELLS)
+def test_dropout_acts_in_training_only(kind, place):
+    model = model_of(cell={"kind": kind, "hidden": 8}, layers=2, dropout={place: 0.5})
+    model.eval()
+    assert torch.equal(model(ids())[0], model(ids())[0])
+    without = model_of(cell={"kind": kind, "hidden": 8}, layers=2)
+    torch.testing.assert_close(model(ids())[0], without(ids())[0], rtol=0, atol=0)
+    model.train()
+    assert not torch.equal(model(ids())[0], model(ids())[0])
+
+
+def masks(model, x):
+    """What dropout multiplied the inputs of the layers with, for an embedding of ones."""
+    with torch.no_grad():
+        model.embedding.weight.fill_(1.0)
+        return model._drop_units(model._embed(x), model.dropout.output)
+
+
+def test_embedding_dropout_drops_the_same_characters_throughout_a_window():
+    model = model_of(embedding=4, dropout={"embedding": 0.5, "variational": True})
+    x = ids(T=40)
+    mask = masks(model, x)
+    assert set(mask.unique().tolist()) == {0.0, 2.0}
+    for b in range(B):
+        for character in range(V):
+            assert len(mask[x[:, b] == character, b].unique()) <= 1
+    assert not torch.equal(mask[:, 0] == 0, mask[:, 1] == 0)
+
+
+def test_embedding_dropout_drops_whole_characters_anew_at_each_step():
+    model = model_of(embedding=4, dropout={"embedding": 0.5})
+    mask = masks(model, torch.zeros(200, B, dtype=torch.long))
+    assert (mask == mask[..., :1]).all()
+    assert 0.3 < (mask == 0).float().mean() < 0.7
+
+
+@pytest.mark.parametrize("place", ["input", "output"])
+@pytest.mark.parametrize("variational", [False, True])
+def test_unit_dropout_is_constant_over_time_only_if_variational(place, variational):
+    model = model_of(embedding=64, dropout={place: 0.25, "variational": variational})
+    mask = masks(model, ids(T=20))
+    assert mask.unique().tolist() == pytest.approx([0.0, 4 / 3])
+    assert (mask == mask[:1]).all().item() is variational
+    assert mask.mean().item() == pytest.approx(1.0, abs=0.15)
+
+
+def test_a_number_means_dropout_between_layers_and_at_the_output():
+    assert parse_config({"model": {"dropout": 0.3}}, "test").model.dropout.model_dump() == {
+        "embedding": 0.0,
+        "input": 0.0,
+        "state": 0.0,
+        "between_layers": 0.3,
+        "output": 0.3,
+        "variational": False,
+    }
+
+
+def test_map_state_keeps_the_kind_of_state():
+    a, b = torch.ones(1), torch.zeros(1)
+    assert map_state(lambda t: t + 1, a).item() == 2
+    assert map_state(lambda t: t + 1, (a, b)) == (torch.tensor([2.0]), torch.tensor([1.0]))

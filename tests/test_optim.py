@@ -1,0 +1,126 @@
+"""Learning rate schedules, optimisers, clipping."""
+
+import math
+
+import pytest
+import torch
+
+from charlm.config import parse_config
+from charlm.model import build_model
+from charlm.optim import build_optimizer, clip_gradients, learning_rate
+
+
+def optimizer_config(**options):
+    return parse_config({"optimizer": {"name": "sgd", "lr": 2.0, **options}}, "test").optimizer
+
+
+def rate(config, step=0, epochs=0, progress=0.0):
+    return learning_rate(config, step=step, epochs=epochs, progress=progress)
+
+
+def test_constant():
+    config = optimizer_config()
+    assert [rate(config, step=s, progress=s / 10) for s in (0, 5, 10)] == [2.0] * 3
+
+
+@pytest.mark.parametrize(
+    ("name", "middle"),
+    [("cosine", 0.1 + 0.9 * 0.5), ("linear", 0.1 + 0.9 * 0.5), ("exponential", math.sqrt(0.1))],
+)
+def test_decays_go_from_the_rate_to_its_final_fraction(name, middle):
+    config = optimizer_config(schedule={"name": name, "final_fraction": 0.1})
+    rates = [rate(config, progress=p) for p in (0, 0.5, 1, 1.7)]
+    assert rates == pytest.approx([2.0, 2.0 * middle, 0.2, 0.2])
+
+
+def test_cosine_is_a_cosine():
+    config = optimizer_config(schedule={"name": "cosine", "final_fraction": 0.0})
+    assert rate(config, progress=0.25) == pytest.approx(1 + math.cos(math.pi / 4))
+
+
+def test_warmup_rises_linearly_and_multiplies_the_schedule():
+    config = optimizer_config(schedule={"name": "linear", "warmup_steps": 4, "final_fraction": 0})
+    assert [rate(config, step=s, progress=s / 10) for s in range(6)] == pytest.approx(
+        [2 * 0.25, 2 * 0.5 * 0.9, 2 * 0.75 * 0.8, 2 * 0.7, 2 * 0.6, 2 * 0.5]
+    )
+
+
+def test_step_is_char_rnns_and_the_rhn_papers_staircase():
+    """After N full epochs each further epoch multiplies the rate once more: epoch N + 1 is the first below."""
+    config = optimizer_config(schedule={"name": "step", "factor": 0.5, "after_epochs": 2})
+    assert [rate(config, epochs=e) for e in range(5)] == [2.0, 2.0, 1.0, 0.5, 0.25]
+
+
+def model_and(config):
+    torch.manual_seed(0)
+    model = build_model(parse_config({"model": {"cell": {"kind": "lstm", "hidden": 4, "layer_norm": True}}}, "t").model, 5)
+    return model, build_optimizer(model, config)
+
+
+@pytest.mark.parametrize("name", ["adamw", "adam", "nadam", "radam", "sgd", "rmsprop", "adagrad"])
+def test_every_optimiser_steps_downhill(name):
+    config = parse_config({"optimizer": {"name": name, "lr": 1e-2}}, "test").optimizer
+    model, optimizer = model_and(config)
+    x = torch.arange(10).reshape(5, 2) % 5
+    losses = []
+    for _ in range(25):
+        loss = torch.nn.functional.cross_entropy(model(x)[0].flatten(0, 1), ((x + 1) % 5).flatten())
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    assert losses[-1] < losses[0] - 0.005
+
+
+def test_options_reach_the_optimiser():
+    config = optimizer_config(momentum=0.5, nesterov=True)
+    _, optimizer = model_and(config)
+    assert (optimizer.defaults["momentum"], optimizer.defaults["nesterov"], optimizer.defaults["lr"]) == (0.5, True, 2.0)
+
+
+def test_weights_decay_but_biases_and_gains_do_not():
+    config = optimizer_config(weight_decay=0.1)
+    model, optimizer = model_and(config)
+    names = {id(p): name for name, p in model.named_parameters()}
+    decayed, kept = ({names[id(p)] for p in group["params"]} for group in optimizer.param_groups)
+    assert decayed == {"embedding.weight", "layers.weight_ih_l0", "layers.weight_hh_l0", "decoder.weight"}
+    assert decayed | kept == set(names.values())
+    assert [group["weight_decay"] for group in optimizer.param_groups] == [0.1, 0.0]
+
+
+def gradients(*values):
+    parameters = []
+    for value in values:
+        parameter = torch.zeros(len(value), requires_grad=True)
+        parameter.grad = torch.tensor(value)
+        parameters.append(parameter)
+    return parameters
+
+
+def test_clip_by_norm_scales_all_and_returns_the_norm_before():
+    parameters = gradients([3.0], [0.0, 4.0])
+    assert clip_gradients(parameters, optimizer_config(clip_norm=1.0)).item() == pytest.approx(5.0)
+    assert parameters[0].grad.item() == pytest.approx(0.6, rel=1e-5)
+    assert parameters[1].grad.tolist() == pytest.approx([0.0, 0.8], rel=1e-5)
+
+
+def test_clip_by_norm_leaves_short_gradients_alone():
+    parameters = gradients([0.3, 0.4])
+    clip_gradients(parameters, optimizer_config(clip_norm=1.0))
+    assert parameters[0].grad.tolist() == pytest.approx([0.3, 0.4])
+
+
+def test_clip_by_value_is_elementwise_and_comes_before_the_norm():
+    parameters = gradients([-30.0, 4.0, 3.0])
+    assert clip_gradients(parameters, optimizer_config(clip_value=4.0)).item() == pytest.approx(math.sqrt(925))
+    assert parameters[0].grad.tolist() == [-4.0, 4.0, 3.0]
+    parameters = gradients([-30.0, 4.0])
+    clip_gradients(parameters, optimizer_config(clip_value=3.0, clip_norm=0.3))
+    assert parameters[0].grad.norm().item() == pytest.approx(0.3, rel=1e-4)
+    assert parameters[0].grad.tolist() == pytest.approx([-0.3 / math.sqrt(2), 0.3 / math.sqrt(2)], rel=1e-4)
+
+
+def test_no_clipping_by_default():
+    parameters = gradients([100.0])
+    assert clip_gradients(parameters, optimizer_config()).item() == 100.0
+    assert parameters[0].grad.item() == 100.0

@@ -1,0 +1,142 @@
+"""Drawing characters."""
+
+import numpy as np
+import pytest
+import torch
+
+from charlm.cells import CELLS
+from charlm.config import parse_config
+from charlm.errors import VocabularyError
+from charlm.model import build_model
+from charlm.sample import Choice, choose, sample_ids, sample_text
+from charlm.vocabulary import Vocabulary
+
+CPU = torch.device("cpu")
+VOCABULARY = Vocabulary("char", "\n abcdefgé")
+PROBABILITIES = torch.tensor([0.5, 0.3, 0.15, 0.05], dtype=torch.float64)
+
+
+def model_of(kind="lstm", vocabulary=VOCABULARY):
+    torch.manual_seed(5)
+    return build_model(parse_config({"model": {"cell": {"kind": kind, "hidden": 16}}}, "t").model, len(vocabulary)).eval()
+
+
+def frequencies(choice, draws=20_000):
+    uniform = (torch.arange(draws, dtype=torch.float64) + 0.5) / draws
+    order = torch.tensor([2, 0, 3, 1])
+    logits = PROBABILITIES.log()[order].expand(draws, -1)
+    counts = torch.bincount(choose(logits, choice, uniform), minlength=4) / draws
+    return counts[order.argsort()].tolist()
+
+
+def test_draws_follow_the_probabilities():
+    assert frequencies(Choice()) == pytest.approx(PROBABILITIES.tolist(), abs=2e-4)
+
+
+def test_temperature_sharpens():
+    p = PROBABILITIES**2
+    assert frequencies(Choice(temperature=0.5)) == pytest.approx((p / p.sum()).tolist(), abs=2e-4)
+
+
+def test_temperature_zero_takes_the_likeliest():
+    assert frequencies(Choice(temperature=0)) == [1, 0, 0, 0]
+
+
+def test_top_k():
+    assert frequencies(Choice(top_k=2)) == pytest.approx([0.625, 0.375, 0, 0], abs=2e-4)
+    assert frequencies(Choice(top_k=99)) == pytest.approx(PROBABILITIES.tolist(), abs=2e-4)
+
+
+def test_top_p_keeps_the_fewest_that_reach_it():
+    assert frequencies(Choice(top_p=0.4)) == [1, 0, 0, 0]
+    assert frequencies(Choice(top_p=0.7)) == pytest.approx([0.625, 0.375, 0, 0], abs=2e-4)
+    assert frequencies(Choice(top_p=0.0)) == [1, 0, 0, 0]
+
+
+def test_extreme_draws_stay_in_range():
+    logits = torch.tensor([[0.0, -800.0, 1.0]], dtype=torch.float64)
+    for draw in (0.0, 1 - 2**-53):
+        assert choose(logits, Choice(), torch.tensor([draw], dtype=torch.float64)).item() in (0, 2)
+
+
+def text_of(model, seeds=(1,), vocabulary=VOCABULARY, **options):
+    options = {"prompt": "a", "length": 40, "choice": Choice(), **options}
+    steps = list(sample_text(model, vocabulary, seeds=seeds, device=CPU, **options))
+    return ["".join(pieces) for pieces in zip(*steps, strict=True)]
+
+
+@pytest.mark.parametrize("kind", CELLS)
+def test_steps_with_carried_state_are_the_whole_sequence(kind):
+    """Greedy text is what the argmax of one pass over prompt and text says."""
+    model = model_of(kind)
+    prompt = VOCABULARY.encode("abc").tolist()
+    drawn = [int(i) for i in sample_ids(model, prompt, 20, Choice(temperature=0), [0], CPU)]
+    logits, _ = model(torch.tensor([*prompt, *drawn]).unsqueeze(1))
+    assert logits[2:-1, 0].argmax(-1).tolist() == drawn
+
+
+def test_a_sample_depends_on_its_seed_alone():
+    model = model_of()
+    alone = [text_of(model, seeds=[seed])[0] for seed in (1, 2, 3)]
+    assert text_of(model, seeds=[1, 2, 3]) == alone
+    assert text_of(model, seeds=[3, 1]) == [alone[2], alone[0]]
+    assert len(set(alone)) == 3
+
+
+def test_the_global_generator_is_left_alone():
+    model = model_of()
+    before = torch.get_rng_state()
+    text_of(model)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_stop_ends_each_sample_with_it():
+    model = model_of()
+    texts = text_of(model, seeds=range(8), length=400, stop="e")
+    assert all(text.index("e") == len(text) - 1 for text in texts)
+    assert len({len(text) for text in texts}) > 1
+
+
+def test_prompt_steers_and_empty_prompt_is_a_line_start():
+    model = model_of()
+    greedy = Choice(temperature=0)
+    assert text_of(model, prompt="", choice=greedy) == text_of(model, prompt="\n", choice=greedy)
+
+
+def test_unknown_character_in_the_prompt():
+    with pytest.raises(VocabularyError, match=r"'z' \(U\+007A\): not in the model's vocabulary of 10 characters"):
+        text_of(model_of(), prompt="az")
+
+
+def test_bytes_come_out_as_whole_characters():
+    """A byte model that writes é € 😀 and then half a character: nothing is shown before it is whole."""
+    vocabulary = Vocabulary.of_bytes()
+    wanted = "é€😀".encode() + b"\xe2\x82"
+
+    class Scripted(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.decoder = torch.nn.Identity()
+
+        def features(self, x_TB, state=None):
+            place = 0 if state is None else state
+            logits = torch.full((1, x_TB.shape[1], 256), -50.0)
+            logits[..., wanted[min(place, len(wanted) - 1)]] = 50.0
+            return logits, place + 1
+
+    steps = sample_text(
+        Scripted(), vocabulary, prompt="x", length=len(wanted), choice=Choice(), seeds=[0], device=CPU
+    )
+    assert [piece for [piece] in steps] == ["", "é", "", "", "€", "", "", "", "😀", "", "\ufffd"]
+
+
+def test_vocabulary_without_line_end_or_space():
+    vocabulary = Vocabulary("char", "xyz")
+    assert len(text_of(model_of(vocabulary=vocabulary), vocabulary=vocabulary, prompt="")[0]) == 40
+
+
+def test_draws_are_independent_across_steps():
+    model = model_of()
+    ids = np.array([int(i) for i in sample_ids(model, [1], 2000, Choice(temperature=5.0), [0], CPU)])
+    counts = np.bincount(ids, minlength=10) / 2000
+    assert counts.min() > 0.05

@@ -1,0 +1,369 @@
+"""Whole runs: what they write, how they end, how they go on."""
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from charlm.cells import CELLS
+from charlm.checkpoint import read_checkpoint
+from charlm.config import load_config, parse_config
+from charlm.errors import CharlmError, ConfigError, DivergenceError, RunError, VocabularyError
+from charlm.train import resume_run, start_run
+from tests.text import words_text
+
+TIMES = {"elapsed_s", "chars_per_s"}
+
+
+@pytest.fixture
+def config_of(tmp_path):
+    file = tmp_path / "text.txt"
+    file.write_text(words_text(4000))
+
+    def build(train=None, model=None, data=None, **top):
+        return parse_config(
+            {
+                "data": {"source": str(file), "split": [0.8, 0.2, 0], **(data or {})},
+                "model": {"cell": {"kind": "lstm", "hidden": 12}, **(model or {})},
+                "train": {
+                    "batch_size": 4,
+                    "bptt": 10,
+                    "max_steps": 12,
+                    "log_every": 3,
+                    "eval_every": 4,
+                    "save_every": 5,
+                    "sample_every": 6,
+                    **(train or {}),
+                },
+                "threads": 1,
+                **top,
+            },
+            "test",
+        )
+
+    return build
+
+
+def rows(run: Path):
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def untimed(run: Path):
+    return [{k: v for k, v in row.items() if k not in TIMES} for row in rows(run)]
+
+
+def assert_same_checkpoint(one: Path, other: Path):
+    a, b = read_checkpoint(one), read_checkpoint(other)
+    for group in ("weights", "averaged", "optimizer", "state"):
+        ours, theirs = getattr(a, group), getattr(b, group)
+        assert ours.keys() == theirs.keys()
+        for name in ours:
+            assert torch.equal(ours[name], theirs[name]), f"{group} {name}"
+    assert {k: v for k, v in a.progress.items() if not k.endswith("_s")} == {
+        k: v for k, v in b.progress.items() if not k.endswith("_s")
+    }
+
+
+def with_max_steps(steps):
+    return lambda saved: parse_config(saved.model_dump(mode="json"), "saved", [f"train.max_steps={steps}"])
+
+
+DROPOUT = {"embedding": 0.1, "input": 0.1, "state": 0.2, "between_layers": 0.2, "output": 0.2}
+
+
+@pytest.mark.parametrize("variational", [False, True])
+@pytest.mark.parametrize("kind", CELLS)
+def test_resume_is_bit_identical(tmp_path, config_of, kind, variational):
+    """Interrupted after 7 of 14 steps, between logs and amid an epoch, and resumed: as if in one go."""
+    model = {"cell": {"kind": kind, "hidden": 12}, "layers": 2, "dropout": {**DROPOUT, "variational": variational}}
+    config = config_of(model=model, train={"max_steps": 14, "ema": 0.9})
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    start_run(config, whole)
+    with interrupted_after(7):
+        assert start_run(config, parts).reason == "SIGINT"
+    assert read_checkpoint(parts / "checkpoints/last.safetensors").progress["step"] == 7
+    assert resume_run(parts).reason == "max_steps"
+    assert_same_checkpoint(whole / "checkpoints/last.safetensors", parts / "checkpoints/last.safetensors")
+    assert_same_checkpoint(whole / "checkpoints/best.safetensors", parts / "checkpoints/best.safetensors")
+    assert untimed(whole) == untimed(parts)
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "adam", "nadam", "radam", "sgd", "rmsprop", "adagrad"])
+def test_resume_is_bit_identical_for_every_optimiser(tmp_path, config_of, optimizer):
+    momentum = {"momentum": 0.9} if optimizer == "sgd" else {}
+    config = config_of(optimizer={"name": optimizer, "lr": 0.01, "schedule": {"name": "cosine"}, **momentum})
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    start_run(config, whole)
+    with interrupted_after(5):
+        start_run(config, parts)
+    resume_run(parts)
+    assert_same_checkpoint(whole / "checkpoints/last.safetensors", parts / "checkpoints/last.safetensors")
+
+
+def test_resume_from_an_earlier_checkpoint_rewrites_what_came_after(tmp_path, config_of):
+    """As after a kill: the metrics are ahead of the last checkpoint, and end in half a line."""
+    config = config_of()
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    start_run(config, whole)
+    start_run(config, parts)
+    folder = parts / "checkpoints"
+    (folder / "step-00000005.safetensors").replace(folder / "last.safetensors")
+    with (parts / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 13, "los')
+    resume_run(parts)
+    assert untimed(whole) == untimed(parts)
+    assert_same_checkpoint(whole / "checkpoints/last.safetensors", parts / "checkpoints/last.safetensors")
+
+
+def test_a_longer_run_by_resuming(tmp_path, config_of, capsys):
+    config = config_of()
+    start_run(config, tmp_path / "run")
+    outcome = resume_run(tmp_path / "run", with_max_steps(20))
+    assert (outcome.step, outcome.reason) == (20, "max_steps")
+    assert "change   train.max_steps: 12 → 20" in capsys.readouterr().err
+    assert load_config(tmp_path / "run" / "config.yaml").train.max_steps == 20
+
+
+class interrupted_after:
+    """Send this process SIGINT (or another) during the update after `steps` updates."""
+
+    def __init__(self, steps, number=signal.SIGINT):
+        self.steps, self.number = steps, number
+
+    def __enter__(self):
+        from charlm.trainer import Trainer
+
+        self.update = Trainer.update
+
+        def update(trainer):
+            self.update(trainer)
+            if trainer.state.step == self.steps:
+                os.kill(os.getpid(), self.number)
+
+        Trainer.update = update
+
+    def __exit__(self, *_):
+        from charlm.trainer import Trainer
+
+        Trainer.update = self.update
+
+
+def test_folder(tmp_path, config_of):
+    config = config_of(train={"max_steps": 26, "keep_checkpoints": 2})
+    outcome = start_run(config, tmp_path / "run")
+    run = tmp_path / "run"
+    assert load_config(run / "config.yaml") == config
+    names = sorted(p.name for p in (run / "checkpoints").iterdir())
+    assert names == [
+        "best.safetensors",
+        "last.safetensors",
+        "step-00000020.safetensors",
+        "step-00000025.safetensors",
+    ]
+    assert outcome.step == 26
+    assert outcome.chars == 26 * 40
+    best = read_checkpoint(run / "checkpoints/best.safetensors")
+    assert best.progress["step"] == outcome.best_step
+    assert best.progress["best_nats"] == outcome.best_nats
+
+
+def test_metrics(tmp_path, config_of):
+    start_run(config_of(), tmp_path / "run")
+    found = rows(tmp_path / "run")
+    assert [(r["split"], r["step"]) for r in found] == [
+        ("train", 3),
+        ("valid", 4),
+        ("train", 6),
+        ("valid", 8),
+        ("train", 9),
+        ("train", 12),
+        ("valid", 12),
+    ]
+    for row in found:
+        assert list(row) == [
+            "step", "chars", "split", "loss", "nats", "bpc", "lr", "grad_norm", "chars_per_s", "elapsed_s",
+        ]  # fmt: skip
+        assert row["loss"] == pytest.approx(10 * row["nats"])
+        assert row["bpc"] == pytest.approx(row["nats"] / math.log(2))
+        assert row["chars"] == 40 * row["step"]
+        assert (row["grad_norm"] is None) == (row["split"] == "valid")
+    assert [r["elapsed_s"] for r in found] == sorted(r["elapsed_s"] for r in found)
+
+
+def test_tensorboard_events(tmp_path, config_of):
+    start_run(config_of(), tmp_path / "run")
+    found = rows(tmp_path / "run")
+    for split in ("train", "valid"):
+        events = EventAccumulator(str(tmp_path / "run" / split)).Reload()
+        ours = [r for r in found if r["split"] == split]
+        for tag, key in (("loss", "loss"), ("nats_per_char", "nats"), ("bits_per_char", "bpc")):
+            assert [(e.step, e.value) for e in events.Scalars(tag)] == [
+                (r["step"], pytest.approx(r[key], rel=1e-6)) for r in ours
+            ]
+    train = EventAccumulator(str(tmp_path / "run" / "train")).Reload()
+    assert {"lr", "grad_norm", "chars_per_s"} <= set(train.Tags()["scalars"])
+    assert [e.step for e in train.Tensors("sample/text_summary")] == [6, 12]
+    top = EventAccumulator(str(tmp_path / "run")).Reload()
+    assert "final/best_nats_per_char" in top.Tags()["scalars"]
+
+
+def test_best_is_kept_when_validation_rises_again(tmp_path, config_of):
+    """A rate far too high after a good start: `best` stays at the good step and patience ends the run."""
+    config = config_of(
+        train={"max_steps": 400, "eval_every": 4, "patience": 3},
+        optimizer={"name": "adamw", "lr": 0.02, "schedule": {"name": "constant"}, "clip_norm": 1.0},
+        data={"split": [0.1, 0.9, 0]},
+    )
+    outcome = start_run(config, tmp_path / "run")
+    assert outcome.reason == "patience"
+    assert outcome.step == outcome.best_step + 3 * 4
+    assert read_checkpoint(tmp_path / "run/checkpoints/best.safetensors").progress["step"] == outcome.best_step
+    assert outcome.valid_nats > outcome.best_nats
+
+
+@pytest.mark.parametrize(
+    ("limits", "reason"),
+    [
+        ({"max_steps": 3}, "max_steps"),
+        ({"max_steps": None, "max_epochs": 0.1}, "max_epochs"),
+        ({"max_steps": None, "max_minutes": 0.01}, "max_minutes"),
+        ({"max_steps": 10**6, "max_minutes": 0.01}, "max_minutes"),
+    ],
+)
+def test_limits(tmp_path, config_of, limits, reason):
+    outcome = start_run(config_of(train=limits), tmp_path / "run")
+    assert outcome.reason == reason
+    assert outcome.elapsed_s < 10
+
+
+def test_without_validation(tmp_path, config_of):
+    outcome = start_run(config_of(data={"split": [1, 0, 0]}), tmp_path / "run")
+    assert outcome.best_nats is None
+    assert sorted(p.name for p in (tmp_path / "run/checkpoints").glob("[bl]*")) == ["last.safetensors"]
+
+
+def test_sources_of_their_own(tmp_path, config_of):
+    other = tmp_path / "other.txt"
+    other.write_text(words_text(900, seed=5))
+    outcome = start_run(config_of(data={"split": [1, 0, 0], "valid_source": str(other)}), tmp_path / "run")
+    assert outcome.valid_nats is not None
+
+
+def test_divergence_names_the_last_good_checkpoint(tmp_path, config_of):
+    config = config_of(
+        model={"cell": {"kind": "rnn", "nonlinearity": "relu"}},
+        train={"max_steps": 500, "save_every": 1},
+        optimizer={"name": "sgd", "lr": 10.0},
+    )
+    run = tmp_path / "run"
+    with pytest.raises(DivergenceError, match=rf"^step \d+: found .*; last good checkpoint: {run}/checkpoints/last"):
+        start_run(config, run)
+    weights = read_checkpoint(run / "checkpoints/last.safetensors").weights
+    assert all(torch.isfinite(tensor).all() for tensor in weights.values())
+
+
+def test_a_folder_that_holds_a_run_is_refused(tmp_path, config_of):
+    start_run(config_of(), tmp_path / "run")
+    with pytest.raises(RunError, match="already holds a run; allowed: --resume"):
+        start_run(config_of(), tmp_path / "run")
+
+
+def test_resume_refuses_another_model_and_another_text(tmp_path, config_of):
+    run = tmp_path / "run"
+    start_run(config_of(), run)
+    with pytest.raises(ConfigError) as caught:
+        resume_run(run, lambda saved: config_of(model={"cell": {"kind": "lstm", "hidden": 13}}, train={"bptt": 11}))
+    assert [fault.split(";")[0] for fault in caught.value.faults] == [
+        "model.cell.hidden: found 13, the run has 12",
+        "train.bptt: found 11, the run has 10",
+    ]
+    (tmp_path / "text.txt").write_text(words_text(3999))
+    with pytest.raises(RunError, match="its text has changed since"):
+        resume_run(run)
+
+
+def test_init_from_keeps_ids_and_grows_the_vocabulary(tmp_path, config_of):
+    first = tmp_path / "first"
+    start_run(config_of(), first)
+    checkpoint = read_checkpoint(first / "checkpoints/last.safetensors")
+    other = tmp_path / "other.txt"
+    other.write_text(words_text(4000, seed=3).replace("a", "ä").replace("e", "日"))
+    with pytest.raises(VocabularyError, match=r"never seen 'ä' \(U\+00E4\), '日' \(U\+65E5\); allowed: its \d+ char"):
+        start_run(config_of(data={"source": str(other)}), tmp_path / "refused", checkpoint)
+    assert not (tmp_path / "refused").exists()
+    grown = config_of(data={"source": str(other), "grow_vocabulary": True}, train={"max_steps": 1})
+    start_run(grown, tmp_path / "second", checkpoint)
+    result = read_checkpoint(tmp_path / "second/checkpoints/last.safetensors")
+    assert result.vocabulary.characters == checkpoint.vocabulary.characters + "ä日"
+    old, new = checkpoint.weights["embedding.weight"], result.weights["embedding.weight"]
+    assert new.shape[0] == old.shape[0] + 2
+    assert (new[: len(old)] - old).abs().max() < 0.05
+
+
+@pytest.mark.parametrize("embedding", [0, 12])
+def test_init_from_starts_where_the_other_ended(tmp_path, config_of, embedding):
+    """On the same text and without an update, the new run scores what the old one scored."""
+    model = {"embedding": embedding, "tie_embeddings": embedding > 0}
+    outcome = start_run(config_of(model=model), tmp_path / "first")
+    checkpoint = read_checkpoint(tmp_path / "first/checkpoints/last.safetensors")
+    still = config_of(model=model, train={"max_steps": 1}, optimizer={"name": "sgd", "lr": 1e-30})
+    again = start_run(still, tmp_path / "second", checkpoint)
+    assert again.valid_nats == pytest.approx(outcome.valid_nats, rel=1e-6)
+
+
+def test_init_from_another_model_names_every_difference(tmp_path, config_of):
+    start_run(config_of(), tmp_path / "first")
+    checkpoint = read_checkpoint(tmp_path / "first/checkpoints/last.safetensors")
+    with pytest.raises(ConfigError) as caught:
+        start_run(config_of(model={"layers": 2, "embedding": 8}), tmp_path / "second", checkpoint)
+    assert [fault.split(":")[0] for fault in caught.value.faults] == ["model.layers", "model.embedding"]
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_signals_as_a_user_sends_them(tmp_path, config_of, number, code):
+    from charlm.config import dump_config
+
+    file, run = tmp_path / "c.yaml", tmp_path / "run"
+    file.write_text(dump_config(config_of(train={"max_steps": 10**6, "log_every": 1})))
+    command = [sys.executable, "-m", "charlm", "train", "--config", str(file), "--run-dir", str(run)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        deadline = time.monotonic() + 60
+        while not (run / "metrics.jsonl").exists() or len(rows_so_far(run)) < 3:
+            assert time.monotonic() < deadline
+            assert process.poll() is None
+            time.sleep(0.05)
+        process.send_signal(number)
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == code
+    assert out == ""
+    assert "Traceback" not in err
+    step = read_checkpoint(run / "checkpoints/last.safetensors").progress["step"]
+    assert err.splitlines()[-1] == (
+        f"stopped  {number.name} at step {step}; go on with: charlm train --resume --run-dir {run}"
+    )
+
+
+def rows_so_far(run: Path):
+    return (run / "metrics.jsonl").read_text().splitlines()
+
+
+def test_a_run_writes_only_into_its_folder_and_the_cache(tmp_path, config_of, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    before = {p for p in tmp_path.rglob("*") if "cache" not in str(p)}
+    start_run(config_of(), tmp_path / "run")
+    new = {p for p in tmp_path.rglob("*") if "cache" not in str(p)} - before
+    assert all(p == tmp_path / "run" or tmp_path / "run" in p.parents for p in new)
+
+
+def test_an_unwritable_run_folder_is_one_line(tmp_path, config_of):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CharlmError, match=r"file/run: Not a directory; allowed: a folder that can be written"):
+        start_run(config_of(), tmp_path / "file" / "run")

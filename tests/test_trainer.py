@@ -1,0 +1,220 @@
+"""One update after another: truncated backpropagation, state, limits, divergence."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from charlm.cells import CELLS
+from charlm.config import parse_config
+from charlm.data.corpus import load_corpus
+from charlm.errors import DataError, DivergenceError
+from charlm.trainer import Trainer
+from tests.text import words_text
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def trainer_of(tmp_path):
+    file = tmp_path / "text.txt"
+    file.write_text(words_text(3000))
+
+    def build(train=None, optimizer=None, model=None, **top):
+        raw = {
+            "data": {"source": str(file), "split": [0.9, 0.1, 0]},
+            "model": {"cell": {"kind": "lstm", "hidden": 12}, **(model or {})},
+            "train": {"batch_size": 4, "bptt": 10, "max_steps": 100, "reset_state": 0, **(train or {})},
+            "optimizer": {"name": "sgd", "lr": 0.05, "clip_norm": 2.0, **(optimizer or {})},
+            **top,
+        }
+        config = parse_config(raw, "test")
+        return Trainer(config, load_corpus(str(file), level="char", split=config.data.split))
+
+    return build
+
+
+@pytest.mark.parametrize("kind", CELLS)
+def test_updates_are_truncated_backpropagation_with_carried_state(trainer_of, kind):
+    """Against a loop written out: contiguous streams, summed loss, clip, SGD, detached state, reset by epoch."""
+    trainer = trainer_of(model={"cell": {"kind": kind, "hidden": 6}}, train={"bptt": 200})
+    model = trainer_of(model={"cell": {"kind": kind, "hidden": 6}}, train={"bptt": 200}).model
+    ids = torch.tensor(trainer.streams._ids_BS.copy().astype("int64"))  # [B, S + 1]
+    S = ids.shape[1] - 1
+    state = None
+    for step in range(5):
+        position = (step % (S // 200)) * 200
+        if position == 0:
+            state = None
+        x, y = ids[:, position : position + 200].T, ids[:, position + 1 : position + 201].T
+        logits, state = model(x, state)
+        state = tuple(s.detach() for s in state) if isinstance(state, tuple) else state.detach()
+        loss = F.cross_entropy(logits.permute(0, 2, 1), y, reduction="none").sum(0).mean()
+        model.zero_grad()
+        loss.backward()
+        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 2.0)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter -= 0.05 * parameter.grad
+        trainer.update()
+        row = trainer.take_row()
+        assert row.loss == pytest.approx(loss.item(), rel=1e-5)
+        assert row.nats == pytest.approx(loss.item() / 200, rel=1e-5)
+        assert row.grad_norm == pytest.approx(norm.item(), rel=1e-4)
+    assert trainer.state.epoch == 5 // (S // 200)
+    for (name, a), b in zip(trainer.model.named_parameters(), model.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5, msg=name)
+
+
+def test_place_in_the_corpus(trainer_of):
+    trainer = trainer_of()
+    windows = trainer.streams.length // 10
+    for _ in range(windows - 1):
+        trainer.update()
+    assert (trainer.state.epoch, trainer.state.position) == (0, (windows - 1) * 10)
+    assert trainer.recurrent is not None
+    trainer.update()
+    assert (trainer.state.epoch, trainer.state.position, trainer.recurrent) == (1, 0, None)
+    assert trainer.state.chars == windows * 40
+
+
+@pytest.mark.parametrize(
+    ("limits", "share"),
+    [
+        ({"max_steps": 20}, 5 / 20),
+        ({"max_steps": None, "max_epochs": 2}, 50 / 675 / 2),
+        ({"max_steps": 1000, "max_epochs": 0.5}, 50 / 675 / 0.5),
+    ],
+)
+def test_share_done_is_that_of_the_nearest_limit(trainer_of, limits, share):
+    trainer = trainer_of(train=limits)
+    assert trainer.streams.length in (674, 675)
+    for _ in range(5):
+        trainer.update()
+    assert trainer.share_done() == pytest.approx(share, rel=0.01)
+
+
+def test_schedule_by_minutes_follows_the_clock(trainer_of):
+    trainer = trainer_of(
+        train={"max_steps": None, "max_minutes": 2},
+        optimizer={"schedule": {"name": "linear", "final_fraction": 0}},
+    )
+    trainer.state.elapsed_s = 90.0
+    assert trainer.learning_rate() == pytest.approx(0.05 / 4)
+
+
+def test_reset_state_begins_streams_anew(trainer_of):
+    """At 1 every window starts from zero: the same as a model without carried state; at 0 none does."""
+    always, never = trainer_of(train={"reset_state": 1.0}), trainer_of()
+    for trainer in (always, never):
+        trainer.update()
+        assert trainer.recurrent is not None
+    assert all((part == 0).all() for part in always._carried_state())
+    assert all(a is b for a, b in zip(never._carried_state(), never.recurrent, strict=True))
+    some = trainer_of(train={"reset_state": 0.5})
+    some.update()
+    zeroed = torch.stack([(some._carried_state()[0] == 0).all(-1)[0] for _ in range(100)])
+    assert 0.4 < zeroed.float().mean() < 0.6
+
+
+def test_reset_state_zeroes_all_states_of_a_stream_together(trainer_of):
+    trainer = trainer_of(train={"reset_state": 0.5})
+    trainer.update()
+    for _ in range(20):
+        h, c = trainer._carried_state()
+        assert torch.equal((h == 0).all(-1), (c == 0).all(-1))
+
+
+def test_divergence_stops_before_the_weights_change(trainer_of):
+    trainer = trainer_of()
+    trainer.update()
+    with torch.no_grad():
+        trainer.model.decoder.bias[0] = math.inf
+    before = {name: p.detach().clone() for name, p in trainer.model.named_parameters()}
+    with pytest.raises(DivergenceError, match=r"^step 1: found loss nan, gradient norm nan; allowed: finite numbers"):
+        trainer.update()
+    for name, parameter in trainer.model.named_parameters():
+        assert torch.equal(parameter, before[name]), name
+    assert trainer.state.step == 1
+
+
+def test_divergence_without_waiting_for_the_device(trainer_of):
+    """What CUDA does: the bad gradient is blanked, and the next look reports the step it came at."""
+    trainer = trainer_of()
+    trainer.update()
+    trainer.check_finite()
+    for parameter in trainer.parameters:
+        parameter.grad = torch.full_like(parameter, math.nan)
+    trainer._norm = torch.tensor(math.nan)
+    trainer._blank_unless_finite(torch.tensor(1.0))
+    assert all((parameter.grad == 0).all() for parameter in trainer.parameters)
+    trainer.state.step = 7
+    trainer._blank_unless_finite(torch.tensor(1.0))
+    with pytest.raises(DivergenceError, match="^step 1: found a loss or gradient that is not finite"):
+        trainer.check_finite()
+
+
+def test_loss_last_trains_on_the_last_step_alone(trainer_of):
+    trainer = trainer_of(train={"loss": "last"})
+    for _ in range(3):
+        trainer.update()
+    assert trainer.state.interval_scored == 3 * 4
+    row = trainer.take_row()
+    assert row.loss == pytest.approx(row.nats)
+    assert row.nats < 4
+    assert row.chars == 120
+
+
+def test_average_of_the_weights(trainer_of):
+    trainer = trainer_of(train={"ema": 0.9})
+    expected = None
+    for n in range(6):
+        trainer.update()
+        weight = trainer.model.decoder.weight.detach().clone()
+        keep = min((1 + n) / (10 + n), 0.9)
+        expected = weight if expected is None else keep * expected + (1 - keep) * weight
+    assert trainer.evaluated_model is not trainer.model
+    torch.testing.assert_close(trainer.evaluated_model.decoder.weight, expected)
+    assert trainer_of().evaluated_model.decoder.weight.shape == expected.shape
+
+
+def test_bf16_keeps_weights_and_state_in_fp32(trainer_of):
+    trainer = trainer_of(precision="bf16")
+    for _ in range(3):
+        trainer.update()
+    assert all(part.dtype == torch.float32 for part in trainer.recurrent)
+    assert all(p.dtype == torch.float32 for p in trainer.parameters)
+    exact = trainer_of()
+    for _ in range(3):
+        exact.update()
+    got, wanted = trainer.take_row().nats, exact.take_row().nats
+    assert got != wanted
+    assert got == pytest.approx(wanted, rel=0.02)
+
+
+def test_same_seed_same_weights_other_seed_others(trainer_of):
+    first, second, other = trainer_of(), trainer_of(), trainer_of(seed=2)
+    for trainer in (first, second, other):
+        trainer.update()
+    assert torch.equal(first.model.decoder.weight, second.model.decoder.weight)
+    assert not torch.equal(first.model.decoder.weight, other.model.decoder.weight)
+
+
+def test_a_split_too_small_names_the_numbers(trainer_of):
+    with pytest.raises(DataError, match=r"train split: 2700 characters; 40 streams of 100 steps need at least 4001"):
+        trainer_of(train={"batch_size": 40, "bptt": 100})
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("kind", CELLS)
+def test_cuda_trains_like_the_cpu(trainer_of, kind, precision):
+    cuda = trainer_of(device="cuda", precision=precision, model={"cell": {"kind": kind, "hidden": 16}})
+    cpu = trainer_of(device="cpu", model={"cell": {"kind": kind, "hidden": 16}})
+    for _ in range(30):
+        cuda.update()
+        cpu.update()
+    cuda.check_finite()
+    assert cuda.take_row().nats == pytest.approx(cpu.take_row().nats, rel=0.05 if precision == "bf16" else 0.005)
