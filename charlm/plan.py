@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from charlm.config import Config
-from charlm.data.corpus import load_corpus
+from charlm.data.corpus import load_configured_corpus
 from charlm.model import parameters_by_part, window_loss
 from charlm.trainer import Trainer
 from charlm.units import format_bytes, format_duration
@@ -58,14 +58,7 @@ class Plan:
 
 def measure(config: Config) -> Plan:
     """Build the run of `config` and make a few updates, which are thrown away."""
-    data = config.data
-    corpus = load_corpus(
-        data.source,
-        level=data.level,
-        split=data.split,
-        valid_source=data.valid_source,
-        test_source=data.test_source,
-    )
+    corpus = load_configured_corpus(config.data)
     trainer = Trainer(config, corpus)
     activations_bytes = _saved_bytes(trainer)
     step_s = _step_s(trainer)

@@ -12,7 +12,7 @@ from typing import Any
 
 from charlm.checkpoint import BEST, FOLDER, LAST, Checkpoint, load_weights, read_checkpoint, save_checkpoint
 from charlm.config import Config, differences, dump_config, flatten
-from charlm.data.corpus import Corpus, load_corpus, unknown_characters
+from charlm.data.corpus import Corpus, load_configured_corpus, unknown_characters
 from charlm.device import describe_device
 from charlm.errors import CheckpointError, ConfigError, DivergenceError, RunError, VocabularyError
 from charlm.evaluate import evaluate
@@ -108,15 +108,7 @@ def _check_resumable(old: Config, new: Config) -> None:
 
 def _load_corpus(config: Config, vocabulary: Vocabulary | None) -> Corpus:
     data = config.data
-    corpus = load_corpus(
-        data.source,
-        level=data.level,
-        split=data.split,
-        valid_source=data.valid_source,
-        test_source=data.test_source,
-        vocabulary=vocabulary,
-        report=lambda text: say(f"data     {text}"),
-    )
+    corpus = load_configured_corpus(data, vocabulary, report=lambda text: say(f"data     {text}"))
     parts = ", ".join(f"{name} {len(ids):,}" for name, ids in corpus.splits.items())
     say(
         f"data     {data.source}: {format_bytes(corpus.size_bytes)} in {corpus.files} file(s); {parts} {data.level}s; "
@@ -289,6 +281,7 @@ class Run:
         text = "".join(piece for [piece] in pieces)
         trainer.model.train()
         self.tracker.sample(text, trainer.state.step)
+        say(f"sample   step {trainer.state.step:>6}  {text[:80]!r}")
 
     def _save(self, best: bool) -> None:
         """Write the `last` checkpoint; when due under its number too, and as `best` where it is that."""

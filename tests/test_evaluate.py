@@ -19,7 +19,9 @@ V = 11
 
 def model_of(kind="lstm", hidden=12):
     torch.manual_seed(3)
-    model = build_model(parse_config({"model": {"cell": {"kind": kind, "hidden": hidden}, "dropout": 0.5}}, "t").model, V)
+    model = build_model(
+        parse_config({"model": {"cell": {"kind": kind, "hidden": hidden}, "dropout": 0.5}}, "t").model, V
+    )
     with torch.no_grad():
         model.decoder.weight.mul_(6)
     return model.eval()

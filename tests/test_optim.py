@@ -53,7 +53,9 @@ def test_step_is_char_rnns_and_the_rhn_papers_staircase():
 
 def model_and(config):
     torch.manual_seed(0)
-    model = build_model(parse_config({"model": {"cell": {"kind": "lstm", "hidden": 4, "layer_norm": True}}}, "t").model, 5)
+    model = build_model(
+        parse_config({"model": {"cell": {"kind": "lstm", "hidden": 4, "layer_norm": True}}}, "t").model, 5
+    )
     return model, build_optimizer(model, config)
 
 
@@ -75,7 +77,11 @@ def test_every_optimiser_steps_downhill(name):
 def test_options_reach_the_optimiser():
     config = optimizer_config(momentum=0.5, nesterov=True)
     _, optimizer = model_and(config)
-    assert (optimizer.defaults["momentum"], optimizer.defaults["nesterov"], optimizer.defaults["lr"]) == (0.5, True, 2.0)
+    assert (optimizer.defaults["momentum"], optimizer.defaults["nesterov"], optimizer.defaults["lr"]) == (
+        0.5,
+        True,
+        2.0,
+    )
 
 
 def test_weights_decay_but_biases_and_gains_do_not():

@@ -18,7 +18,9 @@ PROBABILITIES = torch.tensor([0.5, 0.3, 0.15, 0.05], dtype=torch.float64)
 
 def model_of(kind="lstm", vocabulary=VOCABULARY):
     torch.manual_seed(5)
-    return build_model(parse_config({"model": {"cell": {"kind": kind, "hidden": 16}}}, "t").model, len(vocabulary)).eval()
+    return build_model(
+        parse_config({"model": {"cell": {"kind": kind, "hidden": 16}}}, "t").model, len(vocabulary)
+    ).eval()
 
 
 def frequencies(choice, draws=20_000):
@@ -124,9 +126,7 @@ def test_bytes_come_out_as_whole_characters():
             logits[..., wanted[min(place, len(wanted) - 1)]] = 50.0
             return logits, place + 1
 
-    steps = sample_text(
-        Scripted(), vocabulary, prompt="x", length=len(wanted), choice=Choice(), seeds=[0], device=CPU
-    )
+    steps = sample_text(Scripted(), vocabulary, prompt="x", length=len(wanted), choice=Choice(), seeds=[0], device=CPU)
     assert [piece for [piece] in steps] == ["", "é", "", "", "€", "", "", "", "😀", "", "\ufffd"]
 
 

@@ -151,7 +151,7 @@ def test_divergence_without_waiting_for_the_device(trainer_of):
     assert all((parameter.grad == 0).all() for parameter in trainer.parameters)
     trainer.state.step = 7
     trainer._blank_unless_finite(torch.tensor(1.0))
-    with pytest.raises(DivergenceError, match="^step 1: found a loss or gradient that is not finite"):
+    with pytest.raises(DivergenceError, match=r"^step 1: found a loss or gradient that is not finite"):
         trainer.check_finite()
 
 

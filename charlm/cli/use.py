@@ -18,7 +18,9 @@ def sample(
     checkpoint: CheckpointPath,
     prompt: Annotated[str | None, typer.Option(help="Text to go on from.")] = None,
     prompt_file: Annotated[Path | None, typer.Option(metavar="FILE", help="The same, from a file; -: stdin.")] = None,
-    length: Annotated[int, typer.Option(min=1, max=10**9, help="Characters to write (bytes at data.level: byte).")] = 500,
+    length: Annotated[
+        int, typer.Option(min=1, max=10**9, help="Characters to write (bytes at data.level: byte).")
+    ] = 500,
     temperature: Annotated[
         float, typer.Option(min=0, help="Below 1: safer; above: wilder; 0: always the likeliest character.")
     ] = 0.8,
@@ -28,7 +30,10 @@ def sample(
     ] = 1.0,
     count: Annotated[int, typer.Option(min=1, max=10_000, help="Samples to write.")] = 1,
     seed: Annotated[
-        int | None, typer.Option(min=0, max=2**63 - 1, help="Of the first sample, the next has seed + 1; none: a new one, printed.")
+        int | None,
+        typer.Option(
+            min=0, max=2**63 - 1, help="Of the first sample, the next has seed + 1; none: a new one, printed."
+        ),
     ] = None,
     stop: Annotated[str, typer.Option(help="End a sample with the first of these texts.")] = "",
     skip_unknown: Annotated[bool, typer.Option(help="Leave out what the model has no character for.")] = False,
@@ -191,25 +196,18 @@ def evaluate(
     if json:
         print_json(result)
     else:
-        print_table({key: f"{value:.4f}" if key.endswith("_char") else str(value) for key, value in result.items()})
+        result |= {key: f"{result[key]:.4f}" for key in ("nats_per_char", "bits_per_char")}
+        print_table({key: f"{value:,.0f}" if key == "chars_per_s" else str(value) for key, value in result.items()})
 
 
 def _split_of(loaded: Any, name: str) -> Any:
-    from charlm.data.corpus import load_corpus
+    from charlm.data.corpus import load_configured_corpus
     from charlm.errors import DataError
 
-    data = loaded.config.data
-    corpus = load_corpus(
-        data.source,
-        level=data.level,
-        split=data.split,
-        valid_source=data.valid_source,
-        test_source=data.test_source,
-        vocabulary=loaded.vocabulary,
-    )
+    corpus = load_configured_corpus(loaded.config.data, loaded.vocabulary)
     if corpus.sha256 != loaded.progress.get("corpus_sha256"):
         raise DataError(
-            f"{data.source}: its text has changed since the run was trained, and its splits with it; "
+            f"{loaded.config.data.source}: its text has changed since the run was trained, and its splits with it; "
             "allowed: the same text, or another one with --file"
         )
     if name not in corpus.splits:

@@ -20,7 +20,7 @@ _TYPES = {
 
 
 def fault_lines(error: ValidationError, model: type[BaseModel], raw: Any, origin: Mapping[Path, str]) -> list[str]:
-    """One line for each fault of `raw`, in the order of the file.
+    """One line for each fault of `raw`, in the order of the schema, unknown keys last in their section.
 
     `origin` maps a path to the place its value was written (file or --set); the longest matching prefix counts.
     """

@@ -78,6 +78,12 @@ def _represent_float(dumper: yaml.SafeDumper, value: float) -> yaml.ScalarNode:
     return dumper.represent_scalar("tag:yaml.org,2002:float", repr(value))
 
 
+def _represent_str(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
+    # Unicode's own line ends are folded to spaces in every style but the double-quoted, which escapes them.
+    style = '"' if any(end in value for end in "\x85\u2028\u2029") else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style)
+
+
 for _tag, (_pattern, _first) in _RESOLVERS.items():
     whole = re.compile(rf"(?:{_pattern.pattern})\Z")
     _Loader.add_implicit_resolver(_tag, whole, _first)
@@ -85,6 +91,7 @@ for _tag, (_pattern, _first) in _RESOLVERS.items():
 _Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_int)
 _Loader.add_constructor("tag:yaml.org,2002:float", _Loader.construct_float)
 _Dumper.add_representer(float, _represent_float)
+_Dumper.add_representer(str, _represent_str)
 
 
 def load_yaml(text: str, where: str) -> Any:

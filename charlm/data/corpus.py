@@ -24,6 +24,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
+from charlm.config.schema import DataConfig
 from charlm.data.sources import file_sizes, read_symbols, resolve, sha256_of
 from charlm.errors import DataError, VocabularyError
 from charlm.units import format_bytes
@@ -114,6 +115,21 @@ def load_corpus(
         sha256=digests[0] if len(digests) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest(),
         size_bytes=sum(survey.size_bytes for survey in surveys.values()),
         files=sum(len(survey.paths) for survey in surveys.values()),
+    )
+
+
+def load_configured_corpus(
+    data: DataConfig, vocabulary: Vocabulary | None = None, report: Report | None = None
+) -> Corpus:
+    """The corpus that the `data` section of a config names."""
+    return load_corpus(
+        data.source,
+        level=data.level,
+        split=data.split,
+        valid_source=data.valid_source,
+        test_source=data.test_source,
+        vocabulary=vocabulary,
+        report=report,
     )
 
 

@@ -1,0 +1,195 @@
+"""YAML as people expect it: the traps of PyYAML, and every way to be no plain YAML."""
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from charlm.config import read_config_file
+from charlm.config.yaml import dump_yaml, load_yaml
+from charlm.errors import ConfigError
+
+VALUES = {
+    "3e-4": 0.0003,
+    "1e3": 1000.0,
+    "2.5E+2": 250.0,
+    "5.": 5.0,
+    ".5": 0.5,
+    "+.5": 0.5,
+    "-1.5": -1.5,
+    ".inf": math.inf,
+    "-.Inf": -math.inf,
+    "010": 10,
+    "-010": -10,
+    "+7": 7,
+    "0o10": 8,
+    "0x1F": 31,
+    "true": True,
+    "False": False,
+    "TRUE": True,
+    "null": None,
+    "~": None,
+    "": None,
+    "no": "no",
+    "yes": "yes",
+    "on": "on",
+    "off": "off",
+    "y": "y",
+    "tRUE": "tRUE",
+    "1:30": "1:30",
+    "1_000": "1_000",
+    "0b11": "0b11",
+    "0o8": "0o8",
+    "0x": "0x",
+    "2001-02-03": "2001-02-03",
+    "1.2.3": "1.2.3",
+    "1e": "1e",
+    ".": ".",
+    "inf": "inf",
+    "nan": "nan",
+    "٣": "٣",
+    "=": "=",
+    "'3e-4'": "3e-4",
+    '"no"': "no",
+    "[1, 2.0, x]": [1, 2.0, "x"],
+    "{b: {c: 010}}": {"b": {"c": 10}},
+}
+
+
+@pytest.mark.parametrize(("text", "value"), VALUES.items())
+def test_value_and_type(text, value):
+    found = load_yaml(f"a: {text}", "f")["a"]
+    assert (type(found), found) == (type(value), value)
+
+
+def test_not_a_number():
+    assert math.isnan(load_yaml("a: .nan", "f")["a"])
+
+
+def test_anchor_without_alias_is_harmless_and_a_merge_key_is_a_plain_key():
+    assert load_yaml("a: &x 1\n<<: {b: 2}", "f") == {"a": 1, "<<": {"b": 2}}
+
+
+TAG = "found a tag (!name); write the plain value"
+REFUSED = {
+    "a: 1\nb: 2\na: 3": "line 3, column 1: found key 'a' twice in one section",
+    "m:\n  a: 1\n  'a': 3": "line 3, column 3: found key 'a' twice in one section",
+    "a: {b: 1, b: 2}": "line 1, column 11: found key 'b' twice in one section",
+    "a: [{b: 1, b: 2}]": "line 1, column 12: found key 'b' twice in one section",
+    "a: &x 1\nb: *x": "line 2, column 4: found an alias (*name); write the value out",
+    "a: &x {b: 1}\nc:\n  <<: *x": "line 3, column 7: found an alias (*name); write the value out",
+    "a: &x [*x]": "line 1, column 8: found an alias (*name); write the value out",
+    "1: x": "line 1, column 1: found key 1, which is not text",
+    "true: x": "line 1, column 1: found key true, which is not text",
+    "a: {~: x}": "line 1, column 5: found key ~, which is not text",
+    "? [a, b]\n: x": "line 1, column 3: found a list or section as a key",
+    "? {a: b}\n: x": "line 1, column 3: found a list or section as a key",
+    "a: !!python/object/apply:os.mkdir [made]": f"line 1, column 4: {TAG}",
+    "a: !!python/name:os.system": f"line 1, column 4: {TAG}",
+    "!!python/object/new:os.system [x]": f"line 1, column 1: {TAG}",
+    'a: !!float ""': f"line 1, column 4: {TAG}",
+    "a: !!bool maybe": f"line 1, column 4: {TAG}",
+    "a: !!timestamp x": f"line 1, column 4: {TAG}",
+    "a: !!binary eHg=": f"line 1, column 4: {TAG}",
+    "a: !!set {b}": f"line 1, column 4: {TAG}",
+    "a: !mine 1": f"line 1, column 4: {TAG}",
+    "a: ! 1": f"line 1, column 4: {TAG}",
+    "a: !!str 1": f"line 1, column 4: {TAG}",
+    "!!str a: 1": f"line 1, column 1: {TAG}",
+    "a: 1\n--- \nb: 2": "line 2, column 1: found another document",
+    "a: [1": "line 1, column 6: expected ',' or ']', but got '<stream end>'",
+    "a: 'x": "line 1, column 6: found unexpected end of stream",
+    "a: b\n c: d": "line 2, column 3: mapping values are not allowed here",
+    "a:\n\tb: 1": "line 2, column 1: found character '\\t' that cannot start any token",
+    "a: %x": "line 1, column 4: found character '%' that cannot start any token",
+    "seed: 1" + "0" * 100: "line 1, column 7: found an integer of 101 characters",
+    "seed: 0x" + "f" * 5000: "line 1, column 7: found an integer of 5002 characters",
+}
+
+
+@pytest.mark.parametrize("text", REFUSED, ids=lambda text: repr(text[:40]))
+def test_refused_with_its_place(text, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError) as refusal:
+        load_yaml(text, "f.yaml")
+    assert str(refusal.value) == f"f.yaml: {REFUSED[text]}; allowed: plain YAML"
+    assert not any(tmp_path.iterdir()), "a tag has run code"
+
+
+@pytest.mark.parametrize("depth", [500, 5000, 100_000])
+@pytest.mark.parametrize(("opening", "closing"), [("[", "]"), ("{a: ", "}"), ("- ", "")])
+def test_deep_nesting_is_one_line(depth, opening, closing):
+    with pytest.raises(ConfigError) as refusal:
+        load_yaml(opening * depth + "1" + closing * depth, "f")
+    assert str(refusal.value) == "f: nested too deeply; allowed: the sections of `charlm config schema`"
+
+
+@pytest.mark.parametrize(("character", "code"), [("\0", "0000"), ("\x1b", "001b"), ("\ud800", "d800")])
+def test_unprintable_characters(character, code):
+    with pytest.raises(ConfigError) as refusal:
+        load_yaml(f"a: b{character}", "f")
+    assert str(refusal.value) == (
+        f"f: unacceptable character #x{code}: special characters are not allowed "
+        'in "<unicode string>", position 4; allowed: plain YAML in UTF-8'
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "value"),
+    [
+        (b"", None),
+        (b"# only a comment\n", None),
+        (b"\xef\xbb\xbfseed: 3\n", {"seed": 3}),
+        (b"\xef\xbb\xbf", None),
+        (b"seed: 3\r\ndevice: cpu\r\n", {"seed": 3, "device": "cpu"}),
+        ("data: {source: Ümläut.txt}".encode(), {"data": {"source": "Ümläut.txt"}}),
+    ],
+)
+def test_file(tmp_path, content, value):
+    file = tmp_path / "c.yaml"
+    file.write_bytes(content)
+    assert read_config_file(file) == value
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        (b"a: \xff", "found byte 0xff at offset 3, which is no UTF-8; allowed: UTF-8"),
+        (b"\xff\xfea\0:\0 \0001\0", "found byte 0xff at offset 0, which is no UTF-8; allowed: UTF-8"),
+        (b"a: \xc3", "found byte 0xc3 at offset 3, which is no UTF-8; allowed: UTF-8"),
+        (b"#" * 1_000_001, "found more than 1000000 bytes; allowed: a YAML config"),
+    ],
+)
+def test_file_that_is_no_config(tmp_path, content, text):
+    file = tmp_path / "c.yaml"
+    file.write_bytes(content)
+    with pytest.raises(ConfigError) as refusal:
+        read_config_file(file)
+    assert str(refusal.value) == f"{file}: {text}"
+
+
+def test_file_that_cannot_be_read(tmp_path):
+    for file, reason in ((tmp_path / "no.yaml", "No such file or directory"), (tmp_path, "Is a directory")):
+        with pytest.raises(ConfigError) as refusal:
+            read_config_file(file)
+        assert str(refusal.value) == f"{file}: {reason}; allowed: a YAML file; see configs/ for examples"
+
+
+LOOKALIKES = st.sampled_from(
+    [*VALUES, "3e-4", "<<", "-", "?", "a: b", "a #b", "&a", "*a", "!a", "---", "...", "\ufeff"]
+)
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=30) | LOOKALIKES | st.floats().map(repr)
+TEXTS |= st.integers().map(str) | st.text("0123456789.eE+-_:xo ", max_size=8)
+FINITE = st.floats(allow_nan=False, allow_infinity=False)
+PLAIN = st.none() | st.booleans() | st.integers(-(2**63), 2**63) | FINITE | TEXTS
+
+
+@settings(deadline=None, derandomize=True, max_examples=300)
+@given(
+    st.dictionaries(TEXTS, PLAIN | st.lists(PLAIN, max_size=3) | st.dictionaries(TEXTS, PLAIN, max_size=3), max_size=5)
+)
+def test_dump_and_load_give_the_same_value(value):
+    found = load_yaml(dump_yaml(value), "f")
+    assert found == value
+    assert repr(found) == repr(value)  # 1 is not 1.0, nor true; 0.0 is not -0.0

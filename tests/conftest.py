@@ -1,0 +1,125 @@
+"""What tests of whole commands and runs share. Nothing here imports torch: tests that need none start at once."""
+
+import io
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.text import words_text
+
+ROOT = Path(__file__).parents[1]
+
+TINY = """\
+data: {{source: {source}}}
+model: {{cell: {{kind: lstm, hidden: 16}}, embedding: 8}}
+train: {{batch_size: 4, bptt: 8, max_steps: 6, log_every: 2, eval_every: 3, sample_every: 3, sample_length: 20}}
+device: cpu
+threads: 1
+"""
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The corpus cache of this test alone; charlm makes the folder where it needs one."""
+    folder = tmp_path_factory.getbasetemp() / "caches" / f"{next(_NUMBERS)}"
+    monkeypatch.setenv("CHARLM_CACHE", str(folder))
+    return folder
+
+
+_NUMBERS = iter(range(10**9))
+
+
+@pytest.fixture(autouse=True)
+def one_torch_thread() -> None:
+    """Bit-identical results need one number of threads; so small tensors are quickest on one."""
+    if torch := sys.modules.get("torch"):
+        torch.set_num_threads(1)
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a command ended and what it printed."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def error(self) -> str:
+        """The one line of a user's mistake, without `error: `."""
+        assert self.code == 1, self
+        lines = self.err.splitlines()
+        assert [line.startswith("error: ") for line in lines] == [False] * (len(lines) - 1) + [True], self.err
+        assert self.out == ""
+        return lines[-1].removeprefix("error: ")
+
+    @property
+    def usage_error(self) -> str:
+        """What a wrong use of options is told, behind the usage line."""
+        assert self.code == 2, self
+        assert self.err.startswith("Usage: charlm"), self.err
+        assert self.out == ""
+        return self.err.split("\nError: ", 1)[1].rstrip("\n")
+
+
+@pytest.fixture
+def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Result]:
+    """Runs `charlm ARGS…` in this process; an exception that no user can cause comes through."""
+
+    def run(*args: object, stdin: bytes | None = None) -> Result:
+        from charlm.cli import main
+
+        monkeypatch.setattr(sys, "argv", ["charlm", *map(str, args)])
+        if stdin is not None:
+            monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as left:
+            main()
+        out, err = capsys.readouterr()
+        assert "Traceback" not in err, err
+        code = left.value.code
+        return Result(code if isinstance(code, int) else 0, out, err)
+
+    return run
+
+
+@pytest.fixture
+def text_file(tmp_path: Path) -> Path:
+    """20,000 characters of lower-case words, full stops and line ends."""
+    path = tmp_path / "text.txt"
+    path.write_text(words_text(20_000), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="session")
+def tinyshakespeare() -> Path:
+    path = ROOT.parent / "shared/data/tinyshakespeare.txt"
+    if not path.is_file():
+        pytest.skip(f"no {path}")
+    return path
+
+
+@pytest.fixture
+def tiny_config(tmp_path: Path, text_file: Path) -> Path:
+    """A config that trains within a second."""
+    path = tmp_path / "tiny.yaml"
+    path.write_text(TINY.format(source=text_file), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="session")
+def trained_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run of the tiny config, to read only: every test shares it."""
+    from charlm.config import load_config
+    from charlm.train import start_run
+
+    folder = tmp_path_factory.mktemp("trained")
+    (folder / "text.txt").write_text(words_text(20_000), encoding="utf-8")
+    (folder / "tiny.yaml").write_text(TINY.format(source=folder / "text.txt"), encoding="utf-8")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CHARLM_CACHE", str(folder / "cache"))
+        start_run(load_config(folder / "tiny.yaml"), folder / "run")
+    return folder / "run"

@@ -1,0 +1,57 @@
+"""Every config of configs/ is valid and trains."""
+
+from pathlib import Path
+
+import pytest
+
+from charlm.config import load_config
+from charlm.model import build_model, parameters_by_part
+from charlm.train import start_run
+from tests.text import words_text
+
+CONFIGS = sorted((Path(__file__).parents[1] / "configs").glob("*.yaml"))
+SMALL = ["model.cell.hidden=8", "train.batch_size=2", "train.max_steps=2", "train.sample_length=10"]
+
+
+@pytest.mark.parametrize("file", CONFIGS, ids=lambda file: file.stem)
+def test_trains(tmp_path, file):
+    """At its own depth, layers, window, dropout and optimiser; with few units and on a short text."""
+    text = tmp_path / "text.txt"
+    text.write_text(words_text(20_000))
+    outcome = start_run(load_config(file, [*SMALL, f"data.source={text}"]), tmp_path / "run")
+    assert outcome.step == 2
+    assert 0 < outcome.best_nats < 10
+
+
+def test_all_are_there():
+    assert {file.stem for file in CONFIGS} >= {
+        "quickstart", "rnn", "lstm", "gru", "rhn", "tinyshakespeare-lstm", "tinyshakespeare-rhn", "char-rnn",
+        "rhn-enwik8",
+    }  # fmt: skip
+
+
+def recipe(name):
+    return next(load_config(file) for file in CONFIGS if file.stem == name)
+
+
+def test_char_rnn_is_karpathys():
+    config = recipe("char-rnn")
+    cell, train, optimizer = config.model.cell, config.train, config.optimizer
+    assert (cell.kind, cell.hidden, config.model.layers, config.model.embedding) == ("lstm", 128, 2, 0)
+    assert (train.bptt, train.batch_size, train.reset_state) == (50, 50, 0)
+    assert (optimizer.name, optimizer.lr, optimizer.alpha, optimizer.clip_value) == ("rmsprop", 2e-3, 0.95, 5)
+    assert (optimizer.schedule.factor, optimizer.schedule.after_epochs) == (0.97, 10)
+
+
+def test_rhn_enwik8_is_the_papers():
+    config = recipe("rhn-enwik8")
+    cell, train, optimizer, dropout = config.model.cell, config.train, config.optimizer, config.model.dropout
+    assert (cell.kind, cell.hidden, cell.depth, cell.gate_bias, config.model.layers) == ("rhn", 1500, 10, -4, 1)
+    assert (train.bptt, train.batch_size, train.loss, config.model.init_uniform) == (50, 128, "sum", 0.04)
+    assert (optimizer.name, optimizer.lr, optimizer.clip_norm, optimizer.weight_decay) == ("sgd", 0.2, 10, 1e-7)
+    assert optimizer.schedule.factor == pytest.approx(1 / 1.03)
+    assert optimizer.schedule.after_epochs == 5
+    places = (dropout.embedding, dropout.input, dropout.state, dropout.output, dropout.variational)
+    assert places == (0.1, 0.4, 0.1, 0.4, True)
+    # The size the paper gives: 46 million.
+    assert sum(parameters_by_part(build_model(config.model, 256)).values()) == pytest.approx(46e6, rel=0.005)
