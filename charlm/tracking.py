@@ -120,7 +120,8 @@ class Progress:
             f"{row.chars_per_s:,.0f} chars/s · {left} left",
             refresh=False,
         )
-        self._bar.update(min(share, 1.0) - self._bar.n)
+        self._bar.n = min(share, 1.0)
+        self._bar.refresh()
 
     def close(self) -> None:
         self._bar.close()

@@ -57,7 +57,7 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     try:
-        app()
+        app(prog_name="charlm")
     except CharlmError as error:
         for line in str(error).splitlines():
             typer.echo(f"error: {line}", err=True)

@@ -59,6 +59,7 @@ def info(
             return
         source = str(data_dir / download.filename)
     survey = survey_source(source, level)
+    named = (lambda symbol: bytes([symbol])) if level == "byte" else chr
     often = sorted(zip(survey.counts.tolist(), survey.symbols.tolist(), strict=True), reverse=True)[:12]
     print_table(
         rows
@@ -67,7 +68,7 @@ def info(
             "size": f"{survey.size_bytes:,} bytes",
             "length": f"{survey.length:,} {level}s",
             "vocabulary": "256" if level == "byte" else f"{len(survey.symbols):,}",
-            "most often": "  ".join(f"{chr(s)!r} {100 * c / survey.length:.1f}%" for c, s in often),
+            "most often": "  ".join(f"{named(s)!r} {100 * c / survey.length:.1f}%" for c, s in often),
             "sha256": survey.sha256,
         }
     )

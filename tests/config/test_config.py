@@ -248,8 +248,8 @@ class TestOverrides:
              ["f: train: found no limit; allowed: at least one of max_steps, max_epochs, max_minutes"]),
             ("", ["seed.a=3"], [f'--set seed.a=3: seed: found {{"a": 3}}; allowed: {INTEGER}']),
             # What is overwritten is not to blame.
-            ("", ["train.max_steps=x", "train={}"],
-             ["--set train={}: train: found no limit; allowed: at least one of max_steps, max_epochs, max_minutes"]),
+            ("", ["train.max_steps=x", "train={max_steps: 0}"],
+             ["--set train={max_steps: 0}: train.max_steps: found 0; allowed: an integer ≥ 1 or null"]),
         ],
     )  # fmt: skip
     def test_fault_names_the_override(self, text, overrides, lines):
