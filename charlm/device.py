@@ -21,7 +21,8 @@ def describe_device(device: torch.device) -> str:
     """The device in words: "cpu (4 threads)" or the GPU's name."""
     if device.type == "cuda":
         return f"cuda ({torch.cuda.get_device_name(device)})"
-    return f"cpu ({torch.get_num_threads()} threads)"
+    threads = torch.get_num_threads()
+    return f"cpu ({threads} thread{'s' * (threads > 1)})"
 
 
 def set_threads(threads: int) -> None:

@@ -57,12 +57,7 @@ def start_run(config: Config, run_dir: Path, init_from: Checkpoint | None = None
     trainer = Trainer(config, corpus)
     if init_from:
         _load_grown_weights(trainer.model, init_from)
-    try:
-        run_dir.mkdir(parents=True, exist_ok=True)
-        (run_dir / CONFIG).write_text(dump_config(config), encoding="utf-8")
-    except OSError as error:
-        raise RunError(f"{run_dir}: {error.strerror}; allowed: a folder that can be written; see --run-dir") from None
-    return Run(trainer, corpus, run_dir, Tracker(run_dir)).fit()
+    return Run(trainer, corpus, run_dir, _open_folder(run_dir, config)).fit()
 
 
 def resume_run(run_dir: Path, change: Callable[[Config], Config] = lambda config: config) -> Outcome:
@@ -84,9 +79,18 @@ def resume_run(run_dir: Path, change: Callable[[Config], Config] = lambda config
         )
     trainer = Trainer(config, corpus)
     trainer.restore(checkpoint)
-    (run_dir / CONFIG).write_text(dump_config(config), encoding="utf-8")
+    tracker = _open_folder(run_dir, config, resume_step=trainer.state.step)
     say(f"resume   {path}, step {trainer.state.step}")
-    return Run(trainer, corpus, run_dir, Tracker(run_dir, resume_step=trainer.state.step)).fit()
+    return Run(trainer, corpus, run_dir, tracker).fit()
+
+
+def _open_folder(run_dir: Path, config: Config, resume_step: int | None = None) -> Tracker:
+    try:
+        run_dir.mkdir(parents=True, exist_ok=True)
+        (run_dir / CONFIG).write_text(dump_config(config), encoding="utf-8")
+        return Tracker(run_dir, resume_step)
+    except OSError as error:
+        raise RunError(f"{run_dir}: {error.strerror}; allowed: a folder that can be written; see --run-dir") from None
 
 
 _FIXED = ("data.", "model.", "seed", "train.batch_size", "train.bptt", "train.loss", "optimizer.name")
@@ -122,9 +126,12 @@ _FREE_TO_DIFFER = ("model.dropout.", "model.init_uniform", "model.cell.forget_bi
 
 def _fine_tuned_vocabulary(config: Config, init_from: Checkpoint) -> Vocabulary:
     """The checkpoint's vocabulary, with the new text's characters behind it where the config asks for that."""
+    changed = differences(init_from.config, config)
+    if "model.cell.kind" in changed:  # then the options of the two kinds are not to be compared
+        changed = {"model.cell.kind": changed["model.cell.kind"]}
     faults = [
         f"{key}: found {found!r}; the checkpoint of --init-from has {wanted!r}; allowed: the same"
-        for key, (wanted, found) in differences(init_from.config, config).items()
+        for key, (wanted, found) in changed.items()
         if key.startswith(("model.", "data.level")) and not key.startswith(_FREE_TO_DIFFER)
     ]
     if faults:

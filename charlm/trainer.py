@@ -229,9 +229,10 @@ class Trainer:
                 torch.cuda.set_rng_state(state["rng.cuda"], self.device)
             parts = tuple(state[name].to(self.device) for name in sorted(state) if name.startswith("recurrent."))
             self.recurrent = None if not parts else parts[0] if len(parts) == 1 else parts
-            if self.averaged is not None and checkpoint.averaged:
-                load_weights(self.averaged.module, checkpoint.averaged)
-                self.averaged.n_averaged.copy_(state["averaged_updates"])
+            if self.averaged is not None:
+                load_weights(self.averaged.module, checkpoint.averaged or checkpoint.weights)
+                if checkpoint.averaged:
+                    self.averaged.n_averaged.copy_(state["averaged_updates"])
         except (KeyError, TypeError, RuntimeError) as error:
             raise CheckpointError(f"checkpoint: its training state does not fit ({error}); use another one") from None
 

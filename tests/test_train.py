@@ -132,6 +132,17 @@ def test_a_longer_run_by_resuming(tmp_path, config_of, capsys):
     assert load_config(tmp_path / "run" / "config.yaml").train.max_steps == 20
 
 
+def test_an_average_asked_for_on_resume_starts_from_the_trained_weights(tmp_path, config_of):
+    outcome = start_run(config_of(), tmp_path / "run")
+    resumed = resume_run(
+        tmp_path / "run", lambda saved: parse_config(saved.model_dump(mode="json"), "saved", ["train.ema=0.9"])
+    )
+    assert resumed.step == outcome.step
+    checkpoint = read_checkpoint(tmp_path / "run/checkpoints/last.safetensors")
+    assert checkpoint.averaged
+    assert all(torch.equal(checkpoint.averaged[name], checkpoint.weights[name]) for name in checkpoint.weights)
+
+
 class interrupted_after:
     """Send this process SIGINT (or another) during the update after `steps` updates."""
 

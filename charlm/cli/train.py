@@ -1,6 +1,7 @@
 """charlm train, charlm plan."""
 
 import itertools
+import shlex
 import time
 from pathlib import Path
 from typing import Annotated, Any
@@ -82,7 +83,8 @@ def _report(outcome: Any, json: bool) -> None:
 
     if json:
         print_json(outcome.as_json())
-    resume = f"charlm train --resume --run-dir {outcome.run_dir}"
+    run_dir = shlex.quote(outcome.run_dir)
+    resume = f"charlm train --resume --run-dir {run_dir}"
     if outcome.reason in SIGNALS:
         typer.echo(f"stopped  {outcome.reason} at step {outcome.step}; go on with: {resume}", err=True)
         raise typer.Exit(SIGNALS[outcome.reason])
@@ -91,7 +93,7 @@ def _report(outcome: Any, json: bool) -> None:
         bits = nats_to_bits(outcome.best_nats)
         done += f"; best {outcome.best_nats:.4f} nats ({bits:.4f} bits) per character at step {outcome.best_step}"
     typer.echo(done, err=True)
-    typer.echo(f"sample   charlm sample {outcome.run_dir}", err=True)
+    typer.echo(f"sample   charlm sample {run_dir}", err=True)
 
 
 def plan(config: ConfigFile, overrides: Overrides = None, json: Json = False) -> None:

@@ -1,5 +1,6 @@
 """charlm sample, charlm eval."""
 
+import contextlib
 import csv
 import secrets
 import sys
@@ -7,7 +8,7 @@ import unicodedata
 from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, TextIO
 
 import typer
 
@@ -112,7 +113,7 @@ def _read_prompt(file: Path, level: str) -> str:
 
     try:
         data = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
-        return data.decode("utf-8", "surrogateescape" if level == "byte" else "strict")
+        return data.decode("utf-8", "surrogateescape") if level == "byte" else data.decode("utf-8-sig")
     except OSError as error:
         raise DataError(f"--prompt-file {file}: {error.strerror}; allowed: a text file, or - for stdin") from None
     except UnicodeDecodeError as error:
@@ -176,6 +177,9 @@ def evaluate(
     where = resolve_device(device)
     path = find_checkpoint(checkpoint)
     loaded = read_checkpoint(path)
+    if per_char is not None:
+        with _writable(per_char, "a"):  # rather now than after a long evaluation
+            pass
     if file is not None:
         name, ids = str(file), _encoded_file(file, loaded.vocabulary, skip_unknown)
     else:
@@ -227,19 +231,23 @@ def _encoded_file(file: Path, vocabulary: Any, skip_unknown: bool) -> Any:
 
 def _write_per_char(file: Path, vocabulary: Any, ids: Any, nats: Any) -> None:
     """A line for each scored character: its position in the text, the character (or byte), nats, bits."""
-    from charlm.errors import DataError
     from charlm.units import nats_to_bits
 
-    def rows() -> Iterator[tuple[object, ...]]:
+    with _writable(file, "w") as out:
+        writer = csv.writer(out)
+        writer.writerow(("position", "byte" if vocabulary.level == "byte" else "character", "nats", "bits"))
         for position, loss in enumerate(nats.tolist(), start=1):
             index = int(ids[position])
             symbol = index if vocabulary.level == "byte" else vocabulary.characters[index]
-            yield position, symbol, f"{loss:.6f}", f"{nats_to_bits(loss):.6f}"
+            writer.writerow((position, symbol, f"{loss:.6f}", f"{nats_to_bits(loss):.6f}"))
+
+
+@contextlib.contextmanager
+def _writable(file: Path, mode: Literal["w", "a"]) -> Iterator[TextIO]:
+    from charlm.errors import DataError
 
     try:
-        with file.open("w", encoding="utf-8", newline="") as out:
-            writer = csv.writer(out)
-            writer.writerow(("position", "byte" if vocabulary.level == "byte" else "character", "nats", "bits"))
-            writer.writerows(rows())
+        with file.open(mode, encoding="utf-8", newline="") as out:
+            yield out
     except OSError as error:
         raise DataError(f"--per-char {file}: {error.strerror}; allowed: a file that can be written") from None

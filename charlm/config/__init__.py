@@ -26,7 +26,8 @@ def load_config(file: Path, overrides: Iterable[str] = ()) -> Config:
 def read_config_file(file: Path) -> Any:
     """The YAML value of a file; ConfigError where there is no such file or no YAML in it."""
     try:
-        data = file.read_bytes()[: MAX_FILE_BYTES + 1]
+        with file.open("rb") as stream:
+            data = stream.read(MAX_FILE_BYTES + 1)
     except OSError as error:
         raise ConfigError(f"{file}: {error.strerror}; allowed: a YAML file; see configs/ for examples") from None
     if len(data) > MAX_FILE_BYTES:
