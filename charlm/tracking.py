@@ -63,9 +63,17 @@ class Tracker:
         self._metrics.write(json.dumps(row.as_json()) + "\n")
         self._metrics.flush()
         writer = self._writers[row.split]
-        scalars = {"loss": row.loss, "nats_per_char": row.nats, "bits_per_char": nats_to_bits(row.nats)}
+        scalars = {
+            "score/loss": row.loss,
+            "score/nats_per_char": row.nats,
+            "score/bits_per_char": nats_to_bits(row.nats),
+        }
         if row.split == "train":
-            scalars |= {"lr": row.lr, "grad_norm": row.grad_norm, "chars_per_s": row.chars_per_s}
+            scalars |= {
+                "training/lr": row.lr,
+                "training/grad_norm": row.grad_norm,
+                "training/chars_per_s": row.chars_per_s,
+            }
         for tag, value in scalars.items():
             writer.add_scalar(tag, value, row.step)
 
@@ -75,7 +83,8 @@ class Tracker:
 
     def finish(self, options: Mapping[str, Any], scores: Mapping[str, float]) -> None:
         """Log the options beside the final scores, for TensorBoard's HParams page."""
-        plain = {k: v if isinstance(v, bool | int | float | str) else str(v) for k, v in options.items()}
+        # The page shows true and false as 1.0000 and 0.0000 unless they are text.
+        plain = {k: v if type(v) in (int, float, str) else json.dumps(v) for k, v in options.items()}
         with SummaryWriter(str(self._folder)) as writer:
             for summary in hparams(plain, dict(scores)):
                 writer._get_file_writer().add_summary(summary)

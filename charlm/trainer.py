@@ -129,7 +129,7 @@ class Trainer:
         p = self.config.train.reset_state
         if self.recurrent is None or p == 0:
             return self.recurrent
-        kept_B1 = (torch.rand(self.config.train.batch_size, 1, device=self.device) >= p).to(self._norm.dtype)
+        kept_B1 = torch.rand(self.config.train.batch_size, 1, device=self.device) >= p
         return map_state(lambda state_LBH: state_LBH * kept_B1, self.recurrent)
 
     def learning_rate(self) -> float:

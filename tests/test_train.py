@@ -215,12 +215,12 @@ def test_tensorboard_events(tmp_path, config_of):
     for split in ("train", "valid"):
         events = EventAccumulator(str(tmp_path / "run" / split)).Reload()
         ours = [r for r in found if r["split"] == split]
-        for tag, key in (("loss", "loss"), ("nats_per_char", "nats"), ("bits_per_char", "bpc")):
+        for tag, key in (("score/loss", "loss"), ("score/nats_per_char", "nats"), ("score/bits_per_char", "bpc")):
             assert [(e.step, e.value) for e in events.Scalars(tag)] == [
                 (r["step"], pytest.approx(r[key], rel=1e-6)) for r in ours
             ]
     train = EventAccumulator(str(tmp_path / "run" / "train")).Reload()
-    assert {"lr", "grad_norm", "chars_per_s"} <= set(train.Tags()["scalars"])
+    assert {"training/lr", "training/grad_norm", "training/chars_per_s"} <= set(train.Tags()["scalars"])
     assert [e.step for e in train.Tensors("sample/text_summary")] == [6, 12]
     top = EventAccumulator(str(tmp_path / "run")).Reload()
     assert "final/best_nats_per_char" in top.Tags()["scalars"]
