@@ -44,11 +44,11 @@ class Checkpoint:
     averaged: Mapping[str, Tensor] = field(default_factory=dict)
     """The running average of the weights; empty where the run keeps none."""
     optimizer: Mapping[str, Tensor] = field(default_factory=dict)
-    state: Mapping[str, Tensor] = field(default_factory=dict)
+    carried: Mapping[str, Tensor] = field(default_factory=dict)
     """Carried hidden state, random state, sums since the last log."""
 
 
-_GROUPS = ("weights", "averaged", "optimizer", "state")
+_GROUPS = ("weights", "averaged", "optimizer", "carried")
 
 
 def save_checkpoint(checkpoint: Checkpoint, path: Path, also_as: Iterable[Path] = ()) -> None:
@@ -73,10 +73,12 @@ def save_checkpoint(checkpoint: Checkpoint, path: Path, also_as: Iterable[Path] 
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         save_file(tensors, temporary, header)
+        temporary.chmod(_default_mode())
         _flush(temporary)
-        temporary.replace(path)
+        # `path` last: a run killed in between resumes from the older one, and writes the others once more.
         for name in also_as:
-            _link(path, name)
+            _link(temporary, name)
+        temporary.replace(path)
         _flush(path.parent)
     except (OSError, SafetensorError) as error:
         raise RunError(
@@ -84,6 +86,13 @@ def save_checkpoint(checkpoint: Checkpoint, path: Path, also_as: Iterable[Path] 
         ) from None
     finally:
         _discard(temporary)
+
+
+def _default_mode() -> int:
+    """Permissions of a new file under this process's umask; safetensors makes files for their owner alone."""
+    umask = os.umask(0)
+    os.umask(umask)
+    return 0o666 & ~umask
 
 
 def _neighbour(path: Path) -> Path:
@@ -118,6 +127,12 @@ def _flush(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def discard_leftovers(run_dir: Path) -> None:
+    """Remove what a run that was killed while it wrote a checkpoint has left."""
+    for temporary in (run_dir / FOLDER).glob(".*.tmp"):
+        _discard(temporary)
 
 
 def read_checkpoint(path: Path) -> Checkpoint:

@@ -35,6 +35,6 @@ def autocast(device: torch.device, precision: str) -> contextlib.AbstractContext
     """Products in bf16 under `precision: bf16`; weights, state and sums stay fp32."""
     if precision != "bf16":
         return contextlib.nullcontext()
-    if device.type == "cuda" and not torch.cuda.is_bf16_supported():
+    if device.type == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False):
         raise DeviceError(f"precision: found bf16, which {describe_device(device)} cannot; allowed here: auto | fp32")
     return torch.autocast(device.type, dtype=torch.bfloat16)

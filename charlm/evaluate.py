@@ -18,6 +18,8 @@ STREAMS = 64
 WARMUP = 256
 """Characters each stream reads, unscored, before its own: the state then is what one long stream would have."""
 _STEPS = 128
+_LOGITS = 2**23
+"""Logits computed at once at most, 32 MiB of them: with a large vocabulary, fewer than _STEPS steps."""
 
 
 @dataclass(frozen=True)
@@ -72,16 +74,16 @@ def evaluate(
     state = None
     training = model.training
     model.eval()
-    for offset in range(-warmup, part, _STEPS):
-        steps = min(_STEPS, (0 if offset < 0 else part) - offset)
+    for offset, steps in [*_windows(-warmup, 0, _STEPS), *_windows(0, part, _score_steps(B, model))]:
         at_BT = begin_B1 + np.arange(offset, offset + steps)
         # Ends: before the first stream there is nothing, behind the last one too; what is read there is not used.
         x_TB = torch.from_numpy(ids[at_BT.clip(0, targets - 1)].T.astype(np.int64)).to(device)
-        logits, state = model(x_TB, state)  # [T, B, V]
         if offset < 0:
+            _, state = model.features(x_TB, state)
             if offset + steps == 0:
                 state = map_state(_without_first_stream, state)
             continue
+        logits, state = model(x_TB, state)  # [T, B, V]
         y_TB = torch.from_numpy(ids[at_BT.clip(0, targets - 1) + 1].T.astype(np.int64)).to(device)
         loss_TB = F.cross_entropy(logits.float().flatten(0, 1), y_TB.flatten(), reduction="none").view_as(y_TB)
         loss_TB = loss_TB * torch.from_numpy((at_BT < targets).T.astype(np.float32)).to(device)
@@ -91,6 +93,15 @@ def evaluate(
     model.train(training)
     flat = nats.reshape(-1)[:targets] if nats is not None else None
     return Evaluation(total.item(), targets, time.perf_counter() - start_s, flat)
+
+
+def _windows(start: int, end: int, steps: int) -> list[tuple[int, int]]:
+    """(offset, steps) of the windows that cover start … end."""
+    return [(offset, min(steps, end - offset)) for offset in range(start, end, steps)]
+
+
+def _score_steps(streams: int, model: CharLM) -> int:
+    return max(1, min(_STEPS, _LOGITS // (streams * model.vocabulary_size)))
 
 
 def _without_first_stream(state: torch.Tensor) -> torch.Tensor:

@@ -65,7 +65,8 @@ class CharLM(nn.Module):
 
     def _embed(self, x_TB: Tensor) -> Tensor:
         if self.embedding is None:
-            inputs = F.one_hot(x_TB, self.vocabulary_size).to(self.decoder.weight.dtype)
+            zeros = self.decoder.weight.new_zeros(*x_TB.shape, self.vocabulary_size)
+            inputs = zeros.scatter_(-1, x_TB.unsqueeze(-1), 1.0)
         else:
             inputs = self.embedding(x_TB)
         inputs = self._drop_characters(inputs, x_TB)
@@ -129,8 +130,6 @@ class WindowLoss(NamedTuple):
 
     objective: Tensor
     """What is differentiated: cross-entropy in nats, summed over the scored steps, mean over B."""
-    scored: int
-    """Characters scored; objective × B / scored is nats per character."""
     state: StackState
     """The last state, detached."""
 
@@ -142,4 +141,4 @@ def window_loss(model: CharLM, x_TB: Tensor, y_TB: Tensor, state: StackState | N
         output, y_TB = output[-1:], y_TB[-1:]
     logits = model.decoder(output).float()  # [T, B, V]
     total = F.cross_entropy(logits.flatten(0, 1), y_TB.flatten(), reduction="sum")
-    return WindowLoss(total / x_TB.shape[1], y_TB.numel(), map_state(Tensor.detach, last_state))
+    return WindowLoss(total / x_TB.shape[1], map_state(Tensor.detach, last_state))

@@ -68,6 +68,20 @@ def _between(low: float, share: float) -> float:
     return low + (1 - low) * share
 
 
+def skip_step_unless(finite: Tensor, optimizer: torch.optim.Optimizer) -> None:
+    """Make the next step leave the weights finite where `finite`, 0-d bool on their device, is false; no waiting.
+
+    Fused optimisers then skip the step. For the others the gradient is blanked: momentum and decay still act.
+    """
+    if optimizer.defaults.get("fused"):
+        optimizer.found_inf = (~finite).to(torch.float32)  # type: ignore[attr-defined]
+        return
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            if parameter.grad is not None:
+                parameter.grad.masked_fill_(~finite, 0.0)
+
+
 def clip_gradients(parameters: Iterable[Tensor], config: Optimizer) -> Tensor:
     """Clip in place, by value and then by norm, as the config says; the norm before clipping, a 0-d tensor.
 

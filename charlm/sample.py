@@ -1,13 +1,15 @@
 """Text from a model, character by character, for one or many samples at once."""
 
 import codecs
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from charlm.model import CharLM
+from charlm.cells import StackState
+from charlm.model import CharLM, map_state
 from charlm.vocabulary import Vocabulary
 
 
@@ -33,16 +35,33 @@ def sample_ids(
     neighbours. `prompt` must not be empty; the model must be in evaluation mode.
     """
     N = len(seeds)
-    draws_NL = torch.stack(
-        [torch.rand(length, generator=torch.Generator().manual_seed(s), dtype=torch.float64) for s in seeds]
-    )
-    x_TB = torch.tensor(list(prompt), device=device).unsqueeze(1).expand(-1, N)
-    output, state = model.features(x_TB)
-    for step in range(length):
+    output, state = _read(model, torch.tensor(list(prompt), device=device).unsqueeze(1))
+    output, state = output.expand(-1, N, -1), map_state(lambda part: part.expand(-1, N, -1).contiguous(), state)
+    for draws_N in itertools.islice(_draws(seeds), length):
         logits = model.decoder(output[-1]).double().cpu()  # [N, V]
-        ids = choose(logits, choice, draws_NL[:, step])
+        ids = choose(logits, choice, draws_N)
         yield ids
         output, state = model.features(ids.to(device).unsqueeze(0), state)
+
+
+def _read(model: CharLM, prompt_T1: Tensor) -> tuple[Tensor, StackState]:
+    """The last output [1, 1, H] and state after a prompt of any length, read a window at a time."""
+    first, *rest = prompt_T1.split(_WINDOW)
+    output, state = model.features(first)
+    for window in rest:
+        output, state = model.features(window, state)
+    return output[-1:], state
+
+
+def _draws(seeds: Sequence[int]) -> Iterator[Tensor]:
+    """Uniform numbers [N] without end, each column from the generator of its seed."""
+    generators = [torch.Generator().manual_seed(seed) for seed in seeds]
+    while True:
+        block = torch.stack([torch.rand(_WINDOW, generator=g, dtype=torch.float64) for g in generators], dim=1)
+        yield from block
+
+
+_WINDOW = 256
 
 
 def choose(logits_NV: Tensor, choice: Choice, draws_N: Tensor) -> Tensor:
@@ -66,9 +85,11 @@ class _Text:
 
     vocabulary: Vocabulary
     stop: str
-    text: str = ""
     done: bool = False
-    _bytes: codecs.IncrementalDecoder = field(default_factory=lambda: codecs.getincrementaldecoder("utf-8")("replace"))
+    _tail: str = ""
+    _bytes: codecs.IncrementalDecoder = field(
+        default_factory=lambda: codecs.getincrementaldecoder("utf-8")("surrogateescape")
+    )
 
     def append(self, index: int, last: bool) -> str:
         """The text that this id adds: of bytes, none until a character is whole."""
@@ -78,8 +99,9 @@ class _Text:
             piece = self._bytes.decode(bytes([index]), final=last)
         else:
             piece = self.vocabulary.characters[index]
-        self.text += piece
-        self.done = bool(self.stop) and self.text.endswith(self.stop)
+        if self.stop:
+            self._tail = (self._tail + piece)[-len(self.stop) :]
+            self.done = self._tail == self.stop
         return piece
 
 
@@ -98,6 +120,7 @@ def sample_text(
 
     A sample is done after `length` ids or with the first `stop`, which is its end. VocabularyError for
     characters of the prompt that the model does not know. An empty prompt means the start of a line.
+    Bytes that are no UTF-8 come as lone surrogates, as from Python's "surrogateescape"; see `readable`.
     """
     texts = [_Text(vocabulary, stop) for _ in seeds]
     ids = vocabulary.encode(prompt or _line_end(vocabulary)).tolist()

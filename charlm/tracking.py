@@ -1,7 +1,10 @@
 """What a run's folder tells: metrics.jsonl, TensorBoard events, and the progress bar."""
 
+import contextlib
+import itertools
 import json
 import sys
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,24 +40,30 @@ class Row:
     elapsed_s: float
 
     def as_json(self) -> dict[str, Any]:
-        row = dict(vars(self))
-        names = list(row)
-        row["bpc"] = nats_to_bits(self.nats)
-        names.insert(names.index("nats") + 1, "bpc")
-        return {name: row[name] for name in names}
+        """The line: the fields in their order, and bits per character behind nats."""
+        row: dict[str, Any] = {}
+        for name, value in vars(self).items():
+            row[name] = value
+            if name == "nats":
+                row["bpc"] = nats_to_bits(self.nats)
+        return row
 
 
 class Tracker:
-    """Writes metrics and TensorBoard events of one run; `resume_step` drops what was logged after that step."""
+    """Writes metrics and TensorBoard events of one run.
 
-    def __init__(self, folder: Path, resume_step: int | None = None) -> None:
-        if resume_step is not None:
-            _drop_rows_after(folder / METRICS, resume_step)
-        purge_step = None if resume_step is None else resume_step + 1
+    `resume` says what a resumed run keeps of what it finds: so many rows of metrics, and events up to that step.
+    """
+
+    def __init__(self, folder: Path, resume: tuple[int, int] | None = None) -> None:
+        rows, step = resume or (0, 0)
+        if resume:
+            _keep_rows(folder / METRICS, rows)
         self._metrics = (folder / METRICS).open("a", encoding="utf-8")
         # One folder a split: TensorBoard draws tags of one name from several folders into one chart.
         self._writers = {
-            split: SummaryWriter(str(folder / split), purge_step=purge_step) for split in ("train", "valid")
+            split: SummaryWriter(str(folder / split), purge_step=step + 1 if resume else None)
+            for split in ("train", "valid")
         }
         self._folder = folder
 
@@ -92,24 +101,24 @@ class Tracker:
                 writer.add_scalar(tag, value)
 
     def close(self) -> None:
-        self._metrics.close()
-        for writer in self._writers.values():
-            writer.close()
+        """Close all files; what cannot be written any more was reported when it was recorded."""
+        for file in (self._metrics, *self._writers.values()):
+            with contextlib.suppress(OSError):
+                file.close()
 
 
-def _drop_rows_after(file: Path, step: int) -> None:
-    """Keep the rows up to `step`: a resumed run writes the later ones again. A torn last line goes too."""
-    if not file.exists():
-        return
-    kept = []
-    for line in file.read_text(encoding="utf-8").splitlines(keepends=True):
-        try:
-            if line.endswith("\n") and json.loads(line)["step"] <= step:
-                kept.append(line)
-        except (ValueError, KeyError, TypeError):
-            continue
-    temporary = file.with_suffix(".tmp")
-    temporary.write_text("".join(kept), encoding="utf-8")
+def _keep_rows(file: Path, rows: int) -> None:
+    """Keep the first rows: a resumed run writes the later ones again."""
+    if file.exists():
+        with file.open(encoding="utf-8") as lines:
+            kept = list(itertools.islice(lines, rows))
+        replace_text(file, "".join(kept))
+
+
+def replace_text(file: Path, text: str) -> None:
+    """Write a file anew, whole or not at all."""
+    temporary = file.with_name(f".{file.name}.tmp")
+    temporary.write_text(text, encoding="utf-8")
     temporary.replace(file)
 
 
@@ -118,22 +127,30 @@ class Progress:
 
     def __init__(self) -> None:
         self._bar = tqdm(
-            total=1.0, file=sys.stderr, disable=None, leave=False, bar_format="{percentage:3.0f}%|{bar:20}| {postfix}"
+            total=1.0, file=sys.stderr, disable=None, leave=False, bar_format="{percentage:3.0f}%|{bar:20}| {desc}"
         )
+        self._note = ""
+        self._shown_s = 0.0
 
-    def show(self, row: Row, share: float) -> None:
-        """Update the bar with the row of the last log; `share` of the run, 0 to 1, is done."""
-        left = format_duration(row.elapsed_s * (1 - share) / share) if share > 0 else "?"
-        self._bar.set_postfix_str(
-            f"step {row.step} · {row.nats:.3f} nats · {nats_to_bits(row.nats):.3f} bits/char · "
-            f"{row.chars_per_s:,.0f} chars/s · {left} left",
-            refresh=False,
-        )
+    def note(self, row: Row) -> None:
+        """Show this row's scores from now on."""
+        self._note = f" · {row.nats:.3f} nats · {nats_to_bits(row.nats):.3f} bits/char · {row.chars_per_s:,.0f} chars/s"
+
+    def show(self, step: int, share: float, elapsed_s: float) -> None:
+        """Bring the bar to `share` of the run, 0 to 1, if it was not moved just before."""
+        now_s = time.perf_counter()
+        if self._bar.disable or now_s - self._shown_s < _REFRESH_S:
+            return
+        self._shown_s = now_s
+        left = format_duration(elapsed_s * (1 - share) / share) if share > 0 else "?"
         self._bar.n = min(share, 1.0)
-        self._bar.refresh()
+        self._bar.set_description_str(f"step {step}{self._note} · {left} left")
 
     def close(self) -> None:
         self._bar.close()
+
+
+_REFRESH_S = 0.2
 
 
 def say(message: str) -> None:

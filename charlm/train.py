@@ -1,69 +1,99 @@
-"""A run from start to end: its folder, the loop, evaluation, samples, checkpoints, stop and resume."""
+"""The beginnings of a run: a new one, one that is resumed, one that starts from another's weights."""
 
-import contextlib
-import signal
-import threading
+import itertools
+import os
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
-from typing import Any
+from typing import TextIO
 
-from charlm.checkpoint import BEST, FOLDER, LAST, Checkpoint, load_weights, read_checkpoint, save_checkpoint
-from charlm.config import Config, differences, dump_config, flatten
-from charlm.data.corpus import Corpus, load_configured_corpus, unknown_characters
-from charlm.device import describe_device
-from charlm.errors import CheckpointError, ConfigError, DivergenceError, RunError, VocabularyError
-from charlm.evaluate import evaluate
-from charlm.model import CharLM, parameters_by_part
-from charlm.sample import Choice, sample_text
-from charlm.tracking import Progress, Row, Tracker, say
+from charlm.checkpoint import FOLDER, LAST, Checkpoint, discard_leftovers, load_weights, read_checkpoint
+from charlm.config import Config, differences, dump_config
+from charlm.data.corpus import Corpus, load_configured_corpus, load_unchanged_corpus, unknown_characters
+from charlm.data.streams import Streams
+from charlm.device import resolve_device
+from charlm.errors import CheckpointError, ConfigError, RunError, VocabularyError
+from charlm.model import CharLM
+from charlm.run import Outcome, Run
+from charlm.tracking import Tracker, replace_text, say
 from charlm.trainer import Trainer
-from charlm.units import format_bytes, format_duration, nats_to_bits
+from charlm.units import format_bytes
 from charlm.vocabulary import Vocabulary, describe_characters
 
 CONFIG = "config.yaml"
-SIGNALS = {"SIGINT": 130, "SIGTERM": 143}
-"""Signals that end a run after the step under way, and the exit code that tells of each."""
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """How a run, or this part of it, ended."""
+def start_run(
+    config: Config, run_dir: Path | None = None, init_from: Checkpoint | None = None, *, name: str = "run"
+) -> Outcome:
+    """Train a new model, or go on from another run's weights.
 
-    run_dir: str
-    reason: str
-    """The limit that was reached: max_steps, max_epochs, max_minutes, patience; or a signal's name."""
-    step: int
-    chars: int
-    elapsed_s: float
-    valid_nats: float | None
-    """Of the last evaluation, per character; none without a validation split."""
-    best_nats: float | None
-    best_step: int
-    parameters: int
-
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-
-def start_run(config: Config, run_dir: Path, init_from: Checkpoint | None = None) -> Outcome:
-    """Train a new model, or go on from another run's weights, in a folder of its own."""
-    if (run_dir / CONFIG).exists() or (run_dir / FOLDER).exists():
-        raise RunError(f"{run_dir}: already holds a run; allowed: --resume to go on with it, or another --run-dir")
+    Without a `run_dir` the run goes to a folder of its own, runs/<name>-<time>.
+    """
+    if run_dir is not None and ((run_dir / CONFIG).exists() or (run_dir / FOLDER).exists()):
+        raise _occupied(run_dir)
+    _check_place(config, run_dir or Path("runs"))
     vocabulary = _fine_tuned_vocabulary(config, init_from) if init_from else None
-    corpus = _load_corpus(config, vocabulary)
+    corpus = load_configured_corpus(config.data, vocabulary, report=_report)
+    _introduce(config, corpus)
     trainer = Trainer(config, corpus)
     if init_from:
         _load_grown_weights(trainer.model, init_from)
-    return Run(trainer, corpus, run_dir, _open_folder(run_dir, config)).fit()
+        if trainer.averaged is not None:
+            trainer.averaged.load_state_dict(trainer.model.state_dict())
+    try:
+        folder = _new_folder(name) if run_dir is None else run_dir
+        folder.mkdir(parents=True, exist_ok=True)
+        with _only_run_in(folder) as file:
+            file.write(dump_config(config))
+        tracker = Tracker(folder)
+    except OSError as error:
+        raise _unwritable(run_dir or Path("runs"), str(error.strerror)) from None
+    return Run(trainer, corpus, folder, tracker).fit()
+
+
+def _only_run_in(folder: Path) -> TextIO:
+    """The folder's new config file; RunError where another run has made its own since we looked."""
+    try:
+        return (folder / CONFIG).open("x", encoding="utf-8")
+    except FileExistsError:
+        raise _occupied(folder) from None
+
+
+def _check_place(config: Config, run_dir: Path) -> None:
+    """Refuse a device or folder that cannot be used before the corpus is read, which may take long."""
+    resolve_device(config.device)
+    nearest = next(path for path in (run_dir, *run_dir.absolute().parents) if path.exists())
+    if not nearest.is_dir():
+        raise _unwritable(run_dir, f"{nearest} is a file")
+    if not os.access(nearest, os.W_OK):
+        raise _unwritable(run_dir, f"{nearest} is read-only")
+
+
+def _new_folder(name: str) -> Path:
+    """A folder that no other run has, made here: two runs may start in the same second."""
+    stem = Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    for path in itertools.chain([stem], (stem.with_name(f"{stem.name}-{n}") for n in itertools.count(2))):
+        try:
+            path.mkdir(parents=True)
+            return path
+        except FileExistsError:
+            continue
+    raise AssertionError("unreachable")
+
+
+def _occupied(run_dir: Path) -> RunError:
+    return RunError(f"{run_dir}: already holds a run; allowed: --resume to go on with it, or another --run-dir")
+
+
+def _unwritable(run_dir: Path, found: str) -> RunError:
+    return RunError(f"{run_dir}: {found}; allowed: a folder that can be written; see --run-dir")
 
 
 def resume_run(run_dir: Path, change: Callable[[Config], Config] = lambda config: config) -> Outcome:
     """Go on with a run exactly where its last checkpoint stands.
 
-    `change` gives the config to go on with; what decides weights, data and the order of reading must stay.
+    `change` gives the config to go on with; what decides weights, text and the order of reading must stay.
     """
     path = run_dir / FOLDER / LAST
     if not path.is_file():
@@ -71,29 +101,28 @@ def resume_run(run_dir: Path, change: Callable[[Config], Config] = lambda config
     checkpoint = read_checkpoint(path)
     config = change(checkpoint.config)
     _check_resumable(checkpoint.config, config)
-    corpus = _load_corpus(config, checkpoint.vocabulary)
-    if corpus.sha256 != checkpoint.progress.get("corpus_sha256"):
-        raise RunError(
-            f"{config.data.source}: its text has changed since {path} was written; resume needs the same text; "
-            "to train on new text start a run with --init-from"
-        )
+    corpus = load_unchanged_corpus(
+        config.data, checkpoint.vocabulary, checkpoint.progress.get("corpus_sha256"), report=_report
+    )
+    _introduce(config, corpus)
     trainer = Trainer(config, corpus)
     trainer.restore(checkpoint)
-    tracker = _open_folder(run_dir, config, resume_step=trainer.state.step)
-    say(f"resume   {path}, step {trainer.state.step}")
+    if (threads := checkpoint.progress.get("threads")) != trainer.state.threads:
+        say(f"threads  found {trainer.state.threads}, the run had {threads}: its last bits will differ; see `threads`")
+    del checkpoint  # as large as the model and its optimiser
+    state = trainer.state
+    try:
+        discard_leftovers(run_dir)
+        replace_text(run_dir / CONFIG, dump_config(config))
+        tracker = Tracker(run_dir, resume=(state.rows, state.step))
+    except OSError as error:
+        raise _unwritable(run_dir, str(error.strerror)) from None
+    say(f"resume   {path}, step {state.step}")
     return Run(trainer, corpus, run_dir, tracker).fit()
 
 
-def _open_folder(run_dir: Path, config: Config, resume_step: int | None = None) -> Tracker:
-    try:
-        run_dir.mkdir(parents=True, exist_ok=True)
-        (run_dir / CONFIG).write_text(dump_config(config), encoding="utf-8")
-        return Tracker(run_dir, resume_step)
-    except OSError as error:
-        raise RunError(f"{run_dir}: {error.strerror}; allowed: a folder that can be written; see --run-dir") from None
-
-
 _FIXED = ("data.", "model.", "seed", "train.batch_size", "train.bptt", "train.loss", "optimizer.name")
+_FREE = ("data.grow_vocabulary", "data.source", "data.valid_source", "data.test_source")
 
 
 def _check_resumable(old: Config, new: Config) -> None:
@@ -102,7 +131,7 @@ def _check_resumable(old: Config, new: Config) -> None:
     faults = [
         f"{key}: found {after!r}, the run has {before!r}; allowed on --resume: the same; start a new run"
         for key, (before, after) in changed.items()
-        if key.startswith(_FIXED) and key != "data.grow_vocabulary"
+        if key.startswith(_FIXED) and key not in _FREE
     ]
     if faults:
         raise ConfigError(*faults)
@@ -110,15 +139,21 @@ def _check_resumable(old: Config, new: Config) -> None:
         say(f"change   {key}: {before!r} → {after!r}")
 
 
-def _load_corpus(config: Config, vocabulary: Vocabulary | None) -> Corpus:
-    data = config.data
-    corpus = load_configured_corpus(data, vocabulary, report=lambda text: say(f"data     {text}"))
+def _report(text: str) -> None:
+    say(f"data     {text}")
+
+
+def _introduce(config: Config, corpus: Corpus) -> None:
+    """Say what was read; DataError where a split is too small for a window."""
+    for name, ids in corpus.splits.items():
+        streams = config.train.batch_size if name == "train" else 1
+        Streams(ids, streams, config.train.bptt, name=f"{name} split")
     parts = ", ".join(f"{name} {len(ids):,}" for name, ids in corpus.splits.items())
+    files = f"{corpus.files:,} file{'s' * (corpus.files > 1)}"
     say(
-        f"data     {data.source}: {format_bytes(corpus.size_bytes)} in {corpus.files} file(s); {parts} {data.level}s; "
-        f"vocabulary {len(corpus.vocabulary)}"
+        f"data     {config.data.source}: {format_bytes(corpus.size_bytes)} in {files}; {parts} {config.data.level}s; "
+        f"vocabulary {len(corpus.vocabulary):,}"
     )
-    return corpus
 
 
 _FREE_TO_DIFFER = ("model.dropout.", "model.init_uniform", "model.cell.forget_bias", "model.cell.gate_bias")
@@ -138,7 +173,7 @@ def _fine_tuned_vocabulary(config: Config, init_from: Checkpoint) -> Vocabulary:
         raise ConfigError(*faults)
     data, vocabulary = config.data, init_from.vocabulary
     sources = [source for source in (data.source, data.valid_source, data.test_source) if source]
-    unknown = unknown_characters(sources, vocabulary)
+    unknown = unknown_characters(sources, vocabulary, _report)
     if not unknown:
         return vocabulary
     listed = describe_characters(unknown, limit=20)
@@ -164,206 +199,3 @@ def _load_grown_weights(model: CharLM, checkpoint: Checkpoint) -> None:
         grown[tuple(slice(size) for size in old.shape)] = old
         weights[name] = grown
     load_weights(model, weights)
-
-
-class Run:
-    """A trainer in its folder: the loop and what it writes."""
-
-    def __init__(self, trainer: Trainer, corpus: Corpus, folder: Path, tracker: Tracker) -> None:
-        self.trainer = trainer
-        self.config = trainer.config
-        self.corpus = corpus
-        self.folder = folder
-        self.tracker = tracker
-        self.progress = Progress()
-        self._received: list[str] = []
-
-    def fit(self) -> Outcome:
-        """Train until a limit is reached or a signal comes: log → evaluate → sample → save → stop → step."""
-        trainer, state, every = self.trainer, self.trainer.state, self.config.train
-        self._introduce()
-        try:
-            with self._signals(), self._clock() as tick:
-                while not (reason := self._reason_to_stop()):
-                    trainer.update()
-                    tick()
-                    if state.step % every.log_every == 0:
-                        self._log()
-                    improved = self._due(every.eval_every) and self._evaluate()
-                    if self._due(every.sample_every):
-                        self._sample()
-                    if improved or self._due(every.save_every):
-                        self._save(best=improved)
-                    tick()
-                self._end(reason)
-                tick()
-            return self._outcome(reason)
-        except DivergenceError as error:
-            last = self.folder / FOLDER / LAST
-            good = f"last good checkpoint: {last}" if last.exists() else "no checkpoint was written before"
-            raise DivergenceError(f"{error}; {good}") from None
-        finally:
-            self.progress.close()
-            self.tracker.close()
-
-    def _introduce(self) -> None:
-        trainer, model = self.trainer, self.config.model
-        count = sum(parameters_by_part(trainer.model).values())
-        precision = "bf16" if self.config.precision == "bf16" else "fp32"
-        say(f"model    {model.cell.kind}, {model.layers} × {model.cell.hidden} units: {count:,} parameters")
-        with trainer.autocast:
-            implementation = trainer.model.layers.implementation(trainer.device)
-        say(f"device   {describe_device(trainer.device)}, {precision}; {implementation}")
-        say(f"run      {self.folder}")
-
-    def _reason_to_stop(self) -> str:
-        train, state = self.config.train, self.trainer.state
-        if self._received:
-            return self._received[0]
-        if train.max_steps and state.step >= train.max_steps:
-            return "max_steps"
-        if train.max_epochs and state.epoch + state.position / self.trainer.streams.length >= train.max_epochs:
-            return "max_epochs"
-        if train.max_minutes and state.elapsed_s >= 60 * train.max_minutes:
-            return "max_minutes"
-        if train.patience and state.evaluations_since_best >= train.patience:
-            return "patience"
-        return ""
-
-    def _due(self, every: int) -> bool:
-        return every > 0 and self.trainer.state.step % every == 0
-
-    def _log(self) -> None:
-        self.trainer.check_finite()
-        row = self.trainer.take_row()
-        self.tracker.record(row)
-        self.progress.show(row, self.trainer.share_done())
-
-    def _evaluate(self) -> bool:
-        """Score the whole validation split; whether it is the best score so far. No split, no score: False."""
-        if "valid" not in self.corpus.splits:
-            return False
-        self.trainer.check_finite()
-        trainer, state = self.trainer, self.trainer.state
-        with trainer.autocast:
-            score = evaluate(trainer.evaluated_model, self.corpus.splits["valid"], trainer.device)
-        nats = score.nats_per_char
-        train = self.config.train
-        row = Row(
-            step=state.step,
-            chars=state.chars,
-            split="valid",
-            loss=nats * (train.bptt if train.loss == "sum" else 1),
-            nats=nats,
-            lr=trainer.optimizer.param_groups[0]["lr"],
-            grad_norm=None,
-            chars_per_s=score.chars_per_s,
-            elapsed_s=state.elapsed_s,
-        )
-        self.tracker.record(row)
-        improved = state.best_nats is None or nats < state.best_nats
-        if improved:
-            state.best_nats, state.best_step = nats, state.step
-        state.valid_nats, state.evaluated_step = nats, state.step
-        state.evaluations_since_best = 0 if improved else state.evaluations_since_best + 1
-        mark = "  best" if improved else ""
-        say(
-            f"valid    step {state.step:>6}  {nats:.4f} nats  {nats_to_bits(nats):.4f} bits/char  "
-            f"{format_duration(state.elapsed_s)}{mark}"
-        )
-        return improved
-
-    def _sample(self) -> None:
-        train, trainer = self.config.train, self.trainer
-        model = trainer.evaluated_model.eval()
-        pieces = sample_text(
-            model,
-            trainer.vocabulary,
-            prompt="",
-            length=train.sample_length,
-            choice=Choice(temperature=train.sample_temperature),
-            seeds=[self.config.seed + trainer.state.step],
-            device=trainer.device,
-        )
-        text = "".join(piece for [piece] in pieces)
-        trainer.model.train()
-        self.tracker.sample(text, trainer.state.step)
-        say(f"sample   step {trainer.state.step:>6}  {text[:80]!r}")
-
-    def _save(self, best: bool) -> None:
-        """Write the `last` checkpoint; when due under its number too, and as `best` where it is that."""
-        self.trainer.check_finite()
-        folder = self.folder / FOLDER
-        also = [folder / BEST] if best else []
-        if self._due(self.config.train.save_every):
-            also.append(folder / f"step-{self.trainer.state.step:08}.safetensors")
-        save_checkpoint(self.trainer.to_checkpoint(), folder / LAST, also)
-        for old in sorted(folder.glob("step-*.safetensors"))[: -self.config.train.keep_checkpoints]:
-            old.unlink(missing_ok=True)
-
-    def _end(self, reason: str) -> None:
-        """Bring metrics and checkpoints up to date; after a signal only what a resumed run goes on from."""
-        state = self.trainer.state
-        if reason in SIGNALS:
-            self._save(best=False)
-            return
-        best = False
-        if state.interval_steps:
-            self._log()
-        if state.evaluated_step != state.step:
-            best = self._evaluate()
-        self._save(best)
-        if state.best_nats is not None:
-            scores = {
-                "final/best_nats_per_char": state.best_nats,
-                "final/best_bits_per_char": nats_to_bits(state.best_nats),
-            }
-            self.tracker.finish(flatten(self.config), scores)
-
-    def _outcome(self, reason: str) -> Outcome:
-        state = self.trainer.state
-        return Outcome(
-            run_dir=str(self.folder),
-            reason=reason,
-            step=state.step,
-            chars=state.chars,
-            elapsed_s=state.elapsed_s,
-            valid_nats=state.valid_nats,
-            best_nats=state.best_nats,
-            best_step=state.best_step,
-            parameters=sum(parameters_by_part(self.trainer.model).values()),
-        )
-
-    @contextlib.contextmanager
-    def _clock(self) -> Iterator[Callable[[], None]]:
-        """A function that brings `elapsed_s` up to date."""
-        last_s = time.perf_counter()
-
-        def tick() -> None:
-            nonlocal last_s
-            now_s = time.perf_counter()
-            self.trainer.state.elapsed_s += now_s - last_s
-            last_s = now_s
-
-        yield tick
-
-    @contextlib.contextmanager
-    def _signals(self) -> Iterator[None]:
-        """Ctrl-C and SIGTERM end the run after the step under way; a second one leaves at once."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        before = {number: signal.getsignal(number) for number in map(signal.Signals.__getitem__, SIGNALS)}
-
-        def receive(number: int, frame: FrameType | None) -> None:
-            self._received.append(signal.Signals(number).name)
-            for each, handler in before.items():
-                signal.signal(each, handler)
-
-        for number in before:
-            signal.signal(number, receive)
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)

@@ -98,6 +98,11 @@ class Vocabulary:
         raise CheckpointError("vocabulary: not a list of distinct characters")
 
 
+def readable(text: str) -> str:
+    """`text` with U+FFFD for bytes that are no UTF-8, which "surrogateescape" keeps as lone surrogates."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
 def code_points(text: str) -> npt.NDArray[np.uint32]:
     """The code points of `text`, [N]; lone surrogates (from undecodable arguments) stay as they are."""
     return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)

@@ -11,7 +11,7 @@ from charlm.optim import build_optimizer, clip_gradients, learning_rate
 
 
 def optimizer_config(**options):
-    return parse_config({"optimizer": {"name": "sgd", "lr": 2.0, **options}}, "test").optimizer
+    return parse_config({"optimizer": {"name": "sgd", "lr": 2.0, "clip_norm": 0, **options}}, "test").optimizer
 
 
 def rate(config, step=0, epochs=0, progress=0.0):
@@ -126,7 +126,7 @@ def test_clip_by_value_is_elementwise_and_comes_before_the_norm():
     assert parameters[0].grad.tolist() == pytest.approx([-0.3 / math.sqrt(2), 0.3 / math.sqrt(2)], rel=1e-4)
 
 
-def test_no_clipping_by_default():
+def test_no_clipping():
     parameters = gradients([100.0])
     assert clip_gradients(parameters, optimizer_config()).item() == 100.0
     assert parameters[0].grad.item() == 100.0

@@ -85,6 +85,29 @@ def test_a_sample_depends_on_its_seed_alone():
     assert len(set(alone)) == 3
 
 
+def test_a_long_prompt_is_read_in_windows(monkeypatch):
+    model = model_of()
+    prompt = "abc dfe\n" * 70
+    longest = []
+    features = model.features
+    monkeypatch.setattr(model, "features", lambda x, *state: longest.append(tuple(x.shape)) or features(x, *state))
+    ids = VOCABULARY.encode(prompt)
+    drawn = [both.tolist() for both in sample_ids(model, ids.tolist(), 5, Choice(temperature=0), [0, 1], CPU)]
+    assert longest[:3] == [(256, 1), (256, 1), (48, 1)]
+    monkeypatch.undo()
+    logits, state = model(torch.from_numpy(ids.astype("int64")).unsqueeze(1))
+    for first, second in drawn:
+        assert first == second == int(logits[-1, 0].argmax())
+        logits, state = model(torch.tensor([[first]]), state)
+
+
+def test_more_characters_than_one_block_of_draws():
+    text = text_of(model_of(), length=700)[0]
+    assert len(text) == 700
+    assert text_of(model_of(), length=300)[0] == text[:300]
+    assert text[:256] != text[256:512]
+
+
 def test_the_global_generator_is_left_alone():
     model = model_of()
     before = torch.get_rng_state()
@@ -121,13 +144,13 @@ def test_bytes_come_out_as_whole_characters():
             self.decoder = torch.nn.Identity()
 
         def features(self, x_TB, state=None):
-            place = 0 if state is None else state
+            place = torch.zeros(1, x_TB.shape[1], 1) if state is None else state
             logits = torch.full((1, x_TB.shape[1], 256), -50.0)
-            logits[..., wanted[min(place, len(wanted) - 1)]] = 50.0
+            logits[..., wanted[min(int(place[0, 0, 0]), len(wanted) - 1)]] = 50.0
             return logits, place + 1
 
     steps = sample_text(Scripted(), vocabulary, prompt="x", length=len(wanted), choice=Choice(), seeds=[0], device=CPU)
-    assert [piece for [piece] in steps] == ["", "é", "", "", "€", "", "", "", "😀", "", "\ufffd"]
+    assert [piece for [piece] in steps] == ["", "é", "", "", "€", "", "", "", "😀", "", "\udce2\udc82"]
 
 
 def test_vocabulary_without_line_end_or_space():

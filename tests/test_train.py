@@ -16,7 +16,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from charlm.cells import CELLS
 from charlm.checkpoint import read_checkpoint
 from charlm.config import load_config, parse_config
-from charlm.errors import CharlmError, ConfigError, DivergenceError, RunError, VocabularyError
+from charlm.errors import CharlmError, ConfigError, DataError, DivergenceError, RunError, VocabularyError
 from charlm.train import resume_run, start_run
 from tests.text import words_text
 
@@ -62,7 +62,7 @@ def untimed(run: Path):
 
 def assert_same_checkpoint(one: Path, other: Path):
     a, b = read_checkpoint(one), read_checkpoint(other)
-    for group in ("weights", "averaged", "optimizer", "state"):
+    for group in ("weights", "averaged", "optimizer", "carried"):
         ours, theirs = getattr(a, group), getattr(b, group)
         assert ours.keys() == theirs.keys()
         for name in ours:
@@ -121,6 +121,45 @@ def test_resume_from_an_earlier_checkpoint_rewrites_what_came_after(tmp_path, co
     resume_run(parts)
     assert untimed(whole) == untimed(parts)
     assert_same_checkpoint(whole / "checkpoints/last.safetensors", parts / "checkpoints/last.safetensors")
+
+
+@pytest.mark.parametrize("train", [{"log_every": 3, "eval_every": 4}, {"log_every": 5, "eval_every": 10}])
+def test_a_run_that_ended_goes_on_as_if_it_had_not(tmp_path, config_of, train):
+    """k steps to their end, then resumed to 2k: weights and metrics of 2k in one go, closing rows dropped."""
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    start_run(config_of(train={"max_steps": 20, **train}), whole)
+    start_run(config_of(train={"max_steps": 10, **train}), parts)
+    assert rows(parts)[-1]["step"] == 10
+    resume_run(parts, with_max_steps(20))
+    assert untimed(whole) == untimed(parts)
+    ours, theirs = (read_checkpoint(run / "checkpoints/last.safetensors") for run in (whole, parts))
+    assert all(torch.equal(ours.weights[name], theirs.weights[name]) for name in ours.weights)
+
+
+@pytest.mark.parametrize("stop", [79, 80, 81])
+def test_resume_around_the_end_of_an_epoch(tmp_path, config_of, stop):
+    """An epoch is 80 windows here; where it ends there is no hidden state to carry."""
+    schedule = {"name": "step", "factor": 0.5, "after_epochs": 1}
+    config = config_of(
+        train={"max_steps": 84, "reset_state": 0.1}, optimizer={"name": "adamw", "lr": 0.01, "schedule": schedule}
+    )
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    start_run(config, whole)
+    with interrupted_after(stop):
+        start_run(config, parts)
+    carried = read_checkpoint(parts / "checkpoints/last.safetensors").carried
+    assert ("recurrent.0" in carried) == (stop != 79)
+    resume_run(parts)
+    assert untimed(whole) == untimed(parts)
+    assert_same_checkpoint(whole / "checkpoints/last.safetensors", parts / "checkpoints/last.safetensors")
+
+
+def test_resuming_a_run_that_is_done_changes_nothing(tmp_path, config_of):
+    start_run(config_of(), tmp_path / "run")
+    before = untimed(tmp_path / "run")
+    outcome = resume_run(tmp_path / "run")
+    assert (outcome.step, outcome.reason) == (12, "max_steps")
+    assert untimed(tmp_path / "run") == before
 
 
 def test_a_longer_run_by_resuming(tmp_path, config_of, capsys):
@@ -281,6 +320,52 @@ def test_divergence_names_the_last_good_checkpoint(tmp_path, config_of):
     assert all(torch.isfinite(tensor).all() for tensor in weights.values())
 
 
+def test_a_validation_score_that_is_not_finite_stops_too(tmp_path, config_of):
+    """Weights may overflow the forward pass while every training step was still finite."""
+    config = config_of(
+        model={"cell": {"kind": "rnn", "nonlinearity": "relu"}},
+        train={"max_steps": 500, "eval_every": 1},
+        optimizer={"name": "sgd", "lr": 10.0},
+    )
+    with pytest.raises(DivergenceError, match=r"^step \d+: found .* nats; allowed: finite"):
+        start_run(config, tmp_path / "run")
+    assert all(math.isfinite(row["nats"]) for row in rows(tmp_path / "run"))
+
+
+def test_a_full_disk_is_one_line_and_names_the_last_good_checkpoint(tmp_path, config_of, monkeypatch):
+    from charlm.tracking import Tracker
+
+    record = Tracker.record
+
+    def fail(tracker, row):
+        if row.step == 9:
+            raise OSError(28, "No space left on device")
+        record(tracker, row)
+
+    monkeypatch.setattr(Tracker, "record", fail)
+    run = tmp_path / "run"
+    with pytest.raises(RunError) as caught:
+        start_run(config_of(), run)
+    last = run / "checkpoints/last.safetensors"
+    assert str(caught.value) == (f"{run}: cannot be written (No space left on device); last good checkpoint: {last}")
+    assert read_checkpoint(last).progress["step"] == 8
+
+
+def test_runs_of_the_same_second_have_folders_of_their_own(tmp_path, config_of, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("time.strftime", lambda _: "now")
+    folders = [start_run(config_of(train={"max_steps": 1}), name="test").run_dir for _ in range(3)]
+    assert folders == ["runs/test-now", "runs/test-now-2", "runs/test-now-3"]
+
+
+@pytest.mark.parametrize("split", ["valid", "test"])
+def test_a_split_smaller_than_a_window_is_refused_at_once(tmp_path, config_of, split):
+    shares = [0.998, 0.002, 0] if split == "valid" else [0.898, 0.1, 0.002]
+    with pytest.raises(DataError, match=rf"^{split} split: \d characters; 1 stream of 10 steps need at least 11; "):
+        start_run(config_of(data={"split": shares}), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_folder_that_holds_a_run_is_refused(tmp_path, config_of):
     start_run(config_of(), tmp_path / "run")
     with pytest.raises(RunError, match="already holds a run; allowed: --resume"):
@@ -297,7 +382,7 @@ def test_resume_refuses_another_model_and_another_text(tmp_path, config_of):
         "train.bptt: found 11, the run has 10",
     ]
     (tmp_path / "text.txt").write_text(words_text(3999))
-    with pytest.raises(RunError, match="its text has changed since"):
+    with pytest.raises(DataError, match="its text has changed since"):
         resume_run(run)
 
 
@@ -376,5 +461,5 @@ def test_a_run_writes_only_into_its_folder_and_the_cache(tmp_path, config_of, mo
 
 def test_an_unwritable_run_folder_is_one_line(tmp_path, config_of):
     (tmp_path / "file").write_text("")
-    with pytest.raises(CharlmError, match=r"file/run: Not a directory; allowed: a folder that can be written"):
+    with pytest.raises(CharlmError, match=r"file/run: .*/file is a file; allowed: a folder that can be written"):
         start_run(config_of(), tmp_path / "file" / "run")

@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from charlm import __version__
-from charlm.cli import config, data, train, use
+from charlm.cli import config, data, evaluate, sample, train
 from charlm.errors import CharlmError
 
 
@@ -37,8 +37,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("train")(train.train)
-app.command("sample")(use.sample)
-app.command("eval")(use.evaluate)
+app.command("sample")(sample.sample)
+app.command("eval")(evaluate.evaluate)
 app.command("plan")(train.plan)
 app.add_typer(config.app, name="config")
 app.add_typer(data.app, name="data")
@@ -70,8 +70,7 @@ def main() -> None:
         if not _is_out_of_memory(error):
             raise
         typer.echo(
-            "error: out of memory; lower model.cell.hidden, train.batch_size or train.bptt (`charlm plan` says what is "
-            "needed)",
+            "error: out of memory; lower model.cell.hidden, train.batch_size or train.bptt",
             err=True,
         )
         sys.exit(1)
@@ -79,4 +78,6 @@ def main() -> None:
 
 def _is_out_of_memory(error: BaseException) -> bool:
     texts = ("out of memory", "can't allocate memory", "Storage size calculation overflowed", "Overflow when unpacking")
-    return isinstance(error, MemoryError) or any(text in str(error) for text in texts)
+    return isinstance(error, MemoryError) or (
+        isinstance(error, RuntimeError | TypeError) and any(text in str(error) for text in texts)
+    )

@@ -8,7 +8,12 @@ import typer
 
 from charlm.cli.common import Overrides, usage_error
 
-app = typer.Typer(help="Check, resolve and document configs.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(
+    help="Check, resolve and document configs.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    epilog="Example: charlm config check configs/lstm.yaml",
+)
 
 Argument = Annotated[Path | None, typer.Argument(metavar="FILE", help="The YAML config.", show_default=False)]
 Option = Annotated[Path | None, typer.Option("--config", metavar="FILE", help="The same, as for other commands.")]

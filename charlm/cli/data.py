@@ -7,7 +7,12 @@ import typer
 
 from charlm.cli.common import print_table
 
-app = typer.Typer(help="Built-in and downloadable corpora.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(
+    help="Built-in and downloadable corpora.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    epilog="Example: charlm data list",
+)
 
 Folder = Annotated[Path, typer.Option("--data-dir", metavar="DIR", help="Where downloads are kept.")]
 

@@ -1,8 +1,6 @@
 """charlm train, charlm plan."""
 
-import itertools
 import shlex
-import time
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -67,18 +65,12 @@ def train(
 
         parsed = load_config(config, settings)
         initial = read_checkpoint(find_checkpoint(init_from)) if init_from else None
-        outcome = start_run(parsed, run_dir or _new_run_dir(config.stem), initial)
+        outcome = start_run(parsed, run_dir, initial, name=config.stem)
     _report(outcome, json)
 
 
-def _new_run_dir(name: str) -> Path:
-    stem = Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
-    names = itertools.chain([stem], (stem.with_name(f"{stem.name}-{n}") for n in itertools.count(2)))
-    return next(path for path in names if not path.exists())
-
-
 def _report(outcome: Any, json: bool) -> None:
-    from charlm.train import SIGNALS
+    from charlm.run import SIGNALS
     from charlm.units import format_duration, nats_to_bits
 
     if json:

@@ -47,15 +47,24 @@ def parse_config(raw: Any, where: str, overrides: Iterable[str] = ()) -> Config:
     if not isinstance(raw, dict):
         raise ConfigError(f"{where}: found {type(raw).__name__}; allowed: sections such as data:, model:, train:")
     origin: dict[tuple[str | int, ...], str] = {(): where}
+    faults: list[str] = []
     for override in overrides:
-        path, value = _parse_override(override)
-        made = _set(raw, path, value, override)
+        try:
+            path, value = _parse_override(override)
+            made = _set(raw, path, value, override)
+        except ConfigError as error:
+            faults += error.faults
+            continue
         origin = {written: by for written, by in origin.items() if written[: len(path)] != path}
         origin |= dict.fromkeys(made, f"--set {override}")
     try:
-        return Config.model_validate(raw)
+        config = Config.model_validate(raw)
     except ValidationError as error:
-        raise ConfigError(*fault_lines(error, Config, raw, origin)) from None
+        faults += fault_lines(error, Config, raw, origin)
+    else:
+        if not faults:
+            return config
+    raise ConfigError(*faults)
 
 
 def dump_config(config: Config) -> str:
@@ -94,7 +103,7 @@ def _set(raw: dict[str, Any], path: tuple[str, ...], value: Any, override: str) 
     """Put a value in its place; the paths that this made: its own, and those of sections that were not there."""
     section, made = raw, [path]
     for depth, key in enumerate(path[:-1], start=1):
-        if key not in section:
+        if section.get(key) is None:
             section[key] = {}
             made.append(path[:depth])
         section = section[key]

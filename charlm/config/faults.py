@@ -55,8 +55,7 @@ def _follow(loc: Sequence[str | int], raw: Any, schema: dict[str, Any]) -> tuple
         path.append(key)
         value = value[key] if _holds(value, key) else _MISSING
         if isinstance(key, str) and key in node.get("properties", {}):
-            union = node["properties"][key].get("discriminator")
-            tag = value.get(union["propertyName"]) if union and isinstance(value, dict) else None
+            tag = _tag(node["properties"][key], value)
             node = _resolve(node["properties"][key], value, schema)
         elif isinstance(key, int) and key < len(node.get("prefixItems", ())):
             node = _resolve(node["prefixItems"][key], value, schema)
@@ -78,11 +77,18 @@ def _resolve(node: dict[str, Any], value: Any, schema: dict[str, Any]) -> dict[s
         node = schema["$defs"][node["$ref"].rsplit("/", 1)[1]]
     if "anyOf" in node and isinstance(value, dict):
         node = next((branch for branch in node["anyOf"] if "properties" in branch), node)
-    if "discriminator" in node and isinstance(value, dict):
-        tag = value.get(node["discriminator"]["propertyName"])
-        if isinstance(tag, str) and tag in node["discriminator"]["mapping"]:
-            return schema["$defs"][node["discriminator"]["mapping"][tag].rsplit("/", 1)[1]]
+    tag = _tag(node, value)
+    if isinstance(tag, str) and tag in node["discriminator"]["mapping"]:
+        return schema["$defs"][node["discriminator"]["mapping"][tag].rsplit("/", 1)[1]]
     return node
+
+
+def _tag(node: dict[str, Any], value: Any) -> Any:
+    """What chooses the branch of a union of sections: the tag in `value`, or the default one; None for others."""
+    if "discriminator" not in node or not isinstance(value, dict):
+        return None
+    name = node["discriminator"]["propertyName"]
+    return value.get(name, node["default"][name])
 
 
 def _explain(fault: Any, path: Path, value: Any, node: dict[str, Any], schema: dict[str, Any]) -> tuple[Path, str]:

@@ -51,7 +51,8 @@ def _union(key: str, node: dict[str, Any], schema: dict[str, Any]) -> Iterator[t
         branches.setdefault(reference.rsplit("/", 1)[1], []).append(value)
     sections = {", ".join(values): schema["$defs"][name] for name, values in branches.items()}
     kinds = "; ".join(f"{values}: {s['properties'][tag]['description'].rstrip('.')}" for values, s in sections.items())
-    yield f"{key}.{tag}", "", " | ".join(mapping), f"{node['description']} {kinds}."
+    default = json.dumps(node["default"][tag])
+    yield f"{key}.{tag}", default, " | ".join(mapping), f"{node['description']} {kinds}."
     seen: list[tuple[str, dict[str, Any]]] = []
     for section in sections.values():
         for name, child in section["properties"].items():

@@ -6,7 +6,7 @@ the README's table.
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, Strict, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict, field_validator, model_validator
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Probability = Annotated[float, Field(ge=0, lt=1)]
@@ -26,6 +26,11 @@ class Section(BaseModel):
     )
 
 
+def _default_tag(tag: str, default: str) -> BeforeValidator:
+    """A section that does not name its kind is of the default one."""
+    return BeforeValidator(lambda value: {tag: default, **value} if isinstance(value, dict) else value)
+
+
 class DataConfig(Section):
     source: NonEmpty = "builtin:python-stdlib"
     """The corpus: a file, a folder (all its files), a glob, or `builtin:NAME` (see `charlm data list`)."""
@@ -40,13 +45,14 @@ class DataConfig(Section):
     grow_vocabulary: bool = False
     """With `--init-from`: give characters that the checkpoint has never seen new ids, instead of refusing."""
 
-    @model_validator(mode="after")
-    def _split_is_whole(self) -> "DataConfig":
-        if abs(sum(self.split) - 1) > 1e-6:
-            raise ValueError(f"split: found {list(self.split)}, which sum to {sum(self.split):g}; allowed: a sum of 1")
-        if self.split[0] == 0:
-            raise ValueError("split: found a train share of 0; allowed: above 0")
-        return self
+    @field_validator("split")
+    @classmethod
+    def _split_is_whole(cls, split: tuple[float, float, float]) -> tuple[float, float, float]:
+        if abs(sum(split) - 1) > 1e-6:
+            raise ValueError(f"found {list(split)}, which sum to {sum(split):g}; allowed: a sum of 1")
+        if split[0] == 0:
+            raise ValueError("found a train share of 0; allowed: above 0")
+        return split
 
 
 class Cell(Section):
@@ -121,9 +127,11 @@ class Dropout(Section):
 
 
 class ModelConfig(Section):
-    cell: Annotated[RNNConfig | LSTMConfig | GRUConfig | RHNConfig, Field(discriminator="kind")] = Field(
-        default_factory=lambda: LSTMConfig(kind="lstm")
-    )
+    cell: Annotated[
+        RNNConfig | LSTMConfig | GRUConfig | RHNConfig,
+        Field(discriminator="kind"),
+        _default_tag("kind", "lstm"),
+    ] = LSTMConfig(kind="lstm")
     """The recurrent cell: `kind`, `hidden`, and the options of that kind."""
     layers: Count = 1
     """Recurrent layers, L; each reads the output of the one below."""
@@ -151,12 +159,12 @@ class TrainConfig(Section):
     """Parallel streams of the corpus, B."""
     bptt: Count = 64
     """Time steps a window: gradients flow back this far, T; the state is carried on."""
-    reset_state: Fraction = 0.01
+    reset_state: Fraction = 0.0
     """Share of the streams that at each window begin anew, from the zero state that samples begin from too."""
     loss: Literal["sum", "last"] = "sum"
     """sum: cross-entropy summed over the T steps, mean over the B streams; last: of the last step alone."""
     max_steps: Count | None = None
-    """Stop after so many updates. With several limits, the first that is reached ends training."""
+    """Stop after so many updates; 2000 where no limit is given. Of several limits the first that is reached counts."""
     max_epochs: Positive | None = None
     """Stop after so many passes over the train split."""
     max_minutes: Positive | None = None
@@ -179,6 +187,12 @@ class TrainConfig(Section):
     """Numbered checkpoints kept beside `last` and `best`: the newest so many."""
     ema: Probability = 0.0
     """Decay per step of a running average of the weights, which is then evaluated and sampled; 0: none."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _default_limit(cls, value: Any) -> Any:
+        limits = {"max_steps", "max_epochs", "max_minutes"}
+        return {**value, "max_steps": 2000} if isinstance(value, dict) and not limits & value.keys() else value
 
     @model_validator(mode="after")
     def _has_an_end(self) -> "TrainConfig":
@@ -236,14 +250,15 @@ class Optimizer(Section):
     """Learning rate at its highest."""
     weight_decay: NonNegative = 0.0
     """Decay of weights (not of biases and normalisation gains); an L2 penalty but in AdamW."""
-    clip_norm: NonNegative = 0.0
+    clip_norm: NonNegative = 1.0
     """Scale the gradient down to this L2 norm where it is longer; 0: no clipping. The loss is a sum over T."""
     clip_value: NonNegative = 0.0
     """Clip every element of the gradient to ±x; 0: no clipping."""
     schedule: Annotated[
         ConstantSchedule | CosineSchedule | LinearSchedule | ExponentialSchedule | StepSchedule,
         Field(discriminator="name"),
-    ] = Field(default_factory=lambda: ConstantSchedule(name="constant"))
+        _default_tag("name", "constant"),
+    ] = ConstantSchedule(name="constant")
     """How the rate changes in the course of the run."""
 
     def options(self) -> dict[str, Any]:
@@ -311,11 +326,13 @@ class Config(Section):
     """What to learn from."""
     model: ModelConfig = ModelConfig()
     """What learns."""
-    train: TrainConfig = TrainConfig(max_steps=2000)
+    train: TrainConfig = TrainConfig()
     """How long, in what windows, and what is written on the way."""
     optimizer: Annotated[
-        AdamWConfig | AdamConfig | SGDConfig | RMSpropConfig | AdagradConfig, Field(discriminator="name")
-    ] = Field(default_factory=lambda: AdamWConfig(name="adamw", clip_norm=1.0))
+        AdamWConfig | AdamConfig | SGDConfig | RMSpropConfig | AdagradConfig,
+        Field(discriminator="name"),
+        _default_tag("name", "adamw"),
+    ] = AdamWConfig(name="adamw")
     """How the weights are updated."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 1
     """Seed of initialisation, dropout and samples."""

@@ -133,6 +133,23 @@ def load_configured_corpus(
     )
 
 
+def load_unchanged_corpus(
+    data: DataConfig, vocabulary: Vocabulary, sha256: object, report: Report | None = None
+) -> Corpus:
+    """The corpus that a run was trained on; DataError where its text is another one by now."""
+    changed = DataError(
+        f"{data.source}: its text has changed since the run was trained, and its splits with it; allowed: the same "
+        "text; train on a new one with --init-from, score one with --file"
+    )
+    try:
+        corpus = load_configured_corpus(data, vocabulary, report)
+    except VocabularyError:
+        raise changed from None
+    if corpus.sha256 != sha256:
+        raise changed
+    return corpus
+
+
 def encode_file(
     path: str | Path, vocabulary: Vocabulary, *, skip_unknown: bool = False, report: Report | None = None
 ) -> tuple[Ids, dict[str, int]]:

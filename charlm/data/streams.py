@@ -35,7 +35,8 @@ class Streams:
         if self.length < bptt:
             raise DataError(
                 f"{name}: {len(ids)} characters; {_count(batch_size, 'stream')} of {_count(bptt, 'step')} "
-                f"need at least {batch_size * bptt + 1}; lower train.batch_size or train.bptt, or give more text"
+                f"need at least {batch_size * bptt + 1}; lower train.batch_size or train.bptt, "
+                "or give it more text (data.split)"
             )
         # Row b also holds the first character of stream b + 1, its last target: rows overlap by one.
         stride = ids.strides[0]

@@ -79,7 +79,7 @@ def test_empty_file_is_all_defaults():
         ("optimizer: {name: adamw, lr: 1e400}", "optimizer.lr: found Infinity; allowed: a number > 0"),
         ("optimizer: {name: adamw, lr: 3e-4x}", 'optimizer.lr: found "3e-4x"; allowed: a number > 0'),
         ("optimizer: {name: adam, betas: [0.9, true]}", "optimizer.betas.1: found true; allowed: a number ≥ 0 and < 1"),
-        ("optimizer: {lr: 1}", f"optimizer.name: found nothing; allowed: {OPTIMIZERS}"),
+        ("optimizer: {name: 5}", f"optimizer.name: found 5; allowed: {OPTIMIZERS}"),
         ("optimizer: adam", 'optimizer: found "adam"; allowed: a section with name'),
         ("model: [1]", "model: found [1]; allowed: a section"),
         ("model:", "model: found null; allowed: a section"),
@@ -94,7 +94,7 @@ def test_empty_file_is_all_defaults():
             "did you mean 'output'?",
         ),
         ("model: {cell: {kind: rnh}}", f"model.cell.kind: found \"rnh\"; allowed: {CELLS}; did you mean 'rnn'?"),
-        ("model: {cell: {hidden: 5}}", f"model.cell.kind: found nothing; allowed: {CELLS}"),
+        ("model: {cell: {depth: 5}}", "model.cell.depth: unknown key; allowed: kind, hidden, layer_norm, forget_bias"),
         ("model: {cell: {kind: [rhn]}}", f'model.cell.kind: found ["rhn"]; allowed: {CELLS}'),
         ("model: {cell: lstm}", 'model.cell: found "lstm"; allowed: a section with kind'),
         # The tag that pydantic puts behind `cell` is no part of the path, even where a key has the tag's name.
@@ -115,7 +115,7 @@ def test_empty_file_is_all_defaults():
             "set embedding to the hidden size",
         ),
         (
-            "train: {bptt: 5}",
+            "train: {max_steps: null}",
             "train: found no limit; allowed: at least one of max_steps, max_epochs, max_minutes",
         ),
         (
@@ -177,11 +177,14 @@ seed: true
 """
     )
     with pytest.raises(ConfigError) as refusal:
-        load_config(file, ["threads=two", "model.layers=0"])
+        load_config(file, ["threads=two", "model.layers=0", "nonsense", "seed=["])
     assert str(refusal.value) == "\n".join(
         [
+            "--set nonsense: found no KEY=VALUE; allowed: for example --set train.max_steps=500",
+            "--set seed=[: line 1, column 2: expected the node content, but found '<stream end>'; allowed: plain YAML",
             f"{file}: data.source: found 7; allowed: text that is not empty",
             f"{file}: data.level: found \"chars\"; allowed: char | byte; did you mean 'char'?",
+            f"{file}: data.split: found [0.5, 0.4, 0.3], which sum to 1.2; allowed: a sum of 1",
             f"{file}: model.cell.hidden: found 0; allowed: an integer ≥ 1",
             f"{file}: model.cell.dept: unknown key; allowed: {RHN}; did you mean 'depth'?",
             "--set model.layers=0: model.layers: found 0; allowed: an integer ≥ 1",
@@ -242,9 +245,10 @@ class TestOverrides:
              ["--set train.patience=2: train.patience: found an early stop without a validation split; allowed: 0, or "
               "a validation share in data.split, or data.valid_source"]),
             # A section that only an override made.
-            ("", ["train.bptt=5"], ["--set train.bptt=5: train: found no limit; allowed: at least one of max_steps, "
-                                    "max_epochs, max_minutes"]),
-            ("train: {bptt: 4}", ["train.bptt=5"],
+            ("", ["train.max_steps="],
+             ["--set train.max_steps=: train: found no limit; allowed: at least one of max_steps, max_epochs, "
+              "max_minutes"]),
+            ("train: {max_steps: null}", ["train.bptt=5"],
              ["f: train: found no limit; allowed: at least one of max_steps, max_epochs, max_minutes"]),
             ("", ["seed.a=3"], [f'--set seed.a=3: seed: found {{"a": 3}}; allowed: {INTEGER}']),
             # What is overwritten is not to blame.
@@ -274,7 +278,6 @@ class TestOverrides:
         ("text", "override", "line"),
         [
             ("seed: 5", "seed.a=3", "found seed to be 5, which has no keys; allowed: --set seed=VALUE"),
-            ("train:", "train.bptt=3", "found train to be null, which has no keys; allowed: --set train=VALUE"),
             ("model: {dropout: 0.3}", "model.dropout.state=0.1",
              "found model.dropout to be 0.3, which has no keys; allowed: --set model.dropout=VALUE"),
             ("data: {split: [1, 0, 0]}", "data.split.0=1",
@@ -470,7 +473,6 @@ def test_schema_accepts_the_short_form_of_dropout():
         "model: {dropout: -0.1}",
         "model: {dropout: true}",
         "model: {dropout: {stat: 0.1}}",
-        "model: {cell: {hidden: 5}}",
         "model: {cell: {kind: gru, depth: 5}}",
         "model: {cell: {kind: rhn, hidden: 0}}",
         "trian: {}",
@@ -528,3 +530,16 @@ def test_any_yaml_reader_understands_the_dump():
     """Other tools read the config of a run with PyYAML's own loader."""
     config = parse("data: {source: no, valid_source: '010'}\noptimizer: {name: adam, lr: 0.25}")
     assert yaml.safe_load(dump_config(config))["optimizer"]["lr"] == 0.25
+
+
+def test_a_section_that_names_no_kind_is_of_the_default_one():
+    config = parse("{model: {cell: {hidden: 7}}, optimizer: {lr: 0.1, schedule: {warmup_steps: 3}}, train: {bptt: 5}}")
+    assert (config.model.cell.kind, config.model.cell.hidden) == ("lstm", 7)
+    assert (config.optimizer.name, config.optimizer.clip_norm) == ("adamw", parse("").optimizer.clip_norm)
+    assert (config.optimizer.schedule.name, config.optimizer.schedule.warmup_steps) == ("constant", 3)
+    assert (config.train.max_steps, parse("").train.max_steps) == (2000, 2000)
+    assert parse("train: {max_minutes: 3}").train.max_steps is None
+
+
+def test_an_override_fills_an_empty_section():
+    assert parse("train:", "train.max_steps=7").train.max_steps == 7
