@@ -66,9 +66,9 @@ class Run:
         every = self.config.train
         self._introduce()
         try:
-            if not (self.folder / FOLDER / LAST).exists():
-                self._save(best=False)  # from now on there is something to resume
             with self._signals():
+                if not (self.folder / FOLDER / LAST).exists():
+                    self._save(best=False)  # from now on there is something to resume
                 while not (reason := self._reason_to_stop()):
                     self.trainer.update()
                     self._tick()
@@ -124,7 +124,8 @@ class Run:
         return ""
 
     def _due(self, every: int) -> bool:
-        return every > 0 and self.trainer.state.step % every == 0
+        step = self.trainer.state.step
+        return every > 0 and step > 0 and step % every == 0
 
     def _log(self) -> None:
         row = self.trainer.row()

@@ -173,7 +173,7 @@ class Trainer:
     def _carried_state(self) -> StackState | None:
         """The state that the window before left, zero in a few streams drawn at random.
 
-        Without those a model sees the zero state once an epoch, and what it writes from there is noise.
+        Without those a model sees the zero state once an epoch, and is lost for the first characters it writes from it.
         """
         p = self.config.train.reset_state
         if self.state.recurrent is None or p == 0:

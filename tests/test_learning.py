@@ -31,7 +31,8 @@ def test_a_markov_source_is_learned_to_its_entropy_and_no_further(tmp_path, kind
     )
     outcome = start_run(config, tmp_path / "run")
     assert outcome.best_nats <= 1.02 * source.entropy_nats
-    # On a finite text the source itself scores a little off its entropy; no model beats the source.
+    # On a finite text the source itself scores a little off its entropy. A model scores worse than the source by its
+    # divergence from it, which is far above the chance fluctuations of the difference here.
     floor = source.nats_per_char(valid)
     assert floor == pytest.approx(source.entropy_nats, rel=0.02)
     lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]

@@ -35,6 +35,13 @@ def test_commands_are_found():
     assert all((ROOT / name).stat().st_mode & 0o100 for name in others if name.startswith("./"))
 
 
+def test_nothing_is_missing():
+    assert not re.findall(r"\b(?!CHARLM_)[A-Z]+_[A-Z]+\b", README)
+    images = re.findall(r"!\[.*?\]\((.*?)\)", README)
+    assert images
+    assert all((ROOT / image).is_file() for image in images)
+
+
 @pytest.mark.parametrize("line", blocks("python"))
 def test_python(line):
     exec(compile(line, "README.md", "exec"), {})

@@ -225,6 +225,26 @@ def test_folder(tmp_path, config_of):
     assert best.progress["best_nats"] == outcome.best_nats
 
 
+def test_a_run_that_dies_at_once_can_be_resumed(tmp_path, config_of):
+    """There is a checkpoint before the first step, and what it resumes to is the whole run."""
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    start_run(config_of(), whole)
+
+    from charlm.trainer import Trainer
+
+    update = Trainer.update
+    try:
+        Trainer.update = lambda trainer: 1 / 0
+        with pytest.raises(ZeroDivisionError):
+            start_run(config_of(), parts)
+    finally:
+        Trainer.update = update
+    assert [p.name for p in (parts / "checkpoints").iterdir()] == ["last.safetensors"]
+    resume_run(parts)
+    assert untimed(whole) == untimed(parts)
+    assert_same_checkpoint(whole / "checkpoints/last.safetensors", parts / "checkpoints/last.safetensors")
+
+
 def test_metrics(tmp_path, config_of):
     start_run(config_of(), tmp_path / "run")
     found = rows(tmp_path / "run")

@@ -56,7 +56,7 @@ class DataConfig(Section):
 
 
 class Cell(Section):
-    kind: Any
+    kind: Any  # narrowed by each kind; declared here to stand first in what is printed
     hidden: Count = 256
     """Hidden units of each layer, H."""
 
@@ -202,7 +202,7 @@ class TrainConfig(Section):
 
 
 class Schedule(Section):
-    name: Any
+    name: Any  # narrowed by each schedule
     warmup_steps: CountOrNever = 0
     """Steps over which the rate rises linearly from 0."""
 
@@ -245,7 +245,7 @@ class StepSchedule(Schedule):
 
 
 class Optimizer(Section):
-    name: Any
+    name: Any  # narrowed by each optimiser
     lr: Positive = 3e-3
     """Learning rate at its highest."""
     weight_decay: NonNegative = 0.0
