@@ -189,6 +189,8 @@ def find_checkpoint(path: Path) -> Path:
     """The file meant by `path`: itself, or the best (else the last) checkpoint of a run's folder."""
     if not path.is_dir():
         return path
+    if path.name == FOLDER and not (path / FOLDER).exists():
+        path = path.parent
     for name in (BEST, LAST):
         if (path / FOLDER / name).is_file():
             return path / FOLDER / name

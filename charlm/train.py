@@ -98,7 +98,12 @@ def resume_run(run_dir: Path, change: Callable[[Config], Config] = lambda config
     path = run_dir / FOLDER / LAST
     if not path.is_file():
         raise CheckpointError(f"{run_dir}: no {FOLDER}/{LAST} to resume from; allowed: the folder of a run")
-    checkpoint = read_checkpoint(path)
+    try:
+        checkpoint = read_checkpoint(path)
+    except CheckpointError as error:
+        older = sorted(path.parent.glob("step-*.safetensors"))
+        remedy = f"; to go on from an older one: cp {older[-1]} {path}" if older else ""
+        raise CheckpointError(f"{error}{remedy}") from None
     config = change(checkpoint.config)
     _check_resumable(checkpoint.config, config)
     corpus = load_unchanged_corpus(

@@ -390,6 +390,7 @@ class TestFindCheckpoint:
         assert find_checkpoint(tmp_path) == folder / LAST
         (folder / BEST).touch()
         assert find_checkpoint(tmp_path) == folder / BEST
+        assert find_checkpoint(folder) == folder / BEST
 
     def test_a_file_is_itself(self, tmp_path):
         assert find_checkpoint(tmp_path / "any name") == tmp_path / "any name"

@@ -435,7 +435,13 @@ class TestResume:
     def test_from_a_damaged_checkpoint(self, cli, copied_run):
         path = copied_run / "checkpoints" / "last.safetensors"
         path.write_bytes(path.read_bytes()[:-1])
-        assert cli("train", "--resume", "--run-dir", copied_run).error.startswith(f"{path}: damaged or no checkpoint (")
+        error = cli("train", "--resume", "--run-dir", copied_run).error
+        assert error.startswith(f"{path}: damaged or no checkpoint (")
+        assert error.endswith("; use another one of the run")
+        older = path.with_name("step-00000004.safetensors")
+        older.write_bytes(path.with_name("best.safetensors").read_bytes())
+        error = cli("train", "--resume", "--run-dir", copied_run).error
+        assert error.endswith(f"; to go on from an older one: cp {older} {path}")
 
 
 class TestInitFrom:

@@ -26,9 +26,12 @@ def evaluate(
         Path | None, typer.Option(metavar="FILE", help="Write the score of every character to a CSV file.")
     ] = None,
     streams: Annotated[
-        int, typer.Option(min=1, help="Parts of the text read side by side; 1: exactly as one, and slower.")
+        int,
+        typer.Option(min=1, metavar="N", help="Parts of the text read side by side; 1: exactly as one, and slower."),
     ] = 64,
-    skip_unknown: Annotated[bool, typer.Option(help="Leave out what the model has no character for.")] = False,
+    skip_unknown: Annotated[
+        bool, typer.Option("--skip-unknown", help="Leave out what the model has no character for.")
+    ] = False,
     device: DeviceOption = Device.auto,
     json: Json = False,
 ) -> None:

@@ -16,27 +16,38 @@ from charlm.cli.common import CheckpointPath, Device, DeviceOption, Json, print_
 
 def sample(
     checkpoint: CheckpointPath,
-    prompt: Annotated[str | None, typer.Option(help="Text to go on from.")] = None,
+    prompt: Annotated[str | None, typer.Option(metavar="TEXT", help="Text to go on from.")] = None,
     prompt_file: Annotated[Path | None, typer.Option(metavar="FILE", help="The same, from a file; -: stdin.")] = None,
     length: Annotated[
-        int, typer.Option(min=1, max=10**9, help="Characters to write (bytes at data.level: byte).")
+        int, typer.Option(min=1, max=10**9, metavar="N", help="Characters to write (bytes at data.level: byte).")
     ] = 500,
     temperature: Annotated[
-        float, typer.Option(min=0, help="Below 1: safer; above: wilder; 0: always the likeliest character.")
+        float,
+        typer.Option(min=0, metavar="X", help="Below 1: safer; above: wilder; 0: always the likeliest character."),
     ] = 0.8,
-    top_k: Annotated[int, typer.Option(min=0, help="Draw among the k likeliest characters only; 0: all.")] = 0,
+    top_k: Annotated[
+        int, typer.Option(min=0, metavar="K", help="Draw among the k likeliest characters only; 0: all.")
+    ] = 0,
     top_p: Annotated[
-        float, typer.Option(min=0, max=1, help="Draw among the likeliest characters that make up this probability.")
+        float,
+        typer.Option(
+            min=0, max=1, metavar="P", help="Draw among the likeliest characters that make up this probability."
+        ),
     ] = 1.0,
-    count: Annotated[int, typer.Option(min=1, max=10_000, help="Samples to write.")] = 1,
+    count: Annotated[int, typer.Option(min=1, max=10_000, metavar="N", help="Samples to write.")] = 1,
     seed: Annotated[
         int | None,
         typer.Option(
-            min=0, max=2**63 - 1, help="Of the first sample, the next has seed + 1; none: a new one, printed."
+            min=0,
+            max=2**63 - 1,
+            metavar="N",
+            help="Of the first sample, the next has seed + 1; none: a new one, printed.",
         ),
     ] = None,
-    stop: Annotated[str, typer.Option(help="End a sample where this text first occurs in it.")] = "",
-    skip_unknown: Annotated[bool, typer.Option(help="Leave out what the model has no character for.")] = False,
+    stop: Annotated[str, typer.Option(metavar="TEXT", help="End a sample where this text first occurs in it.")] = "",
+    skip_unknown: Annotated[
+        bool, typer.Option("--skip-unknown", help="Leave out what the model has no character for.")
+    ] = False,
     device: DeviceOption = Device.auto,
     json: Json = False,
 ) -> None:
