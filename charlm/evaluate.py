@@ -1,6 +1,8 @@
 """Cross-entropy of a whole text, with the state carried through it."""
 
+import itertools
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,7 +76,8 @@ def evaluate(
     state = None
     training = model.training
     model.eval()
-    for offset, steps in [*_windows(-warmup, 0, _STEPS), *_windows(0, part, _score_steps(B, model))]:
+    windows = itertools.chain(_windows(-warmup, 0, _STEPS), _windows(0, part, _score_steps(B, model)))
+    for offset, steps in windows:
         at_BT = begin_B1 + np.arange(offset, offset + steps)
         # Ends: before the first stream there is nothing, behind the last one too; what is read there is not used.
         x_TB = torch.from_numpy(ids[at_BT.clip(0, targets - 1)].T.astype(np.int64)).to(device)
@@ -95,9 +98,9 @@ def evaluate(
     return Evaluation(total.item(), targets, time.perf_counter() - start_s, flat)
 
 
-def _windows(start: int, end: int, steps: int) -> list[tuple[int, int]]:
+def _windows(start: int, end: int, steps: int) -> Iterator[tuple[int, int]]:
     """(offset, steps) of the windows that cover start … end."""
-    return [(offset, min(steps, end - offset)) for offset in range(start, end, steps)]
+    return ((offset, min(steps, end - offset)) for offset in range(start, end, steps))
 
 
 def _score_steps(streams: int, model: CharLM) -> int:

@@ -20,7 +20,7 @@ from charlm.evaluate import Evaluation, evaluate
 from charlm.model import parameters_by_part
 from charlm.sample import Choice, sample_text
 from charlm.tracking import Progress, Row, Tracker, say
-from charlm.trainer import Trainer
+from charlm.trainer import Trainer, divergence
 from charlm.units import format_duration, nats_to_bits
 from charlm.vocabulary import readable
 
@@ -157,10 +157,7 @@ class Run:
         self._tick()
         nats = score.nats_per_char
         if not math.isfinite(nats):
-            raise DivergenceError(
-                f"step {state.step}: found a validation score of {nats} nats; allowed: finite numbers; "
-                "lower optimizer.lr or set optimizer.clip_norm"
-            )
+            raise divergence(state.step, f"a validation score of {nats} nats")
         self._record(self._validation_row(score))
         improved = state.best_nats is None or nats < state.best_nats
         if improved:

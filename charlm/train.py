@@ -1,6 +1,5 @@
 """The beginnings of a run: a new one, one that is resumed, one that starts from another's weights."""
 
-import itertools
 import os
 import time
 from collections.abc import Callable
@@ -72,14 +71,15 @@ def _check_place(config: Config, run_dir: Path) -> None:
 
 def _new_folder(name: str) -> Path:
     """A folder that no other run has, made here: two runs may start in the same second."""
-    stem = Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
-    for path in itertools.chain([stem], (stem.with_name(f"{stem.name}-{n}") for n in itertools.count(2))):
+    first = Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    path, number = first, 1
+    while True:
         try:
             path.mkdir(parents=True)
             return path
         except FileExistsError:
-            continue
-    raise AssertionError("unreachable")
+            number += 1
+            path = first.with_name(f"{first.name}-{number}")
 
 
 def _occupied(run_dir: Path) -> RunError:

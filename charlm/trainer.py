@@ -216,9 +216,7 @@ class Trainer:
             first = ~finite & (self._diverged_step < 0)
             self._diverged_step = torch.where(first, step, self._diverged_step)
         elif not finite:
-            raise DivergenceError(
-                f"step {step}: found loss {objective:.6g}, gradient norm {self.state.grad_norm:.6g}; {_FINITE}"
-            )
+            raise divergence(step, f"loss {objective:.6g}, gradient norm {self.state.grad_norm:.6g}")
 
     def check_finite(self, weights: bool = False) -> None:
         """DivergenceError where an update had no finite loss or gradient, or where `weights` are not finite now.
@@ -229,9 +227,9 @@ class Trainer:
         step = int(self._diverged_step)
         self.state.interval_s += time.perf_counter() - start_s
         if step >= 0:
-            raise DivergenceError(f"step {step}: found a loss or gradient that is not finite; {_FINITE}")
+            raise divergence(step, "a loss or gradient that is not finite")
         if weights and not all(bool(torch.isfinite(parameter).all()) for parameter in self.parameters):
-            raise DivergenceError(f"step {self.state.step}: found weights that are not finite; {_FINITE}")
+            raise divergence(self.state.step, "weights that are not finite")
 
     def row(self) -> Row:
         """The metrics since the last row; `begin_interval` begins anew."""
@@ -307,4 +305,8 @@ class Trainer:
         self.optimizer.load_state_dict({"state": state, "param_groups": self.optimizer.state_dict()["param_groups"]})
 
 
-_FINITE = "allowed: finite numbers; lower optimizer.lr or set optimizer.clip_norm"
+def divergence(step: int, found: str) -> DivergenceError:
+    """The error for a number at `step` that is not finite."""
+    return DivergenceError(
+        f"step {step}: found {found}; allowed: finite numbers; lower optimizer.lr or set optimizer.clip_norm"
+    )

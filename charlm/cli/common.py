@@ -21,6 +21,7 @@ Overrides = Annotated[
 ]
 DeviceOption = Annotated[Device, typer.Option("--device", help="Where to compute; auto: CUDA if there is one.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout.")]
+SkipUnknown = Annotated[bool, typer.Option("--skip-unknown", help="Leave out what the model has no character for.")]
 CheckpointPath = Annotated[
     Path, typer.Argument(metavar="CKPT", help="A run's folder (its best checkpoint) or one checkpoint file.")
 ]

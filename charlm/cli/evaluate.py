@@ -9,7 +9,16 @@ from typing import Annotated, Any, Literal, TextIO
 
 import typer
 
-from charlm.cli.common import CheckpointPath, Device, DeviceOption, Json, print_json, print_table, usage_error
+from charlm.cli.common import (
+    CheckpointPath,
+    Device,
+    DeviceOption,
+    Json,
+    SkipUnknown,
+    print_json,
+    print_table,
+    usage_error,
+)
 
 
 class Split(StrEnum):
@@ -29,9 +38,7 @@ def evaluate(
         int,
         typer.Option(min=1, metavar="N", help="Parts of the text read side by side; 1: exactly as one, and slower."),
     ] = 64,
-    skip_unknown: Annotated[
-        bool, typer.Option("--skip-unknown", help="Leave out what the model has no character for.")
-    ] = False,
+    skip_unknown: SkipUnknown = False,
     device: DeviceOption = Device.auto,
     json: Json = False,
 ) -> None:

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from charlm.cli.common import CheckpointPath, Device, DeviceOption, Json, print_json, usage_error
+from charlm.cli.common import CheckpointPath, Device, DeviceOption, Json, SkipUnknown, print_json, usage_error
 
 
 def sample(
@@ -45,9 +45,7 @@ def sample(
         ),
     ] = None,
     stop: Annotated[str, typer.Option(metavar="TEXT", help="End a sample where this text first occurs in it.")] = "",
-    skip_unknown: Annotated[
-        bool, typer.Option("--skip-unknown", help="Leave out what the model has no character for.")
-    ] = False,
+    skip_unknown: SkipUnknown = False,
     device: DeviceOption = Device.auto,
     json: Json = False,
 ) -> None:
