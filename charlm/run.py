@@ -214,21 +214,20 @@ class Run:
             old.unlink(missing_ok=True)
 
     def _end(self, reason: str) -> None:
-        """Bring metrics and checkpoints up to date; after a signal only what a resumed run goes on from.
+        """Save, and then, but after a signal, close the metrics and score once more.
 
-        The closing rows are not counted in `rows` and the interval goes on: a longer run resumed from here drops
-        them, and its metrics are those of one that never stopped.
+        Saved first, so that nothing that goes wrong in the closing evaluation costs the run. The closing rows are not
+        counted in `rows` and the interval goes on: a longer run resumed from here drops them, and its metrics are
+        those of one that never stopped.
         """
         state = self.trainer.state
-        best = False
+        self._save(best=False)
         if reason not in SIGNALS:
-            closing = self.trainer.row() if state.interval_steps else None
-            if closing:
-                self._record(closing)
+            if state.interval_steps:
+                self._record(self.trainer.row())
             if "valid" in self.corpus.splits and state.evaluated_step != state.step:
-                best = self._score()
+                self._save(best=self._score())
             self.tracker.finish(flatten(self.config), self._final_scores())
-        self._save(best)
         self._tick()
 
     def _final_scores(self) -> dict[str, float]:

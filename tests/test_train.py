@@ -225,6 +225,18 @@ def test_folder(tmp_path, config_of):
     assert best.progress["best_nats"] == outcome.best_nats
 
 
+def test_a_closing_evaluation_that_fails_costs_nothing(tmp_path, config_of, monkeypatch):
+    import charlm.run
+
+    def fail(*_):
+        raise MemoryError
+
+    monkeypatch.setattr(charlm.run, "evaluate", fail)
+    with pytest.raises(MemoryError):
+        start_run(config_of(train={"eval_every": 0, "save_every": 0}), tmp_path / "run")
+    assert read_checkpoint(tmp_path / "run/checkpoints/last.safetensors").progress["step"] == 12
+
+
 def test_a_run_that_dies_at_once_can_be_resumed(tmp_path, config_of):
     """There is a checkpoint before the first step, and what it resumes to is the whole run."""
     whole, parts = tmp_path / "whole", tmp_path / "parts"
