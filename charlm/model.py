@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from charlm.cells import CELLS, Stack, StackState, dropout_mask
+from charlm.cells import CELLS, Generator, Lookup, Stack, StackState, dropout_mask, linear
 from charlm.config.schema import Dropout, ModelConfig
 
 
@@ -55,7 +55,11 @@ class CharLM(nn.Module):
     def forward(self, x_TB: Tensor, state: StackState | None = None) -> tuple[Tensor, StackState]:
         """Logits [T, B, V] of the character after each of the ids `x_TB`, and the last state."""
         output, last_state = self.features(x_TB, state)
-        return self.decoder(output), last_state
+        return self.logits(output), last_state
+
+    def logits(self, features: Tensor) -> Tensor:
+        """Logits [..., V] of features [..., H]."""
+        return linear(features, self.decoder.weight, self.decoder.bias)
 
     def features(self, x_TB: Tensor, state: StackState | None = None) -> tuple[Tensor, StackState]:
         """What the logits are computed from, [T, B, H] after dropout, and the last state."""
@@ -63,19 +67,24 @@ class CharLM(nn.Module):
         output, last_state = self.layers(inputs, state)  # [T, B, H]
         return self._drop_units(output, self.dropout.output), last_state
 
-    def _embed(self, x_TB: Tensor) -> Tensor:
-        if self.embedding is None:
-            zeros = self.decoder.weight.new_zeros(*x_TB.shape, self.vocabulary_size)
-            inputs = zeros.scatter_(-1, x_TB.unsqueeze(-1), 1.0)
-        else:
-            inputs = self.embedding(x_TB)
+    def generator(self, state: StackState) -> Generator | None:
+        """What draws characters after `state` without a call of Python for each; None where no kernel can."""
+        table = None if self.embedding is None else self.embedding.weight
+        return self.layers.generator(state, table, (self.decoder.weight, self.decoder.bias))
+
+    def _embed(self, x_TB: Tensor) -> Tensor | Lookup:
+        """The input of the layers, [T, B, E] or [T, B, V]."""
+        lookup = Lookup(x_TB, None if self.embedding is None else self.embedding.weight)
+        if not self.training or self.dropout.embedding == self.dropout.input == 0:
+            return lookup
+        inputs = lookup.dense(self.layers.input_size, like=self.decoder.weight)
         inputs = self._drop_characters(inputs, x_TB)
         return self._drop_units(inputs, self.dropout.input)
 
     def _drop_characters(self, inputs: Tensor, x_TB: Tensor) -> Tensor:
         """Drop whole characters: variational, the same ids throughout a stream's window."""
         p = self.dropout.embedding
-        if not self.training or p == 0:
+        if p == 0:
             return inputs
         if self.dropout.variational:
             keep_VB = dropout_mask((self.vocabulary_size, x_TB.shape[1]), p, inputs)
@@ -139,6 +148,6 @@ def window_loss(model: CharLM, x_TB: Tensor, y_TB: Tensor, state: StackState | N
     output, last_state = model.features(x_TB, state)
     if loss == "last":
         output, y_TB = output[-1:], y_TB[-1:]
-    logits = model.decoder(output).float()  # [T, B, V]
+    logits = model.logits(output).float()  # [T, B, V]
     total = F.cross_entropy(logits.flatten(0, 1), y_TB.flatten(), reduction="sum")
     return WindowLoss(total / x_TB.shape[1], map_state(Tensor.detach, last_state))

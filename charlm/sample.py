@@ -2,13 +2,14 @@
 
 import codecs
 import itertools
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from charlm.cells import StackState
+from charlm.cells import Generator, StackState
 from charlm.model import CharLM, map_state
 from charlm.vocabulary import Vocabulary
 
@@ -37,11 +38,30 @@ def sample_ids(
     N = len(seeds)
     output, state = _read(model, torch.tensor(list(prompt), device=device).unsqueeze(1))
     output, state = output.expand(-1, N, -1), map_state(lambda part: part.expand(-1, N, -1).contiguous(), state)
-    for draws_N in itertools.islice(_draws(seeds), length):
-        logits = model.decoder(output[-1]).double().cpu()  # [N, V]
+    if generator := model.generator(state):
+        yield from _generated(generator, _draws(seeds, length), choice)
+        return
+    for draws_N in itertools.chain.from_iterable(_draws(seeds, length)):
+        logits = model.logits(output[-1]).double().cpu()  # [N, V]
         ids = choose(logits, choice, draws_N)
         yield ids
         output, state = model.features(ids.to(device).unsqueeze(0), state)
+
+
+def _generated(generator: Generator, blocks: Iterable[Tensor], choice: Choice) -> Iterator[Tensor]:
+    """The ids that a generator draws by blocks of uniform numbers."""
+    at_once = 16
+    for draws_TN in blocks:
+        while len(draws_TN):
+            start_s = time.perf_counter()
+            ids_TN = generator.draw(
+                draws_TN[:at_once], temperature=choice.temperature, top_k=choice.top_k, top_p=choice.top_p
+            )
+            draws_TN = draws_TN[at_once:]
+            # A call lays out the weights anew: the more characters in it the better, but the reader shall not wait.
+            if time.perf_counter() - start_s < 0.05:
+                at_once *= 2
+            yield from ids_TN
 
 
 def _read(model: CharLM, prompt_T1: Tensor) -> tuple[Tensor, StackState]:
@@ -53,12 +73,12 @@ def _read(model: CharLM, prompt_T1: Tensor) -> tuple[Tensor, StackState]:
     return output[-1:], state
 
 
-def _draws(seeds: Sequence[int]) -> Iterator[Tensor]:
-    """Uniform numbers [N] without end, each column from the generator of its seed."""
+def _draws(seeds: Sequence[int], length: int) -> Iterator[Tensor]:
+    """`length` uniform numbers in blocks [≤ 256, N], each column from the generator of its seed."""
     generators = [torch.Generator().manual_seed(seed) for seed in seeds]
-    while True:
+    for start in range(0, length, _WINDOW):
         block = torch.stack([torch.rand(_WINDOW, generator=g, dtype=torch.float64) for g in generators], dim=1)
-        yield from block
+        yield block[: length - start]
 
 
 _WINDOW = 256

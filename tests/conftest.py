@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from charlm.cache import cache_dir
 from tests.text import words_text
 
 ROOT = Path(__file__).parents[1]
@@ -30,6 +31,21 @@ def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPa
 
 
 _NUMBERS = iter(range(10**9))
+
+
+@pytest.fixture
+def kernels(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels compiled before the test, for this process and those that it starts; kept where users have theirs."""
+    from charlm.cells import CELLS
+    from charlm.cells.native.linear import PRODUCT
+
+    with monkeypatch.context() as patch:
+        patch.delenv("CHARLM_CACHE")
+        shared = cache_dir() / "kernels"
+        for kernel in (PRODUCT, *(stack.kernel for stack in CELLS.values())):
+            kernel.check()
+    cache.mkdir(parents=True)
+    (cache / "kernels").symlink_to(shared)
 
 
 @pytest.fixture(autouse=True)
@@ -66,7 +82,7 @@ class Result:
 
 
 @pytest.fixture
-def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Result]:
+def cli(kernels: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Result]:
     """Runs `charlm ARGS…` in this process; an exception that no user can cause comes through."""
 
     def run(*args: object, stdin: bytes | None = None) -> Result:

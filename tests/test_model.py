@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from charlm.cells import CELLS
+from charlm.cells import CELLS, Lookup
 from charlm.config import parse_config
 from charlm.model import build_model, map_state, parameters_by_part, window_loss
 
@@ -110,7 +110,10 @@ def masks(model, x):
     """What dropout multiplied the inputs of the layers with, for an embedding of ones."""
     with torch.no_grad():
         model.embedding.weight.fill_(1.0)
-        return model._drop_units(model._embed(x), model.dropout.output)
+        inputs = model._embed(x)
+        if isinstance(inputs, Lookup):
+            inputs = inputs.dense(4, like=model.decoder.weight)
+        return model._drop_units(inputs, model.dropout.output)
 
 
 def test_embedding_dropout_drops_the_same_characters_throughout_a_window():

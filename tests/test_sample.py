@@ -138,10 +138,12 @@ def test_bytes_come_out_as_whole_characters():
     vocabulary = Vocabulary.of_bytes()
     wanted = "é€😀".encode() + b"\xe2\x82"
 
-    class Scripted(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.decoder = torch.nn.Identity()
+    class Scripted:
+        def generator(self, state):
+            return None
+
+        def logits(self, features):
+            return features
 
         def features(self, x_TB, state=None):
             place = torch.zeros(1, x_TB.shape[1], 1) if state is None else state
@@ -151,6 +153,41 @@ def test_bytes_come_out_as_whole_characters():
 
     steps = sample_text(Scripted(), vocabulary, prompt="x", length=len(wanted), choice=Choice(), seeds=[0], device=CPU)
     assert [piece for [piece] in steps] == ["", "é", "", "", "€", "", "", "", "😀", "", "\udce2\udc82"]
+
+
+GENERATED = [
+    {"kind": "rnn"},
+    {"kind": "rnn", "nonlinearity": "relu"},
+    {"kind": "lstm"},
+    {"kind": "lstm", "layer_norm": True},
+    {"kind": "gru"},
+    {"kind": "rhn", "depth": 3},
+    {"kind": "rhn", "depth": 2, "couple_gates": False},
+]
+CHOICES = [Choice(), Choice(temperature=0.7, top_k=3), Choice(top_p=0.6), Choice(temperature=0), Choice(top_k=100)]
+
+
+@pytest.mark.parametrize("cell", GENERATED, ids=lambda cell: "-".join(map(str, cell.values())))
+@pytest.mark.parametrize("model", [{"layers": 1, "embedding": 0}, {"layers": 3, "embedding": 6}], ids=str)
+@pytest.mark.parametrize("threads", [1, 3])
+def test_the_kernel_draws_what_the_loop_over_characters_does(cell, model, threads, monkeypatch):
+    torch.manual_seed(1)
+    hidden = 150 if threads > 1 else 21
+    config = parse_config({"model": {"cell": cell | {"hidden": hidden}, **model}}, "test").model
+    model = build_model(config, 11).eval()
+    with torch.no_grad():
+        model.decoder.weight *= 8
+    torch.set_num_threads(threads)
+
+    def draw(choice):
+        return torch.stack(list(sample_ids(model, [1, 2], 100, choice, [3, 4, 3, 5, 6, 7, 8], CPU)))
+
+    assert model.generator(model.layers.zero_state(1)) is not None
+    found = [draw(choice) for choice in CHOICES]
+    monkeypatch.setattr(model, "generator", lambda state: None)
+    assert all(torch.equal(ids, draw(choice)) for choice, ids in zip(CHOICES, found, strict=True))
+    assert torch.equal(found[0][:, 0], found[0][:, 2])
+    assert not torch.equal(found[0][:, 0], found[0][:, 1])
 
 
 def test_vocabulary_without_line_end_or_space():

@@ -2,20 +2,26 @@
 
 A new kind is a folder with a `Stack` and a line in `CELLS`; the tests in tests/cells run over `CELLS`.
 
-    base.py                 Stack: layers, states, dropout, initialisation
+    base.py                 Stack: layers, states, dropout, initialisation, choice of what computes
     torch_fused.py          TorchFusedStack: a Stack whose layers torch's own operators can run
+    lookup.py               inputs that are rows of a table
     <kind>/__init__.py      the module
     <kind>/reference.py     the equations of one layer in plain PyTorch
+    <kind>/cpu.cpp, cpu.py  the fused kernel of one layer, and its call
+    native/                 what kernels share: compilation, calls, vectors, threads, matrix products
 
 Shape suffixes: T steps, B streams, I inputs, H hidden units, G stacked gates, D recurrence depth, L layers.
 """
 
 from charlm.cells.base import Stack, StackState, dropout_mask
 from charlm.cells.gru import GRU
+from charlm.cells.lookup import Lookup
 from charlm.cells.lstm import LSTM
+from charlm.cells.native.generate import Generator
+from charlm.cells.native.linear import linear
 from charlm.cells.rhn import RHN
 from charlm.cells.rnn import RNN
 
 CELLS: dict[str, type[Stack]] = {"rnn": RNN, "lstm": LSTM, "gru": GRU, "rhn": RHN}
 
-__all__ = ["CELLS", "GRU", "LSTM", "RHN", "RNN", "Stack", "StackState", "dropout_mask"]
+__all__ = ["CELLS", "GRU", "LSTM", "RHN", "RNN", "Generator", "Lookup", "Stack", "StackState", "dropout_mask", "linear"]

@@ -7,13 +7,18 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from charlm.cells.lookup import Lookup
+from charlm.cells.native.build import KernelError
+from charlm.cells.native.call import Kernel, autocasts_to_bf16
+from charlm.cells.native.generate import Generator, Step
+
 LayerState = tuple[Tensor, ...]
 """The state of one layer: a tensor [B, H] for every name in `Stack.state_names`."""
 
 StackState = Tensor | tuple[Tensor, ...]
 """The state of a stack: [L, B, H], or a tuple of these where a kind has several (LSTM: h and c)."""
 
-LayerFunction = Callable[[int, Tensor, LayerState, Tensor | None], tuple[Tensor, LayerState]]
+LayerFunction = Callable[[int, Any, LayerState, Tensor | None], tuple[Tensor, LayerState]]
 """(layer, x_TBI, its state, mask_BH) → (y_TBH, its last state)."""
 
 
@@ -22,14 +27,23 @@ class Implementation(NamedTuple):
 
     layer: LayerFunction
     description: str
+    is_kernel: bool = False
+    """Whether it is the kind's kernel, which also takes a Lookup in place of x_TBI."""
 
 
 def dropout_mask(shape: tuple[int, ...], p: float, like: Tensor) -> Tensor:
     """0 with probability p, else 1/(1−p), so that the expected product with it changes nothing.
 
-    Drawn from torch's global generator, in the dtype and on the device of `like`.
+    Drawn from torch's global generator, in the dtype and on the device of `like`. On the CPU p is rounded to a
+    multiple of 2⁻¹⁶: sixteen random bits an element take a sixth of the time of torch's own draws.
     """
-    return torch.empty(shape, dtype=like.dtype, device=like.device).bernoulli_(1 - p).div_(1 - p)
+    if like.device.type != "cpu":
+        return torch.empty(shape, dtype=like.dtype, device=like.device).bernoulli_(1 - p).div_(1 - p)
+    size = math.prod(shape)
+    kept = max(1, round((1 - p) * 2**16))
+    draws = torch.empty((size + 3) // 4, dtype=torch.int64).random_(-(2**63), None).view(torch.int16)[:size]
+    # Signed: the lowest is −2¹⁵. At most kept − 2¹⁵ − 1, which an int16 can hold, where kept − 2¹⁵ may not be.
+    return (draws <= kept - 2**15 - 1).to(like.dtype).mul_(2**16 / kept).view(shape)
 
 
 def add_product(a_BG: Tensor, h_BH: Tensor, w_HG: Tensor, mask_BH: Tensor | None) -> Tensor:
@@ -61,6 +75,8 @@ class Stack(nn.Module):
     """
 
     kind: ClassVar[str]
+    kernel: ClassVar[Kernel | None] = None
+    """The kind's cpu.cpp, if it has one."""
     state_names: ClassVar[tuple[str, ...]] = ("h",)
     option_names: ClassVar[tuple[str, ...]] = ()
 
@@ -99,26 +115,73 @@ class Stack(nn.Module):
         """One layer by the equations of the kind's `reference.py`."""
         raise NotImplementedError
 
+    def kernel_layer(
+        self, layer: int, x: Tensor | Lookup, state: LayerState, mask_BH: Tensor | None
+    ) -> tuple[Tensor, LayerState]:
+        """One layer by the kind's kernel; float32 on the CPU."""
+        raise NotImplementedError
+
+    def kernel_step(self, layer: int, state: LayerState) -> Step:
+        """One layer in the given state, for the kernel's generation of characters."""
+        raise NotImplementedError
+
     def set_special_biases(self) -> None:
         """Set the biases that start at a value of their own; the rest are initialised already."""
 
     # Forward
 
-    def forward(self, x_TBI: Tensor, state: StackState | None = None) -> tuple[Tensor, StackState]:
+    def forward(self, x: Tensor | Lookup, state: StackState | None = None) -> tuple[Tensor, StackState]:
         """Outputs [T, B, H] of the top layer, and the last state of every layer, [L, B, H].
 
-        Without `state` the window starts from zeros. Outputs and states have the parameters' dtype,
-        under autocast too. ValueError for shapes that do not fit.
+        x is [T, B, I], as a tensor or as a lookup. Without `state` the window starts from zeros. Outputs and
+        states have the parameters' dtype, under autocast too. ValueError for shapes that do not fit.
         """
-        return self.run_layers(self.choose(x_TBI.device, self.training).layer, x_TBI, state)
+        device = x.ids_TB.device if isinstance(x, Lookup) else x.device
+        return self.run_layers(self.choose(device, self.training), x, state)
 
-    def forward_reference(self, x_TBI: Tensor, state: StackState | None = None) -> tuple[Tensor, StackState]:
+    def forward_reference(self, x: Tensor | Lookup, state: StackState | None = None) -> tuple[Tensor, StackState]:
         """`forward` by the reference equations, whatever else could run: what every other way is held to."""
-        return self.run_layers(self.reference_layer, x_TBI, state)
+        return self.run_layers(Implementation(self.reference_layer, ""), x, state)
 
     def choose(self, device: torch.device, training: bool) -> Implementation:
-        """What computes a layer in `forward`; kinds with a faster way than the reference override this."""
+        """What computes a layer in `forward`: the kind's kernel wherever it can."""
+        other = self.choose_other(device, training)
+        if device.type != "cpu" or self.kernel is None:
+            return other
+        if reason := self.why_no_kernel():
+            return other._replace(description=f"{other.description}; no fused CPU kernel: {reason}")
+        return Implementation(self.kernel_layer, f"{self.kind}: fused CPU kernel", is_kernel=True)
+
+    def generator(self, state: StackState, table_VI: Tensor | None, decoder: tuple[Tensor, Tensor]) -> Generator | None:
+        """What draws characters by the kind's kernel after `state`, in evaluation mode; None where no kernel can.
+
+        table_VI: what the stack reads of each character, None for one-hot; decoder: weights [V, H] and biases [V]
+        of the logits.
+        """
+        device = next(self.parameters()).device
+        if not self.choose(device, training=False).is_kernel or autocasts_to_bf16():
+            return None
+        assert self.kernel is not None
+        layer_states = self.split_state(state, (state if isinstance(state, Tensor) else state[0]).shape[1])
+        steps = [self.kernel_step(layer, layer_state) for layer, layer_state in enumerate(layer_states)]
+        return Generator(self.kernel, self.kind, steps, table_VI, decoder)
+
+    def choose_other(self, device: torch.device, training: bool) -> Implementation:
+        """What computes a layer where the kernel cannot."""
         return Implementation(self.reference_layer, f"{self.kind}: reference loop")
+
+    def why_no_kernel(self) -> str | None:
+        """Why the kind's kernel cannot compute a layer on the CPU; None if it can. Compiles it at first use."""
+        if next(self.parameters()).dtype != torch.float32:
+            return "it computes in float32"
+        if torch.is_autocast_enabled("cpu") and not autocasts_to_bf16():
+            return "it takes products in float32 or bfloat16"
+        assert self.kernel is not None
+        try:
+            self.kernel.check()
+        except KernelError as error:
+            return str(error)
+        return None
 
     def implementation(self, device: torch.device | str, training: bool = True) -> str:
         """A line for people: what `forward` runs on `device`, and why.
@@ -128,26 +191,34 @@ class Stack(nn.Module):
         return self.choose(torch.device(device), training).description
 
     def run_layers(
-        self, run_layer: LayerFunction, x_TBI: Tensor, state: StackState | None
+        self, implementation: Implementation, x: Tensor | Lookup, state: StackState | None
     ) -> tuple[Tensor, StackState]:
         """`forward` with the given function for a layer."""
-        if x_TBI.dim() != 3 or x_TBI.shape[0] == 0 or x_TBI.shape[2] != self.input_size:
-            raise ValueError(
-                f"{self.kind}: input of shape {list(x_TBI.shape)}; allowed is [T, B, {self.input_size}] with T ≥ 1"
-            )
-        T, B, _ = x_TBI.shape
+        T, B = self.check_input(x)
         mask_shape = (1 if self.variational else T, B, self.hidden_size)
+        if isinstance(x, Lookup) and not implementation.is_kernel:
+            x = x.dense(self.input_size, like=next(self.parameters()))
         layer_states: list[LayerState] = []
-        y = x_TBI
         for layer, layer_state in enumerate(self.split_state(state, B)):
             if layer > 0 and self.dropout > 0 and self.training:
-                y = y * dropout_mask(mask_shape, self.dropout, like=y)
+                x = x * dropout_mask(mask_shape, self.dropout, like=x)
             mask_BH = None
             if self.state_dropout > 0 and self.training:
                 mask_BH = dropout_mask((B, self.hidden_size), self.state_dropout, like=layer_state[0])
-            y, layer_state = run_layer(layer, y, layer_state, mask_BH)
+            x, layer_state = implementation.layer(layer, x, layer_state, mask_BH)
             layer_states.append(layer_state)
-        return y, self.join_states(layer_states)
+        return x, self.join_states(layer_states)
+
+    def check_input(self, x: Tensor | Lookup) -> tuple[int, int]:
+        """T and B of an input; ValueError unless it is [T, B, I] with T ≥ 1."""
+        if isinstance(x, Lookup):
+            size = self.input_size if x.table_VI is None else x.table_VI.shape[1]
+            shape = [*x.ids_TB.shape, size]
+        else:
+            shape = list(x.shape)
+        if len(shape) != 3 or shape[0] == 0 or shape[2] != self.input_size:
+            raise ValueError(f"{self.kind}: input of shape {shape}; allowed is [T, B, {self.input_size}] with T ≥ 1")
+        return shape[0], shape[1]
 
     # State
 

@@ -50,7 +50,7 @@ class TorchFusedStack(Stack):
             "bias_hh": (rows,),
         }
 
-    def choose(self, device: torch.device, training: bool) -> Implementation:
+    def choose_other(self, device: torch.device, training: bool) -> Implementation:
         if reason := self.why_reference(device, training):
             return Implementation(self.reference_layer, f"{self.kind}: reference loop ({reason})")
         library = self.fused_library(device)

@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import logging
 import os
 import sys
 from typing import Any
@@ -24,6 +25,13 @@ class _Commands(TyperGroup):
             with contextlib.suppress(OSError):
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             sys.exit(141)
+
+
+class _Echo(logging.Handler):
+    """What the library has to say, on stderr."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        typer.echo(record.getMessage(), err=True)
 
 
 app = typer.Typer(
@@ -60,6 +68,9 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+    logger = logging.getLogger("charlm")
+    logger.setLevel(logging.INFO)
+    logger.handlers = [_Echo()]
     try:
         app(prog_name="charlm")
     except CharlmError as error:

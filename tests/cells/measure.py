@@ -79,6 +79,11 @@ def run(forward: Callable[..., Any], stack: Stack, x: Tensor, state: StackState,
     return {name: tensor.detach() for name, tensor in found.items()}
 
 
+def join(runs: list[Run]) -> Run:
+    """Several runs as one. The reference's error in a single run may be small by luck, in all of them it is not."""
+    return {name: torch.stack([one[name] for one in runs]) for name in runs[0]}
+
+
 def error(found: Tensor, truth: Tensor) -> float:
     return float((found.cpu().double() - truth.cpu().double()).abs().max())
 

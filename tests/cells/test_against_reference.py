@@ -1,33 +1,43 @@
 """`forward`, whatever it runs, against the reference in float64, at odd sizes."""
 
 import copy
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 
 from charlm.cells import LSTM
 
-from .measure import Case, as_tuple, assert_as_accurate, random_input, random_state, run
+from .measure import Case, Run, as_tuple, assert_as_accurate, join, random_input, random_state, run
 
 # T, B, I, H, L
 SIZES = [(1, 1, 1, 1, 1), (6, 3, 2, 1, 2), (1, 1, 5, 17, 3), (12, 1, 4, 17, 2), (5, 4, 33, 130, 1), (3, 2, 7, 130, 3)]
 
 
 @pytest.mark.parametrize("size", SIZES, ids=lambda size: "T{}-B{}-I{}-H{}-L{}".format(*size))
-def test_forward_errs_no_more_than_the_reference(case: Case, size: tuple[int, ...], device: torch.device) -> None:
+@pytest.mark.parametrize("kernels", [True, False], ids=["kernels", "no kernels"])
+def test_forward_errs_no_more_than_the_reference(
+    case: Case, size: tuple[int, ...], kernels: bool, device: torch.device, request: pytest.FixtureRequest
+) -> None:
+    if not kernels:
+        request.getfixturevalue("no_kernels")
     steps, batch_size, input_size, hidden_size, num_layers = size
     stack = case.build(input_size, hidden_size, num_layers)
-    x, state = random_input(stack, steps, batch_size), random_state(stack, batch_size)
+    inputs = [(random_input(stack, steps, batch_size), random_state(stack, batch_size)) for _ in range(3)]
 
-    truth = run(stack.forward_reference, stack, x, state)
+    truth = join([run(stack.forward_reference, stack, x, state) for x, state in inputs])
     stack = stack.float().to(device)
-    x = x.float().to(device)
-    tensors = tuple(tensor.float().to(device) for tensor in as_tuple(state))
-    state = tensors[0] if len(tensors) == 1 else tensors
-    reference = run(stack.forward_reference, stack, x, state)
-    found = run(stack, stack, x, state)
 
-    assert_as_accurate(found, reference, truth)
+    def runs(forward: Callable[..., Any]) -> Run:
+        found = []
+        for x, state in inputs:
+            tensors = tuple(tensor.float().to(device) for tensor in as_tuple(state))
+            first = tensors[0] if len(tensors) == 1 else tensors
+            found.append(run(forward, stack, x.float().to(device), first))
+        return join(found)
+
+    assert_as_accurate(runs(stack), runs(stack.forward_reference), truth)
 
 
 def test_gradients_are_the_same_in_eval_mode(case: Case, device: torch.device) -> None:

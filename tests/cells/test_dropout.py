@@ -34,9 +34,17 @@ def test_mask_scales_what_it_keeps() -> None:
     mask = dropout_mask((400, 500), 0.2, like=torch.zeros(1, dtype=torch.float64))
     assert mask.shape == (400, 500)
     assert mask.dtype == torch.float64
-    assert values(mask) == [0.0, 1.25]
+    # On the CPU p is a multiple of 2⁻¹⁶.
+    assert values(mask) == pytest.approx([0.0, 1.25], rel=1e-5)
     # Standard error of the mean: 1.25 · √(0.2 · 0.8 / 200,000) = 0.0011
     assert mask.mean().item() == pytest.approx(1.0, abs=0.005)
+
+
+@pytest.mark.parametrize(("p", "kept"), [(1e-9, 1.0), (1 - 1e-9, 0.0), (0.5, 0.5)])
+def test_extreme_probabilities(p: float, kept: float) -> None:
+    mask = dropout_mask((301, 7), p, like=torch.zeros(1))
+    assert (mask > 0).float().mean().item() == pytest.approx(kept, abs=0.05)
+    assert mask.isfinite().all()
 
 
 def test_masks_come_from_the_global_generator() -> None:

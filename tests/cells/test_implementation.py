@@ -11,9 +11,10 @@ from charlm.cells.torch_fused import TorchFusedStack
 
 from .measure import Case
 
+CPU = torch.device("cpu")
 onednn = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="torch has no oneDNN here")
 
-LINES = [
+WITHOUT_KERNEL = [
     ("rnn", {}, "rnn: torch's fused layer (ATen)"),
     ("gru", {"dropout": 0.5}, "gru: torch's fused layer (ATen)"),
     pytest.param("lstm", {}, "lstm: torch's fused layer (oneDNN)", marks=onednn),
@@ -23,18 +24,41 @@ LINES = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "options", "line"), LINES)
-def test_line(kind: str, options: dict[str, Any], line: str) -> None:
-    assert CELLS[kind](3, 4, **options).implementation("cpu") == line
+@pytest.mark.parametrize("state_dropout", [0.0, 0.5])
+def test_line_with_a_kernel(case: Case, state_dropout: float) -> None:
+    stack = CELLS[case.kind](3, 4, state_dropout=state_dropout, **case.options)
+    assert stack.implementation("cpu") == f"{case.kind}: fused CPU kernel"
+    with torch.autocast("cpu", torch.bfloat16):
+        assert stack.implementation("cpu") == f"{case.kind}: fused CPU kernel"
+
+
+@pytest.mark.usefixtures("no_kernels")
+@pytest.mark.parametrize(("kind", "options", "line"), WITHOUT_KERNEL)
+def test_line_without_a_kernel(kind: str, options: dict[str, Any], line: str) -> None:
+    expected = f"{line}; no fused CPU kernel: switched off by this test"
+    assert CELLS[kind](3, 4, **options).implementation("cpu") == expected
+
+
+def test_line_where_the_kernel_lacks_the_precision() -> None:
+    stack = CELLS["rhn"](3, 4)
+    with torch.autocast("cpu", torch.float16):
+        line = "rhn: reference loop; no fused CPU kernel: it takes products in float32 or bfloat16"
+        assert stack.implementation("cpu") == line
+    assert stack.double().implementation("cpu") == "rhn: reference loop; no fused CPU kernel: it computes in float32"
+
+
+def other(kind: str, device: torch.device = CPU, training: bool = True, **options: Any) -> str:
+    """The line of what runs where the kernel cannot."""
+    return CELLS[kind](3, 4, **options).choose_other(device, training).description
 
 
 def test_evaluation_needs_no_mask_of_the_state() -> None:
-    stack = CELLS["gru"](3, 4, state_dropout=0.5)
-    assert stack.implementation(torch.device("cpu"), training=False) == "gru: torch's fused layer (ATen)"
+    assert other("gru", training=False, state_dropout=0.5) == "gru: torch's fused layer (ATen)"
 
 
 def test_lstm_in_double_precision_is_not_for_onednn() -> None:
-    assert CELLS["lstm"](3, 4).double().implementation("cpu") == "lstm: torch's fused layer (ATen)"
+    line = CELLS["lstm"](3, 4).double().choose_other(CPU, training=True).description
+    assert line == "lstm: torch's fused layer (ATen)"
 
 
 def test_cuda_is_for_cudnn(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,18 +74,26 @@ def test_lstm_shuns_onednn_where_it_lacks_bfloat16(supported: bool, monkeypatch:
     monkeypatch.setattr(charlm.cells.lstm, "onednn_supports", lambda dtype: supported)
     reference = "lstm: reference loop (this CPU lacks bfloat16 for oneDNN)"
     fused = "lstm: torch's fused layer (oneDNN)"
-    stack = CELLS["lstm"](3, 4)
     with torch.autocast("cpu", torch.bfloat16):
-        assert stack.implementation("cpu") == (fused if supported else reference)
-    assert stack.implementation("cpu") == fused
+        assert other("lstm") == (fused if supported else reference)
+    assert other("lstm") == fused
 
 
 @pytest.mark.parametrize("training", [False, True])
 @pytest.mark.parametrize("state_dropout", [0.0, 0.5])
 @pytest.mark.parametrize("autocast", [False, True])
+@pytest.mark.parametrize("kernels", [False, True])
 def test_the_line_says_what_runs(
-    case: Case, training: bool, state_dropout: float, autocast: bool, monkeypatch: pytest.MonkeyPatch
+    case: Case,
+    training: bool,
+    state_dropout: float,
+    autocast: bool,
+    kernels: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
 ) -> None:
+    if not kernels:
+        request.getfixturevalue("no_kernels")
     ran = []
 
     def recorded(owner: type[Stack], name: str) -> None:
@@ -73,10 +105,12 @@ def test_the_line_says_what_runs(
 
         monkeypatch.setattr(owner, name, layer)
 
+    recorded(CELLS[case.kind], "kernel_layer")
     recorded(CELLS[case.kind], "reference_layer")
     recorded(TorchFusedStack, "fused_layer")
     stack = CELLS[case.kind](3, 4, state_dropout=state_dropout, **case.options).train(training)
     with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
         line = stack.implementation("cpu", training=training)
         stack(torch.zeros(2, 1, 3))
-    assert ran == ["reference_layer" if "reference loop" in line else "fused_layer"]
+    says = {": fused CPU kernel": "kernel_layer", "reference loop": "reference_layer", "torch's": "fused_layer"}
+    assert ran == [next(name for words, name in says.items() if words in line)]

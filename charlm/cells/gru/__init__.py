@@ -4,7 +4,10 @@ import torch
 from torch import Tensor
 
 from charlm.cells.base import LayerState
+from charlm.cells.gru import cpu
 from charlm.cells.gru.reference import gru_layer
+from charlm.cells.lookup import Lookup
+from charlm.cells.native.generate import Step
 from charlm.cells.torch_fused import TorchFusedStack, single_layer_options
 
 
@@ -17,6 +20,7 @@ class GRU(TorchFusedStack):
     """
 
     kind = "gru"
+    kernel = cpu.KERNEL
     num_gates = 3
 
     def __init__(
@@ -44,6 +48,15 @@ class GRU(TorchFusedStack):
     ) -> tuple[Tensor, LayerState]:
         y_TBH, h_BH = gru_layer(x_TBI, *state, *self.layer_parameters(layer), mask_BH=mask_BH)
         return y_TBH, (h_BH,)
+
+    def kernel_layer(
+        self, layer: int, x: Tensor | Lookup, state: LayerState, mask_BH: Tensor | None
+    ) -> tuple[Tensor, LayerState]:
+        y_TBH, h_BH = cpu.gru_layer(x, *state, *self.layer_parameters(layer), mask_BH=mask_BH)
+        return y_TBH, (h_BH,)
+
+    def kernel_step(self, layer: int, state: LayerState) -> Step:
+        return cpu.gru_step(*state, *self.layer_parameters(layer))
 
     @property
     def cudnn_mode(self) -> str:

@@ -1,10 +1,16 @@
 """Long short-term memory (Hochreiter & Schmidhuber 1997), optionally layer-normalised."""
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from charlm.cells.base import LayerState
+from charlm.cells.lookup import Lookup
+from charlm.cells.lstm import cpu
 from charlm.cells.lstm.reference import LayerNorm, lstm_layer
+from charlm.cells.native.generate import Step
 from charlm.cells.torch_fused import TorchFusedStack, single_layer_options
 
 
@@ -24,6 +30,7 @@ class LSTM(TorchFusedStack):
     """
 
     kind = "lstm"
+    kernel = cpu.KERNEL
     num_gates = 4
     state_names = ("h", "c")
     option_names = ("layer_norm", "forget_bias")
@@ -77,13 +84,29 @@ class LSTM(TorchFusedStack):
     def reference_layer(
         self, layer: int, x_TBI: Tensor, state: LayerState, mask_BH: Tensor | None
     ) -> tuple[Tensor, LayerState]:
-        w_ih, w_hh, b_ih, b_hh, *norm = self.layer_parameters(layer)
-        layer_norm = LayerNorm(*norm) if self.layer_norm else None
-        h_BH, c_BH = state
-        y_TBH, h_BH, c_BH = lstm_layer(
-            x_TBI, h_BH, c_BH, w_ih, w_hh, b_ih, b_hh, layer_norm=layer_norm, mask_BH=mask_BH
-        )
+        return self.run_function(lstm_layer, layer, x_TBI, state, mask_BH)
+
+    def kernel_layer(
+        self, layer: int, x: Tensor | Lookup, state: LayerState, mask_BH: Tensor | None
+    ) -> tuple[Tensor, LayerState]:
+        return self.run_function(cpu.lstm_layer, layer, x, state, mask_BH)
+
+    def run_function(
+        self, function: Callable[..., Any], layer: int, x: Any, state: LayerState, mask_BH: Tensor | None
+    ) -> tuple[Tensor, LayerState]:
+        """One layer by `lstm_layer` of reference.py or of cpu.py."""
+        maps, layer_norm = self.maps_and_norm(layer)
+        y_TBH, h_BH, c_BH = function(x, *state, *maps, layer_norm=layer_norm, mask_BH=mask_BH)
         return y_TBH, (h_BH, c_BH)
+
+    def kernel_step(self, layer: int, state: LayerState) -> Step:
+        maps, layer_norm = self.maps_and_norm(layer)
+        return cpu.lstm_step(*state, *maps, layer_norm=layer_norm)
+
+    def maps_and_norm(self, layer: int) -> tuple[list[Tensor], LayerNorm | None]:
+        """Weights and biases of a layer, and its normalisation."""
+        w_ih, w_hh, b_ih, b_hh, *norm = self.layer_parameters(layer)
+        return [w_ih, w_hh, b_ih, b_hh], LayerNorm(*norm) if self.layer_norm else None
 
     @property
     def cudnn_mode(self) -> str:

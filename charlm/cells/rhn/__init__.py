@@ -3,6 +3,9 @@
 from torch import Tensor
 
 from charlm.cells.base import LayerState, Stack
+from charlm.cells.lookup import Lookup
+from charlm.cells.native.generate import Step
+from charlm.cells.rhn import cpu
 from charlm.cells.rhn.reference import rhn_layer
 
 
@@ -22,6 +25,7 @@ class RHN(Stack):
     """
 
     kind = "rhn"
+    kernel = cpu.KERNEL
     option_names = ("depth", "couple_gates", "gate_bias")
 
     def __init__(
@@ -80,3 +84,12 @@ class RHN(Stack):
             mask_BH=mask_BH,
         )
         return y_TBH, (s_BH,)
+
+    def kernel_layer(
+        self, layer: int, x: Tensor | Lookup, state: LayerState, mask_BH: Tensor | None
+    ) -> tuple[Tensor, LayerState]:
+        y_TBH, s_BH = cpu.rhn_layer(x, *state, *self.layer_parameters(layer), mask_BH=mask_BH)
+        return y_TBH, (s_BH,)
+
+    def kernel_step(self, layer: int, state: LayerState) -> Step:
+        return cpu.rhn_step(*state, *self.layer_parameters(layer))

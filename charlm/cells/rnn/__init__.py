@@ -6,6 +6,9 @@ import torch
 from torch import Tensor
 
 from charlm.cells.base import LayerState
+from charlm.cells.lookup import Lookup
+from charlm.cells.native.generate import Step
+from charlm.cells.rnn import cpu
 from charlm.cells.rnn.reference import Nonlinearity, rnn_layer
 from charlm.cells.torch_fused import TorchFusedStack, single_layer_options
 
@@ -21,6 +24,7 @@ class RNN(TorchFusedStack):
     """
 
     kind = "rnn"
+    kernel = cpu.KERNEL
     num_gates = 1
     option_names = ("nonlinearity",)
 
@@ -58,6 +62,21 @@ class RNN(TorchFusedStack):
             mask_BH=mask_BH,
         )
         return y_TBH, (h_BH,)
+
+    def kernel_layer(
+        self, layer: int, x: Tensor | Lookup, state: LayerState, mask_BH: Tensor | None
+    ) -> tuple[Tensor, LayerState]:
+        y_TBH, h_BH = cpu.rnn_layer(
+            x,
+            *state,
+            *self.layer_parameters(layer),
+            nonlinearity=self.nonlinearity,
+            mask_BH=mask_BH,
+        )
+        return y_TBH, (h_BH,)
+
+    def kernel_step(self, layer: int, state: LayerState) -> Step:
+        return cpu.rnn_step(*state, *self.layer_parameters(layer), nonlinearity=self.nonlinearity)
 
     @property
     def cudnn_mode(self) -> str:

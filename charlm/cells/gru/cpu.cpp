@@ -1,0 +1,188 @@
+// One layer of the gated recurrent unit over a window, forward and backward: `gru_layer` of reference.py.
+//
+// Every thread computes a slice of the hidden units. In a step it multiplies the state h_{t−1} of all units by its
+// slice of W_hh, packed once per call, applies the gates to its units, and meets the others: then h_t is whole.
+// Backwards it makes the gates' gradients of its units, meets the others, and multiplies all of them by its columns of
+// W_hh.
+
+#include "../native/generate.h"
+
+struct Arguments {
+  Index T, B, H, threads;
+  Index bf16;              // whether products are taken in bfloat16; sums and states are float then too
+  const float* weights;    // [3·H, H], stacked r, z, n
+  const float* biases;     // [3·H]: those of the recurrent maps
+  const float* mask;       // [B, H] or null
+  const float* inputs;     // [T, B, 3·H]: W_x x_t + b_x; with ids [V, 3·H]
+  const Index* ids;        // [T, B]: the rows of `inputs` to take, or null
+  float* outputs;          // [1 + T, B, H]: the first state, filled by the caller, then h_t of every step
+  float* gates;            // [T, B, 4, H]: r, z, n, and W_hn h + b_hn; null where no backward pass follows
+  const float* d_outputs;  // [T, B, H]: gradient of the outputs
+  float* d_maps;           // [T, B, 3·H], written: gradient of the recurrent maps
+  float* d_inputs;         // gradient of `inputs`, as d_maps but in n: [T, B, 3·H], written; with ids [V, 3·H], added to
+  float* d_first;          // [B, H], written: gradient of the first state
+  float* operands;         // scratch for what products read where it is no state or gradient as it stands:
+                           // with mask or bf16 [2, B, padded(H)]; backwards with bf16 [2, B, padded(3·H)]
+
+  Index row_of(Index t, Index b) const { return ids ? ids[t * B + b] : t * B + b; }
+  float* gates_of(Index t, Index b) const { return gates + (t * B + b) * 4 * H; }
+};
+
+namespace {
+
+// One member's part of the forward pass. Its weights are packed once, for any number of steps; every member must make
+// one, and call the same functions.
+template <class Operand>
+class Forward {
+ public:
+  Forward(const Arguments& a, const Member& member, Scratch& scratch)
+      : a(a), member(member), slice(member, a.H), packed(scratch.get<Operand>(packed_size<Operand>(slice, 3, a.H))),
+        sums(scratch.get<float>(a.B * slice.columns(3))) {
+    pack_gates(slice, 3, H, a.weights, packed);
+    if (prepares) {
+      for (Index b = 0; b < B; b++)
+        slice.each_group([&](Index u, Index n, Index) { prepare(b, u, n, load(a.outputs + b * H + u, n)); });
+      member.meet();
+    }
+  }
+
+  // Step t, after step t − 1. When it returns, the outputs of all units are there.
+  void step(Index t) {
+    const Operand* operand = prepares ? next_operand() : reinterpret_cast<const Operand*>(a.outputs + t * B * H);
+    turn ^= 1;
+    multiply(B, H, operand, packed, slice.panels(3), sums, false);
+    for (Index b = 0; b < B; b++) apply_gates(t, b);
+    member.meet();
+  }
+
+  // For calls of one step at a time: the state after step 0 becomes the one before it.
+  void carry() const {
+    for (Index b = 0; b < B; b++)
+      std::copy(a.outputs + (B + b) * H + slice.first, a.outputs + (B + b) * H + slice.end, a.outputs + b * H + slice.first);
+  }
+
+  const Arguments& a;
+  const Member& member;
+  const Slice slice;
+
+ private:
+  const Index B = a.B, H = a.H;
+  // Without mask, float products read the states themselves.
+  const bool prepares = a.mask || std::is_same_v<Operand, Bf16>;
+  Operand* packed;
+  float* sums;
+  int turn = 0;  // Which half of the operands the next product reads; the other may still be read by others.
+
+  Operand* next_operand() const { return reinterpret_cast<Operand*>(a.operands) + turn * B * padded<Operand>(H); }
+
+  // Give units of h to the next product.
+  void prepare(Index b, Index u, Index n, Floats h) const {
+    if (a.mask) h *= load(a.mask + b * H + u, n);
+    store(next_operand() + b * padded<Operand>(H) + u, h, n);
+  }
+
+  void apply_gates(Index t, Index b) const {
+    const float* before = a.outputs + (t * B + b) * H;
+    float* after = a.outputs + ((t + 1) * B + b) * H;
+    const float* input = a.inputs + a.row_of(t, b) * 3 * H;
+    float* gates = a.gates ? a.gates_of(t, b) : nullptr;
+    slice.each_group([&](Index u, Index n, Index i) {
+      const float* sum = sums + b * slice.columns(3) + i * 3 * W;
+      const auto h_map = [&](Index k) { return load(sum + k * W) + load(a.biases + k * H + u, n); };
+      const auto x_map = [&](Index k) { return load(input + k * H + u, n); };
+      // r = σ(W_ir x + b_ir + W_hr h + b_hr), z = σ(W_iz x + b_iz + W_hz h + b_hz)   (5), (6)
+      const Floats r = sigmoid(x_map(0) + h_map(0)), z = sigmoid(x_map(1) + h_map(1));
+      // n = tanh(W_in x + b_in + r ⊙ (W_hn h + b_hn))                               (8)
+      const Floats h_n = h_map(2);
+      const Floats candidate = tanh(x_map(2) + r * h_n);
+      // h_t = (1 − z) ⊙ n + z ⊙ h_{t−1}                                             (7)
+      const Floats h = candidate + z * (load(before + u, n) - candidate);
+      store(after + u, h, n);
+      if (prepares) prepare(b, u, n, h);
+      if (gates) {
+        store(gates + u, r, n);
+        store(gates + H + u, z, n);
+        store(gates + 2 * H + u, candidate, n);
+        store(gates + 3 * H + u, h_n, n);
+      }
+    });
+  }
+};
+
+template <class Operand>
+void forward(const Arguments& a, const Member& member) {
+  Forward<Operand> layer(a, member, fresh_scratch());
+  for (Index t = 0; t < a.T; t++) layer.step(t);
+}
+
+template <class Operand>
+void backward(const Arguments& a, const Member& member) {
+  const Index B = a.B, H = a.H, GH = 3 * H, row = padded<Operand>(GH);
+  const Slice slice(member, H);
+  const Index columns = slice.columns(1);
+  Scratch& scratch = fresh_scratch();
+  Operand* packed = scratch.get<Operand>(packed_size<Operand>(slice, 1, GH));
+  // The gradient of this slice's states: what z carries back, and what the linear maps do.
+  float* carried = scratch.get<float>(2 * B * columns);
+  float* mapped = carried + B * columns;
+  pack_units(slice, GH, a.weights, packed);
+  std::fill(carried, carried + B * columns, 0.0f);
+
+  for (Index t = a.T - 1; t >= 0; t--) {
+    const Operand* operand = reinterpret_cast<const Operand*>(a.d_maps + t * B * GH);
+    Operand* converted = nullptr;
+    if constexpr (std::is_same_v<Operand, Bf16>)
+      operand = converted = reinterpret_cast<Operand*>(a.operands) + t % 2 * B * row;
+
+    for (Index b = 0; b < B; b++) {
+      const float* gates = a.gates_of(t, b);
+      const float* before = a.outputs + (t * B + b) * H;
+      float* d_maps = a.d_maps + (t * B + b) * GH;
+      float* d_input = a.d_inputs + a.row_of(t, b) * GH;
+      slice.each_group([&](Index u, Index n, Index i) {
+        float* d_state = carried + b * columns + i * W;
+        const Floats dh = load(d_state) + load(a.d_outputs + (t * B + b) * H + u, n);
+        const Floats r = load(gates + u, n), z = load(gates + H + u, n);
+        const Floats candidate = load(gates + 2 * H + u, n), h_n = load(gates + 3 * H + u, n);
+        store(d_state, dh * z);
+        const Floats d_z = dh * (load(before + u, n) - candidate) * z * (1.0f - z);
+        const Floats d_n = dh * (1.0f - z) * (1.0f - candidate * candidate);
+        const Floats d_r = d_n * h_n * r * (1.0f - r);
+        // The linear maps of x and of h differ in n, where r stands before h's.
+        const Floats d_map[3] = {d_r, d_z, d_n * r}, d_x_map[3] = {d_r, d_z, d_n};
+        for (Index k = 0; k < 3; k++) {
+          store(d_maps + k * H + u, d_map[k], n);
+          if (converted) store(converted + b * row + k * H + u, d_map[k], n);
+          float* d_x = d_input + k * H + u;
+          store(d_x, a.ids ? load(d_x, n) + d_x_map[k] : d_x_map[k], n);
+        }
+      });
+    }
+    member.meet();
+
+    multiply(B, GH, operand, packed, slice.panels(1), a.mask ? mapped : carried, !a.mask);
+    if (a.mask) {
+      for (Index b = 0; b < B; b++)
+        slice.each_group([&](Index u, Index n, Index i) {
+          const Index at = b * columns + i * W;
+          store(carried + at, load(carried + at) + load(mapped + at) * load(a.mask + b * H + u, n));
+        });
+    }
+  }
+
+  for (Index b = 0; b < B; b++)
+    slice.each_group([&](Index u, Index n, Index i) { store(a.d_first + b * H + u, load(carried + b * columns + i * W), n); });
+}
+
+template <class Function>
+void run(const Arguments& a, const Function& function) {
+  run_team(useful_threads(3 * a.B * a.H * a.H, a.threads), [&](const Member& member) { function(a, member); });
+}
+
+}  // namespace
+
+KERNEL void gru_forward(const Arguments* a) { run(*a, a->bf16 ? forward<Bf16> : forward<float>); }
+
+KERNEL void gru_backward(const Arguments* a) { run(*a, a->bf16 ? backward<Bf16> : backward<float>); }
+
+KERNEL void gru_generate(const Generation* g) { run_generate<Forward<float>, Arguments>(*g); }

@@ -1,0 +1,110 @@
+"""One layer of the gated recurrent unit by its CPU kernel."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from charlm.cells.lookup import Lookup
+from charlm.cells.native.call import Kernel, autocasts_to_bf16
+from charlm.cells.native.generate import Step
+from charlm.cells.native.linear import matmul, project
+
+KERNEL = Kernel(Path(__file__).with_name("cpu.cpp"))
+
+
+def gru_layer(
+    x: Tensor | Lookup,
+    h_BH: Tensor,
+    w_ih_GI: Tensor,
+    w_hh_GH: Tensor,
+    b_ih_G: Tensor,
+    b_hh_G: Tensor,
+    *,
+    mask_BH: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Outputs [T, B, H] and last state [B, H]: `gru_layer` of reference.py, in float32 on the CPU.
+
+    Under autocast to bfloat16 products are taken in it; sums, gates and states stay float32.
+    """
+    inputs, ids_TB = project(x, w_ih_GI, b_ih_G)
+    options = {"with_backward": torch.is_grad_enabled(), "bf16": autocasts_to_bf16()}
+    y_TBH = _Sequence.apply(inputs, ids_TB, h_BH, w_hh_GH, b_hh_G, mask_BH, *options.values())
+    return y_TBH, y_TBH[-1]  # type: ignore[index]
+
+
+def gru_step(h_BH: Tensor, w_ih_GI: Tensor, w_hh_GH: Tensor, b_ih_G: Tensor, b_hh_G: Tensor) -> Step:
+    """A layer in the given state, for `gru_generate`."""
+    B, H = h_BH.shape
+    fields: dict[str, int | Tensor | None] = {
+        **{"T": 1, "B": B, "H": H},
+        "weights": w_hh_GH.detach().contiguous(),
+        "biases": b_hh_G.detach().contiguous(),
+        "outputs": torch.stack([h_BH, h_BH]),
+    }
+    return Step(w_ih_GI, b_ih_G, fields)
+
+
+class _Sequence(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        inputs: Tensor,
+        ids_TB: Tensor | None,
+        h_BH: Tensor,
+        w_hh_GH: Tensor,
+        b_hh_G: Tensor,
+        mask_BH: Tensor | None,
+        with_backward: bool,
+        bf16: bool,
+    ) -> Tensor:
+        B, H = h_BH.shape
+        T = len(inputs) if ids_TB is None else len(ids_TB)
+        states = inputs.new_empty(1 + T, B, H)
+        states[0] = h_BH
+        gates = inputs.new_empty(T, B, 4, H) if with_backward else None
+        weights = w_hh_GH.contiguous()
+        KERNEL(
+            "gru_forward",
+            **{"T": T, "B": B, "H": H, "bf16": bf16},
+            weights=weights,
+            biases=b_hh_G.contiguous(),
+            mask=mask_BH,
+            inputs=inputs,
+            ids=ids_TB,
+            outputs=states,
+            gates=gates,
+            operands=inputs.new_zeros(2, B, H + 1),
+        )
+        ctx.save_for_backward(inputs, ids_TB, weights, mask_BH, states, gates)
+        ctx.bf16 = bf16
+        return states[1:]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy_TBH: Tensor) -> tuple[Tensor | None, ...]:
+        inputs, ids_TB, weights, mask_BH, states, gates = ctx.saved_tensors
+        rows, H = weights.shape
+        T, B = gates.shape[:2]
+        d_maps = inputs.new_empty(T, B, rows)
+        d_inputs = torch.empty_like(d_maps) if ids_TB is None else torch.zeros_like(inputs)
+        dh_BH = inputs.new_empty(B, H)
+        KERNEL(
+            "gru_backward",
+            **{"T": T, "B": B, "H": H, "bf16": ctx.bf16},
+            weights=weights,
+            mask=mask_BH,
+            ids=ids_TB,
+            outputs=states,
+            gates=gates,
+            d_outputs=dy_TBH.contiguous(),
+            d_maps=d_maps,
+            d_inputs=d_inputs,
+            d_first=dh_BH,
+            operands=inputs.new_zeros(2, B, rows + 1),
+        )
+        before = states[:-1] if mask_BH is None else states[:-1] * mask_BH
+        dw_GH = matmul(d_maps.flatten(0, 1).t(), before.flatten(0, 1), bf16=ctx.bf16)
+        return d_inputs, None, dh_BH, dw_GH, d_maps.sum((0, 1)), None, None, None

@@ -1,0 +1,504 @@
+// One layer of the LSTM over a window, forward and backward, plain or layer-normalised: `lstm_layer` of reference.py.
+//
+// Every thread computes a slice of the hidden units. In a step it multiplies the state h_{t−1} of all units by its
+// slice of W_h, packed once per call, applies the gates to its units, and meets the others: then h_t is whole.
+// Backwards it makes the gates' gradients of its units, meets the others, and multiplies all of them by its columns
+// of W_h. Normalisation takes sums over the units of all: each thread adds up its own, and they meet once for those of
+// the gates and once for those of c.
+
+#include <cmath>
+
+#include "../native/generate.h"
+
+struct Arguments {
+  Index T, B, H, threads;
+  Index bf16;                // whether products are taken in bfloat16; sums and states are float then too
+  const float* weights;      // W_h [4·H, H]; gates are stacked i, f, g, o, here and everywhere
+  const float* gains;        // [5, H]: of the normalised i, f, g, o and c; null without normalisation
+  const float* shifts;       // [5, H]: what is added to them; null without normalisation
+  const float* mask;         // [B, H] or null
+  const float* inputs;       // [T, B, 4·H]: W_x x_t + b_x + b_h; with ids [V, 4·H]
+  const Index* ids;          // [T, B]: the rows of `inputs` to take, or null
+  float* outputs;            // [1 + T, B, H]: the first h, filled by the caller, then h of every step
+  float* cells;              // [1 + T, B, H]: the same of c
+  float* gates;              // [T, B, 4, H]: σ(i), σ(f), tanh(g), σ(o); null where no backward pass follows
+  float* normal;             // [T, B, 4, H]: normalised i, f, g, o before gains; null as `gates`, or without
+  float* moments;            // [T, B, 6]: 1/σ of i, f, g, o and c, then the mean of c; null as `normal`
+  const float* d_outputs;    // [T, B, H]: gradient of the outputs
+  const float* d_last_cell;  // [B, H]: gradient of the last c
+  float* d_maps;             // [T, B, 4·H], written: gradient of the linear maps
+  float* d_inputs;           // [V, 4·H], added to: with ids, gradient of `inputs`; without, it is d_maps
+  float* d_gains;            // [5, H], added to: gradient of the gains; null without normalisation
+  float* d_shifts;           // [5, H], added to: gradient of the shifts; null without normalisation
+  float* d_first;            // [B, H], written: gradient of the first h
+  float* d_first_cell;       // [B, H], written: gradient of the first c
+  float* operands;           // scratch for what products read where it is no state or gradient as it stands:
+                             // with mask or bf16 [2, B, padded(H)]; backwards with bf16 [2, B, 4·H]
+  float* partials;           // scratch for sums over each member's units: [threads, 5, B, 2]; null without normalisation
+
+  Index row_of(Index t, Index b) const { return ids ? ids[t * B + b] : t * B + b; }
+  // Where row b of step t starts; outputs and cells of t are those that step t starts from.
+  float* output_of(Index t, Index b) const { return outputs + (t * B + b) * H; }
+  float* cell_of(Index t, Index b) const { return cells + (t * B + b) * H; }
+  float* gates_of(Index t, Index b) const { return gates + (t * B + b) * 4 * H; }
+  float* normal_of(Index t, Index b) const { return normal + (t * B + b) * 4 * H; }
+  float* moments_of(Index t, Index b) const { return moments + (t * B + b) * 6; }
+};
+
+namespace {
+
+constexpr Index GATES = 4, CELL = GATES;      // c comes after the gates in whatever has five rows
+constexpr float EPS = 1e-5f;                  // LAYER_NORM_EPS of reference.py
+constexpr Index CELL_SCALE = 4, CELL_MEAN = 5;  // in `moments`
+
+inline Floats first_lanes(Floats v, Index n) {
+  for (Index i = n; i < W; i++) v[i] = 0;
+  return v;
+}
+
+// Two numbers for every row, which each member has of its own units, and all need of all units.
+// A member writes its own, meets the others, and reads all before it meets them again.
+class Partials {
+ public:
+  // `rows` rows from `first` on of those that each member has in the arguments' scratch.
+  Partials(const Arguments& a, const Member& member, Index first, Index rows)
+      : start(a.partials + 2 * first * a.B), stride(2 * 5 * a.B), rows(rows * a.B), member(member), H(a.H) {}
+
+  void put(Index row, float x, float y) const {
+    float* own = start + member.id * stride;
+    own[row] = x;
+    own[rows + row] = y;
+  }
+
+  // Each row's mean of x and of y over all units, x and y being sums.
+  void average(float* x, float* y) const {
+    for (Index r = 0; r < rows; r++) x[r] = y[r] = 0;
+    for (Index m = 0; m < member.size; m++) {
+      const float* part = start + m * stride;
+      for (Index r = 0; r < rows; r++) {
+        x[r] += part[r];
+        y[r] += part[rows + r];
+      }
+    }
+    for (Index r = 0; r < rows; r++) {
+      x[r] /= H;
+      y[r] /= H;
+    }
+  }
+
+  // Each row's mean and 1/√(variance + ε) over all units, x being means and y sums of squared deviations from them.
+  // Deviations from a mean nearby, unlike the difference of E[x²] and E[x]², do not cancel (Chan et al. 1979).
+  void merge(float* mean, float* scale) const {
+    for (Index r = 0; r < rows; r++) mean[r] = scale[r] = 0;
+    for (Index m = 0; m < member.size; m++) {
+      const float* part = start + m * stride;
+      const float n = units_of(m);
+      for (Index r = 0; r < rows; r++) mean[r] += n * part[r];
+    }
+    for (Index r = 0; r < rows; r++) mean[r] /= H;
+    for (Index m = 0; m < member.size; m++) {
+      const float* part = start + m * stride;
+      const float n = units_of(m);
+      for (Index r = 0; r < rows; r++) {
+        const float distance = part[r] - mean[r];
+        scale[r] += part[rows + r] + n * distance * distance;
+      }
+    }
+    for (Index r = 0; r < rows; r++) scale[r] = 1.0f / std::sqrt(scale[r] / H + EPS);
+  }
+
+ private:
+  float* start;
+  Index stride, rows;
+  const Member& member;
+  Index H;
+
+  Index units_of(Index m) const {
+    const Slice slice(Member{static_cast<int>(m), member.size, member.barrier}, H);
+    return std::max<Index>(0, slice.end - slice.first);
+  }
+};
+
+// One member's part of the forward pass. Its weights are packed once, for any number of steps; every member must make
+// one, and call the same functions.
+template <class Operand, bool NORM>
+class Forward {
+ public:
+  Forward(const Arguments& a, const Member& member, Scratch& scratch)
+      : a(a), member(member), slice(member, a.H), packed(scratch.get<Operand>(packed_size<Operand>(slice, GATES, a.H))),
+        sums(scratch.get<float>(a.B * columns)) {
+    if constexpr (NORM) {
+      means = scratch.get<float>(2 * GATES * B);
+      scales = means + GATES * B;
+    }
+    pack_gates(slice, GATES, H, a.weights, packed);
+    if (prepares) {
+      for (Index b = 0; b < B; b++)
+        slice.each_group([&](Index u, Index n, Index) { prepare(b, u, n, load(a.outputs + b * H + u, n)); });
+      member.meet();
+    }
+  }
+
+  // Step t, after step t − 1. When it returns, the outputs of all units are there.
+  void step(Index t) {
+    const Operand* operand = prepares ? next_operand() : reinterpret_cast<const Operand*>(a.output_of(t, 0));
+    turn ^= 1;
+    multiply(B, H, operand, packed, slice.panels(GATES), sums, false);
+    if constexpr (NORM) {
+      for (Index b = 0; b < B; b++) measure_gates(t, b);
+      member.meet();
+      of_gates.merge(means, scales);
+      for (Index b = 0; b < B; b++) apply_normalised_gates(t, b);
+      member.meet();
+      of_cell.merge(means, scales);
+      for (Index b = 0; b < B; b++) put_normalised_out(t, b);
+    } else {
+      for (Index b = 0; b < B; b++) apply_gates(t, b);
+    }
+    member.meet();
+  }
+
+  // For calls of one step at a time: the state after step 0 becomes the one before it.
+  void carry() const {
+    for (Index b = 0; b < B; b++)
+      slice.each_group([&](Index u, Index n, Index) {
+        store(a.output_of(0, b) + u, load(a.output_of(1, b) + u, n), n);
+        store(a.cell_of(0, b) + u, load(a.cell_of(1, b) + u, n), n);
+      });
+  }
+
+  const Arguments& a;
+  const Member& member;
+  const Slice slice;
+
+ private:
+  const Index B = a.B, H = a.H, columns = slice.columns(GATES), units = slice.end - slice.first;
+  // Without mask, float products read the states themselves.
+  const bool prepares = a.mask || std::is_same_v<Operand, Bf16>;
+  const Partials of_gates{a, member, 0, GATES}, of_cell{a, member, CELL, 1};
+  Operand* packed;
+  float* sums;                               // [B, columns]: linear maps of this slice's units
+  float *means = nullptr, *scales = nullptr;  // [B, 4] or, of c, [B]
+  int turn = 0;  // Which half of the operands the next product reads; the other may still be read by others.
+
+  Operand* next_operand() const { return reinterpret_cast<Operand*>(a.operands) + turn * B * padded<Operand>(H); }
+
+  // Give units of h to the next product.
+  void prepare(Index b, Index u, Index n, Floats h) const {
+    if (a.mask) h *= load(a.mask + b * H + u, n);
+    store(next_operand() + b * padded<Operand>(H) + u, h, n);
+  }
+
+  void put_out(Index t, Index b, Index u, Index n, Floats h) const {
+    store(a.output_of(t + 1, b) + u, h, n);
+    if (prepares) prepare(b, u, n, h);
+  }
+
+  struct Cell {
+    Floats c, o;
+  };
+
+  // c_t and σ(o) of units, from i, f, g, o.
+  Cell update_cell(Index t, Index b, Index u, Index n, Floats map_i, Floats map_f, Floats map_g, Floats map_o) const {
+    const Floats i = sigmoid(map_i), f = sigmoid(map_f), g = tanh(map_g), o = sigmoid(map_o);
+    // c_t = σ(f) ⊙ c_{t−1} + σ(i) ⊙ tanh(g)
+    const Floats c = f * load(a.cell_of(t, b) + u, n) + i * g;
+    store(a.cell_of(t + 1, b) + u, c, n);
+    if (a.gates) {
+      float* gates = a.gates_of(t, b) + u;
+      store(gates, i, n);
+      store(gates + H, f, n);
+      store(gates + 2 * H, g, n);
+      store(gates + 3 * H, o, n);
+    }
+    return {c, o};
+  }
+
+  void apply_gates(Index t, Index b) const {
+    const float* added = a.inputs + a.row_of(t, b) * GATES * H;
+    slice.each_group([&](Index u, Index n, Index i) {
+      const float* sum = sums + b * columns + i * GATES * W;
+      // i, f, g, o = W_x x_t + b_x + W_h h_{t−1} + b_h
+      const auto map = [&](Index k) { return load(sum + k * W) + load(added + k * H + u, n); };
+      const auto [c, o] = update_cell(t, b, u, n, map(0), map(1), map(2), map(3));
+      // h_t = σ(o) ⊙ tanh(c_t)
+      put_out(t, b, u, n, o * tanh(c));
+    });
+  }
+
+  // Complete the linear maps in `sums`, and measure each gate's.
+  void measure_gates(Index t, Index b) const {
+    const float* added = a.inputs + a.row_of(t, b) * GATES * H;
+    Floats total[GATES] = {}, squares[GATES] = {};
+    float mean[GATES];
+    slice.each_group([&](Index u, Index n, Index i) {
+      float* sum = sums + b * columns + i * GATES * W;
+      for (Index k = 0; k < GATES; k++) {
+        // i, f, g, o = W_x x_t + b_x + W_h h_{t−1} + b_h
+        const Floats map = load(sum + k * W) + load(added + k * H + u, n);
+        store(sum + k * W, map);
+        total[k] += map;
+      }
+    });
+    for (Index k = 0; k < GATES; k++) mean[k] = units > 0 ? sum(total[k]) / units : 0;
+    slice.each_group([&](Index, Index n, Index i) {
+      for (Index k = 0; k < GATES; k++) {
+        const Floats deviation = first_lanes(load(sums + b * columns + (i * GATES + k) * W) - mean[k], n);
+        squares[k] += deviation * deviation;
+      }
+    });
+    for (Index k = 0; k < GATES; k++) of_gates.put(b * GATES + k, mean[k], sum(squares[k]));
+  }
+
+  // c_t from the normalised gates, and its measure; leaves σ(o) in o's place in `sums`.
+  void apply_normalised_gates(Index t, Index b) const {
+    const float *mean = means + b * GATES, *scale = scales + b * GATES;
+    Floats total = {}, squares = {};
+    slice.each_group([&](Index u, Index n, Index i) {
+      float* sum = sums + b * columns + i * GATES * W;
+      // LN(a) = (a − mean) / √(variance + ε) ⊙ gain + shift
+      const auto map = [&](Index k) {
+        const Floats normal = (load(sum + k * W) - mean[k]) * scale[k];
+        if (a.normal) store(a.normal_of(t, b) + k * H + u, normal, n);
+        return normal * load(a.gains + k * H + u, n) + load(a.shifts + k * H + u, n);
+      };
+      const auto [c, o] = update_cell(t, b, u, n, map(0), map(1), map(2), map(3));
+      store(sum + 3 * W, o);
+      total += c;
+    });
+    const float cell_mean = units > 0 ? sum(total) / units : 0;
+    slice.each_group([&](Index u, Index n, Index) {
+      const Floats deviation = first_lanes(load(a.cell_of(t + 1, b) + u, n) - cell_mean, n);
+      squares += deviation * deviation;
+    });
+    of_cell.put(b, cell_mean, sum(squares));
+    if (a.moments && member.id == 0) std::copy(scale, scale + GATES, a.moments_of(t, b));
+  }
+
+  void put_normalised_out(Index t, Index b) const {
+    slice.each_group([&](Index u, Index n, Index i) {
+      const Floats o = load(sums + b * columns + (i * GATES + 3) * W);
+      const Floats normal = (load(a.cell_of(t + 1, b) + u, n) - means[b]) * scales[b];
+      // h_t = σ(o) ⊙ tanh(LN(c_t))
+      put_out(t, b, u, n, o * tanh(normal * load(a.gains + CELL * H + u, n) + load(a.shifts + CELL * H + u, n)));
+    });
+    if (a.moments && member.id == 0) {
+      a.moments_of(t, b)[CELL_SCALE] = scales[b];
+      a.moments_of(t, b)[CELL_MEAN] = means[b];
+    }
+  }
+};
+
+template <class Operand, bool NORM>
+void forward(const Arguments& a, const Member& member) {
+  Forward<Operand, NORM> layer(a, member, fresh_scratch());
+  for (Index t = 0; t < a.T; t++) layer.step(t);
+}
+
+// One member's part of the backward pass, step by step from the last.
+template <class Operand, bool NORM>
+class Backward {
+ public:
+  Backward(const Arguments& a, const Member& member, Scratch& scratch)
+      : a(a), member(member), slice(member, a.H), packed(scratch.get<Operand>(packed_size<Operand>(slice, 1, GATES * a.H))),
+        d_states(scratch.get<float>(B * columns)), d_cells(scratch.get<float>(B * columns)) {
+    pack_units(slice, GATES * H, a.weights, packed);
+    std::fill(d_states, d_states + B * columns, 0.0f);
+    for (Index b = 0; b < B; b++)
+      slice.each_group([&](Index u, Index n, Index i) { store(d_cell(b, i), load(a.d_last_cell + b * H + u, n)); });
+    if constexpr (NORM) {
+      d_normals = scratch.get<float>(B * 5 * columns);
+      means = scratch.get<float>(2 * GATES * B);
+      products = means + GATES * B;
+      d_gains = scratch.get<float>(2 * 5 * columns);
+      d_shifts = d_gains + 5 * columns;
+    }
+  }
+
+  void step(Index t) {
+    if constexpr (NORM) {
+      std::fill(d_gains, d_gains + 2 * 5 * columns, 0.0f);
+      for (Index b = 0; b < B; b++) measure_cell(t, b);
+      member.meet();
+      of_cell.average(means, products);
+      for (Index b = 0; b < B; b++) measure_gates(t, b);
+      member.meet();
+      of_gates.average(means, products);
+      for (Index b = 0; b < B; b++) apply_normalised(t, b);
+      add_up_gains();
+    } else {
+      for (Index b = 0; b < B; b++) apply(t, b);
+    }
+    member.meet();
+    multiply(B, GATES * H, operand(t), packed, slice.panels(1), d_states, false);
+  }
+
+  void finish() const {
+    for (Index b = 0; b < B; b++)
+      slice.each_group([&](Index u, Index n, Index i) {
+        store(a.d_first + b * H + u, d_state(b, u, n, i), n);
+        store(a.d_first_cell + b * H + u, load(d_cell(b, i)), n);
+      });
+  }
+
+ private:
+  const Arguments& a;
+  const Member& member;
+  const Slice slice;
+  const Index B = a.B, H = a.H, columns = slice.columns(1);
+  const Partials of_gates{a, member, 0, GATES}, of_cell{a, member, CELL, 1};
+  Operand* packed;
+  float *d_states, *d_cells;                     // [B, columns]: what later steps leave, of h before the mask, and of c
+  float* d_normals = nullptr;                    // [B, 5, columns]: gradient of normalised i, f, g, o, c
+  float *means = nullptr, *products = nullptr;   // [B, 4] or, of c, [B]: mean over units of it, and of it ⊙ normalised
+  float *d_gains = nullptr, *d_shifts = nullptr;  // [5, columns]: of this step. Sums of sums err less than long ones.
+
+  // What the product of step t reads; written before the members meet.
+  Operand* operand(Index t) const {
+    if constexpr (std::is_same_v<Operand, Bf16>)
+      return reinterpret_cast<Operand*>(a.operands) + t % 2 * B * GATES * H;
+    else
+      return a.d_maps + t * B * GATES * H;
+  }
+
+  float* d_cell(Index b, Index i) const { return d_cells + b * columns + i * W; }
+  float* d_normal(Index b, Index k, Index i) const { return d_normals + (b * 5 + k) * columns + i * W; }
+
+  // What the product of the step after says of h.
+  Floats d_state(Index b, Index u, Index n, Index i) const {
+    const Floats d = load(d_states + b * columns + i * W);
+    return a.mask ? d * load(a.mask + b * H + u, n) : d;
+  }
+
+  Floats d_output(Index t, Index b, Index u, Index n, Index i) const {
+    return d_state(b, u, n, i) + load(a.d_outputs + (t * B + b) * H + u, n);
+  }
+
+  void put_map(Index t, Index b, Index k, Index u, Index n, Floats d) const {
+    const Index at = b * GATES * H + k * H + u;
+    store(a.d_maps + t * B * GATES * H + at, d, n);
+    if constexpr (std::is_same_v<Operand, Bf16>) store(operand(t) + at, d, n);
+    if (a.ids) {
+      float* d_input = a.d_inputs + a.row_of(t, b) * GATES * H + k * H + u;
+      store(d_input, load(d_input, n) + d, n);
+    }
+  }
+
+  void apply(Index t, Index b) const {
+    slice.each_group([&](Index u, Index n, Index at) {
+      const float* gates = a.gates_of(t, b) + u;
+      const Floats i = load(gates, n), f = load(gates + H, n), g = load(gates + 2 * H, n), o = load(gates + 3 * H, n);
+      const Floats c = tanh(load(a.cell_of(t + 1, b) + u, n));
+      const Floats dh = d_output(t, b, u, n, at);
+      const Floats dc = load(d_cell(b, at)) + dh * o * (1.0f - c * c);
+      store(d_cell(b, at), dc * f);
+      put_map(t, b, 0, u, n, dc * g * i * (1.0f - i));
+      put_map(t, b, 1, u, n, dc * load(a.cell_of(t, b) + u, n) * f * (1.0f - f));
+      put_map(t, b, 2, u, n, dc * i * (1.0f - g * g));
+      put_map(t, b, 3, u, n, dh * c * o * (1.0f - o));
+    });
+  }
+
+  // What makes the gradient through a normalisation, for units of row k with the gradient d behind gain and shift.
+  void measure(Index b, Index k, Index u, Index n, Index i, Floats d, Floats normal, Floats& total, Floats& product) {
+    const Index at = k * columns + i * W;
+    store(d_gains + at, load(d_gains + at) + d * normal);
+    store(d_shifts + at, load(d_shifts + at) + d);
+    d *= load(a.gains + k * H + u, n);
+    store(d_normal(b, k, i), d);
+    total += d;
+    product += d * normal;
+  }
+
+  // The gradient before a normalisation, from that behind it: d − mean(d) − x ⊙ mean(d ⊙ x), over σ.
+  Floats before_normalisation(Index row, Floats d, Floats normal, float scale) const {
+    return (d - means[row] - normal * products[row]) * scale;
+  }
+
+  Floats normal_cell(Index t, Index b, Index u, Index n) const {
+    const float* moments = a.moments_of(t, b);
+    return (load(a.cell_of(t + 1, b) + u, n) - moments[CELL_MEAN]) * moments[CELL_SCALE];
+  }
+
+  // The gradients of LN(c) and of o, which stays in its place in d_normals until `measure_gates`.
+  void measure_cell(Index t, Index b) {
+    Floats total = {}, product = {};
+    slice.each_group([&](Index u, Index n, Index i) {
+      const Floats normal = normal_cell(t, b, u, n), o = load(a.gates_of(t, b) + 3 * H + u, n);
+      const Floats c = tanh(normal * load(a.gains + CELL * H + u, n) + load(a.shifts + CELL * H + u, n));
+      const Floats dh = d_output(t, b, u, n, i);
+      measure(b, CELL, u, n, i, dh * o * (1.0f - c * c), normal, total, product);
+      store(d_normal(b, 3, i), dh * c * o * (1.0f - o));
+    });
+    of_cell.put(b, sum(total), sum(product));
+  }
+
+  void measure_gates(Index t, Index b) {
+    Floats total[GATES] = {}, product[GATES] = {};
+    slice.each_group([&](Index u, Index n, Index at) {
+      const float *gates = a.gates_of(t, b) + u, *normal = a.normal_of(t, b) + u;
+      const Floats i = load(gates, n), f = load(gates + H, n), g = load(gates + 2 * H, n);
+      const Floats d_cell_normal = load(d_normal(b, CELL, at));
+      const Floats dc = load(d_cell(b, at)) + before_normalisation(b, d_cell_normal, normal_cell(t, b, u, n),
+                                                                   a.moments_of(t, b)[CELL_SCALE]);
+      store(d_cell(b, at), dc * f);
+      const Floats d[GATES] = {dc * g * i * (1.0f - i), dc * load(a.cell_of(t, b) + u, n) * f * (1.0f - f),
+                               dc * i * (1.0f - g * g), load(d_normal(b, 3, at))};
+      for (Index k = 0; k < GATES; k++) measure(b, k, u, n, at, d[k], load(normal + k * H, n), total[k], product[k]);
+    });
+    for (Index k = 0; k < GATES; k++) of_gates.put(b * GATES + k, sum(total[k]), sum(product[k]));
+  }
+
+  void apply_normalised(Index t, Index b) const {
+    const float *normal = a.normal_of(t, b), *scales = a.moments_of(t, b);
+    slice.each_group([&](Index u, Index n, Index i) {
+      for (Index k = 0; k < GATES; k++)
+        put_map(t, b, k, u, n, before_normalisation(b * GATES + k, load(d_normal(b, k, i)), load(normal + k * H + u, n), scales[k]));
+    });
+  }
+
+  void add_up_gains() const {
+    slice.each_group([&](Index u, Index n, Index i) {
+      for (Index k = 0; k < 5; k++) {
+        float *gain = a.d_gains + k * H + u, *shift = a.d_shifts + k * H + u;
+        store(gain, load(gain, n) + load(d_gains + k * columns + i * W), n);
+        store(shift, load(shift, n) + load(d_shifts + k * columns + i * W), n);
+      }
+    });
+  }
+};
+
+template <class Operand, bool NORM>
+void backward(const Arguments& a, const Member& member) {
+  Backward<Operand, NORM> layer(a, member, fresh_scratch());
+  for (Index t = a.T - 1; t >= 0; t--) layer.step(t);
+  layer.finish();
+}
+
+template <class Function>
+void run(const Arguments& a, const Function& function) {
+  run_team(useful_threads(a.B * GATES * a.H * a.H, a.threads), [&](const Member& member) { function(a, member); });
+}
+
+}  // namespace
+
+KERNEL void lstm_forward(const Arguments* a) {
+  if (a->bf16)
+    run(*a, a->gains ? forward<Bf16, true> : forward<Bf16, false>);
+  else
+    run(*a, a->gains ? forward<float, true> : forward<float, false>);
+}
+
+KERNEL void lstm_backward(const Arguments* a) {
+  if (a->bf16)
+    run(*a, a->gains ? backward<Bf16, true> : backward<Bf16, false>);
+  else
+    run(*a, a->gains ? backward<float, true> : backward<float, false>);
+}
+
+KERNEL void lstm_generate(const Generation* g) {
+  if (static_cast<const Arguments*>(g->layers[0])->gains)
+    run_generate<Forward<float, true>, Arguments>(*g);
+  else
+    run_generate<Forward<float, false>, Arguments>(*g);
+}

@@ -1,0 +1,1 @@
+"""The CPU kernels' common ground: compilation, calls, vectors, threads, matrix products."""

@@ -1,0 +1,81 @@
+"""Calls of kernels with tensors."""
+
+import ctypes
+import functools
+import re
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from charlm.cells.native.build import KernelError, load
+
+
+class Kernel:
+    """The functions of a C++ file, each of which takes a pointer to the file's `struct Arguments`.
+
+    The struct is defined there alone: its fields are read from its text.
+    """
+
+    def __init__(self, source: Path) -> None:
+        self.source = source
+
+    def check(self) -> None:
+        """Compile and load it, or raise KernelError."""
+        load(self.source)
+
+    def works(self) -> bool:
+        """Whether `check` passes."""
+        try:
+            self.check()
+        except KernelError:
+            return False
+        return True
+
+    def __call__(self, function: str, **values: int | Tensor | None) -> None:
+        """Call a function of the file with `struct Arguments` of these values; see `fill`."""
+        self.call(function, self.arguments(**values))
+
+    def call(self, function: str, struct: ctypes.Structure) -> None:
+        """Call a function of the file with a struct."""
+        getattr(load(self.source), function)(ctypes.byref(struct))
+
+    def arguments(self, **values: int | Tensor | None) -> ctypes.Structure:
+        """`struct Arguments` of these values; see `fill`."""
+        return fill(self.source, "Arguments", **values)
+
+
+def fill(source: Path, name: str, **values: int | float | Tensor | None) -> ctypes.Structure:
+    """A struct of a C++ file: fields without a value are 0 or null, `threads` is torch's number.
+
+    A pointer takes a tensor, contiguous, on the CPU, of float32, float64 or (ids) int64; or an address. The struct
+    does not keep a tensor alive.
+    """
+    struct = _struct(source, name)
+    assert values.keys() <= {name for name, _ in struct._fields_}, values.keys()
+    fields = {name: _address(value) if isinstance(value, Tensor) else value for name, value in values.items()}
+    return struct(threads=torch.get_num_threads(), **fields)
+
+
+def autocasts_to_bf16() -> bool:
+    """Whether products on the CPU are to be taken in bfloat16 now, with sums in float32."""
+    return torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu") == torch.bfloat16
+
+
+@functools.cache
+def _struct(source: Path, name: str) -> type[ctypes.Structure]:
+    """A struct of a C++ file; its fields are declared before its first empty line."""
+    text = source.read_text(encoding="utf-8").split(f"struct {name} {{\n", 1)[1]
+    declarations = re.split(r"\n\n|\n};", text, maxsplit=1)[0]
+    numbers = {"Index": ctypes.c_ssize_t, "double": ctypes.c_double}
+    fields: list[tuple[str, type]] = []
+    for kind, names in re.findall(r"^ *([\w *]*?) (\w+(?:, \w+)*);", declarations, re.MULTILINE):
+        fields += [(field, ctypes.c_void_p if "*" in kind else numbers[kind]) for field in names.split(", ")]
+    return type(name, (ctypes.Structure,), {"_fields_": fields})
+
+
+def _address(tensor: Tensor) -> int:
+    assert tensor.device.type == "cpu", tensor.device
+    assert tensor.dtype in (torch.float32, torch.float64, torch.int64), tensor.dtype
+    assert tensor.is_contiguous(), tensor.stride()
+    return tensor.data_ptr()

@@ -1,0 +1,70 @@
+"""Matrix products of whole windows by the kernels' own micro-kernel."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from charlm.cells.lookup import Lookup
+from charlm.cells.native.call import Kernel, autocasts_to_bf16
+
+PRODUCT = Kernel(Path(__file__).with_name("product.cpp"))
+
+
+def matmul(
+    a_MK: Tensor, b_KN: Tensor, bias_N: Tensor | None = None, *, bf16: bool = False, out: Tensor | None = None
+) -> Tensor:
+    """a b + bias, [M, N], for float32 matrices with any strides; into `out` if given. No gradient."""
+    (M, K), N = a_MK.shape, b_KN.shape[1]
+    assert b_KN.shape[0] == K, (a_MK.shape, b_KN.shape)
+    assert bias_N is None or bias_N.shape == (N,), bias_N.shape
+    c_MN = a_MK.new_empty(M, N) if out is None else out
+    strides = dict(zip(("a_row", "a_column", "b_row", "b_column"), (*a_MK.stride(), *b_KN.stride()), strict=True))
+    pointers = {"a": a_MK.data_ptr(), "b": b_KN.data_ptr()}
+    PRODUCT("product", **{"M": M, "N": N, "K": K}, **strides, **pointers, bf16=bf16, bias=bias_N, c=c_MN)
+    return c_MN
+
+
+def linear(x: Tensor, w_NK: Tensor, bias_N: Tensor | None = None) -> Tensor:
+    """x wᵀ + bias over the last dimension of x: torch's `F.linear`, faster on the CPU where kernels can be made.
+
+    Under autocast to bfloat16 the kernel's sums, and the result, stay float32.
+    """
+    if x.device.type != "cpu" or x.dtype != torch.float32 or w_NK.dtype != torch.float32 or not PRODUCT.works():
+        return F.linear(x, w_NK, bias_N)
+    return _Linear.apply(x.flatten(0, -2), w_NK, bias_N, autocasts_to_bf16()).unflatten(0, x.shape[:-1])  # type: ignore[union-attr]
+
+
+class _Linear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x_MK: Tensor, w_NK: Tensor, bias_N: Tensor | None, bf16: bool) -> Tensor:
+        ctx.save_for_backward(x_MK, w_NK)
+        ctx.bf16 = bf16
+        return matmul(x_MK, w_NK.t(), bias_N, bf16=bf16)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy_MN: Tensor) -> tuple[Tensor | None, ...]:
+        x_MK, w_NK = ctx.saved_tensors
+        dx, dw, dbias, _ = ctx.needs_input_grad
+        return (
+            matmul(dy_MN, w_NK, bf16=ctx.bf16) if dx else None,
+            matmul(dy_MN.t(), x_MK, bf16=ctx.bf16) if dw else None,
+            dy_MN.sum(0) if dbias else None,
+            None,
+        )
+
+
+def project(x: Tensor | Lookup, w_GI: Tensor, bias_G: Tensor) -> tuple[Tensor, Tensor | None]:
+    """W x + bias of every step: the maps [T, B, G] and None, or maps [V, G] of a table and the ids [T, B] of rows."""
+    if not isinstance(x, Lookup):
+        return linear(x, w_GI, bias_G), None
+    ids_TB, table_VI = x.ids_TB.contiguous(), x.table_VI
+    if table_VI is None:
+        return torch.add(bias_G, w_GI.t()).contiguous(), ids_TB
+    if len(table_VI) > ids_TB.numel():
+        return linear(F.embedding(ids_TB, table_VI), w_GI, bias_G), None
+    return linear(table_VI, w_GI, bias_G), ids_TB

@@ -1,0 +1,117 @@
+// Products of whole windows: inputs with their weights, and the gradients of weights.
+
+#include "product.h"
+
+struct Arguments {
+  Index M, N, K, threads;
+  Index bf16;             // whether to take the products in bfloat16; sums are float then too
+  Index a_row, a_column;  // a[m, k] is a[m·a_row + k·a_column]
+  Index b_row, b_column;  // b[k, n] is b[k·b_row + n·b_column]
+  const float* a;         // [M, K]
+  const float* b;         // [K, N]
+  const float* bias;      // [N] or null
+  float* c;               // [M, N], written: a b + bias
+};
+
+namespace {
+
+// A block of `a` stays in a core's second-level cache, a panel of `b` in its first. In elements.
+constexpr Index BLOCK_K = SUMMANDS, BLOCK_M = 120 / ROWS * ROWS;
+
+// a[first … first + rows, k … k + depth] as [rows / ROWS, depth / GROUP, ROWS, GROUP], zeros where there is none.
+template <class Operand>
+void pack_a(const Arguments& p, Index first, Index rows, Index k, Index depth, Operand* packed) {
+  constexpr Index G = GROUP<Operand>;
+  const Index size = padded<Operand>(depth) * ROWS;
+  for (Index m = 0; m < rows; m += ROWS, packed += size) {
+    const float* source = p.a + (first + m) * p.a_row + k * p.a_column;
+    const Index n = std::min<Index>(ROWS, rows - m);
+    if (n < ROWS || depth % G) std::fill(packed, packed + size, Operand{});
+    const auto copy = [&](Index r, Index i) {
+      packed[(i / G * ROWS + r) * G + i % G] = convert<Operand>(source[r * p.a_row + i * p.a_column]);
+    };
+    // Along the memory of a, whichever way it lies.
+    if (p.a_column == 1) {
+      for (Index r = 0; r < n; r++)
+        for (Index i = 0; i < depth; i++) copy(r, i);
+    } else {
+      for (Index i = 0; i < depth; i++)
+        for (Index r = 0; r < n; r++) copy(r, i);
+    }
+  }
+}
+
+// One panel's columns of b[k … k + depth] as [depth / GROUP, PANEL, GROUP], zeros where there is none.
+template <class Operand>
+void pack_b(const Arguments& p, Index panel, Index k, Index depth, Operand* packed) {
+  constexpr Index G = GROUP<Operand>;
+  const float* source = p.b + k * p.b_row + panel * PANEL * p.b_column;
+  const Index n = std::min<Index>(PANEL, p.N - panel * PANEL);
+  if (n < PANEL || depth % G) std::fill(packed, packed + padded<Operand>(depth) * PANEL, Operand{});
+  const auto copy = [&](Index i, Index j) {
+    packed[(i / G * PANEL + j) * G + i % G] = convert<Operand>(source[i * p.b_row + j * p.b_column]);
+  };
+  if (p.b_column == 1) {
+    for (Index i = 0; i < depth; i++)
+      for (Index j = 0; j < n; j++) copy(i, j);
+  } else {
+    for (Index j = 0; j < n; j++)
+      for (Index i = 0; i < depth; i++) copy(i, j);
+  }
+}
+
+// Rows `first` … `first + rows` of c, columns of one panel, (+)= a packed block times a packed panel.
+template <class Operand>
+void multiply_block(const Arguments& p, Index first, Index rows, Index panel, Index depth, const Operand* a,
+                    const Operand* b, bool add) {
+  const Index columns = std::min<Index>(PANEL, p.N - panel * PANEL), groups = padded<Operand>(depth) / GROUP<Operand>;
+  for (Index m = 0; m < rows; m += ROWS, a += padded<Operand>(depth) * ROWS) {
+    float* c = p.c + (first + m) * p.N + panel * PANEL;
+    const Index n = std::min<Index>(ROWS, rows - m);
+    if (n == ROWS && columns == PANEL) {
+      tile<ROWS>(groups, a, GROUP<Operand>, ROWS * GROUP<Operand>, b, c, p.N, add);
+      continue;
+    }
+    alignas(64) float edge[ROWS * PANEL];
+    tile<ROWS>(groups, a, GROUP<Operand>, ROWS * GROUP<Operand>, b, edge, PANEL, false);
+    for (Index r = 0; r < n; r++)
+      for (Index j = 0; j < columns; j++) c[r * p.N + j] = edge[r * PANEL + j] + (add ? c[r * p.N + j] : 0.0f);
+  }
+}
+
+template <class Operand>
+void multiply_all(const Arguments& p, Operand* packed_b, const Member& member) {
+  const Index panels = panels_of(p.N), row_blocks = (p.M + ROWS - 1) / ROWS;
+  const Index begin = member.begin(row_blocks) * ROWS, end = std::min(p.M, member.end(row_blocks) * ROWS);
+  Operand* packed_a = fresh_scratch().get<Operand>(BLOCK_M * BLOCK_K);
+  if (p.bias)
+    for (Index m = begin; m < end; m++) std::copy(p.bias, p.bias + p.N, p.c + m * p.N);
+
+  for (Index k = 0; k < p.K; k += BLOCK_K) {
+    const Index depth = std::min(BLOCK_K, p.K - k);
+    for (Index panel = member.begin(panels); panel < member.end(panels); panel++)
+      pack_b(p, panel, k, depth, packed_b + panel * BLOCK_K * PANEL);
+    member.meet();
+    for (Index first = begin; first < end; first += BLOCK_M) {
+      const Index rows = std::min(BLOCK_M, end - first);
+      pack_a(p, first, rows, k, depth, packed_a);
+      for (Index panel = 0; panel < panels; panel++)
+        multiply_block(p, first, rows, panel, depth, packed_a, packed_b + panel * BLOCK_K * PANEL, p.bias || k > 0);
+    }
+    member.meet();
+  }
+}
+
+template <class Operand>
+void multiply_in(const Arguments& p) {
+  // Shared by the team, so not of the scratch that the calling thread will begin anew as a member of it.
+  thread_local Scratch shared;
+  shared.restart();
+  Operand* packed_b = shared.get<Operand>(panels_of(p.N) * BLOCK_K * PANEL);
+  run_team(useful_threads(p.M * p.N * p.K, p.threads),
+           [&](const Member& member) { multiply_all(p, packed_b, member); });
+}
+
+}  // namespace
+
+KERNEL void product(const Arguments* p) { p->bf16 ? multiply_in<Bf16>(*p) : multiply_in<float>(*p); }

@@ -1,0 +1,178 @@
+// Matrix products: one micro-kernel, which sums up a tile of the result in registers.
+//
+// Operands are float, or Bf16 with sums in float. Bf16 stands in pairs, as the dot products of AVX-512 take it: two
+// elements of K side by side. K is then rounded up to a whole number of pairs, the rest filled with zeros.
+#pragma once
+
+#include <algorithm>
+#include <type_traits>
+
+#include "team.h"
+
+#if defined(__AVX512BF16__)
+#include <immintrin.h>
+#endif
+
+template <class Operand>
+constexpr Index GROUP = sizeof(float) / sizeof(Operand);
+
+template <class Operand>
+inline Operand convert(float x) {
+  if constexpr (std::is_same_v<Operand, Bf16>)
+    return rounded(x);
+  else
+    return x;
+}
+
+// K, rounded up to whole groups: how far apart the rows of a matrix [B, K] of operands stand.
+template <class Operand>
+inline Index padded(Index K) {
+  return (K + GROUP<Operand> - 1) / GROUP<Operand> * GROUP<Operand>;
+}
+
+// A tile is ROWS × PANEL, as large as the registers hold beside a row of the right-hand matrix.
+constexpr int VECTORS = 2;
+constexpr int PANEL = VECTORS * W;
+#if defined(__AVX512F__) || defined(__aarch64__)  // 32 registers
+constexpr int ROWS = 12;
+#else
+constexpr int ROWS = 6;
+#endif
+
+// A register sums up at most so many products before they are added to the result: the rounding error of a sum grows
+// with the length of its chain.
+constexpr Index SUMMANDS = 256;
+
+// sum + a · b for one group of K: a is one, b one per column of the vector.
+inline Floats add_products(Floats sum, const float* a, const float* b) { return sum + *a * load(b); }
+
+inline Floats add_products(Floats sum, const Bf16* a, const Bf16* b) {
+  std::int32_t pair;
+  std::memcpy(&pair, a, sizeof pair);
+  const Ints left = Ints{} + pair, right = (Ints)load(reinterpret_cast<const float*>(b));
+#if defined(__AVX512BF16__) && !defined(CHARLM_WIDTH)
+  return (Floats)_mm512_dpbf16_ps((__m512)sum, (__m512bh)left, (__m512bh)right);
+#else
+  // The later element of a pair is the upper half of its 32 bits.
+  sum += (Floats)(left << 16) * (Floats)(right << 16);
+  return sum + (Floats)(left & -65536) * (Floats)(right & -65536);
+#endif
+}
+
+// c[m, :] (+)= Σ_k a[m, k] b[k, :] for M rows and a panel's columns. K counts groups.
+// a: rows `a_row` and groups `a_group` elements apart; b: a packed panel [K, PANEL, GROUP]; c: rows `c_row` apart.
+template <int M, class Operand>
+inline void tile(Index K, const Operand* a, Index a_row, Index a_group, const Operand* b, float* c, Index c_row, bool add) {
+  Floats sums[M][VECTORS];
+#pragma GCC unroll 16
+  for (int m = 0; m < M; m++)
+#pragma GCC unroll 4
+    for (int v = 0; v < VECTORS; v++) sums[m][v] = Floats{};
+  for (Index k = 0; k < K; k++) {
+#pragma GCC unroll 16
+    for (int m = 0; m < M; m++)
+#pragma GCC unroll 4
+      for (int v = 0; v < VECTORS; v++)
+        sums[m][v] = add_products(sums[m][v], a + m * a_row + k * a_group, b + (k * PANEL + v * W) * GROUP<Operand>);
+  }
+#pragma GCC unroll 16
+  for (int m = 0; m < M; m++)
+#pragma GCC unroll 4
+    for (int v = 0; v < VECTORS; v++) {
+      float* target = c + m * c_row + v * W;
+      store(target, add ? load(target) + sums[m][v] : sums[m][v]);
+    }
+}
+
+// `tile` of 1 ≤ rows ≤ M rows, the groups of a side by side.
+template <int M, class Operand>
+inline void tile_of(Index rows, Index K, const Operand* a, Index a_row, const Operand* b, float* c, Index c_row, bool add) {
+  if (rows == M) return tile<M>(K, a, a_row, GROUP<Operand>, b, c, c_row, add);
+  if constexpr (M > 1) tile_of<M - 1>(rows, K, a, a_row, b, c, c_row, add);
+}
+
+// c [B, panels · PANEL] (+)= a [B, K] · packed, for a small B and a matrix packed beforehand.
+// a: rows padded(K) apart; packed: [panels, padded(K) / GROUP, PANEL, GROUP].
+template <class Operand>
+inline void multiply(Index B, Index K, const Operand* a, const Operand* packed, Index panels, float* c, bool add) {
+  const Index blocks = (B + ROWS - 1) / ROWS, groups = padded<Operand>(K) / GROUP<Operand>, c_row = panels * PANEL;
+  for (Index p = 0; p < panels; p++) {
+    for (Index k = 0; k < groups; k += SUMMANDS) {
+      const Index depth = std::min(SUMMANDS, groups - k);
+      const Operand* panel = packed + (p * groups + k) * PANEL * GROUP<Operand>;
+      for (Index i = 0; i < blocks; i++) {
+        const Index first = B * i / blocks, rows = B * (i + 1) / blocks - first;
+        tile_of<ROWS>(rows, depth, a + (first * groups + k) * GROUP<Operand>, padded<Operand>(K), panel,
+                      c + first * c_row + p * PANEL, c_row, add || k > 0);
+      }
+    }
+  }
+}
+
+inline Index panels_of(Index columns) { return (columns + PANEL - 1) / PANEL; }
+
+// The hidden units that one member of the team computes, in groups of W: [first, end), of H in all.
+// Its columns of a product with G gates stand group by group, and within a group gate by gate.
+struct Slice {
+  Index H, first, end;
+
+  Slice(const Member& member, Index H)
+      : H(H), first(member.begin(groups_of(H)) * W), end(std::min(H, member.end(groups_of(H)) * W)) {}
+
+  static Index groups_of(Index H) { return (H + W - 1) / W; }
+  Index groups() const { return end > first ? groups_of(end - first) : 0; }
+  Index panels(Index G) const { return panels_of(groups() * G * W); }
+  Index columns(Index G) const { return panels(G) * PANEL; }
+
+  // Call function(u, n, i): units u … u + n − 1 are the i-th group, n = W but in the last one.
+  template <class Function>
+  void each_group(const Function& function) const {
+    for (Index u = first, i = 0; u < end; u += W, i++) function(u, std::min<Index>(W, end - u), i);
+  }
+};
+
+// Where element k of a packed matrix's column stands: columns of panels [padded(K) / GROUP, PANEL, GROUP].
+template <class Operand>
+struct PackedColumn {
+  Operand* start;
+
+  PackedColumn(Operand* packed, Index K, Index column)
+      : start(packed + column / PANEL * padded<Operand>(K) * PANEL + column % PANEL * GROUP<Operand>) {}
+  Operand& operator[](Index k) const {
+    return start[k / GROUP<Operand> * PANEL * GROUP<Operand> + k % GROUP<Operand>];
+  }
+};
+
+// Elements that a slice's packed columns take.
+template <class Operand>
+inline Index packed_size(const Slice& slice, Index G, Index K) {
+  return slice.columns(G) * padded<Operand>(K);
+}
+
+// Pack this slice's columns of wᵀ, for s · wᵀ: column g·H + u of the product is row g·H + u of w [G·H, K].
+// Columns that no unit has are zero.
+template <class Operand>
+inline void pack_gates(const Slice& slice, Index G, Index K, const float* w, Operand* packed) {
+  std::fill(packed, packed + packed_size<Operand>(slice, G, K), Operand{});
+  slice.each_group([&](Index u, Index n, Index i) {
+    for (Index g = 0; g < G; g++) {
+      for (Index j = 0; j < n; j++) {
+        const PackedColumn<Operand> column(packed, K, (i * G + g) * W + j);
+        const float* row = w + (g * slice.H + u + j) * K;
+        for (Index k = 0; k < K; k++) column[k] = convert<Operand>(row[k]);
+      }
+    }
+  });
+}
+
+// Pack this slice's columns of w [K, H], for da · w.
+template <class Operand>
+inline void pack_units(const Slice& slice, Index K, const float* w, Operand* packed) {
+  std::fill(packed, packed + packed_size<Operand>(slice, 1, K), Operand{});
+  slice.each_group([&](Index u, Index n, Index i) {
+    for (Index j = 0; j < n; j++) {
+      const PackedColumn<Operand> column(packed, K, i * W + j);
+      for (Index k = 0; k < K; k++) column[k] = convert<Operand>(w[k * slice.H + u + j]);
+    }
+  });
+}

@@ -1,0 +1,130 @@
+// Threads that share one call: torch's own OpenMP pool, a barrier, memory that stays with each thread.
+#pragma once
+
+#include <sched.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <memory>
+#include <vector>
+
+#include "vector.h"
+
+// What Python calls; all else stays inside the library.
+#define KERNEL extern "C" __attribute__((visibility("default")))
+
+// The OpenMP runtime that torch has loaded, by its binary interface: no compiler flag, and no second pool of threads
+// that would fight torch's for the cores.
+extern "C" {
+void GOMP_parallel(void (*function)(void*), void* data, unsigned num_threads, unsigned flags);
+int omp_get_thread_num(void);
+int omp_get_num_threads(void);
+}
+
+// All threads of a team meet here; what each wrote before is seen by all after.
+class Barrier {
+ public:
+  void wait(int size) {
+    int phase = phase_.load(std::memory_order_relaxed);
+    if (arrived_.fetch_add(1, std::memory_order_acq_rel) == size - 1) {
+      arrived_.store(0, std::memory_order_relaxed);
+      phase_.store(phase + 1, std::memory_order_release);
+      return;
+    }
+    // A barrier passes in less than a microsecond where every thread has a core of its own; else make room.
+    for (int spins = 0; phase_.load(std::memory_order_acquire) == phase; spins++) {
+      if (spins < 1000)
+        pause();
+      else
+        sched_yield();
+    }
+  }
+
+ private:
+  static void pause() {
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    asm volatile("yield");
+#endif
+  }
+
+  alignas(64) std::atomic<int> arrived_{0};
+  alignas(64) std::atomic<int> phase_{0};
+};
+
+// One thread's place in the team.
+struct Member {
+  int id;
+  int size;
+  Barrier& barrier;
+
+  void meet() const {
+    if (size > 1) barrier.wait(size);
+  }
+
+  // This member's part of the range [0, n), as even as can be.
+  Index begin(Index n) const { return n * id / size; }
+  Index end(Index n) const { return n * (id + 1) / size; }
+};
+
+// Run function(member) on up to `threads` threads. The runtime may give fewer.
+template <class Function>
+void run_team(int threads, const Function& function) {
+  struct Job {
+    const Function& function;
+    Barrier barrier;
+  } job{function, {}};
+  auto entry = [](void* data) {
+    Job& job = *static_cast<Job*>(data);
+    job.function(Member{omp_get_thread_num(), omp_get_num_threads(), job.barrier});
+  };
+  GOMP_parallel(entry, &job, threads, 0);
+}
+
+// How many threads work of so many multiplications between two barriers keeps busy: below, waiting costs more than
+// it saves.
+inline int useful_threads(Index multiplications, int threads) {
+  Index most = 1 + multiplications / 16384;
+  return most < threads ? static_cast<int>(most) : threads;
+}
+
+// Memory of one thread that lives on between calls: fresh pages cost more than the packing that fills them.
+class Scratch {
+ public:
+  // Begin a call: what was handed out before is free again.
+  void restart() { next_ = 0; }
+
+  // The next block, at least so large, aligned for vectors, with any content.
+  template <class T>
+  T* get(Index count) {
+    if (next_ == blocks_.size()) blocks_.emplace_back();
+    Block& block = blocks_[next_++];
+    const std::size_t bytes = (count * sizeof(T) + 63) / 64 * 64;
+    if (bytes > block.size) {
+      block.size = 0;
+      block.memory.reset(std::aligned_alloc(64, bytes));
+      if (!block.memory) std::abort();
+      block.size = bytes;
+    }
+    return static_cast<T*>(block.memory.get());
+  }
+
+ private:
+  struct Free {
+    void operator()(void* p) const { std::free(p); }
+  };
+  struct Block {
+    std::unique_ptr<void, Free> memory;
+    std::size_t size = 0;
+  };
+  std::vector<Block> blocks_;
+  std::size_t next_ = 0;
+};
+
+// The calling thread's, begun anew.
+inline Scratch& fresh_scratch() {
+  thread_local Scratch scratch;
+  scratch.restart();
+  return scratch;
+}

@@ -1,0 +1,93 @@
+// Vectors of floats as wide as the machine's, by the vector extensions that GCC and Clang share.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#if defined(CHARLM_WIDTH)  // For tests: another width than the machine's.
+constexpr int W = CHARLM_WIDTH;
+#elif defined(__AVX512F__)
+constexpr int W = 16;
+#elif defined(__AVX__)
+constexpr int W = 8;
+#else
+constexpr int W = 4;
+#endif
+
+using Index = std::ptrdiff_t;
+
+typedef float Floats __attribute__((vector_size(4 * W)));
+typedef std::int32_t Ints __attribute__((vector_size(4 * W)));
+typedef float LooseFloats __attribute__((vector_size(4 * W), aligned(4), may_alias));
+
+inline Floats load(const float* p) { return *reinterpret_cast<const LooseFloats*>(p); }
+inline void store(float* p, Floats v) { *reinterpret_cast<LooseFloats*>(p) = v; }
+
+// The first n ≤ W floats at p, zeros behind them; memory behind p + n is left alone.
+inline Floats load(const float* p, Index n) {
+  if (n >= W) return load(p);
+  Floats v = {};
+  std::memcpy(&v, p, n * sizeof(float));
+  return v;
+}
+
+inline void store(float* p, Floats v, Index n) {
+  if (n >= W) return store(p, v);
+  std::memcpy(p, &v, n * sizeof(float));
+}
+
+// The upper half of a float: bfloat16.
+struct Bf16 {
+  std::uint16_t bits;
+};
+
+// Round to the nearest, ties to even; NaN stays NaN.
+inline Bf16 rounded(float x) {
+  std::uint32_t bits;
+  std::memcpy(&bits, &x, sizeof bits);
+  if (x != x) return {0x7fc0};
+  return {static_cast<std::uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16)};
+}
+
+inline void store(Bf16* p, Floats v, Index n) {
+  for (Index i = 0; i < (n < W ? n : W); i++) p[i] = rounded(v[i]);
+}
+
+inline float sum(Floats v) {
+  float total = 0;
+  for (int i = 0; i < W; i++) total += v[i];
+  return total;
+}
+
+// eˣ − 1 for −87 ≤ x ≤ 88, to about one unit in the last place, near 0 too; NaN for NaN.
+inline Floats expm1_between(Floats x) {
+  // x = n ln 2 + r with |r| ≤ ln(2)/2; adding 1.5 · 2²³ rounds to an integer, and leaves it in the low bits.
+  const float magic = 12582912.0f;
+  Floats shifted = x * 1.44269504f + magic;
+  Floats n = shifted - magic;
+  Floats r = (x - n * 0.693145752f) - n * 1.42860677e-6f;
+  // Taylor's series: its next term, r⁸/8!, is below 6e-9.
+  Floats p = r * (1.0f / 5040) + (1.0f / 720);
+  p = p * r + (1.0f / 120);
+  p = p * r + (1.0f / 24);
+  p = p * r + (1.0f / 6);
+  p = p * r + 0.5f;
+  p = p * (r * r) + r;
+  Floats power = (Floats)(((Ints)shifted << 23) + 0x3f800000);
+  return power * p + (power - 1.0f);
+}
+
+inline Floats clamp(Floats x, float bound) {
+  x = x > bound ? Floats{} + bound : x;
+  return x < -bound ? Floats{} - bound : x;
+}
+
+// 1 / (1 + e⁻ˣ)
+inline Floats sigmoid(Floats x) { return 1.0f / (expm1_between(clamp(-x, 87.0f)) + 2.0f); }
+
+// (e²ˣ − 1) / (e²ˣ + 1); beyond 10 it is 1 in single precision.
+inline Floats tanh(Floats x) {
+  Floats e = expm1_between(clamp(x, 10.0f) * 2.0f);
+  return e / (e + 2.0f);
+}

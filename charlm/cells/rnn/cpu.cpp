@@ -1,0 +1,157 @@
+// One layer of the simple recurrent network over a window, forward and backward: `rnn_layer` of reference.py.
+//
+// Every thread computes a slice of the hidden units. In a step it multiplies the state h_{t−1} of all units by its
+// slice of W_hh, packed once per call, applies φ to its units, and meets the others: then h_t is whole. Backwards it
+// makes the linear map's gradients of its units, meets the others, and multiplies all of them by its columns of W_hh.
+
+#include "../native/generate.h"
+
+struct Arguments {
+  Index T, B, H, threads;
+  Index relu;              // φ: tanh, or relu
+  Index bf16;              // whether products are taken in bfloat16; sums and states are float then too
+  const float* weights;    // [H, H]
+  const float* mask;       // [B, H] or null
+  const float* inputs;     // [T, B, H]: W_xh x_t + b_x + b_h; with ids [V, H]
+  const Index* ids;        // [T, B]: the rows of `inputs` to take, or null
+  float* outputs;          // [1 + T, B, H]: the first state, filled by the caller, then h_t of every step
+  const float* d_outputs;  // [T, B, H]: gradient of the outputs
+  float* d_maps;           // [T, B, H], written: gradient of the linear maps
+  float* d_inputs;         // [V, H], added to: with ids, gradient of `inputs`; without, it is d_maps
+  float* d_first;          // [B, H], written: gradient of the first state; null where nobody asks for it
+  float* operands;         // scratch for what products read where it is no state or gradient as it stands:
+                           // with mask or bf16 [2, B, padded(H)]; backwards with bf16 alike
+
+  Index row_of(Index t, Index b) const { return ids ? ids[t * B + b] : t * B + b; }
+};
+
+namespace {
+
+// max(x, 0), and NaN for NaN.
+inline Floats rectified(Floats x) { return x < 0.0f ? Floats{} : x; }
+
+// One member's part of the forward pass. Its weights are packed once, for any number of steps; every member must make
+// one, and call the same functions.
+template <class Operand>
+class Forward {
+ public:
+  Forward(const Arguments& a, const Member& member, Scratch& scratch)
+      : a(a), member(member), slice(member, a.H), packed(scratch.get<Operand>(packed_size<Operand>(slice, 1, a.H))),
+        sums(scratch.get<float>(a.B * slice.columns(1))) {
+    pack_gates(slice, 1, H, a.weights, packed);
+    if (prepares) {
+      for (Index b = 0; b < B; b++)
+        slice.each_group([&](Index u, Index n, Index) { prepare(b, u, n, load(a.outputs + b * H + u, n)); });
+      member.meet();
+    }
+  }
+
+  // Step t, after step t − 1. When it returns, the outputs of all units are there.
+  void step(Index t) {
+    const Operand* operand = prepares ? next_operand() : reinterpret_cast<const Operand*>(a.outputs + t * B * H);
+    turn ^= 1;
+    multiply(B, H, operand, packed, slice.panels(1), sums, false);
+    for (Index b = 0; b < B; b++) {
+      const float* input = a.inputs + a.row_of(t, b) * H;
+      float* after = a.outputs + ((t + 1) * B + b) * H;
+      slice.each_group([&](Index u, Index n, Index i) {
+        // h_t = φ(W_xh x_t + b_x + W_hh h_{t−1} + b_h)
+        const Floats map = load(input + u, n) + load(sums + b * slice.columns(1) + i * W);
+        const Floats h = a.relu ? rectified(map) : tanh(map);
+        store(after + u, h, n);
+        if (prepares) prepare(b, u, n, h);
+      });
+    }
+    member.meet();
+  }
+
+  // For calls of one step at a time: the state after step 0 becomes the one before it.
+  void carry() const {
+    for (Index b = 0; b < B; b++)
+      std::copy(a.outputs + (B + b) * H + slice.first, a.outputs + (B + b) * H + slice.end, a.outputs + b * H + slice.first);
+  }
+
+  const Arguments& a;
+  const Member& member;
+  const Slice slice;
+
+ private:
+  const Index B = a.B, H = a.H;
+  // Without mask, float products read the states themselves.
+  const bool prepares = a.mask || std::is_same_v<Operand, Bf16>;
+  Operand* packed;
+  float* sums;
+  int turn = 0;  // Which half of the operands the next product reads; the other may still be read by others.
+
+  Operand* next_operand() const { return reinterpret_cast<Operand*>(a.operands) + turn * B * padded<Operand>(H); }
+
+  // Give units of h to the next product.
+  void prepare(Index b, Index u, Index n, Floats h) const {
+    if (a.mask) h *= load(a.mask + b * H + u, n);
+    store(next_operand() + b * padded<Operand>(H) + u, h, n);
+  }
+};
+
+template <class Operand>
+void forward(const Arguments& a, const Member& member) {
+  Forward<Operand> layer(a, member, fresh_scratch());
+  for (Index t = 0; t < a.T; t++) layer.step(t);
+}
+
+template <class Operand>
+void backward(const Arguments& a, const Member& member) {
+  const Index B = a.B, H = a.H, row = padded<Operand>(H);
+  const Slice slice(member, H);
+  const Index columns = slice.columns(1);
+  Scratch& scratch = fresh_scratch();
+  Operand* packed = scratch.get<Operand>(packed_size<Operand>(slice, 1, H));
+  // The gradient of this slice's states that the linear maps of the step after carry back.
+  float* mapped = scratch.get<float>(B * columns);
+  pack_units(slice, H, a.weights, packed);
+  std::fill(mapped, mapped + B * columns, 0.0f);
+  const auto carried = [&](Index b, Index u, Index n, Index i) {
+    const Floats d_state = load(mapped + b * columns + i * W);
+    return a.mask ? d_state * load(a.mask + b * H + u, n) : d_state;
+  };
+
+  for (Index t = a.T - 1; t >= 0; t--) {
+    const float* outputs = a.outputs + (t + 1) * B * H;
+    float* d_maps = a.d_maps + t * B * H;
+    const Operand* operand = reinterpret_cast<const Operand*>(d_maps);
+    Operand* converted = nullptr;
+    if constexpr (std::is_same_v<Operand, Bf16>)
+      operand = converted = reinterpret_cast<Operand*>(a.operands) + t % 2 * B * row;
+
+    for (Index b = 0; b < B; b++) {
+      float* d_input = a.ids ? a.d_inputs + a.row_of(t, b) * H : nullptr;
+      slice.each_group([&](Index u, Index n, Index i) {
+        const Floats h = load(outputs + b * H + u, n);
+        const Floats dh = load(a.d_outputs + (t * B + b) * H + u, n) + carried(b, u, n, i);
+        // φ′ is 1 − h² or, of relu, 1 where h > 0, else 0.
+        const Floats d_map = a.relu ? (h <= 0.0f ? Floats{} : dh) : dh * (1.0f - h * h);
+        store(d_maps + b * H + u, d_map, n);
+        if (converted) store(converted + b * row + u, d_map, n);
+        if (d_input) store(d_input + u, load(d_input + u, n) + d_map, n);
+      });
+    }
+    if (t == 0 && !a.d_first) return;
+    member.meet();
+    multiply(B, H, operand, packed, slice.panels(1), mapped, false);
+  }
+
+  for (Index b = 0; b < B; b++)
+    slice.each_group([&](Index u, Index n, Index i) { store(a.d_first + b * H + u, carried(b, u, n, i), n); });
+}
+
+template <class Function>
+void run(const Arguments& a, const Function& function) {
+  run_team(useful_threads(a.B * a.H * a.H, a.threads), [&](const Member& member) { function(a, member); });
+}
+
+}  // namespace
+
+KERNEL void rnn_forward(const Arguments* a) { run(*a, a->bf16 ? forward<Bf16> : forward<float>); }
+
+KERNEL void rnn_backward(const Arguments* a) { run(*a, a->bf16 ? backward<Bf16> : backward<float>); }
+
+KERNEL void rnn_generate(const Generation* g) { run_generate<Forward<float>, Arguments>(*g); }

@@ -1,0 +1,113 @@
+"""One layer of the simple recurrent network by its CPU kernel."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from charlm.cells.lookup import Lookup
+from charlm.cells.native.call import Kernel, autocasts_to_bf16
+from charlm.cells.native.generate import Step
+from charlm.cells.native.linear import matmul, project
+from charlm.cells.rnn.reference import Nonlinearity
+
+KERNEL = Kernel(Path(__file__).with_name("cpu.cpp"))
+
+
+def rnn_layer(
+    x: Tensor | Lookup,
+    h_BH: Tensor,
+    w_ih_HI: Tensor,
+    w_hh_HH: Tensor,
+    b_ih_H: Tensor,
+    b_hh_H: Tensor,
+    *,
+    nonlinearity: Nonlinearity = "tanh",
+    mask_BH: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Outputs [T, B, H] and last state [B, H]: `rnn_layer` of reference.py, in float32 on the CPU.
+
+    Under autocast to bfloat16 products are taken in it; sums and states stay float32.
+    """
+    inputs, ids_TB = project(x, w_ih_HI, b_ih_H + b_hh_H)
+    relu = nonlinearity == "relu"
+    y_TBH = _Sequence.apply(inputs, ids_TB, h_BH, w_hh_HH, mask_BH, relu, autocasts_to_bf16())
+    return y_TBH, y_TBH[-1]  # type: ignore[index]
+
+
+def rnn_step(
+    h_BH: Tensor,
+    w_ih_HI: Tensor,
+    w_hh_HH: Tensor,
+    b_ih_H: Tensor,
+    b_hh_H: Tensor,
+    *,
+    nonlinearity: Nonlinearity = "tanh",
+) -> Step:
+    """A layer in the given state, for `rnn_generate`."""
+    B, H = h_BH.shape
+    fields: dict[str, int | Tensor | None] = {
+        **{"T": 1, "B": B, "H": H, "relu": nonlinearity == "relu"},
+        "weights": w_hh_HH.detach().contiguous(),
+        "outputs": torch.stack([h_BH, h_BH]),
+    }
+    return Step(w_ih_HI, b_ih_H + b_hh_H, fields)
+
+
+class _Sequence(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        inputs: Tensor,
+        ids_TB: Tensor | None,
+        h_BH: Tensor,
+        w_hh_HH: Tensor,
+        mask_BH: Tensor | None,
+        relu: bool,
+        bf16: bool,
+    ) -> Tensor:
+        B, H = h_BH.shape
+        T = len(inputs) if ids_TB is None else len(ids_TB)
+        states = inputs.new_empty(1 + T, B, H)
+        states[0] = h_BH
+        weights = w_hh_HH.contiguous()
+        KERNEL(
+            "rnn_forward",
+            **{"T": T, "B": B, "H": H, "relu": relu, "bf16": bf16},
+            weights=weights,
+            mask=mask_BH,
+            inputs=inputs,
+            ids=ids_TB,
+            outputs=states,
+            operands=inputs.new_zeros(2, B, H + 1),
+        )
+        ctx.save_for_backward(inputs, ids_TB, weights, mask_BH, states)
+        ctx.relu, ctx.bf16 = relu, bf16
+        return states[1:]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy_TBH: Tensor) -> tuple[Tensor | None, ...]:
+        inputs, ids_TB, weights, mask_BH, states = ctx.saved_tensors
+        B, H = states.shape[1:]
+        d_maps = torch.empty_like(states[1:])
+        d_inputs = d_maps if ids_TB is None else torch.zeros_like(inputs)
+        dh_BH = inputs.new_empty(B, H) if ctx.needs_input_grad[2] else None
+        KERNEL(
+            "rnn_backward",
+            **{"T": len(d_maps), "B": B, "H": H, "relu": ctx.relu, "bf16": ctx.bf16},
+            weights=weights,
+            mask=mask_BH,
+            ids=ids_TB,
+            outputs=states,
+            d_outputs=dy_TBH.contiguous(),
+            d_maps=d_maps,
+            d_inputs=d_inputs,
+            d_first=dh_BH,
+            operands=inputs.new_zeros(2, B, H + 1),
+        )
+        before = states[:-1] if mask_BH is None else states[:-1] * mask_BH
+        dw_HH = matmul(d_maps.flatten(0, 1).t(), before.flatten(0, 1), bf16=ctx.bf16)
+        return d_inputs, None, dh_BH, dw_HH, None, None, None

@@ -1,0 +1,179 @@
+"""Compilation of kernels: the cache, and what is said where it fails."""
+
+import logging
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from charlm.cells import CELLS, RHN
+from charlm.cells.native import build
+from charlm.cells.native.build import KernelError
+from charlm.cells.native.call import Kernel, fill
+
+SOURCE = """\
+#include <cstddef>
+typedef std::ptrdiff_t Index;
+struct Arguments {
+  Index n, threads;
+  const float* a;   // of n numbers
+  double factor;
+  float* sum;
+
+  Index not_a_field() const { return n; }
+};
+extern "C" __attribute__((visibility("default"))) void add_up(const Arguments* a) {
+  *a->sum = 0;
+  for (Index i = 0; i < a->n; i++) *a->sum += a->a[i] * a->factor;
+}
+"""
+
+
+@pytest.fixture(autouse=True)
+def forget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Libraries loaded by other tests are not known here, nor these there."""
+    monkeypatch.setattr(build, "_load", build.functools.cache(build._load.__wrapped__))
+
+
+@pytest.fixture
+def kernel(tmp_path: Path) -> Kernel:
+    path = tmp_path / "adding.cpp"
+    path.write_text(SOURCE)
+    return Kernel(path)
+
+
+def compiled(cache: Path) -> list[str]:
+    """Names of what is in the cache, without digests; libraries have a checksum beside them."""
+    return sorted(path.name.split("-")[0] + path.suffix for path in (cache / "kernels").iterdir())
+
+
+def test_first_use_compiles_and_says_so(kernel: Kernel, cache: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    total = torch.zeros(1)
+    kernel("add_up", n=3, a=torch.tensor([1.0, 2.0, 4.0]), factor=0.5, sum=total)
+    assert total.item() == 3.5
+    assert [record.getMessage().split(" in ")[0] for record in caplog.records] == [
+        "compiling the adding kernel for this CPU, once ...",
+        "compiled the adding kernel",
+    ]
+    assert compiled(cache) == ["adding.sha256", "adding.so"]
+
+
+def test_later_uses_do_not_compile(kernel: Kernel, cache: Path, caplog: pytest.LogCaptureFixture) -> None:
+    kernel.check()
+    build._load.cache_clear()
+    caplog.set_level(logging.INFO)
+    kernel.check()
+    assert not caplog.records
+    assert compiled(cache) == ["adding.sha256", "adding.so"]
+
+
+def test_another_text_or_compiler_is_another_library(
+    kernel: Kernel, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel.check()
+    kernel.source.write_text(SOURCE + "// changed\n")
+    build._load.cache_clear()
+    kernel.check()
+    monkeypatch.setenv("CXX", shlex.join([*build._find_compiler(), "-DANY"]))
+    build._load.cache_clear()
+    kernel.check()
+    assert compiled(cache) == ["adding.sha256"] * 3 + ["adding.so"] * 3
+
+
+def test_no_compiler(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(KernelError, match=r"^no C\+\+ compiler; install g\+\+ or clang\+\+ for speed$"):
+        kernel.check()
+    assert not kernel.works()
+
+
+def test_a_compiler_that_is_not_there(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(KernelError, match=r"^the kernel could not be made: .*no-such-compiler"):
+        kernel.check()
+
+
+def test_a_fault_of_compilation_is_shown(kernel: Kernel, cache: Path) -> None:
+    kernel.source.write_text("int main() { return nothing; }\n")
+    with pytest.raises(KernelError, match=r"failed on the kernel: .*error.*nothing.*; see ") as caught:
+        kernel.check()
+    log = Path(str(caught.value).split("; see ")[1])
+    assert "nothing" in log.read_text()
+    assert "adding.cpp" in log.read_text().splitlines()[0]
+    assert compiled(cache) == ["adding.log"]
+
+
+@pytest.mark.parametrize("suffix", [".so", ".sha256"])
+@pytest.mark.parametrize("damage", ["cut", "changed", "missing"])
+def test_a_damaged_library_is_made_anew(
+    kernel: Kernel, cache: Path, suffix: str, damage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    kernel.check()
+    (path,) = (path for path in (cache / "kernels").iterdir() if path.suffix == suffix)
+    data = path.read_bytes()
+    path.unlink()  # This process has it mapped.
+    if damage != "missing":
+        path.write_bytes(data[: len(data) // 2] if damage == "cut" else b"x" + data[1:])
+    build._load.cache_clear()
+    caplog.set_level(logging.INFO)
+    kernel.check()
+    assert len(caplog.records) == 2
+    assert build._is_whole(path.with_suffix(".so"))
+
+
+def test_a_cache_that_cannot_be_written(kernel: Kernel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("CHARLM_CACHE", str(tmp_path / "file"))
+    with pytest.raises(KernelError, match=r"^the kernel could not be made: .*file"):
+        kernel.check()
+
+
+def test_processes_that_compile_at_once(kernel: Kernel, cache: Path) -> None:
+    code = f"from charlm.cells.native.call import Kernel; import pathlib; Kernel(pathlib.Path({str(kernel.source)!r})).check()"
+    running = [subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True) for _ in range(3)]
+    for process in running:
+        _, errors = process.communicate(timeout=120)
+        assert process.returncode == 0, errors
+    assert compiled(cache) == ["adding.sha256", "adding.so"]
+
+
+def test_a_layer_without_its_kernel_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "false")
+    stack = RHN(3, 4)
+    assert stack.implementation("cpu").startswith(
+        "rhn: reference loop; no fused CPU kernel: false failed on the kernel: "
+    )
+    assert stack(torch.zeros(2, 1, 3))[0].shape == (2, 1, 4)
+    assert stack.generator(stack.zero_state(1), None, (torch.zeros(3, 4), torch.zeros(3))) is None
+
+
+def test_fields_that_the_struct_does_not_have(kernel: Kernel) -> None:
+    with pytest.raises(AssertionError, match="b"):
+        kernel("add_up", n=1, b=torch.zeros(1))
+
+
+@pytest.mark.parametrize(
+    "tensor", [torch.zeros(2, 2).t()[:1], torch.zeros(2, dtype=torch.float16), torch.zeros(2, device="meta")], ids=str
+)
+def test_tensors_that_a_kernel_cannot_read(kernel: Kernel, tensor: torch.Tensor) -> None:
+    with pytest.raises(AssertionError):
+        kernel("add_up", n=2, a=tensor)
+
+
+def test_structs_are_those_of_the_text(kernel: Kernel) -> None:
+    struct = fill(kernel.source, "Arguments", n=5)
+    assert [name for name, _ in struct._fields_] == ["n", "threads", "a", "factor", "sum"]
+    assert (struct.n, struct.threads, struct.a) == (5, 1, None)
+
+
+@pytest.mark.parametrize("kind", CELLS)
+def test_every_kind_has_a_kernel(kind: str) -> None:
+    kernel = CELLS[kind].kernel
+    assert kernel is not None
+    assert kernel.source == Path(build.__file__).parents[1] / kind / "cpu.cpp"
+    kernel.check()

@@ -1,0 +1,182 @@
+"""The CPU kernels beyond what holds for every implementation: threads, lookups, memory, sizes, products."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from charlm.cells import Lookup, Stack, StackState, linear
+from charlm.cells.native.linear import matmul
+
+from .measure import Case, Run, as_tuple, assert_as_accurate, error, join, random_input, random_state, run
+
+# T, B, I, H
+LARGE = [(3, 65, 5, 130), (2, 3, 130, 17), (9, 17, 1, 65)]
+
+
+@pytest.fixture
+def threads() -> Any:
+    """Sets torch's number of threads; the test's end sets one again."""
+    yield torch.set_num_threads
+    torch.set_num_threads(1)
+
+
+@pytest.fixture
+def poison(monkeypatch: pytest.MonkeyPatch) -> None:
+    """New tensors hold NaN, so that memory which nothing writes shows in the results."""
+    for owner, name in ((torch, "empty"), (torch, "empty_like"), (Tensor, "new_empty")):
+        original = getattr(owner, name)
+
+        def poisoned(*args: Any, original: Any = original, **options: Any) -> Tensor:
+            tensor = original(*args, **options)
+            return tensor.fill_(torch.nan) if tensor.is_floating_point() else tensor
+
+        monkeypatch.setattr(owner, name, poisoned)
+
+
+def in_dtype_of(stack: Stack, x: Tensor, state: StackState) -> tuple[Tensor, StackState]:
+    tensors = tuple(tensor.to(next(stack.parameters()).dtype) for tensor in as_tuple(state))
+    return x.to(tensors[0].dtype), tensors[0] if len(tensors) == 1 else tensors
+
+
+def in_float32(stack: Stack, steps: int, batch_size: int) -> tuple[Stack, Tensor, StackState]:
+    x, state = random_input(stack, steps, batch_size), random_state(stack, batch_size)
+    return stack.float(), *in_dtype_of(stack, x, state)
+
+
+def hold_to_the_rule(stack: Stack, steps: int, batch_size: int) -> None:
+    """The kernel against the reference, over several inputs."""
+    inputs = [(random_input(stack, steps, batch_size), random_state(stack, batch_size)) for _ in range(3)]
+
+    def runs(forward: Any, stack: Stack) -> Run:
+        torch.manual_seed(1)  # The masks of the state: drawn alike in both precisions.
+        return join([run(forward, stack, *in_dtype_of(stack, *pair)) for pair in inputs])
+
+    truth = runs(stack.forward_reference, stack)
+    stack = stack.float()
+    assert "fused CPU kernel" in stack.implementation("cpu")
+    assert_as_accurate(runs(stack, stack), runs(stack.forward_reference, stack), truth)
+
+
+@pytest.mark.usefixtures("poison")
+@pytest.mark.parametrize("size", LARGE, ids=lambda size: "T{}-B{}-I{}-H{}".format(*size))
+@pytest.mark.parametrize("number", [1, 2, 3, 4])
+@pytest.mark.parametrize("variational", [False, True])
+def test_any_number_of_threads(case: Case, size: tuple[int, ...], number: int, variational: bool, threads: Any) -> None:
+    steps, batch_size, input_size, hidden_size = size
+    threads(number)
+    dropout = {"state_dropout": 0.4, "dropout": 0.2} if variational else {}
+    stack = case.build(input_size, hidden_size, 2, variational=variational, **dropout)
+    hold_to_the_rule(stack, steps, batch_size)
+
+
+def test_great_depth() -> None:
+    hold_to_the_rule(Case("rhn", {"depth": 10}).build(3, 40), steps=4, batch_size=3)
+
+
+def test_results_depend_on_nothing_but_the_arguments(case: Case, threads: Any) -> None:
+    threads(3)
+    stack = case.build(5, 70, 2)
+    stack, x, state = in_float32(stack, 6, 9)
+    first = run(stack, stack, x, state)
+    run(stack, stack, x[:2] * 3, state)
+    again = run(stack, stack, x, state)
+    assert all(torch.equal(again[name], tensor) for name, tensor in first.items())
+
+
+@pytest.mark.parametrize("one_hot", [False, True], ids=["table", "one-hot"])
+@pytest.mark.parametrize("vocabulary", [3, 40])
+def test_lookup_equals_its_dense_input(case: Case, one_hot: bool, vocabulary: int) -> None:
+    """With fewer characters than inputs the table is mapped, with more its rows in use."""
+    input_size = vocabulary if one_hot else 6
+    stack = case.build(input_size, 21, 2).float()
+    state = tuple(tensor.float() for tensor in as_tuple(random_state(stack, 5)))
+    ids = torch.randint(vocabulary, (5, 4)).t()[:, [0, 1, 2, 0, 4]]
+    table = None if one_hot else torch.randn(vocabulary, input_size, requires_grad=True)
+    upstream = torch.randn(4, 5, 21)
+
+    found: list[Run] = []
+    for dense in (False, True):
+        lookup = Lookup(ids, table)
+        x = lookup.dense(input_size, like=upstream) if dense else lookup
+        y, _ = stack(x, state[0] if len(state) == 1 else state)
+        parameters = dict(stack.named_parameters()) | ({} if table is None else {"table": table})
+        gradients = torch.autograd.grad(y, list(parameters.values()), upstream)
+        found.append({"y": y.detach()} | dict(zip(parameters, gradients, strict=True)))
+    for name, tensor in found[1].items():
+        torch.testing.assert_close(
+            found[0][name], tensor, rtol=1e-4, atol=1e-5, msg=lambda m, name=name: f"{name}: {m}"
+        )
+
+
+def test_lookup_of_a_wrong_width(case: Case) -> None:
+    stack = case.build(6, 4)
+    with pytest.raises(ValueError, match=rf"^{case.kind}: input of shape \[2, 3, 5\]; allowed is \[T, B, 6\]"):
+        stack(Lookup(torch.zeros(2, 3, dtype=torch.int64), torch.zeros(9, 5)))
+
+
+def test_forwards_and_backwards_may_interleave(case: Case) -> None:
+    stack = case.build(3, 20)
+    stack, x, state = in_float32(stack, 5, 2)
+    expected = run(stack, stack, x, state)["dweight_hh_l0"]
+    one, two = stack(x, state)[0], stack(x * 2, state)[0]
+    two.sum().backward()
+    upstream = torch.randn(one.shape)
+    (first,) = torch.autograd.grad(one, [stack.get_parameter("weight_hh_l0")], upstream, retain_graph=True)
+    (second,) = torch.autograd.grad(one, [stack.get_parameter("weight_hh_l0")], upstream)
+    assert torch.equal(first, second)
+    assert first.shape == expected.shape
+
+
+def test_without_gradients_the_outputs_are_the_same(case: Case) -> None:
+    stack = case.build(3, 20, 2)
+    stack, x, state = in_float32(stack, 5, 2)
+    expected, expected_last = stack(x, state)
+    for context in (torch.no_grad(), torch.inference_mode()):
+        with context:
+            y, last = stack(x, state)
+        assert torch.equal(y, expected)
+        assert all(map(torch.equal, as_tuple(last), as_tuple(expected_last)))
+        assert not y.requires_grad
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_numbers_that_are_not_finite_do_not_hide(case: Case, value: float) -> None:
+    stack = case.build(3, 20).float()
+    with torch.no_grad():
+        stack.get_parameter("weight_hh_l0").view(-1)[0] = torch.nan
+    x = torch.full((2, 3, 3), value)
+    y, _ = stack(x)
+    reference, _ = stack.forward_reference(x)
+    assert torch.equal(y.isnan(), reference.isnan())
+    assert y.isnan().any()
+
+
+@pytest.mark.parametrize(("M", "N", "K"), [(1, 1, 1), (7, 65, 33), (130, 17, 1000), (65, 130, 513), (13, 16, 256)])
+@pytest.mark.parametrize("transposed", [(False, False), (True, False), (False, True), (True, True)])
+@pytest.mark.parametrize("number", [1, 3])
+def test_product_of_matrices(M: int, N: int, K: int, transposed: tuple[bool, bool], number: int, threads: Any) -> None:
+    threads(number)
+    a = torch.randn(K, M).t() if transposed[0] else torch.randn(M, K)
+    b = torch.randn(N, K).t() if transposed[1] else torch.randn(K, N)
+    bias = torch.randn(N)
+    truth = a.double() @ b.double() + bias
+    allowed = 4 * error(a @ b + bias, truth) + 1e-6
+    assert error(matmul(a, b, bias), truth) <= allowed
+    assert error(matmul(a, b), truth - bias) <= allowed
+
+    rounded = a.bfloat16().double() @ b.bfloat16().double()
+    assert error(matmul(a, b, bf16=True), rounded) <= 1e-5 * K**0.5 + 1e-6
+
+
+def test_linear_is_torch_s() -> None:
+    x, w, b = (torch.randn(*shape, requires_grad=True) for shape in ((4, 3, 20), (7, 20), (7,)))
+    upstream = torch.randn(4, 3, 7)
+    for bias in (b, None):
+        inputs = [x, w] if bias is None else [x, w, b]
+        found, expected = linear(x, w, bias), torch.nn.functional.linear(x, w, bias)
+        torch.testing.assert_close(found, expected)
+        gradients = (torch.autograd.grad(y, inputs, upstream) for y in (found, expected))
+        for mine, theirs in zip(*gradients, strict=True):
+            torch.testing.assert_close(mine, theirs)
