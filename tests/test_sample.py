@@ -167,6 +167,7 @@ GENERATED = [
 CHOICES = [Choice(), Choice(temperature=0.7, top_k=3), Choice(top_p=0.6), Choice(temperature=0), Choice(top_k=100)]
 
 
+@pytest.mark.usefixtures("needs_kernels")
 @pytest.mark.parametrize("cell", GENERATED, ids=lambda cell: "-".join(map(str, cell.values())))
 @pytest.mark.parametrize("model", [{"layers": 1, "embedding": 0}, {"layers": 3, "embedding": 6}], ids=str)
 @pytest.mark.parametrize("threads", [1, 3])

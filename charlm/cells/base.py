@@ -199,15 +199,16 @@ class Stack(nn.Module):
         if isinstance(x, Lookup) and not implementation.is_kernel:
             x = x.dense(self.input_size, like=next(self.parameters()))
         layer_states: list[LayerState] = []
+        y: Any = x
         for layer, layer_state in enumerate(self.split_state(state, B)):
             if layer > 0 and self.dropout > 0 and self.training:
-                x = x * dropout_mask(mask_shape, self.dropout, like=x)
+                y = y * dropout_mask(mask_shape, self.dropout, like=y)
             mask_BH = None
             if self.state_dropout > 0 and self.training:
                 mask_BH = dropout_mask((B, self.hidden_size), self.state_dropout, like=layer_state[0])
-            x, layer_state = implementation.layer(layer, x, layer_state, mask_BH)
+            y, layer_state = implementation.layer(layer, y, layer_state, mask_BH)
             layer_states.append(layer_state)
-        return x, self.join_states(layer_states)
+        return y, self.join_states(layer_states)
 
     def check_input(self, x: Tensor | Lookup) -> tuple[int, int]:
         """T and B of an input; ValueError unless it is [T, B, I] with T ≥ 1."""

@@ -14,6 +14,8 @@ from charlm.cells.native import build
 from charlm.cells.native.build import KernelError
 from charlm.cells.native.call import Kernel, fill
 
+pytestmark = pytest.mark.usefixtures("needs_kernels")
+
 SOURCE = """\
 #include <cstddef>
 typedef std::ptrdiff_t Index;
@@ -134,8 +136,9 @@ def test_a_cache_that_cannot_be_written(kernel: Kernel, tmp_path: Path, monkeypa
 
 
 def test_processes_that_compile_at_once(kernel: Kernel, cache: Path) -> None:
-    code = f"from charlm.cells.native.call import Kernel; import pathlib; Kernel(pathlib.Path({str(kernel.source)!r})).check()"
-    running = [subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True) for _ in range(3)]
+    code = "import pathlib, sys; from charlm.cells.native.call import Kernel; Kernel(pathlib.Path(sys.argv[1])).check()"
+    command = [sys.executable, "-c", code, str(kernel.source)]
+    running = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(3)]
     for process in running:
         _, errors = process.communicate(timeout=120)
         assert process.returncode == 0, errors

@@ -24,6 +24,7 @@ WITHOUT_KERNEL = [
 ]
 
 
+@pytest.mark.usefixtures("needs_kernels")
 @pytest.mark.parametrize("state_dropout", [0.0, 0.5])
 def test_line_with_a_kernel(case: Case, state_dropout: float) -> None:
     stack = CELLS[case.kind](3, 4, state_dropout=state_dropout, **case.options)
@@ -92,8 +93,7 @@ def test_the_line_says_what_runs(
     monkeypatch: pytest.MonkeyPatch,
     request: pytest.FixtureRequest,
 ) -> None:
-    if not kernels:
-        request.getfixturevalue("no_kernels")
+    request.getfixturevalue("needs_kernels" if kernels else "no_kernels")
     ran = []
 
     def recorded(owner: type[Stack], name: str) -> None:

@@ -11,6 +11,8 @@ from charlm.cells.native.linear import matmul
 
 from .measure import Case, Run, as_tuple, assert_as_accurate, error, join, random_input, random_state, run
 
+pytestmark = pytest.mark.usefixtures("needs_kernels")
+
 # T, B, I, H
 LARGE = [(3, 65, 5, 130), (2, 3, 130, 17), (9, 17, 1, 65)]
 

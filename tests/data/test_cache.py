@@ -1,15 +1,21 @@
 """What is kept between runs: found again, rebuilt when damaged, never half written, never elsewhere."""
 
+import itertools
 import json
 import os
+import signal
 import subprocess
 import sys
+import tempfile
+import threading
+import zlib
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from charlm.data import corpus as corpus_module
+from charlm.data import sources
 from charlm.data.corpus import Corpus, cache_dir, encode, encode_file, load_corpus, survey_source
 from charlm.errors import DataError
 from charlm.vocabulary import Vocabulary
@@ -50,6 +56,22 @@ def test_a_cached_text_is_neither_decoded_nor_encoded_again(write, monkeypatch):
     assert again.vocabulary == elsewhere.vocabulary == first.vocabulary
     assert ids_of(again) == ids_of(elsewhere) == ids_of(first) == first.vocabulary.encode(TEXT).tolist()
     assert (again.sha256, again.size_bytes, again.files) == (first.sha256, first.size_bytes, first.files)
+
+
+def test_a_new_text_is_decoded_once(write, monkeypatch):
+    def read_symbols(path, *arguments):
+        decoded.append(str(path))
+        return sources.read_symbols(path, *arguments)
+
+    decoded: list[str] = []
+    monkeypatch.setattr(corpus_module, "read_symbols", read_symbols)
+    paths = [write("text", TEXT), write("valid", TEXT[::-1])]
+    corpus = load(paths[0], valid_source=paths[1])
+    assert decoded == paths
+    assert corpus.vocabulary.decode(corpus.splits["valid"]) == TEXT[::-1]
+    path = write("evaluated", TEXT + "z")
+    encode_file(path, corpus.vocabulary, skip_unknown=True)
+    assert decoded == [*paths, path]
 
 
 def test_another_text_level_or_vocabulary_is_another_entry(write):
@@ -204,6 +226,98 @@ def test_a_full_disk_leaves_nothing_behind(write, cache, monkeypatch):
     monkeypatch.setattr(os, "fsync", full)
     assert "No space left on device; any folder with room will do" in refused(load, write("text", TEXT))
     assert entries(cache) == []
+
+
+def without_a_thread_left(error: type[BaseException], call, *args) -> str:
+    before = threading.active_count()
+    with pytest.raises(error) as caught:  # it keeps the frames of the call alive
+        call(*args)
+    assert threading.active_count() == before
+    return str(caught.value)
+
+
+def failing_at_an_id(monkeypatch, fail) -> None:
+    """Calls `fail` in the background, when the third id is written, with the text read byte by byte."""
+
+    def crc32_of(data, *checksum):
+        if len(data) == 1 and next(written) == 3:
+            fail()
+        return crc32(data, *checksum)
+
+    crc32, written = zlib.crc32, itertools.count(1)
+    monkeypatch.setattr(sources, "CHUNK_BYTES", 1)
+    monkeypatch.setattr(zlib, "crc32", crc32_of)
+
+
+def encode_again(path: str):
+    return encode(survey_source(path, "char"), Vocabulary("char", "abcé中😀"))
+
+
+@pytest.mark.parametrize("call", [load, encode_again])
+def test_a_disk_that_is_full_for_the_ids(call, write, cache, monkeypatch):
+    def full():
+        raise OSError(28, "No space left on device")
+
+    path = write("text", TEXT)
+    failing_at_an_id(monkeypatch, full)
+    assert "the cache cannot be written: No space left on device;" in without_a_thread_left(DataError, call, path)
+    assert [name.count("-") for name in entries(cache)] == [1, 1]  # the survey, whole
+
+
+@pytest.mark.parametrize("call", [load, encode_again])
+def test_an_interrupted_run_leaves_nothing_half_done(call, write, cache, monkeypatch):
+    path = write("text", TEXT)
+    failing_at_an_id(monkeypatch, lambda: os.kill(os.getpid(), signal.SIGINT))
+    without_a_thread_left(KeyboardInterrupt, call, path)
+    assert [name.count("-") for name in entries(cache)] == [1, 1]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a file that is always full: Linux's /dev/full")
+@pytest.mark.parametrize("text", ["abc", TEXT * 10])  # in a buffer to the end, or written before it
+def test_a_disk_that_is_full_for_the_draft(text, write, cache, monkeypatch):
+    monkeypatch.setattr(sources, "CHUNK_BYTES", 100)
+    monkeypatch.setattr(tempfile, "TemporaryFile", lambda dir: Path("/dev/full").open("w+b"))  # noqa: SIM115
+    assert without_a_thread_left(DataError, load, write("text", text)).startswith(
+        f"{cache}/corpora: the cache cannot be written: No space left on device;"
+    )
+    assert [name.count("-") for name in entries(cache)] in ([], [1, 1])
+
+
+def grow(path: Path) -> None:
+    with path.open("ab") as file:
+        file.write(b"x")
+
+
+def write_anew(path: Path) -> None:
+    path.write_bytes(path.read_bytes().replace(b"c", b"d"))
+    os.utime(path, ns=(0, 0))
+
+
+def shrink(path: Path) -> None:
+    os.truncate(path, 100)
+
+
+@pytest.mark.parametrize("level", ["char", "byte"])
+@pytest.mark.parametrize("change", [grow, write_anew, shrink])
+@pytest.mark.parametrize("known", [False, True])
+def test_a_source_that_changes_within_a_pass_is_refused(level, change, known, write, cache, monkeypatch):
+    def read_and_change(*arguments):
+        for number, chunk in enumerate(read_chunks(*arguments)):
+            if number == 2:
+                change(Path(path))
+            yield chunk
+
+    path = write("text", TEXT)
+    if known:
+        survey_source(path, level)
+    before = entries(cache) if known else []
+    read_chunks = sources.read_chunks
+    monkeypatch.setattr(sources, "CHUNK_BYTES", 1000)
+    monkeypatch.setattr(sources, "read_chunks", read_and_change)
+    assert without_a_thread_left(DataError, survey_source, path, level) == (
+        f"{path}: changed while being read; it must hold still; run again once it does"
+    )
+    assert entries(cache) == before if known else not list(cache.rglob("*.npy"))
 
 
 @pytest.mark.parametrize("level", ["char", "byte"])

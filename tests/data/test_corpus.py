@@ -1,6 +1,7 @@
 """Text to ids and splits: exact characters, exact errors."""
 
 import hashlib
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from charlm.data import sources
-from charlm.data.corpus import encode_file, load_corpus, survey_source, unknown_characters
+from charlm.data.corpus import encode, encode_file, load_corpus, survey_source, unknown_characters
 from charlm.errors import DataError, VocabularyError
 from charlm.vocabulary import Vocabulary
 
@@ -52,6 +53,46 @@ def test_decoding_the_ids_gives_the_text(text, chunk_bytes, write, monkeypatch):
     assert corpus.vocabulary.characters == "".join(sorted(set(text)))
     assert ids.dtype == np.uint8
     np.testing.assert_array_equal(ids, corpus.vocabulary.encode(text))
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(text=characters, chunk_bytes=st.integers(1, 9))
+@example(text=EVERY_WIDTH * 3, chunk_bytes=3)
+def test_a_text_surveyed_before_is_encoded_alike(text, chunk_bytes, write, monkeypatch):
+    monkeypatch.setattr(sources, "CHUNK_BYTES", chunk_bytes)
+    survey = survey_source(write("text", BOM + text), "char")
+    vocabulary = Vocabulary("char", "".join(sorted(set(text))))
+    assert survey.draft is None
+    np.testing.assert_array_equal(encode(survey, vocabulary), vocabulary.encode(text))
+
+
+def long_texts(rng: np.random.Generator) -> dict[str, str]:
+    """Of several chunks each, with odd and even ends, in the mixtures that are read in ways of their own."""
+    ascii_text = bytes(rng.integers(0, 128, 3 * sources.CHUNK_BYTES - 1, np.uint8)).decode()
+    few, many = (chr(code) for code in (0x416, 0x1F600)), map(chr, rng.permutation(np.arange(0x3400, 0x4DC0)))
+    return {
+        "ascii": ascii_text,
+        "a few others": "".join(ascii_text[start : start + 70_001] + other for start, other in enumerate(few)),
+        "dense": "".join(rng.permutation(list(ascii_text[:200_000]) + list(many) * 30)),
+        "above U+FFFF": "😀🎉a" * 150_000,
+        "ascii, then dense": ascii_text[:600_001] + "中文" * 100_000 + ascii_text[:70_000],
+    }
+
+
+@pytest.mark.parametrize("level", ["char", "byte"])
+@pytest.mark.parametrize("kind", ["ascii", "a few others", "dense", "above U+FFFF", "ascii, then dense"])
+def test_long_texts(kind, level, write):
+    text = long_texts(np.random.default_rng(1))[kind]
+    path = write("text", text)
+    symbols = [ord(character) for character in text] if level == "char" else list(text.encode())
+    expected = np.array(symbols)
+    corpus = load_corpus(path, level=level, split=WHOLE)
+    if level == "char":
+        expected = np.searchsorted(np.unique(symbols), symbols)
+    np.testing.assert_array_equal(corpus.splits["train"], expected)
+    survey = survey_source(path, level)
+    assert dict(zip(survey.symbols.tolist(), survey.counts.tolist(), strict=True)) == Counter(symbols)
+    assert survey.sha256 == hashlib.sha256(text.encode()).hexdigest()
 
 
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

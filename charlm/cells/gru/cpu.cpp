@@ -19,8 +19,8 @@ struct Arguments {
   float* gates;            // [T, B, 4, H]: r, z, n, and W_hn h + b_hn; null where no backward pass follows
   const float* d_outputs;  // [T, B, H]: gradient of the outputs
   float* d_maps;           // [T, B, 3·H], written: gradient of the recurrent maps
-  float* d_inputs;         // gradient of `inputs`, as d_maps but in n: [T, B, 3·H], written; with ids [V, 3·H], added to
-  float* d_first;          // [B, H], written: gradient of the first state
+  float* d_inputs;         // gradient of `inputs`, in n another: [T, B, 3·H], written; with ids [V, 3·H], added to
+  float* d_first;          // [B, H], written: gradient of the first state; null where nobody asks for it
   float* operands;         // scratch for what products read where it is no state or gradient as it stands:
                            // with mask or bf16 [2, B, padded(H)]; backwards with bf16 [2, B, padded(3·H)]
 
@@ -57,8 +57,10 @@ class Forward {
 
   // For calls of one step at a time: the state after step 0 becomes the one before it.
   void carry() const {
-    for (Index b = 0; b < B; b++)
-      std::copy(a.outputs + (B + b) * H + slice.first, a.outputs + (B + b) * H + slice.end, a.outputs + b * H + slice.first);
+    for (Index b = 0; b < B; b++) {
+      const float* after = a.outputs + (B + b) * H;
+      std::copy(after + slice.first, after + slice.end, a.outputs + b * H + slice.first);
+    }
   }
 
   const Arguments& a;
@@ -158,6 +160,7 @@ void backward(const Arguments& a, const Member& member) {
         }
       });
     }
+    if (t == 0 && !a.d_first) return;
     member.meet();
 
     multiply(B, GH, operand, packed, slice.panels(1), a.mask ? mapped : carried, !a.mask);
@@ -171,7 +174,9 @@ void backward(const Arguments& a, const Member& member) {
   }
 
   for (Index b = 0; b < B; b++)
-    slice.each_group([&](Index u, Index n, Index i) { store(a.d_first + b * H + u, load(carried + b * columns + i * W), n); });
+    slice.each_group([&](Index u, Index n, Index i) {
+      store(a.d_first + b * H + u, load(carried + b * columns + i * W), n);
+    });
 }
 
 template <class Function>

@@ -84,13 +84,15 @@ class _Sequence(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, dy_TBH: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, dy_TBH: Tensor
+    ) -> tuple[Tensor | None, ...]:
         inputs, ids_TB, weights, mask_BH, states, gates = ctx.saved_tensors
         rows, H = weights.shape
         T, B = gates.shape[:2]
         d_maps = inputs.new_empty(T, B, rows)
         d_inputs = torch.empty_like(d_maps) if ids_TB is None else torch.zeros_like(inputs)
-        dh_BH = inputs.new_empty(B, H)
+        dh_BH = inputs.new_empty(B, H) if ctx.needs_input_grad[2] else None
         KERNEL(
             "gru_backward",
             **{"T": T, "B": B, "H": H, "bf16": ctx.bf16},

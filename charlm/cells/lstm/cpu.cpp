@@ -34,7 +34,7 @@ struct Arguments {
   float* d_first_cell;       // [B, H], written: gradient of the first c
   float* operands;           // scratch for what products read where it is no state or gradient as it stands:
                              // with mask or bf16 [2, B, padded(H)]; backwards with bf16 [2, B, 4·H]
-  float* partials;           // scratch for sums over each member's units: [threads, 5, B, 2]; null without normalisation
+  float* partials;           // scratch for what members say of their units: [threads, 2 · 5 · B]
 
   Index row_of(Index t, Index b) const { return ids ? ids[t * B + b] : t * B + b; }
   // Where row b of step t starts; outputs and cells of t are those that step t starts from.
@@ -47,75 +47,69 @@ struct Arguments {
 
 namespace {
 
-constexpr Index GATES = 4, CELL = GATES;      // c comes after the gates in whatever has five rows
-constexpr float EPS = 1e-5f;                  // LAYER_NORM_EPS of reference.py
-constexpr Index CELL_SCALE = 4, CELL_MEAN = 5;  // in `moments`
+constexpr float EPS = 1e-5f;                     // LAYER_NORM_EPS of reference.py
+constexpr Index GATES = 4, CELL = 4, KINDS = 5;  // c is the fifth of what is normalised
+constexpr Index CELL_SCALE = 4, CELL_MEAN = 5;   // in `moments`
 
 inline Floats first_lanes(Floats v, Index n) {
   for (Index i = n; i < W; i++) v[i] = 0;
   return v;
 }
 
-// Two numbers for every row, which each member has of its own units, and all need of all units.
-// A member writes its own, meets the others, and reads all before it meets them again.
+// Two numbers for every row that each member finds of its own units, and all need of all units: a member puts its
+// own, meets the others, and combines all of them, in the same order as everyone. Two that take turns, as those of
+// the gates and of c do, need no other meetings: none puts anew before all have combined.
 class Partials {
  public:
-  // `rows` rows from `first` on of those that each member has in the arguments' scratch.
-  Partials(const Arguments& a, const Member& member, Index first, Index rows)
-      : start(a.partials + 2 * first * a.B), stride(2 * 5 * a.B), rows(rows * a.B), member(member), H(a.H) {}
+  // `kinds` · B rows, from those of the `first` kind.
+  Partials(const Arguments& a, const Member& member, Index first, Index kinds)
+      : start(a.partials + 2 * first * a.B), stride(2 * KINDS * a.B), rows(kinds * a.B), H(a.H), member(member) {}
 
   void put(Index row, float x, float y) const {
-    float* own = start + member.id * stride;
-    own[row] = x;
-    own[rows + row] = y;
+    own()[row] = x;
+    own()[rows + row] = y;
   }
 
-  // Each row's mean of x and of y over all units, x and y being sums.
-  void average(float* x, float* y) const {
-    for (Index r = 0; r < rows; r++) x[r] = y[r] = 0;
-    for (Index m = 0; m < member.size; m++) {
-      const float* part = start + m * stride;
-      for (Index r = 0; r < rows; r++) {
-        x[r] += part[r];
-        y[r] += part[rows + r];
-      }
-    }
-    for (Index r = 0; r < rows; r++) {
-      x[r] /= H;
-      y[r] /= H;
-    }
+  // Means over all units, where members put sums.
+  void average(float* mean_x, float* mean_y) const {
+    std::fill(mean_x, mean_x + rows, 0.0f);
+    std::fill(mean_y, mean_y + rows, 0.0f);
+    each([&](const float* x, const float* y, float) {
+      for (Index r = 0; r < rows; r++) mean_x[r] += x[r], mean_y[r] += y[r];
+    });
+    for (Index r = 0; r < rows; r++) mean_x[r] /= H, mean_y[r] /= H;
   }
 
-  // Each row's mean and 1/√(variance + ε) over all units, x being means and y sums of squared deviations from them.
-  // Deviations from a mean nearby, unlike the difference of E[x²] and E[x]², do not cancel (Chan et al. 1979).
+  // Mean and 1/√(variance + ε) over all units, where members put means and sums of squared deviations from them
+  // (Chan et al. 1979): unlike the difference of E[a²] and E[a]², that keeps its digits where the mean is large.
   void merge(float* mean, float* scale) const {
-    for (Index r = 0; r < rows; r++) mean[r] = scale[r] = 0;
-    for (Index m = 0; m < member.size; m++) {
-      const float* part = start + m * stride;
-      const float n = units_of(m);
-      for (Index r = 0; r < rows; r++) mean[r] += n * part[r];
-    }
+    std::fill(mean, mean + rows, 0.0f);
+    std::fill(scale, scale + rows, 0.0f);
+    each([&](const float* means, const float*, float n) {
+      for (Index r = 0; r < rows; r++) mean[r] += n * means[r];
+    });
     for (Index r = 0; r < rows; r++) mean[r] /= H;
-    for (Index m = 0; m < member.size; m++) {
-      const float* part = start + m * stride;
-      const float n = units_of(m);
-      for (Index r = 0; r < rows; r++) {
-        const float distance = part[r] - mean[r];
-        scale[r] += part[rows + r] + n * distance * distance;
-      }
-    }
+    each([&](const float* means, const float* squares, float n) {
+      for (Index r = 0; r < rows; r++) scale[r] += squares[r] + n * (means[r] - mean[r]) * (means[r] - mean[r]);
+    });
     for (Index r = 0; r < rows; r++) scale[r] = 1.0f / std::sqrt(scale[r] / H + EPS);
   }
 
  private:
   float* start;
-  Index stride, rows;
+  Index stride, rows, H;
   const Member& member;
-  Index H;
 
-  Index units_of(Index m) const {
-    const Slice slice(Member{static_cast<int>(m), member.size, member.barrier}, H);
-    return std::max<Index>(0, slice.end - slice.first);
+  float* own() const { return start + member.id * stride; }
+
+  // Call function(x, y, n) with what each member of n units has put.
+  template <class Function>
+  void each(const Function& function) const {
+    for (int id = 0; id < member.size; id++) {
+      const Slice slice(Member{id, member.size, member.barrier}, H);
+      const float* x = start + id * stride;
+      if (slice.end > slice.first) function(x, x + rows, slice.end - slice.first);
+    }
   }
 };
 
@@ -125,7 +119,8 @@ template <class Operand, bool NORM>
 class Forward {
  public:
   Forward(const Arguments& a, const Member& member, Scratch& scratch)
-      : a(a), member(member), slice(member, a.H), packed(scratch.get<Operand>(packed_size<Operand>(slice, GATES, a.H))),
+      : a(a), member(member), slice(member, a.H),
+        packed(scratch.get<Operand>(packed_size<Operand>(slice, GATES, a.H))),
         sums(scratch.get<float>(a.B * columns)) {
     if constexpr (NORM) {
       means = scratch.get<float>(2 * GATES * B);
@@ -172,13 +167,14 @@ class Forward {
   const Slice slice;
 
  private:
-  const Index B = a.B, H = a.H, columns = slice.columns(GATES), units = slice.end - slice.first;
+  const Index B = a.B, H = a.H, columns = slice.columns(GATES);
+  const float units = slice.end - slice.first;
   // Without mask, float products read the states themselves.
   const bool prepares = a.mask || std::is_same_v<Operand, Bf16>;
   const Partials of_gates{a, member, 0, GATES}, of_cell{a, member, CELL, 1};
   Operand* packed;
-  float* sums;                               // [B, columns]: linear maps of this slice's units
-  float *means = nullptr, *scales = nullptr;  // [B, 4] or, of c, [B]
+  float* sums;                                // [B, columns]: linear maps of this slice's units
+  float *means = nullptr, *scales = nullptr;  // [B, 4] or, of c, [B]: mean and 1/σ over all units
   int turn = 0;  // Which half of the operands the next product reads; the other may still be read by others.
 
   Operand* next_operand() const { return reinterpret_cast<Operand*>(a.operands) + turn * B * padded<Operand>(H); }
@@ -194,13 +190,14 @@ class Forward {
     if (prepares) prepare(b, u, n, h);
   }
 
-  struct Cell {
+  struct Updated {
     Floats c, o;
   };
 
-  // c_t and σ(o) of units, from i, f, g, o.
-  Cell update_cell(Index t, Index b, Index u, Index n, Floats map_i, Floats map_f, Floats map_g, Floats map_o) const {
-    const Floats i = sigmoid(map_i), f = sigmoid(map_f), g = tanh(map_g), o = sigmoid(map_o);
+  // c_t and σ(o) of units, where map(k) is the k-th of i, f, g, o.
+  template <class Map>
+  Updated update_cell(Index t, Index b, Index u, Index n, const Map& map) const {
+    const Floats i = sigmoid(map(0)), f = sigmoid(map(1)), g = tanh(map(2)), o = sigmoid(map(3));
     // c_t = σ(f) ⊙ c_{t−1} + σ(i) ⊙ tanh(g)
     const Floats c = f * load(a.cell_of(t, b) + u, n) + i * g;
     store(a.cell_of(t + 1, b) + u, c, n);
@@ -220,13 +217,13 @@ class Forward {
       const float* sum = sums + b * columns + i * GATES * W;
       // i, f, g, o = W_x x_t + b_x + W_h h_{t−1} + b_h
       const auto map = [&](Index k) { return load(sum + k * W) + load(added + k * H + u, n); };
-      const auto [c, o] = update_cell(t, b, u, n, map(0), map(1), map(2), map(3));
+      const auto [c, o] = update_cell(t, b, u, n, map);
       // h_t = σ(o) ⊙ tanh(c_t)
       put_out(t, b, u, n, o * tanh(c));
     });
   }
 
-  // Complete the linear maps in `sums`, and measure each gate's.
+  // Complete the linear maps in `sums`, and put the moments of each gate's.
   void measure_gates(Index t, Index b) const {
     const float* added = a.inputs + a.row_of(t, b) * GATES * H;
     Floats total[GATES] = {}, squares[GATES] = {};
@@ -240,7 +237,7 @@ class Forward {
         total[k] += map;
       }
     });
-    for (Index k = 0; k < GATES; k++) mean[k] = units > 0 ? sum(total[k]) / units : 0;
+    for (Index k = 0; k < GATES; k++) mean[k] = sum(total[k]) / units;
     slice.each_group([&](Index, Index n, Index i) {
       for (Index k = 0; k < GATES; k++) {
         const Floats deviation = first_lanes(load(sums + b * columns + (i * GATES + k) * W) - mean[k], n);
@@ -250,23 +247,23 @@ class Forward {
     for (Index k = 0; k < GATES; k++) of_gates.put(b * GATES + k, mean[k], sum(squares[k]));
   }
 
-  // c_t from the normalised gates, and its measure; leaves σ(o) in o's place in `sums`.
+  // c_t from the normalised gates, and its moments; leaves σ(o) in o's place in `sums`.
   void apply_normalised_gates(Index t, Index b) const {
     const float *mean = means + b * GATES, *scale = scales + b * GATES;
     Floats total = {}, squares = {};
     slice.each_group([&](Index u, Index n, Index i) {
       float* sum = sums + b * columns + i * GATES * W;
-      // LN(a) = (a − mean) / √(variance + ε) ⊙ gain + shift
       const auto map = [&](Index k) {
+        // LN(a) = (a − mean) / √(variance + ε) ⊙ gain + shift
         const Floats normal = (load(sum + k * W) - mean[k]) * scale[k];
         if (a.normal) store(a.normal_of(t, b) + k * H + u, normal, n);
         return normal * load(a.gains + k * H + u, n) + load(a.shifts + k * H + u, n);
       };
-      const auto [c, o] = update_cell(t, b, u, n, map(0), map(1), map(2), map(3));
+      const auto [c, o] = update_cell(t, b, u, n, map);
       store(sum + 3 * W, o);
       total += c;
     });
-    const float cell_mean = units > 0 ? sum(total) / units : 0;
+    const float cell_mean = sum(total) / units;
     slice.each_group([&](Index u, Index n, Index) {
       const Floats deviation = first_lanes(load(a.cell_of(t + 1, b) + u, n) - cell_mean, n);
       squares += deviation * deviation;
@@ -300,28 +297,30 @@ template <class Operand, bool NORM>
 class Backward {
  public:
   Backward(const Arguments& a, const Member& member, Scratch& scratch)
-      : a(a), member(member), slice(member, a.H), packed(scratch.get<Operand>(packed_size<Operand>(slice, 1, GATES * a.H))),
+      : a(a), member(member), slice(member, a.H),
+        packed(scratch.get<Operand>(packed_size<Operand>(slice, 1, GATES * a.H))),
         d_states(scratch.get<float>(B * columns)), d_cells(scratch.get<float>(B * columns)) {
     pack_units(slice, GATES * H, a.weights, packed);
     std::fill(d_states, d_states + B * columns, 0.0f);
     for (Index b = 0; b < B; b++)
       slice.each_group([&](Index u, Index n, Index i) { store(d_cell(b, i), load(a.d_last_cell + b * H + u, n)); });
     if constexpr (NORM) {
-      d_normals = scratch.get<float>(B * 5 * columns);
+      d_normals = scratch.get<float>(B * KINDS * columns);
       means = scratch.get<float>(2 * GATES * B);
       products = means + GATES * B;
-      d_gains = scratch.get<float>(2 * 5 * columns);
-      d_shifts = d_gains + 5 * columns;
+      d_gains = scratch.get<float>(2 * KINDS * columns);
+      d_shifts = d_gains + KINDS * columns;
     }
   }
 
+  // Step t, after step t + 1.
   void step(Index t) {
     if constexpr (NORM) {
-      std::fill(d_gains, d_gains + 2 * 5 * columns, 0.0f);
-      for (Index b = 0; b < B; b++) measure_cell(t, b);
+      std::fill(d_gains, d_gains + 2 * KINDS * columns, 0.0f);
+      for (Index b = 0; b < B; b++) enter_cell(t, b);
       member.meet();
       of_cell.average(means, products);
-      for (Index b = 0; b < B; b++) measure_gates(t, b);
+      for (Index b = 0; b < B; b++) enter_gates(t, b);
       member.meet();
       of_gates.average(means, products);
       for (Index b = 0; b < B; b++) apply_normalised(t, b);
@@ -348,10 +347,12 @@ class Backward {
   const Index B = a.B, H = a.H, columns = slice.columns(1);
   const Partials of_gates{a, member, 0, GATES}, of_cell{a, member, CELL, 1};
   Operand* packed;
-  float *d_states, *d_cells;                     // [B, columns]: what later steps leave, of h before the mask, and of c
-  float* d_normals = nullptr;                    // [B, 5, columns]: gradient of normalised i, f, g, o, c
-  float *means = nullptr, *products = nullptr;   // [B, 4] or, of c, [B]: mean over units of it, and of it ⊙ normalised
-  float *d_gains = nullptr, *d_shifts = nullptr;  // [5, columns]: of this step. Sums of sums err less than long ones.
+  float *d_states, *d_cells;  // [B, columns]: gradients of h ⊙ mask and of c from the steps behind
+
+  // With normalisation:
+  float* d_normals = nullptr;                     // [B, 5, columns]: gradients of normalised i, f, g, o, c
+  float *means = nullptr, *products = nullptr;    // [B, 4] or, of c, [B]: means of d and d ⊙ normalised over all units
+  float *d_gains = nullptr, *d_shifts = nullptr;  // [5, columns]: of one step; a sum of sums errs less than a long one
 
   // What the product of step t reads; written before the members meet.
   Operand* operand(Index t) const {
@@ -362,9 +363,9 @@ class Backward {
   }
 
   float* d_cell(Index b, Index i) const { return d_cells + b * columns + i * W; }
-  float* d_normal(Index b, Index k, Index i) const { return d_normals + (b * 5 + k) * columns + i * W; }
+  float* d_normal(Index b, Index k, Index i) const { return d_normals + (b * KINDS + k) * columns + i * W; }
 
-  // What the product of the step after says of h.
+  // The gradient of h from the linear maps of the step behind.
   Floats d_state(Index b, Index u, Index n, Index i) const {
     const Floats d = load(d_states + b * columns + i * W);
     return a.mask ? d * load(a.mask + b * H + u, n) : d;
@@ -399,8 +400,9 @@ class Backward {
     });
   }
 
-  // What makes the gradient through a normalisation, for units of row k with the gradient d behind gain and shift.
-  void measure(Index b, Index k, Index u, Index n, Index i, Floats d, Floats normal, Floats& total, Floats& product) {
+  // From the gradient d of the k-th kind behind its gain and shift: theirs, that before them, and its part of sums.
+  void enter(Index b, Index k, Index u, Index n, Index i, Floats d, Floats normal, Floats& total,
+             Floats& product) const {
     const Index at = k * columns + i * W;
     store(d_gains + at, load(d_gains + at) + d * normal);
     store(d_shifts + at, load(d_shifts + at) + d);
@@ -410,8 +412,8 @@ class Backward {
     product += d * normal;
   }
 
-  // The gradient before a normalisation, from that behind it: d − mean(d) − x ⊙ mean(d ⊙ x), over σ.
-  Floats before_normalisation(Index row, Floats d, Floats normal, float scale) const {
+  // The gradient of what is normalised to x, from that of x: (d − mean(d) − x ⊙ mean(d ⊙ x)) / σ
+  Floats through_normal(Index row, Floats d, Floats normal, float scale) const {
     return (d - means[row] - normal * products[row]) * scale;
   }
 
@@ -420,31 +422,30 @@ class Backward {
     return (load(a.cell_of(t + 1, b) + u, n) - moments[CELL_MEAN]) * moments[CELL_SCALE];
   }
 
-  // The gradients of LN(c) and of o, which stays in its place in d_normals until `measure_gates`.
-  void measure_cell(Index t, Index b) {
+  // The gradients of LN(c), and of o behind its gain: that stays in its place in d_normals until `enter_gates`.
+  void enter_cell(Index t, Index b) const {
     Floats total = {}, product = {};
     slice.each_group([&](Index u, Index n, Index i) {
       const Floats normal = normal_cell(t, b, u, n), o = load(a.gates_of(t, b) + 3 * H + u, n);
       const Floats c = tanh(normal * load(a.gains + CELL * H + u, n) + load(a.shifts + CELL * H + u, n));
       const Floats dh = d_output(t, b, u, n, i);
-      measure(b, CELL, u, n, i, dh * o * (1.0f - c * c), normal, total, product);
+      enter(b, CELL, u, n, i, dh * o * (1.0f - c * c), normal, total, product);
       store(d_normal(b, 3, i), dh * c * o * (1.0f - o));
     });
     of_cell.put(b, sum(total), sum(product));
   }
 
-  void measure_gates(Index t, Index b) {
+  void enter_gates(Index t, Index b) const {
     Floats total[GATES] = {}, product[GATES] = {};
     slice.each_group([&](Index u, Index n, Index at) {
       const float *gates = a.gates_of(t, b) + u, *normal = a.normal_of(t, b) + u;
       const Floats i = load(gates, n), f = load(gates + H, n), g = load(gates + 2 * H, n);
-      const Floats d_cell_normal = load(d_normal(b, CELL, at));
-      const Floats dc = load(d_cell(b, at)) + before_normalisation(b, d_cell_normal, normal_cell(t, b, u, n),
-                                                                   a.moments_of(t, b)[CELL_SCALE]);
+      const Floats dc = load(d_cell(b, at)) + through_normal(b, load(d_normal(b, CELL, at)), normal_cell(t, b, u, n),
+                                                             a.moments_of(t, b)[CELL_SCALE]);
       store(d_cell(b, at), dc * f);
       const Floats d[GATES] = {dc * g * i * (1.0f - i), dc * load(a.cell_of(t, b) + u, n) * f * (1.0f - f),
                                dc * i * (1.0f - g * g), load(d_normal(b, 3, at))};
-      for (Index k = 0; k < GATES; k++) measure(b, k, u, n, at, d[k], load(normal + k * H, n), total[k], product[k]);
+      for (Index k = 0; k < GATES; k++) enter(b, k, u, n, at, d[k], load(normal + k * H, n), total[k], product[k]);
     });
     for (Index k = 0; k < GATES; k++) of_gates.put(b * GATES + k, sum(total[k]), sum(product[k]));
   }
@@ -452,14 +453,16 @@ class Backward {
   void apply_normalised(Index t, Index b) const {
     const float *normal = a.normal_of(t, b), *scales = a.moments_of(t, b);
     slice.each_group([&](Index u, Index n, Index i) {
-      for (Index k = 0; k < GATES; k++)
-        put_map(t, b, k, u, n, before_normalisation(b * GATES + k, load(d_normal(b, k, i)), load(normal + k * H + u, n), scales[k]));
+      for (Index k = 0; k < GATES; k++) {
+        const Floats d = load(d_normal(b, k, i)), x = load(normal + k * H + u, n);
+        put_map(t, b, k, u, n, through_normal(b * GATES + k, d, x, scales[k]));
+      }
     });
   }
 
   void add_up_gains() const {
     slice.each_group([&](Index u, Index n, Index i) {
-      for (Index k = 0; k < 5; k++) {
+      for (Index k = 0; k < KINDS; k++) {
         float *gain = a.d_gains + k * H + u, *shift = a.d_shifts + k * H + u;
         store(gain, load(gain, n) + load(d_gains + k * columns + i * W), n);
         store(shift, load(shift, n) + load(d_shifts + k * columns + i * W), n);

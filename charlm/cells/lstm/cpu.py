@@ -121,7 +121,9 @@ class _Sequence(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, dy_TBH: Tensor, dc_BH: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, dy_TBH: Tensor, dc_BH: Tensor
+    ) -> tuple[Tensor | None, ...]:
         inputs, ids_TB, weights, gains_5H, shifts_5H, mask_BH, outputs, cells, gates, normal, moments = (
             ctx.saved_tensors
         )

@@ -110,7 +110,8 @@ def _compile(name: str, source: Path, command: list[str], path: Path) -> None:
         if result.returncode:
             log = path.with_suffix(".log")
             log.write_text(f"{shlex.join(result.args)}\n{result.stderr}", encoding="utf-8")
-            first = next((line for line in result.stderr.splitlines() if "error" in line), "no message")
+            exit = f"exit code {result.returncode}"
+            first = next((line for line in result.stderr.splitlines() if "error" in line), exit)
             raise KernelError(f"{command[0]} failed on the kernel: {first.strip()}; see {log}")
         checksum = Path(folder, "checksum")
         checksum.write_text(hashlib.sha256(library.read_bytes()).hexdigest(), encoding="ascii")

@@ -52,7 +52,7 @@ def fill(source: Path, name: str, **values: int | float | Tensor | None) -> ctyp
     does not keep a tensor alive.
     """
     struct = _struct(source, name)
-    assert values.keys() <= {name for name, _ in struct._fields_}, values.keys()
+    assert values.keys() <= {field[0] for field in struct._fields_}, values.keys()
     fields = {name: _address(value) if isinstance(value, Tensor) else value for name, value in values.items()}
     return struct(threads=torch.get_num_threads(), **fields)
 

@@ -47,7 +47,9 @@ class _Linear(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, dy_MN: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, dy_MN: Tensor
+    ) -> tuple[Tensor | None, ...]:
         x_MK, w_NK = ctx.saved_tensors
         dx, dw, dbias, _ = ctx.needs_input_grad
         return (

@@ -87,7 +87,9 @@ class _Sequence(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, dy_TBH: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, dy_TBH: Tensor
+    ) -> tuple[Tensor | None, ...]:
         inputs, ids_TB, weights, mask_BH, inner, states, gates = ctx.saved_tensors
         D, rows, H = weights.shape
         T, B = len(states) - 1, states.shape[1]

@@ -67,8 +67,10 @@ class Forward {
 
   // For calls of one step at a time: the state after step 0 becomes the one before it.
   void carry() const {
-    for (Index b = 0; b < B; b++)
-      std::copy(a.outputs + (B + b) * H + slice.first, a.outputs + (B + b) * H + slice.end, a.outputs + b * H + slice.first);
+    for (Index b = 0; b < B; b++) {
+      const float* after = a.outputs + (B + b) * H;
+      std::copy(after + slice.first, after + slice.end, a.outputs + b * H + slice.first);
+    }
   }
 
   const Arguments& a;

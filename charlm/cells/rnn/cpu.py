@@ -89,7 +89,9 @@ class _Sequence(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, dy_TBH: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, dy_TBH: Tensor
+    ) -> tuple[Tensor | None, ...]:
         inputs, ids_TB, weights, mask_BH, states = ctx.saved_tensors
         B, H = states.shape[1:]
         d_maps = torch.empty_like(states[1:])
