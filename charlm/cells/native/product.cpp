@@ -18,46 +18,24 @@ namespace {
 // A block of `a` stays in a core's second-level cache, a panel of `b` in its first. In elements.
 constexpr Index BLOCK_K = SUMMANDS, BLOCK_M = 120 / ROWS * ROWS;
 
-// a[first … first + rows, k … k + depth] as [rows / ROWS, depth / GROUP, ROWS, GROUP], zeros where there is none.
-template <class Operand>
-void pack_a(const Arguments& p, Index first, Index rows, Index k, Index depth, Operand* packed) {
+// n ≤ BLOCK vectors of `depth` numbers as [depth / GROUP, BLOCK, GROUP], zeros where there is none: element i of vector
+// j is source[j·across + i·along].
+template <Index BLOCK, class Operand>
+void pack(const float* source, Index across, Index along, Index n, Index depth, Operand* packed) {
   constexpr Index G = GROUP<Operand>;
-  const Index size = padded<Operand>(depth) * ROWS;
-  for (Index m = 0; m < rows; m += ROWS, packed += size) {
-    const float* source = p.a + (first + m) * p.a_row + k * p.a_column;
-    const Index n = std::min<Index>(ROWS, rows - m);
-    if (n < ROWS || depth % G) std::fill(packed, packed + size, Operand{});
-    const auto copy = [&](Index r, Index i) {
-      packed[(i / G * ROWS + r) * G + i % G] = convert<Operand>(source[r * p.a_row + i * p.a_column]);
-    };
-    // Along the memory of a, whichever way it lies.
-    if (p.a_column == 1) {
-      for (Index r = 0; r < n; r++)
-        for (Index i = 0; i < depth; i++) copy(r, i);
-    } else {
-      for (Index i = 0; i < depth; i++)
-        for (Index r = 0; r < n; r++) copy(r, i);
-    }
-  }
-}
-
-// One panel's columns of b[k … k + depth] as [depth / GROUP, PANEL, GROUP], zeros where there is none.
-template <class Operand>
-void pack_b(const Arguments& p, Index panel, Index k, Index depth, Operand* packed) {
-  constexpr Index G = GROUP<Operand>;
-  const float* source = p.b + k * p.b_row + panel * PANEL * p.b_column;
-  const Index n = std::min<Index>(PANEL, p.N - panel * PANEL);
-  if (n < PANEL || depth % G) std::fill(packed, packed + padded<Operand>(depth) * PANEL, Operand{});
-  const auto copy = [&](Index i, Index j) {
-    packed[(i / G * PANEL + j) * G + i % G] = convert<Operand>(source[i * p.b_row + j * p.b_column]);
-  };
-  if (p.b_column == 1) {
+  if (n < BLOCK || depth % G) std::fill(packed, packed + padded<Operand>(depth) * BLOCK, Operand{});
+  const auto copy = [&](auto count, auto step) {
     for (Index i = 0; i < depth; i++)
-      for (Index j = 0; j < n; j++) copy(i, j);
-  } else {
-    for (Index j = 0; j < n; j++)
-      for (Index i = 0; i < depth; i++) copy(i, j);
-  }
+      for (Index j = 0; j < count; j++)
+        packed[(i / G * BLOCK + j) * G + i % G] = convert<Operand>(source[j * step + i * along]);
+  };
+  // Known at compile time where it can be: the inner loop becomes a few moves of vectors.
+  const std::integral_constant<Index, BLOCK> whole;
+  const std::integral_constant<Index, 1> side_by_side;
+  if (n == BLOCK)
+    across == 1 ? copy(whole, side_by_side) : copy(whole, across);
+  else
+    copy(n, across);
 }
 
 // Rows `first` … `first + rows` of c, columns of one panel, (+)= a packed block times a packed panel.
@@ -90,11 +68,14 @@ void multiply_all(const Arguments& p, Operand* packed_b, const Member& member) {
   for (Index k = 0; k < p.K; k += BLOCK_K) {
     const Index depth = std::min(BLOCK_K, p.K - k);
     for (Index panel = member.begin(panels); panel < member.end(panels); panel++)
-      pack_b(p, panel, k, depth, packed_b + panel * BLOCK_K * PANEL);
+      pack<PANEL>(p.b + k * p.b_row + panel * PANEL * p.b_column, p.b_column, p.b_row,
+                  std::min<Index>(PANEL, p.N - panel * PANEL), depth, packed_b + panel * BLOCK_K * PANEL);
     member.meet();
     for (Index first = begin; first < end; first += BLOCK_M) {
       const Index rows = std::min(BLOCK_M, end - first);
-      pack_a(p, first, rows, k, depth, packed_a);
+      for (Index m = 0; m < rows; m += ROWS)
+        pack<ROWS>(p.a + (first + m) * p.a_row + k * p.a_column, p.a_row, p.a_column, std::min<Index>(ROWS, rows - m),
+                   depth, packed_a + m * padded<Operand>(depth));
       for (Index panel = 0; panel < panels; panel++)
         multiply_block(p, first, rows, panel, depth, packed_a, packed_b + panel * BLOCK_K * PANEL, p.bias || k > 0);
     }

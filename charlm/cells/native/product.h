@@ -127,7 +127,10 @@ struct Slice {
   // Call function(u, n, i): units u … u + n − 1 are the i-th group, n = W but in the last one.
   template <class Function>
   void each_group(const Function& function) const {
-    for (Index u = first, i = 0; u < end; u += W, i++) function(u, std::min<Index>(W, end - u), i);
+    Index u = first, i = 0;
+    // Whole groups apart, so that n is known when the function is compiled into the loop.
+    for (; u + W <= end; u += W, i++) function(u, W, i);
+    if (u < end) function(u, end - u, i);
   }
 };
 
@@ -170,9 +173,12 @@ template <class Operand>
 inline void pack_units(const Slice& slice, Index K, const float* w, Operand* packed) {
   std::fill(packed, packed + packed_size<Operand>(slice, 1, K), Operand{});
   slice.each_group([&](Index u, Index n, Index i) {
-    for (Index j = 0; j < n; j++) {
-      const PackedColumn<Operand> column(packed, K, i * W + j);
-      for (Index k = 0; k < K; k++) column[k] = convert<Operand>(w[k * slice.H + u + j]);
+    // Row by row, as w lies in memory: down its columns every element would be in another line.
+    const PackedColumn<Operand> first(packed, K, i * W);
+    for (Index k = 0; k < K; k++) {
+      Operand* target = &first[k];
+      const float* row = w + k * slice.H + u;
+      for (Index j = 0; j < n; j++) target[j * GROUP<Operand>] = convert<Operand>(row[j]);
     }
   });
 }

@@ -24,23 +24,29 @@ int omp_get_num_threads(void);
 // All threads of a team meet here; what each wrote before is seen by all after.
 class Barrier {
  public:
-  void wait(int size) {
-    int phase = phase_.load(std::memory_order_relaxed);
-    if (arrived_.fetch_add(1, std::memory_order_acq_rel) == size - 1) {
-      arrived_.store(0, std::memory_order_relaxed);
-      phase_.store(phase + 1, std::memory_order_release);
-      return;
-    }
-    // A barrier passes in less than a microsecond where every thread has a core of its own; else make room.
-    for (int spins = 0; phase_.load(std::memory_order_acquire) == phase; spins++) {
-      if (spins < 1000)
-        pause();
-      else
-        sched_yield();
+  explicit Barrier(int most) : arrivals_(most) {}
+
+  void wait(int id, int size) {
+    // Each announces itself in a cache line of its own: to count in one place, they would have to take turns.
+    const unsigned arrival = arrivals_[id].count.load(std::memory_order_relaxed) + 1;
+    arrivals_[id].count.store(arrival, std::memory_order_release);
+    for (int m = 0; m < size; m++) {
+      // Less than a microsecond where every thread has a core of its own; else make room.
+      for (int spins = 0; arrivals_[m].count.load(std::memory_order_acquire) < arrival; spins++) {
+        if (spins < 1000)
+          pause();
+        else
+          sched_yield();
+      }
     }
   }
 
  private:
+  struct alignas(64) Arrivals {
+    std::atomic<unsigned> count{0};
+  };
+  std::vector<Arrivals> arrivals_;
+
   static void pause() {
 #if defined(__x86_64__) || defined(__i386__)
     __builtin_ia32_pause();
@@ -48,9 +54,6 @@ class Barrier {
     asm volatile("yield");
 #endif
   }
-
-  alignas(64) std::atomic<int> arrived_{0};
-  alignas(64) std::atomic<int> phase_{0};
 };
 
 // One thread's place in the team.
@@ -60,7 +63,7 @@ struct Member {
   Barrier& barrier;
 
   void meet() const {
-    if (size > 1) barrier.wait(size);
+    if (size > 1) barrier.wait(id, size);
   }
 
   // This member's part of the range [0, n), as even as can be.
@@ -74,7 +77,7 @@ void run_team(int threads, const Function& function) {
   struct Job {
     const Function& function;
     Barrier barrier;
-  } job{function, {}};
+  } job{function, Barrier(threads)};
   auto entry = [](void* data) {
     Job& job = *static_cast<Job*>(data);
     job.function(Member{omp_get_thread_num(), omp_get_num_threads(), job.barrier});
