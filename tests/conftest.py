@@ -41,11 +41,12 @@ def kernels(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """
     from charlm.cells import CELLS
     from charlm.cells.native.linear import PRODUCT
+    from charlm.cells.native.random import RANDOM
 
     with monkeypatch.context() as patch:
         patch.delenv("CHARLM_CACHE")
         shared = cache_dir() / "kernels"
-        for kernel in (PRODUCT, *(stack.kernel for stack in CELLS.values())):
+        for kernel in (PRODUCT, RANDOM, *(stack.kernel for stack in CELLS.values())):
             kernel.works()
     cache.mkdir(parents=True)
     (cache / "kernels").symlink_to(shared)

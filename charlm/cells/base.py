@@ -11,6 +11,7 @@ from charlm.cells.lookup import Lookup
 from charlm.cells.native.build import KernelError
 from charlm.cells.native.call import Kernel, autocasts_to_bf16
 from charlm.cells.native.generate import Generator, Step
+from charlm.cells.native.random import random_mask
 
 LayerState = tuple[Tensor, ...]
 """The state of one layer: a tensor [B, H] for every name in `Stack.state_names`."""
@@ -35,15 +36,11 @@ def dropout_mask(shape: tuple[int, ...], p: float, like: Tensor) -> Tensor:
     """0 with probability p, else 1/(1−p), so that the expected product with it changes nothing.
 
     Drawn from torch's global generator, in the dtype and on the device of `like`. On the CPU p is rounded to a
-    multiple of 2⁻¹⁶: sixteen random bits an element take a sixth of the time of torch's own draws.
+    multiple of 2⁻¹⁶: sixteen random bits an element take a small part of the time of torch's own draws.
     """
     if like.device.type != "cpu":
         return torch.empty(shape, dtype=like.dtype, device=like.device).bernoulli_(1 - p).div_(1 - p)
-    size = math.prod(shape)
-    kept = max(1, round((1 - p) * 2**16))
-    draws = torch.empty((size + 3) // 4, dtype=torch.int64).random_(-(2**63), None).view(torch.int16)[:size]
-    # Signed: the lowest is −2¹⁵. At most kept − 2¹⁵ − 1, which an int16 can hold, where kept − 2¹⁵ may not be.
-    return (draws <= kept - 2**15 - 1).to(like.dtype).mul_(2**16 / kept).view(shape)
+    return random_mask(shape, kept=max(1, round((1 - p) * 2**16))).to(like.dtype)
 
 
 def add_product(a_BG: Tensor, h_BH: Tensor, w_HG: Tensor, mask_BH: Tensor | None) -> Tensor:
