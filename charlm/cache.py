@@ -1,11 +1,16 @@
-"""The folder of what charlm makes once and can make again: encoded corpora, downloads, compiled kernels."""
+"""The folder of what charlm makes once and can make again: encoded texts and compiled kernels."""
 
 import os
 from pathlib import Path
 
+from charlm.errors import DataError
+
 
 def cache_dir() -> Path:
-    """$CHARLM_CACHE, else charlm's folder in $XDG_CACHE_HOME or ~/.cache; RuntimeError where there is no home."""
+    """$CHARLM_CACHE, else charlm's folder in $XDG_CACHE_HOME or ~/.cache; DataError for a user without a home."""
     if folder := os.environ.get("CHARLM_CACHE"):
         return Path(folder)
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "charlm"
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "charlm"
+    except RuntimeError as error:
+        raise DataError("cache: this user has no home folder; any folder will do; name one in CHARLM_CACHE") from error

@@ -26,6 +26,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
+from charlm.cache import cache_dir
 from charlm.config.schema import DataConfig
 from charlm.data.sources import (
     Draft,
@@ -310,16 +311,6 @@ def _lacking(survey: Survey, unknown: dict[str, int], vocabulary: Vocabulary) ->
         f"{survey.source}: {', '.join(shown)}{more}: not in the model's vocabulary of {len(vocabulary)} characters; "
         "use text without them or a model that knows them"
     )
-
-
-def cache_dir() -> Path:
-    """$CHARLM_CACHE, else charlm's folder in $XDG_CACHE_HOME or ~/.cache: what can be made again."""
-    if folder := os.environ.get("CHARLM_CACHE"):
-        return Path(folder)
-    try:
-        return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "charlm"
-    except RuntimeError as error:
-        raise DataError("cache: this user has no home folder; any folder will do; name one in CHARLM_CACHE") from error
 
 
 def _cached(key: str) -> npt.NDArray[Any] | None:

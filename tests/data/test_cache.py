@@ -14,9 +14,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from charlm.cache import cache_dir
 from charlm.data import corpus as corpus_module
 from charlm.data import sources
-from charlm.data.corpus import Corpus, cache_dir, encode, encode_file, load_corpus, survey_source
+from charlm.data.corpus import Corpus, encode, encode_file, load_corpus, survey_source
 from charlm.errors import DataError
 from charlm.vocabulary import Vocabulary
 

@@ -18,6 +18,7 @@ from pathlib import Path
 import torch
 
 from charlm.cache import cache_dir
+from charlm.errors import DataError
 
 logger = logging.getLogger(__name__)
 
@@ -53,7 +54,7 @@ def _load(source: Path) -> ctypes.CDLL | KernelError:
         return ctypes.CDLL(str(path))
     except KernelError as error:
         return error
-    except (OSError, RuntimeError, TypeError, subprocess.SubprocessError) as error:
+    except (OSError, TypeError, ValueError, DataError, subprocess.SubprocessError) as error:
         return KernelError(f"the kernel could not be made: {error}")
 
 
