@@ -14,7 +14,7 @@ from charlm.checkpoint import Checkpoint, load_weights
 from charlm.config import Config
 from charlm.data.corpus import Corpus
 from charlm.data.streams import Streams
-from charlm.device import autocast, keep_freed_memory, resolve_device, set_threads
+from charlm.device import autocast, resolve_device, set_threads
 from charlm.errors import CheckpointError, DivergenceError
 from charlm.model import CharLM, build_model, map_state, window_loss
 from charlm.optim import build_optimizer, clip_gradients, learning_rate, skip_step_unless
@@ -96,7 +96,6 @@ class Trainer:
 
     def __init__(self, config: Config, corpus: Corpus) -> None:
         set_threads(config.threads)
-        keep_freed_memory()
         torch.manual_seed(config.seed)
         self.config = config
         self.device = resolve_device(config.device)

@@ -40,13 +40,13 @@ def kernels(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Where there is no compiler the test runs without them.
     """
     from charlm.cells import CELLS
-    from charlm.cells.native.linear import PRODUCT
+    from charlm.cells.native.linear import LOOKUP, PRODUCT
     from charlm.cells.native.random import RANDOM
 
     with monkeypatch.context() as patch:
         patch.delenv("CHARLM_CACHE")
         shared = cache_dir() / "kernels"
-        for kernel in (PRODUCT, RANDOM, *(stack.kernel for stack in CELLS.values())):
+        for kernel in (PRODUCT, LOOKUP, RANDOM, *(stack.kernel for stack in CELLS.values())):
             kernel.works()
     cache.mkdir(parents=True)
     (cache / "kernels").symlink_to(shared)

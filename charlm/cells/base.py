@@ -11,6 +11,7 @@ from charlm.cells.lookup import Lookup
 from charlm.cells.native.build import KernelError
 from charlm.cells.native.call import Kernel, autocasts_to_bf16
 from charlm.cells.native.generate import Generator, Step
+from charlm.cells.native.linear import LOOKUP, PRODUCT
 from charlm.cells.native.random import random_mask
 
 LayerState = tuple[Tensor, ...]
@@ -59,7 +60,8 @@ class Stack(nn.Module):
     """`num_layers` recurrent layers over a window of T steps, each reading the one below.
 
     A kind of cell is a subclass: it names its states and parameters, takes its own options, calls
-    `create_parameters` at the end of `__init__`, and gives `reference_layer`.
+    `create_parameters` at the end of `__init__`, and gives `reference_layer`; with a `kernel` also `kernel_layer`
+    and `kernel_step`.
 
     Args:
         dropout: probability of dropping a unit of the input of every layer above the first.
@@ -156,7 +158,7 @@ class Stack(nn.Module):
         of the logits.
         """
         device = next(self.parameters()).device
-        if not self.choose(device, training=False).is_kernel or autocasts_to_bf16():
+        if not self.choose(device, training=False).is_kernel:
             return None
         assert self.kernel is not None
         layer_states = self.split_state(state, (state if isinstance(state, Tensor) else state[0]).shape[1])
@@ -169,13 +171,15 @@ class Stack(nn.Module):
 
     def why_no_kernel(self) -> str | None:
         """Why the kind's kernel cannot compute a layer on the CPU; None if it can. Compiles it at first use."""
-        if next(self.parameters()).dtype != torch.float32:
-            return "it computes in float32"
+        parameter = next(self.parameters())
+        if parameter.device.type != "cpu" or parameter.dtype != torch.float32:
+            return "it computes in float32 on the CPU"
         if torch.is_autocast_enabled("cpu") and not autocasts_to_bf16():
             return "it takes products in float32 or bfloat16"
         assert self.kernel is not None
         try:
-            self.kernel.check()
+            for kernel in (self.kernel, PRODUCT, LOOKUP):
+                kernel.check()
         except KernelError as error:
             return str(error)
         return None
@@ -202,7 +206,7 @@ class Stack(nn.Module):
                 y = y * dropout_mask(mask_shape, self.dropout, like=y)
             mask_BH = None
             if self.state_dropout > 0 and self.training:
-                mask_BH = dropout_mask((B, self.hidden_size), self.state_dropout, like=layer_state[0])
+                mask_BH = dropout_mask((B, self.hidden_size), self.state_dropout, like=next(self.parameters()))
             y, layer_state = implementation.layer(layer, y, layer_state, mask_BH)
             layer_states.append(layer_state)
         return y, self.join_states(layer_states)

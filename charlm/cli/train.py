@@ -48,8 +48,10 @@ def train(
         raise usage_error("--config FILE is needed; see configs/, for example --config configs/quickstart.yaml")
 
     from charlm.config import Config, load_config, parse_config
+    from charlm.device import keep_freed_memory
     from charlm.train import resume_run, start_run
 
+    keep_freed_memory()
     if resume:
         assert run_dir is not None
 
@@ -99,8 +101,10 @@ def plan(config: ConfigFile, overrides: Overrides = None, json: Json = False) ->
       charlm plan --config configs/lstm.yaml --set model.cell.hidden=1024 --json
     """
     from charlm.config import load_config
+    from charlm.device import keep_freed_memory
     from charlm.plan import measure
 
+    keep_freed_memory()
     result = measure(load_config(config, overrides or []))
     if json:
         print_json(result.as_json())

@@ -45,7 +45,10 @@ def test_line_where_the_kernel_lacks_the_precision() -> None:
     with torch.autocast("cpu", torch.float16):
         line = "rhn: reference loop; no fused CPU kernel: it takes products in float32 or bfloat16"
         assert stack.implementation("cpu") == line
-    assert stack.double().implementation("cpu") == "rhn: reference loop; no fused CPU kernel: it computes in float32"
+    assert (
+        stack.double().implementation("cpu")
+        == "rhn: reference loop; no fused CPU kernel: it computes in float32 on the CPU"
+    )
 
 
 def other(kind: str, device: torch.device = CPU, training: bool = True, **options: Any) -> str:

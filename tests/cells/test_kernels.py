@@ -88,28 +88,71 @@ def test_results_depend_on_nothing_but_the_arguments(case: Case, threads: Any) -
 
 
 @pytest.mark.parametrize("one_hot", [False, True], ids=["table", "one-hot"])
-@pytest.mark.parametrize("vocabulary", [3, 40])
-def test_lookup_equals_its_dense_input(case: Case, one_hot: bool, vocabulary: int) -> None:
-    """With fewer characters than inputs the table is mapped, with more its rows in use."""
+@pytest.mark.parametrize(("steps", "batch_size", "vocabulary"), [(4, 5, 3), (4, 5, 40), (50, 40, 4)])
+def test_lookup_errs_no_more_than_the_reference(
+    case: Case, one_hot: bool, steps: int, batch_size: int, vocabulary: int
+) -> None:
+    """With fewer characters than inputs the table is mapped, with more its rows in use; most inputs are one of them."""
     input_size = vocabulary if one_hot else 6
-    stack = case.build(input_size, 21, 2).float()
-    state = tuple(tensor.float() for tensor in as_tuple(random_state(stack, 5)))
-    ids = torch.randint(vocabulary, (5, 4)).t()[:, [0, 1, 2, 0, 4]]
-    table = None if one_hot else torch.randn(vocabulary, input_size, requires_grad=True)
-    upstream = torch.randn(4, 5, 21)
+    stack = case.build(input_size, 21, 2)
+    with torch.no_grad():
+        for parameter in stack.parameters():
+            parameter *= 0.5  # Long windows: no chaos, in which every error grows without bound.
+    state = random_state(stack, batch_size)
+    ids = torch.randint(vocabulary, (batch_size, steps)).t() * (torch.rand(steps, batch_size) < 0.3)
+    table = torch.randn(vocabulary, input_size, dtype=torch.float64)
+    upstream = torch.randn(steps, batch_size, 21, dtype=torch.float64) + 0.5
 
-    found: list[Run] = []
-    for dense in (False, True):
-        lookup = Lookup(ids, table)
-        x = lookup.dense(input_size, like=upstream) if dense else lookup
-        y, _ = stack(x, state[0] if len(state) == 1 else state)
-        parameters = dict(stack.named_parameters()) | ({} if table is None else {"table": table})
-        gradients = torch.autograd.grad(y, list(parameters.values()), upstream)
-        found.append({"y": y.detach()} | dict(zip(parameters, gradients, strict=True)))
-    for name, tensor in found[1].items():
-        torch.testing.assert_close(
-            found[0][name], tensor, rtol=1e-4, atol=1e-5, msg=lambda m, name=name: f"{name}: {m}"
-        )
+    def found(forward: Any, stack: Stack) -> Run:
+        dtype = next(stack.parameters()).dtype
+        rows = table.to(dtype).requires_grad_()
+        _, first = in_dtype_of(stack, upstream, state)
+        y, _ = forward(Lookup(ids, None if one_hot else rows), first)
+        parameters = dict(stack.named_parameters()) | ({} if one_hot else {"table": rows})
+        gradients = torch.autograd.grad(y, list(parameters.values()), upstream.to(dtype))
+        return {"y": y.detach()} | dict(zip(parameters, gradients, strict=True))
+
+    truth = found(stack.forward_reference, stack)
+    stack = stack.float()
+    assert_as_accurate(found(stack, stack), found(stack.forward_reference, stack), truth)
+
+
+@pytest.mark.parametrize("id", [-1, 4, 10**12])
+def test_lookup_of_a_row_that_is_not_there(case: Case, id: int) -> None:
+    for table in (None, torch.zeros(4, 4)):
+        with pytest.raises(ValueError, match=r"^lookup: ids from .*; allowed are 0 to 3$"):
+            case.build(4, 5).float()(Lookup(torch.tensor([[1, id]]), table))
+
+
+def test_no_streams(case: Case) -> None:
+    stack = case.build(3, 20).float()
+    y, _ = stack(torch.zeros(4, 0, 3))
+    y.sum().backward()
+    assert y.shape == (4, 0, 20)
+    assert all((parameter.grad == 0).all() for parameter in stack.parameters() if parameter.grad is not None)
+
+
+def test_a_generator_outlives_a_change_of_threads(case: Case, threads: Any) -> None:
+    stack = case.build(4, 5, 2).float()
+    decoder = torch.randn(4, 5), torch.zeros(4)
+    draws = torch.rand(9, 300, dtype=torch.float64).t()
+    texts = []
+    for number in (1, 3):
+        generator = stack.generator(stack.zero_state(9), None, decoder)
+        assert generator is not None
+        threads(number)
+        texts.append(generator.draw(draws, temperature=1.0, top_k=0, top_p=1.0))
+        threads(1)
+    assert torch.equal(*texts)
+
+
+def test_operands_of_another_device_or_type_are_left_to_torch() -> None:
+    x, w = torch.randn(2, 3), torch.randn(4, 3)
+    assert linear(x, w.to("meta")).device.type == "meta"
+    with pytest.raises(RuntimeError):
+        linear(x, w, torch.zeros(4, dtype=torch.float64))
+    assert linear(x[0], w).shape == (4,)
+    assert linear(x.double(), w.double()).dtype == torch.float64
 
 
 def test_lookup_of_a_wrong_width(case: Case) -> None:

@@ -19,7 +19,7 @@ struct Arguments {
   float* gates;            // [T, B, 4, H]: r, z, n, and W_hn h + b_hn; null where no backward pass follows
   const float* d_outputs;  // [T, B, H]: gradient of the outputs
   float* d_maps;           // [T, B, 3·H], written: gradient of the recurrent maps
-  float* d_inputs;         // gradient of `inputs`, in n another: [T, B, 3·H], written; with ids [V, 3·H], added to
+  float* d_inputs;         // [T, B, 3·H], written: gradient of the rows of `inputs` taken; in n it is not d_maps'
   float* d_first;          // [B, H], written: gradient of the first state; null where nobody asks for it
   float* operands;         // scratch for what products read where it is no state or gradient as it stands:
                            // with mask or bf16 [2, B, padded(H)]; backwards with bf16 [2, B, padded(3·H)]
@@ -140,7 +140,7 @@ void backward(const Arguments& a, const Member& member) {
       const float* gates = a.gates_of(t, b);
       const float* before = a.outputs + (t * B + b) * H;
       float* d_maps = a.d_maps + (t * B + b) * GH;
-      float* d_input = a.d_inputs + a.row_of(t, b) * GH;
+      float* d_inputs = a.d_inputs + (t * B + b) * GH;
       slice.each_group([&](Index u, Index n, Index i) {
         float* d_state = carried + b * columns + i * W;
         const Floats dh = load(d_state) + load(a.d_outputs + (t * B + b) * H + u, n);
@@ -155,8 +155,7 @@ void backward(const Arguments& a, const Member& member) {
         for (Index k = 0; k < 3; k++) {
           store(d_maps + k * H + u, d_map[k], n);
           if (converted) store(converted + b * row + k * H + u, d_map[k], n);
-          float* d_x = d_input + k * H + u;
-          store(d_x, a.ids ? load(d_x, n) + d_x_map[k] : d_x_map[k], n);
+          store(d_inputs + k * H + u, d_x_map[k], n);
         }
       });
     }
@@ -181,7 +180,7 @@ void backward(const Arguments& a, const Member& member) {
 
 template <class Function>
 void run(const Arguments& a, const Function& function) {
-  run_team(useful_threads(3 * a.B * a.H * a.H, a.threads), [&](const Member& member) { function(a, member); });
+  run_team(a.threads, 3 * a.B * a.H * a.H, [&](const Member& member) { function(a, member); });
 }
 
 }  // namespace

@@ -10,7 +10,7 @@ from torch.autograd.function import once_differentiable
 from charlm.cells.lookup import Lookup
 from charlm.cells.native.call import Kernel, autocasts_to_bf16
 from charlm.cells.native.generate import Step
-from charlm.cells.native.linear import matmul, project
+from charlm.cells.native.linear import gradient_of_inputs, matmul, project
 
 KERNEL = Kernel(Path(__file__).with_name("cpu.cpp"))
 
@@ -91,14 +91,13 @@ class _Sequence(torch.autograd.Function):
         rows, H = weights.shape
         T, B = gates.shape[:2]
         d_maps = inputs.new_empty(T, B, rows)
-        d_inputs = torch.empty_like(d_maps) if ids_TB is None else torch.zeros_like(inputs)
+        d_inputs = torch.empty_like(d_maps)
         dh_BH = inputs.new_empty(B, H) if ctx.needs_input_grad[2] else None
         KERNEL(
             "gru_backward",
             **{"T": T, "B": B, "H": H, "bf16": ctx.bf16},
             weights=weights,
             mask=mask_BH,
-            ids=ids_TB,
             outputs=states,
             gates=gates,
             d_outputs=dy_TBH.contiguous(),
@@ -109,4 +108,4 @@ class _Sequence(torch.autograd.Function):
         )
         before = states[:-1] if mask_BH is None else states[:-1] * mask_BH
         dw_GH = matmul(d_maps.flatten(0, 1).t(), before.flatten(0, 1), bf16=ctx.bf16)
-        return d_inputs, None, dh_BH, dw_GH, d_maps.sum((0, 1)), None, None, None
+        return gradient_of_inputs(d_inputs, inputs, ids_TB), None, dh_BH, dw_GH, d_maps.sum((0, 1)), None, None, None

@@ -27,7 +27,6 @@ struct Arguments {
   const float* d_outputs;    // [T, B, H]: gradient of the outputs
   const float* d_last_cell;  // [B, H]: gradient of the last c
   float* d_maps;             // [T, B, 4·H], written: gradient of the linear maps
-  float* d_inputs;           // [V, 4·H], added to: with ids, gradient of `inputs`; without, it is d_maps
   float* d_gains;            // [5, H], added to: gradient of the gains; null without normalisation
   float* d_shifts;           // [5, H], added to: gradient of the shifts; null without normalisation
   float* d_first;            // [B, H], written: gradient of the first h
@@ -194,10 +193,9 @@ class Forward {
     Floats c, o;
   };
 
-  // c_t and σ(o) of units, where map(k) is the k-th of i, f, g, o.
-  template <class Map>
-  Updated update_cell(Index t, Index b, Index u, Index n, const Map& map) const {
-    const Floats i = sigmoid(map(0)), f = sigmoid(map(1)), g = tanh(map(2)), o = sigmoid(map(3));
+  // c_t and σ(o) of units, from i, f, g, o.
+  Updated update_cell(Index t, Index b, Index u, Index n, const Floats (&maps)[GATES]) const {
+    const Floats i = sigmoid(maps[0]), f = sigmoid(maps[1]), g = tanh(maps[2]), o = sigmoid(maps[3]);
     // c_t = σ(f) ⊙ c_{t−1} + σ(i) ⊙ tanh(g)
     const Floats c = f * load(a.cell_of(t, b) + u, n) + i * g;
     store(a.cell_of(t + 1, b) + u, c, n);
@@ -215,9 +213,10 @@ class Forward {
     const float* added = a.inputs + a.row_of(t, b) * GATES * H;
     slice.each_group([&](Index u, Index n, Index i) {
       const float* sum = sums + b * columns + i * GATES * W;
+      Floats maps[GATES];
       // i, f, g, o = W_x x_t + b_x + W_h h_{t−1} + b_h
-      const auto map = [&](Index k) { return load(sum + k * W) + load(added + k * H + u, n); };
-      const auto [c, o] = update_cell(t, b, u, n, map);
+      for (Index k = 0; k < GATES; k++) maps[k] = load(sum + k * W) + load(added + k * H + u, n);
+      const auto [c, o] = update_cell(t, b, u, n, maps);
       // h_t = σ(o) ⊙ tanh(c_t)
       put_out(t, b, u, n, o * tanh(c));
     });
@@ -253,13 +252,14 @@ class Forward {
     Floats total = {}, squares = {};
     slice.each_group([&](Index u, Index n, Index i) {
       float* sum = sums + b * columns + i * GATES * W;
-      const auto map = [&](Index k) {
+      Floats maps[GATES];
+      for (Index k = 0; k < GATES; k++) {
         // LN(a) = (a − mean) / √(variance + ε) ⊙ gain + shift
         const Floats normal = (load(sum + k * W) - mean[k]) * scale[k];
         if (a.normal) store(a.normal_of(t, b) + k * H + u, normal, n);
-        return normal * load(a.gains + k * H + u, n) + load(a.shifts + k * H + u, n);
-      };
-      const auto [c, o] = update_cell(t, b, u, n, map);
+        maps[k] = normal * load(a.gains + k * H + u, n) + load(a.shifts + k * H + u, n);
+      }
+      const auto [c, o] = update_cell(t, b, u, n, maps);
       store(sum + 3 * W, o);
       total += c;
     });
@@ -379,10 +379,6 @@ class Backward {
     const Index at = b * GATES * H + k * H + u;
     store(a.d_maps + t * B * GATES * H + at, d, n);
     if constexpr (std::is_same_v<Operand, Bf16>) store(operand(t) + at, d, n);
-    if (a.ids) {
-      float* d_input = a.d_inputs + a.row_of(t, b) * GATES * H + k * H + u;
-      store(d_input, load(d_input, n) + d, n);
-    }
   }
 
   void apply(Index t, Index b) const {
@@ -480,7 +476,7 @@ void backward(const Arguments& a, const Member& member) {
 
 template <class Function>
 void run(const Arguments& a, const Function& function) {
-  run_team(useful_threads(a.B * GATES * a.H * a.H, a.threads), [&](const Member& member) { function(a, member); });
+  run_team(a.threads, a.B * GATES * a.H * a.H, [&](const Member& member) { function(a, member); });
 }
 
 }  // namespace

@@ -11,7 +11,7 @@ from charlm.cells.lookup import Lookup
 from charlm.cells.lstm.reference import LayerNorm
 from charlm.cells.native.call import Kernel, autocasts_to_bf16
 from charlm.cells.native.generate import Step
-from charlm.cells.native.linear import matmul, project
+from charlm.cells.native.linear import gradient_of_inputs, matmul, project
 
 KERNEL = Kernel(Path(__file__).with_name("cpu.cpp"))
 
@@ -129,7 +129,6 @@ class _Sequence(torch.autograd.Function):
         )
         T, B, _, H = gates.shape
         d_maps = inputs.new_empty(T, B, 4 * H)
-        d_inputs = d_maps if ids_TB is None else torch.zeros_like(inputs)
         d_gains = d_shifts = None
         if gains_5H is not None:
             d_gains, d_shifts = torch.zeros_like(gains_5H), torch.zeros_like(gains_5H)
@@ -141,7 +140,6 @@ class _Sequence(torch.autograd.Function):
             gains=gains_5H,
             shifts=shifts_5H,
             mask=mask_BH,
-            ids=ids_TB,
             cells=cells,
             gates=gates,
             normal=normal,
@@ -149,7 +147,6 @@ class _Sequence(torch.autograd.Function):
             d_outputs=dy_TBH.contiguous(),
             d_last_cell=dc_BH.contiguous(),
             d_maps=d_maps,
-            d_inputs=d_inputs,
             d_gains=d_gains,
             d_shifts=d_shifts,
             d_first=dh_BH,
@@ -159,7 +156,18 @@ class _Sequence(torch.autograd.Function):
         )
         operand = outputs[:-1] if mask_BH is None else outputs[:-1] * mask_BH
         dw_GH = matmul(d_maps.flatten(0, 1).t(), operand.flatten(0, 1), bf16=ctx.bf16)
-        return d_inputs, None, dh_BH, d_first_cell_BH, dw_GH, d_gains, d_shifts, None, None, None
+        return (
+            gradient_of_inputs(d_maps, inputs, ids_TB),
+            None,
+            dh_BH,
+            d_first_cell_BH,
+            dw_GH,
+            d_gains,
+            d_shifts,
+            None,
+            None,
+            None,
+        )
 
 
 def _partials(batch_size: int, like: Tensor) -> Tensor:

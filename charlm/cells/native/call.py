@@ -46,15 +46,18 @@ class Kernel:
 
 
 def fill(source: Path, name: str, **values: int | float | Tensor | None) -> ctypes.Structure:
-    """A struct of a C++ file: fields without a value are 0 or null, `threads` is torch's number.
+    """A struct of a C++ file: fields without a value are 0 or null; `threads`, if not given, is torch's number.
 
-    A pointer takes a tensor, contiguous, on the CPU, of float32, float64 or (ids) int64; or an address. The struct
-    does not keep a tensor alive.
+    A pointer takes an address, or a tensor of its type, contiguous and on the CPU, which the struct does not keep
+    alive. A bool is an integer.
     """
-    struct = _struct(source, name)
+    struct, pointees = _struct(source, name)
     assert values.keys() <= {field[0] for field in struct._fields_}, values.keys()
-    fields = {name: _address(value) if isinstance(value, Tensor) else value for name, value in values.items()}
-    return struct(threads=torch.get_num_threads(), **fields)
+    fields = {
+        field: _address(value, pointees[field]) if isinstance(value, Tensor) else value
+        for field, value in values.items()
+    }
+    return struct(**{"threads": torch.get_num_threads()} | fields)
 
 
 def autocasts_to_bf16() -> bool:
@@ -62,20 +65,26 @@ def autocasts_to_bf16() -> bool:
     return torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu") == torch.bfloat16
 
 
+_NUMBERS = {"Index": ctypes.c_ssize_t, "double": ctypes.c_double}
+_POINTEES = {"Index*": torch.int64, "float*": torch.float32, "double*": torch.float64}
+
+
 @functools.cache
-def _struct(source: Path, name: str) -> type[ctypes.Structure]:
-    """A struct of a C++ file; its fields are declared before its first empty line."""
+def _struct(source: Path, name: str) -> tuple[type[ctypes.Structure], dict[str, torch.dtype | None]]:
+    """A struct of a C++ file, and what its pointers point to; its fields are declared before its first empty line."""
     text = source.read_text(encoding="utf-8").split(f"struct {name} {{\n", 1)[1]
     declarations = re.split(r"\n\n|\n};", text, maxsplit=1)[0]
-    numbers = {"Index": ctypes.c_ssize_t, "double": ctypes.c_double}
     fields: list[tuple[str, type]] = []
+    pointees: dict[str, torch.dtype | None] = {}
     for kind, names in re.findall(r"^ *([\w *]*?) (\w+(?:, \w+)*);", declarations, re.MULTILINE):
-        fields += [(field, ctypes.c_void_p if "*" in kind else numbers[kind]) for field in names.split(", ")]
-    return type(name, (ctypes.Structure,), {"_fields_": fields})
+        for field in names.split(", "):
+            fields.append((field, ctypes.c_void_p if "*" in kind else _NUMBERS[kind]))
+            pointees[field] = _POINTEES.get(kind.removeprefix("const "))
+    return type(name, (ctypes.Structure,), {"_fields_": fields}), pointees
 
 
-def _address(tensor: Tensor) -> int:
+def _address(tensor: Tensor, dtype: torch.dtype | None) -> int:
     assert tensor.device.type == "cpu", tensor.device
-    assert tensor.dtype in (torch.float32, torch.float64, torch.int64), tensor.dtype
+    assert tensor.dtype == dtype, (tensor.dtype, dtype)
     assert tensor.is_contiguous(), tensor.stride()
     return tensor.data_ptr()

@@ -116,6 +116,5 @@ void generate(const Generation& g, const Member& member) {
 // cores too, a character waits for the slowest thread at every meeting.
 template <class Layer, class Arguments>
 void run_generate(const Generation& g) {
-  run_team(useful_threads(g.B * g.G * g.H * g.H / 8, g.threads),
-           [&](const Member& member) { generate<Layer, Arguments>(g, member); });
+  run_team(g.threads, g.B * g.G * g.H * g.H / 8, [&](const Member& member) { generate<Layer, Arguments>(g, member); });
 }

@@ -55,7 +55,8 @@ class Generator:
         weights = [step.w_ih_GI.detach().contiguous() for step in steps]
         biases = [step.bias_G.detach().contiguous() for step in steps]
         logits = w_VH.new_empty(B, V)
-        self._sizes = {"B": B, "H": H, "G": rows // H, "V": V, "L": len(steps)}
+        # Some of the steps' scratch is for so many threads as there are now.
+        self._sizes = {"B": B, "H": H, "G": rows // H, "V": V, "L": len(steps), "threads": torch.get_num_threads()}
         self._tensors = {"output_weights": w_VH, "output_biases": b_V, "logits": logits, "ids": self._ids}
         self._tables = {
             "layers": _addresses([ctypes.addressof(layer) for layer in layers]),
@@ -66,6 +67,7 @@ class Generator:
 
     def draw(self, draws_NB: Tensor, *, temperature: float, top_k: int, top_p: float) -> Tensor:
         """The next N characters of every stream, [N, B], by uniform numbers in [0, 1), float64."""
+        draws_NB = draws_NB.contiguous()
         drawn = torch.empty(draws_NB.shape, dtype=torch.int64)
         assert draws_NB.shape[1] == self._batch_size, draws_NB.shape
         tables = {name: ctypes.addressof(table) for name, table in self._tables.items()}
@@ -75,7 +77,7 @@ class Generator:
                 _HEADER,
                 "Generation",
                 count=len(draws_NB),
-                draws=draws_NB.contiguous(),
+                draws=draws_NB,
                 drawn=drawn,
                 **self._sizes,
                 **self._tensors,

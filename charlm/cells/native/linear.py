@@ -12,6 +12,7 @@ from charlm.cells.lookup import Lookup
 from charlm.cells.native.call import Kernel, autocasts_to_bf16
 
 PRODUCT = Kernel(Path(__file__).with_name("product.cpp"))
+LOOKUP = Kernel(Path(__file__).with_name("lookup.cpp"))
 
 
 def matmul(
@@ -21,6 +22,7 @@ def matmul(
     (M, K), N = a_MK.shape, b_KN.shape[1]
     assert b_KN.shape[0] == K, (a_MK.shape, b_KN.shape)
     assert bias_N is None or bias_N.shape == (N,), bias_N.shape
+    assert all(_is_for_kernels(operand) for operand in (a_MK, b_KN)), (a_MK.dtype, b_KN.dtype)
     c_MN = a_MK.new_empty(M, N) if out is None else out
     strides = dict(zip(("a_row", "a_column", "b_row", "b_column"), (*a_MK.stride(), *b_KN.stride()), strict=True))
     pointers = {"a": a_MK.data_ptr(), "b": b_KN.data_ptr()}
@@ -33,9 +35,15 @@ def linear(x: Tensor, w_NK: Tensor, bias_N: Tensor | None = None) -> Tensor:
 
     Under autocast to bfloat16 the kernel's sums, and the result, stay float32.
     """
-    if x.device.type != "cpu" or x.dtype != torch.float32 or w_NK.dtype != torch.float32 or not PRODUCT.works():
+    operands = [x, w_NK] if bias_N is None else [x, w_NK, bias_N]
+    if not all(map(_is_for_kernels, operands)) or not PRODUCT.works():
         return F.linear(x, w_NK, bias_N)
-    return _Linear.apply(x.flatten(0, -2), w_NK, bias_N, autocasts_to_bf16()).unflatten(0, x.shape[:-1])  # type: ignore[union-attr]
+    y_MN = _Linear.apply(x.reshape(-1, x.shape[-1]), w_NK, bias_N, autocasts_to_bf16())
+    return y_MN.view(*x.shape[:-1], len(w_NK))  # type: ignore[union-attr]
+
+
+def _is_for_kernels(tensor: Tensor) -> bool:
+    return tensor.device.type == "cpu" and tensor.dtype == torch.float32
 
 
 class _Linear(torch.autograd.Function):
@@ -61,12 +69,30 @@ class _Linear(torch.autograd.Function):
 
 
 def project(x: Tensor | Lookup, w_GI: Tensor, bias_G: Tensor) -> tuple[Tensor, Tensor | None]:
-    """W x + bias of every step: the maps [T, B, G] and None, or maps [V, G] of a table and the ids [T, B] of rows."""
+    """W x + bias of every step: the maps [T, B, G] and None, or maps [V, G] of a table and the ids [T, B] of rows.
+
+    ValueError for ids that the table does not have.
+    """
     if not isinstance(x, Lookup):
-        return linear(x, w_GI, bias_G), None
+        return linear(x.float(), w_GI, bias_G), None
     ids_TB, table_VI = x.ids_TB.contiguous(), x.table_VI
+    V = w_GI.shape[1] if table_VI is None else len(table_VI)
+    if ids_TB.numel():
+        low, high = (int(bound) for bound in ids_TB.aminmax())
+        if low < 0 or high >= V:
+            raise ValueError(f"lookup: ids from {low} to {high}; allowed are 0 to {V - 1}")
     if table_VI is None:
         return torch.add(bias_G, w_GI.t()).contiguous(), ids_TB
-    if len(table_VI) > ids_TB.numel():
+    if ids_TB.numel() < V:
         return linear(F.embedding(ids_TB, table_VI), w_GI, bias_G), None
     return linear(table_VI, w_GI, bias_G), ids_TB
+
+
+def gradient_of_inputs(d_rows_TBG: Tensor, inputs: Tensor, ids_TB: Tensor | None) -> Tensor:
+    """Of what `project` gave, from the gradient of every step's maps."""
+    if ids_TB is None:
+        return d_rows_TBG
+    d_inputs_VG = torch.empty_like(inputs)
+    sizes = {"N": ids_TB.numel(), "V": inputs.shape[0], "columns": inputs.shape[1]}
+    LOOKUP("lookup_gradient", **sizes, ids=ids_TB, d_rows=d_rows_TBG, d_table=d_inputs_VG)
+    return d_inputs_VG

@@ -64,6 +64,8 @@ void multiply_all(const Arguments& p, Operand* packed_b, const Member& member) {
   Operand* packed_a = fresh_scratch().get<Operand>(BLOCK_M * BLOCK_K);
   if (p.bias)
     for (Index m = begin; m < end; m++) std::copy(p.bias, p.bias + p.N, p.c + m * p.N);
+  else if (p.K == 0)
+    std::fill(p.c + begin * p.N, p.c + std::max(begin, end) * p.N, 0.0f);
 
   for (Index k = 0; k < p.K; k += BLOCK_K) {
     const Index depth = std::min(BLOCK_K, p.K - k);
@@ -89,8 +91,7 @@ void multiply_in(const Arguments& p) {
   thread_local Scratch shared;
   shared.restart();
   Operand* packed_b = shared.get<Operand>(panels_of(p.N) * BLOCK_K * PANEL);
-  run_team(useful_threads(p.M * p.N * p.K, p.threads),
-           [&](const Member& member) { multiply_all(p, packed_b, member); });
+  run_team(p.threads, p.M * p.N * p.K, [&](const Member& member) { multiply_all(p, packed_b, member); });
 }
 
 }  // namespace

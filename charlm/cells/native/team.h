@@ -3,6 +3,7 @@
 
 #include <sched.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <memory>
@@ -71,25 +72,26 @@ struct Member {
   Index end(Index n) const { return n * (id + 1) / size; }
 };
 
-// Run function(member) on up to `threads` threads. The runtime may give fewer.
+// Run function(member) on torch's `threads` threads, or so many of them as so many multiplications between two
+// barriers keep busy: with less work, waiting costs more than it saves. The runtime may give fewer.
 template <class Function>
-void run_team(int threads, const Function& function) {
+void run_team(Index threads, Index multiplications, const Function& function) {
+  const int useful = static_cast<int>(std::min(threads, 1 + multiplications / 16384));
   struct Job {
     const Function& function;
+    int useful;
     Barrier barrier;
-  } job{function, Barrier(threads)};
+  } job{function, useful, Barrier(useful)};
+  if (useful == 1) return function(Member{0, 1, job.barrier});
   auto entry = [](void* data) {
     Job& job = *static_cast<Job*>(data);
-    job.function(Member{omp_get_thread_num(), omp_get_num_threads(), job.barrier});
+    const int size = std::min(job.useful, omp_get_num_threads());
+    const int id = omp_get_thread_num();
+    if (id < size) job.function(Member{id, size, job.barrier});
   };
+  // All of torch's threads, even if some have nothing to do: to a smaller team the runtime would give up the others,
+  // and start them anew for torch's next operation.
   GOMP_parallel(entry, &job, threads, 0);
-}
-
-// How many threads work of so many multiplications between two barriers keeps busy: below, waiting costs more than
-// it saves.
-inline int useful_threads(Index multiplications, int threads) {
-  Index most = 1 + multiplications / 16384;
-  return most < threads ? static_cast<int>(most) : threads;
 }
 
 // Memory of one thread that lives on between calls: fresh pages cost more than the packing that fills them.

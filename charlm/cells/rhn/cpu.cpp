@@ -20,7 +20,6 @@ struct Arguments {
   float* gates;                  // [D, T, B, G, H]: tanh and σ of every gate; null where no backward pass follows
   const float* d_outputs;        // [T, B, H]: gradient of the outputs
   float* d_maps;                 // [D, T, B, G·H], written: gradient of the linear maps
-  float* d_inputs;               // [V, G·H], added to: with ids, gradient of `inputs`; without, it is d_maps[0]
   float* d_first;                // [B, H], written: gradient of the first state
   float* operands;               // scratch for what products read where it is no state or gradient as it stands:
                                  // with mask or bf16 [2, B, padded(H)]; backwards with bf16 [2, B, padded(G·H)]
@@ -148,7 +147,6 @@ void backward(const Arguments& a, const Member& member) {
     for (Index b = 0; b < B; b++) {
       const float* gates = a.gates_of(t, d) + b * GH;
       float* d_maps = a.d_maps_of(t, d) + b * GH;
-      float* d_input = a.ids && d == 0 ? a.d_inputs + a.row_of(t, b) * GH : nullptr;
       slice.each_group([&](Index u, Index n, Index i) {
         float* d_state = carried + b * columns + i * W;
         Floats ds = load(d_state);
@@ -167,7 +165,6 @@ void backward(const Arguments& a, const Member& member) {
         for (Index k = 0; k < G; k++) {
           store(d_maps + k * H + u, d_map[k], n);
           if (converted) store(converted + b * row + k * H + u, d_map[k], n);
-          if (d_input) store(d_input + k * H + u, load(d_input + k * H + u, n) + d_map[k], n);
         }
       });
     }
@@ -189,7 +186,7 @@ void backward(const Arguments& a, const Member& member) {
 
 template <class Function>
 void run(const Arguments& a, const Function& function) {
-  run_team(useful_threads(a.B * a.G * a.H * a.H, a.threads), [&](const Member& member) { function(a, member); });
+  run_team(a.threads, a.B * a.G * a.H * a.H, [&](const Member& member) { function(a, member); });
 }
 
 }  // namespace

@@ -10,7 +10,7 @@ from torch.autograd.function import once_differentiable
 from charlm.cells.lookup import Lookup
 from charlm.cells.native.call import Kernel, autocasts_to_bf16
 from charlm.cells.native.generate import Step
-from charlm.cells.native.linear import matmul, project
+from charlm.cells.native.linear import gradient_of_inputs, matmul, project
 
 KERNEL = Kernel(Path(__file__).with_name("cpu.cpp"))
 
@@ -94,20 +94,17 @@ class _Sequence(torch.autograd.Function):
         D, rows, H = weights.shape
         T, B = len(states) - 1, states.shape[1]
         d_maps = inputs.new_empty(D, T, B, rows)
-        d_inputs = d_maps[0] if ids_TB is None else torch.zeros_like(inputs)
         ds_BH = inputs.new_empty(B, H)
         KERNEL(
             "rhn_backward",
             **{"T": T, "B": B, "H": H, "D": D, "G": rows // H, "bf16": ctx.bf16},
             weights=weights,
             mask=mask_BH,
-            ids=ids_TB,
             inner=inner,
             outputs=states,
             gates=gates,
             d_outputs=dy_TBH.contiguous(),
             d_maps=d_maps,
-            d_inputs=d_inputs,
             d_first=ds_BH,
             operands=inputs.new_zeros(2, B, rows + 1),
         )
@@ -120,4 +117,4 @@ class _Sequence(torch.autograd.Function):
             if mask_BH is not None:
                 operand = operand * mask_BH
             matmul(d_maps[d].flatten(0, 1).t(), operand.flatten(0, 1), bf16=ctx.bf16, out=dw_DGH[d])
-        return d_inputs, None, ds_BH, dw_DGH, db_DG, None, None, None
+        return gradient_of_inputs(d_maps[0], inputs, ids_TB), None, ds_BH, dw_DGH, db_DG, None, None, None

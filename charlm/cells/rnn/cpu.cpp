@@ -17,7 +17,6 @@ struct Arguments {
   float* outputs;          // [1 + T, B, H]: the first state, filled by the caller, then h_t of every step
   const float* d_outputs;  // [T, B, H]: gradient of the outputs
   float* d_maps;           // [T, B, H], written: gradient of the linear maps
-  float* d_inputs;         // [V, H], added to: with ids, gradient of `inputs`; without, it is d_maps
   float* d_first;          // [B, H], written: gradient of the first state; null where nobody asks for it
   float* operands;         // scratch for what products read where it is no state or gradient as it stands:
                            // with mask or bf16 [2, B, padded(H)]; backwards with bf16 alike
@@ -125,7 +124,6 @@ void backward(const Arguments& a, const Member& member) {
       operand = converted = reinterpret_cast<Operand*>(a.operands) + t % 2 * B * row;
 
     for (Index b = 0; b < B; b++) {
-      float* d_input = a.ids ? a.d_inputs + a.row_of(t, b) * H : nullptr;
       slice.each_group([&](Index u, Index n, Index i) {
         const Floats h = load(outputs + b * H + u, n);
         const Floats dh = load(a.d_outputs + (t * B + b) * H + u, n) + carried(b, u, n, i);
@@ -133,7 +131,6 @@ void backward(const Arguments& a, const Member& member) {
         const Floats d_map = a.relu ? (h <= 0.0f ? Floats{} : dh) : dh * (1.0f - h * h);
         store(d_maps + b * H + u, d_map, n);
         if (converted) store(converted + b * row + u, d_map, n);
-        if (d_input) store(d_input + u, load(d_input + u, n) + d_map, n);
       });
     }
     if (t == 0 && !a.d_first) return;
@@ -147,7 +144,7 @@ void backward(const Arguments& a, const Member& member) {
 
 template <class Function>
 void run(const Arguments& a, const Function& function) {
-  run_team(useful_threads(a.B * a.H * a.H, a.threads), [&](const Member& member) { function(a, member); });
+  run_team(a.threads, a.B * a.H * a.H, [&](const Member& member) { function(a, member); });
 }
 
 }  // namespace

@@ -10,7 +10,7 @@ from torch.autograd.function import once_differentiable
 from charlm.cells.lookup import Lookup
 from charlm.cells.native.call import Kernel, autocasts_to_bf16
 from charlm.cells.native.generate import Step
-from charlm.cells.native.linear import matmul, project
+from charlm.cells.native.linear import gradient_of_inputs, matmul, project
 from charlm.cells.rnn.reference import Nonlinearity
 
 KERNEL = Kernel(Path(__file__).with_name("cpu.cpp"))
@@ -95,21 +95,18 @@ class _Sequence(torch.autograd.Function):
         inputs, ids_TB, weights, mask_BH, states = ctx.saved_tensors
         B, H = states.shape[1:]
         d_maps = torch.empty_like(states[1:])
-        d_inputs = d_maps if ids_TB is None else torch.zeros_like(inputs)
         dh_BH = inputs.new_empty(B, H) if ctx.needs_input_grad[2] else None
         KERNEL(
             "rnn_backward",
             **{"T": len(d_maps), "B": B, "H": H, "relu": ctx.relu, "bf16": ctx.bf16},
             weights=weights,
             mask=mask_BH,
-            ids=ids_TB,
             outputs=states,
             d_outputs=dy_TBH.contiguous(),
             d_maps=d_maps,
-            d_inputs=d_inputs,
             d_first=dh_BH,
             operands=inputs.new_zeros(2, B, H + 1),
         )
         before = states[:-1] if mask_BH is None else states[:-1] * mask_BH
         dw_HH = matmul(d_maps.flatten(0, 1).t(), before.flatten(0, 1), bf16=ctx.bf16)
-        return d_inputs, None, dh_BH, dw_HH, None, None, None
+        return gradient_of_inputs(d_maps, inputs, ids_TB), None, dh_BH, dw_HH, None, None, None
