@@ -12,7 +12,7 @@ from charlm.cells.native.build import KernelError
 from charlm.cells.native.call import Kernel, autocasts_to_bf16
 from charlm.cells.native.generate import Generator, Step
 from charlm.cells.native.linear import LOOKUP, PRODUCT
-from charlm.cells.native.random import random_mask
+from charlm.cells.native.random import RANDOM, random_mask
 
 LayerState = tuple[Tensor, ...]
 """The state of one layer: a tensor [B, H] for every name in `Stack.state_names`."""
@@ -178,7 +178,7 @@ class Stack(nn.Module):
             return "it takes products in float32 or bfloat16"
         assert self.kernel is not None
         try:
-            for kernel in (self.kernel, PRODUCT, LOOKUP):
+            for kernel in (self.kernel, PRODUCT, LOOKUP, RANDOM):
                 kernel.check()
         except KernelError as error:
             return str(error)
