@@ -39,17 +39,12 @@ class Forward {
       : a(a), member(member), slice(member, a.H), packed(scratch.get<Operand>(packed_size<Operand>(slice, 3, a.H))),
         sums(scratch.get<float>(a.B * slice.columns(3))) {
     pack_gates(slice, 3, H, a.weights, packed);
-    if (prepares) {
-      for (Index b = 0; b < B; b++)
-        slice.each_group([&](Index u, Index n, Index) { prepare(b, u, n, load(a.outputs + b * H + u, n)); });
-      member.meet();
-    }
+    operands.begin(slice, member, a.outputs);
   }
 
   // Step t, after step t − 1. When it returns, the outputs of all units are there.
   void step(Index t) {
-    const Operand* operand = prepares ? next_operand() : reinterpret_cast<const Operand*>(a.outputs + t * B * H);
-    turn ^= 1;
+    const Operand* operand = operands.take(a.outputs + t * B * H);
     multiply(B, H, operand, packed, slice.panels(3), sums, false);
     for (Index b = 0; b < B; b++) apply_gates(t, b);
     member.meet();
@@ -69,19 +64,10 @@ class Forward {
 
  private:
   const Index B = a.B, H = a.H;
-  // Without mask, float products read the states themselves.
-  const bool prepares = a.mask || std::is_same_v<Operand, Bf16>;
   Operand* packed;
   float* sums;
-  int turn = 0;  // Which half of the operands the next product reads; the other may still be read by others.
+  Operands<Operand> operands{B, H, a.mask, a.operands};
 
-  Operand* next_operand() const { return reinterpret_cast<Operand*>(a.operands) + turn * B * padded<Operand>(H); }
-
-  // Give units of h to the next product.
-  void prepare(Index b, Index u, Index n, Floats h) const {
-    if (a.mask) h *= load(a.mask + b * H + u, n);
-    store(next_operand() + b * padded<Operand>(H) + u, h, n);
-  }
 
   void apply_gates(Index t, Index b) const {
     const float* before = a.outputs + (t * B + b) * H;
@@ -100,7 +86,7 @@ class Forward {
       // h_t = (1 − z) ⊙ n + z ⊙ h_{t−1}                                             (7)
       const Floats h = candidate + z * (load(before + u, n) - candidate);
       store(after + u, h, n);
-      if (prepares) prepare(b, u, n, h);
+      operands.prepare(b, u, n, h);
       if (gates) {
         store(gates + u, r, n);
         store(gates + H + u, z, n);

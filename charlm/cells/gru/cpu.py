@@ -10,7 +10,7 @@ from torch.autograd.function import once_differentiable
 from charlm.cells.lookup import Lookup
 from charlm.cells.native.call import Kernel, autocasts_to_bf16
 from charlm.cells.native.generate import Step
-from charlm.cells.native.linear import gradient_of_inputs, matmul, project
+from charlm.cells.native.linear import gradient_of_inputs, gradient_of_recurrence, project
 
 KERNEL = Kernel(Path(__file__).with_name("cpu.cpp"))
 
@@ -106,6 +106,5 @@ class _Sequence(torch.autograd.Function):
             d_first=dh_BH,
             operands=inputs.new_zeros(2, B, rows + 1),
         )
-        before = states[:-1] if mask_BH is None else states[:-1] * mask_BH
-        dw_GH = matmul(d_maps.flatten(0, 1).t(), before.flatten(0, 1), bf16=ctx.bf16)
+        dw_GH = gradient_of_recurrence(d_maps, states[:-1], mask_BH, bf16=ctx.bf16)
         return gradient_of_inputs(d_inputs, inputs, ids_TB), None, dh_BH, dw_GH, d_maps.sum((0, 1)), None, None, None

@@ -126,17 +126,12 @@ class Forward {
       scales = means + GATES * B;
     }
     pack_gates(slice, GATES, H, a.weights, packed);
-    if (prepares) {
-      for (Index b = 0; b < B; b++)
-        slice.each_group([&](Index u, Index n, Index) { prepare(b, u, n, load(a.outputs + b * H + u, n)); });
-      member.meet();
-    }
+    operands.begin(slice, member, a.outputs);
   }
 
   // Step t, after step t − 1. When it returns, the outputs of all units are there.
   void step(Index t) {
-    const Operand* operand = prepares ? next_operand() : reinterpret_cast<const Operand*>(a.output_of(t, 0));
-    turn ^= 1;
+    const Operand* operand = operands.take(a.output_of(t, 0));
     multiply(B, H, operand, packed, slice.panels(GATES), sums, false);
     if constexpr (NORM) {
       for (Index b = 0; b < B; b++) measure_gates(t, b);
@@ -168,25 +163,16 @@ class Forward {
  private:
   const Index B = a.B, H = a.H, columns = slice.columns(GATES);
   const float units = slice.end - slice.first;
-  // Without mask, float products read the states themselves.
-  const bool prepares = a.mask || std::is_same_v<Operand, Bf16>;
   const Partials of_gates{a, member, 0, GATES}, of_cell{a, member, CELL, 1};
   Operand* packed;
   float* sums;                                // [B, columns]: linear maps of this slice's units
   float *means = nullptr, *scales = nullptr;  // [B, 4] or, of c, [B]: mean and 1/σ over all units
-  int turn = 0;  // Which half of the operands the next product reads; the other may still be read by others.
+  Operands<Operand> operands{B, H, a.mask, a.operands};
 
-  Operand* next_operand() const { return reinterpret_cast<Operand*>(a.operands) + turn * B * padded<Operand>(H); }
-
-  // Give units of h to the next product.
-  void prepare(Index b, Index u, Index n, Floats h) const {
-    if (a.mask) h *= load(a.mask + b * H + u, n);
-    store(next_operand() + b * padded<Operand>(H) + u, h, n);
-  }
 
   void put_out(Index t, Index b, Index u, Index n, Floats h) const {
     store(a.output_of(t + 1, b) + u, h, n);
-    if (prepares) prepare(b, u, n, h);
+    operands.prepare(b, u, n, h);
   }
 
   struct Updated {

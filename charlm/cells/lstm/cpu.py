@@ -11,7 +11,7 @@ from charlm.cells.lookup import Lookup
 from charlm.cells.lstm.reference import LayerNorm
 from charlm.cells.native.call import Kernel, autocasts_to_bf16
 from charlm.cells.native.generate import Step
-from charlm.cells.native.linear import gradient_of_inputs, matmul, project
+from charlm.cells.native.linear import gradient_of_inputs, gradient_of_recurrence, project
 
 KERNEL = Kernel(Path(__file__).with_name("cpu.cpp"))
 
@@ -154,8 +154,7 @@ class _Sequence(torch.autograd.Function):
             operands=inputs.new_empty(B, 4 * H),
             partials=_partials(B, like=inputs),
         )
-        operand = outputs[:-1] if mask_BH is None else outputs[:-1] * mask_BH
-        dw_GH = matmul(d_maps.flatten(0, 1).t(), operand.flatten(0, 1), bf16=ctx.bf16)
+        dw_GH = gradient_of_recurrence(d_maps, outputs[:-1], mask_BH, bf16=ctx.bf16)
         return (
             gradient_of_inputs(d_maps, inputs, ids_TB),
             None,

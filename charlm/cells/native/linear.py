@@ -96,3 +96,11 @@ def gradient_of_inputs(d_rows_TBG: Tensor, inputs: Tensor, ids_TB: Tensor | None
     sizes = {"N": ids_TB.numel(), "V": inputs.shape[0], "columns": inputs.shape[1]}
     LOOKUP("lookup_gradient", **sizes, ids=ids_TB, d_rows=d_rows_TBG, d_table=d_inputs_VG)
     return d_inputs_VG
+
+
+def gradient_of_recurrence(
+    d_maps_TBG: Tensor, states_TBH: Tensor, mask_BH: Tensor | None, *, bf16: bool, out: Tensor | None = None
+) -> Tensor:
+    """Of recurrent weights [G, H], summed over steps and streams, from the states that their products read."""
+    operands = states_TBH if mask_BH is None else states_TBH * mask_BH
+    return matmul(d_maps_TBG.flatten(0, 1).t(), operands.flatten(0, 1), bf16=bf16, out=out)

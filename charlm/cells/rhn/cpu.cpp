@@ -46,18 +46,13 @@ class Forward {
       : a(a), member(member), slice(member, a.H), packed(scratch.get<Operand>(a.D * size())),
         sums(scratch.get<float>(a.B * slice.columns(G))) {
     for (Index d = 0; d < a.D; d++) pack_gates(slice, G, H, a.weights + d * GH * H, packed + d * size());
-    if (prepares) {
-      for (Index b = 0; b < B; b++)
-        slice.each_group([&](Index u, Index n, Index) { prepare(b, u, n, load(a.outputs + b * H + u, n)); });
-      member.meet();
-    }
+    operands.begin(slice, member, a.outputs);
   }
 
   // Step t, after step t − 1. When it returns, the outputs of all units are there.
   void step(Index t) {
     for (Index d = 0; d < a.D; d++) {
-      const Operand* operand = prepares ? next_operand() : reinterpret_cast<const Operand*>(a.state_before(t, d));
-      turn ^= 1;
+      const Operand* operand = operands.take(a.state_before(t, d));
       multiply(B, H, operand, packed + d * size(), slice.panels(G), sums, false);
       for (Index b = 0; b < B; b++) apply_gates(t, d, b);
       member.meet();
@@ -76,20 +71,11 @@ class Forward {
 
  private:
   const Index B = a.B, H = a.H, GH = G * H;
-  // Without mask, float products read the states themselves.
-  const bool prepares = a.mask || std::is_same_v<Operand, Bf16>;
   Operand* packed;
   float* sums;
-  int turn = 0;  // Which half of the operands the next product reads; the other may still be read by others.
+  Operands<Operand> operands{B, H, a.mask, a.operands};
 
   Index size() const { return packed_size<Operand>(slice, G, a.H); }
-  Operand* next_operand() const { return reinterpret_cast<Operand*>(a.operands) + turn * B * padded<Operand>(H); }
-
-  // Give units of s to the next product.
-  void prepare(Index b, Index u, Index n, Floats s) const {
-    if (a.mask) s *= load(a.mask + b * H + u, n);
-    store(next_operand() + b * padded<Operand>(H) + u, s, n);
-  }
 
   void apply_gates(Index t, Index d, Index b) const {
     const float* before = a.state_before(t, d) + b * H;
@@ -107,7 +93,7 @@ class Forward {
       // s_d = h_d ⊙ g_d + s_{d−1} ⊙ c_d                                                  (6)
       const Floats s_new = h * g + s * c;
       store(after + u, s_new, n);
-      if (prepares) prepare(b, u, n, s_new);
+      operands.prepare(b, u, n, s_new);
       if (gates) {
         store(gates + u, h, n);
         store(gates + H + u, g, n);

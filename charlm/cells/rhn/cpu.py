@@ -10,7 +10,7 @@ from torch.autograd.function import once_differentiable
 from charlm.cells.lookup import Lookup
 from charlm.cells.native.call import Kernel, autocasts_to_bf16
 from charlm.cells.native.generate import Step
-from charlm.cells.native.linear import gradient_of_inputs, matmul, project
+from charlm.cells.native.linear import gradient_of_inputs, gradient_of_recurrence, project
 
 KERNEL = Kernel(Path(__file__).with_name("cpu.cpp"))
 
@@ -113,8 +113,6 @@ class _Sequence(torch.autograd.Function):
         # The biases of d = 1 are part of the inputs.
         db_DG[0] = 0
         for d in range(D):
-            operand = states[:-1] if d == 0 else inner[d - 1]
-            if mask_BH is not None:
-                operand = operand * mask_BH
-            matmul(d_maps[d].flatten(0, 1).t(), operand.flatten(0, 1), bf16=ctx.bf16, out=dw_DGH[d])
+            before = states[:-1] if d == 0 else inner[d - 1]
+            gradient_of_recurrence(d_maps[d], before, mask_BH, bf16=ctx.bf16, out=dw_DGH[d])
         return gradient_of_inputs(d_maps[0], inputs, ids_TB), None, ds_BH, dw_DGH, db_DG, None, None, None

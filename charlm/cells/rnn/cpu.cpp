@@ -38,17 +38,12 @@ class Forward {
       : a(a), member(member), slice(member, a.H), packed(scratch.get<Operand>(packed_size<Operand>(slice, 1, a.H))),
         sums(scratch.get<float>(a.B * slice.columns(1))) {
     pack_gates(slice, 1, H, a.weights, packed);
-    if (prepares) {
-      for (Index b = 0; b < B; b++)
-        slice.each_group([&](Index u, Index n, Index) { prepare(b, u, n, load(a.outputs + b * H + u, n)); });
-      member.meet();
-    }
+    operands.begin(slice, member, a.outputs);
   }
 
   // Step t, after step t − 1. When it returns, the outputs of all units are there.
   void step(Index t) {
-    const Operand* operand = prepares ? next_operand() : reinterpret_cast<const Operand*>(a.outputs + t * B * H);
-    turn ^= 1;
+    const Operand* operand = operands.take(a.outputs + t * B * H);
     multiply(B, H, operand, packed, slice.panels(1), sums, false);
     for (Index b = 0; b < B; b++) {
       const float* input = a.inputs + a.row_of(t, b) * H;
@@ -58,7 +53,7 @@ class Forward {
         const Floats map = load(input + u, n) + load(sums + b * slice.columns(1) + i * W);
         const Floats h = a.relu ? rectified(map) : tanh(map);
         store(after + u, h, n);
-        if (prepares) prepare(b, u, n, h);
+        operands.prepare(b, u, n, h);
       });
     }
     member.meet();
@@ -78,19 +73,10 @@ class Forward {
 
  private:
   const Index B = a.B, H = a.H;
-  // Without mask, float products read the states themselves.
-  const bool prepares = a.mask || std::is_same_v<Operand, Bf16>;
   Operand* packed;
   float* sums;
-  int turn = 0;  // Which half of the operands the next product reads; the other may still be read by others.
+  Operands<Operand> operands{B, H, a.mask, a.operands};
 
-  Operand* next_operand() const { return reinterpret_cast<Operand*>(a.operands) + turn * B * padded<Operand>(H); }
-
-  // Give units of h to the next product.
-  void prepare(Index b, Index u, Index n, Floats h) const {
-    if (a.mask) h *= load(a.mask + b * H + u, n);
-    store(next_operand() + b * padded<Operand>(H) + u, h, n);
-  }
 };
 
 template <class Operand>
