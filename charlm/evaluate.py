@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-import torch.nn.functional as F
 
+from charlm.cells import cross_entropy
 from charlm.errors import DataError
 from charlm.model import CharLM, map_state
 from charlm.units import nats_to_bits
@@ -88,7 +88,7 @@ def evaluate(
             continue
         logits, state = model(x_TB, state)  # [T, B, V]
         y_TB = torch.from_numpy(ids[at_BT.clip(0, targets - 1) + 1].T.astype(np.int64)).to(device)
-        loss_TB = F.cross_entropy(logits.float().flatten(0, 1), y_TB.flatten(), reduction="none").view_as(y_TB)
+        loss_TB = cross_entropy(logits, y_TB)
         loss_TB = loss_TB * torch.from_numpy((at_BT < targets).T.astype(np.float32)).to(device)
         total += loss_TB.sum(dtype=torch.float64)
         if nats is not None:

@@ -3,10 +3,9 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from charlm.cells import CELLS, Generator, Lookup, Stack, StackState, dropout_mask, linear
+from charlm.cells import CELLS, Generator, Lookup, Stack, StackState, cross_entropy, dropout_mask, linear
 from charlm.config.schema import Dropout, ModelConfig
 
 
@@ -148,6 +147,5 @@ def window_loss(model: CharLM, x_TB: Tensor, y_TB: Tensor, state: StackState | N
     output, last_state = model.features(x_TB, state)
     if loss == "last":
         output, y_TB = output[-1:], y_TB[-1:]
-    logits = model.logits(output).float()  # [T, B, V]
-    total = F.cross_entropy(logits.flatten(0, 1), y_TB.flatten(), reduction="sum")
+    total = cross_entropy(model.logits(output), y_TB).sum()
     return WindowLoss(total / x_TB.shape[1], map_state(Tensor.detach, last_state))

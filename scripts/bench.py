@@ -30,7 +30,12 @@ SECTIONS = {
     "encoding": "a text of 1 GB, first time and from the cache",
     "scaling": "time over T, D, L and the size of the text",
 }
-TESTS = [f"tests/cells/test_{name}.py" for name in ("against_reference", "kernels", "gradients")]
+TESTS = [
+    *(f"tests/cells/test_{name}.py" for name in ("against_reference", "kernels", "gradients", "autocast")),
+    "tests/test_sample.py",
+    "tests/test_trainer.py",
+    "tests/data",
+]
 
 
 def main() -> None:

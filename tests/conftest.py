@@ -40,13 +40,12 @@ def kernels(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Where there is no compiler the test runs without them.
     """
     from charlm.cells import CELLS
-    from charlm.cells.native.linear import LOOKUP, PRODUCT
-    from charlm.cells.native.random import RANDOM
+    from charlm.cells.native import SHARED_KERNELS
 
     with monkeypatch.context() as patch:
         patch.delenv("CHARLM_CACHE")
         shared = cache_dir() / "kernels"
-        for kernel in (PRODUCT, LOOKUP, RANDOM, *(stack.kernel for stack in CELLS.values())):
+        for kernel in (*SHARED_KERNELS, *(stack.kernel for stack in CELLS.values())):
             kernel.works()
     cache.mkdir(parents=True)
     (cache / "kernels").symlink_to(shared)
@@ -83,6 +82,17 @@ class Result:
         assert self.err.startswith("Usage: charlm"), self.err
         assert self.out == ""
         return self.err.split("\nError: ", 1)[1].rstrip("\n")
+
+
+@pytest.fixture
+def no_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What charlm does where no kernel can be compiled."""
+    from charlm.cells.native import build
+
+    monkeypatch.setattr(build, "_outcomes", {})
+    monkeypatch.setattr(
+        build, "_make", lambda sources: dict.fromkeys(sources, build.KernelError("switched off by this test"))
+    )
 
 
 @pytest.fixture

@@ -265,6 +265,14 @@ class TestData:
 # --- train, sample, eval, resume: one run after the other.
 
 
+def test_what_runs_without_a_kernel_is_said(cli, trained_run, no_kernels):
+    line = "lstm: torch's fused layer (oneDNN); no fused CPU kernel: switched off by this test"
+    sampled = cli("sample", trained_run, "--seed", 1, "--length", 5)
+    assert (sampled.code, sampled.err.splitlines()) == (0, [line])
+    scored = cli("eval", trained_run)
+    assert (scored.code, scored.err.splitlines()[-1]) == (0, line)
+
+
 def test_train_sample_eval_resume(cli, tiny_config, tmp_path):
     run = tmp_path / "run"
     result = cli("train", "--config", tiny_config, "--run-dir", run)

@@ -8,7 +8,7 @@ A new kind is a folder with a `Stack` and a line in `CELLS`; the tests in tests/
     <kind>/__init__.py      the module
     <kind>/reference.py     the equations of one layer in plain PyTorch
     <kind>/cpu.cpp, cpu.py  the fused kernel of one layer, and its call
-    native/                 what kernels share: compilation, calls, vectors, threads, matrix products
+    native/                 what kernels share: compilation, calls, vectors, threads, matrix products, cross-entropy
 
 Shape suffixes: T steps, B streams, I inputs, H hidden units, G stacked gates, D recurrence depth, L layers.
 """
@@ -19,9 +19,23 @@ from charlm.cells.lookup import Lookup
 from charlm.cells.lstm import LSTM
 from charlm.cells.native.generate import Generator
 from charlm.cells.native.linear import linear
+from charlm.cells.native.loss import cross_entropy
 from charlm.cells.rhn import RHN
 from charlm.cells.rnn import RNN
 
 CELLS: dict[str, type[Stack]] = {"rnn": RNN, "lstm": LSTM, "gru": GRU, "rhn": RHN}
 
-__all__ = ["CELLS", "GRU", "LSTM", "RHN", "RNN", "Generator", "Lookup", "Stack", "StackState", "dropout_mask", "linear"]
+__all__ = [
+    "CELLS",
+    "GRU",
+    "LSTM",
+    "RHN",
+    "RNN",
+    "Generator",
+    "Lookup",
+    "Stack",
+    "StackState",
+    "cross_entropy",
+    "dropout_mask",
+    "linear",
+]

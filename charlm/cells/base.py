@@ -8,11 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from charlm.cells.lookup import Lookup
-from charlm.cells.native.build import KernelError
+from charlm.cells.native import SHARED_KERNELS
+from charlm.cells.native.build import KernelError, load
 from charlm.cells.native.call import Kernel, autocasts_to_bf16
 from charlm.cells.native.generate import Generator, Step
-from charlm.cells.native.linear import LOOKUP, PRODUCT
-from charlm.cells.native.random import RANDOM, random_mask
+from charlm.cells.native.random import random_mask
 
 LayerState = tuple[Tensor, ...]
 """The state of one layer: a tensor [B, H] for every name in `Stack.state_names`."""
@@ -178,8 +178,7 @@ class Stack(nn.Module):
             return "it takes products in float32 or bfloat16"
         assert self.kernel is not None
         try:
-            for kernel in (self.kernel, PRODUCT, LOOKUP, RANDOM):
-                kernel.check()
+            load(self.kernel.source, *(kernel.source for kernel in SHARED_KERNELS))
         except KernelError as error:
             return str(error)
         return None

@@ -42,3 +42,10 @@ def print_table(rows: dict[str, str]) -> None:
 def usage_error(message: str) -> typer.BadParameter:
     """What click reports as a wrong use of options: exit code 2."""
     return typer.BadParameter(message)
+
+
+def report_slow_layers(model: Any, device: Any) -> None:
+    """Say on stderr what runs a model's layers on a CPU where no kernel can, and why."""
+    chosen = model.layers.choose(device, training=False)
+    if device.type == "cpu" and not chosen.is_kernel:
+        typer.echo(chosen.description, err=True)

@@ -17,6 +17,7 @@ from charlm.cli.common import (
     SkipUnknown,
     print_json,
     print_table,
+    report_slow_layers,
     usage_error,
 )
 
@@ -68,7 +69,9 @@ def evaluate(
     else:
         name = str(split or Split.valid)
         ids = _split_of(loaded, name)
-    score = score_text(load_model(loaded, where), ids, where, streams=streams, per_char=per_char is not None)
+    model = load_model(loaded, where)
+    report_slow_layers(model, where)
+    score = score_text(model, ids, where, streams=streams, per_char=per_char is not None)
     if per_char is not None and score.per_char_nats is not None:
         _write_per_char(per_char, loaded.vocabulary, ids, score.per_char_nats)
     result = {

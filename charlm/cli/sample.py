@@ -11,7 +11,16 @@ from typing import Annotated, Any
 
 import typer
 
-from charlm.cli.common import CheckpointPath, Device, DeviceOption, Json, SkipUnknown, print_json, usage_error
+from charlm.cli.common import (
+    CheckpointPath,
+    Device,
+    DeviceOption,
+    Json,
+    SkipUnknown,
+    print_json,
+    report_slow_layers,
+    usage_error,
+)
 
 
 def sample(
@@ -74,6 +83,7 @@ def sample(
     path = find_checkpoint(checkpoint)
     loaded = read_checkpoint(path)
     model = load_model(loaded, where)
+    report_slow_layers(model, where)
     text = _read_prompt(prompt_file, loaded.vocabulary.level) if prompt_file is not None else prompt or ""
     text = _known(text, "--prompt" if prompt_file is None else f"--prompt-file {prompt_file}", loaded, skip_unknown)
     if never := loaded.vocabulary.unknown(stop):

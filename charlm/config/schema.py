@@ -339,7 +339,7 @@ class Config(Section):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """auto: CUDA where there is one, else the CPU."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
-    """fp32, or bf16 for the products with weights and state kept in fp32; auto: fp32."""
+    """auto: fp32; bf16: products in it, weights and state in fp32. CPUs without AVX512_BF16 emulate it, slowly."""
     threads: Annotated[int, Field(ge=0, le=1024)] = 0
     """CPU threads; 0: one per core. Results are bit-identical for the same number."""
 

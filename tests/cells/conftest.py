@@ -5,8 +5,6 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from charlm.cells.native import build
-
 from .measure import CASES, Case
 
 
@@ -37,9 +35,3 @@ def device(request: pytest.FixtureRequest) -> Iterator[torch.device]:
     # TF32, cuDNN's default for recurrent layers, has ten bits of mantissa: no error of float32.
     with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
         yield torch.device(request.param)
-
-
-@pytest.fixture
-def no_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What charlm does where no kernel can be compiled."""
-    monkeypatch.setattr(build, "_load", lambda source: build.KernelError("switched off by this test"))

@@ -39,7 +39,7 @@ extern "C" __attribute__((visibility("default"))) void add_up(const Arguments* a
 @pytest.fixture(autouse=True)
 def forget(monkeypatch: pytest.MonkeyPatch) -> None:
     """Libraries loaded by other tests are not known here, nor these there."""
-    monkeypatch.setattr(build, "_load", build.functools.cache(build._load.__wrapped__))
+    monkeypatch.setattr(build, "_outcomes", {})
 
 
 @pytest.fixture
@@ -60,15 +60,15 @@ def test_first_use_compiles_and_says_so(kernel: Kernel, cache: Path, caplog: pyt
     kernel("add_up", n=3, a=torch.tensor([1.0, 2.0, 4.0]), factor=0.5, sum=total)
     assert total.item() == 3.5
     assert [record.getMessage().split(" in ")[0] for record in caplog.records] == [
-        "compiling the adding kernel for this CPU, once ...",
-        "compiled the adding kernel",
+        "compiling for this CPU, once: adding ...",
+        "compiled",
     ]
     assert compiled(cache) == ["adding.sha256", "adding.so"]
 
 
 def test_later_uses_do_not_compile(kernel: Kernel, cache: Path, caplog: pytest.LogCaptureFixture) -> None:
     kernel.check()
-    build._load.cache_clear()
+    build._outcomes.clear()
     caplog.set_level(logging.INFO)
     kernel.check()
     assert not caplog.records
@@ -80,10 +80,10 @@ def test_another_text_or_compiler_is_another_library(
 ) -> None:
     kernel.check()
     kernel.source.write_text(SOURCE + "// changed\n")
-    build._load.cache_clear()
+    build._outcomes.clear()
     kernel.check()
     monkeypatch.setenv("CXX", shlex.join([*build._find_compiler(), "-DANY"]))
-    build._load.cache_clear()
+    build._outcomes.clear()
     kernel.check()
     assert compiled(cache) == ["adding.sha256"] * 3 + ["adding.so"] * 3
 
@@ -123,7 +123,7 @@ def test_a_damaged_library_is_made_anew(
     path.unlink()  # This process has it mapped.
     if damage != "missing":
         path.write_bytes(data[: len(data) // 2] if damage == "cut" else b"x" + data[1:])
-    build._load.cache_clear()
+    build._outcomes.clear()
     caplog.set_level(logging.INFO)
     kernel.check()
     assert len(caplog.records) == 2
@@ -133,8 +133,17 @@ def test_a_damaged_library_is_made_anew(
 def test_a_cache_that_cannot_be_written(kernel: Kernel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("CHARLM_CACHE", str(tmp_path / "file"))
-    with pytest.raises(KernelError, match=r"^the kernel could not be made: .*file"):
+    with pytest.raises(KernelError, match=r"^.*file/kernels: kernels cannot be kept there .*another .* CHARLM_CACHE$"):
         kernel.check()
+
+
+def test_a_fault_of_one_leaves_the_others(kernel: Kernel, tmp_path: Path) -> None:
+    faulty = Kernel(tmp_path / "faulty.cpp")
+    faulty.source.write_text("int main() { return nothing; }\n")
+    with pytest.raises(KernelError, match=r"nothing"):
+        build.load(faulty.source, kernel.source)
+    assert kernel.works()
+    assert not faulty.works()
 
 
 def test_processes_that_compile_at_once(kernel: Kernel, cache: Path) -> None:

@@ -20,10 +20,12 @@ struct Arguments {
   const float* d_outputs;  // [T, B, H]: gradient of the outputs
   float* d_maps;           // [T, B, 3·H], written: gradient of the recurrent maps
   float* d_inputs;         // [T, B, 3·H], written: gradient of the rows of `inputs` taken; in n it is not d_maps'
-  float* d_first;          // [B, H], written: gradient of the first state; null where nobody asks for it
+  float* d_first;          // [B, H], written: gradient of the first state
   float* operands;         // scratch for what products read where it is no state or gradient as it stands:
                            // with mask or bf16 [2, B, padded(H)]; backwards with bf16 [2, B, padded(3·H)]
 
+  // Multiplications between two barriers.
+  Index work() const { return B * 3 * H * H; }
   Index row_of(Index t, Index b) const { return ids ? ids[t * B + b] : t * B + b; }
   float* gates_of(Index t, Index b) const { return gates + (t * B + b) * 4 * H; }
 };
@@ -51,12 +53,7 @@ class Forward {
   }
 
   // For calls of one step at a time: the state after step 0 becomes the one before it.
-  void carry() const {
-    for (Index b = 0; b < B; b++) {
-      const float* after = a.outputs + (B + b) * H;
-      std::copy(after + slice.first, after + slice.end, a.outputs + b * H + slice.first);
-    }
-  }
+  void carry() const { carry_states(slice, B, a.outputs); }
 
   const Arguments& a;
   const Member& member;
@@ -67,7 +64,6 @@ class Forward {
   Operand* packed;
   float* sums;
   Operands<Operand> operands{B, H, a.mask, a.operands};
-
 
   void apply_gates(Index t, Index b) const {
     const float* before = a.outputs + (t * B + b) * H;
@@ -105,23 +101,18 @@ void forward(const Arguments& a, const Member& member) {
 
 template <class Operand>
 void backward(const Arguments& a, const Member& member) {
-  const Index B = a.B, H = a.H, GH = 3 * H, row = padded<Operand>(GH);
+  const Index B = a.B, H = a.H, GH = 3 * H;
   const Slice slice(member, H);
   const Index columns = slice.columns(1);
   Scratch& scratch = fresh_scratch();
   Operand* packed = scratch.get<Operand>(packed_size<Operand>(slice, 1, GH));
-  // The gradient of this slice's states: what z carries back, and what the linear maps do.
-  float* carried = scratch.get<float>(2 * B * columns);
-  float* mapped = carried + B * columns;
+  // The gradient of this slice's states: what the linear maps carry back, and what z does.
+  CarriedBack<Operand> mapped(slice, B, GH, a.mask, a.operands, scratch);
+  float* carried = scratch.get<float>(B * columns);
   pack_units(slice, GH, a.weights, packed);
   std::fill(carried, carried + B * columns, 0.0f);
 
   for (Index t = a.T - 1; t >= 0; t--) {
-    const Operand* operand = reinterpret_cast<const Operand*>(a.d_maps + t * B * GH);
-    Operand* converted = nullptr;
-    if constexpr (std::is_same_v<Operand, Bf16>)
-      operand = converted = reinterpret_cast<Operand*>(a.operands) + t % 2 * B * row;
-
     for (Index b = 0; b < B; b++) {
       const float* gates = a.gates_of(t, b);
       const float* before = a.outputs + (t * B + b) * H;
@@ -129,7 +120,7 @@ void backward(const Arguments& a, const Member& member) {
       float* d_inputs = a.d_inputs + (t * B + b) * GH;
       slice.each_group([&](Index u, Index n, Index i) {
         float* d_state = carried + b * columns + i * W;
-        const Floats dh = load(d_state) + load(a.d_outputs + (t * B + b) * H + u, n);
+        const Floats dh = load(d_state) + mapped.get(b, u, n, i) + load(a.d_outputs + (t * B + b) * H + u, n);
         const Floats r = load(gates + u, n), z = load(gates + H + u, n);
         const Floats candidate = load(gates + 2 * H + u, n), h_n = load(gates + 3 * H + u, n);
         store(d_state, dh * z);
@@ -140,39 +131,25 @@ void backward(const Arguments& a, const Member& member) {
         const Floats d_map[3] = {d_r, d_z, d_n * r}, d_x_map[3] = {d_r, d_z, d_n};
         for (Index k = 0; k < 3; k++) {
           store(d_maps + k * H + u, d_map[k], n);
-          if (converted) store(converted + b * row + k * H + u, d_map[k], n);
+          mapped.prepare(b, k * H + u, n, d_map[k]);
           store(d_inputs + k * H + u, d_x_map[k], n);
         }
       });
     }
-    if (t == 0 && !a.d_first) return;
     member.meet();
-
-    multiply(B, GH, operand, packed, slice.panels(1), a.mask ? mapped : carried, !a.mask);
-    if (a.mask) {
-      for (Index b = 0; b < B; b++)
-        slice.each_group([&](Index u, Index n, Index i) {
-          const Index at = b * columns + i * W;
-          store(carried + at, load(carried + at) + load(mapped + at) * load(a.mask + b * H + u, n));
-        });
-    }
+    mapped.multiply(a.d_maps + t * B * GH, packed);
   }
 
   for (Index b = 0; b < B; b++)
     slice.each_group([&](Index u, Index n, Index i) {
-      store(a.d_first + b * H + u, load(carried + b * columns + i * W), n);
+      store(a.d_first + b * H + u, load(carried + b * columns + i * W) + mapped.get(b, u, n, i), n);
     });
-}
-
-template <class Function>
-void run(const Arguments& a, const Function& function) {
-  run_team(a.threads, 3 * a.B * a.H * a.H, [&](const Member& member) { function(a, member); });
 }
 
 }  // namespace
 
-KERNEL void gru_forward(const Arguments* a) { run(*a, a->bf16 ? forward<Bf16> : forward<float>); }
+KERNEL void gru_forward(const Arguments* a) { run_team(*a, a->work(), a->bf16 ? forward<Bf16> : forward<float>); }
 
-KERNEL void gru_backward(const Arguments* a) { run(*a, a->bf16 ? backward<Bf16> : backward<float>); }
+KERNEL void gru_backward(const Arguments* a) { run_team(*a, a->work(), a->bf16 ? backward<Bf16> : backward<float>); }
 
 KERNEL void gru_generate(const Generation* g) { run_generate<Forward<float>, Arguments>(*g); }

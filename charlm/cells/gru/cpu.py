@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from charlm.cells.lookup import Lookup
-from charlm.cells.native.call import Kernel, autocasts_to_bf16
+from charlm.cells.native.call import Kernel, Value, autocasts_to_bf16
 from charlm.cells.native.generate import Step
 from charlm.cells.native.linear import gradient_of_inputs, gradient_of_recurrence, project
 
@@ -38,7 +38,7 @@ def gru_layer(
 def gru_step(h_BH: Tensor, w_ih_GI: Tensor, w_hh_GH: Tensor, b_ih_G: Tensor, b_hh_G: Tensor) -> Step:
     """A layer in the given state, for `gru_generate`."""
     B, H = h_BH.shape
-    fields: dict[str, int | Tensor | None] = {
+    fields: dict[str, Value] = {
         **{"T": 1, "B": B, "H": H},
         "weights": w_hh_GH.detach().contiguous(),
         "biases": b_hh_G.detach().contiguous(),
@@ -92,7 +92,7 @@ class _Sequence(torch.autograd.Function):
         T, B = gates.shape[:2]
         d_maps = inputs.new_empty(T, B, rows)
         d_inputs = torch.empty_like(d_maps)
-        dh_BH = inputs.new_empty(B, H) if ctx.needs_input_grad[2] else None
+        dh_BH = inputs.new_empty(B, H)
         KERNEL(
             "gru_backward",
             **{"T": T, "B": B, "H": H, "bf16": ctx.bf16},

@@ -6,14 +6,14 @@
 // of W_h. Normalisation takes sums over the units of all: each thread adds up its own, and they meet once for those of
 // the gates and once for those of c.
 
-#include <cmath>
-
 #include "../native/generate.h"
+#include "../native/partials.h"
 
 struct Arguments {
   Index T, B, H, threads;
   Index bf16;                // whether products are taken in bfloat16; sums and states are float then too
   const float* weights;      // W_h [4·H, H]; gates are stacked i, f, g, o, here and everywhere
+  double epsilon;            // added to the variances that normalisation divides by
   const float* gains;        // [5, H]: of the normalised i, f, g, o and c; null without normalisation
   const float* shifts;       // [5, H]: what is added to them; null without normalisation
   const float* mask;         // [B, H] or null
@@ -35,6 +35,8 @@ struct Arguments {
                              // with mask or bf16 [2, B, padded(H)]; backwards with bf16 [2, B, 4·H]
   float* partials;           // scratch for what members say of their units: [threads, 2 · 5 · B]
 
+  // Multiplications between two barriers.
+  Index work() const { return B * 4 * H * H; }
   Index row_of(Index t, Index b) const { return ids ? ids[t * B + b] : t * B + b; }
   // Where row b of step t starts; outputs and cells of t are those that step t starts from.
   float* output_of(Index t, Index b) const { return outputs + (t * B + b) * H; }
@@ -46,71 +48,8 @@ struct Arguments {
 
 namespace {
 
-constexpr float EPS = 1e-5f;                     // LAYER_NORM_EPS of reference.py
 constexpr Index GATES = 4, CELL = 4, KINDS = 5;  // c is the fifth of what is normalised
 constexpr Index CELL_SCALE = 4, CELL_MEAN = 5;   // in `moments`
-
-inline Floats first_lanes(Floats v, Index n) {
-  for (Index i = n; i < W; i++) v[i] = 0;
-  return v;
-}
-
-// Two numbers for every row that each member finds of its own units, and all need of all units: a member puts its
-// own, meets the others, and combines all of them, in the same order as everyone. Two that take turns, as those of
-// the gates and of c do, need no other meetings: none puts anew before all have combined.
-class Partials {
- public:
-  // `kinds` · B rows, from those of the `first` kind.
-  Partials(const Arguments& a, const Member& member, Index first, Index kinds)
-      : start(a.partials + 2 * first * a.B), stride(2 * KINDS * a.B), rows(kinds * a.B), H(a.H), member(member) {}
-
-  void put(Index row, float x, float y) const {
-    own()[row] = x;
-    own()[rows + row] = y;
-  }
-
-  // Means over all units, where members put sums.
-  void average(float* mean_x, float* mean_y) const {
-    std::fill(mean_x, mean_x + rows, 0.0f);
-    std::fill(mean_y, mean_y + rows, 0.0f);
-    each([&](const float* x, const float* y, float) {
-      for (Index r = 0; r < rows; r++) mean_x[r] += x[r], mean_y[r] += y[r];
-    });
-    for (Index r = 0; r < rows; r++) mean_x[r] /= H, mean_y[r] /= H;
-  }
-
-  // Mean and 1/√(variance + ε) over all units, where members put means and sums of squared deviations from them
-  // (Chan et al. 1979): unlike the difference of E[a²] and E[a]², that keeps its digits where the mean is large.
-  void merge(float* mean, float* scale) const {
-    std::fill(mean, mean + rows, 0.0f);
-    std::fill(scale, scale + rows, 0.0f);
-    each([&](const float* means, const float*, float n) {
-      for (Index r = 0; r < rows; r++) mean[r] += n * means[r];
-    });
-    for (Index r = 0; r < rows; r++) mean[r] /= H;
-    each([&](const float* means, const float* squares, float n) {
-      for (Index r = 0; r < rows; r++) scale[r] += squares[r] + n * (means[r] - mean[r]) * (means[r] - mean[r]);
-    });
-    for (Index r = 0; r < rows; r++) scale[r] = 1.0f / std::sqrt(scale[r] / H + EPS);
-  }
-
- private:
-  float* start;
-  Index stride, rows, H;
-  const Member& member;
-
-  float* own() const { return start + member.id * stride; }
-
-  // Call function(x, y, n) with what each member of n units has put.
-  template <class Function>
-  void each(const Function& function) const {
-    for (int id = 0; id < member.size; id++) {
-      const Slice slice(Member{id, member.size, member.barrier}, H);
-      const float* x = start + id * stride;
-      if (slice.end > slice.first) function(x, x + rows, slice.end - slice.first);
-    }
-  }
-};
 
 // One member's part of the forward pass. Its weights are packed once, for any number of steps; every member must make
 // one, and call the same functions.
@@ -136,10 +75,10 @@ class Forward {
     if constexpr (NORM) {
       for (Index b = 0; b < B; b++) measure_gates(t, b);
       member.meet();
-      of_gates.merge(means, scales);
+      of_gates.merge(means, scales, a.epsilon);
       for (Index b = 0; b < B; b++) apply_normalised_gates(t, b);
       member.meet();
-      of_cell.merge(means, scales);
+      of_cell.merge(means, scales, a.epsilon);
       for (Index b = 0; b < B; b++) put_normalised_out(t, b);
     } else {
       for (Index b = 0; b < B; b++) apply_gates(t, b);
@@ -149,11 +88,8 @@ class Forward {
 
   // For calls of one step at a time: the state after step 0 becomes the one before it.
   void carry() const {
-    for (Index b = 0; b < B; b++)
-      slice.each_group([&](Index u, Index n, Index) {
-        store(a.output_of(0, b) + u, load(a.output_of(1, b) + u, n), n);
-        store(a.cell_of(0, b) + u, load(a.cell_of(1, b) + u, n), n);
-      });
+    carry_states(slice, B, a.outputs);
+    carry_states(slice, B, a.cells);
   }
 
   const Arguments& a;
@@ -163,12 +99,12 @@ class Forward {
  private:
   const Index B = a.B, H = a.H, columns = slice.columns(GATES);
   const float units = slice.end - slice.first;
-  const Partials of_gates{a, member, 0, GATES}, of_cell{a, member, CELL, 1};
+  const Partials of_gates{member, GATES * B, H, a.partials, 2 * KINDS * B};
+  const Partials of_cell{member, B, H, a.partials + 2 * GATES * B, 2 * KINDS * B};
   Operand* packed;
   float* sums;                                // [B, columns]: linear maps of this slice's units
   float *means = nullptr, *scales = nullptr;  // [B, 4] or, of c, [B]: mean and 1/σ over all units
   Operands<Operand> operands{B, H, a.mask, a.operands};
-
 
   void put_out(Index t, Index b, Index u, Index n, Floats h) const {
     store(a.output_of(t + 1, b) + u, h, n);
@@ -285,9 +221,8 @@ class Backward {
   Backward(const Arguments& a, const Member& member, Scratch& scratch)
       : a(a), member(member), slice(member, a.H),
         packed(scratch.get<Operand>(packed_size<Operand>(slice, 1, GATES * a.H))),
-        d_states(scratch.get<float>(B * columns)), d_cells(scratch.get<float>(B * columns)) {
+        mapped(slice, B, GATES * H, a.mask, a.operands, scratch), d_cells(scratch.get<float>(B * columns)) {
     pack_units(slice, GATES * H, a.weights, packed);
-    std::fill(d_states, d_states + B * columns, 0.0f);
     for (Index b = 0; b < B; b++)
       slice.each_group([&](Index u, Index n, Index i) { store(d_cell(b, i), load(a.d_last_cell + b * H + u, n)); });
     if constexpr (NORM) {
@@ -315,13 +250,13 @@ class Backward {
       for (Index b = 0; b < B; b++) apply(t, b);
     }
     member.meet();
-    multiply(B, GATES * H, operand(t), packed, slice.panels(1), d_states, false);
+    mapped.multiply(a.d_maps + t * B * GATES * H, packed);
   }
 
   void finish() const {
     for (Index b = 0; b < B; b++)
       slice.each_group([&](Index u, Index n, Index i) {
-        store(a.d_first + b * H + u, d_state(b, u, n, i), n);
+        store(a.d_first + b * H + u, mapped.get(b, u, n, i), n);
         store(a.d_first_cell + b * H + u, load(d_cell(b, i)), n);
       });
   }
@@ -331,40 +266,28 @@ class Backward {
   const Member& member;
   const Slice slice;
   const Index B = a.B, H = a.H, columns = slice.columns(1);
-  const Partials of_gates{a, member, 0, GATES}, of_cell{a, member, CELL, 1};
+  const Partials of_gates{member, GATES * B, H, a.partials, 2 * KINDS * B};
+  const Partials of_cell{member, B, H, a.partials + 2 * GATES * B, 2 * KINDS * B};
   Operand* packed;
-  float *d_states, *d_cells;  // [B, columns]: gradients of h ⊙ mask and of c from the steps behind
+  CarriedBack<Operand> mapped;
+  float* d_cells;  // [B, columns]: gradients of c from the steps behind
 
   // With normalisation:
   float* d_normals = nullptr;                     // [B, 5, columns]: gradients of normalised i, f, g, o, c
   float *means = nullptr, *products = nullptr;    // [B, 4] or, of c, [B]: means of d and d ⊙ normalised over all units
   float *d_gains = nullptr, *d_shifts = nullptr;  // [5, columns]: of one step; a sum of sums errs less than a long one
 
-  // What the product of step t reads; written before the members meet.
-  Operand* operand(Index t) const {
-    if constexpr (std::is_same_v<Operand, Bf16>)
-      return reinterpret_cast<Operand*>(a.operands) + t % 2 * B * GATES * H;
-    else
-      return a.d_maps + t * B * GATES * H;
-  }
-
   float* d_cell(Index b, Index i) const { return d_cells + b * columns + i * W; }
   float* d_normal(Index b, Index k, Index i) const { return d_normals + (b * KINDS + k) * columns + i * W; }
 
-  // The gradient of h from the linear maps of the step behind.
-  Floats d_state(Index b, Index u, Index n, Index i) const {
-    const Floats d = load(d_states + b * columns + i * W);
-    return a.mask ? d * load(a.mask + b * H + u, n) : d;
-  }
-
   Floats d_output(Index t, Index b, Index u, Index n, Index i) const {
-    return d_state(b, u, n, i) + load(a.d_outputs + (t * B + b) * H + u, n);
+    return mapped.get(b, u, n, i) + load(a.d_outputs + (t * B + b) * H + u, n);
   }
 
   void put_map(Index t, Index b, Index k, Index u, Index n, Floats d) const {
     const Index at = b * GATES * H + k * H + u;
     store(a.d_maps + t * B * GATES * H + at, d, n);
-    if constexpr (std::is_same_v<Operand, Bf16>) store(operand(t) + at, d, n);
+    mapped.prepare(b, k * H + u, n, d);
   }
 
   void apply(Index t, Index b) const {
@@ -460,25 +383,20 @@ void backward(const Arguments& a, const Member& member) {
   layer.finish();
 }
 
-template <class Function>
-void run(const Arguments& a, const Function& function) {
-  run_team(a.threads, a.B * GATES * a.H * a.H, [&](const Member& member) { function(a, member); });
-}
-
 }  // namespace
 
 KERNEL void lstm_forward(const Arguments* a) {
   if (a->bf16)
-    run(*a, a->gains ? forward<Bf16, true> : forward<Bf16, false>);
+    run_team(*a, a->work(), a->gains ? forward<Bf16, true> : forward<Bf16, false>);
   else
-    run(*a, a->gains ? forward<float, true> : forward<float, false>);
+    run_team(*a, a->work(), a->gains ? forward<float, true> : forward<float, false>);
 }
 
 KERNEL void lstm_backward(const Arguments* a) {
   if (a->bf16)
-    run(*a, a->gains ? backward<Bf16, true> : backward<Bf16, false>);
+    run_team(*a, a->work(), a->gains ? backward<Bf16, true> : backward<Bf16, false>);
   else
-    run(*a, a->gains ? backward<float, true> : backward<float, false>);
+    run_team(*a, a->work(), a->gains ? backward<float, true> : backward<float, false>);
 }
 
 KERNEL void lstm_generate(const Generation* g) {

@@ -8,8 +8,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from charlm.cells.lookup import Lookup
-from charlm.cells.lstm.reference import LayerNorm
-from charlm.cells.native.call import Kernel, autocasts_to_bf16
+from charlm.cells.lstm.reference import LAYER_NORM_EPS, LayerNorm
+from charlm.cells.native.call import Kernel, Value, autocasts_to_bf16
 from charlm.cells.native.generate import Step
 from charlm.cells.native.linear import gradient_of_inputs, gradient_of_recurrence, project
 
@@ -52,8 +52,8 @@ def lstm_step(
     """A layer in the given state, for `lstm_generate`."""
     B, H = h_BH.shape
     gains_5H, shifts_5H = _stacked(layer_norm)
-    fields: dict[str, int | Tensor | None] = {
-        **{"T": 1, "B": B, "H": H},
+    fields: dict[str, Value] = {
+        **{"T": 1, "B": B, "H": H, "epsilon": LAYER_NORM_EPS},
         "weights": w_hh_GH.detach().contiguous(),
         "gains": gains_5H,
         "shifts": shifts_5H,
@@ -98,7 +98,7 @@ class _Sequence(torch.autograd.Function):
                 normal, moments = torch.empty_like(gates), inputs.new_empty(T, B, 6)
         KERNEL(
             "lstm_forward",
-            **{"T": T, "B": B, "H": H, "bf16": bf16},
+            **{"T": T, "B": B, "H": H, "bf16": bf16, "epsilon": LAYER_NORM_EPS},
             weights=weights,
             gains=gains_5H,
             shifts=shifts_5H,

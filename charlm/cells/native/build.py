@@ -1,7 +1,7 @@
 """C++ kernels: compiled for this machine at first use, and kept in the cache."""
 
+import contextlib
 import ctypes
-import functools
 import hashlib
 import logging
 import os
@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 # Torch brings the OpenMP runtime whose threads the kernels share.
@@ -30,32 +31,61 @@ class KernelError(Exception):
     """Why this machine cannot run a kernel, in a few words."""
 
 
-def load(source: Path) -> ctypes.CDLL:
-    """The library made of a C++ file and the headers of this folder, compiled at first use.
+def load(*sources: Path) -> list[ctypes.CDLL]:
+    """The libraries made of C++ files and the headers of this folder, compiled at first use, side by side.
 
     KernelError where there is no compiler, it fails, or torch has no OpenMP; asked again, the same answer at once.
     """
-    outcome = _load(source)
-    if isinstance(outcome, KernelError):
-        raise outcome
-    return outcome
+    if missing := [source for source in sources if source not in _outcomes]:
+        _outcomes.update(_make(missing))
+    libraries = []
+    for source in sources:
+        outcome = _outcomes[source]
+        if isinstance(outcome, KernelError):
+            raise outcome
+        libraries.append(outcome)
+    return libraries
 
 
-@functools.cache
-def _load(source: Path) -> ctypes.CDLL | KernelError:
-    name = source.parent.name if source.stem == "cpu" else source.stem
+_outcomes: dict[Path, ctypes.CDLL | KernelError] = {}
+
+
+def _make(sources: list[Path]) -> dict[Path, ctypes.CDLL | KernelError]:
     try:
         if not hasattr(ctypes.CDLL(None), "GOMP_parallel"):
             raise KernelError(f"PyTorch {torch.__version__} has no OpenMP runtime that kernels can share")
         command = [*_find_compiler(), *_FLAGS, *_machine_flags()]
-        path = cache_dir() / "kernels" / f"{name}-{_digest(source, command)}.so"
-        if not _is_whole(path):
-            _compile(name, source, command, path)
-        return ctypes.CDLL(str(path))
+        paths = _paths(sources, command)
+        new = [source for source in sources if not _is_whole(paths[source])]
+        if not new:
+            return {source: _open(path) for source, path in paths.items()}
+        logger.info("compiling for this CPU, once: %s ...", ", ".join(map(_name, new)))
+        start_s = time.perf_counter()
+        with ThreadPoolExecutor(len(new)) as pool:
+            failures = dict(
+                zip(new, pool.map(lambda source: _compile(source, command, paths[source]), new), strict=True)
+            )
+        logger.info("compiled in %.1f s", time.perf_counter() - start_s)
+        return {source: failures.get(source) or _open(path) for source, path in paths.items()}
     except KernelError as error:
-        return error
+        return dict.fromkeys(sources, error)
     except (OSError, TypeError, ValueError, DataError, subprocess.SubprocessError) as error:
-        return KernelError(f"the kernel could not be made: {error}")
+        return dict.fromkeys(sources, _fault(error))
+
+
+def _fault(error: Exception) -> KernelError:
+    return KernelError(f"the kernel could not be made: {error}")
+
+
+def _name(source: Path) -> str:
+    return source.parent.name if source.stem == "cpu" else source.stem
+
+
+def _open(path: Path) -> ctypes.CDLL | KernelError:
+    try:
+        return ctypes.CDLL(str(path))
+    except OSError as error:
+        return _fault(error)
 
 
 def _find_compiler() -> list[str]:
@@ -70,18 +100,24 @@ def _find_compiler() -> list[str]:
 
 def _machine_flags() -> list[str]:
     """Use all that this CPU has; on macOS, leave OpenMP's functions to be found in what torch has loaded."""
-    native = {"x86_64": ["-march=native"], "AMD64": ["-march=native"], "aarch64": ["-mcpu=native"]}
-    undefined = ["-undefined", "dynamic_lookup", "-mcpu=native"] if sys.platform == "darwin" else []
-    return undefined or native.get(platform.machine(), [])
+    is_arm = platform.machine() in ("aarch64", "arm64")
+    flags = ["-mcpu=native"] if is_arm else ["-march=native"] if platform.machine() in ("x86_64", "AMD64") else []
+    return [*flags, "-undefined", "dynamic_lookup"] if sys.platform == "darwin" else flags
 
 
-def _digest(source: Path, command: list[str]) -> str:
-    """Of all that decides what comes out: the text, the command, and what the compiler says of itself and the CPU."""
+def _paths(sources: list[Path], command: list[str]) -> dict[Path, Path]:
+    """Where each library is kept: a digest of all that decides what comes out is part of its name.
+
+    That is the text, the command, and what the compiler says of itself and the CPU.
+    """
     macros = subprocess.run(
         [*command, "-dM", "-E", "-x", "c++", "-"], input=b"", capture_output=True, timeout=_TIMEOUT_S, check=False
     )
-    texts = [path.read_bytes() for path in (source, *sorted(Path(__file__).parent.glob("*.h")))]
-    return hashlib.sha256(b"\0".join([repr(command).encode(), macros.stdout, *texts])).hexdigest()[:16]
+    headers = [path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.h"))]
+    common = b"\0".join([repr(command).encode(), macros.stdout, *headers])
+    folder = cache_dir() / "kernels"
+    digests = {source: hashlib.sha256(common + b"\0" + source.read_bytes()).hexdigest()[:16] for source in sources}
+    return {source: folder / f"{_name(source)}-{digest}.so" for source, digest in digests.items()}
 
 
 def _is_whole(path: Path) -> bool:
@@ -93,29 +129,39 @@ def _is_whole(path: Path) -> bool:
         return False
 
 
-def _compile(name: str, source: Path, command: list[str], path: Path) -> None:
+def _compile(source: Path, command: list[str], path: Path) -> KernelError | None:
     """Make the library at `path`, and its checksum beside it; no other process meets half of either."""
-    logger.info("compiling the %s kernel for this CPU, once ...", name)
-    start_s = time.perf_counter()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-        library = Path(folder, path.name)
-        result = subprocess.run(
-            [*command, str(source), "-o", str(library)],
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_TIMEOUT_S,
-            check=False,
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+            library, checksum = Path(folder, path.name), Path(folder, "checksum")
+            result = subprocess.run(
+                [*command, str(source), "-o", str(library)],
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=_TIMEOUT_S,
+                check=False,
+            )
+            if result.returncode:
+                return _compiler_fault(result, path.with_suffix(".log"))
+            checksum.write_text(hashlib.sha256(library.read_bytes()).hexdigest(), encoding="ascii")
+            library.replace(path)
+            checksum.replace(path.with_suffix(".sha256"))
+    except OSError as error:
+        return KernelError(
+            f"{path.parent}: kernels cannot be kept there ({error}); name another folder in CHARLM_CACHE"
         )
-        if result.returncode:
-            log = path.with_suffix(".log")
-            log.write_text(f"{shlex.join(result.args)}\n{result.stderr}", encoding="utf-8")
-            exit = f"exit code {result.returncode}"
-            first = next((line for line in result.stderr.splitlines() if "error" in line), exit)
-            raise KernelError(f"{command[0]} failed on the kernel: {first.strip()}; see {log}")
-        checksum = Path(folder, "checksum")
-        checksum.write_text(hashlib.sha256(library.read_bytes()).hexdigest(), encoding="ascii")
-        library.replace(path)
-        checksum.replace(path.with_suffix(".sha256"))
-    logger.info("compiled the %s kernel in %.1f s", name, time.perf_counter() - start_s)
+    except subprocess.SubprocessError as error:
+        return _fault(error)
+    return None
+
+
+def _compiler_fault(result: "subprocess.CompletedProcess[str]", log: Path) -> KernelError:
+    """The compiler's first line on the fault, and where all of them are."""
+    lines = result.stderr.splitlines()
+    first = next((line.strip() for line in lines if "error" in line), f"exit code {result.returncode}")
+    with contextlib.suppress(OSError):
+        log.write_text(f"{shlex.join(result.args)}\n{result.stderr}", encoding="utf-8")
+        first += f"; see {log}"
+    return KernelError(f"{result.args[0]} failed on the kernel: {first}")

@@ -10,6 +10,9 @@ from torch import Tensor
 
 from charlm.cells.native.build import KernelError, load
 
+Value = int | float | Tensor | None
+"""What a field of a struct can be given."""
+
 
 class Kernel:
     """The functions of a C++ file, each of which takes a pointer to the file's `struct Arguments`.
@@ -32,20 +35,21 @@ class Kernel:
             return False
         return True
 
-    def __call__(self, function: str, **values: int | Tensor | None) -> None:
+    def __call__(self, function: str, **values: Value) -> None:
         """Call a function of the file with `struct Arguments` of these values; see `fill`."""
         self.call(function, self.arguments(**values))
 
     def call(self, function: str, struct: ctypes.Structure) -> None:
         """Call a function of the file with a struct."""
-        getattr(load(self.source), function)(ctypes.byref(struct))
+        (library,) = load(self.source)
+        getattr(library, function)(ctypes.byref(struct))
 
-    def arguments(self, **values: int | Tensor | None) -> ctypes.Structure:
+    def arguments(self, **values: Value) -> ctypes.Structure:
         """`struct Arguments` of these values; see `fill`."""
         return fill(self.source, "Arguments", **values)
 
 
-def fill(source: Path, name: str, **values: int | float | Tensor | None) -> ctypes.Structure:
+def fill(source: Path, name: str, **values: Value) -> ctypes.Structure:
     """A struct of a C++ file: fields without a value are 0 or null; `threads`, if not given, is torch's number.
 
     A pointer takes an address, or a tensor of its type, contiguous and on the CPU, which the struct does not keep

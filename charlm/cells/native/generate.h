@@ -6,7 +6,7 @@
 #include <numeric>
 #include <vector>
 
-#include "product.h"
+#include "recurrence.h"
 
 // Of B streams, L layers of H units with G stacked gates, and V characters.
 struct Generation {
@@ -116,5 +116,5 @@ void generate(const Generation& g, const Member& member) {
 // cores too, a character waits for the slowest thread at every meeting.
 template <class Layer, class Arguments>
 void run_generate(const Generation& g) {
-  run_team(g.threads, g.B * g.G * g.H * g.H / 8, [&](const Member& member) { generate<Layer, Arguments>(g, member); });
+  run_team(g, g.B * g.G * g.H * g.H / 8, generate<Layer, Arguments>);
 }

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from charlm.cells.native.call import Kernel, fill
+from charlm.cells.native.call import Kernel, Value, fill
 
 _HEADER = Path(__file__).with_name("generate.h")
 
@@ -18,7 +18,7 @@ class Step(NamedTuple):
     w_ih_GI: Tensor
     bias_G: Tensor
     """What is added to the product of input and `w_ih_GI`."""
-    fields: dict[str, int | Tensor | None]
+    fields: dict[str, Value]
     """The fields of the kernel's Arguments but `inputs` and `ids`; of states [2, B, H] the second half is set."""
 
 

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from charlm.cells.lookup import Lookup
+from charlm.cells.lookup import Lookup, check_ids
 from charlm.cells.native.call import Kernel, autocasts_to_bf16
 
 PRODUCT = Kernel(Path(__file__).with_name("product.cpp"))
@@ -77,10 +77,7 @@ def project(x: Tensor | Lookup, w_GI: Tensor, bias_G: Tensor) -> tuple[Tensor, T
         return linear(x.float(), w_GI, bias_G), None
     ids_TB, table_VI = x.ids_TB.contiguous(), x.table_VI
     V = w_GI.shape[1] if table_VI is None else len(table_VI)
-    if ids_TB.numel():
-        low, high = (int(bound) for bound in ids_TB.aminmax())
-        if low < 0 or high >= V:
-            raise ValueError(f"lookup: ids from {low} to {high}; allowed are 0 to {V - 1}")
+    check_ids(ids_TB, V)
     if table_VI is None:
         return torch.add(bias_G, w_GI.t()).contiguous(), ids_TB
     if ids_TB.numel() < V:

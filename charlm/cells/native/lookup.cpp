@@ -30,5 +30,5 @@ void add_up(const Arguments& a, const Member& member) {
 }  // namespace
 
 KERNEL void lookup_gradient(const Arguments* a) {
-  run_team(a->threads, (a->N + a->V) * a->columns, [&](const Member& member) { add_up(*a, member); });
+  run_team(*a, (a->N + a->V) * a->columns, add_up);
 }

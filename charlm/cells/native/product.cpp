@@ -38,52 +38,79 @@ void pack(const float* source, Index across, Index along, Index n, Index depth, 
     copy(n, across);
 }
 
-// Rows `first` … `first + rows` of c, columns of one panel, (+)= a packed block times a packed panel.
+// A product's part that one member computes: rows of its own or, where c is wider than high, panels of its own. Panels
+// of b are packed by one member each; all meet where they read those of others.
 template <class Operand>
-void multiply_block(const Arguments& p, Index first, Index rows, Index panel, Index depth, const Operand* a,
-                    const Operand* b, bool add) {
-  const Index columns = std::min<Index>(PANEL, p.N - panel * PANEL), groups = padded<Operand>(depth) / GROUP<Operand>;
-  for (Index m = 0; m < rows; m += ROWS, a += padded<Operand>(depth) * ROWS) {
-    float* c = p.c + (first + m) * p.N + panel * PANEL;
-    const Index n = std::min<Index>(ROWS, rows - m);
-    if (n == ROWS && columns == PANEL) {
-      tile<ROWS>(groups, a, GROUP<Operand>, ROWS * GROUP<Operand>, b, c, p.N, add);
-      continue;
-    }
-    alignas(64) float edge[ROWS * PANEL];
-    tile<ROWS>(groups, a, GROUP<Operand>, ROWS * GROUP<Operand>, b, edge, PANEL, false);
-    for (Index r = 0; r < n; r++)
-      for (Index j = 0; j < columns; j++) c[r * p.N + j] = edge[r * PANEL + j] + (add ? c[r * p.N + j] : 0.0f);
-  }
-}
+class Part {
+ public:
+  Part(const Arguments& p, const Member& member, Operand* packed_b)
+      : p(p), member(member), packed_b(packed_b), wide(panels > row_blocks),
+        first_row(wide ? 0 : member.begin(row_blocks) * ROWS),
+        end_row(wide ? p.M : std::min(p.M, member.end(row_blocks) * ROWS)),
+        first_panel(wide ? member.begin(panels) : 0), end_panel(wide ? member.end(panels) : panels) {}
 
-template <class Operand>
-void multiply_all(const Arguments& p, Operand* packed_b, const Member& member) {
+  void compute() {
+    begin_sums();
+    for (Index k = 0; k < p.K; k += BLOCK_K) {
+      const Index depth = std::min(BLOCK_K, p.K - k);
+      for (Index panel = member.begin(panels); panel < member.end(panels); panel++)
+        pack<PANEL>(p.b + k * p.b_row + panel * PANEL * p.b_column, p.b_column, p.b_row, columns_of(panel), depth,
+                    packed_b + panel * BLOCK_K * PANEL);
+      if (!wide) member.meet();
+      for (Index row = first_row; row < end_row; row += BLOCK_M)
+        multiply_block(row, std::min(BLOCK_M, end_row - row), k, depth);
+      if (!wide) member.meet();
+    }
+  }
+
+ private:
+  const Arguments& p;
+  const Member& member;
+  Operand* packed_b;
   const Index panels = panels_of(p.N), row_blocks = (p.M + ROWS - 1) / ROWS;
-  const Index begin = member.begin(row_blocks) * ROWS, end = std::min(p.M, member.end(row_blocks) * ROWS);
+  const bool wide;
+  const Index first_row, end_row, first_panel, end_panel;
   Operand* packed_a = fresh_scratch().get<Operand>(BLOCK_M * BLOCK_K);
-  if (p.bias)
-    for (Index m = begin; m < end; m++) std::copy(p.bias, p.bias + p.N, p.c + m * p.N);
-  else if (p.K == 0)
-    std::fill(p.c + begin * p.N, p.c + std::max(begin, end) * p.N, 0.0f);
 
-  for (Index k = 0; k < p.K; k += BLOCK_K) {
-    const Index depth = std::min(BLOCK_K, p.K - k);
-    for (Index panel = member.begin(panels); panel < member.end(panels); panel++)
-      pack<PANEL>(p.b + k * p.b_row + panel * PANEL * p.b_column, p.b_column, p.b_row,
-                  std::min<Index>(PANEL, p.N - panel * PANEL), depth, packed_b + panel * BLOCK_K * PANEL);
-    member.meet();
-    for (Index first = begin; first < end; first += BLOCK_M) {
-      const Index rows = std::min(BLOCK_M, end - first);
-      for (Index m = 0; m < rows; m += ROWS)
-        pack<ROWS>(p.a + (first + m) * p.a_row + k * p.a_column, p.a_row, p.a_column, std::min<Index>(ROWS, rows - m),
-                   depth, packed_a + m * padded<Operand>(depth));
-      for (Index panel = 0; panel < panels; panel++)
-        multiply_block(p, first, rows, panel, depth, packed_a, packed_b + panel * BLOCK_K * PANEL, p.bias || k > 0);
+  Index columns_of(Index panel) const { return std::min<Index>(PANEL, p.N - panel * PANEL); }
+
+  // What the products are added to: the bias, or zero where there are no products.
+  void begin_sums() const {
+    const Index first = first_panel * PANEL, n = std::min(p.N, end_panel * PANEL) - first;
+    for (Index m = first_row; m < end_row && n > 0; m++) {
+      if (p.bias)
+        std::copy_n(p.bias + first, n, p.c + m * p.N + first);
+      else if (p.K == 0)
+        std::fill_n(p.c + m * p.N + first, n, 0.0f);
     }
-    member.meet();
   }
-}
+
+  // Rows `first` … `first + rows` (+)= a's columns k … k + depth times a packed b.
+  void multiply_block(Index first, Index rows, Index k, Index depth) {
+    const Index groups = padded<Operand>(depth) / GROUP<Operand>;
+    const bool add = p.bias || k > 0;
+    for (Index m = 0; m < rows; m += ROWS)
+      pack<ROWS>(p.a + (first + m) * p.a_row + k * p.a_column, p.a_row, p.a_column, std::min<Index>(ROWS, rows - m),
+                 depth, packed_a + m * padded<Operand>(depth));
+    for (Index panel = first_panel; panel < end_panel; panel++) {
+      const Operand* b = packed_b + panel * BLOCK_K * PANEL;
+      const Index columns = columns_of(panel);
+      for (Index m = 0; m < rows; m += ROWS) {
+        const Operand* a = packed_a + m * padded<Operand>(depth);
+        float* c = p.c + (first + m) * p.N + panel * PANEL;
+        const Index n = std::min<Index>(ROWS, rows - m);
+        if (n == ROWS && columns == PANEL) {
+          tile<ROWS>(groups, a, GROUP<Operand>, ROWS * GROUP<Operand>, b, c, p.N, add);
+          continue;
+        }
+        alignas(64) float edge[ROWS * PANEL];
+        tile<ROWS>(groups, a, GROUP<Operand>, ROWS * GROUP<Operand>, b, edge, PANEL, false);
+        for (Index r = 0; r < n; r++)
+          for (Index j = 0; j < columns; j++) c[r * p.N + j] = edge[r * PANEL + j] + (add ? c[r * p.N + j] : 0.0f);
+      }
+    }
+  }
+};
 
 template <class Operand>
 void multiply_in(const Arguments& p) {
@@ -91,7 +118,9 @@ void multiply_in(const Arguments& p) {
   thread_local Scratch shared;
   shared.restart();
   Operand* packed_b = shared.get<Operand>(panels_of(p.N) * BLOCK_K * PANEL);
-  run_team(p.threads, p.M * p.N * p.K, [&](const Member& member) { multiply_all(p, packed_b, member); });
+  run_team(p, p.M * p.N * p.K, [packed_b](const Arguments& p, const Member& member) {
+    Part<Operand>(p, member, packed_b).compute();
+  });
 }
 
 }  // namespace

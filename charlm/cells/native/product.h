@@ -127,10 +127,7 @@ struct Slice {
   // Call function(u, n, i): units u … u + n − 1 are the i-th group, n = W but in the last one.
   template <class Function>
   void each_group(const Function& function) const {
-    Index u = first, i = 0;
-    // Whole groups apart, so that n is known when the function is compiled into the loop.
-    for (; u + W <= end; u += W, i++) function(u, W, i);
-    if (u < end) function(u, end - u, i);
+    each_vector(first, end, [&](Index u, Index n) { function(u, n, (u - first) / W); });
   }
 };
 
@@ -182,45 +179,3 @@ inline void pack_units(const Slice& slice, Index K, const float* w, Operand* pac
     }
   });
 }
-
-// What recurrent products read: states as they stand or, where there is a mask or the products are in bfloat16, copies
-// of them, in a buffer [2, B, padded(H)] that is written for the next product while this one may still read.
-template <class Operand>
-class Operands {
- public:
-  Operands(Index B, Index H, const float* mask, float* buffer)
-      : copies_(mask || std::is_same_v<Operand, Bf16>), B_(B), H_(H), mask_(mask),
-        buffer_(reinterpret_cast<Operand*>(buffer)) {}
-
-  // Before the first product: copy this slice's units of the first state [B, H], and meet the others.
-  void begin(const Slice& slice, const Member& member, const float* state) const {
-    if (!copies_) return;
-    for (Index b = 0; b < B_; b++)
-      slice.each_group([&](Index u, Index n, Index) { prepare(b, u, n, load(state + b * H_ + u, n)); });
-    member.meet();
-  }
-
-  // What this product reads, `state` [B, H] or the copy of it; what is prepared from here on is for the next.
-  const Operand* take(const float* state) {
-    if (!copies_) return reinterpret_cast<const Operand*>(state);
-    const Operand* taken = next();
-    turn_ ^= 1;
-    return taken;
-  }
-
-  // Give units u … u + n − 1 of row b of the state to the next product.
-  void prepare(Index b, Index u, Index n, Floats s) const {
-    if (!copies_) return;
-    if (mask_) s *= load(mask_ + b * H_ + u, n);
-    store(next() + b * padded<Operand>(H_) + u, s, n);
-  }
-
- private:
-  bool copies_;
-  Index B_, H_;
-  const float* mask_;
-  Operand* buffer_;
-  int turn_ = 0;
-
-  Operand* next() const { return buffer_ + turn_ * B_ * padded<Operand>(H_); }
-};

@@ -33,5 +33,5 @@ void fill(const Arguments& a, const Member& member) {
 }  // namespace
 
 KERNEL void random_mask(const Arguments* a) {
-  run_team(a->threads, a->size, [&](const Member& member) { fill(*a, member); });
+  run_team(*a, a->size, fill);
 }

@@ -72,26 +72,27 @@ struct Member {
   Index end(Index n) const { return n * (id + 1) / size; }
 };
 
-// Run function(member) on torch's `threads` threads, or so many of them as so many multiplications between two
+// Run function(arguments, member) on torch's threads, or so many of them as so many multiplications between two
 // barriers keep busy: with less work, waiting costs more than it saves. The runtime may give fewer.
-template <class Function>
-void run_team(Index threads, Index multiplications, const Function& function) {
-  const int useful = static_cast<int>(std::min(threads, 1 + multiplications / 16384));
+template <class Arguments, class Function>
+void run_team(const Arguments& arguments, Index multiplications, const Function& function) {
+  const int useful = static_cast<int>(std::min(arguments.threads, 1 + multiplications / 16384));
   struct Job {
+    const Arguments& arguments;
     const Function& function;
     int useful;
     Barrier barrier;
-  } job{function, useful, Barrier(useful)};
-  if (useful == 1) return function(Member{0, 1, job.barrier});
+  } job{arguments, function, useful, Barrier(useful)};
+  if (useful == 1) return function(arguments, Member{0, 1, job.barrier});
   auto entry = [](void* data) {
     Job& job = *static_cast<Job*>(data);
     const int size = std::min(job.useful, omp_get_num_threads());
     const int id = omp_get_thread_num();
-    if (id < size) job.function(Member{id, size, job.barrier});
+    if (id < size) job.function(job.arguments, Member{id, size, job.barrier});
   };
   // All of torch's threads, even if some have nothing to do: to a smaller team the runtime would give up the others,
   // and start them anew for torch's next operation.
-  GOMP_parallel(entry, &job, threads, 0);
+  GOMP_parallel(entry, &job, arguments.threads, 0);
 }
 
 // Memory of one thread that lives on between calls: fresh pages cost more than the packing that fills them.

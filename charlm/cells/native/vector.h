@@ -37,6 +37,21 @@ inline void store(float* p, Floats v, Index n) {
   std::memcpy(p, &v, n * sizeof(float));
 }
 
+// The first n ≤ W of v, zeros behind them.
+inline Floats first_lanes(Floats v, Index n) {
+  for (Index i = n; i < W; i++) v[i] = 0;
+  return v;
+}
+
+// Call function(i, n) for all of [first, end): i … i + n − 1 at a time, n = W but in the last.
+template <class Function>
+inline void each_vector(Index first, Index end, const Function& function) {
+  Index i = first;
+  // Whole vectors apart, so that n is known when the function is compiled into the loop.
+  for (; i + W <= end; i += W) function(i, W);
+  if (i < end) function(i, end - i);
+}
+
 // The upper half of a float: bfloat16.
 struct Bf16 {
   std::uint16_t bits;
@@ -60,22 +75,36 @@ inline float sum(Floats v) {
   return total;
 }
 
-// eˣ − 1 for −87 ≤ x ≤ 88, to about one unit in the last place, near 0 too; NaN for NaN.
+// eˣ = power · (1 + rest) for −87 ≤ x ≤ 88, with a power of two and |rest| < √2; NaN for NaN.
+struct Exponential {
+  Floats power, rest;
+
+  explicit Exponential(Floats x) {
+    // x = n ln 2 + r with |r| ≤ ln(2)/2; adding 1.5 · 2²³ rounds to an integer, and leaves it in the low bits.
+    const float magic = 12582912.0f;
+    const Floats shifted = x * 1.44269504f + magic;
+    const Floats n = shifted - magic;
+    const Floats r = (x - n * 0.693145752f) - n * 1.42860677e-6f;
+    // Taylor's series: its next term, r⁸/8!, is below 6e-9.
+    Floats p = r * (1.0f / 5040) + (1.0f / 720);
+    p = p * r + (1.0f / 120);
+    p = p * r + (1.0f / 24);
+    p = p * r + (1.0f / 6);
+    p = p * r + 0.5f;
+    rest = p * (r * r) + r;
+    power = (Floats)(((Ints)shifted << 23) + 0x3f800000);
+  }
+};
+
+// eˣ and eˣ − 1 for −87 ≤ x ≤ 88, to about one unit in the last place, the latter near 0 too.
+inline Floats exp_between(Floats x) {
+  const Exponential e(x);
+  return e.power * e.rest + e.power;
+}
+
 inline Floats expm1_between(Floats x) {
-  // x = n ln 2 + r with |r| ≤ ln(2)/2; adding 1.5 · 2²³ rounds to an integer, and leaves it in the low bits.
-  const float magic = 12582912.0f;
-  Floats shifted = x * 1.44269504f + magic;
-  Floats n = shifted - magic;
-  Floats r = (x - n * 0.693145752f) - n * 1.42860677e-6f;
-  // Taylor's series: its next term, r⁸/8!, is below 6e-9.
-  Floats p = r * (1.0f / 5040) + (1.0f / 720);
-  p = p * r + (1.0f / 120);
-  p = p * r + (1.0f / 24);
-  p = p * r + (1.0f / 6);
-  p = p * r + 0.5f;
-  p = p * (r * r) + r;
-  Floats power = (Floats)(((Ints)shifted << 23) + 0x3f800000);
-  return power * p + (power - 1.0f);
+  const Exponential e(x);
+  return e.power * e.rest + (e.power - 1.0f);
 }
 
 inline Floats clamp(Floats x, float bound) {

@@ -24,6 +24,8 @@ struct Arguments {
   float* operands;               // scratch for what products read where it is no state or gradient as it stands:
                                  // with mask or bf16 [2, B, padded(H)]; backwards with bf16 [2, B, padded(G·H)]
 
+  // Multiplications between two barriers.
+  Index work() const { return B * G * H * H; }
   Index row_of(Index t, Index b) const { return ids ? ids[t * B + b] : t * B + b; }
   Index inner_steps() const { return gates ? T : 1; }
   // s_{d−1} of step t, d counting from 0: what micro-step (t, d) starts from.
@@ -60,10 +62,7 @@ class Forward {
   }
 
   // For calls of one step at a time: the state after step 0 becomes the one before it.
-  void carry() const {
-    for (Index b = 0; b < B; b++)
-      std::copy(a.outputs + (B + b) * H + slice.first, a.outputs + (B + b) * H + slice.end, a.outputs + b * H + slice.first);
-  }
+  void carry() const { carry_states(slice, B, a.outputs); }
 
   const Arguments& a;
   const Member& member;
@@ -111,31 +110,26 @@ void forward(const Arguments& a, const Member& member) {
 
 template <class Operand, int G>
 void backward(const Arguments& a, const Member& member) {
-  const Index B = a.B, H = a.H, GH = G * H, row = padded<Operand>(GH);
+  const Index B = a.B, H = a.H, GH = G * H;
   const Slice slice(member, H);
   const Index columns = slice.columns(1), size = packed_size<Operand>(slice, 1, GH);
   Scratch& scratch = fresh_scratch();
   Operand* packed = scratch.get<Operand>(a.D * size);
-  // The gradient of this slice's states: what the gates carry back, and what the linear maps do.
-  float* carried = scratch.get<float>(2 * B * columns);
-  float* mapped = carried + B * columns;
+  // The gradient of this slice's states: what the linear maps carry back, and what the gates do.
+  CarriedBack<Operand> mapped(slice, B, GH, a.mask, a.operands, scratch);
+  float* carried = scratch.get<float>(B * columns);
   for (Index d = 0; d < a.D; d++) pack_units(slice, GH, a.weights + d * GH * H, packed + d * size);
   std::fill(carried, carried + B * columns, 0.0f);
 
   for (Index step = a.T * a.D - 1; step >= 0; step--) {
     const Index t = step / a.D, d = step % a.D;
     const float* before = a.state_before(t, d);
-    const Operand* operand = reinterpret_cast<const Operand*>(a.d_maps_of(t, d));
-    Operand* converted = nullptr;
-    if constexpr (std::is_same_v<Operand, Bf16>)
-      operand = converted = reinterpret_cast<Operand*>(a.operands) + step % 2 * B * row;
-
     for (Index b = 0; b < B; b++) {
       const float* gates = a.gates_of(t, d) + b * GH;
       float* d_maps = a.d_maps_of(t, d) + b * GH;
       slice.each_group([&](Index u, Index n, Index i) {
         float* d_state = carried + b * columns + i * W;
-        Floats ds = load(d_state);
+        Floats ds = load(d_state) + mapped.get(b, u, n, i);
         if (d == a.D - 1) ds += load(a.d_outputs + (t * B + b) * H + u, n);
         const Floats s = load(before + b * H + u, n);
         const Floats h = load(gates + u, n), g = load(gates + H + u, n);
@@ -150,45 +144,34 @@ void backward(const Arguments& a, const Member& member) {
         store(d_state, ds * c);
         for (Index k = 0; k < G; k++) {
           store(d_maps + k * H + u, d_map[k], n);
-          if (converted) store(converted + b * row + k * H + u, d_map[k], n);
+          mapped.prepare(b, k * H + u, n, d_map[k]);
         }
       });
     }
     member.meet();
-
-    multiply(B, GH, operand, packed + d * size, slice.panels(1), a.mask ? mapped : carried, !a.mask);
-    if (a.mask) {
-      for (Index b = 0; b < B; b++)
-        slice.each_group([&](Index u, Index n, Index i) {
-          const Index at = b * columns + i * W;
-          store(carried + at, load(carried + at) + load(mapped + at) * load(a.mask + b * H + u, n));
-        });
-    }
+    mapped.multiply(a.d_maps_of(t, d), packed + d * size);
   }
 
   for (Index b = 0; b < B; b++)
-    slice.each_group([&](Index u, Index n, Index i) { store(a.d_first + b * H + u, load(carried + b * columns + i * W), n); });
-}
-
-template <class Function>
-void run(const Arguments& a, const Function& function) {
-  run_team(a.threads, a.B * a.G * a.H * a.H, [&](const Member& member) { function(a, member); });
+    slice.each_group([&](Index u, Index n, Index i) {
+      store(a.d_first + b * H + u, load(carried + b * columns + i * W) + mapped.get(b, u, n, i), n);
+    });
 }
 
 }  // namespace
 
 KERNEL void rhn_forward(const Arguments* a) {
   if (a->bf16)
-    run(*a, a->G == 2 ? forward<Bf16, 2> : forward<Bf16, 3>);
+    run_team(*a, a->work(), a->G == 2 ? forward<Bf16, 2> : forward<Bf16, 3>);
   else
-    run(*a, a->G == 2 ? forward<float, 2> : forward<float, 3>);
+    run_team(*a, a->work(), a->G == 2 ? forward<float, 2> : forward<float, 3>);
 }
 
 KERNEL void rhn_backward(const Arguments* a) {
   if (a->bf16)
-    run(*a, a->G == 2 ? backward<Bf16, 2> : backward<Bf16, 3>);
+    run_team(*a, a->work(), a->G == 2 ? backward<Bf16, 2> : backward<Bf16, 3>);
   else
-    run(*a, a->G == 2 ? backward<float, 2> : backward<float, 3>);
+    run_team(*a, a->work(), a->G == 2 ? backward<float, 2> : backward<float, 3>);
 }
 
 KERNEL void rhn_generate(const Generation* g) {

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from charlm.cells.lookup import Lookup
-from charlm.cells.native.call import Kernel, autocasts_to_bf16
+from charlm.cells.native.call import Kernel, Value, autocasts_to_bf16
 from charlm.cells.native.generate import Step
 from charlm.cells.native.linear import gradient_of_inputs, gradient_of_recurrence, project
 
@@ -37,7 +37,7 @@ def rhn_layer(
 def rhn_step(s_BH: Tensor, w_ih_GI: Tensor, w_hh_DGH: Tensor, b_hh_DG: Tensor) -> Step:
     """A layer in the given state, for `rhn_generate`."""
     (B, H), (D, rows, _) = s_BH.shape, w_hh_DGH.shape
-    sizes: dict[str, int | Tensor | None] = {"T": 1, "B": B, "H": H, "D": D, "G": rows // H}
+    sizes: dict[str, Value] = {"T": 1, "B": B, "H": H, "D": D, "G": rows // H}
     tensors = {
         "weights": w_hh_DGH.detach().contiguous(),
         "biases": b_hh_DG.detach().contiguous(),

@@ -17,10 +17,12 @@ struct Arguments {
   float* outputs;          // [1 + T, B, H]: the first state, filled by the caller, then h_t of every step
   const float* d_outputs;  // [T, B, H]: gradient of the outputs
   float* d_maps;           // [T, B, H], written: gradient of the linear maps
-  float* d_first;          // [B, H], written: gradient of the first state; null where nobody asks for it
+  float* d_first;          // [B, H], written: gradient of the first state
   float* operands;         // scratch for what products read where it is no state or gradient as it stands:
                            // with mask or bf16 [2, B, padded(H)]; backwards with bf16 alike
 
+  // Multiplications between two barriers.
+  Index work() const { return B * H * H; }
   Index row_of(Index t, Index b) const { return ids ? ids[t * B + b] : t * B + b; }
 };
 
@@ -60,12 +62,7 @@ class Forward {
   }
 
   // For calls of one step at a time: the state after step 0 becomes the one before it.
-  void carry() const {
-    for (Index b = 0; b < B; b++) {
-      const float* after = a.outputs + (B + b) * H;
-      std::copy(after + slice.first, after + slice.end, a.outputs + b * H + slice.first);
-    }
-  }
+  void carry() const { carry_states(slice, B, a.outputs); }
 
   const Arguments& a;
   const Member& member;
@@ -76,7 +73,6 @@ class Forward {
   Operand* packed;
   float* sums;
   Operands<Operand> operands{B, H, a.mask, a.operands};
-
 };
 
 template <class Operand>
@@ -87,56 +83,38 @@ void forward(const Arguments& a, const Member& member) {
 
 template <class Operand>
 void backward(const Arguments& a, const Member& member) {
-  const Index B = a.B, H = a.H, row = padded<Operand>(H);
+  const Index B = a.B, H = a.H;
   const Slice slice(member, H);
-  const Index columns = slice.columns(1);
   Scratch& scratch = fresh_scratch();
   Operand* packed = scratch.get<Operand>(packed_size<Operand>(slice, 1, H));
-  // The gradient of this slice's states that the linear maps of the step after carry back.
-  float* mapped = scratch.get<float>(B * columns);
+  CarriedBack<Operand> mapped(slice, B, H, a.mask, a.operands, scratch);
   pack_units(slice, H, a.weights, packed);
-  std::fill(mapped, mapped + B * columns, 0.0f);
-  const auto carried = [&](Index b, Index u, Index n, Index i) {
-    const Floats d_state = load(mapped + b * columns + i * W);
-    return a.mask ? d_state * load(a.mask + b * H + u, n) : d_state;
-  };
 
   for (Index t = a.T - 1; t >= 0; t--) {
     const float* outputs = a.outputs + (t + 1) * B * H;
     float* d_maps = a.d_maps + t * B * H;
-    const Operand* operand = reinterpret_cast<const Operand*>(d_maps);
-    Operand* converted = nullptr;
-    if constexpr (std::is_same_v<Operand, Bf16>)
-      operand = converted = reinterpret_cast<Operand*>(a.operands) + t % 2 * B * row;
-
     for (Index b = 0; b < B; b++) {
       slice.each_group([&](Index u, Index n, Index i) {
         const Floats h = load(outputs + b * H + u, n);
-        const Floats dh = load(a.d_outputs + (t * B + b) * H + u, n) + carried(b, u, n, i);
+        const Floats dh = load(a.d_outputs + (t * B + b) * H + u, n) + mapped.get(b, u, n, i);
         // φ′ is 1 − h² or, of relu, 1 where h > 0, else 0.
         const Floats d_map = a.relu ? (h <= 0.0f ? Floats{} : dh) : dh * (1.0f - h * h);
         store(d_maps + b * H + u, d_map, n);
-        if (converted) store(converted + b * row + u, d_map, n);
+        mapped.prepare(b, u, n, d_map);
       });
     }
-    if (t == 0 && !a.d_first) return;
     member.meet();
-    multiply(B, H, operand, packed, slice.panels(1), mapped, false);
+    mapped.multiply(d_maps, packed);
   }
 
   for (Index b = 0; b < B; b++)
-    slice.each_group([&](Index u, Index n, Index i) { store(a.d_first + b * H + u, carried(b, u, n, i), n); });
-}
-
-template <class Function>
-void run(const Arguments& a, const Function& function) {
-  run_team(a.threads, a.B * a.H * a.H, [&](const Member& member) { function(a, member); });
+    slice.each_group([&](Index u, Index n, Index i) { store(a.d_first + b * H + u, mapped.get(b, u, n, i), n); });
 }
 
 }  // namespace
 
-KERNEL void rnn_forward(const Arguments* a) { run(*a, a->bf16 ? forward<Bf16> : forward<float>); }
+KERNEL void rnn_forward(const Arguments* a) { run_team(*a, a->work(), a->bf16 ? forward<Bf16> : forward<float>); }
 
-KERNEL void rnn_backward(const Arguments* a) { run(*a, a->bf16 ? backward<Bf16> : backward<float>); }
+KERNEL void rnn_backward(const Arguments* a) { run_team(*a, a->work(), a->bf16 ? backward<Bf16> : backward<float>); }
 
 KERNEL void rnn_generate(const Generation* g) { run_generate<Forward<float>, Arguments>(*g); }

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from charlm.cells.lookup import Lookup
-from charlm.cells.native.call import Kernel, autocasts_to_bf16
+from charlm.cells.native.call import Kernel, Value, autocasts_to_bf16
 from charlm.cells.native.generate import Step
 from charlm.cells.native.linear import gradient_of_inputs, gradient_of_recurrence, project
 from charlm.cells.rnn.reference import Nonlinearity
@@ -48,7 +48,7 @@ def rnn_step(
 ) -> Step:
     """A layer in the given state, for `rnn_generate`."""
     B, H = h_BH.shape
-    fields: dict[str, int | Tensor | None] = {
+    fields: dict[str, Value] = {
         **{"T": 1, "B": B, "H": H, "relu": nonlinearity == "relu"},
         "weights": w_hh_HH.detach().contiguous(),
         "outputs": torch.stack([h_BH, h_BH]),
@@ -95,7 +95,7 @@ class _Sequence(torch.autograd.Function):
         inputs, ids_TB, weights, mask_BH, states = ctx.saved_tensors
         B, H = states.shape[1:]
         d_maps = torch.empty_like(states[1:])
-        dh_BH = inputs.new_empty(B, H) if ctx.needs_input_grad[2] else None
+        dh_BH = inputs.new_empty(B, H)
         KERNEL(
             "rnn_backward",
             **{"T": len(d_maps), "B": B, "H": H, "relu": ctx.relu, "bf16": ctx.bf16},

@@ -1,0 +1,42 @@
+// Cross-entropy of logits, and its gradient in the same pass.
+
+#include <cmath>
+
+#include "product.h"
+
+struct Arguments {
+  Index N, V, threads;
+  const float* logits;   // [N, V]
+  const Index* targets;  // [N]: from 0 to V − 1
+  float* nats;           // [N], written: −ln softmax(logits)[target]
+  float* d_logits;       // [N, V], written: softmax(logits) − one-hot(target); null where nobody asks for it
+};
+
+namespace {
+
+void score(const Arguments& a, const Member& member) {
+  float* powers = fresh_scratch().get<float>(a.V + W);
+  for (Index i = member.begin(a.N); i < member.end(a.N); i++) {
+    const float* logits = a.logits + i * a.V;
+    const float most = *std::max_element(logits, logits + a.V);
+    Floats sums = {};
+    each_vector(0, a.V, [&](Index v, Index n) {
+      const Floats power = first_lanes(exp_between(clamp(load(logits + v, n) - most, 87.0f)), n);
+      store(powers + v, power);
+      sums += power;
+    });
+    const float total = sum(sums);
+    a.nats[i] = std::log(total) + (most - logits[a.targets[i]]);
+    if (!a.d_logits) continue;
+    float* d_logits = a.d_logits + i * a.V;
+    each_vector(0, a.V, [&](Index v, Index n) { store(d_logits + v, load(powers + v) * (1.0f / total), n); });
+    d_logits[a.targets[i]] -= 1.0f;
+  }
+}
+
+}  // namespace
+
+KERNEL void cross_entropy(const Arguments* a) {
+  // An exponential takes about as long as 16 multiplications of a product.
+  run_team(*a, 16 * a->N * a->V, score);
+}

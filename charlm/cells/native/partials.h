@@ -1,0 +1,64 @@
+// Sums over the units of all members, for normalisation.
+#pragma once
+
+#include <cmath>
+
+#include "product.h"
+
+// Two numbers for every row that each member finds of its own units, and all need of all units: a member puts its
+// own, meets the others, and combines all of them, in the same order as everyone. Two that take turns, as those of
+// the gates and of c do, need no other meetings: none puts anew before all have combined.
+class Partials {
+ public:
+  // Of so many rows over H units. memory: 2 · rows for each member, `stride` apart.
+  Partials(const Member& member, Index rows, Index H, float* memory, Index stride)
+      : member(member), rows(rows), H(H), start(memory), stride(stride) {}
+
+  void put(Index row, float x, float y) const {
+    own()[row] = x;
+    own()[rows + row] = y;
+  }
+
+  // Means over all units, where members put sums.
+  void average(float* mean_x, float* mean_y) const {
+    std::fill(mean_x, mean_x + rows, 0.0f);
+    std::fill(mean_y, mean_y + rows, 0.0f);
+    each([&](const float* x, const float* y, float) {
+      for (Index r = 0; r < rows; r++) mean_x[r] += x[r], mean_y[r] += y[r];
+    });
+    for (Index r = 0; r < rows; r++) mean_x[r] /= H, mean_y[r] /= H;
+  }
+
+  // Mean and 1/√(variance + ε) over all units, where members put means and sums of squared deviations from them
+  // (Chan et al. 1979): unlike the difference of E[a²] and E[a]², that keeps its digits where the mean is large.
+  void merge(float* mean, float* scale, float epsilon) const {
+    std::fill(mean, mean + rows, 0.0f);
+    std::fill(scale, scale + rows, 0.0f);
+    each([&](const float* means, const float*, float n) {
+      for (Index r = 0; r < rows; r++) mean[r] += n * means[r];
+    });
+    for (Index r = 0; r < rows; r++) mean[r] /= H;
+    each([&](const float* means, const float* squares, float n) {
+      for (Index r = 0; r < rows; r++) scale[r] += squares[r] + n * (means[r] - mean[r]) * (means[r] - mean[r]);
+    });
+    for (Index r = 0; r < rows; r++) scale[r] = 1.0f / std::sqrt(scale[r] / H + epsilon);
+  }
+
+ private:
+  const Member& member;
+  Index rows, H;
+  float* start;
+  Index stride;
+
+  float* own() const { return start + member.id * stride; }
+
+  // Call function(x, y, n) with what each member of n units has put.
+  template <class Function>
+  void each(const Function& function) const {
+    for (int id = 0; id < member.size; id++) {
+      const Slice slice(Member{id, member.size, member.barrier}, H);
+      const float* x = start + id * stride;
+      if (slice.end > slice.first) function(x, x + rows, slice.end - slice.first);
+    }
+  }
+};
