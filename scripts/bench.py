@@ -134,6 +134,7 @@ def run_tests() -> str:
     lines = result.stdout.strip().splitlines()
     last = (lines or result.stderr.strip().splitlines() or ["pytest said nothing"])[-1].strip("= ")
     if result.returncode:
+        print(*(line for line in lines if line.startswith("FAILED")), sep="\n", file=sys.stderr)
         fail(f"tests of the kernels: {last}; wrong results have no speed; see scripts/test {' '.join(TESTS)}")
     return f"results verified by tests: {last}"
 

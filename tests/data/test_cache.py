@@ -265,8 +265,16 @@ def test_a_disk_that_is_full_for_the_ids(call, write, cache, monkeypatch):
     assert [name.count("-") for name in entries(cache)] == [1, 1]  # the survey, whole
 
 
+@pytest.fixture
+def interruptible():
+    """Ctrl-C raises KeyboardInterrupt, also where the shell has started the tests in its background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.mark.parametrize("call", [load, encode_again])
-def test_an_interrupted_run_leaves_nothing_half_done(call, write, cache, monkeypatch):
+def test_an_interrupted_run_leaves_nothing_half_done(call, write, cache, interruptible, monkeypatch):
     path = write("text", TEXT)
     failing_at_an_id(monkeypatch, lambda: os.kill(os.getpid(), signal.SIGINT))
     without_a_thread_left(KeyboardInterrupt, call, path)
