@@ -6,7 +6,7 @@ from typing import NamedTuple
 from torch import Tensor, nn
 
 from charlm.cells import CELLS, Generator, Lookup, Stack, StackState, cross_entropy, dropout_mask, linear
-from charlm.config.schema import Dropout, ModelConfig
+from charlm.config.schema import Dropout, ModelConfig, TrainConfig
 
 
 def map_state(function: Callable[[Tensor], Tensor], state: StackState) -> StackState:
@@ -62,9 +62,16 @@ class CharLM(nn.Module):
 
     def features(self, x_TB: Tensor, state: StackState | None = None) -> tuple[Tensor, StackState]:
         """What the logits are computed from, [T, B, H] after dropout, and the last state."""
-        inputs = self._embed(x_TB)  # [T, B, E]
-        output, last_state = self.layers(inputs, state)  # [T, B, H]
-        return self._drop_units(output, self.dropout.output), last_state
+        outputs, last_state = self.outputs(x_TB, state)
+        return self.drop_outputs(outputs), last_state
+
+    def outputs(self, x_TB: Tensor, state: StackState | None = None) -> tuple[Tensor, StackState]:
+        """What the last layer gives, [T, B, H], and the last state."""
+        return self.layers(self._embed(x_TB), state)
+
+    def drop_outputs(self, outputs: Tensor) -> Tensor:
+        """Outputs [T, B, H] after dropout."""
+        return self._drop_units(outputs, self.dropout.output)
 
     def generator(self, state: StackState) -> Generator | None:
         """What draws characters after `state` without a call of Python for each; None where no kernel can."""
@@ -120,6 +127,8 @@ def build_model(config: ModelConfig, vocabulary_size: int) -> CharLM:
     )
     if config.init_uniform is not None:
         model.init_uniform_(config.init_uniform)
+    if config.orthogonal:
+        model.layers.init_orthogonal_()
     return model
 
 
@@ -137,15 +146,27 @@ class WindowLoss(NamedTuple):
     """The loss of one window of B streams and T steps."""
 
     objective: Tensor
-    """What is differentiated: cross-entropy in nats, summed over the scored steps, mean over B."""
+    """What is differentiated: the cross-entropy and the penalties."""
+    cross_entropy: Tensor
+    """In nats, summed over the scored steps, mean over B; without gradient."""
     state: StackState
     """The last state, detached."""
 
 
-def window_loss(model: CharLM, x_TB: Tensor, y_TB: Tensor, state: StackState | None, loss: str) -> WindowLoss:
-    """Run one window and score its targets `y_TB`: every step (`sum`) or the last alone (`last`)."""
-    output, last_state = model.features(x_TB, state)
-    if loss == "last":
-        output, y_TB = output[-1:], y_TB[-1:]
-    total = cross_entropy(model.logits(output), y_TB).sum()
-    return WindowLoss(total / x_TB.shape[1], map_state(Tensor.detach, last_state))
+def window_loss(model: CharLM, x_TB: Tensor, y_TB: Tensor, state: StackState | None, config: TrainConfig) -> WindowLoss:
+    """Run one window and score its targets `y_TB`: every step (`config.loss` is sum) or the last alone (last).
+
+    Activation regularisation and its temporal kind (Merity et al. 2017, arXiv:1708.02182) are means over units,
+    streams and steps, taken times the number of scored steps, as the cross-entropy is a sum over them.
+    """
+    outputs, last_state = model.outputs(x_TB, state)
+    features = model.drop_outputs(outputs)
+    scored = slice(None) if config.loss == "sum" else slice(-1, None)
+    losses_TB = cross_entropy(model.logits(features[scored]), y_TB[scored])
+    objective = losses_TB.sum() / x_TB.shape[1]
+    found = objective.detach()
+    if config.activation_penalty:
+        objective = objective + len(losses_TB) * config.activation_penalty * features.square().mean()
+    if config.change_penalty and len(outputs) > 1:
+        objective = objective + len(losses_TB) * config.change_penalty * outputs.diff(dim=0).square().mean()
+    return WindowLoss(objective, found, map_state(Tensor.detach, last_state))

@@ -111,5 +111,5 @@ def _saved_bytes(trainer: Trainer) -> int:
     train = trainer.config.train
     x_TB, y_TB = trainer.streams.read(0, train.bptt, trainer.device)
     with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor), trainer.autocast:
-        window_loss(trainer.model, x_TB, y_TB, None, train.loss)
+        window_loss(trainer.model, x_TB, y_TB, None, train)
     return sum(storages.values())

@@ -52,11 +52,12 @@ class TrainState:
     averaged_updates: int = 0
     """Updates that the running average of the weights has taken in."""
     interval_steps: int = 0
-    """Updates since the last row of metrics, and the seconds spent in them."""
+    """Updates since the last row of metrics, the time steps of their windows, and the seconds spent in them."""
+    interval_bptt: int = 0
     interval_s: float = 0.0
 
-    objective_sum: Tensor = field(default_factory=lambda: torch.zeros(()))
-    """Of the updates since the last row of metrics, 0-d float64."""
+    loss_sum: Tensor = field(default_factory=lambda: torch.zeros(()))
+    """Of the updates since the last row of metrics, without penalties, 0-d float64."""
     grad_norm: Tensor = field(default_factory=lambda: torch.zeros(()))
     """Of the last update, before clipping, 0-d."""
     recurrent: StackState | None = None
@@ -70,7 +71,7 @@ class TrainState:
         """The tensors, by name."""
         parts = () if self.recurrent is None else _as_tuple(self.recurrent)
         numbered = {f"recurrent.{index}": part for index, part in enumerate(parts)}
-        return {"objective_sum": self.objective_sum, "grad_norm": self.grad_norm, **numbered}
+        return {"loss_sum": self.loss_sum, "grad_norm": self.grad_norm, **numbered}
 
     @classmethod
     def restored(cls, progress: Mapping[str, Any], tensors: Mapping[str, Tensor], device: torch.device) -> "TrainState":
@@ -78,10 +79,10 @@ class TrainState:
         moved = {name: tensor.to(device, copy=True) for name, tensor in tensors.items()}
         parts = tuple(moved[name] for name in sorted(moved) if name.startswith("recurrent."))
         recurrent = None if not parts else parts[0] if len(parts) == 1 else parts
-        return cls(**progress, objective_sum=moved["objective_sum"], grad_norm=moved["grad_norm"], recurrent=recurrent)
+        return cls(**progress, loss_sum=moved["loss_sum"], grad_norm=moved["grad_norm"], recurrent=recurrent)
 
 
-_TENSORS = ("objective_sum", "grad_norm", "recurrent")
+_TENSORS = ("loss_sum", "grad_norm", "recurrent")
 
 
 def _as_tuple(state: StackState) -> tuple[Tensor, ...]:
@@ -109,7 +110,7 @@ class Trainer:
         self.state = TrainState(
             corpus.sha256,
             threads=torch.get_num_threads(),
-            objective_sum=torch.zeros((), dtype=torch.float64, device=self.device),
+            loss_sum=torch.zeros((), dtype=torch.float64, device=self.device),
             grad_norm=torch.zeros((), device=self.device),
         )
         # To look at a number on a GPU at every step would make each step wait for it: there the check is deferred.
@@ -123,8 +124,8 @@ class Trainer:
 
     def epochs(self) -> float:
         """Passes over the train split so far, the current one in part."""
-        windows = (self.state.position - self._epoch_start()) // self.config.train.bptt
-        return self.state.epoch + windows / self.streams.windows_per_epoch
+        read = self.state.position - self._epoch_start()
+        return self.state.epoch + read / (self.streams.windows_per_epoch * self.config.train.bptt)
 
     def share_done(self) -> float:
         """How much of the run is done, 0 to 1: of its limits, the one that will be reached first."""
@@ -148,13 +149,12 @@ class Trainer:
         """
         start_s = time.perf_counter()
         config, state = self.config, self.state
-        x_TB, y_TB = self.streams.read(state.position, config.train.bptt, self.device)
+        x_TB, y_TB = self.streams.read(state.position, self._window(), self.device)
         with self.autocast:
-            loss = window_loss(self.model, x_TB, y_TB, self._carried_state(), config.train.loss)
+            loss = window_loss(self.model, x_TB, y_TB, self._carried_state(), config.train)
         loss.objective.backward()
         state.grad_norm = clip_gradients(self.parameters, config.optimizer)
-        objective = loss.objective.detach()
-        self._stop_unless_finite(objective)
+        self._stop_unless_finite(loss.objective.detach())
         state.lr = self.learning_rate()
         for group in self.optimizer.param_groups:
             group["lr"] = state.lr
@@ -162,13 +162,22 @@ class Trainer:
         self.optimizer.zero_grad()
         self._average()
 
-        state.objective_sum += objective
+        state.loss_sum += loss.cross_entropy
         state.recurrent = loss.state
         state.step += 1
         state.chars += x_TB.numel()
         state.interval_steps += 1
-        self._advance()
+        state.interval_bptt += len(x_TB)
+        self._advance(len(x_TB))
         state.interval_s += time.perf_counter() - start_s
+
+    def _window(self) -> int:
+        """The steps of the next window."""
+        train = self.config.train
+        if train.vary_bptt == 0:
+            return train.bptt
+        length = train.bptt * (1 + train.vary_bptt * (2 * torch.rand(()).item() - 1))
+        return min(max(1, round(length)), self.streams.length - self.state.position)
 
     def _carried_state(self) -> StackState | None:
         """The state that the window before left, zero in a few streams drawn at random.
@@ -181,9 +190,9 @@ class Trainer:
         kept_B1 = torch.rand(self.config.train.batch_size, 1, device=self.device) >= p
         return map_state(lambda state_LBH: state_LBH * kept_B1, self.state.recurrent)
 
-    def _advance(self) -> None:
+    def _advance(self, steps: int) -> None:
         """Go to the next window; behind the last whole one begins an epoch, with a fresh hidden state."""
-        self.state.position += self.config.train.bptt
+        self.state.position += steps
         if self.state.position + self.config.train.bptt > self.streams.length:
             self.state.epoch += 1
             self.state.position = self._epoch_start()
@@ -235,27 +244,28 @@ class Trainer:
         """The metrics since the last row; `begin_interval` begins anew."""
         self.check_finite()
         state, train = self.state, self.config.train
-        loss = state.objective_sum.item() / state.interval_steps
+        loss = state.loss_sum.item() / state.interval_steps
+        scored = state.interval_bptt / state.interval_steps if train.loss == "sum" else 1
         return Row(
             step=state.step,
             chars=state.chars,
             split="train",
             loss=loss,
-            nats=loss / self.scored_steps,
+            nats=loss / scored,
             lr=state.lr,
             grad_norm=state.grad_norm.item(),
-            chars_per_s=state.interval_steps * train.batch_size * train.bptt / state.interval_s,
+            chars_per_s=state.interval_bptt * train.batch_size / state.interval_s,
             elapsed_s=state.elapsed_s,
         )
 
     def begin_interval(self) -> None:
         """Begin to sum up for the next row."""
-        self.state.objective_sum.zero_()
-        self.state.interval_steps, self.state.interval_s = 0, 0.0
+        self.state.loss_sum.zero_()
+        self.state.interval_steps, self.state.interval_bptt, self.state.interval_s = 0, 0, 0.0
 
     @property
     def scored_steps(self) -> int:
-        """Steps of a window that the objective sums over: loss / scored_steps is nats per character."""
+        """Steps of a window of `bptt` that the loss sums over: loss / scored_steps is nats per character."""
         return self.config.train.bptt if self.config.train.loss == "sum" else 1
 
     def to_checkpoint(self) -> Checkpoint:

@@ -18,6 +18,10 @@ def model_of(**model):
     return build_model(parse_config({"model": model}, "test").model, V)
 
 
+def train_config(loss="sum", **train):
+    return parse_config({"train": {"loss": loss, **train}}, "test").train
+
+
 def ids(T=T, B=B, seed=0):
     return torch.randint(V, (T, B), generator=torch.Generator().manual_seed(seed))
 
@@ -26,7 +30,7 @@ def ids(T=T, B=B, seed=0):
 def test_zeroed_output_layer_gives_ln_v(kind):
     model = model_of(cell={"kind": kind, "hidden": 8})
     torch.nn.init.zeros_(model.decoder.weight)
-    loss = window_loss(model, ids(), ids(seed=1), None, "sum")
+    loss = window_loss(model, ids(), ids(seed=1), None, train_config())
     assert loss.objective.item() == pytest.approx(T * math.log(V), rel=1e-6)
 
 
@@ -36,14 +40,49 @@ def test_loss_is_summed_over_steps_and_averaged_over_streams(kind):
     x, y = ids(), ids(seed=1)
     logits, _ = model(x)
     by_hand = sum(-F.log_softmax(logits[t, b], -1)[y[t, b]] for t in range(T) for b in range(B)) / B
-    assert window_loss(model, x, y, None, "sum").objective.item() == pytest.approx(by_hand.item(), rel=1e-6)
+    assert window_loss(model, x, y, None, train_config()).objective.item() == pytest.approx(by_hand.item(), rel=1e-6)
     last = sum(-F.log_softmax(logits[-1, b], -1)[y[-1, b]] for b in range(B)) / B
-    assert window_loss(model, x, y, None, "last").objective.item() == pytest.approx(last.item(), rel=1e-6)
+    assert window_loss(model, x, y, None, train_config("last")).objective.item() == pytest.approx(last.item(), rel=1e-6)
+
+
+@pytest.mark.parametrize("loss", ["sum", "last"])
+def test_penalties_are_mean_squares_times_the_scored_steps(loss):
+    model = model_of(cell={"kind": "gru", "hidden": 8}, dropout={"output": 0.5})
+    x, y = ids(), ids(seed=1)
+
+    def objective(**penalties):
+        torch.manual_seed(3)
+        return window_loss(model, x, y, None, train_config(loss, **penalties))
+
+    plain, penalised = objective(), objective(activation_penalty=2.0, change_penalty=3.0)
+    outputs, _ = model.outputs(x)
+    torch.manual_seed(3)
+    dropped = model.drop_outputs(outputs)
+    change = ((outputs[1:] - outputs[:-1]) ** 2).mean()
+    expected = (T if loss == "sum" else 1) * (2.0 * (dropped**2).mean() + 3.0 * change)
+    torch.testing.assert_close(penalised.objective - plain.objective, expected)
+    assert torch.equal(penalised.cross_entropy, plain.cross_entropy)
+    assert torch.equal(plain.cross_entropy, plain.objective)
+
+
+def test_change_penalty_of_one_step_is_zero():
+    model = model_of(cell={"kind": "gru", "hidden": 8})
+    loss = window_loss(model, ids()[:1], ids()[:1], None, train_config(change_penalty=3.0))
+    assert torch.equal(loss.objective, loss.cross_entropy)
+
+
+@pytest.mark.parametrize("kind", CELLS)
+def test_orthogonal_recurrence(kind):
+    model = model_of(cell={"kind": kind, "hidden": 8}, layers=2, orthogonal=True)
+    weights = [p for name, p in model.named_parameters() if "weight_hh" in name]
+    assert len(weights) == 2
+    for block in torch.cat([weight.detach().reshape(-1, 8, 8) for weight in weights]):
+        torch.testing.assert_close(block @ block.t(), torch.eye(8))
 
 
 def test_state_is_detached():
     model = model_of(cell={"kind": "lstm", "hidden": 8})
-    state = window_loss(model, ids(), ids(), None, "sum").state
+    state = window_loss(model, ids(), ids(), None, train_config()).state
     assert isinstance(state, tuple)
     assert all(not part.requires_grad and part.shape == (1, B, 8) for part in state)
 
@@ -68,7 +107,7 @@ def test_tied_embeddings_are_one_parameter_with_the_gradients_of_both():
     assert tied.embedding.weight is tied.decoder.weight
     free.load_state_dict(tied.state_dict())
     for model in (tied, free):
-        window_loss(model, ids(), ids(seed=1), None, "sum").objective.backward()
+        window_loss(model, ids(), ids(seed=1), None, train_config()).objective.backward()
     both = free.embedding.weight.grad + free.decoder.weight.grad
     torch.testing.assert_close(tied.decoder.weight.grad, both)
     assert parameters_by_part(tied) == {"embedding": 0, "layers": 8 * 8 * 2 + 8 * 2, "logits": 8 * V + V}

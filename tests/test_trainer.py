@@ -71,6 +71,31 @@ def test_updates_are_truncated_backpropagation_with_carried_state(trainer_of, ki
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5, msg=name)
 
 
+def test_windows_of_varied_length_partition_the_streams(trainer_of):
+    trainer = trainer_of(train={"vary_bptt": 0.5})
+    lengths, chars = [], 0
+    while trainer.state.epoch == 0:
+        before = trainer.state.position
+        trainer.update()
+        lengths.append((trainer.state.chars - chars) // 4)
+        chars = trainer.state.chars
+        assert trainer.state.epoch == 1 or trainer.state.position == before + lengths[-1]
+    assert sum(lengths) == trainer.state.chars // 4 > trainer.streams.length - 10
+    assert set(lengths[:-1]) <= set(range(5, 16))
+    assert len(set(lengths)) > 8
+    row = trainer.row()
+    assert row.nats == pytest.approx(row.loss / (sum(lengths) / len(lengths)))
+    assert row.nats < 1.2 * math.log(len(trainer.vocabulary))
+
+
+def test_penalties_are_not_part_of_the_loss_that_is_logged(trainer_of):
+    plain, penalised = trainer_of(), trainer_of(train={"activation_penalty": 100.0, "change_penalty": 100.0})
+    plain.update()
+    penalised.update()
+    assert plain.row().loss == penalised.row().loss
+    assert plain.row().grad_norm < penalised.row().grad_norm
+
+
 def test_place_in_the_corpus(trainer_of):
     trainer = trainer_of()
     windows = trainer.streams.length // 10

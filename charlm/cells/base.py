@@ -277,6 +277,14 @@ class Stack(nn.Module):
         self.draw_parameters(weight_bound=bound, bias_bound=0.0)
 
     @torch.no_grad()
+    def init_orthogonal_(self) -> None:
+        """Every [H, H] block of the recurrent weights, gate by gate, a random orthogonal matrix (Saxe et al. 2014)."""
+        for name, parameter in self.named_parameters():
+            if name.startswith("weight_hh"):
+                for block_HH in parameter.view(-1, self.hidden_size, self.hidden_size):
+                    nn.init.orthogonal_(block_HH)
+
+    @torch.no_grad()
     def draw_parameters(self, weight_bound: float, bias_bound: float) -> None:
         for name, parameter in self.named_parameters():
             if name.startswith("weight_ln"):

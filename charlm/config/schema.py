@@ -143,6 +143,8 @@ class ModelConfig(Section):
     """One number, or a section by place."""
     init_uniform: Positive | None = None
     """Draw all weights from U(−x, x), biases 0 but those of gates; null: each layer's own initialisation."""
+    orthogonal: bool = False
+    """Begin with orthogonal recurrent matrices, gate by gate (Saxe et al. 2014)."""
 
     @model_validator(mode="after")
     def _tied_sizes(self) -> "ModelConfig":
@@ -159,10 +161,16 @@ class TrainConfig(Section):
     """Parallel streams of the corpus, B."""
     bptt: Count = 64
     """Time steps a window: gradients flow back this far, T; the state is carried on."""
+    vary_bptt: Probability = 0.0
+    """Draw each window's steps from `bptt` · (1 ± x): its ends do not fall on the same characters every epoch."""
     reset_state: Fraction = 0.0
     """Share of the streams that at each window begin anew, from the zero state that samples begin from too."""
     loss: Literal["sum", "last"] = "sum"
     """sum: cross-entropy summed over the T steps, mean over the B streams; last: of the last step alone."""
+    activation_penalty: NonNegative = 0.0
+    """AR: this times the mean square of the last layer's outputs after dropout, per scored step."""
+    change_penalty: NonNegative = 0.0
+    """TAR: this times the mean square of their change from step to step, before dropout, per scored step."""
     max_steps: Count | None = None
     """Stop after so many updates; 2000 where no limit is given. Of several limits the first that is reached counts."""
     max_epochs: Positive | None = None
