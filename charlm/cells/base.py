@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypedDict
 
 import torch
 from torch import Tensor, nn
@@ -20,8 +20,19 @@ LayerState = tuple[Tensor, ...]
 StackState = Tensor | tuple[Tensor, ...]
 """The state of a stack: [L, B, H], or a tuple of these where a kind has several (LSTM: h and c)."""
 
-LayerFunction = Callable[[int, Any, LayerState, Tensor | None], tuple[Tensor, LayerState]]
-"""(layer, x_TBI, its state, mask_BH) → (y_TBH, its last state)."""
+
+class LayerCall(NamedTuple):
+    """What one layer computes with, in one call."""
+
+    parameters: list[Tensor]
+    """In the order of `parameter_shapes`."""
+    state: LayerState
+    mask_BH: Tensor | None = None
+    """Multiplies the state where it enters the recurrent linear maps."""
+
+
+LayerFunction = Callable[[Any, LayerCall], tuple[Tensor, LayerState]]
+"""(x_TBI, call) → (y_TBH, the layer's last state)."""
 
 
 class Implementation(NamedTuple):
@@ -54,6 +65,14 @@ def add_product(a_BG: Tensor, h_BH: Tensor, w_HG: Tensor, mask_BH: Tensor | None
     if mask_BH is not None:
         h_BH = h_BH * mask_BH
     return torch.addmm(a_BG, h_BH, w_HG).to(h_BH.dtype)
+
+
+class StackOptions(TypedDict, total=False):
+    """The options that every kind has; see `Stack`."""
+
+    dropout: float
+    state_dropout: float
+    variational: bool
 
 
 class Stack(nn.Module):
@@ -108,20 +127,16 @@ class Stack(nn.Module):
         """Names, without their suffix `_l{layer}`, and shapes of one layer's parameters, in order."""
         raise NotImplementedError
 
-    def reference_layer(
-        self, layer: int, x_TBI: Tensor, state: LayerState, mask_BH: Tensor | None
-    ) -> tuple[Tensor, LayerState]:
+    def reference_layer(self, x_TBI: Tensor, call: LayerCall) -> tuple[Tensor, LayerState]:
         """One layer by the equations of the kind's `reference.py`."""
         raise NotImplementedError
 
-    def kernel_layer(
-        self, layer: int, x: Tensor | Lookup, state: LayerState, mask_BH: Tensor | None
-    ) -> tuple[Tensor, LayerState]:
+    def kernel_layer(self, x: Tensor | Lookup, call: LayerCall) -> tuple[Tensor, LayerState]:
         """One layer by the kind's kernel; float32 on the CPU."""
         raise NotImplementedError
 
-    def kernel_step(self, layer: int, state: LayerState) -> Step:
-        """One layer in the given state, for the kernel's generation of characters."""
+    def kernel_step(self, call: LayerCall) -> Step:
+        """One layer, for the kernel's generation of characters from the call's state on."""
         raise NotImplementedError
 
     def set_special_biases(self) -> None:
@@ -162,7 +177,8 @@ class Stack(nn.Module):
             return None
         assert self.kernel is not None
         layer_states = self.split_state(state, (state if isinstance(state, Tensor) else state[0]).shape[1])
-        steps = [self.kernel_step(layer, layer_state) for layer, layer_state in enumerate(layer_states)]
+        calls = [self.layer_call(layer, layer_state, training=False) for layer, layer_state in enumerate(layer_states)]
+        steps = [self.kernel_step(call) for call in calls]
         return Generator(self.kernel, self.kind, steps, table_VI, decoder)
 
     def choose_other(self, device: torch.device, training: bool) -> Implementation:
@@ -203,12 +219,16 @@ class Stack(nn.Module):
         for layer, layer_state in enumerate(self.split_state(state, B)):
             if layer > 0 and self.dropout > 0 and self.training:
                 y = y * dropout_mask(mask_shape, self.dropout, like=y)
-            mask_BH = None
-            if self.state_dropout > 0 and self.training:
-                mask_BH = dropout_mask((B, self.hidden_size), self.state_dropout, like=next(self.parameters()))
-            y, layer_state = implementation.layer(layer, y, layer_state, mask_BH)
+            y, layer_state = implementation.layer(y, self.layer_call(layer, layer_state, self.training))
             layer_states.append(layer_state)
         return y, self.join_states(layer_states)
+
+    def layer_call(self, layer: int, state: LayerState, training: bool) -> LayerCall:
+        """A call of one layer, for which training draws masks."""
+        mask_BH = None
+        if training and self.state_dropout > 0:
+            mask_BH = dropout_mask(tuple(state[0].shape), self.state_dropout, like=next(self.parameters()))
+        return LayerCall(self.layer_parameters(layer), state, mask_BH)
 
     def check_input(self, x: Tensor | Lookup) -> tuple[int, int]:
         """T and B of an input; ValueError unless it is [T, B, I] with T ≥ 1."""

@@ -5,7 +5,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from charlm.cells.base import Implementation, LayerState, Stack
+from charlm.cells.base import Implementation, LayerCall, LayerState, Stack
 
 
 class TorchFusedStack(Stack):
@@ -56,20 +56,18 @@ class TorchFusedStack(Stack):
         library = self.fused_library(device)
         return Implementation(self.fused_layer, f"{self.kind}: torch's fused layer ({library})")
 
-    def fused_layer(
-        self, layer: int, x_TBI: Tensor, state: LayerState, mask_BH: Tensor | None
-    ) -> tuple[Tensor, LayerState]:
+    def fused_layer(self, x_TBI: Tensor, call: LayerCall) -> tuple[Tensor, LayerState]:
         """One layer by torch's fused operator, which knows no mask of the state."""
-        assert mask_BH is None
-        parameters = self.layer_parameters(layer)
-        self.flatten_for_cudnn(layer, parameters)
+        assert call.mask_BH is None
+        self.flatten_for_cudnn(call.parameters)
         # cuDNN refuses a state that is not contiguous.
-        y_TBH, last = self.call_fused(x_TBI, tuple(s_BH[None].contiguous() for s_BH in state), parameters)
+        state = tuple(s_BH[None].contiguous() for s_BH in call.state)
+        y_TBH, last = self.call_fused(x_TBI, state, call.parameters)
         # Under autocast some operators answer in bfloat16, and torch refuses mixed inputs above them.
-        dtype = state[0].dtype
+        dtype = call.state[0].dtype
         return y_TBH.to(dtype), tuple(s_1BH[0].to(dtype) for s_1BH in last)
 
-    def flatten_for_cudnn(self, layer: int, parameters: list[Tensor]) -> None:
+    def flatten_for_cudnn(self, parameters: list[Tensor]) -> None:
         """Move one layer's weights into a single buffer, without which cuDNN copies them at every call.
 
         As torch.nn's `flatten_parameters`, but at need: moving or copying a module parts its weights
@@ -89,7 +87,7 @@ class TorchFusedStack(Stack):
             torch._cudnn_rnn_flatten_weight(  # pyright: ignore[reportPrivateImportUsage]
                 parameters,
                 len(parameters),
-                self.layer_input_size(layer),
+                parameters[0].shape[1],  # input_size
                 get_cudnn_mode(self.cudnn_mode),
                 self.hidden_size,
                 0,  # proj_size

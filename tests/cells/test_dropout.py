@@ -5,6 +5,7 @@ import torch
 from torch import Tensor
 
 from charlm.cells import RNN, dropout_mask
+from charlm.cells.base import LayerCall
 
 from .measure import Case, as_tuple, random_input
 
@@ -116,9 +117,10 @@ def test_masks_are_drawn_from_the_lowest_layer_up(case: Case) -> None:
 
     torch.manual_seed(2)
     states = stack.split_state(None, 5)
-    low, _ = stack.reference_layer(0, x, states[0], dropout_mask((5, 6), q, like=x))
+    low, _ = stack.reference_layer(x, LayerCall(stack.layer_parameters(0), states[0], dropout_mask((5, 6), q, like=x)))
     low = low * dropout_mask((4, 5, 6), p, like=x)
-    expected, last = stack.reference_layer(1, low, states[1], dropout_mask((5, 6), q, like=x))
+    mask = dropout_mask((5, 6), q, like=x)
+    expected, last = stack.reference_layer(low, LayerCall(stack.layer_parameters(1), states[1], mask))
     assert torch.equal(found, expected)
     assert all(torch.equal(a[1], b) for a, b in zip(as_tuple(found_last), last, strict=True))
 
