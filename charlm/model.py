@@ -108,6 +108,7 @@ def build_model(config: ModelConfig, vocabulary_size: int) -> CharLM:
         config.layers,
         dropout=config.dropout.between_layers,
         state_dropout=config.dropout.state,
+        weight_dropout=config.dropout.weights,
         variational=config.dropout.variational,
         **config.cell.options(),
     )

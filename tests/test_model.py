@@ -91,7 +91,7 @@ def test_init_uniform_bounds_weights_and_zeroes_biases():
     torch.testing.assert_close(bias, torch.tensor([0.0] * 32 + [1.0] * 32 + [0.0] * 64))
 
 
-DROPOUT_PLACES = ("embedding", "input", "state", "between_layers", "output")
+DROPOUT_PLACES = ("embedding", "input", "state", "weights", "between_layers", "output")
 
 
 @pytest.mark.parametrize("place", DROPOUT_PLACES)
@@ -149,6 +149,7 @@ def test_a_number_means_dropout_between_layers_and_at_the_output():
         "embedding": 0.0,
         "input": 0.0,
         "state": 0.0,
+        "weights": 0.0,
         "between_layers": 0.3,
         "output": 0.3,
         "variational": False,

@@ -25,7 +25,7 @@ class LayerCall(NamedTuple):
     """What one layer computes with, in one call."""
 
     parameters: list[Tensor]
-    """In the order of `parameter_shapes`."""
+    """In the order of `parameter_shapes`; `weight_hh` with the weights of this call dropped."""
     state: LayerState
     mask_BH: Tensor | None = None
     """Multiplies the state where it enters the recurrent linear maps."""
@@ -72,6 +72,7 @@ class StackOptions(TypedDict, total=False):
 
     dropout: float
     state_dropout: float
+    weight_dropout: float
     variational: bool
 
 
@@ -87,9 +88,11 @@ class Stack(nn.Module):
         variational: one such mask for all steps of a call, instead of a fresh one at every step.
         state_dropout: probability of dropping a unit of the state where it enters the recurrent
             linear maps; one mask per layer for all steps of a call (Gal & Ghahramani 2016).
+        weight_dropout: probability of dropping a weight of the recurrent linear maps; one mask of
+            `weight_hh` per layer for all steps and streams of a call (Merity et al. 2018).
 
     Dropout acts in training mode only. Each call draws, from the lowest layer to the highest: the
-    mask of the layer's input (above the first), then the mask of its state.
+    mask of the layer's input (above the first), then that of its state, then that of its weights.
     """
 
     kind: ClassVar[str]
@@ -106,19 +109,19 @@ class Stack(nn.Module):
         *,
         dropout: float = 0.0,
         state_dropout: float = 0.0,
+        weight_dropout: float = 0.0,
         variational: bool = False,
     ) -> None:
         super().__init__()
         self.check_positive(input_size=input_size, hidden_size=hidden_size, num_layers=num_layers)
-        for name, p in (("dropout", dropout), ("state_dropout", state_dropout)):
-            if not 0 <= p < 1:
-                raise ValueError(f"{self.kind}: {name}={p!r}; allowed are 0 ≤ {name} < 1")
+        self.check_probability(dropout=dropout, state_dropout=state_dropout, weight_dropout=weight_dropout)
         self.check_choice((False, True), variational=variational)
         self.input_size = input_size
         self.hidden_size = hidden_size
         self.num_layers = num_layers
         self.dropout = dropout
         self.state_dropout = state_dropout
+        self.weight_dropout = weight_dropout
         self.variational = variational
 
     # What a kind of cell defines
@@ -225,10 +228,13 @@ class Stack(nn.Module):
 
     def layer_call(self, layer: int, state: LayerState, training: bool) -> LayerCall:
         """A call of one layer, for which training draws masks."""
-        mask_BH = None
+        parameters = dict(zip(self.parameter_shapes(layer), self.layer_parameters(layer), strict=True))
+        weights, mask_BH = parameters["weight_hh"], None
         if training and self.state_dropout > 0:
-            mask_BH = dropout_mask(tuple(state[0].shape), self.state_dropout, like=next(self.parameters()))
-        return LayerCall(self.layer_parameters(layer), state, mask_BH)
+            mask_BH = dropout_mask(tuple(state[0].shape), self.state_dropout, like=weights)
+        if training and self.weight_dropout > 0:
+            parameters["weight_hh"] = weights * dropout_mask(tuple(weights.shape), self.weight_dropout, like=weights)
+        return LayerCall(list(parameters.values()), state, mask_BH)
 
     def check_input(self, x: Tensor | Lookup) -> tuple[int, int]:
         """T and B of an input; ValueError unless it is [T, B, I] with T ≥ 1."""
@@ -309,7 +315,7 @@ class Stack(nn.Module):
         self.set_special_biases()
 
     def extra_repr(self) -> str:
-        names = ("num_layers", *self.option_names, "dropout", "state_dropout", "variational")
+        names = ("num_layers", *self.option_names, *StackOptions.__annotations__)
         options = ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
         return f"{self.input_size}, {self.hidden_size}, {options}"
 
@@ -319,6 +325,11 @@ class Stack(nn.Module):
         for name, value in values.items():
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise ValueError(f"{self.kind}: {name}={value!r}; allowed are integers ≥ 1")
+
+    def check_probability(self, **values: float) -> None:
+        for name, value in values.items():
+            if not 0 <= value < 1:
+                raise ValueError(f"{self.kind}: {name}={value!r}; allowed are 0 ≤ {name} < 1")
 
     def check_finite(self, **values: float) -> None:
         for name, value in values.items():

@@ -1,9 +1,12 @@
 """Stacks whose layers torch's own fused operators can run: oneDNN or ATen on the CPU, cuDNN on a GPU."""
 
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from charlm.cells.base import Implementation, LayerCall, LayerState, Stack
 
@@ -59,10 +62,15 @@ class TorchFusedStack(Stack):
     def fused_layer(self, x_TBI: Tensor, call: LayerCall) -> tuple[Tensor, LayerState]:
         """One layer by torch's fused operator, which knows no mask of the state."""
         assert call.mask_BH is None
-        self.flatten_for_cudnn(call.parameters)
         # cuDNN refuses a state that is not contiguous.
         state = tuple(s_BH[None].contiguous() for s_BH in call.state)
-        y_TBH, last = self.call_fused(x_TBI, state, call.parameters)
+        if all(isinstance(parameter, nn.Parameter) for parameter in call.parameters):
+            self.flatten_for_cudnn(call.parameters)
+            y_TBH, last = self.call_fused(x_TBI, state, call.parameters)
+        else:
+            # Dropped weights are new at every call: to lay them out in one buffer is to copy them, as cuDNN then does.
+            with unwarned_of_chunks():
+                y_TBH, last = self.call_fused(x_TBI, state, call.parameters)
         # Under autocast some operators answer in bfloat16, and torch refuses mixed inputs above them.
         dtype = call.state[0].dtype
         return y_TBH.to(dtype), tuple(s_1BH[0].to(dtype) for s_1BH in last)
@@ -95,6 +103,14 @@ class TorchFusedStack(Stack):
                 False,  # batch_first
                 False,  # bidirectional
             )
+
+
+@contextmanager
+def unwarned_of_chunks() -> Iterator[None]:
+    """Without torch's warning that cuDNN copies the weights."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="RNN module weights are not part of single contiguous chunk")
+        yield
 
 
 def single_layer_options() -> tuple[bool, int, float, bool, bool, bool]:

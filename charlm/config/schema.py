@@ -106,6 +106,8 @@ class Dropout(Section):
     """Units of the input of the first layer."""
     state: Probability = 0.0
     """Units of the state inside the recurrence; always one mask for all steps of a window."""
+    weights: Probability = 0.0
+    """Weights of the recurrence (Merity et al. 2018); always one mask for all steps of a window."""
     between_layers: Probability = 0.0
     """Units between one layer and the next."""
     output: Probability = 0.0

@@ -107,20 +107,47 @@ def test_state_dropout_holds_one_mask_for_all_steps_of_a_call() -> None:
     assert not torch.equal(stack(torch.zeros(1, 4, 1), state)[0][0], mask)
 
 
+def test_weight_dropout_holds_one_mask_for_all_steps_and_streams_of_a_call() -> None:
+    stack = memory(30, weight_dropout=0.5)
+    state = torch.ones(1, 4, 30)
+    y, _ = stack(torch.zeros(6, 4, 1), state)
+    mask = y[0, 0]
+    assert values(mask) == [0.0, 2.0]
+    for t in range(6):
+        assert torch.equal(y[t], (mask ** (t + 1)).expand(4, 30))
+    assert not torch.equal(stack(torch.zeros(1, 4, 1), state)[0][0, 0], mask)
+
+
+def test_weight_dropout_drops_single_weights_of_every_matrix(case: Case) -> None:
+    stack = case.build(3, 40, weight_dropout=0.25)
+    weights = stack.get_parameter("weight_hh_l0")
+    call = stack.layer_call(0, stack.split_state(None, 2)[0], training=True)
+    mask = call.parameters[1] / weights
+    assert values(mask.round(decimals=4)) == [0.0, 1.3333]
+    for dimension in range(mask.dim()):
+        assert mask.mean(dimension).std() > 0
+    assert all(map(torch.equal, call.parameters[2:], stack.layer_parameters(0)[2:]))
+
+
 def test_masks_are_drawn_from_the_lowest_layer_up(case: Case) -> None:
     """A stack of two layers equals two single layers with masks drawn by hand in the documented order."""
-    p, q = 0.4, 0.3
-    stack = case.build(3, 6, 2, dropout=p, state_dropout=q)
+    p, q, r = 0.4, 0.3, 0.2
+    stack = case.build(3, 6, 2, dropout=p, state_dropout=q, weight_dropout=r)
     x = random_input(stack, 4, 5)
     torch.manual_seed(2)
     found, found_last = stack(x)
 
     torch.manual_seed(2)
     states = stack.split_state(None, 5)
-    low, _ = stack.reference_layer(x, LayerCall(stack.layer_parameters(0), states[0], dropout_mask((5, 6), q, like=x)))
+
+    def drawn(layer: int) -> LayerCall:
+        mask = dropout_mask((5, 6), q, like=x)
+        w_ih, w_hh, *others = stack.layer_parameters(layer)
+        return LayerCall([w_ih, w_hh * dropout_mask(tuple(w_hh.shape), r, like=x), *others], states[layer], mask)
+
+    low, _ = stack.reference_layer(x, drawn(0))
     low = low * dropout_mask((4, 5, 6), p, like=x)
-    mask = dropout_mask((5, 6), q, like=x)
-    expected, last = stack.reference_layer(low, LayerCall(stack.layer_parameters(1), states[1], mask))
+    expected, last = stack.reference_layer(low, drawn(1))
     assert torch.equal(found, expected)
     assert all(torch.equal(a[1], b) for a, b in zip(as_tuple(found_last), last, strict=True))
 
@@ -130,7 +157,7 @@ def test_no_dropout_draws_nothing_and_changes_no_bit(case: Case, variational: bo
     torch.manual_seed(0)
     plain = case.build(3, 5, 2)
     torch.manual_seed(0)
-    zero = case.build(3, 5, 2, dropout=0.0, state_dropout=0.0, variational=variational)
+    zero = case.build(3, 5, 2, dropout=0.0, state_dropout=0.0, weight_dropout=0.0, variational=variational)
     x = random_input(plain, 4, 2)
     generator_state = torch.get_rng_state()
     assert torch.equal(zero(x)[0], plain(x)[0])
@@ -142,7 +169,7 @@ def test_eval_mode_drops_nothing(case: Case, variational: bool) -> None:
     torch.manual_seed(0)
     plain = case.build(3, 5, 2)
     torch.manual_seed(0)
-    stack = case.build(3, 5, 2, dropout=0.5, state_dropout=0.5, variational=variational)
+    stack = case.build(3, 5, 2, dropout=0.5, state_dropout=0.5, weight_dropout=0.5, variational=variational)
     x = random_input(plain, 4, 2)
     assert not torch.equal(stack(x)[0], plain(x)[0])
     assert torch.equal(stack.eval()(x)[0], plain(x)[0])

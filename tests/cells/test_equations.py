@@ -10,21 +10,26 @@ from .measure import CASES, Case, as_tuple, random_input, random_state
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case.kind in naive.STEPS], ids=str)
-@pytest.mark.parametrize("state_dropout", [0.0, 0.4])
-def test_one_layer_follows_the_equations(case: Case, state_dropout: float) -> None:
-    stack = case.build(3, 4, state_dropout=state_dropout)
+@pytest.mark.parametrize("dropout", [{}, {"state_dropout": 0.4}, {"weight_dropout": 0.4}], ids=str)
+def test_one_layer_follows_the_equations(case: Case, dropout: dict[str, float]) -> None:
+    stack = case.build(3, 4, **dropout)
     x, state = random_input(stack, 3, 2), random_state(stack, 2)
+    parameters = {name.removesuffix("_l0"): parameter.detach() for name, parameter in stack.named_parameters()}
     mask = torch.ones(2, 4, dtype=torch.float64)
-    if state_dropout:
-        torch.manual_seed(5)
-        mask = dropout_mask((2, 4), state_dropout, like=mask)
+    torch.manual_seed(5)
+    if "state_dropout" in dropout:
+        mask = dropout_mask((2, 4), 0.4, like=mask)
         assert 0 < (mask == 0).sum() < 8, "the seed must drop some units and keep some"
+    if "weight_dropout" in dropout:
+        parameters["weight_hh"] = parameters["weight_hh"] * dropout_mask(
+            tuple(parameters["weight_hh"].shape), 0.4, like=mask
+        )
     expected_y, expected_last = naive.layer(
         case.kind,
         case.options,
         x.tolist(),
         [tensor[0].tolist() for tensor in as_tuple(state)],
-        {name.removesuffix("_l0"): parameter.tolist() for name, parameter in stack.named_parameters()},
+        {name: parameter.tolist() for name, parameter in parameters.items()},
         mask.tolist(),
     )
 

@@ -16,7 +16,7 @@ onednn = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="to
 
 WITHOUT_KERNEL = [
     ("rnn", {}, "rnn: torch's fused layer (ATen)"),
-    ("gru", {"dropout": 0.5}, "gru: torch's fused layer (ATen)"),
+    ("gru", {"dropout": 0.5, "weight_dropout": 0.5}, "gru: torch's fused layer (ATen)"),
     pytest.param("lstm", {}, "lstm: torch's fused layer (oneDNN)", marks=onednn),
     ("lstm", {"layer_norm": True}, "lstm: reference loop (layer_norm has no fused layer)"),
     ("gru", {"state_dropout": 0.5}, "gru: reference loop (state_dropout has no fused layer)"),

@@ -75,6 +75,13 @@ def test_any_number_of_threads(case: Case, size: tuple[int, ...], number: int, v
 
 
 @pytest.mark.parametrize("number", [1, 4])
+def test_dropped_weights(case: Case, number: int, threads: Any) -> None:
+    threads(number)
+    stack = case.build(5, 40, 3, weight_dropout=0.3, dropout=0.2)
+    hold_to_the_rule(stack, steps=4, batch_size=30)
+
+
+@pytest.mark.parametrize("number", [1, 4])
 @pytest.mark.parametrize("state_dropout", [0.0, 0.4])
 def test_great_depth(number: int, state_dropout: float, threads: Any) -> None:
     threads(number)
