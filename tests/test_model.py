@@ -106,6 +106,16 @@ def test_dropout_acts_in_training_only(kind, place):
     assert not torch.equal(model(ids())[0], model(ids())[0])
 
 
+@pytest.mark.parametrize("kind", CELLS)
+def test_residual_connections_reach_the_logits(kind):
+    x = ids()
+    plain = model_of(cell={"kind": kind, "hidden": 8}, layers=2).eval()
+    residual = model_of(cell={"kind": kind, "hidden": 8}, layers=2, residual=True).eval()
+    one = model_of(cell={"kind": kind, "hidden": 8}).eval()
+    one.load_state_dict({name: residual.state_dict()[name] for name in one.state_dict()})
+    torch.testing.assert_close(residual.features(x)[0], plain.features(x)[0] + one.features(x)[0])
+
+
 def masks(model, x):
     """What dropout multiplied the inputs of the layers with, for an embedding of ones."""
     with torch.no_grad():

@@ -74,6 +74,7 @@ class StackOptions(TypedDict, total=False):
     state_dropout: float
     weight_dropout: float
     variational: bool
+    residual: bool
 
 
 class Stack(nn.Module):
@@ -90,6 +91,9 @@ class Stack(nn.Module):
             linear maps; one mask per layer for all steps of a call (Gal & Ghahramani 2016).
         weight_dropout: probability of dropping a weight of the recurrent linear maps; one mask of
             `weight_hh` per layer for all steps and streams of a call (Merity et al. 2018).
+        residual: add the input of every layer above the first to its output, for the layer above and for
+            the stack's outputs (Wu et al. 2016, arXiv:1609.08144, (6)). The states stay the layers' own, and
+            dropout acts on what a layer reads, not on what is added.
 
     Dropout acts in training mode only. Each call draws, from the lowest layer to the highest: the
     mask of the layer's input (above the first), then that of its state, then that of its weights.
@@ -111,11 +115,12 @@ class Stack(nn.Module):
         state_dropout: float = 0.0,
         weight_dropout: float = 0.0,
         variational: bool = False,
+        residual: bool = False,
     ) -> None:
         super().__init__()
         self.check_positive(input_size=input_size, hidden_size=hidden_size, num_layers=num_layers)
         self.check_probability(dropout=dropout, state_dropout=state_dropout, weight_dropout=weight_dropout)
-        self.check_choice((False, True), variational=variational)
+        self.check_choice((False, True), variational=variational, residual=residual)
         self.input_size = input_size
         self.hidden_size = hidden_size
         self.num_layers = num_layers
@@ -123,6 +128,7 @@ class Stack(nn.Module):
         self.state_dropout = state_dropout
         self.weight_dropout = weight_dropout
         self.variational = variational
+        self.residual = residual
 
     # What a kind of cell defines
 
@@ -182,7 +188,7 @@ class Stack(nn.Module):
         layer_states = self.split_state(state, (state if isinstance(state, Tensor) else state[0]).shape[1])
         calls = [self.layer_call(layer, layer_state, training=False) for layer, layer_state in enumerate(layer_states)]
         steps = [self.kernel_step(call) for call in calls]
-        return Generator(self.kernel, self.kind, steps, table_VI, decoder)
+        return Generator(self.kernel, self.kind, steps, table_VI, decoder, residual=self.residual)
 
     def choose_other(self, device: torch.device, training: bool) -> Implementation:
         """What computes a layer where the kernel cannot."""
@@ -220,9 +226,11 @@ class Stack(nn.Module):
         layer_states: list[LayerState] = []
         y: Any = x
         for layer, layer_state in enumerate(self.split_state(state, B)):
+            inputs = y
             if layer > 0 and self.dropout > 0 and self.training:
-                y = y * dropout_mask(mask_shape, self.dropout, like=y)
-            y, layer_state = implementation.layer(y, self.layer_call(layer, layer_state, self.training))
+                inputs = y * dropout_mask(mask_shape, self.dropout, like=y)
+            output, layer_state = implementation.layer(inputs, self.layer_call(layer, layer_state, self.training))
+            y = y + output if layer > 0 and self.residual else output
             layer_states.append(layer_state)
         return y, self.join_states(layer_states)
 

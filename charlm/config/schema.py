@@ -137,6 +137,8 @@ class ModelConfig(Section):
     """The recurrent cell: `kind`, `hidden`, and the options of that kind."""
     layers: Count = 1
     """Recurrent layers, L; each reads the output of the one below."""
+    residual: bool = False
+    """Add the input of every layer above the first to its output."""
     embedding: CountOrNever = 64
     """Size of the character embedding, E; 0: one-hot input."""
     tie_embeddings: bool = False

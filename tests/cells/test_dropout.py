@@ -95,6 +95,12 @@ def test_dropout_spares_the_first_input_and_the_last_output() -> None:
     assert values(y) == [0.0, 4.0], "of three layers, two have a mask"
 
 
+def test_dropout_spares_what_a_residual_connection_adds() -> None:
+    y, _ = echo(3, 30, dropout=0.5, residual=True)(torch.ones(20, 4, 30))
+    # x + m x of the second layer, (1 + m′)(1 + m) x of the third, masks m and m′ of 0 and 2.
+    assert values(y) == [1.0, 3.0, 9.0]
+
+
 def test_state_dropout_holds_one_mask_for_all_steps_of_a_call() -> None:
     stack = memory(30, state_dropout=0.5)
     state = torch.ones(1, 4, 30)

@@ -41,16 +41,18 @@ def test_one_layer_follows_the_equations(case: Case, dropout: dict[str, float]) 
         torch.testing.assert_close(found_last, torch.tensor(expected_last, dtype=torch.float64), rtol=1e-12, atol=1e-13)
 
 
-def test_a_layer_reads_the_outputs_of_the_one_below(case: Case) -> None:
-    stack = case.build(3, 4, 2)
+@pytest.mark.parametrize("residual", [False, True])
+def test_a_layer_reads_the_outputs_of_the_one_below(case: Case, residual: bool) -> None:
+    stack = case.build(3, 4, 3, residual=residual)
     x, state = random_input(stack, 3, 2), random_state(stack, 2)
     y, last = x, []
-    for layer in range(2):
+    for layer in range(3):
         single = case.build(stack.layer_input_size(layer), 4)
         weights = {n: w for n, w in stack.state_dict().items() if n.endswith(f"_l{layer}")}
         single.load_state_dict({name.replace(f"_l{layer}", "_l0"): w for name, w in weights.items()})
         part = tuple(tensor[layer : layer + 1] for tensor in as_tuple(state))
-        y, last_of_layer = single(y, part[0] if len(part) == 1 else part)
+        output, last_of_layer = single(y, part[0] if len(part) == 1 else part)
+        y = y + output if residual and layer > 0 else output
         last.append(as_tuple(last_of_layer))
 
     found_y, found_last = stack(x, state)

@@ -75,9 +75,9 @@ def test_any_number_of_threads(case: Case, size: tuple[int, ...], number: int, v
 
 
 @pytest.mark.parametrize("number", [1, 4])
-def test_dropped_weights(case: Case, number: int, threads: Any) -> None:
+def test_dropped_weights_and_residual_connections(case: Case, number: int, threads: Any) -> None:
     threads(number)
-    stack = case.build(5, 40, 3, weight_dropout=0.3, dropout=0.2)
+    stack = case.build(5, 40, 3, weight_dropout=0.3, dropout=0.2, residual=True)
     hold_to_the_rule(stack, steps=4, batch_size=30)
 
 
