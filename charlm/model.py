@@ -110,6 +110,7 @@ def build_model(config: ModelConfig, vocabulary_size: int) -> CharLM:
         state_dropout=config.dropout.state,
         weight_dropout=config.dropout.weights,
         variational=config.dropout.variational,
+        zoneout=config.zoneout,
         residual=config.residual,
         **config.cell.options(),
     )

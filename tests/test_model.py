@@ -107,6 +107,17 @@ def test_dropout_acts_in_training_only(kind, place):
 
 
 @pytest.mark.parametrize("kind", CELLS)
+def test_zoneout_is_left_to_chance_in_training_only(kind):
+    x = ids()
+    model = model_of(cell={"kind": kind, "hidden": 8}, zoneout=0.3)
+    assert not torch.equal(model(x)[0], model(x)[0])
+    model.eval()
+    assert torch.equal(model(x)[0], model(x)[0])
+    without = model_of(cell={"kind": kind, "hidden": 8}).eval()
+    assert not torch.allclose(model(x)[0], without(x)[0])
+
+
+@pytest.mark.parametrize("kind", CELLS)
 def test_residual_connections_reach_the_logits(kind):
     x = ids()
     plain = model_of(cell={"kind": kind, "hidden": 8}, layers=2).eval()

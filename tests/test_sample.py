@@ -167,7 +167,7 @@ GENERATED = [
 MODELS = [
     {"layers": 1, "embedding": 0},
     {"layers": 3, "embedding": 6},
-    {"layers": 3, "embedding": 6, "residual": True},
+    {"layers": 3, "embedding": 6, "residual": True, "zoneout": 0.3},
 ]
 CHOICES = [Choice(), Choice(temperature=0.7, top_k=3), Choice(top_p=0.6), Choice(temperature=0), Choice(top_k=100)]
 

@@ -29,6 +29,8 @@ class LayerCall(NamedTuple):
     state: LayerState
     mask_BH: Tensor | None = None
     """Multiplies the state where it enters the recurrent linear maps."""
+    kept_TBS: Tensor | None = None
+    """How much of its former value every unit of the state keeps, see `zone_out`: H units of each of `state_names`."""
 
 
 LayerFunction = Callable[[Any, LayerCall], tuple[Tensor, LayerState]]
@@ -55,6 +57,16 @@ def dropout_mask(shape: tuple[int, ...], p: float, like: Tensor) -> Tensor:
     return random_mask(shape, kept=max(1, round((1 - p) * 2**16))).to(like.dtype)
 
 
+def zone_out(new_BH: Tensor, old_BH: Tensor, kept_TBH: Tensor | None, t: int) -> Tensor:
+    """kept ⊙ old + (1 − kept) ⊙ new: what step t makes of a state (Krueger et al. 2017).
+
+    kept is [T, B, H] or, alike for all steps and streams, [1, 1, H]; None: 0 everywhere.
+    """
+    if kept_TBH is None:
+        return new_BH
+    return torch.lerp(new_BH, old_BH, kept_TBH[t % len(kept_TBH)])
+
+
 def add_product(a_BG: Tensor, h_BH: Tensor, w_HG: Tensor, mask_BH: Tensor | None) -> Tensor:
     """a + (h ⊙ mask) w: the recurrent linear map of every kind; returns [B, G] in h's dtype.
 
@@ -74,6 +86,7 @@ class StackOptions(TypedDict, total=False):
     state_dropout: float
     weight_dropout: float
     variational: bool
+    zoneout: float
     residual: bool
 
 
@@ -91,12 +104,16 @@ class Stack(nn.Module):
             linear maps; one mask per layer for all steps of a call (Gal & Ghahramani 2016).
         weight_dropout: probability of dropping a weight of the recurrent linear maps; one mask of
             `weight_hh` per layer for all steps and streams of a call (Merity et al. 2018).
+        zoneout: probability that a unit of the state keeps its former value in a step, drawn anew for every
+            unit of every tensor of the state; in evaluation the expected value (Krueger et al. 2017,
+            arXiv:1606.01305).
         residual: add the input of every layer above the first to its output, for the layer above and for
             the stack's outputs (Wu et al. 2016, arXiv:1609.08144, (6)). The states stay the layers' own, and
             dropout acts on what a layer reads, not on what is added.
 
     Dropout acts in training mode only. Each call draws, from the lowest layer to the highest: the
-    mask of the layer's input (above the first), then that of its state, then that of its weights.
+    mask of the layer's input (above the first), that of its state, that of its weights, and what zoneout
+    keeps of each tensor of its state, side by side.
     """
 
     kind: ClassVar[str]
@@ -115,11 +132,13 @@ class Stack(nn.Module):
         state_dropout: float = 0.0,
         weight_dropout: float = 0.0,
         variational: bool = False,
+        zoneout: float = 0.0,
         residual: bool = False,
     ) -> None:
         super().__init__()
         self.check_positive(input_size=input_size, hidden_size=hidden_size, num_layers=num_layers)
         self.check_probability(dropout=dropout, state_dropout=state_dropout, weight_dropout=weight_dropout)
+        self.check_probability(zoneout=zoneout)
         self.check_choice((False, True), variational=variational, residual=residual)
         self.input_size = input_size
         self.hidden_size = hidden_size
@@ -128,6 +147,7 @@ class Stack(nn.Module):
         self.state_dropout = state_dropout
         self.weight_dropout = weight_dropout
         self.variational = variational
+        self.zoneout = zoneout
         self.residual = residual
 
     # What a kind of cell defines
@@ -186,8 +206,10 @@ class Stack(nn.Module):
             return None
         assert self.kernel is not None
         layer_states = self.split_state(state, (state if isinstance(state, Tensor) else state[0]).shape[1])
-        calls = [self.layer_call(layer, layer_state, training=False) for layer, layer_state in enumerate(layer_states)]
-        steps = [self.kernel_step(call) for call in calls]
+        steps = [
+            self.kernel_step(self.layer_call(layer, layer_state, steps=1, training=False))
+            for layer, layer_state in enumerate(layer_states)
+        ]
         return Generator(self.kernel, self.kind, steps, table_VI, decoder, residual=self.residual)
 
     def choose_other(self, device: torch.device, training: bool) -> Implementation:
@@ -229,20 +251,27 @@ class Stack(nn.Module):
             inputs = y
             if layer > 0 and self.dropout > 0 and self.training:
                 inputs = y * dropout_mask(mask_shape, self.dropout, like=y)
-            output, layer_state = implementation.layer(inputs, self.layer_call(layer, layer_state, self.training))
+            call = self.layer_call(layer, layer_state, steps=T, training=self.training)
+            output, layer_state = implementation.layer(inputs, call)
             y = y + output if layer > 0 and self.residual else output
             layer_states.append(layer_state)
         return y, self.join_states(layer_states)
 
-    def layer_call(self, layer: int, state: LayerState, training: bool) -> LayerCall:
+    def layer_call(self, layer: int, state: LayerState, steps: int, training: bool) -> LayerCall:
         """A call of one layer, for which training draws masks."""
         parameters = dict(zip(self.parameter_shapes(layer), self.layer_parameters(layer), strict=True))
-        weights, mask_BH = parameters["weight_hh"], None
+        weights = parameters["weight_hh"]
+        mask_BH = kept_TBS = None
         if training and self.state_dropout > 0:
             mask_BH = dropout_mask(tuple(state[0].shape), self.state_dropout, like=weights)
         if training and self.weight_dropout > 0:
             parameters["weight_hh"] = weights * dropout_mask(tuple(weights.shape), self.weight_dropout, like=weights)
-        return LayerCall(list(parameters.values()), state, mask_BH)
+        B, S = len(state[0]), len(state) * self.hidden_size
+        if training and self.zoneout > 0:
+            kept_TBS = (dropout_mask((steps, B, S), self.zoneout, like=weights) == 0).to(weights.dtype)
+        elif self.zoneout > 0:
+            kept_TBS = weights.new_full((1, 1, S), self.zoneout)
+        return LayerCall(list(parameters.values()), state, mask_BH, kept_TBS)
 
     def check_input(self, x: Tensor | Lookup) -> tuple[int, int]:
         """T and B of an input; ValueError unless it is [T, B, I] with T ≥ 1."""

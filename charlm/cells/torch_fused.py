@@ -35,6 +35,8 @@ class TorchFusedStack(Stack):
         """Why torch's fused operator cannot compute this layer; None if it can."""
         if training and self.state_dropout > 0:
             return "state_dropout has no fused layer"
+        if self.zoneout > 0:
+            return "zoneout has no fused layer"
         return None
 
     def fused_library(self, device: torch.device) -> str:
@@ -60,8 +62,9 @@ class TorchFusedStack(Stack):
         return Implementation(self.fused_layer, f"{self.kind}: torch's fused layer ({library})")
 
     def fused_layer(self, x_TBI: Tensor, call: LayerCall) -> tuple[Tensor, LayerState]:
-        """One layer by torch's fused operator, which knows no mask of the state."""
+        """One layer by torch's fused operator, which knows no mask of the state and no zoneout."""
         assert call.mask_BH is None
+        assert call.kept_TBS is None
         # cuDNN refuses a state that is not contiguous.
         state = tuple(s_BH[None].contiguous() for s_BH in call.state)
         if all(isinstance(parameter, nn.Parameter) for parameter in call.parameters):

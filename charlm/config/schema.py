@@ -145,6 +145,8 @@ class ModelConfig(Section):
     """Use the embedding as the weights of the logits too; needs `embedding` equal to `cell.hidden`."""
     dropout: Dropout = Dropout()
     """One number, or a section by place."""
+    zoneout: Probability = 0.0
+    """Units of the state that keep their former value in a step (Krueger et al. 2017); expected value in evaluation."""
     init_uniform: Positive | None = None
     """Draw all weights from U(−x, x), biases 0 but those of gates; null: each layer's own initialisation."""
 

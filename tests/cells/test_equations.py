@@ -10,20 +10,23 @@ from .measure import CASES, Case, as_tuple, random_input, random_state
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case.kind in naive.STEPS], ids=str)
-@pytest.mark.parametrize("dropout", [{}, {"state_dropout": 0.4}, {"weight_dropout": 0.4}], ids=str)
-def test_one_layer_follows_the_equations(case: Case, dropout: dict[str, float]) -> None:
-    stack = case.build(3, 4, **dropout)
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("options", [{}, {"state_dropout": 0.4}, {"weight_dropout": 0.4}, {"zoneout": 0.4}], ids=str)
+def test_one_layer_follows_the_equations(case: Case, options: dict[str, float], training: bool) -> None:
+    stack = case.build(3, 4, **options).train(training)
     x, state = random_input(stack, 3, 2), random_state(stack, 2)
     parameters = {name.removesuffix("_l0"): parameter.detach() for name, parameter in stack.named_parameters()}
     mask = torch.ones(2, 4, dtype=torch.float64)
+    kept = torch.full((3, 2, 4 * len(stack.state_names)), options.get("zoneout", 0.0), dtype=torch.float64)
     torch.manual_seed(5)
-    if "state_dropout" in dropout:
+    if training and "state_dropout" in options:
         mask = dropout_mask((2, 4), 0.4, like=mask)
         assert 0 < (mask == 0).sum() < 8, "the seed must drop some units and keep some"
-    if "weight_dropout" in dropout:
-        parameters["weight_hh"] = parameters["weight_hh"] * dropout_mask(
-            tuple(parameters["weight_hh"].shape), 0.4, like=mask
-        )
+    if training and "weight_dropout" in options:
+        shape = tuple(parameters["weight_hh"].shape)
+        parameters["weight_hh"] = parameters["weight_hh"] * dropout_mask(shape, 0.4, like=mask)
+    if training and "zoneout" in options:
+        kept = (dropout_mask(tuple(kept.shape), 0.4, like=kept) == 0).double()
     expected_y, expected_last = naive.layer(
         case.kind,
         case.options,
@@ -31,6 +34,7 @@ def test_one_layer_follows_the_equations(case: Case, dropout: dict[str, float]) 
         [tensor[0].tolist() for tensor in as_tuple(state)],
         {name: parameter.tolist() for name, parameter in parameters.items()},
         mask.tolist(),
+        kept.tolist(),
     )
 
     for forward in (stack, stack.forward_reference):

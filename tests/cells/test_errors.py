@@ -39,6 +39,7 @@ def test_options_of_a_kind(kind: str, options: dict[str, Any], message: str) -> 
         ({"state_dropout": 1.5}, "state_dropout=1.5; allowed are 0 ≤ state_dropout < 1"),
         ({"weight_dropout": 1.0}, "weight_dropout=1.0; allowed are 0 ≤ weight_dropout < 1"),
         ({"variational": "no"}, "variational='no'; allowed are False, True"),
+        ({"zoneout": -0.5}, "zoneout=-0.5; allowed are 0 ≤ zoneout < 1"),
         ({"residual": "no"}, "residual='no'; allowed are False, True"),
     ],
     ids=str,

@@ -9,7 +9,7 @@ from torch import Tensor
 from .measure import Case, as_tuple, random_input, random_state
 
 ON_TORCH = {"dropout": 0.3, "weight_dropout": 0.3, "residual": True}
-ON_THE_REFERENCE = ON_TORCH | {"state_dropout": 0.3}
+ON_THE_REFERENCE = ON_TORCH | {"state_dropout": 0.3, "zoneout": 0.3}
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import torch
 from .measure import Case, as_tuple, random_input, random_state
 
 
-@pytest.mark.parametrize("options", [{}, {"residual": True}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"residual": True, "zoneout": 0.3}], ids=str)
 def test_a_window_split_in_two_equals_the_whole(case: Case, options: dict[str, Any]) -> None:
     stack = case.build(3, 5, 3, **options).eval()
     x, state = random_input(stack, 7, 2), random_state(stack, 2)

@@ -36,15 +36,15 @@ class GRU(TorchFusedStack):
         self.create_parameters()
 
     def reference_layer(self, x_TBI: Tensor, call: LayerCall) -> tuple[Tensor, LayerState]:
-        y_TBH, h_BH = gru_layer(x_TBI, *call.state, *call.parameters, mask_BH=call.mask_BH)
+        y_TBH, h_BH = gru_layer(x_TBI, *call.state, *call.parameters, mask_BH=call.mask_BH, kept_TBH=call.kept_TBS)
         return y_TBH, (h_BH,)
 
     def kernel_layer(self, x: Tensor | Lookup, call: LayerCall) -> tuple[Tensor, LayerState]:
-        y_TBH, h_BH = cpu.gru_layer(x, *call.state, *call.parameters, mask_BH=call.mask_BH)
+        y_TBH, h_BH = cpu.gru_layer(x, *call.state, *call.parameters, mask_BH=call.mask_BH, kept_TBH=call.kept_TBS)
         return y_TBH, (h_BH,)
 
     def kernel_step(self, call: LayerCall) -> Step:
-        return cpu.gru_step(*call.state, *call.parameters)
+        return cpu.gru_step(*call.state, *call.parameters, kept_11H=call.kept_TBS)
 
     @property
     def cudnn_mode(self) -> str:

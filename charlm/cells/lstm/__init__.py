@@ -24,7 +24,7 @@ class LSTM(TorchFusedStack):
         forget_bias: where the bias of the forget gate starts (Jozefowicz et al. 2015 advise 1): the
             sum of `bias_ih` and `bias_hh`, or f's row of `bias_ln_gates` with `layer_norm`, which
             would undo a bias before it. None keeps torch.nn's initialisation.
-        others: see `Stack`. `state_dropout` acts on h only.
+        others: see `Stack`. `state_dropout` acts on h only, `zoneout` on h and on c.
 
     Shapes: input [T, B, I], output [T, B, H], state a pair (h, c) of [L, B, H].
     """
@@ -81,12 +81,13 @@ class LSTM(TorchFusedStack):
     def run_function(self, function: Callable[..., Any], x: Any, call: LayerCall) -> tuple[Tensor, LayerState]:
         """One layer by `lstm_layer` of reference.py or of cpu.py."""
         maps, layer_norm = self.maps_and_norm(call.parameters)
-        y_TBH, h_BH, c_BH = function(x, *call.state, *maps, layer_norm=layer_norm, mask_BH=call.mask_BH)
+        options = {"layer_norm": layer_norm, "mask_BH": call.mask_BH, "kept_TBS": call.kept_TBS}
+        y_TBH, h_BH, c_BH = function(x, *call.state, *maps, **options)
         return y_TBH, (h_BH, c_BH)
 
     def kernel_step(self, call: LayerCall) -> Step:
         maps, layer_norm = self.maps_and_norm(call.parameters)
-        return cpu.lstm_step(*call.state, *maps, layer_norm=layer_norm)
+        return cpu.lstm_step(*call.state, *maps, layer_norm=layer_norm, kept_11S=call.kept_TBS)
 
     def maps_and_norm(self, parameters: list[Tensor]) -> tuple[list[Tensor], LayerNorm | None]:
         """Weights and biases of a layer, and its normalisation."""

@@ -19,7 +19,8 @@ class RHN(Stack):
         couple_gates: carry c = 1 − g; False learns c, with half as many parameters again.
         gate_bias: where the biases of the transform gate g start; negative favours carrying. A learned
             c starts at −gate_bias: as 1 − σ(a) = σ(−a), both forms then start out carrying alike.
-        others: see `Stack`. `state_dropout` spares the s_{d−1} that c carries over.
+        others: see `Stack`. `state_dropout` spares the s_{d−1} that c carries over; `zoneout` keeps units of the
+            s_0 of a step in its s_D.
 
     Shapes: input [T, B, I], output [T, B, H], state [L, B, H].
     Parameters of a layer, stacked h, g and, if not coupled, c (G = 2 or 3): `weight_ih` [G·H, I],
@@ -73,12 +74,13 @@ class RHN(Stack):
             *call.parameters,
             couple_gates=self.couple_gates,
             mask_BH=call.mask_BH,
+            kept_TBH=call.kept_TBS,
         )
         return y_TBH, (s_BH,)
 
     def kernel_layer(self, x: Tensor | Lookup, call: LayerCall) -> tuple[Tensor, LayerState]:
-        y_TBH, s_BH = cpu.rhn_layer(x, *call.state, *call.parameters, mask_BH=call.mask_BH)
+        y_TBH, s_BH = cpu.rhn_layer(x, *call.state, *call.parameters, mask_BH=call.mask_BH, kept_TBH=call.kept_TBS)
         return y_TBH, (s_BH,)
 
     def kernel_step(self, call: LayerCall) -> Step:
-        return cpu.rhn_step(*call.state, *call.parameters)
+        return cpu.rhn_step(*call.state, *call.parameters, kept_11H=call.kept_TBS)

@@ -49,6 +49,7 @@ class RNN(TorchFusedStack):
             *call.parameters,
             nonlinearity=self.nonlinearity,
             mask_BH=call.mask_BH,
+            kept_TBH=call.kept_TBS,
         )
         return y_TBH, (h_BH,)
 
@@ -59,11 +60,12 @@ class RNN(TorchFusedStack):
             *call.parameters,
             nonlinearity=self.nonlinearity,
             mask_BH=call.mask_BH,
+            kept_TBH=call.kept_TBS,
         )
         return y_TBH, (h_BH,)
 
     def kernel_step(self, call: LayerCall) -> Step:
-        return cpu.rnn_step(*call.state, *call.parameters, nonlinearity=self.nonlinearity)
+        return cpu.rnn_step(*call.state, *call.parameters, nonlinearity=self.nonlinearity, kept_11H=call.kept_TBS)
 
     @property
     def cudnn_mode(self) -> str:
