@@ -115,7 +115,10 @@ def build_model(config: ModelConfig, vocabulary_size: int) -> CharLM:
         config.layers,
         dropout=config.dropout.between_layers,
         state_dropout=config.dropout.state,
+        weight_dropout=config.dropout.weights,
         variational=config.dropout.variational,
+        zoneout=config.zoneout,
+        residual=config.residual,
         **config.cell.options(),
     )
     model = CharLM(

@@ -130,7 +130,7 @@ def test_init_uniform_bounds_weights_and_zeroes_biases():
     torch.testing.assert_close(bias, torch.tensor([0.0] * 32 + [1.0] * 32 + [0.0] * 64))
 
 
-DROPOUT_PLACES = ("embedding", "input", "state", "between_layers", "output")
+DROPOUT_PLACES = ("embedding", "input", "state", "weights", "between_layers", "output")
 
 
 @pytest.mark.parametrize("place", DROPOUT_PLACES)
@@ -143,6 +143,27 @@ def test_dropout_acts_in_training_only(kind, place):
     torch.testing.assert_close(model(ids())[0], without(ids())[0], rtol=0, atol=0)
     model.train()
     assert not torch.equal(model(ids())[0], model(ids())[0])
+
+
+@pytest.mark.parametrize("kind", CELLS)
+def test_zoneout_is_left_to_chance_in_training_only(kind):
+    x = ids()
+    model = model_of(cell={"kind": kind, "hidden": 8}, zoneout=0.3)
+    assert not torch.equal(model(x)[0], model(x)[0])
+    model.eval()
+    assert torch.equal(model(x)[0], model(x)[0])
+    without = model_of(cell={"kind": kind, "hidden": 8}).eval()
+    assert not torch.allclose(model(x)[0], without(x)[0])
+
+
+@pytest.mark.parametrize("kind", CELLS)
+def test_residual_connections_reach_the_logits(kind):
+    x = ids()
+    plain = model_of(cell={"kind": kind, "hidden": 8}, layers=2).eval()
+    residual = model_of(cell={"kind": kind, "hidden": 8}, layers=2, residual=True).eval()
+    one = model_of(cell={"kind": kind, "hidden": 8}).eval()
+    one.load_state_dict({name: residual.state_dict()[name] for name in one.state_dict()})
+    torch.testing.assert_close(residual.features(x)[0], plain.features(x)[0] + one.features(x)[0])
 
 
 def masks(model, x):
@@ -188,6 +209,7 @@ def test_a_number_means_dropout_between_layers_and_at_the_output():
         "embedding": 0.0,
         "input": 0.0,
         "state": 0.0,
+        "weights": 0.0,
         "between_layers": 0.3,
         "output": 0.3,
         "variational": False,

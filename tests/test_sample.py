@@ -164,12 +164,17 @@ GENERATED = [
     {"kind": "rhn", "depth": 3},
     {"kind": "rhn", "depth": 2, "couple_gates": False},
 ]
+MODELS = [
+    {"layers": 1, "embedding": 0},
+    {"layers": 3, "embedding": 6},
+    {"layers": 3, "embedding": 6, "residual": True, "zoneout": 0.3},
+]
 CHOICES = [Choice(), Choice(temperature=0.7, top_k=3), Choice(top_p=0.6), Choice(temperature=0), Choice(top_k=100)]
 
 
 @pytest.mark.usefixtures("needs_kernels")
 @pytest.mark.parametrize("cell", GENERATED, ids=lambda cell: "-".join(map(str, cell.values())))
-@pytest.mark.parametrize("model", [{"layers": 1, "embedding": 0}, {"layers": 3, "embedding": 6}], ids=str)
+@pytest.mark.parametrize("model", MODELS, ids=str)
 @pytest.mark.parametrize("threads", [1, 3])
 def test_the_kernel_draws_what_the_loop_over_characters_does(cell, model, threads, monkeypatch):
     torch.manual_seed(1)

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypedDict
 
 import torch
 from torch import Tensor, nn
@@ -20,8 +20,21 @@ LayerState = tuple[Tensor, ...]
 StackState = Tensor | tuple[Tensor, ...]
 """The state of a stack: [L, B, H], or a tuple of these where a kind has several (LSTM: h and c)."""
 
-LayerFunction = Callable[[int, Any, LayerState, Tensor | None], tuple[Tensor, LayerState]]
-"""(layer, x_TBI, its state, mask_BH) → (y_TBH, its last state)."""
+
+class LayerCall(NamedTuple):
+    """What one layer computes with, in one call."""
+
+    parameters: list[Tensor]
+    """In the order of `parameter_shapes`; `weight_hh` with the weights of this call dropped."""
+    state: LayerState
+    mask_BH: Tensor | None = None
+    """Multiplies the state where it enters the recurrent linear maps."""
+    kept_TBS: Tensor | None = None
+    """How much of its former value every unit of the state keeps, see `zone_out`: H units of each of `state_names`."""
+
+
+LayerFunction = Callable[[Any, LayerCall], tuple[Tensor, LayerState]]
+"""(x_TBI, call) → (y_TBH, the layer's last state)."""
 
 
 class Implementation(NamedTuple):
@@ -44,6 +57,16 @@ def dropout_mask(shape: tuple[int, ...], p: float, like: Tensor) -> Tensor:
     return random_mask(shape, kept=max(1, round((1 - p) * 2**16))).to(like.dtype)
 
 
+def zone_out(new_BH: Tensor, old_BH: Tensor, kept_TBH: Tensor | None, t: int) -> Tensor:
+    """kept ⊙ old + (1 − kept) ⊙ new: what step t makes of a state (Krueger et al. 2017).
+
+    kept is [T, B, H] or, alike for all steps and streams, [1, 1, H]; None: 0 everywhere.
+    """
+    if kept_TBH is None:
+        return new_BH
+    return torch.lerp(new_BH, old_BH, kept_TBH[t % len(kept_TBH)])
+
+
 def add_product(a_BG: Tensor, h_BH: Tensor, w_HG: Tensor, mask_BH: Tensor | None) -> Tensor:
     """a + (h ⊙ mask) w: the recurrent linear map of every kind; returns [B, G] in h's dtype.
 
@@ -54,6 +77,17 @@ def add_product(a_BG: Tensor, h_BH: Tensor, w_HG: Tensor, mask_BH: Tensor | None
     if mask_BH is not None:
         h_BH = h_BH * mask_BH
     return torch.addmm(a_BG, h_BH, w_HG).to(h_BH.dtype)
+
+
+class StackOptions(TypedDict, total=False):
+    """The options that every kind has; see `Stack`."""
+
+    dropout: float
+    state_dropout: float
+    weight_dropout: float
+    variational: bool
+    zoneout: float
+    residual: bool
 
 
 class Stack(nn.Module):
@@ -68,9 +102,18 @@ class Stack(nn.Module):
         variational: one such mask for all steps of a call, instead of a fresh one at every step.
         state_dropout: probability of dropping a unit of the state where it enters the recurrent
             linear maps; one mask per layer for all steps of a call (Gal & Ghahramani 2016).
+        weight_dropout: probability of dropping a weight of the recurrent linear maps; one mask of
+            `weight_hh` per layer for all steps and streams of a call (Merity et al. 2018).
+        zoneout: probability that a unit of the state keeps its former value in a step, drawn anew for every
+            unit of every tensor of the state; in evaluation the expected value (Krueger et al. 2017,
+            arXiv:1606.01305).
+        residual: add the input of every layer above the first to its output, for the layer above and for
+            the stack's outputs (Wu et al. 2016, arXiv:1609.08144, (6)). The states stay the layers' own, and
+            dropout acts on what a layer reads, not on what is added.
 
     Dropout acts in training mode only. Each call draws, from the lowest layer to the highest: the
-    mask of the layer's input (above the first), then the mask of its state.
+    mask of the layer's input (above the first), that of its state, that of its weights, and what zoneout
+    keeps of each tensor of its state, side by side.
     """
 
     kind: ClassVar[str]
@@ -87,20 +130,25 @@ class Stack(nn.Module):
         *,
         dropout: float = 0.0,
         state_dropout: float = 0.0,
+        weight_dropout: float = 0.0,
         variational: bool = False,
+        zoneout: float = 0.0,
+        residual: bool = False,
     ) -> None:
         super().__init__()
         self.check_positive(input_size=input_size, hidden_size=hidden_size, num_layers=num_layers)
-        for name, p in (("dropout", dropout), ("state_dropout", state_dropout)):
-            if not 0 <= p < 1:
-                raise ValueError(f"{self.kind}: {name}={p!r}; allowed are 0 ≤ {name} < 1")
-        self.check_choice((False, True), variational=variational)
+        self.check_probability(dropout=dropout, state_dropout=state_dropout, weight_dropout=weight_dropout)
+        self.check_probability(zoneout=zoneout)
+        self.check_choice((False, True), variational=variational, residual=residual)
         self.input_size = input_size
         self.hidden_size = hidden_size
         self.num_layers = num_layers
         self.dropout = dropout
         self.state_dropout = state_dropout
+        self.weight_dropout = weight_dropout
         self.variational = variational
+        self.zoneout = zoneout
+        self.residual = residual
 
     # What a kind of cell defines
 
@@ -108,20 +156,16 @@ class Stack(nn.Module):
         """Names, without their suffix `_l{layer}`, and shapes of one layer's parameters, in order."""
         raise NotImplementedError
 
-    def reference_layer(
-        self, layer: int, x_TBI: Tensor, state: LayerState, mask_BH: Tensor | None
-    ) -> tuple[Tensor, LayerState]:
+    def reference_layer(self, x_TBI: Tensor, call: LayerCall) -> tuple[Tensor, LayerState]:
         """One layer by the equations of the kind's `reference.py`."""
         raise NotImplementedError
 
-    def kernel_layer(
-        self, layer: int, x: Tensor | Lookup, state: LayerState, mask_BH: Tensor | None
-    ) -> tuple[Tensor, LayerState]:
+    def kernel_layer(self, x: Tensor | Lookup, call: LayerCall) -> tuple[Tensor, LayerState]:
         """One layer by the kind's kernel; float32 on the CPU."""
         raise NotImplementedError
 
-    def kernel_step(self, layer: int, state: LayerState) -> Step:
-        """One layer in the given state, for the kernel's generation of characters."""
+    def kernel_step(self, call: LayerCall) -> Step:
+        """One layer, for the kernel's generation of characters from the call's state on."""
         raise NotImplementedError
 
     def set_special_biases(self) -> None:
@@ -162,8 +206,11 @@ class Stack(nn.Module):
             return None
         assert self.kernel is not None
         layer_states = self.split_state(state, (state if isinstance(state, Tensor) else state[0]).shape[1])
-        steps = [self.kernel_step(layer, layer_state) for layer, layer_state in enumerate(layer_states)]
-        return Generator(self.kernel, self.kind, steps, table_VI, decoder)
+        steps = [
+            self.kernel_step(self.layer_call(layer, layer_state, steps=1, training=False))
+            for layer, layer_state in enumerate(layer_states)
+        ]
+        return Generator(self.kernel, self.kind, steps, table_VI, decoder, residual=self.residual)
 
     def choose_other(self, device: torch.device, training: bool) -> Implementation:
         """What computes a layer where the kernel cannot."""
@@ -201,14 +248,30 @@ class Stack(nn.Module):
         layer_states: list[LayerState] = []
         y: Any = x
         for layer, layer_state in enumerate(self.split_state(state, B)):
+            inputs = y
             if layer > 0 and self.dropout > 0 and self.training:
-                y = y * dropout_mask(mask_shape, self.dropout, like=y)
-            mask_BH = None
-            if self.state_dropout > 0 and self.training:
-                mask_BH = dropout_mask((B, self.hidden_size), self.state_dropout, like=next(self.parameters()))
-            y, layer_state = implementation.layer(layer, y, layer_state, mask_BH)
+                inputs = y * dropout_mask(mask_shape, self.dropout, like=y)
+            call = self.layer_call(layer, layer_state, steps=T, training=self.training)
+            output, layer_state = implementation.layer(inputs, call)
+            y = y + output if layer > 0 and self.residual else output
             layer_states.append(layer_state)
         return y, self.join_states(layer_states)
+
+    def layer_call(self, layer: int, state: LayerState, steps: int, training: bool) -> LayerCall:
+        """A call of one layer, for which training draws masks."""
+        parameters = dict(zip(self.parameter_shapes(layer), self.layer_parameters(layer), strict=True))
+        weights = parameters["weight_hh"]
+        mask_BH = kept_TBS = None
+        if training and self.state_dropout > 0:
+            mask_BH = dropout_mask(tuple(state[0].shape), self.state_dropout, like=weights)
+        if training and self.weight_dropout > 0:
+            parameters["weight_hh"] = weights * dropout_mask(tuple(weights.shape), self.weight_dropout, like=weights)
+        B, S = len(state[0]), len(state) * self.hidden_size
+        if training and self.zoneout > 0:
+            kept_TBS = (dropout_mask((steps, B, S), self.zoneout, like=weights) == 0).to(weights.dtype)
+        elif self.zoneout > 0:
+            kept_TBS = weights.new_full((1, 1, S), self.zoneout)
+        return LayerCall(list(parameters.values()), state, mask_BH, kept_TBS)
 
     def check_input(self, x: Tensor | Lookup) -> tuple[int, int]:
         """T and B of an input; ValueError unless it is [T, B, I] with T ≥ 1."""
@@ -297,7 +360,7 @@ class Stack(nn.Module):
         self.set_special_biases()
 
     def extra_repr(self) -> str:
-        names = ("num_layers", *self.option_names, "dropout", "state_dropout", "variational")
+        names = ("num_layers", *self.option_names, *StackOptions.__annotations__)
         options = ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
         return f"{self.input_size}, {self.hidden_size}, {options}"
 
@@ -307,6 +370,11 @@ class Stack(nn.Module):
         for name, value in values.items():
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise ValueError(f"{self.kind}: {name}={value!r}; allowed are integers ≥ 1")
+
+    def check_probability(self, **values: float) -> None:
+        for name, value in values.items():
+            if not 0 <= value < 1:
+                raise ValueError(f"{self.kind}: {name}={value!r}; allowed are 0 ≤ {name} < 1")
 
     def check_finite(self, **values: float) -> None:
         for name, value in values.items():

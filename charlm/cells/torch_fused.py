@@ -1,11 +1,14 @@
 """Stacks whose layers torch's own fused operators can run: oneDNN or ATen on the CPU, cuDNN on a GPU."""
 
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from charlm.cells.base import Implementation, LayerState, Stack
+from charlm.cells.base import Implementation, LayerCall, LayerState, Stack
 
 
 class TorchFusedStack(Stack):
@@ -32,6 +35,8 @@ class TorchFusedStack(Stack):
         """Why torch's fused operator cannot compute this layer; None if it can."""
         if training and self.state_dropout > 0:
             return "state_dropout has no fused layer"
+        if self.zoneout > 0:
+            return "zoneout has no fused layer"
         return None
 
     def fused_library(self, device: torch.device) -> str:
@@ -56,20 +61,24 @@ class TorchFusedStack(Stack):
         library = self.fused_library(device)
         return Implementation(self.fused_layer, f"{self.kind}: torch's fused layer ({library})")
 
-    def fused_layer(
-        self, layer: int, x_TBI: Tensor, state: LayerState, mask_BH: Tensor | None
-    ) -> tuple[Tensor, LayerState]:
-        """One layer by torch's fused operator, which knows no mask of the state."""
-        assert mask_BH is None
-        parameters = self.layer_parameters(layer)
-        self.flatten_for_cudnn(layer, parameters)
+    def fused_layer(self, x_TBI: Tensor, call: LayerCall) -> tuple[Tensor, LayerState]:
+        """One layer by torch's fused operator, which knows no mask of the state and no zoneout."""
+        assert call.mask_BH is None
+        assert call.kept_TBS is None
         # cuDNN refuses a state that is not contiguous.
-        y_TBH, last = self.call_fused(x_TBI, tuple(s_BH[None].contiguous() for s_BH in state), parameters)
+        state = tuple(s_BH[None].contiguous() for s_BH in call.state)
+        if all(isinstance(parameter, nn.Parameter) for parameter in call.parameters):
+            self.flatten_for_cudnn(call.parameters)
+            y_TBH, last = self.call_fused(x_TBI, state, call.parameters)
+        else:
+            # Dropped weights are new at every call: to lay them out in one buffer is to copy them, as cuDNN then does.
+            with unwarned_of_chunks():
+                y_TBH, last = self.call_fused(x_TBI, state, call.parameters)
         # Under autocast some operators answer in bfloat16, and torch refuses mixed inputs above them.
-        dtype = state[0].dtype
+        dtype = call.state[0].dtype
         return y_TBH.to(dtype), tuple(s_1BH[0].to(dtype) for s_1BH in last)
 
-    def flatten_for_cudnn(self, layer: int, parameters: list[Tensor]) -> None:
+    def flatten_for_cudnn(self, parameters: list[Tensor]) -> None:
         """Move one layer's weights into a single buffer, without which cuDNN copies them at every call.
 
         As torch.nn's `flatten_parameters`, but at need: moving or copying a module parts its weights
@@ -89,7 +98,7 @@ class TorchFusedStack(Stack):
             torch._cudnn_rnn_flatten_weight(  # pyright: ignore[reportPrivateImportUsage]
                 parameters,
                 len(parameters),
-                self.layer_input_size(layer),
+                parameters[0].shape[1],  # input_size
                 get_cudnn_mode(self.cudnn_mode),
                 self.hidden_size,
                 0,  # proj_size
@@ -97,6 +106,14 @@ class TorchFusedStack(Stack):
                 False,  # batch_first
                 False,  # bidirectional
             )
+
+
+@contextmanager
+def unwarned_of_chunks() -> Iterator[None]:
+    """Without torch's warning that cuDNN copies the weights."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="RNN module weights are not part of single contiguous chunk")
+        yield
 
 
 def single_layer_options() -> tuple[bool, int, float, bool, bool, bool]:

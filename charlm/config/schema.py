@@ -106,6 +106,8 @@ class Dropout(Section):
     """Units of the input of the first layer."""
     state: Probability = 0.0
     """Units of the state inside the recurrence; always one mask for all steps of a window."""
+    weights: Probability = 0.0
+    """Weights of the recurrence (Merity et al. 2018); always one mask for all steps of a window."""
     between_layers: Probability = 0.0
     """Units between one layer and the next."""
     output: Probability = 0.0
@@ -135,12 +137,16 @@ class ModelConfig(Section):
     """The recurrent cell: `kind`, `hidden`, and the options of that kind."""
     layers: Count = 1
     """Recurrent layers, L; each reads the output of the one below."""
+    residual: bool = False
+    """Add the input of every layer above the first to its output."""
     embedding: CountOrNever = 64
     """Size of the character embedding, E; 0: one-hot input."""
     tie_embeddings: bool = False
     """Use the embedding as the weights of the logits too; needs `embedding` equal to `cell.hidden`."""
     dropout: Dropout = Dropout()
     """One number, or a section by place."""
+    zoneout: Probability = 0.0
+    """Units of the state that keep their former value in a step (Krueger et al. 2017); expected value in evaluation."""
     init_uniform: Positive | None = None
     """Draw all weights from U(−x, x), biases 0 but those of gates; null: each layer's own initialisation."""
     orthogonal: bool = False

@@ -1,8 +1,8 @@
 """The equations unit by unit, in Python's floats: slow, plain, and written without a look at the code.
 
 Every function takes nested lists: x[t][b][i], first state[b][j], a layer's parameters by name without
-their suffix, and a mask[b][j] of the state in the recurrent maps; it returns y[t][b][j] and the last
-state (h, c in turn).
+their suffix, a mask[b][j] of the state in the recurrent maps, and which part kept[t][b][j] of their
+former values the units keep (of h, then of c); it returns y[t][b][j] and the last state (h, c in turn).
 """
 
 import math
@@ -33,13 +33,19 @@ def both_maps(x: Vector, h: Vector, p: dict[str, Any], row: int) -> float:
     return by_x + dot(p["weight_hh"][row], h) + p["bias_hh"][row]
 
 
-def rnn_step(x: Vector, h: Vector, m: Vector, p: dict[str, Any], nonlinearity: str = "tanh") -> tuple[Vector]:
+def mixed(old: Vector, new: Vector, kept: Vector) -> list[float]:
+    return [k * o + (1 - k) * n for o, n, k in zip(old, new, kept, strict=True)]
+
+
+def rnn_step(
+    x: Vector, h: Vector, m: Vector, k: Vector, p: dict[str, Any], nonlinearity: str = "tanh"
+) -> tuple[Vector]:
     hm = [a * b for a, b in zip(h, m, strict=True)]
     a = [both_maps(x, hm, p, j) for j in range(len(h))]
-    return ([math.tanh(v) if nonlinearity == "tanh" else max(v, 0.0) for v in a],)
+    return (mixed(h, [math.tanh(v) if nonlinearity == "tanh" else max(v, 0.0) for v in a], k),)
 
 
-def gru_step(x: Vector, h: Vector, m: Vector, p: dict[str, Any]) -> tuple[Vector]:
+def gru_step(x: Vector, h: Vector, m: Vector, k: Vector, p: dict[str, Any]) -> tuple[Vector]:
     H = len(h)
     hm = [a * b for a, b in zip(h, m, strict=True)]
     new = []
@@ -49,11 +55,11 @@ def gru_step(x: Vector, h: Vector, m: Vector, p: dict[str, Any]) -> tuple[Vector
         by_x = dot(p["weight_ih"][2 * H + j], x) + p["bias_ih"][2 * H + j]
         by_h = dot(p["weight_hh"][2 * H + j], hm) + p["bias_hh"][2 * H + j]
         new.append((1 - z) * math.tanh(by_x + r * by_h) + z * h[j])
-    return (new,)
+    return (mixed(h, new, k),)
 
 
 def lstm_step(
-    x: Vector, h: Vector, c: Vector, m: Vector, p: dict[str, Any], layer_norm: bool = False
+    x: Vector, h: Vector, c: Vector, m: Vector, k: Vector, p: dict[str, Any], layer_norm: bool = False
 ) -> tuple[Vector, Vector]:
     H = len(h)
     hm = [a * b for a, b in zip(h, m, strict=True)]
@@ -62,15 +68,15 @@ def lstm_step(
         gains, biases = p["weight_ln_gates"], p["bias_ln_gates"]
         gates = [normalised(a, gain, bias) for a, gain, bias in zip(gates, gains, biases, strict=True)]
     i, f, g, o = gates
-    new_c = [sigmoid(f[j]) * c[j] + sigmoid(i[j]) * math.tanh(g[j]) for j in range(H)]
-    seen = normalised(new_c, p["weight_ln_cell"], p["bias_ln_cell"]) if layer_norm else new_c
-    return [sigmoid(o[j]) * math.tanh(seen[j]) for j in range(H)], new_c
+    c = mixed(c, [sigmoid(f[j]) * c[j] + sigmoid(i[j]) * math.tanh(g[j]) for j in range(H)], k[H:])
+    seen = normalised(c, p["weight_ln_cell"], p["bias_ln_cell"]) if layer_norm else c
+    return mixed(h, [sigmoid(o[j]) * math.tanh(seen[j]) for j in range(H)], k[:H]), c
 
 
 def rhn_step(
-    x: Vector, s: Vector, m: Vector, p: dict[str, Any], depth: int = 5, couple_gates: bool = True
+    x: Vector, s: Vector, m: Vector, k: Vector, p: dict[str, Any], depth: int = 5, couple_gates: bool = True
 ) -> tuple[Vector]:
-    H = len(s)
+    H, first = len(s), s
 
     def linear(s: Vector, d: int, row: int) -> float:
         sm = [a * b for a, b in zip(s, m, strict=True)]
@@ -82,20 +88,20 @@ def rhn_step(
         g = [sigmoid(linear(s, d, H + j)) for j in range(H)]
         c = [1 - g[j] if couple_gates else sigmoid(linear(s, d, 2 * H + j)) for j in range(H)]
         s = [h[j] * g[j] + s[j] * c[j] for j in range(H)]
-    return (s,)
+    return (mixed(first, s, k),)
 
 
 STEPS = {"rnn": rnn_step, "lstm": lstm_step, "gru": gru_step, "rhn": rhn_step}
 
 
 def layer(
-    kind: str, options: dict[str, Any], x: Any, state: list[Any], p: dict[str, Any], mask: Any
+    kind: str, options: dict[str, Any], x: Any, state: list[Any], p: dict[str, Any], mask: Any, kept: Any
 ) -> tuple[list[Any], list[Any]]:
     """All steps and streams of one layer."""
     streams = range(len(state[0]))
     per_stream = [[part[b] for part in state] for b in streams]
     y = []
-    for x_t in x:
-        per_stream = [list(STEPS[kind](x_t[b], *per_stream[b], mask[b], p, **options)) for b in streams]
+    for x_t, k_t in zip(x, kept, strict=True):
+        per_stream = [list(STEPS[kind](x_t[b], *per_stream[b], mask[b], k_t[b], p, **options)) for b in streams]
         y.append([per_stream[b][0] for b in streams])
     return y, [[per_stream[b][part] for b in streams] for part in range(len(state))]

@@ -9,7 +9,7 @@ import torch
 
 from charlm.cells import LSTM
 
-from .measure import Case, Run, as_tuple, assert_as_accurate, join, random_input, random_state, run
+from .measure import Case, Run, as_tuple, assert_as_accurate, assert_equal_runs, join, random_input, random_state, run
 
 # T, B, I, H, L
 SIZES = [(1, 1, 1, 1, 1), (6, 3, 2, 1, 2), (1, 1, 5, 17, 3), (12, 1, 4, 17, 2), (5, 4, 33, 130, 1), (3, 2, 7, 130, 3)]
@@ -46,6 +46,18 @@ def test_gradients_are_the_same_in_eval_mode(case: Case, device: torch.device) -
     found = run(stack.eval(), stack, x, state)
     for name, tensor in train.items():
         torch.testing.assert_close(found[name], tensor, rtol=1e-12, atol=1e-12)
+
+
+def test_dropped_weights_are_those_of_the_reference(case: Case, device: torch.device) -> None:
+    stack = case.build(5, 17, 2, weight_dropout=0.4).to(device)
+    x, state = random_input(stack, 4, 3).to(device), random_state(stack, 3)
+
+    def found(forward: Callable[..., Any]) -> Run:
+        torch.manual_seed(1)
+        return run(forward, stack, x, state)
+
+    # Warnings are errors here, and torch warns of weights in more than one chunk.
+    assert_equal_runs(found(stack), found(stack.forward_reference), tolerance=1e-11)
 
 
 def test_no_state_is_a_state_of_zeros(case: Case) -> None:

@@ -5,6 +5,7 @@ import torch
 from torch import Tensor
 
 from charlm.cells import RNN, dropout_mask
+from charlm.cells.base import LayerCall
 
 from .measure import Case, as_tuple, random_input
 
@@ -94,6 +95,12 @@ def test_dropout_spares_the_first_input_and_the_last_output() -> None:
     assert values(y) == [0.0, 4.0], "of three layers, two have a mask"
 
 
+def test_dropout_spares_what_a_residual_connection_adds() -> None:
+    y, _ = echo(3, 30, dropout=0.5, residual=True)(torch.ones(20, 4, 30))
+    # x + m x of the second layer, (1 + m′)(1 + m) x of the third, masks m and m′ of 0 and 2.
+    assert values(y) == [1.0, 3.0, 9.0]
+
+
 def test_state_dropout_holds_one_mask_for_all_steps_of_a_call() -> None:
     stack = memory(30, state_dropout=0.5)
     state = torch.ones(1, 4, 30)
@@ -106,19 +113,68 @@ def test_state_dropout_holds_one_mask_for_all_steps_of_a_call() -> None:
     assert not torch.equal(stack(torch.zeros(1, 4, 1), state)[0][0], mask)
 
 
+def test_weight_dropout_holds_one_mask_for_all_steps_and_streams_of_a_call() -> None:
+    stack = memory(30, weight_dropout=0.5)
+    state = torch.ones(1, 4, 30)
+    y, _ = stack(torch.zeros(6, 4, 1), state)
+    mask = y[0, 0]
+    assert values(mask) == [0.0, 2.0]
+    for t in range(6):
+        assert torch.equal(y[t], (mask ** (t + 1)).expand(4, 30))
+    assert not torch.equal(stack(torch.zeros(1, 4, 1), state)[0][0, 0], mask)
+
+
+def test_zoneout_keeps_other_units_at_every_step() -> None:
+    stack = RNN(1, 300, zoneout=0.25)
+    stack.init_uniform_(0.0)  # What a step makes is 0.
+    y, _ = stack(torch.zeros(3, 40, 1), torch.ones(1, 40, 300))
+    assert values(y) == [0.0, 1.0]
+    for t in range(3):
+        # Standard error: below √(0.25 · 0.75 / 12,000) = 0.004
+        assert y[t].mean().item() == pytest.approx(0.25 ** (t + 1), abs=0.016)
+    assert (y[1:] <= y[:-1]).all()
+    assert not torch.equal(y[0, 0], y[0, 1])
+
+
+def test_zoneout_in_evaluation_is_its_expected_value() -> None:
+    stack = RNN(1, 30, zoneout=0.25).eval()
+    stack.init_uniform_(0.0)
+    y, _ = stack(torch.zeros(3, 4, 1), torch.ones(1, 4, 30))
+    assert torch.equal(y, torch.tensor([0.25, 0.25**2, 0.25**3]).view(3, 1, 1).expand(3, 4, 30))
+
+
+def test_weight_dropout_drops_single_weights_of_every_matrix(case: Case) -> None:
+    stack = case.build(3, 40, weight_dropout=0.25)
+    weights = stack.get_parameter("weight_hh_l0")
+    call = stack.layer_call(0, stack.split_state(None, 2)[0], steps=4, training=True)
+    mask = call.parameters[1] / weights
+    assert values(mask.round(decimals=4)) == [0.0, 1.3333]
+    for dimension in range(mask.dim()):
+        assert mask.mean(dimension).std() > 0
+    assert all(map(torch.equal, call.parameters[2:], stack.layer_parameters(0)[2:]))
+
+
 def test_masks_are_drawn_from_the_lowest_layer_up(case: Case) -> None:
     """A stack of two layers equals two single layers with masks drawn by hand in the documented order."""
-    p, q = 0.4, 0.3
-    stack = case.build(3, 6, 2, dropout=p, state_dropout=q)
+    p, q, r, k = 0.4, 0.3, 0.2, 0.1
+    stack = case.build(3, 6, 2, dropout=p, state_dropout=q, weight_dropout=r, zoneout=k)
     x = random_input(stack, 4, 5)
     torch.manual_seed(2)
     found, found_last = stack(x)
 
     torch.manual_seed(2)
     states = stack.split_state(None, 5)
-    low, _ = stack.reference_layer(0, x, states[0], dropout_mask((5, 6), q, like=x))
+
+    def drawn(layer: int) -> LayerCall:
+        mask = dropout_mask((5, 6), q, like=x)
+        w_ih, w_hh, *others = stack.layer_parameters(layer)
+        w_hh = w_hh * dropout_mask(tuple(w_hh.shape), r, like=x)
+        kept = dropout_mask((4, 5, 6 * len(stack.state_names)), k, like=x) == 0
+        return LayerCall([w_ih, w_hh, *others], states[layer], mask, kept.double())
+
+    low, _ = stack.reference_layer(x, drawn(0))
     low = low * dropout_mask((4, 5, 6), p, like=x)
-    expected, last = stack.reference_layer(1, low, states[1], dropout_mask((5, 6), q, like=x))
+    expected, last = stack.reference_layer(low, drawn(1))
     assert torch.equal(found, expected)
     assert all(torch.equal(a[1], b) for a, b in zip(as_tuple(found_last), last, strict=True))
 
@@ -128,7 +184,7 @@ def test_no_dropout_draws_nothing_and_changes_no_bit(case: Case, variational: bo
     torch.manual_seed(0)
     plain = case.build(3, 5, 2)
     torch.manual_seed(0)
-    zero = case.build(3, 5, 2, dropout=0.0, state_dropout=0.0, variational=variational)
+    zero = case.build(3, 5, 2, dropout=0.0, state_dropout=0.0, weight_dropout=0.0, variational=variational, zoneout=0.0)
     x = random_input(plain, 4, 2)
     generator_state = torch.get_rng_state()
     assert torch.equal(zero(x)[0], plain(x)[0])
@@ -140,7 +196,7 @@ def test_eval_mode_drops_nothing(case: Case, variational: bool) -> None:
     torch.manual_seed(0)
     plain = case.build(3, 5, 2)
     torch.manual_seed(0)
-    stack = case.build(3, 5, 2, dropout=0.5, state_dropout=0.5, variational=variational)
+    stack = case.build(3, 5, 2, dropout=0.5, state_dropout=0.5, weight_dropout=0.5, variational=variational)
     x = random_input(plain, 4, 2)
     assert not torch.equal(stack(x)[0], plain(x)[0])
     assert torch.equal(stack.eval()(x)[0], plain(x)[0])

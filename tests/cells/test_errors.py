@@ -37,7 +37,10 @@ def test_options_of_a_kind(kind: str, options: dict[str, Any], message: str) -> 
         ({"dropout": 1.0}, "dropout=1.0; allowed are 0 ≤ dropout < 1"),
         ({"dropout": -0.1}, "dropout=-0.1; allowed are 0 ≤ dropout < 1"),
         ({"state_dropout": 1.5}, "state_dropout=1.5; allowed are 0 ≤ state_dropout < 1"),
+        ({"weight_dropout": 1.0}, "weight_dropout=1.0; allowed are 0 ≤ weight_dropout < 1"),
         ({"variational": "no"}, "variational='no'; allowed are False, True"),
+        ({"zoneout": -0.5}, "zoneout=-0.5; allowed are 0 ≤ zoneout < 1"),
+        ({"residual": "no"}, "residual='no'; allowed are False, True"),
     ],
     ids=str,
 )

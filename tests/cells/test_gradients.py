@@ -1,15 +1,24 @@
 """Gradients against finite differences."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
 
 from .measure import Case, as_tuple, random_input, random_state
 
+ON_TORCH = {"dropout": 0.3, "weight_dropout": 0.3, "residual": True}
+ON_THE_REFERENCE = ON_TORCH | {"state_dropout": 0.3, "zoneout": 0.3}
 
-@pytest.mark.parametrize(("which", "state_dropout"), [("forward", 0.0), ("forward_reference", 0.0), ("forward", 0.3)])
-def test_gradients_are_those_of_finite_differences(case: Case, which: str, state_dropout: float) -> None:
-    stack = case.build(2, 2, 2, dropout=0.3, state_dropout=state_dropout)
+
+@pytest.mark.parametrize(
+    ("which", "options"),
+    [("forward", ON_TORCH), ("forward_reference", ON_TORCH), ("forward", ON_THE_REFERENCE)],
+    ids=["forward", "reference", "forward by the reference"],
+)
+def test_gradients_are_those_of_finite_differences(case: Case, which: str, options: dict[str, Any]) -> None:
+    stack = case.build(2, 2, 2, **options)
     x = random_input(stack, 2, 2).requires_grad_()
     state = tuple(tensor.detach().requires_grad_() for tensor in as_tuple(random_state(stack, 2)))
 

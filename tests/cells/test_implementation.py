@@ -16,18 +16,21 @@ onednn = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="to
 
 WITHOUT_KERNEL = [
     ("rnn", {}, "rnn: torch's fused layer (ATen)"),
-    ("gru", {"dropout": 0.5}, "gru: torch's fused layer (ATen)"),
+    ("gru", {"dropout": 0.5, "weight_dropout": 0.5}, "gru: torch's fused layer (ATen)"),
     pytest.param("lstm", {}, "lstm: torch's fused layer (oneDNN)", marks=onednn),
     ("lstm", {"layer_norm": True}, "lstm: reference loop (layer_norm has no fused layer)"),
     ("gru", {"state_dropout": 0.5}, "gru: reference loop (state_dropout has no fused layer)"),
+    ("gru", {"zoneout": 0.5}, "gru: reference loop (zoneout has no fused layer)"),
     ("rhn", {}, "rhn: reference loop"),
 ]
 
+OPTIONS = [{}, {"state_dropout": 0.5}, {"weight_dropout": 0.5}, {"zoneout": 0.5}]
+
 
 @pytest.mark.usefixtures("needs_kernels")
-@pytest.mark.parametrize("state_dropout", [0.0, 0.5])
-def test_line_with_a_kernel(case: Case, state_dropout: float) -> None:
-    stack = CELLS[case.kind](3, 4, state_dropout=state_dropout, **case.options)
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_line_with_a_kernel(case: Case, options: dict[str, float]) -> None:
+    stack = CELLS[case.kind](3, 4, **case.options, **options)
     assert stack.implementation("cpu") == f"{case.kind}: fused CPU kernel"
     with torch.autocast("cpu", torch.bfloat16):
         assert stack.implementation("cpu") == f"{case.kind}: fused CPU kernel"
@@ -60,6 +63,10 @@ def test_evaluation_needs_no_mask_of_the_state() -> None:
     assert other("gru", training=False, state_dropout=0.5) == "gru: torch's fused layer (ATen)"
 
 
+def test_evaluation_has_zoneout() -> None:
+    assert other("gru", training=False, zoneout=0.5) == "gru: reference loop (zoneout has no fused layer)"
+
+
 def test_lstm_in_double_precision_is_not_for_onednn() -> None:
     line = CELLS["lstm"](3, 4).double().choose_other(CPU, training=True).description
     assert line == "lstm: torch's fused layer (ATen)"
@@ -84,13 +91,13 @@ def test_lstm_shuns_onednn_where_it_lacks_bfloat16(supported: bool, monkeypatch:
 
 
 @pytest.mark.parametrize("training", [False, True])
-@pytest.mark.parametrize("state_dropout", [0.0, 0.5])
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
 @pytest.mark.parametrize("autocast", [False, True])
 @pytest.mark.parametrize("kernels", [False, True])
 def test_the_line_says_what_runs(
     case: Case,
     training: bool,
-    state_dropout: float,
+    options: dict[str, float],
     autocast: bool,
     kernels: bool,
     monkeypatch: pytest.MonkeyPatch,
@@ -111,7 +118,7 @@ def test_the_line_says_what_runs(
     recorded(CELLS[case.kind], "kernel_layer")
     recorded(CELLS[case.kind], "reference_layer")
     recorded(TorchFusedStack, "fused_layer")
-    stack = CELLS[case.kind](3, 4, state_dropout=state_dropout, **case.options).train(training)
+    stack = CELLS[case.kind](3, 4, **case.options, **options).train(training)
     with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
         line = stack.implementation("cpu", training=training)
         stack(torch.zeros(2, 1, 3))

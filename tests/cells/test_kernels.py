@@ -75,10 +75,28 @@ def test_any_number_of_threads(case: Case, size: tuple[int, ...], number: int, v
 
 
 @pytest.mark.parametrize("number", [1, 4])
-@pytest.mark.parametrize("state_dropout", [0.0, 0.4])
-def test_great_depth(number: int, state_dropout: float, threads: Any) -> None:
+def test_dropped_weights_and_residual_connections(case: Case, number: int, threads: Any) -> None:
     threads(number)
-    stack = Case("rhn", {"depth": 10}).build(3, 40, state_dropout=state_dropout)
+    stack = case.build(5, 40, 3, weight_dropout=0.3, dropout=0.2, residual=True)
+    hold_to_the_rule(stack, steps=4, batch_size=30)
+
+
+@pytest.mark.usefixtures("poison")
+@pytest.mark.parametrize("size", LARGE, ids=lambda size: "T{}-B{}-I{}-H{}".format(*size))
+@pytest.mark.parametrize("number", [1, 4])
+@pytest.mark.parametrize("training", [True, False])
+def test_zoneout(case: Case, size: tuple[int, ...], number: int, training: bool, threads: Any) -> None:
+    steps, batch_size, input_size, hidden_size = size
+    threads(number)
+    stack = case.build(input_size, hidden_size, 2, zoneout=0.4, state_dropout=0.3).train(training)
+    hold_to_the_rule(stack, steps, batch_size)
+
+
+@pytest.mark.parametrize("number", [1, 4])
+@pytest.mark.parametrize("options", [{}, {"state_dropout": 0.4, "zoneout": 0.3}], ids=str)
+def test_great_depth(number: int, options: dict[str, float], threads: Any) -> None:
+    threads(number)
+    stack = Case("rhn", {"depth": 10}).build(3, 40, **options)
     hold_to_the_rule(stack, steps=4, batch_size=30)
 
 
@@ -112,11 +130,11 @@ class RoundedProducts(TorchFunctionMode):
         return function(*args, **kwargs or {})
 
 
-@pytest.mark.parametrize("state_dropout", [0.0, 0.4])
+@pytest.mark.parametrize("options", [{}, {"state_dropout": 0.4}, {"zoneout": 0.3}], ids=str)
 @pytest.mark.parametrize("number", [1, 3])
-def test_bf16_is_float32_of_rounded_operands(case: Case, state_dropout: float, number: int, threads: Any) -> None:
+def test_bf16_is_float32_of_rounded_operands(case: Case, options: dict[str, float], number: int, threads: Any) -> None:
     threads(number)
-    stack = case.build(7, 33, 2, state_dropout=state_dropout, variational=True)
+    stack = case.build(7, 33, 2, variational=True, **options)
     x, state = random_input(stack, 4, 20), random_state(stack, 20)
 
     def found(forward: Any, autocast: bool = False) -> Run:
@@ -183,8 +201,9 @@ def test_lookup_of_a_row_that_is_not_there(case: Case, id: int) -> None:
             case.build(4, 5).float()(Lookup(torch.tensor([[1, id]]), table))
 
 
-def test_no_streams(case: Case) -> None:
-    stack = case.build(3, 20).float()
+@pytest.mark.parametrize("options", [{}, {"state_dropout": 0.4, "zoneout": 0.3}], ids=str)
+def test_no_streams(case: Case, options: dict[str, float]) -> None:
+    stack = case.build(3, 20, **options).float()
     y, _ = stack(torch.zeros(4, 0, 3))
     y.sum().backward()
     assert y.shape == (4, 0, 20)
@@ -233,8 +252,9 @@ def test_forwards_and_backwards_may_interleave(case: Case) -> None:
     assert first.shape == expected.shape
 
 
-def test_without_gradients_the_outputs_are_the_same(case: Case) -> None:
-    stack = case.build(3, 20, 2)
+@pytest.mark.parametrize("zoneout", [0.0, 0.3])
+def test_without_gradients_the_outputs_are_the_same(case: Case, zoneout: float) -> None:
+    stack = case.build(3, 20, 2, zoneout=zoneout).eval()
     stack, x, state = in_float32(stack, 5, 2)
     expected, expected_last = stack(x, state)
     for context in (torch.no_grad(), torch.inference_mode()):

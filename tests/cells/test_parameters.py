@@ -154,5 +154,5 @@ def test_rhn_learned_carry_starts_as_the_coupled_one() -> None:
 def test_repr_names_the_options() -> None:
     assert repr(RHN(3, 4, depth=2)) == (
         "RHN(3, 4, num_layers=1, depth=2, couple_gates=True, gate_bias=-2.0, "
-        "dropout=0.0, state_dropout=0.0, variational=False)"
+        "dropout=0.0, state_dropout=0.0, weight_dropout=0.0, variational=False, zoneout=0.0, residual=False)"
     )

@@ -1,12 +1,16 @@
 """What must hold of any recurrent layer: windows join, streams keep apart."""
 
+from typing import Any
+
+import pytest
 import torch
 
 from .measure import Case, as_tuple, random_input, random_state
 
 
-def test_a_window_split_in_two_equals_the_whole(case: Case) -> None:
-    stack = case.build(3, 5, 2)
+@pytest.mark.parametrize("options", [{}, {"residual": True, "zoneout": 0.3}], ids=str)
+def test_a_window_split_in_two_equals_the_whole(case: Case, options: dict[str, Any]) -> None:
+    stack = case.build(3, 5, 3, **options).eval()
     x, state = random_input(stack, 7, 2), random_state(stack, 2)
     whole_y, whole_last = stack(x, state)
     first_y, between = stack(x[:3], state)

@@ -90,8 +90,8 @@ def test_empty_file_is_all_defaults():
         ("model: {dropout: {state: 1}}", "model.dropout.state: found 1; allowed: a number ≥ 0 and < 1"),
         (
             "model: {dropout: {outptu: 1}}",
-            "model.dropout.outptu: unknown key; allowed: embedding, input, state, between_layers, output, variational; "
-            "did you mean 'output'?",
+            "model.dropout.outptu: unknown key; allowed: embedding, input, state, weights, between_layers, output, "
+            "variational; did you mean 'output'?",
         ),
         ("model: {cell: {kind: rnh}}", f"model.cell.kind: found \"rnh\"; allowed: {CELLS}; did you mean 'rnn'?"),
         ("model: {cell: {depth: 5}}", "model.cell.depth: unknown key; allowed: kind, hidden, layer_norm, forget_bias"),

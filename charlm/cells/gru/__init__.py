@@ -1,9 +1,11 @@
 """The gated recurrent unit (Cho et al. 2014)."""
 
+from typing import Unpack
+
 import torch
 from torch import Tensor
 
-from charlm.cells.base import LayerState
+from charlm.cells.base import LayerCall, LayerState, StackOptions
 from charlm.cells.gru import cpu
 from charlm.cells.gru.reference import gru_layer
 from charlm.cells.lookup import Lookup
@@ -28,35 +30,21 @@ class GRU(TorchFusedStack):
         input_size: int,
         hidden_size: int,
         num_layers: int = 1,
-        *,
-        dropout: float = 0.0,
-        state_dropout: float = 0.0,
-        variational: bool = False,
+        **others: Unpack[StackOptions],
     ) -> None:
-        super().__init__(
-            input_size,
-            hidden_size,
-            num_layers,
-            dropout=dropout,
-            state_dropout=state_dropout,
-            variational=variational,
-        )
+        super().__init__(input_size, hidden_size, num_layers, **others)
         self.create_parameters()
 
-    def reference_layer(
-        self, layer: int, x_TBI: Tensor, state: LayerState, mask_BH: Tensor | None
-    ) -> tuple[Tensor, LayerState]:
-        y_TBH, h_BH = gru_layer(x_TBI, *state, *self.layer_parameters(layer), mask_BH=mask_BH)
+    def reference_layer(self, x_TBI: Tensor, call: LayerCall) -> tuple[Tensor, LayerState]:
+        y_TBH, h_BH = gru_layer(x_TBI, *call.state, *call.parameters, mask_BH=call.mask_BH, kept_TBH=call.kept_TBS)
         return y_TBH, (h_BH,)
 
-    def kernel_layer(
-        self, layer: int, x: Tensor | Lookup, state: LayerState, mask_BH: Tensor | None
-    ) -> tuple[Tensor, LayerState]:
-        y_TBH, h_BH = cpu.gru_layer(x, *state, *self.layer_parameters(layer), mask_BH=mask_BH)
+    def kernel_layer(self, x: Tensor | Lookup, call: LayerCall) -> tuple[Tensor, LayerState]:
+        y_TBH, h_BH = cpu.gru_layer(x, *call.state, *call.parameters, mask_BH=call.mask_BH, kept_TBH=call.kept_TBS)
         return y_TBH, (h_BH,)
 
-    def kernel_step(self, layer: int, state: LayerState) -> Step:
-        return cpu.gru_step(*state, *self.layer_parameters(layer))
+    def kernel_step(self, call: LayerCall) -> Step:
+        return cpu.gru_step(*call.state, *call.parameters, kept_11H=call.kept_TBS)
 
     @property
     def cudnn_mode(self) -> str:

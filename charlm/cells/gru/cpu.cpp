@@ -13,6 +13,8 @@ struct Arguments {
   const float* weights;    // [3·H, H], stacked r, z, n
   const float* biases;     // [3·H]: those of the recurrent maps
   const float* mask;       // [B, H] or null
+  const float* kept;       // [kept_rows, H]: what zoneout keeps of h_{t−1}; null: nothing
+  Index kept_rows;         // T·B or, alike for all steps and streams, 1
   const float* inputs;     // [T, B, 3·H]: W_x x_t + b_x; with ids [V, 3·H]
   const Index* ids;        // [T, B]: the rows of `inputs` to take, or null
   float* outputs;          // [1 + T, B, H]: the first state, filled by the caller, then h_t of every step
@@ -27,6 +29,7 @@ struct Arguments {
   // Multiplications between two barriers.
   Index work() const { return B * 3 * H * H; }
   Index row_of(Index t, Index b) const { return ids ? ids[t * B + b] : t * B + b; }
+  Zoneout zoneout() const { return {kept, kept_rows, H, B}; }
   float* gates_of(Index t, Index b) const { return gates + (t * B + b) * 4 * H; }
 };
 
@@ -64,6 +67,7 @@ class Forward {
   Operand* packed;
   float* sums;
   Operands<Operand> operands{B, H, a.mask, a.operands};
+  const Zoneout zoneout = a.zoneout();
 
   void apply_gates(Index t, Index b) const {
     const float* before = a.outputs + (t * B + b) * H;
@@ -80,7 +84,8 @@ class Forward {
       const Floats h_n = h_map(2);
       const Floats candidate = tanh(x_map(2) + r * h_n);
       // h_t = (1 − z) ⊙ n + z ⊙ h_{t−1}                                             (7)
-      const Floats h = candidate + z * (load(before + u, n) - candidate);
+      const Floats made = candidate + z * (load(before + u, n) - candidate);
+      const Floats h = zoneout.mix(t, b, u, n, before + u, made);
       store(after + u, h, n);
       operands.prepare(b, u, n, h);
       if (gates) {
@@ -108,6 +113,7 @@ void backward(const Arguments& a, const Member& member) {
   Operand* packed = scratch.get<Operand>(packed_size<Operand>(slice, 1, GH));
   // The gradient of this slice's states: what the linear maps carry back, and what z does.
   CarriedBack<Operand> mapped(slice, B, GH, a.mask, a.operands, scratch);
+  const KeptBack kept(a.zoneout(), slice, B, scratch);
   float* carried = scratch.get<float>(B * columns);
   pack_units(slice, GH, a.weights, packed);
   std::fill(carried, carried + B * columns, 0.0f);
@@ -120,7 +126,8 @@ void backward(const Arguments& a, const Member& member) {
       float* d_inputs = a.d_inputs + (t * B + b) * GH;
       slice.each_group([&](Index u, Index n, Index i) {
         float* d_state = carried + b * columns + i * W;
-        const Floats dh = load(d_state) + mapped.get(b, u, n, i) + load(a.d_outputs + (t * B + b) * H + u, n);
+        const Floats d_after = load(d_state) + mapped.get(b, u, n, i) + load(a.d_outputs + (t * B + b) * H + u, n);
+        const Floats dh = kept.through(t, b, u, n, i, d_after);
         const Floats r = load(gates + u, n), z = load(gates + H + u, n);
         const Floats candidate = load(gates + 2 * H + u, n), h_n = load(gates + 3 * H + u, n);
         store(d_state, dh * z);
@@ -142,7 +149,7 @@ void backward(const Arguments& a, const Member& member) {
 
   for (Index b = 0; b < B; b++)
     slice.each_group([&](Index u, Index n, Index i) {
-      store(a.d_first + b * H + u, load(carried + b * columns + i * W) + mapped.get(b, u, n, i), n);
+      store(a.d_first + b * H + u, load(carried + b * columns + i * W) + mapped.get(b, u, n, i) + kept.get(b, i), n);
     });
 }
 

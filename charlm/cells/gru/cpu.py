@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from charlm.cells.lookup import Lookup
-from charlm.cells.native.call import Kernel, Value, autocasts_to_bf16
+from charlm.cells.native.call import Kernel, Value, autocasts_to_bf16, zoneout_fields
 from charlm.cells.native.generate import Step
 from charlm.cells.native.linear import gradient_of_inputs, gradient_of_recurrence, project
 
@@ -24,6 +24,7 @@ def gru_layer(
     b_hh_G: Tensor,
     *,
     mask_BH: Tensor | None = None,
+    kept_TBH: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Outputs [T, B, H] and last state [B, H]: `gru_layer` of reference.py, in float32 on the CPU.
 
@@ -31,11 +32,19 @@ def gru_layer(
     """
     inputs, ids_TB = project(x, w_ih_GI, b_ih_G)
     options = {"with_backward": torch.is_grad_enabled(), "bf16": autocasts_to_bf16()}
-    y_TBH = _Sequence.apply(inputs, ids_TB, h_BH, w_hh_GH, b_hh_G, mask_BH, *options.values())
+    y_TBH = _Sequence.apply(inputs, ids_TB, h_BH, w_hh_GH, b_hh_G, mask_BH, kept_TBH, *options.values())
     return y_TBH, y_TBH[-1]  # type: ignore[index]
 
 
-def gru_step(h_BH: Tensor, w_ih_GI: Tensor, w_hh_GH: Tensor, b_ih_G: Tensor, b_hh_G: Tensor) -> Step:
+def gru_step(
+    h_BH: Tensor,
+    w_ih_GI: Tensor,
+    w_hh_GH: Tensor,
+    b_ih_G: Tensor,
+    b_hh_G: Tensor,
+    *,
+    kept_11H: Tensor | None = None,
+) -> Step:
     """A layer in the given state, for `gru_generate`."""
     B, H = h_BH.shape
     fields: dict[str, Value] = {
@@ -43,6 +52,7 @@ def gru_step(h_BH: Tensor, w_ih_GI: Tensor, w_hh_GH: Tensor, b_ih_G: Tensor, b_h
         "weights": w_hh_GH.detach().contiguous(),
         "biases": b_hh_G.detach().contiguous(),
         "outputs": torch.stack([h_BH, h_BH]),
+        **zoneout_fields(kept_11H),
     }
     return Step(w_ih_GI, b_ih_G, fields)
 
@@ -57,6 +67,7 @@ class _Sequence(torch.autograd.Function):
         w_hh_GH: Tensor,
         b_hh_G: Tensor,
         mask_BH: Tensor | None,
+        kept_TBH: Tensor | None,
         with_backward: bool,
         bf16: bool,
     ) -> Tensor:
@@ -72,13 +83,14 @@ class _Sequence(torch.autograd.Function):
             weights=weights,
             biases=b_hh_G.contiguous(),
             mask=mask_BH,
+            **zoneout_fields(kept_TBH),
             inputs=inputs,
             ids=ids_TB,
             outputs=states,
             gates=gates,
             operands=inputs.new_zeros(2, B, H + 1),
         )
-        ctx.save_for_backward(inputs, ids_TB, weights, mask_BH, states, gates)
+        ctx.save_for_backward(inputs, ids_TB, weights, mask_BH, kept_TBH, states, gates)
         ctx.bf16 = bf16
         return states[1:]
 
@@ -87,7 +99,7 @@ class _Sequence(torch.autograd.Function):
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx: Any, dy_TBH: Tensor
     ) -> tuple[Tensor | None, ...]:
-        inputs, ids_TB, weights, mask_BH, states, gates = ctx.saved_tensors
+        inputs, ids_TB, weights, mask_BH, kept_TBH, states, gates = ctx.saved_tensors
         rows, H = weights.shape
         T, B = gates.shape[:2]
         d_maps = inputs.new_empty(T, B, rows)
@@ -98,6 +110,7 @@ class _Sequence(torch.autograd.Function):
             **{"T": T, "B": B, "H": H, "bf16": ctx.bf16},
             weights=weights,
             mask=mask_BH,
+            **zoneout_fields(kept_TBH),
             outputs=states,
             gates=gates,
             d_outputs=dy_TBH.contiguous(),
@@ -107,4 +120,5 @@ class _Sequence(torch.autograd.Function):
             operands=inputs.new_zeros(2, B, rows + 1),
         )
         dw_GH = gradient_of_recurrence(d_maps, states[:-1], mask_BH, bf16=ctx.bf16)
-        return gradient_of_inputs(d_inputs, inputs, ids_TB), None, dh_BH, dw_GH, d_maps.sum((0, 1)), None, None, None
+        dx, db_G = gradient_of_inputs(d_inputs, inputs, ids_TB), d_maps.sum((0, 1))
+        return dx, None, dh_BH, dw_GH, db_G, None, None, None, None

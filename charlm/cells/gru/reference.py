@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from charlm.cells.base import add_product
+from charlm.cells.base import add_product, zone_out
 
 
 def gru_layer(
@@ -16,19 +16,21 @@ def gru_layer(
     b_hh_G: Tensor,
     *,
     mask_BH: Tensor | None = None,
+    kept_TBH: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Outputs [T, B, H] and last state [B, H] from inputs [T, B, I] and first state [B, H].
 
     Gates are stacked r, z, n (G = 3H). As torch.nn and cuDNN, and unlike Cho et al., r multiplies
     the recurrent product and its bias, so that one product serves all gates. `mask_BH` multiplies
-    h_{t−1} in that product, not where z carries it over.
+    h_{t−1} in that product, not where z carries it over. With `kept_TBH` (see `zone_out`) (7) gives the new h, and
+    h_t = kept ⊙ h_{t−1} + (1 − kept) ⊙ the new h.
     """
     # The inputs of all steps are known: one matrix product for the whole window.
     x_TBG = F.linear(x_TBI, w_ih_GI, b_ih_G).to(h_BH.dtype)
     w_hh_HG = w_hh_GH.t()
     H = h_BH.shape[1]
     outputs = []
-    for x_BG in x_TBG.unbind():
+    for t, x_BG in enumerate(x_TBG.unbind()):
         x_rz, x_n = x_BG.split((2 * H, H), dim=1)
         h_rz, h_n = add_product(b_hh_G, h_BH, w_hh_HG, mask_BH).split((2 * H, H), dim=1)
         # r = σ(W_ir x + b_ir + W_hr h + b_hr), z = σ(W_iz x + b_iz + W_hz h + b_hz)   (5), (6)
@@ -36,6 +38,6 @@ def gru_layer(
         # n = tanh(W_in x + b_in + r ⊙ (W_hn h + b_hn))                               (8)
         n_BH = torch.tanh(torch.addcmul(x_n, r_BH, h_n))
         # h_t = (1 − z) ⊙ n + z ⊙ h_{t−1}                                             (7)
-        h_BH = torch.lerp(n_BH, h_BH, z_BH)
+        h_BH = zone_out(torch.lerp(n_BH, h_BH, z_BH), h_BH, kept_TBH, t)
         outputs.append(h_BH)
     return torch.stack(outputs), h_BH

@@ -1,12 +1,12 @@
 """Long short-term memory (Hochreiter & Schmidhuber 1997), optionally layer-normalised."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor
 
-from charlm.cells.base import LayerState
+from charlm.cells.base import LayerCall, LayerState, StackOptions
 from charlm.cells.lookup import Lookup
 from charlm.cells.lstm import cpu
 from charlm.cells.lstm.reference import LayerNorm, lstm_layer
@@ -24,7 +24,7 @@ class LSTM(TorchFusedStack):
         forget_bias: where the bias of the forget gate starts (Jozefowicz et al. 2015 advise 1): the
             sum of `bias_ih` and `bias_hh`, or f's row of `bias_ln_gates` with `layer_norm`, which
             would undo a bias before it. None keeps torch.nn's initialisation.
-        others: see `Stack`. `state_dropout` acts on h only.
+        others: see `Stack`. `state_dropout` acts on h only, `zoneout` on h and on c.
 
     Shapes: input [T, B, I], output [T, B, H], state a pair (h, c) of [L, B, H].
     """
@@ -43,18 +43,9 @@ class LSTM(TorchFusedStack):
         *,
         layer_norm: bool = False,
         forget_bias: float | None = 1.0,
-        dropout: float = 0.0,
-        state_dropout: float = 0.0,
-        variational: bool = False,
+        **others: Unpack[StackOptions],
     ) -> None:
-        super().__init__(
-            input_size,
-            hidden_size,
-            num_layers,
-            dropout=dropout,
-            state_dropout=state_dropout,
-            variational=variational,
-        )
+        super().__init__(input_size, hidden_size, num_layers, **others)
         self.check_choice((False, True), layer_norm=layer_norm)
         if forget_bias is not None:
             self.check_finite(forget_bias=forget_bias)
@@ -81,32 +72,27 @@ class LSTM(TorchFusedStack):
                 self.get_parameter(f"bias_ih_l{layer}")[f] = self.forget_bias
                 self.get_parameter(f"bias_hh_l{layer}")[f] = 0
 
-    def reference_layer(
-        self, layer: int, x_TBI: Tensor, state: LayerState, mask_BH: Tensor | None
-    ) -> tuple[Tensor, LayerState]:
-        return self.run_function(lstm_layer, layer, x_TBI, state, mask_BH)
+    def reference_layer(self, x_TBI: Tensor, call: LayerCall) -> tuple[Tensor, LayerState]:
+        return self.run_function(lstm_layer, x_TBI, call)
 
-    def kernel_layer(
-        self, layer: int, x: Tensor | Lookup, state: LayerState, mask_BH: Tensor | None
-    ) -> tuple[Tensor, LayerState]:
-        return self.run_function(cpu.lstm_layer, layer, x, state, mask_BH)
+    def kernel_layer(self, x: Tensor | Lookup, call: LayerCall) -> tuple[Tensor, LayerState]:
+        return self.run_function(cpu.lstm_layer, x, call)
 
-    def run_function(
-        self, function: Callable[..., Any], layer: int, x: Any, state: LayerState, mask_BH: Tensor | None
-    ) -> tuple[Tensor, LayerState]:
+    def run_function(self, function: Callable[..., Any], x: Any, call: LayerCall) -> tuple[Tensor, LayerState]:
         """One layer by `lstm_layer` of reference.py or of cpu.py."""
-        maps, layer_norm = self.maps_and_norm(layer)
-        y_TBH, h_BH, c_BH = function(x, *state, *maps, layer_norm=layer_norm, mask_BH=mask_BH)
+        maps, layer_norm = self.maps_and_norm(call.parameters)
+        options = {"layer_norm": layer_norm, "mask_BH": call.mask_BH, "kept_TBS": call.kept_TBS}
+        y_TBH, h_BH, c_BH = function(x, *call.state, *maps, **options)
         return y_TBH, (h_BH, c_BH)
 
-    def kernel_step(self, layer: int, state: LayerState) -> Step:
-        maps, layer_norm = self.maps_and_norm(layer)
-        return cpu.lstm_step(*state, *maps, layer_norm=layer_norm)
+    def kernel_step(self, call: LayerCall) -> Step:
+        maps, layer_norm = self.maps_and_norm(call.parameters)
+        return cpu.lstm_step(*call.state, *maps, layer_norm=layer_norm, kept_11S=call.kept_TBS)
 
-    def maps_and_norm(self, layer: int) -> tuple[list[Tensor], LayerNorm | None]:
+    def maps_and_norm(self, parameters: list[Tensor]) -> tuple[list[Tensor], LayerNorm | None]:
         """Weights and biases of a layer, and its normalisation."""
-        w_ih, w_hh, b_ih, b_hh, *norm = self.layer_parameters(layer)
-        return [w_ih, w_hh, b_ih, b_hh], LayerNorm(*norm) if self.layer_norm else None
+        maps, norm = parameters[:4], parameters[4:]
+        return maps, LayerNorm(*norm) if self.layer_norm else None
 
     @property
     def cudnn_mode(self) -> str:

@@ -17,6 +17,8 @@ struct Arguments {
   const float* gains;        // [5, H]: of the normalised i, f, g, o and c; null without normalisation
   const float* shifts;       // [5, H]: what is added to them; null without normalisation
   const float* mask;         // [B, H] or null
+  const float* kept;         // [kept_rows, 2·H]: what zoneout keeps of h_{t−1}, and of c_{t−1}; null: nothing
+  Index kept_rows;           // T·B or, alike for all steps and streams, 1
   const float* inputs;       // [T, B, 4·H]: W_x x_t + b_x + b_h; with ids [V, 4·H]
   const Index* ids;          // [T, B]: the rows of `inputs` to take, or null
   float* outputs;            // [1 + T, B, H]: the first h, filled by the caller, then h of every step
@@ -38,6 +40,8 @@ struct Arguments {
   // Multiplications between two barriers.
   Index work() const { return B * 4 * H * H; }
   Index row_of(Index t, Index b) const { return ids ? ids[t * B + b] : t * B + b; }
+  Zoneout output_zoneout() const { return {kept, kept_rows, 2 * H, B}; }
+  Zoneout cell_zoneout() const { return {kept ? kept + H : nullptr, kept_rows, 2 * H, B}; }
   // Where row b of step t starts; outputs and cells of t are those that step t starts from.
   float* output_of(Index t, Index b) const { return outputs + (t * B + b) * H; }
   float* cell_of(Index t, Index b) const { return cells + (t * B + b) * H; }
@@ -105,8 +109,10 @@ class Forward {
   float* sums;                                // [B, columns]: linear maps of this slice's units
   float *means = nullptr, *scales = nullptr;  // [B, 4] or, of c, [B]: mean and 1/σ over all units
   Operands<Operand> operands{B, H, a.mask, a.operands};
+  const Zoneout output_zoneout = a.output_zoneout(), cell_zoneout = a.cell_zoneout();
 
-  void put_out(Index t, Index b, Index u, Index n, Floats h) const {
+  void put_out(Index t, Index b, Index u, Index n, Floats made) const {
+    const Floats h = output_zoneout.mix(t, b, u, n, a.output_of(t, b) + u, made);
     store(a.output_of(t + 1, b) + u, h, n);
     operands.prepare(b, u, n, h);
   }
@@ -119,7 +125,8 @@ class Forward {
   Updated update_cell(Index t, Index b, Index u, Index n, const Floats (&maps)[GATES]) const {
     const Floats i = sigmoid(maps[0]), f = sigmoid(maps[1]), g = tanh(maps[2]), o = sigmoid(maps[3]);
     // c_t = σ(f) ⊙ c_{t−1} + σ(i) ⊙ tanh(g)
-    const Floats c = f * load(a.cell_of(t, b) + u, n) + i * g;
+    const float* before = a.cell_of(t, b) + u;
+    const Floats c = cell_zoneout.mix(t, b, u, n, before, f * load(before, n) + i * g);
     store(a.cell_of(t + 1, b) + u, c, n);
     if (a.gates) {
       float* gates = a.gates_of(t, b) + u;
@@ -221,7 +228,8 @@ class Backward {
   Backward(const Arguments& a, const Member& member, Scratch& scratch)
       : a(a), member(member), slice(member, a.H),
         packed(scratch.get<Operand>(packed_size<Operand>(slice, 1, GATES * a.H))),
-        mapped(slice, B, GATES * H, a.mask, a.operands, scratch), d_cells(scratch.get<float>(B * columns)) {
+        mapped(slice, B, GATES * H, a.mask, a.operands, scratch), kept_output(a.output_zoneout(), slice, B, scratch),
+        kept_cell(a.cell_zoneout(), slice, B, scratch), d_cells(scratch.get<float>(B * columns)) {
     pack_units(slice, GATES * H, a.weights, packed);
     for (Index b = 0; b < B; b++)
       slice.each_group([&](Index u, Index n, Index i) { store(d_cell(b, i), load(a.d_last_cell + b * H + u, n)); });
@@ -256,8 +264,8 @@ class Backward {
   void finish() const {
     for (Index b = 0; b < B; b++)
       slice.each_group([&](Index u, Index n, Index i) {
-        store(a.d_first + b * H + u, mapped.get(b, u, n, i), n);
-        store(a.d_first_cell + b * H + u, load(d_cell(b, i)), n);
+        store(a.d_first + b * H + u, mapped.get(b, u, n, i) + kept_output.get(b, i), n);
+        store(a.d_first_cell + b * H + u, load(d_cell(b, i)) + kept_cell.get(b, i), n);
       });
   }
 
@@ -270,6 +278,7 @@ class Backward {
   const Partials of_cell{member, B, H, a.partials + 2 * GATES * B, 2 * KINDS * B};
   Operand* packed;
   CarriedBack<Operand> mapped;
+  const KeptBack kept_output, kept_cell;
   float* d_cells;  // [B, columns]: gradients of c from the steps behind
 
   // With normalisation:
@@ -280,8 +289,9 @@ class Backward {
   float* d_cell(Index b, Index i) const { return d_cells + b * columns + i * W; }
   float* d_normal(Index b, Index k, Index i) const { return d_normals + (b * KINDS + k) * columns + i * W; }
 
+  // The gradient of what step t has made of h; once for each step.
   Floats d_output(Index t, Index b, Index u, Index n, Index i) const {
-    return mapped.get(b, u, n, i) + load(a.d_outputs + (t * B + b) * H + u, n);
+    return kept_output.through(t, b, u, n, i, mapped.get(b, u, n, i) + load(a.d_outputs + (t * B + b) * H + u, n));
   }
 
   void put_map(Index t, Index b, Index k, Index u, Index n, Floats d) const {
@@ -296,7 +306,7 @@ class Backward {
       const Floats i = load(gates, n), f = load(gates + H, n), g = load(gates + 2 * H, n), o = load(gates + 3 * H, n);
       const Floats c = tanh(load(a.cell_of(t + 1, b) + u, n));
       const Floats dh = d_output(t, b, u, n, at);
-      const Floats dc = load(d_cell(b, at)) + dh * o * (1.0f - c * c);
+      const Floats dc = kept_cell.through(t, b, u, n, at, load(d_cell(b, at)) + dh * o * (1.0f - c * c));
       store(d_cell(b, at), dc * f);
       put_map(t, b, 0, u, n, dc * g * i * (1.0f - i));
       put_map(t, b, 1, u, n, dc * load(a.cell_of(t, b) + u, n) * f * (1.0f - f));
@@ -345,8 +355,9 @@ class Backward {
     slice.each_group([&](Index u, Index n, Index at) {
       const float *gates = a.gates_of(t, b) + u, *normal = a.normal_of(t, b) + u;
       const Floats i = load(gates, n), f = load(gates + H, n), g = load(gates + 2 * H, n);
-      const Floats dc = load(d_cell(b, at)) + through_normal(b, load(d_normal(b, CELL, at)), normal_cell(t, b, u, n),
-                                                             a.moments_of(t, b)[CELL_SCALE]);
+      const Floats d_seen = through_normal(b, load(d_normal(b, CELL, at)), normal_cell(t, b, u, n),
+                                           a.moments_of(t, b)[CELL_SCALE]);
+      const Floats dc = kept_cell.through(t, b, u, n, at, load(d_cell(b, at)) + d_seen);
       store(d_cell(b, at), dc * f);
       const Floats d[GATES] = {dc * g * i * (1.0f - i), dc * load(a.cell_of(t, b) + u, n) * f * (1.0f - f),
                                dc * i * (1.0f - g * g), load(d_normal(b, 3, at))};

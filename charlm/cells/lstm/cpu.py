@@ -9,7 +9,7 @@ from torch.autograd.function import once_differentiable
 
 from charlm.cells.lookup import Lookup
 from charlm.cells.lstm.reference import LAYER_NORM_EPS, LayerNorm
-from charlm.cells.native.call import Kernel, Value, autocasts_to_bf16
+from charlm.cells.native.call import Kernel, Value, autocasts_to_bf16, zoneout_fields
 from charlm.cells.native.generate import Step
 from charlm.cells.native.linear import gradient_of_inputs, gradient_of_recurrence, project
 
@@ -27,6 +27,7 @@ def lstm_layer(
     *,
     layer_norm: LayerNorm | None = None,
     mask_BH: Tensor | None = None,
+    kept_TBS: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Outputs [T, B, H] and last h, c [B, H]: `lstm_layer` of reference.py, in float32 on the CPU.
 
@@ -35,7 +36,9 @@ def lstm_layer(
     inputs, ids_TB = project(x, w_ih_GI, b_ih_G + b_hh_G)
     gains_5H, shifts_5H = _stacked(layer_norm)
     options = {"with_backward": torch.is_grad_enabled(), "bf16": autocasts_to_bf16()}
-    y_TBH, c_BH = _Sequence.apply(inputs, ids_TB, h_BH, c_BH, w_hh_GH, gains_5H, shifts_5H, mask_BH, *options.values())  # type: ignore[misc]
+    y_TBH, c_BH = _Sequence.apply(  # type: ignore[misc]
+        inputs, ids_TB, h_BH, c_BH, w_hh_GH, gains_5H, shifts_5H, mask_BH, kept_TBS, *options.values()
+    )
     return y_TBH, y_TBH[-1], c_BH
 
 
@@ -48,6 +51,7 @@ def lstm_step(
     b_hh_G: Tensor,
     *,
     layer_norm: LayerNorm | None = None,
+    kept_11S: Tensor | None = None,
 ) -> Step:
     """A layer in the given state, for `lstm_generate`."""
     B, H = h_BH.shape
@@ -60,6 +64,7 @@ def lstm_step(
         "outputs": torch.stack([h_BH, h_BH]),
         "cells": torch.stack([c_BH, c_BH]),
         "partials": _partials(B, like=h_BH),
+        **zoneout_fields(kept_11S),
     }
     return Step(w_ih_GI, b_ih_G + b_hh_G, fields)
 
@@ -84,6 +89,7 @@ class _Sequence(torch.autograd.Function):
         gains_5H: Tensor | None,
         shifts_5H: Tensor | None,
         mask_BH: Tensor | None,
+        kept_TBS: Tensor | None,
         with_backward: bool,
         bf16: bool,
     ) -> tuple[Tensor, Tensor]:
@@ -103,6 +109,7 @@ class _Sequence(torch.autograd.Function):
             gains=gains_5H,
             shifts=shifts_5H,
             mask=mask_BH,
+            **zoneout_fields(kept_TBS),
             inputs=inputs,
             ids=ids_TB,
             outputs=outputs,
@@ -114,7 +121,7 @@ class _Sequence(torch.autograd.Function):
             partials=_partials(B, like=inputs),
         )
         ctx.save_for_backward(
-            inputs, ids_TB, weights, gains_5H, shifts_5H, mask_BH, outputs, cells, gates, normal, moments
+            inputs, ids_TB, weights, gains_5H, shifts_5H, mask_BH, kept_TBS, outputs, cells, gates, normal, moments
         )
         ctx.bf16 = bf16
         return outputs[1:], cells[-1]
@@ -124,7 +131,7 @@ class _Sequence(torch.autograd.Function):
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx: Any, dy_TBH: Tensor, dc_BH: Tensor
     ) -> tuple[Tensor | None, ...]:
-        inputs, ids_TB, weights, gains_5H, shifts_5H, mask_BH, outputs, cells, gates, normal, moments = (
+        inputs, ids_TB, weights, gains_5H, shifts_5H, mask_BH, kept_TBS, outputs, cells, gates, normal, moments = (
             ctx.saved_tensors
         )
         T, B, _, H = gates.shape
@@ -140,6 +147,7 @@ class _Sequence(torch.autograd.Function):
             gains=gains_5H,
             shifts=shifts_5H,
             mask=mask_BH,
+            **zoneout_fields(kept_TBS),
             cells=cells,
             gates=gates,
             normal=normal,
@@ -163,6 +171,7 @@ class _Sequence(torch.autograd.Function):
             dw_GH,
             d_gains,
             d_shifts,
+            None,
             None,
             None,
             None,

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from charlm.cells.base import add_product
+from charlm.cells.base import add_product, zone_out
 
 LAYER_NORM_EPS = 1e-5
 
@@ -35,26 +35,31 @@ def lstm_layer(
     *,
     layer_norm: LayerNorm | None = None,
     mask_BH: Tensor | None = None,
+    kept_TBS: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Outputs [T, B, H] and last h, c [B, H] from inputs [T, B, I] and first h, c [B, H].
 
-    Gates are stacked i, f, g, o (G = 4H). `mask_BH` multiplies h_{t−1}, never c_{t−1}.
+    Gates are stacked i, f, g, o (G = 4H). `mask_BH` multiplies h_{t−1}, never c_{t−1}. `kept_TBS` (see `zone_out`)
+    is of h and c, side by side (S = 2H): c_t = kept ⊙ c_{t−1} + (1 − kept) ⊙ the new c, which is what the new h is
+    made of; h_t likewise.
     """
     # The inputs of all steps are known: one matrix product for the whole window.
     x_TBG = F.linear(x_TBI, w_ih_GI, b_ih_G + b_hh_G)
     w_hh_HG = w_hh_GH.t()
+    kept_h_TBH, kept_c_TBH = (None, None) if kept_TBS is None else kept_TBS.chunk(2, dim=2)
     outputs = []
-    for x_BG in x_TBG.unbind():
+    for t, x_BG in enumerate(x_TBG.unbind()):
         # i, f, g, o = W_x x_t + b_x + W_h h_{t−1} + b_h
         a_BG = add_product(x_BG, h_BH, w_hh_HG, mask_BH)
         if layer_norm is not None:
             a_BG = normalise_gates(a_BG, layer_norm)
         i_BH, f_BH, g_BH, o_BH = a_BG.chunk(4, dim=1)
         # c_t = σ(f) ⊙ c_{t−1} + σ(i) ⊙ tanh(g)
-        c_BH = torch.addcmul(torch.sigmoid(f_BH) * c_BH, torch.sigmoid(i_BH), torch.tanh(g_BH))
+        new_c_BH = torch.addcmul(torch.sigmoid(f_BH) * c_BH, torch.sigmoid(i_BH), torch.tanh(g_BH))
+        c_BH = zone_out(new_c_BH, c_BH, kept_c_TBH, t)
         # h_t = σ(o) ⊙ tanh(c_t), or σ(o) ⊙ tanh(LN(c_t))
         n_BH = c_BH if layer_norm is None else normalise_cell(c_BH, layer_norm)
-        h_BH = torch.sigmoid(o_BH) * torch.tanh(n_BH)
+        h_BH = zone_out(torch.sigmoid(o_BH) * torch.tanh(n_BH), h_BH, kept_h_TBH, t)
         outputs.append(h_BH)
     return torch.stack(outputs), h_BH, c_BH
 

@@ -64,6 +64,11 @@ def fill(source: Path, name: str, **values: Value) -> ctypes.Structure:
     return struct(**{"threads": torch.get_num_threads()} | fields)
 
 
+def zoneout_fields(kept_TBS: Tensor | None) -> dict[str, Value]:
+    """The fields of a kernel's Arguments that say what units keep; see `zone_out` in base.py."""
+    return {} if kept_TBS is None else {"kept": kept_TBS, "kept_rows": kept_TBS.shape[0] * kept_TBS.shape[1]}
+
+
 def autocasts_to_bf16() -> bool:
     """Whether products on the CPU are to be taken in bfloat16 now, with sums in float32."""
     return torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu") == torch.bfloat16

@@ -11,6 +11,7 @@
 // Of B streams, L layers of H units with G stacked gates, and V characters.
 struct Generation {
   Index count, B, H, G, V, L, threads;
+  Index residual;                 // whether a layer's input is added to its output, above the first
   Index top_k;                    // draw among so many of the likeliest; 0: all
   double temperature;             // 0: take the likeliest
   double top_p;                   // draw among the likeliest that together have this probability
@@ -73,6 +74,27 @@ class InputMaps {
   float* sums;
 };
 
+// What a layer above the first reads, and the logits: the outputs of the layer below or, with residual connections, the
+// sum of those of all below. Every member adds them all up for itself, which takes less time than to meet once more.
+class Below {
+ public:
+  Below(const Generation& g, Scratch& scratch) : g(g), sum(scratch.get<float>(g.residual ? g.B * g.H : 0)) {}
+
+  // With the outputs [B, H] of the next layer, from the first on.
+  void add(Index layer, const float* outputs) {
+    read = outputs;
+    if (!g.residual) return;
+    for (Index i = 0; i < g.B * g.H; i++) sum[i] = layer == 0 ? outputs[i] : sum[i] + outputs[i];
+    read = sum;
+  }
+
+  const float* read = nullptr;  // [B, H]
+
+ private:
+  const Generation& g;
+  float* sum;
+};
+
 // Layer: a kind's Forward<float, …> with `step`, `slice`, and `outputs(0)`, `outputs(1)`: the states before and after
 // a step; `carry` makes what a step has left the state that the next one starts from.
 template <class Layer, class Arguments>
@@ -81,6 +103,7 @@ void generate(const Generation& g, const Member& member) {
   std::deque<Layer> layers;
   std::deque<InputMaps> maps;
   const auto arguments = [&](Index layer) { return static_cast<const Arguments*>(g.layers[layer]); };
+  const auto outputs = [&](Index layer) { return arguments(layer)->outputs + g.B * g.H; };
   for (Index l = 0; l < g.L; l++) {
     layers.emplace_back(*arguments(l), member, scratch);
     if (l > 0) maps.emplace_back(g, l, layers[l].slice, scratch);
@@ -92,9 +115,11 @@ void generate(const Generation& g, const Member& member) {
   pack_gates(characters, 1, g.H, g.output_weights, packed);
   std::vector<Index> order;
   std::vector<double> cumulated;
+  Below below(g, scratch);
+  for (Index l = 0; l < g.L; l++) below.add(l, outputs(l));
 
   for (Index n = 0; n < g.count; n++) {
-    multiply(g.B, g.H, arguments(g.L - 1)->outputs + g.B * g.H, packed, panels, sums, false);
+    multiply(g.B, g.H, below.read, packed, panels, sums, false);
     for (Index b = 0; b < g.B; b++)
       characters.each_group([&](Index v, Index width, Index i) {
         const Floats sum = load(sums + b * characters.columns(1) + i * W);
@@ -106,8 +131,9 @@ void generate(const Generation& g, const Member& member) {
     for (Layer& layer : layers) layer.carry();
     member.meet();
     for (Index l = 0; l < g.L; l++) {
-      if (l > 0) maps[l - 1].map(arguments(l - 1)->outputs + g.B * g.H, const_cast<float*>(arguments(l)->inputs));
+      if (l > 0) maps[l - 1].map(below.read, const_cast<float*>(arguments(l)->inputs));
       layers[l].step(0);
+      below.add(l, outputs(l));
     }
   }
 }

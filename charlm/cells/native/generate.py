@@ -30,12 +30,20 @@ class Generator:
         steps: the layers, from the lowest to the highest.
         table_VI: what the lowest layer reads of each character; None: one-hot.
         decoder: weights [V, H] and biases [V] of the logits.
+        residual: whether a layer's input is added to its output, above the first.
 
     float32 on the CPU, no gradient.
     """
 
     def __init__(
-        self, kernel: Kernel, kind: str, steps: list[Step], table_VI: Tensor | None, decoder: tuple[Tensor, Tensor]
+        self,
+        kernel: Kernel,
+        kind: str,
+        steps: list[Step],
+        table_VI: Tensor | None,
+        decoder: tuple[Tensor, Tensor],
+        *,
+        residual: bool,
     ) -> None:
         self._call = lambda struct: kernel.call(f"{kind}_generate", struct)
         w_VH, b_V = (parameter.detach().contiguous() for parameter in decoder)
@@ -55,8 +63,9 @@ class Generator:
         weights = [step.w_ih_GI.detach().contiguous() for step in steps]
         biases = [step.bias_G.detach().contiguous() for step in steps]
         logits = w_VH.new_empty(B, V)
+        self._sizes = {"B": B, "H": H, "G": rows // H, "V": V, "L": len(steps), "residual": residual}
         # Some of the steps' scratch is for so many threads as there are now.
-        self._sizes = {"B": B, "H": H, "G": rows // H, "V": V, "L": len(steps), "threads": torch.get_num_threads()}
+        self._sizes["threads"] = torch.get_num_threads()
         self._tensors = {"output_weights": w_VH, "output_biases": b_V, "logits": logits, "ids": self._ids}
         self._tables = {
             "layers": _addresses([ctypes.addressof(layer) for layer in layers]),

@@ -87,6 +87,55 @@ class CarriedBack {
   Operand* next() const { return buffer_ + turn_ * B_ * padded<Operand>(K_); }
 };
 
+// Zoneout (Krueger et al. 2017): units keep a part of the value that they had before a step, in training all or none.
+class Zoneout {
+ public:
+  // kept: of every step and stream or, if there is one row, alike for all; rows `row` apart. Null: nothing is kept.
+  Zoneout(const float* kept, Index rows, Index row, Index B) : kept_(kept), per_row_(rows > 1 ? row : 0), B_(B) {}
+
+  bool keeps() const { return kept_; }
+  Floats share(Index t, Index b, Index u, Index n) const { return load(kept_ + (t * B_ + b) * per_row_ + u, n); }
+
+  // Units u … u + n − 1 of row b after step t: kept ⊙ old + (1 − kept) ⊙ new. old: where they stood before the step.
+  Floats mix(Index t, Index b, Index u, Index n, const float* old, Floats made) const {
+    if (!kept_) return made;
+    const Floats kept = share(t, b, u, n);
+    return kept * load(old, n) + (1.0f - kept) * made;
+  }
+
+ private:
+  const float* kept_;
+  Index per_row_, B_;
+};
+
+// The gradient of a slice's units that goes past the steps in which they keep their value.
+class KeptBack {
+ public:
+  KeptBack(const Zoneout& zoneout, const Slice& slice, Index B, Scratch& scratch)
+      : zoneout_(zoneout), columns_(slice.columns(1)), sums_(scratch.get<float>(zoneout.keeps() ? B * columns_ : 0)) {
+    if (zoneout.keeps()) std::fill(sums_, sums_ + B * columns_, 0.0f);
+  }
+
+  // The gradient of what step t has made of units, from d, that of their value after it but for what went past step
+  // t + 1. The units are the slice's i-th group.
+  Floats through(Index t, Index b, Index u, Index n, Index i, Floats d) const {
+    if (!zoneout_.keeps()) return d;
+    float* sum = sums_ + b * columns_ + i * W;
+    d += load(sum);
+    const Floats kept = zoneout_.share(t, b, u, n);
+    store(sum, kept * d);
+    return (1.0f - kept) * d;
+  }
+
+  // What has gone past the step done last.
+  Floats get(Index b, Index i) const { return zoneout_.keeps() ? load(sums_ + b * columns_ + i * W) : Floats{}; }
+
+ private:
+  const Zoneout zoneout_;
+  Index columns_;
+  float* sums_;
+};
+
 // For calls of one step at a time, of states [2, B, H]: this slice's after the step become those before the next.
 inline void carry_states(const Slice& slice, Index B, float* states) {
   for (Index b = 0; b < B; b++) {

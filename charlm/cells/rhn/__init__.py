@@ -1,8 +1,10 @@
 """The recurrent highway network (Zilly et al. 2017)."""
 
+from typing import Unpack
+
 from torch import Tensor
 
-from charlm.cells.base import LayerState, Stack
+from charlm.cells.base import LayerCall, LayerState, Stack, StackOptions
 from charlm.cells.lookup import Lookup
 from charlm.cells.native.generate import Step
 from charlm.cells.rhn import cpu
@@ -17,7 +19,8 @@ class RHN(Stack):
         couple_gates: carry c = 1 − g; False learns c, with half as many parameters again.
         gate_bias: where the biases of the transform gate g start; negative favours carrying. A learned
             c starts at −gate_bias: as 1 − σ(a) = σ(−a), both forms then start out carrying alike.
-        others: see `Stack`. `state_dropout` spares the s_{d−1} that c carries over.
+        others: see `Stack`. `state_dropout` spares the s_{d−1} that c carries over; `zoneout` keeps units of the
+            s_0 of a step in its s_D.
 
     Shapes: input [T, B, I], output [T, B, H], state [L, B, H].
     Parameters of a layer, stacked h, g and, if not coupled, c (G = 2 or 3): `weight_ih` [G·H, I],
@@ -37,18 +40,9 @@ class RHN(Stack):
         depth: int = 5,
         couple_gates: bool = True,
         gate_bias: float = -2.0,
-        dropout: float = 0.0,
-        state_dropout: float = 0.0,
-        variational: bool = False,
+        **others: Unpack[StackOptions],
     ) -> None:
-        super().__init__(
-            input_size,
-            hidden_size,
-            num_layers,
-            dropout=dropout,
-            state_dropout=state_dropout,
-            variational=variational,
-        )
+        super().__init__(input_size, hidden_size, num_layers, **others)
         self.check_positive(depth=depth)
         self.check_choice((False, True), couple_gates=couple_gates)
         self.check_finite(gate_bias=gate_bias)
@@ -73,23 +67,20 @@ class RHN(Stack):
             bias_DG[:, H : 2 * H] = self.gate_bias
             bias_DG[:, 2 * H :] = -self.gate_bias
 
-    def reference_layer(
-        self, layer: int, x_TBI: Tensor, state: LayerState, mask_BH: Tensor | None
-    ) -> tuple[Tensor, LayerState]:
+    def reference_layer(self, x_TBI: Tensor, call: LayerCall) -> tuple[Tensor, LayerState]:
         y_TBH, s_BH = rhn_layer(
             x_TBI,
-            *state,
-            *self.layer_parameters(layer),
+            *call.state,
+            *call.parameters,
             couple_gates=self.couple_gates,
-            mask_BH=mask_BH,
+            mask_BH=call.mask_BH,
+            kept_TBH=call.kept_TBS,
         )
         return y_TBH, (s_BH,)
 
-    def kernel_layer(
-        self, layer: int, x: Tensor | Lookup, state: LayerState, mask_BH: Tensor | None
-    ) -> tuple[Tensor, LayerState]:
-        y_TBH, s_BH = cpu.rhn_layer(x, *state, *self.layer_parameters(layer), mask_BH=mask_BH)
+    def kernel_layer(self, x: Tensor | Lookup, call: LayerCall) -> tuple[Tensor, LayerState]:
+        y_TBH, s_BH = cpu.rhn_layer(x, *call.state, *call.parameters, mask_BH=call.mask_BH, kept_TBH=call.kept_TBS)
         return y_TBH, (s_BH,)
 
-    def kernel_step(self, layer: int, state: LayerState) -> Step:
-        return cpu.rhn_step(*state, *self.layer_parameters(layer))
+    def kernel_step(self, call: LayerCall) -> Step:
+        return cpu.rhn_step(*call.state, *call.parameters, kept_11H=call.kept_TBS)

@@ -13,10 +13,12 @@ struct Arguments {
   const float* weights;          // [D, G·H, H]
   const float* biases;           // [D, G·H]; the first row is part of `inputs`
   const float* mask;             // [B, H] or null
+  const float* kept;             // [kept_rows, H]: what zoneout keeps of the s_0 of a step; null: nothing
+  Index kept_rows;               // T·B or, alike for all steps and streams, 1
   const float* inputs;           // [T, B, G·H]: W x_t + b_1; with ids [V, G·H]
   const Index* ids;              // [T, B]: the rows of `inputs` to take, or null
   float* inner;                  // [D − 1, T, B, H]: s_1 … s_{D−1}; with `gates` null [D − 1, 1, B, H], one step's
-  float* outputs;                // [1 + T, B, H]: the first state, filled by the caller, then s_D of every step
+  float* outputs;                // [1 + T, B, H]: the first state, filled by the caller, then that after every step
   float* gates;                  // [D, T, B, G, H]: tanh and σ of every gate; null where no backward pass follows
   const float* d_outputs;        // [T, B, H]: gradient of the outputs
   float* d_maps;                 // [D, T, B, G·H], written: gradient of the linear maps
@@ -27,6 +29,7 @@ struct Arguments {
   // Multiplications between two barriers.
   Index work() const { return B * G * H * H; }
   Index row_of(Index t, Index b) const { return ids ? ids[t * B + b] : t * B + b; }
+  Zoneout zoneout() const { return {kept, kept_rows, H, B}; }
   Index inner_steps() const { return gates ? T : 1; }
   // s_{d−1} of step t, d counting from 0: what micro-step (t, d) starts from.
   float* state_before(Index t, Index d) const {
@@ -73,6 +76,7 @@ class Forward {
   Operand* packed;
   float* sums;
   Operands<Operand> operands{B, H, a.mask, a.operands};
+  const Zoneout zoneout = a.zoneout();
 
   Index size() const { return packed_size<Operand>(slice, G, a.H); }
 
@@ -90,7 +94,8 @@ class Forward {
       Floats c = 1.0f - g;
       if constexpr (G == 3) c = sigmoid(load(sum + 2 * W) + load(added + 2 * H + u, n));
       // s_d = h_d ⊙ g_d + s_{d−1} ⊙ c_d                                                  (6)
-      const Floats s_new = h * g + s * c;
+      Floats s_new = h * g + s * c;
+      if (d == a.D - 1) s_new = zoneout.mix(t, b, u, n, a.state_before(t, 0) + b * H + u, s_new);
       store(after + u, s_new, n);
       operands.prepare(b, u, n, s_new);
       if (gates) {
@@ -117,6 +122,7 @@ void backward(const Arguments& a, const Member& member) {
   Operand* packed = scratch.get<Operand>(a.D * size);
   // The gradient of this slice's states: what the linear maps carry back, and what the gates do.
   CarriedBack<Operand> mapped(slice, B, GH, a.mask, a.operands, scratch);
+  const KeptBack kept(a.zoneout(), slice, B, scratch);
   float* carried = scratch.get<float>(B * columns);
   for (Index d = 0; d < a.D; d++) pack_units(slice, GH, a.weights + d * GH * H, packed + d * size);
   std::fill(carried, carried + B * columns, 0.0f);
@@ -130,7 +136,7 @@ void backward(const Arguments& a, const Member& member) {
       slice.each_group([&](Index u, Index n, Index i) {
         float* d_state = carried + b * columns + i * W;
         Floats ds = load(d_state) + mapped.get(b, u, n, i);
-        if (d == a.D - 1) ds += load(a.d_outputs + (t * B + b) * H + u, n);
+        if (d == a.D - 1) ds = kept.through(t, b, u, n, i, ds + load(a.d_outputs + (t * B + b) * H + u, n));
         const Floats s = load(before + b * H + u, n);
         const Floats h = load(gates + u, n), g = load(gates + H + u, n);
         const Floats c = G == 3 ? load(gates + (G - 1) * H + u, n) : 1.0f - g;
@@ -154,7 +160,7 @@ void backward(const Arguments& a, const Member& member) {
 
   for (Index b = 0; b < B; b++)
     slice.each_group([&](Index u, Index n, Index i) {
-      store(a.d_first + b * H + u, load(carried + b * columns + i * W) + mapped.get(b, u, n, i), n);
+      store(a.d_first + b * H + u, load(carried + b * columns + i * W) + mapped.get(b, u, n, i) + kept.get(b, i), n);
     });
 }
 

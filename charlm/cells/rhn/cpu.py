@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from charlm.cells.lookup import Lookup
-from charlm.cells.native.call import Kernel, Value, autocasts_to_bf16
+from charlm.cells.native.call import Kernel, Value, autocasts_to_bf16, zoneout_fields
 from charlm.cells.native.generate import Step
 from charlm.cells.native.linear import gradient_of_inputs, gradient_of_recurrence, project
 
@@ -23,6 +23,7 @@ def rhn_layer(
     b_hh_DG: Tensor,
     *,
     mask_BH: Tensor | None = None,
+    kept_TBH: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Outputs [T, B, H] and last state [B, H]: `rhn_layer` of reference.py, in float32 on the CPU.
 
@@ -30,11 +31,13 @@ def rhn_layer(
     """
     inputs, ids_TB = project(x, w_ih_GI, b_hh_DG[0])
     options = {"with_backward": torch.is_grad_enabled(), "bf16": autocasts_to_bf16()}
-    y_TBH = _Sequence.apply(inputs, ids_TB, s_BH, w_hh_DGH, b_hh_DG, mask_BH, *options.values())
+    y_TBH = _Sequence.apply(inputs, ids_TB, s_BH, w_hh_DGH, b_hh_DG, mask_BH, kept_TBH, *options.values())
     return y_TBH, y_TBH[-1]  # type: ignore[index]
 
 
-def rhn_step(s_BH: Tensor, w_ih_GI: Tensor, w_hh_DGH: Tensor, b_hh_DG: Tensor) -> Step:
+def rhn_step(
+    s_BH: Tensor, w_ih_GI: Tensor, w_hh_DGH: Tensor, b_hh_DG: Tensor, *, kept_11H: Tensor | None = None
+) -> Step:
     """A layer in the given state, for `rhn_generate`."""
     (B, H), (D, rows, _) = s_BH.shape, w_hh_DGH.shape
     sizes: dict[str, Value] = {"T": 1, "B": B, "H": H, "D": D, "G": rows // H}
@@ -44,7 +47,7 @@ def rhn_step(s_BH: Tensor, w_ih_GI: Tensor, w_hh_DGH: Tensor, b_hh_DG: Tensor) -
         "inner": s_BH.new_empty(D - 1, 1, B, H),
         "outputs": torch.stack([s_BH, s_BH]),
     }
-    return Step(w_ih_GI, b_hh_DG[0], sizes | tensors)
+    return Step(w_ih_GI, b_hh_DG[0], sizes | tensors | zoneout_fields(kept_11H))
 
 
 class _Sequence(torch.autograd.Function):
@@ -57,6 +60,7 @@ class _Sequence(torch.autograd.Function):
         w_hh_DGH: Tensor,
         b_hh_DG: Tensor,
         mask_BH: Tensor | None,
+        kept_TBH: Tensor | None,
         with_backward: bool,
         bf16: bool,
     ) -> Tensor:
@@ -74,6 +78,7 @@ class _Sequence(torch.autograd.Function):
             weights=weights,
             biases=biases,
             mask=mask_BH,
+            **zoneout_fields(kept_TBH),
             inputs=inputs,
             ids=ids_TB,
             inner=inner,
@@ -81,7 +86,7 @@ class _Sequence(torch.autograd.Function):
             gates=gates,
             operands=inputs.new_zeros(2, B, H + 1),
         )
-        ctx.save_for_backward(inputs, ids_TB, weights, mask_BH, inner, states, gates)
+        ctx.save_for_backward(inputs, ids_TB, weights, mask_BH, kept_TBH, inner, states, gates)
         ctx.bf16 = bf16
         return states[1:]
 
@@ -90,7 +95,7 @@ class _Sequence(torch.autograd.Function):
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx: Any, dy_TBH: Tensor
     ) -> tuple[Tensor | None, ...]:
-        inputs, ids_TB, weights, mask_BH, inner, states, gates = ctx.saved_tensors
+        inputs, ids_TB, weights, mask_BH, kept_TBH, inner, states, gates = ctx.saved_tensors
         D, rows, H = weights.shape
         T, B = len(states) - 1, states.shape[1]
         d_maps = inputs.new_empty(D, T, B, rows)
@@ -100,6 +105,7 @@ class _Sequence(torch.autograd.Function):
             **{"T": T, "B": B, "H": H, "D": D, "G": rows // H, "bf16": ctx.bf16},
             weights=weights,
             mask=mask_BH,
+            **zoneout_fields(kept_TBH),
             inner=inner,
             outputs=states,
             gates=gates,
@@ -115,4 +121,4 @@ class _Sequence(torch.autograd.Function):
         for d in range(D):
             before = states[:-1] if d == 0 else inner[d - 1]
             gradient_of_recurrence(d_maps[d], before, mask_BH, bf16=ctx.bf16, out=dw_DGH[d])
-        return gradient_of_inputs(d_maps[0], inputs, ids_TB), None, ds_BH, dw_DGH, db_DG, None, None, None
+        return gradient_of_inputs(d_maps[0], inputs, ids_TB), None, ds_BH, dw_DGH, db_DG, None, None, None, None

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from charlm.cells.base import add_product
+from charlm.cells.base import add_product, zone_out
 
 
 def rhn_layer(
@@ -16,19 +16,22 @@ def rhn_layer(
     *,
     couple_gates: bool = True,
     mask_BH: Tensor | None = None,
+    kept_TBH: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Outputs s_D [T, B, H] and last state [B, H] from inputs [T, B, I] and first state [B, H].
 
     Linear maps are stacked h, g, c (g is the paper's transform gate t): G = 3H, or 2H where
     `couple_gates` sets c = 1 − g. The state of step t − 1 enters as s_0; only d = 1 reads x_t.
-    `mask_BH` multiplies s_{d−1} in the linear maps of every d, not where c carries it over.
+    `mask_BH` multiplies s_{d−1} in the linear maps of every d, not where c carries it over. With `kept_TBH`
+    (see `zone_out`) a step ends in kept ⊙ s_0 + (1 − kept) ⊙ s_D: its output, and the next s_0.
     """
     # The inputs of all steps are known: one matrix product for the whole window, with the biases of d = 1.
     x_TBG = F.linear(x_TBI, w_ih_GI, b_hh_DG[0])
     weights_HG = w_hh_DGH.transpose(1, 2).unbind()
     biases_G = b_hh_DG.unbind()[1:]
     outputs = []
-    for x_BG in x_TBG.unbind():
+    for t, x_BG in enumerate(x_TBG.unbind()):
+        first_BH = s_BH
         for a, w_HG in zip((x_BG, *biases_G), weights_HG, strict=True):
             # h_d = tanh(W_h x [d = 1] + R_h s_{d−1} + b_h)                           (7)
             # g_d = σ(W_g x [d = 1] + R_g s_{d−1} + b_g)                              (8)
@@ -41,5 +44,6 @@ def rhn_layer(
                 s_BH = torch.lerp(s_BH, h_BH, g_BH)
             else:
                 s_BH = torch.addcmul(s_BH * torch.sigmoid(c[0]), h_BH, g_BH)
+        s_BH = zone_out(s_BH, first_BH, kept_TBH, t)
         outputs.append(s_BH)
     return torch.stack(outputs), s_BH

@@ -1,11 +1,11 @@
 """The simple recurrent network (Elman 1990)."""
 
-from typing import get_args
+from typing import Unpack, get_args
 
 import torch
 from torch import Tensor
 
-from charlm.cells.base import LayerState
+from charlm.cells.base import LayerCall, LayerState, StackOptions
 from charlm.cells.lookup import Lookup
 from charlm.cells.native.generate import Step
 from charlm.cells.rnn import cpu
@@ -35,48 +35,37 @@ class RNN(TorchFusedStack):
         num_layers: int = 1,
         *,
         nonlinearity: Nonlinearity = "tanh",
-        dropout: float = 0.0,
-        state_dropout: float = 0.0,
-        variational: bool = False,
+        **others: Unpack[StackOptions],
     ) -> None:
-        super().__init__(
-            input_size,
-            hidden_size,
-            num_layers,
-            dropout=dropout,
-            state_dropout=state_dropout,
-            variational=variational,
-        )
+        super().__init__(input_size, hidden_size, num_layers, **others)
         self.check_choice(get_args(Nonlinearity), nonlinearity=nonlinearity)
         self.nonlinearity: Nonlinearity = nonlinearity
         self.create_parameters()
 
-    def reference_layer(
-        self, layer: int, x_TBI: Tensor, state: LayerState, mask_BH: Tensor | None
-    ) -> tuple[Tensor, LayerState]:
+    def reference_layer(self, x_TBI: Tensor, call: LayerCall) -> tuple[Tensor, LayerState]:
         y_TBH, h_BH = rnn_layer(
             x_TBI,
-            *state,
-            *self.layer_parameters(layer),
+            *call.state,
+            *call.parameters,
             nonlinearity=self.nonlinearity,
-            mask_BH=mask_BH,
+            mask_BH=call.mask_BH,
+            kept_TBH=call.kept_TBS,
         )
         return y_TBH, (h_BH,)
 
-    def kernel_layer(
-        self, layer: int, x: Tensor | Lookup, state: LayerState, mask_BH: Tensor | None
-    ) -> tuple[Tensor, LayerState]:
+    def kernel_layer(self, x: Tensor | Lookup, call: LayerCall) -> tuple[Tensor, LayerState]:
         y_TBH, h_BH = cpu.rnn_layer(
             x,
-            *state,
-            *self.layer_parameters(layer),
+            *call.state,
+            *call.parameters,
             nonlinearity=self.nonlinearity,
-            mask_BH=mask_BH,
+            mask_BH=call.mask_BH,
+            kept_TBH=call.kept_TBS,
         )
         return y_TBH, (h_BH,)
 
-    def kernel_step(self, layer: int, state: LayerState) -> Step:
-        return cpu.rnn_step(*state, *self.layer_parameters(layer), nonlinearity=self.nonlinearity)
+    def kernel_step(self, call: LayerCall) -> Step:
+        return cpu.rnn_step(*call.state, *call.parameters, nonlinearity=self.nonlinearity, kept_11H=call.kept_TBS)
 
     @property
     def cudnn_mode(self) -> str:

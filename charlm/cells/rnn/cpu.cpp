@@ -12,9 +12,12 @@ struct Arguments {
   Index bf16;              // whether products are taken in bfloat16; sums and states are float then too
   const float* weights;    // [H, H]
   const float* mask;       // [B, H] or null
+  const float* kept;       // [kept_rows, H]: what zoneout keeps of h_{t−1}; null: nothing
+  Index kept_rows;         // T·B or, alike for all steps and streams, 1
   const float* inputs;     // [T, B, H]: W_xh x_t + b_x + b_h; with ids [V, H]
   const Index* ids;        // [T, B]: the rows of `inputs` to take, or null
   float* outputs;          // [1 + T, B, H]: the first state, filled by the caller, then h_t of every step
+  float* made;             // [T, B, H]: φ of the linear maps; null without zoneout, or where no backward pass follows
   const float* d_outputs;  // [T, B, H]: gradient of the outputs
   float* d_maps;           // [T, B, H], written: gradient of the linear maps
   float* d_first;          // [B, H], written: gradient of the first state
@@ -24,6 +27,7 @@ struct Arguments {
   // Multiplications between two barriers.
   Index work() const { return B * H * H; }
   Index row_of(Index t, Index b) const { return ids ? ids[t * B + b] : t * B + b; }
+  Zoneout zoneout() const { return {kept, kept_rows, H, B}; }
 };
 
 namespace {
@@ -49,11 +53,14 @@ class Forward {
     multiply(B, H, operand, packed, slice.panels(1), sums, false);
     for (Index b = 0; b < B; b++) {
       const float* input = a.inputs + a.row_of(t, b) * H;
+      const float* before = a.outputs + (t * B + b) * H;
       float* after = a.outputs + ((t + 1) * B + b) * H;
       slice.each_group([&](Index u, Index n, Index i) {
         // h_t = φ(W_xh x_t + b_x + W_hh h_{t−1} + b_h)
         const Floats map = load(input + u, n) + load(sums + b * slice.columns(1) + i * W);
-        const Floats h = a.relu ? rectified(map) : tanh(map);
+        const Floats made = a.relu ? rectified(map) : tanh(map);
+        if (a.made) store(a.made + (t * B + b) * H + u, made, n);
+        const Floats h = zoneout.mix(t, b, u, n, before + u, made);
         store(after + u, h, n);
         operands.prepare(b, u, n, h);
       });
@@ -73,6 +80,7 @@ class Forward {
   Operand* packed;
   float* sums;
   Operands<Operand> operands{B, H, a.mask, a.operands};
+  const Zoneout zoneout = a.zoneout();
 };
 
 template <class Operand>
@@ -88,15 +96,17 @@ void backward(const Arguments& a, const Member& member) {
   Scratch& scratch = fresh_scratch();
   Operand* packed = scratch.get<Operand>(packed_size<Operand>(slice, 1, H));
   CarriedBack<Operand> mapped(slice, B, H, a.mask, a.operands, scratch);
+  const KeptBack kept(a.zoneout(), slice, B, scratch);
   pack_units(slice, H, a.weights, packed);
 
   for (Index t = a.T - 1; t >= 0; t--) {
-    const float* outputs = a.outputs + (t + 1) * B * H;
+    const float* made = a.made ? a.made + t * B * H : a.outputs + (t + 1) * B * H;
     float* d_maps = a.d_maps + t * B * H;
     for (Index b = 0; b < B; b++) {
       slice.each_group([&](Index u, Index n, Index i) {
-        const Floats h = load(outputs + b * H + u, n);
-        const Floats dh = load(a.d_outputs + (t * B + b) * H + u, n) + mapped.get(b, u, n, i);
+        const Floats h = load(made + b * H + u, n);
+        const Floats d_after = load(a.d_outputs + (t * B + b) * H + u, n) + mapped.get(b, u, n, i);
+        const Floats dh = kept.through(t, b, u, n, i, d_after);
         // φ′ is 1 − h² or, of relu, 1 where h > 0, else 0.
         const Floats d_map = a.relu ? (h <= 0.0f ? Floats{} : dh) : dh * (1.0f - h * h);
         store(d_maps + b * H + u, d_map, n);
@@ -108,7 +118,9 @@ void backward(const Arguments& a, const Member& member) {
   }
 
   for (Index b = 0; b < B; b++)
-    slice.each_group([&](Index u, Index n, Index i) { store(a.d_first + b * H + u, mapped.get(b, u, n, i), n); });
+    slice.each_group([&](Index u, Index n, Index i) {
+      store(a.d_first + b * H + u, mapped.get(b, u, n, i) + kept.get(b, i), n);
+    });
 }
 
 }  // namespace

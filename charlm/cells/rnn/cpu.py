@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from charlm.cells.lookup import Lookup
-from charlm.cells.native.call import Kernel, Value, autocasts_to_bf16
+from charlm.cells.native.call import Kernel, Value, autocasts_to_bf16, zoneout_fields
 from charlm.cells.native.generate import Step
 from charlm.cells.native.linear import gradient_of_inputs, gradient_of_recurrence, project
 from charlm.cells.rnn.reference import Nonlinearity
@@ -26,6 +26,7 @@ def rnn_layer(
     *,
     nonlinearity: Nonlinearity = "tanh",
     mask_BH: Tensor | None = None,
+    kept_TBH: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Outputs [T, B, H] and last state [B, H]: `rnn_layer` of reference.py, in float32 on the CPU.
 
@@ -33,7 +34,8 @@ def rnn_layer(
     """
     inputs, ids_TB = project(x, w_ih_HI, b_ih_H + b_hh_H)
     relu = nonlinearity == "relu"
-    y_TBH = _Sequence.apply(inputs, ids_TB, h_BH, w_hh_HH, mask_BH, relu, autocasts_to_bf16())
+    options = {"with_backward": torch.is_grad_enabled(), "relu": relu, "bf16": autocasts_to_bf16()}
+    y_TBH = _Sequence.apply(inputs, ids_TB, h_BH, w_hh_HH, mask_BH, kept_TBH, *options.values())
     return y_TBH, y_TBH[-1]  # type: ignore[index]
 
 
@@ -45,6 +47,7 @@ def rnn_step(
     b_hh_H: Tensor,
     *,
     nonlinearity: Nonlinearity = "tanh",
+    kept_11H: Tensor | None = None,
 ) -> Step:
     """A layer in the given state, for `rnn_generate`."""
     B, H = h_BH.shape
@@ -52,6 +55,7 @@ def rnn_step(
         **{"T": 1, "B": B, "H": H, "relu": nonlinearity == "relu"},
         "weights": w_hh_HH.detach().contiguous(),
         "outputs": torch.stack([h_BH, h_BH]),
+        **zoneout_fields(kept_11H),
     }
     return Step(w_ih_HI, b_ih_H + b_hh_H, fields)
 
@@ -65,6 +69,8 @@ class _Sequence(torch.autograd.Function):
         h_BH: Tensor,
         w_hh_HH: Tensor,
         mask_BH: Tensor | None,
+        kept_TBH: Tensor | None,
+        with_backward: bool,
         relu: bool,
         bf16: bool,
     ) -> Tensor:
@@ -72,18 +78,21 @@ class _Sequence(torch.autograd.Function):
         T = len(inputs) if ids_TB is None else len(ids_TB)
         states = inputs.new_empty(1 + T, B, H)
         states[0] = h_BH
+        made = torch.empty_like(states[1:]) if with_backward and kept_TBH is not None else None
         weights = w_hh_HH.contiguous()
         KERNEL(
             "rnn_forward",
             **{"T": T, "B": B, "H": H, "relu": relu, "bf16": bf16},
             weights=weights,
             mask=mask_BH,
+            **zoneout_fields(kept_TBH),
             inputs=inputs,
             ids=ids_TB,
             outputs=states,
+            made=made,
             operands=inputs.new_zeros(2, B, H + 1),
         )
-        ctx.save_for_backward(inputs, ids_TB, weights, mask_BH, states)
+        ctx.save_for_backward(inputs, ids_TB, weights, mask_BH, kept_TBH, states, made)
         ctx.relu, ctx.bf16 = relu, bf16
         return states[1:]
 
@@ -92,7 +101,7 @@ class _Sequence(torch.autograd.Function):
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx: Any, dy_TBH: Tensor
     ) -> tuple[Tensor | None, ...]:
-        inputs, ids_TB, weights, mask_BH, states = ctx.saved_tensors
+        inputs, ids_TB, weights, mask_BH, kept_TBH, states, made = ctx.saved_tensors
         B, H = states.shape[1:]
         d_maps = torch.empty_like(states[1:])
         dh_BH = inputs.new_empty(B, H)
@@ -101,11 +110,13 @@ class _Sequence(torch.autograd.Function):
             **{"T": len(d_maps), "B": B, "H": H, "relu": ctx.relu, "bf16": ctx.bf16},
             weights=weights,
             mask=mask_BH,
+            **zoneout_fields(kept_TBH),
             outputs=states,
+            made=made,
             d_outputs=dy_TBH.contiguous(),
             d_maps=d_maps,
             d_first=dh_BH,
             operands=inputs.new_zeros(2, B, H + 1),
         )
         dw_HH = gradient_of_recurrence(d_maps, states[:-1], mask_BH, bf16=ctx.bf16)
-        return gradient_of_inputs(d_maps, inputs, ids_TB), None, dh_BH, dw_HH, None, None, None
+        return gradient_of_inputs(d_maps, inputs, ids_TB), None, dh_BH, dw_HH, None, None, None, None, None

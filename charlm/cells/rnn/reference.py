@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from charlm.cells.base import add_product
+from charlm.cells.base import add_product, zone_out
 
 Nonlinearity = Literal["tanh", "relu"]
 
@@ -21,18 +21,21 @@ def rnn_layer(
     *,
     nonlinearity: Nonlinearity = "tanh",
     mask_BH: Tensor | None = None,
+    kept_TBH: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Outputs [T, B, H] and last state [B, H] from inputs [T, B, I] and first state [B, H].
 
-    h_t = φ(W_xh x_t + b_x + W_hh h_{t−1} + b_h), φ = tanh or relu. `mask_BH` multiplies h_{t−1}.
+    h_t = φ(W_xh x_t + b_x + W_hh h_{t−1} + b_h), φ = tanh or relu. `mask_BH` multiplies h_{t−1}. With `kept_TBH`
+    (see `zone_out`) that is the new h; h_t = kept ⊙ h_{t−1} + (1 − kept) ⊙ the new h.
     """
     activation = torch.tanh if nonlinearity == "tanh" else torch.relu
     # The inputs of all steps are known: one matrix product for the whole window.
     x_TBH = F.linear(x_TBI, w_ih_HI, b_ih_H + b_hh_H)
     w_hh_t_HH = w_hh_HH.t()
     outputs = []
-    for x_BH in x_TBH.unbind():
+    for t, x_BH in enumerate(x_TBH.unbind()):
         # h_t = φ(W_xh x_t + b_x + W_hh h_{t−1} + b_h)
-        h_BH = activation(add_product(x_BH, h_BH, w_hh_t_HH, mask_BH))
+        new_BH = activation(add_product(x_BH, h_BH, w_hh_t_HH, mask_BH))
+        h_BH = zone_out(new_BH, h_BH, kept_TBH, t)
         outputs.append(h_BH)
     return torch.stack(outputs), h_BH
