@@ -163,7 +163,8 @@ def duration(seconds: float) -> str:
 
 def write_table(rows: list[str]) -> None:
     """Put the rows between README's marks."""
-    heading = "| recipe | time | parameters | characters/s | validation, nats (seeds) | dynamic |\n|---|---|---|---|---|---|\n"
+    columns = ["recipe", "time", "parameters", "characters/s", "validation, nats (seeds)", "dynamic"]
+    heading = f"| {' | '.join(columns)} |\n{'|---' * len(columns)}|\n"
     readme = ROOT / "README.md"
     text = readme.read_text(encoding="utf-8")
     changed = re.sub(f"{BEGIN}.*?{END}", lambda _: f"{BEGIN}{heading}{''.join(rows)}{END}", text, flags=re.DOTALL)
@@ -181,7 +182,8 @@ def draw(runs: dict[str, Run]) -> None:
     figure, axes = pyplot.subplots(figsize=(9, 5.5))
     for name, run in runs.items():
         points = [(row["elapsed_s"], row["nats"]) for row in run.rows if row["split"] == "valid"]
-        axes.plot(*zip(*points, strict=True), marker=".", label=f"{name.removeprefix('tinyshakespeare-')}: {run.nats:.3f}")
+        label = f"{name.removeprefix('tinyshakespeare-')}: {run.nats:.3f}"
+        axes.plot(*zip(*points, strict=True), marker=".", label=label)
     for name, (seconds, nats) in PUBLISHED.items():
         axes.plot(seconds, nats, "k*", markersize=10)
         axes.annotate(name, (seconds, nats), xytext=(6, 4), textcoords="offset points", fontsize=8)
