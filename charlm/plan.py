@@ -65,8 +65,6 @@ def measure(config: Config) -> Plan:
     chars = config.train.batch_size * config.train.bptt
     weights_bytes = sum(p.nbytes for p in trainer.parameters)
     tensors = [t for state in trainer.optimizer.state.values() for t in state.values() if isinstance(t, Tensor)]
-    with trainer.autocast:
-        implementation = trainer.model.layers.implementation(trainer.device)
     return Plan(
         splits={name: len(ids) for name, ids in corpus.splits.items()},
         vocabulary=len(corpus.vocabulary),
@@ -78,7 +76,7 @@ def measure(config: Config) -> Plan:
         step_s=step_s,
         chars_per_s=chars / step_s,
         epoch_s=step_s * trainer.streams.windows_per_epoch,
-        implementation=implementation,
+        implementation=trainer.implementation,
     )
 
 

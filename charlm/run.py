@@ -93,10 +93,8 @@ class Run:
         trainer, model = self.trainer, self.config.model
         count = sum(parameters_by_part(trainer.model).values())
         precision = "bf16" if self.config.precision == "bf16" else "fp32"
-        with trainer.autocast:
-            implementation = trainer.model.layers.implementation(trainer.device)
         say(f"model    {model.cell.kind}, {model.layers} × {model.cell.hidden} units: {count:,} parameters")
-        say(f"device   {describe_device(trainer.device)}, {precision}; {implementation}")
+        say(f"device   {describe_device(trainer.device)}, {precision}; {trainer.implementation}")
         say(f"run      {self.folder}")
         if reason := self._reason_to_stop():
             limit = f"train.{reason}={getattr(self.config.train, reason)}"

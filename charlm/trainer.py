@@ -104,6 +104,8 @@ class Trainer:
         self.vocabulary = corpus.vocabulary
         self.streams = Streams(corpus.splits["train"], config.train.batch_size, config.train.bptt)
         self.model = build_model(config.model, len(corpus.vocabulary)).to(self.device).train()
+        with self.autocast:  # Compiles kernels: now, before a run's folder and clock.
+            self.implementation = self.model.layers.implementation(self.device)
         self.parameters = list(self.model.parameters())
         self.averaged = copy.deepcopy(self.model).requires_grad_(False) if config.train.ema else None
         self.optimizer = build_optimizer(self.model, config.optimizer)

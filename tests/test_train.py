@@ -326,6 +326,19 @@ def test_limits(tmp_path, config_of, limits, reason):
     assert outcome.elapsed_s < 60
 
 
+def test_kernels_are_compiled_before_there_is_a_folder_and_a_clock(tmp_path, config_of, monkeypatch):
+    from charlm.cells.native import build
+
+    def slow(sources):
+        assert not (tmp_path / "run").exists()
+        time.sleep(3)
+        return dict.fromkeys(sources, build.KernelError("switched off by this test"))
+
+    monkeypatch.setattr(build, "_outcomes", {})
+    monkeypatch.setattr(build, "_make", slow)
+    assert start_run(config_of(train={"max_steps": None, "max_minutes": 0.04}), tmp_path / "run").step > 0
+
+
 def test_without_validation(tmp_path, config_of):
     outcome = start_run(config_of(data={"split": [1, 0, 0]}), tmp_path / "run")
     assert outcome.best_nats is None

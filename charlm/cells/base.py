@@ -188,10 +188,10 @@ class Stack(nn.Module):
 
     def choose(self, device: torch.device, training: bool) -> Implementation:
         """What computes a layer in `forward`: the kind's kernel wherever it can."""
-        other = self.choose_other(device, training)
         if device.type != "cpu" or self.kernel is None:
-            return other
+            return self.choose_other(device, training)
         if reason := self.why_no_kernel():
+            other = self.choose_other(device, training)
             return other._replace(description=f"{other.description}; no fused CPU kernel: {reason}")
         return Implementation(self.kernel_layer, f"{self.kind}: fused CPU kernel", is_kernel=True)
 

@@ -23,9 +23,9 @@ class Lookup(NamedTuple):
         return like.new_zeros(*self.ids_TB.shape, input_size).scatter_(-1, self.ids_TB.unsqueeze(-1), 1.0)
 
 
-def check_ids(ids: Tensor, V: int) -> None:
+def check_ids(name: str, ids: Tensor, V: int) -> None:
     """ValueError unless all are from 0 to V − 1."""
     if ids.numel():
         low, high = (int(bound) for bound in ids.aminmax())
         if low < 0 or high >= V:
-            raise ValueError(f"lookup: ids from {low} to {high}; allowed are 0 to {V - 1}")
+            raise ValueError(f"{name}: found {low} to {high}; allowed are 0 to {V - 1}")

@@ -1,6 +1,7 @@
 """Compilation of kernels: the cache, and what is said where it fails."""
 
 import logging
+import os
 import shlex
 import shutil
 import subprocess
@@ -144,6 +145,26 @@ def test_a_fault_of_one_leaves_the_others(kernel: Kernel, tmp_path: Path) -> Non
         build.load(faulty.source, kernel.source)
     assert kernel.works()
     assert not faulty.works()
+
+
+def test_leftovers_of_a_killed_compilation_go(kernel: Kernel, cache: Path) -> None:
+    old, new = cache / "kernels/tmpold", cache / "kernels/tmpnew"
+    for folder in (old, new):
+        folder.mkdir(parents=True)
+    os.utime(old, (0, 0))
+    kernel.check()
+    assert not old.exists()
+    assert new.exists()
+
+
+def test_a_wrong_cxx_is_named(
+    kernel: Kernel, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("CXX", "false")
+    caplog.set_level(logging.INFO)
+    with pytest.raises(KernelError, match=r"^false failed on the kernel: exit code 1; see .*; mend or unset CXX$"):
+        kernel.check()
+    assert [record.getMessage() for record in caplog.records] == ["compiling for this CPU, once: adding ..."]
 
 
 def test_processes_that_compile_at_once(kernel: Kernel, cache: Path) -> None:

@@ -197,7 +197,7 @@ def test_lookup_errs_no_more_than_the_reference(
 @pytest.mark.parametrize("id", [-1, 4, 10**12])
 def test_lookup_of_a_row_that_is_not_there(case: Case, id: int) -> None:
     for table in (None, torch.zeros(4, 4)):
-        with pytest.raises(ValueError, match=r"^lookup: ids from .*; allowed are 0 to 3$"):
+        with pytest.raises(ValueError, match=r"^ids of a lookup: found .*; allowed are 0 to 3$"):
             case.build(4, 5).float()(Lookup(torch.tensor([[1, id]]), table))
 
 
@@ -337,8 +337,37 @@ def test_cross_entropy_of_characters_that_are_out_of_the_question() -> None:
 
 @pytest.mark.parametrize("target", [-1, 3])
 def test_cross_entropy_of_a_target_that_is_not_there(target: int) -> None:
-    with pytest.raises(ValueError, match=r"^lookup: ids from .*; allowed are 0 to 2$"):
+    with pytest.raises(ValueError, match=r"^targets: found .*; allowed are 0 to 2$"):
         cross_entropy(torch.zeros(2, 3), torch.tensor([0, target]))
+
+
+@pytest.mark.parametrize("shape", [(2,), (5, 7), (7, 5, 1), ()])
+def test_cross_entropy_of_targets_that_do_not_fit(shape: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match=r"^targets of shape .*; allowed: that of the logits but V, \[7, 5, 3\]$"):
+        cross_entropy(torch.zeros(7, 5, 3), torch.zeros(shape, dtype=torch.int64))
+
+
+def test_operands_need_not_lie_side_by_side() -> None:
+    logits, targets = torch.randn(3, 6, 4).movedim(1, 2), torch.arange(24).view(3, 8)[:, ::2] % 6
+    expected = torch.nn.functional.cross_entropy(logits.movedim(-1, 1), targets, reduction="none")
+    torch.testing.assert_close(cross_entropy(logits, targets), expected)
+    x, w, bias = torch.randn(2, 3), torch.randn(4, 3), torch.randn(8)[::2]
+    torch.testing.assert_close(linear(x, w, bias), torch.nn.functional.linear(x, w, bias))
+    torch.testing.assert_close(linear(torch._neg_view(x), w), torch.nn.functional.linear(-x, w))
+    assert linear(torch.zeros(2, 0), torch.zeros(4, 0)).shape == (2, 4)
+
+
+def test_second_derivatives_are_refused(case: Case) -> None:
+    stack = case.build(3, 5).float()
+    x = torch.randn(2, 1, 3, requires_grad=True)
+    logits = torch.randn(2, 3, requires_grad=True)
+    for value, of in (
+        (stack(x)[0].sum(), x),
+        (linear(x, torch.randn(4, 3)).sum(), x),
+        (cross_entropy(logits, torch.tensor([0, 2])).sum(), logits),
+    ):
+        with pytest.raises(RuntimeError, match="has no second derivative; use forward_reference"):
+            torch.autograd.grad(value, of, create_graph=True)
 
 
 def test_linear_is_torch_s() -> None:

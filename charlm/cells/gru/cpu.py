@@ -5,10 +5,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from charlm.cells.lookup import Lookup
-from charlm.cells.native.call import Kernel, Value, autocasts_to_bf16, zoneout_fields
+from charlm.cells.native.call import Kernel, Value, autocasts_to_bf16, first_derivative, operands, zoneout_fields
 from charlm.cells.native.generate import Step
 from charlm.cells.native.linear import gradient_of_inputs, gradient_of_recurrence, project
 
@@ -88,23 +87,23 @@ class _Sequence(torch.autograd.Function):
             ids=ids_TB,
             outputs=states,
             gates=gates,
-            operands=inputs.new_zeros(2, B, H + 1),
+            operands=operands(B, H, inputs, copied=bf16 or mask_BH is not None),
         )
-        ctx.save_for_backward(inputs, ids_TB, weights, mask_BH, kept_TBH, states, gates)
-        ctx.bf16 = bf16
+        ctx.save_for_backward(ids_TB, weights, mask_BH, kept_TBH, states, gates)
+        ctx.bf16, ctx.V = bf16, len(inputs)
         return states[1:]
 
     @staticmethod
-    @once_differentiable
+    @first_derivative
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx: Any, dy_TBH: Tensor
     ) -> tuple[Tensor | None, ...]:
-        inputs, ids_TB, weights, mask_BH, kept_TBH, states, gates = ctx.saved_tensors
+        ids_TB, weights, mask_BH, kept_TBH, states, gates = ctx.saved_tensors
         rows, H = weights.shape
         T, B = gates.shape[:2]
-        d_maps = inputs.new_empty(T, B, rows)
+        d_maps = dy_TBH.new_empty(T, B, rows)
         d_inputs = torch.empty_like(d_maps)
-        dh_BH = inputs.new_empty(B, H)
+        dh_BH = dy_TBH.new_empty(B, H)
         KERNEL(
             "gru_backward",
             **{"T": T, "B": B, "H": H, "bf16": ctx.bf16},
@@ -117,8 +116,8 @@ class _Sequence(torch.autograd.Function):
             d_maps=d_maps,
             d_inputs=d_inputs,
             d_first=dh_BH,
-            operands=inputs.new_zeros(2, B, rows + 1),
+            operands=operands(B, rows, dy_TBH, copied=ctx.bf16),
         )
         dw_GH = gradient_of_recurrence(d_maps, states[:-1], mask_BH, bf16=ctx.bf16)
-        dx, db_G = gradient_of_inputs(d_inputs, inputs, ids_TB), d_maps.sum((0, 1))
+        dx, db_G = gradient_of_inputs(d_inputs, ids_TB, ctx.V), d_maps.sum((0, 1))
         return dx, None, dh_BH, dw_GH, db_G, None, None, None, None

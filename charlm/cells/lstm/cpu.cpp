@@ -75,7 +75,7 @@ class Forward {
   // Step t, after step t − 1. When it returns, the outputs of all units are there.
   void step(Index t) {
     const Operand* operand = operands.take(a.output_of(t, 0));
-    multiply(B, H, operand, packed, slice.panels(GATES), sums, false);
+    multiply(B, H, operand, packed, slice.panels(GATES), sums);
     if constexpr (NORM) {
       for (Index b = 0; b < B; b++) measure_gates(t, b);
       member.meet();

@@ -5,11 +5,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from charlm.cells.lookup import Lookup
 from charlm.cells.lstm.reference import LAYER_NORM_EPS, LayerNorm
-from charlm.cells.native.call import Kernel, Value, autocasts_to_bf16, zoneout_fields
+from charlm.cells.native.call import Kernel, Value, autocasts_to_bf16, first_derivative, operands, zoneout_fields
 from charlm.cells.native.generate import Step
 from charlm.cells.native.linear import gradient_of_inputs, gradient_of_recurrence, project
 
@@ -117,29 +116,29 @@ class _Sequence(torch.autograd.Function):
             gates=gates,
             normal=normal,
             moments=moments,
-            operands=inputs.new_zeros(2, B, H + 1),
+            operands=operands(B, H, inputs, copied=bf16 or mask_BH is not None),
             partials=_partials(B, like=inputs),
         )
         ctx.save_for_backward(
-            inputs, ids_TB, weights, gains_5H, shifts_5H, mask_BH, kept_TBS, outputs, cells, gates, normal, moments
+            ids_TB, weights, gains_5H, shifts_5H, mask_BH, kept_TBS, outputs, cells, gates, normal, moments
         )
-        ctx.bf16 = bf16
+        ctx.bf16, ctx.V = bf16, len(inputs)
         return outputs[1:], cells[-1]
 
     @staticmethod
-    @once_differentiable
+    @first_derivative
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx: Any, dy_TBH: Tensor, dc_BH: Tensor
     ) -> tuple[Tensor | None, ...]:
-        inputs, ids_TB, weights, gains_5H, shifts_5H, mask_BH, kept_TBS, outputs, cells, gates, normal, moments = (
+        ids_TB, weights, gains_5H, shifts_5H, mask_BH, kept_TBS, outputs, cells, gates, normal, moments = (
             ctx.saved_tensors
         )
         T, B, _, H = gates.shape
-        d_maps = inputs.new_empty(T, B, 4 * H)
+        d_maps = dy_TBH.new_empty(T, B, 4 * H)
         d_gains = d_shifts = None
         if gains_5H is not None:
             d_gains, d_shifts = torch.zeros_like(gains_5H), torch.zeros_like(gains_5H)
-        dh_BH, d_first_cell_BH = inputs.new_empty(B, H), inputs.new_empty(B, H)
+        dh_BH, d_first_cell_BH = dy_TBH.new_empty(B, H), dy_TBH.new_empty(B, H)
         KERNEL(
             "lstm_backward",
             **{"T": T, "B": B, "H": H, "bf16": ctx.bf16},
@@ -159,12 +158,12 @@ class _Sequence(torch.autograd.Function):
             d_shifts=d_shifts,
             d_first=dh_BH,
             d_first_cell=d_first_cell_BH,
-            operands=inputs.new_empty(B, 4 * H),
-            partials=_partials(B, like=inputs),
+            operands=operands(B, 4 * H, dy_TBH, copied=ctx.bf16),
+            partials=_partials(B, like=dy_TBH),
         )
         dw_GH = gradient_of_recurrence(d_maps, outputs[:-1], mask_BH, bf16=ctx.bf16)
         return (
-            gradient_of_inputs(d_maps, inputs, ids_TB),
+            gradient_of_inputs(d_maps, ids_TB, ctx.V),
             None,
             dh_BH,
             d_first_cell_BH,

@@ -59,13 +59,15 @@ def _make(sources: list[Path]) -> dict[Path, ctypes.CDLL | KernelError]:
         new = [source for source in sources if not _is_whole(paths[source])]
         if not new:
             return {source: _open(path) for source, path in paths.items()}
+        _remove_leftovers()
         logger.info("compiling for this CPU, once: %s ...", ", ".join(map(_name, new)))
         start_s = time.perf_counter()
         with ThreadPoolExecutor(len(new)) as pool:
             failures = dict(
                 zip(new, pool.map(lambda source: _compile(source, command, paths[source]), new), strict=True)
             )
-        logger.info("compiled in %.1f s", time.perf_counter() - start_s)
+        if not all(failures.values()):
+            logger.info("compiled in %.1f s", time.perf_counter() - start_s)
         return {source: failures.get(source) or _open(path) for source, path in paths.items()}
     except KernelError as error:
         return dict.fromkeys(sources, error)
@@ -74,7 +76,11 @@ def _make(sources: list[Path]) -> dict[Path, ctypes.CDLL | KernelError]:
 
 
 def _fault(error: Exception) -> KernelError:
-    return KernelError(f"the kernel could not be made: {error}")
+    return KernelError(f"the kernel could not be made: {error}{_remedy()}")
+
+
+def _remedy() -> str:
+    return "; mend or unset CXX" if os.environ.get("CXX") else ""
 
 
 def _name(source: Path) -> str:
@@ -129,6 +135,14 @@ def _is_whole(path: Path) -> bool:
         return False
 
 
+def _remove_leftovers() -> None:
+    """Of compilations that were killed."""
+    for folder in (cache_dir() / "kernels").glob("tmp*"):
+        with contextlib.suppress(OSError):
+            if time.time() - folder.stat().st_mtime > _TIMEOUT_S:
+                shutil.rmtree(folder)
+
+
 def _compile(source: Path, command: list[str], path: Path) -> KernelError | None:
     """Make the library at `path`, and its checksum beside it; no other process meets half of either."""
     try:
@@ -164,4 +178,4 @@ def _compiler_fault(result: "subprocess.CompletedProcess[str]", log: Path) -> Ke
     with contextlib.suppress(OSError):
         log.write_text(f"{shlex.join(result.args)}\n{result.stderr}", encoding="utf-8")
         first += f"; see {log}"
-    return KernelError(f"{result.args[0]} failed on the kernel: {first}")
+    return KernelError(f"{result.args[0]} failed on the kernel: {first}{_remedy()}")

@@ -3,7 +3,9 @@
 import ctypes
 import functools
 import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -67,6 +69,24 @@ def fill(source: Path, name: str, **values: Value) -> ctypes.Structure:
 def zoneout_fields(kept_TBS: Tensor | None) -> dict[str, Value]:
     """The fields of a kernel's Arguments that say what units keep; see `zone_out` in base.py."""
     return {} if kept_TBS is None else {"kept": kept_TBS, "kept_rows": kept_TBS.shape[0] * kept_TBS.shape[1]}
+
+
+def first_derivative(backward: Callable[..., Any]) -> Callable[..., Any]:
+    """Of an autograd function's backward pass by a kernel: RuntimeError where it is to be differentiated again."""
+
+    @functools.wraps(backward)
+    def checked(ctx: Any, *gradients: Tensor) -> Any:
+        # Autograd has gradients on in a backward pass that makes a graph of its own, and there alone.
+        if torch.is_grad_enabled():
+            raise RuntimeError("a fused CPU kernel has no second derivative; use forward_reference")
+        return backward(ctx, *gradients)
+
+    return checked
+
+
+def operands(batch_size: int, width: int, like: Tensor, *, copied: bool) -> Tensor | None:
+    """Scratch for twice [B, width] that products read, if they read copies; bfloat16's padding must be zero."""
+    return like.new_zeros(2, batch_size, width + 1) if copied else None
 
 
 def autocasts_to_bf16() -> bool:

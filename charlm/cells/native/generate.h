@@ -56,7 +56,7 @@ class InputMaps {
 
   // y [B, H] → maps [B, G·H], this slice's units.
   void map(const float* y, float* maps) const {
-    multiply(g.B, g.H, y, packed, slice.panels(g.G), sums, false);
+    multiply(g.B, g.H, y, packed, slice.panels(g.G), sums);
     for (Index b = 0; b < g.B; b++)
       slice.each_group([&](Index u, Index n, Index i) {
         for (Index k = 0; k < g.G; k++) {
@@ -95,8 +95,8 @@ class Below {
   float* sum;
 };
 
-// Layer: a kind's Forward<float, …> with `step`, `slice`, and `outputs(0)`, `outputs(1)`: the states before and after
-// a step; `carry` makes what a step has left the state that the next one starts from.
+// Layer: a kind's Forward<float, …>; `step` makes the second half of its Arguments' `outputs` of the first, `carry`
+// makes that the first again.
 template <class Layer, class Arguments>
 void generate(const Generation& g, const Member& member) {
   Scratch& scratch = fresh_scratch();
@@ -119,7 +119,7 @@ void generate(const Generation& g, const Member& member) {
   for (Index l = 0; l < g.L; l++) below.add(l, outputs(l));
 
   for (Index n = 0; n < g.count; n++) {
-    multiply(g.B, g.H, below.read, packed, panels, sums, false);
+    multiply(g.B, g.H, below.read, packed, panels, sums);
     for (Index b = 0; b < g.B; b++)
       characters.each_group([&](Index v, Index width, Index i) {
         const Floats sum = load(sums + b * characters.columns(1) + i * W);

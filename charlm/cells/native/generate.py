@@ -54,6 +54,7 @@ class Generator:
         first, *others = steps
         w_ih, bias = first.w_ih_GI.detach(), first.bias_G.detach()
         maps = bias + (w_ih.t() if table_VI is None else table_VI.detach() @ w_ih.t())
+        assert len(maps) == V, (maps.shape, V)
         inputs = [maps.contiguous(), *(maps.new_empty(B, rows) for _ in others)]
         ids = [self._ids, *(None for _ in others)]
         layers = [
@@ -76,7 +77,7 @@ class Generator:
 
     def draw(self, draws_NB: Tensor, *, temperature: float, top_k: int, top_p: float) -> Tensor:
         """The next N characters of every stream, [N, B], by uniform numbers in [0, 1), float64."""
-        draws_NB = draws_NB.contiguous()
+        draws_NB = draws_NB.double().contiguous()
         drawn = torch.empty(draws_NB.shape, dtype=torch.int64)
         assert draws_NB.shape[1] == self._batch_size, draws_NB.shape
         tables = {name: ctypes.addressof(table) for name, table in self._tables.items()}

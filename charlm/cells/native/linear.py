@@ -6,10 +6,9 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from charlm.cells.lookup import Lookup, check_ids
-from charlm.cells.native.call import Kernel, autocasts_to_bf16
+from charlm.cells.native.call import Kernel, autocasts_to_bf16, first_derivative
 
 PRODUCT = Kernel(Path(__file__).with_name("product.cpp"))
 LOOKUP = Kernel(Path(__file__).with_name("lookup.cpp"))
@@ -26,7 +25,8 @@ def matmul(
     c_MN = a_MK.new_empty(M, N) if out is None else out
     strides = dict(zip(("a_row", "a_column", "b_row", "b_column"), (*a_MK.stride(), *b_KN.stride()), strict=True))
     pointers = {"a": a_MK.data_ptr(), "b": b_KN.data_ptr()}
-    PRODUCT("product", **{"M": M, "N": N, "K": K}, **strides, **pointers, bf16=bf16, bias=bias_N, c=c_MN)
+    bias = None if bias_N is None else bias_N.contiguous()
+    PRODUCT("product", **{"M": M, "N": N, "K": K}, **strides, **pointers, bf16=bf16, bias=bias, c=c_MN)
     return c_MN
 
 
@@ -36,14 +36,15 @@ def linear(x: Tensor, w_NK: Tensor, bias_N: Tensor | None = None) -> Tensor:
     Under autocast to bfloat16 the kernel's sums, and the result, stay float32.
     """
     operands = [x, w_NK] if bias_N is None else [x, w_NK, bias_N]
-    if not all(map(_is_for_kernels, operands)) or not PRODUCT.works():
+    if not x.shape[-1] or not all(map(_is_for_kernels, operands)) or not PRODUCT.works():
         return F.linear(x, w_NK, bias_N)
     y_MN = _Linear.apply(x.reshape(-1, x.shape[-1]), w_NK, bias_N, autocasts_to_bf16())
     return y_MN.view(*x.shape[:-1], len(w_NK))  # type: ignore[union-attr]
 
 
 def _is_for_kernels(tensor: Tensor) -> bool:
-    return tensor.device.type == "cpu" and tensor.dtype == torch.float32
+    strided = tensor.layout == torch.strided and not tensor.is_neg()
+    return tensor.device.type == "cpu" and tensor.dtype == torch.float32 and strided
 
 
 class _Linear(torch.autograd.Function):
@@ -54,7 +55,7 @@ class _Linear(torch.autograd.Function):
         return matmul(x_MK, w_NK.t(), bias_N, bf16=bf16)
 
     @staticmethod
-    @once_differentiable
+    @first_derivative
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx: Any, dy_MN: Tensor
     ) -> tuple[Tensor | None, ...]:
@@ -77,7 +78,7 @@ def project(x: Tensor | Lookup, w_GI: Tensor, bias_G: Tensor) -> tuple[Tensor, T
         return linear(x.float(), w_GI, bias_G), None
     ids_TB, table_VI = x.ids_TB.contiguous(), x.table_VI
     V = w_GI.shape[1] if table_VI is None else len(table_VI)
-    check_ids(ids_TB, V)
+    check_ids("ids of a lookup", ids_TB, V)
     if table_VI is None:
         return torch.add(bias_G, w_GI.t()).contiguous(), ids_TB
     if ids_TB.numel() < V:
@@ -85,12 +86,12 @@ def project(x: Tensor | Lookup, w_GI: Tensor, bias_G: Tensor) -> tuple[Tensor, T
     return linear(table_VI, w_GI, bias_G), ids_TB
 
 
-def gradient_of_inputs(d_rows_TBG: Tensor, inputs: Tensor, ids_TB: Tensor | None) -> Tensor:
-    """Of what `project` gave, from the gradient of every step's maps."""
+def gradient_of_inputs(d_rows_TBG: Tensor, ids_TB: Tensor | None, V: int) -> Tensor:
+    """Of what `project` gave, from the gradient of every step's maps; V: rows of its table, if it had one."""
     if ids_TB is None:
         return d_rows_TBG
-    d_inputs_VG = torch.empty_like(inputs)
-    sizes = {"N": ids_TB.numel(), "V": inputs.shape[0], "columns": inputs.shape[1]}
+    d_inputs_VG = d_rows_TBG.new_empty(V, d_rows_TBG.shape[-1])
+    sizes = {"N": ids_TB.numel(), "V": V, "columns": d_rows_TBG.shape[-1]}
     LOOKUP("lookup_gradient", **sizes, ids=ids_TB, d_rows=d_rows_TBG, d_table=d_inputs_VG)
     return d_inputs_VG
 

@@ -6,10 +6,9 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from charlm.cells.lookup import check_ids
-from charlm.cells.native.call import Kernel
+from charlm.cells.native.call import Kernel, first_derivative
 
 LOSS = Kernel(Path(__file__).with_name("loss.cpp"))
 
@@ -17,14 +16,20 @@ LOSS = Kernel(Path(__file__).with_name("loss.cpp"))
 def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
     """Nats [...] of targets [...] under logits [..., V]; float32, one pass on the CPU where kernels can be made.
 
-    ValueError for targets that the logits do not have.
+    ValueError for shapes that do not fit and, on the CPU, for targets that the logits do not have.
     """
-    logits = logits.float()
-    if logits.device.type != "cpu" or not LOSS.works():
-        return F.cross_entropy(logits.flatten(0, -2), targets.flatten(), reduction="none").view_as(targets)
-    check_ids(targets, logits.shape[-1])
-    nats = _CrossEntropy.apply(logits.flatten(0, -2).contiguous(), targets.flatten(), torch.is_grad_enabled())
-    return nats.view_as(targets)  # type: ignore[union-attr]
+    if logits.shape[:-1] != targets.shape:
+        raise ValueError(
+            f"targets of shape {list(targets.shape)}; allowed: that of the logits but V, {list(logits.shape)}"
+        )
+    logits_NV, targets_N = logits.float().reshape(-1, logits.shape[-1]), targets.reshape(-1)
+    if logits.device.type == "cpu":
+        check_ids("targets", targets, logits.shape[-1])
+    if logits.device.type == "cpu" and LOSS.works():
+        nats_N = _CrossEntropy.apply(logits_NV.contiguous(), targets_N.contiguous(), torch.is_grad_enabled())
+    else:
+        nats_N = F.cross_entropy(logits_NV, targets_N, reduction="none")
+    return nats_N.view(targets.shape)  # type: ignore[union-attr]
 
 
 class _CrossEntropy(torch.autograd.Function):
@@ -37,7 +42,7 @@ class _CrossEntropy(torch.autograd.Function):
         return nats_N
 
     @staticmethod
-    @once_differentiable
+    @first_derivative
     def backward(ctx: Any, d_nats_N: Tensor) -> tuple[Tensor, None, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
         (d_logits_NV,) = ctx.saved_tensors
         return d_logits_NV * d_nats_N.unsqueeze(-1), None, None

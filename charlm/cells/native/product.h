@@ -39,7 +39,7 @@ constexpr int ROWS = 12;
 constexpr int ROWS = 6;
 #endif
 
-// A register sums up at most so many products before they are added to the result: the rounding error of a sum grows
+// A register sums up the products of so many groups before they are added to the result: the rounding error of a sum grows
 // with the length of its chain.
 constexpr Index SUMMANDS = 256;
 
@@ -91,10 +91,10 @@ inline void tile_of(Index rows, Index K, const Operand* a, Index a_row, const Op
   if constexpr (M > 1) tile_of<M - 1>(rows, K, a, a_row, b, c, c_row, add);
 }
 
-// c [B, panels · PANEL] (+)= a [B, K] · packed, for a small B and a matrix packed beforehand.
+// c [B, panels · PANEL] = a [B, K] · packed, for a small B and a matrix packed beforehand.
 // a: rows padded(K) apart; packed: [panels, padded(K) / GROUP, PANEL, GROUP].
 template <class Operand>
-inline void multiply(Index B, Index K, const Operand* a, const Operand* packed, Index panels, float* c, bool add) {
+inline void multiply(Index B, Index K, const Operand* a, const Operand* packed, Index panels, float* c) {
   const Index blocks = (B + ROWS - 1) / ROWS, groups = padded<Operand>(K) / GROUP<Operand>, c_row = panels * PANEL;
   for (Index p = 0; p < panels; p++) {
     for (Index k = 0; k < groups; k += SUMMANDS) {
@@ -103,7 +103,7 @@ inline void multiply(Index B, Index K, const Operand* a, const Operand* packed, 
       for (Index i = 0; i < blocks; i++) {
         const Index first = B * i / blocks, rows = B * (i + 1) / blocks - first;
         tile_of<ROWS>(rows, depth, a + (first * groups + k) * GROUP<Operand>, padded<Operand>(K), panel,
-                      c + first * c_row + p * PANEL, c_row, add || k > 0);
+                      c + first * c_row + p * PANEL, c_row, k > 0);
       }
     }
   }

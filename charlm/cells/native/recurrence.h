@@ -67,7 +67,7 @@ class CarriedBack {
   void multiply(const float* d_maps, const Operand* packed) {
     const Operand* operand = std::is_same_v<Operand, Bf16> ? next() : reinterpret_cast<const Operand*>(d_maps);
     turn_ ^= 1;
-    ::multiply(B_, K_, operand, packed, slice_.panels(1), sums_, false);
+    ::multiply(B_, K_, operand, packed, slice_.panels(1), sums_);
   }
 
   // Units u … u + n − 1 of row b, the slice's i-th group; zero before the first product.

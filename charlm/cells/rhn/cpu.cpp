@@ -58,7 +58,7 @@ class Forward {
   void step(Index t) {
     for (Index d = 0; d < a.D; d++) {
       const Operand* operand = operands.take(a.state_before(t, d));
-      multiply(B, H, operand, packed + d * size(), slice.panels(G), sums, false);
+      multiply(B, H, operand, packed + d * size(), slice.panels(G), sums);
       for (Index b = 0; b < B; b++) apply_gates(t, d, b);
       member.meet();
     }

@@ -5,10 +5,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from charlm.cells.lookup import Lookup
-from charlm.cells.native.call import Kernel, Value, autocasts_to_bf16, zoneout_fields
+from charlm.cells.native.call import Kernel, Value, autocasts_to_bf16, first_derivative, operands, zoneout_fields
 from charlm.cells.native.generate import Step
 from charlm.cells.native.linear import gradient_of_inputs, gradient_of_recurrence, project
 
@@ -84,22 +83,22 @@ class _Sequence(torch.autograd.Function):
             inner=inner,
             outputs=states,
             gates=gates,
-            operands=inputs.new_zeros(2, B, H + 1),
+            operands=operands(B, H, inputs, copied=bf16 or mask_BH is not None),
         )
-        ctx.save_for_backward(inputs, ids_TB, weights, mask_BH, kept_TBH, inner, states, gates)
-        ctx.bf16 = bf16
+        ctx.save_for_backward(ids_TB, weights, mask_BH, kept_TBH, inner, states, gates)
+        ctx.bf16, ctx.V = bf16, len(inputs)
         return states[1:]
 
     @staticmethod
-    @once_differentiable
+    @first_derivative
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx: Any, dy_TBH: Tensor
     ) -> tuple[Tensor | None, ...]:
-        inputs, ids_TB, weights, mask_BH, kept_TBH, inner, states, gates = ctx.saved_tensors
+        ids_TB, weights, mask_BH, kept_TBH, inner, states, gates = ctx.saved_tensors
         D, rows, H = weights.shape
         T, B = len(states) - 1, states.shape[1]
-        d_maps = inputs.new_empty(D, T, B, rows)
-        ds_BH = inputs.new_empty(B, H)
+        d_maps = dy_TBH.new_empty(D, T, B, rows)
+        ds_BH = dy_TBH.new_empty(B, H)
         KERNEL(
             "rhn_backward",
             **{"T": T, "B": B, "H": H, "D": D, "G": rows // H, "bf16": ctx.bf16},
@@ -112,7 +111,7 @@ class _Sequence(torch.autograd.Function):
             d_outputs=dy_TBH.contiguous(),
             d_maps=d_maps,
             d_first=ds_BH,
-            operands=inputs.new_zeros(2, B, rows + 1),
+            operands=operands(B, rows, dy_TBH, copied=ctx.bf16),
         )
         dw_DGH = torch.empty_like(weights)
         db_DG = d_maps.sum((1, 2))
@@ -121,4 +120,4 @@ class _Sequence(torch.autograd.Function):
         for d in range(D):
             before = states[:-1] if d == 0 else inner[d - 1]
             gradient_of_recurrence(d_maps[d], before, mask_BH, bf16=ctx.bf16, out=dw_DGH[d])
-        return gradient_of_inputs(d_maps[0], inputs, ids_TB), None, ds_BH, dw_DGH, db_DG, None, None, None, None
+        return gradient_of_inputs(d_maps[0], ids_TB, ctx.V), None, ds_BH, dw_DGH, db_DG, None, None, None, None

@@ -50,7 +50,7 @@ class Forward {
   // Step t, after step t − 1. When it returns, the outputs of all units are there.
   void step(Index t) {
     const Operand* operand = operands.take(a.outputs + t * B * H);
-    multiply(B, H, operand, packed, slice.panels(1), sums, false);
+    multiply(B, H, operand, packed, slice.panels(1), sums);
     for (Index b = 0; b < B; b++) {
       const float* input = a.inputs + a.row_of(t, b) * H;
       const float* before = a.outputs + (t * B + b) * H;

@@ -5,10 +5,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from charlm.cells.lookup import Lookup
-from charlm.cells.native.call import Kernel, Value, autocasts_to_bf16, zoneout_fields
+from charlm.cells.native.call import Kernel, Value, autocasts_to_bf16, first_derivative, operands, zoneout_fields
 from charlm.cells.native.generate import Step
 from charlm.cells.native.linear import gradient_of_inputs, gradient_of_recurrence, project
 from charlm.cells.rnn.reference import Nonlinearity
@@ -90,21 +89,21 @@ class _Sequence(torch.autograd.Function):
             ids=ids_TB,
             outputs=states,
             made=made,
-            operands=inputs.new_zeros(2, B, H + 1),
+            operands=operands(B, H, inputs, copied=bf16 or mask_BH is not None),
         )
-        ctx.save_for_backward(inputs, ids_TB, weights, mask_BH, kept_TBH, states, made)
-        ctx.relu, ctx.bf16 = relu, bf16
+        ctx.save_for_backward(ids_TB, weights, mask_BH, kept_TBH, states, made)
+        ctx.relu, ctx.bf16, ctx.V = relu, bf16, len(inputs)
         return states[1:]
 
     @staticmethod
-    @once_differentiable
+    @first_derivative
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx: Any, dy_TBH: Tensor
     ) -> tuple[Tensor | None, ...]:
-        inputs, ids_TB, weights, mask_BH, kept_TBH, states, made = ctx.saved_tensors
+        ids_TB, weights, mask_BH, kept_TBH, states, made = ctx.saved_tensors
         B, H = states.shape[1:]
         d_maps = torch.empty_like(states[1:])
-        dh_BH = inputs.new_empty(B, H)
+        dh_BH = dy_TBH.new_empty(B, H)
         KERNEL(
             "rnn_backward",
             **{"T": len(d_maps), "B": B, "H": H, "relu": ctx.relu, "bf16": ctx.bf16},
@@ -116,7 +115,7 @@ class _Sequence(torch.autograd.Function):
             d_outputs=dy_TBH.contiguous(),
             d_maps=d_maps,
             d_first=dh_BH,
-            operands=inputs.new_zeros(2, B, H + 1),
+            operands=operands(B, H, dy_TBH, copied=ctx.bf16),
         )
         dw_HH = gradient_of_recurrence(d_maps, states[:-1], mask_BH, bf16=ctx.bf16)
-        return gradient_of_inputs(d_maps, inputs, ids_TB), None, dh_BH, dw_HH, None, None, None, None, None
+        return gradient_of_inputs(d_maps, ids_TB, ctx.V), None, dh_BH, dw_HH, None, None, None, None, None
