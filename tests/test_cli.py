@@ -3,6 +3,7 @@
 import csv
 import hashlib
 import json
+import math
 import os
 import pickle
 import re
@@ -140,6 +141,15 @@ def test_no_command_shows_the_help(cli):
         ("eval r --split test --file f", "Invalid value: --split and --file exclude one another"),
         ("eval r --split dev", "'dev' is not one of 'train', 'valid', 'test'."),
         ("eval r --streams 0", "Invalid value for '--streams': "),
+        ("eval r --dynamic-lr 0.1", "Invalid value: --dynamic-lr needs --dynamic"),
+        ("eval r --dynamic-decay 0", "Invalid value: --dynamic-decay needs --dynamic"),
+        ("eval r --dynamic-steps 5 --json", "Invalid value: --dynamic-steps needs --dynamic"),
+        ("eval r --dynamic --dynamic-lr -1", "Invalid value for '--dynamic-lr': "),
+        ("eval r --dynamic --dynamic-lr nan", "Invalid value"),
+        ("eval r --dynamic --dynamic-lr inf", "Invalid value: --dynamic-lr: found inf; allowed: a finite number"),
+        ("eval r --dynamic --dynamic-decay 1.5", "Invalid value for '--dynamic-decay': "),
+        ("eval r --dynamic --dynamic-decay nan", "Invalid value"),
+        ("eval r --dynamic --dynamic-steps 0", "Invalid value for '--dynamic-steps': "),
         ("plan", "Missing option '--config'."),
         ("config check", "one config file is needed, for example: charlm config check configs/lstm.yaml"),
         ("config show a --config b", "one config file is needed, for example: charlm config check configs/lstm.yaml"),
@@ -664,6 +674,71 @@ class TestEval:
         file = tmp_path / "no" / "scores.csv"
         assert cli("eval", trained_run, "--per-char", file).error == (
             f"--per-char {file}: No such file or directory; allowed: a file that can be written"
+        )
+
+    def test_dynamic(self, cli, trained_run):
+        path = trained_run / "checkpoints" / "best.safetensors"
+        before = path.read_bytes()
+        static = json.loads(cli("eval", trained_run, "--streams", 1, "--json").out)
+        words = ["eval", trained_run, "--dynamic", "--dynamic-lr", 0.01, "--dynamic-steps", 10]
+        result = cli(*words, "--json")
+        assert (result.code, result.err, result.out.count("\n")) == (0, "", 1)
+        value = json.loads(result.out)
+        dynamic = value.pop("dynamic")
+        assert value | {"chars_per_s": 0} == static | {"chars_per_s": 0}
+        assert list(dynamic) == [*self.KEYS[3:], "streams", "lr", "decay", "steps"]
+        assert dynamic["nats_per_char"] < static["nats_per_char"]
+        assert dynamic["bits_per_char"] == pytest.approx(dynamic["nats_per_char"] / math.log(2))
+        assert (dynamic["targets"], dynamic["streams"], dynamic["lr"], dynamic["steps"]) == (999, 1, 0.01, 10)
+
+        table = dict(re.split(" +", line, maxsplit=1) for line in cli(*words).out.splitlines())
+        assert tuple(table) == (*self.KEYS, "dynamic")
+        for key in ("nats_per_char", "bits_per_char"):
+            assert table[key] == f"{value[key]:.4f} static  {dynamic[key]:.4f} dynamic"
+        assert table["dynamic"] == f"streams 1, lr 0.01, decay {dynamic['decay']}, steps 10"
+        assert path.read_bytes() == before
+
+    def test_dynamic_defaults_are_those_of_the_help(self, cli, trained_run):
+        from charlm.dynamic import Adaptation
+
+        text = " ".join(cli("eval", "--help").out.split())
+        for name, value in vars(Adaptation()).items():
+            assert re.search(rf"--dynamic-{name} [^-]*\[default: {value}\]", text), name
+        dynamic = json.loads(cli("eval", trained_run, "--dynamic", "--json").out)["dynamic"]
+        assert dynamic.items() >= {"streams": 1, **vars(Adaptation())}.items()
+
+    def test_dynamic_scores_by_character(self, cli, trained_run, tmp_path):
+        file = tmp_path / "other.txt"
+        file.write_text("so\ntee\n" * 30)
+        words = ["eval", trained_run, "--file", file, "--json", "--per-char", tmp_path / "scores.csv"]
+        sums = []
+        for dynamic in ([], ["--dynamic"]):
+            value = json.loads(cli(*words, *dynamic).out)
+            with (tmp_path / "scores.csv").open(newline="", encoding="utf-8") as table:
+                rows = list(csv.DictReader(table))
+            sums.append(sum(float(row["nats"]) for row in rows) / len(rows))
+            assert sums[-1] == pytest.approx(value.get("dynamic", value)["nats_per_char"], abs=1e-5)
+        assert sums[0] != pytest.approx(sums[1], abs=1e-3)
+
+    def test_what_needs_the_training_text(self, cli, tiny_config, text_file, tmp_path):
+        run, file = tmp_path / "run", tmp_path / "other.txt"
+        assert cli("train", "--config", tiny_config, "--run-dir", run).code == 0
+        file.write_text("so\ntee\n" * 30)
+        text_file.write_text("so\ntee\n" * 30)
+        needing = (["eval", run, "--file", file, "--dynamic"],)
+        for words in needing:
+            changed = f"{text_file}: its text has changed since the run was trained, and its splits with it; "
+            assert cli(*words).error.startswith(changed)
+            assert cli(*words, "--json").error.startswith(changed)
+        text_file.unlink()
+        for words in needing:
+            assert cli(*words).error.startswith(f"{text_file}: no such file or folder; ")
+            assert cli(*words[:-1]).code == 0
+
+    def test_dynamic_rate_that_is_too_high(self, cli, trained_run):
+        assert re.fullmatch(
+            "dynamic evaluation: found a loss of (nan|inf) nats; allowed: finite numbers; lower --dynamic-lr",
+            cli("eval", trained_run, "--dynamic", "--dynamic-lr", 1e38).error,
         )
 
     def test_absent_split(self, cli, tiny_config, tmp_path):
