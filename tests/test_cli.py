@@ -1,5 +1,6 @@
 """Every command as a person calls it: exit code, stdout, stderr; and every mistake a person makes, in one line."""
 
+import ast
 import csv
 import hashlib
 import json
@@ -548,6 +549,58 @@ class TestSample:
     def test_largest_seed(self, cli, trained_run):
         assert cli("sample", trained_run, "--length", 5, "--seed", 2**63 - 1, "--count", 2).code == 0
 
+    def test_novelty_is_told_apart_from_the_text(self, cli, trained_run):
+        text = (trained_run.parent / "text.txt").read_text()[:18_000]
+        words = ["sample", trained_run, "--prompt", "so ", "--length", 60, "--seed", 4, "--count", 2]
+        plain, result = cli(*words), cli(*words, "--novelty")
+        assert (result.code, result.out) == (0, plain.out)
+        told = [line for line in result.err.splitlines() if line.startswith("novelty")]
+        samples = [sample.removeprefix("so ") for sample in re.split(r"--- seed \d+ ---\n", plain.out)[1:]]
+        for seed, line, sample in zip((4, 5), told, samples, strict=True):
+            found = re.fullmatch(
+                rf"novelty  seed {seed}; verbatim in the training text: (\d+\.\d)% of its windows of 20 characters; "
+                r"at most (\d+) characters in a row: ('.*')",
+                line,
+            )
+            stretch = ast.literal_eval(found[3])
+            assert stretch in text
+            assert stretch in sample
+            assert len(stretch) == int(found[2])
+            longer = (sample[at : at + len(stretch) + 1] for at in range(60 - len(stretch)))
+            assert not any(other in text for other in longer)
+            share = sum(sample[at : at + 20] in text for at in range(41)) / 41
+            assert found[1] == f"{100 * share:.1f}"
+
+    def test_novelty_in_json(self, cli, trained_run):
+        words = ["sample", trained_run, "--prompt", "a", "--length", 30, "--seed", 4, "--count", 2]
+        samples = json.loads(cli(*words, "--json", "--novelty").out)["samples"]
+        assert [list(sample) for sample in samples] == [["seed", "prompt", "text", "novelty"]] * 2
+        assert [list(sample["novelty"]) for sample in samples] == [["longest", "stretch", "windows_share"]] * 2
+        for sample in samples:
+            assert sample["novelty"]["stretch"] in sample["text"]
+            assert len(sample["novelty"]["stretch"]) == sample["novelty"]["longest"] > 0
+        told = cli(*words, "--novelty").err
+        assert all(repr(sample["novelty"]["stretch"]) in told for sample in samples)
+
+    def test_novelty_of_less_than_a_window(self, cli, trained_run):
+        words = ["sample", trained_run, "--length", 19, "--seed", 1, "--novelty"]
+        assert "verbatim in the training text: shorter than 20 characters; at most " in cli(*words).err
+        assert json.loads(cli(*words, "--json").out)["samples"][0]["novelty"]["windows_share"] is None
+
+    def test_novelty_of_bytes(self, cli, tiny_config, tmp_path):
+        from charlm.cli.sample import _novelty_line
+
+        run = tmp_path / "bytes"
+        assert cli("train", "--config", tiny_config, "--run-dir", run, "--set", "data.level=byte").code == 0
+        result = cli("sample", run, "--length", 40, "--seed", 1, "--novelty", "--json")
+        [sample] = json.loads(result.out)["samples"]
+        assert sample["novelty"]["longest"] >= 1
+        assert sample["novelty"]["windows_share"] == 0
+        assert _novelty_line(7, {"longest": 2, "stretch": "é\n", "windows_share": 0.25}, "byte") == (
+            "novelty  seed 7; verbatim in the training text: 25.0% of its windows of 20 bytes; "
+            r"at most 2 bytes in a row: 'é\n'"
+        )
+
     def test_unknown_characters_of_the_prompt(self, cli, trained_run):
         result = cli("sample", trained_run, "--prompt", "aZbé", "--length", 5, "--seed", 1)
         assert result.error == (
@@ -725,7 +778,7 @@ class TestEval:
         assert cli("train", "--config", tiny_config, "--run-dir", run).code == 0
         file.write_text("so\ntee\n" * 30)
         text_file.write_text("so\ntee\n" * 30)
-        needing = (["eval", run, "--file", file, "--dynamic"],)
+        needing = (["eval", run, "--file", file, "--dynamic"], ["sample", run, "--novelty"])
         for words in needing:
             changed = f"{text_file}: its text has changed since the run was trained, and its splits with it; "
             assert cli(*words).error.startswith(changed)
