@@ -1,8 +1,9 @@
 """Cross-entropy of a whole text, with the state carried through it."""
 
+import contextlib
 import itertools
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,53 +50,75 @@ class Evaluation:
         return self.targets / max(self.elapsed_s, 1e-9)
 
 
-@torch.inference_mode()
 def evaluate(
     model: CharLM,
     ids: npt.NDArray[np.integer[Any]],
     device: torch.device,
     *,
     streams: int = STREAMS,
+    steps: int | None = None,
     per_char: bool = False,
+    learn: Callable[[torch.Tensor], None] | None = None,
 ) -> Evaluation:
     """Score every character of `ids` [N] given those before it; DataError when there is none to score.
 
-    The text is cut into `streams` contiguous parts (fewer where they would be short) that are read side by
-    side, each after the WARMUP characters before it. The model is left in the mode it came in.
+    The text is cut into `streams` contiguous parts (`streams_of` says how many) that are read side by side, each
+    after the WARMUP characters before it, in windows of `steps`, if given. The model is left in the mode it came in.
+
+    `learn` gets the nats [T, B] of each window, with their graph, once they are taken into the score; it may change
+    the weights that the windows behind it are scored with. Behind the text's end they are 0.
     """
     targets = len(ids) - 1
     if targets < 1:
         raise DataError(f"evaluation: found a text of {len(ids)} characters; allowed: 2 or more")
     start_s = time.perf_counter()
-    B = max(1, min(streams, targets // (4 * WARMUP)))
+    B = streams_of(ids, streams)
     part = -(-targets // B)
     warmup = WARMUP if B > 1 else 0
     begin_B1 = part * np.arange(B)[:, None]
     nats = np.empty((B, part), np.float32) if per_char else None
     total = torch.zeros((), dtype=torch.float64, device=device)
     state = None
-    training = model.training
-    model.eval()
-    windows = itertools.chain(_windows(-warmup, 0, _STEPS), _windows(0, part, _score_steps(B, model)))
-    for offset, steps in windows:
-        at_BT = begin_B1 + np.arange(offset, offset + steps)
-        # Ends: before the first stream there is nothing, behind the last one too; what is read there is not used.
-        x_TB = torch.from_numpy(ids[at_BT.clip(0, targets - 1)].T.astype(np.int64)).to(device)
-        if offset < 0:
-            _, state = model.features(x_TB, state)
-            if offset + steps == 0:
-                state = map_state(_without_first_stream, state)
-            continue
-        logits, state = model(x_TB, state)  # [T, B, V]
-        y_TB = torch.from_numpy(ids[at_BT.clip(0, targets - 1) + 1].T.astype(np.int64)).to(device)
-        loss_TB = cross_entropy(logits, y_TB)
-        loss_TB = loss_TB * torch.from_numpy((at_BT < targets).T.astype(np.float32)).to(device)
-        total += loss_TB.sum(dtype=torch.float64)
-        if nats is not None:
-            nats[:, offset : offset + steps] = loss_TB.T.cpu().numpy()
-    model.train(training)
+    windows = itertools.chain(_windows(-warmup, 0, _STEPS), _windows(0, part, steps or _score_steps(B, model)))
+    with evaluating(model), torch.inference_mode(learn is None):
+        for offset, length in windows:
+            at_BT = begin_B1 + np.arange(offset, offset + length)
+            # Ends: before the first stream there is nothing, behind the last one too; what is read there is not used.
+            x_TB = torch.from_numpy(ids[at_BT.clip(0, targets - 1)].T.astype(np.int64)).to(device)
+            if offset < 0:
+                with torch.no_grad():
+                    _, state = model.features(x_TB, state)
+                if offset + length == 0:
+                    state = map_state(_without_first_stream, state)
+                continue
+            logits, state = model(x_TB, state)  # [T, B, V]
+            y_TB = torch.from_numpy(ids[at_BT.clip(0, targets - 1) + 1].T.astype(np.int64)).to(device)
+            loss_TB = cross_entropy(logits, y_TB)
+            loss_TB = loss_TB * torch.from_numpy((at_BT < targets).T.astype(np.float32)).to(device)
+            total += loss_TB.detach().sum(dtype=torch.float64)
+            if nats is not None:
+                nats[:, offset : offset + length] = loss_TB.detach().T.cpu().numpy()
+            if learn is not None:
+                learn(loss_TB)
+                state = map_state(torch.Tensor.detach, state)
     flat = nats.reshape(-1)[:targets] if nats is not None else None
     return Evaluation(total.item(), targets, time.perf_counter() - start_s, flat)
+
+
+def streams_of(ids: npt.NDArray[np.integer[Any]], streams: int) -> int:
+    """The streams that `evaluate` cuts a text into: fewer than asked for where they would be short, at least one."""
+    return max(1, min(streams, (len(ids) - 1) // (4 * WARMUP)))
+
+
+@contextlib.contextmanager
+def evaluating(model: CharLM) -> Iterator[None]:
+    """The model in evaluation mode, for a while."""
+    training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(training)
 
 
 def _windows(start: int, end: int, steps: int) -> Iterator[tuple[int, int]]:

@@ -1,8 +1,10 @@
 """Every command as a person calls it: exit code, stdout, stderr; and every mistake a person makes, in one line."""
 
+import ast
 import csv
 import hashlib
 import json
+import math
 import os
 import pickle
 import re
@@ -140,6 +142,15 @@ def test_no_command_shows_the_help(cli):
         ("eval r --split test --file f", "Invalid value: --split and --file exclude one another"),
         ("eval r --split dev", "'dev' is not one of 'train', 'valid', 'test'."),
         ("eval r --streams 0", "Invalid value for '--streams': "),
+        ("eval r --dynamic-lr 0.1", "Invalid value: --dynamic-lr needs --dynamic"),
+        ("eval r --dynamic-decay 0", "Invalid value: --dynamic-decay needs --dynamic"),
+        ("eval r --dynamic-steps 5 --json", "Invalid value: --dynamic-steps needs --dynamic"),
+        ("eval r --dynamic --dynamic-lr -1", "Invalid value for '--dynamic-lr': "),
+        ("eval r --dynamic --dynamic-lr nan", "Invalid value"),
+        ("eval r --dynamic --dynamic-lr inf", "Invalid value: --dynamic-lr: found inf; allowed: a finite number"),
+        ("eval r --dynamic --dynamic-decay 1.5", "Invalid value for '--dynamic-decay': "),
+        ("eval r --dynamic --dynamic-decay nan", "Invalid value"),
+        ("eval r --dynamic --dynamic-steps 0", "Invalid value for '--dynamic-steps': "),
         ("plan", "Missing option '--config'."),
         ("config check", "one config file is needed, for example: charlm config check configs/lstm.yaml"),
         ("config show a --config b", "one config file is needed, for example: charlm config check configs/lstm.yaml"),
@@ -538,6 +549,58 @@ class TestSample:
     def test_largest_seed(self, cli, trained_run):
         assert cli("sample", trained_run, "--length", 5, "--seed", 2**63 - 1, "--count", 2).code == 0
 
+    def test_novelty_is_told_apart_from_the_text(self, cli, trained_run):
+        text = (trained_run.parent / "text.txt").read_text()[:18_000]
+        words = ["sample", trained_run, "--prompt", "so ", "--length", 60, "--seed", 4, "--count", 2]
+        plain, result = cli(*words), cli(*words, "--novelty")
+        assert (result.code, result.out) == (0, plain.out)
+        told = [line for line in result.err.splitlines() if line.startswith("novelty")]
+        samples = [sample.removeprefix("so ") for sample in re.split(r"--- seed \d+ ---\n", plain.out)[1:]]
+        for seed, line, sample in zip((4, 5), told, samples, strict=True):
+            found = re.fullmatch(
+                rf"novelty  seed {seed}; verbatim in the training text: (\d+\.\d)% of its windows of 20 characters; "
+                r"at most (\d+) characters in a row: ('.*')",
+                line,
+            )
+            stretch = ast.literal_eval(found[3])
+            assert stretch in text
+            assert stretch in sample
+            assert len(stretch) == int(found[2])
+            longer = (sample[at : at + len(stretch) + 1] for at in range(60 - len(stretch)))
+            assert not any(other in text for other in longer)
+            share = sum(sample[at : at + 20] in text for at in range(41)) / 41
+            assert found[1] == f"{100 * share:.1f}"
+
+    def test_novelty_in_json(self, cli, trained_run):
+        words = ["sample", trained_run, "--prompt", "a", "--length", 30, "--seed", 4, "--count", 2]
+        samples = json.loads(cli(*words, "--json", "--novelty").out)["samples"]
+        assert [list(sample) for sample in samples] == [["seed", "prompt", "text", "novelty"]] * 2
+        assert [list(sample["novelty"]) for sample in samples] == [["longest", "stretch", "windows_share"]] * 2
+        for sample in samples:
+            assert sample["novelty"]["stretch"] in sample["text"]
+            assert len(sample["novelty"]["stretch"]) == sample["novelty"]["longest"] > 0
+        told = cli(*words, "--novelty").err
+        assert all(repr(sample["novelty"]["stretch"]) in told for sample in samples)
+
+    def test_novelty_of_less_than_a_window(self, cli, trained_run):
+        words = ["sample", trained_run, "--length", 19, "--seed", 1, "--novelty"]
+        assert "verbatim in the training text: shorter than 20 characters; at most " in cli(*words).err
+        assert json.loads(cli(*words, "--json").out)["samples"][0]["novelty"]["windows_share"] is None
+
+    def test_novelty_of_bytes(self, cli, tiny_config, tmp_path):
+        from charlm.cli.sample import _novelty_line
+
+        run = tmp_path / "bytes"
+        assert cli("train", "--config", tiny_config, "--run-dir", run, "--set", "data.level=byte").code == 0
+        result = cli("sample", run, "--length", 40, "--seed", 1, "--novelty", "--json")
+        [sample] = json.loads(result.out)["samples"]
+        assert sample["novelty"]["longest"] >= 1
+        assert sample["novelty"]["windows_share"] == 0
+        assert _novelty_line(7, {"longest": 2, "stretch": "é\n", "windows_share": 0.25}, "byte") == (
+            "novelty  seed 7; verbatim in the training text: 25.0% of its windows of 20 bytes; "
+            r"at most 2 bytes in a row: 'é\n'"
+        )
+
     def test_unknown_characters_of_the_prompt(self, cli, trained_run):
         result = cli("sample", trained_run, "--prompt", "aZbé", "--length", 5, "--seed", 1)
         assert result.error == (
@@ -664,6 +727,71 @@ class TestEval:
         file = tmp_path / "no" / "scores.csv"
         assert cli("eval", trained_run, "--per-char", file).error == (
             f"--per-char {file}: No such file or directory; allowed: a file that can be written"
+        )
+
+    def test_dynamic(self, cli, trained_run):
+        path = trained_run / "checkpoints" / "best.safetensors"
+        before = path.read_bytes()
+        static = json.loads(cli("eval", trained_run, "--streams", 1, "--json").out)
+        words = ["eval", trained_run, "--dynamic", "--dynamic-lr", 0.01, "--dynamic-steps", 10]
+        result = cli(*words, "--json")
+        assert (result.code, result.err, result.out.count("\n")) == (0, "", 1)
+        value = json.loads(result.out)
+        dynamic = value.pop("dynamic")
+        assert value | {"chars_per_s": 0} == static | {"chars_per_s": 0}
+        assert list(dynamic) == [*self.KEYS[3:], "streams", "lr", "decay", "steps"]
+        assert dynamic["nats_per_char"] < static["nats_per_char"]
+        assert dynamic["bits_per_char"] == pytest.approx(dynamic["nats_per_char"] / math.log(2))
+        assert (dynamic["targets"], dynamic["streams"], dynamic["lr"], dynamic["steps"]) == (999, 1, 0.01, 10)
+
+        table = dict(re.split(" +", line, maxsplit=1) for line in cli(*words).out.splitlines())
+        assert tuple(table) == (*self.KEYS, "dynamic")
+        for key in ("nats_per_char", "bits_per_char"):
+            assert table[key] == f"{value[key]:.4f} static  {dynamic[key]:.4f} dynamic"
+        assert table["dynamic"] == f"streams 1, lr 0.01, decay {dynamic['decay']}, steps 10"
+        assert path.read_bytes() == before
+
+    def test_dynamic_defaults_are_those_of_the_help(self, cli, trained_run):
+        from charlm.dynamic import Adaptation
+
+        text = " ".join(cli("eval", "--help").out.split())
+        for name, value in vars(Adaptation()).items():
+            assert re.search(rf"--dynamic-{name} [^-]*\[default: {value}\]", text), name
+        dynamic = json.loads(cli("eval", trained_run, "--dynamic", "--json").out)["dynamic"]
+        assert dynamic.items() >= {"streams": 1, **vars(Adaptation())}.items()
+
+    def test_dynamic_scores_by_character(self, cli, trained_run, tmp_path):
+        file = tmp_path / "other.txt"
+        file.write_text("so\ntee\n" * 30)
+        words = ["eval", trained_run, "--file", file, "--json", "--per-char", tmp_path / "scores.csv"]
+        sums = []
+        for dynamic in ([], ["--dynamic"]):
+            value = json.loads(cli(*words, *dynamic).out)
+            with (tmp_path / "scores.csv").open(newline="", encoding="utf-8") as table:
+                rows = list(csv.DictReader(table))
+            sums.append(sum(float(row["nats"]) for row in rows) / len(rows))
+            assert sums[-1] == pytest.approx(value.get("dynamic", value)["nats_per_char"], abs=1e-5)
+        assert sums[0] != pytest.approx(sums[1], abs=1e-3)
+
+    def test_what_needs_the_training_text(self, cli, tiny_config, text_file, tmp_path):
+        run, file = tmp_path / "run", tmp_path / "other.txt"
+        assert cli("train", "--config", tiny_config, "--run-dir", run).code == 0
+        file.write_text("so\ntee\n" * 30)
+        text_file.write_text("so\ntee\n" * 30)
+        needing = (["eval", run, "--file", file, "--dynamic"], ["sample", run, "--novelty"])
+        for words in needing:
+            changed = f"{text_file}: its text has changed since the run was trained, and its splits with it; "
+            assert cli(*words).error.startswith(changed)
+            assert cli(*words, "--json").error.startswith(changed)
+        text_file.unlink()
+        for words in needing:
+            assert cli(*words).error.startswith(f"{text_file}: no such file or folder; ")
+            assert cli(*words[:-1]).code == 0
+
+    def test_dynamic_rate_that_is_too_high(self, cli, trained_run):
+        assert re.fullmatch(
+            "dynamic evaluation: found a loss of (nan|inf) nats; allowed: finite numbers; lower --dynamic-lr",
+            cli("eval", trained_run, "--dynamic", "--dynamic-lr", 1e38).error,
         )
 
     def test_absent_split(self, cli, tiny_config, tmp_path):

@@ -49,3 +49,16 @@ def report_slow_layers(model: Any, device: Any) -> None:
     chosen = model.layers.choose(device, training=False)
     if device.type == "cpu" and not chosen.is_kernel:
         typer.echo(chosen.description, err=True)
+
+
+def report(text: str) -> None:
+    """What the library is doing, on stderr."""
+    typer.echo(text, err=True)
+
+
+def trained_splits(checkpoint: Any) -> dict[str, Any]:
+    """The splits of the corpus that a checkpoint was trained on; DataError where it is gone or another one by now."""
+    from charlm.data.corpus import load_unchanged_corpus
+
+    sha256 = checkpoint.progress.get("corpus_sha256")
+    return load_unchanged_corpus(checkpoint.config.data, checkpoint.vocabulary, sha256, report=report).splits

@@ -17,7 +17,9 @@ from charlm.cli.common import (
     SkipUnknown,
     print_json,
     print_table,
+    report,
     report_slow_layers,
+    trained_splits,
     usage_error,
 )
 
@@ -33,12 +35,39 @@ def evaluate(
     split: Annotated[Split | None, typer.Option(help="Which part of the training corpus.  [default: valid]")] = None,
     file: Annotated[Path | None, typer.Option(metavar="FILE", help="Another text instead.")] = None,
     per_char: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the score of every character to a CSV file.")
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Write the score of every character to a CSV file; with --dynamic the dynamic one."
+        ),
     ] = None,
     streams: Annotated[
-        int,
-        typer.Option(min=1, metavar="N", help="Parts of the text read side by side; 1: exactly as one, and slower."),
-    ] = 64,
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="Parts of the text read side by side; 1: exactly as one, and slower. With --dynamic more than 1 learn "
+            "from one another: quicker, but no longer the score of a text read from left to right.  "
+            "[default: 64; with --dynamic 1]",
+        ),
+    ] = None,
+    dynamic: Annotated[
+        bool,
+        typer.Option(
+            "--dynamic",
+            help="Score the text a second time, while the model learns from what it has scored (Krause et al. 2018). "
+            "Needs the training text; changes nothing in the checkpoint.",
+        ),
+    ] = False,
+    dynamic_lr: Annotated[
+        float | None, typer.Option(min=0, metavar="X", help="How far the weights move on a window.  [default: 0.0005]")
+    ] = None,
+    dynamic_decay: Annotated[
+        float | None,
+        typer.Option(min=0, max=1, metavar="X", help="How fast they return to the trained ones.  [default: 0.0005]"),
+    ] = None,
+    dynamic_steps: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Characters of a window.  [default: 50]")
+    ] = None,
     skip_unknown: SkipUnknown = False,
     device: DeviceOption = Device.auto,
     json: Json = False,
@@ -50,12 +79,20 @@ def evaluate(
       charlm eval runs/mine
       charlm eval runs/mine --split test --json
       charlm eval runs/mine --file other.txt --per-char scores.csv
+      charlm eval runs/mine --split test --dynamic
     """
     if split is not None and file is not None:
         raise usage_error("--split and --file exclude one another")
+    given = {"lr": dynamic_lr, "decay": dynamic_decay, "steps": dynamic_steps}
+    chosen = {name: value for name, value in given.items() if value is not None}
+    if chosen and not dynamic:
+        raise usage_error(f"--dynamic-{next(iter(chosen))} needs --dynamic")
+    if dynamic_lr is not None and not dynamic_lr < float("inf"):
+        raise usage_error(f"--dynamic-lr: found {dynamic_lr}; allowed: a finite number")
 
     from charlm.checkpoint import find_checkpoint, load_model, read_checkpoint
     from charlm.device import resolve_device
+    from charlm.evaluate import STREAMS
     from charlm.evaluate import evaluate as score_text
 
     where = resolve_device(device)
@@ -64,52 +101,61 @@ def evaluate(
     if per_char is not None:
         with _writable(per_char, "a"):  # rather now than after a long evaluation
             pass
+    splits = trained_splits(loaded) if file is None or dynamic else {}
     if file is not None:
         name, ids = str(file), _encoded_file(file, loaded.vocabulary, skip_unknown)
     else:
         name = str(split or Split.valid)
-        ids = _split_of(loaded, name)
+        ids = _split_of(splits, name)
     model = load_model(loaded, where)
     report_slow_layers(model, where)
-    score = score_text(model, ids, where, streams=streams, per_char=per_char is not None)
+    streams = streams or (1 if dynamic else STREAMS)
+    score = score_text(model, ids, where, streams=streams, per_char=per_char is not None and not dynamic)
+    result = {"checkpoint": str(path), "step": loaded.progress.get("step"), "text": name, **_described(score)}
+    if dynamic:
+        from charlm.dynamic import Adaptation, evaluate_dynamically
+
+        adaptation = Adaptation(**chosen)
+        score = evaluate_dynamically(
+            model, ids, splits["train"], where, adaptation, streams=streams, per_char=per_char is not None
+        )
+        result["dynamic"] = _described(score) | {"streams": streams, **vars(adaptation)}
     if per_char is not None and score.per_char_nats is not None:
         _write_per_char(per_char, loaded.vocabulary, ids, score.per_char_nats)
-    result = {
-        "checkpoint": str(path),
-        "step": loaded.progress.get("step"),
-        "text": name,
-        "nats_per_char": score.nats_per_char,
-        "bits_per_char": score.bits_per_char,
-        "targets": score.targets,
-        "chars_per_s": score.chars_per_s,
-    }
+    _print(result, json)
+
+
+def _described(score: Any) -> dict[str, Any]:
+    names = ("nats_per_char", "bits_per_char", "targets", "chars_per_s")
+    return {name: getattr(score, name) for name in names}
+
+
+def _print(result: dict[str, Any], json: bool) -> None:
+    """As JSON, or as a table in which the dynamic score stands beside the static one."""
     if json:
         print_json(result)
-    else:
-        result |= {key: f"{result[key]:.4f}" for key in ("nats_per_char", "bits_per_char")}
-        print_table({key: f"{value:,.0f}" if key == "chars_per_s" else str(value) for key, value in result.items()})
+        return
+    formats = {"nats_per_char": ".4f", "bits_per_char": ".4f", "chars_per_s": ",.0f"}
+    rows = {key: format(value, formats.get(key, "")) for key, value in result.items() if key != "dynamic"}
+    if dynamic := result.get("dynamic"):
+        rows |= {key: f"{rows[key]} static  {dynamic[key]:{form}} dynamic" for key, form in formats.items()}
+        rows["dynamic"] = ", ".join(f"{key} {dynamic[key]}" for key in ("streams", "lr", "decay", "steps"))
+    print_table(rows)
 
 
-def _split_of(loaded: Any, name: str) -> Any:
-    from charlm.data.corpus import load_unchanged_corpus
+def _split_of(splits: dict[str, Any], name: str) -> Any:
     from charlm.errors import DataError
 
-    sha256 = loaded.progress.get("corpus_sha256")
-    splits = load_unchanged_corpus(loaded.config.data, loaded.vocabulary, sha256, report=_report).splits
     if name not in splits:
         raise DataError(f"--split {name}: the run has none; allowed: {' | '.join(splits)}, or --file FILE")
     return splits[name]
-
-
-def _report(text: str) -> None:
-    typer.echo(text, err=True)
 
 
 def _encoded_file(file: Path, vocabulary: Any, skip_unknown: bool) -> Any:
     from charlm.data.corpus import encode_file
     from charlm.vocabulary import describe_characters
 
-    ids, skipped = encode_file(file, vocabulary, skip_unknown=skip_unknown, report=_report)
+    ids, skipped = encode_file(file, vocabulary, skip_unknown=skip_unknown, report=report)
     if skipped:
         typer.echo(f"{file}: left out {sum(skipped.values())} characters: {describe_characters(skipped)}", err=True)
     return ids

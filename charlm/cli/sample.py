@@ -18,7 +18,9 @@ from charlm.cli.common import (
     Json,
     SkipUnknown,
     print_json,
+    report,
     report_slow_layers,
+    trained_splits,
     usage_error,
 )
 
@@ -54,6 +56,14 @@ def sample(
         ),
     ] = None,
     stop: Annotated[str, typer.Option(metavar="TEXT", help="End a sample where this text first occurs in it.")] = "",
+    novelty: Annotated[
+        bool,
+        typer.Option(
+            "--novelty",
+            help="Tell on stderr (or in --json) how much of each sample stands verbatim in the training text: its "
+            "longest such stretch, and the share of its windows of 20 characters. The prompt does not count.",
+        ),
+    ] = False,
     skip_unknown: SkipUnknown = False,
     device: DeviceOption = Device.auto,
     json: Json = False,
@@ -66,6 +76,7 @@ def sample(
       charlm sample runs/mine --prompt "ROMEO:" --length 1000 --temperature 0.7 --seed 1
       charlm sample runs/mine --prompt "def " --stop $'\\n\\n' --count 5 --json
       charlm sample runs/mine/checkpoints/last.safetensors --top-p 0.95
+      charlm sample runs/mine --length 2000 --novelty
     """
     if prompt is not None and prompt_file is not None:
         raise usage_error("--prompt and --prompt-file exclude one another")
@@ -91,6 +102,7 @@ def sample(
             f"--stop: found {describe_characters(never)}, which the model never writes; "
             f"allowed: its {len(loaded.vocabulary)} characters"
         )
+    train_ids = trained_splits(loaded)["train"] if novelty else None
     if seed is None:
         seed = secrets.randbelow(2**32)
         typer.echo(f"seed {seed}", err=True)
@@ -113,24 +125,61 @@ def sample(
         samples = [
             {"seed": s, "prompt": readable(text), "text": readable(t)} for s, t in zip(seeds, texts, strict=True)
         ]
+        if train_ids is not None:
+            found = _found_in(train_ids, texts, loaded.vocabulary)
+            samples = [sample | {"novelty": each} for sample, each in zip(samples, found, strict=True)]
         print_json({"checkpoint": str(path), "samples": samples})
         return
     for each in seeds:
         if count > 1:
             typer.echo(f"--- seed {each} ---")
-        _stream(text, (piece for [piece] in pieces([each])))
+        written = _stream(text, (piece for [piece] in pieces([each])))
+        if train_ids is not None:
+            [found] = _found_in(train_ids, [written], loaded.vocabulary)
+            report(_novelty_line(each, found, loaded.vocabulary.level))
 
 
-def _stream(prompt: str, pieces: Iterable[str]) -> None:
-    """Write as it comes: to a file or pipe the very bytes of a byte model, to a terminal nothing that it would obey."""
+def _found_in(train_ids: Any, texts: list[str], vocabulary: Any) -> list[dict[str, Any]]:
+    """What of each text stands in the training text, its longest stretch as a text."""
+    from charlm.novelty import novelty
+
+    samples = [vocabulary.encode(text) for text in texts]
+    return [
+        {
+            "longest": found.longest,
+            "stretch": vocabulary.decode(ids[found.start : found.start + found.longest].tolist()),
+            "windows_share": found.windows_share,
+        }
+        for ids, found in zip(samples, novelty(samples, train_ids), strict=True)
+    ]
+
+
+def _novelty_line(seed: int, found: dict[str, Any], level: str) -> str:
+    unit = "bytes" if level == "byte" else "characters"
+    share = found["windows_share"]
+    windows = f"shorter than 20 {unit}" if share is None else f"{share:.1%} of its windows of 20 {unit}"
+    return (
+        f"novelty  seed {seed}; verbatim in the training text: {windows}; "
+        f"at most {found['longest']} {unit} in a row: {found['stretch']!r}"
+    )
+
+
+def _stream(prompt: str, pieces: Iterable[str]) -> str:
+    """Write as it comes: to a file or pipe the very bytes of a byte model, to a terminal nothing that it would obey.
+
+    Returns what was written behind the prompt.
+    """
+    written = []
     terminal = sys.stdout.isatty()
     if isinstance(sys.stdout, io.TextIOWrapper) and not terminal:
         sys.stdout.reconfigure(errors="surrogateescape")
     for piece in itertools.chain([prompt], pieces):
         sys.stdout.write(_without_controls(piece) if terminal else piece)
         sys.stdout.flush()
+        written.append(piece)
     sys.stdout.write("\n")
     sys.stdout.flush()
+    return "".join(written[1:])
 
 
 def _without_controls(text: str) -> str:

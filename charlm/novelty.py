@@ -1,0 +1,198 @@
+"""How new a sample is: what of it stands verbatim in a corpus.
+
+Windows of w ids are found by a polynomial hash modulo 2⁶⁴ (Karp & Rabin 1987), taken for a whole block of the corpus at
+once from a running sum:
+
+    S_i = Σ_{j<i} x_j b^j        hash of x_i … x_{i+w−1} = (S_{i+w} − S_i) b^{−i}
+
+A window that hashes as one of the corpus is compared with it. Two different windows of the samples with the same hash
+count as one: of n windows, with a chance of about n² / 2⁶⁵.
+"""
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from numpy.lib.stride_tricks import sliding_window_view
+
+Ids = npt.NDArray[np.integer[Any]]
+Numbers = npt.NDArray[np.int64]
+Hashes = npt.NDArray[np.uint64]
+
+WINDOW = 20
+"""Ids of the windows whose share is told."""
+_BLOCK = 2**17
+"""Windows hashed at once: arrays of 1 MiB stay in a core's cache."""
+_BASE = 0x9E3779B97F4A7C15
+_SCALE = 0xD1B54A32D192ED03
+"""Odd, and a factor of every hash: so those of short windows too differ in their high bits."""
+
+
+@dataclass(frozen=True)
+class Novelty:
+    """What of one sample stands in the corpus."""
+
+    start: int
+    longest: int
+    """The longest stretch is sample[start : start + longest]; of several as long, that which the corpus has first."""
+    windows_share: float | None
+    """Of the sample's windows of WINDOW ids, equal ones counted each; None where it is shorter than one."""
+
+
+def novelty(samples: Sequence[Ids], corpus: Ids) -> list[Novelty]:
+    """Compare each sample, [n] unsigned, with the corpus, [N] unsigned, memory-mapped or not.
+
+    The corpus is read once for all samples, a block at a time; memory grows with the samples alone.
+    """
+    windows, stretches = _Windows(samples, WINDOW), [_Stretch(sample) for sample in samples]
+    start = 0
+    while start < len(corpus) and not (windows.found.all() and all(stretch.wanted == 0 for stretch in stretches)):
+        # The longest stretches reach over the block's end: it is larger than they are, so that few ids are read twice.
+        block = _Block(corpus, start, max(_BLOCK, 2 * max(stretch.wanted for stretch in stretches)))
+        windows.mark(block)
+        for stretch in stretches:
+            stretch.look_in(block)
+        start += block.size
+    shares = windows.shares_found()
+    return [Novelty(stretch.start, stretch.longest, share) for stretch, share in zip(stretches, shares, strict=True)]
+
+
+class _Block:
+    """The windows that begin at corpus[start : start + size]."""
+
+    def __init__(self, corpus: Ids, start: int, size: int) -> None:
+        self.corpus = corpus
+        self.start = start
+        self.size = size
+        self._sums = _running_sums(self.ids(2 * WINDOW))
+        self._hashes: dict[int, Hashes] = {}
+
+    def ids(self, length: int) -> Ids:
+        """What its windows of `length` ids consist of."""
+        return self.corpus[self.start : self.start + self.size + length - 1]
+
+    def hashes(self, length: int) -> Hashes:
+        """Of all its windows of `length` ids, in order; kept, since other texts ask for them too."""
+        if length not in self._hashes:
+            ids = self.ids(length)
+            if len(self._sums) <= len(ids):
+                self._sums = _running_sums(self.ids(2 * length))
+            self._hashes[length] = _hashes(self._sums, length, len(ids) - length + 1)
+        return self._hashes[length]
+
+
+class _Windows:
+    """The different windows of `length` ids in some texts, numbered, to be found by their hashes."""
+
+    def __init__(self, texts: Sequence[Ids], length: int) -> None:
+        self.length = length
+        self.ids = np.concatenate(texts)
+        hashes = [_hashes(_running_sums(text), length, len(text) - length + 1) for text in texts]
+        counts = np.array([len(each) for each in hashes])
+        self.hashes, first, self._numbers = np.unique(np.concatenate(hashes), return_index=True, return_inverse=True)
+        self._ends = counts.cumsum()
+        text = self._ends.searchsorted(first, side="right")
+        self.offset = first - (self._ends - counts)[text]
+        """Number → where it first stands, in the first text that has it."""
+        self._place = self.offset + np.cumsum([0, *map(len, texts)])[text]
+        self.found = np.zeros(len(self.hashes), bool)
+        # 64 places a window: of a hundred windows that are others one or two pass.
+        self._bits = min(max(16, (64 * len(self.hashes)).bit_length()), 24)
+        self._note_found(np.empty(0, np.int64))
+
+    def hits(self, hashes: Hashes) -> tuple[Numbers, Numbers]:
+        """Where in `hashes` one of these windows that is not `found` yet may stand, in order; and its number."""
+        near = np.flatnonzero(self._sought[self._slots(hashes)])
+        numbers = self.hashes.searchsorted(hashes[near]).clip(max=len(self.hashes) - 1)
+        same = (self.hashes[numbers] == hashes[near]) & ~self.found[numbers]
+        return near[same], numbers[same]
+
+    def mark(self, block: _Block) -> None:
+        """Take those that stand in the block as `found`."""
+        if self.found.all():
+            return
+        positions, numbers = self.hits(block.hashes(self.length))
+        if len(positions):
+            there = sliding_window_view(block.ids(self.length), self.length)[positions]
+            own = sliding_window_view(self.ids, self.length)[self._place[numbers]]
+            self._note_found(numbers[(there == own).all(1)])
+
+    def shares_found(self) -> list[float | None]:
+        """Of the windows of each text; None where it has none."""
+        parts = np.split(self.found[self._numbers], self._ends[:-1])
+        return [float(part.mean()) if len(part) else None for part in parts]
+
+    def _note_found(self, numbers: Numbers) -> None:
+        self.found[numbers] = True
+        self._sought = np.zeros(2**self._bits, bool)
+        self._sought[self._slots(self.hashes[~self.found])] = True
+
+    def _slots(self, hashes: Hashes) -> Numbers:
+        return (hashes >> np.uint64(64 - self._bits)).view(np.int64)
+
+
+class _Stretch:
+    """The longest stretch of a text so far; what is looked for is always one id longer."""
+
+    def __init__(self, text: Ids) -> None:
+        self.text = text
+        self.start = 0
+        self.longest = 0
+        self._windows: _Windows | None = None
+
+    @property
+    def wanted(self) -> int:
+        """The length looked for; 0 where the whole text was found."""
+        return self.longest + 1 if self.longest < len(self.text) else 0
+
+    def look_in(self, block: _Block) -> None:
+        """Take into account the stretches that begin in the block."""
+        while self.wanted and self._find(block):
+            self._windows = None
+
+    def _find(self, block: _Block) -> bool:
+        """Whether a longer one is there; the first is followed as far as it goes."""
+        if self._windows is None:
+            self._windows = _Windows([self.text], self.wanted)
+        for position, number in zip(*self._windows.hits(block.hashes(self.wanted)), strict=True):
+            start = int(self._windows.offset[number])
+            common = _common_prefix(block.corpus[block.start + position :], self.text[start:])
+            if common >= self.wanted:
+                self.start, self.longest = start, common
+                return True
+        return False
+
+
+def _running_sums(ids: Ids) -> Hashes:
+    """S of the module's equation, [n + 1]."""
+    sums = np.zeros(len(ids) + 1, np.uint64)
+    np.cumsum(np.multiply(ids, _powers(_BASE, 1, len(ids)), dtype=np.uint64), out=sums[1:])
+    return sums
+
+
+def _hashes(sums: Hashes, length: int, count: int) -> Hashes:
+    """Of the first `count` windows of `length` ids; none where it is negative."""
+    count = max(count, 0)
+    return (sums[length : length + count] - sums[:count]) * _powers(pow(_BASE, -1, 2**64), _SCALE, count)
+
+
+def _powers(base: int, scale: int, count: int) -> Hashes:
+    """scale · base^i for i < count, modulo 2⁶⁴."""
+    return _cached_powers(base, scale, (count - 1).bit_length())[:count]
+
+
+@functools.lru_cache(maxsize=8)
+def _cached_powers(base: int, scale: int, doublings: int) -> Hashes:
+    powers = np.full(2**doublings, base, np.uint64)
+    powers[0] = scale
+    return powers.cumprod(dtype=np.uint64)
+
+
+def _common_prefix(a: Ids, b: Ids) -> int:
+    """How many ids both begin with."""
+    length = min(len(a), len(b))
+    unequal = a[:length] != b[:length]
+    return int(unequal.argmax()) if unequal.any() else length

@@ -1,0 +1,202 @@
+"""Dynamic evaluation: scored first, learned from afterwards, and nothing of it left behind."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from charlm import dynamic
+from charlm.cells import CELLS
+from charlm.config import parse_config
+from charlm.dynamic import Adaptation, evaluate_dynamically, gradient_rms
+from charlm.errors import DataError, DivergenceError
+from charlm.evaluate import WARMUP, evaluate
+from charlm.model import build_model
+
+CPU = torch.device("cpu")
+V = 11
+
+
+@pytest.fixture(autouse=True)
+def few_windows(monkeypatch):
+    monkeypatch.setattr(dynamic, "_WINDOWS", 16)
+
+
+def model_of(kind="lstm", vocabulary=V, **options):
+    torch.manual_seed(3)
+    config = {"cell": {"kind": kind, "hidden": 12}, "embedding": 6, "dropout": 0.5, **options}
+    return build_model(parse_config({"model": config}, "t").model, vocabulary).eval()
+
+
+def ids(length, seed=0):
+    return np.random.default_rng(seed).integers(V, size=length).astype(np.uint8)
+
+
+TRAIN = ids(3000, seed=9)
+
+
+def dynamically(model, text, streams=1, **adaptation):
+    return evaluate_dynamically(model, text, TRAIN, CPU, Adaptation(**adaptation), streams=streams, per_char=True)
+
+
+@pytest.mark.parametrize("kind", CELLS)
+@pytest.mark.parametrize("streams", [1, 3])
+def test_without_a_rate_it_is_the_static_score(kind, streams):
+    model, text = model_of(kind), ids(3 * 4 * WARMUP + 6)
+    static = evaluate(model, text, CPU, streams=streams, per_char=True)
+    for decay in (0.0, 0.5):
+        score = dynamically(model, text, streams, lr=0.0, decay=decay)
+        assert score.targets == static.targets
+        assert score.nats_sum == pytest.approx(static.nats_sum, rel=1e-6)
+        np.testing.assert_allclose(score.per_char_nats, static.per_char_nats, rtol=1e-4, atol=1e-5)
+    assert dynamically(model, text, streams).nats_sum != pytest.approx(static.nats_sum, rel=1e-6)
+
+
+@pytest.mark.parametrize("steps", [1, 7, 20])
+@pytest.mark.parametrize("behind", [1, 50, 139, 140, 141])
+def test_nothing_behind_a_character_changes_its_score(steps, behind):
+    model, text = model_of(), ids(200)
+    other = text.copy()
+    other[behind:] = (other[behind:] + 1) % V
+    first, second = (dynamically(model, each, lr=0.05, steps=steps).per_char_nats for each in (text, other))
+    np.testing.assert_array_equal(first[: behind - 1], second[: behind - 1])
+    assert first[behind - 1] != second[behind - 1]
+
+
+def test_the_first_window_is_scored_as_trained_and_the_second_is_not():
+    model, text = model_of(), ids(100)
+    static = evaluate(model, text, CPU, streams=1, per_char=True).per_char_nats
+    score = dynamically(model, text, lr=0.05, steps=30).per_char_nats
+    np.testing.assert_allclose(score[:30], static[:30], rtol=1e-5)
+    assert (np.abs(score[30:] - static[30:]) > 1e-3).mean() > 0.5
+
+
+def test_a_step_is_the_paper_s():
+    """Two windows by hand: θ ← θ − η g / (RMS + ε) + λ (θ₀ − θ) RMS / mean(RMS), the last factor at most 1."""
+    model, text = model_of(), ids(31)
+    T, lr, decay = 10, 0.02, 0.3
+    sizes = gradient_rms(model, TRAIN, CPU, steps=T, streams=1)
+    mean = torch.cat([size.flatten() for size in sizes]).mean()
+    by_hand = model_of()
+    weights, trained = list(by_hand.parameters()), [p.detach().clone() for p in by_hand.parameters()]
+    x, y = (torch.from_numpy(part.astype(np.int64))[:, None] for part in (text[:-1], text[1:]))
+    expected, state = [], None
+    for start in (0, 10, 20):
+        logits, state = by_hand(x[start : start + T], state)
+        loss = torch.nn.functional.cross_entropy(logits[:, 0], y[start : start + T, 0], reduction="none")
+        expected += loss.tolist()
+        gradients = torch.autograd.grad(loss.sum(), weights)
+        state = tuple(part.detach() for part in state)
+        with torch.no_grad():
+            for weight, origin, gradient, rms in zip(weights, trained, gradients, sizes, strict=True):
+                share = (decay * rms / mean).clamp(max=1)
+                weight += (origin - weight) * share - lr * gradient / (rms + 0.1 * mean)
+    score = dynamically(model, text, lr=lr, decay=decay, steps=T)
+    np.testing.assert_allclose(score.per_char_nats, expected, rtol=1e-4)
+
+
+def test_gradient_rms_is_the_root_of_the_mean_square(monkeypatch):
+    monkeypatch.setattr(dynamic, "_WINDOWS", 1)
+    model, text = model_of(), ids(WARMUP + 21)
+    x = torch.from_numpy(text.astype(np.int64))[:, None]
+    with torch.no_grad():
+        _, state = model.features(x[:WARMUP])
+    loss = torch.nn.functional.cross_entropy(model(x[WARMUP:-1], state)[0][:, 0], x[WARMUP + 1 :, 0], reduction="sum")
+    gradients = torch.autograd.grad(loss, list(model.parameters()))
+    for rms, gradient in zip(gradient_rms(model, text, CPU, steps=20, streams=1), gradients, strict=True):
+        torch.testing.assert_close(rms, gradient.abs(), rtol=1e-4, atol=1e-6)
+
+    monkeypatch.setattr(dynamic, "_WINDOWS", 32)
+    one, many = (gradient_rms(model, TRAIN, CPU, steps=20, streams=streams) for streams in (1, 16))
+    norms = [math.sqrt(sum(float(rms.square().sum()) for rms in sizes)) for sizes in (one, many)]
+    # Sixteen independent gradients averaged: between a quarter of one (noise alone) and the whole of it.
+    assert 0.25 <= norms[1] / norms[0] < 0.8
+
+
+@pytest.mark.parametrize("length", [2, 3, 15, 40, WARMUP + 10])
+@pytest.mark.parametrize("streams", [1, 5, 100])
+def test_gradient_rms_of_short_texts(length, streams):
+    sizes = gradient_rms(model_of(), ids(length), CPU, steps=20, streams=streams)
+    assert all(bool(torch.isfinite(rms).all()) for rms in sizes)
+    assert any(bool((rms > 0).any()) for rms in sizes)
+
+
+def test_a_text_that_repeats_itself_is_learned():
+    """Random letters repeated: what static weights never know, dynamic ones come to know."""
+    model = model_of()
+    text = np.tile(ids(60), 60)
+    static = evaluate(model, text, CPU, streams=1)
+    score = dynamically(model, text, lr=0.02, decay=0.0, steps=10)
+    assert score.nats_per_char < 0.8 * static.nats_per_char
+    first, last = score.per_char_nats[:60].mean(), score.per_char_nats[-60:].mean()
+    assert last < 0.8 * first
+
+
+def test_decay_holds_the_weights_near_the_trained_ones():
+    model, text = model_of(), np.tile(ids(60), 20)
+    static = evaluate(model, text, CPU, streams=1).nats_per_char
+    free, held = (dynamically(model, text, lr=0.02, decay=decay).nats_per_char for decay in (0.0, 1.0))
+    assert abs(held - static) < 0.5 * abs(free - static)
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("training", [False, True])
+def test_model_is_left_as_it_was(tied, training):
+    model = model_of(embedding=12, tie_embeddings=tied).train(training)
+    before = {name: weight.detach().clone() for name, weight in model.named_parameters()}
+    first = dynamically(model, ids(300), lr=0.1)
+    assert model.training == training
+    assert all(torch.equal(weight, before[name]) for name, weight in model.named_parameters())
+    assert all(weight.grad is None for weight in model.parameters())
+    assert dynamically(model, ids(300), lr=0.1).nats_sum == first.nats_sum
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
+def test_model_is_left_as_it_was_after_an_interruption(error, monkeypatch):
+    model = model_of().train()
+    before = {name: weight.detach().clone() for name, weight in model.named_parameters()}
+    calls, changed = [], []
+    grad = torch.autograd.grad
+
+    def interrupted(*args, **options):
+        calls.append(1)
+        if len(calls) == dynamic._WINDOWS + 4:
+            changed.extend(n for n, weight in model.named_parameters() if not torch.equal(weight, before[n]))
+            raise error
+        return grad(*args, **options)
+
+    monkeypatch.setattr(torch.autograd, "grad", interrupted)
+    with pytest.raises(error):
+        dynamically(model, ids(300), lr=0.1)
+    assert changed
+    assert model.training
+    assert all(torch.equal(weight, before[name]) for name, weight in model.named_parameters())
+
+
+def test_a_rate_that_is_too_high():
+    model = model_of("rnn")
+    before = [weight.detach().clone() for weight in model.parameters()]
+    with pytest.raises(
+        DivergenceError,
+        match=r"dynamic evaluation: found a loss of (nan|inf) nats; allowed: finite numbers; lower --dynamic-lr",
+    ):
+        dynamically(model, ids(300), lr=1e38)
+    assert all(torch.equal(weight, origin) for weight, origin in zip(model.parameters(), before, strict=True))
+
+
+def test_a_vocabulary_of_one_character():
+    """Nothing to learn: all gradients are 0, and so is their size."""
+    model, text = model_of(vocabulary=1), np.zeros(100, np.uint8)
+    assert evaluate_dynamically(model, text, text, CPU, Adaptation()).nats_sum == 0
+
+
+def test_a_short_text_is_one_stream():
+    model, text = model_of(), ids(300)
+    assert dynamically(model, text, streams=64).nats_sum == dynamically(model, text).nats_sum
+
+
+@pytest.mark.parametrize("length", [0, 1])
+def test_nothing_to_score(length):
+    with pytest.raises(DataError, match=f"evaluation: found a text of {length} characters; allowed: 2 or more"):
+        dynamically(model_of(), ids(length))
