@@ -56,8 +56,8 @@ class TrainState:
     interval_bptt: int = 0
     interval_s: float = 0.0
 
-    loss_sum: Tensor = field(default_factory=lambda: torch.zeros(()))
-    """Of the updates since the last row of metrics, without penalties, 0-d float64."""
+    objective_sum: Tensor = field(default_factory=lambda: torch.zeros(()))
+    """Cross-entropy, without penalties, of the updates since the last row of metrics, 0-d float64."""
     grad_norm: Tensor = field(default_factory=lambda: torch.zeros(()))
     """Of the last update, before clipping, 0-d."""
     recurrent: StackState | None = None
@@ -71,7 +71,7 @@ class TrainState:
         """The tensors, by name."""
         parts = () if self.recurrent is None else _as_tuple(self.recurrent)
         numbered = {f"recurrent.{index}": part for index, part in enumerate(parts)}
-        return {"loss_sum": self.loss_sum, "grad_norm": self.grad_norm, **numbered}
+        return {"objective_sum": self.objective_sum, "grad_norm": self.grad_norm, **numbered}
 
     @classmethod
     def restored(cls, progress: Mapping[str, Any], tensors: Mapping[str, Tensor], device: torch.device) -> "TrainState":
@@ -79,10 +79,10 @@ class TrainState:
         moved = {name: tensor.to(device, copy=True) for name, tensor in tensors.items()}
         parts = tuple(moved[name] for name in sorted(moved) if name.startswith("recurrent."))
         recurrent = None if not parts else parts[0] if len(parts) == 1 else parts
-        return cls(**progress, loss_sum=moved["loss_sum"], grad_norm=moved["grad_norm"], recurrent=recurrent)
+        return cls(**progress, objective_sum=moved["objective_sum"], grad_norm=moved["grad_norm"], recurrent=recurrent)
 
 
-_TENSORS = ("loss_sum", "grad_norm", "recurrent")
+_TENSORS = ("objective_sum", "grad_norm", "recurrent")
 
 
 def _as_tuple(state: StackState) -> tuple[Tensor, ...]:
@@ -112,7 +112,7 @@ class Trainer:
         self.state = TrainState(
             corpus.sha256,
             threads=torch.get_num_threads(),
-            loss_sum=torch.zeros((), dtype=torch.float64, device=self.device),
+            objective_sum=torch.zeros((), dtype=torch.float64, device=self.device),
             grad_norm=torch.zeros((), device=self.device),
         )
         # To look at a number on a GPU at every step would make each step wait for it: there the check is deferred.
@@ -164,7 +164,7 @@ class Trainer:
         self.optimizer.zero_grad()
         self._average()
 
-        state.loss_sum += loss.cross_entropy
+        state.objective_sum += loss.cross_entropy
         state.recurrent = loss.state
         state.step += 1
         state.chars += x_TB.numel()
@@ -246,7 +246,7 @@ class Trainer:
         """The metrics since the last row; `begin_interval` begins anew."""
         self.check_finite()
         state, train = self.state, self.config.train
-        loss = state.loss_sum.item() / state.interval_steps
+        loss = state.objective_sum.item() / state.interval_steps
         scored = state.interval_bptt / state.interval_steps if train.loss == "sum" else 1
         return Row(
             step=state.step,
@@ -262,7 +262,7 @@ class Trainer:
 
     def begin_interval(self) -> None:
         """Begin to sum up for the next row."""
-        self.state.loss_sum.zero_()
+        self.state.objective_sum.zero_()
         self.state.interval_steps, self.state.interval_bptt, self.state.interval_s = 0, 0, 0.0
 
     @property
@@ -302,7 +302,9 @@ class Trainer:
             cuda_state = carried.pop("rng.cuda", None)
             if self.device.type == "cuda" and cuda_state is not None:
                 torch.cuda.set_rng_state(cuda_state, self.device)
-            self.state = TrainState.restored(checkpoint.progress, carried, self.device)
+            # Checkpoints from before windows could vary in length do not say how long they were.
+            steps = {"interval_bptt": checkpoint.progress["interval_steps"] * self.config.train.bptt}
+            self.state = TrainState.restored(steps | dict(checkpoint.progress), carried, self.device)
             self.state.threads = torch.get_num_threads()
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
             raise CheckpointError(f"checkpoint: its training state does not fit ({error}); use another one") from None

@@ -88,6 +88,18 @@ def test_windows_of_varied_length_partition_the_streams(trainer_of):
     assert row.nats < 1.2 * math.log(len(trainer.vocabulary))
 
 
+def test_a_checkpoint_from_before_windows_varied_is_resumed(trainer_of):
+    whole, resumed = trainer_of(), trainer_of()
+    whole.update()
+    checkpoint = whole.to_checkpoint()
+    del checkpoint.progress["interval_bptt"]
+    resumed.restore(checkpoint)
+    for trainer in (whole, resumed):
+        trainer.update()
+    assert resumed.row().nats == whole.row().nats
+    assert resumed.state.progress() | {"interval_s": 0} == whole.state.progress() | {"interval_s": 0}
+
+
 def test_penalties_are_not_part_of_the_loss_that_is_logged(trainer_of):
     plain, penalised = trainer_of(), trainer_of(train={"activation_penalty": 100.0, "change_penalty": 100.0})
     plain.update()
