@@ -57,17 +57,7 @@ def _make(sources: list[Path]) -> dict[Path, ctypes.CDLL | KernelError]:
         command = [*_find_compiler(), *_FLAGS, *_machine_flags()]
         paths = _paths(sources, command)
         new = [source for source in sources if not _is_whole(paths[source])]
-        if not new:
-            return {source: _open(path) for source, path in paths.items()}
-        _remove_leftovers()
-        logger.info("compiling for this CPU, once: %s ...", ", ".join(map(_name, new)))
-        start_s = time.perf_counter()
-        with ThreadPoolExecutor(len(new)) as pool:
-            failures = dict(
-                zip(new, pool.map(lambda source: _compile(source, command, paths[source]), new), strict=True)
-            )
-        if not all(failures.values()):
-            logger.info("compiled in %.1f s", time.perf_counter() - start_s)
+        failures = _compile_all(new, command, paths) if new else {}
         return {source: failures.get(source) or _open(path) for source, path in paths.items()}
     except KernelError as error:
         return dict.fromkeys(sources, error)
@@ -141,6 +131,19 @@ def _remove_leftovers() -> None:
         with contextlib.suppress(OSError):
             if time.time() - folder.stat().st_mtime > _TIMEOUT_S:
                 shutil.rmtree(folder)
+
+
+def _compile_all(sources: list[Path], command: list[str], paths: dict[Path, Path]) -> dict[Path, KernelError | None]:
+    """Make the libraries side by side; of each, why that failed."""
+    _remove_leftovers()
+    logger.info("compiling for this CPU, once: %s ...", ", ".join(map(_name, sources)))
+    start_s = time.perf_counter()
+    with ThreadPoolExecutor(len(sources)) as pool:
+        outcomes = pool.map(lambda source: _compile(source, command, paths[source]), sources)
+        failures = dict(zip(sources, outcomes, strict=True))
+    if not all(failures.values()):
+        logger.info("compiled in %.1f s", time.perf_counter() - start_s)
+    return failures
 
 
 def _compile(source: Path, command: list[str], path: Path) -> KernelError | None:
