@@ -26,6 +26,7 @@ BLOCK_CHARACTERS = 1_000_000
 CHILD = """
 import json, sys, time
 from pathlib import Path
+import torch  # as `charlm train` has
 from charlm.data.corpus import load_corpus
 
 def kilobytes(name):

@@ -5,7 +5,7 @@
     encode    the draft, or where there is none the text again → ids of the narrowest type, into the cache
 
 Neither text nor ids are ever whole in memory. A cached corpus costs the hash pass alone. Hashing and
-writing go on in the background; decoding, which holds the GIL, is done once.
+writing go on in the background; decoding, the slowest part, is done once.
 """
 
 import hashlib
@@ -38,6 +38,7 @@ from charlm.data.sources import (
     resolve,
     sha256_of,
 )
+from charlm.data.utf8 import Decode, decoder
 from charlm.errors import DataError, VocabularyError
 from charlm.units import format_bytes
 from charlm.vocabulary import CODE_POINTS, UNKNOWN, Level, Vocabulary, describe_characters
@@ -226,7 +227,7 @@ def survey_source(source: str, level: Level, report: Report | None = None, draft
     with _in_cache() as folder:
         if drafts is not None and level == "char":
             draft = drafts.enter_context(closing(Draft(folder)))
-        sha256, counts = _surveyed(paths, level, draft)
+        sha256, counts = _surveyed(paths, level, decoder(sum(sizes)), draft)
     symbols = np.flatnonzero(counts)
     if not len(symbols):
         raise DataError(f"{source}: no text in {format_bytes(sum(sizes))}; at least one character is needed; add text")
@@ -236,7 +237,9 @@ def survey_source(source: str, level: Level, report: Report | None = None, draft
     return Survey(source, paths, level, sum(sizes), sha256, key, *table, draft=draft)
 
 
-def _surveyed(paths: Iterable[Path], level: Level, draft: Draft | None) -> tuple[str, npt.NDArray[np.int64]]:
+def _surveyed(
+    paths: Iterable[Path], level: Level, decode: Decode, draft: Draft | None
+) -> tuple[str, npt.NDArray[np.int64]]:
     """SHA-256 of the bytes, and occurrences of every code point (or byte); the text goes into `draft`."""
     # Once a block of this size was freed, glibc keeps smaller ones for the next chunk instead of giving
     # them back to the system and faulting them in anew: that took a quarter of the time.
@@ -247,7 +250,7 @@ def _surveyed(paths: Iterable[Path], level: Level, draft: Draft | None) -> tuple
     pairs = np.zeros((256, 256), np.int64)
     with in_background() as hash_later, in_background() as keep_later:
         for path in paths:
-            for symbols in read_symbols(path, level, partial(hash_later, hasher.update)):
+            for symbols in read_symbols(path, level, partial(hash_later, hasher.update), decode):
                 if draft:
                     keep_later(draft.append, symbols)
                 if symbols.dtype == np.uint8 and len(symbols) >= pairs.size and len(symbols) % 2 == 0:
@@ -286,9 +289,10 @@ def encode(survey: Survey, vocabulary: Vocabulary, *, skip_unknown: bool = False
 def _symbols_again(survey: Survey) -> Iterator[Symbols]:
     """The surveyed text in chunks, read anew; DataError if it is no longer what was surveyed."""
     hasher = hashlib.sha256()
+    decode = decoder(survey.size_bytes)
     with in_background() as later:
         for path in survey.paths:
-            yield from read_symbols(path, survey.level, partial(later, hasher.update))
+            yield from read_symbols(path, survey.level, partial(later, hasher.update), decode)
     if hasher.hexdigest() != survey.sha256:
         raise changed(survey.source)
 

@@ -20,8 +20,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from charlm.data import utf8
+from charlm.data.utf8 import Decode
 from charlm.errors import DataError
-from charlm.vocabulary import Level, code_points
+from charlm.vocabulary import Level
 
 BUILTIN_PREFIX = "builtin:"
 BUILTINS: dict[str, str] = {
@@ -129,7 +131,9 @@ def read_chunks(path: Path, see: Callable[[bytes], object]) -> Iterator[bytes]:
         raise changed(path)
 
 
-def read_symbols(path: Path, level: Level, see: Callable[[bytes], object]) -> Iterator[Symbols]:
+def read_symbols(
+    path: Path, level: Level, see: Callable[[bytes], object], decode: Decode = utf8.decode
+) -> Iterator[Symbols]:
     """The file's code points (level char) or bytes in chunks of any length; DataError if not UTF-8.
 
     `see` is called with the bytes, chunk by chunk. At level char a byte order mark at the file's start
@@ -139,7 +143,7 @@ def read_symbols(path: Path, level: Level, see: Callable[[bytes], object]) -> It
         yield from (np.frombuffer(chunk, np.uint8) for chunk in read_chunks(path, see))
         return
     at_start = True
-    for symbols in _decoded(path, see):
+    for symbols in _decoded(path, see, decode):
         if at_start and len(symbols):
             at_start = False
             if symbols[0] == ord("\ufeff"):
@@ -147,7 +151,7 @@ def read_symbols(path: Path, level: Level, see: Callable[[bytes], object]) -> It
         yield symbols
 
 
-def _decoded(path: Path, see: Callable[[bytes], object]) -> Iterator[Symbols]:
+def _decoded(path: Path, see: Callable[[bytes], object], decode: Decode) -> Iterator[Symbols]:
     """The code points of a UTF-8 file; a sequence cut by a chunk's end waits in `pending` for the rest."""
     pending = b""
     read = 0
@@ -158,14 +162,14 @@ def _decoded(path: Path, see: Callable[[bytes], object]) -> Iterator[Symbols]:
                 yield np.frombuffer(chunk, np.uint8)
                 continue
             pending += chunk
-            text, used = codecs.utf_8_decode(pending, "strict", False)
+            symbols, used = decode(pending)
             pending = pending[used:]
-            yield code_points(text)
+            yield symbols
         codecs.utf_8_decode(pending, "strict", True)
     except UnicodeDecodeError as error:
-        offset = read - len(pending) + error.start
+        offset = read - len(error.object) + error.start
         raise DataError(
-            f"{path}: byte 0x{pending[error.start]:02X} at offset {offset} is not UTF-8 ({error.reason}); "
+            f"{path}: byte 0x{error.object[error.start]:02X} at offset {offset} is not UTF-8 ({error.reason}); "
             "data.level: char needs UTF-8 text; convert the file or set data.level: byte"
         ) from error
 

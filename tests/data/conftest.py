@@ -8,14 +8,6 @@ from charlm.data import sources
 Write = Callable[[str, bytes | str], str]
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The cache of this test alone."""
-    folder = tmp_path_factory.mktemp("cache")
-    monkeypatch.setenv("CHARLM_CACHE", str(folder))
-    return folder
-
-
 @pytest.fixture
 def write(tmp_path: Path) -> Write:
     """Writes a file below tmp_path, with its folders, and returns its path."""

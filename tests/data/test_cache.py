@@ -165,7 +165,7 @@ def test_memory_stays_small_beside_the_text(tmp_path, cache):
         for _ in range(100):
             file.write(text.encode())
     program = (
-        "import re, sys; from charlm.data.corpus import load_corpus\n"
+        "import re, sys, torch; from charlm.data.corpus import load_corpus\n"
         "def peak_kib(): return int(re.search(r'VmHWM:\\s+(\\d+)', open('/proc/self/status').read())[1])\n"
         "before = peak_kib()\n"
         "corpus = load_corpus(sys.argv[1], level='char', split=(0.9, 0.05, 0.05))\n"

@@ -105,7 +105,7 @@ def _struct(source: Path, name: str) -> tuple[type[ctypes.Structure], dict[str, 
     declarations = re.split(r"\n\n|\n};", text, maxsplit=1)[0]
     fields: list[tuple[str, type]] = []
     pointees: dict[str, torch.dtype | None] = {}
-    for kind, names in re.findall(r"^ *([\w *]*?) (\w+(?:, \w+)*);", declarations, re.MULTILINE):
+    for kind, names in re.findall(r"^ *([\w: *]*?) (\w+(?:, \w+)*);", declarations, re.MULTILINE):
         for field in names.split(", "):
             fields.append((field, ctypes.c_void_p if "*" in kind else _NUMBERS[kind]))
             pointees[field] = _POINTEES.get(kind.removeprefix("const "))
