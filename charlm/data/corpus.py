@@ -248,16 +248,20 @@ def _surveyed(
     counts = np.zeros(CODE_POINTS, np.int64)
     # Bytes are counted two at a time, which is nearly twice as fast: pairs[a, b] of a next to b.
     pairs = np.zeros((256, 256), np.int64)
-    with in_background() as hash_later, in_background() as keep_later:
+
+    def count(symbols: Symbols) -> None:
+        if symbols.dtype == np.uint8 and len(symbols) >= pairs.size and len(symbols) % 2 == 0:
+            pairs[:] += np.bincount(symbols.view(np.uint16), minlength=pairs.size).reshape(pairs.shape)
+        else:
+            found = np.bincount(symbols)
+            counts[: len(found)] += found
+
+    with in_background() as hash_later, in_background() as keep_later, in_background() as count_later:
         for path in paths:
             for symbols in read_symbols(path, level, partial(hash_later, hasher.update), decode):
                 if draft:
                     keep_later(draft.append, symbols)
-                if symbols.dtype == np.uint8 and len(symbols) >= pairs.size and len(symbols) % 2 == 0:
-                    pairs += np.bincount(symbols.view(np.uint16), minlength=pairs.size).reshape(pairs.shape)
-                else:
-                    found = np.bincount(symbols)
-                    counts[: len(found)] += found
+                count_later(count, symbols)
     counts[:256] += pairs.sum(0) + pairs.sum(1)
     return hasher.hexdigest(), counts
 
