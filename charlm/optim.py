@@ -1,7 +1,8 @@
-"""torch's optimisers, the learning rate as a function of progress, and clipping."""
+"""torch's optimisers, Muon for recurrent matrices, the learning rate as a function of progress, and clipping."""
 
 import math
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -10,6 +11,7 @@ from charlm.config.schema import (
     CosineSchedule,
     ExponentialSchedule,
     LinearSchedule,
+    MuonConfig,
     Optimizer,
     Schedule,
     StepSchedule,
@@ -28,12 +30,20 @@ _FUSED = {"adamw", "adam", "sgd"}
 
 
 def build_optimizer(model: nn.Module, config: Optimizer) -> torch.optim.Optimizer:
-    """The optimiser over two groups: weights, which decay, and biases and normalisation gains, which do not."""
+    """The optimiser over two groups: weights, which decay, and biases and normalisation gains, which do not.
+
+    Muon has the matrices that it is for in a third.
+    """
     named = list(model.named_parameters())
-    groups = [
-        {"params": [p for name, p in named if _decays(name)], "weight_decay": config.weight_decay},
+    matrices = [p for name, p in named if _maps_states(name)] if isinstance(config, MuonConfig) else []
+    weights = [p for name, p in named if _decays(name) and not any(p is matrix for matrix in matrices)]
+    groups: list[dict[str, Any]] = [
+        {"params": weights, "weight_decay": config.weight_decay},
         {"params": [p for name, p in named if not _decays(name)], "weight_decay": 0.0},
     ]
+    if isinstance(config, MuonConfig):
+        groups.append({"params": matrices, "weight_decay": config.weight_decay, "momentum": config.momentum})
+        return Muon(groups, lr=config.lr, betas=config.betas, eps=config.eps)
     fused = {"fused": True} if config.name in _FUSED else {}
     return _CLASSES[config.name](groups, **config.options(), **fused)
 
@@ -41,6 +51,59 @@ def build_optimizer(model: nn.Module, config: Optimizer) -> torch.optim.Optimize
 def _decays(name: str) -> bool:
     leaf = name.rsplit(".", 1)[-1]
     return not leaf.startswith("bias") and "_ln_" not in leaf
+
+
+def _maps_states(name: str) -> bool:
+    """Whether a parameter is made of square matrices: of the recurrence, or of a layer's input above the first."""
+    leaf = name.rsplit(".", 1)[-1]
+    return leaf.startswith("weight_hh") or (leaf.startswith("weight_ih") and not leaf.endswith("_l0"))
+
+
+class Muon(torch.optim.AdamW):
+    """AdamW, but groups with a `momentum` are stepped along the nearest orthogonal matrices (Jordan et al. 2024).
+
+    Of every [H, H] block of such a parameter, gate by gate, the gradient's Nesterov momentum is made nearly
+    orthogonal, and scaled so that rate and decay are those of AdamW (Liu et al. 2025, arXiv:2502.16982, (4)).
+    torch.optim.Muon takes whole [G·H, H] as one matrix, no [D, G·H, H], and its products in bfloat16, which few CPUs
+    compute fast.
+    """
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """Step once."""
+        for group in self.param_groups:
+            if "momentum" not in group:
+                continue
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    self._step_matrices(parameter, group)
+                    parameter.grad = None  # AdamW then passes it over
+        super().step(closure)
+
+    def _step_matrices(self, parameter: Tensor, group: dict[str, Any]) -> None:
+        state, gradient = self.state[parameter], parameter.grad
+        assert gradient is not None
+        if not state:
+            state["momentum_buffer"] = torch.zeros_like(parameter)
+        average = state["momentum_buffer"].lerp_(gradient, 1 - group["momentum"])
+        size = parameter.shape[-1]
+        blocks = gradient.lerp(average, group["momentum"]).view(-1, size, size)
+        parameter.mul_(1 - group["lr"] * group["weight_decay"])
+        parameter.add_(orthogonal(blocks).view_as(parameter), alpha=-0.2 * math.sqrt(size) * group["lr"])
+
+
+def orthogonal(blocks: Tensor) -> Tensor:
+    """U Vᵀ of each of the square matrices U S Vᵀ [N, H, H], roughly: singular values between 0.7 and 1.2.
+
+    Five steps of Newton and Schulz with the coefficients of Jordan et al. (2024), which are the quickest to lift
+    small singular values.
+    """
+    a, b, c = 3.4445, -4.7750, 2.0315
+    found = blocks / (blocks.norm(dim=(1, 2), keepdim=True) + 1e-7)
+    for _ in range(5):
+        gram = found @ found.mT
+        found = a * found + (b * gram + c * gram @ gram) @ found
+    return found
 
 
 def learning_rate(config: Optimizer, *, step: int, epochs: int, progress: float) -> float:

@@ -176,9 +176,11 @@ class Trainer:
     def _window(self) -> int:
         """The steps of the next window."""
         train = self.config.train
-        if train.vary_bptt == 0:
-            return train.bptt
-        length = train.bptt * (1 + train.vary_bptt * (2 * torch.rand(()).item() - 1))
+        length = float(train.bptt)
+        if train.bptt_start is not None:
+            length = train.bptt_start + (train.bptt - train.bptt_start) * min(self.share_done(), 1.0)
+        if train.vary_bptt:
+            length *= 1 + train.vary_bptt * (2 * torch.rand(()).item() - 1)
         return min(max(1, round(length)), self.streams.length - self.state.position)
 
     def _carried_state(self) -> StackState | None:

@@ -7,7 +7,7 @@ import torch
 
 from charlm.config import parse_config
 from charlm.model import build_model
-from charlm.optim import build_optimizer, clip_gradients, learning_rate
+from charlm.optim import build_optimizer, clip_gradients, learning_rate, orthogonal
 
 
 def optimizer_config(**options):
@@ -59,7 +59,7 @@ def model_and(config):
     return model, build_optimizer(model, config)
 
 
-@pytest.mark.parametrize("name", ["adamw", "adam", "nadam", "radam", "sgd", "rmsprop", "adagrad"])
+@pytest.mark.parametrize("name", ["adamw", "adam", "nadam", "radam", "sgd", "rmsprop", "adagrad", "muon"])
 def test_every_optimiser_steps_downhill(name):
     config = parse_config({"optimizer": {"name": name, "lr": 1e-2}}, "test").optimizer
     model, optimizer = model_and(config)
@@ -92,6 +92,65 @@ def test_weights_decay_but_biases_and_gains_do_not():
     assert decayed == {"embedding.weight", "layers.weight_ih_l0", "layers.weight_hh_l0", "decoder.weight"}
     assert decayed | kept == set(names.values())
     assert [group["weight_decay"] for group in optimizer.param_groups] == [0.1, 0.0]
+
+
+def muon_and(model, **options):
+    return build_optimizer(model, parse_config({"optimizer": {"name": "muon", **options}}, "test").optimizer)
+
+
+def model_with(cell, layers=2):
+    torch.manual_seed(0)
+    return build_model(parse_config({"model": {"cell": cell, "layers": layers, "embedding": 5}}, "test").model, 7)
+
+
+@pytest.mark.parametrize("kind", ["lstm", "rhn"])
+def test_muon_takes_the_matrices_between_states_and_adamw_the_rest(kind):
+    model = model_with({"kind": kind, "hidden": 8})
+    reference = model_with({"kind": kind, "hidden": 8})
+    muon = muon_and(model, lr=1e-2)
+    adamw = build_optimizer(reference, parse_config({"optimizer": {"lr": 1e-2}}, "test").optimizer)
+    for each in (model, reference):
+        torch.manual_seed(1)
+        for parameter in each.parameters():
+            parameter.grad = torch.randn_like(parameter)
+    muon.step()
+    adamw.step()
+    expected = dict(reference.named_parameters())
+    other = {name for name, p in model.named_parameters() if not torch.allclose(p, expected[name], rtol=0, atol=1e-7)}
+    assert other == {"layers.weight_hh_l0", "layers.weight_hh_l1", "layers.weight_ih_l1"}
+
+
+def test_muon_is_torchs_gate_by_gate():
+    model = model_with({"kind": "gru", "hidden": 48}, layers=1)
+    weight = model.layers.get_parameter("weight_hh_l0")
+    blocks = [torch.nn.Parameter(block.clone()) for block in weight.detach().view(3, 48, 48)]
+    theirs = torch.optim.Muon(
+        blocks, lr=0.1, weight_decay=0.01, momentum=0.95, nesterov=True, adjust_lr_fn="match_rms_adamw"
+    )
+    ours = muon_and(model, lr=0.1, weight_decay=0.01)
+    before = weight.detach().clone()
+    for _ in range(3):
+        gradient = torch.randn_like(weight)
+        weight.grad = gradient.clone()
+        for block, part in zip(blocks, gradient.view(3, 48, 48), strict=True):
+            block.grad = part.clone()
+        theirs.step()
+        ours.step()
+    difference = (torch.cat(blocks) - weight).norm() / (weight - before).norm()
+    assert difference < 0.02  # theirs takes its products in bfloat16
+
+
+def test_a_nearly_orthogonal_matrix_keeps_the_singular_vectors():
+    torch.manual_seed(0)
+    blocks = torch.randn(2, 16, 16) * torch.tensor([1e-3, 1e3]).view(2, 1, 1)
+    found = orthogonal(blocks)
+    left, _, right = torch.linalg.svd(blocks)
+    stretched = left.mT @ found @ right.mT
+    lengths = stretched.diagonal(dim1=1, dim2=2)
+    assert (stretched - torch.diag_embed(lengths)).abs().max() < 1e-4
+    assert 0.3 < lengths.min() < lengths.max() < 1.3
+    assert lengths.median() > 0.65
+    assert torch.equal(orthogonal(torch.zeros(1, 4, 4)), torch.zeros(1, 4, 4))
 
 
 def gradients(*values):

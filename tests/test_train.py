@@ -96,7 +96,7 @@ def test_resume_is_bit_identical(tmp_path, config_of, kind, variational):
     assert untimed(whole) == untimed(parts)
 
 
-@pytest.mark.parametrize("optimizer", ["adamw", "adam", "nadam", "radam", "sgd", "rmsprop", "adagrad"])
+@pytest.mark.parametrize("optimizer", ["adamw", "adam", "nadam", "radam", "sgd", "rmsprop", "adagrad", "muon"])
 def test_resume_is_bit_identical_for_every_optimiser(tmp_path, config_of, optimizer):
     momentum = {"momentum": 0.9} if optimizer == "sgd" else {}
     config = config_of(optimizer={"name": optimizer, "lr": 0.01, "schedule": {"name": "cosine"}, **momentum})
@@ -106,6 +106,17 @@ def test_resume_is_bit_identical_for_every_optimiser(tmp_path, config_of, optimi
         start_run(config, parts)
     resume_run(parts)
     assert_same_checkpoint(whole / "checkpoints/last.safetensors", parts / "checkpoints/last.safetensors")
+
+
+def test_resume_is_bit_identical_with_windows_of_changing_length(tmp_path, config_of):
+    config = config_of(train={"bptt_start": 3, "vary_bptt": 0.3})
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    start_run(config, whole)
+    with interrupted_after(5):
+        start_run(config, parts)
+    resume_run(parts)
+    assert_same_checkpoint(whole / "checkpoints/last.safetensors", parts / "checkpoints/last.safetensors")
+    assert untimed(whole) == untimed(parts)
 
 
 def test_resume_from_an_earlier_checkpoint_rewrites_what_came_after(tmp_path, config_of):

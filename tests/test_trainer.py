@@ -88,6 +88,18 @@ def test_windows_of_varied_length_partition_the_streams(trainer_of):
     assert row.nats < 1.2 * math.log(len(trainer.vocabulary))
 
 
+def test_windows_grow_in_the_course_of_the_run(trainer_of):
+    trainer = trainer_of(train={"bptt_start": 2, "max_steps": 8})
+    lengths, chars = [], 0
+    for _ in range(8):
+        trainer.update()
+        lengths.append((trainer.state.chars - chars) // 4)
+        chars = trainer.state.chars
+    assert lengths == [2, 3, 4, 5, 6, 7, 8, 9]
+    trainer.update()  # beyond the end
+    assert trainer.state.chars == chars + 4 * 10
+
+
 def test_a_checkpoint_from_before_windows_varied_is_resumed(trainer_of):
     whole, resumed = trainer_of(), trainer_of()
     whole.update()
@@ -195,7 +207,7 @@ def test_divergence_stops_before_the_weights_change(trainer_of):
     assert trainer.state.step == 1
 
 
-@pytest.mark.parametrize("name", ["adamw", "adam", "sgd", "rmsprop", "nadam", "radam", "adagrad"])
+@pytest.mark.parametrize("name", ["adamw", "adam", "sgd", "rmsprop", "nadam", "radam", "adagrad", "muon"])
 def test_divergence_without_waiting_for_the_device(trainer_of, name):
     """What CUDA does: the step is made harmless where it is, and the next look reports it."""
     trainer = trainer_of(optimizer={"name": name, "lr": 0.01})

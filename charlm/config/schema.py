@@ -167,8 +167,10 @@ class TrainConfig(Section):
     """Parallel streams of the corpus, B."""
     bptt: Count = 64
     """Time steps a window: gradients flow back this far, T; the state is carried on."""
+    bptt_start: Count | None = None
+    """Time steps of the first window, grown to `bptt` by the end (Smith et al. 2018, for batches); null: `bptt`."""
     vary_bptt: Probability = 0.0
-    """Draw each window's steps from `bptt` · (1 ± x): its ends do not fall on the same characters every epoch."""
+    """Draw the steps of each window from `bptt` · (1 ± x): its ends do not fall on the same characters every epoch."""
     reset_state: Fraction = 0.0
     """Share of the streams that at each window begin anew, from the zero state that samples begin from too."""
     loss: Literal["sum", "last"] = "sum"
@@ -207,6 +209,14 @@ class TrainConfig(Section):
     def _default_limit(cls, value: Any) -> Any:
         limits = {"max_steps", "max_epochs", "max_minutes"}
         return {**value, "max_steps": 2000} if isinstance(value, dict) and not limits & value.keys() else value
+
+    @model_validator(mode="after")
+    def _windows_grow(self) -> "TrainConfig":
+        if self.bptt_start is not None and self.bptt_start > self.bptt:
+            raise ValueError(
+                f"bptt_start: found {self.bptt_start}; allowed: at most bptt, {self.bptt}; lower it or raise bptt"
+            )
+        return self
 
     @model_validator(mode="after")
     def _has_an_end(self) -> "TrainConfig":
@@ -300,6 +310,13 @@ class AdamWConfig(Optimizer):
     """Added to the root of the squared gradient."""
 
 
+class MuonConfig(AdamWConfig):
+    name: Literal["muon"]  # type: ignore[assignment]
+    """Muon (Jordan et al. 2024) for the matrices between states, gate by gate; AdamW for all else."""
+    momentum: Probability = 0.95
+    """Of the average of the gradients of these matrices."""
+
+
 class SGDConfig(Optimizer):
     name: Literal["sgd"]
     """Stochastic gradient descent."""
@@ -343,7 +360,7 @@ class Config(Section):
     train: TrainConfig = TrainConfig()
     """How long, in what windows, and what is written on the way."""
     optimizer: Annotated[
-        AdamWConfig | AdamConfig | SGDConfig | RMSpropConfig | AdagradConfig,
+        AdamWConfig | AdamConfig | MuonConfig | SGDConfig | RMSpropConfig | AdagradConfig,
         Field(discriminator="name"),
         _default_tag("name", "adamw"),
     ] = AdamWConfig(name="adamw")

@@ -21,7 +21,7 @@ DROPOUT = "a number ≥ 0 and < 1 or a section"
 SPLIT = "a list of 3: a number ≥ 0 and ≤ 1 each"
 CELLS = "gru | lstm | rhn | rnn"
 RHN = "kind, hidden, depth, couple_gates, gate_bias"
-OPTIMIZERS = "adagrad | adam | adamw | nadam | radam | rmsprop | sgd"
+OPTIMIZERS = "adagrad | adam | adamw | muon | nadam | radam | rmsprop | sgd"
 
 
 def parse(text: str, *overrides: str) -> Config:
@@ -117,6 +117,10 @@ def test_empty_file_is_all_defaults():
         (
             "train: {max_steps: null}",
             "train: found no limit; allowed: at least one of max_steps, max_epochs, max_minutes",
+        ),
+        (
+            "train: {bptt: 8, bptt_start: 9}",
+            "train.bptt_start: found 9; allowed: at most bptt, 8; lower it or raise bptt",
         ),
         (
             "optimizer: {name: sgd, nesterov: true}",
@@ -522,7 +526,7 @@ def test_table_tells_the_kinds_apart():
     meaning = "Added to the root of the squared gradient."
     assert [line for line in table.splitlines() if line.startswith("| `optimizer.eps`")] == [
         f"| `optimizer.eps` | `1e-10` | a number > 0 | (adagrad) {meaning} |",
-        f"| `optimizer.eps` | `1e-08` | a number > 0 | (adam, nadam, radam, adamw, rmsprop) {meaning} |",
+        f"| `optimizer.eps` | `1e-08` | a number > 0 | (adam, nadam, radam, adamw, muon, rmsprop) {meaning} |",
     ]
 
 
