@@ -59,7 +59,8 @@ class Plan:
 def measure(config: Config) -> Plan:
     """Build the run of `config` and make a few updates, which are thrown away."""
     corpus = load_configured_corpus(config.data)
-    trainer = Trainer(config, corpus)
+    full = config.train.model_copy(update={"bptt_start": None, "vary_bptt": 0.0})  # windows as they are at the end
+    trainer = Trainer(config.model_copy(update={"train": full}), corpus)
     activations_bytes = _saved_bytes(trainer)
     step_s = _step_s(trainer)
     chars = config.train.batch_size * config.train.bptt

@@ -851,6 +851,20 @@ class TestPlan:
         assert rows["parameters"] == "2,014 (embedding 112, layers 1,664, logits 238)"
         assert sorted(path.name for path in tmp_path.iterdir()) == ["text.txt", "tiny.yaml"]
 
+    def test_windows_that_grow_are_measured_at_their_full_length(self, cli, tiny_config, monkeypatch):
+        from charlm import plan
+
+        found = []
+
+        def update_once(trainer):
+            trainer.update()
+            found.append(trainer.state.chars)
+            return 1.0
+
+        monkeypatch.setattr(plan, "_step_s", update_once)
+        result = cli("plan", "--config", tiny_config, "--set", "train.bptt_start=1", "--set", "train.vary_bptt=0.5")
+        assert (result.code, found) == (0, [4 * 8])
+
     def test_json(self, cli, tiny_config):
         result = cli("plan", "--config", tiny_config, "--set", "train.bptt=16", "--json")
         assert (result.code, result.err, result.out.count("\n")) == (0, "", 1)
