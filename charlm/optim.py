@@ -85,6 +85,7 @@ class Muon(torch.optim.AdamW):
         assert gradient is not None
         if not state:
             state["momentum_buffer"] = torch.zeros_like(parameter)
+            state["step"] = torch.zeros(())  # AdamW, when it loads states, looks for one in each
         average = state["momentum_buffer"].lerp_(gradient, 1 - group["momentum"])
         size = parameter.shape[-1]
         blocks = gradient.lerp(average, group["momentum"]).view(-1, size, size)
