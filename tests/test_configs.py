@@ -25,8 +25,9 @@ def test_trains(tmp_path, file):
 
 def test_all_are_there():
     assert {file.stem for file in CONFIGS} >= {
-        "quickstart", "rnn", "lstm", "gru", "rhn", "tinyshakespeare-lstm", "tinyshakespeare-rhn", "char-rnn",
-        "rhn-enwik8",
+        "quickstart", "rnn", "lstm", "gru", "rhn", "char-rnn", "rhn-enwik8",
+        "tinyshakespeare-lstm", "tinyshakespeare-rhn",
+        "tinyshakespeare-10s", "tinyshakespeare-1min", "tinyshakespeare-5min", "tinyshakespeare-30min",
     }  # fmt: skip
 
 
