@@ -27,7 +27,7 @@ def test_all_are_there():
     assert {file.stem for file in CONFIGS} >= {
         "quickstart", "rnn", "lstm", "gru", "rhn", "char-rnn", "rhn-enwik8",
         "tinyshakespeare-lstm", "tinyshakespeare-rhn",
-        "tinyshakespeare-10s", "tinyshakespeare-1min", "tinyshakespeare-5min", "tinyshakespeare-30min",
+        "tinyshakespeare-10s", "tinyshakespeare-1min", "tinyshakespeare-5min",
     }  # fmt: skip
 
 
