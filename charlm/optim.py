@@ -35,14 +35,16 @@ def build_optimizer(model: nn.Module, config: Optimizer) -> torch.optim.Optimize
     Muon has the matrices that it is for in a third.
     """
     named = list(model.named_parameters())
-    matrices = [p for name, p in named if _maps_states(name)] if isinstance(config, MuonConfig) else []
-    weights = [p for name, p in named if _decays(name) and not any(p is matrix for matrix in matrices)]
+    matrices = {name: p for name, p in named if isinstance(config, MuonConfig) and _maps_states(name)}
+    weights = [p for name, p in named if _decays(name) and name not in matrices]
     groups: list[dict[str, Any]] = [
         {"params": weights, "weight_decay": config.weight_decay},
         {"params": [p for name, p in named if not _decays(name)], "weight_decay": 0.0},
     ]
     if isinstance(config, MuonConfig):
-        groups.append({"params": matrices, "weight_decay": config.weight_decay, "momentum": config.momentum})
+        groups.append(
+            {"params": [*matrices.values()], "weight_decay": config.weight_decay, "momentum": config.momentum}
+        )
         return Muon(groups, lr=config.lr, betas=config.betas, eps=config.eps)
     fused = {"fused": True} if config.name in _FUSED else {}
     return _CLASSES[config.name](groups, **config.options(), **fused)
