@@ -161,7 +161,8 @@ def _introduce(config: Config, corpus: Corpus) -> None:
     )
 
 
-_FREE_TO_DIFFER = ("model.dropout.", "model.init_uniform", "model.cell.forget_bias", "model.cell.gate_bias")
+_INITIAL = ("model.init_uniform", "model.orthogonal", "model.cell.forget_bias", "model.cell.gate_bias")
+_FREE_TO_DIFFER = ("model.dropout.", "model.zoneout", *_INITIAL)
 
 
 def _fine_tuned_vocabulary(config: Config, init_from: Checkpoint) -> Vocabulary:

@@ -18,22 +18,33 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 RUNS = ROOT / "runs/reproduce"
 PLOT = ROOT / "docs/results.png"
-BEGIN, END = "<!-- results -->\n", "<!-- /results -->"
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """A config of configs/, the seeds it is trained with, and whether dynamic evaluation is scored too."""
+    """A config of configs/, the seeds it is trained with, and what is scored: which split, and dynamically too."""
 
     config: str
     seeds: tuple[int, ...] = (1,)
+    split: str = "valid"
     dynamic: bool = False
+
+    @property
+    def on_shakespeare(self) -> bool:
+        return self.config.startswith("tinyshakespeare")
 
 
 RECIPES = [
     Recipe("tinyshakespeare-10s", seeds=(1, 2, 3)),
     Recipe("tinyshakespeare-1min", seeds=(1, 2, 3)),
     Recipe("tinyshakespeare-5min", seeds=(1, 2, 3), dynamic=True),
+    Recipe("tinyshakespeare-30min", dynamic=True),
+    Recipe("tinyshakespeare-rnn", dynamic=True),
+    Recipe("tinyshakespeare-lstm", dynamic=True),
+    Recipe("tinyshakespeare-gru", dynamic=True),
+    Recipe("tinyshakespeare-rhn", dynamic=True),
+    Recipe("python-stdlib-1min", split="test"),
+    Recipe("python-stdlib-5min", split="test"),
 ]
 
 # Validation nats on tinyshakespeare as nanoGPT's README gives them; its seconds are those of an A100 (GPU config) and
@@ -71,7 +82,7 @@ def main() -> None:
     }
     found = {recipe: runs for recipe, runs in found.items() if runs}
     write_table([row(recipe, runs) for recipe, runs in found.items()])
-    draw({recipe.config: runs[0] for recipe, runs in found.items() if recipe.config.startswith("tinyshakespeare")})
+    draw({recipe.config: runs[0] for recipe, runs in found.items() if recipe.on_shakespeare})
 
 
 def parse() -> argparse.Namespace:
@@ -107,7 +118,7 @@ def train(recipe: Recipe, seed: int, source: Path | None) -> None:
     if is_whole(run):
         return
     settings = [f"--set=seed={seed}"]
-    if source and recipe.config.startswith("tinyshakespeare"):
+    if source and recipe.on_shakespeare:
         settings.append(f"--set=data.source={source.resolve()}")
     if (run / "checkpoints/last.safetensors").is_file():
         command = charlm("train", "--resume", "--run-dir", run)
@@ -116,7 +127,7 @@ def train(recipe: Recipe, seed: int, source: Path | None) -> None:
     print(f"=== {recipe.config}, seed {seed}", file=sys.stderr, flush=True)
     subprocess.run(command, cwd=ROOT, check=True)
     last = run / "checkpoints/last.safetensors"
-    command = charlm("eval", last, "--json", *(["--dynamic"] if recipe.dynamic else []))
+    command = charlm("eval", last, "--json", "--split", recipe.split, *(["--dynamic"] if recipe.dynamic else []))
     scored = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True)
     (run / "score.json").write_text(scored.stdout, encoding="utf-8")
 
@@ -156,13 +167,19 @@ def duration(seconds: float) -> str:
 
 def write_table(rows: list[str]) -> None:
     """Put the rows between README's marks."""
-    columns = ["recipe", "time", "parameters", "characters/s", "validation, nats (seeds)", "dynamic"]
+    columns = ["recipe", "time", "parameters", "characters/s", "nats (seeds)", "dynamic"]
     heading = f"| {' | '.join(columns)} |\n{'|---' * len(columns)}|\n"
+    write_between("results", heading + "".join(rows))
+
+
+def write_between(mark: str, table: str) -> None:
+    """Put a table between README's two comments of this name, and print it."""
     readme = ROOT / "README.md"
+    begin, end = f"<!-- {mark} -->\n", f"<!-- /{mark} -->"
     text = readme.read_text(encoding="utf-8")
-    changed = re.sub(f"{BEGIN}.*?{END}", lambda _: f"{BEGIN}{heading}{''.join(rows)}{END}", text, flags=re.DOTALL)
-    readme.write_text(changed, encoding="utf-8")
-    print(heading + "".join(rows))
+    text = re.sub(f"{begin}.*?{end}", lambda _: begin + table + end, text, flags=re.DOTALL)
+    readme.write_text(text, encoding="utf-8")
+    print(table)
 
 
 def draw(runs: dict[str, Run]) -> None:

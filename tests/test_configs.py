@@ -26,8 +26,9 @@ def test_trains(tmp_path, file):
 def test_all_are_there():
     assert {file.stem for file in CONFIGS} >= {
         "quickstart", "rnn", "lstm", "gru", "rhn", "char-rnn", "rhn-enwik8",
-        "tinyshakespeare-lstm", "tinyshakespeare-rhn",
-        "tinyshakespeare-10s", "tinyshakespeare-1min", "tinyshakespeare-5min",
+        "tinyshakespeare-rnn", "tinyshakespeare-lstm", "tinyshakespeare-gru", "tinyshakespeare-rhn",
+        "tinyshakespeare-10s", "tinyshakespeare-1min", "tinyshakespeare-5min", "tinyshakespeare-30min",
+        "python-stdlib-1min", "python-stdlib-5min",
     }  # fmt: skip
 
 

@@ -471,6 +471,16 @@ def test_init_from_starts_where_the_other_ended(tmp_path, config_of, embedding):
     assert again.valid_nats == pytest.approx(outcome.valid_nats, rel=1e-6)
 
 
+def test_init_from_may_change_what_is_no_part_of_the_weights(tmp_path, config_of):
+    start_run(config_of(), tmp_path / "first")
+    checkpoint = read_checkpoint(tmp_path / "first/checkpoints/last.safetensors")
+    model = {"dropout": 0.1, "zoneout": 0.2, "orthogonal": True, "init_uniform": 0.1}
+    still = config_of(model=model, train={"max_steps": 1}, optimizer={"name": "sgd", "lr": 1e-30})
+    start_run(still, tmp_path / "second", checkpoint)
+    weights = read_checkpoint(tmp_path / "second/checkpoints/last.safetensors").weights
+    assert all(torch.equal(weights[name], weight) for name, weight in checkpoint.weights.items())
+
+
 def test_init_from_another_model_names_every_difference(tmp_path, config_of):
     start_run(config_of(), tmp_path / "first")
     checkpoint = read_checkpoint(tmp_path / "first/checkpoints/last.safetensors")
