@@ -22,7 +22,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from charlm.config import Config, parse_config
-from charlm.errors import CheckpointError, ConfigError, RunError
+from charlm.errors import CheckpointError, ConfigError, DamagedCheckpointError, RunError
 from charlm.model import CharLM, build_model
 from charlm.vocabulary import Vocabulary
 
@@ -138,23 +138,23 @@ def discard_leftovers(run_dir: Path) -> None:
 def read_checkpoint(path: Path) -> Checkpoint:
     """The checkpoint in a file; CheckpointError, one line, for anything but a whole and unaltered one."""
     if not path.is_file():
-        raise CheckpointError(f"{path}: no such file; allowed: a run's folder or a checkpoint in its {FOLDER}/")
+        raise DamagedCheckpointError(f"{path}: no such file; allowed: a run's folder or a checkpoint in its {FOLDER}/")
     try:
         with safe_open(path, framework="pt", device="cpu") as file:
             header = file.metadata() or {}
             if header.get("format") != FORMAT:
-                raise CheckpointError(f"{path}: a safetensors file, but no charlm checkpoint")
+                raise DamagedCheckpointError(f"{path}: a safetensors file, but no charlm checkpoint")
             if header.get("version") != str(VERSION):
                 raise CheckpointError(
                     f"{path}: found format version {header.get('version')}; this charlm reads {VERSION}; update charlm"
                 )
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
-        raise CheckpointError(
+        raise DamagedCheckpointError(
             f"{path}: damaged or no checkpoint ({' '.join(str(error).split())}); use another one of the run"
         ) from None
     if header.get("sha256") != _digest({k: v for k, v in header.items() if k != "sha256"}, tensors):
-        raise CheckpointError(f"{path}: altered or damaged: its content hash does not match; use another one")
+        raise DamagedCheckpointError(f"{path}: altered or damaged: its content hash does not match; use another one")
     return _parse(path, header, tensors)
 
 
@@ -173,7 +173,7 @@ def _parse(path: Path, header: Mapping[str, str], tensors: Mapping[str, Tensor])
             **{group: groups[group] for group in _GROUPS},
         )
     except (KeyError, ValueError, RecursionError, ConfigError, CheckpointError) as error:
-        raise CheckpointError(f"{path}: no readable config, vocabulary or progress in it ({error})") from None
+        raise DamagedCheckpointError(f"{path}: no readable config, vocabulary or progress in it ({error})") from None
 
 
 def _digest(header: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:

@@ -4,7 +4,8 @@ CharlmError             anything below: the command line prints the message and 
 ├── ConfigError         the YAML file, an override, or settings that contradict one another
 ├── DataError           the corpus: missing, empty, too small, not UTF-8, a failed download
 ├── VocabularyError     characters that the model has never seen
-├── CheckpointError     a checkpoint that is missing, damaged, altered or of another model
+├── CheckpointError     a checkpoint of another model or of a later charlm
+│   └── DamagedCheckpointError   missing, damaged or altered
 ├── RunError            the run's folder: already holds a run, cannot be written
 ├── DeviceError         a device or precision that this machine does not have
 └── DivergenceError     a loss or gradient that is no longer finite
@@ -33,6 +34,10 @@ class VocabularyError(CharlmError):
 
 class CheckpointError(CharlmError):
     """A file is no usable checkpoint."""
+
+
+class DamagedCheckpointError(CheckpointError):
+    """A file is no checkpoint, or not what was once written."""
 
 
 class RunError(CharlmError):

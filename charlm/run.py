@@ -11,7 +11,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from charlm.checkpoint import BEST, FOLDER, LAST, save_checkpoint
+from charlm.checkpoint import BEST, FOLDER, LAST, read_checkpoint, save_checkpoint
 from charlm.config import flatten
 from charlm.data.corpus import Corpus
 from charlm.device import describe_device
@@ -63,31 +63,55 @@ class Run:
 
     def fit(self) -> Outcome:
         """The loop: step → log → evaluate → sample → save → stop."""
-        every = self.config.train
         self._introduce()
         try:
             with self._signals():
                 if not (self.folder / FOLDER / LAST).exists():
                     self._save(best=False)  # from now on there is something to resume
-                while not (reason := self._reason_to_stop()):
-                    self.trainer.update()
-                    self._tick()
-                    if self._due(every.log_every):
-                        self._log()
-                    improved = self._due(every.eval_every) and self._evaluate()
-                    if self._due(every.sample_every):
-                        self._sample()
-                    if improved or self._due(every.save_every):
-                        self._save(best=improved)
-                self._end(reason)
-            return self._outcome(reason)
-        except DivergenceError as error:
-            raise DivergenceError(f"{error}; {self._last_good()}") from None
+                while True:
+                    try:
+                        reason = self._train()
+                        self._end(reason)
+                        return self._outcome(reason)
+                    except DivergenceError as error:
+                        self._roll_back(error)
         except OSError as error:
             raise RunError(f"{self.folder}: cannot be written ({error.strerror}); {self._last_good()}") from None
         finally:
             self.progress.close()
             self.tracker.close()
+
+    def _train(self) -> str:
+        """Step after step, until there is a reason to stop."""
+        every = self.config.train
+        while not (reason := self._reason_to_stop()):
+            self.trainer.update()
+            self._tick()
+            if self._due(every.log_every):
+                self._log()
+            improved = self._due(every.eval_every) and self._evaluate()
+            if self._due(every.sample_every):
+                self._sample()
+            if improved or self._due(every.save_every):
+                self._save(best=improved)
+        return reason
+
+    def _roll_back(self, error: DivergenceError) -> None:
+        """Go back to the last checkpoint with half the learning rate; raise the error where that is not to be done."""
+        train, state = self.config.train, self.trainer.state
+        if train.on_divergence == "stop" or state.rollbacks == train.max_rollbacks:
+            times = f"; rolled back {state.rollbacks} times before" if state.rollbacks else ""
+            raise DivergenceError(f"{error}{times}; {self._last_good()}") from None
+        self.trainer.restore(read_checkpoint(self.folder / FOLDER / LAST))
+        diverged, state = state, self.trainer.state
+        state.rollbacks = diverged.rollbacks + 1
+        state.elapsed_s = diverged.elapsed_s
+        self.tracker.rewind(state.rows, state.step)
+        lr_factor = 0.5**state.rollbacks
+        self.tracker.note("rollback", state.step, diverged_step=diverged.step, fault=str(error), lr_factor=lr_factor)
+        state.rows += 1
+        say(f"rollback {error}; back to step {state.step}, learning rate × {lr_factor:g} from now on")
+        self._save(best=False)
 
     def _introduce(self) -> None:
         trainer, model = self.trainer, self.config.model

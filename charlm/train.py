@@ -1,17 +1,20 @@
 """The beginnings of a run: a new one, one that is resumed, one that starts from another's weights."""
 
+import contextlib
 import os
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TextIO
 
-from charlm.checkpoint import FOLDER, LAST, Checkpoint, discard_leftovers, load_weights, read_checkpoint
+from charlm.checkpoint import BEST, FOLDER, LAST, Checkpoint, discard_leftovers, load_weights, read_checkpoint
 from charlm.config import Config, differences, dump_config
 from charlm.data.corpus import Corpus, load_configured_corpus, load_unchanged_corpus, unknown_characters
 from charlm.data.streams import Streams
 from charlm.device import resolve_device
-from charlm.errors import CheckpointError, ConfigError, RunError, VocabularyError
+from charlm.errors import CheckpointError, ConfigError, DamagedCheckpointError, RunError, VocabularyError
+from charlm.lock import locked
 from charlm.model import CharLM
 from charlm.run import Outcome, Run
 from charlm.tracking import Tracker, replace_text, say
@@ -30,7 +33,8 @@ def start_run(
     Without a `run_dir` the run goes to a folder of its own, runs/<name>-<time>.
     """
     if run_dir is not None and ((run_dir / CONFIG).exists() or (run_dir / FOLDER).exists()):
-        raise _occupied(run_dir)
+        with locked(run_dir):  # names a process that trains there now
+            raise _occupied(run_dir)
     _check_place(config, run_dir or Path("runs"))
     vocabulary = _fine_tuned_vocabulary(config, init_from) if init_from else None
     corpus = load_configured_corpus(config.data, vocabulary, report=_report)
@@ -43,12 +47,13 @@ def start_run(
     try:
         folder = _new_folder(name) if run_dir is None else run_dir
         folder.mkdir(parents=True, exist_ok=True)
-        with _only_run_in(folder) as file:
-            file.write(dump_config(config))
-        tracker = Tracker(folder)
+        with locked(folder):
+            _check_space(folder, trainer)
+            with _only_run_in(folder) as file:
+                file.write(dump_config(config))
+            return Run(trainer, corpus, folder, Tracker(folder)).fit()
     except OSError as error:
         raise _unwritable(run_dir or Path("runs"), str(error.strerror)) from None
-    return Run(trainer, corpus, folder, tracker).fit()
 
 
 def _only_run_in(folder: Path) -> TextIO:
@@ -95,15 +100,17 @@ def resume_run(run_dir: Path, change: Callable[[Config], Config] = lambda config
 
     `change` gives the config to go on with; what decides weights, text and the order of reading must stay.
     """
-    path = run_dir / FOLDER / LAST
-    if not path.is_file():
-        raise CheckpointError(f"{run_dir}: no {FOLDER}/{LAST} to resume from; allowed: the folder of a run")
+    if not (run_dir / FOLDER).is_dir():
+        raise CheckpointError(f"{run_dir}: no {FOLDER}/ to resume from; allowed: the folder of a run")
     try:
-        checkpoint = read_checkpoint(path)
-    except CheckpointError as error:
-        older = sorted(path.parent.glob("step-*.safetensors"))
-        remedy = f"; to go on from an older one: cp {older[-1]} {path}" if older else ""
-        raise CheckpointError(f"{error}{remedy}") from None
+        with locked(run_dir):
+            return _resume(run_dir, change)
+    except OSError as error:
+        raise _unwritable(run_dir, str(error.strerror)) from None
+
+
+def _resume(run_dir: Path, change: Callable[[Config], Config]) -> Outcome:
+    path, checkpoint = _newest_whole(run_dir)
     config = change(checkpoint.config)
     _check_resumable(checkpoint.config, config)
     corpus = load_unchanged_corpus(
@@ -116,14 +123,40 @@ def resume_run(run_dir: Path, change: Callable[[Config], Config] = lambda config
         say(f"threads  found {trainer.state.threads}, the run had {threads}: its last bits will differ; see `threads`")
     del checkpoint  # as large as the model and its optimiser
     state = trainer.state
-    try:
-        discard_leftovers(run_dir)
-        replace_text(run_dir / CONFIG, dump_config(config))
-        tracker = Tracker(run_dir, resume=(state.rows, state.step))
-    except OSError as error:
-        raise _unwritable(run_dir, str(error.strerror)) from None
+    discard_leftovers(run_dir)
+    _check_space(run_dir, trainer)
+    replace_text(run_dir / CONFIG, dump_config(config))
+    tracker = Tracker(run_dir, resume=(state.rows, state.step))
     say(f"resume   {path}, step {state.step}")
     return Run(trainer, corpus, run_dir, tracker).fit()
+
+
+def _newest_whole(run_dir: Path) -> tuple[Path, Checkpoint]:
+    """The last checkpoint of a run; where that is damaged or gone, which is said, the newest that is not."""
+    last, *others = run_dir / FOLDER / LAST, run_dir / FOLDER / BEST, *(run_dir / FOLDER).glob("step-*.safetensors")
+    try:
+        return last, read_checkpoint(last)
+    except DamagedCheckpointError as error:
+        fault = error
+    whole: list[tuple[int, Path]] = []
+    for path in others:
+        with contextlib.suppress(DamagedCheckpointError):
+            whole.append((read_checkpoint(path).progress.get("step", 0), path))
+    if not whole:
+        raise CheckpointError(f"{fault}; no other in {run_dir / FOLDER} is whole")
+    _, path = max(whole)
+    say(f"damaged  {fault}")
+    return path, read_checkpoint(path)
+
+
+def _check_space(folder: Path, trainer: Trainer) -> None:
+    """RunError unless the disk has room for the next checkpoint, which is written before the last one goes."""
+    needed, free = 2 * trainer.checkpoint_bytes(), shutil.disk_usage(folder).free
+    if free < needed:
+        raise RunError(
+            f"{folder}: {format_bytes(free)} free on its disk; checkpoints need {format_bytes(needed)}; "
+            "free space or take another --run-dir"
+        )
 
 
 _FIXED = ("data.", "model.", "seed", "train.batch_size", "train.bptt", "train.loss", "optimizer.name")

@@ -49,6 +49,8 @@ class TrainState:
     """Score of the last evaluation, and the step it was made at."""
     evaluated_step: int = 0
     evaluations_since_best: int = 0
+    rollbacks: int = 0
+    """Returns to an earlier checkpoint after numbers that were not finite; each halved the learning rate."""
     averaged_updates: int = 0
     """Updates that the running average of the weights has taken in."""
     interval_steps: int = 0
@@ -141,7 +143,8 @@ class Trainer:
     def learning_rate(self) -> float:
         """The rate of the next update."""
         state = self.state
-        return learning_rate(self.config.optimizer, step=state.step, epochs=state.epoch, progress=self.share_done())
+        planned = learning_rate(self.config.optimizer, step=state.step, epochs=state.epoch, progress=self.share_done())
+        return planned * 0.5**state.rollbacks
 
     def update(self) -> None:
         """Read one window of every stream and make one step of the optimiser.
@@ -272,6 +275,11 @@ class Trainer:
         """Steps of a window of `bptt` that the loss sums over: loss / scored_steps is nats per character."""
         return self.config.train.bptt if self.config.train.loss == "sum" else 1
 
+    def checkpoint_bytes(self) -> int:
+        """What a checkpoint takes at most: no optimiser here keeps more than two tensors a parameter."""
+        copies = 1 + 2 + (self.averaged is not None)
+        return copies * sum(parameter.nbytes for parameter in self.parameters) + 2**20
+
     def to_checkpoint(self) -> Checkpoint:
         """Everything that `restore` needs to go on as if nothing had happened."""
         carried = {**self.state.tensors(), "rng.cpu": torch.get_rng_state()}
@@ -308,6 +316,7 @@ class Trainer:
             steps = {"interval_bptt": checkpoint.progress["interval_steps"] * self.config.train.bptt}
             self.state = TrainState.restored(steps | dict(checkpoint.progress), carried, self.device)
             self.state.threads = torch.get_num_threads()
+            self._diverged_step.fill_(-1)
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
             raise CheckpointError(f"checkpoint: its training state does not fit ({error}); use another one") from None
 

@@ -197,6 +197,10 @@ class TrainConfig(Section):
     """Characters of such a sample."""
     sample_temperature: NonNegative = 0.8
     """Temperature of such a sample."""
+    on_divergence: Literal["stop", "rollback"] = "stop"
+    """Where loss, gradient or weights are not finite: stop, or go back to the last checkpoint with half the rate."""
+    max_rollbacks: Count = 3
+    """Rollbacks of a run; where numbers are not finite once more, it stops."""
     patience: CountOrNever = 0
     """Evaluations without improvement before stopping; 0: never."""
     keep_checkpoints: Count = 3
