@@ -117,14 +117,14 @@ class Tracker:
             self._fault = fault
 
 
-def _open(folder: Path, resume: tuple[int, int] | None) -> tuple["_Metrics", "_Charts"]:
+def _open(folder: Path, resume: tuple[int, int] | None) -> tuple["Metrics", "_Charts"]:
     rows, step = resume or (0, 0)
     if resume:
         _keep_rows(folder / METRICS, rows)
-    return _Metrics(folder / METRICS), _Charts(folder, first_step=step + 1 if resume else None)
+    return Metrics(folder / METRICS), _Charts(folder, first_step=step + 1 if resume else None)
 
 
-class _Metrics:
+class Metrics:
     """Appends JSON lines to a file; what cannot be written waits."""
 
     def __init__(self, path: Path) -> None:

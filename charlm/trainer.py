@@ -317,6 +317,7 @@ class Trainer:
             self.state = TrainState.restored(steps | dict(checkpoint.progress), carried, self.device)
             self.state.threads = torch.get_num_threads()
             self._diverged_step.fill_(-1)
+            self.optimizer.zero_grad()  # those of an update that was broken off
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
             raise CheckpointError(f"checkpoint: its training state does not fit ({error}); use another one") from None
 

@@ -414,7 +414,7 @@ class TestResume:
         if made:
             (tmp_path / "run").mkdir()
         assert cli("train", "--resume", "--run-dir", tmp_path / "run").error == (
-            f"{tmp_path}/run: no checkpoints/last.safetensors to resume from; allowed: the folder of a run"
+            f"{tmp_path}/run: no checkpoints/ to resume from; allowed: the folder of a run"
         )
 
     def test_with_other_options_of_the_model(self, cli, copied_run):
@@ -452,15 +452,27 @@ class TestResume:
         assert cli("eval", run).error.startswith(f"{text_file}: its text has changed since the run was trained")
 
     def test_from_a_damaged_checkpoint(self, cli, copied_run):
-        path = copied_run / "checkpoints" / "last.safetensors"
-        path.write_bytes(path.read_bytes()[:-1])
+        """The newest whole one takes its place; with none left, one line."""
+        last = copied_run / "checkpoints" / "last.safetensors"
+        best = last.with_name("best.safetensors")
+        best.write_bytes(best.read_bytes())  # no longer the same file under another name
+        last.write_bytes(last.read_bytes()[:-1])
+        result = cli("train", "--resume", "--run-dir", copied_run, "--set", "train.max_steps=8")
+        assert result.code == 0
+        assert f"damaged  {last}: damaged or no checkpoint (" in result.err
+        assert f"resume   {best}, step 6\n" in result.err
+        assert "done     max_steps at step 8" in result.err
+        for path in last.parent.iterdir():
+            path.write_bytes(b"")
         error = cli("train", "--resume", "--run-dir", copied_run).error
-        assert error.startswith(f"{path}: damaged or no checkpoint (")
-        assert error.endswith("; use another one of the run")
-        older = path.with_name("step-00000004.safetensors")
-        older.write_bytes(path.with_name("best.safetensors").read_bytes())
+        assert error.startswith(f"{last}: damaged or no checkpoint (")
+        assert error.endswith(f"; use another one of the run; no other in {last.parent} is whole")
+
+    def test_a_checkpoint_of_a_later_version_is_not_passed_over(self, cli, copied_run):
+        last = copied_run / "checkpoints" / "last.safetensors"
+        last.write_bytes(last.read_bytes().replace(b'"version":"1"', b'"version":"2"'))
         error = cli("train", "--resume", "--run-dir", copied_run).error
-        assert error.endswith(f"; to go on from an older one: cp {older} {path}")
+        assert error == f"{last}: found format version 2; this charlm reads 1; update charlm"
 
 
 class TestInitFrom:

@@ -3,6 +3,8 @@
 import json
 import math
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,7 +19,10 @@ from charlm.cells import CELLS
 from charlm.checkpoint import read_checkpoint
 from charlm.config import load_config, parse_config
 from charlm.errors import CharlmError, ConfigError, DataError, DivergenceError, RunError, VocabularyError
+from charlm.lock import locked
+from charlm.tracking import Metrics, Row, Tracker
 from charlm.train import resume_run, start_run
+from charlm.trainer import Trainer
 from tests.text import words_text
 
 TIMES = {"elapsed_s", "chars_per_s"}
@@ -54,6 +59,19 @@ def config_of(tmp_path):
 
 def rows(run: Path):
     return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def contents(run: Path):
+    return {path: path.read_bytes() for path in run.rglob("*") if path.is_file() and path.name != ".lock"}
+
+
+def row_at(step):
+    return Row(step, 40 * step, "train", 20.0, 2.0, 3e-3, 1.0, 1e3, 1.0 * step)
+
+
+def folder_with(path):
+    path.mkdir()
+    return path
 
 
 def untimed(run: Path):
@@ -388,23 +406,165 @@ def test_a_validation_score_that_is_not_finite_stops_too(tmp_path, config_of):
     assert all(math.isfinite(row["nats"]) for row in rows(tmp_path / "run"))
 
 
-def test_a_full_disk_is_one_line_and_names_the_last_good_checkpoint(tmp_path, config_of, monkeypatch):
-    from charlm.tracking import Tracker
+def test_a_log_that_cannot_be_written_costs_nothing(tmp_path, config_of, monkeypatch, capsys):
+    """What is missing in the metrics is written once it can be; charts go on."""
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    start_run(config_of(), whole)
+    write, attempts = Metrics._write, 0
 
-    record = Tracker.record
+    def fill(metrics):
+        nonlocal attempts
+        attempts += 1
+        file = metrics._file
+        if 2 <= attempts <= 4:
+            metrics._file = full
+        try:
+            write(metrics)
+        finally:
+            metrics._file = file
 
-    def fail(tracker, row):
-        if row.step == 9:
-            raise OSError(28, "No space left on device")
-        record(tracker, row)
+    capsys.readouterr()
+    with Path("/dev/full").open("wb", buffering=0) as full, monkeypatch.context() as patch:
+        patch.setattr(Metrics, "_write", fill)
+        start_run(config_of(), parts)
+    assert untimed(parts) == untimed(whole)
+    said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("log ")]
+    assert said == [f"log      {parts}: cannot be written (No space left on device); training goes on"]
+    assert_same_checkpoint(whole / "checkpoints/last.safetensors", parts / "checkpoints/last.safetensors")
 
-    monkeypatch.setattr(Tracker, "record", fail)
+
+def test_charts_that_cannot_be_written_cost_nothing(tmp_path, config_of, capsys):
+    """A file takes the place of the charts' folder amid the run: TensorBoard's thread meets a real OSError."""
+    folder = tmp_path / "run"
+    tracker = Tracker(folder_with(folder))
+    tracker.record(row_at(1))
+    writer = tracker._charts._writers["train"]._get_file_writer().event_writer
+    writer.flush()
+    writer._async_writer._writer._writer = Path("/dev/full").open("wb", buffering=0)  # noqa: SIM115
+    for step in (2, 3, 4):
+        tracker.record(row_at(step))
+        time.sleep(0.2)
+    tracker.close()
+    assert [row["step"] for row in rows(folder)] == [1, 2, 3, 4]
+    err = capsys.readouterr().err
+    assert err.count("cannot be written (No space left on device); training goes on") == 1
+    assert "Traceback" not in err
+    events = EventAccumulator(str(folder / "train")).Reload().Scalars("score/loss")
+    assert {1, 4} <= {event.step for event in events}
+
+
+def test_a_disk_without_room_for_checkpoints_is_refused_before_training(tmp_path, config_of, monkeypatch):
+    usage = shutil.disk_usage(tmp_path)
     run = tmp_path / "run"
-    with pytest.raises(RunError) as caught:
+    with monkeypatch.context() as patch, pytest.raises(RunError) as caught:
+        patch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1_000_000))
         start_run(config_of(), run)
-    last = run / "checkpoints/last.safetensors"
-    assert str(caught.value) == (f"{run}: cannot be written (No space left on device); last good checkpoint: {last}")
-    assert read_checkpoint(last).progress["step"] == 8
+    assert re.fullmatch(
+        rf"{run}: 1 MB free on its disk; checkpoints need 2\.\d+ MB; free space or take another --run-dir",
+        str(caught.value),
+    )
+    assert not (run / "config.yaml").exists()
+    assert start_run(config_of(), run).step == 12
+
+
+def test_a_checkpoint_that_cannot_be_written_leaves_the_one_before(tmp_path):
+    """A limit on the size of files makes the second checkpoint fail amid its data."""
+    config = tmp_path / "config.yaml"
+    (tmp_path / "text.txt").write_text(words_text(4000))
+    config.write_text(
+        f"data: {{source: {tmp_path}/text.txt}}\nmodel: {{cell: {{hidden: 64}}}}\nthreads: 1\n"
+        "train: {batch_size: 4, bptt: 10, max_steps: 6, eval_every: 0, save_every: 3, sample_every: 0}\n"
+    )
+    program = (
+        "import resource, sys; from charlm.checkpoint import save_checkpoint; import charlm.run as run\n"
+        "def limited(*arguments):\n"
+        "    save_checkpoint(*arguments)\n"
+        "    resource.setrlimit(resource.RLIMIT_FSIZE, (90_000, 90_000))\n"
+        "run.save_checkpoint = limited\n"
+        "from charlm.cli import main\n"
+        f"sys.argv = ['charlm', 'train', '--config', '{config}', '--run-dir', '{tmp_path}/run']\n"
+        "main()"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done.stderr
+    last = tmp_path / "run/checkpoints/last.safetensors"
+    (line,) = (line for line in done.stderr.splitlines() if line.startswith("error: "))
+    assert line.startswith(f"error: {last}: cannot be written (")
+    assert line.endswith("; earlier checkpoints are whole; free space or check permissions")
+    assert last.stat().st_size > 90_000
+    assert read_checkpoint(last).progress["step"] == 0
+    assert [path.name for path in last.parent.iterdir()] == [last.name]
+
+
+def test_a_second_process_is_refused_and_told_of_the_first(tmp_path, config_of):
+    run = tmp_path / "run"
+    start_run(config_of(), run)
+    before = contents(run)
+    with locked(run):
+        for again in (lambda: start_run(config_of(), run), lambda: resume_run(run, with_max_steps(20))):
+            with pytest.raises(RunError) as caught:
+                again()
+            assert re.fullmatch(
+                rf"{run}: in use by process {os.getpid()} on \S+ since [-\d]+ [:\d]+; allowed: one process at a time; "
+                "wait for it or stop it, or take another --run-dir",
+                str(caught.value),
+            )
+    assert contents(run) == before
+    assert resume_run(run, with_max_steps(14)).step == 14
+
+
+def test_the_lock_of_a_killed_process_is_taken_over(tmp_path):
+    program = (
+        "import sys, time; from pathlib import Path; from charlm.lock import locked\n"
+        "with locked(Path(sys.argv[1])): print('held', flush=True); time.sleep(60)"
+    )
+    with subprocess.Popen([sys.executable, "-c", program, str(tmp_path)], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        with pytest.raises(RunError, match=f"in use by process {process.pid} on "), locked(tmp_path):
+            pass
+        process.kill()
+    with locked(tmp_path):
+        pass
+
+
+def test_rollback_goes_on_from_the_last_checkpoint_with_half_the_rate(tmp_path, config_of, monkeypatch, capsys):
+    update = Trainer.update
+    trained = []
+
+    def diverge_once(trainer):
+        if trainer.state.step == 8 and trainer.state.rollbacks == 0:
+            with torch.no_grad():
+                trainer.model.decoder.weight[0] = math.nan
+        update(trainer)
+        trained.append((trainer.state.step, trainer.state.lr))
+
+    monkeypatch.setattr(Trainer, "update", diverge_once)
+    run = tmp_path / "run"
+    outcome = start_run(config_of(train={"on_divergence": "rollback"}), run)
+    assert outcome.step == 12
+    assert trained == [(step, 3e-3) for step in range(1, 9)] + [(step, 1.5e-3) for step in range(9, 13)]
+    assert "back to step 8, learning rate × 0.5 from now on" in capsys.readouterr().err
+    found = rows(run)
+    assert [(row["step"], row["split"]) for row in found] == [
+        *[(3, "train"), (4, "valid"), (6, "train"), (8, "valid"), (8, "rollback"), (9, "train"), (12, "train")],
+        (12, "valid"),
+    ]
+    assert (found[4]["diverged_step"], found[4]["lr_factor"]) == (8, 0.5)
+    assert found[4]["fault"].startswith("step 9: found loss nan")
+    checkpoint = read_checkpoint(run / "checkpoints/last.safetensors")
+    assert checkpoint.progress["rollbacks"] == 1
+    assert all(bool(weight.isfinite().all()) for weight in checkpoint.weights.values())
+
+
+def test_rollback_gives_up(tmp_path, config_of):
+    config = config_of(train={"on_divergence": "rollback", "max_rollbacks": 2}, optimizer={"name": "sgd", "lr": 1e30})
+    with pytest.raises(DivergenceError) as caught:
+        start_run(config, tmp_path / "run")
+    last = tmp_path / "run/checkpoints/last.safetensors"
+    assert str(caught.value).endswith(f"; rolled back 2 times before; last good checkpoint: {last}")
+    assert read_checkpoint(last).progress["rollbacks"] == 2
+    assert [row["split"] for row in rows(tmp_path / "run")] == ["rollback", "rollback"]
 
 
 def test_runs_of_the_same_second_have_folders_of_their_own(tmp_path, config_of, monkeypatch):
