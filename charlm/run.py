@@ -12,17 +12,19 @@ from types import FrameType
 from typing import Any
 
 from charlm.checkpoint import BEST, FOLDER, LAST, read_checkpoint, save_checkpoint
-from charlm.config import flatten
+from charlm.config import dump_config, flatten
 from charlm.data.corpus import Corpus
 from charlm.device import describe_device
 from charlm.errors import DivergenceError, RunError
 from charlm.evaluate import Evaluation, evaluate
 from charlm.model import parameters_by_part
 from charlm.sample import Choice, sample_text
-from charlm.tracking import Progress, Row, Tracker, say
+from charlm.tracking import Progress, Row, Tracker, replace_text, say
 from charlm.trainer import Trainer, divergence
 from charlm.units import format_duration, nats_to_bits
 from charlm.vocabulary import readable
+
+CONFIG = "config.yaml"
 
 SIGNALS = {"SIGINT": 130, "SIGTERM": 143}
 """Signals that end a run after the step under way, and the exit code that tells of each."""
@@ -68,6 +70,7 @@ class Run:
             with self._signals():
                 if not (self.folder / FOLDER / LAST).exists():
                     self._save(best=False)  # from now on there is something to resume
+                replace_text(self.folder / CONFIG, dump_config(self.config))
                 while True:
                     try:
                         reason = self._train()

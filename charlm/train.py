@@ -6,23 +6,20 @@ import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TextIO
 
 from charlm.checkpoint import BEST, FOLDER, LAST, Checkpoint, discard_leftovers, load_weights, read_checkpoint
-from charlm.config import Config, differences, dump_config
+from charlm.config import Config, differences
 from charlm.data.corpus import Corpus, load_configured_corpus, load_unchanged_corpus, unknown_characters
 from charlm.data.streams import Streams
 from charlm.device import resolve_device
 from charlm.errors import CheckpointError, ConfigError, DamagedCheckpointError, RunError, VocabularyError
 from charlm.lock import locked
 from charlm.model import CharLM
-from charlm.run import Outcome, Run
-from charlm.tracking import Tracker, replace_text, say
+from charlm.run import CONFIG, Outcome, Run
+from charlm.tracking import Tracker, say
 from charlm.trainer import Trainer
 from charlm.units import format_bytes
 from charlm.vocabulary import Vocabulary, describe_characters
-
-CONFIG = "config.yaml"
 
 
 def start_run(
@@ -32,9 +29,9 @@ def start_run(
 
     Without a `run_dir` the run goes to a folder of its own, runs/<name>-<time>.
     """
-    if run_dir is not None and ((run_dir / CONFIG).exists() or (run_dir / FOLDER).exists()):
-        with locked(run_dir):  # names a process that trains there now
-            raise _occupied(run_dir)
+    if run_dir is not None and run_dir.is_dir():
+        with locked(run_dir):
+            _refuse_run_in(run_dir)
     _check_place(config, run_dir or Path("runs"))
     vocabulary = _fine_tuned_vocabulary(config, init_from) if init_from else None
     corpus = load_configured_corpus(config.data, vocabulary, report=_report)
@@ -48,20 +45,17 @@ def start_run(
         folder = _new_folder(name) if run_dir is None else run_dir
         folder.mkdir(parents=True, exist_ok=True)
         with locked(folder):
+            _refuse_run_in(folder)  # once more: another may have come since
             _check_space(folder, trainer)
-            with _only_run_in(folder) as file:
-                file.write(dump_config(config))
             return Run(trainer, corpus, folder, Tracker(folder)).fit()
     except OSError as error:
         raise _unwritable(run_dir or Path("runs"), str(error.strerror)) from None
 
 
-def _only_run_in(folder: Path) -> TextIO:
-    """The folder's new config file; RunError where another run has made its own since we looked."""
-    try:
-        return (folder / CONFIG).open("x", encoding="utf-8")
-    except FileExistsError:
-        raise _occupied(folder) from None
+def _refuse_run_in(folder: Path) -> None:
+    """RunError where there is a run to lose; one that was killed before its first checkpoint is none."""
+    if (folder / CONFIG).exists() or any((folder / FOLDER).glob("*.safetensors")):
+        raise RunError(f"{folder}: already holds a run; allowed: --resume to go on with it, or another --run-dir")
 
 
 def _check_place(config: Config, run_dir: Path) -> None:
@@ -85,10 +79,6 @@ def _new_folder(name: str) -> Path:
         except FileExistsError:
             number += 1
             path = first.with_name(f"{first.name}-{number}")
-
-
-def _occupied(run_dir: Path) -> RunError:
-    return RunError(f"{run_dir}: already holds a run; allowed: --resume to go on with it, or another --run-dir")
 
 
 def _unwritable(run_dir: Path, found: str) -> RunError:
@@ -125,7 +115,6 @@ def _resume(run_dir: Path, change: Callable[[Config], Config]) -> Outcome:
     state = trainer.state
     discard_leftovers(run_dir)
     _check_space(run_dir, trainer)
-    replace_text(run_dir / CONFIG, dump_config(config))
     tracker = Tracker(run_dir, resume=(state.rows, state.step))
     say(f"resume   {path}, step {state.step}")
     return Run(trainer, corpus, run_dir, tracker).fit()
