@@ -440,11 +440,12 @@ def test_charts_that_cannot_be_written_cost_nothing(tmp_path, config_of, capsys)
     tracker.record(row_at(1))
     writer = tracker._charts._writers["train"]._get_file_writer().event_writer
     writer.flush()
-    writer._async_writer._writer._writer = Path("/dev/full").open("wb", buffering=0)  # noqa: SIM115
-    for step in (2, 3, 4):
-        tracker.record(row_at(step))
-        time.sleep(0.2)
-    tracker.close()
+    with Path("/dev/full").open("wb", buffering=0) as full:
+        writer._async_writer._writer._writer = full
+        for step in (2, 3, 4):
+            tracker.record(row_at(step))
+            time.sleep(0.2)
+        tracker.close()
     assert [row["step"] for row in rows(folder)] == [1, 2, 3, 4]
     err = capsys.readouterr().err
     assert err.count("cannot be written (No space left on device); training goes on") == 1
