@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from charlm.config import Config, parse_config
 from charlm.errors import CheckpointError, ConfigError, DamagedCheckpointError, RunError
-from charlm.model import CharLM, build_model
+from charlm.model import CharLM, build_model, count_parameters
 from charlm.vocabulary import Vocabulary
 
 FORMAT = "charlm checkpoint"
@@ -199,6 +199,10 @@ def find_checkpoint(path: Path) -> Path:
 
 def load_model(checkpoint: Checkpoint, device: torch.device) -> CharLM:
     """The trained model, ready for evaluation: with the averaged weights where the run kept them."""
+    expected = count_parameters(checkpoint.config.model, len(checkpoint.vocabulary))
+    found = sum(tensor.numel() for tensor in checkpoint.weights.values())
+    if found != expected:  # before a config takes memory that its weights do not need
+        raise CheckpointError(f"weights: found {found:,}; the model has {expected:,}; use a checkpoint of its config")
     model = build_model(checkpoint.config.model, len(checkpoint.vocabulary))
     load_weights(model, checkpoint.averaged or checkpoint.weights)
     return model.to(device).eval()

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 from charlm.cells import CELLS, Generator, Lookup, Stack, StackState, cross_entropy, dropout_mask, linear
@@ -133,6 +134,22 @@ def build_model(config: ModelConfig, vocabulary_size: int) -> CharLM:
     if config.orthogonal:
         model.layers.init_orthogonal_()
     return model
+
+
+def count_parameters(config: ModelConfig, vocabulary_size: int) -> int:
+    """The number of a model's parameters, found without making it; 2⁶² where that is more than torch can name."""
+
+    def count(layers: int) -> int:
+        with torch.device("meta"):
+            model = build_model(config.model_copy(update={"layers": layers, "orthogonal": False}), vocabulary_size)
+        return sum(parameter.numel() for parameter in model.parameters())
+
+    try:
+        one = count(1)
+        # The layers above the first are all alike.
+        return one if config.layers == 1 else one + (config.layers - 1) * (count(2) - one)
+    except (RuntimeError, OverflowError, TypeError):
+        return 2**62
 
 
 def parameters_by_part(model: CharLM) -> dict[str, int]:

@@ -16,6 +16,7 @@ from charlm.data.corpus import Corpus
 from charlm.data.streams import Streams
 from charlm.device import autocast, resolve_device, set_threads
 from charlm.errors import CheckpointError, DivergenceError
+from charlm.memory import check_memory
 from charlm.model import CharLM, build_model, map_state, window_loss
 from charlm.optim import build_optimizer, clip_gradients, learning_rate, skip_step_unless
 from charlm.tracking import Row
@@ -102,6 +103,7 @@ class Trainer:
         torch.manual_seed(config.seed)
         self.config = config
         self.device = resolve_device(config.device)
+        check_memory(config, len(corpus.vocabulary), self.device)
         self.autocast = autocast(self.device, config.precision)
         self.vocabulary = corpus.vocabulary
         self.streams = Streams(corpus.splits["train"], config.train.batch_size, config.train.bptt)

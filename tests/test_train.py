@@ -457,9 +457,10 @@ def test_charts_that_cannot_be_written_cost_nothing(tmp_path, config_of, capsys)
 def test_a_disk_without_room_for_checkpoints_is_refused_before_training(tmp_path, config_of, monkeypatch):
     usage = shutil.disk_usage(tmp_path)
     run = tmp_path / "run"
-    with monkeypatch.context() as patch, pytest.raises(RunError) as caught:
+    with monkeypatch.context() as patch:
         patch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1_000_000))
-        start_run(config_of(), run)
+        with pytest.raises(RunError) as caught:
+            start_run(config_of(), run)
     assert re.fullmatch(
         rf"{run}: 1 MB free on its disk; checkpoints need 2\.\d+ MB; free space or take another --run-dir",
         str(caught.value),

@@ -1,0 +1,75 @@
+"""What a run needs at least is known before any of it is taken."""
+
+import dataclasses
+import re
+
+import pytest
+import torch
+
+from charlm.cells import CELLS
+from charlm.checkpoint import load_model, read_checkpoint
+from charlm.config import parse_config
+from charlm.data.corpus import load_corpus
+from charlm.errors import CheckpointError, DeviceError
+from charlm.memory import available_bytes, check_memory, least_bytes
+from charlm.model import build_model, count_parameters
+from charlm.trainer import Trainer
+
+CPU = torch.device("cpu")
+
+
+def config_with(*overrides):
+    return parse_config({}, "test", list(overrides))
+
+
+@pytest.mark.parametrize("layers", [1, 2, 5])
+@pytest.mark.parametrize("kind", CELLS)
+def test_parameters_are_counted_as_they_will_be(kind, layers):
+    model = config_with(f"model.cell={{kind: {kind}, hidden: 6}}", f"model.layers={layers}", "model.embedding=0").model
+    assert count_parameters(model, 11) == sum(p.numel() for p in build_model(model, 11).parameters())
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "model.cell.hidden=100000",
+        "model.cell.hidden=100000000000000000000",
+        "model.layers=1000000000",
+        "model.cell={kind: rhn, depth: 1000000000000}",
+        "model.embedding=1000000000000",
+        "train.batch_size=1000000000",
+        "train.bptt=1000000000000",
+    ],
+)
+def test_too_much_is_refused_at_once_with_the_figures(override):
+    with pytest.raises(DeviceError) as caught:
+        check_memory(config_with(override), 65, CPU)
+    assert re.fullmatch(
+        r"memory: the model and a window need at least \S+ [TPEG]B; \S+ [GM]B are available \(cpu\); "
+        r"lower model\.cell\.hidden, model\.layers, train\.batch_size or train\.bptt",
+        str(caught.value),
+    )
+
+
+def test_the_bound_is_below_what_a_run_takes():
+    config = config_with("model.cell.hidden=64", "train.ema=0.9", "train.batch_size=8", "train.bptt=16")
+    check_memory(config, 65, CPU)
+    parameters = count_parameters(config.model, 65)
+    assert least_bytes(config, 65) == 4 * (5 * parameters + 8 * 16 * (64 + 2 * 65))
+    assert available_bytes(CPU) > 2**27
+
+
+def test_a_run_is_refused_before_its_model_is_made(tmp_path, monkeypatch):
+    monkeypatch.setattr("charlm.trainer.build_model", lambda *_: pytest.fail("made"))
+    (tmp_path / "text").write_text("some text " * 1000)
+    corpus = load_corpus(str(tmp_path / "text"), level="char", split=(1.0, 0.0, 0.0))
+    with pytest.raises(DeviceError, match=r"^memory: "):
+        Trainer(config_with("model.cell.hidden=100000"), corpus)
+
+
+def test_a_checkpoint_cannot_ask_for_a_model_larger_than_its_weights(trained_run, monkeypatch):
+    checkpoint = read_checkpoint(trained_run / "checkpoints/last.safetensors")
+    huge = parse_config(checkpoint.config.model_dump(mode="json"), "test", ["model.cell.hidden=10000000000"])
+    monkeypatch.setattr("charlm.checkpoint.build_model", lambda *_: pytest.fail("made"))
+    with pytest.raises(CheckpointError, match=r"^weights: found [\d,]+; the model has [\d,]+; use a checkpoint of its"):
+        load_model(dataclasses.replace(checkpoint, config=huge), CPU)
