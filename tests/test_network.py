@@ -1,0 +1,49 @@
+"""Nothing but `charlm data fetch` ever asks for the network."""
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.conftest import ROOT
+
+# Python calls the hook before any socket is connected or any name is looked up, whoever asks for it.
+PROGRAM = """
+import sys
+
+def refuse(event, arguments):
+    if event.removeprefix("socket.") in ("connect", "sendto", "sendmsg", "bind", "getaddrinfo", "gethostbyname"):
+        raise RuntimeError(f"network: {event}")
+
+sys.addaudithook(refuse)
+from charlm.cli import main
+sys.argv = ["charlm", *sys.argv[1:]]
+main()
+"""
+
+
+def offline(*words: object) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-c", PROGRAM, *map(str, words)]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.usefixtures("kernels")
+def test_training_sampling_and_scoring_need_no_network(tiny_config, tmp_path):
+    run = tmp_path / "run"
+    for words in (
+        ["--version"],
+        ["data", "list"],
+        ["plan", "--config", tiny_config],
+        ["train", "--config", tiny_config, "--run-dir", run],
+        ["train", "--resume", "--run-dir", run, "--set", "train.max_steps=8"],
+        ["sample", run, "--length", 20, "--novelty"],
+        ["eval", run, "--dynamic"],
+    ):
+        done = offline(*words)
+        assert done.returncode == 0, (words, done.stderr)
+
+
+def test_a_download_would_be_noticed(tmp_path):
+    done = offline("data", "fetch", "tinyshakespeare", "--data-dir", tmp_path)
+    assert done.returncode != 0
+    assert "network: socket." in done.stderr
