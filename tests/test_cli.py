@@ -403,7 +403,19 @@ class TestTrain:
 
     @pytest.mark.parametrize("option", ["model.embedding=99999999999999999999", "model.cell.hidden=4000000000"])
     def test_sizes_beyond_any_memory(self, cli, tiny_config, tmp_path, option):
-        assert cli("train", "--config", tiny_config, "--run-dir", tmp_path / "run", "--set", option).error == (
+        words = ["--config", tiny_config, "--set", option]
+        for command in (["train", "--run-dir", tmp_path / "run"], ["plan"]):
+            assert re.fullmatch(
+                r"memory: the model and a window need at least [\d.,]+ [TE]B; \S+ GB are available \(cpu\); "
+                "lower model.cell.hidden, model.layers, train.batch_size or train.bptt",
+                cli(*command, *words).error,
+            )
+
+    def test_memory_that_runs_out_all_the_same(self, cli, tiny_config, monkeypatch):
+        from charlm import memory
+
+        monkeypatch.setattr(memory, "available_bytes", lambda _: None)
+        assert cli("plan", "--config", tiny_config, "--set", "model.cell.hidden=400000").error == (
             "out of memory; lower model.cell.hidden, train.batch_size or train.bptt"
         )
 

@@ -88,7 +88,7 @@ def main() -> None:
 
 
 def _is_out_of_memory(error: BaseException) -> bool:
-    texts = ("out of memory", "can't allocate memory", "Storage size calculation overflowed", "Overflow when unpacking")
+    texts = ("out of memory", "can't allocate memory")
     return isinstance(error, MemoryError) or (
-        isinstance(error, RuntimeError | TypeError) and any(text in str(error) for text in texts)
+        isinstance(error, RuntimeError) and any(text in str(error) for text in texts)
     )
