@@ -173,7 +173,8 @@ def _parse(path: Path, header: Mapping[str, str], tensors: Mapping[str, Tensor])
             **{group: groups[group] for group in _GROUPS},
         )
     except (KeyError, ValueError, RecursionError, ConfigError, CheckpointError) as error:
-        raise DamagedCheckpointError(f"{path}: no readable config, vocabulary or progress in it ({error})") from None
+        reason = str(error).replace("\n", "; ")
+        raise DamagedCheckpointError(f"{path}: no readable config, vocabulary or progress in it ({reason})") from None
 
 
 def _digest(header: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:

@@ -16,6 +16,7 @@ from torch.utils.tensorboard.summary import hparams
 from torch.utils.tensorboard.writer import SummaryWriter
 from tqdm import tqdm
 
+from charlm.terminal import one_line
 from charlm.units import format_duration, nats_to_bits
 
 METRICS = "metrics.jsonl"
@@ -261,4 +262,4 @@ _REFRESH_S = 0.2
 
 def say(message: str) -> None:
     """A line on stderr, above the progress bar where there is one."""
-    tqdm.write(message, file=sys.stderr)
+    tqdm.write(one_line(message), file=sys.stderr)

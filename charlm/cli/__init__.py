@@ -5,6 +5,7 @@ import io
 import logging
 import os
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import typer
@@ -12,14 +13,21 @@ from typer.core import TyperGroup
 
 from charlm import __version__
 from charlm.cli import config, data, evaluate, sample, train
-from charlm.errors import CharlmError
+from charlm.cli.common import report
+from charlm.errors import CharlmError, ConfigError
+from charlm.terminal import printable
 
 
 class _Commands(TyperGroup):
+    def make_context(self, *args: Any, **kwargs: Any) -> Any:
+        with _usage_errors_printable():
+            return super().make_context(*args, **kwargs)
+
     def invoke(self, ctx: Any) -> Any:
         """Leave quietly where the reader has gone (charlm sample … | head); left to Typer that would be exit code 1."""
         try:
-            return super().invoke(ctx)
+            with _usage_errors_printable():
+                return super().invoke(ctx)
         except BrokenPipeError:
             # No later flush shall complain.
             with contextlib.suppress(OSError):
@@ -27,11 +35,25 @@ class _Commands(TyperGroup):
             sys.exit(141)
 
 
+@contextlib.contextmanager
+def _usage_errors_printable() -> Iterator[None]:
+    """Usage errors quote the command line: leave nothing in them that a terminal would obey."""
+    try:
+        yield
+    except _UsageError as error:
+        error.message = printable(error.message)
+        raise
+
+
+# click's, or that of Typer's own copy of click: it depends on Typer's version.
+_UsageError: Any = typer.BadParameter.__mro__[1]
+
+
 class _Echo(logging.Handler):
     """What the library has to say, on stderr."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        typer.echo(record.getMessage(), err=True)
+        report(record.getMessage())
 
 
 app = typer.Typer(
@@ -74,17 +96,19 @@ def main() -> None:
     try:
         app(prog_name="charlm")
     except CharlmError as error:
-        for line in str(error).splitlines():
-            typer.echo(f"error: {line}", err=True)
+        for line in error.faults if isinstance(error, ConfigError) else [str(error)]:
+            report(f"error: {_shortened(line)}")
         sys.exit(1)
     except Exception as error:
         if not _is_out_of_memory(error):
             raise
-        typer.echo(
-            "error: out of memory; lower model.cell.hidden, train.batch_size or train.bptt",
-            err=True,
-        )
+        report("error: out of memory; lower model.cell.hidden, train.batch_size or train.bptt")
         sys.exit(1)
+
+
+def _shortened(line: str) -> str:
+    """A line without its middle where it is longer than anyone reads, as with a key of megabytes."""
+    return line if len(line) <= 2000 else f"{line[:1500]} […] {line[-500:]}"
 
 
 def _is_out_of_memory(error: BaseException) -> bool:

@@ -7,6 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
+from charlm.terminal import escaped, one_line
+
 
 class Device(StrEnum):
     auto = "auto"
@@ -28,15 +30,15 @@ CheckpointPath = Annotated[
 
 
 def print_json(value: Any) -> None:
-    """A value on stdout as JSON, without line breaks in it."""
-    typer.echo(json.dumps(value, ensure_ascii=False))
+    """A value on stdout as JSON, without line breaks or control characters in it."""
+    typer.echo(escaped(json.dumps(value, ensure_ascii=False)))
 
 
 def print_table(rows: dict[str, str]) -> None:
     """Aligned lines of a name and a text."""
     width = max(map(len, rows))
     for name, text in rows.items():
-        typer.echo(f"{name:<{width}}  {text}")
+        typer.echo(f"{name:<{width}}  {one_line(text)}")
 
 
 def usage_error(message: str) -> typer.BadParameter:
@@ -48,12 +50,12 @@ def report_slow_layers(model: Any, device: Any) -> None:
     """Say on stderr what runs a model's layers on a CPU where no kernel can, and why."""
     chosen = model.layers.choose(device, training=False)
     if device.type == "cpu" and not chosen.is_kernel:
-        typer.echo(chosen.description, err=True)
+        report(chosen.description)
 
 
 def report(text: str) -> None:
-    """What the library is doing, on stderr."""
-    typer.echo(text, err=True)
+    """A line on stderr."""
+    typer.echo(one_line(text), err=True)
 
 
 def trained_splits(checkpoint: Any) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from charlm.cli.common import Overrides, usage_error
+from charlm.terminal import one_line
 
 app = typer.Typer(
     help="Check, resolve and document configs.",
@@ -38,7 +39,7 @@ def check(file: Argument = None, config: Option = None, overrides: Overrides = N
 
     path = _file(file, config)
     load_config(path, overrides or [])
-    typer.echo(f"{path}: valid")
+    typer.echo(f"{one_line(str(path))}: valid")
 
 
 @app.command()

@@ -1,11 +1,13 @@
 """charlm data: list, info, fetch."""
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from charlm.cli.common import print_table
+from charlm.terminal import one_line
 
 app = typer.Typer(
     help="Built-in and downloadable corpora.",
@@ -103,4 +105,5 @@ def fetch(
             hint = f"; did you mean {near[0]!r}?" if near else ""
             raise DataError(f"{name}: no such corpus; allowed: {' | '.join(CATALOGUE)}{hint}")
     for name in names:
-        typer.echo(str(download(CATALOGUE[name], data_dir, progress=True)))
+        path = str(download(CATALOGUE[name], data_dir, progress=True))
+        typer.echo(one_line(path) if sys.stdout.isatty() else path)

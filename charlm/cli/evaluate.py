@@ -157,7 +157,7 @@ def _encoded_file(file: Path, vocabulary: Any, skip_unknown: bool) -> Any:
 
     ids, skipped = encode_file(file, vocabulary, skip_unknown=skip_unknown, report=report)
     if skipped:
-        typer.echo(f"{file}: left out {sum(skipped.values())} characters: {describe_characters(skipped)}", err=True)
+        report(f"{file}: left out {sum(skipped.values())} characters: {describe_characters(skipped)}")
     return ids
 
 

@@ -4,7 +4,6 @@ import io
 import itertools
 import secrets
 import sys
-import unicodedata
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
@@ -23,6 +22,7 @@ from charlm.cli.common import (
     trained_splits,
     usage_error,
 )
+from charlm.terminal import printable
 
 
 def sample(
@@ -105,7 +105,7 @@ def sample(
     train_ids = trained_splits(loaded)["train"] if novelty else None
     if seed is None:
         seed = secrets.randbelow(2**32)
-        typer.echo(f"seed {seed}", err=True)
+        report(f"seed {seed}")
     seeds = [seed + n for n in range(count)]
 
     def pieces(of: list[int]) -> Iterator[list[str]]:
@@ -174,19 +174,12 @@ def _stream(prompt: str, pieces: Iterable[str]) -> str:
     if isinstance(sys.stdout, io.TextIOWrapper) and not terminal:
         sys.stdout.reconfigure(errors="surrogateescape")
     for piece in itertools.chain([prompt], pieces):
-        sys.stdout.write(_without_controls(piece) if terminal else piece)
+        sys.stdout.write(printable(piece) if terminal else piece)
         sys.stdout.flush()
         written.append(piece)
     sys.stdout.write("\n")
     sys.stdout.flush()
     return "".join(written[1:])
-
-
-def _without_controls(text: str) -> str:
-    """Control characters but line ends and tabs, and bytes that are no UTF-8, written out: \\x1b."""
-    return "".join(
-        c if c in "\n\t" or unicodedata.category(c) not in ("Cc", "Cs") else f"\\x{ord(c) & 0xFF:02x}" for c in text
-    )
 
 
 def _read_prompt(file: Path, level: str) -> str:
@@ -216,5 +209,5 @@ def _known(text: str, where: str, loaded: Any, skip_unknown: bool) -> str:
             f"{where}: found {listed}, which the model has never seen; allowed: its {len(vocabulary)} characters; "
             "--skip-unknown leaves others out"
         )
-    typer.echo(f"prompt: left out {listed}", err=True)
+    report(f"prompt: left out {listed}")
     return "".join(c for c in text if c not in unknown)

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from charlm.cli.common import ConfigFile, Device, Json, Overrides, print_json, print_table, usage_error
+from charlm.cli.common import ConfigFile, Device, Json, Overrides, print_json, print_table, report, usage_error
 
 
 def train(
@@ -80,14 +80,14 @@ def _report(outcome: Any, json: bool) -> None:
     run_dir = shlex.quote(outcome.run_dir)
     resume = f"charlm train --resume --run-dir {run_dir}"
     if outcome.reason in SIGNALS:
-        typer.echo(f"stopped  {outcome.reason} at step {outcome.step}; go on with: {resume}", err=True)
+        report(f"stopped  {outcome.reason} at step {outcome.step}; go on with: {resume}")
         raise typer.Exit(SIGNALS[outcome.reason])
     done = f"done     {outcome.reason} at step {outcome.step}, {format_duration(outcome.elapsed_s)}"
     if outcome.best_nats is not None:
         bits = nats_to_bits(outcome.best_nats)
         done += f"; best {outcome.best_nats:.4f} nats ({bits:.4f} bits) per character at step {outcome.best_step}"
-    typer.echo(done, err=True)
-    typer.echo(f"sample   charlm sample {run_dir}", err=True)
+    report(done)
+    report(f"sample   charlm sample {run_dir}")
 
 
 def plan(config: ConfigFile, overrides: Overrides = None, json: Json = False) -> None:

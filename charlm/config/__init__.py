@@ -14,7 +14,8 @@ from charlm.errors import ConfigError
 
 __all__ = ["Config", "differences", "dump_config", "flatten", "load_config", "parse_config", "read_config_file"]
 
-MAX_FILE_BYTES = 1_000_000
+# Ten times the longest that has a use. PyYAML needs a second and 50 MB for this much, and more than that in proportion.
+MAX_BYTES = 100_000
 MAX_DEPTH = 8  # parts of the KEY in an override; the schema has at most three
 
 
@@ -27,11 +28,11 @@ def read_config_file(file: Path) -> Any:
     """The YAML value of a file; ConfigError where there is no such file or no YAML in it."""
     try:
         with file.open("rb") as stream:
-            data = stream.read(MAX_FILE_BYTES + 1)
+            data = stream.read(MAX_BYTES + 1)
     except OSError as error:
         raise ConfigError(f"{file}: {error.strerror}; allowed: a YAML file; see configs/ for examples") from None
-    if len(data) > MAX_FILE_BYTES:
-        raise ConfigError(f"{file}: found more than {MAX_FILE_BYTES} bytes; allowed: a YAML config")
+    if len(data) > MAX_BYTES:
+        raise ConfigError(f"{file}: found more than {MAX_BYTES} bytes; allowed: a YAML config")
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -92,6 +93,8 @@ def _flatten(section: dict[str, Any], prefix: str) -> dict[str, Any]:
 
 
 def _parse_override(override: str) -> tuple[tuple[str, ...], Any]:
+    if len(override) > MAX_BYTES:
+        raise ConfigError(f"--set {override[:60]}...: found {len(override)} characters; allowed: {MAX_BYTES}")
     key, equals, text = override.partition("=")
     path = tuple(key.strip().split("."))
     if not equals or not all(path) or len(path) > MAX_DEPTH:

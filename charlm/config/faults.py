@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 Path = tuple[str | int, ...]
+MAX_FAULTS = 100
 _BOUNDS = {"minimum": "≥ {}", "exclusiveMinimum": "> {}", "maximum": "≤ {}", "exclusiveMaximum": "< {}"}
 _TYPES = {
     "integer": "an integer",
@@ -20,22 +21,22 @@ _TYPES = {
 
 
 def fault_lines(error: ValidationError, model: type[BaseModel], raw: Any, origin: Mapping[Path, str]) -> list[str]:
-    """One line for each fault of `raw`, in the order of the schema, unknown keys last in their section.
+    """One line for each of the first faults of `raw`, in the order of the schema, unknown keys last in their section.
 
     `origin` maps a path to the place its value was written (file or --set); the longest matching prefix counts.
     """
     schema = model.model_json_schema()
-    lines = []
-    for fault in error.errors():
+    lines: dict[str, None] = {}  # each once, in order
+    faults = error.errors()
+    for fault in faults[:MAX_FAULTS]:
         path, value, node = _follow(fault["loc"], raw, schema)
         key, text = _explain(fault, path, value, node, schema)
         path += key
         where = origin[max((p for p in origin if path[: len(p)] == p), key=len)]
         name = ".".join(map(str, path))
-        line = f"{where}: {name}: {text}" if name else f"{where}: {text}"
-        if line not in lines:
-            lines.append(line)
-    return lines
+        lines[f"{where}: {name}: {text}" if name else f"{where}: {text}"] = None
+    more = [f"{origin[()]}: and {len(faults) - MAX_FAULTS} more"] if len(faults) > MAX_FAULTS else []
+    return [*lines, *more]
 
 
 def _follow(loc: Sequence[str | int], raw: Any, schema: dict[str, Any]) -> tuple[Path, Any, dict[str, Any]]:

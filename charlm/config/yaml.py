@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 from charlm.errors import ConfigError
+from charlm.terminal import CONTROLS, escaped
 
 _INT = re.compile(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+")
 _FLOAT = re.compile(
@@ -79,8 +80,8 @@ def _represent_float(dumper: yaml.SafeDumper, value: float) -> yaml.ScalarNode:
 
 
 def _represent_str(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
-    # Unicode's own line ends are folded to spaces in every style but the double-quoted, which escapes them.
-    style = '"' if any(end in value for end in "\x85\u2028\u2029") else None
+    # Only the double-quoted style has escapes; every other folds Unicode's own line ends to spaces.
+    style = '"' if CONTROLS.search(value) else None
     return dumper.represent_scalar("tag:yaml.org,2002:str", value, style)
 
 
@@ -111,4 +112,4 @@ def load_yaml(text: str, where: str) -> Any:
 
 def dump_yaml(value: Any) -> str:
     """YAML text that `load_yaml` reads back as the same value."""
-    return yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110)
+    return escaped(yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110))
