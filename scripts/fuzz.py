@@ -21,6 +21,7 @@ ROOT = Path(__file__).parents[1]
 LIMIT_S = 20
 LIMIT_MB = 2048
 LONGEST = 4096  # bytes of an input
+CHECKPOINT = "run/checkpoints/last.safetensors"
 
 # One thread: the fuzzer's processes share the machine.
 TINY = """\
@@ -34,9 +35,9 @@ threads: 1
 class Targets:
     """What is fed. Each takes any bytes; `self.folder` is its own to write in."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, checkpoint: Path) -> None:
         self.folder = folder
-        self.checkpoint = folder / "run/checkpoints/last.safetensors"
+        self.checkpoint = checkpoint
 
     def config(self, data: bytes) -> None:
         """A YAML file."""
@@ -216,21 +217,26 @@ def make_seeds(folder: Path) -> Path:
     tiny.write_text(TINY.format(text=text))
     words = ["train", "--config", str(tiny), "--run-dir", str(folder / "run")]
     subprocess.run([sys.executable, "-m", "charlm", *words], cwd=ROOT, check=True, stderr=subprocess.DEVNULL)
-    configs = [path.read_bytes() for path in sorted((ROOT / "configs").glob("*.yaml"))]
-    good = {
-        "config": configs,
-        "override": [b"train.max_steps=5", b"model.cell={kind: rhn, depth: 3}\noptimizer.lr=1e-3"],
-        "corpus": ["xaé中😀\r\n".encode() * 5, b"\xffplain text, and more of it", b"a\xef\xbb\xbfbytes\xff\xfe" * 3],
-        "vocabulary": [b'{"level": "char", "characters": "abc"}\nabc', b'{"level": "byte", "characters": ""}\nx'],
-        "file": [(folder / "run/checkpoints/last.safetensors").read_bytes()[:LONGEST]],
-        "header": [b'{}\n\n{"level": "char", "characters": "abc"}\n\n{"step": 1}'],
-        "sample": [options(prompt="to be", temperature="0.5", seed="1"), options(top_k="3", top_p="0.9", json="")],
-    }
+    good = good_inputs(folder / CHECKPOINT)
     for name, contents in good.items():
         (folder / "seeds" / name).mkdir(parents=True)
         for content in contents:
             (folder / "seeds" / name / hashlib.sha256(content).hexdigest()[:8]).write_bytes(content)
     return folder / "seeds"
+
+
+def good_inputs(checkpoint: Path) -> dict[str, list[bytes]]:
+    """What each target reads without an error, or nearly so."""
+    configs = [path.read_bytes() for path in sorted((ROOT / "configs").glob("*.yaml"))]
+    return {
+        "config": configs,
+        "override": [b"train.max_steps=5", b"model.cell={kind: rhn, depth: 3}\noptimizer.lr=1e-3"],
+        "corpus": ["xaé中😀\r\n".encode() * 5, b"\xffplain text, and more of it", b"a\xef\xbb\xbfbytes\xff\xfe" * 3],
+        "vocabulary": [b'{"level": "char", "characters": "abc"}\nabc', b'{"level": "byte", "characters": ""}\nx'],
+        "file": [checkpoint.read_bytes()[:LONGEST]],
+        "header": [b'{}\n\n{"level": "char", "characters": "abc"}\n\n{"step": 1}'],
+        "sample": [options(prompt="to be", temperature="0.5", seed="1"), options(top_k="3", top_p="0.9", json="")],
+    }
 
 
 def options(**values: str) -> bytes:
@@ -246,7 +252,7 @@ def fuzz(name: str, folder: Path, options: list[str]) -> None:
         import charlm.checkpoint
         import charlm.cli
         import charlm.data.corpus  # noqa: F401
-    atheris.Setup([sys.argv[0], *options], guarded(getattr(Targets(folder), name)))
+    atheris.Setup([sys.argv[0], *options], guarded(getattr(Targets(folder, folder / CHECKPOINT), name)))
     atheris.Fuzz()
 
 

@@ -1,6 +1,7 @@
 """Pydantic's validation errors as lines a person can act on: where, found, allowed, nearest key."""
 
 import difflib
+import functools
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -25,7 +26,7 @@ def fault_lines(error: ValidationError, model: type[BaseModel], raw: Any, origin
 
     `origin` maps a path to the place its value was written (file or --set); the longest matching prefix counts.
     """
-    schema = model.model_json_schema()
+    schema = _schema(model)
     lines: dict[str, None] = {}  # each once, in order
     faults = error.errors()
     for fault in faults[:MAX_FAULTS]:
@@ -37,6 +38,11 @@ def fault_lines(error: ValidationError, model: type[BaseModel], raw: Any, origin
         lines[f"{where}: {name}: {text}" if name else f"{where}: {text}"] = None
     more = [f"{origin[()]}: and {len(faults) - MAX_FAULTS} more"] if len(faults) > MAX_FAULTS else []
     return [*lines, *more]
+
+
+@functools.cache
+def _schema(model: type[BaseModel]) -> dict[str, Any]:
+    return model.model_json_schema()
 
 
 def _follow(loc: Sequence[str | int], raw: Any, schema: dict[str, Any]) -> tuple[Path, Any, dict[str, Any]]:
@@ -105,12 +111,15 @@ def _explain(fault: Any, path: Path, value: Any, node: dict[str, Any], schema: d
         tag, allowed = node["discriminator"]["propertyName"], list(node["discriminator"]["mapping"])
         found = value.get(tag, _MISSING)
         return (tag,), f"found {show(found)}; allowed: {' | '.join(allowed)}{_nearest(found, allowed)}"
+    if kind == "string_unicode":  # a key too, and then it alone is no text
+        return (), f"found {show(fault['input'])}, which is no Unicode text; allowed: UTF-8"
     text = f"found {show(value)}; allowed: {allowed_text(node, schema)}"
     return (), text + _nearest(value, [choice for choice in _choices(node) if isinstance(choice, str)])
 
 
 def _nearest(found: Any, known: Sequence[str]) -> str:
-    near = difflib.get_close_matches(found, known, n=1, cutoff=0.5) if isinstance(found, str) else []
+    is_short = isinstance(found, str) and len(found) < 100  # of 10 MB, the comparison alone would take seconds
+    near = difflib.get_close_matches(found, known, n=1, cutoff=0.5) if is_short else []
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
