@@ -231,7 +231,11 @@ def good_inputs(checkpoint: Path) -> dict[str, list[bytes]]:
     return {
         "config": configs,
         "override": [b"train.max_steps=5", b"model.cell={kind: rhn, depth: 3}\noptimizer.lr=1e-3"],
-        "corpus": ["xaé中😀\r\n".encode() * 5, b"\xffplain text, and more of it", b"a\xef\xbb\xbfbytes\xff\xfe" * 3],
+        "corpus": [
+            "xaé中😀\r\n".encode() * 5,
+            b"\xff\xef\xbb\xbfafter a byte order mark",
+            b"a\xef\xbb\xbfbytes\xff\xfe" * 3,
+        ],
         "vocabulary": [b'{"level": "char", "characters": "abc"}\nabc', b'{"level": "byte", "characters": ""}\nx'],
         "file": [checkpoint.read_bytes()[:LONGEST]],
         "header": [b'{}\n\n{"level": "char", "characters": "abc"}\n\n{"step": 1}'],

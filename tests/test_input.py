@@ -449,6 +449,7 @@ def test_checkpoint_that_promises_more_than_it_holds(tmp_path, start, told):
     [
         (["[" * 10**6], "maximum recursion depth"),
         ([json.dumps({"k" * 10**7: 1})], "unknown key; allowed: data, model, "),
+        (['{"a": 1, "b": 2}'], "config: a: unknown key; allowed: data, "),
         (["{}", json.dumps({"level": "char", "characters": "x" * 10**7})], "vocabulary: not a list of distinct"),
         (["{}", '{"level": "char", "characters": ""}'], "vocabulary: not a list of distinct characters"),
         (["{}", '{"level": "char", "characters": "ab"}', "\0"], "Expecting value"),

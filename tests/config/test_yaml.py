@@ -176,6 +176,13 @@ def test_file_that_cannot_be_read(tmp_path):
         assert str(refusal.value) == f"{file}: {reason}; allowed: a YAML file; see configs/ for examples"
 
 
+@pytest.mark.parametrize("character", "\x1b\x7f\x85\x9b\u200e\u202e\u2028\u2066\ud800")
+def test_dump_writes_out_what_a_terminal_obeys(character):
+    value = {f"k{character}": f"a {character} b" * 20}
+    assert character not in dump_yaml(value)
+    assert load_yaml(dump_yaml(value), "f") == value
+
+
 LOOKALIKES = st.sampled_from(
     [*VALUES, "3e-4", "<<", "-", "?", "a: b", "a #b", "&a", "*a", "!a", "---", "...", "\ufeff"]
 )
