@@ -187,10 +187,10 @@ def main() -> None:
             command = [sys.executable, __file__, name, "--inside", folder, f"-atheris_runs={arguments.runs}", *limits]
             command += [f"-artifact_prefix={ROOT}/fuzz-{name}-", str(seeds / name)]
             environment = os.environ | {"CHARLM_CACHE": f"{folder}/cache", "OMP_NUM_THREADS": "1"}
-            if subprocess.run(command, cwd=folder, env=environment, check=False).returncode:
-                failed.append(name)
+            if code := subprocess.run(command, cwd=folder, env=environment, check=False).returncode:
+                failed.append(f"{name} (exit code {code})")
     if failed:
-        sys.exit(f"fuzz: failed: {', '.join(failed)}; the input is in fuzz-NAME-*")
+        sys.exit(f"fuzz: failed: {', '.join(failed)}; where an input is to blame, it is in fuzz-NAME-*")
     print(f"fuzz: {arguments.runs:,} inputs each, seed {arguments.seed}: nothing but charlm's own errors")
 
 
