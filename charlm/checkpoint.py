@@ -71,7 +71,7 @@ def save_checkpoint(checkpoint: Checkpoint, path: Path, also_as: Iterable[Path] 
     header["sha256"] = _digest(header, tensors)
     temporary = _neighbour(path)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(exist_ok=True)  # not the run's folder: whoever removed it does not want it back
         save_file(tensors, temporary, header)
         temporary.chmod(_default_mode())
         _flush(temporary)
@@ -166,10 +166,13 @@ def _parse(path: Path, header: Mapping[str, str], tensors: Mapping[str, Tensor])
     try:
         config = parse_config(json.loads(header["config"]), f"{path}: config")
         vocabulary = Vocabulary.from_json(json.loads(header["vocabulary"]))
+        progress = json.loads(header["progress"])
+        if not isinstance(progress, dict):
+            raise ValueError(f"progress: found {type(progress).__name__}; allowed: a table")
         return Checkpoint(
             config=config,
             vocabulary=vocabulary,
-            progress=json.loads(header["progress"]),
+            progress=progress,
             **{group: groups[group] for group in _GROUPS},
         )
     except (KeyError, ValueError, RecursionError, ConfigError, CheckpointError) as error:
@@ -210,7 +213,7 @@ def load_model(checkpoint: Checkpoint, device: torch.device) -> CharLM:
 
 
 def load_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
-    """Copy weights by name; CheckpointError where names or shapes are not the model's."""
+    """Copy weights by name; CheckpointError where names, shapes or types are not the model's."""
     parameters = dict(model.named_parameters())
     found = {name: tuple(tensor.shape) for name, tensor in weights.items()}
     wanted = {name: tuple(parameter.shape) for name, parameter in parameters.items()}
@@ -220,6 +223,12 @@ def load_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
             f"weights {name}: found {found.get(name, 'none')}; the model has {wanted.get(name, 'none')}; "
             "use a checkpoint of the same model section"
         )
+    for name, parameter in parameters.items():
+        if weights[name].dtype != parameter.dtype:
+            raise CheckpointError(
+                f"weights {name}: found {weights[name].dtype}; the model has {parameter.dtype}; "
+                "use a checkpoint of the same model section"
+            )
     with torch.no_grad():
         for name, parameter in parameters.items():
             parameter.copy_(weights[name])

@@ -109,6 +109,18 @@ def orthogonal(blocks: Tensor) -> Tensor:
     return found
 
 
+def kept_tensors(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> dict[str, bool]:
+    """What a step keeps for each parameter of a group: the tensors' names, and whether each has the parameter's shape.
+
+    The others are single numbers. Found by a step of the same kind on a parameter of one number.
+    """
+    parameter = nn.Parameter(torch.zeros(1, 1))
+    parameter.grad = torch.zeros(1, 1)
+    trial = type(optimizer)([{**group, "params": [parameter]}])
+    trial.step()
+    return {name: value.dim() == 2 for name, value in trial.state[parameter].items() if isinstance(value, Tensor)}
+
+
 def learning_rate(config: Optimizer, *, step: int, epochs: int, progress: float) -> float:
     """The rate of the update after `step` updates and `epochs` whole epochs, `progress` (0 to 1) into the run."""
     schedule = config.schedule

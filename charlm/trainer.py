@@ -1,10 +1,11 @@
 """One run's moving parts: model, optimiser, place in the corpus; one update at a time."""
 
 import copy
+import itertools
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, get_type_hints
 
 import torch
 from torch import Tensor
@@ -18,7 +19,7 @@ from charlm.device import autocast, resolve_device, set_threads
 from charlm.errors import CheckpointError, DivergenceError
 from charlm.memory import check_memory
 from charlm.model import CharLM, build_model, map_state, window_loss
-from charlm.optim import build_optimizer, clip_gradients, learning_rate, skip_step_unless
+from charlm.optim import build_optimizer, clip_gradients, kept_tensors, learning_rate, skip_step_unless
 from charlm.tracking import Row
 
 
@@ -81,11 +82,20 @@ class TrainState:
         """The inverse of `progress` and `tensors`."""
         moved = {name: tensor.to(device, copy=True) for name, tensor in tensors.items()}
         parts = tuple(moved[name] for name in sorted(moved) if name.startswith("recurrent."))
+        _check_progress(progress)
         recurrent = None if not parts else parts[0] if len(parts) == 1 else parts
         return cls(**progress, objective_sum=moved["objective_sum"], grad_norm=moved["grad_norm"], recurrent=recurrent)
 
 
 _TENSORS = ("objective_sum", "grad_norm", "recurrent")
+
+
+def _check_progress(progress: Mapping[str, Any]) -> None:
+    """ValueError for a value of another type, or a number that none can be."""
+    for name, kind in get_type_hints(TrainState).items():
+        value = progress.get(name)
+        if name in progress and not (isinstance(value, kind) and (value is None or kind is str or 0 <= value < 2**63)):
+            raise ValueError(f"{name}: found {value!r}")
 
 
 def _as_tuple(state: StackState) -> tuple[Tensor, ...]:
@@ -316,12 +326,26 @@ class Trainer:
                 torch.cuda.set_rng_state(cuda_state, self.device)
             # Checkpoints from before windows could vary in length do not say how long they were.
             steps = {"interval_bptt": checkpoint.progress["interval_steps"] * self.config.train.bptt}
-            self.state = TrainState.restored(steps | dict(checkpoint.progress), carried, self.device)
+            state = TrainState.restored(steps | dict(checkpoint.progress), carried, self.device)
+            self._check_state(state)
+            self.state = state
             self.state.threads = torch.get_num_threads()
             self._diverged_step.fill_(-1)
             self.optimizer.zero_grad()  # those of an update that was broken off
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
             raise CheckpointError(f"checkpoint: its training state does not fit ({error}); use another one") from None
+
+    def _check_state(self, state: TrainState) -> None:
+        """ValueError for a state that does not fit the text or the model."""
+        if state.position >= self.streams.length:
+            raise ValueError(f"position: found {state.position}; a stream has {self.streams.length}")
+        self.model.layers.split_state(state.recurrent, self.config.train.batch_size)
+        for name, tensor in state.tensors().items():
+            wanted = getattr(self.state, name, None)
+            if wanted is None:  # a part of the recurrent state, whose shape is right by now
+                wanted = tensor.float()
+            if (tensor.dtype, tensor.shape) != (wanted.dtype, wanted.shape):
+                raise ValueError(f"{name}: found {tensor.dtype} {list(tensor.shape)}")
 
     def _restore_optimizer(self, tensors: Mapping[str, Tensor]) -> None:
         names = {id(parameter): name for name, parameter in self.model.named_parameters()}
@@ -330,7 +354,27 @@ class Trainer:
         for key_and_name, tensor in tensors.items():
             key, _, name = key_and_name.partition("/")
             state.setdefault(ordered.index(name), {})[key] = tensor.clone()
+        self._check_optimizer(state)
         self.optimizer.load_state_dict({"state": state, "param_groups": self.optimizer.state_dict()["param_groups"]})
+
+    def _check_optimizer(self, state: Mapping[int, dict[str, Tensor]]) -> None:
+        """ValueError unless every parameter has all that a step keeps, or nothing: fused steps do not look.
+
+        A momentum that is new on resumption starts from zero.
+        """
+        number = itertools.count()
+        for group in self.optimizer.param_groups:
+            kept = kept_tensors(self.optimizer, group)
+            for parameter in group["params"]:
+                found = state.get(next(number))
+                if not found:
+                    continue
+                if "momentum_buffer" in kept:
+                    found.setdefault("momentum_buffer", torch.zeros_like(parameter))
+                for key, shaped in kept.items():
+                    wanted = parameter.shape if shaped else torch.Size()
+                    if key not in found or found[key].shape != wanted or not found[key].is_floating_point():
+                        raise ValueError(f"optimizer {key}: none, or not {list(wanted)} numbers")
 
 
 def divergence(step: int, found: str) -> DivergenceError:

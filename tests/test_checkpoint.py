@@ -1,6 +1,7 @@
 """Checkpoints: what goes in comes out, a failed write changes nothing, and nothing but a whole one is read."""
 
 import errno
+import json
 import os
 import pickle
 import shutil
@@ -318,6 +319,9 @@ class TestRefused:
             ({"vocabulary": None}, "'vocabulary'"),
             ({"progress": None}, "'progress'"),
             ({"config": "{"}, "Expecting property name"),
+            ({"progress": "step 7"}, "Expecting value"),
+            ({"progress": "[7]"}, "progress: found list; allowed: a table"),
+            ({"vocabulary": "abc"}, "Expecting value"),
             ({"config": "[" * 100_000}, "maximum recursion depth"),
             ({"config": '{"model": {"cell": {"kind": "rhn", "dept": 3}}}'}, "config: model.cell.dept: unknown key"),
             ({"vocabulary": '{"level": "char", "characters": "aa"}'}, "not a list of distinct characters"),
@@ -341,6 +345,21 @@ class TestRefused:
         assert refusal(path).startswith("no readable config, vocabulary or progress in it (")
         assert text in refusal(path)
 
+    @pytest.mark.parametrize("claimed", [2**40, 2**63, 2**64 - 1])
+    def test_a_header_that_claims_terabytes(self, saved, claimed):
+        content = saved.read_bytes()
+        saved.write_bytes(claimed.to_bytes(8, "little") + content[8:])
+        assert refusal(saved).startswith("damaged or no checkpoint (")
+
+    @pytest.mark.parametrize("size", [2**42, 2**62])
+    def test_a_tensor_that_claims_terabytes(self, tmp_path, size):
+        header = {"__metadata__": {"format": module.FORMAT, "version": "1"}}
+        header["weights/a"] = {"dtype": "F32", "shape": [size // 4], "data_offsets": [0, size]}
+        text = json.dumps(header).encode()
+        path = tmp_path / LAST
+        path.write_bytes(len(text).to_bytes(8, "little") + text + bytes(100))
+        assert refusal(path).startswith("damaged or no checkpoint (")
+
     def test_no_hash(self, tmp_path):
         path = tmp_path / "c.safetensors"
         save_file({"weights/a": torch.zeros(1)}, path, {"format": module.FORMAT, "version": "1"})
@@ -358,9 +377,17 @@ class TestLoadWeights:
             ({"decoder.weight": torch.zeros(3, 7)}, "weights decoder.weight: found (3, 7); the model has (7, 3)"),
             ({"decoder.bias": None}, "weights decoder.bias: found none; the model has (7,)"),
             ({"more": torch.zeros(2, 2)}, "weights more: found (2, 2); the model has none"),
+            (
+                {"decoder.bias": torch.zeros(7, dtype=torch.int8)},
+                "weights decoder.bias: found torch.int8; the model has torch.float32",
+            ),
+            (
+                {"decoder.bias": torch.zeros(7, dtype=torch.float64)},
+                "weights decoder.bias: found torch.float64; the model has torch.float32",
+            ),
         ],
     )
-    def test_other_names_or_shapes_change_nothing(self, checkpoint, change, text):
+    def test_other_names_shapes_or_types_change_nothing(self, checkpoint, change, text):
         model = self.model()
         before = {name: bits(weight) for name, weight in model.named_parameters()}
         weights = {name: tensor for name, tensor in {**checkpoint.weights, **change}.items() if tensor is not None}
