@@ -61,6 +61,7 @@ class Run:
         self.tracker = tracker
         self.progress = Progress()
         self._received: list[str] = []
+        self._place = folder.stat().st_ino
         self._clock_s = time.perf_counter()
 
     def fit(self) -> Outcome:
@@ -152,7 +153,20 @@ class Run:
         step = self.trainer.state.step
         return every > 0 and step > 0 and step % every == 0
 
+    def _check_folder(self) -> None:
+        """RunError where the folder is no longer there, or is another one: what is written would be half a run."""
+        try:
+            there = self.folder.stat().st_ino == self._place
+        except (FileNotFoundError, NotADirectoryError):
+            there = False
+        if not there:
+            raise RunError(
+                f"{self.folder}: removed or renamed during the run; allowed: a folder that stays until the run ends; "
+                "start anew, or --resume where it is now"
+            )
+
     def _log(self) -> None:
+        self._check_folder()
         row = self.trainer.row()
         self.trainer.begin_interval()
         self._record(row)
@@ -228,6 +242,7 @@ class Run:
 
     def _save(self, best: bool) -> None:
         """Write the `last` checkpoint; when due under its number too, and as `best` where it is that."""
+        self._check_folder()
         self.trainer.check_finite(weights=True)
         self._tick()
         folder = self.folder / FOLDER

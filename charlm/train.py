@@ -4,7 +4,7 @@ import contextlib
 import os
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from charlm.checkpoint import BEST, FOLDER, LAST, Checkpoint, discard_leftovers, load_weights, read_checkpoint
@@ -30,7 +30,7 @@ def start_run(
     Without a `run_dir` the run goes to a folder of its own, runs/<name>-<time>.
     """
     if run_dir is not None and run_dir.is_dir():
-        with locked(run_dir):
+        with _writing(run_dir), locked(run_dir):
             _refuse_run_in(run_dir)
     _check_place(config, run_dir or Path("runs"))
     vocabulary = _fine_tuned_vocabulary(config, init_from) if init_from else None
@@ -41,15 +41,13 @@ def start_run(
         _load_grown_weights(trainer.model, init_from)
         if trainer.averaged is not None:
             trainer.averaged.load_state_dict(trainer.model.state_dict())
-    try:
+    with _writing(run_dir or Path("runs")):
         folder = _new_folder(name) if run_dir is None else run_dir
         folder.mkdir(parents=True, exist_ok=True)
         with locked(folder):
             _refuse_run_in(folder)  # once more: another may have come since
             _check_space(folder, trainer)
             return Run(trainer, corpus, folder, Tracker(folder)).fit()
-    except OSError as error:
-        raise _unwritable(run_dir or Path("runs"), str(error.strerror)) from None
 
 
 def _refuse_run_in(folder: Path) -> None:
@@ -81,6 +79,15 @@ def _new_folder(name: str) -> Path:
             path = first.with_name(f"{first.name}-{number}")
 
 
+@contextlib.contextmanager
+def _writing(run_dir: Path) -> Iterator[None]:
+    """An OSError of the block becomes a RunError."""
+    try:
+        yield
+    except OSError as error:
+        raise _unwritable(run_dir, str(error.strerror)) from None
+
+
 def _unwritable(run_dir: Path, found: str) -> RunError:
     return RunError(f"{run_dir}: {found}; allowed: a folder that can be written; see --run-dir")
 
@@ -92,11 +99,8 @@ def resume_run(run_dir: Path, change: Callable[[Config], Config] = lambda config
     """
     if not (run_dir / FOLDER).is_dir():
         raise CheckpointError(f"{run_dir}: no {FOLDER}/ to resume from; allowed: the folder of a run")
-    try:
-        with locked(run_dir):
-            return _resume(run_dir, change)
-    except OSError as error:
-        raise _unwritable(run_dir, str(error.strerror)) from None
+    with _writing(run_dir), locked(run_dir):
+        return _resume(run_dir, change)
 
 
 def _resume(run_dir: Path, change: Callable[[Config], Config]) -> Outcome:

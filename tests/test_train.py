@@ -1,6 +1,5 @@
 """Whole runs: what they write, how they end, how they go on."""
 
-import json
 import math
 import os
 import re
@@ -23,9 +22,8 @@ from charlm.lock import locked
 from charlm.tracking import Metrics, Row, Tracker
 from charlm.train import resume_run, start_run
 from charlm.trainer import Trainer
+from tests.runs import assert_same_checkpoint, rows, untimed
 from tests.text import words_text
-
-TIMES = {"elapsed_s", "chars_per_s"}
 
 
 @pytest.fixture
@@ -57,10 +55,6 @@ def config_of(tmp_path):
     return build
 
 
-def rows(run: Path):
-    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-
-
 def contents(run: Path):
     return {path: path.read_bytes() for path in run.rglob("*") if path.is_file() and path.name != ".lock"}
 
@@ -72,22 +66,6 @@ def row_at(step):
 def folder_with(path):
     path.mkdir()
     return path
-
-
-def untimed(run: Path):
-    return [{k: v for k, v in row.items() if k not in TIMES} for row in rows(run)]
-
-
-def assert_same_checkpoint(one: Path, other: Path):
-    a, b = read_checkpoint(one), read_checkpoint(other)
-    for group in ("weights", "averaged", "optimizer", "carried"):
-        ours, theirs = getattr(a, group), getattr(b, group)
-        assert ours.keys() == theirs.keys()
-        for name in ours:
-            assert torch.equal(ours[name], theirs[name]), f"{group} {name}"
-    assert {k: v for k, v in a.progress.items() if not k.endswith("_s")} == {
-        k: v for k, v in b.progress.items() if not k.endswith("_s")
-    }
 
 
 def with_max_steps(steps):

@@ -1,0 +1,264 @@
+"""What happens to a run from outside: kills, signals, disks and folders that fail amid it."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from charlm.checkpoint import read_checkpoint
+from charlm.config import load_config
+from charlm.train import resume_run, start_run
+from tests.conftest import ROOT
+from tests.runs import assert_same_checkpoint, untimed
+
+pytestmark = pytest.mark.usefixtures("kernels")
+
+# charlm, changed by the lines between: `after_step_4` is called where a test has defined it.
+BEFORE = """
+import os, shutil, signal, subprocess, sys, time
+from pathlib import Path
+import charlm.checkpoint, charlm.run
+from charlm.trainer import Trainer
+
+run = sys.argv[-1]
+after_step_4 = lambda: None
+update = Trainer.update
+
+def updated(trainer):
+    update(trainer)
+    if trainer.state.step == 4:
+        after_step_4()
+
+Trainer.update = updated
+"""
+AFTER = """
+from charlm.cli import main
+sys.argv = ["charlm", *sys.argv[1:]]
+main()
+"""
+
+
+def changed(lines: str, *words: object, run: Path) -> list[str]:
+    """The command of a changed `charlm train`."""
+    return [sys.executable, "-c", BEFORE + lines + AFTER, "train", *map(str, words), "--run-dir", str(run)]
+
+
+def ended(command: list[str]) -> "subprocess.CompletedProcess[str]":
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
+    assert "Traceback" not in done.stderr, done.stderr
+    return done
+
+
+def error_of(command: list[str]) -> str:
+    """The one line that a command failed with."""
+    done = ended(command)
+    assert (done.returncode, done.stdout) == (1, ""), done.stderr
+    (line,) = (line for line in done.stderr.splitlines() if line.startswith("error: "))
+    assert done.stderr.endswith(f"{line}\n")
+    return line.removeprefix("error: ")
+
+
+def assert_goes_on(run: Path, config: Path, *overrides: str) -> None:
+    """Resumed, it ends as one that nothing happened to."""
+    whole = run.with_name("whole")
+    start_run(load_config(config, list(overrides)), whole)
+    resume_run(run)
+    assert_same_checkpoint(whole / "checkpoints/last.safetensors", run / "checkpoints/last.safetensors")
+    assert untimed(whole) == untimed(run)
+    assert not [*run.rglob("*.tmp")]
+
+
+@pytest.mark.slow
+def test_a_run_killed_again_and_again_ends_as_if_left_alone():
+    done = ended([sys.executable, "scripts/torture.py", "--kills", "4", "--seed", "2"])
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "torture: 4 kills, seed 2: weights, optimiser and metrics as without\n"
+
+
+# Each waits amid its stage for the first Ctrl-C, and there or amid the saving for the second, which it asks for.
+SIGNALLED = """
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs have it ignored
+
+def ask(which):
+    print(which, flush=True)
+
+def take_first():
+    ask("first")
+    while signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        time.sleep(0.01)
+
+def take_second():
+    ask("second")
+    while True:
+        time.sleep(0.01)
+"""
+STAGES = {
+    "step": "def after_step_4(): take_first(); take_second()",
+    "saving": """
+save_file = charlm.checkpoint.save_file
+
+def save_half(tensors, path, header):
+    save_file(tensors, path, header)
+    os.truncate(path, 1000)
+    take_second()
+
+def after_step_4():
+    take_first()
+    charlm.checkpoint.save_file = save_half
+""",
+    "closing evaluation": "def evaluate(*_): take_first(); take_second()\ncharlm.run.evaluate = evaluate",
+}
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_second_ctrl_c_leaves_at_once_without_harm(tmp_path, tiny_config, stage):
+    run, rare = tmp_path / "run", "train.eval_every=0"
+    command = changed(SIGNALLED + STAGES[stage], "--config", tiny_config, "--set", rare, run=run)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, cwd=ROOT, text=True, **pipes) as process:
+        for which in ("first", "second"):
+            assert process.stdout.readline() == f"{which}\n"
+            assert process.poll() is None
+            process.send_signal(2)
+        try:
+            process.wait(timeout=30)
+        finally:
+            process.kill()
+        err = process.stderr.read()
+    assert process.returncode == 130, err
+    assert "Traceback" not in err
+    assert "stopped" not in err
+    last = run / "checkpoints/last.safetensors"
+    assert [*last.parent.iterdir()] == [last]
+    assert read_checkpoint(last).progress["step"] == (6 if stage == "closing evaluation" else 0)
+    assert_goes_on(run, tiny_config, rare)
+
+
+@pytest.mark.parametrize("event", ["removed", "renamed", "replaced"])
+def test_a_folder_that_goes_amid_the_run_is_not_made_anew(tmp_path, tiny_config, event):
+    run, elsewhere = tmp_path / "run", tmp_path / "elsewhere"
+    action = {
+        "removed": "shutil.rmtree(run)",
+        "renamed": "os.rename(run, run + '/../elsewhere')",
+        "replaced": "os.rename(run, run + '/../elsewhere'); os.mkdir(run)",
+    }
+    error = error_of(changed(f"def after_step_4(): {action[event]}", "--config", tiny_config, run=run))
+    assert error == (
+        f"{run}: removed or renamed during the run; allowed: a folder that stays until the run ends; "
+        "start anew, or --resume where it is now"
+    )
+    assert not run.exists() or (event == "replaced" and not [*run.iterdir()])
+    if event != "removed":
+        assert_goes_on(elsewhere, tiny_config)
+
+
+def test_a_folder_that_goes_amid_saving_is_not_made_anew(tmp_path, tiny_config):
+    """After the last look at it."""
+    run = tmp_path / "run"
+    lines = """
+save_checkpoint = charlm.run.save_checkpoint
+
+def save(*arguments):
+    shutil.rmtree(run)
+    save_checkpoint(*arguments)
+
+def after_step_4():
+    charlm.run.save_checkpoint = save
+"""
+    error = error_of(changed(lines, "--config", tiny_config, run=run))
+    assert error.startswith(f"{run}/checkpoints/last.safetensors: cannot be written ([Errno 2] No such file")
+    assert not run.exists()
+
+
+@pytest.fixture
+def mounting(tmp_path: Path) -> list[str]:
+    """The beginning of a command that may mount what no one else sees."""
+    if shutil.which("unshare") is None:
+        pytest.skip("mounts are made with Linux's unshare")
+    prefix = ["unshare", "--mount", *([] if os.geteuid() == 0 else ["--map-root-user"])]
+    trial = subprocess.run([*prefix, "mount", "-t", "tmpfs", "tmpfs", tmp_path], capture_output=True, check=False)
+    if trial.returncode:
+        pytest.skip(f"mounts are not allowed here: {trial.stderr.decode().strip()}")
+    return prefix
+
+
+@pytest.fixture(params=["mount", "chmod"])
+def read_only(request: pytest.FixtureRequest) -> tuple[list[str], str]:
+    """The beginning of a command, and lines for `changed` that define `make_read_only()` of the run's folder."""
+    if request.param == "mount":
+        make = (
+            "subprocess.run(['mount', '--bind', run, run], check=True)\n"
+            "    subprocess.run(['mount', '-o', 'remount,bind,ro', run], check=True)\n"
+        )
+        return request.getfixturevalue("mounting"), f"def make_read_only():\n    {make}"
+    if os.geteuid() == 0:
+        pytest.skip("root writes where permissions forbid it")
+    return [], "def make_read_only():\n    for path in (run, run + '/checkpoints'): os.chmod(path, 0o555)\n"
+
+
+@pytest.fixture
+def run(tmp_path: Path):
+    """A run's folder, whatever its permissions are in the end."""
+    yield tmp_path / "run"
+    for folder in (tmp_path / "run", tmp_path / "run/checkpoints"):
+        if folder.exists():
+            folder.chmod(0o755)
+
+
+def test_a_new_run_in_a_read_only_folder(read_only, run, tiny_config):
+    prefix, lines = read_only
+    (run / "checkpoints").mkdir(parents=True)
+    error = error_of([*prefix, *changed(f"{lines}make_read_only()", "--config", tiny_config, run=run)])
+    found = "Read-only file system" if prefix else "Permission denied"
+    assert error == f"{run}: {found}; allowed: a folder that can be written; see --run-dir"
+    assert not [*(run / "checkpoints").iterdir()]
+
+
+def test_resuming_in_a_read_only_folder(read_only, run, trained_run):
+    prefix, lines = read_only
+    shutil.copytree(trained_run, run)
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file() and path.name != ".lock"}
+    error = error_of([*prefix, *changed(f"{lines}make_read_only()", "--resume", run=run)])
+    found = "Read-only file system" if prefix else "Permission denied"
+    assert error == f"{run}: {found}; allowed: a folder that can be written; see --run-dir"
+    assert {path: path.read_bytes() for path in before} == before
+
+
+def test_a_folder_that_becomes_read_only_amid_the_run(read_only, run, tiny_config):
+    """The checkpoint of the best evaluation, at step 3, is the last."""
+    prefix, lines = read_only
+    error = error_of([*prefix, *changed(f"{lines}after_step_4 = make_read_only", "--config", tiny_config, run=run)])
+    last = run / "checkpoints/last.safetensors"
+    assert error.startswith(f"{last}: cannot be written (")
+    assert error.endswith("; earlier checkpoints are whole; free space or check permissions")
+    assert ("Read-only file system" if prefix else "Permission denied") in error
+    assert read_checkpoint(last).progress["step"] == 3
+    for folder in (run, last.parent):
+        folder.chmod(0o755)
+    assert_goes_on(run, tiny_config)
+
+
+def test_a_disk_that_becomes_full_amid_the_run(mounting, tiny_config, tmp_path):
+    disk, kept = tmp_path / "disk", tmp_path / "kept"
+    disk.mkdir()
+    mounted = 'mount -t tmpfs -o size=8m tmpfs "$1" && shift && "${@:2}"; code=$?; rm -f "${@: -1}/../filler"; '
+    script = f'{mounted} cp -r "${{@: -1}}" "$1"; exit $code'
+    fill = """
+def after_step_4():
+    with open(run + "/../filler", "wb", buffering=0) as file:
+        try:
+            while file.write(bytes(4096)): pass
+        except OSError: pass
+"""
+    command = changed(fill, "--config", tiny_config, run=disk / "run")
+    error = error_of([*mounting, "bash", "-c", script, "bash", str(disk), str(kept), *command])
+    assert error.startswith(f"{disk}/run/checkpoints/last.safetensors: cannot be written (")
+    assert "No space left on device" in error
+    assert error.endswith("; earlier checkpoints are whole; free space or check permissions")
+    last = kept / "checkpoints/last.safetensors"
+    assert read_checkpoint(last).progress["step"] == 3
+    assert sorted(path.name for path in last.parent.iterdir()) == ["best.safetensors", "last.safetensors"]
+    assert_goes_on(kept, tiny_config)
