@@ -87,8 +87,9 @@ def evaluate(
     chosen = {name: value for name, value in given.items() if value is not None}
     if chosen and not dynamic:
         raise usage_error(f"--dynamic-{next(iter(chosen))} needs --dynamic")
-    if dynamic_lr is not None and not dynamic_lr < float("inf"):
-        raise usage_error(f"--dynamic-lr: found {dynamic_lr}; allowed: a finite number")
+    for option, value in (("--dynamic-lr", dynamic_lr), ("--dynamic-decay", dynamic_decay)):
+        if value is not None and not value < float("inf"):
+            raise usage_error(f"{option}: found {value}; allowed: a finite number")
 
     from charlm.checkpoint import find_checkpoint, load_model, read_checkpoint
     from charlm.device import resolve_device

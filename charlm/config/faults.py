@@ -140,8 +140,13 @@ def allowed_text(node: dict[str, Any], schema: dict[str, Any]) -> str:
         return f"a list of {node['minItems']}: {allowed_text(node['prefixItems'][0], schema)} each"
     if node.get("minLength"):
         return "text that is not empty"
-    bounds = [text.format(node[key]) for key, text in _BOUNDS.items() if key in node]
+    bounds = [text.format(_plain(node[key])) for key, text in _BOUNDS.items() if key in node]
     return " ".join([_TYPES[node["type"]], " and ".join(bounds)]).strip()
+
+
+def _plain(bound: float) -> float:
+    """1 for 1.0: pydantic's versions differ in how they write the bounds of a number."""
+    return int(bound) if bound == int(bound) else bound
 
 
 def show(value: Any) -> str:
