@@ -116,7 +116,7 @@ def kept_tensors(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> dic
     """
     parameter = nn.Parameter(torch.zeros(1, 1))
     parameter.grad = torch.zeros(1, 1)
-    trial = type(optimizer)([{**group, "params": [parameter]}])
+    trial = type(optimizer)([{**group, "params": [parameter]}])  # type: ignore[call-arg]
     trial.step()
     return {name: value.dim() == 2 for name, value in trial.state[parameter].items() if isinstance(value, Tensor)}
 

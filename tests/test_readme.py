@@ -31,7 +31,7 @@ def test_options_are_those_of_the_schema():
 def test_commands_are_found():
     assert len(CHARLM_COMMANDS) > 12
     others = {line.split()[0] for line in COMMANDS} - {"charlm"}
-    scripts = {f"./scripts/{name}" for name in ("quickstart", "test", "sanitize", "bench")}
+    scripts = {f"./scripts/{name}" for name in ("quickstart", "test", "test-oldest", "audit", "sanitize", "bench")}
     assert others == scripts | {"tensorboard"}
     assert all((ROOT / name).stat().st_mode & 0o100 for name in others if name.startswith("./"))
 
