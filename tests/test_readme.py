@@ -43,6 +43,19 @@ def test_nothing_is_missing():
     assert all((ROOT / image).is_file() for image in images)
 
 
+def test_promises_are_checked_by_scripts_and_tests_that_are_there():
+    section = re.search(r"^## What you can rely on\n(.*?)^## ", README, re.MULTILINE | re.DOTALL)
+    assert section
+    commands = [shlex.split(text) for text in re.findall(r"`(\./scripts/.*?)`", section[1])]
+    assert len(commands) > 10
+    for script, *words in commands:
+        assert (ROOT / script).stat().st_mode & 0o100
+        files = [word for word in words if word.startswith("tests/")]
+        tests = re.findall(r"^def (test_\w+)", "".join((ROOT / file).read_text() for file in files), re.MULTILINE)
+        wanted = " ".join(words[words.index("-k") + 1 :]).split(" or ") if "-k" in words else []
+        assert all(any(word in name for name in tests) for word in wanted), words
+
+
 @pytest.mark.parametrize("line", blocks("python"))
 def test_python(line):
     exec(compile(line, "README.md", "exec"), {})
