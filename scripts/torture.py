@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-STEPS_PER_KILL = 60
+STEPS_PER_KILL, SPARE_STEPS = 60, 600
 LONGEST_S = 0.6  # of a random moment's wait; about a hundred steps
 
 # What the killed process does: argv is the number of the event to die at, or 0, and the arguments of charlm.
@@ -70,7 +70,7 @@ def main() -> None:
     arguments = parse()
     choose = random.Random(arguments.seed)
     with tempfile.TemporaryDirectory(prefix="charlm-torture-") as folder:
-        config = write_config(Path(folder), steps=STEPS_PER_KILL * arguments.kills)
+        config = write_config(Path(folder), steps=STEPS_PER_KILL * arguments.kills + SPARE_STEPS)
         whole, parts = Path(folder, "whole"), Path(folder, "parts")
         train(["--config", str(config), "--run-dir", str(whole)])
         killed = torture(config, parts, arguments.kills, choose)
