@@ -87,7 +87,9 @@ def ask(which):
 
 def take_first():
     ask("first")
+    until_s = time.monotonic() + 30
     while signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        assert time.monotonic() < until_s
         time.sleep(0.01)
 
 def take_second():
