@@ -8,6 +8,7 @@ runs no code.
 import contextlib
 import hashlib
 import json
+import math
 import os
 import shutil
 import uuid
@@ -156,6 +157,18 @@ def read_checkpoint(path: Path) -> Checkpoint:
     if header.get("sha256") != _digest({k: v for k, v in header.items() if k != "sha256"}, tensors):
         raise DamagedCheckpointError(f"{path}: altered or damaged: its content hash does not match; use another one")
     return _parse(path, header, tensors)
+
+
+def newest_whole(run_dir: Path, before_step: float = math.inf) -> tuple[Path, Checkpoint] | None:
+    """The checkpoint of a run's folder with the most steps, but fewer than `before_step`; damaged ones do not count."""
+    newest, most = None, -1
+    for path in (run_dir / FOLDER).glob("*.safetensors"):
+        with contextlib.suppress(DamagedCheckpointError):
+            checkpoint = read_checkpoint(path)
+            step = checkpoint.progress.get("step")
+            if isinstance(step, int) and most < step < before_step:
+                newest, most = (path, checkpoint), step
+    return newest
 
 
 def _parse(path: Path, header: Mapping[str, str], tensors: Mapping[str, Tensor]) -> Checkpoint:

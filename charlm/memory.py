@@ -1,6 +1,8 @@
 """What a run needs of memory, estimated before any of it is taken."""
 
+import contextlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -26,8 +28,8 @@ def least_bytes(config: Config, vocabulary_size: int) -> int:
     model, train = config.model, config.train
     parameters = count_parameters(config.model, vocabulary_size)
     depth = getattr(model.cell, "depth", 1)
-    # Forward and backward keep, or make, at least: every state, and logits with their gradient.
-    a_character = model.layers * depth * model.cell.hidden + 2 * vocabulary_size
+    # Forward and backward keep, or make, at least: what the cells keep of every step, and logits with their gradient.
+    a_character = _KEPT.get(model.cell.kind, 1) * model.layers * depth * model.cell.hidden + 2 * vocabulary_size
     copies = 2 + _AVERAGES[config.optimizer.name] + (train.ema > 0)
     return 4 * (copies * parameters + train.batch_size * train.bptt * a_character)
 
@@ -36,16 +38,48 @@ _AVERAGES = {"adamw": 2, "adam": 2, "nadam": 2, "radam": 2, "muon": 1, "rmsprop"
 """Tensors of each parameter's size that an optimiser keeps at least."""
 
 
-def available_bytes(device: torch.device) -> int | None:
-    """Memory that can be had on `device` now; None where the system does not tell."""
+_KEPT = {"rnn": 1, "gru": 5, "lstm": 6, "rhn": 3}
+"""Numbers a hidden unit and step (RHN: micro-step) that the fused kernels keep for the backward pass at least."""
+
+
+def available_bytes(device: torch.device, system: Path = Path("/")) -> int | None:
+    """Memory that can be had on `device` now; None where the system, whose files are in `system`, does not tell."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
-    try:
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-        return next(1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:"))
-    except (OSError, StopIteration, ValueError, IndexError):
-        pass
+    found = [*_free_bytes(system), *_group_bytes(system)]
+    if found:
+        return min(found)
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, OSError, ValueError):
         return None
+
+
+_UNTOLD = (OSError, ValueError, LookupError)
+
+
+def _free_bytes(system: Path) -> Iterator[int]:
+    """Linux: what the machine has."""
+    with contextlib.suppress(*_UNTOLD):
+        yield 1024 * _table(system / "proc/meminfo")["MemAvailable:"]
+
+
+def _group_bytes(system: Path) -> Iterator[int]:
+    """Linux: what this process's control group, a container's say, and those around it have left to give."""
+    root = system / "sys/fs/cgroup"
+    with contextlib.suppress(*_UNTOLD):
+        lines = (system / "proc/self/cgroup").read_text(encoding="utf-8").splitlines()
+        own = next((root / line.removeprefix("0::/") for line in lines if line.startswith("0::/")), root)
+        for group in (own, *own.parents):
+            if root not in (group, *group.parents):
+                return
+            # No limit: a group without the file, or "max" in it.
+            with contextlib.suppress(*_UNTOLD):
+                limit = int((group / "memory.max").read_text())
+                used = int((group / "memory.current").read_text()) - _table(group / "memory.stat")["inactive_file"]
+                yield max(0, limit - used)
+
+
+def _table(file: Path) -> dict[str, int]:
+    """Lines of a name, a number, and perhaps its unit."""
+    return {line.split()[0]: int(line.split()[1]) for line in file.read_text(encoding="ascii").splitlines()}

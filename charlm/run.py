@@ -2,6 +2,7 @@
 
 import contextlib
 import math
+import os
 import signal
 import threading
 import time
@@ -11,7 +12,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from charlm.checkpoint import BEST, FOLDER, LAST, read_checkpoint, save_checkpoint
+from charlm.checkpoint import BEST, FOLDER, LAST, newest_whole, save_checkpoint
 from charlm.config import dump_config, flatten
 from charlm.data.corpus import Corpus
 from charlm.device import describe_device
@@ -19,7 +20,7 @@ from charlm.errors import DivergenceError, RunError
 from charlm.evaluate import Evaluation, evaluate
 from charlm.model import parameters_by_part
 from charlm.sample import Choice, sample_text
-from charlm.tracking import Progress, Row, Tracker, replace_text, say
+from charlm.tracking import Progress, Row, Tracker, replace_file, say
 from charlm.trainer import Trainer, divergence
 from charlm.units import format_duration, nats_to_bits
 from charlm.vocabulary import readable
@@ -61,17 +62,17 @@ class Run:
         self.tracker = tracker
         self.progress = Progress()
         self._received: list[str] = []
-        self._place = folder.stat().st_ino
+        self._back_to = -1  # the step that the last rollback went to
         self._clock_s = time.perf_counter()
 
     def fit(self) -> Outcome:
         """The loop: step → log → evaluate → sample → save → stop."""
         self._introduce()
         try:
-            with self._signals():
+            with self._signals(), _held_open(self.folder) as self._place:
                 if not (self.folder / FOLDER / LAST).exists():
                     self._save(best=False)  # from now on there is something to resume
-                replace_text(self.folder / CONFIG, dump_config(self.config))
+                replace_file(self.folder / CONFIG, dump_config(self.config).encode())
                 while True:
                     try:
                         reason = self._train()
@@ -80,7 +81,8 @@ class Run:
                     except DivergenceError as error:
                         self._roll_back(error)
         except OSError as error:
-            raise RunError(f"{self.folder}: cannot be written ({error.strerror}); {self._last_good()}") from None
+            fault = error.strerror or error
+            raise RunError(f"{self.folder}: cannot be written ({fault}); {self._last_good()}") from None
         finally:
             self.progress.close()
             self.tracker.close()
@@ -101,13 +103,21 @@ class Run:
         return reason
 
     def _roll_back(self, error: DivergenceError) -> None:
-        """Go back to the last checkpoint with half the learning rate; raise the error where that is not to be done."""
-        train, state = self.config.train, self.trainer.state
-        if train.on_divergence == "stop" or state.rollbacks == train.max_rollbacks:
-            times = f"; rolled back {state.rollbacks} times before" if state.rollbacks else ""
-            raise DivergenceError(f"{error}{times}; {self._last_good()}") from None
-        self.trainer.restore(read_checkpoint(self.folder / FOLDER / LAST))
-        diverged, state = state, self.trainer.state
+        """Go back to the last checkpoint with half the learning rate; raise the error where that is not to be done.
+
+        To an older one where the run has come no further since it was there: before an update the rate is of no use.
+        """
+        train, diverged = self.config.train, self.trainer.state
+        may = train.on_divergence == "rollback" and diverged.rollbacks < train.max_rollbacks
+        before_step = diverged.step + (diverged.step != self._back_to)
+        found = newest_whole(self.folder, before_step) if may else None
+        if not found:
+            times = f"; rolled back {diverged.rollbacks} times before" if diverged.rollbacks else ""
+            none = f"; there is no checkpoint before step {before_step}" if may else ""
+            raise DivergenceError(f"{error}{times}{none}; {self._last_good()}") from None
+        self.trainer.restore(found[1])
+        state = self.trainer.state
+        self._back_to = state.step
         state.rollbacks = diverged.rollbacks + 1
         state.elapsed_s = diverged.elapsed_s
         self.tracker.rewind(state.rows, state.step)
@@ -116,6 +126,9 @@ class Run:
         state.rows += 1
         say(f"rollback {error}; back to step {state.step}, learning rate × {lr_factor:g} from now on")
         self._save(best=False)
+        for path in (self.folder / FOLDER).glob("step-*.safetensors"):
+            if path.name > self._numbered(state.step):
+                path.unlink(missing_ok=True)
 
     def _introduce(self) -> None:
         trainer, model = self.trainer, self.config.model
@@ -124,6 +137,8 @@ class Run:
         say(f"model    {model.cell.kind}, {model.layers} × {model.cell.hidden} units: {count:,} parameters")
         say(f"device   {describe_device(trainer.device)}, {precision}; {trainer.implementation}")
         say(f"run      {self.folder}")
+        if rollbacks := trainer.state.rollbacks:
+            say(f"rollback {rollbacks} so far: learning rate × {0.5**rollbacks:g}")
         if reason := self._reason_to_stop():
             limit = f"train.{reason}={getattr(self.config.train, reason)}"
             say(f"limit    {limit} was reached before; to train on, raise it: --set train.{reason}=…")
@@ -156,7 +171,7 @@ class Run:
     def _check_folder(self) -> None:
         """RunError where the folder is no longer there, or is another one: what is written would be half a run."""
         try:
-            there = self.folder.stat().st_ino == self._place
+            there = os.path.samestat(self.folder.stat(), self._place)
         except (FileNotFoundError, NotADirectoryError):
             there = False
         if not there:
@@ -248,10 +263,14 @@ class Run:
         folder = self.folder / FOLDER
         also = [folder / BEST] if best else []
         if self._due(self.config.train.save_every):
-            also.append(folder / f"step-{self.trainer.state.step:08}.safetensors")
+            also.append(folder / self._numbered(self.trainer.state.step))
         save_checkpoint(self.trainer.to_checkpoint(), folder / LAST, also)
         for old in sorted(folder.glob("step-*.safetensors"))[: -self.config.train.keep_checkpoints]:
             old.unlink(missing_ok=True)
+
+    @staticmethod
+    def _numbered(step: int) -> str:
+        return f"step-{step:08}.safetensors"
 
     def _end(self, reason: str) -> None:
         """Save, and then, but after a signal, close the metrics and score once more.
@@ -281,7 +300,10 @@ class Run:
 
     def _last_good(self) -> str:
         last = self.folder / FOLDER / LAST
-        return f"last good checkpoint: {last}" if last.exists() else "no checkpoint was written before"
+        with contextlib.suppress(OSError):
+            if last.exists():
+                return f"last good checkpoint: {last}"
+        return "no checkpoint was written before"
 
     def _outcome(self, reason: str) -> Outcome:
         state = self.trainer.state
@@ -303,7 +325,9 @@ class Run:
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        before = {number: signal.getsignal(number) for number in map(signal.Signals.__getitem__, SIGNALS)}
+        handlers = {number: signal.getsignal(number) for number in map(signal.Signals.__getitem__, SIGNALS)}
+        # What a shell has its background jobs ignore stays ignored; None: a handler that is not Python's to set again.
+        before = {number: handler for number, handler in handlers.items() if handler not in (signal.SIG_IGN, None)}
 
         def receive(number: int, frame: FrameType | None) -> None:
             self._received.append(signal.Signals(number).name)
@@ -317,3 +341,16 @@ class Run:
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def _held_open(folder: Path) -> Iterator[os.stat_result]:
+    """What the folder is known by, which no other gets while it is open, not even one made in its place."""
+    if os.name == "nt":
+        yield folder.stat()
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        yield os.fstat(descriptor)
+    finally:
+        os.close(descriptor)

@@ -4,10 +4,11 @@ import contextlib
 import functools
 import itertools
 import json
+import math
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -62,13 +63,23 @@ class Tracker:
 
     def __init__(self, folder: Path, resume: tuple[int, int] | None = None) -> None:
         self._folder = folder
-        self._metrics, self._charts = _open(folder, resume)
-        self._fault = ""
+        rows, step = resume or (0, 0)
+        if resume:
+            _keep_rows(folder / METRICS, rows, step)
+        self._metrics = Metrics(folder / METRICS)
+        self._charts = _Charts(folder, first_step=step + 1 if resume else None)
+        self._faults: set[str] = set()
 
     def rewind(self, rows: int, step: int) -> None:
         """Keep as much as a run resumed there would."""
-        self.close()
-        self._metrics, self._charts = _open(self._folder, (rows, step))
+        with self._tolerating():
+            self._metrics.flush()
+            _keep_rows(self._metrics.path, rows, step)
+            before, self._metrics = self._metrics, Metrics(self._metrics.path)
+            before.close()
+        with self._tolerating():
+            before, self._charts = self._charts, _Charts(self._folder, first_step=step + 1)
+            before.close()
 
     def record(self, row: Row) -> None:
         """Log one row to the file and to the charts."""
@@ -113,49 +124,44 @@ class Tracker:
             yield
         except OSError as error:
             fault = error.strerror or str(error)
-            if fault != self._fault:
+            if fault not in self._faults:
                 say(f"log      {self._folder}: cannot be written ({fault}); training goes on")
-            self._fault = fault
-
-
-def _open(folder: Path, resume: tuple[int, int] | None) -> tuple["Metrics", "_Charts"]:
-    rows, step = resume or (0, 0)
-    if resume:
-        _keep_rows(folder / METRICS, rows)
-    return Metrics(folder / METRICS), _Charts(folder, first_step=step + 1 if resume else None)
+            self._faults.add(fault)
 
 
 class Metrics:
     """Appends JSON lines to a file; what cannot be written waits."""
 
     def __init__(self, path: Path) -> None:
+        self.path = path
         self._file = path.open("ab", buffering=0)
         self._waiting = b""
 
     def append(self, row: Mapping[str, Any]) -> None:
         self._waiting += json.dumps(row).encode() + b"\n"
-        self._write()
+        self.flush()
 
-    def _write(self) -> None:
+    def flush(self) -> None:
         while self._waiting:
             written = self._file.write(self._waiting)
             self._waiting = self._waiting[written:]
 
     def close(self) -> None:
         with self._file:
-            self._write()
+            self.flush()
 
 
 class _Charts:
     """TensorBoard's events. One folder a split: it draws tags of one name from several folders into one chart.
 
-    A writer that failed writes no more: a new one is tried at the next event.
+    A writer that failed writes no more. A new one is tried after a while: each makes a file.
     """
 
     def __init__(self, folder: Path, first_step: int | None) -> None:
         _leave_faults_to_callers()
         self._folder = folder
         self._first_step = first_step
+        self._retry_s = 0.0
         self._writers: dict[str, SummaryWriter] = {}
         for split in ("train", "valid"):
             self._writer(split)
@@ -165,13 +171,17 @@ class _Charts:
             self._writers[split] = SummaryWriter(str(self._folder / split), purge_step=self._first_step)
         return self._writers[split]
 
-    @contextlib.contextmanager
-    def _writing(self, split: str, step: int) -> Iterator[SummaryWriter]:
+    def _write(self, split: str, step: int, write: Callable[[SummaryWriter], None]) -> None:
+        if time.monotonic() < self._retry_s:
+            return
         try:
-            yield self._writer(split)
+            write(self._writer(split))
         except OSError:
-            self._writers.pop(split, None)
+            if failed := self._writers.pop(split, None):
+                with contextlib.suppress(OSError):
+                    failed.close()
             self._first_step = step + 1
+            self._retry_s = time.monotonic() + _RETRY_S
             raise
 
     def scalars(self, row: Row) -> None:
@@ -186,19 +196,25 @@ class _Charts:
                 "training/grad_norm": row.grad_norm,
                 "training/chars_per_s": row.chars_per_s,
             }
-        with self._writing(row.split, row.step) as writer:
+
+        def write(writer: SummaryWriter) -> None:
             for tag, value in scalars.items():
                 writer.add_scalar(tag, value, row.step)
 
+        self._write(row.split, row.step, write)
+
     def text(self, tag: str, text: str, step: int) -> None:
         """Indented, so that TensorBoard's Markdown shows it as it stands."""
-        with self._writing("train", step) as writer:
-            writer.add_text(tag, "\n".join("    " + line for line in text.splitlines()), step)
+        indented = "\n".join("    " + line for line in text.splitlines())
+        self._write("train", step, lambda writer: writer.add_text(tag, indented, step))
 
     def close(self) -> None:
-        for split, writer in list(self._writers.items()):
-            del self._writers[split]
-            writer.close()
+        with contextlib.ExitStack() as stack:  # each, whatever becomes of the others
+            while self._writers:
+                stack.callback(self._writers.popitem()[1].close)
+
+
+_RETRY_S = 60.0
 
 
 @functools.cache
@@ -214,18 +230,29 @@ def _leave_faults_to_callers() -> None:
     threading.excepthook = report
 
 
-def _keep_rows(file: Path, rows: int) -> None:
-    """Keep the first rows: a resumed run writes the later ones again."""
+def _keep_rows(file: Path, rows: int, step: int) -> None:
+    """Keep the first rows, up to `step` and to the first torn line: a resumed run writes the later ones again."""
+    kept: list[bytes] = []
     if file.exists():
-        with file.open(encoding="utf-8") as lines:
-            kept = list(itertools.islice(lines, rows))
-        replace_text(file, "".join(kept))
+        with file.open("rb") as lines:
+            kept += itertools.takewhile(lambda line: _step_of(line) <= step, itertools.islice(lines, rows))
+        replace_file(file, b"".join(kept))
+    if len(kept) < rows:
+        say(f"log      {file}: found {len(kept)} of {rows} rows before step {step + 1}; the others are lost")
 
 
-def replace_text(file: Path, text: str) -> None:
+def _step_of(line: bytes) -> float:
+    """Infinite for what is no row."""
+    try:
+        return float(json.loads(line)["step"]) if line.endswith(b"\n") else math.inf
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return math.inf
+
+
+def replace_file(file: Path, data: bytes) -> None:
     """Write a file anew, whole or not at all."""
     temporary = file.with_name(f".{file.name}.tmp")
-    temporary.write_text(text, encoding="utf-8")
+    temporary.write_bytes(data)
     temporary.replace(file)
 
 
@@ -251,15 +278,18 @@ class Progress:
         self._shown_s = now_s
         left = format_duration(elapsed_s * (1 - share) / share) if share > 0 else "?"
         self._bar.n = min(share, 1.0)
-        self._bar.set_description_str(f"step {step}{self._note} · {left} left")
+        with contextlib.suppress(OSError):
+            self._bar.set_description_str(f"step {step}{self._note} · {left} left")
 
     def close(self) -> None:
-        self._bar.close()
+        with contextlib.suppress(OSError):
+            self._bar.close()
 
 
 _REFRESH_S = 0.2
 
 
 def say(message: str) -> None:
-    """A line on stderr, above the progress bar where there is one."""
-    tqdm.write(one_line(message), file=sys.stderr)
+    """A line on stderr, above the progress bar where there is one. Nothing happens where nobody can be told."""
+    with contextlib.suppress(OSError):
+        tqdm.write(one_line(message), file=sys.stderr)

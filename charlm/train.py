@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from charlm.checkpoint import BEST, FOLDER, LAST, Checkpoint, discard_leftovers, load_weights, read_checkpoint
+from charlm.checkpoint import FOLDER, LAST, Checkpoint, discard_leftovers, load_weights, newest_whole, read_checkpoint
 from charlm.config import Config, differences
 from charlm.data.corpus import Corpus, load_configured_corpus, load_unchanged_corpus, unknown_characters
 from charlm.data.streams import Streams
@@ -29,10 +29,13 @@ def start_run(
 
     Without a `run_dir` the run goes to a folder of its own, runs/<name>-<time>.
     """
-    if run_dir is not None and run_dir.is_dir():
-        with _writing(run_dir), locked(run_dir):
-            _refuse_run_in(run_dir)
-    _check_place(config, run_dir or Path("runs"))
+    if run_dir is not None:
+        with _writing(run_dir):
+            if run_dir.is_dir():
+                with locked(run_dir):
+                    _refuse_run_in(run_dir)
+    place = run_dir or Path("runs")
+    _check_place(config, place)
     vocabulary = _fine_tuned_vocabulary(config, init_from) if init_from else None
     corpus = load_configured_corpus(config.data, vocabulary, report=_report)
     _introduce(config, corpus)
@@ -41,12 +44,14 @@ def start_run(
         _load_grown_weights(trainer.model, init_from)
         if trainer.averaged is not None:
             trainer.averaged.load_state_dict(trainer.model.state_dict())
-    with _writing(run_dir or Path("runs")):
+    # The next checkpoint is written before the last one goes.
+    _check_space(place, 2 * trainer.checkpoint_bytes())
+    with _writing(place):
         folder = _new_folder(name) if run_dir is None else run_dir
         folder.mkdir(parents=True, exist_ok=True)
         with locked(folder):
             _refuse_run_in(folder)  # once more: another may have come since
-            _check_space(folder, trainer)
+            discard_leftovers(folder)
             return Run(trainer, corpus, folder, Tracker(folder)).fit()
 
 
@@ -59,11 +64,17 @@ def _refuse_run_in(folder: Path) -> None:
 def _check_place(config: Config, run_dir: Path) -> None:
     """Refuse a device or folder that cannot be used before the corpus is read, which may take long."""
     resolve_device(config.device)
-    nearest = next(path for path in (run_dir, *run_dir.absolute().parents) if path.exists())
-    if not nearest.is_dir():
-        raise _unwritable(run_dir, f"{nearest} is a file")
-    if not os.access(nearest, os.W_OK):
-        raise _unwritable(run_dir, f"{nearest} is read-only")
+    with _writing(run_dir):
+        nearest = _nearest(run_dir)
+        if not nearest.is_dir():
+            raise _unwritable(run_dir, f"{nearest} is a file")
+        if not os.access(nearest, os.W_OK):
+            raise _unwritable(run_dir, f"{nearest} is read-only")
+
+
+def _nearest(folder: Path) -> Path:
+    """The folder, or the nearest above it that is there."""
+    return next(path for path in (folder, *folder.absolute().parents) if path.exists())
 
 
 def _new_folder(name: str) -> Path:
@@ -85,7 +96,7 @@ def _writing(run_dir: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise _unwritable(run_dir, str(error.strerror)) from None
+        raise _unwritable(run_dir, error.strerror or str(error)) from None
 
 
 def _unwritable(run_dir: Path, found: str) -> RunError:
@@ -97,14 +108,15 @@ def resume_run(run_dir: Path, change: Callable[[Config], Config] = lambda config
 
     `change` gives the config to go on with; what decides weights, text and the order of reading must stay.
     """
-    if not (run_dir / FOLDER).is_dir():
-        raise CheckpointError(f"{run_dir}: no {FOLDER}/ to resume from; allowed: the folder of a run")
-    with _writing(run_dir), locked(run_dir):
-        return _resume(run_dir, change)
+    with _writing(run_dir):
+        if not (run_dir / FOLDER).is_dir():
+            raise CheckpointError(f"{run_dir}: no {FOLDER}/ to resume from; allowed: the folder of a run")
+        with locked(run_dir):
+            return _resume(run_dir, change)
 
 
 def _resume(run_dir: Path, change: Callable[[Config], Config]) -> Outcome:
-    path, checkpoint = _newest_whole(run_dir)
+    path, checkpoint = _read_last(run_dir)
     config = change(checkpoint.config)
     _check_resumable(checkpoint.config, config)
     corpus = load_unchanged_corpus(
@@ -118,33 +130,30 @@ def _resume(run_dir: Path, change: Callable[[Config], Config]) -> Outcome:
     del checkpoint  # as large as the model and its optimiser
     state = trainer.state
     discard_leftovers(run_dir)
-    _check_space(run_dir, trainer)
+    _check_space(run_dir, trainer.checkpoint_bytes())
+    if path.name != LAST:
+        (run_dir / FOLDER / LAST).unlink(missing_ok=True)  # the damaged one: the run writes it anew as it begins
     tracker = Tracker(run_dir, resume=(state.rows, state.step))
     say(f"resume   {path}, step {state.step}")
     return Run(trainer, corpus, run_dir, tracker).fit()
 
 
-def _newest_whole(run_dir: Path) -> tuple[Path, Checkpoint]:
+def _read_last(run_dir: Path) -> tuple[Path, Checkpoint]:
     """The last checkpoint of a run; where that is damaged or gone, which is said, the newest that is not."""
-    last, *others = run_dir / FOLDER / LAST, run_dir / FOLDER / BEST, *(run_dir / FOLDER).glob("step-*.safetensors")
+    last = run_dir / FOLDER / LAST
     try:
         return last, read_checkpoint(last)
     except DamagedCheckpointError as error:
         fault = error
-    whole: list[tuple[int, Path]] = []
-    for path in others:
-        with contextlib.suppress(DamagedCheckpointError):
-            whole.append((read_checkpoint(path).progress.get("step", 0), path))
-    if not whole:
+    if not (found := newest_whole(run_dir)):
         raise CheckpointError(f"{fault}; no other in {run_dir / FOLDER} is whole")
-    _, path = max(whole)
     say(f"damaged  {fault}")
-    return path, read_checkpoint(path)
+    return found
 
 
-def _check_space(folder: Path, trainer: Trainer) -> None:
-    """RunError unless the disk has room for the next checkpoint, which is written before the last one goes."""
-    needed, free = 2 * trainer.checkpoint_bytes(), shutil.disk_usage(folder).free
+def _check_space(folder: Path, needed: int) -> None:
+    """RunError unless the disk has room for so many bytes of checkpoints."""
+    free = shutil.disk_usage(_nearest(folder)).free
     if free < needed:
         raise RunError(
             f"{folder}: {format_bytes(free)} free on its disk; checkpoints need {format_bytes(needed)}; "

@@ -290,7 +290,9 @@ class Trainer:
     def checkpoint_bytes(self) -> int:
         """What a checkpoint takes at most: no optimiser here keeps more than two tensors a parameter."""
         copies = 1 + 2 + (self.averaged is not None)
-        return copies * sum(parameter.nbytes for parameter in self.parameters) + 2**20
+        model, train = self.config.model, self.config.train
+        states = 2 * 4 * model.layers * train.batch_size * model.cell.hidden  # an LSTM carries two
+        return copies * sum(parameter.nbytes for parameter in self.parameters) + states + 2**20
 
     def to_checkpoint(self) -> Checkpoint:
         """Everything that `restore` needs to go on as if nothing had happened."""

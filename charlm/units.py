@@ -11,7 +11,7 @@ def nats_to_bits(nats: float) -> float:
 def format_bytes(count: float) -> str:
     """A size with a decimal unit: 1115394 → '1.12 MB'."""
     for unit in ("B", "kB", "MB", "GB", "TB", "PB"):
-        if count < 1000:
+        if count < 999.5:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.3g} {unit}"
         count /= 1000
     return f"{count:,.0f} EB"

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from reproduce import ROOT, charlm, write_between
+from reproduce import ROOT, charlm, refuse_other, write_between
 
 RUNS = ROOT / "runs/ablate"
 
@@ -29,7 +29,7 @@ model:
 train:
   batch_size: 16
   bptt: 64
-  max_steps: 6000
+  max_steps: 4000
   eval_every: 0
   save_every: 0
   sample_every: 0
@@ -129,6 +129,7 @@ def score(trial: Trial, config: Path, source: Path | None) -> float:
     """Nats per character that this trial ends with; trained now, unless that was done."""
     name = re.sub(r"[^\w.=-]+", "_", "+".join(trial.settings)) or "base"
     run, outcome = RUNS / name, RUNS / f"{name}.json"
+    refuse_other(run, config, *trial.settings)
     if not outcome.is_file():
         resumable = (run / "checkpoints/last.safetensors").is_file()
         settings = [*trial.settings, *([f"data.source={source.resolve()}"] if source else [])]

@@ -30,6 +30,10 @@ class Recipe:
     dynamic: bool = False
 
     @property
+    def file(self) -> Path:
+        return ROOT / f"configs/{self.config}.yaml"
+
+    @property
     def on_shakespeare(self) -> bool:
         return self.config.startswith("tinyshakespeare")
 
@@ -74,6 +78,9 @@ def main() -> None:
     """Train what is missing, score it, write table and plot."""
     arguments = parse()
     recipes = [recipe for recipe in RECIPES if recipe.config in (arguments.recipes or {r.config for r in RECIPES})]
+    for recipe in RECIPES:
+        for seed in recipe.seeds:
+            refuse_other(folder(recipe, seed), recipe.file, f"seed={seed}")
     for recipe in recipes:
         for seed in recipe.seeds[: arguments.seeds]:
             train(recipe, seed, arguments.source)
@@ -108,6 +115,17 @@ def is_whole(run: Path) -> bool:
     return (run / "score.json").is_file()
 
 
+def refuse_other(run: Path, config: Path, *overrides: str) -> None:
+    """Leave with an error where a run was begun with another config; where the text lies does not count."""
+    from charlm.config import differences, load_config
+
+    if not (run / "config.yaml").is_file():
+        return
+    changed = differences(load_config(run / "config.yaml"), load_config(config, [*overrides])).keys() - {"data.source"}
+    if changed:
+        sys.exit(f"{run}: trained with another {', '.join(sorted(changed))}; remove it to train it anew")
+
+
 def charlm(*words: object) -> list[str]:
     return [sys.executable, "-m", "charlm", *map(str, words)]
 
@@ -123,7 +141,7 @@ def train(recipe: Recipe, seed: int, source: Path | None) -> None:
     if (run / "checkpoints/last.safetensors").is_file():
         command = charlm("train", "--resume", "--run-dir", run)
     else:
-        command = charlm("train", "--config", ROOT / f"configs/{recipe.config}.yaml", "--run-dir", run, *settings)
+        command = charlm("train", "--config", recipe.file, "--run-dir", run, *settings)
     print(f"=== {recipe.config}, seed {seed}", file=sys.stderr, flush=True)
     subprocess.run(command, cwd=ROOT, check=True)
     last = run / "checkpoints/last.safetensors"
@@ -177,7 +195,8 @@ def write_between(mark: str, table: str) -> None:
     readme = ROOT / "README.md"
     begin, end = f"<!-- {mark} -->\n", f"<!-- /{mark} -->"
     text = readme.read_text(encoding="utf-8")
-    text = re.sub(f"{begin}.*?{end}", lambda _: begin + table + end, text, flags=re.DOTALL)
+    text, count = re.subn(f"{begin}.*?{end}", lambda _: begin + table + end, text, flags=re.DOTALL)
+    assert count == 1, mark
     readme.write_text(text, encoding="utf-8")
     print(table)
 

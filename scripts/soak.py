@@ -64,10 +64,10 @@ def many_steps(folder: Path, steps: int) -> list[str]:
     every = max(20, steps // 100)
     config = CONFIG.format(text=text, train=0.9, valid=0.1, steps=steps, every=every)
     readings = [reading for reading in watch(folder, config) if reading.training]
-    fifth = len(readings) // 5
+    fifth = max(1, len(readings) // 5)
     before, after = readings[fifth : 2 * fifth], readings[-fifth:]
     memory = [statistics.median(reading.memory_mb for reading in part) for part in (before, after)]
-    files = [max(reading.files for reading in part) for part in (before, after)]
+    files = [min(reading.files for reading in part) for part in (before, after)]  # but those of an evaluation or a save
     print(
         f"{steps:,} steps, {steps // every} times evaluated, sampled and saved: "
         f"memory {memory[0]:.1f} → {memory[1]:.1f} MB, open files {files[0]} → {files[1]}"
@@ -108,7 +108,7 @@ def watch(folder: Path, config: str) -> list[Reading]:
     file.write_text(config, encoding="utf-8")
     with tempfile.TemporaryDirectory(dir=folder) as place:
         command = [sys.executable, "-m", "charlm", "train", "--config", str(file), "--run-dir", f"{place}/run"]
-        own = os.environ | {"CHARLM_CACHE": f"{place}/cache"}  # on the same disk, and gone with it
+        own = os.environ | {"CHARLM_CACHE": str(cache_in(Path(place)))}
         said, readings = Path(place, "stderr"), []
         with said.open("w") as stream, subprocess.Popen(command, cwd=ROOT, stderr=stream, env=own) as run:
             while run.poll() is None:
@@ -119,6 +119,17 @@ def watch(folder: Path, config: str) -> list[Reading]:
         if run.returncode:
             sys.exit(f"soak: {' '.join(command)} ended with {run.returncode}:\n{said.read_text()}")
     return readings
+
+
+def cache_in(folder: Path) -> Path:
+    """For texts, on the same disk and gone with it; compiled kernels stay where the user has them."""
+    from charlm.cache import cache_dir
+
+    kernels, cache = cache_dir() / "kernels", folder / "cache"
+    kernels.mkdir(parents=True, exist_ok=True)
+    cache.mkdir()
+    (cache / "kernels").symlink_to(kernels)
+    return cache
 
 
 def read(process: int, training: bool) -> Reading | None:

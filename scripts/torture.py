@@ -17,7 +17,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 STEPS_PER_KILL, SPARE_STEPS = 60, 600
-LONGEST_S = 0.6  # of a random moment's wait; about a hundred steps
+LONGEST_STEPS = 100  # about so many until a random moment
 
 # What the killed process does: argv is the number of the event to die at, or 0, and the arguments of charlm.
 CHILD = """
@@ -73,8 +73,10 @@ def main() -> None:
         config = write_config(Path(folder), steps=STEPS_PER_KILL * arguments.kills + SPARE_STEPS)
         whole, parts = Path(folder, "whole"), Path(folder, "parts")
         train(["--config", str(config), "--run-dir", str(whole)])
-        killed = torture(config, parts, arguments.kills, choose)
-        train(["--resume", "--run-dir", str(parts)])
+        last = rows(whole)[-1]
+        longest_s = LONGEST_STEPS * last["elapsed_s"] / last["step"]
+        killed = torture(config, parts, arguments.kills, choose, longest_s)
+        train([*how_to_begin(config, parts), "--run-dir", str(parts)])
         faults = compare(whole, parts)
     for fault in faults:
         print(f"torture: {fault}", file=sys.stderr)
@@ -119,14 +121,18 @@ def train(words: list[str]) -> None:
         sys.exit(f"torture: {' '.join(command)} ended with {done.returncode}:\n{done.stderr}")
 
 
-def torture(config: Path, run: Path, kills: int, choose: random.Random) -> int:
+def how_to_begin(config: Path, run: Path) -> list[str]:
+    begun = any((run / "checkpoints").glob("*.safetensors"))
+    return ["--resume"] if begun else ["--config", str(config)]
+
+
+def torture(config: Path, run: Path, kills: int, choose: random.Random, longest_s: float) -> int:
     """Start, kill and resume `run`; how often it was killed before it ended."""
     for killed in range(kills):
-        begun = any((run / "checkpoints").glob("*.safetensors"))
-        words = ["train", "--resume"] if begun else ["train", "--config", str(config)]
+        words = ["train", *how_to_begin(config, run)]
         at_event = choose.randrange(1, EVENTS) if killed % 2 else 0
         command = [sys.executable, "-c", CHILD, str(at_event), *words, "--run-dir", str(run)]
-        wait_s = choose.random() * LONGEST_S
+        wait_s = choose.random() * longest_s
         with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
             assert process.stderr is not None
             said = []

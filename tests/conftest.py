@@ -23,6 +23,16 @@ threads: 1
 """
 
 
+def _refuse_the_network(event: str, arguments: tuple[object, ...]) -> None:
+    """Of the tests' own process: what they start themselves is this machine's."""
+    if event == "socket.connect" and isinstance(arguments[1], tuple) and arguments[1][0] not in _OWN:
+        raise AssertionError(f"a test asks for the network: {arguments[1]}")
+
+
+_OWN = ("127.0.0.1", "::1", "localhost")
+sys.addaudithook(_refuse_the_network)
+
+
 @pytest.fixture(autouse=True)
 def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The corpus cache of this test alone; charlm makes the folder where it needs one."""

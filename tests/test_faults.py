@@ -139,21 +139,22 @@ def test_a_second_ctrl_c_leaves_at_once_without_harm(tmp_path, tiny_config, stag
     assert_goes_on(run, tiny_config, rare)
 
 
-@pytest.mark.parametrize("event", ["removed", "renamed", "replaced"])
+@pytest.mark.parametrize("event", ["removed", "renamed", "replaced", "made anew"])
 def test_a_folder_that_goes_amid_the_run_is_not_made_anew(tmp_path, tiny_config, event):
     run, elsewhere = tmp_path / "run", tmp_path / "elsewhere"
     action = {
         "removed": "shutil.rmtree(run)",
         "renamed": "os.rename(run, run + '/../elsewhere')",
         "replaced": "os.rename(run, run + '/../elsewhere'); os.mkdir(run)",
+        "made anew": "shutil.rmtree(run); os.mkdir(run)",
     }
     error = error_of(changed(f"def after_step_4(): {action[event]}", "--config", tiny_config, run=run))
     assert error == (
         f"{run}: removed or renamed during the run; allowed: a folder that stays until the run ends; "
         "start anew, or --resume where it is now"
     )
-    assert not run.exists() or (event == "replaced" and not [*run.iterdir()])
-    if event != "removed":
+    assert not run.exists() or (event in ("replaced", "made anew") and not [*run.iterdir()])
+    if event in ("renamed", "replaced"):
         assert_goes_on(elsewhere, tiny_config)
 
 
@@ -173,6 +174,26 @@ def after_step_4():
     error = error_of(changed(lines, "--config", tiny_config, run=run))
     assert error.startswith(f"{run}/checkpoints/last.safetensors: cannot be written ([Errno 2] No such file")
     assert not run.exists()
+
+
+def test_a_terminal_that_takes_nothing_more_costs_nothing(tmp_path, tiny_config):
+    run = tmp_path / "run"
+    command = [sys.executable, "-m", "charlm", "train", "--config", str(tiny_config), "--run-dir", str(run)]
+    with Path("/dev/full").open("w") as full:
+        subprocess.run(command, cwd=ROOT, stderr=full, check=False, timeout=120)
+    assert read_checkpoint(run / "checkpoints/last.safetensors").progress["step"] == 6
+    whole = run.with_name("whole")
+    start_run(load_config(tiny_config), whole)
+    assert_same_checkpoint(whole / "checkpoints/last.safetensors", run / "checkpoints/last.safetensors")
+    assert untimed(whole) == untimed(run)
+
+
+def test_a_signal_that_the_shell_has_ignored_is_ignored(tmp_path, tiny_config):
+    ignored = "signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+    send = "def after_step_4(): os.kill(os.getpid(), signal.SIGINT)"
+    run = tmp_path / "run"
+    assert ended(changed(ignored + send, "--config", tiny_config, run=run)).returncode == 0
+    assert read_checkpoint(run / "checkpoints/last.safetensors").progress["step"] == 6
 
 
 @pytest.fixture

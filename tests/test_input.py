@@ -223,6 +223,10 @@ SHOWN = r"a\x1bc\u202e\u2028\n"
         (["sample", "RUN", "--prompt", f"{RTL}{BYTE}"], r": found '\u202e' (U+202E), '\udcff' (U+DCFF), which the "),
         (["sample", "RUN", "--stop", RTL], r"--stop: found '\u202e' (U+202E), which the model never writes; "),
         (["sample", "RUN", "--prompt-file", NAME], f"--prompt-file {SHOWN}: No such file or directory; "),
+        (["sample", "x" * 300], "xxx: File name too long"),
+        (["eval", "x" * 300], "xxx: File name too long"),
+        (["train", "--config", "TINY", "--run-dir", "x" * 300], "xxx: File name too long; allowed: a folder that can "),
+        (["train", "--resume", "--run-dir", "x" * 300], "xxx: File name too long; allowed: a folder that can "),
         (["eval", "RUN", "--file", "TEXT"], r"'\x1b' (U+001B) × 1, '\u202e' (U+202E) × 1, '😀' (U+1F600) × 1: not in "),
     ],
 )  # fmt: skip

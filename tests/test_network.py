@@ -1,5 +1,6 @@
 """Nothing but `charlm data fetch` ever asks for the network."""
 
+import socket
 import subprocess
 import sys
 
@@ -47,3 +48,8 @@ def test_a_download_would_be_noticed(tmp_path):
     done = offline("data", "fetch", "tinyshakespeare", "--data-dir", tmp_path)
     assert done.returncode != 0
     assert "network: socket." in done.stderr
+
+
+def test_the_tests_themselves_are_refused():
+    with socket.socket() as asking, pytest.raises(AssertionError, match="a test asks for the network"):
+        asking.connect(("192.0.2.1", 80))  # reserved for documentation

@@ -1,5 +1,6 @@
 """Whole runs: what they write, how they end, how they go on."""
 
+import errno
 import math
 import os
 import re
@@ -388,7 +389,7 @@ def test_a_log_that_cannot_be_written_costs_nothing(tmp_path, config_of, monkeyp
     """What is missing in the metrics is written once it can be; charts go on."""
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     start_run(config_of(), whole)
-    write, attempts = Metrics._write, 0
+    write, attempts = Metrics.flush, 0
 
     def fill(metrics):
         nonlocal attempts
@@ -403,7 +404,7 @@ def test_a_log_that_cannot_be_written_costs_nothing(tmp_path, config_of, monkeyp
 
     capsys.readouterr()
     with Path("/dev/full").open("wb", buffering=0) as full, monkeypatch.context() as patch:
-        patch.setattr(Metrics, "_write", fill)
+        patch.setattr(Metrics, "flush", fill)
         start_run(config_of(), parts)
     assert untimed(parts) == untimed(whole)
     said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("log ")]
@@ -411,8 +412,9 @@ def test_a_log_that_cannot_be_written_costs_nothing(tmp_path, config_of, monkeyp
     assert_same_checkpoint(whole / "checkpoints/last.safetensors", parts / "checkpoints/last.safetensors")
 
 
-def test_charts_that_cannot_be_written_cost_nothing(tmp_path, config_of, capsys):
+def test_charts_that_cannot_be_written_cost_nothing(tmp_path, monkeypatch, capsys):
     """A file takes the place of the charts' folder amid the run: TensorBoard's thread meets a real OSError."""
+    monkeypatch.setattr("charlm.tracking._RETRY_S", 0.0)
     folder = tmp_path / "run"
     tracker = Tracker(folder_with(folder))
     tracker.record(row_at(1))
@@ -537,6 +539,98 @@ def test_rollback_goes_on_from_the_last_checkpoint_with_half_the_rate(tmp_path, 
     assert all(bool(weight.isfinite().all()) for weight in checkpoint.weights.values())
 
 
+@pytest.fixture
+def diverging_at_8(monkeypatch):
+    """No update of step 8's weights is finite before the third rollback."""
+    update = Trainer.update
+
+    def diverge(trainer):
+        if trainer.state.step == 8 and trainer.state.rollbacks < 3:
+            raise DivergenceError("step 9: diverged")
+        update(trainer)
+
+    monkeypatch.setattr(Trainer, "update", diverge)
+
+
+@pytest.mark.usefixtures("diverging_at_8")
+def test_rollback_goes_further_back_where_the_run_came_no_further(tmp_path, config_of):
+    """Of the discarded stretch no numbered checkpoint is left either."""
+    run = tmp_path / "run"
+    train = {"on_divergence": "rollback", "save_every": 2, "max_steps": 11}
+    assert start_run(config_of(train=train), run).step == 11
+    back = [row["step"] for row in rows(run) if row["split"] == "rollback"]
+    assert back == [6, 8]  # the first, to step 8, was among the rows that the second discarded
+    numbered = sorted(path.name for path in (run / "checkpoints").glob("step-*"))
+    assert numbered == [f"step-{step:08}.safetensors" for step in (6, 8, 10)]
+
+
+@pytest.mark.usefixtures("diverging_at_8")
+def test_rollback_without_an_older_checkpoint_says_so(tmp_path, config_of):
+    train = {"on_divergence": "rollback", "save_every": 0, "eval_every": 8}
+    with pytest.raises(DivergenceError) as caught:
+        start_run(config_of(train=train), tmp_path / "run")
+    assert "; rolled back 1 times before; there is no checkpoint before step 8; last good" in str(caught.value)
+
+
+@pytest.mark.usefixtures("diverging_at_8")
+def test_rollbacks_have_no_more_chances_than_a_resumption_leaves_them(tmp_path, config_of):
+    run = tmp_path / "run"
+    train = {"on_divergence": "rollback", "max_rollbacks": 2, "save_every": 2}
+    with pytest.raises(DivergenceError, match="rolled back 2 times before; last good"):
+        start_run(config_of(train=train), run)
+    with pytest.raises(DivergenceError, match="rolled back 2 times before; last good"):
+        resume_run(run, lambda _: config_of(train={**train, "max_rollbacks": 1}))
+
+
+def test_a_rollback_while_the_log_cannot_be_written_costs_nothing(tmp_path, monkeypatch, capsys):
+    tracker = Tracker(folder_with(tmp_path / "run"))
+    for step in (1, 2):
+        tracker.record(row_at(step))
+
+    def fail(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("charlm.tracking.replace_file", fail)
+        tracker.rewind(1, 1)
+    tracker.record(row_at(3))
+    tracker.close()
+    assert [row["step"] for row in rows(tmp_path / "run")] == [1, 2, 3]
+    assert "cannot be written (No space left on device); training goes on" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda lines: [*lines[:2], b"\xff\xfe\n", *lines[3:]],
+        lambda lines: [*lines[:2], lines[2][:20]],
+        lambda lines: [*lines[:2], b"[" * 100_000 + b"\n", *lines[3:]],
+        lambda lines: [*lines[:2], lines[2].replace(b'"step": 6', b'"step": "x"'), *lines[3:]],
+        lambda lines: [*lines[:2], lines[2].replace(b'"step": 6', b'"step": 13'), *lines[3:]],
+    ],
+    ids=["no text", "torn", "nested", "no step", "a later step"],
+)
+def test_resume_keeps_what_is_whole_of_a_damaged_log(tmp_path, config_of, damage, capsys):
+    run = tmp_path / "run"
+    start_run(config_of(), run)
+    log = run / "metrics.jsonl"
+    before = rows(run)
+    log.write_bytes(b"".join(damage(log.read_bytes().splitlines(keepends=True))))
+    resume_run(run, with_max_steps(15))
+    steps = [(row["step"], row["split"]) for row in rows(run)]
+    assert rows(run)[:2] == before[:2]
+    assert steps[2:] == [(15, "train"), (15, "valid")]
+    assert "found 2 of 7 rows" in capsys.readouterr().err
+
+
+def test_a_new_run_removes_what_one_that_was_killed_at_once_has_left(tmp_path, config_of):
+    leftover = tmp_path / "run/checkpoints/.last.safetensors.0.tmp"
+    leftover.parent.mkdir(parents=True)
+    leftover.write_text("half")
+    start_run(config_of(), tmp_path / "run")
+    assert not leftover.exists()
+
+
 def test_rollback_gives_up(tmp_path, config_of):
     config = config_of(train={"on_divergence": "rollback", "max_rollbacks": 2}, optimizer={"name": "sgd", "lr": 1e30})
     with pytest.raises(DivergenceError) as caught:
@@ -636,7 +730,12 @@ def test_signals_as_a_user_sends_them(tmp_path, config_of, number, code):
     file, run = tmp_path / "c.yaml", tmp_path / "run"
     file.write_text(dump_config(config_of(train={"max_steps": 10**6, "log_every": 1})))
     command = [sys.executable, "-m", "charlm", "train", "--config", str(file), "--run-dir", str(run)]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+
+    def as_in_a_terminal():  # a shell's background jobs have Ctrl-C ignored
+        signal.signal(number, signal.SIG_DFL)
+
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, **pipes, text=True, preexec_fn=as_in_a_terminal) as process:
         deadline = time.monotonic() + 60
         while not (run / "metrics.jsonl").exists() or len(rows_so_far(run)) < 3:
             assert time.monotonic() < deadline

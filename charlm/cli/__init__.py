@@ -99,6 +99,11 @@ def main() -> None:
         for line in error.faults if isinstance(error, ConfigError) else [str(error)]:
             report(f"error: {_shortened(line)}")
         sys.exit(1)
+    except OSError as error:
+        if error.filename is None:
+            raise
+        report(f"error: {_shortened(os.fsdecode(error.filename))}: {error.strerror}")
+        sys.exit(1)
     except Exception as error:
         if not _is_out_of_memory(error):
             raise

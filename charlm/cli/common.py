@@ -1,5 +1,6 @@
 """Options and output that several commands share."""
 
+import contextlib
 import json
 from enum import StrEnum
 from pathlib import Path
@@ -54,8 +55,9 @@ def report_slow_layers(model: Any, device: Any) -> None:
 
 
 def report(text: str) -> None:
-    """A line on stderr."""
-    typer.echo(one_line(text), err=True)
+    """A line on stderr; nothing happens where nobody can be told."""
+    with contextlib.suppress(OSError):
+        typer.echo(one_line(text), err=True)
 
 
 def trained_splits(checkpoint: Any) -> dict[str, Any]:

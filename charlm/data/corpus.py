@@ -14,6 +14,7 @@ import itertools
 import json
 import os
 import secrets
+import time
 import zlib
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
@@ -331,7 +332,7 @@ def _cached(key: str) -> npt.NDArray[Any] | None:
             while chunk := file.read(1 << 20):
                 checksum = zlib.crc32(chunk, checksum)
         return np.lib.format.open_memmap(path, mode="r") if noted == {"crc32": checksum} else None
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
 
 
@@ -344,6 +345,7 @@ def _store(key: str, shape: tuple[int, ...], dtype: np.dtype, blocks: Iterable[n
     fields = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
     np.lib.format.write_array_header_1_0(header, fields)
     path = cache_dir() / "corpora" / f"{key}.npy"
+    _remove_leftovers(path.parent)
     checksum = 0
 
     def append(file: BinaryIO, data: bytes | memoryview) -> None:
@@ -357,6 +359,14 @@ def _store(key: str, shape: tuple[int, ...], dtype: np.dtype, blocks: Iterable[n
     with _replacing(path.with_suffix(".json")) as file:
         file.write(json.dumps({"crc32": checksum}).encode())
     return np.lib.format.open_memmap(path, mode="r")
+
+
+def _remove_leftovers(folder: Path) -> None:
+    """Of encodings that were killed: one that goes on writes all the time."""
+    for temporary in folder.glob(".*.tmp"):
+        with suppress(OSError):
+            if time.time() - temporary.stat().st_mtime > 3600:
+                temporary.unlink()
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """Text to ids and splits: exact characters, exact errors."""
 
 import hashlib
+import os
 from collections import Counter
 from pathlib import Path
 
@@ -285,3 +286,16 @@ def test_tinyshakespeare():
     assert text == SHAKESPEARE.read_bytes().decode()
     survey = survey_source(str(SHAKESPEARE), "char")
     assert dict(zip(map(chr, survey.symbols), survey.counts.tolist(), strict=True))["e"] == text.count("e")
+
+
+def test_what_a_killed_encoding_has_left_goes_with_the_next(write, cache):
+    """But not what another process may be writing at this moment."""
+    folder = cache / "corpora"
+    folder.mkdir(parents=True)
+    old, new = folder / ".a.npy.1-0.tmp", folder / ".b.npy.2-0.tmp"
+    for path in (old, new):
+        path.write_text("half")
+    os.utime(old, (0, 0))
+    load_corpus(str(write("text", "some text")), level="char", split=WHOLE)
+    assert not old.exists()
+    assert new.exists()
