@@ -9,8 +9,6 @@ from pathlib import Path
 import pytest
 
 from charlm.checkpoint import read_checkpoint
-from charlm.config import load_config
-from charlm.train import resume_run, start_run
 from tests.conftest import ROOT
 from tests.runs import assert_same_checkpoint, untimed
 
@@ -62,10 +60,12 @@ def error_of(command: list[str]) -> str:
 
 
 def assert_goes_on(run: Path, config: Path, *overrides: str) -> None:
-    """Resumed, it ends as one that nothing happened to."""
+    """Resumed, it ends as one that nothing happened to; each in a process of its own, as a user's would be."""
     whole = run.with_name("whole")
-    start_run(load_config(config, list(overrides)), whole)
-    resume_run(run)
+    sets = [word for override in overrides for word in ("--set", override)]
+    for words in (["--config", config, *sets, "--run-dir", whole], ["--resume", "--run-dir", run]):
+        done = ended([sys.executable, "-m", "charlm", "train", *map(str, words)])
+        assert done.returncode == 0, done.stderr
     assert_same_checkpoint(whole / "checkpoints/last.safetensors", run / "checkpoints/last.safetensors")
     assert untimed(whole) == untimed(run)
     assert not [*run.rglob("*.tmp")]
@@ -183,7 +183,7 @@ def test_a_terminal_that_takes_nothing_more_costs_nothing(tmp_path, tiny_config)
         subprocess.run(command, cwd=ROOT, stderr=full, check=False, timeout=120)
     assert read_checkpoint(run / "checkpoints/last.safetensors").progress["step"] == 6
     whole = run.with_name("whole")
-    start_run(load_config(tiny_config), whole)
+    ended([*command[:-1], str(whole)])
     assert_same_checkpoint(whole / "checkpoints/last.safetensors", run / "checkpoints/last.safetensors")
     assert untimed(whole) == untimed(run)
 
