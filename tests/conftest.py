@@ -59,6 +59,8 @@ def kernels(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         shared = cache_dir() / "kernels"
         with suppress(KernelError):
             load(*(kernel.source for kernel in (*SHARED_KERNELS, *(stack.kernel for stack in CELLS.values()))))
+    # This process may have them from a cache of another test; those that it starts compile them there once.
+    shared.mkdir(parents=True, exist_ok=True)
     cache.mkdir(parents=True)
     (cache / "kernels").symlink_to(shared)
 
