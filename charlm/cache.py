@@ -1,6 +1,9 @@
 """The folder of what charlm makes once and can make again: encoded texts and compiled kernels."""
 
+import contextlib
 import os
+import shutil
+import time
 from pathlib import Path
 
 from charlm.errors import DataError
@@ -14,3 +17,11 @@ def cache_dir() -> Path:
         return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "charlm"
     except RuntimeError as error:
         raise DataError("cache: this user has no home folder; any folder will do; name one in CHARLM_CACHE") from error
+
+
+def remove_leftovers(folder: Path, pattern: str, age_s: float) -> None:
+    """Remove files and folders that a killed process has left: none is older than `age_s` while it is being written."""
+    for path in folder.glob(pattern):
+        with contextlib.suppress(OSError):
+            if time.time() - path.stat().st_mtime > age_s:
+                shutil.rmtree(path) if path.is_dir() else path.unlink()

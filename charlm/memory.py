@@ -71,7 +71,7 @@ def _group_bytes(system: Path) -> Iterator[int]:
         lines = (system / "proc/self/cgroup").read_text(encoding="utf-8").splitlines()
         own = next((root / line.removeprefix("0::/") for line in lines if line.startswith("0::/")), root)
         for group in (own, *own.parents):
-            if root not in (group, *group.parents):
+            if not group.is_relative_to(root):
                 return
             # No limit: a group without the file, or "max" in it.
             with contextlib.suppress(*_UNTOLD):

@@ -14,7 +14,6 @@ import itertools
 import json
 import os
 import secrets
-import time
 import zlib
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
@@ -27,7 +26,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from charlm.cache import cache_dir
+from charlm.cache import cache_dir, remove_leftovers
 from charlm.config.schema import DataConfig
 from charlm.data.sources import (
     Draft,
@@ -345,7 +344,7 @@ def _store(key: str, shape: tuple[int, ...], dtype: np.dtype, blocks: Iterable[n
     fields = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
     np.lib.format.write_array_header_1_0(header, fields)
     path = cache_dir() / "corpora" / f"{key}.npy"
-    _remove_leftovers(path.parent)
+    remove_leftovers(path.parent, ".*.tmp", _WRITING_S)
     checksum = 0
 
     def append(file: BinaryIO, data: bytes | memoryview) -> None:
@@ -361,12 +360,8 @@ def _store(key: str, shape: tuple[int, ...], dtype: np.dtype, blocks: Iterable[n
     return np.lib.format.open_memmap(path, mode="r")
 
 
-def _remove_leftovers(folder: Path) -> None:
-    """Of encodings that were killed: one that goes on writes all the time."""
-    for temporary in folder.glob(".*.tmp"):
-        with suppress(OSError):
-            if time.time() - temporary.stat().st_mtime > 3600:
-                temporary.unlink()
+_WRITING_S = 3600
+"""An encoding that goes on writes far more often."""
 
 
 @contextmanager

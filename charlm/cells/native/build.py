@@ -18,7 +18,7 @@ from pathlib import Path
 # Torch brings the OpenMP runtime whose threads the kernels share.
 import torch
 
-from charlm.cache import cache_dir
+from charlm.cache import cache_dir, remove_leftovers
 from charlm.errors import DataError
 
 logger = logging.getLogger(__name__)
@@ -125,17 +125,9 @@ def _is_whole(path: Path) -> bool:
         return False
 
 
-def _remove_leftovers() -> None:
-    """Of compilations that were killed."""
-    for folder in (cache_dir() / "kernels").glob("tmp*"):
-        with contextlib.suppress(OSError):
-            if time.time() - folder.stat().st_mtime > _TIMEOUT_S:
-                shutil.rmtree(folder)
-
-
 def _compile_all(sources: list[Path], command: list[str], paths: dict[Path, Path]) -> dict[Path, KernelError | None]:
     """Make the libraries side by side; of each, why that failed."""
-    _remove_leftovers()
+    remove_leftovers(cache_dir() / "kernels", "tmp*", _TIMEOUT_S)
     logger.info("compiling for this CPU, once: %s ...", ", ".join(map(_name, sources)))
     start_s = time.perf_counter()
     with ThreadPoolExecutor(len(sources)) as pool:
