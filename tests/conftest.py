@@ -1,6 +1,7 @@
 """What tests of whole commands and runs share. Nothing here imports torch: tests that need none start at once."""
 
 import io
+import signal
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -31,6 +32,9 @@ def _refuse_the_network(event: str, arguments: tuple[object, ...]) -> None:
 
 _OWN = ("127.0.0.1", "::1", "localhost")
 sys.addaudithook(_refuse_the_network)
+
+# A shell's background jobs have Ctrl-C ignored, which charlm heeds and processes started here would inherit.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)

@@ -80,8 +80,6 @@ def test_a_run_killed_again_and_again_ends_as_if_left_alone():
 
 # Each waits amid its stage for the first Ctrl-C, and there or amid the saving for the second, which it asks for.
 SIGNALLED = """
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs have it ignored
-
 def ask(which):
     print(which, flush=True)
 
