@@ -11,6 +11,7 @@ import io
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -52,15 +53,19 @@ class Targets:
         parse_config({}, "config.yaml", data.decode("utf-8", "surrogateescape").split("\n"))
 
     def corpus(self, data: bytes) -> None:
-        """A text, encoded, cut and read back, in characters and in bytes."""
+        """A text, encoded, cut and read back, in characters and in bytes; then the same from the cache."""
+        from charlm.cache import cache_dir
         from charlm.data.corpus import load_corpus
+
+        shutil.rmtree(cache_dir(), ignore_errors=True)
 
         path = self._file("text.txt", data[1:])
         level = "byte" if data[:1] < b"\x80" else "char"
-        corpus = load_corpus(str(path), level=level, split=(0.5, 0.25, 0.25))
-        text = "".join(corpus.vocabulary.decode(ids) for ids in corpus.splits.values())
-        if level == "char" and text != data[1:].decode().removeprefix("\ufeff"):
-            raise AssertionError("the text has changed")
+        for _ in ("encoded", "cached"):
+            corpus = load_corpus(str(path), level=level, split=(0.5, 0.25, 0.25))
+            text = "".join(corpus.vocabulary.decode(ids) for ids in corpus.splits.values())
+            if level == "char" and text != data[1:].decode().removeprefix("\ufeff"):
+                raise AssertionError("the text has changed")
 
     def vocabulary(self, data: bytes) -> None:
         """The vocabulary of a checkpoint, as JSON; and a text for it."""
