@@ -1,0 +1,257 @@
+"""scripts/reproduce and scripts/ablate without their trainings: on runs that are made up here."""
+
+import importlib
+import json
+import shutil
+from types import ModuleType, SimpleNamespace
+
+import pytest
+
+from charlm.config import differences, load_config
+from tests.conftest import ROOT
+
+README = """\
+Before.
+
+<!-- results -->
+| recipe | nats |
+|---|---|
+| `tinyshakespeare-10s` | ten seconds as they were |
+| `tinyshakespeare-rnn` | the RNN as it was |
+| `python-stdlib-1min` | a minute as it was |
+<!-- /results -->
+
+After.
+"""
+
+
+@pytest.fixture
+def reproduce(tmp_path, monkeypatch) -> ModuleType:
+    """The script, with a README, runs and a plot of its own in `tmp_path`."""
+    monkeypatch.syspath_prepend(ROOT / "scripts")
+    script = importlib.import_module("reproduce")
+    monkeypatch.setattr(script, "RUNS", tmp_path / "runs")
+    monkeypatch.setattr(script, "README", tmp_path / "README.md")
+    monkeypatch.setattr(script, "PLOT", tmp_path / "results.png")
+    (tmp_path / "README.md").write_text(README, encoding="utf-8")
+    return script
+
+
+@pytest.fixture
+def ablate(reproduce) -> ModuleType:
+    return importlib.import_module("ablate")
+
+
+@pytest.fixture
+def started(reproduce, monkeypatch) -> list[list[str]]:
+    """The words of every command that the script starts; none is run, and each prints a score."""
+    commands = []
+
+    def run(command, **_):
+        commands.append(command[3:])
+        return SimpleNamespace(stdout='{"nats_per_char": 9.0, "dynamic": {"nats_per_char": 8.0}}')
+
+    monkeypatch.setattr(reproduce.subprocess, "run", run)
+    return commands
+
+
+@pytest.fixture
+def drawn(reproduce, monkeypatch) -> list[dict]:
+    """What the script draws, a dictionary of runs each time."""
+    drawings = []
+    monkeypatch.setattr(reproduce, "draw", drawings.append)
+    return drawings
+
+
+@pytest.fixture
+def make_run(reproduce, trained_run):
+    """Makes a run as training and scoring leave it: a minute, 1,500 characters/s and `nats` per character."""
+
+    def make(config, seed, nats, dynamic_nats=None):
+        folder = reproduce.RUNS / f"{config}-seed{seed}"
+        shutil.copytree(trained_run / "checkpoints", folder / "checkpoints")
+        rows = [
+            {"split": "train", "nats": 2.0, "chars_per_s": 1000, "elapsed_s": 30.0},
+            {"split": "train", "nats": 2.0, "chars_per_s": 2000, "elapsed_s": 60.0},
+            {"split": "valid", "nats": nats, "chars_per_s": 9e9, "elapsed_s": 61.0},
+        ]
+        (folder / "metrics.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+        dynamic = {} if dynamic_nats is None else {"dynamic": {"nats_per_char": dynamic_nats}}
+        (folder / "score.json").write_text(json.dumps({"nats_per_char": nats, **dynamic}))
+
+    return make
+
+
+@pytest.fixture
+def run_script(reproduce, monkeypatch, capsys):
+    """Runs scripts/reproduce with these arguments; what it says on stderr."""
+
+    def run(*arguments):
+        monkeypatch.setattr("sys.argv", ["reproduce", *arguments])
+        reproduce.main()
+        return capsys.readouterr().err
+
+    return run
+
+
+def table(reproduce):
+    """README's table without its heading; what stands around it must be as it was."""
+    text = reproduce.README.read_text(encoding="utf-8")
+    before, rows = text.split("|---|---|---|---|---|---|\n")
+    rows, after = rows.split("<!-- /results -->")
+    heading = "| recipe | time | parameters | characters/s | nats (range of seeds) | dynamic |\n"
+    assert (before, after) == (f"Before.\n\n<!-- results -->\n{heading}", "\n\nAfter.\n")
+    return rows.splitlines()
+
+
+def runs(reproduce, *scores):
+    rows = [{"split": "train", "chars_per_s": 1234.5, "elapsed_s": 301.0}]
+    return [reproduce.Run(rows, 1_234_567, nats, dynamic_nats) for nats, dynamic_nats in scores]
+
+
+def test_row_of_three_seeds(reproduce):
+    three = runs(reproduce, (1.4880, 1.30), (1.4922, 1.32), (1.4883, 1.33))
+    assert reproduce.row(reproduce.Recipe("a", dynamic=True), three) == (
+        "| `a` | 5.0 min | 1,234,567 | 1,234 | 1.4895 (3 seeds: 1.4880 to 1.4922) | 1.3167 |\n"
+    )
+
+
+def test_row_of_one_seed_without_dynamic(reproduce):
+    one = runs(reproduce, (1.4399, None))
+    assert reproduce.row(reproduce.Recipe("a"), one) == "| `a` | 5.0 min | 1,234,567 | 1,234 | 1.4399 (1 seed) | – |\n"
+
+
+def test_a_part_of_the_recipes_leaves_the_other_rows_and_the_plot(reproduce, make_run, run_script, started, drawn):
+    make_run("tinyshakespeare-5min", 1, 1.40, 1.30)
+    make_run("tinyshakespeare-5min", 2, 1.41, 1.31)
+    make_run("tinyshakespeare-rnn", 2, 1.50, 1.40)
+    err = run_script("tinyshakespeare-5min", "--seeds", "2")
+    rows = table(reproduce)
+    assert rows[0] == "| `tinyshakespeare-10s` | ten seconds as they were |"
+    assert rows[1].startswith("| `tinyshakespeare-5min` | 61 s | ")
+    assert rows[1].endswith(" | 1,500 | 1.4050 (2 seeds: 1.4000 to 1.4100) | 1.3050 |")
+    assert rows[2].startswith("| `tinyshakespeare-rnn` | 61 s | ")
+    assert rows[2].endswith(" | 1,500 | 1.5000 (1 seed) | 1.4000 |")
+    assert rows[3:] == ["| `python-stdlib-1min` | a minute as it was |"]
+    others = ("10s", "1min", "30min", "rnn", "lstm", "gru", "rhn")
+    missing = ", ".join(f"tinyshakespeare-{name}" for name in others)
+    assert err == f"plot: left as it is, for want of seed 1 of {missing}\n"
+    assert (drawn, started) == ([], [])
+
+
+def test_all_recipes_in_their_order_and_seed_1_in_the_plot(reproduce, make_run, run_script, started, drawn):
+    for recipe in reversed(reproduce.RECIPES):
+        for seed in reversed(recipe.seeds):
+            make_run(recipe.config, seed, 1 + seed / 10, 1.0 if recipe.dynamic else None)
+    assert run_script() == ""
+    assert [row.split("`")[1] for row in table(reproduce)] == [recipe.config for recipe in reproduce.RECIPES]
+    names = [recipe.config for recipe in reproduce.RECIPES if recipe.config.startswith("tinyshakespeare")]
+    assert [{name: run.nats for name, run in runs.items()} for runs in drawn] == [dict.fromkeys(names, 1.1)]
+    assert started == []
+
+
+def test_trains_what_is_not_there_whole(reproduce, make_run, tmp_path, started):
+    recipe = reproduce.Recipe("tinyshakespeare-rnn", dynamic=True)
+    make_run(recipe.config, 1, 1.5, 1.4)  # whole
+    make_run(recipe.config, 2, 1.5)  # without its dynamic score
+    new = reproduce.RUNS / "tinyshakespeare-rnn-seed3"
+    new.mkdir()
+    for seed in recipe.seeds:
+        reproduce.train(recipe, seed, tmp_path / "text.txt")
+    cut_off = f"{reproduce.RUNS}/tinyshakespeare-rnn-seed2"
+    last = "checkpoints/last.safetensors"
+    settings = ["--set=seed=3", f"--set=data.source={tmp_path}/text.txt"]
+    assert started == [
+        ["train", "--resume", "--run-dir", cut_off],
+        ["eval", f"{cut_off}/{last}", "--json", "--split", "valid", "--dynamic"],
+        ["train", "--config", str(recipe.file), "--run-dir", str(new), *settings],
+        ["eval", f"{new}/{last}", "--json", "--split", "valid", "--dynamic"],
+    ]
+    assert all(reproduce.is_whole(recipe, seed) for seed in recipe.seeds)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"), [("Before.\n", 0), ("<!-- results -->\n", 1), (README + README, 4)], ids=["none", "one", "twice"]
+)
+def test_a_readme_without_its_marks_is_refused(reproduce, text, found):
+    reproduce.README.write_text(text, encoding="utf-8")
+    with pytest.raises(SystemExit) as left:
+        reproduce.write_between("results", "| table |\n")
+    marks = "<!-- results --> and <!-- /results -->"
+    assert left.value.code == f"{reproduce.README}: found {found} lines {marks}; allowed: one of each"
+    assert reproduce.README.read_text(encoding="utf-8") == text
+
+
+def test_an_empty_table_is_filled(reproduce):
+    reproduce.README.write_text("<!-- results -->\n<!-- /results -->\n", encoding="utf-8")
+    reproduce.write_between("results", "| \\1 |\n")
+    assert reproduce.README.read_text(encoding="utf-8") == "<!-- results -->\n| \\1 |\n<!-- /results -->\n"
+
+
+def test_a_run_of_another_config_is_refused(reproduce, tiny_config, tmp_path):
+    run = tmp_path / "run"
+    reproduce.refuse_other(run, tiny_config)  # nothing there yet
+    run.mkdir()
+    text = tiny_config.read_text(encoding="utf-8")
+    (run / "config.yaml").write_text(text.replace("hidden: 16", "hidden: 17") + "seed: 2\n", encoding="utf-8")
+    with pytest.raises(SystemExit) as left:
+        reproduce.refuse_other(run, tiny_config)
+    assert left.value.code == f"{run}: trained with another model.cell.hidden, seed; remove it to train it anew"
+    reproduce.refuse_other(run, tiny_config, "model.cell.hidden=17", "seed=2")
+
+
+def test_no_row_mixes_configs(reproduce, make_run, run_script, started, drawn):
+    """A run of another recipe than the one asked for would become a row too."""
+    make_run("tinyshakespeare-rnn", 2, 1.5, 1.4)
+    text = (ROOT / "configs/tinyshakespeare-rnn.yaml").read_text(encoding="utf-8")
+    run = reproduce.RUNS / "tinyshakespeare-rnn-seed2"
+    (run / "config.yaml").write_text(f"{text}seed: 2\nthreads: 3\n", encoding="utf-8")
+    with pytest.raises(SystemExit) as left:
+        run_script("tinyshakespeare-5min")
+    assert left.value.code == f"{run}: trained with another threads; remove it to train it anew"
+    assert (reproduce.README.read_text(encoding="utf-8"), drawn, started) == (README, [], [])
+
+
+def test_a_run_of_a_text_elsewhere_is_not_refused(reproduce, tiny_config, text_file, tmp_path):
+    run = tmp_path / "run"
+    run.mkdir()
+    text = tiny_config.read_text(encoding="utf-8")
+    (run / "config.yaml").write_text(text.replace(str(text_file), "data/elsewhere.txt"), encoding="utf-8")
+    assert differences(load_config(run / "config.yaml"), load_config(tiny_config)).keys() == {"data.source"}
+    reproduce.refuse_other(run, tiny_config)
+
+
+def test_recipes_have_configs_and_those_of_five_minutes_and_more_a_dynamic_score(reproduce):
+    for recipe in reproduce.RECIPES:
+        minutes = load_config(recipe.file).train.max_minutes or 0
+        assert recipe.dynamic == (minutes >= 5), recipe
+        assert recipe.seeds == ((1,) if minutes > 5 else (1, 2, 3)), recipe
+
+
+def test_trials_change_what_they_name_and_nothing_else(ablate, tmp_path):
+    config = tmp_path / "base.yaml"
+    config.write_text(ablate.BASE, encoding="utf-8")
+    base = load_config(config)
+    for trial in ablate.TRIALS:
+        named = [setting.partition("=")[0] for setting in trial.settings]
+        changed = differences(base, load_config(config, list(trial.settings)))
+        assert all(any(key.startswith(name) for key in changed) for name in named), trial.settings
+        assert all(any(key.startswith(name) for name in named) for key in changed), trial.settings
+    assert len({trial.settings for trial in ablate.TRIALS}) == len(ablate.TRIALS)
+
+
+def test_ablation_writes_a_row_a_trial(ablate, reproduce, tmp_path, monkeypatch):
+    trials = [ablate.Trial(source="us"), ablate.Trial("seed=2", "model.layers=2", source="them")]
+    monkeypatch.setattr(ablate, "TRIALS", trials)
+    monkeypatch.setattr(ablate, "RUNS", tmp_path / "ablate")
+    monkeypatch.setattr("sys.argv", ["ablate"])
+    reproduce.README.write_text("<!-- ablation -->\n<!-- /ablation -->\n", encoding="utf-8")
+    (tmp_path / "ablate").mkdir()
+    for name, nats in (("base", 1.5), ("seed=2_model.layers=2", 1.4)):
+        (tmp_path / f"ablate/{name}.json").write_text(json.dumps({"valid_nats": nats}))
+    ablate.main()
+    assert reproduce.README.read_text(encoding="utf-8") == (
+        "<!-- ablation -->\n| set | from | validation, nats | against the base |\n|---|---|---|---|\n"
+        "| nothing: the base | us | 1.5000 | +0.0000 |\n"
+        "| `seed=2`, `model.layers=2` | them | 1.4000 | -0.1000 |\n<!-- /ablation -->\n"
+    )
