@@ -199,6 +199,7 @@ class Run:
         improved = self._score()
         state = self.trainer.state
         state.rows += 1
+        state.evaluated_step = state.step
         state.evaluations_since_best = 0 if improved else state.evaluations_since_best + 1
         return improved
 
@@ -216,7 +217,7 @@ class Run:
         improved = state.best_nats is None or nats < state.best_nats
         if improved:
             state.best_nats, state.best_step = nats, state.step
-        state.valid_nats, state.evaluated_step = nats, state.step
+        state.valid_nats = nats
         say(
             f"valid    step {state.step:>6}  {nats:.4f} nats  {nats_to_bits(nats):.4f} bits/char  "
             f"{format_duration(state.elapsed_s)}{'  best' if improved else ''}"

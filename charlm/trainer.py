@@ -48,8 +48,9 @@ class TrainState:
     """Lowest validation score so far, nats per character."""
     best_step: int = 0
     valid_nats: float | None = None
-    """Score of the last evaluation, and the step it was made at."""
+    """Score of the last evaluation."""
     evaluated_step: int = 0
+    """When `eval_every` last called for one: the closing evaluation does not count, as a resumed run makes it anew."""
     evaluations_since_best: int = 0
     rollbacks: int = 0
     """Returns to an earlier checkpoint after numbers that were not finite; each halved the learning rate."""

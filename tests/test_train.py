@@ -162,8 +162,9 @@ def test_resume_around_the_end_of_an_epoch(tmp_path, config_of, stop):
     assert_same_checkpoint(whole / "checkpoints/last.safetensors", parts / "checkpoints/last.safetensors")
 
 
-def test_resuming_a_run_that_is_done_changes_nothing(tmp_path, config_of):
-    start_run(config_of(), tmp_path / "run")
+@pytest.mark.parametrize("eval_every", [4, 5, 0])
+def test_resuming_a_run_that_is_done_changes_nothing(tmp_path, config_of, eval_every):
+    start_run(config_of(train={"eval_every": eval_every}), tmp_path / "run")
     before = untimed(tmp_path / "run")
     outcome = resume_run(tmp_path / "run")
     assert (outcome.step, outcome.reason) == (12, "max_steps")
