@@ -68,9 +68,10 @@ def lstm_step(
         gains, biases = p["weight_ln_gates"], p["bias_ln_gates"]
         gates = [normalised(a, gain, bias) for a, gain, bias in zip(gates, gains, biases, strict=True)]
     i, f, g, o = gates
-    c = mixed(c, [sigmoid(f[j]) * c[j] + sigmoid(i[j]) * math.tanh(g[j]) for j in range(H)], k[H:])
-    seen = normalised(c, p["weight_ln_cell"], p["bias_ln_cell"]) if layer_norm else c
-    return mixed(h, [sigmoid(o[j]) * math.tanh(seen[j]) for j in range(H)], k[:H]), c
+    new_c = [sigmoid(f[j]) * c[j] + sigmoid(i[j]) * math.tanh(g[j]) for j in range(H)]
+    seen = normalised(new_c, p["weight_ln_cell"], p["bias_ln_cell"]) if layer_norm else new_c
+    new_h = [sigmoid(o[j]) * math.tanh(seen[j]) for j in range(H)]
+    return mixed(h, new_h, k[:H]), mixed(c, new_c, k[H:])
 
 
 def rhn_step(

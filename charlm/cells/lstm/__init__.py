@@ -24,7 +24,8 @@ class LSTM(TorchFusedStack):
         forget_bias: where the bias of the forget gate starts (Jozefowicz et al. 2015 advise 1): the
             sum of `bias_ih` and `bias_hh`, or f's row of `bias_ln_gates` with `layer_norm`, which
             would undo a bias before it. None keeps torch.nn's initialisation.
-        others: see `Stack`. `state_dropout` acts on h only, `zoneout` on h and on c.
+        others: see `Stack`. `state_dropout` acts on h only, `zoneout` on h and on c, when both are new: the new h
+            is made of the new c, also where c_t keeps c_{t−1}.
 
     Shapes: input [T, B, I], output [T, B, H], state a pair (h, c) of [L, B, H].
     """

@@ -25,7 +25,7 @@ struct Arguments {
   float* cells;              // [1 + T, B, H]: the same of c
   float* gates;              // [T, B, 4, H]: σ(i), σ(f), tanh(g), σ(o); null where no backward pass follows
   float* normal;             // [T, B, 4, H]: normalised i, f, g, o before gains; null as `gates`, or without
-  float* moments;            // [T, B, 6]: 1/σ of i, f, g, o and c, then the mean of c; null as `normal`
+  float* moments;            // [T, B, 6]: 1/σ of i, f, g, o and the new c, then its mean; null as `normal`
   const float* d_outputs;    // [T, B, H]: gradient of the outputs
   const float* d_last_cell;  // [B, H]: gradient of the last c
   float* d_maps;             // [T, B, 4·H], written: gradient of the linear maps
@@ -52,7 +52,7 @@ struct Arguments {
 
 namespace {
 
-constexpr Index GATES = 4, CELL = 4, KINDS = 5;  // c is the fifth of what is normalised
+constexpr Index GATES = 4, CELL = 4, KINDS = 5;  // the new c is the fifth of what is normalised
 constexpr Index CELL_SCALE = 4, CELL_MEAN = 5;   // in `moments`
 
 // One member's part of the forward pass. Its weights are packed once, for any number of steps; every member must make
@@ -121,13 +121,13 @@ class Forward {
     Floats c, o;
   };
 
-  // c_t and σ(o) of units, from i, f, g, o.
+  // Of units, from i, f, g, o: the new c, which h is made of, and σ(o). Stores c_t, what zoneout makes of the new c.
   Updated update_cell(Index t, Index b, Index u, Index n, const Floats (&maps)[GATES]) const {
     const Floats i = sigmoid(maps[0]), f = sigmoid(maps[1]), g = tanh(maps[2]), o = sigmoid(maps[3]);
     // c_t = σ(f) ⊙ c_{t−1} + σ(i) ⊙ tanh(g)
     const float* before = a.cell_of(t, b) + u;
-    const Floats c = cell_zoneout.mix(t, b, u, n, before, f * load(before, n) + i * g);
-    store(a.cell_of(t + 1, b) + u, c, n);
+    const Floats c = f * load(before, n) + i * g;
+    store(a.cell_of(t + 1, b) + u, cell_zoneout.mix(t, b, u, n, before, c), n);
     if (a.gates) {
       float* gates = a.gates_of(t, b) + u;
       store(gates, i, n);
@@ -175,7 +175,7 @@ class Forward {
     for (Index k = 0; k < GATES; k++) of_gates.put(b * GATES + k, mean[k], sum(squares[k]));
   }
 
-  // c_t from the normalised gates, and its moments; leaves σ(o) in o's place in `sums`.
+  // c_t from the normalised gates, and the new c's moments; leaves it in g's place in `sums`, and σ(o) in o's.
   void apply_normalised_gates(Index t, Index b) const {
     const float *mean = means + b * GATES, *scale = scales + b * GATES;
     Floats total = {}, squares = {};
@@ -189,12 +189,13 @@ class Forward {
         maps[k] = normal * load(a.gains + k * H + u, n) + load(a.shifts + k * H + u, n);
       }
       const auto [c, o] = update_cell(t, b, u, n, maps);
+      store(sum + 2 * W, c);
       store(sum + 3 * W, o);
       total += c;
     });
     const float cell_mean = sum(total) / units;
-    slice.each_group([&](Index u, Index n, Index) {
-      const Floats deviation = first_lanes(load(a.cell_of(t + 1, b) + u, n) - cell_mean, n);
+    slice.each_group([&](Index, Index n, Index i) {
+      const Floats deviation = first_lanes(load(sums + b * columns + (i * GATES + 2) * W) - cell_mean, n);
       squares += deviation * deviation;
     });
     of_cell.put(b, cell_mean, sum(squares));
@@ -203,8 +204,9 @@ class Forward {
 
   void put_normalised_out(Index t, Index b) const {
     slice.each_group([&](Index u, Index n, Index i) {
-      const Floats o = load(sums + b * columns + (i * GATES + 3) * W);
-      const Floats normal = (load(a.cell_of(t + 1, b) + u, n) - means[b]) * scales[b];
+      const float* sum = sums + b * columns + i * GATES * W;
+      const Floats c = load(sum + 2 * W), o = load(sum + 3 * W);
+      const Floats normal = (c - means[b]) * scales[b];
       // h_t = σ(o) ⊙ tanh(LN(c_t))
       put_out(t, b, u, n, o * tanh(normal * load(a.gains + CELL * H + u, n) + load(a.shifts + CELL * H + u, n)));
     });
@@ -294,19 +296,31 @@ class Backward {
     return kept_output.through(t, b, u, n, i, mapped.get(b, u, n, i) + load(a.d_outputs + (t * B + b) * H + u, n));
   }
 
+  // The part of the new c's gradient that comes by c_t; the other comes by h, which is made before zoneout mixes c.
+  Floats d_by_next(Index t, Index b, Index u, Index n, Index i) const {
+    return kept_cell.through(t, b, u, n, i, load(d_cell(b, i)));
+  }
+
   void put_map(Index t, Index b, Index k, Index u, Index n, Floats d) const {
     const Index at = b * GATES * H + k * H + u;
     store(a.d_maps + t * B * GATES * H + at, d, n);
     mapped.prepare(b, k * H + u, n, d);
   }
 
+  // The new c of step t: with zoneout computed once more, since `cells` has what that made of it.
+  Floats made_cell(Index t, Index b, Index u, Index n) const {
+    if (!a.kept) return load(a.cell_of(t + 1, b) + u, n);
+    const float* gates = a.gates_of(t, b) + u;
+    return load(gates + H, n) * load(a.cell_of(t, b) + u, n) + load(gates, n) * load(gates + 2 * H, n);
+  }
+
   void apply(Index t, Index b) const {
     slice.each_group([&](Index u, Index n, Index at) {
       const float* gates = a.gates_of(t, b) + u;
       const Floats i = load(gates, n), f = load(gates + H, n), g = load(gates + 2 * H, n), o = load(gates + 3 * H, n);
-      const Floats c = tanh(load(a.cell_of(t + 1, b) + u, n));
+      const Floats c = tanh(made_cell(t, b, u, n));
       const Floats dh = d_output(t, b, u, n, at);
-      const Floats dc = kept_cell.through(t, b, u, n, at, load(d_cell(b, at)) + dh * o * (1.0f - c * c));
+      const Floats dc = d_by_next(t, b, u, n, at) + dh * o * (1.0f - c * c);
       store(d_cell(b, at), dc * f);
       put_map(t, b, 0, u, n, dc * g * i * (1.0f - i));
       put_map(t, b, 1, u, n, dc * load(a.cell_of(t, b) + u, n) * f * (1.0f - f));
@@ -334,7 +348,7 @@ class Backward {
 
   Floats normal_cell(Index t, Index b, Index u, Index n) const {
     const float* moments = a.moments_of(t, b);
-    return (load(a.cell_of(t + 1, b) + u, n) - moments[CELL_MEAN]) * moments[CELL_SCALE];
+    return (made_cell(t, b, u, n) - moments[CELL_MEAN]) * moments[CELL_SCALE];
   }
 
   // The gradients of LN(c), and of o behind its gain: that stays in its place in d_normals until `enter_gates`.
@@ -355,9 +369,10 @@ class Backward {
     slice.each_group([&](Index u, Index n, Index at) {
       const float *gates = a.gates_of(t, b) + u, *normal = a.normal_of(t, b) + u;
       const Floats i = load(gates, n), f = load(gates + H, n), g = load(gates + 2 * H, n);
+      const Floats by_next = d_by_next(t, b, u, n, at);
       const Floats d_seen = through_normal(b, load(d_normal(b, CELL, at)), normal_cell(t, b, u, n),
                                            a.moments_of(t, b)[CELL_SCALE]);
-      const Floats dc = kept_cell.through(t, b, u, n, at, load(d_cell(b, at)) + d_seen);
+      const Floats dc = by_next + d_seen;
       store(d_cell(b, at), dc * f);
       const Floats d[GATES] = {dc * g * i * (1.0f - i), dc * load(a.cell_of(t, b) + u, n) * f * (1.0f - f),
                                dc * i * (1.0f - g * g), load(d_normal(b, 3, at))};

@@ -40,8 +40,8 @@ def lstm_layer(
     """Outputs [T, B, H] and last h, c [B, H] from inputs [T, B, I] and first h, c [B, H].
 
     Gates are stacked i, f, g, o (G = 4H). `mask_BH` multiplies h_{t−1}, never c_{t−1}. `kept_TBS` (see `zone_out`)
-    is of h and c, side by side (S = 2H): c_t = kept ⊙ c_{t−1} + (1 − kept) ⊙ the new c, which is what the new h is
-    made of; h_t likewise.
+    is of h and c, side by side (S = 2H): the equations give the new c, and of it the new h; then
+    c_t = kept ⊙ c_{t−1} + (1 − kept) ⊙ the new c, and h_t likewise (Krueger et al. 2017).
     """
     # The inputs of all steps are known: one matrix product for the whole window.
     x_TBG = F.linear(x_TBI, w_ih_GI, b_ih_G + b_hh_G)
@@ -56,10 +56,10 @@ def lstm_layer(
         i_BH, f_BH, g_BH, o_BH = a_BG.chunk(4, dim=1)
         # c_t = σ(f) ⊙ c_{t−1} + σ(i) ⊙ tanh(g)
         new_c_BH = torch.addcmul(torch.sigmoid(f_BH) * c_BH, torch.sigmoid(i_BH), torch.tanh(g_BH))
-        c_BH = zone_out(new_c_BH, c_BH, kept_c_TBH, t)
-        # h_t = σ(o) ⊙ tanh(c_t), or σ(o) ⊙ tanh(LN(c_t))
-        n_BH = c_BH if layer_norm is None else normalise_cell(c_BH, layer_norm)
+        # h_t = σ(o) ⊙ tanh(c_t), or σ(o) ⊙ tanh(LN(c_t)), of the new c whichever units zoneout keeps
+        n_BH = new_c_BH if layer_norm is None else normalise_cell(new_c_BH, layer_norm)
         h_BH = zone_out(torch.sigmoid(o_BH) * torch.tanh(n_BH), h_BH, kept_h_TBH, t)
+        c_BH = zone_out(new_c_BH, c_BH, kept_c_TBH, t)
         outputs.append(h_BH)
     return torch.stack(outputs), h_BH, c_BH
 
