@@ -106,7 +106,7 @@ def _unwritable(run_dir: Path, found: str) -> RunError:
 def resume_run(run_dir: Path, change: Callable[[Config], Config] = lambda config: config) -> Outcome:
     """Go on with a run exactly where its last checkpoint stands.
 
-    `change` gives the config to go on with; what decides weights, text and the order of reading must stay.
+    `change` gives the config to go on with; what decides weights, text and streams must stay.
     """
     with _writing(run_dir):
         if not (run_dir / FOLDER).is_dir():
@@ -161,7 +161,8 @@ def _check_space(folder: Path, needed: int) -> None:
         )
 
 
-_FIXED = ("data.", "model.", "seed", "train.batch_size", "train.bptt", "train.loss", "optimizer.name")
+_FIXED_SECTIONS = ("data.", "model.")
+_FIXED = ("seed", "train.batch_size", "train.bptt", "train.loss", "optimizer.name")
 _FREE = ("data.grow_vocabulary", "data.source", "data.valid_source", "data.test_source")
 
 
@@ -171,7 +172,7 @@ def _check_resumable(old: Config, new: Config) -> None:
     faults = [
         f"{key}: found {after!r}, the run has {before!r}; allowed on --resume: the same; start a new run"
         for key, (before, after) in changed.items()
-        if key.startswith(_FIXED) and key not in _FREE
+        if (key in _FIXED or key.startswith(_FIXED_SECTIONS)) and key not in _FREE
     ]
     if faults:
         raise ConfigError(*faults)

@@ -676,6 +676,20 @@ def test_resume_refuses_another_model_and_another_text(tmp_path, config_of):
         resume_run(run)
 
 
+def test_resume_may_change_how_windows_vary(tmp_path, config_of, capsys):
+    run = tmp_path / "run"
+    start_run(config_of(), run)
+    config = config_of(train={"max_steps": 24, "bptt_start": 2, "vary_bptt": 0.3})
+    assert resume_run(run, lambda saved: config).step == 24
+    changes = [line for line in capsys.readouterr().err.splitlines() if line.startswith("change")]
+    assert changes == [
+        "change   train.bptt_start: None → 2", "change   train.vary_bptt: 0.0 → 0.3", "change   train.max_steps: 12 → 24",
+    ]  # fmt: skip
+    chars = [row["chars"] for row in rows(run) if row["split"] == "train"]
+    assert chars[3] == 12 * 40
+    assert chars[-1] < 24 * 40
+
+
 def test_init_from_keeps_ids_and_grows_the_vocabulary(tmp_path, config_of):
     first = tmp_path / "first"
     start_run(config_of(), first)
