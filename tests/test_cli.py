@@ -595,6 +595,16 @@ class TestSample:
             share = sum(sample[at : at + 20] in text for at in range(41)) / 41
             assert found[1] == f"{100 * share:.1f}"
 
+    def test_novelty_is_against_the_training_text(self, cli, trained_run, monkeypatch):
+        from charlm import novelty as module
+
+        asked, found = [], module.novelty
+        monkeypatch.setattr(module, "novelty", lambda samples, corpus: asked.append(corpus) or found(samples, corpus))
+        for words in ([], ["--json"]):
+            assert cli("sample", trained_run, "--length", 30, "--seed", 4, "--novelty", *words).code == 0
+        vocabulary = sorted(set(words_text(20_000)))
+        assert ["".join(vocabulary[index] for index in ids) for ids in asked] == [words_text(20_000)[:18_000]] * 2
+
     def test_novelty_in_json(self, cli, trained_run):
         words = ["sample", trained_run, "--prompt", "a", "--length", 30, "--seed", 4, "--count", 2]
         samples = json.loads(cli(*words, "--json", "--novelty").out)["samples"]
@@ -805,12 +815,29 @@ class TestEval:
         needing = (["eval", run, "--file", file, "--dynamic"], ["sample", run, "--novelty"])
         for words in needing:
             changed = f"{text_file}: its text has changed since the run was trained, and its splits with it; "
-            assert cli(*words).error.startswith(changed)
-            assert cli(*words, "--json").error.startswith(changed)
+            for error in (cli(*words).error, cli(*words, "--json").error):
+                assert error.startswith(f"{words[-1]} needs the text that the run was trained on: {changed}")
+                assert error.endswith(f"; put it back or leave out {words[-1]}")
         text_file.unlink()
         for words in needing:
-            assert cli(*words).error.startswith(f"{text_file}: no such file or folder; ")
+            option = words[-1]
+            assert re.fullmatch(
+                f"{option} needs the text that the run was trained on: {text_file}: no such file or folder; "
+                f".*; put it back or leave out {option}",
+                cli(*words).error,
+            )
             assert cli(*words[:-1]).code == 0
+
+    def test_gradients_are_measured_on_the_training_text(self, cli, trained_run, tmp_path, monkeypatch):
+        from charlm import dynamic
+
+        file, asked, measured = tmp_path / "other.txt", [], dynamic.gradient_rms
+        file.write_text("so\ntee\n" * 30)
+        monkeypatch.setattr(dynamic, "gradient_rms", lambda *of, **how: asked.append(of[1]) or measured(*of, **how))
+        for words in (["--file", file], ["--split", "test"]):
+            assert cli("eval", trained_run, "--dynamic", *words).code == 0
+        vocabulary = sorted(set(words_text(20_000)))
+        assert ["".join(vocabulary[index] for index in ids) for ids in asked] == [words_text(20_000)[:18_000]] * 2
 
     def test_dynamic_rate_that_is_too_high(self, cli, trained_run):
         assert re.fullmatch(
