@@ -171,6 +171,13 @@ class TestConfig:
             result = cli("config", "check", *words)
             assert (result.code, result.out, result.err) == (0, f"{tiny_config}: valid\n", "")
 
+    def test_what_has_no_effect_is_said(self, cli, tiny_config, tmp_path):
+        line = "ignored  model.residual: found true, which one layer has no use for; set model.layers above 1\n"
+        words = ["--set", "model.residual=true", "--set", "train.max_steps=1"]
+        result = cli("config", "check", tiny_config, *words)
+        assert (result.code, result.out, result.err) == (0, f"{tiny_config}: valid\n", line)
+        assert line in cli("train", "--config", tiny_config, "--run-dir", tmp_path / "run", *words).err
+
     @pytest.mark.parametrize("command", ["config check", "config show", "plan --config", "train --config"])
     def test_missing_file(self, cli, command, tmp_path):
         path = tmp_path / "no.yaml"
@@ -436,6 +443,21 @@ class TestResume:
         assert result.err == (
             "error: model.cell.hidden: found 32, the run has 16; allowed on --resume: the same; start a new run\n"
             "error: train.bptt: found 9, the run has 8; allowed on --resume: the same; start a new run\n"
+        )
+
+    def test_with_another_kind(self, cli, copied_run):
+        words = ["--set", "optimizer.name=sgd", "--set", "model.cell.kind=gru"]
+        result = cli("train", "--resume", "--run-dir", copied_run, *words)
+        assert result.err == (
+            "error: optimizer.name: found 'sgd', the run has 'adamw'; allowed on --resume: the same; start a new run\n"
+            "error: model.cell.kind: found 'gru', the run has 'lstm'; allowed on --resume: the same; start a new run\n"
+        )
+        words = ["--set", "optimizer.schedule.name=cosine", "--set", "train.max_steps=7"]
+        assert cli("train", "--resume", "--run-dir", copied_run, *words).code == 0
+        words = ["--set", "optimizer.schedule.name=constant", "--set", "train.max_steps=8"]
+        assert (
+            "change   optimizer.schedule.name: 'cosine' → 'constant'\n"
+            in cli("train", "--resume", "--run-dir", copied_run, *words).err
         )
 
     def test_with_another_config_file(self, cli, copied_run, tiny_config):
