@@ -25,6 +25,8 @@ Ids = npt.NDArray[np.integer[Any]]
 
 _WINDOWS = 512
 """Windows of the training text that RMS is taken over; fewer of several streams, each of which averages already."""
+_FEWEST_WINDOWS = 8
+"""Fewer than _WINDOWS where they are so long that they fill the text, but so many at least."""
 _READ_TOGETHER = 64
 """Streams that are led up to such windows side by side."""
 _EPSILON = 0.1
@@ -40,7 +42,7 @@ class Adaptation:
     decay: float = 0.0005
     """λ, what a window takes back of a weight's distance from the trained one, on average over the weights."""
     steps: int = 50
-    """Characters of a window: the fewer, the sooner they are learned from, and the longer it takes."""
+    """Characters of a window, at most a stream's: the fewer, the sooner they are learned from, the longer it takes."""
 
 
 def evaluate_dynamically(
@@ -64,7 +66,8 @@ def evaluate_dynamically(
     parameters = list(model.parameters())
     trained = [parameter.detach().clone() for parameter in parameters]
     B = streams_of(ids, streams)
-    sizes = gradient_rms(model, train_ids, device, steps=adaptation.steps, streams=B)
+    steps = max(1, min(adaptation.steps, -(-(len(ids) - 1) // B)))
+    sizes = gradient_rms(model, train_ids, device, steps=steps, streams=B)
     mean = torch.cat([rms.flatten() for rms in sizes]).mean().clamp(min=1e-20)
     rates = [adaptation.lr / (rms + _EPSILON * mean) for rms in sizes]
     # More than 1 would carry weights beyond the trained ones.
@@ -83,7 +86,7 @@ def evaluate_dynamically(
                 parameter.lerp_(origin, pull).addcmul_(gradient, rate, value=-1)
 
     try:
-        return evaluate(model, ids, device, streams=B, steps=adaptation.steps, per_char=per_char, learn=learn)
+        return evaluate(model, ids, device, streams=B, steps=steps, per_char=per_char, learn=learn)
     finally:
         with torch.no_grad():
             for parameter, origin in zip(parameters, trained, strict=True):
@@ -98,7 +101,7 @@ def gradient_rms(model: CharLM, ids: Ids, device: torch.device, *, steps: int, s
     """
     T = min(steps, len(ids) - 1)
     warmup = min(WARMUP, len(ids) - 1 - T)
-    windows = max(1, _WINDOWS // min(streams, 8))
+    windows = max(1, min(_WINDOWS, max(_FEWEST_WINDOWS, len(ids) // T)) // min(streams, 8))
     # Window k reads the places k, k + windows, …: far from one another, as the streams of a text are.
     starts = np.linspace(0, len(ids) - 1 - T - warmup, streams * windows).astype(np.int64)
     starts = starts.reshape(streams, windows).T.reshape(-1)

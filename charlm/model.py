@@ -176,7 +176,7 @@ class WindowLoss(NamedTuple):
 def window_loss(model: CharLM, x_TB: Tensor, y_TB: Tensor, state: StackState | None, config: TrainConfig) -> WindowLoss:
     """Run one window and score its targets `y_TB`: every step (`config.loss` is sum) or the last alone (last).
 
-    Activation regularisation and its temporal kind (Merity et al. 2017, arXiv:1708.02182) are means over units,
+    Activation regularisation and its temporal kind (Merity et al. 2017, arXiv:1708.01009) are means over units,
     streams and steps, taken times the number of scored steps, as the cross-entropy is a sum over them.
     """
     outputs, last_state = model.outputs(x_TB, state)

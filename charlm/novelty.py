@@ -26,6 +26,8 @@ WINDOW = 20
 """Ids of the windows whose share is told."""
 _BLOCK = 2**17
 """Windows hashed at once: arrays of 1 MiB stay in a core's cache."""
+_KEPT = 16
+"""Lengths of windows whose hashes a block keeps: so much memory do texts with ever longer stretches take."""
 _BASE = 0x9E3779B97F4A7C15
 _SCALE = 0xD1B54A32D192ED03
 """Odd, and a factor of every hash: so those of short windows too differ in their high bits."""
@@ -75,8 +77,10 @@ class _Block:
         return self.corpus[self.start : self.start + self.size + length - 1]
 
     def hashes(self, length: int) -> Hashes:
-        """Of all its windows of `length` ids, in order; kept, since other texts ask for them too."""
+        """Of all its windows of `length` ids, in order; kept for a while, since other texts ask for them too."""
         if length not in self._hashes:
+            if len(self._hashes) == _KEPT:
+                del self._hashes[next(iter(self._hashes))]  # the oldest
             ids = self.ids(length)
             if len(self._sums) <= len(ids):
                 self._sums = _running_sums(self.ids(2 * length))

@@ -125,7 +125,7 @@ def learning_rate(config: Optimizer, *, step: int, epochs: int, progress: float)
     """The rate of the update after `step` updates and `epochs` whole epochs, `progress` (0 to 1) into the run."""
     schedule = config.schedule
     warmup = min(1.0, (step + 1) / schedule.warmup_steps) if schedule.warmup_steps else 1.0
-    return config.lr * warmup * _decay(schedule, epochs, min(progress, 1.0))
+    return config.lr * warmup * _decay(schedule, epochs, progress)
 
 
 def _decay(schedule: Schedule, epochs: int, progress: float) -> float:

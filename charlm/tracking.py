@@ -34,7 +34,7 @@ class Row:
     split: str
     """train: mean since the last line; valid: the whole split."""
     loss: float
-    """As optimised: nats summed over the scored steps of a window, mean over its streams."""
+    """As optimised: nats summed over the scored steps of a window of `bptt`, even where windows vary; mean over B."""
     nats: float
     """Per character."""
     lr: float

@@ -6,9 +6,10 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from charlm.checkpoint import FOLDER, LAST, Checkpoint, discard_leftovers, load_weights, newest_whole, read_checkpoint
-from charlm.config import Config, differences
+from charlm.config import Config, differences, ignored_options
 from charlm.data.corpus import Corpus, load_configured_corpus, load_unchanged_corpus, unknown_characters
 from charlm.data.streams import Streams
 from charlm.device import resolve_device
@@ -106,7 +107,7 @@ def _unwritable(run_dir: Path, found: str) -> RunError:
 def resume_run(run_dir: Path, change: Callable[[Config], Config] = lambda config: config) -> Outcome:
     """Go on with a run exactly where its last checkpoint stands.
 
-    `change` gives the config to go on with; what decides weights, text and the order of reading must stay.
+    `change` gives the config to go on with; what decides weights, text and streams must stay.
     """
     with _writing(run_dir):
         if not (run_dir / FOLDER).is_dir():
@@ -161,17 +162,18 @@ def _check_space(folder: Path, needed: int) -> None:
         )
 
 
-_FIXED = ("data.", "model.", "seed", "train.batch_size", "train.bptt", "train.loss", "optimizer.name")
+_FIXED_SECTIONS = ("data.", "model.")
+_FIXED = ("seed", "train.batch_size", "train.bptt", "train.loss", "optimizer.name")
 _FREE = ("data.grow_vocabulary", "data.source", "data.valid_source", "data.test_source")
 
 
 def _check_resumable(old: Config, new: Config) -> None:
     """Report options that change with the resumption; refuse those that would make it another run."""
-    changed = differences(old, new)
+    changed = _changed(old, new)
     faults = [
         f"{key}: found {after!r}, the run has {before!r}; allowed on --resume: the same; start a new run"
         for key, (before, after) in changed.items()
-        if key.startswith(_FIXED) and key not in _FREE
+        if (key in _FIXED or key.startswith(_FIXED_SECTIONS)) and key not in _FREE
     ]
     if faults:
         raise ConfigError(*faults)
@@ -179,12 +181,21 @@ def _check_resumable(old: Config, new: Config) -> None:
         say(f"change   {key}: {before!r} → {after!r}")
 
 
+def _changed(old: Config, new: Config) -> dict[str, tuple[Any, Any]]:
+    """Options that differ; of cells of two kinds the kind alone."""
+    changed = differences(old, new)
+    if kinds := changed.get("model.cell.kind"):
+        changed = {key: both for key, both in changed.items() if not key.startswith("model.cell.")}
+        changed["model.cell.kind"] = kinds
+    return changed
+
+
 def _report(text: str) -> None:
     say(f"data     {text}")
 
 
 def _introduce(config: Config, corpus: Corpus) -> None:
-    """Say what was read; DataError where a split is too small for a window."""
+    """Say what was read, and what the config sets in vain; DataError where a split is too small for a window."""
     for name, ids in corpus.splits.items():
         streams = config.train.batch_size if name == "train" else 1
         Streams(ids, streams, config.train.bptt, name=f"{name} split")
@@ -194,6 +205,8 @@ def _introduce(config: Config, corpus: Corpus) -> None:
         f"data     {config.data.source}: {format_bytes(corpus.size_bytes)} in {files}; {parts} {config.data.level}s; "
         f"vocabulary {len(corpus.vocabulary):,}"
     )
+    for line in ignored_options(config):
+        say(f"ignored  {line}")
 
 
 _INITIAL = ("model.init_uniform", "model.orthogonal", "model.cell.forget_bias", "model.cell.gate_bias")
@@ -202,9 +215,7 @@ _FREE_TO_DIFFER = ("model.dropout.", "model.zoneout", *_INITIAL)
 
 def _fine_tuned_vocabulary(config: Config, init_from: Checkpoint) -> Vocabulary:
     """The checkpoint's vocabulary, with the new text's characters behind it where the config asks for that."""
-    changed = differences(init_from.config, config)
-    if "model.cell.kind" in changed:  # then the options of the two kinds are not to be compared
-        changed = {"model.cell.kind": changed["model.cell.kind"]}
+    changed = _changed(init_from.config, config)
     faults = [
         f"{key}: found {found!r}; the checkpoint of --init-from has {wanted!r}; allowed: the same"
         for key, (wanted, found) in changed.items()

@@ -147,11 +147,12 @@ class Trainer:
     def share_done(self) -> float:
         """How much of the run is done, 0 to 1: of its limits, the one that will be reached first."""
         train, state = self.config.train, self.state
-        return max(
+        share = max(
             state.step / train.max_steps if train.max_steps else 0.0,
             self.epochs() / train.max_epochs if train.max_epochs else 0.0,
             state.elapsed_s / (60 * train.max_minutes) if train.max_minutes else 0.0,
         )
+        return min(share, 1.0)
 
     def learning_rate(self) -> float:
         """The rate of the next update."""
@@ -194,7 +195,7 @@ class Trainer:
         train = self.config.train
         length = float(train.bptt)
         if train.bptt_start is not None:
-            length = train.bptt_start + (train.bptt - train.bptt_start) * min(self.share_done(), 1.0)
+            length = train.bptt_start + (train.bptt - train.bptt_start) * self.share_done()
         if train.vary_bptt:
             length *= 1 + train.vary_bptt * (2 * torch.rand(()).item() - 1)
         return min(max(1, round(length)), self.streams.length - self.state.position)
@@ -264,14 +265,13 @@ class Trainer:
         """The metrics since the last row; `begin_interval` begins anew."""
         self.check_finite()
         state, train = self.state, self.config.train
-        loss = state.objective_sum.item() / state.interval_steps
-        scored = state.interval_bptt / state.interval_steps if train.loss == "sum" else 1
+        nats = state.objective_sum.item() / (state.interval_bptt if train.loss == "sum" else state.interval_steps)
         return Row(
             step=state.step,
             chars=state.chars,
             split="train",
-            loss=loss,
-            nats=loss / scored,
+            loss=nats * self.scored_steps,
+            nats=nats,
             lr=state.lr,
             grad_norm=state.grad_norm.item(),
             chars_per_s=state.interval_bptt * train.batch_size / state.interval_s,

@@ -171,6 +171,13 @@ class TestConfig:
             result = cli("config", "check", *words)
             assert (result.code, result.out, result.err) == (0, f"{tiny_config}: valid\n", "")
 
+    def test_what_has_no_effect_is_said(self, cli, tiny_config, tmp_path):
+        line = "ignored  model.residual: found true, which one layer has no use for; set model.layers above 1\n"
+        words = ["--set", "model.residual=true", "--set", "train.max_steps=1"]
+        result = cli("config", "check", tiny_config, *words)
+        assert (result.code, result.out, result.err) == (0, f"{tiny_config}: valid\n", line)
+        assert line in cli("train", "--config", tiny_config, "--run-dir", tmp_path / "run", *words).err
+
     @pytest.mark.parametrize("command", ["config check", "config show", "plan --config", "train --config"])
     def test_missing_file(self, cli, command, tmp_path):
         path = tmp_path / "no.yaml"
@@ -438,6 +445,21 @@ class TestResume:
             "error: train.bptt: found 9, the run has 8; allowed on --resume: the same; start a new run\n"
         )
 
+    def test_with_another_kind(self, cli, copied_run):
+        words = ["--set", "optimizer.name=sgd", "--set", "model.cell.kind=gru"]
+        result = cli("train", "--resume", "--run-dir", copied_run, *words)
+        assert result.err == (
+            "error: optimizer.name: found 'sgd', the run has 'adamw'; allowed on --resume: the same; start a new run\n"
+            "error: model.cell.kind: found 'gru', the run has 'lstm'; allowed on --resume: the same; start a new run\n"
+        )
+        words = ["--set", "optimizer.schedule.name=cosine", "--set", "train.max_steps=7"]
+        assert cli("train", "--resume", "--run-dir", copied_run, *words).code == 0
+        words = ["--set", "optimizer.schedule.name=constant", "--set", "train.max_steps=8"]
+        assert (
+            "change   optimizer.schedule.name: 'cosine' → 'constant'\n"
+            in cli("train", "--resume", "--run-dir", copied_run, *words).err
+        )
+
     def test_with_another_config_file(self, cli, copied_run, tiny_config):
         result = cli("train", "--resume", "--run-dir", copied_run, "--config", tiny_config)
         assert result.code == 0
@@ -594,6 +616,16 @@ class TestSample:
             assert not any(other in text for other in longer)
             share = sum(sample[at : at + 20] in text for at in range(41)) / 41
             assert found[1] == f"{100 * share:.1f}"
+
+    def test_novelty_is_against_the_training_text(self, cli, trained_run, monkeypatch):
+        from charlm import novelty as module
+
+        asked, found = [], module.novelty
+        monkeypatch.setattr(module, "novelty", lambda samples, corpus: asked.append(corpus) or found(samples, corpus))
+        for words in ([], ["--json"]):
+            assert cli("sample", trained_run, "--length", 30, "--seed", 4, "--novelty", *words).code == 0
+        vocabulary = sorted(set(words_text(20_000)))
+        assert ["".join(vocabulary[index] for index in ids) for ids in asked] == [words_text(20_000)[:18_000]] * 2
 
     def test_novelty_in_json(self, cli, trained_run):
         words = ["sample", trained_run, "--prompt", "a", "--length", 30, "--seed", 4, "--count", 2]
@@ -805,12 +837,29 @@ class TestEval:
         needing = (["eval", run, "--file", file, "--dynamic"], ["sample", run, "--novelty"])
         for words in needing:
             changed = f"{text_file}: its text has changed since the run was trained, and its splits with it; "
-            assert cli(*words).error.startswith(changed)
-            assert cli(*words, "--json").error.startswith(changed)
+            for error in (cli(*words).error, cli(*words, "--json").error):
+                assert error.startswith(f"{words[-1]} needs the text that the run was trained on: {changed}")
+                assert error.endswith(f"; put it back or leave out {words[-1]}")
         text_file.unlink()
         for words in needing:
-            assert cli(*words).error.startswith(f"{text_file}: no such file or folder; ")
+            option = words[-1]
+            assert re.fullmatch(
+                f"{option} needs the text that the run was trained on: {text_file}: no such file or folder; "
+                f".*; put it back or leave out {option}",
+                cli(*words).error,
+            )
             assert cli(*words[:-1]).code == 0
+
+    def test_gradients_are_measured_on_the_training_text(self, cli, trained_run, tmp_path, monkeypatch):
+        from charlm import dynamic
+
+        file, asked, measured = tmp_path / "other.txt", [], dynamic.gradient_rms
+        file.write_text("so\ntee\n" * 30)
+        monkeypatch.setattr(dynamic, "gradient_rms", lambda *of, **how: asked.append(of[1]) or measured(*of, **how))
+        for words in (["--file", file], ["--split", "test"]):
+            assert cli("eval", trained_run, "--dynamic", *words).code == 0
+        vocabulary = sorted(set(words_text(20_000)))
+        assert ["".join(vocabulary[index] for index in ids) for ids in asked] == [words_text(20_000)[:18_000]] * 2
 
     def test_dynamic_rate_that_is_too_high(self, cli, trained_run):
         assert re.fullmatch(

@@ -72,28 +72,35 @@ def test_the_first_window_is_scored_as_trained_and_the_second_is_not():
     assert (np.abs(score[30:] - static[30:]) > 1e-3).mean() > 0.5
 
 
-def test_a_step_is_the_paper_s():
-    """Two windows by hand: θ ← θ − η g / (RMS + ε) + λ (θ₀ − θ) RMS / mean(RMS), the last factor at most 1."""
-    model, text = model_of(), ids(31)
-    T, lr, decay = 10, 0.02, 0.3
-    sizes = gradient_rms(model, TRAIN, CPU, steps=T, streams=1)
+@pytest.mark.parametrize(("streams", "part", "T"), [(1, 30, 10), (2, 4 * WARMUP, 400)])
+def test_a_step_is_the_paper_s(streams, part, T):
+    """Three windows by hand: θ ← θ − η g / (RMS + ε) + λ (θ₀ − θ) RMS / mean(RMS), the last factor at most 1.
+
+    Of several streams g is the mean.
+    """
+    model, text = model_of(), ids(streams * part + 1)
+    lr, decay = 0.02, 0.3
+    sizes = gradient_rms(model, TRAIN, CPU, steps=T, streams=streams)
     mean = torch.cat([size.flatten() for size in sizes]).mean()
     by_hand = model_of()
     weights, trained = list(by_hand.parameters()), [p.detach().clone() for p in by_hand.parameters()]
-    x, y = (torch.from_numpy(part.astype(np.int64))[:, None] for part in (text[:-1], text[1:]))
-    expected, state = [], None
-    for start in (0, 10, 20):
-        logits, state = by_hand(x[start : start + T], state)
-        loss = torch.nn.functional.cross_entropy(logits[:, 0], y[start : start + T, 0], reduction="none")
-        expected += loss.tolist()
-        gradients = torch.autograd.grad(loss.sum(), weights)
+    x_TB, y_TB = (torch.from_numpy(ids.astype(np.int64)).view(streams, part).T for ids in (text[:-1], text[1:]))
+    state, expected = by_hand.layers.zero_state(streams), []
+    if streams == 2:  # the second goes on where the first ends
+        _, before = by_hand.features(x_TB[-WARMUP:, :1])
+        state = tuple(torch.cat([zero[:, :1], of.detach()], 1) for zero, of in zip(state, before, strict=True))
+    for start in range(0, part, T):
+        logits_TBV, state = by_hand(x_TB[start : start + T], state)
+        loss = torch.nn.functional.cross_entropy(logits_TBV.mT, y_TB[start : start + T], reduction="none")
+        expected.append(loss.detach())
+        gradients = torch.autograd.grad(loss.sum() / streams, weights)
         state = tuple(part.detach() for part in state)
         with torch.no_grad():
             for weight, origin, gradient, rms in zip(weights, trained, gradients, sizes, strict=True):
                 share = (decay * rms / mean).clamp(max=1)
                 weight += (origin - weight) * share - lr * gradient / (rms + 0.1 * mean)
-    score = dynamically(model, text, lr=lr, decay=decay, steps=T)
-    np.testing.assert_allclose(score.per_char_nats, expected, rtol=1e-4)
+    score = dynamically(model, text, streams, lr=lr, decay=decay, steps=T)
+    np.testing.assert_allclose(score.per_char_nats, torch.cat(expected).T.flatten(), rtol=1e-4)
 
 
 def test_gradient_rms_is_the_root_of_the_mean_square(monkeypatch):
@@ -112,6 +119,41 @@ def test_gradient_rms_is_the_root_of_the_mean_square(monkeypatch):
     norms = [math.sqrt(sum(float(rms.square().sum()) for rms in sizes)) for sizes in (one, many)]
     # Sixteen independent gradients averaged: between a quarter of one (noise alone) and the whole of it.
     assert 0.25 <= norms[1] / norms[0] < 0.8
+
+
+def test_streams_of_a_window_are_far_from_one_another(monkeypatch):
+    """Of four places in the text the first window reads the first and third, the second the others."""
+    monkeypatch.setattr(dynamic, "_WINDOWS", 4)
+    model, T = model_of(), 20
+    x = torch.from_numpy(TRAIN.astype(np.int64))
+    places = np.linspace(0, len(TRAIN) - 1 - T - WARMUP, 4).astype(int)
+    squares = []
+    for pair in (places[::2], places[1::2]):
+        window_TB = torch.stack([x[at : at + WARMUP + T + 1] for at in pair], 1)
+        with torch.no_grad():
+            _, state = model.features(window_TB[:WARMUP])
+        logits_TBV, _ = model(window_TB[WARMUP:-1], state)
+        loss = torch.nn.functional.cross_entropy(logits_TBV.mT, window_TB[WARMUP + 1 :], reduction="sum") / 2
+        squares.append([gradient.square() for gradient in torch.autograd.grad(loss, list(model.parameters()))])
+    for rms, *of in zip(gradient_rms(model, TRAIN, CPU, steps=T, streams=2), *squares, strict=True):
+        torch.testing.assert_close(rms, torch.stack(of).mean(0).sqrt(), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("streams", [1, 2])
+def test_windows_are_measured_no_longer_than_those_that_are_scored(streams, monkeypatch):
+    asked = []
+    monkeypatch.setattr(dynamic, "gradient_rms", lambda *of, **how: asked.append(how) or gradient_rms(*of, **how))
+    for steps in (50, 10**9):
+        dynamically(model_of(), ids(streams * 4 * WARMUP + 1), streams, steps=steps)
+    assert asked == [{"steps": steps, "streams": streams} for steps in (50, 4 * WARMUP)]
+
+
+@pytest.mark.parametrize(("steps", "windows"), [(10, 16), (250, 12), (2000, 8)])
+def test_windows_of_the_training_text_are_fewer_where_they_fill_it(monkeypatch, steps, windows):
+    gradients, grad = [], torch.autograd.grad
+    monkeypatch.setattr(torch.autograd, "grad", lambda *of: gradients.append(1) or grad(*of))
+    gradient_rms(model_of(), TRAIN, CPU, steps=steps, streams=1)
+    assert len(gradients) == windows
 
 
 @pytest.mark.parametrize("length", [2, 3, 15, 40, WARMUP + 10])

@@ -2,6 +2,7 @@
 
 import itertools
 import time
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -129,6 +130,22 @@ def test_many_samples_that_share_their_stretches():
     for found in novelty(samples, corpus):
         assert found.longest >= 40
         assert found.windows_share >= 21 / 51
+
+
+def test_memory_does_not_grow_with_the_number_of_lengths_looked_for():
+    """Runs of 1, 2, 3 … zeros: each is the longest stretch so far, and one longer is looked for."""
+    corpus = np.ones(sum(range(300)), np.uint8)
+    ends = np.cumsum(range(1, 300)) - 1
+    for run, end in enumerate(ends):
+        corpus[end - run : end] = 0
+    tracemalloc.start()
+    try:
+        [found] = novelty([np.zeros(400, np.uint8)], corpus)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert found.longest == 298
+    assert peak_bytes < (module._KEPT + 20) * 8 * len(corpus)
 
 
 def test_a_megabyte_takes_well_under_a_second(tinyshakespeare):

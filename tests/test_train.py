@@ -16,10 +16,14 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from charlm.cells import CELLS
-from charlm.checkpoint import read_checkpoint
+from charlm.checkpoint import load_weights, read_checkpoint
 from charlm.config import load_config, parse_config
+from charlm.data.corpus import load_configured_corpus
 from charlm.errors import CharlmError, ConfigError, DataError, DivergenceError, RunError, VocabularyError
+from charlm.evaluate import evaluate
 from charlm.lock import locked
+from charlm.model import build_model
+from charlm.sample import Choice, sample_text
 from charlm.tracking import Metrics, Row, Tracker
 from charlm.train import resume_run, start_run
 from charlm.trainer import Trainer
@@ -189,6 +193,31 @@ def test_an_average_asked_for_on_resume_starts_from_the_trained_weights(tmp_path
     checkpoint = read_checkpoint(tmp_path / "run/checkpoints/last.safetensors")
     assert checkpoint.averaged
     assert all(torch.equal(checkpoint.averaged[name], checkpoint.weights[name]) for name in checkpoint.weights)
+
+
+def test_the_average_of_the_weights_is_what_is_scored_sampled_and_fine_tuned(tmp_path, config_of, capsys):
+    config = config_of(train={"ema": 0.9, "sample_length": 60}, optimizer={"lr": 0.05})
+    outcome = start_run(config, tmp_path / "first")
+    sampled = [line for line in capsys.readouterr().err.splitlines() if line.startswith("sample ")][-1]
+    checkpoint = read_checkpoint(tmp_path / "first/checkpoints/last.safetensors")
+    valid = load_configured_corpus(config.data).splits["valid"]
+    scores, samples = [], []
+    for weights in (checkpoint.averaged, checkpoint.weights):
+        model = build_model(config.model, len(checkpoint.vocabulary)).eval()
+        load_weights(model, weights)
+        scores.append(evaluate(model, valid, torch.device("cpu")).nats_per_char)
+        pieces = sample_text(
+            model, checkpoint.vocabulary, prompt="", length=60, choice=Choice(0.8), seeds=[1 + 12], device="cpu"
+        )
+        samples.append(repr("".join(piece for [piece] in pieces)))
+    assert outcome.valid_nats == pytest.approx(scores[0], rel=1e-6) != pytest.approx(scores[1], rel=1e-3)
+    assert sampled.endswith(samples[0])
+    assert samples[0] != samples[1]
+
+    still = config_of(train={"max_steps": 1}, optimizer={"name": "sgd", "lr": 1e-30})
+    start_run(still, tmp_path / "second", checkpoint)
+    tuned = read_checkpoint(tmp_path / "second/checkpoints/last.safetensors").weights
+    assert all(torch.equal(tuned[name], weight) for name, weight in checkpoint.averaged.items())
 
 
 class interrupted_after:
@@ -675,6 +704,22 @@ def test_resume_refuses_another_model_and_another_text(tmp_path, config_of):
     (tmp_path / "text.txt").write_text(words_text(3999))
     with pytest.raises(DataError, match="its text has changed since"):
         resume_run(run)
+
+
+def test_resume_may_change_how_windows_vary(tmp_path, config_of, capsys):
+    run = tmp_path / "run"
+    start_run(config_of(), run)
+    config = config_of(train={"max_steps": 24, "bptt_start": 2, "vary_bptt": 0.3})
+    assert resume_run(run, lambda saved: config).step == 24
+    changes = [line for line in capsys.readouterr().err.splitlines() if line.startswith("change")]
+    assert changes == [
+        "change   train.bptt_start: None → 2",
+        "change   train.vary_bptt: 0.0 → 0.3",
+        "change   train.max_steps: 12 → 24",
+    ]
+    chars = [row["chars"] for row in rows(run) if row["split"] == "train"]
+    assert chars[3] == 12 * 40
+    assert chars[-1] < 24 * 40
 
 
 def test_init_from_keeps_ids_and_grows_the_vocabulary(tmp_path, config_of):

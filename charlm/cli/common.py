@@ -60,9 +60,20 @@ def report(text: str) -> None:
         typer.echo(one_line(text), err=True)
 
 
-def trained_splits(checkpoint: Any) -> dict[str, Any]:
-    """The splits of the corpus that a checkpoint was trained on; DataError where it is gone or another one by now."""
+def trained_splits(checkpoint: Any, wanted_by: str | None = None) -> dict[str, Any]:
+    """The splits of the corpus that a checkpoint was trained on; DataError where it is gone or another one by now.
+
+    `wanted_by`: an option that needs them, for the error.
+    """
     from charlm.data.corpus import load_unchanged_corpus
+    from charlm.errors import DataError
 
     sha256 = checkpoint.progress.get("corpus_sha256")
-    return load_unchanged_corpus(checkpoint.config.data, checkpoint.vocabulary, sha256, report=report).splits
+    try:
+        return load_unchanged_corpus(checkpoint.config.data, checkpoint.vocabulary, sha256, report=report).splits
+    except DataError as error:
+        if wanted_by is None:
+            raise
+        raise DataError(
+            f"{wanted_by} needs the text that the run was trained on: {error}; put it back or leave out {wanted_by}"
+        ) from None

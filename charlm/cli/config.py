@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from charlm.cli.common import Overrides, usage_error
+from charlm.cli.common import Overrides, report, usage_error
 from charlm.terminal import one_line
 
 app = typer.Typer(
@@ -35,10 +35,11 @@ def check(file: Argument = None, config: Option = None, overrides: Overrides = N
       charlm config check configs/lstm.yaml
       charlm config check mine.yaml --set model.cell.hidden=1024
     """
-    from charlm.config import load_config
+    from charlm.config import ignored_options, load_config
 
     path = _file(file, config)
-    load_config(path, overrides or [])
+    for line in ignored_options(load_config(path, overrides or [])):
+        report(f"ignored  {line}")
     typer.echo(f"{one_line(str(path))}: valid")
 
 

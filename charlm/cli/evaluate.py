@@ -102,7 +102,7 @@ def evaluate(
     if per_char is not None:
         with _writable(per_char, "a"):  # rather now than after a long evaluation
             pass
-    splits = trained_splits(loaded) if file is None or dynamic else {}
+    splits = trained_splits(loaded, "--dynamic" if dynamic else None) if file is None or dynamic else {}
     if file is not None:
         name, ids = str(file), _encoded_file(file, loaded.vocabulary, skip_unknown)
     else:

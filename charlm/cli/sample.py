@@ -102,7 +102,7 @@ def sample(
             f"--stop: found {describe_characters(never)}, which the model never writes; "
             f"allowed: its {len(loaded.vocabulary)} characters"
         )
-    train_ids = trained_splits(loaded)["train"] if novelty else None
+    train_ids = trained_splits(loaded, "--novelty")["train"] if novelty else None
     if seed is None:
         seed = secrets.randbelow(2**32)
         report(f"seed {seed}")

@@ -47,7 +47,7 @@ def train(
     if config is None and not resume:
         raise usage_error("--config FILE is needed; see configs/, for example --config configs/quickstart.yaml")
 
-    from charlm.config import Config, load_config, parse_config
+    from charlm.config import Config, load_config, override_config
     from charlm.device import keep_freed_memory
     from charlm.train import resume_run, start_run
 
@@ -58,7 +58,7 @@ def train(
         def change(saved: Config) -> Config:
             if config is not None:
                 return load_config(config, settings)
-            return parse_config(saved.model_dump(mode="json"), f"{run_dir}/config.yaml", settings)
+            return override_config(saved, f"{run_dir}/config.yaml", settings)
 
         outcome = resume_run(run_dir, change)
     else:

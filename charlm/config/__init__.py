@@ -1,5 +1,6 @@
 """The config of a run: read from YAML, checked as a whole, with overrides through the same checks."""
 
+import contextlib
 import copy
 from collections.abc import Iterable
 from pathlib import Path
@@ -8,11 +9,21 @@ from typing import Any
 from pydantic import ValidationError
 
 from charlm.config.faults import fault_lines, show
-from charlm.config.schema import Config
+from charlm.config.schema import Cell, Config, Optimizer, Schedule
 from charlm.config.yaml import dump_yaml, load_yaml
 from charlm.errors import ConfigError
 
-__all__ = ["Config", "differences", "dump_config", "flatten", "load_config", "parse_config", "read_config_file"]
+__all__ = [
+    "Config",
+    "differences",
+    "dump_config",
+    "flatten",
+    "ignored_options",
+    "load_config",
+    "override_config",
+    "parse_config",
+    "read_config_file",
+]
 
 # Ten times the longest that has a use. PyYAML needs a second and 50 MB for this much, and more than that in proportion.
 MAX_BYTES = 100_000
@@ -66,6 +77,52 @@ def parse_config(raw: Any, where: str, overrides: Iterable[str] = ()) -> Config:
         if not faults:
             return config
     raise ConfigError(*faults)
+
+
+def override_config(config: Config, where: str, overrides: Iterable[str]) -> Config:
+    """A config from `where` with overrides; a section that gets another kind keeps what all its kinds have."""
+    raw = config.model_dump(mode="json")
+    overrides = list(overrides)
+    for override in overrides:
+        with contextlib.suppress(ConfigError):  # parse_config names it with the others
+            path, kind = _parse_override(override)
+            if path not in _KINDS:
+                continue
+            section = raw
+            for key in path[:-1]:
+                section = section[key]
+            if kind != section[path[-1]]:
+                for key in section.keys() - _KINDS[path].model_fields.keys():
+                    del section[key]
+    return parse_config(raw, where, overrides)
+
+
+_KINDS = {
+    ("model", "cell", "kind"): Cell,
+    ("optimizer", "name"): Optimizer,
+    ("optimizer", "schedule", "name"): Schedule,
+}
+
+
+def ignored_options(config: Config) -> list[str]:
+    """What the config sets without any effect, a line each."""
+    model, dropout = config.model, config.model.dropout
+    between_layers = dropout.between_layers if model.layers > 1 else 0
+    found = []
+    if model.layers == 1 and model.residual:
+        found.append("model.residual: found true, which one layer has no use for; set model.layers above 1")
+    # Not where a single number, which stands for both, may have set it.
+    if model.layers == 1 and dropout.between_layers not in (0, dropout.output):
+        found.append(
+            f"model.dropout.between_layers: found {dropout.between_layers:g}, which one layer has no use for; "
+            "set model.layers above 1"
+        )
+    if dropout.variational and not (dropout.embedding or dropout.input or between_layers or dropout.output):
+        found.append(
+            "model.dropout.variational: found true, without dropout that it could keep the masks of; "
+            "set that of embedding, input, output, or between_layers of 2 layers or more"
+        )
+    return found
 
 
 def dump_config(config: Config) -> str:

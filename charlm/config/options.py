@@ -27,7 +27,7 @@ def _section(node: dict[str, Any], schema: dict[str, Any], prefix: str, note: st
 
 
 def _option(key: str, node: dict[str, Any], schema: dict[str, Any], note: str) -> Iterator[tuple[str, ...]]:
-    meaning = node.get("description", "")
+    meaning = " ".join(node.get("description", "").split())  # a row is one line
     target = schema["$defs"][node["$ref"].rsplit("/", 1)[1]] if "$ref" in node else node
     if "discriminator" in node:
         yield from _union(key, node, schema)

@@ -76,7 +76,7 @@ class LSTMConfig(Cell):
     kind: Literal["lstm"]
     """Long short-term memory."""
     layer_norm: bool = False
-    """Layer normalisation of each gate and of the cell inside the last tanh."""
+    """Layer normalisation of each gate and of the cell inside the last tanh (Ba et al. 2016)."""
     forget_bias: float | None = 1.0
     """Initial bias of the forget gate; null: drawn like the other biases."""
 
@@ -138,11 +138,11 @@ class ModelConfig(Section):
     layers: Count = 1
     """Recurrent layers, L; each reads the output of the one below."""
     residual: bool = False
-    """Add the input of every layer above the first to its output."""
+    """Add the input of every layer above the first to its output (He et al. 2016)."""
     embedding: CountOrNever = 64
     """Size of the character embedding, E; 0: one-hot input."""
     tie_embeddings: bool = False
-    """Use the embedding as the weights of the logits too; needs `embedding` equal to `cell.hidden`."""
+    """Use the embedding as the weights of the logits too (Press & Wolf 2017); needs `embedding` = `cell.hidden`."""
     dropout: Dropout = Dropout()
     """One number, or a section by place."""
     zoneout: Probability = 0.0
@@ -168,17 +168,23 @@ class TrainConfig(Section):
     bptt: Count = 64
     """Time steps a window: gradients flow back this far, T; the state is carried on."""
     bptt_start: Count | None = None
-    """Time steps of the first window, grown to `bptt` by the end (Smith et al. 2018, for batches); null: `bptt`."""
+    """Time steps of the first window, grown to `bptt` by the run's end: a batch that grows (Smith et al. 2018).
+
+    It is B × T characters; T grows, not B, because the streams carry their state. null: `bptt` from the first.
+    """
     vary_bptt: Probability = 0.0
-    """Draw the steps of each window from `bptt` · (1 ± x): its ends do not fall on the same characters every epoch."""
+    """Draw the steps of each window from `bptt` · (1 ± x): its ends do not fall on the same characters every epoch.
+
+    After Merity et al. 2018, who also scale the learning rate by the window's steps; charlm does not.
+    """
     reset_state: Fraction = 0.0
     """Share of the streams that at each window begin anew, from the zero state that samples begin from too."""
     loss: Literal["sum", "last"] = "sum"
     """sum: cross-entropy summed over the T steps, mean over the B streams; last: of the last step alone."""
     activation_penalty: NonNegative = 0.0
-    """AR: this times the mean square of the last layer's outputs after dropout, per scored step."""
+    """AR (Merity et al. 2017): this × the mean square of the last layer's outputs after dropout, per scored step."""
     change_penalty: NonNegative = 0.0
-    """TAR: this times the mean square of their change from step to step, before dropout, per scored step."""
+    """TAR (Merity et al. 2017): this × the mean square of their change from step to step, before dropout, likewise."""
     max_steps: Count | None = None
     """Stop after so many updates; 2000 where no limit is given. Of several limits the first that is reached counts."""
     max_epochs: Positive | None = None
@@ -206,7 +212,7 @@ class TrainConfig(Section):
     keep_checkpoints: Count = 3
     """Numbered checkpoints kept beside `last` and `best`: the newest so many."""
     ema: Probability = 0.0
-    """Decay per step of a running average of the weights, which is then evaluated and sampled; 0: none."""
+    """Decay per step of a running average of the weights (Polyak & Juditsky 1992), then scored and sampled; 0: none."""
 
     @model_validator(mode="before")
     @classmethod

@@ -9,7 +9,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from charlm.config import Config, differences, dump_config, flatten, load_config, parse_config, read_config_file
+from charlm.config import (
+    Config,
+    differences,
+    dump_config,
+    flatten,
+    ignored_options,
+    load_config,
+    override_config,
+    parse_config,
+    read_config_file,
+)
 from charlm.config.options import options_table
 from charlm.config.yaml import load_yaml
 from charlm.errors import ConfigError
@@ -492,6 +502,54 @@ def test_schema_accepts_the_short_form_of_dropout():
 def test_schema_refuses_what_charlm_refuses(text):
     assert not accepts(load_yaml(text, "f"))
     assert faults(text)
+
+
+# --- What has no effect; a saved config with overrides.
+
+
+@pytest.mark.parametrize("file", CONFIGS, ids=lambda file: file.stem)
+def test_shipped_config_sets_nothing_in_vain(file):
+    assert ignored_options(load_config(file)) == []
+
+
+IGNORED = {
+    "residual": "model.residual: found true, which one layer has no use for; set model.layers above 1",
+    "between": "model.dropout.between_layers: found 0.2, which one layer has no use for; set model.layers above 1",
+    "variational": "model.dropout.variational: found true, without dropout that it could keep the masks of; "
+    "set that of embedding, input, output, or between_layers of 2 layers or more",
+}
+
+
+@pytest.mark.parametrize(
+    ("model", "names"),
+    [
+        ("{residual: true}", ["residual"]),
+        ("{residual: true, layers: 2}", []),
+        ("{dropout: 0.2}", []),
+        ("{dropout: {between_layers: 0.2}}", ["between"]),
+        ("{dropout: {between_layers: 0.2}, layers: 2}", []),
+        ("{dropout: {variational: true, state: 0.1, weights: 0.1}}", ["variational"]),
+        ("{dropout: {variational: true, between_layers: 0.2}, residual: true}", ["residual", "between", "variational"]),
+        ("{dropout: {variational: true, between_layers: 0.2}, layers: 2}", []),
+        *((f"{{dropout: {{variational: true, {place}: 0.2}}}}", []) for place in ("embedding", "input", "output")),
+    ],
+)
+def test_what_has_no_effect_is_named(model, names):
+    assert ignored_options(parse(f"model: {model}")) == [IGNORED[name] for name in names]
+
+
+def test_a_saved_config_takes_another_kind():
+    saved = parse("optimizer: {name: sgd, lr: 0.5, momentum: 0.9, schedule: {name: cosine, warmup_steps: 7}}")
+    same = override_config(saved, "saved", ["optimizer.name=sgd", "model.cell.kind=lstm"])
+    assert same == saved
+    other = override_config(saved, "saved", ["optimizer.name=adam", "optimizer.schedule.name=constant"])
+    assert (other.optimizer.name, other.optimizer.lr, other.optimizer.eps) == ("adam", 0.5, 1e-8)
+    assert other.optimizer.schedule.model_dump() == {"name": "constant", "warmup_steps": 7}
+    gru = override_config(saved, "saved", ["model.cell.kind=gru", "model.cell.hidden=9"]).model.cell
+    assert gru.model_dump() == {"kind": "gru", "hidden": 9}
+    with pytest.raises(ConfigError) as refusal:
+        override_config(saved, "saved", ["optimizer.name=adamv", "seed", "optimizer.momentum=2"])
+    assert [fault.split(":")[0] for fault in refusal.value.faults] == ["--set seed", "--set optimizer.name=adamv"]
 
 
 # --- The table of options.
