@@ -58,7 +58,6 @@ class Targets:
         from charlm.data.corpus import load_corpus
 
         shutil.rmtree(cache_dir(), ignore_errors=True)
-
         path = self._file("text.txt", data[1:])
         level = "byte" if data[:1] < b"\x80" else "char"
         for _ in ("encoded", "cached"):
