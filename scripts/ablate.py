@@ -34,7 +34,7 @@ train:
   sample_every: 0
 optimizer:
   name: adamw
-  lr: 3.0e-3
+  lr: 1.0e-2
   clip_norm: 10.0
   schedule: {name: cosine, warmup_steps: 100, final_fraction: 0.02}
 threads: 1
