@@ -130,7 +130,7 @@ def how_to_begin(config: Path, run: Path) -> list[str]:
 
 def torture(config: Path, run: Path, kills: int, choose: random.Random, longest_s: float) -> int:
     """Start, kill and resume `run`; how often it was killed before it ended."""
-    for killed in trange(kills, unit="kill", leave=False):
+    for killed in trange(kills, unit="kill", leave=False, disable=None):
         words = ["train", *how_to_begin(config, run)]
         at_event = choose.randrange(1, EVENTS) if killed % 2 else 0
         command = [sys.executable, "-c", CHILD, str(at_event), *words, "--run-dir", str(run)]
