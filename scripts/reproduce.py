@@ -40,13 +40,13 @@ class Recipe:
         return self.config.startswith("tinyshakespeare")
 
 
+# tinyshakespeare-lstm is missing: the LSTM is the best that we know for five minutes, so that it is the same recipe.
 RECIPES = [
     Recipe("tinyshakespeare-10s"),
     Recipe("tinyshakespeare-1min"),
     Recipe("tinyshakespeare-5min", dynamic=True),
     Recipe("tinyshakespeare-30min", seeds=(1,), dynamic=True),
     Recipe("tinyshakespeare-rnn", dynamic=True),
-    Recipe("tinyshakespeare-lstm", dynamic=True),
     Recipe("tinyshakespeare-gru", dynamic=True),
     Recipe("tinyshakespeare-rhn", dynamic=True),
     Recipe("python-stdlib-1min", split="test"),

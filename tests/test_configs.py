@@ -36,6 +36,11 @@ def recipe(name):
     return next(load_config(file) for file in CONFIGS if file.stem == name)
 
 
+def test_the_recipe_of_five_minutes_is_the_lstms():
+    """scripts/reproduce trains one of them."""
+    assert recipe("tinyshakespeare-5min") == recipe("tinyshakespeare-lstm")
+
+
 def test_char_rnn_is_karpathys():
     config = recipe("char-rnn")
     cell, train, optimizer = config.model.cell, config.train, config.optimizer

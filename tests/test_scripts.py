@@ -133,7 +133,7 @@ def test_a_part_of_the_recipes_leaves_the_other_rows_and_the_plot(reproduce, mak
     assert rows[2].startswith("| `tinyshakespeare-rnn` | 61 s | ")
     assert rows[2].endswith(" | 1,500 | 1.5000 (1 seed) | 1.4000 |")
     assert rows[3:] == ["| `python-stdlib-1min` | a minute as it was |"]
-    others = ("10s", "1min", "30min", "rnn", "lstm", "gru", "rhn")
+    others = ("10s", "1min", "30min", "rnn", "gru", "rhn")
     missing = ", ".join(f"tinyshakespeare-{name}" for name in others)
     assert err == f"plot: left as it is, for want of seed 1 of {missing}\n"
     assert (drawn, started) == ([], [])
