@@ -380,7 +380,8 @@ class Config(Section):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """auto: CUDA where there is one, else the CPU."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
-    """auto: fp32; bf16: products in it, weights and state in fp32. CPUs without AVX512_BF16 emulate it, slowly."""
+    """auto: fp32; bf16: products in it, weights and state in fp32. Fast on CPUs with AMX; those without AVX512_BF16
+    emulate it, slowly."""
     threads: Annotated[int, Field(ge=0, le=1024)] = 0
     """CPU threads; 0: one per core. Results are bit-identical for the same number."""
 

@@ -1,5 +1,7 @@
 """The CPU kernels beyond what holds for every implementation: threads, lookups, memory, sizes, products."""
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -130,12 +132,17 @@ class RoundedProducts(TorchFunctionMode):
         return function(*args, **kwargs or {})
 
 
+@pytest.mark.usefixtures("poison")
+# B, H: rows that fill no tile of 16, or end just behind one, or behind a pair of them; more than two chains of sums.
+@pytest.mark.parametrize(("batch_size", "hidden_size"), [(20, 33), (1, 5), (17, 70), (33, 33), (47, 64), (3, 270)])
 @pytest.mark.parametrize("options", [{}, {"state_dropout": 0.4}, {"zoneout": 0.3}], ids=str)
 @pytest.mark.parametrize("number", [1, 3])
-def test_bf16_is_float32_of_rounded_operands(case: Case, options: dict[str, float], number: int, threads: Any) -> None:
+def test_bf16_is_float32_of_rounded_operands(
+    case: Case, batch_size: int, hidden_size: int, options: dict[str, float], number: int, threads: Any
+) -> None:
     threads(number)
-    stack = case.build(7, 33, 2, variational=True, **options)
-    x, state = random_input(stack, 4, 20), random_state(stack, 20)
+    stack = case.build(7, hidden_size, 2, variational=True, **options)
+    x, state = random_input(stack, 4, batch_size), random_state(stack, batch_size)
 
     def found(forward: Any, autocast: bool = False) -> Run:
         def seeded(*args: Any) -> Any:
@@ -277,7 +284,12 @@ def test_numbers_that_are_not_finite_do_not_hide(case: Case, value: float) -> No
     assert y.isnan().any()
 
 
-@pytest.mark.parametrize(("M", "N", "K"), [(1, 1, 1), (7, 65, 33), (130, 17, 1000), (65, 130, 513), (13, 16, 256)])
+SIZES = [(1, 1, 1), (7, 65, 33), (130, 17, 1000), (65, 130, 513), (13, 16, 256)]
+# About those of tiles: 16 rows, 16 columns, 32 of K.
+SIZES += [(1, 48, 64), (15, 15, 31), (16, 33, 32), (17, 31, 95), (31, 32, 1025), (33, 16, 512), (47, 64, 1100)]
+
+
+@pytest.mark.parametrize(("M", "N", "K"), SIZES)
 @pytest.mark.parametrize("transposed", [(False, False), (True, False), (False, True), (True, True)])
 @pytest.mark.parametrize("number", [1, 3])
 def test_product_of_matrices(M: int, N: int, K: int, transposed: tuple[bool, bool], number: int, threads: Any) -> None:
@@ -290,8 +302,42 @@ def test_product_of_matrices(M: int, N: int, K: int, transposed: tuple[bool, boo
     assert error(matmul(a, b, bias), truth) <= allowed
     assert error(matmul(a, b), truth - bias) <= allowed
 
-    rounded = a.bfloat16().double() @ b.bfloat16().double()
-    assert error(matmul(a, b, bf16=True), rounded) <= 1e-5 * K**0.5 + 1e-6
+    truth = rounded(a).double() @ rounded(b).double()
+    assert error(matmul(a, b, bf16=True), truth) <= 1e-5 * K**0.5 + 1e-6
+    assert error(matmul(a, b, bias, bf16=True), truth + bias) <= 1e-5 * K**0.5 + 1e-6
+
+
+def test_product_of_operands_with_gaps() -> None:
+    a, b = torch.randn(40, 3, 70)[:, 1, ::2], torch.randn(70, 2, 40)[::2, 0, ::2]
+    torch.testing.assert_close(matmul(a, b), a @ b)
+    torch.testing.assert_close(matmul(a, b, bf16=True), rounded(a) @ rounded(b))
+
+
+@pytest.mark.parametrize("rows", [1, 16])
+def test_rounding_to_bf16_is_torch_s(rows: int) -> None:
+    """To nearest, ties to even, NaN of any bits to NaN."""
+    bits = [0x3F808000, 0x3F818000, 0x3F808001, 0x3F817FFF, 0x7F7F7FFF, 0x7F7FFFFF, 0x7F800000, 0x7F800001, 0x7FFFFFFF]
+    x = torch.tensor(bits, dtype=torch.int32).view(torch.float32)
+    x_N = torch.cat([x, -x, torch.tensor([0.0, 1e-30, torch.pi])])
+    ones = torch.ones(rows, 1)
+    expected = rounded(x_N).expand(rows, -1)
+    torch.testing.assert_close(matmul(ones, x_N[None], bf16=True), expected, rtol=0, atol=0, equal_nan=True)
+    for x_NK in (x_N[:, None], torch.stack([x_N, torch.zeros_like(x_N)]).t()):
+        y_NM = matmul(x_NK, torch.ones(x_NK.shape[1], rows), bf16=True)
+        torch.testing.assert_close(y_NM, expected.t(), rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has to be asked for tiles")
+def test_bf16_where_tiles_are_refused() -> None:
+    """The tests of bfloat16 in a process whose signals have no room for tiles, so that it is given none."""
+    program = """\
+import ctypes, sys, pytest
+memory = ctypes.create_string_buffer(8192)
+assert ctypes.CDLL(None).sigaltstack((ctypes.c_size_t * 3)(ctypes.addressof(memory), 0, len(memory)), None) == 0
+sys.exit(pytest.main([sys.argv[1], "-q", "-p", "no:faulthandler", "-k", "(bf16_is and 17-70) or rounding or product"]))
+"""
+    done = subprocess.run([sys.executable, "-c", program, __file__], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 1), (3, 2, 5), (40, 30, 65), (2, 1, 1000)])

@@ -85,8 +85,11 @@ def first_derivative(backward: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def operands(batch_size: int, width: int, like: Tensor, *, copied: bool) -> Tensor | None:
-    """Scratch for twice [B, width] that products read, if they read copies; bfloat16's padding must be zero."""
-    return like.new_zeros(2, batch_size, width + 1) if copied else None
+    """Scratch for twice [B, width] that products read, if they read copies; bfloat16's padding must be zero.
+
+    That is to a multiple of 32 elements, half as long as those of `like`.
+    """
+    return like.new_zeros(2, batch_size, width + 16) if copied else None
 
 
 def autocasts_to_bf16() -> bool:

@@ -15,19 +15,25 @@ struct Arguments {
 
 namespace {
 
-// A block of `a` stays in a core's second-level cache, a panel of `b` in its first. In elements.
-constexpr Index BLOCK_K = SUMMANDS, BLOCK_M = 120 / ROWS * ROWS;
+// A block of `a` stays in a core's second-level cache, a panel of `b` in its first. In elements. HEIGHT: the rows that
+// are multiplied at a time.
+template <class Operand>
+struct Sizes {
+  static constexpr Index HEIGHT = ROWS, BLOCK_M = 120 / ROWS * ROWS, BLOCK_K = SUMMANDS;
+};
+template <>
+struct Sizes<Bf16> {
+  static constexpr Index HEIGHT = 32, BLOCK_M = 128, BLOCK_K = 2 * SUMMANDS;
+};
 
-// n ≤ BLOCK vectors of `depth` numbers as [depth / GROUP, BLOCK, GROUP], zeros where there is none: element i of vector
-// j is source[j·across + i·along].
-template <Index BLOCK, class Operand>
-void pack(const float* source, Index across, Index along, Index n, Index depth, Operand* packed) {
-  constexpr Index G = GROUP<Operand>;
-  if (n < BLOCK || depth % G) std::fill(packed, packed + padded<Operand>(depth) * BLOCK, Operand{});
+// n ≤ BLOCK vectors of `depth` numbers as [depth, BLOCK], zeros where there is none: element i of vector j is
+// source[j·across + i·along].
+template <Index BLOCK>
+void pack(const float* source, Index across, Index along, Index n, Index depth, float* packed) {
+  if (n < BLOCK) std::fill(packed, packed + depth * BLOCK, 0.0f);
   const auto copy = [&](auto count, auto step) {
     for (Index i = 0; i < depth; i++)
-      for (Index j = 0; j < count; j++)
-        packed[(i / G * BLOCK + j) * G + i % G] = convert<Operand>(source[j * step + i * along]);
+      for (Index j = 0; j < count; j++) packed[i * BLOCK + j] = source[j * step + i * along];
   };
   // Known at compile time where it can be: the inner loop becomes a few moves of vectors.
   const std::integral_constant<Index, BLOCK> whole;
@@ -38,15 +44,82 @@ void pack(const float* source, Index across, Index along, Index n, Index depth, 
     copy(n, across);
 }
 
+// n ≤ PANEL columns of b as a panel [padded(depth) / GROUP, PANEL, GROUP], zeros where there is none.
+void pack_panel(const float* source, Index across, Index along, Index n, Index depth, float* packed) {
+  pack<PANEL>(source, across, along, n, depth, packed);
+}
+
+void pack_panel(const float* source, Index across, Index along, Index n, Index depth, Bf16* packed) {
+  const Index size = padded<Bf16>(depth) * PANEL;
+  if (n < PANEL || depth < padded<Bf16>(depth)) std::fill(packed, packed + size, Bf16{});
+  pack_columns(source, across, along, n, depth, packed);
+}
+
+// n rows of a, as `multiply_panel` takes them: in float [depth, ROWS] for every ROWS, in bfloat16 [n, padded(depth)].
+void pack_rows(const float* source, Index across, Index along, Index n, Index depth, float* packed) {
+  for (Index m = 0; m < n; m += ROWS)
+    pack<ROWS>(source + m * across, across, along, std::min<Index>(ROWS, n - m), depth, packed + m * depth);
+}
+
+void pack_rows(const float* source, Index across, Index along, Index n, Index depth, Bf16* packed) {
+  const Index row = padded<Bf16>(depth);
+  if (along == 1) {
+    if (depth < row) std::fill(packed, packed + n * row, Bf16{});
+    for (Index m = 0; m < n; m++)
+      each_vector(0, depth, [&](Index i, Index size) {
+        store(packed + m * row + i, load(source + m * across + i, size), size);
+      });
+    return;
+  }
+  // Rows lie side by side, so they are packed as columns are, a tile's depth at a time; then pairs change places.
+  for (Index i = 0; i < depth; i += TILE_K)
+    for (Index m = 0; m < n; m += PANEL) {
+      const Index rows = std::min<Index>(PANEL, n - m);
+      Bf16 panel[TILE_K * PANEL] = {};
+      pack_columns(source + m * across + i * along, across, along, rows, std::min(TILE_K, depth - i), panel);
+      for (Index r = 0; r < rows; r++)
+        for (Index k = 0; k < TILE_K; k += 2)
+          std::copy_n(panel + k * PANEL + 2 * r, 2, packed + (m + r) * row + i + k);
+    }
+}
+
+// c (+)= rows of a times columns of b, `depth` of K, packed both; rows of c are c_row apart.
+void multiply_panel(Index rows, Index columns, Index depth, const float* a, const float* b, float* c, Index c_row, bool add) {
+  for (Index m = 0; m < rows; m += ROWS, a += ROWS * depth, c += ROWS * c_row) {
+    const Index n = std::min<Index>(ROWS, rows - m);
+    if (n == ROWS && columns == PANEL) {
+      tile<ROWS>(depth, a, 1, ROWS, b, c, c_row, add);
+      continue;
+    }
+    alignas(64) float edge[ROWS * PANEL];
+    tile<ROWS>(depth, a, 1, ROWS, b, edge, PANEL, false);
+    for (Index r = 0; r < n; r++)
+      for (Index j = 0; j < columns; j++) c[r * c_row + j] = edge[r * PANEL + j] + (add ? c[r * c_row + j] : 0.0f);
+  }
+}
+
+void multiply_panel(Index rows, Index columns, Index depth, const Bf16* a, const Bf16* b, float* c, Index c_row, bool add) {
+  alignas(64) float sums[Sizes<Bf16>::BLOCK_M * PANEL];
+  multiply(rows, depth, a, b, 1, sums);
+  for (Index m = 0; m < rows; m++)
+    each_vector(0, columns, [&](Index j, Index n) {
+      const Floats sum = load(sums + m * PANEL + j);
+      float* target = c + m * c_row + j;
+      store(target, add ? load(target, n) + sum : sum, n);
+    });
+}
+
 // A product's part that one member computes: rows of its own or, where c is wider than high, panels of its own. Panels
 // of b are packed by one member each; all meet where they read those of others.
 template <class Operand>
-class Part {
+class Part : Sizes<Operand> {
+  using Sizes<Operand>::HEIGHT, Sizes<Operand>::BLOCK_M, Sizes<Operand>::BLOCK_K;
+
  public:
   Part(const Arguments& p, const Member& member, Operand* packed_b)
       : p(p), member(member), packed_b(packed_b), wide(panels > row_blocks),
-        first_row(wide ? 0 : member.begin(row_blocks) * ROWS),
-        end_row(wide ? p.M : std::min(p.M, member.end(row_blocks) * ROWS)),
+        first_row(wide ? 0 : member.begin(row_blocks) * HEIGHT),
+        end_row(wide ? p.M : std::min(p.M, member.end(row_blocks) * HEIGHT)),
         first_panel(wide ? member.begin(panels) : 0), end_panel(wide ? member.end(panels) : panels) {}
 
   void compute() {
@@ -54,8 +127,8 @@ class Part {
     for (Index k = 0; k < p.K; k += BLOCK_K) {
       const Index depth = std::min(BLOCK_K, p.K - k);
       for (Index panel = member.begin(panels); panel < member.end(panels); panel++)
-        pack<PANEL>(p.b + k * p.b_row + panel * PANEL * p.b_column, p.b_column, p.b_row, columns_of(panel), depth,
-                    packed_b + panel * BLOCK_K * PANEL);
+        pack_panel(p.b + k * p.b_row + panel * PANEL * p.b_column, p.b_column, p.b_row, columns_of(panel), depth,
+                   packed_b + panel * BLOCK_K * PANEL);
       if (!wide) member.meet();
       for (Index row = first_row; row < end_row; row += BLOCK_M)
         multiply_block(row, std::min(BLOCK_M, end_row - row), k, depth);
@@ -67,7 +140,7 @@ class Part {
   const Arguments& p;
   const Member& member;
   Operand* packed_b;
-  const Index panels = panels_of(p.N), row_blocks = (p.M + ROWS - 1) / ROWS;
+  const Index panels = panels_of(p.N), row_blocks = (p.M + HEIGHT - 1) / HEIGHT;
   const bool wide;
   const Index first_row, end_row, first_panel, end_panel;
   Operand* packed_a = fresh_scratch().get<Operand>(BLOCK_M * BLOCK_K);
@@ -87,28 +160,10 @@ class Part {
 
   // Rows `first` … `first + rows` (+)= a's columns k … k + depth times a packed b.
   void multiply_block(Index first, Index rows, Index k, Index depth) {
-    const Index groups = padded<Operand>(depth) / GROUP<Operand>;
-    const bool add = p.bias || k > 0;
-    for (Index m = 0; m < rows; m += ROWS)
-      pack<ROWS>(p.a + (first + m) * p.a_row + k * p.a_column, p.a_row, p.a_column, std::min<Index>(ROWS, rows - m),
-                 depth, packed_a + m * padded<Operand>(depth));
-    for (Index panel = first_panel; panel < end_panel; panel++) {
-      const Operand* b = packed_b + panel * BLOCK_K * PANEL;
-      const Index columns = columns_of(panel);
-      for (Index m = 0; m < rows; m += ROWS) {
-        const Operand* a = packed_a + m * padded<Operand>(depth);
-        float* c = p.c + (first + m) * p.N + panel * PANEL;
-        const Index n = std::min<Index>(ROWS, rows - m);
-        if (n == ROWS && columns == PANEL) {
-          tile<ROWS>(groups, a, GROUP<Operand>, ROWS * GROUP<Operand>, b, c, p.N, add);
-          continue;
-        }
-        alignas(64) float edge[ROWS * PANEL];
-        tile<ROWS>(groups, a, GROUP<Operand>, ROWS * GROUP<Operand>, b, edge, PANEL, false);
-        for (Index r = 0; r < n; r++)
-          for (Index j = 0; j < columns; j++) c[r * p.N + j] = edge[r * PANEL + j] + (add ? c[r * p.N + j] : 0.0f);
-      }
-    }
+    pack_rows(p.a + first * p.a_row + k * p.a_column, p.a_row, p.a_column, rows, depth, packed_a);
+    for (Index panel = first_panel; panel < end_panel; panel++)
+      multiply_panel(rows, columns_of(panel), depth, packed_a, packed_b + panel * BLOCK_K * PANEL,
+                     p.c + first * p.N + panel * PANEL, p.N, p.bias || k > 0);
   }
 };
 
@@ -117,7 +172,7 @@ void multiply_in(const Arguments& p) {
   // Shared by the team, so not of the scratch that the calling thread will begin anew as a member of it.
   thread_local Scratch shared;
   shared.restart();
-  Operand* packed_b = shared.get<Operand>(panels_of(p.N) * BLOCK_K * PANEL);
+  Operand* packed_b = shared.get<Operand>(panels_of(p.N) * Sizes<Operand>::BLOCK_K * PANEL);
   run_team(p, p.M * p.N * p.K, [packed_b](const Arguments& p, const Member& member) {
     Part<Operand>(p, member, packed_b).compute();
   });

@@ -1,13 +1,14 @@
 // Matrix products: one micro-kernel, which sums up a tile of the result in registers.
 //
-// Operands are float, or Bf16 with sums in float. Bf16 stands in pairs, as the dot products of AVX-512 take it: two
-// elements of K side by side. K is then rounded up to a whole number of pairs, the rest filled with zeros.
+// Operands are float, or Bf16 with sums in float. Bf16 stands in pairs, as the dot products of AVX-512 and AMX take it:
+// two elements of K side by side. K is then rounded up to what tiles of AMX take, the rest filled with zeros.
 #pragma once
 
 #include <algorithm>
 #include <type_traits>
 
 #include "team.h"
+#include "tiles.h"
 
 #if defined(__AVX512BF16__)
 #include <immintrin.h>
@@ -16,18 +17,11 @@
 template <class Operand>
 constexpr Index GROUP = sizeof(float) / sizeof(Operand);
 
-template <class Operand>
-inline Operand convert(float x) {
-  if constexpr (std::is_same_v<Operand, Bf16>)
-    return rounded(x);
-  else
-    return x;
-}
-
-// K, rounded up to whole groups: how far apart the rows of a matrix [B, K] of operands stand.
+// K, rounded up: how far apart the rows of a matrix [B, K] of operands stand.
 template <class Operand>
 inline Index padded(Index K) {
-  return (K + GROUP<Operand> - 1) / GROUP<Operand> * GROUP<Operand>;
+  constexpr Index STEP = std::is_same_v<Operand, Bf16> ? TILE_K : 1;
+  return (K + STEP - 1) / STEP * STEP;
 }
 
 // A tile is ROWS × PANEL, as large as the registers hold beside a row of the right-hand matrix.
@@ -95,6 +89,8 @@ inline void tile_of(Index rows, Index K, const Operand* a, Index a_row, const Op
 // a: rows padded(K) apart; packed: [panels, padded(K) / GROUP, PANEL, GROUP].
 template <class Operand>
 inline void multiply(Index B, Index K, const Operand* a, const Operand* packed, Index panels, float* c) {
+  if constexpr (std::is_same_v<Operand, Bf16>)
+    if (multiply_by_tiles(B, padded<Bf16>(K), a, packed, panels, c)) return;
   const Index blocks = (B + ROWS - 1) / ROWS, groups = padded<Operand>(K) / GROUP<Operand>, c_row = panels * PANEL;
   for (Index p = 0; p < panels; p++) {
     for (Index k = 0; k < groups; k += SUMMANDS) {
@@ -131,17 +127,37 @@ struct Slice {
   }
 };
 
-// Where element k of a packed matrix's column stands: columns of panels [padded(K) / GROUP, PANEL, GROUP].
+// Where a column of a packed matrix starts, of panels [padded(K) / GROUP, PANEL, GROUP].
 template <class Operand>
-struct PackedColumn {
-  Operand* start;
+inline Operand* packed_column(Operand* packed, Index K, Index column) {
+  return packed + column / PANEL * padded<Operand>(K) * PANEL + column % PANEL * GROUP<Operand>;
+}
 
-  PackedColumn(Operand* packed, Index K, Index column)
-      : start(packed + column / PANEL * padded<Operand>(K) * PANEL + column % PANEL * GROUP<Operand>) {}
-  Operand& operator[](Index k) const {
-    return start[k / GROUP<Operand> * PANEL * GROUP<Operand> + k % GROUP<Operand>];
+// Pack n columns from such a start on, all in one panel: element k < K of the j-th is source[j·across + k·along]. All
+// else is left alone.
+template <class Operand>
+inline void pack_columns(const float* source, Index across, Index along, Index n, Index K, Operand* packed) {
+  constexpr Index G = GROUP<Operand>;
+  if (across == 1) {
+    // Row by row, as they lie in memory: down the columns every element would be in another line.
+    for (Index k = 0; k < K; k += G)
+      each_vector(0, n, [&](Index j, Index m) {
+        const float* row = source + k * along + j;
+        Floats group = load(row, m);
+        if constexpr (G == 2)
+          group = (Floats)(rounded(group) | rounded(k + 1 < K ? load(row + along, m) : Floats{}) << 16);
+        store(reinterpret_cast<float*>(packed + k * PANEL + j * G), group, m);
+      });
+  } else {
+    for (Index k = 0; k < K; k += W)
+      for (Index j = 0; j < n; j++) {
+        Operand part[W];
+        store(part, gather(source + j * across + k * along, along, std::min<Index>(W, K - k)), W);
+        for (Index i = 0; i < std::min<Index>(W, K - k); i += G)
+          std::copy_n(part + i, G, packed + (k + i) * PANEL + j * G);
+      }
   }
-};
+}
 
 // Elements that a slice's packed columns take.
 template <class Operand>
@@ -155,13 +171,8 @@ template <class Operand>
 inline void pack_gates(const Slice& slice, Index G, Index K, const float* w, Operand* packed) {
   std::fill(packed, packed + packed_size<Operand>(slice, G, K), Operand{});
   slice.each_group([&](Index u, Index n, Index i) {
-    for (Index g = 0; g < G; g++) {
-      for (Index j = 0; j < n; j++) {
-        const PackedColumn<Operand> column(packed, K, (i * G + g) * W + j);
-        const float* row = w + (g * slice.H + u + j) * K;
-        for (Index k = 0; k < K; k++) column[k] = convert<Operand>(row[k]);
-      }
-    }
+    for (Index g = 0; g < G; g++)
+      pack_columns(w + (g * slice.H + u) * K, K, 1, n, K, packed_column(packed, K, (i * G + g) * W));
   });
 }
 
@@ -170,12 +181,6 @@ template <class Operand>
 inline void pack_units(const Slice& slice, Index K, const float* w, Operand* packed) {
   std::fill(packed, packed + packed_size<Operand>(slice, 1, K), Operand{});
   slice.each_group([&](Index u, Index n, Index i) {
-    // Row by row, as w lies in memory: down its columns every element would be in another line.
-    const PackedColumn<Operand> first(packed, K, i * W);
-    for (Index k = 0; k < K; k++) {
-      Operand* target = &first[k];
-      const float* row = w + k * slice.H + u;
-      for (Index j = 0; j < n; j++) target[j * GROUP<Operand>] = convert<Operand>(row[j]);
-    }
+    pack_columns(w + u, 1, slice.H, n, K, packed_column(packed, K, i * W));
   });
 }

@@ -19,6 +19,8 @@ using Index = std::ptrdiff_t;
 
 typedef float Floats __attribute__((vector_size(4 * W)));
 typedef std::int32_t Ints __attribute__((vector_size(4 * W)));
+typedef std::uint32_t Words __attribute__((vector_size(4 * W)));
+typedef std::uint16_t Halves __attribute__((vector_size(2 * W)));
 typedef float LooseFloats __attribute__((vector_size(4 * W), aligned(4), may_alias));
 
 inline Floats load(const float* p) { return *reinterpret_cast<const LooseFloats*>(p); }
@@ -29,6 +31,14 @@ inline Floats load(const float* p, Index n) {
   if (n >= W) return load(p);
   Floats v = {};
   std::memcpy(&v, p, n * sizeof(float));
+  return v;
+}
+
+// n ≤ W floats, `stride` apart, zeros behind them.
+inline Floats gather(const float* p, Index stride, Index n) {
+  if (stride == 1) return load(p, n);
+  Floats v = {};
+  for (Index i = 0; i < n; i++) v[i] = p[i * stride];
   return v;
 }
 
@@ -57,16 +67,15 @@ struct Bf16 {
   std::uint16_t bits;
 };
 
-// Round to the nearest, ties to even; NaN stays NaN.
-inline Bf16 rounded(float x) {
-  std::uint32_t bits;
-  std::memcpy(&bits, &x, sizeof bits);
-  if (x != x) return {0x7fc0};
-  return {static_cast<std::uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16)};
+// The bits of each as bfloat16: rounded to the nearest, ties to even; NaN stays NaN.
+inline Words rounded(Floats x) {
+  const Words bits = (Words)x, nearest = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+  return x == x ? nearest : Words{} + 0x7fc0;
 }
 
 inline void store(Bf16* p, Floats v, Index n) {
-  for (Index i = 0; i < (n < W ? n : W); i++) p[i] = rounded(v[i]);
+  const Halves halves = __builtin_convertvector(rounded(v), Halves);
+  std::memcpy(p, &halves, (n < W ? n : W) * sizeof *p);
 }
 
 inline float sum(Floats v) {
