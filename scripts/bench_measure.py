@@ -195,8 +195,8 @@ def _cpuinfo(key: str) -> list[str]:
     return [value.strip() for name, _, value in (line.partition(":") for line in lines) if name.strip() == key]
 
 
-def machine() -> dict[str, Any]:
-    """What decides the speed, as found now."""
+def cpu() -> dict[str, Any]:
+    """Its name, number of cores, and what it has of instructions for vectors and matrices."""
     flags = cpu_flags()
     vectors = [word for flag, word in _VECTORS.items() if flag in flags]
     models = _cpuinfo("model name")
@@ -204,6 +204,12 @@ def machine() -> dict[str, Any]:
         "cpu": models[0] if models else platform.processor() or platform.machine(),
         "cores": os.cpu_count(),
         "vectors": vectors or [torch.backends.cpu.get_cpu_capability()],
+    }
+
+
+def machine() -> dict[str, Any]:
+    """What decides the speed, as found now."""
+    return cpu() | {
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         "threads": torch.get_num_threads(),
         "GOMP_SPINCOUNT": os.environ["GOMP_SPINCOUNT"],

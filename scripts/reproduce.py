@@ -1,9 +1,9 @@
 """Trains the recipes of README's table of results, and rewrites the table and its plot; run by scripts/reproduce.
 
 Each run has a folder of its own under runs/reproduce/: one that is whole is not trained again, one that was cut off
-goes on. The rows of recipes without a whole run stay as they stand in README. The score of a run is that of the
-weights it ends with, not of its best evaluation: to choose among evaluations would be to look at the split that is
-scored.
+goes on. What came of them, on which machine and with which settings, is kept in benchmarks/results.json, from which
+table and plot are made: a recipe without a whole run stays there as it is. The score of a run is that of the weights it
+ends with, not of its best evaluation: to choose among evaluations would be to look at the split that is scored.
 """
 
 import argparse
@@ -12,12 +12,13 @@ import re
 import statistics
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
 RUNS = ROOT / "runs/reproduce"
+RESULTS = ROOT / "benchmarks/results.json"
 README = ROOT / "README.md"
 PLOT = ROOT / "docs/results.png"
 
@@ -63,22 +64,27 @@ PUBLISHED = {"nanoGPT, A100: 1.4697": (180, 1.4697), "nanoGPT, CPU config: 1.88"
 class Run:
     """What one training with one seed came to."""
 
-    rows: list[dict[str, Any]]
+    seed: int
+    seconds: float
     parameters: int
+    chars_per_s: float
     nats: float
     dynamic_nats: float | None
+    curve: list[list[float]]
+    """Every evaluation on the way: seconds and nats."""
 
-    @property
-    def seconds(self) -> float:
-        return self.rows[-1]["elapsed_s"]
 
-    @property
-    def chars_per_s(self) -> float:
-        return statistics.median(row["chars_per_s"] for row in self.rows if row["split"] == "train")
+@dataclass(frozen=True)
+class Result:
+    """The runs of a recipe, the config that all of them had but for the seed, and the CPU, as `bench_measure.cpu`."""
+
+    config: dict[str, Any]
+    cpu: dict[str, Any]
+    runs: list[Run]
 
 
 def main() -> None:
-    """Train what is asked for and not there, score it, write table and plot of all that is there."""
+    """Train what is asked for and not there, score it, record all that is there, write table and plot."""
     arguments = parse()
     recipes = [recipe for recipe in RECIPES if recipe.config in (arguments.recipes or {r.config for r in RECIPES})]
     for recipe in RECIPES:
@@ -87,13 +93,10 @@ def main() -> None:
     for recipe in recipes:
         for seed in recipe.seeds[: arguments.seeds]:
             train(recipe, seed, arguments.source)
-    found = {recipe: [read(recipe, seed) for seed in recipe.seeds if is_whole(recipe, seed)] for recipe in RECIPES}
-    write_table({recipe.config: row(recipe, runs) for recipe, runs in found.items() if runs})
-    lines = [recipe for recipe in RECIPES if recipe.on_shakespeare]
-    if missing := [recipe.config for recipe in lines if not is_whole(recipe, seed=1)]:
-        print(f"plot: left as it is, for want of seed 1 of {', '.join(missing)}", file=sys.stderr)
-    else:
-        draw({recipe.config: found[recipe][0] for recipe in lines})
+    results = record()
+    write_between("results", table(results))
+    first = {name: result.runs[0] for name, result in results.items() if name.startswith("tinyshakespeare")}
+    draw({name: run for name, run in first.items() if run.curve})
 
 
 def parse() -> argparse.Namespace:
@@ -156,6 +159,36 @@ def train(recipe: Recipe, seed: int, source: Path | None) -> None:
     (run / "score.json").write_text(scored.stdout, encoding="utf-8")
 
 
+def record() -> dict[str, Result]:
+    """What is known of every recipe: its whole runs where there are some, else what was recorded before."""
+    from bench_measure import cpu
+
+    from charlm.config import read_config_file
+
+    results = read_results()
+    for recipe in RECIPES:
+        if runs := [read(recipe, seed) for seed in recipe.seeds if is_whole(recipe, seed)]:
+            results[recipe.config] = Result(read_config_file(recipe.file), cpu(), runs)
+    results = {recipe.config: results[recipe.config] for recipe in RECIPES if recipe.config in results}
+    write_results(results)
+    return results
+
+
+def write_results(results: dict[str, Result]) -> None:
+    """A line a recipe: what changes between two commits is then seen."""
+    lines = (f"{json.dumps(name)}: {json.dumps(asdict(result))}" for name, result in results.items())
+    RESULTS.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+
+
+def read_results() -> dict[str, Result]:
+    if not RESULTS.exists():
+        return {}
+    results = json.loads(RESULTS.read_text(encoding="utf-8"))
+    return {
+        name: Result(**result | {"runs": [Run(**run) for run in result["runs"]]}) for name, result in results.items()
+    }
+
+
 def read(recipe: Recipe, seed: int) -> Run:
     from charlm.checkpoint import read_checkpoint
 
@@ -163,20 +196,34 @@ def read(recipe: Recipe, seed: int) -> Run:
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
     score = json.loads((run / "score.json").read_text(encoding="utf-8"))
     weights = read_checkpoint(run / "checkpoints/last.safetensors").weights
-    parameters = sum(weight.numel() for weight in weights.values())
-    return Run(rows, parameters, score["nats_per_char"], score.get("dynamic", {}).get("nats_per_char"))
+    return Run(
+        seed=seed,
+        seconds=rows[-1]["elapsed_s"],
+        parameters=sum(weight.numel() for weight in weights.values()),
+        chars_per_s=statistics.median(row["chars_per_s"] for row in rows if row["split"] == "train"),
+        nats=score["nats_per_char"],
+        dynamic_nats=score.get("dynamic", {}).get("nats_per_char"),
+        curve=[[row["elapsed_s"], row["nats"]] for row in rows if row["split"] == "valid"],
+    )
 
 
-def row(recipe: Recipe, runs: list[Run]) -> str:
+def table(results: dict[str, Result]) -> str:
+    columns = ["recipe", "CPU", "time", "parameters", "characters/s", "nats (range of seeds)", "dynamic"]
+    heading = f"| {' | '.join(columns)} |\n{'|---' * len(columns)}|\n"
+    return heading + "".join(row(name, result) for name, result in results.items())
+
+
+def row(name: str, result: Result) -> str:
     """A line of the table: mean and range over the seeds."""
-    nats = [run.nats for run in runs]
+    nats = [run.nats for run in result.runs]
     seeds = "1 seed" if len(nats) == 1 else f"{len(nats)} seeds: {min(nats):.4f} to {max(nats):.4f}"
-    dynamic = [run.dynamic_nats for run in runs if run.dynamic_nats is not None]
+    dynamic = [run.dynamic_nats for run in result.runs if run.dynamic_nats is not None]
     cells = [
-        f"`{recipe.config}`",
-        duration(statistics.median(run.seconds for run in runs)),
-        f"{runs[0].parameters:,}",
-        f"{statistics.median(run.chars_per_s for run in runs):,.0f}",
+        f"`{name}`",
+        f"{result.cpu['cores']} × {result.cpu['cpu']}",
+        duration(statistics.median(run.seconds for run in result.runs)),
+        f"{result.runs[0].parameters:,}",
+        f"{statistics.median(run.chars_per_s for run in result.runs):,.0f}",
         f"{statistics.mean(nats):.4f} ({seeds})",
         f"{statistics.mean(dynamic):.4f}" if dynamic else "–",
     ]
@@ -187,29 +234,14 @@ def duration(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.1f} min"
 
 
-def write_table(rows: dict[str, str]) -> None:
-    """Put the rows, by their recipes' names, between README's marks; of recipes without one, the row that is there."""
-    columns = ["recipe", "time", "parameters", "characters/s", "nats (range of seeds)", "dynamic"]
-    heading = f"| {' | '.join(columns)} |\n{'|---' * len(columns)}|\n"
-    _, before, _ = split_readme("results")
-    rows = {line.split("`")[1]: line for line in before.splitlines(keepends=True) if line.startswith("| `")} | rows
-    write_between("results", heading + "".join(rows[recipe.config] for recipe in RECIPES if recipe.config in rows))
-
-
 def write_between(mark: str, table: str) -> None:
-    """Put a table between README's two comments of this name, and print it."""
-    before, _, after = split_readme(mark)
-    README.write_text(before + table + after, encoding="utf-8")
-    print(table)
-
-
-def split_readme(mark: str) -> tuple[str, str, str]:
-    """README up to a table, the table, and the rest; leave with an error where its two comments are not there once."""
+    """Put a table between README's two comments of this name, and print it; leave with an error without the two."""
     parts = re.split(f"(<!-- /?{mark} -->\n)", README.read_text(encoding="utf-8"))
     if len(parts) != 5:
         sys.exit(f"{README}: found {len(parts) // 2} lines <!-- {mark} --> and <!-- /{mark} -->; allowed: one of each")
-    before, begin, table, end, after = parts
-    return before + begin, table, end + after
+    before, begin, _, end, after = parts
+    README.write_text(before + begin + table + end + after, encoding="utf-8")
+    print(table)
 
 
 def draw(runs: dict[str, Run]) -> None:
@@ -221,13 +253,13 @@ def draw(runs: dict[str, Run]) -> None:
 
     figure, axes = pyplot.subplots(figsize=(9, 5.5))
     for name, run in runs.items():
-        points = [(row["elapsed_s"], row["nats"]) for row in run.rows if row["split"] == "valid"]
         label = f"{name.removeprefix('tinyshakespeare-')}: {run.nats:.3f}"
-        axes.plot(*zip(*points, strict=True), marker=".", label=label)
+        axes.plot(*zip(*run.curve, strict=True), marker=".", label=label)
     for name, (seconds, nats) in PUBLISHED.items():
         axes.plot(seconds, nats, "k*", markersize=10)
         axes.annotate(name, (seconds, nats), xytext=(6, 4), textcoords="offset points", fontsize=8)
-    axes.set(xscale="log", xlabel="seconds of training", ylabel="validation, nats per character", ylim=(1.3, 2.2))
+    axes.set(xscale="log", xlabel="seconds of training", ylabel="validation, nats per character")
+    axes.set(xlim=(8, 2500), ylim=(1.2, 2.2))
     axes.grid(alpha=0.3)
     axes.legend(title="recipe: last score", fontsize=8)
     figure.savefig(PLOT, dpi=120, bbox_inches="tight")

@@ -7,18 +7,14 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from charlm.config import differences, load_config
+from charlm.config import differences, load_config, parse_config
 from tests.conftest import ROOT
 
 README = """\
 Before.
 
 <!-- results -->
-| recipe | nats |
-|---|---|
-| `tinyshakespeare-10s` | ten seconds as they were |
-| `tinyshakespeare-rnn` | the RNN as it was |
-| `python-stdlib-1min` | a minute as it was |
+The table that was there.
 <!-- /results -->
 
 After.
@@ -31,6 +27,7 @@ def reproduce(tmp_path, monkeypatch) -> ModuleType:
     monkeypatch.syspath_prepend(ROOT / "scripts")
     script = importlib.import_module("reproduce")
     monkeypatch.setattr(script, "RUNS", tmp_path / "runs")
+    monkeypatch.setattr(script, "RESULTS", tmp_path / "results.json")
     monkeypatch.setattr(script, "README", tmp_path / "README.md")
     monkeypatch.setattr(script, "PLOT", tmp_path / "results.png")
     (tmp_path / "README.md").write_text(README, encoding="utf-8")
@@ -83,13 +80,12 @@ def make_run(reproduce, trained_run):
 
 
 @pytest.fixture
-def run_script(reproduce, monkeypatch, capsys):
-    """Runs scripts/reproduce with these arguments; what it says on stderr."""
+def run_script(reproduce, monkeypatch):
+    """Runs scripts/reproduce with these arguments."""
 
     def run(*arguments):
         monkeypatch.setattr("sys.argv", ["reproduce", *arguments])
         reproduce.main()
-        return capsys.readouterr().err
 
     return run
 
@@ -97,57 +93,80 @@ def run_script(reproduce, monkeypatch, capsys):
 def table(reproduce):
     """README's table without its heading; what stands around it must be as it was."""
     text = reproduce.README.read_text(encoding="utf-8")
-    before, rows = text.split("|---|---|---|---|---|---|\n")
+    before, rows = text.split("|---|---|---|---|---|---|---|\n")
     rows, after = rows.split("<!-- /results -->")
-    heading = "| recipe | time | parameters | characters/s | nats (range of seeds) | dynamic |\n"
+    heading = "| recipe | CPU | time | parameters | characters/s | nats (range of seeds) | dynamic |\n"
     assert (before, after) == (f"Before.\n\n<!-- results -->\n{heading}", "\n\nAfter.\n")
     return rows.splitlines()
 
 
-def runs(reproduce, *scores):
-    rows = [{"split": "train", "chars_per_s": 1234.5, "elapsed_s": 301.0}]
-    return [reproduce.Run(rows, 1_234_567, nats, dynamic_nats) for nats, dynamic_nats in scores]
+def result(reproduce, *scores):
+    runs = [
+        reproduce.Run(seed, 301.0, 1_234_567, 1234.5, nats, dynamic_nats, curve=[[300.0, nats]])
+        for seed, (nats, dynamic_nats) in enumerate(scores, start=1)
+    ]
+    return reproduce.Result(config={}, cpu={"cpu": "CPU", "cores": 4}, runs=runs)
 
 
 def test_row_of_three_seeds(reproduce):
-    three = runs(reproduce, (1.4880, 1.30), (1.4922, 1.32), (1.4883, 1.33))
-    assert reproduce.row(reproduce.Recipe("a", dynamic=True), three) == (
-        "| `a` | 5.0 min | 1,234,567 | 1,234 | 1.4895 (3 seeds: 1.4880 to 1.4922) | 1.3167 |\n"
+    three = result(reproduce, (1.4880, 1.30), (1.4922, 1.32), (1.4883, 1.33))
+    assert reproduce.row("a", three) == (
+        "| `a` | 4 × CPU | 5.0 min | 1,234,567 | 1,234 | 1.4895 (3 seeds: 1.4880 to 1.4922) | 1.3167 |\n"
     )
 
 
 def test_row_of_one_seed_without_dynamic(reproduce):
-    one = runs(reproduce, (1.4399, None))
-    assert reproduce.row(reproduce.Recipe("a"), one) == "| `a` | 5.0 min | 1,234,567 | 1,234 | 1.4399 (1 seed) | – |\n"
+    row = "| `a` | 4 × CPU | 5.0 min | 1,234,567 | 1,234 | 1.4399 (1 seed) | – |\n"
+    assert reproduce.row("a", result(reproduce, (1.4399, None))) == row
 
 
-def test_a_part_of_the_recipes_leaves_the_other_rows_and_the_plot(reproduce, make_run, run_script, started, drawn):
+def test_a_part_of_the_recipes_leaves_the_others_as_recorded(reproduce, make_run, run_script, started, drawn):
+    before = {
+        name: result(reproduce, (nats, None))
+        for name, nats in (("tinyshakespeare-10s", 1.7), ("tinyshakespeare-rnn", 1.6), ("python-stdlib-1min", 1.3))
+    }
+    reproduce.write_results(before)
     make_run("tinyshakespeare-5min", 1, 1.40, 1.30)
     make_run("tinyshakespeare-5min", 2, 1.41, 1.31)
     make_run("tinyshakespeare-rnn", 2, 1.50, 1.40)
-    err = run_script("tinyshakespeare-5min", "--seeds", "2")
+    run_script("tinyshakespeare-5min", "--seeds", "2")
+    after = reproduce.read_results()
+    names = ["tinyshakespeare-10s", "tinyshakespeare-5min", "tinyshakespeare-rnn", "python-stdlib-1min"]
+    assert list(after) == names
+    assert all(after[name] == before[name] for name in (names[0], names[3]))
+    assert [run.seed for run in after["tinyshakespeare-rnn"].runs] == [2]
+    assert after["tinyshakespeare-rnn"].config["model"]["cell"]["kind"] == "rnn"
     rows = table(reproduce)
-    assert rows[0] == "| `tinyshakespeare-10s` | ten seconds as they were |"
-    assert rows[1].startswith("| `tinyshakespeare-5min` | 61 s | ")
+    assert [row.split("`")[1] for row in rows] == names
     assert rows[1].endswith(" | 1,500 | 1.4050 (2 seeds: 1.4000 to 1.4100) | 1.3050 |")
-    assert rows[2].startswith("| `tinyshakespeare-rnn` | 61 s | ")
     assert rows[2].endswith(" | 1,500 | 1.5000 (1 seed) | 1.4000 |")
-    assert rows[3:] == ["| `python-stdlib-1min` | a minute as it was |"]
-    others = ("10s", "1min", "30min", "rnn", "gru", "rhn")
-    missing = ", ".join(f"tinyshakespeare-{name}" for name in others)
-    assert err == f"plot: left as it is, for want of seed 1 of {missing}\n"
-    assert (drawn, started) == ([], [])
+    assert started == []
+    assert [{name: run.curve for name, run in runs.items()} for runs in drawn] == [
+        {names[0]: [[300.0, 1.7]], names[1]: [[61.0, 1.4]], names[2]: [[61.0, 1.5]]}
+    ]
 
 
 def test_all_recipes_in_their_order_and_seed_1_in_the_plot(reproduce, make_run, run_script, started, drawn):
     for recipe in reversed(reproduce.RECIPES):
         for seed in reversed(recipe.seeds):
             make_run(recipe.config, seed, 1 + seed / 10, 1.0 if recipe.dynamic else None)
-    assert run_script() == ""
+    run_script()
     assert [row.split("`")[1] for row in table(reproduce)] == [recipe.config for recipe in reproduce.RECIPES]
     names = [recipe.config for recipe in reproduce.RECIPES if recipe.config.startswith("tinyshakespeare")]
     assert [{name: run.nats for name, run in runs.items()} for runs in drawn] == [dict.fromkeys(names, 1.1)]
     assert started == []
+
+
+def test_what_is_recorded_is_of_the_recipes_as_they_are(monkeypatch):
+    """A recipe that was changed and not trained anew would stand in README with the old one's figures."""
+    monkeypatch.syspath_prepend(ROOT / "scripts")
+    reproduce = importlib.import_module("reproduce")
+    results = reproduce.read_results()
+    assert results
+    for name, found in results.items():
+        config = parse_config(found.config, "results.json")
+        assert differences(config, load_config(ROOT / f"configs/{name}.yaml")) == {}, name
+    assert reproduce.table(results) in reproduce.README.read_text(encoding="utf-8")
 
 
 def test_trains_what_is_not_there_whole(reproduce, make_run, tmp_path, started):
