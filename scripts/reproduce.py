@@ -95,8 +95,8 @@ def main() -> None:
             train(recipe, seed, arguments.source)
     results = record()
     write_between("results", table(results))
-    first = {name: result.runs[0] for name, result in results.items() if name.startswith("tinyshakespeare")}
-    draw({name: run for name, run in first.items() if run.curve})
+    shown = [recipe.config for recipe in RECIPES if recipe.on_shakespeare and recipe.config in results]
+    draw({name: results[name].runs[0] for name in shown if results[name].runs[0].curve})
 
 
 def parse() -> argparse.Namespace:
@@ -165,10 +165,10 @@ def record() -> dict[str, Result]:
 
     from charlm.config import read_config_file
 
-    results = read_results()
+    results, here = read_results(), cpu()
     for recipe in RECIPES:
         if runs := [read(recipe, seed) for seed in recipe.seeds if is_whole(recipe, seed)]:
-            results[recipe.config] = Result(read_config_file(recipe.file), cpu(), runs)
+            results[recipe.config] = Result(read_config_file(recipe.file), here, runs)
     results = {recipe.config: results[recipe.config] for recipe in RECIPES if recipe.config in results}
     write_results(results)
     return results
