@@ -10,6 +10,7 @@ import torch
 from charlm.config import Config
 from charlm.errors import DeviceError
 from charlm.model import count_parameters
+from charlm.optim import least_copies
 from charlm.units import format_bytes
 
 
@@ -30,12 +31,8 @@ def least_bytes(config: Config, vocabulary_size: int) -> int:
     depth = getattr(model.cell, "depth", 1)
     # Forward and backward keep, or make, at least: what the cells keep of every step, and logits with their gradient.
     a_character = _KEPT.get(model.cell.kind, 1) * model.layers * depth * model.cell.hidden + 2 * vocabulary_size
-    copies = 2 + _AVERAGES[config.optimizer.name] + (train.ema > 0)
+    copies = 2 + least_copies(config.optimizer) + (train.ema > 0)
     return 4 * (copies * parameters + train.batch_size * train.bptt * a_character)
-
-
-_AVERAGES = {"adamw": 2, "adam": 2, "nadam": 2, "radam": 2, "muon": 1, "rmsprop": 1, "adagrad": 1, "sgd": 0}
-"""Tensors of each parameter's size that an optimiser keeps at least."""
 
 
 _KEPT = {"rnn": 1, "gru": 5, "lstm": 6, "rhn": 3}

@@ -121,6 +121,12 @@ def kept_tensors(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> dic
     return {name: value.dim() == 2 for name, value in trial.state[parameter].items() if isinstance(value, Tensor)}
 
 
+def least_copies(config: Optimizer) -> int:
+    """How many tensors of a parameter's shape are kept for each parameter, at least."""
+    optimizer = build_optimizer(nn.Linear(1, 1), config)
+    return min(sum(kept_tensors(optimizer, group).values()) for group in optimizer.param_groups)
+
+
 def learning_rate(config: Optimizer, *, step: int, epochs: int, progress: float) -> float:
     """The rate of the update after `step` updates and `epochs` whole epochs, `progress` (0 to 1) into the run."""
     schedule = config.schedule

@@ -289,11 +289,14 @@ class Trainer:
         return self.config.train.bptt if self.config.train.loss == "sum" else 1
 
     def checkpoint_bytes(self) -> int:
-        """What a checkpoint takes at most: no optimiser here keeps more than two tensors a parameter."""
-        copies = 1 + 2 + (self.averaged is not None)
+        """What a checkpoint takes at most."""
         model, train = self.config.model, self.config.train
         states = 2 * 4 * model.layers * train.batch_size * model.cell.hidden  # an LSTM carries two
-        return copies * sum(parameter.nbytes for parameter in self.parameters) + states + 2**20
+        weights = 0
+        for group in self.optimizer.param_groups:
+            copies = 1 + (self.averaged is not None) + sum(kept_tensors(self.optimizer, group).values())
+            weights += copies * sum(parameter.nbytes for parameter in group["params"])
+        return weights + states + 2**20
 
     def to_checkpoint(self) -> Checkpoint:
         """Everything that `restore` needs to go on as if nothing had happened."""

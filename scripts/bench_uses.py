@@ -25,7 +25,7 @@ CONFIGS = {
     "LSTM": ("tinyshakespeare-lstm.yaml", []),
     "GRU": ("tinyshakespeare-lstm.yaml", ["model.cell={kind: gru, hidden: 256}"]),
     "RNN": ("tinyshakespeare-lstm.yaml", ["model.cell={kind: rnn, hidden: 512}", "optimizer.lr=1e-3"]),
-    "RHN D5": ("tinyshakespeare-rhn.yaml", []),
+    "RHN": ("tinyshakespeare-rhn.yaml", []),
 }
 
 

@@ -146,6 +146,21 @@ def test_a_checkpoint_whose_tensors_do_not_fit_is_refused(trainer_of, optimizer,
     trainer.update()
 
 
+@pytest.mark.parametrize("ema", [0.0, 0.9])
+@pytest.mark.parametrize(
+    "optimizer",
+    [{"name": "adamw"}, {"name": "muon"}, {"name": "rmsprop"}, {"name": "sgd"}, {"name": "sgd", "momentum": 0.9}],
+)
+def test_a_checkpoint_takes_what_was_foretold(trainer_of, tmp_path, optimizer, ema):
+    """But for a header and the states, which have 1 MiB."""
+    model = {"cell": {"kind": "lstm", "hidden": 256}, "layers": 3}
+    trainer = trainer_of({"ema": ema}, {**optimizer, "lr": 1e-3}, model)
+    foretold = trainer.checkpoint_bytes()
+    trainer.update()
+    save_checkpoint(trainer.to_checkpoint(), tmp_path / "a.safetensors")
+    assert 0 <= foretold - (tmp_path / "a.safetensors").stat().st_size <= 2**20
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [
