@@ -68,6 +68,13 @@ def test_the_bound_is_below_what_a_run_takes_but_not_far(tmp_path, kind):
     assert 0.6 * taken < least_bytes(config, len(corpus.vocabulary)) <= taken
 
 
+@pytest.mark.parametrize("optimizer", ["adamw", "muon", "sgd"])
+def test_the_estimate_draws_no_random_numbers(optimizer):
+    before = torch.get_rng_state()
+    check_memory(config_with(f"optimizer={{name: {optimizer}, lr: 0.01}}"), 65, CPU)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
 def test_the_machine_tells_what_it_has():
     check_memory(config_with("model.cell.hidden=64"), 65, CPU)
     assert available_bytes(CPU) > 2**27
