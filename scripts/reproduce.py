@@ -50,6 +50,7 @@ RECIPES = [
     Recipe("tinyshakespeare-rnn", dynamic=True),
     Recipe("tinyshakespeare-gru", dynamic=True),
     Recipe("tinyshakespeare-rhn", dynamic=True),
+    Recipe("tinyshakespeare-rhn-30min", seeds=(1,), dynamic=True),
     Recipe("python-stdlib-1min", split="test"),
     Recipe("python-stdlib-5min", split="test", dynamic=True),
     Recipe("python-stdlib-30min", seeds=(1,), split="test", dynamic=True),
