@@ -121,10 +121,15 @@ def kept_tensors(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> dic
     return {name: value.dim() == 2 for name, value in trial.state[parameter].items() if isinstance(value, Tensor)}
 
 
+def kept_copies(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> int:
+    """How many tensors of a parameter's shape a step keeps for each parameter of a group."""
+    return sum(kept_tensors(optimizer, group).values())
+
+
 def least_copies(config: Optimizer) -> int:
     """How many tensors of a parameter's shape are kept for each parameter, at least."""
     optimizer = build_optimizer(nn.LayerNorm(1), config)  # its weights are not drawn: a run's seed is left alone
-    return min(sum(kept_tensors(optimizer, group).values()) for group in optimizer.param_groups)
+    return min(kept_copies(optimizer, group) for group in optimizer.param_groups)
 
 
 def learning_rate(config: Optimizer, *, step: int, epochs: int, progress: float) -> float:

@@ -19,7 +19,7 @@ from charlm.device import autocast, resolve_device, set_threads
 from charlm.errors import CheckpointError, DivergenceError
 from charlm.memory import check_memory
 from charlm.model import CharLM, build_model, map_state, window_loss
-from charlm.optim import build_optimizer, clip_gradients, kept_tensors, learning_rate, skip_step_unless
+from charlm.optim import build_optimizer, clip_gradients, kept_copies, kept_tensors, learning_rate, skip_step_unless
 from charlm.tracking import Row
 
 
@@ -294,7 +294,7 @@ class Trainer:
         states = 2 * 4 * model.layers * train.batch_size * model.cell.hidden  # an LSTM carries two
         weights = 0
         for group in self.optimizer.param_groups:
-            copies = 1 + (self.averaged is not None) + sum(kept_tensors(self.optimizer, group).values())
+            copies = 1 + (self.averaged is not None) + kept_copies(self.optimizer, group)
             weights += copies * sum(parameter.nbytes for parameter in group["params"])
         return weights + states + 2**20
 

@@ -19,6 +19,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from charlm.waiting import limit_spinning
+
 if TYPE_CHECKING:
     from bench_measure import Effort, Report
 
@@ -43,8 +45,7 @@ def main() -> None:
     arguments = parse()
     sections = [name for name in SECTIONS if name in (arguments.sections or SECTIONS)]
     load = {"load_average_at_start": load_average()}
-    # As charlm's main() does, for the same reason; read when torch is imported.
-    os.environ.setdefault("GOMP_SPINCOUNT", "2000")
+    limit_spinning()
     verified = "NOT VERIFIED: the tests were left out (--skip-tests)" if arguments.skip_tests else run_tests()
 
     from bench_measure import Effort, Report, machine, print_logs

@@ -16,6 +16,7 @@ from charlm.cli import config, data, evaluate, sample, train
 from charlm.cli.common import report
 from charlm.errors import CharlmError, ConfigError
 from charlm.terminal import printable
+from charlm.waiting import limit_spinning
 
 
 class _Commands(TyperGroup):
@@ -83,10 +84,7 @@ def _version(version: bool = typer.Option(False, "--version", help="Print the ve
 
 def main() -> None:
     """Run the command line; a user's mistake is one line on stderr and exit code 1 (2 for usage)."""
-    # OpenMP's threads spin while they wait for one another, for milliseconds. With one of four cores busy elsewhere
-    # an LSTM then trains at 800 characters/s; at this number of spins at 21,000, and on an idle machine at 70,000
-    # either way. Read when torch is imported.
-    os.environ.setdefault("GOMP_SPINCOUNT", "2000")
+    limit_spinning()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")

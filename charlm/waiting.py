@@ -1,0 +1,31 @@
+"""How long OpenMP's threads spin for their next work before they sleep (standard library only)."""
+
+import os
+from pathlib import Path
+
+_SPINS = 2_000  # tens of microseconds
+_SPINS_WHERE_STOLEN = 3_000_000  # tens of milliseconds
+_STOLEN_SHARE = 0.01
+
+
+def limit_spinning(system: Path = Path("/")) -> None:
+    """Set GOMP_SPINCOUNT, unless the user has; torch's OpenMP reads it as torch is imported.
+
+    Left alone, threads spin for milliseconds. With one of four cores busy elsewhere an LSTM then trains at 800
+    characters/s, at the few spins set here at 21,000; on an idle machine at 70,000 either way. Not so on a virtual
+    machine whose host has work for others: a processor that sleeps is woken late. Updates took there 1.2 to 4 times as
+    long with few spins as with many (LSTM 1 × 384, RHN 320 of depth 6), those of an LSTM 1 × 192 up to 14 times.
+    """
+    spins = _SPINS_WHERE_STOLEN if _stolen_share(system) > _STOLEN_SHARE else _SPINS
+    os.environ.setdefault("GOMP_SPINCOUNT", str(spins))
+
+
+def _stolen_share(system: Path) -> float:
+    """The share of the time this machine had work that its host gave to others; 0 where it does not tell."""
+    try:
+        name, *ticks = (system / "proc/stat").read_text().split("\n", 1)[0].split()
+        user, nice, kernel, _idle, _iowait, irq, softirq, steal = map(int, ticks[:8])
+    except (OSError, ValueError):
+        return 0.0
+    worked = user + nice + kernel + irq + softirq + steal
+    return steal / worked if name == "cpu" and worked else 0.0
