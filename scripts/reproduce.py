@@ -45,6 +45,7 @@ class Recipe:
 RECIPES = [
     Recipe("tinyshakespeare-10s"),
     Recipe("tinyshakespeare-1min"),
+    Recipe("tinyshakespeare-lstm-1min"),
     Recipe("tinyshakespeare-5min", dynamic=True),
     Recipe("tinyshakespeare-30min", seeds=(1,), dynamic=True),
     Recipe("tinyshakespeare-rnn", dynamic=True),

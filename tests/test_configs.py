@@ -28,7 +28,7 @@ def test_all_are_there():
         "quickstart", "rnn", "lstm", "gru", "rhn", "char-rnn", "rhn-enwik8",
         "tinyshakespeare-rnn", "tinyshakespeare-lstm", "tinyshakespeare-gru", "tinyshakespeare-rhn",
         "tinyshakespeare-10s", "tinyshakespeare-1min", "tinyshakespeare-5min", "tinyshakespeare-30min",
-        "tinyshakespeare-rhn-30min",
+        "tinyshakespeare-lstm-1min", "tinyshakespeare-rhn-30min",
         "python-stdlib-1min", "python-stdlib-5min", "python-stdlib-30min",
     }  # fmt: skip
 
