@@ -1,6 +1,7 @@
 """How long OpenMP's threads spin for their next work before they sleep (standard library only)."""
 
 import os
+import time
 from pathlib import Path
 
 _SPINS = 2_000  # tens of microseconds
@@ -15,9 +16,10 @@ def limit_spinning(system: Path = Path("/")) -> None:
     characters/s, at the few spins set here at 21,000; on an idle machine at 70,000 either way. Not so on a virtual
     machine whose host has work for others: a processor that sleeps is woken late. Updates took there 1.2 to 4 times as
     long with few spins as with many (LSTM 1 × 384, RHN 320 of depth 6), those of an LSTM 1 × 192 up to 14 times.
+    Beside other work on the machine itself many spins are worse there too: 6 to 12 updates where few gave 65 to 78.
     """
-    spins = _SPINS_WHERE_STOLEN if _stolen_share(system) > _STOLEN_SHARE else _SPINS
-    os.environ.setdefault("GOMP_SPINCOUNT", str(spins))
+    spin_long = _stolen_share(system) > _STOLEN_SHARE and not _others_work(system)
+    os.environ.setdefault("GOMP_SPINCOUNT", str(_SPINS_WHERE_STOLEN if spin_long else _SPINS))
 
 
 def _stolen_share(system: Path) -> float:
@@ -29,3 +31,16 @@ def _stolen_share(system: Path) -> float:
         return 0.0
     worked = user + nice + kernel + irq + softirq + steal
     return steal / worked if name == "cpu" and worked else 0.0
+
+
+def _others_work(system: Path) -> bool:
+    """Whether other processes are at work on this machine, at each of some moments."""
+    for _ in range(5):
+        try:
+            running = int((system / "proc/loadavg").read_text().split()[3].split("/")[0])
+        except (OSError, ValueError, IndexError):
+            return False
+        if running <= 1:  # this process alone
+            return False
+        time.sleep(0.002)
+    return True

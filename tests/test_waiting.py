@@ -15,13 +15,15 @@ FEW, MANY = "2000", "3000000"
 def spins(monkeypatch, tmp_path):
     """GOMP_SPINCOUNT as it is set on a machine with this /proc/stat; None: it has none."""
 
-    def limited(stat, before=None):
+    def limited(stat, before=None, running=1):
         monkeypatch.setenv("GOMP_SPINCOUNT", before or "")  # put back after the test
         if before is None:
             monkeypatch.delenv("GOMP_SPINCOUNT")
+        (tmp_path / "proc").mkdir(exist_ok=True)
         if stat is not None:
-            (tmp_path / "proc").mkdir(exist_ok=True)
             (tmp_path / "proc/stat").write_text(stat)
+        if running is not None:
+            (tmp_path / "proc/loadavg").write_text(f"0.50 0.60 0.70 {running}/123 4567\n")
         limit_spinning(tmp_path)
         return os.environ["GOMP_SPINCOUNT"]
 
@@ -45,6 +47,16 @@ def test_idle_time_is_no_work_that_the_host_left_alone(spins):
 @pytest.mark.parametrize("stat", [None, "", "cpu", "cpu  1 2 3", "cpu  a b c d e f g h", "cpu 0 0 0 0 0 0 0 0 0 0"])
 def test_a_system_that_does_not_tell_takes_none(spins, stat):
     assert spins(stat) == FEW
+
+
+@pytest.mark.parametrize(("running", "found"), [(1, MANY), (2, FEW), (9, FEW), (None, MANY), ("x", MANY)])
+def test_beside_other_work_they_spin_shortly(spins, running, found):
+    assert spins(STOLEN, running=running) == found
+
+
+def test_work_of_a_moment_is_none(spins, monkeypatch, tmp_path):
+    monkeypatch.setattr("charlm.waiting.time.sleep", lambda _: (tmp_path / "proc/loadavg").write_text("0 0 0 1/9 9"))
+    assert spins(STOLEN, running=2) == MANY
 
 
 def test_what_the_user_set_stands(spins):
