@@ -18,8 +18,10 @@ def limit_spinning(system: Path = Path("/")) -> None:
     long with few spins as with many (LSTM 1 × 384, RHN 320 of depth 6), those of an LSTM 1 × 192 up to 14 times.
     Beside other work on the machine itself many spins are worse there too: 6 to 12 updates where few gave 65 to 78.
     """
+    if "GOMP_SPINCOUNT" in os.environ:
+        return
     spin_long = _stolen_share(system) > _STOLEN_SHARE and not _others_work(system)
-    os.environ.setdefault("GOMP_SPINCOUNT", str(_SPINS_WHERE_STOLEN if spin_long else _SPINS))
+    os.environ["GOMP_SPINCOUNT"] = str(_SPINS_WHERE_STOLEN if spin_long else _SPINS)
 
 
 def _stolen_share(system: Path) -> float:
