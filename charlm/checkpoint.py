@@ -23,9 +23,9 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from charlm.config import Config, parse_config
+from charlm.data.vocabulary import Vocabulary
 from charlm.errors import CheckpointError, ConfigError, DamagedCheckpointError, RunError
 from charlm.model import CharLM, build_model, count_parameters
-from charlm.vocabulary import Vocabulary
 
 FORMAT = "charlm checkpoint"
 VERSION = 1

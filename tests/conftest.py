@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from charlm.cache import cache_dir
+from charlm.system.cache import cache_dir
 from tests.text import words_text
 
 ROOT = Path(__file__).parents[1]
@@ -55,8 +55,8 @@ def kernels(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Where there is no compiler the test runs without them.
     """
     from charlm.cells import CELLS
-    from charlm.cells.native import SHARED_KERNELS
-    from charlm.cells.native.build import KernelError, load
+    from charlm.native.build import KernelError, load
+    from charlm.native.shared import SHARED_KERNELS
 
     with monkeypatch.context() as patch:
         patch.delenv("CHARLM_CACHE")
@@ -105,7 +105,7 @@ class Result:
 @pytest.fixture
 def no_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     """What charlm does where no kernel can be compiled."""
-    from charlm.cells.native import build
+    from charlm.native import build
 
     monkeypatch.setattr(build, "_outcomes", {})
     monkeypatch.setattr(
@@ -116,8 +116,8 @@ def no_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def needs_kernels(kernels: None) -> None:
     """For tests of what kernels do."""
-    from charlm.cells.native.build import KernelError
-    from charlm.cells.native.linear import PRODUCT
+    from charlm.native.build import KernelError
+    from charlm.native.linear import PRODUCT
 
     try:
         PRODUCT.check()
@@ -176,7 +176,7 @@ def tiny_config(tmp_path: Path, text_file: Path) -> Path:
 def trained_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a run of the tiny config, to read only: every test shares it."""
     from charlm.config import load_config
-    from charlm.train import start_run
+    from charlm.training.start import start_run
 
     folder = tmp_path_factory.mktemp("trained")
     (folder / "text.txt").write_text(words_text(20_000), encoding="utf-8")

@@ -26,9 +26,9 @@ from charlm.checkpoint import (
     save_checkpoint,
 )
 from charlm.config import parse_config
+from charlm.data.vocabulary import Vocabulary
 from charlm.errors import CheckpointError, RunError
 from charlm.model import build_model
-from charlm.vocabulary import Vocabulary
 
 CPU = torch.device("cpu")
 CONFIG = parse_config(

@@ -419,7 +419,7 @@ class TestTrain:
             )
 
     def test_memory_that_runs_out_all_the_same(self, cli, tiny_config, monkeypatch):
-        from charlm import memory
+        from charlm.training import memory
 
         monkeypatch.setattr(memory, "available_bytes", lambda _: None)
         assert cli("plan", "--config", tiny_config, "--set", "model.cell.hidden=400000").error == (
@@ -618,7 +618,7 @@ class TestSample:
             assert found[1] == f"{100 * share:.1f}"
 
     def test_novelty_is_against_the_training_text(self, cli, trained_run, monkeypatch):
-        from charlm import novelty as module
+        from charlm.inference import novelty as module
 
         asked, found = [], module.novelty
         monkeypatch.setattr(module, "novelty", lambda samples, corpus: asked.append(corpus) or found(samples, corpus))
@@ -808,7 +808,7 @@ class TestEval:
         assert path.read_bytes() == before
 
     def test_dynamic_defaults_are_those_of_the_help(self, cli, trained_run):
-        from charlm.dynamic import Adaptation
+        from charlm.inference.dynamic import Adaptation
 
         text = " ".join(cli("eval", "--help").out.split())
         for name, value in vars(Adaptation()).items():
@@ -851,7 +851,7 @@ class TestEval:
             assert cli(*words[:-1]).code == 0
 
     def test_gradients_are_measured_on_the_training_text(self, cli, trained_run, tmp_path, monkeypatch):
-        from charlm import dynamic
+        from charlm.inference import dynamic
 
         file, asked, measured = tmp_path / "other.txt", [], dynamic.gradient_rms
         file.write_text("so\ntee\n" * 30)
@@ -908,7 +908,7 @@ class TestEval:
 class TestPlan:
     @pytest.fixture(autouse=True)
     def quick(self, monkeypatch):
-        from charlm import plan
+        from charlm.training import plan
 
         monkeypatch.setattr(plan, "_MEASURE_S", 0.01)
 
@@ -925,7 +925,7 @@ class TestPlan:
         assert sorted(path.name for path in tmp_path.iterdir()) == ["text.txt", "tiny.yaml"]
 
     def test_windows_that_grow_are_measured_at_their_full_length(self, cli, tiny_config, monkeypatch):
-        from charlm import plan
+        from charlm.training import plan
 
         found = []
 

@@ -6,7 +6,7 @@ import pytest
 
 from charlm.config import load_config
 from charlm.model import build_model, parameters_by_part
-from charlm.train import start_run
+from charlm.training.start import start_run
 from tests.text import words_text
 
 CONFIGS = sorted((Path(__file__).parents[1] / "configs").glob("*.yaml"))

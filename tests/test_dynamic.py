@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from charlm import dynamic
 from charlm.cells import CELLS
 from charlm.config import parse_config
-from charlm.dynamic import Adaptation, evaluate_dynamically, gradient_rms
 from charlm.errors import DataError, DivergenceError
-from charlm.evaluate import WARMUP, evaluate
+from charlm.inference import dynamic
+from charlm.inference.dynamic import Adaptation, evaluate_dynamically, gradient_rms
+from charlm.inference.evaluation import WARMUP, evaluate
 from charlm.model import build_model
 
 CPU = torch.device("cpu")

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from charlm.cells import CELLS
 from charlm.config import parse_config
 from charlm.errors import DataError
-from charlm.evaluate import STREAMS, WARMUP, evaluate
+from charlm.inference.evaluation import STREAMS, WARMUP, evaluate
 from charlm.model import build_model
 
 CPU = torch.device("cpu")

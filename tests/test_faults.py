@@ -18,8 +18,8 @@ pytestmark = pytest.mark.usefixtures("kernels")
 BEFORE = """
 import os, shutil, signal, subprocess, sys, time
 from pathlib import Path
-import charlm.checkpoint, charlm.run
-from charlm.trainer import Trainer
+import charlm.checkpoint, charlm.training.loop
+from charlm.training.step import Trainer
 
 run = sys.argv[-1]
 after_step_4 = lambda: None
@@ -73,7 +73,7 @@ def assert_goes_on(run: Path, config: Path, *overrides: str) -> None:
 
 @pytest.mark.slow
 def test_a_run_killed_again_and_again_ends_as_if_left_alone():
-    done = ended([sys.executable, "scripts/torture.py", "--kills", "4", "--seed", "2"])
+    done = ended([sys.executable, "tests/stress/torture.py", "--kills", "4", "--seed", "2"])
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == "torture: 4 kills, seed 2: weights, optimiser and metrics as without\n"
 
@@ -160,14 +160,14 @@ def test_a_folder_that_goes_amid_saving_is_not_made_anew(tmp_path, tiny_config):
     """After the last look at it."""
     run = tmp_path / "run"
     lines = """
-save_checkpoint = charlm.run.save_checkpoint
+save_checkpoint = charlm.training.loop.save_checkpoint
 
 def save(*arguments):
     shutil.rmtree(run)
     save_checkpoint(*arguments)
 
 def after_step_4():
-    charlm.run.save_checkpoint = save
+    charlm.training.loop.save_checkpoint = save
 """
     error = error_of(changed(lines, "--config", tiny_config, run=run))
     assert error.startswith(f"{run}/checkpoints/last.safetensors: cannot be written ([Errno 2] No such file")

@@ -16,12 +16,12 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from scripts.fuzz import COMMANDS, FLAGS, NAMES, OPTIONS, Targets, good_inputs, guarded
 
 from charlm.config import Config, load_config, parse_config
+from charlm.data.vocabulary import Vocabulary
 from charlm.errors import CharlmError, ConfigError
-from charlm.terminal import one_line, printable
-from charlm.vocabulary import Vocabulary
-from scripts.fuzz import COMMANDS, FLAGS, NAMES, OPTIONS, Targets, good_inputs, guarded
+from charlm.system.formatting import one_line, printable
 
 LIMIT_S = 10
 LIMIT_MB = 150  # beyond what the process held before; an input of 10 MB counts

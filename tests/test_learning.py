@@ -6,7 +6,7 @@ import pytest
 
 from charlm.cells import CELLS
 from charlm.config import parse_config
-from charlm.train import start_run
+from charlm.training.start import start_run
 from tests.text import MarkovSource
 
 

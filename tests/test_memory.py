@@ -11,10 +11,10 @@ from charlm.checkpoint import load_model, read_checkpoint
 from charlm.config import parse_config
 from charlm.data.corpus import load_corpus
 from charlm.errors import CheckpointError, DeviceError
-from charlm.memory import available_bytes, check_memory, least_bytes
 from charlm.model import build_model, count_parameters
-from charlm.plan import _saved_bytes
-from charlm.trainer import Trainer
+from charlm.training.memory import available_bytes, check_memory, least_bytes
+from charlm.training.plan import _saved_bytes
+from charlm.training.step import Trainer
 
 CPU = torch.device("cpu")
 GB = 2**30
@@ -104,7 +104,7 @@ def test_a_container_has_what_its_group_leaves_it(tmp_path, files, bytes_):
 
 
 def test_a_run_is_refused_before_its_model_is_made(tmp_path, monkeypatch):
-    monkeypatch.setattr("charlm.trainer.build_model", lambda *_: pytest.fail("made"))
+    monkeypatch.setattr("charlm.training.step.build_model", lambda *_: pytest.fail("made"))
     (tmp_path / "text").write_text("some text " * 1000)
     corpus = load_corpus(str(tmp_path / "text"), level="char", split=(1.0, 0.0, 0.0))
     with pytest.raises(DeviceError, match=r"^memory: "):

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from charlm import novelty as module
-from charlm.novelty import WINDOW, Novelty, novelty
+from charlm.inference import novelty as module
+from charlm.inference.novelty import WINDOW, Novelty, novelty
 
 
 def naive(sample: list[int], corpus: list[int]) -> tuple[list[int], float | None]:

@@ -7,7 +7,7 @@ import torch
 
 from charlm.config import parse_config
 from charlm.model import build_model
-from charlm.optim import build_optimizer, clip_gradients, learning_rate, orthogonal
+from charlm.training.optimizer import build_optimizer, clip_gradients, learning_rate, orthogonal
 
 
 def optimizer_config(**options):

@@ -6,10 +6,10 @@ import torch
 
 from charlm.cells import CELLS
 from charlm.config import parse_config
+from charlm.data.vocabulary import Vocabulary
 from charlm.errors import VocabularyError
+from charlm.inference.sampling import Choice, choose, sample_ids, sample_text
 from charlm.model import build_model
-from charlm.sample import Choice, choose, sample_ids, sample_text
-from charlm.vocabulary import Vocabulary
 
 CPU = torch.device("cpu")
 VOCABULARY = Vocabulary("char", "\n abcdefgé")

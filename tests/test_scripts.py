@@ -24,7 +24,7 @@ After.
 @pytest.fixture
 def reproduce(tmp_path, monkeypatch) -> ModuleType:
     """The script, with a README, runs and a plot of its own in `tmp_path`."""
-    monkeypatch.syspath_prepend(ROOT / "scripts")
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
     script = importlib.import_module("reproduce")
     monkeypatch.setattr(script, "RUNS", tmp_path / "runs")
     monkeypatch.setattr(script, "RESULTS", tmp_path / "results.json")
@@ -159,7 +159,7 @@ def test_all_recipes_in_their_order_and_seed_1_in_the_plot(reproduce, make_run, 
 
 def test_what_is_recorded_is_of_the_recipes_as_they_are(monkeypatch):
     """A recipe that was changed and not trained anew would stand in README with the old one's figures."""
-    monkeypatch.syspath_prepend(ROOT / "scripts")
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
     reproduce = importlib.import_module("reproduce")
     results = reproduce.read_results()
     assert results

@@ -13,7 +13,7 @@ from tests.conftest import ROOT
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.usefixtures("kernels")
 def test_memory_and_open_files_do_not_grow():
-    command = [sys.executable, "scripts/soak.py", "--steps", "1000", "--gigabytes", "0.02"]
+    command = [sys.executable, "tests/stress/soak.py", "--steps", "1000", "--gigabytes", "0.02"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert re.fullmatch(

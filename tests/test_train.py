@@ -20,13 +20,13 @@ from charlm.checkpoint import load_weights, read_checkpoint
 from charlm.config import load_config, parse_config
 from charlm.data.corpus import load_configured_corpus
 from charlm.errors import CharlmError, ConfigError, DataError, DivergenceError, RunError, VocabularyError
-from charlm.evaluate import evaluate
-from charlm.lock import locked
+from charlm.inference.evaluation import evaluate
+from charlm.inference.sampling import Choice, sample_text
 from charlm.model import build_model
-from charlm.sample import Choice, sample_text
-from charlm.tracking import Metrics, Row, Tracker
-from charlm.train import resume_run, start_run
-from charlm.trainer import Trainer
+from charlm.system.lock import locked
+from charlm.training.metrics import Metrics, Row, Tracker
+from charlm.training.start import resume_run, start_run
+from charlm.training.step import Trainer
 from tests.runs import assert_same_checkpoint, rows, untimed
 from tests.text import words_text
 
@@ -227,7 +227,7 @@ class interrupted_after:
         self.steps, self.number = steps, number
 
     def __enter__(self):
-        from charlm.trainer import Trainer
+        from charlm.training.step import Trainer
 
         self.update = Trainer.update
 
@@ -239,7 +239,7 @@ class interrupted_after:
         Trainer.update = update
 
     def __exit__(self, *_):
-        from charlm.trainer import Trainer
+        from charlm.training.step import Trainer
 
         Trainer.update = self.update
 
@@ -264,12 +264,12 @@ def test_folder(tmp_path, config_of):
 
 
 def test_a_closing_evaluation_that_fails_costs_nothing(tmp_path, config_of, monkeypatch):
-    import charlm.run
+    import charlm.training.loop
 
     def fail(*_):
         raise MemoryError
 
-    monkeypatch.setattr(charlm.run, "evaluate", fail)
+    monkeypatch.setattr(charlm.training.loop, "evaluate", fail)
     with pytest.raises(MemoryError):
         start_run(config_of(train={"eval_every": 0, "save_every": 0}), tmp_path / "run")
     assert read_checkpoint(tmp_path / "run/checkpoints/last.safetensors").progress["step"] == 12
@@ -280,7 +280,7 @@ def test_a_run_that_dies_at_once_can_be_resumed(tmp_path, config_of):
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     start_run(config_of(), whole)
 
-    from charlm.trainer import Trainer
+    from charlm.training.step import Trainer
 
     update = Trainer.update
     try:
@@ -365,7 +365,7 @@ def test_limits(tmp_path, config_of, limits, reason):
 
 
 def test_kernels_are_compiled_before_there_is_a_folder_and_a_clock(tmp_path, config_of, monkeypatch):
-    from charlm.cells.native import build
+    from charlm.native import build
 
     def slow(sources):
         assert not (tmp_path / "run").exists()
@@ -444,7 +444,7 @@ def test_a_log_that_cannot_be_written_costs_nothing(tmp_path, config_of, monkeyp
 
 def test_charts_that_cannot_be_written_cost_nothing(tmp_path, monkeypatch, capsys):
     """A file takes the place of the charts' folder amid the run: TensorBoard's thread meets a real OSError."""
-    monkeypatch.setattr("charlm.tracking._RETRY_S", 0.0)
+    monkeypatch.setattr("charlm.training.metrics._RETRY_S", 0.0)
     folder = tmp_path / "run"
     tracker = Tracker(folder_with(folder))
     tracker.record(row_at(1))
@@ -488,7 +488,7 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_one_before(tmp_path):
         "train: {batch_size: 4, bptt: 10, max_steps: 6, eval_every: 0, save_every: 3, sample_every: 0}\n"
     )
     program = (
-        "import resource, sys; from charlm.checkpoint import save_checkpoint; import charlm.run as run\n"
+        "import resource, sys; from charlm.checkpoint import save_checkpoint; import charlm.training.loop as run\n"
         "def limited(*arguments):\n"
         "    save_checkpoint(*arguments)\n"
         "    resource.setrlimit(resource.RLIMIT_FSIZE, (90_000, 90_000))\n"
@@ -527,7 +527,7 @@ def test_a_second_process_is_refused_and_told_of_the_first(tmp_path, config_of):
 
 def test_the_lock_of_a_killed_process_is_taken_over(tmp_path):
     program = (
-        "import sys, time; from pathlib import Path; from charlm.lock import locked\n"
+        "import sys, time; from pathlib import Path; from charlm.system.lock import locked\n"
         "with locked(Path(sys.argv[1])): print('held', flush=True); time.sleep(60)"
     )
     with subprocess.Popen([sys.executable, "-c", program, str(tmp_path)], stdout=subprocess.PIPE, text=True) as process:
@@ -621,7 +621,7 @@ def test_a_rollback_while_the_log_cannot_be_written_costs_nothing(tmp_path, monk
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("charlm.tracking.replace_file", fail)
+        patch.setattr("charlm.training.metrics.replace_file", fail)
         tracker.rewind(1, 1)
     tracker.record(row_at(3))
     tracker.close()

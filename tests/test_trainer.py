@@ -12,7 +12,7 @@ from charlm.checkpoint import read_checkpoint, save_checkpoint
 from charlm.config import parse_config
 from charlm.data.corpus import load_corpus
 from charlm.errors import CheckpointError, DataError, DivergenceError
-from charlm.trainer import Trainer
+from charlm.training.step import Trainer
 from tests.text import words_text
 
 CPU = torch.device("cpu")

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from charlm.waiting import limit_spinning
+from charlm.system.threads import limit_spinning
 
 FEW, MANY = "2000", "3000000"
 
@@ -55,7 +55,9 @@ def test_beside_other_work_they_spin_shortly(spins, running, found):
 
 
 def test_work_of_a_moment_is_none(spins, monkeypatch, tmp_path):
-    monkeypatch.setattr("charlm.waiting.time.sleep", lambda _: (tmp_path / "proc/loadavg").write_text("0 0 0 1/9 9"))
+    monkeypatch.setattr(
+        "charlm.system.threads.time.sleep", lambda _: (tmp_path / "proc/loadavg").write_text("0 0 0 1/9 9")
+    )
     assert spins(STOLEN, running=2) == MANY
 
 

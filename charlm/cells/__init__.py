@@ -15,13 +15,13 @@ Shape suffixes: T steps, B streams, I inputs, H hidden units, G stacked gates, D
 
 from charlm.cells.base import Stack, StackState, dropout_mask
 from charlm.cells.gru import GRU
-from charlm.cells.lookup import Lookup
 from charlm.cells.lstm import LSTM
-from charlm.cells.native.generate import Generator
-from charlm.cells.native.linear import linear
-from charlm.cells.native.loss import cross_entropy
 from charlm.cells.rhn import RHN
 from charlm.cells.rnn import RNN
+from charlm.native.generate import Generator
+from charlm.native.linear import linear
+from charlm.native.lookup import Lookup
+from charlm.native.loss import cross_entropy
 
 CELLS: dict[str, type[Stack]] = {"rnn": RNN, "lstm": LSTM, "gru": GRU, "rhn": RHN}
 

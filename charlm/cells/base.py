@@ -7,12 +7,12 @@ from typing import Any, ClassVar, NamedTuple, TypedDict
 import torch
 from torch import Tensor, nn
 
-from charlm.cells.lookup import Lookup
-from charlm.cells.native import SHARED_KERNELS
-from charlm.cells.native.build import KernelError, load
-from charlm.cells.native.call import Kernel, autocasts_to_bf16
-from charlm.cells.native.generate import Generator, Step
-from charlm.cells.native.random import random_mask
+from charlm.native.build import KernelError, load
+from charlm.native.call import Kernel, autocasts_to_bf16
+from charlm.native.generate import Generator, Step
+from charlm.native.lookup import Lookup
+from charlm.native.random import random_mask
+from charlm.native.shared import SHARED_KERNELS
 
 LayerState = tuple[Tensor, ...]
 """The state of one layer: a tensor [B, H] for every name in `Stack.state_names`."""

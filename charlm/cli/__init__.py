@@ -2,7 +2,6 @@
 
 import contextlib
 import io
-import logging
 import os
 import sys
 from collections.abc import Iterator
@@ -13,10 +12,10 @@ from typer.core import TyperGroup
 
 from charlm import __version__
 from charlm.cli import config, data, evaluate, sample, train
-from charlm.cli.common import report
 from charlm.errors import CharlmError, ConfigError
-from charlm.terminal import printable
-from charlm.waiting import limit_spinning
+from charlm.system.console import say_error
+from charlm.system.formatting import printable
+from charlm.system.threads import limit_spinning
 
 
 class _Commands(TyperGroup):
@@ -50,13 +49,6 @@ def _usage_errors_printable() -> Iterator[None]:
 _UsageError: Any = typer.BadParameter.__mro__[1]
 
 
-class _Echo(logging.Handler):
-    """What the library has to say, on stderr."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        report(record.getMessage())
-
-
 app = typer.Typer(
     cls=_Commands,
     help="Train character-level language models (RNN, LSTM, GRU, recurrent highway networks) and sample from them.",
@@ -88,24 +80,21 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-    logger = logging.getLogger("charlm")
-    logger.setLevel(logging.INFO)
-    logger.handlers = [_Echo()]
     try:
         app(prog_name="charlm")
     except CharlmError as error:
         for line in error.faults if isinstance(error, ConfigError) else [str(error)]:
-            report(f"error: {_shortened(line)}")
+            say_error(_shortened(line))
         sys.exit(1)
     except OSError as error:
         if error.filename is None:
             raise
-        report(f"error: {_shortened(os.fsdecode(error.filename))}: {error.strerror}")
+        say_error(f"{_shortened(os.fsdecode(error.filename))}: {error.strerror}")
         sys.exit(1)
     except Exception as error:
         if not _is_out_of_memory(error):
             raise
-        report("error: out of memory; lower model.cell.hidden, train.batch_size or train.bptt")
+        say_error("out of memory; lower model.cell.hidden, train.batch_size or train.bptt")
         sys.exit(1)
 
 

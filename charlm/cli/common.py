@@ -1,6 +1,5 @@
 """Options and output that several commands share."""
 
-import contextlib
 import json
 from enum import StrEnum
 from pathlib import Path
@@ -8,7 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from charlm.terminal import escaped, one_line
+from charlm.system.console import say
+from charlm.system.formatting import escaped, one_line
 
 
 class Device(StrEnum):
@@ -51,13 +51,7 @@ def report_slow_layers(model: Any, device: Any) -> None:
     """Say on stderr what runs a model's layers on a CPU where no kernel can, and why."""
     chosen = model.layers.choose(device, training=False)
     if device.type == "cpu" and not chosen.is_kernel:
-        report(chosen.description)
-
-
-def report(text: str) -> None:
-    """A line on stderr; nothing happens where nobody can be told."""
-    with contextlib.suppress(OSError):
-        typer.echo(one_line(text), err=True)
+        say("layers", chosen.description)
 
 
 def trained_splits(checkpoint: Any, wanted_by: str | None = None) -> dict[str, Any]:
@@ -70,7 +64,7 @@ def trained_splits(checkpoint: Any, wanted_by: str | None = None) -> dict[str, A
 
     sha256 = checkpoint.progress.get("corpus_sha256")
     try:
-        return load_unchanged_corpus(checkpoint.config.data, checkpoint.vocabulary, sha256, report=report).splits
+        return load_unchanged_corpus(checkpoint.config.data, checkpoint.vocabulary, sha256).splits
     except DataError as error:
         if wanted_by is None:
             raise

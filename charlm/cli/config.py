@@ -6,8 +6,9 @@ from typing import Annotated
 
 import typer
 
-from charlm.cli.common import Overrides, report, usage_error
-from charlm.terminal import one_line
+from charlm.cli.common import Overrides, usage_error
+from charlm.system.console import say
+from charlm.system.formatting import one_line
 
 app = typer.Typer(
     help="Check, resolve and document configs.",
@@ -39,7 +40,7 @@ def check(file: Argument = None, config: Option = None, overrides: Overrides = N
 
     path = _file(file, config)
     for line in ignored_options(load_config(path, overrides or [])):
-        report(f"ignored  {line}")
+        say("ignored", line)
     typer.echo(f"{one_line(str(path))}: valid")
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from charlm.cli.common import print_table
-from charlm.terminal import one_line
+from charlm.system.formatting import one_line
 
 app = typer.Typer(
     help="Built-in and downloadable corpora.",
@@ -29,7 +29,7 @@ def list_corpora(data_dir: Folder = Path("data")) -> None:
     """
     from charlm.data.fetch import CATALOGUE
     from charlm.data.sources import BUILTINS
-    from charlm.units import format_bytes
+    from charlm.system.formatting import format_bytes
 
     rows = {f"builtin:{name}": f"built in    {summary}" for name, summary in BUILTINS.items()}
     for name, download in CATALOGUE.items():
@@ -54,7 +54,7 @@ def info(
     """
     from charlm.data.corpus import survey_source
     from charlm.data.fetch import CATALOGUE
-    from charlm.units import format_bytes
+    from charlm.system.formatting import format_bytes
 
     if level not in ("char", "byte"):
         raise typer.BadParameter(f"--level: found {level!r}; allowed: char | byte")

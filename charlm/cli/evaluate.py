@@ -17,11 +17,11 @@ from charlm.cli.common import (
     SkipUnknown,
     print_json,
     print_table,
-    report,
     report_slow_layers,
     trained_splits,
     usage_error,
 )
+from charlm.system.console import say
 
 
 class Split(StrEnum):
@@ -92,9 +92,9 @@ def evaluate(
             raise usage_error(f"{option}: found {value}; allowed: a finite number")
 
     from charlm.checkpoint import find_checkpoint, load_model, read_checkpoint
-    from charlm.device import resolve_device
-    from charlm.evaluate import STREAMS
-    from charlm.evaluate import evaluate as score_text
+    from charlm.inference.evaluation import STREAMS
+    from charlm.inference.evaluation import evaluate as score_text
+    from charlm.system.device import resolve_device
 
     where = resolve_device(device)
     path = find_checkpoint(checkpoint)
@@ -114,7 +114,7 @@ def evaluate(
     score = score_text(model, ids, where, streams=streams, per_char=per_char is not None and not dynamic)
     result = {"checkpoint": str(path), "step": loaded.progress.get("step"), "text": name, **_described(score)}
     if dynamic:
-        from charlm.dynamic import Adaptation, evaluate_dynamically
+        from charlm.inference.dynamic import Adaptation, evaluate_dynamically
 
         adaptation = Adaptation(**chosen)
         score = evaluate_dynamically(
@@ -154,17 +154,17 @@ def _split_of(splits: dict[str, Any], name: str) -> Any:
 
 def _encoded_file(file: Path, vocabulary: Any, skip_unknown: bool) -> Any:
     from charlm.data.corpus import encode_file
-    from charlm.vocabulary import describe_characters
+    from charlm.data.vocabulary import describe_characters
 
-    ids, skipped = encode_file(file, vocabulary, skip_unknown=skip_unknown, report=report)
+    ids, skipped = encode_file(file, vocabulary, skip_unknown=skip_unknown)
     if skipped:
-        report(f"{file}: left out {sum(skipped.values())} characters: {describe_characters(skipped)}")
+        say("skipped", f"{file}: {sum(skipped.values())} characters: {describe_characters(skipped)}")
     return ids
 
 
 def _write_per_char(file: Path, vocabulary: Any, ids: Any, nats: Any) -> None:
     """A line for each scored character: its position in the text, the character (or byte), nats, bits."""
-    from charlm.units import nats_to_bits
+    from charlm.system.formatting import nats_to_bits
 
     with _writable(file, "w") as out:
         writer = csv.writer(out)

@@ -17,12 +17,12 @@ from charlm.cli.common import (
     Json,
     SkipUnknown,
     print_json,
-    report,
     report_slow_layers,
     trained_splits,
     usage_error,
 )
-from charlm.terminal import printable
+from charlm.system.console import say
+from charlm.system.formatting import printable
 
 
 def sample(
@@ -85,10 +85,10 @@ def sample(
             raise usage_error(f"{name}: found {value}; allowed: a finite number")
 
     from charlm.checkpoint import find_checkpoint, load_model, read_checkpoint
-    from charlm.device import resolve_device
+    from charlm.data.vocabulary import describe_characters, readable
     from charlm.errors import VocabularyError
-    from charlm.sample import Choice, sample_text
-    from charlm.vocabulary import describe_characters, readable
+    from charlm.inference.sampling import Choice, sample_text
+    from charlm.system.device import resolve_device
 
     where = resolve_device(device)
     path = find_checkpoint(checkpoint)
@@ -105,7 +105,7 @@ def sample(
     train_ids = trained_splits(loaded, "--novelty")["train"] if novelty else None
     if seed is None:
         seed = secrets.randbelow(2**32)
-        report(f"seed {seed}")
+        say("seed", str(seed))
     seeds = [seed + n for n in range(count)]
 
     def pieces(of: list[int]) -> Iterator[list[str]]:
@@ -136,12 +136,12 @@ def sample(
         written = _stream(text, (piece for [piece] in pieces([each])))
         if train_ids is not None:
             [found] = _found_in(train_ids, [written], loaded.vocabulary)
-            report(_novelty_line(each, found, loaded.vocabulary.level))
+            say("novelty", _novelty_line(each, found, loaded.vocabulary.level))
 
 
 def _found_in(train_ids: Any, texts: list[str], vocabulary: Any) -> list[dict[str, Any]]:
     """What of each text stands in the training text, its longest stretch as a text."""
-    from charlm.novelty import novelty
+    from charlm.inference.novelty import novelty
 
     samples = [vocabulary.encode(text) for text in texts]
     return [
@@ -159,7 +159,7 @@ def _novelty_line(seed: int, found: dict[str, Any], level: str) -> str:
     share = found["windows_share"]
     windows = f"shorter than 20 {unit}" if share is None else f"{share:.1%} of its windows of 20 {unit}"
     return (
-        f"novelty  seed {seed}; verbatim in the training text: {windows}; "
+        f"seed {seed}; verbatim in the training text: {windows}; "
         f"at most {found['longest']} {unit} in a row: {found['stretch']!r}"
     )
 
@@ -196,8 +196,8 @@ def _read_prompt(file: Path, level: str) -> str:
 
 def _known(text: str, where: str, loaded: Any, skip_unknown: bool) -> str:
     """The prompt without what the model has no character for, if that is asked for; else an error names it."""
+    from charlm.data.vocabulary import describe_characters
     from charlm.errors import VocabularyError
-    from charlm.vocabulary import describe_characters
 
     vocabulary = loaded.vocabulary
     unknown = vocabulary.unknown(text)
@@ -209,5 +209,5 @@ def _known(text: str, where: str, loaded: Any, skip_unknown: bool) -> str:
             f"{where}: found {listed}, which the model has never seen; allowed: its {len(vocabulary)} characters; "
             "--skip-unknown leaves others out"
         )
-    report(f"prompt: left out {listed}")
+    say("skipped", f"{where}: {listed}")
     return "".join(c for c in text if c not in unknown)

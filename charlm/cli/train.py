@@ -6,7 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
-from charlm.cli.common import ConfigFile, Device, Json, Overrides, print_json, print_table, report, usage_error
+from charlm.cli.common import ConfigFile, Device, Json, Overrides, print_json, print_table, usage_error
+from charlm.system.console import say
 
 
 def train(
@@ -48,8 +49,8 @@ def train(
         raise usage_error("--config FILE is needed; see configs/, for example --config configs/quickstart.yaml")
 
     from charlm.config import Config, load_config, override_config
-    from charlm.device import keep_freed_memory
-    from charlm.train import resume_run, start_run
+    from charlm.system.device import keep_freed_memory
+    from charlm.training.start import resume_run, start_run
 
     keep_freed_memory()
     if resume:
@@ -72,22 +73,22 @@ def train(
 
 
 def _report(outcome: Any, json: bool) -> None:
-    from charlm.run import SIGNALS
-    from charlm.units import format_duration, nats_to_bits
+    from charlm.system.formatting import format_duration, nats_to_bits
+    from charlm.training.loop import SIGNALS
 
     if json:
         print_json(outcome.as_json())
     run_dir = shlex.quote(outcome.run_dir)
     resume = f"charlm train --resume --run-dir {run_dir}"
     if outcome.reason in SIGNALS:
-        report(f"stopped  {outcome.reason} at step {outcome.step}; go on with: {resume}")
+        say("stopped", f"{outcome.reason} at step {outcome.step}; go on with: {resume}")
         raise typer.Exit(SIGNALS[outcome.reason])
-    done = f"done     {outcome.reason} at step {outcome.step}, {format_duration(outcome.elapsed_s)}"
+    done = f"{outcome.reason} at step {outcome.step}, {format_duration(outcome.elapsed_s)}"
     if outcome.best_nats is not None:
         bits = nats_to_bits(outcome.best_nats)
         done += f"; best {outcome.best_nats:.4f} nats ({bits:.4f} bits) per character at step {outcome.best_step}"
-    report(done)
-    report(f"sample   charlm sample {run_dir}")
+    say("done", done)
+    say("sample", f"charlm sample {run_dir}")
 
 
 def plan(config: ConfigFile, overrides: Overrides = None, json: Json = False) -> None:
@@ -101,8 +102,8 @@ def plan(config: ConfigFile, overrides: Overrides = None, json: Json = False) ->
       charlm plan --config configs/lstm.yaml --set model.cell.hidden=1024 --json
     """
     from charlm.config import load_config
-    from charlm.device import keep_freed_memory
-    from charlm.plan import measure
+    from charlm.system.device import keep_freed_memory
+    from charlm.training.plan import measure
 
     keep_freed_memory()
     result = measure(load_config(config, overrides or []))

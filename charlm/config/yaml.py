@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from charlm.errors import ConfigError
-from charlm.terminal import CONTROLS, escaped
+from charlm.system.formatting import CONTROLS, escaped
 
 _INT = re.compile(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+")
 _FLOAT = re.compile(

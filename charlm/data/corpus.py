@@ -15,7 +15,7 @@ import json
 import os
 import secrets
 import zlib
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from fractions import Fraction
@@ -26,7 +26,6 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from charlm.cache import cache_dir, remove_leftovers
 from charlm.config.schema import DataConfig
 from charlm.data.sources import (
     Draft,
@@ -38,13 +37,14 @@ from charlm.data.sources import (
     resolve,
     sha256_of,
 )
-from charlm.data.utf8 import Decode, decoder
+from charlm.data.vocabulary import CODE_POINTS, UNKNOWN, Level, Vocabulary, describe_characters
 from charlm.errors import DataError, VocabularyError
-from charlm.units import format_bytes
-from charlm.vocabulary import CODE_POINTS, UNKNOWN, Level, Vocabulary, describe_characters
+from charlm.native.utf8 import Decode, decoder
+from charlm.system.cache import cache_dir, remove_leftovers
+from charlm.system.console import say
+from charlm.system.formatting import format_bytes
 
 Ids = npt.NDArray[np.unsignedinteger[Any]]
-Report = Callable[[str], None]
 
 FORMAT = 1  # part of every cache key: raise it when what a cached file holds changes its meaning
 SPLITS = ("train", "valid", "test")
@@ -103,7 +103,6 @@ def load_corpus(
     valid_source: str | None = None,
     test_source: str | None = None,
     vocabulary: Vocabulary | None = None,
-    report: Report | None = None,
 ) -> Corpus:
     """Encode the sources and cut them into splits.
 
@@ -116,10 +115,10 @@ def load_corpus(
     """
     named = {"train": source, "valid": valid_source, "test": test_source}
     with ExitStack() as drafts:
-        surveys = {name: survey_source(text, level, report, drafts) for name, text in named.items() if text is not None}
+        surveys = {name: survey_source(text, level, drafts) for name, text in named.items() if text is not None}
         if vocabulary is None:
             vocabulary = vocabulary_of(list(surveys.values()))
-        texts = {name: encode(survey, vocabulary, report=report) for name, survey in surveys.items()}
+        texts = {name: encode(survey, vocabulary) for name, survey in surveys.items()}
 
     shares = {name: share for name, share in zip(SPLITS, split, strict=True) if name == "train" or name not in texts}
     parts = cut(texts["train"], list(shares.values()))
@@ -134,9 +133,7 @@ def load_corpus(
     )
 
 
-def load_configured_corpus(
-    data: DataConfig, vocabulary: Vocabulary | None = None, report: Report | None = None
-) -> Corpus:
+def load_configured_corpus(data: DataConfig, vocabulary: Vocabulary | None = None) -> Corpus:
     """The corpus that the `data` section of a config names."""
     return load_corpus(
         data.source,
@@ -145,20 +142,17 @@ def load_configured_corpus(
         valid_source=data.valid_source,
         test_source=data.test_source,
         vocabulary=vocabulary,
-        report=report,
     )
 
 
-def load_unchanged_corpus(
-    data: DataConfig, vocabulary: Vocabulary, sha256: object, report: Report | None = None
-) -> Corpus:
+def load_unchanged_corpus(data: DataConfig, vocabulary: Vocabulary, sha256: object) -> Corpus:
     """The corpus that a run was trained on; DataError where its text is another one by now."""
     changed = DataError(
         f"{data.source}: its text has changed since the run was trained, and its splits with it; allowed: the same "
         "text; train on a new one with --init-from, score one with --file"
     )
     try:
-        corpus = load_configured_corpus(data, vocabulary, report)
+        corpus = load_configured_corpus(data, vocabulary)
     except VocabularyError:
         raise changed from None
     if corpus.sha256 != sha256:
@@ -166,22 +160,20 @@ def load_unchanged_corpus(
     return corpus
 
 
-def encode_file(
-    path: str | Path, vocabulary: Vocabulary, *, skip_unknown: bool = False, report: Report | None = None
-) -> tuple[Ids, dict[str, int]]:
+def encode_file(path: str | Path, vocabulary: Vocabulary, *, skip_unknown: bool = False) -> tuple[Ids, dict[str, int]]:
     """The ids of the text of `path` (any source), and how often each character was skipped.
 
     Without `skip_unknown` a character that the vocabulary lacks is a VocabularyError.
     """
     with ExitStack() as drafts:
-        survey = survey_source(str(path), vocabulary.level, report, drafts)
-        ids = encode(survey, vocabulary, skip_unknown=skip_unknown, report=report)
+        survey = survey_source(str(path), vocabulary.level, drafts)
+        ids = encode(survey, vocabulary, skip_unknown=skip_unknown)
     return ids, survey.unknown(vocabulary)
 
 
-def unknown_characters(sources: Iterable[str], vocabulary: Vocabulary, report: Report | None = None) -> str:
+def unknown_characters(sources: Iterable[str], vocabulary: Vocabulary) -> str:
     """The characters of all `sources` that `vocabulary` lacks, sorted: what `vocabulary.extended` takes."""
-    surveys = [survey_source(source, vocabulary.level, report) for source in sources]
+    surveys = [survey_source(source, vocabulary.level) for source in sources]
     return "".join(sorted({character for survey in surveys for character in survey.unknown(vocabulary)}))
 
 
@@ -205,7 +197,7 @@ def cut(ids: Ids, shares: Sequence[float]) -> list[Ids]:
     return [ids[start:end] for start, end in itertools.pairwise([0, *ends])]
 
 
-def survey_source(source: str, level: Level, report: Report | None = None, drafts: ExitStack | None = None) -> Survey:
+def survey_source(source: str, level: Level, drafts: ExitStack | None = None) -> Survey:
     """Size, digest and character counts of a source; DataError if it has no text or is not UTF-8.
 
     With `drafts`, which closes it, a text that has to be decoded for this is kept for `encode`.
@@ -221,8 +213,7 @@ def survey_source(source: str, level: Level, report: Report | None = None, draft
         if table is not None:
             return Survey(source, paths, level, sum(sizes), sha256, key, *np.array(table))
 
-    if report:
-        report(f"{source}: reading {format_bytes(sum(sizes))} in {len(paths):,} file{'s' * (len(paths) > 1)}")
+    say("data", f"{source}: reading {format_bytes(sum(sizes))} in {len(paths):,} file{'s' * (len(paths) > 1)}")
     draft = None
     with _in_cache() as folder:
         if drafts is not None and level == "char":
@@ -266,7 +257,7 @@ def _surveyed(
     return hasher.hexdigest(), counts
 
 
-def encode(survey: Survey, vocabulary: Vocabulary, *, skip_unknown: bool = False, report: Report | None = None) -> Ids:
+def encode(survey: Survey, vocabulary: Vocabulary, *, skip_unknown: bool = False) -> Ids:
     """The ids of a surveyed text, [N] memory-mapped; characters without one are skipped or refused."""
     if survey.level != vocabulary.level:
         raise VocabularyError(
@@ -284,8 +275,7 @@ def encode(survey: Survey, vocabulary: Vocabulary, *, skip_unknown: bool = False
     ids = _cached(key)
     if ids is not None:
         return ids
-    if report:
-        report(f"{survey.source}: encoding {length:,} characters over a vocabulary of {len(vocabulary):,}")
+    say("data", f"{survey.source}: encoding {length:,} characters over a vocabulary of {len(vocabulary):,}")
     with closing(_encoded(survey, vocabulary)) as blocks:
         return _store(key, (length,), vocabulary.dtype, blocks)
 

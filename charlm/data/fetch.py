@@ -23,7 +23,7 @@ from typing import Any
 from tqdm import tqdm
 
 from charlm.errors import DataError
-from charlm.units import format_bytes
+from charlm.system.formatting import format_bytes
 
 PAUSES_S = (1.0, 2.0, 4.0, 8.0)
 """Pauses before each further attempt after a lost connection."""

@@ -20,10 +20,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from charlm.data import utf8
-from charlm.data.utf8 import Decode
+from charlm.data.vocabulary import Level
 from charlm.errors import DataError
-from charlm.vocabulary import Level
+from charlm.native import utf8
+from charlm.native.utf8 import Decode
 
 BUILTIN_PREFIX = "builtin:"
 BUILTINS: dict[str, str] = {

@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from charlm.cells import CELLS, RHN
-from charlm.cells.native import build
-from charlm.cells.native.build import KernelError
-from charlm.cells.native.call import Kernel, fill
+from charlm.native import build
+from charlm.native.build import KernelError
+from charlm.native.call import Kernel, fill
 
 COMPILERS = ("g++", "clang++", "c++")
 pytestmark = pytest.mark.skipif(not any(map(shutil.which, COMPILERS)), reason="no C++ compiler")
@@ -168,7 +168,7 @@ def test_a_wrong_cxx_is_named(
 
 
 def test_processes_that_compile_at_once(kernel: Kernel, cache: Path) -> None:
-    code = "import pathlib, sys; from charlm.cells.native.call import Kernel; Kernel(pathlib.Path(sys.argv[1])).check()"
+    code = "import pathlib, sys; from charlm.native.call import Kernel; Kernel(pathlib.Path(sys.argv[1])).check()"
     command = [sys.executable, "-c", code, str(kernel.source)]
     running = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(3)]
     for process in running:

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from charlm.cells import Lookup, Stack, StackState, cross_entropy, linear
-from charlm.cells.native.linear import matmul
+from charlm.native.linear import matmul
 
 from .measure import Case, Run, as_tuple, assert_as_accurate, error, join, random_input, random_state, run
 

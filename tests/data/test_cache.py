@@ -14,12 +14,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from charlm.cache import cache_dir
 from charlm.data import corpus as corpus_module
 from charlm.data import sources
 from charlm.data.corpus import Corpus, encode, encode_file, load_corpus, survey_source
+from charlm.data.vocabulary import Vocabulary
 from charlm.errors import DataError
-from charlm.vocabulary import Vocabulary
+from charlm.system.cache import cache_dir
 
 ROOT = Path(corpus_module.__file__).parents[2]
 TEXT = "abcé中😀" * 500

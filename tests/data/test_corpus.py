@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from charlm.data import sources
 from charlm.data.corpus import encode, encode_file, load_corpus, survey_source, unknown_characters
+from charlm.data.vocabulary import Vocabulary
 from charlm.errors import DataError, VocabularyError
-from charlm.vocabulary import Vocabulary
 
 SHAKESPEARE = Path(__file__).parents[3] / "shared/data/tinyshakespeare.txt"
 WHOLE = (1.0, 0.0, 0.0)

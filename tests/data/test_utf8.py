@@ -7,9 +7,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from charlm.data import corpus, utf8
-from charlm.data.utf8 import MUCH_BYTES, decode, decode_much, decoder
+from charlm.data import corpus
 from charlm.errors import DataError
+from charlm.native import utf8
+from charlm.native.utf8 import MUCH_BYTES, decode, decode_much, decoder
 
 pytestmark = pytest.mark.usefixtures("kernels")
 

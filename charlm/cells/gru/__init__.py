@@ -8,9 +8,9 @@ from torch import Tensor
 from charlm.cells.base import LayerCall, LayerState, StackOptions
 from charlm.cells.gru import cpu
 from charlm.cells.gru.reference import gru_layer
-from charlm.cells.lookup import Lookup
-from charlm.cells.native.generate import Step
 from charlm.cells.torch_fused import TorchFusedStack, single_layer_options
+from charlm.native.generate import Step
+from charlm.native.lookup import Lookup
 
 
 class GRU(TorchFusedStack):

@@ -5,7 +5,7 @@
 // Backwards it makes the gates' gradients of its units, meets the others, and multiplies all of them by its columns of
 // W_hh.
 
-#include "../native/generate.h"
+#include "../../native/generate.h"
 
 struct Arguments {
   Index T, B, H, threads;

@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 
 from charlm.cells.base import LayerCall, LayerState, StackOptions
-from charlm.cells.lookup import Lookup
 from charlm.cells.lstm import cpu
 from charlm.cells.lstm.reference import LayerNorm, lstm_layer
-from charlm.cells.native.generate import Step
 from charlm.cells.torch_fused import TorchFusedStack, single_layer_options
+from charlm.native.generate import Step
+from charlm.native.lookup import Lookup
 
 
 class LSTM(TorchFusedStack):

@@ -6,8 +6,8 @@
 // of W_h. Normalisation takes sums over the units of all: each thread adds up its own, and they meet once for those of
 // the gates and once for those of c.
 
-#include "../native/generate.h"
-#include "../native/partials.h"
+#include "../../native/generate.h"
+#include "../../native/partials.h"
 
 struct Arguments {
   Index T, B, H, threads;

@@ -5,10 +5,10 @@ from typing import Unpack
 from torch import Tensor
 
 from charlm.cells.base import LayerCall, LayerState, Stack, StackOptions
-from charlm.cells.lookup import Lookup
-from charlm.cells.native.generate import Step
 from charlm.cells.rhn import cpu
 from charlm.cells.rhn.reference import rhn_layer
+from charlm.native.generate import Step
+from charlm.native.lookup import Lookup
 
 
 class RHN(Stack):

@@ -5,7 +5,7 @@
 // whole. Backwards it makes the gates' gradients of its units, meets the others, and multiplies all of them by its
 // columns of R_d.
 
-#include "../native/generate.h"
+#include "../../native/generate.h"
 
 struct Arguments {
   Index T, B, H, D, G, threads;  // G: 2 for coupled gates (h, g), 3 with a carry gate of their own (h, g, c)

@@ -6,10 +6,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from charlm.cells.lookup import Lookup
-from charlm.cells.native.call import Kernel, Value, autocasts_to_bf16, first_derivative, operands, zoneout_fields
-from charlm.cells.native.generate import Step
-from charlm.cells.native.linear import gradient_of_inputs, gradient_of_recurrence, project
+from charlm.native.call import Kernel, Value, autocasts_to_bf16, first_derivative, operands, zoneout_fields
+from charlm.native.generate import Step
+from charlm.native.linear import gradient_of_inputs, gradient_of_recurrence, project
+from charlm.native.lookup import Lookup
 
 KERNEL = Kernel(Path(__file__).with_name("cpu.cpp"))
 

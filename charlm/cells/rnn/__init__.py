@@ -6,11 +6,11 @@ import torch
 from torch import Tensor
 
 from charlm.cells.base import LayerCall, LayerState, StackOptions
-from charlm.cells.lookup import Lookup
-from charlm.cells.native.generate import Step
 from charlm.cells.rnn import cpu
 from charlm.cells.rnn.reference import Nonlinearity, rnn_layer
 from charlm.cells.torch_fused import TorchFusedStack, single_layer_options
+from charlm.native.generate import Step
+from charlm.native.lookup import Lookup
 
 
 class RNN(TorchFusedStack):

@@ -4,7 +4,7 @@
 // slice of W_hh, packed once per call, applies φ to its units, and meets the others: then h_t is whole. Backwards it
 // makes the linear map's gradients of its units, meets the others, and multiplies all of them by its columns of W_hh.
 
-#include "../native/generate.h"
+#include "../../native/generate.h"
 
 struct Arguments {
   Index T, B, H, threads;

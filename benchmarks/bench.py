@@ -1,0 +1,210 @@
+"""charlm's speed beside PyTorch's own, measured in the same rounds; run by scripts/bench, which says how.
+
+bench.py            arguments, the tests that come first, sections, targets
+bench_measure.py    timing in rounds, figures, tables, the machine
+bench_kernels.py    layers forward and backward, matrix products, growth with T, D, L
+bench_uses.py       training and sampling
+bench_encoding.py   texts, in processes of their own
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from charlm.system.threads import limit_spinning
+
+if TYPE_CHECKING:
+    from bench_measure import Effort, Report
+
+ROOT = Path(__file__).parents[1]
+SECTIONS = {
+    "kernels": "forward and backward of every cell; bf16 where the CPU has it; a GPU where there is one",
+    "train": "updates of the trainer ÷ bare kernel and optimiser",
+    "sampling": "one stream and 64 ÷ a loop of PyTorch's modules",
+    "encoding": "a text of 1 GB, first time and from the cache",
+    "scaling": "time over T, D, L and the size of the text",
+}
+TESTS = [
+    *(f"tests/cells/test_{name}.py" for name in ("against_reference", "kernels", "gradients", "autocast")),
+    "tests/test_sample.py",
+    "tests/test_trainer.py",
+    "tests/data",
+]
+
+
+def main() -> None:
+    """Check the arguments, then the results, then the speed."""
+    arguments = parse()
+    sections = [name for name in SECTIONS if name in (arguments.sections or SECTIONS)]
+    load = {"load_average_at_start": load_average()}
+    limit_spinning()
+    verified = "NOT VERIFIED: the tests were left out (--skip-tests)" if arguments.skip_tests else run_tests()
+
+    from bench_measure import Effort, Report, machine, print_logs
+
+    from charlm.system.device import keep_freed_memory, set_threads
+
+    keep_freed_memory()
+    set_threads(arguments.threads)
+    print_logs()
+    effort = Effort(
+        rounds=arguments.rounds or (7 if arguments.quick else 15),
+        budget_s=None if arguments.rounds else 2.0 if arguments.quick else 4.0,
+        quick=arguments.quick,
+    )
+    found = {"date": datetime.now().astimezone().isoformat(timespec="seconds"), "machine": machine()}
+    found |= {"verified": verified, "effort": effort._asdict()} | load
+    print_heading(found, effort)
+    report = Report()
+    start_s = time.perf_counter()
+    for section in sections:
+        measure(section, report, effort)
+    found |= {"load_average_at_end": load_average(), "elapsed_s": time.perf_counter() - start_s}
+    found |= report.as_json() | {"targets": print_targets(report, sections)}
+    at_end = f"{words_of_load(found['load_average_at_end'])} at the end, this program included"
+    print(f"\n{found['elapsed_s']:.0f} s; {at_end}\n{verified}")
+    if arguments.json:
+        write_json(arguments.json, found)
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="scripts/bench",
+        usage="scripts/bench [SECTION ...] [--quick] [--rounds N] [--threads N] [--json FILE] [--skip-tests]",
+        description=(__doc__ or "").splitlines()[0],
+        epilog="sections:\n" + "\n".join(f"  {name:<10} {text}" for name, text in SECTIONS.items()),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("sections", nargs="*", metavar="SECTION", help="which of the sections below; all if none")
+    parser.add_argument(
+        "--quick", action="store_true", help="about a minute on an idle machine: fewer sizes and rounds"
+    )
+    parser.add_argument("--rounds", type=int, metavar="N", help="so many, however long they take; else up to 15")
+    parser.add_argument("--threads", type=int, default=0, metavar="N", help="CPU threads; else one per core")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write everything that was found as JSON")
+    parser.add_argument("--skip-tests", action="store_true", help="leave out the tests that come first")
+    arguments = parser.parse_args()
+    for section in arguments.sections:
+        if section not in SECTIONS:
+            fail(f"section {section!r}: there is none of this name; allowed: {' | '.join(SECTIONS)}", code=2)
+    if arguments.rounds is not None and arguments.rounds < 1:
+        fail(f"--rounds: found {arguments.rounds}; allowed: integers ≥ 1", code=2)
+    if not 0 <= arguments.threads <= 1024:
+        fail(f"--threads: found {arguments.threads}; allowed: 0 to 1024", code=2)
+    if arguments.json:
+        check_writable(arguments.json)
+    return arguments
+
+
+def check_writable(path: Path) -> None:
+    """Fail now rather than after ten minutes; leaves no file behind."""
+    existed = path.exists()
+    try:
+        path.open("a", encoding="utf-8").close()
+        if not existed:
+            path.unlink()
+    except OSError as error:
+        fail(f"--json: {path}: {error.strerror}; a file that can be written is needed; name another")
+
+
+def write_json(path: Path, found: dict[str, Any]) -> None:
+    try:
+        path.write_text(json.dumps(found, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+    except OSError as error:
+        fail(f"--json: {path}: {error.strerror}")
+
+
+def fail(message: str, code: int = 1) -> None:
+    print(f"error: {message}", file=sys.stderr)
+    sys.exit(code)
+
+
+def run_tests() -> str:
+    """The tests that hold every kernel to the reference; leaves where one fails: wrong results have no speed."""
+    print("first the tests that hold the kernels to the reference ...", file=sys.stderr, flush=True)
+    command = [sys.executable, "-m", "pytest", "-q", *TESTS]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    lines = result.stdout.strip().splitlines()
+    last = (lines or result.stderr.strip().splitlines() or ["pytest said nothing"])[-1].strip("= ")
+    if result.returncode:
+        print(*(line for line in lines if line.startswith("FAILED")), sep="\n", file=sys.stderr)
+        fail(f"tests of the kernels: {last}; wrong results have no speed; see scripts/test {' '.join(TESTS)}")
+    return f"results verified by tests: {last}"
+
+
+def print_heading(found: dict[str, Any], effort: "Effort") -> None:
+    machine = found["machine"]
+    gpu = f"; {machine['gpu']}" if machine["gpu"] else ""
+    print(f"charlm's speed, {found['date']}\n{found['verified']}")
+    print(f"{machine['cpu']}, {machine['cores']} cores, {', '.join(machine['vectors'])}{gpu}")
+    print(f"torch {machine['torch']}, Python {machine['python']}, compiler: {machine['compiler']}")
+    threads = f"{machine['threads']} CPU thread{'s' * (machine['threads'] > 1)}"
+    print(f"{threads}, GOMP_SPINCOUNT={machine['GOMP_SPINCOUNT']}, freed memory kept, as charlm does")
+    load = found["load_average_at_start"]
+    busy = "; others are at work here: trust the ratios more than the speeds" if load and load[0] > 1 else ""
+    print(f"{words_of_load(load)} at the start{busy}")
+    print(f"figures: median [quartiles] of up to {effort.rounds} interleaved rounds; ratios are taken in each round")
+
+
+def load_average() -> list[float] | None:
+    """Processes that wanted to run over the last 1, 5 and 15 minutes."""
+    return [round(load, 2) for load in os.getloadavg()] if hasattr(os, "getloadavg") else None
+
+
+def words_of_load(load: list[float] | None) -> str:
+    return f"load average {load[0]} {load[1]} {load[2]}" if load else "load average unknown"
+
+
+def measure(section: str, report: "Report", effort: "Effort") -> None:
+    from bench_encoding import measure_corpus_growth, measure_encoding
+    from bench_kernels import measure_growth, measure_kernels
+    from bench_uses import measure_sampling, measure_train
+
+    match section:
+        case "kernels":
+            measure_kernels(report, effort)
+        case "train":
+            measure_train(report, effort)
+        case "sampling":
+            measure_sampling(report, effort)
+        case "encoding":
+            measure_encoding(report, effort)
+        case "scaling":
+            columns = ["ms at 1×", "2×", "4×", "8×"]
+            explanation = "time of n× as much ÷ (n × time of 1×): 1.00 is proportional"
+            report.table("scaling: forward and backward, T 64 where not varied, and encoding", explanation, columns)
+            measure_growth(report, effort, columns)
+            measure_corpus_growth(report, effort, columns)
+
+
+def print_targets(report: "Report", sections: list[str]) -> list[dict[str, Any]]:
+    """The targets of these sections, each with what was found."""
+    from bench_targets import TARGETS
+
+    print("\ntargets (for information)")
+    return [target.judge(report.rows) for target in TARGETS if target.asked_in in sections]
+
+
+def stop(number: int, _: object) -> None:
+    sys.exit(128 + number)
+
+
+if __name__ == "__main__":
+    # So that temporary files are removed then, too.
+    signal.signal(signal.SIGTERM, stop)
+    try:
+        main()
+    except KeyboardInterrupt:
+        fail("stopped", code=130)
+    except BrokenPipeError:
+        with contextlib.suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(141)

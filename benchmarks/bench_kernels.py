@@ -1,0 +1,229 @@
+"""Forward and backward of recurrent layers beside the reference loop, torch's own layers and a matrix product."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from bench_measure import Effort, Report, Row, Way, cpu_flags, figure, interleave, rate, ratio
+from torch import Tensor, nn
+
+from charlm.cells import CELLS, Lookup, Stack
+from charlm.native.linear import PRODUCT, matmul
+
+T = 64
+GEMM = (2048, 2048, 512)
+GEMM_FLOP = 2 * GEMM[0] * GEMM[1] * GEMM[2]
+
+Size = tuple[int, int]
+"""H, B"""
+SIZES: list[Size] = [(128, 32), (256, 32), (512, 64), (1024, 64)]
+
+
+class Subject(NamedTuple):
+    """A stack to measure."""
+
+    name: str
+    kind: str
+    sizes: list[Size]
+    quick_sizes: list[Size]
+    layers: int = 1
+    options: dict[str, Any] = {}  # noqa: RUF012
+
+    def build(self, H: int, device: torch.device) -> Stack:
+        return CELLS[self.kind](H, H, self.layers, **self.options).to(device)
+
+
+SUBJECTS = [
+    Subject("RHN D5", "rhn", [(128, 32), (512, 64), (1024, 64)], [(128, 32), (512, 64)], options={"depth": 5}),
+    Subject("RHN D5 uncoupled", "rhn", [(512, 64)], [], options={"depth": 5, "couple_gates": False}),
+    Subject("LSTM", "lstm", [*SIZES, (256, 1), (256, 128)], [(128, 32), (512, 64)]),
+    Subject("LSTM ×2", "lstm", SIZES, [], layers=2),
+    Subject("LSTM layer norm", "lstm", SIZES, [(512, 64)], options={"layer_norm": True}),
+    Subject("GRU", "gru", [*SIZES, (256, 1), (256, 128)], [(128, 32), (512, 64)]),
+    Subject("GRU ×2", "gru", SIZES, [], layers=2),
+    Subject("RNN", "rnn", SIZES, [(128, 32), (512, 64)]),
+    Subject("RNN ×2", "rnn", SIZES, [], layers=2),
+]
+
+
+def measure_kernels(report: Report, effort: Effort) -> None:
+    """The section `kernels`, on the CPU and, where there is one, on a GPU."""
+    measure_device(torch.device("cpu"), report, effort)
+    measure_products(report, effort)
+    measure_bf16(report, effort)
+    if torch.cuda.is_available():
+        measure_device(torch.device("cuda"), report, effort)
+
+
+def measure_device(device: torch.device, report: Report, effort: Effort) -> None:
+    report.table(
+        f"kernels, {device.type}: forward and backward, T {T}, fp32",
+        "GF/s counts 6 × weights × T × B; ÷ x is the speed over that of x: the reference loop, torch.nn's layer "
+        "(for layer norm: without it), a matrix product of 2048 × 2048 × 512",
+        ["GF/s", "÷ reference", "÷ torch", "÷ GEMM"],
+    )
+    rows = []
+    for subject in SUBJECTS:
+        for H, B in subject.quick_sizes if effort.quick else subject.sizes:
+            stack = subject.build(H, device)
+            row = measure_stack(subject.name, stack, B, effort, device)
+            report.add(row)
+            rows.append(row)
+    report.note(f"computed by: {'; '.join(dict.fromkeys(row.implementation for row in rows))}")
+    speeds = [row.figures["GEMM GF/s"].median for row in rows]
+    report.note(f"GEMM: {gemm(device)[0]}; {min(speeds):.0f} to {max(speeds):.0f} GF/s in the rounds of these rows")
+
+
+def measure_stack(name: str, stack: Stack, B: int, effort: Effort, device: torch.device) -> Row:
+    """A row of the table of kernels."""
+    H = stack.hidden_size
+    x_TBH = torch.randn(T, B, H, device=device, requires_grad=True)
+    dy_TBH = torch.randn(T, B, H, device=device)
+    ways = {
+        "kernel": both_passes(stack, stack, x_TBH, dy_TBH),
+        "reference": both_passes(stack.forward_reference, stack, x_TBH, dy_TBH),
+        "gemm": gemm(device)[1],
+    }
+    if layer := torch_layer(stack):
+        ways["torch"] = both_passes(layer.to(device), layer, x_TBH, dy_TBH)
+    times = interleave(ways, effort, rare=["reference"])
+    flop = 6 * matrix_elements(stack) * T * B
+    kernel = times["kernel"]
+    figures = {
+        "GF/s": rate(flop / 1e9, kernel, "GF/s"),
+        "÷ reference": ratio(kernel, times["reference"]),
+        "÷ GEMM": ratio(kernel, times["gemm"], flop / GEMM_FLOP),
+        "GEMM GF/s": rate(GEMM_FLOP / 1e9, times["gemm"], "GF/s"),
+        "ms": figure((1000 * seconds for seconds in kernel.values()), "ms"),
+    }
+    if layer:
+        figures["÷ torch"] = ratio(kernel, times["torch"])
+    return Row("kernels", device.type, name, {"H": H, "B": B, "T": T}, figures, stack.implementation(device))
+
+
+def both_passes(
+    forward: Callable[..., Any], module: nn.Module, x: Tensor | Lookup, dy_TBH: Tensor, dtype: torch.dtype | None = None
+) -> Way:
+    """Forward, and gradients of the module's weights and of an input that wants one; products in `dtype` if given."""
+    inputs: list[Tensor] = list(module.parameters())
+    if isinstance(x, Tensor) and x.requires_grad:
+        inputs.append(x)
+
+    def call() -> None:
+        with torch.autocast(dy_TBH.device.type, dtype, enabled=dtype is not None):
+            y_TBH, _ = forward(x)
+        torch.autograd.grad(y_TBH, inputs, dy_TBH)
+
+    return call
+
+
+def matrix_elements(stack: Stack) -> int:
+    """The weights that each character is multiplied with."""
+    return sum(p.numel() for name, p in stack.named_parameters() if name.startswith(("weight_ih", "weight_hh")))
+
+
+def torch_layer(stack: Stack) -> nn.Module | None:
+    """torch.nn's layer with the stack's weights, those of layer norm left out."""
+    classes = {"rnn": nn.RNN, "lstm": nn.LSTM, "gru": nn.GRU}
+    if stack.kind not in classes:
+        return None
+    layer = classes[stack.kind](stack.input_size, stack.hidden_size, stack.num_layers)
+    layer.load_state_dict({name: weight for name, weight in stack.state_dict().items() if "_ln_" not in name})
+    return layer
+
+
+def gemm(device: torch.device) -> tuple[str, Way]:
+    """The fastest plain product of two fp32 matrices that torch has, and its name."""
+    M, N, K = GEMM
+    a_MK, w_NK = torch.randn(M, K, device=device), torch.randn(N, K, device=device)
+    if device.type == "cuda":
+        return "torch.mm (cuBLAS) in fp32; cuDNN's layers may use TF32, as torch lets them", lambda: a_MK @ w_NK.t()
+    onednn = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
+    if onednn is None or not torch.backends.mkldnn.is_available():
+        return "F.linear", lambda: F.linear(a_MK, w_NK)
+    return "oneDNN's fp32 product (torch.ops.mkldnn)", lambda: onednn(a_MK, w_NK, None, "none", [], "")
+
+
+def measure_products(report: Report, effort: Effort) -> None:
+    """The kernels' product of matrices, which they compute windows and weight gradients with."""
+    M, N, K = GEMM
+    explanation = "charlm.native.linear.matmul, which the kernels use for whole windows, beside torch's"
+    report.table("products, cpu: fp32", explanation, ["GF/s", "÷ GEMM", "÷ F.linear", "GEMM GF/s"])
+    if not PRODUCT.works():
+        report.note("skipped: this machine can make no kernel")
+        return
+    a_MK, w_NK = torch.randn(M, K), torch.randn(N, K)
+    ways: dict[str, Way] = {
+        "own": lambda: matmul(a_MK, w_NK.t()),
+        "gemm": gemm(torch.device("cpu"))[1],
+        "linear": lambda: F.linear(a_MK, w_NK),
+    }
+    times = interleave(ways, effort)
+    figures = {
+        "GF/s": rate(GEMM_FLOP / 1e9, times["own"], "GF/s"),
+        "÷ GEMM": ratio(times["own"], times["gemm"]),
+        "÷ F.linear": ratio(times["own"], times["linear"]),
+        "GEMM GF/s": rate(GEMM_FLOP / 1e9, times["gemm"], "GF/s"),
+    }
+    report.add(Row("products", "cpu", "matmul", {"M": M, "N": N, "K": K}, figures))
+
+
+def measure_bf16(report: Report, effort: Effort) -> None:
+    """The kernels with products in bfloat16, where the CPU has instructions for it."""
+    if not cpu_flags() & {"avx512_bf16", "amx_bf16"}:
+        report.note("bf16, cpu: skipped: this CPU has no instructions for it (AVX512_BF16 or AMX-BF16)")
+        return
+    title, columns = f"bf16, cpu: forward and backward, T {T}, under autocast", ["GF/s", "÷ fp32"]
+    report.table(title, "÷ fp32: over the speed of the same kernel in fp32", columns)
+    cpu = torch.device("cpu")
+    for subject in SUBJECTS:
+        if subject.name not in ("RHN D5", "LSTM"):
+            continue
+        for H, B in ((512, 64),) if effort.quick else ((512, 64), (1024, 64)):
+            stack = subject.build(H, cpu)
+            x_TBH, dy_TBH = torch.randn(T, B, H, requires_grad=True), torch.randn(T, B, H)
+            ways = {
+                "bf16": both_passes(stack, stack, x_TBH, dy_TBH, torch.bfloat16),
+                "fp32": both_passes(stack, stack, x_TBH, dy_TBH),
+            }
+            times = interleave(ways, effort)
+            flop = 6 * matrix_elements(stack) * T * B
+            figures = {
+                "GF/s": rate(flop / 1e9, times["bf16"], "GF/s"),
+                "÷ fp32": ratio(times["bf16"], times["fp32"]),
+            }
+            report.add(Row("bf16", "cpu", subject.name, {"H": H, "B": B, "T": T}, figures))
+
+
+def measure_growth(report: Report, effort: Effort, columns: list[str]) -> None:
+    """Time of forward and backward over T, D and L; 1.00 is proportional."""
+    H, B, V = 256, 32, 65
+
+    def passes(kind: str, steps: int, layers: int = 1, one_hot: bool = False, **options: Any) -> Way:
+        stack = CELLS[kind](V if one_hot else H, H, layers, **options)
+        ids = torch.randint(V, (steps, B))
+        x = Lookup(ids, None) if one_hot else torch.randn(steps, B, H, requires_grad=True)
+        return both_passes(stack, stack, x, torch.randn(steps, B, H))
+
+    cases: dict[str, tuple[dict[str, int], Callable[[int], Way]]] = {
+        "LSTM over T": ({"T": 16, "H": H, "B": B}, lambda n: passes("lstm", 16 * n)),
+        # By lookup: the map of a dense input costs as much as one depth more, whatever the depth.
+        "RHN over D": ({"D": 1, "H": H, "B": B, "T": T}, lambda n: passes("rhn", T, one_hot=True, depth=n)),
+        "LSTM over L": ({"L": 1, "H": H, "B": B, "T": T}, lambda n: passes("lstm", T, layers=n)),
+        "RHN D5 over T": ({"T": 16, "H": H, "B": B}, lambda n: passes("rhn", 16 * n)),
+        "GRU over T": ({"T": 16, "H": H, "B": B}, lambda n: passes("gru", 16 * n)),
+        "GRU over L": ({"L": 1, "H": H, "B": B, "T": T}, lambda n: passes("gru", T, layers=n)),
+    }
+    for name, (shape, build) in list(cases.items())[: 3 if effort.quick else None]:
+        times = interleave({str(n): build(n) for n in (1, 2, 4, 8)}, effort)
+        report.add(growth_row(name, shape, times, columns))
+
+
+def growth_row(name: str, shape: dict[str, int], times: dict[str, dict[int, float]], columns: list[str]) -> Row:
+    """Time ÷ (multiple × time at 1 ×), by multiple."""
+    first, *others = times
+    figures = {"ms at 1×": figure((1000 * seconds for seconds in times[first].values()), "ms")}
+    for column, multiple in zip(columns[1:], others, strict=True):
+        figures[column] = ratio(times[first], times[multiple], 1 / int(multiple))
+    return Row("scaling", "cpu", name, shape, figures)

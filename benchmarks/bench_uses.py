@@ -1,0 +1,139 @@
+"""Whole uses: an update of training beside its bare parts, sampling beside a loop of modules."""
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+from bench_measure import Effort, Report, Row, Way, interleave, rate, ratio
+from torch import Tensor, nn
+
+from charlm.cells import LSTM, Lookup
+from charlm.config import Config, load_config, parse_config
+from charlm.data.corpus import Corpus
+from charlm.data.vocabulary import Vocabulary, code_points
+from charlm.inference.sampling import Choice, sample_ids
+from charlm.model import CharLM, build_model
+from charlm.training.optimizer import build_optimizer
+from charlm.training.step import Trainer
+
+ROOT = Path(__file__).parents[1]
+TEXTS = [ROOT.parent / "shared/data/tinyshakespeare.txt", ROOT / "data/tinyshakespeare.txt"]
+
+CONFIGS = {
+    "LSTM": ("tinyshakespeare-lstm.yaml", []),
+    "GRU": ("tinyshakespeare-lstm.yaml", ["model.cell={kind: gru, hidden: 256}"]),
+    "RNN": ("tinyshakespeare-lstm.yaml", ["model.cell={kind: rnn, hidden: 512}", "optimizer.lr=1e-3"]),
+    "RHN": ("tinyshakespeare-rhn.yaml", []),
+}
+
+
+def measure_train(report: Report, effort: Effort) -> None:
+    """The section `train`."""
+    found = next((path for path in TEXTS if path.is_file()), None)
+    report.table(
+        f"train: updates of configs/tinyshakespeare-*.yaml on {found.name if found else 'a generated text'}",
+        "÷ bare: over the speed of the same layers and logits, forward and backward, and the optimiser's step: no "
+        "text, no dropout, no loss, no clipping",
+        ["characters/s", "÷ bare"],
+    )
+    corpus = make_corpus(found.read_text(encoding="utf-8") if found else generated_text())
+    for name, (file, overrides) in CONFIGS.items():
+        if effort.quick and name in ("GRU", "RNN"):
+            continue
+        config = load_config(ROOT / "configs" / file, [*overrides, "device=cpu"])
+        trainer = Trainer(config, corpus)
+        ways = {"update": trainer.update, "bare": bare_update(trainer)}
+        times = interleave(ways, effort, least_s=0.2)
+        H, B, T = config.model.cell.hidden, config.train.batch_size, config.train.bptt
+        figures = {
+            "characters/s": rate(B * T, times["update"], "characters/s"),
+            "÷ bare": ratio(times["update"], times["bare"]),
+        }
+        report.add(Row("train", "cpu", name, {"H": H, "B": B, "T": T}, figures))
+
+
+def generated_text() -> str:
+    """A million characters, each of 65 as likely as any other."""
+    return "".join(map(chr, np.random.default_rng(1).integers(32, 97, 1_000_000)))
+
+
+def make_corpus(text: str) -> Corpus:
+    """In memory: nothing of it goes into the user's cache."""
+    vocabulary = Vocabulary.of_code_points(np.unique(code_points(text)))
+    ids = vocabulary.encode(text).astype(vocabulary.dtype)
+    return Corpus(vocabulary, {"train": ids}, sha256="", size_bytes=len(text.encode()), files=1)
+
+
+def bare_update(trainer: Trainer) -> Way:
+    """The kernels that the trainer's model needs, forward and backward from characters, and the optimiser's step.
+
+    Layers and logits, without dropout and loss: the logits' gradient is random, the parameters are copies.
+    """
+    model = copy.deepcopy(trainer.model)
+    optimizer = build_optimizer(model, trainer.config.optimizer)
+    train = trainer.config.train
+    x_TB, _ = trainer.streams.read(0, train.bptt, trainer.device)
+    d_logits_TBV = torch.randn(train.bptt, train.batch_size, model.vocabulary_size)
+    assert model.embedding is not None
+    table_VE = model.embedding.weight
+
+    def update() -> None:
+        y_TBH, _ = model.layers(Lookup(x_TB, table_VE))
+        model.logits(y_TBH).backward(d_logits_TBV)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return update
+
+
+def measure_sampling(report: Report, effort: Effort) -> None:
+    """The section `sampling`."""
+    length = 100 if effort.quick else 400
+    report.table(
+        f"sampling: embedding 64, V 65, {length} characters a stream from one character, temperature 1",
+        "characters/s of all streams together; ÷ eager: over a loop of nn.Embedding, the layers, nn.Linear, softmax, "
+        "multinomial",
+        ["characters/s", "÷ eager", "eager chars/s"],
+    )
+    cpu = torch.device("cpu")
+    for name, cell in {"LSTM": "{kind: lstm, hidden: 512}", "RHN D5": "{kind: rhn, hidden: 512, depth: 5}"}.items():
+        config: Config = parse_config({}, "bench", [f"model.cell={cell}", "model.embedding=64"])
+        model = build_model(config.model, 65).eval()
+        for streams in (1, 64):
+            ways: dict[str, Way] = {
+                "charlm": lambda model=model, n=streams: list(sample_ids(model, [0], length, Choice(), range(n), cpu)),
+                "eager": eager_sampling(model, streams, length),
+            }
+            times = interleave(ways, effort)
+            characters = streams * length
+            figures = {
+                "characters/s": rate(characters, times["charlm"], "characters/s"),
+                "÷ eager": ratio(times["charlm"], times["eager"]),
+                "eager chars/s": rate(characters, times["eager"], "characters/s"),
+            }
+            report.add(Row("sampling", "cpu", name, {"H": 512, "streams": streams}, figures))
+
+
+def eager_sampling(model: CharLM, streams: int, length: int) -> Way:
+    """The plain way to write it with torch's modules; kinds that torch lacks by the reference equations."""
+    embedding, decoder, layers = model.embedding, model.decoder, model.layers
+    assert embedding is not None
+    forward: Callable[..., tuple[Tensor, object]] = layers.forward_reference
+    if isinstance(layers, LSTM):
+        forward = nn.LSTM(layers.input_size, layers.hidden_size, layers.num_layers)
+        forward.load_state_dict(layers.state_dict())
+
+    @torch.inference_mode()
+    def sample() -> list[Tensor]:
+        ids_1B = torch.zeros(1, streams, dtype=torch.int64)
+        state = None
+        drawn = []
+        for _ in range(length):
+            y_1BH, state = forward(embedding(ids_1B), state)
+            ids_1B = torch.multinomial(decoder(y_1BH[0]).softmax(-1), 1).t()
+            drawn.append(ids_1B[0])
+        return drawn
+
+    return sample

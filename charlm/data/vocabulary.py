@@ -1,0 +1,104 @@
+"""Characters ↔ ids: Unicode code points (sorted) or the 256 bytes."""
+
+import functools
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from charlm.errors import CheckpointError, VocabularyError
+from charlm.native.utf8 import code_points
+
+Level = Literal["char", "byte"]
+CODE_POINTS = 0x110000
+UNKNOWN = np.uint32(0xFFFFFFFF)
+
+
+def describe_characters(characters: Iterable[str], limit: int = 8) -> str:
+    """Characters for an error message, quoted with their code points: "'é' (U+00E9), …"."""
+    listed = list(characters)
+    shown = ", ".join(f"{c!r} (U+{ord(c):04X})" for c in listed[:limit])
+    return shown + (f" and {len(listed) - limit} more" if len(listed) > limit else "")
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """The symbols of a model, in the order of their ids.
+
+    level "char": `characters[i]` is the Unicode code point with id i.
+    level "byte": ids are byte values; `characters` is empty and the size is 256.
+    """
+
+    level: Level
+    characters: str = ""
+
+    @classmethod
+    def of_bytes(cls) -> "Vocabulary":
+        return cls("byte")
+
+    @classmethod
+    def of_code_points(cls, codes: npt.NDArray[np.integer]) -> "Vocabulary":
+        """The vocabulary of these code points, sorted."""
+        return cls("char", "".join(map(chr, sorted(int(code) for code in codes))))
+
+    def __len__(self) -> int:
+        return 256 if self.level == "byte" else len(self.characters)
+
+    @property
+    def dtype(self) -> np.dtype:
+        """The narrowest unsigned integer type that holds every id."""
+        return np.min_scalar_type(max(len(self) - 1, 0))
+
+    @functools.cached_property
+    def id_of_code_point(self) -> npt.NDArray[np.uint32]:
+        """Table [CODE_POINTS] from code point to id; UNKNOWN where there is none."""
+        table = np.full(CODE_POINTS, UNKNOWN, dtype=np.uint32)
+        table[code_points(self.characters)] = np.arange(len(self.characters), dtype=np.uint32)
+        return table
+
+    def unknown(self, text: str) -> str:
+        """The characters of `text` that have no id, each once, sorted."""
+        if self.level == "byte":
+            return ""
+        return "".join(sorted(set(text) - set(self.characters)))
+
+    def encode(self, text: str) -> npt.NDArray[np.integer]:
+        """Ids of `text`, [N] in the narrowest type; VocabularyError names characters without one."""
+        if self.level == "byte":
+            return np.frombuffer(text.encode("utf-8", "surrogateescape"), dtype=np.uint8)
+        if missing := self.unknown(text):
+            raise VocabularyError(
+                f"{describe_characters(missing)}: not in the model's vocabulary of {len(self)} characters"
+            )
+        return self.id_of_code_point[code_points(text)].astype(self.dtype)
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of `ids`; bytes that are no UTF-8 become U+FFFD."""
+        if self.level == "byte":
+            return bytes(ids).decode("utf-8", "replace")
+        return "".join(self.characters[i] for i in ids)
+
+    def extended(self, characters: str) -> "Vocabulary":
+        """This vocabulary with new characters after the old ones, whose ids stay as they are."""
+        return Vocabulary(self.level, self.characters + characters)
+
+    def to_json(self) -> dict[str, str]:
+        return {"level": self.level, "characters": self.characters}
+
+    @classmethod
+    def from_json(cls, value: object) -> "Vocabulary":
+        """The inverse of `to_json`; CheckpointError for anything that `to_json` cannot have written."""
+        match value:
+            case {"level": "byte", "characters": ""}:
+                return cls.of_bytes()
+            case {"level": "char", "characters": str(characters)} if characters:
+                if len(set(characters)) == len(characters):
+                    return cls("char", characters)
+        raise CheckpointError("vocabulary: not a list of distinct characters")
+
+
+def readable(text: str) -> str:
+    """`text` with U+FFFD for bytes that are no UTF-8, which "surrogateescape" keeps as lone surrogates."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")

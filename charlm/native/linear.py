@@ -1,0 +1,104 @@
+"""Matrix products of whole windows by the kernels' own micro-kernel."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from charlm.native.call import Kernel, autocasts_to_bf16, first_derivative
+from charlm.native.lookup import Lookup, check_ids
+
+PRODUCT = Kernel(Path(__file__).with_name("product.cpp"))
+LOOKUP = Kernel(Path(__file__).with_name("lookup.cpp"))
+
+
+def matmul(
+    a_MK: Tensor, b_KN: Tensor, bias_N: Tensor | None = None, *, bf16: bool = False, out: Tensor | None = None
+) -> Tensor:
+    """a b + bias, [M, N], for float32 matrices with any strides; into `out` if given. No gradient."""
+    (M, K), N = a_MK.shape, b_KN.shape[1]
+    assert b_KN.shape[0] == K, (a_MK.shape, b_KN.shape)
+    assert bias_N is None or bias_N.shape == (N,), bias_N.shape
+    assert all(_is_for_kernels(operand) for operand in (a_MK, b_KN)), (a_MK.dtype, b_KN.dtype)
+    c_MN = a_MK.new_empty(M, N) if out is None else out
+    strides = dict(zip(("a_row", "a_column", "b_row", "b_column"), (*a_MK.stride(), *b_KN.stride()), strict=True))
+    pointers = {"a": a_MK.data_ptr(), "b": b_KN.data_ptr()}
+    bias = None if bias_N is None else bias_N.contiguous()
+    PRODUCT("product", **{"M": M, "N": N, "K": K}, **strides, **pointers, bf16=bf16, bias=bias, c=c_MN)
+    return c_MN
+
+
+def linear(x: Tensor, w_NK: Tensor, bias_N: Tensor | None = None) -> Tensor:
+    """x wᵀ + bias over the last dimension of x: torch's `F.linear`, faster on the CPU where kernels can be made.
+
+    Under autocast to bfloat16 the kernel's sums, and the result, stay float32.
+    """
+    operands = [x, w_NK] if bias_N is None else [x, w_NK, bias_N]
+    if not x.shape[-1] or not all(map(_is_for_kernels, operands)) or not PRODUCT.works():
+        return F.linear(x, w_NK, bias_N)
+    y_MN = _Linear.apply(x.reshape(-1, x.shape[-1]), w_NK, bias_N, autocasts_to_bf16())
+    return y_MN.view(*x.shape[:-1], len(w_NK))  # type: ignore[union-attr]
+
+
+def _is_for_kernels(tensor: Tensor) -> bool:
+    strided = tensor.layout == torch.strided and not tensor.is_neg()
+    return tensor.device.type == "cpu" and tensor.dtype == torch.float32 and strided
+
+
+class _Linear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x_MK: Tensor, w_NK: Tensor, bias_N: Tensor | None, bf16: bool) -> Tensor:
+        ctx.save_for_backward(x_MK, w_NK)
+        ctx.bf16 = bf16
+        return matmul(x_MK, w_NK.t(), bias_N, bf16=bf16)
+
+    @staticmethod
+    @first_derivative
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, dy_MN: Tensor
+    ) -> tuple[Tensor | None, ...]:
+        x_MK, w_NK = ctx.saved_tensors
+        dx, dw, dbias, _ = ctx.needs_input_grad
+        return (
+            matmul(dy_MN, w_NK, bf16=ctx.bf16) if dx else None,
+            matmul(dy_MN.t(), x_MK, bf16=ctx.bf16) if dw else None,
+            dy_MN.sum(0) if dbias else None,
+            None,
+        )
+
+
+def project(x: Tensor | Lookup, w_GI: Tensor, bias_G: Tensor) -> tuple[Tensor, Tensor | None]:
+    """W x + bias of every step: the maps [T, B, G] and None, or maps [V, G] of a table and the ids [T, B] of rows.
+
+    ValueError for ids that the table does not have.
+    """
+    if not isinstance(x, Lookup):
+        return linear(x.float(), w_GI, bias_G), None
+    ids_TB, table_VI = x.ids_TB.contiguous(), x.table_VI
+    V = w_GI.shape[1] if table_VI is None else len(table_VI)
+    check_ids("ids of a lookup", ids_TB, V)
+    if table_VI is None:
+        return torch.add(bias_G, w_GI.t()).contiguous(), ids_TB
+    if ids_TB.numel() < V:
+        return linear(F.embedding(ids_TB, table_VI), w_GI, bias_G), None
+    return linear(table_VI, w_GI, bias_G), ids_TB
+
+
+def gradient_of_inputs(d_rows_TBG: Tensor, ids_TB: Tensor | None, V: int) -> Tensor:
+    """Of what `project` gave, from the gradient of every step's maps; V: rows of its table, if it had one."""
+    if ids_TB is None:
+        return d_rows_TBG
+    d_inputs_VG = d_rows_TBG.new_empty(V, d_rows_TBG.shape[-1])
+    sizes = {"N": ids_TB.numel(), "V": V, "columns": d_rows_TBG.shape[-1]}
+    LOOKUP("lookup_gradient", **sizes, ids=ids_TB, d_rows=d_rows_TBG, d_table=d_inputs_VG)
+    return d_inputs_VG
+
+
+def gradient_of_recurrence(
+    d_maps_TBG: Tensor, states_TBH: Tensor, mask_BH: Tensor | None, *, bf16: bool, out: Tensor | None = None
+) -> Tensor:
+    """Of recurrent weights [G, H], summed over steps and streams, from the states that their products read."""
+    operands = states_TBH if mask_BH is None else states_TBH * mask_BH
+    return matmul(d_maps_TBG.flatten(0, 1).t(), operands.flatten(0, 1), bf16=bf16, out=out)

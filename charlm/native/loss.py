@@ -1,0 +1,48 @@
+"""Cross-entropy of logits."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from charlm.native.call import Kernel, first_derivative
+from charlm.native.lookup import check_ids
+
+LOSS = Kernel(Path(__file__).with_name("loss.cpp"))
+
+
+def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
+    """Nats [...] of targets [...] under logits [..., V]; float32, one pass on the CPU where kernels can be made.
+
+    ValueError for shapes that do not fit and, on the CPU, for targets that the logits do not have.
+    """
+    if logits.shape[:-1] != targets.shape:
+        raise ValueError(
+            f"targets of shape {list(targets.shape)}; allowed: that of the logits but V, {list(logits.shape)}"
+        )
+    logits_NV, targets_N = logits.float().reshape(-1, logits.shape[-1]), targets.reshape(-1)
+    if logits.device.type == "cpu":
+        check_ids("targets", targets, logits.shape[-1])
+    if logits.device.type == "cpu" and LOSS.works():
+        nats_N = _CrossEntropy.apply(logits_NV.contiguous(), targets_N.contiguous(), torch.is_grad_enabled())
+    else:
+        nats_N = F.cross_entropy(logits_NV, targets_N, reduction="none")
+    return nats_N.view(targets.shape)  # type: ignore[union-attr]
+
+
+class _CrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, logits_NV: Tensor, targets_N: Tensor, with_backward: bool) -> Tensor:
+        (N, V), nats_N = logits_NV.shape, logits_NV.new_empty(len(logits_NV))
+        d_logits = torch.empty_like(logits_NV) if with_backward else None
+        LOSS("cross_entropy", N=N, V=V, logits=logits_NV, targets=targets_N, nats=nats_N, d_logits=d_logits)
+        ctx.save_for_backward(d_logits)
+        return nats_N
+
+    @staticmethod
+    @first_derivative
+    def backward(ctx: Any, d_nats_N: Tensor) -> tuple[Tensor, None, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        (d_logits_NV,) = ctx.saved_tensors
+        return d_logits_NV * d_nats_N.unsqueeze(-1), None, None

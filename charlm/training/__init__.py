@@ -1,0 +1,1 @@
+"""Training: start → loop → step, with the state, optimizer and metrics of a run."""

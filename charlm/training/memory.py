@@ -1,0 +1,82 @@
+"""What a run needs of memory, estimated before any of it is taken."""
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+
+from charlm.config import Config
+from charlm.errors import DeviceError
+from charlm.model import count_parameters
+from charlm.system.formatting import format_bytes
+from charlm.training.optimizer import least_copies
+
+
+def check_memory(config: Config, vocabulary_size: int, device: torch.device) -> None:
+    """DeviceError, with the figures, where a run needs more memory than `device` has to give."""
+    needed, available = least_bytes(config, vocabulary_size), available_bytes(device)
+    if available is not None and needed > available:
+        raise DeviceError(
+            f"memory: the model and a window need at least {format_bytes(needed)}; {format_bytes(available)} are "
+            f"available ({device.type}); lower model.cell.hidden, model.layers, train.batch_size or train.bptt"
+        )
+
+
+def least_bytes(config: Config, vocabulary_size: int) -> int:
+    """A lower bound: weights, gradients, their averages, and per character the states and logits of a window."""
+    model, train = config.model, config.train
+    parameters = count_parameters(config.model, vocabulary_size)
+    depth = getattr(model.cell, "depth", 1)
+    # Forward and backward keep, or make, at least: what the cells keep of every step, and logits with their gradient.
+    a_character = _KEPT.get(model.cell.kind, 1) * model.layers * depth * model.cell.hidden + 2 * vocabulary_size
+    copies = 2 + least_copies(config.optimizer) + (train.ema > 0)
+    return 4 * (copies * parameters + train.batch_size * train.bptt * a_character)
+
+
+_KEPT = {"rnn": 1, "gru": 5, "lstm": 6, "rhn": 3}
+"""Numbers a hidden unit and step (RHN: micro-step) that the fused kernels keep for the backward pass at least."""
+
+
+def available_bytes(device: torch.device, system: Path = Path("/")) -> int | None:
+    """Memory that can be had on `device` now; None where the system, whose files are in `system`, does not tell."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    found = [*_free_bytes(system), *_group_bytes(system)]
+    if found:
+        return min(found)
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, OSError, ValueError):
+        return None
+
+
+_UNTOLD = (OSError, ValueError, LookupError)
+
+
+def _free_bytes(system: Path) -> Iterator[int]:
+    """Linux: what the machine has."""
+    with contextlib.suppress(*_UNTOLD):
+        yield 1024 * _table(system / "proc/meminfo")["MemAvailable:"]
+
+
+def _group_bytes(system: Path) -> Iterator[int]:
+    """Linux: what this process's control group, a container's say, and those around it have left to give."""
+    root = system / "sys/fs/cgroup"
+    with contextlib.suppress(*_UNTOLD):
+        lines = (system / "proc/self/cgroup").read_text(encoding="utf-8").splitlines()
+        own = next((root / line.removeprefix("0::/") for line in lines if line.startswith("0::/")), root)
+        for group in (own, *own.parents):
+            if not group.is_relative_to(root):
+                return
+            # No limit: a group without the file, or "max" in it.
+            with contextlib.suppress(*_UNTOLD):
+                limit = int((group / "memory.max").read_text())
+                used = int((group / "memory.current").read_text()) - _table(group / "memory.stat")["inactive_file"]
+                yield max(0, limit - used)
+
+
+def _table(file: Path) -> dict[str, int]:
+    """Lines of a name, a number, and perhaps its unit."""
+    return {line.split()[0]: int(line.split()[1]) for line in file.read_text(encoding="ascii").splitlines()}

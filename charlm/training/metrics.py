@@ -1,0 +1,248 @@
+"""What a run's folder tells: metrics.jsonl and TensorBoard events."""
+
+import contextlib
+import functools
+import itertools
+import json
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch.utils.tensorboard.summary import hparams
+from torch.utils.tensorboard.writer import SummaryWriter
+
+from charlm.system.console import say
+from charlm.system.files import replace_file
+from charlm.system.formatting import nats_to_bits
+
+METRICS = "metrics.jsonl"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of metrics.jsonl."""
+
+    step: int
+    """Updates made."""
+    chars: int
+    """Characters trained on so far."""
+    split: str
+    """train: mean since the last line; valid: the whole split."""
+    loss: float
+    """As optimised: nats summed over the scored steps of a window of `bptt`, even where windows vary; mean over B."""
+    nats: float
+    """Per character."""
+    lr: float
+    grad_norm: float | None
+    """Before clipping, of the last step; none for valid."""
+    chars_per_s: float
+    elapsed_s: float
+
+    def as_json(self) -> dict[str, Any]:
+        """The line: the fields in their order, and bits per character behind nats."""
+        row: dict[str, Any] = {}
+        for name, value in vars(self).items():
+            row[name] = value
+            if name == "nats":
+                row["bpc"] = nats_to_bits(self.nats)
+        return row
+
+
+class Tracker:
+    """Writes metrics and TensorBoard events of one run.
+
+    `resume` says what a resumed run keeps of what it finds: so many rows of metrics, and events up to that step.
+    What cannot be written, on a full disk say, does not end the run: that is said once, the rows wait for the next
+    attempt, and TensorBoard goes without until it works again.
+    """
+
+    def __init__(self, folder: Path, resume: tuple[int, int] | None = None) -> None:
+        self._folder = folder
+        rows, step = resume or (0, 0)
+        if resume:
+            _keep_rows(folder / METRICS, rows, step)
+        self._metrics = Metrics(folder / METRICS)
+        self._charts = _Charts(folder, first_step=step + 1 if resume else None)
+        self._faults: set[str] = set()
+
+    def rewind(self, rows: int, step: int) -> None:
+        """Keep as much as a run resumed there would."""
+        with self._tolerating():
+            self._metrics.flush()
+            _keep_rows(self._metrics.path, rows, step)
+            before, self._metrics = self._metrics, Metrics(self._metrics.path)
+            before.close()
+        with self._tolerating():
+            before, self._charts = self._charts, _Charts(self._folder, first_step=step + 1)
+            before.close()
+
+    def record(self, row: Row) -> None:
+        """Log one row to the file and to the charts."""
+        with self._tolerating():
+            self._metrics.append(row.as_json())
+        with self._tolerating():
+            self._charts.scalars(row)
+
+    def note(self, event: str, step: int, **values: Any) -> None:
+        """Log that something has happened: a line of metrics whose `split` is the event's name, and a text."""
+        with self._tolerating():
+            self._metrics.append({"step": step, "split": event, **values})
+        with self._tolerating():
+            self._charts.text(event, json.dumps(values), step)
+
+    def sample(self, text: str, step: int) -> None:
+        """Log a text sample."""
+        with self._tolerating():
+            self._charts.text("sample", text, step)
+
+    def finish(self, options: Mapping[str, Any], scores: Mapping[str, float]) -> None:
+        """Log the options beside the final scores, for TensorBoard's HParams page."""
+        # The page shows true and false as 1.0000 and 0.0000 unless they are text.
+        plain = {k: v if type(v) in (int, float, str) else json.dumps(v) for k, v in options.items()}
+        with self._tolerating(), SummaryWriter(str(self._folder)) as writer:
+            for summary in hparams(plain, dict(scores)):
+                writer._get_file_writer().add_summary(summary)
+            for tag, value in scores.items():
+                writer.add_scalar(tag, value)
+
+    def close(self) -> None:
+        """Close all files."""
+        with self._tolerating():
+            self._metrics.close()
+        with self._tolerating():
+            self._charts.close()
+
+    @contextlib.contextmanager
+    def _tolerating(self) -> Iterator[None]:
+        """Say what an OSError of the block was, once for each cause, and go on."""
+        try:
+            yield
+        except OSError as error:
+            fault = error.strerror or str(error)
+            if fault not in self._faults:
+                say("log", f"{self._folder}: cannot be written ({fault}); training goes on")
+            self._faults.add(fault)
+
+
+class Metrics:
+    """Appends JSON lines to a file; what cannot be written waits."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file = path.open("ab", buffering=0)
+        self._waiting = b""
+
+    def append(self, row: Mapping[str, Any]) -> None:
+        self._waiting += json.dumps(row).encode() + b"\n"
+        self.flush()
+
+    def flush(self) -> None:
+        while self._waiting:
+            written = self._file.write(self._waiting)
+            self._waiting = self._waiting[written:]
+
+    def close(self) -> None:
+        with self._file:
+            self.flush()
+
+
+class _Charts:
+    """TensorBoard's events. One folder a split: it draws tags of one name from several folders into one chart.
+
+    A writer that failed writes no more. A new one is tried after a while: each makes a file.
+    """
+
+    def __init__(self, folder: Path, first_step: int | None) -> None:
+        _leave_faults_to_callers()
+        self._folder = folder
+        self._first_step = first_step
+        self._retry_s = 0.0
+        self._writers: dict[str, SummaryWriter] = {}
+        for split in ("train", "valid"):
+            self._writer(split)
+
+    def _writer(self, split: str) -> SummaryWriter:
+        if split not in self._writers:
+            self._writers[split] = SummaryWriter(str(self._folder / split), purge_step=self._first_step)
+        return self._writers[split]
+
+    def _write(self, split: str, step: int, write: Callable[[SummaryWriter], None]) -> None:
+        if time.monotonic() < self._retry_s:
+            return
+        try:
+            write(self._writer(split))
+        except OSError:
+            if failed := self._writers.pop(split, None):
+                with contextlib.suppress(OSError):
+                    failed.close()
+            self._first_step = step + 1
+            self._retry_s = time.monotonic() + _RETRY_S
+            raise
+
+    def scalars(self, row: Row) -> None:
+        scalars = {
+            "score/loss": row.loss,
+            "score/nats_per_char": row.nats,
+            "score/bits_per_char": nats_to_bits(row.nats),
+        }
+        if row.split == "train":
+            scalars |= {
+                "training/lr": row.lr,
+                "training/grad_norm": row.grad_norm,
+                "training/chars_per_s": row.chars_per_s,
+            }
+
+        def write(writer: SummaryWriter) -> None:
+            for tag, value in scalars.items():
+                writer.add_scalar(tag, value, row.step)
+
+        self._write(row.split, row.step, write)
+
+    def text(self, tag: str, text: str, step: int) -> None:
+        """Indented, so that TensorBoard's Markdown shows it as it stands."""
+        indented = "\n".join("    " + line for line in text.splitlines())
+        self._write("train", step, lambda writer: writer.add_text(tag, indented, step))
+
+    def close(self) -> None:
+        with contextlib.ExitStack() as stack:  # each, whatever becomes of the others
+            while self._writers:
+                stack.callback(self._writers.popitem()[1].close)
+
+
+_RETRY_S = 60.0
+
+
+@functools.cache
+def _leave_faults_to_callers() -> None:
+    """No tracebacks of TensorBoard's threads: what ended one is raised at the next event."""
+    others = threading.excepthook
+
+    def report(arguments: threading.ExceptHookArgs) -> None:
+        of_writer = type(arguments.thread).__module__.startswith("tensorboard.")
+        if not (of_writer and isinstance(arguments.exc_value, OSError)):
+            others(arguments)
+
+    threading.excepthook = report
+
+
+def _keep_rows(file: Path, rows: int, step: int) -> None:
+    """Keep the first rows, up to `step` and to the first torn line: a resumed run writes the later ones again."""
+    kept: list[bytes] = []
+    if file.exists():
+        with file.open("rb") as lines:
+            kept += itertools.takewhile(lambda line: _step_of(line) <= step, itertools.islice(lines, rows))
+        replace_file(file, b"".join(kept))
+    if len(kept) < rows:
+        say("log", f"{file}: found {len(kept)} of {rows} rows before step {step + 1}; the others are lost")
+
+
+def _step_of(line: bytes) -> float:
+    """Infinite for what is no row."""
+    try:
+        return float(json.loads(line)["step"]) if line.endswith(b"\n") else math.inf
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return math.inf

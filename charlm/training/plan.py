@@ -1,0 +1,114 @@
+"""What a config will cost, measured on a few steps before the run."""
+
+import time
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from charlm.config import Config
+from charlm.data.corpus import load_configured_corpus
+from charlm.model import parameters_by_part, window_loss
+from charlm.system.formatting import format_bytes, format_duration
+from charlm.training.step import Trainer
+
+_WARMUP_STEPS = 2
+_MIN_STEPS = 3
+_MEASURE_S = 3.0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Sizes of data and model, memory in bytes, and speed as measured."""
+
+    splits: dict[str, int]
+    vocabulary: int
+    parameters: dict[str, int]
+    weights_bytes: int
+    """Weights, their gradients, and their running average where there is one."""
+    optimizer_bytes: int
+    activations_bytes: int
+    """What one window keeps for its backward pass."""
+    steps_per_epoch: int
+    step_s: float
+    chars_per_s: float
+    epoch_s: float
+    implementation: str
+    """What computes the recurrent layers."""
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def as_table(self) -> dict[str, str]:
+        """Lines for people."""
+        parts = ", ".join(f"{name} {count:,}" for name, count in self.parameters.items())
+        memory = self.weights_bytes + self.optimizer_bytes + self.activations_bytes
+        return {
+            **{name: f"{count:,} characters" for name, count in self.splits.items()},
+            "vocabulary": f"{self.vocabulary:,}",
+            "parameters": f"{sum(self.parameters.values()):,} ({parts})",
+            "memory": f"{format_bytes(memory)}: weights and gradients {format_bytes(self.weights_bytes)}, "
+            f"optimiser {format_bytes(self.optimizer_bytes)}, activations {format_bytes(self.activations_bytes)}",
+            "layers": self.implementation,
+            "speed": f"{self.chars_per_s:,.0f} characters/s, {1000 * self.step_s:.1f} ms a step",
+            "epoch": f"{self.steps_per_epoch:,} steps, {format_duration(self.epoch_s)} without evaluation",
+        }
+
+
+def measure(config: Config) -> Plan:
+    """Build the run of `config` and make a few updates, which are thrown away."""
+    corpus = load_configured_corpus(config.data)
+    full = config.train.model_copy(update={"bptt_start": None, "vary_bptt": 0.0})  # windows as they are at the end
+    trainer = Trainer(config.model_copy(update={"train": full}), corpus)
+    activations_bytes = _saved_bytes(trainer)
+    step_s = _step_s(trainer)
+    chars = config.train.batch_size * config.train.bptt
+    weights_bytes = sum(p.nbytes for p in trainer.parameters)
+    tensors = [t for state in trainer.optimizer.state.values() for t in state.values() if isinstance(t, Tensor)]
+    return Plan(
+        splits={name: len(ids) for name, ids in corpus.splits.items()},
+        vocabulary=len(corpus.vocabulary),
+        parameters=parameters_by_part(trainer.model),
+        weights_bytes=weights_bytes * (3 if trainer.averaged is not None else 2),
+        optimizer_bytes=sum(t.nbytes for t in tensors),
+        activations_bytes=activations_bytes,
+        steps_per_epoch=trainer.streams.windows_per_epoch,
+        step_s=step_s,
+        chars_per_s=chars / step_s,
+        epoch_s=step_s * trainer.streams.windows_per_epoch,
+        implementation=trainer.implementation,
+    )
+
+
+def _step_s(trainer: Trainer) -> float:
+    """Median seconds of an update, over about three seconds of them."""
+    times: list[float] = []
+    for step in range(10_000):
+        start_s = time.perf_counter()
+        trainer.update()
+        if trainer.device.type == "cuda":
+            torch.cuda.synchronize()
+        if step >= _WARMUP_STEPS:
+            times.append(time.perf_counter() - start_s)
+        if len(times) >= _MIN_STEPS and sum(times) >= _MEASURE_S:
+            break
+    return sorted(times)[len(times) // 2]
+
+
+def _saved_bytes(trainer: Trainer) -> int:
+    """Bytes that autograd keeps between the passes of one window, weights not counted."""
+    storages: dict[int, int] = {}
+    weights = {p.untyped_storage().data_ptr() for p in trainer.parameters}
+
+    def count(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in weights:
+            storages[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    train = trainer.config.train
+    x_TB, y_TB = trainer.streams.read(0, train.bptt, trainer.device)
+    with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor), trainer.autocast:
+        window_loss(trainer.model, x_TB, y_TB, None, train)
+    return sum(storages.values())

@@ -1,0 +1,184 @@
+"""Kills a run again and again, resumes it, and compares it with one that was left alone; run by scripts/torture.
+
+Every second kill comes at a random moment, the others at a random step of the writing of a checkpoint: before, amid
+and after the file's data, before and after each flush, link and renaming.
+"""
+
+import argparse
+import json
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from tqdm import trange
+
+ROOT = Path(__file__).parents[2]
+STEPS_PER_KILL, SPARE_STEPS = 60, 600
+LONGEST_STEPS = 100  # about so many until a random moment
+
+# What the killed process does: argv is the number of the event to die at, or 0, and the arguments of charlm.
+CHILD = """
+import os, signal, sys
+from pathlib import Path
+import charlm.checkpoint as checkpoint
+
+left = int(sys.argv[1])
+
+def event():
+    global left
+    left -= 1
+    if left == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+def around(function):
+    def wrapped(*arguments, **options):
+        event()
+        result = function(*arguments, **options)
+        event()
+        return result
+    return wrapped
+
+def save_in_parts(tensors, path, header):
+    event()
+    save(tensors, path, header)
+    whole = Path(path).read_bytes()
+    for share in (0, 1, len(whole) // 3, len(whole) - 1):
+        Path(path).write_bytes(whole[:share])
+        event()
+    Path(path).write_bytes(whole)
+    event()
+
+save = checkpoint.save_file
+checkpoint.save_file = save_in_parts
+checkpoint._flush = around(checkpoint._flush)
+os.link = around(os.link)
+for name in ("replace", "unlink", "chmod"):
+    setattr(Path, name, around(getattr(Path, name)))
+
+from charlm.cli import main
+sys.argv = ["charlm", *sys.argv[2:]]
+main()
+"""
+EVENTS = 60  # of one checkpoint, and a few of the next
+
+
+def main() -> None:
+    """Train once without and once with kills; compare."""
+    arguments = parse()
+    choose = random.Random(arguments.seed)
+    with tempfile.TemporaryDirectory(prefix="charlm-torture-") as folder:
+        config = write_config(Path(folder), steps=STEPS_PER_KILL * arguments.kills + SPARE_STEPS)
+        whole, parts = Path(folder, "whole"), Path(folder, "parts")
+        train(["--config", str(config), "--run-dir", str(whole)])
+        last = rows(whole)[-1]
+        longest_s = LONGEST_STEPS * last["elapsed_s"] / last["step"]
+        killed = torture(config, parts, arguments.kills, choose, longest_s)
+        train([*how_to_begin(config, parts), "--run-dir", str(parts)])
+        faults = compare(whole, parts)
+    for fault in faults:
+        print(f"torture: {fault}", file=sys.stderr)
+    if killed < arguments.kills:
+        faults.append("")
+        print(f"torture: the run ended after {killed} of {arguments.kills} kills", file=sys.stderr)
+    if faults:
+        sys.exit(1)
+    print(f"torture: {killed} kills, seed {arguments.seed}: weights, optimiser and metrics as without")
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="scripts/torture", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--kills", type=int, default=200, metavar="N", help="how often to kill; 200")
+    parser.add_argument("--seed", type=int, default=1, metavar="N", help="of the moments; 1")
+    arguments = parser.parse_args()
+    if arguments.kills < 1:
+        parser.error(f"--kills: found {arguments.kills}; allowed: integers ≥ 1")
+    return arguments
+
+
+def write_config(folder: Path, steps: int) -> Path:
+    text = folder / "text.txt"
+    letters = random.Random(0)
+    text.write_text("".join(letters.choice("etaoin shrdlu.\n") for _ in range(20_000)))
+    config = folder / "config.yaml"
+    config.write_text(
+        f"data: {{source: {text}}}\n"
+        "model: {cell: {kind: gru, hidden: 24}, dropout: {output: 0.2, state: 0.1}, zoneout: 0.1}\n"
+        f"train: {{batch_size: 4, bptt: 8, max_steps: {steps}, ema: 0.9, reset_state: 0.1, vary_bptt: 0.3, "
+        "log_every: 7, eval_every: 50, save_every: 20, sample_every: 40, sample_length: 20}\n"
+        "threads: 1\n"
+    )
+    return config
+
+
+def train(words: list[str]) -> None:
+    """A run that is left alone."""
+    command = [sys.executable, "-m", "charlm", "train", *words]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode:
+        sys.exit(f"torture: {' '.join(command)} ended with {done.returncode}:\n{done.stderr}")
+
+
+def how_to_begin(config: Path, run: Path) -> list[str]:
+    begun = any((run / "checkpoints").glob("*.safetensors"))
+    return ["--resume"] if begun else ["--config", str(config)]
+
+
+def torture(config: Path, run: Path, kills: int, choose: random.Random, longest_s: float) -> int:
+    """Start, kill and resume `run`; how often it was killed before it ended."""
+    for killed in trange(kills, unit="kill", leave=False, disable=None):
+        words = ["train", *how_to_begin(config, run)]
+        at_event = choose.randrange(1, EVENTS) if killed % 2 else 0
+        command = [sys.executable, "-c", CHILD, str(at_event), *words, "--run-dir", str(run)]
+        wait_s = choose.random() * longest_s
+        with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
+            assert process.stderr is not None
+            said = []
+            for line in process.stderr:
+                said.append(line)
+                if line.startswith("run ") and not at_event:
+                    time.sleep(wait_s)
+                    process.kill()
+        if process.returncode == 0:
+            return killed
+        if process.returncode != -signal.SIGKILL:
+            sys.exit(f"torture: after {killed} kills it ended with {process.returncode}:\n{''.join(said)}")
+    return kills
+
+
+def compare(whole: Path, parts: Path) -> list[str]:
+    """What differs between two runs; times may."""
+    from charlm.checkpoint import read_checkpoint
+
+    faults = []
+    ours, theirs = (read_checkpoint(run / "checkpoints/last.safetensors") for run in (whole, parts))
+    for group in ("weights", "averaged", "optimizer", "carried"):
+        one, other = getattr(ours, group), getattr(theirs, group)
+        if one.keys() != other.keys():
+            faults.append(f"{group}: other names")
+        faults += [
+            f"{group} {name}: other values" for name in one.keys() & other.keys() if not one[name].equal(other[name])
+        ]
+    if untimed(ours.progress) != untimed(theirs.progress):
+        faults.append(f"progress: {untimed(ours.progress)} and {untimed(theirs.progress)}")
+    ours, theirs = ([untimed(row) for row in rows(run)] for run in (whole, parts))
+    if ours != theirs:
+        faults.append(f"metrics: {len(ours)} and {len(theirs)} rows, or other values")
+    left = [path.name for path in (parts / "checkpoints").iterdir() if path.suffix == ".tmp"]
+    return faults + [f"left over: {name}" for name in left]
+
+
+def rows(run: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+
+
+def untimed(values: Any) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if not name.endswith("_s")}
+
+
+if __name__ == "__main__":
+    main()
