@@ -22,10 +22,10 @@ ROOT = Path(__file__).parents[1]
 TEXTS = [ROOT.parent / "shared/data/tinyshakespeare.txt", ROOT / "data/tinyshakespeare.txt"]
 
 CONFIGS = {
-    "LSTM": ("tinyshakespeare-lstm.yaml", []),
-    "GRU": ("tinyshakespeare-lstm.yaml", ["model.cell={kind: gru, hidden: 256}"]),
-    "RNN": ("tinyshakespeare-lstm.yaml", ["model.cell={kind: rnn, hidden: 512}", "optimizer.lr=1e-3"]),
-    "RHN": ("tinyshakespeare-rhn.yaml", []),
+    "LSTM": ("tinyshakespeare-5min.yaml", []),
+    "GRU": ("tinyshakespeare-5min.yaml", ["model.cell={kind: gru, hidden: 256}"]),
+    "RNN": ("tinyshakespeare-5min.yaml", ["model.cell={kind: rnn, hidden: 512}", "optimizer.lr=1e-3"]),
+    "RHN": ("tinyshakespeare-rhn-5min.yaml", []),
 }
 
 

@@ -25,8 +25,8 @@ def test_trains(tmp_path, file):
 
 def test_all_are_there():
     assert {file.stem for file in CONFIGS} >= {
-        "quickstart", "rnn", "lstm", "gru", "rhn", "char-rnn", "rhn-enwik8",
-        "tinyshakespeare-rnn", "tinyshakespeare-lstm", "tinyshakespeare-gru", "tinyshakespeare-rhn",
+        "quickstart", "rnn", "lstm", "gru", "rhn", "paper-char-rnn", "paper-rhn-enwik8",
+        "tinyshakespeare-rnn-5min", "tinyshakespeare-gru-5min", "tinyshakespeare-rhn-5min",
         "tinyshakespeare-10s", "tinyshakespeare-1min", "tinyshakespeare-5min", "tinyshakespeare-30min",
         "tinyshakespeare-lstm-1min", "tinyshakespeare-rhn-30min",
         "python-stdlib-1min", "python-stdlib-5min", "python-stdlib-30min",
@@ -37,13 +37,8 @@ def recipe(name):
     return next(load_config(file) for file in CONFIGS if file.stem == name)
 
 
-def test_the_recipe_of_five_minutes_is_the_lstms():
-    """scripts/reproduce trains one of them."""
-    assert recipe("tinyshakespeare-5min") == recipe("tinyshakespeare-lstm")
-
-
 def test_char_rnn_is_karpathys():
-    config = recipe("char-rnn")
+    config = recipe("paper-char-rnn")
     cell, train, optimizer = config.model.cell, config.train, config.optimizer
     assert (cell.kind, cell.hidden, config.model.layers, config.model.embedding) == ("lstm", 128, 2, 0)
     assert (train.bptt, train.batch_size, train.reset_state) == (50, 50, 0)
@@ -52,7 +47,7 @@ def test_char_rnn_is_karpathys():
 
 
 def test_rhn_enwik8_is_the_papers():
-    config = recipe("rhn-enwik8")
+    config = recipe("paper-rhn-enwik8")
     cell, train, optimizer, dropout = config.model.cell, config.train, config.optimizer, config.model.dropout
     assert (cell.kind, cell.hidden, cell.depth, cell.gate_bias, config.model.layers) == ("rhn", 1500, 10, -4, 1)
     assert (train.bptt, train.batch_size, train.loss, config.model.init_uniform) == (50, 128, "sum", 0.04)

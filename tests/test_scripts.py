@@ -123,19 +123,19 @@ def test_row_of_one_seed_without_dynamic(reproduce):
 def test_a_part_of_the_recipes_leaves_the_others_as_recorded(reproduce, make_run, run_script, started, drawn):
     before = {
         name: result(reproduce, (nats, None))
-        for name, nats in (("tinyshakespeare-10s", 1.7), ("tinyshakespeare-rnn", 1.6), ("python-stdlib-1min", 1.3))
+        for name, nats in (("tinyshakespeare-10s", 1.7), ("tinyshakespeare-rnn-5min", 1.6), ("python-stdlib-1min", 1.3))
     }
     reproduce.write_results(before)
     make_run("tinyshakespeare-5min", 1, 1.40, 1.30)
     make_run("tinyshakespeare-5min", 2, 1.41, 1.31)
-    make_run("tinyshakespeare-rnn", 2, 1.50, 1.40)
+    make_run("tinyshakespeare-rnn-5min", 2, 1.50, 1.40)
     run_script("tinyshakespeare-5min", "--seeds", "2")
     after = reproduce.read_results()
-    names = ["tinyshakespeare-10s", "tinyshakespeare-5min", "tinyshakespeare-rnn", "python-stdlib-1min"]
+    names = ["tinyshakespeare-10s", "tinyshakespeare-5min", "tinyshakespeare-rnn-5min", "python-stdlib-1min"]
     assert list(after) == names
     assert all(after[name] == before[name] for name in (names[0], names[3]))
-    assert [run.seed for run in after["tinyshakespeare-rnn"].runs] == [2]
-    assert after["tinyshakespeare-rnn"].config["model"]["cell"]["kind"] == "rnn"
+    assert [run.seed for run in after["tinyshakespeare-rnn-5min"].runs] == [2]
+    assert after["tinyshakespeare-rnn-5min"].config["model"]["cell"]["kind"] == "rnn"
     rows = table(reproduce)
     assert [row.split("`")[1] for row in rows] == names
     assert rows[1].endswith(" | 1,500 | 1.4050 (2 seeds: 1.4000 to 1.4100) | 1.3050 |")
@@ -170,14 +170,14 @@ def test_what_is_recorded_is_of_the_recipes_as_they_are(monkeypatch):
 
 
 def test_trains_what_is_not_there_whole(reproduce, make_run, tmp_path, started):
-    recipe = reproduce.Recipe("tinyshakespeare-rnn", dynamic=True)
+    recipe = reproduce.Recipe("tinyshakespeare-rnn-5min", dynamic=True)
     make_run(recipe.config, 1, 1.5, 1.4)  # whole
     make_run(recipe.config, 2, 1.5)  # without its dynamic score
-    new = reproduce.RUNS / "tinyshakespeare-rnn-seed3"
+    new = reproduce.RUNS / "tinyshakespeare-rnn-5min-seed3"
     new.mkdir()
     for seed in recipe.seeds:
         reproduce.train(recipe, seed, tmp_path / "text.txt")
-    cut_off = f"{reproduce.RUNS}/tinyshakespeare-rnn-seed2"
+    cut_off = f"{reproduce.RUNS}/tinyshakespeare-rnn-5min-seed2"
     last = "checkpoints/last.safetensors"
     settings = ["--set=seed=3", f"--set=data.source={tmp_path}/text.txt"]
     assert started == [
@@ -221,9 +221,9 @@ def test_a_run_of_another_config_is_refused(reproduce, tiny_config, tmp_path):
 
 def test_no_row_mixes_configs(reproduce, make_run, run_script, started, drawn):
     """A run of another recipe than the one asked for would become a row too."""
-    make_run("tinyshakespeare-rnn", 2, 1.5, 1.4)
-    text = (ROOT / "configs/tinyshakespeare-rnn.yaml").read_text(encoding="utf-8")
-    run = reproduce.RUNS / "tinyshakespeare-rnn-seed2"
+    make_run("tinyshakespeare-rnn-5min", 2, 1.5, 1.4)
+    text = (ROOT / "configs/tinyshakespeare-rnn-5min.yaml").read_text(encoding="utf-8")
+    run = reproduce.RUNS / "tinyshakespeare-rnn-5min-seed2"
     (run / "config.yaml").write_text(f"{text}seed: 2\nthreads: 3\n", encoding="utf-8")
     with pytest.raises(SystemExit) as left:
         run_script("tinyshakespeare-5min")
