@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from bench_measure import Effort, Report, Row, Way, cpu_flags, figure, interleave, rate, ratio
 from torch import Tensor, nn
 
-from charlm.cells import CELLS, Lookup, Stack
+from charlm.cells import CELLS, Lookup, RecurrentBase
 from charlm.native.linear import PRODUCT, matmul
 
 T = 64
@@ -30,7 +30,7 @@ class Subject(NamedTuple):
     layers: int = 1
     options: dict[str, Any] = {}  # noqa: RUF012
 
-    def build(self, H: int, device: torch.device) -> Stack:
+    def build(self, H: int, device: torch.device) -> RecurrentBase:
         return CELLS[self.kind](H, H, self.layers, **self.options).to(device)
 
 
@@ -75,7 +75,7 @@ def measure_device(device: torch.device, report: Report, effort: Effort) -> None
     report.note(f"GEMM: {gemm(device)[0]}; {min(speeds):.0f} to {max(speeds):.0f} GF/s in the rounds of these rows")
 
 
-def measure_stack(name: str, stack: Stack, B: int, effort: Effort, device: torch.device) -> Row:
+def measure_stack(name: str, stack: RecurrentBase, B: int, effort: Effort, device: torch.device) -> Row:
     """A row of the table of kernels."""
     H = stack.hidden_size
     x_TBH = torch.randn(T, B, H, device=device, requires_grad=True)
@@ -118,12 +118,12 @@ def both_passes(
     return call
 
 
-def matrix_elements(stack: Stack) -> int:
+def matrix_elements(stack: RecurrentBase) -> int:
     """The weights that each character is multiplied with."""
     return sum(p.numel() for name, p in stack.named_parameters() if name.startswith(("weight_ih", "weight_hh")))
 
 
-def torch_layer(stack: Stack) -> nn.Module | None:
+def torch_layer(stack: RecurrentBase) -> nn.Module | None:
     """torch.nn's layer with the stack's weights, those of layer norm left out."""
     classes = {"rnn": nn.RNN, "lstm": nn.LSTM, "gru": nn.GRU}
     if stack.kind not in classes:

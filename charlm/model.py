@@ -6,11 +6,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from charlm.cells import CELLS, Generator, Lookup, Stack, StackState, cross_entropy, dropout_mask, linear
+from charlm.cells import CELLS, Generator, Lookup, RecurrentBase, RecurrentState, cross_entropy, dropout_mask, linear
 from charlm.config.schema import Dropout, ModelConfig, TrainConfig
 
 
-def map_state(function: Callable[[Tensor], Tensor], state: StackState) -> StackState:
+def map_state(function: Callable[[Tensor], Tensor], state: RecurrentState) -> RecurrentState:
     """The recurrent state (one [L, B, H] tensor, or the LSTM's two) with `function` applied to each tensor."""
     if isinstance(state, Tensor):
         return function(state)
@@ -29,7 +29,7 @@ class CharLM(nn.Module):
         self,
         vocabulary_size: int,
         embedding_size: int,
-        layers: Stack,
+        layers: RecurrentBase,
         *,
         dropout: Dropout,
         tie_embeddings: bool = False,
@@ -52,7 +52,7 @@ class CharLM(nn.Module):
         self.layers.init_uniform_(bound)
         nn.init.uniform_(self.decoder.weight, -bound, bound)
 
-    def forward(self, x_TB: Tensor, state: StackState | None = None) -> tuple[Tensor, StackState]:
+    def forward(self, x_TB: Tensor, state: RecurrentState | None = None) -> tuple[Tensor, RecurrentState]:
         """Logits [T, B, V] of the character after each of the ids `x_TB`, and the last state."""
         output, last_state = self.features(x_TB, state)
         return self.logits(output), last_state
@@ -61,12 +61,12 @@ class CharLM(nn.Module):
         """Logits [..., V] of features [..., H]."""
         return linear(features, self.decoder.weight, self.decoder.bias)
 
-    def features(self, x_TB: Tensor, state: StackState | None = None) -> tuple[Tensor, StackState]:
+    def features(self, x_TB: Tensor, state: RecurrentState | None = None) -> tuple[Tensor, RecurrentState]:
         """What the logits are computed from, [T, B, H] after dropout, and the last state."""
         outputs, last_state = self.outputs(x_TB, state)
         return self.drop_outputs(outputs), last_state
 
-    def outputs(self, x_TB: Tensor, state: StackState | None = None) -> tuple[Tensor, StackState]:
+    def outputs(self, x_TB: Tensor, state: RecurrentState | None = None) -> tuple[Tensor, RecurrentState]:
         """What the last layer gives, [T, B, H], and the last state."""
         return self.layers(self._embed(x_TB), state)
 
@@ -74,7 +74,7 @@ class CharLM(nn.Module):
         """Outputs [T, B, H] after dropout."""
         return self._drop_units(outputs, self.dropout.output)
 
-    def generator(self, state: StackState) -> Generator | None:
+    def generator(self, state: RecurrentState) -> Generator | None:
         """What draws characters after `state` without a call of Python for each; None where no kernel can."""
         table = None if self.embedding is None else self.embedding.weight
         return self.layers.generator(state, table, (self.decoder.weight, self.decoder.bias))
@@ -169,11 +169,13 @@ class WindowLoss(NamedTuple):
     """What is differentiated: the cross-entropy and the penalties."""
     cross_entropy: Tensor
     """In nats, summed over the scored steps, mean over B; without gradient."""
-    state: StackState
+    state: RecurrentState
     """The last state, detached."""
 
 
-def window_loss(model: CharLM, x_TB: Tensor, y_TB: Tensor, state: StackState | None, config: TrainConfig) -> WindowLoss:
+def window_loss(
+    model: CharLM, x_TB: Tensor, y_TB: Tensor, state: RecurrentState | None, config: TrainConfig
+) -> WindowLoss:
     """Run one window and score its targets `y_TB`: every step (`config.loss` is sum) or the last alone (last).
 
     Activation regularisation and its temporal kind (Merity et al. 2017, arXiv:1708.01009) are means over units,

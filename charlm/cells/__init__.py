@@ -1,9 +1,9 @@
 """Recurrent cells: one folder a kind, with its module and the equations that define it.
 
-A new kind is a folder with a `Stack` and a line in `CELLS`; the tests in tests/cells run over `CELLS`.
+A new kind is a folder with a `RecurrentBase` and a line in `CELLS`; the tests in tests/cells run over `CELLS`.
 
-    base.py                 Stack: layers, states, dropout, initialisation, choice of what computes
-    torch_fused.py          TorchFusedStack: a Stack whose layers torch's own operators can run
+    base.py                 RecurrentBase: layers, states, dropout, initialisation, choice of what computes
+    torch_base.py           TorchRecurrentBase: a RecurrentBase whose layers torch's own operators can run
     lookup.py               inputs that are rows of a table
     <kind>/__init__.py      the module
     <kind>/reference.py     the equations of one layer in plain PyTorch
@@ -13,7 +13,7 @@ A new kind is a folder with a `Stack` and a line in `CELLS`; the tests in tests/
 Shape suffixes: T steps, B streams, I inputs, H hidden units, G stacked gates, D recurrence depth, L layers.
 """
 
-from charlm.cells.base import Stack, StackState, dropout_mask
+from charlm.cells.base import RecurrentBase, RecurrentState, dropout_mask
 from charlm.cells.gru import GRU
 from charlm.cells.lstm import LSTM
 from charlm.cells.rhn import RHN
@@ -23,7 +23,7 @@ from charlm.native.linear import linear
 from charlm.native.lookup import Lookup
 from charlm.native.loss import cross_entropy
 
-CELLS: dict[str, type[Stack]] = {"rnn": RNN, "lstm": LSTM, "gru": GRU, "rhn": RHN}
+CELLS: dict[str, type[RecurrentBase]] = {"rnn": RNN, "lstm": LSTM, "gru": GRU, "rhn": RHN}
 
 __all__ = [
     "CELLS",
@@ -33,8 +33,8 @@ __all__ = [
     "RNN",
     "Generator",
     "Lookup",
-    "Stack",
-    "StackState",
+    "RecurrentBase",
+    "RecurrentState",
     "cross_entropy",
     "dropout_mask",
     "linear",

@@ -15,9 +15,9 @@ from charlm.native.random import random_mask
 from charlm.native.shared import SHARED_KERNELS
 
 LayerState = tuple[Tensor, ...]
-"""The state of one layer: a tensor [B, H] for every name in `Stack.state_names`."""
+"""The state of one layer: a tensor [B, H] for every name in `RecurrentBase.state_names`."""
 
-StackState = Tensor | tuple[Tensor, ...]
+RecurrentState = Tensor | tuple[Tensor, ...]
 """The state of a stack: [L, B, H], or a tuple of these where a kind has several (LSTM: h and c)."""
 
 
@@ -79,8 +79,8 @@ def add_product(a_BG: Tensor, h_BH: Tensor, w_HG: Tensor, mask_BH: Tensor | None
     return torch.addmm(a_BG, h_BH, w_HG).to(h_BH.dtype)
 
 
-class StackOptions(TypedDict, total=False):
-    """The options that every kind has; see `Stack`."""
+class RecurrentOptions(TypedDict, total=False):
+    """The options that every kind has; see `RecurrentBase`."""
 
     dropout: float
     state_dropout: float
@@ -90,7 +90,7 @@ class StackOptions(TypedDict, total=False):
     residual: bool
 
 
-class Stack(nn.Module):
+class RecurrentBase(nn.Module):
     """`num_layers` recurrent layers over a window of T steps, each reading the one below.
 
     A kind of cell is a subclass: it names its states and parameters, takes its own options, calls
@@ -173,7 +173,7 @@ class Stack(nn.Module):
 
     # Forward
 
-    def forward(self, x: Tensor | Lookup, state: StackState | None = None) -> tuple[Tensor, StackState]:
+    def forward(self, x: Tensor | Lookup, state: RecurrentState | None = None) -> tuple[Tensor, RecurrentState]:
         """Outputs [T, B, H] of the top layer, and the last state of every layer, [L, B, H].
 
         x is [T, B, I], as a tensor or as a lookup. Without `state` the window starts from zeros. Outputs and
@@ -182,7 +182,9 @@ class Stack(nn.Module):
         device = x.ids_TB.device if isinstance(x, Lookup) else x.device
         return self.run_layers(self.choose(device, self.training), x, state)
 
-    def forward_reference(self, x: Tensor | Lookup, state: StackState | None = None) -> tuple[Tensor, StackState]:
+    def forward_reference(
+        self, x: Tensor | Lookup, state: RecurrentState | None = None
+    ) -> tuple[Tensor, RecurrentState]:
         """`forward` by the reference equations, whatever else could run: what every other way is held to."""
         return self.run_layers(Implementation(self.reference_layer, ""), x, state)
 
@@ -195,7 +197,9 @@ class Stack(nn.Module):
             return other._replace(description=f"{other.description}; no fused CPU kernel: {reason}")
         return Implementation(self.kernel_layer, f"{self.kind}: fused CPU kernel", is_kernel=True)
 
-    def generator(self, state: StackState, table_VI: Tensor | None, decoder: tuple[Tensor, Tensor]) -> Generator | None:
+    def generator(
+        self, state: RecurrentState, table_VI: Tensor | None, decoder: tuple[Tensor, Tensor]
+    ) -> Generator | None:
         """What draws characters by the kind's kernel after `state`, in evaluation mode; None where no kernel can.
 
         table_VI: what the stack reads of each character, None for one-hot; decoder: weights [V, H] and biases [V]
@@ -238,8 +242,8 @@ class Stack(nn.Module):
         return self.choose(torch.device(device), training).description
 
     def run_layers(
-        self, implementation: Implementation, x: Tensor | Lookup, state: StackState | None
-    ) -> tuple[Tensor, StackState]:
+        self, implementation: Implementation, x: Tensor | Lookup, state: RecurrentState | None
+    ) -> tuple[Tensor, RecurrentState]:
         """`forward` with the given function for a layer."""
         T, B = self.check_input(x)
         mask_shape = (1 if self.variational else T, B, self.hidden_size)
@@ -286,14 +290,14 @@ class Stack(nn.Module):
 
     # State
 
-    def zero_state(self, batch_size: int) -> StackState:
+    def zero_state(self, batch_size: int) -> RecurrentState:
         """The state that a stream starts with."""
         zeros = next(self.parameters()).new_zeros
         shape = (self.num_layers, batch_size, self.hidden_size)
         states = tuple(zeros(shape) for _ in self.state_names)
         return states[0] if len(states) == 1 else states
 
-    def split_state(self, state: StackState | None, batch_size: int) -> list[LayerState]:
+    def split_state(self, state: RecurrentState | None, batch_size: int) -> list[LayerState]:
         """The state of each layer; ValueError unless it is made of as many [L, B, H] as the kind has."""
         if state is None:
             state = self.zero_state(batch_size)
@@ -307,7 +311,7 @@ class Stack(nn.Module):
             )
         return list(zip(*(tensor.unbind() for tensor in tensors), strict=True))
 
-    def join_states(self, layer_states: list[LayerState]) -> StackState:
+    def join_states(self, layer_states: list[LayerState]) -> RecurrentState:
         """The inverse of `split_state`."""
         states = tuple(torch.stack(tensors) for tensors in zip(*layer_states, strict=True))
         return states[0] if len(states) == 1 else states
@@ -360,7 +364,7 @@ class Stack(nn.Module):
         self.set_special_biases()
 
     def extra_repr(self) -> str:
-        names = ("num_layers", *self.option_names, *StackOptions.__annotations__)
+        names = ("num_layers", *self.option_names, *RecurrentOptions.__annotations__)
         options = ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
         return f"{self.input_size}, {self.hidden_size}, {options}"
 

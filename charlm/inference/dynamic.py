@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from charlm.cells import StackState, cross_entropy
+from charlm.cells import RecurrentState, cross_entropy
 from charlm.errors import DivergenceError
 from charlm.inference.evaluation import WARMUP, Evaluation, evaluate, evaluating, streams_of
 from charlm.model import CharLM, map_state
@@ -125,5 +125,5 @@ def gradient_rms(model: CharLM, ids: Ids, device: torch.device, *, steps: int, s
     return [square.div_(windows).sqrt_() for square in squares]
 
 
-def _streams_from(first: int, count: int, state: StackState) -> StackState:
+def _streams_from(first: int, count: int, state: RecurrentState) -> RecurrentState:
     return map_state(lambda part: part[:, first : first + count].contiguous(), state)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from charlm.cells import Generator, StackState
+from charlm.cells import Generator, RecurrentState
 from charlm.data.vocabulary import Vocabulary
 from charlm.model import CharLM, map_state
 
@@ -64,7 +64,7 @@ def _generated(generator: Generator, blocks: Iterable[Tensor], choice: Choice) -
             yield from ids_TN
 
 
-def _read(model: CharLM, prompt_T1: Tensor) -> tuple[Tensor, StackState]:
+def _read(model: CharLM, prompt_T1: Tensor) -> tuple[Tensor, RecurrentState]:
     """The last output [1, 1, H] and state after a prompt of any length, read a window at a time."""
     first, *rest = prompt_T1.split(_WINDOW)
     output, state = model.features(first)

@@ -10,7 +10,7 @@ from typing import Any, get_type_hints
 import torch
 from torch import Tensor
 
-from charlm.cells import StackState
+from charlm.cells import RecurrentState
 from charlm.checkpoint import Checkpoint, load_weights
 from charlm.config import Config
 from charlm.data.corpus import Corpus
@@ -72,7 +72,7 @@ class TrainState:
     """Cross-entropy, without penalties, of the updates since the last row of metrics, 0-d float64."""
     grad_norm: Tensor = field(default_factory=lambda: torch.zeros(()))
     """Of the last update, before clipping, 0-d."""
-    recurrent: StackState | None = None
+    recurrent: RecurrentState | None = None
     """The hidden state that the last window left; none where an epoch begins."""
 
     def progress(self) -> dict[str, Any]:
@@ -106,7 +106,7 @@ def _check_progress(progress: Mapping[str, Any]) -> None:
             raise ValueError(f"{name}: found {value!r}")
 
 
-def _as_tuple(state: StackState) -> tuple[Tensor, ...]:
+def _as_tuple(state: RecurrentState) -> tuple[Tensor, ...]:
     return (state,) if isinstance(state, Tensor) else state
 
 
@@ -207,7 +207,7 @@ class Trainer:
             length *= 1 + train.vary_bptt * (2 * torch.rand(()).item() - 1)
         return min(max(1, round(length)), self.streams.length - self.state.position)
 
-    def _carried_state(self) -> StackState | None:
+    def _carried_state(self) -> RecurrentState | None:
         """The state that the window before left, zero in a few streams drawn at random.
 
         Without those a model sees the zero state once an epoch, and is lost for the first characters it writes from it.

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from charlm.cells import CELLS, Stack, StackState
+from charlm.cells import CELLS, RecurrentBase, RecurrentState
 
 Run = dict[str, Tensor]
 
@@ -22,7 +22,7 @@ class Case:
     def __str__(self) -> str:
         return "-".join([self.kind, *(f"{name}={value}" for name, value in self.options.items())])
 
-    def build(self, input_size: int, hidden_size: int, num_layers: int = 1, **more: Any) -> Stack:
+    def build(self, input_size: int, hidden_size: int, num_layers: int = 1, **more: Any) -> RecurrentBase:
         """A stack in float64 in which no parameter, gains and special biases included, is at its default."""
         stack = CELLS[self.kind](input_size, hidden_size, num_layers, **(self.options | more)).double()
         with torch.no_grad():
@@ -41,23 +41,23 @@ VARIANTS = [
 CASES = [Case(kind) for kind in CELLS] + VARIANTS
 
 
-def as_tuple(state: StackState) -> tuple[Tensor, ...]:
+def as_tuple(state: RecurrentState) -> tuple[Tensor, ...]:
     return (state,) if isinstance(state, Tensor) else tuple(state)
 
 
-def random_state(stack: Stack, batch_size: int) -> StackState:
+def random_state(stack: RecurrentBase, batch_size: int) -> RecurrentState:
     """A state that is not zero and not contiguous, in the stack's dtype."""
     zeros = as_tuple(stack.zero_state(batch_size))
     tensors = [0.5 * torch.randn_like(zero.transpose(0, 1)).transpose(0, 1) for zero in zeros]
     return tensors[0] if len(tensors) == 1 else tuple(tensors)
 
 
-def random_input(stack: Stack, steps: int, batch_size: int) -> Tensor:
+def random_input(stack: RecurrentBase, steps: int, batch_size: int) -> Tensor:
     """An input [T, B, I] that is not contiguous, in float64."""
     return torch.randn(batch_size, steps, stack.input_size, dtype=torch.float64).transpose(0, 1)
 
 
-def run(forward: Callable[..., Any], stack: Stack, x: Tensor, state: StackState, seed: int = 0) -> Run:
+def run(forward: Callable[..., Any], stack: RecurrentBase, x: Tensor, state: RecurrentState, seed: int = 0) -> Run:
     """Outputs, last state, and every gradient under random gradients of both; in x's dtype, unscaled.
 
     The gradients from above depend on `seed` alone, so that runs in two precisions can be compared.

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from charlm.cells import GRU, LSTM, RNN, Stack
+from charlm.cells import GRU, LSTM, RNN, RecurrentBase
 
 from .measure import as_tuple, assert_equal_runs, random_input, random_state, run
 
@@ -22,7 +22,7 @@ PAIRS = [
 @pytest.mark.parametrize(("ours", "theirs", "options"), PAIRS)
 @pytest.mark.parametrize("to_torch", [True, False], ids=["to torch", "from torch"])
 def test_same_weights_give_the_same_numbers(
-    ours: type[Stack], theirs: Callable[..., nn.RNNBase], options: dict[str, Any], to_torch: bool
+    ours: type[RecurrentBase], theirs: Callable[..., nn.RNNBase], options: dict[str, Any], to_torch: bool
 ) -> None:
     stack = ours(3, 17, 2, **options).double()
     module = theirs(3, 17, 2, **options).double()
@@ -40,7 +40,7 @@ def test_same_weights_give_the_same_numbers(
 
 @pytest.mark.parametrize(("ours", "theirs", "options"), PAIRS)
 def test_the_same_seed_gives_the_same_weights(
-    ours: type[Stack], theirs: Callable[..., nn.RNNBase], options: dict[str, Any]
+    ours: type[RecurrentBase], theirs: Callable[..., nn.RNNBase], options: dict[str, Any]
 ) -> None:
     torch.manual_seed(1)
     as_torch: dict[str, Any] = {"forget_bias": None} if ours is LSTM else {}

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import charlm.cells.lstm
-from charlm.cells import CELLS, Stack
-from charlm.cells.torch_fused import TorchFusedStack
+from charlm.cells import CELLS, RecurrentBase
+from charlm.cells.torch_base import TorchRecurrentBase
 
 from .measure import Case
 
@@ -106,7 +106,7 @@ def test_the_line_says_what_runs(
     request.getfixturevalue("needs_kernels" if kernels else "no_kernels")
     ran = []
 
-    def recorded(owner: type[Stack], name: str) -> None:
+    def recorded(owner: type[RecurrentBase], name: str) -> None:
         original = getattr(owner, name)
 
         def layer(*args: Any) -> Any:
@@ -117,7 +117,7 @@ def test_the_line_says_what_runs(
 
     recorded(CELLS[case.kind], "kernel_layer")
     recorded(CELLS[case.kind], "reference_layer")
-    recorded(TorchFusedStack, "fused_layer")
+    recorded(TorchRecurrentBase, "fused_layer")
     stack = CELLS[case.kind](3, 4, **case.options, **options).train(training)
     with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
         line = stack.implementation("cpu", training=training)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from charlm.cells import Lookup, Stack, StackState, cross_entropy, linear
+from charlm.cells import Lookup, RecurrentBase, RecurrentState, cross_entropy, linear
 from charlm.native.linear import matmul
 
 from .measure import Case, Run, as_tuple, assert_as_accurate, error, join, random_input, random_state, run
@@ -40,21 +40,21 @@ def poison(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(owner, name, poisoned)
 
 
-def in_dtype_of(stack: Stack, x: Tensor, state: StackState) -> tuple[Tensor, StackState]:
+def in_dtype_of(stack: RecurrentBase, x: Tensor, state: RecurrentState) -> tuple[Tensor, RecurrentState]:
     tensors = tuple(tensor.to(next(stack.parameters()).dtype) for tensor in as_tuple(state))
     return x.to(tensors[0].dtype), tensors[0] if len(tensors) == 1 else tensors
 
 
-def in_float32(stack: Stack, steps: int, batch_size: int) -> tuple[Stack, Tensor, StackState]:
+def in_float32(stack: RecurrentBase, steps: int, batch_size: int) -> tuple[RecurrentBase, Tensor, RecurrentState]:
     x, state = random_input(stack, steps, batch_size), random_state(stack, batch_size)
     return stack.float(), *in_dtype_of(stack, x, state)
 
 
-def hold_to_the_rule(stack: Stack, steps: int, batch_size: int) -> None:
+def hold_to_the_rule(stack: RecurrentBase, steps: int, batch_size: int) -> None:
     """The kernel against the reference, over several inputs."""
     inputs = [(random_input(stack, steps, batch_size), random_state(stack, batch_size)) for _ in range(3)]
 
-    def runs(forward: Any, stack: Stack) -> Run:
+    def runs(forward: Any, stack: RecurrentBase) -> Run:
         torch.manual_seed(1)  # The masks of the state: drawn alike in both precisions.
         return join([run(forward, stack, *in_dtype_of(stack, *pair)) for pair in inputs])
 
@@ -187,7 +187,7 @@ def test_lookup_errs_no_more_than_the_reference(
     table = torch.randn(vocabulary, input_size, dtype=torch.float64)
     upstream = torch.randn(steps, batch_size, 21, dtype=torch.float64) + 0.5
 
-    def found(forward: Any, stack: Stack) -> Run:
+    def found(forward: Any, stack: RecurrentBase) -> Run:
         dtype = next(stack.parameters()).dtype
         rows = table.to(dtype).requires_grad_()
         _, first = in_dtype_of(stack, upstream, state)

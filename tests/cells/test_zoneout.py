@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from charlm.cells import Stack, dropout_mask
+from charlm.cells import RecurrentBase, dropout_mask
 
 from .measure import Case, Run, as_tuple, assert_as_accurate, assert_equal_runs, random_input, random_state, run
 
@@ -15,7 +15,7 @@ T, B, H = 5, 3, 20
 P = 0.4
 
 
-def by_the_paper(stack: Stack, kept: Tensor, x: Tensor, state: Any) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+def by_the_paper(stack: RecurrentBase, kept: Tensor, x: Tensor, state: Any) -> tuple[Tensor, tuple[Tensor, Tensor]]:
     """One layer; kept [T, B, 2H], of h and c."""
     p = {name.removesuffix("_l0"): parameter for name, parameter in stack.named_parameters()}
 
@@ -41,12 +41,12 @@ def by_the_paper(stack: Stack, kept: Tensor, x: Tensor, state: Any) -> tuple[Ten
 
 
 @pytest.fixture(params=[False, True], ids=["plain", "layer norm"])
-def stack(request: pytest.FixtureRequest) -> Stack:
+def stack(request: pytest.FixtureRequest) -> RecurrentBase:
     return Case("lstm", {"layer_norm": request.param}).build(4, H, zoneout=P)
 
 
 @pytest.fixture(params=[True, False], ids=["training", "evaluation"])
-def truth(request: pytest.FixtureRequest, stack: Stack) -> tuple[Callable[..., Run], Run]:
+def truth(request: pytest.FixtureRequest, stack: RecurrentBase) -> tuple[Callable[..., Run], Run]:
     """How to run the stack in the precision that it has by then, and what it is held to."""
     stack.train(request.param)
     x, state = random_input(stack, T, B), random_state(stack, B)
@@ -64,14 +64,16 @@ def truth(request: pytest.FixtureRequest, stack: Stack) -> tuple[Callable[..., R
     return found, run(lambda *inputs: by_the_paper(stack, kept, *inputs), stack, x, state)
 
 
-def test_h_is_made_of_the_new_c_before_both_are_mixed(stack: Stack, truth: tuple[Callable[..., Run], Run]) -> None:
+def test_h_is_made_of_the_new_c_before_both_are_mixed(
+    stack: RecurrentBase, truth: tuple[Callable[..., Run], Run]
+) -> None:
     found, by_paper = truth
     for forward in (stack, stack.forward_reference):
         assert_equal_runs(found(forward), by_paper, tolerance=1e-11)
 
 
 @pytest.mark.usefixtures("needs_kernels")
-def test_the_kernel_does_likewise(stack: Stack, truth: tuple[Callable[..., Run], Run]) -> None:
+def test_the_kernel_does_likewise(stack: RecurrentBase, truth: tuple[Callable[..., Run], Run]) -> None:
     found, by_paper = truth
     stack.float()
     assert "fused CPU kernel" in stack.implementation("cpu")

@@ -5,18 +5,18 @@ from typing import Unpack
 import torch
 from torch import Tensor
 
-from charlm.cells.base import LayerCall, LayerState, StackOptions
+from charlm.cells.base import LayerCall, LayerState, RecurrentOptions
 from charlm.cells.gru import cpu
 from charlm.cells.gru.reference import gru_layer
-from charlm.cells.torch_fused import TorchFusedStack, single_layer_options
+from charlm.cells.torch_base import TorchRecurrentBase, single_layer_options
 from charlm.native.generate import Step
 from charlm.native.lookup import Lookup
 
 
-class GRU(TorchFusedStack):
+class GRU(TorchRecurrentBase):
     """Gates r (reset) and z (update), candidate n, h_t = (1 − z) ⊙ n + z ⊙ h_{t−1}, as torch.nn.GRU.
 
-    Args: see `Stack`. `state_dropout` spares the h_{t−1} that z carries over.
+    Args: see `RecurrentBase`. `state_dropout` spares the h_{t−1} that z carries over.
 
     Shapes: input [T, B, I], output [T, B, H], state [L, B, H].
     """
@@ -30,7 +30,7 @@ class GRU(TorchFusedStack):
         input_size: int,
         hidden_size: int,
         num_layers: int = 1,
-        **others: Unpack[StackOptions],
+        **others: Unpack[RecurrentOptions],
     ) -> None:
         super().__init__(input_size, hidden_size, num_layers, **others)
         self.create_parameters()

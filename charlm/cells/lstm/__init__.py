@@ -6,15 +6,15 @@ from typing import Any, Unpack
 import torch
 from torch import Tensor
 
-from charlm.cells.base import LayerCall, LayerState, StackOptions
+from charlm.cells.base import LayerCall, LayerState, RecurrentOptions
 from charlm.cells.lstm import cpu
 from charlm.cells.lstm.reference import LayerNorm, lstm_layer
-from charlm.cells.torch_fused import TorchFusedStack, single_layer_options
+from charlm.cells.torch_base import TorchRecurrentBase, single_layer_options
 from charlm.native.generate import Step
 from charlm.native.lookup import Lookup
 
 
-class LSTM(TorchFusedStack):
+class LSTM(TorchRecurrentBase):
     """c_t = σ(f) ⊙ c_{t−1} + σ(i) ⊙ tanh(g), h_t = σ(o) ⊙ tanh(c_t), as torch.nn.LSTM.
 
     Args:
@@ -24,8 +24,8 @@ class LSTM(TorchFusedStack):
         forget_bias: where the bias of the forget gate starts (Jozefowicz et al. 2015 advise 1): the
             sum of `bias_ih` and `bias_hh`, or f's row of `bias_ln_gates` with `layer_norm`, which
             would undo a bias before it. None keeps torch.nn's initialisation.
-        others: see `Stack`. `state_dropout` acts on h only, `zoneout` on h and on c, when both are new: the new h
-            is made of the new c, also where c_t keeps c_{t−1}.
+        others: see `RecurrentBase`. `state_dropout` acts on h only. `zoneout` acts on h and on c after both are new:
+            the new h is computed from the new c, even where c_t keeps c_{t−1}.
 
     Shapes: input [T, B, I], output [T, B, H], state a pair (h, c) of [L, B, H].
     """
@@ -44,7 +44,7 @@ class LSTM(TorchFusedStack):
         *,
         layer_norm: bool = False,
         forget_bias: float | None = 1.0,
-        **others: Unpack[StackOptions],
+        **others: Unpack[RecurrentOptions],
     ) -> None:
         super().__init__(input_size, hidden_size, num_layers, **others)
         self.check_choice((False, True), layer_norm=layer_norm)

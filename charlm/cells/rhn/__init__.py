@@ -4,14 +4,14 @@ from typing import Unpack
 
 from torch import Tensor
 
-from charlm.cells.base import LayerCall, LayerState, Stack, StackOptions
+from charlm.cells.base import LayerCall, LayerState, RecurrentBase, RecurrentOptions
 from charlm.cells.rhn import cpu
 from charlm.cells.rhn.reference import rhn_layer
 from charlm.native.generate import Step
 from charlm.native.lookup import Lookup
 
 
-class RHN(Stack):
+class RHN(RecurrentBase):
     """s_d = h_d ⊙ g_d + s_{d−1} ⊙ c_d for d = 1…D within a step; s_D is the output and the next s_0.
 
     Args:
@@ -19,8 +19,8 @@ class RHN(Stack):
         couple_gates: carry c = 1 − g; False learns c, with half as many parameters again.
         gate_bias: where the biases of the transform gate g start; negative favours carrying. A learned
             c starts at −gate_bias: as 1 − σ(a) = σ(−a), both forms then start out carrying alike.
-        others: see `Stack`. `state_dropout` spares the s_{d−1} that c carries over; `zoneout` keeps units of the
-            s_0 of a step in its s_D.
+        others: see `RecurrentBase`. `state_dropout` does not affect the s_{d−1} that c carries over. `zoneout`
+            acts once per step: units of s_D keep the step's s_0.
 
     Shapes: input [T, B, I], output [T, B, H], state [L, B, H].
     Parameters of a layer, stacked h, g and, if not coupled, c (G = 2 or 3): `weight_ih` [G·H, I],
@@ -40,7 +40,7 @@ class RHN(Stack):
         depth: int = 5,
         couple_gates: bool = True,
         gate_bias: float = -2.0,
-        **others: Unpack[StackOptions],
+        **others: Unpack[RecurrentOptions],
     ) -> None:
         super().__init__(input_size, hidden_size, num_layers, **others)
         self.check_positive(depth=depth)

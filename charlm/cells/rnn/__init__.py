@@ -5,20 +5,20 @@ from typing import Unpack, get_args
 import torch
 from torch import Tensor
 
-from charlm.cells.base import LayerCall, LayerState, StackOptions
+from charlm.cells.base import LayerCall, LayerState, RecurrentOptions
 from charlm.cells.rnn import cpu
 from charlm.cells.rnn.reference import Nonlinearity, rnn_layer
-from charlm.cells.torch_fused import TorchFusedStack, single_layer_options
+from charlm.cells.torch_base import TorchRecurrentBase, single_layer_options
 from charlm.native.generate import Step
 from charlm.native.lookup import Lookup
 
 
-class RNN(TorchFusedStack):
+class RNN(TorchRecurrentBase):
     """h_t = φ(W_xh x_t + b_x + W_hh h_{t−1} + b_h), as torch.nn.RNN.
 
     Args:
         nonlinearity: φ, "tanh" or "relu".
-        others: see `Stack`.
+        others: see `RecurrentBase`.
 
     Shapes: input [T, B, I], output [T, B, H], state [L, B, H].
     """
@@ -35,7 +35,7 @@ class RNN(TorchFusedStack):
         num_layers: int = 1,
         *,
         nonlinearity: Nonlinearity = "tanh",
-        **others: Unpack[StackOptions],
+        **others: Unpack[RecurrentOptions],
     ) -> None:
         super().__init__(input_size, hidden_size, num_layers, **others)
         self.check_choice(get_args(Nonlinearity), nonlinearity=nonlinearity)

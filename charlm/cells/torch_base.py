@@ -8,10 +8,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from charlm.cells.base import Implementation, LayerCall, LayerState, Stack
+from charlm.cells.base import Implementation, LayerCall, LayerState, RecurrentBase
 
 
-class TorchFusedStack(Stack):
+class TorchRecurrentBase(RecurrentBase):
     """A stack with the parameters of torch.nn's RNN, LSTM or GRU: the same names, shapes, gate order.
 
     Weights move to and from torch.nn by `load_state_dict`. A layer runs on torch's fused operator
