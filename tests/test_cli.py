@@ -17,12 +17,13 @@ import pytest
 
 import charlm
 from charlm.config import Config, flatten, load_config
+from charlm.config.shipped import shipped_configs
 from charlm.data.fetch import CATALOGUE
 from tests.text import words_text
 
 COMMANDS = [
-    "train", "sample", "eval", "plan", "config check", "config show", "config schema", "config options", "data list",
-    "data info", "data fetch",
+    "train", "sample", "eval", "plan", "config list", "config check", "config show", "config schema", "config options",
+    "data list", "data info", "data fetch",
 ]  # fmt: skip
 SEEN = f"its {len(set(words_text(20_000)))} characters"
 
@@ -60,7 +61,6 @@ def test_help_of_groups_names_their_commands(cli, command):
 
 
 def test_examples_of_the_help_name_options_and_configs_that_exist(cli):
-    root = Path(charlm.__file__).parents[1]
     for command in COMMANDS:
         text = cli(*command.split(), "--help").out
         examples = re.search(r"\n  Examples?:\n((?:    .*\n)+)", text)
@@ -68,8 +68,8 @@ def test_examples_of_the_help_name_options_and_configs_that_exist(cli):
         options = text.split("\nOptions:\n")[1]
         for option in re.findall(r"--[a-z-]+", examples.group(1)):
             assert option in options, (command, option)
-        for config in re.findall(r"configs/\S+\.yaml", examples.group(1)):
-            assert (root / config).is_file(), config
+        for config in re.findall(r"--config (\S+)", examples.group(1)):
+            assert config in shipped_configs(), config
 
 
 def test_no_help_waits_for_torch():
@@ -119,7 +119,8 @@ def test_no_command_shows_the_help(cli):
     ("words", "text"),
     [
         ("bogus", "No such command 'bogus'."),
-        ("train", "Invalid value: --config FILE is needed; see configs/, for example --config configs/quickstart.yaml"),
+        ("train",
+         "Invalid value: --config is needed, for example --config quickstart; `charlm config list` shows the others"),
         ("train --resume", "Invalid value: --resume needs --run-dir, the folder of the run to go on with"),
         ("train --resume --run-dir r --init-from c",
          "Invalid value: --init-from starts a new run; leave out --resume, or --init-from"),
@@ -152,8 +153,8 @@ def test_no_command_shows_the_help(cli):
         ("eval r --dynamic --dynamic-decay nan", "Invalid value"),
         ("eval r --dynamic --dynamic-steps 0", "Invalid value for '--dynamic-steps': "),
         ("plan", "Missing option '--config'."),
-        ("config check", "one config file is needed, for example: charlm config check configs/lstm.yaml"),
-        ("config show a --config b", "one config file is needed, for example: charlm config check configs/lstm.yaml"),
+        ("config check", "a config is needed, for example lstm; `charlm config list` shows the others"),
+        ("config show a --config b", "found two configs, a and --config b; allowed: one; leave out the other"),
         ("data fetch", "Missing argument 'NAME...'."),
         ("data info x --level word", "Invalid value: --level: found 'word'; allowed: char | byte"),
     ],
@@ -182,7 +183,7 @@ class TestConfig:
     def test_missing_file(self, cli, command, tmp_path):
         path = tmp_path / "no.yaml"
         error = cli(*command.split(), path).error
-        assert error == f"{path}: No such file or directory; allowed: a YAML file; see configs/ for examples"
+        assert error == f"{path}: found no such file; allowed: a YAML file, or a name from `charlm config list`"
 
     @pytest.mark.parametrize("command", ["config check", "config show", "plan --config", "train --config"])
     def test_all_faults_a_line_each(self, cli, command, tmp_path):

@@ -17,7 +17,8 @@ class Device(StrEnum):
     cuda = "cuda"
 
 
-ConfigFile = Annotated[Path, typer.Option("--config", metavar="FILE", help="The YAML config; see configs/.")]
+CONFIG_HELP = "A YAML file, or the name of a shipped config (see `charlm config list`)."
+ConfigFile = Annotated[Path, typer.Option("--config", metavar="CONFIG", help=CONFIG_HELP)]
 Overrides = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Override one option, e.g. train.max_steps=500; repeatable."),

@@ -1,4 +1,4 @@
-"""charlm config: check, show, schema, options."""
+"""charlm config: list, check, show, schema, options."""
 
 import json
 from pathlib import Path
@@ -6,39 +6,54 @@ from typing import Annotated
 
 import typer
 
-from charlm.cli.common import Overrides, usage_error
+from charlm.cli.common import CONFIG_HELP, Overrides, print_table, usage_error
 from charlm.system.console import say
 from charlm.system.formatting import one_line
 
 app = typer.Typer(
-    help="Check, resolve and document configs.",
+    help="List, check, resolve and document configs.",
     no_args_is_help=True,
     rich_markup_mode=None,
-    epilog="Example: charlm config check configs/lstm.yaml",
+    epilog="Example: charlm config check lstm",
 )
 
-Argument = Annotated[Path | None, typer.Argument(metavar="FILE", help="The YAML config.", show_default=False)]
-Option = Annotated[Path | None, typer.Option("--config", metavar="FILE", help="The same, as for other commands.")]
+Argument = Annotated[Path | None, typer.Argument(metavar="CONFIG", help=CONFIG_HELP, show_default=False)]
+Option = Annotated[Path | None, typer.Option("--config", metavar="CONFIG", help="The same, as an option.")]
 
 
-def _file(argument: Path | None, option: Path | None) -> Path:
-    if (argument is None) == (option is None):
-        raise usage_error("one config file is needed, for example: charlm config check configs/lstm.yaml")
-    return argument or option  # type: ignore[return-value]
+def _one(argument: Path | None, option: Path | None) -> Path:
+    if argument and option:
+        raise usage_error(f"found two configs, {argument} and --config {option}; allowed: one; leave out the other")
+    if config := argument or option:
+        return config
+    raise usage_error("a config is needed, for example lstm; `charlm config list` shows the others")
+
+
+@app.command("list")
+def list_configs() -> None:
+    """List the configs that come with charlm and what each is for.
+
+    \b
+    Example:
+      charlm config list
+    """
+    from charlm.config.shipped import purpose, shipped_configs
+
+    print_table({name: purpose(file) for name, file in shipped_configs().items()})
 
 
 @app.command()
 def check(file: Argument = None, config: Option = None, overrides: Overrides = None) -> None:
-    """Check a config; every fault is named at once.
+    """Check a config and list all its faults at once.
 
     \b
     Examples:
-      charlm config check configs/lstm.yaml
+      charlm config check lstm
       charlm config check mine.yaml --set model.cell.hidden=1024
     """
     from charlm.config import ignored_options, load_config
 
-    path = _file(file, config)
+    path = _one(file, config)
     for line in ignored_options(load_config(path, overrides or [])):
         say("ignored", line)
     typer.echo(f"{one_line(str(path))}: valid")
@@ -50,11 +65,11 @@ def show(file: Argument = None, config: Option = None, overrides: Overrides = No
 
     \b
     Example:
-      charlm config show configs/rhn.yaml --set model.cell.depth=10 > mine.yaml
+      charlm config show rhn --set model.cell.depth=10 > mine.yaml
     """
     from charlm.config import dump_config, load_config
 
-    typer.echo(dump_config(load_config(_file(file, config), overrides or [])), nl=False)
+    typer.echo(dump_config(load_config(_one(file, config), overrides or [])), nl=False)
 
 
 @app.command()

@@ -6,14 +6,14 @@ from typing import Annotated, Any
 
 import typer
 
-from charlm.cli.common import ConfigFile, Device, Json, Overrides, print_json, print_table, usage_error
+from charlm.cli.common import CONFIG_HELP, ConfigFile, Device, Json, Overrides, print_json, print_table, usage_error
 from charlm.system.console import say
 
 
 def train(
     config: Annotated[
         Path | None,
-        typer.Option("--config", metavar="FILE", help="The YAML config; may be left out with --resume."),
+        typer.Option("--config", metavar="CONFIG", help=f"{CONFIG_HELP} Not needed with --resume."),
     ] = None,
     overrides: Overrides = None,
     run_dir: Annotated[
@@ -34,11 +34,11 @@ def train(
 
     \b
     Examples:
-      charlm train --config configs/quickstart.yaml
-      charlm train --config configs/lstm.yaml --set data.source=my.txt --set train.max_minutes=10
+      charlm train --config quickstart
+      charlm train --config lstm --set data.source=my.txt --set train.max_minutes=10
       charlm train --resume --run-dir runs/lstm-20260102-030405
       charlm train --resume --run-dir runs/mine --set train.max_steps=20000
-      charlm train --config configs/lstm.yaml --set data.source=more.txt --init-from runs/mine
+      charlm train --config lstm --set data.source=more.txt --init-from runs/mine
     """
     settings = [*(overrides or []), *([f"device={device}"] if device else [])]
     if resume and run_dir is None:
@@ -46,7 +46,7 @@ def train(
     if resume and init_from is not None:
         raise usage_error("--init-from starts a new run; leave out --resume, or --init-from")
     if config is None and not resume:
-        raise usage_error("--config FILE is needed; see configs/, for example --config configs/quickstart.yaml")
+        raise usage_error("--config is needed, for example --config quickstart; `charlm config list` shows the others")
 
     from charlm.config import Config, load_config, override_config
     from charlm.system.device import keep_freed_memory
@@ -98,8 +98,8 @@ def plan(config: ConfigFile, overrides: Overrides = None, json: Json = False) ->
 
     \b
     Examples:
-      charlm plan --config configs/rhn.yaml
-      charlm plan --config configs/lstm.yaml --set model.cell.hidden=1024 --json
+      charlm plan --config rhn
+      charlm plan --config lstm --set model.cell.hidden=1024 --json
     """
     from charlm.config import load_config
     from charlm.system.device import keep_freed_memory

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from charlm.config.faults import fault_lines, show
 from charlm.config.schema import Cell, Config, Optimizer, Schedule
+from charlm.config.shipped import find_config, nearest_configs
 from charlm.config.yaml import dump_yaml, load_yaml
 from charlm.errors import ConfigError
 
@@ -27,21 +28,26 @@ __all__ = [
 
 # Ten times the longest that has a use. PyYAML needs a second and 50 MB for this much, and more than that in proportion.
 MAX_BYTES = 100_000
+_ALLOWED = "allowed: a YAML file, or a name from `charlm config list`"
 MAX_DEPTH = 8  # parts of the KEY in an override; the schema has at most three
 
 
 def load_config(file: Path, overrides: Iterable[str] = ()) -> Config:
-    """The config in `file`, with `a.b=VALUE` overrides; ConfigError names every fault at once."""
+    """A file, or the shipped config of this name, with `a.b=VALUE` overrides; ConfigError names every fault at once."""
     return parse_config(read_config_file(file), str(file), overrides)
 
 
 def read_config_file(file: Path) -> Any:
-    """The YAML value of a file; ConfigError where there is no such file or no YAML in it."""
+    """The YAML value of a file or shipped config; ConfigError if it cannot be read or is no YAML."""
     try:
-        with file.open("rb") as stream:
+        with find_config(file).open("rb") as stream:
             data = stream.read(MAX_BYTES + 1)
+    except FileNotFoundError:
+        near = " or ".join(map(repr, nearest_configs(file)))
+        hint = f"; did you mean {near}?" if near else ""
+        raise ConfigError(f"{file}: found no such file; {_ALLOWED}{hint}") from None
     except OSError as error:
-        raise ConfigError(f"{file}: {error.strerror}; allowed: a YAML file; see configs/ for examples") from None
+        raise ConfigError(f"{file}: {error.strerror}; {_ALLOWED}") from None
     if len(data) > MAX_BYTES:
         raise ConfigError(f"{file}: found more than {MAX_BYTES} bytes; allowed: a YAML config")
     try:

@@ -1,23 +1,133 @@
-"""The configs of configs/: one purpose each, and a first line that says it."""
+"""The configs that come with charlm: one purpose each, found by name from a checkout and from a wheel."""
 
 import itertools
+import tarfile
+import zipfile
 from pathlib import Path
 
 import pytest
 
-from charlm.config import load_config
+import charlm
+from charlm.config import load_config, shipped
+from charlm.config.shipped import find_config, nearest_configs, purpose, shipped_configs
+from tests.conftest import ROOT
 
-CONFIGS = sorted((Path(__file__).parents[2] / "configs").glob("*.yaml"))
+CONFIGS = shipped_configs()
+ALLOWED = "found no such file; allowed: a YAML file, or a name from `charlm config list`"
+
+
+def test_every_file_of_configs_is_shipped():
+    assert sorted(CONFIGS.values()) == sorted((ROOT / "configs").iterdir())
 
 
 def test_no_two_have_the_same_settings():
-    configs = {file.stem: load_config(file) for file in CONFIGS}
+    configs = {name: load_config(file) for name, file in CONFIGS.items()}
     assert [pair for pair in itertools.combinations(configs, 2) if configs[pair[0]] == configs[pair[1]]] == []
 
 
-@pytest.mark.parametrize("file", CONFIGS, ids=lambda file: file.stem)
-def test_the_first_line_is_one_sentence(file):
-    first = file.read_text(encoding="utf-8").splitlines()[0]
-    assert first.startswith("# ")
-    assert first.endswith(".")
-    assert 20 < len(first) <= 120
+@pytest.mark.parametrize("name", CONFIGS)
+def test_the_first_line_says_what_it_is_for(name):
+    assert CONFIGS[name].read_text(encoding="utf-8").startswith(f"# {purpose(CONFIGS[name])}\n")
+    assert purpose(CONFIGS[name]).endswith(".")
+    assert 20 < len(purpose(CONFIGS[name])) <= 100
+
+
+def test_list(cli):
+    result = cli("config", "list")
+    assert (result.code, result.err) == (0, "")
+    rows = [line.split(maxsplit=1) for line in result.out.splitlines()]
+    assert rows == [[name, purpose(file)] for name, file in CONFIGS.items()]
+
+
+class TestFind:
+    @pytest.fixture(autouse=True)
+    def empty_folder(self, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+
+    def test_name(self):
+        assert load_config(Path("lstm")) == load_config(ROOT / "configs/lstm.yaml")
+
+    def test_a_file_comes_before_the_shipped_config_of_its_name(self):
+        Path("lstm").write_text("seed: 7")
+        assert load_config(Path("lstm")).seed == 7
+
+    def test_a_folder_does_not(self):
+        Path("lstm").mkdir()
+        assert find_config(Path("lstm")) == CONFIGS["lstm"]
+
+    @pytest.mark.parametrize(
+        ("given", "near"),
+        [
+            ("lsmt", "lstm"),
+            ("lstm.yaml", "lstm"),
+            ("configs/lstm.yaml", "lstm"),
+            ("elsewhere/lstm.yml", "lstm"),
+            ("char-rnn", "paper-char-rnn"),
+            ("tinyshakespeare-lstm", "tinyshakespeare-lstm-1min"),
+        ],
+    )
+    def test_a_missing_one_names_the_nearest(self, given, near):
+        assert nearest_configs(Path(given))[0] == near
+
+    def test_a_file_beside_a_missing_one_is_offered(self):
+        Path("mine").mkdir()
+        for name in ("novel.yaml", "poems.yml", "novel.txt"):
+            Path("mine", name).touch()
+        assert nearest_configs(Path("mine/novl.yaml"))[0] == "mine/novel.yaml"
+        assert nearest_configs(Path("mine/poem.yml"))[0] == "mine/poems.yml"
+
+    @pytest.mark.parametrize("name", ["nothing like it", "x" * 101, ""])
+    def test_nothing_is_near(self, name):
+        assert nearest_configs(Path(name)) == []
+
+    @pytest.mark.parametrize("command", ["config check", "config show --config", "plan --config", "train --config"])
+    def test_commands(self, cli, command):
+        assert cli(*command.split(), "lsmt").error == f"lsmt: {ALLOWED}; did you mean 'lstm'?"
+        several = "'paper-rhn-enwik8' or 'paper-char-rnn'"
+        assert cli(*command.split(), "paper-rhn").error == f"paper-rhn: {ALLOWED}; did you mean {several}?"
+
+    def test_commands_take_a_name(self, cli):
+        assert cli("config", "check", "lstm").out == "lstm: valid\n"
+        assert cli("config", "show", "rhn").out == cli("config", "show", "--config", CONFIGS["rhn"]).out
+
+    def test_a_run_is_named_after_the_shipped_config(self, cli):
+        Path("my.txt").write_text("How now, brown cow? " * 200)
+        small = ["model.cell.hidden=8", "train.max_steps=1", "data.source=my.txt"]
+        result = cli("train", "--config", "lstm", *(word for option in small for word in ("--set", option)))
+        assert result.code == 0
+        assert [run.name.rsplit("-", 2)[0] for run in Path("runs").iterdir()] == ["lstm"]
+
+
+def test_an_installed_package_has_them_inside(tmp_path, monkeypatch):
+    (tmp_path / "charlm/configs").mkdir(parents=True)
+    (tmp_path / "charlm/configs/mine.yaml").touch()
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "configs/other.yaml").touch()
+    monkeypatch.setattr(shipped, "_PACKAGE", tmp_path / "charlm")
+    assert shipped_configs() == {"mine": tmp_path / "charlm/configs/mine.yaml"}
+
+
+def test_wheel_and_sdist(tmp_path):
+    """All that charlm needs to run is in the wheel, and a wheel made of the sdist is the same."""
+    pytest.importorskip("hatchling", reason="scripts/test-oldest installs no build backend")
+    from hatchling.builders.sdist import SdistBuilder
+    from hatchling.builders.wheel import WheelBuilder
+
+    (sdist,) = SdistBuilder(str(ROOT)).build(directory=str(tmp_path), versions=["standard"])
+    with tarfile.open(sdist) as archive:
+        archive.extractall(tmp_path, filter="data")
+    contents = []
+    for root in (ROOT, tmp_path / f"charlm-{charlm.__version__}"):
+        (wheel,) = WheelBuilder(str(root)).build(directory=str(tmp_path), versions=["standard"])
+        with zipfile.ZipFile(wheel) as archive:
+            contents.append({name: archive.read(name) for name in archive.namelist()})
+    assert contents[0] == contents[1]
+    info = f"charlm-{charlm.__version__}.dist-info"
+    needed = {file for file in (ROOT / "charlm").rglob("*") if file.suffix in (".py", ".h", ".cpp")}
+    wanted = {file.relative_to(ROOT).as_posix(): file for file in needed}
+    wanted |= {f"charlm/configs/{file.name}": file for file in CONFIGS.values()}
+    wanted |= {f"{info}/licenses/LICENSE": ROOT / "LICENSE"}
+    made = {f"{info}/{name}" for name in ("METADATA", "WHEEL", "RECORD", "entry_points.txt")}
+    assert contents[0].keys() == wanted.keys() | made
+    assert all(contents[0][name] == file.read_bytes() for name, file in wanted.items())
+    assert f"\nVersion: {charlm.__version__}\n".encode() in contents[0][f"{info}/METADATA"]

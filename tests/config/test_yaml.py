@@ -170,10 +170,10 @@ def test_file_that_is_no_config(tmp_path, content, text):
 
 
 def test_file_that_cannot_be_read(tmp_path):
-    for file, reason in ((tmp_path / "no.yaml", "No such file or directory"), (tmp_path, "Is a directory")):
+    for file, reason in ((tmp_path / "no.yaml", "found no such file"), (tmp_path, "Is a directory")):
         with pytest.raises(ConfigError) as refusal:
             read_config_file(file)
-        assert str(refusal.value) == f"{file}: {reason}; allowed: a YAML file; see configs/ for examples"
+        assert str(refusal.value) == f"{file}: {reason}; allowed: a YAML file, or a name from `charlm config list`"
 
 
 @pytest.mark.parametrize("character", "\x1b\x7f\x85\x9b\u200e\u202e\u2028\u2066\ud800")

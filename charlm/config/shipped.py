@@ -1,0 +1,42 @@
+"""The configs that come with charlm, found by their names."""
+
+import difflib
+from pathlib import Path
+
+_PACKAGE = Path(__file__).parents[1]
+
+
+def shipped_configs() -> dict[str, Path]:
+    """Name → file of every shipped config, sorted by name.
+
+    A wheel carries them inside the package; in a checkout they are in configs/ beside it.
+    """
+    inside = _PACKAGE / "configs"
+    folder = inside if inside.is_dir() else _PACKAGE.parent / "configs"
+    return {file.stem: file for file in sorted(folder.glob("*.yaml"))}
+
+
+def find_config(given: Path) -> Path:
+    """The file that a user means: the file at this path, or else the shipped config of this name."""
+    shipped = shipped_configs().get(str(given))
+    return given if shipped is None or given.is_file() else shipped
+
+
+def purpose(file: Path) -> str:
+    """What a shipped config is for: the comment on its first line."""
+    with file.open(encoding="utf-8") as lines:
+        return lines.readline().removeprefix("#").strip()
+
+
+def nearest_configs(missing: Path) -> list[str]:
+    """The names nearest to a missing config: the shipped config of its name, or up to three files and names like it."""
+    shipped = list(shipped_configs())
+    if missing.stem in shipped:
+        return [missing.stem]
+    if len(str(missing)) > 100:  # difflib takes seconds for a name of megabytes
+        return []
+    try:
+        beside = [str(file) for file in sorted(missing.parent.iterdir()) if file.suffix in (".yaml", ".yml")]
+    except OSError:
+        beside = []
+    return difflib.get_close_matches(str(missing), [*beside, *shipped], n=3)
