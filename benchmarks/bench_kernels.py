@@ -99,7 +99,9 @@ def measure_stack(name: str, stack: RecurrentBase, B: int, effort: Effort, devic
     }
     if layer:
         figures["÷ torch"] = ratio(kernel, times["torch"])
-    return Row("kernels", device.type, name, {"H": H, "B": B, "T": T}, figures, stack.implementation(device))
+    return Row(
+        "kernels", device.type, name, {"H": H, "B": B, "T": T}, figures, stack.select_backend(device).description
+    )
 
 
 def both_passes(

@@ -62,7 +62,8 @@ def kernels(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         patch.delenv("CHARLM_CACHE")
         shared = cache_dir() / "kernels"
         with suppress(KernelError):
-            load(*(kernel.source for kernel in (*SHARED_KERNELS, *(stack.kernel for stack in CELLS.values()))))
+            kernels = (*SHARED_KERNELS, *(cell.cpu_kernel for cell in CELLS.values()))
+            load(*(kernel.source for kernel in kernels if kernel is not None))
     # This process may have them from a cache of another test; those that it starts compile them there once.
     shared.mkdir(parents=True, exist_ok=True)
     cache.mkdir(parents=True)

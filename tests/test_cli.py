@@ -285,7 +285,7 @@ class TestData:
 
 
 def test_what_runs_without_a_kernel_is_said(cli, trained_run, no_kernels):
-    line = "lstm: torch's fused layer (oneDNN); no fused CPU kernel: switched off by this test"
+    line = "lstm: fused torch layer (oneDNN); no fused CPU kernel: switched off by this test"
     sampled = cli("sample", trained_run, "--seed", 1, "--length", 5)
     assert (sampled.code, sampled.err.splitlines()) == (0, [line])
     scored = cli("eval", trained_run)
@@ -945,7 +945,7 @@ class TestPlan:
         value = json.loads(result.out)
         assert list(value) == [
             "splits", "vocabulary", "parameters", "weights_bytes", "optimizer_bytes", "activations_bytes",
-            "steps_per_epoch", "step_s", "chars_per_s", "epoch_s", "implementation",
+            "steps_per_epoch", "step_s", "chars_per_s", "epoch_s", "backend",
         ]  # fmt: skip
         assert value["splits"] == {"train": 18_000, "valid": 1000, "test": 1000}
         assert value["steps_per_epoch"] == (17_999 // 4) // 16

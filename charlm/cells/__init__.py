@@ -1,18 +1,21 @@
-"""Recurrent cells: one folder a kind, with its module and the equations that define it.
+"""Recurrent cells: one folder per kind, with its module and the equations that define it.
 
-A new kind is a folder with a `RecurrentBase` and a line in `CELLS`; the tests in tests/cells run over `CELLS`.
+A new kind is a folder with a subclass of `RecurrentBase` and a line in `CELLS` below, a class in the union of
+`ModelConfig.cell` (charlm/config/schema.py) and a YAML in the configs. Everything else reads `CELLS`.
 
-    base.py                 RecurrentBase: layers, states, dropout, initialisation, choice of what computes
-    torch_base.py           TorchRecurrentBase: a RecurrentBase whose layers torch's own operators can run
-    lookup.py               inputs that are rows of a table
+    base.py                 RecurrentBase: options, states, dropout, initialization, choice of the backend
+    torch_base.py           TorchRecurrentBase: a kind with an operator in torch
+    backend.py              Backend: one way to compute a layer; the choice of the fastest that can
     <kind>/__init__.py      the module
     <kind>/reference.py     the equations of one layer in plain PyTorch
-    <kind>/cpu.cpp, cpu.py  the fused kernel of one layer, and its call
-    native/                 what kernels share: compilation, calls, vectors, threads, matrix products, cross-entropy
+    <kind>/cpu.cpp, cpu.py  the fused CPU kernel of one layer, and its call
 
 Shape suffixes: T steps, B streams, I inputs, H hidden units, G stacked gates, D recurrence depth, L layers.
 """
 
+import torch
+
+from charlm.cells.backend import Backend, Selection
 from charlm.cells.base import RecurrentBase, RecurrentState, dropout_mask
 from charlm.cells.gru import GRU
 from charlm.cells.lstm import LSTM
@@ -23,7 +26,23 @@ from charlm.native.linear import linear
 from charlm.native.lookup import Lookup
 from charlm.native.loss import cross_entropy
 
-CELLS: dict[str, type[RecurrentBase]] = {"rnn": RNN, "lstm": LSTM, "gru": GRU, "rhn": RHN}
+CELLS: dict[str, type[RecurrentBase]] = {
+    "rnn": RNN,
+    "lstm": LSTM,
+    "gru": GRU,
+    "rhn": RHN,
+}
+
+
+def select_backends(device: torch.device | str) -> dict[str, Selection]:
+    """The backend of every kind with default options in training on `device`, and why not a faster one.
+
+    Call it under the autocast of the training; it compiles kernels at first use. The models are of one unit, and
+    torch's generators are left as they were.
+    """
+    with torch.random.fork_rng(devices=[]):
+        return {kind: cell(1, 1).to(device).select_backend(device) for kind, cell in CELLS.items()}
+
 
 __all__ = [
     "CELLS",
@@ -31,11 +50,14 @@ __all__ = [
     "LSTM",
     "RHN",
     "RNN",
+    "Backend",
     "Generator",
     "Lookup",
     "RecurrentBase",
     "RecurrentState",
+    "Selection",
     "cross_entropy",
     "dropout_mask",
     "linear",
+    "select_backends",
 ]

@@ -1,12 +1,12 @@
-"""What every kind of cell shares: checks, states, dropout, initialisation, choice of implementation."""
+"""What every kind of cell shares: options, states, dropout, initialization, choice of the backend."""
 
 import math
-from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple, TypedDict
+from typing import Any, ClassVar, TypedDict
 
 import torch
 from torch import Tensor, nn
 
+from charlm.cells.backend import Backend, LayerCall, LayerState, Selection, select
 from charlm.native.build import KernelError, load
 from charlm.native.call import Kernel, autocasts_to_bf16
 from charlm.native.generate import Generator, Step
@@ -14,43 +14,15 @@ from charlm.native.lookup import Lookup
 from charlm.native.random import random_mask
 from charlm.native.shared import SHARED_KERNELS
 
-LayerState = tuple[Tensor, ...]
-"""The state of one layer: a tensor [B, H] for every name in `RecurrentBase.state_names`."""
-
 RecurrentState = Tensor | tuple[Tensor, ...]
-"""The state of a stack: [L, B, H], or a tuple of these where a kind has several (LSTM: h and c)."""
-
-
-class LayerCall(NamedTuple):
-    """What one layer computes with, in one call."""
-
-    parameters: list[Tensor]
-    """In the order of `parameter_shapes`; `weight_hh` with the weights of this call dropped."""
-    state: LayerState
-    mask_BH: Tensor | None = None
-    """Multiplies the state where it enters the recurrent linear maps."""
-    kept_TBS: Tensor | None = None
-    """How much of its former value every unit of the state keeps, see `zone_out`: H units of each of `state_names`."""
-
-
-LayerFunction = Callable[[Any, LayerCall], tuple[Tensor, LayerState]]
-"""(x_TBI, call) → (y_TBH, the layer's last state)."""
-
-
-class Implementation(NamedTuple):
-    """The function that computes a layer, and the line that tells a person which it is and why."""
-
-    layer: LayerFunction
-    description: str
-    is_kernel: bool = False
-    """Whether it is the kind's kernel, which also takes a Lookup in place of x_TBI."""
+"""The state of all layers: [L, B, H], or one such tensor for each of `state_names` (LSTM: h and c)."""
 
 
 def dropout_mask(shape: tuple[int, ...], p: float, like: Tensor) -> Tensor:
-    """0 with probability p, else 1/(1−p), so that the expected product with it changes nothing.
+    """A mask of 0 with probability p, else 1/(1−p): multiplying by it leaves the expected value unchanged.
 
-    Drawn from torch's global generator, in the dtype and on the device of `like`. On the CPU p is rounded to a
-    multiple of 2⁻¹⁶: sixteen random bits an element take a small part of the time of torch's own draws.
+    Drawn from torch's global generator, in the dtype and on the device of `like`. On the CPU, p is rounded to a
+    multiple of 2⁻¹⁶: drawing sixteen random bits per element is much faster than torch's own draws.
     """
     if like.device.type != "cpu":
         return torch.empty(shape, dtype=like.dtype, device=like.device).bernoulli_(1 - p).div_(1 - p)
@@ -58,9 +30,9 @@ def dropout_mask(shape: tuple[int, ...], p: float, like: Tensor) -> Tensor:
 
 
 def zone_out(new_BH: Tensor, old_BH: Tensor, kept_TBH: Tensor | None, t: int) -> Tensor:
-    """kept ⊙ old + (1 − kept) ⊙ new: what step t makes of a state (Krueger et al. 2017).
+    """Zoneout (Krueger et al. 2017): kept ⊙ old + (1 − kept) ⊙ new, the state after step t.
 
-    kept is [T, B, H] or, alike for all steps and streams, [1, 1, H]; None: 0 everywhere.
+    kept is [T, B, H], or [1, 1, H] for all steps and streams; None means 0.
     """
     if kept_TBH is None:
         return new_BH
@@ -68,11 +40,11 @@ def zone_out(new_BH: Tensor, old_BH: Tensor, kept_TBH: Tensor | None, t: int) ->
 
 
 def add_product(a_BG: Tensor, h_BH: Tensor, w_HG: Tensor, mask_BH: Tensor | None) -> Tensor:
-    """a + (h ⊙ mask) w: the recurrent linear map of every kind; returns [B, G] in h's dtype.
+    """a + (h ⊙ mask) w, the recurrent product of every kind; returns [B, G] in h's dtype.
 
-    Autocast takes the product in bfloat16; what follows, the state above all, stays float32. Pass w as
-    a view of its parameter: autocast then casts it anew at every step, and its gradient adds up over
-    the steps in float32 instead of bfloat16.
+    Under autocast the product is bfloat16; everything after it, above all the state, stays float32. Pass w as a
+    view of its parameter: autocast then casts it at every step, and its gradient adds up over the steps in float32
+    instead of bfloat16.
     """
     if mask_BH is not None:
         h_BH = h_BH * mask_BH
@@ -80,7 +52,7 @@ def add_product(a_BG: Tensor, h_BH: Tensor, w_HG: Tensor, mask_BH: Tensor | None
 
 
 class RecurrentOptions(TypedDict, total=False):
-    """The options that every kind has; see `RecurrentBase`."""
+    """The options of every kind; see `RecurrentBase`."""
 
     dropout: float
     state_dropout: float
@@ -91,36 +63,37 @@ class RecurrentOptions(TypedDict, total=False):
 
 
 class RecurrentBase(nn.Module):
-    """`num_layers` recurrent layers over a window of T steps, each reading the one below.
+    """`num_layers` recurrent layers over a window of T steps; each layer reads the outputs of the one below.
 
-    A kind of cell is a subclass: it names its states and parameters, takes its own options, calls
-    `create_parameters` at the end of `__init__`, and gives `reference_layer`; with a `kernel` also `kernel_layer`
-    and `kernel_step`.
+    A kind of cell is a subclass. It sets `kind`, `state_names` and `option_names`, calls `create_parameters` at the
+    end of `__init__`, and defines `parameter_shapes` and `reference_layer`. A kind with a CPU kernel sets
+    `cpu_kernel` and defines `cpu_layer` and `cpu_generation_step`.
 
     Args:
         dropout: probability of dropping a unit of the input of every layer above the first.
-        variational: one such mask for all steps of a call, instead of a fresh one at every step.
-        state_dropout: probability of dropping a unit of the state where it enters the recurrent
-            linear maps; one mask per layer for all steps of a call (Gal & Ghahramani 2016).
-        weight_dropout: probability of dropping a weight of the recurrent linear maps; one mask of
-            `weight_hh` per layer for all steps and streams of a call (Merity et al. 2018).
-        zoneout: probability that a unit of the state keeps its former value in a step, drawn anew for every
-            unit of every tensor of the state; in evaluation the expected value (Krueger et al. 2017,
+        variational: use one such mask for all steps of a call, instead of a new one at every step.
+        state_dropout: probability of dropping a unit of the state where it enters the recurrent products; one mask
+            per layer for all steps of a call (Gal & Ghahramani 2016).
+        weight_dropout: probability of dropping a recurrent weight; one mask of `weight_hh` per layer for all steps
+            and streams of a call (Merity et al. 2018).
+        zoneout: probability that a unit of the state keeps its previous value in a step, drawn independently for
+            every unit of every state tensor; evaluation uses the expected value (Krueger et al. 2017,
             arXiv:1606.01305).
-        residual: add the input of every layer above the first to its output, for the layer above and for
-            the stack's outputs (Wu et al. 2016, arXiv:1609.08144, (6)). The states stay the layers' own, and
-            dropout acts on what a layer reads, not on what is added.
+        residual: add the input of every layer above the first to its output (Wu et al. 2016, arXiv:1609.08144,
+            (6)). The sum is the input of the next layer, or the output of the last. States do not include the
+            added input, and dropout does not apply to it.
 
-    Dropout acts in training mode only. Each call draws, from the lowest layer to the highest: the
-    mask of the layer's input (above the first), that of its state, that of its weights, and what zoneout
-    keeps of each tensor of its state, side by side.
+    All dropout acts in training mode only. Each call draws, from the lowest layer to the highest: the mask of the
+    layer's input (above the first layer), the mask of its state, the mask of its weights, and zoneout's mask of all
+    its state tensors, side by side.
     """
 
     kind: ClassVar[str]
-    kernel: ClassVar[Kernel | None] = None
+    cpu_kernel: ClassVar[Kernel | None] = None
     """The kind's cpu.cpp, if it has one."""
     state_names: ClassVar[tuple[str, ...]] = ("h",)
     option_names: ClassVar[tuple[str, ...]] = ()
+    """The kind's own options: arguments of `__init__`, attributes, and fields of its config class."""
 
     def __init__(
         self,
@@ -153,101 +126,60 @@ class RecurrentBase(nn.Module):
     # What a kind of cell defines
 
     def parameter_shapes(self, layer: int) -> dict[str, tuple[int, ...]]:
-        """Names, without their suffix `_l{layer}`, and shapes of one layer's parameters, in order."""
+        """Names, without the suffix `_l{layer}`, and shapes of one layer's parameters, in order.
+
+        `weight_ih` and `weight_hh` are made of [H, I] and [H, H] blocks, one per gate. Names of layer normalization
+        start with `weight_ln` and `bias_ln`, names of all other biases with `bias`.
+        """
         raise NotImplementedError
 
     def reference_layer(self, x_TBI: Tensor, call: LayerCall) -> tuple[Tensor, LayerState]:
-        """One layer by the equations of the kind's `reference.py`."""
+        """One layer by the equations in the kind's `reference.py`."""
         raise NotImplementedError
 
-    def kernel_layer(self, x: Tensor | Lookup, call: LayerCall) -> tuple[Tensor, LayerState]:
-        """One layer by the kind's kernel; float32 on the CPU."""
+    def cpu_layer(self, x: Tensor | Lookup, call: LayerCall) -> tuple[Tensor, LayerState]:
+        """One layer by the kind's fused CPU kernel, in float32."""
         raise NotImplementedError
 
-    def kernel_step(self, call: LayerCall) -> Step:
-        """One layer, for the kernel's generation of characters from the call's state on."""
+    def cpu_generation_step(self, call: LayerCall) -> Step:
+        """One layer for generation by the CPU kernel, starting from the call's state."""
         raise NotImplementedError
 
     def set_special_biases(self) -> None:
-        """Set the biases that start at a value of their own; the rest are initialised already."""
+        """Set the biases that have initial values of their own; all parameters are already initialized."""
+
+    @classmethod
+    def least_saved_per_unit(cls, **options: Any) -> int:
+        """A lower bound on the numbers saved for the backward pass, per hidden unit of a layer, step and stream.
+
+        `options` are the kind's own. The default counts the outputs only.
+        """
+        return 1
 
     # Forward
 
     def forward(self, x: Tensor | Lookup, state: RecurrentState | None = None) -> tuple[Tensor, RecurrentState]:
-        """Outputs [T, B, H] of the top layer, and the last state of every layer, [L, B, H].
+        """Outputs [T, B, H] of the last layer, and the last state of every layer, [L, B, H].
 
         x is [T, B, I], as a tensor or as a lookup. Without `state` the window starts from zeros. Outputs and
-        states have the parameters' dtype, under autocast too. ValueError for shapes that do not fit.
+        states have the parameters' dtype, even under autocast. ValueError for shapes that do not fit.
         """
         device = x.ids_TB.device if isinstance(x, Lookup) else x.device
-        return self.run_layers(self.choose(device, self.training), x, state)
+        return self.run_layers(self.select_backend(device, self.training).backend, x, state)
 
     def forward_reference(
         self, x: Tensor | Lookup, state: RecurrentState | None = None
     ) -> tuple[Tensor, RecurrentState]:
-        """`forward` by the reference equations, whatever else could run: what every other way is held to."""
-        return self.run_layers(Implementation(self.reference_layer, ""), x, state)
-
-    def choose(self, device: torch.device, training: bool) -> Implementation:
-        """What computes a layer in `forward`: the kind's kernel wherever it can."""
-        if device.type != "cpu" or self.kernel is None:
-            return self.choose_other(device, training)
-        if reason := self.why_no_kernel():
-            other = self.choose_other(device, training)
-            return other._replace(description=f"{other.description}; no fused CPU kernel: {reason}")
-        return Implementation(self.kernel_layer, f"{self.kind}: fused CPU kernel", is_kernel=True)
-
-    def generator(
-        self, state: RecurrentState, table_VI: Tensor | None, decoder: tuple[Tensor, Tensor]
-    ) -> Generator | None:
-        """What draws characters by the kind's kernel after `state`, in evaluation mode; None where no kernel can.
-
-        table_VI: what the stack reads of each character, None for one-hot; decoder: weights [V, H] and biases [V]
-        of the logits.
-        """
-        device = next(self.parameters()).device
-        if not self.choose(device, training=False).is_kernel:
-            return None
-        assert self.kernel is not None
-        layer_states = self.split_state(state, (state if isinstance(state, Tensor) else state[0]).shape[1])
-        steps = [
-            self.kernel_step(self.layer_call(layer, layer_state, steps=1, training=False))
-            for layer, layer_state in enumerate(layer_states)
-        ]
-        return Generator(self.kernel, self.kind, steps, table_VI, decoder, residual=self.residual)
-
-    def choose_other(self, device: torch.device, training: bool) -> Implementation:
-        """What computes a layer where the kernel cannot."""
-        return Implementation(self.reference_layer, f"{self.kind}: reference loop")
-
-    def why_no_kernel(self) -> str | None:
-        """Why the kind's kernel cannot compute a layer on the CPU; None if it can. Compiles it at first use."""
-        parameter = next(self.parameters())
-        if parameter.device.type != "cpu" or parameter.dtype != torch.float32:
-            return "it computes in float32 on the CPU"
-        if torch.is_autocast_enabled("cpu") and not autocasts_to_bf16():
-            return "it takes products in float32 or bfloat16"
-        assert self.kernel is not None
-        try:
-            load(self.kernel.source, *(kernel.source for kernel in SHARED_KERNELS))
-        except KernelError as error:
-            return str(error)
-        return None
-
-    def implementation(self, device: torch.device | str, training: bool = True) -> str:
-        """A line for people: what `forward` runs on `device`, and why.
-
-        Ask under the autocast that `forward` will run under, since it takes part in the choice.
-        """
-        return self.choose(torch.device(device), training).description
+        """`forward` by the reference loop, which defines the right results for every other backend."""
+        return self.run_layers(self.reference_backend(), x, state)
 
     def run_layers(
-        self, implementation: Implementation, x: Tensor | Lookup, state: RecurrentState | None
+        self, backend: Backend, x: Tensor | Lookup, state: RecurrentState | None
     ) -> tuple[Tensor, RecurrentState]:
-        """`forward` with the given function for a layer."""
+        """`forward` by the given backend."""
         T, B = self.check_input(x)
         mask_shape = (1 if self.variational else T, B, self.hidden_size)
-        if isinstance(x, Lookup) and not implementation.is_kernel:
+        if isinstance(x, Lookup) and not backend.takes_lookup:
             x = x.dense(self.input_size, like=next(self.parameters()))
         layer_states: list[LayerState] = []
         y: Any = x
@@ -256,13 +188,13 @@ class RecurrentBase(nn.Module):
             if layer > 0 and self.dropout > 0 and self.training:
                 inputs = y * dropout_mask(mask_shape, self.dropout, like=y)
             call = self.layer_call(layer, layer_state, steps=T, training=self.training)
-            output, layer_state = implementation.layer(inputs, call)
+            output, layer_state = backend.layer(inputs, call)
             y = y + output if layer > 0 and self.residual else output
             layer_states.append(layer_state)
         return y, self.join_states(layer_states)
 
     def layer_call(self, layer: int, state: LayerState, steps: int, training: bool) -> LayerCall:
-        """A call of one layer, for which training draws masks."""
+        """The call of one layer; draws its masks in training."""
         parameters = dict(zip(self.parameter_shapes(layer), self.layer_parameters(layer), strict=True))
         weights = parameters["weight_hh"]
         mask_BH = kept_TBS = None
@@ -277,8 +209,69 @@ class RecurrentBase(nn.Module):
             kept_TBS = weights.new_full((1, 1, S), self.zoneout)
         return LayerCall(list(parameters.values()), state, mask_BH, kept_TBS)
 
+    def generator(
+        self, state: RecurrentState, table_VI: Tensor | None, decoder: tuple[Tensor, Tensor]
+    ) -> Generator | None:
+        """Generates characters in a kernel, starting from `state`, in evaluation mode; None if no kernel can.
+
+        table_VI: the layers' input for each character, None for one-hot; decoder: weights [V, H] and biases [V] of
+        the logits.
+        """
+        backend = self.select_backend(next(self.parameters()).device, training=False).backend
+        if backend.generation_step is None:
+            return None
+        assert self.cpu_kernel is not None
+        layer_states = self.split_state(state, (state if isinstance(state, Tensor) else state[0]).shape[1])
+        steps = [
+            backend.generation_step(self.layer_call(layer, layer_state, steps=1, training=False))
+            for layer, layer_state in enumerate(layer_states)
+        ]
+        return Generator(self.cpu_kernel, self.kind, steps, table_VI, decoder, residual=self.residual)
+
+    # Backends
+
+    def backends(self, device: torch.device) -> list[Backend]:
+        """The ways to compute a layer on `device`, fastest first; the last one can compute every layer."""
+        if self.cpu_kernel is None or device.type != "cpu":
+            return [self.reference_backend()]
+        kernel = Backend(
+            "fused CPU kernel",
+            self.cpu_layer,
+            self.compile_cpu_kernel,
+            takes_lookup=True,
+            generation_step=self.cpu_generation_step,
+        )
+        return [kernel, self.reference_backend()]
+
+    def reference_backend(self) -> Backend:
+        return Backend("reference loop", self.reference_layer)
+
+    def select_backend(self, device: torch.device | str, training: bool = True) -> Selection:
+        """The backend that `forward` uses on `device`, and why not a faster one. Compiles kernels at first use.
+
+        Call it under the same autocast as `forward`: the choice depends on it.
+        """
+        device = torch.device(device)
+        return select(self.kind, self.backends(device), device, training)
+
+    def compile_cpu_kernel(self, device: torch.device, training: bool) -> str | None:
+        """Compile the kind's CPU kernel at first use; why it cannot compute a layer, or None if it can."""
+        parameter = next(self.parameters())
+        if parameter.device.type != "cpu" or parameter.dtype != torch.float32:
+            return "it needs float32 parameters on the CPU"
+        if torch.is_autocast_enabled("cpu") and not autocasts_to_bf16():
+            return "it multiplies in float32 or bfloat16 only"
+        assert self.cpu_kernel is not None
+        try:
+            load(self.cpu_kernel.source, *(kernel.source for kernel in SHARED_KERNELS))
+        except KernelError as error:
+            return str(error)
+        return None
+
+    # Checks of input
+
     def check_input(self, x: Tensor | Lookup) -> tuple[int, int]:
-        """T and B of an input; ValueError unless it is [T, B, I] with T ≥ 1."""
+        """T and B of an input; ValueError unless its shape is [T, B, I] with T ≥ 1."""
         if isinstance(x, Lookup):
             size = self.input_size if x.table_VI is None else x.table_VI.shape[1]
             shape = [*x.ids_TB.shape, size]
@@ -291,14 +284,14 @@ class RecurrentBase(nn.Module):
     # State
 
     def zero_state(self, batch_size: int) -> RecurrentState:
-        """The state that a stream starts with."""
+        """The initial state of a stream."""
         zeros = next(self.parameters()).new_zeros
         shape = (self.num_layers, batch_size, self.hidden_size)
         states = tuple(zeros(shape) for _ in self.state_names)
         return states[0] if len(states) == 1 else states
 
     def split_state(self, state: RecurrentState | None, batch_size: int) -> list[LayerState]:
-        """The state of each layer; ValueError unless it is made of as many [L, B, H] as the kind has."""
+        """The state of each layer; ValueError unless `state` is one [L, B, H] for each of `state_names`."""
         if state is None:
             state = self.zero_state(batch_size)
         tensors = (state,) if isinstance(state, Tensor) else tuple(state)
@@ -319,7 +312,7 @@ class RecurrentBase(nn.Module):
     # Parameters
 
     def create_parameters(self) -> None:
-        """Register the parameters of every layer and initialise them."""
+        """Register the parameters of every layer and initialize them."""
         for layer in range(self.num_layers):
             for name, shape in self.parameter_shapes(layer).items():
                 self.register_parameter(f"{name}_l{layer}", nn.Parameter(torch.empty(shape)))
@@ -333,19 +326,19 @@ class RecurrentBase(nn.Module):
         return [getattr(self, f"{name}_l{layer}") for name in self.parameter_shapes(layer)]
 
     def reset_parameters(self) -> None:
-        """U(±1/√H) for weights and biases, as torch.nn; biases that have their own value start at it."""
+        """Draw weights and biases from U(±1/√H), as torch.nn does; then set the special biases."""
         bound = 1 / math.sqrt(self.hidden_size)
         self.draw_parameters(weight_bound=bound, bias_bound=bound)
 
     def init_uniform_(self, bound: float) -> None:
-        """U(±bound) for weights, zero for biases; biases that have their own value start at it."""
+        """Draw weights from U(±bound) and set biases to 0; then set the special biases."""
         if not 0 <= bound < math.inf:
             raise ValueError(f"{self.kind}: bound={bound!r}; allowed are 0 ≤ bound < ∞")
         self.draw_parameters(weight_bound=bound, bias_bound=0.0)
 
     @torch.no_grad()
     def init_orthogonal_(self) -> None:
-        """Every [H, H] block of the recurrent weights, gate by gate, a random orthogonal matrix (Saxe et al. 2014)."""
+        """Make each [H, H] block of the recurrent weights, one per gate, orthogonal and random (Saxe et al. 2014)."""
         for name, parameter in self.named_parameters():
             if name.startswith("weight_hh"):
                 for block_HH in parameter.view(-1, self.hidden_size, self.hidden_size):
@@ -353,6 +346,7 @@ class RecurrentBase(nn.Module):
 
     @torch.no_grad()
     def draw_parameters(self, weight_bound: float, bias_bound: float) -> None:
+        """Initialize all parameters; layer normalization starts with gains of 1 and biases of 0."""
         for name, parameter in self.named_parameters():
             if name.startswith("weight_ln"):
                 nn.init.ones_(parameter)

@@ -1,4 +1,4 @@
-"""Stacks whose layers torch's own fused operators can run: oneDNN or ATen on the CPU, cuDNN on a GPU."""
+"""Kinds of cells with an operator in torch: oneDNN or ATen computes it on the CPU, cuDNN or ATen on a GPU."""
 
 import warnings
 from collections.abc import Iterator
@@ -8,14 +8,15 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from charlm.cells.base import Implementation, LayerCall, LayerState, RecurrentBase
+from charlm.cells.backend import Backend, LayerCall, LayerState
+from charlm.cells.base import RecurrentBase
 
 
 class TorchRecurrentBase(RecurrentBase):
-    """A stack with the parameters of torch.nn's RNN, LSTM or GRU: the same names, shapes, gate order.
+    """A kind with the parameters of torch.nn's RNN, LSTM or GRU: the same names, shapes and gate order.
 
-    Weights move to and from torch.nn by `load_state_dict`. A layer runs on torch's fused operator
-    wherever that computes the kind's equations, else on the reference.
+    `load_state_dict` moves weights to and from torch.nn. One more backend: torch's fused operator, which has no
+    state dropout and no zoneout.
     """
 
     num_gates: ClassVar[int]
@@ -27,20 +28,20 @@ class TorchRecurrentBase(RecurrentBase):
         """The kind's name in `torch.backends.cudnn.rnn.get_cudnn_mode`."""
         raise NotImplementedError
 
-    def call_fused(self, x_TBI: Tensor, state: LayerState, parameters: list[Tensor]) -> tuple[Tensor, LayerState]:
-        """Torch's operator for one layer; state tensors are [1, B, H] here."""
+    def call_torch(self, x_TBI: Tensor, state: LayerState, parameters: list[Tensor]) -> tuple[Tensor, LayerState]:
+        """Call torch's operator for one layer; state tensors are [1, B, H] here."""
         raise NotImplementedError
 
-    def why_reference(self, device: torch.device, training: bool) -> str | None:
-        """Why torch's fused operator cannot compute this layer; None if it can."""
+    def why_not_torch(self, device: torch.device, training: bool) -> str | None:
+        """Why torch's operator cannot compute this layer, or None if it can."""
         if training and self.state_dropout > 0:
-            return "state_dropout has no fused layer"
+            return "it lacks state_dropout"
         if self.zoneout > 0:
-            return "zoneout has no fused layer"
+            return "it lacks zoneout"
         return None
 
-    def fused_library(self, device: torch.device) -> str:
-        """Who computes torch's fused operator."""
+    def torch_library(self, device: torch.device) -> str:
+        """The library that computes torch's operator on `device`."""
         cudnn = torch.backends.cudnn
         return "cuDNN" if device.type == "cuda" and cudnn.enabled and cudnn.is_available() else "ATen"
 
@@ -55,35 +56,37 @@ class TorchRecurrentBase(RecurrentBase):
             "bias_hh": (rows,),
         }
 
-    def choose_other(self, device: torch.device, training: bool) -> Implementation:
-        if reason := self.why_reference(device, training):
-            return Implementation(self.reference_layer, f"{self.kind}: reference loop ({reason})")
-        library = self.fused_library(device)
-        return Implementation(self.fused_layer, f"{self.kind}: torch's fused layer ({library})")
+    def backends(self, device: torch.device) -> list[Backend]:
+        *faster, reference = super().backends(device)
+        operator = Backend(
+            "fused torch layer", self.torch_layer, self.why_not_torch, library=self.torch_library(device)
+        )
+        return [*faster, operator, reference]
 
-    def fused_layer(self, x_TBI: Tensor, call: LayerCall) -> tuple[Tensor, LayerState]:
-        """One layer by torch's fused operator, which knows no mask of the state and no zoneout."""
+    def torch_layer(self, x_TBI: Tensor, call: LayerCall) -> tuple[Tensor, LayerState]:
+        """One layer by torch's operator, which has no state dropout and no zoneout."""
         assert call.mask_BH is None
         assert call.kept_TBS is None
-        # cuDNN refuses a state that is not contiguous.
+        # cuDNN rejects a state that is not contiguous.
         state = tuple(s_BH[None].contiguous() for s_BH in call.state)
         if all(isinstance(parameter, nn.Parameter) for parameter in call.parameters):
             self.flatten_for_cudnn(call.parameters)
-            y_TBH, last = self.call_fused(x_TBI, state, call.parameters)
+            y_TBH, last = self.call_torch(x_TBI, state, call.parameters)
         else:
-            # Dropped weights are new at every call: to lay them out in one buffer is to copy them, as cuDNN then does.
-            with unwarned_of_chunks():
-                y_TBH, last = self.call_fused(x_TBI, state, call.parameters)
-        # Under autocast some operators answer in bfloat16, and torch refuses mixed inputs above them.
+            # With weight dropout the weights are new tensors at every call. Flattening would copy them once;
+            # cuDNN makes the same copy by itself, with a warning.
+            with ignored_chunk_warning():
+                y_TBH, last = self.call_torch(x_TBI, state, call.parameters)
+        # Under autocast some operators return bfloat16, and torch rejects mixed dtypes in the next layer.
         dtype = call.state[0].dtype
         return y_TBH.to(dtype), tuple(s_1BH[0].to(dtype) for s_1BH in last)
 
     def flatten_for_cudnn(self, parameters: list[Tensor]) -> None:
-        """Move one layer's weights into a single buffer, without which cuDNN copies them at every call.
+        """Move one layer's weights into a single buffer; otherwise cuDNN copies them at every call.
 
-        As torch.nn's `flatten_parameters`, but at need: moving or copying a module parts its weights
-        again. The Parameters stay the same objects, so an optimiser's references stay true; only
-        their storage changes.
+        Does what torch.nn's `flatten_parameters` does, but checks at every call: moving or copying a module gives
+        its weights separate buffers again. Only the storage of the Parameters changes, so the optimizer's
+        references stay valid.
         """
         if not parameters[0].is_cuda or not torch._use_cudnn_rnn_flatten_weight():  # pyright: ignore[reportPrivateImportUsage]
             return
@@ -91,7 +94,7 @@ class TorchRecurrentBase(RecurrentBase):
             return
         if len({w.untyped_storage().data_ptr() for w in parameters}) == 1:
             return
-        # Imported here because the module reads CUDA's bindings.
+        # Imported here because this module needs CUDA's bindings.
         from torch.backends.cudnn.rnn import get_cudnn_mode
 
         with torch.no_grad(), torch.cuda.device_of(parameters[0]):
@@ -109,16 +112,16 @@ class TorchRecurrentBase(RecurrentBase):
 
 
 @contextmanager
-def unwarned_of_chunks() -> Iterator[None]:
-    """Without torch's warning that cuDNN copies the weights."""
+def ignored_chunk_warning() -> Iterator[None]:
+    """Suppresses torch's warning that cuDNN copies the weights."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="RNN module weights are not part of single contiguous chunk")
         yield
 
 
 def single_layer_options() -> tuple[bool, int, float, bool, bool, bool]:
-    """The arguments of torch's fused operators that follow the parameters, for a single layer."""
+    """The arguments after the parameters of torch's operators, for a single layer."""
     has_biases, num_layers, dropout, bidirectional, batch_first = True, 1, 0.0, False, False
-    # `train` makes cuDNN and oneDNN keep what backward needs: wanted in eval mode too, if with gradients.
+    # `train` makes cuDNN and oneDNN save what the backward pass needs. In eval mode too, gradients need it.
     train = torch.is_grad_enabled()
     return has_biases, num_layers, dropout, train, bidirectional, batch_first

@@ -51,7 +51,7 @@ _UsageError: Any = typer.BadParameter.__mro__[1]
 
 app = typer.Typer(
     cls=_Commands,
-    help="Train character-level language models (RNN, LSTM, GRU, recurrent highway networks) and sample from them.",
+    help="Train character-level language models on your own text, and sample from them.",
     epilog="A first run: charlm train --config quickstart",
     no_args_is_help=True,
     add_completion=False,

@@ -49,10 +49,10 @@ def usage_error(message: str) -> typer.BadParameter:
 
 
 def report_slow_layers(model: Any, device: Any) -> None:
-    """Say on stderr what runs a model's layers on a CPU where no kernel can, and why."""
-    chosen = model.layers.choose(device, training=False)
-    if device.type == "cpu" and not chosen.is_kernel:
-        say("layers", chosen.description)
+    """Say on stderr which backend computes a model's layers, if a faster one cannot, and why not."""
+    selection = model.layers.select_backend(device, training=False)
+    if selection.passed_over:
+        say("layers", selection.description)
 
 
 def trained_splits(checkpoint: Any, wanted_by: str | None = None) -> dict[str, Any]:

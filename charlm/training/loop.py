@@ -138,7 +138,7 @@ class Run:
         count = sum(parameters_by_part(trainer.model).values())
         precision = "bf16" if self.config.precision == "bf16" else "fp32"
         say("model", f"{model.cell.kind}, {model.layers} × {model.cell.hidden} units: {count:,} parameters")
-        say("device", f"{describe_device(trainer.device)}, {precision}; {trainer.implementation}")
+        say("device", f"{describe_device(trainer.device)}, {precision}; {trainer.backend}")
         say("run", f"{self.folder}")
         if rollbacks := trainer.state.rollbacks:
             say("rollback", f"{rollbacks} so far: learning rate × {0.5**rollbacks:g}")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from charlm.cells import CELLS
 from charlm.config import Config
 from charlm.errors import DeviceError
 from charlm.model import count_parameters
@@ -28,15 +29,11 @@ def least_bytes(config: Config, vocabulary_size: int) -> int:
     """A lower bound: weights, gradients, their averages, and per character the states and logits of a window."""
     model, train = config.model, config.train
     parameters = count_parameters(config.model, vocabulary_size)
-    depth = getattr(model.cell, "depth", 1)
-    # Forward and backward keep, or make, at least: what the cells keep of every step, and logits with their gradient.
-    a_character = _KEPT.get(model.cell.kind, 1) * model.layers * depth * model.cell.hidden + 2 * vocabulary_size
+    per_unit = CELLS[model.cell.kind].least_saved_per_unit(**model.cell.options())
+    # Per character: what the layers save for the backward pass, and logits with their gradient.
+    a_character = per_unit * model.layers * model.cell.hidden + 2 * vocabulary_size
     copies = 2 + least_copies(config.optimizer) + (train.ema > 0)
     return 4 * (copies * parameters + train.batch_size * train.bptt * a_character)
-
-
-_KEPT = {"rnn": 1, "gru": 5, "lstm": 6, "rhn": 3}
-"""Numbers a hidden unit and step (RHN: micro-step) that the fused kernels keep for the backward pass at least."""
 
 
 def available_bytes(device: torch.device, system: Path = Path("/")) -> int | None:

@@ -34,7 +34,7 @@ class Plan:
     step_s: float
     chars_per_s: float
     epoch_s: float
-    implementation: str
+    backend: str
     """What computes the recurrent layers."""
 
     def as_json(self) -> dict[str, Any]:
@@ -50,7 +50,7 @@ class Plan:
             "parameters": f"{sum(self.parameters.values()):,} ({parts})",
             "memory": f"{format_bytes(memory)}: weights and gradients {format_bytes(self.weights_bytes)}, "
             f"optimiser {format_bytes(self.optimizer_bytes)}, activations {format_bytes(self.activations_bytes)}",
-            "layers": self.implementation,
+            "layers": self.backend,
             "speed": f"{self.chars_per_s:,.0f} characters/s, {1000 * self.step_s:.1f} ms a step",
             "epoch": f"{self.steps_per_epoch:,} steps, {format_duration(self.epoch_s)} without evaluation",
         }
@@ -77,7 +77,7 @@ def measure(config: Config) -> Plan:
         step_s=step_s,
         chars_per_s=chars / step_s,
         epoch_s=step_s * trainer.streams.windows_per_epoch,
-        implementation=trainer.implementation,
+        backend=trainer.backend,
     )
 
 

@@ -127,7 +127,7 @@ class Trainer:
         self.streams = Streams(corpus.splits["train"], config.train.batch_size, config.train.bptt)
         self.model = build_model(config.model, len(corpus.vocabulary)).to(self.device).train()
         with self.autocast:  # Compiles kernels: now, before a run's folder and clock.
-            self.implementation = self.model.layers.implementation(self.device)
+            self.backend = self.model.layers.select_backend(self.device).description
         self.parameters = list(self.model.parameters())
         self.averaged = copy.deepcopy(self.model).requires_grad_(False) if config.train.ema else None
         self.optimizer = build_optimizer(self.model, config.optimizer)
@@ -297,8 +297,8 @@ class Trainer:
 
     def checkpoint_bytes(self) -> int:
         """What a checkpoint takes at most."""
-        model, train = self.config.model, self.config.train
-        states = 2 * 4 * model.layers * train.batch_size * model.cell.hidden  # an LSTM carries two
+        layers = self.model.layers
+        states = 4 * len(layers.state_names) * layers.num_layers * self.config.train.batch_size * layers.hidden_size
         weights = 0
         for group in self.optimizer.param_groups:
             copies = 1 + (self.averaged is not None) + kept_copies(self.optimizer, group)

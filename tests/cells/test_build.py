@@ -180,7 +180,7 @@ def test_processes_that_compile_at_once(kernel: Kernel, cache: Path) -> None:
 def test_a_layer_without_its_kernel_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", "false")
     stack = RHN(3, 4)
-    assert stack.implementation("cpu").startswith(
+    assert stack.select_backend("cpu").description.startswith(
         "rhn: reference loop; no fused CPU kernel: false failed on the kernel: "
     )
     assert stack(torch.zeros(2, 1, 3))[0].shape == (2, 1, 4)
@@ -208,7 +208,7 @@ def test_structs_are_those_of_the_text(kernel: Kernel) -> None:
 
 @pytest.mark.parametrize("kind", CELLS)
 def test_every_kind_has_a_kernel(kind: str) -> None:
-    kernel = CELLS[kind].kernel
+    kernel = CELLS[kind].cpu_kernel
     assert kernel is not None
     assert kernel.source == Path(build.__file__).parents[1] / kind / "cpu.cpp"
     kernel.check()

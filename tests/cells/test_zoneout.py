@@ -76,5 +76,5 @@ def test_h_is_made_of_the_new_c_before_both_are_mixed(
 def test_the_kernel_does_likewise(stack: RecurrentBase, truth: tuple[Callable[..., Run], Run]) -> None:
     found, by_paper = truth
     stack.float()
-    assert "fused CPU kernel" in stack.implementation("cpu")
+    assert "fused CPU kernel" in stack.select_backend("cpu").description
     assert_as_accurate(found(stack), found(stack.forward_reference), by_paper)

@@ -1,11 +1,12 @@
 """The gated recurrent unit (Cho et al. 2014)."""
 
-from typing import Unpack
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor
 
-from charlm.cells.base import LayerCall, LayerState, RecurrentOptions
+from charlm.cells.backend import LayerCall, LayerState
+from charlm.cells.base import RecurrentOptions
 from charlm.cells.gru import cpu
 from charlm.cells.gru.reference import gru_layer
 from charlm.cells.torch_base import TorchRecurrentBase, single_layer_options
@@ -14,15 +15,15 @@ from charlm.native.lookup import Lookup
 
 
 class GRU(TorchRecurrentBase):
-    """Gates r (reset) and z (update), candidate n, h_t = (1 − z) ⊙ n + z ⊙ h_{t−1}, as torch.nn.GRU.
+    """Gates r (reset) and z (update), candidate n; h_t = (1 − z) ⊙ n + z ⊙ h_{t−1}, as in torch.nn.GRU.
 
-    Args: see `RecurrentBase`. `state_dropout` spares the h_{t−1} that z carries over.
+    Args: see `RecurrentBase`. `state_dropout` does not act on the h_{t−1} that z carries over.
 
     Shapes: input [T, B, I], output [T, B, H], state [L, B, H].
     """
 
     kind = "gru"
-    kernel = cpu.KERNEL
+    cpu_kernel = cpu.KERNEL
     num_gates = 3
 
     def __init__(
@@ -39,18 +40,22 @@ class GRU(TorchRecurrentBase):
         y_TBH, h_BH = gru_layer(x_TBI, *call.state, *call.parameters, mask_BH=call.mask_BH, kept_TBH=call.kept_TBS)
         return y_TBH, (h_BH,)
 
-    def kernel_layer(self, x: Tensor | Lookup, call: LayerCall) -> tuple[Tensor, LayerState]:
+    def cpu_layer(self, x: Tensor | Lookup, call: LayerCall) -> tuple[Tensor, LayerState]:
         y_TBH, h_BH = cpu.gru_layer(x, *call.state, *call.parameters, mask_BH=call.mask_BH, kept_TBH=call.kept_TBS)
         return y_TBH, (h_BH,)
 
-    def kernel_step(self, call: LayerCall) -> Step:
+    def cpu_generation_step(self, call: LayerCall) -> Step:
         return cpu.gru_step(*call.state, *call.parameters, kept_11H=call.kept_TBS)
+
+    @classmethod
+    def least_saved_per_unit(cls, **options: Any) -> int:
+        return 5  # the output, r, z, n, and W_hn h + b_hn
 
     @property
     def cudnn_mode(self) -> str:
         return "GRU"
 
-    def call_fused(self, x_TBI: Tensor, state: LayerState, parameters: list[Tensor]) -> tuple[Tensor, LayerState]:
+    def call_torch(self, x_TBI: Tensor, state: LayerState, parameters: list[Tensor]) -> tuple[Tensor, LayerState]:
         (h_1BH,) = state
         y_TBH, h_1BH = torch.gru(x_TBI, h_1BH, parameters, *single_layer_options())
         return y_TBH, (h_1BH,)

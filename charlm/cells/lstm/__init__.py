@@ -1,4 +1,4 @@
-"""Long short-term memory (Hochreiter & Schmidhuber 1997), optionally layer-normalised."""
+"""Long short-term memory (Hochreiter & Schmidhuber 1997), optionally with layer normalization."""
 
 from collections.abc import Callable
 from typing import Any, Unpack
@@ -6,7 +6,8 @@ from typing import Any, Unpack
 import torch
 from torch import Tensor
 
-from charlm.cells.base import LayerCall, LayerState, RecurrentOptions
+from charlm.cells.backend import LayerCall, LayerState
+from charlm.cells.base import RecurrentOptions
 from charlm.cells.lstm import cpu
 from charlm.cells.lstm.reference import LayerNorm, lstm_layer
 from charlm.cells.torch_base import TorchRecurrentBase, single_layer_options
@@ -15,15 +16,15 @@ from charlm.native.lookup import Lookup
 
 
 class LSTM(TorchRecurrentBase):
-    """c_t = σ(f) ⊙ c_{t−1} + σ(i) ⊙ tanh(g), h_t = σ(o) ⊙ tanh(c_t), as torch.nn.LSTM.
+    """c_t = σ(f) ⊙ c_{t−1} + σ(i) ⊙ tanh(g), h_t = σ(o) ⊙ tanh(c_t), as in torch.nn.LSTM.
 
     Args:
-        layer_norm: normalise each of i, f, g, o over its H units, and c_t inside the last tanh (after
-            Ba et al. 2016), with gains that start at 1 and biases that start at 0. Adds to each layer
-            `weight_ln_gates`, `bias_ln_gates` [4, H] and `weight_ln_cell`, `bias_ln_cell` [H].
-        forget_bias: where the bias of the forget gate starts (Jozefowicz et al. 2015 advise 1): the
-            sum of `bias_ih` and `bias_hh`, or f's row of `bias_ln_gates` with `layer_norm`, which
-            would undo a bias before it. None keeps torch.nn's initialisation.
+        layer_norm: normalize each of i, f, g, o over its H units, and c_t inside the last tanh (after
+            Ba et al. 2016). Each layer gains the parameters `weight_ln_gates`, `bias_ln_gates` [4, H] and
+            `weight_ln_cell`, `bias_ln_cell` [H]; gains start at 1 and biases at 0.
+        forget_bias: initial bias of the forget gate (Jozefowicz et al. 2015 advise 1). It is the sum of `bias_ih`
+            and `bias_hh`, or with `layer_norm` f's row of `bias_ln_gates`, because normalization cancels a bias
+            that comes before it. None keeps torch.nn's initialization.
         others: see `RecurrentBase`. `state_dropout` acts on h only. `zoneout` acts on h and on c after both are new:
             the new h is computed from the new c, even where c_t keeps c_{t−1}.
 
@@ -31,7 +32,7 @@ class LSTM(TorchRecurrentBase):
     """
 
     kind = "lstm"
-    kernel = cpu.KERNEL
+    cpu_kernel = cpu.KERNEL
     num_gates = 4
     state_names = ("h", "c")
     option_names = ("layer_norm", "forget_bias")
@@ -76,55 +77,59 @@ class LSTM(TorchRecurrentBase):
     def reference_layer(self, x_TBI: Tensor, call: LayerCall) -> tuple[Tensor, LayerState]:
         return self.run_function(lstm_layer, x_TBI, call)
 
-    def kernel_layer(self, x: Tensor | Lookup, call: LayerCall) -> tuple[Tensor, LayerState]:
+    def cpu_layer(self, x: Tensor | Lookup, call: LayerCall) -> tuple[Tensor, LayerState]:
         return self.run_function(cpu.lstm_layer, x, call)
 
     def run_function(self, function: Callable[..., Any], x: Any, call: LayerCall) -> tuple[Tensor, LayerState]:
-        """One layer by `lstm_layer` of reference.py or of cpu.py."""
+        """One layer by `lstm_layer` of reference.py or cpu.py."""
         maps, layer_norm = self.maps_and_norm(call.parameters)
         options = {"layer_norm": layer_norm, "mask_BH": call.mask_BH, "kept_TBS": call.kept_TBS}
         y_TBH, h_BH, c_BH = function(x, *call.state, *maps, **options)
         return y_TBH, (h_BH, c_BH)
 
-    def kernel_step(self, call: LayerCall) -> Step:
+    def cpu_generation_step(self, call: LayerCall) -> Step:
         maps, layer_norm = self.maps_and_norm(call.parameters)
         return cpu.lstm_step(*call.state, *maps, layer_norm=layer_norm, kept_11S=call.kept_TBS)
 
     def maps_and_norm(self, parameters: list[Tensor]) -> tuple[list[Tensor], LayerNorm | None]:
-        """Weights and biases of a layer, and its normalisation."""
+        """A layer's parameters, split into weights and biases of the linear maps, and the layer normalization."""
         maps, norm = parameters[:4], parameters[4:]
         return maps, LayerNorm(*norm) if self.layer_norm else None
+
+    @classmethod
+    def least_saved_per_unit(cls, **options: Any) -> int:
+        return 6  # h, c and four gates
 
     @property
     def cudnn_mode(self) -> str:
         return "LSTM"
 
-    def call_fused(self, x_TBI: Tensor, state: LayerState, parameters: list[Tensor]) -> tuple[Tensor, LayerState]:
+    def call_torch(self, x_TBI: Tensor, state: LayerState, parameters: list[Tensor]) -> tuple[Tensor, LayerState]:
         y_TBH, h_1BH, c_1BH = torch.lstm(x_TBI, state, parameters, *single_layer_options())
         return y_TBH, (h_1BH, c_1BH)
 
-    def why_reference(self, device: torch.device, training: bool) -> str | None:
+    def why_not_torch(self, device: torch.device, training: bool) -> str | None:
         if self.layer_norm:
-            return "layer_norm has no fused layer"
+            return "it lacks layer_norm"
         if self.runs_on_onednn(device) and torch.is_autocast_enabled("cpu"):
-            # torch.lstm raises "could not create a primitive descriptor" there.
+            # Without support, torch.lstm raises "could not create a primitive descriptor".
             dtype = torch.get_autocast_dtype("cpu")
             if not onednn_supports(dtype):
-                return f"this CPU lacks {str(dtype).removeprefix('torch.')} for oneDNN"
-        return super().why_reference(device, training)
+                return f"oneDNN lacks {str(dtype).removeprefix('torch.')} on this CPU"
+        return super().why_not_torch(device, training)
 
-    def fused_library(self, device: torch.device) -> str:
-        return "oneDNN" if self.runs_on_onednn(device) else super().fused_library(device)
+    def torch_library(self, device: torch.device) -> str:
+        return "oneDNN" if self.runs_on_onednn(device) else super().torch_library(device)
 
     def runs_on_onednn(self, device: torch.device) -> bool:
-        """torch.lstm hands single-precision work on the CPU to oneDNN."""
+        """Whether torch.lstm calls oneDNN: on the CPU in single precision."""
         onednn = torch.backends.mkldnn
         single = self.weight_ih_l0.dtype == torch.float32
         return device.type == "cpu" and single and onednn.is_available() and bool(onednn.enabled)
 
 
 def onednn_supports(dtype: torch.dtype) -> bool:
-    """Whether oneDNN can compute in autocast's `dtype` on this CPU."""
+    """Whether oneDNN can compute in `dtype` on this CPU."""
     if dtype == torch.bfloat16:
         return torch.ops.mkldnn._is_mkldnn_bf16_supported()
     return torch.ops.mkldnn._is_mkldnn_fp16_supported()

@@ -1,10 +1,11 @@
 """The recurrent highway network (Zilly et al. 2017)."""
 
-from typing import Unpack
+from typing import Any, Unpack
 
 from torch import Tensor
 
-from charlm.cells.base import LayerCall, LayerState, RecurrentBase, RecurrentOptions
+from charlm.cells.backend import LayerCall, LayerState
+from charlm.cells.base import RecurrentBase, RecurrentOptions
 from charlm.cells.rhn import cpu
 from charlm.cells.rhn.reference import rhn_layer
 from charlm.native.generate import Step
@@ -15,20 +16,20 @@ class RHN(RecurrentBase):
     """s_d = h_d ⊙ g_d + s_{d−1} ⊙ c_d for d = 1…D within a step; s_D is the output and the next s_0.
 
     Args:
-        depth: D, the number of highway layers that a step passes through.
-        couple_gates: carry c = 1 − g; False learns c, with half as many parameters again.
-        gate_bias: where the biases of the transform gate g start; negative favours carrying. A learned
-            c starts at −gate_bias: as 1 − σ(a) = σ(−a), both forms then start out carrying alike.
-        others: see `RecurrentBase`. `state_dropout` does not affect the s_{d−1} that c carries over. `zoneout`
-            acts once per step: units of s_D keep the step's s_0.
+        depth: D, the number of highway layers in one step.
+        couple_gates: carry gate c = 1 − g. False learns c, which takes 1.5 times as many parameters.
+        gate_bias: initial bias of the transform gate g; a negative value carries more of the state. The biases of a
+            learned c start at −gate_bias: 1 − σ(a) = σ(−a), so both forms start with the same share carried.
+        others: see `RecurrentBase`. `state_dropout` does not act on the s_{d−1} that c carries over. `zoneout`
+            acts once per step: units of s_D keep their value in s_0.
 
     Shapes: input [T, B, I], output [T, B, H], state [L, B, H].
-    Parameters of a layer, stacked h, g and, if not coupled, c (G = 2 or 3): `weight_ih` [G·H, I],
-    `weight_hh` [D, G·H, H], `bias_hh` [D, G·H].
+    Parameters of a layer: `weight_ih` [G·H, I], `weight_hh` [D, G·H, H], `bias_hh` [D, G·H]; the G gates are stacked
+    h, g and, if not coupled, c.
     """
 
     kind = "rhn"
-    kernel = cpu.KERNEL
+    cpu_kernel = cpu.KERNEL
     option_names = ("depth", "couple_gates", "gate_bias")
 
     def __init__(
@@ -78,9 +79,13 @@ class RHN(RecurrentBase):
         )
         return y_TBH, (s_BH,)
 
-    def kernel_layer(self, x: Tensor | Lookup, call: LayerCall) -> tuple[Tensor, LayerState]:
+    def cpu_layer(self, x: Tensor | Lookup, call: LayerCall) -> tuple[Tensor, LayerState]:
         y_TBH, s_BH = cpu.rhn_layer(x, *call.state, *call.parameters, mask_BH=call.mask_BH, kept_TBH=call.kept_TBS)
         return y_TBH, (s_BH,)
 
-    def kernel_step(self, call: LayerCall) -> Step:
+    def cpu_generation_step(self, call: LayerCall) -> Step:
         return cpu.rhn_step(*call.state, *call.parameters, kept_11H=call.kept_TBS)
+
+    @classmethod
+    def least_saved_per_unit(cls, **options: Any) -> int:
+        return 3 * options["depth"]  # s, h and g of every highway layer

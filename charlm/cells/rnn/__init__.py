@@ -5,7 +5,8 @@ from typing import Unpack, get_args
 import torch
 from torch import Tensor
 
-from charlm.cells.base import LayerCall, LayerState, RecurrentOptions
+from charlm.cells.backend import LayerCall, LayerState
+from charlm.cells.base import RecurrentOptions
 from charlm.cells.rnn import cpu
 from charlm.cells.rnn.reference import Nonlinearity, rnn_layer
 from charlm.cells.torch_base import TorchRecurrentBase, single_layer_options
@@ -14,7 +15,7 @@ from charlm.native.lookup import Lookup
 
 
 class RNN(TorchRecurrentBase):
-    """h_t = φ(W_xh x_t + b_x + W_hh h_{t−1} + b_h), as torch.nn.RNN.
+    """h_t = φ(W_xh x_t + b_x + W_hh h_{t−1} + b_h), as in torch.nn.RNN.
 
     Args:
         nonlinearity: φ, "tanh" or "relu".
@@ -24,7 +25,7 @@ class RNN(TorchRecurrentBase):
     """
 
     kind = "rnn"
-    kernel = cpu.KERNEL
+    cpu_kernel = cpu.KERNEL
     num_gates = 1
     option_names = ("nonlinearity",)
 
@@ -53,7 +54,7 @@ class RNN(TorchRecurrentBase):
         )
         return y_TBH, (h_BH,)
 
-    def kernel_layer(self, x: Tensor | Lookup, call: LayerCall) -> tuple[Tensor, LayerState]:
+    def cpu_layer(self, x: Tensor | Lookup, call: LayerCall) -> tuple[Tensor, LayerState]:
         y_TBH, h_BH = cpu.rnn_layer(
             x,
             *call.state,
@@ -64,14 +65,14 @@ class RNN(TorchRecurrentBase):
         )
         return y_TBH, (h_BH,)
 
-    def kernel_step(self, call: LayerCall) -> Step:
+    def cpu_generation_step(self, call: LayerCall) -> Step:
         return cpu.rnn_step(*call.state, *call.parameters, nonlinearity=self.nonlinearity, kept_11H=call.kept_TBS)
 
     @property
     def cudnn_mode(self) -> str:
         return f"RNN_{self.nonlinearity.upper()}"
 
-    def call_fused(self, x_TBI: Tensor, state: LayerState, parameters: list[Tensor]) -> tuple[Tensor, LayerState]:
+    def call_torch(self, x_TBI: Tensor, state: LayerState, parameters: list[Tensor]) -> tuple[Tensor, LayerState]:
         operator = torch.rnn_tanh if self.nonlinearity == "tanh" else torch.rnn_relu
         (h_1BH,) = state
         y_TBH, h_1BH = operator(x_TBI, h_1BH, parameters, *single_layer_options())
