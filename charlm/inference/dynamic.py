@@ -1,48 +1,104 @@
-"""Dynamic evaluation (Krause et al. 2018, arXiv:1709.07432): the model goes on learning from the text it has scored.
+"""Dynamic evaluation (Krause et al. 2018, arXiv:1709.07432): the model keeps learning from the text it has scored.
 
-Each window of the text is scored with the weights θ as they are; then they take a step on it:
+Each window of the text is scored with the current weights θ, which then take a step on it:
 
     θ ← θ − η g / (RMS + ε) + λ (θ₀ − θ) ⊙ RMS / mean(RMS)
 
-g: gradient of the window's cross-entropy; θ₀: the trained weights; RMS = √(mean of g²) of each weight, over windows of
-the training text. So weights that training leaves to fluctuate move far, and are drawn back the more.
+g: gradient of the window's cross-entropy. θ₀: the trained weights. RMS = √(mean of g²) of each weight, measured over
+windows of the training text: weights with large gradients in training get small steps and a strong pull back to θ₀.
 """
 
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from charlm.cells import RecurrentState, cross_entropy
 from charlm.errors import DivergenceError
-from charlm.inference.evaluation import WARMUP, Evaluation, evaluate, evaluating, streams_of
+from charlm.inference.evaluation import (
+    WARMUP,
+    Evaluation,
+    Ids,
+    evaluating,
+    scored_windows,
+    streams_of,
+    sum_windows,
+)
 from charlm.model import CharLM, map_state
 
-Ids = npt.NDArray[np.integer[Any]]
-
 _WINDOWS = 512
-"""Windows of the training text that RMS is taken over; fewer of several streams, each of which averages already."""
+"""Windows of the training text over which RMS is measured. Several streams need fewer: each step averages over them."""
 _FEWEST_WINDOWS = 8
-"""Fewer than _WINDOWS where they are so long that they fill the text, but so many at least."""
+"""Lower limit of that number when the windows are long enough to cover the text."""
 _READ_TOGETHER = 64
-"""Streams that are led up to such windows side by side."""
+"""How many streams read the characters before such windows side by side."""
 _EPSILON = 0.1
-"""ε as a share of mean(RMS): so η means the same whatever the scale of the loss."""
+"""ε as a share of mean(RMS), so that η does not depend on the scale of the loss."""
 
 
 @dataclass(frozen=True)
 class Adaptation:
-    """How fast the model learns while it is evaluated."""
+    """How fast the model learns during dynamic evaluation."""
 
     lr: float = 0.0005
-    """η, the usual size of the step that a weight takes on a window."""
+    """η: the typical change of a weight per window."""
     decay: float = 0.0005
-    """λ, what a window takes back of a weight's distance from the trained one, on average over the weights."""
+    """λ: the share of its distance from the trained weight that a weight gives up per window, on average."""
     steps: int = 50
-    """Characters of a window, at most a stream's: the fewer, the sooner they are learned from, the longer it takes."""
+    """Characters per window and stream. Shorter windows adapt sooner and take longer."""
+
+
+@dataclass(frozen=True)
+class _Rule:
+    """The module's equation, ready to be applied to a model's parameters."""
+
+    parameters: Sequence[Tensor]
+    trained: list[Tensor]
+    rates: list[Tensor]
+    """η / (RMS + ε)"""
+    pulls: list[Tensor]
+    """λ RMS / mean(RMS), at most 1: a larger pull would overshoot the trained weights."""
+
+    @classmethod
+    def of(cls, model: CharLM, sizes: list[Tensor], adaptation: Adaptation) -> "_Rule":
+        """sizes: RMS of each parameter."""
+        parameters = list(model.parameters())
+        mean = torch.cat([rms.flatten() for rms in sizes]).mean().clamp(min=1e-20)
+        return cls(
+            parameters=parameters,
+            trained=[parameter.detach().clone() for parameter in parameters],
+            rates=[adaptation.lr / (rms + _EPSILON * mean) for rms in sizes],
+            pulls=[(adaptation.decay * rms / mean).clamp(max=1) for rms in sizes],
+        )
+
+    def learning_from(self, windows: Iterable[Tensor]) -> Iterator[Tensor]:
+        """Pass on the nats [T, B] of each window, then take a step on them; DivergenceError if they are not finite."""
+        for nats_TB in windows:
+            yield nats_TB.detach()
+            objective = nats_TB.sum() / nats_TB.shape[1]
+            if not torch.isfinite(objective):
+                raise DivergenceError(
+                    f"dynamic evaluation: found a loss of {objective:.6g} nats; allowed: finite numbers; "
+                    "lower --dynamic-lr"
+                )
+            gradients = torch.autograd.grad(objective, self.parameters)
+            with torch.no_grad():
+                for each in zip(self.parameters, gradients, self.rates, self.trained, self.pulls, strict=True):
+                    parameter, gradient, rate, origin, pull = each
+                    parameter.lerp_(origin, pull).addcmul_(gradient, rate, value=-1)
+
+    @contextlib.contextmanager
+    def restoring(self) -> Iterator[None]:
+        """Put the trained weights back after the block, whether it succeeds or not."""
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                for parameter, origin in zip(self.parameters, self.trained, strict=True):
+                    parameter.copy_(origin)
 
 
 def evaluate_dynamically(
@@ -55,54 +111,32 @@ def evaluate_dynamically(
     streams: int = 1,
     per_char: bool = False,
 ) -> Evaluation:
-    """`evaluate` with weights that follow the text [N]; afterwards, or after an error, they are as they were.
+    """`evaluate` while the weights follow the text [N]; afterwards, or after an error, they are as before.
 
-    Nothing is learned from before it is scored. With one stream a score depends on what stands before it in the text
-    alone; of several, each also profits from what the others have read so far.
+    Every window is scored before the model learns from it. With one stream a score depends only on the text before the
+    character; with several, each stream also profits from what the others have read so far.
 
-    train_ids: the training text, which the gradient's usual size is measured on. DataError where `ids` leaves nothing
-    to score; DivergenceError where the learning rate is so high that the loss is no longer finite.
+    train_ids: the training text, which gives RMS. DataError if the text is too short to score; DivergenceError if
+    `adaptation.lr` is so high that the loss is no longer finite.
     """
-    parameters = list(model.parameters())
-    trained = [parameter.detach().clone() for parameter in parameters]
     B = streams_of(ids, streams)
     steps = max(1, min(adaptation.steps, -(-(len(ids) - 1) // B)))
-    sizes = gradient_rms(model, train_ids, device, steps=steps, streams=B)
-    mean = torch.cat([rms.flatten() for rms in sizes]).mean().clamp(min=1e-20)
-    rates = [adaptation.lr / (rms + _EPSILON * mean) for rms in sizes]
-    # More than 1 would carry weights beyond the trained ones.
-    pulls = [(adaptation.decay * rms / mean).clamp(max=1) for rms in sizes]
-
-    def learn(loss_TB: Tensor) -> None:
-        objective = loss_TB.sum() / B
-        if not torch.isfinite(objective):
-            raise DivergenceError(
-                f"dynamic evaluation: found a loss of {objective:.6g} nats; allowed: finite numbers; lower --dynamic-lr"
-            )
-        gradients = torch.autograd.grad(objective, parameters)
-        with torch.no_grad():
-            for each in zip(parameters, gradients, rates, trained, pulls, strict=True):
-                parameter, gradient, rate, origin, pull = each
-                parameter.lerp_(origin, pull).addcmul_(gradient, rate, value=-1)
-
-    try:
-        return evaluate(model, ids, device, streams=B, steps=steps, per_char=per_char, learn=learn)
-    finally:
-        with torch.no_grad():
-            for parameter, origin in zip(parameters, trained, strict=True):
-                parameter.copy_(origin)
+    rule = _Rule.of(model, gradient_rms(model, train_ids, device, steps=steps, streams=B), adaptation)
+    windows = scored_windows(model, ids, device, streams=B, steps=steps)
+    with evaluating(model), rule.restoring():
+        return sum_windows(rule.learning_from(windows), ids, per_char=per_char)
 
 
 def gradient_rms(model: CharLM, ids: Ids, device: torch.device, *, steps: int, streams: int) -> list[Tensor]:
-    """√(mean of g²) of every parameter: g over windows [steps, streams] that lie evenly in `ids`.
+    """√(mean of g²) of every parameter, over windows [steps, streams] spread evenly over `ids`.
 
-    Each is read after the WARMUP characters before it, with the dropout off. In a text shorter than a window, the
-    windows are as long as it.
+    Each window is read after the WARMUP characters before it, with dropout off. A text shorter than a window is one
+    window.
     """
     T = min(steps, len(ids) - 1)
     warmup = min(WARMUP, len(ids) - 1 - T)
     windows = max(1, min(_WINDOWS, max(_FEWEST_WINDOWS, len(ids) // T)) // min(streams, 8))
-    # Window k reads the places k, k + windows, …: far from one another, as the streams of a text are.
+    # Window k reads the places k, k + windows, …: far apart, as the streams of a text are.
     starts = np.linspace(0, len(ids) - 1 - T - warmup, streams * windows).astype(np.int64)
     starts = starts.reshape(streams, windows).T.reshape(-1)
     parameters = list(model.parameters())

@@ -1,28 +1,31 @@
-"""Cross-entropy of a whole text, with the state carried through it."""
+"""Evaluation: the cross-entropy of a whole text, with the state carried through it."""
 
 import contextlib
-import itertools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from charlm.cells import cross_entropy
 from charlm.errors import DataError
 from charlm.model import CharLM, map_state
 from charlm.system.formatting import nats_to_bits
 
+Ids = npt.NDArray[np.integer[Any]]
+
 STREAMS = 64
-"""Streams read side by side at most; one alone is exact but leaves most of the machine idle."""
+"""How many streams to read side by side at most. A single stream is exact but leaves most of the machine idle."""
 WARMUP = 256
-"""Characters each stream reads, unscored, before its own: the state then is what one long stream would have."""
+"""How many characters a stream reads, without scoring them, to arrive at the state that one long stream would have."""
 _STEPS = 128
+"""Steps of a window at most."""
 _LOGITS = 2**23
-"""Logits computed at once at most, 32 MiB of them: with a large vocabulary, fewer than _STEPS steps."""
+"""Logits of a window at most (32 MiB): a large vocabulary makes windows shorter than _STEPS."""
 
 
 @dataclass(frozen=True)
@@ -32,10 +35,10 @@ class Evaluation:
     nats_sum: float
     """Cross-entropy of all targets, summed in float64."""
     targets: int
-    """Characters scored: all of the text but its first, which nothing precedes."""
+    """Number of characters scored: all but the first, which has nothing before it."""
     elapsed_s: float
     per_char_nats: npt.NDArray[np.float32] | None = None
-    """Cross-entropy of each target, [targets], where asked for."""
+    """Cross-entropy of each target, [targets]; None unless asked for."""
 
     @property
     def nats_per_char(self) -> float:
@@ -52,67 +55,94 @@ class Evaluation:
 
 def evaluate(
     model: CharLM,
-    ids: npt.NDArray[np.integer[Any]],
+    ids: Ids,
     device: torch.device,
     *,
     streams: int = STREAMS,
-    steps: int | None = None,
     per_char: bool = False,
-    learn: Callable[[torch.Tensor], None] | None = None,
 ) -> Evaluation:
-    """Score every character of `ids` [N] given those before it; DataError when there is none to score.
+    """Score every character of `ids` [N] given the characters before it; DataError if the text is too short.
 
-    The text is cut into `streams` contiguous parts (`streams_of` says how many) that are read side by side, each
-    after the WARMUP characters before it, in windows of `steps`, if given. The model is left in the mode it came in.
-
-    `learn` gets the nats [T, B] of each window, with their graph, once they are taken into the score; it may change
-    the weights that the windows behind it are scored with. Behind the text's end they are 0.
+    The text is cut into up to `streams` contiguous parts, which are read side by side; see `scored_windows`. The model
+    keeps its mode (training or evaluation).
     """
-    targets = len(ids) - 1
-    if targets < 1:
-        raise DataError(f"evaluation: found a text of {len(ids)} characters; allowed: 2 or more")
-    start_s = time.perf_counter()
+    with evaluating(model), torch.inference_mode():
+        return sum_windows(scored_windows(model, ids, device, streams=streams), ids, per_char=per_char)
+
+
+def scored_windows(
+    model: CharLM, ids: Ids, device: torch.device, *, streams: int, steps: int | None = None
+) -> Iterator[Tensor]:
+    """Yield the cross-entropy in nats, [T, B], of window after window of `ids` [N]; DataError if N < 2.
+
+    B = `streams_of(ids, streams)`. Stream b reads the b-th of B contiguous parts of the text, in windows of `steps`
+    characters, after the WARMUP characters before its part, which are not scored. The state is carried from window to
+    window. Entries past the end of the text are 0.
+
+    The model must be in evaluation mode. The nats have a graph unless the caller turns gradients off; the carried
+    state is detached between windows, and the caller may change the weights there.
+    """
+    targets = _targets_of(ids)
     B = streams_of(ids, streams)
     part = -(-targets // B)
-    warmup = WARMUP if B > 1 else 0
     begin_B1 = part * np.arange(B)[:, None]
-    nats = np.empty((B, part), np.float32) if per_char else None
-    total = torch.zeros((), dtype=torch.float64, device=device)
+
+    def places_BT(offset: int, length: int) -> npt.NDArray[np.int64]:
+        return begin_B1 + np.arange(offset, offset + length)
+
+    def ids_TB(at_BT: npt.NDArray[np.int64]) -> Tensor:
+        return torch.from_numpy(ids[at_BT].T.astype(np.int64)).to(device)
+
     state = None
-    windows = itertools.chain(_windows(-warmup, 0, _STEPS), _windows(0, part, steps or _score_steps(B, model)))
-    with evaluating(model), torch.inference_mode(learn is None):
-        for offset, length in windows:
-            at_BT = begin_B1 + np.arange(offset, offset + length)
-            # Ends: before the first stream there is nothing, behind the last one too; what is read there is not used.
-            x_TB = torch.from_numpy(ids[at_BT.clip(0, targets - 1)].T.astype(np.int64)).to(device)
-            if offset < 0:
-                with torch.no_grad():
-                    _, state = model.features(x_TB, state)
-                if offset + length == 0:
-                    state = map_state(_without_first_stream, state)
-                continue
-            logits, state = model(x_TB, state)  # [T, B, V]
-            y_TB = torch.from_numpy(ids[at_BT.clip(0, targets - 1) + 1].T.astype(np.int64)).to(device)
-            loss_TB = cross_entropy(logits, y_TB)
-            loss_TB = loss_TB * torch.from_numpy((at_BT < targets).T.astype(np.float32)).to(device)
-            total += loss_TB.detach().sum(dtype=torch.float64)
-            if nats is not None:
-                nats[:, offset : offset + length] = loss_TB.detach().T.cpu().numpy()
-            if learn is not None:
-                learn(loss_TB)
-                state = map_state(torch.Tensor.detach, state)
+    for offset, length in _windows(-WARMUP, 0, _STEPS) if B > 1 else ():
+        # Nothing comes before the first stream: what it reads here does not matter, its state is cleared below.
+        with torch.no_grad():
+            _, state = model.features(ids_TB(places_BT(offset, length).clip(0, targets - 1)), state)
+    if state is not None:
+        state = map_state(_without_first_stream, state)
+    for offset, length in _windows(0, part, steps or _score_steps(B, model)):
+        at_BT = places_BT(offset, length)
+        inside_BT = at_BT.clip(0, targets - 1)
+        logits, state = model(ids_TB(inside_BT), state)  # [T, B, V]
+        nats_TB = cross_entropy(logits, ids_TB(inside_BT + 1))
+        yield nats_TB * torch.from_numpy((at_BT < targets).T.astype(np.float32)).to(device)
+        state = map_state(Tensor.detach, state)
+
+
+def sum_windows(windows: Iterable[Tensor], ids: Ids, *, per_char: bool = False) -> Evaluation:
+    """The score of the text `ids` [N] from the nats [T, B] of all its windows, in order; times the windows too."""
+    targets = _targets_of(ids)
+    start_s = time.perf_counter()
+    total, offset, nats = 0.0, 0, None
+    for nats_TB in windows:
+        found_TB = nats_TB.detach()
+        T, B = found_TB.shape
+        # The sum stays a tensor: reading it here would wait for the device at every window.
+        total = total + found_TB.sum(dtype=torch.float64)
+        if per_char:
+            if nats is None:
+                nats = np.empty((B, -(-targets // B)), np.float32)
+            nats[:, offset : offset + T] = found_TB.T.cpu().numpy()
+        offset += T
     flat = nats.reshape(-1)[:targets] if nats is not None else None
-    return Evaluation(total.item(), targets, time.perf_counter() - start_s, flat)
+    return Evaluation(float(total), targets, time.perf_counter() - start_s, flat)
 
 
-def streams_of(ids: npt.NDArray[np.integer[Any]], streams: int) -> int:
-    """The streams that `evaluate` cuts a text into: fewer than asked for where they would be short, at least one."""
+def _targets_of(ids: Ids) -> int:
+    """How many characters can be scored: all but the first."""
+    if len(ids) < 2:
+        raise DataError(f"evaluation: found a text of {len(ids)} characters; allowed: 2 or more")
+    return len(ids) - 1
+
+
+def streams_of(ids: Ids, streams: int) -> int:
+    """How many streams a text is cut into: at most `streams`, fewer if they would be short, at least one."""
     return max(1, min(streams, (len(ids) - 1) // (4 * WARMUP)))
 
 
 @contextlib.contextmanager
 def evaluating(model: CharLM) -> Iterator[None]:
-    """The model in evaluation mode, for a while."""
+    """Put the model into evaluation mode for the duration of the block."""
     training = model.training
     model.eval()
     try:
@@ -122,7 +152,7 @@ def evaluating(model: CharLM) -> Iterator[None]:
 
 
 def _windows(start: int, end: int, steps: int) -> Iterator[tuple[int, int]]:
-    """(offset, steps) of the windows that cover start … end."""
+    """(offset, steps) of each window between start and end."""
     return ((offset, min(steps, end - offset)) for offset in range(start, end, steps))
 
 
@@ -130,8 +160,8 @@ def _score_steps(streams: int, model: CharLM) -> int:
     return max(1, min(_STEPS, _LOGITS // (streams * model.vocabulary_size)))
 
 
-def _without_first_stream(state: torch.Tensor) -> torch.Tensor:
-    """The state [L, B, H] with that of stream 0, which begins the text, set to zero."""
+def _without_first_stream(state: Tensor) -> Tensor:
+    """The state [L, B, H] with stream 0, which begins the text, set to zero."""
     state = state.clone()
     state[:, 0] = 0
     return state
