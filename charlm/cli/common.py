@@ -53,22 +53,3 @@ def report_slow_layers(model: Any, device: Any) -> None:
     selection = model.layers.select_backend(device, training=False)
     if selection.passed_over:
         say("layers", selection.description)
-
-
-def trained_splits(checkpoint: Any, wanted_by: str | None = None) -> dict[str, Any]:
-    """The splits of the corpus that a checkpoint was trained on; DataError where it is gone or another one by now.
-
-    `wanted_by`: an option that needs them, for the error.
-    """
-    from charlm.data.corpus import load_unchanged_corpus
-    from charlm.errors import DataError
-
-    sha256 = checkpoint.progress.get("corpus_sha256")
-    try:
-        return load_unchanged_corpus(checkpoint.config.data, checkpoint.vocabulary, sha256).splits
-    except DataError as error:
-        if wanted_by is None:
-            raise
-        raise DataError(
-            f"{wanted_by} needs the text that the run was trained on: {error}; put it back or leave out {wanted_by}"
-        ) from None

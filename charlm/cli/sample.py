@@ -4,7 +4,7 @@ import io
 import itertools
 import secrets
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,57 +18,68 @@ from charlm.cli.common import (
     SkipUnknown,
     print_json,
     report_slow_layers,
-    trained_splits,
     usage_error,
 )
 from charlm.system.console import say
 from charlm.system.formatting import printable
 
+Prompt = Annotated[str | None, typer.Option(metavar="TEXT", help="Text to continue.")]
+PromptFile = Annotated[Path | None, typer.Option(metavar="FILE", help="Read the prompt from a file; - is stdin.")]
+Length = Annotated[
+    int, typer.Option(min=1, max=10**9, metavar="N", help="Characters to write; bytes for a byte model.")
+]
+Temperature = Annotated[
+    float,
+    typer.Option(
+        min=0, metavar="X", help="Below 1 is safer, above 1 is wilder; 0 always takes the likeliest character."
+    ),
+]
+TopK = Annotated[int, typer.Option(min=0, metavar="K", help="Draw from the K likeliest characters only; 0 for all.")]
+TopP = Annotated[
+    float,
+    typer.Option(
+        min=0, max=1, metavar="P", help="Draw from the likeliest characters that together have probability P."
+    ),
+]
+Count = Annotated[int, typer.Option(min=1, max=10_000, metavar="N", help="How many samples to write.")]
+Seed = Annotated[
+    int | None,
+    typer.Option(
+        min=0,
+        max=2**63 - 1,
+        metavar="N",
+        help="The same seed gives the same text; further samples take seed + 1, seed + 2, …  "
+        "[default: a new one, printed on stderr]",
+    ),
+]
+Stop = Annotated[str, typer.Option(metavar="TEXT", help="End the sample as soon as it contains this text.")]
+Novelty = Annotated[
+    bool,
+    typer.Option(
+        "--novelty",
+        help="Say how much of each sample is copied from the training text: the longest copied stretch, and the share "
+        "of 20-character windows that occur there. The prompt does not count.",
+    ),
+]
+
 
 def sample(
     checkpoint: CheckpointPath,
-    prompt: Annotated[str | None, typer.Option(metavar="TEXT", help="Text to go on from.")] = None,
-    prompt_file: Annotated[Path | None, typer.Option(metavar="FILE", help="The same, from a file; -: stdin.")] = None,
-    length: Annotated[
-        int, typer.Option(min=1, max=10**9, metavar="N", help="Characters to write (bytes at data.level: byte).")
-    ] = 500,
-    temperature: Annotated[
-        float,
-        typer.Option(min=0, metavar="X", help="Below 1: safer; above: wilder; 0: always the likeliest character."),
-    ] = 0.8,
-    top_k: Annotated[
-        int, typer.Option(min=0, metavar="K", help="Draw among the k likeliest characters only; 0: all.")
-    ] = 0,
-    top_p: Annotated[
-        float,
-        typer.Option(
-            min=0, max=1, metavar="P", help="Draw among the likeliest characters that make up this probability."
-        ),
-    ] = 1.0,
-    count: Annotated[int, typer.Option(min=1, max=10_000, metavar="N", help="Samples to write.")] = 1,
-    seed: Annotated[
-        int | None,
-        typer.Option(
-            min=0,
-            max=2**63 - 1,
-            metavar="N",
-            help="Of the first sample, the next has seed + 1; none: a new one, printed.",
-        ),
-    ] = None,
-    stop: Annotated[str, typer.Option(metavar="TEXT", help="End a sample where this text first occurs in it.")] = "",
-    novelty: Annotated[
-        bool,
-        typer.Option(
-            "--novelty",
-            help="Tell on stderr (or in --json) how much of each sample stands verbatim in the training text: its "
-            "longest such stretch, and the share of its windows of 20 characters. The prompt does not count.",
-        ),
-    ] = False,
+    prompt: Prompt = None,
+    prompt_file: PromptFile = None,
+    length: Length = 500,
+    temperature: Temperature = 0.8,
+    top_k: TopK = 0,
+    top_p: TopP = 1.0,
+    count: Count = 1,
+    seed: Seed = None,
+    stop: Stop = "",
+    novelty: Novelty = False,
     skip_unknown: SkipUnknown = False,
     device: DeviceOption = Device.auto,
     json: Json = False,
 ) -> None:
-    """Write text with a trained model, the prompt first, character by character as it is made.
+    """Write text with a trained model: the prompt, then one character after another.
 
     \b
     Examples:
@@ -84,102 +95,43 @@ def sample(
         if not 0 <= value < float("inf"):
             raise usage_error(f"{name}: found {value}; allowed: a finite number")
 
-    from charlm.checkpoint import find_checkpoint, load_model, read_checkpoint
-    from charlm.data.vocabulary import describe_characters, readable
-    from charlm.errors import VocabularyError
-    from charlm.inference.sampling import Choice, sample_text
-    from charlm.system.device import resolve_device
+    from functools import partial
 
-    where = resolve_device(device)
-    path = find_checkpoint(checkpoint)
-    loaded = read_checkpoint(path)
-    model = load_model(loaded, where)
-    report_slow_layers(model, where)
-    text = _read_prompt(prompt_file, loaded.vocabulary.level) if prompt_file is not None else prompt or ""
-    text = _known(text, "--prompt" if prompt_file is None else f"--prompt-file {prompt_file}", loaded, skip_unknown)
-    if never := loaded.vocabulary.unknown(stop):
-        raise VocabularyError(
-            f"--stop: found {describe_characters(never)}, which the model never writes; "
-            f"allowed: its {len(loaded.vocabulary)} characters"
-        )
-    train_ids = trained_splits(loaded, "--novelty")["train"] if novelty else None
+    from charlm.inference import Choice, load
+
+    trained = load(checkpoint, device)
+    report_slow_layers(trained.network, trained.device)
+    text = _prompt(trained, prompt or "", prompt_file, skip_unknown)
+    trained.check_stop(stop)
+    if novelty:
+        trained.training_splits("--novelty")  # fail now, not after the sample
     if seed is None:
         seed = secrets.randbelow(2**32)
         say("seed", str(seed))
     seeds = [seed + n for n in range(count)]
-
-    def pieces(of: list[int]) -> Iterator[list[str]]:
-        return sample_text(
-            model,
-            loaded.vocabulary,
-            prompt=text,
-            length=length,
-            choice=Choice(temperature, top_k, top_p),
-            seeds=of,
-            device=where,
-            stop=stop,
-        )
-
+    write = partial(trained.stream, text, length=length, choice=Choice(temperature, top_k, top_p), stop=stop)
     if json:
-        texts = ["".join(parts) for parts in zip(*pieces(seeds), strict=True)]
-        samples = [
-            {"seed": s, "prompt": readable(text), "text": readable(t)} for s, t in zip(seeds, texts, strict=True)
-        ]
-        if train_ids is not None:
-            found = _found_in(train_ids, texts, loaded.vocabulary)
-            samples = [sample | {"novelty": each} for sample, each in zip(samples, found, strict=True)]
-        print_json({"checkpoint": str(path), "samples": samples})
+        texts = ["".join(parts) for parts in zip(*write(seeds), strict=True)]
+        print_json({"checkpoint": str(trained.path), "samples": _samples(trained, seeds, text, texts, novelty)})
         return
     for each in seeds:
         if count > 1:
             typer.echo(f"--- seed {each} ---")
-        written = _stream(text, (piece for [piece] in pieces([each])))
-        if train_ids is not None:
-            [found] = _found_in(train_ids, [written], loaded.vocabulary)
-            say("novelty", _novelty_line(each, found, loaded.vocabulary.level))
+        written = _stream(text, (piece for [piece] in write([each])))
+        if novelty:
+            say("novelty", _novelty_line(each, vars(trained.novelty([written])[0]), trained.vocabulary.level))
 
 
-def _found_in(train_ids: Any, texts: list[str], vocabulary: Any) -> list[dict[str, Any]]:
-    """What of each text stands in the training text, its longest stretch as a text."""
-    from charlm.inference.novelty import novelty
-
-    samples = [vocabulary.encode(text) for text in texts]
-    return [
-        {
-            "longest": found.longest,
-            "stretch": vocabulary.decode(ids[found.start : found.start + found.longest].tolist()),
-            "windows_share": found.windows_share,
-        }
-        for ids, found in zip(samples, novelty(samples, train_ids), strict=True)
-    ]
-
-
-def _novelty_line(seed: int, found: dict[str, Any], level: str) -> str:
-    unit = "bytes" if level == "byte" else "characters"
-    share = found["windows_share"]
-    windows = f"shorter than 20 {unit}" if share is None else f"{share:.1%} of its windows of 20 {unit}"
-    return (
-        f"seed {seed}; verbatim in the training text: {windows}; "
-        f"at most {found['longest']} {unit} in a row: {found['stretch']!r}"
-    )
-
-
-def _stream(prompt: str, pieces: Iterable[str]) -> str:
-    """Write as it comes: to a file or pipe the very bytes of a byte model, to a terminal nothing that it would obey.
-
-    Returns what was written behind the prompt.
-    """
-    written = []
-    terminal = sys.stdout.isatty()
-    if isinstance(sys.stdout, io.TextIOWrapper) and not terminal:
-        sys.stdout.reconfigure(errors="surrogateescape")
-    for piece in itertools.chain([prompt], pieces):
-        sys.stdout.write(printable(piece) if terminal else piece)
-        sys.stdout.flush()
-        written.append(piece)
-    sys.stdout.write("\n")
-    sys.stdout.flush()
-    return "".join(written[1:])
+def _prompt(trained: Any, text: str, file: Path | None, skip_unknown: bool) -> str:
+    """The prompt, from the option or the file; the characters left out of it are reported."""
+    where = "--prompt"
+    if file is not None:
+        where = f"--prompt-file {file}"
+        text = _read_prompt(file, trained.vocabulary.level)
+    text, skipped = trained.known(text, where, skip_unknown=skip_unknown)
+    if skipped:
+        say("skipped", f"{where}: {skipped}")
+    return text
 
 
 def _read_prompt(file: Path, level: str) -> str:
@@ -194,20 +146,43 @@ def _read_prompt(file: Path, level: str) -> str:
         raise DataError(f"--prompt-file {file}: found no UTF-8 at byte offset {error.start}; allowed: UTF-8") from None
 
 
-def _known(text: str, where: str, loaded: Any, skip_unknown: bool) -> str:
-    """The prompt without what the model has no character for, if that is asked for; else an error names it."""
-    from charlm.data.vocabulary import describe_characters
-    from charlm.errors import VocabularyError
+def _samples(trained: Any, seeds: list[int], prompt: str, texts: list[str], novelty: bool) -> list[dict[str, Any]]:
+    """The samples as JSON."""
+    from charlm.data.vocabulary import readable
 
-    vocabulary = loaded.vocabulary
-    unknown = vocabulary.unknown(text)
-    if not unknown:
-        return text
-    listed = describe_characters(unknown)
-    if not skip_unknown:
-        raise VocabularyError(
-            f"{where}: found {listed}, which the model has never seen; allowed: its {len(vocabulary)} characters; "
-            "--skip-unknown leaves others out"
-        )
-    say("skipped", f"{where}: {listed}")
-    return "".join(c for c in text if c not in unknown)
+    samples = [
+        {"seed": seed, "prompt": readable(prompt), "text": readable(text)}
+        for seed, text in zip(seeds, texts, strict=True)
+    ]
+    if not novelty:
+        return samples
+    found = trained.novelty(texts)
+    return [sample | {"novelty": vars(each)} for sample, each in zip(samples, found, strict=True)]
+
+
+def _novelty_line(seed: int, found: dict[str, Any], level: str) -> str:
+    unit = "bytes" if level == "byte" else "characters"
+    share = found["windows_share"]
+    windows = f"shorter than 20 {unit}" if share is None else f"{share:.1%} of its windows of 20 {unit}"
+    return (
+        f"seed {seed}; verbatim in the training text: {windows}; "
+        f"at most {found['longest']} {unit} in a row: {found['stretch']!r}"
+    )
+
+
+def _stream(prompt: str, pieces: Iterable[str]) -> str:
+    """Write the text as it comes; returns what follows the prompt.
+
+    A file or pipe gets the exact bytes of a byte model; a terminal gets no control characters.
+    """
+    written = []
+    terminal = sys.stdout.isatty()
+    if isinstance(sys.stdout, io.TextIOWrapper) and not terminal:
+        sys.stdout.reconfigure(errors="surrogateescape")
+    for piece in itertools.chain([prompt], pieces):
+        sys.stdout.write(printable(piece) if terminal else piece)
+        sys.stdout.flush()
+        written.append(piece)
+    sys.stdout.write("\n")
+    sys.stdout.flush()
+    return "".join(written[1:])

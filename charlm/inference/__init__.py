@@ -1,1 +1,35 @@
-"""What a trained model is used for: sampling, evaluation, dynamic evaluation, novelty."""
+"""Use a trained model: write text with it, score text with it.
+
+    from charlm.inference import load
+
+    model = load("runs/mine")  # a run's folder or a checkpoint file
+    print(model.sample("ROMEO:", length=300, temperature=0.7, seed=1))
+    score = model.evaluate("To be, or not to be")
+    print(score.nats_per_char, score.bits_per_char)
+
+`load` gives a `TrainedModel`, whose methods cover every use; the functions below it take a CharLM of your own.
+
+    trained.py      load, TrainedModel: the checkpoint with all that its use needs
+    sampling.py     sample_text, Choice: characters drawn one by one
+    evaluation.py   evaluate: the cross-entropy of a text
+    dynamic.py      evaluate_dynamically: the same while the model keeps learning
+    novelty.py      novelty: what part of a sample stands in the training text
+    per_char.py     the scores of single characters as CSV
+"""
+
+from charlm.inference.dynamic import Adaptation, evaluate_dynamically
+from charlm.inference.evaluation import Evaluation, evaluate
+from charlm.inference.sampling import Choice, sample_text
+from charlm.inference.trained import TrainedModel, Verbatim, load
+
+__all__ = [
+    "Adaptation",
+    "Choice",
+    "Evaluation",
+    "TrainedModel",
+    "Verbatim",
+    "evaluate",
+    "evaluate_dynamically",
+    "load",
+    "sample_text",
+]

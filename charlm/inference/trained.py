@@ -1,0 +1,196 @@
+"""A trained model for use: loaded from a run's folder or a checkpoint file, it writes and scores text."""
+
+import functools
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from charlm.checkpoint import find_checkpoint, load_model, read_checkpoint
+from charlm.config import Config
+from charlm.data.corpus import load_unchanged_corpus
+from charlm.data.vocabulary import Vocabulary, describe_characters
+from charlm.errors import DataError, VocabularyError
+from charlm.inference import novelty as novelties
+from charlm.inference.dynamic import Adaptation, evaluate_dynamically
+from charlm.inference.evaluation import STREAMS, Evaluation, Ids, evaluate
+from charlm.inference.sampling import Choice, sample_text
+from charlm.model import CharLM
+from charlm.system.device import resolve_device
+
+
+@dataclass(frozen=True)
+class Verbatim:
+    """How much of a text stands word for word in the training text."""
+
+    longest: int
+    """Length of the longest such stretch, in characters (bytes for a byte model)."""
+    stretch: str
+    windows_share: float | None
+    """Share of the text's windows of 20 characters; None if the text is shorter than one."""
+
+
+@dataclass(frozen=True)
+class TrainedModel:
+    """A model in evaluation mode, with its vocabulary and the config and progress of its training; see `load`."""
+
+    path: Path
+    """The checkpoint file."""
+    network: CharLM
+    vocabulary: Vocabulary
+    device: torch.device
+    config: Config
+    progress: Mapping[str, Any]
+    """What the checkpoint says about the training so far: `step`, `best_nats`, `elapsed_s` and more."""
+
+    # Writing
+
+    def sample(
+        self,
+        prompt: str = "",
+        *,
+        length: int = 500,
+        temperature: float = 0.8,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        stop: str = "",
+        seed: int | None = None,
+    ) -> str:
+        """Write `length` characters after the prompt, or fewer if `stop` comes first; returns them without the prompt.
+
+        The same seed gives the same text; None draws a new one. temperature, top_k and top_p: see `Choice`.
+        VocabularyError if the model does not know a character of the prompt.
+        """
+        seeds = [secrets.randbelow(2**32) if seed is None else seed]
+        choice = Choice(temperature, top_k, top_p)
+        return "".join(piece for [piece] in self.stream(prompt, seeds, length=length, choice=choice, stop=stop))
+
+    def stream(
+        self, prompt: str, seeds: Sequence[int], *, length: int, choice: Choice, stop: str = ""
+    ) -> Iterator[list[str]]:
+        """Write one sample per seed, all at once; yields what each step adds to each of them. See `sample_text`."""
+        return sample_text(
+            self.network,
+            self.vocabulary,
+            prompt=prompt,
+            length=length,
+            choice=choice,
+            seeds=seeds,
+            device=self.device,
+            stop=stop,
+        )
+
+    def novelty(self, texts: Sequence[str]) -> list[Verbatim]:
+        """Compare texts with the training text; DataError if that has changed or is gone."""
+        texts_ids = [self.vocabulary.encode(text) for text in texts]
+        found = novelties.novelty(texts_ids, self.training_splits("novelty")["train"])
+        return [
+            Verbatim(
+                longest=each.longest,
+                stretch=self.vocabulary.decode(ids[each.start : each.start + each.longest].tolist()),
+                windows_share=each.windows_share,
+            )
+            for ids, each in zip(texts_ids, found, strict=True)
+        ]
+
+    # Scoring
+
+    def evaluate(self, text: str | Ids, *, streams: int = STREAMS, per_char: bool = False) -> Evaluation:
+        """Score a text, or its ids: nats per character, lower is better.
+
+        VocabularyError if the model does not know a character of the text, DataError if it is shorter than two.
+        """
+        return evaluate(self.network, self._ids(text), self.device, streams=streams, per_char=per_char)
+
+    def evaluate_dynamically(
+        self, text: str | Ids, adaptation: Adaptation | None = None, *, streams: int = 1, per_char: bool = False
+    ) -> Evaluation:
+        """Score a text while the model learns from what it has scored; the model itself stays as it is.
+
+        Needs the training text: DataError if that has changed or is gone.
+        """
+        return evaluate_dynamically(
+            self.network,
+            self._ids(text),
+            self.training_splits("dynamic evaluation")["train"],
+            self.device,
+            adaptation or Adaptation(),
+            streams=streams,
+            per_char=per_char,
+        )
+
+    def _ids(self, text: str | Ids) -> Ids:
+        return self.vocabulary.encode(text) if isinstance(text, str) else text
+
+    # The training text
+
+    def training_splits(self, wanted_by: str = "") -> Mapping[str, Ids]:
+        """The ids of the text that the model was trained on, by split; DataError if that text has changed or is gone.
+
+        wanted_by: the option or use that needs it, for the error.
+        """
+        try:
+            return self._splits
+        except DataError as error:
+            if not wanted_by:
+                raise
+            raise DataError(
+                f"{wanted_by} needs the text that the run was trained on: {error}; put it back or leave out {wanted_by}"
+            ) from None
+
+    def split(self, name: str) -> Ids:
+        """One of these splits; DataError if the run has none of that name."""
+        splits = self.training_splits()
+        if name not in splits:
+            raise DataError(f"--split {name}: the run has none; allowed: {' | '.join(splits)}, or --file FILE")
+        return splits[name]
+
+    @functools.cached_property
+    def _splits(self) -> Mapping[str, Ids]:
+        sha256 = self.progress.get("corpus_sha256")
+        return load_unchanged_corpus(self.config.data, self.vocabulary, sha256).splits
+
+    # Characters that the model does not know
+
+    def known(self, text: str, where: str, *, skip_unknown: bool) -> tuple[str, str]:
+        """`text` without the characters that the model does not know, and a list of those for people.
+
+        VocabularyError, which begins with `where`, if there are some and `skip_unknown` is off.
+        """
+        unknown = self.vocabulary.unknown(text)
+        listed = describe_characters(unknown)
+        if unknown and not skip_unknown:
+            raise VocabularyError(
+                f"{where}: found {listed}, which the model has never seen; allowed: its {len(self.vocabulary)} "
+                "characters; --skip-unknown leaves others out"
+            )
+        return "".join(c for c in text if c not in unknown), listed
+
+    def check_stop(self, stop: str) -> None:
+        """VocabularyError if the model can never write the text that a sample is to end with."""
+        if unknown := self.vocabulary.unknown(stop):
+            raise VocabularyError(
+                f"--stop: found {describe_characters(unknown)}, which the model never writes; "
+                f"allowed: its {len(self.vocabulary)} characters"
+            )
+
+
+def load(path: str | Path, device: str = "auto") -> TrainedModel:
+    """Load a trained model from a run's folder (its best checkpoint) or from a checkpoint file.
+
+    device: auto, cpu or cuda. CheckpointError if there is no usable checkpoint, DeviceError for cuda without a GPU.
+    """
+    where = resolve_device(device)
+    file = find_checkpoint(Path(path))
+    checkpoint = read_checkpoint(file)
+    return TrainedModel(
+        path=file,
+        network=load_model(checkpoint, where),
+        vocabulary=checkpoint.vocabulary,
+        device=where,
+        config=checkpoint.config,
+        progress=checkpoint.progress,
+    )
