@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from scripts.fuzz import COMMANDS, FLAGS, NAMES, OPTIONS, Targets, good_inputs, guarded
+from tests.stress.fuzz import COMMANDS, FLAGS, NAMES, OPTIONS, Targets, good_inputs, guarded
 
 from charlm.config import Config, load_config, parse_config
 from charlm.data.vocabulary import Vocabulary
