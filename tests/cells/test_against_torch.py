@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 from charlm.cells import GRU, LSTM, RNN, RecurrentBase
-from tests.cells.measure import as_tuple, assert_equal_runs, random_input, random_state, run
+
+from .measure import as_tuple, assert_equal_runs, random_input, random_state, run
 
 PAIRS = [
     pytest.param(RNN, nn.RNN, {}, id="rnn"),

@@ -6,7 +6,8 @@ from torch import Tensor
 
 from charlm.cells import RNN, dropout_mask
 from charlm.cells.base import LayerCall
-from tests.cells.measure import Case, as_tuple, random_input
+
+from .measure import Case, as_tuple, random_input
 
 
 def echo(num_layers: int, hidden_size: int, **options: object) -> RNN:

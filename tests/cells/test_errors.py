@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from charlm.cells import CELLS
-from tests.cells.measure import Case
+
+from .measure import Case
 
 OPTIONS = [
     ("rnn", {"nonlinearity": "sigmoid"}, "rnn: nonlinearity='sigmoid'; allowed are 'tanh', 'relu'"),

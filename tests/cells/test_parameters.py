@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from charlm.cells import CELLS, LSTM, RHN
-from tests.cells.measure import Case, random_input
+
+from .measure import Case, random_input
 
 INPUTS, HIDDEN, LAYERS = 7, 5, 3
 
