@@ -33,9 +33,12 @@ SECTIONS = {
     "scaling": "time over T, D, L and the size of the text",
 }
 TESTS = [
-    *(f"tests/cells/test_{name}.py" for name in ("against_reference", "kernels", "gradients", "autocast")),
-    "tests/test_sample.py",
-    "tests/test_trainer.py",
+    *(
+        f"tests/cells/test_{name}.py"
+        for name in ("against_reference", "kernels", "bf16", "lookup", "gradients", "autocast")
+    ),
+    "tests/inference/test_sampling.py",
+    "tests/training/test_step.py",
     "tests/data",
 ]
 

@@ -3,7 +3,7 @@
 import io
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +14,7 @@ from charlm.system.cache import cache_dir
 from tests.text import words_text
 
 ROOT = Path(__file__).parents[1]
+
 
 TINY = """\
 data: {{source: {source}}}
@@ -31,7 +32,10 @@ def _refuse_the_network(event: str, arguments: tuple[object, ...]) -> None:
 
 
 _OWN = ("127.0.0.1", "::1", "localhost")
+
+
 sys.addaudithook(_refuse_the_network)
+
 
 # A shell's background jobs have Ctrl-C ignored, which charlm heeds and processes started here would inherit.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -75,6 +79,13 @@ def one_torch_thread() -> None:
     """Bit-identical results need one number of threads; so small tensors are quickest on one."""
     if torch := sys.modules.get("torch"):
         torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def seed() -> None:
+    """Every test draws the same random numbers, whichever ran before it."""
+    if torch := sys.modules.get("torch"):
+        torch.manual_seed(0)
 
 
 @dataclass(frozen=True)
@@ -186,3 +197,12 @@ def trained_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.setenv("CHARLM_CACHE", str(folder / "cache"))
         start_run(load_config(folder / "tiny.yaml"), folder / "run")
     return folder / "run"
+
+
+@pytest.fixture
+def threads() -> Iterator[Callable[[int], None]]:
+    """Sets torch's number of threads; the test's end sets one again."""
+    import torch
+
+    yield torch.set_num_threads
+    torch.set_num_threads(1)

@@ -1,12 +1,15 @@
 """What two runs are compared by."""
 
 import json
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from charlm.checkpoint import read_checkpoint
+from charlm.config import parse_config
 
 TIMES = {"elapsed_s", "chars_per_s"}
 
@@ -29,3 +32,35 @@ def assert_same_checkpoint(one: Path, other: Path) -> None:
     assert {k: v for k, v in a.progress.items() if not k.endswith("_s")} == {
         k: v for k, v in b.progress.items() if not k.endswith("_s")
     }
+
+
+def contents(run: Path):
+    return {path: path.read_bytes() for path in run.rglob("*") if path.is_file() and path.name != ".lock"}
+
+
+def with_max_steps(steps):
+    return lambda saved: parse_config(saved.model_dump(mode="json"), "saved", [f"train.max_steps={steps}"])
+
+
+class interrupted_after:
+    """Send this process SIGINT (or another) during the update after `steps` updates."""
+
+    def __init__(self, steps, number=signal.SIGINT):
+        self.steps, self.number = steps, number
+
+    def __enter__(self):
+        from charlm.training.step import Trainer
+
+        self.update = Trainer.update
+
+        def update(trainer):
+            self.update(trainer)
+            if trainer.state.step == self.steps:
+                os.kill(os.getpid(), self.number)
+
+        Trainer.update = update
+
+    def __exit__(self, *_):
+        from charlm.training.step import Trainer
+
+        Trainer.update = self.update

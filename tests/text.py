@@ -43,3 +43,9 @@ class MarkovSource:
         """What the source itself scores on `text` after its first character."""
         ids = np.array([self.letters.index(c) for c in text])
         return float(-np.log(self.transition[ids[:-1], ids[1:]]).mean())
+
+
+ESC = "\x1bc"  # clears the screen
+RTL = "\u202e"
+BYTE = "\udcff"  # byte 0xff of an argument or file name, as Python keeps it
+SEEN = f"its {len(set(words_text(20_000)))} characters"

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from charlm.config.optimizers import (
+from charlm.config.schema import (
     CosineSchedule,
     ExponentialSchedule,
     LinearSchedule,

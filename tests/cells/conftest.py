@@ -1,30 +1,18 @@
 """A test that takes `case` runs over every kind in CELLS and every variant; one that takes `device`, on both."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
-from .measure import CASES, Case
+from tests.cells.measure import CASES, Case
 
 
 @pytest.fixture(params=CASES, ids=str)
 def case(request: pytest.FixtureRequest) -> Case:
     return request.param
-
-
-@pytest.fixture(autouse=True)
-def seed() -> None:
-    torch.manual_seed(0)
-
-
-@pytest.fixture(autouse=True, scope="package")
-def one_thread() -> Iterator[None]:
-    """Tensors of these sizes only lose by being shared out among threads."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.cuda)])
@@ -35,3 +23,16 @@ def device(request: pytest.FixtureRequest) -> Iterator[torch.device]:
     # TF32, cuDNN's default for recurrent layers, has ten bits of mantissa: no error of float32.
     with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
         yield torch.device(request.param)
+
+
+@pytest.fixture
+def poison(monkeypatch: pytest.MonkeyPatch) -> None:
+    """New tensors hold NaN, so that memory which nothing writes shows in the results."""
+    for owner, name in ((torch, "empty"), (torch, "empty_like"), (Tensor, "new_empty")):
+        original = getattr(owner, name)
+
+        def poisoned(*args: Any, original: Any = original, **options: Any) -> Tensor:
+            tensor = original(*args, **options)
+            return tensor.fill_(torch.nan) if tensor.is_floating_point() else tensor
+
+        monkeypatch.setattr(owner, name, poisoned)

@@ -38,6 +38,8 @@ VARIANTS = [
     Case("rhn", {"depth": 1}),
     Case("rhn", {"couple_gates": False}),
 ]
+
+
 CASES = [Case(kind) for kind in CELLS] + VARIANTS
 
 
@@ -114,3 +116,12 @@ def assert_equal_runs(found: Run, expected: Run, tolerance: float = 1e-12) -> No
         torch.testing.assert_close(
             found[name], tensor, rtol=tolerance, atol=tolerance, msg=lambda m, name=name: f"{name}: {m}"
         )
+
+
+def in_dtype_of(stack: RecurrentBase, x: Tensor, state: RecurrentState) -> tuple[Tensor, RecurrentState]:
+    tensors = tuple(tensor.to(next(stack.parameters()).dtype) for tensor in as_tuple(state))
+    return x.to(tensors[0].dtype), tensors[0] if len(tensors) == 1 else tensors
+
+
+def rounded(tensor: Tensor) -> Tensor:
+    return tensor.bfloat16().to(tensor.dtype)

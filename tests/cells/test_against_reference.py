@@ -8,8 +8,17 @@ import pytest
 import torch
 
 from charlm.cells import LSTM
-
-from .measure import Case, Run, as_tuple, assert_as_accurate, assert_equal_runs, join, random_input, random_state, run
+from tests.cells.measure import (
+    Case,
+    Run,
+    as_tuple,
+    assert_as_accurate,
+    assert_equal_runs,
+    join,
+    random_input,
+    random_state,
+    run,
+)
 
 # T, B, I, H, L
 SIZES = [(1, 1, 1, 1, 1), (6, 3, 2, 1, 2), (1, 1, 5, 17, 3), (12, 1, 4, 17, 2), (5, 4, 33, 130, 1), (3, 2, 7, 130, 3)]

@@ -8,8 +8,7 @@ import torch
 from torch import nn
 
 from charlm.cells import GRU, LSTM, RNN, RecurrentBase
-
-from .measure import as_tuple, assert_equal_runs, random_input, random_state, run
+from tests.cells.measure import as_tuple, assert_equal_runs, random_input, random_state, run
 
 PAIRS = [
     pytest.param(RNN, nn.RNN, {}, id="rnn"),

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from .measure import CASES, Case, Run, random_input, random_state, run
+from tests.cells.measure import CASES, Case, Run, random_input, random_state, run
 
 
 def both_precisions(case: Case, which: str) -> tuple[Run, Run]:

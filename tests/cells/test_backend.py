@@ -9,8 +9,7 @@ import charlm.cells.lstm
 from charlm.cells import CELLS, RecurrentBase, select_backends
 from charlm.cells.backend import select
 from charlm.cells.torch_base import TorchRecurrentBase
-
-from .measure import Case
+from tests.cells.measure import Case
 
 CPU = torch.device("cpu")
 onednn = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="torch has no oneDNN here")

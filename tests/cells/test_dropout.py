@@ -6,8 +6,7 @@ from torch import Tensor
 
 from charlm.cells import RNN, dropout_mask
 from charlm.cells.base import LayerCall
-
-from .measure import Case, as_tuple, random_input
+from tests.cells.measure import Case, as_tuple, random_input
 
 
 def echo(num_layers: int, hidden_size: int, **options: object) -> RNN:

@@ -4,9 +4,8 @@ import pytest
 import torch
 
 from charlm.cells import dropout_mask
-
-from . import naive
-from .measure import CASES, Case, as_tuple, random_input, random_state
+from tests.cells import naive
+from tests.cells.measure import CASES, Case, as_tuple, random_input, random_state
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case.kind in naive.STEPS], ids=str)

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from charlm.cells import CELLS
-
-from .measure import Case
+from tests.cells.measure import Case
 
 OPTIONS = [
     ("rnn", {"nonlinearity": "sigmoid"}, "rnn: nonlinearity='sigmoid'; allowed are 'tanh', 'relu'"),

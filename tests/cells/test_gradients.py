@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from .measure import Case, as_tuple, random_input, random_state
+from tests.cells.measure import Case, as_tuple, random_input, random_state
 
 ON_TORCH = {"dropout": 0.3, "weight_dropout": 0.3, "residual": True}
 ON_THE_REFERENCE = ON_TORCH | {"state_dropout": 0.3, "zoneout": 0.3}

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from charlm.cells import CELLS, LSTM, RHN
-
-from .measure import Case, random_input
+from tests.cells.measure import Case, random_input
 
 INPUTS, HIDDEN, LAYERS = 7, 5, 3
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from .measure import Case, as_tuple, random_input, random_state
+from tests.cells.measure import Case, as_tuple, random_input, random_state
 
 
 @pytest.mark.parametrize("options", [{}, {"residual": True, "zoneout": 0.3}], ids=str)

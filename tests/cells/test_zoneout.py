@@ -8,8 +8,16 @@ import torch
 from torch import Tensor
 
 from charlm.cells import RecurrentBase, dropout_mask
-
-from .measure import Case, Run, as_tuple, assert_as_accurate, assert_equal_runs, random_input, random_state, run
+from tests.cells.measure import (
+    Case,
+    Run,
+    as_tuple,
+    assert_as_accurate,
+    assert_equal_runs,
+    random_input,
+    random_state,
+    run,
+)
 
 T, B, H = 5, 3, 20
 P = 0.4

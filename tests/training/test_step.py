@@ -1,40 +1,15 @@
 """One update after another: truncated backpropagation, state, limits, divergence."""
 
 import math
-from dataclasses import replace
 
 import pytest
 import torch
 import torch.nn.functional as F
 
 from charlm.cells import CELLS
-from charlm.checkpoint import read_checkpoint, save_checkpoint
-from charlm.config import parse_config
-from charlm.data.corpus import load_corpus
-from charlm.errors import CheckpointError, DataError, DivergenceError
-from charlm.training.step import Trainer
-from tests.text import words_text
+from charlm.errors import DataError, DivergenceError
 
 CPU = torch.device("cpu")
-
-
-@pytest.fixture
-def trainer_of(tmp_path):
-    file = tmp_path / "text.txt"
-    file.write_text(words_text(3000))
-
-    def build(train=None, optimizer=None, model=None, **top):
-        raw = {
-            "data": {"source": str(file), "split": [0.9, 0.1, 0]},
-            "model": {"cell": {"kind": "lstm", "hidden": 12}, **(model or {})},
-            "train": {"batch_size": 4, "bptt": 10, "max_steps": 100, "reset_state": 0, **(train or {})},
-            "optimizer": {"name": "sgd", "lr": 0.05, "clip_norm": 2.0, **(optimizer or {})},
-            **top,
-        }
-        config = parse_config(raw, "test")
-        return Trainer(config, load_corpus(str(file), level="char", split=config.data.split))
-
-    return build
 
 
 @pytest.mark.parametrize("kind", CELLS)
@@ -100,92 +75,6 @@ def test_windows_grow_in_the_course_of_the_run(trainer_of):
     assert lengths == [2, 3, 4, 5, 6, 7, 8, 9]
     trainer.update()  # beyond the end
     assert trainer.state.chars == chars + 4 * 10
-
-
-def test_a_checkpoint_from_before_windows_varied_is_resumed(trainer_of):
-    whole, resumed = trainer_of(), trainer_of()
-    whole.update()
-    checkpoint = whole.to_checkpoint()
-    del checkpoint.progress["interval_bptt"]
-    resumed.restore(checkpoint)
-    for trainer in (whole, resumed):
-        trainer.update()
-    assert resumed.row().nats == whole.row().nats
-    assert resumed.state.progress() | {"interval_s": 0} == whole.state.progress() | {"interval_s": 0}
-
-
-UNFIT = {
-    "longer": lambda tensor: torch.zeros(*tensor.shape, 2, dtype=tensor.dtype),
-    "empty": lambda tensor: tensor.reshape(-1)[:0],
-    "of integers": lambda tensor: tensor.to(torch.int8),
-    "missing": lambda tensor: None,
-}
-
-
-@pytest.mark.parametrize("fault", UNFIT)
-@pytest.mark.parametrize("optimizer", ["adamw", "adam", "nadam", "radam", "sgd", "rmsprop", "adagrad", "muon"])
-def test_a_checkpoint_whose_tensors_do_not_fit_is_refused(trainer_of, optimizer, fault):
-    """Each tensor in turn; fused steps would write where it ought to be."""
-    momentum = {"momentum": 0.9} if optimizer in ("sgd", "rmsprop") else {}
-    model = {"cell": {"kind": "lstm", "hidden": 5}}
-    trainer = trainer_of(model=model, optimizer={"name": optimizer, "clip_norm": 1.0, **momentum}, train={"ema": 0.9})
-    trainer.update()
-    good = trainer.to_checkpoint()
-    trainer.restore(good)
-    for group in ("weights", "averaged", "optimizer", "carried"):
-        for name, tensor in getattr(good, group).items():
-            if name == "rng.cpu" and fault == "of integers":  # which it is
-                continue
-            if fault == "missing" and (len(getattr(good, group)) == 1 or name.startswith("momentum_buffer")):
-                continue  # a momentum that is missing starts from zero
-            tensors = {**getattr(good, group), name: UNFIT[fault](tensor)}
-            bad = {key: value for key, value in tensors.items() if value is not None}
-            with pytest.raises(CheckpointError, match=r"use another|use a checkpoint of"):
-                trainer.restore(replace(good, **{group: bad}))
-    trainer.restore(good)
-    trainer.update()
-
-
-@pytest.mark.parametrize("ema", [0.0, 0.9])
-@pytest.mark.parametrize(
-    "optimizer",
-    [{"name": "adamw"}, {"name": "muon"}, {"name": "rmsprop"}, {"name": "sgd"}, {"name": "sgd", "momentum": 0.9}],
-)
-def test_a_checkpoint_takes_what_was_foretold(trainer_of, tmp_path, optimizer, ema):
-    """But for a header and the states, which have 1 MiB."""
-    model = {"cell": {"kind": "lstm", "hidden": 256}, "layers": 3}
-    trainer = trainer_of({"ema": ema}, {**optimizer, "lr": 1e-3}, model)
-    foretold = trainer.checkpoint_bytes()
-    trainer.update()
-    save_checkpoint(trainer.to_checkpoint(), tmp_path / "a.safetensors")
-    assert 0 <= foretold - (tmp_path / "a.safetensors").stat().st_size <= 2**20
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        *[("step", "7"), ("step", None), ("step", -1), ("chars", 2**63), ("lr", math.nan), ("lr", "x")],
-        *[("best_nats", -1.0), ("elapsed_s", math.inf), ("corpus_sha256", 5), ("position", 10**6)],
-        *[("rollbacks", 0.5), ("unheard", 1)],
-    ],
-)
-def test_progress_that_cannot_be_is_refused(trainer_of, name, value):
-    trainer = trainer_of()
-    good = trainer.to_checkpoint()
-    with pytest.raises(CheckpointError, match=rf"^checkpoint: its training state does not fit \(.*{name}.*\); use "):
-        trainer.restore(replace(good, progress={**good.progress, name: value}))
-
-
-@pytest.mark.parametrize("optimizer", ["sgd", "rmsprop"])
-def test_a_momentum_that_comes_with_resumption_starts_from_zero(trainer_of, optimizer):
-    before, after = (trainer_of(optimizer={"name": optimizer, "momentum": m}) for m in (0.0, 0.9))
-    before.update()
-    after.restore(before.to_checkpoint())
-    for trainer in (before, after):
-        trainer.update()
-    torch.testing.assert_close(before.model.decoder.weight, after.model.decoder.weight)
-    buffers = [after.optimizer.state[parameter]["momentum_buffer"] for parameter in after.parameters]
-    assert all(bool(buffer.any()) for buffer in buffers)
 
 
 def test_penalties_are_not_part_of_the_loss_that_is_logged(trainer_of):
@@ -363,58 +252,3 @@ def test_same_seed_same_weights_other_seed_others(trainer_of):
 def test_a_split_too_small_names_the_numbers(trainer_of):
     with pytest.raises(DataError, match=r"train split: 2700 characters; 40 streams of 100 steps need at least 4001"):
         trainer_of(train={"batch_size": 40, "bptt": 100})
-
-
-@pytest.mark.cuda
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-@pytest.mark.parametrize("kind", CELLS)
-def test_cuda_trains_like_the_cpu(trainer_of, kind, precision):
-    cuda = trainer_of(device="cuda", precision=precision, model={"cell": {"kind": kind, "hidden": 16}})
-    cpu = trainer_of(device="cpu", model={"cell": {"kind": kind, "hidden": 16}})
-    for _ in range(30):
-        cuda.update()
-        cpu.update()
-    cuda.check_finite()
-    assert cuda.row().nats == pytest.approx(cpu.row().nats, rel=0.05 if precision == "bf16" else 0.005)
-
-
-@pytest.mark.cuda
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-@pytest.mark.parametrize("kind", CELLS)
-@pytest.mark.parametrize("name", ["adamw", "sgd", "rmsprop"])
-def test_cuda_updates_do_not_wait_for_the_device(trainer_of, kind, name):
-    places = {"embedding": 0.1, "input": 0.1, "between_layers": 0.1, "output": 0.1}
-    trainer = trainer_of(
-        device="cuda",
-        model={"cell": {"kind": kind, "hidden": 16}, "layers": 2, "dropout": places},
-        optimizer={"name": name, "lr": 0.01},
-        train={"ema": 0.9, "reset_state": 0.1},
-    )
-    trainer.update()
-    torch.cuda.synchronize()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        for _ in range(5):
-            trainer.update()
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
-    trainer.check_finite()
-
-
-@pytest.mark.cuda
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_cuda_checkpoint_goes_on_on_the_cpu_and_back(trainer_of, tmp_path):
-    cuda = trainer_of(device="cuda", train={"ema": 0.9}, optimizer={"name": "adamw", "lr": 0.01})
-    for _ in range(5):
-        cuda.update()
-    save_checkpoint(cuda.to_checkpoint(), tmp_path / "a.safetensors")
-    cpu = trainer_of(device="cpu", train={"ema": 0.9}, optimizer={"name": "adamw", "lr": 0.01})
-    cpu.restore(read_checkpoint(tmp_path / "a.safetensors"))
-    assert torch.equal(cpu.model.decoder.weight, cuda.model.decoder.weight.cpu())
-    cpu.update()
-    save_checkpoint(cpu.to_checkpoint(), tmp_path / "b.safetensors")
-    cuda.restore(read_checkpoint(tmp_path / "b.safetensors"))
-    cuda.update()
-    cuda.check_finite()
-    assert cuda.state.step == 7

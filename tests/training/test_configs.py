@@ -9,7 +9,7 @@ from charlm.model import build_model, parameters_by_part
 from charlm.training.start import start_run
 from tests.text import words_text
 
-CONFIGS = sorted((Path(__file__).parents[1] / "configs").glob("*.yaml"))
+CONFIGS = sorted((Path(__file__).parents[2] / "configs").glob("*.yaml"))
 SMALL = ["model.cell.hidden=8", "train.batch_size=2", "train.max_steps=2", "train.sample_length=10"]
 
 

@@ -109,7 +109,7 @@ def after_step_4():
     take_first()
     charlm.checkpoint.save_file = save_half
 """,
-    "closing evaluation": "def evaluate(*_): take_first(); take_second()\ncharlm.run.evaluate = evaluate",
+    "closing evaluation": "def evaluate(*_): take_first(); take_second()\ncharlm.training.loop.evaluate = evaluate",
 }
 
 

@@ -1,20 +1,15 @@
-"""The download against a server on this machine that cuts, stalls, refuses and lies."""
+"""Downloads from a server that cuts, stalls, refuses and lies."""
 
 import errno
-import hashlib
 import io
 import re
 import runpy
 import socket
 import ssl
-import struct
 import sys
-import threading
 import urllib.parse
-import zipfile
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,129 +19,9 @@ import charlm
 from charlm.data import fetch as fetch_module
 from charlm.data.fetch import CATALOGUE, Download, fetch, is_present
 from charlm.errors import DataError
+from tests.data.server import CUT, TEXT, Answer, Server, failure, names, sha256
 
-TEXT = bytes(range(256)) * 1000  # 256,000 bytes: several chunks
-CUT = 100_000
 REQUESTS_AT_MOST = len(fetch_module.PAUSES_S) + 1
-
-
-def sha256(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
-
-
-def zipped(member: str, content: bytes) -> bytes:
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
-        archive.writestr("readme", "not this one")
-        archive.writestr(member, content)
-    return buffer.getvalue()
-
-
-ARCHIVE = zipped("corpus", TEXT)
-
-
-@dataclass(frozen=True)
-class Answer:
-    """How the server answers one request; after `cut` body bytes it does what `then` says.
-
-    then: "close", "stall", "reset", or "silence" (closes without having sent so much as a status).
-    """
-
-    body: bytes = TEXT
-    status: int = 200
-    ranges: bool = True
-    length: bool = True
-    cut: int | None = None
-    then: str = "close"
-
-
-class Server(ThreadingHTTPServer):
-    """Gives the answers in turn, the last one for ever; records every request's Range and path."""
-
-    daemon_threads = False  # server_close joins them: no thread or socket outlives its test
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.answers = [Answer()]
-        self.ranges: list[str | None] = []
-        self.released = threading.Event()
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}/corpus.txt"
-
-
-class Handler(BaseHTTPRequestHandler):
-    server: Server  # pyright: ignore[reportIncompatibleVariableOverride]
-
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
-
-    def do_GET(self) -> None:
-        server, asked = self.server, self.headers["Range"]
-        answer = server.answers.pop(0) if len(server.answers) > 1 else server.answers[0]
-        server.ranges.append(asked)
-        if answer.then == "silence":
-            return
-        status, body = answer.status, answer.body
-        if status == 200 and asked and answer.ranges:
-            start = int(asked.removeprefix("bytes=").removesuffix("-"))
-            status, body = (206, body[start:]) if start < len(body) else (416, b"")
-        self.send_response(status)
-        if answer.length:
-            self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body[: answer.cut])
-        if answer.cut is not None and answer.then == "stall":
-            server.released.wait(5)
-        if answer.cut is not None and answer.then == "reset":
-            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-            self.connection.close()
-
-
-@pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    monkeypatch.setenv("no_proxy", "*")
-    monkeypatch.setattr(fetch_module, "PAUSES_S", (0.0,) * len(fetch_module.PAUSES_S))
-    with Server() as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.005,))
-        thread.start()
-        yield server
-        server.released.set()
-        server.shutdown()
-        thread.join()
-
-
-@pytest.fixture
-def text(server: Server) -> Download:
-    return Download("corpus", server.url, sha256(TEXT), len(TEXT), "corpus.txt", "a test")
-
-
-@pytest.fixture
-def archive(server: Server, text: Download) -> Download:
-    server.answers = [Answer(ARCHIVE)]
-    return replace(
-        text,
-        url=server.url.replace(".txt", ".zip"),
-        member="corpus",
-        archive_sha256=sha256(ARCHIVE),
-        archive_size=len(ARCHIVE),
-    )
-
-
-def names(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir())
-
-
-def failure(download: Download, folder: Path) -> str:
-    """The message of a fetch that must fail, and that leaves nothing under the final name."""
-    with pytest.raises(DataError) as caught:
-        fetch(download, folder, progress=False)
-    assert not (folder / download.filename).exists()
-    return str(caught.value)
-
-
-# The plain course
 
 
 def test_catalogue_is_consistent() -> None:
@@ -198,9 +73,6 @@ def test_another_file_is_never_overwritten(
     )
     assert path.read_bytes() == b"my own"
     assert server.ranges == []
-
-
-# Resuming
 
 
 @pytest.mark.parametrize("then", ["close", "stall"])
@@ -314,9 +186,6 @@ def test_interrupt_keeps_the_part(
     assert server.ranges == [None, f"bytes={len(kept)}-"]
 
 
-# Faults of content, server, network and disk
-
-
 @pytest.mark.parametrize("length", [True, False])
 def test_wrong_content_is_removed(length: bool, server: Server, text: Download, tmp_path: Path) -> None:
     server.answers = [Answer(b"<html>log in", length=length)]
@@ -424,83 +293,6 @@ def test_full_disk(server: Server, text: Download, tmp_path: Path) -> None:
         "with 256 kB free; make room or choose another folder"
     )
     assert server.ranges == [None]
-
-
-# Archives
-
-
-def test_member_is_extracted_and_the_archive_removed(server: Server, archive: Download, tmp_path: Path) -> None:
-    assert fetch(archive, tmp_path, progress=False).read_bytes() == TEXT
-    assert names(tmp_path) == ["corpus.txt"]
-    assert server.ranges == [None]
-
-
-def test_cut_archive_resumes(server: Server, archive: Download, tmp_path: Path) -> None:
-    server.answers = [Answer(ARCHIVE, cut=CUT), Answer(ARCHIVE)]
-    assert fetch(archive, tmp_path, progress=False).read_bytes() == TEXT
-    assert server.ranges == [None, f"bytes={CUT}-"]
-    assert names(tmp_path) == ["corpus.txt"]
-
-
-def test_archive_of_unknown_size(server: Server, archive: Download, tmp_path: Path) -> None:
-    unsized = replace(archive, archive_size=None)
-    (tmp_path / "corpus.zip.part").write_bytes(ARCHIVE + b"!")
-    assert fetch(unsized, tmp_path, progress=False).read_bytes() == TEXT
-    assert server.ranges == [f"bytes={len(ARCHIVE) + 1}-", None]
-
-
-def test_archive_put_there_by_hand_is_used_and_kept(server: Server, archive: Download, tmp_path: Path) -> None:
-    (tmp_path / "corpus.zip").write_bytes(ARCHIVE)
-    assert fetch(archive, tmp_path, progress=False).read_bytes() == TEXT
-    assert server.ranges == []
-    assert names(tmp_path) == ["corpus.txt", "corpus.zip"]
-
-
-def test_wrong_archive_put_there_by_hand_is_refused_and_kept(server: Server, archive: Download, tmp_path: Path) -> None:
-    (tmp_path / "corpus.zip").write_bytes(b"another")
-    assert failure(archive, tmp_path) == (
-        f"{tmp_path / 'corpus.zip'}: SHA-256 is {sha256(b'another')}; corpus.zip has "
-        f"{archive.archive_sha256}; move or delete the file, then run the command again"
-    )
-    assert names(tmp_path) == ["corpus.zip"]
-
-
-def test_wrong_archive_is_removed(server: Server, archive: Download, tmp_path: Path) -> None:
-    wrong = zipped("corpus", TEXT[::-1])
-    server.answers = [Answer(wrong)]
-    assert failure(archive, tmp_path) == (
-        f"{archive.url}: SHA-256 is {sha256(wrong)}; {archive.archive_sha256} is expected; "
-        "the file was removed, run the command again"
-    )
-    assert names(tmp_path) == []
-
-
-def test_wrong_member_is_removed(server: Server, archive: Download, tmp_path: Path) -> None:
-    wrong = replace(archive, sha256=sha256(b"something else"))
-    assert failure(wrong, tmp_path) == (
-        f"{archive.url}: corpus: SHA-256 is {sha256(TEXT)}; {wrong.sha256} is expected; "
-        "the file was removed, run the command again"
-    )
-    assert "corpus.txt.part" not in names(tmp_path)
-
-
-def test_interrupted_extraction_leaves_no_half_file_and_needs_no_new_download(
-    server: Server, archive: Download, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupted(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Path, "replace", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            fetch(archive, tmp_path, progress=False)
-    assert names(tmp_path) == ["corpus.zip.part"]
-    assert fetch(archive, tmp_path, progress=False).read_bytes() == TEXT
-    assert server.ranges == [None]
-    assert names(tmp_path) == ["corpus.txt"]
-
-
-# Progress
 
 
 class Terminal(io.StringIO):

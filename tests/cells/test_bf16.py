@@ -1,0 +1,67 @@
+"""Training in bfloat16: the kernels round the operands of products and nothing else."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from tests.cells.measure import Case, Run, in_dtype_of, random_input, random_state, rounded, run
+
+pytestmark = pytest.mark.usefixtures("needs_kernels")
+
+
+class RoundedProduct(torch.autograd.Function):
+    """x w of operands rounded to bfloat16, forwards and backwards, in the dtype they have."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, w: Tensor) -> Tensor:
+        ctx.save_for_backward(x, w)
+        return rounded(x) @ rounded(w)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, Tensor]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        x, w = ctx.saved_tensors
+        dw = rounded(x).flatten(0, -2).t() @ rounded(dy).flatten(0, -2)
+        return rounded(dy) @ rounded(w).t(), dw
+
+
+class RoundedProducts(TorchFunctionMode):
+    """The reference's products of operands rounded to bfloat16."""
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if function is torch.addmm:
+            return args[0] + RoundedProduct.apply(*args[1:])
+        if function is torch.nn.functional.linear:
+            return RoundedProduct.apply(args[0], args[1].t()) + args[2]
+        return function(*args, **kwargs or {})
+
+
+@pytest.mark.usefixtures("poison")
+# B, H: rows that fill no tile of 16, or end just behind one, or behind a pair of them; more than two chains of sums.
+@pytest.mark.parametrize(("batch_size", "hidden_size"), [(20, 33), (1, 5), (17, 70), (33, 33), (47, 64), (3, 270)])
+@pytest.mark.parametrize("options", [{}, {"state_dropout": 0.4}, {"zoneout": 0.3}], ids=str)
+@pytest.mark.parametrize("number", [1, 3])
+def test_bf16_is_float32_of_rounded_operands(
+    case: Case, batch_size: int, hidden_size: int, options: dict[str, float], number: int, threads: Any
+) -> None:
+    threads(number)
+    stack = case.build(7, hidden_size, 2, variational=True, **options)
+    x, state = random_input(stack, 4, batch_size), random_state(stack, batch_size)
+
+    def found(forward: Any, autocast: bool = False) -> Run:
+        def seeded(*args: Any) -> Any:
+            torch.manual_seed(1)
+            with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+                return forward(*args)
+
+        return run(seeded, stack, *in_dtype_of(stack, x, state))
+
+    with RoundedProducts():
+        truth = found(stack.forward_reference)
+    stack = stack.float()
+    in_float32, in_bf16 = found(stack), found(stack, autocast=True)
+    for name, true in truth.items():
+        # Where sums in float32 and float64 lie on two sides of a tie they are rounded apart, seldom.
+        assert (in_bf16[name] - true).norm() <= 0.3 * (in_float32[name] - true).norm(), name

@@ -1,0 +1,44 @@
+"""Every command that reads a checkpoint refuses a damaged one in one line."""
+
+import os
+import pickle
+import re
+
+import pytest
+
+
+@pytest.mark.parametrize("command", ["sample", "eval"])
+def test_each_in_one_line(cli, trained_run, tmp_path, command):
+    import torch
+    from safetensors.torch import save_file
+
+    good = (trained_run / "checkpoints" / "last.safetensors").read_bytes()
+    marker = tmp_path / "run by the pickle"
+
+    class Malice:
+        def __reduce__(self):
+            return os.mkdir, (str(marker),)
+
+    save_file({"a": torch.zeros(1)}, tmp_path / "other")
+    bad = {
+        "missing": (None, r"no such file; allowed: a run's folder or a checkpoint in its checkpoints/"),
+        "empty": (b"", r"damaged or no checkpoint \(.*\); use another one of the run"),
+        "truncated": (good[: len(good) // 2], r"damaged or no checkpoint \(.*\); use another one of the run"),
+        "altered": (good[:-1] + b"\x7f", "altered or damaged: its content hash does not match; use another one"),
+        "pickle": (pickle.dumps(Malice()), r"damaged or no checkpoint \(.*\); use another one of the run"),
+        "text": (b"to be or not to be", r"damaged or no checkpoint \(.*\); use another one of the run"),
+        "other": ((tmp_path / "other").read_bytes(), "a safetensors file, but no charlm checkpoint"),
+        "newer": (
+            good.replace(b'"version":"1"', b'"version":"2"'),
+            "found format version 2; this charlm reads 1; update charlm",
+        ),
+    }
+    for name, (content, text) in bad.items():
+        path = tmp_path / f"{name}.safetensors"
+        if content is not None:
+            assert content != good
+            path.write_bytes(content)
+        assert re.fullmatch(re.escape(f"{path}: ") + text, cli(command, path).error), name
+    assert not marker.exists()
+    error = f"{tmp_path}: no checkpoint in {tmp_path}/checkpoints; allowed: the folder of a run, or a checkpoint"
+    assert cli(command, tmp_path).error == error

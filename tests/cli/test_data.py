@@ -1,0 +1,72 @@
+"""`charlm data`."""
+
+import hashlib
+import re
+
+from charlm.data.fetch import CATALOGUE
+
+
+def test_list(cli, tmp_path):
+    (tmp_path / "text8.txt").touch()
+    result = cli("data", "list", "--data-dir", tmp_path)
+    assert (result.code, result.err) == (0, "")
+    rows = {line.split()[0]: line.split(maxsplit=1)[1] for line in result.out.splitlines()}
+    assert list(rows) == ["builtin:python-stdlib", *CATALOGUE]
+    assert rows["builtin:python-stdlib"].startswith("built in ")
+    assert rows["text8"].startswith("fetched ")
+    assert rows["enwik8"].startswith("to fetch ")
+
+
+def test_info_of_a_file(cli, tmp_path):
+    content = "aabbbé\n".encode()
+    (tmp_path / "t.txt").write_bytes(content)
+    result = cli("data", "info", tmp_path / "t.txt")
+    rows = dict(re.split(r"  +", line, maxsplit=1) for line in result.out.splitlines())
+    assert (result.code, result.err) == (0, "")
+    assert rows == {
+        "sha256": hashlib.sha256(content).hexdigest(),
+        "files": "1",
+        "size": "8 bytes",
+        "length": "7 chars",
+        "vocabulary": "4",
+        "most often": r"'b' 42.9%  'a' 28.6%  'é' 14.3%  '\n' 14.3%",
+    }
+    out = cli("data", "info", tmp_path / "t.txt", "--level", "byte").out
+    rows = dict(re.split(r"  +", line, maxsplit=1) for line in out.splitlines())
+    assert (rows["length"], rows["vocabulary"]) == ("8 bytes", "256")
+    assert rows["most often"] == r"b'b' 37.5%  b'a' 25.0%  b'\xc3' 12.5%  b'\xa9' 12.5%  b'\n' 12.5%"
+
+
+def test_info_of_a_corpus_that_is_not_here(cli, tmp_path):
+    result = cli("data", "info", "enwik8", "--data-dir", tmp_path)
+    assert result.code == 0
+    assert "charlm data fetch enwik8" in result.out
+    assert CATALOGUE["enwik8"].url in result.out
+
+
+def test_info_of_tinyshakespeare(cli, tinyshakespeare):
+    out = cli("data", "info", "tinyshakespeare", "--data-dir", tinyshakespeare.parent).out
+    rows = dict(re.split(r"  +", line, maxsplit=1) for line in out.splitlines())
+    assert (rows["length"], rows["vocabulary"]) == ("1,115,394 chars", "65")
+    assert rows["sha256"] == CATALOGUE["tinyshakespeare"].sha256
+
+
+def test_info_of_a_missing_file(cli, tmp_path):
+    (tmp_path / "there.txt").touch()
+    assert cli("data", "info", tmp_path / "three.txt").error == (
+        f"{tmp_path}/three.txt: no such file or folder; a source is a file, a folder, a glob or builtin:NAME; "
+        f"did you mean '{tmp_path}/there.txt'?"
+    )
+
+
+def test_fetch_of_an_unknown_name_fetches_nothing(cli, tmp_path):
+    error = cli("data", "fetch", "text8", "tinyshakespear", "--data-dir", tmp_path).error
+    assert error == (
+        "tinyshakespear: no such corpus; allowed: tinyshakespeare | text8 | enwik8; did you mean 'tinyshakespeare'?"
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_fetch_of_what_is_here_prints_its_path(cli, tinyshakespeare):
+    result = cli("data", "fetch", "tinyshakespeare", "--data-dir", tinyshakespeare.parent)
+    assert (result.code, result.out, result.err) == (0, f"{tinyshakespeare}\n", "")

@@ -1,0 +1,179 @@
+"""`charlm eval`."""
+
+import csv
+import json
+import math
+import re
+
+import pytest
+
+from tests.text import words_text
+
+KEYS = ("checkpoint", "step", "text", "nats_per_char", "bits_per_char", "targets", "chars_per_s")
+
+
+def test_splits(cli, trained_run):
+    for split, targets in (("train", 17_999), ("valid", 999), ("test", 999)):
+        result = cli("eval", trained_run, "--split", split, "--json")
+        assert (result.code, result.out.count("\n")) == (0, 1)
+        value = json.loads(result.out)
+        assert tuple(value) == KEYS
+        assert (value["text"], value["targets"], value["step"]) == (split, targets, 6)
+        assert value["bits_per_char"] == pytest.approx(value["nats_per_char"] * 1.4426950408889634)
+
+
+def test_table_says_the_same(cli, trained_run):
+    table = dict(re.split(" +", line, maxsplit=1) for line in cli("eval", trained_run).out.splitlines())
+    value = json.loads(cli("eval", trained_run, "--split", "valid", "--json").out)
+    assert tuple(table) == KEYS
+    assert table["nats_per_char"] == f"{value['nats_per_char']:.4f}"
+    assert table["targets"] == "999"
+    assert table["checkpoint"] == str(trained_run / "checkpoints" / "best.safetensors")
+
+
+def test_per_char_adds_up(cli, trained_run, tmp_path):
+    file = tmp_path / "other.txt"
+    file.write_text("so, the rain\n".replace(",", "").replace("h", ""))
+    text = file.read_text()
+    result = cli("eval", trained_run, "--file", file, "--per-char", tmp_path / "scores.csv", "--json")
+    assert result.code == 0
+    value = json.loads(result.out)
+    assert (value["text"], value["targets"]) == (str(file), len(text) - 1)
+    with (tmp_path / "scores.csv").open(newline="", encoding="utf-8") as table:
+        header, *rows = csv.reader(table)
+    assert header == ["position", "character", "nats", "bits"]
+    assert [(int(position), symbol) for position, symbol, *_ in rows] == list(enumerate(text))[1:]
+    assert sum(float(row[2]) for row in rows) / len(rows) == pytest.approx(value["nats_per_char"], abs=1e-5)
+    assert sum(float(row[3]) for row in rows) / len(rows) == pytest.approx(value["bits_per_char"], abs=1e-5)
+
+
+def test_per_char_that_cannot_be_written(cli, trained_run, tmp_path):
+    file = tmp_path / "no" / "scores.csv"
+    assert cli("eval", trained_run, "--per-char", file).error == (
+        f"--per-char {file}: No such file or directory; allowed: a file that can be written"
+    )
+
+
+def test_dynamic(cli, trained_run):
+    path = trained_run / "checkpoints" / "best.safetensors"
+    before = path.read_bytes()
+    static = json.loads(cli("eval", trained_run, "--streams", 1, "--json").out)
+    words = ["eval", trained_run, "--dynamic", "--dynamic-lr", 0.01, "--dynamic-steps", 10]
+    result = cli(*words, "--json")
+    assert (result.code, result.err, result.out.count("\n")) == (0, "", 1)
+    value = json.loads(result.out)
+    dynamic = value.pop("dynamic")
+    assert value | {"chars_per_s": 0} == static | {"chars_per_s": 0}
+    assert list(dynamic) == [*KEYS[3:], "streams", "lr", "decay", "steps"]
+    assert dynamic["nats_per_char"] < static["nats_per_char"]
+    assert dynamic["bits_per_char"] == pytest.approx(dynamic["nats_per_char"] / math.log(2))
+    assert (dynamic["targets"], dynamic["streams"], dynamic["lr"], dynamic["steps"]) == (999, 1, 0.01, 10)
+
+    table = dict(re.split(" +", line, maxsplit=1) for line in cli(*words).out.splitlines())
+    assert tuple(table) == (*KEYS, "dynamic")
+    for key in ("nats_per_char", "bits_per_char"):
+        assert table[key] == f"{value[key]:.4f} static  {dynamic[key]:.4f} dynamic"
+    assert table["dynamic"] == f"streams 1, lr 0.01, decay {dynamic['decay']}, steps 10"
+    assert path.read_bytes() == before
+
+
+def test_dynamic_defaults_are_those_of_the_help(cli, trained_run):
+    from charlm.inference.dynamic import Adaptation
+
+    text = " ".join(cli("eval", "--help").out.split())
+    for name, value in vars(Adaptation()).items():
+        assert re.search(rf"--dynamic-{name} [^-]*\[default: {value}\]", text), name
+    dynamic = json.loads(cli("eval", trained_run, "--dynamic", "--json").out)["dynamic"]
+    assert dynamic.items() >= {"streams": 1, **vars(Adaptation())}.items()
+
+
+def test_dynamic_scores_by_character(cli, trained_run, tmp_path):
+    file = tmp_path / "other.txt"
+    file.write_text("so\ntee\n" * 30)
+    words = ["eval", trained_run, "--file", file, "--json", "--per-char", tmp_path / "scores.csv"]
+    sums = []
+    for dynamic in ([], ["--dynamic"]):
+        value = json.loads(cli(*words, *dynamic).out)
+        with (tmp_path / "scores.csv").open(newline="", encoding="utf-8") as table:
+            rows = list(csv.DictReader(table))
+        sums.append(sum(float(row["nats"]) for row in rows) / len(rows))
+        assert sums[-1] == pytest.approx(value.get("dynamic", value)["nats_per_char"], abs=1e-5)
+    assert sums[0] != pytest.approx(sums[1], abs=1e-3)
+
+
+def test_what_needs_the_training_text(cli, tiny_config, text_file, tmp_path):
+    run, file = tmp_path / "run", tmp_path / "other.txt"
+    assert cli("train", "--config", tiny_config, "--run-dir", run).code == 0
+    file.write_text("so\ntee\n" * 30)
+    text_file.write_text("so\ntee\n" * 30)
+    needing = (["eval", run, "--file", file, "--dynamic"], ["sample", run, "--novelty"])
+    for words in needing:
+        changed = f"{text_file}: its text has changed since the run was trained, and its splits with it; "
+        for error in (cli(*words).error, cli(*words, "--json").error):
+            assert error.startswith(f"{words[-1]} needs the text that the run was trained on: {changed}")
+            assert error.endswith(f"; put it back or leave out {words[-1]}")
+    text_file.unlink()
+    for words in needing:
+        option = words[-1]
+        assert re.fullmatch(
+            f"{option} needs the text that the run was trained on: {text_file}: no such file or folder; "
+            f".*; put it back or leave out {option}",
+            cli(*words).error,
+        )
+        assert cli(*words[:-1]).code == 0
+
+
+def test_gradients_are_measured_on_the_training_text(cli, trained_run, tmp_path, monkeypatch):
+    from charlm.inference import dynamic
+
+    file, asked, measured = tmp_path / "other.txt", [], dynamic.gradient_rms
+    file.write_text("so\ntee\n" * 30)
+    monkeypatch.setattr(dynamic, "gradient_rms", lambda *of, **how: asked.append(of[1]) or measured(*of, **how))
+    for words in (["--file", file], ["--split", "test"]):
+        assert cli("eval", trained_run, "--dynamic", *words).code == 0
+    vocabulary = sorted(set(words_text(20_000)))
+    assert ["".join(vocabulary[index] for index in ids) for ids in asked] == [words_text(20_000)[:18_000]] * 2
+
+
+def test_dynamic_rate_that_is_too_high(cli, trained_run):
+    assert re.fullmatch(
+        "dynamic evaluation: found a loss of (nan|inf) nats; allowed: finite numbers; lower --dynamic-lr",
+        cli("eval", trained_run, "--dynamic", "--dynamic-lr", 1e38).error,
+    )
+
+
+def test_absent_split(cli, tiny_config, tmp_path):
+    run = tmp_path / "run"
+    words = ["--set", "data.split=[1, 0, 0]", "--set", "train.max_steps=1"]
+    assert cli("train", "--config", tiny_config, "--run-dir", run, *words).code == 0
+    for given, split in ((["--split", "test"], "test"), ([], "valid")):
+        assert cli("eval", run, *given).error == (f"--split {split}: the run has none; allowed: train, or --file FILE")
+
+
+def test_unknown_characters_of_a_file(cli, trained_run, tmp_path):
+    file = tmp_path / "other.txt"
+    file.write_text("so\nZ so Z, é\n", encoding="utf-8")
+    listed = "'Z' (U+005A) × 2, ',' (U+002C) × 1, 'é' (U+00E9) × 1"
+    assert cli("eval", trained_run, "--file", file).error == (
+        f"{file}: {listed}: not in the model's vocabulary of 14 characters; use text without them or a model that "
+        "knows them"
+    )
+    skipped = cli("eval", trained_run, "--file", file, "--skip-unknown", "--json")
+    assert skipped.code == 0
+    assert (
+        skipped.err.splitlines(True)[-1] == f"{file}: left out 4 characters: 'Z' (U+005A), ',' (U+002C), 'é' (U+00E9)\n"
+    )
+    assert json.loads(skipped.out)["targets"] == 8
+
+
+def test_file_that_cannot_be_used(cli, trained_run, tmp_path):
+    file = tmp_path / "other.txt"
+    assert cli("eval", trained_run, "--file", file).error.startswith(f"{file}: no such file or folder; ")
+    file.write_text("s")
+    assert cli("eval", trained_run, "--file", file).error == (
+        "evaluation: found a text of 1 characters; allowed: 2 or more"
+    )
+    file.write_text("ZZ")
+    assert cli("eval", trained_run, "--file", file, "--skip-unknown").error == (
+        f"{file}: none of its characters is in the model's vocabulary; use other text"
+    )

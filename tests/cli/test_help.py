@@ -1,0 +1,89 @@
+"""Help, version, and how soon they answer."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+import charlm
+from charlm.config.shipped import shipped_configs
+
+COMMANDS = [
+    "train", "sample", "eval", "plan", "config list", "config check", "config show", "config schema", "config options",
+    "data list", "data info", "data fetch",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_has_an_example_that_is_called_so(cli, command):
+    result = cli(*command.split(), "--help")
+    assert (result.code, result.err) == (0, "")
+    assert result.out.startswith(f"Usage: charlm {command} [OPTIONS]")
+    examples = re.search(r"\n  Examples?:\n((?:    .*\n)+)", result.out)
+    assert examples
+    assert f"    charlm {command}" in examples.group(1)
+
+
+@pytest.mark.parametrize("command", ["", "config", "data"])
+def test_help_of_groups_names_their_commands(cli, command):
+    result = cli(*command.split(), "--help")
+    assert (result.code, result.err) == (0, "")
+    listed = re.findall(r"^  (\w+)  ", result.out.split("Commands:\n")[1], re.MULTILINE)
+    first = [name.removeprefix(command).split()[0] for name in COMMANDS if name.startswith(command)]
+    assert listed == list(dict.fromkeys(first))
+
+
+def test_examples_of_the_help_name_options_and_configs_that_exist(cli):
+    for command in COMMANDS:
+        text = cli(*command.split(), "--help").out
+        examples = re.search(r"\n  Examples?:\n((?:    .*\n)+)", text)
+        assert examples
+        options = text.split("\nOptions:\n")[1]
+        for option in re.findall(r"--[a-z-]+", examples.group(1)):
+            assert option in options, (command, option)
+        for config in re.findall(r"--config (\S+)", examples.group(1)):
+            assert config in shipped_configs(), config
+
+
+def test_no_help_waits_for_torch():
+    code = """
+import sys, charlm.cli
+for words in sys.argv[1:]:
+    sys.argv = ["charlm", *words.split(), "--help"]
+    try:
+        charlm.cli.main()
+    except SystemExit as left:
+        assert left.code == 0
+slow = {"torch", "numpy", "safetensors", "tensorboard", "yaml", "tqdm"} & set(sys.modules)
+assert not slow, slow
+"""
+    done = subprocess.run([sys.executable, "-c", code, "", "config", "data", *COMMANDS], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_configs_and_catalogue_are_read_without_torch(tiny_config):
+    code = """
+import sys, charlm.cli
+for words in sys.argv[1:]:
+    sys.argv = ["charlm", *words.split()]
+    try:
+        charlm.cli.main()
+    except SystemExit as left:
+        assert left.code == 0
+assert "torch" not in sys.modules
+"""
+    commands = [f"config check {tiny_config}", f"config show {tiny_config}", "config options", "data list"]
+    done = subprocess.run([sys.executable, "-c", code, *commands], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_version(cli):
+    result = cli("--version")
+    assert (result.code, result.out, result.err) == (0, f"{charlm.__version__}\n", "")
+
+
+def test_no_command_shows_the_help(cli):
+    result = cli()
+    assert result.code == 2
+    assert "Commands:" in result.out + result.err

@@ -1,0 +1,55 @@
+"""`charlm plan`."""
+
+import json
+import re
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    from charlm.training import plan
+
+    monkeypatch.setattr(plan, "_MEASURE_S", 0.01)
+
+
+def test_table(cli, tiny_config, tmp_path):
+    result = cli("plan", "--config", tiny_config)
+    assert (result.code, result.err) == (0, "")
+    rows = dict(re.split("  +", line, maxsplit=1) for line in result.out.splitlines())
+    assert list(rows) == [
+        "train", "valid", "test", "vocabulary", "parameters", "memory", "layers", "speed", "epoch",
+    ]  # fmt: skip
+    assert rows["train"] == "18,000 characters"
+    # V·E; 4·H·(E + H) and torch's two biases of 4·H; H·V + V
+    assert rows["parameters"] == "2,014 (embedding 112, layers 1,664, logits 238)"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["text.txt", "tiny.yaml"]
+
+
+def test_windows_that_grow_are_measured_at_their_full_length(cli, tiny_config, monkeypatch):
+    from charlm.training import plan
+
+    found = []
+
+    def update_once(trainer):
+        trainer.update()
+        found.append(trainer.state.chars)
+        return 1.0
+
+    monkeypatch.setattr(plan, "_step_s", update_once)
+    result = cli("plan", "--config", tiny_config, "--set", "train.bptt_start=1", "--set", "train.vary_bptt=0.5")
+    assert (result.code, found) == (0, [4 * 8])
+
+
+def test_json(cli, tiny_config):
+    result = cli("plan", "--config", tiny_config, "--set", "train.bptt=16", "--json")
+    assert (result.code, result.err, result.out.count("\n")) == (0, "", 1)
+    value = json.loads(result.out)
+    assert list(value) == [
+        "splits", "vocabulary", "parameters", "weights_bytes", "optimizer_bytes", "activations_bytes",
+        "steps_per_epoch", "step_s", "chars_per_s", "epoch_s", "backend",
+    ]  # fmt: skip
+    assert value["splits"] == {"train": 18_000, "valid": 1000, "test": 1000}
+    assert value["steps_per_epoch"] == (17_999 // 4) // 16
+    assert value["chars_per_s"] == pytest.approx(4 * 16 / value["step_s"])
+    assert value["weights_bytes"] == 2 * 4 * sum(value["parameters"].values())

@@ -1,0 +1,164 @@
+"""`charlm train`: exit code, stdout, stderr; every mistake in one line."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from charlm.config import load_config
+
+
+def lines(file: Path) -> list[dict]:
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+def test_what_runs_without_a_kernel_is_said(cli, trained_run, no_kernels):
+    line = "lstm: fused torch layer (oneDNN); no fused CPU kernel: switched off by this test"
+    sampled = cli("sample", trained_run, "--seed", 1, "--length", 5)
+    assert (sampled.code, sampled.err.splitlines()) == (0, [line])
+    scored = cli("eval", trained_run)
+    assert (scored.code, scored.err.splitlines()[-1]) == (0, line)
+
+
+def test_train_sample_eval_resume(cli, tiny_config, tmp_path):
+    run = tmp_path / "run"
+    result = cli("train", "--config", tiny_config, "--run-dir", run)
+    assert (result.code, result.out) == (0, "")
+    assert "\r" not in result.err
+    assert "%|" not in result.err
+    told = result.err.splitlines()
+    assert [line.split()[0] for line in told] == [
+        *["data"] * 3, "model", "device", "run", "valid", "sample", "valid", "sample", "done", "sample",
+    ]  # fmt: skip
+    done = r"done     max_steps at step 6, \d+\.\d s; best \d\.\d{4} nats \(\d\.\d{4} bits\) per character at step [36]"
+    assert re.fullmatch(done, told[-2])
+    assert told[-1] == f"sample   charlm sample {run}"
+
+    written = cli("sample", run, "--prompt", "a", "--length", 30, "--seed", 1)
+    assert (written.code, written.err) == (0, "")
+    assert re.fullmatch(r"a[a-z .\n]{30}\n", written.out)
+
+    scored = cli("eval", run, "--json")
+    assert (scored.code, scored.err) == (0, "")
+    rows = lines(run / "metrics.jsonl")
+    best = min((row["nats"], row["step"]) for row in rows if row["split"] == "valid")
+    assert (json.loads(scored.out)["nats_per_char"], json.loads(scored.out)["step"]) == (
+        pytest.approx(best[0]),
+        best[1],
+    )
+
+    resumed = cli("train", "--resume", "--run-dir", run, "--set", "train.max_steps=9", "--json")
+    assert resumed.code == 0
+    assert "change   train.max_steps: 6 → 9\n" in resumed.err
+    assert f"resume   {run}/checkpoints/last.safetensors, step 6\n" in resumed.err
+    outcome = json.loads(resumed.out)
+    assert (outcome["step"], outcome["reason"], outcome["chars"]) == (9, "max_steps", 9 * 4 * 8)
+    assert [row["step"] for row in lines(run / "metrics.jsonl") if row["split"] == "valid"] == [3, 6, 9]
+
+    config = (run / "config.yaml").read_text()
+    assert "max_steps: 9" in config
+
+
+def test_json(cli, tiny_config, tmp_path):
+    result = cli("train", "--config", tiny_config, "--run-dir", tmp_path / "run", "--json")
+    assert result.code == 0
+    assert result.out.count("\n") == 1
+    outcome = json.loads(result.out)
+    assert list(outcome) == [
+        "run_dir", "reason", "step", "chars", "elapsed_s", "valid_nats", "best_nats", "best_step", "parameters",
+    ]  # fmt: skip
+    assert outcome["run_dir"] == str(tmp_path / "run")
+    assert outcome["best_nats"] <= outcome["valid_nats"]
+
+
+def test_run_dir_by_default_has_the_config_s_name_and_the_time(cli, tiny_config, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("time.strftime", lambda *_: "20260102-030405")
+    for name in ("tiny-20260102-030405", "tiny-20260102-030405-2"):
+        result = cli("train", "--config", tiny_config, "--set", "train.max_steps=1", "--json")
+        assert json.loads(result.out)["run_dir"] == f"runs/{name}"
+        assert (tmp_path / "runs" / name / "checkpoints" / "last.safetensors").is_file()
+
+
+def test_set_and_device_are_written_down(cli, tiny_config, tmp_path):
+    run = tmp_path / "run"
+    words = ["--set", "seed=5", "--set", "device=auto", "--set", "train.max_steps=1", "--device", "cpu"]
+    assert cli("train", "--config", tiny_config, "--run-dir", run, *words).code == 0
+    config = load_config(run / "config.yaml")
+    assert (config.seed, config.device, config.train.max_steps) == (5, "cpu", 1)
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        (None, "{file}: no such file or folder; a source is a file, a folder, a glob or builtin:NAME; did you mean "
+               "'{folder}/text.txt'?"),
+        (b"", "{file}: no text in 0 B; at least one character is needed; add text"),
+        (b"\xef\xbb\xbf", "{file}: no text in 3 B; at least one character is needed; add text"),
+        (b"abc", "train split: 2 characters; 4 streams of 8 steps need at least 33; lower train.batch_size or "
+                 "train.bptt, or give it more text (data.split)"),
+        (b"ab\xff", "{file}: byte 0xFF at offset 2 is not UTF-8 (invalid start byte); data.level: char needs UTF-8 "
+                    "text; convert the file or set data.level: byte"),
+    ],
+    ids=["missing", "empty", "only a byte order mark", "too small", "not UTF-8"],
+)  # fmt: skip
+def test_corpus_that_cannot_be_used(cli, tiny_config, tmp_path, content, text):
+    file = tmp_path / "texts.txt"
+    if content is not None:
+        file.write_bytes(content)
+    for command in (["train", "--run-dir", tmp_path / "run"], ["plan"]):
+        error = cli(*command, "--config", tiny_config, "--set", f"data.source={file}").error
+        assert error == text.format(file=file, folder=tmp_path)
+    assert not (tmp_path / "run").exists()
+
+
+def test_folder_that_holds_a_run(cli, tiny_config, trained_run):
+    before = (trained_run / "config.yaml").read_bytes()
+    assert cli("train", "--config", tiny_config, "--run-dir", trained_run).error == (
+        f"{trained_run}: already holds a run; allowed: --resume to go on with it, or another --run-dir"
+    )
+    assert (trained_run / "config.yaml").read_bytes() == before
+
+
+def test_folder_that_is_a_file(cli, tiny_config, text_file):
+    assert cli("train", "--config", tiny_config, "--run-dir", text_file).error == (
+        f"{text_file}: {text_file} is a file; allowed: a folder that can be written; see --run-dir"
+    )
+
+
+def test_cuda_that_is_not_there(cli, tiny_config, trained_run, tmp_path):
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("there is a CUDA device")
+    for words in (
+        ["train", "--config", tiny_config, "--run-dir", tmp_path / "run"],
+        ["sample", trained_run],
+        ["eval", trained_run],
+    ):
+        assert re.fullmatch(
+            r"device: found cuda, but this PyTorch \(built (without CUDA|for CUDA [\d.]+)\) sees no GPU; "
+            r"allowed here: auto \| cpu",
+            cli(*words, "--device", "cuda").error,
+        )
+
+
+@pytest.mark.parametrize("option", ["model.embedding=99999999999999999999", "model.cell.hidden=4000000000"])
+def test_sizes_beyond_any_memory(cli, tiny_config, tmp_path, option):
+    words = ["--config", tiny_config, "--set", option]
+    for command in (["train", "--run-dir", tmp_path / "run"], ["plan"]):
+        assert re.fullmatch(
+            r"memory: the model and a window need at least [\d.,]+ [TE]B; \S+ GB are available \(cpu\); "
+            "lower model.cell.hidden, model.layers, train.batch_size or train.bptt",
+            cli(*command, *words).error,
+        )
+
+
+def test_memory_that_runs_out_all_the_same(cli, tiny_config, monkeypatch):
+    from charlm.training import memory
+
+    monkeypatch.setattr(memory, "available_bytes", lambda _: None)
+    assert cli("plan", "--config", tiny_config, "--set", "model.cell.hidden=400000").error == (
+        "out of memory; lower model.cell.hidden, train.batch_size or train.bptt"
+    )

@@ -1,0 +1,75 @@
+"""The table of options, and options that have no effect."""
+
+import pytest
+
+from charlm.config import (
+    ignored_options,
+    load_config,
+)
+from charlm.config.options import options_table
+from tests.config.json_schema import SCHEMA
+from tests.config.reading import CONFIGS, parse
+
+
+@pytest.mark.parametrize("file", CONFIGS, ids=lambda file: file.stem)
+def test_shipped_config_sets_nothing_in_vain(file):
+    assert ignored_options(load_config(file)) == []
+
+
+IGNORED = {
+    "residual": "model.residual: found true, which one layer has no use for; set model.layers above 1",
+    "between": "model.dropout.between_layers: found 0.2, which one layer has no use for; set model.layers above 1",
+    "variational": "model.dropout.variational: found true, without dropout that it could keep the masks of; "
+    "set that of embedding, input, output, or between_layers of 2 layers or more",
+}
+
+
+@pytest.mark.parametrize(
+    ("model", "names"),
+    [
+        ("{residual: true}", ["residual"]),
+        ("{residual: true, layers: 2}", []),
+        ("{dropout: 0.2}", []),
+        ("{dropout: {between_layers: 0.2}}", ["between"]),
+        ("{dropout: {between_layers: 0.2}, layers: 2}", []),
+        ("{dropout: {variational: true, state: 0.1, weights: 0.1}}", ["variational"]),
+        ("{dropout: {variational: true, between_layers: 0.2}, residual: true}", ["residual", "between", "variational"]),
+        ("{dropout: {variational: true, between_layers: 0.2}, layers: 2}", []),
+        *((f"{{dropout: {{variational: true, {place}: 0.2}}}}", []) for place in ("embedding", "input", "output")),
+    ],
+)
+def test_what_has_no_effect_is_named(model, names):
+    assert ignored_options(parse(f"model: {model}")) == [IGNORED[name] for name in names]
+
+
+def leaves(node=SCHEMA, prefix=""):
+    """Dotted path of every option of every branch of the schema."""
+    if "$ref" in node:
+        node = SCHEMA["$defs"][node["$ref"].removeprefix("#/$defs/")]
+    branches = [leaves(branch, prefix) for key in ("anyOf", "oneOf") for branch in node.get(key, [])]
+    found = {path for branch in branches for path in branch}
+    for name, child in node.get("properties", {}).items():
+        found |= leaves(child, f"{prefix}.{name}" if prefix else name)
+    return found or {prefix}
+
+
+def test_table_has_every_option_with_a_meaning():
+    rows = [line.removeprefix("| ").removesuffix(" |").split(" | ") for line in options_table().splitlines()]
+    assert rows[0] == ["option", "default", "allowed", "meaning"]
+    assert {len(row) for row in rows[2:]} == {4}, "a | that is not escaped breaks the table"
+    keys = {key.strip("`") for key, *_ in rows[2:]}
+    assert keys == leaves()
+    assert {"model.dropout", "model.dropout.state", "model.cell.kind", "optimizer.schedule.factor"} <= keys
+    assert [row for row in rows[2:] if not row[2] or not row[3]] == []
+
+
+def test_table_tells_the_kinds_apart():
+    table = options_table()
+    assert "| `model.cell.depth` | `5` | an integer ≥ 1 | (rhn) " in table
+    assert "| `train.max_steps` | `null` | an integer ≥ 1 or null | " in table
+    assert '| `data.level` | `"char"` | char \\| byte | ' in table
+    meaning = "Added to the root of the squared gradient."
+    assert [line for line in table.splitlines() if line.startswith("| `optimizer.eps`")] == [
+        f"| `optimizer.eps` | `1e-10` | a number > 0 | (adagrad) {meaning} |",
+        f"| `optimizer.eps` | `1e-08` | a number > 0 | (adam, nadam, radam, adamw, muon, rmsprop) {meaning} |",
+    ]

@@ -1,0 +1,65 @@
+"""Cross entropy."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from charlm.cells import cross_entropy
+from tests.cells.measure import Run, assert_as_accurate
+
+pytestmark = pytest.mark.usefixtures("needs_kernels")
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1), (3, 2, 5), (40, 30, 65), (2, 1, 1000)])
+@pytest.mark.parametrize("scale", [1.0, 30.0])
+@pytest.mark.parametrize("number", [1, 4])
+def test_cross_entropy(shape: tuple[int, int, int], scale: float, number: int, threads: Any) -> None:
+    threads(number)
+    logits = (scale * torch.randn(shape, dtype=torch.float64) + 100).float().double()
+    targets = torch.randint(shape[-1], shape[:-1])
+    upstream = torch.randn(shape[:-1], dtype=torch.float64)
+
+    def found(function: Any, dtype: torch.dtype) -> Run:
+        inputs = logits.to(dtype).requires_grad_()
+        nats = function(inputs, targets)
+        (gradient,) = torch.autograd.grad(nats, inputs, upstream.to(dtype))
+        return {"nats": nats.detach(), "gradient": gradient}
+
+    def reference(logits: Tensor, targets: Tensor) -> Tensor:
+        return torch.nn.functional.cross_entropy(logits.movedim(-1, 1), targets, reduction="none")
+
+    truth = found(reference, torch.float64)
+    assert_as_accurate(found(cross_entropy, torch.float32), found(reference, torch.float32), truth)
+
+
+@pytest.mark.parametrize("V", [3, 40])
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_cross_entropy_of_numbers_that_are_not_finite(V: int, value: float) -> None:
+    logits = torch.where(torch.eye(V, dtype=torch.bool), value, 0.0).requires_grad_()
+    nats = cross_entropy(logits, torch.arange(V).roll(1))
+    nats.sum().backward()
+    assert nats.isnan().all()
+    assert logits.grad is not None
+    assert logits.grad.isnan().any(1).all()
+
+
+def test_cross_entropy_of_characters_that_are_out_of_the_question() -> None:
+    logits = torch.tensor([[0.0, -torch.inf, 0.0]], requires_grad=True)
+    nats = cross_entropy(logits, torch.tensor([2]))
+    nats.sum().backward()
+    torch.testing.assert_close(nats.detach(), torch.tensor([2.0]).log())
+    torch.testing.assert_close(logits.grad, torch.tensor([[0.5, 0.0, -0.5]]))
+
+
+@pytest.mark.parametrize("target", [-1, 3])
+def test_cross_entropy_of_a_target_that_is_not_there(target: int) -> None:
+    with pytest.raises(ValueError, match=r"^targets: found .*; allowed are 0 to 2$"):
+        cross_entropy(torch.zeros(2, 3), torch.tensor([0, target]))
+
+
+@pytest.mark.parametrize("shape", [(2,), (5, 7), (7, 5, 1), ()])
+def test_cross_entropy_of_targets_that_do_not_fit(shape: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match=r"^targets of shape .*; allowed: that of the logits but V, \[7, 5, 3\]$"):
+        cross_entropy(torch.zeros(7, 5, 3), torch.zeros(shape, dtype=torch.int64))

@@ -1,0 +1,104 @@
+"""Products of matrices and the decoder's linear map."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from charlm.cells import cross_entropy, linear
+from charlm.native.linear import matmul
+from tests.cells.measure import error, rounded
+
+pytestmark = pytest.mark.usefixtures("needs_kernels")
+
+
+def test_operands_of_another_device_or_type_are_left_to_torch() -> None:
+    x, w = torch.randn(2, 3), torch.randn(4, 3)
+    linear(x, w.to("meta"))  # Torch's answer is of no use, but nobody reads memory that is not there.
+    with pytest.raises(RuntimeError):
+        linear(x, w, torch.zeros(4, dtype=torch.float64))
+    assert linear(x[0], w).shape == (4,)
+    assert linear(x.double(), w.double()).dtype == torch.float64
+
+
+SIZES = [(1, 1, 1), (7, 65, 33), (130, 17, 1000), (65, 130, 513), (13, 16, 256)]
+# About those of tiles: 16 rows, 16 columns, 32 of K.
+SIZES += [(1, 48, 64), (15, 15, 31), (16, 33, 32), (17, 31, 95), (31, 32, 1025), (33, 16, 512), (47, 64, 1100)]
+
+
+@pytest.mark.parametrize(("M", "N", "K"), SIZES)
+@pytest.mark.parametrize("transposed", [(False, False), (True, False), (False, True), (True, True)])
+@pytest.mark.parametrize("number", [1, 3])
+def test_product_of_matrices(M: int, N: int, K: int, transposed: tuple[bool, bool], number: int, threads: Any) -> None:
+    threads(number)
+    a = torch.randn(K, M).t() if transposed[0] else torch.randn(M, K)
+    b = torch.randn(N, K).t() if transposed[1] else torch.randn(K, N)
+    bias = torch.randn(N)
+    truth = a.double() @ b.double() + bias
+    allowed = 4 * error(a @ b + bias, truth) + 1e-6
+    assert error(matmul(a, b, bias), truth) <= allowed
+    assert error(matmul(a, b), truth - bias) <= allowed
+
+    truth = rounded(a).double() @ rounded(b).double()
+    assert error(matmul(a, b, bf16=True), truth) <= 1e-5 * K**0.5 + 1e-6
+    assert error(matmul(a, b, bias, bf16=True), truth + bias) <= 1e-5 * K**0.5 + 1e-6
+
+
+def test_product_of_operands_with_gaps() -> None:
+    a, b = torch.randn(40, 3, 70)[:, 1, ::2], torch.randn(70, 2, 40)[::2, 0, ::2]
+    torch.testing.assert_close(matmul(a, b), a @ b)
+    torch.testing.assert_close(matmul(a, b, bf16=True), rounded(a) @ rounded(b))
+
+
+@pytest.mark.parametrize("rows", [1, 16])
+def test_rounding_to_bf16_is_torch_s(rows: int) -> None:
+    """To nearest, ties to even, NaN of any bits to NaN."""
+    bits = [0x3F808000, 0x3F818000, 0x3F808001, 0x3F817FFF, 0x7F7F7FFF, 0x7F7FFFFF, 0x7F800000, 0x7F800001, 0x7FFFFFFF]
+    x = torch.tensor(bits, dtype=torch.int32).view(torch.float32)
+    x_N = torch.cat([x, -x, torch.tensor([0.0, 1e-30, torch.pi])])
+    ones = torch.ones(rows, 1)
+    expected = rounded(x_N).expand(rows, -1)
+    torch.testing.assert_close(matmul(ones, x_N[None], bf16=True), expected, rtol=0, atol=0, equal_nan=True)
+    for x_NK in (x_N[:, None], torch.stack([x_N, torch.zeros_like(x_N)]).t()):
+        y_NM = matmul(x_NK, torch.ones(x_NK.shape[1], rows), bf16=True)
+        torch.testing.assert_close(y_NM, expected.t(), rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has to be asked for tiles")
+def test_bf16_where_tiles_are_refused() -> None:
+    """The tests of bfloat16 in a process whose signals have no room for tiles, so that it is given none."""
+    program = """\
+import ctypes, sys, pytest
+memory = ctypes.create_string_buffer(8192)
+assert ctypes.CDLL(None).sigaltstack((ctypes.c_size_t * 3)(ctypes.addressof(memory), 0, len(memory)), None) == 0
+which = "(bf16_is and 17-70) or rounding or product"
+sys.exit(pytest.main([*sys.argv[1:], "-q", "-p", "no:faulthandler", "-k", which]))
+"""
+    files = [__file__, str(Path(__file__).parents[1] / "cells/test_bf16.py")]
+    done = subprocess.run([sys.executable, "-c", program, *files], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+def test_operands_need_not_lie_side_by_side() -> None:
+    logits, targets = torch.randn(3, 6, 4).movedim(1, 2), torch.arange(24).view(3, 8)[:, ::2] % 6
+    expected = torch.nn.functional.cross_entropy(logits.movedim(-1, 1), targets, reduction="none")
+    torch.testing.assert_close(cross_entropy(logits, targets), expected)
+    x, w, bias = torch.randn(2, 3), torch.randn(4, 3), torch.randn(8)[::2]
+    torch.testing.assert_close(linear(x, w, bias), torch.nn.functional.linear(x, w, bias))
+    torch.testing.assert_close(linear(torch._neg_view(x), w), torch.nn.functional.linear(-x, w))
+    assert linear(torch.zeros(2, 0), torch.zeros(4, 0)).shape == (2, 4)
+
+
+def test_linear_is_torch_s() -> None:
+    x, w, b = (torch.randn(*shape, requires_grad=True) for shape in ((4, 3, 20), (7, 20), (7,)))
+    upstream = torch.randn(4, 3, 7)
+    for bias in (b, None):
+        inputs = [x, w] if bias is None else [x, w, b]
+        found, expected = linear(x, w, bias), torch.nn.functional.linear(x, w, bias)
+        torch.testing.assert_close(found, expected)
+        gradients = (torch.autograd.grad(y, inputs, upstream) for y in (found, expected))
+        for mine, theirs in zip(*gradients, strict=True):
+            torch.testing.assert_close(mine, theirs)

@@ -1,0 +1,161 @@
+"""Inputs made to take time or memory are refused within bounds of both."""
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from charlm.config import load_config, parse_config
+from charlm.errors import CharlmError
+from tests.stress.fuzz import COMMANDS
+from tests.text import BYTE, ESC, RTL
+
+LIMIT_S = 10
+
+
+LIMIT_MB = 150  # beyond what the process held before; an input of 10 MB counts
+
+
+def peak_mb() -> float:
+    """The most memory this process has held since the last call; where that cannot be told, always 0."""
+    try:
+        status = Path("/proc/self/status").read_text()
+        Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+    except OSError:
+        return 0
+    return int(status.split("VmHWM:")[1].split()[0]) / 1e3
+
+
+def bounded_refusal(read: Callable[[], object]) -> list[str]:
+    """The lines of the error that `read` raises, within the bounds of time and memory."""
+    peak_mb()
+    before_mb = peak_mb()
+    start_s = time.perf_counter()
+    with pytest.raises(CharlmError) as refusal:
+        read()
+    assert time.perf_counter() - start_s < LIMIT_S
+    assert peak_mb() - before_mb < LIMIT_MB
+    return str(refusal.value).split("\n")
+
+
+BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 10)
+)
+
+
+TOO_LONG = "found more than 100000 bytes; allowed: a YAML config"
+
+
+NO_YAML = "allowed: plain YAML in UTF-8"
+
+
+HORRORS = {
+    "bomb": (BOMB, "line 2, column 10: found an alias (*name); write the value out; allowed: plain YAML"),
+    "key of 10 MB": ("k" * 10**7 + ": 1", TOO_LONG),
+    "explicit key of 10 MB": ("? " + "k" * 10**7 + "\n: 1", TOO_LONG),
+    "scalar of 10 MB": ("seed: " + "v" * 10**7, TOO_LONG),
+    "quoted scalar of 10 MB": ('seed: "' + "v" * 10**7 + '"', TOO_LONG),
+    "nested 100,000 deep": ("[" * 100_000, "nested too deeply; allowed: the sections of `charlm config schema`"),
+    "nested 90,000 deep, in a section": ("a: " + "{b: " * 22_000, "nested too deeply; "),
+    "nested in lines": ("\n".join(" " * n + "a:" for n in range(400)), "nested too deeply; "),
+    "as many lists as can be": ("[" + "[]," * 33_000 + "]", "found list; allowed: sections such as data:, model:"),
+    "as long a key as can be": ("? " + "k" * 99_000 + "\n: 1", "unknown key; allowed: data, model, "),
+    "as long a value as can be": ("seed: " + "v" * 99_000, "seed: found "),
+    "NUL": ("seed: \0", "unacceptable character #x0000: special characters are not allowed in "),
+    "escape": (f"seed: {ESC}", "unacceptable character #x001b: "),
+    "C1": ("seed: \x9b", "unacceptable character #x009b: "),
+    "NUL, written out": (r'seed: "\0"', r'seed: found "\u0000"; allowed: '),
+    "a lone surrogate, written out": (r'seed: "\ud800"', "seed: found "),
+    "right-to-left marks": (f"{RTL}: \u200f", "\u202e: unknown key; "),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HORRORS)
+def test_yaml_horrors(tmp_path, cli, name):
+    text, told = HORRORS[name]
+    path = tmp_path / "c.yaml"
+    path.write_text(text, encoding="utf-8")
+    [line] = bounded_refusal(lambda: load_config(path))
+    assert line.startswith(f"{path}: ")
+    assert told in line
+    shown = cli("config", "check", path).error
+    assert len(shown) <= 2010
+    assert not COMMANDS.search(shown)
+
+
+def test_more_faults_than_anyone_reads(tmp_path):
+    path = tmp_path / "c.yaml"
+    path.write_text("\n".join(f"a{n}: 1" for n in range(9000)))
+    lines = bounded_refusal(lambda: load_config(path))
+    assert len(lines) == 101
+    assert lines[99].startswith(f"{path}: a99: unknown key; allowed: data, ")
+    assert lines[100] == f"{path}: and 8900 more"
+
+
+@pytest.mark.parametrize(
+    ("override", "told"),
+    [
+        ("k" * 10**7 + "=1", "found 10000002 characters; allowed: 100000"),
+        ("seed=" + "v" * 10**7, "found 10000005 characters; allowed: 100000"),
+        ("a." * 40_000 + "b=1", "found no KEY=VALUE; allowed: for example --set train.max_steps=500"),
+        ("seed=" + "[" * 99_000, "nested too deeply; allowed: the sections of `charlm config schema`"),
+        ("seed=[&a [1], *a]", "column 10: found an alias (*name); write the value out; allowed: plain YAML"),
+        ("seed=\0", "unacceptable character #x0000: "),
+        (f"seed={BYTE}", "unacceptable character #xdcff: "),
+        ("seed=\u200f1", "seed: found "),
+    ],
+    ids=lambda text: repr(text[:20]),
+)  # fmt: skip
+def test_override_horrors(override, told):
+    [line] = bounded_refusal(lambda: parse_config({}, "x", [override]))
+    assert told in line
+    assert line.startswith("--set ")
+
+
+@pytest.mark.parametrize(
+    ("words", "length"), [(["--prompt", "\x1b" + "x" * 100_000], 500), (["--prompt-file", "x" * 5000], 2010)]
+)
+def test_long_words_make_no_long_errors(cli, trained_run, words, length):
+    error = cli("sample", trained_run, *words).error
+    assert len(error) <= length
+    assert error.startswith(words[0])
+    assert "; allowed: " in error
+
+
+@pytest.mark.parametrize(
+    ("start", "told"),
+    [
+        (b"\xff" * 8, "damaged or no checkpoint ("),
+        ((2**62).to_bytes(8, "little") + b"{}", "damaged or no checkpoint ("),
+        (None, "damaged or no checkpoint ("),
+    ],
+)
+def test_checkpoint_that_promises_more_than_it_holds(tmp_path, start, told):
+    from charlm.checkpoint import read_checkpoint
+
+    if start is None:  # a tensor of 4 TB
+        header = json.dumps({"x": {"dtype": "F32", "shape": [2**40], "data_offsets": [0, 2**42]}}).encode()
+        start = len(header).to_bytes(8, "little") + header
+    path = tmp_path / "x.safetensors"
+    path.write_bytes(start)
+    [line] = bounded_refusal(lambda: read_checkpoint(path))
+    assert line.startswith(f"{path}: {told}")
+
+
+@pytest.mark.parametrize(
+    ("parts", "told"),
+    [
+        (["[" * 10**6], "maximum recursion depth"),
+        ([json.dumps({"k" * 10**7: 1})], "unknown key; allowed: data, model, "),
+        (['{"a": 1, "b": 2}'], "config: a: unknown key; allowed: data, "),
+        (["{}", json.dumps({"level": "char", "characters": "x" * 10**7})], "vocabulary: not a list of distinct"),
+        (["{}", '{"level": "char", "characters": ""}'], "vocabulary: not a list of distinct characters"),
+        (["{}", '{"level": "char", "characters": "ab"}', "\0"], "Expecting value"),
+    ],
+    ids=lambda value: repr(value)[:20],
+)
+def test_header_horrors(targets, parts, told):
+    [line] = bounded_refusal(lambda: targets.header("\n\n".join(parts).encode()))
+    assert told in line

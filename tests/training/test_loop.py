@@ -1,0 +1,143 @@
+"""Whole runs: what they write and how they end."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from charlm.checkpoint import load_weights, read_checkpoint
+from charlm.config import load_config
+from charlm.data.corpus import load_configured_corpus
+from charlm.inference.evaluation import evaluate
+from charlm.inference.sampling import Choice, sample_text
+from charlm.model import build_model
+from charlm.training.start import start_run
+from tests.text import words_text
+
+
+def test_the_average_of_the_weights_is_what_is_scored_sampled_and_fine_tuned(tmp_path, config_of, capsys):
+    config = config_of(train={"ema": 0.9, "sample_length": 60}, optimizer={"lr": 0.05})
+    outcome = start_run(config, tmp_path / "first")
+    sampled = [line for line in capsys.readouterr().err.splitlines() if line.startswith("sample ")][-1]
+    checkpoint = read_checkpoint(tmp_path / "first/checkpoints/last.safetensors")
+    valid = load_configured_corpus(config.data).splits["valid"]
+    scores, samples = [], []
+    for weights in (checkpoint.averaged, checkpoint.weights):
+        model = build_model(config.model, len(checkpoint.vocabulary)).eval()
+        load_weights(model, weights)
+        scores.append(evaluate(model, valid, torch.device("cpu")).nats_per_char)
+        pieces = sample_text(
+            model, checkpoint.vocabulary, prompt="", length=60, choice=Choice(0.8), seeds=[1 + 12], device="cpu"
+        )
+        samples.append(repr("".join(piece for [piece] in pieces)))
+    assert outcome.valid_nats == pytest.approx(scores[0], rel=1e-6) != pytest.approx(scores[1], rel=1e-3)
+    assert sampled.endswith(samples[0])
+    assert samples[0] != samples[1]
+
+    still = config_of(train={"max_steps": 1}, optimizer={"name": "sgd", "lr": 1e-30})
+    start_run(still, tmp_path / "second", checkpoint)
+    tuned = read_checkpoint(tmp_path / "second/checkpoints/last.safetensors").weights
+    assert all(torch.equal(tuned[name], weight) for name, weight in checkpoint.averaged.items())
+
+
+def test_folder(tmp_path, config_of):
+    config = config_of(train={"max_steps": 26, "keep_checkpoints": 2})
+    outcome = start_run(config, tmp_path / "run")
+    run = tmp_path / "run"
+    assert load_config(run / "config.yaml") == config
+    names = sorted(p.name for p in (run / "checkpoints").iterdir())
+    assert names == [
+        "best.safetensors",
+        "last.safetensors",
+        "step-00000020.safetensors",
+        "step-00000025.safetensors",
+    ]
+    assert outcome.step == 26
+    assert outcome.chars == 26 * 40
+    best = read_checkpoint(run / "checkpoints/best.safetensors")
+    assert best.progress["step"] == outcome.best_step
+    assert best.progress["best_nats"] == outcome.best_nats
+
+
+def test_a_closing_evaluation_that_fails_costs_nothing(tmp_path, config_of, monkeypatch):
+    import charlm.training.loop
+
+    def fail(*_):
+        raise MemoryError
+
+    monkeypatch.setattr(charlm.training.loop, "evaluate", fail)
+    with pytest.raises(MemoryError):
+        start_run(config_of(train={"eval_every": 0, "save_every": 0}), tmp_path / "run")
+    assert read_checkpoint(tmp_path / "run/checkpoints/last.safetensors").progress["step"] == 12
+
+
+def test_best_is_kept_when_validation_rises_again(tmp_path, config_of):
+    """A rate far too high after a good start: `best` stays at the good step and patience ends the run."""
+    config = config_of(
+        train={"max_steps": 400, "eval_every": 4, "patience": 3},
+        optimizer={"name": "adamw", "lr": 0.02, "schedule": {"name": "constant"}, "clip_norm": 1.0},
+        data={"split": [0.1, 0.9, 0]},
+    )
+    outcome = start_run(config, tmp_path / "run")
+    assert outcome.reason == "patience"
+    assert outcome.step == outcome.best_step + 3 * 4
+    assert read_checkpoint(tmp_path / "run/checkpoints/best.safetensors").progress["step"] == outcome.best_step
+    assert outcome.valid_nats > outcome.best_nats
+
+
+@pytest.mark.parametrize(
+    ("limits", "reason"),
+    [
+        ({"max_steps": 3}, "max_steps"),
+        ({"max_steps": None, "max_epochs": 0.1}, "max_epochs"),
+        ({"max_steps": None, "max_minutes": 0.01}, "max_minutes"),
+        ({"max_steps": 10**6, "max_minutes": 0.01}, "max_minutes"),
+    ],
+)
+def test_limits(tmp_path, config_of, limits, reason):
+    outcome = start_run(config_of(train=limits), tmp_path / "run")
+    assert outcome.reason == reason
+    assert outcome.elapsed_s < 60
+
+
+def test_without_validation(tmp_path, config_of):
+    outcome = start_run(config_of(data={"split": [1, 0, 0]}), tmp_path / "run")
+    assert outcome.best_nats is None
+    assert sorted(p.name for p in (tmp_path / "run/checkpoints").glob("[bl]*")) == ["last.safetensors"]
+
+
+def test_sources_of_their_own(tmp_path, config_of):
+    other = tmp_path / "other.txt"
+    other.write_text(words_text(900, seed=5))
+    outcome = start_run(config_of(data={"split": [1, 0, 0], "valid_source": str(other)}), tmp_path / "run")
+    assert outcome.valid_nats is not None
+
+
+def test_a_checkpoint_that_cannot_be_written_leaves_the_one_before(tmp_path):
+    """A limit on the size of files makes the second checkpoint fail amid its data."""
+    config = tmp_path / "config.yaml"
+    (tmp_path / "text.txt").write_text(words_text(4000))
+    config.write_text(
+        f"data: {{source: {tmp_path}/text.txt}}\nmodel: {{cell: {{hidden: 64}}}}\nthreads: 1\n"
+        "train: {batch_size: 4, bptt: 10, max_steps: 6, eval_every: 0, save_every: 3, sample_every: 0}\n"
+    )
+    program = (
+        "import resource, sys; from charlm.checkpoint import save_checkpoint; import charlm.training.loop as run\n"
+        "def limited(*arguments):\n"
+        "    save_checkpoint(*arguments)\n"
+        "    resource.setrlimit(resource.RLIMIT_FSIZE, (90_000, 90_000))\n"
+        "run.save_checkpoint = limited\n"
+        "from charlm.cli import main\n"
+        f"sys.argv = ['charlm', 'train', '--config', '{config}', '--run-dir', '{tmp_path}/run']\n"
+        "main()"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done.stderr
+    last = tmp_path / "run/checkpoints/last.safetensors"
+    (line,) = (line for line in done.stderr.splitlines() if line.startswith("error: "))
+    assert line.startswith(f"error: {last}: cannot be written (")
+    assert line.endswith("; earlier checkpoints are whole; free space or check permissions")
+    assert last.stat().st_size > 90_000
+    assert read_checkpoint(last).progress["step"] == 0
+    assert [path.name for path in last.parent.iterdir()] == [last.name]
