@@ -1,4 +1,4 @@
-"""The config of a run: read from YAML, checked as a whole, with overrides through the same checks."""
+"""The config of a run: read from YAML, changed by overrides, and checked as a whole."""
 
 import contextlib
 import copy
@@ -8,8 +8,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from charlm.config.cells import Cell
 from charlm.config.faults import fault_lines, show
-from charlm.config.schema import Cell, Config, Optimizer, Schedule
+from charlm.config.optimizers import Optimizer, Schedule
+from charlm.config.schema import Config
 from charlm.config.shipped import find_config, nearest_configs
 from charlm.config.yaml import dump_yaml, load_yaml
 from charlm.errors import ConfigError
@@ -26,19 +28,22 @@ __all__ = [
     "read_config_file",
 ]
 
-# Ten times the longest that has a use. PyYAML needs a second and 50 MB for this much, and more than that in proportion.
+# Ten times the longest useful config. PyYAML takes a second and 50 MB for this size, and time and memory grow with it.
 MAX_BYTES = 100_000
 _ALLOWED = "allowed: a YAML file, or a name from `charlm config list`"
-MAX_DEPTH = 8  # parts of the KEY in an override; the schema has at most three
+MAX_DEPTH = 8  # parts of an override's KEY; the schema has at most three
 
 
 def load_config(file: Path, overrides: Iterable[str] = ()) -> Config:
-    """A file, or the shipped config of this name, with `a.b=VALUE` overrides; ConfigError names every fault at once."""
+    """Read a config file, or the shipped config of this name, and apply `a.b=VALUE` overrides.
+
+    The ConfigError names all faults at once.
+    """
     return parse_config(read_config_file(file), str(file), overrides)
 
 
 def read_config_file(file: Path) -> Any:
-    """The YAML value of a file or shipped config; ConfigError if it cannot be read or is no YAML."""
+    """Read a file or shipped config as YAML; ConfigError if it cannot be read or is not YAML."""
     try:
         with find_config(file).open("rb") as stream:
             data = stream.read(MAX_BYTES + 1)
@@ -54,13 +59,13 @@ def read_config_file(file: Path) -> Any:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ConfigError(
-            f"{file}: found byte 0x{data[error.start]:02x} at offset {error.start}, which is no UTF-8; allowed: UTF-8"
+            f"{file}: found byte 0x{data[error.start]:02x} at offset {error.start}, which is not UTF-8; allowed: UTF-8"
         ) from None
     return load_yaml(text, str(file))
 
 
 def parse_config(raw: Any, where: str, overrides: Iterable[str] = ()) -> Config:
-    """The config of a YAML value read from `where`; the value itself is not changed."""
+    """Make a config of a YAML value that was read from `where`; the value itself is not changed."""
     raw = {} if raw is None else copy.deepcopy(raw)
     if not isinstance(raw, dict):
         raise ConfigError(f"{where}: found {type(raw).__name__}; allowed: sections such as data:, model:, train:")
@@ -86,11 +91,11 @@ def parse_config(raw: Any, where: str, overrides: Iterable[str] = ()) -> Config:
 
 
 def override_config(config: Config, where: str, overrides: Iterable[str]) -> Config:
-    """A config from `where` with overrides; a section that gets another kind keeps what all its kinds have."""
+    """Apply overrides to a config from `where`. A section that changes its kind keeps the options of all kinds."""
     raw = config.model_dump(mode="json")
     overrides = list(overrides)
     for override in overrides:
-        with contextlib.suppress(ConfigError):  # parse_config names it with the others
+        with contextlib.suppress(ConfigError):  # parse_config reports it with the other faults
             path, kind = _parse_override(override)
             if path not in _KINDS:
                 continue
@@ -111,33 +116,33 @@ _KINDS = {
 
 
 def ignored_options(config: Config) -> list[str]:
-    """What the config sets without any effect, a line each."""
+    """One line for each option that is set but has no effect."""
     model, dropout = config.model, config.model.dropout
     between_layers = dropout.between_layers if model.layers > 1 else 0
     found = []
     if model.layers == 1 and model.residual:
-        found.append("model.residual: found true, which one layer has no use for; set model.layers above 1")
-    # Not where a single number, which stands for both, may have set it.
+        found.append("model.residual: found true, which has no effect with one layer; set model.layers above 1")
+    # Equal values may come from a single number, which sets both places.
     if model.layers == 1 and dropout.between_layers not in (0, dropout.output):
         found.append(
-            f"model.dropout.between_layers: found {dropout.between_layers:g}, which one layer has no use for; "
+            f"model.dropout.between_layers: found {dropout.between_layers:g}, which has no effect with one layer; "
             "set model.layers above 1"
         )
     if dropout.variational and not (dropout.embedding or dropout.input or between_layers or dropout.output):
         found.append(
-            "model.dropout.variational: found true, without dropout that it could keep the masks of; "
-            "set that of embedding, input, output, or between_layers of 2 layers or more"
+            "model.dropout.variational: found true, which has no effect without dropout; "
+            "set embedding, input, output, or between_layers with 2 layers or more"
         )
     return found
 
 
 def dump_config(config: Config) -> str:
-    """The YAML text of a config with every option written out."""
+    """Write a config as YAML text, with every option."""
     return dump_yaml(config.model_dump(mode="json"))
 
 
 def differences(old: Config, new: Config) -> dict[str, tuple[Any, Any]]:
-    """Options that differ, as {"train.max_steps": (2000, 4000)}."""
+    """The options that differ: {"train.max_steps": (2000, 4000)}."""
     before, after = flatten(old), flatten(new)
     keys = list(dict.fromkeys([*before, *after]))
     return {key: (before.get(key), after.get(key)) for key in keys if before.get(key) != after.get(key)}
@@ -166,7 +171,7 @@ def _parse_override(override: str) -> tuple[tuple[str, ...], Any]:
 
 
 def _set(raw: dict[str, Any], path: tuple[str, ...], value: Any, override: str) -> list[tuple[str, ...]]:
-    """Put a value in its place; the paths that this made: its own, and those of sections that were not there."""
+    """Set the value at `path`; return the paths it created: its own, and those of missing sections above it."""
     section, made = raw, [path]
     for depth, key in enumerate(path[:-1], start=1):
         if section.get(key) is None:
@@ -175,7 +180,7 @@ def _set(raw: dict[str, Any], path: tuple[str, ...], value: Any, override: str) 
         section = section[key]
         if not isinstance(section, dict):
             raise ConfigError(
-                f"--set {override}: found {'.'.join(path[:depth])} to be {show(section)}, which has no keys; "
+                f"--set {override}: found {'.'.join(path[:depth])}: {show(section)}, which has no keys; "
                 f"allowed: --set {'.'.join(path[:depth])}=VALUE"
             )
     section[path[-1]] = value

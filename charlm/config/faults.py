@@ -1,4 +1,4 @@
-"""Pydantic's validation errors as lines a person can act on: where, found, allowed, nearest key."""
+"""Turn Pydantic's validation errors into lines that a person can act on: where, found, allowed, nearest key."""
 
 import difflib
 import functools
@@ -22,12 +22,12 @@ _TYPES = {
 
 
 def fault_lines(error: ValidationError, model: type[BaseModel], raw: Any, origin: Mapping[Path, str]) -> list[str]:
-    """One line for each of the first faults of `raw`, in the order of the schema, unknown keys last in their section.
+    """One line for each of the first faults of `raw`, in the order of the schema; unknown keys end their section.
 
-    `origin` maps a path to the place its value was written (file or --set); the longest matching prefix counts.
+    `origin` maps a path to where its value was written (a file or --set). The longest matching prefix counts.
     """
     schema = _schema(model)
-    lines: dict[str, None] = {}  # each once, in order
+    lines: dict[str, None] = {}  # an ordered set
     faults = error.errors()
     for fault in faults[:MAX_FAULTS]:
         path, value, node = _follow(fault["loc"], raw, schema)
@@ -46,10 +46,10 @@ def _schema(model: type[BaseModel]) -> dict[str, Any]:
 
 
 def _follow(loc: Sequence[str | int], raw: Any, schema: dict[str, Any]) -> tuple[Path, Any, dict[str, Any]]:
-    """Pydantic's location as a path of the file, the value there and the JSON Schema of what belongs there.
+    """Follow Pydantic's location: the path in the file, the value there and the JSON Schema of the option.
 
-    Pydantic puts the tag of a union into its locations (cell.rhn.dept), which the file does not have. For an
-    unknown key the schema is that of the section it stands in.
+    Pydantic puts the tag of a union into its locations (cell.rhn.dept); the file has no such key. For an unknown key,
+    return the JSON Schema of its section.
     """
     path: list[str | int] = []
     value, node, tag = raw, _resolve(schema, raw, schema), None
@@ -57,7 +57,7 @@ def _follow(loc: Sequence[str | int], raw: Any, schema: dict[str, Any]) -> tuple
         if tag is not None and key == tag:
             tag = None
             continue
-        if isinstance(value, int | float):  # a number in place of a section, as dropout admits
+        if isinstance(value, int | float):  # a number in place of a section: dropout allows it
             break
         path.append(key)
         value = value[key] if _holds(value, key) else _MISSING
@@ -79,7 +79,7 @@ def _holds(value: Any, key: str | int) -> bool:
 
 
 def _resolve(node: dict[str, Any], value: Any, schema: dict[str, Any]) -> dict[str, Any]:
-    """`node` with its reference followed, and with the branch of a union that the tag in `value` chooses."""
+    """Follow the reference of `node`, and choose the branch of a union by the tag in `value`."""
     while "$ref" in node:
         node = schema["$defs"][node["$ref"].rsplit("/", 1)[1]]
     if "anyOf" in node and isinstance(value, dict):
@@ -91,7 +91,7 @@ def _resolve(node: dict[str, Any], value: Any, schema: dict[str, Any]) -> dict[s
 
 
 def _tag(node: dict[str, Any], value: Any) -> Any:
-    """What chooses the branch of a union of sections: the tag in `value`, or the default one; None for others."""
+    """The tag in `value`, or the default tag, which chooses the branch of a union; None if `node` is no union."""
     if "discriminator" not in node or not isinstance(value, dict):
         return None
     name = node["discriminator"]["propertyName"]
@@ -99,26 +99,26 @@ def _tag(node: dict[str, Any], value: Any) -> Any:
 
 
 def _explain(fault: Any, path: Path, value: Any, node: dict[str, Any], schema: dict[str, Any]) -> tuple[Path, str]:
-    """The key below `path` that is at fault, if it is one below, and what is wrong with it."""
+    """The faulty key below `path`, if the fault lies below it, and what is wrong."""
     kind = fault["type"]
     if kind == "extra_forbidden":
         known = list(node.get("properties", {}))
         return (), f"unknown key; allowed: {', '.join(known)}{_nearest(path[-1], known)}"
-    if kind == "value_error":  # our own validators: "key: found …; allowed: …", or without the key
+    if kind == "value_error":  # from our validators: "key: found …; allowed: …", or without the key
         key, colon, text = str(fault["ctx"]["error"]).partition(": found ")
         return (tuple(key.split(".")), f"found {text}") if colon else ((), key)
     if kind in ("union_tag_invalid", "union_tag_not_found"):
         tag, allowed = node["discriminator"]["propertyName"], list(node["discriminator"]["mapping"])
         found = value.get(tag, _MISSING)
         return (tag,), f"found {show(found)}; allowed: {' | '.join(allowed)}{_nearest(found, allowed)}"
-    if kind == "string_unicode":  # a key too, and then it alone is no text
-        return (), f"found {show(fault['input'])}, which is no Unicode text; allowed: UTF-8"
+    if kind == "string_unicode":  # the value or the key itself
+        return (), f"found {show(fault['input'])}, which is not Unicode text; allowed: UTF-8"
     text = f"found {show(value)}; allowed: {allowed_text(node, schema)}"
     return (), text + _nearest(value, [choice for choice in _choices(node) if isinstance(choice, str)])
 
 
 def _nearest(found: Any, known: Sequence[str]) -> str:
-    is_short = isinstance(found, str) and len(found) < 100  # of 10 MB, the comparison alone would take seconds
+    is_short = isinstance(found, str) and len(found) < 100  # difflib takes seconds for 10 MB
     near = difflib.get_close_matches(found, known, n=1, cutoff=0.5) if is_short else []
     return f"; did you mean {near[0]!r}?" if near else ""
 
@@ -128,7 +128,7 @@ def _choices(node: dict[str, Any]) -> list[Any]:
 
 
 def allowed_text(node: dict[str, Any], schema: dict[str, Any]) -> str:
-    """What a JSON Schema node admits, in words."""
+    """Describe in words what a JSON Schema node allows."""
     node = _resolve(node, None, schema)
     if "anyOf" in node:
         return " or ".join(allowed_text(branch, schema) for branch in node["anyOf"])
@@ -145,7 +145,7 @@ def allowed_text(node: dict[str, Any], schema: dict[str, Any]) -> str:
 
 
 def _plain(bound: float) -> float:
-    """1 for 1.0: pydantic's versions differ in how they write the bounds of a number."""
+    """Write 1.0 as 1: Pydantic's versions differ in how they write bounds."""
     return int(bound) if bound == int(bound) else bound
 
 

@@ -1,4 +1,4 @@
-"""The table of all options, made from the schema."""
+"""The table of all options, generated from the schema."""
 
 import json
 from collections.abc import Iterator
@@ -9,7 +9,8 @@ from charlm.config.schema import Config
 
 
 def options_table() -> str:
-    """A Markdown table: key, default, allowed, meaning; options of one kind alone carry its name."""
+    """A Markdown table: key, default, allowed, meaning. The meaning of an option names the kinds that have it, unless
+    all do."""
     lines = ["| option | default | allowed | meaning |", "|---|---|---|---|"]
     for key, default, allowed, meaning in _rows(Config.model_json_schema()):
         cells = [f"`{key}`", f"`{default}`" if default else "", allowed.replace("|", "\\|"), meaning]
@@ -37,13 +38,13 @@ def _option(key: str, node: dict[str, Any], schema: dict[str, Any], note: str) -
         default = json.dumps(node["default"], ensure_ascii=False) if "default" in node else ""
         yield key, default, allowed_text(node, schema), note + meaning
         return
-    if section is not target:  # a number is allowed in its place
+    if section is not target:  # a number is allowed in place of the section
         yield key, "", allowed_text(target, schema), meaning
     yield from _section(section, schema, f"{key}.", note)
 
 
 def _union(key: str, node: dict[str, Any], schema: dict[str, Any]) -> Iterator[tuple[str, ...]]:
-    """The tag, then the options of each branch; those that all branches share stand once."""
+    """A row for the tag, then rows for the options of each branch; equal options share a row."""
     mapping = node["discriminator"]["mapping"]
     tag = node["discriminator"]["propertyName"]
     branches: dict[str, list[str]] = {}

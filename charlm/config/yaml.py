@@ -1,6 +1,6 @@
-"""YAML 1.2's core schema over PyYAML: what looks like a number is one, and nothing is read silently.
+"""Read and write YAML by the core schema of YAML 1.2: what looks like a number is one, and surprises are errors.
 
-PyYAML alone reads 3e-4 as text, 010 as 8, no as false, 1:30 as 90, and of two equal keys keeps the last.
+PyYAML alone reads 3e-4 as text, 010 as 8, no as false and 1:30 as 90, and keeps the last of two equal keys.
 """
 
 import math
@@ -74,13 +74,13 @@ class _Dumper(yaml.SafeDumper):
 
 
 def _represent_float(dumper: yaml.SafeDumper, value: float) -> yaml.ScalarNode:
-    # repr is the shortest text that reads back as the same number, but 1e-07 it writes without a point.
+    # repr is the shortest text that reads back as the same number; PyYAML itself would read its 1e-07 as text.
     assert math.isfinite(value)
     return dumper.represent_scalar("tag:yaml.org,2002:float", repr(value))
 
 
 def _represent_str(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
-    # Only the double-quoted style has escapes; every other folds Unicode's own line ends to spaces.
+    # Only the double-quoted style has escapes; the others turn Unicode line separators into spaces.
     style = '"' if CONTROLS.search(value) else None
     return dumper.represent_scalar("tag:yaml.org,2002:str", value, style)
 
@@ -96,7 +96,7 @@ _Dumper.add_representer(str, _represent_str)
 
 
 def load_yaml(text: str, where: str) -> Any:
-    """The value of one YAML document; ConfigError with `where`, line and column for anything else."""
+    """Read one YAML document; the ConfigError names `where`, line and column."""
     try:
         return yaml.load(text, _Loader)
     except yaml.MarkedYAMLError as error:
@@ -111,5 +111,5 @@ def load_yaml(text: str, where: str) -> Any:
 
 
 def dump_yaml(value: Any) -> str:
-    """YAML text that `load_yaml` reads back as the same value."""
+    """Write YAML text that `load_yaml` reads back as the same value."""
     return escaped(yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110))

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from charlm.config.schema import (
+from charlm.config.optimizers import (
     CosineSchedule,
     ExponentialSchedule,
     LinearSchedule,

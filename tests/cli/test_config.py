@@ -14,7 +14,7 @@ def test_check(cli, tiny_config):
 
 
 def test_what_has_no_effect_is_said(cli, tiny_config, tmp_path):
-    line = "ignored  model.residual: found true, which one layer has no use for; set model.layers above 1\n"
+    line = "ignored  model.residual: found true, which has no effect with one layer; set model.layers above 1\n"
     words = ["--set", "model.residual=true", "--set", "train.max_steps=1"]
     result = cli("config", "check", tiny_config, *words)
     assert (result.code, result.out, result.err) == (0, f"{tiny_config}: valid\n", line)

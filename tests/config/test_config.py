@@ -123,7 +123,7 @@ def test_empty_file_is_all_defaults():
         ),
         (
             "{data: {split: [1, 0, 0]}, train: {max_steps: 1, patience: 2}}",
-            "train.patience: found an early stop without a validation split; allowed: 0, or a validation share in "
+            "train.patience: found early stopping without a validation split; allowed: 0, or a validation share in "
             "data.split, or data.valid_source",
         ),
     ],

@@ -17,10 +17,10 @@ def test_shipped_config_sets_nothing_in_vain(file):
 
 
 IGNORED = {
-    "residual": "model.residual: found true, which one layer has no use for; set model.layers above 1",
-    "between": "model.dropout.between_layers: found 0.2, which one layer has no use for; set model.layers above 1",
-    "variational": "model.dropout.variational: found true, without dropout that it could keep the masks of; "
-    "set that of embedding, input, output, or between_layers of 2 layers or more",
+    "residual": "model.residual: found true, which has no effect with one layer; set model.layers above 1",
+    "between": "model.dropout.between_layers: found 0.2, which has no effect with one layer; set model.layers above 1",
+    "variational": "model.dropout.variational: found true, which has no effect without dropout; "
+    "set embedding, input, output, or between_layers with 2 layers or more",
 }
 
 
@@ -68,7 +68,7 @@ def test_table_tells_the_kinds_apart():
     assert "| `model.cell.depth` | `5` | an integer ≥ 1 | (rhn) " in table
     assert "| `train.max_steps` | `null` | an integer ≥ 1 or null | " in table
     assert '| `data.level` | `"char"` | char \\| byte | ' in table
-    meaning = "Added to the root of the squared gradient."
+    meaning = "Added to the denominator, so that it is never 0."
     assert [line for line in table.splitlines() if line.startswith("| `optimizer.eps`")] == [
         f"| `optimizer.eps` | `1e-10` | a number > 0 | (adagrad) {meaning} |",
         f"| `optimizer.eps` | `1e-08` | a number > 0 | (adam, nadam, radam, adamw, muon, rmsprop) {meaning} |",

@@ -54,7 +54,7 @@ def test_the_value_that_was_read_is_not_changed():
         ("", ["optimizer.name=zzz"],
          [f'--set optimizer.name=zzz: optimizer.name: found "zzz"; allowed: {OPTIMIZERS}']),
         ("data: {split: [1, 0, 0]}", ["train={max_steps: 1}", "train.patience=2"],
-         ["--set train.patience=2: train.patience: found an early stop without a validation split; allowed: 0, or "
+         ["--set train.patience=2: train.patience: found early stopping without a validation split; allowed: 0, or "
           "a validation share in data.split, or data.valid_source"]),
         # A section that only an override made.
         ("", ["train.max_steps="],
@@ -93,11 +93,11 @@ def test_value_that_is_no_yaml():
 @pytest.mark.parametrize(
     ("text", "override", "line"),
     [
-        ("seed: 5", "seed.a=3", "found seed to be 5, which has no keys; allowed: --set seed=VALUE"),
+        ("seed: 5", "seed.a=3", "found seed: 5, which has no keys; allowed: --set seed=VALUE"),
         ("model: {dropout: 0.3}", "model.dropout.state=0.1",
-         "found model.dropout to be 0.3, which has no keys; allowed: --set model.dropout=VALUE"),
+         "found model.dropout: 0.3, which has no keys; allowed: --set model.dropout=VALUE"),
         ("data: {split: [1, 0, 0]}", "data.split.0=1",
-         "found data.split to be [1, 0, 0], which has no keys; allowed: --set data.split=VALUE"),
+         "found data.split: [1, 0, 0], which has no keys; allowed: --set data.split=VALUE"),
     ],
 )  # fmt: skip
 def test_set_through_a_value_without_keys(text, override, line):

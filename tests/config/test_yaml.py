@@ -155,9 +155,9 @@ def test_file(tmp_path, content, value):
 @pytest.mark.parametrize(
     ("content", "text"),
     [
-        (b"a: \xff", "found byte 0xff at offset 3, which is no UTF-8; allowed: UTF-8"),
-        (b"\xff\xfea\0:\0 \0001\0", "found byte 0xff at offset 0, which is no UTF-8; allowed: UTF-8"),
-        (b"a: \xc3", "found byte 0xc3 at offset 3, which is no UTF-8; allowed: UTF-8"),
+        (b"a: \xff", "found byte 0xff at offset 3, which is not UTF-8; allowed: UTF-8"),
+        (b"\xff\xfea\0:\0 \0001\0", "found byte 0xff at offset 0, which is not UTF-8; allowed: UTF-8"),
+        (b"a: \xc3", "found byte 0xc3 at offset 3, which is not UTF-8; allowed: UTF-8"),
         (b"#" * 100_001, "found more than 100000 bytes; allowed: a YAML config"),
     ],
 )

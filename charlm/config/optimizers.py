@@ -1,0 +1,144 @@
+"""The options of each optimizer and each learning rate schedule."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from charlm.config.section import (
+    Betas,
+    CountOrNever,
+    Fraction,
+    NonNegative,
+    Positive,
+    Probability,
+    Section,
+    default_tag,
+)
+
+
+class Schedule(Section):
+    name: Any  # each schedule narrows it
+    warmup_steps: CountOrNever = 0
+    """Steps over which the learning rate rises linearly from 0."""
+
+
+class ConstantSchedule(Schedule):
+    name: Literal["constant"]
+    """The learning rate stays at `lr`."""
+
+
+class Decay(Schedule):
+    final_fraction: Fraction = 0.02
+    """Learning rate at the end of the run, as a fraction of `lr`."""
+
+
+class CosineSchedule(Decay):
+    name: Literal["cosine"]
+    """Half a cosine from `lr` to `final_fraction` · `lr` over the whole run."""
+
+
+class LinearSchedule(Decay):
+    name: Literal["linear"]
+    """A straight line from `lr` to `final_fraction` · `lr` over the whole run."""
+
+
+class ExponentialSchedule(Decay):
+    name: Literal["exponential"]
+    """Exponential decay from `lr` to `final_fraction` · `lr` over the whole run."""
+
+    final_fraction: Annotated[float, Field(gt=0, le=1)] = 0.02
+    """Learning rate at the end of the run, as a fraction of `lr`."""
+
+
+class StepSchedule(Schedule):
+    name: Literal["step"]
+    """Multiply the learning rate by `factor` at every epoch after the first `after_epochs`."""
+    factor: Annotated[float, Field(gt=0, le=1)] = 0.97
+    """Factor of the learning rate per epoch."""
+    after_epochs: CountOrNever = 10
+    """Epochs at the full learning rate."""
+
+
+class Optimizer(Section):
+    name: Any  # each optimizer narrows it
+    lr: Positive = 3e-3
+    """Peak learning rate."""
+    weight_decay: NonNegative = 0.0
+    """L2 penalty on the weights, but not on biases and normalization gains."""
+    clip_norm: NonNegative = 1.0
+    """Scale the gradient down to this L2 norm if it is larger; 0: off. With `loss: sum` the norm grows with `bptt`."""
+    clip_value: NonNegative = 0.0
+    """Clip every element of the gradient to ±x; 0: off."""
+    schedule: Annotated[
+        ConstantSchedule | CosineSchedule | LinearSchedule | ExponentialSchedule | StepSchedule,
+        Field(discriminator="name"),
+        default_tag("name", "constant"),
+    ] = ConstantSchedule(name="constant")
+    """How the learning rate changes during the run."""
+
+    def options(self) -> dict[str, Any]:
+        """The options that only this optimizer has: keyword arguments of its class in `torch.optim`."""
+        return self.model_dump(exclude={"name", "clip_norm", "clip_value", "schedule", "weight_decay"})
+
+
+class AdamConfig(Optimizer):
+    name: Literal["adam", "nadam", "radam"]
+    """Adam and its variants, with an L2 penalty."""
+    betas: Betas = (0.9, 0.999)
+    """Decay rates of the averages of the gradient and of its square."""
+    eps: Positive = 1e-8
+    """Added to the denominator, so that it is never 0."""
+
+
+class AdamWConfig(Optimizer):
+    name: Literal["adamw"]
+    """Adam with decoupled weight decay."""
+    weight_decay: NonNegative = 0.01
+    """Each step shrinks the weights, but not biases and normalization gains, by this share times the learning rate."""
+    betas: Betas = (0.9, 0.999)
+    """Decay rates of the averages of the gradient and of its square."""
+    eps: Positive = 1e-8
+    """Added to the denominator, so that it is never 0."""
+
+
+class MuonConfig(AdamWConfig):
+    name: Literal["muon"]  # type: ignore[assignment]
+    """Muon (Jordan et al. 2024) for the recurrent matrices, gate by gate, and AdamW for all other parameters."""
+    momentum: Probability = 0.95
+    """Momentum of Muon, for the recurrent matrices."""
+
+
+class SGDConfig(Optimizer):
+    name: Literal["sgd"]
+    """Stochastic gradient descent."""
+    momentum: Probability = 0.0
+    """Share of the last update that is added to the next."""
+    nesterov: bool = False
+    """Nesterov momentum; needs `momentum` above 0."""
+
+    @model_validator(mode="after")
+    def _nesterov_needs_momentum(self) -> "SGDConfig":
+        if self.nesterov and self.momentum == 0:
+            raise ValueError("nesterov: found true with momentum 0; allowed: momentum above 0")
+        return self
+
+
+class RMSpropConfig(Optimizer):
+    name: Literal["rmsprop"]
+    """Divide the gradient by a running average of its magnitude."""
+    alpha: Probability = 0.99
+    """Decay rate of the average of the squared gradient."""
+    eps: Positive = 1e-8
+    """Added to the denominator, so that it is never 0."""
+    momentum: Probability = 0.0
+    """Share of the last update that is added to the next."""
+
+
+class AdagradConfig(Optimizer):
+    name: Literal["adagrad"]
+    """Divide the gradient by the root of the sum of its squares so far."""
+    eps: Positive = 1e-10
+    """Added to the denominator, so that it is never 0."""
+
+
+AnyOptimizer = AdamWConfig | AdamConfig | MuonConfig | SGDConfig | RMSpropConfig | AdagradConfig
