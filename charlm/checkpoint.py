@@ -26,11 +26,7 @@ from charlm.config import Config, parse_config
 from charlm.data.vocabulary import Vocabulary
 from charlm.errors import CheckpointError, ConfigError, DamagedCheckpointError, RunError
 from charlm.model import CharLM, build_model, count_parameters
-
-FORMAT = "charlm checkpoint"
-VERSION = 1
-FOLDER = "checkpoints"
-LAST, BEST = "last.safetensors", "best.safetensors"
+from charlm.runs import BEST, FOLDER, FORMAT, LAST, VERSION
 
 
 @dataclass(frozen=True)

@@ -44,3 +44,40 @@ def locked(folder: Path) -> Iterator[None]:
         file.write(f"process {os.getpid()} on {socket.gethostname()} since {time.strftime('%Y-%m-%d %H:%M:%S')}\n")
         file.flush()
         yield
+
+
+def lock_holder(folder: Path) -> str | None:
+    """The process that holds the folder's lock, in words; None if nobody does. Takes no lock itself.
+
+    Linux lists its locks. Elsewhere the process that the file names counts as the holder while it is alive.
+    """
+    try:
+        status = (folder / LOCK).stat()
+        named = (folder / LOCK).read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return None
+    words = named.split()
+    pid = words[1] if named.startswith("process ") and len(words) > 3 and words[1].isdecimal() else ""
+    try:
+        listed = Path("/proc/locks").read_text(encoding="ascii", errors="replace").splitlines()
+    except OSError:
+        held = bool(pid) and words[3] == socket.gethostname() and _is_alive(int(pid))
+    else:
+        place = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
+        # Some file systems list a device other than stat's: then inode and process must both match.
+        held = any(
+            fields[5] == place or (fields[4] == pid and fields[5].endswith(f":{status.st_ino}"))
+            for fields in map(str.split, listed)
+            if len(fields) > 5 and fields[1] == "FLOCK"
+        )
+    return (named or "another process") if held else None
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return True
+    except (OSError, OverflowError):
+        return False
+    return True

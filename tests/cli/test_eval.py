@@ -161,7 +161,7 @@ def test_unknown_characters_of_a_file(cli, trained_run, tmp_path):
     skipped = cli("eval", trained_run, "--file", file, "--skip-unknown", "--json")
     assert skipped.code == 0
     assert (
-        skipped.err.splitlines(True)[-1] == f"{file}: left out 4 characters: 'Z' (U+005A), ',' (U+002C), 'é' (U+00E9)\n"
+        skipped.err.splitlines(True)[-1] == f"skipped  {file}: 4 characters: 'Z' (U+005A), ',' (U+002C), 'é' (U+00E9)\n"
     )
     assert json.loads(skipped.out)["targets"] == 8
 

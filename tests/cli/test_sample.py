@@ -16,7 +16,7 @@ def test_the_same_seed_gives_the_same_text(cli, trained_run):
 
 def test_a_seed_drawn_is_told_and_gives_the_text_again(cli, trained_run):
     result = cli("sample", trained_run, "--length", 40)
-    seed = re.fullmatch(r"seed (\d+)\n", result.err).group(1)
+    seed = re.fullmatch(r"seed     (\d+)\n", result.err).group(1)
     assert cli("sample", trained_run, "--length", 40, "--seed", seed).out == result.out
 
 
@@ -126,7 +126,7 @@ def test_novelty_of_bytes(cli, tiny_config, tmp_path):
     assert sample["novelty"]["longest"] >= 1
     assert sample["novelty"]["windows_share"] == 0
     assert _novelty_line(7, {"longest": 2, "stretch": "é\n", "windows_share": 0.25}, "byte") == (
-        "novelty  seed 7; verbatim in the training text: 25.0% of its windows of 20 bytes; "
+        "seed 7; verbatim in the training text: 25.0% of its windows of 20 bytes; "
         r"at most 2 bytes in a row: 'é\n'"
     )
 
@@ -138,7 +138,7 @@ def test_unknown_characters_of_the_prompt(cli, trained_run):
         f"allowed: {SEEN}; --skip-unknown leaves others out"
     )
     skipped = cli("sample", trained_run, "--prompt", "aZbés", "--length", 5, "--seed", 1, "--skip-unknown")
-    assert (skipped.code, skipped.err) == (0, "prompt: left out 'Z' (U+005A), 'b' (U+0062), 'é' (U+00E9)\n")
+    assert (skipped.code, skipped.err) == (0, "skipped  --prompt: 'Z' (U+005A), 'b' (U+0062), 'é' (U+00E9)\n")
     assert skipped.out == cli("sample", trained_run, "--prompt", "as", "--length", 5, "--seed", 1).out
 
 

@@ -1,0 +1,176 @@
+"""Runs on disk: the names of their files, and what the header of a checkpoint says.
+
+Nothing here imports torch or reads a tensor, so that many runs are listed at once. See `checkpoint` for the format.
+"""
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from charlm.errors import DamagedCheckpointError
+from charlm.system.lock import lock_holder
+
+FORMAT = "charlm checkpoint"
+VERSION = 1
+FOLDER = "checkpoints"
+LAST, BEST = "last.safetensors", "best.safetensors"
+CONFIG = "config.yaml"
+
+_DEPTH = 6
+"""How many folders deep `find_runs` looks."""
+_HEADER_BYTES = 100_000_000
+"""The largest header that safetensors allows."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """What the newest readable checkpoint of a run says; None for what it does not say."""
+
+    path: Path
+    state: str
+    """in use | finished | resumable | damaged | no checkpoint"""
+    written_s: float
+    """When the run was last written, in seconds since 1970."""
+    used_by: str | None = None
+    """The process that holds the run's lock."""
+    kind: str | None = None
+    layers: int | None = None
+    hidden: int | None = None
+    parameters: int | None = None
+    step: int | None = None
+    best_nats: float | None = None
+    """Lowest validation score so far, nats per character."""
+
+
+@dataclass(frozen=True)
+class Header:
+    """The header of a checkpoint file."""
+
+    version: str
+    config: dict[str, Any]
+    progress: dict[str, Any]
+    parameters: int
+    """Number of weights."""
+
+
+def read_header(path: Path) -> Header:
+    """The header of a checkpoint; DamagedCheckpointError if the file is shorter than it says or is none of ours.
+
+    Does not verify the content hash, as `read_checkpoint` does.
+    """
+    try:
+        with path.open("rb") as file:
+            size = int.from_bytes(file.read(8), "little")
+            if size > _HEADER_BYTES:
+                raise ValueError(f"a header of {size} bytes")
+            tensors = json.loads(file.read(size))
+            file_bytes = os.fstat(file.fileno()).st_size
+        texts = tensors.pop("__metadata__")
+        if texts["format"] != FORMAT:
+            raise ValueError(f"format {texts['format']!r}")
+        end = max((tensor["data_offsets"][1] for tensor in tensors.values()), default=0)
+        if file_bytes != 8 + size + end:
+            raise ValueError(f"{file_bytes} bytes instead of {8 + size + end}")
+        return Header(
+            version=texts["version"],
+            config=json.loads(texts["config"]),
+            progress=json.loads(texts["progress"]),
+            parameters=sum(_elements(tensors[name]) for name in tensors if name.startswith("weights/")),
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise DamagedCheckpointError(
+            f"{path}: damaged or no checkpoint ({error}); use another one of the run"
+        ) from None
+
+
+def _elements(tensor: dict[str, Any]) -> int:
+    count = 1
+    for size in tensor["shape"]:
+        count *= size
+    return count
+
+
+def is_run(folder: Path) -> bool:
+    """Whether a folder holds a run."""
+    checkpoints = folder / FOLDER
+    return checkpoints.is_dir() and ((folder / CONFIG).is_file() or any(checkpoints.glob("*.safetensors")))
+
+
+def find_runs(folder: Path, unreadable: Callable[[OSError], object] = lambda error: None) -> Iterator[Path]:
+    """Yield the runs in a folder: the folder itself, or those below it, a few folders deep, in no certain order.
+
+    Follows links; skips hidden folders. `unreadable` is called for folders that cannot be read.
+    """
+    seen: set[tuple[int, int]] = set()
+    waiting = [(folder, 0)]
+    while waiting:
+        place, depth = waiting.pop()
+        try:
+            status = place.stat()
+            if (status.st_dev, status.st_ino) in seen:
+                continue
+            seen.add((status.st_dev, status.st_ino))
+            if is_run(place):
+                yield place
+            elif depth < _DEPTH:
+                with os.scandir(place) as entries:
+                    names = [entry.name for entry in entries if not entry.name.startswith(".") and entry.is_dir()]
+                waiting += [(place / name, depth + 1) for name in names]
+        except OSError as error:
+            unreadable(error)
+
+
+def describe_run(folder: Path) -> Run:
+    """The state of a run; takes no lock and writes nothing. OSError if the folder cannot be read."""
+    files = sorted((folder / FOLDER).glob("*.safetensors"), key=_written_s, reverse=True)
+    used_by = lock_holder(folder)
+    # Links to one file are equally old: `last` is what a resumed run reads first.
+    for file in sorted(files, key=lambda file: file.name != LAST):
+        try:
+            header = read_header(file)
+            return _described(folder, _written_s(file), header, used_by)
+        except (DamagedCheckpointError, KeyError, TypeError, AttributeError):
+            continue
+    state = "in use" if used_by else "damaged" if files else "no checkpoint"
+    return Run(folder, state, _written_s(files[0] if files else folder), used_by)
+
+
+def _described(folder: Path, written_s: float, header: Header, used_by: str | None) -> Run:
+    model, progress = header.config["model"], header.progress
+    finished = header.version == str(VERSION) and limit_reached(header.config["train"], progress)
+    return Run(
+        path=folder,
+        state="in use" if used_by else "finished" if finished else "resumable",
+        written_s=written_s,
+        used_by=used_by,
+        kind=model["cell"]["kind"],
+        layers=model["layers"],
+        hidden=model["cell"]["hidden"],
+        parameters=header.parameters,
+        step=progress["step"],
+        best_nats=progress.get("best_nats"),
+    )
+
+
+def limit_reached(train: dict[str, Any], progress: dict[str, Any]) -> bool:
+    """Whether the training has reached a limit of the config's section `train`.
+
+    Counts whole epochs only: the header does not say how long an epoch is.
+    """
+    reached = {
+        "max_steps": progress["step"],
+        "max_epochs": progress["epoch"],
+        "max_minutes": progress["elapsed_s"] / 60,
+        "patience": progress["evaluations_since_best"],
+    }
+    return any(train.get(name) and value >= train[name] for name, value in reached.items())
+
+
+def _written_s(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:  # replaced or removed since it was listed
+        return 0.0

@@ -1,0 +1,233 @@
+"""charlm runs: what it lists, in which state, and what it leaves alone."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from charlm.errors import DamagedCheckpointError
+from charlm.runs import BEST, FOLDER, LAST, describe_run, limit_reached, read_header
+from charlm.system.lock import lock_holder, locked
+from tests.runs import contents
+
+
+@pytest.fixture
+def runs(trained_run: Path, tmp_path: Path) -> Path:
+    """A folder with a whole run, deeper down a second one that is older, and other folders."""
+    folder = tmp_path / "many runs"
+    shutil.copytree(trained_run, folder / "new")
+    shutil.copytree(trained_run, folder / "by topic" / "Öl-日本")
+    (folder / "notes").mkdir()
+    for file in (folder / "by topic" / "Öl-日本" / FOLDER).iterdir():
+        os.utime(file, (1e9, 1e9))
+    return folder
+
+
+def listed(cli, folder) -> list[dict]:
+    result = cli("runs", folder, "--json")
+    assert (result.code, result.err) == (0, "")
+    return json.loads(result.out)
+
+
+def test_table(cli, runs):
+    result = cli("runs", runs)
+    assert (result.code, result.err) == (0, "")
+    header, *rows = [re.split("  +", line) for line in result.out.splitlines()]
+    assert header == ["run", "model", "parameters", "steps", "best nats/char", "written", "state"]
+    best = read_header(runs / "new" / FOLDER / BEST).progress["best_nats"]
+    assert rows[0] == [str(runs / "new"), "lstm 1 × 16", "2,014", "6", f"{best:.4f}", "just now", "finished"]
+    assert rows[1][0] == str(runs / "by topic" / "Öl-日本")
+    assert re.fullmatch(r"\d+ d ago", rows[1][5])
+    assert len(rows) == 2
+
+
+def test_json(cli, runs):
+    new, old = listed(cli, runs)
+    assert list(new) == [
+        "path", "state", "used_by", "kind", "layers", "hidden", "parameters", "step", "best_nats", "written",
+    ]  # fmt: skip
+    assert (new["path"], new["state"], new["used_by"]) == (str(runs / "new"), "finished", None)
+    assert (new["kind"], new["layers"], new["hidden"], new["parameters"], new["step"]) == ("lstm", 1, 16, 2014, 6)
+    assert old["written"].startswith("2001-09-0")
+
+
+def test_a_run_itself_and_nothing(cli, runs, tmp_path, monkeypatch):
+    assert [run["path"] for run in listed(cli, runs / "new")] == [str(runs / "new")]
+    assert listed(cli, runs / "notes") == []
+    monkeypatch.chdir(tmp_path)
+    result = cli("runs")
+    line = "runs     none in runs; start one, for example: charlm train --config quickstart\n"
+    assert (result.code, result.out, result.err) == (0, "", line)
+    assert cli("runs", "--json").out == "[]\n"
+
+
+def test_folders_that_are_none(cli, tmp_path):
+    (tmp_path / "file").touch()
+    for name, found in (("no", "no such folder"), ("file", "is a file")):
+        error = f"{tmp_path}/{name}: {found}; allowed: a folder that holds runs"
+        assert cli("runs", tmp_path / name).error == error
+
+
+def test_states(cli, trained_run, tmp_path):
+    """All that a run can be, and whether it is resumable from an older checkpoint."""
+    for name in ("damaged", "last damaged", "last gone", "no checkpoint", "used"):
+        shutil.copytree(trained_run, tmp_path / name)
+    for file in (tmp_path / "damaged" / FOLDER).iterdir():
+        file.write_bytes(b"not a checkpoint")
+    last = tmp_path / "last damaged" / FOLDER / LAST
+    content = last.read_bytes()
+    last.unlink()  # a link to `best` otherwise
+    last.write_bytes(content[:-1])
+    (tmp_path / "last gone" / FOLDER / LAST).unlink()
+    shutil.rmtree(tmp_path / "no checkpoint" / FOLDER)
+    (tmp_path / "no checkpoint" / FOLDER).mkdir()
+    with locked(tmp_path / "used"):
+        found = {Path(run["path"]).name: run for run in listed(cli, tmp_path)}
+    assert {name: run["state"] for name, run in found.items()} == {
+        "damaged": "damaged",
+        "last damaged": "finished",
+        "last gone": "finished",
+        "no checkpoint": "no checkpoint",
+        "used": "in use",
+    }
+    assert found["used"]["used_by"].startswith(f"process {os.getpid()} on ")
+    assert found["damaged"]["kind"] is None
+    assert "—" in cli("runs", tmp_path / "damaged").out
+
+
+def test_a_run_that_was_stopped_is_resumable(cli, tiny_config, tmp_path):
+    run = tmp_path / "run"
+    assert cli("train", "--config", tiny_config, "--run-dir", run).code == 0
+    assert describe_run(run).state == "finished"
+    assert cli("train", "--resume", "--run-dir", run, "--set", "train.max_steps=9").code == 0
+    assert describe_run(run).step == 9
+    header = read_header(run / FOLDER / LAST)
+    assert not limit_reached(header.config["train"] | {"max_steps": 10}, header.progress)
+
+
+@pytest.mark.parametrize(
+    ("limit", "reached"),
+    [
+        ({"max_steps": 10}, True),
+        ({"max_steps": 11}, False),
+        ({"max_steps": None, "max_epochs": 2}, True),
+        ({"max_epochs": 2.5}, False),
+        ({"max_minutes": 1}, True),
+        ({"max_minutes": 1.1}, False),
+        ({"patience": 3}, True),
+        ({"patience": 0}, False),
+    ],
+)
+def test_limits(limit, reached):
+    progress = {"step": 10, "epoch": 2, "elapsed_s": 60.0, "evaluations_since_best": 3}
+    assert limit_reached(limit, progress) == reached
+
+
+def test_nothing_is_written_or_locked(cli, runs):
+    before = contents(runs)
+    times = {path: path.stat().st_mtime_ns for path in runs.rglob("*")}
+    held = subprocess.run(["cat", "/proc/locks"], capture_output=True, text=True).stdout
+    listed(cli, runs)
+    assert contents(runs) == before
+    assert {path: path.stat().st_mtime_ns for path in runs.rglob("*")} == times
+    assert str(os.getpid()) not in {line.split()[4] for line in held.splitlines()}
+    with locked(runs / "new"):  # free
+        pass
+
+
+def test_links_in_a_circle(cli, runs):
+    (runs / "notes" / "up").symlink_to(runs)
+    (runs / "notes" / "gone").symlink_to(runs / "nothing")
+    assert len(listed(cli, runs)) == 2
+
+
+def test_headers_that_are_none(runs, tmp_path):
+    good = (runs / "new" / FOLDER / LAST).read_bytes()
+    size = int.from_bytes(good[:8], "little")
+    bad = {
+        "empty": b"",
+        "short": good[:100],
+        "cut": good[:-1],
+        "longer": good + b"x",
+        "huge": (2**60).to_bytes(8, "little") + good[8:],
+        "no json": good[:8] + b"[" * size + good[8 + size :],
+        "a list": (2).to_bytes(8, "little") + b"[]",
+        "no metadata": (2).to_bytes(8, "little") + b"{}",
+        "other": good.replace(b"charlm checkpoint", b"somebody else's!!"),
+    }
+    for name, content in bad.items():
+        path = tmp_path / name
+        path.write_bytes(content)
+        with pytest.raises(DamagedCheckpointError, match=f"^{re.escape(str(path))}: damaged or no checkpoint"):
+            read_header(path)
+
+
+def test_it_needs_no_torch(runs):
+    code = """
+import sys, charlm.cli
+sys.argv = ["charlm", "runs", sys.argv[1]]
+try:
+    charlm.cli.main()
+except SystemExit as left:
+    assert left.code == 0
+slow = {"torch", "numpy", "safetensors", "yaml"} & set(sys.modules)
+assert not slow, slow
+"""
+    done = subprocess.run([sys.executable, "-c", code, str(runs)], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_process_of_its_own_holds_the_lock(tmp_path):
+    code = """
+import sys, pathlib
+from charlm.system.lock import locked
+with locked(pathlib.Path(sys.argv[1])):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+    assert lock_holder(tmp_path) is None
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        assert holder.stdin is not None
+        assert holder.stdout.readline() == "held\n"
+        assert str(lock_holder(tmp_path)).startswith(f"process {holder.pid} on ")
+        holder.stdin.close()
+    assert lock_holder(tmp_path) is None  # the file stays, the lock does not
+    assert (tmp_path / ".lock").read_text().startswith("process ")
+
+
+def test_where_the_system_lists_no_locks(tmp_path, monkeypatch):
+    """The file's process counts while it is alive."""
+    read_text = Path.read_text
+
+    def no_proc(path, *args, **options):
+        if str(path).startswith("/proc"):
+            raise FileNotFoundError
+        return read_text(path, *args, **options)
+
+    with locked(tmp_path):
+        pass
+    monkeypatch.setattr(Path, "read_text", no_proc)
+    assert str(lock_holder(tmp_path)).startswith(f"process {os.getpid()} on ")
+    text = (tmp_path / ".lock").read_text()
+    for other in (text.replace(str(os.getpid()), "999999999"), text.replace(" on ", " on not-"), "", "process"):
+        (tmp_path / ".lock").write_text(other)
+        assert lock_holder(tmp_path) is None
+
+
+def test_many_runs_are_listed_at_once(cli, trained_run, tmp_path):
+    for number in range(300):
+        folder = tmp_path / f"{number}" / FOLDER
+        folder.mkdir(parents=True)
+        os.link(trained_run / FOLDER / LAST, folder / LAST)
+        (tmp_path / f"{number}" / "config.yaml").touch()
+    start_s = time.perf_counter()
+    assert len(listed(cli, tmp_path)) == 300
+    assert time.perf_counter() - start_s < 5
