@@ -31,6 +31,8 @@ OPTIONS = [{}, {"state_dropout": 0.5}, {"weight_dropout": 0.5}, {"zoneout": 0.5}
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_line_with_a_kernel(case: Case, options: dict[str, float]) -> None:
     stack = CELLS[case.kind](3, 4, **case.options, **options)
+    if stack.cpu_kernel is None:
+        pytest.skip(f"{case.kind} has the reference loop only")
     assert stack.select_backend("cpu").description == f"{case.kind}: fused CPU kernel"
     with torch.autocast("cpu", torch.bfloat16):
         assert stack.select_backend("cpu").description == f"{case.kind}: fused CPU kernel"
@@ -102,7 +104,7 @@ def test_the_backend_of_every_kind_is_known_without_a_model() -> None:
     assert torch.equal(torch.get_rng_state(), before)
     assert list(found) == list(CELLS)
     for kind, selection in found.items():
-        assert selection.passed_over["fused CPU kernel"] == "switched off by this test"
+        assert ("fused CPU kernel" in selection.passed_over) == (CELLS[kind].cpu_kernel is not None)
         assert selection.description == CELLS[kind](3, 4).select_backend("cpu").description
 
 

@@ -5,13 +5,14 @@ import torch
 
 from charlm.cells import dropout_mask
 from tests.cells import naive
-from tests.cells.measure import CASES, Case, as_tuple, random_input, random_state
+from tests.cells.measure import Case, as_tuple, random_input, random_state
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if case.kind in naive.STEPS], ids=str)
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("options", [{}, {"state_dropout": 0.4}, {"weight_dropout": 0.4}, {"zoneout": 0.4}], ids=str)
 def test_one_layer_follows_the_equations(case: Case, options: dict[str, float], training: bool) -> None:
+    if case.kind not in naive.STEPS:
+        pytest.skip(f"naive.py has no equations of {case.kind}")
     stack = case.build(3, 4, **options).train(training)
     x, state = random_input(stack, 3, 2), random_state(stack, 2)
     parameters = {name.removesuffix("_l0"): parameter.detach() for name, parameter in stack.named_parameters()}

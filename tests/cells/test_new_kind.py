@@ -119,7 +119,9 @@ print(json.dumps(ends))
 """
 
 
-def insert(path: Path, *, before: str, text: str) -> None:
+def insert(folder: Path, text: str, *, before: str) -> None:
+    """Insert `text` in the one file of `folder` that has `before`, once."""
+    (path,) = (path for path in folder.glob("*.py") if before in path.read_text(encoding="utf-8"))
     whole = path.read_text(encoding="utf-8")
     assert whole.count(before) == 1, f"{path.name}: {before!r}"
     path.write_text(whole.replace(before, text + before), encoding="utf-8")
@@ -133,11 +135,10 @@ def checkout(tmp_path: Path) -> Path:
     folder.mkdir()
     (folder / "__init__.py").write_text(MODULE, encoding="utf-8")
     (folder / "reference.py").write_text(REFERENCE, encoding="utf-8")
-    registry, schema = tmp_path / "charlm/cells/__init__.py", tmp_path / "charlm/config/schema.py"
-    insert(registry, before="from charlm.cells.rnn import RNN\n", text="from charlm.cells.toy import Toy\n")
-    insert(registry, before='    "rhn": RHN,\n', text='    "toy": Toy,\n')
-    insert(schema, before="class Dropout(", text=OPTIONS)
-    insert(schema, before="RNNConfig | LSTMConfig |", text="ToyConfig | ")
+    insert(tmp_path / "charlm/cells", "from charlm.cells.toy import Toy\n", before="from charlm.cells.rnn import RNN\n")
+    insert(tmp_path / "charlm/cells", '    "toy": Toy,\n', before='    "rhn": RHN,\n')
+    insert(tmp_path / "charlm/config", OPTIONS, before="class RNNConfig(")
+    insert(tmp_path / "charlm/config", "ToyConfig | ", before="RNNConfig | LSTMConfig |")
     (tmp_path / "configs").mkdir()
     (tmp_path / "configs/toy.yaml").write_text(CONFIG, encoding="utf-8")
     (tmp_path / "text.txt").write_text(words_text(20_000), encoding="utf-8")

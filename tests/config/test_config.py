@@ -1,5 +1,7 @@
 """The config as a whole: strictness, faults, defaults."""
 
+from typing import get_args
+
 import pytest
 import yaml
 from hypothesis import given, settings
@@ -16,6 +18,7 @@ from charlm.config import (
     parse_config,
     read_config_file,
 )
+from charlm.config.schema import ModelConfig
 from charlm.config.yaml import load_yaml
 from charlm.errors import ConfigError
 from tests.config.json_schema import accepts
@@ -24,7 +27,8 @@ from tests.config.reading import CONFIGS, DROPOUT, INTEGER, KEYS, OPTIMIZERS, fa
 SPLIT = "a list of 3: a number ≥ 0 and ≤ 1 each"
 
 
-CELLS = "gru | lstm | rhn | rnn"
+KINDS = get_args(ModelConfig.model_fields["cell"].annotation)
+CELLS = " | ".join(sorted(get_args(kind.model_fields["kind"].annotation)[0] for kind in KINDS))
 
 
 RHN = "kind, hidden, depth, couple_gates, gate_bias"
