@@ -1,8 +1,8 @@
-"""Trains one small LSTM with each option in turn, for equally many updates, and rewrites README's table of the scores.
+"""Trains one small LSTM with each option changed in turn, for the same number of updates, and rewrites the table.
 
-Trained on the first 81 % of tinyshakespeare and scored on the next 9 %: what is chosen by this table has not seen the
-last tenth. Every run is one thread's, so that its score does not depend on the machine's load; one that is whole is not
-trained again. All trials or none: the table is written once they are all there.
+The table is the second of docs/results.md. Trained on the first 81 % of tinyshakespeare and scored on the next 9 %: a
+choice made by this table has not seen the last tenth. Each run uses one thread, so its score does not depend on the
+machine's load. A complete run is not trained again. The table is written once all trials are complete.
 """
 
 import argparse
@@ -14,6 +14,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import reproduce
 from reproduce import ROOT, charlm, refuse_other, write_between
 
 RUNS = ROOT / "runs/ablate"
@@ -42,7 +43,7 @@ threads: 1
 
 
 class Trial:
-    """Settings over the base, any number of them, and where they come from."""
+    """Settings that override the base, and where they come from."""
 
     def __init__(self, *settings: str, source: str) -> None:
         self.settings = settings
@@ -58,9 +59,9 @@ TOGETHER = (
 REST = "clip_norm: 10, schedule: {name: cosine, warmup_steps: 100}"
 
 TRIALS = [
-    Trial(source="`BASE` in `scripts/ablate.py`"),
-    Trial("seed=2", source="how much is chance"),
-    Trial("seed=3", source="how much is chance"),
+    Trial(source="`BASE` in `benchmarks/ablate.py`"),
+    Trial("seed=2", source="seed noise"),
+    Trial("seed=3", source="seed noise"),
     Trial("model.cell.layer_norm=true", source="Ba et al. 2016"),
     Trial("model.dropout.embedding=0.05", source="Iyyer et al. 2015"),
     Trial("model.dropout.embedding=0.05", "model.dropout.variational=true", source="Gal & Ghahramani 2016"),
@@ -88,13 +89,13 @@ TRIALS = [
     Trial("optimizer.schedule={name: constant, warmup_steps: 100}", source="the base has cosine"),
     Trial("optimizer.schedule.warmup_steps=0", source="the base has 100: Goyal et al. 2017"),
     Trial(f"optimizer={{name: muon, lr: 3e-3, {REST}}}", source="Jordan et al. 2024"),
-    Trial(f"optimizer={{name: sgd, lr: 0.2, {REST}}}", source="Zilly et al. 2017, but for the schedule"),
+    Trial(f"optimizer={{name: sgd, lr: 0.2, {REST}}}", source="Zilly et al. 2017, except the schedule"),
     Trial(*TOGETHER, source="four of the above"),
 ]
 
 
 def main() -> None:
-    """Train what is missing; when all is there, write the table."""
+    """Train what is missing, then write the table."""
     arguments = parse()
     RUNS.mkdir(parents=True, exist_ok=True)
     config = RUNS / "base.yaml"
@@ -103,7 +104,7 @@ def main() -> None:
         scores = list(pool.map(lambda trial: score(trial, config, arguments.source), TRIALS))
     heading = "| set | from | validation, nats | against the base |\n|---|---|---|---|\n"
     rows = [row(trial, nats, scores[0]) for trial, nats in zip(TRIALS, scores, strict=True)]
-    write_between("ablation", heading + "".join(rows))
+    write_between(reproduce.PAGE, "ablation", heading + "".join(rows))
 
 
 def row(trial: Trial, nats: float, base: float) -> str:
@@ -113,7 +114,9 @@ def row(trial: Trial, nats: float, base: float) -> str:
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="scripts/ablate", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--jobs", type=int, default=os.cpu_count(), metavar="N", help="trainings at a time; one a core")
+    parser.add_argument(
+        "--jobs", type=int, default=os.cpu_count(), metavar="N", help="runs at a time (default: one per core)"
+    )
     parser.add_argument("--source", type=Path, metavar="FILE", help="tinyshakespeare's text, if not in data/")
     arguments = parser.parse_args()
     if arguments.jobs < 1:
@@ -122,7 +125,7 @@ def parse() -> argparse.Namespace:
 
 
 def score(trial: Trial, config: Path, source: Path | None) -> float:
-    """Nats per character that this trial ends with; trained now, unless that was done."""
+    """The trial's final validation score in nats per character; trains it unless that is done."""
     name = re.sub(r"[^\w.=-]+", "_", "+".join(trial.settings)) or "base"
     run, outcome = RUNS / name, RUNS / f"{name}.json"
     refuse_other(run, config, *trial.settings)

@@ -1,13 +1,16 @@
-"""Trains the recipes of README's table of results, and rewrites the table and its plot; run by scripts/reproduce.
+"""Trains the recipes of docs/results.md and rewrites its table, its plot and the README's short table.
 
-Each run has a folder of its own under runs/reproduce/: one that is whole is not trained again, one that was cut off
-goes on. What came of them, on which machine and with which settings, is kept in benchmarks/results.json, from which
-table and plot are made: a recipe without a whole run stays there as it is. The score of a run is that of the weights it
-ends with, not of its best evaluation: to choose among evaluations would be to look at the split that is scored.
+Run by scripts/reproduce. Each run has its own folder under runs/reproduce/: a complete one is not trained again, an
+interrupted one is resumed. What each run reached, on which machine and with which settings, is recorded in
+benchmarks/results.json; tables and plot are made from it, and a recipe without a complete run keeps its record.
+
+The score is that of the final weights, not of the best evaluation: choosing among evaluations would be choosing on the
+split that is scored.
 """
 
 import argparse
 import json
+import math
 import re
 import statistics
 import subprocess
@@ -19,13 +22,14 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 RUNS = ROOT / "runs/reproduce"
 RESULTS = ROOT / "benchmarks/results.json"
+PAGE = ROOT / "docs/results.md"
 README = ROOT / "README.md"
 PLOT = ROOT / "docs/results.png"
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """A config of configs/, the seeds it is trained with, and what is scored: which split, and dynamically too."""
+    """A shipped config, the seeds it is trained with, the split it is scored on, and whether dynamically too."""
 
     config: str
     seeds: tuple[int, ...] = (1, 2, 3)
@@ -56,14 +60,17 @@ RECIPES = [
     Recipe("python-stdlib-30min", seeds=(1,), split="test", dynamic=True),
 ]
 
-# Validation nats on tinyshakespeare as nanoGPT's README gives them; its seconds are those of an A100 (GPU config) and
-# of four CPU cores (CPU config, timed by us). It scores random windows without carried state.
-PUBLISHED = {"nanoGPT, A100: 1.4697": (180, 1.4697), "nanoGPT, CPU config: 1.88": (74, 1.88)}
+# The README's rows: the best recipe for each training time.
+SUMMARY = [f"tinyshakespeare-{time}" for time in ("10s", "1min", "5min", "30min")]
+
+# Validation nats on tinyshakespeare from nanoGPT's README, on random windows without carried state. Seconds on an A100
+# (its GPU config) and on four CPU cores (its CPU config, timed by us).
+PUBLISHED = {"nanoGPT, A100: 1.47": (180, 1.4697), "nanoGPT, 4 CPU cores: 1.88": (74, 1.88)}
 
 
 @dataclass(frozen=True)
 class Run:
-    """What one training with one seed came to."""
+    """What one training with one seed reached."""
 
     seed: int
     seconds: float
@@ -72,12 +79,12 @@ class Run:
     nats: float
     dynamic_nats: float | None
     curve: list[list[float]]
-    """Every evaluation on the way: seconds and nats."""
+    """Seconds and nats of every evaluation during training."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """The runs of a recipe, the config that all of them had but for the seed, and the CPU, as `bench_measure.cpu`."""
+    """The runs of a recipe, the config they share except for the seed, and the CPU as `bench_measure.cpu` gives it."""
 
     config: dict[str, Any]
     cpu: dict[str, Any]
@@ -85,7 +92,7 @@ class Result:
 
 
 def main() -> None:
-    """Train what is asked for and not there, score it, record all that is there, write table and plot."""
+    """Train and score what is missing, record what is complete, write tables and plot."""
     arguments = parse()
     recipes = [recipe for recipe in RECIPES if recipe.config in (arguments.recipes or {r.config for r in RECIPES})]
     for recipe in RECIPES:
@@ -95,21 +102,22 @@ def main() -> None:
         for seed in recipe.seeds[: arguments.seeds]:
             train(recipe, seed, arguments.source)
     results = record()
-    write_between("results", table(results))
+    write_between(PAGE, "results", table(results))
+    write_between(README, "results", summary(results))
     shown = [recipe.config for recipe in RECIPES if recipe.on_shakespeare and recipe.config in results]
-    draw({name: results[name].runs[0] for name in shown if results[name].runs[0].curve})
+    draw({name: results[name] for name in shown if results[name].runs[0].curve})
 
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="scripts/reproduce", description=(__doc__ or "").splitlines()[0])
     names = [recipe.config for recipe in RECIPES]
-    parser.add_argument("recipes", nargs="*", metavar="RECIPE", help=f"some of: {', '.join(names)}; all if none")
-    parser.add_argument("--seeds", type=int, default=3, metavar="N", help="at most so many seeds of each recipe")
+    parser.add_argument("recipes", nargs="*", metavar="RECIPE", help=f"default: all of {', '.join(names)}")
+    parser.add_argument("--seeds", type=int, default=3, metavar="N", help="train at most N seeds of each recipe")
     parser.add_argument("--source", type=Path, metavar="FILE", help="tinyshakespeare's text, if not in data/")
     arguments = parser.parse_args()
     for name in arguments.recipes:
         if name not in names:
-            parser.error(f"recipe {name!r}: there is none of this name; allowed: {' | '.join(names)}")
+            parser.error(f"recipe {name!r}: unknown; allowed: {' | '.join(names)}")
     if arguments.seeds < 1:
         parser.error(f"--seeds: found {arguments.seeds}; allowed: integers ≥ 1")
     return arguments
@@ -120,13 +128,13 @@ def folder(recipe: Recipe, seed: int) -> Path:
 
 
 def is_whole(recipe: Recipe, seed: int) -> bool:
-    """Whether it is trained to its end and has every score that the recipe asks for."""
+    """Whether the run is trained to its end and has every score that the recipe asks for."""
     score = folder(recipe, seed) / "score.json"
     return score.is_file() and (not recipe.dynamic or "dynamic" in json.loads(score.read_text(encoding="utf-8")))
 
 
 def refuse_other(run: Path, config: Path, *overrides: str) -> None:
-    """Leave with an error where a run was begun with another config; where the text lies does not count."""
+    """Exit if a run was started with another config; the path of its text may differ."""
     from charlm.config import differences, load_config
 
     if not (run / "config.yaml").is_file():
@@ -141,7 +149,7 @@ def charlm(*words: object) -> list[str]:
 
 
 def train(recipe: Recipe, seed: int, source: Path | None) -> None:
-    """Train and score one seed, unless that is done."""
+    """Train and score one seed unless that is done."""
     if is_whole(recipe, seed):
         return
     run = folder(recipe, seed)
@@ -161,7 +169,7 @@ def train(recipe: Recipe, seed: int, source: Path | None) -> None:
 
 
 def record() -> dict[str, Result]:
-    """What is known of every recipe: its whole runs where there are some, else what was recorded before."""
+    """Record every recipe that has complete runs; the others keep their earlier record."""
     from bench_measure import cpu
 
     from charlm.config import read_config_file
@@ -176,7 +184,7 @@ def record() -> dict[str, Result]:
 
 
 def write_results(results: dict[str, Result]) -> None:
-    """A line a recipe: what changes between two commits is then seen."""
+    """One line per recipe, so that a diff shows which ones changed."""
     lines = (f"{json.dumps(name)}: {json.dumps(asdict(result))}" for name, result in results.items())
     RESULTS.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
 
@@ -215,7 +223,7 @@ def table(results: dict[str, Result]) -> str:
 
 
 def row(name: str, result: Result) -> str:
-    """A line of the table: mean and range over the seeds."""
+    """One row of the table: mean and range over the seeds."""
     nats = [run.nats for run in result.runs]
     seeds = "1 seed" if len(nats) == 1 else f"{len(nats)} seeds: {min(nats):.4f} to {max(nats):.4f}"
     dynamic = [run.dynamic_nats for run in result.runs if run.dynamic_nats is not None]
@@ -231,40 +239,78 @@ def row(name: str, result: Result) -> str:
     return f"| {' | '.join(cells)} |\n"
 
 
+def summary(results: dict[str, Result]) -> str:
+    """The README's table: the best recipe for each training time, scores as a newcomer reads them."""
+    lines = ["| training time | config | cell | nats per character | bits |\n|---|---|---|---|---|\n"]
+    for name in SUMMARY:
+        if result := results.get(name):
+            nats = statistics.mean(run.nats for run in result.runs)
+            minutes = result.config["train"]["max_minutes"]
+            time = f"{minutes:g} min" if minutes >= 1 else f"{60 * minutes:.0f} s"
+            lines.append(f"| {time} | `{name}` | {kind(result).upper()} | {nats:.2f} | {nats / math.log(2):.2f} |\n")
+    return "".join(lines)
+
+
 def duration(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.1f} min"
 
 
-def write_between(mark: str, table: str) -> None:
-    """Put a table between README's two comments of this name, and print it; leave with an error without the two."""
-    parts = re.split(f"(<!-- /?{mark} -->\n)", README.read_text(encoding="utf-8"))
+def write_between(page: Path, mark: str, table: str) -> None:
+    """Put a table between a page's two comments of this name, and print it; exit if they are missing."""
+    parts = re.split(f"(<!-- /?{mark} -->\n)", page.read_text(encoding="utf-8"))
     if len(parts) != 5:
-        sys.exit(f"{README}: found {len(parts) // 2} lines <!-- {mark} --> and <!-- /{mark} -->; allowed: one of each")
+        sys.exit(f"{page}: found {len(parts) // 2} lines <!-- {mark} --> and <!-- /{mark} -->; allowed: one of each")
     before, begin, _, end, after = parts
-    README.write_text(before + begin + table + end + after, encoding="utf-8")
+    page.write_text(before + begin + table + end + after, encoding="utf-8")
     print(table)
 
 
-def draw(runs: dict[str, Run]) -> None:
-    """Validation over seconds, each recipe a line (a dot if evaluated once), the published points beside them."""
+def draw(results: dict[str, Result]) -> None:
+    """Validation score over training time: the first seed of each recipe, and nanoGPT's published points."""
     import matplotlib
 
     matplotlib.use("agg")
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(figsize=(9, 5.5))
-    for name, run in runs.items():
-        label = f"{name.removeprefix('tinyshakespeare-')}: {run.nats:.3f}"
-        axes.plot(*zip(*run.curve, strict=True), marker=".", label=label)
+    figure, axes = pyplot.subplots(figsize=(9, 5))
+    style: dict[str, Any] = {"textcoords": "offset points", "bbox": {"color": "white", "alpha": 0.8, "pad": 1}}
+    for result in results.values():
+        curve, color = result.runs[0].curve, COLORS[kind(result)]
+        axes.plot(*zip(*curve, strict=True), color=color, alpha=0.5)
+        axes.plot(*curve[-1], "o", color=color)
+    for result, nats in zip(results.values(), label_heights(results), strict=True):
+        label = f"{kind(result).upper()} {result.runs[0].nats:.2f}"
+        seconds = result.runs[0].curve[-1][0]
+        axes.annotate(label, (seconds, nats), (9, -3), color=COLORS[kind(result)], weight="bold", **style)
     for name, (seconds, nats) in PUBLISHED.items():
-        axes.plot(seconds, nats, "k*", markersize=10)
-        axes.annotate(name, (seconds, nats), xytext=(6, 4), textcoords="offset points", fontsize=8)
-    axes.set(xscale="log", xlabel="seconds of training", ylabel="validation, nats per character")
-    axes.set(xlim=(8, 2500), ylim=(1.2, 2.2))
-    axes.grid(alpha=0.3)
-    axes.legend(title="recipe: last score", fontsize=8)
-    figure.savefig(PLOT, dpi=120, bbox_inches="tight")
+        axes.plot(seconds, nats, "k*", markersize=9)
+        axes.annotate(name, (seconds, nats), (9, -9), **style)
+    axes.set_title("Tinyshakespeare: what training time buys on four CPU cores", loc="left")
+    axes.set(xscale="log", xlabel="training time", ylabel="validation, nats per character (lower is better)")
+    axes.set(xlim=(8, 4000), ylim=(1.28, 1.95))
+    axes.set_xticks([10, 60, 300, 1800], ["10 s", "1 min", "5 min", "30 min"])
+    axes.minorticks_off()
+    axes.grid(alpha=0.25)
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(PLOT, dpi=110, bbox_inches="tight")
     print(f"plot: {PLOT.relative_to(ROOT)}", file=sys.stderr)
+
+
+COLORS = {"rnn": "gray", "gru": "tab:green", "lstm": "tab:blue", "rhn": "tab:orange"}
+
+
+def kind(result: Result) -> str:
+    return result.config["model"]["cell"]["kind"]
+
+
+def label_heights(results: dict[str, Result], apart: float = 0.027) -> list[float]:
+    """Where each line's label stands: at its last evaluation, or higher so that labels do not overlap."""
+    heights: dict[str, float] = {}
+    for name in sorted(results, key=lambda name: results[name].runs[0].curve[-1][1]):
+        seconds, nats = results[name].runs[0].curve[-1]
+        beside = [heights[other] for other in heights if 0.7 < results[other].runs[0].curve[-1][0] / seconds < 1.5]
+        heights[name] = max([nats, *(height + apart for height in beside)])
+    return [heights[name] for name in results]
 
 
 if __name__ == "__main__":

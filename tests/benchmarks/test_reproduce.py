@@ -1,4 +1,4 @@
-"""scripts/reproduce and scripts/ablate without their trainings: on runs that are made up here."""
+"""scripts/reproduce and scripts/ablate on made-up runs, without their trainings."""
 
 import importlib
 import json
@@ -10,7 +10,7 @@ import pytest
 from charlm.config import differences, load_config, parse_config
 from tests.conftest import ROOT
 
-README = """\
+PAGE = """\
 Before.
 
 <!-- results -->
@@ -23,14 +23,16 @@ After.
 
 @pytest.fixture
 def reproduce(tmp_path, monkeypatch) -> ModuleType:
-    """The script, with a README, runs and a plot of its own in `tmp_path`."""
+    """The script, with pages, runs and a plot of its own in `tmp_path`."""
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
     script = importlib.import_module("reproduce")
     monkeypatch.setattr(script, "RUNS", tmp_path / "runs")
     monkeypatch.setattr(script, "RESULTS", tmp_path / "results.json")
+    monkeypatch.setattr(script, "PAGE", tmp_path / "results.md")
     monkeypatch.setattr(script, "README", tmp_path / "README.md")
     monkeypatch.setattr(script, "PLOT", tmp_path / "results.png")
-    (tmp_path / "README.md").write_text(README, encoding="utf-8")
+    for page in (script.PAGE, script.README):
+        page.write_text(PAGE, encoding="utf-8")
     return script
 
 
@@ -41,7 +43,7 @@ def ablate(reproduce) -> ModuleType:
 
 @pytest.fixture
 def started(reproduce, monkeypatch) -> list[list[str]]:
-    """The words of every command that the script starts; none is run, and each prints a score."""
+    """The arguments of every command that the script would start; none runs, and each prints a score."""
     commands = []
 
     def run(command, **_):
@@ -54,7 +56,7 @@ def started(reproduce, monkeypatch) -> list[list[str]]:
 
 @pytest.fixture
 def drawn(reproduce, monkeypatch) -> list[dict]:
-    """What the script draws, a dictionary of runs each time."""
+    """What the script draws, a dictionary of results each time."""
     drawings = []
     monkeypatch.setattr(reproduce, "draw", drawings.append)
     return drawings
@@ -62,7 +64,7 @@ def drawn(reproduce, monkeypatch) -> list[dict]:
 
 @pytest.fixture
 def make_run(reproduce, trained_run):
-    """Makes a run as training and scoring leave it: a minute, 1,500 characters/s and `nats` per character."""
+    """Make a run as training and scoring leave it: one minute, 1,500 characters/s and `nats` per character."""
 
     def make(config, seed, nats, dynamic_nats=None):
         folder = reproduce.RUNS / f"{config}-seed{seed}"
@@ -81,7 +83,7 @@ def make_run(reproduce, trained_run):
 
 @pytest.fixture
 def run_script(reproduce, monkeypatch):
-    """Runs scripts/reproduce with these arguments."""
+    """Run scripts/reproduce with these arguments."""
 
     def run(*arguments):
         monkeypatch.setattr("sys.argv", ["reproduce", *arguments])
@@ -91,8 +93,8 @@ def run_script(reproduce, monkeypatch):
 
 
 def table(reproduce):
-    """README's table without its heading; what stands around it must be as it was."""
-    text = reproduce.README.read_text(encoding="utf-8")
+    """The rows of the table in docs/results.md; the text around them must be unchanged."""
+    text = reproduce.PAGE.read_text(encoding="utf-8")
     before, rows = text.split("|---|---|---|---|---|---|---|\n")
     rows, after = rows.split("<!-- /results -->")
     heading = "| recipe | CPU | time | parameters | characters/s | nats (range of seeds) | dynamic |\n"
@@ -105,7 +107,8 @@ def result(reproduce, *scores):
         reproduce.Run(seed, 301.0, 1_234_567, 1234.5, nats, dynamic_nats, curve=[[300.0, nats]])
         for seed, (nats, dynamic_nats) in enumerate(scores, start=1)
     ]
-    return reproduce.Result(config={}, cpu={"cpu": "CPU", "cores": 4}, runs=runs)
+    config = {"model": {"cell": {"kind": "lstm"}}, "train": {"max_minutes": 5}}
+    return reproduce.Result(config=config, cpu={"cpu": "CPU", "cores": 4}, runs=runs)
 
 
 def test_row_of_three_seeds(reproduce):
@@ -141,7 +144,7 @@ def test_a_part_of_the_recipes_leaves_the_others_as_recorded(reproduce, make_run
     assert rows[1].endswith(" | 1,500 | 1.4050 (2 seeds: 1.4000 to 1.4100) | 1.3050 |")
     assert rows[2].endswith(" | 1,500 | 1.5000 (1 seed) | 1.4000 |")
     assert started == []
-    assert [{name: run.curve for name, run in runs.items()} for runs in drawn] == [
+    assert [{name: result.runs[0].curve for name, result in results.items()} for results in drawn] == [
         {names[0]: [[300.0, 1.7]], names[1]: [[61.0, 1.4]], names[2]: [[61.0, 1.5]]}
     ]
 
@@ -153,12 +156,15 @@ def test_all_recipes_in_their_order_and_seed_1_in_the_plot(reproduce, make_run, 
     run_script()
     assert [row.split("`")[1] for row in table(reproduce)] == [recipe.config for recipe in reproduce.RECIPES]
     names = [recipe.config for recipe in reproduce.RECIPES if recipe.config.startswith("tinyshakespeare")]
-    assert [{name: run.nats for name, run in runs.items()} for runs in drawn] == [dict.fromkeys(names, 1.1)]
+    assert [{name: result.runs[0].nats for name, result in results.items()} for results in drawn] == [
+        dict.fromkeys(names, 1.1)
+    ]
+    assert [row.count("`") for row in reproduce.README.read_text(encoding="utf-8").splitlines()].count(2) == 4
     assert started == []
 
 
 def test_what_is_recorded_is_of_the_recipes_as_they_are(monkeypatch):
-    """A recipe that was changed and not trained anew would stand in README with the old one's figures."""
+    """If a recipe changes without being trained again, the pages would show the old one's figures."""
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
     reproduce = importlib.import_module("reproduce")
     results = reproduce.read_results()
@@ -166,7 +172,9 @@ def test_what_is_recorded_is_of_the_recipes_as_they_are(monkeypatch):
     for name, found in results.items():
         config = parse_config(found.config, "results.json")
         assert differences(config, load_config(ROOT / f"configs/{name}.yaml")) == {}, name
-    assert reproduce.table(results) in reproduce.README.read_text(encoding="utf-8")
+    assert reproduce.table(results) in reproduce.PAGE.read_text(encoding="utf-8")
+    assert reproduce.summary(results) in reproduce.README.read_text(encoding="utf-8")
+    assert len(reproduce.summary(results).splitlines()) == 6
 
 
 def test_trains_what_is_not_there_whole(reproduce, make_run, tmp_path, started):
@@ -190,21 +198,21 @@ def test_trains_what_is_not_there_whole(reproduce, make_run, tmp_path, started):
 
 
 @pytest.mark.parametrize(
-    ("text", "found"), [("Before.\n", 0), ("<!-- results -->\n", 1), (README + README, 4)], ids=["none", "one", "twice"]
+    ("text", "found"), [("Before.\n", 0), ("<!-- results -->\n", 1), (PAGE + PAGE, 4)], ids=["none", "one", "twice"]
 )
-def test_a_readme_without_its_marks_is_refused(reproduce, text, found):
-    reproduce.README.write_text(text, encoding="utf-8")
+def test_a_page_without_its_marks_is_refused(reproduce, text, found):
+    reproduce.PAGE.write_text(text, encoding="utf-8")
     with pytest.raises(SystemExit) as left:
-        reproduce.write_between("results", "| table |\n")
+        reproduce.write_between(reproduce.PAGE, "results", "| table |\n")
     marks = "<!-- results --> and <!-- /results -->"
-    assert left.value.code == f"{reproduce.README}: found {found} lines {marks}; allowed: one of each"
-    assert reproduce.README.read_text(encoding="utf-8") == text
+    assert left.value.code == f"{reproduce.PAGE}: found {found} lines {marks}; allowed: one of each"
+    assert reproduce.PAGE.read_text(encoding="utf-8") == text
 
 
 def test_an_empty_table_is_filled(reproduce):
-    reproduce.README.write_text("<!-- results -->\n<!-- /results -->\n", encoding="utf-8")
-    reproduce.write_between("results", "| \\1 |\n")
-    assert reproduce.README.read_text(encoding="utf-8") == "<!-- results -->\n| \\1 |\n<!-- /results -->\n"
+    reproduce.PAGE.write_text("<!-- results -->\n<!-- /results -->\n", encoding="utf-8")
+    reproduce.write_between(reproduce.PAGE, "results", "| \\1 |\n")
+    assert reproduce.PAGE.read_text(encoding="utf-8") == "<!-- results -->\n| \\1 |\n<!-- /results -->\n"
 
 
 def test_a_run_of_another_config_is_refused(reproduce, tiny_config, tmp_path):
@@ -228,7 +236,7 @@ def test_no_row_mixes_configs(reproduce, make_run, run_script, started, drawn):
     with pytest.raises(SystemExit) as left:
         run_script("tinyshakespeare-5min")
     assert left.value.code == f"{run}: trained with another threads; remove it to train it anew"
-    assert (reproduce.README.read_text(encoding="utf-8"), drawn, started) == (README, [], [])
+    assert (reproduce.PAGE.read_text(encoding="utf-8"), drawn, started) == (PAGE, [], [])
 
 
 def test_a_run_of_a_text_elsewhere_is_not_refused(reproduce, tiny_config, text_file, tmp_path):
@@ -264,12 +272,12 @@ def test_ablation_writes_a_row_a_trial(ablate, reproduce, tmp_path, monkeypatch)
     monkeypatch.setattr(ablate, "TRIALS", trials)
     monkeypatch.setattr(ablate, "RUNS", tmp_path / "ablate")
     monkeypatch.setattr("sys.argv", ["ablate"])
-    reproduce.README.write_text("<!-- ablation -->\n<!-- /ablation -->\n", encoding="utf-8")
+    reproduce.PAGE.write_text("<!-- ablation -->\n<!-- /ablation -->\n", encoding="utf-8")
     (tmp_path / "ablate").mkdir()
     for name, nats in (("base", 1.5), ("seed=2_model.layers=2", 1.4)):
         (tmp_path / f"ablate/{name}.json").write_text(json.dumps({"valid_nats": nats}))
     ablate.main()
-    assert reproduce.README.read_text(encoding="utf-8") == (
+    assert reproduce.PAGE.read_text(encoding="utf-8") == (
         "<!-- ablation -->\n| set | from | validation, nats | against the base |\n|---|---|---|---|\n"
         "| nothing: the base | us | 1.5000 | +0.0000 |\n"
         "| `seed=2`, `model.layers=2` | them | 1.4000 | -0.1000 |\n<!-- /ablation -->\n"
