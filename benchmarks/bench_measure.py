@@ -222,7 +222,7 @@ def machine() -> dict[str, Any]:
 
 def _compiler() -> str:
     try:
-        command = [*build._find_compiler(), "--version"]
+        command = [*build.find_compiler(), "--version"]
         lines = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout.splitlines()
         return lines[0]
     except (build.KernelError, OSError, IndexError, subprocess.SubprocessError) as error:

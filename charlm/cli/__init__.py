@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 from charlm import __version__
-from charlm.cli import config, data, evaluate, runs, sample, train
+from charlm.cli import config, data, doctor, evaluate, runs, sample, train
 from charlm.errors import CharlmError, ConfigError
 from charlm.system.console import say_error
 from charlm.system.formatting import printable
@@ -64,6 +64,7 @@ app.command("sample")(sample.sample)
 app.command("eval")(evaluate.evaluate)
 app.command("plan")(train.plan)
 app.command("runs")(runs.runs)
+app.command("doctor")(doctor.doctor)
 app.add_typer(config.app, name="config")
 app.add_typer(data.app, name="data")
 

@@ -52,7 +52,7 @@ def _make(sources: list[Path]) -> dict[Path, ctypes.CDLL | KernelError]:
     try:
         if not hasattr(ctypes.CDLL(None), "GOMP_parallel"):
             raise KernelError(f"PyTorch {torch.__version__} has no OpenMP runtime that kernels can share")
-        command = [*_find_compiler(), *_FLAGS, *_machine_flags()]
+        command = [*find_compiler(), *_FLAGS, *_machine_flags()]
         paths = _paths(sources, command)
         new = [source for source in sources if not _is_whole(paths[source])]
         failures = _compile_all(new, command, paths) if new else {}
@@ -82,7 +82,7 @@ def _open(path: Path) -> ctypes.CDLL | KernelError:
         return _fault(error)
 
 
-def _find_compiler() -> list[str]:
+def find_compiler() -> list[str]:
     """The command of $CXX, else of the first of the usual compilers that there is."""
     if named := shlex.split(os.environ.get("CXX", "")):
         return named

@@ -84,7 +84,7 @@ def test_another_text_or_compiler_is_another_library(
     kernel.source.write_text(SOURCE + "// changed\n")
     build._outcomes.clear()
     kernel.check()
-    monkeypatch.setenv("CXX", shlex.join([*build._find_compiler(), "-DANY"]))
+    monkeypatch.setenv("CXX", shlex.join([*build.find_compiler(), "-DANY"]))
     build._outcomes.clear()
     kernel.check()
     assert compiled(cache) == ["adding.sha256"] * 3 + ["adding.so"] * 3
