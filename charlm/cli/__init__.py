@@ -1,4 +1,7 @@
-"""The command line: parse, call, print. Each command imports what it needs, so that --help never waits for torch."""
+"""The command line: parse, call, print.
+
+Each command imports what it needs when it runs, so that --help never waits for torch.
+"""
 
 import contextlib
 import io
@@ -24,12 +27,12 @@ class _Commands(TyperGroup):
             return super().make_context(*args, **kwargs)
 
     def invoke(self, ctx: Any) -> Any:
-        """Leave quietly where the reader has gone (charlm sample … | head); left to Typer that would be exit code 1."""
+        """Exit quietly when the reader is gone, as in `charlm sample … | head`. Typer would exit with code 1."""
         try:
             with _usage_errors_printable():
                 return super().invoke(ctx)
         except BrokenPipeError:
-            # No later flush shall complain.
+            # A later flush must not fail again.
             with contextlib.suppress(OSError):
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             sys.exit(141)
@@ -37,7 +40,7 @@ class _Commands(TyperGroup):
 
 @contextlib.contextmanager
 def _usage_errors_printable() -> Iterator[None]:
-    """Usage errors quote the command line: leave nothing in them that a terminal would obey."""
+    """Escape control characters in usage errors, because these quote the command line."""
     try:
         yield
     except _UsageError as error:
@@ -45,16 +48,19 @@ def _usage_errors_printable() -> Iterator[None]:
         raise
 
 
-# click's, or that of Typer's own copy of click: it depends on Typer's version.
+# The class is click's or, in newer versions of Typer, that of Typer's own copy of click.
 _UsageError: Any = typer.BadParameter.__mro__[1]
 
 
 app = typer.Typer(
     cls=_Commands,
     help="Train character-level language models on your own text, and sample from them.",
-    epilog="A first run: charlm train --config quickstart",
+    epilog="""\b
+First steps:
+  charlm train --config quickstart   Train for a minute on Python's standard library.
+  charlm runs                        List your runs.
+  charlm sample runs/NAME            Write text with it.""",
     no_args_is_help=True,
-    add_completion=False,
     # Plain help: rich would double the time that --help takes.
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -62,7 +68,7 @@ app = typer.Typer(
 app.command("train")(train.train)
 app.command("sample")(sample.sample)
 app.command("eval")(evaluate.evaluate)
-app.command("plan")(train.plan)
+app.command("plan", short_help="Measure what a config will cost before it runs.")(train.plan)
 app.command("runs")(runs.runs)
 app.command("doctor")(doctor.doctor)
 app.add_typer(config.app, name="config")
@@ -70,7 +76,7 @@ app.add_typer(data.app, name="data")
 
 
 @app.callback(invoke_without_command=True)
-def _version(version: bool = typer.Option(False, "--version", help="Print the version and leave.")) -> None:
+def _version(version: bool = typer.Option(False, "--version", help="Print the version and exit.")) -> None:
     if version:
         typer.echo(__version__)
         raise typer.Exit
@@ -101,7 +107,7 @@ def main() -> None:
 
 
 def _shortened(line: str) -> str:
-    """A line without its middle where it is longer than anyone reads, as with a key of megabytes."""
+    """Cut the middle out of a line that nobody would read, such as one with a key of megabytes."""
     return line if len(line) <= 2000 else f"{line[:1500]} […] {line[-500:]}"
 
 

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from charlm.cli.completion import complete_config, complete_run
 from charlm.system.console import say
 from charlm.system.formatting import escaped, one_line
 
@@ -18,33 +19,40 @@ class Device(StrEnum):
 
 
 CONFIG_HELP = "A YAML file, or the name of a shipped config (see `charlm config list`)."
-ConfigFile = Annotated[Path, typer.Option("--config", metavar="CONFIG", help=CONFIG_HELP)]
+ConfigFile = Annotated[
+    Path, typer.Option("--config", metavar="CONFIG", help=CONFIG_HELP, autocompletion=complete_config)
+]
 Overrides = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Override one option, e.g. train.max_steps=500; repeatable."),
+    typer.Option("--set", metavar="KEY=VALUE", help="Override an option, e.g. train.max_steps=500; repeatable."),
 ]
-DeviceOption = Annotated[Device, typer.Option("--device", help="Where to compute; auto: CUDA if there is one.")]
+DeviceOption = Annotated[Device, typer.Option("--device", help="Where to compute; auto takes a GPU if there is one.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout.")]
-SkipUnknown = Annotated[bool, typer.Option("--skip-unknown", help="Leave out what the model has no character for.")]
+SkipUnknown = Annotated[bool, typer.Option("--skip-unknown", help="Leave out characters that the model does not know.")]
 CheckpointPath = Annotated[
-    Path, typer.Argument(metavar="CKPT", help="A run's folder (its best checkpoint) or one checkpoint file.")
+    Path,
+    typer.Argument(
+        metavar="CKPT",
+        help="The folder of a run, for its best checkpoint, or a checkpoint file.",
+        autocompletion=complete_run,
+    ),
 ]
 
 
 def print_json(value: Any) -> None:
-    """A value on stdout as JSON, without line breaks or control characters in it."""
+    """Print a value as one line of JSON, with control characters escaped."""
     typer.echo(escaped(json.dumps(value, ensure_ascii=False)))
 
 
 def print_table(rows: dict[str, str]) -> None:
-    """Aligned lines of a name and a text."""
+    """Print a name and a text per line, aligned."""
     width = max(map(len, rows))
     for name, text in rows.items():
         typer.echo(f"{name:<{width}}  {one_line(text)}")
 
 
 def usage_error(message: str) -> typer.BadParameter:
-    """What click reports as a wrong use of options: exit code 2."""
+    """The error for a wrong use of options: exit code 2."""
     return typer.BadParameter(message)
 
 

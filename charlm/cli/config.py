@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from charlm.cli.common import CONFIG_HELP, Overrides, print_table, usage_error
+from charlm.cli.completion import complete_config
 from charlm.system.console import say
 from charlm.system.formatting import one_line
 
@@ -17,8 +18,13 @@ app = typer.Typer(
     epilog="Example: charlm config check lstm",
 )
 
-Argument = Annotated[Path | None, typer.Argument(metavar="CONFIG", help=CONFIG_HELP, show_default=False)]
-Option = Annotated[Path | None, typer.Option("--config", metavar="CONFIG", help="The same, as an option.")]
+Argument = Annotated[
+    Path | None, typer.Argument(metavar="CONFIG", help=CONFIG_HELP, show_default=False, autocompletion=complete_config)
+]
+Option = Annotated[
+    Path | None,
+    typer.Option("--config", metavar="CONFIG", help="The same, as an option.", autocompletion=complete_config),
+]
 
 
 def _one(argument: Path | None, option: Path | None) -> Path:

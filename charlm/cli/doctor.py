@@ -20,9 +20,9 @@ _FLAGS = ("avx", "avx2", "fma", "avx512f", "avx512_bf16", "amx_bf16", "asimd", "
 
 
 def doctor(device: DeviceOption = Device.auto, json: Json = False) -> None:
-    """Print what charlm finds on this machine, to paste into a bug report.
+    """Describe this machine and installation for a bug report.
 
-    It never fails: it says what is missing and what to do. Kernels are compiled if need be.
+    Says what is missing and what to do about it. Compiles the CPU kernels unless they are in the cache.
 
     \b
     Examples:

@@ -78,7 +78,10 @@ def evaluate(
     device: DeviceOption = Device.auto,
     json: Json = False,
 ) -> None:
-    """Score a text with a trained model, in nats and bits per character; lower is better.
+    """Score a text with a trained model.
+
+    Prints the cross-entropy in nats and bits per character: lower is better. The score is the mean over the whole text,
+    where the model has read everything before a character.
 
     \b
     Examples:

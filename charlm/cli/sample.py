@@ -79,7 +79,9 @@ def sample(
     device: DeviceOption = Device.auto,
     json: Json = False,
 ) -> None:
-    """Write text with a trained model: the prompt, then one character after another.
+    """Write text with a trained model.
+
+    Prints the prompt, then one character after another as the model draws them.
 
     \b
     Examples:

@@ -7,23 +7,39 @@ from typing import Annotated, Any
 import typer
 
 from charlm.cli.common import CONFIG_HELP, ConfigFile, Device, Json, Overrides, print_json, print_table, usage_error
+from charlm.cli.completion import complete_config, complete_run
 from charlm.system.console import say
 
 
 def train(
     config: Annotated[
         Path | None,
-        typer.Option("--config", metavar="CONFIG", help=f"{CONFIG_HELP} Not needed with --resume."),
+        typer.Option(
+            "--config",
+            metavar="CONFIG",
+            help=f"{CONFIG_HELP} Not needed with --resume.",
+            autocompletion=complete_config,
+        ),
     ] = None,
     overrides: Overrides = None,
     run_dir: Annotated[
         Path | None,
-        typer.Option("--run-dir", metavar="DIR", help="The run's folder  [default: runs/<config name>-<time>]"),
+        typer.Option(
+            "--run-dir",
+            metavar="DIR",
+            help="The run's folder  [default: runs/<config name>-<time>]",
+            autocompletion=complete_run,
+        ),
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --run-dir.")] = False,
     init_from: Annotated[
         Path | None,
-        typer.Option("--init-from", metavar="CKPT", help="Start from the weights and vocabulary of a checkpoint."),
+        typer.Option(
+            "--init-from",
+            metavar="CKPT",
+            help="Start from the weights and vocabulary of a checkpoint.",
+            autocompletion=complete_run,
+        ),
     ] = None,
     device: Annotated[Device | None, typer.Option("--device", help="Override the config's device.")] = None,
     json: Json = False,
