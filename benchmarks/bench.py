@@ -1,10 +1,10 @@
-"""charlm's speed beside PyTorch's own, measured in the same rounds; run by scripts/bench, which says how.
+"""Measures charlm's speed beside PyTorch's own, in the same rounds. Run by scripts/bench.
 
-bench.py            arguments, the tests that come first, sections, targets
+bench.py            arguments, the tests that run first, sections, targets
 bench_measure.py    timing in rounds, figures, tables, the machine
 bench_kernels.py    layers forward and backward, matrix products, growth with T, D, L
 bench_uses.py       training and sampling
-bench_encoding.py   texts, in processes of their own
+bench_encoding.py   encoding texts, each in its own process
 """
 
 import argparse
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[1]
 SECTIONS = {
-    "kernels": "forward and backward of every cell; bf16 where the CPU has it; a GPU where there is one",
-    "train": "updates of the trainer ÷ bare kernel and optimiser",
-    "sampling": "one stream and 64 ÷ a loop of PyTorch's modules",
-    "encoding": "a text of 1 GB, first time and from the cache",
-    "scaling": "time over T, D, L and the size of the text",
+    "kernels": "forward and backward of every cell; bf16 if the CPU has it; a GPU if there is one",
+    "train": "updates of the trainer ÷ bare kernel and optimizer",
+    "sampling": "1 and 64 streams ÷ a loop of PyTorch modules",
+    "encoding": "a text of 1 GB, the first time and from the cache",
+    "scaling": "time against T, D, L and the size of the text",
 }
 TESTS = [
     *(
@@ -49,15 +49,14 @@ def main() -> None:
     sections = [name for name in SECTIONS if name in (arguments.sections or SECTIONS)]
     load = {"load_average_at_start": load_average()}
     limit_spinning()
-    verified = "NOT VERIFIED: the tests were left out (--skip-tests)" if arguments.skip_tests else run_tests()
+    verified = "NOT VERIFIED: tests skipped (--skip-tests)" if arguments.skip_tests else run_tests()
 
-    from bench_measure import Effort, Report, machine, print_logs
+    from bench_measure import Effort, Report, machine
 
     from charlm.system.device import keep_freed_memory, set_threads
 
     keep_freed_memory()
     set_threads(arguments.threads)
-    print_logs()
     effort = Effort(
         rounds=arguments.rounds or (7 if arguments.quick else 15),
         budget_s=None if arguments.rounds else 2.0 if arguments.quick else 4.0,
@@ -72,7 +71,7 @@ def main() -> None:
         measure(section, report, effort)
     found |= {"load_average_at_end": load_average(), "elapsed_s": time.perf_counter() - start_s}
     found |= report.as_json() | {"targets": print_targets(report, sections)}
-    at_end = f"{words_of_load(found['load_average_at_end'])} at the end, this program included"
+    at_end = f"{words_of_load(found['load_average_at_end'])} at the end, including this program"
     print(f"\n{found['elapsed_s']:.0f} s; {at_end}\n{verified}")
     if arguments.json:
         write_json(arguments.json, found)
@@ -86,18 +85,22 @@ def parse() -> argparse.Namespace:
         epilog="sections:\n" + "\n".join(f"  {name:<10} {text}" for name, text in SECTIONS.items()),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("sections", nargs="*", metavar="SECTION", help="which of the sections below; all if none")
+    parser.add_argument(
+        "sections", nargs="*", metavar="SECTION", help="sections to measure; default: all of those below"
+    )
     parser.add_argument(
         "--quick", action="store_true", help="about a minute on an idle machine: fewer sizes and rounds"
     )
-    parser.add_argument("--rounds", type=int, metavar="N", help="so many, however long they take; else up to 15")
-    parser.add_argument("--threads", type=int, default=0, metavar="N", help="CPU threads; else one per core")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write everything that was found as JSON")
-    parser.add_argument("--skip-tests", action="store_true", help="leave out the tests that come first")
+    parser.add_argument(
+        "--rounds", type=int, metavar="N", help="rounds per comparison, however long they take; default: up to 15"
+    )
+    parser.add_argument("--threads", type=int, default=0, metavar="N", help="CPU threads; default: one per core")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures to a JSON file")
+    parser.add_argument("--skip-tests", action="store_true", help="skip the tests that run first")
     arguments = parser.parse_args()
     for section in arguments.sections:
         if section not in SECTIONS:
-            fail(f"section {section!r}: there is none of this name; allowed: {' | '.join(SECTIONS)}", code=2)
+            fail(f"section {section!r}: unknown; allowed: {' | '.join(SECTIONS)}", code=2)
     if arguments.rounds is not None and arguments.rounds < 1:
         fail(f"--rounds: found {arguments.rounds}; allowed: integers ≥ 1", code=2)
     if not 0 <= arguments.threads <= 1024:
@@ -108,14 +111,14 @@ def parse() -> argparse.Namespace:
 
 
 def check_writable(path: Path) -> None:
-    """Fail now rather than after ten minutes; leaves no file behind."""
+    """Fail now rather than after ten minutes of measuring; leaves no file behind."""
     existed = path.exists()
     try:
         path.open("a", encoding="utf-8").close()
         if not existed:
             path.unlink()
     except OSError as error:
-        fail(f"--json: {path}: {error.strerror}; a file that can be written is needed; name another")
+        fail(f"--json: {path}: {error.strerror}; allowed: a file that can be written; name another")
 
 
 def write_json(path: Path, found: dict[str, Any]) -> None:
@@ -131,15 +134,15 @@ def fail(message: str, code: int = 1) -> None:
 
 
 def run_tests() -> str:
-    """The tests that hold every kernel to the reference; leaves where one fails: wrong results have no speed."""
-    print("first the tests that hold the kernels to the reference ...", file=sys.stderr, flush=True)
+    """Run the tests of every kernel against the reference; exit if one fails, since wrong results have no speed."""
+    print("running the kernel tests first ...", file=sys.stderr, flush=True)
     command = [sys.executable, "-m", "pytest", "-q", *TESTS]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     lines = result.stdout.strip().splitlines()
-    last = (lines or result.stderr.strip().splitlines() or ["pytest said nothing"])[-1].strip("= ")
+    last = (lines or result.stderr.strip().splitlines() or ["pytest printed nothing"])[-1].strip("= ")
     if result.returncode:
         print(*(line for line in lines if line.startswith("FAILED")), sep="\n", file=sys.stderr)
-        fail(f"tests of the kernels: {last}; wrong results have no speed; see scripts/test {' '.join(TESTS)}")
+        fail(f"kernel tests: {last}; wrong results have no speed; see scripts/test {' '.join(TESTS)}")
     return f"results verified by tests: {last}"
 
 
@@ -150,15 +153,17 @@ def print_heading(found: dict[str, Any], effort: "Effort") -> None:
     print(f"{machine['cpu']}, {machine['cores']} cores, {', '.join(machine['vectors'])}{gpu}")
     print(f"torch {machine['torch']}, Python {machine['python']}, compiler: {machine['compiler']}")
     threads = f"{machine['threads']} CPU thread{'s' * (machine['threads'] > 1)}"
-    print(f"{threads}, GOMP_SPINCOUNT={machine['GOMP_SPINCOUNT']}, freed memory kept, as charlm does")
+    print(f"{threads}, GOMP_SPINCOUNT={machine['GOMP_SPINCOUNT']}, freed memory kept as in charlm")
     load = found["load_average_at_start"]
-    busy = "; others are at work here: trust the ratios more than the speeds" if load and load[0] > 1 else ""
+    busy = "; other programs are busy: trust the ratios more than the speeds" if load and load[0] > 1 else ""
     print(f"{words_of_load(load)} at the start{busy}")
-    print(f"figures: median [quartiles] of up to {effort.rounds} interleaved rounds; ratios are taken in each round")
+    print(
+        f"figures: median [quartiles] of up to {effort.rounds} interleaved rounds; ratios are taken within each round"
+    )
 
 
 def load_average() -> list[float] | None:
-    """Processes that wanted to run over the last 1, 5 and 15 minutes."""
+    """Average number of runnable processes over the last 1, 5 and 15 minutes."""
     return [round(load, 2) for load in os.getloadavg()] if hasattr(os, "getloadavg") else None
 
 
@@ -182,17 +187,17 @@ def measure(section: str, report: "Report", effort: "Effort") -> None:
             measure_encoding(report, effort)
         case "scaling":
             columns = ["ms at 1×", "2×", "4×", "8×"]
-            explanation = "time of n× as much ÷ (n × time of 1×): 1.00 is proportional"
-            report.table("scaling: forward and backward, T 64 where not varied, and encoding", explanation, columns)
+            explanation = "time for n× the work ÷ (n × the time for 1×); 1.00 is proportional"
+            report.table("scaling: forward and backward (T 64 unless varied), and encoding", explanation, columns)
             measure_growth(report, effort, columns)
             measure_corpus_growth(report, effort, columns)
 
 
 def print_targets(report: "Report", sections: list[str]) -> list[dict[str, Any]]:
-    """The targets of these sections, each with what was found."""
+    """Print each target of these sections with the figure that was measured."""
     from bench_targets import TARGETS
 
-    print("\ntargets (for information)")
+    print("\ntargets (informational)")
     return [target.judge(report.rows) for target in TARGETS if target.asked_in in sections]
 
 
@@ -201,7 +206,7 @@ def stop(number: int, _: object) -> None:
 
 
 if __name__ == "__main__":
-    # So that temporary files are removed then, too.
+    # Exit normally on SIGTERM, so that temporary files are removed.
     signal.signal(signal.SIGTERM, stop)
     try:
         main()

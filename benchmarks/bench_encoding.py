@@ -1,4 +1,4 @@
-"""Encoding of generated texts, each in a process of its own with an empty cache; its speed, and the memory it takes."""
+"""Speed and memory of encoding generated texts, each in its own process with an empty cache."""
 
 import json
 import os
@@ -22,11 +22,11 @@ LETTERS = {
 ROUNDS = 3
 BLOCK_CHARACTERS = 1_000_000
 
-# What the process does: argv is the text, the cache is in its environment.
+# The process: argv[1] is the text; the environment names the cache.
 CHILD = """
 import json, sys, time
 from pathlib import Path
-import torch  # as `charlm train` has
+import torch  # loaded by `charlm train` too
 from charlm.data.corpus import load_corpus
 
 def kilobytes(name):
@@ -37,7 +37,7 @@ def kilobytes(name):
     return int(next(line for line in lines if line.startswith(name)).split()[1])
 
 try:
-    Path("/proc/self/clear_refs").write_text("5")  # The peak counts from here on.
+    Path("/proc/self/clear_refs").write_text("5")  # reset the peak
 except OSError:
     pass
 before = kilobytes("VmRSS:")
@@ -51,7 +51,7 @@ print(json.dumps({"seconds": seconds, "memory_bytes": memory}))
 
 
 class NoMeasurement(Exception):
-    """Why a text could not be encoded here, in one line."""
+    """Why a text could not be encoded on this machine, in one line."""
 
 
 def measure_encoding(report: Report, effort: Effort) -> None:
@@ -59,8 +59,8 @@ def measure_encoding(report: Report, effort: Effort) -> None:
     size = 100_000_000 if effort.quick else 1_000_000_000
     report.table(
         f"encoding: a new text of {size / 1e6:,.0f} MB, UTF-8, level char",
-        "in a process of its own, empty cache, the text itself in the system's file cache; memory: peak above the "
-        "imports; hit: the same text again",
+        "in its own process with an empty cache, the text in the system's file cache; memory: peak above the imports; "
+        "hit: the same text from the cache",
         ["MB/s", "memory MB", "hit MB/s"],
     )
     try:
@@ -84,7 +84,7 @@ def measure_encoding(report: Report, effort: Effort) -> None:
 
 
 def measure_corpus_growth(report: Report, effort: Effort, columns: list[str]) -> None:
-    """Rows of the section `scaling`: time over the size of the text."""
+    """Rows of the section `scaling`: time against the size of the text."""
     unit = 8_000_000 if effort.quick else 32_000_000
     try:
         with folder_with_room(4 * 8 * unit) as folder:
@@ -101,7 +101,7 @@ def measure_corpus_growth(report: Report, effort: Effort, columns: list[str]) ->
 
 @contextmanager
 def folder_with_room(needed: int) -> Iterator[Path]:
-    """A temporary folder, removed in any case; NoMeasurement where its disk has too little room."""
+    """A temporary folder, always removed; NoMeasurement if its disk has too little room."""
     try:
         with tempfile.TemporaryDirectory(prefix="charlm-bench-") as name:
             free = shutil.disk_usage(name).free
@@ -116,7 +116,7 @@ def folder_with_room(needed: int) -> Iterator[Path]:
 
 
 def write_text(path: Path, kind: str, size: int) -> Path:
-    """A file of `size` bytes, less a character: a random text of a million characters, over and over."""
+    """A file of at most `size` bytes, and at most a character less: a million random characters, repeated."""
     letters = np.array(list(LETTERS[kind]))
     block = "".join(np.random.default_rng(1).choice(letters, BLOCK_CHARACTERS)).encode()
     with path.open("wb") as file:
@@ -127,7 +127,7 @@ def write_text(path: Path, kind: str, size: int) -> Path:
 
 
 def encode(path: Path, cache: Path, again: bool = True) -> dict[str, Any]:
-    """Seconds and bytes of memory of the first encoding, and with `again` the seconds of a cache hit."""
+    """Seconds and bytes of memory for the first encoding; with `again`, also the seconds of a cache hit."""
     try:
         found = run_child(path, cache)
         return {**found, "hit_seconds": run_child(path, cache)["seconds"]} if again else found

@@ -1,4 +1,4 @@
-"""Forward and backward of recurrent layers beside the reference loop, torch's own layers and a matrix product."""
+"""Forward and backward of recurrent layers, beside the reference loop, torch.nn's layers and a matrix product."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -48,7 +48,7 @@ SUBJECTS = [
 
 
 def measure_kernels(report: Report, effort: Effort) -> None:
-    """The section `kernels`, on the CPU and, where there is one, on a GPU."""
+    """The section `kernels`, on the CPU and on a GPU if there is one."""
     measure_device(torch.device("cpu"), report, effort)
     measure_products(report, effort)
     measure_bf16(report, effort)
@@ -59,8 +59,8 @@ def measure_kernels(report: Report, effort: Effort) -> None:
 def measure_device(device: torch.device, report: Report, effort: Effort) -> None:
     report.table(
         f"kernels, {device.type}: forward and backward, T {T}, fp32",
-        "GF/s counts 6 × weights × T × B; ÷ x is the speed over that of x: the reference loop, torch.nn's layer "
-        "(for layer norm: without it), a matrix product of 2048 × 2048 × 512",
+        "GF/s counts 6 × weights × T × B; ÷ x: speed divided by that of x, the reference loop, torch.nn's layer "
+        "(without layer norm) or a matrix product of 2048 × 2048 × 512",
         ["GF/s", "÷ reference", "÷ torch", "÷ GEMM"],
     )
     rows = []
@@ -76,7 +76,7 @@ def measure_device(device: torch.device, report: Report, effort: Effort) -> None
 
 
 def measure_stack(name: str, stack: RecurrentBase, B: int, effort: Effort, device: torch.device) -> Row:
-    """A row of the table of kernels."""
+    """One row of the kernel table."""
     H = stack.hidden_size
     x_TBH = torch.randn(T, B, H, device=device, requires_grad=True)
     dy_TBH = torch.randn(T, B, H, device=device)
@@ -107,7 +107,7 @@ def measure_stack(name: str, stack: RecurrentBase, B: int, effort: Effort, devic
 def both_passes(
     forward: Callable[..., Any], module: nn.Module, x: Tensor | Lookup, dy_TBH: Tensor, dtype: torch.dtype | None = None
 ) -> Way:
-    """Forward, and gradients of the module's weights and of an input that wants one; products in `dtype` if given."""
+    """Forward, then gradients of the weights and of an input that requires one; products in `dtype` if given."""
     inputs: list[Tensor] = list(module.parameters())
     if isinstance(x, Tensor) and x.requires_grad:
         inputs.append(x)
@@ -121,12 +121,12 @@ def both_passes(
 
 
 def matrix_elements(stack: RecurrentBase) -> int:
-    """The weights that each character is multiplied with."""
+    """How many weights multiply each character."""
     return sum(p.numel() for name, p in stack.named_parameters() if name.startswith(("weight_ih", "weight_hh")))
 
 
 def torch_layer(stack: RecurrentBase) -> nn.Module | None:
-    """torch.nn's layer with the stack's weights, those of layer norm left out."""
+    """torch.nn's layer with the stack's weights, without those of layer norm."""
     classes = {"rnn": nn.RNN, "lstm": nn.LSTM, "gru": nn.GRU}
     if stack.kind not in classes:
         return None
@@ -136,11 +136,11 @@ def torch_layer(stack: RecurrentBase) -> nn.Module | None:
 
 
 def gemm(device: torch.device) -> tuple[str, Way]:
-    """The fastest plain product of two fp32 matrices that torch has, and its name."""
+    """Torch's fastest plain product of two fp32 matrices: its name, and a call."""
     M, N, K = GEMM
     a_MK, w_NK = torch.randn(M, K, device=device), torch.randn(N, K, device=device)
     if device.type == "cuda":
-        return "torch.mm (cuBLAS) in fp32; cuDNN's layers may use TF32, as torch lets them", lambda: a_MK @ w_NK.t()
+        return "torch.mm (cuBLAS) in fp32; torch lets cuDNN's layers use TF32", lambda: a_MK @ w_NK.t()
     onednn = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
     if onednn is None or not torch.backends.mkldnn.is_available():
         return "F.linear", lambda: F.linear(a_MK, w_NK)
@@ -148,12 +148,12 @@ def gemm(device: torch.device) -> tuple[str, Way]:
 
 
 def measure_products(report: Report, effort: Effort) -> None:
-    """The kernels' product of matrices, which they compute windows and weight gradients with."""
+    """The kernels' matrix product, used for whole windows and weight gradients."""
     M, N, K = GEMM
-    explanation = "charlm.native.linear.matmul, which the kernels use for whole windows, beside torch's"
+    explanation = "charlm.native.linear.matmul, which the kernels use for whole windows, beside torch's products"
     report.table("products, cpu: fp32", explanation, ["GF/s", "÷ GEMM", "÷ F.linear", "GEMM GF/s"])
     if not PRODUCT.works():
-        report.note("skipped: this machine can make no kernel")
+        report.note("skipped: no kernel can be compiled on this machine")
         return
     a_MK, w_NK = torch.randn(M, K), torch.randn(N, K)
     ways: dict[str, Way] = {
@@ -172,12 +172,12 @@ def measure_products(report: Report, effort: Effort) -> None:
 
 
 def measure_bf16(report: Report, effort: Effort) -> None:
-    """The kernels with products in bfloat16, where the CPU has instructions for it."""
+    """The kernels with bfloat16 products, if the CPU has instructions for them."""
     if not cpu_flags() & {"avx512_bf16", "amx_bf16"}:
-        report.note("bf16, cpu: skipped: this CPU has no instructions for it (AVX512_BF16 or AMX-BF16)")
+        report.note("bf16, cpu: skipped: this CPU has neither AVX512_BF16 nor AMX-BF16")
         return
     title, columns = f"bf16, cpu: forward and backward, T {T}, under autocast", ["GF/s", "÷ fp32"]
-    report.table(title, "÷ fp32: over the speed of the same kernel in fp32", columns)
+    report.table(title, "÷ fp32: speed divided by that of the same kernel in fp32", columns)
     cpu = torch.device("cpu")
     for subject in SUBJECTS:
         if subject.name not in ("RHN D5", "LSTM"):
@@ -199,7 +199,7 @@ def measure_bf16(report: Report, effort: Effort) -> None:
 
 
 def measure_growth(report: Report, effort: Effort, columns: list[str]) -> None:
-    """Time of forward and backward over T, D and L; 1.00 is proportional."""
+    """Time of forward and backward against T, D and L; 1.00 is proportional."""
     H, B, V = 256, 32, 65
 
     def passes(kind: str, steps: int, layers: int = 1, one_hot: bool = False, **options: Any) -> Way:
@@ -210,7 +210,7 @@ def measure_growth(report: Report, effort: Effort, columns: list[str]) -> None:
 
     cases: dict[str, tuple[dict[str, int], Callable[[int], Way]]] = {
         "LSTM over T": ({"T": 16, "H": H, "B": B}, lambda n: passes("lstm", 16 * n)),
-        # By lookup: the map of a dense input costs as much as one depth more, whatever the depth.
+        # One-hot input: a dense input map would cost as much as one more micro-layer at every depth.
         "RHN over D": ({"D": 1, "H": H, "B": B, "T": T}, lambda n: passes("rhn", T, one_hot=True, depth=n)),
         "LSTM over L": ({"L": 1, "H": H, "B": B, "T": T}, lambda n: passes("lstm", T, layers=n)),
         "RHN D5 over T": ({"T": 16, "H": H, "B": B}, lambda n: passes("rhn", 16 * n)),
@@ -223,7 +223,7 @@ def measure_growth(report: Report, effort: Effort, columns: list[str]) -> None:
 
 
 def growth_row(name: str, shape: dict[str, int], times: dict[str, dict[int, float]], columns: list[str]) -> Row:
-    """Time ÷ (multiple × time at 1 ×), by multiple."""
+    """Time ÷ (multiple × time at 1×), for each multiple."""
     first, *others = times
     figures = {"ms at 1×": figure((1000 * seconds for seconds in times[first].values()), "ms")}
     for column, multiple in zip(columns[1:], others, strict=True):

@@ -1,12 +1,10 @@
-"""Timing side by side, figures with their spread, the tables they stand in, and what the machine is."""
+"""Interleaved timing, figures with their spread, tables, and a description of the machine."""
 
-import logging
 import math
 import os
 import platform
 import statistics
 import subprocess
-import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -20,7 +18,7 @@ from charlm.native import build
 
 Way = Callable[[], object]
 Times = dict[int, float]
-"""Seconds of one call, by round."""
+"""Round → seconds of one call."""
 
 LEAST_ROUNDS = 5
 RARE_ROUNDS = 3
@@ -31,7 +29,7 @@ class Effort(NamedTuple):
 
     rounds: int
     budget_s: float | None
-    """A comparison ends after about so long, but not before its fifth round."""
+    """A comparison ends after about this time, but not before its fifth round."""
     quick: bool
 
 
@@ -55,7 +53,7 @@ class Figure:
 
 
 def show(value: float) -> str:
-    """A number with the digits that mean something."""
+    """A number with its significant digits."""
     if value >= 1e4:
         return f"{value / 1e3:.{0 if value >= 1e5 else 1}f}k"
     decimals = 2 if value < 10 else 1 if value < 100 else 0
@@ -74,22 +72,22 @@ def rate(work: float, times: Times, unit: str) -> Figure:
 
 
 def ratio(times: Times, other: Times, work: float = 1.0) -> Figure:
-    """How much faster than the other, round by round; `work`: how much more one call does than one of the other."""
+    """Speed divided by the other's, round by round; `work`: work of one call ÷ work of one of the other's calls."""
     return figure((work * other[n] / times[n] for n in times if n in other), "")
 
 
 def interleave(
     ways: dict[str, Way], effort: Effort, *, rare: Sequence[str] = (), least_s: float = 0.02
 ) -> dict[str, Times]:
-    """Times of each way in rounds A B C A B C …; `rare` ways take part in three of the rounds.
+    """Time each way in rounds A B C A B C …; `rare` ways take part in three of the rounds only.
 
-    A way is called so often in a round that it takes `least_s` seconds at least.
+    In each round a way is called as often as needed to take at least `least_s` seconds.
     """
     calls: dict[str, int] = {}
     round_s = 0.0
     for name, way in ways.items():
         took = _seconds(way, 1)
-        # The first call may have compiled something, and has made the buffers that the next ones use.
+        # The first call may compile something and allocates the buffers that later calls reuse.
         took = _seconds(way, 1) if took < 10 * least_s else took
         calls[name] = math.ceil(least_s / took)
         round_s += 0 if name in rare else took * calls[name]
@@ -105,7 +103,7 @@ def interleave(
 
 
 def _seconds(way: Way, calls: int) -> float:
-    """Of one call, a GPU's work included."""
+    """Seconds of one call, including its work on a GPU."""
     wait()
     start_s = time.perf_counter()
     for _ in range(calls):
@@ -115,14 +113,14 @@ def _seconds(way: Way, calls: int) -> float:
 
 
 def wait() -> None:
-    """Until a GPU has done what was asked of it."""
+    """Wait until a GPU has finished its work."""
     if torch.cuda.is_available():
         torch.cuda.synchronize()
 
 
 @dataclass(frozen=True)
 class Row:
-    """What was measured, at which sizes, and the figures found."""
+    """What was measured, at which sizes, and the figures."""
 
     section: str
     device: str
@@ -137,7 +135,7 @@ class Row:
 
 @dataclass
 class Report:
-    """Prints tables row by row as they are found, and keeps everything for the JSON file."""
+    """Prints each table row as it is measured and keeps everything for the JSON file."""
 
     rows: list[Row] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -182,7 +180,7 @@ _VECTORS = {
 
 
 def cpu_flags() -> set[str]:
-    """What Linux says that the CPU has; elsewhere nothing."""
+    """The CPU's flags according to Linux; empty on other systems."""
     lines = _cpuinfo("flags") or _cpuinfo("Features")
     return set(lines[0].split()) if lines else set()
 
@@ -196,7 +194,7 @@ def _cpuinfo(key: str) -> list[str]:
 
 
 def cpu() -> dict[str, Any]:
-    """Its name, number of cores, and what it has of instructions for vectors and matrices."""
+    """The CPU's name, number of cores, and vector and matrix instructions."""
     flags = cpu_flags()
     vectors = [word for flag, word in _VECTORS.items() if flag in flags]
     models = _cpuinfo("model name")
@@ -208,7 +206,7 @@ def cpu() -> dict[str, Any]:
 
 
 def machine() -> dict[str, Any]:
-    """What decides the speed, as found now."""
+    """Everything about this machine that decides speed."""
     return cpu() | {
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         "threads": torch.get_num_threads(),
@@ -227,9 +225,3 @@ def _compiler() -> str:
         return lines[0]
     except (build.KernelError, OSError, IndexError, subprocess.SubprocessError) as error:
         return f"none ({error})"
-
-
-def print_logs() -> None:
-    """What the library has to say (that it compiles a kernel, say), on stderr."""
-    logging.basicConfig(format="%(message)s", stream=sys.stderr)
-    logging.getLogger("charlm").setLevel(logging.INFO)

@@ -1,4 +1,4 @@
-"""What charlm's speed is to reach, and whether the rows that were measured do."""
+"""Speed targets, and whether the measured rows reach them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from bench_measure import Row, show
 
 @dataclass(frozen=True)
 class Target:
-    """Bounds for a figure in all rows that `of` picks, held by the row that is worst."""
+    """Bounds for a figure in all rows that `of` selects, judged by the worst of them."""
 
     text: str
     section: str
@@ -20,11 +20,11 @@ class Target:
 
     @property
     def asked_in(self) -> str:
-        """The section of the command line that measures it."""
+        """The command-line section that measures this."""
         return "kernels" if self.section == "bf16" else self.section
 
     def judge(self, rows: list[Row]) -> dict[str, Any]:
-        """Print a line: the worst figure, where it was found, and whether it is within the bounds."""
+        """Print the worst figure, the row it comes from, and whether it is within the bounds."""
         found = [
             (row.figures[name].median, name, row)
             for row in rows
@@ -49,7 +49,7 @@ def _is(what: str, **shape: int) -> Callable[[Row], bool]:
 
 
 def _starts(*names: str) -> Callable[[Row], bool]:
-    """Rows of these kinds, of whatever number of layers."""
+    """Rows of these kinds, with any number of layers."""
     return lambda row: row.what.removesuffix(" ×2") in names
 
 
@@ -62,7 +62,7 @@ TARGETS = [
     Target("GRU ÷ nn.GRU ≥ 1.0 at every shape", "kernels", ("÷ torch",), _starts("GRU"), least=1.0),
     Target("RNN ÷ nn.RNN ≥ 2.0 at every shape", "kernels", ("÷ torch",), _starts("RNN"), least=2.0),
     Target("bf16 ÷ fp32 ≥ 1.5 (H ≥ 512)", "bf16", ("÷ fp32",), least=1.5),
-    Target("train ÷ bare kernel and optimiser ≥ 0.9", "train", ("÷ bare",), least=0.9),
+    Target("train ÷ bare kernel and optimizer ≥ 0.9", "train", ("÷ bare",), least=0.9),
     Target(
         "sampling, one stream ÷ eager loop ≥ 5", "sampling", ("÷ eager",), lambda r: r.shape["streams"] == 1, least=5
     ),

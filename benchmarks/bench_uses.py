@@ -1,4 +1,4 @@
-"""Whole uses: an update of training beside its bare parts, sampling beside a loop of modules."""
+"""Whole uses: a training update beside its bare parts, and sampling beside a loop of modules."""
 
 import copy
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from charlm.training.optimizer import build_optimizer
 from charlm.training.step import Trainer
 
 ROOT = Path(__file__).parents[1]
-TEXTS = [ROOT.parent / "shared/data/tinyshakespeare.txt", ROOT / "data/tinyshakespeare.txt"]
+TEXT = ROOT / "data/tinyshakespeare.txt"
 
 CONFIGS = {
     "LSTM": ("tinyshakespeare-5min.yaml", []),
@@ -31,14 +31,14 @@ CONFIGS = {
 
 def measure_train(report: Report, effort: Effort) -> None:
     """The section `train`."""
-    found = next((path for path in TEXTS if path.is_file()), None)
+    fetched = TEXT.is_file()
     report.table(
-        f"train: updates of configs/tinyshakespeare-*.yaml on {found.name if found else 'a generated text'}",
-        "÷ bare: over the speed of the same layers and logits, forward and backward, and the optimiser's step: no "
-        "text, no dropout, no loss, no clipping",
+        f"train: updates of configs/tinyshakespeare-*.yaml on {TEXT.name if fetched else 'a generated text'}",
+        "÷ bare: speed divided by that of the same layers and logits, forward and backward, and the optimizer step, "
+        "without text, dropout, loss and clipping",
         ["characters/s", "÷ bare"],
     )
-    corpus = make_corpus(found.read_text(encoding="utf-8") if found else generated_text())
+    corpus = make_corpus(TEXT.read_text(encoding="utf-8") if fetched else generated_text())
     for name, (file, overrides) in CONFIGS.items():
         if effort.quick and name in ("GRU", "RNN"):
             continue
@@ -55,21 +55,21 @@ def measure_train(report: Report, effort: Effort) -> None:
 
 
 def generated_text() -> str:
-    """A million characters, each of 65 as likely as any other."""
+    """A million characters, drawn evenly from 65."""
     return "".join(map(chr, np.random.default_rng(1).integers(32, 97, 1_000_000)))
 
 
 def make_corpus(text: str) -> Corpus:
-    """In memory: nothing of it goes into the user's cache."""
+    """A corpus in memory, which leaves nothing in the user's cache."""
     vocabulary = Vocabulary.of_code_points(np.unique(code_points(text)))
     ids = vocabulary.encode(text).astype(vocabulary.dtype)
     return Corpus(vocabulary, {"train": ids}, sha256="", size_bytes=len(text.encode()), files=1)
 
 
 def bare_update(trainer: Trainer) -> Way:
-    """The kernels that the trainer's model needs, forward and backward from characters, and the optimiser's step.
+    """The kernels of the trainer's model, forward and backward, and the optimizer step.
 
-    Layers and logits, without dropout and loss: the logits' gradient is random, the parameters are copies.
+    Layers and logits without dropout and loss. The gradient of the logits is random; the parameters are copies.
     """
     model = copy.deepcopy(trainer.model)
     optimizer = build_optimizer(model, trainer.config.optimizer)
@@ -93,8 +93,8 @@ def measure_sampling(report: Report, effort: Effort) -> None:
     length = 100 if effort.quick else 400
     report.table(
         f"sampling: embedding 64, V 65, {length} characters a stream from one character, temperature 1",
-        "characters/s of all streams together; ÷ eager: over a loop of nn.Embedding, the layers, nn.Linear, softmax, "
-        "multinomial",
+        "characters/s of all streams together; ÷ eager: speed divided by that of a loop of nn.Embedding, the layers, "
+        "nn.Linear, softmax and multinomial",
         ["characters/s", "÷ eager", "eager chars/s"],
     )
     cpu = torch.device("cpu")
@@ -117,7 +117,7 @@ def measure_sampling(report: Report, effort: Effort) -> None:
 
 
 def eager_sampling(model: CharLM, streams: int, length: int) -> Way:
-    """The plain way to write it with torch's modules; kinds that torch lacks by the reference equations."""
+    """Sampling written plainly with torch's modules, or with the reference equations for kinds that torch lacks."""
     embedding, decoder, layers = model.embedding, model.decoder, model.layers
     assert embedding is not None
     forward: Callable[..., tuple[Tensor, object]] = layers.forward_reference
