@@ -1,1 +1,1 @@
-"""C++ for the CPU: compilation, calls, and the kernels that all kinds of cells share."""
+"""C++ for the CPU: compilation, calls, and the kernels shared by all kinds of cells."""

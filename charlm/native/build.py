@@ -1,4 +1,4 @@
-"""C++ kernels: compiled for this machine at first use, and kept in the cache."""
+"""Builds C++ kernels: compiles them for this machine at first use, and keeps the libraries in the cache."""
 
 import contextlib
 import ctypes
@@ -14,7 +14,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-# Torch brings the OpenMP runtime whose threads the kernels share.
+# Loads the OpenMP runtime whose threads the kernels share.
 import torch
 
 from charlm.errors import DataError
@@ -26,13 +26,14 @@ _TIMEOUT_S = 300
 
 
 class KernelError(Exception):
-    """Why this machine cannot run a kernel, in a few words."""
+    """A short reason why this machine cannot run a kernel."""
 
 
 def load(*sources: Path) -> list[ctypes.CDLL]:
-    """The libraries made of C++ files and the headers of this folder, compiled at first use, side by side.
+    """The libraries of C++ files. At first use they are compiled, in parallel.
 
-    KernelError where there is no compiler, it fails, or torch has no OpenMP; asked again, the same answer at once.
+    KernelError if there is no compiler, if it fails, or if torch has no OpenMP. The outcome is remembered: later
+    calls return or raise the same at once.
     """
     if missing := [source for source in sources if source not in _outcomes]:
         _outcomes.update(_make(missing))
@@ -64,11 +65,11 @@ def _make(sources: list[Path]) -> dict[Path, ctypes.CDLL | KernelError]:
 
 
 def _fault(error: Exception) -> KernelError:
-    return KernelError(f"the kernel could not be made: {error}{_remedy()}")
+    return KernelError(f"the kernel could not be built: {error}{_remedy()}")
 
 
 def _remedy() -> str:
-    return "; mend or unset CXX" if os.environ.get("CXX") else ""
+    return "; fix or unset CXX" if os.environ.get("CXX") else ""
 
 
 def _name(source: Path) -> str:
@@ -83,7 +84,7 @@ def _open(path: Path) -> ctypes.CDLL | KernelError:
 
 
 def find_compiler() -> list[str]:
-    """The command of $CXX, else of the first of the usual compilers that there is."""
+    """The command in $CXX, or else the first usual compiler that is installed."""
     if named := shlex.split(os.environ.get("CXX", "")):
         return named
     found = next((name for name in ("g++", "clang++", "c++") if shutil.which(name)), None)
@@ -93,29 +94,33 @@ def find_compiler() -> list[str]:
 
 
 def _machine_flags() -> list[str]:
-    """Use all that this CPU has; on macOS, leave OpenMP's functions to be found in what torch has loaded."""
+    """Use all instructions of this CPU. On macOS, resolve OpenMP's functions at load time, in torch's runtime."""
     is_arm = platform.machine() in ("aarch64", "arm64")
     flags = ["-mcpu=native"] if is_arm else ["-march=native"] if platform.machine() in ("x86_64", "AMD64") else []
     return [*flags, "-undefined", "dynamic_lookup"] if sys.platform == "darwin" else flags
 
 
 def _paths(sources: list[Path], command: list[str]) -> dict[Path, Path]:
-    """Where each library is kept: a digest of all that decides what comes out is part of its name.
+    """The file of each library. Its name contains a digest of everything that determines the result.
 
-    That is the text, the command, and what the compiler says of itself and the CPU.
+    That is the source and the headers beside it, the headers of this folder, the command, and the compiler's
+    predefined macros, which tell its version and the CPU.
     """
     macros = subprocess.run(
         [*command, "-dM", "-E", "-x", "c++", "-"], input=b"", capture_output=True, timeout=_TIMEOUT_S, check=False
     )
-    headers = [path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.h"))]
-    common = b"\0".join([repr(command).encode(), macros.stdout, *headers])
     folder = cache_dir() / "kernels"
-    digests = {source: hashlib.sha256(common + b"\0" + source.read_bytes()).hexdigest()[:16] for source in sources}
-    return {source: folder / f"{_name(source)}-{digest}.so" for source, digest in digests.items()}
+    paths = {}
+    for source in sources:
+        headers = [file for place in (Path(__file__).parent, source.parent) for file in sorted(place.glob("*.h"))]
+        texts = [file.read_bytes() for file in dict.fromkeys([*headers, source])]
+        digest = hashlib.sha256(b"\0".join([repr(command).encode(), macros.stdout, *texts])).hexdigest()[:16]
+        paths[source] = folder / f"{_name(source)}-{digest}.so"
+    return paths
 
 
 def _is_whole(path: Path) -> bool:
-    """Whether a library is in the cache, undamaged: the system may crash on one that is not."""
+    """Whether an undamaged library is in the cache; loading a damaged one may crash the process."""
     try:
         checksum = path.with_suffix(".sha256").read_text(encoding="ascii")
         return hashlib.sha256(path.read_bytes()).hexdigest() == checksum
@@ -124,7 +129,7 @@ def _is_whole(path: Path) -> bool:
 
 
 def _compile_all(sources: list[Path], command: list[str], paths: dict[Path, Path]) -> dict[Path, KernelError | None]:
-    """Make the libraries side by side; of each, why that failed."""
+    """Compile in parallel; for each library the error, or None if it was built."""
     remove_leftovers(cache_dir() / "kernels", "tmp*", _TIMEOUT_S)
     say("compile", f"for this CPU, once: {', '.join(map(_name, sources))} ...")
     start_s = time.perf_counter()
@@ -137,7 +142,7 @@ def _compile_all(sources: list[Path], command: list[str], paths: dict[Path, Path
 
 
 def _compile(source: Path, command: list[str], path: Path) -> KernelError | None:
-    """Make the library at `path`, and its checksum beside it; no other process meets half of either."""
+    """Build the library and its checksum, and move each to its place in one step: no process sees half a file."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=path.parent) as folder:
@@ -157,7 +162,7 @@ def _compile(source: Path, command: list[str], path: Path) -> KernelError | None
             checksum.replace(path.with_suffix(".sha256"))
     except OSError as error:
         return KernelError(
-            f"{path.parent}: kernels cannot be kept there ({error}); name another folder in CHARLM_CACHE"
+            f"{path.parent}: kernels cannot be stored there ({error}); set CHARLM_CACHE to another folder"
         )
     except subprocess.SubprocessError as error:
         return _fault(error)
@@ -165,7 +170,7 @@ def _compile(source: Path, command: list[str], path: Path) -> KernelError | None
 
 
 def _compiler_fault(result: "subprocess.CompletedProcess[str]", log: Path) -> KernelError:
-    """The compiler's first line on the fault, and where all of them are."""
+    """The compiler's first error line, and the file with all of them."""
     lines = result.stderr.splitlines()
     first = next((line.strip() for line in lines if "error" in line), f"exit code {result.returncode}")
     with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""Calls of kernels with tensors."""
+"""Calls kernels with tensors."""
 
 import ctypes
 import functools
@@ -13,24 +13,24 @@ from torch import Tensor
 from charlm.native.build import KernelError, load
 
 Value = int | float | Tensor | None
-"""What a field of a struct can be given."""
+"""A value for a field of a struct."""
 
 
 class Kernel:
-    """The functions of a C++ file, each of which takes a pointer to the file's `struct Arguments`.
+    """The functions of a C++ file. Each takes a pointer to the file's `struct Arguments`.
 
-    The struct is defined there alone: its fields are read from its text.
+    The struct is defined only there: Python parses its fields from the C++ text.
     """
 
     def __init__(self, source: Path) -> None:
         self.source = source
 
     def check(self) -> None:
-        """Compile and load it, or raise KernelError."""
+        """Compile the kernel at first use and load it; KernelError if that fails."""
         load(self.source)
 
     def works(self) -> bool:
-        """Whether `check` passes."""
+        """Whether the kernel compiles and loads."""
         try:
             self.check()
         except KernelError:
@@ -38,24 +38,24 @@ class Kernel:
         return True
 
     def __call__(self, function: str, **values: Value) -> None:
-        """Call a function of the file with `struct Arguments` of these values; see `fill`."""
+        """Call a function of the file with these values in its `struct Arguments`; see `fill`."""
         self.call(function, self.arguments(**values))
 
     def call(self, function: str, struct: ctypes.Structure) -> None:
-        """Call a function of the file with a struct."""
+        """Call a function of the file with a filled struct."""
         (library,) = load(self.source)
         getattr(library, function)(ctypes.byref(struct))
 
     def arguments(self, **values: Value) -> ctypes.Structure:
-        """`struct Arguments` of these values; see `fill`."""
+        """The file's `struct Arguments` with these values; see `fill`."""
         return fill(self.source, "Arguments", **values)
 
 
 def fill(source: Path, name: str, **values: Value) -> ctypes.Structure:
-    """A struct of a C++ file: fields without a value are 0 or null; `threads`, if not given, is torch's number.
+    """A struct of a C++ file, filled with values. `threads` defaults to torch's number; other fields to 0 or null.
 
-    A pointer takes an address, or a tensor of its type, contiguous and on the CPU, which the struct does not keep
-    alive. A bool is an integer.
+    A pointer field takes an address or a tensor. The tensor must have the pointer's type, be contiguous and on the
+    CPU, and outlive the struct, which does not keep it alive. A bool becomes an integer.
     """
     struct, pointees = _struct(source, name)
     assert values.keys() <= {field[0] for field in struct._fields_}, values.keys()
@@ -67,16 +67,16 @@ def fill(source: Path, name: str, **values: Value) -> ctypes.Structure:
 
 
 def zoneout_fields(kept_TBS: Tensor | None) -> dict[str, Value]:
-    """The fields of a kernel's Arguments that say what units keep; see `zone_out` in base.py."""
+    """The fields of a kernel's Arguments for zoneout; see `zone_out` in cells/base.py."""
     return {} if kept_TBS is None else {"kept": kept_TBS, "kept_rows": kept_TBS.shape[0] * kept_TBS.shape[1]}
 
 
 def first_derivative(backward: Callable[..., Any]) -> Callable[..., Any]:
-    """Of an autograd function's backward pass by a kernel: RuntimeError where it is to be differentiated again."""
+    """Decorates a backward pass that calls a kernel: RuntimeError if autograd would differentiate it again."""
 
     @functools.wraps(backward)
     def checked(ctx: Any, *gradients: Tensor) -> Any:
-        # Autograd has gradients on in a backward pass that makes a graph of its own, and there alone.
+        # Gradients are enabled here only if the backward pass builds a graph of its own (create_graph=True).
         if torch.is_grad_enabled():
             raise RuntimeError("a fused CPU kernel has no second derivative; use forward_reference")
         return backward(ctx, *gradients)
@@ -85,15 +85,15 @@ def first_derivative(backward: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def operands(batch_size: int, width: int, like: Tensor, *, copied: bool) -> Tensor | None:
-    """Scratch for twice [B, width] that products read, if they read copies; bfloat16's padding must be zero.
+    """Two scratch buffers [B, padded width] for copies that products read; None if they need no copies.
 
-    That is to a multiple of 32 elements, half as long as those of `like`.
+    Room for float32, or for bfloat16 padded to a multiple of 32 elements. The padding must be zero.
     """
     return like.new_zeros(2, batch_size, width + 16) if copied else None
 
 
 def autocasts_to_bf16() -> bool:
-    """Whether products on the CPU are to be taken in bfloat16 now, with sums in float32."""
+    """Whether autocast asks for products in bfloat16 on the CPU; sums are float32."""
     return torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu") == torch.bfloat16
 
 
@@ -103,7 +103,7 @@ _POINTEES = {"Index*": torch.int64, "float*": torch.float32, "double*": torch.fl
 
 @functools.cache
 def _struct(source: Path, name: str) -> tuple[type[ctypes.Structure], dict[str, torch.dtype | None]]:
-    """A struct of a C++ file, and what its pointers point to; its fields are declared before its first empty line."""
+    """A struct of a C++ file, and the dtypes of its pointers. Fields end at the first empty line in the struct."""
     text = source.read_text(encoding="utf-8").split(f"struct {name} {{\n", 1)[1]
     declarations = re.split(r"\n\n|\n};", text, maxsplit=1)[0]
     fields: list[tuple[str, type]] = []

@@ -1,4 +1,4 @@
-"""Characters drawn one after another by the kernel of a kind: any number of them in one call."""
+"""Generates characters in the kernel of a kind: any number in one call."""
 
 import ctypes
 from pathlib import Path
@@ -13,26 +13,24 @@ _HEADER = Path(__file__).with_name("generate.h")
 
 
 class Step(NamedTuple):
-    """One layer, ready for steps one at a time."""
+    """One layer, set up for one step at a time."""
 
     w_ih_GI: Tensor
     bias_G: Tensor
-    """What is added to the product of input and `w_ih_GI`."""
+    """The sum of all biases added to the product of input and `w_ih_GI`."""
     fields: dict[str, Value]
-    """The fields of the kernel's Arguments but `inputs` and `ids`; of states [2, B, H] the second half is set."""
+    """All fields of the kernel's Arguments except `inputs` and `ids`. The second half of states [2, B, H] is set."""
 
 
 class Generator:
-    """Draws characters from a stack of layers, given the state that a prompt has left.
+    """Draws characters from a model, starting from the state after a prompt. float32 on the CPU, no gradients.
 
     Args:
-        kernel, kind: the kernel, and its functions' prefix.
+        kernel, kind: the kernel, and the prefix of its functions.
         steps: the layers, from the lowest to the highest.
-        table_VI: what the lowest layer reads of each character; None: one-hot.
+        table_VI: the first layer's input for each character; None: one-hot.
         decoder: weights [V, H] and biases [V] of the logits.
-        residual: whether a layer's input is added to its output, above the first.
-
-    float32 on the CPU, no gradient.
+        residual: whether layers above the first add their input to their output.
     """
 
     def __init__(
@@ -65,7 +63,7 @@ class Generator:
         biases = [step.bias_G.detach().contiguous() for step in steps]
         logits = w_VH.new_empty(B, V)
         self._sizes = {"B": B, "H": H, "G": rows // H, "V": V, "L": len(steps), "residual": residual}
-        # Some of the steps' scratch is for so many threads as there are now.
+        # Fixed here, because the steps' scratch is allocated for this number of threads.
         self._sizes["threads"] = torch.get_num_threads()
         self._tensors = {"output_weights": w_VH, "output_biases": b_V, "logits": logits, "ids": self._ids}
         self._tables = {
@@ -73,10 +71,11 @@ class Generator:
             "weights": _addresses([weight.data_ptr() for weight in weights]),
             "biases": _addresses([bias.data_ptr() for bias in biases]),
         }
-        self._alive = (steps, inputs, layers, weights, biases)
+        # The structs hold addresses only.
+        self._kept_alive = (steps, inputs, layers, weights, biases)
 
     def draw(self, draws_NB: Tensor, *, temperature: float, top_k: int, top_p: float) -> Tensor:
-        """The next N characters of every stream, [N, B], by uniform numbers in [0, 1), float64."""
+        """The next N characters of every stream, [N, B], drawn with uniform random numbers [N, B] in [0, 1)."""
         draws_NB = draws_NB.double().contiguous()
         drawn = torch.empty(draws_NB.shape, dtype=torch.int64)
         assert draws_NB.shape[1] == self._batch_size, draws_NB.shape

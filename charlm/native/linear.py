@@ -1,4 +1,4 @@
-"""Matrix products of whole windows by the kernels' own micro-kernel."""
+"""Matrix products over whole windows, in the kernels' own micro-kernel."""
 
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ LOOKUP = Kernel(Path(__file__).with_name("lookup.cpp"))
 def matmul(
     a_MK: Tensor, b_KN: Tensor, bias_N: Tensor | None = None, *, bf16: bool = False, out: Tensor | None = None
 ) -> Tensor:
-    """a b + bias, [M, N], for float32 matrices with any strides; into `out` if given. No gradient."""
+    """a b + bias, [M, N], for float32 matrices of any strides; written to `out` if given. No gradients."""
     (M, K), N = a_MK.shape, b_KN.shape[1]
     assert b_KN.shape[0] == K, (a_MK.shape, b_KN.shape)
     assert bias_N is None or bias_N.shape == (N,), bias_N.shape
@@ -31,9 +31,9 @@ def matmul(
 
 
 def linear(x: Tensor, w_NK: Tensor, bias_N: Tensor | None = None) -> Tensor:
-    """x wᵀ + bias over the last dimension of x: torch's `F.linear`, faster on the CPU where kernels can be made.
+    """x wᵀ + bias over the last dimension of x, as `F.linear`; on the CPU by a faster kernel, if it compiles.
 
-    Under autocast to bfloat16 the kernel's sums, and the result, stay float32.
+    Under autocast to bfloat16 the kernel sums in float32 and returns float32.
     """
     operands = [x, w_NK] if bias_N is None else [x, w_NK, bias_N]
     if not x.shape[-1] or not all(map(_is_for_kernels, operands)) or not PRODUCT.works():
@@ -70,9 +70,9 @@ class _Linear(torch.autograd.Function):
 
 
 def project(x: Tensor | Lookup, w_GI: Tensor, bias_G: Tensor) -> tuple[Tensor, Tensor | None]:
-    """W x + bias of every step: the maps [T, B, G] and None, or maps [V, G] of a table and the ids [T, B] of rows.
+    """W x + bias for all steps: [T, B, G] and None, or for a lookup rows [V, G] and the ids [T, B] of each step's row.
 
-    ValueError for ids that the table does not have.
+    ValueError for ids outside the table.
     """
     if not isinstance(x, Lookup):
         return linear(x.float(), w_GI, bias_G), None
@@ -87,7 +87,7 @@ def project(x: Tensor | Lookup, w_GI: Tensor, bias_G: Tensor) -> tuple[Tensor, T
 
 
 def gradient_of_inputs(d_rows_TBG: Tensor, ids_TB: Tensor | None, V: int) -> Tensor:
-    """Of what `project` gave, from the gradient of every step's maps; V: rows of its table, if it had one."""
+    """Gradient of the first result of `project`, from the gradient of each step's row; V: rows of its table."""
     if ids_TB is None:
         return d_rows_TBG
     d_inputs_VG = d_rows_TBG.new_empty(V, d_rows_TBG.shape[-1])
@@ -99,6 +99,6 @@ def gradient_of_inputs(d_rows_TBG: Tensor, ids_TB: Tensor | None, V: int) -> Ten
 def gradient_of_recurrence(
     d_maps_TBG: Tensor, states_TBH: Tensor, mask_BH: Tensor | None, *, bf16: bool, out: Tensor | None = None
 ) -> Tensor:
-    """Of recurrent weights [G, H], summed over steps and streams, from the states that their products read."""
+    """Gradient [G, H] of recurrent weights, summed over steps and streams; states are those before each step."""
     operands = states_TBH if mask_BH is None else states_TBH * mask_BH
     return matmul(d_maps_TBG.flatten(0, 1).t(), operands.flatten(0, 1), bf16=bf16, out=out)

@@ -1,4 +1,4 @@
-"""Inputs that are rows of a table."""
+"""Inputs that are rows of a table, such as an embedding."""
 
 from typing import NamedTuple
 
@@ -7,24 +7,24 @@ from torch import Tensor
 
 
 class Lookup(NamedTuple):
-    """An input [T, B, I] of which each vector is a row of a table [V, I]: what characters become.
+    """An input [T, B, I] whose vectors are rows of a table [V, I].
 
-    A layer's linear map of it is the same rows of the mapped table, V products in place of T · B.
+    A layer can multiply the table by its weights and look up rows of the product: V products instead of T · B.
     """
 
     ids_TB: Tensor
     table_VI: Tensor | None
-    """None: one-hot vectors, the rows of the identity, I = V."""
+    """None: the identity matrix, so the input is one-hot and I = V."""
 
     def dense(self, input_size: int, like: Tensor) -> Tensor:
-        """The input itself, [T, B, I], in the dtype and on the device of `like`."""
+        """The input as a tensor [T, B, I]; a one-hot input has the dtype and device of `like`."""
         if self.table_VI is not None:
             return F.embedding(self.ids_TB, self.table_VI)
         return like.new_zeros(*self.ids_TB.shape, input_size).scatter_(-1, self.ids_TB.unsqueeze(-1), 1.0)
 
 
 def check_ids(name: str, ids: Tensor, V: int) -> None:
-    """ValueError unless all are from 0 to V − 1."""
+    """ValueError unless all ids are from 0 to V − 1."""
     if ids.numel():
         low, high = (int(bound) for bound in ids.aminmax())
         if low < 0 or high >= V:

@@ -14,13 +14,13 @@ LOSS = Kernel(Path(__file__).with_name("loss.cpp"))
 
 
 def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
-    """Nats [...] of targets [...] under logits [..., V]; float32, one pass on the CPU where kernels can be made.
+    """Nats [...] of targets [...] under logits [..., V], in float32. On the CPU by a one-pass kernel, if it compiles.
 
-    ValueError for shapes that do not fit and, on the CPU, for targets that the logits do not have.
+    ValueError for shapes that do not fit and, on the CPU, for targets outside 0 … V − 1.
     """
     if logits.shape[:-1] != targets.shape:
         raise ValueError(
-            f"targets of shape {list(targets.shape)}; allowed: that of the logits but V, {list(logits.shape)}"
+            f"targets of shape {list(targets.shape)}; allowed: {list(logits.shape[:-1])}, the logits' shape without V"
         )
     logits_NV, targets_N = logits.float().reshape(-1, logits.shape[-1]), targets.reshape(-1)
     if logits.device.type == "cpu":

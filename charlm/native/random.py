@@ -1,4 +1,4 @@
-"""Random masks."""
+"""Random masks for dropout."""
 
 import math
 from pathlib import Path
@@ -12,9 +12,10 @@ RANDOM = Kernel(Path(__file__).with_name("random.cpp"))
 
 
 def random_mask(shape: tuple[int, ...], kept: int) -> Tensor:
-    """A float32 tensor on the CPU of 65536 / kept with probability kept / 65536, else 0; 1 ≤ kept ≤ 65536.
+    """A float32 tensor on the CPU: 65536 / kept with probability kept / 65536, else 0; 1 ≤ kept ≤ 65536.
 
-    Torch's global generator gives the seed. Without a compiler the same probabilities, but other draws.
+    The seed comes from torch's global generator. Without a compiler the probabilities are the same, the draws are
+    not.
     """
     size = math.prod(shape)
     if RANDOM.works():
@@ -23,5 +24,5 @@ def random_mask(shape: tuple[int, ...], kept: int) -> Tensor:
         RANDOM("random_mask", size=size, seed=seed, kept=kept, mask=mask)
         return mask
     draws = torch.empty((size + 3) // 4, dtype=torch.int64).random_(-(2**63), None).view(torch.int16)[:size]
-    # Signed: the lowest is −2¹⁵. At most kept − 2¹⁵ − 1, which an int16 can hold, where kept − 2¹⁵ may not be.
+    # int16 draws start at −2¹⁵. Compare with ≤ kept − 2¹⁵ − 1, because < kept − 2¹⁵ can exceed an int16.
     return (draws <= kept - 2**15 - 1).to(torch.float32).mul_(2**16 / kept).view(shape)

@@ -1,8 +1,8 @@
-"""What the kernels of all kinds of cells share."""
+"""The kernels shared by all kinds of cells."""
 
 from charlm.native.linear import LOOKUP, PRODUCT
 from charlm.native.loss import LOSS
 from charlm.native.random import RANDOM
 
 SHARED_KERNELS = (PRODUCT, LOOKUP, RANDOM, LOSS)
-"""What training needs beside a kind's own."""
+"""The kernels that training needs besides the kind's own."""

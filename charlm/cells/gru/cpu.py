@@ -27,7 +27,7 @@ def gru_layer(
 ) -> tuple[Tensor, Tensor]:
     """Outputs [T, B, H] and last state [B, H]: `gru_layer` of reference.py, in float32 on the CPU.
 
-    Under autocast to bfloat16 products are taken in it; sums, gates and states stay float32.
+    Under autocast to bfloat16 the products are bfloat16; sums, gates and states stay float32.
     """
     inputs, ids_TB = project(x, w_ih_GI, b_ih_G)
     options = {"with_backward": torch.is_grad_enabled(), "bf16": autocasts_to_bf16()}
@@ -44,7 +44,7 @@ def gru_step(
     *,
     kept_11H: Tensor | None = None,
 ) -> Step:
-    """A layer in the given state, for `gru_generate`."""
+    """Sets up one layer for `gru_generate`, starting from the given state."""
     B, H = h_BH.shape
     fields: dict[str, Value] = {
         **{"T": 1, "B": B, "H": H},

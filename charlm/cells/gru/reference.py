@@ -1,4 +1,4 @@
-"""The equations of one layer of the gated recurrent unit (Cho et al. 2014), as torch.nn.GRU has them."""
+"""The equations of one layer of the gated recurrent unit (Cho et al. 2014), as in torch.nn.GRU."""
 
 import torch
 from torch import Tensor
@@ -20,12 +20,11 @@ def gru_layer(
 ) -> tuple[Tensor, Tensor]:
     """Outputs [T, B, H] and last state [B, H] from inputs [T, B, I] and first state [B, H].
 
-    Gates are stacked r, z, n (G = 3H). As torch.nn and cuDNN, and unlike Cho et al., r multiplies
-    the recurrent product and its bias, so that one product serves all gates. `mask_BH` multiplies
-    h_{t−1} in that product, not where z carries it over. With `kept_TBH` (see `zone_out`) (7) gives the new h, and
-    h_t = kept ⊙ h_{t−1} + (1 − kept) ⊙ the new h.
+    Gates are stacked r, z, n (G = 3H). As in torch.nn and cuDNN, and unlike Cho et al., r multiplies the recurrent
+    product with its bias, so one product serves all gates. `mask_BH` multiplies h_{t−1} in that product, but not
+    where z carries it over. `kept_TBH` is the share of h_{t−1} that zoneout keeps, see `zone_out`.
     """
-    # The inputs of all steps are known: one matrix product for the whole window.
+    # One matrix product for the inputs of the whole window.
     x_TBG = F.linear(x_TBI, w_ih_GI, b_ih_G).to(h_BH.dtype)
     w_hh_HG = w_hh_GH.t()
     H = h_BH.shape[1]

@@ -1,4 +1,4 @@
-"""One layer of the LSTM, plain or layer-normalised, by its CPU kernel."""
+"""One layer of the LSTM, plain or with layer normalization, by its CPU kernel."""
 
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ def lstm_layer(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Outputs [T, B, H] and last h, c [B, H]: `lstm_layer` of reference.py, in float32 on the CPU.
 
-    Under autocast to bfloat16 products are taken in it; sums, gates and states stay float32.
+    Under autocast to bfloat16 the products are bfloat16; sums, gates and states stay float32.
     """
     inputs, ids_TB = project(x, w_ih_GI, b_ih_G + b_hh_G)
     gains_5H, shifts_5H = _stacked(layer_norm)
@@ -52,7 +52,7 @@ def lstm_step(
     layer_norm: LayerNorm | None = None,
     kept_11S: Tensor | None = None,
 ) -> Step:
-    """A layer in the given state, for `lstm_generate`."""
+    """Sets up one layer for `lstm_generate`, starting from the given state."""
     B, H = h_BH.shape
     gains_5H, shifts_5H = _stacked(layer_norm)
     fields: dict[str, Value] = {
@@ -69,7 +69,7 @@ def lstm_step(
 
 
 def _stacked(layer_norm: LayerNorm | None) -> tuple[Tensor | None, Tensor | None]:
-    """Gains and biases of gates and cell, [5, H] each."""
+    """Gains and biases of layer normalization, stacked i, f, g, o, c: [5, H] each."""
     if layer_norm is None:
         return None, None
     gains_5H = torch.cat([layer_norm.gain_gates_4H, layer_norm.gain_cell_H[None]])
@@ -178,5 +178,5 @@ class _Sequence(torch.autograd.Function):
 
 
 def _partials(batch_size: int, like: Tensor) -> Tensor:
-    """Scratch for the sums that the threads of a normalised layer exchange."""
+    """Scratch for the sums that threads exchange in layer normalization."""
     return like.new_empty(torch.get_num_threads(), 2 * 5, batch_size)

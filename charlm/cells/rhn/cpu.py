@@ -26,7 +26,7 @@ def rhn_layer(
 ) -> tuple[Tensor, Tensor]:
     """Outputs [T, B, H] and last state [B, H]: `rhn_layer` of reference.py, in float32 on the CPU.
 
-    Under autocast to bfloat16 products are taken in it; sums, gates and states stay float32.
+    Under autocast to bfloat16 the products are bfloat16; sums, gates and states stay float32.
     """
     inputs, ids_TB = project(x, w_ih_GI, b_hh_DG[0])
     options = {"with_backward": torch.is_grad_enabled(), "bf16": autocasts_to_bf16()}
@@ -37,7 +37,7 @@ def rhn_layer(
 def rhn_step(
     s_BH: Tensor, w_ih_GI: Tensor, w_hh_DGH: Tensor, b_hh_DG: Tensor, *, kept_11H: Tensor | None = None
 ) -> Step:
-    """A layer in the given state, for `rhn_generate`."""
+    """Sets up one layer for `rhn_generate`, starting from the given state."""
     (B, H), (D, rows, _) = s_BH.shape, w_hh_DGH.shape
     sizes: dict[str, Value] = {"T": 1, "B": B, "H": H, "D": D, "G": rows // H}
     tensors = {
@@ -115,7 +115,7 @@ class _Sequence(torch.autograd.Function):
         )
         dw_DGH = torch.empty_like(weights)
         db_DG = d_maps.sum((1, 2))
-        # The biases of d = 1 are part of the inputs.
+        # The biases of d = 1 are added to the inputs, which have their gradient.
         db_DG[0] = 0
         for d in range(D):
             before = states[:-1] if d == 0 else inner[d - 1]

@@ -20,12 +20,12 @@ def rhn_layer(
 ) -> tuple[Tensor, Tensor]:
     """Outputs s_D [T, B, H] and last state [B, H] from inputs [T, B, I] and first state [B, H].
 
-    Linear maps are stacked h, g, c (g is the paper's transform gate t): G = 3H, or 2H where
-    `couple_gates` sets c = 1 − g. The state of step t − 1 enters as s_0; only d = 1 reads x_t.
-    `mask_BH` multiplies s_{d−1} in the linear maps of every d, not where c carries it over. With `kept_TBH`
-    (see `zone_out`) a step ends in kept ⊙ s_0 + (1 − kept) ⊙ s_D: its output, and the next s_0.
+    Gates are stacked h, g, c (g is the paper's transform gate t): G = 3H, or 2H if `couple_gates` sets c = 1 − g.
+    The output of step t − 1 is s_0 of step t; only d = 1 reads x_t. `mask_BH` multiplies s_{d−1} in the product of
+    every d, but not where c carries it over. `kept_TBH` is the share of s_0 that zoneout keeps in the output, see
+    `zone_out`.
     """
-    # The inputs of all steps are known: one matrix product for the whole window, with the biases of d = 1.
+    # One matrix product for the inputs of the whole window, including the biases of d = 1.
     x_TBG = F.linear(x_TBI, w_ih_GI, b_hh_DG[0])
     weights_HG = w_hh_DGH.transpose(1, 2).unbind()
     biases_G = b_hh_DG.unbind()[1:]

@@ -29,7 +29,7 @@ def rnn_layer(
 ) -> tuple[Tensor, Tensor]:
     """Outputs [T, B, H] and last state [B, H]: `rnn_layer` of reference.py, in float32 on the CPU.
 
-    Under autocast to bfloat16 products are taken in it; sums and states stay float32.
+    Under autocast to bfloat16 the products are bfloat16; sums and states stay float32.
     """
     inputs, ids_TB = project(x, w_ih_HI, b_ih_H + b_hh_H)
     relu = nonlinearity == "relu"
@@ -48,7 +48,7 @@ def rnn_step(
     nonlinearity: Nonlinearity = "tanh",
     kept_11H: Tensor | None = None,
 ) -> Step:
-    """A layer in the given state, for `rnn_generate`."""
+    """Sets up one layer for `rnn_generate`, starting from the given state."""
     B, H = h_BH.shape
     fields: dict[str, Value] = {
         **{"T": 1, "B": B, "H": H, "relu": nonlinearity == "relu"},

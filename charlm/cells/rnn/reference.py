@@ -1,4 +1,4 @@
-"""The equations of one layer of the simple recurrent network (Elman 1990), as torch.nn.RNN has them."""
+"""The equations of one layer of the simple recurrent network (Elman 1990), as in torch.nn.RNN."""
 
 from typing import Literal
 
@@ -25,11 +25,11 @@ def rnn_layer(
 ) -> tuple[Tensor, Tensor]:
     """Outputs [T, B, H] and last state [B, H] from inputs [T, B, I] and first state [B, H].
 
-    h_t = φ(W_xh x_t + b_x + W_hh h_{t−1} + b_h), φ = tanh or relu. `mask_BH` multiplies h_{t−1}. With `kept_TBH`
-    (see `zone_out`) that is the new h; h_t = kept ⊙ h_{t−1} + (1 − kept) ⊙ the new h.
+    φ is tanh or relu. `mask_BH` multiplies h_{t−1} in the product. `kept_TBH` is the share of h_{t−1} that zoneout
+    keeps, see `zone_out`.
     """
     activation = torch.tanh if nonlinearity == "tanh" else torch.relu
-    # The inputs of all steps are known: one matrix product for the whole window.
+    # One matrix product for the inputs of the whole window.
     x_TBH = F.linear(x_TBI, w_ih_HI, b_ih_H + b_hh_H)
     w_hh_t_HH = w_hh_HH.t()
     outputs = []
