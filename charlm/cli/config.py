@@ -67,7 +67,7 @@ def check(file: Argument = None, config: Option = None, overrides: Overrides = N
 
 @app.command()
 def show(file: Argument = None, config: Option = None, overrides: Overrides = None) -> None:
-    """Print the config as a run sees it, with every default and override written out.
+    """Print the whole config: the file, the defaults and the overrides.
 
     \b
     Example:
@@ -80,12 +80,12 @@ def show(file: Argument = None, config: Option = None, overrides: Overrides = No
 
 @app.command()
 def schema() -> None:
-    """Print the JSON Schema of the config, so that editors complete and check the YAML.
+    """Print the JSON Schema of a config, with which editors complete and check the YAML.
 
     \b
     Example:
       charlm config schema > charlm.schema.json
-      then put this line first in the YAML file: # yaml-language-server: $schema=charlm.schema.json
+      Then start the YAML file with: # yaml-language-server: $schema=charlm.schema.json
     """
     from charlm.config.schema import Config
 
@@ -94,7 +94,7 @@ def schema() -> None:
 
 @app.command()
 def options() -> None:
-    """Print a Markdown table of all options: key, default, what is allowed, what it means.
+    """Print all options as a Markdown table: key, default, allowed values, meaning.
 
     \b
     Example:

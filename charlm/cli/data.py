@@ -10,18 +10,18 @@ from charlm.cli.common import print_table
 from charlm.system.formatting import one_line
 
 app = typer.Typer(
-    help="Built-in and downloadable corpora.",
+    help="List, inspect and download texts.",
     no_args_is_help=True,
     rich_markup_mode=None,
     epilog="Example: charlm data list",
 )
 
-Folder = Annotated[Path, typer.Option("--data-dir", metavar="DIR", help="Where downloads are kept.")]
+Folder = Annotated[Path, typer.Option("--data-dir", metavar="DIR", help="Folder for downloads.")]
 
 
 @app.command("list")
 def list_corpora(data_dir: Folder = Path("data")) -> None:
-    """List built-in and downloadable corpora.
+    """List the built-in and downloadable texts.
 
     \b
     Example:
@@ -40,11 +40,13 @@ def list_corpora(data_dir: Folder = Path("data")) -> None:
 
 @app.command()
 def info(
-    source: Annotated[str, typer.Argument(help="A downloadable corpus, builtin:NAME, a file, a folder or a glob.")],
-    level: Annotated[str, typer.Option(help="char | byte")] = "char",
+    source: Annotated[
+        str, typer.Argument(help="A file, a folder, a glob, builtin:NAME, or a text of `charlm data list`.")
+    ],
+    level: Annotated[str, typer.Option(help="What a symbol is: char | byte.")] = "char",
     data_dir: Folder = Path("data"),
 ) -> None:
-    """Say what a corpus holds: files, size, characters, vocabulary.
+    """Show what a text contains: files, size, characters, vocabulary.
 
     \b
     Examples:
@@ -52,8 +54,8 @@ def info(
       charlm data info my-texts/
       charlm data info tinyshakespeare
     """
-    from charlm.data.corpus import survey_source
     from charlm.data.fetch import CATALOGUE
+    from charlm.data.survey import survey_source
     from charlm.system.formatting import format_bytes
 
     if level not in ("char", "byte"):
@@ -83,10 +85,10 @@ def info(
 
 @app.command()
 def fetch(
-    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Which corpora; see `charlm data list`.")],
+    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Texts to download; see `charlm data list`.")],
     data_dir: Folder = Path("data"),
 ) -> None:
-    """Download corpora, checked against their SHA-256; a broken download goes on where it stopped.
+    """Download texts and check their SHA-256. An interrupted download resumes.
 
     \b
     Examples:
@@ -103,7 +105,7 @@ def fetch(
         if name not in CATALOGUE:
             near = difflib.get_close_matches(name, CATALOGUE, n=1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise DataError(f"{name}: no such corpus; allowed: {' | '.join(CATALOGUE)}{hint}")
+            raise DataError(f"{name}: found no such text; allowed: {' | '.join(CATALOGUE)}{hint}")
     for name in names:
         path = str(download(CATALOGUE[name], data_dir, progress=True))
         typer.echo(one_line(path) if sys.stdout.isatty() else path)

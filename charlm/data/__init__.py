@@ -1,4 +1,4 @@
-"""Text to training windows: sources → corpus (cached ids, splits) → streams.
+"""From text to training windows: sources → corpus (cached ids, splits) → streams.
 
-Nothing is imported here, so that the command line can list sources without loading torch.
+This file imports nothing, so that the command line can list sources without loading torch.
 """

@@ -1,6 +1,6 @@
-"""Downloadable corpora, and a download that resumes, is verified and never leaves half a file.
+"""Download corpora: interrupted downloads resume, and only a file with the right SHA-256 gets its final name.
 
-Bytes go to a neighbour `<file>.part`; only a file with the right SHA-256 gets its final name.
+Until then, its bytes are in `<file>.part` beside it.
 """
 
 import hashlib
@@ -26,16 +26,16 @@ from charlm.errors import DataError
 from charlm.system.formatting import format_bytes
 
 PAUSES_S = (1.0, 2.0, 4.0, 8.0)
-"""Pauses before each further attempt after a lost connection."""
+"""The pause before each new attempt after a lost connection."""
 TIMEOUT_S = 30.0
 CHUNK_BYTES = 1 << 16
 
 
 @dataclass(frozen=True)
 class Download:
-    """A corpus on the web: one text, or one member of a zip archive.
+    """A corpus on the web: a text file, or one member of a zip archive.
 
-    `sha256` and `size` (bytes) are those of the final text, the `archive_…` ones those of the archive.
+    `sha256` and `size` (bytes) describe the text, the `archive_…` fields the archive.
     """
 
     name: str
@@ -53,17 +53,17 @@ class Download:
 
     @property
     def served_filename(self) -> str:
-        """The local name of what the URL serves: the archive's own name, or the text's."""
+        """The local name of the file at the URL: the archive or the text."""
         return self.filename if self.member is None else self.url.rpartition("/")[2]
 
     @property
     def served_sha256(self) -> str:
-        """The hash of what the URL serves."""
+        """SHA-256 of the file at the URL."""
         return self.archive_sha256 or self.sha256
 
     @property
     def served_size(self) -> int | None:
-        """The size of what the URL serves; None where it is not known beforehand."""
+        """Size in bytes of the file at the URL; None if unknown."""
         return self.size if self.member is None else self.archive_size
 
 
@@ -103,25 +103,25 @@ CATALOGUE = {download.name: download for download in _ENTRIES}
 
 
 class _LostConnection(Exception):
-    """A transfer ended early; the part file holds what had come."""
+    """A transfer ended early; the part file holds what arrived."""
 
 
 class _Unreachable(_LostConnection):
-    """No connection was made at all."""
+    """The server could not be reached at all."""
 
 
 def is_present(download: Download, folder: Path) -> bool:
-    """Whether the verified text is in `folder` already; raises DataError on one with another hash."""
+    """Whether `folder` holds the text; DataError if the file has another SHA-256."""
     with _disk_faults(download, folder):
         return _holds(folder / download.filename, download.sha256, download.name)
 
 
 def fetch(download: Download, folder: Path, *, progress: bool) -> Path:
-    """Download (or find) the corpus and return `folder/filename`, verified by its SHA-256.
+    """Download the corpus unless it is there, verify its SHA-256, and return its path `folder/filename`.
 
-    A part file left by an earlier try is continued. An archive that somebody put into `folder` under
-    its own name is used instead of the network, and left there. `progress` draws a bar on stderr if
-    that is a terminal. Raises DataError for every mishap of network, disk or content.
+    Continues the part file of an earlier attempt. An archive that the user has put into `folder` is used instead of
+    the network, and kept. `progress` draws a bar on stderr if it is a terminal. Raises DataError for all faults of
+    network, disk and content.
     """
     path = folder / download.filename
     if is_present(download, folder):
@@ -144,7 +144,7 @@ def fetch(download: Download, folder: Path, *, progress: bool) -> Path:
 
 
 def _transfer(download: Download, part: Path, served: Path, progress: bool) -> None:
-    """Fill `part`, resuming after each lost connection until the pauses are used up."""
+    """Fill `part`; resume after a lost connection, once for each of the pauses."""
     with tqdm(
         desc=download.name,
         total=download.served_size,
@@ -169,7 +169,7 @@ def _transfer(download: Download, part: Path, served: Path, progress: bool) -> N
 
 
 def _receive(download: Download, part: Path, served: Path, bar: "tqdm[Any]") -> None:
-    """One request: the whole file, or the rest of it where `part` holds a beginning."""
+    """Send one request for the whole file, or for the rest of it if `part` holds its beginning."""
     start, size = _size(part), download.served_size
     if start == size:
         return
@@ -185,11 +185,11 @@ def _receive(download: Download, part: Path, served: Path, bar: "tqdm[Any]") -> 
             _receive(download, part, served, bar)
             return
         raise DataError(
-            f"{download.url}: the server answered {error.code} {error.reason}; the file is expected; "
+            f"{download.url}: the server answered {error.code} {error.reason}; the answer must be the file; "
             f"try again later, or get the file elsewhere and put it at {served}"
         ) from error
     with response:
-        # A server that ignores Range answers 200 and sends the file from its first byte.
+        # A server that ignores Range answers 200 and sends the whole file.
         resumed = response.status == HTTPStatus.PARTIAL_CONTENT
         bar.n = start if resumed else 0
         with part.open("ab" if resumed else "wb") as file:
@@ -199,7 +199,7 @@ def _receive(download: Download, part: Path, served: Path, bar: "tqdm[Any]") -> 
 
 
 def _open(url: str, start: int) -> http.client.HTTPResponse:
-    """Send the request; HTTPError for a refusing answer, _LostConnection where none comes."""
+    """Send the request; HTTPError if the server refuses it, _LostConnection if it does not answer."""
     headers = {"User-Agent": "charlm", **({"Range": f"bytes={start}-"} if start else {})}
     try:
         return urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=TIMEOUT_S)
@@ -214,11 +214,11 @@ def _open(url: str, start: int) -> http.client.HTTPResponse:
 
 
 def _chunks(response: http.client.HTTPResponse) -> Iterator[bytes]:
-    """The body in pieces; _LostConnection where it ends before Content-Length."""
+    """Yield the body in chunks; _LostConnection if it ends before Content-Length."""
     missing = response.length  # None without Content-Length
     while True:
         try:
-            chunk = response.read1(CHUNK_BYTES)  # unlike read(), loses nothing that came before a fault
+            chunk = response.read1(CHUNK_BYTES)  # read() would lose what arrived before an error
         except (OSError, http.client.HTTPException) as error:
             raise _LostConnection(_reason(error)) from error
         if not chunk:
@@ -230,7 +230,7 @@ def _chunks(response: http.client.HTTPResponse) -> Iterator[bytes]:
 
 
 def _extract(download: Download, member: str, archive: Path, path: Path) -> None:
-    """Unpack the one member to a neighbour of `path`, verify it and give it its name."""
+    """Unpack the member to a part file beside `path`, verify it, and rename it to `path`."""
     temporary = path.with_name(path.name + ".part")
     try:
         with (
@@ -246,14 +246,14 @@ def _extract(download: Download, member: str, archive: Path, path: Path) -> None
 
 
 def _publish(part: Path, path: Path) -> None:
-    """Rename to the final name once the bytes are on the disk."""
+    """Rename `part` to its final name after its bytes have reached the disk."""
     with part.open("r+b") as file:
         os.fsync(file.fileno())
     part.replace(path)
 
 
 def _holds(path: Path, sha256: str, name: str) -> bool:
-    """Whether `path` exists; DataError if with another hash. Never touches the file."""
+    """Whether `path` exists; DataError if it has another SHA-256. The file itself is not changed."""
     if not path.exists():
         return False
     if (found := _sha256(path)) != sha256:
@@ -264,7 +264,7 @@ def _holds(path: Path, sha256: str, name: str) -> bool:
 
 
 def _verify(part: Path, sha256: str, origin: str) -> None:
-    """Remove a downloaded file that has another hash, and raise DataError."""
+    """Check a downloaded file; if it has another SHA-256, remove it and raise DataError."""
     if (found := _sha256(part)) != sha256:
         part.unlink()
         raise DataError(
@@ -282,13 +282,13 @@ def _size(path: Path) -> int:
 
 
 def _reason(error: BaseException | str) -> str:
-    """The human part of an error: without errno, never empty."""
+    """The text of an error without its number; never empty."""
     return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
 @contextmanager
 def _disk_faults(download: Download, folder: Path) -> Iterator[None]:
-    """Turn an OSError of the file system into a DataError (those of the network never get here)."""
+    """Turn an OSError of the file system into a DataError; network errors are handled earlier."""
     try:
         yield
     except OSError as error:

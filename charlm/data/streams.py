@@ -1,4 +1,4 @@
-"""Training windows: B contiguous streams of a corpus, read in step for truncated backpropagation."""
+"""Training windows: B contiguous streams of a corpus, read in parallel for truncated backpropagation."""
 
 from typing import Any
 
@@ -10,16 +10,16 @@ from charlm.errors import DataError
 
 
 class Streams:
-    """B streams of S = (N - 1) // B characters, end to end in the corpus of N.
+    """B streams of S = (N - 1) // B characters, end to end in a corpus of N characters.
 
-    Stream b reads inputs ids[b·S : (b+1)·S] and, as targets, the character after each of them; the
-    last target of a stream is the first input of the next. Left over at the end are the fewer than
-    B characters after ids[B·S], and S mod T of each stream where a reader takes whole windows only.
+    Stream b reads inputs ids[b·S : (b+1)·S]; its targets are the characters that follow each of them. The last target
+    of a stream is the first input of the next. Fewer than B characters after ids[B·S] are unused, and S mod T of each
+    stream if a reader takes only whole windows.
 
-    ids         [N] unsigned integers, memory-mapped or not; mapped, never copied
+    ids         [N] unsigned integers, which may be memory-mapped; never copied as a whole
     batch_size  B
-    bptt        T, the steps of a window; it only sets the least length here and `windows_per_epoch`
-    name        of the ids in errors: "train split"
+    bptt        T, steps per window; used only for the minimum length and `windows_per_epoch`
+    name        what errors call the ids: "train split"
     """
 
     def __init__(
@@ -31,14 +31,14 @@ class Streams:
         self.batch_size = batch_size
         self.bptt = bptt
         self.length = max(len(ids) - 1, 0) // batch_size
-        """S, the characters of a stream."""
+        """S, characters per stream."""
         if self.length < bptt:
             raise DataError(
                 f"{name}: {len(ids)} characters; {_count(batch_size, 'stream')} of {_count(bptt, 'step')} "
                 f"need at least {batch_size * bptt + 1}; lower train.batch_size or train.bptt, "
-                "or give it more text (data.split)"
+                "or use more text (data.split)"
             )
-        # Row b also holds the first character of stream b + 1, its last target: rows overlap by one.
+        # Rows overlap by one: row b ends with the first character of stream b + 1, which is its last target.
         stride = ids.strides[0]
         self._ids_BS = np.lib.stride_tricks.as_strided(
             ids, (batch_size, self.length + 1), (self.length * stride, stride), writeable=False
@@ -46,23 +46,23 @@ class Streams:
 
     @property
     def windows_per_epoch(self) -> int:
-        """Whole windows of T steps in a stream."""
+        """Whole windows of T steps per stream."""
         return self.length // self.bptt
 
     def read(
         self, position: int, steps: int, device: torch.device | str | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Inputs and targets of the `steps` characters from `position` on in every stream: two [T, B] int64.
+        """Inputs and targets for `steps` characters from `position` in every stream: two [T, B] int64 tensors.
 
-        Both are views of one tensor, shifted by a step: write to neither. On a CUDA `device` they
-        arrive through pinned memory, in order with its current stream, while the host goes on.
+        Both are views of one tensor, shifted by a step, so write to neither. For a CUDA `device` the copy goes through
+        pinned memory and is asynchronous, in order with the device's current stream.
         """
         assert position >= 0, position
         assert 1 <= steps <= self.length - position, (position, steps, self.length)
         window_BT = self._ids_BS[:, position : position + steps + 1]
         ids_TB = torch.from_numpy(np.array(window_BT.T, dtype=np.int64, order="C"))
         if device is not None and torch.device(device).type == "cuda":
-            # The allocator of pinned memory keeps the block until the copy is done.
+            # The pinned memory allocator keeps the block until the copy has finished.
             ids_TB = ids_TB.pin_memory().to(device, non_blocking=True)
         elif device is not None:
             ids_TB = ids_TB.to(device)

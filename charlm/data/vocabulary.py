@@ -1,4 +1,4 @@
-"""Characters ↔ ids: Unicode code points (sorted) or the 256 bytes."""
+"""Characters ↔ ids. The symbols are Unicode code points, sorted, or the 256 bytes."""
 
 import functools
 from collections.abc import Iterable
@@ -17,7 +17,7 @@ UNKNOWN = np.uint32(0xFFFFFFFF)
 
 
 def describe_characters(characters: Iterable[str], limit: int = 8) -> str:
-    """Characters for an error message, quoted with their code points: "'é' (U+00E9), …"."""
+    """Quote characters with their code points for an error message: "'é' (U+00E9), …"."""
     listed = list(characters)
     shown = ", ".join(f"{c!r} (U+{ord(c):04X})" for c in listed[:limit])
     return shown + (f" and {len(listed) - limit} more" if len(listed) > limit else "")
@@ -25,10 +25,10 @@ def describe_characters(characters: Iterable[str], limit: int = 8) -> str:
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The symbols of a model, in the order of their ids.
+    """The symbols of a model in the order of their ids.
 
-    level "char": `characters[i]` is the Unicode code point with id i.
-    level "byte": ids are byte values; `characters` is empty and the size is 256.
+    level "char": `characters[i]` is the code point with id i
+    level "byte": an id is the value of a byte, `characters` is empty, and the size is 256
     """
 
     level: Level
@@ -53,19 +53,19 @@ class Vocabulary:
 
     @functools.cached_property
     def id_of_code_point(self) -> npt.NDArray[np.uint32]:
-        """Table [CODE_POINTS] from code point to id; UNKNOWN where there is none."""
+        """A table [CODE_POINTS] from code point to id; UNKNOWN for code points without an id."""
         table = np.full(CODE_POINTS, UNKNOWN, dtype=np.uint32)
         table[code_points(self.characters)] = np.arange(len(self.characters), dtype=np.uint32)
         return table
 
     def unknown(self, text: str) -> str:
-        """The characters of `text` that have no id, each once, sorted."""
+        """The distinct characters of `text` that have no id, sorted."""
         if self.level == "byte":
             return ""
         return "".join(sorted(set(text) - set(self.characters)))
 
     def encode(self, text: str) -> npt.NDArray[np.integer]:
-        """Ids of `text`, [N] in the narrowest type; VocabularyError names characters without one."""
+        """The ids of `text`, [N], in the narrowest type; VocabularyError if a character has no id."""
         if self.level == "byte":
             return np.frombuffer(text.encode("utf-8", "surrogateescape"), dtype=np.uint8)
         if missing := self.unknown(text):
@@ -75,13 +75,13 @@ class Vocabulary:
         return self.id_of_code_point[code_points(text)].astype(self.dtype)
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of `ids`; bytes that are no UTF-8 become U+FFFD."""
+        """The text of `ids`; bytes that are not UTF-8 become U+FFFD."""
         if self.level == "byte":
             return bytes(ids).decode("utf-8", "replace")
         return "".join(self.characters[i] for i in ids)
 
     def extended(self, characters: str) -> "Vocabulary":
-        """This vocabulary with new characters after the old ones, whose ids stay as they are."""
+        """This vocabulary with more characters at its end; existing ids do not change."""
         return Vocabulary(self.level, self.characters + characters)
 
     def to_json(self) -> dict[str, str]:
@@ -89,7 +89,7 @@ class Vocabulary:
 
     @classmethod
     def from_json(cls, value: object) -> "Vocabulary":
-        """The inverse of `to_json`; CheckpointError for anything that `to_json` cannot have written."""
+        """Invert `to_json`; CheckpointError for anything that `to_json` cannot have written."""
         match value:
             case {"level": "byte", "characters": ""}:
                 return cls.of_bytes()
@@ -100,5 +100,5 @@ class Vocabulary:
 
 
 def readable(text: str) -> str:
-    """`text` with U+FFFD for bytes that are no UTF-8, which "surrogateescape" keeps as lone surrogates."""
+    """Replace bytes that are not UTF-8, which "surrogateescape" keeps as lone surrogates, by U+FFFD."""
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from charlm.config import load_config
+from charlm.system.console import say
 from tests.stress.fuzz import COMMANDS
 from tests.text import BYTE, ESC, RTL
 
@@ -20,14 +21,14 @@ SHOWN = r"a\x1bc\u202e\u2028\n"
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        (["config", "check", NAME + BYTE], rf"{SHOWN}\xff: No such file or directory; allowed: a YAML file; "),
+        (["config", "check", NAME + BYTE], rf"{SHOWN}\xff: found no such file; allowed: a YAML file, "),
         (["sample", NAME], f"{SHOWN}: no such file; allowed: a run's folder or a checkpoint in its checkpoints/"),
-        (["data", "fetch", NAME], f"{SHOWN}: no such corpus; allowed: "),
+        (["data", "fetch", NAME], f"{SHOWN}: found no such text; allowed: "),
         (["data", "info", NAME], f"{SHOWN}: no such file or folder; "),
         (["train", "--resume", "--run-dir", NAME], f"{SHOWN}: no checkpoints/ to resume from; "),
         (["config", "check", "TINY", "--set", NAME], f"--set {SHOWN}: found no KEY=VALUE; "),
         (["config", "check", "TINY", "--set", f"{NAME}=1"], rf"--set {SHOWN}=1: a\x1bc\u202e: unknown key; "),
-        (["config", "check", "TINY", "--set", f"{BYTE}=1"], r': found "\xff", which is no Unicode text; '),
+        (["config", "check", "TINY", "--set", f"{BYTE}=1"], r': found "\xff", which is not Unicode text; '),
         (["data", "info", NAME + BYTE], rf"{SHOWN}\xff: no such file or folder; "),
         (["config", "check", "TINY", "--set", f"seed='{RTL}'"], r"--set seed='\u202e': seed: found "),
         (["config", "check", "TINY", "--set", f"seed={BYTE}"], r"--set seed=\xff: unacceptable character #xdcff: "),
@@ -75,18 +76,16 @@ def test_arguments_of_a_process_of_its_own(tmp_path):
     words = [b"\xff\x1b\xc2\x9b.yaml", b"--set", b"a\xe2\x80\xae=\xff"]
     done = subprocess.run([sys.executable, "-m", "charlm", "config", "check", *words], capture_output=True, check=False)
     assert (done.returncode, done.stdout) == (1, b"")
-    assert done.stderr.startswith(rb"error: \xff\x1b\x9b.yaml: No such file")
+    assert done.stderr.startswith(rb"error: \xff\x1b\x9b.yaml: found no such file")
 
 
 def test_what_the_library_says_is_printable(cli, monkeypatch):
-    import logging
-
     def told() -> str:
-        logging.getLogger("charlm.cells").info("compiling in %s", NAME)
+        say("kernels", f"compiling in {NAME}")
         return ""
 
     monkeypatch.setattr("charlm.config.options.options_table", told)
-    assert cli("config", "options").err == f"compiling in {SHOWN}\n"
+    assert cli("config", "options").err == f"kernels  compiling in {SHOWN}\n"
 
 
 def test_odd_names_and_characters_all_the_way(cli, tmp_path):

@@ -22,7 +22,7 @@ def test_info_of_a_file(cli, tmp_path):
     (tmp_path / "t.txt").write_bytes(content)
     result = cli("data", "info", tmp_path / "t.txt")
     rows = dict(re.split(r"  +", line, maxsplit=1) for line in result.out.splitlines())
-    assert (result.code, result.err) == (0, "")
+    assert (result.code, result.err) == (0, f"data     {tmp_path}/t.txt: reading 8 B in 1 file\n")
     assert rows == {
         "sha256": hashlib.sha256(content).hexdigest(),
         "files": "1",
@@ -62,7 +62,7 @@ def test_info_of_a_missing_file(cli, tmp_path):
 def test_fetch_of_an_unknown_name_fetches_nothing(cli, tmp_path):
     error = cli("data", "fetch", "text8", "tinyshakespear", "--data-dir", tmp_path).error
     assert error == (
-        "tinyshakespear: no such corpus; allowed: tinyshakespeare | text8 | enwik8; did you mean 'tinyshakespeare'?"
+        "tinyshakespear: found no such text; allowed: tinyshakespeare | text8 | enwik8; did you mean 'tinyshakespeare'?"
     )
     assert list(tmp_path.iterdir()) == []
 

@@ -108,7 +108,7 @@ def test_what_needs_the_training_text(cli, tiny_config, text_file, tmp_path):
     text_file.write_text("so\ntee\n" * 30)
     needing = (["eval", run, "--file", file, "--dynamic"], ["sample", run, "--novelty"])
     for words in needing:
-        changed = f"{text_file}: its text has changed since the run was trained, and its splits with it; "
+        changed = f"{text_file}: the text has changed since the run was trained, and so have its splits; "
         for error in (cli(*words).error, cli(*words, "--json").error):
             assert error.startswith(f"{words[-1]} needs the text that the run was trained on: {changed}")
             assert error.endswith(f"; put it back or leave out {words[-1]}")

@@ -59,13 +59,13 @@ def test_with_a_changed_corpus(cli, tiny_config, text_file, tmp_path):
     assert cli("train", "--config", tiny_config, "--run-dir", run).code == 0
     text_file.write_text(words_text(20_001, seed=1)[1:])
     assert cli("train", "--resume", "--run-dir", run, "--set", "train.max_steps=9").error == (
-        f"{text_file}: its text has changed since the run was trained, and its splits with it; "
-        "allowed: the same text; train on a new one with --init-from, score one with --file"
+        f"{text_file}: the text has changed since the run was trained, and so have its splits; "
+        "allowed: the same text; train on a new text with --init-from, score one with --file"
     )
-    assert cli("eval", run).error.startswith(f"{text_file}: its text has changed since the run was trained")
+    assert cli("eval", run).error.startswith(f"{text_file}: the text has changed since the run was trained")
     assert cli("eval", run, "--file", text_file).code == 0
     text_file.write_text(words_text(19_999) + "Z")
-    assert cli("eval", run).error.startswith(f"{text_file}: its text has changed since the run was trained")
+    assert cli("eval", run).error.startswith(f"{text_file}: the text has changed since the run was trained")
 
 
 def test_from_a_damaged_checkpoint(cli, copied_run):

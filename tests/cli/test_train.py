@@ -97,7 +97,7 @@ def test_set_and_device_are_written_down(cli, tiny_config, tmp_path):
         (b"", "{file}: no text in 0 B; at least one character is needed; add text"),
         (b"\xef\xbb\xbf", "{file}: no text in 3 B; at least one character is needed; add text"),
         (b"abc", "train split: 2 characters; 4 streams of 8 steps need at least 33; lower train.batch_size or "
-                 "train.bptt, or give it more text (data.split)"),
+                 "train.bptt, or use more text (data.split)"),
         (b"ab\xff", "{file}: byte 0xFF at offset 2 is not UTF-8 (invalid start byte); data.level: char needs UTF-8 "
                     "text; convert the file or set data.level: byte"),
     ],

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from charlm.data import fetch as fetch_module
-from charlm.data import sources
+from charlm.data import reading
 from charlm.data.fetch import Download
 from tests.data.server import ARCHIVE, TEXT, Answer, Server, sha256
 
@@ -26,10 +26,10 @@ def write(tmp_path: Path) -> Write:
     return write
 
 
-@pytest.fixture(params=[1, 2, 3, 5, 7, sources.CHUNK_BYTES])
+@pytest.fixture(params=[1, 2, 3, 5, 7, reading.CHUNK_BYTES])
 def chunk_bytes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
     """Reads in chunks that cut multi-byte sequences everywhere."""
-    monkeypatch.setattr(sources, "CHUNK_BYTES", request.param)
+    monkeypatch.setattr(reading, "CHUNK_BYTES", request.param)
     return request.param
 
 

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from charlm.data import sources
-from charlm.data.sources import CALLS_BEHIND, Draft, in_background
+from charlm.data import background
+from charlm.data.background import CALLS_BEHIND, in_background
+from charlm.data.cache import Draft
 
 
 @pytest.fixture(autouse=True)
@@ -100,7 +101,7 @@ def test_a_block_that_is_left_waits_for_the_call_under_way_and_drops_the_others(
 
     begun, left = threading.Event(), threading.Event()
     seen: list[str] = []
-    monkeypatch.setattr(sources, "ThreadPoolExecutor", Pool)
+    monkeypatch.setattr(background, "ThreadPoolExecutor", Pool)
     with pytest.raises(error):
         leave()
     assert seen == ["first"]

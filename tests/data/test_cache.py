@@ -14,19 +14,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from charlm.data import corpus as corpus_module
-from charlm.data import sources
-from charlm.data.corpus import Corpus, encode, encode_file, load_corpus, survey_source
+from charlm.data import reading, survey
+from charlm.data.corpus import Corpus, encode, encode_file, load_corpus
+from charlm.data.survey import survey_source
 from charlm.data.vocabulary import Vocabulary
 from charlm.errors import DataError
 from charlm.system.cache import cache_dir
 
-ROOT = Path(corpus_module.__file__).parents[2]
+ROOT = Path(reading.__file__).parents[2]
 TEXT = "abcé中😀" * 500
 
 
-def load(path: str, report=None, **options) -> Corpus:
-    return load_corpus(path, level="char", split=(1.0, 0.0, 0.0), report=report, **options)
+def load(path: str, **options) -> Corpus:
+    return load_corpus(path, level="char", split=(1.0, 0.0, 0.0), **options)
 
 
 def ids_of(corpus: Corpus) -> list[int]:
@@ -44,16 +44,18 @@ def refused(call, *args) -> str:
     return str(caught.value)
 
 
-def test_a_cached_text_is_neither_decoded_nor_encoded_again(write, monkeypatch):
+def test_a_cached_text_is_neither_decoded_nor_encoded_again(write, monkeypatch, capsys):
     path = write("text", TEXT)
-    lines: list[str] = []
-    first = load(path, lines.append)
-    assert lines == [f"{path}: reading 6 kB in 1 file", f"{path}: encoding 3,000 characters over a vocabulary of 6"]
+    first = load(path)
+    assert capsys.readouterr().err.splitlines() == [
+        f"data     {path}: reading 6 kB in 1 file",
+        f"data     {path}: encoding 3,000 characters over a vocabulary of 6",
+    ]
 
-    monkeypatch.setattr(corpus_module, "read_symbols", lambda *_: pytest.fail("decoded again"))
-    again = load(path, lines.append)
-    elsewhere = load(write("renamed", TEXT), lines.append)
-    assert len(lines) == 2
+    monkeypatch.setattr(survey, "read_symbols", lambda *_: pytest.fail("decoded again"))
+    again = load(path)
+    elsewhere = load(write("renamed", TEXT))
+    assert capsys.readouterr().err == ""
     assert again.vocabulary == elsewhere.vocabulary == first.vocabulary
     assert ids_of(again) == ids_of(elsewhere) == ids_of(first) == first.vocabulary.encode(TEXT).tolist()
     assert (again.sha256, again.size_bytes, again.files) == (first.sha256, first.size_bytes, first.files)
@@ -62,10 +64,10 @@ def test_a_cached_text_is_neither_decoded_nor_encoded_again(write, monkeypatch):
 def test_a_new_text_is_decoded_once(write, monkeypatch):
     def read_symbols(path, *arguments):
         decoded.append(str(path))
-        return sources.read_symbols(path, *arguments)
+        return reading.read_symbols(path, *arguments)
 
     decoded: list[str] = []
-    monkeypatch.setattr(corpus_module, "read_symbols", read_symbols)
+    monkeypatch.setattr(survey, "read_symbols", read_symbols)
     paths = [write("text", TEXT), write("valid", TEXT[::-1])]
     corpus = load(paths[0], valid_source=paths[1])
     assert decoded == paths
@@ -119,7 +121,7 @@ def replace_by_other_json(path: Path) -> None:
 )
 @pytest.mark.parametrize("suffix", [".npy", ".json"])
 @pytest.mark.parametrize("kind", ["survey", "ids"])
-def test_a_damaged_entry_is_rebuilt(damage, suffix, kind, write, cache):
+def test_a_damaged_entry_is_rebuilt(damage, suffix, kind, write, cache, capsys):
     path = write("text", TEXT)
     first = ids_of(load(path))
     dashes = {"survey": 1, "ids": 2}[kind]
@@ -127,9 +129,10 @@ def test_a_damaged_entry_is_rebuilt(damage, suffix, kind, write, cache):
     intact = damaged.read_bytes()
     damage(damaged)
 
-    lines: list[str] = []
-    assert ids_of(load(path, lines.append)) == first
-    assert [line.split()[1] for line in lines] == [{"survey": "reading", "ids": "encoding"}[kind]]
+    capsys.readouterr()
+    assert ids_of(load(path)) == first
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split()[2] for line in lines] == [{"survey": "reading", "ids": "encoding"}[kind]]
     assert damaged.read_bytes() == intact
     assert len(entries(cache)) == 4
 
@@ -151,7 +154,7 @@ def test_processes_that_encode_at_once_do_not_disturb_one_another(write, tmp_pat
         process.stdin.write("go\n")
         process.stdin.flush()
     answers = [process.communicate() for process in running]
-    assert [error for _, error in answers] == [""] * 3
+    assert [line for _, error in answers for line in error.splitlines() if not line.startswith("data  ")] == []
     assert len({output for output, _ in answers}) == 1
     assert len(answers[0][0]) == 65
     assert len(entries(cache)) == 4
@@ -246,7 +249,7 @@ def failing_at_an_id(monkeypatch, fail) -> None:
         return crc32(data, *checksum)
 
     crc32, written = zlib.crc32, itertools.count(1)
-    monkeypatch.setattr(sources, "CHUNK_BYTES", 1)
+    monkeypatch.setattr(reading, "CHUNK_BYTES", 1)
     monkeypatch.setattr(zlib, "crc32", crc32_of)
 
 
@@ -284,7 +287,7 @@ def test_an_interrupted_run_leaves_nothing_half_done(call, write, cache, interru
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a file that is always full: Linux's /dev/full")
 @pytest.mark.parametrize("text", ["abc", TEXT * 10])  # in a buffer to the end, or written before it
 def test_a_disk_that_is_full_for_the_draft(text, write, cache, monkeypatch):
-    monkeypatch.setattr(sources, "CHUNK_BYTES", 100)
+    monkeypatch.setattr(reading, "CHUNK_BYTES", 100)
     monkeypatch.setattr(tempfile, "TemporaryFile", lambda dir: Path("/dev/full").open("w+b"))  # noqa: SIM115
     assert without_a_thread_left(DataError, load, write("text", text)).startswith(
         f"{cache}/corpora: the cache cannot be written: No space left on device;"
@@ -320,11 +323,11 @@ def test_a_source_that_changes_within_a_pass_is_refused(level, change, known, wr
     if known:
         survey_source(path, level)
     before = entries(cache) if known else []
-    read_chunks = sources.read_chunks
-    monkeypatch.setattr(sources, "CHUNK_BYTES", 1000)
-    monkeypatch.setattr(sources, "read_chunks", read_and_change)
+    read_chunks = reading.read_chunks
+    monkeypatch.setattr(reading, "CHUNK_BYTES", 1000)
+    monkeypatch.setattr(reading, "read_chunks", read_and_change)
     assert without_a_thread_left(DataError, survey_source, path, level) == (
-        f"{path}: changed while being read; it must hold still; run again once it does"
+        f"{path}: changed while being read; a source must not change; run again when it is complete"
     )
     assert entries(cache) == before if known else not list(cache.rglob("*.npy"))
 
@@ -338,7 +341,7 @@ def test_a_source_that_changes_between_the_passes_is_refused(level, content, wri
     before = entries(cache)
     write("text", content)
     assert refused(encode, survey, vocabulary) == (
-        f"{path}: changed while being read; it must hold still; run again once it does"
+        f"{path}: changed while being read; a source must not change; run again when it is complete"
     )
     assert entries(cache) == before
 
@@ -348,5 +351,6 @@ def test_a_source_that_vanishes_between_the_passes(write):
     survey = survey_source(path, "char")
     Path(path).unlink()
     assert refused(encode, survey, Vocabulary("char", "abc")) == (
-        f"{path}: cannot be read: No such file or directory; every file and folder of a source is read"
+        f"{path}: cannot be read: No such file or directory; "
+        "a source needs all its files; make it readable or name another"
     )

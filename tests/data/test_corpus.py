@@ -10,8 +10,9 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from charlm.data import sources
-from charlm.data.corpus import encode, encode_file, load_corpus, survey_source, unknown_characters
+from charlm.data import reading
+from charlm.data.corpus import encode, encode_file, load_corpus, unknown_characters
+from charlm.data.survey import survey_source
 from charlm.data.vocabulary import Vocabulary
 from charlm.errors import DataError, VocabularyError
 
@@ -47,7 +48,7 @@ characters = st.text(
 @given(text=characters, chunk_bytes=st.integers(1, 9))
 @example(text=EVERY_WIDTH * 3, chunk_bytes=3)
 def test_decoding_the_ids_gives_the_text(text, chunk_bytes, write, monkeypatch):
-    monkeypatch.setattr(sources, "CHUNK_BYTES", chunk_bytes)
+    monkeypatch.setattr(reading, "CHUNK_BYTES", chunk_bytes)
     corpus = load_corpus(write("text", BOM + text), level="char", split=WHOLE)
     ids = corpus.splits["train"]
     assert corpus.vocabulary.decode(ids) == text
@@ -60,7 +61,7 @@ def test_decoding_the_ids_gives_the_text(text, chunk_bytes, write, monkeypatch):
 @given(text=characters, chunk_bytes=st.integers(1, 9))
 @example(text=EVERY_WIDTH * 3, chunk_bytes=3)
 def test_a_text_surveyed_before_is_encoded_alike(text, chunk_bytes, write, monkeypatch):
-    monkeypatch.setattr(sources, "CHUNK_BYTES", chunk_bytes)
+    monkeypatch.setattr(reading, "CHUNK_BYTES", chunk_bytes)
     survey = survey_source(write("text", BOM + text), "char")
     vocabulary = Vocabulary("char", "".join(sorted(set(text))))
     assert survey.draft is None
@@ -69,7 +70,7 @@ def test_a_text_surveyed_before_is_encoded_alike(text, chunk_bytes, write, monke
 
 def long_texts(rng: np.random.Generator) -> dict[str, str]:
     """Of several chunks each, with odd and even ends, in the mixtures that are read in ways of their own."""
-    ascii_text = bytes(rng.integers(0, 128, 3 * sources.CHUNK_BYTES - 1, np.uint8)).decode()
+    ascii_text = bytes(rng.integers(0, 128, 3 * reading.CHUNK_BYTES - 1, np.uint8)).decode()
     few, many = (chr(code) for code in (0x416, 0x1F600)), map(chr, rng.permutation(np.arange(0x3400, 0x4DC0)))
     return {
         "ascii": ascii_text,
@@ -100,7 +101,7 @@ def test_long_texts(kind, level, write):
 @given(content=st.binary(min_size=1), chunk_bytes=st.integers(1, 9))
 @example(content=bytes(range(256)), chunk_bytes=7)
 def test_at_level_byte_the_ids_are_the_bytes(content, chunk_bytes, write, monkeypatch):
-    monkeypatch.setattr(sources, "CHUNK_BYTES", chunk_bytes)
+    monkeypatch.setattr(reading, "CHUNK_BYTES", chunk_bytes)
     corpus = load_corpus(write("bytes", content), level="byte", split=WHOLE)
     assert bytes(corpus.splits["train"]) == content
     assert len(corpus.vocabulary) == 256
@@ -139,8 +140,8 @@ def test_an_invalid_byte_is_named_with_its_offset(before, bad, reason, write, ch
 
 
 def test_the_offset_counts_across_real_chunks(write):
-    path = write("text", b"a" * 3 * sources.CHUNK_BYTES + b"\x9f")
-    assert f"{path}: byte 0x9F at offset {3 * sources.CHUNK_BYTES} is not" in refused(
+    path = write("text", b"a" * 3 * reading.CHUNK_BYTES + b"\x9f")
+    assert f"{path}: byte 0x9F at offset {3 * reading.CHUNK_BYTES} is not" in refused(
         DataError, survey_source, path, "char"
     )
 
@@ -210,7 +211,8 @@ def test_an_empty_corpus_is_refused(content, write):
 @pytest.mark.skipif(not Path("/proc/self/mem").exists(), reason="needs a file that fails on read: Linux's /proc")
 def test_a_file_that_fails_on_read():
     assert refused(DataError, survey_source, "/proc/self/mem", "char") == (
-        "/proc/self/mem: cannot be read: Input/output error; every file and folder of a source is read"
+        "/proc/self/mem: cannot be read: Input/output error; "
+        "a source needs all its files; make it readable or name another"
     )
 
 

@@ -208,7 +208,7 @@ def test_error_status(status: int, phrase: str, server: Server, text: Download, 
     (tmp_path / "corpus.txt.part").write_bytes(TEXT[:CUT])
     server.answers = [Answer(b"an error page", status)]
     assert failure(text, tmp_path) == (
-        f"{server.url}: the server answered {status} {phrase}; the file is expected; "
+        f"{server.url}: the server answered {status} {phrase}; the answer must be the file; "
         f"try again later, or get the file elsewhere and put it at {tmp_path / 'corpus.txt'}"
     )
     assert len(server.ranges) == 1

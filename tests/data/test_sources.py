@@ -137,7 +137,7 @@ def test_an_empty_name():
 def test_a_folder_without_files(write, tmp_path):
     write("empty/.hidden", "x")
     assert refused(f"{tmp_path}/empty") == (
-        f"{tmp_path}/empty: a folder with no files below it; hidden ones do not count; add text files"
+        f"{tmp_path}/empty: a folder without files; hidden files do not count; add text files"
     )
 
 
@@ -157,14 +157,15 @@ def test_a_folder_that_cannot_be_read(tree, monkeypatch):
 
     monkeypatch.setattr(os, "scandir", denying)
     assert refused(str(tree)) == (
-        f"{tree}/a/b: cannot be read: Permission denied; every file and folder of a source is read"
+        f"{tree}/a/b: cannot be read: Permission denied; a source needs all its files; make it readable or name another"
     )
 
 
 def test_a_path_that_cannot_be_looked_at(tmp_path):
     (tmp_path / "loop").symlink_to("loop")
     assert refused(f"{tmp_path}/loop") == (
-        f"{tmp_path}/loop: cannot be read: Too many levels of symbolic links; every file and folder of a source is read"
+        f"{tmp_path}/loop: cannot be read: Too many levels of symbolic links; "
+        "a source needs all its files; make it readable or name another"
     )
 
 
@@ -181,11 +182,11 @@ def test_what_is_no_file(tmp_path, monkeypatch):
 
 def test_an_unknown_builtin():
     assert refused("builtin:python-stdlibs") == (
-        "builtin:python-stdlibs: unknown builtin; known: python-stdlib; did you mean 'builtin:python-stdlib'?"
+        "builtin:python-stdlibs: unknown builtin; allowed: python-stdlib; did you mean 'builtin:python-stdlib'?"
     )
     assert refused("builtin:python").endswith("; did you mean 'builtin:python-stdlib'?")
-    assert refused("builtin:") == "builtin:: unknown builtin; known: python-stdlib"
-    assert refused("builtin:zzz") == "builtin:zzz: unknown builtin; known: python-stdlib"
+    assert refused("builtin:") == "builtin:: unknown builtin; allowed: python-stdlib"
+    assert refused("builtin:zzz") == "builtin:zzz: unknown builtin; allowed: python-stdlib"
 
 
 def test_the_standard_library_is_large_utf8_python_without_tests():

@@ -92,14 +92,14 @@ def test_the_least_text_is_enough_and_one_character_less_is_refused():
     assert Streams(np.zeros(2049, np.uint8), 32, 64).windows_per_epoch == 1
     assert refused(np.zeros(2048, np.uint8), 32, 64) == (
         "train split: 2048 characters; 32 streams of 64 steps need at least 2049; "
-        "lower train.batch_size or train.bptt, or give it more text (data.split)"
+        "lower train.batch_size or train.bptt, or use more text (data.split)"
     )
 
 
 def test_a_split_that_is_too_small_is_named():
     assert refused(np.zeros(0, np.uint8), 1, 1, name="valid split") == (
         "valid split: 0 characters; 1 stream of 1 step need at least 2; "
-        "lower train.batch_size or train.bptt, or give it more text (data.split)"
+        "lower train.batch_size or train.bptt, or use more text (data.split)"
     )
 
 

@@ -167,7 +167,7 @@ def test_resume_refuses_another_model_and_another_text(tmp_path, config_of):
         "train.bptt: found 11, the run has 10",
     ]
     (tmp_path / "text.txt").write_text(words_text(3999))
-    with pytest.raises(DataError, match="its text has changed since"):
+    with pytest.raises(DataError, match="the text has changed since"):
         resume_run(run)
 
 

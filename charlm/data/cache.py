@@ -1,0 +1,148 @@
+"""Cached arrays on disk: what charlm found out about a text, and its ids; plus the draft of a text that is being read.
+
+An entry is an .npy file beside a .json file with its checksum. Damaged entries count as missing.
+"""
+
+import io
+import itertools
+import json
+import os
+import secrets
+import tempfile
+import zlib
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+
+from charlm.data.background import in_background
+from charlm.data.reading import Symbols
+from charlm.errors import DataError
+from charlm.system.cache import cache_dir, remove_leftovers
+
+_LEFTOVER_AGE_S = 3600  # a process that is still encoding writes to its files far more often
+
+
+def has_entry(prefix: str) -> bool:
+    """Whether the key of any entry begins with `prefix`."""
+    return any(_folder().glob(f"{prefix}*.npy"))
+
+
+def find_entry(key: str) -> npt.NDArray[Any] | None:
+    """The array of a cache entry, memory-mapped; None if it is missing or fails its checksum."""
+    path = _folder() / f"{key}.npy"
+    try:
+        noted = json.loads(path.with_suffix(".json").read_bytes())
+        checksum = 0
+        with path.open("rb", buffering=0) as file:
+            while chunk := file.read(1 << 20):
+                checksum = zlib.crc32(chunk, checksum)
+        return np.lib.format.open_memmap(path, mode="r") if noted == {"crc32": checksum} else None
+    except (OSError, ValueError, RecursionError):
+        return None
+
+
+def store_entry(
+    key: str, shape: tuple[int, ...], dtype: np.dtype, blocks: Iterable[npt.NDArray[Any]]
+) -> npt.NDArray[Any]:
+    """Write a cache entry block by block, and map it.
+
+    Writing through a memory map instead would turn a full disk into a SIGBUS; here it is an OSError.
+    """
+    header = io.BytesIO()
+    fields = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(header, fields)
+    path = _folder() / f"{key}.npy"
+    remove_leftovers(path.parent, ".*.tmp", _LEFTOVER_AGE_S)
+    checksum = 0
+
+    def append(file: BinaryIO, data: bytes | memoryview) -> None:
+        nonlocal checksum
+        file.write(data)
+        checksum = zlib.crc32(data, checksum)
+
+    with _replacing(path) as file, in_background() as later:
+        for data in itertools.chain([header.getvalue()], (block.data for block in blocks)):
+            later(append, file, data)
+    with _replacing(path.with_suffix(".json")) as file:
+        file.write(json.dumps({"crc32": checksum}).encode())
+    return np.lib.format.open_memmap(path, mode="r")
+
+
+@contextmanager
+def cache_folder() -> Iterator[Path]:
+    """The folder of the entries, created if it is missing; an OSError in the block becomes a DataError."""
+    folder = _folder()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        yield folder
+    except OSError as error:
+        raise DataError(
+            f"{folder}: the cache cannot be written: {error.strerror}; any folder with room will do; "
+            "name one in CHARLM_CACHE"
+        ) from error
+
+
+def _folder() -> Path:
+    return cache_dir() / "corpora"
+
+
+@contextmanager
+def _replacing(path: Path) -> Iterator[BinaryIO]:
+    """A new file that replaces `path` in one step if the block ends without an error."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
+    with cache_folder():
+        try:
+            with temporary.open("xb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        finally:
+            with suppress(OSError):
+                temporary.unlink(missing_ok=True)
+
+
+class Draft:
+    """The decoded text, in an unnamed file in `folder`, so that encoding need not decode it again.
+
+    Each block has the narrowest type that holds all but a few of its code points; the few are stored separately.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115
+        self._blocks: list[tuple[np.dtype, int, int]] = []
+
+    def append(self, symbols: Symbols) -> None:
+        """Write the next block."""
+        dtype, above = symbols.dtype, np.empty(0, np.int64)
+        for narrower in map(np.dtype, (np.uint8, np.uint16)):
+            outside = symbols > np.iinfo(narrower).max
+            if narrower.itemsize < dtype.itemsize and np.count_nonzero(outside) <= len(symbols) // 16:
+                dtype, above = narrower, np.flatnonzero(outside)
+        for part in (symbols.astype(dtype, copy=False), above, symbols[above].astype(np.uint32)):
+            self._file.write(part.data)
+        self._blocks.append((dtype, len(symbols), len(above)))
+
+    def read(self) -> Iterator[Symbols]:
+        """Yield the blocks in the order in which they were written."""
+        self._file.seek(0)
+        for dtype, length, count_above in self._blocks:
+            symbols = self._read(dtype, length)
+            above = self._read(np.dtype(np.int64), count_above)
+            values = self._read(np.dtype(np.uint32), count_above)
+            if count_above:
+                symbols = symbols.astype(np.uint32)
+                symbols[above] = values
+            yield symbols
+
+    def _read(self, dtype: np.dtype, length: int) -> npt.NDArray[Any]:
+        return np.frombuffer(self._file.read(length * dtype.itemsize), dtype)
+
+    def close(self) -> None:
+        """Delete the file."""
+        with suppress(OSError):  # on a full disk the buffer cannot be written, and need not be
+            self._file.close()
