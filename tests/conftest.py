@@ -1,6 +1,8 @@
 """What tests of whole commands and runs share. Nothing here imports torch: tests that need none start at once."""
 
+import fcntl
 import io
+import itertools
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -14,7 +16,7 @@ from charlm.system.cache import cache_dir
 from tests.text import words_text
 
 ROOT = Path(__file__).parents[1]
-
+USERS_CACHE = cache_dir()
 
 TINY = """\
 data: {{source: {source}}}
@@ -32,46 +34,53 @@ def _refuse_the_network(event: str, arguments: tuple[object, ...]) -> None:
 
 
 _OWN = ("127.0.0.1", "::1", "localhost")
-
-
 sys.addaudithook(_refuse_the_network)
-
 
 # A shell's background jobs have Ctrl-C ignored, which charlm heeds and processes started here would inherit.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
-def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The corpus cache of this test alone; charlm makes the folder where it needs one."""
+def cache(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Path:
+    """The cache folder of this test alone, empty; charlm makes it when it needs it.
+
+    Once torch is imported, this process has the compiled kernels in memory and does not look for them in the cache.
+    """
+    if "torch" in sys.modules:
+        request.getfixturevalue("compiled")
     folder = tmp_path_factory.getbasetemp() / "caches" / f"{next(_NUMBERS)}"
     monkeypatch.setenv("CHARLM_CACHE", str(folder))
     return folder
 
 
-_NUMBERS = iter(range(10**9))
+_NUMBERS = itertools.count()
+
+
+@pytest.fixture(scope="session")
+def compiled() -> Path:
+    """Compile all kernels, once for all workers and later runs; returns their folder, in the user's own cache.
+
+    Without a compiler the tests run without kernels.
+    """
+    from charlm.native.build import KernelError, load
+
+    folder = USERS_CACHE / "kernels"
+    folder.mkdir(parents=True, exist_ok=True)
+    # The first worker compiles while the others wait, then they find the kernels in the cache.
+    with (folder / ".lock").open("w") as lock, pytest.MonkeyPatch.context() as patch, suppress(KernelError):
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        patch.setenv("CHARLM_CACHE", str(USERS_CACHE))
+        load(*sorted((ROOT / "charlm").rglob("*.cpp")))
+    return folder
 
 
 @pytest.fixture
-def kernels(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kernels compiled before the test, for this process and those that it starts; kept where users have theirs.
-
-    Where there is no compiler the test runs without them.
-    """
-    from charlm.cells import CELLS
-    from charlm.native.build import KernelError, load
-    from charlm.native.shared import SHARED_KERNELS
-
-    with monkeypatch.context() as patch:
-        patch.delenv("CHARLM_CACHE")
-        shared = cache_dir() / "kernels"
-        with suppress(KernelError):
-            kernels = (*SHARED_KERNELS, *(cell.cpu_kernel for cell in CELLS.values()))
-            load(*(kernel.source for kernel in kernels if kernel is not None))
-    # This process may have them from a cache of another test; those that it starts compile them there once.
-    shared.mkdir(parents=True, exist_ok=True)
+def kernels(cache: Path, compiled: Path) -> None:
+    """Compiled kernels for this process and for those that the test starts."""
     cache.mkdir(parents=True)
-    (cache / "kernels").symlink_to(shared)
+    (cache / "kernels").symlink_to(compiled)
 
 
 @pytest.fixture(autouse=True)
@@ -185,7 +194,7 @@ def tiny_config(tmp_path: Path, text_file: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def trained_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def trained_run(tmp_path_factory: pytest.TempPathFactory, compiled: Path) -> Path:
     """The folder of a run of the tiny config, to read only: every test shares it."""
     from charlm.config import load_config
     from charlm.training.start import start_run

@@ -1,11 +1,13 @@
 """The backend that computes a layer, and the line that says which it is and why."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 import charlm.cells.lstm
+from charlm import cells
 from charlm.cells import CELLS, RecurrentBase, select_backends
 from charlm.cells.backend import select
 from charlm.cells.torch_base import TorchRecurrentBase
@@ -142,3 +144,13 @@ def test_the_line_says_what_runs(
         stack(torch.zeros(2, 1, 3))
     says = {": fused CPU kernel": "cpu_layer", ": reference loop": "reference_layer", ": fused torch": "torch_layer"}
     assert ran == [next(name for words, name in says.items() if words in line)]
+
+
+@pytest.mark.usefixtures("needs_kernels")
+@pytest.mark.parametrize("kind", CELLS)
+def test_the_kernel_of_a_kind_is_its_cpu_cpp_and_compiles(kind: str) -> None:
+    kernel = CELLS[kind].cpu_kernel
+    if kernel is None:
+        pytest.skip(f"{kind} has the reference loop only")
+    assert kernel.source == Path(cells.__file__).parent / kind / "cpu.cpp"
+    kernel.check()

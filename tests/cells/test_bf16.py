@@ -47,6 +47,10 @@ def test_bf16_is_float32_of_rounded_operands(
     case: Case, batch_size: int, hidden_size: int, options: dict[str, float], number: int, threads: Any
 ) -> None:
     threads(number)
+    assert_operands_are_rounded(case, batch_size, hidden_size, options)
+
+
+def assert_operands_are_rounded(case: Case, batch_size: int, hidden_size: int, options: dict[str, float]) -> None:
     stack = case.build(7, hidden_size, 2, variational=True, **options)
     x, state = random_input(stack, 4, batch_size), random_state(stack, batch_size)
 

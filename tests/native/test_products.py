@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +10,7 @@ import torch
 from charlm.cells import cross_entropy, linear
 from charlm.native.linear import matmul
 from tests.cells.measure import error, rounded
+from tests.conftest import ROOT
 
 pytestmark = pytest.mark.usefixtures("needs_kernels")
 
@@ -34,6 +34,10 @@ SIZES += [(1, 48, 64), (15, 15, 31), (16, 33, 32), (17, 31, 95), (31, 32, 1025),
 @pytest.mark.parametrize("number", [1, 3])
 def test_product_of_matrices(M: int, N: int, K: int, transposed: tuple[bool, bool], number: int, threads: Any) -> None:
     threads(number)
+    assert_product(M, N, K, transposed)
+
+
+def assert_product(M: int, N: int, K: int, transposed: tuple[bool, bool]) -> None:
     a = torch.randn(K, M).t() if transposed[0] else torch.randn(M, K)
     b = torch.randn(N, K).t() if transposed[1] else torch.randn(K, N)
     bias = torch.randn(N)
@@ -55,6 +59,10 @@ def test_product_of_operands_with_gaps() -> None:
 
 @pytest.mark.parametrize("rows", [1, 16])
 def test_rounding_to_bf16_is_torch_s(rows: int) -> None:
+    assert_rounds_like_torch(rows)
+
+
+def assert_rounds_like_torch(rows: int) -> None:
     """To nearest, ties to even, NaN of any bits to NaN."""
     bits = [0x3F808000, 0x3F818000, 0x3F808001, 0x3F817FFF, 0x7F7F7FFF, 0x7F7FFFFF, 0x7F800000, 0x7F800001, 0x7FFFFFFF]
     x = torch.tensor(bits, dtype=torch.int32).view(torch.float32)
@@ -67,19 +75,34 @@ def test_rounding_to_bf16_is_torch_s(rows: int) -> None:
         torch.testing.assert_close(y_NM, expected.t(), rtol=0, atol=0, equal_nan=True)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has to be asked for tiles")
-def test_bf16_where_tiles_are_refused() -> None:
-    """The tests of bfloat16 in a process whose signals have no room for tiles, so that it is given none."""
-    program = """\
-import ctypes, sys, pytest
+REFUSED = """\
+import ctypes
 memory = ctypes.create_string_buffer(8192)
 assert ctypes.CDLL(None).sigaltstack((ctypes.c_size_t * 3)(ctypes.addressof(memory), 0, len(memory)), None) == 0
-which = "(bf16_is and 17-70) or rounding or product"
-sys.exit(pytest.main([*sys.argv[1:], "-q", "-p", "no:faulthandler", "-k", which]))
+
+import torch
+from tests.conftest import ROOT
+from tests.cells.measure import CASES
+from tests.cells.test_bf16 import assert_operands_are_rounded
+from tests.native.test_products import SIZES, assert_product, assert_rounds_like_torch
+
+for number in (1, 3):
+    torch.set_num_threads(number)
+    assert_rounds_like_torch(rows=16)
+    for size in SIZES:
+        torch.manual_seed(0)
+        assert_product(*size, transposed=(False, True))
+    for case in CASES:
+        torch.manual_seed(0)
+        assert_operands_are_rounded(case, batch_size=17, hidden_size=70, options={})
 """
-    files = [__file__, str(Path(__file__).parents[1] / "cells/test_bf16.py")]
-    done = subprocess.run([sys.executable, "-c", program, *files], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux grants tiles to a process that asks")
+def test_bf16_without_the_permission_to_use_tiles() -> None:
+    """Linux refuses AMX tiles to a process whose signal stack is too small for them; each process can ask only once."""
+    done = subprocess.run([sys.executable, "-c", REFUSED], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_operands_need_not_lie_side_by_side() -> None:

@@ -1,0 +1,29 @@
+"""Tables of test cases that try every pair of values without trying every combination."""
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+
+def all_pairs(*columns: Sequence[Any]) -> list[tuple[Any, ...]]:
+    """Rows in which every value of a column meets every value of every other column; always the same rows."""
+
+    def pairs(row: tuple[int, ...]) -> set[tuple[tuple[int, int], ...]]:
+        return set(itertools.combinations(enumerate(row), 2))
+
+    every = list(itertools.product(*(range(len(values)) for values in columns)))
+    missing = set[tuple[tuple[int, int], ...]]().union(*map(pairs, every))
+    rows = []
+    while missing:
+        best = max(every, key=lambda row: len(pairs(row) & missing))
+        missing -= pairs(best)
+        rows.append(tuple(values[index] for values, index in zip(columns, best, strict=True)))
+    return rows
+
+
+def pairwise(**columns: Sequence[Any]) -> pytest.MarkDecorator:
+    """Parametrize a test by the rows of `all_pairs`: pairwise(case=CASES, number=[1, 4])."""
+    rows = all_pairs(*columns.values())
+    return pytest.mark.parametrize(list(columns), rows, ids=["-".join(map(str, row)) for row in rows])
