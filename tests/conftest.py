@@ -3,6 +3,7 @@
 import fcntl
 import io
 import itertools
+import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -36,8 +37,31 @@ def _refuse_the_network(event: str, arguments: tuple[object, ...]) -> None:
 _OWN = ("127.0.0.1", "::1", "localhost")
 sys.addaudithook(_refuse_the_network)
 
+# Set before torch is imported: more threads than cores run at once here, so those that wait should sleep, not spin.
+os.environ.setdefault("GOMP_SPINCOUNT", "0")
+
 # A shell's background jobs have Ctrl-C ignored, which charlm heeds and processes started here would inherit.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--quick", action="store_true", help="one case of every test, for each kind of cell; none slow")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """With --quick, keep the first case of every test; of a test that runs over kinds of cells, the first of each."""
+    if not config.getoption("--quick"):
+        return
+    first: dict[tuple[str, str], pytest.Item] = {}
+    for item in items:
+        parameters = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+        kind = str(parameters.get("case", parameters.get("kind")))
+        if "slow" not in item.keywords:
+            first.setdefault((item.nodeid.partition("[")[0], kind), item)
+    kept = set(first.values())
+    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+    items[:] = [item for item in items if item in kept]
 
 
 @pytest.fixture(autouse=True)

@@ -14,5 +14,7 @@ def test_every_pair_occurs_and_few_rows_do(sizes):
     assert rows == all_pairs(*columns)
     for (i, one), (j, other) in itertools.combinations(enumerate(columns), 2):
         assert {(row[i], row[j]) for row in rows} == set(itertools.product(one, other))
-    first, second = sorted(sizes)[-2:]
-    assert first * second <= len(rows) <= first * second + 4
+    assert [row[0] for row in rows[: sizes[0]]] == columns[0]
+    assert {row[1:] for row in rows[: sizes[0]]} == {tuple(column[0] for column in columns[1:])}
+    second, first = sorted(sizes)[-2:]
+    assert first * second <= len(rows) <= first * second + 2 * first

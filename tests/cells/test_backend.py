@@ -11,7 +11,8 @@ from charlm import cells
 from charlm.cells import CELLS, RecurrentBase, select_backends
 from charlm.cells.backend import select
 from charlm.cells.torch_base import TorchRecurrentBase
-from tests.cells.measure import Case
+from tests.cells.measure import CASES, Case
+from tests.pairwise import pairwise
 
 CPU = torch.device("cpu")
 onednn = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="torch has no oneDNN here")
@@ -110,10 +111,7 @@ def test_the_backend_of_every_kind_is_known_without_a_model() -> None:
         assert selection.description == CELLS[kind](3, 4).select_backend("cpu").description
 
 
-@pytest.mark.parametrize("training", [False, True])
-@pytest.mark.parametrize("options", OPTIONS, ids=str)
-@pytest.mark.parametrize("autocast", [False, True])
-@pytest.mark.parametrize("kernels", [False, True])
+@pairwise(case=CASES, options=OPTIONS, training=[False, True], autocast=[False, True], kernels=[False, True])
 def test_the_line_says_what_runs(
     case: Case,
     training: bool,

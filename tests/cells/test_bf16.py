@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from tests.cells.measure import Case, Run, in_dtype_of, random_input, random_state, rounded, run
+from tests.cells.measure import CASES, Case, Run, in_dtype_of, random_input, random_state, rounded, run
+from tests.pairwise import pairwise
 
 pytestmark = pytest.mark.usefixtures("needs_kernels")
 
@@ -40,14 +41,17 @@ class RoundedProducts(TorchFunctionMode):
 
 @pytest.mark.usefixtures("poison")
 # B, H: rows that fill no tile of 16, or end just behind one, or behind a pair of them; more than two chains of sums.
-@pytest.mark.parametrize(("batch_size", "hidden_size"), [(20, 33), (1, 5), (17, 70), (33, 33), (47, 64), (3, 270)])
-@pytest.mark.parametrize("options", [{}, {"state_dropout": 0.4}, {"zoneout": 0.3}], ids=str)
-@pytest.mark.parametrize("number", [1, 3])
+@pairwise(
+    case=CASES,
+    size=[(20, 33), (1, 5), (17, 70), (33, 33), (47, 64), (3, 270)],
+    options=[{}, {"state_dropout": 0.4}, {"zoneout": 0.3}],
+    number=[1, 3],
+)
 def test_bf16_is_float32_of_rounded_operands(
-    case: Case, batch_size: int, hidden_size: int, options: dict[str, float], number: int, threads: Any
+    case: Case, size: tuple[int, int], options: dict[str, float], number: int, threads: Any
 ) -> None:
     threads(number)
-    assert_operands_are_rounded(case, batch_size, hidden_size, options)
+    assert_operands_are_rounded(case, *size, options)
 
 
 def assert_operands_are_rounded(case: Case, batch_size: int, hidden_size: int, options: dict[str, float]) -> None:

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from charlm.cells import RecurrentBase, RecurrentState, cross_entropy, linear
 from tests.cells.measure import (
+    CASES,
     Case,
     Run,
     as_tuple,
@@ -18,6 +19,7 @@ from tests.cells.measure import (
     random_state,
     run,
 )
+from tests.pairwise import pairwise
 
 pytestmark = pytest.mark.usefixtures("needs_kernels")
 
@@ -46,9 +48,7 @@ def hold_to_the_rule(stack: RecurrentBase, steps: int, batch_size: int) -> None:
 
 
 @pytest.mark.usefixtures("poison")
-@pytest.mark.parametrize("size", LARGE, ids=lambda size: "T{}-B{}-I{}-H{}".format(*size))
-@pytest.mark.parametrize("number", [1, 2, 3, 4])
-@pytest.mark.parametrize("variational", [False, True])
+@pairwise(case=CASES, size=LARGE, number=[1, 2, 3, 4], variational=[False, True])
 def test_any_number_of_threads(case: Case, size: tuple[int, ...], number: int, variational: bool, threads: Any) -> None:
     steps, batch_size, input_size, hidden_size = size
     threads(number)
@@ -65,9 +65,7 @@ def test_dropped_weights_and_residual_connections(case: Case, number: int, threa
 
 
 @pytest.mark.usefixtures("poison")
-@pytest.mark.parametrize("size", LARGE, ids=lambda size: "T{}-B{}-I{}-H{}".format(*size))
-@pytest.mark.parametrize("number", [1, 4])
-@pytest.mark.parametrize("training", [True, False])
+@pairwise(case=CASES, size=LARGE, number=[1, 4], training=[True, False])
 def test_zoneout(case: Case, size: tuple[int, ...], number: int, training: bool, threads: Any) -> None:
     steps, batch_size, input_size, hidden_size = size
     threads(number)

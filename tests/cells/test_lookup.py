@@ -6,17 +6,16 @@ import pytest
 import torch
 
 from charlm.cells import Lookup, RecurrentBase
-from tests.cells.measure import Case, Run, assert_as_accurate, in_dtype_of, random_state
+from tests.cells.measure import CASES, Case, Run, assert_as_accurate, in_dtype_of, random_state
+from tests.pairwise import pairwise
 
 pytestmark = pytest.mark.usefixtures("needs_kernels")
 
 
-@pytest.mark.parametrize("one_hot", [False, True], ids=["table", "one-hot"])
-@pytest.mark.parametrize(("steps", "batch_size", "vocabulary"), [(4, 5, 3), (4, 5, 40), (50, 40, 4)])
-def test_lookup_errs_no_more_than_the_reference(
-    case: Case, one_hot: bool, steps: int, batch_size: int, vocabulary: int
-) -> None:
+@pairwise(case=CASES, size=[(4, 5, 3), (4, 5, 40), (50, 40, 4)], one_hot=[False, True])
+def test_lookup_errs_no_more_than_the_reference(case: Case, size: tuple[int, int, int], one_hot: bool) -> None:
     """With fewer characters than inputs the table is mapped, with more its rows in use; most inputs are one of them."""
+    steps, batch_size, vocabulary = size
     input_size = vocabulary if one_hot else 6
     stack = case.build(input_size, 21, 2)
     with torch.no_grad():

@@ -10,6 +10,7 @@ from charlm.data.vocabulary import Vocabulary
 from charlm.errors import VocabularyError
 from charlm.inference.sampling import Choice, choose, sample_ids, sample_text
 from charlm.model import build_model
+from tests.pairwise import pairwise
 
 CPU = torch.device("cpu")
 VOCABULARY = Vocabulary("char", "\n abcdefgé")
@@ -170,9 +171,7 @@ CHOICES = [Choice(), Choice(temperature=0.7, top_k=3), Choice(top_p=0.6), Choice
 
 
 @pytest.mark.usefixtures("needs_kernels")
-@pytest.mark.parametrize("cell", GENERATED, ids=lambda cell: "-".join(map(str, cell.values())))
-@pytest.mark.parametrize("model", MODELS, ids=str)
-@pytest.mark.parametrize("threads", [1, 3])
+@pairwise(cell=GENERATED, model=MODELS, threads=[1, 3])
 def test_the_kernel_draws_what_the_loop_over_characters_does(cell, model, threads, monkeypatch):
     torch.manual_seed(1)
     hidden = 150 if threads > 1 else 21

@@ -1,6 +1,5 @@
 """Compilation of kernels: the cache, and what is said where it fails."""
 
-import logging
 import os
 import shlex
 import shutil
@@ -55,24 +54,22 @@ def compiled(cache: Path) -> list[str]:
     return sorted(path.name.split("-")[0] + path.suffix for path in (cache / "kernels").iterdir())
 
 
-def test_first_use_compiles_and_says_so(kernel: Kernel, cache: Path, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO)
+def test_first_use_compiles_and_says_so(kernel: Kernel, cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    capsys.readouterr()
     total = torch.zeros(1)
     kernel("add_up", n=3, a=torch.tensor([1.0, 2.0, 4.0]), factor=0.5, sum=total)
     assert total.item() == 3.5
-    assert [record.getMessage().split(" in ")[0] for record in caplog.records] == [
-        "compiling for this CPU, once: adding ...",
-        "compiled",
-    ]
+    told = capsys.readouterr().err.splitlines()
+    assert [line.split(" in ")[0] for line in told] == ["compile  for this CPU, once: adding ...", "compile  done"]
     assert compiled(cache) == ["adding.sha256", "adding.so"]
 
 
-def test_later_uses_do_not_compile(kernel: Kernel, cache: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_later_uses_do_not_compile(kernel: Kernel, cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
     kernel.check()
     build._outcomes.clear()
-    caplog.set_level(logging.INFO)
+    capsys.readouterr()
     kernel.check()
-    assert not caplog.records
+    assert capsys.readouterr().err == ""
     assert compiled(cache) == ["adding.sha256", "adding.so"]
 
 
@@ -116,7 +113,7 @@ def test_a_fault_of_compilation_is_shown(kernel: Kernel, cache: Path) -> None:
 @pytest.mark.parametrize("suffix", [".so", ".sha256"])
 @pytest.mark.parametrize("damage", ["cut", "changed", "missing"])
 def test_a_damaged_library_is_made_anew(
-    kernel: Kernel, cache: Path, suffix: str, damage: str, caplog: pytest.LogCaptureFixture
+    kernel: Kernel, cache: Path, suffix: str, damage: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     kernel.check()
     (path,) = (path for path in (cache / "kernels").iterdir() if path.suffix == suffix)
@@ -125,9 +122,9 @@ def test_a_damaged_library_is_made_anew(
     if damage != "missing":
         path.write_bytes(data[: len(data) // 2] if damage == "cut" else b"x" + data[1:])
     build._outcomes.clear()
-    caplog.set_level(logging.INFO)
+    capsys.readouterr()
     kernel.check()
-    assert len(caplog.records) == 2
+    assert capsys.readouterr().err.count("\n") == 2
     assert build._is_whole(path.with_suffix(".so"))
 
 
@@ -158,13 +155,13 @@ def test_leftovers_of_a_killed_compilation_go(kernel: Kernel, cache: Path) -> No
 
 
 def test_a_wrong_cxx_is_named(
-    kernel: Kernel, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    kernel: Kernel, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("CXX", "false")
-    caplog.set_level(logging.INFO)
+    capsys.readouterr()
     with pytest.raises(KernelError, match=r"^false failed on the kernel: exit code 1; see .*; fix or unset CXX$"):
         kernel.check()
-    assert [record.getMessage() for record in caplog.records] == ["compiling for this CPU, once: adding ..."]
+    assert capsys.readouterr().err == "compile  for this CPU, once: adding ...\n"
 
 
 def test_processes_that_compile_at_once(kernel: Kernel, cache: Path) -> None:

@@ -8,13 +8,12 @@ from torch import Tensor
 
 from charlm.cells import cross_entropy
 from tests.cells.measure import Run, assert_as_accurate
+from tests.pairwise import pairwise
 
 pytestmark = pytest.mark.usefixtures("needs_kernels")
 
 
-@pytest.mark.parametrize("shape", [(1, 1, 1), (3, 2, 5), (40, 30, 65), (2, 1, 1000)])
-@pytest.mark.parametrize("scale", [1.0, 30.0])
-@pytest.mark.parametrize("number", [1, 4])
+@pairwise(shape=[(1, 1, 1), (3, 2, 5), (40, 30, 65), (2, 1, 1000)], scale=[1.0, 30.0], number=[1, 4])
 def test_cross_entropy(shape: tuple[int, int, int], scale: float, number: int, threads: Any) -> None:
     threads(number)
     logits = (scale * torch.randn(shape, dtype=torch.float64) + 100).float().double()

@@ -11,6 +11,7 @@ from charlm.cells import cross_entropy, linear
 from charlm.native.linear import matmul
 from tests.cells.measure import error, rounded
 from tests.conftest import ROOT
+from tests.pairwise import pairwise
 
 pytestmark = pytest.mark.usefixtures("needs_kernels")
 
@@ -29,12 +30,12 @@ SIZES = [(1, 1, 1), (7, 65, 33), (130, 17, 1000), (65, 130, 513), (13, 16, 256)]
 SIZES += [(1, 48, 64), (15, 15, 31), (16, 33, 32), (17, 31, 95), (31, 32, 1025), (33, 16, 512), (47, 64, 1100)]
 
 
-@pytest.mark.parametrize(("M", "N", "K"), SIZES)
-@pytest.mark.parametrize("transposed", [(False, False), (True, False), (False, True), (True, True)])
-@pytest.mark.parametrize("number", [1, 3])
-def test_product_of_matrices(M: int, N: int, K: int, transposed: tuple[bool, bool], number: int, threads: Any) -> None:
+@pairwise(size=SIZES, transposed=[(False, False), (True, False), (False, True), (True, True)], number=[1, 3])
+def test_product_of_matrices(
+    size: tuple[int, int, int], transposed: tuple[bool, bool], number: int, threads: Any
+) -> None:
     threads(number)
-    assert_product(M, N, K, transposed)
+    assert_product(*size, transposed)
 
 
 def assert_product(M: int, N: int, K: int, transposed: tuple[bool, bool]) -> None:
