@@ -1,12 +1,12 @@
-"""How new a sample is: what of it stands verbatim in a corpus.
+"""Novelty: how much of a sample is copied word for word from a corpus.
 
-Windows of w ids are found by a polynomial hash modulo 2⁶⁴ (Karp & Rabin 1987), taken for a whole block of the corpus at
-once from a running sum:
+A polynomial hash modulo 2⁶⁴ (Karp & Rabin 1987) finds windows of w ids. Running sums give the hashes of a whole block
+of the corpus at once:
 
     S_i = Σ_{j<i} x_j b^j        hash of x_i … x_{i+w−1} = (S_{i+w} − S_i) b^{−i}
 
-A window that hashes as one of the corpus is compared with it. Two different windows of the samples with the same hash
-count as one: of n windows, with a chance of about n² / 2⁶⁵.
+A window of the samples with the hash of a window of the corpus is then compared with it, id by id. Two different
+windows of the samples that share a hash count as one; for n windows the probability of that is about n² / 2⁶⁵.
 """
 
 import functools
@@ -23,36 +23,36 @@ Numbers = npt.NDArray[np.int64]
 Hashes = npt.NDArray[np.uint64]
 
 WINDOW = 20
-"""Ids of the windows whose share is told."""
+"""Length in ids of the windows that `windows_share` counts."""
 _BLOCK = 2**17
-"""Windows hashed at once: arrays of 1 MiB stay in a core's cache."""
+"""How many windows to hash at once: arrays of 1 MiB stay in a core's cache."""
 _KEPT = 16
-"""Lengths of windows whose hashes a block keeps: so much memory do texts with ever longer stretches take."""
+"""For how many window lengths a block keeps its hashes: this bounds memory when stretches keep growing."""
 _BASE = 0x9E3779B97F4A7C15
 _SCALE = 0xD1B54A32D192ED03
-"""Odd, and a factor of every hash: so those of short windows too differ in their high bits."""
+"""Odd factor of every hash, so that the hashes of short windows also differ in their high bits."""
 
 
 @dataclass(frozen=True)
 class Novelty:
-    """What of one sample stands in the corpus."""
+    """How much of one sample stands in the corpus."""
 
     start: int
     longest: int
-    """The longest stretch is sample[start : start + longest]; of several as long, that which the corpus has first."""
+    """The longest stretch is sample[start : start + longest]; of equally long ones, the first in the corpus."""
     windows_share: float | None
-    """Of the sample's windows of WINDOW ids, equal ones counted each; None where it is shorter than one."""
+    """Share of the sample's windows of WINDOW ids, repeated ones included; None if the sample is shorter than one."""
 
 
 def novelty(samples: Sequence[Ids], corpus: Ids) -> list[Novelty]:
-    """Compare each sample, [n] unsigned, with the corpus, [N] unsigned, memory-mapped or not.
+    """Compare each sample, [n] unsigned, with the corpus, [N] unsigned, which may be memory-mapped.
 
-    The corpus is read once for all samples, a block at a time; memory grows with the samples alone.
+    Reads the corpus once for all samples, block by block; memory grows with the samples only.
     """
     windows, stretches = _Windows(samples, WINDOW), [_Stretch(sample) for sample in samples]
     start = 0
     while start < len(corpus) and not (windows.found.all() and all(stretch.wanted == 0 for stretch in stretches)):
-        # The longest stretches reach over the block's end: it is larger than they are, so that few ids are read twice.
+        # A stretch may extend past the end of the block. Blocks are at least twice as long, so few ids are read twice.
         block = _Block(corpus, start, max(_BLOCK, 2 * max(stretch.wanted for stretch in stretches)))
         windows.mark(block)
         for stretch in stretches:
@@ -63,7 +63,7 @@ def novelty(samples: Sequence[Ids], corpus: Ids) -> list[Novelty]:
 
 
 class _Block:
-    """The windows that begin at corpus[start : start + size]."""
+    """The windows of the corpus that start in corpus[start : start + size]."""
 
     def __init__(self, corpus: Ids, start: int, size: int) -> None:
         self.corpus = corpus
@@ -73,11 +73,11 @@ class _Block:
         self._hashes: dict[int, Hashes] = {}
 
     def ids(self, length: int) -> Ids:
-        """What its windows of `length` ids consist of."""
+        """The ids that its windows of `length` ids cover."""
         return self.corpus[self.start : self.start + self.size + length - 1]
 
     def hashes(self, length: int) -> Hashes:
-        """Of all its windows of `length` ids, in order; kept for a while, since other texts ask for them too."""
+        """The hashes of its windows of `length` ids, in order; cached, because other texts ask for them too."""
         if length not in self._hashes:
             if len(self._hashes) == _KEPT:
                 del self._hashes[next(iter(self._hashes))]  # the oldest
@@ -89,7 +89,7 @@ class _Block:
 
 
 class _Windows:
-    """The different windows of `length` ids in some texts, numbered, to be found by their hashes."""
+    """The distinct windows of `length` ids in some texts, numbered, and a lookup of them by hash."""
 
     def __init__(self, texts: Sequence[Ids], length: int) -> None:
         self.length = length
@@ -100,22 +100,22 @@ class _Windows:
         self._ends = counts.cumsum()
         text = self._ends.searchsorted(first, side="right")
         self.offset = first - (self._ends - counts)[text]
-        """Number → where it first stands, in the first text that has it."""
+        """Number → offset of its first occurrence, in the first text that has it."""
         self._place = self.offset + np.cumsum([0, *map(len, texts)])[text]
         self.found = np.zeros(len(self.hashes), bool)
-        # 64 places a window: of a hundred windows that are others one or two pass.
+        # 64 slots per window: of a hundred other windows, one or two pass.
         self._bits = min(max(16, (64 * len(self.hashes)).bit_length()), 24)
         self._note_found(np.empty(0, np.int64))
 
     def hits(self, hashes: Hashes) -> tuple[Numbers, Numbers]:
-        """Where in `hashes` one of these windows that is not `found` yet may stand, in order; and its number."""
+        """The positions in `hashes`, in order, where a window that is not `found` yet may stand, and its number."""
         near = np.flatnonzero(self._sought[self._slots(hashes)])
         numbers = self.hashes.searchsorted(hashes[near]).clip(max=len(self.hashes) - 1)
         same = (self.hashes[numbers] == hashes[near]) & ~self.found[numbers]
         return near[same], numbers[same]
 
     def mark(self, block: _Block) -> None:
-        """Take those that stand in the block as `found`."""
+        """Mark the windows that stand in the block as `found`."""
         if self.found.all():
             return
         positions, numbers = self.hits(block.hashes(self.length))
@@ -125,7 +125,7 @@ class _Windows:
             self._note_found(numbers[(there == own).all(1)])
 
     def shares_found(self) -> list[float | None]:
-        """Of the windows of each text; None where it has none."""
+        """The share of each text's windows that was found; None for a text without windows."""
         parts = np.split(self.found[self._numbers], self._ends[:-1])
         return [float(part.mean()) if len(part) else None for part in parts]
 
@@ -139,7 +139,7 @@ class _Windows:
 
 
 class _Stretch:
-    """The longest stretch of a text so far; what is looked for is always one id longer."""
+    """The longest stretch of a text so far; the search is always for one that is an id longer."""
 
     def __init__(self, text: Ids) -> None:
         self.text = text
@@ -149,16 +149,16 @@ class _Stretch:
 
     @property
     def wanted(self) -> int:
-        """The length looked for; 0 where the whole text was found."""
+        """The length to look for; 0 if the whole text was found."""
         return self.longest + 1 if self.longest < len(self.text) else 0
 
     def look_in(self, block: _Block) -> None:
-        """Take into account the stretches that begin in the block."""
+        """Replace the longest stretch if a longer one starts in the block."""
         while self.wanted and self._find(block):
             self._windows = None
 
     def _find(self, block: _Block) -> bool:
-        """Whether a longer one is there; the first is followed as far as it goes."""
+        """Look for a longer stretch and follow the first one as far as it goes; True if there is one."""
         if self._windows is None:
             self._windows = _Windows([self.text], self.wanted)
         for position, number in zip(*self._windows.hits(block.hashes(self.wanted)), strict=True):
@@ -171,14 +171,14 @@ class _Stretch:
 
 
 def _running_sums(ids: Ids) -> Hashes:
-    """S of the module's equation, [n + 1]."""
+    """S in the module's equation, [n + 1]."""
     sums = np.zeros(len(ids) + 1, np.uint64)
     np.cumsum(np.multiply(ids, _powers(_BASE, 1, len(ids)), dtype=np.uint64), out=sums[1:])
     return sums
 
 
 def _hashes(sums: Hashes, length: int, count: int) -> Hashes:
-    """Of the first `count` windows of `length` ids; none where it is negative."""
+    """The hashes of the first `count` windows of `length` ids; empty if `count` is negative."""
     count = max(count, 0)
     return (sums[length : length + count] - sums[:count]) * _powers(pow(_BASE, -1, 2**64), _SCALE, count)
 
@@ -196,7 +196,7 @@ def _cached_powers(base: int, scale: int, doublings: int) -> Hashes:
 
 
 def _common_prefix(a: Ids, b: Ids) -> int:
-    """How many ids both begin with."""
+    """How many leading ids are the same in both."""
     length = min(len(a), len(b))
     unequal = a[:length] != b[:length]
     return int(unequal.argmax()) if unequal.any() else length

@@ -1,7 +1,8 @@
-"""Text from a model, character by character, for one or many samples at once."""
+"""Sampling: a model writes text, one character after another, for one or many samples at once."""
 
 import codecs
 import itertools
+import math
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -16,24 +17,32 @@ from charlm.model import CharLM, map_state
 
 @dataclass(frozen=True)
 class Choice:
-    """How the next character is drawn from the model's probabilities."""
+    """How to draw the next character from the model's probabilities; ValueError for values that are not allowed."""
 
     temperature: float = 1.0
-    """Logits are divided by it; 0 takes the likeliest character."""
+    """Divides the logits: below 1 is safer, above 1 is wilder. 0 takes the likeliest character."""
     top_k: int = 0
-    """Only the k likeliest characters; 0: all."""
+    """Draw from the k likeliest characters only; 0 for all."""
     top_p: float = 1.0
-    """Only the likeliest characters that together reach this probability."""
+    """Draw from the likeliest characters that together reach this probability."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.temperature < math.inf:
+            raise ValueError(f"temperature: found {self.temperature}; allowed: a finite number ≥ 0")
+        if self.top_k < 0:
+            raise ValueError(f"top_k: found {self.top_k}; allowed: an integer ≥ 0")
+        if not 0 <= self.top_p <= 1:
+            raise ValueError(f"top_p: found {self.top_p}; allowed: 0 to 1")
 
 
 @torch.inference_mode()
 def sample_ids(
     model: CharLM, prompt: Sequence[int], length: int, choice: Choice, seeds: Sequence[int], device: torch.device
 ) -> Iterator[Tensor]:
-    """Yield `length` times the next id of each sample, [N] on the CPU, N = len(seeds).
+    """Yield the next id of each sample, [N] on the CPU, `length` times; N = len(seeds).
 
-    Each sample has its own stream of random numbers, so that it depends on its seed alone, not on its
-    neighbours. `prompt` must not be empty; the model must be in evaluation mode.
+    Each sample has its own stream of random numbers: it depends on its seed alone, not on the other samples. `prompt`
+    must not be empty, and the model must be in evaluation mode.
     """
     N = len(seeds)
     output, state = _read(model, torch.tensor(list(prompt), device=device).unsqueeze(1))
@@ -49,7 +58,7 @@ def sample_ids(
 
 
 def _generated(generator: Generator, blocks: Iterable[Tensor], choice: Choice) -> Iterator[Tensor]:
-    """The ids that a generator draws by blocks of uniform numbers."""
+    """The ids that a generator draws from blocks of uniform numbers [T, N]."""
     at_once = 16
     for draws_TN in blocks:
         while len(draws_TN):
@@ -58,14 +67,14 @@ def _generated(generator: Generator, blocks: Iterable[Tensor], choice: Choice) -
                 draws_TN[:at_once], temperature=choice.temperature, top_k=choice.top_k, top_p=choice.top_p
             )
             draws_TN = draws_TN[at_once:]
-            # A call lays out the weights anew: the more characters in it the better, but the reader shall not wait.
+            # Each call lays out the weights, so take more characters per call until one takes 50 ms.
             if time.perf_counter() - start_s < 0.05:
                 at_once *= 2
             yield from ids_TN
 
 
 def _read(model: CharLM, prompt_T1: Tensor) -> tuple[Tensor, RecurrentState]:
-    """The last output [1, 1, H] and state after a prompt of any length, read a window at a time."""
+    """The last output [1, 1, H] and the state after a prompt of any length, which is read in windows."""
     first, *rest = prompt_T1.split(_WINDOW)
     output, state = model.features(first)
     for window in rest:
@@ -74,7 +83,7 @@ def _read(model: CharLM, prompt_T1: Tensor) -> tuple[Tensor, RecurrentState]:
 
 
 def _draws(seeds: Sequence[int], length: int) -> Iterator[Tensor]:
-    """`length` uniform numbers in blocks [≤ 256, N], each column from the generator of its seed."""
+    """`length` uniform numbers per sample, in blocks [≤ 256, N]; each column comes from the generator of its seed."""
     generators = [torch.Generator().manual_seed(seed) for seed in seeds]
     for start in range(0, length, _WINDOW):
         block = torch.stack([torch.rand(_WINDOW, generator=g, dtype=torch.float64) for g in generators], dim=1)
@@ -85,23 +94,23 @@ _WINDOW = 256
 
 
 def choose(logits_NV: Tensor, choice: Choice, draws_N: Tensor) -> Tensor:
-    """The ids [N] at which the cumulated probabilities pass the uniform draws in [0, 1)."""
+    """The ids [N] where the cumulative probabilities first exceed the uniform draws in [0, 1)."""
     if choice.temperature == 0:
         return logits_NV.argmax(-1)
     logits_NV, order_NV = (logits_NV / choice.temperature).sort(dim=-1, descending=True, stable=True)
     if choice.top_k:
         logits_NV = logits_NV[:, : choice.top_k]
-    cumulated_NV = logits_NV.softmax(-1).cumsum(-1)
-    # The ids kept by top-p come first in the order: to draw among them is to scale the draw down to their mass.
-    kept_N1 = (cumulated_NV < choice.top_p).sum(-1, keepdim=True).clamp(max=cumulated_NV.shape[-1] - 1)
-    mass_N1 = cumulated_NV.gather(-1, kept_N1)
-    rank_N1 = torch.searchsorted(cumulated_NV, draws_N.unsqueeze(-1) * mass_N1, right=True)
+    cumulative_NV = logits_NV.softmax(-1).cumsum(-1)
+    # Top-p keeps the first ids in the order. Scaling the draw to their mass draws among them alone.
+    kept_N1 = (cumulative_NV < choice.top_p).sum(-1, keepdim=True).clamp(max=cumulative_NV.shape[-1] - 1)
+    mass_N1 = cumulative_NV.gather(-1, kept_N1)
+    rank_N1 = torch.searchsorted(cumulative_NV, draws_N.unsqueeze(-1) * mass_N1, right=True)
     return order_NV.gather(-1, torch.minimum(rank_N1, kept_N1)).squeeze(-1)
 
 
 @dataclass
 class _Text:
-    """One growing sample: its ids decoded as they come, until it ends with `stop`."""
+    """A sample in progress: decodes its ids as they come, until the text ends with `stop`."""
 
     vocabulary: Vocabulary
     stop: str
@@ -112,7 +121,7 @@ class _Text:
     )
 
     def append(self, index: int, last: bool) -> str:
-        """The text that this id adds: of bytes, none until a character is whole."""
+        """The text that this id adds; nothing while the bytes of a character are incomplete."""
         if self.done:
             return ""
         if self.vocabulary.level == "byte":
@@ -136,11 +145,11 @@ def sample_text(
     device: torch.device,
     stop: str = "",
 ) -> Iterator[list[str]]:
-    """Yield, step by step, what is added to each sample behind the prompt, until all are done.
+    """Yield, step by step, what each sample gains after the prompt, until all samples are done.
 
-    A sample is done after `length` ids or with the first `stop`, which is its end. VocabularyError for
-    characters of the prompt that the model does not know. An empty prompt means the start of a line.
-    Bytes that are no UTF-8 come as lone surrogates, as from Python's "surrogateescape"; see `readable`.
+    A sample is done after `length` ids, or as soon as it ends with `stop`. An empty prompt means the start of a line.
+    VocabularyError if the model does not know a character of the prompt. Bytes that are not UTF-8 come as lone
+    surrogates, as from Python's "surrogateescape"; see `readable`.
     """
     texts = [_Text(vocabulary, stop) for _ in seeds]
     ids = vocabulary.encode(prompt or _line_end(vocabulary)).tolist()
@@ -151,5 +160,5 @@ def sample_text(
 
 
 def _line_end(vocabulary: Vocabulary) -> str:
-    """What stands before the first character of a text without a prompt."""
+    """What the model reads first when there is no prompt: a line end, a space, or any character that it knows."""
     return next((c for c in "\n " if not vocabulary.unknown(c)), vocabulary.characters[:1])

@@ -1,0 +1,90 @@
+"""The Python face of a trained model says what the commands say."""
+
+import json
+
+import pytest
+
+import charlm.inference
+from charlm.errors import CheckpointError, DataError, DeviceError, VocabularyError
+from charlm.inference import Adaptation, Choice, TrainedModel, load
+from charlm.inference.trained import Verbatim
+from tests.text import words_text
+
+
+@pytest.fixture
+def model(trained_run) -> TrainedModel:
+    return load(trained_run, device="cpu")
+
+
+def test_loaded_from_a_run_or_a_file(model, trained_run):
+    path = trained_run / "checkpoints" / "best.safetensors"
+    assert model.path == load(str(path)).path == path
+    assert not model.network.training
+    assert model.progress["step"] == 6
+    assert len(model.vocabulary) == len(set(words_text(20_000)))
+
+
+def test_samples_are_those_of_the_command(model, cli, trained_run):
+    text = model.sample("so ", length=60, temperature=0.7, top_k=5, seed=3)
+    words = ["--prompt", "so ", "--length", 60, "--temperature", 0.7, "--top-k", 5, "--seed", 3]
+    assert cli("sample", trained_run, *words).out == f"so {text}\n"
+    assert len(model.sample()) == 500
+    assert model.sample(seed=1) != model.sample(seed=2)
+    choice = Choice(temperature=0.7, top_k=5)
+    steps = list(model.stream("so ", [3, 4], length=60, choice=choice))
+    assert "".join(first for first, _ in steps) == text
+    stop = text[20:23]
+    assert model.sample("so ", length=60, temperature=0.7, top_k=5, seed=3, stop=stop).endswith(stop)
+
+
+def test_scores_are_those_of_the_command(model, cli, trained_run):
+    value = json.loads(cli("eval", trained_run, "--split", "test", "--dynamic", "--json").out)
+    ids = model.training_splits()["test"]
+    assert model.evaluate(ids).nats_per_char == pytest.approx(value["nats_per_char"], rel=1e-6)
+    assert model.evaluate(ids, streams=1).nats_per_char == value["nats_per_char"]
+    dynamic = value["dynamic"]
+    assert model.evaluate_dynamically(ids).nats_per_char == dynamic["nats_per_char"]
+    faster = model.evaluate_dynamically(ids, Adaptation(lr=0.01), per_char=True)
+    assert faster.nats_per_char != dynamic["nats_per_char"]
+    assert faster.per_char_nats is not None
+    assert len(faster.per_char_nats) == len(ids) - 1
+
+
+def test_a_text_is_scored_as_its_ids(model):
+    text = words_text(500)
+    assert model.evaluate(text).nats_sum == model.evaluate(model.vocabulary.encode(text)).nats_sum
+
+
+def test_novelty(model):
+    text = words_text(20_000)
+    [copied] = model.novelty([text[100:160]])
+    assert copied == Verbatim(longest=60, stretch=text[100:160], windows_share=1.0)
+
+
+def test_mistakes(model, tmp_path, monkeypatch):
+    import torch
+
+    with pytest.raises(VocabularyError, match=r"'Z' \(U\+005A\): not in the model's vocabulary"):
+        model.sample("Z")
+    with pytest.raises(VocabularyError, match="not in the model's vocabulary"):
+        model.evaluate("so Z")
+    with pytest.raises(DataError, match="evaluation: found a text of 1 characters; allowed: 2 or more"):
+        model.evaluate("s")
+    with pytest.raises(CheckpointError, match="no checkpoint in"):
+        load(tmp_path)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(DeviceError, match="sees no GPU"):
+        load(model.path, device="cuda")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"temperature": -1}, {"temperature": float("nan")}, {"temperature": float("inf")}, {"top_k": -1}, {"top_p": 1.5}],
+)
+def test_choices_that_are_none(model, wrong):
+    with pytest.raises(ValueError, match=f"{next(iter(wrong))}: found .*; allowed: "):
+        model.sample("so", **wrong)
+
+
+def test_every_public_name_exists():
+    assert all(hasattr(charlm.inference, name) for name in charlm.inference.__all__)
