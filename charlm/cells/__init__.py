@@ -1,7 +1,7 @@
 """Recurrent cells: one folder per kind, with its module and the equations that define it.
 
-A new kind is a folder with a subclass of `RecurrentBase` and a line in `CELLS` below, a class in the union of
-`ModelConfig.cell` (charlm/config/schema.py) and a YAML in the configs. Everything else reads `CELLS`.
+A new kind is a folder with a subclass of `RecurrentBase` and a line in `CELLS` below, a class in the union `AnyCell`
+(charlm/config/cells.py) and a YAML in configs/. Everything else reads `CELLS`.
 
     base.py                 RecurrentBase: options, states, dropout, initialization, choice of the backend
     torch_base.py           TorchRecurrentBase: a kind with an operator in torch

@@ -27,7 +27,7 @@ Option = Annotated[
 ]
 
 
-def _one(argument: Path | None, option: Path | None) -> Path:
+def _given(argument: Path | None, option: Path | None) -> Path:
     if argument and option:
         raise usage_error(f"found two configs, {argument} and --config {option}; allowed: one; leave out the other")
     if config := argument or option:
@@ -59,7 +59,7 @@ def check(file: Argument = None, config: Option = None, overrides: Overrides = N
     """
     from charlm.config import ignored_options, load_config
 
-    path = _one(file, config)
+    path = _given(file, config)
     for line in ignored_options(load_config(path, overrides or [])):
         say("ignored", line)
     typer.echo(f"{one_line(str(path))}: valid")
@@ -75,7 +75,7 @@ def show(file: Argument = None, config: Option = None, overrides: Overrides = No
     """
     from charlm.config import dump_config, load_config
 
-    typer.echo(dump_config(load_config(_one(file, config), overrides or [])), nl=False)
+    typer.echo(dump_config(load_config(_given(file, config), overrides or [])), nl=False)
 
 
 @app.command()

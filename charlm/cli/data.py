@@ -27,12 +27,12 @@ def list_corpora(data_dir: Folder = Path("data")) -> None:
     Example:
       charlm data list
     """
-    from charlm.data.fetch import CATALOGUE
+    from charlm.data.fetch import CATALOG
     from charlm.data.sources import BUILTINS
     from charlm.system.formatting import format_bytes
 
     rows = {f"builtin:{name}": f"built in    {summary}" for name, summary in BUILTINS.items()}
-    for name, download in CATALOGUE.items():
+    for name, download in CATALOG.items():
         present = "fetched" if (data_dir / download.filename).is_file() else "to fetch"
         rows[name] = f"{present:<10}  {download.summary} ({format_bytes(download.size)})"
     print_table(rows)
@@ -54,14 +54,14 @@ def info(
       charlm data info my-texts/
       charlm data info tinyshakespeare
     """
-    from charlm.data.fetch import CATALOGUE
+    from charlm.data.fetch import CATALOG
     from charlm.data.survey import survey_source
     from charlm.system.formatting import format_bytes
 
     if level not in ("char", "byte"):
         raise typer.BadParameter(f"--level: found {level!r}; allowed: char | byte")
     rows = {}
-    if download := CATALOGUE.get(source):
+    if download := CATALOG.get(source):
         rows = {"what": download.summary, "from": download.url, "file": str(data_dir / download.filename)}
         if not (data_dir / download.filename).is_file():
             print_table(rows | {"size": format_bytes(download.size), "fetch": f"charlm data fetch {source}"})
@@ -97,15 +97,15 @@ def fetch(
     """
     import difflib
 
-    from charlm.data.fetch import CATALOGUE
+    from charlm.data.fetch import CATALOG
     from charlm.data.fetch import fetch as download
     from charlm.errors import DataError
 
     for name in names:
-        if name not in CATALOGUE:
-            near = difflib.get_close_matches(name, CATALOGUE, n=1)
+        if name not in CATALOG:
+            near = difflib.get_close_matches(name, CATALOG, n=1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise DataError(f"{name}: found no such text; allowed: {' | '.join(CATALOGUE)}{hint}")
+            raise DataError(f"{name}: found no such text; allowed: {' | '.join(CATALOG)}{hint}")
     for name in names:
-        path = str(download(CATALOGUE[name], data_dir, progress=True))
+        path = str(download(CATALOG[name], data_dir, progress=True))
         typer.echo(one_line(path) if sys.stdout.isatty() else path)

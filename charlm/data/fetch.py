@@ -99,7 +99,7 @@ _ENTRIES = (
         archive_size=36_445_475,
     ),
 )
-CATALOGUE = {download.name: download for download in _ENTRIES}
+CATALOG = {download.name: download for download in _ENTRIES}
 
 
 class _LostConnection(Exception):
@@ -268,7 +268,7 @@ def _verify(part: Path, sha256: str, origin: str) -> None:
     if (found := _sha256(part)) != sha256:
         part.unlink()
         raise DataError(
-            f"{origin}: SHA-256 is {found}; {sha256} is expected; the file was removed, run the command again"
+            f"{origin}: SHA-256 is {found}; {sha256} is expected; charlm removed the file; run the command again"
         )
 
 
@@ -294,6 +294,6 @@ def _disk_faults(download: Download, folder: Path) -> Iterator[None]:
     except OSError as error:
         space = format_bytes(download.size + (download.archive_size or 0))
         raise DataError(
-            f"{error.filename or folder}: {_reason(error)}; {download.name} needs a folder that can be "
-            f"written, with {space} free; make room or choose another folder"
+            f"{error.filename or folder}: {_reason(error)}; {download.name} needs a writable folder "
+            f"with {space} free; make room or choose another folder"
         ) from error

@@ -117,9 +117,9 @@ def _files_below(root: Path, keep: Callable[[str], bool]) -> list[Path]:
 
 def _missing(source: str, path: Path) -> DataError:
     """The error for a path that does not exist, with the likeliest remedy."""
-    from charlm.data.fetch import CATALOGUE  # imported here because it loads the HTTP client
+    from charlm.data.fetch import CATALOG  # imported here because it loads the HTTP client
 
-    downloads = {item.filename: item.name for item in CATALOGUE.values()} | {name: name for name in CATALOGUE}
+    downloads = {item.filename: item.name for item in CATALOG.values()} | {name: name for name in CATALOG}
     if name := downloads.get(path.name):
         remedy = f"`charlm data fetch {name}` downloads it to data/"
     elif source in BUILTINS:

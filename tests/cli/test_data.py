@@ -3,7 +3,7 @@
 import hashlib
 import re
 
-from charlm.data.fetch import CATALOGUE
+from charlm.data.fetch import CATALOG
 
 
 def test_list(cli, tmp_path):
@@ -11,7 +11,7 @@ def test_list(cli, tmp_path):
     result = cli("data", "list", "--data-dir", tmp_path)
     assert (result.code, result.err) == (0, "")
     rows = {line.split()[0]: line.split(maxsplit=1)[1] for line in result.out.splitlines()}
-    assert list(rows) == ["builtin:python-stdlib", *CATALOGUE]
+    assert list(rows) == ["builtin:python-stdlib", *CATALOG]
     assert rows["builtin:python-stdlib"].startswith("built in ")
     assert rows["text8"].startswith("fetched ")
     assert rows["enwik8"].startswith("to fetch ")
@@ -41,14 +41,14 @@ def test_info_of_a_corpus_that_is_not_here(cli, tmp_path):
     result = cli("data", "info", "enwik8", "--data-dir", tmp_path)
     assert result.code == 0
     assert "charlm data fetch enwik8" in result.out
-    assert CATALOGUE["enwik8"].url in result.out
+    assert CATALOG["enwik8"].url in result.out
 
 
 def test_info_of_tinyshakespeare(cli, tinyshakespeare):
     out = cli("data", "info", "tinyshakespeare", "--data-dir", tinyshakespeare.parent).out
     rows = dict(re.split(r"  +", line, maxsplit=1) for line in out.splitlines())
     assert (rows["length"], rows["vocabulary"]) == ("1,115,394 chars", "65")
-    assert rows["sha256"] == CATALOGUE["tinyshakespeare"].sha256
+    assert rows["sha256"] == CATALOG["tinyshakespeare"].sha256
 
 
 def test_info_of_a_missing_file(cli, tmp_path):

@@ -62,7 +62,7 @@ assert not slow, slow
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_configs_and_catalogue_are_read_without_torch(tiny_config):
+def test_configs_and_catalog_are_read_without_torch(tiny_config):
     code = """
 import sys, charlm.cli
 for words in sys.argv[1:]:

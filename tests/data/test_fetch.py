@@ -17,30 +17,30 @@ import pytest
 
 import charlm
 from charlm.data import fetch as fetch_module
-from charlm.data.fetch import CATALOGUE, Download, fetch, is_present
+from charlm.data.fetch import CATALOG, Download, fetch, is_present
 from charlm.errors import DataError
 from tests.data.server import CUT, TEXT, Answer, Server, failure, names, sha256
 
 REQUESTS_AT_MOST = len(fetch_module.PAUSES_S) + 1
 
 
-def test_catalogue_is_consistent() -> None:
-    assert set(CATALOGUE) == {"tinyshakespeare", "text8", "enwik8"}
-    for name, download in CATALOGUE.items():
+def test_catalog_is_consistent() -> None:
+    assert set(CATALOG) == {"tinyshakespeare", "text8", "enwik8"}
+    for name, download in CATALOG.items():
         assert download.name == name
         assert download.url.startswith("https://")
         assert download.filename == f"{name}.txt"
         assert re.fullmatch("[0-9a-f]{64}", download.sha256)
         assert re.fullmatch("[0-9a-f]{64}", download.served_sha256)
         assert "\n" not in download.summary
-    assert CATALOGUE["tinyshakespeare"].served_filename == "tinyshakespeare.txt"
-    assert CATALOGUE["text8"].served_filename == "text8.zip"
+    assert CATALOG["tinyshakespeare"].served_filename == "tinyshakespeare.txt"
+    assert CATALOG["text8"].served_filename == "text8.zip"
 
 
 def test_module_needs_no_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)  # type: ignore[arg-type]
     path = Path(charlm.__file__).parent / "data" / "fetch.py"
-    assert "CATALOGUE" in runpy.run_path(str(path))
+    assert "CATALOG" in runpy.run_path(str(path))
 
 
 def test_text_is_downloaded_into_a_new_folder(server: Server, text: Download, tmp_path: Path) -> None:
@@ -191,7 +191,7 @@ def test_wrong_content_is_removed(length: bool, server: Server, text: Download, 
     server.answers = [Answer(b"<html>log in", length=length)]
     assert failure(text, tmp_path) == (
         f"{server.url}: SHA-256 is {sha256(b'<html>log in')}; {text.sha256} is expected; "
-        "the file was removed, run the command again"
+        "charlm removed the file; run the command again"
     )
     assert names(tmp_path) == []
 
@@ -279,7 +279,7 @@ def test_network_lost_halfway_says_how_to_resume(
 def test_folder_that_cannot_be_made(server: Server, text: Download, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     assert failure(text, tmp_path / "file" / "data") == (
-        f"{tmp_path / 'file' / 'data'}: Not a directory; corpus needs a folder that can be written, "
+        f"{tmp_path / 'file' / 'data'}: Not a directory; corpus needs a writable folder "
         "with 256 kB free; make room or choose another folder"
     )
     assert server.ranges == []
@@ -289,7 +289,7 @@ def test_folder_that_cannot_be_made(server: Server, text: Download, tmp_path: Pa
 def test_full_disk(server: Server, text: Download, tmp_path: Path) -> None:
     (tmp_path / "corpus.txt.part").symlink_to("/dev/full")
     assert failure(text, tmp_path) == (
-        f"{tmp_path}: No space left on device; corpus needs a folder that can be written, "
+        f"{tmp_path}: No space left on device; corpus needs a writable folder "
         "with 256 kB free; make room or choose another folder"
     )
     assert server.ranges == [None]

@@ -50,7 +50,7 @@ def test_wrong_archive_is_removed(server: Server, archive: Download, tmp_path: P
     server.answers = [Answer(wrong)]
     assert failure(archive, tmp_path) == (
         f"{archive.url}: SHA-256 is {sha256(wrong)}; {archive.archive_sha256} is expected; "
-        "the file was removed, run the command again"
+        "charlm removed the file; run the command again"
     )
     assert names(tmp_path) == []
 
@@ -59,7 +59,7 @@ def test_wrong_member_is_removed(server: Server, archive: Download, tmp_path: Pa
     wrong = replace(archive, sha256=sha256(b"something else"))
     assert failure(wrong, tmp_path) == (
         f"{archive.url}: corpus: SHA-256 is {sha256(TEXT)}; {wrong.sha256} is expected; "
-        "the file was removed, run the command again"
+        "charlm removed the file; run the command again"
     )
     assert "corpus.txt.part" not in names(tmp_path)
 

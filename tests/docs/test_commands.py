@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from charlm.config import load_config
-from charlm.data.fetch import CATALOGUE
+from charlm.data.fetch import CATALOG
 from tests.conftest import ROOT
 from tests.docs.pages import NAMES, blocks, commands, inline_code
 from tests.text import words_text
@@ -102,7 +102,7 @@ def test_every_command_is_known_here():
     assert {line.split()[0] for line in lines if not line.startswith("./scripts/")} == {"charlm", "tensorboard"}
     fetched = [word for line in lines if line.startswith("charlm data fetch") for word in line.split()[3:]]
     assert fetched
-    assert set(fetched) <= CATALOGUE.keys()
+    assert set(fetched) <= CATALOG.keys()
 
 
 @pytest.mark.parametrize("name", NAMES)
