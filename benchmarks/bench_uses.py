@@ -16,7 +16,7 @@ from charlm.data.vocabulary import Vocabulary, code_points
 from charlm.inference.sampling import Choice, sample_ids
 from charlm.model import CharLM, build_model
 from charlm.training.optimizer import build_optimizer
-from charlm.training.step import Trainer
+from charlm.training.step import Updater
 
 ROOT = Path(__file__).parents[1]
 TEXT = ROOT / "data/tinyshakespeare.txt"
@@ -43,8 +43,8 @@ def measure_train(report: Report, effort: Effort) -> None:
         if effort.quick and name in ("GRU", "RNN"):
             continue
         config = load_config(ROOT / "configs" / file, [*overrides, "device=cpu"])
-        trainer = Trainer(config, corpus)
-        ways = {"update": trainer.update, "bare": bare_update(trainer)}
+        updater = Updater(config, corpus, torch.device("cpu"))
+        ways = {"update": updater.update, "bare": bare_update(updater)}
         times = interleave(ways, effort, least_s=0.2)
         H, B, T = config.model.cell.hidden, config.train.batch_size, config.train.bptt
         figures = {
@@ -66,15 +66,15 @@ def make_corpus(text: str) -> Corpus:
     return Corpus(vocabulary, {"train": ids}, sha256="", size_bytes=len(text.encode()), files=1)
 
 
-def bare_update(trainer: Trainer) -> Way:
-    """The kernels of the trainer's model, forward and backward, and the optimizer step.
+def bare_update(updater: Updater) -> Way:
+    """The kernels of the updater's model, forward and backward, and the optimizer step.
 
     Layers and logits without dropout and loss. The gradient of the logits is random; the parameters are copies.
     """
-    model = copy.deepcopy(trainer.model)
-    optimizer = build_optimizer(model, trainer.config.optimizer)
-    train = trainer.config.train
-    x_TB, _ = trainer.streams.read(0, train.bptt, trainer.device)
+    model = copy.deepcopy(updater.model)
+    optimizer = build_optimizer(model, updater.config.optimizer)
+    train = updater.config.train
+    x_TB, _ = updater.streams.read(0, train.bptt, updater.device)
     d_logits_TBV = torch.randn(train.bptt, train.batch_size, model.vocabulary_size)
     assert model.embedding is not None
     table_VE = model.embedding.weight

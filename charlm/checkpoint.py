@@ -20,12 +20,12 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
-from torch import Tensor, nn
+from torch import Tensor
 
 from charlm.config import Config, parse_config
 from charlm.data.vocabulary import Vocabulary
 from charlm.errors import CheckpointError, ConfigError, DamagedCheckpointError, RunError
-from charlm.model import CharLM, build_model, count_parameters
+from charlm.model import CharLM, build_model, count_parameters, load_weights
 from charlm.runs import BEST, FOLDER, FORMAT, LAST, VERSION
 
 
@@ -219,25 +219,3 @@ def load_model(checkpoint: Checkpoint, device: torch.device) -> CharLM:
     model = build_model(checkpoint.config.model, len(checkpoint.vocabulary))
     load_weights(model, checkpoint.averaged or checkpoint.weights)
     return model.to(device).eval()
-
-
-def load_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
-    """Copy weights by name; CheckpointError where names, shapes or types are not the model's."""
-    parameters = dict(model.named_parameters())
-    found = {name: tuple(tensor.shape) for name, tensor in weights.items()}
-    wanted = {name: tuple(parameter.shape) for name, parameter in parameters.items()}
-    if found != wanted:
-        name = sorted(key for key in found.keys() | wanted.keys() if found.get(key) != wanted.get(key))[0]
-        raise CheckpointError(
-            f"weights {name}: found {found.get(name, 'none')}; the model has {wanted.get(name, 'none')}; "
-            "use a checkpoint of the same model section"
-        )
-    for name, parameter in parameters.items():
-        if weights[name].dtype != parameter.dtype:
-            raise CheckpointError(
-                f"weights {name}: found {weights[name].dtype}; the model has {parameter.dtype}; "
-                "use a checkpoint of the same model section"
-            )
-    with torch.no_grad():
-        for name, parameter in parameters.items():
-            parameter.copy_(weights[name])

@@ -1,6 +1,6 @@
 """The model: characters → embedding or one-hot → recurrent layers → dropout → logits; and its loss."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import torch
@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from charlm.cells import CELLS, Generator, Lookup, RecurrentBase, RecurrentState, cross_entropy, dropout_mask, linear
 from charlm.config.schema import Dropout, ModelConfig, TrainConfig
+from charlm.errors import CheckpointError
 
 
 def map_state(function: Callable[[Tensor], Tensor], state: RecurrentState) -> RecurrentState:
@@ -160,6 +161,28 @@ def parameters_by_part(model: CharLM) -> dict[str, int]:
         part = "logits" if id(parameter) in decoder else name.split(".")[0]
         parts[part] += parameter.numel()
     return parts
+
+
+def load_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
+    """Copy weights by name; CheckpointError where names, shapes or types are not the model's."""
+    parameters = dict(model.named_parameters())
+    found = {name: tuple(tensor.shape) for name, tensor in weights.items()}
+    wanted = {name: tuple(parameter.shape) for name, parameter in parameters.items()}
+    if found != wanted:
+        name = sorted(key for key in found.keys() | wanted.keys() if found.get(key) != wanted.get(key))[0]
+        raise CheckpointError(
+            f"weights {name}: found {found.get(name, 'none')}; the model has {wanted.get(name, 'none')}; "
+            "use a checkpoint of the same model section"
+        )
+    for name, parameter in parameters.items():
+        if weights[name].dtype != parameter.dtype:
+            raise CheckpointError(
+                f"weights {name}: found {weights[name].dtype}; the model has {parameter.dtype}; "
+                "use a checkpoint of the same model section"
+            )
+    with torch.no_grad():
+        for name, parameter in parameters.items():
+            parameter.copy_(weights[name])
 
 
 class WindowLoss(NamedTuple):

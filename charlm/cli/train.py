@@ -90,7 +90,7 @@ def train(
 
 def _report(outcome: Any, json: bool) -> None:
     from charlm.system.formatting import format_duration, nats_to_bits
-    from charlm.training.loop import SIGNALS
+    from charlm.training.signals import SIGNALS
 
     if json:
         print_json(outcome.as_json())

@@ -15,9 +15,12 @@ from typing import Any
 from torch.utils.tensorboard.summary import hparams
 from torch.utils.tensorboard.writer import SummaryWriter
 
+from charlm.config.schema import TrainConfig
+from charlm.inference.evaluation import Evaluation
 from charlm.system.console import say
 from charlm.system.files import replace_file
 from charlm.system.formatting import nats_to_bits
+from charlm.training.state import TrainState
 
 METRICS = "metrics.jsonl"
 
@@ -50,6 +53,43 @@ class Row:
             if name == "nats":
                 row["bpc"] = nats_to_bits(self.nats)
         return row
+
+
+def train_row(state: TrainState, train: TrainConfig) -> Row:
+    """The mean over the updates since the last row."""
+    steps = state.interval_bptt if train.loss == "sum" else state.interval_steps
+    nats = state.objective_sum.item() / steps
+    return Row(
+        step=state.step,
+        chars=state.chars,
+        split="train",
+        loss=nats * _scored_steps(train),
+        nats=nats,
+        lr=state.lr,
+        grad_norm=state.grad_norm.item(),
+        chars_per_s=state.interval_bptt * train.batch_size / state.interval_s,
+        elapsed_s=state.elapsed_s,
+    )
+
+
+def valid_row(state: TrainState, score: Evaluation, train: TrainConfig) -> Row:
+    """The score of the validation split."""
+    return Row(
+        step=state.step,
+        chars=state.chars,
+        split="valid",
+        loss=score.nats_per_char * _scored_steps(train),
+        nats=score.nats_per_char,
+        lr=state.lr,
+        grad_norm=None,
+        chars_per_s=score.chars_per_s,
+        elapsed_s=state.elapsed_s,
+    )
+
+
+def _scored_steps(train: TrainConfig) -> int:
+    """Time steps of a window of `bptt` that the loss sums over: loss / scored steps = nats per character."""
+    return train.bptt if train.loss == "sum" else 1
 
 
 class Tracker:

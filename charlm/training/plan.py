@@ -10,8 +10,9 @@ from torch import Tensor
 from charlm.config import Config
 from charlm.data.corpus import load_configured_corpus
 from charlm.model import parameters_by_part, window_loss
+from charlm.system.device import resolve_device
 from charlm.system.formatting import format_bytes, format_duration
-from charlm.training.step import Trainer
+from charlm.training.step import Updater
 
 _WARMUP_STEPS = 2
 _MIN_STEPS = 3
@@ -60,34 +61,34 @@ def measure(config: Config) -> Plan:
     """Build the run of `config` and make a few updates, which are thrown away."""
     corpus = load_configured_corpus(config.data)
     full = config.train.model_copy(update={"bptt_start": None, "vary_bptt": 0.0})  # windows as they are at the end
-    trainer = Trainer(config.model_copy(update={"train": full}), corpus)
-    activations_bytes = _saved_bytes(trainer)
-    step_s = _step_s(trainer)
+    updater = Updater(config.model_copy(update={"train": full}), corpus, resolve_device(config.device))
+    activations_bytes = _saved_bytes(updater)
+    step_s = _step_s(updater)
     chars = config.train.batch_size * config.train.bptt
-    weights_bytes = sum(p.nbytes for p in trainer.parameters)
-    tensors = [t for state in trainer.optimizer.state.values() for t in state.values() if isinstance(t, Tensor)]
+    weights_bytes = sum(p.nbytes for p in updater.parameters)
+    tensors = [t for state in updater.optimizer.state.values() for t in state.values() if isinstance(t, Tensor)]
     return Plan(
         splits={name: len(ids) for name, ids in corpus.splits.items()},
         vocabulary=len(corpus.vocabulary),
-        parameters=parameters_by_part(trainer.model),
-        weights_bytes=weights_bytes * (3 if trainer.averaged is not None else 2),
+        parameters=parameters_by_part(updater.model),
+        weights_bytes=weights_bytes * (3 if updater.averaged is not None else 2),
         optimizer_bytes=sum(t.nbytes for t in tensors),
         activations_bytes=activations_bytes,
-        steps_per_epoch=trainer.streams.windows_per_epoch,
+        steps_per_epoch=updater.streams.windows_per_epoch,
         step_s=step_s,
         chars_per_s=chars / step_s,
-        epoch_s=step_s * trainer.streams.windows_per_epoch,
-        backend=trainer.backend,
+        epoch_s=step_s * updater.streams.windows_per_epoch,
+        backend=updater.backend,
     )
 
 
-def _step_s(trainer: Trainer) -> float:
+def _step_s(updater: Updater) -> float:
     """Median seconds of an update, over about three seconds of them."""
     times: list[float] = []
     for step in range(10_000):
         start_s = time.perf_counter()
-        trainer.update()
-        if trainer.device.type == "cuda":
+        updater.update()
+        if updater.device.type == "cuda":
             torch.cuda.synchronize()
         if step >= _WARMUP_STEPS:
             times.append(time.perf_counter() - start_s)
@@ -96,10 +97,10 @@ def _step_s(trainer: Trainer) -> float:
     return sorted(times)[len(times) // 2]
 
 
-def _saved_bytes(trainer: Trainer) -> int:
+def _saved_bytes(updater: Updater) -> int:
     """Bytes that autograd keeps between the passes of one window, weights not counted."""
     storages: dict[int, int] = {}
-    weights = {p.untyped_storage().data_ptr() for p in trainer.parameters}
+    weights = {p.untyped_storage().data_ptr() for p in updater.parameters}
 
     def count(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
@@ -107,8 +108,8 @@ def _saved_bytes(trainer: Trainer) -> int:
             storages[storage.data_ptr()] = storage.nbytes()
         return tensor
 
-    train = trainer.config.train
-    x_TB, y_TB = trainer.streams.read(0, train.bptt, trainer.device)
-    with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor), trainer.autocast:
-        window_loss(trainer.model, x_TB, y_TB, None, train)
+    train = updater.config.train
+    x_TB, y_TB = updater.streams.read(0, train.bptt, updater.device)
+    with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor), updater.autocast:
+        window_loss(updater.model, x_TB, y_TB, None, train)
     return sum(storages.values())

@@ -1,166 +1,138 @@
-"""The beginnings of a run: a new one, one that is resumed, one that starts from another's weights."""
+"""How a run starts: new, from another run's weights, or resumed. Every check comes before anything is written."""
 
 import contextlib
-import os
-import shutil
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from charlm.checkpoint import FOLDER, LAST, Checkpoint, discard_leftovers, load_weights, newest_whole, read_checkpoint
+import torch
+
+from charlm.checkpoint import FOLDER, LAST, Checkpoint, newest_whole, read_checkpoint
 from charlm.config import Config, differences, ignored_options
 from charlm.data.corpus import Corpus, load_configured_corpus, load_unchanged_corpus, unknown_characters
 from charlm.data.streams import Streams
 from charlm.data.vocabulary import Vocabulary, describe_characters
-from charlm.errors import CheckpointError, ConfigError, DamagedCheckpointError, RunError, VocabularyError
+from charlm.errors import CheckpointError, ConfigError, DamagedCheckpointError, VocabularyError
 from charlm.model import CharLM
 from charlm.system.console import say
 from charlm.system.device import resolve_device
 from charlm.system.formatting import format_bytes
-from charlm.system.lock import locked
-from charlm.training.loop import CONFIG, Outcome, Run
+from charlm.training.folder import (
+    RunFolder,
+    check_space,
+    check_writable,
+    claimed,
+    new_folder,
+    refuse_existing_run,
+    refusing_os_errors,
+)
+from charlm.training.loop import Outcome, TrainingLoop
 from charlm.training.metrics import Tracker
-from charlm.training.step import Trainer
+from charlm.training.snapshot import restore_snapshot
+from charlm.training.step import Updater
 
 
 def start_run(
     config: Config, run_dir: Path | None = None, init_from: Checkpoint | None = None, *, name: str = "run"
 ) -> Outcome:
-    """Train a new model, or go on from another run's weights.
+    """Train a new model, or one that starts from the weights and vocabulary of `init_from`.
 
-    Without a `run_dir` the run goes to a folder of its own, runs/<name>-<time>.
+    Without `run_dir` the run gets a new folder, runs/<name>-<time>. ConfigError, DataError, DeviceError, RunError or
+    VocabularyError before anything is written.
     """
-    if run_dir is not None:
-        with _writing(run_dir):
-            if run_dir.is_dir():
-                with locked(run_dir):
-                    _refuse_run_in(run_dir)
-    place = run_dir or Path("runs")
-    _check_place(config, place)
-    vocabulary = _fine_tuned_vocabulary(config, init_from) if init_from else None
-    corpus = load_configured_corpus(config.data, vocabulary)
-    _introduce(config, corpus)
-    trainer = Trainer(config, corpus)
-    if init_from:
-        _load_grown_weights(trainer.model, init_from)
-        if trainer.averaged is not None:
-            trainer.averaged.load_state_dict(trainer.model.state_dict())
-    # The next checkpoint is written before the last one goes.
-    _check_space(place, 2 * trainer.checkpoint_bytes())
-    with _writing(place):
-        folder = _new_folder(name) if run_dir is None else run_dir
-        folder.mkdir(parents=True, exist_ok=True)
-        with locked(folder):
-            _refuse_run_in(folder)  # once more: another may have come since
-            discard_leftovers(folder)
-            return Run(trainer, corpus, folder, Tracker(folder)).fit()
+    with contextlib.ExitStack() as held:
+        exists = run_dir is not None and run_dir.is_dir()
+        if run_dir is not None and exists:
+            _claim(run_dir, held)
+        place = run_dir or Path("runs")
+        check_writable(place)
+        device = resolve_device(config.device)
+        vocabulary = _fine_tuned_vocabulary(config, init_from) if init_from else None
+        corpus = load_configured_corpus(config.data, vocabulary)
+        updater = _build(config, corpus, device)
+        if init_from:
+            updater.start_from_weights(_grown_weights(updater.model, init_from))
+        # A new checkpoint is written before the old one is removed.
+        check_space(place, 2 * updater.checkpoint_bytes())
+        if run_dir is None or not exists:
+            run_dir = _make(run_dir, name)
+            _claim(run_dir, held)
+        with refusing_os_errors(run_dir):
+            tracker = Tracker(run_dir)
+        return TrainingLoop(updater, corpus, RunFolder(run_dir), tracker).fit()
 
 
-def _refuse_run_in(folder: Path) -> None:
-    """RunError where there is a run to lose; one that was killed before its first checkpoint is none."""
-    if (folder / CONFIG).exists() or any((folder / FOLDER).glob("*.safetensors")):
-        raise RunError(f"{folder}: already holds a run; allowed: --resume to go on with it, or another --run-dir")
+def _claim(folder: Path, held: contextlib.ExitStack) -> None:
+    held.enter_context(claimed(folder))
+    refuse_existing_run(folder)
 
 
-def _check_place(config: Config, run_dir: Path) -> None:
-    """Refuse a device or folder that cannot be used before the corpus is read, which may take long."""
-    resolve_device(config.device)
-    with _writing(run_dir):
-        nearest = _nearest(run_dir)
-        if not nearest.is_dir():
-            raise _unwritable(run_dir, f"{nearest} is a file")
-        if not os.access(nearest, os.W_OK):
-            raise _unwritable(run_dir, f"{nearest} is read-only")
-
-
-def _nearest(folder: Path) -> Path:
-    """The folder, or the nearest above it that is there."""
-    return next(path for path in (folder, *folder.absolute().parents) if path.exists())
-
-
-def _new_folder(name: str) -> Path:
-    """A folder that no other run has, made here: two runs may start in the same second."""
-    first = Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
-    path, number = first, 1
-    while True:
-        try:
-            path.mkdir(parents=True)
-            return path
-        except FileExistsError:
-            number += 1
-            path = first.with_name(f"{first.name}-{number}")
-
-
-@contextlib.contextmanager
-def _writing(run_dir: Path) -> Iterator[None]:
-    """An OSError of the block becomes a RunError."""
-    try:
-        yield
-    except OSError as error:
-        raise _unwritable(run_dir, error.strerror or str(error)) from None
-
-
-def _unwritable(run_dir: Path, found: str) -> RunError:
-    return RunError(f"{run_dir}: {found}; allowed: a folder that can be written; see --run-dir")
+def _make(run_dir: Path | None, name: str) -> Path:
+    with refusing_os_errors(run_dir or Path("runs")):
+        if run_dir is None:
+            return new_folder(name)
+        run_dir.mkdir(parents=True, exist_ok=True)
+        return run_dir
 
 
 def resume_run(run_dir: Path, change: Callable[[Config], Config] = lambda config: config) -> Outcome:
-    """Go on with a run exactly where its last checkpoint stands.
+    """Continue a run from its last checkpoint, on the CPU bit for bit as if it had never stopped.
 
-    `change` gives the config to go on with; what decides weights, text and streams must stay.
+    `change` returns the config to continue with. ConfigError if it changes what decides weights, text or streams.
     """
-    with _writing(run_dir):
-        if not (run_dir / FOLDER).is_dir():
-            raise CheckpointError(f"{run_dir}: no {FOLDER}/ to resume from; allowed: the folder of a run")
-        with locked(run_dir):
-            return _resume(run_dir, change)
+    if not (run_dir / FOLDER).is_dir():
+        raise CheckpointError(f"{run_dir}: no {FOLDER}/ to resume from; allowed: the folder of a run")
+    with claimed(run_dir):
+        path, checkpoint = _read_last(run_dir)
+        config = change(checkpoint.config)
+        _check_resumable(checkpoint.config, config)
+        device = resolve_device(config.device)
+        sha256 = checkpoint.progress.get("corpus_sha256")
+        corpus = load_unchanged_corpus(config.data, checkpoint.vocabulary, sha256)
+        updater = _build(config, corpus, device)
+        restore_snapshot(updater, checkpoint)
+        state = updater.state
+        if (threads := checkpoint.progress.get("threads")) != state.threads:
+            say("threads", f"{state.threads} now, {threads} before: sums round differently; see the option threads")
+        del checkpoint  # as large as the model and its optimizer state
+        check_space(run_dir, updater.checkpoint_bytes())
+        with refusing_os_errors(run_dir):
+            if path.name != LAST:
+                (run_dir / FOLDER / LAST).unlink(missing_ok=True)  # damaged: the loop writes a new one as it starts
+            tracker = Tracker(run_dir, resume=(state.rows, state.step))
+        say("resume", f"{path}, step {state.step}")
+        return TrainingLoop(updater, corpus, RunFolder(run_dir), tracker).fit()
 
 
-def _resume(run_dir: Path, change: Callable[[Config], Config]) -> Outcome:
-    path, checkpoint = _read_last(run_dir)
-    config = change(checkpoint.config)
-    _check_resumable(checkpoint.config, config)
-    corpus = load_unchanged_corpus(config.data, checkpoint.vocabulary, checkpoint.progress.get("corpus_sha256"))
-    _introduce(config, corpus)
-    trainer = Trainer(config, corpus)
-    trainer.restore(checkpoint)
-    if (threads := checkpoint.progress.get("threads")) != trainer.state.threads:
-        say(
-            "threads", f"found {trainer.state.threads}, the run had {threads}: its last bits will differ; see `threads`"
-        )
-    del checkpoint  # as large as the model and its optimiser
-    state = trainer.state
-    discard_leftovers(run_dir)
-    _check_space(run_dir, trainer.checkpoint_bytes())
-    if path.name != LAST:
-        (run_dir / FOLDER / LAST).unlink(missing_ok=True)  # the damaged one: the run writes it anew as it begins
-    tracker = Tracker(run_dir, resume=(state.rows, state.step))
-    say("resume", f"{path}, step {state.step}")
-    return Run(trainer, corpus, run_dir, tracker).fit()
+def _build(config: Config, corpus: Corpus, device: torch.device) -> Updater:
+    """Check the splits, print what was read, and build the model and its optimizer."""
+    for name, ids in corpus.splits.items():
+        if name != "train":  # the updater checks its own
+            Streams(ids, 1, config.train.bptt, name=f"{name} split")
+    parts = ", ".join(f"{name} {len(ids):,}" for name, ids in corpus.splits.items())
+    files = f"{corpus.files:,} file{'s' * (corpus.files > 1)}"
+    size = format_bytes(corpus.size_bytes)
+    vocabulary = f"vocabulary {len(corpus.vocabulary):,}"
+    say("data", f"{config.data.source}: {size} in {files}; {parts} {config.data.level}s; {vocabulary}")
+    for line in ignored_options(config):
+        say("ignored", line)
+    return Updater(config, corpus, device)
+
+
+# Resume
 
 
 def _read_last(run_dir: Path) -> tuple[Path, Checkpoint]:
-    """The last checkpoint of a run; where that is damaged or gone, which is said, the newest that is not."""
+    """The last checkpoint of a run; if it is damaged or missing, the newest whole one, and a line says so."""
     last = run_dir / FOLDER / LAST
     try:
         return last, read_checkpoint(last)
     except DamagedCheckpointError as error:
         fault = error
     if not (found := newest_whole(run_dir)):
-        raise CheckpointError(f"{fault}; no other in {run_dir / FOLDER} is whole")
-    say("damaged", f"{fault}")
+        raise CheckpointError(f"{fault}; no other checkpoint in {run_dir / FOLDER} is whole")
+    say("damaged", str(fault))
     return found
-
-
-def _check_space(folder: Path, needed: int) -> None:
-    """RunError unless the disk has room for so many bytes of checkpoints."""
-    free = shutil.disk_usage(_nearest(folder)).free
-    if free < needed:
-        raise RunError(
-            f"{folder}: {format_bytes(free)} free on its disk; checkpoints need {format_bytes(needed)}; "
-            "free space or take another --run-dir"
-        )
 
 
 _FIXED_SECTIONS = ("data.", "model.")
@@ -169,7 +141,7 @@ _FREE = ("data.grow_vocabulary", "data.source", "data.valid_source", "data.test_
 
 
 def _check_resumable(old: Config, new: Config) -> None:
-    """Report options that change with the resumption; refuse those that would make it another run."""
+    """Print the options that change; ConfigError for those that would make it another run."""
     changed = _changed(old, new)
     faults = [
         f"{key}: found {after!r}, the run has {before!r}; allowed on --resume: the same; start a new run"
@@ -183,7 +155,7 @@ def _check_resumable(old: Config, new: Config) -> None:
 
 
 def _changed(old: Config, new: Config) -> dict[str, tuple[Any, Any]]:
-    """Options that differ; of cells of two kinds the kind alone."""
+    """Options that differ. Between two kinds of cell only the kind is listed."""
     changed = differences(old, new)
     if kinds := changed.get("model.cell.kind"):
         changed = {key: both for key, both in changed.items() if not key.startswith("model.cell.")}
@@ -191,28 +163,14 @@ def _changed(old: Config, new: Config) -> dict[str, tuple[Any, Any]]:
     return changed
 
 
-def _introduce(config: Config, corpus: Corpus) -> None:
-    """Say what was read, and what the config sets in vain; DataError where a split is too small for a window."""
-    for name, ids in corpus.splits.items():
-        streams = config.train.batch_size if name == "train" else 1
-        Streams(ids, streams, config.train.bptt, name=f"{name} split")
-    parts = ", ".join(f"{name} {len(ids):,}" for name, ids in corpus.splits.items())
-    files = f"{corpus.files:,} file{'s' * (corpus.files > 1)}"
-    say(
-        "data",
-        f"{config.data.source}: {format_bytes(corpus.size_bytes)} in {files}; {parts} {config.data.level}s; "
-        f"vocabulary {len(corpus.vocabulary):,}",
-    )
-    for line in ignored_options(config):
-        say("ignored", f"{line}")
-
+# From another run's weights
 
 _INITIAL = ("model.init_uniform", "model.orthogonal", "model.cell.forget_bias", "model.cell.gate_bias")
 _FREE_TO_DIFFER = ("model.dropout.", "model.zoneout", *_INITIAL)
 
 
 def _fine_tuned_vocabulary(config: Config, init_from: Checkpoint) -> Vocabulary:
-    """The checkpoint's vocabulary, with the new text's characters behind it where the config asks for that."""
+    """The checkpoint's vocabulary, extended by the new text's characters if the config asks for it."""
     changed = _changed(init_from.config, config)
     faults = [
         f"{key}: found {found!r}; the checkpoint of --init-from has {wanted!r}; allowed: the same"
@@ -230,14 +188,17 @@ def _fine_tuned_vocabulary(config: Config, init_from: Checkpoint) -> Vocabulary:
     if not data.grow_vocabulary:
         raise VocabularyError(
             f"data.source: the checkpoint of --init-from has never seen {listed}; allowed: its {len(vocabulary)} "
-            "characters; --set data.grow_vocabulary=true gives new ones an id"
+            "characters; --set data.grow_vocabulary=true adds the new ones"
         )
     say("grow", f"{len(unknown)} new characters: {listed}")
     return vocabulary.extended(unknown)
 
 
-def _load_grown_weights(model: CharLM, checkpoint: Checkpoint) -> None:
-    """Copy weights; rows and columns of new characters stay freshly drawn, their logits as rare as the rarest."""
+def _grown_weights(model: CharLM, checkpoint: Checkpoint) -> dict[str, torch.Tensor]:
+    """The checkpoint's weights in the model's shapes.
+
+    Rows and columns of new characters keep their random initial values; their output bias is the lowest of the old.
+    """
     weights = dict(checkpoint.averaged or checkpoint.weights)
     for name, parameter in model.named_parameters():
         old = weights.get(name)
@@ -248,4 +209,4 @@ def _load_grown_weights(model: CharLM, checkpoint: Checkpoint) -> None:
             grown.fill_(old.min())
         grown[tuple(slice(size) for size in old.shape)] = old
         weights[name] = grown
-    load_weights(model, weights)
+    return weights

@@ -3,11 +3,8 @@
 import pytest
 import torch
 
-from charlm.checkpoint import (
-    load_weights,
-)
 from charlm.errors import CheckpointError
-from charlm.model import build_model
+from charlm.model import build_model, load_weights
 from tests.checkpoint.conftest import CONFIG, VOCABULARY, bits
 
 

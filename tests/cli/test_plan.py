@@ -31,9 +31,9 @@ def test_windows_that_grow_are_measured_at_their_full_length(cli, tiny_config, m
 
     found = []
 
-    def update_once(trainer):
-        trainer.update()
-        found.append(trainer.state.chars)
+    def update_once(updater):
+        updater.update()
+        found.append(updater.state.chars)
         return 1.0
 
     monkeypatch.setattr(plan, "_step_s", update_once)

@@ -1,10 +1,11 @@
 """Fixtures for tests of training."""
 
 import pytest
+import torch
 
 from charlm.config import parse_config
 from charlm.data.corpus import load_corpus
-from charlm.training.step import Trainer
+from charlm.training.step import Updater
 from tests.text import words_text
 
 
@@ -38,7 +39,7 @@ def config_of(tmp_path):
 
 
 @pytest.fixture
-def trainer_of(tmp_path):
+def updater_of(tmp_path):
     file = tmp_path / "text.txt"
     file.write_text(words_text(3000))
 
@@ -51,6 +52,6 @@ def trainer_of(tmp_path):
             **top,
         }
         config = parse_config(raw, "test")
-        return Trainer(config, load_corpus(str(file), level="char", split=config.data.split))
+        return Updater(config, load_corpus(str(file), level="char", split=config.data.split), torch.device("cpu"))
 
     return build

@@ -8,7 +8,7 @@ import torch
 from charlm.checkpoint import read_checkpoint
 from charlm.errors import DivergenceError
 from charlm.training.start import resume_run, start_run
-from charlm.training.step import Trainer
+from charlm.training.step import Updater
 from tests.runs import rows
 
 
@@ -38,17 +38,17 @@ def test_a_validation_score_that_is_not_finite_stops_too(tmp_path, config_of):
 
 
 def test_rollback_goes_on_from_the_last_checkpoint_with_half_the_rate(tmp_path, config_of, monkeypatch, capsys):
-    update = Trainer.update
+    update = Updater.update
     trained = []
 
-    def diverge_once(trainer):
-        if trainer.state.step == 8 and trainer.state.rollbacks == 0:
+    def diverge_once(updater):
+        if updater.state.step == 8 and updater.state.rollbacks == 0:
             with torch.no_grad():
-                trainer.model.decoder.weight[0] = math.nan
-        update(trainer)
-        trained.append((trainer.state.step, trainer.state.lr))
+                updater.model.decoder.weight[0] = math.nan
+        update(updater)
+        trained.append((updater.state.step, updater.state.lr))
 
-    monkeypatch.setattr(Trainer, "update", diverge_once)
+    monkeypatch.setattr(Updater, "update", diverge_once)
     run = tmp_path / "run"
     outcome = start_run(config_of(train={"on_divergence": "rollback"}), run)
     assert outcome.step == 12
@@ -69,14 +69,14 @@ def test_rollback_goes_on_from_the_last_checkpoint_with_half_the_rate(tmp_path, 
 @pytest.fixture
 def diverging_at_8(monkeypatch):
     """No update of step 8's weights is finite before the third rollback."""
-    update = Trainer.update
+    update = Updater.update
 
-    def diverge(trainer):
-        if trainer.state.step == 8 and trainer.state.rollbacks < 3:
+    def diverge(updater):
+        if updater.state.step == 8 and updater.state.rollbacks < 3:
             raise DivergenceError("step 9: diverged")
-        update(trainer)
+        update(updater)
 
-    monkeypatch.setattr(Trainer, "update", diverge)
+    monkeypatch.setattr(Updater, "update", diverge)
 
 
 @pytest.mark.usefixtures("diverging_at_8")

@@ -18,19 +18,19 @@ pytestmark = pytest.mark.usefixtures("kernels")
 BEFORE = """
 import os, shutil, signal, subprocess, sys, time
 from pathlib import Path
-import charlm.checkpoint, charlm.training.loop
-from charlm.training.step import Trainer
+import charlm.checkpoint, charlm.training.folder
+from charlm.training.step import Updater
 
 run = sys.argv[-1]
 after_step_4 = lambda: None
-update = Trainer.update
+update = Updater.update
 
-def updated(trainer):
-    update(trainer)
-    if trainer.state.step == 4:
+def updated(updater):
+    update(updater)
+    if updater.state.step == 4:
         after_step_4()
 
-Trainer.update = updated
+Updater.update = updated
 """
 AFTER = """
 from charlm.cli import main
@@ -160,14 +160,14 @@ def test_a_folder_that_goes_amid_saving_is_not_made_anew(tmp_path, tiny_config):
     """After the last look at it."""
     run = tmp_path / "run"
     lines = """
-save_checkpoint = charlm.training.loop.save_checkpoint
+save_checkpoint = charlm.training.folder.save_checkpoint
 
 def save(*arguments):
     shutil.rmtree(run)
     save_checkpoint(*arguments)
 
 def after_step_4():
-    charlm.training.loop.save_checkpoint = save
+    charlm.training.folder.save_checkpoint = save
 """
     error = error_of(changed(lines, "--config", tiny_config, run=run))
     assert error.startswith(f"{run}/checkpoints/last.safetensors: cannot be written ([Errno 2] No such file")

@@ -6,12 +6,12 @@ import sys
 import pytest
 import torch
 
-from charlm.checkpoint import load_weights, read_checkpoint
+from charlm.checkpoint import read_checkpoint
 from charlm.config import load_config
 from charlm.data.corpus import load_configured_corpus
 from charlm.inference.evaluation import evaluate
 from charlm.inference.sampling import Choice, sample_text
-from charlm.model import build_model
+from charlm.model import build_model, load_weights
 from charlm.training.start import start_run
 from tests.text import words_text
 
@@ -123,7 +123,7 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_one_before(tmp_path):
         "train: {batch_size: 4, bptt: 10, max_steps: 6, eval_every: 0, save_every: 3, sample_every: 0}\n"
     )
     program = (
-        "import resource, sys; from charlm.checkpoint import save_checkpoint; import charlm.training.loop as run\n"
+        "import resource, sys; from charlm.checkpoint import save_checkpoint; import charlm.training.folder as run\n"
         "def limited(*arguments):\n"
         "    save_checkpoint(*arguments)\n"
         "    resource.setrlimit(resource.RLIMIT_FSIZE, (90_000, 90_000))\n"

@@ -14,7 +14,7 @@ from charlm.errors import CheckpointError, DeviceError
 from charlm.model import build_model, count_parameters
 from charlm.training.memory import available_bytes, check_memory, least_bytes
 from charlm.training.plan import _saved_bytes
-from charlm.training.step import Trainer
+from charlm.training.step import Updater
 
 CPU = torch.device("cpu")
 GB = 2**30
@@ -59,12 +59,12 @@ def test_the_bound_is_below_what_a_run_takes_but_not_far(tmp_path, kind):
     (tmp_path / "text").write_text("eta in " * 2000)
     corpus = load_corpus(str(tmp_path / "text"), level="char", split=(1.0, 0.0, 0.0))
     config = config_with(f"model.cell={{kind: {kind}, hidden: 64}}", "train.batch_size=16", "threads=1")
-    trainer = Trainer(config, corpus)
-    trainer.update()
-    averages = [t for state in trainer.optimizer.state.values() for t in state.values() if t.dim()]
-    weights = sum(tensor.nbytes for tensor in (*trainer.parameters, *trainer.parameters, *averages))
+    updater = Updater(config, corpus, torch.device("cpu"))
+    updater.update()
+    averages = [t for state in updater.optimizer.state.values() for t in state.values() if t.dim()]
+    weights = sum(tensor.nbytes for tensor in (*updater.parameters, *updater.parameters, *averages))
     logits = 4 * 16 * 64 * len(corpus.vocabulary)  # their gradient, which autograd makes on the way
-    taken = weights + logits + _saved_bytes(trainer)
+    taken = weights + logits + _saved_bytes(updater)
     assert 0.6 * taken < least_bytes(config, len(corpus.vocabulary)) <= taken
 
 
@@ -108,7 +108,7 @@ def test_a_run_is_refused_before_its_model_is_made(tmp_path, monkeypatch):
     (tmp_path / "text").write_text("some text " * 1000)
     corpus = load_corpus(str(tmp_path / "text"), level="char", split=(1.0, 0.0, 0.0))
     with pytest.raises(DeviceError, match=r"^memory: "):
-        Trainer(config_with("model.cell.hidden=100000"), corpus)
+        Updater(config_with("model.cell.hidden=100000"), corpus, torch.device("cpu"))
 
 
 def test_a_checkpoint_cannot_ask_for_a_model_larger_than_its_weights(trained_run, monkeypatch):

@@ -1,0 +1,163 @@
+"""A run's folder: who may write there, and which checkpoints it holds.
+
+config.yaml    every option, resolved
+metrics.jsonl  one line per log, see metrics.py
+checkpoints/   last, best, and the newest numbered ones
+train/ valid/  TensorBoard events
+"""
+
+import contextlib
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from charlm.checkpoint import BEST, FOLDER, LAST, Checkpoint, discard_leftovers, save_checkpoint
+from charlm.config import Config, dump_config
+from charlm.errors import RunError
+from charlm.system.files import replace_file
+from charlm.system.formatting import format_bytes
+from charlm.system.lock import locked
+
+CONFIG = "config.yaml"
+
+
+class RunFolder:
+    """The folder of one run, held by this process."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.checkpoints = path / FOLDER
+        self.last = self.checkpoints / LAST
+        self._identity: os.stat_result | None = None
+
+    @contextlib.contextmanager
+    def held_open(self) -> Iterator[None]:
+        """Remember the folder's identity. While it is open, no other folder gets it, even one made in its place."""
+        if os.name == "nt":
+            self._identity = self.path.stat()
+            yield
+            return
+        descriptor = os.open(self.path, os.O_RDONLY)
+        try:
+            self._identity = os.fstat(descriptor)
+            yield
+        finally:
+            os.close(descriptor)
+
+    def check(self) -> None:
+        """RunError if the folder was removed or replaced: whatever is written now would be half a run."""
+        assert self._identity is not None
+        try:
+            there = os.path.samestat(self.path.stat(), self._identity)
+        except (FileNotFoundError, NotADirectoryError):
+            there = False
+        if not there:
+            raise RunError(
+                f"{self.path}: removed or renamed during the run; allowed: a folder that stays until the run ends; "
+                "start a new run, or --resume the folder at its new place"
+            )
+
+    def write_config(self, config: Config) -> None:
+        replace_file(self.path / CONFIG, dump_config(config).encode())
+
+    def save(self, checkpoint: Checkpoint, *, step: int, best: bool, numbered: bool, keep: int) -> None:
+        """Write `last` and, on request, `best` and a numbered checkpoint; keep the newest `keep` of these."""
+        self.check()
+        also = [self.checkpoints / BEST] if best else []
+        if numbered:
+            also.append(self.checkpoints / _numbered(step))
+        save_checkpoint(checkpoint, self.last, also)
+        for old in self._numbered_files()[:-keep]:
+            old.unlink(missing_ok=True)
+
+    def drop_after(self, step: int) -> None:
+        """Remove the numbered checkpoints of later steps."""
+        for path in self._numbered_files():
+            if path.name > _numbered(step):
+                path.unlink(missing_ok=True)
+
+    def _numbered_files(self) -> list[Path]:
+        return sorted(self.checkpoints.glob("step-*.safetensors"))
+
+    def last_good(self) -> str:
+        """The last checkpoint, for error messages."""
+        with contextlib.suppress(OSError):
+            if self.last.exists():
+                return f"last good checkpoint: {self.last}"
+        return "no checkpoint was written"
+
+
+def _numbered(step: int) -> str:
+    return f"step-{step:08}.safetensors"
+
+
+# Before the run
+
+
+@contextlib.contextmanager
+def claimed(folder: Path) -> Iterator[None]:
+    """Hold the lock of an existing folder; RunError if another process holds it or the folder cannot be written."""
+    with contextlib.ExitStack() as held:
+        with refusing_os_errors(folder):
+            held.enter_context(locked(folder))
+            discard_leftovers(folder)
+        yield
+
+
+def refuse_existing_run(folder: Path) -> None:
+    """RunError if the folder holds a run. One that was killed before its first checkpoint does not count."""
+    if (folder / CONFIG).exists() or any((folder / FOLDER).glob("*.safetensors")):
+        raise RunError(f"{folder}: already holds a run; allowed: --resume to go on with it, or another --run-dir")
+
+
+def new_folder(name: str) -> Path:
+    """Make a folder runs/<name>-<time> that no other run has; two runs may start in the same second."""
+    first = Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    path, number = first, 1
+    while True:
+        try:
+            path.mkdir(parents=True)
+            return path
+        except FileExistsError:
+            number += 1
+            path = first.with_name(f"{first.name}-{number}")
+
+
+def check_writable(folder: Path) -> None:
+    """RunError unless files can be written in the folder, or the folder can be made."""
+    with refusing_os_errors(folder):
+        nearest = _nearest(folder)
+        if not nearest.is_dir():
+            raise _unwritable(folder, f"{nearest} is a file")
+        if not os.access(nearest, os.W_OK):
+            raise _unwritable(folder, f"{nearest} is read-only")
+
+
+def check_space(folder: Path, needed_bytes: int) -> None:
+    """RunError unless the disk has room for that much."""
+    free = shutil.disk_usage(_nearest(folder)).free
+    if free < needed_bytes:
+        raise RunError(
+            f"{folder}: {format_bytes(free)} free on its disk; checkpoints need {format_bytes(needed_bytes)}; "
+            "free space or take another --run-dir"
+        )
+
+
+@contextlib.contextmanager
+def refusing_os_errors(folder: Path) -> Iterator[None]:
+    """Turn an OSError into a RunError about the folder."""
+    try:
+        yield
+    except OSError as error:
+        raise _unwritable(folder, error.strerror or str(error)) from None
+
+
+def _nearest(folder: Path) -> Path:
+    """The folder, or its nearest parent that exists."""
+    return next(path for path in (folder, *folder.absolute().parents) if path.exists())
+
+
+def _unwritable(folder: Path, found: str) -> RunError:
+    return RunError(f"{folder}: {found}; allowed: a folder that can be written; see --run-dir")

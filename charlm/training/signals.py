@@ -1,0 +1,37 @@
+"""Ctrl-C and SIGTERM end a run after the current step; a second signal ends the process at once."""
+
+import contextlib
+import signal
+import threading
+from collections.abc import Iterator
+from types import FrameType
+
+SIGNALS = {"SIGINT": 130, "SIGTERM": 143}
+"""Signals that stop a run, and the exit code of each."""
+
+
+@contextlib.contextmanager
+def catch_signals() -> Iterator[list[str]]:
+    """Collect the names of the signals that arrive. The first one restores the handlers from before."""
+    received: list[str] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield received
+        return
+    handlers = {number: signal.getsignal(number) for number in map(signal.Signals.__getitem__, SIGNALS)}
+    # A signal that the shell ignores for background jobs stays ignored. None is a handler that Python cannot set again.
+    before = {number: handler for number, handler in handlers.items() if handler not in (signal.SIG_IGN, None)}
+
+    def restore() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    def receive(number: int, frame: FrameType | None) -> None:
+        received.append(signal.Signals(number).name)
+        restore()
+
+    for number in before:
+        signal.signal(number, receive)
+    try:
+        yield received
+    finally:
+        restore()

@@ -1,0 +1,104 @@
+"""Everything that a run needs to go on, as a checkpoint: taken from an updater and put back into one."""
+
+import itertools
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from charlm.checkpoint import Checkpoint
+from charlm.errors import CheckpointError
+from charlm.model import load_weights
+from charlm.training.optimizer import kept_tensors
+from charlm.training.state import TrainState
+from charlm.training.step import Updater
+
+
+def take_snapshot(updater: Updater) -> Checkpoint:
+    """A checkpoint from which `restore_snapshot` goes on as if the run had never stopped. Shares the tensors."""
+    carried = {**updater.state.tensors(), "rng.cpu": torch.get_rng_state()}
+    if updater.device.type == "cuda":
+        carried["rng.cuda"] = torch.cuda.get_rng_state(updater.device)
+    named = dict(updater.model.named_parameters())
+    return Checkpoint(
+        config=updater.config,
+        vocabulary=updater.vocabulary,
+        weights=named,
+        averaged={} if updater.averaged is None else dict(updater.averaged.named_parameters()),
+        optimizer={
+            f"{key}/{name}": value
+            for name, parameter in named.items()
+            for key, value in updater.optimizer.state.get(parameter, {}).items()
+            if isinstance(value, Tensor)
+        },
+        carried=carried,
+        progress=updater.state.progress(),
+    )
+
+
+def restore_snapshot(updater: Updater, checkpoint: Checkpoint) -> None:
+    """Load weights, optimizer state, random state and progress; CheckpointError where they do not fit the run."""
+    load_weights(updater.model, checkpoint.weights)
+    if updater.averaged is not None:
+        load_weights(updater.averaged, checkpoint.averaged or checkpoint.weights)
+    try:
+        _restore_optimizer(updater, checkpoint.optimizer)
+        carried = dict(checkpoint.carried)
+        torch.set_rng_state(carried.pop("rng.cpu").clone())
+        cuda_state = carried.pop("rng.cuda", None)
+        if updater.device.type == "cuda" and cuda_state is not None:
+            torch.cuda.set_rng_state(cuda_state, updater.device)
+        # Checkpoints written before `vary_bptt` existed lack this number.
+        steps = {"interval_bptt": checkpoint.progress["interval_steps"] * updater.config.train.bptt}
+        state = TrainState.restored(steps | dict(checkpoint.progress), carried, updater.device)
+        _check_state(updater, state)
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        raise CheckpointError(f"checkpoint: its training state does not fit ({error}); use another one") from None
+    state.threads = torch.get_num_threads()
+    updater.state = state
+    updater.forget_divergence()
+
+
+def _check_state(updater: Updater, state: TrainState) -> None:
+    """ValueError for a state that does not fit the text or the model."""
+    if state.position >= updater.streams.length:
+        raise ValueError(f"position: found {state.position}; a stream has {updater.streams.length}")
+    updater.model.layers.split_state(state.recurrent, updater.config.train.batch_size)
+    for name, tensor in state.tensors().items():
+        wanted = getattr(updater.state, name, None)
+        if wanted is None:  # part of the hidden state: its shape was checked above, its dtype must be float32
+            wanted = tensor.float()
+        if (tensor.dtype, tensor.shape) != (wanted.dtype, wanted.shape):
+            raise ValueError(f"{name}: found {tensor.dtype} {list(tensor.shape)}")
+
+
+def _restore_optimizer(updater: Updater, tensors: Mapping[str, Tensor]) -> None:
+    optimizer = updater.optimizer
+    names = {id(parameter): name for name, parameter in updater.model.named_parameters()}
+    ordered = [names[id(p)] for group in optimizer.param_groups for p in group["params"]]
+    state: dict[int, dict[str, Tensor]] = {}
+    for key_and_name, tensor in tensors.items():
+        key, _, name = key_and_name.partition("/")
+        state.setdefault(ordered.index(name), {})[key] = tensor.clone()
+    _check_optimizer(optimizer, state)
+    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+
+
+def _check_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[int, dict[str, Tensor]]) -> None:
+    """ValueError unless each parameter has its whole optimizer state or none: fused steps do not check.
+
+    A momentum that was switched on for the resumed run starts from zero.
+    """
+    number = itertools.count()
+    for group in optimizer.param_groups:
+        kept = kept_tensors(optimizer, group)
+        for parameter in group["params"]:
+            found = state.get(next(number))
+            if not found:
+                continue
+            if "momentum_buffer" in kept:
+                found.setdefault("momentum_buffer", torch.zeros_like(parameter))
+            for key, shaped in kept.items():
+                wanted = parameter.shape if shaped else torch.Size()
+                if key not in found or found[key].shape != wanted or not found[key].is_floating_point():
+                    raise ValueError(f"optimizer {key}: missing, or not {list(wanted)} numbers")

@@ -1,0 +1,151 @@
+"""All that a run carries from step to step besides weights, optimizer state and random state."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, get_type_hints
+
+import torch
+from torch import Tensor
+
+from charlm.cells import RecurrentState
+from charlm.model import WindowLoss
+
+
+@dataclass
+class TrainState:
+    """The one owner of these numbers: the step and the loop change them through its methods."""
+
+    corpus_sha256: str
+    step: int = 0
+    """Updates so far."""
+    epoch: int = 0
+    """Whole passes over the train split."""
+    position: int = 0
+    """Where the next window starts in each stream."""
+    chars: int = 0
+    """Characters read so far."""
+    lr: float = 0.0
+    """Learning rate of the last update."""
+    elapsed_s: float = 0.0
+    """Wall time of all sessions of the run, including evaluation and checkpoints."""
+    threads: int = 0
+    """CPU threads of the last session. Another number rounds sums differently."""
+    rows: int = 0
+    """Rows of metrics that belong to the steps so far."""
+    best_nats: float | None = None
+    """Lowest validation score so far, nats per character."""
+    best_step: int = 0
+    valid_nats: float | None = None
+    """Score of the last evaluation."""
+    evaluated_step: int = 0
+    """Step of the last scheduled evaluation; the final one is excluded because resuming repeats it."""
+    evaluations_since_best: int = 0
+    rollbacks: int = 0
+    """Returns to an earlier checkpoint after non-finite numbers. Each one halves the learning rate."""
+    averaged_updates: int = 0
+    """Updates in the running average of the weights."""
+    interval_steps: int = 0
+    """Updates since the last row of metrics."""
+    interval_bptt: int = 0
+    """Time steps of their windows."""
+    interval_s: float = 0.0
+    """Seconds spent in them."""
+
+    objective_sum: Tensor = field(default_factory=lambda: torch.zeros((), dtype=torch.float64))
+    """Cross-entropy, without penalties, of the updates since the last row of metrics: 0-d float64."""
+    grad_norm: Tensor = field(default_factory=lambda: torch.zeros(()))
+    """Norm of the last gradient before clipping, 0-d."""
+    recurrent: RecurrentState | None = None
+    """Hidden state carried from the last window; None where an epoch starts."""
+
+    # Updates
+
+    def count_update(
+        self, loss: WindowLoss, *, window: torch.Size, lr: float, grad_norm: Tensor, seconds: float
+    ) -> None:
+        """Count an update on a window [T, B], and carry its hidden state."""
+        steps, batch_size = window
+        self.lr, self.grad_norm = lr, grad_norm
+        self.step += 1
+        self.chars += steps * batch_size
+        self.position += steps
+        self.recurrent = loss.state
+        self.objective_sum += loss.cross_entropy
+        self.interval_steps += 1
+        self.interval_bptt += steps
+        self.interval_s += seconds
+
+    def start_epoch(self, position: int) -> None:
+        """Start the next pass over the train split, with a zero hidden state."""
+        self.epoch += 1
+        self.position = position
+        self.recurrent = None
+
+    def count_row(self) -> None:
+        """Count the row of metrics for the updates so far, and reset the sums for the next one."""
+        self.rows += 1
+        self.objective_sum.zero_()
+        self.interval_steps, self.interval_bptt, self.interval_s = 0, 0, 0.0
+
+    # Evaluation and rollback
+
+    def take_score(self, nats: float) -> bool:
+        """Note a validation score; True if it is the best so far."""
+        self.valid_nats = nats
+        improved = self.best_nats is None or nats < self.best_nats
+        if improved:
+            self.best_nats, self.best_step = nats, self.step
+        return improved
+
+    def count_evaluation(self, improved: bool) -> None:
+        """Count a scheduled evaluation, whose row of metrics a resumed run keeps."""
+        self.rows += 1
+        self.evaluated_step = self.step
+        self.evaluations_since_best = 0 if improved else self.evaluations_since_best + 1
+
+    def count_rollback(self, diverged: "TrainState") -> None:
+        """Count the rollback that led from `diverged` to this state, and its row of metrics; the clock goes on."""
+        self.rollbacks = diverged.rollbacks + 1
+        self.elapsed_s = diverged.elapsed_s
+        self.rows += 1
+
+    @property
+    def lr_factor(self) -> float:
+        """What rollbacks multiply the learning rate by."""
+        return 0.5**self.rollbacks
+
+    # To and from checkpoints
+
+    def progress(self) -> dict[str, Any]:
+        """The numbers, as JSON."""
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in _TENSORS}
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The tensors, by name."""
+        parts = () if self.recurrent is None else _as_tuple(self.recurrent)
+        numbered = {f"recurrent.{index}": part for index, part in enumerate(parts)}
+        return {"objective_sum": self.objective_sum, "grad_norm": self.grad_norm, **numbered}
+
+    @classmethod
+    def restored(cls, progress: Mapping[str, Any], tensors: Mapping[str, Tensor], device: torch.device) -> "TrainState":
+        """The inverse of `progress` and `tensors`; ValueError or KeyError for values that they cannot have written."""
+        moved = {name: tensor.to(device, copy=True) for name, tensor in tensors.items()}
+        parts = tuple(moved[name] for name in sorted(moved) if name.startswith("recurrent."))
+        _check_progress(progress)
+        recurrent = None if not parts else parts[0] if len(parts) == 1 else parts
+        return cls(**progress, objective_sum=moved["objective_sum"], grad_norm=moved["grad_norm"], recurrent=recurrent)
+
+
+_TENSORS = ("objective_sum", "grad_norm", "recurrent")
+
+
+def _check_progress(progress: Mapping[str, Any]) -> None:
+    """ValueError for a value of the wrong type or an impossible number."""
+    for name, kind in get_type_hints(TrainState).items():
+        value = progress.get(name)
+        if name in progress and not (isinstance(value, kind) and (value is None or kind is str or 0 <= value < 2**63)):
+            raise ValueError(f"{name}: found {value!r}")
+
+
+def _as_tuple(state: RecurrentState) -> tuple[Tensor, ...]:
+    return (state,) if isinstance(state, Tensor) else state
