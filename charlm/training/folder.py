@@ -13,14 +13,13 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from charlm.checkpoint import BEST, FOLDER, LAST, Checkpoint, discard_leftovers, save_checkpoint
+from charlm.checkpoint import Checkpoint, discard_leftovers, save_checkpoint
 from charlm.config import Config, dump_config
 from charlm.errors import RunError
+from charlm.runs import BEST, CONFIG, FOLDER, LAST
 from charlm.system.files import replace_file
 from charlm.system.formatting import format_bytes
 from charlm.system.lock import locked
-
-CONFIG = "config.yaml"
 
 
 class RunFolder:

@@ -7,13 +7,14 @@ from typing import Any
 
 import torch
 
-from charlm.checkpoint import FOLDER, LAST, Checkpoint, newest_whole, read_checkpoint
+from charlm.checkpoint import Checkpoint, newest_whole, read_checkpoint
 from charlm.config import Config, differences, ignored_options
 from charlm.data.corpus import Corpus, load_configured_corpus, load_unchanged_corpus, unknown_characters
 from charlm.data.streams import Streams
 from charlm.data.vocabulary import Vocabulary, describe_characters
 from charlm.errors import CheckpointError, ConfigError, DamagedCheckpointError, VocabularyError
 from charlm.model import CharLM
+from charlm.runs import FOLDER, LAST
 from charlm.system.console import say
 from charlm.system.device import resolve_device
 from charlm.system.formatting import format_bytes

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("kernels")
 BEFORE = """
 import os, shutil, signal, subprocess, sys, time
 from pathlib import Path
-import charlm.checkpoint, charlm.training.folder
+import charlm.checkpoint, charlm.training.folder, charlm.training.loop
 from charlm.training.step import Updater
 
 run = sys.argv[-1]
