@@ -20,7 +20,7 @@ def test_unseen_characters_and_a_grown_vocabulary(cli, tiny_config, trained_run,
     words += ["--set", f"data.source={more}"]
     assert cli(*words).error == (
         f"data.source: the checkpoint of --init-from has never seen 'Z' (U+005A), 'É' (U+00C9); allowed: {SEEN}; "
-        "--set data.grow_vocabulary=true gives new ones an id"
+        "--set data.grow_vocabulary=true adds the new ones"
     )
     assert not run.exists()
     grown = cli(*words, "--set", "data.grow_vocabulary=true")

@@ -83,7 +83,7 @@ def test_from_a_damaged_checkpoint(cli, copied_run):
         path.write_bytes(b"")
     error = cli("train", "--resume", "--run-dir", copied_run).error
     assert error.startswith(f"{last}: damaged or no checkpoint (")
-    assert error.endswith(f"; use another one of the run; no other in {last.parent} is whole")
+    assert error.endswith(f"; use another one of the run; no other checkpoint in {last.parent} is whole")
 
 
 def test_a_checkpoint_of_a_later_version_is_not_passed_over(cli, copied_run):

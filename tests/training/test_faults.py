@@ -149,7 +149,7 @@ def test_a_folder_that_goes_amid_the_run_is_not_made_anew(tmp_path, tiny_config,
     error = error_of(changed(f"def after_step_4(): {action[event]}", "--config", tiny_config, run=run))
     assert error == (
         f"{run}: removed or renamed during the run; allowed: a folder that stays until the run ends; "
-        "start anew, or --resume where it is now"
+        "start a new run, or --resume the folder at its new place"
     )
     assert not run.exists() or (event in ("replaced", "made anew") and not [*run.iterdir()])
     if event in ("renamed", "replaced"):
