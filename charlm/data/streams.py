@@ -30,14 +30,9 @@ class Streams:
         assert bptt >= 1, bptt
         self.batch_size = batch_size
         self.bptt = bptt
-        self.length = max(len(ids) - 1, 0) // batch_size
+        check_length(len(ids), batch_size, bptt, name)
+        self.length = (len(ids) - 1) // batch_size
         """S, characters per stream."""
-        if self.length < bptt:
-            raise DataError(
-                f"{name}: {len(ids)} characters; {_count(batch_size, 'stream')} of {_count(bptt, 'step')} "
-                f"need at least {batch_size * bptt + 1}; lower train.batch_size or train.bptt, "
-                "or use more text (data.split)"
-            )
         # Rows overlap by one: row b ends with the first character of stream b + 1, which is its last target.
         stride = ids.strides[0]
         self._ids_BS = np.lib.stride_tricks.as_strided(
@@ -67,6 +62,16 @@ class Streams:
         elif device is not None:
             ids_TB = ids_TB.to(device)
         return ids_TB[:-1], ids_TB[1:]
+
+
+def check_length(length: int, batch_size: int, bptt: int, name: str) -> None:
+    """DataError if a text of `length` characters is too short for B streams of T steps."""
+    needed = batch_size * bptt + 1
+    if length < needed:
+        raise DataError(
+            f"{name}: {length} characters; {_count(batch_size, 'stream')} of {_count(bptt, 'step')} need at least "
+            f"{needed}; lower train.batch_size or train.bptt, or use more text (data.split)"
+        )
 
 
 def _count(number: int, thing: str) -> str:

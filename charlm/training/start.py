@@ -10,7 +10,7 @@ import torch
 from charlm.checkpoint import Checkpoint, newest_whole, read_checkpoint
 from charlm.config import Config, differences, ignored_options
 from charlm.data.corpus import Corpus, load_configured_corpus, load_unchanged_corpus, unknown_characters
-from charlm.data.streams import Streams
+from charlm.data.streams import check_length
 from charlm.data.vocabulary import Vocabulary, describe_characters
 from charlm.errors import CheckpointError, ConfigError, DamagedCheckpointError, VocabularyError
 from charlm.model import CharLM
@@ -108,8 +108,8 @@ def resume_run(run_dir: Path, change: Callable[[Config], Config] = lambda config
 def _build(config: Config, corpus: Corpus, device: torch.device) -> Updater:
     """Check the splits, print what was read, and build the model and its optimizer."""
     for name, ids in corpus.splits.items():
-        if name != "train":  # the updater checks its own
-            Streams(ids, 1, config.train.bptt, name=f"{name} split")
+        streams = config.train.batch_size if name == "train" else 1
+        check_length(len(ids), streams, config.train.bptt, f"{name} split")
     parts = ", ".join(f"{name} {len(ids):,}" for name, ids in corpus.splits.items())
     files = f"{corpus.files:,} file{'s' * (corpus.files > 1)}"
     size = format_bytes(corpus.size_bytes)

@@ -15,7 +15,8 @@ def quick(monkeypatch):
 
 def test_table(cli, tiny_config, tmp_path):
     result = cli("plan", "--config", tiny_config)
-    assert (result.code, result.err) == (0, "")
+    assert result.code == 0
+    assert all(line.startswith("data ") for line in result.err.splitlines()), result.err
     rows = dict(re.split("  +", line, maxsplit=1) for line in result.out.splitlines())
     assert list(rows) == [
         "train", "valid", "test", "vocabulary", "parameters", "memory", "layers", "speed", "epoch",
