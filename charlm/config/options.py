@@ -9,8 +9,7 @@ from charlm.config.schema import Config
 
 
 def options_table() -> str:
-    """A Markdown table: key, default, allowed, meaning. The meaning of an option names the kinds that have it, unless
-    all do."""
+    """A Markdown table: key, default, allowed, meaning. If only some kinds have an option, its meaning names them."""
     lines = ["| option | default | allowed | meaning |", "|---|---|---|---|"]
     for key, default, allowed, meaning in _rows(Config.model_json_schema()):
         cells = [f"`{key}`", f"`{default}`" if default else "", allowed.replace("|", "\\|"), meaning]

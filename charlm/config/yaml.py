@@ -1,4 +1,4 @@
-"""Read and write YAML by the core schema of YAML 1.2: what looks like a number is one, and surprises are errors.
+"""Read and write YAML by the core schema of YAML 1.2. Aliases, tags and duplicate keys are errors.
 
 PyYAML alone reads 3e-4 as text, 010 as 8, no as false and 1:30 as 90, and keeps the last of two equal keys.
 """
@@ -74,7 +74,7 @@ class _Dumper(yaml.SafeDumper):
 
 
 def _represent_float(dumper: yaml.SafeDumper, value: float) -> yaml.ScalarNode:
-    # repr is the shortest text that reads back as the same number; PyYAML itself would read its 1e-07 as text.
+    # repr is the shortest text that `load_yaml` reads back as the same number.
     assert math.isfinite(value)
     return dumper.represent_scalar("tag:yaml.org,2002:float", repr(value))
 
