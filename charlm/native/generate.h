@@ -1,4 +1,4 @@
-// Characters drawn one after another from a stack of layers: any number of them in one call.
+// Generates characters, each from the logits after the one before: any number in one call.
 #pragma once
 
 #include <cmath>
@@ -8,26 +8,27 @@
 
 #include "recurrence.h"
 
-// Of B streams, L layers of H units with G stacked gates, and V characters.
+// B streams, L layers of H units with G stacked gates, V characters. Pointers are used only during the call, and overlap
+// only where stated.
 struct Generation {
   Index count, B, H, G, V, L, threads;
-  Index residual;                 // whether a layer's input is added to its output, above the first
-  Index top_k;                    // draw among so many of the likeliest; 0: all
-  double temperature;             // 0: take the likeliest
-  double top_p;                   // draw among the likeliest that together have this probability
-  const void* const* layers;      // [L]: the kind's Arguments, T = 1, inputs [1, B, G·H], outputs and other states
-                                  // [2, B, H]; the states to start from, and those it ends with, in the second half
-  const float* const* weights;    // [L]: W [G·H, H] of a layer's input; the first is not used: layer 0 has a table
-  const float* const* biases;     // [L]: [G·H], what is added to W y; the first is not used
+  Index residual;                 // whether layers above the first add their input to their output
+  Index top_k;                    // draw among this many most likely characters; 0: all
+  double temperature;             // 0: take the most likely
+  double top_p;                   // draw among the most likely that together have this probability
+  const void* const* layers;      // [L]: the kind's Arguments with T = 1, inputs [1, B, G·H] and states [2, B, H]; their
+                                  // second half holds the state before the call, and is written: the state after it
+  const float* const* weights;    // [L]: input weights W [G·H, H]; the first is not read: layer 0 has a table
+  const float* const* biases;     // [L]: [G·H], added to W y; the first is not read
   const float* output_weights;    // [V, H]
   const float* output_biases;     // [V]
-  const double* draws;            // [count, B]: uniform in [0, 1)
+  const double* draws;            // [count, B]: uniform random numbers in [0, 1)
   float* logits;                  // scratch [B, V]
-  Index* ids;                     // [B]: the `ids` of layer 0, written
+  Index* ids;                     // [B], written: the same memory as `ids` of layer 0
   Index* drawn;                   // [count, B], written
 };
 
-// The character at which the cumulated probabilities, likeliest first, pass a draw.
+// One character, drawn by inverting the cumulative probabilities in order of probability. order, cumulated: scratch.
 inline Index choose(const Generation& g, const float* logits, double draw, std::vector<Index>& order,
                     std::vector<double>& cumulated) {
   if (g.temperature == 0) return std::max_element(logits, logits + g.V) - logits;
@@ -39,12 +40,12 @@ inline Index choose(const Generation& g, const float* logits, double draw, std::
   double sum = 0;
   for (Index i : order) cumulated.push_back(sum += std::exp((double(logits[i]) - logits[order[0]]) / g.temperature));
   for (double& c : cumulated) c /= sum;
-  // Those that top-p keeps come first: to draw among them is to scale the draw down to their mass.
+  // The characters that top-p keeps come first, so scaling the draw by their total probability draws among them.
   const auto last = std::min(std::lower_bound(cumulated.begin(), cumulated.end(), g.top_p), cumulated.end() - 1);
   return order[std::min(std::upper_bound(cumulated.begin(), cumulated.end(), draw * *last), last) - cumulated.begin()];
 }
 
-// The input maps of a layer above the first: W y + bias for a member's units.
+// W y + bias for a layer above the first and one member's units.
 class InputMaps {
  public:
   InputMaps(const Generation& g, Index layer, const Slice& slice, Scratch& scratch)
@@ -54,7 +55,7 @@ class InputMaps {
     pack_gates(slice, g.G, g.H, g.weights[layer], packed);
   }
 
-  // y [B, H] → maps [B, G·H], this slice's units.
+  // y: read [B, H]; maps: written [B, G·H], this slice's units only.
   void map(const float* y, float* maps) const {
     multiply(g.B, g.H, y, packed, slice.panels(g.G), sums);
     for (Index b = 0; b < g.B; b++)
@@ -74,13 +75,13 @@ class InputMaps {
   float* sums;
 };
 
-// What a layer above the first reads, and the logits: the outputs of the layer below or, with residual connections, the
-// sum of those of all below. Every member adds them all up for itself, which takes less time than to meet once more.
+// The input of a layer above the first and of the logits: the outputs of the layer below or, with residual connections,
+// the sum of the outputs of all layers below. Every member computes the whole sum: that is faster than another barrier.
 class Below {
  public:
   Below(const Generation& g, Scratch& scratch) : g(g), sum(scratch.get<float>(g.residual ? g.B * g.H : 0)) {}
 
-  // With the outputs [B, H] of the next layer, from the first on.
+  // Add the outputs [B, H] of a layer; called from the first layer to the last.
   void add(Index layer, const float* outputs) {
     read = outputs;
     if (!g.residual) return;
@@ -95,8 +96,8 @@ class Below {
   float* sum;
 };
 
-// Layer: a kind's Forward<float, …>; `step` makes the second half of its Arguments' `outputs` of the first, `carry`
-// makes that the first again.
+// Layer: a kind's Forward<float, …>. `step` computes the second half of the states from the first; `carry` copies the
+// second half over the first.
 template <class Layer, class Arguments>
 void generate(const Generation& g, const Member& member) {
   Scratch& scratch = fresh_scratch();
@@ -138,8 +139,8 @@ void generate(const Generation& g, const Member& member) {
   }
 }
 
-// `generate` with as many threads as one character keeps busy. Fewer than in training: where other programs want the
-// cores too, a character waits for the slowest thread at every meeting.
+// `generate` with as many threads as one character keeps busy. That is fewer than in training: if other programs use
+// the cores too, every barrier waits for the slowest thread.
 template <class Layer, class Arguments>
 void run_generate(const Generation& g) {
   run_team(g, g.B * g.G * g.H * g.H / 8, generate<Layer, Arguments>);

@@ -1,21 +1,21 @@
-// The gradient of a table of which rows were looked up.
+// The gradient of a table whose rows were looked up.
 
 #include "product.h"
 
 struct Arguments {
   Index N, V, columns, threads;
-  const Index* ids;     // [N]: the rows of the table that were taken
-  const float* d_rows;  // [N, columns]: gradient of what was taken
-  float* d_table;       // [V, columns], written: for every row of the table, the sum over its uses
+  const Index* ids;     // read [N]: the row of each lookup
+  const float* d_rows;  // read [N, columns]: gradient of each looked-up row
+  float* d_table;       // written [V, columns]: for each row of the table, the sum over its lookups; overlaps no other
 };
 
 namespace {
 
-// Columns that are added up at once: the sums of all rows of the table stay in the caches.
+// Columns summed at a time, so that the sums of all rows stay in the caches.
 constexpr Index BLOCK = 64;
 
-// Each member adds up columns of its own, in double: a character may occur thousands of times in a window, and the
-// error of so long a sum in single precision would show.
+// Each member sums its own columns, in double: a character may occur thousands of times in a window, and the rounding
+// error of such a long sum would be visible in single precision.
 void add_up(const Arguments& a, const Member& member) {
   const Slice slice(member, a.columns);
   double* sums = fresh_scratch().get<double>(a.V * BLOCK);

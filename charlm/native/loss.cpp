@@ -1,4 +1,4 @@
-// Cross-entropy of logits, and its gradient in the same pass.
+// Cross-entropy of logits and its gradient, in one pass.
 
 #include <cmath>
 
@@ -6,10 +6,10 @@
 
 struct Arguments {
   Index N, V, threads;
-  const float* logits;   // [N, V]
-  const Index* targets;  // [N]: from 0 to V − 1
-  float* nats;           // [N], written: −ln softmax(logits)[target]
-  float* d_logits;       // [N, V], written: softmax(logits) − one-hot(target); null where nobody asks for it
+  const float* logits;   // read [N, V]
+  const Index* targets;  // read [N]: from 0 to V − 1
+  float* nats;           // written [N]: −ln softmax(logits)[target]
+  float* d_logits;       // written [N, V]: softmax(logits) − one-hot(target); null without a backward pass
 };
 
 namespace {
@@ -37,6 +37,6 @@ void score(const Arguments& a, const Member& member) {
 }  // namespace
 
 KERNEL void cross_entropy(const Arguments* a) {
-  // An exponential takes about as long as 16 multiplications of a product.
+  // An exponential takes about as long as 16 multiplications in a matrix product.
   run_team(*a, 16 * a->N * a->V, score);
 }

@@ -1,16 +1,16 @@
-// Sums over the units of all members, for normalisation.
+// Sums over the units of all members, for layer normalization.
 #pragma once
 
 #include <cmath>
 
 #include "product.h"
 
-// Two numbers for every row that each member finds of its own units, and all need of all units: a member puts its
-// own, meets the others, and combines all of them, in the same order as everyone. Two that take turns, as those of
-// the gates and of c do, need no other meetings: none puts anew before all have combined.
+// All-reduce of two floats per row. Each member puts the values of its own units; after a barrier every member combines
+// the values of all, in the same order. Two Partials used in turn, as for the gates and for c, need no further barrier:
+// the barrier of one separates the reads and the next writes of the other.
 class Partials {
  public:
-  // Of so many rows over H units. memory: 2 · rows for each member, `stride` apart.
+  // memory: shared by all members, [members, 2 · rows], `stride` floats from one member to the next; not owned.
   Partials(const Member& member, Index rows, Index H, float* memory, Index stride)
       : member(member), rows(rows), H(H), start(memory), stride(stride) {}
 
@@ -19,7 +19,7 @@ class Partials {
     own()[rows + row] = y;
   }
 
-  // Means over all units, where members put sums.
+  // Means over all units, if members put sums of two quantities. Both results: written [rows].
   void average(float* mean_x, float* mean_y) const {
     std::fill(mean_x, mean_x + rows, 0.0f);
     std::fill(mean_y, mean_y + rows, 0.0f);
@@ -29,8 +29,8 @@ class Partials {
     for (Index r = 0; r < rows; r++) mean_x[r] /= H, mean_y[r] /= H;
   }
 
-  // Mean and 1/√(variance + ε) over all units, where members put means and sums of squared deviations from them
-  // (Chan et al. 1979): unlike the difference of E[a²] and E[a]², that keeps its digits where the mean is large.
+  // Mean and 1/√(variance + ε) over all units, if members put means and sums of squared deviations from them
+  // (Chan et al. 1979). Unlike E[a²] − E[a]², this stays accurate if the mean is large. Both results: written [rows].
   void merge(float* mean, float* scale, float epsilon) const {
     std::fill(mean, mean + rows, 0.0f);
     std::fill(scale, scale + rows, 0.0f);
@@ -52,7 +52,7 @@ class Partials {
 
   float* own() const { return start + member.id * stride; }
 
-  // Call function(x, y, n) with what each member of n units has put.
+  // Call function(x, y, n) with the values of each member and its number of units n.
   template <class Function>
   void each(const Function& function) const {
     for (int id = 0; id < member.size; id++) {

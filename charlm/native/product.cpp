@@ -1,22 +1,22 @@
-// Products of whole windows: inputs with their weights, and the gradients of weights.
+// Matrix products over whole windows: inputs times weights, and gradients of weights.
 
 #include "product.h"
 
 struct Arguments {
   Index M, N, K, threads;
-  Index bf16;             // whether to take the products in bfloat16; sums are float then too
+  Index bf16;             // multiply in bfloat16; sums are float in any case
   Index a_row, a_column;  // a[m, k] is a[m·a_row + k·a_column]
   Index b_row, b_column;  // b[k, n] is b[k·b_row + n·b_column]
-  const float* a;         // [M, K]
-  const float* b;         // [K, N]
-  const float* bias;      // [N] or null
-  float* c;               // [M, N], written: a b + bias
+  const float* a;         // read [M, K]
+  const float* b;         // read [K, N]; may overlap a
+  const float* bias;      // read [N], or null
+  float* c;               // written [M, N]: a b + bias; overlaps no other
 };
 
 namespace {
 
-// A block of `a` stays in a core's second-level cache, a panel of `b` in its first. In elements. HEIGHT: the rows that
-// are multiplied at a time.
+// Sizes in elements: a block of `a` fits in the second-level cache, a panel of `b` in the first-level cache. HEIGHT:
+// rows multiplied at a time.
 template <class Operand>
 struct Sizes {
   static constexpr Index HEIGHT = ROWS, BLOCK_M = 120 / ROWS * ROWS, BLOCK_K = SUMMANDS;
@@ -26,7 +26,7 @@ struct Sizes<Bf16> {
   static constexpr Index HEIGHT = 32, BLOCK_M = 128, BLOCK_K = 2 * SUMMANDS;
 };
 
-// n ≤ BLOCK vectors of `depth` numbers as [depth, BLOCK], zeros where there is none: element i of vector j is
+// Pack n ≤ BLOCK vectors of `depth` numbers as [depth, BLOCK], with zeros for missing vectors. Element i of vector j is
 // source[j·across + i·along].
 template <Index BLOCK>
 void pack(const float* source, Index across, Index along, Index n, Index depth, float* packed) {
@@ -35,7 +35,7 @@ void pack(const float* source, Index across, Index along, Index n, Index depth, 
     for (Index i = 0; i < depth; i++)
       for (Index j = 0; j < count; j++) packed[i * BLOCK + j] = source[j * step + i * along];
   };
-  // Known at compile time where it can be: the inner loop becomes a few moves of vectors.
+  // With counts and strides known at compile time the inner loop becomes a few vector moves.
   const std::integral_constant<Index, BLOCK> whole;
   const std::integral_constant<Index, 1> side_by_side;
   if (n == BLOCK)
@@ -44,7 +44,7 @@ void pack(const float* source, Index across, Index along, Index n, Index depth, 
     copy(n, across);
 }
 
-// n ≤ PANEL columns of b as a panel [padded(depth) / GROUP, PANEL, GROUP], zeros where there is none.
+// Pack n ≤ PANEL columns of b as a panel [padded(depth) / GROUP, PANEL, GROUP], with zeros for missing columns.
 void pack_panel(const float* source, Index across, Index along, Index n, Index depth, float* packed) {
   pack<PANEL>(source, across, along, n, depth, packed);
 }
@@ -55,7 +55,7 @@ void pack_panel(const float* source, Index across, Index along, Index n, Index d
   pack_columns(source, across, along, n, depth, packed);
 }
 
-// n rows of a, as `multiply_panel` takes them: in float [depth, ROWS] for every ROWS, in bfloat16 [n, padded(depth)].
+// Pack n rows of a for `multiply_panel`: [depth, ROWS] per ROWS rows for float, [n, padded(depth)] for bfloat16.
 void pack_rows(const float* source, Index across, Index along, Index n, Index depth, float* packed) {
   for (Index m = 0; m < n; m += ROWS)
     pack<ROWS>(source + m * across, across, along, std::min<Index>(ROWS, n - m), depth, packed + m * depth);
@@ -71,7 +71,7 @@ void pack_rows(const float* source, Index across, Index along, Index n, Index de
       });
     return;
   }
-  // Rows lie side by side, so they are packed as columns are, a tile's depth at a time; then pairs change places.
+  // Rows are side by side in memory: pack them like columns, TILE_K deep at a time, then move the pairs in place.
   for (Index i = 0; i < depth; i += TILE_K)
     for (Index m = 0; m < n; m += PANEL) {
       const Index rows = std::min<Index>(PANEL, n - m);
@@ -83,7 +83,7 @@ void pack_rows(const float* source, Index across, Index along, Index n, Index de
     }
 }
 
-// c (+)= rows of a times columns of b, `depth` of K, packed both; rows of c are c_row apart.
+// c = a b, or c += a b with `add`, for packed rows of a and a packed panel of b of `depth`; rows of c are c_row apart.
 void multiply_panel(Index rows, Index columns, Index depth, const float* a, const float* b, float* c, Index c_row, bool add) {
   for (Index m = 0; m < rows; m += ROWS, a += ROWS * depth, c += ROWS * c_row) {
     const Index n = std::min<Index>(ROWS, rows - m);
@@ -109,8 +109,8 @@ void multiply_panel(Index rows, Index columns, Index depth, const Bf16* a, const
     });
 }
 
-// A product's part that one member computes: rows of its own or, where c is wider than high, panels of its own. Panels
-// of b are packed by one member each; all meet where they read those of others.
+// One member's part of a product: its own rows of c or, if c is wider than high, its own panels. Each panel of b is
+// packed by one member. Where members read each other's panels there is a barrier before and after.
 template <class Operand>
 class Part : Sizes<Operand> {
   using Sizes<Operand>::HEIGHT, Sizes<Operand>::BLOCK_M, Sizes<Operand>::BLOCK_K;
@@ -147,7 +147,7 @@ class Part : Sizes<Operand> {
 
   Index columns_of(Index panel) const { return std::min<Index>(PANEL, p.N - panel * PANEL); }
 
-  // What the products are added to: the bias, or zero where there are no products.
+  // Initialize c: with the bias, or with zeros if K = 0.
   void begin_sums() const {
     const Index first = first_panel * PANEL, n = std::min(p.N, end_panel * PANEL) - first;
     for (Index m = first_row; m < end_row && n > 0; m++) {
@@ -158,7 +158,7 @@ class Part : Sizes<Operand> {
     }
   }
 
-  // Rows `first` … `first + rows` (+)= a's columns k … k + depth times a packed b.
+  // Rows first … first + rows − 1 of c += columns k … k + depth − 1 of a times the packed b.
   void multiply_block(Index first, Index rows, Index k, Index depth) {
     pack_rows(p.a + first * p.a_row + k * p.a_column, p.a_row, p.a_column, rows, depth, packed_a);
     for (Index panel = first_panel; panel < end_panel; panel++)
@@ -169,7 +169,7 @@ class Part : Sizes<Operand> {
 
 template <class Operand>
 void multiply_in(const Arguments& p) {
-  // Shared by the team, so not of the scratch that the calling thread will begin anew as a member of it.
+  // Shared by the team. Not `fresh_scratch`: the calling thread restarts that as a member.
   thread_local Scratch shared;
   shared.restart();
   Operand* packed_b = shared.get<Operand>(panels_of(p.N) * Sizes<Operand>::BLOCK_K * PANEL);

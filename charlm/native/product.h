@@ -1,7 +1,7 @@
-// Matrix products: one micro-kernel, which sums up a tile of the result in registers.
+// Matrix products with one micro-kernel, which sums a tile of the result in registers.
 //
-// Operands are float, or Bf16 with sums in float. Bf16 stands in pairs, as the dot products of AVX-512 and AMX take it:
-// two elements of K side by side. K is then rounded up to what tiles of AMX take, the rest filled with zeros.
+// Operands are float, or Bf16 with sums in float. Bf16 is stored in groups of two elements of K side by side, which the
+// dot products of AVX-512 and AMX require. K is then padded with zeros to a multiple of TILE_K.
 #pragma once
 
 #include <algorithm>
@@ -17,14 +17,14 @@
 template <class Operand>
 constexpr Index GROUP = sizeof(float) / sizeof(Operand);
 
-// K, rounded up: how far apart the rows of a matrix [B, K] of operands stand.
+// K rounded up: the distance between rows of a matrix [B, K] of operands, in elements.
 template <class Operand>
 inline Index padded(Index K) {
   constexpr Index STEP = std::is_same_v<Operand, Bf16> ? TILE_K : 1;
   return (K + STEP - 1) / STEP * STEP;
 }
 
-// A tile is ROWS × PANEL, as large as the registers hold beside a row of the right-hand matrix.
+// The micro-kernel's tile is ROWS × PANEL: as large as fits in the registers beside a row of the right matrix.
 constexpr int VECTORS = 2;
 constexpr int PANEL = VECTORS * W;
 #if defined(__AVX512F__) || defined(__aarch64__)  // 32 registers
@@ -33,11 +33,11 @@ constexpr int ROWS = 12;
 constexpr int ROWS = 6;
 #endif
 
-// A register sums up the products of so many groups before they are added to the result: the rounding error of a sum grows
-// with the length of its chain.
+// How many groups of products a register sums before adding to the result: the rounding error of a sum grows with its
+// length.
 constexpr Index SUMMANDS = 256;
 
-// sum + a · b for one group of K: a is one, b one per column of the vector.
+// sum + a · b for one group of K: one group of a, and one group of b for each column of the vector.
 inline Floats add_products(Floats sum, const float* a, const float* b) { return sum + *a * load(b); }
 
 inline Floats add_products(Floats sum, const Bf16* a, const Bf16* b) {
@@ -47,14 +47,15 @@ inline Floats add_products(Floats sum, const Bf16* a, const Bf16* b) {
 #if defined(__AVX512BF16__) && !defined(CHARLM_WIDTH)
   return (Floats)_mm512_dpbf16_ps((__m512)sum, (__m512bh)left, (__m512bh)right);
 #else
-  // The later element of a pair is the upper half of its 32 bits.
+  // The second element of a pair is in the upper half of the 32 bits.
   sum += (Floats)(left << 16) * (Floats)(right << 16);
   return sum + (Floats)(left & -65536) * (Floats)(right & -65536);
 #endif
 }
 
-// c[m, :] (+)= Σ_k a[m, k] b[k, :] for M rows and a panel's columns. K counts groups.
-// a: rows `a_row` and groups `a_group` elements apart; b: a packed panel [K, PANEL, GROUP]; c: rows `c_row` apart.
+// c[m, :] = Σ_k a[m, k] b[k, :], or c += with `add`, for M rows and the columns of one panel. K counts groups.
+// a: read; rows are `a_row` and groups `a_group` elements apart. b: read; a packed panel [K, PANEL, GROUP].
+// c: written; rows are `c_row` elements apart. c overlaps neither a nor b.
 template <int M, class Operand>
 inline void tile(Index K, const Operand* a, Index a_row, Index a_group, const Operand* b, float* c, Index c_row, bool add) {
   Floats sums[M][VECTORS];
@@ -78,15 +79,16 @@ inline void tile(Index K, const Operand* a, Index a_row, Index a_group, const Op
     }
 }
 
-// `tile` of 1 ≤ rows ≤ M rows, the groups of a side by side.
+// `tile` for 1 ≤ rows ≤ M, with the groups of a side by side.
 template <int M, class Operand>
 inline void tile_of(Index rows, Index K, const Operand* a, Index a_row, const Operand* b, float* c, Index c_row, bool add) {
   if (rows == M) return tile<M>(K, a, a_row, GROUP<Operand>, b, c, c_row, add);
   if constexpr (M > 1) tile_of<M - 1>(rows, K, a, a_row, b, c, c_row, add);
 }
 
-// c [B, panels · PANEL] = a [B, K] · packed, for a small B and a matrix packed beforehand.
-// a: rows padded(K) apart; packed: [panels, padded(K) / GROUP, PANEL, GROUP].
+// c = a · packed, for small B and a matrix packed beforehand.
+// a: read [B, K], rows padded(K) elements apart. packed: read [panels, padded(K) / GROUP, PANEL, GROUP].
+// c: written [B, panels · PANEL]; overlaps neither.
 template <class Operand>
 inline void multiply(Index B, Index K, const Operand* a, const Operand* packed, Index panels, float* c) {
   if constexpr (std::is_same_v<Operand, Bf16>)
@@ -107,8 +109,8 @@ inline void multiply(Index B, Index K, const Operand* a, const Operand* packed, 
 
 inline Index panels_of(Index columns) { return (columns + PANEL - 1) / PANEL; }
 
-// The hidden units that one member of the team computes, in groups of W: [first, end), of H in all.
-// Its columns of a product with G gates stand group by group, and within a group gate by gate.
+// The hidden units [first, end) of H that one member computes, in groups of W.
+// In a product with G gates its columns are ordered by group, then by gate, then by unit.
 struct Slice {
   Index H, first, end;
 
@@ -120,26 +122,26 @@ struct Slice {
   Index panels(Index G) const { return panels_of(groups() * G * W); }
   Index columns(Index G) const { return panels(G) * PANEL; }
 
-  // Call function(u, n, i): units u … u + n − 1 are the i-th group, n = W but in the last one.
+  // Call function(u, n, i) for each group i, with units u … u + n − 1; n = W except in the last group.
   template <class Function>
   void each_group(const Function& function) const {
     each_vector(first, end, [&](Index u, Index n) { function(u, n, (u - first) / W); });
   }
 };
 
-// Where a column of a packed matrix starts, of panels [padded(K) / GROUP, PANEL, GROUP].
+// The start of a column in a packed matrix [panels, padded(K) / GROUP, PANEL, GROUP].
 template <class Operand>
 inline Operand* packed_column(Operand* packed, Index K, Index column) {
   return packed + column / PANEL * padded<Operand>(K) * PANEL + column % PANEL * GROUP<Operand>;
 }
 
-// Pack n columns from such a start on, all in one panel: element k < K of the j-th is source[j·across + k·along]. All
-// else is left alone.
+// Pack n columns of one panel, starting at `packed`: element k < K of column j is source[j·across + k·along]. Writes
+// nothing else, so the caller clears the padding.
 template <class Operand>
 inline void pack_columns(const float* source, Index across, Index along, Index n, Index K, Operand* packed) {
   constexpr Index G = GROUP<Operand>;
   if (across == 1) {
-    // Row by row, as they lie in memory: down the columns every element would be in another line.
+    // By rows, in the order of memory; along a column every element would be in another cache line.
     for (Index k = 0; k < K; k += G)
       each_vector(0, n, [&](Index j, Index m) {
         const float* row = source + k * along + j;
@@ -159,14 +161,14 @@ inline void pack_columns(const float* source, Index across, Index along, Index n
   }
 }
 
-// Elements that a slice's packed columns take.
+// Number of elements of a slice's packed columns.
 template <class Operand>
 inline Index packed_size(const Slice& slice, Index G, Index K) {
   return slice.columns(G) * padded<Operand>(K);
 }
 
-// Pack this slice's columns of wᵀ, for s · wᵀ: column g·H + u of the product is row g·H + u of w [G·H, K].
-// Columns that no unit has are zero.
+// Pack this slice's columns of wᵀ, for the product s · wᵀ. Column g·H + u of the product belongs to row g·H + u of
+// w [G·H, K]. packed: written, `packed_size` elements; columns without a unit are zero.
 template <class Operand>
 inline void pack_gates(const Slice& slice, Index G, Index K, const float* w, Operand* packed) {
   std::fill(packed, packed + packed_size<Operand>(slice, G, K), Operand{});
@@ -176,7 +178,7 @@ inline void pack_gates(const Slice& slice, Index G, Index K, const float* w, Ope
   });
 }
 
-// Pack this slice's columns of w [K, H], for da · w.
+// Pack this slice's columns of w [K, H], for the product da · w. packed: as in `pack_gates`.
 template <class Operand>
 inline void pack_units(const Slice& slice, Index K, const float* w, Operand* packed) {
   std::fill(packed, packed + packed_size<Operand>(slice, 1, K), Operand{});

@@ -1,18 +1,17 @@
-// Masks of dropout.
+// Dropout masks.
 
 #include "product.h"
 
 struct Arguments {
   Index size, threads;
   Index seed;   // any 64 bits
-  Index kept;   // of 65536 elements so many, on average, are kept
-  float* mask;  // [size], written: 65536 / kept, or 0
+  Index kept;   // each element is kept with probability kept / 65536
+  float* mask;  // written [size]: 65536 / kept, or 0
 };
 
 namespace {
 
-// The n-th output of SplitMix64 (Steele, Lea & Flood 2014): a bijection of 64 bits that passes for random, and that
-// every thread can begin anywhere.
+// The n-th output of SplitMix64 (Steele, Lea & Flood 2014). Any thread can start at any n.
 inline std::uint64_t random_bits(std::uint64_t seed, std::uint64_t n) {
   std::uint64_t z = seed + (n + 1) * 0x9e3779b97f4a7c15u;
   z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;

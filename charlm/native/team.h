@@ -1,4 +1,4 @@
-// Threads that share one call: torch's own OpenMP pool, a barrier, memory that stays with each thread.
+// Threads of one call: torch's OpenMP pool, a barrier, and scratch memory per thread.
 #pragma once
 
 #include <sched.h>
@@ -11,28 +11,28 @@
 
 #include "vector.h"
 
-// What Python calls; all else stays inside the library.
+// Marks the functions that Python calls; all others are hidden in the library.
 #define KERNEL extern "C" __attribute__((visibility("default")))
 
-// The OpenMP runtime that torch has loaded, by its binary interface: no compiler flag, and no second pool of threads
-// that would fight torch's for the cores.
+// The binary interface of the OpenMP runtime that torch has loaded. Using it directly needs no compiler flag and starts
+// no second pool of threads, which would compete with torch's for the cores.
 extern "C" {
 void GOMP_parallel(void (*function)(void*), void* data, unsigned num_threads, unsigned flags);
 int omp_get_thread_num(void);
 int omp_get_num_threads(void);
 }
 
-// All threads of a team meet here; what each wrote before is seen by all after.
+// A barrier for all threads of a team. Everything written before it is visible to all threads after it.
 class Barrier {
  public:
   explicit Barrier(int most) : arrivals_(most) {}
 
   void wait(int id, int size) {
-    // Each announces itself in a cache line of its own: to count in one place, they would have to take turns.
+    // Each thread counts in its own cache line; a shared counter would move between the cores.
     const unsigned arrival = arrivals_[id].count.load(std::memory_order_relaxed) + 1;
     arrivals_[id].count.store(arrival, std::memory_order_release);
     for (int m = 0; m < size; m++) {
-      // Less than a microsecond where every thread has a core of its own; else make room.
+      // Waiting takes less than a microsecond if every thread has its own core. If not, yield the core.
       for (int spins = 0; arrivals_[m].count.load(std::memory_order_acquire) < arrival; spins++) {
         if (spins < 1000)
           pause();
@@ -57,7 +57,7 @@ class Barrier {
   }
 };
 
-// One thread's place in the team.
+// One thread of the team.
 struct Member {
   int id;
   int size;
@@ -67,13 +67,13 @@ struct Member {
     if (size > 1) barrier.wait(id, size);
   }
 
-  // This member's part of the range [0, n), as even as can be.
+  // This member's part of the range [0, n); parts differ by at most one.
   Index begin(Index n) const { return n * id / size; }
   Index end(Index n) const { return n * (id + 1) / size; }
 };
 
-// Run function(arguments, member) on torch's threads, or so many of them as so many multiplications between two
-// barriers keep busy: with less work, waiting costs more than it saves. The runtime may give fewer.
+// Run function(arguments, member) on torch's threads. With few multiplications between two barriers it uses fewer
+// threads, because waiting would take longer than the work saved. The runtime may also provide fewer.
 template <class Arguments, class Function>
 void run_team(const Arguments& arguments, Index multiplications, const Function& function) {
   const int useful = static_cast<int>(std::min(arguments.threads, 1 + multiplications / 16384));
@@ -90,18 +90,18 @@ void run_team(const Arguments& arguments, Index multiplications, const Function&
     const int id = omp_get_thread_num();
     if (id < size) job.function(job.arguments, Member{id, size, job.barrier});
   };
-  // All of torch's threads, even if some have nothing to do: to a smaller team the runtime would give up the others,
-  // and start them anew for torch's next operation.
+  // Start all of torch's threads, even if some have nothing to do: for a smaller team the runtime ends the others, and
+  // starts them again for torch's next operation.
   GOMP_parallel(entry, &job, arguments.threads, 0);
 }
 
-// Memory of one thread that lives on between calls: fresh pages cost more than the packing that fills them.
+// One thread's scratch memory, kept between calls: mapping new pages takes longer than filling them.
 class Scratch {
  public:
-  // Begin a call: what was handed out before is free again.
+  // Begin a call: frees all blocks of the call before.
   void restart() { next_ = 0; }
 
-  // The next block, at least so large, aligned for vectors, with any content.
+  // A block of `count` elements, aligned for vectors, uninitialized. Valid until the next restart().
   template <class T>
   T* get(Index count) {
     if (next_ == blocks_.size()) blocks_.emplace_back();
@@ -128,7 +128,7 @@ class Scratch {
   std::size_t next_ = 0;
 };
 
-// The calling thread's, begun anew.
+// The calling thread's scratch memory, restarted.
 inline Scratch& fresh_scratch() {
   thread_local Scratch scratch;
   scratch.restart();

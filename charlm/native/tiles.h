@@ -1,32 +1,33 @@
-// Products of bfloat16 by AMX, Intel's matrix instructions: 16 times as many multiplications a cycle as of floats.
+// bfloat16 products with AMX, Intel's matrix instructions: 16 times as many multiplications per cycle as with floats.
 //
-// A tile is a register of 16 rows of 64 bytes. An instruction multiplies 16 rows of a, 32 elements of K each, by 16 rows
-// of pairs of 16 columns, half a packed panel as it stands, and adds the products to 16 × 16 floats.
+// A tile is a register of 16 rows of 64 bytes. One instruction multiplies 16 rows of a, with 32 elements of K each, by
+// the matching 32 elements of 16 columns of b, and adds the result to 16 × 16 floats. Two elements of K stand side by
+// side in a row of b's tile, as in half a packed panel.
 #pragma once
 
 #include <algorithm>
 
 #include "vector.h"
 
-// Elements of K in a row of a tile. Operands are padded to whole ones, so that K has no remainder.
+// Elements of K in a row of a tile. Operands are padded to a multiple, so there is no remainder.
 constexpr Index TILE_K = 32;
 
-// With AVX-512, so that a panel is two tiles wide.
+// Requires AVX-512: then a panel is exactly two tiles wide.
 #if defined(__AMX_TILE__) && defined(__AMX_BF16__) && defined(__AVX512F__) && defined(__linux__) && !defined(CHARLM_WIDTH)
 
 #include <immintrin.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-// Whether this process may use tiles. Linux wants to be asked, since the state of each thread grows by 8 KiB, and
-// refuses where a thread's signals have a stack without room for that.
+// Whether this process may use tiles. Linux requires a request, because each thread's saved state grows by 8 KiB. It
+// refuses if some thread's signal stack is too small for that.
 inline bool may_use_tiles() {
   constexpr long ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18;
   static const bool granted = syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0;
   return granted;
 }
 
-// Tiles 0 to 3 are c's, 2 × 2, 4 and 5 a's, one above the other, and 6 and 7 b's, side by side.
+// Tiles 0 to 3 hold 2 × 2 tiles of c; 4 and 5 two of a, one above the other; 6 and 7 two of b, side by side.
 inline void shape_tiles(std::uint8_t upper_rows, std::uint8_t lower_rows) {
   const struct alignas(64) {
     std::uint8_t palette, start_row, reserved[14];
@@ -34,16 +35,16 @@ inline void shape_tiles(std::uint8_t upper_rows, std::uint8_t lower_rows) {
     std::uint8_t rows[16];
   } shape = {1, 0, {}, {64, 64, 64, 64, 64, 64, 64, 64},
              {upper_rows, upper_rows, lower_rows, lower_rows, upper_rows, lower_rows, 16, 16}};
-  // The compiler does not know what these instructions read: whatever was written so far must be in memory.
+  // The compiler does not know that the instruction reads `shape`: force the writes to memory first.
   asm volatile("" : : "r"(&shape) : "memory");
   _tile_loadconfig(&shape);
 }
 
-// `multiply` of product.h, for padded K; false where tiles cannot be used. Each instruction adds the sum of its own 32
-// products: the chain of these, K / 32, is short without limit.
+// `multiply` of product.h for padded K; false if tiles cannot be used. Each instruction sums 32 products before adding
+// them to c, so the chain of K / 32 additions is short enough without further splitting.
 inline bool multiply_by_tiles(Index B, Index K, const Bf16* a, const Bf16* packed, Index panels, float* c) {
   if (!may_use_tiles()) return false;
-  constexpr Index SIDE = 16;  // of a tile of c
+  constexpr Index SIDE = 16;  // rows and columns of a tile of c
   const Index a_bytes = K * sizeof *a, b_bytes = 4 * SIDE * sizeof *packed;
   const Index c_row = panels * 2 * SIDE, c_bytes = c_row * sizeof *c;
   for (Index first = 0; first < B; first += 2 * SIDE) {
@@ -75,7 +76,7 @@ inline bool multiply_by_tiles(Index B, Index K, const Bf16* a, const Bf16* packe
       _tile_stored(3, upper_c + SIDE * c_row + SIDE, c_bytes);
     }
   }
-  // Tiles that hold nothing are not saved when threads take turns.
+  // Released tiles are not saved at context switches.
   _tile_release();
   return true;
 }

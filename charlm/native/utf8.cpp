@@ -1,4 +1,4 @@
-// UTF-8 to code points, without Python's lock.
+// UTF-8 to code points, without the GIL.
 
 #include <cstddef>
 #include <cstdint>
@@ -7,43 +7,42 @@
 using Index = std::ptrdiff_t;
 
 struct Arguments {
-  Index size, threads;  // of threads it needs but one
-  const std::uint8_t* bytes;
-  std::uint32_t* codes;  // [size], written
-  Index* counts;         // [2], written: bytes up to the end or the first sequence that is cut short or wrong; their
-                         // code points
+  Index size, threads;  // bytes; `threads` is not used
+  const std::uint8_t* bytes;  // read [size]
+  std::uint32_t* codes;       // written [size], the first counts[1] of them; overlaps no other
+  Index* counts;  // written [2]: bytes before the end or the first incomplete or invalid sequence; their code points
 };
 
 namespace {
 
-// A kind of sequence. Its bytes stand in a word from the highest down, whatever follows below them.
+// The form of a sequence of 1 to 4 bytes. Its bytes fill a 32-bit word from the top; other bytes may follow below.
 struct Sequence {
-  std::uint32_t below;    // how many bits follow
-  std::uint32_t marks;    // the bits that tell what a byte is ...
-  std::uint32_t marked;   // ... and how these must stand
-  std::uint32_t payload;  // the bits of the code point
-  std::uint32_t least;    // the least code point that needs so many bytes
+  std::uint32_t below;    // bits of the word below the sequence
+  std::uint32_t marks;    // mask of the bits that mark first and continuation bytes
+  std::uint32_t marked;   // the required value of these bits
+  std::uint32_t payload;  // mask of the bits of the code point
+  std::uint32_t least;    // the smallest code point that needs this many bytes
 };
 
 constexpr Sequence ONE{24, 0x80000000, 0x00000000, 0x7f000000, 0};
 constexpr Sequence TWO{16, 0xe0c00000, 0xc0800000, 0x1f3f0000, 0x80};
 constexpr Sequence THREE{8, 0xf0c0c000, 0xe0808000, 0x0f3f3f00, 0x800};
 constexpr Sequence FOUR{0, 0xf8c0c0c0, 0xf0808080, 0x073f3f3f, 0x10000};
-constexpr Sequence NONE{24, 0, 1, 0, 0};  // can never stand as it must
+constexpr Sequence NONE{24, 0, 1, 0, 0};  // matches no word
 
-// By the five highest bits of the first byte.
+// Indexed by the five highest bits of the first byte.
 constexpr Sequence SEQUENCES[32] = {
     ONE,  ONE,  ONE,  ONE,  ONE,  ONE,  ONE,  ONE,  ONE, ONE, ONE, ONE, ONE,   ONE,   ONE,  ONE,
     NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE, TWO, TWO, TWO, TWO, THREE, THREE, FOUR, NONE,
 };
 
-// The bytes of the sequence that a byte begins: each nibble for one value of its high four bits. Sooner known than out
-// of a table, and where the next sequence begins is what the loop waits for.
+// Length in bytes of the sequence that `first` begins. The constant has one nibble for each value of the upper four
+// bits, which is faster than a table; the loop waits for this length to find the next sequence.
 inline Index length_of(std::uint8_t first) {
   return 0x4322'1111'1111'1111 >> (first >> 4) * 4 & 0xf;
 }
 
-// The next four bytes, of which those beyond the end are zero.
+// The next four bytes as a word; bytes beyond the end are zero.
 inline std::uint32_t next_word(const std::uint8_t* at, Index left) {
   std::uint8_t bytes[4] = {};
   if (left >= 4)
@@ -59,8 +58,8 @@ inline bool are_ascii(const std::uint8_t* eight) {
   return !(word & 0x8080808080808080);
 }
 
-// The next sequence's code point; false if it is wrong or cut short. No branch depends on what is right, and differs from
-// character to character: it could not be foreseen.
+// Decode one sequence; false if it is invalid or incomplete. No branch depends on the length of the sequence: it varies
+// from character to character, so the CPU could not predict it.
 inline bool decode(std::uint32_t word, std::uint32_t* to) {
   const Sequence& sequence = SEQUENCES[word >> 27];
   const std::uint32_t bits = (word & sequence.payload) >> sequence.below;

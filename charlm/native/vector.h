@@ -1,11 +1,11 @@
-// Vectors of floats as wide as the machine's, by the vector extensions that GCC and Clang share.
+// Vectors of floats as wide as the CPU's registers, in the vector extensions of GCC and Clang.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 
-#if defined(CHARLM_WIDTH)  // For tests: another width than the machine's.
+#if defined(CHARLM_WIDTH)  // Tests set another width than the CPU's.
 constexpr int W = CHARLM_WIDTH;
 #elif defined(__AVX512F__)
 constexpr int W = 16;
@@ -26,7 +26,7 @@ typedef float LooseFloats __attribute__((vector_size(4 * W), aligned(4), may_ali
 inline Floats load(const float* p) { return *reinterpret_cast<const LooseFloats*>(p); }
 inline void store(float* p, Floats v) { *reinterpret_cast<LooseFloats*>(p) = v; }
 
-// The first n ≤ W floats at p, zeros behind them; memory behind p + n is left alone.
+// The n ≤ W floats at p, then zeros. Does not read past p + n.
 inline Floats load(const float* p, Index n) {
   if (n >= W) return load(p);
   Floats v = {};
@@ -34,7 +34,7 @@ inline Floats load(const float* p, Index n) {
   return v;
 }
 
-// n ≤ W floats, `stride` apart, zeros behind them.
+// The n ≤ W floats at p, `stride` apart, then zeros.
 inline Floats gather(const float* p, Index stride, Index n) {
   if (stride == 1) return load(p, n);
   Floats v = {};
@@ -47,27 +47,27 @@ inline void store(float* p, Floats v, Index n) {
   std::memcpy(p, &v, n * sizeof(float));
 }
 
-// The first n ≤ W of v, zeros behind them.
+// The first n ≤ W elements of v, then zeros.
 inline Floats first_lanes(Floats v, Index n) {
   for (Index i = n; i < W; i++) v[i] = 0;
   return v;
 }
 
-// Call function(i, n) for all of [first, end): i … i + n − 1 at a time, n = W but in the last.
+// Call function(i, n) for consecutive parts i … i + n − 1 of [first, end); n = W except in the last.
 template <class Function>
 inline void each_vector(Index first, Index end, const Function& function) {
   Index i = first;
-  // Whole vectors apart, so that n is known when the function is compiled into the loop.
+  // Separate from the last part, so that n is a constant when the function is inlined here.
   for (; i + W <= end; i += W) function(i, W);
   if (i < end) function(i, end - i);
 }
 
-// The upper half of a float: bfloat16.
+// bfloat16: the upper 16 bits of a float.
 struct Bf16 {
   std::uint16_t bits;
 };
 
-// The bits of each as bfloat16: rounded to the nearest, ties to even; NaN stays NaN.
+// The bits of each element as bfloat16, rounded to nearest, ties to even. NaN stays NaN.
 inline Words rounded(Floats x) {
   const Words bits = (Words)x, nearest = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
   return x == x ? nearest : Words{} + 0x7fc0;
@@ -84,17 +84,17 @@ inline float sum(Floats v) {
   return total;
 }
 
-// eˣ = power · (1 + rest) for −87 ≤ x ≤ 88, with a power of two and |rest| < √2; NaN for NaN.
+// eˣ = power · (1 + rest) for −87 ≤ x ≤ 88, where power is a power of two and |rest| < √2. NaN gives NaN.
 struct Exponential {
   Floats power, rest;
 
   explicit Exponential(Floats x) {
-    // x = n ln 2 + r with |r| ≤ ln(2)/2; adding 1.5 · 2²³ rounds to an integer, and leaves it in the low bits.
+    // x = n ln 2 + r with |r| ≤ ln(2)/2. Adding 1.5 · 2²³ rounds to an integer and leaves it in the low bits.
     const float magic = 12582912.0f;
     const Floats shifted = x * 1.44269504f + magic;
     const Floats n = shifted - magic;
     const Floats r = (x - n * 0.693145752f) - n * 1.42860677e-6f;
-    // Taylor's series: its next term, r⁸/8!, is below 6e-9.
+    // Taylor series of eʳ − 1; the first omitted term, r⁸/8!, is below 6e-9.
     Floats p = r * (1.0f / 5040) + (1.0f / 720);
     p = p * r + (1.0f / 120);
     p = p * r + (1.0f / 24);
@@ -105,7 +105,7 @@ struct Exponential {
   }
 };
 
-// eˣ and eˣ − 1 for −87 ≤ x ≤ 88, to about one unit in the last place, the latter near 0 too.
+// eˣ and eˣ − 1 for −87 ≤ x ≤ 88, accurate to about one unit in the last place; eˣ − 1 also near 0.
 inline Floats exp_between(Floats x) {
   const Exponential e(x);
   return e.power * e.rest + e.power;
@@ -124,7 +124,7 @@ inline Floats clamp(Floats x, float bound) {
 // 1 / (1 + e⁻ˣ)
 inline Floats sigmoid(Floats x) { return 1.0f / (expm1_between(clamp(-x, 87.0f)) + 2.0f); }
 
-// (e²ˣ − 1) / (e²ˣ + 1); beyond 10 it is 1 in single precision.
+// (e²ˣ − 1) / (e²ˣ + 1); for x > 10 it is 1 in single precision.
 inline Floats tanh(Floats x) {
   Floats e = expm1_between(clamp(x, 10.0f) * 2.0f);
   return e / (e + 2.0f);

@@ -1,32 +1,33 @@
 // One layer of the gated recurrent unit over a window, forward and backward: `gru_layer` of reference.py.
 //
-// Every thread computes a slice of the hidden units. In a step it multiplies the state h_{t−1} of all units by its
-// slice of W_hh, packed once per call, applies the gates to its units, and meets the others: then h_t is whole.
-// Backwards it makes the gates' gradients of its units, meets the others, and multiplies all of them by its columns of
+// Each thread computes a slice of the hidden units. Forward, one step is: multiply the whole state h_{t−1} by the
+// slice's columns of W_hhᵀ, packed once per call; apply the gates to the slice's units; barrier. Backward, one step is:
+// compute the gradients of the slice's gates; barrier; multiply the gradients of all gates by the slice's columns of
 // W_hh.
 
 #include "../../native/generate.h"
 
+// Pointers do not overlap and are read only during the call. "Written": the caller allocates, this call fills.
 struct Arguments {
   Index T, B, H, threads;
-  Index bf16;              // whether products are taken in bfloat16; sums and states are float then too
-  const float* weights;    // [3·H, H], stacked r, z, n
-  const float* biases;     // [3·H]: those of the recurrent maps
-  const float* mask;       // [B, H] or null
-  const float* kept;       // [kept_rows, H]: what zoneout keeps of h_{t−1}; null: nothing
-  Index kept_rows;         // T·B or, alike for all steps and streams, 1
-  const float* inputs;     // [T, B, 3·H]: W_x x_t + b_x; with ids [V, 3·H]
-  const Index* ids;        // [T, B]: the rows of `inputs` to take, or null
-  float* outputs;          // [1 + T, B, H]: the first state, filled by the caller, then h_t of every step
-  float* gates;            // [T, B, 4, H]: r, z, n, and W_hn h + b_hn; null where no backward pass follows
-  const float* d_outputs;  // [T, B, H]: gradient of the outputs
-  float* d_maps;           // [T, B, 3·H], written: gradient of the recurrent maps
-  float* d_inputs;         // [T, B, 3·H], written: gradient of the rows of `inputs` taken; in n it is not d_maps'
-  float* d_first;          // [B, H], written: gradient of the first state
-  float* operands;         // scratch for what products read where it is no state or gradient as it stands:
-                           // with mask or bf16 [2, B, padded(H)]; backwards with bf16 [2, B, padded(3·H)]
+  Index bf16;              // multiply in bfloat16; sums and states are float in any case
+  const float* weights;    // W_hh [3·H, H], gates stacked r, z, n
+  const float* biases;     // b_hh [3·H]
+  const float* mask;       // [B, H]: state dropout; or null
+  const float* kept;       // [kept_rows, H]: zoneout's share of h_{t−1}; null: no zoneout
+  Index kept_rows;         // T·B, or 1 for all steps and streams
+  const float* inputs;     // [T, B, 3·H]: W_ih x_t + b_ih; with ids [V, 3·H]
+  const Index* ids;        // [T, B]: which row of `inputs` each step reads; or null
+  float* outputs;          // [1 + T, B, H]: the state before the first step, set by the caller; then h_t, written
+  float* gates;            // [T, B, 4, H], written: r, z, n, W_hn h + b_hn; null without a backward pass
+  const float* d_outputs;  // [T, B, H]: gradient of h_1 … h_T
+  float* d_maps;           // [T, B, 3·H], written: gradient of W_hh h_{t−1} + b_hh
+  float* d_inputs;         // [T, B, 3·H], written: gradient of W_ih x_t + b_ih; differs from d_maps in n only
+  float* d_first;          // [B, H], written: gradient of the state before the first step
+  float* operands;         // scratch for copies of what products read: forward with mask or bf16 [2, B, padded(H)],
+                           // backward with bf16 [2, B, padded(3·H)]; else null
 
-  // Multiplications between two barriers.
+  // Multiplications between two barriers, over all threads.
   Index work() const { return B * 3 * H * H; }
   Index row_of(Index t, Index b) const { return ids ? ids[t * B + b] : t * B + b; }
   Zoneout zoneout() const { return {kept, kept_rows, H, B}; }
@@ -35,8 +36,7 @@ struct Arguments {
 
 namespace {
 
-// One member's part of the forward pass. Its weights are packed once, for any number of steps; every member must make
-// one, and call the same functions.
+// One member's part of the forward pass. Packs the weights once. Every member constructs one and makes the same calls.
 template <class Operand>
 class Forward {
  public:
@@ -47,7 +47,7 @@ class Forward {
     operands.begin(slice, member, a.outputs);
   }
 
-  // Step t, after step t − 1. When it returns, the outputs of all units are there.
+  // Step t; steps are called in order. On return, the outputs of all units are written.
   void step(Index t) {
     const Operand* operand = operands.take(a.outputs + t * B * H);
     multiply(B, H, operand, packed, slice.panels(3), sums);
@@ -55,7 +55,7 @@ class Forward {
     member.meet();
   }
 
-  // For calls of one step at a time: the state after step 0 becomes the one before it.
+  // For generation, which repeats step 0: copy the state after the step over the state before it.
   void carry() const { carry_states(slice, B, a.outputs); }
 
   const Arguments& a;
@@ -111,7 +111,7 @@ void backward(const Arguments& a, const Member& member) {
   const Index columns = slice.columns(1);
   Scratch& scratch = fresh_scratch();
   Operand* packed = scratch.get<Operand>(packed_size<Operand>(slice, 1, GH));
-  // The gradient of this slice's states: what the linear maps carry back, and what z does.
+  // The gradient of h_{t−1} for this slice: through the product in `mapped`, through z in `carried`.
   CarriedBack<Operand> mapped(slice, B, GH, a.mask, a.operands, scratch);
   const KeptBack kept(a.zoneout(), slice, B, scratch);
   float* carried = scratch.get<float>(B * columns);
@@ -130,11 +130,13 @@ void backward(const Arguments& a, const Member& member) {
         const Floats dh = kept.through(t, b, u, n, i, d_after);
         const Floats r = load(gates + u, n), z = load(gates + H + u, n);
         const Floats candidate = load(gates + 2 * H + u, n), h_n = load(gates + 3 * H + u, n);
+        // dh_{t−1} through (7) is dh ⊙ z; dz = dh ⊙ (h_{t−1} − n) ⊙ z(1 − z), dn = dh ⊙ (1 − z) ⊙ (1 − n²),
+        // dr = dn ⊙ (W_hn h + b_hn) ⊙ r(1 − r), each for the argument of σ or tanh.
         store(d_state, dh * z);
         const Floats d_z = dh * (load(before + u, n) - candidate) * z * (1.0f - z);
         const Floats d_n = dh * (1.0f - z) * (1.0f - candidate * candidate);
         const Floats d_r = d_n * h_n * r * (1.0f - r);
-        // The linear maps of x and of h differ in n, where r stands before h's.
+        // In n, r multiplies the recurrent part only: there the gradients of the two products differ.
         const Floats d_map[3] = {d_r, d_z, d_n * r}, d_x_map[3] = {d_r, d_z, d_n};
         for (Index k = 0; k < 3; k++) {
           store(d_maps + k * H + u, d_map[k], n);

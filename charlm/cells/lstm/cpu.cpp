@@ -1,48 +1,49 @@
-// One layer of the LSTM over a window, forward and backward, plain or layer-normalised: `lstm_layer` of reference.py.
+// One layer of the LSTM over a window, forward and backward, optionally with layer normalization: `lstm_layer` of
+// reference.py.
 //
-// Every thread computes a slice of the hidden units. In a step it multiplies the state h_{t−1} of all units by its
-// slice of W_h, packed once per call, applies the gates to its units, and meets the others: then h_t is whole.
-// Backwards it makes the gates' gradients of its units, meets the others, and multiplies all of them by its columns
-// of W_h. Normalisation takes sums over the units of all: each thread adds up its own, and they meet once for those of
-// the gates and once for those of c.
+// Each thread computes a slice of the hidden units. Forward, one step is: multiply the whole state h_{t−1} by the
+// slice's columns of W_hᵀ, packed once per call; apply the gates to the slice's units; barrier. Backward, one step is:
+// compute the gradients of the slice's gates; barrier; multiply the gradients of all gates by the slice's columns of
+// W_h. Layer normalization adds two barriers per step, to exchange sums over all units for the gates and for c.
 
 #include "../../native/generate.h"
-#include "../../native/partials.h"
+#include "norm.h"
 
+// Pointers do not overlap and are read only during the call. "Written": the caller allocates, this call fills.
 struct Arguments {
   Index T, B, H, threads;
-  Index bf16;                // whether products are taken in bfloat16; sums and states are float then too
-  const float* weights;      // W_h [4·H, H]; gates are stacked i, f, g, o, here and everywhere
-  double epsilon;            // added to the variances that normalisation divides by
-  const float* gains;        // [5, H]: of the normalised i, f, g, o and c; null without normalisation
-  const float* shifts;       // [5, H]: what is added to them; null without normalisation
-  const float* mask;         // [B, H] or null
-  const float* kept;         // [kept_rows, 2·H]: what zoneout keeps of h_{t−1}, and of c_{t−1}; null: nothing
-  Index kept_rows;           // T·B or, alike for all steps and streams, 1
+  Index bf16;                // multiply in bfloat16; sums and states are float in any case
+  const float* weights;      // W_h [4·H, H]; gates are always stacked i, f, g, o
+  double epsilon;            // added to the variance in layer normalization
+  const float* gains;        // [5, H]: gains of layer normalization for i, f, g, o, c; null without it
+  const float* shifts;       // [5, H]: biases of layer normalization; null without it
+  const float* mask;         // [B, H]: state dropout; or null
+  const float* kept;         // [kept_rows, 2·H]: zoneout's share of h_{t−1}, then of c_{t−1}; null: no zoneout
+  Index kept_rows;           // T·B, or 1 for all steps and streams
   const float* inputs;       // [T, B, 4·H]: W_x x_t + b_x + b_h; with ids [V, 4·H]
-  const Index* ids;          // [T, B]: the rows of `inputs` to take, or null
-  float* outputs;            // [1 + T, B, H]: the first h, filled by the caller, then h of every step
-  float* cells;              // [1 + T, B, H]: the same of c
-  float* gates;              // [T, B, 4, H]: σ(i), σ(f), tanh(g), σ(o); null where no backward pass follows
-  float* normal;             // [T, B, 4, H]: normalised i, f, g, o before gains; null as `gates`, or without
-  float* moments;            // [T, B, 6]: 1/σ of i, f, g, o and the new c, then its mean; null as `normal`
-  const float* d_outputs;    // [T, B, H]: gradient of the outputs
-  const float* d_last_cell;  // [B, H]: gradient of the last c
-  float* d_maps;             // [T, B, 4·H], written: gradient of the linear maps
-  float* d_gains;            // [5, H], added to: gradient of the gains; null without normalisation
-  float* d_shifts;           // [5, H], added to: gradient of the shifts; null without normalisation
-  float* d_first;            // [B, H], written: gradient of the first h
-  float* d_first_cell;       // [B, H], written: gradient of the first c
-  float* operands;           // scratch for what products read where it is no state or gradient as it stands:
-                             // with mask or bf16 [2, B, padded(H)]; backwards with bf16 [2, B, 4·H]
-  float* partials;           // scratch for what members say of their units: [threads, 2 · 5 · B]
+  const Index* ids;          // [T, B]: which row of `inputs` each step reads; or null
+  float* outputs;            // [1 + T, B, H]: h before the first step, set by the caller; then h_t, written
+  float* cells;              // [1 + T, B, H]: c, likewise
+  float* gates;              // [T, B, 4, H], written: σ(i), σ(f), tanh(g), σ(o); null without a backward pass
+  float* normal;             // [T, B, 4, H], written: normalized i, f, g, o before gains; null without either
+  float* moments;            // [T, B, 6], written: 1/σ of i, f, g, o, c, and the mean of c; null as `normal`
+  const float* d_outputs;    // [T, B, H]: gradient of h_1 … h_T
+  const float* d_last_cell;  // [B, H]: gradient of c_T
+  float* d_maps;             // [T, B, 4·H], written: gradient of i, f, g, o before normalization
+  float* d_gains;            // [5, H], added to: gradient of the gains; null without normalization
+  float* d_shifts;           // [5, H], added to: gradient of the shifts; null without normalization
+  float* d_first;            // [B, H], written: gradient of h_0
+  float* d_first_cell;       // [B, H], written: gradient of c_0
+  float* operands;           // scratch for copies of what products read; forward with mask or bf16: [2, B, padded(H)],
+                             // backward with bf16: [2, B, 4·H]; else null
+  float* partials;           // scratch [threads, 2 · 5 · B]: sums that threads exchange in normalization
 
-  // Multiplications between two barriers.
+  // Multiplications between two barriers, over all threads.
   Index work() const { return B * 4 * H * H; }
   Index row_of(Index t, Index b) const { return ids ? ids[t * B + b] : t * B + b; }
   Zoneout output_zoneout() const { return {kept, kept_rows, 2 * H, B}; }
   Zoneout cell_zoneout() const { return {kept ? kept + H : nullptr, kept_rows, 2 * H, B}; }
-  // Where row b of step t starts; outputs and cells of t are those that step t starts from.
+  // Row b of step t; for outputs and cells this is the state before step t.
   float* output_of(Index t, Index b) const { return outputs + (t * B + b) * H; }
   float* cell_of(Index t, Index b) const { return cells + (t * B + b) * H; }
   float* gates_of(Index t, Index b) const { return gates + (t * B + b) * 4 * H; }
@@ -52,11 +53,9 @@ struct Arguments {
 
 namespace {
 
-constexpr Index GATES = 4, CELL = 4, KINDS = 5;  // the new c is the fifth of what is normalised
-constexpr Index CELL_SCALE = 4, CELL_MEAN = 5;   // in `moments`
+constexpr Index CELL_SCALE = 4, CELL_MEAN = 5;  // indices in `moments`
 
-// One member's part of the forward pass. Its weights are packed once, for any number of steps; every member must make
-// one, and call the same functions.
+// One member's part of the forward pass. Packs the weights once. Every member constructs one and makes the same calls.
 template <class Operand, bool NORM>
 class Forward {
  public:
@@ -72,7 +71,7 @@ class Forward {
     operands.begin(slice, member, a.outputs);
   }
 
-  // Step t, after step t − 1. When it returns, the outputs of all units are there.
+  // Step t; steps are called in order. On return, the outputs of all units are written.
   void step(Index t) {
     const Operand* operand = operands.take(a.output_of(t, 0));
     multiply(B, H, operand, packed, slice.panels(GATES), sums);
@@ -80,17 +79,17 @@ class Forward {
       for (Index b = 0; b < B; b++) measure_gates(t, b);
       member.meet();
       of_gates.merge(means, scales, a.epsilon);
-      for (Index b = 0; b < B; b++) apply_normalised_gates(t, b);
+      for (Index b = 0; b < B; b++) apply_normalized_gates(t, b);
       member.meet();
       of_cell.merge(means, scales, a.epsilon);
-      for (Index b = 0; b < B; b++) put_normalised_out(t, b);
+      for (Index b = 0; b < B; b++) put_normalized_out(t, b);
     } else {
       for (Index b = 0; b < B; b++) apply_gates(t, b);
     }
     member.meet();
   }
 
-  // For calls of one step at a time: the state after step 0 becomes the one before it.
+  // For generation, which repeats step 0: copy the state after the step over the state before it.
   void carry() const {
     carry_states(slice, B, a.outputs);
     carry_states(slice, B, a.cells);
@@ -106,11 +105,12 @@ class Forward {
   const Partials of_gates{member, GATES * B, H, a.partials, 2 * KINDS * B};
   const Partials of_cell{member, B, H, a.partials + 2 * GATES * B, 2 * KINDS * B};
   Operand* packed;
-  float* sums;                                // [B, columns]: linear maps of this slice's units
-  float *means = nullptr, *scales = nullptr;  // [B, 4] or, of c, [B]: mean and 1/σ over all units
+  float* sums;                                // [B, columns]: the product, for this slice's units
+  float *means = nullptr, *scales = nullptr;  // [B, 4], or [B] for c: mean and 1/σ over all units
   Operands<Operand> operands{B, H, a.mask, a.operands};
   const Zoneout output_zoneout = a.output_zoneout(), cell_zoneout = a.cell_zoneout();
 
+  // Store h_t and its copy for the next product.
   void put_out(Index t, Index b, Index u, Index n, Floats made) const {
     const Floats h = output_zoneout.mix(t, b, u, n, a.output_of(t, b) + u, made);
     store(a.output_of(t + 1, b) + u, h, n);
@@ -121,7 +121,7 @@ class Forward {
     Floats c, o;
   };
 
-  // Of units, from i, f, g, o: the new c, which h is made of, and σ(o). Stores c_t, what zoneout makes of the new c.
+  // From i, f, g, o: the new c and σ(o). Stores c_t, which is the new c after zoneout; h_t uses the new c itself.
   Updated update_cell(Index t, Index b, Index u, Index n, const Floats (&maps)[GATES]) const {
     const Floats i = sigmoid(maps[0]), f = sigmoid(maps[1]), g = tanh(maps[2]), o = sigmoid(maps[3]);
     // c_t = σ(f) ⊙ c_{t−1} + σ(i) ⊙ tanh(g)
@@ -151,7 +151,7 @@ class Forward {
     });
   }
 
-  // Complete the linear maps in `sums`, and put the moments of each gate's.
+  // Add the inputs to `sums`, and put the mean and the squared deviations of each gate.
   void measure_gates(Index t, Index b) const {
     const float* added = a.inputs + a.row_of(t, b) * GATES * H;
     Floats total[GATES] = {}, squares[GATES] = {};
@@ -175,8 +175,9 @@ class Forward {
     for (Index k = 0; k < GATES; k++) of_gates.put(b * GATES + k, mean[k], sum(squares[k]));
   }
 
-  // c_t from the normalised gates, and the new c's moments; leaves it in g's place in `sums`, and σ(o) in o's.
-  void apply_normalised_gates(Index t, Index b) const {
+  // Compute the new c from the normalized gates, and put its mean and squared deviations. In `sums` the new c then
+  // takes the place of g, and σ(o) that of o.
+  void apply_normalized_gates(Index t, Index b) const {
     const float *mean = means + b * GATES, *scale = scales + b * GATES;
     Floats total = {}, squares = {};
     slice.each_group([&](Index u, Index n, Index i) {
@@ -202,7 +203,7 @@ class Forward {
     if (a.moments && member.id == 0) std::copy(scale, scale + GATES, a.moments_of(t, b));
   }
 
-  void put_normalised_out(Index t, Index b) const {
+  void put_normalized_out(Index t, Index b) const {
     slice.each_group([&](Index u, Index n, Index i) {
       const float* sum = sums + b * columns + i * GATES * W;
       const Floats c = load(sum + 2 * W), o = load(sum + 3 * W);
@@ -223,7 +224,7 @@ void forward(const Arguments& a, const Member& member) {
   for (Index t = 0; t < a.T; t++) layer.step(t);
 }
 
-// One member's part of the backward pass, step by step from the last.
+// One member's part of the backward pass; steps are called from the last to the first.
 template <class Operand, bool NORM>
 class Backward {
  public:
@@ -231,31 +232,24 @@ class Backward {
       : a(a), member(member), slice(member, a.H),
         packed(scratch.get<Operand>(packed_size<Operand>(slice, 1, GATES * a.H))),
         mapped(slice, B, GATES * H, a.mask, a.operands, scratch), kept_output(a.output_zoneout(), slice, B, scratch),
-        kept_cell(a.cell_zoneout(), slice, B, scratch), d_cells(scratch.get<float>(B * columns)) {
+        kept_cell(a.cell_zoneout(), slice, B, scratch), d_cells(scratch.get<float>(B * columns)),
+        norm(member, slice, B, NORM ? a.gains : nullptr, a.partials, scratch) {
     pack_units(slice, GATES * H, a.weights, packed);
     for (Index b = 0; b < B; b++)
       slice.each_group([&](Index u, Index n, Index i) { store(d_cell(b, i), load(a.d_last_cell + b * H + u, n)); });
-    if constexpr (NORM) {
-      d_normals = scratch.get<float>(B * KINDS * columns);
-      means = scratch.get<float>(2 * GATES * B);
-      products = means + GATES * B;
-      d_gains = scratch.get<float>(2 * KINDS * columns);
-      d_shifts = d_gains + KINDS * columns;
-    }
   }
 
-  // Step t, after step t + 1.
   void step(Index t) {
     if constexpr (NORM) {
-      std::fill(d_gains, d_gains + 2 * KINDS * columns, 0.0f);
+      norm.begin_step();
       for (Index b = 0; b < B; b++) enter_cell(t, b);
       member.meet();
-      of_cell.average(means, products);
+      norm.average_cell();
       for (Index b = 0; b < B; b++) enter_gates(t, b);
       member.meet();
-      of_gates.average(means, products);
-      for (Index b = 0; b < B; b++) apply_normalised(t, b);
-      add_up_gains();
+      norm.average_gates();
+      for (Index b = 0; b < B; b++) apply_normalized(t, b);
+      norm.end_step(a.d_gains, a.d_shifts);
     } else {
       for (Index b = 0; b < B; b++) apply(t, b);
     }
@@ -263,6 +257,7 @@ class Backward {
     mapped.multiply(a.d_maps + t * B * GATES * H, packed);
   }
 
+  // After step 0: store the gradients of h_0 and c_0.
   void finish() const {
     for (Index b = 0; b < B; b++)
       slice.each_group([&](Index u, Index n, Index i) {
@@ -276,38 +271,32 @@ class Backward {
   const Member& member;
   const Slice slice;
   const Index B = a.B, H = a.H, columns = slice.columns(1);
-  const Partials of_gates{member, GATES * B, H, a.partials, 2 * KINDS * B};
-  const Partials of_cell{member, B, H, a.partials + 2 * GATES * B, 2 * KINDS * B};
   Operand* packed;
   CarriedBack<Operand> mapped;
   const KeptBack kept_output, kept_cell;
-  float* d_cells;  // [B, columns]: gradients of c from the steps behind
-
-  // With normalisation:
-  float* d_normals = nullptr;                     // [B, 5, columns]: gradients of normalised i, f, g, o, c
-  float *means = nullptr, *products = nullptr;    // [B, 4] or, of c, [B]: means of d and d ⊙ normalised over all units
-  float *d_gains = nullptr, *d_shifts = nullptr;  // [5, columns]: of one step; a sum of sums errs less than a long one
+  float* d_cells;  // [B, columns]: gradient of c_t that comes from step t + 1
+  const NormBack norm;
 
   float* d_cell(Index b, Index i) const { return d_cells + b * columns + i * W; }
-  float* d_normal(Index b, Index k, Index i) const { return d_normals + (b * KINDS + k) * columns + i * W; }
 
-  // The gradient of what step t has made of h; once for each step.
+  // Gradient of the new h of step t, before zoneout. Call it once per step: it updates zoneout's bypass.
   Floats d_output(Index t, Index b, Index u, Index n, Index i) const {
     return kept_output.through(t, b, u, n, i, mapped.get(b, u, n, i) + load(a.d_outputs + (t * B + b) * H + u, n));
   }
 
-  // The part of the new c's gradient that comes by c_t; the other comes by h, which is made before zoneout mixes c.
+  // Gradient of the new c through c_t. The rest comes through h_t, which uses the new c before zoneout. Once per step.
   Floats d_by_next(Index t, Index b, Index u, Index n, Index i) const {
     return kept_cell.through(t, b, u, n, i, load(d_cell(b, i)));
   }
 
+  // Store the gradient of gate k before normalization, and its copy for the product.
   void put_map(Index t, Index b, Index k, Index u, Index n, Floats d) const {
     const Index at = b * GATES * H + k * H + u;
     store(a.d_maps + t * B * GATES * H + at, d, n);
     mapped.prepare(b, k * H + u, n, d);
   }
 
-  // The new c of step t: with zoneout computed once more, since `cells` has what that made of it.
+  // The new c of step t. With zoneout it is recomputed, because `cells` has c_t after zoneout.
   Floats made_cell(Index t, Index b, Index u, Index n) const {
     if (!a.kept) return load(a.cell_of(t + 1, b) + u, n);
     const float* gates = a.gates_of(t, b) + u;
@@ -320,8 +309,10 @@ class Backward {
       const Floats i = load(gates, n), f = load(gates + H, n), g = load(gates + 2 * H, n), o = load(gates + 3 * H, n);
       const Floats c = tanh(made_cell(t, b, u, n));
       const Floats dh = d_output(t, b, u, n, at);
+      // dc = dc_t + dh ⊙ σ(o) ⊙ (1 − tanh²(c)); dc_{t−1} = dc ⊙ σ(f)
       const Floats dc = d_by_next(t, b, u, n, at) + dh * o * (1.0f - c * c);
       store(d_cell(b, at), dc * f);
+      // di = dc ⊙ tanh(g) ⊙ σ′(i), df = dc ⊙ c_{t−1} ⊙ σ′(f), dg = dc ⊙ σ(i) ⊙ tanh′(g), do = dh ⊙ tanh(c) ⊙ σ′(o)
       put_map(t, b, 0, u, n, dc * g * i * (1.0f - i));
       put_map(t, b, 1, u, n, dc * load(a.cell_of(t, b) + u, n) * f * (1.0f - f));
       put_map(t, b, 2, u, n, dc * i * (1.0f - g * g));
@@ -329,39 +320,22 @@ class Backward {
     });
   }
 
-  // From the gradient d of the k-th kind behind its gain and shift: theirs, that before them, and its part of sums.
-  void enter(Index b, Index k, Index u, Index n, Index i, Floats d, Floats normal, Floats& total,
-             Floats& product) const {
-    const Index at = k * columns + i * W;
-    store(d_gains + at, load(d_gains + at) + d * normal);
-    store(d_shifts + at, load(d_shifts + at) + d);
-    d *= load(a.gains + k * H + u, n);
-    store(d_normal(b, k, i), d);
-    total += d;
-    product += d * normal;
-  }
-
-  // The gradient of what is normalised to x, from that of x: (d − mean(d) − x ⊙ mean(d ⊙ x)) / σ
-  Floats through_normal(Index row, Floats d, Floats normal, float scale) const {
-    return (d - means[row] - normal * products[row]) * scale;
-  }
-
   Floats normal_cell(Index t, Index b, Index u, Index n) const {
     const float* moments = a.moments_of(t, b);
     return (made_cell(t, b, u, n) - moments[CELL_MEAN]) * moments[CELL_SCALE];
   }
 
-  // The gradients of LN(c), and of o behind its gain: that stays in its place in d_normals until `enter_gates`.
+  // Enter the gradient of LN(c). Keeps the gradient of o in its place of d_normal until `enter_gates`.
   void enter_cell(Index t, Index b) const {
     Floats total = {}, product = {};
     slice.each_group([&](Index u, Index n, Index i) {
       const Floats normal = normal_cell(t, b, u, n), o = load(a.gates_of(t, b) + 3 * H + u, n);
       const Floats c = tanh(normal * load(a.gains + CELL * H + u, n) + load(a.shifts + CELL * H + u, n));
       const Floats dh = d_output(t, b, u, n, i);
-      enter(b, CELL, u, n, i, dh * o * (1.0f - c * c), normal, total, product);
-      store(d_normal(b, 3, i), dh * c * o * (1.0f - o));
+      norm.enter(b, CELL, u, n, i, dh * o * (1.0f - c * c), normal, total, product);
+      store(norm.d_normal(b, 3, i), dh * c * o * (1.0f - o));
     });
-    of_cell.put(b, sum(total), sum(product));
+    norm.put_cell(b, total, product);
   }
 
   void enter_gates(Index t, Index b) const {
@@ -370,33 +344,24 @@ class Backward {
       const float *gates = a.gates_of(t, b) + u, *normal = a.normal_of(t, b) + u;
       const Floats i = load(gates, n), f = load(gates + H, n), g = load(gates + 2 * H, n);
       const Floats by_next = d_by_next(t, b, u, n, at);
-      const Floats d_seen = through_normal(b, load(d_normal(b, CELL, at)), normal_cell(t, b, u, n),
-                                           a.moments_of(t, b)[CELL_SCALE]);
+      const Floats d_seen = norm.through(b, load(norm.d_normal(b, CELL, at)), normal_cell(t, b, u, n),
+                                         a.moments_of(t, b)[CELL_SCALE]);
       const Floats dc = by_next + d_seen;
       store(d_cell(b, at), dc * f);
       const Floats d[GATES] = {dc * g * i * (1.0f - i), dc * load(a.cell_of(t, b) + u, n) * f * (1.0f - f),
-                               dc * i * (1.0f - g * g), load(d_normal(b, 3, at))};
-      for (Index k = 0; k < GATES; k++) enter(b, k, u, n, at, d[k], load(normal + k * H, n), total[k], product[k]);
+                               dc * i * (1.0f - g * g), load(norm.d_normal(b, 3, at))};
+      for (Index k = 0; k < GATES; k++)
+        norm.enter(b, k, u, n, at, d[k], load(normal + k * H, n), total[k], product[k]);
     });
-    for (Index k = 0; k < GATES; k++) of_gates.put(b * GATES + k, sum(total[k]), sum(product[k]));
+    for (Index k = 0; k < GATES; k++) norm.put_gate(b, k, total[k], product[k]);
   }
 
-  void apply_normalised(Index t, Index b) const {
+  void apply_normalized(Index t, Index b) const {
     const float *normal = a.normal_of(t, b), *scales = a.moments_of(t, b);
     slice.each_group([&](Index u, Index n, Index i) {
       for (Index k = 0; k < GATES; k++) {
-        const Floats d = load(d_normal(b, k, i)), x = load(normal + k * H + u, n);
-        put_map(t, b, k, u, n, through_normal(b * GATES + k, d, x, scales[k]));
-      }
-    });
-  }
-
-  void add_up_gains() const {
-    slice.each_group([&](Index u, Index n, Index i) {
-      for (Index k = 0; k < KINDS; k++) {
-        float *gain = a.d_gains + k * H + u, *shift = a.d_shifts + k * H + u;
-        store(gain, load(gain, n) + load(d_gains + k * columns + i * W), n);
-        store(shift, load(shift, n) + load(d_shifts + k * columns + i * W), n);
+        const Floats d = load(norm.d_normal(b, k, i)), x = load(normal + k * H + u, n);
+        put_map(t, b, k, u, n, norm.through(b * GATES + k, d, x, scales[k]));
       }
     });
   }

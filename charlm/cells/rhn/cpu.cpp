@@ -1,37 +1,40 @@
 // One layer of the recurrent highway network over a window, forward and backward: `rhn_layer` of reference.py.
 //
-// Every thread computes a slice of the hidden units. In a micro-step (t, d) it multiplies the state s_{d−1} of all
-// units by its slice of R_d, packed once per call, applies the gates to its units, and meets the others: then s_d is
-// whole. Backwards it makes the gates' gradients of its units, meets the others, and multiplies all of them by its
-// columns of R_d.
+// Each thread computes a slice of the hidden units. Forward, one micro-step (t, d) is: multiply the whole state s_{d−1}
+// by the slice's columns of R_dᵀ, packed once per call; apply the gates to the slice's units; barrier. Backward, one
+// micro-step is: compute the gradients of the slice's gates; barrier; multiply the gradients of all gates by the
+// slice's columns of R_d.
 
 #include "../../native/generate.h"
 
+// Pointers do not overlap and are read only during the call. "Written": the caller allocates, this call fills.
 struct Arguments {
-  Index T, B, H, D, G, threads;  // G: 2 for coupled gates (h, g), 3 with a carry gate of their own (h, g, c)
-  Index bf16;                    // whether products are taken in bfloat16; sums and states are float then too
-  const float* weights;          // [D, G·H, H]
-  const float* biases;           // [D, G·H]; the first row is part of `inputs`
-  const float* mask;             // [B, H] or null
-  const float* kept;             // [kept_rows, H]: what zoneout keeps of the s_0 of a step; null: nothing
-  Index kept_rows;               // T·B or, alike for all steps and streams, 1
+  Index T, B, H, D, G, threads;  // G: 2 for coupled gates (h, g), 3 with a carry gate of its own (h, g, c)
+  Index bf16;                    // multiply in bfloat16; sums and states are float in any case
+  const float* weights;          // R [D, G·H, H]
+  const float* biases;           // [D, G·H]; the first row is not read: `inputs` contain it
+  const float* mask;             // [B, H]: state dropout; or null
+  const float* kept;             // [kept_rows, H]: zoneout's share of s_0 of a step; null: no zoneout
+  Index kept_rows;               // T·B, or 1 for all steps and streams
   const float* inputs;           // [T, B, G·H]: W x_t + b_1; with ids [V, G·H]
-  const Index* ids;              // [T, B]: the rows of `inputs` to take, or null
-  float* inner;                  // [D − 1, T, B, H]: s_1 … s_{D−1}; with `gates` null [D − 1, 1, B, H], one step's
-  float* outputs;                // [1 + T, B, H]: the first state, filled by the caller, then that after every step
-  float* gates;                  // [D, T, B, G, H]: tanh and σ of every gate; null where no backward pass follows
-  const float* d_outputs;        // [T, B, H]: gradient of the outputs
-  float* d_maps;                 // [D, T, B, G·H], written: gradient of the linear maps
-  float* d_first;                // [B, H], written: gradient of the first state
-  float* operands;               // scratch for what products read where it is no state or gradient as it stands:
-                                 // with mask or bf16 [2, B, padded(H)]; backwards with bf16 [2, B, padded(G·H)]
+  const Index* ids;              // [T, B]: which row of `inputs` each step reads; or null
+  float* inner;                  // [D − 1, T, B, H], written: s_1 … s_{D−1}; [D − 1, 1, B, H], one step's, if `gates`
+                                 // is null
+  float* outputs;                // [1 + T, B, H]: the state before the first step, set by the caller; then the state
+                                 // after each step, written
+  float* gates;                  // [D, T, B, G, H], written: h, g and c; null without a backward pass
+  const float* d_outputs;        // [T, B, H]: gradient of the states after each step
+  float* d_maps;                 // [D, T, B, G·H], written: gradient of the arguments of tanh and σ
+  float* d_first;                // [B, H], written: gradient of the state before the first step
+  float* operands;               // scratch for copies of what products read: forward with mask or bf16
+                                 // [2, B, padded(H)], backward with bf16 [2, B, padded(G·H)]; else null
 
-  // Multiplications between two barriers.
+  // Multiplications between two barriers, over all threads.
   Index work() const { return B * G * H * H; }
   Index row_of(Index t, Index b) const { return ids ? ids[t * B + b] : t * B + b; }
   Zoneout zoneout() const { return {kept, kept_rows, H, B}; }
   Index inner_steps() const { return gates ? T : 1; }
-  // s_{d−1} of step t, d counting from 0: what micro-step (t, d) starts from.
+  // The state before micro-step (t, d), for d from 0 to D − 1.
   float* state_before(Index t, Index d) const {
     return d == 0 ? outputs + t * B * H : inner + ((d - 1) * inner_steps() + t % inner_steps()) * B * H;
   }
@@ -42,8 +45,7 @@ struct Arguments {
 
 namespace {
 
-// One member's part of the forward pass. Its weights are packed once, for any number of steps; every member must make
-// one, and call the same functions.
+// One member's part of the forward pass. Packs the weights once. Every member constructs one and makes the same calls.
 template <class Operand, int G>
 class Forward {
  public:
@@ -54,7 +56,7 @@ class Forward {
     operands.begin(slice, member, a.outputs);
   }
 
-  // Step t, after step t − 1. When it returns, the outputs of all units are there.
+  // Step t; steps are called in order. On return, the outputs of all units are written.
   void step(Index t) {
     for (Index d = 0; d < a.D; d++) {
       const Operand* operand = operands.take(a.state_before(t, d));
@@ -64,7 +66,7 @@ class Forward {
     }
   }
 
-  // For calls of one step at a time: the state after step 0 becomes the one before it.
+  // For generation, which repeats step 0: copy the state after the step over the state before it.
   void carry() const { carry_states(slice, B, a.outputs); }
 
   const Arguments& a;
@@ -83,14 +85,17 @@ class Forward {
   void apply_gates(Index t, Index d, Index b) const {
     const float* before = a.state_before(t, d) + b * H;
     float* after = a.state_after(t, d) + b * H;
-    // The inputs, with their biases, enter the first micro-step; the others have biases alone.
+    // The first micro-step adds the inputs, which contain its biases; the others add only their biases.
     const float* added = d == 0 ? a.inputs + a.row_of(t, b) * GH : a.biases + d * GH;
     float* gates = a.gates ? a.gates_of(t, d) + b * GH : nullptr;
     slice.each_group([&](Index u, Index n, Index i) {
       const float* sum = sums + b * slice.columns(G) + i * G * W;
       const Floats s = load(before + u, n);
+      // h_d = tanh(W_h x [d = 1] + R_h s_{d−1} + b_h)                                    (7)
       const Floats h = tanh(load(sum) + load(added + u, n));
+      // g_d = σ(W_g x [d = 1] + R_g s_{d−1} + b_g)                                       (8)
       const Floats g = sigmoid(load(sum + W) + load(added + H + u, n));
+      // c_d = 1 − g_d, or σ(W_c x [d = 1] + R_c s_{d−1} + b_c)                           (9)
       Floats c = 1.0f - g;
       if constexpr (G == 3) c = sigmoid(load(sum + 2 * W) + load(added + 2 * H + u, n));
       // s_d = h_d ⊙ g_d + s_{d−1} ⊙ c_d                                                  (6)
@@ -120,7 +125,7 @@ void backward(const Arguments& a, const Member& member) {
   const Index columns = slice.columns(1), size = packed_size<Operand>(slice, 1, GH);
   Scratch& scratch = fresh_scratch();
   Operand* packed = scratch.get<Operand>(a.D * size);
-  // The gradient of this slice's states: what the linear maps carry back, and what the gates do.
+  // The gradient of s_{d−1} for this slice: through the products in `mapped`, through the carry gate in `carried`.
   CarriedBack<Operand> mapped(slice, B, GH, a.mask, a.operands, scratch);
   const KeptBack kept(a.zoneout(), slice, B, scratch);
   float* carried = scratch.get<float>(B * columns);
@@ -140,6 +145,8 @@ void backward(const Arguments& a, const Member& member) {
         const Floats s = load(before + b * H + u, n);
         const Floats h = load(gates + u, n), g = load(gates + H + u, n);
         const Floats c = G == 3 ? load(gates + (G - 1) * H + u, n) : 1.0f - g;
+        // For the arguments of tanh and σ: dh = ds ⊙ g ⊙ (1 − h²), and for separate gates dg = ds ⊙ h ⊙ g(1 − g) and
+        // dc = ds ⊙ s_{d−1} ⊙ c(1 − c); for coupled gates dg = ds ⊙ (h − s_{d−1}) ⊙ g(1 − g).
         Floats d_map[G] = {ds * g * (1.0f - h * h)};
         if constexpr (G == 3) {
           d_map[1] = ds * h * g * (1.0f - g);

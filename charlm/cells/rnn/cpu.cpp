@@ -1,30 +1,31 @@
 // One layer of the simple recurrent network over a window, forward and backward: `rnn_layer` of reference.py.
 //
-// Every thread computes a slice of the hidden units. In a step it multiplies the state h_{t−1} of all units by its
-// slice of W_hh, packed once per call, applies φ to its units, and meets the others: then h_t is whole. Backwards it
-// makes the linear map's gradients of its units, meets the others, and multiplies all of them by its columns of W_hh.
+// Each thread computes a slice of the hidden units. Forward, one step is: multiply the whole state h_{t−1} by the
+// slice's columns of W_hhᵀ, packed once per call; apply φ to the slice's units; barrier. Backward, one step is: compute
+// the gradients of φ's arguments for the slice; barrier; multiply all these gradients by the slice's columns of W_hh.
 
 #include "../../native/generate.h"
 
+// Pointers do not overlap and are read only during the call. "Written": the caller allocates, this call fills.
 struct Arguments {
   Index T, B, H, threads;
-  Index relu;              // φ: tanh, or relu
-  Index bf16;              // whether products are taken in bfloat16; sums and states are float then too
-  const float* weights;    // [H, H]
-  const float* mask;       // [B, H] or null
-  const float* kept;       // [kept_rows, H]: what zoneout keeps of h_{t−1}; null: nothing
-  Index kept_rows;         // T·B or, alike for all steps and streams, 1
+  Index relu;              // φ: 0 is tanh, 1 is relu
+  Index bf16;              // multiply in bfloat16; sums and states are float in any case
+  const float* weights;    // W_hh [H, H]
+  const float* mask;       // [B, H]: state dropout; or null
+  const float* kept;       // [kept_rows, H]: zoneout's share of h_{t−1}; null: no zoneout
+  Index kept_rows;         // T·B, or 1 for all steps and streams
   const float* inputs;     // [T, B, H]: W_xh x_t + b_x + b_h; with ids [V, H]
-  const Index* ids;        // [T, B]: the rows of `inputs` to take, or null
-  float* outputs;          // [1 + T, B, H]: the first state, filled by the caller, then h_t of every step
-  float* made;             // [T, B, H]: φ of the linear maps; null without zoneout, or where no backward pass follows
-  const float* d_outputs;  // [T, B, H]: gradient of the outputs
-  float* d_maps;           // [T, B, H], written: gradient of the linear maps
-  float* d_first;          // [B, H], written: gradient of the first state
-  float* operands;         // scratch for what products read where it is no state or gradient as it stands:
-                           // with mask or bf16 [2, B, padded(H)]; backwards with bf16 alike
+  const Index* ids;        // [T, B]: which row of `inputs` each step reads; or null
+  float* outputs;          // [1 + T, B, H]: the state before the first step, set by the caller; then h_t, written
+  float* made;             // [T, B, H], written: h_t before zoneout; null without zoneout or without a backward pass
+  const float* d_outputs;  // [T, B, H]: gradient of h_1 … h_T
+  float* d_maps;           // [T, B, H], written: gradient of φ's arguments
+  float* d_first;          // [B, H], written: gradient of the state before the first step
+  float* operands;         // scratch [2, B, padded(H)] for copies of what products read: forward with mask or bf16,
+                           // backward with bf16; else null
 
-  // Multiplications between two barriers.
+  // Multiplications between two barriers, over all threads.
   Index work() const { return B * H * H; }
   Index row_of(Index t, Index b) const { return ids ? ids[t * B + b] : t * B + b; }
   Zoneout zoneout() const { return {kept, kept_rows, H, B}; }
@@ -32,11 +33,10 @@ struct Arguments {
 
 namespace {
 
-// max(x, 0), and NaN for NaN.
+// max(x, 0); NaN stays NaN.
 inline Floats rectified(Floats x) { return x < 0.0f ? Floats{} : x; }
 
-// One member's part of the forward pass. Its weights are packed once, for any number of steps; every member must make
-// one, and call the same functions.
+// One member's part of the forward pass. Packs the weights once. Every member constructs one and makes the same calls.
 template <class Operand>
 class Forward {
  public:
@@ -47,7 +47,7 @@ class Forward {
     operands.begin(slice, member, a.outputs);
   }
 
-  // Step t, after step t − 1. When it returns, the outputs of all units are there.
+  // Step t; steps are called in order. On return, the outputs of all units are written.
   void step(Index t) {
     const Operand* operand = operands.take(a.outputs + t * B * H);
     multiply(B, H, operand, packed, slice.panels(1), sums);
@@ -68,7 +68,7 @@ class Forward {
     member.meet();
   }
 
-  // For calls of one step at a time: the state after step 0 becomes the one before it.
+  // For generation, which repeats step 0: copy the state after the step over the state before it.
   void carry() const { carry_states(slice, B, a.outputs); }
 
   const Arguments& a;
@@ -107,7 +107,7 @@ void backward(const Arguments& a, const Member& member) {
         const Floats h = load(made + b * H + u, n);
         const Floats d_after = load(a.d_outputs + (t * B + b) * H + u, n) + mapped.get(b, u, n, i);
         const Floats dh = kept.through(t, b, u, n, i, d_after);
-        // φ′ is 1 − h² or, of relu, 1 where h > 0, else 0.
+        // φ′: 1 − h² for tanh; for relu 1 if h > 0, else 0.
         const Floats d_map = a.relu ? (h <= 0.0f ? Floats{} : dh) : dh * (1.0f - h * h);
         store(d_maps + b * H + u, d_map, n);
         mapped.prepare(b, u, n, d_map);
