@@ -1,4 +1,4 @@
-"""The model: characters → embedding or one-hot → recurrent layers → dropout → logits; and its loss."""
+"""The model: characters → embedding or one-hot → recurrent layers → dropout → logits. Also its loss."""
 
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
@@ -12,7 +12,7 @@ from charlm.errors import CheckpointError
 
 
 def map_state(function: Callable[[Tensor], Tensor], state: RecurrentState) -> RecurrentState:
-    """The recurrent state (one [L, B, H] tensor, or the LSTM's two) with `function` applied to each tensor."""
+    """Apply `function` to each tensor of a recurrent state."""
     if isinstance(state, Tensor):
         return function(state)
     return tuple(function(part) for part in state)
@@ -21,9 +21,8 @@ def map_state(function: Callable[[Tensor], Tensor], state: RecurrentState) -> Re
 class CharLM(nn.Module):
     """A character-level language model.
 
-    vocabulary_size V; embedding_size E, or 0 for one-hot input; `layers` reads E (or V) features.
-    `dropout` says where units are dropped while training. With `tie_embeddings` the logits' weights are the
-    embedding's, one Parameter.
+    vocabulary_size V; embedding_size E, or 0 for one-hot input; `layers` take E (or V) features. `dropout` acts in
+    training mode only. With `tie_embeddings` the embedding and the logits share one weight Parameter.
     """
 
     def __init__(
@@ -47,7 +46,7 @@ class CharLM(nn.Module):
             self.embedding.weight = self.decoder.weight
 
     def init_uniform_(self, bound: float) -> None:
-        """All weights from U(−bound, bound); biases 0 but those that the cell sets for its gates."""
+        """Draw all weights from U(±bound) and set biases to 0, except the special biases of the cell."""
         if self.embedding is not None:
             nn.init.uniform_(self.embedding.weight, -bound, bound)
         self.layers.init_uniform_(bound)
@@ -63,25 +62,25 @@ class CharLM(nn.Module):
         return linear(features, self.decoder.weight, self.decoder.bias)
 
     def features(self, x_TB: Tensor, state: RecurrentState | None = None) -> tuple[Tensor, RecurrentState]:
-        """What the logits are computed from, [T, B, H] after dropout, and the last state."""
+        """The input of the logits, [T, B, H] after dropout, and the last state."""
         outputs, last_state = self.outputs(x_TB, state)
         return self.drop_outputs(outputs), last_state
 
     def outputs(self, x_TB: Tensor, state: RecurrentState | None = None) -> tuple[Tensor, RecurrentState]:
-        """What the last layer gives, [T, B, H], and the last state."""
+        """Outputs [T, B, H] of the last layer, and the last state."""
         return self.layers(self._embed(x_TB), state)
 
     def drop_outputs(self, outputs: Tensor) -> Tensor:
-        """Outputs [T, B, H] after dropout."""
+        """Apply dropout to outputs [T, B, H]."""
         return self._drop_units(outputs, self.dropout.output)
 
     def generator(self, state: RecurrentState) -> Generator | None:
-        """What draws characters after `state` without a call of Python for each; None where no kernel can."""
+        """Generates characters in a kernel, starting from `state`; None if no kernel can."""
         table = None if self.embedding is None else self.embedding.weight
         return self.layers.generator(state, table, (self.decoder.weight, self.decoder.bias))
 
     def _embed(self, x_TB: Tensor) -> Tensor | Lookup:
-        """The input of the layers, [T, B, E] or [T, B, V]."""
+        """The input of the layers: [T, B, E], or one-hot [T, B, V]."""
         lookup = Lookup(x_TB, None if self.embedding is None else self.embedding.weight)
         if not self.training or self.dropout.embedding == self.dropout.input == 0:
             return lookup
@@ -90,7 +89,7 @@ class CharLM(nn.Module):
         return self._drop_units(inputs, self.dropout.input)
 
     def _drop_characters(self, inputs: Tensor, x_TB: Tensor) -> Tensor:
-        """Drop whole characters: variational, the same ids throughout a stream's window."""
+        """Drop whole characters; if variational, the same ids in all steps of a stream."""
         p = self.dropout.embedding
         if p == 0:
             return inputs
@@ -102,7 +101,7 @@ class CharLM(nn.Module):
         return inputs * keep_TB.unsqueeze(-1)
 
     def _drop_units(self, values: Tensor, p: float) -> Tensor:
-        """Drop units of [T, B, F]: variational, the same at all T steps."""
+        """Drop units of [T, B, F]; if variational, the same units in all T steps."""
         if not self.training or p == 0:
             return values
         T, B, F_ = values.shape
@@ -110,7 +109,7 @@ class CharLM(nn.Module):
 
 
 def build_model(config: ModelConfig, vocabulary_size: int) -> CharLM:
-    """The one place where the config becomes modules."""
+    """The model of a config. Only this function turns config into modules."""
     layers = CELLS[config.cell.kind](
         config.embedding or vocabulary_size,
         config.cell.hidden,
@@ -138,7 +137,7 @@ def build_model(config: ModelConfig, vocabulary_size: int) -> CharLM:
 
 
 def count_parameters(config: ModelConfig, vocabulary_size: int) -> int:
-    """The number of a model's parameters, found without making it; 2⁶² where that is more than torch can name."""
+    """The number of a model's parameters, without allocating them; 2⁶² if torch cannot express it."""
 
     def count(layers: int) -> int:
         with torch.device("meta"):
@@ -147,14 +146,14 @@ def count_parameters(config: ModelConfig, vocabulary_size: int) -> int:
 
     try:
         one = count(1)
-        # The layers above the first are all alike.
+        # All layers above the first have the same size.
         return one if config.layers == 1 else one + (config.layers - 1) * (count(2) - one)
     except (RuntimeError, OverflowError, TypeError):
         return 2**62
 
 
 def parameters_by_part(model: CharLM) -> dict[str, int]:
-    """Numbers of parameters of embedding, layers and logits; a tied matrix counts once, with the logits."""
+    """Number of parameters in embedding, layers and logits; a tied matrix counts with the logits only."""
     parts = {"embedding": 0, "layers": 0, "logits": 0}
     decoder = {id(p) for p in model.decoder.parameters()}
     for name, parameter in model.named_parameters():
@@ -189,9 +188,9 @@ class WindowLoss(NamedTuple):
     """The loss of one window of B streams and T steps."""
 
     objective: Tensor
-    """What is differentiated: the cross-entropy and the penalties."""
+    """Cross-entropy plus penalties; call `backward` on this."""
     cross_entropy: Tensor
-    """In nats, summed over the scored steps, mean over B; without gradient."""
+    """In nats, summed over the scored steps, averaged over streams; detached."""
     state: RecurrentState
     """The last state, detached."""
 
@@ -199,10 +198,11 @@ class WindowLoss(NamedTuple):
 def window_loss(
     model: CharLM, x_TB: Tensor, y_TB: Tensor, state: RecurrentState | None, config: TrainConfig
 ) -> WindowLoss:
-    """Run one window and score its targets `y_TB`: every step (`config.loss` is sum) or the last alone (last).
+    """Run one window and score its targets `y_TB`: all steps if `config.loss` is "sum", the last if it is "last".
 
-    Activation regularisation and its temporal kind (Merity et al. 2017, arXiv:1708.01009) are means over units,
-    streams and steps, taken times the number of scored steps, as the cross-entropy is a sum over them.
+    The penalties are activation regularization and temporal activation regularization (Merity et al. 2017,
+    arXiv:1708.01009). They are means over units, streams and steps, multiplied by the number of scored steps to
+    match the cross-entropy, which is a sum over these.
     """
     outputs, last_state = model.outputs(x_TB, state)
     features = model.drop_outputs(outputs)

@@ -1,7 +1,7 @@
 """Recurrent cells: one folder per kind, with its module and the equations that define it.
 
-A new kind is a folder with a subclass of `RecurrentBase` and a line in `CELLS` below, a class in the union `AnyCell`
-(charlm/config/cells.py) and a YAML in configs/. Everything else reads `CELLS`.
+To add a kind: a folder here with a subclass of `RecurrentBase`, a line in `CELLS` below, a class for its options in the
+union `AnyCell` (charlm/config/cells.py), and a YAML file in configs/. Everything else reads `CELLS`.
 
     base.py                 RecurrentBase: options, states, dropout, initialization, choice of the backend
     torch_base.py           TorchRecurrentBase: a kind with an operator in torch
@@ -37,8 +37,8 @@ CELLS: dict[str, type[RecurrentBase]] = {
 def select_backends(device: torch.device | str) -> dict[str, Selection]:
     """The backend of every kind with default options in training on `device`, and why not a faster one.
 
-    Call it under the autocast of the training; it compiles kernels at first use. The models are of one unit, and
-    torch's generators are left as they were.
+    Call it under the same autocast as training. It compiles kernels at first use, builds models of one unit only, and
+    leaves torch's random generator unchanged.
     """
     with torch.random.fork_rng(devices=[]):
         return {kind: cell(1, 1).to(device).select_backend(device) for kind, cell in CELLS.items()}

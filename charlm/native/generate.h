@@ -8,16 +8,16 @@
 
 #include "recurrence.h"
 
-// B streams, L layers of H units with G stacked gates, V characters. Pointers are used only during the call, and overlap
-// only where stated.
+// B streams, L layers of H units with G stacked gates, V characters. Pointers are used only during the call. They
+// overlap only where stated.
 struct Generation {
   Index count, B, H, G, V, L, threads;
   Index residual;                 // whether layers above the first add their input to their output
   Index top_k;                    // draw among this many most likely characters; 0: all
   double temperature;             // 0: take the most likely
   double top_p;                   // draw among the most likely that together have this probability
-  const void* const* layers;      // [L]: the kind's Arguments with T = 1, inputs [1, B, G·H] and states [2, B, H]; their
-                                  // second half holds the state before the call, and is written: the state after it
+  const void* const* layers;      // [L]: the kind's Arguments with T = 1, inputs [1, B, G·H], states [2, B, H]; the
+                                  // second half of a state is the state before the call and, written, after it
   const float* const* weights;    // [L]: input weights W [G·H, H]; the first is not read: layer 0 has a table
   const float* const* biases;     // [L]: [G·H], added to W y; the first is not read
   const float* output_weights;    // [V, H]

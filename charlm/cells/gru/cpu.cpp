@@ -7,7 +7,7 @@
 
 #include "../../native/generate.h"
 
-// Pointers do not overlap and are read only during the call. "Written": the caller allocates, this call fills.
+// Pointers do not overlap and are used only during the call; "written" fields are output, all others are input.
 struct Arguments {
   Index T, B, H, threads;
   Index bf16;              // multiply in bfloat16; sums and states are float in any case

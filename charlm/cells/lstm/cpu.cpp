@@ -9,7 +9,7 @@
 #include "../../native/generate.h"
 #include "norm.h"
 
-// Pointers do not overlap and are read only during the call. "Written": the caller allocates, this call fills.
+// Pointers do not overlap and are used only during the call; "written" fields are output, all others are input.
 struct Arguments {
   Index T, B, H, threads;
   Index bf16;                // multiply in bfloat16; sums and states are float in any case
@@ -23,10 +23,10 @@ struct Arguments {
   const float* inputs;       // [T, B, 4·H]: W_x x_t + b_x + b_h; with ids [V, 4·H]
   const Index* ids;          // [T, B]: which row of `inputs` each step reads; or null
   float* outputs;            // [1 + T, B, H]: h before the first step, set by the caller; then h_t, written
-  float* cells;              // [1 + T, B, H]: c, likewise
+  float* cells;              // [1 + T, B, H]: c before the first step, set by the caller; then c_t, written
   float* gates;              // [T, B, 4, H], written: σ(i), σ(f), tanh(g), σ(o); null without a backward pass
-  float* normal;             // [T, B, 4, H], written: normalized i, f, g, o before gains; null without either
-  float* moments;            // [T, B, 6], written: 1/σ of i, f, g, o, c, and the mean of c; null as `normal`
+  float* normal;             // [T, B, 4, H], written: normalized i, f, g, o before gains; null if `gates` or `gains` is
+  float* moments;            // [T, B, 6], written: 1/σ of i, f, g, o, c, and the mean of c; null if `normal` is
   const float* d_outputs;    // [T, B, H]: gradient of h_1 … h_T
   const float* d_last_cell;  // [B, H]: gradient of c_T
   float* d_maps;             // [T, B, 4·H], written: gradient of i, f, g, o before normalization

@@ -6,7 +6,7 @@
 
 #include "../../native/generate.h"
 
-// Pointers do not overlap and are read only during the call. "Written": the caller allocates, this call fills.
+// Pointers do not overlap and are used only during the call; "written" fields are output, all others are input.
 struct Arguments {
   Index T, B, H, threads;
   Index relu;              // φ: 0 is tanh, 1 is relu
