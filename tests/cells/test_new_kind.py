@@ -79,7 +79,7 @@ OPTIONS = '''\
 class ToyConfig(Cell):
     kind: Literal["toy"]
     """A running average of a plain network."""
-    rate: Probability = 0.5
+    rate: float = 0.5
     """How much of the average each step keeps."""
 
 
