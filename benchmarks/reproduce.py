@@ -229,7 +229,7 @@ def row(name: str, result: Result) -> str:
     dynamic = [run.dynamic_nats for run in result.runs if run.dynamic_nats is not None]
     cells = [
         f"`{name}`",
-        f"{result.cpu['cores']} × {result.cpu['cpu']}",
+        f"{result.cpu['cores']} × {re.sub(r'[(](R|TM)[)]| Processor', '', result.cpu['cpu'])}",
         duration(statistics.median(run.seconds for run in result.runs)),
         f"{result.runs[0].parameters:,}",
         f"{statistics.median(run.chars_per_s for run in result.runs):,.0f}",
