@@ -46,6 +46,18 @@ def test_every_page_is_linked_from_the_readme():
     assert linked == {name for name in NAMES if name.startswith("docs/")}
 
 
+def test_the_layout_names_every_layer():
+    page = (ROOT / "docs/development.md").read_text(encoding="utf-8")
+    named = re.findall(r"^\| `charlm/(\w+)(?:/|\.py)` \|", page, re.MULTILINE)
+    found = {path.stem for path in (ROOT / "charlm").iterdir() if not path.name.startswith(("_", "."))}
+    assert set(named) == found
+    contract = re.search(
+        r"^layers = \[(.*?)\]", (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE
+    )
+    assert contract
+    assert named == re.findall(r'"(\w+)"', contract[1])
+
+
 def test_every_picture_is_shown():
     shown = {
         (page.parent / image).resolve()
