@@ -1,6 +1,6 @@
 """Draws the README's picture, docs/charlm.png: a text, how its model learned, and what the model writes.
 
-    python benchmarks/picture.py runs/shakespeare data/tinyshakespeare.txt
+    .venv/bin/python benchmarks/picture.py runs/shakespeare data/tinyshakespeare.txt
 
 The run is that of the shipped config tinyshakespeare-5min. Needs matplotlib: `./scripts/install results`.
 """

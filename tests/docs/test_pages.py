@@ -105,6 +105,15 @@ def test_commands_and_their_options_exist(name):
             assert [word for word in words if word.startswith("--") and word.split("=")[0] not in known] == [], text
 
 
+def test_the_quickstart_uses_and_shows_commands_that_exist():
+    lines = re.findall(r"\.venv/bin/charlm (.*)", (ROOT / "scripts/quickstart").read_text(encoding="utf-8"))
+    assert len(lines) == 5
+    for words in map(shlex.split, lines):
+        assert {word for word in words if word.startswith("--")} <= options(command(words)), words
+        if "--config" in words:
+            assert words[words.index("--config") + 1] in shipped_configs()
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_options_alone_exist(name):
     """`--novelty` and the like, without the command that they belong to."""
