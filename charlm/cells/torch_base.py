@@ -15,8 +15,8 @@ from charlm.cells.base import RecurrentBase
 class TorchRecurrentBase(RecurrentBase):
     """A kind with the parameters of torch.nn's RNN, LSTM or GRU: the same names, shapes and gate order.
 
-    `load_state_dict` moves weights to and from torch.nn. One more backend: torch's fused operator, which has no
-    state dropout and no zoneout.
+    `load_state_dict` moves weights to and from torch.nn. Adds torch's fused operator to the backends; it supports
+    neither state dropout nor zoneout.
     """
 
     num_gates: ClassVar[int]

@@ -7,10 +7,11 @@
 using Index = std::ptrdiff_t;
 
 struct Arguments {
-  Index size, threads;  // bytes; `threads` is not used
+  Index size, threads;        // `size` in bytes; `threads` is not used
   const std::uint8_t* bytes;  // read [size]
   std::uint32_t* codes;       // written [size], the first counts[1] of them; overlaps no other
-  Index* counts;  // written [2]: bytes before the end or the first incomplete or invalid sequence; their code points
+  Index* counts;              // written [2]: bytes up to the end or the first incomplete or invalid sequence, and
+                              // their number of code points
 };
 
 namespace {
