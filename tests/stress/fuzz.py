@@ -204,10 +204,13 @@ NAMES = [name for name in vars(Targets) if not name.startswith("_")]
 def parse() -> tuple[argparse.Namespace, list[str]]:
     parser = argparse.ArgumentParser(prog="scripts/fuzz", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("targets", nargs="*", metavar="TARGET", help=f"some of: {', '.join(NAMES)}; all if none")
-    parser.add_argument("--runs", type=int, default=100_000, metavar="N", help="inputs for each; 100000")
-    parser.add_argument("--seed", type=int, default=1, metavar="N", help="of the fuzzer; 1")
+    parser.add_argument("--runs", type=int, default=100_000, metavar="N", help="inputs for each; default 100000")
+    parser.add_argument("--quick", action="store_true", help="--runs 2000: about a minute")
+    parser.add_argument("--seed", type=int, default=1, metavar="N", help="seed of the fuzzer; default 1")
     parser.add_argument("--inside", help=argparse.SUPPRESS)
     arguments, others = parser.parse_known_args()
+    if arguments.quick:
+        arguments.runs = 2000
     if unknown := [name for name in arguments.targets if name not in NAMES]:
         parser.error(f"target {unknown[0]!r}: there is none of this name; allowed: {' | '.join(NAMES)}")
     return arguments, others

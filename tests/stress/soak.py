@@ -49,10 +49,13 @@ def main() -> None:
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="scripts/soak", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--steps", type=int, default=10_000, metavar="N", help="updates of the first; 10000")
-    parser.add_argument("--gigabytes", type=float, default=5, metavar="G", help="text of the second; 5")
+    parser.add_argument("--steps", type=int, default=10_000, metavar="N", help="updates of the first; default 10000")
+    parser.add_argument("--gigabytes", type=float, default=5, metavar="G", help="text of the second; default 5")
+    parser.add_argument("--quick", action="store_true", help="--steps 1000 --gigabytes 0.02: about half a minute")
     parser.add_argument("--folder", type=Path, help="where the disk has room for twice that; the system's own if none")
     arguments = parser.parse_args()
+    if arguments.quick:
+        arguments.steps, arguments.gigabytes = 1000, 0.02
     if arguments.steps < 100 or arguments.gigabytes <= 0:
         parser.error(f"--steps and --gigabytes: found {arguments.steps} and {arguments.gigabytes}; allowed: ≥ 100, > 0")
     return arguments

@@ -1,23 +1,23 @@
-"""scripts/soak, in short."""
+"""The short form of scripts/soak."""
 
-import re
-import subprocess
 import sys
 
 import pytest
 
-from tests.conftest import ROOT
+from tests.stress import soak
+
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="reads /proc"),
+    pytest.mark.usefixtures("kernels"),
+]
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-@pytest.mark.usefixtures("kernels")
-def test_memory_and_open_files_do_not_grow():
-    command = [sys.executable, "tests/stress/soak.py", "--steps", "1000", "--gigabytes", "0.02"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert re.fullmatch(
-        r"1,000 steps, 50 times evaluated, sampled and saved: memory \S+ → \S+ MB, open files \d+ → \d+\n"
-        r"0\.02 GB encoded and trained on for 200 steps: \d+ MB\n",
-        done.stdout,
-    )
+def test_memory_and_open_files_do_not_grow_with_the_steps(tmp_path, capsys, request):
+    steps = 400 if request.config.getoption("--quick") else 1000
+    assert soak.many_steps(tmp_path, steps) == []
+    assert capsys.readouterr().out.startswith(f"{steps:,} steps, ")
+
+
+def test_memory_does_not_grow_with_the_text(tmp_path, capsys):
+    assert soak.large_text(tmp_path, gigabytes=0.02) == []
+    assert capsys.readouterr().out.startswith("0.02 GB encoded and trained on for 200 steps: ")

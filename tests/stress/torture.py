@@ -68,33 +68,40 @@ EVENTS = 60  # of one checkpoint, and a few of the next
 
 
 def main() -> None:
-    """Train once without and once with kills; compare."""
+    """Exit with an error if a run that was killed differs from one that was not."""
     arguments = parse()
-    choose = random.Random(arguments.seed)
+    faults = kill_and_compare(arguments.kills, arguments.seed)
+    if faults:
+        sys.exit("\n".join(f"torture: {fault}" for fault in faults))
+    print(
+        f"torture: {arguments.kills} kills, seed {arguments.seed}: "
+        "weights, optimizer state and metrics equal those of a run without kills"
+    )
+
+
+def kill_and_compare(kills: int, seed: int) -> list[str]:
+    """Train without kills, then with `kills`; return the differences."""
+    choose = random.Random(seed)
     with tempfile.TemporaryDirectory(prefix="charlm-torture-") as folder:
-        config = write_config(Path(folder), steps=STEPS_PER_KILL * arguments.kills + SPARE_STEPS)
+        config = write_config(Path(folder), steps=STEPS_PER_KILL * kills + SPARE_STEPS)
         whole, parts = Path(folder, "whole"), Path(folder, "parts")
         train(["--config", str(config), "--run-dir", str(whole)])
         last = rows(whole)[-1]
         longest_s = LONGEST_STEPS * last["elapsed_s"] / last["step"]
-        killed = torture(config, parts, arguments.kills, choose, longest_s)
+        killed = torture(config, parts, kills, choose, longest_s)
         train([*how_to_begin(config, parts), "--run-dir", str(parts)])
         faults = compare(whole, parts)
-    for fault in faults:
-        print(f"torture: {fault}", file=sys.stderr)
-    if killed < arguments.kills:
-        faults.append("")
-        print(f"torture: the run ended after {killed} of {arguments.kills} kills", file=sys.stderr)
-    if faults:
-        sys.exit(1)
-    print(f"torture: {killed} kills, seed {arguments.seed}: weights, optimiser and metrics as without")
+    return faults if killed == kills else [*faults, f"the run ended after {killed} of {kills} kills"]
 
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="scripts/torture", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--kills", type=int, default=200, metavar="N", help="how often to kill; 200")
-    parser.add_argument("--seed", type=int, default=1, metavar="N", help="of the moments; 1")
+    parser.add_argument("--kills", type=int, default=200, metavar="N", help="how often to kill; default 200")
+    parser.add_argument("--quick", action="store_true", help="--kills 4: about half a minute")
+    parser.add_argument("--seed", type=int, default=1, metavar="N", help="seed of the random moments; default 1")
     arguments = parser.parse_args()
+    if arguments.quick:
+        arguments.kills = 4
     if arguments.kills < 1:
         parser.error(f"--kills: found {arguments.kills}; allowed: integers ≥ 1")
     return arguments

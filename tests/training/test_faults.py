@@ -2,14 +2,18 @@
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+import charlm.training.folder
 from charlm.checkpoint import read_checkpoint
-from tests.conftest import ROOT
+from charlm.training.step import Updater
+from tests.conftest import ROOT, Result
 from tests.runs import assert_same_checkpoint, untimed
 
 pytestmark = pytest.mark.usefixtures("kernels")
@@ -53,29 +57,48 @@ def ended(command: list[str]) -> "subprocess.CompletedProcess[str]":
 def error_of(command: list[str]) -> str:
     """The one line that a command failed with."""
     done = ended(command)
-    assert (done.returncode, done.stdout) == (1, ""), done.stderr
-    (line,) = (line for line in done.stderr.splitlines() if line.startswith("error: "))
-    assert done.stderr.endswith(f"{line}\n")
+    return last_error(Result(done.returncode, done.stdout, done.stderr))
+
+
+def last_error(result: Result) -> str:
+    assert (result.code, result.out) == (1, ""), result
+    (line,) = (line for line in result.err.splitlines() if line.startswith("error: "))
+    assert result.err.endswith(f"{line}\n")
     return line.removeprefix("error: ")
 
 
-def assert_goes_on(run: Path, config: Path, *overrides: str) -> None:
-    """Resumed, it ends as one that nothing happened to; each in a process of its own, as a user's would be."""
-    whole = run.with_name("whole")
-    sets = [word for override in overrides for word in ("--set", override)]
-    for words in (["--config", config, *sets, "--run-dir", whole], ["--resume", "--run-dir", run]):
-        done = ended([sys.executable, "-m", "charlm", "train", *map(str, words)])
-        assert done.returncode == 0, done.stderr
-    assert_same_checkpoint(whole / "checkpoints/last.safetensors", run / "checkpoints/last.safetensors")
-    assert untimed(whole) == untimed(run)
-    assert not [*run.rglob("*.tmp")]
+@pytest.fixture
+def assert_goes_on(cli: Callable[..., Result], tiny_config: Path) -> Callable[..., None]:
+    """Resumes a run and compares it with one that nothing happened to."""
+
+    def goes_on(run: Path, *overrides: str) -> None:
+        whole = run.with_name("whole")
+        sets = [word for override in overrides for word in ("--set", override)]
+        for words in (["--config", tiny_config, *sets, "--run-dir", whole], ["--resume", "--run-dir", run]):
+            assert cli("train", *words).code == 0
+        assert_same_checkpoint(whole / "checkpoints/last.safetensors", run / "checkpoints/last.safetensors")
+        assert untimed(whole) == untimed(run)
+        assert not [*run.rglob("*.tmp")]
+
+    return goes_on
 
 
-@pytest.mark.slow
-def test_a_run_killed_again_and_again_ends_as_if_left_alone():
-    done = ended([sys.executable, "tests/stress/torture.py", "--kills", "4", "--seed", "2"])
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == "torture: 4 kills, seed 2: weights, optimiser and metrics as without\n"
+@pytest.fixture
+def after_step_4(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]], None]:
+    """Lets something happen in this process after a run's fourth update."""
+
+    def arrange(happen: Callable[[], object]) -> None:
+        update = Updater.update
+
+        def updated(updater: Updater) -> None:
+            update(updater)
+            if updater.state.step == 4:
+                monkeypatch.setattr(Updater, "update", update)
+                happen()
+
+        monkeypatch.setattr(Updater, "update", updated)
+
+    return arrange
 
 
 # Each waits amid its stage for the first Ctrl-C, and there or amid the saving for the second, which it asks for.
@@ -114,7 +137,7 @@ def after_step_4():
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_a_second_ctrl_c_leaves_at_once_without_harm(tmp_path, tiny_config, stage):
+def test_a_second_ctrl_c_leaves_at_once_without_harm(tmp_path, tiny_config, assert_goes_on, stage):
     run, rare = tmp_path / "run", "train.eval_every=0"
     command = changed(SIGNALLED + STAGES[stage], "--config", tiny_config, "--set", rare, run=run)
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
@@ -134,64 +157,68 @@ def test_a_second_ctrl_c_leaves_at_once_without_harm(tmp_path, tiny_config, stag
     last = run / "checkpoints/last.safetensors"
     assert [*last.parent.iterdir()] == [last]
     assert read_checkpoint(last).progress["step"] == (6 if stage == "closing evaluation" else 0)
-    assert_goes_on(run, tiny_config, rare)
+    assert_goes_on(run, rare)
 
 
-@pytest.mark.parametrize("event", ["removed", "renamed", "replaced", "made anew"])
-def test_a_folder_that_goes_amid_the_run_is_not_made_anew(tmp_path, tiny_config, event):
+@pytest.mark.parametrize("event", ["renamed", "removed", "replaced", "made anew"])
+def test_a_folder_that_goes_amid_the_run_is_not_made_anew(
+    tmp_path, cli, tiny_config, after_step_4, assert_goes_on, event
+):
     run, elsewhere = tmp_path / "run", tmp_path / "elsewhere"
-    action = {
-        "removed": "shutil.rmtree(run)",
-        "renamed": "os.rename(run, run + '/../elsewhere')",
-        "replaced": "os.rename(run, run + '/../elsewhere'); os.mkdir(run)",
-        "made anew": "shutil.rmtree(run); os.mkdir(run)",
-    }
-    error = error_of(changed(f"def after_step_4(): {action[event]}", "--config", tiny_config, run=run))
-    assert error == (
+
+    def happen():
+        if event in ("renamed", "replaced"):
+            run.rename(elsewhere)
+        else:
+            shutil.rmtree(run)
+        if event in ("replaced", "made anew"):
+            run.mkdir()
+
+    after_step_4(happen)
+    assert last_error(cli("train", "--config", tiny_config, "--run-dir", run)) == (
         f"{run}: removed or renamed during the run; allowed: a folder that stays until the run ends; "
         "start a new run, or --resume the folder at its new place"
     )
     assert not run.exists() or (event in ("replaced", "made anew") and not [*run.iterdir()])
     if event in ("renamed", "replaced"):
-        assert_goes_on(elsewhere, tiny_config)
+        assert_goes_on(elsewhere)
 
 
-def test_a_folder_that_goes_amid_saving_is_not_made_anew(tmp_path, tiny_config):
+def test_a_folder_that_goes_amid_saving_is_not_made_anew(tmp_path, cli, tiny_config, after_step_4, monkeypatch):
     """After the last look at it."""
     run = tmp_path / "run"
-    lines = """
-save_checkpoint = charlm.training.folder.save_checkpoint
+    save_checkpoint = charlm.training.folder.save_checkpoint
 
-def save(*arguments):
-    shutil.rmtree(run)
-    save_checkpoint(*arguments)
+    def save(*arguments):
+        shutil.rmtree(run)
+        save_checkpoint(*arguments)
 
-def after_step_4():
-    charlm.training.folder.save_checkpoint = save
-"""
-    error = error_of(changed(lines, "--config", tiny_config, run=run))
+    after_step_4(lambda: monkeypatch.setattr(charlm.training.folder, "save_checkpoint", save))
+    error = last_error(cli("train", "--config", tiny_config, "--run-dir", run))
     assert error.startswith(f"{run}/checkpoints/last.safetensors: cannot be written ([Errno 2] No such file")
     assert not run.exists()
 
 
-def test_a_terminal_that_takes_nothing_more_costs_nothing(tmp_path, tiny_config):
+def test_a_terminal_that_takes_nothing_more_costs_nothing(tmp_path, cli, tiny_config):
     run = tmp_path / "run"
     command = [sys.executable, "-m", "charlm", "train", "--config", str(tiny_config), "--run-dir", str(run)]
     with Path("/dev/full").open("w") as full:
         subprocess.run(command, cwd=ROOT, stderr=full, check=False, timeout=120)
     assert read_checkpoint(run / "checkpoints/last.safetensors").progress["step"] == 6
     whole = run.with_name("whole")
-    ended([*command[:-1], str(whole)])
+    assert cli("train", "--config", tiny_config, "--run-dir", whole).code == 0
     assert_same_checkpoint(whole / "checkpoints/last.safetensors", run / "checkpoints/last.safetensors")
     assert untimed(whole) == untimed(run)
 
 
-def test_a_signal_that_the_shell_has_ignored_is_ignored(tmp_path, tiny_config):
-    ignored = "signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
-    send = "def after_step_4(): os.kill(os.getpid(), signal.SIGINT)"
-    run = tmp_path / "run"
-    assert ended(changed(ignored + send, "--config", tiny_config, run=run)).returncode == 0
-    assert read_checkpoint(run / "checkpoints/last.safetensors").progress["step"] == 6
+def test_a_signal_that_the_shell_has_ignored_is_ignored(tmp_path, cli, tiny_config, after_step_4):
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        after_step_4(lambda: os.kill(os.getpid(), signal.SIGINT))
+        assert cli("train", "--config", tiny_config, "--run-dir", tmp_path / "run").code == 0
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert read_checkpoint(tmp_path / "run/checkpoints/last.safetensors").progress["step"] == 6
 
 
 @pytest.fixture
@@ -248,7 +275,7 @@ def test_resuming_in_a_read_only_folder(read_only, run, trained_run):
     assert {path: path.read_bytes() for path in before} == before
 
 
-def test_a_folder_that_becomes_read_only_amid_the_run(read_only, run, tiny_config):
+def test_a_folder_that_becomes_read_only_amid_the_run(read_only, run, tiny_config, assert_goes_on):
     """The checkpoint of the best evaluation, at step 3, is the last."""
     prefix, lines = read_only
     error = error_of([*prefix, *changed(f"{lines}after_step_4 = make_read_only", "--config", tiny_config, run=run)])
@@ -259,10 +286,10 @@ def test_a_folder_that_becomes_read_only_amid_the_run(read_only, run, tiny_confi
     assert read_checkpoint(last).progress["step"] == 3
     for folder in (run, last.parent):
         folder.chmod(0o755)
-    assert_goes_on(run, tiny_config)
+    assert_goes_on(run)
 
 
-def test_a_disk_that_becomes_full_amid_the_run(mounting, tiny_config, tmp_path):
+def test_a_disk_that_becomes_full_amid_the_run(mounting, tiny_config, tmp_path, assert_goes_on):
     disk, kept = tmp_path / "disk", tmp_path / "kept"
     disk.mkdir()
     mounted = 'mount -t tmpfs -o size=8m tmpfs "$1" && shift && "${@:2}"; code=$?; rm -f "${@: -1}/../filler"; '
@@ -282,4 +309,4 @@ def after_step_4():
     last = kept / "checkpoints/last.safetensors"
     assert read_checkpoint(last).progress["step"] == 3
     assert sorted(path.name for path in last.parent.iterdir()) == ["best.safetensors", "last.safetensors"]
-    assert_goes_on(kept, tiny_config)
+    assert_goes_on(kept)
