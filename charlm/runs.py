@@ -62,6 +62,8 @@ def read_header(path: Path) -> Header:
     Does not verify the content hash, as `read_checkpoint` does.
     """
     try:
+        if not path.is_file():  # opening a named pipe would wait for a writer
+            raise ValueError("no such file")
         with path.open("rb") as file:
             size = int.from_bytes(file.read(8), "little")
             if size > _HEADER_BYTES:

@@ -33,7 +33,7 @@ class Verbatim:
     """Share of the text's windows of 20 characters; None if the text is shorter than one."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TrainedModel:
     """A model in evaluation mode, with its vocabulary and the config and progress of its training; see `load`."""
 
@@ -45,6 +45,12 @@ class TrainedModel:
     config: Config
     progress: Mapping[str, Any]
     """What the checkpoint says about the training so far: `step`, `best_nats`, `elapsed_s` and more."""
+
+    def __repr__(self) -> str:
+        model = self.config.model
+        return (
+            f"<TrainedModel {self.path}: {model.cell.kind}, {model.layers} × {model.cell.hidden} units, {self.device}>"
+        )
 
     # Writing
 

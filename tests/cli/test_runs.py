@@ -168,6 +168,18 @@ def test_headers_that_are_none(runs, tmp_path):
             read_header(path)
 
 
+def test_names_and_files_of_all_sorts(cli, tmp_path):
+    run = tmp_path / "new\nline\x1b[2J"
+    (run / FOLDER).mkdir(parents=True)
+    (run / "config.yaml").touch()
+    os.mkfifo(run / FOLDER / LAST)  # reading it would wait for ever
+    (run / FOLDER / BEST).symlink_to("nowhere.safetensors")
+    result = cli("runs", tmp_path)
+    assert (result.code, result.err) == (0, "")
+    assert result.out.splitlines()[1].startswith(f"{tmp_path}/new\\nline\\x1b[2J  ")
+    assert result.out.endswith("damaged\n")
+
+
 def test_it_needs_no_torch(runs):
     code = """
 import sys, charlm.cli

@@ -20,6 +20,7 @@ def test_loaded_from_a_run_or_a_file(model, trained_run):
     path = trained_run / "checkpoints" / "best.safetensors"
     assert model.path == load(str(path)).path == path
     assert not model.network.training
+    assert repr(model) == f"<TrainedModel {path}: lstm, 1 × 16 units, cpu>"
     assert model.progress["step"] == 6
     assert len(model.vocabulary) == len(set(words_text(20_000)))
 
