@@ -105,25 +105,25 @@ def test_every_command_is_known_here():
     assert set(fetched) <= CATALOG.keys()
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_scripts_and_their_tests_exist(name):
+def test_scripts_and_their_tests_exist():
     """Every ./scripts/… command: the script, its options, its test files, and a test for each word behind -k."""
-    page = ROOT / name
-    for line in {*commands(page), *inline_code(page)}:
-        if not line.startswith("./scripts/"):
-            continue
-        script, *words = shlex.split(line)
-        assert (ROOT / script).stat().st_mode & 0o100, line
-        programs = re.findall(r"(?:benchmarks|tests/stress)/\w+\.py", (ROOT / script).read_text(encoding="utf-8"))
-        program = "".join((ROOT / file).read_text(encoding="utf-8") for file in [script, *programs])
-        for option in (word for word in words if word.startswith("--")):
-            assert option in program, line
-        paths = [ROOT / word for word in words if word.startswith("tests/")]
-        assert all(path.exists() for path in paths), line
-        files = [file for path in paths for file in ([path] if path.is_file() else path.rglob("test_*.py"))]
-        tests = re.findall(
-            r"^def (test_\w+)", "".join(file.read_text(encoding="utf-8") for file in files), re.MULTILINE
-        )
-        if "-k" in words and files:
-            for wanted in words[words.index("-k") + 1].split(" or "):
-                assert any(wanted in f"{file.stem} {test}" for file in files for test in tests), line
+    for name in NAMES:
+        page = ROOT / name
+        for line in {*commands(page), *inline_code(page)}:
+            if not line.startswith("./scripts/"):
+                continue
+            script, *words = shlex.split(line)
+            assert (ROOT / script).stat().st_mode & 0o100, f"{name}: {line}"
+            programs = re.findall(r"(?:benchmarks|tests/stress)/\w+\.py", (ROOT / script).read_text(encoding="utf-8"))
+            program = "".join((ROOT / file).read_text(encoding="utf-8") for file in [script, *programs])
+            for option in (word for word in words if word.startswith("--")):
+                assert option in program, f"{name}: {line}"
+            paths = [ROOT / word for word in words if word.startswith("tests/")]
+            assert all(path.exists() for path in paths), f"{name}: {line}"
+            files = [file for path in paths for file in ([path] if path.is_file() else path.rglob("test_*.py"))]
+            tests = re.findall(
+                r"^def (test_\w+)", "".join(file.read_text(encoding="utf-8") for file in files), re.MULTILINE
+            )
+            if "-k" in words and files:
+                for wanted in words[words.index("-k") + 1].split(" or "):
+                    assert any(wanted in f"{file.stem} {test}" for file in files for test in tests), f"{name}: {line}"

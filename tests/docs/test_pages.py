@@ -5,7 +5,6 @@ import shlex
 from collections.abc import Iterator
 from typing import Any
 
-import pytest
 import typer
 
 from charlm.config.options import options_table
@@ -29,16 +28,16 @@ def test_options_are_those_of_the_schema():
     )
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_links_lead_somewhere(name):
-    page = ROOT / name
-    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
-        if "://" in target:
-            continue
-        path, _, anchor = target.partition("#")
-        linked = page.parent / path if path else page
-        assert linked.exists(), target
-        assert not anchor or anchor in anchors(linked), target
+def test_links_lead_somewhere():
+    for name in NAMES:
+        page = ROOT / name
+        for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
+            if "://" in target:
+                continue
+            path, _, anchor = target.partition("#")
+            linked = page.parent / path if path else page
+            assert linked.exists(), f"{name}: {target}"
+            assert not anchor or anchor in anchors(linked), f"{name}: {target}"
 
 
 def test_every_page_is_linked_from_the_readme():
@@ -96,13 +95,15 @@ def every_command(found: Any) -> Iterator[Any]:
         yield from every_command(below)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_commands_and_their_options_exist(name):
-    for text in {*commands(ROOT / name), *inline_code(ROOT / name)}:
-        if text.startswith("charlm "):
-            words = shlex.split(text)[1:]
-            known = options(command(words))
-            assert [word for word in words if word.startswith("--") and word.split("=")[0] not in known] == [], text
+def test_commands_and_their_options_exist():
+    for name in NAMES:
+        for text in {*commands(ROOT / name), *inline_code(ROOT / name)}:
+            if text.startswith("charlm "):
+                words = shlex.split(text)[1:]
+                known = options(command(words))
+                assert [word for word in words if word.startswith("--") and word.split("=")[0] not in known] == [], (
+                    f"{name}: {text}"
+                )
 
 
 def test_the_quickstart_uses_and_shows_commands_that_exist():
@@ -114,28 +115,30 @@ def test_the_quickstart_uses_and_shows_commands_that_exist():
             assert words[words.index("--config") + 1] in shipped_configs()
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_options_alone_exist(name):
+def test_options_alone_exist():
     """`--novelty` and the like, without the command that they belong to."""
-    known = {option for found in every_command(command([])) for option in options(found)}
-    scripts = "".join(file.read_text() for place in ("scripts/*", "benchmarks/*.py") for file in ROOT.glob(place))
-    for text in inline_code(ROOT / name):
-        if text.startswith("--"):
-            option = text.split()[0]
-            assert option in known or f'"{option}"' in scripts, text
+    for name in NAMES:
+        known = {option for found in every_command(command([])) for option in options(found)}
+        scripts = "".join(file.read_text() for place in ("scripts/*", "benchmarks/*.py") for file in ROOT.glob(place))
+        for text in inline_code(ROOT / name):
+            if text.startswith("--"):
+                option = text.split()[0]
+                assert option in known or f'"{option}"' in scripts, f"{name}: {text}"
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_config_keys_exist(name):
-    text = "\n".join([*commands(ROOT / name), *inline_code(ROOT / name)])
-    for key in re.findall(r"(?<![\w./-])(?:data|model|train|optimizer)\.[a-z_.]+\b(?!/)", text):
-        assert key in KEYS | SECTIONS, key
+def test_config_keys_exist():
+    for name in NAMES:
+        text = "\n".join([*commands(ROOT / name), *inline_code(ROOT / name)])
+        for key in re.findall(r"(?<![\w./-])(?:data|model|train|optimizer)\.[a-z_.]+\b(?!/)", text):
+            assert key in KEYS | SECTIONS, f"{name}: {key}"
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_configs_and_files_exist(name):
-    for text in inline_code(ROOT / name):
-        if re.fullmatch(r"(tinyshakespeare|python-stdlib|paper)-[\w-]+", text):
-            assert text in shipped_configs(), text
-        if name != "data/README.md" and re.fullmatch(r"(charlm|benchmarks|tests|scripts|configs|docs)/[\w./-]*", text):
-            assert (ROOT / text).exists(), text
+def test_configs_and_files_exist():
+    for name in NAMES:
+        for text in inline_code(ROOT / name):
+            if re.fullmatch(r"(tinyshakespeare|python-stdlib|paper)-[\w-]+", text):
+                assert text in shipped_configs(), f"{name}: {text}"
+            if name != "data/README.md" and re.fullmatch(
+                r"(charlm|benchmarks|tests|scripts|configs|docs)/[\w./-]*", text
+            ):
+                assert (ROOT / text).exists(), f"{name}: {text}"
