@@ -1,8 +1,7 @@
-"""Checkpoints: one self-contained safetensors file each, written whole or not at all.
+"""The checkpoint file: one self-contained safetensors file, written whole or not at all.
 
-A file holds weights (and their running average), optimiser state, carried hidden state and random state as
-tensors; resolved config, vocabulary and progress as JSON in the header; and a SHA-256 of all of it. Reading one
-runs no code.
+Its tensors are the weights, their running average, optimizer state, carried hidden state and random state. Its header
+holds config, vocabulary and progress as JSON, and a SHA-256 of everything. Reading a file runs no code.
 """
 
 import contextlib
@@ -25,21 +24,20 @@ from torch import Tensor
 from charlm.config import Config, parse_config
 from charlm.data.vocabulary import Vocabulary
 from charlm.errors import CheckpointError, ConfigError, DamagedCheckpointError, RunError
-from charlm.model import CharLM, build_model, count_parameters, load_weights
 from charlm.runs import BEST, FOLDER, FORMAT, LAST, VERSION
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What one file holds. Tensors are on the CPU and may be views of the mapped file: copy before changing."""
+    """The content of one file. Tensors are on the CPU and may be views of the mapped file: copy them to change them."""
 
     config: Config
     vocabulary: Vocabulary
     weights: Mapping[str, Tensor]
     progress: Mapping[str, Any]
-    """Step, epoch, best score and the like: JSON, written and read by the trainer."""
+    """The numbers of `TrainState`, as JSON."""
     averaged: Mapping[str, Tensor] = field(default_factory=dict)
-    """The running average of the weights; empty where the run keeps none."""
+    """Running average of the weights; empty if the run keeps none."""
     optimizer: Mapping[str, Tensor] = field(default_factory=dict)
     carried: Mapping[str, Tensor] = field(default_factory=dict)
     """Carried hidden state, random state, sums since the last log."""
@@ -49,9 +47,9 @@ _GROUPS = ("weights", "averaged", "optimizer", "carried")
 
 
 def save_checkpoint(checkpoint: Checkpoint, path: Path, also_as: Iterable[Path] = ()) -> None:
-    """Write `path` and further names for the same file: to a temporary neighbour, flushed, renamed.
+    """Write a checkpoint to `path`, and under further names: to a temporary file, flushed, then renamed.
 
-    RunError where the file cannot be written; what stood under the names before is then still whole.
+    RunError if it cannot be written; the files that had these names before are then still whole.
     """
     tensors = {
         f"{group}/{name}": tensor.detach().cpu().contiguous()
@@ -68,11 +66,11 @@ def save_checkpoint(checkpoint: Checkpoint, path: Path, also_as: Iterable[Path] 
     header["sha256"] = _digest(header, tensors)
     temporary = _neighbour(path)
     try:
-        path.parent.mkdir(exist_ok=True)  # not the run's folder: whoever removed it does not want it back
+        path.parent.mkdir(exist_ok=True)  # but not the run's folder, if the user removed it
         save_file(tensors, temporary, header)
         temporary.chmod(_default_mode())
         _flush(temporary)
-        # `path` last: a run killed in between resumes from the older one, and writes the others once more.
+        # `path` comes last: a run killed before this resumes from the older file and writes the other names again.
         for name in also_as:
             _link(temporary, name)
         temporary.replace(path)
@@ -86,7 +84,7 @@ def save_checkpoint(checkpoint: Checkpoint, path: Path, also_as: Iterable[Path] 
 
 
 def _default_mode() -> int:
-    """Permissions of a new file under this process's umask; safetensors makes files for their owner alone."""
+    """Permissions of a new file under this process's umask. safetensors makes files that only the owner can read."""
     umask = os.umask(0)
     os.umask(umask)
     return 0o666 & ~umask
@@ -97,7 +95,7 @@ def _neighbour(path: Path) -> Path:
 
 
 def _link(path: Path, name: Path) -> None:
-    """Give `path` a second name, replacing what stood there; a copy where the file system has no links."""
+    """Give `path` a second name, which may exist already; a copy if the file system has no hard links."""
     temporary = _neighbour(name)
     try:
         try:
@@ -116,7 +114,7 @@ def _discard(temporary: Path) -> None:
 
 
 def _flush(path: Path) -> None:
-    """Wait until a file, or the names in a folder, are on the disk."""
+    """Wait until a file, or the entries of a folder, are on disk."""
     if path.is_dir() and os.name == "nt":
         return
     descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
@@ -127,13 +125,13 @@ def _flush(path: Path) -> None:
 
 
 def discard_leftovers(run_dir: Path) -> None:
-    """Remove what a run that was killed while it wrote a checkpoint has left."""
+    """Remove the temporary files of a run that was killed while it wrote a checkpoint."""
     for temporary in (run_dir / FOLDER).glob(".*.tmp"):
         _discard(temporary)
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
-    """The checkpoint in a file; CheckpointError, one line, for anything but a whole and unaltered one."""
+    """Read and verify a checkpoint; CheckpointError unless the file is whole and unaltered."""
     if not path.is_file():
         raise DamagedCheckpointError(f"{path}: no such file; allowed: a run's folder or a checkpoint in its {FOLDER}/")
     try:
@@ -156,7 +154,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
 
 
 def newest_whole(run_dir: Path, before_step: float = math.inf) -> tuple[Path, Checkpoint] | None:
-    """The checkpoint of a run's folder with the most steps, but fewer than `before_step`; damaged ones do not count."""
+    """The newest undamaged checkpoint of a run with fewer than `before_step` steps."""
     newest, most = None, -1
     for path in (run_dir / FOLDER).glob("*.safetensors"):
         with contextlib.suppress(DamagedCheckpointError):
@@ -199,7 +197,7 @@ def _digest(header: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:
 
 
 def find_checkpoint(path: Path) -> Path:
-    """The file meant by `path`: itself, or the best (else the last) checkpoint of a run's folder."""
+    """`path` if it is a file; for the folder of a run, its best checkpoint, else its last one."""
     if not path.is_dir():
         return path
     if path.name == FOLDER and not (path / FOLDER).exists():
@@ -208,14 +206,3 @@ def find_checkpoint(path: Path) -> Path:
         if (path / FOLDER / name).is_file():
             return path / FOLDER / name
     raise CheckpointError(f"{path}: no checkpoint in {path / FOLDER}; allowed: the folder of a run, or a checkpoint")
-
-
-def load_model(checkpoint: Checkpoint, device: torch.device) -> CharLM:
-    """The trained model, ready for evaluation: with the averaged weights where the run kept them."""
-    expected = count_parameters(checkpoint.config.model, len(checkpoint.vocabulary))
-    found = sum(tensor.numel() for tensor in checkpoint.weights.values())
-    if found != expected:  # before a config takes memory that its weights do not need
-        raise CheckpointError(f"weights: found {found:,}; the model has {expected:,}; use a checkpoint of its config")
-    model = build_model(checkpoint.config.model, len(checkpoint.vocabulary))
-    load_weights(model, checkpoint.averaged or checkpoint.weights)
-    return model.to(device).eval()

@@ -1,23 +1,23 @@
-"""The errors a user can cause; each message is one line: where, what was found, what is allowed.
+"""The errors that a user can cause. Each message is one line: where; what was found; what is allowed; what to do.
 
-CharlmError             anything below: the command line prints the message and exits with 1
-├── ConfigError         the YAML file, an override, or settings that contradict one another
+CharlmError             base class: the command line prints the message and exits with 1
+├── ConfigError         the YAML file, an override, or options that contradict each other
 ├── DataError           the corpus: missing, empty, too small, not UTF-8, a failed download
 ├── VocabularyError     characters that the model has never seen
-├── CheckpointError     a checkpoint of another model or of a later charlm
+├── CheckpointError     a checkpoint of another model or of a newer charlm
 │   └── DamagedCheckpointError   missing, damaged or altered
-├── RunError            the run's folder: already holds a run, cannot be written
-├── DeviceError         a device or precision that this machine does not have
-└── DivergenceError     a loss or gradient that is no longer finite
+├── RunError            the run's folder: holds a run already, cannot be written, is in use
+├── DeviceError         a device, precision or amount of memory that this machine does not have
+└── DivergenceError     a loss, gradient or weight that is not finite
 """
 
 
 class CharlmError(Exception):
-    """A mistake or mishap that one clear line explains; never shown with a traceback."""
+    """A fault that one line explains; never shown with a traceback."""
 
 
 class ConfigError(CharlmError):
-    """Faults of a config, all at once: one line each in `faults`."""
+    """All faults of a config, one line each in `faults`."""
 
     def __init__(self, *faults: str) -> None:
         super().__init__("\n".join(faults))
@@ -33,19 +33,19 @@ class VocabularyError(CharlmError):
 
 
 class CheckpointError(CharlmError):
-    """A file is no usable checkpoint."""
+    """The checkpoint cannot be used."""
 
 
 class DamagedCheckpointError(CheckpointError):
-    """A file is no checkpoint, or not what was once written."""
+    """The file is missing, damaged, altered, or not a checkpoint."""
 
 
 class RunError(CharlmError):
-    """A run's folder cannot be used."""
+    """The run's folder cannot be used."""
 
 
 class DeviceError(CharlmError):
-    """The device or precision that was asked for is not to be had."""
+    """The requested device or precision is not available."""
 
 
 class DivergenceError(CharlmError):

@@ -10,43 +10,44 @@ from charlm.cli.common import CONFIG_HELP, ConfigFile, Device, Json, Overrides, 
 from charlm.cli.completion import complete_config, complete_run
 from charlm.system.console import say
 
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--config", metavar="CONFIG", help=f"{CONFIG_HELP} Not needed with --resume.", autocompletion=complete_config
+    ),
+]
+RunDir = Annotated[
+    Path | None,
+    typer.Option(
+        "--run-dir",
+        metavar="DIR",
+        help="The run's folder  [default: runs/<config name>-<time>]",
+        autocompletion=complete_run,
+    ),
+]
+InitFrom = Annotated[
+    Path | None,
+    typer.Option(
+        "--init-from",
+        metavar="CKPT",
+        help="Start from the weights and vocabulary of a checkpoint.",
+        autocompletion=complete_run,
+    ),
+]
+
 
 def train(
-    config: Annotated[
-        Path | None,
-        typer.Option(
-            "--config",
-            metavar="CONFIG",
-            help=f"{CONFIG_HELP} Not needed with --resume.",
-            autocompletion=complete_config,
-        ),
-    ] = None,
+    config: ConfigOption = None,
     overrides: Overrides = None,
-    run_dir: Annotated[
-        Path | None,
-        typer.Option(
-            "--run-dir",
-            metavar="DIR",
-            help="The run's folder  [default: runs/<config name>-<time>]",
-            autocompletion=complete_run,
-        ),
-    ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --run-dir.")] = False,
-    init_from: Annotated[
-        Path | None,
-        typer.Option(
-            "--init-from",
-            metavar="CKPT",
-            help="Start from the weights and vocabulary of a checkpoint.",
-            autocompletion=complete_run,
-        ),
-    ] = None,
+    run_dir: RunDir = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Resume the run in --run-dir.")] = False,
+    init_from: InitFrom = None,
     device: Annotated[Device | None, typer.Option("--device", help="Override the config's device.")] = None,
     json: Json = False,
 ) -> None:
-    """Train a model, or go on with a run.
+    """Train a new model, or resume a run.
 
-    Ctrl-C finishes the step, writes a checkpoint and says how to resume; a second one leaves at once.
+    Ctrl-C finishes the step, writes a checkpoint and prints how to resume. A second Ctrl-C quits at once.
 
     \b
     Examples:
@@ -64,31 +65,42 @@ def train(
     if config is None and not resume:
         raise usage_error("--config is needed, for example --config quickstart; `charlm config list` shows the others")
 
-    from charlm.config import Config, load_config, override_config
     from charlm.system.device import keep_freed_memory
-    from charlm.training.start import resume_run, start_run
 
     keep_freed_memory()
     if resume:
         assert run_dir is not None
-
-        def change(saved: Config) -> Config:
-            if config is not None:
-                return load_config(config, settings)
-            return override_config(saved, f"{run_dir}/config.yaml", settings)
-
-        outcome = resume_run(run_dir, change)
+        outcome = _resume(run_dir, config, settings)
     else:
         assert config is not None
-        from charlm.checkpoint import find_checkpoint, read_checkpoint
-
-        parsed = load_config(config, settings)
-        initial = read_checkpoint(find_checkpoint(init_from)) if init_from else None
-        outcome = start_run(parsed, run_dir, initial, name=config.stem)
-    _report(outcome, json)
+        outcome = _start(config, settings, run_dir, init_from)
+    _print_outcome(outcome, json)
 
 
-def _report(outcome: Any, json: bool) -> None:
+def _start(config: Path, settings: list[str], run_dir: Path | None, init_from: Path | None) -> Any:
+    from charlm.checkpoint import find_checkpoint, read_checkpoint
+    from charlm.config import load_config
+    from charlm.training.start import start_run
+
+    parsed = load_config(config, settings)
+    initial = read_checkpoint(find_checkpoint(init_from)) if init_from else None
+    return start_run(parsed, run_dir, initial, name=config.stem)
+
+
+def _resume(run_dir: Path, config: Path | None, settings: list[str]) -> Any:
+    """Continue with the config given, or with the run's own, after the overrides."""
+    from charlm.config import Config, load_config, override_config
+    from charlm.training.start import resume_run
+
+    def change(saved: Config) -> Config:
+        if config is not None:
+            return load_config(config, settings)
+        return override_config(saved, f"{run_dir}/config.yaml", settings)
+
+    return resume_run(run_dir, change)
+
+
+def _print_outcome(outcome: Any, json: bool) -> None:
     from charlm.system.formatting import format_duration, nats_to_bits
     from charlm.training.signals import SIGNALS
 
@@ -97,7 +109,7 @@ def _report(outcome: Any, json: bool) -> None:
     run_dir = shlex.quote(outcome.run_dir)
     resume = f"charlm train --resume --run-dir {run_dir}"
     if outcome.reason in SIGNALS:
-        say("stopped", f"{outcome.reason} at step {outcome.step}; go on with: {resume}")
+        say("stopped", f"{outcome.reason} at step {outcome.step}; resume with: {resume}")
         raise typer.Exit(SIGNALS[outcome.reason])
     done = f"{outcome.reason} at step {outcome.step}, {format_duration(outcome.elapsed_s)}"
     if outcome.best_nats is not None:
@@ -108,9 +120,9 @@ def _report(outcome: Any, json: bool) -> None:
 
 
 def plan(config: ConfigFile, overrides: Overrides = None, json: Json = False) -> None:
-    """Say what a config will cost before it runs: sizes, parameters, memory, characters/s, time per epoch.
+    """Show what a config will cost: sizes, parameters, memory, characters/s, time per epoch.
 
-    Runs a few steps to measure; writes nothing but the corpus cache.
+    Makes a few updates to measure them. Writes nothing except the cache.
 
     \b
     Examples:

@@ -9,16 +9,16 @@ from typing import Any
 
 import torch
 
-from charlm.checkpoint import find_checkpoint, load_model, read_checkpoint
+from charlm.checkpoint import Checkpoint, find_checkpoint, read_checkpoint
 from charlm.config import Config
 from charlm.data.corpus import load_unchanged_corpus
 from charlm.data.vocabulary import Vocabulary, describe_characters
-from charlm.errors import DataError, VocabularyError
+from charlm.errors import CheckpointError, DataError, VocabularyError
 from charlm.inference import novelty as novelties
 from charlm.inference.dynamic import Adaptation, evaluate_dynamically
 from charlm.inference.evaluation import STREAMS, Evaluation, Ids, evaluate
 from charlm.inference.sampling import Choice, sample_text
-from charlm.model import CharLM
+from charlm.model import CharLM, build_model, count_parameters, load_weights
 from charlm.system.device import resolve_device
 
 
@@ -200,3 +200,17 @@ def load(path: str | Path, device: str = "auto") -> TrainedModel:
         config=checkpoint.config,
         progress=checkpoint.progress,
     )
+
+
+def load_model(checkpoint: Checkpoint, device: torch.device) -> CharLM:
+    """Build the model of a checkpoint in evaluation mode, with the averaged weights if the run kept them.
+
+    CheckpointError if the weights do not fit the config.
+    """
+    expected = count_parameters(checkpoint.config.model, len(checkpoint.vocabulary))
+    found = sum(tensor.numel() for tensor in checkpoint.weights.values())
+    if found != expected:  # checked before a forged config can ask for memory
+        raise CheckpointError(f"weights: found {found:,}; the model has {expected:,}; use a checkpoint of its config")
+    model = build_model(checkpoint.config.model, len(checkpoint.vocabulary))
+    load_weights(model, checkpoint.averaged or checkpoint.weights)
+    return model.to(device).eval()

@@ -1,1 +1,1 @@
-"""The machine below charlm: device, threads, cache, locks, and what is written on stderr."""
+"""The machine: device, threads, cache, lock, files; console output and its formatting."""

@@ -1,4 +1,4 @@
-"""The folder of what charlm makes once and can make again: encoded texts and compiled kernels."""
+"""The cache folder: encoded texts and compiled kernels, which can be made again."""
 
 import contextlib
 import os
@@ -20,7 +20,7 @@ def cache_dir() -> Path:
 
 
 def remove_leftovers(folder: Path, pattern: str, age_s: float) -> None:
-    """Remove files and folders that a killed process has left: none is older than `age_s` while it is being written."""
+    """Remove temporary files and folders of killed processes: those older than `age_s`, longer than writing takes."""
     for path in folder.glob(pattern):
         with contextlib.suppress(OSError):
             if time.time() - path.stat().st_mtime > age_s:

@@ -1,4 +1,4 @@
-"""The one voice on stderr. Nothing happens where nobody can be told."""
+"""Everything that charlm prints on stderr. Errors while printing are ignored."""
 
 import contextlib
 import sys
@@ -7,18 +7,18 @@ from charlm.system.formatting import one_line
 
 
 def say(label: str, message: str) -> None:
-    """A line on stderr: a label of up to eight letters, and what there is to tell."""
+    """Print a line: a label of up to eight letters and a message."""
     _write(f"{label:<8} {message}")
 
 
 def say_error(message: str) -> None:
-    """The line that ends a command."""
+    """Print the error that ends a command."""
     _write(f"error: {message}")
 
 
 def _write(line: str) -> None:
     with contextlib.suppress(OSError):
-        if tqdm := sys.modules.get("tqdm"):  # above the progress bar, where there is one
+        if tqdm := sys.modules.get("tqdm"):  # prints above the progress bar
             tqdm.tqdm.write(one_line(line), file=sys.stderr)
         else:
             print(one_line(line), file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""Where and in which precision a run computes."""
+"""Device, precision and memory settings of the process."""
 
 import contextlib
 import ctypes
@@ -9,7 +9,7 @@ from charlm.errors import DeviceError
 
 
 def resolve_device(name: str) -> torch.device:
-    """The device of `auto`, `cpu` or `cuda`; DeviceError where CUDA is asked for by name and not there."""
+    """The device for `auto`, `cpu` or `cuda`; DeviceError for cuda if there is no GPU."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if name == "cuda" and not torch.cuda.is_available():
@@ -27,16 +27,16 @@ def describe_device(device: torch.device) -> str:
 
 
 def set_threads(threads: int) -> None:
-    """Use so many CPU threads; 0 leaves torch's own choice, one per core."""
+    """Set the number of CPU threads; 0 keeps torch's default, one per core."""
     if threads:
         torch.set_num_threads(threads)
 
 
 def keep_freed_memory() -> None:
-    """Have the C library keep large freed blocks for the next request, instead of returning them to the system.
+    """Make glibc keep large freed blocks instead of returning them to the system; no effect with other C libraries.
 
-    A window's tensors are freed and asked for again at every update: as fresh pages, which the system has to
-    clear, they take up to a third of the time. glibc only; elsewhere nothing happens.
+    Every update frees and allocates the tensors of a window. Fresh pages must be cleared by the system, which takes up
+    to a third of the time.
     """
     with contextlib.suppress(OSError, AttributeError):
         mallopt = ctypes.CDLL("libc.so.6").mallopt
@@ -48,7 +48,7 @@ _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
 
 
 def autocast(device: torch.device, precision: str) -> contextlib.AbstractContextManager[object]:
-    """Products in bf16 under `precision: bf16`; weights, state and sums stay fp32."""
+    """The autocast context for `precision`: bf16 takes products in bfloat16; weights, state and sums stay float32."""
     if precision != "bf16":
         return contextlib.nullcontext()
     if device.type == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False):

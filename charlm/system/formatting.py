@@ -1,11 +1,11 @@
-"""Numbers and text as people read them: units, and text in which nothing is left that a terminal would obey."""
+"""Numbers with units, and text without control characters, for people to read."""
 
 import math
 import re
 
 
 def nats_to_bits(nats: float) -> float:
-    """Information in bits: nats / ln 2."""
+    """nats / ln 2."""
     return nats / math.log(2.0)
 
 
@@ -33,32 +33,32 @@ def format_duration(seconds: float) -> str:
 
 CONTROLS = re.compile(
     "["
-    "\x00-\x08\x0b-\x1f"  # but tabs and line ends
+    "\x00-\x08\x0b-\x1f"  # except tabs and line ends
     "\x7f-\x9f"
-    "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # turn the direction of what follows
-    "\u2028\u2029"  # end a line, or a paragraph
-    "\ud800-\udfff"  # lone surrogates: no text at all
+    "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # change the direction of the text
+    "\u2028\u2029"  # line and paragraph separators
+    "\ud800-\udfff"  # lone surrogates
     "]"
 )
 
 
 def printable(text: str) -> str:
-    r"""`text` with its control characters written out: \x1b, \u202e, and \xff for a byte that was no UTF-8."""
+    r"""`text` with control characters as escapes: \x1b, \u202e, and \xff for a byte that is not UTF-8."""
     return CONTROLS.sub(lambda found: _written_out(found[0]), text)
 
 
 def escaped(text: str) -> str:
-    r"""JSON, or YAML in double quotes, with \u202e for its control characters: the value stays the same."""
+    r"""JSON or double-quoted YAML with control characters as \u202e; its value stays the same."""
     return CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def one_line(text: str) -> str:
-    r"""The same with line ends and tabs written out too: \n, \t."""
+    r"""`printable` text with line ends and tabs as \n and \t."""
     return printable(text).replace("\n", r"\n").replace("\t", r"\t")
 
 
 def _written_out(character: str) -> str:
     code = ord(character)
-    if 0xDC80 <= code <= 0xDCFF:  # how "surrogateescape" keeps a byte
+    if 0xDC80 <= code <= 0xDCFF:  # "surrogateescape" stores bytes so
         code &= 0xFF
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"

@@ -1,4 +1,4 @@
-"""One process at a time in a run's folder."""
+"""A lock: one process at a time in a run's folder."""
 
 import contextlib
 import os
@@ -37,7 +37,7 @@ def locked(folder: Path) -> Iterator[None]:
                 f"{folder}: in use by {holder}; allowed: one process at a time; "
                 "wait for it or stop it, or take another --run-dir"
             ) from None
-        except OSError:  # a network's file system may have none
+        except OSError:  # some network file systems have no locks
             pass
         file.seek(0)
         file.truncate()

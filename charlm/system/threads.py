@@ -1,4 +1,4 @@
-"""How long OpenMP's threads spin for their next work before they sleep (standard library only)."""
+"""How long idle OpenMP threads spin before they sleep. Imports only the standard library."""
 
 import os
 import time
@@ -10,13 +10,13 @@ _STOLEN_SHARE = 0.01
 
 
 def limit_spinning(system: Path = Path("/")) -> None:
-    """Set GOMP_SPINCOUNT, unless the user has; torch's OpenMP reads it as torch is imported.
+    """Set GOMP_SPINCOUNT unless the user did. torch's OpenMP reads it when torch is imported.
 
-    Left alone, threads spin for milliseconds. With one of four cores busy elsewhere an LSTM then trains at 800
-    characters/s, at the few spins set here at 21,000; on an idle machine at 70,000 either way. Not so on a virtual
-    machine whose host has work for others: a processor that sleeps is woken late. Updates took there 1.2 to 4 times as
-    long with few spins as with many (LSTM 1 × 384, RHN 320 of depth 6), those of an LSTM 1 × 192 up to 14 times.
-    Beside other work on the machine itself many spins are worse there too: 6 to 12 updates where few gave 65 to 78.
+    By default threads spin for milliseconds. If another process keeps one of four cores busy, an LSTM then trains at
+    800 characters/s, and with a short spin at 21,000; on an idle machine at 70,000 either way.
+    On a VM that loses CPU to its host, waking a sleeping core is slow, so spin longer: with a short spin updates took
+    1.2 to 4 times as long there (LSTM 1 × 384, RHN 320 of depth 6; LSTM 1 × 192 up to 14 times).
+    If other processes also run on the VM, a long spin is worse again: 6 to 12 updates instead of 65 to 78.
     """
     if "GOMP_SPINCOUNT" in os.environ:
         return
@@ -25,7 +25,7 @@ def limit_spinning(system: Path = Path("/")) -> None:
 
 
 def _stolen_share(system: Path) -> float:
-    """The share of the time this machine had work that its host gave to others; 0 where it does not tell."""
+    """Fraction of this machine's busy time that its host gave to others; 0 if the system does not say."""
     try:
         name, *ticks = (system / "proc/stat").read_text().split("\n", 1)[0].split()
         user, nice, kernel, _idle, _iowait, irq, softirq, steal = map(int, ticks[:8])
@@ -36,13 +36,13 @@ def _stolen_share(system: Path) -> float:
 
 
 def _others_work(system: Path) -> bool:
-    """Whether other processes are at work on this machine, at each of some moments."""
+    """True if other processes run on this machine at each of five moments."""
     for _ in range(5):
         try:
             running = int((system / "proc/loadavg").read_text().split()[3].split("/")[0])
         except (OSError, ValueError, IndexError):
             return False
-        if running <= 1:  # this process alone
+        if running <= 1:  # only this process
             return False
         time.sleep(0.002)
     return True

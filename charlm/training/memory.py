@@ -1,4 +1,4 @@
-"""What a run needs of memory, estimated before any of it is taken."""
+"""How much memory a run needs, estimated before it is allocated."""
 
 import contextlib
 import os
@@ -16,7 +16,7 @@ from charlm.training.optimizer import least_copies
 
 
 def check_memory(config: Config, vocabulary_size: int, device: torch.device) -> None:
-    """DeviceError, with the figures, where a run needs more memory than `device` has to give."""
+    """DeviceError, with the figures, if a run needs more memory than `device` has available."""
     needed, available = least_bytes(config, vocabulary_size), available_bytes(device)
     if available is not None and needed > available:
         raise DeviceError(
@@ -26,18 +26,18 @@ def check_memory(config: Config, vocabulary_size: int, device: torch.device) -> 
 
 
 def least_bytes(config: Config, vocabulary_size: int) -> int:
-    """A lower bound: weights, gradients, their averages, and per character the states and logits of a window."""
+    """A lower bound in bytes: weights, gradients, optimizer state, and what one window saves per character."""
     model, train = config.model, config.train
     parameters = count_parameters(config.model, vocabulary_size)
     per_unit = CELLS[model.cell.kind].least_saved_per_unit(**model.cell.options())
-    # Per character: what the layers save for the backward pass, and logits with their gradient.
+    # Numbers per character: what the layers save for the backward pass, and logits with their gradient.
     a_character = per_unit * model.layers * model.cell.hidden + 2 * vocabulary_size
     copies = 2 + least_copies(config.optimizer) + (train.ema > 0)
     return 4 * (copies * parameters + train.batch_size * train.bptt * a_character)
 
 
 def available_bytes(device: torch.device, system: Path = Path("/")) -> int | None:
-    """Memory that can be had on `device` now; None where the system, whose files are in `system`, does not tell."""
+    """Memory available on `device` now; None if the system does not say. `system` is the root of its files."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     found = [*_free_bytes(system), *_group_bytes(system)]
@@ -53,13 +53,13 @@ _UNTOLD = (OSError, ValueError, LookupError)
 
 
 def _free_bytes(system: Path) -> Iterator[int]:
-    """Linux: what the machine has."""
+    """Linux: the memory that the machine has available."""
     with contextlib.suppress(*_UNTOLD):
         yield 1024 * _table(system / "proc/meminfo")["MemAvailable:"]
 
 
 def _group_bytes(system: Path) -> Iterator[int]:
-    """Linux: what this process's control group, a container's say, and those around it have left to give."""
+    """Linux: what the limits of this process's control group (a container, say) and its parents leave."""
     root = system / "sys/fs/cgroup"
     with contextlib.suppress(*_UNTOLD):
         lines = (system / "proc/self/cgroup").read_text(encoding="utf-8").splitlines()
@@ -67,7 +67,7 @@ def _group_bytes(system: Path) -> Iterator[int]:
         for group in (own, *own.parents):
             if not group.is_relative_to(root):
                 return
-            # No limit: a group without the file, or "max" in it.
+            # A group without the file, or with "max" in it, has no limit.
             with contextlib.suppress(*_UNTOLD):
                 limit = int((group / "memory.max").read_text())
                 used = int((group / "memory.current").read_text()) - _table(group / "memory.stat")["inactive_file"]
@@ -75,5 +75,5 @@ def _group_bytes(system: Path) -> Iterator[int]:
 
 
 def _table(file: Path) -> dict[str, int]:
-    """Lines of a name, a number, and perhaps its unit."""
+    """A file with lines of a name, a number and, optionally, a unit."""
     return {line.split()[0]: int(line.split()[1]) for line in file.read_text(encoding="ascii").splitlines()}

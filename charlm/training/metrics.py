@@ -1,4 +1,4 @@
-"""What a run's folder tells: metrics.jsonl and TensorBoard events."""
+"""Metrics of a run: metrics.jsonl and TensorBoard events."""
 
 import contextlib
 import functools
@@ -30,23 +30,23 @@ class Row:
     """One line of metrics.jsonl."""
 
     step: int
-    """Updates made."""
+    """Updates so far."""
     chars: int
     """Characters trained on so far."""
     split: str
-    """train: mean since the last line; valid: the whole split."""
+    """train: mean since the last row; valid: the whole split."""
     loss: float
-    """As optimised: nats summed over the scored steps of a window of `bptt`, even where windows vary; mean over B."""
+    """Nats per character × scored steps of a window of `bptt`: the objective without penalties, mean over B."""
     nats: float
-    """Per character."""
+    """Nats per character."""
     lr: float
     grad_norm: float | None
-    """Before clipping, of the last step; none for valid."""
+    """Norm of the last gradient before clipping; None for valid."""
     chars_per_s: float
     elapsed_s: float
 
     def as_json(self) -> dict[str, Any]:
-        """The line: the fields in their order, and bits per character behind nats."""
+        """The fields in order, with bits per character after nats."""
         row: dict[str, Any] = {}
         for name, value in vars(self).items():
             row[name] = value
@@ -95,9 +95,10 @@ def _scored_steps(train: TrainConfig) -> int:
 class Tracker:
     """Writes metrics and TensorBoard events of one run.
 
-    `resume` says what a resumed run keeps of what it finds: so many rows of metrics, and events up to that step.
-    What cannot be written, on a full disk say, does not end the run: that is said once, the rows wait for the next
-    attempt, and TensorBoard goes without until it works again.
+    resume: (rows, step) for a resumed run, which keeps that many rows of metrics and the events up to that step.
+
+    A fault such as a full disk does not end the run. It is printed once; rows wait for the next attempt, and
+    TensorBoard misses events until it can be written again.
     """
 
     def __init__(self, folder: Path, resume: tuple[int, int] | None = None) -> None:
@@ -110,7 +111,7 @@ class Tracker:
         self._faults: set[str] = set()
 
     def rewind(self, rows: int, step: int) -> None:
-        """Keep as much as a run resumed there would."""
+        """Drop later rows and events, as a run that resumes at `step` does."""
         with self._tolerating():
             self._metrics.flush()
             _keep_rows(self._metrics.path, rows, step)
@@ -128,7 +129,7 @@ class Tracker:
             self._charts.scalars(row)
 
     def note(self, event: str, step: int, **values: Any) -> None:
-        """Log that something has happened: a line of metrics whose `split` is the event's name, and a text."""
+        """Log an event as a row of metrics with its name as `split`, and as text."""
         with self._tolerating():
             self._metrics.append({"step": step, "split": event, **values})
         with self._tolerating():
@@ -140,8 +141,8 @@ class Tracker:
             self._charts.text("sample", text, step)
 
     def finish(self, options: Mapping[str, Any], scores: Mapping[str, float]) -> None:
-        """Log the options beside the final scores, for TensorBoard's HParams page."""
-        # The page shows true and false as 1.0000 and 0.0000 unless they are text.
+        """Log options and final scores for TensorBoard's HParams page."""
+        # The page shows booleans as 1.0000 and 0.0000 unless they are text.
         plain = {k: v if type(v) in (int, float, str) else json.dumps(v) for k, v in options.items()}
         with self._tolerating(), SummaryWriter(str(self._folder)) as writer:
             for summary in hparams(plain, dict(scores)):
@@ -158,7 +159,7 @@ class Tracker:
 
     @contextlib.contextmanager
     def _tolerating(self) -> Iterator[None]:
-        """Say what an OSError of the block was, once for each cause, and go on."""
+        """Print an OSError of the block, once for each cause, and go on."""
         try:
             yield
         except OSError as error:
@@ -169,7 +170,7 @@ class Tracker:
 
 
 class Metrics:
-    """Appends JSON lines to a file; what cannot be written waits."""
+    """Appends JSON lines to a file. Lines that cannot be written wait for the next attempt."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -191,9 +192,9 @@ class Metrics:
 
 
 class _Charts:
-    """TensorBoard's events. One folder a split: it draws tags of one name from several folders into one chart.
+    """TensorBoard events, in one folder per split: TensorBoard draws equal tags from several folders into one chart.
 
-    A writer that failed writes no more. A new one is tried after a while: each makes a file.
+    A writer that fails is dropped. A new one makes a new file, so it is tried only every `_RETRY_S`.
     """
 
     def __init__(self, folder: Path, first_step: int | None) -> None:
@@ -243,12 +244,12 @@ class _Charts:
         self._write(row.split, row.step, write)
 
     def text(self, tag: str, text: str, step: int) -> None:
-        """Indented, so that TensorBoard's Markdown shows it as it stands."""
+        """Log text, indented so that TensorBoard's Markdown shows it unchanged."""
         indented = "\n".join("    " + line for line in text.splitlines())
         self._write("train", step, lambda writer: writer.add_text(tag, indented, step))
 
     def close(self) -> None:
-        with contextlib.ExitStack() as stack:  # each, whatever becomes of the others
+        with contextlib.ExitStack() as stack:  # closes each one even if another fails
             while self._writers:
                 stack.callback(self._writers.popitem()[1].close)
 
@@ -258,7 +259,7 @@ _RETRY_S = 60.0
 
 @functools.cache
 def _leave_faults_to_callers() -> None:
-    """No tracebacks of TensorBoard's threads: what ended one is raised at the next event."""
+    """Silence the OSErrors of TensorBoard's threads: the writer raises them again at the next event."""
     others = threading.excepthook
 
     def report(arguments: threading.ExceptHookArgs) -> None:
@@ -270,7 +271,7 @@ def _leave_faults_to_callers() -> None:
 
 
 def _keep_rows(file: Path, rows: int, step: int) -> None:
-    """Keep the first rows, up to `step` and to the first torn line: a resumed run writes the later ones again."""
+    """Keep the first `rows` rows, up to `step` or a torn line. A resumed run writes the later ones again."""
     kept: list[bytes] = []
     if file.exists():
         with file.open("rb") as lines:
@@ -281,7 +282,7 @@ def _keep_rows(file: Path, rows: int, step: int) -> None:
 
 
 def _step_of(line: bytes) -> float:
-    """Infinite for what is no row."""
+    """Step of a row; infinity for a line that is not a row."""
     try:
         return float(json.loads(line)["step"]) if line.endswith(b"\n") else math.inf
     except (ValueError, TypeError, KeyError, RecursionError):

@@ -1,4 +1,4 @@
-"""torch's optimisers, Muon for recurrent matrices, the learning rate as a function of progress, and clipping."""
+"""torch's optimizers, Muon for recurrent matrices, learning-rate schedules, and gradient clipping."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -30,9 +30,9 @@ _FUSED = {"adamw", "adam", "sgd"}
 
 
 def build_optimizer(model: nn.Module, config: Optimizer) -> torch.optim.Optimizer:
-    """The optimiser over two groups: weights, which decay, and biases and normalisation gains, which do not.
+    """The optimizer with two parameter groups: weights with decay; biases and normalization gains without.
 
-    Muon has the matrices that it is for in a third.
+    Muon's own matrices are a third group.
     """
     named = list(model.named_parameters())
     matrices = {name: p for name, p in named if isinstance(config, MuonConfig) and _maps_states(name)}
@@ -56,30 +56,30 @@ def _decays(name: str) -> bool:
 
 
 def _maps_states(name: str) -> bool:
-    """Whether a parameter is made of square matrices: of the recurrence, or of a layer's input above the first."""
+    """True for stacked square matrices: recurrent weights, and input weights of layers above the first."""
     leaf = name.rsplit(".", 1)[-1]
     return leaf.startswith("weight_hh") or (leaf.startswith("weight_ih") and not leaf.endswith("_l0"))
 
 
 class Muon(torch.optim.AdamW):
-    """AdamW, but groups with a `momentum` are stepped along the nearest orthogonal matrices (Jordan et al. 2024).
+    """AdamW, except that groups with a `momentum` step along orthogonal matrices (Jordan et al. 2024).
 
-    Of every [H, H] block of such a parameter, gate by gate, the gradient's Nesterov momentum is made nearly
-    orthogonal, and scaled so that rate and decay are those of AdamW (Liu et al. 2025, arXiv:2502.16982, (4)).
-    torch.optim.Muon takes whole [G·H, H] as one matrix, no [D, G·H, H], and its products in bfloat16, which few CPUs
-    compute fast.
+    Each [H, H] block of such a parameter is one gate. The Nesterov momentum of its gradient is made nearly orthogonal
+    and scaled so that AdamW's learning rate and decay fit (Liu et al. 2025, arXiv:2502.16982, (4)).
+    torch.optim.Muon is no substitute: it treats [G·H, H] as one matrix, refuses [D, G·H, H], and multiplies in
+    bfloat16, which is slow on most CPUs.
     """
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """Step once."""
+        """Make one step. `closure` is not supported."""
         for group in self.param_groups:
             if "momentum" not in group:
                 continue
             for parameter in group["params"]:
                 if parameter.grad is not None:
                     self._step_matrices(parameter, group)
-                    parameter.grad = None  # AdamW then passes it over
+                    parameter.grad = None  # so that AdamW skips it
         super().step(closure)
 
     def _step_matrices(self, parameter: Tensor, group: dict[str, Any]) -> None:
@@ -87,7 +87,7 @@ class Muon(torch.optim.AdamW):
         assert gradient is not None
         if not state:
             state["momentum_buffer"] = torch.zeros_like(parameter)
-            state["step"] = torch.zeros(())  # AdamW, when it loads states, looks for one in each
+            state["step"] = torch.zeros(())  # AdamW expects it when it loads states
         average = state["momentum_buffer"].lerp_(gradient, 1 - group["momentum"])
         size = parameter.shape[-1]
         blocks = gradient.lerp(average, group["momentum"]).view(-1, size, size)
@@ -96,10 +96,9 @@ class Muon(torch.optim.AdamW):
 
 
 def orthogonal(blocks: Tensor) -> Tensor:
-    """U Vᵀ of each of the square matrices U S Vᵀ [N, H, H], roughly: singular values between 0.7 and 1.2.
+    """U Vᵀ for each matrix U S Vᵀ of [N, H, H], roughly: singular values between 0.7 and 1.2.
 
-    Five steps of Newton and Schulz with the coefficients of Jordan et al. (2024), which are the quickest to lift
-    small singular values.
+    Five Newton-Schulz steps. The coefficients of Jordan et al. (2024) raise small singular values fastest.
     """
     a, b, c = 3.4445, -4.7750, 2.0315
     found = blocks / (blocks.norm(dim=(1, 2), keepdim=True) + 1e-7)
@@ -110,9 +109,9 @@ def orthogonal(blocks: Tensor) -> Tensor:
 
 
 def kept_tensors(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> dict[str, bool]:
-    """What a step keeps for each parameter of a group: the tensors' names, and whether each has the parameter's shape.
+    """Optimizer state per parameter of a group: tensor name → True if it has the parameter's shape, False if 0-d.
 
-    The others are single numbers. Found by a step of the same kind on a parameter of one number.
+    Found by making one step on a parameter of one number.
     """
     parameter = nn.Parameter(torch.zeros(1, 1))
     parameter.grad = torch.zeros(1, 1)
@@ -122,18 +121,18 @@ def kept_tensors(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> dic
 
 
 def kept_copies(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> int:
-    """How many tensors of a parameter's shape a step keeps for each parameter of a group."""
+    """Number of tensors of a parameter's shape in its optimizer state."""
     return sum(kept_tensors(optimizer, group).values())
 
 
 def least_copies(config: Optimizer) -> int:
-    """How many tensors of a parameter's shape are kept for each parameter, at least."""
-    optimizer = build_optimizer(nn.LayerNorm(1), config)  # its weights are not drawn: a run's seed is left alone
+    """Lower bound of `kept_copies` over all groups."""
+    optimizer = build_optimizer(nn.LayerNorm(1), config)  # LayerNorm draws no random numbers
     return min(kept_copies(optimizer, group) for group in optimizer.param_groups)
 
 
 def learning_rate(config: Optimizer, *, step: int, epochs: int, progress: float) -> float:
-    """The rate of the update after `step` updates and `epochs` whole epochs, `progress` (0 to 1) into the run."""
+    """Learning rate of the next update, after `step` updates and `epochs` whole epochs; `progress` is 0 to 1."""
     schedule = config.schedule
     warmup = min(1.0, (step + 1) / schedule.warmup_steps) if schedule.warmup_steps else 1.0
     return config.lr * warmup * _decay(schedule, epochs, progress)
@@ -158,9 +157,9 @@ def _between(low: float, share: float) -> float:
 
 
 def skip_step_unless(finite: Tensor, optimizer: torch.optim.Optimizer) -> None:
-    """Make the next step leave the weights finite where `finite`, 0-d bool on their device, is false; no waiting.
+    """Keep the weights finite in the next step if `finite` (0-d bool on their device) is false, without waiting for it.
 
-    Fused optimisers then skip the step. For the others the gradient is blanked: momentum and decay still act.
+    Fused optimizers skip the step. For the others the gradient becomes 0; momentum and decay still act.
     """
     if optimizer.defaults.get("fused"):
         optimizer.found_inf = (~finite).to(torch.float32)  # type: ignore[attr-defined]
@@ -172,9 +171,9 @@ def skip_step_unless(finite: Tensor, optimizer: torch.optim.Optimizer) -> None:
 
 
 def clip_gradients(parameters: Iterable[Tensor], config: Optimizer) -> Tensor:
-    """Clip in place, by value and then by norm, as the config says; the norm before clipping, a 0-d tensor.
+    """Clip gradients in place, by value and then by norm; return the norm before clipping, a 0-d tensor.
 
-    Nothing waits for the device: the caller decides when to look at the norm.
+    Never waits for the device: the caller decides when to read the norm.
     """
     parameters = list(parameters)
     gradients = [p.grad for p in parameters if p.grad is not None]
@@ -183,7 +182,7 @@ def clip_gradients(parameters: Iterable[Tensor], config: Optimizer) -> Tensor:
         nn.utils.clip_grad_value_(parameters, config.clip_value)
     if config.clip_norm:
         clipped = nn.utils.get_total_norm(gradients) if config.clip_value else norm
-        # On a CPU nothing is waited for, and to multiply by one would take as long as the norm.
+        # On a CPU reading the norm costs nothing, and multiplying by 1 would take as long as computing it.
         if clipped.device.type != "cpu" or clipped > config.clip_norm:
             nn.utils.clip_grads_with_norm_(parameters, config.clip_norm, clipped)
     return norm

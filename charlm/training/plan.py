@@ -1,4 +1,4 @@
-"""What a config will cost, measured on a few steps before the run."""
+"""`charlm plan`: what a config will cost, measured on a few updates."""
 
 import time
 from dataclasses import asdict, dataclass
@@ -21,16 +21,16 @@ _MEASURE_S = 3.0
 
 @dataclass(frozen=True)
 class Plan:
-    """Sizes of data and model, memory in bytes, and speed as measured."""
+    """Sizes of data and model, memory in bytes, and measured speed."""
 
     splits: dict[str, int]
     vocabulary: int
     parameters: dict[str, int]
     weights_bytes: int
-    """Weights, their gradients, and their running average where there is one."""
+    """Weights, gradients, and the running average if there is one."""
     optimizer_bytes: int
     activations_bytes: int
-    """What one window keeps for its backward pass."""
+    """Tensors that one window saves for the backward pass."""
     steps_per_epoch: int
     step_s: float
     chars_per_s: float
@@ -42,7 +42,7 @@ class Plan:
         return asdict(self)
 
     def as_table(self) -> dict[str, str]:
-        """Lines for people."""
+        """The same for people, as names and texts."""
         parts = ", ".join(f"{name} {count:,}" for name, count in self.parameters.items())
         memory = self.weights_bytes + self.optimizer_bytes + self.activations_bytes
         return {
@@ -50,7 +50,7 @@ class Plan:
             "vocabulary": f"{self.vocabulary:,}",
             "parameters": f"{sum(self.parameters.values()):,} ({parts})",
             "memory": f"{format_bytes(memory)}: weights and gradients {format_bytes(self.weights_bytes)}, "
-            f"optimiser {format_bytes(self.optimizer_bytes)}, activations {format_bytes(self.activations_bytes)}",
+            f"optimizer {format_bytes(self.optimizer_bytes)}, activations {format_bytes(self.activations_bytes)}",
             "layers": self.backend,
             "speed": f"{self.chars_per_s:,.0f} characters/s, {1000 * self.step_s:.1f} ms a step",
             "epoch": f"{self.steps_per_epoch:,} steps, {format_duration(self.epoch_s)} without evaluation",
@@ -58,9 +58,11 @@ class Plan:
 
 
 def measure(config: Config) -> Plan:
-    """Build the run of `config` and make a few updates, which are thrown away."""
+    """Build the model of a config, make a few updates, and throw them away."""
     corpus = load_configured_corpus(config.data)
-    full = config.train.model_copy(update={"bptt_start": None, "vary_bptt": 0.0})  # windows as they are at the end
+    full = config.train.model_copy(
+        update={"bptt_start": None, "vary_bptt": 0.0}
+    )  # full windows, as at the end of the run
     updater = Updater(config.model_copy(update={"train": full}), corpus, resolve_device(config.device))
     activations_bytes = _saved_bytes(updater)
     step_s = _step_s(updater)
@@ -83,7 +85,7 @@ def measure(config: Config) -> Plan:
 
 
 def _step_s(updater: Updater) -> float:
-    """Median seconds of an update, over about three seconds of them."""
+    """Median seconds per update, over about three seconds of updates."""
     times: list[float] = []
     for step in range(10_000):
         start_s = time.perf_counter()
@@ -98,7 +100,7 @@ def _step_s(updater: Updater) -> float:
 
 
 def _saved_bytes(updater: Updater) -> int:
-    """Bytes that autograd keeps between the passes of one window, weights not counted."""
+    """Bytes that autograd saves in the forward pass of one window, without weights."""
     storages: dict[int, int] = {}
     weights = {p.untyped_storage().data_ptr() for p in updater.parameters}
 

@@ -1,4 +1,4 @@
-"""The progress bar."""
+"""The progress bar on stderr."""
 
 import contextlib
 import sys
@@ -11,7 +11,7 @@ from charlm.training.metrics import Row
 
 
 class Progress:
-    """A bar on stderr over the run's share done, quiet where stderr is no terminal."""
+    """A bar for the fraction of the run that is done; invisible if stderr is not a terminal."""
 
     def __init__(self) -> None:
         self._bar = tqdm(
@@ -21,11 +21,11 @@ class Progress:
         self._shown_s = 0.0
 
     def note(self, row: Row) -> None:
-        """Show this row's scores from now on."""
+        """Show the scores of this row."""
         self._note = f" · {row.nats:.3f} nats · {nats_to_bits(row.nats):.3f} bits/char · {row.chars_per_s:,.0f} chars/s"
 
     def show(self, step: int, share: float, elapsed_s: float) -> None:
-        """Bring the bar to `share` of the run, 0 to 1, if it was not moved just before."""
+        """Move the bar to `share`, 0 to 1, at most every `_REFRESH_S`."""
         now_s = time.perf_counter()
         if self._bar.disable or now_s - self._shown_s < _REFRESH_S:
             return

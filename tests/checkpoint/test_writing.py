@@ -14,12 +14,12 @@ from charlm.checkpoint import (
     BEST,
     LAST,
     Checkpoint,
-    load_model,
     read_checkpoint,
     save_checkpoint,
 )
 from charlm.data.vocabulary import Vocabulary
 from charlm.errors import RunError
+from charlm.inference.trained import load_model
 from charlm.model import build_model
 from tests.checkpoint.conftest import CONFIG, CPU, VOCABULARY, bits, names
 

@@ -89,7 +89,8 @@ class Targets:
         """The JSON in a checkpoint, whose content hash is right all the same."""
         import torch
 
-        from charlm.checkpoint import FORMAT, VERSION, _digest, load_model, read_checkpoint, save_file
+        from charlm.checkpoint import FORMAT, VERSION, _digest, read_checkpoint, save_file
+        from charlm.inference.trained import load_model
 
         parts = data.decode("utf-8", "replace").split("\n\n", 2)
         header = {"format": FORMAT, "version": str(VERSION)}

@@ -7,10 +7,11 @@ import pytest
 import torch
 
 from charlm.cells import CELLS
-from charlm.checkpoint import load_model, read_checkpoint
+from charlm.checkpoint import read_checkpoint
 from charlm.config import parse_config
 from charlm.data.corpus import load_corpus
 from charlm.errors import CheckpointError, DeviceError
+from charlm.inference.trained import load_model
 from charlm.model import build_model, count_parameters
 from charlm.training.memory import available_bytes, check_memory, least_bytes
 from charlm.training.plan import _saved_bytes
@@ -114,6 +115,6 @@ def test_a_run_is_refused_before_its_model_is_made(tmp_path, monkeypatch):
 def test_a_checkpoint_cannot_ask_for_a_model_larger_than_its_weights(trained_run, monkeypatch):
     checkpoint = read_checkpoint(trained_run / "checkpoints/last.safetensors")
     huge = parse_config(checkpoint.config.model_dump(mode="json"), "test", ["model.cell.hidden=10000000000"])
-    monkeypatch.setattr("charlm.checkpoint.build_model", lambda *_: pytest.fail("made"))
+    monkeypatch.setattr("charlm.inference.trained.build_model", lambda *_: pytest.fail("made"))
     with pytest.raises(CheckpointError, match=r"^weights: found [\d,]+; the model has [\d,]+; use a checkpoint of its"):
         load_model(dataclasses.replace(checkpoint, config=huge), CPU)

@@ -36,7 +36,7 @@ def test_signals_as_a_user_sends_them(tmp_path, config_of, number, code):
     assert "Traceback" not in err
     step = read_checkpoint(run / "checkpoints/last.safetensors").progress["step"]
     assert err.splitlines()[-1] == (
-        f"stopped  {number.name} at step {step}; go on with: charlm train --resume --run-dir {run}"
+        f"stopped  {number.name} at step {step}; resume with: charlm train --resume --run-dir {run}"
     )
 
 
