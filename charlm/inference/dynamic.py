@@ -130,8 +130,8 @@ def evaluate_dynamically(
 def gradient_rms(model: CharLM, ids: Ids, device: torch.device, *, steps: int, streams: int) -> list[Tensor]:
     """√(mean of g²) of every parameter, over windows [steps, streams] spread evenly over `ids`.
 
-    Each window is read after the WARMUP characters before it, with dropout off. A text shorter than a window is one
-    window.
+    Each window is read after the WARMUP characters before it, with dropout off. If the text is shorter than a window,
+    the windows are as long as the text.
     """
     T = min(steps, len(ids) - 1)
     warmup = min(WARMUP, len(ids) - 1 - T)
