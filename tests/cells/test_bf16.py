@@ -56,6 +56,12 @@ def test_bf16_is_float32_of_rounded_operands(
 
 def assert_operands_are_rounded(case: Case, batch_size: int, hidden_size: int, options: dict[str, float]) -> None:
     stack = case.build(7, hidden_size, 2, variational=True, **options)
+    with torch.no_grad():
+        for name, parameter in stack.named_parameters():
+            # Four steps of an RHN of 270 units grow a difference in the state by a factor of 6 with the weights of
+            # `build`, of 0.1 with these: an operand that is rounded the other way must not decide the outcome.
+            if name.startswith("weight_hh"):
+                parameter *= min(1.0, 4 / hidden_size**0.5)
     x, state = random_input(stack, 4, batch_size), random_state(stack, batch_size)
 
     def found(forward: Any, autocast: bool = False) -> Run:
@@ -68,8 +74,13 @@ def assert_operands_are_rounded(case: Case, batch_size: int, hidden_size: int, o
 
     with RoundedProducts():
         truth = found(stack.forward_reference)
-    stack = stack.float()
+        stack = stack.float()
+        reference = found(stack.forward_reference)
     in_float32, in_bf16 = found(stack), found(stack, autocast=True)
-    for name, true in truth.items():
-        # Where sums in float32 and float64 lie on two sides of a tie they are rounded apart, seldom.
-        assert (in_bf16[name] - true).norm() <= 0.3 * (in_float32[name] - true).norm(), name
+
+    def error(found: Run, name: str) -> float:
+        return float((found[name] - truth[name]).norm())
+
+    for name in truth:
+        # A sum near a tie is seldom rounded to bfloat16 alike in float32 and float64, by the reference in float32 too.
+        assert error(in_bf16, name) <= max(0.3 * error(in_float32, name), 2 * error(reference, name)), name
