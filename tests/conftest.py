@@ -239,3 +239,26 @@ def threads() -> Iterator[Callable[[int], None]]:
 
     yield torch.set_num_threads
     torch.set_num_threads(1)
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[[str, bytes | str], str]:
+    """Writes a file below tmp_path, with its folders, and returns its path."""
+
+    def write(name: str, content: bytes | str) -> str:
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+        return str(path)
+
+    return write
+
+
+@pytest.fixture(params=[1, 2, 3, 5, 7, None])
+def chunk_bytes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Reads in chunks that cut multi-byte sequences everywhere; None: in chunks of the usual size."""
+    from charlm.data import reading
+
+    if request.param is not None:
+        monkeypatch.setattr(reading, "CHUNK_BYTES", request.param)
+    return reading.CHUNK_BYTES

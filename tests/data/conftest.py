@@ -1,36 +1,12 @@
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from charlm.data import fetch as fetch_module
-from charlm.data import reading
 from charlm.data.fetch import Download
 from tests.data.server import ARCHIVE, TEXT, Answer, Server, sha256
-
-Write = Callable[[str, bytes | str], str]
-
-
-@pytest.fixture
-def write(tmp_path: Path) -> Write:
-    """Writes a file below tmp_path, with its folders, and returns its path."""
-
-    def write(name: str, content: bytes | str) -> str:
-        path = tmp_path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content.encode() if isinstance(content, str) else content)
-        return str(path)
-
-    return write
-
-
-@pytest.fixture(params=[1, 2, 3, 5, 7, reading.CHUNK_BYTES])
-def chunk_bytes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    """Reads in chunks that cut multi-byte sequences everywhere."""
-    monkeypatch.setattr(reading, "CHUNK_BYTES", request.param)
-    return request.param
 
 
 @pytest.fixture

@@ -4,10 +4,8 @@ scripts/fuzz feeds the same targets 100,000 inputs each; here Hypothesis makes a
 """
 
 import json
-import sys
 from collections.abc import Callable, Iterator
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +15,7 @@ from hypothesis import strategies as st
 from charlm.config import Config, load_config, parse_config
 from charlm.data.vocabulary import Vocabulary
 from charlm.errors import ConfigError
-from tests.stress.fuzz import FLAGS, NAMES, OPTIONS, Targets, good_inputs, guarded
+from tests.stress.fuzz import FLAGS, NAMES, OPTIONS, good_inputs, guarded
 from tests.stress.test_horrors import LIMIT_S
 from tests.text import ESC, RTL
 
@@ -27,13 +25,6 @@ bounded = settings(
     max_examples=100,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
-
-
-@pytest.fixture(scope="module")
-def targets(tmp_path_factory: pytest.TempPathFactory, trained_run: Path) -> Iterator[Targets]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", sys.argv)
-        yield Targets(tmp_path_factory.mktemp("input"), trained_run / "checkpoints/last.safetensors")
 
 
 @st.composite
