@@ -275,13 +275,15 @@ def draw(results: dict[str, Result]) -> None:
     figure, axes = pyplot.subplots(figsize=(9, 5))
     style: dict[str, Any] = {"textcoords": "offset points", "bbox": {"color": "white", "alpha": 0.8, "pad": 1}}
     for result in results.values():
-        curve, color = result.runs[0].curve, COLORS[kind(result)]
+        curve, color = result.runs[0].curve, COLORS.get(kind(result), "tab:purple")
         axes.plot(*zip(*curve, strict=True), color=color, alpha=0.5)
         axes.plot(*curve[-1], "o", color=color)
     for result, nats in zip(results.values(), label_heights(results), strict=True):
         label = f"{kind(result).upper()} {result.runs[0].nats:.2f}"
         seconds = result.runs[0].curve[-1][0]
-        axes.annotate(label, (seconds, nats), (9, -3), color=COLORS[kind(result)], weight="bold", **style)
+        axes.annotate(
+            label, (seconds, nats), (9, -3), color=COLORS.get(kind(result), "tab:purple"), weight="bold", **style
+        )
     for name, (seconds, nats) in PUBLISHED.items():
         axes.plot(seconds, nats, "k*", markersize=9)
         axes.annotate(name, (seconds, nats), (9, -9), **style)

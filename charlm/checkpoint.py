@@ -64,7 +64,7 @@ def save_checkpoint(checkpoint: Checkpoint, path: Path, also_as: Iterable[Path] 
         "progress": json.dumps(checkpoint.progress, allow_nan=False),
     }
     header["sha256"] = _digest(header, tensors)
-    temporary = _neighbour(path)
+    temporary = _temporary_beside(path)
     try:
         path.parent.mkdir(exist_ok=True)  # but not the run's folder, if the user removed it
         save_file(tensors, temporary, header)
@@ -90,13 +90,13 @@ def _default_mode() -> int:
     return 0o666 & ~umask
 
 
-def _neighbour(path: Path) -> Path:
+def _temporary_beside(path: Path) -> Path:
     return path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
 
 
 def _link(path: Path, name: Path) -> None:
     """Give `path` a second name, which may exist already; a copy if the file system has no hard links."""
-    temporary = _neighbour(name)
+    temporary = _temporary_beside(name)
     try:
         try:
             os.link(path, temporary)
@@ -138,7 +138,9 @@ def read_checkpoint(path: Path) -> Checkpoint:
         with safe_open(path, framework="pt", device="cpu") as file:
             header = file.metadata() or {}
             if header.get("format") != FORMAT:
-                raise DamagedCheckpointError(f"{path}: a safetensors file, but no charlm checkpoint")
+                raise DamagedCheckpointError(
+                    f"{path}: a safetensors file, but not a charlm checkpoint; allowed: a checkpoint that charlm wrote"
+                )
             if header.get("version") != str(VERSION):
                 raise CheckpointError(
                     f"{path}: found format version {header.get('version')}; this charlm reads {VERSION}; update charlm"
@@ -146,7 +148,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
         raise DamagedCheckpointError(
-            f"{path}: damaged or no checkpoint ({' '.join(str(error).split())}); use another one of the run"
+            f"{path}: damaged, or not a checkpoint ({' '.join(str(error).split())}); use another one of the run"
         ) from None
     if header.get("sha256") != _digest({k: v for k, v in header.items() if k != "sha256"}, tensors):
         raise DamagedCheckpointError(f"{path}: altered or damaged: its content hash does not match; use another one")

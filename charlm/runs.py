@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 from charlm.errors import DamagedCheckpointError
@@ -84,7 +85,7 @@ def read_header(path: Path) -> Header:
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DamagedCheckpointError(
-            f"{path}: damaged or no checkpoint ({error}); use another one of the run"
+            f"{path}: damaged, or not a checkpoint ({error}); use another one of the run"
         ) from None
 
 
@@ -142,6 +143,9 @@ def describe_run(folder: Path) -> Run:
 
 def _described(folder: Path, written_s: float, header: Header, used_by: str | None) -> Run:
     model, progress = header.config["model"], header.progress
+    step, best_nats = progress["step"], progress.get("best_nats")
+    if type(step) is not int or type(best_nats) not in (int, float, NoneType):
+        raise TypeError
     finished = header.version == str(VERSION) and limit_reached(header.config["train"], progress)
     return Run(
         path=folder,
@@ -152,8 +156,8 @@ def _described(folder: Path, written_s: float, header: Header, used_by: str | No
         layers=model["layers"],
         hidden=model["cell"]["hidden"],
         parameters=header.parameters,
-        step=progress["step"],
-        best_nats=progress.get("best_nats"),
+        step=step,
+        best_nats=best_nats,
     )
 
 
@@ -164,9 +168,9 @@ def limit_reached(train: dict[str, Any], progress: dict[str, Any]) -> bool:
     """
     reached = {
         "max_steps": progress["step"],
-        "max_epochs": progress["epoch"],
-        "max_minutes": progress["elapsed_s"] / 60,
-        "patience": progress["evaluations_since_best"],
+        "max_epochs": progress.get("epoch", 0),
+        "max_minutes": progress.get("elapsed_s", 0) / 60,
+        "patience": progress.get("evaluations_since_best", 0),
     }
     return any(train.get(name) and value >= train[name] for name, value in reached.items())
 

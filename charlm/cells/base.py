@@ -93,6 +93,8 @@ class RecurrentBase(nn.Module):
     """The kind's cpu.cpp, if it has one."""
     state_names: ClassVar[tuple[str, ...]] = ("h",)
     option_names: ClassVar[tuple[str, ...]] = ()
+    initial_options: ClassVar[tuple[str, ...]] = ()
+    """Options that only set initial values, so a run that starts from trained weights may change them."""
     """The kind's own options: arguments of `__init__`, attributes, and fields of its config class."""
 
     def __init__(
@@ -196,18 +198,21 @@ class RecurrentBase(nn.Module):
     def layer_call(self, layer: int, state: LayerState, steps: int, training: bool) -> LayerCall:
         """The call of one layer; draws its masks in training."""
         parameters = dict(zip(self.parameter_shapes(layer), self.layer_parameters(layer), strict=True))
-        weights = parameters["weight_hh"]
-        mask_BH = kept_TBS = None
+        weights, mask_BH = parameters["weight_hh"], None
         if training and self.state_dropout > 0:
             mask_BH = dropout_mask(tuple(state[0].shape), self.state_dropout, like=weights)
         if training and self.weight_dropout > 0:
             parameters["weight_hh"] = weights * dropout_mask(tuple(weights.shape), self.weight_dropout, like=weights)
+        return LayerCall(list(parameters.values()), state, mask_BH, self.kept_share(state, steps, training, weights))
+
+    def kept_share(self, state: LayerState, steps: int, training: bool, like: Tensor) -> Tensor | None:
+        """Zoneout's `kept_TBS` of a call: drawn in training, the expected value otherwise; None without zoneout."""
         B, S = len(state[0]), len(state) * self.hidden_size
-        if training and self.zoneout > 0:
-            kept_TBS = (dropout_mask((steps, B, S), self.zoneout, like=weights) == 0).to(weights.dtype)
-        elif self.zoneout > 0:
-            kept_TBS = weights.new_full((1, 1, S), self.zoneout)
-        return LayerCall(list(parameters.values()), state, mask_BH, kept_TBS)
+        if self.zoneout == 0:
+            return None
+        if training:
+            return (dropout_mask((steps, B, S), self.zoneout, like=like) == 0).to(like.dtype)
+        return like.new_full((1, 1, S), self.zoneout)
 
     def generator(
         self, state: RecurrentState, table_VI: Tensor | None, decoder: tuple[Tensor, Tensor]

@@ -59,9 +59,9 @@ def train(
     """
     settings = [*(overrides or []), *([f"device={device}"] if device else [])]
     if resume and run_dir is None:
-        raise usage_error("--resume needs --run-dir, the folder of the run to go on with")
+        raise usage_error("--resume needs --run-dir, the folder of the run to resume")
     if resume and init_from is not None:
-        raise usage_error("--init-from starts a new run; leave out --resume, or --init-from")
+        raise usage_error("--init-from starts a new run; leave out --init-from or --resume")
     if config is None and not resume:
         raise usage_error("--config is needed, for example --config quickstart; `charlm config list` shows the others")
 

@@ -91,7 +91,7 @@ def parse_config(raw: Any, where: str, overrides: Iterable[str] = ()) -> Config:
 
 
 def override_config(config: Config, where: str, overrides: Iterable[str]) -> Config:
-    """Apply overrides to a config from `where`. A section that changes its kind keeps the options of all kinds."""
+    """Apply overrides to a config from `where`. A section that changes its kind keeps only shared options."""
     raw = config.model_dump(mode="json")
     overrides = list(overrides)
     for override in overrides:

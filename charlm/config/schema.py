@@ -29,7 +29,7 @@ class DataConfig(Section):
     valid_source: NonEmpty | None = None
     """Another text for validation; the other shares of `split` are then rescaled to sum to 1."""
     test_source: NonEmpty | None = None
-    """Another text for the test; the other shares of `split` are then rescaled to sum to 1."""
+    """Another text for testing; the other shares of `split` are then rescaled to sum to 1."""
     grow_vocabulary: bool = False
     """With `--init-from`: add the characters that the checkpoint does not know, instead of refusing the text."""
 
@@ -118,7 +118,7 @@ class TrainConfig(Section):
     The batch of a step is B × T characters. T grows, not B, because each stream carries its state.
     """
     vary_bptt: Probability = 0.0
-    """Draw the length of each window from `bptt` · (1 ± x), so that windows end on other characters in every epoch.
+    """Draw the length of each window from `bptt` · (1 ± x), so that windows end at different characters in every epoch.
 
     Merity et al. 2018 also scale the learning rate with the length; charlm does not.
     """
@@ -136,7 +136,7 @@ class TrainConfig(Section):
     max_epochs: Positive | None = None
     """Stop after this many passes over the train split."""
     max_minutes: Positive | None = None
-    """Stop after this many minutes, evaluation and checkpoints included, summed over resumed parts."""
+    """Stop after this many minutes, evaluation and checkpoints included, summed over all sessions."""
     log_every: Count = 50
     """Steps between two rows of training metrics."""
     eval_every: CountOrNever = 250

@@ -12,7 +12,7 @@ import torch
 from charlm.checkpoint import Checkpoint, find_checkpoint, read_checkpoint
 from charlm.config import Config
 from charlm.data.corpus import load_unchanged_corpus
-from charlm.data.vocabulary import Vocabulary, describe_characters
+from charlm.data.vocabulary import Vocabulary, describe_characters, readable
 from charlm.errors import CheckpointError, DataError, VocabularyError
 from charlm.inference import novelty as novelties
 from charlm.inference.dynamic import Adaptation, evaluate_dynamically
@@ -68,11 +68,12 @@ class TrainedModel:
         """Write `length` characters after the prompt, or fewer if `stop` comes first; returns them without the prompt.
 
         The same seed gives the same text; None draws a new one. temperature, top_k and top_p: see `Choice`.
-        VocabularyError if the model does not know a character of the prompt.
+        Bytes that are not UTF-8 become U+FFFD. VocabularyError if the model does not know a character of the prompt.
         """
         seeds = [secrets.randbelow(2**32) if seed is None else seed]
         choice = Choice(temperature, top_k, top_p)
-        return "".join(piece for [piece] in self.stream(prompt, seeds, length=length, choice=choice, stop=stop))
+        pieces = self.stream(prompt, seeds, length=length, choice=choice, stop=stop)
+        return readable("".join(piece for [piece] in pieces))
 
     def stream(
         self, prompt: str, seeds: Sequence[int], *, length: int, choice: Choice, stop: str = ""

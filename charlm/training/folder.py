@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from charlm.checkpoint import Checkpoint, discard_leftovers, save_checkpoint
+from charlm.checkpoint import Checkpoint, save_checkpoint
 from charlm.config import Config, dump_config
 from charlm.errors import RunError
 from charlm.runs import BEST, CONFIG, FOLDER, LAST
@@ -33,7 +33,7 @@ class RunFolder:
 
     @contextlib.contextmanager
     def held_open(self) -> Iterator[None]:
-        """Remember the folder's identity. While it is open, no other folder gets it, even one made in its place."""
+        """Remember the folder's identity. While the folder is open, no new folder can have the same identity."""
         if os.name == "nt":
             self._identity = self.path.stat()
             yield
@@ -46,7 +46,7 @@ class RunFolder:
             os.close(descriptor)
 
     def check(self) -> None:
-        """RunError if the folder was removed or replaced: whatever is written now would be half a run."""
+        """RunError if the folder was removed or replaced: writing on would leave a partial run."""
         assert self._identity is not None
         try:
             there = os.path.samestat(self.path.stat(), self._identity)
@@ -62,8 +62,7 @@ class RunFolder:
         replace_file(self.path / CONFIG, dump_config(config).encode())
 
     def save(self, checkpoint: Checkpoint, *, step: int, best: bool, numbered: bool, keep: int) -> None:
-        """Write `last` and, on request, `best` and a numbered checkpoint; keep the newest `keep` of these."""
-        self.check()
+        """Write `last` and, on request, `best` and a numbered checkpoint; keep the newest `keep` numbered ones."""
         also = [self.checkpoints / BEST] if best else []
         if numbered:
             also.append(self.checkpoints / _numbered(step))
@@ -101,18 +100,17 @@ def claimed(folder: Path) -> Iterator[None]:
     with contextlib.ExitStack() as held:
         with refusing_os_errors(folder):
             held.enter_context(locked(folder))
-            discard_leftovers(folder)
         yield
 
 
 def refuse_existing_run(folder: Path) -> None:
-    """RunError if the folder holds a run. One that was killed before its first checkpoint does not count."""
+    """RunError if the folder holds a run. A run killed before its first checkpoint does not count."""
     if (folder / CONFIG).exists() or any((folder / FOLDER).glob("*.safetensors")):
-        raise RunError(f"{folder}: already holds a run; allowed: --resume to go on with it, or another --run-dir")
+        raise RunError(f"{folder}: already holds a run; allowed: --resume to continue it, or another --run-dir")
 
 
 def new_folder(name: str) -> Path:
-    """Make a folder runs/<name>-<time> that no other run has; two runs may start in the same second."""
+    """Create runs/<name>-<time>; runs that start in the same second get -2, -3, …"""
     first = Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
     path, number = first, 1
     while True:
@@ -135,8 +133,9 @@ def check_writable(folder: Path) -> None:
 
 
 def check_space(folder: Path, needed_bytes: int) -> None:
-    """RunError unless the disk has room for that much."""
-    free = shutil.disk_usage(_nearest(folder)).free
+    """RunError unless the disk has `needed_bytes` free."""
+    with refusing_os_errors(folder):
+        free = shutil.disk_usage(_nearest(folder)).free
     if free < needed_bytes:
         raise RunError(
             f"{folder}: {format_bytes(free)} free on its disk; checkpoints need {format_bytes(needed_bytes)}; "

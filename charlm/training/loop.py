@@ -10,7 +10,7 @@ from charlm.config import flatten
 from charlm.data.corpus import Corpus
 from charlm.data.vocabulary import readable
 from charlm.errors import DivergenceError, RunError
-from charlm.inference.evaluation import evaluate
+from charlm.inference.evaluation import Evaluation, evaluate
 from charlm.inference.sampling import Choice, sample_text
 from charlm.model import parameters_by_part
 from charlm.system.console import say
@@ -59,7 +59,10 @@ class TrainingLoop:
         self._clock_s = time.perf_counter()
 
     def fit(self) -> Outcome:
-        """Train, going back to an older checkpoint where numbers diverge; RunError if the folder cannot be written."""
+        """Train until a limit or a signal; RunError if the folder cannot be written.
+
+        After a divergence, return to an earlier checkpoint if the config allows it.
+        """
         self._print_header()
         try:
             with catch_signals() as self._signals, self.folder.held_open():
@@ -81,7 +84,7 @@ class TrainingLoop:
             self.tracker.close()
 
     def _train(self) -> str:
-        """Step until there is a reason to stop; the reason."""
+        """Make steps until there is a reason to stop, and return it."""
         every = self.config.train
         while not (reason := self._reason_to_stop()):
             self.updater.update()
@@ -117,7 +120,7 @@ class TrainingLoop:
         """Bring `elapsed_s` and the progress bar up to date."""
         now_s = time.perf_counter()
         state = self.updater.state
-        state.elapsed_s += now_s - self._clock_s
+        state.count_time(now_s - self._clock_s)
         self._clock_s = now_s
         self.progress.show(state.step, self.updater.share_done(), state.elapsed_s)
 
@@ -160,7 +163,7 @@ class TrainingLoop:
         return improved
 
     def _score(self) -> bool:
-        """Evaluate and record; True for the best score so far. DivergenceError if it is not finite."""
+        """Evaluate and note the score; True if it is the best so far. DivergenceError if it is not finite."""
         updater, state = self.updater, self.updater.state
         updater.check_finite()
         with updater.autocast:
@@ -169,6 +172,10 @@ class TrainingLoop:
         nats = score.nats_per_char
         if not math.isfinite(nats):
             raise divergence(state.step, f"a validation score of {nats} nats")
+        return self._note_score(score)
+
+    def _note_score(self, score: Evaluation) -> bool:
+        state, nats = self.updater.state, score.nats_per_char
         self._record(valid_row(state, score, self.config.train))
         improved = state.take_score(nats)
         say(
@@ -234,7 +241,9 @@ class TrainingLoop:
         }
 
     def _roll_back(self, error: DivergenceError) -> None:
-        """Go back to the last checkpoint and halve the learning rate; raise `error` if the config says stop.
+        """Go back to the last checkpoint and halve the learning rate, or raise `error`.
+
+        Raises if the config says stop, the number of rollbacks is used up, or there is no earlier checkpoint.
 
         If no update has succeeded since the last rollback, restore an older checkpoint: halving the rate cannot help.
         """

@@ -59,7 +59,7 @@ def _free_bytes(system: Path) -> Iterator[int]:
 
 
 def _group_bytes(system: Path) -> Iterator[int]:
-    """Linux: what the limits of this process's control group (a container, say) and its parents leave."""
+    """Linux: memory left under the limits of this process's control group (a container, say) and its parents."""
     root = system / "sys/fs/cgroup"
     with contextlib.suppress(*_UNTOLD):
         lines = (system / "proc/self/cgroup").read_text(encoding="utf-8").splitlines()

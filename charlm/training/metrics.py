@@ -36,7 +36,7 @@ class Row:
     split: str
     """train: mean since the last row; valid: the whole split."""
     loss: float
-    """Nats per character × scored steps of a window of `bptt`: the objective without penalties, mean over B."""
+    """Training objective without penalties: nats per character × scored steps in a window of `bptt`."""
     nats: float
     """Nats per character."""
     lr: float
@@ -159,7 +159,7 @@ class Tracker:
 
     @contextlib.contextmanager
     def _tolerating(self) -> Iterator[None]:
-        """Print an OSError of the block, once for each cause, and go on."""
+        """Report an OSError of the block, once per cause, and continue."""
         try:
             yield
         except OSError as error:

@@ -12,13 +12,13 @@ SIGNALS = {"SIGINT": 130, "SIGTERM": 143}
 
 @contextlib.contextmanager
 def catch_signals() -> Iterator[list[str]]:
-    """Collect the names of the signals that arrive. The first one restores the handlers from before."""
+    """Collect the names of signals. The first one restores the previous handlers, so a second one ends the process."""
     received: list[str] = []
     if threading.current_thread() is not threading.main_thread():
         yield received
         return
     handlers = {number: signal.getsignal(number) for number in map(signal.Signals.__getitem__, SIGNALS)}
-    # A signal that the shell ignores for background jobs stays ignored. None is a handler that Python cannot set again.
+    # A signal that the shell ignores for background jobs stays ignored. None: a handler that Python cannot restore.
     before = {number: handler for number, handler in handlers.items() if handler not in (signal.SIG_IGN, None)}
 
     def restore() -> None:

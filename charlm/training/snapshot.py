@@ -1,4 +1,4 @@
-"""Everything that a run needs to go on, as a checkpoint: taken from an updater and put back into one."""
+"""Converts an updater's complete training state to a checkpoint and back."""
 
 import itertools
 from collections.abc import Mapping
@@ -15,7 +15,10 @@ from charlm.training.step import Updater
 
 
 def take_snapshot(updater: Updater) -> Checkpoint:
-    """A checkpoint from which `restore_snapshot` goes on as if the run had never stopped. Shares the tensors."""
+    """A checkpoint from which `restore_snapshot` continues as if the run had never stopped.
+
+    Its tensors share memory with the updater's.
+    """
     carried = {**updater.state.tensors(), "rng.cpu": torch.get_rng_state()}
     if updater.device.type == "cuda":
         carried["rng.cuda"] = torch.cuda.get_rng_state(updater.device)
@@ -85,9 +88,9 @@ def _restore_optimizer(updater: Updater, tensors: Mapping[str, Tensor]) -> None:
 
 
 def _check_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[int, dict[str, Tensor]]) -> None:
-    """ValueError unless each parameter has its whole optimizer state or none: fused steps do not check.
+    """ValueError unless each parameter has its whole optimizer state or none, because fused optimizers do not check.
 
-    A momentum that was switched on for the resumed run starts from zero.
+    If the resumed run switches momentum on, its buffers start from zero.
     """
     number = itertools.count()
     for group in optimizer.param_groups:

@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from charlm.checkpoint import Checkpoint, newest_whole, read_checkpoint
+from charlm.cells import CELLS
+from charlm.checkpoint import Checkpoint, discard_leftovers, newest_whole, read_checkpoint
 from charlm.config import Config, differences, ignored_options
 from charlm.data.corpus import Corpus, load_configured_corpus, load_unchanged_corpus, unknown_characters
 from charlm.data.streams import check_length
@@ -38,11 +39,11 @@ def start_run(
 ) -> Outcome:
     """Train a new model, or one that starts from the weights and vocabulary of `init_from`.
 
-    Without `run_dir` the run gets a new folder, runs/<name>-<time>. ConfigError, DataError, DeviceError, RunError or
-    VocabularyError before anything is written.
+    Without `run_dir` the run gets a new folder, runs/<name>-<time>. Raises ConfigError, DataError, DeviceError,
+    RunError or VocabularyError before it writes to the run's folder.
     """
     with contextlib.ExitStack() as held:
-        exists = run_dir is not None and run_dir.is_dir()
+        exists = run_dir is not None and _is_dir(run_dir)
         if run_dir is not None and exists:
             _claim(run_dir, held)
         place = run_dir or Path("runs")
@@ -50,10 +51,12 @@ def start_run(
         device = resolve_device(config.device)
         vocabulary = _fine_tuned_vocabulary(config, init_from) if init_from else None
         corpus = load_configured_corpus(config.data, vocabulary)
-        updater = _build(config, corpus, device)
+        _check_splits(config, corpus)
+        _print_corpus(config, corpus)
+        updater = Updater(config, corpus, device)
         if init_from:
             updater.start_from_weights(_grown_weights(updater.model, init_from))
-        # A new checkpoint is written before the old one is removed.
+        # Twice: a new checkpoint is written before the old one is removed.
         check_space(place, 2 * updater.checkpoint_bytes())
         if run_dir is None or not exists:
             run_dir = _make(run_dir, name)
@@ -65,7 +68,14 @@ def start_run(
 
 def _claim(folder: Path, held: contextlib.ExitStack) -> None:
     held.enter_context(claimed(folder))
-    refuse_existing_run(folder)
+    with refusing_os_errors(folder):
+        refuse_existing_run(folder)
+        discard_leftovers(folder)
+
+
+def _is_dir(folder: Path) -> bool:
+    with refusing_os_errors(folder):
+        return folder.is_dir()
 
 
 def _make(run_dir: Path | None, name: str) -> Path:
@@ -79,25 +89,32 @@ def _make(run_dir: Path | None, name: str) -> Path:
 def resume_run(run_dir: Path, change: Callable[[Config], Config] = lambda config: config) -> Outcome:
     """Continue a run from its last checkpoint, on the CPU bit for bit as if it had never stopped.
 
-    `change` returns the config to continue with. ConfigError if it changes what decides weights, text or streams.
+    `change` maps the saved config to the one to continue with. ConfigError if it changes an option that determines
+    the weights, the text or the streams.
     """
-    if not (run_dir / FOLDER).is_dir():
+    if not _is_dir(run_dir / FOLDER):
         raise CheckpointError(f"{run_dir}: no {FOLDER}/ to resume from; allowed: the folder of a run")
     with claimed(run_dir):
-        path, checkpoint = _read_last(run_dir)
+        with refusing_os_errors(run_dir):
+            path, checkpoint = _read_last(run_dir)
         config = change(checkpoint.config)
         _check_resumable(checkpoint.config, config)
         device = resolve_device(config.device)
         sha256 = checkpoint.progress.get("corpus_sha256")
         corpus = load_unchanged_corpus(config.data, checkpoint.vocabulary, sha256)
-        updater = _build(config, corpus, device)
+        _check_splits(config, corpus)
+        _print_corpus(config, corpus)
+        updater = Updater(config, corpus, device)
         restore_snapshot(updater, checkpoint)
         state = updater.state
         if (threads := checkpoint.progress.get("threads")) != state.threads:
-            say("threads", f"{state.threads} now, {threads} before: sums round differently; see the option threads")
+            say(
+                "threads", f"found {state.threads}, the run had {threads}: results differ in the last bits; see threads"
+            )
         del checkpoint  # as large as the model and its optimizer state
         check_space(run_dir, updater.checkpoint_bytes())
         with refusing_os_errors(run_dir):
+            discard_leftovers(run_dir)
             if path.name != LAST:
                 (run_dir / FOLDER / LAST).unlink(missing_ok=True)  # damaged: the loop writes a new one as it starts
             tracker = Tracker(run_dir, resume=(state.rows, state.step))
@@ -105,11 +122,15 @@ def resume_run(run_dir: Path, change: Callable[[Config], Config] = lambda config
         return TrainingLoop(updater, corpus, RunFolder(run_dir), tracker).fit()
 
 
-def _build(config: Config, corpus: Corpus, device: torch.device) -> Updater:
-    """Check the splits, print what was read, and build the model and its optimizer."""
+def _check_splits(config: Config, corpus: Corpus) -> None:
+    """DataError if a split is too short for one window."""
     for name, ids in corpus.splits.items():
         streams = config.train.batch_size if name == "train" else 1
         check_length(len(ids), streams, config.train.bptt, f"{name} split")
+
+
+def _print_corpus(config: Config, corpus: Corpus) -> None:
+    """Print what was read, and the options that have no effect."""
     parts = ", ".join(f"{name} {len(ids):,}" for name, ids in corpus.splits.items())
     files = f"{corpus.files:,} file{'s' * (corpus.files > 1)}"
     size = format_bytes(corpus.size_bytes)
@@ -117,7 +138,6 @@ def _build(config: Config, corpus: Corpus, device: torch.device) -> Updater:
     say("data", f"{config.data.source}: {size} in {files}; {parts} {config.data.level}s; {vocabulary}")
     for line in ignored_options(config):
         say("ignored", line)
-    return Updater(config, corpus, device)
 
 
 # Resume
@@ -156,7 +176,7 @@ def _check_resumable(old: Config, new: Config) -> None:
 
 
 def _changed(old: Config, new: Config) -> dict[str, tuple[Any, Any]]:
-    """Options that differ. Between two kinds of cell only the kind is listed."""
+    """Options that differ. If the kind of cell differs, only the kind is listed."""
     changed = differences(old, new)
     if kinds := changed.get("model.cell.kind"):
         changed = {key: both for key, both in changed.items() if not key.startswith("model.cell.")}
@@ -166,8 +186,8 @@ def _changed(old: Config, new: Config) -> dict[str, tuple[Any, Any]]:
 
 # From another run's weights
 
-_INITIAL = ("model.init_uniform", "model.orthogonal", "model.cell.forget_bias", "model.cell.gate_bias")
-_FREE_TO_DIFFER = ("model.dropout.", "model.zoneout", *_INITIAL)
+_INITIAL = [f"model.cell.{name}" for cell in CELLS.values() for name in cell.initial_options]
+_FREE_TO_DIFFER = ("model.dropout.", "model.zoneout", "model.init_uniform", "model.orthogonal", *_INITIAL)
 
 
 def _fine_tuned_vocabulary(config: Config, init_from: Checkpoint) -> Vocabulary:
@@ -198,7 +218,7 @@ def _fine_tuned_vocabulary(config: Config, init_from: Checkpoint) -> Vocabulary:
 def _grown_weights(model: CharLM, checkpoint: Checkpoint) -> dict[str, torch.Tensor]:
     """The checkpoint's weights in the model's shapes.
 
-    Rows and columns of new characters keep their random initial values; their output bias is the lowest of the old.
+    New characters keep their random rows and columns; each gets the lowest output bias of the old characters.
     """
     weights = dict(checkpoint.averaged or checkpoint.weights)
     for name, parameter in model.named_parameters():

@@ -81,6 +81,14 @@ class TrainState:
         self.position = position
         self.recurrent = None
 
+    def count_wait(self, seconds: float) -> None:
+        """Add time spent waiting for updates on a GPU."""
+        self.interval_s += seconds
+
+    def count_time(self, seconds: float) -> None:
+        """Add wall time of the run."""
+        self.elapsed_s += seconds
+
     def count_row(self) -> None:
         """Count the row of metrics for the updates so far, and reset the sums for the next one."""
         self.rows += 1
@@ -104,7 +112,7 @@ class TrainState:
         self.evaluations_since_best = 0 if improved else self.evaluations_since_best + 1
 
     def count_rollback(self, diverged: "TrainState") -> None:
-        """Count the rollback that led from `diverged` to this state, and its row of metrics; the clock goes on."""
+        """Count a rollback from `diverged` to this state, and its row of metrics. `elapsed_s` goes on."""
         self.rollbacks = diverged.rollbacks + 1
         self.elapsed_s = diverged.elapsed_s
         self.rows += 1
@@ -128,7 +136,7 @@ class TrainState:
 
     @classmethod
     def restored(cls, progress: Mapping[str, Any], tensors: Mapping[str, Tensor], device: torch.device) -> "TrainState":
-        """The inverse of `progress` and `tensors`; ValueError or KeyError for values that they cannot have written."""
+        """The inverse of `progress` and `tensors`; ValueError or KeyError for values that they cannot have produced."""
         moved = {name: tensor.to(device, copy=True) for name, tensor in tensors.items()}
         parts = tuple(moved[name] for name in sorted(moved) if name.startswith("recurrent."))
         _check_progress(progress)

@@ -22,7 +22,7 @@ class Updater:
     """Model, optimizer, text and state of a run; `update` makes one step.
 
     Reads and writes no files except the memory-mapped corpus. Random numbers come from torch's global generator,
-    which the constructor seeds. DataError for a train split that is too short for one window, DeviceError where
+    which the constructor seeds. DataError for a train split that is too short for one window, DeviceError if
     memory is too small.
     """
 
@@ -36,7 +36,7 @@ class Updater:
         self.autocast = autocast(device, config.precision)
         self.vocabulary = corpus.vocabulary
         self.model = build_model(config.model, len(corpus.vocabulary)).to(device).train()
-        with self.autocast:  # This compiles the kernels: now, before the run's folder exists and its clock runs.
+        with self.autocast:  # Compiles the kernels before the run writes anything and its clock starts.
             self.backend = self.model.layers.select_backend(device).description
         self.parameters = list(self.model.parameters())
         self.averaged = copy.deepcopy(self.model).requires_grad_(False) if config.train.ema else None
@@ -64,7 +64,7 @@ class Updater:
         return self.state.epoch + read / (self.streams.windows_per_epoch * self.config.train.bptt)
 
     def share_done(self) -> float:
-        """Fraction of the run that is done, 0 to 1, by the limit that will be reached first."""
+        """Fraction of the run that is done, 0 to 1: the largest over all limits."""
         train, state = self.config.train, self.state
         share = max(
             state.step / train.max_steps if train.max_steps else 0.0,
@@ -129,7 +129,7 @@ class Updater:
     def _carried_state(self) -> RecurrentState | None:
         """The hidden state of the last window, set to zero in randomly chosen streams.
 
-        Without these resets a model sees the zero state once an epoch and writes its first characters badly.
+        Samples start from the zero state; without resets the model would see that state only once per epoch.
         """
         p = self.config.train.reset_state
         if self.state.recurrent is None or p == 0:
@@ -178,18 +178,18 @@ class Updater:
     def check_finite(self, weights: bool = False) -> None:
         """DivergenceError if an update had a non-finite loss or gradient or, with `weights`, if a weight is not finite.
 
-        On a GPU this waits for the updates, whose time it counts as.
+        On a GPU this waits for pending updates; the wait counts as update time.
         """
         start_s = time.perf_counter()
         step = int(self._diverged_step)
-        self.state.interval_s += time.perf_counter() - start_s
+        self.state.count_wait(time.perf_counter() - start_s)
         if step >= 0:
             raise divergence(step, "a loss or gradient that is not finite")
         if weights and not all(bool(torch.isfinite(parameter).all()) for parameter in self.parameters):
             raise divergence(self.state.step, "weights that are not finite")
 
     def forget_divergence(self) -> None:
-        """Drop the gradients and the deferred check of an update that a restored state never made."""
+        """After a restore: drop the gradients and the deferred check of the updates that were undone."""
         self._diverged_step.fill_(-1)
         self.optimizer.zero_grad()
 

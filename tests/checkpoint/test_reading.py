@@ -41,12 +41,12 @@ class TestRefused:
         for length in [*range(0, 40), *range(40, len(content), 97), len(content) - 1]:
             saved.write_bytes(content[:length])
             text = refusal(saved)
-            assert text.startswith("damaged or no checkpoint ("), length
+            assert text.startswith("damaged, or not a checkpoint ("), length
             assert text.endswith("; use another one of the run")
 
     def test_something_appended(self, saved):
         saved.write_bytes(saved.read_bytes() + b"\0")
-        assert refusal(saved).startswith("damaged or no checkpoint (")
+        assert refusal(saved).startswith("damaged, or not a checkpoint (")
 
     def test_any_flipped_bit(self, saved):
         content = saved.read_bytes()
@@ -83,7 +83,7 @@ class TestRefused:
             lambda: torch.save({"weights": Malice()}, path),
         ):
             write()
-            assert refusal(path).startswith("damaged or no checkpoint (")
+            assert refusal(path).startswith("damaged, or not a checkpoint (")
             assert not marker.exists()
         pickle.loads(pickle.dumps(Malice()))
         assert marker.is_dir(), "the malice of this test works"
@@ -91,7 +91,10 @@ class TestRefused:
     @pytest.mark.parametrize("header", [None, {"format": "pt"}])
     def test_safetensors_of_something_else(self, tmp_path, header):
         save_file({"weights/decoder.weight": torch.zeros(3)}, tmp_path / "other.safetensors", header)
-        assert refusal(tmp_path / "other.safetensors") == "a safetensors file, but no charlm checkpoint"
+        assert (
+            refusal(tmp_path / "other.safetensors")
+            == "a safetensors file, but not a charlm checkpoint; allowed: a checkpoint that charlm wrote"
+        )
 
     def test_newer_version(self, checkpoint, saved, monkeypatch):
         with monkeypatch.context() as patch:
@@ -136,7 +139,7 @@ class TestRefused:
     def test_a_header_that_claims_terabytes(self, saved, claimed):
         content = saved.read_bytes()
         saved.write_bytes(claimed.to_bytes(8, "little") + content[8:])
-        assert refusal(saved).startswith("damaged or no checkpoint (")
+        assert refusal(saved).startswith("damaged, or not a checkpoint (")
 
     @pytest.mark.parametrize("size", [2**42, 2**62])
     def test_a_tensor_that_claims_terabytes(self, tmp_path, size):
@@ -145,7 +148,7 @@ class TestRefused:
         text = json.dumps(header).encode()
         path = tmp_path / LAST
         path.write_bytes(len(text).to_bytes(8, "little") + text + bytes(100))
-        assert refusal(path).startswith("damaged or no checkpoint (")
+        assert refusal(path).startswith("damaged, or not a checkpoint (")
 
     def test_no_hash(self, tmp_path):
         path = tmp_path / "c.safetensors"

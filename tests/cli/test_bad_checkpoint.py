@@ -22,12 +22,15 @@ def test_each_in_one_line(cli, trained_run, tmp_path, command):
     save_file({"a": torch.zeros(1)}, tmp_path / "other")
     bad = {
         "missing": (None, r"no such file; allowed: a run's folder or a checkpoint in its checkpoints/"),
-        "empty": (b"", r"damaged or no checkpoint \(.*\); use another one of the run"),
-        "truncated": (good[: len(good) // 2], r"damaged or no checkpoint \(.*\); use another one of the run"),
+        "empty": (b"", r"damaged, or not a checkpoint \(.*\); use another one of the run"),
+        "truncated": (good[: len(good) // 2], r"damaged, or not a checkpoint \(.*\); use another one of the run"),
         "altered": (good[:-1] + b"\x7f", "altered or damaged: its content hash does not match; use another one"),
-        "pickle": (pickle.dumps(Malice()), r"damaged or no checkpoint \(.*\); use another one of the run"),
-        "text": (b"to be or not to be", r"damaged or no checkpoint \(.*\); use another one of the run"),
-        "other": ((tmp_path / "other").read_bytes(), "a safetensors file, but no charlm checkpoint"),
+        "pickle": (pickle.dumps(Malice()), r"damaged, or not a checkpoint \(.*\); use another one of the run"),
+        "text": (b"to be or not to be", r"damaged, or not a checkpoint \(.*\); use another one of the run"),
+        "other": (
+            (tmp_path / "other").read_bytes(),
+            "a safetensors file, but not a charlm checkpoint; allowed: a checkpoint that charlm wrote",
+        ),
         "newer": (
             good.replace(b'"version":"1"', b'"version":"2"'),
             "found format version 2; this charlm reads 1; update charlm",

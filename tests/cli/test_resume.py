@@ -76,13 +76,13 @@ def test_from_a_damaged_checkpoint(cli, copied_run):
     last.write_bytes(last.read_bytes()[:-1])
     result = cli("train", "--resume", "--run-dir", copied_run, "--set", "train.max_steps=8")
     assert result.code == 0
-    assert f"damaged  {last}: damaged or no checkpoint (" in result.err
+    assert f"damaged  {last}: damaged, or not a checkpoint (" in result.err
     assert f"resume   {best}, step 6\n" in result.err
     assert "done     max_steps at step 8" in result.err
     for path in last.parent.iterdir():
         path.write_bytes(b"")
     error = cli("train", "--resume", "--run-dir", copied_run).error
-    assert error.startswith(f"{last}: damaged or no checkpoint (")
+    assert error.startswith(f"{last}: damaged, or not a checkpoint (")
     assert error.endswith(f"; use another one of the run; no other checkpoint in {last.parent} is whole")
 
 

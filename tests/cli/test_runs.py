@@ -165,7 +165,7 @@ def test_headers_that_are_none(runs, tmp_path):
     for name, content in bad.items():
         path = tmp_path / name
         path.write_bytes(content)
-        with pytest.raises(DamagedCheckpointError, match=f"^{re.escape(str(path))}: damaged or no checkpoint"):
+        with pytest.raises(DamagedCheckpointError, match=f"^{re.escape(str(path))}: damaged, or not a checkpoint"):
             read_header(path)
 
 

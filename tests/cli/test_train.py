@@ -116,7 +116,7 @@ def test_corpus_that_cannot_be_used(cli, tiny_config, tmp_path, content, text):
 def test_folder_that_holds_a_run(cli, tiny_config, trained_run):
     before = (trained_run / "config.yaml").read_bytes()
     assert cli("train", "--config", tiny_config, "--run-dir", trained_run).error == (
-        f"{trained_run}: already holds a run; allowed: --resume to go on with it, or another --run-dir"
+        f"{trained_run}: already holds a run; allowed: --resume to continue it, or another --run-dir"
     )
     assert (trained_run / "config.yaml").read_bytes() == before
 

@@ -127,9 +127,9 @@ def test_long_words_make_no_long_errors(cli, trained_run, words, length):
 @pytest.mark.parametrize(
     ("start", "told"),
     [
-        (b"\xff" * 8, "damaged or no checkpoint ("),
-        ((2**62).to_bytes(8, "little") + b"{}", "damaged or no checkpoint ("),
-        (None, "damaged or no checkpoint ("),
+        (b"\xff" * 8, "damaged, or not a checkpoint ("),
+        ((2**62).to_bytes(8, "little") + b"{}", "damaged, or not a checkpoint ("),
+        (None, "damaged, or not a checkpoint ("),
     ],
 )
 def test_checkpoint_that_promises_more_than_it_holds(tmp_path, start, told):

@@ -36,6 +36,7 @@ class LSTM(TorchRecurrentBase):
     num_gates = 4
     state_names = ("h", "c")
     option_names = ("layer_norm", "forget_bias")
+    initial_options = ("forget_bias",)
 
     def __init__(
         self,

@@ -35,7 +35,7 @@ struct Arguments {
   float* d_first;            // [B, H], written: gradient of h_0
   float* d_first_cell;       // [B, H], written: gradient of c_0
   float* operands;           // scratch for copies of what products read; forward with mask or bf16: [2, B, padded(H)],
-                             // backward with bf16: [2, B, 4·H]; else null
+                             // backward with bf16: [2, B, padded(4·H)]; else null
   float* partials;           // scratch [threads, 2 · 5 · B]: sums that threads exchange in normalization
 
   // Multiplications between two barriers, over all threads.

@@ -31,6 +31,7 @@ class RHN(RecurrentBase):
     kind = "rhn"
     cpu_kernel = cpu.KERNEL
     option_names = ("depth", "couple_gates", "gate_bias")
+    initial_options = ("gate_bias",)
 
     def __init__(
         self,
