@@ -1,6 +1,6 @@
 """Runs on disk: the names of their files, and what the header of a checkpoint says.
 
-Nothing here imports torch or reads a tensor, so that many runs are listed at once. See `checkpoint` for the format.
+Imports no torch and reads no tensors, so listing many runs is fast. See `checkpoint` for the format.
 """
 
 import json
@@ -103,7 +103,7 @@ def is_run(folder: Path) -> bool:
 
 
 def find_runs(folder: Path, unreadable: Callable[[OSError], object] = lambda error: None) -> Iterator[Path]:
-    """Yield the runs in a folder: the folder itself, or those below it, a few folders deep, in no certain order.
+    """Yield the runs in a folder: the folder itself, or those below it, a few folders deep, in no particular order.
 
     Follows links; skips hidden folders. `unreadable` is called for folders that cannot be read.
     """
@@ -130,7 +130,7 @@ def describe_run(folder: Path) -> Run:
     """The state of a run; takes no lock and writes nothing. OSError if the folder cannot be read."""
     files = sorted((folder / FOLDER).glob("*.safetensors"), key=_written_s, reverse=True)
     used_by = lock_holder(folder)
-    # Links to one file are equally old: `last` is what a resumed run reads first.
+    # `last` first, because --resume reads it first; then the newest. Hard links have equal ages.
     for file in sorted(files, key=lambda file: file.name != LAST):
         try:
             header = read_header(file)

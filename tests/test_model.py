@@ -54,14 +54,14 @@ def test_penalties_are_mean_squares_times_the_scored_steps(loss):
         torch.manual_seed(3)
         return window_loss(model, x, y, None, train_config(loss, **penalties))
 
-    plain, penalised = objective(), objective(activation_penalty=2.0, change_penalty=3.0)
+    plain, penalized = objective(), objective(activation_penalty=2.0, change_penalty=3.0)
     outputs, _ = model.outputs(x)
     torch.manual_seed(3)
     dropped = model.drop_outputs(outputs)
     change = ((outputs[1:] - outputs[:-1]) ** 2).mean()
     expected = (T if loss == "sum" else 1) * (2.0 * (dropped**2).mean() + 3.0 * change)
-    torch.testing.assert_close(penalised.objective - plain.objective, expected)
-    assert torch.equal(penalised.cross_entropy, plain.cross_entropy)
+    torch.testing.assert_close(penalized.objective - plain.objective, expected)
+    assert torch.equal(penalized.cross_entropy, plain.cross_entropy)
     assert torch.equal(plain.cross_entropy, plain.objective)
 
 

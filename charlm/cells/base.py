@@ -283,7 +283,7 @@ class RecurrentBase(nn.Module):
         else:
             shape = list(x.shape)
         if len(shape) != 3 or shape[0] == 0 or shape[2] != self.input_size:
-            raise ValueError(f"{self.kind}: input of shape {shape}; allowed is [T, B, {self.input_size}] with T ≥ 1")
+            raise ValueError(f"{self.kind}: input of shape {shape}; allowed: [T, B, {self.input_size}] with T ≥ 1")
         return shape[0], shape[1]
 
     # State
@@ -305,7 +305,7 @@ class RecurrentBase(nn.Module):
         if found != [shape] * len(self.state_names):
             raise ValueError(
                 f"{self.kind}: state of shapes {', '.join(map(str, found))}; "
-                f"allowed is ({', '.join(self.state_names)}) of shape [L, B, H] = {shape} each"
+                f"allowed: ({', '.join(self.state_names)}) of shape [L, B, H] = {shape} each"
             )
         return list(zip(*(tensor.unbind() for tensor in tensors), strict=True))
 
@@ -338,7 +338,7 @@ class RecurrentBase(nn.Module):
     def init_uniform_(self, bound: float) -> None:
         """Draw weights from U(±bound) and set biases to 0; then set the special biases."""
         if not 0 <= bound < math.inf:
-            raise ValueError(f"{self.kind}: bound={bound!r}; allowed are 0 ≤ bound < ∞")
+            raise ValueError(f"{self.kind}: bound={bound!r}; allowed: 0 ≤ bound < ∞")
         self.draw_parameters(weight_bound=bound, bias_bound=0.0)
 
     @torch.no_grad()
@@ -372,20 +372,20 @@ class RecurrentBase(nn.Module):
     def check_positive(self, **values: int) -> None:
         for name, value in values.items():
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise ValueError(f"{self.kind}: {name}={value!r}; allowed are integers ≥ 1")
+                raise ValueError(f"{self.kind}: {name}={value!r}; allowed: integers ≥ 1")
 
     def check_probability(self, **values: float) -> None:
         for name, value in values.items():
             if not 0 <= value < 1:
-                raise ValueError(f"{self.kind}: {name}={value!r}; allowed are 0 ≤ {name} < 1")
+                raise ValueError(f"{self.kind}: {name}={value!r}; allowed: 0 ≤ {name} < 1")
 
     def check_finite(self, **values: float) -> None:
         for name, value in values.items():
             if not math.isfinite(value):
-                raise ValueError(f"{self.kind}: {name}={value!r}; allowed are finite numbers")
+                raise ValueError(f"{self.kind}: {name}={value!r}; allowed: finite numbers")
 
     def check_choice(self, allowed: tuple[Any, ...], **values: Any) -> None:
         for name, value in values.items():
             if value not in allowed:
                 listed = ", ".join(map(repr, allowed))
-                raise ValueError(f"{self.kind}: {name}={value!r}; allowed are {listed}")
+                raise ValueError(f"{self.kind}: {name}={value!r}; allowed: {listed}")

@@ -177,7 +177,7 @@ def _compiler() -> str:
     try:
         done = subprocess.run([*command, "--version"], capture_output=True, text=True, timeout=60, check=False)
     except (OSError, subprocess.SubprocessError) as error:
-        return f"{shlex.join(command)} cannot be run ({error}); install g++ or clang++, or mend CXX"
+        return f"{shlex.join(command)} cannot be run ({error}); install g++ or clang++, or fix or unset CXX"
     version = done.stdout.partition("\n")[0] or f"exit code {done.returncode}"
     return f"{version} ({shutil.which(command[0]) or command[0]})"
 

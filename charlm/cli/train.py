@@ -21,7 +21,7 @@ RunDir = Annotated[
     typer.Option(
         "--run-dir",
         metavar="DIR",
-        help="The run's folder  [default: runs/<config name>-<time>]",
+        help="The run's folder.  [default: runs/<config name>-<time>]",
         autocompletion=complete_run,
     ),
 ]

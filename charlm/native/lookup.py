@@ -28,4 +28,4 @@ def check_ids(name: str, ids: Tensor, V: int) -> None:
     if ids.numel():
         low, high = (int(bound) for bound in ids.aminmax())
         if low < 0 or high >= V:
-            raise ValueError(f"{name}: found {low} to {high}; allowed are 0 to {V - 1}")
+            raise ValueError(f"{name}: found {low} to {high}; allowed: 0 to {V - 1}")

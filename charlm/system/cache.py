@@ -1,4 +1,4 @@
-"""The cache folder: encoded texts and compiled kernels, which can be made again."""
+"""The cache folder: encoded texts and compiled kernels; both can be rebuilt."""
 
 import contextlib
 import os

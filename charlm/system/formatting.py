@@ -59,6 +59,6 @@ def one_line(text: str) -> str:
 
 def _written_out(character: str) -> str:
     code = ord(character)
-    if 0xDC80 <= code <= 0xDCFF:  # "surrogateescape" stores bytes so
+    if 0xDC80 <= code <= 0xDCFF:  # "surrogateescape" maps byte b to U+DC00 + b
         code &= 0xFF
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"

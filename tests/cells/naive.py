@@ -21,7 +21,7 @@ def dot(a: Vector, b: Vector) -> float:
     return math.fsum(p * q for p, q in zip(a, b, strict=True))
 
 
-def normalised(a: Vector, gain: Vector, bias: Vector) -> list[float]:
+def normalized(a: Vector, gain: Vector, bias: Vector) -> list[float]:
     mean = math.fsum(a) / len(a)
     variance = math.fsum((v - mean) ** 2 for v in a) / len(a)
     return [g * (v - mean) / math.sqrt(variance + 1e-5) + b for v, g, b in zip(a, gain, bias, strict=True)]
@@ -66,10 +66,10 @@ def lstm_step(
     gates = [[both_maps(x, hm, p, gate * H + j) for j in range(H)] for gate in range(4)]
     if layer_norm:
         gains, biases = p["weight_ln_gates"], p["bias_ln_gates"]
-        gates = [normalised(a, gain, bias) for a, gain, bias in zip(gates, gains, biases, strict=True)]
+        gates = [normalized(a, gain, bias) for a, gain, bias in zip(gates, gains, biases, strict=True)]
     i, f, g, o = gates
     new_c = [sigmoid(f[j]) * c[j] + sigmoid(i[j]) * math.tanh(g[j]) for j in range(H)]
-    seen = normalised(new_c, p["weight_ln_cell"], p["bias_ln_cell"]) if layer_norm else new_c
+    seen = normalized(new_c, p["weight_ln_cell"], p["bias_ln_cell"]) if layer_norm else new_c
     new_h = [sigmoid(o[j]) * math.tanh(seen[j]) for j in range(H)]
     return mixed(h, new_h, k[:H]), mixed(c, new_c, k[H:])
 

@@ -22,7 +22,7 @@ def both_precisions(case: Case, which: str) -> tuple[Run, Run]:
 def test_autocast_is_close_to_float32(case: Case, which: str) -> None:
     found, expected = both_precisions(case, which)
     # bfloat16 rounds to 2⁻⁹ = 0.2 %; eight steps of two layers gather up to ten of these, twice as many
-    # with layer normalisation. Where a sum near 0 rounds across relu's kink, a whole gradient goes.
+    # with layer normalization. Where a sum near 0 rounds across relu's kink, a whole gradient goes.
     tolerance = 0.3 if "relu" in str(case) else 0.05
     for name, tensor in expected.items():
         assert found[name].dtype == torch.float32, name

@@ -54,7 +54,7 @@ def test_extreme_probabilities(p: float, kept: float) -> None:
 
 def test_elements_of_a_mask_are_independent() -> None:
     kept = dropout_mask((1000, 400), 0.3, like=torch.zeros(1)) > 0
-    # Neighbours, also those of one random number, both kept: 0.49; standard error 0.0008.
+    # Neighbors, also those of one random number, both kept: 0.49; standard error 0.0008.
     for step in (1, 2, 3, 4, 400):
         flat = kept.flatten()
         assert (flat[step:] & flat[:-step]).float().mean().item() == pytest.approx(0.49, abs=0.005)

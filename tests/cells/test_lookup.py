@@ -43,11 +43,11 @@ def test_lookup_errs_no_more_than_the_reference(case: Case, size: tuple[int, int
 @pytest.mark.parametrize("id", [-1, 4, 10**12])
 def test_lookup_of_a_row_that_is_not_there(case: Case, id: int) -> None:
     for table in (None, torch.zeros(4, 4)):
-        with pytest.raises(ValueError, match=r"^ids of a lookup: found .*; allowed are 0 to 3$"):
+        with pytest.raises(ValueError, match=r"^ids of a lookup: found .*; allowed: 0 to 3$"):
             case.build(4, 5).float()(Lookup(torch.tensor([[1, id]]), table))
 
 
 def test_lookup_of_a_wrong_width(case: Case) -> None:
     stack = case.build(6, 4)
-    with pytest.raises(ValueError, match=rf"^{case.kind}: input of shape \[2, 3, 5\]; allowed is \[T, B, 6\]"):
+    with pytest.raises(ValueError, match=rf"^{case.kind}: input of shape \[2, 3, 5\]; allowed: \[T, B, 6\]"):
         stack(Lookup(torch.zeros(2, 3, dtype=torch.int64), torch.zeros(9, 5)))

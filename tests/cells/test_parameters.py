@@ -105,7 +105,7 @@ def test_init_uniform_draws_weights_and_clears_biases(case: Case) -> None:
 
 @pytest.mark.parametrize("bound", [-0.1, math.inf, math.nan])
 def test_init_uniform_refuses_a_bound_that_is_none(bound: float) -> None:
-    with pytest.raises(ValueError, match=r"^rnn: bound=.*; allowed are 0 ≤ bound < ∞$"):
+    with pytest.raises(ValueError, match=r"^rnn: bound=.*; allowed: 0 ≤ bound < ∞$"):
         CELLS["rnn"](2, 3).init_uniform_(bound)
 
 

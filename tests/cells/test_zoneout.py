@@ -27,7 +27,7 @@ def by_the_paper(stack: RecurrentBase, kept: Tensor, x: Tensor, state: Any) -> t
     """One layer; kept [T, B, 2H], of h and c."""
     p = {name.removesuffix("_l0"): parameter for name, parameter in stack.named_parameters()}
 
-    def normalised(a: Tensor, gain: Tensor, bias: Tensor) -> Tensor:
+    def normalized(a: Tensor, gain: Tensor, bias: Tensor) -> Tensor:
         deviation = a - a.mean(-1, keepdim=True)
         return gain * deviation / (deviation.square().mean(-1, keepdim=True) + 1e-5).sqrt() + bias
 
@@ -37,10 +37,10 @@ def by_the_paper(stack: RecurrentBase, kept: Tensor, x: Tensor, state: Any) -> t
         maps = x[t] @ p["weight_ih"].t() + p["bias_ih"] + h @ p["weight_hh"].t() + p["bias_hh"]
         gates = [maps[:, k * H : (k + 1) * H] for k in range(4)]
         if "weight_ln_gates" in p:
-            gates = [normalised(gates[k], p["weight_ln_gates"][k], p["bias_ln_gates"][k]) for k in range(4)]
+            gates = [normalized(gates[k], p["weight_ln_gates"][k], p["bias_ln_gates"][k]) for k in range(4)]
         i, f, o = (1 / (1 + torch.exp(-gates[k])) for k in (0, 1, 3))
         new_c = f * c + i * torch.tanh(gates[2])
-        seen = normalised(new_c, p["weight_ln_cell"], p["bias_ln_cell"]) if "weight_ln_cell" in p else new_c
+        seen = normalized(new_c, p["weight_ln_cell"], p["bias_ln_cell"]) if "weight_ln_cell" in p else new_c
         new_h = o * torch.tanh(seen)
         d_h, d_c = kept[t, :, :H], kept[t, :, H:]
         h, c = d_h * h + (1 - d_h) * new_h, d_c * c + (1 - d_c) * new_c

@@ -54,7 +54,7 @@ def test_cross_entropy_of_characters_that_are_out_of_the_question() -> None:
 
 @pytest.mark.parametrize("target", [-1, 3])
 def test_cross_entropy_of_a_target_that_is_not_there(target: int) -> None:
-    with pytest.raises(ValueError, match=r"^targets: found .*; allowed are 0 to 2$"):
+    with pytest.raises(ValueError, match=r"^targets: found .*; allowed: 0 to 2$"):
         cross_entropy(torch.zeros(2, 3), torch.tensor([0, target]))
 
 

@@ -15,7 +15,7 @@ SMALL = ["model.cell.hidden=8", "train.batch_size=2", "train.max_steps=2", "trai
 
 @pytest.mark.parametrize("file", CONFIGS, ids=lambda file: file.stem)
 def test_trains(tmp_path, file):
-    """At its own depth, layers, window, dropout and optimiser; with few units and on a short text."""
+    """At its own depth, layers, window, dropout and optimizer; with few units and on a short text."""
     text = tmp_path / "text.txt"
     text.write_text(words_text(20_000))
     outcome = start_run(load_config(file, [*SMALL, f"data.source={text}"]), tmp_path / "run")

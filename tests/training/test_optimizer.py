@@ -1,4 +1,4 @@
-"""Learning rate schedules, optimisers, clipping."""
+"""Learning rate schedules, optimizers, clipping."""
 
 import math
 
@@ -60,7 +60,7 @@ def model_and(config):
 
 
 @pytest.mark.parametrize("name", ["adamw", "adam", "nadam", "radam", "sgd", "rmsprop", "adagrad", "muon"])
-def test_every_optimiser_steps_downhill(name):
+def test_every_optimizer_steps_downhill(name):
     config = parse_config({"optimizer": {"name": name, "lr": 1e-2}}, "test").optimizer
     model, optimizer = model_and(config)
     x = torch.arange(10).reshape(5, 2) % 5
@@ -74,7 +74,7 @@ def test_every_optimiser_steps_downhill(name):
     assert losses[-1] < losses[0] - 0.005
 
 
-def test_options_reach_the_optimiser():
+def test_options_reach_the_optimizer():
     config = optimizer_config(momentum=0.5, nesterov=True)
     _, optimizer = model_and(config)
     assert (optimizer.defaults["momentum"], optimizer.defaults["nesterov"], optimizer.defaults["lr"]) == (

@@ -32,7 +32,7 @@ def test_resume_is_bit_identical(tmp_path, config_of, kind, variational):
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "adam", "nadam", "radam", "sgd", "rmsprop", "adagrad", "muon"])
-def test_resume_is_bit_identical_for_every_optimiser(tmp_path, config_of, optimizer):
+def test_resume_is_bit_identical_for_every_optimizer(tmp_path, config_of, optimizer):
     momentum = {"momentum": 0.9} if optimizer == "sgd" else {}
     assert_resumes_alike(
         tmp_path, config_of(optimizer={"name": optimizer, "lr": 0.01, "schedule": {"name": "cosine"}, **momentum})

@@ -79,11 +79,11 @@ def test_windows_grow_in_the_course_of_the_run(updater_of):
 
 
 def test_penalties_are_not_part_of_the_loss_that_is_logged(updater_of):
-    plain, penalised = updater_of(), updater_of(train={"activation_penalty": 100.0, "change_penalty": 100.0})
+    plain, penalized = updater_of(), updater_of(train={"activation_penalty": 100.0, "change_penalty": 100.0})
     plain.update()
-    penalised.update()
-    assert row_of(plain).loss == row_of(penalised).loss
-    assert row_of(plain).grad_norm < row_of(penalised).grad_norm
+    penalized.update()
+    assert row_of(plain).loss == row_of(penalized).loss
+    assert row_of(plain).grad_norm < row_of(penalized).grad_norm
 
 
 def test_place_in_the_corpus(updater_of):
