@@ -43,7 +43,8 @@ def start_run(
     RunError or VocabularyError before it writes to the run's folder.
     """
     with contextlib.ExitStack() as held:
-        exists = run_dir is not None and _is_dir(run_dir)
+        with refusing_os_errors(run_dir or Path("runs")):
+            exists = run_dir is not None and run_dir.is_dir()
         if run_dir is not None and exists:
             _claim(run_dir, held)
         place = run_dir or Path("runs")
@@ -73,11 +74,6 @@ def _claim(folder: Path, held: contextlib.ExitStack) -> None:
         discard_leftovers(folder)
 
 
-def _is_dir(folder: Path) -> bool:
-    with refusing_os_errors(folder):
-        return folder.is_dir()
-
-
 def _make(run_dir: Path | None, name: str) -> Path:
     with refusing_os_errors(run_dir or Path("runs")):
         if run_dir is None:
@@ -92,7 +88,9 @@ def resume_run(run_dir: Path, change: Callable[[Config], Config] = lambda config
     `change` maps the saved config to the one to continue with. ConfigError if it changes an option that determines
     the weights, the text or the streams.
     """
-    if not _is_dir(run_dir / FOLDER):
+    with refusing_os_errors(run_dir):
+        resumable = (run_dir / FOLDER).is_dir()
+    if not resumable:
         raise CheckpointError(f"{run_dir}: no {FOLDER}/ to resume from; allowed: the folder of a run")
     with claimed(run_dir):
         with refusing_os_errors(run_dir):

@@ -51,7 +51,8 @@ def test_without_a_compiler(cli, monkeypatch, tmp_path):
 def test_with_a_compiler_that_is_none(cli, monkeypatch):
     monkeypatch.setenv("CXX", "no-such-compiler -O1")
     assert re.fullmatch(
-        r"no-such-compiler -O1 cannot be run \(.*\); install g\+\+ or clang\+\+, or fix or unset CXX", rows(cli)["compiler"]
+        r"no-such-compiler -O1 cannot be run \(.*\); install g\+\+ or clang\+\+, or fix or unset CXX",
+        rows(cli)["compiler"],
     )
 
 
