@@ -18,6 +18,7 @@ def test_memory_and_open_files_do_not_grow_with_the_steps(tmp_path, capsys, requ
     assert capsys.readouterr().out.startswith(f"{steps:,} steps, ")
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_text(tmp_path, capsys):
     assert soak.large_text(tmp_path, gigabytes=0.02) == []
     assert capsys.readouterr().out.startswith("0.02 GB encoded and trained on for 200 steps: ")

@@ -5,6 +5,8 @@ and after the file's data, before and after each flush, link and renaming.
 """
 
 import argparse
+import contextlib
+import io
 import json
 import random
 import signal
@@ -123,11 +125,19 @@ def write_config(folder: Path, steps: int) -> Path:
 
 
 def train(words: list[str]) -> None:
-    """A run that is left alone."""
-    command = [sys.executable, "-m", "charlm", "train", *words]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    if done.returncode:
-        sys.exit(f"torture: {' '.join(command)} ended with {done.returncode}:\n{done.stderr}")
+    """Train in this process, without kills."""
+    from charlm.cli import main
+
+    said, arguments = io.StringIO(), sys.argv
+    sys.argv = ["charlm", "train", *words]
+    try:
+        with contextlib.redirect_stderr(said):
+            main()
+    except SystemExit as end:
+        if end.code:
+            sys.exit(f"torture: {' '.join(sys.argv)} ended with {end.code}:\n{said.getvalue()}")
+    finally:
+        sys.argv = arguments
 
 
 def how_to_begin(config: Path, run: Path) -> list[str]:

@@ -11,6 +11,7 @@ import pytest
 from charlm.checkpoint import read_checkpoint
 
 
+@pytest.mark.usefixtures("kernels")
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_signals_as_a_user_sends_them(tmp_path, config_of, number, code):
     from charlm.config import dump_config
