@@ -35,6 +35,7 @@ def offline(*commands: list[object]) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("kernels")
 def test_training_sampling_and_scoring_need_no_network(tiny_config, tmp_path):
     run = tmp_path / "run"

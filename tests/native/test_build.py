@@ -164,6 +164,7 @@ def test_a_wrong_cxx_is_named(
     assert capsys.readouterr().err == "compile  for this CPU, once: adding ...\n"
 
 
+@pytest.mark.slow
 def test_processes_that_compile_at_once(kernel: Kernel, cache: Path) -> None:
     code = "import pathlib, sys; from charlm.native.call import Kernel; Kernel(pathlib.Path(sys.argv[1])).check()"
     command = [sys.executable, "-c", code, str(kernel.source)]

@@ -99,6 +99,7 @@ for number in (1, 3):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux grants tiles to a process that asks")
 def test_bf16_without_the_permission_to_use_tiles() -> None:
     """Linux refuses AMX tiles to a process whose signal stack is too small for them; each process can ask only once."""

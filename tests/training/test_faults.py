@@ -136,6 +136,7 @@ def after_step_4():
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_second_ctrl_c_leaves_at_once_without_harm(tmp_path, tiny_config, assert_goes_on, stage):
     run, rare = tmp_path / "run", "train.eval_every=0"
@@ -199,6 +200,7 @@ def test_a_folder_that_goes_amid_saving_is_not_made_anew(tmp_path, cli, tiny_con
     assert not run.exists()
 
 
+@pytest.mark.slow
 def test_a_terminal_that_takes_nothing_more_costs_nothing(tmp_path, cli, tiny_config):
     run = tmp_path / "run"
     command = [sys.executable, "-m", "charlm", "train", "--config", str(tiny_config), "--run-dir", str(run)]
@@ -256,6 +258,7 @@ def run(tmp_path: Path):
             folder.chmod(0o755)
 
 
+@pytest.mark.slow
 def test_a_new_run_in_a_read_only_folder(read_only, run, tiny_config):
     prefix, lines = read_only
     (run / "checkpoints").mkdir(parents=True)
@@ -265,6 +268,7 @@ def test_a_new_run_in_a_read_only_folder(read_only, run, tiny_config):
     assert not [*(run / "checkpoints").iterdir()]
 
 
+@pytest.mark.slow
 def test_resuming_in_a_read_only_folder(read_only, run, trained_run):
     prefix, lines = read_only
     shutil.copytree(trained_run, run)
@@ -275,6 +279,7 @@ def test_resuming_in_a_read_only_folder(read_only, run, trained_run):
     assert {path: path.read_bytes() for path in before} == before
 
 
+@pytest.mark.slow
 def test_a_folder_that_becomes_read_only_amid_the_run(read_only, run, tiny_config, assert_goes_on):
     """The checkpoint of the best evaluation, at step 3, is the last."""
     prefix, lines = read_only

@@ -41,6 +41,7 @@ def test_a_markov_source_is_learned_to_its_entropy_and_no_further(tmp_path, kind
     assert min(scores) >= floor
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", CELLS)
 def test_validation_falls_on_real_text(tmp_path, tinyshakespeare, kind):
     config = parse_config(

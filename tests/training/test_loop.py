@@ -114,6 +114,7 @@ def test_sources_of_their_own(tmp_path, config_of):
     assert outcome.valid_nats is not None
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("kernels")
 def test_a_checkpoint_that_cannot_be_written_leaves_the_one_before(tmp_path):
     """A limit on the size of files makes the second checkpoint fail amid its data."""
