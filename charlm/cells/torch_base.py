@@ -122,6 +122,6 @@ def ignored_chunk_warning() -> Iterator[None]:
 def single_layer_options() -> tuple[bool, int, float, bool, bool, bool]:
     """The arguments after the parameters of torch's operators, for a single layer."""
     has_biases, num_layers, dropout, bidirectional, batch_first = True, 1, 0.0, False, False
-    # `train` makes cuDNN and oneDNN save what the backward pass needs. In eval mode too, gradients need it.
+    # `train` makes cuDNN and oneDNN save what the backward pass needs. Gradients need that in eval mode, too.
     train = torch.is_grad_enabled()
     return has_biases, num_layers, dropout, train, bidirectional, batch_first

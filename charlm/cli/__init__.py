@@ -48,7 +48,7 @@ def _usage_errors_printable() -> Iterator[None]:
         raise
 
 
-# The class is click's or, in newer versions of Typer, that of Typer's own copy of click.
+# BadParameter's base class: click's, or that in Typer's own copy of click (newer versions).
 _UsageError: Any = typer.BadParameter.__mro__[1]
 
 
@@ -107,7 +107,7 @@ def main() -> None:
 
 
 def _shortened(line: str) -> str:
-    """Cut the middle out of a line that nobody would read, such as one with a key of megabytes."""
+    """Shorten a very long line, for example one that quotes a key of megabytes."""
     return line if len(line) <= 2000 else f"{line[:1500]} […] {line[-500:]}"
 
 

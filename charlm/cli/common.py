@@ -57,7 +57,7 @@ def usage_error(message: str) -> typer.BadParameter:
 
 
 def report_slow_layers(model: Any, device: Any) -> None:
-    """Say on stderr which backend computes a model's layers, if a faster one cannot, and why not."""
+    """If a faster backend cannot compute the layers, say which one does, and why."""
     selection = model.layers.select_backend(device, training=False)
     if selection.passed_over:
         say("layers", selection.description)

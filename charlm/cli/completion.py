@@ -22,7 +22,7 @@ def complete_run(incomplete: str) -> list[str]:
 
 
 def _paths(incomplete: str, wanted: Callable[[Path], bool]) -> list[str]:
-    """The wanted paths that start with `incomplete`, and those directly in a folder whose path starts so."""
+    """The wanted paths that start with `incomplete`, and the wanted entries of folders that start with it."""
     head = incomplete[: incomplete.rfind("/") + 1]
     found = []
     for path in _entries(head):

@@ -41,7 +41,7 @@ def list_corpora(data_dir: Folder = Path("data")) -> None:
 @app.command()
 def info(
     source: Annotated[
-        str, typer.Argument(help="A file, a folder, a glob, builtin:NAME, or a text of `charlm data list`.")
+        str, typer.Argument(help="A file, a folder, a glob, builtin:NAME, or a name from `charlm data list`.")
     ],
     level: Annotated[str, typer.Option(help="What a symbol is: char | byte.")] = "char",
     data_dir: Folder = Path("data"),

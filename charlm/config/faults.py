@@ -22,7 +22,7 @@ _TYPES = {
 
 
 def fault_lines(error: ValidationError, model: type[BaseModel], raw: Any, origin: Mapping[Path, str]) -> list[str]:
-    """One line for each of the first faults of `raw`, in the order of the schema; unknown keys end their section.
+    """One line per fault, at most MAX_FAULTS, in the order of the schema; unknown keys come last in a section.
 
     `origin` maps a path to where its value was written (a file or --set). The longest matching prefix counts.
     """

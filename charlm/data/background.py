@@ -1,4 +1,4 @@
-"""Run work in a thread beside the reading of a text."""
+"""Run work in a background thread while a text is read."""
 
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -6,7 +6,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
-# How many calls may wait in a background thread. This evens out slow chunks, and holds a few MB of them.
+# How many calls may wait. Enough to even out slow chunks; they hold a few MB.
 CALLS_BEHIND = 4
 
 

@@ -1,4 +1,4 @@
-"""Cached arrays on disk: what charlm found out about a text, and its ids; plus the draft of a text that is being read.
+"""Cached arrays on disk: the survey of a text, and its ids. Also the draft, the decoded text between the two passes.
 
 An entry is an .npy file beside a .json file with its checksum. Damaged entries count as missing.
 """

@@ -1,6 +1,6 @@
 """A corpus: text files as ids in a memory-mapped array, cut into splits.
 
-    hash      SHA-256 of the bytes, if the cache may know the text
+    hash      SHA-256 of the bytes, if the cache may hold the text
     survey    SHA-256, and how often each character occurs → the vocabulary; the decoded text → a draft
     encode    the draft, or else the text again → ids of the narrowest type, into the cache
 

@@ -15,7 +15,7 @@ from charlm.errors import DataError
 from charlm.native import utf8
 from charlm.native.utf8 import Decode
 
-# With half of this, passing chunks to threads takes a tenth of the time; twice as much reads no text faster.
+# At half this size, handing chunks to threads takes 10 % of the time; twice the size is no faster.
 CHUNK_BYTES = 1 << 19
 
 Symbols = npt.NDArray[np.unsignedinteger[Any]]  # code points at level char, bytes at level byte

@@ -13,8 +13,8 @@ class Streams:
     """B streams of S = (N - 1) // B characters, end to end in a corpus of N characters.
 
     Stream b reads inputs ids[b·S : (b+1)·S]; its targets are the characters that follow each of them. The last target
-    of a stream is the first input of the next. Fewer than B characters after ids[B·S] are unused, and S mod T of each
-    stream if a reader takes only whole windows.
+    of a stream is the first input of the next. Up to B − 1 characters at the end are unused. A reader that
+    takes only whole windows also skips S mod T of each stream.
 
     ids         [N] unsigned integers, which may be memory-mapped; never copied as a whole
     batch_size  B

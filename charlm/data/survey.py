@@ -116,8 +116,8 @@ def _count_symbols(
     paths: Iterable[Path], level: Level, decode: Decode, draft: Draft | None
 ) -> tuple[str, npt.NDArray[np.int64]]:
     """SHA-256 of the bytes, and the occurrences of every code point (or byte); copies the text into `draft`."""
-    # After a block of this size is freed, glibc reuses smaller blocks for the next chunk instead of returning them to
-    # the system and faulting in new pages, which took a quarter of the time.
+    # Freeing one block of this size makes glibc keep later blocks instead of returning them to the system; faulting
+    # pages in again took a quarter of the time.
     np.empty(1 << 24, np.uint8)
     hasher = hashlib.sha256()
     counts = np.zeros(CODE_POINTS, np.int64)

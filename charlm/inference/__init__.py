@@ -7,13 +7,13 @@
     score = model.evaluate("To be, or not to be")
     print(score.nats_per_char, score.bits_per_char)
 
-`load` gives a `TrainedModel`, whose methods cover every use; the functions below it take a CharLM of your own.
+`load` returns a `TrainedModel`, which is enough for most uses; the other functions take a CharLM.
 
-    trained.py      load, TrainedModel: the checkpoint with all that its use needs
+    trained.py      load, TrainedModel: the checkpoint's model, vocabulary and config
     sampling.py     sample_text, Choice: characters drawn one by one
     evaluation.py   evaluate: the cross-entropy of a text
     dynamic.py      evaluate_dynamically: the same while the model keeps learning
-    novelty.py      novelty: what part of a sample stands in the training text
+    novelty.py      novelty: how much of a sample occurs in the training text
     per_char.py     the scores of single characters as CSV
 """
 

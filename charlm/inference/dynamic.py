@@ -34,7 +34,7 @@ _WINDOWS = 512
 _FEWEST_WINDOWS = 8
 """Lower limit of that number when the windows are long enough to cover the text."""
 _READ_TOGETHER = 64
-"""How many streams read the characters before such windows side by side."""
+"""How many streams are warmed up at once before such windows."""
 _EPSILON = 0.1
 """ε as a share of mean(RMS), so that η does not depend on the scale of the loss."""
 
@@ -46,7 +46,7 @@ class Adaptation:
     lr: float = 0.0005
     """η: the typical change of a weight per window."""
     decay: float = 0.0005
-    """λ: the share of its distance from the trained weight that a weight gives up per window, on average."""
+    """λ: average share of its distance from the trained value that a weight gives back per window."""
     steps: int = 50
     """Characters per window and stream. Shorter windows adapt sooner and take longer."""
 

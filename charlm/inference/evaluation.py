@@ -21,7 +21,7 @@ Ids = npt.NDArray[np.integer[Any]]
 STREAMS = 64
 """How many streams to read side by side at most. A single stream is exact but leaves most of the machine idle."""
 WARMUP = 256
-"""How many characters a stream reads, without scoring them, to arrive at the state that one long stream would have."""
+"""Characters that each stream reads unscored first, so that its state is nearly that of one long stream."""
 _STEPS = 128
 """Steps of a window at most."""
 _LOGITS = 2**23

@@ -35,7 +35,7 @@ _SCALE = 0xD1B54A32D192ED03
 
 @dataclass(frozen=True)
 class Novelty:
-    """How much of one sample stands in the corpus."""
+    """How much of one sample occurs in the corpus."""
 
     start: int
     longest: int
@@ -103,7 +103,7 @@ class _Windows:
         """Number → offset of its first occurrence, in the first text that has it."""
         self._place = self.offset + np.cumsum([0, *map(len, texts)])[text]
         self.found = np.zeros(len(self.hashes), bool)
-        # 64 slots per window: of a hundred other windows, one or two pass.
+        # 64 slots per window: so 1 to 2 % of other windows pass.
         self._bits = min(max(16, (64 * len(self.hashes)).bit_length()), 24)
         self._note_found(np.empty(0, np.int64))
 
@@ -115,7 +115,7 @@ class _Windows:
         return near[same], numbers[same]
 
     def mark(self, block: _Block) -> None:
-        """Mark the windows that stand in the block as `found`."""
+        """Mark the windows that occur in the block as `found`."""
         if self.found.all():
             return
         positions, numbers = self.hits(block.hashes(self.length))

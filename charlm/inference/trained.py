@@ -24,7 +24,7 @@ from charlm.system.device import resolve_device
 
 @dataclass(frozen=True)
 class Verbatim:
-    """How much of a text stands word for word in the training text."""
+    """How much of a text occurs verbatim in the training text."""
 
     longest: int
     """Length of the longest such stretch, in characters (bytes for a byte model)."""

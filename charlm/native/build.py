@@ -104,7 +104,7 @@ def _paths(sources: list[Path], command: list[str]) -> dict[Path, Path]:
     """The file of each library. Its name contains a digest of everything that determines the result.
 
     That is the source and the headers beside it, the headers of this folder, the command, and the compiler's
-    predefined macros, which tell its version and the CPU.
+    predefined macros, which identify its version and the CPU.
     """
     macros = subprocess.run(
         [*command, "-dM", "-E", "-x", "c++", "-"], input=b"", capture_output=True, timeout=_TIMEOUT_S, check=False

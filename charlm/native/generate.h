@@ -1,4 +1,4 @@
-// Generates characters, each from the logits after the one before: any number in one call.
+// Draws any number of characters in one call, each from the logits that follow the previous one.
 #pragma once
 
 #include <cmath>
@@ -16,8 +16,9 @@ struct Generation {
   Index top_k;                    // draw among this many most likely characters; 0: all
   double temperature;             // 0: take the most likely
   double top_p;                   // draw among the most likely that together have this probability
-  const void* const* layers;      // [L]: the kind's Arguments with T = 1, inputs [1, B, G·H], states [2, B, H]; the
-                                  // second half of a state is the state before the call and, written, after it
+  const void* const* layers;      // [L]: the kind's Arguments with T = 1, inputs [1, B, G·H], states [2, B, H]: the
+                                  // second half is read as the state before the call and overwritten with the
+                                  // state after it
   const float* const* weights;    // [L]: input weights W [G·H, H]; the first is not read: layer 0 has a table
   const float* const* biases;     // [L]: [G·H], added to W y; the first is not read
   const float* output_weights;    // [V, H]

@@ -70,7 +70,9 @@ class _Linear(torch.autograd.Function):
 
 
 def project(x: Tensor | Lookup, w_GI: Tensor, bias_G: Tensor) -> tuple[Tensor, Tensor | None]:
-    """W x + bias for all steps: [T, B, G] and None, or for a lookup rows [V, G] and the ids [T, B] of each step's row.
+    """Input products W x + bias for all steps.
+
+    Returns [T, B, G] and None; for a lookup, rows [V, G] and the ids [T, B] of the row that each step reads.
 
     ValueError for ids outside the table.
     """

@@ -6,8 +6,8 @@
 #include "product.h"
 
 // All-reduce of two floats per row. Each member puts the values of its own units; after a barrier every member combines
-// the values of all, in the same order. Two Partials used in turn, as for the gates and for c, need no further barrier:
-// the barrier of one separates the reads and the next writes of the other.
+// the values of all, in the same order. Alternating two Partials (gates, c) needs no further barrier:
+// the barrier of each separates the reads of the other from its next writes.
 class Partials {
  public:
   // memory: shared by all members, [members, 2 · rows], `stride` floats from one member to the next; not owned.

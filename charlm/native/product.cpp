@@ -109,7 +109,7 @@ void multiply_panel(Index rows, Index columns, Index depth, const Bf16* a, const
     });
 }
 
-// One member's part of a product: its own rows of c or, if c is wider than high, its own panels. Each panel of b is
+// One member's part of a product: its own rows of c or, if c has more panels than row blocks, its own panels. Each panel of b is
 // packed by one member. Where members read each other's panels there is a barrier before and after.
 template <class Operand>
 class Part : Sizes<Operand> {

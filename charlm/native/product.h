@@ -33,8 +33,8 @@ constexpr int ROWS = 12;
 constexpr int ROWS = 6;
 #endif
 
-// How many groups of products a register sums before adding to the result: the rounding error of a sum grows with its
-// length.
+// How many groups of products a register sums before it is added to the result. Short sums keep the rounding error
+// small.
 constexpr Index SUMMANDS = 256;
 
 // sum + a · b for one group of K: one group of a, and one group of b for each column of the vector.

@@ -14,8 +14,8 @@ RANDOM = Kernel(Path(__file__).with_name("random.cpp"))
 def random_mask(shape: tuple[int, ...], kept: int) -> Tensor:
     """A float32 tensor on the CPU: 65536 / kept with probability kept / 65536, else 0; 1 ≤ kept ≤ 65536.
 
-    The seed comes from torch's global generator. Without a compiler the probabilities are the same, the draws are
-    not.
+    The seed comes from torch's global generator. Without a compiler the probabilities are the same,
+    but the draws differ.
     """
     size = math.prod(shape)
     if RANDOM.works():

@@ -88,7 +88,7 @@ class CarriedBack {
   Operand* next() const { return buffer_ + turn_ * B_ * padded<Operand>(K_); }
 };
 
-// Zoneout (Krueger et al. 2017): units keep a share of their value from before a step; in training 0 or 1.
+// Zoneout (Krueger et al. 2017): units keep a share of their value from before a step. In training the share is 0 or 1.
 class Zoneout {
  public:
   // kept: read [rows, …], `row` floats apart; rows = T·B, or 1 for all steps and streams. Null: no zoneout.
@@ -128,7 +128,7 @@ class KeptBack {
     return (1.0f - kept) * d;
   }
 
-  // The gradient that bypassed the last step done.
+  // The bypass gradient that the last call of `through` stored.
   Floats get(Index b, Index i) const { return zoneout_.keeps() ? load(sums_ + b * columns_ + i * W) : Floats{}; }
 
  private:

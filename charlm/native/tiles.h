@@ -19,8 +19,8 @@ constexpr Index TILE_K = 32;
 #include <sys/syscall.h>
 #include <unistd.h>
 
-// Whether this process may use tiles. Linux requires a request, because each thread's saved state grows by 8 KiB. It
-// refuses if some thread's signal stack is too small for that.
+// Whether this process may use tiles. Linux grants them only on request, because they add 8 KiB to each thread's saved
+// state, and refuses if a thread's signal stack is too small.
 inline bool may_use_tiles() {
   constexpr long ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18;
   static const bool granted = syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0;

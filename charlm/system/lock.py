@@ -19,10 +19,10 @@ LOCK = ".lock"
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold the folder's lock in the block; RunError, which names the process that holds it, where another does.
+    """Hold the folder's lock during the block; RunError, naming the holder, if another process has it.
 
-    The operating system frees it with the process, however that ends: no lock is ever stale. The file stays. Where the
-    system or the file system knows no locks, nothing is locked.
+    The operating system releases it when the process ends, so no lock is ever stale. The file stays. Without locks
+    (Windows, some network file systems) nothing is locked.
     """
     if fcntl is None:
         yield

@@ -271,7 +271,7 @@ def _leave_faults_to_callers() -> None:
 
 
 def _keep_rows(file: Path, rows: int, step: int) -> None:
-    """Keep the first `rows` rows, up to `step` or a torn line. A resumed run writes the later ones again."""
+    """Keep at most `rows` rows, up to the first after `step` or an incomplete line. A resumed run writes the rest."""
     kept: list[bytes] = []
     if file.exists():
         with file.open("rb") as lines:

@@ -157,7 +157,7 @@ def _between(low: float, share: float) -> float:
 
 
 def skip_step_unless(finite: Tensor, optimizer: torch.optim.Optimizer) -> None:
-    """Keep the weights finite in the next step if `finite` (0-d bool on their device) is false, without waiting for it.
+    """If `finite` (0-d bool on the device) is false, keep non-finite numbers out of the next step. Never waits.
 
     Fused optimizers skip the step. For the others the gradient becomes 0; momentum and decay still act.
     """
@@ -182,7 +182,7 @@ def clip_gradients(parameters: Iterable[Tensor], config: Optimizer) -> Tensor:
         nn.utils.clip_grad_value_(parameters, config.clip_value)
     if config.clip_norm:
         clipped = nn.utils.get_total_norm(gradients) if config.clip_value else norm
-        # On a CPU reading the norm costs nothing, and multiplying by 1 would take as long as computing it.
+        # On a CPU reading the norm is free, and scaling by 1 costs as much as computing the norm: skip it.
         if clipped.device.type != "cpu" or clipped > config.clip_norm:
             nn.utils.clip_grads_with_norm_(parameters, config.clip_norm, clipped)
     return norm

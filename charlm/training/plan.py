@@ -42,7 +42,7 @@ class Plan:
         return asdict(self)
 
     def as_table(self) -> dict[str, str]:
-        """The same for people, as names and texts."""
+        """The plan for people: label → text."""
         parts = ", ".join(f"{name} {count:,}" for name, count in self.parameters.items())
         memory = self.weights_bytes + self.optimizer_bytes + self.activations_bytes
         return {

@@ -136,7 +136,7 @@ void backward(const Arguments& a, const Member& member) {
         const Floats d_z = dh * (load(before + u, n) - candidate) * z * (1.0f - z);
         const Floats d_n = dh * (1.0f - z) * (1.0f - candidate * candidate);
         const Floats d_r = d_n * h_n * r * (1.0f - r);
-        // In n, r multiplies the recurrent part only: there the gradients of the two products differ.
+        // r multiplies only the recurrent part of n, so the two products have different gradients for n.
         const Floats d_map[3] = {d_r, d_z, d_n * r}, d_x_map[3] = {d_r, d_z, d_n};
         for (Index k = 0; k < 3; k++) {
           store(d_maps + k * H + u, d_map[k], n);

@@ -175,8 +175,8 @@ class Forward {
     for (Index k = 0; k < GATES; k++) of_gates.put(b * GATES + k, mean[k], sum(squares[k]));
   }
 
-  // Compute the new c from the normalized gates, and put its mean and squared deviations. In `sums` the new c then
-  // takes the place of g, and σ(o) that of o.
+  // Compute the new c from the normalized gates, and put its mean and squared deviations. In `sums`, the new c
+  // then replaces g, and σ(o) replaces o.
   void apply_normalized_gates(Index t, Index b) const {
     const float *mean = means + b * GATES, *scale = scales + b * GATES;
     Floats total = {}, squares = {};
@@ -284,7 +284,7 @@ class Backward {
     return kept_output.through(t, b, u, n, i, mapped.get(b, u, n, i) + load(a.d_outputs + (t * B + b) * H + u, n));
   }
 
-  // Gradient of the new c through c_t. The rest comes through h_t, which uses the new c before zoneout. Once per step.
+  // Gradient of the new c through c_t. The rest comes through h_t. Call it once per step: it updates zoneout's bypass.
   Floats d_by_next(Index t, Index b, Index u, Index n, Index i) const {
     return kept_cell.through(t, b, u, n, i, load(d_cell(b, i)));
   }
@@ -325,7 +325,7 @@ class Backward {
     return (made_cell(t, b, u, n) - moments[CELL_MEAN]) * moments[CELL_SCALE];
   }
 
-  // Enter the gradient of LN(c). Keeps the gradient of o in its place of d_normal until `enter_gates`.
+  // Pass the gradient of LN(c) to `norm`. Keeps the gradient of o in row 3 of d_normal until `enter_gates`.
   void enter_cell(Index t, Index b) const {
     Floats total = {}, product = {};
     slice.each_group([&](Index u, Index n, Index i) {

@@ -69,5 +69,5 @@ class NormBack {
   const Partials of_gates, of_cell;
   float* d_normals;            // [B, 5, columns]
   float *means, *products;     // [B, 4], or [B] for the cell: mean(d) and mean(d ⊙ x) over all units
-  float *d_gains, *d_shifts;   // [5, columns], sums over one step: adding up steps afterwards rounds less
+  float *d_gains, *d_shifts;   // [5, columns], sums over one step; adding whole steps rounds less
 };
