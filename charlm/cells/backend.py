@@ -48,8 +48,8 @@ class Backend:
     layer: LayerFunction
     prepare: Callable[[torch.device, bool], str | None] = always_ready
     """(device, training) → why this backend cannot compute the layer, or None if it can. May compile a kernel."""
-    library: str = ""
-    """The library that does the work, if it depends on the device."""
+    library: Callable[[], str] | None = None
+    """Names the library that does the work, if that depends on the device. Called only to describe the backend."""
     takes_lookup: bool = False
     """Whether `layer` also accepts a Lookup as input."""
     generation_step: Callable[[LayerCall], Step] | None = None
@@ -67,7 +67,7 @@ class Selection(NamedTuple):
     @property
     def description(self) -> str:
         """One line for people, e.g. "rhn: reference loop; no fused CPU kernel: no C++ compiler"."""
-        library = f" ({self.backend.library})" if self.backend.library else ""
+        library = f" ({self.backend.library()})" if self.backend.library else ""
         reasons = [f"; no {name}: {reason}" for name, reason in self.passed_over.items()]
         return f"{self.kind}: {self.backend.name}{library}{''.join(reasons)}"
 

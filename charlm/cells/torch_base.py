@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import ClassVar
 
 import torch
@@ -58,9 +59,8 @@ class TorchRecurrentBase(RecurrentBase):
 
     def backends(self, device: torch.device) -> list[Backend]:
         *faster, reference = super().backends(device)
-        operator = Backend(
-            "fused torch layer", self.torch_layer, self.why_not_torch, library=self.torch_library(device)
-        )
+        library = partial(self.torch_library, device)
+        operator = Backend("fused torch layer", self.torch_layer, self.why_not_torch, library=library)
         return [*faster, operator, reference]
 
     def torch_layer(self, x_TBI: Tensor, call: LayerCall) -> tuple[Tensor, LayerState]:
