@@ -93,9 +93,9 @@ class RecurrentBase(nn.Module):
     """The kind's cpu.cpp, if it has one."""
     state_names: ClassVar[tuple[str, ...]] = ("h",)
     option_names: ClassVar[tuple[str, ...]] = ()
+    """The kind's own options: arguments of `__init__`, attributes, and fields of its config class."""
     initial_options: ClassVar[tuple[str, ...]] = ()
     """Options that only set initial values, so a run that starts from trained weights may change them."""
-    """The kind's own options: arguments of `__init__`, attributes, and fields of its config class."""
 
     def __init__(
         self,

@@ -184,20 +184,16 @@ def _compiler() -> str:
 
 def _cache() -> str:
     from charlm.system.cache import cache_dir
+    from charlm.system.files import nearest_existing
 
     folder = cache_dir()
     sizes = ", ".join(f"{name} {format_bytes(_size(folder / name))}" for name in ("kernels", "corpora"))
-    writable = os.access(_nearest(folder), os.W_OK)
+    writable = os.access(nearest_existing(folder), os.W_OK)
     return f"{folder}: {sizes}{'' if writable else '; cannot be written; name another folder in CHARLM_CACHE'}"
 
 
 def _size(folder: Path) -> int:
     return sum(file.stat().st_size for file in folder.glob("**/*") if file.is_file())
-
-
-def _nearest(folder: Path) -> Path:
-    """The folder, or the nearest one above it that exists."""
-    return next(path for path in (folder, *folder.absolute().parents) if path.exists())
 
 
 def _free() -> str:

@@ -1,4 +1,4 @@
-"""Writing files."""
+"""Files and folders."""
 
 from pathlib import Path
 
@@ -8,3 +8,8 @@ def replace_file(file: Path, data: bytes) -> None:
     temporary = file.with_name(f".{file.name}.tmp")
     temporary.write_bytes(data)
     temporary.replace(file)
+
+
+def nearest_existing(folder: Path) -> Path:
+    """The folder, or its nearest parent that exists."""
+    return next(path for path in (folder, *folder.absolute().parents) if path.exists())

@@ -17,7 +17,7 @@ from charlm.checkpoint import Checkpoint, save_checkpoint
 from charlm.config import Config, dump_config
 from charlm.errors import RunError
 from charlm.runs import BEST, CONFIG, FOLDER, LAST
-from charlm.system.files import replace_file
+from charlm.system.files import nearest_existing, replace_file
 from charlm.system.formatting import format_bytes
 from charlm.system.lock import locked
 
@@ -125,7 +125,7 @@ def new_folder(name: str) -> Path:
 def check_writable(folder: Path) -> None:
     """RunError unless files can be written in the folder, or the folder can be made."""
     with refusing_os_errors(folder):
-        nearest = _nearest(folder)
+        nearest = nearest_existing(folder)
         if not nearest.is_dir():
             raise _unwritable(folder, f"{nearest} is a file")
         if not os.access(nearest, os.W_OK):
@@ -135,7 +135,7 @@ def check_writable(folder: Path) -> None:
 def check_space(folder: Path, needed_bytes: int) -> None:
     """RunError unless the disk has `needed_bytes` free."""
     with refusing_os_errors(folder):
-        free = shutil.disk_usage(_nearest(folder)).free
+        free = shutil.disk_usage(nearest_existing(folder)).free
     if free < needed_bytes:
         raise RunError(
             f"{folder}: {format_bytes(free)} free on its disk; checkpoints need {format_bytes(needed_bytes)}; "
@@ -150,11 +150,6 @@ def refusing_os_errors(folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise _unwritable(folder, error.strerror or str(error)) from None
-
-
-def _nearest(folder: Path) -> Path:
-    """The folder, or its nearest parent that exists."""
-    return next(path for path in (folder, *folder.absolute().parents) if path.exists())
 
 
 def _unwritable(folder: Path, found: str) -> RunError:

@@ -43,11 +43,11 @@ def start_run(
     RunError or VocabularyError before it writes to the run's folder.
     """
     with contextlib.ExitStack() as held:
-        with refusing_os_errors(run_dir or Path("runs")):
+        place = run_dir or Path("runs")
+        with refusing_os_errors(place):
             exists = run_dir is not None and run_dir.is_dir()
         if run_dir is not None and exists:
             _claim(run_dir, held)
-        place = run_dir or Path("runs")
         check_writable(place)
         device = resolve_device(config.device)
         vocabulary = _fine_tuned_vocabulary(config, init_from) if init_from else None
