@@ -187,7 +187,7 @@ def test_embedding_dropout_drops_the_same_characters_throughout_a_window():
     assert not torch.equal(mask[:, 0] == 0, mask[:, 1] == 0)
 
 
-def test_embedding_dropout_drops_whole_characters_anew_at_each_step():
+def test_embedding_dropout_drops_whole_characters_again_at_each_step():
     model = model_of(embedding=4, dropout={"embedding": 0.5})
     mask = masks(model, torch.zeros(200, B, dtype=torch.long))
     assert (mask == mask[..., :1]).all()

@@ -300,7 +300,7 @@ def grow(path: Path) -> None:
         file.write(b"x")
 
 
-def write_anew(path: Path) -> None:
+def write_again(path: Path) -> None:
     path.write_bytes(path.read_bytes().replace(b"c", b"d"))
     os.utime(path, ns=(0, 0))
 
@@ -310,7 +310,7 @@ def shrink(path: Path) -> None:
 
 
 @pytest.mark.parametrize("level", ["char", "byte"])
-@pytest.mark.parametrize("change", [grow, write_anew, shrink])
+@pytest.mark.parametrize("change", [grow, write_again, shrink])
 @pytest.mark.parametrize("known", [False, True])
 def test_a_source_that_changes_within_a_pass_is_refused(level, change, known, write, cache, monkeypatch):
     def read_and_change(*arguments):

@@ -134,14 +134,14 @@ def test_giving_up_keeps_the_part_and_the_next_run_resumes(server: Server, text:
     assert server.ranges == [f"bytes={kept}-"]
 
 
-def test_server_without_ranges_sends_everything_anew(server: Server, text: Download, tmp_path: Path) -> None:
+def test_server_without_ranges_sends_everything_again(server: Server, text: Download, tmp_path: Path) -> None:
     (tmp_path / "corpus.txt.part").write_bytes(TEXT[:CUT])
     server.answers = [Answer(ranges=False)]
     assert fetch(text, tmp_path, progress=False).read_bytes() == TEXT
     assert server.ranges == [f"bytes={CUT}-"]
 
 
-def test_refused_range_starts_anew(server: Server, text: Download, tmp_path: Path) -> None:
+def test_refused_range_starts_again(server: Server, text: Download, tmp_path: Path) -> None:
     (tmp_path / "corpus.txt.part").write_bytes(b"stale")
     server.answers = [Answer(b"", 416), Answer()]
     assert fetch(text, tmp_path, progress=False).read_bytes() == TEXT
@@ -155,7 +155,7 @@ def test_range_is_refused_only_once(server: Server, text: Download, tmp_path: Pa
     assert server.ranges == ["bytes=5-", None]
 
 
-def test_part_longer_than_the_file_starts_anew(server: Server, text: Download, tmp_path: Path) -> None:
+def test_part_longer_than_the_file_starts_again(server: Server, text: Download, tmp_path: Path) -> None:
     (tmp_path / "corpus.txt.part").write_bytes(TEXT + b"!")
     assert fetch(text, tmp_path, progress=False).read_bytes() == TEXT
     assert server.ranges == [None]

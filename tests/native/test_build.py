@@ -112,7 +112,7 @@ def test_a_fault_of_compilation_is_shown(kernel: Kernel, cache: Path) -> None:
 
 @pytest.mark.parametrize("suffix", [".so", ".sha256"])
 @pytest.mark.parametrize("damage", ["cut", "changed", "missing"])
-def test_a_damaged_library_is_made_anew(
+def test_a_damaged_library_is_made_again(
     kernel: Kernel, cache: Path, suffix: str, damage: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     kernel.check()

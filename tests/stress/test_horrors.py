@@ -22,7 +22,7 @@ def peak_mb() -> float:
     """The most memory this process has held since the last call; where that cannot be told, always 0."""
     try:
         status = Path("/proc/self/status").read_text()
-        Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+        Path("/proc/self/clear_refs").write_text("5")  # resets the peak
     except OSError:
         return 0
     return int(status.split("VmHWM:")[1].split()[0]) / 1e3

@@ -1,6 +1,6 @@
 """Kills a run again and again, resumes it, and compares it with one that was left alone; run by scripts/torture.
 
-Every second kill comes at a random moment, the others at a random step of the writing of a checkpoint: before, amid
+Every second kill comes at a random moment, the others at a random step of the writing of a checkpoint: before, during
 and after the file's data, before and after each flush, link and renaming.
 """
 

@@ -1,4 +1,4 @@
-"""What happens to a run from outside: kills, signals, disks and folders that fail amid it."""
+"""What happens to a run from outside: kills, signals, disks and folders that fail during it."""
 
 import os
 import shutil
@@ -101,7 +101,7 @@ def after_step_4(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], obje
     return arrange
 
 
-# Each waits amid its stage for the first Ctrl-C, and there or amid the saving for the second, which it asks for.
+# Each waits in its stage for the first Ctrl-C, and there or while saving for the second, which it asks for.
 SIGNALLED = """
 def ask(which):
     print(which, flush=True)
@@ -161,8 +161,8 @@ def test_a_second_ctrl_c_leaves_at_once_without_harm(tmp_path, tiny_config, asse
     assert_goes_on(run, rare)
 
 
-@pytest.mark.parametrize("event", ["renamed", "removed", "replaced", "made anew"])
-def test_a_folder_that_goes_amid_the_run_is_not_made_anew(
+@pytest.mark.parametrize("event", ["renamed", "removed", "replaced", "made again"])
+def test_a_folder_that_goes_during_the_run_is_not_made_again(
     tmp_path, cli, tiny_config, after_step_4, assert_goes_on, event
 ):
     run, elsewhere = tmp_path / "run", tmp_path / "elsewhere"
@@ -172,7 +172,7 @@ def test_a_folder_that_goes_amid_the_run_is_not_made_anew(
             run.rename(elsewhere)
         else:
             shutil.rmtree(run)
-        if event in ("replaced", "made anew"):
+        if event in ("replaced", "made again"):
             run.mkdir()
 
     after_step_4(happen)
@@ -180,12 +180,12 @@ def test_a_folder_that_goes_amid_the_run_is_not_made_anew(
         f"{run}: removed or renamed during the run; allowed: a folder that stays until the run ends; "
         "start a new run, or --resume the folder at its new place"
     )
-    assert not run.exists() or (event in ("replaced", "made anew") and not [*run.iterdir()])
+    assert not run.exists() or (event in ("replaced", "made again") and not [*run.iterdir()])
     if event in ("renamed", "replaced"):
         assert_goes_on(elsewhere)
 
 
-def test_a_folder_that_goes_amid_saving_is_not_made_anew(tmp_path, cli, tiny_config, after_step_4, monkeypatch):
+def test_a_folder_that_goes_during_saving_is_not_made_again(tmp_path, cli, tiny_config, after_step_4, monkeypatch):
     """After the last look at it."""
     run = tmp_path / "run"
     save_checkpoint = charlm.training.folder.save_checkpoint
@@ -280,7 +280,7 @@ def test_resuming_in_a_read_only_folder(read_only, run, trained_run):
 
 
 @pytest.mark.slow
-def test_a_folder_that_becomes_read_only_amid_the_run(read_only, run, tiny_config, assert_goes_on):
+def test_a_folder_that_becomes_read_only_during_the_run(read_only, run, tiny_config, assert_goes_on):
     """The checkpoint of the best evaluation, at step 3, is the last."""
     prefix, lines = read_only
     error = error_of([*prefix, *changed(f"{lines}after_step_4 = make_read_only", "--config", tiny_config, run=run)])
@@ -294,7 +294,7 @@ def test_a_folder_that_becomes_read_only_amid_the_run(read_only, run, tiny_confi
     assert_goes_on(run)
 
 
-def test_a_disk_that_becomes_full_amid_the_run(mounting, tiny_config, tmp_path, assert_goes_on):
+def test_a_disk_that_becomes_full_during_the_run(mounting, tiny_config, tmp_path, assert_goes_on):
     disk, kept = tmp_path / "disk", tmp_path / "kept"
     disk.mkdir()
     mounted = 'mount -t tmpfs -o size=8m tmpfs "$1" && shift && "${@:2}"; code=$?; rm -f "${@: -1}/../filler"; '

@@ -117,7 +117,7 @@ def test_sources_of_their_own(tmp_path, config_of):
 @pytest.mark.slow
 @pytest.mark.usefixtures("kernels")
 def test_a_checkpoint_that_cannot_be_written_leaves_the_one_before(tmp_path):
-    """A limit on the size of files makes the second checkpoint fail amid its data."""
+    """A limit on the size of files makes the second checkpoint fail in the middle of its data."""
     config = tmp_path / "config.yaml"
     (tmp_path / "text.txt").write_text(words_text(4000))
     config.write_text(

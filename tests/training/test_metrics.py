@@ -90,7 +90,7 @@ def test_a_log_that_cannot_be_written_costs_nothing(tmp_path, config_of, monkeyp
 
 
 def test_charts_that_cannot_be_written_cost_nothing(tmp_path, monkeypatch, capsys):
-    """A file takes the place of the charts' folder amid the run: TensorBoard's thread meets a real OSError."""
+    """A file takes the place of the charts' folder during the run: TensorBoard's thread meets a real OSError."""
     monkeypatch.setattr("charlm.training.metrics._RETRY_S", 0.0)
     folder = tmp_path / "run"
     tracker = Tracker(folder_with(folder))

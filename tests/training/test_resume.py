@@ -17,7 +17,7 @@ DROPOUT = {"embedding": 0.1, "input": 0.1, "state": 0.2, "between_layers": 0.2, 
 @pytest.mark.parametrize("variational", [False, True])
 @pytest.mark.parametrize("kind", CELLS)
 def test_resume_is_bit_identical(tmp_path, config_of, kind, variational):
-    """Interrupted after 7 of 14 steps, between logs and amid an epoch, and resumed: as if in one go."""
+    """Interrupted after 7 of 14 steps, between logs and within an epoch, and resumed: as if in one go."""
     model = {"cell": {"kind": kind, "hidden": 12}, "layers": 2, "dropout": {**DROPOUT, "variational": variational}}
     config = config_of(model=model, train={"max_steps": 14, "ema": 0.9})
     whole, parts = tmp_path / "whole", tmp_path / "parts"

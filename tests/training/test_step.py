@@ -140,7 +140,7 @@ def test_schedule_by_minutes_follows_the_clock(updater_of):
     assert updater.learning_rate() == pytest.approx(0.05 / 4)
 
 
-def test_reset_state_begins_streams_anew(updater_of):
+def test_reset_state_begins_streams_again(updater_of):
     """At 1 every window starts from zero: the same as a model without carried state; at 0 none does."""
     always, never = updater_of(train={"reset_state": 1.0}), updater_of()
     for updater in (always, never):
