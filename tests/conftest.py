@@ -88,15 +88,19 @@ def compiled() -> Path:
 
     Without a compiler the tests run without kernels.
     """
+    from charlm.cells import CELLS
     from charlm.native.build import KernelError, load
+    from charlm.native.call import Kernel
 
+    shared = [Kernel(path) for path in (ROOT / "charlm/native").glob("*.cpp") if path.stem != "recurrence"]
+    of_kinds = [cell.cpu_kernel for cell in CELLS.values() if cell.cpu_kernel]
     folder = USERS_CACHE / "kernels"
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     # The first worker compiles while the others wait, then they find the kernels in the cache.
     with (folder / ".lock").open("w") as lock, pytest.MonkeyPatch.context() as patch, suppress(KernelError):
         fcntl.flock(lock, fcntl.LOCK_EX)
         patch.setenv("CHARLM_CACHE", str(USERS_CACHE))
-        load(*sorted((ROOT / "charlm").rglob("*.cpp")))
+        load(*shared, *of_kinds)
     return folder
 
 

@@ -8,7 +8,7 @@ union `AnyCell` (charlm/config/cells.py), and a YAML file in configs/. Everythin
     backend.py              Backend: one way to compute a layer; the choice of the fastest that can
     <kind>/__init__.py      the module
     <kind>/reference.py     the equations of one layer in plain PyTorch
-    <kind>/cpu.cpp, cpu.py  the fused CPU kernel of one layer, and its call
+    <kind>/gates.h          the equations and their derivatives for the CPU driver (native/)
 
 Shape suffixes: T steps, B streams, I inputs, H hidden units, G stacked gates, D recurrence depth, L layers.
 """

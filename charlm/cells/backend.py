@@ -11,8 +11,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from charlm.native.generate import Step
-
 LayerState = tuple[Tensor, ...]
 """The state of one layer: a tensor [B, H] for each of `RecurrentBase.state_names`."""
 
@@ -52,8 +50,8 @@ class Backend:
     """Names the library that does the work, if that depends on the device. Called only to describe the backend."""
     takes_lookup: bool = False
     """Whether `layer` also accepts a Lookup as input."""
-    generation_step: Callable[[LayerCall], Step] | None = None
-    """Sets up one layer for `Generator`; None: this backend cannot generate."""
+    generates: bool = False
+    """Whether `Generator` can compute the layer too."""
 
 
 class Selection(NamedTuple):

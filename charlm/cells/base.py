@@ -8,10 +8,11 @@ from torch import Tensor, nn
 
 from charlm.cells.backend import Backend, LayerCall, LayerState, Selection, select
 from charlm.native.build import KernelError, load
-from charlm.native.call import Kernel, autocasts_to_bf16
-from charlm.native.generate import Generator, Step
+from charlm.native.call import autocasts_to_bf16
+from charlm.native.generate import Generator
 from charlm.native.lookup import Lookup
 from charlm.native.random import random_mask
+from charlm.native.recurrence import LayerWeights, Recurrence
 from charlm.native.shared import SHARED_KERNELS
 
 RecurrentState = Tensor | tuple[Tensor, ...]
@@ -66,8 +67,8 @@ class RecurrentBase(nn.Module):
     """`num_layers` recurrent layers over a window of T steps; each layer reads the outputs of the one below.
 
     A kind of cell is a subclass. It sets `kind`, `state_names` and `option_names`, calls `create_parameters` at the
-    end of `__init__`, and defines `parameter_shapes` and `reference_layer`. A kind with a CPU kernel sets
-    `cpu_kernel` and defines `cpu_layer` and `cpu_generation_step`.
+    end of `__init__`, and defines `parameter_shapes` and `reference_layer`. A kind with a gates.h also sets
+    `cpu_kernel` and defines `layer_weights`.
 
     Args:
         dropout: probability of dropping a unit of the input of every layer above the first.
@@ -89,8 +90,8 @@ class RecurrentBase(nn.Module):
     """
 
     kind: ClassVar[str]
-    cpu_kernel: ClassVar[Kernel | None] = None
-    """The kind's cpu.cpp, if it has one."""
+    cpu_kernel: ClassVar[Recurrence | None] = None
+    """The CPU driver with the kind's gates.h, if it has one."""
     state_names: ClassVar[tuple[str, ...]] = ("h",)
     option_names: ClassVar[tuple[str, ...]] = ()
     """The kind's own options: arguments of `__init__`, attributes, and fields of its config class."""
@@ -139,12 +140,8 @@ class RecurrentBase(nn.Module):
         """One layer by the equations in the kind's `reference.py`."""
         raise NotImplementedError
 
-    def cpu_layer(self, x: Tensor | Lookup, call: LayerCall) -> tuple[Tensor, LayerState]:
-        """One layer by the kind's fused CPU kernel, in float32."""
-        raise NotImplementedError
-
-    def cpu_generation_step(self, call: LayerCall) -> Step:
-        """One layer for generation by the CPU kernel, starting from the call's state."""
+    def layer_weights(self, parameters: list[Tensor]) -> LayerWeights:
+        """A layer's parameters as the CPU driver takes them, from those in the order of `parameter_shapes`."""
         raise NotImplementedError
 
     def set_special_biases(self) -> None:
@@ -223,15 +220,16 @@ class RecurrentBase(nn.Module):
         the logits.
         """
         backend = self.select_backend(next(self.parameters()).device, training=False).backend
-        if backend.generation_step is None:
+        if not backend.generates:
             return None
         assert self.cpu_kernel is not None
-        layer_states = self.split_state(state, (state if isinstance(state, Tensor) else state[0]).shape[1])
-        steps = [
-            backend.generation_step(self.layer_call(layer, layer_state, steps=1, training=False))
-            for layer, layer_state in enumerate(layer_states)
-        ]
-        return Generator(self.cpu_kernel, self.kind, steps, table_VI, decoder, residual=self.residual)
+        layers = []
+        for layer, layer_state in enumerate(
+            self.split_state(state, (state if isinstance(state, Tensor) else state[0]).shape[1])
+        ):
+            call = self.layer_call(layer, layer_state, steps=1, training=False)
+            layers.append((self.layer_weights(call.parameters), call.state, call.kept_TBS))
+        return Generator(self.cpu_kernel, layers, table_VI, decoder, residual=self.residual)
 
     # Backends
 
@@ -239,13 +237,7 @@ class RecurrentBase(nn.Module):
         """The ways to compute a layer on `device`, fastest first; the last one can compute every layer."""
         if self.cpu_kernel is None or device.type != "cpu":
             return [self.reference_backend()]
-        kernel = Backend(
-            "fused CPU kernel",
-            self.cpu_layer,
-            self.compile_cpu_kernel,
-            takes_lookup=True,
-            generation_step=self.cpu_generation_step,
-        )
+        kernel = Backend("fused CPU kernel", self.cpu_layer, self.compile_cpu_kernel, takes_lookup=True, generates=True)
         return [kernel, self.reference_backend()]
 
     def reference_backend(self) -> Backend:
@@ -259,6 +251,12 @@ class RecurrentBase(nn.Module):
         device = torch.device(device)
         return select(self.kind, self.backends(device), device, training)
 
+    def cpu_layer(self, x: Tensor | Lookup, call: LayerCall) -> tuple[Tensor, LayerState]:
+        """One layer by the CPU driver, in float32."""
+        assert self.cpu_kernel is not None
+        weights = self.layer_weights(call.parameters)
+        return self.cpu_kernel.layer(x, call.state, weights, call.mask_BH, call.kept_TBS)
+
     def compile_cpu_kernel(self, device: torch.device, training: bool) -> str | None:
         """Compile the kind's CPU kernel at first use; why it cannot compute a layer, or None if it can."""
         parameter = next(self.parameters())
@@ -268,7 +266,7 @@ class RecurrentBase(nn.Module):
             return "it multiplies in float32 or bfloat16 only"
         assert self.cpu_kernel is not None
         try:
-            load(self.cpu_kernel.source, *(kernel.source for kernel in SHARED_KERNELS))
+            load(self.cpu_kernel, *SHARED_KERNELS)
         except KernelError as error:
             return str(error)
         return None

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from charlm.data.background import in_background
 from charlm.data.reading import Symbols
 from charlm.errors import DataError
-from charlm.system.cache import cache_dir, remove_leftovers
+from charlm.system.cache import cache_folder, is_private, remove_leftovers
 
 _LEFTOVER_AGE_S = 3600  # a process that is still encoding writes to its files far more often
 
@@ -32,9 +32,11 @@ def has_entry(prefix: str) -> bool:
 
 
 def find_entry(key: str) -> npt.NDArray[Any] | None:
-    """The array of a cache entry, memory-mapped; None if it is missing or fails its checksum."""
+    """The array of a cache entry, memory-mapped; None if it is missing, others may write it, or its checksum fails."""
     path = _folder() / f"{key}.npy"
     try:
+        if not (is_private(path) and is_private(path.with_suffix(".json"))):
+            return None
         noted = json.loads(path.with_suffix(".json").read_bytes())
         checksum = 0
         with path.open("rb", buffering=0) as file:
@@ -73,11 +75,11 @@ def store_entry(
 
 
 @contextmanager
-def cache_folder() -> Iterator[Path]:
+def writable_folder() -> Iterator[Path]:
     """The folder of the entries, created if it is missing; an OSError in the block becomes a DataError."""
     folder = _folder()
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         yield folder
     except OSError as error:
         raise DataError(
@@ -87,19 +89,20 @@ def cache_folder() -> Iterator[Path]:
 
 
 def _folder() -> Path:
-    return cache_dir() / "corpora"
+    return cache_folder("corpora")
 
 
 @contextmanager
 def _replacing(path: Path) -> Iterator[BinaryIO]:
     """A new file that replaces `path` in one step if the block ends without an error."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
-    with cache_folder():
+    with writable_folder():
         try:
             with temporary.open("xb") as file:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
+            temporary.chmod(0o600)
             temporary.replace(path)
         finally:
             with suppress(OSError):

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from charlm.data.background import in_background
-from charlm.data.cache import Draft, cache_folder, find_entry, has_entry, store_entry
+from charlm.data.cache import Draft, find_entry, has_entry, store_entry, writable_folder
 from charlm.data.reading import Symbols, changed, file_sizes, read_symbols, sha256_of
 from charlm.data.sources import resolve
 from charlm.data.vocabulary import CODE_POINTS, UNKNOWN, Level, Vocabulary
@@ -87,7 +87,7 @@ def survey_source(source: str, level: Level, drafts: ExitStack | None = None) ->
 
     say("data", f"{source}: reading {format_bytes(sum(sizes))} in {len(paths):,} file{'s' * (len(paths) > 1)}")
     draft = None
-    with cache_folder() as folder:
+    with writable_folder() as folder:
         if drafts is not None and level == "char":
             draft = drafts.enter_context(closing(Draft(folder)))
         sha256, counts = _count_symbols(paths, level, decoder(sum(sizes)), draft)

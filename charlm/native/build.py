@@ -12,13 +12,15 @@ import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 # Loads the OpenMP runtime whose threads the kernels share.
 import torch
 
 from charlm.errors import DataError
-from charlm.system.cache import cache_dir, remove_leftovers
+from charlm.native.structs import Struct
+from charlm.system.cache import cache_folder, is_private, remove_leftovers
 from charlm.system.console import say
 
 _FLAGS = ["-std=c++17", "-O3", "-ffp-contract=fast", "-fPIC", "-shared", "-fvisibility=hidden"]
@@ -29,39 +31,54 @@ class KernelError(Exception):
     """A short reason why this machine cannot run a kernel."""
 
 
-def load(*sources: Path) -> list[ctypes.CDLL]:
-    """The libraries of C++ files. At first use they are compiled, in parallel.
+@dataclass(frozen=True)
+class Library:
+    """A library to compile."""
+
+    source: Path
+    structs: tuple[Struct, ...]
+    """The structs through which it is called. The library exports their layout."""
+    folder: Path
+    """Searched for headers besides this one."""
+
+    @property
+    def name(self) -> str:
+        return self.source.stem if self.folder == self.source.parent else self.folder.name
+
+
+def load(*libraries: Library) -> list[ctypes.CDLL]:
+    """Libraries, compiled at first use, in parallel.
 
     KernelError if there is no compiler, if it fails, or if torch has no OpenMP. The outcome is remembered: later
     calls return or raise the same at once.
     """
-    if missing := [source for source in sources if source not in _outcomes]:
+    if missing := [library for library in libraries if library not in _outcomes]:
         _outcomes.update(_make(missing))
-    libraries = []
-    for source in sources:
-        outcome = _outcomes[source]
+    loaded = []
+    for library in libraries:
+        outcome = _outcomes[library]
         if isinstance(outcome, KernelError):
             raise outcome
-        libraries.append(outcome)
-    return libraries
+        loaded.append(outcome)
+    return loaded
 
 
-_outcomes: dict[Path, ctypes.CDLL | KernelError] = {}
+_outcomes: dict[Library, ctypes.CDLL | KernelError] = {}
 
 
-def _make(sources: list[Path]) -> dict[Path, ctypes.CDLL | KernelError]:
+def _make(libraries: list[Library]) -> dict[Library, ctypes.CDLL | KernelError]:
     try:
         if not hasattr(ctypes.CDLL(None), "GOMP_parallel"):
             raise KernelError(f"PyTorch {torch.__version__} has no OpenMP runtime that kernels can share")
         command = [*find_compiler(), *_FLAGS, *_machine_flags()]
-        paths = _paths(sources, command)
-        new = [source for source in sources if not _is_whole(paths[source])]
+        paths = _paths(libraries, command)
+        new = [library for library in libraries if not _is_whole(paths[library])]
         failures = _compile_all(new, command, paths) if new else {}
-        return {source: failures.get(source) or _open(path) for source, path in paths.items()}
+        return {library: failures.get(library) or _open(library, path) for library, path in paths.items()}
     except KernelError as error:
-        return dict.fromkeys(sources, error)
+        return dict.fromkeys(libraries, error)
     except (OSError, TypeError, ValueError, DataError, subprocess.SubprocessError) as error:
-        return dict.fromkeys(sources, _fault(error))
+        return dict.fromkeys(libraries, _fault(error))
 
 
 def _fault(error: Exception) -> KernelError:
@@ -72,15 +89,15 @@ def _remedy() -> str:
     return "; fix or unset CXX" if os.environ.get("CXX") else ""
 
 
-def _name(source: Path) -> str:
-    return source.parent.name if source.stem == "cpu" else source.stem
-
-
-def _open(path: Path) -> ctypes.CDLL | KernelError:
+def _open(library: Library, path: Path) -> ctypes.CDLL | KernelError:
     try:
-        return ctypes.CDLL(str(path))
+        opened = ctypes.CDLL(str(path))
     except OSError as error:
         return _fault(error)
+    for struct in library.structs:
+        if not struct.fits(opened):
+            return KernelError(f"the compiler lays out struct {struct.name} of {struct.file.name} in another way")
+    return opened
 
 
 def find_compiler() -> list[str]:
@@ -100,55 +117,69 @@ def _machine_flags() -> list[str]:
     return [*flags, "-undefined", "dynamic_lookup"] if sys.platform == "darwin" else flags
 
 
-def _paths(sources: list[Path], command: list[str]) -> dict[Path, Path]:
+def _paths(libraries: list[Library], command: list[str]) -> dict[Library, Path]:
     """The file of each library. Its name contains a digest of everything that determines the result.
 
-    That is the source and the headers beside it, the headers of this folder, the command, and the compiler's
-    predefined macros, which identify its version and the CPU.
+    That is the source, the headers of this folder and of the library's, the command, and the compiler's predefined
+    macros, which identify its version and the CPU.
     """
     macros = subprocess.run(
         [*command, "-dM", "-E", "-x", "c++", "-"], input=b"", capture_output=True, timeout=_TIMEOUT_S, check=False
     )
-    folder = cache_dir() / "kernels"
+    folder = cache_folder("kernels")
     paths = {}
-    for source in sources:
-        headers = [file for place in (Path(__file__).parent, source.parent) for file in sorted(place.glob("*.h"))]
-        texts = [file.read_bytes() for file in dict.fromkeys([*headers, source])]
+    for library in libraries:
+        headers = [file for place in (Path(__file__).parent, library.folder) for file in sorted(place.glob("*.h"))]
+        texts = [file.read_bytes() for file in dict.fromkeys([*headers, library.source])]
         digest = hashlib.sha256(b"\0".join([repr(command).encode(), macros.stdout, *texts])).hexdigest()[:16]
-        paths[source] = folder / f"{_name(source)}-{digest}.so"
+        paths[library] = folder / f"{library.name}-{digest}.so"
     return paths
 
 
 def _is_whole(path: Path) -> bool:
-    """Whether an undamaged library is in the cache; loading a damaged one may crash the process."""
+    """Whether the library is in the cache, undamaged, and nobody else could have put it there."""
     try:
         checksum = path.with_suffix(".sha256").read_text(encoding="ascii")
-        return hashlib.sha256(path.read_bytes()).hexdigest() == checksum
+        return is_private(path) and hashlib.sha256(path.read_bytes()).hexdigest() == checksum
     except (OSError, ValueError):
         return False
 
 
-def _compile_all(sources: list[Path], command: list[str], paths: dict[Path, Path]) -> dict[Path, KernelError | None]:
+def _compile_all(
+    libraries: list[Library], command: list[str], paths: dict[Library, Path]
+) -> dict[Library, KernelError | None]:
     """Compile in parallel; for each library the error, or None if it was built."""
-    remove_leftovers(cache_dir() / "kernels", "tmp*", _TIMEOUT_S)
-    say("compile", f"for this CPU, once: {', '.join(map(_name, sources))} ...")
+    remove_leftovers(cache_folder("kernels"), "tmp*", _TIMEOUT_S)
+    say("compile", f"for this CPU, once: {', '.join(library.name for library in libraries)} ...")
     start_s = time.perf_counter()
-    with ThreadPoolExecutor(len(sources)) as pool:
-        outcomes = pool.map(lambda source: _compile(source, command, paths[source]), sources)
-        failures = dict(zip(sources, outcomes, strict=True))
+    with ThreadPoolExecutor(len(libraries)) as pool:
+        outcomes = pool.map(lambda library: _compile(library, command, paths[library]), libraries)
+        failures = dict(zip(libraries, outcomes, strict=True))
     if not all(failures.values()):
         say("compile", f"done in {time.perf_counter() - start_s:.1f} s")
     return failures
 
 
-def _compile(source: Path, command: list[str], path: Path) -> KernelError | None:
+def _compile(library: Library, command: list[str], path: Path) -> KernelError | None:
     """Build the library and its checksum, and move each to its place in one step: no process sees half a file."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-            library, checksum = Path(folder, path.name), Path(folder, "checksum")
+            compiled, checksum = Path(folder, path.name), Path(folder, "checksum")
             result = subprocess.run(
-                [*command, str(source), "-o", str(library)],
+                [
+                    *command,
+                    "-I",
+                    str(library.folder),
+                    "-include",
+                    str(library.source),
+                    "-x",
+                    "c++",
+                    "-",
+                    "-o",
+                    str(compiled),
+                ],
+                input="".join(struct.layout_code for struct in library.structs),
                 capture_output=True,
                 text=True,
                 errors="replace",
@@ -157,8 +188,9 @@ def _compile(source: Path, command: list[str], path: Path) -> KernelError | None
             )
             if result.returncode:
                 return _compiler_fault(result, path.with_suffix(".log"))
-            checksum.write_text(hashlib.sha256(library.read_bytes()).hexdigest(), encoding="ascii")
-            library.replace(path)
+            checksum.write_text(hashlib.sha256(compiled.read_bytes()).hexdigest(), encoding="ascii")
+            compiled.chmod(0o700)
+            compiled.replace(path)
             checksum.replace(path.with_suffix(".sha256"))
     except OSError as error:
         return KernelError(

@@ -6,7 +6,7 @@
 #include <numeric>
 #include <vector>
 
-#include "recurrence.h"
+#include "forward.h"
 
 // B streams, L layers of H units with G stacked gates, V characters. Pointers are used only during the call. They
 // overlap only where stated.
@@ -16,9 +16,8 @@ struct Generation {
   Index top_k;                    // draw among this many most likely characters; 0: all
   double temperature;             // 0: take the most likely
   double top_p;                   // draw among the most likely that together have this probability
-  const void* const* layers;      // [L]: the kind's Arguments with T = 1, inputs [1, B, G·H], states [2, B, H]: the
-                                  // second half is read as the state before the call and overwritten with the
-                                  // state after it
+  const Arguments* const* layers; // [L]: with T = 1, inputs [1, B, G·H], states [S, 2, B, H]: those after the step are
+                                  // read as the states before the call and overwritten with the states after it
   const float* const* weights;    // [L]: input weights W [G·H, H]; the first is not read: layer 0 has a table
   const float* const* biases;     // [L]: [G·H], added to W y; the first is not read
   const float* output_weights;    // [V, H]
@@ -97,17 +96,15 @@ class Below {
   float* sum;
 };
 
-// Layer: a kind's Forward<float, …>. `step` computes the second half of the states from the first; `carry` copies the
-// second half over the first.
-template <class Layer, class Arguments>
+// C: the kind's cell.
+template <class C>
 void generate(const Generation& g, const Member& member) {
   Scratch& scratch = fresh_scratch();
-  std::deque<Layer> layers;
+  std::deque<Forward<C, float>> layers;
   std::deque<InputMaps> maps;
-  const auto arguments = [&](Index layer) { return static_cast<const Arguments*>(g.layers[layer]); };
-  const auto outputs = [&](Index layer) { return arguments(layer)->outputs + g.B * g.H; };
+  const auto outputs = [&](Index layer) { return g.layers[layer]->state(0, 1, 0, 0); };
   for (Index l = 0; l < g.L; l++) {
-    layers.emplace_back(*arguments(l), member, scratch);
+    layers.emplace_back(*g.layers[l], member, scratch);
     if (l > 0) maps.emplace_back(g, l, layers[l].slice, scratch);
   }
   const Slice characters(member, g.V);
@@ -130,19 +127,12 @@ void generate(const Generation& g, const Member& member) {
     member.meet();
     for (Index b = member.begin(g.B); b < member.end(g.B); b++)
       g.ids[b] = g.drawn[n * g.B + b] = choose(g, g.logits + b * g.V, g.draws[n * g.B + b], order, cumulated);
-    for (Layer& layer : layers) layer.carry();
+    for (const auto& layer : layers) layer.carry();
     member.meet();
     for (Index l = 0; l < g.L; l++) {
-      if (l > 0) maps[l - 1].map(below.read, const_cast<float*>(arguments(l)->inputs));
+      if (l > 0) maps[l - 1].map(below.read, const_cast<float*>(g.layers[l]->inputs));
       layers[l].step(0);
       below.add(l, outputs(l));
     }
   }
-}
-
-// `generate` with as many threads as one character keeps busy. That is fewer than in training: if other programs use
-// the cores too, every barrier waits for the slowest thread.
-template <class Layer, class Arguments>
-void run_generate(const Generation& g) {
-  run_team(g, g.B * g.G * g.H * g.H / 8, generate<Layer, Arguments>);
 }

@@ -1,33 +1,21 @@
 """Generates characters in the kernel of a kind: any number in one call."""
 
 import ctypes
-from pathlib import Path
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from charlm.native.call import Kernel, Value, fill
-
-_HEADER = Path(__file__).with_name("generate.h")
-
-
-class Step(NamedTuple):
-    """One layer, set up for one step at a time."""
-
-    w_ih_GI: Tensor
-    bias_G: Tensor
-    """The sum of all biases added to the product of input and `w_ih_GI`."""
-    fields: dict[str, Value]
-    """All fields of the kernel's Arguments except `inputs` and `ids`. The second half of states [2, B, H] is set."""
+from charlm.native.recurrence import LayerWeights, Recurrence
+from charlm.native.structs import Value
 
 
 class Generator:
     """Draws characters from a model, starting from the state after a prompt. float32 on the CPU, no gradients.
 
     Args:
-        kernel, kind: the kernel, and the prefix of its functions.
-        steps: the layers, from the lowest to the highest.
+        kernel: the kind's.
+        layers: parameters, state and zoneout's share of each layer, from the lowest to the highest; see
+            `Recurrence.layer`.
         table_VI: the first layer's input for each character; None: one-hot.
         decoder: weights [V, H] and biases [V] of the logits.
         residual: whether layers above the first add their input to their output.
@@ -35,44 +23,40 @@ class Generator:
 
     def __init__(
         self,
-        kernel: Kernel,
-        kind: str,
-        steps: list[Step],
+        kernel: Recurrence,
+        layers: list[tuple[LayerWeights, tuple[Tensor, ...], Tensor | None]],
         table_VI: Tensor | None,
         decoder: tuple[Tensor, Tensor],
         *,
         residual: bool,
     ) -> None:
-        self._call = lambda struct: kernel.call(f"{kind}_generate", struct)
+        self._kernel = kernel
         w_VH, b_V = (parameter.detach().contiguous() for parameter in decoder)
         V, H = w_VH.shape
-        B = self._batch_size = int(steps[0].fields["B"])  # type: ignore[arg-type]
-        rows = len(steps[0].bias_G)
-        self._ids = torch.zeros(B, dtype=torch.int64)
-        first, *others = steps
-        w_ih, bias = first.w_ih_GI.detach(), first.bias_G.detach()
-        maps = bias + (w_ih.t() if table_VI is None else table_VI.detach() @ w_ih.t())
+        weights = [layer.w_ih_GI.detach().contiguous() for layer, _, _ in layers]
+        biases = [layer.bias_G.detach().contiguous() for layer, _, _ in layers]
+        B, rows = len(layers[0][1][0]), len(biases[0])
+        self._batch_size, self._ids = B, torch.zeros(B, dtype=torch.int64)
+        maps = biases[0] + (weights[0].t() if table_VI is None else table_VI.detach() @ weights[0].t())
         assert len(maps) == V, (maps.shape, V)
-        inputs = [maps.contiguous(), *(maps.new_empty(B, rows) for _ in others)]
-        ids = [self._ids, *(None for _ in others)]
-        layers = [
-            kernel.arguments(**step.fields, inputs=input, ids=id)
-            for step, input, id in zip(steps, inputs, ids, strict=True)
-        ]
-        weights = [step.w_ih_GI.detach().contiguous() for step in steps]
-        biases = [step.bias_G.detach().contiguous() for step in steps]
+        inputs = [maps.contiguous(), *(maps.new_empty(B, rows) for _ in layers[1:])]
+        fields: list[dict[str, Value]] = [kernel.one_step(state, layer, kept) for layer, state, kept in layers]
+        for fields_of_layer, input in zip(fields, inputs, strict=True):
+            fields_of_layer["inputs"] = input
+        fields[0]["ids"] = self._ids
+        structs = [kernel.structs[0].fill(**fields_of_layer) for fields_of_layer in fields]
         logits = w_VH.new_empty(B, V)
-        self._sizes = {"B": B, "H": H, "G": rows // H, "V": V, "L": len(steps), "residual": residual}
-        # Fixed here, because the steps' scratch is allocated for this number of threads.
+        self._sizes = {"B": B, "H": H, "G": rows // H, "V": V, "L": len(layers), "residual": residual}
+        # Fixed here, because the layers' scratch is allocated for this number of threads.
         self._sizes["threads"] = torch.get_num_threads()
         self._tensors = {"output_weights": w_VH, "output_biases": b_V, "logits": logits, "ids": self._ids}
         self._tables = {
-            "layers": _addresses([ctypes.addressof(layer) for layer in layers]),
+            "layers": _addresses([ctypes.addressof(struct) for struct in structs]),
             "weights": _addresses([weight.data_ptr() for weight in weights]),
             "biases": _addresses([bias.data_ptr() for bias in biases]),
         }
         # The structs hold addresses only.
-        self._kept_alive = (steps, inputs, layers, weights, biases)
+        self._kept_alive = (fields, structs, weights, biases)
 
     def draw(self, draws_NB: Tensor, *, temperature: float, top_k: int, top_p: float) -> Tensor:
         """The next N characters of every stream, [N, B], drawn with uniform random numbers [N, B] in [0, 1)."""
@@ -81,19 +65,9 @@ class Generator:
         assert draws_NB.shape[1] == self._batch_size, draws_NB.shape
         tables = {name: ctypes.addressof(table) for name, table in self._tables.items()}
         choice = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
-        self._call(
-            fill(
-                _HEADER,
-                "Generation",
-                count=len(draws_NB),
-                draws=draws_NB,
-                drawn=drawn,
-                **self._sizes,
-                **self._tensors,
-                **tables,
-                **choice,
-            )
-        )
+        values = self._sizes | self._tensors | tables | choice
+        struct = self._kernel.structs[1].fill(count=len(draws_NB), draws=draws_NB, drawn=drawn, **values)
+        self._kernel.call("recurrence_generate", struct)
         return drawn
 
 

@@ -96,11 +96,3 @@ def gradient_of_inputs(d_rows_TBG: Tensor, ids_TB: Tensor | None, V: int) -> Ten
     sizes = {"N": ids_TB.numel(), "V": V, "columns": d_rows_TBG.shape[-1]}
     LOOKUP("lookup_gradient", **sizes, ids=ids_TB, d_rows=d_rows_TBG, d_table=d_inputs_VG)
     return d_inputs_VG
-
-
-def gradient_of_recurrence(
-    d_maps_TBG: Tensor, states_TBH: Tensor, mask_BH: Tensor | None, *, bf16: bool, out: Tensor | None = None
-) -> Tensor:
-    """Gradient [G, H] of recurrent weights, summed over steps and streams; states are those before each step."""
-    operands = states_TBH if mask_BH is None else states_TBH * mask_BH
-    return matmul(d_maps_TBG.flatten(0, 1).t(), operands.flatten(0, 1), bf16=bf16, out=out)

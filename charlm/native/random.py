@@ -3,6 +3,7 @@
 import math
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -14,15 +15,21 @@ RANDOM = Kernel(Path(__file__).with_name("random.cpp"))
 def random_mask(shape: tuple[int, ...], kept: int) -> Tensor:
     """A float32 tensor on the CPU: 65536 / kept with probability kept / 65536, else 0; 1 ≤ kept ≤ 65536.
 
-    The seed comes from torch's global generator. Without a compiler the probabilities are the same,
-    but the draws differ.
+    The seed comes from torch's global generator. The draws are the same with and without a compiler.
     """
-    size = math.prod(shape)
+    size, seed = math.prod(shape), int(torch.empty((), dtype=torch.int64).random_(-(2**63), None))
     if RANDOM.works():
         mask = torch.empty(shape)
-        seed = int(torch.empty((), dtype=torch.int64).random_(-(2**63), None))
         RANDOM("random_mask", size=size, seed=seed, kept=kept, mask=mask)
         return mask
-    draws = torch.empty((size + 3) // 4, dtype=torch.int64).random_(-(2**63), None).view(torch.int16)[:size]
-    # int16 draws start at −2¹⁵. Compare with ≤ kept − 2¹⁵ − 1, because < kept − 2¹⁵ can exceed an int16.
-    return (draws <= kept - 2**15 - 1).to(torch.float32).mul_(2**16 / kept).view(shape)
+    # Element 4 n + i is decided by the i-th 16 bits of the n-th output, as in random.cpp.
+    draws = _split_mix_64(seed, (size + 3) // 4).astype("<u8").view("<u2")[:size]
+    return torch.from_numpy(np.where(draws < kept, np.float32(65536 / kept), np.float32(0))).view(shape)
+
+
+def _split_mix_64(seed: int, count: int) -> np.ndarray:
+    """The first `count` outputs of SplitMix64 (Steele, Lea & Flood 2014), uint64; see random.cpp."""
+    z = np.uint64(seed % 2**64) + np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))

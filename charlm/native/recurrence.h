@@ -1,7 +1,63 @@
-// Shared by the recurrences of all kinds: operands of the recurrent products, zoneout, forward and backward.
+// What the passes of a recurrent layer share: the arguments, operands of the recurrent products, zoneout.
 #pragma once
 
+#include "cell.h"
 #include "product.h"
+
+// G gates, S state tensors. Pointers do not overlap and are used only during the call; "written" fields are output, all
+// others are input.
+struct Arguments {
+  Index T, B, H, D, threads;
+  Index variant;           // which of the kind's Variants
+  Index saved_count, apart_count;  // written by recurrence_sizes only: SAVED and APART of the cell
+  Index bf16;              // multiply in bfloat16; sums and states are float in any case
+  const float* weights;    // R [D, G·H, H]
+  const float* biases;     // [D, G·H]: added to R h; for d = 0 only those of gates that stay apart are read; or null
+  double epsilon;          // added to the variance in normalization
+  const float* gains;      // [G + 1, H]: normalization of the gates, then of the second state; or null
+  const float* shifts;     // [G + 1, H]
+  const float* mask;       // [B, H]: state dropout, multiplies h in the products; or null
+  const float* kept;       // [kept_rows, S·H]: zoneout's share of the states before the step; or null
+  Index kept_rows;         // T·B, or 1 for all steps and streams
+  const float* inputs;     // [T, B, G·H]: W x_t and its biases; with ids [V, G·H]
+  const Index* ids;        // [T, B]: which row of `inputs` each step reads; or null
+  float* states;           // [S, 1 + T, B, H]: before the first step, set by the caller; then after each step, written
+  float* inner;            // [D − 1, T, B, H], written: h after each micro-step but the last; [D − 1, 1, B, H], one
+                           // step's, if `saved` is null
+  float* saved;            // [D, T, B, SAVED, H], written; null without a backward pass
+  float* made;             // [S, T, B, H], written: the states before zoneout; null without zoneout or backward pass
+  float* normal;           // [T, B, G, H], written: normalized gates before gains; null without a backward pass
+  float* moments;          // [T, B, G + 2], written: 1/σ of each gate and the second state, and the latter's mean
+  const float* d_outputs;  // [T, B, H]: gradient of the outputs
+  const float* d_last;     // [S, B, H]: gradient of the states after the last step, besides that of the outputs
+  float* d_maps;           // [D, T, B, G·H], written: gradient of R h + b
+  float* d_inputs;         // [T, B, G·H], written: gradient of W x + b; null if no gate stays apart: then it is d_maps
+  float* d_gains;          // [G + 1, H], added to
+  float* d_shifts;         // [G + 1, H], added to
+  float* d_first;          // [S, B, H], written: gradient of the states before the first step
+  float* operands;         // scratch for copies of what products read: forward with mask or bf16 [2, B, padded(H)],
+                           // backward with bf16 [2, B, padded(G·H)]; else null
+  float* partials;         // scratch [threads, 2 · (G + 1) · B]: sums that members exchange in normalization
+
+  Index inner_steps() const { return saved ? T : 1; }
+  // Row b of state s before micro-step (t, d). A cell with several micro-steps has one state.
+  float* state(Index s, Index t, Index d, Index b) const {
+    return d == 0 ? states + ((s * (1 + T) + t) * B + b) * H
+                  : inner + (((d - 1) * inner_steps() + t % inner_steps()) * B + b) * H;
+  }
+  // The same after the micro-step and zoneout.
+  float* next_state(Index s, Index t, Index d, Index b) const { return state(s, t + (d + 1) / D, (d + 1) % D, b); }
+  float* made_state(Index s, Index t, Index b) const { return made + ((s * T + t) * B + b) * H; }
+  Index input_row(Index t, Index b) const { return ids ? ids[t * B + b] : t * B + b; }
+};
+
+// Units u … u + n − 1 of row b of all states before micro-step (t, d).
+template <class State>
+inline State load_state(const Arguments& a, Index t, Index d, Index b, Index u, Index n) {
+  State state;
+  for (Index s = 0; s < COUNT<State>; s++) at(state, s) = load(a.state(s, t, d, b) + u, n);
+  return state;
+}
 
 // Operands of the recurrent products: the states themselves or, with a mask or in bfloat16, copies of them. Copies are
 // double-buffered: one is written for the next product while other members still read the other.
@@ -30,10 +86,10 @@ class Operands {
   }
 
   // Copy units u … u + n − 1 of row b for the next product.
-  void prepare(Index b, Index u, Index n, Floats s) const {
+  void prepare(Index b, Index u, Index n, Floats h) const {
     if (!copies_) return;
-    if (mask_) s *= load(mask_ + b * H_ + u, n);
-    store(next() + b * padded<Operand>(H_) + u, s, n);
+    if (mask_) h *= load(mask_ + b * H_ + u, n);
+    store(next() + b * padded<Operand>(H_) + u, h, n);
   }
 
  private:
@@ -46,101 +102,17 @@ class Operands {
   Operand* next() const { return buffer_ + turn_ * B_ * padded<Operand>(H_); }
 };
 
-// The gradient [B, slice] of the states before a step through the recurrent product: the gradients of all gates times
-// this slice's columns of the weights, times the mask if there is one.
-template <class Operand>
-class CarriedBack {
- public:
-  // K: rows of the weights. mask: read [B, H] or null. buffer: in bfloat16 scratch [2, B, padded(K)] for copies of the
-  // gates' gradients, shared by all members and double-buffered as in Operands.
-  CarriedBack(const Slice& slice, Index B, Index K, const float* mask, float* buffer, Scratch& scratch)
-      : slice_(slice), B_(B), K_(K), mask_(mask), buffer_(reinterpret_cast<Operand*>(buffer)),
-        sums_(scratch.get<float>(B * slice.columns(1))) {
-    std::fill(sums_, sums_ + B * slice.columns(1), 0.0f);
-  }
-
-  // Copy the gradients k … k + n − 1 of row b for the next product. The caller also stores them in d_maps.
-  void prepare(Index b, Index k, Index n, Floats d) const {
-    if constexpr (std::is_same_v<Operand, Bf16>) store(next() + b * padded<Operand>(K_) + k, d, n);
-  }
-
-  // Multiply, after a barrier: d_maps [B, K], or its copies in bfloat16.
-  void multiply(const float* d_maps, const Operand* packed) {
-    const Operand* operand = std::is_same_v<Operand, Bf16> ? next() : reinterpret_cast<const Operand*>(d_maps);
-    turn_ ^= 1;
-    ::multiply(B_, K_, operand, packed, slice_.panels(1), sums_);
-  }
-
-  // The gradient of units u … u + n − 1 of row b, the slice's i-th group; zero before the first product.
-  Floats get(Index b, Index u, Index n, Index i) const {
-    const Floats d = load(sums_ + b * slice_.columns(1) + i * W);
-    return mask_ ? d * load(mask_ + b * slice_.H + u, n) : d;
-  }
-
- private:
-  const Slice& slice_;
-  Index B_, K_;
-  const float* mask_;
-  Operand* buffer_;
-  float* sums_;
-  int turn_ = 0;
-
-  Operand* next() const { return buffer_ + turn_ * B_ * padded<Operand>(K_); }
-};
-
 // Zoneout (Krueger et al. 2017): units keep a share of their value from before a step. In training the share is 0 or 1.
 class Zoneout {
  public:
-  // kept: read [rows, …], `row` floats apart; rows = T·B, or 1 for all steps and streams. Null: no zoneout.
-  Zoneout(const float* kept, Index rows, Index row, Index B) : kept_(kept), per_row_(rows > 1 ? row : 0), B_(B) {}
+  Zoneout(const Arguments& a, Index S) : kept_(a.kept), row_(a.kept_rows > 1 ? S * a.H : 0), B_(a.B), H_(a.H) {}
 
   bool keeps() const { return kept_; }
-  Floats share(Index t, Index b, Index u, Index n) const { return load(kept_ + (t * B_ + b) * per_row_ + u, n); }
-
-  // Units u … u + n − 1 of row b after step t: kept ⊙ old + (1 − kept) ⊙ made. old: their values before the step.
-  Floats mix(Index t, Index b, Index u, Index n, const float* old, Floats made) const {
-    if (!kept_) return made;
-    const Floats kept = share(t, b, u, n);
-    return kept * load(old, n) + (1.0f - kept) * made;
+  Floats share(Index s, Index t, Index b, Index u, Index n) const {
+    return load(kept_ + (t * B_ + b) * row_ + s * H_ + u, n);
   }
 
  private:
   const float* kept_;
-  Index per_row_, B_;
+  Index row_, B_, H_;
 };
-
-// The gradient that bypasses a step because units keep their value; for one slice.
-class KeptBack {
- public:
-  KeptBack(const Zoneout& zoneout, const Slice& slice, Index B, Scratch& scratch)
-      : zoneout_(zoneout), columns_(slice.columns(1)), sums_(scratch.get<float>(zoneout.keeps() ? B * columns_ : 0)) {
-    if (zoneout.keeps()) std::fill(sums_, sums_ + B * columns_, 0.0f);
-  }
-
-  // d: gradient after step t, without zoneout's bypass from t + 1. Adds the bypass, stores kept ⊙ d for t − 1, and
-  // returns (1 − kept) ⊙ d, the gradient of the value before zoneout. The units are the slice's i-th group.
-  Floats through(Index t, Index b, Index u, Index n, Index i, Floats d) const {
-    if (!zoneout_.keeps()) return d;
-    float* sum = sums_ + b * columns_ + i * W;
-    d += load(sum);
-    const Floats kept = zoneout_.share(t, b, u, n);
-    store(sum, kept * d);
-    return (1.0f - kept) * d;
-  }
-
-  // The bypass gradient that the last call of `through` stored.
-  Floats get(Index b, Index i) const { return zoneout_.keeps() ? load(sums_ + b * columns_ + i * W) : Floats{}; }
-
- private:
-  const Zoneout zoneout_;
-  Index columns_;
-  float* sums_;
-};
-
-// For generation: copy this slice of states[1] over states[0], for states [2, B, H].
-inline void carry_states(const Slice& slice, Index B, float* states) {
-  for (Index b = 0; b < B; b++) {
-    float* before = states + b * slice.H;
-    std::copy(before + B * slice.H + slice.first, before + B * slice.H + slice.end, before + slice.first);
-  }
-}

@@ -1,12 +1,15 @@
 """The cache folder: encoded texts and compiled kernels; both can be rebuilt."""
 
 import contextlib
+import functools
 import os
 import shutil
+import tempfile
 import time
 from pathlib import Path
 
 from charlm.errors import DataError
+from charlm.system.console import say
 
 
 def cache_dir() -> Path:
@@ -17,6 +20,37 @@ def cache_dir() -> Path:
         return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "charlm"
     except RuntimeError as error:
         raise DataError("cache: this user has no home folder; any folder will do; name one in CHARLM_CACHE") from error
+
+
+def cache_folder(name: str) -> Path:
+    """The folder `name` of the cache, which may not exist yet.
+
+    If others can write to it, they could plant code or texts: then this process uses an empty folder of its own.
+    """
+    folder = cache_dir() / name
+    return _folder_instead_of(folder) if folder.exists() and not is_private(folder) else folder
+
+
+def is_private(path: Path) -> bool:
+    """Whether the file or folder belongs to this user or to root, and nobody else may write it."""
+    status = path.stat()
+    return not hasattr(os, "getuid") or (status.st_uid in (0, os.getuid()) and not status.st_mode & 0o022)
+
+
+@functools.cache
+def _folder_instead_of(folder: Path) -> Path:
+    _temporary_folders.append(tempfile.TemporaryDirectory(prefix="charlm-", ignore_cleanup_errors=True))
+    private = Path(_temporary_folders[-1].name)
+    say(
+        "cache",
+        f"{folder}: not used, because others may write to it; only its owner may: chmod go-w it, or name "
+        f"another folder in CHARLM_CACHE; this process uses {private}",
+    )
+    return private
+
+
+_temporary_folders: list[tempfile.TemporaryDirectory[str]] = []
+"""Deleted when the process ends."""
 
 
 def remove_leftovers(folder: Path, pattern: str, age_s: float) -> None:

@@ -193,6 +193,22 @@ def test_nothing_is_written_outside_the_cache(write, tmp_path, cache, monkeypatc
     assert len(entries(cache)) == 6
 
 
+@pytest.mark.parametrize("path", ["folder", "entry"])
+def test_an_entry_that_others_could_have_written_is_not_read(write, cache, path, capsys):
+    text = write("text", TEXT)
+    first = load(text)
+    folder = cache / "corpora"
+    for place in [folder] if path == "folder" else folder.iterdir():
+        place.chmod(0o777)
+    capsys.readouterr()
+    assert ids_of(load(text)) == ids_of(first)
+    told = capsys.readouterr().err
+    assert "encoding 3,000 characters" in told
+    assert (f"cache    {folder}: not used, because others may write to it" in told) == (path == "folder")
+    load(text)
+    assert capsys.readouterr().err == ""
+
+
 def test_where_the_cache_is(monkeypatch):
     monkeypatch.setenv("HOME", "/home/ada")
     monkeypatch.setenv("XDG_CACHE_HOME", "/xdg")

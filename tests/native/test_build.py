@@ -13,7 +13,8 @@ import torch
 from charlm.cells import RHN
 from charlm.native import build
 from charlm.native.build import KernelError
-from charlm.native.call import Kernel, fill
+from charlm.native.call import Kernel
+from charlm.native.structs import Struct
 
 COMPILERS = ("g++", "clang++", "c++")
 pytestmark = pytest.mark.skipif(not any(map(shutil.which, COMPILERS)), reason="no C++ compiler")
@@ -86,6 +87,34 @@ def test_another_text_or_compiler_is_another_library(
     assert compiled(cache) == ["adding.sha256"] * 3 + ["adding.so"] * 3
 
 
+@pytest.mark.parametrize("path", ["folder", "library"])
+def test_a_library_that_others_could_have_written_is_not_loaded(
+    kernel: Kernel, cache: Path, path: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kernel.check()
+    folder = cache / "kernels"
+    (library,) = folder.glob("*.so")
+    (folder if path == "folder" else library).chmod(0o777)
+    build._outcomes.clear()
+    capsys.readouterr()
+    kernel.check()
+    told = capsys.readouterr().err
+    assert "compile  for this CPU, once: adding ..." in told
+    if path == "folder":
+        assert f"cache    {folder}: not used, because others may write to it" in told
+    else:
+        assert library.stat().st_mode & 0o022 == 0
+    build._outcomes.clear()
+    kernel.check()
+    assert capsys.readouterr().err == ""
+
+
+def test_a_library_with_another_layout_is_not_called(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Struct, "layout", property(lambda struct: [48, 0, 8, 24, 16, 32]))
+    with pytest.raises(KernelError, match=r"^the compiler lays out struct Arguments of adding.cpp in another way$"):
+        kernel.check()
+
+
 def test_no_compiler(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CXX", raising=False)
     monkeypatch.setenv("PATH", "")
@@ -101,7 +130,7 @@ def test_a_compiler_that_is_not_there(kernel: Kernel, monkeypatch: pytest.Monkey
 
 
 def test_a_fault_of_compilation_is_shown(kernel: Kernel, cache: Path) -> None:
-    kernel.source.write_text("int main() { return nothing; }\n")
+    kernel.source.write_text(SOURCE + "int fault() { return nothing; }\n")
     with pytest.raises(KernelError, match=r"failed on the kernel: .*error.*nothing.*; see ") as caught:
         kernel.check()
     log = Path(str(caught.value).split("; see ")[1])
@@ -137,9 +166,9 @@ def test_a_cache_that_cannot_be_written(kernel: Kernel, tmp_path: Path, monkeypa
 
 def test_a_fault_of_one_leaves_the_others(kernel: Kernel, tmp_path: Path) -> None:
     faulty = Kernel(tmp_path / "faulty.cpp")
-    faulty.source.write_text("int main() { return nothing; }\n")
+    faulty.source.write_text(SOURCE + "int fault() { return nothing; }\n")
     with pytest.raises(KernelError, match=r"nothing"):
-        build.load(faulty.source, kernel.source)
+        build.load(faulty, kernel)
     assert kernel.works()
     assert not faulty.works()
 
@@ -199,6 +228,6 @@ def test_tensors_that_a_kernel_cannot_read(kernel: Kernel, tensor: torch.Tensor)
 
 
 def test_structs_are_those_of_the_text(kernel: Kernel) -> None:
-    struct = fill(kernel.source, "Arguments", n=5)
+    struct = kernel.structs[0].fill(n=5)
     assert [name for name, _ in struct._fields_] == ["n", "threads", "a", "factor", "sum"]
     assert (struct.n, struct.threads, struct.a) == (5, 1, None)

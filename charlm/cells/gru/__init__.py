@@ -1,17 +1,17 @@
 """The gated recurrent unit (Cho et al. 2014)."""
 
+from pathlib import Path
 from typing import Any, Unpack
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from charlm.cells.backend import LayerCall, LayerState
 from charlm.cells.base import RecurrentOptions
-from charlm.cells.gru import cpu
 from charlm.cells.gru.reference import gru_layer
 from charlm.cells.torch_base import TorchRecurrentBase, single_layer_options
-from charlm.native.generate import Step
-from charlm.native.lookup import Lookup
+from charlm.native.recurrence import LayerWeights, Recurrence
 
 
 class GRU(TorchRecurrentBase):
@@ -23,7 +23,7 @@ class GRU(TorchRecurrentBase):
     """
 
     kind = "gru"
-    cpu_kernel = cpu.KERNEL
+    cpu_kernel = Recurrence(Path(__file__).parent)
     num_gates = 3
 
     def __init__(
@@ -40,12 +40,11 @@ class GRU(TorchRecurrentBase):
         y_TBH, h_BH = gru_layer(x_TBI, *call.state, *call.parameters, mask_BH=call.mask_BH, kept_TBH=call.kept_TBS)
         return y_TBH, (h_BH,)
 
-    def cpu_layer(self, x: Tensor | Lookup, call: LayerCall) -> tuple[Tensor, LayerState]:
-        y_TBH, h_BH = cpu.gru_layer(x, *call.state, *call.parameters, mask_BH=call.mask_BH, kept_TBH=call.kept_TBS)
-        return y_TBH, (h_BH,)
-
-    def cpu_generation_step(self, call: LayerCall) -> Step:
-        return cpu.gru_step(*call.state, *call.parameters, kept_11H=call.kept_TBS)
+    def layer_weights(self, parameters: list[Tensor]) -> LayerWeights:
+        w_ih_GI, w_hh_GH, b_ih_G, b_hh_G = parameters
+        H = self.hidden_size
+        # The biases of r and z can be added to the inputs; that of n, whose two parts stay apart, cannot.
+        return LayerWeights(w_ih_GI, b_ih_G + F.pad(b_hh_G[: 2 * H], (0, H)), w_hh_GH, b_hh_G)
 
     @classmethod
     def least_saved_per_unit(cls, **options: Any) -> int:

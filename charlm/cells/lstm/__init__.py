@@ -1,6 +1,6 @@
 """Long short-term memory (Hochreiter & Schmidhuber 1997), optionally with layer normalization."""
 
-from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Unpack
 
 import torch
@@ -8,11 +8,9 @@ from torch import Tensor
 
 from charlm.cells.backend import LayerCall, LayerState
 from charlm.cells.base import RecurrentOptions
-from charlm.cells.lstm import cpu
-from charlm.cells.lstm.reference import LayerNorm, lstm_layer
+from charlm.cells.lstm.reference import LAYER_NORM_EPS, LayerNorm, lstm_layer
 from charlm.cells.torch_base import TorchRecurrentBase, single_layer_options
-from charlm.native.generate import Step
-from charlm.native.lookup import Lookup
+from charlm.native.recurrence import LayerWeights, Recurrence
 
 
 class LSTM(TorchRecurrentBase):
@@ -32,7 +30,7 @@ class LSTM(TorchRecurrentBase):
     """
 
     kind = "lstm"
-    cpu_kernel = cpu.KERNEL
+    cpu_kernel = Recurrence(Path(__file__).parent)
     num_gates = 4
     state_names = ("h", "c")
     option_names = ("layer_norm", "forget_bias")
@@ -76,26 +74,26 @@ class LSTM(TorchRecurrentBase):
                 self.get_parameter(f"bias_hh_l{layer}")[f] = 0
 
     def reference_layer(self, x_TBI: Tensor, call: LayerCall) -> tuple[Tensor, LayerState]:
-        return self.run_function(lstm_layer, x_TBI, call)
-
-    def cpu_layer(self, x: Tensor | Lookup, call: LayerCall) -> tuple[Tensor, LayerState]:
-        return self.run_function(cpu.lstm_layer, x, call)
-
-    def run_function(self, function: Callable[..., Any], x: Any, call: LayerCall) -> tuple[Tensor, LayerState]:
-        """One layer by `lstm_layer` of reference.py or cpu.py."""
-        maps, layer_norm = self.maps_and_norm(call.parameters)
-        options = {"layer_norm": layer_norm, "mask_BH": call.mask_BH, "kept_TBS": call.kept_TBS}
-        y_TBH, h_BH, c_BH = function(x, *call.state, *maps, **options)
+        maps, norm = call.parameters[:4], call.parameters[4:]
+        y_TBH, h_BH, c_BH = lstm_layer(
+            x_TBI,
+            *call.state,
+            *maps,
+            layer_norm=LayerNorm(*norm) if norm else None,
+            mask_BH=call.mask_BH,
+            kept_TBS=call.kept_TBS,
+        )
         return y_TBH, (h_BH, c_BH)
 
-    def cpu_generation_step(self, call: LayerCall) -> Step:
-        maps, layer_norm = self.maps_and_norm(call.parameters)
-        return cpu.lstm_step(*call.state, *maps, layer_norm=layer_norm, kept_11S=call.kept_TBS)
-
-    def maps_and_norm(self, parameters: list[Tensor]) -> tuple[list[Tensor], LayerNorm | None]:
-        """A layer's parameters, split into weights and biases of the linear maps, and the layer normalization."""
-        maps, norm = parameters[:4], parameters[4:]
-        return maps, LayerNorm(*norm) if self.layer_norm else None
+    def layer_weights(self, parameters: list[Tensor]) -> LayerWeights:
+        w_ih_GI, w_hh_GH, b_ih_G, b_hh_G, *norm = parameters
+        weights = LayerWeights(w_ih_GI, b_ih_G + b_hh_G, w_hh_GH, epsilon=LAYER_NORM_EPS)
+        if not norm:
+            return weights
+        gain_gates_4H, bias_gates_4H, gain_cell_H, bias_cell_H = norm
+        gains_5H = torch.cat([gain_gates_4H, gain_cell_H[None]])
+        biases_5H = torch.cat([bias_gates_4H, bias_cell_H[None]])
+        return weights._replace(norm=(gains_5H, biases_5H), variant=1)
 
     @classmethod
     def least_saved_per_unit(cls, **options: Any) -> int:

@@ -1,15 +1,14 @@
 """The recurrent highway network (Zilly et al. 2017)."""
 
+from pathlib import Path
 from typing import Any, Unpack
 
 from torch import Tensor
 
 from charlm.cells.backend import LayerCall, LayerState
 from charlm.cells.base import RecurrentBase, RecurrentOptions
-from charlm.cells.rhn import cpu
 from charlm.cells.rhn.reference import rhn_layer
-from charlm.native.generate import Step
-from charlm.native.lookup import Lookup
+from charlm.native.recurrence import LayerWeights, Recurrence
 
 
 class RHN(RecurrentBase):
@@ -29,7 +28,7 @@ class RHN(RecurrentBase):
     """
 
     kind = "rhn"
-    cpu_kernel = cpu.KERNEL
+    cpu_kernel = Recurrence(Path(__file__).parent)
     option_names = ("depth", "couple_gates", "gate_bias")
     initial_options = ("gate_bias",)
 
@@ -80,12 +79,9 @@ class RHN(RecurrentBase):
         )
         return y_TBH, (s_BH,)
 
-    def cpu_layer(self, x: Tensor | Lookup, call: LayerCall) -> tuple[Tensor, LayerState]:
-        y_TBH, s_BH = cpu.rhn_layer(x, *call.state, *call.parameters, mask_BH=call.mask_BH, kept_TBH=call.kept_TBS)
-        return y_TBH, (s_BH,)
-
-    def cpu_generation_step(self, call: LayerCall) -> Step:
-        return cpu.rhn_step(*call.state, *call.parameters, kept_11H=call.kept_TBS)
+    def layer_weights(self, parameters: list[Tensor]) -> LayerWeights:
+        w_ih_GI, w_hh_DGH, b_hh_DG = parameters
+        return LayerWeights(w_ih_GI, b_hh_DG[0], w_hh_DGH, b_hh_DG, variant=int(not self.couple_gates))
 
     @classmethod
     def least_saved_per_unit(cls, **options: Any) -> int:

@@ -1,5 +1,6 @@
 """The simple recurrent network (Elman 1990)."""
 
+from pathlib import Path
 from typing import Unpack, get_args
 
 import torch
@@ -7,11 +8,9 @@ from torch import Tensor
 
 from charlm.cells.backend import LayerCall, LayerState
 from charlm.cells.base import RecurrentOptions
-from charlm.cells.rnn import cpu
 from charlm.cells.rnn.reference import Nonlinearity, rnn_layer
 from charlm.cells.torch_base import TorchRecurrentBase, single_layer_options
-from charlm.native.generate import Step
-from charlm.native.lookup import Lookup
+from charlm.native.recurrence import LayerWeights, Recurrence
 
 
 class RNN(TorchRecurrentBase):
@@ -25,7 +24,7 @@ class RNN(TorchRecurrentBase):
     """
 
     kind = "rnn"
-    cpu_kernel = cpu.KERNEL
+    cpu_kernel = Recurrence(Path(__file__).parent)
     num_gates = 1
     option_names = ("nonlinearity",)
 
@@ -54,19 +53,10 @@ class RNN(TorchRecurrentBase):
         )
         return y_TBH, (h_BH,)
 
-    def cpu_layer(self, x: Tensor | Lookup, call: LayerCall) -> tuple[Tensor, LayerState]:
-        y_TBH, h_BH = cpu.rnn_layer(
-            x,
-            *call.state,
-            *call.parameters,
-            nonlinearity=self.nonlinearity,
-            mask_BH=call.mask_BH,
-            kept_TBH=call.kept_TBS,
-        )
-        return y_TBH, (h_BH,)
-
-    def cpu_generation_step(self, call: LayerCall) -> Step:
-        return cpu.rnn_step(*call.state, *call.parameters, nonlinearity=self.nonlinearity, kept_11H=call.kept_TBS)
+    def layer_weights(self, parameters: list[Tensor]) -> LayerWeights:
+        w_ih_HI, w_hh_HH, b_ih_H, b_hh_H = parameters
+        variant = get_args(Nonlinearity).index(self.nonlinearity)
+        return LayerWeights(w_ih_HI, b_ih_H + b_hh_H, w_hh_HH, variant=variant)
 
     @property
     def cudnn_mode(self) -> str:

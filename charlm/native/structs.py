@@ -1,0 +1,76 @@
+"""The structs through which Python calls C++: read from the C++ text, checked against what the compiler made of it."""
+
+import ctypes
+import functools
+import re
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+Value = int | float | Tensor | None
+"""A value for a field of a struct."""
+
+_NUMBERS = {"Index": ctypes.c_ssize_t, "double": ctypes.c_double}
+_POINTEES = {"Index*": torch.int64, "float*": torch.float32, "double*": torch.float64}
+
+
+class Struct:
+    """A struct of a C++ file: numbers and pointers. Its fields end at the first empty line in the struct."""
+
+    def __init__(self, file: Path, name: str = "Arguments") -> None:
+        self.file, self.name = file, name
+
+    @functools.cached_property
+    def _parsed(self) -> tuple[type[ctypes.Structure], dict[str, torch.dtype | None]]:
+        """The struct, and the dtypes of its pointers."""
+        text = self.file.read_text(encoding="utf-8").split(f"struct {self.name} {{\n", 1)[1]
+        declarations = re.split(r"\n\n|\n};", text, maxsplit=1)[0]
+        fields: list[tuple[str, type]] = []
+        pointees: dict[str, torch.dtype | None] = {}
+        for kind, names in re.findall(r"^ *([\w: *]*?) (\w+(?:, \w+)*);", declarations, re.MULTILINE):
+            for field in names.split(", "):
+                fields.append((field, ctypes.c_void_p if "*" in kind else _NUMBERS[kind]))
+                pointees[field] = _POINTEES.get(kind.removeprefix("const "))
+        return type(self.name, (ctypes.Structure,), {"_fields_": fields}), pointees
+
+    def fill(self, **values: Value) -> ctypes.Structure:
+        """The struct with these values. `threads` defaults to torch's number; other fields to 0 or null.
+
+        A pointer field takes an address or a tensor. The tensor must have the pointer's type, be contiguous and on the
+        CPU, and outlive the struct, which does not keep it alive. A bool becomes an integer.
+        """
+        struct, pointees = self._parsed
+        assert values.keys() <= pointees.keys(), values.keys()
+        fields = {
+            field: _address(value, pointees[field]) if isinstance(value, Tensor) else value
+            for field, value in values.items()
+        }
+        return struct(**{"threads": torch.get_num_threads()} | fields)
+
+    @property
+    def layout(self) -> list[int]:
+        """The size of the struct and the offset of each field, in bytes."""
+        struct, pointees = self._parsed
+        return [ctypes.sizeof(struct), *(getattr(struct, field).offset for field in pointees)]
+
+    @property
+    def layout_code(self) -> str:
+        """C++ that exports the layout as the compiler sees it."""
+        offsets = "".join(f", offsetof({self.name}, {field})" for field in self._parsed[1])
+        return (
+            f'extern "C" __attribute__((visibility("default"))) const std::size_t {self.name}_layout[] = '
+            f"{{sizeof({self.name}){offsets}}};\n"
+        )
+
+    def fits(self, library: ctypes.CDLL) -> bool:
+        """Whether the library was compiled with the layout that Python uses."""
+        layout = self.layout
+        return list((ctypes.c_size_t * len(layout)).in_dll(library, f"{self.name}_layout")) == layout
+
+
+def _address(tensor: Tensor, dtype: torch.dtype | None) -> int:
+    assert tensor.device.type == "cpu", tensor.device
+    assert tensor.dtype == dtype, (tensor.dtype, dtype)
+    assert tensor.is_contiguous(), tensor.stride()
+    return tensor.data_ptr()
