@@ -21,6 +21,7 @@ from charlm.cells.gru import GRU
 from charlm.cells.lstm import LSTM
 from charlm.cells.rhn import RHN
 from charlm.cells.rnn import RNN
+from charlm.cells.slstm import SLSTM
 from charlm.native.generate import Generator
 from charlm.native.linear import linear
 from charlm.native.lookup import Lookup
@@ -31,6 +32,7 @@ CELLS: dict[str, type[RecurrentBase]] = {
     "lstm": LSTM,
     "gru": GRU,
     "rhn": RHN,
+    "slstm": SLSTM,
 }
 
 
@@ -50,6 +52,7 @@ __all__ = [
     "LSTM",
     "RHN",
     "RNN",
+    "SLSTM",
     "Backend",
     "Generator",
     "Lookup",

@@ -47,4 +47,13 @@ class RHNConfig(Cell):
     """Initial bias of the transform gate g. The more negative it is, the more of the state is carried at first."""
 
 
-AnyCell = RNNConfig | LSTMConfig | GRUConfig | RHNConfig
+class SLSTMConfig(Cell):
+    kind: Literal["slstm"]
+    """LSTM with exponential gates and scalar memory, one head (Beck et al. 2024)."""
+    forget_gate: Literal["sigmoid", "exponential"] = "sigmoid"
+    """Activation function of the forget gate; that of the input gate is exponential."""
+    forget_bias: float = 1.0
+    """Initial bias of the forget gate."""
+
+
+AnyCell = RNNConfig | LSTMConfig | GRUConfig | RHNConfig | SLSTMConfig

@@ -37,6 +37,7 @@ VARIANTS = [
     Case("lstm", {"layer_norm": True}),
     Case("rhn", {"depth": 1}),
     Case("rhn", {"couple_gates": False}),
+    Case("slstm", {"forget_gate": "exponential"}),
 ]
 
 
@@ -48,9 +49,11 @@ def as_tuple(state: RecurrentState) -> tuple[Tensor, ...]:
 
 
 def random_state(stack: RecurrentBase, batch_size: int) -> RecurrentState:
-    """A state that is not zero and not contiguous, in the stack's dtype."""
-    zeros = as_tuple(stack.zero_state(batch_size))
-    tensors = [0.5 * torch.randn_like(zero.transpose(0, 1)).transpose(0, 1) for zero in zeros]
+    """A state that two steps from zeros reach, not contiguous, in the stack's dtype."""
+    x = 2 * random_input(stack, 2, batch_size).to(next(stack.parameters()).dtype)
+    with torch.no_grad():
+        _, state = stack.forward_reference(x)
+    tensors = [tensor.transpose(0, 1).contiguous().transpose(0, 1) for tensor in as_tuple(state)]
     return tensors[0] if len(tensors) == 1 else tuple(tensors)
 
 

@@ -92,7 +92,28 @@ def rhn_step(
     return (mixed(first, s, k),)
 
 
-STEPS = {"rnn": rnn_step, "lstm": lstm_step, "gru": gru_step, "rhn": rhn_step}
+def slstm_step(
+    x: Vector, h: Vector, c: Vector, n: Vector, m: Vector, mask: Vector, k: Vector, p: dict[str, Any],
+    forget_gate: str = "sigmoid",
+) -> tuple[Vector, Vector, Vector, Vector]:  # fmt: skip
+    H = len(h)
+    hm = [a * b for a, b in zip(h, mask, strict=True)]
+    i, f, z, o = [
+        [dot(p["weight_ih"][row], x) + dot(p["weight_hh"][row], hm) + p["bias"][row] for row in range(g * H, g * H + H)]
+        for g in range(4)
+    ]
+    # c and n without the stabilizer, which only rescales them.
+    real_c, real_n = ([s[j] * math.exp(m[j]) for j in range(H)] for s in (c, n))
+    forget = [sigmoid(a) if forget_gate == "sigmoid" else math.exp(a) for a in f]
+    real_c = [forget[j] * real_c[j] + math.exp(i[j]) * math.tanh(z[j]) for j in range(H)]
+    real_n = [forget[j] * real_n[j] + math.exp(i[j]) for j in range(H)]
+    new_h = [sigmoid(o[j]) * real_c[j] / real_n[j] for j in range(H)]
+    new_m = [max(math.log(forget[j]) + m[j], i[j]) for j in range(H)]
+    new_c, new_n = ([s[j] * math.exp(-new_m[j]) for j in range(H)] for s in (real_c, real_n))
+    return mixed(h, new_h, k[:H]), new_c, new_n, new_m
+
+
+STEPS = {"rnn": rnn_step, "lstm": lstm_step, "gru": gru_step, "rhn": rhn_step, "slstm": slstm_step}
 
 
 def layer(

@@ -178,4 +178,4 @@ def test_a_kind_added_in_four_places_goes_through_every_command(checkout: Path) 
     assert too_much[0] == 1
     assert too_much[2].splitlines()[-1].startswith("error: memory: the model and a window need at least ")
     assert unknown[0] == 1
-    assert "allowed: gru | lstm | rhn | rnn | toy; did you mean 'toy'?" in unknown[2]
+    assert "allowed: gru | lstm | rhn | rnn | slstm | toy; did you mean 'toy'?" in unknown[2]

@@ -1,5 +1,6 @@
 """How many parameters there are, and where they start."""
 
+import copy
 import math
 from collections.abc import Callable
 
@@ -7,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from charlm.cells import CELLS, LSTM, RHN
+from charlm.cells import CELLS, LSTM, RHN, SLSTM, RecurrentBase
 from tests.cells.measure import Case, random_input
 
 INPUTS, HIDDEN, LAYERS = 7, 5, 3
@@ -31,6 +32,7 @@ COUNTS = [
     (Case("rhn"), lambda below: highway(2, 5, below)),
     (Case("rhn", {"depth": 2}), lambda below: highway(2, 2, below)),
     (Case("rhn", {"depth": 2, "couple_gates": False}), lambda below: highway(3, 2, below)),
+    (Case("slstm"), lambda below: 4 * HIDDEN * (below + HIDDEN + 1)),
 ]
 
 
@@ -59,16 +61,15 @@ def test_every_parameter_takes_part(case: Case) -> None:
     assert all(entries.all() for entries in alive.values()), alive
 
 
-def special_biases(stack: torch.nn.Module, layer: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+def special_biases(stack: RecurrentBase, layer: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Copies of a layer's parameters, and a mask of the entries that the ordinary rule sets."""
-    found = {name: p.detach() for name, p in stack.named_parameters() if name.endswith(f"_l{layer}")}
-    ordinary = {name: torch.ones_like(p, dtype=torch.bool) for name, p in found.items()}
-    if isinstance(stack, LSTM) and not stack.layer_norm:
-        for name in ("bias_ih", "bias_hh"):
-            ordinary[f"{name}_l{layer}"][stack.hidden_size : 2 * stack.hidden_size] = False
-    if isinstance(stack, RHN):
-        ordinary[f"bias_hh_l{layer}"][:, stack.hidden_size :] = False
-    return found, ordinary
+    found = {name: p.detach().clone() for name, p in stack.named_parameters() if name.endswith(f"_l{layer}")}
+    marked = copy.deepcopy(stack)
+    with torch.no_grad():
+        for parameter in marked.parameters():
+            parameter.fill_(torch.pi)
+        marked.set_special_biases()
+    return found, {name: marked.get_parameter(name) == torch.pi for name in found}
 
 
 def test_weights_and_biases_start_uniform_within_one_over_root_h(case: Case) -> None:
@@ -116,6 +117,12 @@ def test_lstm_forget_bias(forget_bias: float) -> None:
         _, _, b_ih, b_hh = stack.layer_parameters(layer)
         assert (b_ih[4:8] == forget_bias).all()
         assert (b_hh[4:8] == 0).all()
+
+
+def test_slstm_forget_bias() -> None:
+    stack = SLSTM(3, 4, 2, forget_bias=2.5)
+    for layer in range(2):
+        assert (stack.layer_parameters(layer)[2].view(4, 4) == 2.5).all(1).tolist() == [False, True, False, False]
 
 
 def test_lstm_with_layer_norm_has_its_forget_bias_after_it() -> None:

@@ -82,7 +82,7 @@ class TestFind:
 
     @pytest.mark.parametrize("command", ["config check", "config show --config", "plan --config", "train --config"])
     def test_commands(self, cli, command):
-        assert cli(*command.split(), "lsmt").error == f"lsmt: {ALLOWED}; did you mean 'lstm'?"
+        assert cli(*command.split(), "lsmt").error == f"lsmt: {ALLOWED}; did you mean 'lstm' or 'slstm'?"
         several = "'paper-rhn-enwik8' or 'paper-char-rnn'"
         assert cli(*command.split(), "paper-rhn").error == f"paper-rhn: {ALLOWED}; did you mean {several}?"
 
