@@ -195,6 +195,11 @@ class WindowLoss(NamedTuple):
     """The last state, detached."""
 
 
+def mean_square(values: Tensor) -> Tensor:
+    """The mean of the squares. By the norm, which takes one pass forward and one backward."""
+    return torch.linalg.vector_norm(values).square() / values.numel()
+
+
 def window_loss(
     model: CharLM, x_TB: Tensor, y_TB: Tensor, state: RecurrentState | None, config: TrainConfig
 ) -> WindowLoss:
@@ -211,7 +216,7 @@ def window_loss(
     objective = losses_TB.sum() / x_TB.shape[1]
     found = objective.detach()
     if config.activation_penalty:
-        objective = objective + len(losses_TB) * config.activation_penalty * features.square().mean()
+        objective = objective + len(losses_TB) * config.activation_penalty * mean_square(features)
     if config.change_penalty and len(outputs) > 1:
-        objective = objective + len(losses_TB) * config.change_penalty * outputs.diff(dim=0).square().mean()
+        objective = objective + len(losses_TB) * config.change_penalty * mean_square(outputs.diff(dim=0))
     return WindowLoss(objective, found, map_state(Tensor.detach, last_state))

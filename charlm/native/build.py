@@ -31,7 +31,7 @@ class KernelError(Exception):
     """A short reason why this machine cannot run a kernel."""
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Library:
     """A library to compile."""
 

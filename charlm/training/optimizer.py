@@ -1,7 +1,7 @@
 """torch's optimizers, Muon for recurrent matrices, learning-rate schedules, and gradient clipping."""
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -170,19 +170,23 @@ def skip_step_unless(finite: Tensor, optimizer: torch.optim.Optimizer) -> None:
                 parameter.grad.masked_fill_(~finite, 0.0)
 
 
-def clip_gradients(parameters: Iterable[Tensor], config: Optimizer) -> Tensor:
-    """Clip gradients in place, by value and then by norm; return the norm before clipping, a 0-d tensor.
+def clip_gradients(optimizer: torch.optim.Optimizer, config: Optimizer) -> Tensor:
+    """Clip gradients by value and then by norm; return the norm before clipping, a 0-d tensor.
 
-    Never waits for the device: the caller decides when to read the norm.
+    Fused optimizers clip by norm in their next step, which saves a pass over the gradients; for the others they change
+    in place. Never waits for the device: the caller decides when to read the norm.
     """
-    parameters = list(parameters)
-    gradients = [p.grad for p in parameters if p.grad is not None]
+    parameters = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+    gradients = [p.grad for p in parameters]
     norm = nn.utils.get_total_norm(gradients)
     if config.clip_value:
         nn.utils.clip_grad_value_(parameters, config.clip_value)
     if config.clip_norm:
         clipped = nn.utils.get_total_norm(gradients) if config.clip_value else norm
-        # On a CPU reading the norm is free, and scaling by 1 costs as much as computing the norm: skip it.
-        if clipped.device.type != "cpu" or clipped > config.clip_norm:
+        if optimizer.defaults.get("fused"):
+            # The step divides gradients by this; the constant is that of clip_grad_norm_.
+            optimizer.grad_scale = ((clipped + 1e-6) / config.clip_norm).clamp(min=1)  # type: ignore[attr-defined]
+        elif clipped.device.type != "cpu" or clipped > config.clip_norm:
+            # On a CPU reading the norm is free, and scaling by 1 costs as much as computing the norm: skip it.
             nn.utils.clip_grads_with_norm_(parameters, config.clip_norm, clipped)
     return norm

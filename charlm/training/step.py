@@ -1,6 +1,7 @@
 """One update: read a window, backpropagate, clip, step."""
 
 import copy
+import math
 import time
 
 import torch
@@ -103,7 +104,7 @@ class Updater:
         with self.autocast:
             loss = window_loss(self.model, x_TB, y_TB, self._carried_state(), config.train)
         loss.objective.backward()
-        grad_norm = clip_gradients(self.parameters, config.optimizer)
+        grad_norm = clip_gradients(self.optimizer, config.optimizer)
         self._stop_unless_finite(loss.objective.detach(), grad_norm)
         lr = self.learning_rate()
         for group in self.optimizer.param_groups:
@@ -153,8 +154,7 @@ class Updater:
         taken = self.state.averaged_updates
         decay = min((1 + taken) / (10 + taken), self.config.train.ema) if taken else 0.0
         with torch.no_grad():
-            for mean, weight in zip(self.averaged.parameters(), self.parameters, strict=True):
-                mean.lerp_(weight, 1 - decay)
+            torch._foreach_lerp_(list(self.averaged.parameters()), self.parameters, 1 - decay)
         self.state.averaged_updates += 1
 
     def start_from_weights(self, weights: dict[str, Tensor]) -> None:
@@ -166,13 +166,13 @@ class Updater:
     # Finite numbers
 
     def _stop_unless_finite(self, objective: Tensor, grad_norm: Tensor) -> None:
-        finite = torch.isfinite(grad_norm) & torch.isfinite(objective)
         step = self.state.step + 1
         if self._defers_checks:
+            finite = torch.isfinite(grad_norm) & torch.isfinite(objective)
             skip_step_unless(finite, self.optimizer)
             first = ~finite & (self._diverged_step < 0)
             self._diverged_step = torch.where(first, step, self._diverged_step)
-        elif not finite:
+        elif not (math.isfinite(grad_norm) and math.isfinite(objective)):
             raise divergence(step, f"loss {objective:.6g}, gradient norm {grad_norm:.6g}")
 
     def check_finite(self, weights: bool = False) -> None:

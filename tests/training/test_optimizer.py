@@ -180,39 +180,41 @@ def test_a_nearly_orthogonal_matrix_keeps_the_singular_vectors():
     assert torch.equal(orthogonal(torch.zeros(1, 4, 4)), torch.zeros(1, 4, 4))
 
 
-def gradients(*values):
-    parameters = []
-    for value in values:
-        parameter = torch.zeros(len(value), requires_grad=True)
-        parameter.grad = torch.tensor(value)
-        parameters.append(parameter)
-    return parameters
+@pytest.fixture(params=[False, True], ids=["in place", "fused"])
+def clip(request):
+    """Clips gradients, makes a step of SGD, and returns the norm and the steps, which are the clipped gradients."""
+
+    def clipped(*gradients, **options):
+        parameters = [torch.zeros(len(gradient), requires_grad=True) for gradient in gradients]
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.grad = torch.tensor(gradient)
+        optimizer = torch.optim.SGD(parameters, lr=1.0, fused=request.param)
+        norm = clip_gradients(optimizer, optimizer_config(**options)).item()
+        optimizer.step()
+        return norm, [(-parameter.detach()).tolist() for parameter in parameters]
+
+    return clipped
 
 
-def test_clip_by_norm_scales_all_and_returns_the_norm_before():
-    parameters = gradients([3.0], [0.0, 4.0])
-    assert clip_gradients(parameters, optimizer_config(clip_norm=1.0)).item() == pytest.approx(5.0)
-    assert parameters[0].grad.item() == pytest.approx(0.6, rel=1e-5)
-    assert parameters[1].grad.tolist() == pytest.approx([0.0, 0.8], rel=1e-5)
+def test_clip_by_norm_scales_all_and_returns_the_norm_before(clip):
+    norm, (first, second) = clip([3.0], [0.0, 4.0], clip_norm=1.0)
+    assert norm == pytest.approx(5.0)
+    assert first == pytest.approx([0.6], rel=1e-5)
+    assert second == pytest.approx([0.0, 0.8], rel=1e-5)
 
 
-def test_clip_by_norm_leaves_short_gradients_alone():
-    parameters = gradients([0.3, 0.4])
-    clip_gradients(parameters, optimizer_config(clip_norm=1.0))
-    assert parameters[0].grad.tolist() == pytest.approx([0.3, 0.4])
+def test_clip_by_norm_leaves_short_gradients_alone(clip):
+    _, (steps,) = clip([0.3, 0.4], clip_norm=1.0)
+    assert steps == pytest.approx([0.3, 0.4], rel=1e-7)
 
 
-def test_clip_by_value_is_elementwise_and_comes_before_the_norm():
-    parameters = gradients([-30.0, 4.0, 3.0])
-    assert clip_gradients(parameters, optimizer_config(clip_value=4.0)).item() == pytest.approx(math.sqrt(925))
-    assert parameters[0].grad.tolist() == [-4.0, 4.0, 3.0]
-    parameters = gradients([-30.0, 4.0])
-    clip_gradients(parameters, optimizer_config(clip_value=3.0, clip_norm=0.3))
-    assert parameters[0].grad.norm().item() == pytest.approx(0.3, rel=1e-4)
-    assert parameters[0].grad.tolist() == pytest.approx([-0.3 / math.sqrt(2), 0.3 / math.sqrt(2)], rel=1e-4)
+def test_clip_by_value_is_elementwise_and_comes_before_the_norm(clip):
+    norm, (steps,) = clip([-30.0, 4.0, 3.0], clip_value=4.0)
+    assert norm == pytest.approx(math.sqrt(925))
+    assert steps == [-4.0, 4.0, 3.0]
+    _, (steps,) = clip([-30.0, 4.0], clip_value=3.0, clip_norm=0.3)
+    assert steps == pytest.approx([-0.3 / math.sqrt(2), 0.3 / math.sqrt(2)], rel=1e-4)
 
 
-def test_no_clipping():
-    parameters = gradients([100.0])
-    assert clip_gradients(parameters, optimizer_config()).item() == 100.0
-    assert parameters[0].grad.item() == 100.0
+def test_no_clipping(clip):
+    assert clip([100.0]) == (100.0, [[100.0]])
