@@ -1,5 +1,6 @@
 """The model: characters → embedding or one-hot → recurrent layers → dropout → logits. Also its loss."""
 
+import contextlib
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
@@ -9,6 +10,7 @@ from torch import Tensor, nn
 from charlm.cells import CELLS, Generator, Lookup, RecurrentBase, RecurrentState, cross_entropy, dropout_mask, linear
 from charlm.config.schema import Dropout, ModelConfig, TrainConfig
 from charlm.errors import CheckpointError
+from charlm.system.device import autocast
 
 
 def map_state(function: Callable[[Tensor], Tensor], state: RecurrentState) -> RecurrentState:
@@ -22,7 +24,8 @@ class CharLM(nn.Module):
     """A character-level language model.
 
     vocabulary_size V; embedding_size E, or 0 for one-hot input; `layers` take E (or V) features. `dropout` acts in
-    training mode only. With `tie_embeddings` the embedding and the logits share one weight Parameter.
+    training mode only. With `tie_embeddings` the embedding and the logits share one weight Parameter. `precision` is
+    that of the matrix products, in training and in use: bf16, or anything else for float32.
     """
 
     def __init__(
@@ -33,10 +36,12 @@ class CharLM(nn.Module):
         *,
         dropout: Dropout,
         tie_embeddings: bool = False,
+        precision: str = "fp32",
     ) -> None:
         super().__init__()
         self.vocabulary_size = vocabulary_size
         self.dropout = dropout
+        self.precision = precision
         self.embedding = nn.Embedding(vocabulary_size, embedding_size) if embedding_size else None
         self.layers = layers
         self.decoder = nn.Linear(layers.hidden_size, vocabulary_size)
@@ -59,7 +64,8 @@ class CharLM(nn.Module):
 
     def logits(self, features: Tensor) -> Tensor:
         """Logits [..., V] of features [..., H]."""
-        return linear(features, self.decoder.weight, self.decoder.bias)
+        with self.autocast(features.device):
+            return linear(features, self.decoder.weight, self.decoder.bias)
 
     def features(self, x_TB: Tensor, state: RecurrentState | None = None) -> tuple[Tensor, RecurrentState]:
         """The input of the logits, [T, B, H] after dropout, and the last state."""
@@ -68,7 +74,12 @@ class CharLM(nn.Module):
 
     def outputs(self, x_TB: Tensor, state: RecurrentState | None = None) -> tuple[Tensor, RecurrentState]:
         """Outputs [T, B, H] of the last layer, and the last state."""
-        return self.layers(self._embed(x_TB), state)
+        with self.autocast(x_TB.device):
+            return self.layers(self._embed(x_TB), state)
+
+    def autocast(self, device: torch.device) -> contextlib.AbstractContextManager[object]:
+        """The context of the matrix products; weights, state and sums stay float32. DeviceError if bf16 is missing."""
+        return autocast(device, self.precision)
 
     def drop_outputs(self, outputs: Tensor) -> Tensor:
         """Apply dropout to outputs [T, B, H]."""
@@ -77,7 +88,8 @@ class CharLM(nn.Module):
     def generator(self, state: RecurrentState) -> Generator | None:
         """Generates characters in a kernel, starting from `state`; None if no kernel can."""
         table = None if self.embedding is None else self.embedding.weight
-        return self.layers.generator(state, table, (self.decoder.weight, self.decoder.bias))
+        with self.autocast(self.decoder.weight.device):
+            return self.layers.generator(state, table, (self.decoder.weight, self.decoder.bias))
 
     def _embed(self, x_TB: Tensor) -> Tensor | Lookup:
         """The input of the layers: [T, B, E], or one-hot [T, B, V]."""
@@ -108,8 +120,8 @@ class CharLM(nn.Module):
         return values * dropout_mask((1 if self.dropout.variational else T, B, F_), p, values)
 
 
-def build_model(config: ModelConfig, vocabulary_size: int) -> CharLM:
-    """The model of a config. Only this function turns config into modules."""
+def build_model(config: ModelConfig, vocabulary_size: int, precision: str = "fp32") -> CharLM:
+    """The model of a config, with products of this precision. Only this function turns config into modules."""
     layers = CELLS[config.cell.kind](
         config.embedding or vocabulary_size,
         config.cell.hidden,
@@ -128,6 +140,7 @@ def build_model(config: ModelConfig, vocabulary_size: int) -> CharLM:
         layers,
         dropout=config.dropout,
         tie_embeddings=config.tie_embeddings,
+        precision=precision,
     )
     if config.init_uniform is not None:
         model.init_uniform_(config.init_uniform)

@@ -25,6 +25,7 @@ model: {{cell: {{kind: lstm, hidden: 16}}, embedding: 8}}
 train: {{batch_size: 4, bptt: 8, max_steps: 6, log_every: 2, eval_every: 3, sample_every: 3, sample_length: 20}}
 device: cpu
 threads: 1
+precision: fp32
 """
 
 

@@ -56,8 +56,15 @@ def usage_error(message: str) -> typer.BadParameter:
     return typer.BadParameter(message)
 
 
-def report_slow_layers(model: Any, device: Any) -> None:
-    """If a faster backend cannot compute the layers, say which one does, and why."""
-    selection = model.layers.select_backend(device, training=False)
+def report_backend(trained: Any) -> None:
+    """Say what computes the layers if a faster backend cannot, and the precision if it is not fp32."""
+    from charlm.native.precision import choose_precision
+
+    model, device = trained.network, trained.device
+    with model.autocast(device):
+        selection = model.layers.select_backend(device, training=False)
     if selection.passed_over:
         say("layers", selection.description)
+    if trained.precision == "bf16":
+        _, slow = choose_precision("bf16", device)
+        say("slow" if slow else "device", f"precision bf16, as in training{f': {slow}' if slow else ''}")

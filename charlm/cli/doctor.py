@@ -145,10 +145,15 @@ def _device(name: str) -> str:
 def _precision(name: str) -> str:
     import torch
 
+    from charlm.native.precision import choose_precision
     from charlm.system.device import resolve_device
 
-    missing = resolve_device(name).type == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False)
-    return f"auto takes fp32; bf16 is {'not ' if missing else ''}available"
+    device = resolve_device(name)
+    taken, reason = choose_precision("auto", device)
+    if device.type == "cuda":
+        missing = not torch.cuda.is_bf16_supported(including_emulation=False)
+        reason = f"bf16 is {'not ' if missing else ''}available"
+    return f"auto takes {taken}; {reason}"
 
 
 def _threads() -> dict[str, str]:

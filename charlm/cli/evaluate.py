@@ -14,7 +14,7 @@ from charlm.cli.common import (
     SkipUnknown,
     print_json,
     print_table,
-    report_slow_layers,
+    report_backend,
     usage_error,
 )
 from charlm.system.console import say
@@ -104,11 +104,12 @@ def evaluate(
     if adaptation:
         trained.training_splits("--dynamic")
     name, ids = _text(trained, split or Split.valid, file, skip_unknown)
-    report_slow_layers(trained.network, trained.device)
+    report_backend(trained)
     streams = streams or (1 if adaptation else STREAMS)
     score = trained.evaluate(ids, streams=streams, per_char=per_char is not None and not adaptation)
     step = trained.progress.get("step")
-    result = {"checkpoint": str(trained.path), "step": step, "text": name, **_described(score)}
+    result = {"checkpoint": str(trained.path), "step": step, "text": name, "precision": trained.precision}
+    result |= _described(score)
     if adaptation:
         score = trained.evaluate_dynamically(ids, adaptation, streams=streams, per_char=per_char is not None)
         result["dynamic"] = _described(score) | {"streams": streams, **vars(adaptation)}

@@ -17,7 +17,7 @@ from charlm.cli.common import (
     Json,
     SkipUnknown,
     print_json,
-    report_slow_layers,
+    report_backend,
     usage_error,
 )
 from charlm.system.console import say
@@ -102,7 +102,7 @@ def sample(
     from charlm.inference import Choice, load
 
     trained = load(checkpoint, device)
-    report_slow_layers(trained.network, trained.device)
+    report_backend(trained)
     text = _prompt(trained, prompt or "", prompt_file, skip_unknown)
     trained.check_stop(stop)
     if novelty:

@@ -201,8 +201,8 @@ class Config(Section):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """auto: CUDA if there is a device, else the CPU."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
-    """auto: fp32. bf16: matrix products in bfloat16, weights and state in fp32. It is fast on CPUs with AMX and slow on
-    CPUs without AVX512_BF16, which emulate it."""
+    """bf16: matrix products in bfloat16, weights and state in fp32. auto: bf16 on CPUs with AMX, where it is much
+    faster, else fp32; the run keeps what it took."""
     threads: Annotated[int, Field(ge=0, le=1024)] = 0
     """CPU threads; 0: one per core. Results are bit-identical for the same number of threads."""
 

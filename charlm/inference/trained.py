@@ -52,6 +52,11 @@ class TrainedModel:
             f"<TrainedModel {self.path}: {model.cell.kind}, {model.layers} × {model.cell.hidden} units, {self.device}>"
         )
 
+    @property
+    def precision(self) -> str:
+        """The precision of matrix products, that of the training: fp32 or bf16."""
+        return "bf16" if self.network.precision == "bf16" else "fp32"
+
     # Writing
 
     def sample(
@@ -206,12 +211,12 @@ def load(path: str | Path, device: str = "auto") -> TrainedModel:
 def load_model(checkpoint: Checkpoint, device: torch.device) -> CharLM:
     """Build the model of a checkpoint in evaluation mode, with the averaged weights if the run kept them.
 
-    CheckpointError if the weights do not fit the config.
+    It multiplies in the precision of its training. CheckpointError if the weights do not fit the config.
     """
     expected = count_parameters(checkpoint.config.model, len(checkpoint.vocabulary))
     found = sum(tensor.numel() for tensor in checkpoint.weights.values())
     if found != expected:  # checked before a forged config can ask for memory
         raise CheckpointError(f"weights: found {found:,}; the model has {expected:,}; use a checkpoint of its config")
-    model = build_model(checkpoint.config.model, len(checkpoint.vocabulary))
+    model = build_model(checkpoint.config.model, len(checkpoint.vocabulary), checkpoint.config.precision)
     load_weights(model, checkpoint.averaged or checkpoint.weights)
     return model.to(device).eval()

@@ -117,7 +117,7 @@ class Backward {
   float* d_maps(Index t, Index d, Index b) const { return a.d_maps + ((d * a.T + t) * B + b) * G * H; }
 
   Saved load_saved(Index t, Index d, Index b, Index u, Index n) const {
-    const float* row = a.saved + ((d * a.T + t) * B + b) * SAVED<C> * H + u;
+    const float* row = a.saved + a.saved_row(d, t, b) * SAVED<C> * H + u;
     Saved saved;
     for (Index k = 0; k < SAVED<C>; k++) at(saved, k) = load(row + k * H, n);
     return saved;

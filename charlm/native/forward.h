@@ -86,8 +86,7 @@ class Forward {
   }
 
   void put_saved(Index t, Index d, Index b, Index u, Index n, const Saved& saved) const {
-    if (!a.saved) return;
-    float* row = a.saved + ((d * a.T + t) * B + b) * SAVED<C> * H + u;
+    float* row = a.saved + a.saved_row(d, t, b) * SAVED<C> * H + u;
     for (Index k = 0; k < SAVED<C>; k++) store(row + k * H, at(saved, k), n);
   }
 
@@ -95,7 +94,7 @@ class Forward {
   void put_state(Index s, Index t, Index d, Index b, Index u, Index n, Floats made) const {
     Floats state = made;
     if (zoneout.keeps() && d == a.D - 1) {
-      if (a.made) store(a.made_state(s, t, b) + u, made, n);
+      store(a.made_state(s, t, b) + u, made, n);
       const Floats kept = zoneout.share(s, t, b, u, n);
       state = kept * load(a.state(s, t, 0, b) + u, n) + (1.0f - kept) * made;
     }

@@ -12,12 +12,13 @@
 // overlap only where stated.
 struct Generation {
   Index count, B, H, G, V, L, threads;
+  Index bf16;                     // multiply in bfloat16; sums and states are float in any case
   Index residual;                 // whether layers above the first add their input to their output
   Index top_k;                    // draw among this many most likely characters; 0: all
   double temperature;             // 0: take the most likely
   double top_p;                   // draw among the most likely that together have this probability
-  const Arguments* const* layers; // [L]: with T = 1, inputs [1, B, G·H], states [S, 2, B, H]: those after the step are
-                                  // read as the states before the call and overwritten with the states after it
+  const Arguments* const* layers; // [L]: with T = 1, inputs [1, B, G·H], states [S, 2, B, H]: both halves are
+                                  // the states before the call and overwritten with those after it
   const float* const* weights;    // [L]: input weights W [G·H, H]; the first is not read: layer 0 has a table
   const float* const* biases;     // [L]: [G·H], added to W y; the first is not read
   const float* output_weights;    // [V, H]
@@ -45,34 +46,47 @@ inline Index choose(const Generation& g, const float* logits, double draw, std::
   return order[std::min(std::upper_bound(cumulated.begin(), cumulated.end(), draw * *last), last) - cumulated.begin()];
 }
 
-// W y + bias for a layer above the first and one member's units.
-class InputMaps {
+// Products of a vector per stream, y [B, K], with weights [G·rows, K] plus a bias, for one member's rows.
+template <class Operand>
+class Linear {
  public:
-  InputMaps(const Generation& g, Index layer, const Slice& slice, Scratch& scratch)
-      : g(g), bias(g.biases[layer]), slice(slice),
-        packed(scratch.get<float>(packed_size<float>(slice, g.G, g.H))),
-        sums(scratch.get<float>(g.B * slice.columns(g.G))) {
-    pack_gates(slice, g.G, g.H, g.weights[layer], packed);
+  // weights, bias: as for `pack_gates`; slice: of `rows`.
+  Linear(Index B, Index G, Index K, const float* weights, const float* bias, const Slice& slice, Scratch& scratch)
+      : B(B), G(G), K(K), bias(bias), slice(slice), packed(scratch.get<Operand>(packed_size<Operand>(slice, G, K))),
+        sums(scratch.get<float>(B * slice.columns(G))), copy(scratch.get<Operand>(B * padded<Operand>(K))) {
+    pack_gates(slice, G, K, weights, packed);
+    std::fill(copy, copy + B * padded<Operand>(K), Operand{});
   }
 
-  // y: read [B, H]; maps: written [B, G·H], this slice's units only.
-  void map(const float* y, float* maps) const {
-    multiply(g.B, g.H, y, packed, slice.panels(g.G), sums);
-    for (Index b = 0; b < g.B; b++)
+  // y: read [B, K]; result: written [B, G·rows], this slice's rows only.
+  void apply(const float* y, float* result) const {
+    multiply(B, K, operand(y), packed, slice.panels(G), sums);
+    for (Index b = 0; b < B; b++)
       slice.each_group([&](Index u, Index n, Index i) {
-        for (Index k = 0; k < g.G; k++) {
-          const Floats sum = load(sums + b * slice.columns(g.G) + (i * g.G + k) * W);
-          store(maps + (b * g.G + k) * g.H + u, sum + load(bias + k * g.H + u, n), n);
+        for (Index k = 0; k < G; k++) {
+          const Floats sum = load(sums + b * slice.columns(G) + (i * G + k) * W);
+          store(result + (b * G + k) * slice.H + u, sum + load(bias + k * slice.H + u, n), n);
         }
       });
   }
 
  private:
-  const Generation& g;
+  const Index B, G, K;
   const float* bias;
   const Slice slice;
-  float* packed;
+  Operand* packed;
   float* sums;
+  Operand* copy;  // of y, in bfloat16; every member makes its own, which is faster than another barrier
+
+  const Operand* operand(const float* y) const {
+    if constexpr (std::is_same_v<Operand, float>) {
+      return y;
+    } else {
+      for (Index b = 0; b < B; b++)
+        each_vector(0, K, [&](Index u, Index n) { store(copy + b * padded<Operand>(K) + u, load(y + b * K + u, n), n); });
+      return copy;
+    }
+  }
 };
 
 // The input of a layer above the first and of the logits: the outputs of the layer below or, with residual connections,
@@ -97,42 +111,33 @@ class Below {
 };
 
 // C: the kind's cell.
-template <class C>
+template <class C, class Operand>
 void generate(const Generation& g, const Member& member) {
   Scratch& scratch = fresh_scratch();
-  std::deque<Forward<C, float>> layers;
-  std::deque<InputMaps> maps;
+  std::deque<Forward<C, Operand>> layers;
+  std::deque<Linear<Operand>> inputs;  // of the layers above the first
   const auto outputs = [&](Index layer) { return g.layers[layer]->state(0, 1, 0, 0); };
   for (Index l = 0; l < g.L; l++) {
     layers.emplace_back(*g.layers[l], member, scratch);
-    if (l > 0) maps.emplace_back(g, l, layers[l].slice, scratch);
+    if (l > 0) inputs.emplace_back(g.B, g.G, g.H, g.weights[l], g.biases[l], layers[l].slice, scratch);
   }
-  const Slice characters(member, g.V);
-  const Index panels = characters.panels(1);
-  float* packed = scratch.get<float>(packed_size<float>(characters, 1, g.H));
-  float* sums = scratch.get<float>(g.B * characters.columns(1));
-  pack_gates(characters, 1, g.H, g.output_weights, packed);
+  const Linear<Operand> decoder(g.B, 1, g.H, g.output_weights, g.output_biases, Slice(member, g.V), scratch);
   std::vector<Index> order;
   std::vector<double> cumulated;
   Below below(g, scratch);
   for (Index l = 0; l < g.L; l++) below.add(l, outputs(l));
 
   for (Index n = 0; n < g.count; n++) {
-    multiply(g.B, g.H, below.read, packed, panels, sums);
-    for (Index b = 0; b < g.B; b++)
-      characters.each_group([&](Index v, Index width, Index i) {
-        const Floats sum = load(sums + b * characters.columns(1) + i * W);
-        store(g.logits + b * g.V + v, sum + load(g.output_biases + v, width), width);
-      });
+    decoder.apply(below.read, g.logits);
     member.meet();
     for (Index b = member.begin(g.B); b < member.end(g.B); b++)
       g.ids[b] = g.drawn[n * g.B + b] = choose(g, g.logits + b * g.V, g.draws[n * g.B + b], order, cumulated);
-    for (const auto& layer : layers) layer.carry();
     member.meet();
     for (Index l = 0; l < g.L; l++) {
-      if (l > 0) maps[l - 1].map(below.read, const_cast<float*>(g.layers[l]->inputs));
+      if (l > 0) inputs[l - 1].apply(below.read, const_cast<float*>(g.layers[l]->inputs));
       layers[l].step(0);
       below.add(l, outputs(l));
     }
+    for (const auto& layer : layers) layer.carry();
   }
 }

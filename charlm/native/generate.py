@@ -5,12 +5,16 @@ import ctypes
 import torch
 from torch import Tensor
 
+from charlm.native.call import autocasts_to_bf16
+from charlm.native.linear import linear
 from charlm.native.recurrence import LayerWeights, Recurrence
 from charlm.native.structs import Value
 
 
 class Generator:
-    """Draws characters from a model, starting from the state after a prompt. float32 on the CPU, no gradients.
+    """Draws characters from a model, starting from the state after a prompt. On the CPU, no gradients.
+
+    Under autocast to bfloat16 the products are bfloat16; logits and states stay float32.
 
     Args:
         kernel: the kind's.
@@ -37,7 +41,7 @@ class Generator:
         biases = [layer.bias_G.detach().contiguous() for layer, _, _ in layers]
         B, rows = len(layers[0][1][0]), len(biases[0])
         self._batch_size, self._ids = B, torch.zeros(B, dtype=torch.int64)
-        maps = biases[0] + (weights[0].t() if table_VI is None else table_VI.detach() @ weights[0].t())
+        maps = biases[0] + weights[0].t() if table_VI is None else linear(table_VI.detach(), weights[0], biases[0])
         assert len(maps) == V, (maps.shape, V)
         inputs = [maps.contiguous(), *(maps.new_empty(B, rows) for _ in layers[1:])]
         fields: list[dict[str, Value]] = [kernel.one_step(state, layer, kept) for layer, state, kept in layers]
@@ -46,7 +50,15 @@ class Generator:
         fields[0]["ids"] = self._ids
         structs = [kernel.structs[0].fill(**fields_of_layer) for fields_of_layer in fields]
         logits = w_VH.new_empty(B, V)
-        self._sizes = {"B": B, "H": H, "G": rows // H, "V": V, "L": len(layers), "residual": residual}
+        self._sizes = {
+            "B": B,
+            "H": H,
+            "G": rows // H,
+            "V": V,
+            "L": len(layers),
+            "residual": residual,
+            "bf16": autocasts_to_bf16(),
+        }
         # Fixed here, because the layers' scratch is allocated for this number of threads.
         self._sizes["threads"] = torch.get_num_threads()
         self._tensors = {"output_weights": w_VH, "output_biases": b_V, "logits": logits, "ids": self._ids}

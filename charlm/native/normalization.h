@@ -78,8 +78,8 @@ struct Norm {
 
   Floats gain(Index k, Index u, Index n) const { return load(a.gains + k * a.H + u, n); }
   Floats shift(Index k, Index u, Index n) const { return load(a.shifts + k * a.H + u, n); }
-  float* normal(Index t, Index b, Index k) const { return a.normal + ((t * a.B + b) * G + k) * a.H; }
-  float* moments(Index t, Index b) const { return a.moments + (t * a.B + b) * (G + 2); }
+  float* normal(Index t, Index b, Index k) const { return a.normal + (a.saved_row(0, t, b) * G + k) * a.H; }
+  float* moments(Index t, Index b) const { return a.moments + a.saved_row(0, t, b) * (G + 2); }
 };
 
 // In place of the following for cells without normalization.
@@ -110,7 +110,7 @@ struct NormForward : Norm<G> {
   // LN of gate k, x: its argument. Keeps the normalized value for the backward pass.
   Floats gate(Index t, Index b, Index k, Index u, Index n, Floats x) const {
     x = (x - first[b * G + k]) * other[b * G + k];
-    if (a.normal) store(this->normal(t, b, k) + u, x, n);
+    store(this->normal(t, b, k) + u, x, n);
     return x * this->gain(k, u, n) + this->shift(k, u, n);
   }
 
@@ -119,11 +119,8 @@ struct NormForward : Norm<G> {
   }
 
   // Keep the moments for the backward pass; one member calls this.
-  void keep_gates(Index t, Index b) const {
-    if (a.moments) std::copy_n(other + b * G, G, this->moments(t, b));
-  }
+  void keep_gates(Index t, Index b) const { std::copy_n(other + b * G, G, this->moments(t, b)); }
   void keep_second(Index t, Index b) const {
-    if (!a.moments) return;
     this->moments(t, b)[G] = other[b];
     this->moments(t, b)[G + 1] = first[b];
   }

@@ -36,9 +36,10 @@ KERNEL void recurrence_backward(const Arguments* a) {
 
 KERNEL void recurrence_generate(const Generation* g) {
   with_cell(g->layers[0]->variant, [g](auto cell) {
+    using C = decltype(cell);
     // As many threads as one character keeps busy. That is fewer than in training: if other programs use the cores too,
     // every barrier waits for the slowest thread.
-    run_team(*g, g->B * g->G * g->H * g->H / 8, generate<decltype(cell)>);
+    run_team(*g, g->B * g->G * g->H * g->H / 8, g->bf16 ? generate<C, Bf16> : generate<C, float>);
   });
 }
 

@@ -22,11 +22,11 @@ struct Arguments {
   const float* inputs;     // [T, B, G·H]: W x_t and its biases; with ids [V, G·H]
   const Index* ids;        // [T, B]: which row of `inputs` each step reads; or null
   float* states;           // [S, 1 + T, B, H]: before the first step, set by the caller; then after each step, written
-  float* inner;            // [D − 1, T, B, H], written: h after each micro-step but the last; [D − 1, 1, B, H], one
-                           // step's, if `saved` is null
-  float* saved;            // [D, T, B, SAVED, H], written; null without a backward pass
-  float* made;             // [S, T, B, H], written: the states before zoneout; null without zoneout or backward pass
-  float* normal;           // [T, B, G, H], written: normalized gates before gains; null without a backward pass
+  Index saved_steps;       // T; 1 without a backward pass: every step then writes to the same place in the following
+  float* inner;            // [D − 1, T, B, H], written: h after each micro-step but the last
+  float* saved;            // [D, T, B, SAVED, H], written
+  float* made;             // [S, T, B, H], written: the states before zoneout; null without zoneout
+  float* normal;           // [T, B, G, H], written: normalized gates before gains; null without normalization
   float* moments;          // [T, B, G + 2], written: 1/σ of each gate and the second state, and the latter's mean
   const float* d_outputs;  // [T, B, H]: gradient of the outputs
   const float* d_last;     // [S, B, H]: gradient of the states after the last step, besides that of the outputs
@@ -39,15 +39,16 @@ struct Arguments {
                            // backward with bf16 [2, B, padded(G·H)]; else null
   float* partials;         // scratch [threads, 2 · (G + 1) · B]: sums that members exchange in normalization
 
-  Index inner_steps() const { return saved ? T : 1; }
   // Row b of state s before micro-step (t, d). A cell with several micro-steps has one state.
   float* state(Index s, Index t, Index d, Index b) const {
     return d == 0 ? states + ((s * (1 + T) + t) * B + b) * H
-                  : inner + (((d - 1) * inner_steps() + t % inner_steps()) * B + b) * H;
+                  : inner + saved_row(d - 1, t, b) * H;
   }
   // The same after the micro-step and zoneout.
   float* next_state(Index s, Index t, Index d, Index b) const { return state(s, t + (d + 1) / D, (d + 1) % D, b); }
-  float* made_state(Index s, Index t, Index b) const { return made + ((s * T + t) * B + b) * H; }
+  float* made_state(Index s, Index t, Index b) const { return made + saved_row(s, t, b) * H; }
+  // Row b of step t in the i-th of several [saved_steps, B, …].
+  Index saved_row(Index i, Index t, Index b) const { return (i * saved_steps + t % saved_steps) * B + b; }
   Index input_row(Index t, Index b) const { return ids ? ids[t * B + b] : t * B + b; }
 };
 

@@ -72,20 +72,23 @@ class Recurrence(Kernel):
     def one_step(
         self, state: tuple[Tensor, ...], weights: LayerWeights, kept_11S: Tensor | None = None
     ) -> dict[str, Value]:
-        """Fields of `Arguments` for generation from `state`, all but the input's; states are [S, 2, B, H]."""
-        (B, H), G = state[0].shape, len(weights.bias_G)
+        """Fields of `Arguments` for generation from `state`, all but the input's; states are [S, 2, B, H].
+
+        Call it under the same autocast as `Generator`.
+        """
+        call = _Call(self, weights.variant, weights.epsilon, with_backward=False, bf16=autocasts_to_bf16())
         gains, shifts = weights.norm or (None, None)
-        D = weights.w_hh_DGH.numel() // (G * H)
         return {
-            **{"T": 1, "B": B, "H": H, "D": D, "variant": weights.variant, "epsilon": weights.epsilon},
+            **_sizes(call, 1, state[0], weights.w_hh_DGH, kept_11S),
+            **_saved(call, 1, state, weights.w_hh_DGH, gains, kept_11S),
             "weights": weights.w_hh_DGH.detach().contiguous(),
             "biases": None if weights.b_hh_DG is None else weights.b_hh_DG.detach().contiguous(),
             "gains": gains,
             "shifts": shifts,
+            "kept": kept_11S,
             "states": torch.stack([torch.stack([tensor, tensor]) for tensor in state]),
-            "inner": state[0].new_empty(D - 1, 1, B, H),
-            "partials": _partials(gains, B),
-            **_zoneout_fields(kept_11S),
+            "operands": _operands(state[0], copied=call.bf16),
+            "partials": _partials(gains, len(state[0])),
         }
 
 
@@ -114,45 +117,30 @@ class _Sequence(torch.autograd.Function):
         kept_TBS: Tensor | None,
         *state: Tensor,
     ) -> tuple[Tensor, ...]:
-        (T, B), (G, H), S = (inputs if ids_TB is None else ids_TB).shape[:2], w_hh_DGH.shape[-2:], len(state)
-        weights = w_hh_DGH.contiguous()
-        D, saved_count = weights.numel() // (G * H), call.kernel.sizes(call.variant)[0]
-        new = inputs.new_empty
-        states, inner = new(S, 1 + T, B, H), new(D - 1, T if call.with_backward else 1, B, H)
+        T, B = (inputs if ids_TB is None else ids_TB).shape[:2]
+        weights, H = w_hh_DGH.contiguous(), w_hh_DGH.shape[-1]
+        states = inputs.new_empty(len(state), 1 + T, B, H)
         for first, tensor in zip(states[:, 0], state, strict=True):
             first.copy_(tensor)
-        saved = made = normal = moments = None
-        if call.with_backward:
-            saved = new(D, T, B, saved_count, H)
-            made = None if kept_TBS is None else new(S, T, B, H)
-            if gains is not None:
-                normal, moments = new(T, B, G), new(T, B, len(gains) + 1)
-        sizes: dict[str, Value] = {"T": T, "B": B, "H": H, "D": D, "variant": call.variant, "bf16": call.bf16}
+        saved = _saved(call, T, state, weights, gains, kept_TBS)
         call.kernel(
             "recurrence_forward",
-            **sizes,
+            **_sizes(call, T, state[0], weights, kept_TBS),
+            **saved,
             weights=weights,
             biases=None if b_hh_DG is None else b_hh_DG.contiguous(),
-            epsilon=call.epsilon,
             gains=gains,
             shifts=shifts,
             mask=mask_BH,
-            **_zoneout_fields(kept_TBS),
+            kept=kept_TBS,
             inputs=inputs.contiguous(),
             ids=ids_TB,
             states=states,
-            inner=inner,
-            saved=saved,
-            made=made,
-            normal=normal,
-            moments=moments,
-            operands=_operands(B, H, inputs, copied=call.bf16 or mask_BH is not None),
+            operands=_operands(state[0], copied=call.bf16 or mask_BH is not None),
             partials=_partials(gains, B),
         )
         ctx.call, ctx.V, ctx.has_biases = call, len(inputs), b_hh_DG is not None
-        ctx.save_for_backward(
-            ids_TB, weights, gains, shifts, mask_BH, kept_TBS, states, inner, saved, made, normal, moments
-        )
+        ctx.save_for_backward(ids_TB, weights, gains, shifts, mask_BH, kept_TBS, states, *saved.values())
         # Copies: a view would keep the states of the whole window.
         return states[0, 1:], *states[:, -1].clone()
 
@@ -161,32 +149,27 @@ class _Sequence(torch.autograd.Function):
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx: Any, dy_TBH: Tensor, *d_last: Tensor
     ) -> tuple[Tensor | None, ...]:
-        ids_TB, weights, gains, shifts, mask_BH, kept_TBS, states, inner, saved, made, normal, moments = (
-            ctx.saved_tensors
-        )
+        ids_TB, weights, gains, shifts, mask_BH, kept_TBS, states, *saved = ctx.saved_tensors
         call: _Call = ctx.call
-        (D, T, B, _, H), G, S = saved.shape, weights.shape[-2], len(states)
-        d_maps, d_first = dy_TBH.new_empty(D, T, B, G), dy_TBH.new_empty(S, B, H)
+        (T, B, H), G = dy_TBH.shape, weights.shape[-2]
+        D = weights.numel() // (G * H)
+        d_maps, d_first = dy_TBH.new_empty(D, T, B, G), torch.empty_like(states[:, 0])
         apart = call.kernel.sizes(call.variant)[1]
         d_inputs = torch.empty_like(d_maps[0]) if apart else None
         d_gains = d_shifts = None
         if gains is not None:
             d_gains, d_shifts = torch.zeros_like(gains), torch.zeros_like(gains)
-        sizes: dict[str, Value] = {"T": T, "B": B, "H": H, "D": D, "variant": call.variant, "bf16": call.bf16}
+        fields: dict[str, Value] = dict(zip(_SAVED, saved, strict=True))
         call.kernel(
             "recurrence_backward",
-            **sizes,
+            **_sizes(call, T, d_first[0], weights, kept_TBS),
+            **fields,
             weights=weights,
             gains=gains,
             shifts=shifts,
             mask=mask_BH,
-            **_zoneout_fields(kept_TBS),
+            kept=kept_TBS,
             states=states,
-            inner=inner,
-            saved=saved,
-            made=made,
-            normal=normal,
-            moments=moments,
             d_outputs=dy_TBH.contiguous(),
             d_last=torch.stack(d_last),
             d_maps=d_maps,
@@ -194,9 +177,10 @@ class _Sequence(torch.autograd.Function):
             d_gains=d_gains,
             d_shifts=d_shifts,
             d_first=d_first,
-            operands=_operands(B, G, dy_TBH, copied=call.bf16),
+            operands=_operands(d_maps[0, 0], copied=call.bf16),
             partials=_partials(gains, B),
         )
+        inner = saved[0]
         dw_hh, db_DG = torch.empty_like(weights), None
         for d, dw_GH in enumerate(dw_hh.view(D, G, H)):
             before = states[0, :-1] if d == 0 else inner[d - 1]
@@ -210,16 +194,45 @@ class _Sequence(torch.autograd.Function):
         return None, d_inputs, None, dw_hh, db_DG, d_gains, d_shifts, None, None, *d_first
 
 
-def _zoneout_fields(kept_TBS: Tensor | None) -> dict[str, Value]:
-    return {} if kept_TBS is None else {"kept": kept_TBS, "kept_rows": kept_TBS.shape[0] * kept_TBS.shape[1]}
+_SAVED = ("inner", "saved", "made", "normal", "moments")
 
 
-def _operands(batch_size: int, width: int, like: Tensor, *, copied: bool) -> Tensor | None:
-    """Two scratch buffers [B, padded width] for copies that products read; None if they need no copies.
+def _saved(
+    call: _Call, T: int, state: tuple[Tensor, ...], weights: Tensor, gains: Tensor | None, kept_TBS: Tensor | None
+) -> dict[str, Tensor | None]:
+    """The tensors that the backward pass needs, by their fields in `Arguments`; for one step only without it.
+
+    Without a backward pass they are written all the same: with and without gradients the outputs are then the same to
+    the last bit.
+    """
+    (B, H), G, steps = state[0].shape, weights.shape[-2], T if call.with_backward else 1
+    D, new = weights.numel() // (G * H), state[0].new_empty
+    return {
+        "inner": new(D - 1, steps, B, H),
+        "saved": new(D, steps, B, call.kernel.sizes(call.variant)[0], H),
+        "made": None if kept_TBS is None else new(len(state), steps, B, H),
+        "normal": None if gains is None else new(steps, B, G),
+        "moments": None if gains is None else new(steps, B, len(gains) + 1),
+    }
+
+
+def _sizes(call: _Call, T: int, state_BH: Tensor, weights: Tensor, kept_TBS: Tensor | None) -> dict[str, Value]:
+    """The numbers in `Arguments`."""
+    B, H = state_BH.shape
+    return {
+        **{"T": T, "B": B, "H": H, "D": weights.numel() // (weights.shape[-2] * H)},
+        **{"variant": call.variant, "epsilon": call.epsilon, "bf16": call.bf16},
+        "saved_steps": T if call.with_backward else 1,
+        "kept_rows": 0 if kept_TBS is None else kept_TBS.shape[0] * kept_TBS.shape[1],
+    }
+
+
+def _operands(like_BK: Tensor, *, copied: bool) -> Tensor | None:
+    """Two scratch buffers [B, padded K] for copies that products read; None if they need no copies.
 
     Room for float32, or for bfloat16 padded to a multiple of 32 elements. The padding must be zero.
     """
-    return like.new_zeros(2, batch_size, width + 16) if copied else None
+    return like_BK.new_zeros(2, len(like_BK), like_BK.shape[1] + 16) if copied else None
 
 
 def _partials(gains: Tensor | None, batch_size: int) -> Tensor | None:

@@ -83,6 +83,7 @@ inline bool multiply_by_tiles(Index B, Index K, const Bf16* a, const Bf16* packe
 
 #else
 
+inline bool may_use_tiles() { return false; }
 inline bool multiply_by_tiles(Index, Index, const Bf16*, const Bf16*, Index, float*) { return false; }
 
 #endif

@@ -166,8 +166,7 @@ class TrainingLoop:
         """Evaluate and note the score; True if it is the best so far. DivergenceError if it is not finite."""
         updater, state = self.updater, self.updater.state
         updater.check_finite()
-        with updater.autocast:
-            score = evaluate(updater.evaluated_model, self.corpus.splits["valid"], updater.device)
+        score = evaluate(updater.evaluated_model, self.corpus.splits["valid"], updater.device)
         self._tick()
         nats = score.nats_per_char
         if not math.isfinite(nats):

@@ -12,6 +12,7 @@ from charlm.data.corpus import load_configured_corpus
 from charlm.model import parameters_by_part, window_loss
 from charlm.system.device import resolve_device
 from charlm.system.formatting import format_bytes, format_duration
+from charlm.training.precision import with_precision
 from charlm.training.step import Updater
 
 _WARMUP_STEPS = 2
@@ -63,7 +64,9 @@ def measure(config: Config) -> Plan:
     full = config.train.model_copy(
         update={"bptt_start": None, "vary_bptt": 0.0}
     )  # full windows, as at the end of the run
-    updater = Updater(config.model_copy(update={"train": full}), corpus, resolve_device(config.device))
+    device = resolve_device(config.device)
+    config = with_precision(config.model_copy(update={"train": full}), device)
+    updater = Updater(config, corpus, device)
     activations_bytes = _saved_bytes(updater)
     step_s = _step_s(updater)
     chars = config.train.batch_size * config.train.bptt
@@ -112,6 +115,6 @@ def _saved_bytes(updater: Updater) -> int:
 
     train = updater.config.train
     x_TB, y_TB = updater.streams.read(0, train.bptt, updater.device)
-    with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor), updater.autocast:
+    with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
         window_loss(updater.model, x_TB, y_TB, None, train)
     return sum(storages.values())

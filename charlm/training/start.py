@@ -30,6 +30,7 @@ from charlm.training.folder import (
 )
 from charlm.training.loop import Outcome, TrainingLoop
 from charlm.training.metrics import Tracker
+from charlm.training.precision import with_precision
 from charlm.training.snapshot import restore_snapshot
 from charlm.training.step import Updater
 
@@ -54,6 +55,7 @@ def start_run(
         corpus = load_configured_corpus(config.data, vocabulary)
         _check_splits(config, corpus)
         _print_corpus(config, corpus)
+        config = with_precision(config, device)
         updater = Updater(config, corpus, device)
         if init_from:
             updater.start_from_weights(_grown_weights(updater.model, init_from))
@@ -96,8 +98,12 @@ def resume_run(run_dir: Path, change: Callable[[Config], Config] = lambda config
         with refusing_os_errors(run_dir):
             path, checkpoint = _read_last(run_dir)
         config = change(checkpoint.config)
+        if config.precision == "auto":
+            config = config.model_copy(update={"precision": checkpoint.config.precision})
         _check_resumable(checkpoint.config, config)
         device = resolve_device(config.device)
+        if config.precision != "auto":  # as runs of older versions say for fp32
+            with_precision(config, device)
         sha256 = checkpoint.progress.get("corpus_sha256")
         corpus = load_unchanged_corpus(config.data, checkpoint.vocabulary, sha256)
         _check_splits(config, corpus)

@@ -6,6 +6,7 @@ import time
 
 import torch
 from torch import Tensor
+from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from charlm.cells import RecurrentState
 from charlm.config import Config
@@ -13,7 +14,7 @@ from charlm.data.corpus import Corpus
 from charlm.data.streams import Streams
 from charlm.errors import DivergenceError
 from charlm.model import CharLM, build_model, load_weights, map_state, window_loss
-from charlm.system.device import autocast, set_threads
+from charlm.system.device import set_threads
 from charlm.training.memory import check_memory
 from charlm.training.optimizer import build_optimizer, clip_gradients, kept_copies, learning_rate, skip_step_unless
 from charlm.training.state import TrainState
@@ -34,12 +35,11 @@ class Updater:
         self.device = device
         self.streams = Streams(corpus.splits["train"], config.train.batch_size, config.train.bptt)
         check_memory(config, len(corpus.vocabulary), device)
-        self.autocast = autocast(device, config.precision)
         self.vocabulary = corpus.vocabulary
-        self.model = build_model(config.model, len(corpus.vocabulary)).to(device).train()
-        with self.autocast:  # Compiles the kernels before the run writes anything and its clock starts.
+        self.model = build_model(config.model, len(corpus.vocabulary), config.precision).to(device).train()
+        with self.model.autocast(device):  # Compiles the kernels before the run writes anything and its clock starts.
             self.backend = self.model.layers.select_backend(device).description
-        self.parameters = list(self.model.parameters())
+        self.parameters: list[Tensor] = list(self.model.parameters())
         self.averaged = copy.deepcopy(self.model).requires_grad_(False) if config.train.ema else None
         self.optimizer = build_optimizer(self.model, config.optimizer)
         self.state = TrainState(
@@ -101,8 +101,7 @@ class Updater:
         start_s = time.perf_counter()
         config, state = self.config, self.state
         x_TB, y_TB = self.streams.read(state.position, self._window_steps(), self.device)
-        with self.autocast:
-            loss = window_loss(self.model, x_TB, y_TB, self._carried_state(), config.train)
+        loss = window_loss(self.model, x_TB, y_TB, self._carried_state(), config.train)
         loss.objective.backward()
         grad_norm = clip_gradients(self.optimizer, config.optimizer)
         self._stop_unless_finite(loss.objective.detach(), grad_norm)
@@ -153,8 +152,7 @@ class Updater:
             return
         taken = self.state.averaged_updates
         decay = min((1 + taken) / (10 + taken), self.config.train.ema) if taken else 0.0
-        with torch.no_grad():
-            torch._foreach_lerp_(list(self.averaged.parameters()), self.parameters, 1 - decay)
+        get_ema_multi_avg_fn(decay)(list(self.averaged.parameters()), self.parameters, taken)
         self.state.averaged_updates += 1
 
     def start_from_weights(self, weights: dict[str, Tensor]) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.text import words_text
 
-KEYS = ("checkpoint", "step", "text", "nats_per_char", "bits_per_char", "targets", "chars_per_s")
+KEYS = ("checkpoint", "step", "text", "precision", "nats_per_char", "bits_per_char", "targets", "chars_per_s")
 
 
 def test_splits(cli, trained_run):
@@ -64,7 +64,7 @@ def test_dynamic(cli, trained_run):
     value = json.loads(result.out)
     dynamic = value.pop("dynamic")
     assert value | {"chars_per_s": 0} == static | {"chars_per_s": 0}
-    assert list(dynamic) == [*KEYS[3:], "streams", "lr", "decay", "steps"]
+    assert list(dynamic) == [*KEYS[4:], "streams", "lr", "decay", "steps"]
     assert dynamic["nats_per_char"] < static["nats_per_char"]
     assert dynamic["bits_per_char"] == pytest.approx(dynamic["nats_per_char"] / math.log(2))
     assert (dynamic["targets"], dynamic["streams"], dynamic["lr"], dynamic["steps"]) == (999, 1, 0.01, 10)

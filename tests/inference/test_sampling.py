@@ -161,6 +161,7 @@ GENERATED = [
     {"kind": "rnn", "nonlinearity": "relu"},
     {"kind": "lstm", "layer_norm": True},
     {"kind": "rhn", "depth": 2, "couple_gates": False},
+    {"kind": "slstm", "forget_gate": "exponential"},
 ]
 MODELS = [
     {"layers": 1, "embedding": 0},
@@ -171,12 +172,12 @@ CHOICES = [Choice(), Choice(temperature=0.7, top_k=3), Choice(top_p=0.6), Choice
 
 
 @pytest.mark.usefixtures("needs_kernels")
-@pairwise(cell=GENERATED, model=MODELS, threads=[1, 3])
-def test_the_kernel_draws_what_the_loop_over_characters_does(cell, model, threads, monkeypatch):
+@pairwise(cell=GENERATED, model=MODELS, threads=[1, 3], precision=["fp32", "bf16"])
+def test_the_kernel_draws_what_the_loop_over_characters_does(cell, model, threads, precision, monkeypatch):
     torch.manual_seed(1)
     hidden = 150 if threads > 1 else 21
     config = parse_config({"model": {"cell": cell | {"hidden": hidden}, **model}}, "test").model
-    model = build_model(config, 11).eval()
+    model = build_model(config, 11, precision).eval()
     with torch.no_grad():
         model.decoder.weight *= 8
     torch.set_num_threads(threads)

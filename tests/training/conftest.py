@@ -30,6 +30,7 @@ def config_of(tmp_path):
                     **(train or {}),
                 },
                 "threads": 1,
+                "precision": "fp32",
                 **top,
             },
             "test",
