@@ -116,16 +116,16 @@ class Backward {
   bool is_direct(Index s) const { return C::DIRECT[s] || zoneout.keeps(); }
   float* d_maps(Index t, Index d, Index b) const { return a.d_maps + ((d * a.T + t) * B + b) * G * H; }
 
-  Saved load_saved(Index t, Index d, Index b, Index u, Index n) const {
-    const float* row = a.saved + a.saved_row(d, t, b) * SAVED<C> * H + u;
-    Saved saved;
-    for (Index k = 0; k < SAVED<C>; k++) at(saved, k) = load(row + k * H, n);
-    return saved;
+  Rows<State> states_before(Index t, Index d, Index b) const {
+    return Rows<State>([&](Index s) { return a.state(s, t, d, b); });
   }
-
-  // State s after micro-step (t, d), without zoneout.
-  Floats made(Index s, Index t, Index d, Index b, Index u, Index n) const {
-    return load((a.made && d == a.D - 1 ? a.made_state(s, t, b) : a.next_state(s, t, d, b)) + u, n);
+  // The states after micro-step (t, d), without zoneout.
+  Rows<State> states_made(Index t, Index d, Index b) const {
+    const bool from_made = a.made && d == a.D - 1;
+    return Rows<State>([&](Index s) { return from_made ? a.made_state(s, t, b) : a.next_state(s, t, d, b); });
+  }
+  Rows<Saved> saved_rows(Index t, Index d, Index b) const {
+    return Rows<Saved>([&](Index k) { return a.saved + (a.saved_row(d, t, b) * SAVED<C> + k) * H; });
   }
 
   // Gradient of state s after micro-step (t, d), without zoneout. Call it once: it sets zoneout's bypass.
@@ -157,15 +157,13 @@ class Backward {
   }
 
   void apply(Index t, Index d, Index b) const {
+    const Rows<State> before = states_before(t, d, b), after = states_made(t, d, b);
+    const Rows<Saved> saved = saved_rows(t, d, b);
     slice.each_group([&](Index u, Index n, Index i) {
-      const State before = load_state<State>(a, t, d, b, u, n);
-      State after, d_after, d_before;
+      State d_after, d_before;
       Maps maps;
-      for (Index s = 0; s < S; s++) {
-        at(after, s) = made(s, t, d, b, u, n);
-        at(d_after, s) = d_made(s, t, d, b, u, n, i);
-      }
-      C::backward(before, after, load_saved(t, d, b, u, n), d_after, maps, d_before);
+      for (Index s = 0; s < S; s++) at(d_after, s) = d_made(s, t, d, b, u, n, i);
+      C::backward(before.load(u, n), after.load(u, n), saved.load(u, n), d_after, maps, d_before);
       put_direct(d, b, i, d_before);
       for (Index k = 0; k < G; k++) {
         const bool apart = k >= G - C::APART;
@@ -179,10 +177,12 @@ class Backward {
   // last gate waits in its row of d_normal until `enter_gates`.
   void enter_second(Index t, Index b) const {
     Floats total = {}, products = {};
+    const Rows<State> after = states_made(t, 0, b);
+    const Rows<Saved> saved = saved_rows(t, 0, b);
     slice.each_group([&](Index u, Index n, Index i) {
-      const Floats x = norm.normal_second(t, b, made(1, t, 0, b, u, n));
+      const Floats x = norm.normal_second(t, b, load(after.rows[1] + u, n));
       Floats d_last_map, d_second;
-      C::output_back(load_saved(t, 0, b, u, n), x * norm.gain(G, u, n) + norm.shift(G, u, n),
+      C::output_back(saved.load(u, n), x * norm.gain(G, u, n) + norm.shift(G, u, n),
                      d_made(0, t, 0, b, u, n, i), d_last_map, d_second);
       norm.enter(b, G, u, n, i, d_second, x, total, products);
       store(norm.d_normal(b, LAST, i), d_last_map);
@@ -192,12 +192,14 @@ class Backward {
 
   void enter_gates(Index t, Index b) const {
     Floats totals[G] = {}, products[G] = {};
+    const Rows<State> before = states_before(t, 0, b), after = states_made(t, 0, b);
+    const Rows<Saved> saved = saved_rows(t, 0, b);
     slice.each_group([&](Index u, Index n, Index i) {
-      const Floats x = norm.normal_second(t, b, made(1, t, 0, b, u, n));
+      const Floats x = norm.normal_second(t, b, load(after.rows[1] + u, n));
       const Floats through = norm.through(b, load(norm.d_normal(b, G, i)), x, norm.moments(t, b)[G]);
       State d_before;
       Maps maps;
-      C::update_back(load_state<State>(a, t, 0, b, u, n), load_saved(t, 0, b, u, n), d_made(1, t, 0, b, u, n, i) + through,
+      C::update_back(before.load(u, n), saved.load(u, n), d_made(1, t, 0, b, u, n, i) + through,
                      maps, d_before);
       put_direct(0, b, i, d_before);
       at(maps, LAST) = load(norm.d_normal(b, LAST, i));

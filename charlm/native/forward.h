@@ -103,11 +103,11 @@ class Forward {
   }
 
   void apply(Index t, Index d, Index b) const {
+    const Rows<State> before([&](Index s) { return a.state(s, t, d, b); });
     slice.each_group([&](Index u, Index n, Index i) {
-      const State before = load_state<State>(a, t, d, b, u, n);
       State after;
       Saved saved;
-      C::forward(maps_of(t, d, b, u, n, i), before, after, saved);
+      C::forward(maps_of(t, d, b, u, n, i), before.load(u, n), after, saved);
       put_saved(t, d, b, u, n, saved);
       for (Index s = 0; s < S; s++) put_state(s, t, d, b, u, n, at(after, s));
     });
@@ -130,14 +130,14 @@ class Forward {
   // output needs replaces the gates.
   void update(Index t, Index b) const {
     Floats totals[1] = {};
+    const Rows<State> before([&](Index s) { return a.state(s, t, 0, b); });
     slice.each_group([&](Index u, Index n, Index i) {
       float* sum = sum_of(b, i);
-      const State before = load_state<State>(a, t, 0, b, u, n);
       Maps maps;
       State after;
       Saved saved;
       for (Index k = 0; k < G; k++) at(maps, k) = norm.gate(t, b, k, u, n, load(sum + k * W));
-      C::update(maps, before, after, saved);
+      C::update(maps, before.load(u, n), after, saved);
       put_saved(t, 0, b, u, n, saved);
       for (Index k = 0; k < SAVED<C>; k++) store(sum + k * W, at(saved, k));
       for (Index s = 1; s < S; s++) put_state(s, t, 0, b, u, n, at(after, s));

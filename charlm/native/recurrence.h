@@ -45,20 +45,34 @@ struct Arguments {
                   : inner + saved_row(d - 1, t, b) * H;
   }
   // The same after the micro-step and zoneout.
-  float* next_state(Index s, Index t, Index d, Index b) const { return state(s, t + (d + 1) / D, (d + 1) % D, b); }
+  float* next_state(Index s, Index t, Index d, Index b) const {
+    return d + 1 < D ? state(s, t, d + 1, b) : state(s, t + 1, 0, b);
+  }
   float* made_state(Index s, Index t, Index b) const { return made + saved_row(s, t, b) * H; }
   // Row b of step t in the i-th of several [saved_steps, B, …].
-  Index saved_row(Index i, Index t, Index b) const { return (i * saved_steps + t % saved_steps) * B + b; }
+  Index saved_row(Index i, Index t, Index b) const { return (i * saved_steps + (saved_steps > 1 ? t : 0)) * B + b; }
   Index input_row(Index t, Index b) const { return ids ? ids[t * B + b] : t * B + b; }
 };
 
-// Units u … u + n − 1 of row b of all states before micro-step (t, d).
-template <class State>
-inline State load_state(const Arguments& a, Index t, Index d, Index b, Index u, Index n) {
-  State state;
-  for (Index s = 0; s < COUNT<State>; s++) at(state, s) = load(a.state(s, t, d, b) + u, n);
-  return state;
-}
+// One row of every state tensor, or of several other tensors. Make it outside of loops over units: there the compiler
+// cannot know that the addresses stay the same.
+template <class Vectors>
+struct Rows {
+  const float* rows[COUNT<Vectors>];
+
+  // row(k): the k-th row.
+  template <class Row>
+  explicit Rows(const Row& row) {
+    for (Index k = 0; k < COUNT<Vectors>; k++) rows[k] = row(k);
+  }
+
+  // Units u … u + n − 1 of all rows.
+  Vectors load(Index u, Index n) const {
+    Vectors vectors;
+    for (Index k = 0; k < COUNT<Vectors>; k++) at(vectors, k) = ::load(rows[k] + u, n);
+    return vectors;
+  }
+};
 
 // Operands of the recurrent products: the states themselves or, with a mask or in bfloat16, copies of them. Copies are
 // double-buffered: one is written for the next product while other members still read the other.
