@@ -64,7 +64,9 @@ class Backward {
     for (Index d = 0; d < a.D; d++) pack_units(slice, G * H, a.weights + d * G * H * H, packed + d * size());
     for (Index s = 0; s < S; s++)
       for (Index b = 0; b < B; b++)
-        slice.each_group([&](Index u, Index n, Index i) { store(direct(s, b, i), load(a.d_last + (s * B + b) * H + u, n)); });
+        slice.each_group([&](Index u, Index n, Index i) {
+          store(direct(s, b, i), load(a.d_last + (s * B + b) * H + u, n));
+        });
   }
 
   void step(Index t) {
@@ -176,37 +178,41 @@ class Backward {
   // Pass the gradient of h through the output, and that of the second state into its normalization. The gradient of the
   // last gate waits in its row of d_normal until `enter_gates`.
   void enter_second(Index t, Index b) const {
-    Floats total = {}, products = {};
     const Rows<State> after = states_made(t, 0, b);
     const Rows<Saved> saved = saved_rows(t, 0, b);
-    slice.each_group([&](Index u, Index n, Index i) {
-      const Floats x = norm.normal_second(t, b, load(after.rows[1] + u, n));
-      Floats d_last_map, d_second;
-      C::output_back(saved.load(u, n), x * norm.gain(G, u, n) + norm.shift(G, u, n),
-                     d_made(0, t, 0, b, u, n, i), d_last_map, d_second);
-      norm.enter(b, G, u, n, i, d_second, x, total, products);
-      store(norm.d_normal(b, LAST, i), d_last_map);
+    norm.each_part([&](int part, const Slice& units) {
+      Floats total = {}, products = {};
+      slice.each_group_of(units, [&](Index u, Index n, Index i) {
+        const Floats x = norm.normal_second(t, b, load(after.rows[1] + u, n));
+        Floats d_last_map, d_second;
+        C::output_back(saved.load(u, n), x * norm.gain(G, u, n) + norm.shift(G, u, n),
+                       d_made(0, t, 0, b, u, n, i), d_last_map, d_second);
+        norm.enter(b, G, u, n, i, d_second, x, total, products);
+        store(norm.d_normal(b, LAST, i), d_last_map);
+      });
+      norm.of_second.put(part, b, sum(total), sum(products));
     });
-    norm.of_second.put(b, sum(total), sum(products));
   }
 
   void enter_gates(Index t, Index b) const {
-    Floats totals[G] = {}, products[G] = {};
     const Rows<State> before = states_before(t, 0, b), after = states_made(t, 0, b);
     const Rows<Saved> saved = saved_rows(t, 0, b);
-    slice.each_group([&](Index u, Index n, Index i) {
-      const Floats x = norm.normal_second(t, b, load(after.rows[1] + u, n));
-      const Floats through = norm.through(b, load(norm.d_normal(b, G, i)), x, norm.moments(t, b)[G]);
-      State d_before;
-      Maps maps;
-      C::update_back(before.load(u, n), saved.load(u, n), d_made(1, t, 0, b, u, n, i) + through,
-                     maps, d_before);
-      put_direct(0, b, i, d_before);
-      at(maps, LAST) = load(norm.d_normal(b, LAST, i));
-      for (Index k = 0; k < G; k++)
-        norm.enter(b, k, u, n, i, at(maps, k), load(norm.normal(t, b, k) + u, n), totals[k], products[k]);
+    norm.each_part([&](int part, const Slice& units) {
+      Floats totals[G] = {}, products[G] = {};
+      slice.each_group_of(units, [&](Index u, Index n, Index i) {
+        const Floats x = norm.normal_second(t, b, load(after.rows[1] + u, n));
+        const Floats through = norm.through(b, load(norm.d_normal(b, G, i)), x, norm.moments(t, b)[G]);
+        State d_before;
+        Maps maps;
+        C::update_back(before.load(u, n), saved.load(u, n), d_made(1, t, 0, b, u, n, i) + through,
+                       maps, d_before);
+        put_direct(0, b, i, d_before);
+        at(maps, LAST) = load(norm.d_normal(b, LAST, i));
+        for (Index k = 0; k < G; k++)
+          norm.enter(b, k, u, n, i, at(maps, k), load(norm.normal(t, b, k) + u, n), totals[k], products[k]);
+      });
+      for (Index k = 0; k < G; k++) norm.of_gates.put(part, b * G + k, sum(totals[k]), sum(products[k]));
     });
-    for (Index k = 0; k < G; k++) norm.of_gates.put(b * G + k, sum(totals[k]), sum(products[k]));
   }
 
   void leave_gates(Index t, Index b) const {

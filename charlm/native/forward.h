@@ -115,36 +115,40 @@ class Forward {
 
   // In `sums`, replace the products by the arguments of the gates, and exchange their moments.
   void measure_gates(Index t, Index b) const {
-    Floats totals[G] = {};
-    slice.each_group([&](Index u, Index n, Index i) {
-      const Maps maps = maps_of(t, 0, b, u, n, i);
-      for (Index k = 0; k < G; k++) {
-        store(sum_of(b, i) + k * W, at(maps, k));
-        totals[k] += at(maps, k);
-      }
+    norm.each_part([&](int part, const Slice& units) {
+      Floats totals[G] = {};
+      slice.each_group_of(units, [&](Index u, Index n, Index i) {
+        const Maps maps = maps_of(t, 0, b, u, n, i);
+        for (Index k = 0; k < G; k++) {
+          store(sum_of(b, i) + k * W, at(maps, k));
+          totals[k] += at(maps, k);
+        }
+      });
+      norm.put(norm.of_gates, part, units, b, totals, sum_of(b, 0));
     });
-    norm.put(norm.of_gates, b, totals, sum_of(b, 0));
   }
 
   // Compute all states but h from the normalized gates, and exchange the moments of the second. In `sums`, what the
   // output needs replaces the gates.
   void update(Index t, Index b) const {
-    Floats totals[1] = {};
     const Rows<State> before([&](Index s) { return a.state(s, t, 0, b); });
-    slice.each_group([&](Index u, Index n, Index i) {
-      float* sum = sum_of(b, i);
-      Maps maps;
-      State after;
-      Saved saved;
-      for (Index k = 0; k < G; k++) at(maps, k) = norm.gate(t, b, k, u, n, load(sum + k * W));
-      C::update(maps, before.load(u, n), after, saved);
-      put_saved(t, 0, b, u, n, saved);
-      for (Index k = 0; k < SAVED<C>; k++) store(sum + k * W, at(saved, k));
-      for (Index s = 1; s < S; s++) put_state(s, t, 0, b, u, n, at(after, s));
-      store(second_of(b, i), at(after, 1));
-      totals[0] += at(after, 1);
+    norm.each_part([&](int part, const Slice& units) {
+      Floats totals[1] = {};
+      slice.each_group_of(units, [&](Index u, Index n, Index i) {
+        float* sum = sum_of(b, i);
+        Maps maps;
+        State after;
+        Saved saved;
+        for (Index k = 0; k < G; k++) at(maps, k) = norm.gate(t, b, k, u, n, load(sum + k * W));
+        C::update(maps, before.load(u, n), after, saved);
+        put_saved(t, 0, b, u, n, saved);
+        for (Index k = 0; k < SAVED<C>; k++) store(sum + k * W, at(saved, k));
+        for (Index s = 1; s < S; s++) put_state(s, t, 0, b, u, n, at(after, s));
+        store(second_of(b, i), at(after, 1));
+        totals[0] += at(after, 1);
+      });
+      norm.put(norm.of_second, part, units, b, totals, second_of(b, 0));
     });
-    norm.put(norm.of_second, b, totals, second_of(b, 0));
     if (member.id == 0) norm.keep_gates(t, b);
   }
 

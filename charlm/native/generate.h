@@ -83,7 +83,9 @@ class Linear {
       return y;
     } else {
       for (Index b = 0; b < B; b++)
-        each_vector(0, K, [&](Index u, Index n) { store(copy + b * padded<Operand>(K) + u, load(y + b * K + u, n), n); });
+        each_vector(0, K, [&](Index k, Index n) {
+          store(copy + b * padded<Operand>(K) + k, load(y + b * K + k, n), n);
+        });
       return copy;
     }
   }

@@ -6,22 +6,23 @@
 
 #include "recurrence.h"
 
-// All-reduce of two floats per row. Each member puts the values of its own units; after a barrier every member combines
-// the values of all, in the same order. Alternating two Partials (gates, second state) needs no further barrier: the
-// barrier of each separates the reads of the other from its next writes.
+// All-reduce of two floats per row. Each member puts the values of each part of its units; after a barrier every member
+// combines the values of all parts, in the same order. Alternating two Partials (gates, second state) needs no further
+// barrier: the barrier of each separates the reads of the other from its next writes.
 class Partials {
  public:
-  // memory: shared by all members, [members, 2 · rows], `stride` floats from one member to the next; not owned.
+  // memory: shared by all members, [parts, 2 · rows], `stride` floats from one part to the next; not owned.
   Partials(const Member& member, Index rows, Index H, float* memory, Index stride)
       : member(member), rows(rows), H(H), start(memory), stride(stride) {}
 
-  void put(Index row, float x, float y) const {
-    float* own = start + member.id * stride;
+  // part: of all members.
+  void put(Index part, Index row, float x, float y) const {
+    float* own = start + part * stride;
     own[row] = x;
     own[rows + row] = y;
   }
 
-  // Means over all units, if members put sums of two quantities. Both results: written [rows].
+  // Means over all units, if sums of two quantities were put. Both results: written [rows].
   void average(float* mean_x, float* mean_y) const {
     std::fill(mean_x, mean_x + rows, 0.0f);
     std::fill(mean_y, mean_y + rows, 0.0f);
@@ -31,7 +32,7 @@ class Partials {
     for (Index r = 0; r < rows; r++) mean_x[r] /= H, mean_y[r] /= H;
   }
 
-  // Mean and 1/√(variance + ε) over all units, if members put means and sums of squared deviations from them
+  // Mean and 1/√(variance + ε) over all units, if means and sums of squared deviations from them were put
   // (Chan et al. 1979). Unlike E[a²] − E[a]², this stays accurate if the mean is large. Both results: written [rows].
   void merge(float* mean, float* scale, float epsilon) const {
     std::fill(mean, mean + rows, 0.0f);
@@ -52,13 +53,14 @@ class Partials {
   float* start;
   Index stride;
 
-  // Call function(x, y, n) with the values of each member and its number of units n.
+  // Call function(x, y, n) with the values of each part and its number of units n.
   template <class Function>
   void each(const Function& function) const {
-    for (int id = 0; id < member.size; id++) {
-      const Slice slice(Member{id, member.size, member.barrier}, H);
-      const float* x = start + id * stride;
-      if (slice.end > slice.first) function(x, x + rows, slice.end - slice.first);
+    const int parts = member.size * member.parts;
+    for (int p = 0; p < parts; p++) {
+      const Slice part(H, p, parts);
+      const float* x = start + p * stride;
+      if (part.end > part.first) function(x, x + rows, part.end - part.first);
     }
   }
 };
@@ -67,14 +69,24 @@ class Partials {
 template <Index G>
 struct Norm {
   Norm(const Arguments& a, const Member& member, const Slice& slice, Scratch& scratch)
-      : a(a), slice(slice), of_gates(member, G * a.B, a.H, a.partials, 2 * (G + 1) * a.B),
+      : a(a), member(member), slice(slice), of_gates(member, G * a.B, a.H, a.partials, 2 * (G + 1) * a.B),
         of_second(member, a.B, a.H, a.partials + 2 * G * a.B, 2 * (G + 1) * a.B),
         first(scratch.get<float>(2 * G * a.B)), other(first + G * a.B) {}
 
   const Arguments& a;
+  const Member& member;
   const Slice& slice;
   const Partials of_gates, of_second;
   float *first, *other;  // forward: mean and 1/σ; backward: mean(d) and mean(d ⊙ x)
+
+  // Call function(part, units) for each part of this member's units; part: its index among those of all members.
+  template <class Function>
+  void each_part(const Function& function) const {
+    for (int p = 0; p < member.parts; p++) {
+      const int part = member.id * member.parts + p;
+      function(part, Slice(a.H, part, member.size * member.parts));
+    }
+  }
 
   Floats gain(Index k, Index u, Index n) const { return load(a.gains + k * a.H + u, n); }
   Floats shift(Index k, Index u, Index n) const { return load(a.shifts + k * a.H + u, n); }
@@ -92,19 +104,21 @@ struct NormForward : Norm<G> {
   using Norm<G>::a, Norm<G>::slice, Norm<G>::first, Norm<G>::other;
   using Norm<G>::Norm;
 
-  // Put the mean and the squared deviations of row b's units: N rows of `values`, [groups, N, W], with sums `totals`.
+  // Put the mean and the squared deviations of a part of row b's units: N rows of `values`, [groups, N, W], with sums
+  // `totals`.
   template <Index N>
-  void put(const Partials& partials, Index b, const Floats (&totals)[N], const float* values) const {
+  void put(const Partials& partials, int part, const Slice& units, Index b, const Floats (&totals)[N],
+           const float* values) const {
     float means[N];
     Floats squares[N] = {};
-    for (Index k = 0; k < N; k++) means[k] = sum(totals[k]) / (slice.end - slice.first);
-    slice.each_group([&](Index, Index n, Index i) {
+    for (Index k = 0; k < N; k++) means[k] = sum(totals[k]) / (units.end - units.first);
+    slice.each_group_of(units, [&](Index, Index n, Index i) {
       for (Index k = 0; k < N; k++) {
         const Floats deviation = first_lanes(load(values + (i * N + k) * W) - means[k], n);
         squares[k] += deviation * deviation;
       }
     });
-    for (Index k = 0; k < N; k++) partials.put(b * N + k, means[k], sum(squares[k]));
+    for (Index k = 0; k < N; k++) partials.put(part, b * N + k, means[k], sum(squares[k]));
   }
 
   // LN of gate k, x: its argument. Keeps the normalized value for the backward pass.

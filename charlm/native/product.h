@@ -114,8 +114,11 @@ inline Index panels_of(Index columns) { return (columns + PANEL - 1) / PANEL; }
 struct Slice {
   Index H, first, end;
 
-  Slice(const Member& member, Index H)
-      : H(H), first(member.begin(groups_of(H)) * W), end(std::min(H, member.end(groups_of(H)) * W)) {}
+  Slice(const Member& member, Index H) : Slice(H, member.id, member.size) {}
+
+  // The i-th of n slices of H units.
+  Slice(Index H, Index i, Index n)
+      : H(H), first(groups_of(H) * i / n * W), end(std::min(H, groups_of(H) * (i + 1) / n * W)) {}
 
   static Index groups_of(Index H) { return (H + W - 1) / W; }
   Index groups() const { return end > first ? groups_of(end - first) : 0; }
@@ -125,7 +128,13 @@ struct Slice {
   // Call function(u, n, i) for each group i, with units u … u + n − 1; n = W except in the last group.
   template <class Function>
   void each_group(const Function& function) const {
-    each_vector(first, end, [&](Index u, Index n) { function(u, n, (u - first) / W); });
+    each_group_of(*this, function);
+  }
+
+  // The same for a part of this slice.
+  template <class Function>
+  void each_group_of(const Slice& part, const Function& function) const {
+    each_vector(part.first, part.end, [&](Index u, Index n) { function(u, n, (u - first) / W); });
   }
 };
 

@@ -2,11 +2,19 @@
 #pragma once
 
 #include <sched.h>
+#if defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
+#include <climits>
 #include <cstdlib>
+#include <map>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "vector.h"
@@ -22,31 +30,63 @@ int omp_get_thread_num(void);
 int omp_get_num_threads(void);
 }
 
-// A barrier for all threads of a team. Everything written before it is visible to all threads after it.
+inline double seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// A barrier for all members of a team. Everything written before it is visible to all of them after it.
 class Barrier {
  public:
-  explicit Barrier(int most) : arrivals_(most) {}
+  explicit Barrier(int most) : slots_(most) {}
 
   void wait(int id, int size) {
-    // Each thread counts in its own cache line; a shared counter would move between the cores.
-    const unsigned arrival = arrivals_[id].count.load(std::memory_order_relaxed) + 1;
-    arrivals_[id].count.store(arrival, std::memory_order_release);
-    for (int m = 0; m < size; m++) {
-      // Waiting takes less than a microsecond if every thread has its own core. If not, yield the core.
-      for (int spins = 0; arrivals_[m].count.load(std::memory_order_acquire) < arrival; spins++) {
-        if (spins < 1000)
-          pause();
-        else
-          sched_yield();
-      }
-    }
+    // Each member counts in its own cache line; a shared counter would move between the cores.
+    Slot& own = slots_[id];
+    const unsigned arrival = own.arrivals.load(std::memory_order_relaxed) + 1;
+    own.arrivals.store(arrival);
+    if (own.sleepers.load()) wake(own.arrivals);
+    for (int m = 0; m < size; m++) await(slots_[m], arrival, own.slept_s);
   }
 
+  // Seconds that a member slept in `wait`.
+  double slept_s(int id) const { return slots_[id].slept_s; }
+
  private:
-  struct alignas(64) Arrivals {
-    std::atomic<unsigned> count{0};
+  struct alignas(64) Slot {
+    std::atomic<unsigned> arrivals{0};
+    std::atomic<unsigned> sleepers{0};  // members that sleep until this one arrives
+    double slept_s = 0;
   };
-  std::vector<Arrivals> arrivals_;
+  std::vector<Slot> slots_;
+
+  static void await(Slot& other, unsigned arrival, double& slept_s) {
+    // Waiting takes a few microseconds if every member has its own core.
+    for (int spins = 0; spins < 1000; spins++) {
+      if (other.arrivals.load(std::memory_order_acquire) >= arrival) return;
+      pause();
+    }
+    // The other one has lost its core. A member that sleeps is soon scheduled again when it wakes; one that spins on
+    // uses up its time.
+    const double start_s = seconds();
+    other.sleepers.fetch_add(1);
+    for (unsigned found; (found = other.arrivals.load()) < arrival;) sleep_while(other.arrivals, found);
+    other.sleepers.fetch_sub(1);
+    slept_s += seconds() - start_s;
+  }
+
+#if defined(__linux__)
+  static void sleep_while(std::atomic<unsigned>& count, unsigned value) {
+    constexpr int FUTEX_WAIT_PRIVATE = 128;
+    syscall(SYS_futex, &count, FUTEX_WAIT_PRIVATE, value, nullptr, nullptr, 0);
+  }
+  static void wake(std::atomic<unsigned>& count) {
+    constexpr int FUTEX_WAKE_PRIVATE = 129;
+    syscall(SYS_futex, &count, FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
+  }
+#else
+  static void sleep_while(std::atomic<unsigned>&, unsigned) { sched_yield(); }
+  static void wake(std::atomic<unsigned>&) {}
+#endif
 
   static void pause() {
 #if defined(__x86_64__) || defined(__i386__)
@@ -57,10 +97,56 @@ class Barrier {
   }
 };
 
+// How many members a team has: half as many while other processes use the cores, if that turns out to be faster. A
+// member that has lost its core holds up all others.
+class TeamSize {
+ public:
+  // `most` or half of it, so that the parts of the work can stay the same.
+  int choose(int most) {
+#if defined(CHARLM_HALF_TEAM)  // Tests compare the results of both sizes.
+    return most % 2 ? 1 : most / 2;
+#endif
+    if (halved_ && seconds() >= retry_s_) halved_ = false, late_calls_ = 1;
+    return !halved_ ? most : most % 2 ? 1 : most / 2;
+  }
+
+  // After a call of so many seconds: the share of its members' time in which they waited for one another.
+  void report(double call_s, double idle_share) {
+    if (call_s < 0.0005) return;  // a short call waits for threads to start, on an idle machine too
+    double& average_s = halved_ ? half_s_ : whole_s_;
+    average_s = average_s == 0 ? call_s : (average_s + call_s) / 2;
+    if (halved_) {
+      if (++half_calls_ == 2 && half_s_ > 0.9 * whole_s_) change(false);
+    } else if (idle_share < 0.3) {
+      late_calls_ = 0;
+      pause_s_ = SHORTEST_PAUSE_S;
+    } else if (++late_calls_ > 1 && seconds() >= retry_s_) {  // a single late call can have any cause
+      change(true);
+    }
+  }
+
+ private:
+  static constexpr double SHORTEST_PAUSE_S = 0.1, LONGEST_PAUSE_S = 3.2;
+  bool halved_ = false;
+  int late_calls_ = 0, half_calls_ = 0;
+  double whole_s_ = 0, half_s_ = 0;  // moving averages
+  double retry_s_ = 0, pause_s_ = SHORTEST_PAUSE_S;  // when to try the other size again
+
+  void change(bool halved) {
+    halved_ = halved;
+    half_calls_ = 0;
+    half_s_ = 0;
+    retry_s_ = seconds() + pause_s_;
+    pause_s_ = std::min(2 * pause_s_, LONGEST_PAUSE_S);
+  }
+};
+
 // One thread of the team.
 struct Member {
   int id;
   int size;
+  int parts;  // into how many parts it divides its share of the work, where sums over a part are rounded: the parts of
+              // all members are the same for any size of the team
   Barrier& barrier;
 
   void meet() const {
@@ -77,22 +163,40 @@ struct Member {
 template <class Arguments, class Function>
 void run_team(const Arguments& arguments, Index multiplications, const Function& function) {
   const int useful = static_cast<int>(std::min(arguments.threads, 1 + multiplications / 16384));
+  // For each function, size of the problem and thread that calls.
+  thread_local std::map<std::pair<const void*, Index>, TeamSize> team_sizes;
+  const void* name = nullptr;
+  if constexpr (std::is_pointer_v<Function>) name = reinterpret_cast<const void*>(function);
+  TeamSize& team_size = team_sizes[{name, multiplications}];
+  const int size = team_size.choose(useful);
+  const double start_s = seconds();
   struct Job {
     const Arguments& arguments;
     const Function& function;
-    int useful;
+    int useful, size;
     Barrier barrier;
-  } job{arguments, function, useful, Barrier(useful)};
-  if (useful == 1) return function(arguments, Member{0, 1, job.barrier});
+    std::atomic<double> busy_s{0};
+  } job{arguments, function, useful, size, Barrier(size)};
+  if (size == 1) {
+    function(arguments, Member{0, 1, useful, job.barrier});
+    return team_size.report(seconds() - start_s, 0);
+  }
   auto entry = [](void* data) {
     Job& job = *static_cast<Job*>(data);
-    const int size = std::min(job.useful, omp_get_num_threads());
+    const int size = std::min(job.size, omp_get_num_threads());
     const int id = omp_get_thread_num();
-    if (id < size) job.function(job.arguments, Member{id, size, job.barrier});
+    if (id >= size) return;
+    const double start_s = seconds();
+    job.function(job.arguments, Member{id, size, job.useful % size ? 1 : job.useful / size, job.barrier});
+    const double busy_s = seconds() - start_s - job.barrier.slept_s(id);
+    for (double sum = job.busy_s; !job.busy_s.compare_exchange_weak(sum, sum + busy_s);) {
+    }
   };
   // Start all of torch's threads, even if some have nothing to do: for a smaller team the runtime ends the others, and
   // starts them again for torch's next operation.
   GOMP_parallel(entry, &job, arguments.threads, 0);
+  const double call_s = seconds() - start_s;
+  team_size.report(call_s, 1 - job.busy_s / (size * call_s));
 }
 
 // One thread's scratch memory, kept between calls: mapping new pages takes longer than filling them.

@@ -1,12 +1,15 @@
 """The fused CPU kernels: threads, dropout, zoneout, memory, values that are not finite."""
 
+import shlex
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from charlm.cells import RecurrentBase, RecurrentState, cross_entropy, linear
+from charlm.cells import LSTM, RecurrentBase, RecurrentState, cross_entropy, linear
+from charlm.native.build import find_compiler
+from charlm.native.recurrence import Recurrence
 from tests.cells.measure import (
     CASES,
     Case,
@@ -89,6 +92,26 @@ def test_results_depend_on_nothing_but_the_arguments(case: Case, threads: Any) -
     run(stack, stack, x[:2] * 3, state)
     again = run(stack, stack, x, state)
     assert all(torch.equal(again[name], tensor) for name, tensor in first.items())
+
+
+@pytest.mark.slow
+def test_a_smaller_team_computes_the_same_bits(threads: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    stack = Case("lstm", {"layer_norm": True}).build(20, 70, 2)
+    stack, x, state = in_float32(stack, 6, 9)
+
+    def runs() -> list[Run]:
+        found = []
+        for number in (3, 4):
+            threads(number)
+            found.append(run(stack, stack, x, state))
+        return found
+
+    expected = runs()
+    assert LSTM.cpu_kernel is not None
+    monkeypatch.setenv("CXX", shlex.join([*find_compiler(), "-DCHARLM_HALF_TEAM"]))
+    monkeypatch.setattr(LSTM, "cpu_kernel", Recurrence(LSTM.cpu_kernel.folder))
+    for found, wanted in zip(runs(), expected, strict=True):
+        assert all(torch.equal(found[name], tensor) for name, tensor in wanted.items())
 
 
 @pytest.mark.parametrize("options", [{}, {"state_dropout": 0.4, "zoneout": 0.3}], ids=str)
