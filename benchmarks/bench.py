@@ -3,6 +3,7 @@
 bench.py            arguments, the tests that run first, sections, targets
 bench_measure.py    timing in rounds, figures, tables, the machine
 bench_kernels.py    layers forward and backward, matrix products, growth with T, D, L
+bench_grid.py       small layers at many shapes; beside busy processes
 bench_uses.py       training and sampling
 bench_encoding.py   encoding texts, each in its own process
 """
@@ -27,7 +28,9 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[1]
 SECTIONS = {
     "kernels": "forward and backward of every cell; bf16 if the CPU has it; a GPU if there is one",
-    "train": "updates of the trainer ÷ bare kernel and optimizer",
+    "grid": "small layers at many shapes, on 1, 2 and all cores",
+    "busy": "the LSTM beside processes that keep the cores busy",
+    "train": "updates of the trainer ÷ bare layers",
     "sampling": "1 and 64 streams ÷ a loop of PyTorch modules",
     "encoding": "a text of 1 GB, the first time and from the cache",
     "scaling": "time against T, D, L and the size of the text",
@@ -173,12 +176,17 @@ def words_of_load(load: list[float] | None) -> str:
 
 def measure(section: str, report: "Report", effort: "Effort") -> None:
     from bench_encoding import measure_corpus_growth, measure_encoding
+    from bench_grid import measure_busy, measure_grid
     from bench_kernels import measure_growth, measure_kernels
     from bench_uses import measure_sampling, measure_train
 
     match section:
         case "kernels":
             measure_kernels(report, effort)
+        case "grid":
+            measure_grid(report, effort)
+        case "busy":
+            measure_busy(report, effort)
         case "train":
             measure_train(report, effort)
         case "sampling":

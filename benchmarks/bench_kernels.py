@@ -5,11 +5,12 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from bench_measure import Effort, Report, Row, Way, cpu_flags, figure, interleave, rate, ratio
+from bench_measure import Effort, Report, Row, Way, figure, interleave, rate, ratio
 from torch import Tensor, nn
 
 from charlm.cells import CELLS, Lookup, RecurrentBase
 from charlm.native.linear import PRODUCT, matmul
+from charlm.native.precision import multiplies_bf16_in_tiles
 
 T = 64
 GEMM = (2048, 2048, 512)
@@ -173,8 +174,8 @@ def measure_products(report: Report, effort: Effort) -> None:
 
 def measure_bf16(report: Report, effort: Effort) -> None:
     """The kernels with bfloat16 products, if the CPU has instructions for them."""
-    if not cpu_flags() & {"avx512_bf16", "amx_bf16"}:
-        report.note("bf16, cpu: skipped: this CPU has neither AVX512_BF16 nor AMX-BF16")
+    if not multiplies_bf16_in_tiles():
+        report.note("bf16, cpu: skipped: this CPU has no AMX")
         return
     title, columns = f"bf16, cpu: forward and backward, T {T}, under autocast", ["GF/s", "÷ fp32"]
     report.table(title, "÷ fp32: speed divided by that of the same kernel in fp32", columns)

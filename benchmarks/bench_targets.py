@@ -62,7 +62,13 @@ TARGETS = [
     Target("GRU ÷ nn.GRU ≥ 1.0 at every shape", "kernels", ("÷ torch",), _starts("GRU"), least=1.0),
     Target("RNN ÷ nn.RNN ≥ 2.0 at every shape", "kernels", ("÷ torch",), _starts("RNN"), least=2.0),
     Target("bf16 ÷ fp32 ≥ 1.5 (H ≥ 512)", "bf16", ("÷ fp32",), least=1.5),
-    Target("train ÷ bare kernel and optimizer ≥ 0.9", "train", ("÷ bare",), least=0.9),
+    Target("LSTM ÷ nn.LSTM ≥ 1.05 over the grid", "grid", ("÷ torch",), _is("LSTM"), least=1.05),
+    Target("RNN ÷ nn.RNN ≥ 1.2 (H 512, B 64)", "grid", ("÷ torch",), _is("RNN", H=512, B=64), least=1.2),
+    Target("bf16 ÷ fp32, LSTM ≥ 2.6 (B 16)", "grid", ("bf16 ÷ fp32",), _is("LSTM", H=384, B=16), least=2.6),
+    Target("bf16 ÷ fp32, RHN ≥ 2.3 (B 16)", "grid", ("bf16 ÷ fp32",), _is("RHN D4", H=224, B=16), least=2.3),
+    Target("backward ≤ 2.1 × forward", "grid", ("backward ÷ forward",), most=2.1),
+    Target("LSTM ÷ nn.LSTM ≥ 0.95 beside busy processes", "busy", ("÷ torch",), least=0.95),
+    Target("train ÷ bare layers ≥ 0.9", "train", ("÷ bare",), least=0.9),
     Target(
         "sampling, one stream ÷ eager loop ≥ 5", "sampling", ("÷ eager",), lambda r: r.shape["streams"] == 1, least=5
     ),
