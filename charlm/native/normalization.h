@@ -121,9 +121,10 @@ struct NormForward : Norm<G> {
     for (Index k = 0; k < N; k++) partials.put(part, b * N + k, means[k], sum(squares[k]));
   }
 
-  // LN of gate k, x: its argument. Keeps the normalized value for the backward pass.
-  Floats gate(Index t, Index b, Index k, Index u, Index n, Floats x) const {
-    x = (x - first[b * G + k]) * other[b * G + k];
+  // LN of gate k, whose argument is a. Keeps the normalized value for the backward pass.
+  Floats gate(Index t, Index b, Index k, Index u, Index n, Floats a_k) const {
+    // Not in a_k itself: where vectors are wider than registers, GCC 12 then stores the n < W elements unchanged.
+    const Floats x = (a_k - first[b * G + k]) * other[b * G + k];
     store(this->normal(t, b, k) + u, x, n);
     return x * this->gain(k, u, n) + this->shift(k, u, n);
   }

@@ -103,8 +103,8 @@ class Operands {
   // Copy units u … u + n − 1 of row b for the next product.
   void prepare(Index b, Index u, Index n, Floats h) const {
     if (!copies_) return;
-    if (mask_) h *= load(mask_ + b * H_ + u, n);
-    store(next() + b * padded<Operand>(H_) + u, h, n);
+    const Floats operand = mask_ ? h * load(mask_ + b * H_ + u, n) : h;
+    store(next() + b * padded<Operand>(H_) + u, operand, n);
   }
 
  private:
