@@ -123,7 +123,6 @@ struct NormForward : Norm<G> {
 
   // LN of gate k, whose argument is a. Keeps the normalized value for the backward pass.
   Floats gate(Index t, Index b, Index k, Index u, Index n, Floats a_k) const {
-    // Not in a_k itself: where vectors are wider than registers, GCC 12 then stores the n < W elements unchanged.
     const Floats x = (a_k - first[b * G + k]) * other[b * G + k];
     store(this->normal(t, b, k) + u, x, n);
     return x * this->gain(k, u, n) + this->shift(k, u, n);
