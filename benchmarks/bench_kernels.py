@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from charlm.cells import CELLS, Lookup, RecurrentBase
 from charlm.native.linear import PRODUCT, matmul
-from charlm.native.precision import multiplies_bf16_in_tiles
+from charlm.native.precision import choose_precision
 
 T = 64
 GEMM = (2048, 2048, 512)
@@ -174,7 +174,7 @@ def measure_products(report: Report, effort: Effort) -> None:
 
 def measure_bf16(report: Report, effort: Effort) -> None:
     """The kernels with bfloat16 products, if the CPU has instructions for them."""
-    if not multiplies_bf16_in_tiles():
+    if choose_precision("auto", torch.device("cpu"))[0] == "fp32":
         report.note("bf16, cpu: skipped: this CPU has no AMX")
         return
     title, columns = f"bf16, cpu: forward and backward, T {T}, under autocast", ["GF/s", "÷ fp32"]

@@ -15,7 +15,7 @@ from charlm.data.corpus import Corpus
 from charlm.data.vocabulary import Vocabulary, code_points
 from charlm.inference.sampling import Choice, sample_ids
 from charlm.model import CharLM, build_model
-from charlm.native.precision import multiplies_bf16_in_tiles
+from charlm.native.precision import choose_precision
 from charlm.training.step import Updater
 
 ROOT = Path(__file__).parents[1]
@@ -41,7 +41,7 @@ def measure_train(report: Report, effort: Effort) -> None:
         "loss, clipping and optimizer; bf16 ÷ fp32: whole updates, on CPUs with AMX",
         ["characters/s", "÷ bare", "bf16 ÷ fp32"],
     )
-    has_bf16 = multiplies_bf16_in_tiles()
+    has_bf16 = choose_precision("auto", torch.device("cpu"))[0] == "bf16"
     corpus = make_corpus(TEXT.read_text(encoding="utf-8") if fetched else generated_text())
     for name, (file, overrides) in CONFIGS.items():
         if effort.quick and not name.endswith("1min"):

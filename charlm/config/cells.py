@@ -53,7 +53,7 @@ class SLSTMConfig(Cell):
     forget_gate: Literal["sigmoid", "exponential"] = "sigmoid"
     """Activation function of the forget gate; that of the input gate is exponential."""
     forget_bias: float = 1.0
-    """Initial bias of the forget gate."""
+    """Initial bias of the forget gate. For an exponential gate choose 0 or less: above, old inputs outweigh new."""
 
 
 AnyCell = RNNConfig | LSTMConfig | GRUConfig | RHNConfig | SLSTMConfig

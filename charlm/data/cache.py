@@ -21,7 +21,7 @@ import numpy.typing as npt
 from charlm.data.background import in_background
 from charlm.data.reading import Symbols
 from charlm.errors import DataError
-from charlm.system.cache import cache_folder, is_private, remove_leftovers
+from charlm.system.cache import cache_dir, cache_folder, is_private, remove_leftovers
 
 _LEFTOVER_AGE_S = 3600  # a process that is still encoding writes to its files far more often
 
@@ -33,8 +33,8 @@ def has_entry(prefix: str) -> bool:
 
 def find_entry(key: str) -> npt.NDArray[Any] | None:
     """The array of a cache entry, memory-mapped; None if it is missing, others may write it, or its checksum fails."""
-    path = _folder() / f"{key}.npy"
     try:
+        path = _folder() / f"{key}.npy"
         if not (is_private(path) and is_private(path.with_suffix(".json"))):
             return None
         noted = json.loads(path.with_suffix(".json").read_bytes())
@@ -77,8 +77,9 @@ def store_entry(
 @contextmanager
 def writable_folder() -> Iterator[Path]:
     """The folder of the entries, created if it is missing; an OSError in the block becomes a DataError."""
-    folder = _folder()
+    folder = cache_dir() / "corpora"
     try:
+        folder = _folder()
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         yield folder
     except OSError as error:

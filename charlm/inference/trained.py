@@ -19,7 +19,8 @@ from charlm.inference.dynamic import Adaptation, evaluate_dynamically
 from charlm.inference.evaluation import STREAMS, Evaluation, Ids, evaluate
 from charlm.inference.sampling import Choice, sample_text
 from charlm.model import CharLM, build_model, count_parameters, load_weights
-from charlm.system.device import resolve_device
+from charlm.system.console import say
+from charlm.system.device import describe_device, resolve_device, supports_bf16
 
 
 @dataclass(frozen=True)
@@ -211,12 +212,17 @@ def load(path: str | Path, device: str = "auto") -> TrainedModel:
 def load_model(checkpoint: Checkpoint, device: torch.device) -> CharLM:
     """Build the model of a checkpoint in evaluation mode, with the averaged weights if the run kept them.
 
-    It multiplies in the precision of its training. CheckpointError if the weights do not fit the config.
+    It multiplies in the precision of its training if the device can. CheckpointError if the weights do not fit the
+    config.
     """
     expected = count_parameters(checkpoint.config.model, len(checkpoint.vocabulary))
     found = sum(tensor.numel() for tensor in checkpoint.weights.values())
     if found != expected:  # checked before a forged config can ask for memory
         raise CheckpointError(f"weights: found {found:,}; the model has {expected:,}; use a checkpoint of its config")
-    model = build_model(checkpoint.config.model, len(checkpoint.vocabulary), checkpoint.config.precision)
+    precision = checkpoint.config.precision
+    if precision == "bf16" and not supports_bf16(device):
+        precision = "fp32"
+        say("device", f"precision fp32: {describe_device(device)} has no bf16, the precision of the training")
+    model = build_model(checkpoint.config.model, len(checkpoint.vocabulary), precision)
     load_weights(model, checkpoint.averaged or checkpoint.weights)
     return model.to(device).eval()

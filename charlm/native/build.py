@@ -24,8 +24,6 @@ from charlm.system.cache import cache_folder, is_private, remove_leftovers
 from charlm.system.console import say
 
 _FLAGS = ["-std=c++17", "-O3", "-ffp-contract=fast", "-fPIC", "-shared", "-fvisibility=hidden"]
-# GCC 12 miscompiles clones of functions with vector arguments wider than the registers; only tests have such vectors.
-_FLAGS += ["-fno-ipa-cp-clone"]
 _TIMEOUT_S = 300
 
 
@@ -133,6 +131,7 @@ def _paths(libraries: list[Library], command: list[str]) -> dict[Library, Path]:
     for library in libraries:
         headers = [file for place in (Path(__file__).parent, library.folder) for file in sorted(place.glob("*.h"))]
         texts = [file.read_bytes() for file in dict.fromkeys([*headers, library.source])]
+        texts += [struct.layout_code.encode() for struct in library.structs]
         digest = hashlib.sha256(b"\0".join([repr(command).encode(), macros.stdout, *texts])).hexdigest()[:16]
         paths[library] = folder / f"{library.name}-{digest}.so"
     return paths

@@ -14,7 +14,7 @@ class Forward {
   using Maps = typename C::Maps;
   using State = typename C::State;
   using Saved = typename C::Saved;
-  static_assert(!C::DEEP || S == 1);
+  static_assert(!C::DEEP || (S == 1 && C::DIRECT[0]));
   static_assert(!C::NORMALIZED || (!C::DEEP && !C::APART && S > 1 && SAVED<C> <= G));
 
  public:

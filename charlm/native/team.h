@@ -101,7 +101,7 @@ class Barrier {
 // member that has lost its core holds up all others.
 class TeamSize {
  public:
-  // `most` or half of it, so that the parts of the work can stay the same.
+  // `most` or half of it (1 if it is odd), so that the parts of the work can stay the same.
   int choose(int most) {
 #if defined(CHARLM_HALF_TEAM)  // Tests compare the results of both sizes.
     return most % 2 ? 1 : most / 2;
@@ -145,8 +145,8 @@ class TeamSize {
 struct Member {
   int id;
   int size;
-  int parts;  // into how many parts it divides its share of the work, where sums over a part are rounded: the parts of
-              // all members are the same for any size of the team
+  int parts;  // It divides its share into this many parts and rounds a sum once per part. All members together have the
+              // same parts, whatever the size of the team.
   Barrier& barrier;
 
   void meet() const {

@@ -47,10 +47,15 @@ def keep_freed_memory() -> None:
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
 
 
+def supports_bf16(device: torch.device) -> bool:
+    """Whether the device multiplies bfloat16; CPUs without instructions for it emulate them."""
+    return device.type != "cuda" or torch.cuda.is_bf16_supported(including_emulation=False)
+
+
 def autocast(device: torch.device, precision: str) -> contextlib.AbstractContextManager[object]:
     """The autocast context for `precision`: bf16 takes products in bfloat16; weights, state and sums stay float32."""
     if precision != "bf16":
         return contextlib.nullcontext()
-    if device.type == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False):
-        raise DeviceError(f"precision: found bf16, which {describe_device(device)} cannot; allowed here: auto | fp32")
+    if not supports_bf16(device):
+        raise DeviceError(f"precision: found bf16, which {describe_device(device)} cannot; allowed here: fp32")
     return torch.autocast(device.type, dtype=torch.bfloat16)

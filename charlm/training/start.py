@@ -102,7 +102,7 @@ def resume_run(run_dir: Path, change: Callable[[Config], Config] = lambda config
             config = config.model_copy(update={"precision": checkpoint.config.precision})
         _check_resumable(checkpoint.config, config)
         device = resolve_device(config.device)
-        if config.precision != "auto":  # as runs of older versions say for fp32
+        if config.precision != "auto":  # Checkpoints of older versions say auto; they mean fp32.
             with_precision(config, device)
         sha256 = checkpoint.progress.get("corpus_sha256")
         corpus = load_unchanged_corpus(config.data, checkpoint.vocabulary, sha256)

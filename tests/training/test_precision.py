@@ -24,7 +24,7 @@ def amx(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool
 def test_auto_takes_what_this_cpu_computes_faster(config_of, tmp_path: Path, amx: bool, capsys) -> None:
     start_run(config_of(precision="auto"), tmp_path / "run")
     taken = "bf16" if amx else "fp32"
-    reason = "faster on this CPU (AMX)" if amx else "bf16 would be slower on this CPU (no AMX)"
+    reason = "faster on this CPU (AMX)" if amx else "bf16 would be slower here (no AMX)"
     told = capsys.readouterr().err
     assert f"auto     precision {taken}: {reason}\n" in told
     assert f"cpu (1 thread), {taken}; lstm: fused CPU kernel\n" in told
@@ -35,7 +35,7 @@ def test_auto_takes_what_this_cpu_computes_faster(config_of, tmp_path: Path, amx
 
 def test_a_resumed_run_keeps_its_precision(config_of, tmp_path: Path, amx: bool, capsys) -> None:
     start_run(config_of(precision="bf16"), tmp_path / "run")
-    slow = "slow     precision bf16: fp32 would be faster on this CPU (no AMX)\n"
+    slow = "slow     precision bf16: fp32 would be faster here (no AMX)\n"
     assert (slow in capsys.readouterr().err) == (not amx)
 
     def change(config):
@@ -64,7 +64,7 @@ def test_use_is_in_the_precision_of_training(config_of, tmp_path: Path, cli, amx
     scored = cli("eval", tmp_path / "run", "--dynamic", "--json")
     line = "device   precision bf16, as in training\n"
     if not amx:
-        line = "slow     precision bf16, as in training: fp32 would be faster on this CPU (no AMX)\n"
+        line = "slow     precision bf16, as in training: fp32 would be faster here (no AMX)\n"
     assert scored.err == line
     assert cli("sample", tmp_path / "run", "--seed", 1).err == line
     found = json.loads(scored.out)
