@@ -8,9 +8,7 @@ from contextlib import contextmanager, nullcontext
 
 import torch
 from bench_kernels import Subject, T, both_passes, matrix_elements, torch_layer
-from bench_measure import Effort, Report, Row, Way, interleave, rate, ratio
-
-from charlm.native.precision import choose_precision
+from bench_measure import Effort, Report, Row, Way, has_fast_bf16, interleave, rate, ratio
 
 UNITS = [128, 224, 384, 512]
 STREAMS = [8, 16, 32, 64]
@@ -30,7 +28,7 @@ CPU = torch.device("cpu")
 def measure_grid(report: Report, effort: Effort) -> None:
     """The section `grid`."""
     columns = ["GF/s", "÷ torch", "bf16 ÷ fp32", "backward ÷ forward"]
-    has_bf16 = choose_precision("auto", torch.device("cpu"))[0] == "bf16"
+    has_bf16 = has_fast_bf16()
     for threads in sorted({1, 2, os.cpu_count() or 1} & set(range(1, (os.cpu_count() or 1) + 1))):
         if effort.quick and threads not in (2, os.cpu_count()):
             continue

@@ -5,12 +5,11 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from bench_measure import Effort, Report, Row, Way, figure, interleave, rate, ratio
+from bench_measure import Effort, Report, Row, Way, figure, has_fast_bf16, interleave, rate, ratio
 from torch import Tensor, nn
 
 from charlm.cells import CELLS, Lookup, RecurrentBase
 from charlm.native.linear import PRODUCT, matmul
-from charlm.native.precision import choose_precision
 
 T = 64
 GEMM = (2048, 2048, 512)
@@ -174,7 +173,7 @@ def measure_products(report: Report, effort: Effort) -> None:
 
 def measure_bf16(report: Report, effort: Effort) -> None:
     """The kernels with bfloat16 products, if the CPU has instructions for them."""
-    if choose_precision("auto", torch.device("cpu"))[0] == "fp32":
+    if not has_fast_bf16():
         report.note("bf16, cpu: skipped: this CPU has no AMX")
         return
     title, columns = f"bf16, cpu: forward and backward, T {T}, under autocast", ["GF/s", "÷ fp32"]

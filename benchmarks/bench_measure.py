@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import torch
 
 from charlm.native import build
+from charlm.native.precision import choose_precision
 
 Way = Callable[[], object]
 Times = dict[int, float]
@@ -183,6 +184,11 @@ def cpu_flags() -> set[str]:
     """The CPU's flags according to Linux; empty on other systems."""
     lines = _cpuinfo("flags") or _cpuinfo("Features")
     return set(lines[0].split()) if lines else set()
+
+
+def has_fast_bf16() -> bool:
+    """Whether this CPU multiplies bfloat16 faster than float32."""
+    return choose_precision("auto", torch.device("cpu"))[0] == "bf16"
 
 
 def _cpuinfo(key: str) -> list[str]:

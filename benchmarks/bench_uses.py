@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from bench_measure import Effort, Report, Row, Way, interleave, rate, ratio
+from bench_measure import Effort, Report, Row, Way, has_fast_bf16, interleave, rate, ratio
 from torch import Tensor, nn
 
 from charlm.cells import LSTM, Lookup
@@ -15,7 +15,6 @@ from charlm.data.corpus import Corpus
 from charlm.data.vocabulary import Vocabulary, code_points
 from charlm.inference.sampling import Choice, sample_ids
 from charlm.model import CharLM, build_model
-from charlm.native.precision import choose_precision
 from charlm.training.step import Updater
 
 ROOT = Path(__file__).parents[1]
@@ -41,7 +40,7 @@ def measure_train(report: Report, effort: Effort) -> None:
         "loss, clipping and optimizer; bf16 ÷ fp32: whole updates, on CPUs with AMX",
         ["characters/s", "÷ bare", "bf16 ÷ fp32"],
     )
-    has_bf16 = choose_precision("auto", torch.device("cpu"))[0] == "bf16"
+    has_bf16 = has_fast_bf16()
     corpus = make_corpus(TEXT.read_text(encoding="utf-8") if fetched else generated_text())
     for name, (file, overrides) in CONFIGS.items():
         if effort.quick and not name.endswith("1min"):

@@ -224,9 +224,8 @@ class RecurrentBase(nn.Module):
             return None
         assert self.cpu_kernel is not None
         layers = []
-        for layer, layer_state in enumerate(
-            self.split_state(state, (state if isinstance(state, Tensor) else state[0]).shape[1])
-        ):
+        batch_size = (state if isinstance(state, Tensor) else state[0]).shape[1]
+        for layer, layer_state in enumerate(self.split_state(state, batch_size)):
             call = self.layer_call(layer, layer_state, steps=1, training=False)
             layers.append((self.layer_weights(call.parameters), call.state, call.kept_TBS))
         return Generator(self.cpu_kernel, layers, table_VI, decoder, residual=self.residual)

@@ -143,16 +143,13 @@ def _device(name: str) -> str:
 
 
 def _precision(name: str) -> str:
-    import torch
-
     from charlm.native.precision import choose_precision
-    from charlm.system.device import resolve_device
+    from charlm.system.device import resolve_device, supports_bf16
 
     device = resolve_device(name)
     taken, reason = choose_precision("auto", device)
     if device.type == "cuda":
-        missing = not torch.cuda.is_bf16_supported(including_emulation=False)
-        reason = f"bf16 is {'not ' if missing else ''}available"
+        reason = f"bf16 is {'' if supports_bf16(device) else 'not '}available"
     return f"auto takes {taken}; {reason}"
 
 

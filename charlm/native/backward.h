@@ -118,9 +118,6 @@ class Backward {
   bool is_direct(Index s) const { return C::DIRECT[s] || zoneout.keeps(); }
   float* d_maps(Index t, Index d, Index b) const { return a.d_maps + ((d * a.T + t) * B + b) * G * H; }
 
-  Rows<State> states_before(Index t, Index d, Index b) const {
-    return Rows<State>([&](Index s) { return a.state(s, t, d, b); });
-  }
   // The states after micro-step (t, d), without zoneout.
   Rows<State> states_made(Index t, Index d, Index b) const {
     const bool from_made = a.made && d == a.D - 1;
@@ -159,7 +156,7 @@ class Backward {
   }
 
   void apply(Index t, Index d, Index b) const {
-    const Rows<State> before = states_before(t, d, b), after = states_made(t, d, b);
+    const Rows<State> before = states_before<State>(a, t, d, b), after = states_made(t, d, b);
     const Rows<Saved> saved = saved_rows(t, d, b);
     slice.each_group([&](Index u, Index n, Index i) {
       State d_after, d_before;
@@ -195,7 +192,7 @@ class Backward {
   }
 
   void enter_gates(Index t, Index b) const {
-    const Rows<State> before = states_before(t, 0, b), after = states_made(t, 0, b);
+    const Rows<State> before = states_before<State>(a, t, 0, b), after = states_made(t, 0, b);
     const Rows<Saved> saved = saved_rows(t, 0, b);
     norm.each_part([&](int part, const Slice& units) {
       Floats totals[G] = {}, products[G] = {};

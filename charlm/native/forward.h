@@ -103,7 +103,7 @@ class Forward {
   }
 
   void apply(Index t, Index d, Index b) const {
-    const Rows<State> before([&](Index s) { return a.state(s, t, d, b); });
+    const Rows<State> before = states_before<State>(a, t, d, b);
     slice.each_group([&](Index u, Index n, Index i) {
       State after;
       Saved saved;
@@ -131,7 +131,7 @@ class Forward {
   // Compute all states but h from the normalized gates, and exchange the moments of the second. In `sums`, what the
   // output needs replaces the gates.
   void update(Index t, Index b) const {
-    const Rows<State> before([&](Index s) { return a.state(s, t, 0, b); });
+    const Rows<State> before = states_before<State>(a, t, 0, b);
     norm.each_part([&](int part, const Slice& units) {
       Floats totals[1] = {};
       slice.each_group_of(units, [&](Index u, Index n, Index i) {

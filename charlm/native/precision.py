@@ -1,19 +1,16 @@
 """The precision of matrix products: what `auto` takes."""
 
-import ctypes
-
 import torch
 
-from charlm.native.build import KernelError, load
+from charlm.native.build import KernelError
 from charlm.native.linear import PRODUCT
 
 
 def multiplies_bf16_in_tiles() -> bool:
     """Whether the kernels multiply bfloat16 with AMX here; KernelError if they do not compile."""
-    (library,) = load(PRODUCT)
-    function = library.product_has_tiles
-    function.restype = ctypes.c_ssize_t
-    return bool(function())
+    struct = PRODUCT.structs[0].fill()
+    PRODUCT.call("product_has_tiles", struct)
+    return bool(struct.bf16)
 
 
 def choose_precision(precision: str, device: torch.device) -> tuple[str, str]:

@@ -180,7 +180,7 @@ void multiply_in(const Arguments& p) {
 
 }  // namespace
 
-// Whether products in bfloat16 use AMX.
-KERNEL Index product_has_tiles() { return may_use_tiles(); }
+// Set `bf16` to whether products in bfloat16 use AMX.
+KERNEL void product_has_tiles(Arguments* p) { p->bf16 = may_use_tiles(); }
 
 KERNEL void product(const Arguments* p) { p->bf16 ? multiply_in<Bf16>(*p) : multiply_in<float>(*p); }

@@ -9,7 +9,8 @@
 struct Arguments {
   Index T, B, H, D, threads;
   Index variant;           // which of the kind's Variants
-  Index saved_count, apart_count;  // written by recurrence_sizes only: SAVED and APART of the cell
+  Index saved_count;       // written by recurrence_sizes only: SAVED of the cell
+  Index apart_count;       // written by recurrence_sizes only: APART of the cell
   Index bf16;              // multiply in bfloat16; sums and states are float in any case
   const float* weights;    // R [D, G·H, H]
   const float* biases;     // [D, G·H]: added to R h; for d = 0 only those of gates that stay apart are read; or null
@@ -73,6 +74,12 @@ struct Rows {
     return vectors;
   }
 };
+
+// The states of row b before micro-step (t, d).
+template <class State>
+inline Rows<State> states_before(const Arguments& a, Index t, Index d, Index b) {
+  return Rows<State>([&](Index s) { return a.state(s, t, d, b); });
+}
 
 // Operands of the recurrent products: the states themselves or, with a mask or in bfloat16, copies of them. Copies are
 // double-buffered: one is written for the next product while other members still read the other.

@@ -152,7 +152,7 @@ class _Sequence(torch.autograd.Function):
         ids_TB, weights, gains, shifts, mask_BH, kept_TBS, states, *saved = ctx.saved_tensors
         call: _Call = ctx.call
         (T, B, H), G = dy_TBH.shape, weights.shape[-2]
-        D = weights.numel() // (G * H)
+        D = _depth(weights)
         d_maps, d_first = dy_TBH.new_empty(D, T, B, G), torch.empty_like(states[:, 0])
         apart = call.kernel.sizes(call.variant)[1]
         d_inputs = torch.empty_like(d_maps[0]) if apart else None
@@ -194,6 +194,11 @@ class _Sequence(torch.autograd.Function):
         return None, d_inputs, None, dw_hh, db_DG, d_gains, d_shifts, None, None, *d_first
 
 
+def _depth(w_hh_DGH: Tensor) -> int:
+    """D; weights without this dimension have 1."""
+    return 1 if w_hh_DGH.dim() == 2 else len(w_hh_DGH)
+
+
 _SAVED = ("inner", "saved", "made", "normal", "moments")
 
 
@@ -206,7 +211,7 @@ def _saved(
     the last bit.
     """
     (B, H), G, steps = state[0].shape, weights.shape[-2], T if call.with_backward else 1
-    D, new = weights.numel() // (G * H), state[0].new_empty
+    D, new = _depth(weights), state[0].new_empty
     return {
         "inner": new(D - 1, steps, B, H),
         "saved": new(D, steps, B, call.kernel.sizes(call.variant)[0], H),
@@ -220,7 +225,7 @@ def _sizes(call: _Call, T: int, state_BH: Tensor, weights: Tensor, kept_TBS: Ten
     """The numbers in `Arguments`."""
     B, H = state_BH.shape
     return {
-        **{"T": T, "B": B, "H": H, "D": weights.numel() // (weights.shape[-2] * H)},
+        **{"T": T, "B": B, "H": H, "D": _depth(weights)},
         **{"variant": call.variant, "epsilon": call.epsilon, "bf16": call.bf16},
         "saved_steps": T if call.with_backward else 1,
         "kept_rows": 0 if kept_TBS is None else kept_TBS.shape[0] * kept_TBS.shape[1],

@@ -103,14 +103,14 @@ class TeamSize {
  public:
   // `most` or half of it (1 if it is odd), so that the parts of the work can stay the same.
   int choose(int most) {
-#if defined(CHARLM_HALF_TEAM)  // Tests compare the results of both sizes.
-    return most % 2 ? 1 : most / 2;
-#endif
     if (halved_ && seconds() >= retry_s_) halved_ = false, late_calls_ = 1;
+#if defined(CHARLM_HALF_TEAM)  // Tests compare the results of both sizes.
+    halved_ = true;
+#endif
     return !halved_ ? most : most % 2 ? 1 : most / 2;
   }
 
-  // After a call of so many seconds: the share of its members' time in which they waited for one another.
+  // Note how long a call took, and which share of that time its members waited for one another on average.
   void report(double call_s, double idle_share) {
     if (call_s < 0.0005) return;  // a short call waits for threads to start, on an idle machine too
     double& average_s = halved_ ? half_s_ : whole_s_;

@@ -15,8 +15,9 @@ from charlm.system.console import say
 def with_precision(config: Config, device: torch.device) -> Config:
     """The config with a precision in place of `auto`; prints why, or why another one would be faster."""
     kernel = CELLS[config.model.cell.kind].cpu_kernel
-    with contextlib.suppress(KernelError):  # all kernels at once, because they compile in parallel
-        load(*SHARED_KERNELS, *([kernel] if kernel and device.type == "cpu" else []))
+    if kernel and device.type == "cpu":
+        with contextlib.suppress(KernelError):  # all kernels at once, because they compile in parallel
+            load(kernel, *SHARED_KERNELS)
     precision, reason = choose_precision(config.precision, device)
     if reason:
         say("auto" if config.precision == "auto" else "slow", f"precision {precision}: {reason}")
