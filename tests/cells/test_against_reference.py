@@ -15,7 +15,6 @@ from tests.cells.measure import (
     as_tuple,
     assert_as_accurate,
     assert_equal_runs,
-    join,
     random_input,
     random_state,
     run,
@@ -43,16 +42,16 @@ def test_forward_errs_no_more_than_the_reference(
     stack = case.build(input_size, hidden_size, num_layers)
     inputs = [(random_input(stack, steps, batch_size), random_state(stack, batch_size)) for _ in range(3)]
 
-    truth = join([run(stack.forward_reference, stack, x, state) for x, state in inputs])
+    truth = [run(stack.forward_reference, stack, x, state) for x, state in inputs]
     stack = stack.float().to(device)
 
-    def runs(forward: Callable[..., Any]) -> Run:
+    def runs(forward: Callable[..., Any]) -> list[Run]:
         found = []
         for x, state in inputs:
             tensors = tuple(tensor.float().to(device) for tensor in as_tuple(state))
             first = tensors[0] if len(tensors) == 1 else tensors
             found.append(run(forward, stack, x.float().to(device), first))
-        return join(found)
+        return found
 
     assert_as_accurate(runs(stack), runs(stack.forward_reference), truth)
 

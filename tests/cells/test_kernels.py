@@ -17,7 +17,6 @@ from tests.cells.measure import (
     as_tuple,
     assert_as_accurate,
     in_dtype_of,
-    join,
     random_input,
     random_state,
     run,
@@ -40,9 +39,9 @@ def hold_to_the_rule(stack: RecurrentBase, steps: int, batch_size: int) -> None:
     """The kernel against the reference, over several inputs."""
     inputs = [(random_input(stack, steps, batch_size), random_state(stack, batch_size)) for _ in range(3)]
 
-    def runs(forward: Any, stack: RecurrentBase) -> Run:
+    def runs(forward: Any, stack: RecurrentBase) -> list[Run]:
         torch.manual_seed(1)  # The masks of the state: drawn alike in both precisions.
-        return join([run(forward, stack, *in_dtype_of(stack, *pair)) for pair in inputs])
+        return [run(forward, stack, *in_dtype_of(stack, *pair)) for pair in inputs]
 
     truth = runs(stack.forward_reference, stack)
     stack = stack.float()

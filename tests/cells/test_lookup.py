@@ -37,7 +37,7 @@ def test_lookup_errs_no_more_than_the_reference(case: Case, size: tuple[int, int
 
     truth = found(stack.forward_reference, stack)
     stack = stack.float()
-    assert_as_accurate(found(stack, stack), found(stack.forward_reference, stack), truth)
+    assert_as_accurate([found(stack, stack)], [found(stack.forward_reference, stack)], [truth])
 
 
 @pytest.mark.parametrize("id", [-1, 4, 10**12])

@@ -85,4 +85,4 @@ def test_the_kernel_does_likewise(stack: RecurrentBase, truth: tuple[Callable[..
     found, by_paper = truth
     stack.float()
     assert "fused CPU kernel" in stack.select_backend("cpu").description
-    assert_as_accurate(found(stack), found(stack.forward_reference), by_paper)
+    assert_as_accurate([found(stack)], [found(stack.forward_reference)], [by_paper])

@@ -30,7 +30,7 @@ def test_cross_entropy(shape: tuple[int, int, int], scale: float, number: int, t
         return torch.nn.functional.cross_entropy(logits.movedim(-1, 1), targets, reduction="none")
 
     truth = found(reference, torch.float64)
-    assert_as_accurate(found(cross_entropy, torch.float32), found(reference, torch.float32), truth)
+    assert_as_accurate([found(cross_entropy, torch.float32)], [found(reference, torch.float32)], [truth])
 
 
 @pytest.mark.parametrize("V", [3, 40])
