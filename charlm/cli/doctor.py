@@ -185,11 +185,16 @@ def _compiler() -> str:
 
 
 def _cache() -> str:
-    from charlm.system.cache import cache_dir
+    from charlm.system.cache import cache_dir, who_else_writes
     from charlm.system.files import nearest_existing
 
     folder = cache_dir()
-    sizes = ", ".join(f"{name} {format_bytes(_size(folder / name))}" for name in ("kernels", "corpora"))
+
+    def described(part: Path) -> str:
+        fault = part.exists() and who_else_writes(part)
+        return f"{part.name} {format_bytes(_size(part))}{f' not used, because {fault}' if fault else ''}"
+
+    sizes = ", ".join(described(folder / name) for name in ("kernels", "corpora"))
     writable = os.access(nearest_existing(folder), os.W_OK)
     return f"{folder}: {sizes}{'' if writable else '; cannot be written; name another folder in CHARLM_CACHE'}"
 

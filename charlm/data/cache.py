@@ -21,7 +21,7 @@ import numpy.typing as npt
 from charlm.data.background import in_background
 from charlm.data.reading import Symbols
 from charlm.errors import DataError
-from charlm.system.cache import cache_dir, cache_folder, is_private, remove_leftovers
+from charlm.system.cache import cache_dir, cache_folder, is_private, make_cache_folder, remove_leftovers
 
 _LEFTOVER_AGE_S = 3600  # a process that is still encoding writes to its files far more often
 
@@ -57,7 +57,8 @@ def store_entry(
     header = io.BytesIO()
     fields = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
     np.lib.format.write_array_header_1_0(header, fields)
-    path = _folder() / f"{key}.npy"
+    with writable_folder() as folder:
+        path = folder / f"{key}.npy"
     remove_leftovers(path.parent, ".*.tmp", _LEFTOVER_AGE_S)
     checksum = 0
 
@@ -77,14 +78,11 @@ def store_entry(
 @contextmanager
 def writable_folder() -> Iterator[Path]:
     """The folder of the entries, created if it is missing; an OSError in the block becomes a DataError."""
-    folder = cache_dir() / "corpora"
     try:
-        folder = _folder()
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        yield folder
+        yield make_cache_folder("corpora")
     except OSError as error:
         raise DataError(
-            f"{folder}: the cache cannot be written: {error.strerror}; any folder with room will do; "
+            f"{cache_dir() / 'corpora'}: the cache cannot be written: {error.strerror}; any folder with room will do; "
             "name one in CHARLM_CACHE"
         ) from error
 

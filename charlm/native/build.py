@@ -20,7 +20,7 @@ import torch
 
 from charlm.errors import DataError
 from charlm.native.structs import Struct
-from charlm.system.cache import cache_folder, is_private, remove_leftovers
+from charlm.system.cache import cache_dir, is_private, make_cache_folder, remove_leftovers
 from charlm.system.console import say
 
 _FLAGS = ["-std=c++17", "-O3", "-ffp-contract=fast", "-fPIC", "-shared", "-fvisibility=hidden"]
@@ -126,7 +126,7 @@ def _paths(libraries: list[Library], command: list[str]) -> dict[Library, Path]:
     macros = subprocess.run(
         [*command, "-dM", "-E", "-x", "c++", "-"], input=b"", capture_output=True, timeout=_TIMEOUT_S, check=False
     )
-    folder = cache_folder("kernels")
+    folder = _folder()
     paths = {}
     for library in libraries:
         headers = [file for place in (Path(__file__).parent, library.folder) for file in sorted(place.glob("*.h"))]
@@ -135,6 +135,17 @@ def _paths(libraries: list[Library], command: list[str]) -> dict[Library, Path]:
         digest = hashlib.sha256(b"\0".join([repr(command).encode(), macros.stdout, *texts])).hexdigest()[:16]
         paths[library] = folder / f"{library.name}-{digest}.so"
     return paths
+
+
+def _folder() -> Path:
+    try:
+        return make_cache_folder("kernels")
+    except OSError as error:
+        raise _cannot_store(cache_dir() / "kernels", error) from error
+
+
+def _cannot_store(folder: Path, error: OSError) -> KernelError:
+    return KernelError(f"{folder}: kernels cannot be stored there ({error}); set CHARLM_CACHE to another folder")
 
 
 def _is_whole(path: Path) -> bool:
@@ -150,7 +161,7 @@ def _compile_all(
     libraries: list[Library], command: list[str], paths: dict[Library, Path]
 ) -> dict[Library, KernelError | None]:
     """Compile in parallel; for each library the error, or None if it was built."""
-    remove_leftovers(cache_folder("kernels"), "tmp*", _TIMEOUT_S)
+    remove_leftovers(next(iter(paths.values())).parent, "tmp*", _TIMEOUT_S)
     say("compile", f"for this CPU, once: {', '.join(library.name for library in libraries)} ...")
     start_s = time.perf_counter()
     with ThreadPoolExecutor(len(libraries)) as pool:
@@ -164,7 +175,6 @@ def _compile_all(
 def _compile(library: Library, command: list[str], path: Path) -> KernelError | None:
     """Build the library and its checksum, and move each to its place in one step: no process sees half a file."""
     try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=path.parent) as folder:
             compiled, checksum = Path(folder, path.name), Path(folder, "checksum")
             result = subprocess.run(
@@ -194,9 +204,7 @@ def _compile(library: Library, command: list[str], path: Path) -> KernelError | 
             compiled.replace(path)
             checksum.replace(path.with_suffix(".sha256"))
     except OSError as error:
-        return KernelError(
-            f"{path.parent}: kernels cannot be stored there ({error}); set CHARLM_CACHE to another folder"
-        )
+        return _cannot_store(path.parent, error)
     except subprocess.SubprocessError as error:
         return _fault(error)
     return None

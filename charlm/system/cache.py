@@ -28,24 +28,36 @@ def cache_folder(name: str) -> Path:
     If others can write to it, they could plant code or texts: then this process uses an empty folder of its own.
     """
     folder = cache_dir() / name
-    return _folder_instead_of(folder) if folder.exists() and not is_private(folder) else folder
+    fault = folder.exists() and who_else_writes(folder)
+    return _folder_instead_of(folder, fault) if fault else folder
+
+
+def make_cache_folder(name: str) -> Path:
+    """`cache_folder`, created if it is missing; OSError if it cannot be."""
+    cache_folder(name).mkdir(mode=0o700, parents=True, exist_ok=True)
+    return cache_folder(name)  # asked again: someone else may have created it in the meantime
 
 
 def is_private(path: Path) -> bool:
     """Whether the file or folder belongs to this user or to root, and nobody else may write it."""
+    return not who_else_writes(path)
+
+
+def who_else_writes(path: Path) -> str:
+    """Why others could have written the file or folder, in words; "" if they could not."""
     status = path.stat()
-    return not hasattr(os, "getuid") or (status.st_uid in (0, os.getuid()) and not status.st_mode & 0o022)
+    if hasattr(os, "getuid") and status.st_uid not in (0, os.getuid()):
+        return "it belongs to another user"
+    if hasattr(os, "getuid") and status.st_mode & 0o022:
+        return "others may write to it (chmod go-w changes that)"
+    return ""
 
 
 @functools.cache
-def _folder_instead_of(folder: Path) -> Path:
+def _folder_instead_of(folder: Path, fault: str) -> Path:
     _temporary_folders.append(tempfile.TemporaryDirectory(prefix="charlm-", ignore_cleanup_errors=True))
     private = Path(_temporary_folders[-1].name)
-    say(
-        "cache",
-        f"{folder}: not used, because others may write to it; only its owner may: chmod go-w it, or name "
-        f"another folder in CHARLM_CACHE; this process uses {private}",
-    )
+    say("cache", f"{folder}: not used, because {fault}; name another in CHARLM_CACHE; this process uses {private}")
     return private
 
 

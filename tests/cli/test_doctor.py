@@ -56,6 +56,13 @@ def test_with_a_compiler_that_is_none(cli, monkeypatch):
     )
 
 
+def test_with_a_cache_that_others_may_write(cli, cache):
+    (cache / "corpora").mkdir(parents=True)
+    (cache / "corpora").chmod(0o777)
+    expected = r": kernels \S+ [kM]?B, corpora 0 B not used, because others may write to it \(chmod go-w changes that\)"
+    assert re.fullmatch(re.escape(str(cache)) + expected, rows(cli)["cache"])
+
+
 def test_with_a_cache_nowhere(cli, monkeypatch):
     monkeypatch.setenv("CHARLM_CACHE", "/proc/nowhere")
     monkeypatch.setattr("os.access", lambda path, mode: False)

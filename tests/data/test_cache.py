@@ -19,7 +19,7 @@ from charlm.data.corpus import Corpus, encode, encode_file, load_corpus
 from charlm.data.survey import survey_source
 from charlm.data.vocabulary import Vocabulary
 from charlm.errors import DataError
-from charlm.system.cache import cache_dir
+from charlm.system.cache import cache_dir, make_cache_folder, who_else_writes
 
 ROOT = Path(reading.__file__).parents[2]
 TEXT = "abcé中😀" * 500
@@ -200,6 +200,7 @@ def test_an_entry_that_others_could_have_written_is_not_read(write, cache, path,
     folder = cache / "corpora"
     for place in [folder] if path == "folder" else folder.iterdir():
         place.chmod(0o777)
+    assert (who_else_writes(folder) != "") == (path == "folder")
     capsys.readouterr()
     assert ids_of(load(text)) == ids_of(first)
     told = capsys.readouterr().err
@@ -207,6 +208,30 @@ def test_an_entry_that_others_could_have_written_is_not_read(write, cache, path,
     assert (f"cache    {folder}: not used, because others may write to it" in told) == (path == "folder")
     load(text)
     assert capsys.readouterr().err == ""
+
+
+def test_who_else_writes(tmp_path, monkeypatch):
+    assert who_else_writes(tmp_path) == ""
+    tmp_path.chmod(0o770)
+    assert who_else_writes(tmp_path) == "others may write to it (chmod go-w changes that)"
+    tmp_path.chmod(0o700)
+    if os.getuid() == 0:
+        os.chown(tmp_path, 1, -1)
+    else:
+        monkeypatch.setattr("os.getuid", lambda: 1)
+    assert who_else_writes(tmp_path) == "it belongs to another user"
+
+
+def test_a_folder_that_another_user_creates_at_the_same_time_is_not_used(cache, monkeypatch, capsys):
+    def too_late(folder, **options):
+        os.makedirs(folder)
+        folder.chmod(0o777)
+
+    monkeypatch.setattr(Path, "mkdir", too_late)
+    found = make_cache_folder("attacked")
+    assert found != cache / "attacked"
+    assert who_else_writes(found) == ""
+    assert f"cache    {cache / 'attacked'}: not used, because others may write to it" in capsys.readouterr().err
 
 
 def test_where_the_cache_is(monkeypatch):
