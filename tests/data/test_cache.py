@@ -224,7 +224,7 @@ def test_who_else_writes(tmp_path, monkeypatch):
 
 def test_a_folder_that_another_user_creates_at_the_same_time_is_not_used(cache, monkeypatch, capsys):
     def too_late(folder, **options):
-        os.makedirs(folder)
+        os.makedirs(folder)  # noqa: PTH103
         folder.chmod(0o777)
 
     monkeypatch.setattr(Path, "mkdir", too_late)
