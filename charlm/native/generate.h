@@ -17,8 +17,9 @@ struct Generation {
   Index top_k;                    // draw among this many most likely characters; 0: all
   double temperature;             // 0: take the most likely
   double top_p;                   // draw among the most likely that together have this probability
-  const Arguments* const* layers; // [L]: with T = 1, inputs [1, B, G·H], states [S, 2, B, H]: both halves are
-                                  // the states before the call and overwritten with those after it
+  const Arguments* const* layers; // [L]: with T = 1, inputs [1, B, G·H] (layer 0: the table [V, G·H]) and states
+                                  // [S, 2, B, H]: both halves are the states before the call, and overwritten with
+                                  // those after it
   const float* const* weights;    // [L]: input weights W [G·H, H]; the first is not read: layer 0 has a table
   const float* const* biases;     // [L]: [G·H], added to W y; the first is not read
   const float* output_weights;    // [V, H]

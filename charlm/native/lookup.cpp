@@ -35,5 +35,5 @@ void add_up(const Arguments& a, const Member& member) {
 }  // namespace
 
 KERNEL void lookup_gradient(const Arguments* a) {
-  run_team(*a, (a->N + a->V) * a->columns, add_up);
+  run_team(*a, (a->N + a->V) * a->columns, 1, add_up);
 }

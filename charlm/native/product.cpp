@@ -173,7 +173,7 @@ void multiply_in(const Arguments& p) {
   thread_local Scratch shared;
   shared.restart();
   Operand* packed_b = shared.get<Operand>(panels_of(p.N) * Sizes<Operand>::BLOCK_K * PANEL);
-  run_team(p, p.M * p.N * p.K, [packed_b](const Arguments& p, const Member& member) {
+  run_team(p, p.M * p.N * p.K, 1, [packed_b](const Arguments& p, const Member& member) {
     Part<Operand>(p, member, packed_b).compute();
   });
 }

@@ -32,5 +32,5 @@ void fill(const Arguments& a, const Member& member) {
 }  // namespace
 
 KERNEL void random_mask(const Arguments* a) {
-  run_team(*a, a->size, fill);
+  run_team(*a, a->size, 1, fill);
 }

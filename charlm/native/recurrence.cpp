@@ -23,14 +23,14 @@ Index work(const Arguments& a) { return a.B * GATES<C> * a.H * a.H; }
 KERNEL void recurrence_forward(const Arguments* a) {
   with_cell(a->variant, [a](auto cell) {
     using C = decltype(cell);
-    run_team(*a, work<C>(*a), a->bf16 ? forward<C, Bf16> : forward<C, float>);
+    run_team(*a, work<C>(*a), a->T * a->D, a->bf16 ? forward<C, Bf16> : forward<C, float>);
   });
 }
 
 KERNEL void recurrence_backward(const Arguments* a) {
   with_cell(a->variant, [a](auto cell) {
     using C = decltype(cell);
-    run_team(*a, work<C>(*a), a->bf16 ? backward<C, Bf16> : backward<C, float>);
+    run_team(*a, work<C>(*a), a->T * a->D, a->bf16 ? backward<C, Bf16> : backward<C, float>);
   });
 }
 
@@ -39,7 +39,7 @@ KERNEL void recurrence_generate(const Generation* g) {
     using C = decltype(cell);
     // As many threads as one character keeps busy. That is fewer than in training: if other programs use the cores too,
     // every barrier waits for the slowest thread.
-    run_team(*g, g->B * g->G * g->H * g->H / 8, g->bf16 ? generate<C, Bf16> : generate<C, float>);
+    run_team(*g, g->B * g->G * g->H * g->H / 8, g->count, g->bf16 ? generate<C, Bf16> : generate<C, float>);
   });
 }
 

@@ -97,24 +97,28 @@ class Barrier {
   }
 };
 
-// How many members a team has: half as many while other processes use the cores, if that turns out to be faster. A
-// member that has lost its core holds up all others.
+// How many members a team has: at most half as many while other processes use the cores, if that turns out to be
+// faster. A member that has lost its core holds up all others.
 class TeamSize {
  public:
-  // `most` or half of it (1 if it is odd), so that the parts of the work can stay the same.
+  // `most`, or its largest divisor below, so that the parts of the work can stay the same.
   int choose(int most) {
     if (halved_ && seconds() >= retry_s_) halved_ = false, late_calls_ = 1;
 #if defined(CHARLM_HALF_TEAM)  // Tests compare the results of both sizes.
     halved_ = true;
 #endif
-    return !halved_ ? most : most % 2 ? 1 : most / 2;
+    int half = std::max(most / 2, 1);
+    while (most % half) half--;
+    return halved_ ? half : most;
   }
 
-  // Note how long a call took, and which share of that time its members waited for one another on average.
-  void report(double call_s, double idle_share) {
+  // Note how long a call of so many steps took, and which share of that time its members waited for one another on
+  // average.
+  void report(double call_s, Index steps, double idle_share) {
     if (call_s < 0.0005) return;  // a short call waits for threads to start, on an idle machine too
     double& average_s = halved_ ? half_s_ : whole_s_;
-    average_s = average_s == 0 ? call_s : (average_s + call_s) / 2;
+    const double step_s = call_s / steps;
+    average_s = average_s == 0 ? step_s : (average_s + step_s) / 2;
     if (halved_) {
       if (++half_calls_ == 2 && half_s_ > 0.9 * whole_s_) change(false);
     } else if (idle_share < 0.3) {
@@ -129,7 +133,7 @@ class TeamSize {
   static constexpr double SHORTEST_PAUSE_S = 0.1, LONGEST_PAUSE_S = 3.2;
   bool halved_ = false;
   int late_calls_ = 0, half_calls_ = 0;
-  double whole_s_ = 0, half_s_ = 0;  // moving averages
+  double whole_s_ = 0, half_s_ = 0;  // moving averages over calls of the time for a step
   double retry_s_ = 0, pause_s_ = SHORTEST_PAUSE_S;  // when to try the other size again
 
   void change(bool halved) {
@@ -158,10 +162,11 @@ struct Member {
   Index end(Index n) const { return n * (id + 1) / size; }
 };
 
-// Run function(arguments, member) on torch's threads. With few multiplications between two barriers it uses fewer
-// threads, because waiting would take longer than the work saved. The runtime may also provide fewer.
+// Run function(arguments, member) on torch's threads. It consists of so many steps, each with so many multiplications
+// between two barriers. If these are few, it uses fewer threads, because waiting would take longer than the work saved.
+// The runtime may also provide fewer.
 template <class Arguments, class Function>
-void run_team(const Arguments& arguments, Index multiplications, const Function& function) {
+void run_team(const Arguments& arguments, Index multiplications, Index steps, const Function& function) {
   const int useful = static_cast<int>(std::min(arguments.threads, 1 + multiplications / 16384));
   // For each function, size of the problem and thread that calls.
   thread_local std::map<std::pair<const void*, Index>, TeamSize> team_sizes;
@@ -179,7 +184,7 @@ void run_team(const Arguments& arguments, Index multiplications, const Function&
   } job{arguments, function, useful, size, Barrier(size)};
   if (size == 1) {
     function(arguments, Member{0, 1, useful, job.barrier});
-    return team_size.report(seconds() - start_s, 0);
+    return team_size.report(seconds() - start_s, steps, 0);
   }
   auto entry = [](void* data) {
     Job& job = *static_cast<Job*>(data);
@@ -196,7 +201,7 @@ void run_team(const Arguments& arguments, Index multiplications, const Function&
   // starts them again for torch's next operation.
   GOMP_parallel(entry, &job, arguments.threads, 0);
   const double call_s = seconds() - start_s;
-  team_size.report(call_s, 1 - job.busy_s / (size * call_s));
+  team_size.report(call_s, steps, 1 - job.busy_s / (size * call_s));
 }
 
 // One thread's scratch memory, kept between calls: mapping new pages takes longer than filling them.
