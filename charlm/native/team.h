@@ -48,7 +48,7 @@ class Barrier {
     for (int m = 0; m < size; m++) await(slots_[m], arrival, own.slept_s);
   }
 
-  // Seconds that a member slept in `wait`.
+  // Seconds that a member yielded or slept in `wait`.
   double slept_s(int id) const { return slots_[id].slept_s; }
 
  private:
@@ -60,17 +60,23 @@ class Barrier {
   std::vector<Slot> slots_;
 
   static void await(Slot& other, unsigned arrival, double& slept_s) {
+    const auto has_arrived = [&] { return other.arrivals.load(std::memory_order_acquire) >= arrival; };
     // Waiting takes a few microseconds if every member has its own core.
     for (int spins = 0; spins < 1000; spins++) {
-      if (other.arrivals.load(std::memory_order_acquire) >= arrival) return;
+      if (has_arrived()) return;
       pause();
     }
-    // The other one has lost its core. A member that sleeps is soon scheduled again when it wakes; one that spins on
-    // uses up its time.
+    // The other one has lost its core. If a virtual machine's host took it, it is soon back; a member that sleeps would
+    // be woken late.
     const double start_s = seconds();
-    other.sleepers.fetch_add(1);
-    for (unsigned found; (found = other.arrivals.load()) < arrival;) sleep_while(other.arrivals, found);
-    other.sleepers.fetch_sub(1);
+    while (!has_arrived() && seconds() - start_s < 500e-6) sched_yield();
+    // If another process took it, a member that sleeps is soon scheduled again when it wakes; one that spins on uses up
+    // its time.
+    if (!has_arrived()) {
+      other.sleepers.fetch_add(1);
+      for (unsigned found; (found = other.arrivals.load()) < arrival;) sleep_while(other.arrivals, found);
+      other.sleepers.fetch_sub(1);
+    }
     slept_s += seconds() - start_s;
   }
 
