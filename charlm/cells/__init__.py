@@ -22,8 +22,8 @@ from charlm.cells.lstm import LSTM
 from charlm.cells.rhn import RHN
 from charlm.cells.rnn import RNN
 from charlm.cells.slstm import SLSTM
+from charlm.gpu.products import linear
 from charlm.native.generate import Generator
-from charlm.native.linear import linear
 from charlm.native.lookup import Lookup
 from charlm.native.loss import cross_entropy
 

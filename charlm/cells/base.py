@@ -1,18 +1,20 @@
 """What every kind of cell shares: options, states, dropout, initialization, choice of the backend."""
 
 import math
+from functools import partial
 from typing import Any, ClassVar, TypedDict
 
 import torch
 from torch import Tensor, nn
 
 from charlm.cells.backend import Backend, LayerCall, LayerState, Selection, select
+from charlm.gpu.recurrence import TensorRecurrence
 from charlm.native.build import KernelError, load
 from charlm.native.call import autocasts_to_bf16
 from charlm.native.generate import Generator
 from charlm.native.lookup import Lookup
 from charlm.native.random import random_mask
-from charlm.native.recurrence import LayerWeights, Recurrence
+from charlm.native.recurrence import Driver, LayerWeights, Recurrence
 from charlm.native.shared import SHARED_KERNELS
 
 RecurrentState = Tensor | tuple[Tensor, ...]
@@ -67,8 +69,8 @@ class RecurrentBase(nn.Module):
     """`num_layers` recurrent layers over a window of T steps; each layer reads the outputs of the one below.
 
     A kind of cell is a subclass. It sets `kind`, `state_names` and `option_names`, calls `create_parameters` at the
-    end of `__init__`, and defines `parameter_shapes` and `reference_layer`. A kind with a gates.h also sets
-    `cpu_kernel` and defines `layer_weights`.
+    end of `__init__`, and defines `parameter_shapes` and `reference_layer`. A kind with a gates.h or a gates.py also
+    sets `cpu_kernel` or `gpu_kernel` and defines `layer_weights`.
 
     Args:
         dropout: probability of dropping a unit of the input of every layer above the first.
@@ -92,6 +94,8 @@ class RecurrentBase(nn.Module):
     kind: ClassVar[str]
     cpu_kernel: ClassVar[Recurrence | None] = None
     """The CPU driver with the kind's gates.h, if it has one."""
+    gpu_kernel: ClassVar[TensorRecurrence | None] = None
+    """The driver for GPUs with the kind's gates.py, if it has one."""
     state_names: ClassVar[tuple[str, ...]] = ("h",)
     option_names: ClassVar[tuple[str, ...]] = ()
     """The kind's own options: arguments of `__init__`, attributes, and fields of its config class."""
@@ -141,7 +145,7 @@ class RecurrentBase(nn.Module):
         raise NotImplementedError
 
     def layer_weights(self, parameters: list[Tensor]) -> LayerWeights:
-        """A layer's parameters as the CPU driver takes them, from those in the order of `parameter_shapes`."""
+        """A layer's parameters as drivers take them, from those in the order of `parameter_shapes`."""
         raise NotImplementedError
 
     def set_special_biases(self) -> None:
@@ -234,10 +238,14 @@ class RecurrentBase(nn.Module):
 
     def backends(self, device: torch.device) -> list[Backend]:
         """The ways to compute a layer on `device`, fastest first; the last one can compute every layer."""
-        if self.cpu_kernel is None or device.type != "cpu":
-            return [self.reference_backend()]
-        kernel = Backend("fused CPU kernel", self.cpu_layer, self.compile_cpu_kernel, takes_lookup=True, generates=True)
-        return [kernel, self.reference_backend()]
+        faster = []
+        if device.type == "cpu" and self.cpu_kernel is not None:
+            name, layer = "fused CPU kernel", partial(self.driven_layer, self.cpu_kernel)
+            faster.append(Backend(name, layer, self.compile_cpu_kernel, takes_lookup=True, generates=True))
+        elif device.type != "cpu" and self.gpu_kernel is not None:
+            name, layer = "loop with its own backward pass", partial(self.driven_layer, self.gpu_kernel)
+            faster.append(Backend(name, layer, takes_lookup=True))
+        return [*faster, self.reference_backend()]
 
     def reference_backend(self) -> Backend:
         return Backend("reference loop", self.reference_layer)
@@ -250,11 +258,9 @@ class RecurrentBase(nn.Module):
         device = torch.device(device)
         return select(self.kind, self.backends(device), device, training)
 
-    def cpu_layer(self, x: Tensor | Lookup, call: LayerCall) -> tuple[Tensor, LayerState]:
-        """One layer by the CPU driver, in float32."""
-        assert self.cpu_kernel is not None
-        weights = self.layer_weights(call.parameters)
-        return self.cpu_kernel.layer(x, call.state, weights, call.mask_BH, call.kept_TBS)
+    def driven_layer(self, driver: Driver, x: Tensor | Lookup, call: LayerCall) -> tuple[Tensor, LayerState]:
+        """One layer by a driver."""
+        return driver.layer(x, call.state, self.layer_weights(call.parameters), call.mask_BH, call.kept_TBS)
 
     def compile_cpu_kernel(self, device: torch.device, training: bool) -> str | None:
         """Compile the kind's CPU kernel at first use; why it cannot compute a layer, or None if it can."""

@@ -58,10 +58,10 @@ class TorchRecurrentBase(RecurrentBase):
         }
 
     def backends(self, device: torch.device) -> list[Backend]:
-        *faster, reference = super().backends(device)
+        own, reference = super().backends(device)
         library = partial(self.torch_library, device)
         operator = Backend("fused torch layer", self.torch_layer, self.why_not_torch, library=library)
-        return [*faster, operator, reference]
+        return [own, operator, reference] if device.type == "cpu" else [operator, own, reference]
 
     def torch_layer(self, x_TBI: Tensor, call: LayerCall) -> tuple[Tensor, LayerState]:
         """One layer by torch's operator, which has no state dropout and no zoneout."""

@@ -1,6 +1,5 @@
-"""One recurrent layer by the CPU driver, with the equations of a kind's gates.h."""
+"""One recurrent layer over a window, with the equations of a kind: the autograd function, and the driver in C++."""
 
-import functools
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,19 +33,32 @@ class LayerWeights(NamedTuple):
     """The index in `Variants` of gates.h."""
 
 
-class Recurrence(Kernel):
-    """The driver compiled with the equations in the gates.h of `folder`."""
+class Driver:
+    """Computes a window's steps and their gradients. The autograd function around them is the same for every driver."""
 
-    def __init__(self, folder: Path) -> None:
-        structs = Struct(_HERE / "recurrence.h"), Struct(_HERE / "generate.h", "Generation")
-        super().__init__(_HERE / "recurrence.cpp", structs, folder)
-
-    @functools.cache  # noqa: B019
     def sizes(self, variant: int) -> tuple[int, int]:
         """Vectors per unit that the backward pass needs, and the number of gates that stay apart."""
-        sizes = self.structs[0].fill(variant=variant)
-        self.call("recurrence_sizes", sizes)
-        return sizes.saved_count, sizes.apart_count
+        raise NotImplementedError
+
+    def __call__(self, function: str, **values: Value) -> None:
+        """recurrence_forward or recurrence_backward; the values are the fields of `Arguments` in recurrence.h."""
+        raise NotImplementedError
+
+    def multiplies_in_bf16(self, device: torch.device) -> bool:
+        """Whether autocast asks for products in bfloat16 on this device."""
+        raise NotImplementedError
+
+    def project(self, x: Tensor | Lookup, w_GI: Tensor, bias_G: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Input products, see `native.linear.project`."""
+        raise NotImplementedError
+
+    def gradient_of_inputs(self, d_rows_TBG: Tensor, ids_TB: Tensor | None, V: int) -> Tensor:
+        """The gradient of the first result of `project`, see `native.linear.gradient_of_inputs`."""
+        raise NotImplementedError
+
+    def matmul(self, a_MK: Tensor, b_KN: Tensor, *, bf16: bool, out: Tensor) -> None:
+        """out = a b, [M, N]."""
+        raise NotImplementedError
 
     def layer(
         self,
@@ -56,18 +68,47 @@ class Recurrence(Kernel):
         mask_BH: Tensor | None = None,
         kept_TBS: Tensor | None = None,
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """Outputs [T, B, H] and last state, [B, H] for each state tensor, in float32 on the CPU.
+        """Outputs [T, B, H] and last state, [B, H] for each state tensor.
 
         Under autocast to bfloat16 the products are bfloat16; sums, gates and states stay float32. For mask and kept
         see `LayerCall`.
         """
-        inputs, ids_TB = project(x, weights.w_ih_GI, weights.bias_G)
-        call = _Call(self, weights.variant, weights.epsilon, torch.is_grad_enabled(), autocasts_to_bf16())
+        inputs, ids_TB = self.project(x, weights.w_ih_GI, weights.bias_G)
+        bf16 = self.multiplies_in_bf16(state[0].device)
+        call = _Call(self, weights.variant, weights.epsilon, torch.is_grad_enabled(), bf16)
         y_TBH, *last = _Sequence.apply(  # type: ignore[misc]
             call, inputs, ids_TB, weights.w_hh_DGH, weights.b_hh_DG, *(weights.norm or (None, None)),
             mask_BH, kept_TBS, *state,
         )  # fmt: skip
         return y_TBH, tuple(last)
+
+
+class Recurrence(Kernel, Driver):
+    """The driver in C++, compiled with the equations in the gates.h of `folder`. In float32 on the CPU."""
+
+    def __init__(self, folder: Path) -> None:
+        structs = Struct(_HERE / "recurrence.h"), Struct(_HERE / "generate.h", "Generation")
+        super().__init__(_HERE / "recurrence.cpp", structs, folder)
+        self._sizes: dict[int, tuple[int, int]] = {}
+
+    def sizes(self, variant: int) -> tuple[int, int]:
+        if variant not in self._sizes:
+            sizes = self.structs[0].fill(variant=variant)
+            self.call("recurrence_sizes", sizes)
+            self._sizes[variant] = sizes.saved_count, sizes.apart_count
+        return self._sizes[variant]
+
+    def multiplies_in_bf16(self, device: torch.device) -> bool:
+        return autocasts_to_bf16()
+
+    def project(self, x: Tensor | Lookup, w_GI: Tensor, bias_G: Tensor) -> tuple[Tensor, Tensor | None]:
+        return project(x, w_GI, bias_G)
+
+    def gradient_of_inputs(self, d_rows_TBG: Tensor, ids_TB: Tensor | None, V: int) -> Tensor:
+        return gradient_of_inputs(d_rows_TBG, ids_TB, V)
+
+    def matmul(self, a_MK: Tensor, b_KN: Tensor, *, bf16: bool, out: Tensor) -> None:
+        matmul(a_MK, b_KN, bf16=bf16, out=out)
 
     def one_step(
         self, state: tuple[Tensor, ...], weights: LayerWeights, kept_11S: Tensor | None = None
@@ -95,7 +136,7 @@ class Recurrence(Kernel):
 class _Call(NamedTuple):
     """What a call takes besides tensors."""
 
-    kernel: Recurrence
+    driver: Driver
     variant: int
     epsilon: float
     with_backward: bool
@@ -123,7 +164,7 @@ class _Sequence(torch.autograd.Function):
         for first, tensor in zip(states[:, 0], state, strict=True):
             first.copy_(tensor)
         saved = _saved(call, T, state, weights, gains, kept_TBS)
-        call.kernel(
+        call.driver(
             "recurrence_forward",
             **_sizes(call, T, state[0], weights, kept_TBS),
             **saved,
@@ -154,13 +195,13 @@ class _Sequence(torch.autograd.Function):
         (T, B, H), G = dy_TBH.shape, weights.shape[-2]
         D = _depth(weights)
         d_maps, d_first = dy_TBH.new_empty(D, T, B, G), torch.empty_like(states[:, 0])
-        apart = call.kernel.sizes(call.variant)[1]
+        apart = call.driver.sizes(call.variant)[1]
         d_inputs = torch.empty_like(d_maps[0]) if apart else None
         d_gains = d_shifts = None
         if gains is not None:
             d_gains, d_shifts = torch.zeros_like(gains), torch.zeros_like(gains)
         fields: dict[str, Value] = dict(zip(_SAVED, saved, strict=True))
-        call.kernel(
+        call.driver(
             "recurrence_backward",
             **_sizes(call, T, d_first[0], weights, kept_TBS),
             **fields,
@@ -185,12 +226,12 @@ class _Sequence(torch.autograd.Function):
         for d, dw_GH in enumerate(dw_hh.view(D, G, H)):
             before = states[0, :-1] if d == 0 else inner[d - 1]
             operands = before if mask_BH is None else before * mask_BH
-            matmul(d_maps[d].flatten(0, 1).t(), operands.flatten(0, 1), bf16=call.bf16, out=dw_GH)
+            call.driver.matmul(d_maps[d].flatten(0, 1).t(), operands.flatten(0, 1), bf16=call.bf16, out=dw_GH)
         if ctx.has_biases:
             db_DG = d_maps.sum((1, 2))
             # The inputs contain the other biases of the first micro-step.
             db_DG[0, : G - apart * H] = 0
-        d_inputs = gradient_of_inputs(d_maps[0] if d_inputs is None else d_inputs, ids_TB, ctx.V)
+        d_inputs = call.driver.gradient_of_inputs(d_maps[0] if d_inputs is None else d_inputs, ids_TB, ctx.V)
         return None, d_inputs, None, dw_hh, db_DG, d_gains, d_shifts, None, None, *d_first
 
 
@@ -214,7 +255,7 @@ def _saved(
     D, new = _depth(weights), state[0].new_empty
     return {
         "inner": new(D - 1, steps, B, H),
-        "saved": new(D, steps, B, call.kernel.sizes(call.variant)[0], H),
+        "saved": new(D, steps, B, call.driver.sizes(call.variant)[0], H),
         "made": None if kept_TBS is None else new(len(state), steps, B, H),
         "normal": None if gains is None else new(steps, B, G),
         "moments": None if gains is None else new(steps, B, len(gains) + 1),

@@ -1,5 +1,6 @@
 """Training in bfloat16: the kernels round the operands of products and nothing else."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -7,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from charlm.cells import RecurrentBase
 from tests.cells.measure import CASES, Case, Run, in_dtype_of, random_input, random_state, rounded, run
 from tests.pairwise import pairwise
 
@@ -54,7 +56,14 @@ def test_bf16_is_float32_of_rounded_operands(
     assert_operands_are_rounded(case, *size, options)
 
 
-def assert_operands_are_rounded(case: Case, batch_size: int, hidden_size: int, options: dict[str, float]) -> None:
+def assert_operands_are_rounded(
+    case: Case,
+    batch_size: int,
+    hidden_size: int,
+    options: dict[str, float],
+    forward_of: Callable[[RecurrentBase], Any] = lambda stack: stack,
+) -> None:
+    """The errors of `forward_of(stack)` in bfloat16 are those of rounding the operands of its products."""
     stack = case.build(7, hidden_size, 2, variational=True, **options)
     with torch.no_grad():
         for name, parameter in stack.named_parameters():
@@ -76,7 +85,7 @@ def assert_operands_are_rounded(case: Case, batch_size: int, hidden_size: int, o
         truth = found(stack.forward_reference)
         stack = stack.float()
         reference = found(stack.forward_reference)
-    in_float32, in_bf16 = found(stack), found(stack, autocast=True)
+    in_float32, in_bf16 = found(forward_of(stack)), found(forward_of(stack), autocast=True)
 
     def error(found: Run, name: str) -> float:
         return float((found[name] - truth[name]).norm())

@@ -9,8 +9,10 @@ from torch import Tensor
 
 from charlm.cells.backend import LayerCall, LayerState
 from charlm.cells.base import RecurrentOptions
+from charlm.cells.gru.gates import VARIANTS
 from charlm.cells.gru.reference import gru_layer
 from charlm.cells.torch_base import TorchRecurrentBase, single_layer_options
+from charlm.gpu.recurrence import TensorRecurrence
 from charlm.native.recurrence import LayerWeights, Recurrence
 
 
@@ -24,6 +26,7 @@ class GRU(TorchRecurrentBase):
 
     kind = "gru"
     cpu_kernel = Recurrence(Path(__file__).parent)
+    gpu_kernel = TensorRecurrence(VARIANTS)
     num_gates = 3
 
     def __init__(

@@ -8,8 +8,10 @@ from torch import Tensor
 
 from charlm.cells.backend import LayerCall, LayerState
 from charlm.cells.base import RecurrentOptions
+from charlm.cells.lstm.gates import VARIANTS
 from charlm.cells.lstm.reference import LAYER_NORM_EPS, LayerNorm, lstm_layer
 from charlm.cells.torch_base import TorchRecurrentBase, single_layer_options
+from charlm.gpu.recurrence import TensorRecurrence
 from charlm.native.recurrence import LayerWeights, Recurrence
 
 
@@ -31,6 +33,7 @@ class LSTM(TorchRecurrentBase):
 
     kind = "lstm"
     cpu_kernel = Recurrence(Path(__file__).parent)
+    gpu_kernel = TensorRecurrence(VARIANTS)
     num_gates = 4
     state_names = ("h", "c")
     option_names = ("layer_norm", "forget_bias")

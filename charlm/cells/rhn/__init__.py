@@ -7,7 +7,9 @@ from torch import Tensor
 
 from charlm.cells.backend import LayerCall, LayerState
 from charlm.cells.base import RecurrentBase, RecurrentOptions
+from charlm.cells.rhn.gates import VARIANTS
 from charlm.cells.rhn.reference import rhn_layer
+from charlm.gpu.recurrence import TensorRecurrence
 from charlm.native.recurrence import LayerWeights, Recurrence
 
 
@@ -29,6 +31,7 @@ class RHN(RecurrentBase):
 
     kind = "rhn"
     cpu_kernel = Recurrence(Path(__file__).parent)
+    gpu_kernel = TensorRecurrence(VARIANTS)
     option_names = ("depth", "couple_gates", "gate_bias")
     initial_options = ("gate_bias",)
 

@@ -8,8 +8,10 @@ from torch import Tensor
 
 from charlm.cells.backend import LayerCall, LayerState
 from charlm.cells.base import RecurrentOptions
+from charlm.cells.rnn.gates import VARIANTS
 from charlm.cells.rnn.reference import Nonlinearity, rnn_layer
 from charlm.cells.torch_base import TorchRecurrentBase, single_layer_options
+from charlm.gpu.recurrence import TensorRecurrence
 from charlm.native.recurrence import LayerWeights, Recurrence
 
 
@@ -25,6 +27,7 @@ class RNN(TorchRecurrentBase):
 
     kind = "rnn"
     cpu_kernel = Recurrence(Path(__file__).parent)
+    gpu_kernel = TensorRecurrence(VARIANTS)
     num_gates = 1
     option_names = ("nonlinearity",)
 

@@ -7,7 +7,9 @@ from torch import Tensor
 
 from charlm.cells.backend import LayerCall, LayerState
 from charlm.cells.base import RecurrentBase, RecurrentOptions
+from charlm.cells.slstm.gates import VARIANTS
 from charlm.cells.slstm.reference import ForgetGate, slstm_layer
+from charlm.gpu.recurrence import TensorRecurrence
 from charlm.native.recurrence import LayerWeights, Recurrence
 
 
@@ -27,6 +29,7 @@ class SLSTM(RecurrentBase):
 
     kind = "slstm"
     cpu_kernel = Recurrence(Path(__file__).parent)
+    gpu_kernel = TensorRecurrence(VARIANTS)
     state_names = ("h", "c", "n", "m")
     option_names = ("forget_gate", "forget_bias")
     initial_options = ("forget_bias",)

@@ -1,0 +1,1 @@
+"""Recurrent layers on GPUs: windows whose steps are computed in PyTorch or in Triton."""
