@@ -25,7 +25,7 @@ class CharLM(nn.Module):
 
     vocabulary_size V; embedding_size E, or 0 for one-hot input; `layers` take E (or V) features. `dropout` acts in
     training mode only. With `tie_embeddings` the embedding and the logits share one weight Parameter. `precision` is
-    that of the matrix products, in training and in use: bf16, or anything else for float32.
+    that of the matrix products, in training and in use: bf16, or anything else for float32 (see `prepare_device`).
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class CharLM(nn.Module):
             return self.layers(self._embed(x_TB), state)
 
     def autocast(self, device: torch.device) -> contextlib.AbstractContextManager[object]:
-        """The context of the matrix products; weights, state and sums stay float32. DeviceError if bf16 is missing."""
+        """The context of the matrix products; weights, state and sums stay float32."""
         return autocast(device, self.precision)
 
     def drop_outputs(self, outputs: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import ClassVar
 
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from charlm.cells.backend import Backend, LayerCall, LayerState
 from charlm.cells.base import RecurrentBase
+from charlm.gpu.products import without_autocast
 
 
 class TorchRecurrentBase(RecurrentBase):
@@ -69,14 +70,18 @@ class TorchRecurrentBase(RecurrentBase):
         assert call.kept_TBS is None
         # cuDNN rejects a state that is not contiguous.
         state = tuple(s_BH[None].contiguous() for s_BH in call.state)
-        if all(isinstance(parameter, nn.Parameter) for parameter in call.parameters):
-            self.flatten_for_cudnn(call.parameters)
-            y_TBH, last = self.call_torch(x_TBI, state, call.parameters)
-        else:
-            # With weight dropout the weights are new tensors at every call. Flattening would copy them once;
-            # cuDNN makes the same copy by itself, with a warning.
-            with ignored_chunk_warning():
+        # Autocast would run cuDNN's layers in float16, whatever dtype it is asked for (torch's AutocastRNN.cpp), and
+        # float16 overflows. They compute in float32 instead, in TF32 as `prepare_device` sets it.
+        on_gpu = x_TBI.device.type != "cpu"
+        with without_autocast(x_TBI.device) if on_gpu else nullcontext():
+            if all(isinstance(parameter, nn.Parameter) for parameter in call.parameters):
+                self.flatten_for_cudnn(call.parameters)
                 y_TBH, last = self.call_torch(x_TBI, state, call.parameters)
+            else:
+                # With weight dropout the weights are new tensors at every call. Flattening would copy them once;
+                # cuDNN makes the same copy by itself, with a warning.
+                with ignored_chunk_warning():
+                    y_TBH, last = self.call_torch(x_TBI, state, call.parameters)
         # Under autocast some operators return bfloat16, and torch rejects mixed dtypes in the next layer.
         dtype = call.state[0].dtype
         return y_TBH.to(dtype), tuple(s_1BH[0].to(dtype) for s_1BH in last)

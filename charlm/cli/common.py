@@ -1,7 +1,7 @@
 """Options and output that several commands share."""
 
 import json
-from enum import StrEnum
+import re
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,12 +12,16 @@ from charlm.system.console import say
 from charlm.system.formatting import escaped, one_line
 
 
-class Device(StrEnum):
-    auto = "auto"
-    cpu = "cpu"
-    cuda = "cuda"
+def device_name(value: str) -> str:
+    """The name of a device; a usage error for other words."""
+    from charlm.config.section import DEVICE
+
+    if not re.fullmatch(DEVICE, value):
+        raise typer.BadParameter(f"{value!r} is none of 'auto', 'cpu', 'cuda', 'cuda:1' (the second GPU) and so on.")
+    return value
 
 
+DEVICE_NAMES = "<auto|cpu|cuda|cuda:N>"
 CONFIG_HELP = "A YAML file, or the name of a shipped config (see `charlm config list`)."
 ConfigFile = Annotated[
     Path, typer.Option("--config", metavar="CONFIG", help=CONFIG_HELP, autocompletion=complete_config)
@@ -26,7 +30,12 @@ Overrides = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Override an option, e.g. train.max_steps=500; repeatable."),
 ]
-DeviceOption = Annotated[Device, typer.Option("--device", help="Where to compute; auto takes a GPU if there is one.")]
+DeviceOption = Annotated[
+    str,
+    typer.Option(
+        "--device", parser=device_name, metavar=DEVICE_NAMES, help="Where to compute; auto takes a GPU if there is one."
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout.")]
 SkipUnknown = Annotated[bool, typer.Option("--skip-unknown", help="Leave out characters that the model does not know.")]
 CheckpointPath = Annotated[

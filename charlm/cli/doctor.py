@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from charlm import __version__
-from charlm.cli.common import Device, DeviceOption, Json, print_json, print_table
+from charlm.cli.common import DeviceOption, Json, print_json, print_table
 from charlm.system.formatting import format_bytes
 
 _PACKAGES = ("numpy", "pydantic", "pyyaml", "safetensors", "tensorboard", "tqdm", "typer")
@@ -19,7 +19,7 @@ _FLAGS = ("avx", "avx2", "fma", "avx512f", "avx512_bf16", "amx_bf16", "asimd", "
 """Flags of /proc/cpuinfo that decide how fast kernels are."""
 
 
-def doctor(device: DeviceOption = Device.auto, json: Json = False) -> None:
+def doctor(device: DeviceOption = "auto", json: Json = False) -> None:
     """Describe this machine and installation for a bug report.
 
     Says what is missing and what to do about it. Compiles the CPU kernels unless they are in the cache.
@@ -144,12 +144,9 @@ def _device(name: str) -> str:
 
 def _precision(name: str) -> str:
     from charlm.native.precision import choose_precision
-    from charlm.system.device import resolve_device, supports_bf16
+    from charlm.system.device import resolve_device
 
-    device = resolve_device(name)
-    taken, reason = choose_precision("auto", device)
-    if device.type == "cuda":
-        reason = f"bf16 is {'' if supports_bf16(device) else 'not '}available"
+    taken, reason = choose_precision("auto", resolve_device(name))
     return f"auto takes {taken}; {reason}"
 
 

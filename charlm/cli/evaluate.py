@@ -8,7 +8,6 @@ import typer
 
 from charlm.cli.common import (
     CheckpointPath,
-    Device,
     DeviceOption,
     Json,
     SkipUnknown,
@@ -75,7 +74,7 @@ def evaluate(
     dynamic_decay: DynamicDecay = None,
     dynamic_steps: DynamicSteps = None,
     skip_unknown: SkipUnknown = False,
-    device: DeviceOption = Device.auto,
+    device: DeviceOption = "auto",
     json: Json = False,
 ) -> None:
     """Score a text with a trained model.

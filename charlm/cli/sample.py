@@ -12,7 +12,6 @@ import typer
 
 from charlm.cli.common import (
     CheckpointPath,
-    Device,
     DeviceOption,
     Json,
     SkipUnknown,
@@ -76,7 +75,7 @@ def sample(
     stop: Stop = "",
     novelty: Novelty = False,
     skip_unknown: SkipUnknown = False,
-    device: DeviceOption = Device.auto,
+    device: DeviceOption = "auto",
     json: Json = False,
 ) -> None:
     """Write text with a trained model.

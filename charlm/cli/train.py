@@ -6,7 +6,17 @@ from typing import Annotated, Any
 
 import typer
 
-from charlm.cli.common import CONFIG_HELP, ConfigFile, Device, Json, Overrides, print_json, print_table, usage_error
+from charlm.cli.common import (
+    CONFIG_HELP,
+    DEVICE_NAMES,
+    ConfigFile,
+    Json,
+    Overrides,
+    device_name,
+    print_json,
+    print_table,
+    usage_error,
+)
 from charlm.cli.completion import complete_config, complete_run
 from charlm.system.console import say
 
@@ -42,7 +52,10 @@ def train(
     run_dir: RunDir = None,
     resume: Annotated[bool, typer.Option("--resume", help="Resume the run in --run-dir.")] = False,
     init_from: InitFrom = None,
-    device: Annotated[Device | None, typer.Option("--device", help="Override the config's device.")] = None,
+    device: Annotated[
+        str | None,
+        typer.Option("--device", parser=device_name, metavar=DEVICE_NAMES, help="Override the config's device."),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Train a new model, or resume a run.

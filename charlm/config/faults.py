@@ -124,7 +124,7 @@ def _nearest(found: Any, known: Sequence[str]) -> str:
 
 
 def _choices(node: dict[str, Any]) -> list[Any]:
-    return [node["const"]] if "const" in node else node.get("enum", [])
+    return [node["const"]] if "const" in node else node.get("enum", node.get("examples", []))
 
 
 def allowed_text(node: dict[str, Any], schema: dict[str, Any]) -> str:

@@ -9,6 +9,7 @@ from charlm.config.optimizers import AdamWConfig, AnyOptimizer
 from charlm.config.section import (
     Count,
     CountOrNever,
+    Device,
     Fraction,
     NonEmpty,
     NonNegative,
@@ -198,11 +199,11 @@ class Config(Section):
     """How the weights are updated."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 1
     """Seed of initialization, dropout and samples."""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    """auto: CUDA if there is a device, else the CPU."""
-    precision: Literal["auto", "fp32", "bf16"] = "auto"
-    """bf16: matrix products in bfloat16, weights and state in fp32. auto: bf16 on CPUs with AMX, where it is much
-    faster, else fp32; the run keeps what it took."""
+    device: Device = "auto"
+    """auto: a GPU if there is one, else the CPU. cuda: the first GPU; cuda:1: the second, and so on."""
+    precision: Literal["auto", "fp32", "tf32", "bf16"] = "auto"
+    """bf16: matrix products in bfloat16, weights and state in fp32. tf32: products in TF32, on GPUs only. auto: bf16
+    on CPUs with AMX and on GPUs that have it, where it is much faster, else fp32; the run keeps what it took."""
     threads: Annotated[int, Field(ge=0, le=1024)] = 0
     """CPU threads; 0: one per core. Results are bit-identical for the same number of threads."""
 

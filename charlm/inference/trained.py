@@ -20,7 +20,7 @@ from charlm.inference.evaluation import STREAMS, Evaluation, Ids, evaluate
 from charlm.inference.sampling import Choice, sample_text
 from charlm.model import CharLM, build_model, count_parameters, load_weights
 from charlm.system.console import say
-from charlm.system.device import describe_device, resolve_device, supports_bf16
+from charlm.system.device import describe_device, precisions, prepare_device, resolve_device, used_precision
 
 
 @dataclass(frozen=True)
@@ -55,8 +55,8 @@ class TrainedModel:
 
     @property
     def precision(self) -> str:
-        """The precision of matrix products, that of the training: fp32 or bf16."""
-        return "bf16" if self.network.precision == "bf16" else "fp32"
+        """The precision of matrix products, that of the training if the device has it: fp32, tf32 or bf16."""
+        return used_precision(self.network.precision)
 
     # Writing
 
@@ -194,7 +194,8 @@ class TrainedModel:
 def load(path: str | Path, device: str = "auto") -> TrainedModel:
     """Load a trained model from a run's folder (its best checkpoint) or from a checkpoint file.
 
-    device: auto, cpu or cuda. CheckpointError if there is no usable checkpoint, DeviceError for cuda without a GPU.
+    device: auto, cpu, cuda or cuda:N. CheckpointError if there is no usable checkpoint, DeviceError if there is no such
+    GPU.
     """
     where = resolve_device(device)
     file = find_checkpoint(Path(path))
@@ -219,10 +220,11 @@ def load_model(checkpoint: Checkpoint, device: torch.device) -> CharLM:
     found = sum(tensor.numel() for tensor in checkpoint.weights.values())
     if found != expected:  # checked before a forged config can ask for memory
         raise CheckpointError(f"weights: found {found:,}; the model has {expected:,}; use a checkpoint of its config")
-    precision = checkpoint.config.precision
-    if precision == "bf16" and not supports_bf16(device):
+    precision = used_precision(checkpoint.config.precision)
+    if precision not in precisions(device):
+        say("device", f"precision fp32: {describe_device(device)} lacks {precision}, the precision of the training")
         precision = "fp32"
-        say("device", f"precision fp32: {describe_device(device)} has no bf16, the precision of the training")
+    prepare_device(device, precision)
     model = build_model(checkpoint.config.model, len(checkpoint.vocabulary), precision)
     load_weights(model, checkpoint.averaged or checkpoint.weights)
     return model.to(device).eval()

@@ -4,6 +4,7 @@ import torch
 
 from charlm.native.build import KernelError
 from charlm.native.linear import PRODUCT
+from charlm.system.device import precisions
 
 
 def multiplies_bf16_in_tiles() -> bool:
@@ -15,8 +16,12 @@ def multiplies_bf16_in_tiles() -> bool:
 
 def choose_precision(precision: str, device: torch.device) -> tuple[str, str]:
     """fp32 or bf16 for `auto`, and why, in words; other values as they are, with a reason to choose another, or ""."""
-    if device.type != "cpu" or precision == "fp32":
-        return precision.replace("auto", "fp32"), ""
+    if device.type != "cpu":
+        if precision != "auto":
+            return precision, ""
+        return ("bf16", "faster on this GPU") if "bf16" in precisions(device) else ("fp32", "this GPU lacks bf16")
+    if precision not in ("auto", "bf16"):
+        return precision, ""
     try:
         tiles, lacks = multiplies_bf16_in_tiles(), "no AMX"
     except KernelError:

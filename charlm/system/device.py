@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import os
 
 import torch
 
@@ -9,19 +10,67 @@ from charlm.errors import DeviceError
 
 
 def resolve_device(name: str) -> torch.device:
-    """The device for `auto`, `cpu` or `cuda`; DeviceError for cuda if there is no GPU."""
+    """The device for `auto`, `cpu`, `cuda` or `cuda:N`; always with its index. DeviceError for a GPU that is not there.
+
+    GPUs are counted as CUDA_VISIBLE_DEVICES leaves them.
+    """
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
-    if name == "cuda" and not torch.cuda.is_available():
+    if name == "cpu":
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
         built = "without CUDA" if torch.version.cuda is None else f"for CUDA {torch.version.cuda}"
-        raise DeviceError(f"device: found cuda, but this PyTorch (built {built}) sees no GPU; allowed here: auto | cpu")
-    return torch.device(name)
+        found = f"found {name}, but this PyTorch (built {built}) sees no GPU"
+        raise DeviceError(f"device: {found}; allowed here: auto | cpu")
+    index, count = torch.device(name).index or 0, torch.cuda.device_count()
+    if index >= count:
+        names = " | ".join(["auto", "cpu", "cuda", *(f"cuda:{n}" for n in range(count))])
+        raise DeviceError(f"device: found {name}; allowed here: {names}")
+    return torch.device("cuda", index)
+
+
+def prepare_device(device: torch.device, precision: str) -> None:
+    """Settings of the process for a model on `device`: the current GPU, and what products of float32 compute there.
+
+    fp32 computes them as IEEE does; tf32 with operands rounded to ten bits of mantissa. With bf16 cuDNN's recurrent
+    layers take TF32, because autocast would cast them to float16; all other products of float32 are as in fp32. On the
+    CPU there is nothing to set. DeviceError if the device lacks the precision.
+    """
+    check_precision(device, precision)
+    if device.type != "cuda":
+        return
+    # With this cuBLAS gives the same bits in every run. It is read when the first product is computed.
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.cuda.set_device(device)
+    torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
+    torch.backends.cudnn.allow_tf32 = precision in ("tf32", "bf16")
+
+
+def precisions(device: torch.device) -> tuple[str, ...]:
+    """The precisions of matrix products that the device has; CPUs without instructions for bfloat16 emulate it."""
+    if device.type != "cuda":
+        return "fp32", "bf16"
+    return ("fp32", "tf32", "bf16") if torch.cuda.get_device_capability(device) >= (8, 0) else ("fp32",)
+
+
+def used_precision(precision: str) -> str:
+    """fp32 for `auto`, which stands in the checkpoints of older versions."""
+    return "fp32" if precision == "auto" else precision
+
+
+def check_precision(device: torch.device, precision: str) -> None:
+    """DeviceError if the device lacks the precision."""
+    if precision != "auto" and precision not in precisions(device):
+        raise DeviceError(
+            f"precision: found {precision}, which {describe_device(device)} lacks; "
+            f"allowed here: {' | '.join(precisions(device))}"
+        )
 
 
 def describe_device(device: torch.device) -> str:
-    """The device in words: "cpu (4 threads)" or the GPU's name."""
+    """The device in words: "cpu (4 threads)", or which GPU and its name."""
     if device.type == "cuda":
-        return f"cuda ({torch.cuda.get_device_name(device)})"
+        return f"{device} ({torch.cuda.get_device_name(device)})"
     threads = torch.get_num_threads()
     return f"cpu ({threads} thread{'s' * (threads > 1)})"
 
@@ -47,15 +96,8 @@ def keep_freed_memory() -> None:
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
 
 
-def supports_bf16(device: torch.device) -> bool:
-    """Whether the device multiplies bfloat16; CPUs without instructions for it emulate them."""
-    return device.type != "cuda" or torch.cuda.is_bf16_supported(including_emulation=False)
-
-
 def autocast(device: torch.device, precision: str) -> contextlib.AbstractContextManager[object]:
     """The autocast context for `precision`: bf16 takes products in bfloat16; weights, state and sums stay float32."""
     if precision != "bf16":
         return contextlib.nullcontext()
-    if not supports_bf16(device):
-        raise DeviceError(f"precision: found bf16, which {describe_device(device)} cannot; allowed here: fp32")
     return torch.autocast(device.type, dtype=torch.bfloat16)

@@ -14,7 +14,7 @@ from charlm.inference.evaluation import Evaluation, evaluate
 from charlm.inference.sampling import Choice, sample_text
 from charlm.model import parameters_by_part
 from charlm.system.console import say
-from charlm.system.device import describe_device
+from charlm.system.device import describe_device, used_precision
 from charlm.system.formatting import format_duration, nats_to_bits
 from charlm.training.folder import RunFolder
 from charlm.training.metrics import Row, Tracker, train_row, valid_row
@@ -129,9 +129,8 @@ class TrainingLoop:
     def _print_header(self) -> None:
         updater, model = self.updater, self.config.model
         count = sum(parameters_by_part(updater.model).values())
-        precision = "bf16" if self.config.precision == "bf16" else "fp32"
         say("model", f"{model.cell.kind}, {model.layers} × {model.cell.hidden} units: {count:,} parameters")
-        say("device", f"{describe_device(updater.device)}, {precision}; {updater.backend}")
+        say("device", f"{describe_device(updater.device)}, {used_precision(self.config.precision)}; {updater.backend}")
         say("run", str(self.folder.path))
         if rollbacks := updater.state.rollbacks:
             say("rollback", f"{rollbacks} so far: learning rate × {updater.state.lr_factor:g}")

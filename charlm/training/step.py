@@ -14,7 +14,7 @@ from charlm.data.corpus import Corpus
 from charlm.data.streams import Streams
 from charlm.errors import DivergenceError
 from charlm.model import CharLM, build_model, load_weights, map_state, window_loss
-from charlm.system.device import set_threads
+from charlm.system.device import prepare_device, set_threads
 from charlm.training.memory import check_memory
 from charlm.training.optimizer import build_optimizer, clip_gradients, kept_copies, learning_rate, skip_step_unless
 from charlm.training.state import TrainState
@@ -30,6 +30,7 @@ class Updater:
 
     def __init__(self, config: Config, corpus: Corpus, device: torch.device) -> None:
         set_threads(config.threads)
+        prepare_device(device, config.precision)
         torch.manual_seed(config.seed)
         self.config = config
         self.device = device

@@ -133,14 +133,14 @@ def test_the_line_says_what_runs(
 
         monkeypatch.setattr(owner, name, layer)
 
-    recorded(CELLS[case.kind], "cpu_layer")
+    recorded(CELLS[case.kind], "driven_layer")
     recorded(CELLS[case.kind], "reference_layer")
     recorded(TorchRecurrentBase, "torch_layer")
     stack = CELLS[case.kind](3, 4, **case.options, **options).train(training)
     with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
         line = stack.select_backend("cpu", training=training).description
         stack(torch.zeros(2, 1, 3))
-    says = {": fused CPU kernel": "cpu_layer", ": reference loop": "reference_layer", ": fused torch": "torch_layer"}
+    says = {": fused CPU kernel": "driven_layer", ": reference loop": "reference_layer", ": fused torch": "torch_layer"}
     assert ran == [next(name for words, name in says.items() if words in line)]
 
 

@@ -95,6 +95,9 @@ def test_a_gpu_has_its_memory(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "H200")
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (10**11, 15 * 10**10))
-    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: False)
-    assert _device("auto") == "cuda (H200), 100 GB of 150 GB free"
-    assert _precision("auto") == "auto takes fp32; bf16 is not available"
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9 if device.index else 7, 5))
+    assert _device("cuda:1") == "cuda:1 (H200), 100 GB of 150 GB free"
+    assert _device("cuda:2") == "none: device: found cuda:2; allowed here: auto | cpu | cuda | cuda:0 | cuda:1"
+    assert _precision("auto") == "auto takes fp32; this GPU lacks bf16"
+    assert _precision("cuda:1") == "auto takes bf16; faster on this GPU"

@@ -1,5 +1,7 @@
 """A validator of JSON Schema that knows the keywords of charlm's schema and no others."""
 
+import re
+
 from charlm.config import (
     Config,
 )
@@ -7,7 +9,7 @@ from charlm.config import (
 SCHEMA = Config.model_json_schema()
 
 
-ANNOTATIONS = {"title", "description", "default", "discriminator", "$defs"}
+ANNOTATIONS = {"title", "examples", "description", "default", "discriminator", "$defs"}
 
 
 TYPES = {"string": str, "boolean": bool, "object": dict, "array": list, "null": type(None)}
@@ -53,6 +55,8 @@ def accepts(value, node=SCHEMA) -> bool:
                 valid = not number or value < rule
             case "minLength":
                 valid = not isinstance(value, str) or len(value) >= rule
+            case "pattern":
+                valid = not isinstance(value, str) or re.search(rule, value) is not None
             case "minItems":
                 valid = not isinstance(value, list) or len(value) >= rule
             case "maxItems":

@@ -44,15 +44,18 @@ def updater_of(tmp_path):
     file = tmp_path / "text.txt"
     file.write_text(words_text(3000))
 
-    def build(train=None, optimizer=None, model=None, **top):
+    def build(train=None, optimizer=None, model=None, on=None, **top):
+        """`on`: a device that is no option of a config."""
         raw = {
             "data": {"source": str(file), "split": [0.9, 0.1, 0]},
             "model": {"cell": {"kind": "lstm", "hidden": 12}, **(model or {})},
             "train": {"batch_size": 4, "bptt": 10, "max_steps": 100, "reset_state": 0, **(train or {})},
             "optimizer": {"name": "sgd", "lr": 0.05, "clip_norm": 2.0, **(optimizer or {})},
-            **top,
+            **{"device": "cpu", **top},
         }
         config = parse_config(raw, "test")
-        return Updater(config, load_corpus(str(file), level="char", split=config.data.split), torch.device("cpu"))
+        return Updater(
+            config, load_corpus(str(file), level="char", split=config.data.split), torch.device(on or config.device)
+        )
 
     return build

@@ -1,0 +1,73 @@
+"""Whole updates, scores and samples on the meta device, whose tensors have no values.
+
+They take the way of every device that is not the CPU. Whatever would wait for a GPU, such as reading a number, raises.
+"""
+
+import contextlib
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from charlm.cells import CELLS
+from charlm.inference.evaluation import scored_windows
+from charlm.model import build_model
+from tests.pairwise import pairwise
+
+META = torch.device("meta")
+PLACES = {"embedding": 0.1, "input": 0.1, "between_layers": 0.1, "output": 0.1}
+MODELS = [
+    {},
+    {"layers": 2, "dropout": {**PLACES, "state": 0.1, "weights": 0.1}, "zoneout": 0.1},
+    {"layers": 2, "embedding": 5, "residual": True},
+]
+
+
+@pytest.fixture(autouse=True)
+def autocast(monkeypatch):
+    """Autocast as on a GPU: `torch.autocast` switches it off on machines without one."""
+
+    @contextlib.contextmanager
+    def autocast(device, precision):
+        torch.set_autocast_enabled("cuda", precision == "bf16")
+        torch.set_autocast_dtype("cuda", torch.bfloat16)
+        yield
+        torch.set_autocast_enabled("cuda", False)
+
+    monkeypatch.setattr("charlm.model.autocast", autocast)
+    monkeypatch.setattr("charlm.system.device.check_precision", lambda device, precision: None)
+    # Adam's fused step has a form for this device; the list of devices that have one leaves it out.
+    optimizer = sys.modules["torch.optim.optimizer"]
+    monkeypatch.setattr(optimizer, "_get_fused_kernels_supported_devices", lambda: ["cpu", "cuda", "meta"])
+
+
+@pairwise(
+    kind=list(CELLS),
+    model=MODELS,
+    name=["adamw", "adam", "rmsprop", "muon"],  # torch has no fused step of SGD for this device
+    precision=["fp32", "bf16"],
+    train=[{}, {"ema": 0.9, "reset_state": 0.1}, {"activation_penalty": 0.1, "change_penalty": 0.1}],
+)
+def test_updates(updater_of, kind, model, name, precision, train):
+    cell = {"kind": kind, "hidden": 12}
+    updater = updater_of(
+        on="meta",
+        precision=precision,
+        model={"cell": cell, **model},
+        optimizer={"name": name, "lr": 0.01},
+        train={"bptt": 3, **train},
+    )
+    for _ in range(2):
+        updater.update()
+    assert all(parameter.device == META for parameter in updater.model.parameters())
+
+
+@pairwise(kind=list(CELLS), model=MODELS, precision=["fp32", "bf16"])
+def test_scores(config_of, kind, model, precision, monkeypatch):
+    monkeypatch.setattr("charlm.inference.evaluation.WARMUP", 4)
+    config = config_of(model={"cell": {"kind": kind, "hidden": 12}, **model}).model
+    network = build_model(config, 7, precision).to(META).eval()
+    windows = list(scored_windows(network, np.arange(61) % 7, META, streams=3, steps=12))
+    assert [nats_TB.shape for nats_TB in windows] == [(12, 3), (8, 3)]
+    assert {(nats_TB.dtype, nats_TB.device) for nats_TB in windows} == {(torch.float32, META)}
