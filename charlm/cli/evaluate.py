@@ -94,7 +94,6 @@ def evaluate(
     adaptation = _adaptation(dynamic, {"lr": dynamic_lr, "decay": dynamic_decay, "steps": dynamic_steps})
 
     from charlm.inference import load
-    from charlm.inference.evaluation import STREAMS
     from charlm.inference.per_char import check_writable, write_per_char
 
     trained = load(checkpoint, device)
@@ -104,14 +103,14 @@ def evaluate(
         trained.training_splits("--dynamic")
     name, ids = _text(trained, split or Split.valid, file, skip_unknown)
     report_backend(trained)
-    streams = streams or (1 if adaptation else STREAMS)
-    score = trained.evaluate(ids, streams=streams, per_char=per_char is not None and not adaptation)
+    alike = 1 if adaptation else None  # both scores read the text in as many streams
+    score = trained.evaluate(ids, streams=streams or alike, per_char=per_char is not None and not adaptation)
     step = trained.progress.get("step")
     result = {"checkpoint": str(trained.path), "step": step, "text": name, "precision": trained.precision}
     result |= _described(score)
     if adaptation:
-        score = trained.evaluate_dynamically(ids, adaptation, streams=streams, per_char=per_char is not None)
-        result["dynamic"] = _described(score) | {"streams": streams, **vars(adaptation)}
+        score = trained.evaluate_dynamically(ids, adaptation, streams=streams or 1, per_char=per_char is not None)
+        result["dynamic"] = _described(score) | {"streams": streams or 1, **vars(adaptation)}
     if per_char is not None and score.per_char_nats is not None:
         write_per_char(per_char, trained.vocabulary, ids, score.per_char_nats)
     if json:

@@ -9,7 +9,7 @@ windows of the training text: weights with large gradients in training get small
 """
 
 import contextlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -55,7 +55,7 @@ class Adaptation:
 class _Rule:
     """The module's equation, ready to be applied to a model's parameters."""
 
-    parameters: Sequence[Tensor]
+    parameters: list[Tensor]
     trained: list[Tensor]
     rates: list[Tensor]
     """η / (RMS + ε)"""
@@ -65,7 +65,7 @@ class _Rule:
     @classmethod
     def of(cls, model: CharLM, sizes: list[Tensor], adaptation: Adaptation) -> "_Rule":
         """sizes: RMS of each parameter."""
-        parameters = list(model.parameters())
+        parameters: list[Tensor] = list(model.parameters())
         mean = torch.cat([rms.flatten() for rms in sizes]).mean().clamp(min=1e-20)
         return cls(
             parameters=parameters,
@@ -76,19 +76,18 @@ class _Rule:
 
     def learning_from(self, windows: Iterable[Tensor]) -> Iterator[Tensor]:
         """Pass on the nats [T, B] of each window, then take a step on them; DivergenceError if they are not finite."""
+        loss = torch.zeros((), device=self.parameters[0].device)  # of the latest window, or the first not finite
         for nats_TB in windows:
             yield nats_TB.detach()
             objective = nats_TB.sum() / nats_TB.shape[1]
-            if not torch.isfinite(objective):
-                raise DivergenceError(
-                    f"dynamic evaluation: found a loss of {objective:.6g} nats; allowed: finite numbers; "
-                    "lower --dynamic-lr"
-                )
+            loss = torch.where(loss.isfinite(), objective.detach(), loss)
+            if loss.device.type == "cpu":  # Reading a number from a GPU would wait for it.
+                _check_finite(loss)
             gradients = torch.autograd.grad(objective, self.parameters)
             with torch.no_grad():
-                for each in zip(self.parameters, gradients, self.rates, self.trained, self.pulls, strict=True):
-                    parameter, gradient, rate, origin, pull = each
-                    parameter.lerp_(origin, pull).addcmul_(gradient, rate, value=-1)
+                torch._foreach_lerp_(self.parameters, self.trained, self.pulls)  # pyright: ignore[reportPrivateImportUsage]
+                torch._foreach_addcmul_(self.parameters, gradients, self.rates, value=-1)  # pyright: ignore[reportPrivateImportUsage]
+        _check_finite(loss)
 
     @contextlib.contextmanager
     def restoring(self) -> Iterator[None]:
@@ -99,6 +98,13 @@ class _Rule:
             with torch.no_grad():
                 for parameter, origin in zip(self.parameters, self.trained, strict=True):
                     parameter.copy_(origin)
+
+
+def _check_finite(objective: Tensor) -> None:
+    if not torch.isfinite(objective):
+        raise DivergenceError(
+            f"dynamic evaluation: found a loss of {objective:.6g} nats; allowed: finite numbers; lower --dynamic-lr"
+        )
 
 
 def evaluate_dynamically(

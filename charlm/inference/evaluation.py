@@ -20,6 +20,8 @@ Ids = npt.NDArray[np.integer[Any]]
 
 STREAMS = 64
 """How many streams to read side by side at most. A single stream is exact but leaves most of the machine idle."""
+GPU_STREAMS = 512
+"""The same on a GPU, which has more to fill."""
 WARMUP = 256
 """Characters that each stream reads unscored first, so that its state is nearly that of one long stream."""
 _STEPS = 128
@@ -58,14 +60,15 @@ def evaluate(
     ids: Ids,
     device: torch.device,
     *,
-    streams: int = STREAMS,
+    streams: int | None = None,
     per_char: bool = False,
 ) -> Evaluation:
     """Score every character of `ids` [N] given the characters before it; DataError if the text is too short.
 
-    The text is cut into up to `streams` contiguous parts, which are read side by side; see `scored_windows`. The model
-    keeps its mode (training or evaluation).
+    The text is cut into up to `streams` contiguous parts, which are read side by side; see `scored_windows`. None: as
+    many as the device needs. The model keeps its mode (training or evaluation).
     """
+    streams = streams or (STREAMS if device.type == "cpu" else GPU_STREAMS)
     with evaluating(model), torch.inference_mode():
         return sum_windows(scored_windows(model, ids, device, streams=streams), ids, per_char=per_char)
 
@@ -91,7 +94,7 @@ def scored_windows(
         return begin_B1 + np.arange(offset, offset + length)
 
     def ids_TB(at_BT: npt.NDArray[np.int64]) -> Tensor:
-        return torch.from_numpy(ids[at_BT].T.astype(np.int64)).to(device)
+        return to_device(ids[at_BT].T.astype(np.int64, order="C"), device)
 
     state = None
     for offset, length in _windows(-WARMUP, 0, _STEPS) if B > 1 else ():
@@ -100,12 +103,15 @@ def scored_windows(
             _, state = model.features(ids_TB(places_BT(offset, length).clip(0, targets - 1)), state)
     if state is not None:
         state = map_state(_without_first_stream, state)
+    # The last stream may be shorter than the others, and the one before it too.
+    lengths_B = to_device((targets - begin_B1[:, 0]).clip(0, part), device)
     for offset, length in _windows(0, part, steps or _score_steps(B, model)):
-        at_BT = places_BT(offset, length)
-        inside_BT = at_BT.clip(0, targets - 1)
-        logits, state = model(ids_TB(inside_BT), state)  # [T, B, V]
-        nats_TB = cross_entropy(logits, ids_TB(inside_BT + 1))
-        yield nats_TB * torch.from_numpy((at_BT < targets).T.astype(np.float32)).to(device)
+        # One copy to the device: the targets are the inputs, a step later.
+        both_TB = ids_TB(places_BT(offset, length + 1).clip(0, targets))
+        logits, state = model(both_TB[:-1], state)  # [T, B, V]
+        nats_TB = cross_entropy(logits, both_TB[1:])
+        steps_T1 = torch.arange(offset, offset + length, device=device).unsqueeze(1)
+        yield torch.where(steps_T1 < lengths_B, nats_TB, 0.0)
         state = map_state(Tensor.detach, state)
 
 
@@ -113,19 +119,20 @@ def sum_windows(windows: Iterable[Tensor], ids: Ids, *, per_char: bool = False) 
     """The score of the text `ids` [N] from the nats [T, B] of all its windows, in order; times the windows too."""
     targets = _targets_of(ids)
     start_s = time.perf_counter()
-    total, offset, nats = 0.0, 0, None
+    total, found = 0.0, []
     for nats_TB in windows:
-        found_TB = nats_TB.detach()
-        T, B = found_TB.shape
-        # The sum stays a tensor: reading it here would wait for the device at every window.
-        total = total + found_TB.sum(dtype=torch.float64)
+        # All results stay on the device until the end: reading them here would wait for it at every window.
+        total = total + nats_TB.detach().sum(dtype=torch.float64)
         if per_char:
-            if nats is None:
-                nats = np.empty((B, -(-targets // B)), np.float32)
-            nats[:, offset : offset + T] = found_TB.T.cpu().numpy()
-        offset += T
-    flat = nats.reshape(-1)[:targets] if nats is not None else None
+            found.append(nats_TB.detach())
+    flat = torch.cat(found).T.reshape(-1)[:targets].cpu().numpy() if per_char else None
     return Evaluation(float(total), targets, time.perf_counter() - start_s, flat)
+
+
+def to_device(array: npt.NDArray[np.int64], device: torch.device) -> Tensor:
+    """A copy of the array on the device; the caller does not wait for a GPU."""
+    tensor = torch.from_numpy(array)
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 
 
 def _targets_of(ids: Ids) -> int:

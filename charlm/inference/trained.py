@@ -16,7 +16,7 @@ from charlm.data.vocabulary import Vocabulary, describe_characters, readable
 from charlm.errors import CheckpointError, DataError, VocabularyError
 from charlm.inference import novelty as novelties
 from charlm.inference.dynamic import Adaptation, evaluate_dynamically
-from charlm.inference.evaluation import STREAMS, Evaluation, Ids, evaluate
+from charlm.inference.evaluation import Evaluation, Ids, evaluate
 from charlm.inference.sampling import Choice, sample_text
 from charlm.model import CharLM, build_model, count_parameters, load_weights
 from charlm.system.console import say
@@ -111,7 +111,7 @@ class TrainedModel:
 
     # Scoring
 
-    def evaluate(self, text: str | Ids, *, streams: int = STREAMS, per_char: bool = False) -> Evaluation:
+    def evaluate(self, text: str | Ids, *, streams: int | None = None, per_char: bool = False) -> Evaluation:
         """Score a text, or its ids: nats per character, lower is better.
 
         VocabularyError if the model does not know a character of the text, DataError if it is shorter than two.

@@ -5,6 +5,7 @@ import torch
 
 from charlm.cells import CELLS
 from charlm.checkpoint import read_checkpoint, save_checkpoint
+from charlm.inference.sampling import Choice, sample_ids
 from charlm.training.snapshot import restore_snapshot, take_snapshot
 from tests.runs import row_of
 
@@ -25,6 +26,7 @@ def test_cuda_trains_like_the_cpu(updater_of, kind, precision):
 
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 @pytest.mark.parametrize("kind", CELLS)
 @pytest.mark.parametrize("name", ["adamw", "sgd", "rmsprop"])
 def test_cuda_updates_do_not_wait_for_the_device(updater_of, kind, name):
@@ -62,3 +64,16 @@ def test_cuda_checkpoint_goes_on_on_the_cpu_and_back(updater_of, tmp_path):
     cuda.update()
     cuda.check_finite()
     assert cuda.state.step == 7
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.usefixtures("needs_kernels")
+def test_cuda_samples_what_the_cpu_does(updater_of):
+    cpu, cuda = (updater_of(device=device) for device in ("cpu", "cuda"))
+    cuda.model.load_state_dict(cpu.model.state_dict())
+    texts = [
+        torch.stack(list(sample_ids(updater.model.eval(), [1, 2], 100, Choice(), [3, 4], updater.device)))
+        for updater in (cpu, cuda)
+    ]
+    assert torch.equal(*texts)
