@@ -4,6 +4,7 @@ bench.py            arguments, the tests that run first, sections, targets
 bench_measure.py    timing in rounds, figures, tables, the machine
 bench_kernels.py    layers forward and backward, matrix products, growth with T, D, L
 bench_grid.py       small layers at many shapes; beside busy processes
+bench_gpu.py        layers and updates on a GPU
 bench_uses.py       training and sampling
 bench_encoding.py   encoding texts, each in its own process
 """
@@ -30,6 +31,7 @@ SECTIONS = {
     "kernels": "forward and backward of every cell; bf16 if the CPU has it; a GPU if there is one",
     "grid": "small layers at many shapes, on 1, 2 and all cores",
     "busy": "the LSTM beside processes that keep the cores busy",
+    "gpu": "layers and updates on a GPU, if there is one",
     "train": "updates of the trainer ÷ bare layers",
     "sampling": "1 and 64 streams ÷ a loop of PyTorch modules",
     "encoding": "a text of 1 GB, the first time and from the cache",
@@ -175,7 +177,9 @@ def words_of_load(load: list[float] | None) -> str:
 
 
 def measure(section: str, report: "Report", effort: "Effort") -> None:
+    import torch
     from bench_encoding import measure_corpus_growth, measure_encoding
+    from bench_gpu import measure_gpu
     from bench_grid import measure_busy, measure_grid
     from bench_kernels import measure_growth, measure_kernels
     from bench_uses import measure_sampling, measure_train
@@ -187,6 +191,11 @@ def measure(section: str, report: "Report", effort: "Effort") -> None:
             measure_grid(report, effort)
         case "busy":
             measure_busy(report, effort)
+        case "gpu":
+            if torch.cuda.is_available():
+                measure_gpu(report, effort, torch.device("cuda", 0))
+            else:
+                report.note("gpu: there is none")
         case "train":
             measure_train(report, effort)
         case "sampling":

@@ -1,0 +1,117 @@
+"""Layers and updates on a GPU, beside the reference loop, cuDNN and plain products of the same sizes."""
+
+from typing import NamedTuple
+
+import torch
+from bench_kernels import Subject, both_passes, matrix_elements, torch_layer
+from bench_measure import Effort, Report, Row, Way, interleave, rate, ratio
+from bench_uses import bare_update, generated_text, make_corpus
+
+from charlm.cells import RecurrentBase
+from charlm.config import parse_config
+from charlm.gpu.products import product
+from charlm.system.device import prepare_device
+from charlm.training.step import Updater
+
+T = 64
+RHN_SIZES = [(512, 64), (512, 512), (1024, 128), (1500, 64), (1500, 128)]
+SIZES = [(512, 64), (1024, 128)]
+
+
+class Measured(NamedTuple):
+    """A stack, and the precision of its products."""
+
+    subject: Subject
+    precision: str
+
+
+SUBJECTS = [
+    Measured(Subject("RHN D5", "rhn", RHN_SIZES, [(512, 64)], options={"depth": 5}), "bf16"),
+    Measured(Subject("LSTM layer norm", "lstm", SIZES, [(512, 64)], options={"layer_norm": True}), "bf16"),
+    Measured(Subject("LSTM zoneout", "lstm", SIZES, [(512, 64)], options={"zoneout": 0.1}), "bf16"),
+    Measured(Subject("sLSTM", "slstm", SIZES, [], options={}), "bf16"),
+    Measured(Subject("LSTM", "lstm", SIZES, [(512, 64)]), "tf32"),
+    Measured(Subject("GRU", "gru", SIZES, []), "tf32"),
+    Measured(Subject("RNN", "rnn", SIZES, []), "tf32"),
+]
+UPDATES = {
+    "LSTM": {"kind": "lstm", "hidden": 512},
+    "RHN D5": {"kind": "rhn", "hidden": 512, "depth": 5},
+}
+
+
+def measure_gpu(report: Report, effort: Effort, device: torch.device) -> None:
+    """The section `gpu`."""
+    report.table(
+        f"gpu: forward and backward, T {T}",
+        "GF/s counts 6 × weights × T × B; ÷ x: speed divided by that of x: the reference loop, torch.nn's plain layer, "
+        "or the layer's matrix products alone, step by step",
+        ["GF/s", "÷ reference", "÷ torch", "÷ products"],
+    )
+    for subject, precision in SUBJECTS:
+        for H, B in subject.quick_sizes if effort.quick else subject.sizes:
+            prepare_device(device, precision)
+            report.add(_measure_stack(subject, H, B, precision, effort, device))
+    report.table(
+        "gpu: updates of the trainer on a generated text, T 64, B 64",
+        "÷ bare: speed divided by that of the same layers and logits, forward and backward",
+        ["characters/s", "÷ bare"],
+    )
+    corpus = make_corpus(generated_text())
+    for name, cell in UPDATES.items():
+        raw = {"model": {"cell": cell}, "train": {"batch_size": 64, "bptt": 64}, "precision": "bf16"}
+        updater = Updater(parse_config(raw, "bench"), corpus, device)
+        times = interleave({"update": updater.update, "bare": bare_update(updater)}, effort, least_s=0.2)
+        figures = {
+            "characters/s": rate(64 * 64, times["update"], "characters/s"),
+            "÷ bare": ratio(times["update"], times["bare"]),
+        }
+        report.add(Row("gpu", device.type, name, {"H": 512, "B": 64, "T": 64}, figures))
+
+
+def _measure_stack(subject: Subject, H: int, B: int, precision: str, effort: Effort, device: torch.device) -> Row:
+    stack = subject.build(H, device)
+    dtype = torch.bfloat16 if precision == "bf16" else None
+    x_TBH, dy_TBH = torch.randn(T, B, H, device=device, requires_grad=True), torch.randn(T, B, H, device=device)
+    ways: dict[str, Way] = {
+        "layer": both_passes(stack, stack, x_TBH, dy_TBH, dtype),
+        "reference": both_passes(stack.forward_reference, stack, x_TBH, dy_TBH, dtype),
+        "products": _products_alone(stack, B, bf16=precision == "bf16"),
+    }
+    if layer := torch_layer(stack):
+        ways["torch"] = both_passes(layer.to(device), layer, x_TBH, dy_TBH)
+    times = interleave(ways, effort, rare=["reference"])
+    figures = {
+        "GF/s": rate(6 * matrix_elements(stack) * T * B / 1e9, times["layer"], "GF/s"),
+        "÷ reference": ratio(times["layer"], times["reference"]),
+        "÷ products": ratio(times["layer"], times["products"]),
+    }
+    if layer:
+        figures["÷ torch"] = ratio(times["layer"], times["torch"])
+    name = f"{subject.name} {precision}"
+    described = stack.select_backend(device).description
+    return Row("gpu", device.type, name, {"H": H, "B": B, "T": T}, figures, described)
+
+
+def _products_alone(stack: RecurrentBase, B: int, *, bf16: bool) -> Way:
+    """The matrix products of both passes: step by step those of the state, as large ones those of the window."""
+    w_ih_GI, w_hh = stack.weight_ih_l0.detach(), stack.weight_hh_l0.detach()
+    w_hh_DGH = w_hh.view(-1, *w_hh.shape[-2:])
+    dtype = torch.bfloat16 if bf16 else torch.float32
+    (D, G, H), new = w_hh_DGH.shape, w_hh.new_ones
+    weights, w_ih = w_hh_DGH.to(dtype), w_ih_GI.to(dtype)
+    h_BH, d_BG = new(B, H).to(dtype), new(B, G).to(dtype)
+    x_NI, h_NH, d_NG = new(T * B, H).to(dtype), new(T * B, H).to(dtype), new(T * B, G).to(dtype)
+
+    def call() -> None:
+        product(x_NI, w_ih.t(), bf16=bf16)
+        for _ in range(T):
+            for w_GH in weights:
+                product(h_BH, w_GH.t(), bf16=bf16)
+                product(d_BG, w_GH, bf16=bf16)
+        for _ in range(D):
+            product(d_NG.t(), h_NH, bf16=bf16)
+        product(d_NG.t(), x_NI, bf16=bf16)
+        product(d_NG, w_ih, bf16=bf16)
+
+    return call
