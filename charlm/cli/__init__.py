@@ -6,6 +6,7 @@ Each command imports what it needs when it runs, so that --help never waits for 
 import contextlib
 import io
 import os
+import re
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -102,13 +103,22 @@ def main() -> None:
     except Exception as error:
         if not _is_out_of_memory(error):
             raise
-        say_error("out of memory; lower model.cell.hidden, train.batch_size or train.bptt")
+        say_error(f"out of memory{_wanted(error)}; lower model.cell.hidden, train.batch_size or train.bptt")
         sys.exit(1)
 
 
 def _shortened(line: str) -> str:
     """Shorten a very long line, for example one that quotes a key of megabytes."""
     return line if len(line) <= 2000 else f"{line[:1500]} […] {line[-500:]}"
+
+
+def _wanted(error: BaseException) -> str:
+    """How much memory was asked for and how much was free, from torch's message; "" if it does not say."""
+    # On a GPU "Tried to allocate 2.00 GiB. GPU 0 has … of which 1.10 GiB is free."; on the CPU
+    # "you tried to allocate 4096 bytes."
+    found = re.search(r"ried to allocate ([\d.]+ \w+)", str(error))
+    free = re.search(r"of which ([\d.]+ \w+) is free", str(error))
+    return f": {found[1]} more were needed{f', {free[1]} are free' if free else ''}" if found else ""
 
 
 def _is_out_of_memory(error: BaseException) -> bool:

@@ -5,8 +5,10 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
 
 from charlm.config import load_config
+from charlm.training.step import Updater
 
 
 def lines(file: Path) -> list[dict]:
@@ -160,5 +162,19 @@ def test_memory_that_runs_out_all_the_same(cli, tiny_config, monkeypatch):
 
     monkeypatch.setattr(memory, "available_bytes", lambda _: None)
     assert cli("plan", "--config", tiny_config, "--set", "model.cell.hidden=400000").error == (
-        "out of memory; lower model.cell.hidden, train.batch_size or train.bptt"
+        "out of memory: 2560000000000 bytes more were needed; lower model.cell.hidden, train.batch_size or train.bptt"
+    )
+
+
+def test_memory_of_a_gpu_that_runs_out(cli, tiny_config, monkeypatch):
+    def update(updater):
+        raise torch.OutOfMemoryError(
+            "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.15 GiB of which 1.10 GiB "
+            "is free. Including non-PyTorch memory, this process has 78.05 GiB memory in use."
+        )
+
+    monkeypatch.setattr(Updater, "update", update)
+    assert cli("plan", "--config", tiny_config).error == (
+        "out of memory: 2.00 GiB more were needed, 1.10 GiB are free; "
+        "lower model.cell.hidden, train.batch_size or train.bptt"
     )

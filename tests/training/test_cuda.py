@@ -77,3 +77,28 @@ def test_cuda_samples_what_the_cpu_does(updater_of):
         for updater in (cpu, cuda)
     ]
     assert torch.equal(*texts)
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("kind", CELLS)
+def test_cuda_resumes_bit_for_bit(updater_of, kind, precision, tmp_path):
+    def build():
+        model = {"cell": {"kind": kind, "hidden": 16}, "layers": 2, "dropout": 0.1, "zoneout": 0.1}
+        train = {"ema": 0.9, "reset_state": 0.1}
+        optimizer = {"name": "adamw", "lr": 0.01}
+        return updater_of(device="cuda", precision=precision, model=model, train=train, optimizer=optimizer)
+
+    whole, first = build(), build()
+    for _ in range(10):
+        whole.update()
+    for _ in range(5):
+        first.update()
+    save_checkpoint(take_snapshot(first), tmp_path / "a.safetensors")
+    second = build()
+    restore_snapshot(second, read_checkpoint(tmp_path / "a.safetensors"))
+    for _ in range(5):
+        second.update()
+    for name, parameter in second.model.named_parameters():
+        assert torch.equal(parameter, whole.model.get_parameter(name)), name
