@@ -1,1 +1,1 @@
-"""Recurrent layers on GPUs: windows whose steps are computed in PyTorch or in Triton."""
+"""Recurrent layers on GPUs: the driver, a micro-step in PyTorch or in Triton, matrix products."""

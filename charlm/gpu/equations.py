@@ -2,7 +2,8 @@
 
 The same functions compute with PyTorch's tensors and, compiled by Triton, with those of a kernel. They contain
 arithmetic, comparisons, tuples, the functions below, and calls of one another, nothing else: no loops, no conditions on
-values, no default arguments. All tensors have the same shape; every tuple has a fixed length.
+values, no default arguments. Annotations are in quotes, because Triton would look up their names. All tensors have the
+same shape; every tuple has a fixed length.
 
     forward(maps, before) → after, saved
         maps: the argument of each gate, W x + R h + biases, in the order of the weights' rows; then R h + b of the

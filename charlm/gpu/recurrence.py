@@ -1,8 +1,11 @@
-"""The driver for GPUs: a window's steps in PyTorch's operators, with the equations of a kind's gates.py.
+"""The driver for GPUs: a window's steps in PyTorch's operators or in Triton, with the equations of a kind's gates.py.
 
-It also runs on the CPU, where the tests hold it to the reference. Buffers and their layouts are those of recurrence.h.
+In PyTorch's operators it also runs on the CPU, where the tests hold it to the reference. Buffers and their layouts are
+those of recurrence.h.
 """
 
+import functools
+import importlib.util
 from dataclasses import dataclass
 
 import torch
@@ -29,7 +32,19 @@ class TensorRecurrence(Driver):
         known = {name: value for name, value in values.items() if name in Window.__dataclass_fields__}
         window = Window(self.variants[int(values["variant"])], **known)  # type: ignore[arg-type]
         with without_autocast(window.states.device):
-            {"recurrence_forward": forward, "recurrence_backward": backward}[function](window)
+            {"recurrence_forward": forward, "recurrence_backward": backward}[function](window, self.steps(window))
+
+    def steps(self, window: "Window") -> "Steps":
+        """What computes the steps of a window: Triton's kernels on a GPU, if they can."""
+        on_gpu = window.states.device.type == "cuda" and window.states.dtype == torch.float32
+        kernels = triton_steps() if on_gpu and window.equations.parts is None else None
+        return kernels(window) if kernels else Steps(window)
+
+    def library(self, variant: int) -> str:
+        """What computes the steps on a GPU, in words."""
+        if self.variants[variant].parts is not None:
+            return "PyTorch's operators"
+        return "Triton's kernels" if triton_steps() else "PyTorch's operators; no Triton"
 
     def multiplies_in_bf16(self, device: torch.device) -> bool:
         return autocasts_to_bf16(device)
@@ -43,6 +58,16 @@ class TensorRecurrence(Driver):
     def matmul(self, a_MK: Tensor, b_KN: Tensor, *, bf16: bool, out: Tensor) -> None:
         with without_autocast(a_MK.device):
             product(a_MK, b_KN, bf16=bf16, out=out)
+
+
+@functools.cache
+def triton_steps() -> "type[Steps] | None":
+    """`Steps` by Triton's kernels; None without Triton, which comes with PyTorch where it is built for CUDA."""
+    if importlib.util.find_spec("triton") is None:
+        return None
+    from charlm.gpu.pointwise import TritonSteps
+
+    return TritonSteps
 
 
 @dataclass
@@ -114,19 +139,78 @@ class Window:
         return h_BH if self.mask is None else h_BH * self.mask
 
 
-def forward(w: Window) -> None:
+def forward(w: Window, steps: "Steps") -> None:
     """All steps; fills `states`, and what the backward pass needs."""
     for t in range(w.T):
         for d in range(w.D):
-            before = w.before(t, d)
-            maps = _maps(w, t, d, product(w.masked(before[0]), w.weights_DGH[d].t(), bf16=w.bf16))
-            if w.equations.parts is None:
-                after, saved = w.equations.forward(maps, before)
-            else:
-                after, saved = _normalized_forward(w, w.equations.parts, t, maps, before)
-            for target, value in zip(w.saved_at(t, d), saved, strict=True):
-                target.copy_(value)
-            _put_states(w, t, d, after)
+            steps.forward(t, d, product(steps.operand(t, d), w.weights_DGH[d].t(), bf16=w.bf16))
+
+
+def backward(w: Window, steps: "Steps") -> None:
+    """All steps, from the last; fills `d_maps`, `d_inputs`, `d_first`, and adds to `d_gains`, `d_shifts`."""
+    assert w.d_last is not None
+    through_BH = torch.zeros_like(w.d_last[0])
+    for t in reversed(range(w.T)):
+        for d in reversed(range(w.D)):
+            steps.backward(t, d, through_BH)
+            through_BH = product(steps.d_operand(t, d), w.weights_DGH[d], bf16=w.bf16)
+    steps.finish(through_BH)
+
+
+class Steps:
+    """What a micro-step computes besides its product, in PyTorch's operators. One object for one pass over a window."""
+
+    def __init__(self, w: Window) -> None:
+        self.w = w
+        # Gradients of the states after a micro-step other than through its product, and their part that bypasses it
+        # because of zoneout.
+        self._direct: list[Tensor | None] = [] if w.d_last is None else list(w.d_last.unbind())
+        self._bypasses: Tensors = ()
+
+    def operand(self, t: int, d: int) -> Tensor:
+        """The left operand of micro-step (t, d)'s product, [B, H]."""
+        return self.w.masked(self.w.before(t, d)[0])
+
+    def d_operand(self, t: int, d: int) -> Tensor:
+        """The left operand of its product in the backward pass, [B, G·H]."""
+        return self.w.d_maps[d, t]  # type: ignore[index]
+
+    def forward(self, t: int, d: int, sums_BG: Tensor) -> None:
+        """The states after micro-step (t, d), from its product."""
+        w = self.w
+        before, maps = w.before(t, d), _maps(w, t, d, sums_BG)
+        if w.equations.parts is None:
+            after, saved = w.equations.forward(maps, before)
+        else:
+            after, saved = _normalized_forward(w, w.equations.parts, t, maps, before)
+        for target, value in zip(w.saved_at(t, d), saved, strict=True):
+            target.copy_(value)
+        _put_states(w, t, d, after)
+
+    def backward(self, t: int, d: int, through_BH: Tensor) -> None:
+        """The gradients of its gates' arguments; through_BH: gradient of h after it through the next product."""
+        w = self.w
+        d_after = self._d_after(through_BH, w.d_outputs[t] if d == w.D - 1 else None)  # type: ignore[index]
+        if w.zones_out(d):
+            shares = w.kept_share(t)
+            self._bypasses = tuple(kept * one for kept, one in zip(shares, d_after, strict=True))
+            d_after = tuple((1 - kept) * one for kept, one in zip(shares, d_after, strict=True))
+        d_gates, d_direct = _step_back(w, t, d, d_after)
+        rest = iter(d_direct)
+        self._direct = [next(rest) if is_direct else None for is_direct in w.equations.direct]
+        if w.kept is not None and d == 0:
+            self._direct = [_sum(one, bypass) for one, bypass in zip(self._direct, self._bypasses, strict=True)]
+        _put_maps(w, t, d, d_gates)
+
+    def finish(self, through_BH: Tensor) -> None:
+        """The gradients of the states before the first step."""
+        for target, one in zip(self.w.d_first, self._d_after(through_BH, None), strict=True):  # type: ignore[arg-type]
+            target.copy_(one)
+
+    def _d_after(self, through_BH: Tensor, d_output_BH: Tensor | None) -> Tensors:
+        """The sums of all gradients of each state."""
+        first, *others = self._direct
+        return _sum(self.w.masked(through_BH), first, d_output_BH), *(_sum(one) for one in others)
 
 
 def _maps(w: Window, t: int, d: int, sums_BG: Tensor) -> Tensors:
@@ -175,47 +259,17 @@ def _normalize(a_BH: Tensor, epsilon: float) -> tuple[Tensor, Tensor, Tensor]:
     return (a_BH - mean_B1) * scale_B1, scale_B1[:, 0], mean_B1[:, 0]
 
 
-def backward(w: Window) -> None:
-    """All steps, from the last; fills `d_maps`, `d_inputs`, `d_first`, and adds to `d_gains`, `d_shifts`."""
-    assert w.d_last is not None and w.d_maps is not None and w.d_outputs is not None and w.d_first is not None  # noqa: PT018
-    # Gradients of the states after a micro-step: of h through the product, and of all states otherwise.
-    through_BH = torch.zeros_like(w.d_last[0])
-    direct: list[Tensor | None] = list(w.d_last.unbind())
-    bypasses: Tensors = ()
-    for t in reversed(range(w.T)):
-        for d in reversed(range(w.D)):
-            if d == w.D - 1:
-                through_BH = through_BH + w.d_outputs[t]
-            d_after = tuple(_sum(through_BH if s == 0 else None, one) for s, one in enumerate(direct))
-            if w.zones_out(d):
-                shares = w.kept_share(t)
-                bypasses = tuple(kept * one for kept, one in zip(shares, d_after, strict=True))
-                d_after = tuple((1 - kept) * one for kept, one in zip(shares, d_after, strict=True))
-            d_gates, d_direct = _step_back(w, t, d, d_after)
-            rest = iter(d_direct)
-            direct = [next(rest) if is_direct else None for is_direct in w.equations.direct]
-            if w.kept is not None and d == 0:
-                direct = [_sum(one, bypass) for one, bypass in zip(direct, bypasses, strict=True)]
-            through_BH = w.masked(_put_maps(w, t, d, d_gates))
-    for s, one in enumerate(direct):
-        w.d_first[s] = _sum(through_BH if s == 0 else None, one)
-
-
 def _sum(*terms: Tensor | None) -> Tensor:
-    """The sum of those that are there; a zero if none is."""
-    found = [term for term in terms if term is not None]
-    return torch.stack(found).sum(0) if len(found) > 1 else found[0] if found else torch.zeros(())
+    """The sum of those that are there."""
+    return functools.reduce(torch.add, [term for term in terms if term is not None])
 
 
-def _put_maps(w: Window, t: int, d: int, d_gates: Tensors) -> Tensor:
-    """Store the gradients of the gates' arguments; returns their product with R."""
-    apart = w.equations.apart
-    G = w.equations.gates
-    of_product_BG = w.d_maps[d, t]  # type: ignore[index]
-    torch.cat([*d_gates[: G - apart], *d_gates[G:]], dim=1, out=of_product_BG)
+def _put_maps(w: Window, t: int, d: int, d_gates: Tensors) -> None:
+    """Store the gradients of the gates' arguments."""
+    G, apart = w.equations.gates, w.equations.apart
+    torch.cat([*d_gates[: G - apart], *d_gates[G:]], dim=1, out=w.d_maps[d, t])  # type: ignore[index]
     if apart:
         torch.cat(d_gates[:G], dim=1, out=w.d_inputs[t])  # type: ignore[index]
-    return product(of_product_BG, w.weights_DGH[d], bf16=w.bf16)
 
 
 def _step_back(w: Window, t: int, d: int, d_after: Tensors) -> tuple[Tensors, Tensors]:

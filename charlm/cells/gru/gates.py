@@ -3,7 +3,7 @@
 from charlm.gpu.equations import Equations, Tensors, sigmoid, tanh
 
 
-def forward(maps: Tensors, before: Tensors) -> tuple[Tensors, Tensors]:
+def forward(maps: "Tensors", before: "Tensors") -> "tuple[Tensors, Tensors]":
     a_r, a_z, n_x, n_h = maps
     (h,) = before
     # r = σ(W_ir x + b_ir + W_hr h_{t−1} + b_hr)                          (5)
@@ -16,7 +16,7 @@ def forward(maps: Tensors, before: Tensors) -> tuple[Tensors, Tensors]:
     return (n + z * (h - n),), (r, z, n, n_h)
 
 
-def backward(before: Tensors, after: Tensors, saved: Tensors, d_after: Tensors) -> tuple[Tensors, Tensors]:
+def backward(before: "Tensors", after: "Tensors", saved: "Tensors", d_after: "Tensors") -> "tuple[Tensors, Tensors]":
     r, z, n, n_h = saved
     (h,) = before
     (d,) = d_after

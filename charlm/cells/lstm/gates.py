@@ -5,7 +5,7 @@ from torch import Tensor
 from charlm.gpu.equations import Equations, Parts, Tensors, sigmoid, tanh
 
 
-def update(maps: Tensors, before: Tensors) -> tuple[Tensors, Tensors]:
+def update(maps: "Tensors", before: "Tensors") -> "tuple[Tensors, Tensors]":
     a_i, a_f, a_g, a_o = maps
     _, c = before
     # i, f, g, o = W x_t + b_x + R h_{t−1} + b_h
@@ -14,13 +14,13 @@ def update(maps: Tensors, before: Tensors) -> tuple[Tensors, Tensors]:
     return (f * c + i * g,), (i, f, g, o)
 
 
-def output(saved: Tensors, c: Tensor) -> Tensor:
+def output(saved: "Tensors", c: "Tensor") -> "Tensor":
     _, _, _, o = saved
     # h_t = σ(o) ⊙ tanh(c_t), or σ(o) ⊙ tanh(LN(c_t))
     return o * tanh(c)
 
 
-def output_back(saved: Tensors, c: Tensor, dh: Tensor) -> tuple[Tensor, Tensor]:
+def output_back(saved: "Tensors", c: "Tensor", dh: "Tensor") -> "tuple[Tensor, Tensor]":
     _, _, _, o = saved
     y = tanh(c)
     # do = dh ⊙ tanh(c) ⊙ σ(o)(1 − σ(o))
@@ -28,7 +28,7 @@ def output_back(saved: Tensors, c: Tensor, dh: Tensor) -> tuple[Tensor, Tensor]:
     return dh * y * o * (1 - o), dh * o * (1 - y * y)
 
 
-def update_back(before: Tensors, saved: Tensors, dc: Tensor) -> tuple[Tensors, Tensors]:
+def update_back(before: "Tensors", saved: "Tensors", dc: "Tensor") -> "tuple[Tensors, Tensors]":
     _, c = before
     i, f, g, _ = saved
     # di = dc ⊙ tanh(g) ⊙ σ(i)(1 − σ(i))
@@ -41,13 +41,13 @@ def update_back(before: Tensors, saved: Tensors, dc: Tensor) -> tuple[Tensors, T
     return (da_i, da_f, da_g), (dc * f,)
 
 
-def forward(maps: Tensors, before: Tensors) -> tuple[Tensors, Tensors]:
+def forward(maps: "Tensors", before: "Tensors") -> "tuple[Tensors, Tensors]":
     after, saved = update(maps, before)
     (c,) = after
     return (output(saved, c), c), saved
 
 
-def backward(before: Tensors, after: Tensors, saved: Tensors, d_after: Tensors) -> tuple[Tensors, Tensors]:
+def backward(before: "Tensors", after: "Tensors", saved: "Tensors", d_after: "Tensors") -> "tuple[Tensors, Tensors]":
     _, c = after
     dh, dc = d_after
     da_o, through_output = output_back(saved, c, dh)

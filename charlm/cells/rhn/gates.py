@@ -3,7 +3,7 @@
 from charlm.gpu.equations import Equations, Tensors, sigmoid, tanh
 
 
-def coupled(maps: Tensors, before: Tensors) -> tuple[Tensors, Tensors]:
+def coupled(maps: "Tensors", before: "Tensors") -> "tuple[Tensors, Tensors]":
     a_h, a_g = maps
     (s,) = before
     # h_d = tanh(W_h x [d = 1] + R_h s_{d−1} + b_h)                      (7)
@@ -14,7 +14,9 @@ def coupled(maps: Tensors, before: Tensors) -> tuple[Tensors, Tensors]:
     return (h * g + s * (1 - g),), (h, g)
 
 
-def coupled_back(before: Tensors, after: Tensors, saved: Tensors, d_after: Tensors) -> tuple[Tensors, Tensors]:
+def coupled_back(
+    before: "Tensors", after: "Tensors", saved: "Tensors", d_after: "Tensors"
+) -> "tuple[Tensors, Tensors]":
     h, g = saved
     (s,) = before
     (d,) = d_after
@@ -26,7 +28,7 @@ def coupled_back(before: Tensors, after: Tensors, saved: Tensors, d_after: Tenso
     return (da_h, da_g), (d * (1 - g),)
 
 
-def uncoupled(maps: Tensors, before: Tensors) -> tuple[Tensors, Tensors]:
+def uncoupled(maps: "Tensors", before: "Tensors") -> "tuple[Tensors, Tensors]":
     a_h, a_g, a_c = maps
     (s,) = before
     # (7), (8)
@@ -38,7 +40,9 @@ def uncoupled(maps: Tensors, before: Tensors) -> tuple[Tensors, Tensors]:
     return (h * g + s * c,), (h, g, c)
 
 
-def uncoupled_back(before: Tensors, after: Tensors, saved: Tensors, d_after: Tensors) -> tuple[Tensors, Tensors]:
+def uncoupled_back(
+    before: "Tensors", after: "Tensors", saved: "Tensors", d_after: "Tensors"
+) -> "tuple[Tensors, Tensors]":
     h, g, c = saved
     (s,) = before
     (d,) = d_after

@@ -5,19 +5,19 @@ from torch import Tensor
 from charlm.gpu.equations import Equations, Tensors, exp, log_sigmoid, maximum, sigmoid, tanh, where
 
 
-def with_sigmoid(maps: Tensors, before: Tensors) -> tuple[Tensors, Tensors]:
+def with_sigmoid(maps: "Tensors", before: "Tensors") -> "tuple[Tensors, Tensors]":
     _, a_f, _, _ = maps
     # f_t = σ(a_f)                                                    (13)
     return step(maps, before, log_sigmoid(a_f), sigmoid(-a_f))
 
 
-def with_exponential(maps: Tensors, before: Tensors) -> tuple[Tensors, Tensors]:
+def with_exponential(maps: "Tensors", before: "Tensors") -> "tuple[Tensors, Tensors]":
     _, a_f, _, _ = maps
     # f_t = exp(a_f)                                                  (13)
     return step(maps, before, a_f, a_f * 0 + 1)
 
 
-def step(maps: Tensors, before: Tensors, log_f: Tensor, slope: Tensor) -> tuple[Tensors, Tensors]:
+def step(maps: "Tensors", before: "Tensors", log_f: "Tensor", slope: "Tensor") -> "tuple[Tensors, Tensors]":
     """slope: d log f_t / d a_f."""
     log_i, _, a_z, a_o = maps  # i_t = exp(a_i)                         (12)
     _, c, n, m = before
@@ -36,7 +36,7 @@ def step(maps: Tensors, before: Tensors, log_f: Tensor, slope: Tensor) -> tuple[
     return (o * (c_t / n_t), c_t, n_t, m_t), (i, f, z, o, slope)
 
 
-def backward(before: Tensors, after: Tensors, saved: Tensors, d_after: Tensors) -> tuple[Tensors, Tensors]:
+def backward(before: "Tensors", after: "Tensors", saved: "Tensors", d_after: "Tensors") -> "tuple[Tensors, Tensors]":
     i, f, z, o, slope = saved
     _, c_old, n_old, _ = before
     _, c, n, _ = after

@@ -1,0 +1,115 @@
+"""Triton's kernels for a micro-step: in its interpreter on the CPU, and compiled for three generations of GPUs."""
+
+import importlib
+import importlib.util
+import subprocess
+import sys
+from collections.abc import Iterator
+from types import ModuleType
+
+import pytest
+import torch
+
+from charlm.cells import CELLS
+from charlm.gpu.recurrence import TensorRecurrence
+from tests.cells.measure import CASES, Case, Run, assert_as_accurate, in_dtype_of, random_input, random_state, run
+from tests.conftest import ROOT
+from tests.gpu.test_recurrence import OPTIONS, own, seeded
+from tests.pairwise import pairwise
+
+# Not imported here: the fixture sets a variable that Triton reads when it is imported.
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="no Triton")
+
+PLAIN = [case for case in CASES if not case.options.get("layer_norm")]
+
+
+@pytest.fixture
+def pointwise(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    """The kernels in Triton's interpreter, taken on the CPU too."""
+    if torch.cuda.is_available():
+        pytest.skip("there is a CUDA device, where the kernels themselves are tested")
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    monkeypatch.delitem(sys.modules, "charlm.gpu.pointwise", raising=False)
+    module = importlib.import_module("charlm.gpu.pointwise")
+    monkeypatch.setattr(TensorRecurrence, "steps", lambda self, window: module.TritonSteps(window))
+    yield module
+    del sys.modules["charlm.gpu.pointwise"]
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy's, of numbers that the kernels do not store
+@pytest.mark.usefixtures("pointwise", "poison")
+@pairwise(case=PLAIN, size=[(3, 3, 5, 17, 2), (1, 1, 1, 1, 1), (2, 20, 3, 20, 1)], options=OPTIONS)
+def test_they_err_no_more_than_the_reference(case: Case, size: tuple[int, ...], options: dict[str, float]) -> None:
+    steps, batch_size, input_size, hidden_size, num_layers = size
+    # Not state and weight dropout, whose masks are drawn in another precision: `test_masks` has them.
+    zoneout = {name: p for name, p in options.items() if name == "zoneout"}
+    stack = case.build(input_size, hidden_size, num_layers, **zoneout)
+    inputs = [(random_input(stack, steps, batch_size), random_state(stack, batch_size)) for _ in range(3)]
+
+    def runs(forward) -> list[Run]:
+        return [run(seeded(forward), stack, *in_dtype_of(stack, *pair)) for pair in inputs]
+
+    truth = runs(stack.forward_reference)
+    stack = stack.float()
+    assert_as_accurate(runs(own(stack)), runs(stack.forward_reference), truth)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.usefixtures("pointwise")
+@pytest.mark.parametrize("case", PLAIN, ids=str)
+def test_masks(case: Case) -> None:
+    stack = case.build(5, 17, 2, **OPTIONS[0]).float()
+    x, state = in_dtype_of(stack, random_input(stack, 3, 4), random_state(stack, 4))
+    found, expected = (run(seeded(forward), stack, x, state) for forward in (own(stack), stack.forward_reference))
+    for name, tensor in expected.items():
+        torch.testing.assert_close(found[name], tensor, rtol=1e-4, atol=1e-4, msg=name)
+
+
+COMPILE = """\
+import re, subprocess, sys, tempfile, warnings
+from pathlib import Path
+warnings.simplefilter("ignore")
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from charlm.cells import CELLS
+from charlm.gpu import pointwise
+
+NUMBERS = {"B", "H", "added_row", "before_stride", "after_stride", "made_stride", "kept_row", "first_stride"}
+dump = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
+
+def check(function, architecture, **constants):
+    def type_of(name):
+        return "i32" if name in NUMBERS else "constexpr" if name.isupper() else "*fp32"
+
+    types = {name: type_of(name) for name in function.arg_names}
+    source = ASTSource(fn=function, signature=types, constexprs=constants | {"BLOCK": 256})
+    kernel = triton.compile(source, target=GPUTarget("cuda", architecture, 32))
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        Path(file.name).write_bytes(kernel.asm["cubin"])
+        used = subprocess.run([dump, "-res-usage", file.name], capture_output=True, text=True, check=True).stdout
+    # Registers that do not suffice spill to the stack.
+    assert "STACK:0 " in used and "LOCAL:0 " in used, used
+    assert kernel.metadata.shared <= 48 * 1024
+
+kind, *architectures = sys.argv[1:]
+for e in CELLS[kind].gpu_kernel.variants:
+    if e.parts is not None:
+        continue
+    sizes = {"G": e.gates, "S": len(e.direct), "K": e.saved, "APART": e.apart}
+    direct = sum(is_direct << s for s, is_direct in enumerate(e.direct))
+    for architecture in map(int, architectures):
+        for full in (False, True):
+            check(pointwise.forward_step, architecture, **sizes, FORWARD=pointwise.compiled(e.forward), ZONES=full)
+            check(pointwise.backward_step, architecture, **sizes, BACKWARD=pointwise.compiled(e.backward),
+                  DIRECT=direct, MASKED=full, LAST=full, ZONES=3 * full)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="Triton compiles on Linux only")
+@pytest.mark.parametrize("kind", CELLS)
+def test_they_compile_for_gpus_without_spilling(kind: str) -> None:
+    command = [sys.executable, "-c", COMPILE, kind, "80", "90", "100"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
