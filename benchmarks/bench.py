@@ -74,6 +74,8 @@ def main() -> None:
     start_s = time.perf_counter()
     for section in sections:
         measure(section, report, effort)
+        if arguments.json:  # so that what was measured outlives a failure
+            write_json(arguments.json, found | report.as_json())
     found |= {"load_average_at_end": load_average(), "elapsed_s": time.perf_counter() - start_s}
     found |= report.as_json() | {"targets": print_targets(report, sections)}
     at_end = f"{words_of_load(found['load_average_at_end'])} at the end, including this program"

@@ -85,12 +85,12 @@ def bare_update(updater: Updater) -> Way:
     model = copy.deepcopy(updater.model)
     train = updater.config.train
     x_TB, _ = updater.streams.read(0, train.bptt, updater.device)
-    d_logits_TBV = torch.randn(train.bptt, train.batch_size, model.vocabulary_size)
+    d_logits_TBV = torch.randn(train.bptt, train.batch_size, model.vocabulary_size, device=updater.device)
     assert model.embedding is not None
     table_VE = model.embedding.weight
 
     def update() -> None:
-        with model.autocast(CPU):
+        with model.autocast(updater.device):
             y_TBH, _ = model.layers(Lookup(x_TB, table_VE))
         model.logits(y_TBH).backward(d_logits_TBV)
         model.zero_grad()

@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-NEEDED = ("torch", "numpy", "pydantic", "pytest", "safetensors", "tensorboard", "tqdm", "typer", "yaml")
+NEEDED = ("torch", "hypothesis", "numpy", "pydantic", "pytest", "safetensors", "tensorboard", "tqdm", "typer", "yaml")
 KINDS = ("lstm", "gru", "rnn", "rhn", "slstm")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="scripts/gpu", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--device", default="cuda", help="default: cuda; cpu tries the program itself")
+    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda", help="cpu tries the program itself")
     parser.add_argument("--minutes", type=float, default=8.0, help="time for everything; default: 8")
     parser.add_argument("--json", type=Path, help="default: benchmarks/gpu-<name of the card>.json")
     arguments = parser.parse_args()
@@ -85,7 +85,13 @@ class Steps:
         with subprocess.Popen(
             command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         ) as process:
-            timer = threading.Timer(left_s, process.kill)
+            late: list[bool] = []
+
+            def stop() -> None:
+                late.append(True)
+                process.kill()
+
+            timer = threading.Timer(left_s, stop)
             timer.start()
             assert process.stdout is not None
             lines = []
@@ -93,7 +99,7 @@ class Steps:
                 print(line, end="", flush=True)
                 lines.append(line)
             timer.cancel()
-        end = "stopped: its time was up" if process.returncode < 0 else f"failed with exit code {process.returncode}"
+        end = "stopped: its time was up" if late else f"failed with exit code {process.returncode}"
         self.outcomes[name] = "passed" if process.returncode == 0 else end
         return "".join(lines)
 

@@ -38,6 +38,10 @@ def _refuse_the_network(event: str, arguments: tuple[object, ...]) -> None:
 _OWN = ("127.0.0.1", "::1", "localhost")
 sys.addaudithook(_refuse_the_network)
 
+if not Path("/dev/nvidiactl").exists():
+    # Without a GPU, Triton's kernels run in its interpreter. It decides that when it is imported, by torch for example.
+    os.environ["TRITON_INTERPRET"] = "1"
+
 # Set before torch is imported: more threads than cores run at once here, so those that wait should sleep, not spin.
 os.environ.setdefault("GOMP_SPINCOUNT", "0")
 

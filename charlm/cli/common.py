@@ -66,7 +66,7 @@ def usage_error(message: str) -> typer.BadParameter:
 
 
 def report_backend(trained: Any) -> None:
-    """Say what computes the layers if a faster backend cannot, and the precision if it is not fp32."""
+    """Say what computes the layers if a faster backend cannot, and the precision if it is bf16."""
     from charlm.native.precision import choose_precision
 
     model, device = trained.network, trained.device

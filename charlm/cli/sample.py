@@ -101,6 +101,8 @@ def sample(
     from charlm.inference import Choice, load
 
     trained = load(checkpoint, device)
+    if device == "auto":
+        trained = trained.for_sampling()
     report_backend(trained)
     text = _prompt(trained, prompt or "", prompt_file, skip_unknown)
     trained.check_stop(stop)

@@ -10,7 +10,7 @@ Positive = Annotated[float, Field(gt=0)]
 NonNegative = Annotated[float, Field(ge=0)]
 Count = Annotated[int, Field(ge=1)]
 CountOrNever = Annotated[int, Field(ge=0)]
-DEVICE = r"^(auto|cpu|cuda(:\d+)?)$"
+DEVICE = r"^(auto|cpu|cuda(:(0|[1-9]\d{0,2}))?)$"
 """The names of devices, as a regular expression."""
 Device = Annotated[str, Field(pattern=DEVICE, examples=["auto", "cpu", "cuda", "cuda:1"])]
 NonEmpty = Annotated[str, Field(min_length=1)]

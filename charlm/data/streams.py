@@ -7,6 +7,7 @@ import numpy.typing as npt
 import torch
 
 from charlm.errors import DataError
+from charlm.system.device import to_device
 
 
 class Streams:
@@ -55,12 +56,7 @@ class Streams:
         assert position >= 0, position
         assert 1 <= steps <= self.length - position, (position, steps, self.length)
         window_BT = self._ids_BS[:, position : position + steps + 1]
-        ids_TB = torch.from_numpy(np.array(window_BT.T, dtype=np.int64, order="C"))
-        if device is not None and torch.device(device).type == "cuda":
-            # The pinned memory allocator keeps the block until the copy has finished.
-            ids_TB = ids_TB.pin_memory().to(device, non_blocking=True)
-        elif device is not None:
-            ids_TB = ids_TB.to(device)
+        ids_TB = to_device(np.array(window_BT.T, dtype=np.int64, order="C"), torch.device(device or "cpu"))
         return ids_TB[:-1], ids_TB[1:]
 
 

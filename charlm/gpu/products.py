@@ -86,7 +86,7 @@ def project(x: Tensor | Lookup, w_GI: Tensor, bias_G: Tensor) -> Tensor:
     if not isinstance(x, Lookup):
         return device_linear(x, w_GI, bias_G)
     if x.table_VI is None:
-        return F.embedding(x.ids_TB, bias_G + w_GI.t())
+        return F.embedding(x.ids_TB, (bias_G + w_GI.t()).contiguous())
     if x.ids_TB.numel() < len(x.table_VI):
         return device_linear(F.embedding(x.ids_TB, x.table_VI), w_GI, bias_G)
     return F.embedding(x.ids_TB, device_linear(x.table_VI, w_GI, bias_G))

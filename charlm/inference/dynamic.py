@@ -28,6 +28,7 @@ from charlm.inference.evaluation import (
     sum_windows,
 )
 from charlm.model import CharLM, map_state
+from charlm.system.device import to_device
 
 _WINDOWS = 512
 """Windows of the training text over which RMS is measured. Several streams need fewer: each step averages over them."""
@@ -151,7 +152,7 @@ def gradient_rms(model: CharLM, ids: Ids, device: torch.device, *, steps: int, s
     with evaluating(model):
         for first in range(0, len(starts), together):
             at_TB = np.arange(warmup + T + 1)[:, None] + starts[first : first + together]
-            ids_TB = torch.from_numpy(ids[at_TB].astype(np.int64)).to(device)
+            ids_TB = to_device(ids[at_TB].astype(np.int64), device)
             state = model.layers.zero_state(ids_TB.shape[1])
             if warmup:
                 with torch.no_grad():

@@ -14,6 +14,7 @@ from torch import Tensor
 from charlm.cells import cross_entropy
 from charlm.errors import DataError
 from charlm.model import CharLM, map_state
+from charlm.system.device import to_device
 from charlm.system.formatting import nats_to_bits
 
 Ids = npt.NDArray[np.integer[Any]]
@@ -22,6 +23,8 @@ STREAMS = 64
 """How many streams to read side by side at most. A single stream is exact but leaves most of the machine idle."""
 GPU_STREAMS = 512
 """The same on a GPU, which has more to fill."""
+_VALUES = 2**25
+"""Values at most of one tensor of a window on a GPU (128 MiB): the layers' inputs, or their products."""
 WARMUP = 256
 """Characters that each stream reads unscored first, so that its state is nearly that of one long stream."""
 _STEPS = 128
@@ -97,15 +100,15 @@ def scored_windows(
         return to_device(ids[at_BT].T.astype(np.int64, order="C"), device)
 
     state = None
-    for offset, length in _windows(-WARMUP, 0, _STEPS) if B > 1 else ():
+    for offset, length in _windows(-WARMUP, 0, _most_steps(B, model, device)) if B > 1 else ():
         # Nothing comes before the first stream: what it reads here does not matter, its state is cleared below.
         with torch.no_grad():
             _, state = model.features(ids_TB(places_BT(offset, length).clip(0, targets - 1)), state)
     if state is not None:
         state = map_state(_without_first_stream, state)
-    # The last stream may be shorter than the others, and the one before it too.
+    # Streams at the end of the text can be shorter than the others.
     lengths_B = to_device((targets - begin_B1[:, 0]).clip(0, part), device)
-    for offset, length in _windows(0, part, steps or _score_steps(B, model)):
+    for offset, length in _windows(0, part, steps or min(_most_steps(B, model, device), _score_steps(B, model))):
         # One copy to the device: the targets are the inputs, a step later.
         both_TB = ids_TB(places_BT(offset, length + 1).clip(0, targets))
         logits, state = model(both_TB[:-1], state)  # [T, B, V]
@@ -119,20 +122,19 @@ def sum_windows(windows: Iterable[Tensor], ids: Ids, *, per_char: bool = False) 
     """The score of the text `ids` [N] from the nats [T, B] of all its windows, in order; times the windows too."""
     targets = _targets_of(ids)
     start_s = time.perf_counter()
-    total, found = 0.0, []
+    total, offset, nats_BS = 0.0, 0, None
     for nats_TB in windows:
+        found_TB = nats_TB.detach()
+        T, B = found_TB.shape
         # All results stay on the device until the end: reading them here would wait for it at every window.
-        total = total + nats_TB.detach().sum(dtype=torch.float64)
+        total = total + found_TB.sum(dtype=torch.float64)
         if per_char:
-            found.append(nats_TB.detach())
-    flat = torch.cat(found).T.reshape(-1)[:targets].cpu().numpy() if per_char else None
+            if nats_BS is None:
+                nats_BS = found_TB.new_empty(B, -(-targets // B))
+            nats_BS[:, offset : offset + T] = found_TB.T
+        offset += T
+    flat = None if nats_BS is None else nats_BS.view(-1)[:targets].cpu().numpy()
     return Evaluation(float(total), targets, time.perf_counter() - start_s, flat)
-
-
-def to_device(array: npt.NDArray[np.int64], device: torch.device) -> Tensor:
-    """A copy of the array on the device; the caller does not wait for a GPU."""
-    tensor = torch.from_numpy(array)
-    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 
 
 def _targets_of(ids: Ids) -> int:
@@ -161,6 +163,14 @@ def evaluating(model: CharLM) -> Iterator[None]:
 def _windows(start: int, end: int, steps: int) -> Iterator[tuple[int, int]]:
     """(offset, steps) of each window between start and end."""
     return ((offset, min(steps, end - offset)) for offset in range(start, end, steps))
+
+
+def _most_steps(streams: int, model: CharLM, device: torch.device) -> int:
+    """Steps of a window so that the widest tensors of a GPU's many streams stay small."""
+    if device.type == "cpu":
+        return _STEPS
+    rows = model.layers.get_parameter("weight_ih_l0").shape[0]
+    return max(1, min(_STEPS, _VALUES // (streams * max(rows, model.layers.input_size))))
 
 
 def _score_steps(streams: int, model: CharLM) -> int:

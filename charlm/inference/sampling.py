@@ -1,7 +1,6 @@
 """Sampling: a model writes text, one character after another, for one or many samples at once."""
 
 import codecs
-import copy
 import itertools
 import math
 import time
@@ -46,8 +45,6 @@ def sample_ids(
     must not be empty, and the model must be in evaluation mode.
     """
     N = len(seeds)
-    if device.type != "cpu" and N * sum(parameter.numel() for parameter in model.parameters()) <= _CPU_PRODUCTS:
-        model, device = _on_cpu(model, device)
     output, state = _read(model, torch.tensor(list(prompt), device=device).unsqueeze(1))
     output, state = output.expand(-1, N, -1), map_state(lambda part: part.expand(-1, N, -1).contiguous(), state)
     if generator := model.generator(state):
@@ -58,22 +55,6 @@ def sample_ids(
         ids = choose(logits, choice, draws_N)
         yield ids
         output, state = model.features(ids.to(device).unsqueeze(0), state)
-
-
-_CPU_PRODUCTS = 10_000_000
-"""Up to so many multiplications per step, a few hundred microseconds, the CPU generates faster than a GPU (estimated).
-
-A GPU computes a step in some thirty operators, and the host waits for the ids of every one.
-"""
-
-
-def _on_cpu(model: CharLM, device: torch.device) -> tuple[CharLM, torch.device]:
-    """A copy of the model on the CPU, in float32, if a kernel there can generate; else the model on its device."""
-    cpu = torch.device("cpu")
-    copied = copy.deepcopy(model).to(cpu)
-    copied.precision = "fp32"
-    generates = copied.layers.select_backend(cpu, training=False).backend.generates
-    return (copied, cpu) if generates else (model, device)
 
 
 def _generated(generator: Generator, blocks: Iterable[Tensor], choice: Choice) -> Iterator[Tensor]:

@@ -1,9 +1,10 @@
 """A trained model for use: loaded from a run's folder or a checkpoint file, it writes and scores text."""
 
+import copy
 import functools
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,21 @@ class TrainedModel:
         return used_precision(self.network.precision)
 
     # Writing
+
+    def for_sampling(self) -> "TrainedModel":
+        """The model where it writes fastest: on the CPU, in float32, if it is small and a kernel can generate it there.
+
+        A GPU computes a character in some thirty operators, and the host waits for the id of every one.
+        """
+        cpu = torch.device("cpu")
+        if self.device.type == "cpu" or sum(p.numel() for p in self.network.parameters()) > _CPU_PARAMETERS:
+            return self
+        network = copy.deepcopy(self.network).to(cpu)
+        network.precision = "fp32"
+        if not network.layers.select_backend(cpu, training=False).backend.generates:
+            return self
+        say("device", "cpu, which writes faster with a model of this size; --device cuda takes the GPU all the same")
+        return replace(self, network=network, device=cpu)
 
     def sample(
         self,
@@ -189,6 +205,10 @@ class TrainedModel:
                 f"--stop: found {describe_characters(unknown)}, which the model never writes; "
                 f"allowed: its {len(self.vocabulary)} characters"
             )
+
+
+_CPU_PARAMETERS = 10_000_000
+"""Up to so many, a few hundred microseconds per character, the CPU writes faster than a GPU: an estimate."""
 
 
 def load(path: str | Path, device: str = "auto") -> TrainedModel:

@@ -54,7 +54,7 @@ def first_derivative(backward: Callable[..., Any]) -> Callable[..., Any]:
     def checked(ctx: Any, *gradients: Tensor) -> Any:
         # Gradients are enabled here only if the backward pass builds a graph of its own (create_graph=True).
         if torch.is_grad_enabled():
-            raise RuntimeError("a fused CPU kernel has no second derivative; use forward_reference")
+            raise RuntimeError("charlm's own backward pass has no second derivative; use forward_reference")
         return backward(ctx, *gradients)
 
     return checked

@@ -60,6 +60,10 @@ class Driver:
         """out = a b, [M, N]."""
         raise NotImplementedError
 
+    def scratch(self, like_BK: Tensor, *, copied: bool, gains: Tensor | None) -> dict[str, Value]:
+        """Further fields of `Arguments` for a call: scratch memory. copied: whether products read copies like this."""
+        return {}
+
     def layer(
         self,
         x: Tensor | Lookup,
@@ -110,6 +114,14 @@ class Recurrence(Kernel, Driver):
     def matmul(self, a_MK: Tensor, b_KN: Tensor, *, bf16: bool, out: Tensor) -> None:
         matmul(a_MK, b_KN, bf16=bf16, out=out)
 
+    def scratch(self, like_BK: Tensor, *, copied: bool, gains: Tensor | None) -> dict[str, Value]:
+        B, K = like_BK.shape
+        # Two buffers for copies, in float32, or in bfloat16 padded to a multiple of 32 elements; the padding must be 0.
+        operands = like_BK.new_zeros(2, B, K + 16) if copied else None
+        # The sums that threads exchange in layer normalization.
+        partials = None if gains is None else gains.new_empty(torch.get_num_threads(), 2 * len(gains), B)
+        return {"operands": operands, "partials": partials}
+
     def one_step(
         self, state: tuple[Tensor, ...], weights: LayerWeights, kept_11S: Tensor | None = None
     ) -> dict[str, Value]:
@@ -128,8 +140,7 @@ class Recurrence(Kernel, Driver):
             "shifts": shifts,
             "kept": kept_11S,
             "states": torch.stack([torch.stack([tensor, tensor]) for tensor in state]),
-            "operands": _operands(state[0], copied=call.bf16),
-            "partials": _partials(gains, len(state[0])),
+            **self.scratch(state[0], copied=call.bf16, gains=gains),
         }
 
 
@@ -177,8 +188,7 @@ class _Sequence(torch.autograd.Function):
             inputs=inputs.contiguous(),
             ids=ids_TB,
             states=states,
-            operands=_operands(state[0], copied=call.bf16 or mask_BH is not None),
-            partials=_partials(gains, B),
+            **call.driver.scratch(state[0], copied=call.bf16 or mask_BH is not None, gains=gains),
         )
         ctx.call, ctx.V, ctx.has_biases = call, len(inputs), b_hh_DG is not None
         ctx.save_for_backward(ids_TB, weights, gains, shifts, mask_BH, kept_TBS, states, *saved.values())
@@ -218,8 +228,7 @@ class _Sequence(torch.autograd.Function):
             d_gains=d_gains,
             d_shifts=d_shifts,
             d_first=d_first,
-            operands=_operands(d_maps[0, 0], copied=call.bf16),
-            partials=_partials(gains, B),
+            **call.driver.scratch(d_maps[0, 0], copied=call.bf16, gains=gains),
         )
         inner = saved[0]
         dw_hh, db_DG = torch.empty_like(weights), None
@@ -271,16 +280,3 @@ def _sizes(call: _Call, T: int, state_BH: Tensor, weights: Tensor, kept_TBS: Ten
         "saved_steps": T if call.with_backward else 1,
         "kept_rows": 0 if kept_TBS is None else kept_TBS.shape[0] * kept_TBS.shape[1],
     }
-
-
-def _operands(like_BK: Tensor, *, copied: bool) -> Tensor | None:
-    """Two scratch buffers [B, padded K] for copies that products read; None if they need no copies.
-
-    Room for float32, or for bfloat16 padded to a multiple of 32 elements. The padding must be zero.
-    """
-    return like_BK.new_zeros(2, len(like_BK), like_BK.shape[1] + 16) if copied else None
-
-
-def _partials(gains: Tensor | None, batch_size: int) -> Tensor | None:
-    """Scratch for the sums that threads exchange in layer normalization."""
-    return None if gains is None else gains.new_empty(torch.get_num_threads(), 2 * len(gains), batch_size)

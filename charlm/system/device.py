@@ -4,6 +4,8 @@ import contextlib
 import ctypes
 import os
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from charlm.errors import DeviceError
@@ -18,11 +20,14 @@ def resolve_device(name: str) -> torch.device:
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if name == "cpu":
         return torch.device("cpu")
+    kind, _, number = name.partition(":")
+    if kind != "cuda" or not (number or "0").isdecimal():
+        raise DeviceError(f"device: found {name}; allowed: auto | cpu | cuda | cuda:1 (the second GPU) and so on")
     if not torch.cuda.is_available():
         built = "without CUDA" if torch.version.cuda is None else f"for CUDA {torch.version.cuda}"
         found = f"found {name}, but this PyTorch (built {built}) sees no GPU"
         raise DeviceError(f"device: {found}; allowed here: auto | cpu")
-    index, count = torch.device(name).index or 0, torch.cuda.device_count()
+    index, count = int(number or "0"), torch.cuda.device_count()
     if index >= count:
         names = " | ".join(["auto", "cpu", "cuda", *(f"cuda:{n}" for n in range(count))])
         raise DeviceError(f"device: found {name}; allowed here: {names}")
@@ -34,7 +39,8 @@ def prepare_device(device: torch.device, precision: str) -> None:
 
     fp32 computes them as IEEE does; tf32 with operands rounded to ten bits of mantissa. With bf16 cuDNN's recurrent
     layers take TF32, because autocast would cast them to float16; all other products of float32 are as in fp32. On the
-    CPU there is nothing to set. DeviceError if the device lacks the precision.
+    CPU there is nothing to set. The settings hold for all models of the process, so models of several precisions cannot
+    be used side by side on a GPU. DeviceError if the device lacks the precision.
     """
     check_precision(device, precision)
     if device.type != "cuda":
@@ -65,6 +71,15 @@ def check_precision(device: torch.device, precision: str) -> None:
             f"precision: found {precision}, which {describe_device(device)} lacks; "
             f"allowed here: {' | '.join(precisions(device))}"
         )
+
+
+def to_device(array: npt.NDArray[np.int64], device: torch.device) -> torch.Tensor:
+    """A copy of the array on the device. To a GPU it goes through pinned memory, in order with the current stream, and
+    the caller does not wait.
+    """
+    tensor = torch.from_numpy(array)
+    # The pinned memory's allocator keeps the block until the copy has finished.
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 
 
 def describe_device(device: torch.device) -> str:

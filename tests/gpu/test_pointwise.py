@@ -1,11 +1,11 @@
 """Triton's kernels for a micro-step: in its interpreter on the CPU, and compiled for three generations of GPUs."""
 
-import importlib
 import importlib.util
+import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from types import ModuleType
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -17,23 +17,19 @@ from tests.conftest import ROOT
 from tests.gpu.test_recurrence import OPTIONS, own, seeded
 from tests.pairwise import pairwise
 
-# Not imported here: the fixture sets a variable that Triton reads when it is imported.
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="no Triton")
 
 PLAIN = [case for case in CASES if not case.options.get("layer_norm")]
 
 
 @pytest.fixture
-def pointwise(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    """The kernels in Triton's interpreter, taken on the CPU too."""
+def pointwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernels, in Triton's interpreter (tests/conftest.py), on the CPU too."""
     if torch.cuda.is_available():
         pytest.skip("there is a CUDA device, where the kernels themselves are tested")
-    monkeypatch.setenv("TRITON_INTERPRET", "1")
-    monkeypatch.delitem(sys.modules, "charlm.gpu.pointwise", raising=False)
-    module = importlib.import_module("charlm.gpu.pointwise")
-    monkeypatch.setattr(TensorRecurrence, "steps", lambda self, window: module.TritonSteps(window))
-    yield module
-    del sys.modules["charlm.gpu.pointwise"]
+    from charlm.gpu.pointwise import TritonSteps
+
+    monkeypatch.setattr(TensorRecurrence, "steps", lambda self, window: TritonSteps(window))
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy's, of numbers that the kernels do not store
@@ -46,7 +42,7 @@ def test_they_err_no_more_than_the_reference(case: Case, size: tuple[int, ...], 
     stack = case.build(input_size, hidden_size, num_layers, **zoneout)
     inputs = [(random_input(stack, steps, batch_size), random_state(stack, batch_size)) for _ in range(3)]
 
-    def runs(forward) -> list[Run]:
+    def runs(forward: Callable[..., Any]) -> list[Run]:
         return [run(seeded(forward), stack, *in_dtype_of(stack, *pair)) for pair in inputs]
 
     truth = runs(stack.forward_reference)
@@ -111,5 +107,6 @@ for e in CELLS[kind].gpu_kernel.variants:
 @pytest.mark.parametrize("kind", CELLS)
 def test_they_compile_for_gpus_without_spilling(kind: str) -> None:
     command = [sys.executable, "-c", COMPILE, kind, "80", "90", "100"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    variables = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    done = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

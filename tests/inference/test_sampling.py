@@ -8,7 +8,6 @@ from charlm.cells import CELLS
 from charlm.config import parse_config
 from charlm.data.vocabulary import Vocabulary
 from charlm.errors import VocabularyError
-from charlm.inference import sampling
 from charlm.inference.sampling import Choice, choose, sample_ids, sample_text
 from charlm.model import build_model
 from tests.pairwise import pairwise
@@ -206,14 +205,3 @@ def test_draws_are_independent_across_steps():
     ids = np.array([int(i) for i in sample_ids(model, [1], 2000, Choice(temperature=5.0), [0], CPU)])
     counts = np.bincount(ids, minlength=10) / 2000
     assert counts.min() > 0.05
-
-
-@pytest.mark.parametrize("kernels", [True, False])
-def test_a_model_on_another_device_generates_on_the_cpu_if_a_kernel_can(kernels, request):
-    request.getfixturevalue("needs_kernels" if kernels else "no_kernels")
-    model = build_model(parse_config({}, "test").model, 11, "bf16").eval()
-    found, device = sampling._on_cpu(model, torch.device("meta"))
-    assert (found is not model, device.type) == (kernels, "cpu" if kernels else "meta")
-    assert (found.precision, model.precision) == ("fp32" if kernels else "bf16", "bf16")
-    for name, parameter in found.named_parameters():
-        assert torch.equal(parameter, model.get_parameter(name))

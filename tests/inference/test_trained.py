@@ -1,8 +1,10 @@
 """The Python face of a trained model says what the commands say."""
 
 import json
+from dataclasses import replace
 
 import pytest
+import torch
 
 import charlm.inference
 from charlm.errors import CheckpointError, DataError, DeviceError, VocabularyError
@@ -89,3 +91,18 @@ def test_choices_that_are_none(model, wrong):
 
 def test_every_public_name_exists():
     assert all(hasattr(charlm.inference, name) for name in charlm.inference.__all__)
+
+
+@pytest.mark.parametrize("kernels", [True, False])
+def test_a_small_model_on_a_gpu_writes_on_the_cpu_if_a_kernel_can(trained_run, kernels, request, capsys):
+    request.getfixturevalue("needs_kernels" if kernels else "no_kernels")
+    model = replace(load(trained_run, "cpu"), device=torch.device("meta"))
+    model.network.precision = "bf16"
+    found = model.for_sampling()
+    assert model.network.precision == "bf16"
+    if kernels:
+        assert (found.device.type, found.network.precision) == ("cpu", "fp32")
+        assert capsys.readouterr().err.startswith("device   cpu, which writes faster with a model of this size; ")
+        assert found.sample("a", seed=1) == load(trained_run, "cpu").sample("a", seed=1)
+    else:
+        assert found is model

@@ -5,6 +5,7 @@ import torch
 
 from charlm.config import parse_config
 from charlm.data.corpus import load_corpus
+from charlm.system.device import resolve_device
 from charlm.training.step import Updater
 from tests.text import words_text
 
@@ -54,8 +55,7 @@ def updater_of(tmp_path):
             **{"device": "cpu", **top},
         }
         config = parse_config(raw, "test")
-        return Updater(
-            config, load_corpus(str(file), level="char", split=config.data.split), torch.device(on or config.device)
-        )
+        corpus = load_corpus(str(file), level="char", split=config.data.split)
+        return Updater(config, corpus, torch.device(on) if on else resolve_device(config.device))
 
     return build

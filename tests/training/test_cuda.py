@@ -68,7 +68,6 @@ def test_cuda_checkpoint_goes_on_on_the_cpu_and_back(updater_of, tmp_path):
 
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-@pytest.mark.usefixtures("needs_kernels")
 def test_cuda_samples_what_the_cpu_does(updater_of):
     cpu, cuda = (updater_of(device=device) for device in ("cpu", "cuda"))
     cuda.model.load_state_dict(cpu.model.state_dict())

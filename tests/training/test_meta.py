@@ -1,4 +1,4 @@
-"""Whole updates, scores and samples on the meta device, whose tensors have no values.
+"""Whole updates and scores on the meta device, whose tensors have no values.
 
 They take the way of every device that is not the CPU. Whatever would wait for a GPU, such as reading a number, raises.
 """
@@ -32,11 +32,12 @@ def autocast(monkeypatch):
     def autocast(device, precision):
         torch.set_autocast_enabled("cuda", precision == "bf16")
         torch.set_autocast_dtype("cuda", torch.bfloat16)
-        yield
-        torch.set_autocast_enabled("cuda", False)
+        try:
+            yield
+        finally:
+            torch.set_autocast_enabled("cuda", False)
 
     monkeypatch.setattr("charlm.model.autocast", autocast)
-    monkeypatch.setattr("charlm.system.device.check_precision", lambda device, precision: None)
     # Adam's fused step has a form for this device; the list of devices that have one leaves it out.
     optimizer = sys.modules["torch.optim.optimizer"]
     monkeypatch.setattr(optimizer, "_get_fused_kernels_supported_devices", lambda: ["cpu", "cuda", "meta"])
