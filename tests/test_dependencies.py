@@ -18,8 +18,8 @@ def pinned(file: str) -> dict[str, str]:
 
 
 def bounds(requirements: list[str]) -> dict[str, str]:
-    """Package → lowest version, which every requirement has and nothing else."""
-    found = [re.fullmatch(r"([\w-]+)>=([\d.]+)", text) for text in requirements]
+    """Package → lowest version, which every requirement has and nothing else but a marker."""
+    found = [re.fullmatch(r"([\w-]+)>=([\d.]+)(; .*)?", text) for text in requirements]
     assert all(found), requirements
     return {match[1]: match[2] for match in found if match}
 
@@ -36,7 +36,8 @@ def test_the_oldest_versions_tested_are_the_lower_bounds():
             assert release(version) == release((NEEDED | EXTRAS)[name]), name
 
 
-@pytest.mark.parametrize("name", NEEDED | EXTRAS)
+# A PyTorch built for CUDA pins Triton itself.
+@pytest.mark.parametrize("name", [name for name in NEEDED | EXTRAS if name != "triton"])
 def test_the_lock_is_within_the_bounds(name):
     assert release(pinned("constraints.txt")[name]) >= release((NEEDED | EXTRAS)[name])
 
