@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from charlm.cells.backend import Backend, LayerCall, LayerState
 from charlm.cells.base import RecurrentBase
-from charlm.gpu.products import without_autocast
+from charlm.native.call import without_autocast
 
 
 class TorchRecurrentBase(RecurrentBase):

@@ -16,7 +16,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from charlm.gpu.equations import Equations
 from charlm.gpu.recurrence import Steps, Window
 
 _BLOCK = 256
@@ -185,13 +184,12 @@ class TritonSteps(Steps):
 
     def __init__(self, w: Window) -> None:
         super().__init__(w)
-        self._equations: Equations = w.equations
         if w.d_last is not None:
             self._d_states = w.d_last.clone(memory_format=torch.contiguous_format)
             self._bypass = torch.empty_like(self._d_states) if w.kept is not None else None
 
     def forward(self, t: int, d: int, sums_BG: Tensor) -> None:
-        w, e = self.w, self._equations
+        w, e = self.w, self.w.equations
         B, H = w.states.shape[-2:]
         added = w.inputs[t] if d == 0 else w.biases[d]  # type: ignore[index]
         biases = w.biases.view(-1)[(e.gates - e.apart) * H :] if e.apart else None  # type: ignore[union-attr]
@@ -208,7 +206,7 @@ class TritonSteps(Steps):
         )  # fmt: skip
 
     def backward(self, t: int, d: int, through_BH: Tensor) -> None:
-        w, e = self.w, self._equations
+        w, e = self.w, self.w.equations
         B, H = w.states.shape[-2:]
         zones = w.zones_out(d)
         before, before_stride = self._states(t, d)

@@ -1,13 +1,11 @@
 """Matrix products on a GPU: of bfloat16 or float32 operands, with sums and results in float32."""
 
-from typing import Any
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from charlm.native import linear as native
-from charlm.native.call import first_derivative
+from charlm.native.call import without_autocast
 from charlm.native.lookup import Lookup
 
 
@@ -26,19 +24,13 @@ def product(a_MK: Tensor, b_KN: Tensor, *, bf16: bool, out: Tensor | None = None
     return torch.mm(a_MK, b_KN, out_dtype=torch.float32, out=out)
 
 
-def autocasts_to_bf16(device: torch.device) -> bool:
-    """Whether autocast asks for products in bfloat16 on this device."""
-    name = _autocast_name(device)
-    return torch.is_autocast_enabled(name) and torch.get_autocast_dtype(name) == torch.bfloat16
-
-
-def without_autocast(device: torch.device) -> torch.autocast:
-    """A context for `product`, whose operands and results autocast would otherwise round as it likes."""
-    return torch.autocast(_autocast_name(device), enabled=False)
-
-
-def _autocast_name(device: torch.device) -> str:
-    return "cpu" if device.type == "cpu" else "cuda"
+def matmul(
+    a_MK: Tensor, b_KN: Tensor, bias_N: Tensor | None = None, *, bf16: bool = False, out: Tensor | None = None
+) -> Tensor:
+    """a b + bias, [M, N], under any autocast; written to `out` if given. No gradients."""
+    with without_autocast(a_MK.device):
+        c_MN = product(a_MK, b_KN, bf16=bf16, out=out)
+        return c_MN if bias_N is None else c_MN.add_(bias_N)
 
 
 def linear(x: Tensor, w_NK: Tensor, bias_N: Tensor | None = None) -> Tensor:
@@ -52,41 +44,11 @@ def linear(x: Tensor, w_NK: Tensor, bias_N: Tensor | None = None) -> Tensor:
 
 
 def device_linear(x: Tensor, w_NK: Tensor, bias_N: Tensor | None = None) -> Tensor:
-    """`linear` by `product`."""
-    y_MN = _Linear.apply(x.reshape(-1, x.shape[-1]), w_NK, autocasts_to_bf16(x.device))
-    y = y_MN.view(*x.shape[:-1], len(w_NK))  # type: ignore[union-attr]
-    return y if bias_N is None else y + bias_N
-
-
-class _Linear(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x_MK: Tensor, w_NK: Tensor, bf16: bool) -> Tensor:
-        ctx.save_for_backward(x_MK, w_NK)
-        ctx.bf16 = bf16
-        with without_autocast(x_MK.device):
-            return product(x_MK, w_NK.t(), bf16=bf16)
-
-    @staticmethod
-    @first_derivative
-    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
-        ctx: Any, dy_MN: Tensor
-    ) -> tuple[Tensor | None, ...]:
-        x_MK, w_NK = ctx.saved_tensors
-        dx, dw, _ = ctx.needs_input_grad
-        with without_autocast(x_MK.device):
-            return (
-                product(dy_MN, w_NK, bf16=ctx.bf16) if dx else None,
-                product(dy_MN.t(), x_MK, bf16=ctx.bf16) if dw else None,
-                None,
-            )
+    """`linear` by `matmul`."""
+    return native.linear_by(matmul, x, w_NK, bias_N)
 
 
 def project(x: Tensor | Lookup, w_GI: Tensor, bias_G: Tensor) -> Tensor:
     """Input products W x + bias of all steps, [T, B, G]; for a lookup, rows of the table's products."""
-    if not isinstance(x, Lookup):
-        return device_linear(x, w_GI, bias_G)
-    if x.table_VI is None:
-        return F.embedding(x.ids_TB, (bias_G + w_GI.t()).contiguous())
-    if x.ids_TB.numel() < len(x.table_VI):
-        return device_linear(F.embedding(x.ids_TB, x.table_VI), w_GI, bias_G)
-    return F.embedding(x.ids_TB, device_linear(x.table_VI, w_GI, bias_G))
+    inputs, ids_TB = native.project(x, w_GI, bias_G, device_linear)
+    return inputs if ids_TB is None else F.embedding(ids_TB, inputs)

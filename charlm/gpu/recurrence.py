@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from charlm.gpu.equations import Equations, Parts, Tensors
-from charlm.gpu.products import autocasts_to_bf16, product, project, without_autocast
+from charlm.gpu.products import matmul, product, project
+from charlm.native.call import without_autocast
 from charlm.native.lookup import Lookup
 from charlm.native.recurrence import Driver
 from charlm.native.structs import Value
@@ -46,9 +47,6 @@ class TensorRecurrence(Driver):
             return "PyTorch's operators"
         return "Triton's kernels" if triton_steps() else "PyTorch's operators; no Triton"
 
-    def multiplies_in_bf16(self, device: torch.device) -> bool:
-        return autocasts_to_bf16(device)
-
     def project(self, x: Tensor | Lookup, w_GI: Tensor, bias_G: Tensor) -> tuple[Tensor, Tensor | None]:
         return project(x, w_GI, bias_G), None
 
@@ -56,8 +54,7 @@ class TensorRecurrence(Driver):
         return d_rows_TBG
 
     def matmul(self, a_MK: Tensor, b_KN: Tensor, *, bf16: bool, out: Tensor) -> None:
-        with without_autocast(a_MK.device):
-            product(a_MK, b_KN, bf16=bf16, out=out)
+        matmul(a_MK, b_KN, bf16=bf16, out=out)
 
 
 @functools.cache

@@ -12,6 +12,8 @@ from torch import Tensor
 from charlm.native.build import KernelError, Library, load
 from charlm.native.structs import Struct, Value
 
+_CPU = torch.device("cpu")
+
 
 class Kernel(Library):
     """The functions of a C++ file; each takes a pointer to a struct, the first of `structs` unless said otherwise.
@@ -60,6 +62,16 @@ def first_derivative(backward: Callable[..., Any]) -> Callable[..., Any]:
     return checked
 
 
-def autocasts_to_bf16() -> bool:
-    """Whether autocast asks for products in bfloat16 on the CPU; sums are float32."""
-    return torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu") == torch.bfloat16
+def autocasts_to_bf16(device: torch.device = _CPU) -> bool:
+    """Whether autocast asks for products in bfloat16 on this device; sums are float32."""
+    name = _autocast_name(device)
+    return torch.is_autocast_enabled(name) and torch.get_autocast_dtype(name) == torch.bfloat16
+
+
+def without_autocast(device: torch.device) -> torch.autocast:
+    """A context for products of torch, whose operands and results autocast would otherwise round as it likes."""
+    return torch.autocast(_autocast_name(device), enabled=False)
+
+
+def _autocast_name(device: torch.device) -> str:
+    return "cpu" if device.type == "cpu" else "cuda"

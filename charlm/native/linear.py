@@ -1,5 +1,6 @@
 """Matrix products over whole windows, in the kernels' own micro-kernel."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,12 @@ def linear(x: Tensor, w_NK: Tensor, bias_N: Tensor | None = None) -> Tensor:
     operands = [x, w_NK] if bias_N is None else [x, w_NK, bias_N]
     if not x.shape[-1] or not all(map(_is_for_kernels, operands)) or not PRODUCT.works():
         return F.linear(x, w_NK, bias_N)
-    y_MN = _Linear.apply(x.reshape(-1, x.shape[-1]), w_NK, bias_N, autocasts_to_bf16())
+    return linear_by(matmul, x, w_NK, bias_N)
+
+
+def linear_by(multiply: Callable[..., Tensor], x: Tensor, w_NK: Tensor, bias_N: Tensor | None = None) -> Tensor:
+    """`linear` by a function with the arguments of `matmul`."""
+    y_MN = _Linear.apply(x.reshape(-1, x.shape[-1]), w_NK, bias_N, autocasts_to_bf16(x.device), multiply)
     return y_MN.view(*x.shape[:-1], len(w_NK))  # type: ignore[union-attr]
 
 
@@ -49,10 +55,12 @@ def _is_for_kernels(tensor: Tensor) -> bool:
 
 class _Linear(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x_MK: Tensor, w_NK: Tensor, bias_N: Tensor | None, bf16: bool) -> Tensor:
+    def forward(
+        ctx: Any, x_MK: Tensor, w_NK: Tensor, bias_N: Tensor | None, bf16: bool, multiply: Callable[..., Tensor]
+    ) -> Tensor:
         ctx.save_for_backward(x_MK, w_NK)
-        ctx.bf16 = bf16
-        return matmul(x_MK, w_NK.t(), bias_N, bf16=bf16)
+        ctx.bf16, ctx.multiply = bf16, multiply
+        return multiply(x_MK, w_NK.t(), bias_N, bf16=bf16)
 
     @staticmethod
     @first_derivative
@@ -60,27 +68,31 @@ class _Linear(torch.autograd.Function):
         ctx: Any, dy_MN: Tensor
     ) -> tuple[Tensor | None, ...]:
         x_MK, w_NK = ctx.saved_tensors
-        dx, dw, dbias, _ = ctx.needs_input_grad
+        dx, dw, dbias, *_ = ctx.needs_input_grad
         return (
-            matmul(dy_MN, w_NK, bf16=ctx.bf16) if dx else None,
-            matmul(dy_MN.t(), x_MK, bf16=ctx.bf16) if dw else None,
+            ctx.multiply(dy_MN, w_NK, bf16=ctx.bf16) if dx else None,
+            ctx.multiply(dy_MN.t(), x_MK, bf16=ctx.bf16) if dw else None,
             dy_MN.sum(0) if dbias else None,
+            None,
             None,
         )
 
 
-def project(x: Tensor | Lookup, w_GI: Tensor, bias_G: Tensor) -> tuple[Tensor, Tensor | None]:
+def project(
+    x: Tensor | Lookup, w_GI: Tensor, bias_G: Tensor, linear: Callable[..., Tensor] = linear
+) -> tuple[Tensor, Tensor | None]:
     """Input products W x + bias for all steps.
 
     Returns [T, B, G] and None; for a lookup, rows [V, G] and the ids [T, B] of the row that each step reads.
 
-    ValueError for ids outside the table.
+    ValueError for ids on the CPU that are outside the table.
     """
     if not isinstance(x, Lookup):
-        return linear(x.float(), w_GI, bias_G), None
+        return linear(x.to(w_GI.dtype), w_GI, bias_G), None
     ids_TB, table_VI = x.ids_TB.contiguous(), x.table_VI
     V = w_GI.shape[1] if table_VI is None else len(table_VI)
-    check_ids("ids of a lookup", ids_TB, V)
+    if ids_TB.device.type == "cpu":
+        check_ids("ids of a lookup", ids_TB, V)
     if table_VI is None:
         return torch.add(bias_G, w_GI.t()).contiguous(), ids_TB
     if ids_TB.numel() < V:

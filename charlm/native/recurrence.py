@@ -44,10 +44,6 @@ class Driver:
         """recurrence_forward or recurrence_backward; the values are the fields of `Arguments` in recurrence.h."""
         raise NotImplementedError
 
-    def multiplies_in_bf16(self, device: torch.device) -> bool:
-        """Whether autocast asks for products in bfloat16 on this device."""
-        raise NotImplementedError
-
     def project(self, x: Tensor | Lookup, w_GI: Tensor, bias_G: Tensor) -> tuple[Tensor, Tensor | None]:
         """Input products, see `native.linear.project`."""
         raise NotImplementedError
@@ -78,7 +74,7 @@ class Driver:
         see `LayerCall`.
         """
         inputs, ids_TB = self.project(x, weights.w_ih_GI, weights.bias_G)
-        bf16 = self.multiplies_in_bf16(state[0].device)
+        bf16 = autocasts_to_bf16(state[0].device)
         call = _Call(self, weights.variant, weights.epsilon, torch.is_grad_enabled(), bf16)
         y_TBH, *last = _Sequence.apply(  # type: ignore[misc]
             call, inputs, ids_TB, weights.w_hh_DGH, weights.b_hh_DG, *(weights.norm or (None, None)),
@@ -101,9 +97,6 @@ class Recurrence(Kernel, Driver):
             self.call("recurrence_sizes", sizes)
             self._sizes[variant] = sizes.saved_count, sizes.apart_count
         return self._sizes[variant]
-
-    def multiplies_in_bf16(self, device: torch.device) -> bool:
-        return autocasts_to_bf16()
 
     def project(self, x: Tensor | Lookup, w_GI: Tensor, bias_G: Tensor) -> tuple[Tensor, Tensor | None]:
         return project(x, w_GI, bias_G)

@@ -118,8 +118,7 @@ class TeamSize {
     return halved_ ? half : most;
   }
 
-  // Note how long a call of so many steps took, and which share of that time its members waited for one another on
-  // average.
+  // Note the time of a call with this number of steps, and the average share of it that members spent waiting.
   void report(double call_s, Index steps, double idle_share) {
     if (call_s < 0.0005) return;  // a short call waits for threads to start, on an idle machine too
     double& average_s = halved_ ? half_s_ : whole_s_;
@@ -168,9 +167,9 @@ struct Member {
   Index end(Index n) const { return n * (id + 1) / size; }
 };
 
-// Run function(arguments, member) on torch's threads. It consists of so many steps, each with so many multiplications
-// between two barriers. If these are few, it uses fewer threads, because waiting would take longer than the work saved.
-// The runtime may also provide fewer.
+// Run function(arguments, member) on torch's threads.
+// steps: how many the call computes. multiplications: of a step, between two barriers. With few multiplications it uses
+// fewer threads, because waiting would take longer than the work saved. The runtime may also provide fewer.
 template <class Arguments, class Function>
 void run_team(const Arguments& arguments, Index multiplications, Index steps, const Function& function) {
   const int useful = static_cast<int>(std::min(arguments.threads, 1 + multiplications / 16384));
