@@ -79,10 +79,10 @@ class Backward {
         for (Index b = 0; b < B; b++) enter_gates(t, b);
         member.meet();
         norm.of_gates.average(norm.first, norm.other);
-        for (Index b = 0; b < B; b++) leave_gates(t, b);
+        member.each_row(B, [&](Index b) { leave_gates(t, b); });
         norm.end_step();
       } else {
-        for (Index b = 0; b < B; b++) apply(t, d, b);
+        member.each_row(B, [&](Index b) { apply(t, d, b); });
       }
       member.meet();
       product.multiply(d_maps(t, d, 0), packed + d * size());
@@ -123,8 +123,8 @@ class Backward {
     const bool from_made = a.made && d == a.D - 1;
     return Rows<State>([&](Index s) { return from_made ? a.made_state(s, t, b) : a.next_state(s, t, d, b); });
   }
-  Rows<Saved> saved_rows(Index t, Index d, Index b) const {
-    return Rows<Saved>([&](Index k) { return a.saved + (a.saved_row(d, t, b) * SAVED<C> + k) * H; });
+  Saved saved(Index t, Index d, Index b, Index u) const {
+    return load_group<Saved>(a.group_of(a.saved, d, t, b, u, SAVED<C>));
   }
 
   // Gradient of state s after micro-step (t, d), without zoneout. Call it once: it sets zoneout's bypass.
@@ -155,14 +155,14 @@ class Backward {
     product.prepare(b, k * H + u, n, value);
   }
 
-  void apply(Index t, Index d, Index b) const {
+  // `flatten`: as in forward.h.
+  [[gnu::flatten]] void apply(Index t, Index d, Index b) const {
     const Rows<State> before = states_before<State>(a, t, d, b), after = states_made(t, d, b);
-    const Rows<Saved> saved = saved_rows(t, d, b);
     slice.each_group([&](Index u, Index n, Index i) {
       State d_after, d_before;
       Maps maps;
       for (Index s = 0; s < S; s++) at(d_after, s) = d_made(s, t, d, b, u, n, i);
-      C::backward(before.load(u, n), after.load(u, n), saved.load(u, n), d_after, maps, d_before);
+      C::backward(before.load(u, n), after.load(u, n), saved(t, d, b, u), d_after, maps, d_before);
       put_direct(d, b, i, d_before);
       for (Index k = 0; k < G; k++) {
         const bool apart = k >= G - C::APART;
@@ -174,15 +174,14 @@ class Backward {
 
   // Pass the gradient of h through the output, and that of the second state into its normalization. The gradient of the
   // last gate waits in its row of d_normal until `enter_gates`.
-  void enter_second(Index t, Index b) const {
+  [[gnu::flatten]] void enter_second(Index t, Index b) const {
     const Rows<State> after = states_made(t, 0, b);
-    const Rows<Saved> saved = saved_rows(t, 0, b);
     norm.each_part([&](int part, const Slice& units) {
       Floats total = {}, products = {};
       slice.each_group_of(units, [&](Index u, Index n, Index i) {
         const Floats x = norm.normal_second(t, b, load(after.rows[1] + u, n));
         Floats d_last_map, d_second;
-        C::output_back(saved.load(u, n), x * norm.gain(G, u, n) + norm.shift(G, u, n),
+        C::output_back(saved(t, 0, b, u), x * norm.gain(G, u, n) + norm.shift(G, u, n),
                        d_made(0, t, 0, b, u, n, i), d_last_map, d_second);
         norm.enter(b, G, u, n, i, d_second, x, total, products);
         store(norm.d_normal(b, LAST, i), d_last_map);
@@ -191,9 +190,8 @@ class Backward {
     });
   }
 
-  void enter_gates(Index t, Index b) const {
+  [[gnu::flatten]] void enter_gates(Index t, Index b) const {
     const Rows<State> before = states_before<State>(a, t, 0, b), after = states_made(t, 0, b);
-    const Rows<Saved> saved = saved_rows(t, 0, b);
     norm.each_part([&](int part, const Slice& units) {
       Floats totals[G] = {}, products[G] = {};
       slice.each_group_of(units, [&](Index u, Index n, Index i) {
@@ -201,21 +199,23 @@ class Backward {
         const Floats through = norm.through(b, load(norm.d_normal(b, G, i)), x, norm.moments(t, b)[G]);
         State d_before;
         Maps maps;
-        C::update_back(before.load(u, n), saved.load(u, n), d_made(1, t, 0, b, u, n, i) + through,
+        C::update_back(before.load(u, n), saved(t, 0, b, u), d_made(1, t, 0, b, u, n, i) + through,
                        maps, d_before);
         put_direct(0, b, i, d_before);
         at(maps, LAST) = load(norm.d_normal(b, LAST, i));
+        const float* normal = norm.normals(t, b, u);
         for (Index k = 0; k < G; k++)
-          norm.enter(b, k, u, n, i, at(maps, k), load(norm.normal(t, b, k) + u, n), totals[k], products[k]);
+          norm.enter(b, k, u, n, i, at(maps, k), load(normal + k * W), totals[k], products[k]);
       });
       for (Index k = 0; k < G; k++) norm.of_gates.put(part, b * G + k, sum(totals[k]), sum(products[k]));
     });
   }
 
-  void leave_gates(Index t, Index b) const {
+  [[gnu::flatten]] void leave_gates(Index t, Index b) const {
     slice.each_group([&](Index u, Index n, Index i) {
+      const float* normal = norm.normals(t, b, u);
       for (Index k = 0; k < G; k++) {
-        const Floats d = load(norm.d_normal(b, k, i)), x = load(norm.normal(t, b, k) + u, n);
+        const Floats d = load(norm.d_normal(b, k, i)), x = load(normal + k * W);
         put_map(t, 0, b, k, u, n, norm.through(b * G + k, d, x, norm.moments(t, b)[k]));
       }
     });

@@ -31,15 +31,15 @@ class Forward {
     for (Index d = 0; d < a.D; d++) {
       multiply(B, H, operands.take(a.state(0, t, d, 0)), packed + d * size(), slice.panels(G), sums);
       if constexpr (C::NORMALIZED) {
-        for (Index b = 0; b < B; b++) measure_gates(t, b);
+        member.each_row(B, [&](Index b) { measure_gates(t, b); });
         member.meet();
         norm.of_gates.merge(norm.first, norm.other, a.epsilon);
-        for (Index b = 0; b < B; b++) update(t, b);
+        member.each_row(B, [&](Index b) { update(t, b); });
         member.meet();
         norm.of_second.merge(norm.first, norm.other, a.epsilon);
-        for (Index b = 0; b < B; b++) put_output(t, b);
+        member.each_row(B, [&](Index b) { put_output(t, b); });
       } else {
-        for (Index b = 0; b < B; b++) apply(t, d, b);
+        member.each_row(B, [&](Index b) { apply(t, d, b); });
       }
       member.meet();
     }
@@ -85,11 +85,6 @@ class Forward {
     return maps;
   }
 
-  void put_saved(Index t, Index d, Index b, Index u, Index n, const Saved& saved) const {
-    float* row = a.saved + a.saved_row(d, t, b) * SAVED<C> * H + u;
-    for (Index k = 0; k < SAVED<C>; k++) store(row + k * H, at(saved, k), n);
-  }
-
   // Store state s after micro-step (t, d), with zoneout after the last one, and h's copy for the next product.
   void put_state(Index s, Index t, Index d, Index b, Index u, Index n, Floats made) const {
     Floats state = made;
@@ -102,19 +97,21 @@ class Forward {
     if (s == 0) operands.prepare(b, u, n, state);
   }
 
-  void apply(Index t, Index d, Index b) const {
+  // `flatten` inlines all that a function calls: with calls between the equations of a vector, whose registers must be
+  // saved around each, a layer takes 1.2 times as long.
+  [[gnu::flatten]] void apply(Index t, Index d, Index b) const {
     const Rows<State> before = states_before<State>(a, t, d, b);
     slice.each_group([&](Index u, Index n, Index i) {
       State after;
       Saved saved;
       C::forward(maps_of(t, d, b, u, n, i), before.load(u, n), after, saved);
-      put_saved(t, d, b, u, n, saved);
+      store_group(a.group_of(a.saved, d, t, b, u, SAVED<C>), saved);
       for (Index s = 0; s < S; s++) put_state(s, t, d, b, u, n, at(after, s));
     });
   }
 
   // In `sums`, replace the products by the arguments of the gates, and exchange their moments.
-  void measure_gates(Index t, Index b) const {
+  [[gnu::flatten]] void measure_gates(Index t, Index b) const {
     norm.each_part([&](int part, const Slice& units) {
       Floats totals[G] = {};
       slice.each_group_of(units, [&](Index u, Index n, Index i) {
@@ -130,7 +127,7 @@ class Forward {
 
   // Compute all states but h from the normalized gates, and exchange the moments of the second. In `sums`, what the
   // output needs replaces the gates.
-  void update(Index t, Index b) const {
+  [[gnu::flatten]] void update(Index t, Index b) const {
     const Rows<State> before = states_before<State>(a, t, 0, b);
     norm.each_part([&](int part, const Slice& units) {
       Floats totals[1] = {};
@@ -141,7 +138,7 @@ class Forward {
         Saved saved;
         for (Index k = 0; k < G; k++) at(maps, k) = norm.gate(t, b, k, u, n, load(sum + k * W));
         C::update(maps, before.load(u, n), after, saved);
-        put_saved(t, 0, b, u, n, saved);
+        store_group(a.group_of(a.saved, 0, t, b, u, SAVED<C>), saved);
         for (Index k = 0; k < SAVED<C>; k++) store(sum + k * W, at(saved, k));
         for (Index s = 1; s < S; s++) put_state(s, t, 0, b, u, n, at(after, s));
         store(second_of(b, i), at(after, 1));
@@ -152,7 +149,7 @@ class Forward {
     if (member.id == 0) norm.keep_gates(t, b);
   }
 
-  void put_output(Index t, Index b) const {
+  [[gnu::flatten]] void put_output(Index t, Index b) const {
     slice.each_group([&](Index u, Index n, Index i) {
       Saved saved;
       for (Index k = 0; k < SAVED<C>; k++) at(saved, k) = load(sum_of(b, i) + k * W);

@@ -90,7 +90,7 @@ struct Norm {
 
   Floats gain(Index k, Index u, Index n) const { return load(a.gains + k * a.H + u, n); }
   Floats shift(Index k, Index u, Index n) const { return load(a.shifts + k * a.H + u, n); }
-  float* normal(Index t, Index b, Index k) const { return a.normal + (a.saved_row(0, t, b) * G + k) * a.H; }
+  float* normals(Index t, Index b, Index u) const { return a.group_of(a.normal, 0, t, b, u, G); }
   float* moments(Index t, Index b) const { return a.moments + a.saved_row(0, t, b) * (G + 2); }
 };
 
@@ -124,7 +124,7 @@ struct NormForward : Norm<G> {
   // LN of gate k, whose argument is a. Keeps the normalized value for the backward pass.
   Floats gate(Index t, Index b, Index k, Index u, Index n, Floats a_k) const {
     const Floats x = (a_k - first[b * G + k]) * other[b * G + k];
-    store(this->normal(t, b, k) + u, x, n);
+    store(this->normals(t, b, u) + k * W, x);
     return x * this->gain(k, u, n) + this->shift(k, u, n);
   }
 

@@ -25,9 +25,10 @@ struct Arguments {
   float* states;           // [S, 1 + T, B, H]: before the first step, set by the caller; then after each step, written
   Index saved_steps;       // T; 1 without a backward pass: every step then writes to the same place in the following
   float* inner;            // [D − 1, T, B, H], written: h after each micro-step but the last
-  float* saved;            // [D, T, B, SAVED, H], written
+  float* saved;            // [D, T, B, groups of W units, SAVED, W], written
   float* made;             // [S, T, B, H], written: the states before zoneout; null without zoneout
-  float* normal;           // [T, B, G, H], written: normalized gates before gains; null without normalization
+  float* normal;           // [T, B, groups of W units, G, W], written: normalized gates before gains; null without
+                           // normalization
   float* moments;          // [T, B, G + 2], written: 1/σ of each gate and the second state, and the latter's mean
   const float* d_outputs;  // [T, B, H]: gradient of the outputs
   const float* d_last;     // [S, B, H]: gradient of the states after the last step, besides that of the outputs
@@ -52,6 +53,12 @@ struct Arguments {
   float* made_state(Index s, Index t, Index b) const { return made + saved_row(s, t, b) * H; }
   // Row b of step t in the i-th of several [saved_steps, B, …].
   Index saved_row(Index i, Index t, Index b) const { return (i * saved_steps + (saved_steps > 1 ? t : 0)) * B + b; }
+  // In [D, saved_steps, B, groups, n, W], the n vectors of the group that begins with unit u.
+  float* group_of(float* memory, Index d, Index t, Index b, Index u, Index n) const {
+    return memory + (saved_row(d, t, b) * padded_units() + u) * n;
+  }
+  // H rounded up to whole groups: `saved` and `normal` are allocated for the widest vectors.
+  Index padded_units() const { return (H + W - 1) / W * W; }
   Index input_row(Index t, Index b) const { return ids ? ids[t * B + b] : t * B + b; }
 };
 
@@ -74,6 +81,18 @@ struct Rows {
     return vectors;
   }
 };
+
+// The vectors of a group of units, side by side in memory, which is faster to read and write than a row for each.
+template <class Vectors>
+inline Vectors load_group(const float* group) {
+  Vectors vectors;
+  for (Index k = 0; k < COUNT<Vectors>; k++) at(vectors, k) = load(group + k * W);
+  return vectors;
+}
+template <class Vectors>
+inline void store_group(float* group, const Vectors& vectors) {
+  for (Index k = 0; k < COUNT<Vectors>; k++) store(group + k * W, at(vectors, k));
+}
 
 // The states of row b before micro-step (t, d).
 template <class State>

@@ -12,6 +12,7 @@ from charlm.native.lookup import Lookup
 from charlm.native.structs import Struct, Value
 
 _HERE = Path(__file__).parent
+_WIDEST = 16  # floats in the widest vector
 
 
 class LayerWeights(NamedTuple):
@@ -39,6 +40,10 @@ class Driver:
     def sizes(self, variant: int) -> tuple[int, int]:
         """Vectors per unit that the backward pass needs, and the number of gates that stay apart."""
         raise NotImplementedError
+
+    def padded(self, units: int) -> int:
+        """Units in a row of `saved` and `normal`."""
+        return units
 
     def __call__(self, function: str, **values: Value) -> None:
         """recurrence_forward or recurrence_backward; the values are the fields of `Arguments` in recurrence.h."""
@@ -97,6 +102,9 @@ class Recurrence(Kernel, Driver):
             self.call("recurrence_sizes", sizes)
             self._sizes[variant] = sizes.saved_count, sizes.apart_count
         return self._sizes[variant]
+
+    def padded(self, units: int) -> int:
+        return -(-units // _WIDEST) * _WIDEST
 
     def project(self, x: Tensor | Lookup, w_GI: Tensor, bias_G: Tensor) -> tuple[Tensor, Tensor | None]:
         return project(x, w_GI, bias_G)
@@ -254,12 +262,12 @@ def _saved(
     the last bit.
     """
     (B, H), G, steps = state[0].shape, weights.shape[-2], T if call.with_backward else 1
-    D, new = _depth(weights), state[0].new_empty
+    D, new, padded = _depth(weights), state[0].new_empty, call.driver.padded(H)
     return {
         "inner": new(D - 1, steps, B, H),
-        "saved": new(D, steps, B, call.driver.sizes(call.variant)[0], H),
+        "saved": new(D, steps, B, call.driver.sizes(call.variant)[0], padded),
         "made": None if kept_TBS is None else new(len(state), steps, B, H),
-        "normal": None if gains is None else new(steps, B, G),
+        "normal": None if gains is None else new(steps, B, G // H * padded),
         "moments": None if gains is None else new(steps, B, len(gains) + 1),
     }
 

@@ -5,8 +5,7 @@ import time
 from pathlib import Path
 
 _SPINS = 2_000  # tens of microseconds
-_SPINS_WHERE_STOLEN = 3_000_000  # tens of milliseconds
-_STOLEN_SHARE = 0.01
+_SPINS_ON_VM = 100_000  # milliseconds: longer than the other thread works alone between two parallel regions
 
 
 def limit_spinning(system: Path = Path("/")) -> None:
@@ -14,25 +13,21 @@ def limit_spinning(system: Path = Path("/")) -> None:
 
     By default threads spin for milliseconds. If another process keeps one of four cores busy, an LSTM then trains at
     800 characters/s, and with a short spin at 21,000; on an idle machine at 70,000 either way.
-    On a VM that loses CPU to its host, waking a sleeping core is slow, so spin longer: with a short spin updates took
-    1.2 to 4 times as long there (LSTM 1 × 384, RHN 320 of depth 6; LSTM 1 × 192 up to 14 times).
-    If other processes also run on the VM, a long spin is worse again: 6 to 12 updates instead of 65 to 78.
+    On a virtual machine waking a sleeping core is slow: with a short spin an update of the one-minute recipes took 1.3
+    to 1.5 times as long on two cores. So threads spin longer there, unless other processes are working now: beside
+    those a long spin takes up to twice as long.
     """
-    if "GOMP_SPINCOUNT" in os.environ:
-        return
-    spin_long = _stolen_share(system) > _STOLEN_SHARE and not _others_work(system)
-    os.environ["GOMP_SPINCOUNT"] = str(_SPINS_WHERE_STOLEN if spin_long else _SPINS)
+    if "GOMP_SPINCOUNT" not in os.environ:
+        spins = _SPINS_ON_VM if _is_virtual(system) and not _others_work(system) else _SPINS
+        os.environ["GOMP_SPINCOUNT"] = str(spins)
 
 
-def _stolen_share(system: Path) -> float:
-    """Fraction of this machine's busy time that its host gave to others; 0 if the system does not say."""
+def _is_virtual(system: Path) -> bool:
+    """True on an x86 virtual machine; other CPUs do not say."""
     try:
-        name, *ticks = (system / "proc/stat").read_text().split("\n", 1)[0].split()
-        user, nice, kernel, _idle, _iowait, irq, softirq, steal = map(int, ticks[:8])
+        return " hypervisor " in (system / "proc/cpuinfo").read_text()
     except (OSError, ValueError):
-        return 0.0
-    worked = user + nice + kernel + irq + softirq + steal
-    return steal / worked if name == "cpu" and worked else 0.0
+        return False
 
 
 def _others_work(system: Path) -> bool:
