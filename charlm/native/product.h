@@ -156,7 +156,7 @@ inline void pack_columns(const float* source, Index across, Index along, Index n
         const float* row = source + k * along + j;
         Floats group = load(row, m);
         if constexpr (G == 2)
-          group = (Floats)(rounded(group) | rounded(k + 1 < K ? load(row + along, m) : Floats{}) << 16);
+          group = (Floats)rounded_pairs(group, k + 1 < K ? load(row + along, m) : Floats{});
         store(reinterpret_cast<float*>(packed + k * PANEL + j * G), group, m);
       });
   } else {

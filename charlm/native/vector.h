@@ -5,6 +5,10 @@
 #include <cstdint>
 #include <cstring>
 
+#if defined(__AVX512BF16__)
+#include <immintrin.h>
+#endif
+
 #if defined(CHARLM_WIDTH)  // Tests set another width than the CPU's.
 constexpr int W = CHARLM_WIDTH;
 #elif defined(__AVX512F__)
@@ -73,8 +77,24 @@ inline Words rounded(Floats x) {
   return x == x ? nearest : Words{} + 0x7fc0;
 }
 
+// Element i of `low` and of `high` as bfloat16, side by side in the lower and upper half of 32 bits.
+inline Words rounded_pairs(Floats low, Floats high) {
+#if defined(__AVX512BF16__) && !defined(CHARLM_WIDTH)
+  // As above in two instructions, but numbers below 2⁻¹²⁶ become 0.
+  alignas(64) static constexpr std::uint16_t SIDE_BY_SIDE[] = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
+                                                               8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
+  return (Words)_mm512_permutexvar_epi16(_mm512_load_si512(SIDE_BY_SIDE), (__m512i)_mm512_cvtne2ps_pbh((__m512)high, (__m512)low));
+#else
+  return rounded(low) | rounded(high) << 16;
+#endif
+}
+
 inline void store(Bf16* p, Floats v, Index n) {
+#if defined(__AVX512BF16__) && !defined(CHARLM_WIDTH)
+  const Halves halves = (Halves)_mm512_cvtneps_pbh((__m512)v);
+#else
   const Halves halves = __builtin_convertvector(rounded(v), Halves);
+#endif
   std::memcpy(p, &halves, (n < W ? n : W) * sizeof *p);
 }
 
