@@ -89,6 +89,8 @@ class Result:
     config: dict[str, Any]
     cpu: dict[str, Any]
     runs: list[Run]
+    precision: str = "fp32"
+    """What the runs were trained in; the config may leave it to the CPU."""
 
 
 def main() -> None:
@@ -134,12 +136,12 @@ def is_whole(recipe: Recipe, seed: int) -> bool:
 
 
 def refuse_other(run: Path, config: Path, *overrides: str) -> None:
-    """Exit if a run was started with another config; the path of its text may differ."""
+    """Exit if a run was started with another config. The path of its text may differ, and the precision it resolved."""
     from charlm.config import differences, load_config
 
     if not (run / "config.yaml").is_file():
         return
-    changed = differences(load_config(run / "config.yaml"), load_config(config, [*overrides])).keys() - {"data.source"}
+    changed = differences(load_config(run / "config.yaml"), load_config(config, [*overrides])).keys() - {"data.source", "precision"}
     if changed:
         sys.exit(f"{run}: trained with another {', '.join(sorted(changed))}; remove it to train it anew")
 
@@ -177,7 +179,8 @@ def record() -> dict[str, Result]:
     results, here = read_results(), cpu()
     for recipe in RECIPES:
         if runs := [read(recipe, seed) for seed in recipe.seeds if is_whole(recipe, seed)]:
-            results[recipe.config] = Result(read_config_file(recipe.file), here, runs)
+            trained_in = read_config_file(folder(recipe, runs[0].seed) / "config.yaml")["precision"]
+            results[recipe.config] = Result(read_config_file(recipe.file), here, runs, trained_in)
     results = {recipe.config: results[recipe.config] for recipe in RECIPES if recipe.config in results}
     write_results(results)
     return results
@@ -229,7 +232,7 @@ def row(name: str, result: Result) -> str:
     dynamic = [run.dynamic_nats for run in result.runs if run.dynamic_nats is not None]
     cells = [
         f"`{name}`",
-        f"{result.cpu['cores']} × {re.sub(r'[(](R|TM)[)]| Processor', '', result.cpu['cpu'])}",
+        f"{result.cpu['cores']} × {re.sub(r'[(](R|TM)[)]| Processor', '', result.cpu['cpu'])}, {result.precision}",
         duration(statistics.median(run.seconds for run in result.runs)),
         f"{result.runs[0].parameters:,}",
         f"{statistics.median(run.chars_per_s for run in result.runs):,.0f}",
@@ -287,7 +290,7 @@ def draw(results: dict[str, Result]) -> None:
     for name, (seconds, nats) in PUBLISHED.items():
         axes.plot(seconds, nats, "k*", markersize=9)
         axes.annotate(name, (seconds, nats), (9, -9), **style)
-    axes.set_title("Tinyshakespeare: what training time buys on four CPU cores", loc="left")
+    axes.set_title("Tinyshakespeare: what training time buys on two or four CPU cores", loc="left")
     axes.set(xscale="log", xlabel="training time", ylabel="validation, nats per character (lower is better)")
     axes.set(xlim=(8, 4000), ylim=(1.28, 1.95))
     axes.set_xticks([10, 60, 300, 1800], ["10 s", "1 min", "5 min", "30 min"])

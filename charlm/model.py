@@ -209,7 +209,7 @@ class WindowLoss(NamedTuple):
 
 
 class _MeanSquare(torch.autograd.Function):
-    """The mean of the squares of a tensor. Its backward pass reads the tensor once; composed of operators, three times."""
+    """The mean of the squares. Its backward pass reads the values once; composed of operators, three times."""
 
     @staticmethod
     def forward(ctx: Any, values: Tensor) -> Tensor:
