@@ -129,6 +129,10 @@ def folder(recipe: Recipe, seed: int) -> Path:
     return RUNS / f"{recipe.config}-seed{seed}"
 
 
+def last_checkpoint(recipe: Recipe, seed: int) -> Path:
+    return folder(recipe, seed) / "checkpoints/last.safetensors"
+
+
 def is_whole(recipe: Recipe, seed: int) -> bool:
     """Whether the run is trained to its end and has every score that the recipe asks for."""
     score = folder(recipe, seed) / "score.json"
@@ -136,13 +140,13 @@ def is_whole(recipe: Recipe, seed: int) -> bool:
 
 
 def refuse_other(run: Path, config: Path, *overrides: str) -> None:
-    """Exit if a run was started with another config. The path of its text may differ, and the precision it resolved."""
+    """Exit if a run was started with another config. The path of its text may differ, and its precision is resolved."""
     from charlm.config import differences, load_config
 
     if not (run / "config.yaml").is_file():
         return
-    changed = differences(load_config(run / "config.yaml"), load_config(config, [*overrides])).keys() - {"data.source", "precision"}
-    if changed:
+    changed = differences(load_config(run / "config.yaml"), load_config(config, [*overrides])).keys()
+    if changed := changed - {"data.source", "precision"}:
         sys.exit(f"{run}: trained with another {', '.join(sorted(changed))}; remove it to train it anew")
 
 
@@ -158,13 +162,13 @@ def train(recipe: Recipe, seed: int, source: Path | None) -> None:
     settings = [f"--set=seed={seed}"]
     if source and recipe.on_shakespeare:
         settings.append(f"--set=data.source={source.resolve()}")
-    if (run / "checkpoints/last.safetensors").is_file():
+    last = last_checkpoint(recipe, seed)
+    if last.is_file():
         command = charlm("train", "--resume", "--run-dir", run)
     else:
         command = charlm("train", "--config", recipe.file, "--run-dir", run, *settings)
     print(f"=== {recipe.config}, seed {seed}", file=sys.stderr, flush=True)
     subprocess.run(command, cwd=ROOT, check=True)
-    last = run / "checkpoints/last.safetensors"
     command = charlm("eval", last, "--json", "--split", recipe.split, *(["--dynamic"] if recipe.dynamic else []))
     scored = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True)
     (run / "score.json").write_text(scored.stdout, encoding="utf-8")
@@ -174,13 +178,14 @@ def record() -> dict[str, Result]:
     """Record every recipe that has complete runs; the others keep their earlier record."""
     from bench_measure import cpu
 
+    from charlm.checkpoint import read_checkpoint
     from charlm.config import read_config_file
 
     results, here = read_results(), cpu()
     for recipe in RECIPES:
         if runs := [read(recipe, seed) for seed in recipe.seeds if is_whole(recipe, seed)]:
-            trained_in = read_config_file(folder(recipe, runs[0].seed) / "config.yaml")["precision"]
-            results[recipe.config] = Result(read_config_file(recipe.file), here, runs, trained_in)
+            precision = read_checkpoint(last_checkpoint(recipe, runs[0].seed)).config.precision
+            results[recipe.config] = Result(read_config_file(recipe.file), here, runs, precision)
     results = {recipe.config: results[recipe.config] for recipe in RECIPES if recipe.config in results}
     write_results(results)
     return results
@@ -207,7 +212,7 @@ def read(recipe: Recipe, seed: int) -> Run:
     run = folder(recipe, seed)
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
     score = json.loads((run / "score.json").read_text(encoding="utf-8"))
-    weights = read_checkpoint(run / "checkpoints/last.safetensors").weights
+    weights = read_checkpoint(last_checkpoint(recipe, seed)).weights
     return Run(
         seed=seed,
         seconds=rows[-1]["elapsed_s"],

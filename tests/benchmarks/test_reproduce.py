@@ -114,12 +114,12 @@ def result(reproduce, *scores):
 def test_row_of_three_seeds(reproduce):
     three = result(reproduce, (1.4880, 1.30), (1.4922, 1.32), (1.4883, 1.33))
     assert reproduce.row("a", three) == (
-        "| `a` | 4 × CPU | 5.0 min | 1,234,567 | 1,234 | 1.4895 (3 seeds: 1.4880 to 1.4922) | 1.3167 |\n"
+        "| `a` | 4 × CPU, fp32 | 5.0 min | 1,234,567 | 1,234 | 1.4895 (3 seeds: 1.4880 to 1.4922) | 1.3167 |\n"
     )
 
 
 def test_row_of_one_seed_without_dynamic(reproduce):
-    row = "| `a` | 4 × CPU | 5.0 min | 1,234,567 | 1,234 | 1.4399 (1 seed) | – |\n"
+    row = "| `a` | 4 × CPU, fp32 | 5.0 min | 1,234,567 | 1,234 | 1.4399 (1 seed) | – |\n"
     assert reproduce.row("a", result(reproduce, (1.4399, None))) == row
 
 
@@ -245,6 +245,15 @@ def test_a_run_of_a_text_elsewhere_is_not_refused(reproduce, tiny_config, text_f
     text = tiny_config.read_text(encoding="utf-8")
     (run / "config.yaml").write_text(text.replace(str(text_file), "data/elsewhere.txt"), encoding="utf-8")
     assert differences(load_config(run / "config.yaml"), load_config(tiny_config)).keys() == {"data.source"}
+    reproduce.refuse_other(run, tiny_config)
+
+
+def test_a_run_whose_precision_the_cpu_chose_is_not_refused(reproduce, tiny_config, tmp_path):
+    run = tmp_path / "run"
+    run.mkdir()
+    text = tiny_config.read_text(encoding="utf-8")
+    (run / "config.yaml").write_text(text.replace("precision: fp32", "precision: bf16"), encoding="utf-8")
+    assert differences(load_config(run / "config.yaml"), load_config(tiny_config)).keys() == {"precision"}
     reproduce.refuse_other(run, tiny_config)
 
 
