@@ -45,8 +45,8 @@ def measure_gpu(report: Report, effort: Effort, device: torch.device) -> None:
     report.table(
         f"gpu: forward and backward, T {T}",
         "GF/s counts 6 × weights × T × B; ÷ x: speed divided by that of x: the reference loop, torch.nn's plain layer, "
-        "or the layer's matrix products alone, step by step",
-        ["GF/s", "÷ reference", "÷ torch", "÷ products"],
+        "the layer's matrix products alone, step by step, or the layer without CUDA graphs",
+        ["GF/s", "÷ reference", "÷ torch", "÷ products", "÷ launched"],
     )
     for subject, precision in SUBJECTS:
         for H, B in subject.quick_sizes if effort.quick else subject.sizes:
@@ -72,6 +72,7 @@ def measure_gpu(report: Report, effort: Effort, device: torch.device) -> None:
 def _measure_stack(subject: Subject, H: int, B: int, precision: str, effort: Effort, device: torch.device) -> Row:
     stack = subject.build(H, device)
     dtype = torch.bfloat16 if precision == "bf16" else None
+    described = stack.select_backend(device).description
     x_TBH, dy_TBH = torch.randn(T, B, H, device=device, requires_grad=True), torch.randn(T, B, H, device=device)
     ways: dict[str, Way] = {
         "layer": both_passes(stack, stack, x_TBH, dy_TBH, dtype),
@@ -80,6 +81,8 @@ def _measure_stack(subject: Subject, H: int, B: int, precision: str, effort: Eff
     }
     if layer := torch_layer(stack):
         ways["torch"] = both_passes(layer.to(device), layer, x_TBH, dy_TBH)
+    if "own backward pass" in described:
+        ways["launched"] = _without_graphs(stack, ways["layer"])
     times = interleave(ways, effort, rare=["reference"])
     figures = {
         "GF/s": rate(6 * matrix_elements(stack) * T * B / 1e9, times["layer"], "GF/s"),
@@ -88,9 +91,23 @@ def _measure_stack(subject: Subject, H: int, B: int, precision: str, effort: Eff
     }
     if layer:
         figures["÷ torch"] = ratio(times["layer"], times["torch"])
+    if "launched" in ways:
+        figures["÷ launched"] = ratio(times["layer"], times["launched"])
     name = f"{subject.name} {precision}"
-    described = stack.select_backend(device).description
     return Row("gpu", device.type, name, {"H": H, "B": B, "T": T}, figures, described)
+
+
+def _without_graphs(stack: RecurrentBase, layer: Way) -> Way:
+    """The layer with every kernel launched by itself."""
+    driver = stack.gpu_kernel
+    assert driver is not None
+
+    def call() -> None:
+        driver.graphs.enabled = False
+        layer()
+        driver.graphs.enabled = True
+
+    return call
 
 
 def _products_alone(stack: RecurrentBase, B: int, *, bf16: bool) -> Way:

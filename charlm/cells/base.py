@@ -244,8 +244,7 @@ class RecurrentBase(nn.Module):
             faster.append(Backend(name, layer, self.compile_cpu_kernel, takes_lookup=True, generates=True))
         elif device.type != "cpu" and self.gpu_kernel is not None:
             name, layer = "loop with its own backward pass", partial(self.driven_layer, self.gpu_kernel)
-            library = partial(self.gpu_kernel.library, self.layer_weights(self.layer_parameters(0)).variant)
-            faster.append(Backend(name, layer, library=library, takes_lookup=True))
+            faster.append(Backend(name, layer, library=self.gpu_kernel.library, takes_lookup=True))
         return [*faster, self.reference_backend()]
 
     def reference_backend(self) -> Backend:

@@ -1,6 +1,6 @@
 """What a micro-step computes besides its product, in one Triton kernel forward and one backward.
 
-The equations are those of the kind's gates.py, compiled by Triton.
+The equations are those of the kind's gates.py, compiled by Triton. Layer normalization: normalized.py.
 """
 
 # Triton turns the numbers that a kernel is called with into its own types.
@@ -77,6 +77,79 @@ def load_rows(start, COUNT: tl.constexpr, stride, at, inside):
     return rows
 
 
+@triton.jit
+def store_rows(start, rows, COUNT: tl.constexpr, stride, at, inside):
+    for k in tl.static_range(COUNT):
+        tl.store(start + k * stride + at, rows[k], inside)
+
+
+# fmt: off
+@triton.jit
+def put_states(
+    new, after, after_stride, made, made_stride, kept, share_at, first, first_stride, operand, mask, at, H, inside,
+    S: tl.constexpr, ZONES: tl.constexpr, COPIED: tl.constexpr, MASKED: tl.constexpr,
+):
+    # fmt: on
+    """Store the states after a micro-step, with zoneout if it follows. The arguments are those of `forward_step`."""
+    for s in tl.static_range(S):
+        value = new[s]
+        if ZONES:
+            tl.store(made + s * made_stride + at, value, inside)
+            share = tl.load(kept + s * H + share_at, inside, other=0.0)
+            value = share * tl.load(first + s * first_stride + at, inside, other=0.0) + (1 - share) * value
+        tl.store(after + s * after_stride + at, value, inside)
+        if COPIED and s == 0:
+            if MASKED:
+                value *= tl.load(mask + at, inside, other=0.0)
+            tl.store(operand + at, value, inside)
+
+
+# fmt: off
+@triton.jit
+def gradients_after(
+    through, mask, d_outputs, direct, bypass, kept, share_at, at, stride, H, inside,
+    S: tl.constexpr, MASKED: tl.constexpr, LAST: tl.constexpr, ZONES: tl.constexpr,
+):
+    # fmt: on
+    """The gradient of each state after a micro-step, without zoneout, whose bypass is stored.
+
+    The arguments are those of `backward_step`; stride: from one state to the next.
+    """
+    d_h = tl.load(through + at, inside, other=0.0)
+    if MASKED:
+        d_h *= tl.load(mask + at, inside, other=0.0)
+    if LAST:
+        d_h += tl.load(d_outputs + at, inside, other=0.0)
+    d_after = ()
+    for s in tl.static_range(S):
+        value = tl.load(direct + s * stride + at, inside, other=0.0)
+        if s == 0:
+            value += d_h
+        if ZONES & 1:
+            share = tl.load(kept + s * H + share_at, inside, other=0.0)
+            tl.store(bypass + s * stride + at, share * value, inside)
+            value = (1 - share) * value
+        d_after = d_after + (value,)  # noqa: RUF005
+    return d_after
+
+
+# fmt: off
+@triton.jit
+def put_direct(
+    direct, d_direct, d_after, bypass, at, stride, inside, S: tl.constexpr, DIRECT: tl.constexpr, ZONES: tl.constexpr
+):
+    # fmt: on
+    """Store the gradients of the states before a micro-step other than through its product."""
+    for s in tl.static_range(S):
+        value = tl.zeros_like(d_after[s])
+        if (DIRECT >> s) & 1:
+            # States that are not direct come first, so the others lie S − (their number) further on.
+            value = d_direct[s - S + len(d_direct)]
+        if ZONES & 2:
+            value += tl.load(bypass + s * stride + at, inside, other=0.0)
+        tl.store(direct + s * stride + at, value, inside)
+
+
 # fmt: off
 @triton.jit
 def forward_step(
@@ -89,8 +162,11 @@ def forward_step(
     made, made_stride,    # [S, B, H], written: the states before zoneout; or null
     kept, kept_row,    # [B or 1, S·H]: zoneout's share of the states before the step; or null
     first, first_stride,    # [S, B, H]: these states
+    operand,    # [B, H], written: the left operand of the next product, h times the mask in any dtype; or null
+    mask,    # [B, H]; or null
     B, H,
     FORWARD: tl.constexpr, G: tl.constexpr, S: tl.constexpr, K: tl.constexpr, APART: tl.constexpr, ZONES: tl.constexpr,
+    COPIED: tl.constexpr, MASKED: tl.constexpr,    # whether there is an `operand`, and a mask
     BLOCK: tl.constexpr,
 ):
     # fmt: on
@@ -108,15 +184,12 @@ def forward_step(
         together = together + (products[G - APART + k] + bias,)  # noqa: RUF005
     old = load_rows(before, S, before_stride, at, inside)
     new, kept_back = FORWARD(together, old)
-    for k in tl.static_range(K):
-        tl.store(saved + (b * K + k) * H + u, kept_back[k], inside)
-    for s in tl.static_range(S):
-        value = new[s]
-        if ZONES:
-            tl.store(made + s * made_stride + at, value, inside)
-            share = tl.load(kept + b * kept_row + s * H + u, inside, other=0.0)
-            value = share * tl.load(first + s * first_stride + at, inside, other=0.0) + (1 - share) * value
-        tl.store(after + s * after_stride + at, value, inside)
+    store_rows(saved, kept_back, K, H, b * K * H + u, inside)
+    share_at = b * kept_row + u
+    put_states(
+        new, after, after_stride, made, made_stride, kept, share_at, first, first_stride, operand, mask, at, H, inside,
+        S, ZONES, COPIED, MASKED,
+    )  # fmt: skip
 
 
 # fmt: off
@@ -132,10 +205,12 @@ def backward_step(
     kept, kept_row,
     d_maps,    # [B, G·H], written: gradient of R h + b
     d_inputs,    # [B, G·H], written: gradient of W x + b; null if no gate stays apart
+    d_operand,    # [B, G·H], written: d_maps in another dtype, the left operand of the next product; or null
     B, H,
     BACKWARD: tl.constexpr, G: tl.constexpr, S: tl.constexpr, K: tl.constexpr, APART: tl.constexpr,
     DIRECT: tl.constexpr,    # bit s: whether state s is direct
-    MASKED: tl.constexpr, LAST: tl.constexpr,    # whether the last micro-step of a step
+    COPIED: tl.constexpr, MASKED: tl.constexpr,    # whether there is a `d_operand`, and a mask
+    LAST: tl.constexpr,    # whether the last micro-step of a step
     ZONES: tl.constexpr,    # bit 0: zoneout follows this micro-step; bit 1: its bypass ends before it
     BLOCK: tl.constexpr,
 ):
@@ -143,50 +218,43 @@ def backward_step(
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = at < B * H
     b, u = at // H, at % H
-    d = load_rows(direct, S, B * H, at, inside)
-    d_h = tl.load(through + at, inside, other=0.0)
-    if MASKED:
-        d_h *= tl.load(mask + at, inside, other=0.0)
-    if LAST:
-        d_h += tl.load(d_outputs + at, inside, other=0.0)
-    d_after = ()
-    for s in tl.static_range(S):
-        value = d[s]
-        if s == 0:
-            value += d_h
-        if ZONES & 1:
-            share = tl.load(kept + b * kept_row + s * H + u, inside, other=0.0)
-            tl.store(bypass + s * B * H + at, share * value, inside)
-            value = (1 - share) * value
-        d_after = d_after + (value,)  # noqa: RUF005
+    share_at = b * kept_row + u
+    d_after = gradients_after(
+        through, mask, d_outputs, direct, bypass, kept, share_at, at, B * H, H, inside, S, MASKED, LAST, ZONES
+    )
     old = load_rows(before, S, before_stride, at, inside)
     new = load_rows(after, S, after_stride, at, inside)
     gates, d_direct = BACKWARD(old, new, load_rows(saved, K, H, b * K * H + u, inside), d_after)
     for k in tl.static_range(G):
-        if k < G - APART:
-            tl.store(d_maps + (b * G + k) * H + u, gates[k], inside)
-        else:
-            tl.store(d_maps + (b * G + k) * H + u, gates[k + APART], inside)
+        d_map = gates[k if k < G - APART else k + APART]
+        tl.store(d_maps + (b * G + k) * H + u, d_map, inside)
+        if COPIED:
+            tl.store(d_operand + (b * G + k) * H + u, d_map, inside)
         if APART > 0:
             tl.store(d_inputs + (b * G + k) * H + u, gates[k], inside)
-    for s in tl.static_range(S):
-        value = tl.zeros_like(d_h)
-        if (DIRECT >> s) & 1:
-            # States that are not direct come first, so the others lie S − (their number) further on.
-            value = d_direct[s - S + len(d_direct)]
-        if ZONES & 2:
-            value += tl.load(bypass + s * B * H + at, inside, other=0.0)
-        tl.store(direct + s * B * H + at, value, inside)
+    put_direct(direct, d_direct, d_after, bypass, at, B * H, inside, S, DIRECT, ZONES)
 
 
 class TritonSteps(Steps):
-    """`Steps` by the kernels above, for cells without layer normalization."""
+    """`Steps` by the kernels above, for cells without layer normalization; normalized.py has the others."""
 
     def __init__(self, w: Window) -> None:
         super().__init__(w)
+        self._operand = self._d_operand = None
+        dtype = torch.bfloat16 if w.bf16 else w.states.dtype
         if w.d_last is not None:
             self._d_states = w.d_last.clone(memory_format=torch.contiguous_format)
             self._bypass = torch.empty_like(self._d_states) if w.kept is not None else None
+            if w.bf16:
+                self._d_operand = torch.empty_like(w.d_maps[0, 0], dtype=dtype)  # type: ignore[index]
+        elif w.bf16 or w.mask is not None:
+            self._operand = w.masked(w.states[0, 0]).to(dtype)
+
+    def operand(self, t: int, d: int) -> Tensor:
+        return self.w.before(t, d)[0] if self._operand is None else self._operand
+
+    def d_operand(self, t: int, d: int) -> Tensor:
+        return super().d_operand(t, d) if self._d_operand is None else self._d_operand
 
     def forward(self, t: int, d: int, sums_BG: Tensor) -> None:
         w, e = self.w, self.w.equations
@@ -200,25 +268,24 @@ class TritonSteps(Steps):
         kept, kept_row = self._kept(t) if zones else (None, 0)
         forward_step[_grid(B, H)](
             sums_BG, added, e.gates * H if d == 0 else 0, biases, before, before_stride, after, after_stride,
-            w.saved[d, w.row(t)], made, made_stride, kept, kept_row, *self._states(t, 0), B, H,
+            w.saved[d, w.row(t)], made, made_stride, kept, kept_row, *self._states(t, 0), self._operand, w.mask, B, H,
             FORWARD=compiled(e.forward), G=e.gates, S=len(w.states), K=e.saved, APART=e.apart, ZONES=zones,
-            BLOCK=_BLOCK,
+            COPIED=self._operand is not None, MASKED=w.mask is not None, BLOCK=_BLOCK,
         )  # fmt: skip
 
     def backward(self, t: int, d: int, through_BH: Tensor) -> None:
         w, e = self.w, self.w.equations
         B, H = w.states.shape[-2:]
-        zones = w.zones_out(d)
+        zones, last = w.zones_out(d), d == w.D - 1
         before, before_stride = self._states(t, d)
         after, after_stride = self._made(t) if zones else self._states_after(t, d)
         kept, kept_row = self._kept(t) if zones else (None, 0)
-        last = d == w.D - 1
         backward_step[_grid(B, H)](
             through_BH, w.mask, w.d_outputs[t] if last else None, self._d_states, self._bypass,  # type: ignore[index]
             before, before_stride, after, after_stride, w.saved[d, w.row(t)], kept, kept_row,
-            w.d_maps[d, t], w.d_inputs[t] if e.apart else None, B, H,  # type: ignore[index]
+            w.d_maps[d, t], w.d_inputs[t] if e.apart else None, self._d_operand, B, H,  # type: ignore[index]
             BACKWARD=compiled(e.backward), G=e.gates, S=len(w.states), K=e.saved, APART=e.apart,
-            DIRECT=sum(is_direct << s for s, is_direct in enumerate(e.direct)), MASKED=w.mask is not None, LAST=last,
+            DIRECT=bits(e.direct), COPIED=self._d_operand is not None, MASKED=w.mask is not None, LAST=last,
             ZONES=zones + 2 * (w.kept is not None and d == 0), BLOCK=_BLOCK,
         )  # fmt: skip
 
@@ -241,6 +308,11 @@ class TritonSteps(Steps):
     def _kept(self, t: int) -> tuple[Tensor, int]:
         kept_BS = self.w.kept[t % len(self.w.kept)]  # type: ignore[index, arg-type]
         return kept_BS, kept_BS.stride(0) if len(kept_BS) > 1 else 0
+
+
+def bits(flags: tuple[bool, ...]) -> int:
+    """A number whose bit s is the s-th flag."""
+    return sum(flag << s for s, flag in enumerate(flags))
 
 
 def _grid(B: int, H: int) -> tuple[int]:

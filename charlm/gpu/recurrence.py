@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from charlm.gpu.equations import Equations, Parts, Tensors
+from charlm.gpu.graphs import Graphs, identity
 from charlm.gpu.products import matmul, product, project
 from charlm.native.call import without_autocast
 from charlm.native.lookup import Lookup
@@ -24,6 +25,7 @@ class TensorRecurrence(Driver):
 
     def __init__(self, variants: tuple[Equations, ...]) -> None:
         self.variants = variants
+        self.graphs = Graphs()
 
     def sizes(self, variant: int) -> tuple[int, int]:
         equations = self.variants[variant]
@@ -31,20 +33,27 @@ class TensorRecurrence(Driver):
 
     def __call__(self, function: str, **values: Value) -> None:
         known = {name: value for name, value in values.items() if name in Window.__dataclass_fields__}
-        window = Window(self.variants[int(values["variant"])], **known)  # type: ignore[arg-type]
-        with without_autocast(window.states.device):
-            {"recurrence_forward": forward, "recurrence_backward": backward}[function](window, self.steps(window))
+        device = values["states"].device  # type: ignore[union-attr]
+
+        def launches() -> None:
+            window = Window(self.variants[int(values["variant"])], **known)  # type: ignore[arg-type]
+            with without_autocast(device):
+                {"recurrence_forward": forward, "recurrence_backward": backward}[function](window, self.steps(window))
+
+        if device.type == "cuda":
+            tf32 = torch.backends.cuda.matmul.allow_tf32
+            self.graphs.run((function, device, values["variant"], tf32, identity(known)), launches)
+        else:
+            launches()
 
     def steps(self, window: "Window") -> "Steps":
         """What computes the steps of a window: Triton's kernels on a GPU, if they can."""
         on_gpu = window.states.device.type == "cuda" and window.states.dtype == torch.float32
-        kernels = triton_steps() if on_gpu and window.equations.parts is None else None
+        kernels = triton_steps(normalized=window.equations.parts is not None) if on_gpu else None
         return kernels(window) if kernels else Steps(window)
 
-    def library(self, variant: int) -> str:
+    def library(self) -> str:
         """What computes the steps on a GPU, in words."""
-        if self.variants[variant].parts is not None:
-            return "PyTorch's operators"
         return "Triton's kernels" if triton_steps() else "PyTorch's operators; no Triton"
 
     def project(self, x: Tensor | Lookup, w_GI: Tensor, bias_G: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -58,13 +67,17 @@ class TensorRecurrence(Driver):
 
 
 @functools.cache
-def triton_steps() -> "type[Steps] | None":
-    """`Steps` by Triton's kernels; None without Triton, which comes with PyTorch where it is built for CUDA."""
+def triton_steps(*, normalized: bool = False) -> "type[Steps] | None":
+    """`Steps` by Triton's kernels, for cells with layer normalization or without it.
+
+    None without Triton, which comes with PyTorch where it is built for CUDA.
+    """
     if importlib.util.find_spec("triton") is None:
         return None
+    from charlm.gpu.normalized import NormalizedTritonSteps
     from charlm.gpu.pointwise import TritonSteps
 
-    return TritonSteps
+    return NormalizedTritonSteps if normalized else TritonSteps
 
 
 @dataclass

@@ -1,5 +1,6 @@
 """One update: read a window, backpropagate, clip, step."""
 
+import contextlib
 import copy
 import math
 import time
@@ -109,13 +110,18 @@ class Updater:
         lr = self.learning_rate()
         for group in self.optimizer.param_groups:
             group["lr"] = lr
-        self.optimizer.step()
+        with self._optimizer_precision():
+            self.optimizer.step()
         self.optimizer.zero_grad()
         self._average_weights()
         seconds = time.perf_counter() - start_s
         state.count_update(loss, window=x_TB.shape, lr=lr, grad_norm=grad_norm, seconds=seconds)
         if state.position + config.train.bptt > self.streams.length:
             state.start_epoch(self._epoch_start(state.epoch + 1))
+
+    def _optimizer_precision(self) -> contextlib.AbstractContextManager[object]:
+        """The context of Muon's products: as the model's on a GPU, float32 on a CPU, where bfloat16 is mostly slow."""
+        return contextlib.nullcontext() if self.device.type == "cpu" else self.model.autocast(self.device)
 
     def _window_steps(self) -> int:
         """Time steps of the next window."""

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from charlm.cells import CELLS
-from charlm.gpu.recurrence import TensorRecurrence
+from charlm.gpu.recurrence import Steps, TensorRecurrence, Window, triton_steps
 from tests.cells.measure import CASES, Case, Run, assert_as_accurate, in_dtype_of, random_input, random_state, run
 from tests.conftest import ROOT
 from tests.gpu.test_recurrence import OPTIONS, own, seeded
@@ -19,22 +19,24 @@ from tests.pairwise import pairwise
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="no Triton")
 
-PLAIN = [case for case in CASES if not case.options.get("layer_norm")]
-
 
 @pytest.fixture
 def pointwise(monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernels, in Triton's interpreter (tests/conftest.py), on the CPU too."""
     if torch.cuda.is_available():
         pytest.skip("there is a CUDA device, where the kernels themselves are tested")
-    from charlm.gpu.pointwise import TritonSteps
 
-    monkeypatch.setattr(TensorRecurrence, "steps", lambda self, window: TritonSteps(window))
+    def steps(driver: TensorRecurrence, window: Window) -> Steps:
+        kernels = triton_steps(normalized=window.equations.parts is not None)
+        assert kernels is not None
+        return kernels(window)
+
+    monkeypatch.setattr(TensorRecurrence, "steps", steps)
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy's, of numbers that the kernels do not store
 @pytest.mark.usefixtures("pointwise", "poison")
-@pairwise(case=PLAIN, size=[(3, 3, 5, 17, 2), (1, 1, 1, 1, 1), (2, 20, 3, 20, 1)], options=OPTIONS)
+@pairwise(case=CASES, size=[(3, 3, 5, 17, 2), (1, 1, 1, 1, 1), (2, 20, 3, 20, 1)], options=OPTIONS)
 def test_they_err_no_more_than_the_reference(case: Case, size: tuple[int, ...], options: dict[str, float]) -> None:
     steps, batch_size, input_size, hidden_size, num_layers = size
     # Not state and weight dropout, whose masks are drawn in another precision: `test_masks` has them.
@@ -52,7 +54,7 @@ def test_they_err_no_more_than_the_reference(case: Case, size: tuple[int, ...], 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.usefixtures("pointwise")
-@pytest.mark.parametrize("case", PLAIN, ids=str)
+@pytest.mark.parametrize("case", CASES, ids=str)
 def test_masks(case: Case) -> None:
     stack = case.build(5, 17, 2, **OPTIONS[0]).float()
     x, state = in_dtype_of(stack, random_input(stack, 3, 4), random_state(stack, 4))
@@ -69,18 +71,22 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from charlm.cells import CELLS
-from charlm.gpu import pointwise
+from charlm.gpu import normalized, pointwise
 
 NUMBERS = {"B", "H", "added_row", "before_stride", "after_stride", "made_stride", "kept_row", "first_stride"}
+FLOATS = {"epsilon"}
 dump = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
 
-def check(function, architecture, **constants):
+def check(function, architecture, block=256, warps=4, **constants):
     def type_of(name):
-        return "i32" if name in NUMBERS else "constexpr" if name.isupper() else "*fp32"
+        if name in ("operand", "d_operand"):
+            return "*bf16"
+        kinds = {"i32": name in NUMBERS, "fp32": name in FLOATS, "constexpr": name.isupper()}
+        return next((kind for kind, fits in kinds.items() if fits), "*fp32")
 
     types = {name: type_of(name) for name in function.arg_names}
-    source = ASTSource(fn=function, signature=types, constexprs=constants | {"BLOCK": 256})
-    kernel = triton.compile(source, target=GPUTarget("cuda", architecture, 32))
+    source = ASTSource(fn=function, signature=types, constexprs=constants | {"BLOCK": block})
+    kernel = triton.compile(source, target=GPUTarget("cuda", architecture, 32), options={"num_warps": warps})
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         Path(file.name).write_bytes(kernel.asm["cubin"])
         used = subprocess.run([dump, "-res-usage", file.name], capture_output=True, text=True, check=True).stdout
@@ -90,15 +96,25 @@ def check(function, architecture, **constants):
 
 kind, *architectures = sys.argv[1:]
 for e in CELLS[kind].gpu_kernel.variants:
-    if e.parts is not None:
-        continue
-    sizes = {"G": e.gates, "S": len(e.direct), "K": e.saved, "APART": e.apart}
-    direct = sum(is_direct << s for s, is_direct in enumerate(e.direct))
+    sizes = {"G": e.gates, "S": len(e.direct), "K": e.saved}
+    direct = pointwise.bits(e.direct)
+    parts = e.parts and {name.upper(): pointwise.compiled(part) for name, part in e.parts._asdict().items()}
     for architecture in map(int, architectures):
+        if parts:
+            shapes = [normalized.shape(H) for H in (40, 512, 1500)]
+            for shape, full in zip(shapes, (True, False, True)):
+                sizes |= {"block": shape["BLOCK"], "warps": shape["num_warps"]}
+                check(normalized.normalized_forward, architecture, **sizes, UPDATE=parts["UPDATE"],
+                      OUTPUT=parts["OUTPUT"], ZONES=full, COPIED=full, MASKED=full)
+                check(normalized.normalized_backward, architecture, **sizes, UPDATE_BACK=parts["UPDATE_BACK"],
+                      OUTPUT_BACK=parts["OUTPUT_BACK"], DIRECT=direct, COPIED=full, MASKED=full, ZONES=3 * full)
+            continue
+        sizes |= {"APART": e.apart}
         for full in (False, True):
-            check(pointwise.forward_step, architecture, **sizes, FORWARD=pointwise.compiled(e.forward), ZONES=full)
+            check(pointwise.forward_step, architecture, **sizes, FORWARD=pointwise.compiled(e.forward), ZONES=full,
+                  COPIED=full, MASKED=full)
             check(pointwise.backward_step, architecture, **sizes, BACKWARD=pointwise.compiled(e.backward),
-                  DIRECT=direct, MASKED=full, LAST=full, ZONES=3 * full)
+                  DIRECT=direct, COPIED=full, MASKED=full, LAST=full, ZONES=3 * full)
 """
 
 

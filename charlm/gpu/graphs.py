@@ -1,0 +1,86 @@
+"""CUDA graphs: thousands of launches become one.
+
+A graph repeats the launches that it recorded, on the addresses that they had. It is therefore replayed only for a call
+with the same addresses, shapes and numbers, and needs no copies. Once training is under way, PyTorch's allocator gives
+the tensors of an update addresses that an earlier update had. All other calls are launched step by step.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from charlm.native.structs import Value
+from charlm.system.console import say
+
+Launches = Callable[[], None]
+
+
+def record(launches: Launches) -> Launches:
+    """Record launches on the current GPU, without running them; returns what replays them on the current stream.
+
+    RuntimeError if CUDA cannot record them.
+    """
+    graph = torch.cuda.CUDAGraph()
+    # torch.cuda.graph would also empty the allocator's cache, and so change the addresses of the next tensors.
+    with torch.cuda.stream(torch.cuda.Stream()):
+        graph.capture_begin(capture_error_mode="thread_local")
+        try:
+            launches()
+        finally:
+            graph.capture_end()
+    return graph.replay
+
+
+class Graphs:
+    """Runs launches, and replays those that it has recorded.
+
+    A call is recorded when it comes for the second time. Calls and graphs that have not been used for the longest time
+    are forgotten.
+    """
+
+    def __init__(self, record: Callable[[Launches], Launches] = record, most: int = 64) -> None:
+        self._record = record
+        self._most = most
+        self._seen: OrderedDict[Hashable, None] = OrderedDict()
+        self._replays: OrderedDict[Hashable, Launches] = OrderedDict()
+        self.enabled = True
+
+    def run(self, call: Hashable, launches: Launches) -> None:
+        """Run launches. call: equal for two calls that launch the same on the same addresses."""
+        if not self.enabled:
+            return launches()
+        if replay := self._replays.get(call):
+            self._replays.move_to_end(call)
+            return replay()
+        launches()
+        if call not in self._seen:
+            _put(self._seen, call, None, self._most)
+            return None
+        del self._seen[call]
+        try:
+            _put(self._replays, call, self._record(launches), self._most)
+        except RuntimeError as error:
+            self.enabled = False
+            reason = str(error).strip().partition("\n")[0]
+            say("graph", f"not used from now on: {reason}; every kernel is launched by itself, which is slower")
+        return None
+
+
+def _put(items: OrderedDict[Hashable, Any], key: Hashable, item: Any, most: int) -> None:
+    items[key] = item
+    if len(items) > most:
+        items.popitem(last=False)
+
+
+def identity(values: Mapping[str, Value]) -> Hashable:
+    """Equal for calls with the same numbers and with tensors of the same shape at the same addresses."""
+
+    def of(value: Value) -> Hashable:
+        if not isinstance(value, Tensor):
+            return value
+        return value.data_ptr(), value.shape, value.stride(), value.dtype
+
+    return tuple((name, of(value)) for name, value in values.items())

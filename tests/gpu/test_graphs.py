@@ -1,0 +1,119 @@
+"""Recorded windows: replayed only for the same addresses and numbers, and forgotten in time."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from charlm.gpu.graphs import Graphs, Launches, identity
+from charlm.native.structs import Value
+
+
+class Recorder:
+    """In place of CUDA: what it returns runs the launches again."""
+
+    def __init__(self) -> None:
+        self.recorded = self.replayed = 0
+
+    def __call__(self, launches: Launches) -> Launches:
+        self.recorded += 1
+
+        def replay() -> None:
+            self.replayed += 1
+            launches()
+
+        return replay
+
+
+def doubling(x: Tensor, y: Tensor) -> tuple[dict[str, Value], Launches]:
+    def launches() -> None:
+        torch.mul(x, 2, out=y)
+
+    return {"T": 3, "x": x, "y": y}, launches
+
+
+def test_a_call_is_recorded_the_second_time_and_replayed_from_the_third() -> None:
+    recorder = Recorder()
+    graphs = Graphs(recorder)
+    x, y = torch.zeros(4), torch.zeros(4)
+    for step in range(1, 6):
+        x.fill_(step)
+        values, launches = doubling(x, y)
+        graphs.run(identity(values), launches)
+        assert y.tolist() == [2 * step] * 4
+        assert (recorder.recorded, recorder.replayed) == (int(step > 1), max(0, step - 2))
+
+
+def test_another_address_or_number_is_another_call() -> None:
+    x, y = torch.zeros(8), torch.zeros(8)
+    values: dict[str, Any] = {"T": 3, "epsilon": 0.5, "x": x, "mask": None}
+    same = identity({"T": 3, "epsilon": 0.5, "x": x.detach(), "mask": None})
+    assert identity(values) == same
+    others: list[dict[str, Any]] = [
+        {"T": 4},
+        {"epsilon": 0.25},
+        {"x": y},
+        {"x": x[:4]},
+        {"x": x.view(2, 4)},
+        {"x": x.view(torch.int32)},
+        {"x": x[::2]},
+        {"mask": y},
+    ]
+    assert all(identity(values | other) != same for other in others)
+
+
+def test_what_was_not_used_for_longest_is_forgotten() -> None:
+    recorder = Recorder()
+    graphs = Graphs(recorder, most=2)
+    runs: list[int] = []
+
+    def run(call: int) -> None:
+        graphs.run(call, lambda: runs.append(call))
+
+    for call in (1, 1, 2, 2, 1, 3, 3):  # 2 is now the one that waited longest
+        run(call)
+    assert (recorder.recorded, recorder.replayed) == (3, 1)
+    run(2)
+    run(1)
+    assert (recorder.recorded, recorder.replayed) == (3, 2)
+    assert runs == [1, 1, 2, 2, 1, 3, 3, 2, 1]
+
+
+def test_a_call_that_always_differs_is_never_recorded() -> None:
+    recorder = Recorder()
+    graphs = Graphs(recorder, most=4)
+    for call in range(100):
+        graphs.run(call, lambda: None)
+    assert recorder.recorded == 0
+
+
+def test_where_nothing_can_be_recorded_the_rest_is_launched(capsys: pytest.CaptureFixture[str]) -> None:
+    def refuse(launches: Launches) -> Launches:
+        raise RuntimeError("CUDA error: operation not permitted when stream is capturing\nmore")
+
+    graphs, runs = Graphs(refuse), []
+    for _ in range(5):
+        graphs.run("call", lambda: runs.append(1))
+    assert len(runs) == 5
+    assert capsys.readouterr().err == (
+        "graph    not used from now on: CUDA error: operation not permitted when stream is capturing; every kernel is "
+        "launched by itself, which is slower\n"
+    )
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_a_replayed_window_has_the_bits_of_a_launched_one(case: Any) -> None:
+    stack = case.build(17, 40, 1, zoneout=0.1).float().cuda()
+    x, dy = torch.randn(9, 5, 17, device="cuda"), torch.randn(9, 5, 40, device="cuda")
+
+    def gradients() -> list[Tensor]:
+        torch.manual_seed(1)
+        y, _ = stack(x)
+        return [y.detach().clone(), *(g.clone() for g in torch.autograd.grad(y, list(stack.parameters()), dy))]
+
+    first = gradients()
+    for _ in range(6):
+        for one, other in zip(gradients(), first, strict=True):
+            assert torch.equal(one, other)
