@@ -238,17 +238,19 @@ def backward_step(
 class TritonSteps(Steps):
     """`Steps` by the kernels above, for cells without layer normalization; normalized.py has the others."""
 
+    BF16 = torch.bfloat16  # of the operands that the kernels write; tests replace it
+
     def __init__(self, w: Window) -> None:
         super().__init__(w)
         self._operand = self._d_operand = None
-        dtype = torch.bfloat16 if w.bf16 else w.states.dtype
+        dtype = self.BF16 if w.bf16 else w.states.dtype
         if w.d_last is not None:
             self._d_states = w.d_last.clone(memory_format=torch.contiguous_format)
             self._bypass = torch.empty_like(self._d_states) if w.kept is not None else None
             if w.bf16:
                 self._d_operand = torch.empty_like(w.d_maps[0, 0], dtype=dtype)  # type: ignore[index]
         elif w.bf16 or w.mask is not None:
-            self._operand = w.masked(w.states[0, 0]).to(dtype)
+            self._operand = w.masked(w.states[0, 0]).to(dtype, copy=True)
 
     def operand(self, t: int, d: int) -> Tensor:
         return self.w.before(t, d)[0] if self._operand is None else self._operand

@@ -13,6 +13,7 @@ import torch
 from charlm.cells import CELLS
 from charlm.gpu.recurrence import Steps, TensorRecurrence, Window, triton_steps
 from tests.cells.measure import CASES, Case, Run, assert_as_accurate, in_dtype_of, random_input, random_state, run
+from tests.cells.test_bf16 import assert_operands_are_rounded
 from tests.conftest import ROOT
 from tests.gpu.test_recurrence import OPTIONS, own, seeded
 from tests.pairwise import pairwise
@@ -126,3 +127,16 @@ def test_they_compile_for_gpus_without_spilling(kind: str) -> None:
     variables = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     done = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.usefixtures("pointwise")
+@pairwise(case=CASES, options=[{}, {"zoneout": 0.3}])
+def test_in_bf16_they_round_the_operands_of_products_and_nothing_else(
+    monkeypatch: pytest.MonkeyPatch, case: Case, options: dict[str, float]
+) -> None:
+    from charlm.gpu.pointwise import TritonSteps
+
+    # The interpreter cuts off where a GPU rounds to bfloat16; so the product rounds what the kernels write.
+    monkeypatch.setattr(TritonSteps, "BF16", torch.float32)
+    assert_operands_are_rounded(case, 3, 17, options, own)
