@@ -99,13 +99,15 @@ def _measure_stack(subject: Subject, H: int, B: int, precision: str, effort: Eff
 
 def _without_graphs(stack: RecurrentBase, layer: Way) -> Way:
     """The layer with every kernel launched by itself."""
-    driver = stack.gpu_kernel
-    assert driver is not None
+    assert stack.gpu_kernel is not None
+    graphs = stack.gpu_kernel.graphs
 
     def call() -> None:
-        driver.graphs.enabled = False
-        layer()
-        driver.graphs.enabled = True
+        before, graphs.enabled = graphs.enabled, False
+        try:
+            layer()
+        finally:
+            graphs.enabled = before
 
     return call
 

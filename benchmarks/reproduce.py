@@ -89,7 +89,7 @@ class Result:
     config: dict[str, Any]
     cpu: dict[str, Any]
     runs: list[Run]
-    precision: str = "fp32"
+    precision: str
     """What the runs were trained in; the config may leave it to the CPU."""
 
 
@@ -140,13 +140,14 @@ def is_whole(recipe: Recipe, seed: int) -> bool:
 
 
 def refuse_other(run: Path, config: Path, *overrides: str) -> None:
-    """Exit if a run was started with another config. The path of its text may differ, and its precision is resolved."""
+    """Exit if a run was started with another config, apart from its text's path and a resolved `auto` precision."""
     from charlm.config import differences, load_config
 
     if not (run / "config.yaml").is_file():
         return
-    changed = differences(load_config(run / "config.yaml"), load_config(config, [*overrides])).keys()
-    if changed := changed - {"data.source", "precision"}:
+    wanted = load_config(config, [*overrides])
+    may_differ = {"data.source", "precision"} if wanted.precision == "auto" else {"data.source"}
+    if changed := differences(load_config(run / "config.yaml"), wanted).keys() - may_differ:
         sys.exit(f"{run}: trained with another {', '.join(sorted(changed))}; remove it to train it anew")
 
 
@@ -184,7 +185,12 @@ def record() -> dict[str, Result]:
     results, here = read_results(), cpu()
     for recipe in RECIPES:
         if runs := [read(recipe, seed) for seed in recipe.seeds if is_whole(recipe, seed)]:
-            precision = read_checkpoint(last_checkpoint(recipe, runs[0].seed)).config.precision
+            checkpoints = [last_checkpoint(recipe, run.seed) for run in runs]
+            precision, *others = {read_checkpoint(checkpoint).config.precision for checkpoint in checkpoints}
+            if others:
+                sys.exit(
+                    f"{recipe.config}: its seeds were trained in {precision} and {others[0]}; remove one or the other"
+                )
             results[recipe.config] = Result(read_config_file(recipe.file), here, runs, precision)
     results = {recipe.config: results[recipe.config] for recipe in RECIPES if recipe.config in results}
     write_results(results)

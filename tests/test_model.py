@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 from charlm.cells import CELLS, Lookup
 from charlm.config import parse_config
-from charlm.model import build_model, map_state, parameters_by_part, window_loss
+from charlm.model import build_model, map_state, mean_square, parameters_by_part, window_loss
 
 V, T, B = 7, 5, 3
 
@@ -43,6 +43,16 @@ def test_loss_is_summed_over_steps_and_averaged_over_streams(kind):
     assert window_loss(model, x, y, None, train_config()).objective.item() == pytest.approx(by_hand.item(), rel=1e-6)
     last = sum(-F.log_softmax(logits[-1, b], -1)[y[-1, b]] for b in range(B)) / B
     assert window_loss(model, x, y, None, train_config("last")).objective.item() == pytest.approx(last.item(), rel=1e-6)
+
+
+def test_mean_square_and_its_gradient():
+    values = torch.randn(3, 5, dtype=torch.float64, requires_grad=True)
+    assert mean_square(values).item() == pytest.approx(values.square().mean().item(), rel=1e-12)
+    assert torch.autograd.gradcheck(mean_square, (values,))
+    zeros = torch.zeros(4, requires_grad=True)
+    mean_square(zeros).backward()
+    assert zeros.grad is not None
+    assert zeros.grad.tolist() == [0.0] * 4
 
 
 @pytest.mark.parametrize("loss", ["sum", "last"])

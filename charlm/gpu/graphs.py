@@ -5,6 +5,8 @@ with the same addresses, shapes and numbers, and needs no copies. Once training 
 the tensors of an update addresses that an earlier update had. All other calls are launched step by step.
 """
 
+import contextlib
+import functools
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any
@@ -18,20 +20,31 @@ from charlm.system.console import say
 Launches = Callable[[], None]
 
 
-def record(launches: Launches) -> Launches:
-    """Record launches on the current GPU, without running them; returns what replays them on the current stream.
+def record(launches: Launches, device: torch.device) -> Launches:
+    """Record launches on a GPU, without running them; returns what replays them on the current stream.
 
     RuntimeError if CUDA cannot record them.
     """
     graph = torch.cuda.CUDAGraph()
+    stream, pool = _stream_and_pool(device)
     # torch.cuda.graph would also empty the allocator's cache, and so change the addresses of the next tensors.
-    with torch.cuda.stream(torch.cuda.Stream()):
-        graph.capture_begin(capture_error_mode="thread_local")
+    with torch.cuda.device(device), torch.cuda.stream(stream):
+        graph.capture_begin(pool=pool, capture_error_mode="thread_local")
         try:
             launches()
-        finally:
-            graph.capture_end()
+        except BaseException:
+            with contextlib.suppress(RuntimeError):  # the first error tells the reason
+                graph.capture_end()
+            raise
+        graph.capture_end()
     return graph.replay
+
+
+@functools.cache
+def _stream_and_pool(device: torch.device) -> tuple[torch.cuda.Stream, Any]:
+    """For all graphs: cuBLAS keeps a workspace for each stream, and no graph's memory is needed after its replay."""
+    with torch.cuda.device(device):
+        return torch.cuda.Stream(), torch.cuda.graph_pool_handle()
 
 
 class Graphs:
@@ -41,19 +54,22 @@ class Graphs:
     are forgotten.
     """
 
-    def __init__(self, record: Callable[[Launches], Launches] = record, most: int = 64) -> None:
+    def __init__(self, record: Callable[[Launches, torch.device], Launches] = record, most: int = 64) -> None:
         self._record = record
         self._most = most
         self._seen: OrderedDict[Hashable, None] = OrderedDict()
-        self._replays: OrderedDict[Hashable, Launches] = OrderedDict()
+        self._recorded: OrderedDict[Hashable, Launches] = OrderedDict()
         self.enabled = True
+        self.replays = 0
+        """How many calls were replayed."""
 
-    def run(self, call: Hashable, launches: Launches) -> None:
-        """Run launches. call: equal for two calls that launch the same on the same addresses."""
+    def run(self, call: Hashable, launches: Launches, device: torch.device) -> None:
+        """Run launches. call: equal for two calls that launch the same on the same addresses of this device."""
         if not self.enabled:
             return launches()
-        if replay := self._replays.get(call):
-            self._replays.move_to_end(call)
+        if replay := self._recorded.get(call):
+            self._recorded.move_to_end(call)
+            self.replays += 1
             return replay()
         launches()
         if call not in self._seen:
@@ -61,7 +77,7 @@ class Graphs:
             return None
         del self._seen[call]
         try:
-            _put(self._replays, call, self._record(launches), self._most)
+            _put(self._recorded, call, self._record(launches, device), self._most)
         except RuntimeError as error:
             self.enabled = False
             reason = str(error).strip().partition("\n")[0]

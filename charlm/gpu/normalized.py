@@ -1,4 +1,4 @@
-"""A step of a cell with layer normalization, but for its product, in one Triton kernel forward and one backward.
+"""Everything in a step of a layer-normalized cell except its matrix product, in one Triton kernel for each pass.
 
 A program of a kernel computes a row: all units of one stream, whose sums layer normalization needs.
 """
@@ -28,7 +28,7 @@ def normalize(a, H, epsilon, inside):
     """x = (a − mean) / σ of a row, 1 / σ, and the mean."""
     mean = tl.sum(tl.where(inside, a, 0.0)) / H
     deviation = tl.where(inside, a - mean, 0.0)
-    scale = 1 / tl.sqrt(tl.sum(deviation * deviation) / H + epsilon)
+    scale = tl.rsqrt(tl.sum(deviation * deviation) / H + epsilon)
     return deviation * scale, scale, mean
 
 
@@ -135,7 +135,7 @@ def normalized_backward(
 
 def shape(H: int) -> dict[str, int]:
     """The size of a program that computes H units."""
-    block = triton.next_power_of_2(H)
+    block = 1 << (H - 1).bit_length()  # the next power of 2
     return {"BLOCK": block, "num_warps": min(16, max(4, block // 128))}
 
 
@@ -147,7 +147,7 @@ class NormalizedTritonSteps(TritonSteps):
         B, H = w.states.shape[-2:]
         self._shape = shape(H)
         if w.d_gains is not None:
-            # Of each stream: programs that added to the same place would do so in any order.
+            # One sum for each stream: programs would add to a shared one in any order, and round differently each time.
             self._d_gains, self._d_shifts = w.d_gains.new_zeros(2, B, len(w.d_gains), H)
 
     def forward(self, t: int, d: int, sums_BG: Tensor) -> None:

@@ -318,4 +318,4 @@ def bits(flags: tuple[bool, ...]) -> int:
 
 
 def _grid(B: int, H: int) -> tuple[int]:
-    return (triton.cdiv(B * H, _BLOCK),)
+    return (-(-B * H // _BLOCK),)

@@ -1,7 +1,7 @@
 """The driver for GPUs: a window's steps in PyTorch's operators or in Triton, with the equations of a kind's gates.py.
 
-In PyTorch's operators it also runs on the CPU, where the tests hold it to the reference. Buffers and their layouts are
-those of recurrence.h.
+In PyTorch's operators it also runs on the CPU, where the tests hold it to the reference. Buffers are those of
+recurrence.h.
 """
 
 import functools
@@ -40,11 +40,14 @@ class TensorRecurrence(Driver):
             with without_autocast(device):
                 {"recurrence_forward": forward, "recurrence_backward": backward}[function](window, self.steps(window))
 
-        if device.type == "cuda":
+        if self.takes_graphs(device):
             tf32 = torch.backends.cuda.matmul.allow_tf32
-            self.graphs.run((function, device, values["variant"], tf32, identity(known)), launches)
+            self.graphs.run((function, device, values["variant"], tf32, identity(known)), launches, device)
         else:
             launches()
+
+    def takes_graphs(self, device: torch.device) -> bool:
+        return device.type == "cuda"
 
     def steps(self, window: "Window") -> "Steps":
         """What computes the steps of a window: Triton's kernels on a GPU, if they can."""
@@ -82,7 +85,10 @@ def triton_steps(*, normalized: bool = False) -> "type[Steps] | None":
 
 @dataclass
 class Window:
-    """The fields of `Arguments` in recurrence.h that the steps use; see there for shapes and meaning."""
+    """The fields of `Arguments` in recurrence.h that the steps use; see there for shapes and meaning.
+
+    Two have other shapes: saved is [D, T, B, SAVED, H], and normal [T, B, G, H].
+    """
 
     equations: Equations
     T: int

@@ -12,7 +12,7 @@ from charlm.native.lookup import Lookup
 from charlm.native.structs import Struct, Value
 
 _HERE = Path(__file__).parent
-_WIDEST = 16  # floats in the widest vector
+_WIDEST = 16  # the largest W of vector.h
 
 
 class LayerWeights(NamedTuple):
@@ -42,7 +42,7 @@ class Driver:
         raise NotImplementedError
 
     def padded(self, units: int) -> int:
-        """Units in a row of `saved` and `normal`."""
+        """Units for which `saved` and `normal` have room, in a layout that the driver chooses."""
         return units
 
     def __call__(self, function: str, **values: Value) -> None:

@@ -81,9 +81,11 @@ inline Words rounded(Floats x) {
 inline Words rounded_pairs(Floats low, Floats high) {
 #if defined(__AVX512BF16__) && !defined(CHARLM_WIDTH)
   // As above in two instructions, but numbers below 2⁻¹²⁶ become 0.
-  alignas(64) static constexpr std::uint16_t SIDE_BY_SIDE[] = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
-                                                               8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
-  return (Words)_mm512_permutexvar_epi16(_mm512_load_si512(SIDE_BY_SIDE), (__m512i)_mm512_cvtne2ps_pbh((__m512)high, (__m512)low));
+  alignas(64) static constexpr std::uint16_t SIDE_BY_SIDE[] = {
+      0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
+      8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
+  const __m512bh one_after_the_other = _mm512_cvtne2ps_pbh((__m512)high, (__m512)low);
+  return (Words)_mm512_permutexvar_epi16(_mm512_load_si512(SIDE_BY_SIDE), (__m512i)one_after_the_other);
 #else
   return rounded(low) | rounded(high) << 16;
 #endif

@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 
 _SPINS = 2_000  # tens of microseconds
-_SPINS_ON_VM = 100_000  # milliseconds: longer than the other thread works alone between two parallel regions
+_SPINS_ON_VM = 100_000  # milliseconds: longer than the main thread works between two parallel regions
 
 
 def limit_spinning(system: Path = Path("/")) -> None:
@@ -15,7 +15,7 @@ def limit_spinning(system: Path = Path("/")) -> None:
     800 characters/s, and with a short spin at 21,000; on an idle machine at 70,000 either way.
     On a virtual machine waking a sleeping core is slow: with a short spin an update of the one-minute recipes took 1.3
     to 1.5 times as long on two cores. So threads spin longer there, unless other processes are working now: beside
-    those a long spin takes up to twice as long.
+    those an update takes up to twice as long with a long spin.
     """
     if "GOMP_SPINCOUNT" not in os.environ:
         spins = _SPINS_ON_VM if _is_virtual(system) and not _others_work(system) else _SPINS

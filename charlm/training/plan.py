@@ -12,6 +12,7 @@ from charlm.data.corpus import load_configured_corpus
 from charlm.model import parameters_by_part, window_loss
 from charlm.system.device import resolve_device
 from charlm.system.formatting import format_bytes, format_duration
+from charlm.training.memory import available_bytes
 from charlm.training.precision import with_precision
 from charlm.training.step import Updater
 
@@ -32,6 +33,10 @@ class Plan:
     optimizer_bytes: int
     activations_bytes: int
     """Tensors that one window saves for the backward pass."""
+    peak_bytes: int | None
+    """The most that a GPU held at a time, with scratch memory and what the allocator keeps; None on the CPU."""
+    available_bytes: int | None
+    """Free on the device beforehand; None if the system does not say."""
     steps_per_epoch: int
     step_s: float
     chars_per_s: float
@@ -46,12 +51,15 @@ class Plan:
         """The plan for people: label → text."""
         parts = ", ".join(f"{name} {count:,}" for name, count in self.parameters.items())
         memory = self.weights_bytes + self.optimizer_bytes + self.activations_bytes
+        peak = f"; at the peak {format_bytes(self.peak_bytes)}" if self.peak_bytes else ""
+        available = f"; available {format_bytes(self.available_bytes)}" if self.available_bytes else ""
         return {
             **{name: f"{count:,} characters" for name, count in self.splits.items()},
             "vocabulary": f"{self.vocabulary:,}",
             "parameters": f"{sum(self.parameters.values()):,} ({parts})",
             "memory": f"{format_bytes(memory)}: weights and gradients {format_bytes(self.weights_bytes)}, "
-            f"optimizer {format_bytes(self.optimizer_bytes)}, activations {format_bytes(self.activations_bytes)}",
+            f"optimizer {format_bytes(self.optimizer_bytes)}, activations {format_bytes(self.activations_bytes)}"
+            f"{peak}{available}",
             "layers": self.backend,
             "speed": f"{self.chars_per_s:,.0f} characters/s, {1000 * self.step_s:.1f} ms a step",
             "epoch": f"{self.steps_per_epoch:,} steps, {format_duration(self.epoch_s)} without evaluation",
@@ -66,6 +74,7 @@ def measure(config: Config) -> Plan:
     )  # full windows, as at the end of the run
     device = resolve_device(config.device)
     config = with_precision(config.model_copy(update={"train": full}), device)
+    available = available_bytes(device)
     updater = Updater(config, corpus, device)
     activations_bytes = _saved_bytes(updater)
     step_s = _step_s(updater)
@@ -79,6 +88,8 @@ def measure(config: Config) -> Plan:
         weights_bytes=weights_bytes * (3 if updater.averaged is not None else 2),
         optimizer_bytes=sum(t.nbytes for t in tensors),
         activations_bytes=activations_bytes,
+        peak_bytes=torch.cuda.max_memory_reserved(device) if device.type == "cuda" else None,
+        available_bytes=available,
         steps_per_epoch=updater.streams.windows_per_epoch,
         step_s=step_s,
         chars_per_s=chars / step_s,

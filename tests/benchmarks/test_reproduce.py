@@ -7,6 +7,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
+from charlm.checkpoint import read_checkpoint
 from charlm.config import differences, load_config, parse_config
 from tests.conftest import ROOT
 
@@ -108,7 +109,7 @@ def result(reproduce, *scores):
         for seed, (nats, dynamic_nats) in enumerate(scores, start=1)
     ]
     config = {"model": {"cell": {"kind": "lstm"}}, "train": {"max_minutes": 5}}
-    return reproduce.Result(config=config, cpu={"cpu": "CPU", "cores": 4}, runs=runs)
+    return reproduce.Result(config=config, cpu={"cpu": "CPU", "cores": 4}, runs=runs, precision="fp32")
 
 
 def test_row_of_three_seeds(reproduce):
@@ -254,7 +255,29 @@ def test_a_run_whose_precision_the_cpu_chose_is_not_refused(reproduce, tiny_conf
     text = tiny_config.read_text(encoding="utf-8")
     (run / "config.yaml").write_text(text.replace("precision: fp32", "precision: bf16"), encoding="utf-8")
     assert differences(load_config(run / "config.yaml"), load_config(tiny_config)).keys() == {"precision"}
-    reproduce.refuse_other(run, tiny_config)
+    with pytest.raises(SystemExit) as left:
+        reproduce.refuse_other(run, tiny_config)
+    assert left.value.code == f"{run}: trained with another precision; remove it to train it anew"
+    reproduce.refuse_other(run, tiny_config, "precision=auto")
+
+
+def test_seeds_of_different_precision_make_no_row(reproduce, make_run, run_script, started, drawn, monkeypatch):
+    make_run("tinyshakespeare-10s", 1, 1.5)
+    make_run("tinyshakespeare-10s", 2, 1.5)
+    precisions = iter(["bf16", "fp32"])
+
+    class Read:
+        def __init__(self, path):
+            self.weights = read_checkpoint(path).weights
+
+        @property
+        def config(self):
+            return SimpleNamespace(precision=next(precisions))
+
+    monkeypatch.setattr("charlm.checkpoint.read_checkpoint", Read)
+    with pytest.raises(SystemExit, match=r"tinyshakespeare-10s: its seeds were trained in .* and .*; remove one"):
+        run_script("tinyshakespeare-10s", "--seeds", "2")
+    assert (reproduce.PAGE.read_text(encoding="utf-8"), drawn) == (PAGE, [])
 
 
 def test_recipes_have_configs_and_those_of_five_minutes_and_more_a_dynamic_score(reproduce):

@@ -4,6 +4,7 @@ import json
 import re
 
 import pytest
+import torch
 
 
 @pytest.fixture(autouse=True)
@@ -48,9 +49,18 @@ def test_json(cli, tiny_config):
     value = json.loads(result.out)
     assert list(value) == [
         "splits", "vocabulary", "parameters", "weights_bytes", "optimizer_bytes", "activations_bytes",
-        "steps_per_epoch", "step_s", "chars_per_s", "epoch_s", "backend",
+        "peak_bytes", "available_bytes", "steps_per_epoch", "step_s", "chars_per_s", "epoch_s", "backend",
     ]  # fmt: skip
+    assert value["peak_bytes"] is None
+    assert value["available_bytes"] > 2**27
     assert value["splits"] == {"train": 18_000, "valid": 1000, "test": 1000}
     assert value["steps_per_epoch"] == (17_999 // 4) // 16
     assert value["chars_per_s"] == pytest.approx(4 * 16 / value["step_s"])
     assert value["weights_bytes"] == 2 * 4 * sum(value["parameters"].values())
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_a_gpu_tells_what_it_held(cli, tiny_config):
+    value = json.loads(cli("plan", "--config", tiny_config, "--set", "device=cuda", "--json").out)
+    assert value["weights_bytes"] + value["activations_bytes"] < value["peak_bytes"] < value["available_bytes"]

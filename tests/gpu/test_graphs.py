@@ -6,8 +6,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from charlm.cells import CELLS
 from charlm.gpu.graphs import Graphs, Launches, identity
+from charlm.gpu.recurrence import TensorRecurrence
 from charlm.native.structs import Value
+
+CPU = torch.device("cpu")
 
 
 class Recorder:
@@ -16,7 +20,8 @@ class Recorder:
     def __init__(self) -> None:
         self.recorded = self.replayed = 0
 
-    def __call__(self, launches: Launches) -> Launches:
+    def __call__(self, launches: Launches, device: torch.device) -> Launches:
+        assert device == CPU
         self.recorded += 1
 
         def replay() -> None:
@@ -40,7 +45,7 @@ def test_a_call_is_recorded_the_second_time_and_replayed_from_the_third() -> Non
     for step in range(1, 6):
         x.fill_(step)
         values, launches = doubling(x, y)
-        graphs.run(identity(values), launches)
+        graphs.run(identity(values), launches, CPU)
         assert y.tolist() == [2 * step] * 4
         assert (recorder.recorded, recorder.replayed) == (int(step > 1), max(0, step - 2))
 
@@ -69,7 +74,7 @@ def test_what_was_not_used_for_longest_is_forgotten() -> None:
     runs: list[int] = []
 
     def run(call: int) -> None:
-        graphs.run(call, lambda: runs.append(call))
+        graphs.run(call, lambda: runs.append(call), CPU)
 
     for call in (1, 1, 2, 2, 1, 3, 3):  # 2 is now the one that waited longest
         run(call)
@@ -84,17 +89,17 @@ def test_a_call_that_always_differs_is_never_recorded() -> None:
     recorder = Recorder()
     graphs = Graphs(recorder, most=4)
     for call in range(100):
-        graphs.run(call, lambda: None)
+        graphs.run(call, lambda: None, CPU)
     assert recorder.recorded == 0
 
 
 def test_where_nothing_can_be_recorded_the_rest_is_launched(capsys: pytest.CaptureFixture[str]) -> None:
-    def refuse(launches: Launches) -> Launches:
+    def refuse(launches: Launches, device: torch.device) -> Launches:
         raise RuntimeError("CUDA error: operation not permitted when stream is capturing\nmore")
 
     graphs, runs = Graphs(refuse), []
     for _ in range(5):
-        graphs.run("call", lambda: runs.append(1))
+        graphs.run("call", lambda: runs.append(1), CPU)
     assert len(runs) == 5
     assert capsys.readouterr().err == (
         "graph    not used from now on: CUDA error: operation not permitted when stream is capturing; every kernel is "
@@ -102,18 +107,61 @@ def test_where_nothing_can_be_recorded_the_rest_is_launched(capsys: pytest.Captu
     )
 
 
+def test_windows_are_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The driver tells its calls apart by all that they depend on, and reads what the tensors hold at the time."""
+    driver, recorder = TensorRecurrence(CELLS["rnn"].gpu_kernel.variants), Recorder()  # type: ignore[union-attr]
+    driver.graphs = Graphs(recorder)
+    monkeypatch.setattr(driver, "takes_graphs", lambda device: True)
+    T, B, H = 3, 2, 5
+    numbers: dict[str, Any] = {"T": T, "D": 1, "bf16": False, "epsilon": 0.0, "saved_steps": T, "variant": 0}
+    tensors = {
+        "weights": torch.empty(H, H),
+        "inputs": torch.empty(T, B, H),
+        "states": torch.randn(1, 1 + T, B, H),
+        "inner": torch.empty(0, T, B, H),
+        "saved": torch.empty(1, T, B, 0, H),
+    }
+    for _ in range(4):
+        tensors["inputs"].normal_()
+        tensors["weights"].normal_()
+        driver("recurrence_forward", **numbers, **tensors)
+        h_BH = tensors["states"][0, 0]
+        for a_BH in tensors["inputs"]:
+            h_BH = torch.tanh(a_BH + h_BH @ tensors["weights"].t())
+        torch.testing.assert_close(tensors["states"][0, -1], h_BH)
+    assert (recorder.recorded, recorder.replayed, driver.graphs.replays) == (1, 2, 2)
+    # Other equations, and another precision of products, on the same tensors.
+    driver("recurrence_forward", **numbers | {"variant": 1}, **tensors)
+    assert tensors["states"][0, 1:].min() >= 0  # relu
+    products = torch.backends.cuda.matmul
+    products.allow_tf32 = not products.allow_tf32
+    try:
+        driver("recurrence_forward", **numbers, **tensors)
+    finally:
+        products.allow_tf32 = not products.allow_tf32
+    assert (recorder.recorded, recorder.replayed) == (1, 2)
+
+
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_a_replayed_window_has_the_bits_of_a_launched_one(case: Any) -> None:
     stack = case.build(17, 40, 1, zoneout=0.1).float().cuda()
+    graphs = stack.gpu_kernel.graphs
     x, dy = torch.randn(9, 5, 17, device="cuda"), torch.randn(9, 5, 40, device="cuda")
 
-    def gradients() -> list[Tensor]:
+    def found() -> list[Tensor]:
         torch.manual_seed(1)
         y, _ = stack(x)
-        return [y.detach().clone(), *(g.clone() for g in torch.autograd.grad(y, list(stack.parameters()), dy))]
+        return [y.detach().clone(), *torch.autograd.grad(y, list(stack.parameters()), dy)]
 
-    first = gradients()
-    for _ in range(6):
-        for one, other in zip(gradients(), first, strict=True):
+    before = graphs.replays
+    for _ in range(8):
+        for tensor in (x, dy, *(p.data for p in stack.parameters())):
+            tensor.normal_(std=0.3)
+        replayed = [tensor.clone() for tensor in found()]
+        graphs.enabled = False
+        launched = [tensor.clone() for tensor in found()]
+        graphs.enabled = True
+        for one, other in zip(replayed, launched, strict=True):
             assert torch.equal(one, other)
+    assert graphs.replays > before, "nothing was replayed: the addresses never came again, or CUDA refused to record"

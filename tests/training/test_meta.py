@@ -72,3 +72,18 @@ def test_scores(config_of, kind, model, precision, monkeypatch):
     windows = list(scored_windows(network, np.arange(61) % 7, META, streams=3, steps=12))
     assert [nats_TB.shape for nats_TB in windows] == [(12, 3), (8, 3)]
     assert {(nats_TB.dtype, nats_TB.device) for nats_TB in windows} == {(torch.float32, META)}
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_muon_multiplies_in_the_precision_of_the_model(updater_of, monkeypatch, precision):
+    found = []
+
+    def orthogonal(blocks):
+        found.append(torch.is_autocast_enabled("cuda"))
+        return blocks
+
+    monkeypatch.setattr("charlm.training.optimizer.orthogonal", orthogonal)
+    updater = updater_of(on="meta", precision=precision, optimizer={"name": "muon", "lr": 0.01})
+    found.clear()  # one trial step on the CPU finds out what the optimizer keeps
+    updater.update()
+    assert set(found) == {precision == "bf16"}
