@@ -116,10 +116,8 @@ class Forward {
       Floats totals[G] = {};
       slice.each_group_of(units, [&](Index u, Index n, Index i) {
         const Maps maps = maps_of(t, 0, b, u, n, i);
-        for (Index k = 0; k < G; k++) {
-          store(sum_of(b, i) + k * W, at(maps, k));
-          totals[k] += at(maps, k);
-        }
+        store_group(sum_of(b, i), maps);
+        for (Index k = 0; k < G; k++) totals[k] += at(maps, k);
       });
       norm.put(norm.of_gates, part, units, b, totals, sum_of(b, 0));
     });
@@ -139,7 +137,7 @@ class Forward {
         for (Index k = 0; k < G; k++) at(maps, k) = norm.gate(t, b, k, u, n, load(sum + k * W));
         C::update(maps, before.load(u, n), after, saved);
         store_group(a.group_of(a.saved, 0, t, b, u, SAVED<C>), saved);
-        for (Index k = 0; k < SAVED<C>; k++) store(sum + k * W, at(saved, k));
+        store_group(sum, saved);
         for (Index s = 1; s < S; s++) put_state(s, t, 0, b, u, n, at(after, s));
         store(second_of(b, i), at(after, 1));
         totals[0] += at(after, 1);
@@ -151,8 +149,7 @@ class Forward {
 
   [[gnu::flatten]] void put_output(Index t, Index b) const {
     slice.each_group([&](Index u, Index n, Index i) {
-      Saved saved;
-      for (Index k = 0; k < SAVED<C>; k++) at(saved, k) = load(sum_of(b, i) + k * W);
+      const Saved saved = load_group<Saved>(sum_of(b, i));
       put_state(0, t, 0, b, u, n, C::output(saved, norm.second(b, u, n, load(second_of(b, i)))));
     });
     if (member.id == 0) norm.keep_second(t, b);

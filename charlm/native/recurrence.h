@@ -25,7 +25,7 @@ struct Arguments {
   float* states;           // [S, 1 + T, B, H]: before the first step, set by the caller; then after each step, written
   Index saved_steps;       // T; 1 without a backward pass: every step then writes to the same place in the following
   float* inner;            // [D − 1, T, B, H], written: h after each micro-step but the last
-  float* saved;            // [D, T, B, groups of W units, SAVED, W], written
+  float* saved;            // [D, T, B, groups of W units, SAVED, W], written; like `normal` with room for the widest W
   float* made;             // [S, T, B, H], written: the states before zoneout; null without zoneout
   float* normal;           // [T, B, groups of W units, G, W], written: normalized gates before gains; null without
                            // normalization
@@ -55,10 +55,8 @@ struct Arguments {
   Index saved_row(Index i, Index t, Index b) const { return (i * saved_steps + (saved_steps > 1 ? t : 0)) * B + b; }
   // In [D, saved_steps, B, groups, n, W], the n vectors of the group that begins with unit u.
   float* group_of(float* memory, Index d, Index t, Index b, Index u, Index n) const {
-    return memory + (saved_row(d, t, b) * padded_units() + u) * n;
+    return memory + (saved_row(d, t, b) * Slice::groups_of(H) * W + u) * n;
   }
-  // H rounded up to whole groups: `saved` and `normal` are allocated for the widest vectors.
-  Index padded_units() const { return (H + W - 1) / W * W; }
   Index input_row(Index t, Index b) const { return ids ? ids[t * B + b] : t * B + b; }
 };
 
