@@ -5,6 +5,7 @@ holds config, vocabulary and progress as JSON, and a SHA-256 of everything. Read
 """
 
 import contextlib
+import functools
 import hashlib
 import json
 import math
@@ -52,7 +53,7 @@ def save_checkpoint(checkpoint: Checkpoint, path: Path, also_as: Iterable[Path] 
     RunError if it cannot be written; the files that had these names before are then still whole.
     """
     tensors = {
-        f"{group}/{name}": tensor.detach().cpu().contiguous()
+        f"{group}/{name}": tensor.contiguous()
         for group in _GROUPS
         for name, tensor in getattr(checkpoint, group).items()
     }
@@ -83,8 +84,12 @@ def save_checkpoint(checkpoint: Checkpoint, path: Path, also_as: Iterable[Path] 
         _discard(temporary)
 
 
+@functools.cache
 def _default_mode() -> int:
-    """Permissions of a new file under this process's umask. safetensors makes files that only the owner can read."""
+    """Permissions of a new file under this process's umask. safetensors makes files that only the owner can read.
+
+    Cached, because files that another thread makes meanwhile would have no umask.
+    """
     umask = os.umask(0)
     os.umask(umask)
     return 0o666 & ~umask

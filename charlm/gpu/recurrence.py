@@ -47,7 +47,8 @@ class TensorRecurrence(Driver):
             launches()
 
     def takes_graphs(self, device: torch.device) -> bool:
-        return device.type == "cuda"
+        """Whether windows become graphs there; not while the caller records a graph of its own."""
+        return device.type == "cuda" and not torch.cuda.is_current_stream_capturing()
 
     def steps(self, window: "Window") -> "Steps":
         """What computes the steps of a window: Triton's kernels on a GPU, if they can."""

@@ -1,18 +1,19 @@
 """Sampling: a model writes text, one character after another, for one or many samples at once."""
 
 import codecs
-import itertools
+import functools
 import math
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
 
 import torch
 from torch import Tensor
 
-from charlm.cells import Generator, RecurrentState
+from charlm.cells import RecurrentState
 from charlm.data.vocabulary import Vocabulary
-from charlm.model import CharLM, map_state
+from charlm.gpu.graphs import Graphs
+from charlm.model import CharLM, as_tuple, map_state
 
 
 @dataclass(frozen=True)
@@ -47,30 +48,66 @@ def sample_ids(
     N = len(seeds)
     output, state = _read(model, torch.tensor(list(prompt), device=device).unsqueeze(1))
     output, state = output.expand(-1, N, -1), map_state(lambda part: part.expand(-1, N, -1).contiguous(), state)
+    blocks = _draws(seeds, length)
     if generator := model.generator(state):
-        yield from _generated(generator, _draws(seeds, length), choice)
-        return
-    for draws_N in itertools.chain.from_iterable(_draws(seeds, length)):
-        logits = model.logits(output[-1]).double().cpu()  # [N, V]
-        ids = choose(logits, choice, draws_N)
-        yield ids
-        output, state = model.features(ids.to(device).unsqueeze(0), state)
+        yield from _generated(functools.partial(generator.draw, **asdict(choice)), blocks)
+    else:
+        yield from _generated(StepByStep(model, output, state, choice), blocks)
 
 
-def _generated(generator: Generator, blocks: Iterable[Tensor], choice: Choice) -> Iterator[Tensor]:
-    """The ids that a generator draws from blocks of uniform numbers [T, N]."""
+def _generated(draw: Callable[[Tensor], Tensor], blocks: Iterable[Tensor]) -> Iterator[Tensor]:
+    """The ids that `draw` makes of blocks of uniform numbers [T, N]."""
     at_once = 16
     for draws_TN in blocks:
         while len(draws_TN):
             start_s = time.perf_counter()
-            ids_TN = generator.draw(
-                draws_TN[:at_once], temperature=choice.temperature, top_k=choice.top_k, top_p=choice.top_p
-            )
+            ids_TN = draw(draws_TN[:at_once])
             draws_TN = draws_TN[at_once:]
-            # Each call lays out the weights, so take more characters per call until one takes 50 ms.
+            # A call costs time besides its characters, so take more of them per call until one takes 50 ms.
             if time.perf_counter() - start_s < 0.05:
                 at_once *= 2
             yield from ids_TN
+
+
+class StepByStep:
+    """Draws characters with the model's own operators, where no kernel generates them.
+
+    All that a step reads and writes stays at one address on the device. On a GPU a step is therefore one CUDA graph,
+    and the host waits once per call.
+
+    output [1, N, H] and state: those after the prompt.
+    """
+
+    def __init__(self, model: CharLM, output: Tensor, state: RecurrentState, choice: Choice) -> None:
+        self._model, self._choice = model, choice
+        self._output, self._state = output.clone(), map_state(Tensor.clone, state)
+        N, self._device = output.shape[1], output.device
+        self._draws = torch.empty(_WINDOW, N, dtype=torch.float64, device=self._device)
+        self._drawn = torch.empty(_WINDOW, N, dtype=torch.int64, device=self._device)
+        self._row = torch.zeros(1, dtype=torch.int64, device=self._device)
+        self.graphs = Graphs()
+        self.graphs.enabled = self._device.type == "cuda"
+
+    def __call__(self, draws_TN: Tensor) -> Tensor:
+        """The next T ≤ 256 characters of every sample, [T, N] on the CPU."""
+        T = len(draws_TN)
+        self._draws[:T] = draws_TN.to(self._device)
+        self._row.zero_()
+        for _ in range(T):
+            self.graphs.run("step", self.step, self._device)
+        return self._drawn[:T].to("cpu", copy=True)
+
+    def step(self) -> None:
+        """Draw one character of every sample, and read it."""
+        logits_NV = self._model.logits(self._output[-1]).double()
+        draws_N = self._draws.index_select(0, self._row).squeeze(0)
+        ids_1N = choose(logits_NV, self._choice, draws_N).unsqueeze(0)
+        self._drawn.index_copy_(0, self._row, ids_1N)
+        self._row += 1
+        output, state = self._model.features(ids_1N, self._state)
+        self._output.copy_(output)
+        for target, part in zip(as_tuple(self._state), as_tuple(state), strict=True):
+            target.copy_(part)
 
 
 def _read(model: CharLM, prompt_T1: Tensor) -> tuple[Tensor, RecurrentState]:

@@ -7,10 +7,12 @@ train/ valid/  TensorBoard events
 """
 
 import contextlib
+import functools
 import os
 import shutil
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 from charlm.checkpoint import Checkpoint, save_checkpoint
@@ -23,17 +25,31 @@ from charlm.system.lock import locked
 
 
 class RunFolder:
-    """The folder of one run, held by this process."""
+    """The folder of one run, held by this process.
 
-    def __init__(self, path: Path) -> None:
+    writes_behind: `save` returns before the checkpoint is written; its tensors must not change.
+    """
+
+    def __init__(self, path: Path, *, writes_behind: bool = False) -> None:
         self.path = path
         self.checkpoints = path / FOLDER
         self.last = self.checkpoints / LAST
+        self.writes_behind = writes_behind
         self._identity: os.stat_result | None = None
+        self._writing: Future[None] | None = None
 
     @contextlib.contextmanager
     def held_open(self) -> Iterator[None]:
-        """Remember the folder's identity. While the folder is open, no new folder can have the same identity."""
+        """Remember the folder's identity. While the folder is open, no new folder can have the same identity.
+
+        Waits at the end for the checkpoint that is being written.
+        """
+        with self._unmistakable(), ThreadPoolExecutor(max_workers=1) as self._writer:
+            yield
+            self.wait()
+
+    @contextlib.contextmanager
+    def _unmistakable(self) -> Iterator[None]:
         if os.name == "nt":
             self._identity = self.path.stat()
             yield
@@ -62,7 +78,24 @@ class RunFolder:
         replace_file(self.path / CONFIG, dump_config(config).encode())
 
     def save(self, checkpoint: Checkpoint, *, step: int, best: bool, numbered: bool, keep: int) -> None:
-        """Write `last` and, on request, `best` and a numbered checkpoint; keep the newest `keep` numbered ones."""
+        """Write `last` and, on request, `best` and a numbered checkpoint; keep the newest `keep` numbered ones.
+
+        A checkpoint at a time: waits for the one before it.
+        """
+        self.wait()
+        write = functools.partial(self._write, checkpoint, step=step, best=best, numbered=numbered, keep=keep)
+        if self.writes_behind:
+            self._writing = self._writer.submit(write)
+        else:
+            write()
+
+    def wait(self) -> None:
+        """Wait for the checkpoint that is being written; RunError if it could not be."""
+        writing, self._writing = self._writing, None
+        if writing:
+            writing.result()
+
+    def _write(self, checkpoint: Checkpoint, *, step: int, best: bool, numbered: bool, keep: int) -> None:
         also = [self.checkpoints / BEST] if best else []
         if numbered:
             also.append(self.checkpoints / _numbered(step))

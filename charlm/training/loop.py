@@ -67,7 +67,8 @@ class TrainingLoop:
         try:
             with catch_signals() as self._signals, self.folder.held_open():
                 if not self.folder.last.exists():
-                    self._save(best=False)  # from here on the run can be resumed
+                    self._save(best=False)
+                    self.folder.wait()  # from here on the run can be resumed
                 self.folder.write_config(self.config)
                 while True:
                     try:
@@ -208,7 +209,7 @@ class TrainingLoop:
         self._tick()
         train, step = self.config.train, self.updater.state.step
         numbered = self._due(train.save_every)
-        snapshot = take_snapshot(self.updater)
+        snapshot = take_snapshot(self.updater, copied=self.folder.writes_behind)
         self.folder.save(snapshot, step=step, best=best, numbered=numbered, keep=train.keep_checkpoints)
 
     # Stop, roll back
@@ -247,6 +248,7 @@ class TrainingLoop:
         """
         train, updater, diverged = self.config.train, self.updater, self.updater.state
         allowed = train.on_divergence == "rollback" and diverged.rollbacks < train.max_rollbacks
+        self.folder.wait()
         before_step = diverged.step + (diverged.step != self._rolled_back_to)
         found = newest_whole(self.folder.path, before_step) if allowed else None
         if not found:
@@ -262,6 +264,7 @@ class TrainingLoop:
         self.tracker.note("rollback", state.step, diverged_step=diverged.step, fault=str(error), lr_factor=factor)
         say("rollback", f"{error}; back to step {state.step}, learning rate × {factor:g} from now on")
         self._save(best=False)
+        self.folder.wait()
         self.folder.drop_after(state.step)
 
     def _outcome(self, reason: str) -> Outcome:

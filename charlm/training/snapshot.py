@@ -14,27 +14,32 @@ from charlm.training.state import TrainState
 from charlm.training.step import Updater
 
 
-def take_snapshot(updater: Updater) -> Checkpoint:
+def take_snapshot(updater: Updater, *, copied: bool = False) -> Checkpoint:
     """A checkpoint from which `restore_snapshot` continues as if the run had never stopped.
 
-    Its tensors share memory with the updater's.
+    Its tensors are on the CPU. Those of an updater on the CPU share its memory unless `copied`.
     """
+
+    def taken(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return {name: tensor.detach().to("cpu", copy=copied) for name, tensor in tensors.items()}
+
     carried = {**updater.state.tensors(), "rng.cpu": torch.get_rng_state()}
     if updater.device.type == "cuda":
         carried["rng.cuda"] = torch.cuda.get_rng_state(updater.device)
     named = dict(updater.model.named_parameters())
+    optimizer = {
+        f"{key}/{name}": value
+        for name, parameter in named.items()
+        for key, value in updater.optimizer.state.get(parameter, {}).items()
+        if isinstance(value, Tensor)
+    }
     return Checkpoint(
         config=updater.config,
         vocabulary=updater.vocabulary,
-        weights=named,
-        averaged={} if updater.averaged is None else dict(updater.averaged.named_parameters()),
-        optimizer={
-            f"{key}/{name}": value
-            for name, parameter in named.items()
-            for key, value in updater.optimizer.state.get(parameter, {}).items()
-            if isinstance(value, Tensor)
-        },
-        carried=carried,
+        weights=taken(named),
+        averaged=taken({} if updater.averaged is None else dict(updater.averaged.named_parameters())),
+        optimizer=taken(optimizer),
+        carried=taken(carried),
         progress=updater.state.progress(),
     )
 

@@ -66,7 +66,7 @@ def start_run(
             _claim(run_dir, held)
         with refusing_os_errors(run_dir):
             tracker = Tracker(run_dir)
-        return TrainingLoop(updater, corpus, RunFolder(run_dir), tracker).fit()
+        return TrainingLoop(updater, corpus, _folder(run_dir, device), tracker).fit()
 
 
 def _claim(folder: Path, held: contextlib.ExitStack) -> None:
@@ -82,6 +82,11 @@ def _make(run_dir: Path | None, name: str) -> Path:
             return new_folder(name)
         run_dir.mkdir(parents=True, exist_ok=True)
         return run_dir
+
+
+def _folder(run_dir: Path, device: torch.device) -> RunFolder:
+    """A GPU trains on while a checkpoint is written. A CPU would only lose cores to it."""
+    return RunFolder(run_dir, writes_behind=device.type == "cuda")
 
 
 def resume_run(run_dir: Path, change: Callable[[Config], Config] = lambda config: config) -> Outcome:
@@ -123,7 +128,7 @@ def resume_run(run_dir: Path, change: Callable[[Config], Config] = lambda config
                 (run_dir / FOLDER / LAST).unlink(missing_ok=True)  # damaged: the loop writes a new one as it starts
             tracker = Tracker(run_dir, resume=(state.rows, state.step))
         say("resume", f"{path}, step {state.step}")
-        return TrainingLoop(updater, corpus, RunFolder(run_dir), tracker).fit()
+        return TrainingLoop(updater, corpus, _folder(run_dir, device), tracker).fit()
 
 
 def _check_splits(config: Config, corpus: Corpus) -> None:

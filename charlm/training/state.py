@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from charlm.cells import RecurrentState
-from charlm.model import WindowLoss
+from charlm.model import WindowLoss, as_tuple
 
 
 @dataclass
@@ -130,7 +130,7 @@ class TrainState:
 
     def tensors(self) -> dict[str, Tensor]:
         """The tensors, by name."""
-        parts = () if self.recurrent is None else _as_tuple(self.recurrent)
+        parts = () if self.recurrent is None else as_tuple(self.recurrent)
         numbered = {f"recurrent.{index}": part for index, part in enumerate(parts)}
         return {"objective_sum": self.objective_sum, "grad_norm": self.grad_norm, **numbered}
 
@@ -153,7 +153,3 @@ def _check_progress(progress: Mapping[str, Any]) -> None:
         value = progress.get(name)
         if name in progress and not (isinstance(value, kind) and (value is None or kind is str or 0 <= value < 2**63)):
             raise ValueError(f"{name}: found {value!r}")
-
-
-def _as_tuple(state: RecurrentState) -> tuple[Tensor, ...]:
-    return (state,) if isinstance(state, Tensor) else state

@@ -3,12 +3,14 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from charlm.cells import CELLS, RecurrentBase, RecurrentState
+from charlm.cells.backend import Backend
 
 Run = dict[str, Tensor]
 
@@ -132,3 +134,9 @@ def in_dtype_of(stack: RecurrentBase, x: Tensor, state: RecurrentState) -> tuple
 
 def rounded(tensor: Tensor) -> Tensor:
     return tensor.bfloat16().to(tensor.dtype)
+
+
+def own(stack: RecurrentBase) -> Callable[..., tuple[Tensor, RecurrentState]]:
+    """`forward` by the loop with its own backward pass."""
+    assert stack.gpu_kernel is not None
+    return partial(stack.run_layers, Backend("own", partial(stack.driven_layer, stack.gpu_kernel), takes_lookup=True))

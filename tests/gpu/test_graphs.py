@@ -1,5 +1,6 @@
 """Recorded windows: replayed only for the same addresses and numbers, and forgotten in time."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,6 +11,8 @@ from charlm.cells import CELLS
 from charlm.gpu.graphs import Graphs, Launches, identity
 from charlm.gpu.recurrence import TensorRecurrence
 from charlm.native.structs import Value
+from tests.cells.measure import Case, own, random_input, random_state
+from tests.recordable import CheckedGraphs, Recordable
 
 CPU = torch.device("cpu")
 
@@ -142,9 +145,25 @@ def test_windows_are_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (recorder.recorded, recorder.replayed) == (1, 2)
 
 
+@pytest.mark.parametrize("launch", [torch.Tensor.item, torch.bernoulli, torch.nonzero, bool])
+def test_what_a_graph_cannot_record_is_noticed(launch: Callable[[Tensor], Any]) -> None:
+    with Recordable(), pytest.raises(AssertionError, match=r"reads|draws|depends"):
+        launch(torch.ones(1))
+
+
+def test_a_graph_can_record_a_window(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    stack = case.build(5, 17, 1, zoneout=0.3, state_dropout=0.2)
+    checked = CheckedGraphs()
+    monkeypatch.setattr(stack.gpu_kernel, "graphs", checked)
+    monkeypatch.setattr(stack.gpu_kernel, "takes_graphs", lambda device: True)
+    y_TBH, _ = own(stack)(random_input(stack, 4, 3), random_state(stack, 3))
+    y_TBH.sum().backward()
+    assert checked.runs == 2
+
+
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_a_replayed_window_has_the_bits_of_a_launched_one(case: Any) -> None:
+def test_a_replayed_window_has_the_bits_of_a_launched_one(case: Case) -> None:
     stack = case.build(17, 40, 1, zoneout=0.1).float().cuda()
     graphs = stack.gpu_kernel.graphs
     x, dy = torch.randn(9, 5, 17, device="cuda"), torch.randn(9, 5, 40, device="cuda")

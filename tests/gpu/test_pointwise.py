@@ -12,10 +12,10 @@ import torch
 
 from charlm.cells import CELLS
 from charlm.gpu.recurrence import Steps, TensorRecurrence, Window, triton_steps
-from tests.cells.measure import CASES, Case, Run, assert_as_accurate, in_dtype_of, random_input, random_state, run
+from tests.cells.measure import CASES, Case, Run, assert_as_accurate, in_dtype_of, own, random_input, random_state, run
 from tests.cells.test_bf16 import assert_operands_are_rounded
 from tests.conftest import ROOT
-from tests.gpu.test_recurrence import OPTIONS, own, seeded
+from tests.gpu.test_recurrence import OPTIONS, seeded
 from tests.pairwise import pairwise
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="no Triton")

@@ -1,15 +1,13 @@
 """The loop with its own backward pass, which GPUs use, held to the reference on the CPU."""
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from charlm.cells import Lookup, RecurrentBase, RecurrentState
-from charlm.cells.backend import Backend
+from charlm.cells import Lookup
 from charlm.cells.torch_base import TorchRecurrentBase
 from tests.cells.measure import (
     CASES,
@@ -18,6 +16,7 @@ from tests.cells.measure import (
     assert_as_accurate,
     assert_equal_runs,
     in_dtype_of,
+    own,
     random_input,
     random_state,
     run,
@@ -32,12 +31,6 @@ OPTIONS: list[dict[str, float]] = [
     {},
     {"zoneout": 0.3},
 ]
-
-
-def own(stack: RecurrentBase) -> Callable[..., tuple[Tensor, RecurrentState]]:
-    """`forward` by the loop with its own backward pass."""
-    assert stack.gpu_kernel is not None
-    return partial(stack.run_layers, Backend("own", partial(stack.driven_layer, stack.gpu_kernel), takes_lookup=True))
 
 
 def seeded(forward: Callable[..., Any]) -> Callable[..., Any]:

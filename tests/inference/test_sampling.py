@@ -8,9 +8,11 @@ from charlm.cells import CELLS
 from charlm.config import parse_config
 from charlm.data.vocabulary import Vocabulary
 from charlm.errors import VocabularyError
-from charlm.inference.sampling import Choice, choose, sample_ids, sample_text
-from charlm.model import build_model
+from charlm.inference.sampling import Choice, StepByStep, choose, sample_ids, sample_text
+from charlm.model import build_model, map_state
+from tests.cells.measure import own
 from tests.pairwise import pairwise
+from tests.recordable import CheckedGraphs
 
 CPU = torch.device("cpu")
 VOCABULARY = Vocabulary("char", "\n abcdefgé")
@@ -193,6 +195,26 @@ def test_the_kernel_draws_what_the_loop_over_characters_does(cell, model, thread
     assert torch.stack(same).float().mean() > 0.9
     assert torch.equal(found[0][:, 0], found[0][:, 2])
     assert not torch.equal(found[0][:, 0], found[0][:, 1])
+
+
+@pairwise(cell=GENERATED, model=MODELS, choice=CHOICES)
+def test_a_graph_can_record_a_step(cell, model, choice, monkeypatch):
+    config = parse_config({"model": {"cell": cell | {"hidden": 21}, **model}}, "test").model
+    model = build_model(config, 11).eval()
+    layers = own(model.layers)  # which a GPU uses
+    monkeypatch.setattr(model.layers, "forward", lambda x, state=None: layers(x, state))
+    monkeypatch.setattr("charlm.native.linear.check_ids", lambda *arguments: None)  # on the CPU only
+    _, state = model.features(torch.tensor([[1]]))
+    output = torch.randn(1, 3, 21)
+    draws = torch.rand(9, 3, dtype=torch.float64)
+    state = map_state(lambda part: part.expand(-1, 3, -1).contiguous(), state)
+    with torch.inference_mode():
+        wanted = StepByStep(model, output, state, choice)(draws)
+        checked = StepByStep(model, output, state, choice)
+        checked.graphs = CheckedGraphs()
+        found = torch.cat([checked(draws[:5]), checked(draws[5:])])
+    assert torch.equal(found, wanted)
+    assert checked.graphs.runs == 9
 
 
 def test_vocabulary_without_line_end_or_space():
