@@ -64,7 +64,7 @@ def save_checkpoint(checkpoint: Checkpoint, path: Path, also_as: Iterable[Path] 
         "vocabulary": json.dumps(checkpoint.vocabulary.to_json()),
         "progress": json.dumps(checkpoint.progress, allow_nan=False),
     }
-    header["sha256"] = _digest(header, tensors)
+    header["sha256"] = digest(header, tensors)
     temporary = _temporary_beside(path)
     try:
         path.parent.mkdir(exist_ok=True)  # but not the run's folder, if the user removed it
@@ -155,7 +155,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
         raise DamagedCheckpointError(
             f"{path}: damaged, or not a checkpoint ({' '.join(str(error).split())}); use another one of the run"
         ) from None
-    if header.get("sha256") != _digest({k: v for k, v in header.items() if k != "sha256"}, tensors):
+    if header.get("sha256") != digest({k: v for k, v in header.items() if k != "sha256"}, tensors):
         raise DamagedCheckpointError(f"{path}: altered or damaged: its content hash does not match; use another one")
     return _parse(path, header, tensors)
 
@@ -194,13 +194,14 @@ def _parse(path: Path, header: Mapping[str, str], tensors: Mapping[str, Tensor])
         raise DamagedCheckpointError(f"{path}: no readable config, vocabulary or progress in it ({reason})") from None
 
 
-def _digest(header: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:
-    digest = hashlib.sha256(json.dumps(sorted(header.items())).encode())
+def digest(header: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:
+    """SHA-256 of named texts and named tensors on the CPU, whatever their order."""
+    sha256 = hashlib.sha256(json.dumps(sorted(header.items())).encode())
     for name in sorted(tensors):
         tensor = tensors[name]
-        digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
-        digest.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data)
-    return digest.hexdigest()
+        sha256.update(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
+        sha256.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return sha256.hexdigest()
 
 
 def find_checkpoint(path: Path) -> Path:

@@ -8,6 +8,7 @@ CharlmError             base class: the command line prints the message and exit
 │   └── DamagedCheckpointError   missing, damaged or altered
 ├── RunError            the run's folder: holds a run already, cannot be written, is in use
 ├── DeviceError         a device, precision or amount of memory that this machine does not have
+├── ProcessError        another process of the run ended, does not answer, or differs
 └── DivergenceError     a loss, gradient or weight that is not finite
 """
 
@@ -46,6 +47,10 @@ class RunError(CharlmError):
 
 class DeviceError(CharlmError):
     """The requested device or precision is not available."""
+
+
+class ProcessError(CharlmError):
+    """The processes of a run cannot go on together."""
 
 
 class DivergenceError(CharlmError):

@@ -16,17 +16,24 @@ from charlm.native.lookup import Lookup
 from charlm.native.random import random_mask
 from charlm.native.recurrence import Driver, LayerWeights, Recurrence
 from charlm.native.shared import SHARED_KERNELS
+from charlm.system.world import WHOLE, Part
 
 RecurrentState = Tensor | tuple[Tensor, ...]
 """The state of all layers: [L, B, H], or one such tensor for each of `state_names` (LSTM: h and c)."""
 
 
-def dropout_mask(shape: tuple[int, ...], p: float, like: Tensor) -> Tensor:
+def dropout_mask(shape: tuple[int, ...], p: float, like: Tensor, *, part: Part = WHOLE, streams: int = 1) -> Tensor:
     """A mask of 0 with probability p, else 1/(1−p): multiplying by it leaves the expected value unchanged.
 
     Drawn from torch's global generator, in the dtype and on the device of `like`. On the CPU, p is rounded to a
     multiple of 2⁻¹⁶: drawing sixteen random bits per element is much faster than torch's own draws.
+
+    part: the mask is this part of the mask of a batch, along the dimension `streams`. Every process draws for the whole
+    batch, so that generators and masks are those of a single process.
     """
+    if part.count > 1:
+        whole = (*shape[:streams], shape[streams] * part.count, *shape[streams + 1 :])
+        return part.of(dropout_mask(whole, p, like), streams)
     if like.device.type != "cpu":
         return torch.empty(shape, dtype=like.dtype, device=like.device).bernoulli_(1 - p).div_(1 - p)
     return random_mask(shape, kept=max(1, round((1 - p) * 2**16))).to(like.dtype)
@@ -129,6 +136,8 @@ class RecurrentBase(nn.Module):
         self.variational = variational
         self.zoneout = zoneout
         self.residual = residual
+        self.part = WHOLE
+        """The part of the batch that `forward` gets; its masks are those of this part."""
 
     # What a kind of cell defines
 
@@ -189,7 +198,7 @@ class RecurrentBase(nn.Module):
         for layer, layer_state in enumerate(self.split_state(state, B)):
             inputs = y
             if layer > 0 and self.dropout > 0 and self.training:
-                inputs = y * dropout_mask(mask_shape, self.dropout, like=y)
+                inputs = y * dropout_mask(mask_shape, self.dropout, like=y, part=self.part)
             call = self.layer_call(layer, layer_state, steps=T, training=self.training)
             output, layer_state = backend.layer(inputs, call)
             y = y + output if layer > 0 and self.residual else output
@@ -201,7 +210,8 @@ class RecurrentBase(nn.Module):
         parameters = dict(zip(self.parameter_shapes(layer), self.layer_parameters(layer), strict=True))
         weights, mask_BH = parameters["weight_hh"], None
         if training and self.state_dropout > 0:
-            mask_BH = dropout_mask(tuple(state[0].shape), self.state_dropout, like=weights)
+            shape = tuple(state[0].shape)
+            mask_BH = dropout_mask(shape, self.state_dropout, like=weights, part=self.part, streams=0)
         if training and self.weight_dropout > 0:
             parameters["weight_hh"] = weights * dropout_mask(tuple(weights.shape), self.weight_dropout, like=weights)
         return LayerCall(list(parameters.values()), state, mask_BH, self.kept_share(state, steps, training, weights))
@@ -212,7 +222,7 @@ class RecurrentBase(nn.Module):
         if self.zoneout == 0:
             return None
         if training:
-            return (dropout_mask((steps, B, S), self.zoneout, like=like) == 0).to(like.dtype)
+            return (dropout_mask((steps, B, S), self.zoneout, like=like, part=self.part) == 0).to(like.dtype)
         return like.new_full((1, 1, S), self.zoneout)
 
     def generator(

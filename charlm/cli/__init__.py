@@ -98,12 +98,12 @@ def main() -> None:
     except OSError as error:
         if error.filename is None:
             raise
-        say_error(f"{_shortened(os.fsdecode(error.filename))}: {error.strerror}")
+        say_error(f"{_shortened(os.fsdecode(error.filename))}: {error.strerror}", own=True)
         sys.exit(1)
     except Exception as error:
         if not _is_out_of_memory(error):
             raise
-        say_error(f"out of memory{_wanted(error)}; lower model.cell.hidden, train.batch_size or train.bptt")
+        say_error(f"out of memory{_wanted(error)}; lower model.cell.hidden, train.batch_size or train.bptt", own=True)
         sys.exit(1)
 
 

@@ -79,28 +79,30 @@ def train(
         raise usage_error("--config is needed, for example --config quickstart; `charlm config list` shows the others")
 
     from charlm.system.device import keep_freed_memory
+    from charlm.system.world import joined
 
     keep_freed_memory()
-    if resume:
-        assert run_dir is not None
-        outcome = _resume(run_dir, config, settings)
-    else:
-        assert config is not None
-        outcome = _start(config, settings, run_dir, init_from)
-    _print_outcome(outcome, json)
+    with joined() as world:
+        if resume:
+            assert run_dir is not None
+            outcome = _resume(run_dir, config, settings, world)
+        else:
+            assert config is not None
+            outcome = _start(config, settings, run_dir, init_from, world)
+    _print_outcome(outcome, json and world.is_first)
 
 
-def _start(config: Path, settings: list[str], run_dir: Path | None, init_from: Path | None) -> Any:
+def _start(config: Path, settings: list[str], run_dir: Path | None, init_from: Path | None, world: Any) -> Any:
     from charlm.checkpoint import find_checkpoint, read_checkpoint
     from charlm.config import load_config
     from charlm.training.start import start_run
 
-    parsed = load_config(config, settings)
-    initial = read_checkpoint(find_checkpoint(init_from)) if init_from else None
-    return start_run(parsed, run_dir, initial, name=config.stem)
+    parsed = world.first(lambda: load_config(config, settings))
+    initial = world.first(lambda: read_checkpoint(find_checkpoint(init_from))) if init_from else None
+    return start_run(parsed, run_dir, initial, name=config.stem, world=world)
 
 
-def _resume(run_dir: Path, config: Path | None, settings: list[str]) -> Any:
+def _resume(run_dir: Path, config: Path | None, settings: list[str], world: Any) -> Any:
     """Continue with the config given, or with the run's own, after the overrides."""
     from charlm.config import Config, load_config, override_config
     from charlm.training.start import resume_run
@@ -110,7 +112,7 @@ def _resume(run_dir: Path, config: Path | None, settings: list[str]) -> Any:
             return load_config(config, settings)
         return override_config(saved, f"{run_dir}/config.yaml", settings)
 
-    return resume_run(run_dir, change)
+    return resume_run(run_dir, change, world)
 
 
 def _print_outcome(outcome: Any, json: bool) -> None:
@@ -144,10 +146,14 @@ def plan(config: ConfigFile, overrides: Overrides = None, json: Json = False) ->
     """
     from charlm.config import load_config
     from charlm.system.device import keep_freed_memory
+    from charlm.system.world import joined
     from charlm.training.plan import measure
 
     keep_freed_memory()
-    result = measure(load_config(config, overrides or []))
+    with joined() as world:
+        result = measure(world.first(lambda: load_config(config, overrides or [])), world)
+    if not world.is_first:
+        return
     if json:
         print_json(result.as_json())
     else:

@@ -8,6 +8,7 @@ import torch
 
 from charlm.errors import DataError
 from charlm.system.device import to_device
+from charlm.system.world import WHOLE, Part
 
 
 class Streams:
@@ -21,10 +22,16 @@ class Streams:
     batch_size  B
     bptt        T, steps per window; used only for the minimum length and `windows_per_epoch`
     name        what errors call the ids: "train split"
+    part        the streams to read, of equal parts of the B
     """
 
     def __init__(
-        self, ids: npt.NDArray[np.integer[Any]], batch_size: int, bptt: int, name: str = "train split"
+        self,
+        ids: npt.NDArray[np.integer[Any]],
+        batch_size: int,
+        bptt: int,
+        name: str = "train split",
+        part: Part = WHOLE,
     ) -> None:
         assert ids.ndim == 1, ids.shape
         assert batch_size >= 1, batch_size
@@ -36,9 +43,10 @@ class Streams:
         """S, characters per stream."""
         # Rows overlap by one: row b ends with the first character of stream b + 1, which is its last target.
         stride = ids.strides[0]
-        self._ids_BS = np.lib.stride_tricks.as_strided(
+        all_BS = np.lib.stride_tricks.as_strided(
             ids, (batch_size, self.length + 1), (self.length * stride, stride), writeable=False
         )
+        self._ids_BS = np.split(all_BS, part.count)[part.index]
 
     @property
     def windows_per_epoch(self) -> int:
@@ -50,8 +58,8 @@ class Streams:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Inputs and targets for `steps` characters from `position` in every stream: two [T, B] int64 tensors.
 
-        Both are views of one tensor, shifted by a step, so write to neither. For a CUDA `device` the copy goes through
-        pinned memory and is asynchronous, in order with the device's current stream.
+        B counts the streams of the part. Both are views of one tensor, shifted by a step, so write to neither. For a
+        CUDA `device` the copy goes through pinned memory and is asynchronous, in order with the device's current stream.
         """
         assert position >= 0, position
         assert 1 <= steps <= self.length - position, (position, steps, self.length)

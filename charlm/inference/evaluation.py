@@ -3,7 +3,7 @@
 import contextlib
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from charlm.errors import DataError
 from charlm.model import CharLM, map_state
 from charlm.system.device import to_device
 from charlm.system.formatting import nats_to_bits
+from charlm.system.world import ALONE, WHOLE, Part, World
 
 Ids = npt.NDArray[np.integer[Any]]
 
@@ -65,19 +66,24 @@ def evaluate(
     *,
     streams: int | None = None,
     per_char: bool = False,
+    world: World = ALONE,
 ) -> Evaluation:
     """Score every character of `ids` [N] given the characters before it; DataError if the text is too short.
 
     The text is cut into up to `streams` contiguous parts, which are read side by side; see `scored_windows`. None: as
-    many as the device needs. The model keeps its mode (training or evaluation).
+    many as the device needs. The processes of the world share the streams, and each returns the score of the whole; the
+    nats of each character are then not to be had. The model keeps its mode (training or evaluation).
     """
+    assert world.size == 1 or not per_char
     streams = streams or (STREAMS if device.type == "cpu" else GPU_STREAMS)
     with evaluating(model), torch.inference_mode():
-        return sum_windows(scored_windows(model, ids, device, streams=streams), ids, per_char=per_char)
+        windows = scored_windows(model, ids, device, streams=streams, part=world.part)
+        score = sum_windows(windows, ids, per_char=per_char)
+    return replace(score, nats_sum=world.total(score.nats_sum))
 
 
 def scored_windows(
-    model: CharLM, ids: Ids, device: torch.device, *, streams: int, steps: int | None = None
+    model: CharLM, ids: Ids, device: torch.device, *, streams: int, steps: int | None = None, part: Part = WHOLE
 ) -> Iterator[Tensor]:
     """Yield the cross-entropy in nats, [T, B], of window after window of `ids` [N]; DataError if N < 2.
 
@@ -85,13 +91,18 @@ def scored_windows(
     characters, after the WARMUP characters before its part, which are not scored. The state is carried from window to
     window. Entries past the end of the text are 0.
 
+    part: yield the nats of these streams only, of nearly equal parts of the B; there may be none.
+
     The model must be in evaluation mode. The nats have a graph unless the caller turns gradients off; the carried
     state is detached between windows, and the caller may change the weights there.
     """
     targets = _targets_of(ids)
     B = streams_of(ids, streams)
-    part = -(-targets // B)
-    begin_B1 = part * np.arange(B)[:, None]
+    length_S = -(-targets // B)
+    mine = np.array_split(np.arange(B), part.count)[part.index]
+    if not len(mine):
+        return
+    begin_B1 = length_S * mine[:, None]
 
     def places_BT(offset: int, length: int) -> npt.NDArray[np.int64]:
         return begin_B1 + np.arange(offset, offset + length)
@@ -100,15 +111,16 @@ def scored_windows(
         return to_device(ids[at_BT].T.astype(np.int64, order="C"), device)
 
     state = None
-    for offset, length in _windows(-WARMUP, 0, _most_steps(B, model, device)) if B > 1 else ():
+    for offset, length in _windows(-WARMUP, 0, _most_steps(len(mine), model, device)) if B > 1 else ():
         # Nothing comes before the first stream: what it reads here does not matter, its state is cleared below.
         with torch.no_grad():
             _, state = model.features(ids_TB(places_BT(offset, length).clip(0, targets - 1)), state)
-    if state is not None:
+    if state is not None and mine[0] == 0:
         state = map_state(_without_first_stream, state)
     # Streams at the end of the text can be shorter than the others.
-    lengths_B = to_device((targets - begin_B1[:, 0]).clip(0, part), device)
-    for offset, length in _windows(0, part, steps or min(_most_steps(B, model, device), _score_steps(B, model))):
+    lengths_B = to_device((targets - begin_B1[:, 0]).clip(0, length_S), device)
+    most = min(_most_steps(len(mine), model, device), _score_steps(len(mine), model))
+    for offset, length in _windows(0, length_S, steps or most):
         # One copy to the device: the targets are the inputs, a step later.
         both_TB = ids_TB(places_BT(offset, length + 1).clip(0, targets))
         logits, state = model(both_TB[:-1], state)  # [T, B, V]

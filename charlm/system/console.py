@@ -5,15 +5,27 @@ import sys
 
 from charlm.system.formatting import one_line
 
+_name = ""
+
+
+def speak_for(name: str) -> None:
+    """From now on this process, one of several, prints only errors of its own, with its name."""
+    global _name
+    _name = name
+
 
 def say(label: str, message: str) -> None:
     """Print a line: a label of up to eight letters and a message."""
-    _write(f"{label:<8} {message}")
+    if not _name:
+        _write(f"{label:<8} {message}")
 
 
-def say_error(message: str) -> None:
-    """Print the error that ends a command."""
-    _write(f"error: {message}")
+def say_error(message: str, *, own: bool = False) -> None:
+    """Print the error that ends a command. own: the first process does not know of it."""
+    if not _name:
+        _write(f"error: {message}")
+    elif own:
+        _write(f"error: {_name}: {message}")
 
 
 def _write(line: str) -> None:

@@ -9,12 +9,13 @@ import numpy.typing as npt
 import torch
 
 from charlm.errors import DeviceError
+from charlm.system.world import ALONE, World
 
 
-def resolve_device(name: str) -> torch.device:
+def resolve_device(name: str, world: World = ALONE) -> torch.device:
     """The device for `auto`, `cpu`, `cuda` or `cuda:N`; always with its index. DeviceError for a GPU that is not there.
 
-    GPUs are counted as CUDA_VISIBLE_DEVICES leaves them.
+    GPUs are counted as CUDA_VISIBLE_DEVICES leaves them. Several processes on a machine get a GPU each, in order.
     """
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
@@ -27,7 +28,12 @@ def resolve_device(name: str) -> torch.device:
         built = "without CUDA" if torch.version.cuda is None else f"for CUDA {torch.version.cuda}"
         found = f"found {name}, but this PyTorch (built {built}) sees no GPU"
         raise DeviceError(f"device: {found}; allowed here: auto | cpu")
-    index, count = int(number or "0"), torch.cuda.device_count()
+    index, count = int(number or world.local_rank), torch.cuda.device_count()
+    if world.local_size > 1 and (number or world.local_size > count):
+        raise DeviceError(
+            f"device: found {name} and {count} GPUs for {world.local_size} processes on this machine; allowed: auto | "
+            "cuda | cpu, and at most as many processes as GPUs (--nproc-per-node)"
+        )
     if index >= count:
         names = " | ".join(["auto", "cpu", "cuda", *(f"cuda:{n}" for n in range(count))])
         raise DeviceError(f"device: found {name}; allowed here: {names}")

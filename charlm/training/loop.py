@@ -1,5 +1,7 @@
 """The training loop: step → log → evaluate → sample → save → stop."""
 
+import contextlib
+import functools
 import math
 import time
 from dataclasses import asdict, dataclass
@@ -20,7 +22,7 @@ from charlm.training.folder import RunFolder
 from charlm.training.metrics import Row, Tracker, train_row, valid_row
 from charlm.training.progress import Progress
 from charlm.training.signals import SIGNALS, catch_signals
-from charlm.training.snapshot import restore_snapshot, take_snapshot
+from charlm.training.snapshot import fingerprint, restore_snapshot, take_snapshot
 from charlm.training.step import Updater, divergence
 
 
@@ -53,8 +55,10 @@ class TrainingLoop:
         self.corpus = corpus
         self.folder = folder
         self.tracker = tracker
-        self.progress = Progress()
-        self._signals: list[str] = []
+        self.world = updater.world
+        self.progress = Progress(self.world.is_first)
+        self._received: list[str] = []
+        self._signals: list[str] = []  # as all processes know them
         self._rolled_back_to = -1  # step
         self._clock_s = time.perf_counter()
 
@@ -65,11 +69,11 @@ class TrainingLoop:
         """
         self._print_header()
         try:
-            with catch_signals() as self._signals, self.folder.held_open():
-                if not self.folder.last.exists():
+            with catch_signals(patient=self.world.shares_updates) as self._received, self._held_folder():
+                if not self.world.first(self.folder.last.exists):
                     self._save(best=False)
-                    self.folder.wait()  # from here on the run can be resumed
-                self.folder.write_config(self.config)
+                    self.world.first(self.folder.wait)  # from here on the run can be resumed
+                self.world.first(lambda: self.folder.write_config(self.config))
                 while True:
                     try:
                         reason = self._train()
@@ -84,6 +88,9 @@ class TrainingLoop:
             self.progress.close()
             self.tracker.close()
 
+    def _held_folder(self) -> contextlib.AbstractContextManager[None]:
+        return self.folder.held_open() if self.world.is_first else contextlib.nullcontext()
+
     def _train(self) -> str:
         """Make steps until there is a reason to stop, and return it."""
         every = self.config.train
@@ -93,7 +100,7 @@ class TrainingLoop:
             if self._due(every.log_every):
                 self._log()
             improved = self._due(every.eval_every) and self._evaluate()
-            if self._due(every.sample_every):
+            if self._due(every.sample_every) and self.world.is_first:
                 self._sample()
             if improved or self._due(every.save_every):
                 self._save(best=improved)
@@ -118,10 +125,11 @@ class TrainingLoop:
         return every > 0 and step > 0 and step % every == 0
 
     def _tick(self) -> None:
-        """Bring `elapsed_s` and the progress bar up to date."""
+        """Bring `elapsed_s`, the signals and the progress bar up to date."""
         now_s = time.perf_counter()
         state = self.updater.state
-        state.count_time(now_s - self._clock_s)
+        elapsed_s, self._signals = self.world.agree(state.elapsed_s + now_s - self._clock_s, self._received)
+        state.set_time(elapsed_s)
         self._clock_s = now_s
         self.progress.show(state.step, self.updater.share_done(), state.elapsed_s)
 
@@ -140,7 +148,7 @@ class TrainingLoop:
             say("limit", f"{limit} is already reached; to train on, raise it: --set train.{reason}=…")
 
     def _log(self) -> None:
-        self.folder.check()
+        self.world.first(self.folder.check)
         self._record(self._train_row())
         self.updater.state.count_row()
 
@@ -166,7 +174,7 @@ class TrainingLoop:
         """Evaluate and note the score; True if it is the best so far. DivergenceError if it is not finite."""
         updater, state = self.updater, self.updater.state
         updater.check_finite()
-        score = evaluate(updater.evaluated_model, self.corpus.splits["valid"], updater.device)
+        score = evaluate(updater.evaluated_model, self.corpus.splits["valid"], updater.device, world=self.world)
         self._tick()
         nats = score.nats_per_char
         if not math.isfinite(nats):
@@ -204,13 +212,15 @@ class TrainingLoop:
 
     def _save(self, best: bool) -> None:
         """Write the `last` checkpoint, the numbered one if it is due, and `best` on request."""
-        self.folder.check()
+        self.world.first(self.folder.check)
         self.updater.check_finite(weights=True)
         self._tick()
         train, step = self.config.train, self.updater.state.step
         numbered = self._due(train.save_every)
         snapshot = take_snapshot(self.updater, copied=self.folder.writes_behind)
-        self.folder.save(snapshot, step=step, best=best, numbered=numbered, keep=train.keep_checkpoints)
+        self.world.same("weights", lambda: fingerprint(snapshot))
+        save = functools.partial(self.folder.save, step=step, best=best, numbered=numbered, keep=train.keep_checkpoints)
+        self.world.first(lambda: save(snapshot))
 
     # Stop, roll back
 
@@ -248,9 +258,9 @@ class TrainingLoop:
         """
         train, updater, diverged = self.config.train, self.updater, self.updater.state
         allowed = train.on_divergence == "rollback" and diverged.rollbacks < train.max_rollbacks
-        self.folder.wait()
+        self.world.first(self.folder.wait)
         before_step = diverged.step + (diverged.step != self._rolled_back_to)
-        found = newest_whole(self.folder.path, before_step) if allowed else None
+        found = self.world.first(lambda: newest_whole(self.folder.path, before_step)) if allowed else None
         if not found:
             times = f"; rolled back {diverged.rollbacks} times before" if diverged.rollbacks else ""
             none = f"; there is no checkpoint before step {before_step}" if allowed else ""
@@ -264,8 +274,8 @@ class TrainingLoop:
         self.tracker.note("rollback", state.step, diverged_step=diverged.step, fault=str(error), lr_factor=factor)
         say("rollback", f"{error}; back to step {state.step}, learning rate × {factor:g} from now on")
         self._save(best=False)
-        self.folder.wait()
-        self.folder.drop_after(state.step)
+        self.world.first(self.folder.wait)
+        self.world.first(lambda: self.folder.drop_after(state.step))
 
     def _outcome(self, reason: str) -> Outcome:
         state = self.updater.state

@@ -12,28 +12,38 @@ from charlm.config import Config
 from charlm.errors import DeviceError
 from charlm.model import count_parameters
 from charlm.system.formatting import format_bytes
+from charlm.system.world import ALONE, World
 from charlm.training.optimizer import least_copies
 
 
-def check_memory(config: Config, vocabulary_size: int, device: torch.device) -> None:
-    """DeviceError, with the figures, if a run needs more memory than `device` has available."""
-    needed, available = least_bytes(config, vocabulary_size), available_bytes(device)
+def check_memory(config: Config, vocabulary_size: int, device: torch.device, world: World = ALONE) -> None:
+    """DeviceError, with the figures, if a run needs more memory than `device` has available.
+
+    Processes on one machine share its memory, and each has a model of its own.
+    """
+    needed, available = least_bytes(config, vocabulary_size, world.size), available_bytes(device)
+    of = ""
+    if device.type == "cpu" and world.local_size > 1:
+        needed, of = needed * world.local_size, f" of {world.local_size} processes"
     if available is not None and needed > available:
         raise DeviceError(
-            f"memory: the model and a window need at least {format_bytes(needed)}; {format_bytes(available)} are "
+            f"memory: the model and a window{of} need at least {format_bytes(needed)}; {format_bytes(available)} are "
             f"available ({device.type}); lower model.cell.hidden, model.layers, train.batch_size or train.bptt"
         )
 
 
-def least_bytes(config: Config, vocabulary_size: int) -> int:
-    """A lower bound in bytes: weights, gradients, optimizer state, and what one window saves per character."""
+def least_bytes(config: Config, vocabulary_size: int, processes: int = 1) -> int:
+    """A lower bound in bytes: weights, gradients, optimizer state, and what one window saves per character.
+
+    For one of several processes, which share the batch.
+    """
     model, train = config.model, config.train
     parameters = count_parameters(config.model, vocabulary_size)
     per_unit = CELLS[model.cell.kind].least_saved_per_unit(**model.cell.options())
     # Numbers per character: what the layers save for the backward pass, and logits with their gradient.
     a_character = per_unit * model.layers * model.cell.hidden + 2 * vocabulary_size
     copies = 2 + least_copies(config.optimizer) + (train.ema > 0)
-    return 4 * (copies * parameters + train.batch_size * train.bptt * a_character)
+    return 4 * (copies * parameters + train.batch_size // processes * train.bptt * a_character)
 
 
 def available_bytes(device: torch.device, system: Path = Path("/")) -> int | None:

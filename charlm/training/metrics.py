@@ -169,6 +169,31 @@ class Tracker:
             self._faults.add(fault)
 
 
+class NoTracker(Tracker):
+    """The tracker of processes that do not write."""
+
+    def __init__(self) -> None:
+        pass
+
+    def rewind(self, rows: int, step: int) -> None:
+        pass
+
+    def record(self, row: Row) -> None:
+        pass
+
+    def note(self, event: str, step: int, **values: Any) -> None:
+        pass
+
+    def sample(self, text: str, step: int) -> None:
+        pass
+
+    def finish(self, options: Mapping[str, Any], scores: Mapping[str, float]) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
 class Metrics:
     """Appends JSON lines to a file. Lines that cannot be written wait for the next attempt."""
 

@@ -1,6 +1,7 @@
 """`charlm plan`: what a config will cost, measured on a few updates."""
 
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -9,11 +10,11 @@ from torch import Tensor
 
 from charlm.config import Config
 from charlm.data.corpus import load_configured_corpus
-from charlm.model import parameters_by_part, window_loss
-from charlm.system.device import resolve_device
+from charlm.model import WindowLoss, parameters_by_part, window_loss
 from charlm.system.formatting import format_bytes, format_duration
+from charlm.system.world import ALONE, World
 from charlm.training.memory import available_bytes
-from charlm.training.precision import with_precision
+from charlm.training.processes import join_processes, with_common_precision
 from charlm.training.step import Updater
 
 _WARMUP_STEPS = 2
@@ -43,6 +44,9 @@ class Plan:
     epoch_s: float
     backend: str
     """What computes the recurrent layers."""
+    processes: int
+    communication_s: float
+    """The part of a step that processes spend on each other; 0 for a single one."""
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -52,6 +56,7 @@ class Plan:
         parts = ", ".join(f"{name} {count:,}" for name, count in self.parameters.items())
         memory = self.weights_bytes + self.optimizer_bytes + self.activations_bytes
         peak = f"; at the peak {format_bytes(self.peak_bytes)}" if self.peak_bytes else ""
+        shared = f"; {self.processes} processes, {self.communication_s / self.step_s:.0%} communication"
         available = f"; available {format_bytes(self.available_bytes)}" if self.available_bytes else ""
         return {
             **{name: f"{count:,} characters" for name, count in self.splits.items()},
@@ -61,23 +66,25 @@ class Plan:
             f"optimizer {format_bytes(self.optimizer_bytes)}, activations {format_bytes(self.activations_bytes)}"
             f"{peak}{available}",
             "layers": self.backend,
-            "speed": f"{self.chars_per_s:,.0f} characters/s, {1000 * self.step_s:.1f} ms a step",
+            "speed": f"{self.chars_per_s:,.0f} characters/s, {1000 * self.step_s:.1f} ms a step"
+            f"{shared if self.communication_s else ''}",
             "epoch": f"{self.steps_per_epoch:,} steps, {format_duration(self.epoch_s)} without evaluation",
         }
 
 
-def measure(config: Config) -> Plan:
+def measure(config: Config, world: World = ALONE) -> Plan:
     """Build the model of a config, make a few updates, and throw them away."""
-    corpus = load_configured_corpus(config.data)
+    device = join_processes(config, world)
+    corpus = world.in_turn(lambda: load_configured_corpus(config.data))
     full = config.train.model_copy(
         update={"bptt_start": None, "vary_bptt": 0.0}
     )  # full windows, as at the end of the run
-    device = resolve_device(config.device)
-    config = with_precision(config.model_copy(update={"train": full}), device)
+    config = with_common_precision(config.model_copy(update={"train": full}), device, world)
     available = available_bytes(device)
-    updater = Updater(config, corpus, device)
+    updater = world.each(lambda: Updater(config, corpus, device, world))
     activations_bytes = _saved_bytes(updater)
-    step_s = _step_s(updater)
+    step_s = _median_s(updater.update, updater)
+    communication_s = _median_s(lambda: _communicate(updater), updater) if world.shares_updates else 0.0
     chars = config.train.batch_size * config.train.bptt
     weights_bytes = sum(p.nbytes for p in updater.parameters)
     tensors = [t for state in updater.optimizer.state.values() for t in state.values() if isinstance(t, Tensor)]
@@ -95,22 +102,32 @@ def measure(config: Config) -> Plan:
         chars_per_s=chars / step_s,
         epoch_s=step_s * updater.streams.windows_per_epoch,
         backend=updater.backend,
+        processes=world.size,
+        communication_s=communication_s,
     )
 
 
-def _step_s(updater: Updater) -> float:
-    """Median seconds per update, over about three seconds of updates."""
+def _median_s(function: Callable[[], None], updater: Updater) -> float:
+    """Median seconds per call, over about three seconds of calls; as many in all processes."""
     times: list[float] = []
-    for step in range(10_000):
+    for call in range(10_000):
         start_s = time.perf_counter()
-        updater.update()
+        function()
         if updater.device.type == "cuda":
             torch.cuda.synchronize()
-        if step >= _WARMUP_STEPS:
+        if call >= _WARMUP_STEPS:
             times.append(time.perf_counter() - start_s)
-        if len(times) >= _MIN_STEPS and sum(times) >= _MEASURE_S:
+        spent_s, _ = updater.world.agree(sum(times), [])
+        if len(times) >= _MIN_STEPS and spent_s >= _MEASURE_S:
             break
     return sorted(times)[len(times) // 2]
+
+
+def _communicate(updater: Updater) -> None:
+    """What an update spends on other processes: their gradients and the clock."""
+    zero = torch.zeros((), device=updater.device)
+    updater.average_gradients(WindowLoss(zero, zero, zero))
+    updater.world.agree(0.0, [])
 
 
 def _saved_bytes(updater: Updater) -> int:

@@ -11,11 +11,15 @@ from charlm.training.metrics import Row
 
 
 class Progress:
-    """A bar for the fraction of the run that is done; invisible if stderr is not a terminal."""
+    """A bar for the fraction of the run that is done; invisible if stderr is not a terminal, or if not `shown`."""
 
-    def __init__(self) -> None:
+    def __init__(self, shown: bool = True) -> None:
         self._bar = tqdm(
-            total=1.0, file=sys.stderr, disable=None, leave=False, bar_format="{percentage:3.0f}%|{bar:20}| {desc}"
+            total=1.0,
+            file=sys.stderr,
+            disable=None if shown else True,
+            leave=False,
+            bar_format="{percentage:3.0f}%|{bar:20}| {desc}",
         )
         self._note = ""
         self._shown_s = 0.0

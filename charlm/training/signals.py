@@ -11,8 +11,12 @@ SIGNALS = {"SIGINT": 130, "SIGTERM": 143}
 
 
 @contextlib.contextmanager
-def catch_signals() -> Iterator[list[str]]:
-    """Collect the names of signals. The first one restores the previous handlers, so a second one ends the process."""
+def catch_signals(*, patient: bool = False) -> Iterator[list[str]]:
+    """Collect the names of signals.
+
+    The first one restores the previous handlers, so a second one ends the process; not if `patient`: torchrun sends its
+    processes a signal that they may have received already, and ends them itself if they take too long.
+    """
     received: list[str] = []
     if threading.current_thread() is not threading.main_thread():
         yield received
@@ -27,7 +31,8 @@ def catch_signals() -> Iterator[list[str]]:
 
     def receive(number: int, frame: FrameType | None) -> None:
         received.append(signal.Signals(number).name)
-        restore()
+        if not patient:
+            restore()
 
     for number in before:
         signal.signal(number, receive)

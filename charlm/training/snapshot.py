@@ -6,9 +6,10 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from charlm.checkpoint import Checkpoint
+from charlm.checkpoint import Checkpoint, digest
 from charlm.errors import CheckpointError
 from charlm.model import load_weights
+from charlm.system.world import ALONE
 from charlm.training.optimizer import kept_tensors
 from charlm.training.state import TrainState
 from charlm.training.step import Updater
@@ -17,13 +18,14 @@ from charlm.training.step import Updater
 def take_snapshot(updater: Updater, *, copied: bool = False) -> Checkpoint:
     """A checkpoint from which `restore_snapshot` continues as if the run had never stopped.
 
-    Its tensors are on the CPU. Those of an updater on the CPU share its memory unless `copied`.
+    Its tensors are on the CPU. Those of an updater on the CPU share its memory unless `copied`. All processes call this
+    together and get the same checkpoint, that of a single process: it holds the hidden state of all streams.
     """
 
     def taken(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return {name: tensor.detach().to("cpu", copy=copied) for name, tensor in tensors.items()}
 
-    carried = {**updater.state.tensors(), "rng.cpu": torch.get_rng_state()}
+    carried = {**updater.state.tensors(updater.world), "rng.cpu": torch.get_rng_state()}
     if updater.device.type == "cuda":
         carried["rng.cuda"] = torch.cuda.get_rng_state(updater.device)
     named = dict(updater.model.named_parameters())
@@ -42,6 +44,14 @@ def take_snapshot(updater: Updater, *, copied: bool = False) -> Checkpoint:
         carried=taken(carried),
         progress=updater.state.progress(),
     )
+
+
+def fingerprint(checkpoint: Checkpoint) -> str:
+    """Equal for processes that train alike: a digest of weights, random state and progress."""
+    names = ("step", "epoch", "position", "elapsed_s", "best_nats", "evaluations_since_best")
+    progress = {name: repr(checkpoint.progress[name]) for name in names}
+    random = {name: state for name, state in checkpoint.carried.items() if name.startswith("rng.")}
+    return digest(progress, {**checkpoint.weights, **random})
 
 
 def restore_snapshot(updater: Updater, checkpoint: Checkpoint) -> None:
@@ -63,6 +73,7 @@ def restore_snapshot(updater: Updater, checkpoint: Checkpoint) -> None:
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         raise CheckpointError(f"checkpoint: its training state does not fit ({error}); use another one") from None
     state.threads = torch.get_num_threads()
+    state.keep_part(updater.world.part)
     updater.state = state
     updater.forget_divergence()
 
@@ -72,10 +83,10 @@ def _check_state(updater: Updater, state: TrainState) -> None:
     if state.position >= updater.streams.length:
         raise ValueError(f"position: found {state.position}; a stream has {updater.streams.length}")
     updater.model.layers.split_state(state.recurrent, updater.config.train.batch_size)
-    for name, tensor in state.tensors().items():
+    for name, tensor in state.tensors(ALONE).items():
         wanted = getattr(updater.state, name, None)
-        if wanted is None:  # part of the hidden state: its shape was checked above, its dtype must be float32
-            wanted = tensor.float()
+        if wanted is None:  # part of the hidden state: its shape was checked above, its dtype is that of the weights
+            wanted = tensor.to(updater.parameters[0].dtype)
         if (tensor.dtype, tensor.shape) != (wanted.dtype, wanted.shape):
             raise ValueError(f"{name}: found {tensor.dtype} {list(tensor.shape)}")
 

@@ -1,6 +1,7 @@
 """How a run starts: new, from another run's weights, or resumed. Every check comes before anything is written."""
 
 import contextlib
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,8 @@ from charlm.errors import CheckpointError, ConfigError, DamagedCheckpointError, 
 from charlm.model import CharLM
 from charlm.runs import FOLDER, LAST
 from charlm.system.console import say
-from charlm.system.device import resolve_device
 from charlm.system.formatting import format_bytes
+from charlm.system.world import ALONE, World
 from charlm.training.folder import (
     RunFolder,
     check_space,
@@ -28,45 +29,72 @@ from charlm.training.folder import (
     refuse_existing_run,
     refusing_os_errors,
 )
+from charlm.training.launch import note_launch, run_of_this_launch
 from charlm.training.loop import Outcome, TrainingLoop
-from charlm.training.metrics import Tracker
+from charlm.training.metrics import NoTracker, Tracker
 from charlm.training.precision import with_precision
+from charlm.training.processes import join_processes, with_common_precision
 from charlm.training.snapshot import restore_snapshot
 from charlm.training.step import Updater
 
 
 def start_run(
-    config: Config, run_dir: Path | None = None, init_from: Checkpoint | None = None, *, name: str = "run"
+    config: Config,
+    run_dir: Path | None = None,
+    init_from: Checkpoint | None = None,
+    *,
+    name: str = "run",
+    world: World = ALONE,
 ) -> Outcome:
     """Train a new model, or one that starts from the weights and vocabulary of `init_from`.
 
     Without `run_dir` the run gets a new folder, runs/<name>-<time>. Raises ConfigError, DataError, DeviceError,
-    RunError or VocabularyError before it writes to the run's folder.
+    ProcessError, RunError or VocabularyError before it writes to the run's folder.
+
+    Processes that torchrun starts again after a fault resume their run.
     """
+    if again := world.first(lambda: run_of_this_launch(run_dir)):
+        run_dir = again
+        if world.first((again / FOLDER).is_dir):
+            return resume_run(again, world=world)
     with contextlib.ExitStack() as held:
         place = run_dir or Path("runs")
-        with refusing_os_errors(place):
-            exists = run_dir is not None and run_dir.is_dir()
-        if run_dir is not None and exists:
-            _claim(run_dir, held)
-        check_writable(place)
-        device = resolve_device(config.device)
-        vocabulary = _fine_tuned_vocabulary(config, init_from) if init_from else None
-        corpus = load_configured_corpus(config.data, vocabulary)
-        _check_splits(config, corpus)
-        _print_corpus(config, corpus)
-        config = with_precision(config, device)
-        updater = Updater(config, corpus, device)
+        exists = world.first(lambda: _claim_existing(run_dir, held))
+        world.first(lambda: check_writable(place))
+        device = join_processes(config, world)
+        vocabulary = world.first(lambda: _fine_tuned_vocabulary(config, init_from)) if init_from else None
+        corpus = world.in_turn(lambda: load_configured_corpus(config.data, vocabulary))
+        _check_corpus(config, corpus, world)
+        config = with_common_precision(config, device, world)
+        updater = world.each(lambda: Updater(config, corpus, device, world))
         if init_from:
             updater.start_from_weights(_grown_weights(updater.model, init_from))
         # Twice: a new checkpoint is written before the old one is removed.
-        check_space(place, 2 * updater.checkpoint_bytes())
+        world.first(lambda: check_space(place, 2 * updater.checkpoint_bytes()))
         if run_dir is None or not exists:
-            run_dir = _make(run_dir, name)
-            _claim(run_dir, held)
-        with refusing_os_errors(run_dir):
-            tracker = Tracker(run_dir)
+            run_dir = world.first(lambda: _claim_new(run_dir, name, held))
+        tracker = world.each(lambda: _tracker(run_dir, world))
         return TrainingLoop(updater, corpus, _folder(run_dir, device), tracker).fit()
+
+
+def _claim_existing(run_dir: Path | None, held: contextlib.ExitStack) -> bool:
+    """Claim the run's folder if it exists."""
+    with refusing_os_errors(run_dir or Path("runs")):
+        exists = run_dir is not None and run_dir.is_dir()
+    if run_dir is not None and exists:
+        _claim(run_dir, held)
+    return exists
+
+
+def _claim_new(run_dir: Path | None, name: str, held: contextlib.ExitStack) -> Path:
+    """Make the run's folder, and claim it."""
+    with refusing_os_errors(run_dir or Path("runs")):
+        if run_dir is None:
+            run_dir = new_folder(name)
+        else:
+            run_dir.mkdir(parents=True, exist_ok=True)
+    _claim(run_dir, held)
+    return run_dir
 
 
 def _claim(folder: Path, held: contextlib.ExitStack) -> None:
@@ -74,14 +102,14 @@ def _claim(folder: Path, held: contextlib.ExitStack) -> None:
     with refusing_os_errors(folder):
         refuse_existing_run(folder)
         discard_leftovers(folder)
+        note_launch(folder)
 
 
-def _make(run_dir: Path | None, name: str) -> Path:
-    with refusing_os_errors(run_dir or Path("runs")):
-        if run_dir is None:
-            return new_folder(name)
-        run_dir.mkdir(parents=True, exist_ok=True)
-        return run_dir
+def _tracker(run_dir: Path, world: World, resume: tuple[int, int] | None = None) -> Tracker:
+    if not world.is_first:
+        return NoTracker()
+    with refusing_os_errors(run_dir):
+        return Tracker(run_dir, resume)
 
 
 def _folder(run_dir: Path, device: torch.device) -> RunFolder:
@@ -89,31 +117,25 @@ def _folder(run_dir: Path, device: torch.device) -> RunFolder:
     return RunFolder(run_dir, writes_behind=device.type == "cuda")
 
 
-def resume_run(run_dir: Path, change: Callable[[Config], Config] = lambda config: config) -> Outcome:
+def resume_run(
+    run_dir: Path, change: Callable[[Config], Config] = lambda config: config, world: World = ALONE
+) -> Outcome:
     """Continue a run from its last checkpoint, on the CPU bit for bit as if it had never stopped.
 
     `change` maps the saved config to the one to continue with. ConfigError if it changes an option that determines
     the weights, the text or the streams.
     """
-    with refusing_os_errors(run_dir):
-        resumable = (run_dir / FOLDER).is_dir()
-    if not resumable:
-        raise CheckpointError(f"{run_dir}: no {FOLDER}/ to resume from; allowed: the folder of a run")
-    with claimed(run_dir):
-        with refusing_os_errors(run_dir):
-            path, checkpoint = _read_last(run_dir)
-        config = change(checkpoint.config)
-        if config.precision == "auto":
-            config = config.model_copy(update={"precision": checkpoint.config.precision})
-        _check_resumable(checkpoint.config, config)
-        device = resolve_device(config.device)
+    with contextlib.ExitStack() as held:
+        path, checkpoint = world.first(lambda: _claim_run(run_dir, held))
+        config = world.first(functools.partial(_changed_config, checkpoint.config, change))
+        device = join_processes(config, world)
         if config.precision != "auto":  # Checkpoints of older versions say auto; they mean fp32.
-            with_precision(config, device)
+            world.in_turn(lambda: with_precision(config, device))
         sha256 = checkpoint.progress.get("corpus_sha256")
-        corpus = load_unchanged_corpus(config.data, checkpoint.vocabulary, sha256)
-        _check_splits(config, corpus)
-        _print_corpus(config, corpus)
-        updater = Updater(config, corpus, device)
+        load = functools.partial(load_unchanged_corpus, config.data, checkpoint.vocabulary, sha256)
+        corpus = world.in_turn(load)
+        _check_corpus(config, corpus, world)
+        updater = world.each(lambda: Updater(config, corpus, device, world))
         restore_snapshot(updater, checkpoint)
         state = updater.state
         if (threads := checkpoint.progress.get("threads")) != state.threads:
@@ -121,14 +143,47 @@ def resume_run(run_dir: Path, change: Callable[[Config], Config] = lambda config
                 "threads", f"found {state.threads}, the run had {threads}: results differ in the last bits; see threads"
             )
         del checkpoint  # as large as the model and its optimizer state
-        check_space(run_dir, updater.checkpoint_bytes())
-        with refusing_os_errors(run_dir):
-            discard_leftovers(run_dir)
-            if path.name != LAST:
-                (run_dir / FOLDER / LAST).unlink(missing_ok=True)  # damaged: the loop writes a new one as it starts
-            tracker = Tracker(run_dir, resume=(state.rows, state.step))
+        world.first(lambda: _clean(run_dir, path, updater.checkpoint_bytes()))
+        tracker = world.each(lambda: _tracker(run_dir, world, resume=(state.rows, state.step)))
         say("resume", f"{path}, step {state.step}")
         return TrainingLoop(updater, corpus, _folder(run_dir, device), tracker).fit()
+
+
+def _claim_run(run_dir: Path, held: contextlib.ExitStack) -> tuple[Path, Checkpoint]:
+    """Claim the folder of a run, and read its last checkpoint."""
+    with refusing_os_errors(run_dir):
+        resumable = (run_dir / FOLDER).is_dir()
+    if not resumable:
+        raise CheckpointError(f"{run_dir}: no {FOLDER}/ to resume from; allowed: the folder of a run")
+    held.enter_context(claimed(run_dir))
+    with refusing_os_errors(run_dir):
+        found = _read_last(run_dir)
+        note_launch(run_dir)
+        return found
+
+
+def _changed_config(saved: Config, change: Callable[[Config], Config]) -> Config:
+    config = change(saved)
+    if config.precision == "auto":
+        config = config.model_copy(update={"precision": saved.precision})
+    _check_resumable(saved, config)
+    return config
+
+
+def _clean(run_dir: Path, path: Path, needed_bytes: int) -> None:
+    """Check that there is space, and remove what a killed session left."""
+    check_space(run_dir, needed_bytes)
+    with refusing_os_errors(run_dir):
+        discard_leftovers(run_dir)
+        if path.name != LAST:
+            (run_dir / FOLDER / LAST).unlink(missing_ok=True)  # damaged: the loop writes a new one as it starts
+
+
+def _check_corpus(config: Config, corpus: Corpus, world: World) -> None:
+    """Print what was read. DataError if a split is too short; ProcessError unless all processes have read the same."""
+    world.same("text", lambda: (corpus.sha256, corpus.vocabulary.to_json()))
+    _check_splits(config, corpus)
+    _print_corpus(config, corpus)
 
 
 def _check_splits(config: Config, corpus: Corpus) -> None:

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from charlm.cells import RecurrentState
-from charlm.model import WindowLoss, as_tuple
+from charlm.model import WindowLoss, as_tuple, map_state
+from charlm.system.world import Part, World
 
 
 @dataclass
@@ -61,7 +62,7 @@ class TrainState:
     # Updates
 
     def count_update(
-        self, loss: WindowLoss, *, window: torch.Size, lr: float, grad_norm: Tensor, seconds: float
+        self, loss: WindowLoss, *, window: tuple[int, int], lr: float, grad_norm: Tensor, seconds: float
     ) -> None:
         """Count an update on a window [T, B], and carry its hidden state."""
         steps, batch_size = window
@@ -85,9 +86,9 @@ class TrainState:
         """Add time spent waiting for updates on a GPU."""
         self.interval_s += seconds
 
-    def count_time(self, seconds: float) -> None:
-        """Add wall time of the run."""
-        self.elapsed_s += seconds
+    def set_time(self, elapsed_s: float) -> None:
+        """Set the wall time of the run."""
+        self.elapsed_s = elapsed_s
 
     def count_row(self) -> None:
         """Count the row of metrics for the updates so far, and reset the sums for the next one."""
@@ -128,11 +129,16 @@ class TrainState:
         """The numbers, as JSON."""
         return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in _TENSORS}
 
-    def tensors(self) -> dict[str, Tensor]:
-        """The tensors, by name."""
+    def tensors(self, world: World) -> dict[str, Tensor]:
+        """The tensors, by name; the hidden state of the streams of all processes, which call this together."""
         parts = () if self.recurrent is None else as_tuple(self.recurrent)
-        numbered = {f"recurrent.{index}": part for index, part in enumerate(parts)}
+        numbered = {f"recurrent.{index}": world.join(part, dim=1) for index, part in enumerate(parts)}
         return {"objective_sum": self.objective_sum, "grad_norm": self.grad_norm, **numbered}
+
+    def keep_part(self, part: Part) -> None:
+        """Keep the hidden state of these streams only."""
+        if self.recurrent is not None:
+            self.recurrent = map_state(lambda state_LBH: part.of(state_LBH, dim=1), self.recurrent)
 
     @classmethod
     def restored(cls, progress: Mapping[str, Any], tensors: Mapping[str, Tensor], device: torch.device) -> "TrainState":

@@ -16,6 +16,8 @@ from charlm.data.streams import Streams
 from charlm.errors import DivergenceError
 from charlm.model import CharLM, build_model, load_weights, map_state, window_loss
 from charlm.system.device import prepare_device, set_threads
+from charlm.system.world import ALONE, World
+from charlm.training.gradients import GradientMean
 from charlm.training.memory import check_memory
 from charlm.training.optimizer import build_optimizer, clip_gradients, kept_copies, learning_rate, skip_step_unless
 from charlm.training.state import TrainState
@@ -27,21 +29,27 @@ class Updater:
     Reads and writes no files except the memory-mapped corpus. Random numbers come from torch's global generator,
     which the constructor seeds. DataError for a train split that is too short for one window, DeviceError if
     memory is too small.
+
+    Each process of the world has an updater for its part of the streams. All make the same updates: gradients and
+    scores are those of the whole batch, random numbers those of one process.
     """
 
-    def __init__(self, config: Config, corpus: Corpus, device: torch.device) -> None:
-        set_threads(config.threads)
+    def __init__(self, config: Config, corpus: Corpus, device: torch.device, world: World = ALONE) -> None:
+        set_threads(world.threads(config.threads))
         prepare_device(device, config.precision)
         torch.manual_seed(config.seed)
         self.config = config
         self.device = device
-        self.streams = Streams(corpus.splits["train"], config.train.batch_size, config.train.bptt)
-        check_memory(config, len(corpus.vocabulary), device)
+        self.world = world
+        self.streams = Streams(corpus.splits["train"], config.train.batch_size, config.train.bptt, part=world.part)
+        check_memory(config, len(corpus.vocabulary), device, world)
         self.vocabulary = corpus.vocabulary
         self.model = build_model(config.model, len(corpus.vocabulary), config.precision).to(device).train()
+        self.model.layers.part = world.part
         with self.model.autocast(device):  # Compiles the kernels before the run writes anything and its clock starts.
             self.backend = self.model.layers.select_backend(device).description
         self.parameters: list[Tensor] = list(self.model.parameters())
+        self.average_gradients = GradientMean(self.parameters, world)
         self.averaged = copy.deepcopy(self.model).requires_grad_(False) if config.train.ema else None
         self.optimizer = build_optimizer(self.model, config.optimizer)
         self.state = TrainState(
@@ -105,6 +113,8 @@ class Updater:
         x_TB, y_TB = self.streams.read(state.position, self._window_steps(), self.device)
         loss = window_loss(self.model, x_TB, y_TB, self._carried_state(), config.train)
         loss.objective.backward()
+        if self.world.shares_updates:
+            loss = self.average_gradients(loss)
         grad_norm = clip_gradients(self.optimizer, config.optimizer)
         self._stop_unless_finite(loss.objective.detach(), grad_norm)
         lr = self.learning_rate()
@@ -115,7 +125,8 @@ class Updater:
         self.optimizer.zero_grad()
         self._average_weights()
         seconds = time.perf_counter() - start_s
-        state.count_update(loss, window=x_TB.shape, lr=lr, grad_norm=grad_norm, seconds=seconds)
+        window = len(x_TB), config.train.batch_size
+        state.count_update(loss, window=window, lr=lr, grad_norm=grad_norm, seconds=seconds)
         if state.position + config.train.bptt > self.streams.length:
             state.start_epoch(self._epoch_start(state.epoch + 1))
 
@@ -141,7 +152,8 @@ class Updater:
         p = self.config.train.reset_state
         if self.state.recurrent is None or p == 0:
             return self.state.recurrent
-        kept_B1 = torch.rand(self.config.train.batch_size, 1, device=self.device) >= p
+        drawn_B1 = torch.rand(self.config.train.batch_size, 1, device=self.device)  # for the streams of all processes
+        kept_B1 = self.world.part.of(drawn_B1, dim=0) >= p
         return map_state(lambda state_LBH: state_LBH * kept_B1, self.state.recurrent)
 
     def _epoch_start(self, epoch: int | None = None) -> int:

@@ -132,7 +132,13 @@ def after_step_4():
     take_first()
     charlm.checkpoint.save_file = save_half
 """,
-    "closing evaluation": "def evaluate(*_): take_first(); take_second()\ncharlm.training.loop.evaluate = evaluate",
+    "closing evaluation": """
+def evaluate(*_, **options):
+    take_first()
+    take_second()
+
+charlm.training.loop.evaluate = evaluate
+""",
 }
 
 

@@ -63,7 +63,7 @@ def test_folder(tmp_path, config_of):
 def test_a_closing_evaluation_that_fails_costs_nothing(tmp_path, config_of, monkeypatch):
     import charlm.training.loop
 
-    def fail(*_):
+    def fail(*_, **options):
         raise MemoryError
 
     monkeypatch.setattr(charlm.training.loop, "evaluate", fail)
