@@ -59,7 +59,8 @@ class Streams:
         """Inputs and targets for `steps` characters from `position` in every stream: two [T, B] int64 tensors.
 
         B counts the streams of the part. Both are views of one tensor, shifted by a step, so write to neither. For a
-        CUDA `device` the copy goes through pinned memory and is asynchronous, in order with the device's current stream.
+        CUDA `device` the copy goes through pinned memory and is asynchronous, in order with the device's current
+        stream.
         """
         assert position >= 0, position
         assert 1 <= steps <= self.length - position, (position, steps, self.length)

@@ -6,6 +6,7 @@ writing files, is done by the first. An error that one of them meets in such a c
 
 import contextlib
 import os
+import re
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -110,12 +111,18 @@ class Processes(World):
 
     def __init__(self, rank: int, size: int, local_rank: int, local_size: int, timeout_s: float) -> None:
         from torch import distributed
+        from torch.distributed.rendezvous import rendezvous
 
         self._distributed = distributed
         self.rank, self.size, self.local_rank, self.local_size = rank, size, local_rank, local_size
         self._timeout_s = timeout_s
-        with self._answered(f"{size} processes are awaited (WORLD_SIZE)"):
-            distributed.init_process_group("gloo", timeout=timedelta(seconds=timeout_s))
+        timeout = timedelta(seconds=timeout_s)
+        with self._answered(f"not all {size} have come", then="start all of them, and check their --rdzv-endpoint"):
+            store, _, _ = next(rendezvous("env://", rank, size, timeout=timeout))
+            # torchrun's store keeps the addresses of processes that it has started before, and has lost.
+            attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+            store = distributed.PrefixStore(attempt, store)  # pyright: ignore[reportPrivateImportUsage]
+            distributed.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=timeout)
         self._group: Any = None
         places = self._gather((socket.gethostname(), _cores()))
         host, cores = places[rank]
@@ -135,7 +142,7 @@ class Processes(World):
         return self._cores
 
     def use(self, device: torch.device) -> None:
-        with self._answered(f"no group for {device.type} tensors"):
+        with self._answered(f"no group for tensors on {device.type}"):
             self._group = self._distributed.new_group(
                 backend="nccl" if device.type == "cuda" else "gloo", timeout=timedelta(seconds=self._timeout_s)
             )
@@ -215,14 +222,16 @@ class Processes(World):
         return values
 
     @contextlib.contextmanager
-    def _answered(self, what: str = "it ended, or did not answer") -> Iterator[None]:
+    def _answered(self, what: str = "another one ended or did not answer", then: str = "") -> Iterator[None]:
+        """Turn what torch says about other processes into one line."""
         try:
             yield
         except (RuntimeError, ValueError) as error:
-            reason = str(error).strip().partition("\n")[0]
+            # torch's message begins with a place in its source, and goes on with general advice.
+            reason = re.sub(r"^\[\S+\] ", "", str(error).strip()).splitlines()[0].partition(". ")[0]
             raise ProcessError(
-                f"another process of this run is missing: {what}; see its own message; processes wait for one another "
-                f"for {self._timeout_s:g} s (CHARLM_TIMEOUT_S) ({reason})"
+                f"processes: {what} ({reason}); they wait {self._timeout_s:g} s for each other (CHARLM_TIMEOUT_S); "
+                f"{then or 'see its own message, and go on with --resume'}"
             ) from None
 
 
@@ -259,9 +268,9 @@ def joined() -> Iterator[World]:
         _number(name, default)
         for name, default in (("RANK", 0), ("WORLD_SIZE", 1), ("LOCAL_RANK", 0), ("LOCAL_WORLD_SIZE", 1))
     )
+    world = Processes(rank, size, local_rank, local_size, _number("CHARLM_TIMEOUT_S", 1800))
     if rank:
         console.speak_for(f"process {rank}")
-    world = Processes(rank, size, local_rank, local_size, _number("CHARLM_TIMEOUT_S", 1800))
     yield world
     world.leave()
 

@@ -1,6 +1,9 @@
 """Several processes, each with its part of the batch, are one."""
 
 import contextlib
+import os
+import signal
+from pathlib import Path
 from unittest import mock
 
 import pytest
@@ -8,21 +11,25 @@ import torch
 import torch.nn.functional as F
 
 import charlm.model
+import charlm.training.start
 import charlm.training.step
 from charlm.cells import CELLS
-from charlm.checkpoint import Checkpoint
+from charlm.checkpoint import Checkpoint, read_checkpoint
 from charlm.config import parse_config
 from charlm.data.corpus import load_configured_corpus
-from charlm.errors import ConfigError, ProcessError
+from charlm.errors import CharlmError, ConfigError, ProcessError, RunError
 from charlm.inference.evaluation import evaluate
 from charlm.model import build_model
 from charlm.system.world import ALONE, World
+from charlm.training.folder import RunFolder
 from charlm.training.optimizer import build_optimizer
 from charlm.training.processes import join_processes
 from charlm.training.snapshot import restore_snapshot, take_snapshot
+from charlm.training.start import resume_run, start_run
 from charlm.training.step import Updater
 from tests.pairwise import pairwise
 from tests.processes import Team, team
+from tests.runs import assert_same_checkpoint, untimed, with_max_steps
 from tests.text import words_text
 
 PLACES = {"embedding": 0.1, "input": 0.1, "between_layers": 0.1, "output": 0.1, "state": 0.1, "weights": 0.1}
@@ -102,10 +109,18 @@ def assert_equal(found: Checkpoint, wanted: Checkpoint, tolerance=1e-10):
         for name, tensor in theirs.items():
             torch.testing.assert_close(ours[name], tensor, rtol=tolerance, atol=tolerance)
     assert torch.equal(found.carried["rng.cpu"], wanted.carried["rng.cpu"])
-    uncounted = ("interval_s",)
-    assert {k: v for k, v in found.progress.items() if k not in uncounted} == {
-        k: v for k, v in wanted.progress.items() if k not in uncounted
-    }
+    assert_near(timeless(found.progress), timeless(wanted.progress), max(tolerance, 1e-9))
+
+
+def timeless(progress):
+    return {name: value for name, value in progress.items() if name not in ("interval_s", "elapsed_s")}
+
+
+def assert_near(found, wanted, tolerance):
+    """Numbers nearly equal, all else equal."""
+    assert found.keys() == wanted.keys()
+    for name, value in wanted.items():
+        assert found[name] == (pytest.approx(value, rel=tolerance) if isinstance(value, float) else value), name
 
 
 @pairwise(
@@ -181,6 +196,172 @@ def test_a_batch_that_cannot_be_shared(processes: Team, raw):
             f"train.batch_size: found 11 for {count} processes; allowed: multiples of {count}; "
             f"take {low} or {low + count}"
         )
+
+
+# Whole runs
+
+
+def run_of(world: World, raw, run, patches=()):
+    """How a run ends in this process. patches: functions of the world, which return contexts."""
+    with contextlib.ExitStack() as held:
+        for patch in patches:
+            held.enter_context(patch(world))
+        try:
+            outcome = start_run(parse_config(raw, "test"), run, world=world)
+        except CharlmError as error:
+            return f"{type(error).__name__}: {error}"
+    return outcome.reason, outcome.step, outcome.best_nats
+
+
+def last_of(run) -> Checkpoint:
+    return read_checkpoint(run / "checkpoints/last.safetensors")
+
+
+@pytest.fixture
+def busy(raw):
+    """A config of a run that logs, evaluates, samples and saves."""
+    raw["train"] |= {"log_every": 3, "eval_every": 4, "save_every": 5, "sample_every": 6, "ema": 0.9}
+    return raw
+
+
+def test_a_run_writes_what_a_run_of_one_process_does(processes: Team, busy, tmp_path):
+    wanted = run_of(ALONE, busy, tmp_path / "one")
+    found = processes(run_of, busy, tmp_path / "many")
+    assert {one[:2] for one in found} == {wanted[:2]} == {("max_steps", 20)}
+    assert [one[2] for one in found] == [pytest.approx(wanted[2], abs=1e-5)] * len(found)
+    assert len({one[2] for one in found}) == 1
+    names = sorted(path.name for path in (tmp_path / "one/checkpoints").iterdir())
+    assert sorted(path.name for path in (tmp_path / "many/checkpoints").iterdir()) == names
+    assert last_of(tmp_path / "many").carried["recurrent.0"].shape == (1, 8, 10)
+    pairs = list(zip(untimed(tmp_path / "many"), untimed(tmp_path / "one"), strict=True))
+    assert len(pairs) == 6 + 5 + 1
+    for one, other in pairs:
+        assert_near(one, other, 1e-3)
+
+
+def test_processes_resume_the_run_of_one_and_it_theirs(processes: Team, busy, tmp_path):
+    whole = tmp_path / "whole"
+    run_of(ALONE, busy, whole)
+    busy["train"]["max_steps"] = 10
+    for run in (tmp_path / "a", tmp_path / "b"):
+        processes(run_of, busy, run)
+    resume_run(tmp_path / "a", with_max_steps(20))
+    processes(resumed, tmp_path / "b")
+    for name in "ab":
+        assert_equal(last_of(tmp_path / name), last_of(whole), tolerance=1e-3)
+
+
+def resumed(world: World, run) -> int:
+    return resume_run(run, with_max_steps(20), world).step
+
+
+def interrupted(world: World):
+    update = Updater.update
+
+    def updated(updater):
+        update(updater)
+        if world.rank == world.size - 1 and updater.state.step == 7:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    return mock.patch.object(Updater, "update", updated)
+
+
+def test_a_signal_to_one_stops_all_after_the_same_step(processes: Team, busy, tmp_path):
+    outcomes = processes(run_of, busy, tmp_path / "run", [interrupted])
+    assert {one[:2] for one in outcomes} == {("SIGTERM", 7)}
+    assert last_of(tmp_path / "run").progress["step"] == 7
+
+
+def full_disk(world: World):
+    save = RunFolder.save
+
+    def saved(folder, checkpoint, *, step, **options):
+        if step >= 5:
+            raise RunError("no space left")
+        save(folder, checkpoint, step=step, **options)
+
+    return mock.patch.object(RunFolder, "save", saved)
+
+
+def test_a_checkpoint_that_cannot_be_written_ends_all(processes: Team, busy, tmp_path):
+    busy["train"]["eval_every"] = 0
+    first, *others = processes(run_of, busy, tmp_path / "run", [full_disk])
+    assert first == "RunError: no space left"
+    assert set(others) == {"ProcessError: no space left"}
+    assert last_of(tmp_path / "run").progress["step"] == 0
+
+
+def nan_once(world: World):
+    """In the last process's part of the batch, at step 8, in the first try."""
+    window_loss, faults = charlm.training.step.window_loss, [torch.nan]
+
+    def loss_of(model, x_TB, y_TB, state, config):
+        loss = window_loss(model, x_TB, y_TB, state, config)
+        counted.append(1)
+        if world.rank == world.size - 1 and len(counted) == 8:
+            loss = loss._replace(objective=loss.objective * faults.pop())
+        return loss
+
+    counted: list[int] = []
+    return mock.patch.object(charlm.training.step, "window_loss", loss_of)
+
+
+def test_nan_in_one_is_a_divergence_in_all(processes: Team, busy, tmp_path):
+    busy["train"]["on_divergence"] = "stop"
+    found = processes(run_of, busy, tmp_path / "stopped", [nan_once])
+    assert len(set(found)) == 1
+    assert found[0].startswith("DivergenceError: step 8: found loss nan, gradient norm nan; allowed: finite numbers")
+    busy["train"]["on_divergence"] = "rollback"
+    outcomes = processes(run_of, busy, tmp_path / "back", [nan_once])
+    assert {one[:2] for one in outcomes} == {("max_steps", 20)}
+    assert last_of(tmp_path / "back").progress["rollbacks"] == 1
+
+
+def other_weights(world: World):
+    """Weights that another process does not have."""
+    update = Updater.update
+
+    def updated(updater):
+        update(updater)
+        with torch.no_grad():
+            updater.parameters[0][0, 0] += 1e-6 * world.rank
+
+    return mock.patch.object(Updater, "update", updated)
+
+
+def test_weights_that_differ_are_noticed_at_the_next_checkpoint(processes: Team, busy, tmp_path):
+    first, *_ = processes(run_of, busy, tmp_path / "run", [other_weights])
+    assert first.startswith("ProcessError: weights: process 0 and process 1 differ; allowed: the same")
+
+
+def other_text(world: World):
+    def load(data, vocabulary=None):
+        return load_configured_corpus(data.model_copy(update={"source": f"{data.source}{world.rank}"}))
+
+    return mock.patch.object(charlm.training.start, "load_configured_corpus", load)
+
+
+def test_every_process_must_have_the_same_text(processes: Team, busy, tmp_path):
+    for rank in range(5):
+        Path(f"{busy['data']['source']}{rank}").write_text(words_text(6000, seed=min(rank, 1)))
+    first, *_ = processes(run_of, busy, tmp_path / "run", [other_text])
+    assert first.startswith("ProcessError: text: process 0 and process 1 differ; allowed: the same in all processes")
+    Path(f"{busy['data']['source']}1").unlink()
+    first, second, *_ = processes(run_of, busy, tmp_path / "run", [other_text])
+    assert first == f"ProcessError: process 1: {second.removeprefix('DataError: ')}"
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_single_process_of_torchrun_has_the_bits_of_a_plain_run(busy, tmp_path):
+    busy["model"] |= {"layers": 2, "dropout": PLACES, "zoneout": 0.2}
+    busy["train"] |= {"reset_state": 0.2, "vary_bptt": 0.2}
+    with team(1) as single:
+        single(run_of, busy, tmp_path / "single")
+    run_of(ALONE, busy, tmp_path / "plain")
+    for name in ("last", "best"):
+        names = [tmp_path / run / f"checkpoints/{name}.safetensors" for run in ("single", "plain")]
+        assert_same_checkpoint(*names)
+    assert untimed(tmp_path / "single") == untimed(tmp_path / "plain")
 
 
 # The world

@@ -1,0 +1,84 @@
+"""`torchrun … -m charlm train`, with real processes."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from charlm.checkpoint import read_checkpoint
+from tests.conftest import ROOT, TINY
+from tests.runs import assert_same_checkpoint, untimed
+from tests.text import words_text
+
+pytestmark = pytest.mark.slow
+
+SETTINGS = ["train.max_steps=20", "train.save_every=5", "train.log_every=5"]
+
+
+@pytest.fixture
+def torchrun(tmp_path):
+    """Run `charlm train --run-dir …` in two processes, after a program that may disturb them."""
+    (tmp_path / "text.txt").write_text(words_text(3000))
+    (tmp_path / "tiny.yaml").write_text(TINY.format(source=tmp_path / "text.txt"))
+    program = tmp_path / "program.py"
+
+    def run(name, disturbance="", options=(), extra=()):
+        program.write_text(
+            "import os, signal, time\nfrom charlm.cli import main\nfrom charlm.training.step import Updater\n"
+            "rank, restarts = os.environ['RANK'], os.environ['TORCHELASTIC_RESTART_COUNT']\n"
+            "update = Updater.update\n"
+            "def disturbed(updater):\n"
+            "    update(updater)\n"
+            f"    if updater.state.step == 12: {disturbance or 'pass'}\n"
+            "Updater.update = disturbed\n"
+            "main()\n"
+        )
+        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", *options]
+        command += [str(program), "train", "--config", str(tmp_path / "tiny.yaml"), "--run-dir", str(tmp_path / name)]
+        command += [word for setting in SETTINGS for word in ("--set", setting)]
+        return subprocess.run(
+            [*command, *extra],
+            cwd=tmp_path,
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+
+    return run
+
+
+def test_a_killed_process_costs_no_bit_with_restarts(torchrun, tmp_path):
+    assert torchrun("whole").returncode == 0
+    kill = "rank == '1' and restarts == '0' and os.kill(os.getpid(), signal.SIGKILL)"
+    done = torchrun("killed", kill, ["--max-restarts=1"])
+    assert done.returncode == 0, done.stderr
+    assert "resume   " in done.stderr
+    for name in ("last", "best"):
+        assert_same_checkpoint(*(tmp_path / f"{run}/checkpoints/{name}.safetensors" for run in ("whole", "killed")))
+    assert untimed(tmp_path / "whole") == untimed(tmp_path / "killed")
+    again = torchrun("killed")
+    assert again.returncode == 1
+    assert f"error: {tmp_path}/killed: already holds a run; allowed: --resume" in again.stderr
+    assert again.stderr.count("error: ") == 1
+    assert torchrun("killed", extra=["--resume", "--set", "train.max_steps=25"]).returncode == 0
+    assert read_checkpoint(tmp_path / "killed/checkpoints/last.safetensors").progress["step"] == 25
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
+def test_a_signal_to_torchrun_stops_after_a_checkpoint(torchrun, tmp_path, name):
+    done = torchrun("stopped", f"rank == '0' and (os.kill(os.getppid(), signal.{name}), time.sleep(2))")
+    assert done.returncode != 0
+    step = read_checkpoint(tmp_path / "stopped/checkpoints/last.safetensors").progress["step"]
+    assert step == 12
+    assert f"stopped  {name} at step 12; resume with: " in done.stderr
+
+
+def test_a_killed_process_without_restarts_ends_the_run_with_one_line(torchrun, tmp_path):
+    done = torchrun("run", "rank == '1' and os.kill(os.getpid(), signal.SIGKILL)")
+    assert done.returncode == 1
+    (line,) = (line for line in done.stderr.splitlines() if line.startswith("error: "))
+    assert line.startswith("error: processes: another one ended or did not answer (")
+    assert read_checkpoint(tmp_path / "run/checkpoints/last.safetensors").progress["step"] == 10
