@@ -6,6 +6,7 @@ bench_kernels.py    layers forward and backward, matrix products, growth with T,
 bench_grid.py       small layers at many shapes; beside busy processes
 bench_gpu.py        layers and updates on a GPU
 bench_uses.py       training and sampling
+bench_processes.py  several processes that share a batch
 bench_encoding.py   encoding texts, each in its own process
 """
 
@@ -33,6 +34,7 @@ SECTIONS = {
     "busy": "the LSTM beside processes that keep the cores busy",
     "gpu": "layers and updates on a GPU, if there is one",
     "train": "updates of the trainer ÷ bare layers",
+    "processes": "several processes that share a batch ÷ one with as many threads",
     "sampling": "1 and 64 streams ÷ a loop of PyTorch modules",
     "encoding": "a text of 1 GB, the first time and from the cache",
     "scaling": "time against T, D, L and the size of the text",
@@ -184,6 +186,7 @@ def measure(section: str, report: "Report", effort: "Effort") -> None:
     from bench_gpu import measure_gpu
     from bench_grid import measure_busy, measure_grid
     from bench_kernels import measure_growth, measure_kernels
+    from bench_processes import measure_processes
     from bench_uses import measure_sampling, measure_train
 
     match section:
@@ -200,6 +203,8 @@ def measure(section: str, report: "Report", effort: "Effort") -> None:
                 report.note("gpu: there is none")
         case "train":
             measure_train(report, effort)
+        case "processes":
+            measure_processes(report, effort)
         case "sampling":
             measure_sampling(report, effort)
         case "encoding":

@@ -7,11 +7,11 @@ from charlm.model import WindowLoss
 from charlm.system.world import World
 
 
-class GradientMean:
-    """Averages gradients and scores over the processes of a run, which have equal parts of the batch.
+class Backward:
+    """The backward pass of an update; leaves the gradients of the whole batch, its mean over all processes' parts.
 
-    They travel in one buffer, after the backward pass: a recurrence's weight gradients are complete only at its end, so
-    there is nothing to overlap them with.
+    Gradients and scores travel in one buffer after the pass: a recurrence's weight gradients are complete only at its
+    end, so there is nothing to overlap them with.
     """
 
     def __init__(self, parameters: list[Tensor], world: World) -> None:
@@ -19,15 +19,21 @@ class GradientMean:
         self._world = world
 
     def __call__(self, loss: WindowLoss) -> WindowLoss:
-        """The loss of the whole batch, detached; the gradients become views of the buffer."""
-        parameters, size = self._parameters, self._world.size
-        scores = loss.objective.detach(), loss.cross_entropy
+        """The loss of the whole batch, detached."""
+        size = self._world.size
+        (loss.objective / size if size > 1 else loss.objective).backward()
+        scores = loss.objective.detach() / size, loss.cross_entropy / size
+        if self._world.shares_updates:
+            scores = self.add_up(*scores)
+        return loss._replace(objective=scores[0], cross_entropy=scores[1])
+
+    def add_up(self, *scores: Tensor) -> tuple[Tensor, ...]:
+        """The sums of 0-d scores over all processes, and of gradients, which become views of the buffer."""
+        parameters = self._parameters
         gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
         flat = torch.cat([tensor.reshape(-1) for tensor in (*gradients, *scores)])
         self._world.sum_(flat)
-        if size > 1:
-            flat /= size
-        *gradients, objective, cross_entropy = flat.split([*(p.numel() for p in parameters), 1, 1])
-        for parameter, gradient in zip(parameters, gradients, strict=True):
+        parts = flat.split([tensor.numel() for tensor in (*parameters, *scores)])
+        for parameter, gradient in zip(parameters, parts, strict=False):
             parameter.grad = gradient.view_as(parameter)
-        return loss._replace(objective=objective[0], cross_entropy=cross_entropy[0])
+        return tuple(part[0] for part in parts[len(parameters) :])

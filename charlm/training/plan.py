@@ -10,7 +10,7 @@ from torch import Tensor
 
 from charlm.config import Config
 from charlm.data.corpus import load_configured_corpus
-from charlm.model import WindowLoss, parameters_by_part, window_loss
+from charlm.model import parameters_by_part, window_loss
 from charlm.system.formatting import format_bytes, format_duration
 from charlm.system.world import ALONE, World
 from charlm.training.memory import available_bytes
@@ -126,7 +126,7 @@ def _median_s(function: Callable[[], None], updater: Updater) -> float:
 def _communicate(updater: Updater) -> None:
     """What an update spends on other processes: their gradients and the clock."""
     zero = torch.zeros((), device=updater.device)
-    updater.average_gradients(WindowLoss(zero, zero, zero))
+    updater.backward.add_up(zero, zero)
     updater.world.agree(0.0, [])
 
 

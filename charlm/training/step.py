@@ -17,7 +17,7 @@ from charlm.errors import DivergenceError
 from charlm.model import CharLM, build_model, load_weights, map_state, window_loss
 from charlm.system.device import prepare_device, set_threads
 from charlm.system.world import ALONE, World
-from charlm.training.gradients import GradientMean
+from charlm.training.gradients import Backward
 from charlm.training.memory import check_memory
 from charlm.training.optimizer import build_optimizer, clip_gradients, kept_copies, learning_rate, skip_step_unless
 from charlm.training.state import TrainState
@@ -49,7 +49,7 @@ class Updater:
         with self.model.autocast(device):  # Compiles the kernels before the run writes anything and its clock starts.
             self.backend = self.model.layers.select_backend(device).description
         self.parameters: list[Tensor] = list(self.model.parameters())
-        self.average_gradients = GradientMean(self.parameters, world)
+        self.backward = Backward(self.parameters, world)
         self.averaged = copy.deepcopy(self.model).requires_grad_(False) if config.train.ema else None
         self.optimizer = build_optimizer(self.model, config.optimizer)
         self.state = TrainState(
@@ -112,11 +112,9 @@ class Updater:
         config, state = self.config, self.state
         x_TB, y_TB = self.streams.read(state.position, self._window_steps(), self.device)
         loss = window_loss(self.model, x_TB, y_TB, self._carried_state(), config.train)
-        loss.objective.backward()
-        if self.world.shares_updates:
-            loss = self.average_gradients(loss)
+        loss = self.backward(loss)
         grad_norm = clip_gradients(self.optimizer, config.optimizer)
-        self._stop_unless_finite(loss.objective.detach(), grad_norm)
+        self._stop_unless_finite(loss.objective, grad_norm)
         lr = self.learning_rate()
         for group in self.optimizer.param_groups:
             group["lr"] = lr

@@ -1,0 +1,71 @@
+"""Processes on two machines: two network namespaces with a cable between them, and torchrun in each."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from charlm.checkpoint import read_checkpoint
+from tests.conftest import ROOT, TINY
+from tests.text import words_text
+
+pytestmark = pytest.mark.slow
+
+HOSTS = ("charlm-a", "charlm-b")
+ADDRESSES = ("10.99.0.1", "10.99.0.2")
+
+
+def ip(*words: str) -> None:
+    subprocess.run(["ip", *words], check=True, capture_output=True)
+
+
+@pytest.fixture
+def hosts():
+    if not hasattr(os, "geteuid") or os.geteuid() != 0 or shutil.which("ip") is None:
+        pytest.skip("network namespaces are made by root with Linux's ip")
+    try:
+        for host in HOSTS:
+            ip("netns", "add", host)
+    except subprocess.CalledProcessError:
+        pytest.skip("network namespaces are not allowed here")
+    try:
+        ip("link", "add", "cable", "netns", HOSTS[0], "type", "veth", "peer", "name", "cable", "netns", HOSTS[1])
+        for host, address in zip(HOSTS, ADDRESSES, strict=True):
+            ip("-n", host, "addr", "add", f"{address}/24", "dev", "cable")
+            ip("-n", host, "link", "set", "lo", "up")
+            ip("-n", host, "link", "set", "cable", "up")
+        yield
+    finally:
+        for host in HOSTS:
+            ip("netns", "del", host)
+
+
+def launched(tmp_path: Path, number: int) -> "subprocess.Popen[str]":
+    """torchrun on a host, whose folder holds the text. Only the first host gets the config and writes the run."""
+    home = tmp_path / HOSTS[number]
+    command = ["ip", "netns", "exec", HOSTS[number], sys.executable, "-m", "torch.distributed.run"]
+    command += ["--nnodes=2", "--nproc-per-node=1", "--rdzv-backend=c10d", f"--rdzv-endpoint={ADDRESSES[0]}:29500"]
+    # Without names for the addresses, torchrun cannot find out which of the two it is.
+    command += [f"--rdzv-conf=is_host={int(number == 0)}", f"--local-addr={ADDRESSES[number]}"]
+    command += ["-m", "charlm", "train", "--config", "tiny.yaml", "--run-dir", "run"]
+    environment = {"PYTHONPATH": str(ROOT), "GLOO_SOCKET_IFNAME": "cable", "CHARLM_TIMEOUT_S": "60"}
+    return subprocess.Popen(command, cwd=home, env=os.environ | environment, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.mark.usefixtures("hosts")
+def test_two_hosts_train_together(tmp_path):
+    for number, host in enumerate(HOSTS):
+        (tmp_path / host).mkdir()
+        (tmp_path / host / "text.txt").write_text(words_text(3000))
+        if number == 0:
+            (tmp_path / host / "tiny.yaml").write_text(TINY.format(source="text.txt"))
+    processes = [launched(tmp_path, number) for number in range(2)]
+    printed = [process.communicate(timeout=120)[1] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], printed
+    first, second = (tmp_path / host / "run" for host in HOSTS)
+    assert read_checkpoint(first / "checkpoints/last.safetensors").progress["step"] == 6
+    assert not second.exists()
+    assert ["done     max_steps" in text for text in printed] == [True, False]
