@@ -28,15 +28,13 @@ def dropout_mask(shape: tuple[int, ...], p: float, like: Tensor, *, part: Part =
     Drawn from torch's global generator, in the dtype and on the device of `like`. On the CPU, p is rounded to a
     multiple of 2⁻¹⁶: drawing sixteen random bits per element is much faster than torch's own draws.
 
-    part: the mask is this part of the mask of a batch, along the dimension `streams`. Every process draws for the whole
-    batch, so that generators and masks are those of a single process.
+    part: the mask is this part, along the dimension `streams`, of the mask of a whole batch: the processes of a run
+    have the masks of a single one.
     """
-    if part.count > 1:
-        whole = (*shape[:streams], shape[streams] * part.count, *shape[streams + 1 :])
-        return part.of(dropout_mask(whole, p, like), streams)
-    if like.device.type != "cpu":
-        return torch.empty(shape, dtype=like.dtype, device=like.device).bernoulli_(1 - p).div_(1 - p)
-    return random_mask(shape, kept=max(1, round((1 - p) * 2**16))).to(like.dtype)
+    if like.device.type == "cpu":
+        return random_mask(shape, max(1, round((1 - p) * 2**16)), part, streams).to(like.dtype)
+    whole = (*shape[:streams], shape[streams] * part.count, *shape[streams + 1 :])
+    return part.of(torch.empty(whole, dtype=like.dtype, device=like.device).bernoulli_(1 - p).div_(1 - p), streams)
 
 
 def zone_out(new_BH: Tensor, old_BH: Tensor, kept_TBH: Tensor | None, t: int) -> Tensor:

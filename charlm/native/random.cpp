@@ -3,10 +3,11 @@
 #include "product.h"
 
 struct Arguments {
-  Index size, threads;
-  Index seed;   // any 64 bits
-  Index kept;   // each element is kept with probability kept / 65536
-  float* mask;  // written [size]: 65536 / kept, or 0
+  Index rows, size, threads;
+  Index first, stride;  // row r holds the elements first + r · stride … + size of the whole mask
+  Index seed;           // any 64 bits
+  Index kept;           // each element is kept with probability kept / 65536
+  float* mask;          // written [rows, size]: 65536 / kept, or 0
 };
 
 namespace {
@@ -19,18 +20,23 @@ inline std::uint64_t random_bits(std::uint64_t seed, std::uint64_t n) {
   return z ^ (z >> 31);
 }
 
+// Element 4 n + i of the whole mask is decided by the i-th 16 bits of the n-th output.
 void fill(const Arguments& a, const Member& member) {
   const float scale = 65536.0f / a.kept;
-  const Index groups = (a.size + 3) / 4;
-  for (Index n = member.begin(groups); n < member.end(groups); n++) {
-    const std::uint64_t bits = random_bits(a.seed, n);
-    for (Index i = 0; i < std::min<Index>(4, a.size - 4 * n); i++)
-      a.mask[4 * n + i] = static_cast<Index>(bits >> (16 * i) & 0xffff) < a.kept ? scale : 0.0f;
+  for (Index row = 0; row < a.rows; row++) {
+    const Index begin = a.first + row * a.stride, end = begin + a.size;
+    const Index before = begin / 4, groups = (end + 3) / 4 - before;
+    float* mask = a.mask + row * a.size - begin;
+    for (Index n = before + member.begin(groups); n < before + member.end(groups); n++) {
+      const std::uint64_t bits = random_bits(a.seed, n);
+      for (Index k = std::max(begin, 4 * n); k < std::min(end, 4 * n + 4); k++)
+        mask[k] = static_cast<Index>(bits >> (16 * (k & 3)) & 0xffff) < a.kept ? scale : 0.0f;
+    }
   }
 }
 
 }  // namespace
 
 KERNEL void random_mask(const Arguments* a) {
-  run_team(*a, a->size, 1, fill);
+  run_team(*a, a->rows * a->size, 1, fill);
 }

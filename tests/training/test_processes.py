@@ -82,8 +82,8 @@ def in_float64():
 
 def updater_of(world: World, raw) -> Updater:
     config = parse_config(raw, "test")
-    world.use(torch.device("cpu"))
-    return Updater(config, load_configured_corpus(config.data), torch.device("cpu"), world)
+    device = join_processes(config, world)
+    return Updater(config, load_configured_corpus(config.data), device, world)
 
 
 def trained(world: World, raw, updates: int, start: Checkpoint | None = None) -> Checkpoint:
@@ -162,6 +162,20 @@ def test_any_number_of_processes_goes_on(processes: Team, raw, model):
     assert_equal(trained(ALONE, raw, 10, first), whole)
     # The same number of processes: every bit.
     assert_equal(processes(trained, raw, 10, first)[0], processes(trained, raw, 20)[0], tolerance=0)
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("kind", CELLS)
+def test_gpus_are_one(raw, kind):
+    """As many as there are, up to two, by NCCL."""
+    raw["model"] = {"cell": {"kind": kind, "hidden": 10}, "layers": 2, "dropout": PLACES, "zoneout": 0.2}
+    raw["train"] |= {"reset_state": 0.3, "ema": 0.9}
+    raw["device"] = "cuda"
+    wanted = trained(ALONE, raw, 20)
+    with team(min(2, torch.cuda.device_count())) as gpus:
+        for found in gpus(trained, raw, 20):
+            assert_equal(found, wanted, tolerance=1e-8)
 
 
 def scores(world: World, raw, lengths) -> list[float]:
