@@ -1,4 +1,4 @@
-"""Speed of several processes that share a batch, beside one process with as many threads."""
+"""Speed of two processes that share a batch, beside one process with as many threads."""
 
 import itertools
 import json
@@ -20,7 +20,7 @@ def measure_processes(report: Report, effort: Effort) -> None:
     """The section `processes`."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     report.table(
-        f"processes: {cores} processes of one thread ÷ one process of {cores} threads, by `charlm plan`",
+        f"processes: two with half of {cores} cores each ÷ one with all, by `charlm plan`",
         "communication: the part of an update that processes spend on each other's gradients",
         ["characters/s", "÷ one process", "communication"],
     )
@@ -36,7 +36,7 @@ def measure_processes(report: Report, effort: Effort) -> None:
             settings = [f"data.source={text}", f"model.cell={{kind: {kind}, hidden: {H}}}", "device=cpu"]
             settings += [f"precision={precision}"]
             settings += [f"train.batch_size={B}", f"train.bptt={T}"]
-            rounds = [(plan(1, cores, settings), plan(cores, 1, settings)) for _ in range(ROUNDS)]
+            rounds = [(plan(1, cores, settings), plan(2, cores // 2, settings)) for _ in range(ROUNDS)]
             figures = {
                 "characters/s": figure([many["chars_per_s"] for _, many in rounds], "characters/s"),
                 "÷ one process": figure([many["chars_per_s"] / one["chars_per_s"] for one, many in rounds], "ratio"),

@@ -16,6 +16,9 @@ CharlmError             base class: the command line prints the message and exit
 class CharlmError(Exception):
     """A fault that one line explains; never shown with a traceback."""
 
+    told = False
+    """Whether another process of the run prints it."""
+
 
 class ConfigError(CharlmError):
     """All faults of a config, one line each in `faults`."""

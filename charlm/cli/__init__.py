@@ -92,18 +92,19 @@ def main() -> None:
     try:
         app(prog_name="charlm")
     except CharlmError as error:
-        for line in error.faults if isinstance(error, ConfigError) else [str(error)]:
-            say_error(_shortened(line))
+        if not error.told:
+            for line in error.faults if isinstance(error, ConfigError) else [str(error)]:
+                say_error(_shortened(line))
         sys.exit(1)
     except OSError as error:
         if error.filename is None:
             raise
-        say_error(f"{_shortened(os.fsdecode(error.filename))}: {error.strerror}", own=True)
+        say_error(f"{_shortened(os.fsdecode(error.filename))}: {error.strerror}")
         sys.exit(1)
     except Exception as error:
         if not _is_out_of_memory(error):
             raise
-        say_error(f"out of memory{_wanted(error)}; lower model.cell.hidden, train.batch_size or train.bptt", own=True)
+        say_error(f"out of memory{_wanted(error)}; lower model.cell.hidden, train.batch_size or train.bptt")
         sys.exit(1)
 
 

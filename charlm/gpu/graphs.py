@@ -20,31 +20,37 @@ from charlm.system.console import say
 Launches = Callable[[], None]
 
 
-def record(launches: Launches, device: torch.device) -> Launches:
-    """Record launches on a GPU, without running them; returns what replays them on the current stream.
+class Recorder:
+    """Records launches on a GPU, without running them."""
 
-    RuntimeError if CUDA cannot record them.
-    """
-    graph = torch.cuda.CUDAGraph()
-    stream, pool = _stream_and_pool(device)
-    # torch.cuda.graph would also empty the allocator's cache, and so change the addresses of the next tensors.
-    with torch.cuda.device(device), torch.cuda.stream(stream):
-        graph.capture_begin(pool=pool, capture_error_mode="thread_local")
-        try:
-            launches()
-        except BaseException:
-            with contextlib.suppress(RuntimeError):  # the first error tells the reason
-                graph.capture_end()
-            raise
-        graph.capture_end()
-    return graph.replay
+    def __init__(self) -> None:
+        self._pools: dict[torch.device, Any] = {}
+
+    def __call__(self, launches: Launches, device: torch.device) -> Launches:
+        """What replays the launches on the current stream; RuntimeError if CUDA cannot record them."""
+        graph, stream = torch.cuda.CUDAGraph(), _stream(device)
+        # torch.cuda.graph would also empty the allocator's cache, and so change the addresses of the next tensors.
+        with torch.cuda.device(device), torch.cuda.stream(stream):
+            # One pool for all graphs of this recorder, because no graph's memory is needed after its replay. A pool
+            # dies with its last graph, so recorders do not share one.
+            if device not in self._pools:
+                self._pools[device] = torch.cuda.graph_pool_handle()
+            graph.capture_begin(pool=self._pools[device], capture_error_mode="thread_local")
+            try:
+                launches()
+            except BaseException:
+                with contextlib.suppress(RuntimeError):  # the first error tells the reason
+                    graph.capture_end()
+                raise
+            graph.capture_end()
+        return graph.replay
 
 
 @functools.cache
-def _stream_and_pool(device: torch.device) -> tuple[torch.cuda.Stream, Any]:
-    """For all graphs: cuBLAS keeps a workspace for each stream, and no graph's memory is needed after its replay."""
+def _stream(device: torch.device) -> torch.cuda.Stream:
+    """For all graphs: cuBLAS keeps a workspace for each stream."""
     with torch.cuda.device(device):
-        return torch.cuda.Stream(), torch.cuda.graph_pool_handle()
+        return torch.cuda.Stream()
 
 
 class Graphs:
@@ -54,8 +60,8 @@ class Graphs:
     are forgotten.
     """
 
-    def __init__(self, record: Callable[[Launches, torch.device], Launches] = record, most: int = 64) -> None:
-        self._record = record
+    def __init__(self, record: Callable[[Launches, torch.device], Launches] | None = None, most: int = 64) -> None:
+        self._record = record or Recorder()
         self._most = most
         self._seen: OrderedDict[Hashable, None] = OrderedDict()
         self._recorded: OrderedDict[Hashable, Launches] = OrderedDict()

@@ -9,7 +9,7 @@ _name = ""
 
 
 def speak_for(name: str) -> None:
-    """From now on this process, one of several, prints only errors of its own, with its name."""
+    """From now on this process, one of several, prints only errors, with its name."""
     global _name
     _name = name
 
@@ -20,12 +20,9 @@ def say(label: str, message: str) -> None:
         _write(f"{label:<8} {message}")
 
 
-def say_error(message: str, *, own: bool = False) -> None:
-    """Print the error that ends a command. own: the first process does not know of it."""
-    if not _name:
-        _write(f"error: {message}")
-    elif own:
-        _write(f"error: {_name}: {message}")
+def say_error(message: str) -> None:
+    """Print the error that ends a command."""
+    _write(f"error: {f'{_name}: ' if _name else ''}{message}")
 
 
 def _write(line: str) -> None:

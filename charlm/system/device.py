@@ -17,6 +17,7 @@ def resolve_device(name: str, world: World = ALONE) -> torch.device:
 
     GPUs are counted as CUDA_VISIBLE_DEVICES leaves them. Several processes on a machine get a GPU each, in order.
     """
+    wanted = name
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if name == "cpu":
@@ -28,12 +29,13 @@ def resolve_device(name: str, world: World = ALONE) -> torch.device:
         built = "without CUDA" if torch.version.cuda is None else f"for CUDA {torch.version.cuda}"
         found = f"found {name}, but this PyTorch (built {built}) sees no GPU"
         raise DeviceError(f"device: {found}; allowed here: auto | cpu")
-    index, count = int(number or world.local_rank), torch.cuda.device_count()
-    if world.local_size > 1 and (number or world.local_size > count):
+    count, shared = torch.cuda.device_count(), world.local_size > 1 and not world.has_own_gpus
+    if shared and (number or world.local_size > count):
         raise DeviceError(
-            f"device: found {name} and {count} GPUs for {world.local_size} processes on this machine; allowed: auto | "
-            "cuda | cpu, and at most as many processes as GPUs (--nproc-per-node)"
+            f"device: found {wanted} for {world.local_size} processes on a machine with {count} "
+            f"GPU{'s' * (count != 1)}; allowed: cpu, or cuda with at most as many processes as GPUs (--nproc-per-node)"
         )
+    index = int(number or (world.local_rank if shared else 0))
     if index >= count:
         names = " | ".join(["auto", "cpu", "cuda", *(f"cuda:{n}" for n in range(count))])
         raise DeviceError(f"device: found {name}; allowed here: {names}")

@@ -1,16 +1,19 @@
 """The processes of a run: a single one, or those that torchrun started, each with its part of the batch.
 
 All processes run the same program, and call the methods of `World` in the same order. What only one may do, such as
-writing files, is done by the first. An error that one of them meets in such a call ends all.
+writing files, is done by the first. An error that one of them meets in such a call ends all, and one of them prints it.
 """
 
 import contextlib
 import os
 import re
 import socket
+import time
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -20,11 +23,12 @@ from charlm.errors import CharlmError, ProcessError
 from charlm.system import console
 
 T = TypeVar("T")
+E = TypeVar("E", bound=CharlmError)
 
 
 @dataclass(frozen=True)
 class Part:
-    """The part `index` of `count` equal parts, into which a batch is cut along its streams."""
+    """Part `index` of a batch that is cut into `count` equal parts along its streams."""
 
     index: int = 0
     count: int = 1
@@ -38,7 +42,7 @@ WHOLE = Part()
 
 
 class World:
-    """A run of a single process: every method does what it would do for one."""
+    """A run of one process: nothing is exchanged."""
 
     rank = 0
     """The number of this process; the first one is 0."""
@@ -47,6 +51,8 @@ class World:
     """The number of this process on its machine."""
     local_size = 1
     """How many processes run on this machine."""
+    has_own_gpus = False
+    """Whether this process sees other GPUs than the others of its machine."""
 
     @property
     def is_first(self) -> bool:
@@ -67,13 +73,16 @@ class World:
         return asked
 
     def use(self, device: torch.device) -> None:
-        """Set the device of the tensors in `sum_` and `join`."""
+        """Set the device of the tensors in `sum_`, `spread_` and `whole`; the same kind in all processes."""
 
     def sum_(self, tensor: Tensor) -> None:
         """Replace a tensor by its sum over all processes; the same bits in all of them."""
 
-    def join(self, part: Tensor, dim: int) -> Tensor:
-        """The whole tensor from the parts of all processes; the inverse of `Part.of`."""
+    def spread_(self, tensor: Tensor) -> None:
+        """Replace a tensor by that of the first process."""
+
+    def whole(self, part: Tensor, dim: int) -> Tensor:
+        """The tensor of the whole batch from the parts of all processes; the inverse of `Part.of`."""
         return part
 
     def total(self, number: float) -> float:
@@ -99,6 +108,17 @@ class World:
         """The first process's clock, and the signals that any process has received."""
         return elapsed_s, signals
 
+    def common(self, error: E) -> E:
+        """An error that all processes raise: the first one prints it."""
+        return error
+
+    def remember(self, name: str, value: str) -> None:
+        """Keep a text for processes that torchrun starts in place of these."""
+
+    def recall(self, name: str) -> str | None:
+        """A text that an earlier process of the same launch has kept."""
+        return None
+
 
 ALONE = World()
 
@@ -113,22 +133,43 @@ class Processes(World):
         from torch import distributed
         from torch.distributed.rendezvous import rendezvous
 
-        self._distributed = distributed
+        self._distributed: Any = distributed
         self.rank, self.size, self.local_rank, self.local_size = rank, size, local_rank, local_size
         self._timeout_s = timeout_s
+        self._group: Any = None
+        self._store: Any = None
+        self._meeting = ""
         timeout = timedelta(seconds=timeout_s)
         with self._answered(f"not all {size} have come", then="start all of them, and check their --rdzv-endpoint"):
-            store, _, _ = next(rendezvous("env://", rank, size, timeout=timeout))
-            # torchrun's store keeps the addresses of processes that it has started before, and has lost.
-            attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-            store = distributed.PrefixStore(attempt, store)  # pyright: ignore[reportPrivateImportUsage]
+            self._store, _, _ = next(rendezvous("env://", rank, size, timeout=timeout))
+            self._meeting = self._meet()
+            store = self._distributed.PrefixStore(self._meeting, self._store)
             distributed.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=timeout)
-        self._group: Any = None
-        places = self._gather((socket.gethostname(), _cores()))
-        host, cores = places[rank]
-        # Slurm gives each process cores of its own, torchrun all of them to everyone.
-        sharing = sum(place == host and not cores.isdisjoint(others) for place, others in places)
-        self._cores = max(1, len(cores) // sharing)
+        places = self._gather((_host(), _cores(), os.environ.get("CUDA_VISIBLE_DEVICES")))
+        host, cores, gpus = places[rank]
+        beside = [place for place in places if place[0] == host]
+        # Slurm may give each process cores and GPUs of its own; torchrun gives everyone all of them.
+        self._share = max(1, len(cores) // sum(not cores.isdisjoint(others) for _, others, _ in beside))
+        self.has_own_gpus = len({place[2] for place in beside}) == len(beside) and gpus is not None
+
+    def _meet(self) -> str:
+        """A name for this meeting. torchrun's store keeps what processes that it started before have written."""
+        own, store = uuid.uuid4().hex, self._store
+        if not self.is_first:
+            store.set(f"hello/{self.rank}", own)
+            name = store.get(f"answer/{own}").decode()
+            store.set(f"here/{name}/{self.rank}", "")
+            return name
+        missing, end_s = set(range(1, self.size)), time.monotonic() + self._timeout_s
+        while missing := {other for other in missing if not store.check([f"here/{own}/{other}"])}:
+            for other in missing:
+                # The last greeting may be that of a process that is gone; its answer then does no harm.
+                if store.check([f"hello/{other}"]):
+                    store.set(f"answer/{store.get(f'hello/{other}').decode()}", own)
+            if time.monotonic() > end_s:
+                raise RuntimeError(f"{self.size - len(missing)} of {self.size}")
+            time.sleep(0.02)
+        return own
 
     @property
     def shares_updates(self) -> bool:
@@ -138,23 +179,29 @@ class Processes(World):
         # torchrun sets this variable to 1 if the user has not set it.
         if asked or self.local_size == 1 or os.environ.get("OMP_NUM_THREADS", "1") != "1":
             return asked
-        console.say("threads", f"{self._cores} for each process, its share of the cores; `threads` sets another number")
-        return self._cores
+        console.say("threads", f"{self._share} for each process, its share of the cores; `threads` sets another number")
+        return self._share
 
     def use(self, device: torch.device) -> None:
+        self.same("device", lambda: device.type)
+        # The group for decisions shall be the first to notice that a process does not answer: its error is one line.
+        backend, timeout_s = ("nccl", 2 * self._timeout_s) if device.type == "cuda" else ("gloo", self._timeout_s)
         with self._answered(f"no group for tensors on {device.type}"):
-            self._group = self._distributed.new_group(
-                backend="nccl" if device.type == "cuda" else "gloo", timeout=timedelta(seconds=self._timeout_s)
-            )
+            self._group = self._distributed.new_group(backend=backend, timeout=timedelta(seconds=timeout_s))
 
     def sum_(self, tensor: Tensor) -> None:
         with self._answered():
             self._distributed.all_reduce(tensor, group=self._group)
 
-    def join(self, part: Tensor, dim: int) -> Tensor:
+    def spread_(self, tensor: Tensor) -> None:
+        with self._answered():
+            self._distributed.broadcast(tensor, 0, group=self._group)
+
+    def whole(self, part: Tensor, dim: int) -> Tensor:
+        part = part.contiguous()
         parts = [torch.empty_like(part) for _ in range(self.size)]
         with self._answered():
-            self._distributed.all_gather(parts, part.contiguous(), group=self._group)
+            self._distributed.all_gather(parts, part, group=self._group)
         return torch.cat(parts, dim)
 
     def total(self, number: float) -> float:
@@ -162,24 +209,27 @@ class Processes(World):
 
     def first(self, function: Callable[[], T]) -> T:
         value, error = _tried(function) if self.is_first else (None, None)
-        outcome: list[Any] = [(value, _described(error))]
+        outcome: list[Any] = [(value, error and _described(error))]
         with self._answered():
             self._distributed.broadcast_object_list(outcome)
         if error is not None:
             raise error
         value, fault = outcome[0]
         if fault:
-            raise ProcessError(fault)
+            raise _told(ProcessError(fault))
         return value
 
     def each(self, function: Callable[[], T]) -> T:
         value, error = _tried(function)
-        faults = self._gather(_described(error))
+        faults = self._gather(error and (_described(error), isinstance(error, CharlmError)))
+        if isinstance(error, CharlmError):
+            raise self.common(error)
         if error is not None:
-            raise error
+            raise error  # and prints it
         for rank, fault in enumerate(faults):
             if fault:
-                raise ProcessError(f"process {rank}: {fault}")
+                text, is_line = fault
+                raise (self.common if is_line else _told)(ProcessError(f"process {rank}: {text}"))
         return value  # type: ignore[return-value]
 
     def in_turn(self, function: Callable[[], T]) -> T:
@@ -194,9 +244,11 @@ class Processes(World):
         value = find()
         for rank, other in enumerate(self._gather(value)):
             if other != value:
-                raise ProcessError(
-                    f"{name}: process {self.rank} and process {rank} differ; allowed: the same in all processes; "
-                    "use the same files, packages and kind of device everywhere"
+                raise self.common(
+                    ProcessError(
+                        f"{name}: process {self.rank} and process {rank} differ; allowed: the same in all processes; "
+                        "use the same files, packages and kind of machine everywhere"
+                    )
                 )
 
     def agree(self, elapsed_s: float, signals: list[str]) -> tuple[float, list[str]]:
@@ -204,9 +256,23 @@ class Processes(World):
         first_s, *counts = self._sum([elapsed_s if self.is_first else 0.0, *(name in signals for name in names)])
         return first_s, [name for name, count in zip(names, counts, strict=True) if count]
 
-    def leave(self) -> None:
-        """End the groups, when all is done."""
-        self._distributed.destroy_process_group()
+    def common(self, error: E) -> E:
+        return error if self.is_first else _told(error)
+
+    def remember(self, name: str, value: str) -> None:
+        self._store.set(f"kept/{name}", value)
+
+    def recall(self, name: str) -> str | None:
+        key = f"kept/{name}"
+        return self._store.get(key).decode() if self._store.check([key]) else None
+
+    def leave(self, *, failed: bool) -> None:
+        """End the groups; without waiting for others if this process failed."""
+        with contextlib.suppress(RuntimeError):
+            if failed and self._group is not None and self._distributed.get_backend(self._group) == "nccl":
+                self._distributed.distributed_c10d._abort_process_group()
+            else:
+                self._distributed.destroy_process_group()
 
     def _sum(self, numbers: Sequence[float]) -> list[float]:
         """Sums over all processes, in float64, by the group for decisions."""
@@ -229,10 +295,21 @@ class Processes(World):
         except (RuntimeError, ValueError) as error:
             # torch's message begins with a place in its source, and goes on with general advice.
             reason = re.sub(r"^\[\S+\] ", "", str(error).strip()).splitlines()[0].partition(". ")[0]
-            raise ProcessError(
+            found = ProcessError(
                 f"processes: {what} ({reason}); they wait {self._timeout_s:g} s for each other (CHARLM_TIMEOUT_S); "
                 f"{then or 'see its own message, and go on with --resume'}"
-            ) from None
+            )
+            raise (found if self._is_first_to_tell() else _told(found)) from None
+
+    def _is_first_to_tell(self) -> bool:
+        """False if another process of this meeting prints that one is missing."""
+        try:
+            return self._store.add(f"told/{self._meeting or self._restarts()}", 1) == 1
+        except (AttributeError, RuntimeError):  # no store, or its process is the one that is missing
+            return True
+
+    def _restarts(self) -> str:
+        return os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
 
 
 def _tried(function: Callable[[], T]) -> tuple[T | None, Exception | None]:
@@ -242,10 +319,22 @@ def _tried(function: Callable[[], T]) -> tuple[T | None, Exception | None]:
         return None, error
 
 
-def _described(error: Exception | None) -> str:
-    if error is None:
-        return ""
+def _told(error: E) -> E:
+    """The error, which another process prints."""
+    error.told = True
+    return error
+
+
+def _described(error: Exception) -> str:
     return str(error) if isinstance(error, CharlmError) else f"{type(error).__name__}: {error}"
+
+
+def _host() -> str:
+    """Equal for processes on one machine, also in containers."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
+    except (OSError, ValueError):
+        return socket.gethostname()
 
 
 def _cores() -> frozenset[int]:
@@ -259,20 +348,25 @@ def _cores() -> frozenset[int]:
 def joined() -> Iterator[World]:
     """The world of this process: with others if the environment says so, as torchrun sets it.
 
-    Processes but the first print errors of their own only. ProcessError if the others do not come.
+    Every process except the first prints only errors that the first one does not. ProcessError if the others do not
+    come.
     """
-    if not {"RANK", "WORLD_SIZE"} <= os.environ.keys():
-        yield ALONE
-        return
     rank, size, local_rank, local_size = (
         _number(name, default)
         for name, default in (("RANK", 0), ("WORLD_SIZE", 1), ("LOCAL_RANK", 0), ("LOCAL_WORLD_SIZE", 1))
     )
-    world = Processes(rank, size, local_rank, local_size, _number("CHARLM_TIMEOUT_S", 1800))
+    if "RANK" not in os.environ or (size == 1 and "MASTER_ADDR" not in os.environ):
+        yield ALONE
+        return
     if rank:
         console.speak_for(f"process {rank}")
-    yield world
-    world.leave()
+    world = Processes(rank, size, local_rank, local_size, _number("CHARLM_TIMEOUT_S", 1800))
+    failed = True
+    try:
+        yield world
+        failed = False
+    finally:
+        world.leave(failed=failed)
 
 
 def _number(name: str, default: int) -> int:

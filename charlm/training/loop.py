@@ -213,12 +213,13 @@ class TrainingLoop:
     def _save(self, best: bool) -> None:
         """Write the `last` checkpoint, the numbered one if it is due, and `best` on request."""
         self.world.first(self.folder.check)
-        self.updater.check_finite(weights=True)
+        self.updater.check_finite()
         self._tick()
         train, step = self.config.train, self.updater.state.step
         numbered = self._due(train.save_every)
         snapshot = take_snapshot(self.updater, copied=self.folder.writes_behind)
         self.world.same("weights", lambda: fingerprint(snapshot))
+        self.updater.check_finite(weights=True)
         save = functools.partial(self.folder.save, step=step, best=best, numbered=numbered, keep=train.keep_checkpoints)
         self.world.first(lambda: save(snapshot))
 
@@ -264,7 +265,8 @@ class TrainingLoop:
         if not found:
             times = f"; rolled back {diverged.rollbacks} times before" if diverged.rollbacks else ""
             none = f"; there is no checkpoint before step {before_step}" if allowed else ""
-            raise DivergenceError(f"{error}{times}{none}; {self.folder.last_good()}") from None
+            fault = DivergenceError(f"{error}{times}{none}; {self.folder.last_good()}")
+            raise self.world.common(fault) from None
         restore_snapshot(updater, found[1])
         state = updater.state
         self._rolled_back_to = state.step

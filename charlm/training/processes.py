@@ -9,12 +9,14 @@ from charlm.system.world import World
 from charlm.training.precision import with_precision
 
 
-def join_processes(config: Config, world: World) -> torch.device:
+def choose_device(config: Config, world: World) -> torch.device:
     """The device of this process, by which it exchanges tensors with the others from here on."""
     B, W = config.train.batch_size, world.size
     if B % W:
         nearest = " or ".join(str(size) for size in (B // W * W, (B // W + 1) * W) if size)
-        raise ConfigError(f"train.batch_size: found {B} for {W} processes; allowed: multiples of {W}; take {nearest}")
+        raise world.common(
+            ConfigError(f"train.batch_size: found {B} for {W} processes; allowed: multiples of {W}; take {nearest}")
+        )
     device = world.each(lambda: resolve_device(config.device, world))
     world.use(device)
     return device

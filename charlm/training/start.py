@@ -14,7 +14,7 @@ from charlm.config import Config, differences, ignored_options
 from charlm.data.corpus import Corpus, load_configured_corpus, load_unchanged_corpus, unknown_characters
 from charlm.data.streams import check_length
 from charlm.data.vocabulary import Vocabulary, describe_characters
-from charlm.errors import CheckpointError, ConfigError, DamagedCheckpointError, VocabularyError
+from charlm.errors import CheckpointError, ConfigError, DamagedCheckpointError, RunError, VocabularyError
 from charlm.model import CharLM
 from charlm.runs import FOLDER, LAST
 from charlm.system.console import say
@@ -29,11 +29,10 @@ from charlm.training.folder import (
     refuse_existing_run,
     refusing_os_errors,
 )
-from charlm.training.launch import note_launch, run_of_this_launch
 from charlm.training.loop import Outcome, TrainingLoop
 from charlm.training.metrics import NoTracker, Tracker
 from charlm.training.precision import with_precision
-from charlm.training.processes import join_processes, with_common_precision
+from charlm.training.processes import choose_device, with_common_precision
 from charlm.training.snapshot import restore_snapshot
 from charlm.training.step import Updater
 
@@ -53,28 +52,41 @@ def start_run(
 
     Processes that torchrun starts again after a fault resume their run.
     """
-    if again := world.first(lambda: run_of_this_launch(run_dir)):
-        run_dir = again
-        if world.first((again / FOLDER).is_dir):
-            return resume_run(again, world=world)
+    if again := world.first(lambda: _run_of_this_launch(world)):
+        return resume_run(again, world=world)
     with contextlib.ExitStack() as held:
         place = run_dir or Path("runs")
         exists = world.first(lambda: _claim_existing(run_dir, held))
         world.first(lambda: check_writable(place))
-        device = join_processes(config, world)
+        device = choose_device(config, world)
         vocabulary = world.first(lambda: _fine_tuned_vocabulary(config, init_from)) if init_from else None
         corpus = world.in_turn(lambda: load_configured_corpus(config.data, vocabulary))
         _check_corpus(config, corpus, world)
         config = with_common_precision(config, device, world)
         updater = world.each(lambda: Updater(config, corpus, device, world))
+        updater.spread_weights()
         if init_from:
             updater.start_from_weights(_grown_weights(updater.model, init_from))
         # Twice: a new checkpoint is written before the old one is removed.
         world.first(lambda: check_space(place, 2 * updater.checkpoint_bytes()))
         if run_dir is None or not exists:
             run_dir = world.first(lambda: _claim_new(run_dir, name, held))
+        world.first(lambda: world.remember("run", str(run_dir.resolve())))
         tracker = world.each(lambda: _tracker(run_dir, world))
         return TrainingLoop(updater, corpus, _folder(run_dir, device), tracker).fit()
+
+
+def _run_of_this_launch(world: World) -> Path | None:
+    """The run that this launch of torchrun has started before, if it has a checkpoint."""
+    if not (noted := world.recall("run")):
+        return None
+    run_dir = Path(noted)
+    if not run_dir.is_dir():
+        raise RunError(
+            f"{run_dir}: the run that is to go on is not on this machine, which is now the first; allowed: a folder on "
+            "a disk that all machines share"
+        )
+    return run_dir if any((run_dir / FOLDER).glob("*.safetensors")) else None
 
 
 def _claim_existing(run_dir: Path | None, held: contextlib.ExitStack) -> bool:
@@ -102,7 +114,6 @@ def _claim(folder: Path, held: contextlib.ExitStack) -> None:
     with refusing_os_errors(folder):
         refuse_existing_run(folder)
         discard_leftovers(folder)
-        note_launch(folder)
 
 
 def _tracker(run_dir: Path, world: World, resume: tuple[int, int] | None = None) -> Tracker:
@@ -127,8 +138,9 @@ def resume_run(
     """
     with contextlib.ExitStack() as held:
         path, checkpoint = world.first(lambda: _claim_run(run_dir, held))
+        world.first(lambda: world.remember("run", str(run_dir.resolve())))
         config = world.first(functools.partial(_changed_config, checkpoint.config, change))
-        device = join_processes(config, world)
+        device = choose_device(config, world)
         if config.precision != "auto":  # Checkpoints of older versions say auto; they mean fp32.
             world.in_turn(lambda: with_precision(config, device))
         sha256 = checkpoint.progress.get("corpus_sha256")
@@ -136,7 +148,7 @@ def resume_run(
         corpus = world.in_turn(load)
         _check_corpus(config, corpus, world)
         updater = world.each(lambda: Updater(config, corpus, device, world))
-        restore_snapshot(updater, checkpoint)
+        world.each(functools.partial(restore_snapshot, updater, checkpoint))
         state = updater.state
         if (threads := checkpoint.progress.get("threads")) != state.threads:
             say(
@@ -157,9 +169,7 @@ def _claim_run(run_dir: Path, held: contextlib.ExitStack) -> tuple[Path, Checkpo
         raise CheckpointError(f"{run_dir}: no {FOLDER}/ to resume from; allowed: the folder of a run")
     held.enter_context(claimed(run_dir))
     with refusing_os_errors(run_dir):
-        found = _read_last(run_dir)
-        note_launch(run_dir)
-        return found
+        return _read_last(run_dir)
 
 
 def _changed_config(saved: Config, change: Callable[[Config], Config]) -> Config:
@@ -182,7 +192,7 @@ def _clean(run_dir: Path, path: Path, needed_bytes: int) -> None:
 def _check_corpus(config: Config, corpus: Corpus, world: World) -> None:
     """Print what was read. DataError if a split is too short; ProcessError unless all processes have read the same."""
     world.same("text", lambda: (corpus.sha256, corpus.vocabulary.to_json()))
-    _check_splits(config, corpus)
+    world.each(lambda: _check_splits(config, corpus))
     _print_corpus(config, corpus)
 
 

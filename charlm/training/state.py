@@ -132,7 +132,7 @@ class TrainState:
     def tensors(self, world: World) -> dict[str, Tensor]:
         """The tensors, by name; the hidden state of the streams of all processes, which call this together."""
         parts = () if self.recurrent is None else as_tuple(self.recurrent)
-        numbered = {f"recurrent.{index}": world.join(part, dim=1) for index, part in enumerate(parts)}
+        numbered = {f"recurrent.{index}": world.whole(part, dim=1) for index, part in enumerate(parts)}
         return {"objective_sum": self.objective_sum, "grad_norm": self.grad_norm, **numbered}
 
     def keep_part(self, part: Part) -> None:

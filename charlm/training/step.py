@@ -178,6 +178,12 @@ class Updater:
         if self.averaged is not None:
             self.averaged.load_state_dict(self.model.state_dict())
 
+    def spread_weights(self) -> None:
+        """Take the first process's initial weights: their random numbers may depend on the kind of CPU."""
+        for parameter in self.parameters:
+            self.world.spread_(parameter.data)
+        self.start_from_weights(dict(self.model.named_parameters()))
+
     # Finite numbers
 
     def _stop_unless_finite(self, objective: Tensor, grad_norm: Tensor) -> None:

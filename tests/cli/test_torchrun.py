@@ -8,6 +8,7 @@ import pytest
 
 from charlm.checkpoint import read_checkpoint
 from tests.conftest import ROOT, TINY
+from tests.processes import environments
 from tests.runs import assert_same_checkpoint, untimed
 from tests.text import words_text
 
@@ -82,3 +83,17 @@ def test_a_killed_process_without_restarts_ends_the_run_with_one_line(torchrun, 
     (line,) = (line for line in done.stderr.splitlines() if line.startswith("error: "))
     assert line.startswith("error: processes: another one ended or did not answer (")
     assert read_checkpoint(tmp_path / "run/checkpoints/last.safetensors").progress["step"] == 10
+
+
+@pytest.mark.usefixtures("torchrun")
+def test_processes_that_never_come(tmp_path):
+    environment = environments(2, timeout_s=2)[0]
+    command = [sys.executable, "-m", "charlm", "train", "--config", str(tmp_path / "tiny.yaml")]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=os.environ | environment | {"PYTHONPATH": str(ROOT)}, capture_output=True,
+        text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("error: processes: not all 2 have come (")
+    assert line.endswith("2 s for each other (CHARLM_TIMEOUT_S); start all of them, and check their --rdzv-endpoint")

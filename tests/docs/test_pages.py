@@ -68,7 +68,9 @@ def test_every_picture_is_shown():
 
 def test_no_placeholder_is_left():
     for page in PAGES:
-        assert not re.findall(r"\b(?!CHARLM_|GOMP_|OMP_|GLOO_|NCCL_|SLURM_)[A-Z]+_[A-Z]+\b|TODO|XXX", page.read_text(encoding="utf-8")), page
+        assert not re.findall(
+            r"\b(?!CHARLM_|GOMP_|OMP_|GLOO_|NCCL_|SLURM_)[A-Z]+_[A-Z]+\b|TODO|XXX", page.read_text(encoding="utf-8")
+        ), page
 
 
 def command(words: list[str]) -> Any:

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from charlm.checkpoint import read_checkpoint
 from tests.conftest import ROOT, TINY
@@ -14,7 +15,7 @@ from tests.text import words_text
 
 pytestmark = pytest.mark.slow
 
-HOSTS = ("charlm-a", "charlm-b")
+HOSTS = tuple(f"charlm-{os.getpid()}-{letter}" for letter in "ab")
 ADDRESSES = ("10.99.0.1", "10.99.0.2")
 
 
@@ -26,12 +27,14 @@ def ip(*words: str) -> None:
 def hosts():
     if not hasattr(os, "geteuid") or os.geteuid() != 0 or shutil.which("ip") is None:
         pytest.skip("network namespaces are made by root with Linux's ip")
+    made = []
     try:
         for host in HOSTS:
-            ip("netns", "add", host)
-    except subprocess.CalledProcessError:
-        pytest.skip("network namespaces are not allowed here")
-    try:
+            try:
+                ip("netns", "add", host)
+            except subprocess.CalledProcessError:
+                pytest.skip("network namespaces are not allowed here")
+            made.append(host)
         ip("link", "add", "cable", "netns", HOSTS[0], "type", "veth", "peer", "name", "cable", "netns", HOSTS[1])
         for host, address in zip(HOSTS, ADDRESSES, strict=True):
             ip("-n", host, "addr", "add", f"{address}/24", "dev", "cable")
@@ -39,33 +42,55 @@ def hosts():
             ip("-n", host, "link", "set", "cable", "up")
         yield
     finally:
-        for host in HOSTS:
+        for host in made:
             ip("netns", "del", host)
 
 
-def launched(tmp_path: Path, number: int) -> "subprocess.Popen[str]":
+def launched(tmp_path: Path, number: int, disturbance: str) -> "subprocess.Popen[str]":
     """torchrun on a host, whose folder holds the text. Only the first host gets the config and writes the run."""
     home = tmp_path / HOSTS[number]
+    (home / "program.py").write_text(
+        "import os, signal, time\nfrom charlm.cli import main\nfrom charlm.training.step import Updater\n"
+        "rank, restarts = os.environ['RANK'], os.environ['TORCHELASTIC_RESTART_COUNT']\n"
+        "update = Updater.update\n"
+        "def disturbed(updater):\n"
+        "    update(updater)\n"
+        f"    {disturbance}\n"
+        "Updater.update = disturbed\n"
+        "main()\n"
+    )
     command = ["ip", "netns", "exec", HOSTS[number], sys.executable, "-m", "torch.distributed.run"]
     command += ["--nnodes=2", "--nproc-per-node=1", "--rdzv-backend=c10d", f"--rdzv-endpoint={ADDRESSES[0]}:29500"]
     # Without names for the addresses, torchrun cannot find out which of the two it is.
-    command += [f"--rdzv-conf=is_host={int(number == 0)}", f"--local-addr={ADDRESSES[number]}"]
-    command += ["-m", "charlm", "train", "--config", "tiny.yaml", "--run-dir", "run"]
+    command += [f"--rdzv-conf=is_host={int(number == 0)}", f"--local-addr={ADDRESSES[number]}", "--max-restarts=2"]
+    command += ["program.py", "train", "--config", "tiny.yaml", "--run-dir", "run"]
     environment = {"PYTHONPATH": str(ROOT), "GLOO_SOCKET_IFNAME": "cable", "CHARLM_TIMEOUT_S": "60"}
     return subprocess.Popen(command, cwd=home, env=os.environ | environment, stderr=subprocess.PIPE, text=True)
 
 
+# One is killed; the other is slow to notice, so their counts of restarts differ.
+KILLED = "if updater.state.step == 4 and restarts == '0': (time.sleep(4) if rank == '0' else os.kill(os.getpid(), 9))"
+
+
 @pytest.mark.usefixtures("hosts")
-def test_two_hosts_train_together(tmp_path):
+@pytest.mark.parametrize("disturbance", ["pass", KILLED], ids=["undisturbed", "killed"])
+def test_two_hosts_train_as_one_process_does(tmp_path, disturbance, cli):
     for number, host in enumerate(HOSTS):
         (tmp_path / host).mkdir()
         (tmp_path / host / "text.txt").write_text(words_text(3000))
         if number == 0:
             (tmp_path / host / "tiny.yaml").write_text(TINY.format(source="text.txt"))
-    processes = [launched(tmp_path, number) for number in range(2)]
-    printed = [process.communicate(timeout=120)[1] for process in processes]
+    processes = [launched(tmp_path, number, disturbance) for number in range(2)]
+    printed = [process.communicate(timeout=180)[1] for process in processes]
     assert [process.returncode for process in processes] == [0, 0], printed
     first, second = (tmp_path / host / "run" for host in HOSTS)
-    assert read_checkpoint(first / "checkpoints/last.safetensors").progress["step"] == 6
     assert not second.exists()
     assert ["done     max_steps" in text for text in printed] == [True, False]
+    assert ("resume   " in printed[0]) == (disturbance == KILLED)
+
+    (tmp_path / "tiny.yaml").write_text(TINY.format(source=tmp_path / HOSTS[0] / "text.txt"))
+    assert cli("train", "--config", tmp_path / "tiny.yaml", "--run-dir", tmp_path / "one").code == 0
+    found, wanted = (read_checkpoint(run / "checkpoints/last.safetensors") for run in (first, tmp_path / "one"))
+    assert found.progress["step"] == wanted.progress["step"] == 6
+    for name, weight in wanted.weights.items():
+        torch.testing.assert_close(found.weights[name], weight, rtol=1e-3, atol=1e-5)

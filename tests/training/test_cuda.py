@@ -103,3 +103,20 @@ def test_cuda_resumes_bit_for_bit(updater_of, kind, precision, tmp_path):
         second.update()
     for name, parameter in second.model.named_parameters():
         assert torch.equal(parameter, whole.model.get_parameter(name)), name
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("kind", CELLS)
+def test_cuda_trains_on_after_several_samples(updater_of, kind, capsys):
+    updater = updater_of(device="cuda", model={"cell": {"kind": kind, "hidden": 16}, "dropout": 0.1})
+    samples = []
+    for _ in range(3):
+        updater.model.eval()
+        samples.append(torch.stack(list(sample_ids(updater.model, [1, 2], 40, Choice(), [3, 4], updater.device))))
+        updater.model.train()
+        torch.rand(3, device="cuda")
+    assert torch.equal(samples[0], samples[2])
+    updater.update()
+    updater.check_finite()
+    assert "graph " not in capsys.readouterr().err

@@ -2,7 +2,9 @@
 
 import contextlib
 import os
+import shutil
 import signal
+import time
 from pathlib import Path
 from unittest import mock
 
@@ -10,7 +12,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+import charlm.inference.evaluation
 import charlm.model
+import charlm.training.plan
 import charlm.training.start
 import charlm.training.step
 from charlm.cells import CELLS
@@ -23,7 +27,8 @@ from charlm.model import build_model
 from charlm.system.world import ALONE, World
 from charlm.training.folder import RunFolder
 from charlm.training.optimizer import build_optimizer
-from charlm.training.processes import join_processes
+from charlm.training.plan import Plan, measure
+from charlm.training.processes import choose_device
 from charlm.training.snapshot import restore_snapshot, take_snapshot
 from charlm.training.start import resume_run, start_run
 from charlm.training.step import Updater
@@ -76,13 +81,14 @@ def in_float64():
         mock.patch.object(step, "build_model", lambda *args: build_model(*args).double()),
         mock.patch.object(step, "build_optimizer", unfused),
         mock.patch.object(charlm.model, "cross_entropy", cross_entropy),
+        mock.patch.object(charlm.inference.evaluation, "cross_entropy", cross_entropy),
     ):
         yield
 
 
 def updater_of(world: World, raw) -> Updater:
     config = parse_config(raw, "test")
-    device = join_processes(config, world)
+    device = choose_device(config, world)
     return Updater(config, load_configured_corpus(config.data), device, world)
 
 
@@ -182,9 +188,10 @@ def scores(world: World, raw, lengths) -> list[float]:
     torch.manual_seed(1)
     config = parse_config(raw, "test")
     corpus = load_configured_corpus(config.data)
-    network = build_model(config.model, len(corpus.vocabulary))
+    network = build_model(config.model, len(corpus.vocabulary)).double()
     ids = corpus.splits["train"]
-    return [evaluate(network, ids[:n], torch.device("cpu"), world=world).nats_per_char for n in lengths]
+    with in_float64():
+        return [evaluate(network, ids[:n], torch.device("cpu"), world=world).nats_per_char for n in lengths]
 
 
 def test_scores_are_those_of_one_process(processes: Team, raw):
@@ -192,12 +199,12 @@ def test_scores_are_those_of_one_process(processes: Team, raw):
     lengths = [2, 1000, 2100, 3100, 5400]
     wanted = scores(ALONE, raw, lengths)
     for found in processes(scores, raw, lengths):
-        assert found == pytest.approx(wanted, rel=1e-7)
+        assert found == pytest.approx(wanted, rel=1e-9)
 
 
 def refused_batch(world: World, raw) -> str:
     with pytest.raises(ConfigError) as found:
-        join_processes(parse_config(raw, "test"), world)
+        choose_device(parse_config(raw, "test"), world)
     return str(found.value)
 
 
@@ -215,9 +222,14 @@ def test_a_batch_that_cannot_be_shared(processes: Team, raw):
 # Whole runs
 
 
-def run_of(world: World, raw, run, patches=()):
-    """How a run ends in this process. patches: functions of the world, which return contexts."""
+def run_of(world: World, raw, run, patches=(), again=False):
+    """How a run ends in this process. patches: functions of the world, which return contexts.
+
+    again: as processes that torchrun starts in place of those of the last call.
+    """
     with contextlib.ExitStack() as held:
+        if not again:
+            held.enter_context(mock.patch.object(type(world), "recall", return_value=None))
         for patch in patches:
             held.enter_context(patch(world))
         try:
@@ -267,6 +279,26 @@ def test_processes_resume_the_run_of_one_and_it_theirs(processes: Team, busy, tm
 
 def resumed(world: World, run) -> int:
     return resume_run(run, with_max_steps(20), world).step
+
+
+def test_processes_that_are_started_again_resume_their_run(processes: Team, busy, tmp_path):
+    """And no other, whatever folder they are given."""
+    busy["train"]["max_steps"] = 10
+    processes(run_of, busy, tmp_path / "run")
+    found = processes(run_of, busy | {"seed": 2}, tmp_path / "other", (), True)
+    assert {one[:2] for one in found} == {("max_steps", 10)}
+    assert not (tmp_path / "other").exists()
+    for checkpoint in (tmp_path / "run/checkpoints").iterdir():
+        checkpoint.unlink()
+    (tmp_path / "run/config.yaml").unlink()
+    found = processes(run_of, busy, tmp_path / "run", (), True)
+    assert {one[:2] for one in found} == {("max_steps", 10)}
+    shutil.rmtree(tmp_path / "run")
+    first, *_ = processes(run_of, busy, tmp_path / "run", (), True)
+    assert first == (
+        f"RunError: {tmp_path}/run: the run that is to go on is not on this machine, which is now the first; allowed: "
+        "a folder on a disk that all machines share"
+    )
 
 
 def interrupted(world: World):
@@ -381,41 +413,91 @@ def test_a_single_process_of_torchrun_has_the_bits_of_a_plain_run(busy, tmp_path
 # The world
 
 
-def raising(world: World, rank: int, where: str) -> str:
+def raising(world: World, rank: int, where: str, error: Exception) -> tuple[str, bool]:
+    """The error that this process gets from that of another, and whether another one prints it."""
+
     def function() -> int:
         if world.rank == rank:
-            raise ConfigError("a.b: wrong") if rank else KeyError("k")
+            raise error
         return world.rank
 
     with pytest.raises((ProcessError, ConfigError, KeyError)) as found:
         getattr(world, where)(function)
-    return f"{type(found.value).__name__} {found.value}"
+    return f"{type(found.value).__name__} {found.value}", getattr(found.value, "told", False)
 
 
 @pytest.mark.parametrize("where", ["each", "in_turn"])
-def test_an_error_of_one_is_an_error_of_all(processes: Team, where):
-    first, second, *others = processes(raising, 1, where)
-    assert (first, second) == ("ProcessError process 1: a.b: wrong", "ConfigError a.b: wrong")
-    assert set(others) <= {first}
+def test_an_error_of_one_is_an_error_of_all_and_the_first_prints_it(processes: Team, where):
+    first, second, *others = processes(raising, 1, where, ConfigError("a.b: wrong"))
+    assert first == ("ProcessError process 1: a.b: wrong", False)
+    assert second == ("ConfigError a.b: wrong", True)
+    assert set(others) <= {("ProcessError process 1: a.b: wrong", True)}
 
 
-def test_an_error_of_the_first_is_an_error_of_all(processes: Team):
-    first, *others = processes(raising, 0, "first")
-    assert first == "KeyError 'k'"
-    assert set(others) == {"ProcessError KeyError: 'k'"}
+def test_a_fault_of_the_program_is_printed_where_it_happens(processes: Team):
+    first, second, *others = processes(raising, 1, "each", KeyError("k"))
+    assert second == ("KeyError 'k'", False)
+    assert {first, *others} == {("ProcessError process 1: KeyError: 'k'", True)}
+
+
+@pytest.mark.parametrize(("error", "line"), [(ConfigError("a: b"), "a: b"), (KeyError("k"), "KeyError: 'k'")], ids=str)
+def test_an_error_of_the_first_is_an_error_of_all(processes: Team, error, line):
+    first, *others = processes(raising, 0, "first", error)
+    assert first == (f"{type(error).__name__} {error}", False)
+    assert set(others) == {(f"ProcessError {line}", True)}
+
+
+def meeting(world: World, restarts: int) -> tuple[str | None, int]:
+    """What a second meeting by the same store finds; torchrun counts restarts on each machine for itself."""
+    with mock.patch.dict(os.environ, {"TORCHELASTIC_RESTART_COUNT": str(restarts + world.rank)}):
+        names = {world._meet() for _ in range(3)}
+    found = world.recall("place")
+    world.each(lambda: None)
+    if world.is_first:
+        world.remember("place", "here")
+    world.each(lambda: None)
+    return found, len(names)
+
+
+def test_processes_that_meet_again_in_one_store_are_not_misled(processes: Team):
+    found = [processes(meeting, restarts) for restarts in (0, 1)]
+    assert found == [[(None, 3)] * len(found[0]), [("here", 3)] * len(found[0])]
+
+
+def late(world: World) -> tuple[str, bool]:
+    """The first process answers too late."""
+    if world.is_first:
+        time.sleep(4)
+    with pytest.raises(ProcessError) as found:
+        world.same("times", lambda: [world.agree(1.0, []) for _ in range(3)])
+    return str(found.value), found.value.told
+
+
+@pytest.mark.slow
+def test_one_process_tells_that_another_does_not_answer():
+    with team(2, timeout_s=2) as pair:
+        (_, first_told), (line, second_told) = pair(late)
+    assert (first_told, second_told) == (True, False)
+    assert line.startswith("processes: another one ended or did not answer (")
+    assert line.endswith(
+        "; they wait 2 s for each other (CHARLM_TIMEOUT_S); see its own message, and go on with --resume"
+    )
 
 
 def results(world: World):
     turns: list[int] = []
-    joined = world.join(torch.tensor([[10 * world.rank, 1]]), dim=1)
+    whole = world.whole(torch.tensor([[10 * world.rank, 1]]), dim=1)
+    spread = torch.full((2,), world.rank + 5.0)
+    world.spread_(spread)
     total = world.total(0.1 + world.rank)
     return {
         "first": world.first(lambda: ("of", world.rank)),
         "each": world.each(lambda: world.rank),
         "in_turn": world.in_turn(lambda: turns.append(1) or world.rank),
         "turns": turns,
-        "join": joined.tolist(),
-        "part": world.part.of(joined, dim=1).tolist(),
+        "whole": whole.tolist(),
+        "part": world.part.of(whole, dim=1).tolist(),
+        "spread": spread.tolist(),
         "total": total,
         "agree": world.agree(7.0 + world.rank, ["SIGTERM"] if world.rank == 1 else []),
     }
@@ -430,17 +512,46 @@ def test_what_the_methods_return(processes: Team):
             "each": rank,
             "in_turn": rank,
             "turns": [1],
-            "join": [[n for other in range(size) for n in (10 * other, 1)]],
+            "spread": [5.0, 5.0],
+            "whole": [[n for other in range(size) for n in (10 * other, 1)]],
             "part": [[10 * rank, 1]],
             "total": pytest.approx(0.1 * size + size * (size - 1) / 2),
             "agree": (7.0, ["SIGTERM"]),
         }
 
 
+def threads(world: World) -> list[int]:
+    found = []
+    for set_by_user in ("1", "3"):
+        with mock.patch.dict(os.environ, {"OMP_NUM_THREADS": set_by_user}):
+            found += [world.threads(0), world.threads(7)]
+    return found
+
+
+def test_processes_share_the_cores_unless_the_user_says_otherwise(processes: Team):
+    cores = len(os.sched_getaffinity(0))
+    found = processes(threads)
+    assert found == [[max(1, cores // len(found)), 7, 0, 7]] * len(found)
+
+
+def planned(world: World, raw) -> Plan:
+    with mock.patch.multiple(charlm.training.plan, _MEASURE_S=0.0):
+        return measure(parse_config(raw, "test"), world)
+
+
+def test_a_plan_is_for_the_whole_batch(processes: Team, raw):
+    for found in processes(planned, raw):
+        assert found.processes == len(processes(planned, raw))
+        assert found.chars_per_s == pytest.approx(8 * 7 / found.step_s)
+        assert found.communication_s > 0
+        assert "processes, " in found.as_table()["speed"]
+    assert "processes" not in planned(ALONE, raw).as_table()["speed"]
+
+
 def differing(world: World) -> str:
     world.same("text", lambda: "equal")
     with pytest.raises(ProcessError) as found:
-        world.same("text", lambda: world.rank // 1 == 1)
+        world.same("text", lambda: world.rank == 1)
     return str(found.value)
 
 
