@@ -29,8 +29,10 @@ void fill(const Arguments& a, const Member& member) {
     float* mask = a.mask + row * a.size - begin;
     for (Index n = before + member.begin(groups); n < before + member.end(groups); n++) {
       const std::uint64_t bits = random_bits(a.seed, n);
-      for (Index k = std::max(begin, 4 * n); k < std::min(end, 4 * n + 4); k++)
-        mask[k] = static_cast<Index>(bits >> (16 * (k & 3)) & 0xffff) < a.kept ? scale : 0.0f;
+      for (Index i = 0; i < 4; i++) {
+        const Index k = 4 * n + i;
+        if (k >= begin && k < end) mask[k] = static_cast<Index>(bits >> (16 * i) & 0xffff) < a.kept ? scale : 0.0f;
+      }
     }
   }
 }
