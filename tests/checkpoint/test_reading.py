@@ -127,7 +127,7 @@ class TestRefused:
         path = tmp_path / "c.safetensors"
 
         def write(fields: dict[str, str]) -> None:
-            save_file(tensors, path, fields | {"sha256": module._digest(fields, tensors)})
+            save_file(tensors, path, fields | {"sha256": module.digest(fields, tensors)})
 
         write(header)
         read_checkpoint(path)

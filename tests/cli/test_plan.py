@@ -33,12 +33,12 @@ def test_windows_that_grow_are_measured_at_their_full_length(cli, tiny_config, m
 
     found = []
 
-    def update_once(updater):
-        updater.update()
+    def update_once(function, updater):
+        function()
         found.append(updater.state.chars)
         return 1.0
 
-    monkeypatch.setattr(plan, "_step_s", update_once)
+    monkeypatch.setattr(plan, "_median_s", update_once)
     result = cli("plan", "--config", tiny_config, "--set", "train.bptt_start=1", "--set", "train.vary_bptt=0.5")
     assert (result.code, found) == (0, [4 * 8])
 
@@ -50,8 +50,10 @@ def test_json(cli, tiny_config):
     assert list(value) == [
         "splits", "vocabulary", "parameters", "weights_bytes", "optimizer_bytes", "activations_bytes",
         "peak_bytes", "available_bytes", "steps_per_epoch", "step_s", "chars_per_s", "epoch_s", "backend",
+        "processes", "communication_s",
     ]  # fmt: skip
     assert value["peak_bytes"] is None
+    assert (value["processes"], value["communication_s"]) == (1, 0)
     assert value["available_bytes"] > 2**27
     assert value["splits"] == {"train": 18_000, "valid": 1000, "test": 1000}
     assert value["steps_per_epoch"] == (17_999 // 4) // 16

@@ -89,14 +89,14 @@ class Targets:
         """The JSON in a checkpoint, whose content hash is right all the same."""
         import torch
 
-        from charlm.checkpoint import FORMAT, VERSION, _digest, read_checkpoint, save_file
+        from charlm.checkpoint import FORMAT, VERSION, digest, read_checkpoint, save_file
         from charlm.inference.trained import load_model
 
         parts = data.decode("utf-8", "replace").split("\n\n", 2)
         header = {"format": FORMAT, "version": str(VERSION)}
         header |= dict(zip(("config", "vocabulary", "progress"), parts, strict=False))
         tensors = {"weights/decoder.bias": torch.zeros(3)}
-        header["sha256"] = _digest(header, tensors)
+        header["sha256"] = digest(header, tensors)
         path = self.folder / "h.safetensors"
         save_file(tensors, path, header)
         load_model(read_checkpoint(path), torch.device("cpu"))

@@ -51,7 +51,7 @@ def test_a_resumed_run_keeps_its_precision(config_of, tmp_path: Path, amx: bool,
 
 
 def test_runs_from_before_auto_chose_stay_in_fp32(config_of, tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr("charlm.training.start.with_precision", lambda config, device: config)
+    monkeypatch.setattr("charlm.training.processes.with_precision", lambda config, device: config)
     start_run(config_of(precision="auto"), tmp_path / "run")
     monkeypatch.undo()
     monkeypatch.setattr(precision, "multiplies_bf16_in_tiles", lambda: True)
