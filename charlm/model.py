@@ -20,11 +20,6 @@ def map_state(function: Callable[[Tensor], Tensor], state: RecurrentState) -> Re
     return tuple(function(part) for part in state)
 
 
-def as_tuple(state: RecurrentState) -> tuple[Tensor, ...]:
-    """The tensors of a recurrent state."""
-    return (state,) if isinstance(state, Tensor) else state
-
-
 class CharLM(nn.Module):
     """A character-level language model.
 

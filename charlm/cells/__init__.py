@@ -17,7 +17,7 @@ Shape suffixes: T steps, B streams, I inputs, H hidden units, G stacked gates, D
 import torch
 
 from charlm.cells.backend import Backend, Selection
-from charlm.cells.base import RecurrentBase, RecurrentState, dropout_mask
+from charlm.cells.base import RecurrentBase, RecurrentState, as_tuple, dropout_mask
 from charlm.cells.gru import GRU
 from charlm.cells.lstm import LSTM
 from charlm.cells.rhn import RHN
@@ -60,6 +60,7 @@ __all__ = [
     "RecurrentBase",
     "RecurrentState",
     "Selection",
+    "as_tuple",
     "cross_entropy",
     "dropout_mask",
     "linear",

@@ -22,6 +22,11 @@ RecurrentState = Tensor | tuple[Tensor, ...]
 """The state of all layers: [L, B, H], or one such tensor for each of `state_names` (LSTM: h and c)."""
 
 
+def as_tuple(state: RecurrentState) -> tuple[Tensor, ...]:
+    """The tensors of a recurrent state."""
+    return (state,) if isinstance(state, Tensor) else tuple(state)
+
+
 def dropout_mask(shape: tuple[int, ...], p: float, like: Tensor, *, part: Part = WHOLE, streams: int = 1) -> Tensor:
     """A mask of 0 with probability p, else 1/(1−p): multiplying by it leaves the expected value unchanged.
 
@@ -236,7 +241,7 @@ class RecurrentBase(nn.Module):
             return None
         assert self.cpu_kernel is not None
         layers = []
-        batch_size = (state if isinstance(state, Tensor) else state[0]).shape[1]
+        batch_size = as_tuple(state)[0].shape[1]
         for layer, layer_state in enumerate(self.split_state(state, batch_size)):
             call = self.layer_call(layer, layer_state, steps=1, training=False)
             layers.append((self.layer_weights(call.parameters), call.state, call.kept_TBS))
@@ -310,7 +315,7 @@ class RecurrentBase(nn.Module):
         """The state of each layer; ValueError unless `state` is one [L, B, H] for each of `state_names`."""
         if state is None:
             state = self.zero_state(batch_size)
-        tensors = (state,) if isinstance(state, Tensor) else tuple(state)
+        tensors = as_tuple(state)
         shape = [self.num_layers, batch_size, self.hidden_size]
         found = [list(tensor.shape) for tensor in tensors]
         if found != [shape] * len(self.state_names):

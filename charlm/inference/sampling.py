@@ -10,10 +10,10 @@ from dataclasses import asdict, dataclass, field
 import torch
 from torch import Tensor
 
-from charlm.cells import RecurrentState
+from charlm.cells import RecurrentState, as_tuple
 from charlm.data.vocabulary import Vocabulary
 from charlm.gpu.graphs import Graphs
-from charlm.model import CharLM, as_tuple, map_state
+from charlm.model import CharLM, map_state
 
 
 @dataclass(frozen=True)

@@ -113,7 +113,7 @@ class World:
         return error
 
     def remember(self, name: str, value: str) -> None:
-        """Keep a text for processes that torchrun starts in place of these."""
+        """Keep the first process's text for processes that torchrun starts in place of these."""
 
     def recall(self, name: str) -> str | None:
         """A text that an earlier process of the same launch has kept."""
@@ -260,7 +260,8 @@ class Processes(World):
         return error if self.is_first else _told(error)
 
     def remember(self, name: str, value: str) -> None:
-        self._store.set(f"kept/{name}", value)
+        if self.is_first:
+            self._store.set(f"kept/{name}", value)
 
     def recall(self, name: str) -> str | None:
         key = f"kept/{name}"
@@ -304,12 +305,10 @@ class Processes(World):
     def _is_first_to_tell(self) -> bool:
         """False if another process of this meeting prints that one is missing."""
         try:
-            return self._store.add(f"told/{self._meeting or self._restarts()}", 1) == 1
+            meeting = self._meeting or os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+            return self._store.add(f"told/{meeting}", 1) == 1
         except (AttributeError, RuntimeError):  # no store, or its process is the one that is missing
             return True
-
-    def _restarts(self) -> str:
-        return os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
 
 
 def _tried(function: Callable[[], T]) -> tuple[T | None, Exception | None]:

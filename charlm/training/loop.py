@@ -213,7 +213,6 @@ class TrainingLoop:
     def _save(self, best: bool) -> None:
         """Write the `last` checkpoint, the numbered one if it is due, and `best` on request."""
         self.world.first(self.folder.check)
-        self.updater.check_finite()
         self._tick()
         train, step = self.config.train, self.updater.state.step
         numbered = self._due(train.save_every)

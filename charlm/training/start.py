@@ -71,7 +71,7 @@ def start_run(
         world.first(lambda: check_space(place, 2 * updater.checkpoint_bytes()))
         if run_dir is None or not exists:
             run_dir = world.first(lambda: _claim_new(run_dir, name, held))
-        world.first(lambda: world.remember("run", str(run_dir.resolve())))
+        world.remember("run", str(run_dir.resolve()))
         tracker = world.each(lambda: _tracker(run_dir, world))
         return TrainingLoop(updater, corpus, _folder(run_dir, device), tracker).fit()
 
@@ -138,7 +138,7 @@ def resume_run(
     """
     with contextlib.ExitStack() as held:
         path, checkpoint = world.first(lambda: _claim_run(run_dir, held))
-        world.first(lambda: world.remember("run", str(run_dir.resolve())))
+        world.remember("run", str(run_dir.resolve()))
         config = world.first(functools.partial(_changed_config, checkpoint.config, change))
         device = choose_device(config, world)
         if config.precision != "auto":  # Checkpoints of older versions say auto; they mean fp32.

@@ -7,8 +7,8 @@ from typing import Any, get_type_hints
 import torch
 from torch import Tensor
 
-from charlm.cells import RecurrentState
-from charlm.model import WindowLoss, as_tuple, map_state
+from charlm.cells import RecurrentState, as_tuple
+from charlm.model import WindowLoss, map_state
 from charlm.system.world import Part, World
 
 
