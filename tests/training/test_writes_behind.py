@@ -24,11 +24,11 @@ def behind(monkeypatch):
 def slowed(monkeypatch):
     """Each write of a checkpoint waits until three more updates have been made, or the run waits for it."""
     update, wait, save = Updater.update, RunFolder.wait, charlm.training.folder.save_checkpoint
-    goes_on, updates = threading.Semaphore(0), []
+    goes_on, steps = threading.Semaphore(0), [0]
 
     def counted(updater):
         update(updater)
-        updates.append(updater.state.step)
+        steps.append(updater.state.step)
         if updater.state.step % 3 == 0:
             goes_on.release()
 
@@ -38,11 +38,10 @@ def slowed(monkeypatch):
         while goes_on.acquire(blocking=False):
             pass
 
-    def late(*arguments):
-        before = len(updates)
+    def late(checkpoint, *names):
         assert goes_on.acquire(timeout=60)
-        save(*arguments)
-        late.updates_meanwhile = max(late.updates_meanwhile, len(updates) - before)
+        save(checkpoint, *names)
+        late.updates_meanwhile = max(late.updates_meanwhile, steps[-1] - checkpoint.progress["step"])
 
     late.updates_meanwhile = 0
     monkeypatch.setattr(Updater, "update", counted)
