@@ -169,7 +169,7 @@ def limit_reached(train: dict[str, Any], progress: dict[str, Any]) -> bool:
     reached = {
         "max_steps": progress["step"],
         "max_epochs": progress.get("epoch", 0),
-        "max_minutes": progress.get("elapsed_s", 0) / 60,
+        "max_minutes": (progress.get("elapsed_s", 0) + progress.get("ending_s", 0)) / 60,
         "patience": progress.get("evaluations_since_best", 0),
     }
     return any(train.get(name) and value >= train[name] for name, value in reached.items())

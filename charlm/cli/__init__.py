@@ -14,7 +14,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from charlm import __version__
+from charlm import IMPORTED_S, __version__
 from charlm.cli import config, data, doctor, evaluate, runs, sample, train
 from charlm.errors import CharlmError, ConfigError
 from charlm.system.console import say_error
@@ -90,7 +90,7 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     try:
-        app(prog_name="charlm")
+        app(prog_name="charlm", obj=IMPORTED_S)
     except CharlmError as error:
         if not error.told:
             for line in error.faults if isinstance(error, ConfigError) else [str(error)]:

@@ -38,6 +38,15 @@ DeviceOption = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout.")]
 SkipUnknown = Annotated[bool, typer.Option("--skip-unknown", help="Leave out characters that the model does not know.")]
+DEFAULT_MINUTES = 5.0
+Minutes = Annotated[
+    float | None,
+    typer.Option(
+        "--minutes",
+        metavar="M",
+        help=f"Minutes from the start of the command to its end.  [default without a config: {DEFAULT_MINUTES:g}]",
+    ),
+]
 CheckpointPath = Annotated[
     Path,
     typer.Argument(
@@ -63,6 +72,12 @@ def print_table(rows: dict[str, str]) -> None:
 def usage_error(message: str) -> typer.BadParameter:
     """The error for a wrong use of options: exit code 2."""
     return typer.BadParameter(message)
+
+
+def check_minutes(minutes: float | None) -> None:
+    """A usage error unless the minutes are a positive number."""
+    if minutes is not None and not 0 < minutes < float("inf"):
+        raise usage_error(f"--minutes: found {minutes:g}; allowed: a number above 0")
 
 
 def report_backend(trained: Any) -> None:

@@ -6,7 +6,15 @@ from typing import Annotated
 
 import typer
 
-from charlm.cli.common import CONFIG_HELP, Overrides, print_table, usage_error
+from charlm.cli.common import (
+    CONFIG_HELP,
+    DEFAULT_MINUTES,
+    Minutes,
+    Overrides,
+    check_minutes,
+    print_table,
+    usage_error,
+)
 from charlm.cli.completion import complete_config
 from charlm.system.console import say
 from charlm.system.formatting import one_line
@@ -76,6 +84,38 @@ def show(file: Argument = None, config: Option = None, overrides: Overrides = No
     from charlm.config import dump_config, load_config
 
     typer.echo(dump_config(load_config(_given(file, config), overrides or [])), nl=False)
+
+
+@app.command()
+def suggest(
+    text: Annotated[
+        str, typer.Argument(metavar="TEXT", help="A file, a folder, a glob, or builtin:NAME (see `charlm data list`).")
+    ],
+    minutes: Minutes = None,
+    overrides: Overrides = None,
+) -> None:
+    """Choose settings for a text, a time and this machine, and print them as commented YAML.
+
+    Measures the speed of a few models, which takes up to five seconds the first time; the cache keeps it. These are
+    the settings of `charlm train TEXT --minutes M`.
+
+    \b
+    Example:
+      charlm config suggest my.txt --minutes 10 > mine.yaml
+    """
+    check_minutes(minutes)
+    from charlm.choice.families import Request
+    from charlm.choice.suggest import suggest as choose
+    from charlm.config.commented import commented_yaml
+    from charlm.system.device import keep_freed_memory
+
+    keep_freed_memory()
+    minutes = minutes or DEFAULT_MINUTES
+    found = choose(Request(text, minutes, overrides or []))
+    for label, reason in found.reasons.items():
+        say(label, reason)
+    heading = f"Settings for {minutes:g} minutes on {text}, chosen by `charlm config suggest`."
+    typer.echo(commented_yaml(found.config, heading, found.comments), nl=False)
 
 
 @app.command()

@@ -5,18 +5,16 @@ import platform
 import shlex
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from charlm import __version__
 from charlm.cli.common import DeviceOption, Json, print_json, print_table
+from charlm.system.cpu import describe_cpu
 from charlm.system.formatting import format_bytes
 
 _PACKAGES = ("numpy", "pydantic", "pyyaml", "safetensors", "tensorboard", "tqdm", "typer")
-_FLAGS = ("avx", "avx2", "fma", "avx512f", "avx512_bf16", "amx_bf16", "asimd", "sve", "sve2", "bf16")
-"""Flags of /proc/cpuinfo that decide how fast kernels are."""
 
 
 def doctor(device: DeviceOption = "auto", json: Json = False) -> None:
@@ -33,7 +31,7 @@ def doctor(device: DeviceOption = "auto", json: Json = False) -> None:
         "versions": _versions,
         "packages": _packages,
         "system": _system,
-        "cpu": _cpu,
+        "cpu": describe_cpu,
         "device": lambda: _device(device),
         "precision": lambda: _precision(device),
         "threads": _threads,
@@ -100,25 +98,6 @@ def _packages() -> dict[str, str]:
 def _system() -> str:
     library = " ".join(platform.libc_ver())
     return " ".join(filter(None, [platform.system(), platform.release(), platform.machine(), library]))
-
-
-def _cpu() -> str:
-    fields = {}
-    if (file := Path("/proc/cpuinfo")).is_file():
-        lines = file.read_text(encoding="utf-8", errors="replace").split("\n\n", 1)[0].splitlines()
-        fields = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
-    model = fields.get("model name") or _mac_model() or platform.processor() or "unknown model"
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    flags = (fields.get("flags") or fields.get("features") or "").split()
-    listed = " ".join(flag for flag in _FLAGS if flag in flags)
-    return f"{model}, {usable} of {os.cpu_count()} cores{', ' if listed else ''}{listed}"
-
-
-def _mac_model() -> str:
-    if sys.platform != "darwin":
-        return ""
-    done = subprocess.run(["sysctl", "-n", "machdep.cpu.brand_string"], capture_output=True, text=True, check=False)
-    return done.stdout.strip()
 
 
 def _device(name: str) -> str:

@@ -1,6 +1,7 @@
 """charlm train, charlm plan."""
 
 import shlex
+import time
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -8,10 +9,13 @@ import typer
 
 from charlm.cli.common import (
     CONFIG_HELP,
+    DEFAULT_MINUTES,
     DEVICE_NAMES,
     ConfigFile,
     Json,
+    Minutes,
     Overrides,
+    check_minutes,
     device_name,
     print_json,
     print_table,
@@ -46,7 +50,18 @@ InitFrom = Annotated[
 ]
 
 
+Text = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[TEXT]", help="The text: a file, a folder, a glob, or builtin:NAME (see `charlm data list`)."
+    ),
+]
+
+
 def train(
+    context: typer.Context,
+    text: Text = None,
+    minutes: Minutes = None,
     config: ConfigOption = None,
     overrides: Overrides = None,
     run_dir: RunDir = None,
@@ -60,23 +75,24 @@ def train(
 ) -> None:
     """Train a new model, or resume a run.
 
+    Without --config, charlm chooses settings for the text, the minutes and this machine, and says why; in the end it
+    writes a sample. `charlm config suggest` prints the same settings as YAML.
+
     Ctrl-C finishes the step, writes a checkpoint and prints how to resume. A second Ctrl-C quits at once.
 
     \b
     Examples:
+      charlm train my.txt --minutes 10
       charlm train --config quickstart
       charlm train --config lstm --set data.source=my.txt --set train.max_minutes=10
       charlm train --resume --run-dir runs/lstm-20260102-030405
       charlm train --resume --run-dir runs/mine --set train.max_steps=20000
       charlm train --config lstm --set data.source=more.txt --init-from runs/mine
     """
+    check_minutes(minutes)
+    began_s = time.perf_counter() if context.obj is None else context.obj
     settings = [*(overrides or []), *([f"device={device}"] if device else [])]
-    if resume and run_dir is None:
-        raise usage_error("--resume needs --run-dir, the folder of the run to resume")
-    if resume and init_from is not None:
-        raise usage_error("--init-from starts a new run; leave out --init-from or --resume")
-    if config is None and not resume:
-        raise usage_error("--config is needed, for example --config quickstart; `charlm config list` shows the others")
+    _check_usage(text, config, run_dir, resume, init_from)
 
     from charlm.system.device import keep_freed_memory
     from charlm.system.world import joined
@@ -85,21 +101,84 @@ def train(
     with joined() as world:
         if resume:
             assert run_dir is not None
-            outcome = _resume(run_dir, config, settings, world)
+            limit = [] if minutes is None else [f"train.max_minutes={minutes}"]
+            outcome = _resume(run_dir, config, [*limit, *settings], world)
+        elif config is not None:
+            settings = [*_only_limit(minutes), *_source(text), *settings]
+            outcome = _start(config, settings, run_dir, init_from, world, began_s if minutes else None)
         else:
-            assert config is not None
-            outcome = _start(config, settings, run_dir, init_from, world)
+            assert text is not None
+            outcome = _start_chosen(text, minutes or DEFAULT_MINUTES, settings, run_dir, world, began_s)
     _print_outcome(outcome, json and world.is_first)
+    if config is None and not resume and not json and world.is_first:
+        _print_sample(outcome.run_dir)
 
 
-def _start(config: Path, settings: list[str], run_dir: Path | None, init_from: Path | None, world: Any) -> Any:
+def _check_usage(
+    text: str | None, config: Path | None, run_dir: Path | None, resume: bool, init_from: Path | None
+) -> None:
+    if resume and run_dir is None:
+        raise usage_error("--resume needs --run-dir, the folder of the run to resume")
+    if resume and init_from is not None:
+        raise usage_error("--init-from starts a new run; leave out --init-from or --resume")
+    if resume and text is not None:
+        raise usage_error("--resume continues with the run's own text; leave out TEXT")
+    if init_from is not None and config is None:
+        raise usage_error("--init-from needs --config, for example that of its run: --config DIR/config.yaml")
+    if config is None and text is None and not resume:
+        raise usage_error(
+            "a text is needed, for example my.txt or builtin:python-stdlib; or --config (see `charlm config list`)"
+        )
+
+
+def _only_limit(minutes: float | None) -> list[str]:
+    """The settings for a run whose only limit is its minutes."""
+    if minutes is None:
+        return []
+    return [f"train.max_minutes={minutes}", "train.max_steps=null", "train.max_epochs=null"]
+
+
+def _source(text: str | None) -> list[str]:
+    if text is None:
+        return []
+    from charlm.config.yaml import dump_flow
+
+    return [f"data.source={dump_flow(text)}"]
+
+
+def _start_chosen(
+    text: str, minutes: float, settings: list[str], run_dir: Path | None, world: Any, began_s: float
+) -> Any:
+    """Choose settings, say why, and train with them."""
+    from charlm.choice.families import Request
+    from charlm.choice.suggest import suggest
+    from charlm.training.start import start_run
+
+    suggestion = world.first(lambda: suggest(Request(text, minutes, settings), world.size))
+    for label, reason in suggestion.reasons.items():
+        say(label, reason)
+    return start_run(suggestion.config, run_dir, name=Path(text).stem, world=world, began_s=began_s - _LEAVING_S)
+
+
+_LEAVING_S = 0.3
+"""Seconds between a run's end and that of the command: a sample, and leaving Python."""
+
+
+def _start(
+    config: Path,
+    settings: list[str],
+    run_dir: Path | None,
+    init_from: Path | None,
+    world: Any,
+    began_s: float | None = None,
+) -> Any:
     from charlm.checkpoint import find_checkpoint, read_checkpoint
     from charlm.config import load_config
     from charlm.training.start import start_run
 
     parsed = world.first(lambda: load_config(config, settings))
     initial = world.first(lambda: read_checkpoint(find_checkpoint(init_from))) if init_from else None
-    return start_run(parsed, run_dir, initial, name=config.stem, world=world)
+    return start_run(parsed, run_dir, initial, name=config.stem, world=world, began_s=began_s)
 
 
 def _resume(run_dir: Path, config: Path | None, settings: list[str], world: Any) -> Any:
@@ -132,6 +211,13 @@ def _print_outcome(outcome: Any, json: bool) -> None:
         done += f"; best {outcome.best_nats:.4f} nats ({bits:.4f} bits) per character at step {outcome.best_step}"
     say("done", done)
     say("sample", f"charlm sample {run_dir}")
+
+
+def _print_sample(run_dir: str) -> None:
+    from charlm.inference import load
+    from charlm.system.formatting import printable
+
+    typer.echo(printable(load(run_dir).for_sampling().sample(length=400, seed=1)))
 
 
 def plan(config: ConfigFile, overrides: Overrides = None, json: Json = False) -> None:

@@ -113,3 +113,11 @@ def load_yaml(text: str, where: str) -> Any:
 def dump_yaml(value: Any) -> str:
     """Write YAML text that `load_yaml` reads back as the same value."""
     return escaped(yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110))
+
+
+def dump_flow(value: Any) -> str:
+    """The same on one line."""
+    text = yaml.dump(
+        value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=math.inf, default_flow_style=True
+    )
+    return escaped(text.removesuffix("\n").removesuffix("\n..."))

@@ -167,9 +167,19 @@ def _compile_all(
     with ThreadPoolExecutor(len(libraries)) as pool:
         outcomes = pool.map(lambda library: _compile(library, command, paths[library]), libraries)
         failures = dict(zip(libraries, outcomes, strict=True))
+    seconds = time.perf_counter() - start_s
+    _compiling_s.append(seconds)
     if not all(failures.values()):
-        say("compile", f"done in {time.perf_counter() - start_s:.1f} s")
+        say("compile", f"done in {seconds:.1f} s")
     return failures
+
+
+_compiling_s: list[float] = []
+
+
+def compiling_s() -> float:
+    """Seconds that this process has spent compiling, which it does once on a machine."""
+    return sum(_compiling_s)
 
 
 def _compile(library: Library, command: list[str], path: Path) -> KernelError | None:

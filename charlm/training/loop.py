@@ -25,6 +25,9 @@ from charlm.training.signals import SIGNALS, catch_signals
 from charlm.training.snapshot import fingerprint, restore_snapshot, take_snapshot
 from charlm.training.step import Updater, divergence
 
+_EVALUATION = 0.3
+"""Time to evaluate a character over the time to train on it, a guess on the safe side."""
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -49,7 +52,10 @@ class Outcome:
 class TrainingLoop:
     """`fit` trains until a limit is reached or a signal arrives."""
 
-    def __init__(self, updater: Updater, corpus: Corpus, folder: RunFolder, tracker: Tracker) -> None:
+    def __init__(
+        self, updater: Updater, corpus: Corpus, folder: RunFolder, tracker: Tracker, began_s: float | None = None
+    ) -> None:
+        """`began_s`: when the run's clock started, as time.perf_counter() tells it; None: now."""
         self.updater = updater
         self.config = updater.config
         self.corpus = corpus
@@ -60,7 +66,8 @@ class TrainingLoop:
         self._received: list[str] = []
         self._signals: list[str] = []  # as all processes know them
         self._rolled_back_to = -1  # step
-        self._clock_s = time.perf_counter()
+        self._saving_s = 0.0
+        self._clock_s = time.perf_counter() if began_s is None else began_s
 
     def fit(self) -> Outcome:
         """Train until a limit or a signal; RunError if the folder cannot be written.
@@ -114,7 +121,7 @@ class TrainingLoop:
             return "max_steps"
         if train.max_epochs and self.updater.epochs() >= train.max_epochs:
             return "max_epochs"
-        if train.max_minutes and state.elapsed_s >= 60 * train.max_minutes:
+        if self.updater.minutes_are_over():
             return "max_minutes"
         if train.patience and state.evaluations_since_best >= train.patience:
             return "patience"
@@ -150,7 +157,16 @@ class TrainingLoop:
     def _log(self) -> None:
         self.world.first(self.folder.check)
         self._record(self._train_row())
+        if not self.updater.state.ending_s:
+            self._guess_ending()
         self.updater.state.count_row()
+
+    def _guess_ending(self) -> None:
+        """Expect an evaluation to take `_EVALUATION` of what updates take per character, until one has been timed."""
+        state, ids = self.updater.state, self.corpus.splits.get("valid", ())
+        interval_s, _ = self.world.agree(state.interval_s, [])
+        chars = state.interval_bptt * self.config.train.batch_size
+        state.expect_ending(_EVALUATION * len(ids) * interval_s / chars + 2 * self._saving_s)
 
     def _train_row(self) -> Row:
         """The metrics since the last row; DivergenceError if an update was not finite."""
@@ -174,8 +190,11 @@ class TrainingLoop:
         """Evaluate and note the score; True if it is the best so far. DivergenceError if it is not finite."""
         updater, state = self.updater, self.updater.state
         updater.check_finite()
+        self._tick()
+        start_s = state.elapsed_s
         score = evaluate(updater.evaluated_model, self.corpus.splits["valid"], updater.device, world=self.world)
         self._tick()
+        state.expect_ending(state.elapsed_s - start_s + 2 * self._saving_s)  # `_finish` saves twice
         nats = score.nats_per_char
         if not math.isfinite(nats):
             raise divergence(state.step, f"a validation score of {nats} nats")
@@ -214,6 +233,7 @@ class TrainingLoop:
         """Write the `last` checkpoint, the numbered one if it is due, and `best` on request."""
         self.world.first(self.folder.check)
         self._tick()
+        start_s = self.updater.state.elapsed_s
         train, step = self.config.train, self.updater.state.step
         numbered = self._due(train.save_every)
         snapshot = take_snapshot(self.updater, copied=self.folder.writes_behind)
@@ -221,6 +241,8 @@ class TrainingLoop:
         self.updater.check_finite(weights=True)
         save = functools.partial(self.folder.save, step=step, best=best, numbered=numbered, keep=train.keep_checkpoints)
         self.world.first(lambda: save(snapshot))
+        self._tick()
+        self._saving_s = self.updater.state.elapsed_s - start_s
 
     # Stop, roll back
 

@@ -16,6 +16,7 @@ from charlm.data.streams import check_length
 from charlm.data.vocabulary import Vocabulary, describe_characters
 from charlm.errors import CheckpointError, ConfigError, DamagedCheckpointError, RunError, VocabularyError
 from charlm.model import CharLM
+from charlm.native.build import compiling_s
 from charlm.runs import FOLDER, LAST
 from charlm.system.console import say
 from charlm.system.formatting import format_bytes
@@ -44,11 +45,15 @@ def start_run(
     *,
     name: str = "run",
     world: World = ALONE,
+    began_s: float | None = None,
 ) -> Outcome:
     """Train a new model, or one that starts from the weights and vocabulary of `init_from`.
 
-    Without `run_dir` the run gets a new folder, runs/<name>-<time>. Raises ConfigError, DataError, DeviceError,
-    ProcessError, RunError or VocabularyError before it writes to the run's folder.
+    Without `run_dir` the run gets a new folder, runs/<name>-<time>. `began_s` is when the run's clock started, as
+    time.perf_counter() tells it; None: when everything is loaded. Compiling does not count.
+
+    Raises ConfigError, DataError, DeviceError, ProcessError, RunError or VocabularyError before it writes to the run's
+    folder.
 
     Processes that torchrun starts again after a fault resume their run.
     """
@@ -73,7 +78,9 @@ def start_run(
             run_dir = world.first(lambda: _claim_new(run_dir, name, held))
         world.remember("run", str(run_dir.resolve()))
         tracker = world.each(lambda: _tracker(run_dir, world))
-        return TrainingLoop(updater, corpus, _folder(run_dir, device), tracker).fit()
+        if began_s is not None:
+            began_s += compiling_s()
+        return TrainingLoop(updater, corpus, _folder(run_dir, device), tracker, began_s).fit()
 
 
 def _run_of_this_launch(world: World) -> Path | None:

@@ -29,6 +29,8 @@ class TrainState:
     """Learning rate of the last update."""
     elapsed_s: float = 0.0
     """Wall time of all sessions of the run, including evaluation and checkpoints."""
+    ending_s: float = 0.0
+    """Wall time that the last evaluation and checkpoint of a run are expected to take; part of train.max_minutes."""
     threads: int = 0
     """CPU threads of the last session. Another number rounds sums differently."""
     rows: int = 0
@@ -89,6 +91,10 @@ class TrainState:
     def set_time(self, elapsed_s: float) -> None:
         """Set the wall time of the run."""
         self.elapsed_s = elapsed_s
+
+    def expect_ending(self, seconds: float) -> None:
+        """Keep this much of the run's minutes for its last evaluation and checkpoint."""
+        self.ending_s = seconds
 
     def count_row(self) -> None:
         """Count the row of metrics for the updates so far, and reset the sums for the next one."""

@@ -80,9 +80,20 @@ class Updater:
         share = max(
             state.step / train.max_steps if train.max_steps else 0.0,
             self.epochs() / train.max_epochs if train.max_epochs else 0.0,
-            state.elapsed_s / (60 * train.max_minutes) if train.max_minutes else 0.0,
+            self._share_of_minutes(),
         )
         return min(share, 1.0)
+
+    def _share_of_minutes(self) -> float:
+        """Fraction of the run's minutes that has passed, without those kept for the last evaluation and checkpoint."""
+        if not (minutes := self.config.train.max_minutes):
+            return 0.0
+        left_s = 60 * minutes - self.state.ending_s
+        return self.state.elapsed_s / left_s if left_s > 0 else 1.0
+
+    def minutes_are_over(self) -> bool:
+        """Whether what is left of train.max_minutes is needed for the last evaluation and checkpoint."""
+        return self._share_of_minutes() >= 1
 
     def learning_rate(self) -> float:
         """Learning rate of the next update."""

@@ -1,0 +1,100 @@
+"""The models among which `suggest` chooses: families that differ in size only."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from charlm.config import Config, override_config, parse_config
+
+_SMALL = (96, 128, 192, 256, 384, 512)
+_LARGE = (256, 384, 512, 768, 1024, 1536, 2048)
+
+
+@dataclass(frozen=True)
+class Family:
+    """A kind and a number of layers."""
+
+    kind: str
+    layers: int
+    hidden: tuple[int, ...]
+    """Sizes, the smallest first."""
+    lr: float
+    """Peak learning rate for 16 streams, up to `lr_hidden` units."""
+    lr_hidden: int = 384
+    embedding: int = 64
+    worth: float = 1.0
+    """What a parameter is worth beside one of the LSTM; see `rule`."""
+    cell: dict[str, Any] = field(default_factory=dict)
+    """Options of the kind."""
+
+    def model(self, hidden: int) -> dict[str, Any]:
+        """The section `model` of a config, without dropout."""
+        return {
+            "cell": {"kind": self.kind, "hidden": hidden, **self.cell},
+            "layers": self.layers,
+            "residual": self.layers > 1,
+            "embedding": self.embedding,
+        }
+
+
+USUAL = (
+    Family("lstm", 1, _SMALL, 1.2e-2, cell={"forget_bias": None, "layer_norm": True}),
+    Family("rhn", 1, (160, 224, 320, 448, 640, 896), 8e-3, 320, worth=0.9, cell={"depth": 4, "gate_bias": -2.0}),
+    Family("lstm", 2, _LARGE, 1.2e-2, embedding=256, cell={"forget_bias": None}),
+)
+"""Those of which one is chosen."""
+
+_ON_REQUEST = {
+    "gru": Family("gru", 2, _LARGE, 6e-3, worth=0.7),
+    "rnn": Family("rnn", 2, _LARGE, 1.5e-3, 512, worth=0.2),
+    "slstm": Family("slstm", 1, _SMALL, 8e-3),
+}
+
+
+def on_request(kind: str) -> Family:
+    """The family of a kind that is chosen only if it is asked for."""
+    return _ON_REQUEST.get(kind) or Family(kind, 1, _SMALL, 3e-3)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A model of a family, with the batch."""
+
+    family: Family
+    settings: dict[str, Any]
+    """Options that decide how long an update takes, without the user's."""
+    config: Config
+    """The same with the user's."""
+    parameters: int
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the user asks for."""
+
+    source: str
+    minutes: float
+    overrides: Sequence[str] = ()
+    """KEY=VALUE, options that keep the value given."""
+
+    def config(self, settings: dict[str, Any], overrides: Sequence[str] | None = None) -> Config:
+        """The config of these settings, with the user's; ConfigError if they do not fit."""
+        where = f"the settings for {self.source}"
+        given = self.overrides if overrides is None else overrides
+        return override_config(parse_config(settings, where), where, given)
+
+    def base(self) -> Config:
+        """The text and the machine, before anything is chosen."""
+        parts = ("data.", "device=", "precision=", "threads=")
+        return self.config(
+            {"data": {"source": self.source}}, [text for text in self.overrides if text.startswith(parts)]
+        )
+
+    def settings(self, family: Family, hidden: int, batch_size: int, bptt: int) -> dict[str, Any]:
+        """The options of a candidate."""
+        return {
+            "data": {"source": self.source},
+            "model": family.model(hidden),
+            "train": {"batch_size": batch_size, "bptt": bptt, "ema": 0.99, "max_minutes": self.minutes},
+            "optimizer": {"name": "adamw"},
+        }

@@ -1,0 +1,157 @@
+"""How long an update takes on this machine: measured for a few sizes, kept in the cache, and interpolated."""
+
+import contextlib
+import hashlib
+import json
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from charlm import __version__
+from charlm.cells import CELLS
+from charlm.choice.families import Candidate
+from charlm.config import Config
+from charlm.data.corpus import Corpus, Ids
+from charlm.data.vocabulary import Vocabulary
+from charlm.errors import DataError, DeviceError
+from charlm.native.build import KernelError, load
+from charlm.native.shared import SHARED_KERNELS
+from charlm.system.cache import cache_folder, make_cache_folder
+from charlm.system.console import say
+from charlm.system.cpu import describe_cpu
+from charlm.system.files import replace_file
+from charlm.training.step import Updater
+
+_ENOUGH_S = 0.25
+"""Updates of a size are timed for this long, and at least one is."""
+_LARGEST_S = 0.3
+"""The longest update of the larger of the two sizes that are measured."""
+
+
+@dataclass
+class Speedometer:
+    """Seconds per update, for texts with vocabularies of about this size."""
+
+    device: torch.device
+    vocabulary_size: int
+    budget_s: float
+    """Measure nothing after this time."""
+
+    def __post_init__(self) -> None:
+        self._end_s = time.perf_counter() + self.budget_s
+        # Rounded up to a power of two, so that similar texts share what was measured.
+        self.vocabulary_size = 2 ** max(6, math.ceil(math.log2(self.vocabulary_size)))
+
+    def update_s(self, families: Sequence[Sequence[Candidate]]) -> list[list[float]]:
+        """Seconds per update of each candidate; a family differs in size only, the smallest first.
+
+        Measures one size of the first family and, while there is time, two of each; the rest by interpolation. Empty
+        for a family for which no time was left.
+        """
+        found = [self._measure(family, [min(1, len(family) - 1)], needed=not at) for at, family in enumerate(families)]
+        for family, points in zip(families, found, strict=True):
+            points |= self._measure(family, self._second(family, points))
+        return [_interpolated(family, points) if points else [] for family, points in zip(families, found, strict=True)]
+
+    def _second(self, family: Sequence[Candidate], points: dict[int, float]) -> list[int]:
+        """The largest size whose update is short enough to be measured, judged by the first that was."""
+        for first, seconds in points.items():
+            fitting = [
+                index
+                for index, candidate in enumerate(family)
+                if index > first and seconds * candidate.parameters / family[first].parameters < _LARGEST_S
+            ]
+            return fitting[-1:]
+        return []
+
+    def _measure(self, family: Sequence[Candidate], indices: Sequence[int], needed: bool = False) -> dict[int, float]:
+        """The seconds of these candidates that the cache knows, that there is time to measure, or that are needed."""
+        points = {}
+        for index in indices:
+            config = family[index].config
+            store = _Store(config, self.device, self.vocabulary_size)
+            seconds = store.read()
+            if seconds is None and (needed or time.perf_counter() < self._end_s):
+                seconds = measure(config, self.device, self.vocabulary_size)
+                if seconds is not None:
+                    store.write(seconds)
+            if seconds is not None:
+                points[index] = seconds
+        return points
+
+
+def compile_kernels(kinds: Sequence[str], device: torch.device) -> None:
+    """Compile the kernels of all kinds at once, in parallel; without a compiler, do nothing."""
+    kernels = [kernel for kind in dict.fromkeys(kinds) if (kernel := CELLS[kind].cpu_kernel)]
+    if device.type == "cpu":
+        with contextlib.suppress(KernelError):
+            load(*kernels, *SHARED_KERNELS)
+
+
+def measure(config: Config, device: torch.device, vocabulary_size: int) -> float | None:
+    """Seconds of an update on random text; None if there is not enough memory."""
+    vocabulary = Vocabulary.of_code_points(np.arange(vocabulary_size))
+    length = config.train.batch_size * config.train.bptt * 64 + 1
+    ids: Ids = np.random.default_rng(1).integers(vocabulary_size, size=length).astype(np.uint32)
+    corpus = Corpus(vocabulary, {"train": ids}, sha256="", size_bytes=len(ids), files=1)
+    try:
+        updater = Updater(config, corpus, device)
+    except DeviceError:
+        return None
+    times: list[float] = []
+    while not times or (sum(times) < _ENOUGH_S and len(times) < 50):
+        start_s = time.perf_counter()
+        updater.update()
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        if updater.state.step > 1:  # the first one allocates
+            times.append(time.perf_counter() - start_s)
+    return sorted(times)[len(times) // 2]
+
+
+def _interpolated(family: Sequence[Candidate], points: dict[int, float]) -> list[float]:
+    """Seconds of all candidates: a power of the parameters between two points, in proportion to them beyond."""
+    (first, low_s), (last, high_s) = min(points.items()), max(points.items())
+    low, high = family[first].parameters, family[last].parameters
+    power = math.log(high_s / low_s) / math.log(high / low) if high > low else 0.8
+    power = min(max(power, 0.2), 1.2)
+
+    def seconds(parameters: int) -> float:
+        return high_s * (parameters / high) ** (power if parameters <= high else max(power, 1.0))
+
+    return [points.get(index, seconds(candidate.parameters)) for index, candidate in enumerate(family)]
+
+
+class _Store:
+    """The file of the cache for a candidate: one of each machine, device, version, precision and size."""
+
+    def __init__(self, config: Config, device: torch.device, vocabulary_size: int) -> None:
+        machine = describe_cpu() if device.type == "cpu" else torch.cuda.get_device_name(device)
+        backends = [CELLS[config.model.cell.kind](1, 1).to(device).select_backend(device).description]
+        parts = [__version__, torch.__version__, machine, config.threads or torch.get_num_threads(), *backends]
+        train = config.train
+        size = [config.precision, train.batch_size, train.bptt, train.ema > 0, config.optimizer.name, vocabulary_size]
+        text = json.dumps([*parts, *size, config.model.model_dump(mode="json")])
+        self._name = f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
+
+    def read(self) -> float | None:
+        """The seconds that were measured before; None if there are none."""
+        with contextlib.suppress(OSError, ValueError, TypeError, DataError):
+            seconds = float(json.loads(Path(cache_folder(_FOLDER), self._name).read_text(encoding="ascii")))
+            return seconds if 0 < seconds < math.inf else None
+        return None
+
+    def write(self, seconds: float) -> None:
+        """Keep the seconds; a cache that cannot be written only costs time."""
+        try:
+            replace_file(make_cache_folder(_FOLDER) / self._name, json.dumps(seconds).encode())
+        except (OSError, DataError) as error:
+            say("cache", f"speed cannot be kept ({error})")
+
+
+_FOLDER = "speed"
