@@ -6,6 +6,7 @@ import itertools
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -189,6 +190,7 @@ def cli(kernels: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
         from charlm.cli import main
 
         monkeypatch.setattr(sys, "argv", ["charlm", *map(str, args)])
+        monkeypatch.setattr("charlm.cli.IMPORTED_S", time.perf_counter())
         if stdin is not None:
             monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
         capsys.readouterr()

@@ -39,8 +39,8 @@ class Family:
 
 USUAL = (
     Family("lstm", 1, _SMALL, 1.2e-2, cell={"forget_bias": None, "layer_norm": True}),
-    Family("rhn", 1, (160, 224, 320, 448, 640, 896), 8e-3, 320, worth=0.9, cell={"depth": 4, "gate_bias": -2.0}),
-    Family("lstm", 2, _LARGE, 1.2e-2, embedding=256, cell={"forget_bias": None}),
+    Family("rhn", 1, (160, 224, 320, 448, 640, 896), 8e-3, 320, worth=1.1, cell={"depth": 4, "gate_bias": -2.0}),
+    Family("lstm", 2, _LARGE, 1.2e-2, embedding=256, worth=1.3, cell={"forget_bias": None}),
 )
 """Those of which one is chosen."""
 

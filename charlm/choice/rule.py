@@ -1,10 +1,11 @@
 """What a model will score, by its size, the time and the text: a rule fitted to measured trainings (docs/choice.md).
 
-    ln nats = c(text) + A · (N · m / N₀)^−α + B · (D / D₀)^−β
+    ln nats = c + A · (N · m / N₀)^−α + B · s / s₀ · (D / D₀)^−β
 
 N: parameters; m: what a parameter of the family is worth; D: characters read, counted less for repetitions and for
-large batches. The form is that of Hoffmann et al. 2022 (arXiv:2203.15556, (2)), of the logarithm; repetitions count as
-in Muennighoff et al. 2023 (arXiv:2305.16264, (5)). `benchmarks/fit_curves.py` fits the constants.
+large batches; c and s are the text's own: how well, and how fast, a 5-gram model learns it. The form is that of
+Hoffmann et al. 2022 (arXiv:2203.15556, (2)), of the logarithm; repetitions count as in Muennighoff et al. 2023
+(arXiv:2305.16264, (5)). `benchmarks/fit_curves.py` fits the constants.
 """
 
 import math
@@ -13,13 +14,13 @@ from dataclasses import dataclass
 from charlm.choice.families import Candidate
 from charlm.choice.text import TextFacts
 
-A, ALPHA, PARAMETERS = 0.051, 0.53, 4e5
-B, BETA, CHARS = 0.175, 0.50, 1e6
+A, ALPHA, PARAMETERS = 0.062, 0.50, 4e5
+B, BETA, CHARS, SLOPE = 0.372, 0.28, 1e6, 0.5
 REPETITIONS = 15.0
 """Passes after which more passes teach nothing new, in the mean."""
 LARGE_BATCH = 200.0
 """Streams of 64 characters at which a character teaches half as much as with one stream."""
-CONTEXT_NATS = 0.30
+CONTEXT_NATS = 0.48
 """How much lower, in ln nats, a network of any size can get than the text's 5-gram model."""
 
 
@@ -47,16 +48,17 @@ class Reading:
         return passes * self.train_chars / (1 + self.batch_size * self.bptt / 64 / LARGE_BATCH)
 
 
-def log_nats(candidate: Candidate, reading: Reading) -> float:
-    """ln of the nats per character that a run ends with, without the text's own part c."""
+def log_nats(candidate: Candidate, reading: Reading, text: TextFacts) -> float:
+    """ln of the nats per character that a run ends with, without the text's own c."""
     worth = candidate.parameters * candidate.family.worth
     learned = max(reading.distinct_chars(), 1.0)
-    return A * (worth / PARAMETERS) ** -ALPHA + B * (learned / CHARS) ** -BETA
+    slope = min(max(text.ngram_slope, 0.1), 1.0) / SLOPE
+    return A * (worth / PARAMETERS) ** -ALPHA + B * slope * (learned / CHARS) ** -BETA
 
 
 def expected_nats(text: TextFacts, found: float) -> float:
     """Nats per character for what `log_nats` found, roughly; at most those of guessing evenly."""
-    return min(math.exp(math.log(text.ngram_nats) - CONTEXT_NATS + found), math.log(max(text.vocabulary, 2)))
+    return min(text.ngram_nats * math.exp(found - CONTEXT_NATS), math.log(max(text.vocabulary, 2)))
 
 
 def regularization(parameters: int, reading: Reading) -> float:

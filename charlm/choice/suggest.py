@@ -68,12 +68,13 @@ def suggest(request: Request, processes: int = 1) -> Suggestion:
     base = request.base()
     device = resolve_device(base.device)
     set_threads(base.threads)
-    text = text_facts(load_configured_corpus(base.data.model_copy(update={"split": (1.0, 0.0, 0.0)})))
-    if text.chars < LEAST_CHARS:
+    corpus = load_configured_corpus(base.data.model_copy(update={"split": (1.0, 0.0, 0.0)}))
+    if (chars := len(corpus.splits["train"])) < LEAST_CHARS:
         raise DataError(
-            f"{request.source}: found {text.chars} characters; allowed: {LEAST_CHARS} or more, and 100,000 are about "
+            f"{request.source}: found {chars} characters; allowed: {LEAST_CHARS} or more, and 100,000 are about "
             "the least that gives readable words; add text"
         )
+    text = text_facts(corpus)
     families = _families(request, text, device, processes)
     meter = Speedometer(device, text.vocabulary, budget_s=min(5.0, 60 * request.minutes * _MEASURING))
     outlooks = [
@@ -176,7 +177,7 @@ def _outlook(text: TextFacts, candidate: Candidate, update_s: float, minutes: fl
     train_chars = text.chars - valid_chars(text.chars, updates * chars)
     updates = min(updates, int(_MOST_EPOCHS * train_chars / chars) + 1)
     reading = Reading(updates, train.batch_size, train.bptt, train_chars)
-    return _Outlook(candidate, reading, update_s, log_nats(candidate, reading))
+    return _Outlook(candidate, reading, update_s, log_nats(candidate, reading, text))
 
 
 def _promising(outlooks: Iterable[_Outlook]) -> list[_Outlook]:

@@ -160,6 +160,8 @@ def _start_chosen(
     return start_run(suggestion.config, run_dir, name=Path(text).stem, world=world, began_s=began_s - _LEAVING_S)
 
 
+_WORSE = 1.005
+"""The last score over the best above which a run is said to have memorized its text."""
 _LEAVING_S = 0.3
 """Seconds between a run's end and that of the command: a sample, and leaving Python."""
 
@@ -210,6 +212,12 @@ def _print_outcome(outcome: Any, json: bool) -> None:
         bits = nats_to_bits(outcome.best_nats)
         done += f"; best {outcome.best_nats:.4f} nats ({bits:.4f} bits) per character at step {outcome.best_step}"
     say("done", done)
+    if outcome.best_nats is not None and outcome.valid_nats > _WORSE * outcome.best_nats:
+        say(
+            "best",
+            f"after step {outcome.best_step} the validation score rose to {outcome.valid_nats:.4f} nats; samples use "
+            f"that checkpoint; with more dropout or less time the model would not memorize its text",
+        )
     say("sample", f"charlm sample {run_dir}")
 
 

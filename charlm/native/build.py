@@ -168,18 +168,19 @@ def _compile_all(
         outcomes = pool.map(lambda library: _compile(library, command, paths[library]), libraries)
         failures = dict(zip(libraries, outcomes, strict=True))
     seconds = time.perf_counter() - start_s
-    _compiling_s.append(seconds)
+    _compilations.append((start_s, seconds))
     if not all(failures.values()):
         say("compile", f"done in {seconds:.1f} s")
     return failures
 
 
-_compiling_s: list[float] = []
+_compilations: list[tuple[float, float]] = []
+"""When each began, and its seconds."""
 
 
-def compiling_s() -> float:
-    """Seconds that this process has spent compiling, which it does once on a machine."""
-    return sum(_compiling_s)
+def compiling_s(since_s: float) -> float:
+    """Seconds that this process has spent compiling since then, in terms of time.perf_counter()."""
+    return sum(seconds for start_s, seconds in _compilations if start_s >= since_s)
 
 
 def _compile(library: Library, command: list[str], path: Path) -> KernelError | None:

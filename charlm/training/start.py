@@ -79,7 +79,7 @@ def start_run(
         world.remember("run", str(run_dir.resolve()))
         tracker = world.each(lambda: _tracker(run_dir, world))
         if began_s is not None:
-            began_s += compiling_s()
+            began_s += compiling_s(began_s)
         return TrainingLoop(updater, corpus, _folder(run_dir, device), tracker, began_s).fit()
 
 

@@ -2,10 +2,14 @@
 
 import subprocess
 import sys
+import time
 
 import pytest
 import torch
 
+import charlm.training.folder
+import charlm.training.loop
+import charlm.training.step
 from charlm.checkpoint import read_checkpoint
 from charlm.config import load_config
 from charlm.data.corpus import load_configured_corpus
@@ -13,6 +17,7 @@ from charlm.inference.evaluation import evaluate
 from charlm.inference.sampling import Choice, sample_text
 from charlm.model import build_model, load_weights
 from charlm.training.start import start_run
+from tests.runs import rows
 from tests.text import words_text
 
 
@@ -99,6 +104,41 @@ def test_limits(tmp_path, config_of, limits, reason):
     outcome = start_run(config_of(train=limits), tmp_path / "run")
     assert outcome.reason == reason
     assert outcome.elapsed_s < 60
+
+
+@pytest.mark.parametrize("eval_every", [0, 20])
+def test_minutes_include_the_last_evaluation_and_checkpoints(tmp_path, config_of, clock, eval_every):
+    """An update takes 0.1 s here, an evaluation 3 s and a checkpoint 1 s; 30 s are asked for."""
+    config = config_of(train={"max_steps": None, "max_minutes": 0.5, "eval_every": eval_every, "sample_every": 0})
+    outcome = start_run(config, tmp_path / "run", began_s=clock.now_s - 2)
+    # Without an evaluation before, its time is guessed.
+    assert (25 if eval_every else 18) < outcome.elapsed_s <= (30.6 if eval_every else 34)
+    assert outcome.reason == "max_minutes"
+    last = [row for row in rows(tmp_path / "run") if row["split"] == "valid"][-1]
+    assert last["step"] == outcome.step
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that only updates, evaluations and checkpoints move."""
+
+    class Clock:
+        now_s = time.perf_counter()
+
+    def slowed(name, module, seconds):
+        function = getattr(module, name)
+
+        def slow(*arguments, **options):
+            Clock.now_s += seconds
+            return function(*arguments, **options)
+
+        monkeypatch.setattr(module, name, slow)
+
+    slowed("window_loss", charlm.training.step, 0.1)
+    slowed("evaluate", charlm.training.loop, 3.0)
+    slowed("save_checkpoint", charlm.training.folder, 1.0)
+    monkeypatch.setattr(charlm.training.loop.time, "perf_counter", lambda: Clock.now_s)
+    return Clock
 
 
 def test_without_validation(tmp_path, config_of):

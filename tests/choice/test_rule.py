@@ -1,0 +1,59 @@
+"""The rule: what more parameters, more text and more time are worth."""
+
+import pytest
+
+from charlm.choice.families import USUAL, Candidate, Request
+from charlm.choice.rule import Reading, dropout, log_nats, regularization
+from charlm.choice.text import TextFacts
+from charlm.config.schema import Dropout
+
+
+def candidate(parameters, family=USUAL[0]):
+    request = Request("x", 1)
+    settings = request.settings(family, family.hidden[0], 16, 64)
+    return Candidate(family, settings, request.config(settings), parameters)
+
+
+def predicted(parameters, read):
+    return log_nats(candidate(parameters), read, TextFacts(10**6, 70, 1.8, 0.4, 30))
+
+
+def reading(updates=1000, batch_size=16, train_chars=10**6):
+    return Reading(updates, batch_size, 64, train_chars)
+
+
+def test_more_of_anything_never_hurts():
+    base = predicted(10**6, reading())
+    assert predicted(2 * 10**6, reading()) < base
+    assert predicted(10**6, reading(updates=2000)) < base
+    assert predicted(10**6, reading(updates=5000, train_chars=10**7)) < predicted(10**6, reading(updates=5000))
+
+
+def test_a_large_batch_reads_more_and_learns_less_per_character():
+    small, large = reading(updates=4000), reading(updates=1000, batch_size=64)
+    assert small.chars == large.chars
+    assert predicted(10**6, small) < predicted(10**6, large)
+    assert predicted(10**6, reading(updates=1000)) > predicted(10**6, large)
+
+
+def test_one_pass_counts_in_full_and_endless_passes_do_not():
+    once = Reading(1000, 1, 64, 64_000)
+    assert once.distinct_chars() == pytest.approx(64_000, rel=0.01)
+    endless = Reading(10**9, 1, 64, 64_000)
+    assert endless.distinct_chars() < 17 * 64_000
+
+
+@pytest.mark.parametrize("strength", [0, 0.3, 1, 2, 3.5])
+@pytest.mark.parametrize("layers", [1, 2])
+def test_dropout_is_a_valid_section(strength, layers):
+    found = Dropout(**dropout(strength, layers))
+    assert found.output <= 0.7
+    assert found.between_layers == 0 or layers > 1
+
+
+def test_regularization_grows_with_passes_and_parameters_per_character():
+    assert regularization(10**6, reading(updates=900)) == 0
+    little = regularization(10**6, reading(updates=20_000))
+    assert 0 < little < regularization(10**6, reading(updates=50_000))
+    assert little < regularization(10**7, reading(updates=20_000))
+    assert regularization(10**9, Reading(10**9, 16, 64, 1000)) == 3.5

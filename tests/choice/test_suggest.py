@@ -1,0 +1,134 @@
+"""Settings for a text, a time and a machine: valid, sensible, and what the user asked for."""
+
+import itertools
+
+import pytest
+
+from charlm.choice.families import Request
+from charlm.choice.suggest import suggest
+from charlm.config import load_config
+from charlm.config.commented import commented_yaml
+from charlm.errors import CharlmError, ConfigError, DataError
+
+
+@pytest.mark.usefixtures("machine")
+def test_more_time_means_a_larger_model_and_more_dropout(text_file):
+    short, long = (suggest(Request(text_file, minutes)).config for minutes in (0.2, 30))
+    assert long.model.cell.hidden * long.model.layers > short.model.cell.hidden * short.model.layers
+    assert long.model.dropout.output > short.model.dropout.output
+    assert (short.train.max_minutes, long.train.max_minutes) == (0.2, 30)
+
+
+def test_a_slower_machine_means_a_smaller_model(machine, text_file):
+    def hidden(factor, name):
+        machine(factor)
+        return suggest(Request(text_file, 1, [f"data.source={text_file}"])).config.model
+
+    fast = hidden(1, "fast")
+    from charlm.system.cache import cache_folder
+
+    for file in cache_folder("speed").iterdir():
+        file.unlink()
+    slow = hidden(30, "slow")
+    assert slow.cell.hidden * slow.layers < fast.cell.hidden * fast.layers
+
+
+@pytest.mark.parametrize(
+    ("chars", "minutes", "factor"),
+    [
+        *itertools.product((500, 20_000, 10**9), (1 / 6, 480), (1e-3, 30)),
+        (3_000, 1, 1),
+        (1_000_000, 5, 1),
+        (50_000, 60, 0.1),
+    ],
+)
+def test_from_ten_seconds_to_eight_hours_and_500_characters_to_a_gigabyte(machine, text_of, chars, minutes, factor):
+    """Every choice is a valid config that makes updates, fits into memory and can be scored."""
+    machine(factor)
+    text_of(chars)
+    found = suggest(Request("my.txt", minutes))
+    train, data = found.config.train, found.config.data
+    valid = int(chars * data.split[1])
+    assert sum(data.split) == pytest.approx(1)
+    assert train.bptt < valid <= 0.21 * chars
+    assert valid <= 300_000
+    assert train.batch_size * (train.bptt + 1) < chars * data.split[0]
+    assert 1e-4 < found.config.optimizer.lr < 5e-2
+    assert found.config.optimizer.schedule.warmup_steps >= 1
+    if chars in (500, 3_000, 10**9):
+        assert "beyond what the rule was fitted to" in found.reasons["outside"]
+    assert ("small" in found.reasons) == (chars < 50_000)
+
+
+@pytest.mark.usefixtures("machine")
+def test_the_users_options_stay(text_file):
+    given = ["model.cell.kind=gru", "train.batch_size=8", "optimizer.lr=0.001", "seed=7", "data.split=[0.5,0.25,0.25]"]
+    config = suggest(Request(text_file, 1, given)).config
+    assert config.model.cell.kind == "gru"
+    assert (config.train.batch_size, config.optimizer.lr, config.seed) == (8, 0.001, 7)
+    assert config.data.split == (0.5, 0.25, 0.25)
+
+
+@pytest.mark.usefixtures("machine")
+@pytest.mark.parametrize(
+    ("given", "kind"),
+    [("model.cell.depth=6", "rhn"), ("model.cell.layer_norm=true", "lstm"), ("model.cell.kind=slstm", "slstm")],
+)
+def test_an_option_of_one_kind_chooses_the_kind(text_file, given, kind):
+    assert suggest(Request(text_file, 1, [given])).config.model.cell.kind == kind
+
+
+@pytest.mark.usefixtures("machine")
+def test_a_size_that_is_given_is_the_only_one_measured(machine, text_file):
+    found = suggest(Request(text_file, 1, ["model.cell.hidden=100"]))
+    assert found.config.model.cell.hidden == 100
+    assert len(machine.measured) <= 3
+
+
+@pytest.mark.usefixtures("machine")
+@pytest.mark.parametrize(
+    ("given", "fault"),
+    [
+        ("model.cell.dept=6", "model.cell.rhn.dept|model.cell.dept"),
+        ("train.batch_size=0", "train.batch_size"),
+        ("nonsense", "found no KEY=VALUE"),
+        ("model.cell.kind=foo", "model.cell.kind"),
+        ("device=cuda:99", "device"),
+    ],
+)
+def test_faults(text_file, given, fault):
+    with pytest.raises(CharlmError, match=fault) as raised:
+        suggest(Request(text_file, 1, [given]))
+    assert "\n" not in str(raised.value) or isinstance(raised.value, ConfigError)
+
+
+@pytest.mark.usefixtures("machine")
+def test_a_text_that_is_too_short(tmp_path):
+    (tmp_path / "short.txt").write_text("to be or not to be\n" * 3)
+    with pytest.raises(DataError, match=r"short.txt: found 57 characters; allowed: 500 or more"):
+        suggest(Request(str(tmp_path / "short.txt"), 1))
+
+
+@pytest.mark.usefixtures("machine")
+@pytest.mark.parametrize("processes", [3, 32])
+def test_processes_share_the_batch(text_file, processes):
+    assert suggest(Request(text_file, 1), processes).config.train.batch_size % processes == 0
+
+
+@pytest.mark.usefixtures("machine")
+def test_memory_bounds_the_model(text_file, monkeypatch):
+    free = suggest(Request(text_file, 480)).config.model
+    monkeypatch.setattr("charlm.choice.suggest.available_bytes", lambda device: 60_000_000)
+    tight = suggest(Request(text_file, 480)).config.model
+    assert tight.cell.hidden * tight.layers < free.cell.hidden * free.layers
+    monkeypatch.setattr("charlm.choice.suggest.available_bytes", lambda device: 1_000_000)
+    with pytest.raises(CharlmError, match="memory"):
+        suggest(Request(text_file, 1))
+
+
+@pytest.mark.usefixtures("machine")
+def test_as_yaml_it_is_the_same_config(text_file, tmp_path):
+    found = suggest(Request(text_file, 2, ["seed=3"]))
+    file = tmp_path / "mine.yaml"
+    file.write_text(commented_yaml(found.config, "settings", found.comments))
+    assert load_config(file) == found.config

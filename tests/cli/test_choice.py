@@ -1,0 +1,109 @@
+"""`charlm train TEXT --minutes M` and `charlm config suggest`: no YAML at all."""
+
+import json
+import re
+import time
+
+import pytest
+
+from charlm.config import load_config
+
+LABELS = ["text", "machine", "choice", "plan", "expect", "small", "outside"]
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """Speeds that nothing measures."""
+    monkeypatch.setattr("charlm.choice.speed.measure", lambda config, *_: 1e-8 * config.model.cell.hidden**2)
+
+
+@pytest.mark.usefixtures("quick")
+def test_train_a_text(cli, text_file, tmp_path):
+    start_s = time.perf_counter()
+    result = cli("train", text_file, "--minutes", 0.05, "--run-dir", tmp_path / "run", "--set", "seed=5")
+    assert result.code == 0
+    assert time.perf_counter() - start_s < 6
+    told = [line.split()[0] for line in result.err.splitlines()]
+    assert [label for label in LABELS if label in told] == LABELS[:-1]
+    assert len(result.out) == 401
+    config = load_config(tmp_path / "run/config.yaml")
+    assert (config.train.max_minutes, config.seed, config.data.source) == (0.05, 5, str(text_file))
+    assert cli("train", "--resume", "--run-dir", tmp_path / "run", "--minutes", 0.06).code == 0
+    assert load_config(tmp_path / "run/config.yaml").train.max_minutes == 0.06
+
+
+@pytest.mark.usefixtures("quick")
+def test_json_is_all_that_stdout_gets(cli, text_file, tmp_path):
+    result = cli("train", text_file, "--minutes", 0.02, "--run-dir", tmp_path / "run", "--json")
+    assert json.loads(result.out)["reason"] == "max_minutes"
+
+
+@pytest.mark.usefixtures("quick")
+def test_without_run_dir_the_run_is_named_after_the_text(cli, text_file, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert cli("train", text_file, "--minutes", 0.01).code == 0
+    [run] = (tmp_path / "runs").iterdir()
+    assert run.name.startswith(f"{text_file.stem}-")
+
+
+def test_a_config_with_a_text_and_minutes(cli, tiny_config, tmp_path):
+    other = tmp_path / "other: text.txt"
+    other.write_text("the quick brown fox\n" * 200)
+    result = cli("train", other, "--config", tiny_config, "--minutes", 0.02, "--run-dir", tmp_path / "run")
+    assert (result.code, result.out) == (0, "")
+    train = load_config(tmp_path / "run/config.yaml").train
+    assert (train.max_minutes, train.max_steps, train.max_epochs) == (0.02, None, None)
+    assert load_config(tmp_path / "run/config.yaml").data.source == str(other)
+
+
+@pytest.mark.usefixtures("quick")
+def test_suggest_prints_a_config(cli, text_file, tmp_path):
+    result = cli("config", "suggest", text_file, "--minutes", 2, "--set", "model.cell.kind=rhn")
+    assert result.code == 0
+    assert result.out.startswith(f"# Settings for 2 minutes on {text_file}")
+    file = tmp_path / "mine.yaml"
+    file.write_text(result.out)
+    config = load_config(file)
+    assert (config.model.cell.kind, config.train.max_minutes) == ("rhn", 2)
+    assert cli("config", "check", file).code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fault"),
+    [
+        ([], "a text is needed, for example my.txt"),
+        (["x.txt", "--resume", "--run-dir", "r"], "--resume continues with the run's own text"),
+        (["x.txt", "--init-from", "r"], "--init-from needs --config"),
+        (["x.txt", "--minutes", "0"], "--minutes: found 0; allowed: a number above 0"),
+        (["x.txt", "--minutes", "nan"], "--minutes: found nan; allowed: a number above 0"),
+        (["x.txt", "--minutes", "inf"], "--minutes: found inf; allowed: a number above 0"),
+    ],
+)
+def test_usage(cli, arguments, fault):
+    result = cli("train", *arguments)
+    assert (result.code, result.out) == (2, "")
+    assert fault in re.sub(r"\s+", " ", result.err)
+
+
+@pytest.mark.parametrize("command", [["train"], ["config", "suggest"]])
+@pytest.mark.usefixtures("quick")
+def test_faults(cli, command, text_file, tmp_path):
+    missing = cli(*command, tmp_path / "missing.txt")
+    assert (missing.code, missing.out) == (1, "")
+    assert missing.err.startswith(f"error: {tmp_path}/missing.txt: ")
+    wrong = cli(*command, text_file, "--set", "model.cell.hiden=3", "--set", "train.bptt=0")
+    assert wrong.code == 1
+    assert [line.split(":")[1].strip() for line in wrong.err.splitlines() if line.startswith("error")] == [
+        "--set model.cell.hiden=3",
+        "--set train.bptt=0",
+    ]
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_validation_score_that_rises_is_said(cli, tiny_config, tmp_path):
+    (tmp_path / "text.txt").write_text("ab" * 400 + "cd" * 400)
+    result = cli(
+        "train", tmp_path / "text.txt", "--config", tiny_config, "--run-dir", tmp_path / "run",
+        "--set", "data.split=[0.5,0.5,0]", "--set", "train.max_steps=60", "--set", "optimizer.lr=0.05",
+    )  # fmt: skip
+    assert re.search(r"^best     after step \d+ the validation score rose to \d+\.\d{4} nats", result.err, re.MULTILINE)
