@@ -7,6 +7,7 @@ already are not trained again.
 import argparse
 import itertools
 import json
+import random
 import shutil
 import subprocess
 import sys
@@ -14,28 +15,37 @@ import sysconfig
 import tempfile
 import time
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from charlm.choice.families import USUAL
+from charlm.choice.text import text_facts
+from charlm.data.corpus import load_corpus
+
 ROOT = Path(__file__).parents[1]
 FILE = Path(__file__).with_name("curves.json")
 
-SIZES: dict[str, dict[str, Any]] = {
-    "lstm-96": {"cell": {"kind": "lstm", "hidden": 96, "layer_norm": True, "forget_bias": None}, "embedding": 32},
-    "lstm-192": {"cell": {"kind": "lstm", "hidden": 192, "layer_norm": True, "forget_bias": None}, "embedding": 64},
-    "lstm-384": {"cell": {"kind": "lstm", "hidden": 384, "layer_norm": True, "forget_bias": None}, "embedding": 64},
-    "lstm-2x384": {
-        "cell": {"kind": "lstm", "hidden": 384, "forget_bias": None},
-        "layers": 2,
-        "residual": True,
-        "embedding": 256,
-    },
-    "rhn-224": {"cell": {"kind": "rhn", "hidden": 224, "depth": 4, "gate_bias": -2.0}, "embedding": 64},
+SIZES = {
+    "lstm-96": (USUAL[0], 96),
+    "lstm-192": (USUAL[0], 192),
+    "lstm-384": (USUAL[0], 384),
+    "lstm-512": (USUAL[0], 512),
+    "lstm-2x256": (USUAL[2], 256),
+    "lstm-2x384": (USUAL[2], 384),
+    "rhn-160": (USUAL[1], 160),
+    "rhn-224": (USUAL[1], 224),
+    "rhn-320": (USUAL[1], 320),
 }
-UPDATES = (1000, 4000, 16000)
-DROPOUT = (0.0, 0.3)
+"""Name → family and units."""
+UPDATES = (250, 1000, 4000, 16000)
+DROPOUT: tuple[dict[str, float], ...] = (
+    {},
+    {"output": 0.3, "between_layers": 0.15},
+    {"output": 0.5, "between_layers": 0.25, "weights": 0.3},
+    {"output": 0.7, "between_layers": 0.35, "weights": 0.5, "embedding": 0.1},
+)
 BATCH, STEPS = 16, 64
 
 
@@ -46,7 +56,7 @@ class Point:
     text: str
     size: str
     updates: int
-    dropout: float
+    dropout: dict[str, float]
 
 
 def main() -> None:
@@ -55,7 +65,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, default=FILE)
     arguments = parser.parse_args()
     found = json.loads(arguments.json.read_text(encoding="utf-8")) if arguments.json.is_file() else []
-    known = {tuple(one["point"].values()) for one in found}
+    known = [(one["point"], one["facts"]["chars"]) for one in found]
     end_s = time.monotonic() + 60 * arguments.minutes
     with tempfile.TemporaryDirectory() as folder:
         texts = {}
@@ -63,7 +73,7 @@ def main() -> None:
             texts[name] = Path(folder, f"{name}.txt")
             texts[name].write_text(text, encoding="utf-8")
         for point in points(texts):
-            if tuple(asdict(point).values()) in known:
+            if (asdict(point), len(texts[point.text].read_text(encoding="utf-8"))) in known:
                 continue
             if time.monotonic() > end_s:
                 break
@@ -74,50 +84,59 @@ def main() -> None:
 
 
 def make_texts() -> Iterator[tuple[str, str]]:
-    """Texts that every machine has, or nearly: name, text."""
-    library = Path(sysconfig.get_path("stdlib"))
-    code = "".join(file.read_text(encoding="utf-8") for file in sorted(library.glob("*.py")))
-    headers = "".join(
-        file.read_text(encoding="utf-8", errors="replace") for file in sorted(Path("/usr/include").glob("*.h"))
-    )
-    licenses = "".join(
-        file.read_text(encoding="utf-8", errors="replace")
-        for file in sorted(Path("/usr/share/common-licenses").glob("*"))
-        if not file.is_symlink()
-    )
-    names = "".join(f"{name}\n" for point in range(0x30000) if (name := unicodedata.name(chr(point), "")))
+    """Texts that every machine has, or nearly: name, text. What is missing here is left out."""
     plays = ROOT / "data/tinyshakespeare.txt"
     prose = plays.read_text(encoding="utf-8") if plays.is_file() else ""
+    code = joined(sorted(Path(sysconfig.get_path("stdlib")).glob("*.py")))
+    named = [unicodedata.name(chr(point), "") for point in range(0x30000)]
+    names = [name for name in named if name and not name.startswith(("CJK", "HANGUL SYLLABLE"))]
+    random.Random(1).shuffle(names)
     for name, text, length in (
         ("plays-1MB", prose, None),
         ("code-4MB", code, 4_000_000),
-        ("plays-100kB", prose, 100_000),
-        ("names-1MB", names, 1_000_000),
+        ("names", "\n".join(names) + "\n", 1_000_000),
+        ("pod", joined(shuffled(Path("/usr/share/perl").glob("*/**/*.pod"))), 3_000_000),
+        ("licenses", joined(sorted(Path("/usr/share/common-licenses").glob("*"))), None),
+        ("headers", joined(shuffled(Path("/usr/include").glob("**/*.h"))), 2_000_000),
         ("code-300kB", code[1_000_000:], 300_000),
-        ("headers", headers, None),
-        ("licenses", licenses, None),
+        ("plays-100kB", prose, 100_000),
         ("plays-30kB", prose[500_000:], 30_000),
     ):
         if text:
             yield name, text[:length]
 
 
+def shuffled(files: Iterable[Path]) -> list[Path]:
+    """The files in an order that does not follow their names, so that the end of a text is like its beginning."""
+    found = sorted(files)
+    random.Random(1).shuffle(found)
+    return found
+
+
+def joined(files: Iterable[Path]) -> str:
+    """The text of all files, up to four million characters."""
+    text = ""
+    for file in files:
+        if file.is_file() and not file.is_symlink() and len(text) < 4_000_000:
+            text += file.read_text(encoding="utf-8", errors="ignore")
+    return text
+
+
 def points(texts: dict[str, Path]) -> Iterator[Point]:
-    """The trainings, cheapest first for each text. Dropout matters where a text is read several times."""
+    """The trainings, cheapest first. Dropout matters where a text is read several times."""
     for updates, text in itertools.product(UPDATES, texts):
         epochs = updates * BATCH * STEPS / texts[text].stat().st_size
         for size, dropout in itertools.product(SIZES, DROPOUT):
-            if (dropout == 0 or epochs > 2) and epochs < 200:
+            if (not dropout or epochs > 2) and epochs < 200:
                 yield Point(text, size, updates, dropout)
 
 
 def train(point: Point, text: Path, run: Path) -> dict[str, Any]:
     """Train in a process of its own; sizes, and the scores of eight evaluations."""
-    model = SIZES[point.size] | {"dropout": {"output": point.dropout, "between_layers": point.dropout / 2}}
-    rate = 8e-3 if point.size.startswith("rhn") else 1.2e-2
+    family, hidden = SIZES[point.size]
     config = {
         "data": {"source": str(text), "split": [0.9, 0.1, 0]},
-        "model": model,
+        "model": family.model(hidden) | {"dropout": point.dropout},
         "train": {
             "batch_size": BATCH,
             "bptt": STEPS,
@@ -131,10 +150,10 @@ def train(point: Point, text: Path, run: Path) -> dict[str, Any]:
         },
         "optimizer": {
             "name": "adamw",
-            "lr": rate,
+            "lr": family.lr,
             "weight_decay": 0.1,
             "clip_norm": 10.0,
-            "schedule": {"name": "cosine", "warmup_steps": 100, "final_fraction": 0.02},
+            "schedule": {"name": "cosine", "warmup_steps": min(100, point.updates // 10), "final_fraction": 0.02},
         },
     }
     file = text.with_suffix(".json")  # JSON is YAML
@@ -147,8 +166,7 @@ def train(point: Point, text: Path, run: Path) -> dict[str, Any]:
     outcome = json.loads(done.stdout)
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
     return {
-        "chars": len(text.read_text(encoding="utf-8")),
-        "vocabulary": len(set(text.read_text(encoding="utf-8"))),
+        "facts": asdict(text_facts(load_corpus(str(text), level="char", split=(1, 0, 0)))),
         "parameters": outcome["parameters"],
         "best_nats": outcome["best_nats"],
         "best_step": outcome["best_step"],

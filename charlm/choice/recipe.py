@@ -50,7 +50,7 @@ def complete(plan: Plan) -> tuple[dict[str, Any], dict[str, str]]:
     settings["model"]["dropout"] = dropout(strength, plan.candidate.family.layers)
     settings["train"] |= {
         "reset_state": 0.01,
-        "ema": round(max(1 - 25 / updates, 0.9), 5),
+        "ema": round(min(max(1 - 25 / updates, 0.9), 0.9999), 5),
         "activation_penalty": round(min(max(updates / 10_000, 0.25), 1.0), 2),
         "max_minutes": plan.minutes,
         **({"max_epochs": plan.max_epochs} if plan.max_epochs else {}),

@@ -1,11 +1,10 @@
 """What a model will score, by its size, the time and the text: a rule fitted to measured trainings (docs/choice.md).
 
-    ln nats = c + A · (N · m / N₀)^−α + B · s / s₀ · (D / D₀)^−β
+    nats per character = c + A · (N · m / N₀)^−α + B · (D / D₀)^−β
 
-N: parameters; m: what a parameter of the family is worth; D: characters read, counted less for repetitions and for
-large batches; c and s are the text's own: how well, and how fast, a 5-gram model learns it. The form is that of
-Hoffmann et al. 2022 (arXiv:2203.15556, (2)), of the logarithm; repetitions count as in Muennighoff et al. 2023
-(arXiv:2305.16264, (5)). `benchmarks/fit_curves.py` fits the constants.
+c: the text's own; N: parameters; m: what a parameter of the family is worth; D: characters read, counted less for
+repetitions and for large batches. The form is that of Hoffmann et al. 2022 (arXiv:2203.15556, (2)); repetitions count
+as in Muennighoff et al. 2023 (arXiv:2305.16264, (5)). `benchmarks/fit_curves.py` fits A, α, B, β and m.
 """
 
 import math
@@ -14,14 +13,16 @@ from dataclasses import dataclass
 from charlm.choice.families import Candidate
 from charlm.choice.text import TextFacts
 
-A, ALPHA, PARAMETERS = 0.062, 0.50, 4e5
-B, BETA, CHARS, SLOPE = 0.372, 0.28, 1e6, 0.5
+A, ALPHA, PARAMETERS = 0.101, 0.51, 4e5
+B, BETA, CHARS = 0.375, 0.40, 1e6
+UPDATES, MOST_UPDATES = 1000, 8000
+"""Deep models gain on shallow ones from the first to the second number of updates; what comes later is not measured."""
 REPETITIONS = 15.0
 """Passes after which more passes teach nothing new, in the mean."""
 LARGE_BATCH = 200.0
 """Streams of 64 characters at which a character teaches half as much as with one stream."""
-CONTEXT_NATS = 0.48
-"""How much lower, in ln nats, a network of any size can get than the text's 5-gram model."""
+NGRAM_SHARE, NGRAM_OFFSET = 0.79, -0.37
+"""c from the score of the text's 5-gram model: rough, and needed only to say what to expect."""
 
 
 @dataclass(frozen=True)
@@ -48,17 +49,19 @@ class Reading:
         return passes * self.train_chars / (1 + self.batch_size * self.bptt / 64 / LARGE_BATCH)
 
 
-def log_nats(candidate: Candidate, reading: Reading, text: TextFacts) -> float:
-    """ln of the nats per character that a run ends with, without the text's own c."""
-    worth = candidate.parameters * candidate.family.worth
+def relative_nats(candidate: Candidate, reading: Reading) -> float:
+    """Nats per character that a run ends with, without c."""
+    family = candidate.family
+    updates = min(max(reading.updates, UPDATES / 4), MOST_UPDATES)
+    worth = candidate.parameters * family.worth * (updates / UPDATES) ** family.worth_gain
     learned = max(reading.distinct_chars(), 1.0)
-    slope = min(max(text.ngram_slope, 0.1), 1.0) / SLOPE
-    return A * (worth / PARAMETERS) ** -ALPHA + B * slope * (learned / CHARS) ** -BETA
+    return A * (worth / PARAMETERS) ** -ALPHA + B * (learned / CHARS) ** -BETA
 
 
-def expected_nats(text: TextFacts, found: float) -> float:
-    """Nats per character for what `log_nats` found, roughly; at most those of guessing evenly."""
-    return min(text.ngram_nats * math.exp(found - CONTEXT_NATS), math.log(max(text.vocabulary, 2)))
+def expected_nats(text: TextFacts, relative: float) -> float:
+    """Nats per character for what `relative_nats` found, roughly; at most those of guessing evenly."""
+    own = max(NGRAM_SHARE * text.ngram_nats + NGRAM_OFFSET, 0.0)
+    return min(own + relative, math.log(max(text.vocabulary, 2)))
 
 
 def regularization(parameters: int, reading: Reading) -> float:

@@ -7,7 +7,7 @@ import torch
 
 from charlm.choice.families import USUAL, Candidate, Family, Request, on_request
 from charlm.choice.recipe import Plan, complete, valid_chars
-from charlm.choice.rule import Reading, expected_nats, log_nats
+from charlm.choice.rule import Reading, expected_nats, relative_nats
 from charlm.choice.speed import Speedometer, compile_kernels
 from charlm.choice.text import TextFacts, text_facts
 from charlm.config import Config
@@ -56,7 +56,8 @@ class _Outlook:
     candidate: Candidate
     reading: Reading
     update_s: float
-    log_nats: float
+    nats: float
+    """Relative to what the text has by itself; see `relative_nats`."""
 
 
 def suggest(request: Request, processes: int = 1) -> Suggestion:
@@ -82,7 +83,7 @@ def suggest(request: Request, processes: int = 1) -> Suggestion:
         for family, times in zip(families, meter.update_s(families), strict=True)
         for candidate, update_s in zip(family, times, strict=False)
     ]
-    best = min(_promising(outlooks), key=lambda outlook: outlook.log_nats)
+    best = min(_promising(outlooks), key=lambda outlook: outlook.nats)
     plan = Plan(
         best.candidate,
         best.reading,
@@ -92,7 +93,7 @@ def suggest(request: Request, processes: int = 1) -> Suggestion:
         max_epochs=_MOST_EPOCHS if best.reading.epochs >= _MOST_EPOCHS else None,
     )
     settings, comments = complete(plan)
-    nats = expected_nats(text, best.log_nats)
+    nats = expected_nats(text, best.nats)
     return Suggestion(request.config(settings), comments, _reasons(text, plan, len(outlooks), nats, device))
 
 
@@ -177,7 +178,7 @@ def _outlook(text: TextFacts, candidate: Candidate, update_s: float, minutes: fl
     train_chars = text.chars - valid_chars(text.chars, updates * chars)
     updates = min(updates, int(_MOST_EPOCHS * train_chars / chars) + 1)
     reading = Reading(updates, train.batch_size, train.bptt, train_chars)
-    return _Outlook(candidate, reading, update_s, log_nats(candidate, reading, text))
+    return _Outlook(candidate, reading, update_s, relative_nats(candidate, reading))
 
 
 def _promising(outlooks: Iterable[_Outlook]) -> list[_Outlook]:
@@ -205,7 +206,7 @@ def _reasons(text: TextFacts, plan: Plan, candidates: int, nats: float, device: 
         "choice": f"{model.cell.kind}, {model.layers} × {model.cell.hidden} units, {plan.candidate.parameters:,} "
         f"parameters: the best of {candidates} for {format_duration(60 * plan.minutes)} by the rule in docs/choice.md",
         "plan": f"about {reading.updates:,} updates, {reading.epochs:.1f} passes over the text",
-        "expect": f"about {nats:.2f} nats per character, give or take a tenth",
+        "expect": f"about {nats:.1f} nats per character, give or take 0.2",
     }
     if text.chars < _SMALL_CHARS:
         found["small"] = (

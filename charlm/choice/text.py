@@ -27,8 +27,6 @@ class TextFacts:
     """Distinct characters."""
     ngram_nats: float
     """Nats per character of a 5-gram model with backoff on pieces of the text that it has not read."""
-    ngram_slope: float
-    """How much lower, in nats, than that of a model that has read a quarter as much."""
     line_chars: float
     """Mean length of a line, with its end."""
 
@@ -37,17 +35,14 @@ def text_facts(corpus: Corpus) -> TextFacts:
     """Look at the train split of a corpus, 500 characters or more: at all of a small one, at pieces of a large one."""
     ids = corpus.splits["train"]
     known, unseen = sample(ids)
-    quarter = [piece[: len(piece) // 4] for piece in known]
     size = len(corpus.vocabulary)
-    nats = ngram_nats(known, unseen, size)
     newline = -1 if corpus.vocabulary.unknown("\n") else corpus.vocabulary.encode("\n")[0]
     pieces = [*known, *unseen]
     lines = sum(int(np.count_nonzero(piece == newline)) for piece in pieces)
     return TextFacts(
         chars=len(ids),
         vocabulary=size,
-        ngram_nats=nats,
-        ngram_slope=ngram_nats(quarter, unseen, size) - nats,
+        ngram_nats=ngram_nats(known, unseen, size),
         line_chars=sum(map(len, pieces)) / (lines + 1),
     )
 

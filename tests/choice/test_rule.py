@@ -3,8 +3,7 @@
 import pytest
 
 from charlm.choice.families import USUAL, Candidate, Request
-from charlm.choice.rule import Reading, dropout, log_nats, regularization
-from charlm.choice.text import TextFacts
+from charlm.choice.rule import Reading, dropout, regularization, relative_nats
 from charlm.config.schema import Dropout
 
 
@@ -15,7 +14,7 @@ def candidate(parameters, family=USUAL[0]):
 
 
 def predicted(parameters, read):
-    return log_nats(candidate(parameters), read, TextFacts(10**6, 70, 1.8, 0.4, 30))
+    return relative_nats(candidate(parameters), read)
 
 
 def reading(updates=1000, batch_size=16, train_chars=10**6):

@@ -38,10 +38,9 @@ def test_probabilities_sum_to_one():
     assert sum(math.exp(-ngram_nats([known], [end], 4)) for end in ends) == pytest.approx(1)
 
 
-def test_repetition_is_easy_and_more_text_helps(tmp_path):
+def test_repetition_is_easy(tmp_path):
     assert facts_of(tmp_path, "abcdefghij" * 3000).ngram_nats < 0.01
     found = facts_of(tmp_path, words_text(60_000))
-    assert found.ngram_slope > 0
     assert found.line_chars == pytest.approx(60_000 / words_text(60_000).count("\n"), rel=0.1)
 
 

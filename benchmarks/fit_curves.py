@@ -1,0 +1,136 @@
+"""Fits the rule of charlm/choice/rule.py to benchmarks/curves.json and prints its constants and residuals.
+
+Uses trainings without dropout that read their text at most five times, so that they do not overfit. First A, α and the
+worth of each family, from trainings on the same text with the same number of updates; then B and β, from what is left,
+with a constant c for each text.
+"""
+
+import argparse
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from charlm.choice.families import USUAL
+from charlm.choice.rule import CHARS, PARAMETERS, UPDATES, Reading
+
+FILE = Path(__file__).with_name("curves.json")
+BATCH, STEPS = 16, 64
+EPOCHS = 5.0
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--without", nargs="*", default=[], metavar="TEXT", help="texts to check, not to fit")
+    arguments = parser.parse_args()
+    found = [one for one in json.loads(FILE.read_text(encoding="utf-8")) if fits(one)]
+    fitted = [one for one in found if one["point"]["text"] not in arguments.without]
+    sizes = fit_sizes(fitted)
+    a, alpha, rhn, two, gain = sizes.tolist()
+    print(f"A {math.exp(a):.3f}, alpha {alpha:.2f}; worth: RHN {math.exp(rhn):.2f}")
+    print(f"worth of two layers of LSTM: {math.exp(two):.2f} · (updates / {UPDATES})^{gain:.2f}")
+    report("same text, same updates", found, residuals_of_sizes(sizes, found))
+    left = scores(found) - size_part(sizes, found)
+    chosen = torch.tensor([one in fitted for one in found])
+    chars = fit_chars([one for one in found if one in fitted], left[chosen])
+    print(f"B {chars[0].exp():.3f}, beta {chars[1]:.2f}")
+    residuals = left - chars_part(chars, found)
+    for text in dict.fromkeys(one["point"]["text"] for one in found):
+        of_text = torch.tensor([one["point"]["text"] == text for one in found])
+        facts = next(one["facts"] for one in found if one["point"]["text"] == text)
+        print(f"c of {text}: {residuals[of_text].mean():.3f}; 5-gram model {facts['ngram_nats']:.3f} nats")
+        residuals[of_text] -= residuals[of_text].mean().item()
+    report("same text", found, residuals)
+
+
+def fits(one: dict[str, Any]) -> bool:
+    """Whether a training is one that the rule describes."""
+    point = one["point"]
+    return not point["dropout"] and point["updates"] * BATCH * STEPS < EPOCHS * 0.9 * one["facts"]["chars"]
+
+
+def scores(found: list[dict[str, Any]]) -> Tensor:
+    return torch.tensor([one["best_nats"] for one in found], dtype=torch.float64)
+
+
+def report(name: str, found: list[dict[str, Any]], residuals: Tensor) -> None:
+    """Print the residuals in nats by text."""
+    print(f"residuals, {name}: root mean square {residuals.square().mean().sqrt():.4f} nats")
+    for text in dict.fromkeys(one["point"]["text"] for one in found):
+        own = torch.tensor([one["point"]["text"] == text for one in found])
+        part = residuals[own]
+        print(f"  {text}: {len(part)} trainings, {part.square().mean().sqrt():.4f}, largest {part.abs().max():.4f}")
+
+
+# A, α, worth
+
+
+def size_part(values: Tensor, found: list[dict[str, Any]]) -> Tensor:
+    """A · (N · m / N₀)^−α of each training."""
+    names = {f"{family.kind}-{'2x' * (family.layers > 1)}": index for index, family in enumerate(USUAL)}
+    family = torch.tensor([names[one["point"]["size"].rstrip("0123456789")] for one in found])
+    late = torch.tensor([math.log(one["point"]["updates"] / UPDATES) for one in found], dtype=torch.float64)
+    worth = values[2] * (family == 1) + (values[3] + values[4] * late) * (family == 2)
+    parameters = torch.tensor([one["parameters"] for one in found], dtype=torch.float64)
+    return values[0].exp() * (parameters * worth.exp() / PARAMETERS) ** -values[1]
+
+
+def residuals_of_sizes(values: Tensor, found: list[dict[str, Any]]) -> Tensor:
+    """What differs from the mean over the trainings on the same text with the same number of updates."""
+    left = scores(found) - size_part(values, found)
+    keys = [(one["point"]["text"], one["point"]["updates"]) for one in found]
+    means = [left[torch.tensor([other == key for other in keys])].mean() for key in keys]
+    return left - torch.stack(means)
+
+
+def fit_sizes(found: list[dict[str, Any]]) -> Tensor:
+    """ln A, α, ln worth of RHN and of two layers, and how the latter grows."""
+    return least_squares([-2.4, 0.5, 0.0, 0.0, 0.0], lambda values: residuals_of_sizes(values, found))
+
+
+# B, β
+
+
+def chars_part(values: Tensor, found: list[dict[str, Any]]) -> Tensor:
+    """B · (D / D₀)^−β of each training."""
+    chars = [
+        Reading(one["point"]["updates"], BATCH, STEPS, int(0.9 * one["facts"]["chars"])).distinct_chars()
+        for one in found
+    ]
+    return values[0].exp() * (torch.tensor(chars, dtype=torch.float64) / CHARS) ** -values[1]
+
+
+def fit_chars(found: list[dict[str, Any]], left: Tensor) -> Tensor:
+    """ln B and β, from what sizes do not explain."""
+    texts = [one["point"]["text"] for one in found]
+
+    def residuals(values: Tensor) -> Tensor:
+        rest = left - chars_part(values, found)
+        means = [rest[torch.tensor([other == text for other in texts])].mean() for text in texts]
+        return rest - torch.stack(means)
+
+    return least_squares([-1.0, 0.4], residuals)
+
+
+def least_squares(start: list[float], residuals: Callable[[Tensor], Tensor]) -> Tensor:
+    """The values with the least sum of squared residuals, pulled weakly to the start where trainings say little."""
+    first = torch.tensor(start, dtype=torch.float64)
+    values = first.clone().requires_grad_(True)
+    optimizer = torch.optim.LBFGS([values], max_iter=5000, line_search_fn="strong_wolfe", tolerance_change=1e-14)
+
+    def loss() -> Tensor:
+        optimizer.zero_grad()
+        result = residuals(values).square().sum() + 1e-4 * (values - first).square().sum()
+        result.backward()
+        return result
+
+    optimizer.step(loss)
+    return values.detach()
+
+
+if __name__ == "__main__":
+    main()
