@@ -61,7 +61,7 @@ class Point:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--minutes", type=float, default=60, help="begin no training after this time; default: 60")
+    parser.add_argument("--minutes", type=float, default=0, help="train for this long; default: 0")
     parser.add_argument("--json", type=Path, default=FILE)
     arguments = parser.parse_args()
     found = json.loads(arguments.json.read_text(encoding="utf-8")) if arguments.json.is_file() else []

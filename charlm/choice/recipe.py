@@ -58,24 +58,35 @@ def complete(plan: Plan) -> tuple[dict[str, Any], dict[str, str]]:
         "eval_every": _round(updates / evaluations) if evaluations > 1 else 0,
         "save_every": _round(min(120 / update_s, updates)),
         "sample_every": _round(max(updates / 5, 20 / update_s)) if plan.minutes >= 1 else 0,
-        "patience": max(5, evaluations // 3) if evaluations >= 10 else 0,
+        "patience": evaluations // 2 if evaluations >= 10 else 0,
         "on_divergence": "rollback",
     }
-    settings["optimizer"] |= {
-        "lr": _learning_rate(plan),
-        "weight_decay": 0.1,
-        "clip_norm": 10.0,
-        "schedule": {"name": "cosine", "warmup_steps": max(min(100, updates // 10), 1), "final_fraction": 0.02},
-    }
+    settings["optimizer"] |= {"lr": _learning_rate(plan), "weight_decay": 0.1, "clip_norm": 10.0, **_schedule(updates)}
     return settings, _comments(plan)
 
 
+def _schedule(updates: int) -> dict[str, Any]:
+    """Short runs take short averages of the gradient, and end at 0."""
+    warmup_steps = max(min(100, updates // 20), 1)
+    if updates < _SHORT:
+        return {
+            "betas": [0.9, 0.98],
+            "schedule": {"name": "linear", "warmup_steps": warmup_steps, "final_fraction": 0.0},
+        }
+    return {"schedule": {"name": "cosine", "warmup_steps": warmup_steps, "final_fraction": 0.02}}
+
+
+_SHORT = 2000
+"""Updates."""
+
+
 def _learning_rate(plan: Plan) -> float:
-    """Grows with the root of the batch; falls with the width, and with the length of long runs."""
+    """Grows with the root of the batch; falls with the width and the number of updates."""
     family, train = plan.candidate.family, plan.candidate.config.train
     rate = family.lr * math.sqrt(train.batch_size * train.bptt / 1024)
     rate *= min(1.0, family.lr_hidden / plan.candidate.config.model.cell.hidden)
     rate *= min(1.0, 20_000 / plan.reading.updates) ** 0.2
+    rate *= min(max(1000 / plan.reading.updates, 1.0) ** 0.5, 1.5)
     return float(f"{rate:.2g}")
 
 
@@ -116,7 +127,7 @@ def _comments(plan: Plan) -> dict[str, str]:
         "train.patience": "stop after so many evaluations in a row that were no better",
         "train.on_divergence": "go back to the last checkpoint and halve the learning rate",
         "optimizer.name": "",
-        "optimizer.lr": "higher for larger batches, lower for wide models and long runs",
+        "optimizer.lr": "higher for larger batches and short runs, lower for wide models and long runs",
         "optimizer.weight_decay": "",
         "optimizer.clip_norm": "the loss is a sum over the window, so this is not large",
         "optimizer.schedule": "the learning rate follows the clock to the end of the run",

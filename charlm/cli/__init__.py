@@ -58,9 +58,9 @@ app = typer.Typer(
     help="Train character-level language models on your own text, and sample from them.",
     epilog="""\b
 First steps:
-  charlm train --config quickstart   Train for a minute on Python's standard library.
-  charlm runs                        List your runs.
-  charlm sample runs/NAME            Write text with it.""",
+  charlm train my.txt --minutes 5   Train on a text for five minutes.
+  charlm runs                       List your runs.
+  charlm sample runs/NAME           Write text with it.""",
     no_args_is_help=True,
     # Plain help: rich would double the time that --help takes.
     rich_markup_mode=None,

@@ -152,16 +152,27 @@ def _start_chosen(
     """Choose settings, say why, and train with them."""
     from charlm.choice.families import Request
     from charlm.choice.suggest import suggest
+    from charlm.native.build import compiling_s
     from charlm.training.start import start_run
 
     suggestion = world.first(lambda: suggest(Request(text, minutes, settings), world.size))
     for label, reason in suggestion.reasons.items():
         say(label, reason)
-    return start_run(suggestion.config, run_dir, name=Path(text).stem, world=world, began_s=began_s - _LEAVING_S)
+    began_s -= _LEAVING_S
+    latest_s = time.perf_counter() - 60 * minutes * _STARTING
+    if began_s + compiling_s(began_s) < latest_s:
+        say(
+            "start",
+            f"starting took most of {60 * minutes:.1f} s; the run trains for {1 - _STARTING:.0%} of them all the same",
+        )
+        began_s = latest_s
+    return start_run(suggestion.config, run_dir, name=Path(text).stem, world=world, began_s=began_s)
 
 
 _WORSE = 1.005
 """The last score over the best above which a run is said to have memorized its text."""
+_STARTING = 0.5
+"""Share of the minutes that starting may take, so that the run learns something."""
 _LEAVING_S = 0.3
 """Seconds between a run's end and that of the command: a sample, and leaving Python."""
 
