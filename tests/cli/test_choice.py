@@ -2,7 +2,6 @@
 
 import json
 import re
-import time
 
 import pytest
 
@@ -19,10 +18,8 @@ def quick(monkeypatch):
 
 @pytest.mark.usefixtures("quick")
 def test_train_a_text(cli, text_file, tmp_path):
-    start_s = time.perf_counter()
     result = cli("train", text_file, "--minutes", 0.05, "--run-dir", tmp_path / "run", "--set", "seed=5")
     assert result.code == 0
-    assert time.perf_counter() - start_s < 6
     told = [line.split()[0] for line in result.err.splitlines()]
     assert [label for label in LABELS if label in told] == LABELS[:-1]
     assert len(result.out) == 401

@@ -8,7 +8,8 @@ import pytest
     [
         ("bogus", "No such command 'bogus'."),
         ("train",
-         "Invalid value: a text is needed, for example my.txt or builtin:python-stdlib; or --config (see `charlm config list`)"),
+         "Invalid value: a text is needed, for example my.txt or builtin:python-stdlib; "
+         "or --config (see `charlm config list`)"),
         ("train --resume", "Invalid value: --resume needs --run-dir, the folder of the run to resume"),
         ("train --resume --run-dir r --init-from c",
          "Invalid value: --init-from starts a new run; leave out --init-from or --resume"),
