@@ -1,7 +1,7 @@
 """What `charlm train TEXT --minutes M` reaches beside twelve configs made by hand, on texts that the rule has not seen.
 
-Every training has the same minutes, start included, and the same tenth of the text for validation. Trainings that are in
-the file already are not repeated.
+Every training has the same minutes, start included, and the same tenth of the text for validation. Trainings that are
+in the file already are not repeated.
 """
 
 import argparse
@@ -183,11 +183,11 @@ def report(found: list[dict[str, Any]]) -> None:
         by_hand = {name: one["nats"] for name, one in own.items() if name != CHOSEN}
         if CHOSEN not in own or not by_hand:
             continue
-        best = min(by_hand, key=lambda name: by_hand[name])
-        behind.append(own[CHOSEN]["nats"] / by_hand[best] - 1)
+        best, mine = min(by_hand, key=lambda name: by_hand[name]), own[CHOSEN]
+        behind.append(mine["nats"] / by_hand[best] - 1)
         print(
-            f"{key[0]:>7} min  {key[1]:<10} chosen {own[CHOSEN]['nats']:.4f} ({own[CHOSEN]['parameters']:,} parameters, "
-            f"{own[CHOSEN]['elapsed_s']} s)  best of {len(by_hand)}: {by_hand[best]:.4f} ({best})  {behind[-1]:+.1%}"
+            f"{key[0]:>7} min  {key[1]:<10} chosen {mine['nats']:.4f} ({mine['parameters']:,} parameters), "
+            f"{mine['elapsed_s']} s; best of {len(by_hand)}: {by_hand[best]:.4f} ({best}); {behind[-1]:+.1%}"
         )
     if behind:
         print(f"mean {sum(behind) / len(behind):+.2%}, worst {max(behind):+.2%}")

@@ -30,6 +30,15 @@ def test_train_a_text(cli, text_file, tmp_path):
 
 
 @pytest.mark.usefixtures("quick")
+def test_a_start_that_takes_the_whole_time_leaves_some_to_train(cli, text_file, tmp_path, monkeypatch):
+    minutes = 0.02
+    monkeypatch.setattr("charlm.cli.train._LEAVING_S", 60 * minutes)
+    result = cli("train", text_file, "--minutes", minutes, "--run-dir", tmp_path / "run", "--json")
+    assert "starting took most of 1.2 s; the run trains for 50% of them all the same" in result.err
+    assert json.loads(result.out)["step"] > 0
+
+
+@pytest.mark.usefixtures("quick")
 def test_json_is_all_that_stdout_gets(cli, text_file, tmp_path):
     result = cli("train", text_file, "--minutes", 0.02, "--run-dir", tmp_path / "run", "--json")
     assert json.loads(result.out)["reason"] == "max_minutes"
