@@ -13,15 +13,15 @@ from dataclasses import dataclass
 from charlm.choice.families import Candidate
 from charlm.choice.text import TextFacts
 
-A, ALPHA, PARAMETERS = 0.101, 0.51, 4e5
-B, BETA, CHARS = 0.375, 0.40, 1e6
+A, ALPHA, PARAMETERS = 0.128, 0.45, 4e5
+B, BETA, CHARS = 0.427, 0.36, 1e6
 UPDATES, MOST_UPDATES = 1000, 8000
 """Deep models gain on shallow ones from the first to the second number of updates; what comes later is not measured."""
 REPETITIONS = 15.0
 """Passes after which more passes teach nothing new, in the mean."""
 LARGE_BATCH = 200.0
 """Streams of 64 characters at which a character teaches half as much as with one stream."""
-NGRAM_SHARE, NGRAM_OFFSET = 0.79, -0.37
+NGRAM_SHARE, NGRAM_OFFSET = 0.65, -0.09
 """c from the score of the text's 5-gram model: rough, and needed only to say what to expect."""
 
 

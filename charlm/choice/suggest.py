@@ -206,7 +206,7 @@ def _reasons(text: TextFacts, plan: Plan, candidates: int, nats: float, device: 
         "choice": f"{model.cell.kind}, {model.layers} × {model.cell.hidden} units, {plan.candidate.parameters:,} "
         f"parameters: the best of {candidates} for {format_duration(60 * plan.minutes)} by the rule in docs/choice.md",
         "plan": f"about {reading.updates:,} updates, {reading.epochs:.1f} passes over the text",
-        "expect": f"about {nats:.1f} nats per character, give or take 0.2",
+        "expect": f"about {nats:.1f} nats per character, give or take 0.3",
     }
     if text.chars < _SMALL_CHARS:
         found["small"] = (
