@@ -107,8 +107,8 @@ def chars_part(values: Tensor, found: list[dict[str, Any]]) -> Tensor:
 def fit_chars(found: list[dict[str, Any]], left: Tensor) -> Tensor:
     """ln B and β, from what sizes do not explain.
 
-    β is pulled to that of Hoffmann et al. 2022 (arXiv:2203.15556). The texts differ so much in how fast they are learned
-    that their trainings leave it nearly open.
+    β is pulled to that of Hoffmann et al. 2022 (arXiv:2203.15556). The texts differ so much in how fast they are
+    learned that their trainings leave it nearly open.
     """
     texts = [one["point"]["text"] for one in found]
 
