@@ -9,6 +9,7 @@ CharlmError             base class: the command line prints the message and exit
 ├── RunError            the run's folder: holds a run already, cannot be written, is in use
 ├── DeviceError         a device, precision or amount of memory that this machine does not have
 ├── ProcessError        another process of the run ended, does not answer, or differs
+├── StudyError          a study of `charlm tune`: its folder, its journal, or a package that it needs
 └── DivergenceError     a loss, gradient or weight that is not finite
 """
 
@@ -56,5 +57,17 @@ class ProcessError(CharlmError):
     """The processes of a run cannot go on together."""
 
 
+class StudyError(CharlmError):
+    """The study cannot be used."""
+
+
 class DivergenceError(CharlmError):
     """Training produced a number that is not finite."""
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether memory ran out: Python's, or PyTorch's on the CPU or a GPU."""
+    texts = ("out of memory", "can't allocate memory")
+    return isinstance(error, MemoryError) or (
+        isinstance(error, RuntimeError) and any(text in str(error) for text in texts)
+    )

@@ -15,8 +15,8 @@ import typer
 from typer.core import TyperGroup
 
 from charlm import IMPORTED_S, __version__
-from charlm.cli import config, data, doctor, evaluate, runs, sample, train
-from charlm.errors import CharlmError, ConfigError
+from charlm.cli import config, data, doctor, evaluate, runs, sample, train, tune
+from charlm.errors import CharlmError, ConfigError, is_out_of_memory
 from charlm.system.console import say_error
 from charlm.system.formatting import printable
 from charlm.system.threads import limit_spinning
@@ -70,6 +70,7 @@ app.command("train")(train.train)
 app.command("sample")(sample.sample)
 app.command("eval")(evaluate.evaluate)
 app.command("plan", short_help="Measure what a config will cost before it runs.")(train.plan)
+app.command("tune", short_help="Search for better settings around a config.")(tune.tune)
 app.command("runs")(runs.runs)
 app.command("doctor")(doctor.doctor)
 app.add_typer(config.app, name="config")
@@ -102,7 +103,7 @@ def main() -> None:
         say_error(f"{_shortened(os.fsdecode(error.filename))}: {error.strerror}")
         sys.exit(1)
     except Exception as error:
-        if not _is_out_of_memory(error):
+        if not is_out_of_memory(error):
             raise
         say_error(f"out of memory{_wanted(error)}; lower model.cell.hidden, train.batch_size or train.bptt")
         sys.exit(1)
@@ -120,10 +121,3 @@ def _wanted(error: BaseException) -> str:
     found = re.search(r"ried to allocate ([\d.]+ \w+)", str(error))
     free = re.search(r"of which ([\d.]+ \w+) is free", str(error))
     return f": {found[1]} more were needed{f', {free[1]} are free' if free else ''}" if found else ""
-
-
-def _is_out_of_memory(error: BaseException) -> bool:
-    texts = ("out of memory", "can't allocate memory")
-    return isinstance(error, MemoryError) or (
-        isinstance(error, RuntimeError) and any(text in str(error) for text in texts)
-    )

@@ -2,10 +2,12 @@
 
 import contextlib
 import sys
+from collections.abc import Iterator
 
 from charlm.system.formatting import one_line
 
 _name = ""
+_quiet = False
 
 
 def speak_for(name: str) -> None:
@@ -14,9 +16,20 @@ def speak_for(name: str) -> None:
     _name = name
 
 
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Print only errors during the block."""
+    global _quiet
+    before, _quiet = _quiet, True
+    try:
+        yield
+    finally:
+        _quiet = before
+
+
 def say(label: str, message: str) -> None:
     """Print a line: a label of up to eight letters and a message."""
-    if not _name:
+    if not (_name or _quiet):
         _write(f"{label:<8} {message}")
 
 

@@ -18,8 +18,10 @@ LOCK = ".lock"
 
 
 @contextlib.contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Hold the folder's lock during the block; RunError, naming the holder, if another process has it.
+def locked(folder: Path, name: str = LOCK, *, wait: bool = False) -> Iterator[None]:
+    """Hold the folder's lock, or the one called `name`, during the block.
+
+    If another process has it, wait for it, or raise a RunError that names the holder.
 
     The operating system releases it when the process ends, so no lock is ever stale. The file stays. Without locks
     (Windows, some network file systems) nothing is locked.
@@ -27,9 +29,9 @@ def locked(folder: Path) -> Iterator[None]:
     if fcntl is None:
         yield
         return
-    with (folder / LOCK).open("a+", encoding="utf-8") as file:
+    with (folder / name).open("a+", encoding="utf-8") as file:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             file.seek(0)
             holder = file.read().strip() or "another process"

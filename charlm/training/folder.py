@@ -142,9 +142,9 @@ def refuse_existing_run(folder: Path) -> None:
         raise RunError(f"{folder}: already holds a run; allowed: --resume to continue it, or another --run-dir")
 
 
-def new_folder(name: str) -> Path:
+def new_folder(name: str, place: str = "runs") -> Path:
     """Create runs/<name>-<time>; runs that start in the same second get -2, -3, …"""
-    first = Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    first = Path(place) / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
     path, number = first, 1
     while True:
         try:

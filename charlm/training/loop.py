@@ -24,6 +24,7 @@ from charlm.training.progress import Progress
 from charlm.training.signals import SIGNALS, catch_signals
 from charlm.training.snapshot import fingerprint, restore_snapshot, take_snapshot
 from charlm.training.step import Updater, divergence
+from charlm.training.watch import Watch
 
 _EVALUATION = 0.3
 """Time to evaluate a character over the time to train on it, a guess on the safe side."""
@@ -35,7 +36,7 @@ class Outcome:
 
     run_dir: str
     reason: str
-    """The limit that was reached (max_steps, max_epochs, max_minutes, patience) or the name of a signal."""
+    """The limit that was reached (max_steps, max_epochs, max_minutes, patience), pruned, or the name of a signal."""
     step: int
     chars: int
     elapsed_s: float
@@ -53,7 +54,13 @@ class TrainingLoop:
     """`fit` trains until a limit is reached or a signal arrives."""
 
     def __init__(
-        self, updater: Updater, corpus: Corpus, folder: RunFolder, tracker: Tracker, began_s: float | None = None
+        self,
+        updater: Updater,
+        corpus: Corpus,
+        folder: RunFolder,
+        tracker: Tracker,
+        began_s: float | None = None,
+        watch: Watch | None = None,
     ) -> None:
         """`began_s`: when the run's clock started, as time.perf_counter() tells it; None: now."""
         self.updater = updater
@@ -61,12 +68,15 @@ class TrainingLoop:
         self.corpus = corpus
         self.folder = folder
         self.tracker = tracker
+        self.watch = watch
         self.world = updater.world
         self.progress = Progress(self.world.is_first)
         self._received: list[str] = []
         self._signals: list[str] = []  # as all processes know them
         self._rolled_back_to = -1  # step
         self._saving_s = 0.0
+        self._share = updater.share_done()
+        self._pruned = False
         self._clock_s = time.perf_counter() if began_s is None else began_s
 
     def fit(self) -> Outcome:
@@ -106,7 +116,10 @@ class TrainingLoop:
             self._tick()
             if self._due(every.log_every):
                 self._log()
-            improved = self._due(every.eval_every) and self._evaluate()
+            watched = self._watched_share()
+            improved = bool(watched or self._due(every.eval_every)) and self._evaluate()
+            if watched:
+                self._ask_watch(watched)
             if self._due(every.sample_every) and self.world.is_first:
                 self._sample()
             if improved or self._due(every.save_every):
@@ -125,11 +138,23 @@ class TrainingLoop:
             return "max_minutes"
         if train.patience and state.evaluations_since_best >= train.patience:
             return "patience"
-        return ""
+        return "pruned" if self._pruned else ""
 
     def _due(self, every: int) -> bool:
         step = self.updater.state.step
         return every > 0 and step > 0 and step % every == 0
+
+    def _watched_share(self) -> float | None:
+        """The share of the run after which the watch wants an evaluation, if the last update has reached one."""
+        if self.watch is None:
+            return None
+        before, self._share = self._share, self.updater.share_done()
+        return self.watch.passed(before, self._share)
+
+    def _ask_watch(self, share: float) -> None:
+        watch, nats = self.watch, self.updater.state.valid_nats
+        if watch and nats is not None:
+            self._pruned = self.world.first(lambda: watch.stops(share, nats))
 
     def _tick(self) -> None:
         """Bring `elapsed_s`, the signals and the progress bar up to date."""

@@ -36,6 +36,7 @@ from charlm.training.precision import with_precision
 from charlm.training.processes import choose_device, with_common_precision
 from charlm.training.snapshot import restore_snapshot
 from charlm.training.step import Updater
+from charlm.training.watch import Watch
 
 
 def start_run(
@@ -46,6 +47,7 @@ def start_run(
     name: str = "run",
     world: World = ALONE,
     began_s: float | None = None,
+    watch: Watch | None = None,
 ) -> Outcome:
     """Train a new model, or one that starts from the weights and vocabulary of `init_from`.
 
@@ -58,7 +60,7 @@ def start_run(
     Processes that torchrun starts again after a fault resume their run.
     """
     if again := world.first(lambda: _run_of_this_launch(world)):
-        return resume_run(again, world=world)
+        return resume_run(again, world=world, watch=watch)
     with contextlib.ExitStack() as held:
         place = run_dir or Path("runs")
         exists = world.first(lambda: _claim_existing(run_dir, held))
@@ -80,7 +82,7 @@ def start_run(
         tracker = world.each(lambda: _tracker(run_dir, world))
         if began_s is not None:
             began_s += compiling_s(began_s)
-        return TrainingLoop(updater, corpus, _folder(run_dir, device), tracker, began_s).fit()
+        return TrainingLoop(updater, corpus, _folder(run_dir, device), tracker, began_s, watch).fit()
 
 
 def _run_of_this_launch(world: World) -> Path | None:
@@ -136,7 +138,10 @@ def _folder(run_dir: Path, device: torch.device) -> RunFolder:
 
 
 def resume_run(
-    run_dir: Path, change: Callable[[Config], Config] = lambda config: config, world: World = ALONE
+    run_dir: Path,
+    change: Callable[[Config], Config] = lambda config: config,
+    world: World = ALONE,
+    watch: Watch | None = None,
 ) -> Outcome:
     """Continue a run from its last checkpoint, on the CPU bit for bit as if it had never stopped.
 
@@ -165,7 +170,7 @@ def resume_run(
         world.first(lambda: _clean(run_dir, path, updater.checkpoint_bytes()))
         tracker = world.each(lambda: _tracker(run_dir, world, resume=(state.rows, state.step)))
         say("resume", f"{path}, step {state.step}")
-        return TrainingLoop(updater, corpus, _folder(run_dir, device), tracker).fit()
+        return TrainingLoop(updater, corpus, _folder(run_dir, device), tracker, watch=watch).fit()
 
 
 def _claim_run(run_dir: Path, held: contextlib.ExitStack) -> tuple[Path, Checkpoint]:

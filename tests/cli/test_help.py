@@ -10,8 +10,8 @@ import charlm
 from charlm.config.shipped import shipped_configs
 
 COMMANDS = [
-    "train", "sample", "eval", "plan", "runs", "doctor", "config list", "config check", "config show", "config suggest",
-    "config schema", "config options", "data list", "data info", "data fetch",
+    "train", "sample", "eval", "plan", "tune", "runs", "doctor", "config list", "config check", "config show",
+    "config suggest", "config schema", "config options", "data list", "data info", "data fetch",
 ]  # fmt: skip
 
 
@@ -55,7 +55,7 @@ for words in sys.argv[1:]:
         charlm.cli.main()
     except SystemExit as left:
         assert left.code == 0
-slow = {"torch", "numpy", "safetensors", "tensorboard", "yaml", "tqdm"} & set(sys.modules)
+slow = {"torch", "numpy", "safetensors", "tensorboard", "yaml", "tqdm", "optuna", "matplotlib"} & set(sys.modules)
 assert not slow, slow
 """
     done = subprocess.run([sys.executable, "-c", code, "", "config", "data", *COMMANDS], capture_output=True, text=True)

@@ -77,6 +77,9 @@ def shortened(words: list[str]) -> list[str]:
     """The same command with little to do; the checkpoint of a run is as tiny as the run that made it."""
     if words[0] in ("train", "plan") and "--resume" not in words:
         words = [*words, *(word for key, value in TINY.items() for word in ("--set", f"{key}={value}"))]
+    if words[0] == "tune":
+        tiny = [word for key, value in TINY.items() for word in ("--set", f"{key}={value}")]
+        words = [*words, *(tiny if "--config" in words else []), "--trials", "2"]
     if "--resume" in words:
         words = [*words, "--set", "train.max_steps=3"]
     if words[0] == "sample":

@@ -1,0 +1,18 @@
+"""Who looks at a run while it trains, and may end it early."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Watch:
+    """Evaluations after given shares of a run, whatever its limits are, and what to do after each."""
+
+    shares: Sequence[float]
+    """0 to 1, ascending. Runs with a time limit have no common steps at which to compare them."""
+    stops: Callable[[float, float], bool]
+    """Called after each evaluation with its share and its score in nats per character; True ends the run as pruned."""
+
+    def passed(self, before: float, now: float) -> float | None:
+        """The last of the shares above `before` and up to `now`."""
+        return max((share for share in self.shares if before < share <= now), default=None)

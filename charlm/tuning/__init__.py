@@ -1,0 +1,1 @@
+"""`charlm tune`: a search for better settings around a config. Each trial is an ordinary run."""

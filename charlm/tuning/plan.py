@@ -1,0 +1,182 @@
+"""What a study is to do, decided once, before its first trial."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from charlm.choice.families import Request
+from charlm.choice.suggest import suggest
+from charlm.config import Config, differences, flatten, override_config, parse_config
+from charlm.data.corpus import load_configured_corpus
+from charlm.errors import CharlmError, ConfigError
+from charlm.system.console import say
+from charlm.system.device import resolve_device
+from charlm.system.formatting import format_duration
+from charlm.tuning.space import (
+    DEFAULTS,
+    PLAIN,
+    SCHEDULED,
+    SUGGESTED,
+    Choices,
+    Space,
+    default_space,
+    describe,
+    overrides,
+    parse_space,
+)
+
+T = TypeVar("T")
+
+_SHARE = 0.1
+"""Share of the study's time that a trial takes at most, unless --minutes says otherwise."""
+_RUN = ["eval_every=0", "save_every=0", "sample_every=0", "patience=0", "keep_checkpoints=1"]
+"""Options of the section `train` for trials: the study says when they are evaluated; `last` and `best` are kept."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is the same for all trials, and for all processes that work on a study."""
+
+    config: Config
+    space: Space
+    limits: tuple[str, ...] = ()
+    """Overrides that say how long a trial trains, where this differs from the config."""
+    suggested: dict[str, Any] = field(default_factory=dict)
+    """What charlm would choose for options that are not searched and have their defaults in the config."""
+
+    @property
+    def minutes(self) -> float | None:
+        """How long a trial trains; None if steps or epochs limit it."""
+        return override_config(self.config, "the config", self.limits).train.max_minutes
+
+    def tuned(self, values: dict[str, Any]) -> Config:
+        """The config with the values of a trial. ConfigError if they exclude one another."""
+        others = self.suggested if values.get(DEFAULTS) == SUGGESTED else {}
+        options = {key: value for key, value in values.items() if key != DEFAULTS}
+        return override_config(self.config, "the config", overrides(others | options))
+
+    def trial_config(self, values: dict[str, Any], minutes: float) -> Config:
+        """The config that a trial trains with, for so many minutes at most."""
+        run = [f"train.{option}" for option in (*_RUN, f"max_minutes={minutes}")]
+        return override_config(self.tuned(values), "the config", [*self.limits, *run])
+
+    # To and from the study's journal
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "config": self.config.model_dump(mode="json"),
+            "space": {key: str(option) for key, option in self.space.items()},
+            "limits": list(self.limits),
+            "suggested": self.suggested,
+        }
+
+    @classmethod
+    def from_json(cls, saved: dict[str, Any], where: str) -> "Plan":
+        config = parse_config(saved["config"], where)
+        space = parse_space([f"{key}={option}" for key, option in saved["space"].items()], config)
+        return cls(config, space, tuple(saved["limits"]), saved["suggested"])
+
+
+def make_plan(
+    config: Config, over: Iterable[str], hours: float, minutes: float | None
+) -> tuple[Plan, list[dict[str, Any]]]:
+    """The plan of a new study, and the values of its first trials: the config's own, and those that charlm suggests.
+
+    Raises ConfigError for a wrong space, and what a run would raise for its text or device.
+    """
+    asked = parse_space(over, config)
+    _check_validation(config)
+    resolve_device(config.device)
+    limits = _limits(config, hours, minutes)
+    keys = {*default_space(config), *asked}
+    found = _suggestion(config, keys, Plan(config, {}, limits).minutes or 60 * hours * _SHARE)
+    space, others = default_space(config, found), _others(config, found or config, keys)
+    if _KIND in asked:  # options of one kind are none of another
+        space, others = _of_all_kinds(space), _of_all_kinds(others)
+    if others:
+        space[DEFAULTS] = Choices((PLAIN, SUGGESTED))
+        say("suggest", f"{describe(others)}: tried as {DEFAULTS} {SUGGESTED}")
+    plan = Plan(config, space | asked, limits, others)
+    first = [flatten(config) | {DEFAULTS: PLAIN}]
+    if found:
+        first.append(first[0] | flatten(found) | {DEFAULTS: SUGGESTED})
+    return plan, [{key: option.nearest(values[key]) for key, option in plan.space.items()} for values in first]
+
+
+def _check_validation(config: Config) -> None:
+    if "valid" not in load_configured_corpus(config.data).splits:
+        raise ConfigError(
+            "data.split: found no validation share; trials are compared by their validation score; allowed: a share "
+            "above 0, or data.valid_source"
+        )
+
+
+def _limits(config: Config, hours: float, minutes: float | None) -> tuple[str, ...]:
+    """Overrides that say how long a trial trains."""
+    if minutes is not None:
+        return (f"train.max_minutes={minutes}", "train.max_steps=null", "train.max_epochs=null")
+    most = float(f"{60 * hours * _SHARE:.3g}")
+    own = config.train.max_minutes
+    if own is None or own <= most:
+        return ()
+    say(
+        "limit",
+        f"trials train for {format_duration(60 * most)} each, a tenth of the time; train.max_minutes says {own:g}; "
+        "--minutes M sets another",
+    )
+    return (f"train.max_minutes={most}",)
+
+
+def _suggestion(config: Config, keys: set[str], minutes: float) -> Config | None:
+    """What charlm would choose for the options that are searched and for all defaults; None if it cannot choose."""
+    try:
+        return suggest(Request(config.data.source, minutes, overrides(_kept(config, keys)))).config
+    except CharlmError as error:
+        say("suggest", f"nothing ({error}); the search begins with the config alone")
+        return None
+
+
+def _kept(config: Config, keys: set[str]) -> dict[str, Any]:
+    """The options that every trial takes from the config: those that are not searched and differ from the defaults."""
+    ours = flatten(config)
+    cell, optimizer, schedule = config.model.cell.kind, config.optimizer.name, config.optimizer.schedule.name
+    kinds = {"model": {"cell": {"kind": cell}}, "optimizer": {"name": optimizer, "schedule": {"name": schedule}}}
+    differing = differences(parse_config(kinds, "the defaults"), config)
+    return {
+        key: value
+        for key, value in ours.items()
+        if key not in keys
+        and key not in SCHEDULED
+        and (key in differing or key in _KINDS or not key.startswith(("model.", "train.", "optimizer.")))
+    }
+
+
+def _others(config: Config, suggested: Config, keys: set[str]) -> dict[str, Any]:
+    """The defaults of the config for which charlm suggests another value."""
+    ours, theirs = flatten(config), flatten(suggested)
+    found = {key: theirs[key] for key in ours if key in theirs and ours[key] != theirs[key]}
+    return {key: value for key, value in found.items() if key not in (*keys, *SCHEDULED) and key not in _LOGGING}
+
+
+def _of_all_kinds(options: dict[str, T]) -> dict[str, T]:
+    return {key: value for key, value in options.items() if key in _SHARED or not key.startswith("model.cell.")}
+
+
+_KIND = "model.cell.kind"
+_KINDS = (_KIND, "optimizer.name", "optimizer.schedule.name")
+_SHARED = (_KIND, "model.cell.hidden")
+_LOGGING = ("train.log_every", "train.sample_length", "train.sample_temperature")
+
+
+def check_same(plan: Plan, config: Config | None, over: Iterable[str], minutes: float | None) -> None:
+    """ConfigError unless what is given is the plan's."""
+    found = differences(plan.config, config or plan.config)
+    faults = [f"{key}: found {after!r}, the study has {before!r}" for key, (before, after) in found.items()]
+    for key, option in parse_space(over, plan.config).items():
+        if option != plan.space.get(key):
+            faults.append(f"--over {key}: found {option}, the study has {plan.space.get(key, 'no such option')}")
+    if minutes is not None and minutes != plan.minutes:
+        faults.append(f"--minutes: found {minutes:g}, the study has {plan.minutes or 'none'}")
+    if faults:
+        allowed = "allowed: the same; leave it out to continue, or take another --study"
+        raise ConfigError(*(f"{fault}; {allowed}" for fault in faults))

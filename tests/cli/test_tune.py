@@ -1,0 +1,162 @@
+"""`charlm tune`: exit code, stdout, stderr."""
+
+import json
+import re
+import sys
+import time
+
+import pytest
+
+from charlm.config import load_config
+from charlm.errors import DataError
+from tests.runs import interrupted_after
+
+OVER = ["--over", "optimizer.lr=1e-3..0.1:log", "--over", "model.cell.hidden=16", "--over", "train.batch_size=4"]
+
+
+@pytest.fixture
+def tune(cli, tiny_config, tmp_path, monkeypatch):
+    """Runs `charlm tune ARGS…` in a folder of its own, without charlm's own choice, which takes seconds."""
+    from charlm.tuning import plan
+
+    def nothing(request):
+        raise DataError("switched off by this test")
+
+    monkeypatch.setattr(plan, "suggest", nothing)
+    monkeypatch.setattr("charlm.cli.IMPORTED_S", time.perf_counter())  # when the hours begin
+    monkeypatch.chdir(tmp_path)
+    return lambda *words: cli("tune", *words)
+
+
+def new(*words):
+    return ["--config", "tiny.yaml", "--hours", 0.02, "--study", "study", *OVER, *words]
+
+
+def test_a_study_and_its_continuation(tune, tmp_path):
+    result = tune(*new("--trials", 2))
+    assert result.code == 0
+    told = result.err.splitlines()
+    assert [line.split()[0] for line in told] == [
+        *["data"] * 2, "suggest", "study", *["search"] * 9, "trial", "trial", "picture", "disk", "best", "train",
+    ]  # fmt: skip
+    assert told[2] == "suggest  nothing (switched off by this test); the search begins with the config alone"
+    assert told[3] == "study    study; see it with: tensorboard --logdir study"
+    assert told[4] == "search   optimizer.lr: 0.001..0.1:log"
+    assert re.fullmatch(
+        r"disk     [\d.]+ [kM]B in study; the folders of trials that have ended may be deleted", told[-3]
+    )
+    assert re.fullmatch(r"best     \d\.\d{4} nats \(\d\.\d{4} bits\) per character: trial [12]", told[-2])
+    assert told[-1] == "train    charlm train --config study/best.yaml"
+    heading, *rows = result.out.splitlines()
+    assert heading.split()[:5] == ["trial", "nats", "minutes", "state", "lr"]
+    assert sorted(row.split()[0] for row in rows) == ["1", "2"]
+    assert (tmp_path / "study/trials.png").is_file()
+    assert load_config(tmp_path / "study/best.yaml").train.max_steps == 6
+
+    more = tune("--study", "study", "--trials", 3, "--json")
+    assert more.code == 0
+    found = json.loads(more.out)
+    assert list(found) == ["study", "best", "config", "trials", "bytes"]
+    assert sorted(trial["number"] for trial in found["trials"]) == [1, 2, 3]
+    assert found["best"] == found["trials"][0]
+    assert found["config"] == "study/best.yaml"
+
+    same = tune(*new("--trials", 3))
+    assert (same.code, "\ntrial " in same.err) == (0, False)
+
+
+def test_another_config_or_space_for_the_same_study(tune):
+    assert tune(*new("--trials", 1)).code == 0
+    allowed = "allowed: the same; leave it out to continue, or take another --study"
+    for words, fault in (
+        (["--config", "tiny.yaml", "--set", "seed=3"], "seed: found 3, the study has 1"),
+        (["--over", "optimizer.lr=1..2"], "--over optimizer.lr: found 1..2, the study has 0.001..0.1:log"),
+        (["--over", "train.bptt=8"], "--over train.bptt: found 8, the study has 8, 64"),
+        (["--over", "model.zoneout=0,0.1"], "--over model.zoneout: found 0, 0.1, the study has no such option"),
+        (["--minutes", 1], "--minutes: found 1, the study has none"),
+    ):
+        assert tune("--study", "study", *words).error == f"{fault}; {allowed}"
+
+
+def test_ctrl_c_and_how_to_go_on(tune):
+    with interrupted_after(steps=4):
+        result = tune(*new())
+    assert result.code == 130
+    last = result.err.splitlines()[-1]
+    assert re.fullmatch(r"stopped  SIGINT; continue with: charlm tune --study study --hours 0\.0\d", last)
+    assert "best     none: no trial is complete" in result.err
+    again = tune(*last.split("charlm tune ")[1].split(), "--trials", 1)
+    assert again.code == 0
+    assert [row.split()[0] for row in again.out.splitlines()] == ["trial", "1"]
+
+
+def test_trials_of_longer_runs_take_a_tenth_of_the_time(tune, monkeypatch):
+    from charlm.tuning.search import Search
+
+    monkeypatch.setattr(Search, "run", lambda search: "")
+    assert "limit " not in tune(*new("--minutes", 1)).err
+    words = ["--study", "other", "--set", "train.max_minutes=30"]
+    told = tune(*new(*words)).err.splitlines()
+    assert [line for line in told if line.startswith("limit ")] == [
+        "limit    trials train for 7.2 s each, a tenth of the time; train.max_minutes says 30; --minutes M sets another"
+    ]
+
+
+def test_without_optuna(tune, monkeypatch):
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    for name in [name for name in sys.modules if name.startswith("charlm.tuning")]:
+        monkeypatch.delitem(sys.modules, name)
+    assert tune(*new()).error == "tune: optuna is not installed; pip install 'charlm[tune]'"
+
+
+def test_without_matplotlib(tune, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.backends.backend_agg", None)
+    result = tune(*new("--trials", 1))
+    assert result.code == 0
+    assert "picture  none: matplotlib is not installed; pip install 'charlm[tune]'\n" in result.err
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        ([], "--config is needed, for example --config lstm; or --study, to continue one"),
+        (["--config", "lstm"], "--hours is needed, for example --hours 2"),
+        (["--study", "s", "--set", "seed=1"], "--set changes the config of a new study; it needs --config"),
+        (["--config", "lstm", "--hours", 0], "--hours: found 0; allowed: a number above 0"),
+        (["--config", "lstm", "--hours", 1, "--minutes", "nan"], "--minutes: found nan; allowed: a number above 0"),
+        (["--config", "lstm", "--hours", 1, "--minutes", 90],
+         "--minutes: found 90; allowed: at most the 60 minutes of --hours"),
+    ],
+)  # fmt: skip
+def test_usage(cli, words, text):
+    assert cli("tune", *words).usage_error == f"Invalid value: {text}"
+
+
+def test_the_time_of_a_study_that_is_over(tune, monkeypatch):
+    assert tune(*new("--trials", 1)).code == 0
+    monkeypatch.setattr("time.time", lambda: 1e11)
+    error = tune("--study", "study").usage_error
+    assert error == "Invalid value: --hours is needed, for example --hours 2: the time of the study is over"
+
+
+def test_mistakes_leave_nothing_behind(tune, tmp_path):
+    before = set(tmp_path.iterdir())
+    for words, text in (
+        (["--study", "none"], "none: holds no study; allowed: the folder of one; --config and --hours begin one"),
+        (["--config", "nix", "--hours", 1], "nix: found no such file; allowed: a YAML file, or a name from "),
+        (["--config", "tiny.yaml", "--hours", 1, "--over", "lr=1..2"], "--over lr=1..2: unknown option; allowed: "),
+        (["--config", "tiny.yaml", "--hours", 1, "--set", "data.source=nix"], "nix: no such file or folder; "),
+        (["--config", "tiny.yaml", "--hours", 1, "--set", "data.split=[1, 0, 0]"],
+         "data.split: found no validation share; trials are compared by their validation score; allowed: "),
+    ):  # fmt: skip
+        assert tune(*words).error.startswith(text)
+    assert set(tmp_path.iterdir()) == before
+
+
+def test_the_folder_by_default_has_the_config_s_name_and_the_time(tune, tmp_path, monkeypatch):
+    from charlm.tuning.search import Search
+
+    monkeypatch.setattr(Search, "run", lambda search: "")
+    monkeypatch.setattr("time.strftime", lambda *_: "20260102-030405")
+    assert tune("--config", "tiny.yaml", "--hours", 1).code == 0
+    assert (tmp_path / "tunings/tiny-20260102-030405/journal.log").is_file()

@@ -1,0 +1,165 @@
+"""What is searched: from text, and by default."""
+
+import pytest
+
+from charlm.cells import CELLS
+from charlm.config import flatten, override_config, parse_config
+from charlm.errors import ConfigError
+from charlm.tuning.space import Choices, Range, default_space, overrides, parse_space
+
+CONFIG = parse_config({"model": {"cell": {"kind": "lstm"}}}, "test")
+
+
+@pytest.mark.parametrize(
+    ("text", "option"),
+    [
+        ("optimizer.lr=1e-3..3e-2:log", Range(1e-3, 3e-2, log=True)),
+        ("optimizer.clip_norm=1..10", Range(1, 10)),
+        ("optimizer.clip_norm=1..10:0.5", Range(1, 10, step=0.5)),
+        ("model.cell.hidden=128..512", Range(128, 512, whole=True)),
+        ("model.cell.hidden=128..512:64", Range(128, 512, step=64, whole=True)),
+        ("model.cell.hidden = 128 .. 512 : log", Range(128, 512, log=True, whole=True)),
+        ("train.bptt_start=8..32", Range(8, 32, whole=True)),
+        ("model.cell.layer_norm=true,false", Choices((True, False))),
+        ("model.cell.forget_bias=null, 1.0", Choices((None, 1.0))),
+        ("optimizer.schedule.name=constant,cosine", Choices(("constant", "cosine"))),
+        ("model.cell.kind=lstm,gru", Choices(("lstm", "gru"))),
+        ("train.batch_size=16", Choices((16,))),
+        ("defaults=plain", Choices(("plain",))),
+    ],
+)
+def test_text(text, option):
+    key = text.partition("=")[0].strip()
+    assert parse_space([text], CONFIG) == {key: option}
+    assert parse_space([f"{key}={option}"], CONFIG) == {key: option}
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("optimizer.lr", "found no KEY=VALUES; allowed: for example --over optimizer.lr=1e-3..3e-2:log"),
+        ("optimizer.lr=", "found no KEY=VALUES; allowed: for example --over optimizer.lr=1e-3..3e-2:log"),
+        ("optimizer.lrr=1..2",
+         "unknown option; allowed: one of this config, see `charlm config options`; did you mean 'optimizer.lr'?"),
+        ("model.cell.depth=1..2",
+         "unknown option; allowed: one of this config, see `charlm config options`; did you mean 'model.cell.hidden'?"),
+        ("train.max_steps=1..2", "found train.max_steps, which is the same in all trials; allowed: options of the "
+                                 "model, its training and the optimizer, but no limits"),
+        ("seed=1,2", "found seed, which is the same in all trials; allowed: options of the model, its training and "
+                     "the optimizer, but no limits"),
+        ("optimizer.lr=a..2", "found 'a'; allowed: a number, as in 1e-3..3e-2:log"),
+        ("optimizer.lr=1e-3..", "found ''; allowed: a number, as in 1e-3..3e-2:log"),
+        ("optimizer.lr=.nan..2", "found '.nan'; allowed: a number, as in 1e-3..3e-2:log"),
+        ("optimizer.lr=1e-3..1e300", "found '1e300'; allowed: a number, as in 1e-3..3e-2:log"),
+        ("optimizer.lr=2..1", "found 2 to 1; allowed: the lower number first"),
+        ("optimizer.clip_norm=0..1:log", "found 0 with :log; allowed: numbers above 0"),
+        ("optimizer.lr=1..2:lin", "found 'lin'; allowed: a number, as in 1e-3..3e-2:log"),
+        ("optimizer.lr=1..2:3", "found a step of 3; allowed: log, or a step that fits into the range"),
+        ("model.layers=1..4:0.5", "found a step of 0.5; allowed: log, or a step that fits into the range"),
+        ("model.layers=1,[2]", "found '1,[2]'; allowed: single values, as in 8,16,32"),
+        ("defaults=mine", "found 'mine'; allowed: plain | suggested"),
+        ("model.layers=#",
+         "line 1, column 4: expected the node content, but found '<stream end>'; allowed: plain YAML"),
+        ("optimizer.lr=-1..1", "optimizer.lr: found -1; allowed: a number > 0"),
+        ("model.layers=1.5..2.5", "model.layers: found 1.5; allowed: an integer ≥ 1"),
+        ("model.cell.kind=lstm,grü",
+         "model.cell.kind: found \"grü\"; allowed: gru | lstm | rhn | rnn | slstm; did you mean 'gru'?"),
+        ("model.cell.layer_norm=0..1", "model.cell.layer_norm: found 0; allowed: true or false"),
+    ],
+)  # fmt: skip
+def test_faults(text, fault):
+    with pytest.raises(ConfigError) as caught:
+        parse_space([text], CONFIG)
+    assert str(caught.value) == f"--over {text}: {fault}"
+
+
+def test_all_faults_at_once():
+    with pytest.raises(ConfigError) as caught:
+        parse_space(["optimizer.lr=1..2", "optimizer.lr=1..3", "x=1"], CONFIG)
+    assert [fault.split(": ")[:2] for fault in caught.value.faults] == [
+        ["--over optimizer.lr=1..3", "found optimizer.lr twice; allowed"],
+        ["--over x=1", "unknown option; allowed"],
+    ]
+
+
+class Given:
+    """An Optuna trial that suggests a given number, or the last of several values."""
+
+    def __init__(self, number=None):
+        self.number = number
+
+    def suggest_float(self, key, low, high, **options):
+        return self.number
+
+    suggest_int = suggest_float
+
+    def suggest_categorical(self, key, values):
+        return values[-1]
+
+
+def test_suggested_numbers_have_three_digits_and_stay_in_the_range():
+    assert Range(1e-3, 3e-2, log=True).suggest(Given(0.0123456), "lr") == 0.0123
+    assert Range(0.0123444, 1.0).suggest(Given(0.0123445), "lr") == 0.0123444
+    assert Range(0, 1, step=0.05).suggest(Given(0.15000000000000002), "p") == 0.15
+    assert Range(100, 3000, whole=True).suggest(Given(1234), "hidden") == 1234
+    assert Choices((1, 2)).suggest(Given(), "layers") == 2
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "nearest"),
+    [
+        (Range(0.1, 0.5), 0.3, 0.3),
+        (Range(0.1, 0.5), 7, 0.5),
+        (Range(0.1, 0.5), None, 0.1),
+        (Range(0.0, 0.6, step=0.05), 0.13, 0.15),
+        (Range(0.0, 0.5, step=0.2), 0.5, 0.4),
+        (Range(8, 30, step=8, whole=True), 99, 24),
+        (Range(8, 32, whole=True), 9, 9),
+        (Choices((8, 16)), 16, 16),
+        (Choices((8, 16)), 14, 16),
+        (Choices(("a", "b")), 3, "a"),
+    ],
+)
+def test_nearest(option, value, nearest):
+    found = option.nearest(value)
+    assert (found, type(found)) == (nearest, type(nearest))
+
+
+@pytest.mark.parametrize("kind", CELLS)
+def test_defaults_are_valid_and_around_the_config(kind):
+    config = parse_config({"model": {"cell": {"kind": kind}}}, "test")
+    space = default_space(config)
+    assert ("model.cell.depth" in space) == (kind == "rhn")
+    assert ("model.layers" in space) == (kind != "rhn")
+    for key, option in space.items():
+        assert option.nearest(flatten(config)[key]) == flatten(config)[key]
+        for value in option.ends():
+            override_config(config, "test", overrides({key: value}))
+    assert space["model.cell.hidden"] == Range(128, 512, step=16, whole=True)
+    assert parse_space([f"{key}={option}" for key, option in space.items()], config) == space
+
+
+@pytest.mark.parametrize("kind", CELLS)
+@pytest.mark.parametrize("bad", ["optimizer.lr=1e-6", "optimizer.lr=5.0", "model.cell.hidden=3", "model.dropout=0.9",
+                                 "train.bptt=2", "train.batch_size=1000", "model.zoneout=0.8"])  # fmt: skip
+def test_defaults_lead_back_from_bad_values(kind, bad):
+    good = parse_config({"model": {"cell": {"kind": kind}}}, "test", ["optimizer.lr=4e-3", "model.cell.hidden=300"])
+    config = override_config(good, "test", [bad])
+    for key, option in default_space(config, suggested=good).items():
+        ours, wanted = flatten(config)[key], flatten(good)[key]
+        assert option.nearest(ours) == ours
+        found = option.nearest(wanted)
+        assert found == wanted or abs(found - wanted) < 0.03 * wanted, key
+
+
+@pytest.mark.parametrize("name", ["adam", "muon", "sgd", "rmsprop", "adagrad"])
+def test_weight_decay_is_searched_where_it_is_decoupled(name):
+    config = parse_config({"optimizer": {"name": name, "schedule": {"name": "cosine"}}}, "test")
+    space = default_space(config)
+    assert ("optimizer.weight_decay" in space) == (name == "muon")
+    assert "optimizer.schedule.name" not in space
+
+
+def test_tied_embeddings_fix_the_size():
+    config = parse_config({"model": {"tie_embeddings": True, "embedding": 256}}, "test")
+    assert "model.cell.hidden" not in default_space(config)
