@@ -244,7 +244,8 @@ def default_space(config: Config, suggested: Config | None = None) -> Space:
     if optimizer.name in ("adamw", "muon"):
         space["optimizer.weight_decay"] = _weight_decays(*both("optimizer.weight_decay"))
     if optimizer.schedule.name == "constant":
-        space["optimizer.schedule.name"] = Choices(("constant", "cosine"))
+        falling = theirs["optimizer.schedule.name"] if suggested else "cosine"
+        space["optimizer.schedule.name"] = Choices(tuple(dict.fromkeys(("constant", falling))))
     if not model.tie_embeddings:
         space["model.cell.hidden"] = _sizes(*both("model.cell.hidden"))
     depth = "model.cell.depth" if "model.cell.depth" in ours else "model.layers"
