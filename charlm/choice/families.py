@@ -23,7 +23,7 @@ class Family:
     lr_hidden: int = 384
     embedding: int = 64
     worth: float = 1.0
-    """What a parameter is worth after 1,000 updates, beside one of the first family; see `rule`."""
+    """What a parameter is worth after 1,000 updates, relative to the first family; see `rule`."""
     worth_gain: float = 0.0
     """How fast that grows: a power of the number of updates."""
     cell: dict[str, Any] = field(default_factory=dict)
@@ -44,7 +44,7 @@ USUAL = (
     Family("rhn", 1, (160, 224, 320, 448, 640, 896), 8e-3, 320, worth=1.08, cell={"depth": 4, "gate_bias": -2.0}),
     Family("lstm", 2, _LARGE, 1.2e-2, embedding=256, worth=0.42, worth_gain=0.71, cell={"forget_bias": None}),
 )
-"""Those of which one is chosen."""
+"""The families to choose from."""
 
 _ON_REQUEST = {
     "gru": Family("gru", 2, _LARGE, 6e-3, worth=0.7),
@@ -79,6 +79,11 @@ class Request:
     overrides: Sequence[str] = ()
     """KEY=VALUE, options that keep the value given."""
 
+    def gives(self, option: str) -> bool:
+        """Whether the user gives this option, or one below it."""
+        keys = [override.partition("=")[0].strip() for override in self.overrides]
+        return any(key == option or key.startswith(f"{option}.") for key in keys)
+
     def config(self, settings: dict[str, Any], overrides: Sequence[str] | None = None) -> Config:
         """The config of these settings, with the user's; ConfigError if they do not fit."""
         where = f"the settings for {self.source}"
@@ -98,5 +103,5 @@ class Request:
             "data": {"source": self.source},
             "model": family.model(hidden),
             "train": {"batch_size": batch_size, "bptt": bptt, "ema": 0.99, "max_minutes": self.minutes},
-            "optimizer": {"name": "adamw"},
+            "optimizer": {"name": "adamw", "schedule": {"name": "cosine"}},
         }

@@ -9,14 +9,18 @@ from charlm.choice.families import Candidate
 from charlm.choice.rule import Reading, dropout, regularization
 
 _LEAST_VALID, _MOST_VALID = 5_000, 250_000
+_SHORT = 2000
+"""Updates of a short run."""
 _EVALUATION = 0.2
-"""Time to evaluate a character over the time to train on it."""
-_EVALUATIONS = 0.06
-"""Share of the time that all evaluations together may take."""
+"""Time to evaluate a character relative to training on it."""
+_EVALUATIONS, _EVALUATIONS_SHARE = 20, 0.06
+"""How many evaluations to make at most, and the share of the time that all may take."""
+_LIKE_ADAM = ("adamw", "adam", "nadam", "radam", "muon")
+"""Optimizers that take AdamW's learning rates."""
 
 
 @dataclass(frozen=True)
-class Plan:
+class Run:
     """What a run will do."""
 
     candidate: Candidate
@@ -24,6 +28,8 @@ class Plan:
     valid_chars: int
     update_s: float
     minutes: float
+    split: list[float] | None
+    """Shares for training, validation and test; None if the user gives them."""
     max_epochs: float | None
     """Passes after which the text can teach no more; None if the time ends before."""
 
@@ -38,78 +44,85 @@ def valid_chars(chars: int, chars_read: int) -> int:
     return int(min(max(0.1 * chars, _LEAST_VALID), most, 0.2 * chars))
 
 
-def complete(plan: Plan) -> tuple[dict[str, Any], dict[str, str]]:
-    """All settings of a run, without overrides, and comments on them: option → why it has its value."""
-    reading, updates, update_s = plan.reading, plan.reading.updates, plan.update_s
-    chars = reading.train_chars + plan.valid_chars
-    share = float(f"{plan.valid_chars / chars:.2g}")
-    strength = regularization(plan.candidate.parameters, reading)
-    evaluations = _evaluations(plan)
-    settings = copy.deepcopy(plan.candidate.settings)
-    settings["data"]["split"] = [round(1 - share, 8), share, 0.0]
-    settings["model"]["dropout"] = dropout(strength, plan.candidate.family.layers)
+def complete(run: Run) -> tuple[dict[str, Any], dict[str, str]]:
+    """All settings of a run, without the user's, and comments on them: option → why it has its value."""
+    reading, updates, update_s = run.reading, run.reading.updates, run.update_s
+    settings = copy.deepcopy(run.candidate.settings)
+    if run.split:
+        settings["data"]["split"] = run.split
+    strength = regularization(run.candidate.parameters, reading)
+    settings["model"]["dropout"] = dropout(strength, run.candidate.config.model.layers)
+    eval_every = _eval_every(run)
+    evaluations = updates // eval_every if eval_every else 0
     settings["train"] |= {
         "reset_state": 0.01,
         "ema": round(min(max(1 - 25 / updates, 0.9), 0.9999), 5),
         "activation_penalty": round(min(max(updates / 10_000, 0.25), 1.0), 2),
-        "max_minutes": plan.minutes,
-        **({"max_epochs": plan.max_epochs} if plan.max_epochs else {}),
-        "log_every": _round(min(2 / update_s, updates / 20)),
-        "eval_every": _round(updates / evaluations) if evaluations > 1 else 0,
-        "save_every": _round(min(120 / update_s, updates)),
-        "sample_every": _round(max(updates / 5, 20 / update_s)) if plan.minutes >= 1 else 0,
-        "patience": evaluations // 2 if evaluations >= 10 else 0,
+        "max_minutes": run.minutes,
+        **({"max_epochs": run.max_epochs} if run.max_epochs else {}),
+        "log_every": _round_up(min(2 / update_s, updates / 20)),
+        "eval_every": eval_every,
+        "save_every": _round_up(min(120 / update_s, updates)),
+        "sample_every": _round_up(max(updates / 5, 20 / update_s)) if run.minutes >= 1 else 0,
+        **({"patience": evaluations // 2} if evaluations >= 10 else {}),
         "on_divergence": "rollback",
     }
-    settings["optimizer"] |= {"lr": _learning_rate(plan), "weight_decay": 0.1, "clip_norm": 10.0, **_schedule(updates)}
-    return settings, _comments(plan)
+    settings["optimizer"] |= _optimizer(run)
+    return settings, _comments(run, settings)
 
 
-def _schedule(updates: int) -> dict[str, Any]:
-    """Short runs take short averages of the gradient, and end at 0."""
+def _optimizer(run: Run) -> dict[str, Any]:
+    """Learning rate, decay, clipping and schedule, as far as they fit the optimizer, which may be the user's."""
+    name, updates = run.candidate.config.optimizer.name, run.reading.updates
     warmup_steps = max(min(100, updates // 20), 1)
-    if updates < _SHORT:
-        return {
-            "betas": [0.9, 0.98],
-            "schedule": {"name": "linear", "warmup_steps": warmup_steps, "final_fraction": 0.0},
-        }
-    return {"schedule": {"name": "cosine", "warmup_steps": warmup_steps, "final_fraction": 0.02}}
+    found: dict[str, Any] = {"clip_norm": 10.0}
+    if name in _LIKE_ADAM:
+        found["lr"] = _learning_rate(run)
+    found["weight_decay"] = 0.1 if name in ("adamw", "muon") else 0.0  # for the others it is a penalty
+    if name == "adamw" and updates < _SHORT:
+        found["betas"] = [0.9, 0.98]
+    final_fraction = 0.0 if updates < _SHORT else 0.02
+    found["schedule"] = {
+        "name": "linear" if updates < _SHORT else "cosine",
+        "warmup_steps": warmup_steps,
+        "final_fraction": final_fraction,
+    }
+    return found
 
 
-_SHORT = 2000
-"""Updates."""
+def _learning_rate(run: Run) -> float:
+    """Grows with the root of the batch, at most to the double; falls with the width and the number of updates."""
+    family, train, updates = run.candidate.family, run.candidate.config.train, run.reading.updates
+    batch = min(math.sqrt(train.batch_size * train.bptt / 1024), 2.0)
+    width = min(family.lr_hidden / run.candidate.config.model.cell.hidden, 1.0)
+    length = min(20_000 / updates, 1.0) ** 0.2 * min(max(1000 / updates, 1.0) ** 0.5, 1.5)
+    return float(f"{family.lr * batch * width * length:.2g}")
 
 
-def _learning_rate(plan: Plan) -> float:
-    """Grows with the root of the batch; falls with the width and the number of updates."""
-    family, train = plan.candidate.family, plan.candidate.config.train
-    rate = family.lr * math.sqrt(train.batch_size * train.bptt / 1024)
-    rate *= min(1.0, family.lr_hidden / plan.candidate.config.model.cell.hidden)
-    rate *= min(1.0, 20_000 / plan.reading.updates) ** 0.2
-    rate *= min(max(1000 / plan.reading.updates, 1.0) ** 0.5, 1.5)
-    return float(f"{rate:.2g}")
+def _eval_every(run: Run) -> int:
+    """Updates between two evaluations, so that all take their share of the time; 0: only at the end."""
+    updates = run.reading.updates
+    if not run.valid_chars:
+        return 0
+    each_s = _EVALUATION * run.valid_chars / run.chars_per_s
+    evaluations = min(_EVALUATIONS, int(_EVALUATIONS_SHARE * updates * run.update_s / each_s))
+    return _round_up(updates / evaluations) if evaluations > 1 else 0
 
 
-def _evaluations(plan: Plan) -> int:
-    """How many evaluations fit into their share of the time, 20 at most."""
-    each_s = _EVALUATION * plan.valid_chars / plan.chars_per_s
-    return max(1, min(20, int(_EVALUATIONS * plan.reading.updates * plan.update_s / each_s)))
+def _round_up(number: float) -> int:
+    """The next whole number of two digits and zeros."""
+    number = max(math.ceil(number), 1)
+    unit = 10 ** max(len(str(number)) - 2, 0)
+    return math.ceil(number / unit) * unit
 
 
-def _round(number: float) -> int:
-    """The next round number below: 1, 2 or 5 times a power of ten."""
-    number = max(number, 1)
-    power = 10 ** math.floor(math.log10(number))
-    return int(power * max(step for step in (1, 2, 5) if step * power <= number))
-
-
-def _comments(plan: Plan) -> dict[str, str]:
-    reading = plan.reading
-    return {
+def _comments(run: Run, settings: dict[str, Any]) -> dict[str, str]:
+    reading = run.reading
+    reasons = {
         "data.source": "",
         "data.split": f"training, validation, test; about {reading.train_chars:,} characters to learn from",
         "model.cell.hidden": "",
-        "model.cell": f"{plan.candidate.parameters:,} parameters",
+        "model.cell": f"{run.candidate.parameters:,} parameters",
         "model.layers": "",
         "model.embedding": "",
         "model.dropout": f"about {reading.epochs:.1f} passes over the text; more passes need more dropout",
@@ -118,13 +131,13 @@ def _comments(plan: Plan) -> dict[str, str]:
         "train.reset_state": "samples start from the zero state, so train it too",
         "train.ema": "a running average of the weights is scored and sampled",
         "train.activation_penalty": "keeps outputs small; more for longer runs",
-        "train.max_minutes": f"about {reading.updates:,} updates, {plan.chars_per_s:,.0f} characters/s on this machine",
-        **({"train.max_epochs": "more passes would teach little"} if plan.max_epochs else {}),
+        "train.max_minutes": f"about {reading.updates:,} updates, {run.chars_per_s:,.0f} characters/s on this machine",
+        "train.max_epochs": "more passes would teach little",
         "train.log_every": "steps",
         "train.eval_every": "all evaluations together take a few percent of the time",
-        "train.save_every": "about every two minutes",
+        "train.save_every": "every two minutes or so",
         "train.sample_every": "a few samples while it trains",
-        "train.patience": "stop after so many evaluations in a row that were no better",
+        "train.patience": "evaluations without improvement before the run stops",
         "train.on_divergence": "go back to the last checkpoint and halve the learning rate",
         "optimizer.name": "",
         "optimizer.lr": "higher for larger batches and short runs, lower for wide models and long runs",
@@ -132,3 +145,12 @@ def _comments(plan: Plan) -> dict[str, str]:
         "optimizer.clip_norm": "the loss is a sum over the window, so this is not large",
         "optimizer.schedule": "the learning rate follows the clock to the end of the run",
     }
+    return {key: reason for key, reason in reasons.items() if _has(settings, key)}
+
+
+def _has(settings: dict[str, Any], key: str) -> bool:
+    """Whether the settings have a value above 0 for the option, or are about its section."""
+    value: Any = settings
+    for part in key.split("."):
+        value = value.get(part) if isinstance(value, dict) else None
+    return value not in (None, 0)

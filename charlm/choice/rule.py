@@ -2,9 +2,10 @@
 
     nats per character = c + A · (N · m / N₀)^−α + B · (D / D₀)^−β
 
-c: the text's own; N: parameters; m: what a parameter of the family is worth; D: characters read, counted less for
-repetitions and for large batches. The form is that of Hoffmann et al. 2022 (arXiv:2203.15556, (2)); repetitions count
-as in Muennighoff et al. 2023 (arXiv:2305.16264, (5)). `benchmarks/fit_curves.py` fits A, α, B, β and m.
+c: what no model of this form gets below on the text; N: parameters; m: what a parameter of the family is worth;
+D: characters read, counted less for repetitions and for large batches. The form is that of Hoffmann et al. 2022
+(arXiv:2203.15556, (2)); repetitions count as in Muennighoff et al. 2023 (arXiv:2305.16264, (5)).
+`benchmarks/fit_curves.py` fits A, α, B, β and m.
 """
 
 import math
@@ -15,8 +16,8 @@ from charlm.choice.text import TextFacts
 
 A, ALPHA, PARAMETERS = 0.128, 0.45, 4e5
 B, BETA, CHARS = 0.427, 0.36, 1e6
-UPDATES, MOST_UPDATES = 1000, 8000
-"""Deep models gain on shallow ones from the first to the second number of updates; what comes later is not measured."""
+UPDATES, LEAST_UPDATES, MOST_UPDATES = 1000, 250, 4000
+"""Two layers gain on one with the number of updates: measured at the first, and between the other two."""
 REPETITIONS = 15.0
 """Passes after which more passes teach nothing new, in the mean."""
 LARGE_BATCH = 200.0
@@ -52,7 +53,7 @@ class Reading:
 def relative_nats(candidate: Candidate, reading: Reading) -> float:
     """Nats per character that a run ends with, without c."""
     family = candidate.family
-    updates = min(max(reading.updates, UPDATES / 4), MOST_UPDATES)
+    updates = min(max(reading.updates, LEAST_UPDATES), MOST_UPDATES)
     worth = candidate.parameters * family.worth * (updates / UPDATES) ** family.worth_gain
     learned = max(reading.distinct_chars(), 1.0)
     return A * (worth / PARAMETERS) ** -ALPHA + B * (learned / CHARS) ** -BETA

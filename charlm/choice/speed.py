@@ -1,6 +1,8 @@
 """How long an update takes on this machine: measured for a few sizes, kept in the cache, and interpolated."""
 
 import contextlib
+import functools
+import gc
 import hashlib
 import json
 import math
@@ -18,17 +20,20 @@ from charlm.choice.families import Candidate
 from charlm.config import Config
 from charlm.data.corpus import Corpus, Ids
 from charlm.data.vocabulary import Vocabulary
-from charlm.errors import DataError, DeviceError
+from charlm.errors import DataError, DeviceError, is_out_of_memory
 from charlm.native.build import KernelError, load
 from charlm.native.shared import SHARED_KERNELS
 from charlm.system.cache import cache_folder, make_cache_folder
 from charlm.system.console import say
 from charlm.system.cpu import describe_cpu
 from charlm.system.files import replace_file
+from charlm.system.world import ALONE, World
 from charlm.training.step import Updater
 
 _ENOUGH_S = 0.25
-"""Updates of a size are timed for this long, and at least one is."""
+"""Updates of a size are timed for this long, or an eighth of the budget, and at least one is."""
+_WINDOWS = 4
+"""Windows of the random text."""
 _LARGEST_S = 0.3
 """The longest update of the larger of the two sizes that are measured."""
 
@@ -41,6 +46,8 @@ class Speedometer:
     vocabulary_size: int
     budget_s: float
     """Measure nothing after this time."""
+    world: World = ALONE
+    """Its processes share the batch; this one measures its part."""
 
     def __post_init__(self) -> None:
         self._end_s = time.perf_counter() + self.budget_s
@@ -58,6 +65,12 @@ class Speedometer:
             points |= self._measure(family, self._second(family, points))
         return [_interpolated(family, points) if points else [] for family, points in zip(families, found, strict=True)]
 
+    def _share(self, config: Config) -> Config:
+        """The config of this process's part of the batch."""
+        train = config.train.model_copy(update={"batch_size": config.train.batch_size // self.world.size})
+        threads = self.world.threads(config.threads)
+        return config.model_copy(update={"train": train, "threads": threads})
+
     def _second(self, family: Sequence[Candidate], points: dict[int, float]) -> list[int]:
         """The largest size whose update is short enough to be measured, judged by the first that was."""
         for first, seconds in points.items():
@@ -70,14 +83,15 @@ class Speedometer:
         return []
 
     def _measure(self, family: Sequence[Candidate], indices: Sequence[int], needed: bool = False) -> dict[int, float]:
-        """The seconds of these candidates that the cache knows, that there is time to measure, or that are needed."""
+        """Seconds of these candidates: cached, or measured if there is time or they are needed."""
         points = {}
         for index in indices:
-            config = family[index].config
+            config = self._share(family[index].config)
             store = _Store(config, self.device, self.vocabulary_size)
             seconds = store.read()
             if seconds is None and (needed or time.perf_counter() < self._end_s):
-                seconds = measure(config, self.device, self.vocabulary_size)
+                seconds = measure(config, self.device, self.vocabulary_size, min(_ENOUGH_S, self.budget_s / 8))
+                free_memory(self.device)
                 if seconds is not None:
                     store.write(seconds)
             if seconds is not None:
@@ -93,25 +107,37 @@ def compile_kernels(kinds: Sequence[str], device: torch.device) -> None:
             load(*kernels, *SHARED_KERNELS)
 
 
-def measure(config: Config, device: torch.device, vocabulary_size: int) -> float | None:
-    """Seconds of an update on random text; None if there is not enough memory."""
+def measure(config: Config, device: torch.device, vocabulary_size: int, enough_s: float) -> float | None:
+    """Median seconds of an update on random text; None if there is not enough memory."""
     vocabulary = Vocabulary.of_code_points(np.arange(vocabulary_size))
-    length = config.train.batch_size * config.train.bptt * 64 + 1
+    length = config.train.batch_size * config.train.bptt * _WINDOWS + 1
     ids: Ids = np.random.default_rng(1).integers(vocabulary_size, size=length).astype(np.uint32)
     corpus = Corpus(vocabulary, {"train": ids}, sha256="", size_bytes=len(ids), files=1)
     try:
-        updater = Updater(config, corpus, device)
-    except DeviceError:
-        return None
+        return _median_s(Updater(config, corpus, device), enough_s)
+    except Exception as error:
+        if isinstance(error, DeviceError) or is_out_of_memory(error):
+            return None
+        raise
+
+
+def _median_s(updater: Updater, enough_s: float) -> float:
     times: list[float] = []
-    while not times or (sum(times) < _ENOUGH_S and len(times) < 50):
+    while not times or (sum(times) < enough_s and len(times) < 50):
         start_s = time.perf_counter()
         updater.update()
-        if device.type == "cuda":
+        if updater.device.type == "cuda":
             torch.cuda.synchronize()
         if updater.state.step > 1:  # the first one allocates
             times.append(time.perf_counter() - start_s)
     return sorted(times)[len(times) // 2]
+
+
+def free_memory(device: torch.device) -> None:
+    """Return what a discarded model held, so that others see it as free."""
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
 
 
 def _interpolated(family: Sequence[Candidate], points: dict[int, float]) -> list[float]:
@@ -151,7 +177,12 @@ class _Store:
         try:
             replace_file(make_cache_folder(_FOLDER) / self._name, json.dumps(seconds).encode())
         except (OSError, DataError) as error:
-            say("cache", f"speed cannot be kept ({error})")
+            _say_once(f"speed cannot be kept ({error})")
+
+
+@functools.cache
+def _say_once(line: str) -> None:
+    say("cache", line)
 
 
 _FOLDER = "speed"

@@ -6,28 +6,33 @@ from dataclasses import dataclass
 import torch
 
 from charlm.choice.families import USUAL, Candidate, Family, Request, on_request
-from charlm.choice.recipe import Plan, complete, valid_chars
+from charlm.choice.recipe import Run, complete, valid_chars
 from charlm.choice.rule import Reading, expected_nats, relative_nats
 from charlm.choice.speed import Speedometer, compile_kernels
 from charlm.choice.text import TextFacts, text_facts
 from charlm.config import Config
-from charlm.data.corpus import load_configured_corpus
+from charlm.data.corpus import Corpus, load_configured_corpus
 from charlm.errors import ConfigError, DataError, DeviceError
 from charlm.model import count_parameters
 from charlm.native.precision import choose_precision
 from charlm.system.device import describe_device, resolve_device, set_threads
 from charlm.system.formatting import format_duration
-from charlm.training.memory import available_bytes, least_bytes
+from charlm.system.world import ALONE, World
+from charlm.training.memory import available_bytes, bytes_on_device
 
 LEAST_CHARS = 500
 _SMALL_CHARS = 50_000
 """A text below this is said to be small."""
 _LEAST_UPDATES = 30
 """A model that is too slow for so many is not chosen, unless all are."""
-_MOST_PER_CHAR = 150
+_FEW_UPDATES = 200
+"""A run with fewer updates is said to be short."""
+_MOST_PER_CHAR = 80
 """Parameters per character of the text at most."""
 _MOST_EPOCHS = 60.0
 """Passes over the text at most."""
+_TIE_NATS = 0.01
+"""Differences below this are no reason to prefer a model."""
 _START_S = 3.0
 """Seconds before the first update and after the last."""
 _TRAINING = 0.92
@@ -60,55 +65,89 @@ class _Outlook:
     """Relative to what the text has by itself; see `relative_nats`."""
 
 
-def suggest(request: Request, processes: int = 1) -> Suggestion:
-    """Choose settings for a text and a time on this machine; the batch is a multiple of `processes`.
+def suggest(request: Request, world: World = ALONE) -> Suggestion:
+    """Choose settings for a text and a time on this machine; the batch is a multiple of the world's processes.
 
     ConfigError for wrong overrides, DataError for a text that cannot be read or is too short, DeviceError for a device
     that is not there or has too little memory.
     """
     base = request.base()
-    device = resolve_device(base.device)
-    set_threads(base.threads)
+    device = resolve_device(base.device, world)
+    set_threads(world.threads(base.threads))
     corpus = load_configured_corpus(base.data.model_copy(update={"split": (1.0, 0.0, 0.0)}))
     if (chars := len(corpus.splits["train"])) < LEAST_CHARS:
         raise DataError(
             f"{request.source}: found {chars} characters; allowed: {LEAST_CHARS} or more, and 100,000 are about "
             "the least that gives readable words; add text"
         )
-    text = text_facts(corpus)
-    families = _families(request, text, device, processes)
-    meter = Speedometer(device, text.vocabulary, budget_s=min(5.0, 60 * request.minutes * _MEASURING))
+    text, parts = text_facts(corpus), _Parts.of(request, base, corpus)
+    families = _families(request, text, device, world)
+    meter = Speedometer(device, text.vocabulary, budget_s=min(5.0, 60 * request.minutes * _MEASURING), world=world)
     outlooks = [
-        _outlook(text, candidate, update_s, request.minutes)
+        _outlook(parts, candidate, update_s, request.minutes)
         for family, times in zip(families, meter.update_s(families), strict=True)
         for candidate, update_s in zip(family, times, strict=False)
     ]
-    best = min(_promising(outlooks), key=lambda outlook: outlook.nats)
-    plan = Plan(
+    best = _best(_promising(outlooks))
+    run = Run(
         best.candidate,
         best.reading,
-        valid_chars=text.chars - best.reading.train_chars,
+        valid_chars=parts.valid(best.reading.chars),
         update_s=best.update_s,
         minutes=request.minutes,
+        split=None if request.gives("data.split") else parts.split(best.reading.chars),
         max_epochs=_MOST_EPOCHS if best.reading.epochs >= _MOST_EPOCHS else None,
     )
-    settings, comments = complete(plan)
+    settings, comments = complete(run)
     nats = expected_nats(text, best.nats)
-    return Suggestion(request.config(settings), comments, _reasons(text, plan, len(outlooks), nats, device))
+    return Suggestion(request.config(settings), comments, _reasons(text, run, len(outlooks), nats, device))
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """How a text is split."""
+
+    chars: int
+    given: tuple[int, int] | None
+    """Characters for training and validation, if the user's options decide."""
+
+    @classmethod
+    def of(cls, request: Request, base: Config, corpus: Corpus) -> "_Parts":
+        chars = len(corpus.splits["train"])
+        if "valid" in corpus.splits:
+            train, _, test = base.data.split if request.gives("data.split") else (1.0, 0.0, 0.0)
+            return cls(chars, (int(chars * train / (train + test)), len(corpus.splits["valid"])))
+        if request.gives("data.split"):
+            train, valid, _ = base.data.split
+            return cls(chars, (int(chars * train), int(chars * valid)))
+        return cls(chars, None)
+
+    def valid(self, chars_read: int) -> int:
+        """Characters for validation in a run that reads so many for training."""
+        return self.given[1] if self.given else valid_chars(self.chars, chars_read)
+
+    def train(self, chars_read: int) -> int:
+        """Characters for training."""
+        return self.given[0] if self.given else self.chars - self.valid(chars_read)
+
+    def split(self, chars_read: int) -> list[float]:
+        """The shares of the text; all for training if there is another text for validation."""
+        share = 0.0 if self.given else float(f"{self.valid(chars_read) / self.chars:.2g}")
+        return [round(1 - share, 8), share, 0.0]
 
 
 # Candidates
 
 
-def _families(request: Request, text: TextFacts, device: torch.device, processes: int) -> list[list[Candidate]]:
+def _families(request: Request, text: TextFacts, device: torch.device, world: World) -> list[list[Candidate]]:
     """Candidates by family and batch, the smallest first; ConfigError if the user's options fit none."""
     faults: list[ConfigError] = []
     asked = _kind(request, faults)
     families = [family for family in USUAL if asked in (None, family.kind)] or [on_request(asked or "")]
     compile_kernels([family.kind for family in families], device)
-    batches = [-(-batch // processes) * processes for batch in _batches(text, request.minutes, device)]
+    batches = [-(-batch // world.size) * world.size for batch in _batches(text, request.minutes, device)]
     found = [
-        list(_candidates(request, text, device, family, batch, processes, faults))
+        list(_candidates(request, text, device, world, family, batch, faults))
         for family in families
         for batch in dict.fromkeys(batches)
     ]
@@ -120,11 +159,10 @@ def _families(request: Request, text: TextFacts, device: torch.device, processes
 
 def _kind(request: Request, faults: list[ConfigError]) -> str | None:
     """The kind that the user asks for, if any."""
-    smallest = [request.settings(family, family.hidden[0], 1, 1) for family in USUAL]
     kinds = set()
-    for settings in smallest:
+    for family in USUAL:
         try:
-            kinds.add(request.config(settings).model.cell.kind)
+            kinds.add(request.config(request.settings(family, family.hidden[0], 16, 64)).model.cell.kind)
         except ConfigError as error:
             faults.append(error)
     return kinds.pop() if len(kinds) == 1 else None
@@ -143,9 +181,9 @@ def _candidates(
     request: Request,
     text: TextFacts,
     device: torch.device,
+    world: World,
     family: Family,
     batch_size: int,
-    processes: int,
     faults: list[ConfigError],
 ) -> Iterator[Candidate]:
     """A family's models that fit into memory; none, and a fault, if the user's options do not fit it."""
@@ -161,7 +199,7 @@ def _candidates(
         config = config.model_copy(update={"precision": choose_precision(config.precision, device)[0]})
         if config in seen:  # the user's options leave no choice
             continue
-        if free is not None and least_bytes(config, text.vocabulary, processes) > _MEMORY * free:
+        if free is not None and bytes_on_device(config, text.vocabulary, device, world) > _MEMORY * free:
             return
         seen.append(config)
         yield Candidate(family, settings, config, count_parameters(config.model, text.vocabulary))
@@ -170,13 +208,14 @@ def _candidates(
 # What they promise
 
 
-def _outlook(text: TextFacts, candidate: Candidate, update_s: float, minutes: float) -> _Outlook:
+def _outlook(parts: _Parts, candidate: Candidate, update_s: float, minutes: float) -> _Outlook:
     train = candidate.config.train
     left_s = 60 * minutes - min(_START_S, 15 * minutes)
     updates = max(1, int(_TRAINING * left_s / update_s))
     chars = train.batch_size * train.bptt
-    train_chars = text.chars - valid_chars(text.chars, updates * chars)
-    updates = min(updates, int(_MOST_EPOCHS * train_chars / chars) + 1)
+    train_chars = max(parts.train(updates * chars), 1)
+    passes = min(train.max_epochs or _MOST_EPOCHS, _MOST_EPOCHS)
+    updates = min(updates, train.max_steps or updates, int(passes * train_chars / chars) + 1)
     reading = Reading(updates, train.batch_size, train.bptt, train_chars)
     return _Outlook(candidate, reading, update_s, relative_nats(candidate, reading))
 
@@ -193,18 +232,25 @@ def _promising(outlooks: Iterable[_Outlook]) -> list[_Outlook]:
     return good or [min(outlooks, key=lambda outlook: outlook.candidate.parameters)]
 
 
+def _best(outlooks: list[_Outlook]) -> _Outlook:
+    """The largest model of those that promise nearly the best score: it gains most if the machine turns out faster."""
+    least = min(outlook.nats for outlook in outlooks)
+    near = [outlook for outlook in outlooks if outlook.nats < least + _TIE_NATS]
+    return max(near, key=lambda outlook: outlook.candidate.parameters)
+
+
 # What to say
 
 
-def _reasons(text: TextFacts, plan: Plan, candidates: int, nats: float, device: torch.device) -> dict[str, str]:
-    model, reading = plan.candidate.config.model, plan.reading
-    lines = f", lines of {text.line_chars:.0f} in the mean" if text.line_chars < 1000 else ""
+def _reasons(text: TextFacts, run: Run, candidates: int, nats: float, device: torch.device) -> dict[str, str]:
+    model, reading = run.candidate.config.model, run.reading
+    lines = f", mean line length {text.line_chars:.0f}" if text.line_chars < 1000 else ""
     found = {
-        "text": f"{text.chars:,} characters, {text.vocabulary:,} different{lines}; "
+        "text": f"{text.chars:,} characters, {text.vocabulary:,} distinct{lines}; "
         f"a 5-gram model scores {text.ngram_nats:.2f} nats",
-        "machine": f"{describe_device(device)}: {plan.chars_per_s:,.0f} characters/s with this model",
-        "choice": f"{model.cell.kind}, {model.layers} × {model.cell.hidden} units, {plan.candidate.parameters:,} "
-        f"parameters: the best of {candidates} for {format_duration(60 * plan.minutes)} by the rule in docs/choice.md",
+        "machine": f"{describe_device(device)}: {run.chars_per_s:,.0f} characters/s with this model",
+        "choice": f"{model.cell.kind}, {model.layers} × {model.cell.hidden} units, {run.candidate.parameters:,} "
+        f"parameters: the best of {candidates} for {format_duration(60 * run.minutes)} by the rule in docs/choice.md",
         "plan": f"about {reading.updates:,} updates, {reading.epochs:.1f} passes over the text",
         "expect": f"about {nats:.1f} nats per character, give or take 0.3",
     }
@@ -213,19 +259,23 @@ def _reasons(text: TextFacts, plan: Plan, candidates: int, nats: float, device: 
             f"{text.chars:,} characters are few: expect words and layout, hardly sentences; 100,000 are about the "
             "least that gives readable text"
         )
-    if plan.max_epochs:
-        found["limit"] = f"after {plan.max_epochs:.0f} passes the text teaches little more; the run ends there"
-    if outside := _outside(text, plan):
-        found["outside"] = f"{outside} is beyond what the rule was fitted to; take its choice as a guess"
+    if reading.updates < _FEW_UPDATES:
+        found["few"] = f"{reading.updates} updates are few: expect letters and hardly words; take more minutes"
+    if run.max_epochs:
+        found["limit"] = f"after {run.max_epochs:.0f} passes the text teaches little more; the run ends there"
+    if outside := _outside(text, run):
+        found["outside"] = f"{outside} is far beyond what the rule was fitted to; take its choice as a guess"
     return found
 
 
-def _outside(text: TextFacts, plan: Plan) -> str:
-    """What lies outside the trainings of benchmarks/curves.json, if anything."""
-    if not 20_000 <= text.chars <= 20_000_000:
+def _outside(text: TextFacts, run: Run) -> str:
+    """What lies far outside the trainings of benchmarks/curves.json, by a factor of five or so, if anything."""
+    if not 10_000 <= text.chars <= 20_000_000:
         return f"a text of {text.chars:,} characters"
-    if plan.candidate.parameters > 6_000_000:
-        return f"a model of {plan.candidate.parameters:,} parameters"
-    if plan.reading.chars > 100_000_000:
-        return f"reading {plan.reading.chars:,} characters"
+    if run.candidate.parameters > 10_000_000:
+        return f"a model of {run.candidate.parameters:,} parameters"
+    if run.reading.chars > 20_000_000:
+        return f"reading {run.reading.chars:,} characters"
+    if run.candidate.family not in USUAL:
+        return f"the kind {run.candidate.family.kind}"
     return ""

@@ -44,7 +44,8 @@ Minutes = Annotated[
     typer.Option(
         "--minutes",
         metavar="M",
-        help=f"Minutes from the start of the command to its end.  [default without a config: {DEFAULT_MINUTES:g}]",
+        help="Minutes from the start of the command to its end; with --resume, those of all sessions.  "
+        f"[default without a config: {DEFAULT_MINUTES:g}]",
     ),
 ]
 CheckpointPath = Annotated[
@@ -74,10 +75,18 @@ def usage_error(message: str) -> typer.BadParameter:
     return typer.BadParameter(message)
 
 
-def check_minutes(minutes: float | None) -> None:
-    """A usage error unless the minutes are a positive number."""
-    if minutes is not None and not 0 < minutes < float("inf"):
-        raise usage_error(f"--minutes: found {minutes:g}; allowed: a number above 0")
+def check_minutes(minutes: float | None, overrides: list[str] | None, chosen: bool) -> None:
+    """A usage error unless the minutes are a positive number, a year's at most, and given once.
+
+    `chosen`: whether settings are chosen for these minutes.
+    """
+    if (chosen or minutes is not None) and any(text.startswith("train.max_minutes=") for text in overrides or []):
+        raise usage_error("--set train.max_minutes: found beside --minutes or its default; give --minutes alone")
+    if minutes is not None and not 0 < minutes <= _A_YEAR:
+        raise usage_error(f"--minutes: found {minutes:g}; allowed: a number above 0, and {_A_YEAR:,} at most")
+
+
+_A_YEAR = 525_600
 
 
 def report_backend(trained: Any) -> None:

@@ -103,7 +103,7 @@ def suggest(
     Example:
       charlm config suggest my.txt --minutes 10 > mine.yaml
     """
-    check_minutes(minutes)
+    check_minutes(minutes, overrides, chosen=True)
     from charlm.choice.families import Request
     from charlm.choice.suggest import suggest as choose
     from charlm.config.commented import commented_yaml

@@ -1,5 +1,6 @@
 """charlm train, charlm plan."""
 
+import re
 import shlex
 import time
 from pathlib import Path
@@ -27,7 +28,10 @@ from charlm.system.console import say
 ConfigOption = Annotated[
     Path | None,
     typer.Option(
-        "--config", metavar="CONFIG", help=f"{CONFIG_HELP} Not needed with --resume.", autocompletion=complete_config
+        "--config",
+        metavar="CONFIG",
+        help=f"{CONFIG_HELP} Not needed with TEXT or --resume.",
+        autocompletion=complete_config,
     ),
 ]
 RunDir = Annotated[
@@ -35,7 +39,7 @@ RunDir = Annotated[
     typer.Option(
         "--run-dir",
         metavar="DIR",
-        help="The run's folder.  [default: runs/<config name>-<time>]",
+        help="The run's folder.  [default: runs/<name of the config or text>-<time>]",
         autocompletion=complete_run,
     ),
 ]
@@ -89,7 +93,7 @@ def train(
       charlm train --resume --run-dir runs/mine --set train.max_steps=20000
       charlm train --config lstm --set data.source=more.txt --init-from runs/mine
     """
-    check_minutes(minutes)
+    check_minutes(minutes, overrides, chosen=config is None and not resume)
     began_s = time.perf_counter() if context.obj is None else context.obj
     settings = [*(overrides or []), *([f"device={device}"] if device else [])]
     _check_usage(text, config, run_dir, resume, init_from)
@@ -98,6 +102,7 @@ def train(
     from charlm.system.world import joined
 
     keep_freed_memory()
+    sample_device = ""
     with joined() as world:
         if resume:
             assert run_dir is not None
@@ -108,10 +113,11 @@ def train(
             outcome = _start(config, settings, run_dir, init_from, world, began_s if minutes else None)
         else:
             assert text is not None
-            outcome = _start_chosen(text, minutes or DEFAULT_MINUTES, settings, run_dir, world, began_s)
+            minutes = minutes or DEFAULT_MINUTES
+            outcome, sample_device = _start_chosen(text, minutes, settings, run_dir, world, began_s)
     _print_outcome(outcome, json and world.is_first)
-    if config is None and not resume and not json and world.is_first:
-        _print_sample(outcome.run_dir)
+    if sample_device and not json and world.is_first:
+        _print_sample(outcome.run_dir, sample_device)
 
 
 def _check_usage(
@@ -148,31 +154,27 @@ def _source(text: str | None) -> list[str]:
 
 def _start_chosen(
     text: str, minutes: float, settings: list[str], run_dir: Path | None, world: Any, began_s: float
-) -> Any:
-    """Choose settings, say why, and train with them."""
+) -> tuple[Any, str]:
+    """Choose settings, say why, and train with them; also returns the device."""
     from charlm.choice.families import Request
     from charlm.choice.suggest import suggest
-    from charlm.native.build import compiling_s
     from charlm.training.start import start_run
 
-    suggestion = world.first(lambda: suggest(Request(text, minutes, settings), world.size))
+    suggestion = world.first(lambda: suggest(Request(text, minutes, settings), world))
     for label, reason in suggestion.reasons.items():
         say(label, reason)
-    began_s -= _LEAVING_S
-    latest_s = time.perf_counter() - 60 * minutes * _STARTING
-    if began_s + compiling_s(began_s) < latest_s:
-        say(
-            "start",
-            f"starting took most of {60 * minutes:.1f} s; the run trains for {1 - _STARTING:.0%} of them all the same",
-        )
-        began_s = latest_s
-    return start_run(suggestion.config, run_dir, name=Path(text).stem, world=world, began_s=began_s)
+    config = suggestion.config
+    outcome = start_run(config, run_dir, name=_run_name(text), world=world, began_s=began_s - _LEAVING_S)
+    return outcome, config.device
+
+
+def _run_name(text: str) -> str:
+    """A name for a run on this text: of the last part of its path, what is a letter, a digit, - or _."""
+    return re.sub(r"[^\w-]+", "-", Path(text).stem).strip("-")[:40] or "run"
 
 
 _WORSE = 1.005
-"""The last score over the best above which a run is said to have memorized its text."""
-_STARTING = 0.5
-"""Share of the minutes that starting may take, so that the run learns something."""
+"""The last score over the best above which it is said to have risen."""
 _LEAVING_S = 0.3
 """Seconds between a run's end and that of the command: a sample, and leaving Python."""
 
@@ -226,17 +228,17 @@ def _print_outcome(outcome: Any, json: bool) -> None:
     if outcome.best_nats is not None and outcome.valid_nats > _WORSE * outcome.best_nats:
         say(
             "best",
-            f"after step {outcome.best_step} the validation score rose to {outcome.valid_nats:.4f} nats; samples use "
-            f"that checkpoint; with more dropout or less time the model would not memorize its text",
+            f"after step {outcome.best_step} the validation score rose to {outcome.valid_nats:.4f} nats, perhaps by "
+            "overfitting; samples use the checkpoint of that step",
         )
     say("sample", f"charlm sample {run_dir}")
 
 
-def _print_sample(run_dir: str) -> None:
+def _print_sample(run_dir: str, device: str) -> None:
     from charlm.inference import load
     from charlm.system.formatting import printable
 
-    typer.echo(printable(load(run_dir).for_sampling().sample(length=400, seed=1)))
+    typer.echo(printable(load(run_dir, device).for_sampling().sample(length=400, seed=1)))
 
 
 def plan(config: ConfigFile, overrides: Overrides = None, json: Json = False) -> None:

@@ -123,7 +123,7 @@ def _check_usage(
         raise usage_error("--hours is needed, for example --hours 2")
     if hours is not None and not 0 < hours < float("inf"):
         raise usage_error(f"--hours: found {hours:g}; allowed: a number above 0")
-    check_minutes(minutes)
+    check_minutes(minutes, [], chosen=False)
     if hours is not None and minutes is not None and minutes > 60 * hours:
         raise usage_error(f"--minutes: found {minutes:g}; allowed: at most the {60 * hours:g} minutes of --hours")
 

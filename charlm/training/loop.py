@@ -27,7 +27,9 @@ from charlm.training.step import Updater, divergence
 from charlm.training.watch import Watch
 
 _EVALUATION = 0.3
-"""Time to evaluate a character over the time to train on it, a guess on the safe side."""
+"""Time to evaluate a character relative to training on it: a guess on the safe side, until an evaluation was timed."""
+_GUESS_STEPS = 3
+"""Updates after which the guess is made."""
 
 
 @dataclass(frozen=True)
@@ -114,6 +116,8 @@ class TrainingLoop:
         while not (reason := self._reason_to_stop()):
             self.updater.update()
             self._tick()
+            if every.max_minutes and self.updater.state.interval_steps == min(_GUESS_STEPS, every.log_every):
+                self._guess_ending()
             if self._due(every.log_every):
                 self._log()
             watched = self._watched_share()
@@ -182,12 +186,12 @@ class TrainingLoop:
     def _log(self) -> None:
         self.world.first(self.folder.check)
         self._record(self._train_row())
-        if not self.updater.state.ending_s:
-            self._guess_ending()
         self.updater.state.count_row()
 
     def _guess_ending(self) -> None:
-        """Expect an evaluation to take `_EVALUATION` of what updates take per character, until one has been timed."""
+        """Guess how long the last evaluation and checkpoint will take, unless one has been timed."""
+        if self.updater.state.ending_s:
+            return
         state, ids = self.updater.state, self.corpus.splits.get("valid", ())
         interval_s, _ = self.world.agree(state.interval_s, [])
         chars = state.interval_bptt * self.config.train.batch_size
@@ -207,19 +211,20 @@ class TrainingLoop:
         """Make a scheduled evaluation; True if its score is the best so far."""
         if "valid" not in self.corpus.splits:
             return False
+        state = self.updater.state
+        self._tick()
+        start_s = state.elapsed_s
         improved = self._score()
-        self.updater.state.count_evaluation(improved)
+        state.expect_ending(state.elapsed_s - start_s + 2 * self._saving_s)  # `_finish` saves twice
+        state.count_evaluation(improved)
         return improved
 
     def _score(self) -> bool:
         """Evaluate and note the score; True if it is the best so far. DivergenceError if it is not finite."""
         updater, state = self.updater, self.updater.state
         updater.check_finite()
-        self._tick()
-        start_s = state.elapsed_s
         score = evaluate(updater.evaluated_model, self.corpus.splits["valid"], updater.device, world=self.world)
         self._tick()
-        state.expect_ending(state.elapsed_s - start_s + 2 * self._saving_s)  # `_finish` saves twice
         nats = score.nats_per_char
         if not math.isfinite(nats):
             raise divergence(state.step, f"a validation score of {nats} nats")

@@ -21,15 +21,18 @@ def check_memory(config: Config, vocabulary_size: int, device: torch.device, wor
 
     Processes on one machine share its memory, and each has a model of its own.
     """
-    needed, available = least_bytes(config, vocabulary_size, world.size), available_bytes(device)
-    of = ""
-    if device.type == "cpu" and world.local_size > 1:
-        needed, of = needed * world.local_size, f" of {world.local_size} processes"
+    needed, available = bytes_on_device(config, vocabulary_size, device, world), available_bytes(device)
+    of = f" of {world.local_size} processes" if device.type == "cpu" and world.local_size > 1 else ""
     if available is not None and needed > available:
         raise DeviceError(
             f"memory: the model and a window{of} need at least {format_bytes(needed)}; {format_bytes(available)} are "
             f"available ({device.type}); lower model.cell.hidden, model.layers, train.batch_size or train.bptt"
         )
+
+
+def bytes_on_device(config: Config, vocabulary_size: int, device: torch.device, world: World = ALONE) -> int:
+    """`least_bytes` of all processes that share the memory of `device`."""
+    return least_bytes(config, vocabulary_size, world.size) * (world.local_size if device.type == "cpu" else 1)
 
 
 def least_bytes(config: Config, vocabulary_size: int, processes: int = 1) -> int:

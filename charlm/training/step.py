@@ -88,8 +88,7 @@ class Updater:
         """Fraction of the run's minutes that has passed, without those kept for the last evaluation and checkpoint."""
         if not (minutes := self.config.train.max_minutes):
             return 0.0
-        left_s = 60 * minutes - self.state.ending_s
-        return self.state.elapsed_s / left_s if left_s > 0 else 1.0
+        return self.state.elapsed_s / (60 * minutes - min(self.state.ending_s, 60 * minutes * _ENDING))
 
     def minutes_are_over(self) -> bool:
         """Whether what is left of train.max_minutes is needed for the last evaluation and checkpoint."""
@@ -224,6 +223,10 @@ class Updater:
         """After a restore: drop the gradients and the deferred check of the updates that were undone."""
         self._diverged_step.fill_(-1)
         self.optimizer.zero_grad()
+
+
+_ENDING = 0.25
+"""Share of a run's minutes at most that is kept for the last evaluation and checkpoint."""
 
 
 def divergence(step: int, found: str) -> DivergenceError:

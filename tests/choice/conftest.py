@@ -15,7 +15,7 @@ def machine(monkeypatch, tmp_path):
     monkeypatch.setenv("CHARLM_CACHE", str(tmp_path / "cache"))
     measured = []
 
-    def measure(config, device, vocabulary_size):
+    def measure(config, device, vocabulary_size, enough_s):
         measured.append(config)
         from charlm.model import count_parameters
 

@@ -64,11 +64,11 @@ def test_a_cache_that_cannot_be_written_costs_only_time(machine, tmp_path, capsy
 @pytest.mark.parametrize("index", range(len(USUAL)))
 def test_measure(index):
     start_s = time.perf_counter()
-    seconds = speed.measure(family_of(index)[0].config, CPU, 64)
+    seconds = speed.measure(family_of(index)[0].config, CPU, 64, 0.1)
     assert seconds is not None
     assert 0 < seconds < time.perf_counter() - start_s
 
 
 def test_a_model_that_does_not_fit_is_not_measured(monkeypatch):
     monkeypatch.setattr("charlm.training.memory.available_bytes", lambda device: 1000)
-    assert speed.measure(family_of()[0].config, CPU, 64) is None
+    assert speed.measure(family_of()[0].config, CPU, 64, 0.1) is None

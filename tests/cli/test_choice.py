@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+from charlm.cli.train import _run_name
 from charlm.config import load_config
 
 LABELS = ["text", "machine", "choice", "plan", "expect", "small", "outside"]
@@ -34,7 +35,7 @@ def test_a_start_that_takes_the_whole_time_leaves_some_to_train(cli, text_file, 
     minutes = 0.02
     monkeypatch.setattr("charlm.cli.train._LEAVING_S", 60 * minutes)
     result = cli("train", text_file, "--minutes", minutes, "--run-dir", tmp_path / "run", "--json")
-    assert "starting took most of 1.2 s; the run trains for 50% of them all the same" in result.err
+    assert "starting took most of 1.2 s; training gets 50% of them anyway" in result.err
     assert json.loads(result.out)["step"] > 0
 
 
@@ -50,6 +51,17 @@ def test_without_run_dir_the_run_is_named_after_the_text(cli, text_file, tmp_pat
     assert cli("train", text_file, "--minutes", 0.01).code == 0
     [run] = (tmp_path / "runs").iterdir()
     assert run.name.startswith(f"{text_file.stem}-")
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("a/b.txt", "b"), ("books/*.txt", "run"), (".", "run"), ("builtin:python-stdlib", "builtin-python-stdlib"),
+        (".txt", "txt"), ("x" * 300, "x" * 40), ("Ünïcode novel.txt", "Ünïcode-novel"),
+    ],
+)  # fmt: skip
+def test_run_names(text, name):
+    assert _run_name(text) == name
 
 
 def test_a_config_with_a_text_and_minutes(cli, tiny_config, tmp_path):
@@ -82,7 +94,8 @@ def test_suggest_prints_a_config(cli, text_file, tmp_path):
         (["x.txt", "--init-from", "r"], "--init-from needs --config"),
         (["x.txt", "--minutes", "0"], "--minutes: found 0; allowed: a number above 0"),
         (["x.txt", "--minutes", "nan"], "--minutes: found nan; allowed: a number above 0"),
-        (["x.txt", "--minutes", "inf"], "--minutes: found inf; allowed: a number above 0"),
+        (["x.txt", "--minutes", "1e307"], "--minutes: found 1e+307; allowed: a number above 0, and 525,600 at most"),
+        (["x.txt", "--set", "train.max_minutes=3"], "--set train.max_minutes: found beside --minutes or its default"),
     ],
 )
 def test_usage(cli, arguments, fault):

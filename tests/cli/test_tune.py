@@ -123,7 +123,7 @@ def test_without_matplotlib(tune, monkeypatch):
         (["--config", "lstm"], "--hours is needed, for example --hours 2"),
         (["--study", "s", "--set", "seed=1"], "--set changes the config of a new study; it needs --config"),
         (["--config", "lstm", "--hours", 0], "--hours: found 0; allowed: a number above 0"),
-        (["--config", "lstm", "--hours", 1, "--minutes", "nan"], "--minutes: found nan; allowed: a number above 0"),
+        (["--config", "lstm", "--hours", 1, "--minutes", "nan"], "--minutes: found nan; allowed: a number above 0, and 525,600 at most"),
         (["--config", "lstm", "--hours", 1, "--minutes", 90],
          "--minutes: found 90; allowed: at most the 60 minutes of --hours"),
     ],
