@@ -99,6 +99,7 @@ def suggest(request: Request, world: World = ALONE) -> Suggestion:
         max_epochs=_MOST_EPOCHS if best.reading.epochs >= _MOST_EPOCHS else None,
     )
     settings, comments = complete(run)
+    settings["data"] = base.data.model_dump(mode="json", exclude_defaults=True) | settings["data"]
     nats = expected_nats(text, best.nats)
     return Suggestion(request.config(settings), comments, _reasons(text, run, len(outlooks), nats, device))
 
