@@ -34,6 +34,8 @@ _ENOUGH_S = 0.25
 """Updates of a size are timed for this long, or an eighth of the budget, and at least one is."""
 _WINDOWS = 4
 """Windows of the random text."""
+_MOST_VOCABULARY = 15
+"""Power of two of the largest vocabulary that is measured; all its code points are characters."""
 _LARGEST_S = 0.3
 """The longest update of the larger of the two sizes that are measured."""
 
@@ -52,7 +54,7 @@ class Speedometer:
     def __post_init__(self) -> None:
         self._end_s = time.perf_counter() + self.budget_s
         # Rounded up to a power of two, so that similar texts share what was measured.
-        self.vocabulary_size = 2 ** max(6, math.ceil(math.log2(self.vocabulary_size)))
+        self.vocabulary_size = 2 ** min(max(6, math.ceil(math.log2(self.vocabulary_size))), _MOST_VOCABULARY)
 
     def update_s(self, families: Sequence[Sequence[Candidate]]) -> list[list[float]]:
         """Seconds per update of each candidate; a family differs in size only, the smallest first.

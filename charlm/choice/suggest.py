@@ -88,6 +88,8 @@ def suggest(request: Request, world: World = ALONE) -> Suggestion:
         for family, times in zip(families, meter.update_s(families), strict=True)
         for candidate, update_s in zip(family, times, strict=False)
     ]
+    if not outlooks:
+        raise DeviceError(f"memory: not even a small model could be trained ({device.type}); free some")
     best = _best(_promising(outlooks))
     run = Run(
         best.candidate,

@@ -119,6 +119,18 @@ def test_a_text_for_validation_leaves_the_whole_text_to_train_on(text_file, tmp_
     assert found.config.train.eval_every > 0
 
 
+def test_no_model_can_be_measured(machine, text_file, monkeypatch):
+    monkeypatch.setattr("charlm.choice.speed.measure", lambda *_: None)
+    with pytest.raises(CharlmError, match="memory: not even a small model could be trained"):
+        suggest(Request(text_file, 1))
+
+
+@pytest.mark.usefixtures("machine")
+def test_a_vocabulary_of_fifty_thousand(text_of):
+    text_of(1_000_000, vocabulary=50_000)
+    assert suggest(Request("my.txt", 1)).config.train.max_minutes == 1
+
+
 @pytest.mark.usefixtures("machine")
 @pytest.mark.parametrize("name", ["sgd", "adam", "muon", "rmsprop"])
 def test_another_optimizer_keeps_its_own_numbers(text_file, name):

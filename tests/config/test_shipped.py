@@ -115,7 +115,7 @@ def test_wheel_and_sdist(tmp_path):
 
     (sdist,) = SdistBuilder(str(ROOT)).build(directory=str(tmp_path), versions=["standard"])
     with tarfile.open(sdist) as archive:
-        archive.extractall(tmp_path, filter="data")
+        archive.extractall(tmp_path, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
     contents = []
     for root in (ROOT, tmp_path / f"charlm-{charlm.__version__}"):
         (wheel,) = WheelBuilder(str(root)).build(directory=str(tmp_path), versions=["standard"])
