@@ -15,6 +15,8 @@ _EVALUATION = 0.2
 """Time to evaluate a character relative to training on it."""
 _EVALUATIONS, _EVALUATIONS_SHARE = 20, 0.06
 """How many evaluations to make at most, and the share of the time that all may take."""
+_EVALUATED_MINUTES = 0.5
+"""Shorter runs are evaluated at their end only."""
 _LIKE_ADAM = ("adamw", "adam", "nadam", "radam", "muon")
 """Optimizers that take AdamW's learning rates."""
 
@@ -102,7 +104,7 @@ def _learning_rate(run: Run) -> float:
 def _eval_every(run: Run) -> int:
     """Updates between two evaluations, so that all take their share of the time; 0: only at the end."""
     updates = run.reading.updates
-    if not run.valid_chars:
+    if not run.valid_chars or run.minutes < _EVALUATED_MINUTES:
         return 0
     each_s = _EVALUATION * run.valid_chars / run.chars_per_s
     evaluations = min(_EVALUATIONS, int(_EVALUATIONS_SHARE * updates * run.update_s / each_s))
