@@ -176,7 +176,7 @@ def _run_name(text: str) -> str:
 _WORSE = 1.005
 """The last score over the best above which it is said to have risen."""
 _LEAVING_S = 0.5
-"""Seconds that a command takes before charlm is imported and after the run: starting Python, a sample, leaving Python."""
+"""Seconds of a command before charlm is imported and after the run: starting Python, the sample, leaving Python."""
 
 
 def _start(
