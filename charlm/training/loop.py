@@ -29,7 +29,7 @@ from charlm.training.watch import Watch
 _EVALUATION = 0.3
 """Time to evaluate a character relative to training on it: a guess on the safe side, until an evaluation was timed."""
 _GUESS_STEPS = 3
-"""Updates after which the guess is made."""
+"""Updates after which it is guessed how long an evaluation takes; again at every row of metrics."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +77,7 @@ class TrainingLoop:
         self._signals: list[str] = []  # as all processes know them
         self._rolled_back_to = -1  # step
         self._saving_s = 0.0
+        self._timed = False  # whether an evaluation was
         self._share = updater.share_done()
         self._pruned = False
         self._clock_s = time.perf_counter() if began_s is None else began_s
@@ -116,7 +117,7 @@ class TrainingLoop:
         while not (reason := self._reason_to_stop()):
             self.updater.update()
             self._tick()
-            if every.max_minutes and self.updater.state.interval_steps == min(_GUESS_STEPS, every.log_every):
+            if self.updater.state.step == _GUESS_STEPS:
                 self._guess_ending()
             if self._due(every.log_every):
                 self._log()
@@ -186,15 +187,16 @@ class TrainingLoop:
     def _log(self) -> None:
         self.world.first(self.folder.check)
         self._record(self._train_row())
+        self._guess_ending()
         self.updater.state.count_row()
 
     def _guess_ending(self) -> None:
-        """Guess how long the last evaluation and checkpoint will take, unless one has been timed."""
-        if self.updater.state.ending_s:
+        """Guess how long the last evaluation and checkpoint will take, unless an evaluation has been timed."""
+        if self._timed or not self.config.train.max_minutes:
             return
         state, ids = self.updater.state, self.corpus.splits.get("valid", ())
         interval_s, _ = self.world.agree(state.interval_s, [])
-        chars = state.interval_bptt * self.config.train.batch_size
+        chars = max(state.interval_bptt, 1) * self.config.train.batch_size
         state.expect_ending(_EVALUATION * len(ids) * interval_s / chars + 2 * self._saving_s)
 
     def _train_row(self) -> Row:
@@ -216,6 +218,7 @@ class TrainingLoop:
         start_s = state.elapsed_s
         improved = self._score()
         state.expect_ending(state.elapsed_s - start_s + 2 * self._saving_s)  # `_finish` saves twice
+        self._timed = True
         state.count_evaluation(improved)
         return improved
 
