@@ -5,16 +5,17 @@ in the file already are not repeated.
 """
 
 import argparse
-import gzip
 import json
 import random
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from curves import joined, shuffled
 
 ROOT = Path(__file__).parents[1]
 FILE = Path(__file__).with_name("against-hand-made.json")
@@ -89,23 +90,8 @@ def make_texts() -> Iterator[tuple[str, str]]:
         ("locales", shuffled(share.glob("i18n/locales/*")), 600_000),
     ):
         if text := joined(files, length):
-            yield name, text
+            yield name, text[:length]
     yield "generated", generated(200_000)
-
-
-def shuffled(files: Iterable[Path]) -> list[Path]:
-    found = sorted(files)
-    random.Random(1).shuffle(found)
-    return found
-
-
-def joined(files: Iterable[Path], length: int) -> str:
-    text = ""
-    for file in files:
-        if file.is_file() and len(text) < length:
-            data = file.read_bytes()
-            text += (gzip.decompress(data) if file.suffix == ".gz" else data).decode("utf-8", errors="ignore")
-    return text[:length]
 
 
 def generated(length: int) -> str:

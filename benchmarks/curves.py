@@ -5,6 +5,7 @@ already are not trained again.
 """
 
 import argparse
+import gzip
 import itertools
 import json
 import random
@@ -113,12 +114,14 @@ def shuffled(files: Iterable[Path]) -> list[Path]:
     return found
 
 
-def joined(files: Iterable[Path]) -> str:
-    """The text of all files, up to four million characters."""
+def joined(files: Iterable[Path], enough: int = 4_000_000) -> str:
+    """The text of the files, some of which may be gzipped, until there are `enough` characters."""
     text = ""
     for file in files:
-        if file.is_file() and not file.is_symlink() and len(text) < 4_000_000:
-            text += file.read_text(encoding="utf-8", errors="ignore")
+        if file.is_file() and not file.is_symlink() and len(text) < enough:
+            data = file.read_bytes()
+            data = gzip.decompress(data) if file.suffix == ".gz" else data
+            text += data.decode("utf-8", errors="ignore").replace("\r\n", "\n").replace("\r", "\n")
     return text
 
 

@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import gc
 import hashlib
 import json
 import math
@@ -21,11 +20,10 @@ from charlm.config import Config
 from charlm.data.corpus import Corpus, Ids
 from charlm.data.vocabulary import Vocabulary
 from charlm.errors import DataError, DeviceError, is_out_of_memory
-from charlm.native.build import KernelError, load
-from charlm.native.shared import SHARED_KERNELS
 from charlm.system.cache import cache_folder, make_cache_folder
 from charlm.system.console import say
 from charlm.system.cpu import describe_cpu
+from charlm.system.device import free_memory
 from charlm.system.files import replace_file
 from charlm.system.world import ALONE, World
 from charlm.training.step import Updater
@@ -93,20 +91,12 @@ class Speedometer:
             seconds = store.read()
             if seconds is None and (needed or time.perf_counter() < self._end_s):
                 seconds = measure(config, self.device, self.vocabulary_size, min(_ENOUGH_S, self.budget_s / 8))
-                free_memory(self.device)
+                free_memory()
                 if seconds is not None:
                     store.write(seconds)
             if seconds is not None:
                 points[index] = seconds
         return points
-
-
-def compile_kernels(kinds: Sequence[str], device: torch.device) -> None:
-    """Compile the kernels of all kinds at once, in parallel; without a compiler, do nothing."""
-    kernels = [kernel for kind in dict.fromkeys(kinds) if (kernel := CELLS[kind].cpu_kernel)]
-    if device.type == "cpu":
-        with contextlib.suppress(KernelError):
-            load(*kernels, *SHARED_KERNELS)
 
 
 def measure(config: Config, device: torch.device, vocabulary_size: int, enough_s: float) -> float | None:
@@ -135,13 +125,6 @@ def _median_s(updater: Updater, enough_s: float) -> float:
     return sorted(times)[len(times) // 2]
 
 
-def free_memory(device: torch.device) -> None:
-    """Return what a discarded model held, so that others see it as free."""
-    gc.collect()
-    if device.type == "cuda":
-        torch.cuda.empty_cache()
-
-
 def _interpolated(family: Sequence[Candidate], points: dict[int, float]) -> list[float]:
     """Seconds of all candidates: a power of the parameters between two points, in proportion to them beyond."""
     (first, low_s), (last, high_s) = min(points.items()), max(points.items())
@@ -159,9 +142,9 @@ class _Store:
     """The file of the cache for a candidate: one of each machine, device, version, precision and size."""
 
     def __init__(self, config: Config, device: torch.device, vocabulary_size: int) -> None:
-        machine = describe_cpu() if device.type == "cpu" else torch.cuda.get_device_name(device)
-        backends = [CELLS[config.model.cell.kind](1, 1).to(device).select_backend(device).description]
-        parts = [__version__, torch.__version__, machine, config.threads or torch.get_num_threads(), *backends]
+        backend = CELLS[config.model.cell.kind](1, 1).to(device).select_backend(device).description
+        threads = config.threads or torch.get_num_threads()
+        parts = [__version__, torch.__version__, _machine(device), threads, backend]
         train = config.train
         size = [config.precision, train.batch_size, train.bptt, train.ema > 0, config.optimizer.name, vocabulary_size]
         text = json.dumps([*parts, *size, config.model.model_dump(mode="json")])
@@ -180,6 +163,11 @@ class _Store:
             replace_file(make_cache_folder(_FOLDER) / self._name, json.dumps(seconds).encode())
         except (OSError, DataError) as error:
             _say_once(f"speed cannot be kept ({error})")
+
+
+@functools.cache
+def _machine(device: torch.device) -> str:
+    return describe_cpu() if device.type == "cpu" else torch.cuda.get_device_name(device)
 
 
 @functools.cache

@@ -8,7 +8,7 @@ import torch
 from charlm.choice.families import USUAL, Candidate, Family, Request, on_request
 from charlm.choice.recipe import Run, complete, valid_chars
 from charlm.choice.rule import Reading, expected_nats, relative_nats
-from charlm.choice.speed import Speedometer, compile_kernels
+from charlm.choice.speed import Speedometer
 from charlm.choice.text import TextFacts, text_facts
 from charlm.config import Config
 from charlm.data.corpus import Corpus, load_configured_corpus
@@ -19,14 +19,15 @@ from charlm.system.device import describe_device, resolve_device, set_threads
 from charlm.system.formatting import format_duration
 from charlm.system.world import ALONE, World
 from charlm.training.memory import available_bytes, bytes_on_device
+from charlm.training.precision import compile_kernels
 
 LEAST_CHARS = 500
 _SMALL_CHARS = 50_000
-"""A text below this is said to be small."""
+"""Below this, a line says that the text is small."""
 _LEAST_UPDATES = 30
 """A model that is too slow for so many is not chosen, unless all are."""
 _FEW_UPDATES = 200
-"""A run with fewer updates is said to be short."""
+"""Below this, a line says that the updates are few."""
 _MOST_PER_CHAR = 80
 """Parameters per character of the text at most."""
 _MOST_EPOCHS = 60.0

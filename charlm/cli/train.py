@@ -130,7 +130,7 @@ def _check_usage(
     if resume and text is not None:
         raise usage_error("--resume continues with the run's own text; leave out TEXT")
     if init_from is not None and config is None:
-        raise usage_error("--init-from needs --config, for example that of its run: --config DIR/config.yaml")
+        raise usage_error("--init-from needs --config, for example --config DIR/config.yaml, that of the run")
     if config is None and text is None and not resume:
         raise usage_error(
             "a text is needed, for example my.txt or builtin:python-stdlib; or --config (see `charlm config list`)"
@@ -174,7 +174,7 @@ def _run_name(text: str) -> str:
 
 
 _WORSE = 1.005
-"""The last score over the best above which it is said to have risen."""
+"""Ratio of the last score to the best from which on a line says that it rose."""
 _LEAVING_S = 0.5
 """Seconds of a command before charlm is imported and after the run: starting Python, the sample, leaving Python."""
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import gc
 import os
 
 import numpy as np
@@ -102,6 +103,13 @@ def set_threads(threads: int) -> None:
     """Set the number of CPU threads; 0 keeps torch's default, one per core."""
     if threads:
         torch.set_num_threads(threads)
+
+
+def free_memory() -> None:
+    """Return what a discarded model held, so that others see it as free."""
+    gc.collect()  # a model and its optimizer refer to each other
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
 
 
 def keep_freed_memory() -> None:

@@ -1,6 +1,7 @@
 """The precision of a run, chosen once: it is part of the run's config from then on."""
 
 import contextlib
+from collections.abc import Iterable
 
 import torch
 
@@ -12,12 +13,17 @@ from charlm.native.shared import SHARED_KERNELS
 from charlm.system.console import say
 
 
+def compile_kernels(kinds: Iterable[str], device: torch.device) -> None:
+    """Compile the CPU kernels of all kinds at once, in parallel; without a compiler, do nothing."""
+    kernels = [kernel for kind in dict.fromkeys(kinds) if (kernel := CELLS[kind].cpu_kernel)]
+    if kernels and device.type == "cpu":
+        with contextlib.suppress(KernelError):
+            load(*kernels, *SHARED_KERNELS)
+
+
 def with_precision(config: Config, device: torch.device) -> Config:
     """The config with a precision in place of `auto`; prints why, or why another one would be faster."""
-    kernel = CELLS[config.model.cell.kind].cpu_kernel
-    if kernel and device.type == "cpu":
-        with contextlib.suppress(KernelError):  # all kernels at once, because they compile in parallel
-            load(kernel, *SHARED_KERNELS)
+    compile_kernels([config.model.cell.kind], device)
     precision, reason = choose_precision(config.precision, device)
     if reason:
         say("auto" if config.precision == "auto" else "slow", f"precision {precision}: {reason}")

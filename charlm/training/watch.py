@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Watch:
-    """Evaluations after given shares of a run, whatever its limits are, and what to do after each."""
+    """Evaluates a run after given shares of it, and may end it."""
 
     shares: Sequence[float]
     """0 to 1, ascending. Runs with a time limit have no common steps at which to compare them."""

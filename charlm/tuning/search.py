@@ -1,11 +1,8 @@
 """The search: trial after trial until the time is over."""
 
-import gc
 import time
 from dataclasses import dataclass
 from statistics import median
-
-import torch
 
 from charlm.errors import (
     CheckpointError,
@@ -17,6 +14,7 @@ from charlm.errors import (
     is_out_of_memory,
 )
 from charlm.system.console import quiet, say
+from charlm.system.device import free_memory
 from charlm.system.formatting import format_duration
 from charlm.training.loop import Outcome
 from charlm.training.signals import SIGNALS
@@ -100,9 +98,7 @@ class Search:
                 return outcome.reason
             self._overhead_s = time.time() - start_s - (outcome.elapsed_s - (trial.elapsed_s or 0.0))
             self._note_score(trial, outcome)
-        gc.collect()  # a model and its optimizer refer to each other
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
+        free_memory()
         return ""
 
     def _train(self, trial: Trial) -> Outcome:

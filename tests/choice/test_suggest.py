@@ -175,7 +175,7 @@ def test_a_gpu_gets_larger_batches_and_a_bounded_rate(text_of, monkeypatch):
     monkeypatch.setattr("charlm.choice.suggest.choose_precision", lambda *_: ("bf16", ""))
     monkeypatch.setattr("charlm.choice.suggest.describe_device", lambda device: "a GPU")
     monkeypatch.setattr("charlm.choice.speed._Store", NoStore)
-    monkeypatch.setattr("charlm.choice.speed.free_memory", lambda device: None)
+    monkeypatch.setattr("charlm.choice.speed.free_memory", lambda: None)
     config = suggest(Request("my.txt", 10)).config
     assert config.train.batch_size in (64, 256)
     assert config.optimizer.lr <= 2.4e-2
