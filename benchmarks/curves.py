@@ -5,15 +5,17 @@ already are not trained again.
 """
 
 import argparse
+import concurrent.futures
 import gzip
 import itertools
 import json
+import os
 import random
-import shutil
 import subprocess
 import sys
 import sysconfig
 import tempfile
+import threading
 import time
 import unicodedata
 from collections.abc import Iterable, Iterator
@@ -38,6 +40,9 @@ SIZES = {
     "rhn-160": (USUAL[1], 160),
     "rhn-224": (USUAL[1], 224),
     "rhn-320": (USUAL[1], 320),
+    "gru-128": (USUAL[3], 128),
+    "gru-256": (USUAL[3], 256),
+    "gru-512": (USUAL[3], 512),
 }
 """Name → family and units."""
 UPDATES = (250, 1000, 4000, 16000)
@@ -64,6 +69,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--minutes", type=float, default=0, help="train for this long; default: 0")
     parser.add_argument("--json", type=Path, default=FILE)
+    parser.add_argument("--texts", nargs="*", help="default: all")
+    parser.add_argument("--sizes", nargs="*", choices=SIZES, help="default: all")
+    parser.add_argument("--updates", nargs="*", type=int, choices=UPDATES, help="default: all")
+    parser.add_argument("--plain", action="store_true", help="only trainings without dropout")
     arguments = parser.parse_args()
     found = json.loads(arguments.json.read_text(encoding="utf-8")) if arguments.json.is_file() else []
     known = [(one["point"], one["facts"]["chars"]) for one in found]
@@ -73,15 +82,29 @@ def main() -> None:
         for name, text in make_texts():
             texts[name] = Path(folder, f"{name}.txt")
             texts[name].write_text(text, encoding="utf-8")
-        for point in points(texts):
-            if (asdict(point), len(texts[point.text].read_text(encoding="utf-8"))) in known:
-                continue
+        wanted = [
+            point
+            for point in points(texts)
+            if point.text in (arguments.texts or texts)
+            and point.size in (arguments.sizes or SIZES)
+            and point.updates in (arguments.updates or UPDATES)
+            and not (arguments.plain and point.dropout)
+            and (asdict(point), len(texts[point.text].read_text(encoding="utf-8"))) not in known
+        ]
+
+        def add(point: Point) -> None:
             if time.monotonic() > end_s:
-                break
-            result = train(point, texts[point.text], Path(folder, "run"))
-            print(point, f"{result['best_nats']:.4f} nats at step {result['best_step']}", flush=True)
-            found.append({"point": asdict(point), **result})
-            arguments.json.write_text("[\n" + ",\n".join(json.dumps(one) for one in found) + "\n]\n", encoding="utf-8")
+                return
+            result = train(point, texts[point.text])
+            with lock:
+                print(point, f"{result['best_nats']:.4f} nats at step {result['best_step']}", flush=True)
+                found.append({"point": asdict(point), **result})
+                lines = ",\n".join(json.dumps(one) for one in found)
+                arguments.json.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
+
+        lock = threading.Lock()
+        with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+            list(pool.map(add, wanted))
 
 
 def make_texts() -> Iterator[tuple[str, str]]:
@@ -134,12 +157,13 @@ def points(texts: dict[str, Path]) -> Iterator[Point]:
                 yield Point(text, size, updates, dropout)
 
 
-def train(point: Point, text: Path, run: Path) -> dict[str, Any]:
-    """Train in a process of its own; sizes, and the scores of eight evaluations."""
+def train(point: Point, text: Path) -> dict[str, Any]:
+    """Train on one thread in a process of its own; sizes, and the scores of eight evaluations."""
     family, hidden = SIZES[point.size]
     config = {
         "data": {"source": str(text), "split": [0.9, 0.1, 0]},
         "model": family.model(hidden) | {"dropout": point.dropout},
+        "threads": 1,
         "train": {
             "batch_size": BATCH,
             "bptt": STEPS,
@@ -159,9 +183,10 @@ def train(point: Point, text: Path, run: Path) -> dict[str, Any]:
             "schedule": {"name": "cosine", "warmup_steps": min(100, point.updates // 10), "final_fraction": 0.02},
         },
     }
-    file = text.with_suffix(".json")  # JSON is YAML
+    run = Path(tempfile.mkdtemp(dir=text.parent))
+    file = run / "config.json"  # JSON is YAML
     file.write_text(json.dumps(config), encoding="utf-8")
-    shutil.rmtree(run, ignore_errors=True)
+    run /= "run"
     command = [sys.executable, "-m", "charlm", "train", "--config", str(file), "--run-dir", str(run), "--json"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode:

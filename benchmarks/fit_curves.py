@@ -30,9 +30,10 @@ def main() -> None:
     found = [one for one in json.loads(FILE.read_text(encoding="utf-8")) if fits(one)]
     fitted = [one for one in found if one["point"]["text"] not in arguments.without]
     sizes = fit_sizes(fitted)
-    a, alpha, rhn, two, gain = sizes.tolist()
-    print(f"A {math.exp(a):.3f}, alpha {alpha:.2f}; worth: RHN {math.exp(rhn):.2f}")
-    print(f"worth of two layers of LSTM: {math.exp(two):.2f} · (updates / {UPDATES})^{gain:.2f}")
+    print(f"A {math.exp(sizes[0]):.3f}, alpha {sizes[1]:.2f}")
+    for family, worth, gain in zip(USUAL[1:], sizes[2::2].tolist(), sizes[3::2].tolist(), strict=True):
+        name = f"{family.kind}, layers {family.layers}"
+        print(f"worth of {name}: {math.exp(worth):.2f} · (updates / {UPDATES})^{gain:.2f}")
     report("same text, same updates", found, residuals_of_sizes(sizes, found))
     left = scores(found) - size_part(sizes, found)
     chosen = torch.tensor([one in fitted for one in found])
@@ -72,9 +73,11 @@ def report(name: str, found: list[dict[str, Any]], residuals: Tensor) -> None:
 def size_part(values: Tensor, found: list[dict[str, Any]]) -> Tensor:
     """A · (N · m / N₀)^−α of each training."""
     names = {f"{family.kind}-{'2x' * (family.layers > 1)}": index for index, family in enumerate(USUAL)}
-    family = torch.tensor([names[one["point"]["size"].rstrip("0123456789")] for one in found])
+    own = [names[one["point"]["size"].rstrip("0123456789")] for one in found]
+    # The first family is worth 1.
+    worths, gains = (torch.cat([values.new_zeros(1), values[start::2]])[own] for start in (2, 3))
     late = torch.tensor([math.log(one["point"]["updates"] / UPDATES) for one in found], dtype=torch.float64)
-    worth = values[2] * (family == 1) + (values[3] + values[4] * late) * (family == 2)
+    worth = worths + gains * late
     parameters = torch.tensor([one["parameters"] for one in found], dtype=torch.float64)
     return values[0].exp() * (parameters * worth.exp() / PARAMETERS) ** -values[1]
 
@@ -88,8 +91,9 @@ def residuals_of_sizes(values: Tensor, found: list[dict[str, Any]]) -> Tensor:
 
 
 def fit_sizes(found: list[dict[str, Any]]) -> Tensor:
-    """ln A, α, ln worth of RHN and of two layers, and how the latter grows."""
-    return least_squares([-2.4, 0.5, 0.0, 0.0, 0.0], lambda values: residuals_of_sizes(values, found), pull=1e-4)
+    """ln A, α, and for each family but the first: ln worth, and how it grows."""
+    start = [-2.4, 0.5, *[0.0, 0.0] * len(USUAL[1:])]
+    return least_squares(start, lambda values: residuals_of_sizes(values, found), pull=1e-4)
 
 
 # B, β

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from charlm.cells import CELLS, Generator, Lookup, RecurrentBase, RecurrentState, cross_entropy, dropout_mask, linear
 from charlm.config.schema import Dropout, ModelConfig, TrainConfig
@@ -154,7 +155,7 @@ def count_parameters(config: ModelConfig, vocabulary_size: int) -> int:
     """The number of a model's parameters, without allocating them; 2⁶² if torch cannot express it."""
 
     def count(layers: int) -> int:
-        with torch.device("meta"):
+        with torch.device("meta"), _Uninitialized():
             model = build_model(config.model_copy(update={"layers": layers, "orthogonal": False}), vocabulary_size)
         return sum(parameter.numel() for parameter in model.parameters())
 
@@ -164,6 +165,15 @@ def count_parameters(config: ModelConfig, vocabulary_size: int) -> int:
         return one if config.layers == 1 else one + (config.layers - 1) * (count(2) - one)
     except (RuntimeError, OverflowError, TypeError):
         return 2**62
+
+
+class _Uninitialized(TorchFunctionMode):
+    """Skips torch.nn.init: on meta tensors it would import torch._dynamo, which takes more than a second."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if getattr(func, "__module__", "") == "torch.nn.init":
+            return args[0] if args else kwargs["tensor"]
+        return func(*args, **(kwargs or {}))
 
 
 def parameters_by_part(model: CharLM) -> dict[str, int]:

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import gc
 import hashlib
 import json
 import math
@@ -60,9 +61,13 @@ class Speedometer:
         Measures one size of the first family and, while there is time, two of each; the rest by interpolation. Empty
         for a family for which no time was left.
         """
-        found = [self._measure(family, [min(1, len(family) - 1)], needed=not at) for at, family in enumerate(families)]
-        for family, points in zip(families, found, strict=True):
-            points |= self._measure(family, self._second(family, points))
+        gc.freeze()  # so that free_memory looks only at what was measured, which saves a tenth of a second each time
+        try:
+            found = [self._measure(family, [min(1, len(family) - 1)], not at) for at, family in enumerate(families)]
+            for family, points in zip(families, found, strict=True):
+                points |= self._measure(family, self._second(family, points))
+        finally:
+            gc.unfreeze()
         return [_interpolated(family, points) if points else [] for family, points in zip(families, found, strict=True)]
 
     def _share(self, config: Config) -> Config:

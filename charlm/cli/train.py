@@ -102,7 +102,6 @@ def train(
     from charlm.system.world import joined
 
     keep_freed_memory()
-    sample_device = ""
     with joined() as world:
         if resume:
             assert run_dir is not None
@@ -114,10 +113,10 @@ def train(
         else:
             assert text is not None
             minutes = minutes or DEFAULT_MINUTES
-            outcome, sample_device = _start_chosen(text, minutes, settings, run_dir, world, began_s)
+            outcome = _start_chosen(text, minutes, settings, run_dir, world, began_s)
     _print_outcome(outcome, json and world.is_first)
-    if sample_device and not json and world.is_first:
-        _print_sample(outcome.run_dir, sample_device)
+    if config is None and not resume and not json and world.is_first:
+        _print_sample(Path(outcome.run_dir))
 
 
 def _check_usage(
@@ -154,18 +153,21 @@ def _source(text: str | None) -> list[str]:
 
 def _start_chosen(
     text: str, minutes: float, settings: list[str], run_dir: Path | None, world: Any, began_s: float
-) -> tuple[Any, str]:
-    """Choose settings, say why, and train with them; also returns the device."""
+) -> Any:
+    """Choose settings, say why, and train with them.
+
+    Processes that torchrun starts again after a fault resume their run.
+    """
     from charlm.choice.families import Request
     from charlm.choice.suggest import suggest
-    from charlm.training.start import start_run
+    from charlm.training.start import resume_run, run_of_this_launch, start_run
 
+    if again := world.first(lambda: run_of_this_launch(world)):
+        return resume_run(again, world=world)
     suggestion = world.first(lambda: suggest(Request(text, minutes, settings), world))
     for label, reason in suggestion.reasons.items():
         say(label, reason)
-    config = suggestion.config
-    outcome = start_run(config, run_dir, name=_run_name(text), world=world, began_s=began_s - _LEAVING_S)
-    return outcome, config.device
+    return start_run(suggestion.config, run_dir, name=_run_name(text), world=world, began_s=began_s - _LEAVING_S)
 
 
 def _run_name(text: str) -> str:
@@ -234,11 +236,13 @@ def _print_outcome(outcome: Any, json: bool) -> None:
     say("sample", f"charlm sample {run_dir}")
 
 
-def _print_sample(run_dir: str, device: str) -> None:
+def _print_sample(run_dir: Path) -> None:
+    from charlm.config import load_config
     from charlm.inference import load
     from charlm.system.formatting import printable
 
-    typer.echo(printable(load(run_dir, device).for_sampling().sample(length=400, seed=1)))
+    model = load(run_dir, load_config(run_dir / "config.yaml").device)
+    typer.echo(printable(model.for_sampling().sample(length=400, seed=1)))
 
 
 def plan(config: ConfigFile, overrides: Overrides = None, json: Json = False) -> None:

@@ -1,5 +1,6 @@
 """torch's optimizers, Muon for recurrent matrices, learning-rate schedules, and gradient clipping."""
 
+import inspect
 import math
 from collections.abc import Callable
 from typing import Any
@@ -17,14 +18,23 @@ from charlm.config.optimizers import (
     StepSchedule,
 )
 
+
+def _eager(optimizer: type[torch.optim.Optimizer]) -> Any:
+    """The class without its hooks for torch.compile: they import torch._dynamo, which takes more than a second."""
+    base = torch.optim.Optimizer
+    plain = {name: inspect.unwrap(getattr(base, name)) for name in ("add_param_group", "zero_grad")}
+    return type(optimizer.__name__, (optimizer,), plain | {"step": torch.no_grad()(inspect.unwrap(optimizer.step))})
+
+
+_AdamW = _eager(torch.optim.AdamW)
 _CLASSES: dict[str, Callable[..., torch.optim.Optimizer]] = {
-    "adamw": torch.optim.AdamW,
-    "adam": torch.optim.Adam,
-    "nadam": torch.optim.NAdam,
-    "radam": torch.optim.RAdam,
-    "sgd": torch.optim.SGD,
-    "rmsprop": torch.optim.RMSprop,
-    "adagrad": torch.optim.Adagrad,
+    "adamw": _AdamW,
+    "adam": _eager(torch.optim.Adam),
+    "nadam": _eager(torch.optim.NAdam),
+    "radam": _eager(torch.optim.RAdam),
+    "sgd": _eager(torch.optim.SGD),
+    "rmsprop": _eager(torch.optim.RMSprop),
+    "adagrad": _eager(torch.optim.Adagrad),
 }
 _FUSED = {"adamw", "adam", "sgd"}
 
@@ -61,7 +71,7 @@ def _maps_states(name: str) -> bool:
     return leaf.startswith("weight_hh") or (leaf.startswith("weight_ih") and not leaf.endswith("_l0"))
 
 
-class Muon(torch.optim.AdamW):
+class Muon(_AdamW):
     """AdamW, except that groups with a `momentum` step along orthogonal matrices (Jordan et al. 2024).
 
     Each [H, H] block of such a parameter is one gate. The Nesterov momentum of its gradient is made nearly orthogonal

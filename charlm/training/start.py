@@ -61,7 +61,7 @@ def start_run(
 
     Processes that torchrun starts again after a fault resume their run.
     """
-    if again := world.first(lambda: _run_of_this_launch(world)):
+    if again := world.first(lambda: run_of_this_launch(world)):
         return resume_run(again, world=world, watch=watch)
     with contextlib.ExitStack() as held:
         place = run_dir or Path("runs")
@@ -103,7 +103,7 @@ _STARTING = 0.5
 """Share of a run's minutes at most that starting may take, so that the run learns something."""
 
 
-def _run_of_this_launch(world: World) -> Path | None:
+def run_of_this_launch(world: World) -> Path | None:
     """The run that this launch of torchrun has started before, if it has a checkpoint."""
     if not (noted := world.recall("run")):
         return None

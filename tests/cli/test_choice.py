@@ -31,6 +31,17 @@ def test_train_a_text(cli, text_file, tmp_path):
 
 
 @pytest.mark.usefixtures("quick")
+def test_what_torchrun_starts_again_chooses_nothing(cli, text_file, tmp_path, monkeypatch):
+    run = tmp_path / "run"
+    assert cli("train", text_file, "--minutes", 0.02, "--run-dir", run).code == 0
+    monkeypatch.setattr("charlm.training.start.run_of_this_launch", lambda world: run)
+    again = cli("train", text_file, "--minutes", 0.02, "--run-dir", run)
+    assert (again.code, len(again.out)) == (0, 401)
+    assert "choice" not in again.err
+    assert "resume" in again.err
+
+
+@pytest.mark.usefixtures("quick")
 def test_a_start_that_takes_the_whole_time_leaves_some_to_train(cli, text_file, tmp_path, monkeypatch):
     minutes = 0.02
     monkeypatch.setattr("charlm.cli.train._LEAVING_S", 60 * minutes)

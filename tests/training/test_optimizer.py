@@ -1,13 +1,15 @@
 """Learning rate schedules, optimizers, clipping."""
 
 import math
+import sys
 
 import pytest
 import torch
+from torch import nn
 
 from charlm.config import parse_config
 from charlm.model import build_model
-from charlm.training.optimizer import build_optimizer, clip_gradients, learning_rate, orthogonal
+from charlm.training.optimizer import _CLASSES, build_optimizer, clip_gradients, learning_rate, orthogonal
 
 
 def optimizer_config(**options):
@@ -72,6 +74,26 @@ def test_every_optimizer_steps_downhill(name):
         optimizer.zero_grad()
         losses.append(loss.item())
     assert losses[-1] < losses[0] - 0.005
+
+
+@pytest.mark.parametrize("name", _CLASSES)
+def test_steps_are_torchs_without_the_import_of_dynamo(name, monkeypatch):
+    """The eager classes step as torch's own do, without torch._dynamo."""
+    config = optimizer_config(name=name, lr=0.1)
+    theirs = getattr(torch.optim, type(build_optimizer(nn.Linear(2, 2), config)).__name__)
+    parameters = [nn.Parameter(torch.arange(6.0).view(2, 3).clone()) for _ in range(2)]
+    eager = type(build_optimizer(nn.Linear(2, 2), config))
+    before = theirs([parameters[1]], lr=0.1)
+    for _ in range(3):
+        parameters[1].grad = torch.ones(2, 3)
+        before.step()
+    monkeypatch.setitem(sys.modules, "torch._dynamo", None)  # an import fails
+    optimizer = eager([parameters[0]], lr=0.1)
+    for _ in range(3):
+        optimizer.zero_grad()
+        parameters[0].grad = torch.ones(2, 3)
+        optimizer.step()
+    assert parameters[0].tolist() == parameters[1].tolist() != [[0, 1, 2], [3, 4, 5]]
 
 
 def test_options_reach_the_optimizer():
