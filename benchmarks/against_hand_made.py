@@ -81,7 +81,10 @@ def main() -> None:
 
 
 def make_texts() -> Iterator[tuple[str, str]]:
-    """Texts that are not in benchmarks/curves.py: name, text. What is missing here is left out."""
+    """Texts that are not in benchmarks/curves.py: name, text. What is missing here is left out.
+
+    No file is long, so that the last tenth, which is scored, is like the rest.
+    """
     share = Path("/usr/share")
     for name, files, length in (
         ("man", shuffled(share.glob("man/man[18]/*.gz")), 2_000_000),
@@ -89,7 +92,7 @@ def make_texts() -> Iterator[tuple[str, str]]:
         ("html", shuffled(share.glob("doc/**/*.html")), 1_000_000),
         ("locales", shuffled(share.glob("i18n/locales/*")), 600_000),
     ):
-        if text := joined(files, length):
+        if text := joined(files, length, each=10_000):
             yield name, text[:length]
     yield "generated", generated(200_000)
 

@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from charlm.choice.families import USUAL
+from charlm.choice.families import USUAL, on_request
 from charlm.choice.text import text_facts
 from charlm.data.corpus import load_corpus
 
@@ -40,9 +40,9 @@ SIZES = {
     "rhn-160": (USUAL[1], 160),
     "rhn-224": (USUAL[1], 224),
     "rhn-320": (USUAL[1], 320),
-    "gru-128": (USUAL[3], 128),
-    "gru-256": (USUAL[3], 256),
-    "gru-512": (USUAL[3], 512),
+    "gru-128": (on_request("gru"), 128),
+    "gru-256": (on_request("gru"), 256),
+    "gru-512": (on_request("gru"), 512),
 }
 """Name → family and units."""
 UPDATES = (250, 1000, 4000, 16000)
@@ -137,14 +137,14 @@ def shuffled(files: Iterable[Path]) -> list[Path]:
     return found
 
 
-def joined(files: Iterable[Path], enough: int = 4_000_000) -> str:
-    """The text of the files, some of which may be gzipped, until there are `enough` characters."""
+def joined(files: Iterable[Path], enough: int = 4_000_000, each: int | None = None) -> str:
+    """The text of the files, some of which may be gzipped, until there are `enough` characters; at most `each` of one."""
     text = ""
     for file in files:
         if file.is_file() and not file.is_symlink() and len(text) < enough:
             data = file.read_bytes()
             data = gzip.decompress(data) if file.suffix == ".gz" else data
-            text += data.decode("utf-8", errors="ignore").replace("\r\n", "\n").replace("\r", "\n")
+            text += data.decode("utf-8", errors="ignore").replace("\r\n", "\n").replace("\r", "\n")[:each]
     return text
 
 
@@ -196,7 +196,7 @@ def train(point: Point, text: Path) -> dict[str, Any]:
     return {
         "facts": asdict(text_facts(load_corpus(str(text), level="char", split=(1, 0, 0)))),
         "parameters": outcome["parameters"],
-        "best_nats": outcome["best_nats"],
+        "best_nats": round(outcome["best_nats"], 4),
         "best_step": outcome["best_step"],
         "curve": [[row["step"], round(row["nats"], 4)] for row in rows if row["split"] == "valid"],
         "elapsed_s": round(outcome["elapsed_s"], 1),

@@ -49,9 +49,10 @@ def main() -> None:
 
 
 def fits(one: dict[str, Any]) -> bool:
-    """Whether a training is one that the rule describes."""
+    """Whether a training is one that the rule describes: of a family from which charlm chooses."""
     point = one["point"]
-    return not point["dropout"] and point["updates"] * BATCH * STEPS < EPOCHS * 0.9 * one["facts"]["chars"]
+    usual = point["size"].split("-")[0] in {family.kind for family in USUAL}
+    return usual and not point["dropout"] and point["updates"] * BATCH * STEPS < EPOCHS * 0.9 * one["facts"]["chars"]
 
 
 def scores(found: list[dict[str, Any]]) -> Tensor:

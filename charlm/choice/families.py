@@ -43,11 +43,11 @@ USUAL = (
     Family("lstm", 1, _SMALL, 1.2e-2, cell={"forget_bias": None, "layer_norm": True}),
     Family("rhn", 1, (160, 224, 320, 448, 640, 896), 8e-3, 320, worth=1.08, cell={"depth": 4, "gate_bias": -2.0}),
     Family("lstm", 2, _LARGE, 1.2e-2, embedding=256, worth=0.42, worth_gain=0.71, cell={"forget_bias": None}),
-    Family("gru", 1, (128, 192, 256, 384, 512, 768), 8e-3, 256),
 )
 """The families to choose from."""
 
 _ON_REQUEST = {
+    "gru": Family("gru", 1, (128, 192, 256, 384, 512, 768), 8e-3, 256, worth=0.9),
     "rnn": Family("rnn", 2, _LARGE, 1.5e-3, 512, worth=0.2),
     "slstm": Family("slstm", 1, _SMALL, 8e-3),
 }
