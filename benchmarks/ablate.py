@@ -11,11 +11,12 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import reproduce
-from reproduce import ROOT, charlm, refuse_other, write_between
+from reproduce import ROOT, charlm, write_between
 
 RUNS = ROOT / "runs/ablate"
 
@@ -128,7 +129,7 @@ def score(trial: Trial, config: Path, source: Path | None) -> float:
     """The trial's final validation score in nats per character; trains it unless that is done."""
     name = re.sub(r"[^\w.=-]+", "_", "+".join(trial.settings)) or "base"
     run, outcome = RUNS / name, RUNS / f"{name}.json"
-    refuse_other(run, config, *trial.settings)
+    refuse_other(run, config, trial.settings)
     if not outcome.is_file():
         resumable = (run / "checkpoints/last.safetensors").is_file()
         settings = [*trial.settings, *([f"data.source={source.resolve()}"] if source else [])]
@@ -140,6 +141,18 @@ def score(trial: Trial, config: Path, source: Path | None) -> float:
     nats = json.loads(outcome.read_text(encoding="utf-8"))["valid_nats"]
     print(f"{nats:.4f} {' '.join(trial.settings) or 'base'}", file=sys.stderr, flush=True)
     return nats
+
+
+def refuse_other(run: Path, config: Path, settings: Iterable[str]) -> None:
+    """Exit if a run was started with another config, apart from its text's path and a resolved `auto` precision."""
+    from charlm.config import differences, load_config
+
+    if not (run / "config.yaml").is_file():
+        return
+    wanted = load_config(config, settings)
+    may_differ = {"data.source", "precision"} if wanted.precision == "auto" else {"data.source"}
+    if changed := differences(load_config(run / "config.yaml"), wanted).keys() - may_differ:
+        sys.exit(f"{run}: trained with another {', '.join(sorted(changed))}; remove it to train it anew")
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -10,7 +11,7 @@ from bench_measure import Effort, Report, Row, Way, has_fast_bf16, interleave, r
 from torch import Tensor, nn
 
 from charlm.cells import LSTM, Lookup
-from charlm.config import Config, load_config, parse_config
+from charlm.config import Config, parse_config
 from charlm.data.corpus import Corpus
 from charlm.data.vocabulary import Vocabulary, code_points
 from charlm.inference.sampling import Choice, sample_ids
@@ -21,31 +22,48 @@ ROOT = Path(__file__).parents[1]
 TEXT = ROOT / "data/tinyshakespeare.txt"
 CPU = torch.device("cpu")
 
-CONFIGS = {
-    "LSTM 1min": ("tinyshakespeare-lstm-1min.yaml", []),
-    "RHN 1min": ("tinyshakespeare-1min.yaml", []),
-    "LSTM": ("tinyshakespeare-5min.yaml", []),
-    "GRU": ("tinyshakespeare-5min.yaml", ["model.cell={kind: gru, hidden: 256}"]),
-    "RNN": ("tinyshakespeare-5min.yaml", ["model.cell={kind: rnn, hidden: 512}", "optimizer.lr=1e-3"]),
-    "RHN": ("tinyshakespeare-rhn-5min.yaml", []),
+DROPOUT = {"output": 0.1, "between_layers": 0.05}
+TWO_LAYERS = {"layers": 2, "residual": True, "embedding": 256, "dropout": DROPOUT}
+MODELS: dict[str, dict[str, Any]] = {
+    "LSTM 1min": {"cell": {"kind": "lstm", "hidden": 384, "layer_norm": True}, "embedding": 64},
+    "RHN 1min": {"cell": {"kind": "rhn", "hidden": 224, "depth": 4}, "embedding": 64},
+    "LSTM": {"cell": {"kind": "lstm", "hidden": 384}, **TWO_LAYERS},
+    "GRU": {"cell": {"kind": "gru", "hidden": 256}, **TWO_LAYERS},
+    "RNN": {"cell": {"kind": "rnn", "hidden": 512}, **TWO_LAYERS},
+    "RHN": {"cell": {"kind": "rhn", "hidden": 320, "depth": 6}, "embedding": 64, "dropout": {"output": 0.15}},
 }
+"""The measured models, of sizes that train well in one minute and in five."""
+OTHERS = {
+    "train": {
+        "batch_size": 16,
+        "bptt": 64,
+        "reset_state": 0.01,
+        "ema": 0.99,
+        "activation_penalty": 0.5,
+        "max_minutes": 5,
+    },
+    "optimizer": {"name": "adamw", "lr": 1e-3, "weight_decay": 0.1, "clip_norm": 10, "schedule": {"name": "cosine"}},
+    "device": "cpu",
+    "precision": "fp32",
+}
+"""The other settings, the same for all models."""
 
 
 def measure_train(report: Report, effort: Effort) -> None:
     """The section `train`."""
     fetched = TEXT.is_file()
     report.table(
-        f"train: updates of configs/tinyshakespeare-*.yaml on {TEXT.name if fetched else 'a generated text'}",
+        f"train: updates on {TEXT.name if fetched else 'a generated text'}",
         "÷ bare: speed divided by that of the same layers and logits, forward and backward, without text, dropout, "
         "loss, clipping and optimizer; bf16 ÷ fp32: whole updates, on CPUs with AMX",
         ["characters/s", "÷ bare", "bf16 ÷ fp32"],
     )
     has_bf16 = has_fast_bf16()
     corpus = make_corpus(TEXT.read_text(encoding="utf-8") if fetched else generated_text())
-    for name, (file, overrides) in CONFIGS.items():
+    for name, model in MODELS.items():
         if effort.quick and not name.endswith("1min"):
             continue
-        config = load_config(ROOT / "configs" / file, [*overrides, "device=cpu", "precision=fp32"])
+        config = parse_config({"model": model, **OTHERS}, "bench")
         updater = Updater(config, corpus, CPU)
         ways: dict[str, Way] = {"update": updater.update, "bare": bare_update(updater)}
         if has_bf16:

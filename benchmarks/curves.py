@@ -112,13 +112,10 @@ def make_texts() -> Iterator[tuple[str, str]]:
     plays = ROOT / "data/tinyshakespeare.txt"
     prose = plays.read_text(encoding="utf-8") if plays.is_file() else ""
     code = joined(sorted(Path(sysconfig.get_path("stdlib")).glob("*.py")))
-    named = [unicodedata.name(chr(point), "") for point in range(0x30000)]
-    names = [name for name in named if name and not name.startswith(("CJK", "HANGUL SYLLABLE"))]
-    random.Random(1).shuffle(names)
     for name, text, length in (
         ("plays-1MB", prose, None),
         ("code-4MB", code, 4_000_000),
-        ("names", "\n".join(names) + "\n", 1_000_000),
+        ("names", unicode_names(), 1_000_000),
         ("pod", joined(shuffled(Path("/usr/share/perl").glob("*/**/*.pod"))), 3_000_000),
         ("licenses", joined(sorted(Path("/usr/share/common-licenses").glob("*"))), None),
         ("headers", joined(shuffled(Path("/usr/include").glob("**/*.h"))), 2_000_000),
@@ -128,6 +125,14 @@ def make_texts() -> Iterator[tuple[str, str]]:
     ):
         if text:
             yield name, text[:length]
+
+
+def unicode_names() -> str:
+    """The names of Unicode's characters, one a line, in random order."""
+    named = [unicodedata.name(chr(point), "") for point in range(0x30000)]
+    names = [name for name in named if name and not name.startswith(("CJK", "HANGUL SYLLABLE"))]
+    random.Random(1).shuffle(names)
+    return "\n".join(names) + "\n"
 
 
 def shuffled(files: Iterable[Path]) -> list[Path]:

@@ -2,7 +2,7 @@
 
     .venv/bin/python benchmarks/picture.py runs/shakespeare data/tinyshakespeare.txt
 
-The run is that of the shipped config tinyshakespeare-5min. Needs matplotlib: `./scripts/install results`.
+The run is made with `charlm train data/tinyshakespeare.txt --minutes 5`. Needs matplotlib: `./scripts/install results`.
 """
 
 import json

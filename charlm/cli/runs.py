@@ -52,7 +52,7 @@ def runs(folder: Folder = None, json: Json = False) -> None:
     elif found:
         _print(found)
     else:
-        say("runs", f"none in {where}; start one, for example: charlm train --config quickstart")
+        say("runs", f"none in {where}; start one, for example: charlm train my.txt --minutes 10")
 
 
 def _say_unreadable(error: OSError) -> None:

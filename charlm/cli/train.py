@@ -87,8 +87,9 @@ def train(
     \b
     Examples:
       charlm train my.txt --minutes 10
-      charlm train --config quickstart
-      charlm train --config lstm --set data.source=my.txt --set train.max_minutes=10
+      charlm train builtin:python-stdlib --minutes 1
+      charlm train --config gru my.txt --minutes 5
+      charlm train --config lstm my.txt --minutes 10 --set model.layers=3
       charlm train --resume --run-dir runs/lstm-20260102-030405
       charlm train --resume --run-dir runs/mine --set train.max_steps=20000
       charlm train --config lstm --set data.source=more.txt --init-from runs/mine

@@ -13,9 +13,9 @@ def limit_spinning(system: Path = Path("/")) -> None:
 
     By default threads spin for milliseconds. If another process keeps one of four cores busy, an LSTM then trains at
     800 characters/s, and with a short spin at 21,000; on an idle machine at 70,000 either way.
-    On a virtual machine waking a sleeping core is slow: with a short spin an update of the one-minute recipes took 1.3
-    to 1.5 times as long on two cores. So threads spin longer there, unless other processes are working now: beside
-    those an update takes up to twice as long with a long spin.
+    On a virtual machine waking a sleeping core is slow: with a short spin an update of an LSTM of 384 units or an RHN
+    of 224 took 1.3 to 1.5 times as long on two cores. So threads spin longer there, unless other processes are working
+    now: beside those an update takes up to twice as long with a long spin.
     """
     if "GOMP_SPINCOUNT" not in os.environ:
         spins = _SPINS_ON_VM if _is_virtual(system) and not _others_work(system) else _SPINS

@@ -3,11 +3,13 @@
 import importlib
 import json
 import shutil
+from dataclasses import asdict
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from charlm.checkpoint import read_checkpoint
+from charlm.cells import CELLS
 from charlm.config import differences, load_config, parse_config
 from tests.conftest import ROOT
 
@@ -20,21 +22,35 @@ The table that was there.
 
 After.
 """
+HEADING = """\
+| text | time | model (layers × units) | parameters | machine | characters/s | nats | dynamic |
+|---|---|---|---|---|---|---|---|
+"""
+SUMMARY_HEADING = """\
+| training time | chosen model (layers × units) | nats per character | bits |
+|---|---|---|---|
+"""
 
 
 @pytest.fixture
-def reproduce(tmp_path, monkeypatch) -> ModuleType:
-    """The script, with pages, runs and a plot of its own in `tmp_path`."""
+def recorded(monkeypatch) -> ModuleType:
+    """The script as it is, with the results and pages of this checkout."""
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
-    script = importlib.import_module("reproduce")
-    monkeypatch.setattr(script, "RUNS", tmp_path / "runs")
-    monkeypatch.setattr(script, "RESULTS", tmp_path / "results.json")
-    monkeypatch.setattr(script, "PAGE", tmp_path / "results.md")
-    monkeypatch.setattr(script, "README", tmp_path / "README.md")
-    monkeypatch.setattr(script, "PLOT", tmp_path / "results.png")
-    for page in (script.PAGE, script.README):
+    return importlib.import_module("reproduce")
+
+
+@pytest.fixture
+def reproduce(recorded, tmp_path, monkeypatch) -> ModuleType:
+    """The script, with pages, runs and a plot of its own in `tmp_path`, and nothing recorded."""
+    monkeypatch.setattr(recorded, "RUNS", tmp_path / "runs")
+    monkeypatch.setattr(recorded, "RESULTS", tmp_path / "results.json")
+    monkeypatch.setattr(recorded, "PAGE", tmp_path / "results.md")
+    monkeypatch.setattr(recorded, "README", tmp_path / "README.md")
+    monkeypatch.setattr(recorded, "PLOT", tmp_path / "results.png")
+    recorded.RESULTS.write_text("{}\n", encoding="utf-8")
+    for page in (recorded.PAGE, recorded.README):
         page.write_text(PAGE, encoding="utf-8")
-    return script
+    return recorded
 
 
 @pytest.fixture
@@ -43,43 +59,22 @@ def ablate(reproduce) -> ModuleType:
 
 
 @pytest.fixture
-def started(reproduce, monkeypatch) -> list[list[str]]:
-    """The arguments of every command that the script would start; none runs, and each prints a score."""
+def started(reproduce, trained_run, monkeypatch) -> list[list[str]]:
+    """The arguments of every command that the script would start. Training makes a tiny run; each prints a score."""
     commands = []
 
     def run(command, **_):
-        commands.append(command[3:])
-        return SimpleNamespace(stdout='{"nats_per_char": 9.0, "dynamic": {"nats_per_char": 8.0}}')
+        words = command[3:]
+        commands.append(words)
+        if words[0] == "train":
+            shutil.copytree(trained_run, words[-1], dirs_exist_ok=True)
+        return SimpleNamespace(stdout=json.dumps({"nats_per_char": 1.5, **DYNAMIC[("--dynamic" in words)]}))
 
     monkeypatch.setattr(reproduce.subprocess, "run", run)
     return commands
 
 
-@pytest.fixture
-def drawn(reproduce, monkeypatch) -> list[dict]:
-    """What the script draws, a dictionary of results each time."""
-    drawings = []
-    monkeypatch.setattr(reproduce, "draw", drawings.append)
-    return drawings
-
-
-@pytest.fixture
-def make_run(reproduce, trained_run):
-    """Make a run as training and scoring leave it: one minute, 1,500 characters/s and `nats` per character."""
-
-    def make(config, seed, nats, dynamic_nats=None):
-        folder = reproduce.RUNS / f"{config}-seed{seed}"
-        shutil.copytree(trained_run / "checkpoints", folder / "checkpoints")
-        rows = [
-            {"split": "train", "nats": 2.0, "chars_per_s": 1000, "elapsed_s": 30.0},
-            {"split": "train", "nats": 2.0, "chars_per_s": 2000, "elapsed_s": 60.0},
-            {"split": "valid", "nats": nats, "chars_per_s": 9e9, "elapsed_s": 61.0},
-        ]
-        (folder / "metrics.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-        dynamic = {} if dynamic_nats is None else {"dynamic": {"nats_per_char": dynamic_nats}}
-        (folder / "score.json").write_text(json.dumps({"nats_per_char": nats, **dynamic}))
-
-    return make
+DYNAMIC = ({}, {"dynamic": {"nats_per_char": 1.25}})
 
 
 @pytest.fixture
@@ -93,109 +88,213 @@ def run_script(reproduce, monkeypatch):
     return run
 
 
-def table(reproduce):
-    """The rows of the table in docs/results.md; the text around them must be unchanged."""
-    text = reproduce.PAGE.read_text(encoding="utf-8")
-    before, rows = text.split("|---|---|---|---|---|---|---|\n")
+@pytest.fixture
+def make_run(reproduce):
+    """A run on a made-up machine."""
+
+    def make(seed=1, nats=1.5, dynamic_nats=None, kind="lstm", layers=2, precision="fp32"):
+        return reproduce.Run(
+            seed=seed,
+            cpu="CPU",
+            cores=4,
+            precision=precision,
+            model={"cell": {"kind": kind, "hidden": 384}, "layers": layers},
+            parameters=1_234_567,
+            chars_per_s=1234.5,
+            nats=nats,
+            dynamic_nats=dynamic_nats,
+            curve=[[150.0, nats + 0.1], [300.0, nats]],
+        )
+
+    return make
+
+
+def complete(reproduce, name, *runs):
+    """Leave complete runs of a row in the script's folder."""
+    for run in runs:
+        file = reproduce.RUNS / f"{name}-seed{run.seed}/result.json"
+        file.parent.mkdir(parents=True)
+        file.write_text(json.dumps(asdict(run)), encoding="utf-8")
+
+
+def written(page, heading):
+    """The rows of the table in a page; the text around them must be unchanged."""
+    before, rows = page.read_text(encoding="utf-8").split(heading)
     rows, after = rows.split("<!-- /results -->")
-    heading = "| recipe | CPU | time | parameters | characters/s | nats (range of seeds) | dynamic |\n"
-    assert (before, after) == (f"Before.\n\n<!-- results -->\n{heading}", "\n\nAfter.\n")
+    assert (before, after) == ("Before.\n\n<!-- results -->\n", "\n\nAfter.\n")
     return rows.splitlines()
 
 
-def result(reproduce, *scores):
-    runs = [
-        reproduce.Run(seed, 301.0, 1_234_567, 1234.5, nats, dynamic_nats, curve=[[300.0, nats]])
-        for seed, (nats, dynamic_nats) in enumerate(scores, start=1)
-    ]
-    config = {"model": {"cell": {"kind": "lstm"}}, "train": {"max_minutes": 5}}
-    return reproduce.Result(config=config, cpu={"cpu": "CPU", "cores": 4}, runs=runs, precision="fp32")
+def row(reproduce, name):
+    return next(row for row in reproduce.ROWS if row.name == name)
 
 
-def test_row_of_three_seeds(reproduce):
-    three = result(reproduce, (1.4880, 1.30), (1.4922, 1.32), (1.4883, 1.33))
-    assert reproduce.row("a", three) == (
-        "| `a` | 4 × CPU, fp32 | 5.0 min | 1,234,567 | 1,234 | 1.4895 (3 seeds: 1.4880 to 1.4922) | 1.3167 |\n"
+# Rows
+
+
+def test_rows_are_texts_by_minutes_and_kinds(reproduce):
+    assert [row.name for row in reproduce.ROWS] == [
+        "tinyshakespeare-10s", "tinyshakespeare-1min", "tinyshakespeare-5min", "tinyshakespeare-30min",
+        "python-stdlib-10s", "python-stdlib-1min", "python-stdlib-5min", "python-stdlib-30min",
+        "unicode-names-10s", "unicode-names-1min", "unicode-names-5min", "unicode-names-30min",
+        *sorted(CELLS),
+    ]  # fmt: skip
+    for found in reproduce.ROWS[-len(CELLS) :]:
+        assert (found.text, found.time, found.config) == ("tinyshakespeare", "5 min", found.name)
+
+
+def test_line_of_three_seeds(reproduce, make_run):
+    runs = [make_run(1, 1.4880, 1.30), make_run(2, 1.4922, 1.32), make_run(3, 1.4883, 1.33)]
+    assert reproduce.line(row(reproduce, "tinyshakespeare-5min"), runs) == (
+        "| tinyshakespeare | 5 min | lstm, 2 × 384 | 1,234,567 | 4 × CPU, fp32 | 1,234 "
+        "| 1.4895 (3 seeds: 1.4880 to 1.4922) | 1.3167 |\n"
     )
 
 
-def test_row_of_one_seed_without_dynamic(reproduce):
-    row = "| `a` | 4 × CPU, fp32 | 5.0 min | 1,234,567 | 1,234 | 1.4399 (1 seed) | – |\n"
-    assert reproduce.row("a", result(reproduce, (1.4399, None))) == row
+def test_line_of_one_seed_without_dynamic(reproduce, make_run):
+    assert reproduce.line(row(reproduce, "python-stdlib-10s"), [make_run(nats=1.4399)]) == (
+        "| python-stdlib | 10 s | lstm, 2 × 384 | 1,234,567 | 4 × CPU, fp32 | 1,234 | 1.4399 | – |\n"
+    )
 
 
-def test_a_part_of_the_recipes_leaves_the_others_as_recorded(reproduce, make_run, run_script, started, drawn):
-    before = {
-        name: result(reproduce, (nats, None))
-        for name, nats in (("tinyshakespeare-10s", 1.7), ("tinyshakespeare-rnn-5min", 1.6), ("python-stdlib-1min", 1.3))
-    }
-    reproduce.write_results(before)
-    make_run("tinyshakespeare-5min", 1, 1.40, 1.30)
-    make_run("tinyshakespeare-5min", 2, 1.41, 1.31)
-    make_run("tinyshakespeare-rnn-5min", 2, 1.50, 1.40)
+def test_line_of_a_kind(reproduce, make_run):
+    assert reproduce.line(row(reproduce, "gru"), [make_run(kind="gru")]).startswith(
+        "| tinyshakespeare | 5 min | `--config gru`: gru, 2 × 384 |"
+    )
+
+
+def test_line_of_seeds_with_different_models_and_machines(reproduce, make_run):
+    runs = [make_run(), make_run(2, layers=1, precision="bf16"), make_run(3)]
+    line = reproduce.line(row(reproduce, "tinyshakespeare-1min"), runs)
+    assert " | lstm, 2 × 384 or lstm, 1 × 384 | 1,234,567 | 4 × CPU, fp32 or 4 × CPU, bf16 | " in line
+
+
+# The whole script
+
+
+def test_nothing_is_recorded_and_nothing_trained(reproduce, run_script, started):
+    run_script("--seeds", "0")
+    assert written(reproduce.PAGE, HEADING) == written(reproduce.README, SUMMARY_HEADING) == []
+    assert reproduce.RESULTS.read_text(encoding="utf-8") == "{}\n"
+    assert not reproduce.PLOT.exists()
+    assert started == []
+
+
+def test_some_rows_leave_the_others_as_recorded(reproduce, make_run, run_script, started):
+    for name, nats in (("tinyshakespeare-10s", 1.7), ("python-stdlib-1min", 1.3), ("rnn", 1.6)):
+        complete(reproduce, name, make_run(nats=nats))
+    run_script("--seeds", "0")
+    before = reproduce.read_results()
+    shutil.rmtree(reproduce.RUNS)
+    complete(reproduce, "tinyshakespeare-5min", make_run(2, 1.42, 1.31), make_run(1, 1.40, 1.30))
+    complete(reproduce, "rnn", make_run(2, 1.50, 1.40, kind="rnn"))
     run_script("tinyshakespeare-5min", "--seeds", "2")
     after = reproduce.read_results()
-    names = ["tinyshakespeare-10s", "tinyshakespeare-5min", "tinyshakespeare-rnn-5min", "python-stdlib-1min"]
-    assert list(after) == names
-    assert all(after[name] == before[name] for name in (names[0], names[3]))
-    assert [run.seed for run in after["tinyshakespeare-rnn-5min"].runs] == [2]
-    assert after["tinyshakespeare-rnn-5min"].config["model"]["cell"]["kind"] == "rnn"
-    rows = table(reproduce)
-    assert [row.split("`")[1] for row in rows] == names
-    assert rows[1].endswith(" | 1,500 | 1.4050 (2 seeds: 1.4000 to 1.4100) | 1.3050 |")
-    assert rows[2].endswith(" | 1,500 | 1.5000 (1 seed) | 1.4000 |")
-    assert started == []
-    assert [{name: result.runs[0].curve for name, result in results.items()} for results in drawn] == [
-        {names[0]: [[300.0, 1.7]], names[1]: [[61.0, 1.4]], names[2]: [[61.0, 1.5]]}
-    ]
-
-
-def test_all_recipes_in_their_order_and_seed_1_in_the_plot(reproduce, make_run, run_script, started, drawn):
-    for recipe in reversed(reproduce.RECIPES):
-        for seed in reversed(recipe.seeds):
-            make_run(recipe.config, seed, 1 + seed / 10, 1.0 if recipe.dynamic else None)
-    run_script()
-    assert [row.split("`")[1] for row in table(reproduce)] == [recipe.config for recipe in reproduce.RECIPES]
-    names = [recipe.config for recipe in reproduce.RECIPES if recipe.config.startswith("tinyshakespeare")]
-    assert [{name: result.runs[0].nats for name, result in results.items()} for results in drawn] == [
-        dict.fromkeys(names, 1.1)
-    ]
-    assert [row.count("`") for row in reproduce.README.read_text(encoding="utf-8").splitlines()].count(2) == 4
+    assert list(after) == ["tinyshakespeare-10s", "tinyshakespeare-5min", "python-stdlib-1min", "rnn"]
+    assert all(after[name] == before[name] for name in ("tinyshakespeare-10s", "python-stdlib-1min"))
+    assert [run.seed for run in after["tinyshakespeare-5min"]] == [1, 2]
+    assert [run.seed for run in after["rnn"]] == [2]
+    lines = written(reproduce.PAGE, HEADING)
+    assert len(lines) == 4
+    assert lines[1].endswith(" | 1,234 | 1.4100 (2 seeds: 1.4000 to 1.4200) | 1.3050 |")
+    assert written(reproduce.README, SUMMARY_HEADING) == [
+        "| 10 s | lstm, 2 × 384 | 1.70 | 2.45 |", "| 5 min | lstm, 2 × 384 | 1.41 | 2.03 |",
+    ]  # fmt: skip
+    assert len(reproduce.RESULTS.read_text(encoding="utf-8").splitlines()) == 4
+    assert reproduce.PLOT.read_bytes().startswith(b"\x89PNG")
     assert started == []
 
 
-def test_what_is_recorded_is_of_the_recipes_as_they_are(monkeypatch):
-    """If a recipe changes without being trained again, the pages would show the old one's figures."""
-    monkeypatch.syspath_prepend(ROOT / "benchmarks")
-    reproduce = importlib.import_module("reproduce")
-    results = reproduce.read_results()
-    assert results
-    for name, found in results.items():
-        config = parse_config(found.config, "results.json")
-        assert differences(config, load_config(ROOT / f"configs/{name}.yaml")) == {}, name
-    assert reproduce.table(results) in reproduce.PAGE.read_text(encoding="utf-8")
-    assert reproduce.summary(results) in reproduce.README.read_text(encoding="utf-8")
-    assert len(reproduce.summary(results).splitlines()) == 6
+@pytest.mark.parametrize("names", [["tinyshakespeare-10s"], ["gru", "rnn"]])
+def test_a_plot_of_some_rows(reproduce, make_run, names):
+    reproduce.draw({name: [make_run()] for name in names})
+    assert reproduce.PLOT.read_bytes().startswith(b"\x89PNG")
 
 
-def test_trains_what_is_not_there_whole(reproduce, make_run, tmp_path, started):
-    recipe = reproduce.Recipe("tinyshakespeare-rnn-5min", dynamic=True)
-    make_run(recipe.config, 1, 1.5, 1.4)  # whole
-    make_run(recipe.config, 2, 1.5)  # without its dynamic score
-    new = reproduce.RUNS / "tinyshakespeare-rnn-5min-seed3"
-    new.mkdir()
-    for seed in recipe.seeds:
-        reproduce.train(recipe, seed, tmp_path / "text.txt")
-    cut_off = f"{reproduce.RUNS}/tinyshakespeare-rnn-5min-seed2"
-    last = "checkpoints/last.safetensors"
-    settings = ["--set=seed=3", f"--set=data.source={tmp_path}/text.txt"]
+@pytest.mark.parametrize(
+    ("name", "text", "given", "dynamic"),
+    [
+        ("tinyshakespeare-10s", "text.txt", ["--minutes=0.1667", "--set=data.split=[0.9, 0.1, 0]"], []),
+        ("tinyshakespeare-30min", "text.txt", ["--minutes=30", "--set=data.split=[0.9, 0.1, 0]"], ["--dynamic"]),
+        ("gru", "text.txt", ["--minutes=5", "--config=gru", "--set=data.split=[0.9, 0.1, 0]"], ["--dynamic"]),
+        ("python-stdlib-5min", "builtin:python-stdlib", ["--minutes=5", "--set=data.split=[0.98, 0.02, 0]"], []),
+        ("unicode-names-1min", "runs/unicode-names.txt", ["--minutes=1", "--set=data.split=[0.9, 0.1, 0]"], []),
+    ],
+)
+def test_trains_scores_and_records(reproduce, run_script, started, tmp_path, name, text, given, dynamic):
+    run_script(name, "--source", str(tmp_path / "text.txt"))
+    run = str(reproduce.RUNS / f"{name}-seed1")
+    source = text if ":" in text else str(tmp_path / text)
     assert started == [
-        ["train", "--resume", "--run-dir", cut_off],
-        ["eval", f"{cut_off}/{last}", "--json", "--split", "valid", "--dynamic"],
-        ["train", "--config", str(recipe.file), "--run-dir", str(new), *settings],
-        ["eval", f"{new}/{last}", "--json", "--split", "valid", "--dynamic"],
+        ["train", source, *given, "--set=seed=1", "--device=cpu", "--run-dir", run],
+        ["eval", run, "--json", *dynamic],
     ]
-    assert all(reproduce.is_whole(recipe, seed) for seed in recipe.seeds)
+    [found] = reproduce.read_results()[name]
+    assert (found.seed, found.nats, found.dynamic_nats) == (1, 1.5, 1.25 if dynamic else None)
+    assert (found.precision, found.parameters, found.model["cell"]["hidden"]) == ("fp32", 2014, 16)
+    assert len(found.curve) == 2
+    assert found.chars_per_s > 0
+    started.clear()
+    run_script(name)  # it is complete
+    assert started == []
+
+
+def test_unicode_names(reproduce):
+    file = Path(reproduce.text(row(reproduce, "unicode-names-10s"), None))
+    lines = file.read_text(encoding="utf-8").splitlines()
+    assert file == reproduce.RUNS / "unicode-names.txt"
+    assert {"LATIN SMALL LETTER A", "GREEK SMALL LETTER OMEGA"} < set(lines)
+    assert len(lines) > 30_000
+    assert lines != sorted(lines)
+
+
+def test_without_a_source_the_text_is_in_data(reproduce):
+    assert reproduce.text(row(reproduce, "rhn"), None) == "data/tinyshakespeare.txt"
+
+
+def test_an_interrupted_run_is_resumed(reproduce, run_script, started, trained_run):
+    run = reproduce.RUNS / "lstm-seed2"
+    complete(reproduce, "lstm", reproduce.Run(1, "CPU", 4, "fp32", {}, 1, 1.0, 1.4, 1.3, []))
+    shutil.copytree(trained_run, run)
+    reproduce.train(row(reproduce, "lstm"), 2, None)
+    assert started == [["train", "--resume", "--run-dir", str(run)], ["eval", str(run), "--json", "--dynamic"]]
+    assert (run / "result.json").is_file()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["no-such-row"], "row 'no-such-row': unknown; allowed: tinyshakespeare-10s | "),
+        (["--seeds", "-1"], "--seeds: found -1; allowed: integers ≥ 0"),
+    ],
+)
+def test_wrong_arguments(run_script, capsys, arguments, message):
+    with pytest.raises(SystemExit) as left:
+        run_script(*arguments)
+    assert left.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+# What is recorded in this checkout
+
+
+def test_pages_show_what_is_recorded(recorded):
+    results = recorded.read_results()
+    assert results.keys() <= {row.name for row in recorded.ROWS}
+    marked = "<!-- results -->\n{}<!-- /results -->\n"
+    assert marked.format(recorded.table(results)) in recorded.PAGE.read_text(encoding="utf-8")
+    assert marked.format(recorded.summary(results)) in recorded.README.read_text(encoding="utf-8")
+
+
+def test_recorded_kinds_have_the_models_of_the_shipped_configs(recorded):
+    """If a config changes without being trained again, the page would show the old one's figures."""
+    results = recorded.read_results()
+    for kind in recorded.KINDS:
+        for run in results.get(kind, []):
+            assert parse_config({"model": run.model}, "results.json").model == load_config(Path(kind)).model, kind
+
+
+# Pages
 
 
 @pytest.mark.parametrize(
@@ -216,75 +315,40 @@ def test_an_empty_table_is_filled(reproduce):
     assert reproduce.PAGE.read_text(encoding="utf-8") == "<!-- results -->\n| \\1 |\n<!-- /results -->\n"
 
 
-def test_a_run_of_another_config_is_refused(reproduce, tiny_config, tmp_path):
+# scripts/ablate
+
+
+def test_a_run_of_another_config_is_refused(ablate, tiny_config, tmp_path):
     run = tmp_path / "run"
-    reproduce.refuse_other(run, tiny_config)  # nothing there yet
+    ablate.refuse_other(run, tiny_config, [])  # nothing there yet
     run.mkdir()
     text = tiny_config.read_text(encoding="utf-8")
     (run / "config.yaml").write_text(text.replace("hidden: 16", "hidden: 17") + "seed: 2\n", encoding="utf-8")
     with pytest.raises(SystemExit) as left:
-        reproduce.refuse_other(run, tiny_config)
+        ablate.refuse_other(run, tiny_config, [])
     assert left.value.code == f"{run}: trained with another model.cell.hidden, seed; remove it to train it anew"
-    reproduce.refuse_other(run, tiny_config, "model.cell.hidden=17", "seed=2")
+    ablate.refuse_other(run, tiny_config, ["model.cell.hidden=17", "seed=2"])
 
 
-def test_no_row_mixes_configs(reproduce, make_run, run_script, started, drawn):
-    """A run of another recipe than the one asked for would become a row too."""
-    make_run("tinyshakespeare-rnn-5min", 2, 1.5, 1.4)
-    text = (ROOT / "configs/tinyshakespeare-rnn-5min.yaml").read_text(encoding="utf-8")
-    run = reproduce.RUNS / "tinyshakespeare-rnn-5min-seed2"
-    (run / "config.yaml").write_text(f"{text}seed: 2\nthreads: 3\n", encoding="utf-8")
-    with pytest.raises(SystemExit) as left:
-        run_script("tinyshakespeare-5min")
-    assert left.value.code == f"{run}: trained with another threads; remove it to train it anew"
-    assert (reproduce.PAGE.read_text(encoding="utf-8"), drawn, started) == (PAGE, [], [])
-
-
-def test_a_run_of_a_text_elsewhere_is_not_refused(reproduce, tiny_config, text_file, tmp_path):
+def test_a_run_of_a_text_elsewhere_is_not_refused(ablate, tiny_config, text_file, tmp_path):
     run = tmp_path / "run"
     run.mkdir()
     text = tiny_config.read_text(encoding="utf-8")
     (run / "config.yaml").write_text(text.replace(str(text_file), "data/elsewhere.txt"), encoding="utf-8")
     assert differences(load_config(run / "config.yaml"), load_config(tiny_config)).keys() == {"data.source"}
-    reproduce.refuse_other(run, tiny_config)
+    ablate.refuse_other(run, tiny_config, [])
 
 
-def test_a_run_whose_precision_the_cpu_chose_is_not_refused(reproduce, tiny_config, tmp_path):
+def test_a_run_whose_precision_the_cpu_chose_is_not_refused(ablate, tiny_config, tmp_path):
     run = tmp_path / "run"
     run.mkdir()
     text = tiny_config.read_text(encoding="utf-8")
     (run / "config.yaml").write_text(text.replace("precision: fp32", "precision: bf16"), encoding="utf-8")
     assert differences(load_config(run / "config.yaml"), load_config(tiny_config)).keys() == {"precision"}
     with pytest.raises(SystemExit) as left:
-        reproduce.refuse_other(run, tiny_config)
+        ablate.refuse_other(run, tiny_config, [])
     assert left.value.code == f"{run}: trained with another precision; remove it to train it anew"
-    reproduce.refuse_other(run, tiny_config, "precision=auto")
-
-
-def test_seeds_of_different_precision_make_no_row(reproduce, make_run, run_script, started, drawn, monkeypatch):
-    make_run("tinyshakespeare-10s", 1, 1.5)
-    make_run("tinyshakespeare-10s", 2, 1.5)
-    precisions = iter(["bf16", "fp32"])
-
-    class Read:
-        def __init__(self, path):
-            self.weights = read_checkpoint(path).weights
-
-        @property
-        def config(self):
-            return SimpleNamespace(precision=next(precisions))
-
-    monkeypatch.setattr("charlm.checkpoint.read_checkpoint", Read)
-    with pytest.raises(SystemExit, match=r"tinyshakespeare-10s: its seeds were trained in .* and .*; remove one"):
-        run_script("tinyshakespeare-10s", "--seeds", "2")
-    assert (reproduce.PAGE.read_text(encoding="utf-8"), drawn) == (PAGE, [])
-
-
-def test_recipes_have_configs_and_those_of_five_minutes_and_more_a_dynamic_score(reproduce):
-    for recipe in reproduce.RECIPES:
-        minutes = load_config(recipe.file).train.max_minutes or 0
-        assert recipe.dynamic == (minutes >= 5), recipe
-        assert recipe.seeds == ((1,) if minutes > 5 else (1, 2, 3)), recipe
+    ablate.refuse_other(run, tiny_config, ["precision=auto"])
 
 
 def test_trials_change_what_they_name_and_nothing_else(ablate, tmp_path):

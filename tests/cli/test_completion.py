@@ -31,7 +31,7 @@ def test_the_script_for_the_shell():
 
 
 def test_a_config_by_its_name():
-    assert completed("charlm train --config quick") == ["quickstart"]
+    assert completed("charlm train --config sls") == ["slstm"]
 
 
 def test_a_command():

@@ -63,7 +63,7 @@ def test_a_run_itself_and_nothing(cli, runs, tmp_path, monkeypatch):
     assert listed(cli, runs / "notes") == []
     monkeypatch.chdir(tmp_path)
     result = cli("runs")
-    line = "runs     none in runs; start one, for example: charlm train --config quickstart\n"
+    line = "runs     none in runs; start one, for example: charlm train my.txt --minutes 10\n"
     assert (result.code, result.out, result.err) == (0, "", line)
     assert cli("runs", "--json").out == "[]\n"
 

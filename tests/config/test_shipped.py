@@ -63,7 +63,7 @@ class TestFind:
             ("configs/lstm.yaml", "lstm"),
             ("elsewhere/lstm.yml", "lstm"),
             ("char-rnn", "paper-char-rnn"),
-            ("tinyshakespeare-lstm", "tinyshakespeare-lstm-1min"),
+            ("paper-rhn", "paper-rhn-enwik8"),
         ],
     )
     def test_a_missing_one_names_the_nearest(self, given, near):

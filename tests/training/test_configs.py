@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from charlm.cells import CELLS
 from charlm.config import load_config
 from charlm.model import build_model, parameters_by_part
 from charlm.training.start import start_run
@@ -23,14 +24,11 @@ def test_trains(tmp_path, file):
     assert 0 < outcome.best_nats < 10
 
 
-def test_all_are_there():
-    assert {file.stem for file in CONFIGS} >= {
-        "quickstart", "rnn", "lstm", "gru", "rhn", "paper-char-rnn", "paper-rhn-enwik8",
-        "tinyshakespeare-rnn-5min", "tinyshakespeare-gru-5min", "tinyshakespeare-rhn-5min",
-        "tinyshakespeare-10s", "tinyshakespeare-1min", "tinyshakespeare-5min", "tinyshakespeare-30min",
-        "tinyshakespeare-lstm-1min", "tinyshakespeare-rhn-30min",
-        "python-stdlib-1min", "python-stdlib-5min", "python-stdlib-30min",
-    }  # fmt: skip
+def test_one_for_each_kind_and_two_papers():
+    assert {file.stem for file in CONFIGS} == {*CELLS, "paper-char-rnn", "paper-rhn-enwik8"}
+    for kind in CELLS:
+        config = recipe(kind)
+        assert (config.model.cell.kind, config.train.max_minutes, config.train.max_steps) == (kind, 5, None)
 
 
 def recipe(name):
