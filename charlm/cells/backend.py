@@ -4,6 +4,7 @@ A kind of cell lists its backends, fastest first, in `RecurrentBase.backends`. T
 compute every layer. A new backend is one more entry in that list.
 """
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -28,10 +29,28 @@ class LayerCall(NamedTuple):
 
     S = H for each of `state_names`, side by side. [1, 1, S] applies to all steps and streams.
     """
+    carried_TB: Tensor | None = None
+    """0 where a stream's state is set to zero before the step, else 1; None: it always goes on."""
 
 
 LayerFunction = Callable[[Any, LayerCall], tuple[Tensor, LayerState]]
 """(x_TBI, call) → (y_TBH, last state of the layer)."""
+
+
+def in_segments(layer: LayerFunction, x_TBI: Tensor, call: LayerCall, carried_TB: Tensor) -> tuple[Tensor, LayerState]:
+    """A call that resets states, by calls that do not: one from each step at which a stream is reset to the next."""
+    resets = (carried_TB[1:] == 0).any(dim=1).nonzero().flatten() + 1
+    ends = [*resets.tolist(), len(carried_TB)]
+    outputs, state = [], call.state
+    for start, end in itertools.pairwise([0, *ends]):
+        state = tuple(tensor * carried_TB[start, :, None] for tensor in state)
+        kept_TBS = call.kept_TBS
+        if kept_TBS is not None and len(kept_TBS) > 1:
+            kept_TBS = kept_TBS[start:end]
+        segment = call._replace(state=state, kept_TBS=kept_TBS, carried_TB=None)
+        y_TBH, state = layer(x_TBI[start:end], segment)
+        outputs.append(y_TBH)
+    return torch.cat(outputs), state
 
 
 def always_ready(device: torch.device, training: bool) -> None:
@@ -50,8 +69,16 @@ class Backend:
     """Names the library that does the work, if that depends on the device. Called only to describe the backend."""
     takes_lookup: bool = False
     """Whether `layer` also accepts a Lookup as input."""
+    takes_resets: bool = False
+    """Whether `layer` accepts a call with `carried_TB`."""
     generates: bool = False
     """Whether `Generator` can compute the layer too."""
+
+    def compute(self, x: Any, call: LayerCall) -> tuple[Tensor, LayerState]:
+        """One layer; by segments if the call resets states and `layer` does not accept that."""
+        if call.carried_TB is None or self.takes_resets:
+            return self.layer(x, call)
+        return in_segments(self.layer, x, call, call.carried_TB)
 
 
 class Selection(NamedTuple):

@@ -173,26 +173,30 @@ class RecurrentBase(nn.Module):
 
     # Forward
 
-    def forward(self, x: Tensor | Lookup, state: RecurrentState | None = None) -> tuple[Tensor, RecurrentState]:
+    def forward(
+        self, x: Tensor | Lookup, state: RecurrentState | None = None, resets_TB: Tensor | None = None
+    ) -> tuple[Tensor, RecurrentState]:
         """Outputs [T, B, H] of the last layer, and the last state of every layer, [L, B, H].
 
-        x is [T, B, I], as a tensor or as a lookup. Without `state` the window starts from zeros. Outputs and
+        x is [T, B, I], as a tensor or as a lookup. Without `state` the window starts from zeros. Where `resets_TB`,
+        a bool tensor, is true, the state of all layers of that stream is set to zero before the step. Outputs and
         states have the parameters' dtype, even under autocast. ValueError for shapes that do not fit.
         """
         device = x.ids_TB.device if isinstance(x, Lookup) else x.device
-        return self.run_layers(self.select_backend(device, self.training).backend, x, state)
+        return self.run_layers(self.select_backend(device, self.training).backend, x, state, resets_TB)
 
     def forward_reference(
-        self, x: Tensor | Lookup, state: RecurrentState | None = None
+        self, x: Tensor | Lookup, state: RecurrentState | None = None, resets_TB: Tensor | None = None
     ) -> tuple[Tensor, RecurrentState]:
         """`forward` by the reference loop, which defines the right results for every other backend."""
-        return self.run_layers(self.reference_backend(), x, state)
+        return self.run_layers(self.reference_backend(), x, state, resets_TB)
 
     def run_layers(
-        self, backend: Backend, x: Tensor | Lookup, state: RecurrentState | None
+        self, backend: Backend, x: Tensor | Lookup, state: RecurrentState | None, resets_TB: Tensor | None = None
     ) -> tuple[Tensor, RecurrentState]:
         """`forward` by the given backend."""
         T, B = self.check_input(x)
+        carried_TB = None if resets_TB is None else self.carried(resets_TB, T, B)
         mask_shape = (1 if self.variational else T, B, self.hidden_size)
         if isinstance(x, Lookup) and not backend.takes_lookup:
             x = x.dense(self.input_size, like=next(self.parameters()))
@@ -203,7 +207,7 @@ class RecurrentBase(nn.Module):
             if layer > 0 and self.dropout > 0 and self.training:
                 inputs = y * dropout_mask(mask_shape, self.dropout, like=y, part=self.part)
             call = self.layer_call(layer, layer_state, steps=T, training=self.training)
-            output, layer_state = backend.layer(inputs, call)
+            output, layer_state = backend.compute(inputs, call._replace(carried_TB=carried_TB))
             y = y + output if layer > 0 and self.residual else output
             layer_states.append(layer_state)
         return y, self.join_states(layer_states)
@@ -254,10 +258,12 @@ class RecurrentBase(nn.Module):
         faster = []
         if device.type == "cpu" and self.cpu_kernel is not None:
             name, layer = "fused CPU kernel", partial(self.driven_layer, self.cpu_kernel)
-            faster.append(Backend(name, layer, self.compile_cpu_kernel, takes_lookup=True, generates=True))
+            prepare = self.compile_cpu_kernel
+            faster.append(Backend(name, layer, prepare, takes_lookup=True, takes_resets=True, generates=True))
         elif device.type != "cpu" and self.gpu_kernel is not None:
             name, layer = "loop with its own backward pass", partial(self.driven_layer, self.gpu_kernel)
-            faster.append(Backend(name, layer, library=self.gpu_kernel.library, takes_lookup=True))
+            library = self.gpu_kernel.library
+            faster.append(Backend(name, layer, library=library, takes_lookup=True, takes_resets=True))
         return [*faster, self.reference_backend()]
 
     def reference_backend(self) -> Backend:
@@ -273,7 +279,8 @@ class RecurrentBase(nn.Module):
 
     def driven_layer(self, driver: Driver, x: Tensor | Lookup, call: LayerCall) -> tuple[Tensor, LayerState]:
         """One layer by a driver."""
-        return driver.layer(x, call.state, self.layer_weights(call.parameters), call.mask_BH, call.kept_TBS)
+        weights = self.layer_weights(call.parameters)
+        return driver.layer(x, call.state, weights, call.mask_BH, call.kept_TBS, call.carried_TB)
 
     def compile_cpu_kernel(self, device: torch.device, training: bool) -> str | None:
         """Compile the kind's CPU kernel at first use; why it cannot compute a layer, or None if it can."""
@@ -301,6 +308,13 @@ class RecurrentBase(nn.Module):
         if len(shape) != 3 or shape[0] == 0 or shape[2] != self.input_size:
             raise ValueError(f"{self.kind}: input of shape {shape}; allowed: [T, B, {self.input_size}] with T ≥ 1")
         return shape[0], shape[1]
+
+    def carried(self, resets_TB: Tensor, T: int, B: int) -> Tensor:
+        """`LayerCall.carried_TB`; ValueError unless `resets_TB` is a bool tensor [T, B]."""
+        if resets_TB.dtype != torch.bool or list(resets_TB.shape) != [T, B]:
+            found = f"{resets_TB.dtype} of shape {list(resets_TB.shape)}"
+            raise ValueError(f"{self.kind}: resets are {found}; allowed: torch.bool of shape [T, B] = {[T, B]}")
+        return (~resets_TB).to(next(self.parameters()).dtype)
 
     # State
 

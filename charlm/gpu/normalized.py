@@ -170,7 +170,7 @@ class NormalizedTritonSteps(TritonSteps):
         assert e.parts is not None and w.normal is not None and w.moments is not None  # noqa: PT018
         B, H = w.states.shape[-2:]
         zones = w.zones_out(d)
-        after = self._made(t) if zones else self._states_after(t, d)
+        after = self._after_made(t, d)
         kept, kept_row = self._kept(t) if zones else (None, 0)
         normalized_backward[(B,)](
             through_BH, w.mask, w.d_outputs[t], self._d_states, self._bypass, *self._states(t, d), *after,  # type: ignore[index]

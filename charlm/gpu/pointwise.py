@@ -280,7 +280,7 @@ class TritonSteps(Steps):
         B, H = w.states.shape[-2:]
         zones, last = w.zones_out(d), d == w.D - 1
         before, before_stride = self._states(t, d)
-        after, after_stride = self._made(t) if zones else self._states_after(t, d)
+        after, after_stride = self._after_made(t, d)
         kept, kept_row = self._kept(t) if zones else (None, 0)
         backward_step[_grid(B, H)](
             through_BH, w.mask, w.d_outputs[t] if last else None, self._d_states, self._bypass,  # type: ignore[index]
@@ -290,6 +290,15 @@ class TritonSteps(Steps):
             DIRECT=bits(e.direct), COPIED=self._d_operand is not None, MASKED=w.mask is not None, LAST=last,
             ZONES=zones + 2 * (w.kept is not None and d == 0), BLOCK=_BLOCK,
         )  # fmt: skip
+
+    def reset(self, t: int) -> None:
+        super().reset(t)
+        carried_B1 = self.w.carried_to(t + 1)
+        if self._operand is not None and carried_B1 is not None:
+            self._operand *= carried_B1
+
+    def reset_back(self, carried_B1: Tensor) -> None:
+        self._d_states *= carried_B1
 
     def finish(self, through_BH: Tensor) -> None:
         self._direct = list(self._d_states.unbind())
@@ -302,6 +311,11 @@ class TritonSteps(Steps):
 
     def _states_after(self, t: int, d: int) -> tuple[Tensor, int]:
         return self._states(t, d + 1) if d + 1 < self.w.D else self._states(t + 1, 0)
+
+    def _after_made(self, t: int, d: int) -> tuple[Tensor, int]:
+        """The states after micro-step (t, d), without zoneout and resets."""
+        last = self.w.made is not None and d == self.w.D - 1
+        return self._made(t) if last else self._states_after(t, d)
 
     def _made(self, t: int) -> tuple[Tensor, int]:
         w = self.w

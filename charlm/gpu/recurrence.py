@@ -106,6 +106,8 @@ class Window:
     shifts: Tensor | None = None
     mask: Tensor | None = None
     kept: Tensor | None = None
+    carried: Tensor | None = None
+    outputs: Tensor | None = None
     made: Tensor | None = None
     normal: Tensor | None = None
     moments: Tensor | None = None
@@ -138,7 +140,8 @@ class Window:
 
     def made_states(self, t: int, d: int) -> Tensors:
         """The states after micro-step (t, d), without zoneout."""
-        return self.made[:, self.row(t)].unbind() if self.zones_out(d) else self.after(t, d)  # type: ignore[index]
+        keeps = self.made is not None and d == self.D - 1
+        return self.made[:, self.row(t)].unbind() if keeps else self.after(t, d)  # type: ignore[index]
 
     def zones_out(self, d: int) -> bool:
         """Whether zoneout follows micro-step d: it follows the last."""
@@ -152,6 +155,10 @@ class Window:
     def saved_at(self, t: int, d: int) -> Tensors:
         return self.saved[d, self.row(t)].unbind(1)
 
+    def carried_to(self, t: int) -> Tensor | None:
+        """[B, 1]: 0 where the states are set to zero before step t; None if none are."""
+        return None if self.carried is None or not 0 < t < self.T else self.carried[t, :, None]
+
     def masked(self, h_BH: Tensor) -> Tensor:
         return h_BH if self.mask is None else h_BH * self.mask
 
@@ -161,6 +168,7 @@ def forward(w: Window, steps: "Steps") -> None:
     for t in range(w.T):
         for d in range(w.D):
             steps.forward(t, d, product(steps.operand(t, d), w.weights_DGH[d].t(), bf16=w.bf16))
+        steps.reset(t)
 
 
 def backward(w: Window, steps: "Steps") -> None:
@@ -168,6 +176,9 @@ def backward(w: Window, steps: "Steps") -> None:
     assert w.d_last is not None
     through_BH = torch.zeros_like(w.d_last[0])
     for t in reversed(range(w.T)):
+        if (carried_B1 := w.carried_to(t + 1)) is not None:
+            through_BH = through_BH * carried_B1
+            steps.reset_back(carried_B1)
         for d in reversed(range(w.D)):
             steps.backward(t, d, through_BH)
             through_BH = product(steps.d_operand(t, d), w.weights_DGH[d], bf16=w.bf16)
@@ -203,6 +214,21 @@ class Steps:
         for target, value in zip(w.saved_at(t, d), saved, strict=True):
             target.copy_(value)
         _put_states(w, t, d, after)
+
+    def reset(self, t: int) -> None:
+        """After step t of a window with resets: keep its output and its states, and set those for the next step."""
+        w = self.w
+        if w.outputs is None:
+            return
+        w.outputs[t] = w.states[0, t + 1]
+        if w.kept is None:  # else zoneout has kept the states
+            w.made[:, w.row(t)] = w.states[:, t + 1]  # type: ignore[index]
+        if (carried_B1 := w.carried_to(t + 1)) is not None:
+            w.states[:, t + 1] *= carried_B1
+
+    def reset_back(self, carried_B1: Tensor) -> None:
+        """Before the backward pass of a step after which states are set to zero."""
+        self._direct = [one if one is None else one * carried_B1 for one in self._direct]
 
     def backward(self, t: int, d: int, through_BH: Tensor) -> None:
         """The gradients of its gates' arguments; through_BH: gradient of h after it through the next product."""

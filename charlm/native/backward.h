@@ -130,8 +130,11 @@ class Backward {
   // Gradient of state s after micro-step (t, d), without zoneout. Call it once: it sets zoneout's bypass.
   Floats d_made(Index s, Index t, Index d, Index b, Index u, Index n, Index i) const {
     const bool last = d == a.D - 1;
-    Floats sum = is_direct(s) || t == a.T - 1 ? load(direct(s, b, i)) : Floats{};
-    if (s == 0) sum += product.get(b, u, n, i);
+    Floats sum{};
+    if (!last || !a.ends(t, b)) {
+      if (is_direct(s) || t == a.T - 1) sum = load(direct(s, b, i));
+      if (s == 0) sum += product.get(b, u, n, i);
+    }
     if (s == 0 && last) sum += load(a.d_outputs + (t * B + b) * H + u, n);
     if (!zoneout.keeps() || !last) return sum;
     const Floats kept = zoneout.share(s, t, b, u, n);

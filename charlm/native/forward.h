@@ -88,10 +88,14 @@ class Forward {
   // Store state s after micro-step (t, d), with zoneout after the last one, and h's copy for the next product.
   void put_state(Index s, Index t, Index d, Index b, Index u, Index n, Floats made) const {
     Floats state = made;
-    if (zoneout.keeps() && d == a.D - 1) {
-      store(a.made_state(s, t, b) + u, made, n);
-      const Floats kept = zoneout.share(s, t, b, u, n);
-      state = kept * load(a.state(s, t, 0, b) + u, n) + (1.0f - kept) * made;
+    if (d == a.D - 1) {
+      if (a.made) store(a.made_state(s, t, b) + u, made, n);
+      if (zoneout.keeps()) {
+        const Floats kept = zoneout.share(s, t, b, u, n);
+        state = kept * load(a.state(s, t, 0, b) + u, n) + (1.0f - kept) * made;
+      }
+      if (a.outputs && s == 0) store(a.outputs + (t * B + b) * H + u, state, n);
+      if (a.ends(t, b)) state = Floats{};
     }
     store(a.next_state(s, t, d, b) + u, state, n);
     if (s == 0) operands.prepare(b, u, n, state);

@@ -20,13 +20,18 @@ struct Arguments {
   const float* mask;       // [B, H]: state dropout, multiplies h in the products; or null
   const float* kept;       // [kept_rows, S·H]: zoneout's share of the states before the step; or null
   Index kept_rows;         // T·B, or 1 for all steps and streams
+  const float* carried;    // [T, B]: 0 where a stream's states are set to zero before the step, else 1; row 0 is not
+                           // read: the caller sets the states before the first step; or null
+  float* outputs;          // [T, B, H], written: h after each step; null without `carried`: then it is in `states`
   const float* inputs;     // [T, B, G·H]: W x_t and its biases; with ids [V, G·H]
   const Index* ids;        // [T, B]: which row of `inputs` each step reads; or null
-  float* states;           // [S, 1 + T, B, H]: before the first step, set by the caller; then after each step, written
+  float* states;           // [S, 1 + T, B, H]: before the first step, set by the caller; then before each later step and
+                           // after the last, written
   Index saved_steps;       // T; 1 without a backward pass: every step then writes to the same place in the following
   float* inner;            // [D − 1, T, B, H], written: h after each micro-step but the last
   float* saved;            // [D, T, B, groups of W units, SAVED, W], written; like `normal` with room for the widest W
-  float* made;             // [S, T, B, H], written: the states before zoneout; null without zoneout
+  float* made;             // [S, T, B, H], written: the states after each step, before zoneout; null without zoneout and
+                           // without `carried`: then they are in `states`
   float* normal;           // [T, B, groups of W units, G, W], written: normalized gates before gains; null without
                            // normalization
   float* moments;          // [T, B, G + 2], written: 1/σ of each gate and the second state, and the latter's mean
@@ -58,6 +63,8 @@ struct Arguments {
     return memory + (saved_row(d, t, b) * Slice::groups_of(H) * W + u) * n;
   }
   Index input_row(Index t, Index b) const { return ids ? ids[t * B + b] : t * B + b; }
+  // Whether the states of stream b after step t are set to zero before the next.
+  bool ends(Index t, Index b) const { return carried && t + 1 < T && carried[(t + 1) * B + b] == 0; }
 };
 
 // One row of every state tensor, or of several other tensors. Make it outside of loops over units: there the compiler

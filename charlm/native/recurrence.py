@@ -72,18 +72,21 @@ class Driver:
         weights: LayerWeights,
         mask_BH: Tensor | None = None,
         kept_TBS: Tensor | None = None,
+        carried_TB: Tensor | None = None,
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Outputs [T, B, H] and last state, [B, H] for each state tensor.
 
-        Under autocast to bfloat16 the products are bfloat16; sums, gates and states stay float32. For mask and kept
-        see `LayerCall`.
+        Under autocast to bfloat16 the products are bfloat16; sums, gates and states stay float32. For mask, kept and
+        carried see `LayerCall`.
         """
+        if carried_TB is not None:
+            state = tuple(tensor * carried_TB[0, :, None] for tensor in state)
         inputs, ids_TB = self.project(x, weights.w_ih_GI, weights.bias_G)
         bf16 = autocasts_to_bf16(state[0].device)
         call = _Call(self, weights.variant, weights.epsilon, torch.is_grad_enabled(), bf16)
         y_TBH, *last = _Sequence.apply(  # type: ignore[misc]
             call, inputs, ids_TB, weights.w_hh_DGH, weights.b_hh_DG, *(weights.norm or (None, None)),
-            mask_BH, kept_TBS, *state,
+            mask_BH, kept_TBS, carried_TB, *state,
         )  # fmt: skip
         return y_TBH, tuple(last)
 
@@ -134,7 +137,7 @@ class Recurrence(Kernel, Driver):
         gains, shifts = weights.norm or (None, None)
         return {
             **_sizes(call, 1, state[0], weights.w_hh_DGH, kept_11S),
-            **_saved(call, 1, state, weights.w_hh_DGH, gains, kept_11S),
+            **_saved(call, 1, state, weights.w_hh_DGH, gains, makes=kept_11S is not None),
             "weights": weights.w_hh_DGH.detach().contiguous(),
             "biases": None if weights.b_hh_DG is None else weights.b_hh_DG.detach().contiguous(),
             "gains": gains,
@@ -168,6 +171,7 @@ class _Sequence(torch.autograd.Function):
         shifts: Tensor | None,
         mask_BH: Tensor | None,
         kept_TBS: Tensor | None,
+        carried_TB: Tensor | None,
         *state: Tensor,
     ) -> tuple[Tensor, ...]:
         T, B = (inputs if ids_TB is None else ids_TB).shape[:2]
@@ -175,7 +179,8 @@ class _Sequence(torch.autograd.Function):
         states = inputs.new_empty(len(state), 1 + T, B, H)
         for first, tensor in zip(states[:, 0], state, strict=True):
             first.copy_(tensor)
-        saved = _saved(call, T, state, weights, gains, kept_TBS)
+        saved = _saved(call, T, state, weights, gains, makes=kept_TBS is not None or carried_TB is not None)
+        outputs = None if carried_TB is None else inputs.new_empty(T, B, H)
         call.driver(
             "recurrence_forward",
             **_sizes(call, T, state[0], weights, kept_TBS),
@@ -186,22 +191,24 @@ class _Sequence(torch.autograd.Function):
             shifts=shifts,
             mask=mask_BH,
             kept=kept_TBS,
+            carried=carried_TB,
+            outputs=outputs,
             inputs=inputs.contiguous(),
             ids=ids_TB,
             states=states,
             **call.driver.scratch(state[0], copied=call.bf16 or mask_BH is not None, gains=gains),
         )
         ctx.call, ctx.V, ctx.has_biases = call, len(inputs), b_hh_DG is not None
-        ctx.save_for_backward(ids_TB, weights, gains, shifts, mask_BH, kept_TBS, states, *saved.values())
+        ctx.save_for_backward(ids_TB, weights, gains, shifts, mask_BH, kept_TBS, carried_TB, states, *saved.values())
         # Copies: a view would keep the states of the whole window.
-        return states[0, 1:], *states[:, -1].clone()
+        return states[0, 1:] if outputs is None else outputs, *states[:, -1].clone()
 
     @staticmethod
     @first_derivative
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx: Any, dy_TBH: Tensor, *d_last: Tensor
     ) -> tuple[Tensor | None, ...]:
-        ids_TB, weights, gains, shifts, mask_BH, kept_TBS, states, *saved = ctx.saved_tensors
+        ids_TB, weights, gains, shifts, mask_BH, kept_TBS, carried_TB, states, *saved = ctx.saved_tensors
         call: _Call = ctx.call
         (T, B, H), G = dy_TBH.shape, weights.shape[-2]
         D = _depth(weights)
@@ -221,6 +228,7 @@ class _Sequence(torch.autograd.Function):
             shifts=shifts,
             mask=mask_BH,
             kept=kept_TBS,
+            carried=carried_TB,
             states=states,
             d_outputs=dy_TBH.contiguous(),
             d_last=torch.stack(d_last),
@@ -242,7 +250,7 @@ class _Sequence(torch.autograd.Function):
             # The inputs contain the other biases of the first micro-step.
             db_DG[0, : G - apart * H] = 0
         d_inputs = call.driver.gradient_of_inputs(d_maps[0] if d_inputs is None else d_inputs, ids_TB, ctx.V)
-        return None, d_inputs, None, dw_hh, db_DG, d_gains, d_shifts, None, None, *d_first
+        return None, d_inputs, None, dw_hh, db_DG, d_gains, d_shifts, None, None, None, *d_first
 
 
 def _depth(w_hh_DGH: Tensor) -> int:
@@ -254,7 +262,7 @@ _SAVED = ("inner", "saved", "made", "normal", "moments")
 
 
 def _saved(
-    call: _Call, T: int, state: tuple[Tensor, ...], weights: Tensor, gains: Tensor | None, kept_TBS: Tensor | None
+    call: _Call, T: int, state: tuple[Tensor, ...], weights: Tensor, gains: Tensor | None, *, makes: bool
 ) -> dict[str, Tensor | None]:
     """The tensors that the backward pass needs, by their fields in `Arguments`; for one step only without it.
 
@@ -266,7 +274,7 @@ def _saved(
     return {
         "inner": new(D - 1, steps, B, H),
         "saved": new(D, steps, B, call.driver.sizes(call.variant)[0], padded),
-        "made": None if kept_TBS is None else new(len(state), steps, B, H),
+        "made": new(len(state), steps, B, H) if makes else None,
         "normal": None if gains is None else new(steps, B, G // H * padded),
         "moments": None if gains is None else new(steps, B, len(gains) + 1),
     }

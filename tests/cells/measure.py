@@ -139,4 +139,5 @@ def rounded(tensor: Tensor) -> Tensor:
 def own(stack: RecurrentBase) -> Callable[..., tuple[Tensor, RecurrentState]]:
     """`forward` by the loop with its own backward pass."""
     assert stack.gpu_kernel is not None
-    return partial(stack.run_layers, Backend("own", partial(stack.driven_layer, stack.gpu_kernel), takes_lookup=True))
+    layer = partial(stack.driven_layer, stack.gpu_kernel)
+    return partial(stack.run_layers, Backend("own", layer, takes_lookup=True, takes_resets=True))
