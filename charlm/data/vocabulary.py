@@ -58,6 +58,11 @@ class Vocabulary:
         table[code_points(self.characters)] = np.arange(len(self.characters), dtype=np.uint32)
         return table
 
+    @property
+    def symbols(self) -> npt.NDArray[np.uint32]:
+        """The code point, or the byte, of each id, [V]."""
+        return np.arange(256, dtype=np.uint32) if self.level == "byte" else code_points(self.characters)
+
     def unknown(self, text: str) -> str:
         """The distinct characters of `text` that have no id, sorted."""
         if self.level == "byte":

@@ -1,0 +1,104 @@
+"""Splits of a text of lines."""
+
+import itertools
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from charlm.data import line_split
+from charlm.data.line_split import line_hashes, split_lines
+from charlm.data.vocabulary import Vocabulary
+from charlm.errors import DataError
+
+SHARES = {"train": 0.7, "valid": 0.2, "test": 0.1}
+
+
+@pytest.fixture(autouse=True)
+def cache(monkeypatch, tmp_path):
+    monkeypatch.setenv("CHARLM_CACHE", str(tmp_path / "cache"))
+
+
+def numbered(count: int) -> list[str]:
+    return [f"line {number * 7919 % 10007}" for number in range(count)]
+
+
+def split(text: str, shares=SHARES, characters: str = "", key: str = "k") -> dict[str, list[str]]:
+    """The lines of each split, without their newlines; the starts must be those of the lines."""
+    vocabulary = Vocabulary.of_code_points(np.unique([ord(c) for c in text + characters + "\n"]))
+    found = split_lines(vocabulary.encode(text), vocabulary, shares, key=key, source="x.txt")
+    lines = {}
+    for name, (ids, starts) in found.items():
+        decoded = vocabulary.decode(ids)
+        assert decoded.startswith("\n")
+        lines[name] = [decoded[start:end] for start, end in itertools.pairwise(starts)]
+        assert "".join(lines[name]) == decoded[1:]
+        assert all(line.endswith("\n") and line.count("\n") == 1 for line in lines[name])
+        lines[name] = [line[:-1] for line in lines[name]]
+    return lines
+
+
+@pytest.mark.parametrize("chunk", [1 << 22, 100, 1])
+@pytest.mark.parametrize("end", ["\n", ""])
+def test_every_line_is_in_one_split_in_its_order(monkeypatch, chunk, end):
+    monkeypatch.setattr(line_split, "_CHUNK", chunk)
+    lines = [*numbered(300), "", "x" * 1000, "", "last é"]
+    found = split("\n".join(lines) + end)
+    assert Counter(itertools.chain(*found.values())) == Counter(lines)
+    for split_of in found.values():
+        places = [lines.index(line) for line in dict.fromkeys(split_of)]
+        assert places == sorted(places)
+
+
+def test_shares_are_kept_and_sorted_lines_do_not_skew_them():
+    found = split("\n".join(sorted(numbered(10_000))))
+    sizes = {name: len(lines) / 10_000 for name, lines in found.items()}
+    assert sizes == pytest.approx(SHARES, abs=0.02)
+    initials = Counter(line[5] for line in found["valid"])
+    assert len(initials) == 9
+
+
+def test_equal_lines_are_in_the_same_split():
+    lines = numbered(200) * 5
+    found = split("\n".join(lines))
+    assert not set(found["train"]) & set(found["valid"])
+    assert not set(found["train"]) & set(found["test"])
+    assert Counter(itertools.chain(*found.values())) == Counter(lines)
+
+
+def test_other_lines_and_another_vocabulary_move_no_line():
+    found = split("\n".join(numbered(500)), key="a")
+    more = split("\n".join(["zzz", *reversed(numbered(500)), "ÄÖÜ"]), characters="éß😀", key="b")
+    for name, lines in found.items():
+        assert set(lines) == set(more[name]) - {"zzz", "ÄÖÜ"}
+
+
+def test_the_second_time_the_cache_has_them(capsys):
+    text = "\n".join(numbered(50))
+    assert split(text) == split(text)
+    assert capsys.readouterr().err.count("splitting") == 1
+
+
+def test_bytes():
+    vocabulary = Vocabulary.of_bytes()
+    text = b"a\xff\nb\n\n"
+    [(ids, starts)] = split_lines(
+        np.frombuffer(text, np.uint8), vocabulary, {"train": 1.0}, key="k", source="x"
+    ).values()
+    assert (bytes(ids), starts.tolist()) == (b"\n" + text, [1, 4, 6, 7])
+
+
+def test_a_split_without_lines_is_refused():
+    with pytest.raises(DataError) as refused:
+        split("one line only")
+    assert "x.txt: 1 lines, none of which is in the" in str(refused.value)
+
+
+def test_the_hash_of_a_line_does_not_depend_on_its_place():
+    draw = np.random.default_rng(1)
+    lines = [draw.integers(0, 0x110000, size=size).astype(np.uint64) for size in (0, 1, 1, 5, 300, 7)]
+    alone = [int(line_hashes(np.r_[line, 10].astype(np.uint64), np.array([len(line) + 1]))[0]) for line in lines]
+    together = np.concatenate([np.r_[line, 10].astype(np.uint64) for line in lines])
+    ends = np.cumsum([len(line) + 1 for line in lines])
+    assert line_hashes(together, ends).tolist() == alone
+    assert len(set(alone)) == len(lines)
