@@ -43,6 +43,8 @@ class CharLM(nn.Module):
         self.vocabulary_size = vocabulary_size
         self.dropout = dropout
         self.precision = precision
+        self.begins: int | None = None
+        """The id before which the state is set to zero: it begins a sample of its own. None: the text runs on."""
         self.embedding = nn.Embedding(vocabulary_size, embedding_size) if embedding_size else None
         self.layers = layers
         self.decoder = nn.Linear(layers.hidden_size, vocabulary_size)
@@ -75,8 +77,9 @@ class CharLM(nn.Module):
 
     def outputs(self, x_TB: Tensor, state: RecurrentState | None = None) -> tuple[Tensor, RecurrentState]:
         """Outputs [T, B, H] of the last layer, and the last state."""
+        resets_TB = None if self.begins is None else x_TB == self.begins
         with self.autocast(x_TB.device):
-            return self.layers(self._embed(x_TB), state)
+            return self.layers(self._embed(x_TB), state, resets_TB)
 
     def autocast(self, device: torch.device) -> contextlib.AbstractContextManager[object]:
         """The context of the matrix products; weights, state and sums stay float32."""

@@ -25,8 +25,10 @@ class DataConfig(Section):
     """The text: a file, a folder (all its files), a glob, or `builtin:NAME` (see `charlm data list`)."""
     level: Literal["char", "byte"] = "char"
     """char: symbols are the Unicode code points of UTF-8 text; byte: symbols are the bytes of any file."""
+    unit: Literal["text", "line"] = "text"
+    """text: one running text; line: each line is a sample of its own, and the state starts anew with it."""
     split: Annotated[tuple[Fraction, Fraction, Fraction], Strict(False)] = (0.9, 0.05, 0.05)
-    """Shares of the text for training, validation and test, cut in this order; they sum to 1."""
+    """Shares of the text for training, validation and test, cut in this order, or of the lines; they sum to 1."""
     valid_source: NonEmpty | None = None
     """Another text for validation; the other shares of `split` are then rescaled to sum to 1."""
     test_source: NonEmpty | None = None

@@ -15,13 +15,14 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from charlm.config.schema import DataConfig
 from charlm.data.cache import find_entry, store_entry
+from charlm.data.line_split import NEWLINE, Starts, split_lines
 from charlm.data.survey import Survey, short_digest, survey_source, vocabulary_of
 from charlm.data.vocabulary import UNKNOWN, Level, Vocabulary, describe_characters
 from charlm.errors import DataError, VocabularyError
@@ -30,6 +31,7 @@ from charlm.system.console import say
 Ids = npt.NDArray[np.unsignedinteger[Any]]
 
 SPLITS = ("train", "valid", "test")
+Unit = Literal["text", "line"]
 
 
 @dataclass(frozen=True)
@@ -38,11 +40,16 @@ class Corpus:
 
     vocabulary: Vocabulary
     splits: dict[str, Ids]
-    """"train", "valid", "test" → ids [N], memory-mapped, read-only; splits of share 0 are absent."""
+    """"train", "valid", "test" → ids [N], memory-mapped, read-only; splits of share 0 are absent.
+
+    If lines are the unit, a split is a newline and then its lines, see `split_lines`.
+    """
     sha256: str
     """Of the source's bytes; with a valid or test source, of the joined digests of all sources."""
     size_bytes: int
     files: int
+    starts: dict[str, Starts] | None = None
+    """Where each line of a split starts, if lines are the unit; else None."""
 
 
 def load_corpus(
@@ -50,6 +57,7 @@ def load_corpus(
     *,
     level: Level,
     split: tuple[float, float, float],
+    unit: Unit = "text",
     valid_source: str | None = None,
     test_source: str | None = None,
     vocabulary: Vocabulary | None = None,
@@ -58,7 +66,7 @@ def load_corpus(
 
     `split` holds the shares of train, valid and test. A `valid_source` or `test_source` is a split by itself; its
     share is ignored, and the other shares are rescaled to sum to 1. The default `vocabulary` is the characters of all
-    sources, sorted.
+    sources, sorted. If lines are the unit, the shares are of the lines, and the vocabulary has a newline in any case.
 
     Raises DataError for text that cannot be used, VocabularyError for characters that a given vocabulary lacks.
     """
@@ -66,12 +74,20 @@ def load_corpus(
     with ExitStack() as drafts:
         surveys = {name: survey_source(text, level, drafts) for name, text in named.items() if text is not None}
         if vocabulary is None:
-            vocabulary = vocabulary_of(list(surveys.values()))
+            vocabulary = vocabulary_of(list(surveys.values()), extra=NEWLINE if unit == "line" else "")
         texts = {name: encode(survey, vocabulary) for name, survey in surveys.items()}
 
     shares = {name: share for name, share in zip(SPLITS, split, strict=True) if name == "train" or name not in texts}
-    parts = cut(texts["train"], list(shares.values()))
-    splits = texts | dict(zip(shares, parts, strict=True))
+    starts = None
+    if unit == "line":
+        splits, starts = {}, {}
+        for name, survey in surveys.items():
+            own = {other: share for other, share in shares.items() if share} if name == "train" else {name: 1.0}
+            key = f"{survey.cache_key}-{short_digest(vocabulary.to_json(), own)}"
+            for part, lines in split_lines(texts[name], vocabulary, own, key=key, source=survey.source).items():
+                splits[part], starts[part] = lines
+    else:
+        splits = texts | dict(zip(shares, cut(texts["train"], list(shares.values())), strict=True))
     digests = [survey.sha256 for survey in surveys.values()]
     return Corpus(
         vocabulary=vocabulary,
@@ -79,7 +95,13 @@ def load_corpus(
         sha256=digests[0] if len(digests) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest(),
         size_bytes=sum(survey.size_bytes for survey in surveys.values()),
         files=sum(len(survey.paths) for survey in surveys.values()),
+        starts=starts,
     )
+
+
+def begin_of(unit: Unit, vocabulary: Vocabulary) -> int | None:
+    """The id that begins a sample of its own, see `CharLM.begins`: a newline if lines are the unit."""
+    return int(vocabulary.encode(NEWLINE)[0]) if unit == "line" else None
 
 
 def load_configured_corpus(data: DataConfig, vocabulary: Vocabulary | None = None) -> Corpus:
@@ -88,6 +110,7 @@ def load_configured_corpus(data: DataConfig, vocabulary: Vocabulary | None = Non
         data.source,
         level=data.level,
         split=data.split,
+        unit=data.unit,
         valid_source=data.valid_source,
         test_source=data.test_source,
         vocabulary=vocabulary,

@@ -53,14 +53,22 @@ class Streams:
         """Whole windows of T steps per stream."""
         return self.length // self.bptt
 
+    def epoch_start(self, epoch: int) -> int:
+        """Where an epoch starts in each stream.
+
+        A stream is rarely a whole number of windows. Even epochs leave out the remainder at its end, odd epochs at
+        its start, so every character is trained on.
+        """
+        return self.length % self.bptt if epoch % 2 else 0
+
     def read(
-        self, position: int, steps: int, device: torch.device | str | None = None
+        self, position: int, steps: int, device: torch.device | str | None = None, epoch: int = 0
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Inputs and targets for `steps` characters from `position` in every stream: two [T, B] int64 tensors.
 
-        B counts the streams of the part. Both are views of one tensor, shifted by a step, so write to neither. For a
-        CUDA `device` the copy goes through pinned memory and is asynchronous, in order with the device's current
-        stream.
+        B counts the streams of the part; every epoch reads the same. Both are views of one tensor, shifted by a step,
+        so write to neither. For a CUDA `device` the copy goes through pinned memory and is asynchronous, in order with
+        the device's current stream.
         """
         assert position >= 0, position
         assert 1 <= steps <= self.length - position, (position, steps, self.length)

@@ -17,7 +17,7 @@ from charlm.data.reading import Symbols, changed, file_sizes, read_symbols, sha2
 from charlm.data.sources import resolve
 from charlm.data.vocabulary import CODE_POINTS, UNKNOWN, Level, Vocabulary
 from charlm.errors import DataError
-from charlm.native.utf8 import Decode, decoder
+from charlm.native.utf8 import Decode, code_points, decoder
 from charlm.system.console import say
 from charlm.system.formatting import format_bytes
 
@@ -100,11 +100,12 @@ def survey_source(source: str, level: Level, drafts: ExitStack | None = None) ->
     return Survey(source, paths, level, sum(sizes), sha256, key, *table, draft=draft)
 
 
-def vocabulary_of(surveys: Sequence[Survey]) -> Vocabulary:
-    """All 256 bytes, or the characters of all surveyed texts, sorted."""
+def vocabulary_of(surveys: Sequence[Survey], extra: str = "") -> Vocabulary:
+    """All 256 bytes, or the characters of all surveyed texts and of `extra`, sorted."""
     if surveys[0].level == "byte":
         return Vocabulary.of_bytes()
-    return Vocabulary.of_code_points(np.unique(np.concatenate([survey.symbols for survey in surveys])))
+    symbols = [*(survey.symbols for survey in surveys), code_points(extra)]
+    return Vocabulary.of_code_points(np.unique(np.concatenate(symbols)))
 
 
 def short_digest(*parts: object) -> str:

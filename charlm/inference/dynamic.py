@@ -20,11 +20,11 @@ from charlm.cells import RecurrentState, cross_entropy
 from charlm.errors import DivergenceError
 from charlm.inference.evaluation import (
     WARMUP,
+    Cut,
     Evaluation,
     Ids,
     evaluating,
     scored_windows,
-    streams_of,
     sum_windows,
 )
 from charlm.model import CharLM, map_state
@@ -126,12 +126,12 @@ def evaluate_dynamically(
     train_ids: the training text, which gives RMS. DataError if the text is too short to score; DivergenceError if
     `adaptation.lr` is so high that the loss is no longer finite.
     """
-    B = streams_of(ids, streams)
-    steps = max(1, min(adaptation.steps, -(-(len(ids) - 1) // B)))
-    rule = _Rule.of(model, gradient_rms(model, train_ids, device, steps=steps, streams=B), adaptation)
-    windows = scored_windows(model, ids, device, streams=B, steps=steps)
+    cut = Cut.of(ids, streams, model.begins)
+    steps = max(1, min(adaptation.steps, cut.longest))
+    rule = _Rule.of(model, gradient_rms(model, train_ids, device, steps=steps, streams=len(cut.begin_B)), adaptation)
+    windows = scored_windows(model, ids, device, cut, steps=steps)
     with evaluating(model), rule.restoring():
-        return sum_windows(rule.learning_from(windows), ids, per_char=per_char)
+        return sum_windows(rule.learning_from(windows), cut, per_char=per_char)
 
 
 def gradient_rms(model: CharLM, ids: Ids, device: torch.device, *, steps: int, streams: int) -> list[Tensor]:

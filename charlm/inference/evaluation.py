@@ -71,38 +71,82 @@ def evaluate(
     """Score every character of `ids` [N] given the characters before it; DataError if the text is too short.
 
     The text is cut into up to `streams` contiguous parts, which are read side by side; see `scored_windows`. None: as
-    many as the device needs. The processes of the world share the streams, and each returns the score of the whole;
-    `per_char` needs a single process. The model keeps its mode (training or evaluation).
+    many as the device needs. For a model of lines `ids` must begin with a newline, and each part begins with a line. The
+    processes of the world share the streams, and each returns the score of the whole; `per_char` needs a single process.
+    The model keeps its mode (training or evaluation).
     """
     assert world.size == 1 or not per_char
     streams = streams or (STREAMS if device.type == "cpu" else GPU_STREAMS)
+    cut = Cut.of(ids, streams, model.begins)
     with evaluating(model), torch.inference_mode():
-        windows = scored_windows(model, ids, device, streams=streams, part=world.part)
-        score = sum_windows(windows, ids, per_char=per_char)
+        windows = scored_windows(model, ids, device, cut, part=world.part)
+        score = sum_windows(windows, cut, per_char=per_char)
     return replace(score, nats_sum=world.total(score.nats_sum))
 
 
-def scored_windows(
-    model: CharLM, ids: Ids, device: torch.device, *, streams: int, steps: int | None = None, part: Part = WHOLE
-) -> Iterator[Tensor]:
-    """Yield the cross-entropy in nats, [T, B], of window after window of `ids` [N]; DataError if N < 2.
+@dataclass(frozen=True)
+class Cut:
+    """A text of N ids cut into B contiguous parts: for each, the place of its first input, and how many it scores."""
 
-    B = `streams_of(ids, streams)`. Stream b reads the b-th of B contiguous parts of the text, in windows of `steps`
-    characters, after the WARMUP characters before its part, which are not scored. The state is carried from window to
-    window. Entries past the end of the text are 0.
+    begin_B: npt.NDArray[np.int64]
+    length_B: npt.NDArray[np.int64]
+    warmup: int
+    """Characters before each part that are read unscored."""
+
+    @classmethod
+    def of(cls, ids: Ids, streams: int, begins: int | None = None) -> "Cut":
+        """Up to `streams` nearly equal parts, fewer if they would be short; DataError if N < 2.
+
+        begins: the id that begins every part, see `CharLM.begins`.
+        """
+        if len(ids) < 2:
+            raise DataError(f"evaluation: found a text of {len(ids)} characters; allowed: 2 or more")
+        targets = len(ids) - 1
+        B = max(1, min(streams, targets // (4 * WARMUP)))
+        begin_B = np.minimum(-(-targets // B) * np.arange(B), targets)
+        if begins is not None:
+            begin_B = np.array([0, *(_next_place(ids, begins, place) for place in begin_B[1:])])
+        length_B = np.diff(begin_B, append=targets)
+        return cls(begin_B, length_B, WARMUP if B > 1 and begins is None else 0)
+
+    @property
+    def targets(self) -> int:
+        return int(self.length_B.sum())
+
+    @property
+    def longest(self) -> int:
+        return int(self.length_B.max())
+
+
+def _next_place(ids: Ids, wanted: int, place: int) -> int:
+    """Where the id occurs next in `ids`, without its last element; the place of that if it does not."""
+    end = len(ids) - 1
+    while place < end:
+        found = np.flatnonzero(ids[place : min(place + 4096, end)] == wanted)
+        if len(found):
+            return place + int(found[0])
+        place += 4096
+    return end
+
+
+def scored_windows(
+    model: CharLM, ids: Ids, device: torch.device, cut: Cut, *, steps: int | None = None, part: Part = WHOLE
+) -> Iterator[Tensor]:
+    """Yield the cross-entropy in nats, [T, B], of window after window of `ids` [N], cut into B parts.
+
+    Stream b reads the b-th part of the text, in windows of `steps` characters, after the warm-up before its part. The
+    state is carried from window to window. Entries past the end of a part are 0.
 
     part: yield the nats of these streams only, of nearly equal parts of the B; there may be none.
 
     The model must be in evaluation mode. The nats have a graph unless the caller turns gradients off; the carried
     state is detached between windows, and the caller may change the weights there.
     """
-    targets = _targets_of(ids)
-    B = streams_of(ids, streams)
-    length_S = -(-targets // B)
-    mine = np.array_split(np.arange(B), part.count)[part.index]
+    targets = cut.targets
+    mine = np.array_split(np.arange(len(cut.begin_B)), part.count)[part.index]
     if not len(mine):
         return
-    begin_B1 = length_S * mine[:, None]
+    begin_B1 = cut.begin_B[mine, None]
 
     def places_BT(offset: int, length: int) -> npt.NDArray[np.int64]:
         return begin_B1 + np.arange(offset, offset + length)
@@ -111,16 +155,15 @@ def scored_windows(
         return to_device(ids[at_BT].T.astype(np.int64, order="C"), device)
 
     state = None
-    for offset, length in _windows(-WARMUP, 0, _most_steps(len(mine), model, device)) if B > 1 else ():
+    for offset, length in _windows(-cut.warmup, 0, _most_steps(len(mine), model, device)):
         # Nothing comes before the first stream: what it reads here does not matter, its state is cleared below.
         with torch.no_grad():
             _, state = model.features(ids_TB(places_BT(offset, length).clip(0, targets - 1)), state)
     if state is not None and mine[0] == 0:
         state = map_state(_without_first_stream, state)
-    # Streams at the end of the text can be shorter than the others.
-    lengths_B = to_device((targets - begin_B1[:, 0]).clip(0, length_S), device)
+    lengths_B = to_device(cut.length_B[mine], device)
     most = min(_most_steps(len(mine), model, device), _score_steps(len(mine), model))
-    for offset, length in _windows(0, length_S, steps or most):
+    for offset, length in _windows(0, cut.longest, steps or most):
         # One copy to the device: the targets are the inputs, a step later.
         both_TB = ids_TB(places_BT(offset, length + 1).clip(0, targets))
         logits, state = model(both_TB[:-1], state)  # [T, B, V]
@@ -130,9 +173,8 @@ def scored_windows(
         state = map_state(Tensor.detach, state)
 
 
-def sum_windows(windows: Iterable[Tensor], ids: Ids, *, per_char: bool = False) -> Evaluation:
-    """The score of the text `ids` [N] from the nats [T, B] of all its windows, in order; times the windows too."""
-    targets = _targets_of(ids)
+def sum_windows(windows: Iterable[Tensor], cut: Cut, *, per_char: bool = False) -> Evaluation:
+    """The score of a text from the nats [T, B] of all its windows, in order; times the windows too."""
     start_s = time.perf_counter()
     total, offset, nats_BS = 0.0, 0, None
     for nats_TB in windows:
@@ -142,23 +184,14 @@ def sum_windows(windows: Iterable[Tensor], ids: Ids, *, per_char: bool = False) 
         total = total + found_TB.sum(dtype=torch.float64)
         if per_char:
             if nats_BS is None:
-                nats_BS = found_TB.new_empty(B, -(-targets // B))
+                nats_BS = found_TB.new_empty(B, cut.longest)
             nats_BS[:, offset : offset + T] = found_TB.T
         offset += T
-    flat = None if nats_BS is None else nats_BS.view(-1)[:targets].cpu().numpy()
-    return Evaluation(float(total), targets, time.perf_counter() - start_s, flat)
-
-
-def _targets_of(ids: Ids) -> int:
-    """How many characters can be scored: all but the first."""
-    if len(ids) < 2:
-        raise DataError(f"evaluation: found a text of {len(ids)} characters; allowed: 2 or more")
-    return len(ids) - 1
-
-
-def streams_of(ids: Ids, streams: int) -> int:
-    """How many streams a text is cut into: at most `streams`, fewer if they would be short, at least one."""
-    return max(1, min(streams, (len(ids) - 1) // (4 * WARMUP)))
+    flat = None
+    if nats_BS is not None:
+        rows = zip(nats_BS.cpu().numpy(), cut.length_B, strict=True)
+        flat = np.concatenate([row_S[:length] for row_S, length in rows])
+    return Evaluation(float(total), cut.targets, time.perf_counter() - start_s, flat)
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ import torch
 
 from charlm.checkpoint import Checkpoint, find_checkpoint, read_checkpoint
 from charlm.config import Config
-from charlm.data.corpus import load_unchanged_corpus
+from charlm.data.corpus import begin_of, load_unchanged_corpus
 from charlm.data.vocabulary import Vocabulary, describe_characters, readable
 from charlm.errors import CheckpointError, DataError, VocabularyError
 from charlm.inference import novelty as novelties
@@ -246,5 +246,6 @@ def load_model(checkpoint: Checkpoint, device: torch.device) -> CharLM:
         precision = "fp32"
     prepare_device(device, precision)
     model = build_model(checkpoint.config.model, len(checkpoint.vocabulary), precision)
+    model.begins = begin_of(checkpoint.config.data.unit, checkpoint.vocabulary)
     load_weights(model, checkpoint.averaged or checkpoint.weights)
     return model.to(device).eval()

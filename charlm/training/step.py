@@ -11,12 +11,13 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from charlm.cells import RecurrentState
 from charlm.config import Config
-from charlm.data.corpus import Corpus
+from charlm.data.corpus import Corpus, begin_of
+from charlm.data.lines import LineStreams
 from charlm.data.streams import Streams
 from charlm.errors import DivergenceError
 from charlm.model import CharLM, build_model, load_weights, map_state, window_loss
 from charlm.system.device import prepare_device, set_threads
-from charlm.system.world import ALONE, World
+from charlm.system.world import ALONE, WHOLE, Part, World
 from charlm.training.gradients import Backward
 from charlm.training.memory import check_memory
 from charlm.training.optimizer import build_optimizer, clip_gradients, kept_copies, learning_rate, skip_step_unless
@@ -41,10 +42,11 @@ class Updater:
         self.config = config
         self.device = device
         self.world = world
-        self.streams = Streams(corpus.splits["train"], config.train.batch_size, config.train.bptt, part=world.part)
+        self.streams = open_streams(config, corpus, world.part)
         check_memory(config, len(corpus.vocabulary), device, world)
         self.vocabulary = corpus.vocabulary
         self.model = build_model(config.model, len(corpus.vocabulary), config.precision).to(device).train()
+        self.model.begins = begin_of(config.data.unit, corpus.vocabulary)
         self.model.layers.part = world.part
         with self.model.autocast(device):  # Compiles the kernels before the run writes anything and its clock starts.
             self.backend = self.model.layers.select_backend(device).description
@@ -71,7 +73,7 @@ class Updater:
 
     def epochs(self) -> float:
         """Passes over the train split so far, including the fraction of the current one."""
-        read = self.state.position - self._epoch_start()
+        read = self.state.position - self.streams.epoch_start(self.state.epoch)
         return self.state.epoch + read / (self.streams.windows_per_epoch * self.config.train.bptt)
 
     def share_done(self) -> float:
@@ -120,7 +122,7 @@ class Updater:
         """
         start_s = time.perf_counter()
         config, state = self.config, self.state
-        x_TB, y_TB = self.streams.read(state.position, self._window_steps(), self.device)
+        x_TB, y_TB = self.streams.read(state.position, self._window_steps(), self.device, state.epoch)
         loss = window_loss(self.model, x_TB, y_TB, self._carried_state(), config.train)
         loss = self.backward(loss)
         grad_norm = clip_gradients(self.optimizer, config.optimizer)
@@ -136,7 +138,7 @@ class Updater:
         window = len(x_TB), config.train.batch_size
         state.count_update(loss, window=window, lr=lr, grad_norm=grad_norm, seconds=seconds)
         if state.position + config.train.bptt > self.streams.length:
-            state.start_epoch(self._epoch_start(state.epoch + 1))
+            state.start_epoch(self.streams.epoch_start(state.epoch + 1))
 
     def _optimizer_precision(self) -> contextlib.AbstractContextManager[object]:
         """The context of Muon's products: as the model's on a GPU, float32 on a CPU, where bfloat16 is mostly slow."""
@@ -163,15 +165,6 @@ class Updater:
         drawn_B1 = torch.rand(self.config.train.batch_size, 1, device=self.device)  # for the streams of all processes
         kept_B1 = self.world.part.of(drawn_B1, dim=0) >= p
         return map_state(lambda state_LBH: state_LBH * kept_B1, self.state.recurrent)
-
-    def _epoch_start(self, epoch: int | None = None) -> int:
-        """Where the current epoch, or the given one, starts in each stream.
-
-        A stream is rarely a whole number of windows. Even epochs leave out the remainder at its end, odd epochs at
-        its start, so every character is trained on.
-        """
-        epoch = self.state.epoch if epoch is None else epoch
-        return self.streams.length % self.config.train.bptt if epoch % 2 else 0
 
     def _average_weights(self) -> None:
         """Add the weights to their running average. Its decay rises to `ema`, so the first weights soon fade."""
@@ -223,6 +216,14 @@ class Updater:
         """After a restore: drop the gradients and the deferred check of the updates that were undone."""
         self._diverged_step.fill_(-1)
         self.optimizer.zero_grad()
+
+
+def open_streams(config: Config, corpus: Corpus, part: Part = WHOLE) -> Streams | LineStreams:
+    """The streams of the train split, or a part of them; DataError if it is too short for one window."""
+    ids, train = corpus.splits["train"], config.train
+    if corpus.starts is None:
+        return Streams(ids, train.batch_size, train.bptt, part=part)
+    return LineStreams(ids, corpus.starts["train"], train.batch_size, train.bptt, part=part, seed=config.seed)
 
 
 _ENDING = 0.25

@@ -202,7 +202,7 @@ def test_a_graph_can_record_a_step(cell, model, choice, monkeypatch):
     config = parse_config({"model": {"cell": cell | {"hidden": 21}, **model}}, "test").model
     model = build_model(config, 11).eval()
     layers = own(model.layers)  # which a GPU uses
-    monkeypatch.setattr(model.layers, "forward", lambda x, state=None: layers(x, state))
+    monkeypatch.setattr(model.layers, "forward", lambda x, state=None, resets=None: layers(x, state, resets))
     monkeypatch.setattr("charlm.native.linear.check_ids", lambda *arguments: None)  # on the CPU only
     _, state = model.features(torch.tensor([[1]]))
     output = torch.randn(1, 3, 21)

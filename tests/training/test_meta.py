@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from charlm.cells import CELLS
-from charlm.inference.evaluation import scored_windows
+from charlm.inference.evaluation import Cut, scored_windows
 from charlm.model import build_model
 from tests.pairwise import pairwise
 
@@ -69,7 +69,8 @@ def test_scores(config_of, kind, model, precision, monkeypatch):
     monkeypatch.setattr("charlm.inference.evaluation.WARMUP", 4)
     config = config_of(model={"cell": {"kind": kind, "hidden": 12}, **model}).model
     network = build_model(config, 7, precision).to(META).eval()
-    windows = list(scored_windows(network, np.arange(61) % 7, META, streams=3, steps=12))
+    ids = np.arange(61) % 7
+    windows = list(scored_windows(network, ids, META, Cut.of(ids, 3), steps=12))
     assert [nats_TB.shape for nats_TB in windows] == [(12, 3), (8, 3)]
     assert {(nats_TB.dtype, nats_TB.device) for nats_TB in windows} == {(torch.float32, META)}
 
