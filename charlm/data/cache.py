@@ -67,10 +67,10 @@ def store_entry(
         file.write(data)
         checksum = zlib.crc32(data, checksum)
 
-    with _replacing(path) as file, in_background() as later:
+    with replacing(path) as file, in_background() as later:
         for data in itertools.chain([header.getvalue()], (block.data for block in blocks)):
             later(append, file, data)
-    with _replacing(path.with_suffix(".json")) as file:
+    with replacing(path.with_suffix(".json")) as file:
         file.write(json.dumps({"crc32": checksum}).encode())
     return np.lib.format.open_memmap(path, mode="r")
 
@@ -92,7 +92,7 @@ def _folder() -> Path:
 
 
 @contextmanager
-def _replacing(path: Path) -> Iterator[BinaryIO]:
+def replacing(path: Path) -> Iterator[BinaryIO]:
     """A new file that replaces `path` in one step if the block ends without an error."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
     with writable_folder():

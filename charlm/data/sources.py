@@ -9,12 +9,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 from charlm.data.reading import unreadable
+from charlm.data.unicode_names import unicode_names
 from charlm.errors import DataError
 
 BUILTIN_PREFIX = "builtin:"
 BUILTINS: dict[str, str] = {
     "python-stdlib": "the standard library of this Python without its tests: about 12 MB of .py files; "
     "other versions of Python have other text",
+    "unicode-names": "the names of Unicode's characters, one a line: about 140,000 lines, for --lines; "
+    "other versions of Python know other characters",
 }
 
 _KINDS = f"a source is a file, a folder, a glob or {BUILTIN_PREFIX}NAME"
@@ -70,12 +73,16 @@ def _builtin(name: str) -> list[Path]:
         hint = f"; did you mean '{BUILTIN_PREFIX}{near[0]}'?" if near else ""
         known = ", ".join(BUILTINS)
         raise DataError(f"{BUILTIN_PREFIX}{name}: unknown builtin; allowed: {known}{hint}")
+    return [unicode_names()] if name == "unicode-names" else _python_stdlib()
+
+
+def _python_stdlib() -> list[Path]:
     root = Path(sysconfig.get_path("stdlib"))
     files = _files_below(root, keep=_is_library_name)
     python_files = [file for file in files if file.suffix == ".py" and _is_utf8(file)]
     if not python_files:
         raise DataError(
-            f"{BUILTIN_PREFIX}{name}: no .py files under {root}; "
+            f"{BUILTIN_PREFIX}python-stdlib: no .py files under {root}; "
             "this Python has no readable standard library; name a file or folder instead"
         )
     return python_files

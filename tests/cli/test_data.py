@@ -11,7 +11,7 @@ def test_list(cli, tmp_path):
     result = cli("data", "list", "--data-dir", tmp_path)
     assert (result.code, result.err) == (0, "")
     rows = {line.split()[0]: line.split(maxsplit=1)[1] for line in result.out.splitlines()}
-    assert list(rows) == ["builtin:python-stdlib", *CATALOG]
+    assert list(rows) == ["builtin:python-stdlib", "builtin:unicode-names", *CATALOG]
     assert rows["builtin:python-stdlib"].startswith("built in ")
     assert rows["text8"].startswith("fetched ")
     assert rows["enwik8"].startswith("to fetch ")

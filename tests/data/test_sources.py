@@ -182,11 +182,11 @@ def test_what_is_no_file(tmp_path, monkeypatch):
 
 def test_an_unknown_builtin():
     assert refused("builtin:python-stdlibs") == (
-        "builtin:python-stdlibs: unknown builtin; allowed: python-stdlib; did you mean 'builtin:python-stdlib'?"
+        "builtin:python-stdlibs: unknown builtin; allowed: python-stdlib, unicode-names; did you mean 'builtin:python-stdlib'?"
     )
     assert refused("builtin:python").endswith("; did you mean 'builtin:python-stdlib'?")
-    assert refused("builtin:") == "builtin:: unknown builtin; allowed: python-stdlib"
-    assert refused("builtin:zzz") == "builtin:zzz: unknown builtin; allowed: python-stdlib"
+    assert refused("builtin:") == "builtin:: unknown builtin; allowed: python-stdlib, unicode-names"
+    assert refused("builtin:zzz") == "builtin:zzz: unknown builtin; allowed: python-stdlib, unicode-names"
 
 
 def test_the_standard_library_is_large_utf8_python_without_tests():
@@ -203,6 +203,19 @@ def test_the_standard_library_is_large_utf8_python_without_tests():
         name.endswith(".py") and stat.S_ISREG(path.stat().st_mode) for name, path in zip(relative, files, strict=True)
     )
     assert all(summary and "\n" not in summary for summary in BUILTINS.values())
+
+
+def test_unicode_names_are_one_a_line_and_made_once(monkeypatch, tmp_path):
+    monkeypatch.setenv("CHARLM_CACHE", str(tmp_path))
+    [file] = resolve("builtin:unicode-names")
+    lines = file.read_text(encoding="ascii").split("\n")
+    assert len(lines) > 130_000
+    assert lines[:2] == ["SPACE", "EXCLAMATION MARK"]
+    assert "GREEK SMALL LETTER ALPHA" in lines
+    assert lines[-1] == ""
+    written = file.stat().st_mtime_ns
+    assert resolve("builtin:unicode-names") == [file]
+    assert file.stat().st_mtime_ns == written
 
 
 def test_the_standard_library_leaves_out_what_is_not_utf8(write, tmp_path, monkeypatch):
