@@ -43,6 +43,11 @@ def test_resume_is_bit_identical_with_windows_of_changing_length(tmp_path, confi
     assert_resumes_alike(tmp_path, config_of(train={"bptt_start": 3, "vary_bptt": 0.3}))
 
 
+def test_resume_is_bit_identical_with_lines(tmp_path, config_of):
+    """Across the end of an epoch, whose order of lines is another."""
+    assert_resumes_alike(tmp_path, config_of(data={"unit": "line"}, train={"batch_size": 1, "bptt": 700}))
+
+
 def assert_resumes_alike(tmp_path, config):
     """In one go, and interrupted after 5 steps and resumed."""
     whole, parts = tmp_path / "whole", tmp_path / "parts"
