@@ -84,16 +84,17 @@ class TrainedModel:
         temperature: float = 0.8,
         top_k: int = 0,
         top_p: float = 1.0,
+        min_p: float = 0.0,
         stop: str = "",
         seed: int | None = None,
     ) -> str:
         """Write `length` characters after the prompt, or fewer if `stop` comes first; returns them without the prompt.
 
-        The same seed gives the same text; None draws a new one. temperature, top_k and top_p: see `Choice`.
+        The same seed gives the same text; None draws a new one. temperature, top_k, top_p and min_p: see `Choice`.
         Bytes that are not UTF-8 become U+FFFD. VocabularyError if the model does not know a character of the prompt.
         """
         seeds = [secrets.randbelow(2**32) if seed is None else seed]
-        choice = Choice(temperature, top_k, top_p)
+        choice = Choice(temperature, top_k, top_p, min_p)
         pieces = self.stream(prompt, seeds, length=length, choice=choice, stop=stop)
         return readable("".join(piece for [piece] in pieces))
 

@@ -82,7 +82,15 @@ def test_mistakes(model, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"temperature": -1}, {"temperature": float("nan")}, {"temperature": float("inf")}, {"top_k": -1}, {"top_p": 1.5}],
+    [
+        {"temperature": -1},
+        {"temperature": float("nan")},
+        {"temperature": float("inf")},
+        {"top_k": -1},
+        {"top_p": 1.5},
+        {"min_p": -0.1},
+        {"min_p": 1.5},
+    ],
 )
 def test_choices_that_are_none(model, wrong):
     with pytest.raises(ValueError, match=f"{next(iter(wrong))}: found .*; allowed: "):
