@@ -58,6 +58,14 @@ CheckpointPath = Annotated[
 ]
 
 
+def known_prompt(trained: Any, text: str, where: str, skip_unknown: bool) -> str:
+    """A prompt without the characters that the model does not know, which are reported; see `TrainedModel.known`."""
+    text, skipped = trained.known(text, where, skip_unknown=skip_unknown)
+    if skipped:
+        say("skipped", f"{where}: {skipped}")
+    return text
+
+
 def print_json(value: Any) -> None:
     """Print a value as one line of JSON, with control characters escaped."""
     typer.echo(escaped(json.dumps(value, ensure_ascii=False)))

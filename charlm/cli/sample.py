@@ -15,6 +15,7 @@ from charlm.cli.common import (
     DeviceOption,
     Json,
     SkipUnknown,
+    known_prompt,
     print_json,
     report_backend,
     usage_error,
@@ -136,15 +137,12 @@ def sample(
 
 
 def _prompt(trained: Any, text: str, file: Path | None, skip_unknown: bool) -> str:
-    """The prompt, from the option or the file; the characters left out of it are reported."""
+    """The prompt, from the option or the file, without unknown characters."""
     where = "--prompt"
     if file is not None:
         where = f"--prompt-file {file}"
         text = _read_prompt(file, trained.vocabulary.level)
-    text, skipped = trained.known(text, where, skip_unknown=skip_unknown)
-    if skipped:
-        say("skipped", f"{where}: {skipped}")
-    return text
+    return known_prompt(trained, text, where, skip_unknown)
 
 
 def _read_prompt(file: Path, level: str) -> str:

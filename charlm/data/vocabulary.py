@@ -74,6 +74,12 @@ class Vocabulary:
             )
         return self.id_of_code_point[code_points(text)].astype(self.dtype)
 
+    def symbol(self, index: int) -> str:
+        """The character with this id; a byte from 128 on as a lone surrogate, as from Python's "surrogateescape"."""
+        if self.level == "byte":
+            return bytes([index]).decode("utf-8", "surrogateescape")
+        return self.characters[index]
+
     def decode(self, ids: Iterable[int]) -> str:
         """The text of `ids`; bytes that are not UTF-8 become U+FFFD."""
         if self.level == "byte":

@@ -152,6 +152,17 @@ def choose(logits_NV: Tensor, choice: Choice, draws_N: Tensor) -> Tensor:
     return order_NV.gather(-1, torch.minimum(rank_N1, kept_N1)).squeeze(-1)
 
 
+@torch.inference_mode()
+def next_probabilities(model: CharLM, vocabulary: Vocabulary, prompt: str, device: torch.device) -> Tensor:
+    """The probabilities [V] of the character after the prompt, in float64 on the CPU.
+
+    An empty prompt means the start of a line. VocabularyError if the model does not know a character of the prompt.
+    The model must be in evaluation mode.
+    """
+    output, _ = _read(model, torch.tensor(_prompt_ids(vocabulary, prompt), device=device).unsqueeze(1))
+    return model.logits(output[0, 0]).double().softmax(-1).cpu()
+
+
 @dataclass
 class _Text:
     """A sample in progress: decodes its ids as they come, until the text ends with `stop`."""
@@ -196,11 +207,16 @@ def sample_text(
     surrogates, as from Python's "surrogateescape"; see `readable`.
     """
     texts = [_Text(vocabulary, stop) for _ in seeds]
-    ids = vocabulary.encode(prompt or _line_end(vocabulary)).tolist()
+    ids = _prompt_ids(vocabulary, prompt)
     for step, new in enumerate(sample_ids(model, ids, length, choice, seeds, device), start=1):
         yield [text.append(index, last=step == length) for text, index in zip(texts, new.tolist(), strict=True)]
         if all(text.done for text in texts):
             return
+
+
+def _prompt_ids(vocabulary: Vocabulary, prompt: str) -> list[int]:
+    """The ids that the model reads before it writes, at least one; VocabularyError for unknown characters."""
+    return vocabulary.encode(prompt or _line_end(vocabulary)).tolist()
 
 
 def _line_end(vocabulary: Vocabulary) -> str:

@@ -18,7 +18,7 @@ from charlm.errors import CheckpointError, DataError, VocabularyError
 from charlm.inference import novelty as novelties
 from charlm.inference.dynamic import Adaptation, evaluate_dynamically
 from charlm.inference.evaluation import Evaluation, Ids, evaluate
-from charlm.inference.sampling import Choice, sample_text
+from charlm.inference.sampling import Choice, next_probabilities, sample_text
 from charlm.model import CharLM, build_model, count_parameters, load_weights
 from charlm.system.console import say
 from charlm.system.device import describe_device, precisions, prepare_device, resolve_device, used_precision
@@ -112,6 +112,22 @@ class TrainedModel:
             device=self.device,
             stop=stop,
         )
+
+    def next(self, prompt: str = "", k: int = 5) -> list[tuple[str, float]]:
+        """The k likeliest characters after the prompt, the likeliest first, with their probabilities, 0 to 1.
+
+        These are the probabilities at temperature 1. An empty prompt means the start of a line, as in `sample`. There
+        are fewer than k if the vocabulary is smaller. A byte model gives bytes; those from 128 on come as lone
+        surrogates, as from Python's "surrogateescape", so prompt + character is a prompt again.
+
+        VocabularyError if the model does not know a character of the prompt; ValueError for k < 1.
+        """
+        if k < 1:
+            raise ValueError(f"k: found {k}; allowed: an integer ≥ 1")
+        probabilities = next_probabilities(self.network, self.vocabulary, prompt, self.device)
+        found, ids = probabilities.sort(descending=True, stable=True)
+        likeliest = zip(ids[:k].tolist(), found[:k].tolist(), strict=True)
+        return [(self.vocabulary.symbol(index), probability) for index, probability in likeliest]
 
     def novelty(self, texts: Sequence[str]) -> list[Verbatim]:
         """Compare texts with the training text; DataError if that has changed or is gone."""

@@ -33,6 +33,8 @@ import pytest
         ("sample r --min-p 1.5", "Invalid value for '--min-p': "),
         ("sample r --min-p nan", "Invalid value"),
         ("sample r --top-k -1", "Invalid value for '--top-k': "),
+        ("next", "Missing argument 'CKPT'."),
+        ("next r --top 0", "Invalid value for '--top': "),
         ("eval r --split test --file f", "Invalid value: --split and --file exclude one another"),
         ("eval r --split dev", "'dev' is not one of 'train', 'valid', 'test'."),
         ("eval r --streams 0", "Invalid value for '--streams': "),

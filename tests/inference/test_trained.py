@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import charlm.inference
+from charlm.data.vocabulary import Vocabulary
 from charlm.errors import CheckpointError, DataError, DeviceError, VocabularyError
 from charlm.inference import Adaptation, Choice, TrainedModel, load
 from charlm.inference.trained import Verbatim
@@ -38,6 +39,29 @@ def test_samples_are_those_of_the_command(model, cli, trained_run):
     assert "".join(first for first, _ in steps) == text
     stop = text[20:23]
     assert model.sample("so ", length=60, temperature=0.7, top_k=5, seed=3, stop=stop).endswith(stop)
+
+
+def test_next_is_what_the_whole_text_says(model):
+    prompt = words_text(300)
+    logits, _ = model.network(torch.from_numpy(model.vocabulary.encode(prompt).astype("int64"))[:, None])
+    expected = logits[-1, 0].softmax(-1).tolist()
+    found = model.next(prompt, k=1000)
+    assert "".join(sorted(character for character, _ in found)) == model.vocabulary.characters
+    for character, probability in found:
+        assert probability == pytest.approx(expected[model.vocabulary.characters.index(character)], abs=1e-6)
+    assert model.next(prompt) == found[:5]
+    assert model.next(prompt, k=1)[0][1] == max(probability for _, probability in found)
+    with pytest.raises(ValueError, match="k: found 0; allowed: an integer ≥ 1"):
+        model.next(k=0)
+    with pytest.raises(VocabularyError, match="not in the model's vocabulary"):
+        model.next("Z")
+
+
+def test_a_byte_with_its_prompt_is_a_prompt():
+    """Half of é is a lone surrogate, and both halves are é."""
+    bytes_ = Vocabulary.of_bytes()
+    assert bytes_.encode("".join(map(bytes_.symbol, "é".encode()))).tolist() == list("é".encode())
+    assert bytes_.symbol(0x65) == "e"
 
 
 def test_scores_are_those_of_the_command(model, cli, trained_run):
