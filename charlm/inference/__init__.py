@@ -14,6 +14,7 @@
     evaluation.py   evaluate: the cross-entropy of a text
     dynamic.py      evaluate_dynamically: the same while the model keeps learning
     novelty.py      novelty: how much of a sample occurs in the training text
+    texts.py        score_texts, text_features: many texts, each by itself
     per_char.py     the scores of single characters as CSV
 """
 

@@ -2,15 +2,16 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 
 import charlm.inference
-from charlm.data.vocabulary import Vocabulary
+from charlm.data.vocabulary import Vocabulary, readable
 from charlm.errors import CheckpointError, DataError, DeviceError, VocabularyError
 from charlm.inference import Adaptation, Choice, TrainedModel, load
-from charlm.inference.trained import Verbatim
+from charlm.inference.trained import Verbatim, _valid
 from tests.text import words_text
 
 
@@ -39,6 +40,34 @@ def test_samples_are_those_of_the_command(model, cli, trained_run):
     assert "".join(first for first, _ in steps) == text
     stop = text[20:23]
     assert model.sample("so ", length=60, temperature=0.7, top_k=5, seed=3, stop=stop).endswith(stop)
+
+
+def test_a_sample_as_it_is_written(model):
+    words = {"length": 60, "temperature": 0.7, "seed": 3}
+    pieces = model.sample("so ", stream=True, **words)
+    first = next(pieces)
+    assert len(first) == 1
+    assert first + "".join(pieces) == model.sample("so ", **words)
+    with pytest.raises(VocabularyError):
+        model.sample("Z", stream=True)
+
+
+@pytest.mark.parametrize("text", ["é€😀", "aé\udce2\udc82", "\udce2\udc82b", "\udcff\udce2é\udcf0\udc9f\udc98", ""])
+def test_pieces_that_are_not_utf8(text):
+    whole = readable(text)
+    for cut in range(len(text) + 1):
+        assert "".join(_valid(iter([text[:cut], *text[cut:]]))) == whole
+
+
+def test_a_table_for_notebooks(model):
+    table = model._repr_html_()
+    assert table.startswith("<table><tr><th>model</th><td>lstm, 1 × 16 units, ")
+    assert "<th>trained</th><td>6 steps</td>" in table
+    assert f"<td>{model.path}</td>" in table
+    other = replace(model, path=Path("<a\n&b>"), vocabulary=Vocabulary.of_bytes(), progress={})
+    assert r"<td>&lt;a\n&amp;b&gt;</td>" in other._repr_html_()
+    assert "<td>bytes</td>" in other._repr_html_()
+    assert "<td>—</td>" in other._repr_html_()
 
 
 def test_next_is_what_the_whole_text_says(model):
