@@ -1,8 +1,8 @@
 """Use a trained model: write text with it, score text with it.
 
-    from charlm.inference import load
+    import charlm
 
-    model = load("runs/mine")  # a run's folder or a checkpoint file
+    model = charlm.load("runs/mine")  # a run's folder or a checkpoint file
     print(model.sample("ROMEO:", length=300, temperature=0.7, seed=1))
     score = model.evaluate("To be, or not to be")
     print(score.nats_per_char, score.bits_per_char)
