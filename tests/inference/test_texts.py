@@ -151,10 +151,16 @@ def test_mistakes(trained):
         trained.features(["so"], pool="max")
 
 
-@pytest.mark.parametrize("kernels", [True, False])
-def test_eight_threads_get_what_one_gets(trained_run, kernels, request):
+@pytest.mark.parametrize(("kernels", "team"), [(True, 1), (True, 3), (False, 1)])
+def test_eight_threads_get_what_one_gets(trained, kernels, team, threads, request):
+    """Also where each call computes with a team of threads of its own."""
     request.getfixturevalue("needs_kernels" if kernels else "no_kernels")
-    model, lines = load(trained_run, "cpu"), words_text(1500).splitlines()
+    model, lines = trained, words_text(1500).splitlines()
+    if team > 1:
+        threads(team)
+        cell = model.config.model.cell.model_copy(update={"hidden": 150})
+        wide = build_model(model.config.model.model_copy(update={"cell": cell}), len(model.vocabulary)).eval()
+        model = replace(model, network=wide)
 
     def use(n):
         own = lines[n % 4 :]
