@@ -5,11 +5,14 @@ Each function imports what it needs when it runs, so that `import charlm` never 
 
 import re
 import shlex
+import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from charlm.system.threads import limit_spinning
 
 if TYPE_CHECKING:
     from charlm.inference import TrainedModel
@@ -29,6 +32,7 @@ def load(path: str | Path, device: str = "auto") -> "TrainedModel":
     device: auto, cpu, cuda or cuda:N. CheckpointError if there is no usable checkpoint, DeviceError if there is no such
     GPU. `help(charlm.inference.TrainedModel)` describes what the model can do.
     """
+    _before_torch()
     from charlm.inference import load
 
     return load(path, device)
@@ -65,6 +69,7 @@ def train(
     began_s = time.perf_counter()
     settings = _settings(overrides)
     _check(text, minutes, config, settings, init_from)
+    _before_torch()
 
     from charlm.system.device import keep_freed_memory
     from charlm.system.world import joined
@@ -202,6 +207,12 @@ def say_if_stopped(outcome: "Outcome") -> bool:
 def run_name(text: str) -> str:
     """A name for a run on this text: of the last part of its path, what is a letter, a digit, - or _."""
     return re.sub(r"[^\w-]+", "-", Path(text).stem).strip("-")[:40] or "run"
+
+
+def _before_torch() -> None:
+    """Settings that torch reads when it is imported; the command line makes the same."""
+    if "torch" not in sys.modules:
+        limit_spinning()
 
 
 def _only_limit(minutes: float | None) -> list[str]:

@@ -44,7 +44,8 @@ class Verbatim:
 class TrainedModel:
     """A model in evaluation mode, with its vocabulary and the config and progress of its training; see `load`.
 
-    Several threads may use it at once. For a model of level "byte" a character is a byte everywhere.
+    Several threads may use it at once, but not while `evaluate_dynamically` runs, which changes the weights and puts
+    them back. For a model of level "byte" a character is a byte everywhere.
     """
 
     path: Path
@@ -259,9 +260,9 @@ class TrainedModel:
     def evaluate_dynamically(
         self, text: str | Ids, adaptation: Adaptation | None = None, *, streams: int = 1, per_char: bool = False
     ) -> Evaluation:
-        """Score a text while the model learns from what it has scored; the model itself stays as it is.
+        """Score a text while the model learns from what it has scored; afterwards the model is as it was.
 
-        Needs the training text: DataError if that has changed or is gone.
+        No other thread may use the model meanwhile. Needs the training text: DataError if that has changed or is gone.
         """
         return evaluate_dynamically(
             self.network,
