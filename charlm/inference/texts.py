@@ -51,7 +51,7 @@ def text_features(model: CharLM, texts: Sequence[Ids], device: torch.device, poo
 
     A text of no character has nan. The model must be in evaluation mode.
     """
-    sums_NH = np.full((len(texts), model.layers.hidden_size), np.nan, np.float64)
+    pooled_NH = np.full((len(texts), model.layers.hidden_size), np.nan, np.float64)
     for window in _windows(model, texts, device):
         lengths_B = to_device(window.lengths_B, device)
         if pool == "last":
@@ -62,11 +62,11 @@ def text_features(model: CharLM, texts: Sequence[Ids], device: torch.device, poo
             inside_TB1 = (steps_T1 < lengths_B).unsqueeze(-1)
             found_BH = torch.where(inside_TB1, window.outputs_TBH, 0.0).sum(0, dtype=torch.float64)
         # A window that goes on replaces the last output of the one before it, or adds to its sum.
-        before_BH = sums_NH[window.texts_B] if pool == "mean" and window.offset else 0.0
-        sums_NH[window.texts_B] = before_BH + found_BH.cpu().numpy()
+        before_BH = pooled_NH[window.texts_B] if pool == "mean" and window.offset else 0.0
+        pooled_NH[window.texts_B] = before_BH + found_BH.cpu().numpy()
     if pool == "mean":
-        sums_NH /= np.array([max(len(ids), 1) for ids in texts], np.float64).reshape(-1, 1)
-    return sums_NH.astype(np.float32)
+        pooled_NH /= np.array([max(len(ids), 1) for ids in texts], np.float64).reshape(-1, 1)
+    return pooled_NH.astype(np.float32)
 
 
 @torch.inference_mode()
