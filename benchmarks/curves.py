@@ -143,7 +143,7 @@ def shuffled(files: Iterable[Path]) -> list[Path]:
 
 
 def joined(files: Iterable[Path], enough: int = 4_000_000, each: int | None = None) -> str:
-    """The text of the files, some of which may be gzipped, until there are `enough` characters; `each`: of one at most."""
+    """The text of the files, some gzipped, until there are `enough` characters; of each file at most `each`."""
     text = ""
     for file in files:
         if file.is_file() and not file.is_symlink() and len(text) < enough:
