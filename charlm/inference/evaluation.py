@@ -111,7 +111,7 @@ def scored_windows(
         return to_device(ids[at_BT].T.astype(np.int64, order="C"), device)
 
     state = None
-    for offset, length in _windows(-WARMUP, 0, _most_steps(len(mine), model, device)) if B > 1 else ():
+    for offset, length in _windows(-WARMUP, 0, most_steps(len(mine), model, device)) if B > 1 else ():
         # Nothing comes before the first stream: what it reads here does not matter, its state is cleared below.
         with torch.no_grad():
             _, state = model.features(ids_TB(places_BT(offset, length).clip(0, targets - 1)), state)
@@ -119,7 +119,7 @@ def scored_windows(
         state = map_state(_without_first_stream, state)
     # Streams at the end of the text can be shorter than the others.
     lengths_B = to_device((targets - begin_B1[:, 0]).clip(0, length_S), device)
-    most = min(_most_steps(len(mine), model, device), _score_steps(len(mine), model))
+    most = min(most_steps(len(mine), model, device), score_steps(len(mine), model))
     for offset, length in _windows(0, length_S, steps or most):
         # One copy to the device: the targets are the inputs, a step later.
         both_TB = ids_TB(places_BT(offset, length + 1).clip(0, targets))
@@ -177,7 +177,7 @@ def _windows(start: int, end: int, steps: int) -> Iterator[tuple[int, int]]:
     return ((offset, min(steps, end - offset)) for offset in range(start, end, steps))
 
 
-def _most_steps(streams: int, model: CharLM, device: torch.device) -> int:
+def most_steps(streams: int, model: CharLM, device: torch.device) -> int:
     """Steps of a window so that the widest tensors of a GPU's many streams stay small."""
     if device.type == "cpu":
         return _STEPS
@@ -185,7 +185,8 @@ def _most_steps(streams: int, model: CharLM, device: torch.device) -> int:
     return max(1, min(_STEPS, _VALUES // (streams * max(rows, model.layers.input_size))))
 
 
-def _score_steps(streams: int, model: CharLM) -> int:
+def score_steps(streams: int, model: CharLM) -> int:
+    """Steps of a window so that its logits stay small."""
     return max(1, min(_STEPS, _LOGITS // (streams * model.vocabulary_size)))
 
 
