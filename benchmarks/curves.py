@@ -23,9 +23,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from charlm.choice.families import USUAL, on_request
-from charlm.choice.text import text_facts
+from charlm.choice.families import USUAL, Candidate, Request, on_request
+from charlm.choice.recipe import Run, complete
+from charlm.choice.rule import Reading
+from charlm.choice.text import TextFacts, text_facts
 from charlm.data.corpus import load_corpus
+from charlm.model import count_parameters
 
 ROOT = Path(__file__).parents[1]
 FILE = Path(__file__).with_name("curves.json")
@@ -163,34 +166,11 @@ def points(texts: dict[str, Path]) -> Iterator[Point]:
 
 
 def train(point: Point, text: Path) -> dict[str, Any]:
-    """Train on one thread in a process of its own; sizes, and the scores of eight evaluations."""
-    family, hidden = SIZES[point.size]
-    config = {
-        "data": {"source": str(text), "split": [0.9, 0.1, 0]},
-        "model": family.model(hidden) | {"dropout": point.dropout},
-        "threads": 1,
-        "train": {
-            "batch_size": BATCH,
-            "bptt": STEPS,
-            "reset_state": 0.01,
-            "ema": round(1 - 20 / point.updates, 5),
-            "activation_penalty": 0.5,
-            "max_steps": point.updates,
-            "eval_every": point.updates // 8,
-            "save_every": 0,
-            "sample_every": 0,
-        },
-        "optimizer": {
-            "name": "adamw",
-            "lr": family.lr,
-            "weight_decay": 0.1,
-            "clip_norm": 10.0,
-            "schedule": {"name": "cosine", "warmup_steps": min(100, point.updates // 10), "final_fraction": 0.02},
-        },
-    }
+    """Train on one thread in a process of its own; the text's facts, sizes, and the scores of four evaluations."""
+    facts = text_facts(load_corpus(str(text), level="char", split=(1, 0, 0)))
     run = Path(tempfile.mkdtemp(dir=text.parent))
     file = run / "config.json"  # JSON is YAML
-    file.write_text(json.dumps(config), encoding="utf-8")
+    file.write_text(json.dumps(settings_of(point, str(text), facts)), encoding="utf-8")
     run /= "run"
     command = [sys.executable, "-m", "charlm", "train", "--config", str(file), "--run-dir", str(run), "--json"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
@@ -199,13 +179,33 @@ def train(point: Point, text: Path) -> dict[str, Any]:
     outcome = json.loads(done.stdout)
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
     return {
-        "facts": asdict(text_facts(load_corpus(str(text), level="char", split=(1, 0, 0)))),
+        "facts": asdict(facts),
         "parameters": outcome["parameters"],
         "best_nats": round(outcome["best_nats"], 4),
         "best_step": outcome["best_step"],
         "curve": [[row["step"], round(row["nats"], 4)] for row in rows if row["split"] == "valid"],
         "elapsed_s": round(outcome["elapsed_s"], 1),
     }
+
+
+def settings_of(point: Point, text: str, facts: TextFacts) -> dict[str, Any]:
+    """What charlm would choose for this model and so many updates, with the dropout of the point."""
+    family, hidden = SIZES[point.size]
+    request = Request(text, minutes=1)
+    settings = request.settings(family, hidden, BATCH, STEPS)
+    config = request.config(settings)
+    candidate = Candidate(family, settings, config, count_parameters(config.model, facts.vocabulary))
+    reading = Reading(point.updates, BATCH, STEPS, int(0.9 * facts.chars))
+    settings, _ = complete(Run(candidate, reading, facts.chars // 10, 1.0, 1.0, [0.9, 0.1, 0.0], max_epochs=None))
+    settings["model"]["dropout"] = point.dropout
+    settings["train"] |= {
+        "max_minutes": None,
+        "max_steps": point.updates,
+        "eval_every": point.updates // 4,
+        "save_every": 0,
+        "sample_every": 0,
+    }
+    return settings | {"threads": 1}
 
 
 if __name__ == "__main__":

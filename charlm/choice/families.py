@@ -21,6 +21,8 @@ class Family:
     lr: float
     """Peak learning rate for 16 streams, up to `lr_hidden` units."""
     lr_hidden: int = 384
+    short_lr: float = 1.5
+    """Its factor at most in runs of a few hundred updates."""
     embedding: int = 64
     worth: float = 1.0
     """What a parameter is worth after 1,000 updates, relative to the first family; see `rule`."""
@@ -41,7 +43,16 @@ class Family:
 
 USUAL = (
     Family("lstm", 1, _SMALL, 1.2e-2, cell={"forget_bias": None, "layer_norm": True}),
-    Family("rhn", 1, (160, 224, 320, 448, 640, 896), 8e-3, 320, worth=1.08, cell={"depth": 4, "gate_bias": -2.0}),
+    Family(
+        "rhn",
+        1,
+        (160, 224, 320, 448, 640, 896),
+        8e-3,
+        320,
+        short_lr=1.0,
+        worth=1.08,
+        cell={"depth": 4, "gate_bias": -2.0},
+    ),
     Family("lstm", 2, _LARGE, 1.2e-2, embedding=256, worth=0.42, worth_gain=0.71, cell={"forget_bias": None}),
 )
 """The families to choose from."""

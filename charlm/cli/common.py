@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from charlm.api import DEFAULT_MINUTES, MOST_MINUTES
 from charlm.cli.completion import complete_config, complete_run
 from charlm.system.console import say
 from charlm.system.formatting import escaped, one_line
@@ -38,7 +39,6 @@ DeviceOption = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout.")]
 SkipUnknown = Annotated[bool, typer.Option("--skip-unknown", help="Leave out characters that the model does not know.")]
-DEFAULT_MINUTES = 5.0
 Minutes = Annotated[
     float | None,
     typer.Option(
@@ -56,6 +56,14 @@ CheckpointPath = Annotated[
         autocompletion=complete_run,
     ),
 ]
+
+
+def known_prompt(trained: Any, text: str, where: str, skip_unknown: bool) -> str:
+    """A prompt without the characters that the model does not know, which are reported; see `TrainedModel.known`."""
+    text, skipped = trained.known(text, where, skip_unknown=skip_unknown)
+    if skipped:
+        say("skipped", f"{where}: {skipped}")
+    return text
 
 
 def print_json(value: Any) -> None:
@@ -82,11 +90,8 @@ def check_minutes(minutes: float | None, overrides: list[str] | None, chosen: bo
     """
     if (chosen or minutes is not None) and any(text.startswith("train.max_minutes=") for text in overrides or []):
         raise usage_error("--set train.max_minutes: found beside --minutes or its default; give --minutes alone")
-    if minutes is not None and not 0 < minutes <= _A_YEAR:
-        raise usage_error(f"--minutes: found {minutes:g}; allowed: a number above 0, and {_A_YEAR:,} at most")
-
-
-_A_YEAR = 525_600
+    if minutes is not None and not 0 < minutes <= MOST_MINUTES:
+        raise usage_error(f"--minutes: found {minutes:g}; allowed: a number above 0, and {MOST_MINUTES:,} at most")
 
 
 def report_backend(trained: Any) -> None:

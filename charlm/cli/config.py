@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
+from charlm.api import DEFAULT_MINUTES
 from charlm.cli.common import (
     CONFIG_HELP,
-    DEFAULT_MINUTES,
     Minutes,
     Overrides,
     check_minutes,

@@ -15,6 +15,7 @@ from charlm.cli.common import (
     DeviceOption,
     Json,
     SkipUnknown,
+    known_prompt,
     print_json,
     report_backend,
     usage_error,
@@ -38,6 +39,15 @@ TopP = Annotated[
     float,
     typer.Option(
         min=0, max=1, metavar="P", help="Draw from the likeliest characters that together have probability P."
+    ),
+]
+MinP = Annotated[
+    float,
+    typer.Option(
+        min=0,
+        max=1,
+        metavar="P",
+        help="Draw from the characters at least P times as likely as the likeliest; 0 for all.",
     ),
 ]
 Count = Annotated[int, typer.Option(min=1, max=10_000, metavar="N", help="How many samples to write.")]
@@ -70,6 +80,7 @@ def sample(
     temperature: Temperature = 0.8,
     top_k: TopK = 0,
     top_p: TopP = 1.0,
+    min_p: MinP = 0.0,
     count: Count = 1,
     seed: Seed = None,
     stop: Stop = "",
@@ -87,12 +98,12 @@ def sample(
       charlm sample runs/quickstart-20260102-030405
       charlm sample runs/mine --prompt "ROMEO:" --length 1000 --temperature 0.7 --seed 1
       charlm sample runs/mine --prompt "def " --stop $'\\n\\n' --count 5 --json
-      charlm sample runs/mine/checkpoints/last.safetensors --top-p 0.95
+      charlm sample runs/mine/checkpoints/last.safetensors --min-p 0.05
       charlm sample runs/mine --length 2000 --novelty
     """
     if prompt is not None and prompt_file is not None:
         raise usage_error("--prompt and --prompt-file exclude one another")
-    for name, value in (("--temperature", temperature), ("--top-p", top_p)):
+    for name, value in (("--temperature", temperature), ("--top-p", top_p), ("--min-p", min_p)):
         if not 0 <= value < float("inf"):
             raise usage_error(f"{name}: found {value}; allowed: a finite number")
 
@@ -112,7 +123,7 @@ def sample(
         seed = secrets.randbelow(2**32)
         say("seed", str(seed))
     seeds = [seed + n for n in range(count)]
-    write = partial(trained.stream, text, length=length, choice=Choice(temperature, top_k, top_p), stop=stop)
+    write = partial(trained.stream, text, length=length, choice=Choice(temperature, top_k, top_p, min_p), stop=stop)
     if json:
         texts = ["".join(parts) for parts in zip(*write(seeds), strict=True)]
         print_json({"checkpoint": str(trained.path), "samples": _samples(trained, seeds, text, texts, novelty)})
@@ -126,15 +137,12 @@ def sample(
 
 
 def _prompt(trained: Any, text: str, file: Path | None, skip_unknown: bool) -> str:
-    """The prompt, from the option or the file; the characters left out of it are reported."""
+    """The prompt, from the option or the file, without unknown characters."""
     where = "--prompt"
     if file is not None:
         where = f"--prompt-file {file}"
         text = _read_prompt(file, trained.vocabulary.level)
-    text, skipped = trained.known(text, where, skip_unknown=skip_unknown)
-    if skipped:
-        say("skipped", f"{where}: {skipped}")
-    return text
+    return known_prompt(trained, text, where, skip_unknown)
 
 
 def _read_prompt(file: Path, level: str) -> str:

@@ -1,6 +1,5 @@
 """charlm train, charlm plan."""
 
-import re
 import shlex
 import time
 from pathlib import Path
@@ -8,9 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
+from charlm.api import say_if_stopped, start
 from charlm.cli.common import (
     CONFIG_HELP,
-    DEFAULT_MINUTES,
     DEVICE_NAMES,
     ConfigFile,
     Json,
@@ -108,13 +107,17 @@ def train(
             assert run_dir is not None
             limit = [] if minutes is None else [f"train.max_minutes={minutes}"]
             outcome = _resume(run_dir, config, [*limit, *settings], world)
-        elif config is not None:
-            settings = [*_only_limit(minutes), *_source(text), *settings]
-            outcome = _start(config, settings, run_dir, init_from, world, began_s if minutes else None)
         else:
-            assert text is not None
-            minutes = minutes or DEFAULT_MINUTES
-            outcome = _start_chosen(text, minutes, settings, run_dir, world, began_s)
+            outcome = start(
+                world,
+                text=text,
+                minutes=minutes,
+                config=config,
+                settings=settings,
+                run_dir=run_dir,
+                init_from=init_from,
+                began_s=began_s if config else began_s - _LEAVING_S,
+            )
     _print_outcome(outcome, json and world.is_first)
     if config is None and not resume and not json and world.is_first:
         _print_sample(Path(outcome.run_dir))
@@ -137,66 +140,10 @@ def _check_usage(
         )
 
 
-def _only_limit(minutes: float | None) -> list[str]:
-    """The settings for a run whose only limit is its minutes."""
-    if minutes is None:
-        return []
-    return [f"train.max_minutes={minutes}", "train.max_steps=null", "train.max_epochs=null"]
-
-
-def _source(text: str | None) -> list[str]:
-    if text is None:
-        return []
-    from charlm.config.yaml import dump_flow
-
-    return [f"data.source={dump_flow(text)}"]
-
-
-def _start_chosen(
-    text: str, minutes: float, settings: list[str], run_dir: Path | None, world: Any, began_s: float
-) -> Any:
-    """Choose settings, say why, and train with them.
-
-    Processes that torchrun starts again after a fault resume their run.
-    """
-    from charlm.choice.families import Request
-    from charlm.choice.suggest import suggest
-    from charlm.training.start import resume_run, run_of_this_launch, start_run
-
-    if again := world.first(lambda: run_of_this_launch(world)):
-        return resume_run(again, world=world)
-    suggestion = world.first(lambda: suggest(Request(text, minutes, settings), world))
-    for label, reason in suggestion.reasons.items():
-        say(label, reason)
-    return start_run(suggestion.config, run_dir, name=_run_name(text), world=world, began_s=began_s - _LEAVING_S)
-
-
-def _run_name(text: str) -> str:
-    """A name for a run on this text: of the last part of its path, what is a letter, a digit, - or _."""
-    return re.sub(r"[^\w-]+", "-", Path(text).stem).strip("-")[:40] or "run"
-
-
 _WORSE = 1.005
 """Ratio of the last score to the best from which on a line says that it rose."""
 _LEAVING_S = 0.5
 """Seconds of a command before charlm is imported and after the run: starting Python, the sample, leaving Python."""
-
-
-def _start(
-    config: Path,
-    settings: list[str],
-    run_dir: Path | None,
-    init_from: Path | None,
-    world: Any,
-    began_s: float | None = None,
-) -> Any:
-    from charlm.checkpoint import find_checkpoint, read_checkpoint
-    from charlm.config import load_config
-    from charlm.training.start import start_run
-
-    parsed = world.first(lambda: load_config(config, settings))
-    initial = world.first(lambda: read_checkpoint(find_checkpoint(init_from))) if init_from else None
-    return start_run(parsed, run_dir, initial, name=config.stem, world=world, began_s=began_s)
 
 
 def _resume(run_dir: Path, config: Path | None, settings: list[str], world: Any) -> Any:
@@ -218,10 +165,7 @@ def _print_outcome(outcome: Any, json: bool) -> None:
 
     if json:
         print_json(outcome.as_json())
-    run_dir = shlex.quote(outcome.run_dir)
-    resume = f"charlm train --resume --run-dir {run_dir}"
-    if outcome.reason in SIGNALS:
-        say("stopped", f"{outcome.reason} at step {outcome.step}; resume with: {resume}")
+    if say_if_stopped(outcome):
         raise typer.Exit(SIGNALS[outcome.reason])
     done = f"{outcome.reason} at step {outcome.step}, {format_duration(outcome.elapsed_s)}"
     if outcome.best_nats is not None:
@@ -234,7 +178,7 @@ def _print_outcome(outcome: Any, json: bool) -> None:
             f"after step {outcome.best_step} the validation score rose to {outcome.valid_nats:.4f} nats, perhaps by "
             "overfitting; samples use the checkpoint of that step",
         )
-    say("sample", f"charlm sample {run_dir}")
+    say("sample", f"charlm sample {shlex.quote(outcome.run_dir)}")
 
 
 def _print_sample(run_dir: Path) -> None:

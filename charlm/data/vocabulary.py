@@ -73,11 +73,18 @@ class Vocabulary:
         """The ids of `text`, [N], in the narrowest type; VocabularyError if a character has no id."""
         if self.level == "byte":
             return np.frombuffer(text.encode("utf-8", "surrogateescape"), dtype=np.uint8)
-        if missing := self.unknown(text):
+        ids = self.id_of_code_point[code_points(text)]
+        if (ids == UNKNOWN).any():
             raise VocabularyError(
-                f"{describe_characters(missing)}: not in the model's vocabulary of {len(self)} characters"
+                f"{describe_characters(self.unknown(text))}: not in the model's vocabulary of {len(self)} characters"
             )
-        return self.id_of_code_point[code_points(text)].astype(self.dtype)
+        return ids.astype(self.dtype)
+
+    def symbol(self, index: int) -> str:
+        """The character with this id; a byte from 128 on as a lone surrogate, as from Python's "surrogateescape"."""
+        if self.level == "byte":
+            return bytes([index]).decode("utf-8", "surrogateescape")
+        return self.characters[index]
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of `ids`; bytes that are not UTF-8 become U+FFFD."""

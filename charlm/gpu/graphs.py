@@ -7,6 +7,7 @@ the tensors of an update addresses that an earlier update had. All other calls a
 
 import contextlib
 import functools
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any
@@ -53,6 +54,11 @@ def _stream(device: torch.device) -> torch.cuda.Stream:
         return torch.cuda.Stream()
 
 
+_ALONE = threading.RLock()
+"""Held by the thread that runs launches or records them: all graphs are recorded on the same stream. A call inside the
+launches of another one takes it again."""
+
+
 class Graphs:
     """Runs launches, and replays those that it has recorded.
 
@@ -73,6 +79,10 @@ class Graphs:
         """Run launches. call: equal for two calls that launch the same on the same addresses of this device."""
         if not self.enabled:
             return launches()
+        with _ALONE:
+            return self._run(call, launches, device)
+
+    def _run(self, call: Hashable, launches: Launches, device: torch.device) -> None:
         if replay := self._recorded.get(call):
             self._recorded.move_to_end(call)
             self.replays += 1

@@ -1,8 +1,8 @@
 """Use a trained model: write text with it, score text with it.
 
-    from charlm.inference import load
+    import charlm
 
-    model = load("runs/mine")  # a run's folder or a checkpoint file
+    model = charlm.load("runs/mine")  # a run's folder or a checkpoint file
     print(model.sample("ROMEO:", length=300, temperature=0.7, seed=1))
     score = model.evaluate("To be, or not to be")
     print(score.nats_per_char, score.bits_per_char)
@@ -14,6 +14,7 @@
     evaluation.py   evaluate: the cross-entropy of a text
     dynamic.py      evaluate_dynamically: the same while the model keeps learning
     novelty.py      novelty: how much of a sample occurs in the training text
+    texts.py        score_texts, text_features: many texts, each by itself
     per_char.py     the scores of single characters as CSV
 """
 

@@ -155,14 +155,14 @@ def scored_windows(
         return to_device(ids[at_BT].T.astype(np.int64, order="C"), device)
 
     state = None
-    for offset, length in _windows(-cut.warmup, 0, _most_steps(len(mine), model, device)):
+    for offset, length in _windows(-cut.warmup, 0, most_steps(len(mine), model, device)):
         # Nothing comes before the first stream: what it reads here does not matter, its state is cleared below.
         with torch.no_grad():
             _, state = model.features(ids_TB(places_BT(offset, length).clip(0, targets - 1)), state)
     if state is not None and mine[0] == 0:
         state = map_state(_without_first_stream, state)
     lengths_B = to_device(cut.length_B[mine], device)
-    most = min(_most_steps(len(mine), model, device), _score_steps(len(mine), model))
+    most = min(most_steps(len(mine), model, device), score_steps(len(mine), model))
     for offset, length in _windows(0, cut.longest, steps or most):
         # One copy to the device: the targets are the inputs, a step later.
         both_TB = ids_TB(places_BT(offset, length + 1).clip(0, targets))
@@ -210,7 +210,7 @@ def _windows(start: int, end: int, steps: int) -> Iterator[tuple[int, int]]:
     return ((offset, min(steps, end - offset)) for offset in range(start, end, steps))
 
 
-def _most_steps(streams: int, model: CharLM, device: torch.device) -> int:
+def most_steps(streams: int, model: CharLM, device: torch.device) -> int:
     """Steps of a window so that the widest tensors of a GPU's many streams stay small."""
     if device.type == "cpu":
         return _STEPS
@@ -218,7 +218,8 @@ def _most_steps(streams: int, model: CharLM, device: torch.device) -> int:
     return max(1, min(_STEPS, _VALUES // (streams * max(rows, model.layers.input_size))))
 
 
-def _score_steps(streams: int, model: CharLM) -> int:
+def score_steps(streams: int, model: CharLM) -> int:
+    """Steps of a window so that its logits stay small."""
     return max(1, min(_STEPS, _LOGITS // (streams * model.vocabulary_size)))
 
 

@@ -26,6 +26,9 @@ class Choice:
     """Draw from the k likeliest characters only; 0 for all."""
     top_p: float = 1.0
     """Draw from the likeliest characters that together reach this probability."""
+    min_p: float = 0.0
+    """Draw from the characters that are at least this share as likely as the likeliest one, after the temperature; 0
+    for all (Nguyen et al. 2024, arXiv:2407.01082). Of several limits the strictest holds."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.temperature < math.inf:
@@ -34,6 +37,8 @@ class Choice:
             raise ValueError(f"top_k: found {self.top_k}; allowed: an integer ≥ 0")
         if not 0 <= self.top_p <= 1:
             raise ValueError(f"top_p: found {self.top_p}; allowed: 0 to 1")
+        if not 0 <= self.min_p <= 1:
+            raise ValueError(f"min_p: found {self.min_p}; allowed: 0 to 1")
 
 
 @torch.inference_mode()
@@ -138,11 +143,24 @@ def choose(logits_NV: Tensor, choice: Choice, draws_N: Tensor) -> Tensor:
     if choice.top_k:
         logits_NV = logits_NV[:, : choice.top_k]
     cumulative_NV = logits_NV.softmax(-1).cumsum(-1)
-    # Top-p keeps the first ids in the order. Scaling the draw to their mass draws among them alone.
-    kept_N1 = (cumulative_NV < choice.top_p).sum(-1, keepdim=True).clamp(max=cumulative_NV.shape[-1] - 1)
+    # Top-p and min-p keep the first ids in the order. Scaling the draw to their mass draws among them alone.
+    likely_NV = (logits_NV - logits_NV[:, :1]).exp() >= choice.min_p
+    most_N1 = (likely_NV.sum(-1, keepdim=True) - 1).clamp(min=0)
+    kept_N1 = torch.minimum((cumulative_NV < choice.top_p).sum(-1, keepdim=True), most_N1)
     mass_N1 = cumulative_NV.gather(-1, kept_N1)
     rank_N1 = torch.searchsorted(cumulative_NV, draws_N.unsqueeze(-1) * mass_N1, right=True)
     return order_NV.gather(-1, torch.minimum(rank_N1, kept_N1)).squeeze(-1)
+
+
+@torch.inference_mode()
+def next_probabilities(model: CharLM, vocabulary: Vocabulary, prompt: str, device: torch.device) -> Tensor:
+    """The probabilities [V] of the character after the prompt, in float64 on the CPU.
+
+    An empty prompt means the start of a line. VocabularyError if the model does not know a character of the prompt.
+    The model must be in evaluation mode.
+    """
+    output, _ = _read(model, torch.tensor(_prompt_ids(vocabulary, prompt), device=device).unsqueeze(1))
+    return model.logits(output[0, 0]).double().softmax(-1).cpu()
 
 
 @dataclass
@@ -189,11 +207,16 @@ def sample_text(
     surrogates, as from Python's "surrogateescape"; see `readable`.
     """
     texts = [_Text(vocabulary, stop) for _ in seeds]
-    ids = vocabulary.encode(prompt or _line_end(vocabulary)).tolist()
+    ids = _prompt_ids(vocabulary, prompt)
     for step, new in enumerate(sample_ids(model, ids, length, choice, seeds, device), start=1):
         yield [text.append(index, last=step == length) for text, index in zip(texts, new.tolist(), strict=True)]
         if all(text.done for text in texts):
             return
+
+
+def _prompt_ids(vocabulary: Vocabulary, prompt: str) -> list[int]:
+    """The ids that the model reads before it writes, at least one; VocabularyError for unknown characters."""
+    return vocabulary.encode(prompt or _line_end(vocabulary)).tolist()
 
 
 def _line_end(vocabulary: Vocabulary) -> str:

@@ -1,27 +1,32 @@
 """A trained model for use: loaded from a run's folder or a checkpoint file, it writes and scores text."""
 
+import codecs
 import copy
 import functools
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, overload
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from charlm.checkpoint import Checkpoint, find_checkpoint, read_checkpoint
 from charlm.config import Config
 from charlm.data.corpus import begin_of, load_unchanged_corpus
-from charlm.data.vocabulary import Vocabulary, describe_characters, readable
+from charlm.data.vocabulary import Vocabulary, describe_characters
 from charlm.errors import CheckpointError, DataError, VocabularyError
 from charlm.inference import novelty as novelties
 from charlm.inference.dynamic import Adaptation, evaluate_dynamically
 from charlm.inference.evaluation import Evaluation, Ids, evaluate
-from charlm.inference.sampling import Choice, sample_text
+from charlm.inference.sampling import Choice, next_probabilities, sample_text
+from charlm.inference.texts import Pool, char_features, score_texts, text_features
 from charlm.model import CharLM, build_model, count_parameters, load_weights
 from charlm.system.console import say
 from charlm.system.device import describe_device, precisions, prepare_device, resolve_device, used_precision
+from charlm.system.formatting import html_table, nats_to_bits
 
 
 @dataclass(frozen=True)
@@ -37,7 +42,11 @@ class Verbatim:
 
 @dataclass(frozen=True, repr=False)
 class TrainedModel:
-    """A model in evaluation mode, with its vocabulary and the config and progress of its training; see `load`."""
+    """A model in evaluation mode, with its vocabulary and the config and progress of its training; see `load`.
+
+    Several threads may use it at once, but not while `evaluate_dynamically` runs, which changes the weights and puts
+    them back. For a model of level "byte" a character is a byte everywhere.
+    """
 
     path: Path
     """The checkpoint file."""
@@ -52,6 +61,22 @@ class TrainedModel:
         model = self.config.model
         return (
             f"<TrainedModel {self.path}: {model.cell.kind}, {model.layers} × {model.cell.hidden} units, {self.device}>"
+        )
+
+    def _repr_html_(self) -> str:
+        """A table for notebooks."""
+        model, best_nats = self.config.model, self.progress.get("best_nats")
+        parameters = sum(parameter.numel() for parameter in self.network.parameters())
+        symbols = "bytes" if self.vocabulary.level == "byte" else f"{len(self.vocabulary):,} characters"
+        return html_table(
+            {
+                "model": f"{model.cell.kind}, {model.layers} × {model.cell.hidden} units, {parameters:,} parameters",
+                "vocabulary": symbols,
+                "trained": f"{self.progress.get('step', 0):,} steps",
+                "best score": "—" if best_nats is None else f"{best_nats:.4f} nats per character",
+                "checkpoint": str(self.path),
+                "device": f"{self.device}, {self.precision}",
+            }
         )
 
     @property
@@ -76,6 +101,7 @@ class TrainedModel:
         say("device", "cpu, which writes faster with a model of this size; --device cuda takes the GPU all the same")
         return replace(self, network=network, device=cpu)
 
+    @overload
     def sample(
         self,
         prompt: str = "",
@@ -84,18 +110,53 @@ class TrainedModel:
         temperature: float = 0.8,
         top_k: int = 0,
         top_p: float = 1.0,
+        min_p: float = 0.0,
         stop: str = "",
         seed: int | None = None,
-    ) -> str:
+        stream: Literal[False] = False,
+    ) -> str: ...
+
+    @overload
+    def sample(
+        self,
+        prompt: str = "",
+        *,
+        length: int = 500,
+        temperature: float = 0.8,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        min_p: float = 0.0,
+        stop: str = "",
+        seed: int | None = None,
+        stream: Literal[True],
+    ) -> Iterator[str]: ...
+
+    def sample(
+        self,
+        prompt: str = "",
+        *,
+        length: int = 500,
+        temperature: float = 0.8,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        min_p: float = 0.0,
+        stop: str = "",
+        seed: int | None = None,
+        stream: bool = False,
+    ) -> str | Iterator[str]:
         """Write `length` characters after the prompt, or fewer if `stop` comes first; returns them without the prompt.
 
-        The same seed gives the same text; None draws a new one. temperature, top_k and top_p: see `Choice`.
-        Bytes that are not UTF-8 become U+FFFD. VocabularyError if the model does not know a character of the prompt.
+        With `stream`, returns an iterator of pieces of the text, which come as they are written.
+
+        The same seed gives the same text; None draws a new one. temperature, top_k, top_p and min_p: see `Choice`.
+        Bytes that are not UTF-8 become U+FFFD. VocabularyError if the model does not know a character of the prompt;
+        ValueError for a temperature, top_k, top_p or min_p that is not allowed.
         """
         seeds = [secrets.randbelow(2**32) if seed is None else seed]
-        choice = Choice(temperature, top_k, top_p)
-        pieces = self.stream(prompt, seeds, length=length, choice=choice, stop=stop)
-        return readable("".join(piece for [piece] in pieces))
+        choice = Choice(temperature, top_k, top_p, min_p)
+        self.vocabulary.encode(prompt)  # fail now, not at the first piece
+        pieces = _valid(piece for [piece] in self.stream(prompt, seeds, length=length, choice=choice, stop=stop))
+        return pieces if stream else "".join(pieces)
 
     def stream(
         self, prompt: str, seeds: Sequence[int], *, length: int, choice: Choice, stop: str = ""
@@ -111,6 +172,22 @@ class TrainedModel:
             device=self.device,
             stop=stop,
         )
+
+    def next(self, prompt: str = "", k: int = 5) -> list[tuple[str, float]]:
+        """The k likeliest characters after the prompt, the likeliest first, with their probabilities, 0 to 1.
+
+        These are the probabilities at temperature 1. An empty prompt means the start of a line, as in `sample`. There
+        are fewer than k if the vocabulary is smaller. A byte model gives bytes; those from 128 on come as lone
+        surrogates, as from Python's "surrogateescape", so prompt + character is a prompt again.
+
+        VocabularyError if the model does not know a character of the prompt; ValueError for k < 1.
+        """
+        if k < 1:
+            raise ValueError(f"k: found {k}; allowed: an integer ≥ 1")
+        probabilities = next_probabilities(self.network, self.vocabulary, prompt, self.device)
+        found, ids = probabilities.sort(descending=True, stable=True)
+        likeliest = zip(ids[:k].tolist(), found[:k].tolist(), strict=True)
+        return [(self.vocabulary.symbol(index), probability) for index, probability in likeliest]
 
     def novelty(self, texts: Sequence[str]) -> list[Verbatim]:
         """Compare texts with the training text; DataError if that has changed or is gone."""
@@ -134,12 +211,58 @@ class TrainedModel:
         """
         return evaluate(self.network, self._ids(text), self.device, streams=streams, per_char=per_char)
 
+    @overload
+    def score(self, texts: Sequence[str], *, per_char: Literal[False] = False) -> npt.NDArray[np.float64]: ...
+
+    @overload
+    def score(self, texts: Sequence[str], *, per_char: Literal[True]) -> list[npt.NDArray[np.float64]]: ...
+
+    def score(
+        self, texts: Sequence[str], *, per_char: bool = False
+    ) -> npt.NDArray[np.float64] | list[npt.NDArray[np.float64]]:
+        """Score each text by itself: bits per character, [N] for N texts; lower is better.
+
+        The score of a text is the mean of −log2 p over every character after its first, where p is the probability
+        that the model gave to this character after reading the text before it, from the zero state. It is nan for a
+        text of one character or none. With `per_char`, returns −log2 p of each of these characters instead, an array
+        [length − 1] for each text; it is empty for a text of one character or none.
+
+        VocabularyError if the model does not know a character of a text.
+        """
+        nats = score_texts(self.network, self._ids_of_all(texts), self.device)
+        bits = [nats_to_bits(1) * each.astype(np.float64) for each in nats]
+        return bits if per_char else np.array([each.mean() if len(each) else np.nan for each in bits], np.float64)
+
+    @overload
+    def features(self, texts: Sequence[str], *, pool: Pool = "last") -> npt.NDArray[np.float32]: ...
+
+    @overload
+    def features(self, texts: Sequence[str], *, pool: None) -> list[npt.NDArray[np.float32]]: ...
+
+    def features(
+        self, texts: Sequence[str], *, pool: Pool | None = "last"
+    ) -> npt.NDArray[np.float32] | list[npt.NDArray[np.float32]]:
+        """The outputs of the top layer, from which the model computes its probabilities: [N, H] for N texts.
+
+        Each text is read by itself from the zero state. pool: "last" takes the output after the last character,
+        "mean" the mean over all characters; both are nan for an empty text. None returns the outputs after every
+        character instead, an array [length, H] for each text.
+
+        VocabularyError if the model does not know a character of a text; ValueError for another pool.
+        """
+        if pool not in ("last", "mean", None):
+            raise ValueError(f"pool: found {pool!r}; allowed: 'last', 'mean' or None")
+        ids = self._ids_of_all(texts)
+        if pool is None:
+            return char_features(self.network, ids, self.device)
+        return text_features(self.network, ids, self.device, pool)
+
     def evaluate_dynamically(
         self, text: str | Ids, adaptation: Adaptation | None = None, *, streams: int = 1, per_char: bool = False
     ) -> Evaluation:
-        """Score a text while the model learns from what it has scored; the model itself stays as it is.
+        """Score a text while the model learns from what it has scored; afterwards the model is as it was.
 
-        Needs the training text: DataError if that has changed or is gone.
+        No other thread may use the model meanwhile. Needs the training text: DataError if that has changed or is gone.
         """
         return evaluate_dynamically(
             self.network,
@@ -153,6 +276,18 @@ class TrainedModel:
 
     def _ids(self, text: str | Ids) -> Ids:
         return self.vocabulary.encode(text) if isinstance(text, str) else text
+
+    def _ids_of_all(self, texts: Sequence[str]) -> list[Ids]:
+        """The ids of each text; VocabularyError, with the text's position, for unknown characters."""
+        if isinstance(texts, str):
+            raise TypeError("texts: found a string; allowed: a list of strings; put it into a list")
+        found = []
+        for position, text in enumerate(texts):
+            try:
+                found.append(self.vocabulary.encode(text))
+            except VocabularyError as error:
+                raise VocabularyError(f"texts[{position}]: {error}") from None
+        return found
 
     # The training text
 
@@ -205,6 +340,16 @@ class TrainedModel:
                 f"--stop: found {describe_characters(unknown)}, which the model never writes; "
                 f"allowed: its {len(self.vocabulary)} characters"
             )
+
+
+def _valid(pieces: Iterator[str]) -> Iterator[str]:
+    """The pieces with U+FFFD for bytes that are not UTF-8, as `readable` would make of the whole text."""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    for piece in pieces:
+        if valid := decoder.decode(piece.encode("utf-8", "surrogateescape")):
+            yield valid
+    if valid := decoder.decode(b"", final=True):
+        yield valid
 
 
 _CPU_PARAMETERS = 10_000_000

@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -52,8 +53,10 @@ def load(*libraries: Library) -> list[ctypes.CDLL]:
     KernelError if there is no compiler, if it fails, or if torch has no OpenMP. The outcome is remembered: later
     calls return or raise the same at once.
     """
-    if missing := [library for library in libraries if library not in _outcomes]:
-        _outcomes.update(_make(missing))
+    if any(library not in _outcomes for library in libraries):
+        with _making:
+            if missing := [library for library in libraries if library not in _outcomes]:
+                _outcomes.update(_make(missing))
     loaded = []
     for library in libraries:
         outcome = _outcomes[library]
@@ -64,6 +67,8 @@ def load(*libraries: Library) -> list[ctypes.CDLL]:
 
 
 _outcomes: dict[Library, ctypes.CDLL | KernelError] = {}
+_making = threading.Lock()
+"""Held while libraries are made: a second thread that needs them waits, instead of compiling them again."""
 
 
 def _make(libraries: list[Library]) -> dict[Library, ctypes.CDLL | KernelError]:

@@ -70,13 +70,13 @@ class Generator:
         # The structs hold addresses only.
         self._kept_alive = (fields, structs, weights, biases)
 
-    def draw(self, draws_NB: Tensor, *, temperature: float, top_k: int, top_p: float) -> Tensor:
+    def draw(self, draws_NB: Tensor, *, temperature: float, top_k: int, top_p: float, min_p: float) -> Tensor:
         """The next N characters of every stream, [N, B], drawn with uniform random numbers [N, B] in [0, 1)."""
         draws_NB = draws_NB.double().contiguous()
         drawn = torch.empty(draws_NB.shape, dtype=torch.int64)
         assert draws_NB.shape[1] == self._batch_size, draws_NB.shape
         tables = {name: ctypes.addressof(table) for name, table in self._tables.items()}
-        choice = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
+        choice = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
         values = self._sizes | self._tensors | tables | choice
         struct = self._kernel.structs[1].fill(count=len(draws_NB), draws=draws_NB, drawn=drawn, **values)
         self._kernel.call("recurrence_generate", struct)

@@ -1,7 +1,9 @@
 """Numbers with units, and text without control characters, for people to read."""
 
+import html
 import math
 import re
+from collections.abc import Mapping
 
 
 def nats_to_bits(nats: float) -> float:
@@ -55,6 +57,14 @@ def escaped(text: str) -> str:
 def one_line(text: str) -> str:
     r"""`printable` text with line ends and tabs as \n and \t."""
     return printable(text).replace("\n", r"\n").replace("\t", r"\t")
+
+
+def html_table(rows: Mapping[str, str]) -> str:
+    """A name and a text per row, for notebooks."""
+    cells = (
+        f"<tr><th>{html.escape(name)}</th><td>{html.escape(one_line(text))}</td></tr>" for name, text in rows.items()
+    )
+    return f"<table>{''.join(cells)}</table>"
 
 
 def _written_out(character: str) -> str:

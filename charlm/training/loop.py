@@ -206,8 +206,13 @@ class TrainingLoop:
 
     def _record(self, row: Row) -> None:
         self.tracker.record(row)
+        self._show(row.as_json())
         if row.split == "train":
             self.progress.note(row)
+
+    def _show(self, row: dict[str, Any]) -> None:
+        if self.watch and self.watch.sees and self.world.is_first:
+            self.watch.sees(row)
 
     def _evaluate(self) -> bool:
         """Make a scheduled evaluation; True if its score is the best so far."""
@@ -327,7 +332,9 @@ class TrainingLoop:
         self.tracker.rewind(state.rows, state.step)
         state.count_rollback(diverged)
         factor = state.lr_factor
-        self.tracker.note("rollback", state.step, diverged_step=diverged.step, fault=str(error), lr_factor=factor)
+        self._show(
+            self.tracker.note("rollback", state.step, diverged_step=diverged.step, fault=str(error), lr_factor=factor)
+        )
         say("rollback", f"{error}; back to step {state.step}, learning rate × {factor:g} from now on")
         self._save(best=False)
         self.world.first(self.folder.wait)

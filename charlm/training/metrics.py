@@ -16,6 +16,7 @@ from torch.utils.tensorboard.summary import hparams
 from torch.utils.tensorboard.writer import SummaryWriter
 
 from charlm.config.schema import TrainConfig
+from charlm.errors import RunError
 from charlm.inference.evaluation import Evaluation
 from charlm.system.console import say
 from charlm.system.files import replace_file
@@ -128,12 +129,14 @@ class Tracker:
         with self._tolerating():
             self._charts.scalars(row)
 
-    def note(self, event: str, step: int, **values: Any) -> None:
-        """Log an event as a row of metrics with its name as `split`, and as text."""
+    def note(self, event: str, step: int, **values: Any) -> dict[str, Any]:
+        """Log an event as a row of metrics with its name as `split`, and as text; returns the row."""
+        row = {"step": step, "split": event, **values}
         with self._tolerating():
-            self._metrics.append({"step": step, "split": event, **values})
+            self._metrics.append(row)
         with self._tolerating():
             self._charts.text(event, json.dumps(values), step)
+        return row
 
     def sample(self, text: str, step: int) -> None:
         """Log a text sample."""
@@ -181,8 +184,8 @@ class NoTracker(Tracker):
     def record(self, row: Row) -> None:
         pass
 
-    def note(self, event: str, step: int, **values: Any) -> None:
-        pass
+    def note(self, event: str, step: int, **values: Any) -> dict[str, Any]:
+        return {}
 
     def sample(self, text: str, step: int) -> None:
         pass
@@ -214,6 +217,15 @@ class Metrics:
     def close(self) -> None:
         with self._file:
             self.flush()
+
+
+def read_rows(folder: Path) -> list[dict[str, Any]]:
+    """The rows of a run's metrics.jsonl, without an incomplete last one; RunError if it cannot be read."""
+    try:
+        lines = (folder / METRICS).read_bytes().splitlines(keepends=True)
+        return [json.loads(line) for line in lines if line.endswith(b"\n")]
+    except (OSError, ValueError) as error:
+        raise RunError(f"{folder / METRICS}: cannot be read ({error}); allowed: that of a run") from None
 
 
 class _Charts:

@@ -129,7 +129,7 @@ def test_a_generator_outlives_a_change_of_threads(case: Case, threads: Any) -> N
         generator = stack.generator(stack.zero_state(9), None, decoder)
         assert generator is not None
         threads(number)
-        texts.append(generator.draw(draws, temperature=1.0, top_k=0, top_p=1.0))
+        texts.append(generator.draw(draws, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0))
         threads(1)
     assert torch.equal(*texts)
 

@@ -7,7 +7,7 @@ import re
 import pytest
 
 
-@pytest.mark.parametrize("command", ["sample", "eval"])
+@pytest.mark.parametrize("command", ["sample", "next", "eval"])
 def test_each_in_one_line(cli, trained_run, tmp_path, command):
     import torch
     from safetensors.torch import save_file

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from charlm.cli.train import _run_name
+from charlm.api import run_name
 from charlm.config import load_config
 
 LABELS = ["text", "machine", "choice", "plan", "expect", "small", "outside"]
@@ -72,7 +72,7 @@ def test_without_run_dir_the_run_is_named_after_the_text(cli, text_file, tmp_pat
     ],
 )  # fmt: skip
 def test_run_names(text, name):
-    assert _run_name(text) == name
+    assert run_name(text) == name
 
 
 def test_a_config_with_a_text_and_minutes(cli, tiny_config, tmp_path):

@@ -58,6 +58,7 @@ def test_temperature_zero_needs_no_luck(cli, trained_run):
     assert greedy == cli(*words, "--seed", 2).out
     assert greedy == cli("sample", trained_run, "--length", 30, "--top-k", 1, "--seed", 3).out
     assert greedy == cli("sample", trained_run, "--length", 30, "--top-p", 0, "--seed", 4).out
+    assert greedy == cli("sample", trained_run, "--length", 30, "--min-p", 1, "--seed", 5).out
 
 
 def test_largest_seed(cli, trained_run):

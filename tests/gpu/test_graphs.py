@@ -1,6 +1,8 @@
 """Recorded windows: replayed only for the same addresses and numbers, and forgotten in time."""
 
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -51,6 +53,25 @@ def test_a_call_is_recorded_the_second_time_and_replayed_from_the_third() -> Non
         graphs.run(identity(values), launches, CPU)
         assert y.tolist() == [2 * step] * 4
         assert (recorder.recorded, recorder.replayed) == (int(step > 1), max(0, step - 2))
+
+
+def test_threads_record_and_run_one_after_the_other() -> None:
+    """All graphs are recorded on one stream."""
+    inside: list[int] = []
+    graphs = [Graphs(Recorder()), Graphs(Recorder())]
+
+    def launches() -> None:
+        assert not inside
+        inside.append(1)
+        time.sleep(0.001)
+        inside.clear()
+
+    def run(n: int) -> None:
+        for _ in range(10):
+            graphs[n].run(n, launches, CPU)
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(run, range(2)))
 
 
 def test_another_address_or_number_is_another_call() -> None:

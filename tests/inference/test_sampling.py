@@ -58,6 +58,33 @@ def test_top_p_keeps_the_fewest_that_reach_it():
     assert frequencies(Choice(top_p=0.0)) == [1, 0, 0, 0]
 
 
+def test_min_p_keeps_those_nearly_as_likely_as_the_likeliest():
+    assert frequencies(Choice(min_p=0.59)) == pytest.approx([0.625, 0.375, 0, 0], abs=2e-4)
+    assert frequencies(Choice(min_p=0.61)) == [1, 0, 0, 0]
+    assert frequencies(Choice(min_p=1.0)) == [1, 0, 0, 0]
+    assert frequencies(Choice(min_p=0.05)) == frequencies(Choice())
+
+
+def test_min_p_acts_after_the_temperature():
+    """At temperature 0.5 the second is (0.3 / 0.5)² = 0.36 times as likely as the first."""
+    p = PROBABILITIES[:2] ** 2
+    kept = pytest.approx([*(p / p.sum()).tolist(), 0, 0], abs=2e-4)
+    assert frequencies(Choice(temperature=0.5, min_p=0.35)) == kept
+    assert frequencies(Choice(temperature=0.5, min_p=0.37)) == [1, 0, 0, 0]
+
+
+def test_of_several_limits_the_strictest_holds():
+    two = pytest.approx([0.625, 0.375, 0, 0], abs=2e-4)
+    assert frequencies(Choice(top_k=2, top_p=0.99, min_p=0.01)) == two
+    assert frequencies(Choice(top_k=3, top_p=0.7, min_p=0.01)) == two
+    assert frequencies(Choice(top_k=3, top_p=0.99, min_p=0.5)) == two
+
+
+def test_min_p_keeps_all_that_are_equally_likely():
+    logits = torch.zeros(3, 4, dtype=torch.float64)
+    assert choose(logits, Choice(min_p=1.0), torch.tensor([0.1, 0.6, 0.9])).tolist() == [0, 2, 3]
+
+
 def test_extreme_draws_stay_in_range():
     logits = torch.tensor([[0.0, -800.0, 1.0]], dtype=torch.float64)
     for draw in (0.0, 1 - 2**-53):
@@ -170,7 +197,15 @@ MODELS = [
     {"layers": 3, "embedding": 6},
     {"layers": 3, "embedding": 6, "residual": True, "zoneout": 0.3},
 ]
-CHOICES = [Choice(), Choice(temperature=0.7, top_k=3), Choice(top_p=0.6), Choice(temperature=0), Choice(top_k=100)]
+CHOICES = [
+    Choice(),
+    Choice(temperature=0.7, top_k=3),
+    Choice(top_p=0.6),
+    Choice(temperature=0),
+    Choice(top_k=100),
+    Choice(min_p=0.1),
+    Choice(temperature=1.3, top_k=6, top_p=0.9, min_p=0.05),
+]
 
 
 @pytest.mark.usefixtures("needs_kernels")

@@ -2,14 +2,16 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 
 import charlm.inference
+from charlm.data.vocabulary import Vocabulary, readable
 from charlm.errors import CheckpointError, DataError, DeviceError, VocabularyError
 from charlm.inference import Adaptation, Choice, TrainedModel, load
-from charlm.inference.trained import Verbatim
+from charlm.inference.trained import Verbatim, _valid
 from tests.text import words_text
 
 
@@ -38,6 +40,57 @@ def test_samples_are_those_of_the_command(model, cli, trained_run):
     assert "".join(first for first, _ in steps) == text
     stop = text[20:23]
     assert model.sample("so ", length=60, temperature=0.7, top_k=5, seed=3, stop=stop).endswith(stop)
+
+
+def test_a_sample_as_it_is_written(model):
+    words = {"length": 60, "temperature": 0.7, "seed": 3}
+    pieces = model.sample("so ", stream=True, **words)
+    first = next(pieces)
+    assert len(first) == 1
+    assert first + "".join(pieces) == model.sample("so ", **words)
+    with pytest.raises(VocabularyError):
+        model.sample("Z", stream=True)
+
+
+@pytest.mark.parametrize("text", ["é€😀", "aé\udce2\udc82", "\udce2\udc82b", "\udcff\udce2é\udcf0\udc9f\udc98", ""])
+def test_pieces_that_are_not_utf8(text):
+    whole = readable(text)
+    for cut in range(len(text) + 1):
+        assert "".join(_valid(iter([text[:cut], *text[cut:]]))) == whole
+
+
+def test_a_table_for_notebooks(model):
+    table = model._repr_html_()
+    assert table.startswith("<table><tr><th>model</th><td>lstm, 1 × 16 units, ")
+    assert "<th>trained</th><td>6 steps</td>" in table
+    assert f"<td>{model.path}</td>" in table
+    other = replace(model, path=Path("<a\n&b>"), vocabulary=Vocabulary.of_bytes(), progress={})
+    assert r"<td>&lt;a\n&amp;b&gt;</td>" in other._repr_html_()
+    assert "<td>bytes</td>" in other._repr_html_()
+    assert "<td>—</td>" in other._repr_html_()
+
+
+def test_next_is_what_the_whole_text_says(model):
+    prompt = words_text(300)
+    logits, _ = model.network(torch.from_numpy(model.vocabulary.encode(prompt).astype("int64"))[:, None])
+    expected = logits[-1, 0].softmax(-1).tolist()
+    found = model.next(prompt, k=1000)
+    assert "".join(sorted(character for character, _ in found)) == model.vocabulary.characters
+    for character, probability in found:
+        assert probability == pytest.approx(expected[model.vocabulary.characters.index(character)], abs=1e-6)
+    assert model.next(prompt) == found[:5]
+    assert model.next(prompt, k=1)[0][1] == max(probability for _, probability in found)
+    with pytest.raises(ValueError, match="k: found 0; allowed: an integer ≥ 1"):
+        model.next(k=0)
+    with pytest.raises(VocabularyError, match="not in the model's vocabulary"):
+        model.next("Z")
+
+
+def test_a_byte_with_its_prompt_is_a_prompt():
+    """Half of é is a lone surrogate, and both halves are é."""
+    bytes_ = Vocabulary.of_bytes()
+    assert bytes_.encode("".join(map(bytes_.symbol, "é".encode()))).tolist() == list("é".encode())
+    assert bytes_.symbol(0x65) == "e"
 
 
 def test_scores_are_those_of_the_command(model, cli, trained_run):
@@ -82,7 +135,15 @@ def test_mistakes(model, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"temperature": -1}, {"temperature": float("nan")}, {"temperature": float("inf")}, {"top_k": -1}, {"top_p": 1.5}],
+    [
+        {"temperature": -1},
+        {"temperature": float("nan")},
+        {"temperature": float("inf")},
+        {"top_k": -1},
+        {"top_p": 1.5},
+        {"min_p": -0.1},
+        {"min_p": 1.5},
+    ],
 )
 def test_choices_that_are_none(model, wrong):
     with pytest.raises(ValueError, match=f"{next(iter(wrong))}: found .*; allowed: "):

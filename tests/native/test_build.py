@@ -5,7 +5,9 @@ import shlex
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 
 import pytest
 import torch
@@ -53,6 +55,19 @@ def kernel(tmp_path: Path) -> Kernel:
 def compiled(cache: Path) -> list[str]:
     """Names of what is in the cache, without digests; libraries have a checksum beside them."""
     return sorted(path.name.split("-")[0] + path.suffix for path in (cache / "kernels").iterdir())
+
+
+def test_threads_that_need_a_kernel_at_once_compile_it_once(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
+    made, make, both = [], build._make, Barrier(2)
+    monkeypatch.setattr(build, "_make", lambda missing: made.append(missing) or make(missing))
+
+    def use(_: int) -> bool:
+        both.wait(10)
+        return kernel.works()
+
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(use, range(2))) == [True, True]
+    assert made == [[kernel]]
 
 
 def test_first_use_compiles_and_says_so(kernel: Kernel, cache: Path, capsys: pytest.CaptureFixture[str]) -> None:

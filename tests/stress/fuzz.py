@@ -139,6 +139,7 @@ OPTIONS = [
     "--temperature",
     "--top-k",
     "--top-p",
+    "--min-p",
     "--seed",
     "--stop",
     "--device",
@@ -247,7 +248,10 @@ def good_inputs(checkpoint: Path) -> dict[str, list[bytes]]:
         "vocabulary": [b'{"level": "char", "characters": "abc"}\nabc', b'{"level": "byte", "characters": ""}\nx'],
         "file": [checkpoint.read_bytes()[:LONGEST]],
         "header": [b'{}\n\n{"level": "char", "characters": "abc"}\n\n{"step": 1}'],
-        "sample": [options(prompt="to be", temperature="0.5", seed="1"), options(top_k="3", top_p="0.9", json="")],
+        "sample": [
+            options(prompt="to be", temperature="0.5", seed="1"),
+            options(top_k="3", top_p="0.9", min_p="0.1", json=""),
+        ],
     }
 
 

@@ -57,15 +57,27 @@ def test_what_the_user_set_stands(spins):
     assert spins(VIRTUAL, before="7") == "7"
 
 
-def test_set_before_torch_is_imported():
-    program = (
-        "import os, sys, charlm.cli\n"
-        "assert 'torch' not in sys.modules\n"
-        "sys.argv = ['charlm', '--version']\n"
-        "try: charlm.cli.main()\n"
-        "except SystemExit: pass\n"
-        "print(os.environ.get('GOMP_SPINCOUNT'), 'torch' in sys.modules)"
-    )
+COMMAND = """
+import os, sys, charlm.cli
+assert 'torch' not in sys.modules
+sys.argv = ['charlm', '--version']
+try: charlm.cli.main()
+except SystemExit: pass
+print(os.environ.get('GOMP_SPINCOUNT'), 'torch' in sys.modules)
+"""
+FUNCTION = """
+import builtins, os, charlm
+imported = builtins.__import__
+def stopping(name, *of):
+    if name == 'torch': raise SystemExit(print(os.environ.get('GOMP_SPINCOUNT'), False))
+    return imported(name, *of)
+builtins.__import__ = stopping
+charlm.load('none')
+"""
+
+
+@pytest.mark.parametrize("program", [COMMAND, FUNCTION, FUNCTION.replace("load", "train")])
+def test_set_before_torch_is_imported(program):
     environment = {name: value for name, value in os.environ.items() if name != "GOMP_SPINCOUNT"}
     output = subprocess.run(
         [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True

@@ -1,0 +1,116 @@
+"""Many texts at once: each is read by itself from the zero state, side by side with others of about its length."""
+
+from collections.abc import Iterator, Sequence
+from typing import Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from charlm.cells import cross_entropy
+from charlm.inference.evaluation import GPU_STREAMS, STREAMS, Ids, most_steps, score_steps
+from charlm.model import CharLM, map_state
+from charlm.system.device import to_device
+
+Pool = Literal["last", "mean"]
+
+
+class _Window(NamedTuple):
+    """A stretch of B texts that the model has read."""
+
+    texts_B: npt.NDArray[np.int64]
+    """Which of the texts they are."""
+    offset: int
+    """Position in the texts at which the window starts."""
+    lengths_B: npt.NDArray[np.int64]
+    """How many of the window's T characters belong to the text; descending, 1 to T."""
+    outputs_TBH: Tensor
+    """Outputs of the last layer. Entries past the end of a text mean nothing."""
+
+
+@torch.inference_mode()
+def score_texts(model: CharLM, texts: Sequence[Ids], device: torch.device) -> list[npt.NDArray[np.float32]]:
+    """Nats of every character after the first of each text [N], given those before it in the text: [N − 1] each.
+
+    A text of no character scores none, as does a text of one. The model must be in evaluation mode.
+    """
+    nats = [np.zeros(max(len(ids) - 1, 0), np.float32) for ids in texts]
+    for window in _windows(model, [ids[:-1] for ids in texts], device):
+        T = len(window.outputs_TBH)
+        targets_TB = to_device(_side_by_side(texts, window.texts_B, window.offset + 1, T), device)
+        found_BT = cross_entropy(model.logits(window.outputs_TBH), targets_TB).T.cpu().numpy()
+        for text, length, found_T in zip(window.texts_B, window.lengths_B, found_BT, strict=True):
+            nats[text][window.offset : window.offset + length] = found_T[:length]
+    return nats
+
+
+@torch.inference_mode()
+def text_features(model: CharLM, texts: Sequence[Ids], device: torch.device, pool: Pool) -> npt.NDArray[np.float32]:
+    """Outputs of the last layer, [texts, H]: after the last character, or their mean over the characters.
+
+    A text of no character has nan. The model must be in evaluation mode.
+    """
+    pooled_NH = np.full((len(texts), model.layers.hidden_size), np.nan, np.float64)
+    for window in _windows(model, texts, device):
+        lengths_B = to_device(window.lengths_B, device)
+        if pool == "last":
+            streams_B = torch.arange(len(lengths_B), device=device)
+            found_BH = window.outputs_TBH[lengths_B - 1, streams_B].double()
+        else:
+            steps_T1 = torch.arange(len(window.outputs_TBH), device=device).unsqueeze(1)
+            inside_TB1 = (steps_T1 < lengths_B).unsqueeze(-1)
+            found_BH = torch.where(inside_TB1, window.outputs_TBH, 0.0).sum(0, dtype=torch.float64)
+        # A window that goes on replaces the last output of the one before it, or adds to its sum.
+        before_BH = pooled_NH[window.texts_B] if pool == "mean" and window.offset else 0.0
+        pooled_NH[window.texts_B] = before_BH + found_BH.cpu().numpy()
+    if pool == "mean":
+        pooled_NH /= np.array([max(len(ids), 1) for ids in texts], np.float64).reshape(-1, 1)
+    return pooled_NH.astype(np.float32)
+
+
+@torch.inference_mode()
+def char_features(model: CharLM, texts: Sequence[Ids], device: torch.device) -> list[npt.NDArray[np.float32]]:
+    """Outputs of the last layer after every character of each text [N]: [N, H] each.
+
+    The model must be in evaluation mode.
+    """
+    outputs = [np.zeros((len(ids), model.layers.hidden_size), np.float32) for ids in texts]
+    for window in _windows(model, texts, device):
+        found_BTH = window.outputs_TBH.transpose(0, 1).float().cpu().numpy()
+        for text, length, found_TH in zip(window.texts_B, window.lengths_B, found_BTH, strict=True):
+            outputs[text][window.offset : window.offset + length] = found_TH[:length]
+    return outputs
+
+
+def _windows(model: CharLM, texts: Sequence[Ids], device: torch.device) -> Iterator[_Window]:
+    """Read the texts, the longest first, in windows with the state carried from one to the next.
+
+    The texts of a batch have similar lengths, and those that have ended leave it, so little is read beyond their ends.
+    """
+    lengths_N = np.array([len(ids) for ids in texts], np.int64)
+    order = np.argsort(-lengths_N, kind="stable")
+    order = order[lengths_N[order] > 0]
+    streams = STREAMS if device.type == "cpu" else GPU_STREAMS
+    for first in range(0, len(order), streams):
+        texts_B, state = order[first : first + streams], None
+        offset = 0
+        while B := int((lengths_N[texts_B] > offset).sum()):
+            if state is not None:  # the texts that have ended are the last ones
+                texts_B = texts_B[:B]
+                state = map_state(lambda part, B=B: part[:, :B].contiguous(), state)
+            longest = int(lengths_N[texts_B[0]]) - offset
+            T = min(longest, most_steps(B, model, device), score_steps(B, model))
+            ids_TB = to_device(_side_by_side(texts, texts_B, offset, T), device)
+            outputs_TBH, state = model.outputs(ids_TB, state)
+            yield _Window(texts_B, offset, (lengths_N[texts_B] - offset).clip(max=T), outputs_TBH)
+            offset += T
+
+
+def _side_by_side(texts: Sequence[Ids], texts_B: npt.NDArray[np.int64], offset: int, T: int) -> npt.NDArray[np.int64]:
+    """The ids [T, B] of these texts from `offset` on; 0 past the end of a text."""
+    ids_TB = np.zeros((T, len(texts_B)), np.int64)
+    for b, text in enumerate(texts_B):
+        part = texts[text][offset : offset + T]
+        ids_TB[: len(part), b] = part
+    return ids_TB

@@ -1,0 +1,188 @@
+"""`import charlm`: what it gives does what the commands do."""
+
+import json
+import subprocess
+import sys
+import types
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import charlm
+from charlm.config import load_config
+from charlm.errors import ConfigError, DataError, RunError
+from tests.conftest import ROOT
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """Speeds that nothing measures."""
+    monkeypatch.setattr("charlm.choice.speed.measure", lambda config, *_: 1e-8 * config.model.cell.hidden**2)
+
+
+@pytest.fixture
+def no_pandas(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pandas", None)
+
+
+pytestmark = pytest.mark.usefixtures("kernels")
+
+
+def test_the_package_is_imported_without_torch():
+    code = (
+        "import sys, charlm; charlm.load; charlm.train; charlm.Run; "
+        "print([name for name in ('torch', 'numpy', 'yaml', 'typer', 'pydantic') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("[]\n", "")
+
+
+def test_every_public_name_exists_and_types_are_shipped():
+    assert all(hasattr(charlm, name) for name in charlm.__all__)
+    assert (ROOT / "charlm/py.typed").is_file()
+
+
+def test_load(trained_run):
+    model = charlm.load(trained_run, device="cpu")
+    assert model.path == trained_run / "checkpoints" / "best.safetensors"
+
+
+@pytest.mark.usefixtures("no_pandas")
+def test_a_run_from_a_config_is_that_of_the_command(cli, tiny_config, tmp_path, capsys):
+    rows = []
+    run = charlm.train(config=tiny_config, run_dir=tmp_path / "run", overrides={"seed": 2}, on_log=rows.append)
+    assert "valid    step      6" in capsys.readouterr().err
+    words = ["--config", tiny_config, "--run-dir", tmp_path / "other", "--set", "seed=2", "--json"]
+    outcome = json.loads(cli("train", *words).out)
+    assert run.path == tmp_path / "run"
+    assert run.outcome.as_json() | {"run_dir": 0, "elapsed_s": 0} == outcome | {"run_dir": 0, "elapsed_s": 0}
+    assert run.metrics == rows
+    assert [(row["split"], row["step"]) for row in rows] == [
+        ("train", 2), ("valid", 3), ("train", 4), ("train", 6), ("valid", 6),
+    ]  # fmt: skip
+    assert rows == [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    model = run.load("cpu")
+    assert model.progress["step"] == run.outcome.best_step
+    best = f"max_steps at step 6, best {run.outcome.best_nats:.4f} nats per character"
+    assert repr(run) == f"<Run {tmp_path / 'run'}: {best}>"
+    assert f"<th>end</th><td>{best}</td>" in run._repr_html_()
+    assert replace(run, outcome=replace(run.outcome, best_nats=None))._end() == "max_steps at step 6"
+
+
+@pytest.mark.usefixtures("quick")
+def test_settings_are_chosen_for_a_text_and_minutes(text_file, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    run = charlm.train(text_file, minutes=0.02, overrides=["seed=5"])
+    config = load_config(run.path / "config.yaml")
+    assert (config.train.max_minutes, config.seed, config.data.source) == (0.02, 5, str(text_file))
+    assert run.path.parent == Path("runs")
+    assert run.path.name.startswith(f"{text_file.stem}-")
+    assert (run.outcome.reason, "\nchoice " in capsys.readouterr().err) == ("max_minutes", True)
+
+
+def test_a_config_with_a_text_and_minutes(tiny_config, tmp_path):
+    other = tmp_path / "other: text.txt"
+    other.write_text("the quick brown fox\n" * 200)
+    run = charlm.train(other, config=str(tiny_config), minutes=0.005, run_dir=str(tmp_path / "run"))
+    config = load_config(run.path / "config.yaml")
+    assert (config.train.max_minutes, config.train.max_steps, config.data.source) == (0.005, None, str(other))
+
+
+def test_from_the_weights_of_a_run(trained_run, tiny_config, tmp_path):
+    run = charlm.train(config=tiny_config, init_from=trained_run, run_dir=tmp_path / "run")
+    first = charlm.load(trained_run, "cpu")
+    assert run.load("cpu").vocabulary == first.vocabulary
+
+
+def test_overrides_of_every_type(tiny_config, tmp_path, write):
+    text = write("a: b.txt", "ab\n" * 2000)
+    overrides = {
+        "data.source": Path(text),
+        "data.split": (0.8, 0.1, 0.1),
+        "optimizer.lr": 3e-4,
+        "train.save_every": 0,
+        "model.tie_embeddings": False,
+        "train.max_steps": 1,
+        "train.max_epochs": None,
+    }
+    config = load_config(
+        charlm.train(config=tiny_config, run_dir=tmp_path / "run", overrides=overrides).path / "config.yaml"
+    )
+    assert (config.data.source, config.data.split, config.optimizer.lr) == (text, (0.8, 0.1, 0.1), 3e-4)
+
+
+def test_metrics_are_a_data_frame_where_there_is_pandas(trained_run, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pandas", types.SimpleNamespace(DataFrame=lambda rows: ("frame", rows)))
+    name, rows = charlm.Run(trained_run, None).metrics
+    assert (name, rows[0]["split"], rows[0]["step"]) == ("frame", "train", 2)
+
+
+@pytest.mark.usefixtures("no_pandas")
+def test_metrics_that_cannot_be_read(tmp_path):
+    run = charlm.Run(tmp_path, None)
+    with pytest.raises(RunError, match=r"metrics\.jsonl: cannot be read \(.*No such file.*\); allowed: that of a run"):
+        run.metrics  # noqa: B018
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n{"st')
+    assert run.metrics == [{"step": 1}]
+
+
+@pytest.mark.parametrize("fault", [ValueError("mine"), OSError("no such host"), KeyboardInterrupt()])
+def test_an_exception_of_on_log_is_raised_again(tiny_config, tmp_path, fault):
+    def on_log(row):
+        raise fault
+
+    with pytest.raises(type(fault)) as raised:
+        charlm.train(config=tiny_config, run_dir=tmp_path / "run", on_log=on_log)
+    assert raised.value is fault
+    assert charlm.load(tmp_path / "run" / "checkpoints" / "last.safetensors", "cpu").progress["step"] == 0
+
+
+def test_ctrl_c_saves_the_run_and_returns_it(tiny_config, tmp_path, capsys):
+    import signal
+
+    def on_log(row):
+        signal.raise_signal(signal.SIGINT)
+
+    run = charlm.train(config=tiny_config, run_dir=tmp_path / "run", on_log=on_log)
+    assert (run.outcome.reason, run.outcome.step) == ("SIGINT", 2)
+    assert f"resume with: charlm train --resume --run-dir {tmp_path}/run\n" in capsys.readouterr().err
+    assert run.load("cpu").progress["step"] == 2
+
+
+def test_a_rollback_is_seen(tiny_config, tmp_path, monkeypatch):
+    from charlm.training.step import Updater, divergence
+
+    rows, update = [], Updater.update
+
+    def diverging(updater):
+        update(updater)
+        if updater.state.step == 4 and not updater.state.rollbacks:
+            raise divergence(4, "a loss of nan")
+
+    monkeypatch.setattr(Updater, "update", diverging)
+    overrides = {"train.on_divergence": "rollback", "train.save_every": 2}
+    run = charlm.train(config=tiny_config, run_dir=tmp_path / "run", overrides=overrides, on_log=rows.append)
+    assert [row["step"] for row in rows if row["split"] == "rollback"] == [3]
+    assert run.outcome.step == 6
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "fault"),
+    [
+        ({}, ConfigError, "train: found neither text nor config; allowed: either, or both"),
+        ({"text": "x", "init_from": "r"}, ConfigError, "init_from: found without config; allowed: with a config"),
+        ({"text": "x", "minutes": 0}, ConfigError, "minutes: found 0; allowed: a number above 0, and 525,600 at most"),
+        ({"text": "x", "minutes": float("nan")}, ConfigError, "minutes: found nan; allowed: a number above 0"),
+        ({"text": "x", "overrides": ["train.max_minutes=3"]}, ConfigError, "train.max_minutes: found beside minutes"),
+        ({"text": "x", "overrides": "seed=3"}, TypeError, "overrides: found a string; allowed: a list of KEY=VALUE"),
+        ({"text": "no such file"}, DataError, "no such file: "),
+        ({"config": "no-such-config"}, ConfigError, "no-such-config: found no such file; allowed: a YAML file, or"),
+        ({"config": "lstm", "overrides": {"model.cell.hiden": 3}}, ConfigError, "hiden"),
+    ],
+)
+def test_mistakes(arguments, error, fault, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(error, match=fault):
+        charlm.train(**arguments)
+    assert not (tmp_path / "runs").exists()
