@@ -7,6 +7,7 @@ from typing import Any
 from charlm.config import Config, override_config, parse_config
 
 _SMALL = (96, 128, 192, 256, 384, 512)
+_DEEP = (160, 224, 320, 448, 640, 896)
 _LARGE = (256, 384, 512, 768, 1024, 1536, 2048)
 
 
@@ -43,16 +44,7 @@ class Family:
 
 USUAL = (
     Family("lstm", 1, _SMALL, 1.2e-2, cell={"forget_bias": None, "layer_norm": True}),
-    Family(
-        "rhn",
-        1,
-        (160, 224, 320, 448, 640, 896),
-        8e-3,
-        320,
-        short_lr=1.0,
-        worth=1.08,
-        cell={"depth": 4, "gate_bias": -2.0},
-    ),
+    Family("rhn", 1, _DEEP, 8e-3, 320, short_lr=1.0, worth=1.08, cell={"depth": 4, "gate_bias": -2.0}),
     Family("lstm", 2, _LARGE, 1.2e-2, embedding=256, worth=0.42, worth_gain=0.71, cell={"forget_bias": None}),
 )
 """The families to choose from."""
