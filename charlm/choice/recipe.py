@@ -56,8 +56,9 @@ def complete(run: Run) -> tuple[dict[str, Any], dict[str, str]]:
     settings["model"]["dropout"] = dropout(strength, run.candidate.config.model.layers)
     eval_every = _eval_every(run)
     evaluations = updates // eval_every if eval_every else 0
+    is_text = run.candidate.config.data.unit == "text"  # a line begins with the zero state in any case
     settings["train"] |= {
-        "reset_state": 0.01,
+        **({"reset_state": 0.01} if is_text else {}),
         "ema": round(min(max(1 - 25 / updates, 0.9), 0.9999), 5),
         "activation_penalty": round(min(max(updates / 10_000, 0.25), 1.0), 2),
         "max_minutes": run.minutes,

@@ -48,6 +48,9 @@ Minutes = Annotated[
         f"[default without a config: {DEFAULT_MINUTES:g}]",
     ),
 ]
+Lines = Annotated[
+    bool, typer.Option("--lines", help="Each line of the text is a sample of its own; the same as data.unit=line.")
+]
 CheckpointPath = Annotated[
     Path,
     typer.Argument(

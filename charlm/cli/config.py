@@ -9,6 +9,7 @@ import typer
 from charlm.api import DEFAULT_MINUTES
 from charlm.cli.common import (
     CONFIG_HELP,
+    Lines,
     Minutes,
     Overrides,
     check_minutes,
@@ -92,6 +93,7 @@ def suggest(
         str, typer.Argument(metavar="TEXT", help="A file, a folder, a glob, or builtin:NAME (see `charlm data list`).")
     ],
     minutes: Minutes = None,
+    lines: Lines = False,
     overrides: Overrides = None,
 ) -> None:
     """Choose settings for a text, a time and this machine, and print them as commented YAML.
@@ -111,7 +113,7 @@ def suggest(
 
     keep_freed_memory()
     minutes = minutes or DEFAULT_MINUTES
-    found = choose(Request(text, minutes, overrides or []))
+    found = choose(Request(text, minutes, [*(overrides or []), *(["data.unit=line"] if lines else [])]))
     for label, reason in found.reasons.items():
         say(label, reason)
     heading = f"Settings for {minutes:g} minutes on {text}, chosen by `charlm config suggest`."

@@ -144,7 +144,7 @@ def _text(trained: Any, split: Split, file: Path | None, skip_unknown: bool) -> 
     ids, skipped = encode_file(file, trained.vocabulary, skip_unknown=skip_unknown)
     if skipped:
         say("skipped", f"{file}: {sum(skipped.values())} characters: {describe_characters(skipped)}")
-    return str(file), ids
+    return str(file), trained.scored_ids(ids)
 
 
 def _described(score: Any) -> dict[str, Any]:

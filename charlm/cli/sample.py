@@ -72,6 +72,13 @@ Novelty = Annotated[
 ]
 
 
+Unique = Annotated[bool, typer.Option("--unique", help="With a model of lines: write other lines in place of repeats.")]
+Novel = Annotated[
+    bool,
+    typer.Option("--novel", help="With a model of lines: write other lines in place of those of the training text."),
+]
+
+
 def sample(
     checkpoint: CheckpointPath,
     prompt: Prompt = None,
@@ -85,6 +92,8 @@ def sample(
     seed: Seed = None,
     stop: Stop = "",
     novelty: Novelty = False,
+    unique: Unique = False,
+    novel: Novel = False,
     skip_unknown: SkipUnknown = False,
     device: DeviceOption = "auto",
     json: Json = False,
@@ -100,6 +109,7 @@ def sample(
       charlm sample runs/mine --prompt "def " --stop $'\\n\\n' --count 5 --json
       charlm sample runs/mine/checkpoints/last.safetensors --min-p 0.05
       charlm sample runs/mine --length 2000 --novelty
+      charlm sample runs/names --count 50 --novel --unique
     """
     if prompt is not None and prompt_file is not None:
         raise usage_error("--prompt and --prompt-file exclude one another")
@@ -110,8 +120,13 @@ def sample(
     from functools import partial
 
     from charlm.inference import Choice, load
+    from charlm.inference.line_samples import LineSamples
 
     trained = load(checkpoint, device)
+    if (unique or novel) and trained.network.begins is None:
+        raise usage_error("--unique and --novel need a model of lines (`charlm train TEXT --lines`)")
+    if (unique or novel) and novelty:
+        raise usage_error("--novelty excludes --unique and --novel")
     if device == "auto":
         trained = trained.for_sampling()
     report_backend(trained)
@@ -122,6 +137,10 @@ def sample(
     if seed is None:
         seed = secrets.randbelow(2**32)
         say("seed", str(seed))
+    if trained.network.begins is not None and not novelty:
+        choice = Choice(temperature, top_k, top_p, min_p)
+        _write_lines(LineSamples(trained, text, seed, length, choice, stop, unique, novel), count, json)
+        return
     seeds = [seed + n for n in range(count)]
     write = partial(trained.stream, text, length=length, choice=Choice(temperature, top_k, top_p, min_p), stop=stop)
     if json:
@@ -134,6 +153,22 @@ def sample(
         written = _stream(text, (piece for [piece] in write([each])))
         if novelty:
             say("novelty", _novelty_line(each, vars(trained.novelty([written])[0]), trained.vocabulary.level))
+
+
+def _write_lines(samples: Any, count: int, json: bool) -> None:
+    """A line for each sample; then how many were dropped, if any could be."""
+    from charlm.data.vocabulary import readable
+
+    found = []
+    for seed, line in samples.drawn(count):
+        found.append({"seed": seed, "prompt": readable(samples.prompt), "text": readable(line[len(samples.prompt) :])})
+        if not json:
+            _stream("", [line])
+    if json:
+        print_json({"checkpoint": str(samples.trained.path), "samples": found})
+    if samples.unique or samples.novel:
+        missing = f"; gave up with {len(found)} of {count}" if len(found) < count else ""
+        say("dropped", f"{samples.copies} lines of the training text, {samples.repeats} repeats{missing}")
 
 
 def _prompt(trained: Any, text: str, file: Path | None, skip_unknown: bool) -> str:

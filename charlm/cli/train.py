@@ -13,6 +13,7 @@ from charlm.cli.common import (
     DEVICE_NAMES,
     ConfigFile,
     Json,
+    Lines,
     Minutes,
     Overrides,
     check_minutes,
@@ -66,6 +67,7 @@ def train(
     text: Text = None,
     minutes: Minutes = None,
     config: ConfigOption = None,
+    lines: Lines = False,
     overrides: Overrides = None,
     run_dir: RunDir = None,
     resume: Annotated[bool, typer.Option("--resume", help="Resume the run in --run-dir.")] = False,
@@ -87,6 +89,7 @@ def train(
     Examples:
       charlm train my.txt --minutes 10
       charlm train builtin:python-stdlib --minutes 1
+      charlm train names.txt --lines --minutes 1
       charlm train --config gru my.txt --minutes 5
       charlm train --config lstm my.txt --minutes 10 --set model.layers=3
       charlm train --resume --run-dir runs/lstm-20260102-030405
@@ -96,6 +99,7 @@ def train(
     check_minutes(minutes, overrides, chosen=config is None and not resume)
     began_s = time.perf_counter() if context.obj is None else context.obj
     settings = [*(overrides or []), *([f"device={device}"] if device else [])]
+    settings += ["data.unit=line"] if lines else []
     _check_usage(text, config, run_dir, resume, init_from)
 
     from charlm.system.device import keep_freed_memory

@@ -39,7 +39,7 @@ def split_lines(
     say("data", f"{source}: splitting {len(ids):,} characters by lines")
     newline = vocabulary.dtype.type(vocabulary.encode(NEWLINE)[0])
     symbols = vocabulary.symbols.astype(np.uint64)
-    chosen = [_splits_of(symbols[chunk], _ends(chunk, newline), shares) for chunk in _chunks(ids, newline)]
+    chosen = [_splits_of(symbols[chunk], _ends(chunk, newline), shares) for chunk in line_chunks(ids, newline)]
     counts = np.bincount(np.concatenate(chosen), minlength=len(shares))
     for count, (name, share) in zip(counts, shares.items(), strict=True):
         if share and not count:
@@ -53,7 +53,7 @@ def split_lines(
     }
 
 
-def _chunks(ids: Ids, newline: np.unsignedinteger[Any]) -> Iterator[Ids]:
+def line_chunks(ids: Ids, newline: np.unsignedinteger[Any]) -> Iterator[Ids]:
     """Whole lines, some at a time."""
     start = 0
     while start < len(ids):
@@ -102,7 +102,7 @@ def _lines_of(
     split: int, chosen: list[npt.NDArray[np.uint8]], ids: Ids, newline: np.unsignedinteger[Any]
 ) -> Iterator[Ids]:
     """The lines of a split, some at a time."""
-    for chunk, splits in zip(_chunks(ids, newline), chosen, strict=True):
+    for chunk, splits in zip(line_chunks(ids, newline), chosen, strict=True):
         lengths = np.diff(_ends(chunk, newline), prepend=0)
         yield chunk[np.repeat(splits == split, lengths)]
 

@@ -71,9 +71,10 @@ def evaluate(
     """Score every character of `ids` [N] given the characters before it; DataError if the text is too short.
 
     The text is cut into up to `streams` contiguous parts, which are read side by side; see `scored_windows`. None: as
-    many as the device needs. For a model of lines `ids` must begin with a newline, and each part begins with a line. The
-    processes of the world share the streams, and each returns the score of the whole; `per_char` needs a single process.
-    The model keeps its mode (training or evaluation).
+    many as the device needs. For a model of lines `ids` must begin with a newline, and each part begins with a line.
+
+    The processes of the world share the streams, and each returns the score of the whole; `per_char` needs a single
+    process. The model keeps its mode (training or evaluation).
     """
     assert world.size == 1 or not per_char
     streams = streams or (STREAMS if device.type == "cpu" else GPU_STREAMS)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from charlm.cells import RecurrentState, as_tuple
+from charlm.data.line_split import NEWLINE
 from charlm.data.vocabulary import Vocabulary
 from charlm.gpu.graphs import Graphs
 from charlm.model import CharLM, map_state
@@ -159,16 +160,17 @@ def next_probabilities(model: CharLM, vocabulary: Vocabulary, prompt: str, devic
     An empty prompt means the start of a line. VocabularyError if the model does not know a character of the prompt.
     The model must be in evaluation mode.
     """
-    output, _ = _read(model, torch.tensor(_prompt_ids(vocabulary, prompt), device=device).unsqueeze(1))
+    output, _ = _read(model, torch.tensor(_prompt_ids(model, vocabulary, prompt), device=device).unsqueeze(1))
     return model.logits(output[0, 0]).double().softmax(-1).cpu()
 
 
 @dataclass
 class _Text:
-    """A sample in progress: decodes its ids as they come, until the text ends with `stop`."""
+    """A sample in progress: decodes its ids as they come, until the text ends with `stop`, or the line if it is one."""
 
     vocabulary: Vocabulary
     stop: str
+    is_line: bool
     done: bool = False
     _tail: str = ""
     _bytes: codecs.IncrementalDecoder = field(
@@ -183,6 +185,9 @@ class _Text:
             piece = self._bytes.decode(bytes([index]), final=last)
         else:
             piece = self.vocabulary.characters[index]
+        if self.is_line and piece == NEWLINE:
+            self.done = True
+            return ""
         if self.stop:
             self._tail = (self._tail + piece)[-len(self.stop) :]
             self.done = self._tail == self.stop
@@ -203,19 +208,22 @@ def sample_text(
     """Yield, step by step, what each sample gains after the prompt, until all samples are done.
 
     A sample is done after `length` ids, or as soon as it ends with `stop`. An empty prompt means the start of a line.
+    A model of lines writes lines, without their newlines.
     VocabularyError if the model does not know a character of the prompt. Bytes that are not UTF-8 come as lone
     surrogates, as from Python's "surrogateescape"; see `readable`.
     """
-    texts = [_Text(vocabulary, stop) for _ in seeds]
-    ids = _prompt_ids(vocabulary, prompt)
+    texts = [_Text(vocabulary, stop, is_line=model.begins is not None) for _ in seeds]
+    ids = _prompt_ids(model, vocabulary, prompt)
     for step, new in enumerate(sample_ids(model, ids, length, choice, seeds, device), start=1):
         yield [text.append(index, last=step == length) for text, index in zip(texts, new.tolist(), strict=True)]
         if all(text.done for text in texts):
             return
 
 
-def _prompt_ids(vocabulary: Vocabulary, prompt: str) -> list[int]:
+def _prompt_ids(model: CharLM, vocabulary: Vocabulary, prompt: str) -> list[int]:
     """The ids that the model reads before it writes, at least one; VocabularyError for unknown characters."""
+    if model.begins is not None:
+        return [model.begins, *vocabulary.encode(prompt).tolist()]
     return vocabulary.encode(prompt or _line_end(vocabulary)).tolist()
 
 

@@ -205,7 +205,7 @@ class TrainedModel:
     # Scoring
 
     def evaluate(self, text: str | Ids, *, streams: int | None = None, per_char: bool = False) -> Evaluation:
-        """Score a text, or its ids: nats per character, lower is better.
+        """Score a text, or its ids as `scored_ids` gives them: nats per character, lower is better.
 
         VocabularyError if the model does not know a character of the text, DataError if it is shorter than two.
         """
@@ -227,9 +227,11 @@ class TrainedModel:
         text of one character or none. With `per_char`, returns −log2 p of each of these characters instead, an array
         [length − 1] for each text; it is empty for a text of one character or none.
 
+        A model of lines scores every character, the newline that ends the line included: [length + 1].
+
         VocabularyError if the model does not know a character of a text.
         """
-        nats = score_texts(self.network, self._ids_of_all(texts), self.device)
+        nats = score_texts(self.network, [self._line(ids) for ids in self._ids_of_all(texts)], self.device)
         bits = [nats_to_bits(1) * each.astype(np.float64) for each in nats]
         return bits if per_char else np.array([each.mean() if len(each) else np.nan for each in bits], np.float64)
 
@@ -246,13 +248,14 @@ class TrainedModel:
 
         Each text is read by itself from the zero state. pool: "last" takes the output after the last character,
         "mean" the mean over all characters; both are nan for an empty text. None returns the outputs after every
-        character instead, an array [length, H] for each text.
+        character instead, an array [length, H] for each text. A model of lines reads a newline first; for it there are
+        [length + 1, H].
 
         VocabularyError if the model does not know a character of a text; ValueError for another pool.
         """
         if pool not in ("last", "mean", None):
             raise ValueError(f"pool: found {pool!r}; allowed: 'last', 'mean' or None")
-        ids = self._ids_of_all(texts)
+        ids = [self._line(ids, end=False) for ids in self._ids_of_all(texts)]
         if pool is None:
             return char_features(self.network, ids, self.device)
         return text_features(self.network, ids, self.device, pool)
@@ -275,7 +278,23 @@ class TrainedModel:
         )
 
     def _ids(self, text: str | Ids) -> Ids:
-        return self.vocabulary.encode(text) if isinstance(text, str) else text
+        return self.scored_ids(self.vocabulary.encode(text)) if isinstance(text, str) else text
+
+    def scored_ids(self, ids: Ids) -> Ids:
+        """The ids of a text as `evaluate` takes them: for a model of lines a newline, and then whole lines."""
+        if self.network.begins is None:
+            return ids
+        newline = ids.dtype.type(self.network.begins)
+        ended = len(ids) > 0 and ids[-1] == newline
+        return np.concatenate([[newline], ids] if ended else [[newline], ids, [newline]]).astype(ids.dtype)
+
+    def _line(self, ids: Ids, *, end: bool = True) -> Ids:
+        """For a model of lines, the ids with the newline that begins the line, and the one that ends it."""
+        begins = self.network.begins
+        if begins is None:
+            return ids
+        newline = [ids.dtype.type(begins)]
+        return np.concatenate([newline, ids, newline] if end else [newline, ids]).astype(ids.dtype)
 
     def _ids_of_all(self, texts: Sequence[str]) -> list[Ids]:
         """The ids of each text; VocabularyError, with the text's position, for unknown characters."""

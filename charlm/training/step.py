@@ -157,10 +157,11 @@ class Updater:
     def _carried_state(self) -> RecurrentState | None:
         """The hidden state of the last window, set to zero in randomly chosen streams.
 
-        Samples start from the zero state; without resets the model would see that state only once per epoch.
+        Samples start from the zero state; without resets the model would see that state only once per epoch. Where
+        lines are the unit, every line starts from it.
         """
         p = self.config.train.reset_state
-        if self.state.recurrent is None or p == 0:
+        if self.state.recurrent is None or p == 0 or self.model.begins is not None:
             return self.state.recurrent
         drawn_B1 = torch.rand(self.config.train.batch_size, 1, device=self.device)  # for the streams of all processes
         kept_B1 = self.world.part.of(drawn_B1, dim=0) >= p

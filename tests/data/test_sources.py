@@ -182,7 +182,8 @@ def test_what_is_no_file(tmp_path, monkeypatch):
 
 def test_an_unknown_builtin():
     assert refused("builtin:python-stdlibs") == (
-        "builtin:python-stdlibs: unknown builtin; allowed: python-stdlib, unicode-names; did you mean 'builtin:python-stdlib'?"
+        "builtin:python-stdlibs: unknown builtin; allowed: python-stdlib, unicode-names; "
+        "did you mean 'builtin:python-stdlib'?"
     )
     assert refused("builtin:python").endswith("; did you mean 'builtin:python-stdlib'?")
     assert refused("builtin:") == "builtin:: unknown builtin; allowed: python-stdlib, unicode-names"

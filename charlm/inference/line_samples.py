@@ -1,0 +1,81 @@
+"""Many lines from a model of lines, without repeats or without those of the training text."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from charlm.data.line_split import line_chunks, line_hashes
+from charlm.inference.evaluation import Ids
+from charlm.inference.sampling import Choice
+from charlm.inference.trained import TrainedModel
+
+_TOGETHER = 64
+"""Lines that are written side by side."""
+_TRIES = 20
+"""Lines that are written for each one wanted, at most."""
+
+
+@dataclass
+class LineSamples:
+    """Lines with the seeds from `seed` on, each by itself: `drawn` yields those that are kept."""
+
+    trained: TrainedModel
+    prompt: str
+    seed: int
+    length: int
+    choice: Choice
+    stop: str = ""
+    unique: bool = False
+    """Drop repeats."""
+    novel: bool = False
+    """Drop lines of the training text; DataError if that has changed or is gone."""
+    repeats: int = 0
+    """How many repeats were dropped so far."""
+    copies: int = 0
+    """How many lines of the training text were dropped so far."""
+    _seen: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        splits = self.trained.training_splits("--novel") if self.novel else {}
+        self._known = known_lines(splits["train"], self.trained) if splits else np.empty(0, np.uint64)
+
+    def drawn(self, count: int) -> Iterator[tuple[int, str]]:
+        """Up to `count` lines with their seeds, the prompt included; fewer if too many had to be dropped."""
+        left, tries = count, count * _TRIES if self.unique or self.novel else count
+        for begin in range(0, tries, _TOGETHER):
+            seeds = range(self.seed + begin, self.seed + min(begin + _TOGETHER, tries))
+            pieces = self.trained.stream(self.prompt, seeds, length=self.length, choice=self.choice, stop=self.stop)
+            for seed, parts in zip(seeds, zip(*pieces, strict=True), strict=True):
+                line = self.prompt + "".join(parts)
+                if self._keeps(line):
+                    yield seed, line
+                    left -= 1
+                    if not left:
+                        return
+
+    def _keeps(self, line: str) -> bool:
+        if self.novel and self._is_known(line):
+            self.copies += 1
+            return False
+        if self.unique and line in self._seen:
+            self.repeats += 1
+            return False
+        if self.unique:
+            self._seen.add(line)
+        return True
+
+    def _is_known(self, line: str) -> bool:
+        symbols = self.trained.vocabulary.symbols.astype(np.uint64)[self.trained.vocabulary.encode(f"{line}\n")]
+        [wanted] = line_hashes(symbols, np.array([len(symbols)]))
+        place = np.searchsorted(self._known, wanted)
+        return bool(place < len(self._known) and self._known[place] == wanted)
+
+
+def known_lines(ids: Ids, trained: TrainedModel) -> npt.NDArray[np.uint64]:
+    """The hashes of the lines of a split, sorted; 8 bytes for each."""
+    symbols, newline = trained.vocabulary.symbols.astype(np.uint64), ids[0]
+    chunks = line_chunks(ids[1:], newline)
+    hashes = [line_hashes(symbols[chunk], np.flatnonzero(chunk == newline) + 1) for chunk in chunks]
+    return np.unique(np.concatenate([np.empty(0, np.uint64), *hashes]))
