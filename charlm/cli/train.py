@@ -190,8 +190,12 @@ def _print_sample(run_dir: Path) -> None:
     from charlm.inference import load
     from charlm.system.formatting import printable
 
-    model = load(run_dir, load_config(run_dir / "config.yaml").device)
-    typer.echo(printable(model.for_sampling().sample(length=400, seed=1)))
+    model = load(run_dir, load_config(run_dir / "config.yaml").device).for_sampling()
+    if model.network.begins is None:
+        typer.echo(printable(model.sample(length=400, seed=1)))
+        return
+    for seed in range(1, 11):
+        typer.echo(printable(model.sample(length=400, seed=seed)))
 
 
 def plan(config: ConfigFile, overrides: Overrides = None, json: Json = False) -> None:

@@ -1,0 +1,102 @@
+"""`charlm train --lines` and what the other commands do with a model of lines."""
+
+import json
+import math
+
+import pytest
+
+from charlm.config import load_config
+from charlm.inference import load
+
+NAMES = ["anna", "hanna", "johanna", "ann", "joan", "nora", "jo", ""]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A run on a few short names, many times each, which it soon knows by heart."""
+    from typer.testing import CliRunner
+
+    from charlm.cli import app
+
+    folder = tmp_path_factory.mktemp("lines")
+    text = folder / "names.txt"
+    text.write_text("\n".join(NAMES * 40))
+    settings = ["data.split=[0.6,0.4,0]", "model.cell.hidden=24", "train.batch_size=4", "train.bptt=16", "threads=1"]
+    settings += ["train.max_steps=150", "optimizer.lr=0.02", "precision=fp32"]
+    words = ["train", "--config", "lstm", str(text), "--lines", "--run-dir", str(folder / "run")]
+    words += [word for setting in settings for word in ("--set", setting)]
+    assert CliRunner().invoke(app, words, catch_exceptions=False).exit_code == 0
+    return folder / "run"
+
+
+def test_it_is_an_option_of_the_config(run):
+    assert load_config(run / "config.yaml").data.unit == "line"
+
+
+def test_samples_are_lines_without_headings(cli, run):
+    result = cli("sample", run, "--count", 70, "--seed", 1, "--temperature", 0.5)
+    lines = result.out.split("\n")
+    assert len(lines) == 71
+    assert lines[-1] == ""
+    assert sum(line in NAMES for line in lines[:-1]) > 50
+    alone = [cli("sample", run, "--seed", seed, "--temperature", 0.5).out for seed in (1, 2, 70)]
+    assert alone == [f"{lines[place]}\n" for place in (0, 1, 69)]
+
+
+def test_a_prompt_begins_a_line(cli, run):
+    lines = cli("sample", run, "--prompt", "jo", "--count", 5, "--seed", 1).out.split("\n")[:-1]
+    assert all(line.startswith("jo") for line in lines)
+    value = json.loads(cli("sample", run, "--prompt", "jo", "--count", 2, "--seed", 1, "--json").out)
+    assert [one["prompt"] + one["text"] for one in value["samples"]] == lines[:2]
+
+
+def test_unique_and_novel_drop_lines_and_say_how_many(cli, run):
+    known = set(load(run).vocabulary.decode(load(run).split("train")).split("\n"))
+    unique = cli("sample", run, "--count", 4, "--seed", 1, "--unique")
+    lines = unique.out.split("\n")[:-1]
+    assert len(set(lines)) == len(lines) == 4
+    assert unique.err.startswith("dropped  0 lines of the training text, ")
+    novel = cli("sample", run, "--count", 3, "--seed", 1, "--novel", "--temperature", 1.5)
+    assert not set(novel.out.split("\n")[:-1]) & known
+    assert ", 0 repeats" in novel.err
+    none = cli("sample", run, "--count", 2, "--seed", 1, "--novel", "--temperature", 0)
+    assert (none.code, none.out) == (0, "")
+    assert none.err == "dropped  40 lines of the training text, 0 repeats; gave up with 0 of 2\n"
+
+
+@pytest.mark.parametrize("option", ["--unique", "--novel"])
+def test_other_models_have_no_lines_to_drop(cli, trained_run, option):
+    result = cli("sample", trained_run, option)
+    assert result.code == 2
+    assert "--unique and --novel need a model of lines" in result.err
+
+
+def test_eval_scores_every_character_of_a_file_line_by_line(cli, run, tmp_path):
+    (tmp_path / "a.txt").write_text("anna\njo")
+    model = load(run)
+    whole = json.loads(cli("eval", run, "--file", tmp_path / "a.txt", "--json").out)
+    bits = model.score(["anna", "jo"], per_char=True)
+    assert [len(each) for each in bits] == [5, 3]
+    assert whole["targets"] == 8
+    assert whole["bits_per_char"] == pytest.approx(sum(each.sum() for each in bits) / 8, rel=1e-5)
+    assert model.evaluate("anna\njo").bits_per_char == pytest.approx(whole["bits_per_char"], rel=1e-6)
+
+
+def test_next_is_what_follows_within_a_line(run):
+    model = load(run)
+    [(first, _), *_] = model.next("hann")
+    assert first == "a"
+    assert model.next("jo\nhann") == model.next("hann")
+    assert model.features(["anna", "jo"]).shape == (2, 24)
+    bits = -math.log2(dict(model.next("", k=20))["a"])
+    assert model.score(["a"], per_char=True)[0][0] == pytest.approx(bits, rel=1e-4)
+
+
+def test_the_choice_of_settings_takes_lines_too(cli, tmp_path, monkeypatch):
+    monkeypatch.setattr("charlm.choice.speed.measure", lambda config, *_: 1e-8 * config.model.cell.hidden**2)
+    (tmp_path / "names.txt").write_text("\n".join(NAMES * 40))
+    suggested = cli("config", "suggest", tmp_path / "names.txt", "--lines", "--minutes", 0.01)
+    assert "  unit: line" in suggested.out
+    assert "reset_state: 0.01" not in suggested.out
+    result = cli("train", tmp_path / "names.txt", "--lines", "--minutes", 0.01, "--run-dir", tmp_path / "run")
+    assert (result.code, result.out.count("\n")) == (0, 10)
