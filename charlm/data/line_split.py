@@ -12,7 +12,7 @@ from charlm.data.vocabulary import Vocabulary
 from charlm.errors import DataError
 from charlm.system.console import say
 
-Ids = npt.NDArray[np.unsignedinteger[Any]]
+Ids = npt.NDArray[np.integer[Any]]
 Starts = npt.NDArray[np.int64]
 
 NEWLINE = "\n"
@@ -53,7 +53,7 @@ def split_lines(
     }
 
 
-def line_chunks(ids: Ids, newline: np.unsignedinteger[Any]) -> Iterator[Ids]:
+def line_chunks(ids: Ids, newline: np.integer[Any]) -> Iterator[Ids]:
     """Whole lines, some at a time."""
     start = 0
     while start < len(ids):
@@ -67,7 +67,7 @@ def line_chunks(ids: Ids, newline: np.unsignedinteger[Any]) -> Iterator[Ids]:
         start += int(ends[-1])
 
 
-def _ends(chunk: Ids, newline: np.unsignedinteger[Any]) -> Starts:
+def _ends(chunk: Ids, newline: np.integer[Any]) -> Starts:
     """Where the lines of a chunk end, behind their newlines."""
     return np.flatnonzero(chunk == newline) + 1
 
@@ -98,16 +98,14 @@ def line_hashes(symbols: npt.NDArray[np.uint64], ends: Starts) -> npt.NDArray[np
 _UP, _DOWN = np.uint64(_FACTOR), np.uint64(pow(_FACTOR, -1, 1 << 64))
 
 
-def _lines_of(
-    split: int, chosen: list[npt.NDArray[np.uint8]], ids: Ids, newline: np.unsignedinteger[Any]
-) -> Iterator[Ids]:
+def _lines_of(split: int, chosen: list[npt.NDArray[np.uint8]], ids: Ids, newline: np.integer[Any]) -> Iterator[Ids]:
     """The lines of a split, some at a time."""
     for chunk, splits in zip(line_chunks(ids, newline), chosen, strict=True):
         lengths = np.diff(_ends(chunk, newline), prepend=0)
         yield chunk[np.repeat(splits == split, lengths)]
 
 
-def _store(key: str, lines: Callable[[], Iterator[Ids]], newline: np.unsignedinteger[Any]) -> tuple[Ids, Starts]:
+def _store(key: str, lines: Callable[[], Iterator[Ids]], newline: np.integer[Any]) -> tuple[Ids, Starts]:
     """Write a split and the starts of its lines into the cache."""
     sizes = [(len(part), np.count_nonzero(part == newline)) for part in lines()]
     length, count = (int(sum(column)) for column in zip(*sizes, strict=True))
