@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from charlm.choice.families import USUAL
+from charlm.choice.families import USUAL, Family
 from charlm.choice.rule import CHARS, PARAMETERS, UPDATES, Reading
 
 FILE = Path(__file__).with_name("curves.json")
@@ -51,8 +51,18 @@ def main() -> None:
 def fits(one: dict[str, Any]) -> bool:
     """Whether a training is one that the rule describes: of a family from which charlm chooses."""
     point = one["point"]
-    usual = point["size"].split("-")[0] in {family.kind for family in USUAL}
-    return usual and not point["dropout"] and point["updates"] * BATCH * STEPS < EPOCHS * 0.9 * one["facts"]["chars"]
+    own = [family for family in USUAL if name_of(family) == family_of(point["size"])]
+    enough = own and point["updates"] >= own[0].least_updates
+    return enough and not point["dropout"] and point["updates"] * BATCH * STEPS < EPOCHS * 0.9 * one["facts"]["chars"]
+
+
+def name_of(family: Family) -> str:
+    """How the names of its sizes in curves.py begin."""
+    return f"{family.kind}-{'2x' * (family.layers > 1)}"
+
+
+def family_of(size: str) -> str:
+    return size.rstrip("0123456789")
 
 
 def scores(found: list[dict[str, Any]]) -> Tensor:
@@ -73,8 +83,8 @@ def report(name: str, found: list[dict[str, Any]], residuals: Tensor) -> None:
 
 def size_part(values: Tensor, found: list[dict[str, Any]]) -> Tensor:
     """A · (N · m / N₀)^−α of each training."""
-    names = {f"{family.kind}-{'2x' * (family.layers > 1)}": index for index, family in enumerate(USUAL)}
-    own = [names[one["point"]["size"].rstrip("0123456789")] for one in found]
+    names = [name_of(family) for family in USUAL]
+    own = [names.index(family_of(one["point"]["size"])) for one in found]
     # The first family is worth 1.
     worths, gains = (torch.cat([values.new_zeros(1), values[start::2]])[own] for start in (2, 3))
     late = torch.tensor([math.log(one["point"]["updates"] / UPDATES) for one in found], dtype=torch.float64)

@@ -25,6 +25,8 @@ class Family:
     short_lr: float = 1.5
     """Its factor at most in runs of a few hundred updates."""
     embedding: int = 64
+    least_updates: int = 30
+    """It is not chosen for runs of fewer, unless all families are too slow."""
     worth: float = 1.0
     """What a parameter is worth after 1,000 updates, relative to the first family; see `rule`."""
     worth_gain: float = 0.0
@@ -44,8 +46,19 @@ class Family:
 
 USUAL = (
     Family("lstm", 1, _SMALL, 1.2e-2, cell={"forget_bias": None, "layer_norm": True}),
-    Family("rhn", 1, _DEEP, 8e-3, 320, short_lr=1.0, worth=1.08, cell={"depth": 4, "gate_bias": -2.0}),
-    Family("lstm", 2, _LARGE, 1.2e-2, embedding=256, worth=0.42, worth_gain=0.71, cell={"forget_bias": None}),
+    Family(
+        "rhn",
+        1,
+        _DEEP,
+        8e-3,
+        320,
+        short_lr=1.0,
+        least_updates=1000,
+        worth=0.78,
+        worth_gain=0.1,
+        cell={"depth": 4, "gate_bias": -2.0},
+    ),
+    Family("lstm", 2, _LARGE, 1.2e-2, embedding=256, worth=0.54, worth_gain=0.38, cell={"forget_bias": None}),
 )
 """The families to choose from."""
 

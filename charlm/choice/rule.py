@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from charlm.choice.families import Candidate
 from charlm.choice.text import TextFacts
 
-A, ALPHA, PARAMETERS = 0.128, 0.45, 4e5
-B, BETA, CHARS = 0.427, 0.36, 1e6
+A, ALPHA, PARAMETERS = 0.135, 0.47, 4e5
+B, BETA, CHARS = 0.472, 0.35, 1e6
 UPDATES, LEAST_UPDATES, MOST_UPDATES = 1000, 250, 4000
-"""Two layers gain on one with the number of updates: measured at the first, and between the other two."""
+"""Families gain on the first with the number of updates: measured at the first number, and between the other two."""
 REPETITIONS = 15.0
 """Passes after which more passes teach nothing new, in the mean."""
 LARGE_BATCH = 200.0

@@ -24,16 +24,14 @@ from charlm.training.precision import compile_kernels
 LEAST_CHARS = 500
 _SMALL_CHARS = 50_000
 """Below this, a line says that the text is small."""
-_LEAST_UPDATES = 30
-"""A model that is too slow for so many is not chosen, unless all are."""
 _FEW_UPDATES = 200
 """Below this, a line says that the updates are few."""
 _MOST_PER_CHAR = 80
 """Parameters per character of the text at most."""
 _MOST_EPOCHS = 60.0
 """Passes over the text at most."""
-_TIE_NATS = 0.02
-"""Half of what the rule errs by: smaller differences are no reason to prefer a model."""
+_TIE_NATS = 0.005
+"""A fraction of what the rule errs by: smaller differences are no reason to prefer a model."""
 _START_S = 3.0
 """Seconds before the first update and after the last."""
 _TRAINING = 0.92
@@ -230,7 +228,7 @@ def _promising(outlooks: Iterable[_Outlook]) -> list[_Outlook]:
     good = [
         outlook
         for outlook in outlooks
-        if outlook.reading.updates >= _LEAST_UPDATES
+        if outlook.reading.updates >= outlook.candidate.family.least_updates
         and outlook.candidate.parameters <= _MOST_PER_CHAR * outlook.reading.train_chars
     ]
     return good or [min(outlooks, key=lambda outlook: outlook.candidate.parameters)]
