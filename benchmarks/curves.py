@@ -1,7 +1,7 @@
 """What models learn: validation loss by size, characters read, dropout and text.
 
-A point is a training of a fixed number of updates, so it does not depend on the machine. Points that are in the file
-already are not trained again.
+A point is a training of a fixed number of updates, so it does not depend on the machine. Each takes one thread, and as
+many run at once as there are cores. Points that are in the file already are not trained again.
 """
 
 import argparse
@@ -78,13 +78,14 @@ def main() -> None:
     parser.add_argument("--plain", action="store_true", help="only trainings without dropout")
     arguments = parser.parse_args()
     found = json.loads(arguments.json.read_text(encoding="utf-8")) if arguments.json.is_file() else []
-    known = [(one["point"], one["facts"]["chars"]) for one in found]
+    known = [(one["point"], one["facts"]) for one in found]
     end_s = time.monotonic() + 60 * arguments.minutes
     with tempfile.TemporaryDirectory() as folder:
-        texts = {}
+        texts, facts = {}, {}
         for name, text in make_texts():
             texts[name] = Path(folder, f"{name}.txt")
             texts[name].write_text(text, encoding="utf-8")
+            facts[name] = text_facts(load_corpus(str(texts[name]), level="char", split=(1, 0, 0)))
         wanted = [
             point
             for point in points(texts)
@@ -92,13 +93,13 @@ def main() -> None:
             and point.size in (arguments.sizes or SIZES)
             and point.updates in (arguments.updates or UPDATES)
             and not (arguments.plain and point.dropout)
-            and (asdict(point), len(texts[point.text].read_text(encoding="utf-8"))) not in known
+            and (asdict(point), asdict(facts[point.text])) not in known
         ]
 
         def add(point: Point) -> None:
             if time.monotonic() > end_s:
                 return
-            result = train(point, texts[point.text])
+            result = train(point, texts[point.text], facts[point.text])
             with lock:
                 print(point, f"{result['best_nats']:.4f} nats at step {result['best_step']}", flush=True)
                 found.append({"point": asdict(point), **result})
@@ -165,9 +166,8 @@ def points(texts: dict[str, Path]) -> Iterator[Point]:
                 yield Point(text, size, updates, dropout)
 
 
-def train(point: Point, text: Path) -> dict[str, Any]:
+def train(point: Point, text: Path, facts: TextFacts) -> dict[str, Any]:
     """Train on one thread in a process of its own; the text's facts, sizes, and the scores of four evaluations."""
-    facts = text_facts(load_corpus(str(text), level="char", split=(1, 0, 0)))
     run = Path(tempfile.mkdtemp(dir=text.parent))
     file = run / "config.json"  # JSON is YAML
     file.write_text(json.dumps(settings_of(point, str(text), facts)), encoding="utf-8")

@@ -28,6 +28,7 @@ def main() -> None:
     parser.add_argument("--without", nargs="*", default=[], metavar="TEXT", help="texts to check, not to fit")
     arguments = parser.parse_args()
     found = [one for one in json.loads(FILE.read_text(encoding="utf-8")) if fits(one)]
+    tell_texts_apart(found)
     fitted = [one for one in found if one["point"]["text"] not in arguments.without]
     sizes = fit_sizes(fitted)
     print(f"A {math.exp(sizes[0]):.3f}, alpha {sizes[1]:.2f}")
@@ -46,6 +47,16 @@ def main() -> None:
         print(f"c of {text}: {residuals[of_text].mean():.3f}; 5-gram model {facts['ngram_nats']:.3f} nats")
         residuals[of_text] -= residuals[of_text].mean().item()
     report("same text", found, residuals)
+
+
+def tell_texts_apart(found: list[dict[str, Any]]) -> None:
+    """Rename a text that has the name of another: machines have different C headers."""
+    names: dict[tuple[str, float], str] = {}
+    for one in found:
+        text = one["point"]["text"]
+        others = sum(name == text for name, _ in names)
+        names.setdefault((text, one["facts"]["ngram_nats"]), f"{text}-{others + 1}" if others else text)
+        one["point"]["text"] = names[text, one["facts"]["ngram_nats"]]
 
 
 def fits(one: dict[str, Any]) -> bool:

@@ -114,6 +114,9 @@ class TrainingLoop:
     def _train(self) -> str:
         """Make steps until there is a reason to stop, and return it."""
         every = self.config.train
+        if self.updater.state.step == 0:
+            self._tick()
+            self.updater.state.count_starting()
         while not (reason := self._reason_to_stop()):
             self.updater.update()
             self._tick()

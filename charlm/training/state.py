@@ -29,6 +29,8 @@ class TrainState:
     """Learning rate of the last update."""
     elapsed_s: float = 0.0
     """Wall time of all sessions of the run, including evaluation and checkpoints."""
+    starting_s: float = 0.0
+    """Part of it that passed before the first update: the schedule follows the time after it."""
     ending_s: float = 0.0
     """Wall time that the last evaluation and checkpoint of a run are expected to take; part of train.max_minutes."""
     threads: int = 0
@@ -91,6 +93,10 @@ class TrainState:
     def set_time(self, elapsed_s: float) -> None:
         """Set the wall time of the run."""
         self.elapsed_s = elapsed_s
+
+    def count_starting(self) -> None:
+        """The first update comes now."""
+        self.starting_s = self.elapsed_s
 
     def expect_ending(self, seconds: float) -> None:
         """Keep this much of the run's minutes for its last evaluation and checkpoint."""

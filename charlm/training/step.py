@@ -87,10 +87,15 @@ class Updater:
         return min(share, 1.0)
 
     def _share_of_minutes(self) -> float:
-        """Fraction of the run's minutes that has passed, without those kept for the last evaluation and checkpoint."""
+        """Fraction of the run's minutes that has passed, without those before its first update and after its last.
+
+        After its last update it needs time for an evaluation and a checkpoint.
+        """
         if not (minutes := self.config.train.max_minutes):
             return 0.0
-        return self.state.elapsed_s / (60 * minutes - min(self.state.ending_s, 60 * minutes * _ENDING))
+        state = self.state
+        end_s = 60 * minutes - min(state.ending_s, 60 * minutes * _ENDING)
+        return (state.elapsed_s - state.starting_s) / max(end_s - state.starting_s, 1e-9)
 
     def minutes_are_over(self) -> bool:
         """Whether what is left of train.max_minutes is needed for the last evaluation and checkpoint."""
