@@ -169,6 +169,8 @@ def test_bytes_come_out_as_whole_characters():
     wanted = "é€😀".encode() + b"\xe2\x82"
 
     class Scripted:
+        begins = None
+
         def generator(self, state):
             return None
 
