@@ -138,6 +138,13 @@ def test_schedule_by_minutes_follows_the_clock(updater_of):
     )
     updater.state.elapsed_s = 90.0
     assert updater.learning_rate() == pytest.approx(0.05 / 4)
+    updater.state.count_starting()
+    assert updater.learning_rate() == pytest.approx(0.05)
+    updater.state.elapsed_s = 100.0
+    updater.state.expect_ending(10.0)
+    assert updater.learning_rate() == pytest.approx(0.05 / 2)
+    updater.state.elapsed_s = 110.0
+    assert updater.minutes_are_over()
 
 
 def test_reset_state_begins_streams_again(updater_of):
