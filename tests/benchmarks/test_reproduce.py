@@ -3,6 +3,7 @@
 import importlib
 import json
 import shutil
+import subprocess
 from dataclasses import asdict
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -70,7 +71,8 @@ def started(reproduce, trained_run, monkeypatch) -> list[list[str]]:
             shutil.copytree(trained_run, words[-1], dirs_exist_ok=True)
         return SimpleNamespace(stdout=json.dumps({"nats_per_char": 1.5, **DYNAMIC[("--dynamic" in words)]}))
 
-    monkeypatch.setattr(reproduce.subprocess, "run", run)
+    # Not in subprocess itself, which matplotlib uses to find fonts.
+    monkeypatch.setattr(reproduce, "subprocess", SimpleNamespace(run=run, PIPE=subprocess.PIPE))
     return commands
 
 
