@@ -39,7 +39,7 @@ def split_lines(
     say("data", f"{source}: splitting {len(ids):,} characters by lines")
     newline = vocabulary.dtype.type(vocabulary.encode(NEWLINE)[0])
     symbols = vocabulary.symbols.astype(np.uint64)
-    chosen = [_splits_of(symbols[chunk], _ends(chunk, newline), shares) for chunk in line_chunks(ids, newline)]
+    chosen = [_splits_of(symbols[chunk], line_ends(chunk, newline), shares) for chunk in line_chunks(ids, newline)]
     counts = np.bincount(np.concatenate(chosen), minlength=len(shares))
     for count, (name, share) in zip(counts, shares.items(), strict=True):
         if share and not count:
@@ -58,7 +58,7 @@ def line_chunks(ids: Ids, newline: np.integer[Any]) -> Iterator[Ids]:
     start = 0
     while start < len(ids):
         end = min(start + _CHUNK, len(ids))
-        while not len(ends := _ends(ids[start:end], newline)) and end < len(ids):
+        while not len(ends := line_ends(ids[start:end], newline)) and end < len(ids):
             end = min(end + _CHUNK, len(ids))
         if end == len(ids) and (not len(ends) or start + ends[-1] < end):
             yield np.append(ids[start:end], newline)
@@ -67,7 +67,7 @@ def line_chunks(ids: Ids, newline: np.integer[Any]) -> Iterator[Ids]:
         start += int(ends[-1])
 
 
-def _ends(chunk: Ids, newline: np.integer[Any]) -> Starts:
+def line_ends(chunk: Ids, newline: np.integer[Any]) -> Starts:
     """Where the lines of a chunk end, behind their newlines."""
     return np.flatnonzero(chunk == newline) + 1
 
@@ -89,10 +89,14 @@ def line_hashes(symbols: npt.NDArray[np.uint64], ends: Starts) -> npt.NDArray[np
     up, down = (np.cumprod(np.r_[np.uint64(1), np.full(n, factor, np.uint64)]) for factor in (_UP, _DOWN))
     sums = np.r_[np.uint64(0), np.cumsum((symbols + np.uint64(1)) * up[:n], dtype=np.uint64)]
     starts = np.r_[0, ends[:-1]]
-    found = (sums[ends] - sums[starts]) * down[starts]
+    return scattered((sums[ends] - sums[starts]) * down[starts])
+
+
+def scattered(x: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """A hash of each number: the finalizer of MurmurHash3, modulo 2⁶⁴."""
     for factor in (np.uint64(0xFF51AFD7ED558CCD), np.uint64(0xC4CEB9FE1A85EC53)):
-        found = (found ^ (found >> np.uint64(33))) * factor
-    return found ^ (found >> np.uint64(33))
+        x = (x ^ (x >> np.uint64(33))) * factor
+    return x ^ (x >> np.uint64(33))
 
 
 _UP, _DOWN = np.uint64(_FACTOR), np.uint64(pow(_FACTOR, -1, 1 << 64))
@@ -101,7 +105,7 @@ _UP, _DOWN = np.uint64(_FACTOR), np.uint64(pow(_FACTOR, -1, 1 << 64))
 def _lines_of(split: int, chosen: list[npt.NDArray[np.uint8]], ids: Ids, newline: np.integer[Any]) -> Iterator[Ids]:
     """The lines of a split, some at a time."""
     for chunk, splits in zip(line_chunks(ids, newline), chosen, strict=True):
-        lengths = np.diff(_ends(chunk, newline), prepend=0)
+        lengths = np.diff(line_ends(chunk, newline), prepend=0)
         yield chunk[np.repeat(splits == split, lengths)]
 
 
@@ -118,7 +122,7 @@ def _store(key: str, lines: Callable[[], Iterator[Ids]], newline: np.integer[Any
         before = 1
         yield np.array([before])
         for part in lines():
-            yield _ends(part, newline) + before
+            yield line_ends(part, newline) + before
             before += len(part)
 
     ids = store_entry(key, (1 + length,), newline.dtype, blocks())

@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from charlm.data.line_split import scattered
 from charlm.data.streams import check_length
 from charlm.system.device import to_device
 from charlm.system.world import WHOLE, Part
@@ -43,15 +44,8 @@ class Shuffle:
     def _permuted(self, x: Indices) -> Indices:
         left, right = x >> self._half, x & self._mask
         for key in self._keys:
-            left, right = right, left ^ (_scattered(right ^ key) & self._mask)
+            left, right = right, left ^ (scattered(right ^ key) & self._mask)
         return (left << self._half) | right
-
-
-def _scattered(x: Indices) -> Indices:
-    """A hash of each number: the finalizer of MurmurHash3, modulo 2⁶⁴."""
-    for factor in (np.uint64(0xFF51AFD7ED558CCD), np.uint64(0xC4CEB9FE1A85EC53)):
-        x = (x ^ (x >> np.uint64(33))) * factor
-    return x ^ (x >> np.uint64(33))
 
 
 class LineStreams:

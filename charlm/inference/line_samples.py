@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from charlm.data.line_split import line_chunks, line_hashes
+from charlm.data.line_split import line_chunks, line_ends, line_hashes
 from charlm.inference.evaluation import Ids
 from charlm.inference.sampling import Choice
 from charlm.inference.trained import TrainedModel
@@ -77,5 +77,5 @@ def known_lines(ids: Ids, trained: TrainedModel) -> npt.NDArray[np.uint64]:
     """The hashes of the lines of a split, sorted; 8 bytes for each."""
     symbols, newline = trained.vocabulary.symbols.astype(np.uint64), ids[0]
     chunks = line_chunks(ids[1:], newline)
-    hashes = [line_hashes(symbols[chunk], np.flatnonzero(chunk == newline) + 1) for chunk in chunks]
+    hashes = [line_hashes(symbols[chunk], line_ends(chunk, newline)) for chunk in chunks]
     return np.unique(np.concatenate([np.empty(0, np.uint64), *hashes]))

@@ -282,11 +282,7 @@ class TrainedModel:
 
     def scored_ids(self, ids: Ids) -> Ids:
         """The ids of a text as `evaluate` takes them: for a model of lines a newline, and then whole lines."""
-        if self.network.begins is None:
-            return ids
-        newline = ids.dtype.type(self.network.begins)
-        ended = len(ids) > 0 and ids[-1] == newline
-        return np.concatenate([[newline], ids] if ended else [[newline], ids, [newline]]).astype(ids.dtype)
+        return self._line(ids, end=not len(ids) or ids[-1] != self.network.begins)
 
     def _line(self, ids: Ids, *, end: bool = True) -> Ids:
         """For a model of lines, the ids with the newline that begins the line, and the one that ends it."""

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from charlm.cells import CELLS, RecurrentBase, RecurrentState
 from charlm.cells.backend import Backend
+from charlm.gpu.recurrence import Steps, TensorRecurrence, Window, triton_steps
 
 Run = dict[str, Tensor]
 
@@ -141,3 +142,10 @@ def own(stack: RecurrentBase) -> Callable[..., tuple[Tensor, RecurrentState]]:
     assert stack.gpu_kernel is not None
     layer = partial(stack.driven_layer, stack.gpu_kernel)
     return partial(stack.run_layers, Backend("own", layer, takes_lookup=True, takes_resets=True))
+
+
+def steps_by_triton(driver: TensorRecurrence, window: Window) -> Steps:
+    """In place of `TensorRecurrence.steps`: Triton's kernels on the CPU too, in its interpreter (tests/conftest.py)."""
+    kernels = triton_steps(normalized=window.equations.parts is not None)
+    assert kernels is not None
+    return kernels(window)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from charlm.gpu.recurrence import Steps, TensorRecurrence, Window, triton_steps
+from charlm.gpu.recurrence import TensorRecurrence
 from tests.cells.measure import (
     CASES,
     Case,
@@ -21,6 +21,7 @@ from tests.cells.measure import (
     random_input,
     random_state,
     run,
+    steps_by_triton,
 )
 from tests.pairwise import pairwise
 
@@ -132,12 +133,7 @@ def test_tritons_kernels(case: Case, options: dict[str, Any], monkeypatch: pytes
     if torch.cuda.is_available():
         pytest.skip("there is a CUDA device, where Triton's interpreter is off")
 
-    def steps(driver: TensorRecurrence, window: Window) -> Steps:
-        kernels = triton_steps(normalized=window.equations.parts is not None)
-        assert kernels is not None
-        return kernels(window)
-
-    monkeypatch.setattr(TensorRecurrence, "steps", steps)
+    monkeypatch.setattr(TensorRecurrence, "steps", steps_by_triton)
     hold_to_the_rule(case.build(3, 17, 1, **options), batch_size=2, backend=own)
 
 

@@ -11,8 +11,19 @@ import pytest
 import torch
 
 from charlm.cells import CELLS
-from charlm.gpu.recurrence import Steps, TensorRecurrence, Window, triton_steps
-from tests.cells.measure import CASES, Case, Run, assert_as_accurate, in_dtype_of, own, random_input, random_state, run
+from charlm.gpu.recurrence import TensorRecurrence
+from tests.cells.measure import (
+    CASES,
+    Case,
+    Run,
+    assert_as_accurate,
+    in_dtype_of,
+    own,
+    random_input,
+    random_state,
+    run,
+    steps_by_triton,
+)
 from tests.cells.test_bf16 import assert_operands_are_rounded
 from tests.conftest import ROOT
 from tests.gpu.test_recurrence import OPTIONS, seeded
@@ -27,12 +38,7 @@ def pointwise(monkeypatch: pytest.MonkeyPatch) -> None:
     if torch.cuda.is_available():
         pytest.skip("there is a CUDA device, where the kernels themselves are tested")
 
-    def steps(driver: TensorRecurrence, window: Window) -> Steps:
-        kernels = triton_steps(normalized=window.equations.parts is not None)
-        assert kernels is not None
-        return kernels(window)
-
-    monkeypatch.setattr(TensorRecurrence, "steps", steps)
+    monkeypatch.setattr(TensorRecurrence, "steps", steps_by_triton)
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy's, of numbers that the kernels do not store
