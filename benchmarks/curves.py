@@ -48,7 +48,7 @@ SIZES = {
     "gru-512": (on_request("gru"), 512),
 }
 """Name → family and units."""
-UPDATES = (250, 1000, 4000, 16000)
+UPDATES = (250, 500, 1000, 4000, 16000)
 DROPOUT: tuple[dict[str, float], ...] = (
     {},
     {"output": 0.3, "between_layers": 0.15},

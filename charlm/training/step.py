@@ -56,6 +56,7 @@ class Updater:
         self.optimizer = build_optimizer(self.model, config.optimizer)
         self.state = TrainState(
             corpus.sha256,
+            position=self.streams.run_start(config.train.start_at),
             threads=torch.get_num_threads(),
             objective_sum=torch.zeros((), dtype=torch.float64, device=device),
             grad_norm=torch.zeros((), device=device),
@@ -74,6 +75,7 @@ class Updater:
     def epochs(self) -> float:
         """Passes over the train split so far, including the fraction of the current one."""
         read = self.state.position - self.streams.epoch_start(self.state.epoch)
+        read -= self.streams.run_start(self.config.train.start_at)
         return self.state.epoch + read / (self.streams.windows_per_epoch * self.config.train.bptt)
 
     def share_done(self) -> float:

@@ -1,6 +1,7 @@
 """Settings for a text, a time and a machine: valid, sensible, and what the user asked for."""
 
 import itertools
+import math
 from types import SimpleNamespace
 
 import pytest
@@ -35,6 +36,24 @@ def test_a_slower_machine_means_a_smaller_model(machine, text_file):
         file.unlink()
     slow = model(30)
     assert slow.cell.hidden * slow.layers < fast.cell.hidden * fast.layers
+
+
+@pytest.mark.usefixtures("machine")
+@pytest.mark.parametrize("chars", [300_000, 3_000_000, 30_000_000])
+def test_a_run_of_few_passes_reads_the_end_of_the_text(text_of, chars):
+    """Nine tenths of what it reads, from where it starts, take it to the end of the text."""
+    text_of(chars)
+    found = suggest(Request("my.txt", 1))
+    updates = int(found.reasons["plan"].split()[1].replace(",", ""))
+    train = found.config.train
+    passes = updates * train.batch_size * train.bptt / (chars * found.config.data.split[0])
+    if passes < 3:
+        assert math.remainder(train.start_at + 0.9 * passes, 1) == pytest.approx(0, abs=0.001)
+        assert "train.start_at" in found.comments
+    else:
+        assert train.start_at == 0
+    lines = suggest(Request("my.txt", 1, ["data.unit=line"])).config
+    assert lines.train.start_at == 0  # they come in a random order
 
 
 @pytest.mark.parametrize(

@@ -147,6 +147,19 @@ def test_schedule_by_minutes_follows_the_clock(updater_of):
     assert updater.minutes_are_over()
 
 
+def test_run_that_starts_late_reads_the_end_first(updater_of):
+    """67 windows of 10 in a stream; from 0.9 on it reads 7 of them, then an epoch from the start."""
+    updater = updater_of(train={"start_at": 0.9})
+    assert (updater.state.position, updater.epochs()) == (600, 0.0)
+    for _ in range(7):
+        updater.update()
+    assert (updater.state.epoch, updater.state.position) == (1, 4)
+    assert updater.epochs() == pytest.approx(7 / 67)
+    for _ in range(60):
+        updater.update()
+    assert updater.epochs() == pytest.approx(1.0)
+
+
 def test_reset_state_begins_streams_again(updater_of):
     """At 1 every window starts from zero: the same as a model without carried state; at 0 none does."""
     always, never = updater_of(train={"reset_state": 1.0}), updater_of()
