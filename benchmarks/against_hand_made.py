@@ -1,21 +1,32 @@
-"""What `charlm train TEXT --minutes M` reaches beside twelve configs made by hand, on texts that the rule has not seen.
+"""What `charlm train TEXT --minutes M` chooses beside twelve configs made by hand, on texts that the rule has not seen.
 
-Every training has the same minutes, start included, and the same tenth of the text for validation. Trainings that are
-in the file already are not repeated.
+Every config trains for as many updates as this machine makes in the minutes: the seconds of an update are measured
+first, for all configs in turns. The trainings then take one thread each, so that other load does not change their
+scores. Trainings that are in the file already are not repeated.
 """
 
 import argparse
+import concurrent.futures
 import json
+import os
 import random
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import torch
 from curves import joined, shuffled
+
+from charlm.choice.families import Request
+from charlm.choice.speed import measure
+from charlm.choice.suggest import suggest, updates_in
+from charlm.config import Config, dump_config, override_config, parse_config
+from charlm.native.precision import choose_precision
 
 ROOT = Path(__file__).parents[1]
 FILE = Path(__file__).with_name("against-hand-made.json")
@@ -56,28 +67,65 @@ def main() -> None:
     parser.add_argument("--hours", type=float, default=0, help="train for this long; default: 0")
     parser.add_argument("--minutes", type=float, nargs="*", default=MINUTES, help="of a training; default: all")
     parser.add_argument("--texts", nargs="*", help="default: all")
-    parser.add_argument("--again", action="store_true", help="train what is chosen once more")
+    parser.add_argument("--configs", nargs="*", choices=HAND_MADE, default=list(HAND_MADE), help="default: all")
     arguments = parser.parse_args()
     found = json.loads(FILE.read_text(encoding="utf-8")) if FILE.is_file() else []
     end_s = time.monotonic() + 3600 * arguments.hours
-    with tempfile.TemporaryDirectory() as folder:
+    lock = threading.Lock()
+
+    def add(key: dict[str, Any], config: Config, updates: int, folder: Path) -> None:
+        if time.monotonic() > end_s:
+            return
+        result = train(config, updates, folder)
+        with lock:
+            found.append(key | result)
+            print(found[-1], file=sys.stderr, flush=True)
+            lines = ",\n".join(json.dumps(one) for one in found)
+            FILE.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
+
+    with tempfile.TemporaryDirectory() as folder, concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         for minutes in arguments.minutes:
             for name, text in make_texts():
-                if arguments.texts and name not in arguments.texts:
+                if time.monotonic() > end_s or (arguments.texts and name not in arguments.texts):
                     continue
                 file = Path(folder, f"{name}.txt")
                 file.write_text(text, encoding="utf-8")
-                for config in (CHOSEN, *HAND_MADE):
-                    key = {"text": name, "chars": len(text), "minutes": round(minutes, 4), "config": config}
-                    same = [one for one in found if one.items() >= key.items()]
-                    if (same and not (arguments.again and config == CHOSEN)) or time.monotonic() > end_s:
-                        continue
-                    found = [one for one in found if one not in same]
-                    found.append(key | train(file, minutes, config, Path(folder)))
-                    print(found[-1], file=sys.stderr, flush=True)
-                    lines = ",\n".join(json.dumps(one) for one in found)
-                    FILE.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
+                key = {"text": name, "chars": len(text), "minutes": round(minutes, 4)}
+                missing = [
+                    config
+                    for config in (CHOSEN, *arguments.configs)
+                    if not any(one.items() >= (key | {"config": config}).items() for one in found)
+                ]
+                configs = {config: config_of(config, file, minutes) for config in missing}
+                updates = updates_of(configs, minutes, len(set(text)))
+                jobs = [
+                    pool.submit(add, key | {"config": one}, config, updates[one], Path(folder))
+                    for one, config in configs.items()
+                ]
+                for job in jobs:
+                    job.result()
     report(found)
+
+
+def config_of(name: str, text: Path, minutes: float) -> Config:
+    """What charlm chooses, or the config made by hand."""
+    split = ["data.split=[0.9,0.1,0]"]
+    if name == CHOSEN:
+        return suggest(Request(str(text), minutes, split)).config
+    return override_config(parse_config(made(HAND_MADE[name], minutes), name), name, [*split, f"data.source={text}"])
+
+
+def updates_of(configs: dict[str, Config], minutes: float, vocabulary: int) -> dict[str, int]:
+    """How many updates each makes in the minutes on all cores: the median of three measurements, in turns."""
+    device = torch.device("cpu")
+    seconds: dict[str, list[float]] = {name: [] for name in configs}
+    for _ in range(3):
+        for name, config in configs.items():
+            precision, _ = choose_precision(config.precision, device)
+            found = measure(config.model_copy(update={"precision": precision}), device, vocabulary, enough_s=0.5)
+            assert found is not None, f"{name}: too little memory"
+            seconds[name].append(found)
+    return {name: updates_in(minutes, sorted(found)[1]) for name, found in seconds.items()}
 
 
 def make_texts() -> Iterator[tuple[str, str]]:
@@ -109,29 +157,25 @@ def generated(length: int) -> str:
     return text[:length]
 
 
-def train(text: Path, minutes: float, config: str, folder: Path) -> dict[str, Any]:
-    """Train in a process of its own; its best score, seconds of the whole command, and the model."""
-    given = ["--minutes", str(minutes), "--set", "data.split=[0.9,0.1,0]", "--json"]
-    if config != CHOSEN:
-        file = folder / "config.json"  # JSON is YAML
-        file.write_text(json.dumps(made(HAND_MADE[config], minutes)), encoding="utf-8")
-        given += ["--config", str(file)]
+def train(config: Config, updates: int, folder: Path) -> dict[str, Any]:
+    """Train for so many updates in a process of its own, with one thread."""
+    limits: dict[str, Any] = {"max_steps": updates, "max_minutes": None, "save_every": 0, "sample_every": 0}
+    if config.train.eval_every:
+        limits["eval_every"] = max(updates // 10, 1)
+    fixed = config.model_copy(update={"threads": 1, "train": config.train.model_copy(update=limits)})
     run = folder / f"run-{time.monotonic_ns()}"
-    command = [sys.executable, "-m", "charlm", "train", str(text), *given, "--run-dir", str(run)]
-    start_s = time.monotonic()
+    file = run.with_suffix(".yaml")
+    file.write_text(dump_config(fixed), encoding="utf-8")
+    command = [sys.executable, "-m", "charlm", "train", "--config", str(file), "--run-dir", str(run), "--json"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    elapsed_s = time.monotonic() - start_s
     if done.returncode:
-        sys.exit(f"error: {config} on {text.name}\n{done.stderr}")
-    outcome = json.loads(done.stdout)
-    labels = ("choice", "text", "machine")
-    said = [line for line in done.stderr.splitlines() if line.split()[0] in labels] if config == CHOSEN else []
+        sys.exit(f"error: {' '.join(command)}\n{done.stderr}")
+    outcome, model = json.loads(done.stdout), config.model
     return {
         "nats": round(outcome["best_nats"], 4),
-        "steps": outcome["step"],
+        "model": f"{model.cell.kind}, {model.layers} × {model.cell.hidden}",
+        "updates": updates,
         "parameters": outcome["parameters"],
-        "elapsed_s": round(elapsed_s, 1),
-        "said": said,
     }
 
 
@@ -175,8 +219,8 @@ def report(found: list[dict[str, Any]]) -> None:
         best, mine = min(by_hand, key=lambda name: by_hand[name]), own[CHOSEN]
         behind.append(mine["nats"] / by_hand[best] - 1)
         print(
-            f"{key[0]:>7} min  {key[1]:<10} chosen {mine['nats']:.4f} ({mine['parameters']:,} parameters), "
-            f"{mine['elapsed_s']} s; best of {len(by_hand)}: {by_hand[best]:.4f} ({best}); {behind[-1]:+.1%}"
+            f"{key[0]:>7} min  {key[1]:<10} chosen {mine['nats']:.4f} ({mine['model']}); "
+            f"best of {len(by_hand)}: {by_hand[best]:.4f} ({best}); {behind[-1]:+.1%}"
         )
     if behind:
         print(f"mean {sum(behind) / len(behind):+.2%}, worst {max(behind):+.2%}")

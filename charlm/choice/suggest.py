@@ -212,14 +212,19 @@ def _candidates(
 
 def _outlook(parts: _Parts, candidate: Candidate, update_s: float, minutes: float) -> _Outlook:
     train = candidate.config.train
-    left_s = 60 * minutes - min(_START_S, 15 * minutes)
-    updates = max(1, int(_TRAINING * left_s / update_s))
+    updates = updates_in(minutes, update_s)
     chars = train.batch_size * train.bptt
     train_chars = max(parts.train(updates * chars), 1)
     passes = min(train.max_epochs or _MOST_EPOCHS, _MOST_EPOCHS)
     updates = min(updates, train.max_steps or updates, int(passes * train_chars / chars) + 1)
     reading = Reading(updates, train.batch_size, train.bptt, train_chars)
     return _Outlook(candidate, reading, update_s, relative_nats(candidate, reading))
+
+
+def updates_in(minutes: float, update_s: float) -> int:
+    """How many updates of so many seconds a run makes in its minutes."""
+    left_s = 60 * minutes - min(_START_S, 15 * minutes)
+    return max(1, int(_TRAINING * left_s / update_s))
 
 
 def _promising(outlooks: Iterable[_Outlook]) -> list[_Outlook]:
