@@ -128,7 +128,7 @@ class TrainConfig(Section):
     reset_state: Fraction = 0.0
     """Share of the streams that start a window from the zero state, so that the model learns to start as samples do."""
     start_at: Probability = 0.0
-    """Share of each stream that the first pass leaves out, so that a run of part of a pass reads the end of the text."""
+    """Share of each stream that the first pass leaves out: a run of part of a pass then reads the end of the text."""
     loss: Literal["sum", "last"] = "sum"
     """sum: cross-entropy summed over the T steps and averaged over the B streams; last: of the last step only."""
     activation_penalty: NonNegative = 0.0
