@@ -4,6 +4,7 @@ CharlmError             base class: the command line prints the message and exit
 ├── ConfigError         the YAML file, an override, or options that contradict each other
 ├── DataError           the corpus: missing, empty, too small, not UTF-8, a failed download
 ├── VocabularyError     characters that the model has never seen
+├── LabelError          a label that the model has never seen, or a model without labels
 ├── CheckpointError     a checkpoint of another model or of a newer charlm
 │   └── DamagedCheckpointError   missing, damaged or altered
 ├── RunError            the run's folder: holds a run already, cannot be written, is in use
@@ -35,6 +36,10 @@ class DataError(CharlmError):
 
 class VocabularyError(CharlmError):
     """Text holds characters that the vocabulary lacks."""
+
+
+class LabelError(CharlmError):
+    """The model has no such label, or none at all."""
 
 
 class CheckpointError(CharlmError):

@@ -1,7 +1,9 @@
 """Options and output that several commands share."""
 
+import io
 import json
 import re
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -67,6 +69,14 @@ def known_prompt(trained: Any, text: str, where: str, skip_unknown: bool) -> str
     if skipped:
         say("skipped", f"{where}: {skipped}")
     return text
+
+
+def exact_stdout() -> bool:
+    """Let stdout take the exact bytes of a byte model, unless it is a terminal; returns whether it is one."""
+    terminal = sys.stdout.isatty()
+    if isinstance(sys.stdout, io.TextIOWrapper) and not terminal:
+        sys.stdout.reconfigure(errors="surrogateescape")
+    return terminal
 
 
 def print_json(value: Any) -> None:
