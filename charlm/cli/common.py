@@ -53,6 +53,14 @@ Minutes = Annotated[
 Lines = Annotated[
     bool, typer.Option("--lines", help="Each line of the text is a sample of its own; the same as data.unit=line.")
 ]
+LabelSeparator = Annotated[
+    str | None,
+    typer.Option(
+        "--labels",
+        metavar="SEPARATOR",
+        help=r"With --lines: each line is a label, this text (\t: a tab) and a record; or data.label_separator.",
+    ),
+]
 CheckpointPath = Annotated[
     Path,
     typer.Argument(
@@ -61,6 +69,17 @@ CheckpointPath = Annotated[
         autocompletion=complete_run,
     ),
 ]
+
+
+def line_settings(lines: bool, separator: str | None) -> list[str]:
+    """What --lines and --labels set, as KEY=VALUE."""
+    found = ["data.unit=line"] if lines else []
+    if separator is not None:
+        from charlm.config.yaml import dump_flow
+
+        separator = separator.replace(r"\t", "\t")
+        found.append(f"data.label_separator={dump_flow(separator)}")
+    return found
 
 
 def known_prompt(trained: Any, text: str, where: str, skip_unknown: bool) -> str:
