@@ -10,6 +10,7 @@ CharlmError             base class: the command line prints the message and exit
 ├── RunError            the run's folder: holds a run already, cannot be written, is in use
 ├── DeviceError         a device, precision or amount of memory that this machine does not have
 ├── ProcessError        another process of the run ended, does not answer, or differs
+├── PackageError        a package that is not installed, for a command that needs it
 ├── StudyError          a study of `charlm tune`: its folder, its journal, or a package that it needs
 └── DivergenceError     a loss, gradient or weight that is not finite
 """
@@ -60,6 +61,10 @@ class DeviceError(CharlmError):
 
 class ProcessError(CharlmError):
     """The processes of a run cannot go on together."""
+
+
+class PackageError(CharlmError):
+    """A package of an extra is not installed."""
 
 
 class StudyError(CharlmError):

@@ -18,6 +18,7 @@ from charlm import IMPORTED_S, __version__
 from charlm.cli import config, data, doctor, evaluate, runs, sample, train, tune
 from charlm.cli.classify import classify
 from charlm.cli.next import next_characters
+from charlm.cli.write import write
 from charlm.errors import CharlmError, ConfigError, is_out_of_memory
 from charlm.system.console import say_error
 from charlm.system.formatting import printable
@@ -70,6 +71,7 @@ First steps:
 )
 app.command("train")(train.train)
 app.command("sample")(sample.sample)
+app.command("write", short_help="Write a text with a model's help.")(write)
 app.command("next")(next_characters)
 app.command("classify")(classify)
 app.command("eval")(evaluate.evaluate)

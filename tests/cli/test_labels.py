@@ -93,7 +93,7 @@ def test_errors_of_samples(cli, run, trained_run):
 
 
 def test_lines_get_labels(cli, run, write):
-    lines = ["maria luca", "hans", "gerd hans", "luca", ""]
+    lines = ["maria luca", "hans", "gerd hans", "luca", "", "maria"]
     result = cli("classify", run, write("a.txt", "\n".join(lines)))
     rows = [line.split("\t") for line in result.out.splitlines()]
     assert [row[2] for row in rows] == lines

@@ -47,10 +47,10 @@ def test_the_splits_are_those_without_labels(write):
 
 def test_the_cache_keeps_them_for_each_separator(write, monkeypatch, capsys):
     file = write("a.txt", "\n".join(LINES))
-    first, other = load(file), load(file, ":")
+    first, other = load(file), load(file, ":::")
     assert first.labels != other.labels
     monkeypatch.setattr(labels.LabelCounter, "see", None)
-    assert (load(file).labels, load(file, ":").labels) == (first.labels, other.labels)
+    assert (load(file).labels, load(file, ":::").labels) == (first.labels, other.labels)
     assert capsys.readouterr().err.count("splitting") == 2
 
 

@@ -45,7 +45,7 @@ def one_by_one(model, lines):
             with torch.no_grad():
                 outputs, _ = model.layers.forward_reference(model.embedding(x[:-1])[:, None])
                 logits = F.linear(outputs[:, 0], model.decoder.weight, model.decoder.bias)
-            found[n, k] = F.cross_entropy(logits.double(), x[1:], reduction="sum")
+            found[n, k] = F.cross_entropy(logits, x[1:], reduction="none").sum(dtype=torch.float64)
     return found
 
 
