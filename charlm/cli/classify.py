@@ -50,7 +50,7 @@ def classify(
       charlm classify runs/titles - --json < titles.txt
       charlm classify runs/titles held-out.txt --labeled > found.txt
     """
-    from charlm.data.arriving import arriving_lines
+    from charlm.data.arriving_lines import arriving_lines
     from charlm.data.vocabulary import describe_characters
     from charlm.inference import load
     from charlm.inference.line_labels import LineClassifier

@@ -36,7 +36,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         Path(name).parent.mkdir(exist_ok=True)
         Path(name).write_text(TEXT, encoding="utf-8")
     for name in ("lines.txt", "held-out.txt"):
-        Path(name).write_text("python\timport os\nc++\tint x = 1;\nreadme\tA package\n" * 60, encoding="utf-8")
+        lines = [f"python\timport os{n}\nc++\tint x = {n};\nreadme\tA package of {n}\n" for n in range(99)]
+        Path(name).write_text("".join(lines), encoding="utf-8")
     Path("new.txt").write_text("import os\nint x = 1;\n", encoding="utf-8")
     found = {"stdlib": str(tmp_path / "library")}
     get_path = sysconfig.get_path

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from charlm.data import arriving
-from charlm.data.arriving import arriving_lines
+from charlm.data import arriving_lines as module
+from charlm.data.arriving_lines import arriving_lines
 from charlm.errors import DataError
 
 
 @pytest.mark.parametrize("block", [1, 3, 1 << 16])
 @pytest.mark.parametrize("text", ["", "\n", "a", "a\n", "\n\na\r\n\nébc\n", "é\nlonger than a block"])
 def test_files(write, monkeypatch, block, text):
-    monkeypatch.setattr(arriving, "_BLOCK", block)
+    monkeypatch.setattr(module, "_BLOCK", block)
     file = Path(write("a.txt", text))
     lines = [line for some in arriving_lines(file, "char") for line in some]
     assert lines == (text.removesuffix("\n").split("\n") if text else [])
@@ -24,7 +24,7 @@ def test_files(write, monkeypatch, block, text):
 
 @pytest.mark.parametrize("block", [1, 1 << 16])
 def test_a_byte_order_mark_is_dropped_from_text(write, monkeypatch, block):
-    monkeypatch.setattr(arriving, "_BLOCK", block)
+    monkeypatch.setattr(module, "_BLOCK", block)
     file = Path(write("a.txt", b"\xef\xbb\xbfa\n\xef\xbb\xbfb\n"))
     assert [line for some in arriving_lines(file, "char") for line in some] == ["a", "\ufeffb"]
     assert [line for some in arriving_lines(file, "byte") for line in some] == ["\ufeffa", "\ufeffb"]
