@@ -18,12 +18,16 @@ Temperature = Annotated[
         min=0, metavar="X", help="Below 1 is safer, above 1 is wilder; 0 offers only the likeliest continuation."
     ),
 ]
+Label = Annotated[
+    str | None, typer.Option(metavar="TEXT", help="With a model of labels: the label of every line, not shown.")
+]
 Length = Annotated[int, typer.Option(min=1, max=1000, metavar="N", help="Characters of a continuation.")]
 
 
 def write(
     checkpoint: CheckpointPath,
     out: Out = None,
+    label: Label = None,
     temperature: Temperature = 0.5,
     length: Length = 40,
     device: DeviceOption = "auto",
@@ -48,6 +52,7 @@ def write(
     _check_terminal()
     _check_out(out)
     trained = load(checkpoint, device)
+    prefix = "" if label is None else trained.label_prefix(label)
     if device == "auto":
         trained = trained.for_sampling()
     report_backend(trained)
@@ -57,7 +62,7 @@ def write(
         new = unknown.new_in(text)
         return f"the model skips {describe_characters(new, limit=3)}" if new else ""
 
-    editor = Editor(Continuer(trained, Choice(temperature), length), note)
+    editor = Editor(Continuer(trained, Choice(temperature), length, prefix), note)
     try:
         editor.run()
     finally:  # what was written is kept in any case

@@ -25,11 +25,12 @@ class Continuer:
     """Draws continuations of one text after another.
 
     It keeps the state after the last text: a text that begins with the last one costs only the characters that are new.
-    Not for several threads at once.
+    For a model of lines every line begins with `prefix`, see `TrainedModel.label_prefix`, which the text does not
+    contain. Not for several threads at once.
     """
 
-    def __init__(self, trained: TrainedModel, choice: Choice, length: int) -> None:
-        self._trained, self._choice, self._length = trained, choice, length
+    def __init__(self, trained: TrainedModel, choice: Choice, length: int, prefix: str = "") -> None:
+        self._trained, self._choice, self._length, self._prefix = trained, choice, length, prefix
         self._ids: Ids = np.empty(0, np.int64)
         """What has been read."""
         self._after: tuple[Tensor, RecurrentState] | None = None
@@ -51,7 +52,7 @@ class Continuer:
     def _read(self, text: str) -> tuple[Tensor, RecurrentState]:
         network, vocabulary = self._trained.network, self._trained.vocabulary
         if network.begins is not None:  # the lines before do not matter
-            text = text.rpartition(NEWLINE)[2]
+            text = self._prefix + text.rpartition(NEWLINE)[2]
         ids = np.array(prompt_ids(network, vocabulary, text), np.int64)
         known = len(self._ids)
         if self._after is None or known > len(ids) or not np.array_equal(self._ids, ids[:known]):

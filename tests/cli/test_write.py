@@ -166,6 +166,10 @@ def test_nothing_written_is_nothing(typing, tmp_path):
     assert (typing("--out", out, keys=(CTRL_D,)).out, out.exists()) == ("", False)
 
 
+def test_a_label_needs_a_model_with_labels(typing):
+    assert "the model knows no labels" in typing("--label", "x").error
+
+
 def test_without_a_terminal(cli, trained_run):
     fault = cli("write", trained_run, stdin=b"").error
     assert fault == "write: found no terminal; allowed: a terminal to type in; charlm sample works without one"

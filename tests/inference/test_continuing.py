@@ -51,6 +51,7 @@ def test_a_model_of_lines_reads_the_last_line_only(model):
     assert continuer("anything\nso ") == continuer("so ")
     assert continuer.steps == 4
     assert not any("\n" in each for each in continuer("so "))
+    assert Continuer(model, CHOICE, 10, prefix="it")("x\nso ") == continuer("itso ")
 
 
 def test_bytes_that_are_no_text_are_not_offered(model):
