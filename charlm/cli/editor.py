@@ -14,7 +14,7 @@ from charlm.errors import PackageError
 try:
     from prompt_toolkit.application import Application
 except ModuleNotFoundError as error:
-    if error.name != "prompt_toolkit":
+    if (error.name or "").partition(".")[0] != "prompt_toolkit":
         raise
     raise PackageError("write: prompt_toolkit is not installed; pip install 'charlm[write]'") from None
 

@@ -3,7 +3,9 @@
 import sys
 from collections.abc import Iterator
 from contextlib import nullcontext
+from io import BufferedReader
 from pathlib import Path
+from typing import cast
 
 from charlm.data.vocabulary import Level
 from charlm.errors import DataError
@@ -28,7 +30,8 @@ def arriving_lines(path: Path, level: Level) -> Iterator[list[str]]:
 
 def _raw_lines(path: Path) -> Iterator[list[bytes]]:
     try:
-        with nullcontext(sys.stdin.buffer) if str(path) == "-" else path.open("rb") as file:
+        stdin = cast(BufferedReader, sys.stdin.buffer)
+        with nullcontext(stdin) if str(path) == "-" else path.open("rb") as file:
             begun: list[bytes] = []  # parts of a line without its end
             while block := file.read1(_BLOCK):
                 *whole, rest = block.split(b"\n")

@@ -109,7 +109,7 @@ def load_corpus(
 
 def _lines_and_labels(
     ids: Ids, vocabulary: Vocabulary, shares: dict[str, float], key: str, source: str, separator: str | None
-) -> tuple[dict[str, tuple[Ids, Starts]], Labels]:
+) -> tuple[dict[str, tuple[npt.NDArray[Any], Starts]], Labels]:
     """The splits of a text, and the labels of its train split, which are found in the same pass."""
     labels_key = f"{key}-labels-{short_digest(separator)}"
     known = {} if separator is None else find_labels(labels_key)
