@@ -71,7 +71,7 @@ def test_commands_run_in_the_order_of_the_page(name, cli):
         if target:
             Path(target).write_text(result.out, encoding="utf-8")
         if "--json" in words:
-            list(map(json.loads, result.out.splitlines() if words[1] == "classify" else [result.out]))
+            assert [json.loads(row) for row in result.out.splitlines()]
         if "--per-char" in words:
             assert len(Path("scores.csv").read_text(encoding="utf-8").splitlines()) > len(TEXT) - 10
 
