@@ -1,7 +1,7 @@
 """The checkpoint file: one self-contained safetensors file, written whole or not at all.
 
 Its tensors are the weights, their running average, optimizer state, carried hidden state and random state. Its header
-holds config, vocabulary and progress as JSON, and a SHA-256 of everything. Reading a file runs no code.
+holds config, vocabulary, labels and progress as JSON, and a SHA-256 of everything. Reading a file runs no code.
 """
 
 import contextlib
@@ -23,6 +23,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from charlm.config import Config, parse_config
+from charlm.data.labels import Labels, labels_from_json
 from charlm.data.vocabulary import Vocabulary
 from charlm.errors import CheckpointError, ConfigError, DamagedCheckpointError, RunError
 from charlm.runs import BEST, FOLDER, FORMAT, LAST, VERSION
@@ -37,6 +38,8 @@ class Checkpoint:
     weights: Mapping[str, Tensor]
     progress: Mapping[str, Any]
     """The numbers of `TrainState`, as JSON."""
+    labels: Labels = field(default_factory=dict)
+    """How many lines of the train split have each label; empty if lines have none."""
     averaged: Mapping[str, Tensor] = field(default_factory=dict)
     """Running average of the weights; empty if the run keeps none."""
     optimizer: Mapping[str, Tensor] = field(default_factory=dict)
@@ -64,6 +67,8 @@ def save_checkpoint(checkpoint: Checkpoint, path: Path, also_as: Iterable[Path] 
         "vocabulary": json.dumps(checkpoint.vocabulary.to_json()),
         "progress": json.dumps(checkpoint.progress, allow_nan=False),
     }
+    if checkpoint.labels:
+        header["labels"] = json.dumps(checkpoint.labels)
     header["sha256"] = digest(header, tensors)
     temporary = _temporary_beside(path)
     try:
@@ -183,10 +188,14 @@ def _parse(path: Path, header: Mapping[str, str], tensors: Mapping[str, Tensor])
         progress = json.loads(header["progress"])
         if not isinstance(progress, dict):
             raise ValueError(f"progress: found {type(progress).__name__}; allowed: a table")
+        labels = labels_from_json(json.loads(header.get("labels", "{}")))
+        if bool(labels) != (config.data.label_separator is not None):
+            raise ValueError(f"labels: found {len(labels)}, which do not fit data.label_separator")
         return Checkpoint(
             config=config,
             vocabulary=vocabulary,
             progress=progress,
+            labels=labels,
             **{group: groups[group] for group in _GROUPS},
         )
     except (KeyError, ValueError, RecursionError, ConfigError, CheckpointError) as error:

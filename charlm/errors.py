@@ -4,11 +4,13 @@ CharlmError             base class: the command line prints the message and exit
 ├── ConfigError         the YAML file, an override, or options that contradict each other
 ├── DataError           the corpus: missing, empty, too small, not UTF-8, a failed download
 ├── VocabularyError     characters that the model has never seen
+├── LabelError          a label that the model has never seen, or a model without labels
 ├── CheckpointError     a checkpoint of another model or of a newer charlm
 │   └── DamagedCheckpointError   missing, damaged or altered
 ├── RunError            the run's folder: holds a run already, cannot be written, is in use
 ├── DeviceError         a device, precision or amount of memory that this machine does not have
 ├── ProcessError        another process of the run ended, does not answer, or differs
+├── PackageError        a package that is not installed, for a command that needs it
 ├── StudyError          a study of `charlm tune`: its folder, its journal, or a package that it needs
 └── DivergenceError     a loss, gradient or weight that is not finite
 """
@@ -37,6 +39,10 @@ class VocabularyError(CharlmError):
     """Text holds characters that the vocabulary lacks."""
 
 
+class LabelError(CharlmError):
+    """The model has no such label, or none at all."""
+
+
 class CheckpointError(CharlmError):
     """The checkpoint cannot be used."""
 
@@ -55,6 +61,10 @@ class DeviceError(CharlmError):
 
 class ProcessError(CharlmError):
     """The processes of a run cannot go on together."""
+
+
+class PackageError(CharlmError):
+    """A package of an extra is not installed."""
 
 
 class StudyError(CharlmError):

@@ -1,7 +1,9 @@
 """Options and output that several commands share."""
 
+import io
 import json
 import re
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -51,6 +53,14 @@ Minutes = Annotated[
 Lines = Annotated[
     bool, typer.Option("--lines", help="Each line of the text is a sample of its own; the same as data.unit=line.")
 ]
+LabelSeparator = Annotated[
+    str | None,
+    typer.Option(
+        "--labels",
+        metavar="SEPARATOR",
+        help=r"With --lines: each line is a label, this text (\t: a tab) and a record; or data.label_separator.",
+    ),
+]
 CheckpointPath = Annotated[
     Path,
     typer.Argument(
@@ -61,12 +71,31 @@ CheckpointPath = Annotated[
 ]
 
 
+def line_settings(lines: bool, separator: str | None) -> list[str]:
+    """What --lines and --labels set, as KEY=VALUE."""
+    found = ["data.unit=line"] if lines else []
+    if separator is not None:
+        from charlm.config.yaml import dump_flow
+
+        separator = separator.replace(r"\t", "\t")
+        found.append(f"data.label_separator={dump_flow(separator)}")
+    return found
+
+
 def known_prompt(trained: Any, text: str, where: str, skip_unknown: bool) -> str:
     """A prompt without the characters that the model does not know, which are reported; see `TrainedModel.known`."""
     text, skipped = trained.known(text, where, skip_unknown=skip_unknown)
     if skipped:
         say("skipped", f"{where}: {skipped}")
     return text
+
+
+def exact_stdout() -> bool:
+    """Let stdout take the exact bytes of a byte model, unless it is a terminal; returns whether it is one."""
+    terminal = sys.stdout.isatty()
+    if isinstance(sys.stdout, io.TextIOWrapper) and not terminal:
+        sys.stdout.reconfigure(errors="surrogateescape")
+    return terminal
 
 
 def print_json(value: Any) -> None:

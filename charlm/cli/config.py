@@ -9,10 +9,12 @@ import typer
 from charlm.api import DEFAULT_MINUTES
 from charlm.cli.common import (
     CONFIG_HELP,
+    LabelSeparator,
     Lines,
     Minutes,
     Overrides,
     check_minutes,
+    line_settings,
     print_table,
     usage_error,
 )
@@ -94,6 +96,7 @@ def suggest(
     ],
     minutes: Minutes = None,
     lines: Lines = False,
+    labels: LabelSeparator = None,
     overrides: Overrides = None,
 ) -> None:
     """Choose settings for a text, a time and this machine, and print them as commented YAML.
@@ -113,7 +116,7 @@ def suggest(
 
     keep_freed_memory()
     minutes = minutes or DEFAULT_MINUTES
-    found = choose(Request(text, minutes, [*(overrides or []), *(["data.unit=line"] if lines else [])]))
+    found = choose(Request(text, minutes, [*(overrides or []), *line_settings(lines, labels)]))
     for label, reason in found.reasons.items():
         say(label, reason)
     heading = f"Settings for {minutes:g} minutes on {text}, chosen by `charlm config suggest`."

@@ -1,6 +1,5 @@
 """charlm sample."""
 
-import io
 import itertools
 import secrets
 import sys
@@ -15,6 +14,7 @@ from charlm.cli.common import (
     DeviceOption,
     Json,
     SkipUnknown,
+    exact_stdout,
     known_prompt,
     print_json,
     report_backend,
@@ -78,11 +78,17 @@ Novel = Annotated[
     typer.Option("--novel", help="With a model of lines: write other lines in place of those of the training text."),
 ]
 
+Label = Annotated[
+    str | None,
+    typer.Option(metavar="TEXT", help="With a model of labels: write lines with this label, and not the label."),
+]
+
 
 def sample(
     checkpoint: CheckpointPath,
     prompt: Prompt = None,
     prompt_file: PromptFile = None,
+    label: Label = None,
     length: Length = 500,
     temperature: Temperature = 0.8,
     top_k: TopK = 0,
@@ -110,6 +116,7 @@ def sample(
       charlm sample runs/mine/checkpoints/last.safetensors --min-p 0.05
       charlm sample runs/mine --length 2000 --novelty
       charlm sample runs/names --count 50 --novel --unique
+      charlm sample runs/titles --label horror --count 10
     """
     if prompt is not None and prompt_file is not None:
         raise usage_error("--prompt and --prompt-file exclude one another")
@@ -125,6 +132,9 @@ def sample(
     trained = load(checkpoint, device)
     if (unique or novel) and trained.network.begins is None:
         raise usage_error("--unique and --novel need a model of lines (`charlm train TEXT --lines`)")
+    if label is not None and not trained.labels:
+        raise usage_error("--label needs a model with labels (data.label_separator)")
+    prefix = "" if label is None else trained.label_prefix(label)
     if (unique or novel) and novelty:
         raise usage_error("--novelty excludes --unique and --novel")
     if device == "auto":
@@ -139,13 +149,16 @@ def sample(
         say("seed", str(seed))
     if trained.network.begins is not None and not novelty:
         choice = Choice(temperature, top_k, top_p, min_p)
-        _write_lines(LineSamples(trained, text, seed, length, choice, stop, unique, novel), count, json)
+        _write_lines(LineSamples(trained, text, seed, length, choice, stop, unique, novel, label), count, json)
         return
     seeds = [seed + n for n in range(count)]
-    write = partial(trained.stream, text, length=length, choice=Choice(temperature, top_k, top_p, min_p), stop=stop)
+    write = partial(
+        trained.stream, prefix + text, length=length, choice=Choice(temperature, top_k, top_p, min_p), stop=stop
+    )
     if json:
         texts = ["".join(parts) for parts in zip(*write(seeds), strict=True)]
-        print_json({"checkpoint": str(trained.path), "samples": _samples(trained, seeds, text, texts, novelty)})
+        samples = _samples(trained, seeds, text, texts, novelty)
+        print_json({"checkpoint": str(trained.path), **_named(label), "samples": samples})
         return
     for each in seeds:
         if count > 1:
@@ -165,10 +178,17 @@ def _write_lines(samples: Any, count: int, json: bool) -> None:
         if not json:
             _stream("", [line])
     if json:
-        print_json({"checkpoint": str(samples.trained.path), "samples": found})
+        print_json({"checkpoint": str(samples.trained.path), **_named(samples.label), "samples": found})
     if samples.unique or samples.novel:
         missing = f"; gave up with {len(found)} of {count}" if len(found) < count else ""
         say("dropped", f"{samples.copies} lines of the training text, {samples.repeats} repeats{missing}")
+
+
+def _named(label: str | None) -> dict[str, str]:
+    """The label as part of the JSON, if there is one."""
+    from charlm.data.vocabulary import readable
+
+    return {} if label is None else {"label": readable(label)}
 
 
 def _prompt(trained: Any, text: str, file: Path | None, skip_unknown: bool) -> str:
@@ -222,9 +242,7 @@ def _stream(prompt: str, pieces: Iterable[str]) -> str:
     A file or pipe gets the exact bytes of a byte model; a terminal gets no control characters.
     """
     written = []
-    terminal = sys.stdout.isatty()
-    if isinstance(sys.stdout, io.TextIOWrapper) and not terminal:
-        sys.stdout.reconfigure(errors="surrogateescape")
+    terminal = exact_stdout()
     for piece in itertools.chain([prompt], pieces):
         sys.stdout.write(printable(piece) if terminal else piece)
         sys.stdout.flush()

@@ -13,11 +13,13 @@ from charlm.cli.common import (
     DEVICE_NAMES,
     ConfigFile,
     Json,
+    LabelSeparator,
     Lines,
     Minutes,
     Overrides,
     check_minutes,
     device_name,
+    line_settings,
     print_json,
     print_table,
     usage_error,
@@ -68,6 +70,7 @@ def train(
     minutes: Minutes = None,
     config: ConfigOption = None,
     lines: Lines = False,
+    labels: LabelSeparator = None,
     overrides: Overrides = None,
     run_dir: RunDir = None,
     resume: Annotated[bool, typer.Option("--resume", help="Resume the run in --run-dir.")] = False,
@@ -90,6 +93,7 @@ def train(
       charlm train my.txt --minutes 10
       charlm train builtin:python-stdlib --minutes 1
       charlm train names.txt --lines --minutes 1
+      charlm train titles.txt --lines --labels '\t'
       charlm train --config gru my.txt --minutes 5
       charlm train --config lstm my.txt --minutes 10 --set model.layers=3
       charlm train --resume --run-dir runs/lstm-20260102-030405
@@ -99,7 +103,7 @@ def train(
     check_minutes(minutes, overrides, chosen=config is None and not resume)
     began_s = time.perf_counter() if context.obj is None else context.obj
     settings = [*(overrides or []), *([f"device={device}"] if device else [])]
-    settings += ["data.unit=line"] if lines else []
+    settings += line_settings(lines, labels)
     _check_usage(text, config, run_dir, resume, init_from)
 
     from charlm.system.device import keep_freed_memory

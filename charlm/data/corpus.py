@@ -12,7 +12,7 @@ import hashlib
 import itertools
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, Literal
@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from charlm.config.schema import DataConfig
 from charlm.data.cache import find_entry, store_entry
+from charlm.data.labels import LabelCounter, Labels, find_labels, store_labels
 from charlm.data.line_split import NEWLINE, Starts, split_lines
 from charlm.data.survey import Survey, short_digest, survey_source, vocabulary_of
 from charlm.data.vocabulary import UNKNOWN, Level, Vocabulary, describe_characters
@@ -50,6 +51,8 @@ class Corpus:
     files: int
     starts: dict[str, Starts] | None = None
     """Where each line of a split starts, if lines are the unit; else None."""
+    labels: Labels = field(default_factory=dict)
+    """How many lines of the train split have each label; empty if lines have none."""
 
 
 def load_corpus(
@@ -61,12 +64,14 @@ def load_corpus(
     valid_source: str | None = None,
     test_source: str | None = None,
     vocabulary: Vocabulary | None = None,
+    label_separator: str | None = None,
 ) -> Corpus:
     """Encode the sources and cut them into splits.
 
     `split` holds the shares of train, valid and test. A `valid_source` or `test_source` is a split by itself; its
     share is ignored, and the other shares are rescaled to sum to 1. The default `vocabulary` is the characters of all
-    sources, sorted. If lines are the unit, the shares are of the lines, and the vocabulary has a newline in any case.
+    sources, sorted. If lines are the unit, the shares are of the lines, and the vocabulary has a newline in any case;
+    with a `label_separator`, every line must contain it.
 
     Raises DataError for text that cannot be used, VocabularyError for characters that a given vocabulary lacks.
     """
@@ -78,13 +83,15 @@ def load_corpus(
         texts = {name: encode(survey, vocabulary) for name, survey in surveys.items()}
 
     shares = {name: share for name, share in zip(SPLITS, split, strict=True) if name == "train" or name not in texts}
-    starts = None
+    starts, labels = None, {}
     if unit == "line":
         splits, starts = {}, {}
         for name, survey in surveys.items():
             own = {other: share for other, share in shares.items() if share} if name == "train" else {name: 1.0}
             key = f"{survey.cache_key}-{short_digest(vocabulary.to_json(), own)}"
-            for part, lines in split_lines(texts[name], vocabulary, own, key=key, source=survey.source).items():
+            found, own_labels = _lines_and_labels(texts[name], vocabulary, own, key, survey.source, label_separator)
+            labels |= own_labels  # only the training text's are counted
+            for part, lines in found.items():
                 splits[part], starts[part] = lines
     else:
         splits = texts | dict(zip(shares, cut(texts["train"], list(shares.values())), strict=True))
@@ -96,7 +103,22 @@ def load_corpus(
         size_bytes=sum(survey.size_bytes for survey in surveys.values()),
         files=sum(len(survey.paths) for survey in surveys.values()),
         starts=starts,
+        labels=labels,
     )
+
+
+def _lines_and_labels(
+    ids: Ids, vocabulary: Vocabulary, shares: dict[str, float], key: str, source: str, separator: str | None
+) -> tuple[dict[str, tuple[npt.NDArray[Any], Starts]], Labels]:
+    """The splits of a text, and the labels of its train split, which are found in the same pass."""
+    labels_key = f"{key}-labels-{short_digest(separator)}"
+    known = {} if separator is None else find_labels(labels_key)
+    counter = LabelCounter(separator, vocabulary, source) if separator is not None and known is None else None
+    splits = split_lines(ids, vocabulary, shares, key=key, source=source, sees=counter and counter.see)
+    if counter:
+        known = counter.labels()
+        store_labels(labels_key, known)
+    return splits, known or {}
 
 
 def begin_of(unit: Unit, vocabulary: Vocabulary) -> int | None:
@@ -114,6 +136,7 @@ def load_configured_corpus(data: DataConfig, vocabulary: Vocabulary | None = Non
         valid_source=data.valid_source,
         test_source=data.test_source,
         vocabulary=vocabulary,
+        label_separator=data.label_separator,
     )
 
 

@@ -22,7 +22,13 @@ _FACTOR = 0x9E3779B97F4A7C15  # odd, so it has an inverse modulo 2⁶⁴
 
 
 def split_lines(
-    ids: Ids, vocabulary: Vocabulary, shares: Mapping[str, float], *, key: str, source: str
+    ids: Ids,
+    vocabulary: Vocabulary,
+    shares: Mapping[str, float],
+    *,
+    key: str,
+    source: str,
+    sees: Callable[[Ids, Starts, npt.NDArray[np.bool_]], None] | None = None,
 ) -> dict[str, tuple[Ids, Starts]]:
     """The lines of `ids` [N] in splits, memory-mapped: for each a newline and then its lines, and where each starts.
 
@@ -30,16 +36,25 @@ def split_lines(
     `LineStreams`. The split of a line depends on its characters and the shares alone: not on other lines, nor on the
     vocabulary. key: of the entries in the cache, for these ids.
 
+    sees: called with whole lines, some at a time, where each ends, and whether it is for training; before anything is
+    written.
+
     DataError for a split with a share above 0 that gets no line.
     """
     entries = {name: (find_entry(f"{key}-{name}"), find_entry(f"{key}-{name}-starts")) for name in shares}
     found = {name: (of, starts) for name, (of, starts) in entries.items() if of is not None and starts is not None}
-    if len(found) == len(shares):
+    if len(found) == len(shares) and sees is None:
         return found
     say("data", f"{source}: splitting {len(ids):,} characters by lines")
     newline = vocabulary.dtype.type(vocabulary.encode(NEWLINE)[0])
     symbols = vocabulary.symbols.astype(np.uint64)
-    chosen = [_splits_of(symbols[chunk], line_ends(chunk, newline), shares) for chunk in line_chunks(ids, newline)]
+    trains = np.array([name == "train" for name in shares])
+    chosen = []
+    for chunk in line_chunks(ids, newline):
+        ends = line_ends(chunk, newline)
+        chosen.append(_splits_of(symbols[chunk], ends, shares))
+        if sees is not None:
+            sees(chunk, ends, trains[chosen[-1]])
     counts = np.bincount(np.concatenate(chosen), minlength=len(shares))
     for count, (name, share) in zip(counts, shares.items(), strict=True):
         if share and not count:
@@ -48,7 +63,7 @@ def split_lines(
                 f"each split; add lines or raise its share (data.split)"
             )
     return {
-        name: _store(f"{key}-{name}", partial(_lines_of, split, chosen, ids, newline), newline)
+        name: found.get(name) or _store(f"{key}-{name}", partial(_lines_of, split, chosen, ids, newline), newline)
         for split, name in enumerate(shares)
     }
 

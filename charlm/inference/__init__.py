@@ -15,17 +15,21 @@
     dynamic.py      evaluate_dynamically: the same while the model keeps learning
     novelty.py      novelty: how much of a sample occurs in the training text
     texts.py        score_texts, text_features: many texts, each by itself
+    labels.py       Classification: the likeliest labels of lines; line_labels.py: of lines as they come
+    continuing.py   Continuer: continuations while a text is written
     per_char.py     the scores of single characters as CSV
 """
 
 from charlm.inference.dynamic import Adaptation, evaluate_dynamically
 from charlm.inference.evaluation import Evaluation, evaluate
+from charlm.inference.labels import Classification
 from charlm.inference.sampling import Choice, sample_text
 from charlm.inference.trained import TrainedModel, Verbatim, load
 
 __all__ = [
     "Adaptation",
     "Choice",
+    "Classification",
     "Evaluation",
     "TrainedModel",
     "Verbatim",

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from charlm.data.line_split import line_chunks, line_ends, line_hashes
+from charlm.data.labels import separator_ids, without_labels
+from charlm.data.line_split import Starts, line_chunks, line_ends, line_hashes
 from charlm.inference.evaluation import Ids
 from charlm.inference.sampling import Choice
 from charlm.inference.trained import TrainedModel
@@ -30,7 +31,9 @@ class LineSamples:
     unique: bool = False
     """Drop repeats."""
     novel: bool = False
-    """Drop lines of the training text; DataError if that has changed or is gone."""
+    """Drop lines of the training text, whatever their labels; DataError if that has changed or is gone."""
+    label: str | None = None
+    """The label of all lines, which do not contain it. LabelError if the model lacks it."""
     repeats: int = 0
     """How many repeats were dropped so far."""
     copies: int = 0
@@ -38,6 +41,7 @@ class LineSamples:
     _seen: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
+        self._prefix = "" if self.label is None else self.trained.label_prefix(self.label)
         splits = self.trained.training_splits("--novel") if self.novel else {}
         self._known = known_lines(splits["train"], self.trained) if splits else np.empty(0, np.uint64)
 
@@ -46,7 +50,8 @@ class LineSamples:
         left, tries = count, count * _TRIES if self.unique or self.novel else count
         for begin in range(0, tries, _TOGETHER):
             seeds = range(self.seed + begin, self.seed + min(begin + _TOGETHER, tries))
-            pieces = self.trained.stream(self.prompt, seeds, length=self.length, choice=self.choice, stop=self.stop)
+            prompt = self._prefix + self.prompt
+            pieces = self.trained.stream(prompt, seeds, length=self.length, choice=self.choice, stop=self.stop)
             for seed, parts in zip(seeds, zip(*pieces, strict=True), strict=True):
                 line = self.prompt + "".join(parts)
                 if self._keeps(line):
@@ -67,15 +72,23 @@ class LineSamples:
         return True
 
     def _is_known(self, line: str) -> bool:
-        symbols = self.trained.vocabulary.symbols.astype(np.uint64)[self.trained.vocabulary.encode(f"{line}\n")]
-        [wanted] = line_hashes(symbols, np.array([len(symbols)]))
+        ids = self.trained.vocabulary.encode(f"{self._prefix}{line}\n")
+        [wanted] = _hashes(ids, np.array([len(ids)]), self.trained)
         place = np.searchsorted(self._known, wanted)
         return bool(place < len(self._known) and self._known[place] == wanted)
 
 
 def known_lines(ids: Ids, trained: TrainedModel) -> npt.NDArray[np.uint64]:
-    """The hashes of the lines of a split, sorted; 8 bytes for each."""
-    symbols, newline = trained.vocabulary.symbols.astype(np.uint64), ids[0]
+    """The hashes of the lines of a split, without their labels, sorted; 8 bytes for each."""
+    newline = ids[0]
     chunks = line_chunks(ids[1:], newline)
-    hashes = [line_hashes(symbols[chunk], line_ends(chunk, newline)) for chunk in chunks]
+    hashes = [_hashes(chunk, line_ends(chunk, newline), trained) for chunk in chunks]
     return np.unique(np.concatenate([np.empty(0, np.uint64), *hashes]))
+
+
+def _hashes(lines: Ids, ends: Starts, trained: TrainedModel) -> npt.NDArray[np.uint64]:
+    """The hashes of lines without their labels; they end at `ends`."""
+    vocabulary, separator = trained.vocabulary, trained.config.data.label_separator
+    if separator is not None:
+        lines, ends = without_labels(lines, ends, separator_ids(separator, vocabulary))
+    return line_hashes(vocabulary.symbols.astype(np.uint64)[lines], ends)

@@ -51,9 +51,17 @@ def sample_ids(
     Each sample has its own stream of random numbers: it depends on its seed alone, not on the other samples. `prompt`
     must not be empty, and the model must be in evaluation mode.
     """
+    output, state = read_ids(model, torch.tensor(list(prompt), device=device).unsqueeze(1))
+    yield from continued_ids(model, output, state, length, choice, seeds)
+
+
+@torch.inference_mode()
+def continued_ids(
+    model: CharLM, output: Tensor, state: RecurrentState, length: int, choice: Choice, seeds: Sequence[int]
+) -> Iterator[Tensor]:
+    """`sample_ids` after a prompt that has been read: its last output [1, 1, H] and state [L, 1, H]."""
     N = len(seeds)
-    output, state = _read(model, torch.tensor(list(prompt), device=device).unsqueeze(1))
-    output, state = output.expand(-1, N, -1), map_state(lambda part: part.expand(-1, N, -1).contiguous(), state)
+    output, state = output.expand(-1, N, -1), map_state(lambda part: part.repeat(1, N, 1), state)
     blocks = _draws(seeds, length)
     if generator := model.generator(state):
         yield from _generated(functools.partial(generator.draw, **asdict(choice)), blocks)
@@ -116,10 +124,10 @@ class StepByStep:
             target.copy_(part)
 
 
-def _read(model: CharLM, prompt_T1: Tensor) -> tuple[Tensor, RecurrentState]:
-    """The last output [1, 1, H] and the state after a prompt of any length, which is read in windows."""
+def read_ids(model: CharLM, prompt_T1: Tensor, state: RecurrentState | None = None) -> tuple[Tensor, RecurrentState]:
+    """The last output [1, 1, H] and the state after a prompt of any length, read in windows from `state` on."""
     first, *rest = prompt_T1.split(_WINDOW)
-    output, state = model.features(first)
+    output, state = model.features(first, state)
     for window in rest:
         output, state = model.features(window, state)
     return output[-1:], state
@@ -160,12 +168,12 @@ def next_probabilities(model: CharLM, vocabulary: Vocabulary, prompt: str, devic
     An empty prompt means the start of a line. VocabularyError if the model does not know a character of the prompt.
     The model must be in evaluation mode.
     """
-    output, _ = _read(model, torch.tensor(_prompt_ids(model, vocabulary, prompt), device=device).unsqueeze(1))
+    output, _ = read_ids(model, torch.tensor(prompt_ids(model, vocabulary, prompt), device=device).unsqueeze(1))
     return model.logits(output[0, 0]).double().softmax(-1).cpu()
 
 
 @dataclass
-class _Text:
+class SampleText:
     """A sample in progress: decodes its ids as they come, until the text ends with `stop`, or the line if it is one."""
 
     vocabulary: Vocabulary
@@ -212,15 +220,15 @@ def sample_text(
     VocabularyError if the model does not know a character of the prompt. Bytes that are not UTF-8 come as lone
     surrogates, as from Python's "surrogateescape"; see `readable`.
     """
-    texts = [_Text(vocabulary, stop, is_line=model.begins is not None) for _ in seeds]
-    ids = _prompt_ids(model, vocabulary, prompt)
+    texts = [SampleText(vocabulary, stop, is_line=model.begins is not None) for _ in seeds]
+    ids = prompt_ids(model, vocabulary, prompt)
     for step, new in enumerate(sample_ids(model, ids, length, choice, seeds, device), start=1):
         yield [text.append(index, last=step == length) for text, index in zip(texts, new.tolist(), strict=True)]
         if all(text.done for text in texts):
             return
 
 
-def _prompt_ids(model: CharLM, vocabulary: Vocabulary, prompt: str) -> list[int]:
+def prompt_ids(model: CharLM, vocabulary: Vocabulary, prompt: str) -> list[int]:
     """The ids that the model reads before it writes, at least one; VocabularyError for unknown characters."""
     if model.begins is not None:
         return [model.begins, *vocabulary.encode(prompt).tolist()]

@@ -1,6 +1,6 @@
 """Many texts at once: each is read by itself from the zero state, side by side with others of about its length."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -8,12 +8,14 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from charlm.cells import cross_entropy
+from charlm.cells import RecurrentState, cross_entropy
 from charlm.inference.evaluation import GPU_STREAMS, STREAMS, Ids, most_steps, score_steps
 from charlm.model import CharLM, map_state
 from charlm.system.device import to_device
 
 Pool = Literal["last", "mean"]
+Start = Callable[[npt.NDArray[np.int64]], RecurrentState]
+"""The state [L, B, H] in which these texts start."""
 
 
 class _Window(NamedTuple):
@@ -42,6 +44,19 @@ def score_texts(model: CharLM, texts: Sequence[Ids], device: torch.device) -> li
         found_BT = cross_entropy(model.logits(window.outputs_TBH), targets_TB).T.cpu().numpy()
         for text, length, found_T in zip(window.texts_B, window.lengths_B, found_BT, strict=True):
             nats[text][window.offset : window.offset + length] = found_T[:length]
+    return nats
+
+
+@torch.inference_mode()
+def sum_texts(model: CharLM, texts: Sequence[Ids], device: torch.device, start: Start) -> npt.NDArray[np.float64]:
+    """The sum of what `score_texts` gives for each text, [texts], where the texts do not start from the zero state."""
+    nats = np.zeros(len(texts))
+    for window in _windows(model, [ids[:-1] for ids in texts], device, start):
+        T = len(window.outputs_TBH)
+        targets_TB = to_device(_side_by_side(texts, window.texts_B, window.offset + 1, T), device)
+        found_TB = cross_entropy(model.logits(window.outputs_TBH), targets_TB)
+        inside_TB = torch.arange(T, device=device).unsqueeze(1) < to_device(window.lengths_B, device)
+        nats[window.texts_B] += torch.where(inside_TB, found_TB, 0.0).sum(0, dtype=torch.float64).cpu().numpy()
     return nats
 
 
@@ -83,7 +98,9 @@ def char_features(model: CharLM, texts: Sequence[Ids], device: torch.device) -> 
     return outputs
 
 
-def _windows(model: CharLM, texts: Sequence[Ids], device: torch.device) -> Iterator[_Window]:
+def _windows(
+    model: CharLM, texts: Sequence[Ids], device: torch.device, start: Start | None = None
+) -> Iterator[_Window]:
     """Read the texts, the longest first, in windows with the state carried from one to the next.
 
     The texts of a batch have similar lengths, and those that have ended leave it, so little is read beyond their ends.
@@ -93,7 +110,8 @@ def _windows(model: CharLM, texts: Sequence[Ids], device: torch.device) -> Itera
     order = order[lengths_N[order] > 0]
     streams = STREAMS if device.type == "cpu" else GPU_STREAMS
     for first in range(0, len(order), streams):
-        texts_B, state = order[first : first + streams], None
+        texts_B = order[first : first + streams]
+        state = None if start is None else start(texts_B)
         offset = 0
         while B := int((lengths_N[texts_B] > offset).sum()):
             if state is not None:  # the texts that have ended are the last ones

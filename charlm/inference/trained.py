@@ -5,7 +5,7 @@ import copy
 import functools
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, overload
 
@@ -16,11 +16,14 @@ import torch
 from charlm.checkpoint import Checkpoint, find_checkpoint, read_checkpoint
 from charlm.config import Config
 from charlm.data.corpus import begin_of, load_unchanged_corpus
+from charlm.data.labels import Labels
+from charlm.data.line_split import NEWLINE
 from charlm.data.vocabulary import Vocabulary, describe_characters
-from charlm.errors import CheckpointError, DataError, VocabularyError
+from charlm.errors import CheckpointError, DataError, LabelError, VocabularyError
 from charlm.inference import novelty as novelties
 from charlm.inference.dynamic import Adaptation, evaluate_dynamically
 from charlm.inference.evaluation import Evaluation, Ids, evaluate
+from charlm.inference.labels import Classification, LabelStarts, label_nats
 from charlm.inference.sampling import Choice, next_probabilities, sample_text
 from charlm.inference.texts import Pool, char_features, score_texts, text_features
 from charlm.model import CharLM, build_model, count_parameters, load_weights
@@ -56,6 +59,8 @@ class TrainedModel:
     config: Config
     progress: Mapping[str, Any]
     """What the checkpoint says about the training so far: `step`, `best_nats`, `elapsed_s` and more."""
+    labels: Labels = field(default_factory=dict)
+    """How many lines of the train split have each label, the most frequent first; empty for a model without labels."""
 
     def __repr__(self) -> str:
         model = self.config.model
@@ -113,6 +118,7 @@ class TrainedModel:
         min_p: float = 0.0,
         stop: str = "",
         seed: int | None = None,
+        label: str | None = None,
         stream: Literal[False] = False,
     ) -> str: ...
 
@@ -128,6 +134,7 @@ class TrainedModel:
         min_p: float = 0.0,
         stop: str = "",
         seed: int | None = None,
+        label: str | None = None,
         stream: Literal[True],
     ) -> Iterator[str]: ...
 
@@ -142,18 +149,22 @@ class TrainedModel:
         min_p: float = 0.0,
         stop: str = "",
         seed: int | None = None,
+        label: str | None = None,
         stream: bool = False,
     ) -> str | Iterator[str]:
         """Write `length` characters after the prompt, or fewer if `stop` comes first; returns them without the prompt.
 
         With `stream`, returns an iterator of pieces of the text, which come as they are written.
 
+        With a `label`, the sample is a line with this label, which is not part of it.
+
         The same seed gives the same text; None draws a new one. temperature, top_k, top_p and min_p: see `Choice`.
-        Bytes that are not UTF-8 become U+FFFD. VocabularyError if the model does not know a character of the prompt;
-        ValueError for a temperature, top_k, top_p or min_p that is not allowed.
+        Bytes that are not UTF-8 become U+FFFD. LabelError for an unknown label; VocabularyError if the model does not
+        know a character of the prompt; ValueError for a temperature, top_k, top_p or min_p that is not allowed.
         """
         seeds = [secrets.randbelow(2**32) if seed is None else seed]
         choice = Choice(temperature, top_k, top_p, min_p)
+        prompt = prompt if label is None else self.label_prefix(label) + prompt
         self.vocabulary.encode(prompt)  # fail now, not at the first piece
         pieces = _valid(piece for [piece] in self.stream(prompt, seeds, length=length, choice=choice, stop=stop))
         return pieces if stream else "".join(pieces)
@@ -304,6 +315,43 @@ class TrainedModel:
                 raise VocabularyError(f"texts[{position}]: {error}") from None
         return found
 
+    # Labels
+
+    def label_prefix(self, label: str) -> str:
+        """What begins a line with this label: the label and the separator. LabelError if the model lacks the label."""
+        self.check_labels()
+        if label in self.labels:
+            return f"{label}{self.config.data.label_separator}"
+        known = list(map(repr, self.labels))
+        more = f" and {len(known) - _LISTED:,} more" if len(known) > _LISTED else ""
+        raise LabelError(
+            f"label: found {label!r}, which the model has never seen; allowed: {', '.join(known[:_LISTED])}{more}"
+        )
+
+    def check_labels(self) -> None:
+        """LabelError for a model without labels."""
+        if not self.labels:
+            raise LabelError(
+                f"{self.path}: the model knows no labels; allowed: one that was trained with data.label_separator"
+            )
+
+    def classify(self, lines: Sequence[str]) -> Classification:
+        """The labels of lines: for each line and label, how likely the line has the label; see `Classification`.
+
+        LabelError for a model without labels, VocabularyError if the model does not know a character of a line,
+        ValueError for a line end within a line.
+        """
+        self.check_labels()
+        if any(NEWLINE in line for line in lines):
+            raise ValueError("lines: found a line end within a line; allowed: lines without their ends")
+        ids = [self._line(ids)[1:] for ids in self._ids_of_all(lines)]
+        return Classification(tuple(self.labels), label_nats(self.network, ids, self._label_starts, self.device))
+
+    @functools.cached_property
+    def _label_starts(self) -> LabelStarts:
+        prefixes = [self.label_prefix(label) for label in self.labels]
+        return LabelStarts.of(self.network, self.vocabulary, prefixes, self.device)
+
     # The training text
 
     def training_splits(self, wanted_by: str = "") -> Mapping[str, Ids]:
@@ -367,6 +415,8 @@ def _valid(pieces: Iterator[str]) -> Iterator[str]:
         yield valid
 
 
+_LISTED = 30
+"""Labels that an error lists."""
 _CPU_PARAMETERS = 10_000_000
 """Up to so many, a few hundred microseconds per character, the CPU writes faster than a GPU: an estimate."""
 
@@ -387,6 +437,7 @@ def load(path: str | Path, device: str = "auto") -> TrainedModel:
         device=where,
         config=checkpoint.config,
         progress=checkpoint.progress,
+        labels=checkpoint.labels,
     )
 
 

@@ -38,6 +38,7 @@ def take_snapshot(updater: Updater, *, copied: bool = False) -> Checkpoint:
     return Checkpoint(
         config=updater.config,
         vocabulary=updater.vocabulary,
+        labels=updater.labels,
         weights=taken(named),
         averaged=taken({} if updater.averaged is None else dict(updater.averaged.named_parameters())),
         optimizer=taken(optimizer),

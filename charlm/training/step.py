@@ -44,7 +44,7 @@ class Updater:
         self.world = world
         self.streams = open_streams(config, corpus, world.part)
         check_memory(config, len(corpus.vocabulary), device, world)
-        self.vocabulary = corpus.vocabulary
+        self.vocabulary, self.labels = corpus.vocabulary, corpus.labels
         self.model = build_model(config.model, len(corpus.vocabulary), config.precision).to(device).train()
         self.model.begins = begin_of(config.data.unit, corpus.vocabulary)
         self.model.layers.part = world.part

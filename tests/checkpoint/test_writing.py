@@ -12,13 +12,15 @@ import torch
 from charlm import checkpoint as module
 from charlm.checkpoint import (
     BEST,
+    FOLDER,
     LAST,
     Checkpoint,
     read_checkpoint,
     save_checkpoint,
 )
+from charlm.config import parse_config
 from charlm.data.vocabulary import Vocabulary
-from charlm.errors import RunError
+from charlm.errors import DamagedCheckpointError, RunError
 from charlm.inference.trained import load_model
 from charlm.model import build_model
 from tests.checkpoint.conftest import CONFIG, CPU, VOCABULARY, bits, names
@@ -36,6 +38,18 @@ class TestRoundTrip:
             for name, tensor in before.items():
                 assert (after[name].dtype, after[name].shape) == (tensor.dtype, tensor.shape), name
                 assert bits(after[name]) == bits(tensor), name
+
+    def test_labels(self, checkpoint, tmp_path):
+        lines = parse_config({"data": {"unit": "line", "label_separator": "\t"}}, "test")
+        labels = {"é\n\udcff": 3, "": 1}
+        for config, kept, fits in ((lines, labels, True), (lines, {}, False), (CONFIG, labels, False)):
+            path = tmp_path / FOLDER / "labels.safetensors"
+            save_checkpoint(replace(checkpoint, config=config, labels=kept), path)
+            if fits:
+                assert list(read_checkpoint(path).labels.items()) == list(labels.items())
+            else:
+                with pytest.raises(DamagedCheckpointError, match=r"labels: found \d, which do not fit data.label_sep"):
+                    read_checkpoint(path)
 
     def test_bytes_vocabulary_and_empty_groups(self, checkpoint, tmp_path):
         path = tmp_path / "c.safetensors"

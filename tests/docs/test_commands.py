@@ -35,6 +35,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("data/tinyshakespeare.txt", "my.txt", "more.txt", "names.txt", "library/code.py"):
         Path(name).parent.mkdir(exist_ok=True)
         Path(name).write_text(TEXT, encoding="utf-8")
+    for name in ("lines.txt", "held-out.txt"):
+        lines = [f"python\timport os{n}\nc++\tint x = {n};\nreadme\tA package of {n}\n" for n in range(99)]
+        Path(name).write_text("".join(lines), encoding="utf-8")
+    Path("new.txt").write_text("import os\nint x = 1;\n", encoding="utf-8")
     found = {"stdlib": str(tmp_path / "library")}
     get_path = sysconfig.get_path
     monkeypatch.setattr(sysconfig, "get_path", lambda name, *others: found.get(name) or get_path(name, *others))
@@ -46,6 +50,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def train_run(cli, run: str) -> None:
     """A run that a page uses without training it."""
     source = ["--set", "data.source=data/tinyshakespeare.txt"]
+    if run == "runs/lines":
+        source = ["lines.txt", "--lines", "--labels", "\\t"]
     assert cli(*shortened(["train", "--config", "lstm", *source, "--run-dir", run])).code == 0
 
 
@@ -65,7 +71,7 @@ def test_commands_run_in_the_order_of_the_page(name, cli):
         if target:
             Path(target).write_text(result.out, encoding="utf-8")
         if "--json" in words:
-            json.loads(result.out)
+            assert [json.loads(row) for row in result.out.splitlines()]
         if "--per-char" in words:
             assert len(Path("scores.csv").read_text(encoding="utf-8").splitlines()) > len(TEXT) - 10
 

@@ -1,0 +1,128 @@
+"""charlm classify."""
+
+import math
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from charlm.cli.common import (
+    CheckpointPath,
+    DeviceOption,
+    Json,
+    SkipUnknown,
+    exact_stdout,
+    print_json,
+    report_backend,
+)
+from charlm.system.console import say
+from charlm.system.formatting import printable
+
+File = Annotated[Path, typer.Argument(metavar="FILE", help="The lines; - is stdin.")]
+Top = Annotated[
+    int | None,
+    typer.Option(min=1, metavar="K", help="Print the K likeliest labels with their probabilities, and no margin."),
+]
+Labeled = Annotated[
+    bool,
+    typer.Option("--labeled", help="The lines begin with their labels, as in training: say how many are right."),
+]
+
+
+def classify(
+    checkpoint: CheckpointPath,
+    file: File,
+    top: Top = None,
+    labeled: Labeled = False,
+    skip_unknown: SkipUnknown = False,
+    device: DeviceOption = "auto",
+    json: Json = False,
+) -> None:
+    """Find the label of each line, with a model that was trained with data.label_separator.
+
+    Prints the likeliest label, by how many bits it is likelier than the second, and the line, with tabs between them.
+    Lines from a pipe are answered as they come. With --json it prints an object for each line.
+
+    \b
+    Examples:
+      charlm classify runs/titles titles.txt
+      charlm classify runs/titles - --json < titles.txt
+      charlm classify runs/titles held-out.txt --labeled > found.txt
+    """
+    from charlm.data.arriving_lines import arriving_lines
+    from charlm.data.vocabulary import describe_characters
+    from charlm.inference import load
+    from charlm.inference.line_labels import LineClassifier
+
+    trained = load(checkpoint, device)
+    trained.check_labels()
+    report_backend(trained)
+    classifier = LineClassifier(trained, str(file), labeled, skip_unknown)
+    terminal = exact_stdout()
+    for answers in classifier.answers(arriving_lines(file, trained.vocabulary.level)):
+        if json:
+            _print_objects(answers, top)
+        else:
+            rows = "".join("\t".join(row) + "\n" for row in _rows(answers, top))
+            sys.stdout.write(printable(rows) if terminal else rows)
+        sys.stdout.flush()
+    if classifier.skipped:
+        say("skipped", f"{file}: {describe_characters(sorted(classifier.skipped))}")
+    if labeled:
+        _report(classifier.confusion, json)
+
+
+def _rows(answers: Any, top: int | None) -> list[list[str]]:
+    """The columns of each line."""
+    found = answers.found
+    if top is None:
+        begins = [[label, f"{bits:.2f}"] for label, bits in zip(found.best, found.margin_bits, strict=True)]
+    else:
+        begins = [[text for label, p in row for text in (label, f"{p:.4f}")] for row in found.top(top)]
+    true = [[label] for label in answers.true] if answers.true else [[]] * len(begins)
+    return [[*first, *label, line] for first, label, line in zip(begins, true, answers.lines, strict=True)]
+
+
+def _print_objects(answers: Any, top: int | None) -> None:
+    from charlm.data.vocabulary import readable
+
+    found = answers.found
+    likeliest = found.top(top or 1)
+    for n, (line, label, bits) in enumerate(zip(answers.lines, found.best, found.margin_bits.tolist(), strict=True)):
+        row = {"label": readable(label), "margin_bits": bits if math.isfinite(bits) else None, "line": readable(line)}
+        if answers.true:
+            row["true"] = readable(answers.true[n])
+        if top:
+            row["labels"] = [{"label": readable(name), "probability": p} for name, p in likeliest[n]]
+        print_json(row)
+
+
+def _report(confusion: Any, json: bool) -> None:
+    """How many labels were right, and what was found for those that were not."""
+    table = confusion.table()
+    if json:
+        print_json(
+            {
+                "accuracy": confusion.accuracy,
+                "lines": confusion.lines,
+                "unseen_labels": confusion.unseen,
+                "confusion": table,
+            }
+        )
+        return
+    if not confusion.lines:
+        say("right", "found no line")
+        return
+    say("right", f"{confusion.accuracy:.1%} of {confusion.lines:,} lines")
+    for true, row in table.items():
+        total = sum(row.values())
+        wrong = [f"{label!r} × {count:,}" for label, count in row.items() if label != true]
+        shown = f"; found {', '.join(wrong[:_SHOWN])}{' …' if len(wrong) > _SHOWN else ''}" if wrong else ""
+        say("label", f"{true!r}: {row.get(true, 0) / total:.1%} of {total:,} lines{shown}")
+    if confusion.unseen:
+        say("unseen", f"{confusion.unseen:,} lines have labels that the model has never seen")
+
+
+_SHOWN = 5
+"""Other labels that are listed for a label."""

@@ -1,0 +1,116 @@
+"""charlm write."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from charlm.cli.common import CheckpointPath, DeviceOption, exact_stdout, report_backend, usage_error
+from charlm.system.console import say
+from charlm.system.formatting import printable
+
+Out = Annotated[Path | None, typer.Option(metavar="FILE", help="Write the text to this new file, not to stdout.")]
+Temperature = Annotated[
+    float,
+    typer.Option(
+        min=0, metavar="X", help="Below 1 is safer, above 1 is wilder; 0 offers only the likeliest continuation."
+    ),
+]
+Label = Annotated[
+    str | None, typer.Option(metavar="TEXT", help="With a model of labels: the label of every line, not shown.")
+]
+Length = Annotated[int, typer.Option(min=1, max=1000, metavar="N", help="Characters of a continuation.")]
+
+
+def write(
+    checkpoint: CheckpointPath,
+    out: Out = None,
+    label: Label = None,
+    temperature: Temperature = 0.5,
+    length: Length = 40,
+    device: DeviceOption = "auto",
+) -> None:
+    """Write a text with a model's help. Needs `pip install 'charlm[write]'`.
+
+    Type: the model's continuation stands in gray behind the cursor. Tab takes a word of it, → or End all of it, and
+    Alt-↑ and Alt-↓ show others. Ctrl-S or Ctrl-D ends, and prints the text. Ctrl-C does too, with exit code 130.
+
+    \b
+    Examples:
+      charlm write runs/mine
+      charlm write runs/mine --out story.txt --temperature 0.8
+    """
+    from charlm.cli.editor import Editor
+    from charlm.data.vocabulary import describe_characters
+    from charlm.inference import Choice, load
+    from charlm.inference.continuing import Continuer, Unknown
+
+    if not temperature < float("inf"):
+        raise usage_error(f"--temperature: found {temperature}; allowed: a finite number")
+    _check_terminal()
+    _check_out(out)
+    trained = load(checkpoint, device)
+    prefix = "" if label is None else trained.label_prefix(label)
+    if device == "auto":
+        trained = trained.for_sampling()
+    report_backend(trained)
+    unknown = Unknown(trained)
+
+    def note(text: str) -> str:
+        new = unknown.new_in(text)
+        return f"the model skips {describe_characters(new, limit=3)}" if new else ""
+
+    editor = Editor(Continuer(trained, Choice(temperature), length, prefix), note)
+    try:
+        editor.run()
+    finally:  # what was written is kept in any case
+        _keep(editor.buffer.text, out)
+    if editor.interrupted:
+        sys.exit(130)
+
+
+def _check_terminal() -> None:
+    from charlm.errors import RunError
+
+    if not sys.stdin.isatty() or not (sys.stdout.isatty() or sys.stderr.isatty()):
+        raise RunError("write: found no terminal; allowed: a terminal to type in; charlm sample works without one")
+
+
+def _check_out(out: Path | None) -> None:
+    """RunError unless the file is new and can be written."""
+    from charlm.errors import RunError
+
+    if out is None:
+        return
+    if out.exists():
+        raise RunError(f"--out {out}: exists already; allowed: a new file")
+    if not (out.parent.is_dir() and os.access(out.parent, os.W_OK)):
+        raise RunError(
+            f"--out {out}: found no folder {out.parent} that can be written; allowed: a new file in a folder"
+        )
+
+
+def _keep(text: str, out: Path | None) -> None:
+    """Write the text to the file, or to stdout; to stdout too if the file cannot be written."""
+    from charlm.errors import RunError
+    from charlm.system.files import replace_file
+
+    if not text:
+        return
+    text = text if text.endswith("\n") else f"{text}\n"
+    if out is None:
+        _print(text)
+        return
+    try:
+        replace_file(out, text.encode("utf-8", "surrogateescape"))
+    except OSError as error:
+        _print(text)
+        raise RunError(f"--out {out}: {error.strerror}; the text is on stdout") from None
+    say("written", str(out))
+
+
+def _print(text: str) -> None:
+    sys.stdout.write(printable(text) if exact_stdout() else text)
+    sys.stdout.flush()

@@ -1,0 +1,149 @@
+"""Continuations of a text while somebody writes it."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from charlm.cells import RecurrentState
+from charlm.data.line_split import NEWLINE
+from charlm.inference.evaluation import Ids
+from charlm.inference.sampling import Choice, SampleText, continued_ids, prompt_ids, read_ids
+from charlm.inference.trained import TrainedModel
+from charlm.system.formatting import CONTROLS
+
+OFFERED = 5
+"""Continuations that are offered."""
+_DRAWN = 12
+"""Continuations that are drawn, because some are equal."""
+
+
+class Continuer:
+    """Draws continuations of one text after another.
+
+    It keeps the state after the last text: a text that begins with the last one costs only the characters that are new.
+    For a model of lines every line begins with `prefix`, see `TrainedModel.label_prefix`, which the text does not
+    contain. Not for several threads at once.
+    """
+
+    def __init__(self, trained: TrainedModel, choice: Choice, length: int, prefix: str = "") -> None:
+        self._trained, self._choice, self._length, self._prefix = trained, choice, length, prefix
+        self._ids: Ids = np.empty(0, np.int64)
+        """What has been read."""
+        self._after: tuple[Tensor, RecurrentState] | None = None
+        """The last output and the state after it."""
+        self.steps = 0
+        """Characters read so far."""
+
+    def __call__(self, text: str) -> list[str]:
+        """Up to five different continuations of the text, without the characters that the model does not know.
+
+        Each has up to `length` characters and ends before the second line end; one that a model of lines would end at
+        once is left out.
+        """
+        unknown = set(self._trained.vocabulary.unknown(text))
+        output, state = self._read("".join(c for c in text if c not in unknown))
+        return _distinct(self._drawn(output, state))
+
+    @torch.inference_mode()
+    def _read(self, text: str) -> tuple[Tensor, RecurrentState]:
+        network, vocabulary = self._trained.network, self._trained.vocabulary
+        if network.begins is not None:  # the lines before do not matter
+            text = self._prefix + text.rpartition(NEWLINE)[2]
+        ids = np.array(prompt_ids(network, vocabulary, text), np.int64)
+        known = len(self._ids)
+        if self._after is None or known > len(ids) or not np.array_equal(self._ids, ids[:known]):
+            known, self._after = 0, None
+        if known < len(ids):
+            new_T1 = torch.from_numpy(ids[known:]).to(self._trained.device).unsqueeze(1)
+            self._after = read_ids(network, new_T1, self._after and self._after[1])
+            self._ids = ids
+            self.steps += len(ids) - known
+        assert self._after is not None
+        return self._after
+
+    def _drawn(self, output: Tensor, state: RecurrentState) -> list[str]:
+        network, vocabulary = self._trained.network, self._trained.vocabulary
+        seeds = range(1, _DRAWN + 1)  # always the same: what is offered depends on the text alone
+        texts = [SampleText(vocabulary, "", is_line=network.begins is not None) for _ in seeds]
+        pieces = [
+            [text.append(index, last=step == self._length) for text, index in zip(texts, new.tolist(), strict=True)]
+            for step, new in enumerate(continued_ids(network, output, state, self._length, self._choice, seeds), 1)
+        ]
+        return ["".join(parts) for parts in zip(*pieces, strict=True)]
+
+
+def _distinct(drawn: Sequence[str]) -> list[str]:
+    """The first different ones: their beginnings up to the second line end, and without control characters."""
+    found = []
+    for text in drawn:
+        first = re.match(r"\n?[^\n]*", text)
+        assert first is not None
+        shown = CONTROLS.split(first[0])[0].rstrip(" ")
+        if shown and shown not in found:
+            found.append(shown)
+    return found[:OFFERED]
+
+
+@dataclass
+class Offer:
+    """The continuations that stand behind a text, one of which is shown.
+
+    While the text grows by what is shown, the rest of it stays, so that nothing flickers until new ones are drawn.
+    """
+
+    text: str = ""
+    options: list[str] = field(default_factory=list)
+    index: int = 0
+
+    @property
+    def shown(self) -> str:
+        """The continuation that is shown; "" if there is none."""
+        return self.options[self.index] if self.options else ""
+
+    @property
+    def word(self) -> str:
+        """Its first word, with the blanks before it."""
+        found = re.match(r"\s*\S+", self.shown)
+        return found[0] if found else self.shown
+
+    def typed(self, text: str) -> None:
+        """The text is another one now: what continues it is kept, the shown one first."""
+        kept = [self.shown, *self.options] if self.options else []
+        self._offer(_after(self.text, kept, text))
+        self.text = text
+
+    def drawn(self, text: str, options: Sequence[str]) -> None:
+        """Continuations of `text` were drawn, which may have grown meanwhile; the shown one stays."""
+        self._offer([self.shown, *_after(text, options, self.text)])
+
+    def choose(self, step: int) -> None:
+        """Show the next continuation, or the one before for −1."""
+        self.index = (self.index + step) % max(len(self.options), 1)
+
+    def _offer(self, options: Sequence[str]) -> None:
+        self.index = 0
+        self.options = [each for each in dict.fromkeys(options) if each][:OFFERED]
+
+
+def _after(old: str, options: Sequence[str], new: str) -> list[str]:
+    """What is left of continuations of the old text if it has grown to the new one; nothing if it has not."""
+    added = new.removeprefix(old)
+    return [each.removeprefix(added) for each in options if each.startswith(added)] if new.startswith(old) else []
+
+
+@dataclass
+class Unknown:
+    """The characters of a text that a model does not know, each of which is told once."""
+
+    trained: TrainedModel
+    told: set[str] = field(default_factory=set)
+
+    def new_in(self, text: str) -> str:
+        """Those that have not been told yet, sorted."""
+        new = "".join(c for c in self.trained.vocabulary.unknown(text) if c not in self.told)
+        self.told |= set(new)
+        return new

@@ -1,0 +1,119 @@
+"""The labels of lines, from a model that was trained on `label<SEPARATOR>line`.
+
+    p(label | line) = p(label, line) / Σ p(label′, line)
+    p(label, line) = p(label) p(line | label) = the probability of `label<SEPARATOR>line` and its newline
+
+The model reads the labels once; then it reads every line from the state after each label.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from charlm.cells import RecurrentState
+from charlm.data.vocabulary import Vocabulary
+from charlm.inference.evaluation import Ids
+from charlm.inference.texts import score_texts, sum_texts
+from charlm.model import CharLM, map_state
+from charlm.system.device import to_device
+from charlm.system.formatting import nats_to_bits
+
+_TOGETHER = 4096
+"""Lines times labels that are scored at once; more labels than that are scored with one line."""
+
+Nats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Classification:
+    """What a model says about the labels of N lines."""
+
+    labels: tuple[str, ...]
+    """The K labels that the model knows."""
+    nats: Nats
+    """−ln p(label, line), [N, K]."""
+
+    def __len__(self) -> int:
+        return len(self.nats)
+
+    @property
+    def best(self) -> list[str]:
+        """The likeliest label of each line."""
+        return [self.labels[index] for index in self.nats.argmin(1)]
+
+    @property
+    def margin_bits(self) -> Nats:
+        """How many bits likelier the likeliest label is than the second, [N]; infinite if there is no second."""
+        if len(self.labels) == 1:
+            return np.full(len(self), np.inf)
+        likeliest = np.partition(self.nats, 1, axis=1)
+        return nats_to_bits(1) * (likeliest[:, 1] - likeliest[:, 0])
+
+    @property
+    def probabilities(self) -> Nats:
+        """p(label | line), [N, K]."""
+        relative = np.exp(self.nats.min(1, keepdims=True) - self.nats)
+        return relative / relative.sum(1, keepdims=True)
+
+    def top(self, k: int) -> list[list[tuple[str, float]]]:
+        """The k likeliest labels of each line with their p(label | line), the likeliest first."""
+        order = self.nats.argsort(1, kind="stable")[:, :k]
+        found = np.take_along_axis(self.probabilities, order, 1)
+        return [
+            [(self.labels[index], p) for index, p in zip(row, values, strict=True)]
+            for row, values in zip(order.tolist(), found.tolist(), strict=True)
+        ]
+
+
+@dataclass(frozen=True)
+class LabelStarts:
+    """Where lines with each of K labels start: what the model has read, and what it expects."""
+
+    nats_K: Nats
+    """−ln p(label<SEPARATOR>)"""
+    logits_KV: Tensor
+    """Logits of a line's first character."""
+    state: RecurrentState
+    """[L, K, H]"""
+
+    @classmethod
+    @torch.inference_mode()
+    def of(cls, model: CharLM, vocabulary: Vocabulary, prefixes: Sequence[str], device: torch.device) -> "LabelStarts":
+        """prefixes: the labels with their separators. The model must be in evaluation mode."""
+        begins = model.begins
+        assert begins is not None
+        read = [np.r_[begins, vocabulary.encode(prefix)].astype(np.int64) for prefix in prefixes]
+        # Newlines before a shorter prefix change nothing: each sets the state to zero.
+        ids_KT = np.full((len(read), max(map(len, read))), begins, np.int64)
+        for row_T, ids in zip(ids_KT, read, strict=True):
+            row_T[-len(ids) :] = ids
+        outputs_TKH, state = model.outputs(to_device(np.ascontiguousarray(ids_KT.T), device))
+        nats = score_texts(model, read, device)
+        return cls(np.array([each.sum(dtype=np.float64) for each in nats]), model.logits(outputs_TKH[-1]), state)
+
+    def take(self, labels_B: npt.NDArray[np.int64]) -> RecurrentState:
+        """The state [L, B, H] after these labels."""
+        index_B = to_device(labels_B, self.logits_KV.device)
+        return map_state(lambda part: part[:, index_B], self.state)
+
+
+@torch.inference_mode()
+def label_nats(model: CharLM, lines: Sequence[Ids], starts: LabelStarts, device: torch.device) -> Nats:
+    """−ln p(label, line), [N, K], for each line, which must end with its newline.
+
+    The model must be in evaluation mode.
+    """
+    K = len(starts.nats_K)
+    first_KV = starts.logits_KV.double().log_softmax(-1).cpu().numpy()
+    nats_NK = np.empty((len(lines), K))
+    together = max(1, _TOGETHER // K)
+    for begin in range(0, len(lines), together):
+        some = lines[begin : begin + together]
+        texts = [line for line in some for _ in range(K)]
+        after_NK = sum_texts(model, texts, device, lambda texts_B: starts.take(texts_B % K)).reshape(-1, K)
+        nats_NK[begin : begin + together] = starts.nats_K - first_KV[:, [line[0] for line in some]].T + after_NK
+    return nats_NK

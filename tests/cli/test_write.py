@@ -1,0 +1,183 @@
+"""`charlm write`, with the keys from a pipe and no terminal."""
+
+import os
+import signal
+import sys
+
+import pytest
+
+pytest.importorskip("prompt_toolkit")
+
+from prompt_toolkit.input import create_pipe_input
+from prompt_toolkit.output import DummyOutput
+
+from charlm.cli import editor as editors
+from charlm.cli.editor import Editor
+from charlm.inference.continuing import Offer
+
+TAB, RIGHT, END, LEFT, UP, DOWN, BACK = "\t", "\x1b[C", "\x1b[F", "\x1b[D", "\x1b[A", "\x1b[B", "\x7f"
+ALT_UP, ALT_DOWN, CTRL_C, CTRL_D, CTRL_S = "\x1b[1;3A", "\x1b[1;3B", "\x03", "\x04", "\x13"
+PASTE = "\x1b[200~{}\x1b[201~"
+
+
+@pytest.fixture(autouse=True)
+def no_waiting(monkeypatch):
+    monkeypatch.setattr(editors, "_DEBOUNCE_S", 0.0)
+
+
+def continuations(text):
+    return [" one two", " three four", "!"]
+
+
+def written(*keys, draw=continuations, note=lambda text: ""):
+    """The editor after these keys: the next ones are sent when the continuations of the text so far are there."""
+    left = iter(keys)
+    with create_pipe_input() as pipe:
+
+        class Steps(Offer):
+            def drawn(self, text, options):
+                super().drawn(text, options)
+                pipe.send_text(next(left, CTRL_S))
+
+        editor = Editor(draw, note, Steps())
+        editor.text = editor.run(pipe, DummyOutput())
+    return editor
+
+
+@pytest.mark.parametrize(
+    ("keys", "text"),
+    [
+        ((), ""),
+        (("a",), "a"),
+        (("a", "b"), "ab"),
+        (("a", TAB), "a one"),
+        (("a", TAB + TAB), "a one two"),
+        (("a", RIGHT), "a one two"),
+        (("a", END), "a one two"),
+        (("a", "\x1bf"), "a one"),
+        (("a", "\x1b[1;5C"), "a one"),
+        (("a", ALT_DOWN + TAB), "a three"),
+        (("a", ALT_DOWN * 2 + TAB), "a!"),
+        (("a", ALT_UP + TAB), "a!"),
+        (("a", DOWN + DOWN + UP + TAB), "a three"),
+        (("a", LEFT + TAB + RIGHT + "b"), "ab"),
+        (("a", LEFT + END + "b"), "ab"),
+        (("a", BACK + "b" + RIGHT), "b"),
+        (("a\rb", UP + "c"), "ac\nb"),
+        (("a", "\rb"), "a\nb"),
+        ((PASTE.format("é\r\n\tü"), TAB), "é\n\tü one"),
+        (("a", CTRL_D + "b"), "a"),
+        (("a" + TAB + "b",), "ab"),
+    ],
+)
+def test_keys(keys, text):
+    editor = written(*keys)
+    assert (editor.text, editor.interrupted) == (text, False)
+
+
+def test_ctrl_c_keeps_the_text():
+    editor = written("a", CTRL_C)
+    assert (editor.text, editor.interrupted) == ("a", True)
+
+
+def test_so_does_a_signal():
+    editor = written("a", "b", draw=lambda text: (text == "ab" and os.kill(os.getpid(), signal.SIGTERM)) or [])
+    assert (editor.text, editor.interrupted) == ("ab", True)
+
+
+def test_a_line_end_in_a_continuation_is_a_character_on_the_screen():
+    editor = written("a", RIGHT, draw=lambda text: ["\nb c"] if text == "a" else [])
+    assert editor.text == "a\nb c"
+    shown = []
+    written("a", draw=lambda text: ["\nb c"], note=lambda text: shown.append(text) or "")
+    assert shown[-1] == "a"
+
+
+def test_the_status_says_which_is_shown_and_what_is_skipped():
+    editor = written("é", note=lambda text: "the model skips 'é'" if text else "")
+    assert editor._status().endswith("Ctrl-S: end  1/3  the model skips 'é'")
+    assert editor.buffer.suggestion.text == " one two"
+    editor.buffer.insert_text("a")
+    assert editor._status().endswith("Ctrl-S: end")
+    assert editor.buffer.suggestion is None
+
+
+@pytest.fixture
+def typing(cli, trained_run, monkeypatch):
+    """Runs `charlm write` with these keys."""
+
+    def typing(*words, keys=("so", CTRL_S)):
+        run = Editor.run
+
+        def from_keys(self):
+            left = iter(keys)
+            with create_pipe_input() as pipe:
+                drawn = Offer.drawn
+                monkeypatch.setattr(Offer, "drawn", lambda *words: (drawn(*words), pipe.send_text(next(left, CTRL_S))))
+                return run(self, pipe, DummyOutput())
+
+        monkeypatch.setattr("charlm.cli.write._check_terminal", lambda: None)
+        monkeypatch.setattr(Editor, "run", from_keys)
+        return cli("write", trained_run, *words)
+
+    return typing
+
+
+def test_the_text_goes_to_stdout(typing):
+    result = typing()
+    assert (result.code, result.out, result.err) == (0, "so\n", "")
+
+
+def test_the_model_continues(typing):
+    result = typing("--temperature", 0, "--length", 5, keys=("so", RIGHT))
+    assert result.code == 0
+    assert result.out.startswith("so")
+    assert 2 < len(result.out) <= 8
+
+
+def test_the_text_goes_to_a_file(typing, tmp_path):
+    out = tmp_path / "a.txt"
+    result = typing("--out", out, keys=("soé\r",))
+    assert (result.code, result.out, result.err) == (0, "", f"written  {out}\n")
+    assert out.read_text(encoding="utf-8") == "soé\n"
+    assert typing("--out", out).error == f"--out {out}: exists already; allowed: a new file"
+    fault = typing("--out", tmp_path / "none/a.txt").error
+    assert fault.startswith(f"--out {tmp_path}/none/a.txt: found no folder {tmp_path}/none that can be written")
+
+
+def test_ctrl_c_is_no_success_and_loses_nothing(typing, tmp_path):
+    out = tmp_path / "a.txt"
+    assert typing("--out", out, keys=("so", CTRL_C)).code == 130
+    assert out.read_text() == "so\n"
+
+
+def test_a_file_that_cannot_be_written_loses_nothing(typing, tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("charlm.system.files.replace_file", full)
+    result = typing("--out", tmp_path / "a.txt")
+    assert (result.code, result.out) == (1, "so\n")
+    assert result.err == f"error: --out {tmp_path}/a.txt: No space left on device; the text is on stdout\n"
+
+
+def test_nothing_written_is_nothing(typing, tmp_path):
+    out = tmp_path / "a.txt"
+    assert (typing("--out", out, keys=(CTRL_D,)).out, out.exists()) == ("", False)
+
+
+def test_a_label_needs_a_model_with_labels(typing):
+    assert "the model knows no labels" in typing("--label", "x").error
+
+
+def test_without_a_terminal(cli, trained_run):
+    fault = cli("write", trained_run, stdin=b"").error
+    assert fault == "write: found no terminal; allowed: a terminal to type in; charlm sample works without one"
+
+
+def test_without_the_package(cli, trained_run, monkeypatch):
+    for name in [name for name in sys.modules if name.startswith(("prompt_toolkit", "charlm.cli.editor"))]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "prompt_toolkit", None)
+    fault = cli("write", trained_run).error
+    assert fault == "write: prompt_toolkit is not installed; pip install 'charlm[write]'"

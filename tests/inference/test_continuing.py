@@ -1,0 +1,114 @@
+"""Continuations while a text is written."""
+
+from dataclasses import replace
+
+import pytest
+
+from charlm.data.vocabulary import Vocabulary
+from charlm.inference import Choice, load
+from charlm.inference.continuing import Continuer, Offer, Unknown, _distinct
+from tests.text import words_text
+
+CHOICE = Choice(temperature=0.8)
+
+
+@pytest.fixture
+def model(trained_run):
+    return load(trained_run, device="cpu")
+
+
+def test_they_are_samples_after_the_text(model):
+    found = Continuer(model, CHOICE, length=30)("so ")
+    assert len(set(found)) == len(found) == 5
+    samples = [model.sample("so ", length=30, temperature=0.8, seed=seed) for seed in range(1, 20)]
+    assert all(any(sample.startswith(each) for sample in samples) for each in found)
+
+
+def test_each_key_costs_one_step(model):
+    text, continuer = words_text(300).replace("\n", " "), Continuer(model, CHOICE, length=5)
+    for end in (297, 298, 299, 300, 300):
+        assert continuer(text[:end]) == Continuer(model, CHOICE, length=5)(text[:end])
+    assert continuer.steps == 300
+
+
+@pytest.mark.parametrize("other", ["so", "so it", "", "Z"])
+def test_a_text_that_does_not_go_on_is_read_anew(model, other):
+    continuer = Continuer(model, CHOICE, length=10)
+    continuer("so a")
+    assert continuer(other) == Continuer(model, CHOICE, length=10)(other)
+    assert continuer("so a") == Continuer(model, CHOICE, length=10)("so a")
+
+
+def test_unknown_characters_are_skipped(model):
+    assert Continuer(model, CHOICE, length=10)("soé\tZ ") == Continuer(model, CHOICE, length=10)("so ")
+    unknown = Unknown(model)
+    assert [unknown.new_in(text) for text in ("so", "soé", "soéZ", "soéZ", "")] == ["", "é", "Z", "", ""]
+
+
+def test_a_model_of_lines_reads_the_last_line_only(model):
+    model.network.begins = int(model.vocabulary.encode("\n")[0])
+    continuer = Continuer(model, CHOICE, length=10)
+    assert continuer("anything\nso ") == continuer("so ")
+    assert continuer.steps == 4
+    assert not any("\n" in each for each in continuer("so "))
+    assert Continuer(model, CHOICE, 10, prefix="it")("x\nso ") == continuer("itso ")
+
+
+def test_bytes_that_are_no_text_are_not_offered(model):
+    vocabulary = Vocabulary.of_bytes()
+    network = load(model.path).network
+    bytes_model = replace(model, vocabulary=vocabulary, network=network)
+    assert Unknown(bytes_model).new_in("é\udcff") == ""
+
+
+@pytest.mark.parametrize(
+    ("drawn", "offered"),
+    [
+        (["a b", "a b", "c"], ["a b", "c"]),
+        (["a\nb", "\na\nb", "\n\na"], ["a", "\na", "\n"]),
+        (["a  ", "   ", "", "a"], ["a"]),
+        (["é\udcff", "\udcffa", "a\x1bb"], ["é", "a"]),
+        (list("abcdefg"), list("abcde")),
+    ],
+)
+def test_what_is_offered(drawn, offered):
+    assert _distinct(drawn) == offered
+
+
+def test_what_is_shown_stays_while_it_is_typed():
+    offer = Offer()
+    assert (offer.shown, offer.word) == ("", "")
+    offer.drawn("", ["the cat", "a dog", "the hat"])
+    assert (offer.shown, offer.word) == ("the cat", "the")
+    offer.choose(-1)
+    assert offer.shown == "the hat"
+    offer.typed("the ")
+    assert offer.options == ["hat", "cat"]
+    offer.drawn("the ", ["man", "cat"])
+    assert offer.options == ["hat", "man", "cat"]
+    offer.typed("the x")
+    assert (offer.options, offer.shown) == ([], "")
+    offer.choose(1)
+    assert offer.shown == ""
+
+
+def test_continuations_of_an_older_text_are_used_as_far_as_they_fit():
+    offer = Offer()
+    offer.typed("a")
+    offer.typed("a b")
+    offer.drawn("a", [" big", " cat", " bat"])
+    assert offer.options == ["ig", "at"]
+    offer.typed("a bi")
+    offer.typed("a")
+    assert offer.options == []
+    offer.drawn("a bi", ["g"])
+    assert offer.options == []
+
+
+@pytest.mark.parametrize(
+    ("shown", "word"), [("the cat", "the"), (" the cat", " the"), ("\nthe cat", "\nthe"), ("\n", "\n"), (".", ".")]
+)
+def test_words(shown, word):
+    offer = Offer()
+    offer.drawn("", [shown])
+    assert offer.word == word

@@ -1,0 +1,87 @@
+"""Labels of lines: each score is that of the whole line with the label, read by itself."""
+
+import copy
+import math
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from charlm.cells import CELLS
+from charlm.config import parse_config
+from charlm.data.vocabulary import Vocabulary
+from charlm.inference import labels, texts
+from charlm.inference.labels import Classification, LabelStarts, label_nats
+from charlm.model import build_model
+
+CPU = torch.device("cpu")
+VOCABULARY = Vocabulary("char", "\n:abcdefgh")
+PREFIXES = ["a:", "abc:", ":", "b:", "hgfedcba:"]
+
+
+def model_of(kind="lstm"):
+    torch.manual_seed(3)
+    config = {"cell": {"kind": kind, "hidden": 13}, "embedding": 6, "layers": 2, "dropout": 0.5}
+    model = build_model(parse_config({"model": config}, "t").model, len(VOCABULARY))
+    with torch.no_grad():
+        model.decoder.weight.mul_(6)
+    model.begins = 0
+    return model.eval()
+
+
+def some_lines(count=40, longest=30):
+    draw = np.random.default_rng(1)
+    lengths = [*draw.integers(0, longest + 1, size=count), 300, 0]
+    return ["".join(draw.choice(list(":abcdefgh"), size=length)) for length in lengths]
+
+
+def one_by_one(model, lines):
+    """−ln p of each line with each label, from the equations."""
+    found = np.zeros((len(lines), len(PREFIXES)))
+    for n, line in enumerate(lines):
+        for k, prefix in enumerate(PREFIXES):
+            x = torch.from_numpy(VOCABULARY.encode(f"\n{prefix}{line}\n").astype(np.int64))
+            with torch.no_grad():
+                outputs, _ = model.layers.forward_reference(model.embedding(x[:-1])[:, None])
+                logits = F.linear(outputs[:, 0], model.decoder.weight, model.decoder.bias)
+            found[n, k] = F.cross_entropy(logits, x[1:], reduction="none").sum(dtype=torch.float64)
+    return found
+
+
+@pytest.mark.parametrize("kind", CELLS)
+@pytest.mark.parametrize("together", [1, 4096])
+def test_scores_are_those_of_whole_lines(kind, together, monkeypatch):
+    """At most four times as far from the truth, in float64, as the reference in float32."""
+    monkeypatch.setattr(labels, "_TOGETHER", together)
+    monkeypatch.setattr(texts, "STREAMS", 7)
+    model, lines = model_of(kind), some_lines(8 if together == 1 else 40)
+    starts = LabelStarts.of(model, VOCABULARY, PREFIXES, CPU)
+    found = label_nats(model, [VOCABULARY.encode(f"{line}\n") for line in lines], starts, CPU)
+    single, double = (one_by_one(each, lines) for each in (model, copy.deepcopy(model).double()))
+    assert found.dtype == np.float64
+    np.testing.assert_allclose(found, double, rtol=0, atol=4 * np.abs(single - double).max() + 1e-6)
+
+
+def test_no_lines():
+    model = model_of()
+    starts = LabelStarts.of(model, VOCABULARY, PREFIXES, CPU)
+    found = Classification(tuple(PREFIXES), label_nats(model, [], starts, CPU))
+    assert (found.nats.shape, found.best, found.top(2), len(found.margin_bits)) == ((0, 5), [], [], 0)
+
+
+def test_what_the_scores_say():
+    found = Classification(("a", "b", "c"), np.array([[3.0, 1.0, 2.0], [900.0, 900.0, 905.0]]))
+    assert len(found) == 2
+    assert found.best == ["b", "a"]
+    assert found.margin_bits.tolist() == pytest.approx([1 / math.log(2), 0])
+    total = 1 + math.exp(-1) + math.exp(-2)
+    assert found.probabilities[0].tolist() == pytest.approx([math.exp(-2) / total, 1 / total, math.exp(-1) / total])
+    assert found.probabilities.sum(1).tolist() == pytest.approx([1, 1])
+    assert [[label for label, _ in row] for row in found.top(2)] == [["b", "c"], ["a", "b"]]
+    assert found.top(9)[0] == [(found.labels[k], pytest.approx(found.probabilities[0, k])) for k in (1, 2, 0)]
+
+
+def test_a_single_label_has_no_rival():
+    found = Classification(("a",), np.array([[3.0]]))
+    assert (found.best, found.margin_bits.tolist(), found.top(2)) == (["a"], [math.inf], [[("a", 1.0)]])
