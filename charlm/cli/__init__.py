@@ -15,7 +15,7 @@ import typer
 from typer.core import TyperGroup
 
 from charlm import IMPORTED_S, __version__
-from charlm.cli import config, data, doctor, evaluate, runs, sample, train, tune
+from charlm.cli import config, data, doctor, evaluate, runs, sample, score, train, tune
 from charlm.cli.next import next_characters
 from charlm.errors import CharlmError, ConfigError, is_out_of_memory
 from charlm.system.console import say_error
@@ -71,6 +71,7 @@ app.command("train")(train.train)
 app.command("sample")(sample.sample)
 app.command("next")(next_characters)
 app.command("eval")(evaluate.evaluate)
+app.command("score")(score.score)
 app.command("plan", short_help="Measure what a config will cost before it runs.")(train.plan)
 app.command("tune", short_help="Search for better settings around a config.")(tune.tune)
 app.command("runs")(runs.runs)
