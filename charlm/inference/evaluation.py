@@ -166,7 +166,7 @@ def _next_place(ids: Ids, wanted: int, place: int) -> int:
 
 def _count(ids: Ids, wanted: int) -> int:
     """How often the id occurs; in parts, because `ids` may be larger than memory."""
-    return sum(np.count_nonzero(ids[at : at + 2**22] == wanted) for at in range(0, len(ids), 2**22))
+    return sum(int(np.count_nonzero(ids[at : at + 2**22] == wanted)) for at in range(0, len(ids), 2**22))
 
 
 class LineSample:

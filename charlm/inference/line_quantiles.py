@@ -19,7 +19,7 @@ PERCENTS = np.array([*range(10), *range(10, 991, 10), *range(991, 1001)]) / 10
 """0 to 100 by 1, and by 0.1 below 1 and above 99."""
 _MOST_CHARS = 2**20
 """Characters of the validation text that are scored if the checkpoint does not hold the quantiles."""
-_LIMIT = re.compile(r"(?P<percentile>p)?(?P<number>\d+(?:\.\d*)?|\.\d+)(?P<unit>bits|nats)?")
+_LIMIT = re.compile(r"(?P<percentile>p)?(?P<number>\d+(?:\.\d*)?|\.\d+)(?P<unit>bits|nats)?", re.ASCII)
 
 
 def line_quantiles(line_nats: npt.NDArray[np.floating[Any]]) -> list[float]:
@@ -43,7 +43,10 @@ class Limit:
                 f"found {text!r}; allowed: bits per character (3.2 or 3.2bits), nats per character (2.1nats), or a "
                 "percentile of the validation lines, p0 to p100 (p99)"
             )
-        return cls(float(found["number"]), "percentile" if found["percentile"] else found["unit"] or "bits")
+        number = float(found["number"])
+        if found["percentile"]:
+            return cls(number, "percentile")
+        return cls(number, "nats" if found["unit"] == "nats" else "bits")
 
     def nats(self, trained: TrainedModel, option: str) -> float:
         """The limit in nats per character; DataError, which begins with the option, if a percentile is not known."""
