@@ -201,7 +201,7 @@ def _score_text(trained: Any, file: str, unknown: Any, *, dynamic: bool, per_cha
         value = {"checkpoint": str(trained.path), "text": text.name, "bits_per_char": found.bits_per_char}
         value |= {"bits": found.bits, "chars": found.chars}
         print_json(value | ({"per_char": _bits(found.per_char_nats)} if per_char else {}))
-    elif per_char:
+    elif found.per_char_nats is not None:
         write_rows(sys.stdout, trained.vocabulary, text.ids, found.per_char_nats)
     else:
         typer.echo(f"{_columns(found)}{printable(text.name)}")

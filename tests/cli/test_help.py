@@ -10,8 +10,8 @@ import charlm
 from charlm.config.shipped import shipped_configs
 
 COMMANDS = [
-    "train", "sample", "next", "eval", "score", "plan", "tune", "runs", "doctor", "config list", "config check", "config show",
-    "config suggest", "config schema", "config options", "data list", "data info", "data fetch",
+    "train", "sample", "next", "eval", "score", "plan", "tune", "runs", "doctor", "config list", "config check",
+    "config show", "config suggest", "config schema", "config options", "data list", "data info", "data fetch",
 ]  # fmt: skip
 
 
