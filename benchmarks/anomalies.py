@@ -22,6 +22,7 @@ from charlm.inference import TrainedModel
 from charlm.inference.dynamic import Adaptation
 from charlm.inference.line_learning import LINES
 from charlm.inference.line_scores import LineScorer, Unknown
+from charlm.system.formatting import bits_to_nats, nats_to_bits
 
 TRAINING, SCORED, PLANTED = 100_000, 50_000, 50
 """Lines to train on, lines to score, and anomalies of each sort among these."""
@@ -36,8 +37,10 @@ QUEUES = ["mail", "billing", "thumbnails", "exports"]
 def gateway(draw: random.Random) -> str:
     method, path = draw.choice(["GET", "GET", "GET", "POST", "PUT"]), draw.choice(PATHS)
     status = draw.choices([200, 201, 304, 404, 500], [80, 8, 8, 3, 1])[0]
-    level = "WARN" if status >= 500 else "INFO"
-    return f"{level} {method} /api/v1/{path}/{draw.randrange(10_000)} {status} {draw.randrange(2, 400)}ms req={hexes(draw)}"
+    path = f"/api/v1/{path}/{draw.randrange(10_000)}"
+    return (
+        f"{'WARN' if status >= 500 else 'INFO'} {method} {path} {status} {draw.randrange(2, 400)}ms req={hexes(draw)}"
+    )
 
 
 def auth(draw: random.Random) -> str:
@@ -99,10 +102,8 @@ def cut_short(service: str, message: str, draw: random.Random) -> tuple[str, str
 
 def injected(service: str, message: str, draw: random.Random) -> tuple[str, str]:
     texts = ["1' OR '1'='1", "../../etc/passwd", "<script>alert(1)</script>", "%00%2e%2e%2f", "${jndi:ldap://x}"]
-    return (
-        "gateway",
-        f"INFO GET /api/v1/{draw.choice(PATHS)}/{draw.choice(texts)} 200 {draw.randrange(400)}ms req={hexes(draw)}",
-    )
+    path = f"/api/v1/{draw.choice(PATHS)}/{draw.choice(texts)}"
+    return "gateway", f"INFO GET {path} 200 {draw.randrange(2, 400)}ms req={hexes(draw)}"
 
 
 def wrong_value(service: str, message: str, draw: random.Random) -> tuple[str, str]:
@@ -136,19 +137,24 @@ def log(seed: int, lines: int, *, start_s: float, planted: int = 0) -> Iterator[
         message = SERVICES[service](draw)
         if sort:
             service, message = SORTS[sort](service, message, draw)
-        elif planted and number > lines / 3 and draw.random() < 0.03:
+        elif planted and number > lines / 3 and draw.random() < 0.005:
             service, message = "search", search(draw)
         stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(time_s))
         yield f"{stamp}.{int(time_s * 1000) % 1000:03d}Z web{draw.randrange(1, 5)} {service} {message}", sort
 
 
-def bits_per_char(model: TrainedModel, lines: list[str], adaptation: Adaptation | None) -> tuple[np.ndarray, float]:
-    """The score of each line, and characters/s."""
+def scores_of(model: TrainedModel, lines: list[str], adaptation: Adaptation | None) -> tuple[np.ndarray, float]:
+    """Of each line, bits per character and the bits of its most surprising character, [2, N]; and characters/s."""
     blocks = ("".join(f"{line}\n" for line in lines[at : at + 1000]).encode() for at in range(0, len(lines), 1000))
-    scorer = LineScorer(model, "log", Unknown(nats=14.0), adaptation=adaptation)  # 20 bits
+    unknown = Unknown(nats=bits_to_nats(20))
+    scorer = LineScorer(model, "log", unknown, per_char=True, adaptation=adaptation)
     began_s = time.perf_counter()
-    scores = [score.bits_per_char for found in scorer.scores(blocks) for score in found]
-    return np.array(scores), sum(map(len, lines)) / (time.perf_counter() - began_s)
+    scores = [
+        (score.bits_per_char, nats_to_bits(score.per_char_nats.max()))
+        for found in scorer.scores(blocks)
+        for score in found
+    ]
+    return np.array(scores).T, sum(map(len, lines)) / (time.perf_counter() - began_s)
 
 
 def main() -> None:
@@ -157,6 +163,7 @@ def main() -> None:
     parser.add_argument("--run", type=Path, help="a run of an earlier call, in place of training")
     parser.add_argument("--lr", type=float, nargs="*", default=[LINES.lr])
     parser.add_argument("--decay", type=float, default=LINES.decay)
+    parser.add_argument("--lines", type=int, default=SCORED, help="how many lines to score")
     parser.add_argument("--keep", type=Path, help="a folder for the log and the run")
     options = parser.parse_args()
     folder = options.keep or Path(tempfile.mkdtemp())
@@ -169,24 +176,24 @@ def main() -> None:
         text.write_text("".join(f"{line}\n" for line, _ in log(1, TRAINING, start_s=start_s)))
         overrides = {"data.unit": "line"}
         model = charlm.train(text, minutes=options.minutes, overrides=overrides, run_dir=folder / "run").load()
-    found = [*log(2, SCORED, start_s=start_s + TRAINING / 20, planted=PLANTED)]
+    found = [*log(2, options.lines, start_s=start_s + TRAINING / 20, planted=PLANTED * options.lines // SCORED)]
     lines, sorts = [line for line, _ in found], np.array([sort for _, sort in found])
     ways = {"static": None} | {f"dynamic {lr:g}": replace(LINES, lr=lr, decay=options.decay) for lr in options.lr}
-    columns = []
+    columns = [["", *SORTS, "all", "lines of the new service among the top", "mean", "characters/s"]]
     for name, adaptation in ways.items():
-        scores, chars_per_s = bits_per_char(model, lines, adaptation)
-        top = np.argsort(-scores)[: int(TOP * SCORED)]
-        later = np.array([" search INFO index" in line for line in lines])
-        columns.append(
-            [name, *(f"{np.isin(np.flatnonzero(sorts == sort), top).mean():.0%}" for sort in SORTS)]
-            + [f"{np.isin(np.flatnonzero(sorts != ''), top).mean():.0%}", f"{later[top].sum()}"]
-            + [f"{scores.mean():.3f}", f"{chars_per_s:,.0f}"]
-        )
-    rows = ["", *SORTS, "all", "lines of the new service in the top 1 %", "bits per character, mean", "characters/s"]
-    for row in zip(rows, *columns, strict=True):
+        by_ranking, chars_per_s = scores_of(model, lines, adaptation)
+        for ranking, scores in zip(["per character", "most surprising character"], by_ranking, strict=True):
+            top = np.argsort(-scores, kind="stable")[: int(TOP * len(lines))]
+            shares = [
+                np.isin(np.flatnonzero(chosen), top).mean() for chosen in [*(sorts == s for s in SORTS), sorts != ""]
+            ]
+            later = sum(" search INFO index" in lines[place] for place in top)
+            figures = [f"{later}", f"{scores.mean():.2f} bits", f"{chars_per_s:,.0f}"]
+            columns.append([f"{name}, {ranking}", *(f"{share:.0%}" for share in shares), *figures])
+    for row in zip(*columns, strict=True):
         print("| " + " | ".join(row) + " |")
         if not row[0]:
-            print("|---" * (len(columns) + 1) + "|")
+            print("|---" * len(columns) + "|")
 
 
 if __name__ == "__main__":
