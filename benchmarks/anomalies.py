@@ -24,7 +24,7 @@ from charlm.inference.line_learning import LINES
 from charlm.inference.line_scores import LineScorer, Unknown
 from charlm.system.formatting import bits_to_nats, nats_to_bits
 
-TRAINING, SCORED, PLANTED = 100_000, 50_000, 50
+TRAINING, SCORED, PLANTED = 100_000, 20_000, 20
 """Lines to train on, lines to score, and anomalies of each sort among these."""
 TOP = 0.01
 """Share of the lines that somebody looks at."""

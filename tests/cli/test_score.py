@@ -100,7 +100,7 @@ def test_per_char_of_a_whole_text(cli, trained_run, candidates):
 
 def test_dynamic(cli, trained_run, tmp_path):
     file = tmp_path / "log.txt"
-    file.write_text("mmm lll rrr\n" * 200)
+    file.write_text("mmm lll rrr\n" * 1500)
     words = ["score", trained_run, file]
     static, dynamic = (cli(*words, "--lines", *more) for more in ([], ["--dynamic"]))
     assert dynamic.code == 0
