@@ -40,6 +40,12 @@ Dynamic = Annotated[
         help="The model learns from what it has scored (see `charlm eval --dynamic`). Needs the training text.",
     ),
 ]
+DynamicLr = Annotated[
+    float | None,
+    typer.Option(
+        min=0, metavar="X", help="How far the weights move per window.  [default: 0.0005; with --lines 0.00005]"
+    ),
+]
 PerChar = Annotated[bool, typer.Option("--per-char", help="Also print the bits of every character.")]
 
 
@@ -53,6 +59,7 @@ def score(
     skip_unknown: SkipUnknown = False,
     unknown_as: UnknownAs = None,
     dynamic: Dynamic = False,
+    dynamic_lr: DynamicLr = None,
     per_char: PerChar = False,
     device: DeviceOption = "auto",
     json: Json = False,
@@ -70,7 +77,7 @@ def score(
       charlm score runs/logs app.log --lines --dynamic --unknown-as 20
     """
     _check_usage(lines, sort, bool(above or below), skip_unknown, unknown_as, per_char, json)
-    limits = _limits(above, below)
+    limits, adaptation = _limits(above, below), _adaptation(lines, dynamic, dynamic_lr)
 
     from charlm.inference import load
 
@@ -78,9 +85,9 @@ def score(
     report_backend(trained)
     unknown = _unknown(skip_unknown, unknown_as)
     if lines:
-        _score_lines(trained, file, unknown, limits, sort=sort, dynamic=dynamic, per_char=per_char, json=json)
+        _score_lines(trained, file, unknown, limits, adaptation, sort=sort, per_char=per_char, json=json)
     else:
-        _score_text(trained, file, unknown, dynamic=dynamic, per_char=per_char, json=json)
+        _score_text(trained, file, unknown, adaptation, per_char=per_char, json=json)
 
 
 def _check_usage(
@@ -112,6 +119,23 @@ def _limits(above: str | None, below: str | None) -> dict[str, Any]:
     return found
 
 
+def _adaptation(lines: bool, dynamic: bool, lr: float | None) -> Any:
+    """How the model learns; None without --dynamic."""
+    if lr is not None and not dynamic:
+        raise usage_error("--dynamic-lr needs --dynamic")
+    if lr is not None and not lr < float("inf"):
+        raise usage_error(f"--dynamic-lr: found {lr}; allowed: a finite number")
+    if not dynamic:
+        return None
+    from dataclasses import replace
+
+    from charlm.inference import Adaptation
+    from charlm.inference.line_learning import LINES
+
+    chosen = LINES if lines else Adaptation()
+    return chosen if lr is None else replace(chosen, lr=lr)
+
+
 def _unknown(skip_unknown: bool, unknown_as: float | None) -> Any:
     from charlm.inference.line_scores import Unknown
     from charlm.system.formatting import bits_to_nats
@@ -120,10 +144,17 @@ def _unknown(skip_unknown: bool, unknown_as: float | None) -> Any:
 
 
 def _score_lines(
-    trained: Any, file: str, unknown: Any, limits: dict[str, Any], *, sort: bool, dynamic: bool, **shown: bool
+    trained: Any,
+    file: str,
+    unknown: Any,
+    limits: dict[str, Any],
+    adaptation: Any,
+    *,
+    sort: bool,
+    per_char: bool,
+    json: bool,
 ) -> None:
     from charlm.data.arriving import open_arriving
-    from charlm.inference.line_learning import LINES
     from charlm.inference.line_scores import LineScorer
 
     nats = {option: limit.nats(trained, option) for option, limit in limits.items()}
@@ -131,20 +162,18 @@ def _score_lines(
     if not low < high:
         raise usage_error("--above and --below: no score is between them")
     arriving = open_arriving(file)
-    scorer = LineScorer(
-        trained, arriving.name, unknown, per_char=shown["per_char"], adaptation=LINES if dynamic else None
-    )
+    scorer = LineScorer(trained, arriving.name, unknown, per_char=per_char, adaptation=adaptation)
     kept = []
     for scores in scorer.scores(arriving.blocks()):
         found = [each for each in scores if low < each.nats_per_char < high]
         if sort:
             kept += found
         else:
-            _print_lines(found, json=shown["json"])
+            _print_lines(found, json=json)
     if sort:
         kept.sort(key=lambda each: each.nats_per_char)
         for at in range(0, len(kept), 1000):
-            _print_lines(kept[at : at + 1000], json=shown["json"])
+            _print_lines(kept[at : at + 1000], json=json)
 
 
 def _print_lines(scores: list[Any], *, json: bool) -> None:
@@ -189,14 +218,14 @@ def _bits(nats: Any) -> list[float]:
     return [round(nats_to_bits(each), 4) for each in nats.tolist()]
 
 
-def _score_text(trained: Any, file: str, unknown: Any, *, dynamic: bool, per_char: bool, json: bool) -> None:
+def _score_text(trained: Any, file: str, unknown: Any, adaptation: Any, *, per_char: bool, json: bool) -> None:
     from charlm.inference.per_char import write_rows
     from charlm.inference.whole_text import read_text, score_text
 
     text = read_text(trained, file, unknown)
     if text.skipped:
         say("skipped", f"{text.name}: {text.skipped}")
-    found = score_text(trained, text, unknown, dynamic=dynamic, per_char=per_char)
+    found = score_text(trained, text, unknown, adaptation, per_char=per_char)
     if json:
         value = {"checkpoint": str(trained.path), "text": text.name, "bits_per_char": found.bits_per_char}
         value |= {"bits": found.bits, "chars": found.chars}

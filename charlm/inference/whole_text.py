@@ -9,6 +9,7 @@ import numpy.typing as npt
 from charlm.data.corpus import encode_file
 from charlm.data.vocabulary import describe_characters
 from charlm.errors import DataError
+from charlm.inference.dynamic import Adaptation
 from charlm.inference.evaluation import Ids
 from charlm.inference.line_scores import Unknown
 from charlm.inference.trained import TrainedModel
@@ -63,11 +64,11 @@ def read_text(trained: TrainedModel, file: str, unknown: Unknown) -> Text:
 
 
 def score_text(
-    trained: TrainedModel, text: Text, unknown: Unknown, *, dynamic: bool = False, per_char: bool = False
+    trained: TrainedModel, text: Text, unknown: Unknown, adaptation: Adaptation | None, *, per_char: bool = False
 ) -> TextScore:
-    """Score a text as `charlm eval` does; each unknown character adds its nats if it counts."""
-    if dynamic:
-        found = trained.evaluate_dynamically(text.ids, per_char=per_char)
+    """Score a text as `charlm eval` does, with an adaptation dynamically; unknown characters that count add theirs."""
+    if adaptation:
+        found = trained.evaluate_dynamically(text.ids, adaptation, per_char=per_char)
     else:
         found = trained.evaluate(text.ids, per_char=per_char)
     counted = 0 if unknown.nats is None else text.unknown

@@ -108,6 +108,9 @@ def test_dynamic(cli, trained_run, tmp_path):
     assert columns(dynamic.out)[-1][0] < columns(static.out)[-1][0]
     [(whole, _, _)], [(learned, _, _)] = (columns(cli(*words, *more).out) for more in ([], ["--dynamic"]))
     assert learned < whole
+    diverged = cli(*words, "--lines", "--dynamic", "--dynamic-lr", 1e38)
+    assert re.search(r"found a loss of (nan|inf) nats; allowed: finite numbers; lower --dynamic-lr\n$", diverged.err)
+    assert diverged.code == 1
 
 
 def test_characters_that_the_model_does_not_know(cli, trained_run, tmp_path):
@@ -152,6 +155,8 @@ def test_a_pipe_gets_the_exact_bytes_and_json_readable_text(cli, trained_run, mo
         (["--sort"], "--sort, --above and --below need --lines"),
         (["--lines", "--skip-unknown", "--unknown-as", 3], "--skip-unknown and --unknown-as exclude one another"),
         (["--lines", "--unknown-as", "inf"], "--unknown-as: found inf; allowed: a finite number"),
+        (["--lines", "--dynamic-lr", 3], "--dynamic-lr needs --dynamic"),
+        (["--dynamic", "--dynamic-lr", "inf"], "--dynamic-lr: found inf; allowed: a finite number"),
         (["--lines", "--per-char"], "--per-char with --lines needs --json"),
         (["--unknown-as", 3, "--per-char"], "--per-char with --unknown-as needs --lines"),
         (["--lines", "--above", 3, "--below", "3bits"], "--above and --below: no score is between them"),

@@ -32,7 +32,16 @@ TINY = {
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The working folder of a newcomer: the texts that the pages speak of, and a small standard library."""
     monkeypatch.chdir(tmp_path)
-    for name in ("data/tinyshakespeare.txt", "my.txt", "more.txt", "names.txt", "candidates.txt", "app.log", "book.txt", "library/code.py"):
+    for name in (
+        "data/tinyshakespeare.txt",
+        "my.txt",
+        "more.txt",
+        "names.txt",
+        "candidates.txt",
+        "app.log",
+        "book.txt",
+        "library/code.py",
+    ):
         Path(name).parent.mkdir(exist_ok=True)
         Path(name).write_text(TEXT, encoding="utf-8")
     found = {"stdlib": str(tmp_path / "library")}
