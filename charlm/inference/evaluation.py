@@ -52,7 +52,7 @@ class Evaluation:
     lines: int | None = None
     """Number of lines scored; None unless the model is one of lines."""
     line_nats: npt.NDArray[np.float64] | None = None
-    """Nats per character of lines spread over the text, see `LineSample`; None unless asked for."""
+    """Nats per character of lines spread over the text; None unless asked for, or if there are none, see `LineSample`."""
 
     @property
     def nats_per_char(self) -> float:
@@ -188,15 +188,16 @@ class LineSample:
             offset += len(nats_TB)
             yield nats_TB
 
-    def nats(self) -> npt.NDArray[np.float64]:
-        """Nats per character of each line of the sample."""
+    def nats(self) -> npt.NDArray[np.float64] | None:
+        """Nats per character of each line of the sample; None if no line ends there."""
         found_BS = torch.cat(self._windows).T.cpu().numpy()
         means = []
         for begin, length, nats_S in zip(self._cut.begin_B, self._cut.length_B, found_BS, strict=True):
             read = min(int(length), len(nats_S))
             ends = np.flatnonzero(self._ids[begin + 1 : begin + 1 + read] == self._newline) + 1
             means.append(line_sums(nats_S, ends) / np.diff(ends, prepend=0))
-        return np.concatenate(means)
+        found = np.concatenate(means)
+        return found if len(found) else None
 
 
 def line_sums(nats: npt.NDArray[np.floating[Any]], ends: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:

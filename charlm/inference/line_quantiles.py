@@ -74,8 +74,9 @@ def _validation_lines(trained: TrainedModel) -> npt.NDArray[np.float64]:
     network, [newline] = line_network(trained), trained.vocabulary.encode(NEWLINE)
     ids = np.asarray(trained.split("valid")[:_MOST_CHARS])
     lines = np.flatnonzero(ids == newline)
-    if len(lines) < 2:
+    nats = None
+    if len(lines) > 1:
+        nats = evaluate(network, ids[lines[0] : lines[-1] + 1], trained.device, per_line=True).line_nats
+    if nats is None:
         raise DataError("the validation text has no whole line")
-    nats = evaluate(network, ids[lines[0] : lines[-1] + 1], trained.device, per_line=True).line_nats
-    assert nats is not None
     return nats

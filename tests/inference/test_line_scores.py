@@ -254,6 +254,9 @@ def test_an_evaluation_finds_the_scores_of_lines_spread_over_the_text(trained, m
     np.testing.assert_allclose(score.line_nats, truth, rtol=1e-4)
     assert score.lines == len(lines)
     assert len(line_quantiles(score.line_nats)) == len(PERCENTS)
+    monkeypatch.setattr("charlm.inference.evaluation._SAMPLE", 1)
+    long = model.vocabulary.encode("\n" + "so tee " * 100 + "\n")
+    assert evaluate(model.network, long, model.device, per_line=True).line_nats is None
     monkeypatch.setattr("charlm.inference.evaluation._SAMPLE", 900)
     some = evaluate(model.network, ids, model.device, per_line=True)
     assert 0 < len(some.line_nats) < len(lines) / 2
