@@ -163,6 +163,7 @@ def main() -> None:
     parser.add_argument("--run", type=Path, help="a run of an earlier call, in place of training")
     parser.add_argument("--lr", type=float, nargs="*", default=[LINES.lr])
     parser.add_argument("--decay", type=float, default=LINES.decay)
+    parser.add_argument("--seed", type=int, default=2, help="of the scored log; choose rates with another one")
     parser.add_argument("--lines", type=int, default=SCORED, help="how many lines to score")
     parser.add_argument("--keep", type=Path, help="a folder for the log and the run")
     options = parser.parse_args()
@@ -176,7 +177,9 @@ def main() -> None:
         text.write_text("".join(f"{line}\n" for line, _ in log(1, TRAINING, start_s=start_s)))
         overrides = {"data.unit": "line"}
         model = charlm.train(text, minutes=options.minutes, overrides=overrides, run_dir=folder / "run").load()
-    found = [*log(2, options.lines, start_s=start_s + TRAINING / 20, planted=PLANTED * options.lines // SCORED)]
+    found = [
+        *log(options.seed, options.lines, start_s=start_s + TRAINING / 20, planted=PLANTED * options.lines // SCORED)
+    ]
     lines, sorts = [line for line, _ in found], np.array([sort for _, sort in found])
     ways = {"static": None} | {f"dynamic {lr:g}": replace(LINES, lr=lr, decay=options.decay) for lr in options.lr}
     columns = [["", *SORTS, "all", "lines of the new service among the top", "mean", "characters/s"]]

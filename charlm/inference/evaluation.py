@@ -52,7 +52,7 @@ class Evaluation:
     lines: int | None = None
     """Number of lines scored; None unless the model is one of lines."""
     line_nats: npt.NDArray[np.float64] | None = None
-    """Nats per character of lines spread over the text; None unless asked for, or if there are none, see `LineSample`."""
+    """Nats per character of lines spread over the text, see `LineSample`; None unless asked for, or without lines."""
 
     @property
     def nats_per_char(self) -> float:
