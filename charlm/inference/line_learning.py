@@ -11,9 +11,7 @@ from charlm.inference.evaluation import Cut, Ids, scored_windows
 from charlm.model import CharLM
 
 LINES = Adaptation(lr=0.00005, decay=0.0005, steps=64)
-"""How fast a model learns from lines: of 0.00001, 0.00005, 0.0002 and 0.0005 the rate with the lowest mean score of the
-first lines in benchmarks/anomalies.py. The steps come more often than in `evaluate_dynamically`, and are less noisy.
-"""
+"""How fast a model learns from lines. Over many lines this is too fast, see docs/evaluation.md."""
 _LINES = 16
 """Lines of a segment."""
 _BYTES = 1 << 14
