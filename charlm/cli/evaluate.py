@@ -80,7 +80,8 @@ def evaluate(
     """Score a text with a trained model.
 
     Prints the cross-entropy in nats and bits per character: lower is better. The score is the mean over the whole text,
-    where the model has read everything before a character.
+    where the model has read everything before a character. A model of lines scores each line by itself, and the nats
+    per line are printed too.
 
     \b
     Examples:
@@ -148,15 +149,18 @@ def _text(trained: Any, split: Split, file: Path | None, skip_unknown: bool) -> 
 
 
 def _described(score: Any) -> dict[str, Any]:
-    names = ("nats_per_char", "bits_per_char", "targets", "chars_per_s")
-    return {name: getattr(score, name) for name in names}
+    names = ("nats_per_char", "bits_per_char", "nats_per_line", "targets", "lines", "chars_per_s")
+    values = {name: getattr(score, name) for name in names}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _print(result: dict[str, Any]) -> None:
     """A table, with the dynamic score beside the static one."""
-    formats = {"nats_per_char": ".4f", "bits_per_char": ".4f", "chars_per_s": ",.0f"}
+    formats = {"nats_per_char": ".4f", "bits_per_char": ".4f", "nats_per_line": ".2f", "chars_per_s": ",.0f"}
     rows = {key: format(value, formats.get(key, "")) for key, value in result.items() if key != "dynamic"}
     if dynamic := result.get("dynamic"):
-        rows |= {key: f"{rows[key]} static  {dynamic[key]:{form}} dynamic" for key, form in formats.items()}
+        rows |= {
+            key: f"{rows[key]} static  {dynamic[key]:{form}} dynamic" for key, form in formats.items() if key in rows
+        }
         rows["dynamic"] = ", ".join(f"{key} {dynamic[key]}" for key in ("streams", "lr", "decay", "steps"))
     print_table(rows)

@@ -178,7 +178,9 @@ def _print_outcome(outcome: Any, json: bool) -> None:
     done = f"{outcome.reason} at step {outcome.step}, {format_duration(outcome.elapsed_s)}"
     if outcome.best_nats is not None:
         bits = nats_to_bits(outcome.best_nats)
-        done += f"; best {outcome.best_nats:.4f} nats ({bits:.4f} bits) per character at step {outcome.best_step}"
+        per_line = "" if outcome.best_nats_per_line is None else f", {outcome.best_nats_per_line:.2f} nats per line,"
+        done += f"; best {outcome.best_nats:.4f} nats ({bits:.4f} bits) per character{per_line}"
+        done += f" at step {outcome.best_step}"
     say("done", done)
     if outcome.best_nats is not None and outcome.valid_nats > _WORSE * outcome.best_nats:
         say(

@@ -15,6 +15,9 @@
     dynamic.py      evaluate_dynamically: the same while the model keeps learning
     novelty.py      novelty: how much of a sample occurs in the training text
     texts.py        score_texts, text_features: many texts, each by itself
+    line_scores.py  LineScorer: lines as they come, each by itself; line_learning.py: learning from them
+    line_quantiles.py  how surprising the validation lines are
+    whole_text.py   the score of a file or of stdin
     labels.py       Classification: the likeliest labels of lines; line_labels.py: of lines as they come
     continuing.py   Continuer: continuations while a text is written
     per_char.py     the scores of single characters as CSV

@@ -53,7 +53,7 @@ class Adaptation:
 
 
 @dataclass(frozen=True)
-class _Rule:
+class Rule:
     """The module's equation, ready to be applied to a model's parameters."""
 
     parameters: list[Tensor]
@@ -64,7 +64,7 @@ class _Rule:
     """λ RMS / mean(RMS), at most 1: a larger pull would overshoot the trained weights."""
 
     @classmethod
-    def of(cls, model: CharLM, sizes: list[Tensor], adaptation: Adaptation) -> "_Rule":
+    def of(cls, model: CharLM, sizes: list[Tensor], adaptation: Adaptation) -> "Rule":
         """sizes: RMS of each parameter."""
         parameters: list[Tensor] = list(model.parameters())
         mean = torch.cat([rms.flatten() for rms in sizes]).mean().clamp(min=1e-20)
@@ -128,7 +128,7 @@ def evaluate_dynamically(
     """
     cut = Cut.of(ids, streams, model.begins)
     steps = max(1, min(adaptation.steps, cut.longest))
-    rule = _Rule.of(model, gradient_rms(model, train_ids, device, steps=steps, streams=len(cut.begin_B)), adaptation)
+    rule = Rule.of(model, gradient_rms(model, train_ids, device, steps=steps, streams=len(cut.begin_B)), adaptation)
     windows = scored_windows(model, ids, device, cut, steps=steps)
     with evaluating(model), rule.restoring():
         return sum_windows(rule.learning_from(windows), cut, per_char=per_char)

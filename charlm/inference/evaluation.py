@@ -28,6 +28,10 @@ _VALUES = 2**25
 """Values at most of one tensor of a window on a GPU (128 MiB): the layers' inputs, or their products."""
 WARMUP = 256
 """Characters that each stream reads unscored first, so that its state is nearly that of one long stream."""
+_LONG = 4096
+"""Characters from which on a line may be read in several parts."""
+_SAMPLE = 2**22
+"""Characters of a text whose lines are looked at one by one."""
 _STEPS = 128
 """Steps of a window at most."""
 _LOGITS = 2**23
@@ -45,6 +49,10 @@ class Evaluation:
     elapsed_s: float
     per_char_nats: npt.NDArray[np.float32] | None = None
     """Cross-entropy of each target, [targets]; None unless asked for."""
+    lines: int | None = None
+    """Number of lines scored; None unless the model is one of lines."""
+    line_nats: npt.NDArray[np.float64] | None = None
+    """Nats per character of lines spread over the text, see `LineSample`; None unless asked for, or without lines."""
 
     @property
     def nats_per_char(self) -> float:
@@ -53,6 +61,10 @@ class Evaluation:
     @property
     def bits_per_char(self) -> float:
         return nats_to_bits(self.nats_per_char)
+
+    @property
+    def nats_per_line(self) -> float | None:
+        return None if self.lines is None else self.nats_sum / self.lines
 
     @property
     def chars_per_s(self) -> float:
@@ -66,23 +78,25 @@ def evaluate(
     *,
     streams: int | None = None,
     per_char: bool = False,
+    per_line: bool = False,
     world: World = ALONE,
 ) -> Evaluation:
     """Score every character of `ids` [N] given the characters before it; DataError if the text is too short.
 
     The text is cut into up to `streams` contiguous parts, which are read side by side; see `scored_windows`. None: as
     many as the device needs. For a model of lines `ids` must begin with a newline, and each part begins with a line.
+    With `per_line`, the scores of some lines are found too.
 
-    The processes of the world share the streams, and each returns the score of the whole; `per_char` needs a single
-    process. The model keeps its mode (training or evaluation).
+    The processes of the world share the streams, and each returns the score of the whole; `per_char` and `per_line`
+    need a single process. The model keeps its mode (training or evaluation).
     """
-    assert world.size == 1 or not per_char
-    streams = streams or (STREAMS if device.type == "cpu" else GPU_STREAMS)
-    cut = Cut.of(ids, streams, model.begins)
+    assert world.size == 1 or not (per_char or per_line)
+    cut = Cut.of(ids, streams or most_streams(device), model.begins)
+    sample = LineSample(ids, cut, model.begins) if per_line and model.begins is not None else None
     with evaluating(model), torch.inference_mode():
         windows = scored_windows(model, ids, device, cut, part=world.part)
-        score = sum_windows(windows, cut, per_char=per_char)
-    return replace(score, nats_sum=world.total(score.nats_sum))
+        score = sum_windows(sample.passing(windows) if sample else windows, cut, per_char=per_char)
+    return replace(score, nats_sum=world.total(score.nats_sum), line_nats=sample.nats() if sample else None)
 
 
 @dataclass(frozen=True)
@@ -93,6 +107,8 @@ class Cut:
     length_B: npt.NDArray[np.int64]
     warmup: int
     """Characters before each part that are read unscored."""
+    lines: int | None = None
+    """Number of lines, where lines are scored."""
 
     @classmethod
     def of(cls, ids: Ids, streams: int, begins: int | None = None) -> "Cut":
@@ -108,7 +124,25 @@ class Cut:
         if begins is not None:
             begin_B = np.array([0, *(_next_place(ids, begins, place) for place in begin_B[1:])])
         length_B = np.diff(begin_B, append=targets)
-        return cls(begin_B, length_B, WARMUP if B > 1 and begins is None else 0)
+        lines = None if begins is None else _count(ids[1:], begins)
+        return cls(begin_B, length_B, WARMUP if B > 1 and begins is None else 0, lines)
+
+    @classmethod
+    def of_lines(cls, ids: Ids, read: int, streams: int, begins: int | np.integer[Any]) -> "Cut":
+        """Up to `streams` nearly equal parts of the ids [N] after the first `read` ones, even if they are short.
+
+        Each begins with a line, unless the line before goes on for more than _LONG characters: then the part begins
+        inside it, after the WARMUP before.
+        """
+        first, end = read - 1, len(ids) - 1
+        places = first + np.flatnonzero(ids[first:end] == begins)
+        B = min(streams, max(len(places), (end - first) // _LONG, 1))
+        begin_B = first + (end - first) * np.arange(B) // B
+        next_B = np.append(places, end)[np.searchsorted(places, begin_B)]
+        begin_B[1:] = np.where(next_B - begin_B > _LONG, begin_B, next_B)[1:]
+        begin_B = np.unique(begin_B[begin_B < end])
+        inside = bool((ids[begin_B] != begins).any())
+        return cls(begin_B, np.diff(begin_B, append=end), WARMUP if inside else 0)
 
     @property
     def targets(self) -> int:
@@ -130,6 +164,49 @@ def _next_place(ids: Ids, wanted: int, place: int) -> int:
     return end
 
 
+def _count(ids: Ids, wanted: int) -> int:
+    """How often the id occurs; in parts, because `ids` may be larger than memory."""
+    return sum(int(np.count_nonzero(ids[at : at + 2**22] == wanted)) for at in range(0, len(ids), 2**22))
+
+
+class LineSample:
+    """The scores of some lines of a text, taken from the windows of its evaluation: those in the first characters of
+    each part of the cut, so they are spread over the text.
+    """
+
+    def __init__(self, ids: Ids, cut: Cut, newline: int) -> None:
+        self._ids, self._cut, self._newline = ids, cut, newline
+        self._steps = -(-_SAMPLE // len(cut.begin_B))
+        self._windows: list[Tensor] = []
+
+    def passing(self, windows: Iterable[Tensor]) -> Iterator[Tensor]:
+        """Pass on the nats [T, B] of all windows, and keep the first ones."""
+        offset = 0
+        for nats_TB in windows:
+            if offset < self._steps:
+                self._windows.append(nats_TB)
+            offset += len(nats_TB)
+            yield nats_TB
+
+    def nats(self) -> npt.NDArray[np.float64] | None:
+        """Nats per character of each line of the sample; None if no line ends there."""
+        found_BS = torch.cat(self._windows).T.cpu().numpy()
+        means = []
+        for begin, length, nats_S in zip(self._cut.begin_B, self._cut.length_B, found_BS, strict=True):
+            read = min(int(length), len(nats_S))
+            ends = np.flatnonzero(self._ids[begin + 1 : begin + 1 + read] == self._newline) + 1
+            means.append(line_sums(nats_S, ends) / np.diff(ends, prepend=0))
+        found = np.concatenate(means)
+        return found if len(found) else None
+
+
+def line_sums(nats: npt.NDArray[np.floating[Any]], ends: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+    """The sums of lines that stand one behind the other in `nats` and end at `ends`, in float64."""
+    if not len(ends):
+        return np.zeros(0)
+    return np.add.reduceat(nats[: ends[-1]].astype(np.float64), np.concatenate([[0], ends[:-1]]))
+
+
 def scored_windows(
     model: CharLM, ids: Ids, device: torch.device, cut: Cut, *, steps: int | None = None, part: Part = WHOLE
 ) -> Iterator[Tensor]:
@@ -143,7 +220,7 @@ def scored_windows(
     The model must be in evaluation mode. The nats have a graph unless the caller turns gradients off; the carried
     state is detached between windows, and the caller may change the weights there.
     """
-    targets = cut.targets
+    last = len(ids) - 1
     mine = np.array_split(np.arange(len(cut.begin_B)), part.count)[part.index]
     if not len(mine):
         return
@@ -157,16 +234,17 @@ def scored_windows(
 
     state = None
     for offset, length in _windows(-cut.warmup, 0, most_steps(len(mine), model, device)):
-        # Nothing comes before the first stream: what it reads here does not matter, its state is cleared below.
+        # Nothing comes before a part at the text's beginning: what it reads here does not matter, as its state is
+        # cleared below.
         with torch.no_grad():
-            _, state = model.features(ids_TB(places_BT(offset, length).clip(0, targets - 1)), state)
-    if state is not None and mine[0] == 0:
+            _, state = model.features(ids_TB(places_BT(offset, length).clip(0, last - 1)), state)
+    if state is not None and cut.begin_B[mine[0]] == 0:
         state = map_state(_without_first_stream, state)
     lengths_B = to_device(cut.length_B[mine], device)
     most = min(most_steps(len(mine), model, device), score_steps(len(mine), model))
     for offset, length in _windows(0, cut.longest, steps or most):
         # One copy to the device: the targets are the inputs, a step later.
-        both_TB = ids_TB(places_BT(offset, length + 1).clip(0, targets))
+        both_TB = ids_TB(places_BT(offset, length + 1).clip(0, last))
         logits, state = model(both_TB[:-1], state)  # [T, B, V]
         nats_TB = cross_entropy(logits, both_TB[1:])
         steps_T1 = torch.arange(offset, offset + length, device=device).unsqueeze(1)
@@ -192,7 +270,7 @@ def sum_windows(windows: Iterable[Tensor], cut: Cut, *, per_char: bool = False) 
     if nats_BS is not None:
         rows = zip(nats_BS.cpu().numpy(), cut.length_B, strict=True)
         flat = np.concatenate([row_S[:length] for row_S, length in rows])
-    return Evaluation(float(total), cut.targets, time.perf_counter() - start_s, flat)
+    return Evaluation(float(total), cut.targets, time.perf_counter() - start_s, flat, cut.lines)
 
 
 @contextlib.contextmanager
@@ -209,6 +287,11 @@ def evaluating(model: CharLM) -> Iterator[None]:
 def _windows(start: int, end: int, steps: int) -> Iterator[tuple[int, int]]:
     """(offset, steps) of each window between start and end."""
     return ((offset, min(steps, end - offset)) for offset in range(start, end, steps))
+
+
+def most_streams(device: torch.device) -> int:
+    """How many streams to read side by side at most."""
+    return STREAMS if device.type == "cpu" else GPU_STREAMS
 
 
 def most_steps(streams: int, model: CharLM, device: torch.device) -> int:

@@ -28,12 +28,19 @@ def write_per_char(
     nats: [N − 1], of all characters but the first. DataError if the file cannot be written.
     """
     with _opened(file, "w") as out:
-        writer = csv.writer(out)
-        writer.writerow(("position", "byte" if vocabulary.level == "byte" else "character", "nats", "bits"))
-        for position, loss in enumerate(nats.tolist(), start=1):
-            index = int(ids[position])
-            symbol = index if vocabulary.level == "byte" else vocabulary.characters[index]
-            writer.writerow((position, symbol, f"{loss:.6f}", f"{nats_to_bits(loss):.6f}"))
+        write_rows(out, vocabulary, ids, nats)
+
+
+def write_rows(
+    out: TextIO, vocabulary: Vocabulary, ids: npt.NDArray[np.integer[Any]], nats: npt.NDArray[np.float32]
+) -> None:
+    """The same to an open file."""
+    writer = csv.writer(out)
+    writer.writerow(("position", "byte" if vocabulary.level == "byte" else "character", "nats", "bits"))
+    for position, loss in enumerate(nats.tolist(), start=1):
+        index = int(ids[position])
+        symbol = index if vocabulary.level == "byte" else vocabulary.characters[index]
+        writer.writerow((position, symbol, f"{loss:.6f}", f"{nats_to_bits(loss):.6f}"))
 
 
 @contextlib.contextmanager

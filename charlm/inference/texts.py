@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from charlm.cells import RecurrentState, cross_entropy
-from charlm.inference.evaluation import GPU_STREAMS, STREAMS, Ids, most_steps, score_steps
+from charlm.inference.evaluation import Ids, most_steps, most_streams, score_steps
 from charlm.model import CharLM, map_state
 from charlm.system.device import to_device
 
@@ -108,7 +108,7 @@ def _windows(
     lengths_N = np.array([len(ids) for ids in texts], np.int64)
     order = np.argsort(-lengths_N, kind="stable")
     order = order[lengths_N[order] > 0]
-    streams = STREAMS if device.type == "cpu" else GPU_STREAMS
+    streams = most_streams(device)
     for first in range(0, len(order), streams):
         texts_B = order[first : first + streams]
         state = None if start is None else start(texts_B)

@@ -11,6 +11,11 @@ def nats_to_bits(nats: float) -> float:
     return nats / math.log(2.0)
 
 
+def bits_to_nats(bits: float) -> float:
+    """bits × ln 2."""
+    return bits * math.log(2.0)
+
+
 def format_bytes(count: float) -> str:
     """A size with a decimal unit: 1115394 → '1.12 MB'."""
     for unit in ("B", "kB", "MB", "GB", "TB", "PB"):

@@ -13,6 +13,7 @@ from charlm.data.corpus import Corpus
 from charlm.data.vocabulary import readable
 from charlm.errors import DivergenceError, RunError
 from charlm.inference.evaluation import Evaluation, evaluate
+from charlm.inference.line_quantiles import line_quantiles
 from charlm.inference.sampling import Choice, sample_text
 from charlm.model import parameters_by_part
 from charlm.system.console import say
@@ -47,6 +48,8 @@ class Outcome:
     best_nats: float | None
     best_step: int
     parameters: int
+    best_nats_per_line: float | None = None
+    """None unless lines are the unit."""
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -234,7 +237,8 @@ class TrainingLoop:
         """Evaluate and note the score; True if it is the best so far. DivergenceError if it is not finite."""
         updater, state = self.updater, self.updater.state
         updater.check_finite()
-        score = evaluate(updater.evaluated_model, self.corpus.splits["valid"], updater.device, world=self.world)
+        model, alone = updater.evaluated_model, self.world.size == 1
+        score = evaluate(model, self.corpus.splits["valid"], updater.device, per_line=alone, world=self.world)
         self._tick()
         nats = score.nats_per_char
         if not math.isfinite(nats):
@@ -244,10 +248,12 @@ class TrainingLoop:
     def _note_score(self, score: Evaluation) -> bool:
         state, nats = self.updater.state, score.nats_per_char
         self._record(valid_row(state, score, self.config.train))
-        improved = state.take_score(nats)
+        quantiles = None if score.line_nats is None else line_quantiles(score.line_nats)
+        improved = state.take_score(nats, quantiles)
+        per_line = "" if score.nats_per_line is None else f"  {score.nats_per_line:.2f} nats/line"
         say(
             "valid",
-            f"step {state.step:>6}  {nats:.4f} nats  {nats_to_bits(nats):.4f} bits/char  "
+            f"step {state.step:>6}  {nats:.4f} nats  {nats_to_bits(nats):.4f} bits/char{per_line}  "
             f"{format_duration(state.elapsed_s)}{'  best' if improved else ''}",
         )
         return improved
@@ -355,4 +361,12 @@ class TrainingLoop:
             best_nats=state.best_nats,
             best_step=state.best_step,
             parameters=sum(parameters_by_part(self.updater.model).values()),
+            best_nats_per_line=None if state.best_nats is None else self._per_line(state.best_nats),
         )
+
+    def _per_line(self, nats_per_char: float) -> float | None:
+        """A validation score as nats per line; None unless lines are the unit."""
+        if self.corpus.starts is None:
+            return None
+        ids, starts = self.corpus.splits["valid"], self.corpus.starts["valid"]
+        return nats_per_char * (len(ids) - 1) / (len(starts) - 1)

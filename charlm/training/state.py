@@ -42,6 +42,8 @@ class TrainState:
     best_step: int = 0
     valid_nats: float | None = None
     """Score of the last evaluation."""
+    line_quantiles: list | None = None  # pyright: ignore[reportMissingTypeArgument]
+    """Nats per character of the lines of the last evaluation, see `line_quantiles`; None unless lines are the unit."""
     evaluated_step: int = 0
     """Step of the last scheduled evaluation; the final one is excluded because resuming repeats it."""
     evaluations_since_best: int = 0
@@ -110,9 +112,9 @@ class TrainState:
 
     # Evaluation and rollback
 
-    def take_score(self, nats: float) -> bool:
+    def take_score(self, nats: float, line_quantiles: list[float] | None = None) -> bool:
         """Note a validation score; True if it is the best so far."""
-        self.valid_nats = nats
+        self.valid_nats, self.line_quantiles = nats, line_quantiles
         improved = self.best_nats is None or nats < self.best_nats
         if improved:
             self.best_nats, self.best_step = nats, self.step
@@ -169,5 +171,6 @@ def _check_progress(progress: Mapping[str, Any]) -> None:
     """ValueError for a value of the wrong type or an impossible number."""
     for name, kind in get_type_hints(TrainState).items():
         value = progress.get(name)
-        if name in progress and not (isinstance(value, kind) and (value is None or kind is str or 0 <= value < 2**63)):
+        number = isinstance(value, int | float)
+        if name in progress and not (isinstance(value, kind) and (not number or 0 <= value < 2**63)):
             raise ValueError(f"{name}: found {value!r}")

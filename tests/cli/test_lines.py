@@ -3,10 +3,12 @@
 import json
 import math
 
+import numpy as np
 import pytest
 
 from charlm.config import load_config
 from charlm.inference import load
+from charlm.inference.line_quantiles import PERCENTS, Limit
 
 NAMES = ["anna", "hanna", "johanna", "ann", "joan", "nora", "jo", ""]
 
@@ -100,3 +102,27 @@ def test_the_choice_of_settings_takes_lines_too(cli, tmp_path, monkeypatch):
     assert "reset_state: 0.01" not in suggested.out
     result = cli("train", tmp_path / "names.txt", "--lines", "--minutes", 0.01, "--run-dir", tmp_path / "run")
     assert (result.code, result.out.count("\n")) == (0, 10)
+
+
+def test_training_and_eval_say_nats_per_line(cli, run, tmp_path):
+    model = load(run)
+    value = json.loads(cli("eval", run, "--json").out)
+    lines = model.vocabulary.decode(model.split("valid")).split("\n")[1:-1]
+    per_line = sum(bits.sum() for bits in model.score(lines, per_char=True)) * math.log(2) / len(lines)
+    assert value["lines"] == len(lines)
+    assert value["nats_per_line"] == pytest.approx(per_line, rel=1e-5)
+    words = ["train", "--config", run / "config.yaml", "--set", "train.max_steps=3", "--run-dir", tmp_path / "run"]
+    result = cli(*words, "--json")
+    outcome = json.loads(result.out)
+    ratio = value["targets"] / len(lines)
+    assert outcome["best_nats_per_line"] == pytest.approx(outcome["best_nats"] * ratio)
+    assert f"bits/char  {outcome['best_nats_per_line']:.2f} nats/line  " in result.err
+    assert f" per character, {outcome['best_nats_per_line']:.2f} nats per line, at step 3\n" in result.err
+
+
+def test_the_checkpoint_holds_the_percentiles_of_the_validation_lines(run):
+    model = load(run)
+    lines = model.vocabulary.decode(model.split("valid")).split("\n")[1:-1]
+    quantiles = np.quantile(model.score(lines), PERCENTS / 100) * math.log(2)
+    np.testing.assert_allclose(model.progress["line_quantiles"], quantiles, rtol=1e-3)
+    assert Limit.parse("p50").nats(model, "--above") == pytest.approx(quantiles[59], rel=1e-3)

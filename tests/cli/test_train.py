@@ -69,6 +69,7 @@ def test_json(cli, tiny_config, tmp_path):
     outcome = json.loads(result.out)
     assert list(outcome) == [
         "run_dir", "reason", "step", "chars", "elapsed_s", "valid_nats", "best_nats", "best_step", "parameters",
+        "best_nats_per_line",
     ]  # fmt: skip
     assert outcome["run_dir"] == str(tmp_path / "run")
     assert outcome["best_nats"] <= outcome["valid_nats"]

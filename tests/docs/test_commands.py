@@ -32,7 +32,16 @@ TINY = {
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The working folder of a newcomer: the texts that the pages speak of, and a small standard library."""
     monkeypatch.chdir(tmp_path)
-    for name in ("data/tinyshakespeare.txt", "my.txt", "more.txt", "names.txt", "library/code.py"):
+    for name in (
+        "data/tinyshakespeare.txt",
+        "my.txt",
+        "more.txt",
+        "names.txt",
+        "candidates.txt",
+        "app.log",
+        "book.txt",
+        "library/code.py",
+    ):
         Path(name).parent.mkdir(exist_ok=True)
         Path(name).write_text(TEXT, encoding="utf-8")
     for name in ("lines.txt", "held-out.txt"):
@@ -72,7 +81,7 @@ def test_commands_run_in_the_order_of_the_page(name, cli):
             Path(target).write_text(result.out, encoding="utf-8")
         if "--json" in words:
             assert [json.loads(row) for row in result.out.splitlines()]
-        if "--per-char" in words:
+        if "--per-char scores.csv" in words:
             assert len(Path("scores.csv").read_text(encoding="utf-8").splitlines()) > len(TEXT) - 10
 
 

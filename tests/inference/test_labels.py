@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from charlm.cells import CELLS
 from charlm.config import parse_config
 from charlm.data.vocabulary import Vocabulary
-from charlm.inference import labels, texts
+from charlm.inference import evaluation, labels
 from charlm.inference.labels import Classification, LabelStarts, label_nats
 from charlm.model import build_model
 
@@ -54,7 +54,7 @@ def one_by_one(model, lines):
 def test_scores_are_those_of_whole_lines(kind, together, monkeypatch):
     """At most four times as far from the truth, in float64, as the reference in float32."""
     monkeypatch.setattr(labels, "_TOGETHER", together)
-    monkeypatch.setattr(texts, "STREAMS", 7)
+    monkeypatch.setattr(evaluation, "STREAMS", 7)
     model, lines = model_of(kind), some_lines(8 if together == 1 else 40)
     starts = LabelStarts.of(model, VOCABULARY, PREFIXES, CPU)
     found = label_nats(model, [VOCABULARY.encode(f"{line}\n") for line in lines], starts, CPU)

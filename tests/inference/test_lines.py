@@ -55,3 +55,4 @@ def test_the_score_of_lines_is_the_sum_of_their_scores(kind, count, longest, str
     assert score.targets == len(truth) == sum(len(line) + 1 for line in lines)
     np.testing.assert_allclose(score.per_char_nats, truth, rtol=2e-4, atol=2e-5)
     assert score.nats_sum == pytest.approx(truth.sum(), rel=1e-6)
+    assert score.nats_per_line == pytest.approx(truth.sum() / len(lines), rel=1e-6)

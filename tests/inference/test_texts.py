@@ -13,7 +13,7 @@ from charlm.cells import CELLS
 from charlm.config import parse_config
 from charlm.data.vocabulary import Vocabulary
 from charlm.errors import VocabularyError
-from charlm.inference import evaluation, load, texts
+from charlm.inference import evaluation, load
 from charlm.inference.texts import char_features, score_texts, text_features
 from charlm.model import build_model
 from tests.text import words_text
@@ -52,7 +52,7 @@ def by_itself(model, ids):
 @pytest.fixture(params=[3, 64])
 def streams(request, monkeypatch):
     """Texts side by side."""
-    monkeypatch.setattr(texts, "STREAMS", request.param)
+    monkeypatch.setattr(evaluation, "STREAMS", request.param)
 
 
 @pytest.mark.usefixtures("streams")

@@ -1,0 +1,122 @@
+"""Lines of a file or pipe as they come."""
+
+import errno
+import io
+import itertools
+import os
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from charlm.data import arriving
+from charlm.data.arriving import Arriving, open_arriving
+from charlm.errors import DataError
+
+
+class Pieces:
+    """A file whose reads return these pieces, and wait at each None until `go` is called."""
+
+    def __init__(self, *pieces: bytes | None) -> None:
+        self._pieces, self._go = iter(pieces), threading.Semaphore(0)
+
+    def go(self) -> None:
+        self._go.release()
+
+    def read(self, size: int) -> bytes:
+        for piece in self._pieces:
+            if piece is not None:
+                return piece
+            self._go.acquire()
+        return b""
+
+
+def test_a_line_comes_before_the_next_one_is_there():
+    file = Pieces(b"one\ntw", None, b"o", None, b"\n", None, b"three")
+    blocks = Arriving(file, "pipe").blocks()
+    assert next(blocks) == b"one\n"
+    file.go()
+    file.go()
+    assert next(blocks) == b"two\n"
+    file.go()
+    assert list(blocks) == [b"three"]
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """Blocks of 8 to 32 bytes."""
+    monkeypatch.setattr(arriving, "MOST_BYTES", 32)
+    monkeypatch.setattr(arriving, "_FEWEST_BYTES", 8)
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("seed", range(20))
+def test_blocks_are_whole_lines_or_parts_of_a_long_one(seed):
+    draw = np.random.default_rng(seed)
+    lines = ["".join(draw.choice(["a", "é", "€", "𝄞"], size=draw.integers(0, (12, 90)[seed % 2]))) for _ in range(60)]
+    data = "\n".join([*lines, ""][: 60 + seed % 3 // 2]).encode()
+    cuts = np.sort(draw.integers(0, len(data), 30))
+    pieces = [data[a:b] for a, b in itertools.pairwise([0, *cuts, len(data)]) if b > a]
+    blocks = list(Arriving(Pieces(*pieces), "pipe").blocks())
+    assert b"".join(blocks) == data
+    for block in blocks[:-1]:
+        assert len(block) <= 32
+        if not block.endswith(b"\n"):
+            assert len(block) >= 29
+            assert b"\n" not in block
+        block.decode("utf-8")
+
+
+@pytest.mark.usefixtures("small")
+def test_bytes_that_are_no_characters_do_not_stop_it():
+    data = b"\xf0" * 100 + b"\x80" * 100 + b"\n" + b"\xff"
+    assert b"".join(Arriving(Pieces(data), "pipe").blocks()) == data
+
+
+@pytest.mark.usefixtures("small")
+def test_it_reads_ahead_in_bounded_memory(monkeypatch):
+    read = []
+    monkeypatch.setattr(Pieces, "read", lambda self, size: read.append(1) or b"seven..\n")
+    blocks = Arriving(Pieces(), "endless").blocks()
+    for _ in range(50):
+        assert len(next(blocks)) <= 32
+    assert len(read) <= 2 * 32 // 8 + 3 + 50 * 4
+
+
+@pytest.mark.usefixtures("small")
+def test_blocks_grow_while_lines_wait():
+    file = Pieces(b"seven..\n" * 40)
+    sizes = [len(block) for block in Arriving(file, "pipe").blocks()]
+    assert sizes[0] == 8
+    assert max(sizes) == 32
+
+
+def test_an_empty_input_has_no_blocks():
+    assert list(Arriving(io.BytesIO(b""), "empty").blocks()) == []
+
+
+def test_a_pipe(monkeypatch):
+    reading, writing = os.pipe()
+    with os.fdopen(reading, "rb", buffering=0) as file:
+        blocks = Arriving(file, "pipe").blocks()
+        os.write(writing, b"one\ntwo")
+        assert next(blocks) == b"one\n"
+        os.write(writing, b"\n")
+        assert next(blocks) == b"two\n"
+        os.close(writing)
+        assert list(blocks) == []
+
+
+def test_files_that_cannot_be_read(tmp_path: Path):
+    with pytest.raises(DataError, match=f"^{tmp_path}: Is a directory; allowed: a text file, or - for stdin$"):
+        open_arriving(str(tmp_path))
+    (tmp_path / "a.txt").write_bytes(b"one\n")
+    assert list(open_arriving(str(tmp_path / "a.txt")).blocks()) == [b"one\n"]
+
+    class Broken(io.BytesIO):
+        def read(self, size: int | None = -1) -> bytes:
+            raise OSError(errno.EIO, "Input/output error")
+
+    with pytest.raises(DataError, match=r"^disk: Input/output error; allowed: "):
+        list(Arriving(Broken(), "disk").blocks())
