@@ -2,7 +2,6 @@
 
 import math
 import sys
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -19,7 +18,7 @@ from charlm.cli.common import (
 from charlm.system.console import say
 from charlm.system.formatting import printable
 
-File = Annotated[Path, typer.Argument(metavar="FILE", help="The lines; - is stdin.")]
+File = Annotated[str, typer.Argument(metavar="FILE", help="The lines; - is stdin.")]
 Top = Annotated[
     int | None,
     typer.Option(min=1, metavar="K", help="Print the K likeliest labels with their probabilities, and no margin."),
@@ -50,7 +49,7 @@ def classify(
       charlm classify runs/titles - --json < titles.txt
       charlm classify runs/titles held-out.txt --labeled > found.txt
     """
-    from charlm.data.arriving_lines import arriving_lines
+    from charlm.data.arriving import arriving_lines
     from charlm.data.vocabulary import describe_characters
     from charlm.inference import load
     from charlm.inference.line_labels import LineClassifier
@@ -58,7 +57,7 @@ def classify(
     trained = load(checkpoint, device)
     trained.check_labels()
     report_backend(trained)
-    classifier = LineClassifier(trained, str(file), labeled, skip_unknown)
+    classifier = LineClassifier(trained, file, labeled, skip_unknown)
     terminal = exact_stdout()
     for answers in classifier.answers(arriving_lines(file, trained.vocabulary.level)):
         if json:

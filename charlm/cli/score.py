@@ -46,6 +46,9 @@ DynamicLr = Annotated[
         min=0, metavar="X", help="How far the weights move per window.  [default: 0.0005; with --lines 0.00005]"
     ),
 ]
+Label = Annotated[
+    str | None, typer.Option(metavar="TEXT", help="With --lines and a model of labels: score lines as of this label.")
+]
 PerChar = Annotated[bool, typer.Option("--per-char", help="Also print the bits of every character.")]
 
 
@@ -56,6 +59,7 @@ def score(
     sort: Sort = False,
     above: Above = None,
     below: Below = None,
+    label: Label = None,
     skip_unknown: SkipUnknown = False,
     unknown_as: UnknownAs = None,
     dynamic: Dynamic = False,
@@ -76,7 +80,7 @@ def score(
       charlm score runs/mine book.txt --per-char --json
       charlm score runs/logs app.log --lines --dynamic --unknown-as 20
     """
-    _check_usage(lines, sort, bool(above or below), skip_unknown, unknown_as, per_char, json)
+    _check_usage(lines, sort, bool(above or below or label is not None), skip_unknown, unknown_as, per_char, json)
     limits, adaptation = _limits(above, below), _adaptation(lines, dynamic, dynamic_lr)
 
     from charlm.inference import load
@@ -85,7 +89,8 @@ def score(
     report_backend(trained)
     unknown = _unknown(skip_unknown, unknown_as)
     if lines:
-        _score_lines(trained, file, unknown, limits, adaptation, sort=sort, per_char=per_char, json=json)
+        options = {"label": label, "per_char": per_char, "adaptation": adaptation}
+        _score_lines(trained, file, unknown, limits, options, sort=sort, json=json)
     else:
         _score_text(trained, file, unknown, adaptation, per_char=per_char, json=json)
 
@@ -94,7 +99,7 @@ def _check_usage(
     lines: bool, sort: bool, limited: bool, skip_unknown: bool, unknown_as: float | None, per_char: bool, json: bool
 ) -> None:
     if not lines and (sort or limited):
-        raise usage_error("--sort, --above and --below need --lines")
+        raise usage_error("--sort, --above, --below and --label need --lines")
     if skip_unknown and unknown_as is not None:
         raise usage_error("--skip-unknown and --unknown-as exclude one another")
     if unknown_as is not None and not unknown_as < float("inf"):
@@ -148,10 +153,9 @@ def _score_lines(
     file: str,
     unknown: Any,
     limits: dict[str, Any],
-    adaptation: Any,
+    options: dict[str, Any],
     *,
     sort: bool,
-    per_char: bool,
     json: bool,
 ) -> None:
     from charlm.data.arriving import open_arriving
@@ -162,7 +166,7 @@ def _score_lines(
     if not low < high:
         raise usage_error("--above and --below: no score is between them")
     arriving = open_arriving(file)
-    scorer = LineScorer(trained, arriving.name, unknown, per_char=per_char, adaptation=adaptation)
+    scorer = LineScorer(trained, arriving.name, unknown, **options)
     kept = []
     for scores in scorer.scores(arriving.blocks()):
         found = [each for each in scores if low < each.nats_per_char < high]

@@ -2,10 +2,11 @@
 
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Protocol
 
+from charlm.data.vocabulary import Level
 from charlm.errors import DataError
 
 MOST_BYTES = 1 << 20
@@ -13,10 +14,49 @@ MOST_BYTES = 1 << 20
 _FEWEST_BYTES = 1 << 14
 """Size of a block at most while lines come slowly: its lines wait for one another."""
 _READ_BYTES = 1 << 16
+_BOM = b"\xef\xbb\xbf"
 
 
 class _Reads(Protocol):
     def read(self, size: int, /) -> bytes | None: ...
+
+
+def without_mark(blocks: Iterable[bytes], level: Level) -> Iterator[bytes]:
+    """The blocks without the byte order mark of a text, as in training."""
+    mark = _BOM if level == "char" else b""
+    for block in blocks:
+        yield block.removeprefix(mark)
+        mark = b""
+
+
+def arriving_lines(path: str, level: Level) -> Iterator[list[str]]:
+    """The lines of a file, or of stdin for "-", without their ends: as many at a time as a block has.
+
+    At level byte, bytes that are not UTF-8 become lone surrogates, as from Python's "surrogateescape". DataError if the
+    file cannot be read, or at level char is not UTF-8.
+    """
+    arriving, number = open_arriving(path), 0
+    begun: list[bytes] = []  # parts of a line without its end
+    for block in without_mark(arriving.blocks(), level):
+        *whole, rest = block.split(b"\n")
+        if whole:
+            whole[0] = b"".join([*begun, whole[0]])
+            begun.clear()
+            yield [_decoded(line, arriving.name, number + place, level) for place, line in enumerate(whole, start=1)]
+            number += len(whole)
+        if rest:
+            begun.append(rest)
+    if begun:
+        yield [_decoded(b"".join(begun), arriving.name, number + 1, level)]
+
+
+def _decoded(line: bytes, name: str, number: int, level: Level) -> str:
+    try:
+        return line.decode("utf-8", "surrogateescape" if level == "byte" else "strict")
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{name}: line {number:,}: found no UTF-8 at byte {error.start} of the line; allowed: UTF-8"
+        ) from None
 
 
 def open_arriving(path: str) -> "Arriving":

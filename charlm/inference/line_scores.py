@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from charlm.data.arriving import without_mark
 from charlm.data.line_split import NEWLINE
 from charlm.data.vocabulary import UNKNOWN, describe_characters
 from charlm.errors import VocabularyError
@@ -21,8 +22,6 @@ from charlm.inference.trained import TrainedModel
 from charlm.model import CharLM
 from charlm.native.utf8 import code_points
 from charlm.system.formatting import nats_to_bits
-
-_BOM = b"\xef\xbb\xbf"
 
 
 @dataclass(frozen=True)
@@ -91,6 +90,7 @@ class LineScorer:
     A model of a running text starts at a newline too, as where a line begins in the text. VocabularyError if it has
     never seen one.
 
+    label: score the lines given that this is their label; LabelError if the model does not know it.
     where: the name of the text, for errors. adaptation: learn from the lines that have been scored, see `LineLearner`;
     DataError if the training text has changed or is gone.
     """
@@ -101,11 +101,14 @@ class LineScorer:
         where: str,
         unknown: Unknown,
         *,
+        label: str | None = None,
         per_char: bool = False,
         adaptation: Adaptation | None = None,
     ) -> None:
+        self._prefix = "" if label is None else trained.label_prefix(label)
         self._network, self._device, self._vocabulary = line_network(trained), trained.device, trained.vocabulary
-        self._where, self._unknown, self._per_char = where, unknown, per_char
+        self._where, self._unknown, self._wants_per_char = where, unknown, per_char
+        self._per_char = per_char or bool(self._prefix)
         self._newline = self._vocabulary.encode(NEWLINE)
         is_byte = self._vocabulary.level == "byte"
         self._id_of = np.arange(256, dtype=np.uint32) if is_byte else self._vocabulary.id_of_code_point
@@ -122,18 +125,36 @@ class LineScorer:
         VocabularyError, after the lines before it, for a line with characters that the model does not know.
         """
         with self._learner.restoring() if self._learner else contextlib.nullcontext():
-            for block in self._without_mark(blocks):
+            for block in self._labeled(without_mark(blocks, self._vocabulary.level)):
                 for part in self._learner.segments(block) if self._learner else [block]:
-                    yield from self._scored(part)
+                    for lines in self._scored(part):
+                        yield self._without_label(lines)
             if self._open.text:
-                yield from self._scored(b"\n")
+                for lines in self._scored(b"\n"):
+                    yield self._without_label(lines)
 
-    def _without_mark(self, blocks: Iterable[bytes]) -> Iterator[bytes]:
-        """The blocks without the byte order mark of a text, as in training."""
-        mark = _BOM if self._vocabulary.level == "char" else b""
+    def _labeled(self, blocks: Iterable[bytes]) -> Iterator[bytes]:
+        """The blocks with the label before each line."""
+        prefix, is_start = self._prefix.encode("utf-8", "surrogateescape"), True
         for block in blocks:
-            yield block.removeprefix(mark)
-            mark = b""
+            ends = block.endswith(b"\n")
+            inner = block[: len(block) - ends].replace(b"\n", b"\n" + prefix)
+            yield prefix * is_start + inner + b"\n" * ends
+            is_start = ends
+
+    def _without_label(self, lines: list[LineScore]) -> list[LineScore]:
+        """The scores of lines given their label."""
+        if not self._prefix:
+            return lines
+        chars, size = len(self._vocabulary.encode(self._prefix)), len(self._prefix.encode("utf-8", "surrogateescape"))
+        found = []
+        for line in lines:
+            per_char = line.per_char_nats
+            assert per_char is not None
+            nats = line.nats - float(per_char[:chars].sum(dtype=np.float64))
+            kept = per_char[chars:] if self._wants_per_char else None
+            found.append(LineScore(line.number, line.text[size:], line.chars - chars, nats, kept))
+        return found
 
     def _scored(self, block: bytes) -> Iterator[list[LineScore]]:
         symbols = self._symbols_of(block)

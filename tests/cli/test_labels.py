@@ -1,8 +1,10 @@
 """Models of lines with labels: `charlm train --labels`, `sample --label` and `classify`."""
 
 import json
+import math
 import random
 
+import numpy as np
 import pytest
 
 from charlm.checkpoint import read_checkpoint
@@ -147,6 +149,25 @@ def test_characters_that_the_model_does_not_know(cli, run, write):
     result = cli("classify", run, file, "--skip-unknown")
     assert [line.split("\t")[2] for line in result.out.splitlines()] == ["hans", "luca é", "Z"]
     assert result.err == f"skipped  {file}: 'Z' (U+005A), 'é' (U+00E9)\n"
+
+
+def test_scores_of_lines_given_their_label(cli, run, write):
+    """The score of the label and the line, without that of the label: what classify compares, up to p(label)."""
+    lines = ["paola", "", "hans luca"]
+    file = write("a.txt", "\n".join(lines))
+
+    def bits(*options):
+        rows = [json.loads(row) for row in cli("score", run, file, "--lines", "--json", *options).out.splitlines()]
+        assert [(row["text"], row["chars"]) for row in rows] == [(line, len(line) + 1) for line in lines]
+        return np.array([row["bits"] for row in rows])
+
+    found = load(run).classify(lines)
+    labels = list(found.labels)
+    given = np.stack([bits("--label", label) for label in labels], axis=1)
+    prior = (found.nats / math.log(2) - given).mean(0)
+    np.testing.assert_allclose(given + prior, found.nats / math.log(2), atol=1e-3)
+    np.testing.assert_allclose(bits("--label", labels[0], "--per-char"), given[:, 0], atol=1e-9)
+    assert "never seen" in cli("score", run, file, "--lines", "--label", "none").error
 
 
 def test_models_without_labels(cli, trained_run, write):

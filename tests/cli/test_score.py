@@ -152,7 +152,7 @@ def test_a_pipe_gets_the_exact_bytes_and_json_readable_text(cli, trained_run, mo
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--sort"], "--sort, --above and --below need --lines"),
+        (["--sort"], "--sort, --above, --below and --label need --lines"),
         (["--lines", "--skip-unknown", "--unknown-as", 3], "--skip-unknown and --unknown-as exclude one another"),
         (["--lines", "--unknown-as", "inf"], "--unknown-as: found inf; allowed: a finite number"),
         (["--lines", "--dynamic-lr", 3], "--dynamic-lr needs --dynamic"),
