@@ -43,7 +43,7 @@ Dynamic = Annotated[
 DynamicLr = Annotated[
     float | None,
     typer.Option(
-        min=0, metavar="X", help="How far the weights move per window.  [default: 0.0005; with --lines 0.00005]"
+        min=0, metavar="X", help="How far the weights move per window.  [default: 0.0005; with --lines 0.00001]"
     ),
 ]
 Label = Annotated[
