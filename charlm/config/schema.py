@@ -66,7 +66,7 @@ class DataConfig(Section):
             )
         if self.direction == "backward":
             raise ValueError(
-                f"label_separator: found {separator!r} with data.direction: backward, which would write the label last; "
+                f"label_separator: found {separator!r} with data.direction: backward, which reads the label last; "
                 "allowed: with data.direction: forward; leave one of them out"
             )
         return self

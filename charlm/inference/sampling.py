@@ -234,9 +234,9 @@ def prompt_ids(model: CharLM, vocabulary: Vocabulary, prompt: str) -> list[int]:
     """The ids that the model reads before it writes, at least one; VocabularyError for unknown characters."""
     if model.begins is not None:
         return [model.begins, *vocabulary.encode(prompt).tolist()]
-    return vocabulary.encode(prompt or _line_end(vocabulary)).tolist()
+    return vocabulary.encode(prompt or first_read(vocabulary)).tolist()
 
 
-def _line_end(vocabulary: Vocabulary) -> str:
+def first_read(vocabulary: Vocabulary) -> str:
     """What the model reads first when there is no prompt: a line end, a space, or any character that it knows."""
     return next((c for c in "\n " if not vocabulary.unknown(c)), vocabulary.characters[:1])

@@ -10,7 +10,7 @@ import charlm
 from charlm.config.shipped import shipped_configs
 
 COMMANDS = [
-    "train", "sample", "write", "next", "classify", "eval", "plan", "tune", "runs", "doctor", "config list",
+    "train", "sample", "write", "next", "classify", "eval", "export", "plan", "tune", "runs", "doctor", "config list",
     "config check", "config show", "config suggest", "config schema", "config options", "data list", "data info",
     "data fetch",
 ]  # fmt: skip

@@ -217,7 +217,7 @@ def test_weights_of_another_direction_are_refused(cli, run, tiny_config, tmp_pat
 
 def test_labels_stand_at_the_beginning():
     data = {"unit": "line", "direction": "backward", "label_separator": ","}
-    with pytest.raises(ConfigError, match="label_separator: found ',' with data.direction: backward"):
+    with pytest.raises(ConfigError, match="label_separator: found ',' with data"):
         parse_config({"data": data}, "a test")
 
 
