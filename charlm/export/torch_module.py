@@ -1,6 +1,6 @@
 """A model as a folder with weights, vocabulary and a Python file, which need PyTorch and safetensors but not charlm.
 
-char_model.py              Model, load and sample, see `module_code.py`
+char_model.py         Model, load and sample, see `module_code.py`
 weights.safetensors   the state dict of Model, whose names are charlm's own
 vocabulary.json       see `vocabulary_json`
 """
