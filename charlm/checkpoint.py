@@ -184,7 +184,7 @@ def _parse(path: Path, header: Mapping[str, str], tensors: Mapping[str, Tensor])
         groups.setdefault(group, {})[rest] = tensor
     try:
         config = parse_config(json.loads(header["config"]), f"{path}: config")
-        vocabulary = Vocabulary.from_json(json.loads(header["vocabulary"]))
+        vocabulary = Vocabulary.from_json(json.loads(header["vocabulary"]), config.data.direction)
         progress = json.loads(header["progress"])
         if not isinstance(progress, dict):
             raise ValueError(f"progress: found {type(progress).__name__}; allowed: a table")

@@ -11,6 +11,7 @@ CharlmError             base class: the command line prints the message and exit
 ├── DeviceError         a device, precision or amount of memory that this machine does not have
 ├── ProcessError        another process of the run ended, does not answer, or differs
 ├── PackageError        a package that is not installed, for a command that needs it
+├── ExportError         an export: its place, or a result that does not agree with charlm
 ├── StudyError          a study of `charlm tune`: its folder, its journal, or a package that it needs
 └── DivergenceError     a loss, gradient or weight that is not finite
 """
@@ -65,6 +66,10 @@ class ProcessError(CharlmError):
 
 class PackageError(CharlmError):
     """A package of an extra is not installed."""
+
+
+class ExportError(CharlmError):
+    """The model cannot be exported."""
 
 
 class StudyError(CharlmError):

@@ -14,6 +14,7 @@ from charlm.cli.common import (
     print_table,
     report_backend,
 )
+from charlm.system.console import say
 
 Prompt = Annotated[
     str, typer.Option(metavar="TEXT", help="Text to read first; without it the model is at the start of a line.")
@@ -31,7 +32,8 @@ def next_characters(
 ) -> None:
     """List the likeliest next characters and their probabilities.
 
-    These are the model's own probabilities, as `charlm sample` uses them at temperature 1. A byte model lists bytes.
+    These are the model's own probabilities, as `charlm sample` uses them at temperature 1. A byte model lists bytes. A
+    model that reads backward lists the characters before the prompt; with --json they are called "previous".
 
     \b
     Examples:
@@ -44,9 +46,13 @@ def next_characters(
     report_backend(trained)
     text = known_prompt(trained, prompt, "--prompt", skip_unknown)
     found = trained.next(text, k=top)
+    backward = trained.vocabulary.backward
     if json:
-        print_json({"checkpoint": str(trained.path), "prompt": _readable(text), "next": _as_json(trained, found)})
+        listed = {"previous" if backward else "next": _as_json(trained, found)}
+        print_json({"checkpoint": str(trained.path), "prompt": _readable(text), **listed})
     else:
+        if backward:
+            say("backward", "these characters come before the prompt")
         print_table({repr(_symbol(trained, character)): f"{p:.4f}" for character, p in found})
 
 

@@ -1,6 +1,5 @@
 """charlm sample."""
 
-import itertools
 import secrets
 import sys
 from collections.abc import Iterable
@@ -106,7 +105,8 @@ def sample(
 ) -> None:
     """Write text with a trained model.
 
-    Prints the prompt, then one character after another as the model draws them.
+    Prints the prompt, then one character after another as the model draws them. A model that reads backward writes to
+    the left of the prompt; its text is printed when it is done.
 
     \b
     Examples:
@@ -157,13 +157,12 @@ def sample(
     )
     if json:
         texts = ["".join(parts) for parts in zip(*write(seeds), strict=True)]
-        samples = _samples(trained, seeds, text, texts, novelty)
-        print_json({"checkpoint": str(trained.path), **_named(label), "samples": samples})
+        print_json(_as_json(trained, label, _samples(trained, seeds, text, texts, novelty)))
         return
     for each in seeds:
         if count > 1:
             typer.echo(f"--- seed {each} ---")
-        written = _stream(text, (piece for [piece] in write([each])))
+        written = _stream(text, (piece for [piece] in write([each])), trained.vocabulary.backward)
         if novelty:
             say("novelty", _novelty_line(each, vars(trained.novelty([written])[0]), trained.vocabulary.level))
 
@@ -173,22 +172,15 @@ def _write_lines(samples: Any, count: int, json: bool) -> None:
     from charlm.data.vocabulary import readable
 
     found = []
-    for seed, line in samples.drawn(count):
-        found.append({"seed": seed, "prompt": readable(samples.prompt), "text": readable(line[len(samples.prompt) :])})
+    for seed, text in samples.drawn(count):
+        found.append({"seed": seed, "prompt": readable(samples.prompt), "text": readable(text)})
         if not json:
-            _stream("", [line])
+            _stream(samples.prompt, [text], samples.trained.vocabulary.backward)
     if json:
-        print_json({"checkpoint": str(samples.trained.path), **_named(samples.label), "samples": found})
+        print_json(_as_json(samples.trained, samples.label, found))
     if samples.unique or samples.novel:
         missing = f"; gave up with {len(found)} of {count}" if len(found) < count else ""
         say("dropped", f"{samples.copies} lines of the training text, {samples.repeats} repeats{missing}")
-
-
-def _named(label: str | None) -> dict[str, str]:
-    """The label as part of the JSON, if there is one."""
-    from charlm.data.vocabulary import readable
-
-    return {} if label is None else {"label": readable(label)}
 
 
 def _prompt(trained: Any, text: str, file: Path | None, skip_unknown: bool) -> str:
@@ -226,6 +218,18 @@ def _samples(trained: Any, seeds: list[int], prompt: str, texts: list[str], nove
     return [sample | {"novelty": vars(each)} for sample, each in zip(samples, found, strict=True)]
 
 
+def _as_json(trained: Any, label: str | None, samples: list[dict[str, Any]]) -> dict[str, Any]:
+    """The whole result, with the label if there is one.
+
+    A model that reads backward says so, because its texts stand before their prompts.
+    """
+    from charlm.data.vocabulary import readable
+
+    named = {} if label is None else {"label": readable(label)}
+    direction = {"direction": "backward"} if trained.vocabulary.backward else {}
+    return {"checkpoint": str(trained.path), **named, **direction, "samples": samples}
+
+
 def _novelty_line(seed: int, found: dict[str, Any], level: str) -> str:
     unit = "bytes" if level == "byte" else "characters"
     share = found["windows_share"]
@@ -236,17 +240,24 @@ def _novelty_line(seed: int, found: dict[str, Any], level: str) -> str:
     )
 
 
-def _stream(prompt: str, pieces: Iterable[str]) -> str:
-    """Write the text as it comes; returns what follows the prompt.
+def _stream(prompt: str, pieces: Iterable[str], backward: bool = False) -> str:
+    """Write the prompt, and after it, or before it if `backward`, the text as it comes; returns the text alone.
 
     A file or pipe gets the exact bytes of a byte model; a terminal gets no control characters.
     """
     written = []
     terminal = exact_stdout()
-    for piece in itertools.chain([prompt], pieces):
+
+    def write(piece: str) -> None:
         sys.stdout.write(printable(piece) if terminal else piece)
         sys.stdout.flush()
+
+    if not backward:
+        write(prompt)
+    for piece in pieces:
+        write(piece)
         written.append(piece)
-    sys.stdout.write("\n")
-    sys.stdout.flush()
-    return "".join(written[1:])
+    if backward:
+        write(prompt)
+    write("\n")
+    return "".join(written)

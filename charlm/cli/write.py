@@ -44,6 +44,7 @@ def write(
     """
     from charlm.cli.editor import Editor
     from charlm.data.vocabulary import describe_characters
+    from charlm.errors import CheckpointError
     from charlm.inference import Choice, load
     from charlm.inference.continuing import Continuer, Unknown
 
@@ -52,6 +53,8 @@ def write(
     _check_terminal()
     _check_out(out)
     trained = load(checkpoint, device)
+    if trained.vocabulary.backward:
+        raise CheckpointError(f"{trained.path}: the model reads backward; allowed: one that continues a text (forward)")
     prefix = "" if label is None else trained.label_prefix(label)
     if device == "auto":
         trained = trained.for_sampling()

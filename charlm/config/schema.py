@@ -29,6 +29,8 @@ class DataConfig(Section):
     """text: one running text; line: each line is a sample of its own, and the state starts anew with it."""
     label_separator: NonEmpty | None = None
     """With lines: every line is a label, this text and the record, as in `label<TAB>record`; null: no labels."""
+    direction: Literal["forward", "backward"] = "forward"
+    """backward: the model reads each part of the text from its end, and writes to the left of a prompt."""
     split: Annotated[tuple[Fraction, Fraction, Fraction], Strict(False)] = (0.9, 0.05, 0.05)
     """Shares of the text for training, validation and test, cut in this order, or of the lines; they sum to 1."""
     valid_source: NonEmpty | None = None
@@ -61,6 +63,11 @@ class DataConfig(Section):
             raise ValueError(
                 f"label_separator: found {separator!r} with data.unit: {self.unit}; allowed: with data.unit: line; "
                 "set that (--lines) or leave the separator out"
+            )
+        if self.direction == "backward":
+            raise ValueError(
+                f"label_separator: found {separator!r} with data.direction: backward, which reads the label last; "
+                "allowed: with data.direction: forward; leave one of them out"
             )
         return self
 

@@ -12,7 +12,7 @@ import hashlib
 import itertools
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, Literal
@@ -23,9 +23,9 @@ import numpy.typing as npt
 from charlm.config.schema import DataConfig
 from charlm.data.cache import find_entry, store_entry
 from charlm.data.labels import LabelCounter, Labels, find_labels, store_labels
-from charlm.data.line_split import NEWLINE, Starts, split_lines
+from charlm.data.line_split import NEWLINE, Starts, backward_starts, split_lines
 from charlm.data.survey import Survey, short_digest, survey_source, vocabulary_of
-from charlm.data.vocabulary import UNKNOWN, Level, Vocabulary, describe_characters
+from charlm.data.vocabulary import UNKNOWN, Direction, Level, Vocabulary, describe_characters
 from charlm.errors import DataError, VocabularyError
 from charlm.system.console import say
 
@@ -43,7 +43,8 @@ class Corpus:
     splits: dict[str, Ids]
     """"train", "valid", "test" → ids [N], memory-mapped, read-only; splits of share 0 are absent.
 
-    If lines are the unit, a split is a newline and then its lines, see `split_lines`.
+    If lines are the unit, a split is a newline and then its lines, see `split_lines`. For a model that reads backward,
+    each split begins with its last character, as a view.
     """
     sha256: str
     """Of the source's bytes; with a valid or test source, of the joined digests of all sources."""
@@ -61,6 +62,7 @@ def load_corpus(
     level: Level,
     split: tuple[float, float, float],
     unit: Unit = "text",
+    direction: Direction = "forward",
     valid_source: str | None = None,
     test_source: str | None = None,
     vocabulary: Vocabulary | None = None,
@@ -80,6 +82,7 @@ def load_corpus(
         surveys = {name: survey_source(text, level, drafts) for name, text in named.items() if text is not None}
         if vocabulary is None:
             vocabulary = vocabulary_of(list(surveys.values()), extra=NEWLINE if unit == "line" else "")
+        vocabulary = replace(vocabulary, direction=direction)
         texts = {name: encode(survey, vocabulary) for name, survey in surveys.items()}
 
     shares = {name: share for name, share in zip(SPLITS, split, strict=True) if name == "train" or name not in texts}
@@ -93,12 +96,14 @@ def load_corpus(
             labels |= own_labels  # only the training text's are counted
             for part, lines in found.items():
                 splits[part], starts[part] = lines
+                if vocabulary.backward:
+                    starts[part] = backward_starts(*lines, key=f"{key}-{part}-backward")
     else:
         splits = texts | dict(zip(shares, cut(texts["train"], list(shares.values())), strict=True))
     digests = [survey.sha256 for survey in surveys.values()]
     return Corpus(
         vocabulary=vocabulary,
-        splits={name: splits[name] for name in SPLITS if shares.get(name) != 0},
+        splits={name: vocabulary.turned(splits[name]) for name in SPLITS if shares.get(name) != 0},
         sha256=digests[0] if len(digests) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest(),
         size_bytes=sum(survey.size_bytes for survey in surveys.values()),
         files=sum(len(survey.paths) for survey in surveys.values()),
@@ -133,6 +138,7 @@ def load_configured_corpus(data: DataConfig, vocabulary: Vocabulary | None = Non
         level=data.level,
         split=data.split,
         unit=data.unit,
+        direction=data.direction,
         valid_source=data.valid_source,
         test_source=data.test_source,
         vocabulary=vocabulary,
@@ -163,7 +169,7 @@ def encode_file(path: str | Path, vocabulary: Vocabulary, *, skip_unknown: bool 
     with ExitStack() as drafts:
         survey = survey_source(str(path), vocabulary.level, drafts)
         ids = encode(survey, vocabulary, skip_unknown=skip_unknown)
-    return ids, survey.unknown(vocabulary)
+    return vocabulary.turned(ids), survey.unknown(vocabulary)
 
 
 def unknown_characters(sources: Iterable[str], vocabulary: Vocabulary) -> str:
@@ -186,7 +192,7 @@ def cut(ids: Ids, shares: Sequence[float]) -> list[Ids]:
 
 
 def encode(survey: Survey, vocabulary: Vocabulary, *, skip_unknown: bool = False) -> Ids:
-    """The ids of a surveyed text, [N] memory-mapped; unknown characters are skipped or refused."""
+    """The ids of a surveyed text in its own order, [N] memory-mapped; unknown characters are skipped or refused."""
     if survey.level != vocabulary.level:
         raise VocabularyError(
             f"{survey.source}: read at data.level: {survey.level}; the model's vocabulary is of level "

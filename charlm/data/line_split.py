@@ -68,6 +68,18 @@ def split_lines(
     }
 
 
+def backward_starts(ids: Ids, starts: Starts, *, key: str) -> Starts:
+    """Where each line starts in a split that is read from its end, memory-mapped. key: of the entry in the cache.
+
+    The last line comes first, and the newline before a line becomes the one that ends it.
+    """
+    if (found := find_entry(key)) is not None:
+        return found
+    ends = range(len(starts), 0, -_CHUNK)
+    blocks = (np.ascontiguousarray(len(ids) + 1 - starts[max(end - _CHUNK, 0) : end][::-1]) for end in ends)
+    return store_entry(key, starts.shape, np.dtype(np.int64), blocks)
+
+
 def line_chunks(ids: Ids, newline: np.integer[Any]) -> Iterator[Ids]:
     """Whole lines, some at a time."""
     start = 0

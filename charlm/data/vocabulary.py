@@ -1,9 +1,9 @@
-"""Characters ↔ ids. The symbols are Unicode code points, sorted, or the 256 bytes."""
+"""Characters ↔ ids, in the order in which a model reads them. Symbols are Unicode code points, sorted, or bytes."""
 
 import functools
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +12,7 @@ from charlm.errors import CheckpointError, VocabularyError
 from charlm.native.utf8 import code_points
 
 Level = Literal["char", "byte"]
+Direction = Literal["forward", "backward"]
 CODE_POINTS = 0x110000
 UNKNOWN = np.uint32(0xFFFFFFFF)
 
@@ -25,14 +26,16 @@ def describe_characters(characters: Iterable[str], limit: int = 8) -> str:
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The symbols of a model in the order of their ids.
+    """The symbols of a model in the order of their ids, and the direction in which it reads text.
 
     level "char": `characters[i]` is the code point with id i
     level "byte": an id is the value of a byte, `characters` is empty, and the size is 256
+    direction "backward": the ids of a text begin with its last symbol. Strings are never reversed.
     """
 
     level: Level
     characters: str = ""
+    direction: Direction = "forward"
 
     @classmethod
     def of_bytes(cls) -> "Vocabulary":
@@ -63,6 +66,19 @@ class Vocabulary:
         """The code point, or the byte, of each id, [V]."""
         return np.arange(256, dtype=np.uint32) if self.level == "byte" else code_points(self.characters)
 
+    @property
+    def backward(self) -> bool:
+        """Whether the model reads text from its end."""
+        return self.direction == "backward"
+
+    def turned(self, symbols: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """From the order of the text to that of the model, or from that to the order of the text: a view."""
+        return symbols[::-1] if self.backward else symbols
+
+    def joined(self, before: str, after: str) -> str:
+        """The text in which the model reads `before` first, and then `after`."""
+        return after + before if self.backward else before + after
+
     def unknown(self, text: str) -> str:
         """The distinct characters of `text` that have no id, sorted."""
         if self.level == "byte":
@@ -72,13 +88,14 @@ class Vocabulary:
     def encode(self, text: str) -> npt.NDArray[np.integer]:
         """The ids of `text`, [N], in the narrowest type; VocabularyError if a character has no id."""
         if self.level == "byte":
-            return np.frombuffer(text.encode("utf-8", "surrogateescape"), dtype=np.uint8)
+            ids = np.frombuffer(text.encode("utf-8", "surrogateescape"), dtype=np.uint8)
+            return np.ascontiguousarray(self.turned(ids))
         ids = self.id_of_code_point[code_points(text)]
         if (ids == UNKNOWN).any():
             raise VocabularyError(
                 f"{describe_characters(self.unknown(text))}: not in the model's vocabulary of {len(self)} characters"
             )
-        return ids.astype(self.dtype)
+        return np.ascontiguousarray(self.turned(ids.astype(self.dtype)))
 
     def symbol(self, index: int) -> str:
         """The character with this id; a byte from 128 on as a lone surrogate, as from Python's "surrogateescape"."""
@@ -86,28 +103,31 @@ class Vocabulary:
             return bytes([index]).decode("utf-8", "surrogateescape")
         return self.characters[index]
 
-    def decode(self, ids: Iterable[int]) -> str:
-        """The text of `ids`; bytes that are not UTF-8 become U+FFFD."""
+    def decode(self, ids: Iterable[int], errors: str = "replace") -> str:
+        """The text of `ids`; bytes that are not UTF-8 become U+FFFD, or lone surrogates with "surrogateescape"."""
+        if self.backward:
+            ids = [*ids][::-1]
         if self.level == "byte":
-            return bytes(ids).decode("utf-8", "replace")
+            return bytes(ids).decode("utf-8", errors)
         return "".join(self.characters[i] for i in ids)
 
     def extended(self, characters: str) -> "Vocabulary":
         """This vocabulary with more characters at its end; existing ids do not change."""
-        return Vocabulary(self.level, self.characters + characters)
+        return replace(self, characters=self.characters + characters)
 
     def to_json(self) -> dict[str, str]:
+        """The symbols; the direction is an option of the config."""
         return {"level": self.level, "characters": self.characters}
 
     @classmethod
-    def from_json(cls, value: object) -> "Vocabulary":
+    def from_json(cls, value: object, direction: Direction = "forward") -> "Vocabulary":
         """Invert `to_json`; CheckpointError for anything that `to_json` cannot have written."""
         match value:
             case {"level": "byte", "characters": ""}:
-                return cls.of_bytes()
+                return cls("byte", direction=direction)
             case {"level": "char", "characters": str(characters)} if characters:
                 if len(set(characters)) == len(characters):
-                    return cls("char", characters)
+                    return cls("char", characters, direction)
         raise CheckpointError("vocabulary: not a list of distinct characters")
 
 

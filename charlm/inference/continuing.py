@@ -68,7 +68,7 @@ class Continuer:
     def _drawn(self, output: Tensor, state: RecurrentState) -> list[str]:
         network, vocabulary = self._trained.network, self._trained.vocabulary
         seeds = range(1, _DRAWN + 1)  # always the same: what is offered depends on the text alone
-        texts = [SampleText(vocabulary, "", is_line=network.begins is not None) for _ in seeds]
+        texts = [SampleText(vocabulary, "", network.begins) for _ in seeds]
         pieces = [
             [text.append(index, last=step == self._length) for text, index in zip(texts, new.tolist(), strict=True)]
             for step, new in enumerate(continued_ids(network, output, state, self._length, self._choice, seeds), 1)

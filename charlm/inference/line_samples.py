@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from charlm.data.labels import separator_ids, without_labels
-from charlm.data.line_split import Starts, line_chunks, line_ends, line_hashes
+from charlm.data.line_split import NEWLINE, Starts, line_chunks, line_ends, line_hashes
 from charlm.inference.evaluation import Ids
 from charlm.inference.sampling import Choice
 from charlm.inference.trained import TrainedModel
@@ -46,16 +46,16 @@ class LineSamples:
         self._known = known_lines(splits["train"], self.trained) if splits else np.empty(0, np.uint64)
 
     def drawn(self, count: int) -> Iterator[tuple[int, str]]:
-        """Up to `count` lines with their seeds, the prompt included; fewer if too many had to be dropped."""
+        """Seed and text of up to `count` lines, without the prompt; fewer if too many had to be dropped."""
         left, tries = count, count * _TRIES if self.unique or self.novel else count
         for begin in range(0, tries, _TOGETHER):
             seeds = range(self.seed + begin, self.seed + min(begin + _TOGETHER, tries))
             prompt = self._prefix + self.prompt
             pieces = self.trained.stream(prompt, seeds, length=self.length, choice=self.choice, stop=self.stop)
             for seed, parts in zip(seeds, zip(*pieces, strict=True), strict=True):
-                line = self.prompt + "".join(parts)
-                if self._keeps(line):
-                    yield seed, line
+                text = "".join(parts)
+                if self._keeps(self.trained.vocabulary.joined(self.prompt, text)):
+                    yield seed, text
                     left -= 1
                     if not left:
                         return
@@ -72,7 +72,8 @@ class LineSamples:
         return True
 
     def _is_known(self, line: str) -> bool:
-        ids = self.trained.vocabulary.encode(f"{self._prefix}{line}\n")
+        vocabulary = self.trained.vocabulary
+        ids = np.append(vocabulary.encode(self._prefix + line), vocabulary.encode(NEWLINE))
         [wanted] = _hashes(ids, np.array([len(ids)]), self.trained)
         place = np.searchsorted(self._known, wanted)
         return bool(place < len(self._known) and self._known[place] == wanted)

@@ -25,7 +25,8 @@ def write_per_char(
 ) -> None:
     """Write one line per scored character of `ids` [N]: position in the text, character (or byte), nats, bits.
 
-    nats: [N − 1], of all characters but the first. DataError if the file cannot be written.
+    nats: [N − 1], of all characters but the one that the model reads first, in the order of the text. DataError if the
+    file cannot be written.
     """
     with _opened(file, "w") as out:
         write_rows(out, vocabulary, ids, nats)
@@ -35,10 +36,11 @@ def write_rows(
     out: TextIO, vocabulary: Vocabulary, ids: npt.NDArray[np.integer[Any]], nats: npt.NDArray[np.float32]
 ) -> None:
     """The same to an open file."""
+    text, first = vocabulary.turned(ids), 0 if vocabulary.backward else 1
     writer = csv.writer(out)
     writer.writerow(("position", "byte" if vocabulary.level == "byte" else "character", "nats", "bits"))
-    for position, loss in enumerate(nats.tolist(), start=1):
-        index = int(ids[position])
+    for position, loss in enumerate(nats.tolist(), start=first):
+        index = int(text[position])
         symbol = index if vocabulary.level == "byte" else vocabulary.characters[index]
         writer.writerow((position, symbol, f"{loss:.6f}", f"{nats_to_bits(loss):.6f}"))
 

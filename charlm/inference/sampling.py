@@ -4,14 +4,14 @@ import codecs
 import functools
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 
 import torch
 from torch import Tensor
 
 from charlm.cells import RecurrentState, as_tuple
-from charlm.data.line_split import NEWLINE
 from charlm.data.vocabulary import Vocabulary
 from charlm.gpu.graphs import Graphs
 from charlm.model import CharLM, map_state
@@ -163,7 +163,7 @@ def choose(logits_NV: Tensor, choice: Choice, draws_N: Tensor) -> Tensor:
 
 @torch.inference_mode()
 def next_probabilities(model: CharLM, vocabulary: Vocabulary, prompt: str, device: torch.device) -> Tensor:
-    """The probabilities [V] of the character after the prompt, in float64 on the CPU.
+    """The probabilities [V] of the character after the prompt, or before it if the model reads backward, in float64.
 
     An empty prompt means the start of a line. VocabularyError if the model does not know a character of the prompt.
     The model must be in evaluation mode.
@@ -172,34 +172,34 @@ def next_probabilities(model: CharLM, vocabulary: Vocabulary, prompt: str, devic
     return model.logits(output[0, 0]).double().softmax(-1).cpu()
 
 
-@dataclass
 class SampleText:
-    """A sample in progress: decodes its ids as they come, until the text ends with `stop`, or the line if it is one."""
+    """A sample in progress: decodes its ids as they come, until it ends with `stop`, or at the end of its line.
 
-    vocabulary: Vocabulary
-    stop: str
-    is_line: bool
-    done: bool = False
-    _tail: str = ""
-    _bytes: codecs.IncrementalDecoder = field(
-        default_factory=lambda: codecs.getincrementaldecoder("utf-8")("surrogateescape")
-    )
+    line_end: the id that ends it, if it is a line. A text that is written backward comes whole when it is done.
+    """
+
+    def __init__(self, vocabulary: Vocabulary, stop: str, line_end: int | None) -> None:
+        self.done = False
+        self._vocabulary, self._line_end = vocabulary, line_end
+        self._stop = [] if vocabulary.unknown(stop) else vocabulary.encode(stop).tolist()
+        self._tail: deque[int] = deque(maxlen=len(self._stop))
+        self._held_back: list[int] = []
+        self._bytes = codecs.getincrementaldecoder("utf-8")("surrogateescape")
 
     def append(self, index: int, last: bool) -> str:
         """The text that this id adds; nothing while the bytes of a character are incomplete."""
         if self.done:
             return ""
-        if self.vocabulary.level == "byte":
-            piece = self._bytes.decode(bytes([index]), final=last)
-        else:
-            piece = self.vocabulary.characters[index]
-        if self.is_line and piece == NEWLINE:
-            self.done = True
-            return ""
-        if self.stop:
-            self._tail = (self._tail + piece)[-len(self.stop) :]
-            self.done = self._tail == self.stop
-        return piece
+        self._tail.append(index)
+        line_ends = index == self._line_end
+        self.done = last or line_ends or (bool(self._stop) and [*self._tail] == self._stop)
+        new = [] if line_ends else [index]
+        if self._vocabulary.backward:
+            self._held_back += new
+            return self._vocabulary.decode(self._held_back, "surrogateescape") if self.done else ""
+        if self._vocabulary.level == "byte":
+            return self._bytes.decode(bytes(new), final=self.done)
+        return self._vocabulary.decode(new)
 
 
 def sample_text(
@@ -216,11 +216,13 @@ def sample_text(
     """Yield, step by step, what each sample gains after the prompt, until all samples are done.
 
     A sample is done after `length` ids, or as soon as it ends with `stop`. An empty prompt means the start of a line.
-    A model of lines writes lines, without their newlines.
+    A model of lines writes lines, without their newlines. A model that reads backward writes before the prompt, from
+    the end of a line; its samples gain everything when they are done.
+
     VocabularyError if the model does not know a character of the prompt. Bytes that are not UTF-8 come as lone
     surrogates, as from Python's "surrogateescape"; see `readable`.
     """
-    texts = [SampleText(vocabulary, stop, is_line=model.begins is not None) for _ in seeds]
+    texts = [SampleText(vocabulary, stop, model.begins) for _ in seeds]
     ids = prompt_ids(model, vocabulary, prompt)
     for step, new in enumerate(sample_ids(model, ids, length, choice, seeds, device), start=1):
         yield [text.append(index, last=step == length) for text, index in zip(texts, new.tolist(), strict=True)]
@@ -232,9 +234,9 @@ def prompt_ids(model: CharLM, vocabulary: Vocabulary, prompt: str) -> list[int]:
     """The ids that the model reads before it writes, at least one; VocabularyError for unknown characters."""
     if model.begins is not None:
         return [model.begins, *vocabulary.encode(prompt).tolist()]
-    return vocabulary.encode(prompt or _line_end(vocabulary)).tolist()
+    return vocabulary.encode(prompt or first_read(vocabulary)).tolist()
 
 
-def _line_end(vocabulary: Vocabulary) -> str:
+def first_read(vocabulary: Vocabulary) -> str:
     """What the model reads first when there is no prompt: a line end, a space, or any character that it knows."""
     return next((c for c in "\n " if not vocabulary.unknown(c)), vocabulary.characters[:1])

@@ -49,6 +49,10 @@ class TrainedModel:
 
     Several threads may use it at once, but not while `evaluate_dynamically` runs, which changes the weights and puts
     them back. For a model of level "byte" a character is a byte everywhere.
+
+    A model that reads backward (`data.direction`) takes and gives text in its usual order all the same. What is said of
+    the text after or before a character is then true of the text before or after it, and `sample` writes the text
+    before the prompt.
     """
 
     path: Path
@@ -77,6 +81,7 @@ class TrainedModel:
             {
                 "model": f"{model.cell.kind}, {model.layers} × {model.cell.hidden} units, {parameters:,} parameters",
                 "vocabulary": symbols,
+                "direction": self.vocabulary.direction,
                 "trained": f"{self.progress.get('step', 0):,} steps",
                 "best score": "—" if best_nats is None else f"{best_nats:.4f} nats per character",
                 "checkpoint": str(self.path),
@@ -154,7 +159,8 @@ class TrainedModel:
     ) -> str | Iterator[str]:
         """Write `length` characters after the prompt, or fewer if `stop` comes first; returns them without the prompt.
 
-        With `stream`, returns an iterator of pieces of the text, which come as they are written.
+        With `stream`, returns an iterator of pieces of the text, which come as they are written; from a model that
+        reads backward, everything comes at the end.
 
         With a `label`, the sample is a line with this label, which is not part of it.
 
@@ -189,7 +195,8 @@ class TrainedModel:
 
         These are the probabilities at temperature 1. An empty prompt means the start of a line, as in `sample`. There
         are fewer than k if the vocabulary is smaller. A byte model gives bytes; those from 128 on come as lone
-        surrogates, as from Python's "surrogateescape", so prompt + character is a prompt again.
+        surrogates, as from Python's "surrogateescape", so prompt + character is a prompt again. A model that reads
+        backward gives the characters before the prompt.
 
         VocabularyError if the model does not know a character of the prompt; ValueError for k < 1.
         """
@@ -218,9 +225,11 @@ class TrainedModel:
     def evaluate(self, text: str | Ids, *, streams: int | None = None, per_char: bool = False) -> Evaluation:
         """Score a text, or its ids as `scored_ids` gives them: nats per character, lower is better.
 
+        `per_char` adds the nats of single characters, in the order of the text.
         VocabularyError if the model does not know a character of the text, DataError if it is shorter than two.
         """
-        return evaluate(self.network, self._ids(text), self.device, streams=streams, per_char=per_char)
+        score = evaluate(self.network, self._ids(text), self.device, streams=streams, per_char=per_char)
+        return self._in_order(score)
 
     @overload
     def score(self, texts: Sequence[str], *, per_char: Literal[False] = False) -> npt.NDArray[np.float64]: ...
@@ -238,12 +247,13 @@ class TrainedModel:
         text of one character or none. With `per_char`, returns −log2 p of each of these characters instead, an array
         [length − 1] for each text; it is empty for a text of one character or none.
 
-        A model of lines scores every character, the newline that ends the line included: [length + 1].
+        A model of lines scores every character, the newline that ends the line included: [length + 1]. If it reads
+        backward, that newline is the one before the line.
 
         VocabularyError if the model does not know a character of a text.
         """
         nats = score_texts(self.network, [self._line(ids) for ids in self._ids_of_all(texts)], self.device)
-        bits = [nats_to_bits(1) * each.astype(np.float64) for each in nats]
+        bits = [nats_to_bits(1) * self.vocabulary.turned(each).astype(np.float64) for each in nats]
         return bits if per_char else np.array([each.mean() if len(each) else np.nan for each in bits], np.float64)
 
     @overload
@@ -259,8 +269,8 @@ class TrainedModel:
 
         Each text is read by itself from the zero state. pool: "last" takes the output after the last character,
         "mean" the mean over all characters; both are nan for an empty text. None returns the outputs after every
-        character instead, an array [length, H] for each text. A model of lines reads a newline first; for it there are
-        [length + 1, H].
+        character instead, an array [length, H] for each text. A model of lines reads a newline first, the one after the
+        line if it reads backward; for it there are [length + 1, H].
 
         VocabularyError if the model does not know a character of a text; ValueError for another pool.
         """
@@ -268,7 +278,7 @@ class TrainedModel:
             raise ValueError(f"pool: found {pool!r}; allowed: 'last', 'mean' or None")
         ids = [self._line(ids, end=False) for ids in self._ids_of_all(texts)]
         if pool is None:
-            return char_features(self.network, ids, self.device)
+            return [self.vocabulary.turned(each) for each in char_features(self.network, ids, self.device)]
         return text_features(self.network, ids, self.device, pool)
 
     def evaluate_dynamically(
@@ -278,7 +288,7 @@ class TrainedModel:
 
         No other thread may use the model meanwhile. Needs the training text: DataError if that has changed or is gone.
         """
-        return evaluate_dynamically(
+        score = evaluate_dynamically(
             self.network,
             self._ids(text),
             self.training_splits("dynamic evaluation")["train"],
@@ -287,13 +297,20 @@ class TrainedModel:
             streams=streams,
             per_char=per_char,
         )
+        return self._in_order(score)
+
+    def _in_order(self, score: Evaluation) -> Evaluation:
+        """The score with its characters in the order of the text."""
+        nats = score.per_char_nats
+        return score if nats is None else replace(score, per_char_nats=self.vocabulary.turned(nats))
 
     def _ids(self, text: str | Ids) -> Ids:
         return self.scored_ids(self.vocabulary.encode(text)) if isinstance(text, str) else text
 
     def scored_ids(self, ids: Ids) -> Ids:
         """The ids of a text as `evaluate` takes them: for a model of lines a newline, and then whole lines."""
-        return self._line(ids, end=not len(ids) or ids[-1] != self.network.begins)
+        text = self.vocabulary.turned(ids)
+        return self.vocabulary.turned(self._line(text, end=not len(text) or text[-1] != self.network.begins))
 
     def _line(self, ids: Ids, *, end: bool = True) -> Ids:
         """For a model of lines, the ids with the newline that begins the line, and the one that ends it."""

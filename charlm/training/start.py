@@ -300,7 +300,7 @@ def _fine_tuned_vocabulary(config: Config, init_from: Checkpoint) -> Vocabulary:
     faults = [
         f"{key}: found {found!r}; the checkpoint of --init-from has {wanted!r}; allowed: the same"
         for key, (wanted, found) in changed.items()
-        if key.startswith(("model.", "data.level")) and not key.startswith(_FREE_TO_DIFFER)
+        if key.startswith(("model.", "data.level", "data.direction")) and not key.startswith(_FREE_TO_DIFFER)
     ]
     if faults:
         raise ConfigError(*faults)

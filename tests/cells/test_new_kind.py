@@ -154,6 +154,8 @@ def test_a_kind_added_in_four_places_goes_through_every_command(checkout: Path) 
         ["train", "--resume", "--run-dir", "run", "--set", "train.max_steps=6"],
         ["eval", "run", "--json"],
         ["sample", "run", "--seed", "1", "--length", "40"],
+        ["export", "run", "--to", "torch", "--out", "exported"],
+        ["export", "run", "--to", "onnx", "--out", "exported.onnx"],
         ["train", "--config", "toy", "--run-dir", "other", "--set", "model.cell.hidden=1000000"],
         ["train", "--config", "toy", "--run-dir", "other", "--set", "model.cell.kind=toi"],
     ]
@@ -162,9 +164,9 @@ def test_a_kind_added_in_four_places_goes_through_every_command(checkout: Path) 
         cwd=checkout, env=os.environ | {"PYTHONPATH": str(checkout)}, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert child.returncode == 0, child.stderr
-    shown, planned, trained, resumed, scored, sampled, too_much, unknown = json.loads(child.stdout)
+    shown, planned, trained, resumed, scored, sampled, *exported, too_much, unknown = json.loads(child.stdout)
 
-    for code, _, err in (shown, planned, trained, resumed, scored, sampled):
+    for code, _, err in (shown, planned, trained, resumed, scored, sampled, *exported):
         assert code == 0, err
     assert re.search(r"kind: toy\n +hidden: 12\n +rate: 0.5", shown[1])
     plan = json.loads(planned[1])

@@ -116,8 +116,11 @@ def test_python(name, cli, monkeypatch):
     """Training is cut to two tiny updates here too."""
     monkeypatch.setattr(charlm, "train", functools.partial(short_training, charlm.train))
     found = blocks(ROOT / name, "python")
-    for run in set(re.findall(r"runs/\w+", "".join(found))):
+    exports = [line for line in commands(ROOT / name) if line.startswith("charlm export ")]
+    for run in set(re.findall(r"runs/\w+", "".join([*found, *exports]))):
         train_run(cli, run)
+    for line in exports:
+        assert cli(*shlex.split(line)[1:]).code == 0
     for block in found:
         exec(compile(block, "python block", "exec"), {})
 

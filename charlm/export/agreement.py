@@ -1,0 +1,55 @@
+"""Does what was written compute what charlm computes?"""
+
+import copy
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from charlm.cells import as_tuple
+from charlm.errors import ExportError
+from charlm.inference import TrainedModel
+from charlm.model import CharLM
+
+TOLERANCE = 1e-4
+"""Largest difference of logits and states; relative where they are larger than 1."""
+_STREAMS = 3
+_STEPS = (40, 1, 7)
+"""Windows that are compared, with the state carried from one to the next."""
+
+Step = Callable[[Tensor, tuple[Tensor, ...]], tuple[Tensor, tuple[Tensor, ...]]]
+"""(ids [T, B], state) → logits [T, B, V] and the new state: a tensor [L, B, H] for each of `state_names`."""
+
+
+def plain_copy(trained: TrainedModel) -> CharLM:
+    """A copy of the network on the CPU that multiplies in float32."""
+    network = copy.deepcopy(trained.network).to("cpu").eval()
+    network.precision = "fp32"
+    return network
+
+
+@torch.inference_mode()
+def check_agreement(network: CharLM, step: Step, name: str) -> float:
+    """The largest difference between the logits of `step` and those of the network, over windows with carried state.
+
+    ExportError if it, or that of the states, is above TOLERANCE, or not a number.
+    """
+    generator = torch.Generator().manual_seed(1)
+    state = network.layers.zero_state(_STREAMS)
+    theirs, largest = as_tuple(state), 0.0
+    for steps in _STEPS:
+        shape = (steps, _STREAMS)
+        ids_TB = torch.randint(network.vocabulary_size, shape, generator=generator)
+        if network.begins is not None:
+            ids_TB[torch.rand(shape, generator=generator) < 0.2] = network.begins
+        logits, state = network(ids_TB, state)
+        found, theirs = step(ids_TB, theirs)
+        for one, other in zip((found, *theirs), (logits, *as_tuple(state)), strict=True):
+            difference = float((one - other).abs().max())
+            if not difference <= TOLERANCE * max(1.0, float(other.abs().max())):
+                raise ExportError(
+                    f"{name}: its logits or states differ from charlm's by {difference:.2g}; allowed: {TOLERANCE:g}; "
+                    "nothing was written; please report this with the run's config.yaml"
+                )
+        largest = max(largest, float((found - logits).abs().max()))
+    return largest

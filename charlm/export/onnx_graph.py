@@ -1,0 +1,123 @@
+"""A model as an ONNX graph: ids and state → logits and the new state, for any number of steps and streams.
+
+    ids [T, B] int64, h [L, B, H] …  →  Scan over T { embedding → layers }  →  logits [T, B, V], new_h [L, B, H] …
+
+The body of the scan is recorded from the equations that define the layers (`reference.py` of their kind).
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from charlm.cells import as_tuple
+from charlm.errors import ExportError, PackageError
+from charlm.export.agreement import check_agreement, plain_copy
+from charlm.export.recording import Nodes, Recorded
+from charlm.export.vocabulary import vocabulary_json
+from charlm.inference import TrainedModel
+from charlm.model import CharLM
+
+OPSET = 18
+_IR_VERSION = 8
+"""The first with this opset, which old runtimes read too."""
+_MOST_BYTES = 2**31 - 2**20
+"""Largest file of protobuf, less what is not weights."""
+
+
+def write_onnx(trained: TrainedModel, path: Path) -> float:
+    """Write the model to a file that onnxruntime agrees about; returns the largest difference of its logits.
+
+    PackageError if onnx or onnxruntime is missing, ExportError if the model is too large for one file.
+    """
+    onnx, runtime = _packages()
+    network = plain_copy(trained)
+    size = 4 * sum(parameter.numel() for parameter in network.parameters())
+    if size > _MOST_BYTES:
+        raise ExportError(f"onnx: the weights are {size:,} bytes; allowed: {_MOST_BYTES:,}; export --to torch")
+    model = build_model(network)
+    onnx.helper.set_model_props(model, {"charlm": json.dumps(vocabulary_json(trained))})
+    onnx.checker.check_model(model, full_check=True)
+    data = model.SerializeToString()
+    session = runtime.InferenceSession(data, providers=["CPUExecutionProvider"])
+    names = network.layers.state_names
+
+    def step(ids_TB: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, tuple[Tensor, ...]]:
+        inputs = {name: part.numpy() for name, part in zip(names, state, strict=True)}
+        logits, *last = session.run(None, {"ids": ids_TB.numpy(), **inputs})
+        return torch.from_numpy(logits), tuple(map(torch.from_numpy, last))
+
+    difference = check_agreement(network, step, "onnx")
+    path.write_bytes(data)
+    return difference
+
+
+def _packages() -> tuple[Any, Any]:
+    try:
+        import onnx
+        import onnxruntime
+    except ImportError as error:
+        raise PackageError(f"onnx: {error.name or error} is not installed; pip install 'charlm[onnx]'") from None
+    return onnx, onnxruntime
+
+
+@torch.inference_mode()
+def build_model(network: CharLM) -> Any:
+    """The ONNX model of a network on the CPU."""
+    from onnx import TensorProto, helper
+
+    names, layers = network.layers.state_names, network.layers
+    shape = [layers.num_layers, "B", layers.hidden_size]
+
+    def states(prefix: str) -> list[Any]:
+        return [helper.make_tensor_value_info(prefix + name, TensorProto.FLOAT, shape) for name in names]
+
+    nodes = Nodes()
+    body, outputs = _scan_body(network, nodes)
+    ids_B = helper.make_tensor_value_info("step_ids", TensorProto.INT64, ["B"])
+    output_BH = helper.make_tensor_value_info(outputs[-1], TensorProto.FLOAT, ["B", layers.hidden_size])
+    last = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in outputs[:-1]]
+    step = helper.make_graph(body, "step", [*states("step_"), ids_B], [*last, output_BH])
+    new = [f"new_{name}" for name in names]
+    nodes.add("Scan", [*names, "ids"], [*new, "outputs"], body=step, num_scan_inputs=1)
+    weight_HV = nodes.constant(network.decoder.weight.t())
+    nodes.add("MatMul", ["outputs", weight_HV], ["products"])
+    nodes.add("Add", ["products", nodes.constant(network.decoder.bias)], ["logits"])
+
+    ids = helper.make_tensor_value_info("ids", TensorProto.INT64, ["T", "B"])
+    logits = helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["T", "B", network.vocabulary_size])
+    graph = helper.make_graph(nodes.taken(), "charlm", [ids, *states("")], [logits, *states("new_")], nodes.constants)
+    opset = helper.make_opsetid("", OPSET)
+    return helper.make_model(graph, producer_name="charlm", ir_version=_IR_VERSION, opset_imports=[opset])
+
+
+def _scan_body(network: CharLM, nodes: Nodes) -> tuple[list[Any], list[str]]:
+    """One step for B streams: its nodes, and the names of the new states and of the outputs [B, H]."""
+    layers, streams = network.layers, 2
+    ids = Recorded(nodes, "step_ids", torch.zeros(streams, dtype=torch.int64))
+    state = tuple(
+        Recorded(nodes, f"step_{name}", part)
+        for name, part in zip(layers.state_names, as_tuple(layers.zero_state(streams)), strict=True)
+    )
+    if network.begins is not None:
+        [is_begin] = nodes.add("Equal", [ids.name, nodes.constant(np.int64(network.begins))])
+        [goes_on] = nodes.add("Not", [is_begin])
+        [carried] = nodes.add("Cast", [goes_on], to=1)
+        [carried] = nodes.add("Unsqueeze", [carried, nodes.constant(np.array([1]))])
+        carried_B1 = Recorded(nodes, carried, torch.ones(streams, 1))
+        state = tuple(part * carried_B1 for part in state)
+    if network.embedding is None:
+        depth, values = nodes.constant(np.int64(network.vocabulary_size)), nodes.constant(np.array([0, 1], np.float32))
+        [x] = nodes.add("OneHot", [ids.name, depth, values])
+    else:
+        [x] = nodes.add("Gather", [nodes.constant(network.embedding.weight), ids.name])
+    [x] = nodes.add("Unsqueeze", [x, nodes.constant(np.array([0]))])
+    x_1BI = Recorded(nodes, x, torch.zeros(1, streams, layers.input_size))
+    forward: Any = layers.forward_reference  # of tensors that are recorded
+    outputs_1BH, last = forward(x_1BI, state)
+    last = last if isinstance(last, tuple) else (last,)
+    [output] = nodes.add("Squeeze", [outputs_1BH.name, nodes.constant(np.array([0]))])
+    return nodes.taken(), [*(part.name for part in last), output]

@@ -1,0 +1,68 @@
+"""`charlm export`: where it writes, and what it says."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from charlm.cli.export import Format
+
+
+def names_in(folder):
+    return sorted(file.name for file in Path(folder).iterdir())
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_it_says_what_it_has_written(cli, trained_run, place):
+    result = cli("export", trained_run, "--to", "torch", "--out", "mine")
+    assert (result.code, result.out) == (0, "")
+    assert re.fullmatch(r"export   mine: [\d.]+ kB; logits differ by \d\.\de-0\d at most\n", result.err)
+    assert names_in("mine") == ["char_model.py", "vocabulary.json", "weights.safetensors"]
+    assert names_in(place) == ["mine"]
+
+
+def test_nothing_is_replaced_without_being_asked_to(cli, trained_run, place):
+    words = ["export", trained_run, "--to", "torch", "--out", "mine"]
+    Path("mine").mkdir()
+    assert cli(*words).error == "--out mine: exists already; --overwrite replaces an earlier export"
+    assert cli(*words, "--overwrite").code == 0
+    Path("mine/char_model.py").write_text("old")
+    assert cli(*words, "--overwrite").code == 0
+    assert Path("mine/char_model.py").read_text() != "old"
+    assert names_in(place) == ["mine"]
+
+
+def test_a_folder_of_something_else_is_kept(cli, trained_run, place):
+    Path("mine").mkdir()
+    Path("mine/thesis.tex").write_text("years of work")
+    words = ["export", trained_run, "--to", "torch", "--out", "mine", "--overwrite"]
+    assert cli(*words).error == ("--out mine: holds thesis.tex, so it is not an earlier export; name another folder")
+    words[5] = "mine/thesis.tex"
+    assert cli(*words).error == "--out mine/thesis.tex: is not an earlier export in this format; name another place"
+    assert names_in("mine") == ["thesis.tex"]
+    assert Path("mine/thesis.tex").read_text() == "years of work"
+
+
+def test_a_place_that_cannot_be_written(cli, trained_run, place):
+    words = ["export", trained_run, "--to", "torch", "--out"]
+    assert cli(*words, "none/mine").error == (
+        "--out none/mine: No such file or directory; allowed: a place that can be written"
+    )
+    assert names_in(place) == []
+
+
+def test_an_unknown_format(cli, trained_run, place):
+    assert (
+        "'flax' is not one of 'torch', 'onnx'" in cli("export", trained_run, "--to", "flax", "--out", "a").usage_error
+    )
+
+
+def test_the_formats_of_the_command_are_those_that_there_are():
+    from charlm.export import FORMATS
+
+    assert [*Format] == [*FORMATS]

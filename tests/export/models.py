@@ -1,0 +1,76 @@
+"""Models to export: every kind with every option that changes what a trained model computes."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from charlm.config import parse_config
+from charlm.data.corpus import begin_of
+from charlm.data.vocabulary import Vocabulary
+from charlm.inference import TrainedModel
+from charlm.model import build_model
+from tests.pairwise import all_pairs
+
+CHARACTERS = "\n abcdefghé😀"
+HIDDEN = 12
+CELLS_TO_EXPORT = {
+    "rnn": {"kind": "rnn"},
+    "rnn-relu": {"kind": "rnn", "nonlinearity": "relu"},
+    "lstm": {"kind": "lstm"},
+    "lstm-norm": {"kind": "lstm", "layer_norm": True},
+    "gru": {"kind": "gru"},
+    "rhn": {"kind": "rhn", "depth": 3},
+    "rhn-carry": {"kind": "rhn", "depth": 2, "couple_gates": False},
+    "slstm": {"kind": "slstm"},
+    "slstm-exp": {"kind": "slstm", "forget_gate": "exponential", "forget_bias": -1.0},
+}
+EMBEDDINGS = {
+    "embedding": {"embedding": 7},
+    "one-hot": {"embedding": 0},
+    "tied": {"embedding": HIDDEN, "tie_embeddings": True},
+}
+
+_COLUMNS: dict[str, list[Any]] = {
+    "case": [*CELLS_TO_EXPORT],
+    "inputs": [*EMBEDDINGS],
+    "layers": [1, 3],
+    "residual": [False, True],
+    "zoneout": [0.0, 0.2],
+    "level": ["char", "byte"],
+    "unit": ["text", "line"],
+    "direction": ["forward", "backward"],
+}
+_ROWS = all_pairs(*_COLUMNS.values())
+every_model = pytest.mark.parametrize(
+    "options", [dict(zip(_COLUMNS, row, strict=True)) for row in _ROWS], ids=["-".join(map(str, row)) for row in _ROWS]
+)
+"""Parametrizes a test by `options` of `model_of`."""
+
+
+def model_of(
+    case: str = "lstm",
+    inputs: str = "embedding",
+    level: Any = "char",
+    unit: Any = "text",
+    direction: Any = "forward",
+    **model: Any,
+) -> TrainedModel:
+    """A model with random weights."""
+    model |= {"cell": {**CELLS_TO_EXPORT[case], "hidden": HIDDEN}, **EMBEDDINGS[inputs]}
+    config = parse_config({"data": {"level": level, "unit": unit, "direction": direction}, "model": model}, "a test")
+    vocabulary = Vocabulary(level, "" if level == "byte" else CHARACTERS, direction)
+    network = build_model(config.model, len(vocabulary)).eval()
+    network.begins = begin_of(unit, vocabulary)
+    with torch.no_grad():
+        network.decoder.weight.mul_(4)
+        network.decoder.bias.uniform_(-1, 1)
+    return TrainedModel(Path("none"), network, vocabulary, torch.device("cpu"), config, {})
+
+
+def some_ids(trained: TrainedModel, steps: int, streams: int) -> torch.Tensor:
+    """Ids [T, B], some of which begin lines."""
+    ids = torch.randint(len(trained.vocabulary), (steps, streams))
+    ids[torch.rand(steps, streams) < 0.2] = int(trained.vocabulary.encode("\n")[0])
+    return ids
