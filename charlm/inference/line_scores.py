@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from charlm.data.arriving import without_mark
+from charlm.data.arriving import turned_line, turned_lines, without_mark
 from charlm.data.line_split import NEWLINE
 from charlm.data.vocabulary import UNKNOWN, describe_characters
 from charlm.errors import VocabularyError
@@ -125,13 +125,17 @@ class LineScorer:
         VocabularyError, after the lines before it, for a line with characters that the model does not know.
         """
         with self._learner.restoring() if self._learner else contextlib.nullcontext():
-            for block in self._labeled(without_mark(blocks, self._vocabulary.level)):
+            for block in self._as_read(without_mark(blocks, self._vocabulary.level)):
                 for part in self._learner.segments(block) if self._learner else [block]:
                     for lines in self._scored(part):
-                        yield self._without_label(lines)
+                        yield [*map(self._as_written, lines)]
             if self._open.text:
                 for lines in self._scored(b"\n"):
-                    yield self._without_label(lines)
+                    yield [*map(self._as_written, lines)]
+
+    def _as_read(self, blocks: Iterable[bytes]) -> Iterator[bytes]:
+        """The blocks as the model reads them: each line with its label, or from its end."""
+        return turned_lines(blocks) if self._vocabulary.backward else self._labeled(blocks)
 
     def _labeled(self, blocks: Iterable[bytes]) -> Iterator[bytes]:
         """The blocks with the label before each line."""
@@ -142,19 +146,19 @@ class LineScorer:
             yield prefix * is_start + inner + b"\n" * ends
             is_start = ends
 
-    def _without_label(self, lines: list[LineScore]) -> list[LineScore]:
-        """The scores of lines given their label."""
+    def _as_written(self, line: LineScore) -> LineScore:
+        """The score of a line as it was written, given its label."""
+        per_char = line.per_char_nats
+        if self._vocabulary.backward:
+            turned = None if per_char is None else per_char[::-1]
+            return LineScore(line.number, turned_line(line.text), line.chars, line.nats, turned)
         if not self._prefix:
-            return lines
+            return line
+        assert per_char is not None
         chars, size = len(self._vocabulary.encode(self._prefix)), len(self._prefix.encode("utf-8", "surrogateescape"))
-        found = []
-        for line in lines:
-            per_char = line.per_char_nats
-            assert per_char is not None
-            nats = line.nats - float(per_char[:chars].sum(dtype=np.float64))
-            kept = per_char[chars:] if self._wants_per_char else None
-            found.append(LineScore(line.number, line.text[size:], line.chars - chars, nats, kept))
-        return found
+        nats = line.nats - float(per_char[:chars].sum(dtype=np.float64))
+        kept = per_char[chars:] if self._wants_per_char else None
+        return LineScore(line.number, line.text[size:], line.chars - chars, nats, kept)
 
     def _scored(self, block: bytes) -> Iterator[list[LineScore]]:
         symbols = self._symbols_of(block)

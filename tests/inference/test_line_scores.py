@@ -262,3 +262,16 @@ def test_an_evaluation_finds_the_scores_of_lines_spread_over_the_text(trained, m
     assert 0 < len(some.line_nats) < len(lines) / 2
     assert all(np.isclose(truth, each, rtol=1e-4).any() for each in some.line_nats)
     assert some.nats_sum == score.nats_sum
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_model_that_reads_backward_scores_lines_from_their_ends(trained, seed):
+    forward = of_lines(trained)
+    backward = replace(forward, vocabulary=replace(forward.vocabulary, direction="backward"))
+    turned = scored(forward, [b"".join(line[::-1] + b"\n" for line in LINES)], per_char=True)
+    found = scored(backward, in_blocks(b"\n".join(LINES), seed), per_char=True)
+    assert [bytes(each.text) for each in found] == LINES
+    for each, other in zip(found, turned, strict=True):
+        assert (each.number, each.chars) == (other.number, other.chars)
+        assert each.nats == pytest.approx(other.nats, rel=1e-6)
+        np.testing.assert_allclose(each.per_char_nats[::-1], other.per_char_nats, rtol=1e-4, atol=1e-5)
