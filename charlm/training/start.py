@@ -306,7 +306,7 @@ def _fine_tuned_vocabulary(config: Config, init_from: Checkpoint) -> Vocabulary:
         raise ConfigError(*faults)
     data, vocabulary = config.data, init_from.vocabulary
     sources = [source for source in (data.source, data.valid_source, data.test_source) if source]
-    unknown = unknown_characters(sources, vocabulary)
+    unknown = unknown_characters(sources, vocabulary, data.unit)
     if not unknown:
         return vocabulary
     listed = describe_characters(unknown, limit=20)
