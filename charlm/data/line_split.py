@@ -158,7 +158,8 @@ def line_hashes(ids: Ids, ends: npt.NDArray[np.int64], vocabulary: Vocabulary) -
     symbols = vocabulary.symbols.astype(np.uint64) + np.uint64(1)
     up, down = _powers(_PIECE)
     found = np.zeros(len(ends), np.uint64)
-    done, total, power = 0, 0, 1  # Of the line that the last piece has cut: its sum so far, and the factor that follows.
+    # Of the line that the last piece has cut: its sum so far, and the factor that follows.
+    done, total, power = 0, 0, 1
     for start in range(0, len(ids), _PIECE):
         piece = symbols[ids[start : start + _PIECE]]
         sums = np.zeros(len(piece) + 1, np.uint64)

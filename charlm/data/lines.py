@@ -111,9 +111,7 @@ class LineOrder:
             self._kept = group, np.cumsum(ends - begins)
         return self._kept[1]
 
-    def _bounds(
-        self, group: int, inside: npt.NDArray[np.int64]
-    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    def _bounds(self, group: int, inside: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """Begin and end in the text of the lines at these places of a group's order."""
         blocks = slice(group * _GROUP, (group + 1) * _GROUP)
         block_ends = np.cumsum(self._block_sizes[blocks])

@@ -75,13 +75,13 @@ def read_symbols(
 
 
 def whole_lines(text: Iterable[Symbols]) -> Iterator[Symbols]:
-    """The text of a file, in chunks, with every line ended by a newline: CR LF becomes one, a missing last one is added.
+    """The text of a file, in chunks, with a newline at the end of every line: CR LF becomes one, the last gets one.
 
     Text that is empty stays empty.
     """
     newline, carriage_return = ord(NEWLINE), ord(_RETURN)
+    # The symbol before, and whether a CR at the end of the chunk before waits for what follows it.
     last, held = newline, False
-    """The symbol before, and whether a CR at the end of the chunk before waits for what follows it."""
     for symbols in text:
         if not len(symbols):
             continue

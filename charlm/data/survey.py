@@ -74,7 +74,8 @@ class Survey:
 def survey_source(source: str, level: Level, drafts: ExitStack | None = None, unit: Unit = "text") -> Survey:
     """Survey a source, or find its survey in the cache; DataError if it has no text or is not UTF-8.
 
-    If lines are the unit, each file is whole lines, see `whole_lines`. With `drafts`, the survey of a new text keeps the decoded text until `drafts` closes.
+    If lines are the unit, each file is whole lines, see `whole_lines`. With `drafts`, the survey of a new text keeps
+    the decoded text until `drafts` closes.
     """
     paths = resolve(source)
     sizes = file_sizes(paths)

@@ -66,7 +66,7 @@ def test_a_killed_process_costs_no_bit_with_restarts(torchrun, tmp_path, unit):
     assert again.returncode == 1
     assert f"error: {tmp_path}/killed: already holds a run; allowed: --resume" in again.stderr
     assert again.stderr.count("error: ") == 1
-    assert torchrun("killed", extra=["--resume", "--set", "train.max_steps=25"]).returncode == 0
+    assert torchrun("killed", extra=["--resume", *extra, "--set", "train.max_steps=25"]).returncode == 0
     assert read_checkpoint(tmp_path / "killed/checkpoints/last.safetensors").progress["step"] == 25
 
 

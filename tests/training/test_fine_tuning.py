@@ -67,7 +67,7 @@ def test_init_from_a_model_that_has_never_seen_a_line_end(tmp_path, config_of):
     start_run(config_of(), tmp_path / "first")
     checkpoint = read_checkpoint(tmp_path / "first/checkpoints/last.safetensors")
     text.write_text(words_text(4000))
-    with pytest.raises(VocabularyError, match=r"has never seen '\\n' \(U\+000A\); allowed: .* grow_vocabulary=true"):
+    with pytest.raises(VocabularyError, match=r"has never seen '\\n' \(U\+000A\); allowed: .*grow_vocabulary=true"):
         start_run(config_of(data={"unit": "line"}), tmp_path / "refused", checkpoint)
     grown = config_of(data={"unit": "line", "grow_vocabulary": True}, train={"max_steps": 1})
     assert start_run(grown, tmp_path / "second", checkpoint).step == 1

@@ -179,7 +179,7 @@ def test_resume_refuses_another_model_and_another_text(tmp_path, config_of):
 def test_resume_refuses_another_unit(tmp_path, config_of):
     run = tmp_path / "run"
     start_run(config_of(), run)
-    with pytest.raises(ConfigError, match="data.unit: found 'line', the run has 'text'; allowed on --resume: the same"):
+    with pytest.raises(ConfigError, match=r"data\.unit: found 'line', the run has 'text'; allowed on --res"):
         resume_run(run, lambda saved: config_of(data={"unit": "line"}))
 
 
