@@ -75,8 +75,8 @@ def load_corpus(
     `split` holds the shares of train, valid and test. A `valid_source` or `test_source` is a split by itself; its
     share is ignored, and the other shares are rescaled to sum to 1. The default `vocabulary` is the characters of all
     sources, sorted. If lines are the unit, the shares are of the lines, and every line ends with a newline, see
-    `whole_lines`; with a `label_separator`, every line must contain it. whole: all of the source is for training, in its
-    own order.
+    `whole_lines`; with a `label_separator`, every line must contain it. whole: all of the source is for training, in
+    its own order.
 
     Raises DataError for text that cannot be used, VocabularyError for characters that a given vocabulary lacks.
     """

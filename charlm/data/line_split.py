@@ -20,7 +20,7 @@ Ids = npt.NDArray[np.integer[Any]]
 Starts = npt.NDArray[np.integer[Any]]
 Lines = tuple[Ids, Starts]
 """A newline and then lines, and where each of them starts, and where the last ends."""
-Sees = Callable[[Ids, npt.NDArray[np.int64], npt.NDArray[np.bool_]], None]
+Sees = Callable[[Ids, Starts, npt.NDArray[np.bool_]], None]
 
 _CHUNK = 1 << 18
 """Characters that are read at once; more if a line is longer."""
@@ -150,7 +150,7 @@ def _splits_of(hashes: npt.NDArray[np.uint64], shares: Mapping[str, float]) -> n
     return np.searchsorted(bounds, place, side="right").clip(max=len(bounds) - 1).astype(np.uint8)
 
 
-def line_hashes(ids: Ids, ends: npt.NDArray[np.int64], vocabulary: Vocabulary) -> npt.NDArray[np.uint64]:
+def line_hashes(ids: Ids, ends: Starts, vocabulary: Vocabulary) -> npt.NDArray[np.uint64]:
     """A hash of the symbols of each line; the lines stand one behind the other and end at `ends`.
 
     A polynomial of the symbols modulo 2⁶⁴, by sums from the start of a piece; then its bits are scattered.

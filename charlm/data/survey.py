@@ -86,7 +86,7 @@ def survey_source(source: str, level: Level, drafts: ExitStack | None = None, un
         key = f"{layout}-{sha256}"
         table = find_entry(key)
         if table is not None:
-            return Survey(source, paths, level, sum(sizes), sha256, key, *np.array(table), unit)
+            return Survey(source, paths, level, sum(sizes), sha256, key, *np.array(table), unit=unit)
 
     say("data", f"{source}: reading {format_bytes(sum(sizes))} in {len(paths):,} file{'s' * (len(paths) > 1)}")
     draft, progress = None, Progress(sum(sizes), f"{source}: reading")
