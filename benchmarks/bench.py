@@ -5,7 +5,7 @@ bench_measure.py    timing in rounds, figures, tables, the machine
 bench_kernels.py    layers forward and backward, matrix products, growth with T, D, L
 bench_grid.py       small layers at many shapes; beside busy processes
 bench_gpu.py        layers and updates on a GPU
-bench_uses.py       training and sampling
+bench_uses.py       training, on lines too, and sampling
 bench_processes.py  several processes that share a batch
 bench_encoding.py   encoding texts, each in its own process
 """
@@ -34,6 +34,7 @@ SECTIONS = {
     "busy": "the LSTM beside processes that keep the cores busy",
     "gpu": "layers and updates on a GPU, if there is one",
     "train": "updates of the trainer ÷ bare layers",
+    "lines": "updates with data.unit: line ÷ with data.unit: text",
     "processes": "several processes that share a batch ÷ one with as many threads",
     "sampling": "1 and 64 streams ÷ a loop of PyTorch modules",
     "encoding": "a text of 1 GB, the first time and from the cache",
@@ -45,6 +46,7 @@ TESTS = [
         for name in ("against_reference", "kernels", "bf16", "lookup", "gradients", "autocast")
     ),
     "tests/inference/test_sampling.py",
+    "tests/cells/test_resets.py",
     "tests/training/test_step.py",
     "tests/data",
 ]
@@ -187,7 +189,7 @@ def measure(section: str, report: "Report", effort: "Effort") -> None:
     from bench_grid import measure_busy, measure_grid
     from bench_kernels import measure_growth, measure_kernels
     from bench_processes import measure_processes
-    from bench_uses import measure_sampling, measure_train
+    from bench_uses import measure_lines, measure_sampling, measure_train
 
     match section:
         case "kernels":
@@ -203,6 +205,8 @@ def measure(section: str, report: "Report", effort: "Effort") -> None:
                 report.note("gpu: there is none")
         case "train":
             measure_train(report, effort)
+        case "lines":
+            measure_lines(report, effort)
         case "processes":
             measure_processes(report, effort)
         case "sampling":

@@ -69,6 +69,7 @@ TARGETS = [
     Target("backward ≤ 2.1 × forward", "grid", ("backward ÷ forward",), most=2.1),
     Target("LSTM ÷ nn.LSTM ≥ 0.95 beside busy processes", "busy", ("÷ torch",), least=0.95),
     Target("train ÷ bare layers ≥ 0.9", "train", ("÷ bare",), least=0.9),
+    Target("lines ÷ running text ≥ 0.9", "lines", ("÷ text",), least=0.9),
     Target(
         "sampling, one stream ÷ eager loop ≥ 5", "sampling", ("÷ eager",), lambda r: r.shape["streams"] == 1, least=5
     ),

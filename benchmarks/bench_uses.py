@@ -1,7 +1,8 @@
-"""Whole uses: a training update beside its bare parts, and sampling beside a loop of modules."""
+"""Whole uses: a training update beside its bare parts, of lines beside running text, and sampling beside modules."""
 
 import copy
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -83,9 +84,39 @@ def measure_train(report: Report, effort: Effort) -> None:
                 report.add(Row("train", "cpu", what, {"H": H, "B": B, "T": T}, figures))
 
 
+def measure_lines(report: Report, effort: Effort) -> None:
+    """The section `lines`."""
+    fetched = TEXT.is_file()
+    text = TEXT.read_text(encoding="utf-8") if fetched else generated_text()
+    report.table(
+        f"lines: updates on {TEXT.name if fetched else 'a generated text'}, each line a sample of its own",
+        "÷ text: speed divided by that of the same updates on the same text with data.unit: text",
+        ["characters/s", "÷ text"],
+    )
+    corpora = {"text": make_corpus(text), "line": line_corpus(text)}
+    for name, model in MODELS.items():
+        if effort.quick and not name.endswith("1min"):
+            continue
+        for precision in ("fp32", "bf16") if has_fast_bf16() else ("fp32",):
+            raw = {"model": model, **OTHERS, "precision": precision}
+            ways: dict[str, Way] = {
+                unit: Updater(parse_config({**raw, "data": {"unit": unit}}, "bench"), corpus, CPU).update
+                for unit, corpus in corpora.items()
+            }
+            times = interleave(ways, effort, least_s=0.2)
+            B, T = OTHERS["train"]["batch_size"], OTHERS["train"]["bptt"]
+            figures = {
+                "characters/s": rate(B * T, times["line"], "characters/s"),
+                "÷ text": ratio(times["line"], times["text"]),
+            }
+            what = f"{name} bf16" if precision == "bf16" else name
+            report.add(Row("lines", "cpu", what, {"H": model["cell"]["hidden"], "B": B, "T": T}, figures))
+
+
 def generated_text() -> str:
-    """A million characters, drawn evenly from 65."""
-    return "".join(map(chr, np.random.default_rng(1).integers(32, 97, 1_000_000)))
+    """A million characters, drawn evenly from 65, one of which is the newline."""
+    drawn = np.random.default_rng(1).integers(32, 97, 1_000_000)
+    return "".join(map(chr, np.where(drawn == 96, ord("\n"), drawn)))
 
 
 def make_corpus(text: str) -> Corpus:
@@ -93,6 +124,13 @@ def make_corpus(text: str) -> Corpus:
     vocabulary = Vocabulary.of_code_points(np.unique(code_points(text)))
     ids = vocabulary.encode(text).astype(vocabulary.dtype)
     return Corpus(vocabulary, {"train": ids}, sha256="", size_bytes=len(text.encode()), files=1)
+
+
+def line_corpus(text: str) -> Corpus:
+    """The corpus of a text whose lines are samples of their own."""
+    corpus = make_corpus(f"\n{text.removesuffix(chr(10))}\n")
+    ids = corpus.splits["train"]
+    return replace(corpus, starts={"train": np.flatnonzero(ids == ids[0]) + 1})
 
 
 def bare_update(updater: Updater) -> Way:

@@ -8,7 +8,17 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from charlm.cells import CELLS, Generator, Lookup, RecurrentBase, RecurrentState, cross_entropy, dropout_mask, linear
+from charlm.cells import (
+    CELLS,
+    Generator,
+    Lookup,
+    RecurrentBase,
+    RecurrentState,
+    Selection,
+    cross_entropy,
+    dropout_mask,
+    linear,
+)
 from charlm.config.schema import Dropout, ModelConfig, TrainConfig
 from charlm.errors import CheckpointError
 from charlm.system.device import autocast
@@ -80,6 +90,11 @@ class CharLM(nn.Module):
         resets_TB = None if self.begins is None else x_TB == self.begins
         with self.autocast(x_TB.device):
             return self.layers(self._embed(x_TB), state, resets_TB)
+
+    def select_backend(self, device: torch.device, training: bool = True) -> Selection:
+        """The backend of the layers, see `RecurrentBase.select_backend`."""
+        with self.autocast(device):
+            return self.layers.select_backend(device, training, resets=self.begins is not None)
 
     def autocast(self, device: torch.device) -> contextlib.AbstractContextManager[object]:
         """The context of the matrix products; weights, state and sums stay float32."""

@@ -183,7 +183,8 @@ class RecurrentBase(nn.Module):
         states have the parameters' dtype, even under autocast. ValueError for shapes that do not fit.
         """
         device = x.ids_TB.device if isinstance(x, Lookup) else x.device
-        return self.run_layers(self.select_backend(device, self.training).backend, x, state, resets_TB)
+        selection = self.select_backend(device, self.training, resets=resets_TB is not None)
+        return self.run_layers(selection.backend, x, state, resets_TB)
 
     def forward_reference(
         self, x: Tensor | Lookup, state: RecurrentState | None = None, resets_TB: Tensor | None = None
@@ -269,13 +270,19 @@ class RecurrentBase(nn.Module):
     def reference_backend(self) -> Backend:
         return Backend("reference loop", self.reference_layer)
 
-    def select_backend(self, device: torch.device | str, training: bool = True) -> Selection:
+    def select_backend(self, device: torch.device | str, training: bool = True, resets: bool = False) -> Selection:
         """The backend that `forward` uses on `device`, and why not a faster one. Compiles kernels at first use.
+
+        resets: whether `forward` gets `resets_TB`. A backend that takes them is then faster than one that needs a call
+        for every step at which any stream is reset.
 
         Call it under the same autocast as `forward`: the choice depends on it.
         """
         device = torch.device(device)
-        return select(self.kind, self.backends(device), device, training)
+        backends = self.backends(device)
+        if resets:
+            backends = sorted(backends, key=lambda backend: not backend.takes_resets)
+        return select(self.kind, backends, device, training)
 
     def driven_layer(self, driver: Driver, x: Tensor | Lookup, call: LayerCall) -> tuple[Tensor, LayerState]:
         """One layer by a driver."""

@@ -147,7 +147,8 @@ class _Store:
     """The file of the cache for a candidate: one of each machine, device, version, precision and size."""
 
     def __init__(self, config: Config, device: torch.device, vocabulary_size: int) -> None:
-        backend = CELLS[config.model.cell.kind](1, 1).to(device).select_backend(device).description
+        layers = CELLS[config.model.cell.kind](1, 1).to(device)
+        backend = layers.select_backend(device, resets=config.data.unit == "line").description
         threads = config.threads or torch.get_num_threads()
         parts = [__version__, torch.__version__, _machine(device), threads, backend]
         train = config.train

@@ -73,8 +73,7 @@ def suggest(request: Request, world: World = ALONE) -> Suggestion:
     base = request.base()
     device = resolve_device(base.device, world)
     set_threads(world.threads(base.threads))
-    whole = {"split": (1.0, 0.0, 0.0), "unit": "text", "label_separator": None}
-    corpus = load_configured_corpus(base.data.model_copy(update=whole))
+    corpus = load_configured_corpus(base.data, whole=True)
     if (chars := len(corpus.splits["train"])) < LEAST_CHARS:
         raise DataError(
             f"{request.source}: found {chars} characters; allowed: {LEAST_CHARS} or more, and 100,000 are about "

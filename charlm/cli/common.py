@@ -131,8 +131,7 @@ def report_backend(trained: Any) -> None:
     from charlm.native.precision import choose_precision
 
     model, device = trained.network, trained.device
-    with model.autocast(device):
-        selection = model.layers.select_backend(device, training=False)
+    selection = model.select_backend(device, training=False)
     if selection.passed_over:
         say("layers", selection.description)
     if trained.precision == "bf16":

@@ -142,7 +142,7 @@ def _text(trained: Any, split: Split, file: Path | None, skip_unknown: bool) -> 
     from charlm.data.corpus import encode_file
     from charlm.data.vocabulary import describe_characters
 
-    ids, skipped = encode_file(file, trained.vocabulary, skip_unknown=skip_unknown)
+    ids, skipped = encode_file(file, trained.vocabulary, skip_unknown=skip_unknown, unit=trained.config.data.unit)
     if skipped:
         say("skipped", f"{file}: {sum(skipped.values())} characters: {describe_characters(skipped)}")
     return str(file), trained.scored_ids(ids)

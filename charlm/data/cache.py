@@ -4,13 +4,12 @@ An entry is an .npy file beside a .json file with its checksum. Damaged entries 
 """
 
 import io
-import itertools
 import json
 import os
 import secrets
 import tempfile
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -50,7 +49,20 @@ def find_entry(key: str) -> npt.NDArray[Any] | None:
 def store_entry(
     key: str, shape: tuple[int, ...], dtype: np.dtype, blocks: Iterable[npt.NDArray[Any]]
 ) -> npt.NDArray[Any]:
-    """Write a cache entry block by block, and map it.
+    """Write a cache entry block by block, and map it."""
+    with open_entry(key, shape, dtype) as append:
+        for block in blocks:
+            append(block)
+    return map_entry(key)
+
+
+Append = Callable[[npt.NDArray[Any]], None]
+"""Writes the next block of an entry."""
+
+
+@contextmanager
+def open_entry(key: str, shape: tuple[int, ...], dtype: np.dtype) -> Iterator[Append]:
+    """A function that writes the blocks of a cache entry, which exists from the end of the `with` block on.
 
     Writing through a memory map instead would turn a full disk into a SIGBUS; here it is an OSError.
     """
@@ -68,11 +80,15 @@ def store_entry(
         checksum = zlib.crc32(data, checksum)
 
     with replacing(path) as file, in_background() as later:
-        for data in itertools.chain([header.getvalue()], (block.data for block in blocks)):
-            later(append, file, data)
+        later(append, file, header.getvalue())
+        yield lambda block: later(append, file, block.data)
     with replacing(path.with_suffix(".json")) as file:
         file.write(json.dumps({"crc32": checksum}).encode())
-    return np.lib.format.open_memmap(path, mode="r")
+
+
+def map_entry(key: str) -> npt.NDArray[Any]:
+    """The array of an entry that this process has just written, memory-mapped."""
+    return np.lib.format.open_memmap(_folder() / f"{key}.npy", mode="r")
 
 
 @contextmanager

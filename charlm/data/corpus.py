@@ -15,7 +15,7 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +23,9 @@ import numpy.typing as npt
 from charlm.config.schema import DataConfig
 from charlm.data.cache import find_entry, store_entry
 from charlm.data.labels import LabelCounter, Labels, find_labels, store_labels
-from charlm.data.line_split import NEWLINE, Starts, backward_starts, split_lines
+from charlm.data.line_split import Lines, Starts, backward_starts, find_splits, split_lines
+from charlm.data.progress import Progress
+from charlm.data.reading import NEWLINE, Unit
 from charlm.data.survey import Survey, short_digest, survey_source, vocabulary_of
 from charlm.data.vocabulary import UNKNOWN, Direction, Level, Vocabulary, describe_characters
 from charlm.errors import DataError, VocabularyError
@@ -32,7 +34,6 @@ from charlm.system.console import say
 Ids = npt.NDArray[np.unsignedinteger[Any]]
 
 SPLITS = ("train", "valid", "test")
-Unit = Literal["text", "line"]
 
 
 @dataclass(frozen=True)
@@ -67,43 +68,43 @@ def load_corpus(
     test_source: str | None = None,
     vocabulary: Vocabulary | None = None,
     label_separator: str | None = None,
+    whole: bool = False,
 ) -> Corpus:
     """Encode the sources and cut them into splits.
 
     `split` holds the shares of train, valid and test. A `valid_source` or `test_source` is a split by itself; its
     share is ignored, and the other shares are rescaled to sum to 1. The default `vocabulary` is the characters of all
-    sources, sorted. If lines are the unit, the shares are of the lines, and the vocabulary has a newline in any case;
-    with a `label_separator`, every line must contain it.
+    sources, sorted. If lines are the unit, the shares are of the lines, and every line ends with a newline, see
+    `whole_lines`; with a `label_separator`, every line must contain it. whole: all of the source is for training, in
+    its own order.
 
     Raises DataError for text that cannot be used, VocabularyError for characters that a given vocabulary lacks.
     """
     named = {"train": source, "valid": valid_source, "test": test_source}
     with ExitStack() as drafts:
-        surveys = {name: survey_source(text, level, drafts) for name, text in named.items() if text is not None}
+        surveys = {name: survey_source(text, level, drafts, unit) for name, text in named.items() if text is not None}
         if vocabulary is None:
-            vocabulary = vocabulary_of(list(surveys.values()), extra=NEWLINE if unit == "line" else "")
+            vocabulary = vocabulary_of(list(surveys.values()))
         vocabulary = replace(vocabulary, direction=direction)
-        texts = {name: encode(survey, vocabulary) for name, survey in surveys.items()}
-
-    shares = {name: share for name, share in zip(SPLITS, split, strict=True) if name == "train" or name not in texts}
-    starts, labels = None, {}
-    if unit == "line":
-        splits, starts = {}, {}
-        for name, survey in surveys.items():
-            own = {other: share for other, share in shares.items() if share} if name == "train" else {name: 1.0}
-            key = f"{survey.cache_key}-{short_digest(vocabulary.to_json(), own)}"
-            found, own_labels = _lines_and_labels(texts[name], vocabulary, own, key, survey.source, label_separator)
-            labels |= own_labels  # only the training text's are counted
-            for part, lines in found.items():
-                splits[part], starts[part] = lines
-                if vocabulary.backward:
-                    starts[part] = backward_starts(*lines, key=f"{key}-{part}-backward")
-    else:
-        splits = texts | dict(zip(shares, cut(texts["train"], list(shares.values())), strict=True))
+        shares = dict(zip(SPLITS, (1.0, 0.0, 0.0) if whole else split, strict=True))
+        shares = {name: share for name, share in shares.items() if name == "train" or (share and name not in surveys)}
+        splits: dict[str, npt.NDArray[Any]] = {}
+        starts, labels = None, {}
+        if unit == "line" and not whole:
+            lines: dict[str, Lines] = {}
+            for name, survey in surveys.items():
+                own = shares if name == "train" else {name: 1.0}
+                found, own_labels = _encoded_lines(survey, vocabulary, own, label_separator)
+                labels |= own_labels  # only the training text's are counted
+                lines |= found
+            splits, starts = ({name: pair[place] for name, pair in lines.items()} for place in (0, 1))
+        else:
+            texts = {name: encode(survey, vocabulary) for name, survey in surveys.items()}
+            splits = texts | dict(zip(shares, cut(texts["train"], list(shares.values())), strict=True))
     digests = [survey.sha256 for survey in surveys.values()]
     return Corpus(
         vocabulary=vocabulary,
-        splits={name: vocabulary.turned(splits[name]) for name in SPLITS if shares.get(name) != 0},
+        splits={name: vocabulary.turned(splits[name]) for name in SPLITS if name in splits},
         sha256=digests[0] if len(digests) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest(),
         size_bytes=sum(survey.size_bytes for survey in surveys.values()),
         files=sum(len(survey.paths) for survey in surveys.values()),
@@ -112,27 +113,39 @@ def load_corpus(
     )
 
 
-def _lines_and_labels(
-    ids: Ids, vocabulary: Vocabulary, shares: dict[str, float], key: str, source: str, separator: str | None
-) -> tuple[dict[str, tuple[npt.NDArray[Any], Starts]], Labels]:
-    """The splits of a text, and the labels of its train split, which are found in the same pass."""
-    labels_key = f"{key}-labels-{short_digest(separator)}"
-    known = {} if separator is None else find_labels(labels_key)
-    counter = LabelCounter(separator, vocabulary, source) if separator is not None and known is None else None
-    splits = split_lines(ids, vocabulary, shares, key=key, source=source, sees=counter and counter.see)
-    if counter:
-        known = counter.labels()
-        store_labels(labels_key, known)
-    return splits, known or {}
-
-
 def begin_of(unit: Unit, vocabulary: Vocabulary) -> int | None:
     """The id that begins a sample of its own, see `CharLM.begins`: a newline if lines are the unit."""
     return int(vocabulary.encode(NEWLINE)[0]) if unit == "line" else None
 
 
-def load_configured_corpus(data: DataConfig, vocabulary: Vocabulary | None = None) -> Corpus:
-    """Load the corpus of a config's `data` section."""
+def _encoded_lines(
+    survey: Survey, vocabulary: Vocabulary, shares: dict[str, float], separator: str | None
+) -> tuple[dict[str, Lines], Labels]:
+    """The lines of a surveyed text in splits, and the labels of its train split, which are found in the same pass.
+
+    The starts are those of the direction in which the model reads; the ids are in the order of the text.
+    """
+    key = f"{survey.cache_key}-{short_digest(vocabulary.to_json(), shares)}"
+    labels_key = f"{key}-labels-{short_digest(separator)}"
+    labels = {} if separator is None else find_labels(labels_key)
+    splits = None if labels is None else find_splits(key, shares)
+    if labels is None or splits is None:
+        counter = None if separator is None else LabelCounter(separator, vocabulary, survey.source)
+        ids = encode(survey, vocabulary)
+        splits = split_lines(ids, vocabulary, shares, key=key, source=survey.source, sees=counter and counter.see)
+        labels = counter.labels() if counter else {}
+        if counter:
+            store_labels(labels_key, labels)
+    if vocabulary.backward:
+        splits = {
+            name: (ids, backward_starts(ids, starts, key=f"{key}-{name}-backward"))
+            for name, (ids, starts) in splits.items()
+        }
+    return splits, labels
+
+
+def load_configured_corpus(data: DataConfig, vocabulary: Vocabulary | None = None, *, whole: bool = False) -> Corpus:
+    """Load the corpus of a config's `data` section; for `whole` see `load_corpus`."""
     return load_corpus(
         data.source,
         level=data.level,
@@ -143,6 +156,7 @@ def load_configured_corpus(data: DataConfig, vocabulary: Vocabulary | None = Non
         test_source=data.test_source,
         vocabulary=vocabulary,
         label_separator=data.label_separator,
+        whole=whole,
     )
 
 
@@ -161,20 +175,22 @@ def load_unchanged_corpus(data: DataConfig, vocabulary: Vocabulary, sha256: obje
     return corpus
 
 
-def encode_file(path: str | Path, vocabulary: Vocabulary, *, skip_unknown: bool = False) -> tuple[Ids, dict[str, int]]:
+def encode_file(
+    path: str | Path, vocabulary: Vocabulary, *, skip_unknown: bool = False, unit: Unit = "text"
+) -> tuple[Ids, dict[str, int]]:
     """Encode the text of `path` (any source); also return how often each unknown character was skipped.
 
-    Without `skip_unknown`, an unknown character is a VocabularyError.
+    For the unit see `survey_source`. Without `skip_unknown`, an unknown character is a VocabularyError.
     """
     with ExitStack() as drafts:
-        survey = survey_source(str(path), vocabulary.level, drafts)
+        survey = survey_source(str(path), vocabulary.level, drafts, unit)
         ids = encode(survey, vocabulary, skip_unknown=skip_unknown)
     return vocabulary.turned(ids), survey.unknown(vocabulary)
 
 
-def unknown_characters(sources: Iterable[str], vocabulary: Vocabulary) -> str:
+def unknown_characters(sources: Iterable[str], vocabulary: Vocabulary, unit: Unit = "text") -> str:
     """The characters of all `sources` that `vocabulary` lacks, sorted, as `vocabulary.extended` takes them."""
-    surveys = [survey_source(source, vocabulary.level) for source in sources]
+    surveys = [survey_source(source, vocabulary.level, unit=unit) for source in sources]
     return "".join(sorted({character for survey in surveys for character in survey.unknown(vocabulary)}))
 
 
@@ -211,6 +227,7 @@ def encode(survey: Survey, vocabulary: Vocabulary, *, skip_unknown: bool = False
         return ids
     say("data", f"{survey.source}: encoding {length:,} characters over a vocabulary of {len(vocabulary):,}")
     with closing(_encoded(survey, vocabulary)) as blocks:
+        blocks = Progress(length, f"{survey.source}: encoding").of(blocks)
         return store_entry(key, (length,), vocabulary.dtype, blocks)
 
 

@@ -45,8 +45,7 @@ class LabelCounter:
         return dict(sorted(self._found.values(), key=lambda pair: (-pair[1], pair[0])))
 
     def _count(self, chunk: Ids, starts: Starts, lengths: npt.NDArray[np.int64]) -> None:
-        symbols = self._vocabulary.symbols.astype(np.uint64)
-        hashes = line_hashes(symbols[stretches(chunk, starts, lengths)], np.cumsum(lengths))
+        hashes = line_hashes(stretches(chunk, starts, lengths), np.cumsum(lengths), self._vocabulary)
         kinds, firsts, counts = np.unique(hashes, return_index=True, return_counts=True)
         for kind, first, count in zip(kinds.tolist(), firsts, counts.tolist(), strict=True):
             ids = chunk[starts[first] : starts[first] + lengths[first]]

@@ -1,24 +1,43 @@
 """Cutting a text of lines into splits: by a hash of each line, so that equal lines are in the same split."""
 
-from collections.abc import Callable, Iterator, Mapping
-from functools import partial
-from typing import Any
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from tempfile import TemporaryFile
+from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from charlm.data.cache import find_entry, store_entry
+from charlm.data.cache import Append, find_entry, map_entry, open_entry, store_entry, writable_folder
+from charlm.data.progress import Progress
+from charlm.data.reading import NEWLINE
 from charlm.data.vocabulary import Vocabulary
 from charlm.errors import DataError
 from charlm.system.console import say
 
 Ids = npt.NDArray[np.integer[Any]]
-Starts = npt.NDArray[np.int64]
+Starts = npt.NDArray[np.integer[Any]]
+Lines = tuple[Ids, Starts]
+"""A newline and then lines, and where each of them starts, and where the last ends."""
+Sees = Callable[[Ids, Starts, npt.NDArray[np.bool_]], None]
 
-NEWLINE = "\n"
-_CHUNK = 1 << 22
-"""Characters that are hashed at once; more if a line is longer."""
+_CHUNK = 1 << 18
+"""Characters that are read at once; more if a line is longer."""
+_PIECE = 1 << 15
+"""Characters that are hashed at once: all arrays then stay in the caches."""
 _FACTOR = 0x9E3779B97F4A7C15  # odd, so it has an inverse modulo 2⁶⁴
+
+
+def find_splits(key: str, shares: Mapping[str, float]) -> dict[str, Lines] | None:
+    """What `split_lines` has put into the cache; None if any of it is missing."""
+    found = {}
+    for name in shares:
+        ids, starts = find_entry(f"{key}-{name}"), find_entry(f"{key}-{name}-starts")
+        if ids is None or starts is None:
+            return None
+        found[name] = ids, starts
+    return found
 
 
 def split_lines(
@@ -28,44 +47,46 @@ def split_lines(
     *,
     key: str,
     source: str,
-    sees: Callable[[Ids, Starts, npt.NDArray[np.bool_]], None] | None = None,
-) -> dict[str, tuple[Ids, Starts]]:
+    sees: Sees | None = None,
+) -> dict[str, Lines]:
     """The lines of `ids` [N] in splits, memory-mapped: for each a newline and then its lines, and where each starts.
 
-    Every line ends with a newline; a missing one at the end of the text is added. The starts [lines + 1] are those of
-    `LineStreams`. The split of a line depends on its characters and the shares alone: not on other lines, nor on the
-    vocabulary. key: of the entries in the cache, for these ids.
+    Every line ends with a newline, the last one too. The starts [lines + 1] are those of `LineStreams`. The split of a
+    line depends on its characters and the shares alone: not on other lines, nor on the vocabulary. key: of the entries
+    in the cache, for these ids.
 
     sees: called with whole lines, some at a time, where each ends, and whether it is for training; before anything is
     written.
 
     DataError for a split with a share above 0 that gets no line.
     """
-    entries = {name: (find_entry(f"{key}-{name}"), find_entry(f"{key}-{name}-starts")) for name in shares}
-    found = {name: (of, starts) for name, (of, starts) in entries.items() if of is not None and starts is not None}
-    if len(found) == len(shares) and sees is None:
-        return found
     say("data", f"{source}: splitting {len(ids):,} characters by lines")
     newline = vocabulary.dtype.type(vocabulary.encode(NEWLINE)[0])
-    symbols = vocabulary.symbols.astype(np.uint64)
-    trains = np.array([name == "train" for name in shares])
-    chosen = []
-    for chunk in line_chunks(ids, newline):
-        ends = line_ends(chunk, newline)
-        chosen.append(_splits_of(symbols[chunk], ends, shares))
-        if sees is not None:
-            sees(chunk, ends, trains[chosen[-1]])
-    counts = np.bincount(np.concatenate(chosen), minlength=len(shares))
-    for count, (name, share) in zip(counts, shares.items(), strict=True):
-        if share and not count:
-            raise DataError(
-                f"{source}: {counts.sum():,} lines, none of which is in the {name} split; allowed: enough lines for "
-                f"each split; add lines or raise its share (data.split)"
-            )
-    return {
-        name: found.get(name) or _store(f"{key}-{name}", partial(_lines_of, split, chosen, ids, newline), newline)
-        for split, name in enumerate(shares)
-    }
+    progress = Progress(2 * len(ids), f"{source}: splitting")
+    with ExitStack() as held:
+        with writable_folder() as folder:
+            chosen = held.enter_context(TemporaryFile(dir=folder))
+            chunks = progress.of(line_chunks(ids, newline))
+            lines, chars = _choose(chosen, chunks, newline, vocabulary, shares, sees)
+        for name, count in zip(shares, lines, strict=True):
+            if not count:
+                raise DataError(
+                    f"{source}: none of {sum(lines):,} line{'s' * (sum(lines) > 1)} is in the {name} split, which "
+                    "takes lines by a hash, and equal lines together; allowed: a line or more in each split; add "
+                    "lines, change the shares (data.split), or give each split a text of its own (data.valid_source)"
+                )
+        stores = [
+            held.enter_context(_open_split(f"{key}-{name}", 1 + length, 1 + count, newline))
+            for name, length, count in zip(shares, chars, lines, strict=True)
+        ]
+        chosen.seek(0)
+        for chunk in progress.of(line_chunks(ids, newline)):
+            ends = line_ends(chunk, newline)
+            splits = np.frombuffer(chosen.read(len(ends)), np.uint8)
+            of_chars = np.repeat(splits, np.diff(ends, prepend=0))
+            for split, store in enumerate(stores):
+                store.append(chunk[of_chars == split])
+    return {name: (map_entry(f"{key}-{name}"), map_entry(f"{key}-{name}-starts")) for name in shares}
 
 
 def backward_starts(ids: Ids, starts: Starts, *, key: str) -> Starts:
@@ -76,47 +97,94 @@ def backward_starts(ids: Ids, starts: Starts, *, key: str) -> Starts:
     if (found := find_entry(key)) is not None:
         return found
     ends = range(len(starts), 0, -_CHUNK)
-    blocks = (np.ascontiguousarray(len(ids) + 1 - starts[max(end - _CHUNK, 0) : end][::-1]) for end in ends)
-    return store_entry(key, starts.shape, np.dtype(np.int64), blocks)
+    wide = (len(ids) + 1 - starts[max(end - _CHUNK, 0) : end][::-1].astype(np.int64) for end in ends)
+    return store_entry(key, starts.shape, starts.dtype, (block.astype(starts.dtype) for block in wide))
 
 
 def line_chunks(ids: Ids, newline: np.integer[Any]) -> Iterator[Ids]:
-    """Whole lines, some at a time."""
-    start = 0
+    """Whole lines, some at a time; the last one ends with a newline too."""
+    start = end = last = 0
     while start < len(ids):
-        end = min(start + _CHUNK, len(ids))
-        while not len(ends := line_ends(ids[start:end], newline)) and end < len(ids):
-            end = min(end + _CHUNK, len(ids))
-        if end == len(ids) and (not len(ends) or start + ends[-1] < end):
-            yield np.append(ids[start:end], newline)
-            return
-        yield np.asarray(ids[start : start + ends[-1]])
-        start += int(ends[-1])
+        assert end < len(ids), "the last line has no newline"
+        begin, end = end, min(end + _CHUNK, len(ids))
+        ends = line_ends(ids[begin:end], newline)
+        if len(ends):
+            last = begin + int(ends[-1])
+            yield np.asarray(ids[start:last])
+            start = last
 
 
-def line_ends(chunk: Ids, newline: np.integer[Any]) -> Starts:
+def line_ends(chunk: Ids, newline: np.integer[Any]) -> npt.NDArray[np.int64]:
     """Where the lines of a chunk end, behind their newlines."""
     return np.flatnonzero(chunk == newline) + 1
 
 
-def _splits_of(symbols: npt.NDArray[np.uint64], ends: Starts, shares: Mapping[str, float]) -> npt.NDArray[np.uint8]:
+def _choose(
+    chosen: IO[bytes],
+    chunks: Iterable[Ids],
+    newline: np.integer[Any],
+    vocabulary: Vocabulary,
+    shares: Mapping[str, float],
+    sees: Sees | None,
+) -> tuple[list[int], list[int]]:
+    """Write the index of each line's split, a byte each; how many lines and characters each split gets."""
+    lines, chars = np.zeros(len(shares), np.int64), np.zeros(len(shares), np.int64)
+    trains = np.array([name == "train" for name in shares])
+    for chunk in chunks:
+        ends = line_ends(chunk, newline)
+        splits = _splits_of(line_hashes(chunk, ends, vocabulary), shares)
+        if sees is not None:
+            sees(chunk, ends, trains[splits])
+        chosen.write(splits.data)
+        lines += np.bincount(splits, minlength=len(shares))
+        # The sums are whole numbers below 2^53.
+        chars += np.bincount(splits, np.diff(ends, prepend=0), minlength=len(shares)).astype(np.int64)
+    return lines.tolist(), chars.tolist()
+
+
+def _splits_of(hashes: npt.NDArray[np.uint64], shares: Mapping[str, float]) -> npt.NDArray[np.uint8]:
     """The index of each line's split."""
     bounds = np.cumsum(list(shares.values()))
     # In 53 bits, which a float64 holds.
-    place = (line_hashes(symbols, ends) >> np.uint64(11)).astype(np.float64) / 2.0**53 * bounds[-1]
+    place = (hashes >> np.uint64(11)).astype(np.float64) / 2.0**53 * bounds[-1]
     return np.searchsorted(bounds, place, side="right").clip(max=len(bounds) - 1).astype(np.uint8)
 
 
-def line_hashes(symbols: npt.NDArray[np.uint64], ends: Starts) -> npt.NDArray[np.uint64]:
+def line_hashes(ids: Ids, ends: Starts, vocabulary: Vocabulary) -> npt.NDArray[np.uint64]:
     """A hash of the symbols of each line; the lines stand one behind the other and end at `ends`.
 
-    A polynomial of the symbols modulo 2⁶⁴, by sums from the start of the chunk; then its bits are scattered.
+    A polynomial of the symbols modulo 2⁶⁴, by sums from the start of a piece; then its bits are scattered.
     """
-    n = len(symbols)
-    up, down = (np.cumprod(np.r_[np.uint64(1), np.full(n, factor, np.uint64)]) for factor in (_UP, _DOWN))
-    sums = np.r_[np.uint64(0), np.cumsum((symbols + np.uint64(1)) * up[:n], dtype=np.uint64)]
-    starts = np.r_[0, ends[:-1]]
-    return scattered((sums[ends] - sums[starts]) * down[starts])
+    symbols = vocabulary.symbols.astype(np.uint64) + np.uint64(1)
+    up, down = _powers(_PIECE)
+    found = np.zeros(len(ends), np.uint64)
+    # Of the line that the last piece has cut: its sum so far, and the factor that follows.
+    done, total, power = 0, 0, 1
+    for start in range(0, len(ids), _PIECE):
+        piece = symbols[ids[start : start + _PIECE]]
+        sums = np.zeros(len(piece) + 1, np.uint64)
+        np.cumsum(piece * up[: len(piece)], out=sums[1:])
+        inside = ends[done : np.searchsorted(ends, start + len(piece), side="right")] - start
+        begins = np.append(0, inside)
+        sums_of_lines = (np.append(sums[inside], sums[-1]) - sums[begins]) * down[begins]
+        sums_of_lines[0] = (total + power * int(sums_of_lines[0])) & _MODULO
+        found[done : done + len(inside)] = sums_of_lines[:-1]
+        power = int(up[len(piece) - begins[-1]]) * (1 if len(inside) else power) & _MODULO
+        total = int(sums_of_lines[-1])
+        done += len(inside)
+    return scattered(found)
+
+
+@functools.cache
+def _powers(n: int) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
+    """Those of the factor and of its inverse, 0 to n."""
+    factors = (np.full(n, factor, np.uint64) for factor in (_FACTOR, pow(_FACTOR, -1, _MODULO + 1)))
+    up, down = (np.cumprod(np.append(np.uint64(1), each)) for each in factors)
+    return up, down
+
+
+_MODULO = (1 << 64) - 1
+"""Its bits are those that are kept."""
 
 
 def scattered(x: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
@@ -126,31 +194,24 @@ def scattered(x: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     return x ^ (x >> np.uint64(33))
 
 
-_UP, _DOWN = np.uint64(_FACTOR), np.uint64(pow(_FACTOR, -1, 1 << 64))
+@contextmanager
+def _open_split(key: str, length: int, starts: int, newline: np.integer[Any]) -> Iterator["_Split"]:
+    with (
+        open_entry(key, (length,), newline.dtype) as append,
+        open_entry(f"{key}-starts", (starts,), dtype := np.min_scalar_type(length)) as append_starts,
+    ):
+        yield _Split(append, lambda values: append_starts(values.astype(dtype)), newline)
 
 
-def _lines_of(split: int, chosen: list[npt.NDArray[np.uint8]], ids: Ids, newline: np.integer[Any]) -> Iterator[Ids]:
-    """The lines of a split, some at a time."""
-    for chunk, splits in zip(line_chunks(ids, newline), chosen, strict=True):
-        lengths = np.diff(line_ends(chunk, newline), prepend=0)
-        yield chunk[np.repeat(splits == split, lengths)]
+class _Split:
+    """A split that is written into the cache, some lines at a time."""
 
+    def __init__(self, ids: Append, starts: Append, newline: np.integer[Any]) -> None:
+        self._ids, self._starts, self._newline = ids, starts, newline
+        self._length = 0
+        self.append(np.array([newline]))
 
-def _store(key: str, lines: Callable[[], Iterator[Ids]], newline: np.integer[Any]) -> tuple[Ids, Starts]:
-    """Write a split and the starts of its lines into the cache."""
-    sizes = [(len(part), np.count_nonzero(part == newline)) for part in lines()]
-    length, count = (int(sum(column)) for column in zip(*sizes, strict=True))
-
-    def blocks() -> Iterator[Ids]:
-        yield np.array([newline])
-        yield from lines()
-
-    def starts() -> Iterator[Starts]:
-        before = 1
-        yield np.array([before])
-        for part in lines():
-            yield line_ends(part, newline) + before
-            before += len(part)
-
-    ids = store_entry(key, (1 + length,), newline.dtype, blocks())
-    return ids, store_entry(f"{key}-starts", (1 + count,), np.dtype(np.int64), starts())
+    def append(self, lines: Ids) -> None:
+        self._ids(lines)
+        self._starts(line_ends(lines, self._newline) + self._length)
+        self._length += len(lines)

@@ -12,10 +12,14 @@ from charlm.system.device import to_device
 from charlm.system.world import WHOLE, Part
 
 _ROUNDS = 8
-_BLOCK = 1 << 16
-"""Lines whose lengths are added up at once."""
-_AHEAD = 64
+_BLOCK = 1 << 8
+"""Lines that stand together in the text, and that are drawn together."""
+_GROUP = 1 << 10
+"""Blocks whose lines are shuffled together."""
+_AHEAD = 256
 """Lines that a stream looks up at once."""
+_CHARS = 1 << 13
+"""Characters that a stream copies at once."""
 
 Indices = npt.NDArray[np.uint64]
 
@@ -48,6 +52,75 @@ class Shuffle:
         return (left << self._half) | right
 
 
+class LineOrder:
+    """A random order of the lines of a text that takes little time and memory even for a hundred million lines.
+
+    Blocks of lines that stand together in the text are drawn in random order, and put into groups. The lines of each
+    group are shuffled. The order of a text with up to 262,144 lines is thus any; in larger texts reading stays near few
+    places of the text at a time, so that it may be larger than memory.
+
+    starts      see `LineStreams`
+    seed        what the order depends on
+    """
+
+    def __init__(self, starts: npt.NDArray[np.integer[Any]], seed: tuple[int, ...]) -> None:
+        self._starts, self._seed = starts, seed
+        self.lines = len(starts) - 1
+        blocks = Shuffle(-(-self.lines // _BLOCK), seed)
+        first = blocks(np.arange(blocks.n)).astype(np.int64) * _BLOCK
+        last = np.minimum(first + _BLOCK, self.lines)
+        group_begins = np.arange(0, blocks.n, _GROUP)
+        self._first_lines = first
+        self._block_sizes = last - first
+        self._group_ends = np.cumsum(np.add.reduceat(self._block_sizes, group_begins))
+        chars = starts[last].astype(np.int64) - starts[first].astype(np.int64)
+        self._group_char_ends = np.cumsum(np.add.reduceat(chars, group_begins))
+        self._kept = -1, chars
+
+    @property
+    def chars(self) -> int:
+        """Characters of all lines."""
+        return int(self._group_char_ends[-1])
+
+    def ahead(self, place: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Where the lines from this place of the order on begin and end in the text: some, at least one."""
+        group, first = self._group_of(place)
+        last = min(place + _AHEAD, int(self._group_ends[group]))
+        return self._bounds(group, np.arange(place - first, last - first))
+
+    def find(self, char: int) -> tuple[int, int, int]:
+        """The line that has this character of the order: its place, its length, and the character's offset in it."""
+        group = int(np.searchsorted(self._group_char_ends, char, side="right"))
+        before = int(self._group_char_ends[group - 1]) if group else 0
+        ends = before + self._char_ends(group)
+        inside = int(np.searchsorted(ends, char, side="right"))
+        begin = int(ends[inside - 1]) if inside else before
+        place = inside + (int(self._group_ends[group - 1]) if group else 0)
+        return place, int(ends[inside]) - begin, char - begin
+
+    def _group_of(self, place: int) -> tuple[int, int]:
+        """The group of a place, and the place of its first line."""
+        group = int(np.searchsorted(self._group_ends, place, side="right"))
+        return group, int(self._group_ends[group - 1]) if group else 0
+
+    def _char_ends(self, group: int) -> npt.NDArray[np.int64]:
+        """Where each line of a group ends, in characters from the group's beginning; keeps those of one group."""
+        if group != self._kept[0]:
+            size = int(self._group_ends[group]) - (int(self._group_ends[group - 1]) if group else 0)
+            begins, ends = self._bounds(group, np.arange(size))
+            self._kept = group, np.cumsum(ends - begins)
+        return self._kept[1]
+
+    def _bounds(self, group: int, inside: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Begin and end in the text of the lines at these places of a group's order."""
+        blocks = slice(group * _GROUP, (group + 1) * _GROUP)
+        block_ends = np.cumsum(self._block_sizes[blocks])
+        drawn = Shuffle(int(block_ends[-1]), (*self._seed, group + 1))(inside).astype(np.int64)
+        block = np.searchsorted(block_ends, drawn, side="right")
+        lines = drawn - (block_ends - self._block_sizes[blocks])[block] + self._first_lines[blocks][block]
+        return self._starts[lines].astype(np.int64), self._starts[lines + 1].astype(np.int64)
+
+
 class LineStreams:
     """B streams of whole lines, each line once in an epoch, in an order of its own for every epoch.
 
@@ -77,7 +150,8 @@ class LineStreams:
         self.bptt = bptt
         self.length = (len(ids) - 1) // batch_size
         """S, characters per stream."""
-        self._ids, self._starts, self._seed = ids, starts, seed
+        # Views of the plain type: slices of a memory map take several times as long.
+        self._ids, self._starts, self._seed = np.asarray(ids), np.asarray(starts), seed
         self._own = np.array_split(np.arange(batch_size), part.count)[part.index]
         self._epoch = -1
         self._position = 0
@@ -101,7 +175,7 @@ class LineStreams:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Inputs and targets for `steps` characters from `position`, see `Streams.read`.
 
-        Reading on from where the last call ended is fast; anything else reads over the epoch's lengths of lines.
+        Reading on from where the last call ended is fast; anything else looks up where each stream is.
         """
         assert position >= 0, position
         assert 1 <= steps <= self.length - position, (position, steps, self.length)
@@ -115,64 +189,63 @@ class LineStreams:
         return ids_TB[:-1], ids_TB[1:]
 
     def _seek(self, epoch: int, position: int) -> None:
-        order = Shuffle(len(self._starts) - 1, (self._seed, epoch))
         if epoch != self._epoch:
-            self._firsts = self._first_places(order)
-        self._streams = [_Stream(self._ids, self._starts, order, int(place)) for place in self._firsts[self._own]]
-        for stream in self._streams:
-            stream.skip(position)
+            self._order = LineOrder(self._starts, (self._seed, epoch))
+        self._streams = [self._stream_at(int(b), position) for b in self._own]
         self._epoch, self._position = epoch, position
 
-    def _first_places(self, order: Shuffle) -> npt.NDArray[np.int64]:
-        """The place in the order of each stream's first line."""
-        wanted, found = self.length * np.arange(self.batch_size), np.zeros(self.batch_size, np.int64)
-        before = 0
-        for begin in range(0, order.n, _BLOCK):
-            lines = order(np.arange(begin, min(begin + _BLOCK, order.n), dtype=np.uint64)).astype(np.int64)
-            ends = before + np.cumsum(self._starts[lines + 1] - self._starts[lines])
-            inside = (wanted > before) & (wanted <= ends[-1])
-            found[inside] = begin + np.searchsorted(ends, wanted[inside]) + 1
-            before = int(ends[-1])
-        return found % order.n
+    def _stream_at(self, b: int, position: int) -> "_Stream":
+        """Stream b, from a position on."""
+        order, begin = self._order, b * self.length
+        _, length, offset = order.find(begin)
+        if offset:  # the stream begins with the next line
+            begin += length - offset
+        place, _, offset = order.find((begin + position) % order.chars)
+        return _Stream(self._ids, order, place, offset)
 
 
 class _Stream:
-    """One stream: line after line from a place in the order, after the last of which comes the first."""
+    """One stream: line after line from an offset in the line at a place in the order; after the last comes the first.
 
-    def __init__(self, ids: npt.NDArray[Any], starts: npt.NDArray[Any], order: Shuffle, place: int) -> None:
-        self._ids, self._starts, self._order, self._place = ids, starts, order, place
-        self._last = int(ids[0])
-        self._ahead: list[tuple[int, int]] = []
-        """Begin and end in `ids` of what comes next, in reverse."""
+    ids: see `LineStreams`.
+    """
+
+    def __init__(self, ids: npt.NDArray[Any], order: LineOrder, place: int, offset: int) -> None:
+        self._ids, self._order, self._place = ids, order, place
+        self._look_ahead()
+        self._begins[0] += offset
+        self._last = int(ids[self._begins[0] - 1])
+        self._chars, self._read = ids[:0], 0
+        """Characters that come next, and how many of them were read."""
 
     def read(self, row: npt.NDArray[np.int64]) -> None:
         """Fill `row` with the last character that was read, and those that follow."""
         row[0] = self._last
         filled = 1
         while filled < len(row):
-            begin, end = self._next()
-            length = min(end - begin, len(row) - filled)
-            row[filled : filled + length] = self._ids[begin : begin + length]
-            filled += length
-            if begin + length < end:
-                self._ahead.append((begin + length, end))
+            if self._read == len(self._chars):
+                self._chars, self._read = self._copied(), 0
+            part = self._chars[self._read : self._read + len(row) - filled]
+            row[filled : filled + len(part)] = part
+            filled += len(part)
+            self._read += len(part)
         self._last = int(row[-1])
 
-    def skip(self, count: int) -> None:
-        """Go on by so many characters."""
-        while count > 0:
-            begin, end = self._next()
-            length = min(end - begin, count)
-            count -= length
-            self._last = int(self._ids[begin + length - 1])
-            if begin + length < end:
-                self._ahead.append((begin + length, end))
+    def _copied(self) -> npt.NDArray[Any]:
+        """The next lines, as many as are short enough together; or a part of a long one."""
+        if not len(self._begins):
+            self._look_ahead()
+        lengths = self._ends - self._begins
+        ends = np.cumsum(lengths)
+        count = int(np.searchsorted(ends, _CHARS, side="right"))
+        if not count:
+            begin = self._begins[0]
+            self._begins[0] += _CHARS
+            return self._ids[begin : begin + _CHARS]
+        shifts = self._begins[:count] - (ends[:count] - lengths[:count])
+        self._begins, self._ends = self._begins[count:], self._ends[count:]
+        return self._ids[np.repeat(shifts, lengths[:count]) + np.arange(ends[count - 1])]
 
-    def _next(self) -> tuple[int, int]:
-        if not self._ahead:
-            n = self._order.n
-            lines = self._order((self._place + np.arange(min(_AHEAD, n))) % n).astype(np.int64)
-            self._place = (self._place + len(lines)) % n
-            pairs = zip(self._starts[lines].tolist(), self._starts[lines + 1].tolist(), strict=True)
-            self._ahead = list(pairs)[::-1]
-        return self._ahead.pop()
+    def _look_ahead(self) -> None:
+        self._begins, self._ends = self._order.ahead(self._place)
+        self._place = (self._place + len(self._begins)) % self._order.lines

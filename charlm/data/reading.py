@@ -5,7 +5,7 @@ import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,9 @@ from charlm.native.utf8 import Decode
 CHUNK_BYTES = 1 << 19
 
 Symbols = npt.NDArray[np.unsignedinteger[Any]]  # code points at level char, bytes at level byte
+Unit = Literal["text", "line"]
+NEWLINE = "\n"
+_RETURN = "\r"
 
 
 def file_sizes(paths: Iterable[Path]) -> list[int]:
@@ -60,13 +63,45 @@ def read_chunks(path: Path, see: Callable[[bytes], object]) -> Iterator[bytes]:
 
 
 def read_symbols(
-    path: Path, level: Level, see: Callable[[bytes], object], decode: Decode = utf8.decode
+    path: Path, level: Level, see: Callable[[bytes], object], decode: Decode = utf8.decode, unit: Unit = "text"
 ) -> Iterator[Symbols]:
     """Yield the file's code points (level char) or bytes in chunks of any length; DataError if it is not UTF-8.
 
     Calls `see` with the bytes of each chunk. At level char, a byte order mark at the start of the file is dropped.
-    Line ends are not changed.
+    Line ends are changed only if lines are the unit, see `whole_lines`.
     """
+    symbols = _symbols(path, level, see, decode)
+    return whole_lines(symbols) if unit == "line" else symbols
+
+
+def whole_lines(text: Iterable[Symbols]) -> Iterator[Symbols]:
+    """The text of a file, in chunks, with a newline at the end of every line: CR LF becomes one, the last gets one.
+
+    Text that is empty stays empty.
+    """
+    newline, carriage_return = ord(NEWLINE), ord(_RETURN)
+    # The symbol before, and whether a CR at the end of the chunk before waits for what follows it.
+    last, held = newline, False
+    for symbols in text:
+        if not len(symbols):
+            continue
+        if held:
+            symbols = np.concatenate([np.array([carriage_return], symbols.dtype), symbols])
+        if (symbols == carriage_return).any():
+            kept = np.append((symbols[:-1] != carriage_return) | (symbols[1:] != newline), True)
+            kept[-1] = symbols[-1] != carriage_return
+            held = not kept[-1]
+            symbols = symbols[kept]
+        else:
+            held = False
+        if len(symbols):
+            last = symbols[-1]
+            yield symbols
+    if held or last != newline:
+        yield np.array([newline], np.uint8)
+
+
+def _symbols(path: Path, level: Level, see: Callable[[bytes], object], decode: Decode) -> Iterator[Symbols]:
     if level == "byte":
         yield from (np.frombuffer(chunk, np.uint8) for chunk in read_chunks(path, see))
         return

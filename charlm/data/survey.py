@@ -13,11 +13,12 @@ import numpy.typing as npt
 
 from charlm.data.background import in_background
 from charlm.data.cache import Draft, find_entry, has_entry, store_entry, writable_folder
-from charlm.data.reading import Symbols, changed, file_sizes, read_symbols, sha256_of
+from charlm.data.progress import Progress
+from charlm.data.reading import Symbols, Unit, changed, file_sizes, read_symbols, sha256_of
 from charlm.data.sources import resolve
 from charlm.data.vocabulary import CODE_POINTS, UNKNOWN, Level, Vocabulary
 from charlm.errors import DataError
-from charlm.native.utf8 import Decode, code_points, decoder
+from charlm.native.utf8 import Decode, decoder
 from charlm.system.console import say
 from charlm.system.formatting import format_bytes
 
@@ -39,6 +40,7 @@ class Survey:
     """The code points (or bytes, at level byte) that occur, sorted."""
     counts: npt.NDArray[np.int64]
     """Occurrences of each of the `symbols`."""
+    unit: Unit = "text"
     draft: Draft | None = None
     """The decoded text, if the caller wants to encode it."""
 
@@ -64,48 +66,48 @@ class Survey:
         decode = decoder(self.size_bytes)
         with in_background() as later:
             for path in self.paths:
-                yield from read_symbols(path, self.level, partial(later, hasher.update), decode)
+                yield from read_symbols(path, self.level, partial(later, hasher.update), decode, self.unit)
         if hasher.hexdigest() != self.sha256:
             raise changed(self.source)
 
 
-def survey_source(source: str, level: Level, drafts: ExitStack | None = None) -> Survey:
+def survey_source(source: str, level: Level, drafts: ExitStack | None = None, unit: Unit = "text") -> Survey:
     """Survey a source, or find its survey in the cache; DataError if it has no text or is not UTF-8.
 
-    With `drafts`, the survey of a new text keeps the decoded text until `drafts` closes.
+    If lines are the unit, each file is whole lines, see `whole_lines`. With `drafts`, the survey of a new text keeps
+    the decoded text until `drafts` closes.
     """
     paths = resolve(source)
     sizes = file_sizes(paths)
     # The sizes of the files are part of the key, because a byte order mark is dropped where a file starts.
-    layout = short_digest(FORMAT, level, sizes)
+    layout = short_digest(FORMAT, level, sizes, *(["line"] if unit == "line" else []))
     if has_entry(f"{layout}-"):
         sha256 = sha256_of(paths)
         key = f"{layout}-{sha256}"
         table = find_entry(key)
         if table is not None:
-            return Survey(source, paths, level, sum(sizes), sha256, key, *np.array(table))
+            return Survey(source, paths, level, sum(sizes), sha256, key, *np.array(table), unit=unit)
 
     say("data", f"{source}: reading {format_bytes(sum(sizes))} in {len(paths):,} file{'s' * (len(paths) > 1)}")
-    draft = None
+    draft, progress = None, Progress(sum(sizes), f"{source}: reading")
     with writable_folder() as folder:
         if drafts is not None and level == "char":
             draft = drafts.enter_context(closing(Draft(folder)))
-        sha256, counts = _count_symbols(paths, level, decoder(sum(sizes)), draft)
+        sha256, counts = _count_symbols(paths, level, decoder(sum(sizes)), draft, unit, progress)
     symbols = np.flatnonzero(counts)
     if not len(symbols):
         raise DataError(f"{source}: no text in {format_bytes(sum(sizes))}; at least one character is needed; add text")
     table = np.stack([symbols, counts[symbols]])
     key = f"{layout}-{sha256}"
     store_entry(key, table.shape, table.dtype, [table])
-    return Survey(source, paths, level, sum(sizes), sha256, key, *table, draft=draft)
+    return Survey(source, paths, level, sum(sizes), sha256, key, *table, unit, draft)
 
 
-def vocabulary_of(surveys: Sequence[Survey], extra: str = "") -> Vocabulary:
-    """All 256 bytes, or the characters of all surveyed texts and of `extra`, sorted."""
+def vocabulary_of(surveys: Sequence[Survey]) -> Vocabulary:
+    """All 256 bytes, or the characters of all surveyed texts, sorted."""
     if surveys[0].level == "byte":
         return Vocabulary.of_bytes()
-    symbols = [*(survey.symbols for survey in surveys), code_points(extra)]
-    return Vocabulary.of_code_points(np.unique(np.concatenate(symbols)))
+    return Vocabulary.of_code_points(np.unique(np.concatenate([survey.symbols for survey in surveys])))
 
 
 def short_digest(*parts: object) -> str:
@@ -114,7 +116,7 @@ def short_digest(*parts: object) -> str:
 
 
 def _count_symbols(
-    paths: Iterable[Path], level: Level, decode: Decode, draft: Draft | None
+    paths: Iterable[Path], level: Level, decode: Decode, draft: Draft | None, unit: Unit, progress: Progress
 ) -> tuple[str, npt.NDArray[np.int64]]:
     """SHA-256 of the bytes, and the occurrences of every code point (or byte); copies the text into `draft`."""
     # Freeing one block of this size makes glibc keep later blocks instead of returning them to the system; faulting
@@ -125,6 +127,10 @@ def _count_symbols(
     # Counting bytes in pairs is almost twice as fast: pairs[a, b] counts a next to b.
     pairs = np.zeros((256, 256), np.int64)
 
+    def see(chunk: bytes) -> None:
+        hash_later(hasher.update, chunk)
+        progress.passed(len(chunk))
+
     def count(symbols: Symbols) -> None:
         if symbols.dtype == np.uint8 and len(symbols) >= pairs.size and len(symbols) % 2 == 0:
             pairs[:] += np.bincount(symbols.view(np.uint16), minlength=pairs.size).reshape(pairs.shape)
@@ -134,7 +140,7 @@ def _count_symbols(
 
     with in_background() as hash_later, in_background() as keep_later, in_background() as count_later:
         for path in paths:
-            for symbols in read_symbols(path, level, partial(hash_later, hasher.update), decode):
+            for symbols in read_symbols(path, level, see, decode, unit):
                 if draft:
                     keep_later(draft.append, symbols)
                 count_later(count, symbols)

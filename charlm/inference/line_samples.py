@@ -92,4 +92,4 @@ def _hashes(lines: Ids, ends: Starts, trained: TrainedModel) -> npt.NDArray[np.u
     vocabulary, separator = trained.vocabulary, trained.config.data.label_separator
     if separator is not None:
         lines, ends = without_labels(lines, ends, separator_ids(separator, vocabulary))
-    return line_hashes(vocabulary.symbols.astype(np.uint64)[lines], ends)
+    return line_hashes(lines, ends, vocabulary)

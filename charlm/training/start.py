@@ -236,10 +236,11 @@ def _check_splits(config: Config, corpus: Corpus) -> None:
 def _print_corpus(config: Config, corpus: Corpus) -> None:
     """Print what was read, and the options that have no effect."""
     parts = ", ".join(f"{name} {len(ids):,}" for name, ids in corpus.splits.items())
+    lines = f" in {sum(len(starts) - 1 for starts in corpus.starts.values()):,} lines" if corpus.starts else ""
     files = f"{corpus.files:,} file{'s' * (corpus.files > 1)}"
     size = format_bytes(corpus.size_bytes)
     vocabulary = f"vocabulary {len(corpus.vocabulary):,}"
-    say("data", f"{config.data.source}: {size} in {files}; {parts} {config.data.level}s; {vocabulary}")
+    say("data", f"{config.data.source}: {size} in {files}; {parts} {config.data.level}s{lines}; {vocabulary}")
     for line in ignored_options(config):
         say("ignored", line)
 
@@ -306,7 +307,7 @@ def _fine_tuned_vocabulary(config: Config, init_from: Checkpoint) -> Vocabulary:
         raise ConfigError(*faults)
     data, vocabulary = config.data, init_from.vocabulary
     sources = [source for source in (data.source, data.valid_source, data.test_source) if source]
-    unknown = unknown_characters(sources, vocabulary)
+    unknown = unknown_characters(sources, vocabulary, data.unit)
     if not unknown:
         return vocabulary
     listed = describe_characters(unknown, limit=20)

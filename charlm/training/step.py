@@ -48,8 +48,8 @@ class Updater:
         self.model = build_model(config.model, len(corpus.vocabulary), config.precision).to(device).train()
         self.model.begins = begin_of(config.data.unit, corpus.vocabulary)
         self.model.layers.part = world.part
-        with self.model.autocast(device):  # Compiles the kernels before the run writes anything and its clock starts.
-            self.backend = self.model.layers.select_backend(device).description
+        # Compiles the kernels before the run writes anything and its clock starts.
+        self.backend = self.model.select_backend(device).description
         self.parameters: list[Tensor] = list(self.model.parameters())
         self.backward = Backward(self.parameters, world)
         self.averaged = copy.deepcopy(self.model).requires_grad_(False) if config.train.ema else None

@@ -89,6 +89,13 @@ def test_cuda_is_for_cudnn(monkeypatch: pytest.MonkeyPatch) -> None:
         assert CELLS["lstm"](3, 4).select_backend("cuda").description == "lstm: fused torch layer (ATen)"
 
 
+def test_cuda_with_resets_is_for_the_loop_that_takes_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "is_available", lambda: True)
+    for kind in CELLS:
+        selection = CELLS[kind](3, 4).select_backend("cuda", resets=True)
+        assert (selection.backend.name, selection.passed_over) == ("loop with its own backward pass", {})
+
+
 @onednn
 @pytest.mark.parametrize("supported", [False, True])
 def test_lstm_shuns_onednn_where_it_lacks_bfloat16(supported: bool, monkeypatch: pytest.MonkeyPatch) -> None:

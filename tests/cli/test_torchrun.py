@@ -51,10 +51,12 @@ def torchrun(tmp_path):
     return run
 
 
-def test_a_killed_process_costs_no_bit_with_restarts(torchrun, tmp_path):
-    assert torchrun("whole").returncode == 0
+@pytest.mark.parametrize("unit", ["text", "line"])
+def test_a_killed_process_costs_no_bit_with_restarts(torchrun, tmp_path, unit):
+    extra = ["--set", f"data.unit={unit}"]
+    assert torchrun("whole", extra=extra).returncode == 0
     kill = "rank == '1' and restarts == '0' and os.kill(os.getpid(), signal.SIGKILL)"
-    done = torchrun("killed", kill, ["--max-restarts=1"])
+    done = torchrun("killed", kill, ["--max-restarts=1"], extra)
     assert done.returncode == 0, done.stderr
     assert "resume   " in done.stderr
     for name in ("last", "best"):
@@ -64,7 +66,7 @@ def test_a_killed_process_costs_no_bit_with_restarts(torchrun, tmp_path):
     assert again.returncode == 1
     assert f"error: {tmp_path}/killed: already holds a run; allowed: --resume" in again.stderr
     assert again.stderr.count("error: ") == 1
-    assert torchrun("killed", extra=["--resume", "--set", "train.max_steps=25"]).returncode == 0
+    assert torchrun("killed", extra=["--resume", *extra, "--set", "train.max_steps=25"]).returncode == 0
     assert read_checkpoint(tmp_path / "killed/checkpoints/last.safetensors").progress["step"] == 25
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from charlm.data import line_split
-from charlm.data.line_split import line_hashes, split_lines
+from charlm.data.line_split import find_splits, line_hashes, split_lines
 from charlm.data.vocabulary import Vocabulary
 from charlm.errors import DataError
 
@@ -26,7 +26,9 @@ def numbered(count: int) -> list[str]:
 def split(text: str, shares=SHARES, characters: str = "", key: str = "k") -> dict[str, list[str]]:
     """The lines of each split, without their newlines; the starts must be those of the lines."""
     vocabulary = Vocabulary.of_code_points(np.unique([ord(c) for c in text + characters + "\n"]))
-    found = split_lines(vocabulary.encode(text), vocabulary, shares, key=key, source="x.txt")
+    found = find_splits(key, shares)
+    if found is None:
+        found = split_lines(vocabulary.encode(f"{text}\n"), vocabulary, shares, key=key, source="x.txt")
     lines = {}
     for name, (ids, starts) in found.items():
         decoded = vocabulary.decode(ids)
@@ -38,12 +40,11 @@ def split(text: str, shares=SHARES, characters: str = "", key: str = "k") -> dic
     return lines
 
 
-@pytest.mark.parametrize("chunk", [1 << 22, 100, 1])
-@pytest.mark.parametrize("end", ["\n", ""])
-def test_every_line_is_in_one_split_in_its_order(monkeypatch, chunk, end):
+@pytest.mark.parametrize("chunk", [1 << 18, 100, 1])
+def test_every_line_is_in_one_split_in_its_order(monkeypatch, chunk):
     monkeypatch.setattr(line_split, "_CHUNK", chunk)
     lines = [*numbered(300), "", "x" * 1000, "", "last é"]
-    found = split("\n".join(lines) + end)
+    found = split("\n".join(lines))
     assert Counter(itertools.chain(*found.values())) == Counter(lines)
     for split_of in found.values():
         places = [lines.index(line) for line in dict.fromkeys(split_of)]
@@ -88,17 +89,30 @@ def test_bytes():
     assert (bytes(ids), starts.tolist()) == (b"\n" + text, [1, 4, 6, 7])
 
 
-def test_a_split_without_lines_is_refused():
+@pytest.mark.parametrize(
+    ("lines", "found"),
+    [(["one line"], "1 line"), (["a", "b"], "2 lines"), (["equal"] * 1000, "1,000 lines")],
+    ids=["one", "two", "equal"],
+)
+def test_a_split_without_lines_is_refused(lines, found):
+    text = "\n".join(lines)
     with pytest.raises(DataError) as refused:
-        split("one line only")
-    assert "x.txt: 1 lines, none of which is in the" in str(refused.value)
+        split(text, {"train": 0.9, "valid": 0.1})
+    assert str(refused.value) == (
+        f"x.txt: none of {found} is in the valid split, which takes lines by a hash, and equal lines together; "
+        "allowed: a line or more in each split; add lines, change the shares (data.split), or give each split a text "
+        "of its own (data.valid_source)"
+    )
+    assert split(text, {"train": 1.0}) == {"train": lines}
 
 
-def test_the_hash_of_a_line_does_not_depend_on_its_place():
+@pytest.mark.parametrize("piece", [1 << 15, 4, 1])
+def test_the_hash_of_a_line_does_not_depend_on_its_place(monkeypatch, piece):
+    vocabulary = Vocabulary.of_code_points(np.array([10, *range(1000, 0x110000, 997)]))
     draw = np.random.default_rng(1)
-    lines = [draw.integers(0, 0x110000, size=size).astype(np.uint64) for size in (0, 1, 1, 5, 300, 7)]
-    alone = [int(line_hashes(np.r_[line, 10].astype(np.uint64), np.array([len(line) + 1]))[0]) for line in lines]
-    together = np.concatenate([np.r_[line, 10].astype(np.uint64) for line in lines])
-    ends = np.cumsum([len(line) + 1 for line in lines])
-    assert line_hashes(together, ends).tolist() == alone
+    lines = [np.r_[draw.integers(1, len(vocabulary), size=size), 0] for size in (0, 1, 1, 5, 300, 7)]
+    alone = [int(line_hashes(line, np.array([len(line)]), vocabulary)[0]) for line in lines]
+    monkeypatch.setattr(line_split, "_PIECE", piece)
+    ends = np.cumsum([len(line) for line in lines])
+    assert line_hashes(np.concatenate(lines), ends, vocabulary).tolist() == alone
     assert len(set(alone)) == len(lines)

@@ -6,7 +6,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from charlm.data.lines import LineStreams, Shuffle
+from charlm.data.lines import LineOrder, LineStreams, Shuffle
 from charlm.errors import DataError
 from charlm.system.world import Part
 
@@ -77,6 +77,37 @@ def lines_of(text: list[int]) -> tuple[list[tuple[int, ...]], tuple[int, ...]]:
     return whole, last
 
 
+@pytest.fixture(params=[False, True], ids=["one group", "many groups"])
+def groups(request, monkeypatch):
+    """A text of one group of lines, or of many; streams that look far ahead, or not."""
+    if request.param:
+        for name, value in {"_BLOCK": 4, "_GROUP": 3, "_AHEAD": 2, "_CHARS": 5}.items():
+            monkeypatch.setattr(f"charlm.data.lines.{name}", value)
+
+
+@pytest.mark.usefixtures("groups")
+@pytest.mark.parametrize("count", [1, 3, 12, 13, 201])
+def test_an_order_has_every_line_once(count):
+    _, starts = text_of(some_lines(count))
+    order = LineOrder(starts, (1, 0))
+    begins, ends, place = [], [], 0
+    while place < order.lines:
+        some_begins, some_ends = order.ahead(place)
+        begins += some_begins.tolist()
+        ends += some_ends.tolist()
+        place += len(some_begins)
+    assert sorted(begins) == starts[:-1].tolist()
+    assert sorted(ends) == starts[1:].tolist()
+    assert count < 12 or begins != sorted(begins)
+    chars = [
+        (place, end - begin, at)
+        for place, (begin, end) in enumerate(zip(begins, ends, strict=True))
+        for at in range(end - begin)
+    ]
+    assert [order.find(char) for char in range(order.chars)] == chars
+
+
+@pytest.mark.usefixtures("groups")
 @pytest.mark.parametrize("batch_size", [1, 2, 5])
 @pytest.mark.parametrize("steps", [1, 7, 64])
 def test_streams_are_whole_lines_each_about_once(batch_size, steps):
@@ -104,6 +135,7 @@ def test_epochs_differ_in_their_order_and_seeds_too():
     assert stream_texts(LineStreams(ids, starts, 2, 5, seed=2), 16) != first
 
 
+@pytest.mark.usefixtures("groups")
 def test_reading_on_from_anywhere_is_as_reading_from_the_start():
     ids, starts = text_of(some_lines(80))
     texts = stream_texts(LineStreams(ids, starts, 3, 5), 10)

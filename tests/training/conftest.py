@@ -45,17 +45,17 @@ def updater_of(tmp_path):
     file = tmp_path / "text.txt"
     file.write_text(words_text(3000))
 
-    def build(train=None, optimizer=None, model=None, on=None, **top):
+    def build(train=None, optimizer=None, model=None, on=None, unit="text", **top):
         """`on`: a device that is no option of a config."""
         raw = {
-            "data": {"source": str(file), "split": [0.9, 0.1, 0]},
+            "data": {"source": str(file), "split": [0.9, 0.1, 0], "unit": unit},
             "model": {"cell": {"kind": "lstm", "hidden": 12}, **(model or {})},
             "train": {"batch_size": 4, "bptt": 10, "max_steps": 100, "reset_state": 0, **(train or {})},
             "optimizer": {"name": "sgd", "lr": 0.05, "clip_norm": 2.0, **(optimizer or {})},
             **{"device": "cpu", **top},
         }
         config = parse_config(raw, "test")
-        corpus = load_corpus(str(file), level="char", split=config.data.split)
+        corpus = load_corpus(str(file), level="char", split=config.data.split, unit=unit)
         return Updater(config, corpus, torch.device(on) if on else resolve_device(config.device))
 
     return build

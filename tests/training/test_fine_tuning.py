@@ -5,6 +5,7 @@ import torch
 
 from charlm.checkpoint import read_checkpoint
 from charlm.errors import ConfigError, VocabularyError
+from charlm.inference import load
 from charlm.training.start import start_run
 from tests.text import words_text
 
@@ -46,6 +47,30 @@ def test_init_from_may_change_what_is_no_part_of_the_weights(tmp_path, config_of
     start_run(still, tmp_path / "second", checkpoint)
     weights = read_checkpoint(tmp_path / "second/checkpoints/last.safetensors").weights
     assert all(torch.equal(weights[name], weight) for name, weight in checkpoint.weights.items())
+
+
+@pytest.mark.parametrize(("before", "after"), [("text", "line"), ("line", "text")])
+def test_init_from_may_change_the_unit(tmp_path, config_of, before, after):
+    """Without an update the new run scores what the old weights score with the new unit."""
+    start_run(config_of(data={"unit": before}), tmp_path / "first")
+    checkpoint = read_checkpoint(tmp_path / "first/checkpoints/last.safetensors")
+    still = config_of(data={"unit": after}, train={"max_steps": 1}, optimizer={"name": "sgd", "lr": 1e-30})
+    outcome = start_run(still, tmp_path / "second", checkpoint)
+    model = load(tmp_path / "second")
+    assert (model.network.begins is None) == (after == "text")
+    assert model.evaluate(model.split("valid")).nats_per_char == pytest.approx(outcome.valid_nats, rel=1e-6)
+
+
+def test_init_from_a_model_that_has_never_seen_a_line_end(tmp_path, config_of):
+    text = tmp_path / "text.txt"
+    text.write_text(words_text(4000).replace("\n", " "))
+    start_run(config_of(), tmp_path / "first")
+    checkpoint = read_checkpoint(tmp_path / "first/checkpoints/last.safetensors")
+    text.write_text(words_text(4000))
+    with pytest.raises(VocabularyError, match=r"has never seen '\\n' \(U\+000A\); allowed: .*grow_vocabulary=true"):
+        start_run(config_of(data={"unit": "line"}), tmp_path / "refused", checkpoint)
+    grown = config_of(data={"unit": "line", "grow_vocabulary": True}, train={"max_steps": 1})
+    assert start_run(grown, tmp_path / "second", checkpoint).step == 1
 
 
 def test_init_from_another_model_names_every_difference(tmp_path, config_of):

@@ -64,6 +64,17 @@ def test_updates(updater_of, kind, model, name, precision, train):
     assert all(parameter.device == META for parameter in updater.model.parameters())
 
 
+@pairwise(kind=list(CELLS), model=MODELS[:2], precision=["fp32", "bf16"])
+def test_updates_on_lines_run_in_the_loop_that_takes_resets(updater_of, kind, model, precision):
+    cell = {"kind": kind, "hidden": 12}
+    updater = updater_of(
+        on="meta", unit="line", precision=precision, model={"cell": cell, **model}, optimizer={"name": "adamw"}
+    )
+    assert "loop with its own backward pass" in updater.backend
+    for _ in range(2):
+        updater.update()
+
+
 @pairwise(kind=list(CELLS), model=MODELS, precision=["fp32", "bf16"])
 def test_scores(config_of, kind, model, precision, monkeypatch):
     monkeypatch.setattr("charlm.inference.evaluation.WARMUP", 4)

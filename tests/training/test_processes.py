@@ -157,6 +157,18 @@ def test_weights_are_those_of_one_process(processes: Team, raw, kind, model, tra
     assert wanted.progress["step"] == 20
 
 
+def test_lines_are_those_of_one_process(processes: Team, raw):
+    """Over two epochs and a half, each with an order of its own, also resumed."""
+    raw["data"]["unit"] = "line"
+    raw["train"]["bptt"] = 60
+    wanted = trained(ALONE, raw, 27)
+    assert wanted.progress["epoch"] == 2
+    for found in processes(trained, raw, 27):
+        assert_equal(found, wanted)
+    for found in processes(trained, raw, 17, trained(ALONE, raw, 10)):
+        assert_equal(found, wanted)
+
+
 @pytest.mark.parametrize("model", [{"dropout": PLACES, "zoneout": 0.2}, {}])
 def test_any_number_of_processes_goes_on(processes: Team, raw, model):
     raw["model"] |= model

@@ -176,6 +176,13 @@ def test_resume_refuses_another_model_and_another_text(tmp_path, config_of):
         resume_run(run)
 
 
+def test_resume_refuses_another_unit(tmp_path, config_of):
+    run = tmp_path / "run"
+    start_run(config_of(), run)
+    with pytest.raises(ConfigError, match=r"data\.unit: found 'line', the run has 'text'; allowed on --res"):
+        resume_run(run, lambda saved: config_of(data={"unit": "line"}))
+
+
 def test_resume_may_change_how_windows_vary(tmp_path, config_of, capsys):
     run = tmp_path / "run"
     start_run(config_of(), run)
