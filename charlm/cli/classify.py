@@ -59,7 +59,7 @@ def classify(
     report_backend(trained)
     classifier = LineClassifier(trained, file, labeled, skip_unknown)
     terminal = exact_stdout()
-    for answers in classifier.answers(arriving_lines(file, trained.vocabulary.level)):
+    for answers in classifier.answers(arriving_lines(file, trained.vocabulary.level, trained.config.data.unit)):
         if json:
             _print_objects(answers, top)
         else:

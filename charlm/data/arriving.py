@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Protocol
 
+from charlm.data.reading import Unit
 from charlm.data.vocabulary import Level
 from charlm.errors import DataError
 
@@ -21,22 +22,27 @@ class _Reads(Protocol):
     def read(self, size: int, /) -> bytes | None: ...
 
 
-def without_mark(blocks: Iterable[bytes], level: Level) -> Iterator[bytes]:
-    """The blocks without the byte order mark of a text, as in training."""
-    mark = _BOM if level == "char" else b""
+def as_in_training(blocks: Iterable[bytes], level: Level, unit: Unit) -> Iterator[bytes]:
+    """The blocks without what training leaves out: a byte order mark, and with lines as the unit the CR of CR LF."""
+    mark, held = _BOM if level == "char" else b"", b""
     for block in blocks:
-        yield block.removeprefix(mark)
+        block = held + block.removeprefix(mark)
         mark = b""
+        if unit == "line":
+            held = b"\r" if block.endswith(b"\r") else b""
+            block = block[: len(block) - len(held)].replace(b"\r\n", b"\n")
+        if block:
+            yield block
 
 
-def arriving_lines(path: str, level: Level) -> Iterator[list[str]]:
+def arriving_lines(path: str, level: Level, unit: Unit) -> Iterator[list[str]]:
     """The lines of a file, or of stdin for "-", without their ends: as many at a time as a block has.
 
     At level byte, bytes that are not UTF-8 become lone surrogates, as from Python's "surrogateescape". DataError if the
     file cannot be read, or at level char is not UTF-8.
     """
     arriving, number = open_arriving(path), 0
-    for lines in _whole_lines(without_mark(arriving.blocks(), level)):
+    for lines in _whole_lines(as_in_training(arriving.blocks(), level, unit)):
         yield [_decoded(line, arriving.name, number + place, level) for place, line in enumerate(lines, start=1)]
         number += len(lines)
 

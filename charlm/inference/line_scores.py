@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from charlm.data.arriving import turned_line, turned_lines, without_mark
+from charlm.data.arriving import as_in_training, turned_line, turned_lines
 from charlm.data.line_split import NEWLINE
 from charlm.data.vocabulary import UNKNOWN, describe_characters
 from charlm.errors import VocabularyError
@@ -107,6 +107,7 @@ class LineScorer:
     ) -> None:
         self._prefix = "" if label is None else trained.label_prefix(label)
         self._network, self._device, self._vocabulary = line_network(trained), trained.device, trained.vocabulary
+        self._unit = trained.config.data.unit
         self._where, self._unknown, self._wants_per_char = where, unknown, per_char
         self._per_char = per_char or bool(self._prefix)
         self._newline = self._vocabulary.encode(NEWLINE)
@@ -125,7 +126,7 @@ class LineScorer:
         VocabularyError, after the lines before it, for a line with characters that the model does not know.
         """
         with self._learner.restoring() if self._learner else contextlib.nullcontext():
-            for block in self._as_read(without_mark(blocks, self._vocabulary.level)):
+            for block in self._as_read(as_in_training(blocks, self._vocabulary.level, self._unit)):
                 for part in self._learner.segments(block) if self._learner else [block]:
                     for lines in self._scored(part):
                         yield [*map(self._as_written, lines)]

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from charlm.data import arriving
-from charlm.data.arriving import Arriving, arriving_lines, open_arriving
+from charlm.data.arriving import Arriving, arriving_lines, as_in_training, open_arriving
 from charlm.errors import DataError
 
 
@@ -129,7 +129,7 @@ def test_files(write, monkeypatch, most, text):
     monkeypatch.setattr(arriving, "MOST_BYTES", most)
     monkeypatch.setattr(arriving, "_FEWEST_BYTES", min(most, 1 << 14))
     file = str(write("a.txt", text))
-    lines = [line for some in arriving_lines(file, "char") for line in some]
+    lines = [line for some in arriving_lines(file, "char", "text") for line in some]
     assert lines == (text.removesuffix("\n").split("\n") if text else [])
 
 
@@ -138,32 +138,38 @@ def test_a_byte_order_mark_is_dropped_from_text(write, monkeypatch, most):
     monkeypatch.setattr(arriving, "MOST_BYTES", most)
     monkeypatch.setattr(arriving, "_FEWEST_BYTES", min(most, 1 << 14))
     file = str(write("a.txt", b"\xef\xbb\xbfa\n\xef\xbb\xbfb\n"))
-    assert [line for some in arriving_lines(file, "char") for line in some] == ["a", "\ufeffb"]
-    assert [line for some in arriving_lines(file, "byte") for line in some] == ["\ufeffa", "\ufeffb"]
+    assert [line for some in arriving_lines(file, "char", "text") for line in some] == ["a", "\ufeffb"]
+    assert [line for some in arriving_lines(file, "byte", "text") for line in some] == ["\ufeffa", "\ufeffb"]
 
 
 def test_bytes_that_are_no_text(write):
     file = str(write("a.txt", b"a\nb\xff\n"))
-    assert list(arriving_lines(file, "byte")) == [["a", "b\udcff"]]
+    assert list(arriving_lines(file, "byte", "text")) == [["a", "b\udcff"]]
     with pytest.raises(DataError, match=r"a.txt: line 2: found no UTF-8 at byte 1 of the line; allowed: UTF-8"):
-        list(arriving_lines(file, "char"))
+        list(arriving_lines(file, "char", "text"))
 
 
 def test_no_file(tmp_path):
     with pytest.raises(DataError, match=r"none: No such file or directory; allowed: a text file, or - for stdin"):
-        list(arriving_lines(str(tmp_path / "none"), "char"))
+        list(arriving_lines(str(tmp_path / "none"), "char", "text"))
     with pytest.raises(DataError, match="Is a directory"):
-        list(arriving_lines(str(tmp_path), "char"))
+        list(arriving_lines(str(tmp_path), "char", "text"))
 
 
 def test_lines_of_a_pipe_come_before_it_ends(monkeypatch):
     reading, writing = os.pipe()
     with os.fdopen(reading, "rb") as stdin, os.fdopen(writing, "wb", buffering=0) as pipe:
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(stdin))
-        lines = arriving_lines("-", "char")
+        lines = arriving_lines("-", "char", "text")
         pipe.write(b"one\ntwo\nthr")
         assert next(lines) == ["one", "two"]
         thread = threading.Thread(target=lambda: (pipe.write(b"ee\n"), pipe.close()))
         thread.start()
         assert list(lines) == [["three"]]
         thread.join()
+
+
+@pytest.mark.parametrize("blocks", [[b"a\r\nb\r", b"\nc\rd\r", b"\r\ne\r"], [b"a\r\nb\r\nc\rd\r\r\ne\r"]])
+def test_cr_lf_is_a_newline_where_lines_are_the_unit(blocks):
+    assert b"".join(as_in_training(blocks, "char", "line")) == b"a\nb\nc\rd\r\ne"
+    assert list(as_in_training(blocks, "char", "text")) == blocks
