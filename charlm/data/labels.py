@@ -96,7 +96,7 @@ def without_labels(chunk: Ids, ends: Starts, separator: npt.NDArray[Any] | None)
     return stretches(chunk, starts, lengths), np.cumsum(lengths)
 
 
-def stretches(chunk: Ids, starts: Starts, lengths: npt.NDArray[np.int64]) -> Ids:
+def stretches(chunk: Ids, starts: Starts, lengths: Starts) -> Ids:
     """Stretches of `chunk`, one behind the other."""
     shifts = starts - (np.cumsum(lengths) - lengths)
     return chunk[np.repeat(shifts, lengths) + np.arange(lengths.sum())]

@@ -100,7 +100,7 @@ def survey_source(source: str, level: Level, drafts: ExitStack | None = None, un
     table = np.stack([symbols, counts[symbols]])
     key = f"{layout}-{sha256}"
     store_entry(key, table.shape, table.dtype, [table])
-    return Survey(source, paths, level, sum(sizes), sha256, key, *table, unit, draft)
+    return Survey(source, paths, level, sum(sizes), sha256, key, *table, unit=unit, draft=draft)
 
 
 def vocabulary_of(surveys: Sequence[Survey]) -> Vocabulary:
