@@ -54,11 +54,11 @@ USUAL = (
         320,
         short_lr=1.0,
         least_updates=1000,
-        worth=0.78,
-        worth_gain=0.1,
+        worth=0.75,
+        worth_gain=0.08,
         cell={"depth": 4, "gate_bias": -2.0},
     ),
-    Family("lstm", 2, _LARGE, 1.2e-2, embedding=256, worth=0.54, worth_gain=0.38, cell={"forget_bias": None}),
+    Family("lstm", 2, _LARGE, 1.2e-2, embedding=256, worth=0.53, worth_gain=0.41, cell={"forget_bias": None}),
 )
 """The families to choose from."""
 

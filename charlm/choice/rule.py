@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from charlm.choice.families import Candidate
 from charlm.choice.text import TextFacts
 
-A, ALPHA, PARAMETERS = 0.135, 0.47, 4e5
-B, BETA, CHARS = 0.472, 0.35, 1e6
+A, ALPHA, PARAMETERS = 0.122, 0.54, 4e5
+B, BETA, CHARS = 0.383, 0.38, 1e6
 UPDATES, LEAST_UPDATES, MOST_UPDATES = 1000, 250, 4000
 """Families gain on the first with the number of updates: measured at the first number, and between the other two."""
 REPETITIONS = 15.0
