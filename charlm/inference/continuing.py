@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from charlm.cells import RecurrentState
-from charlm.data.line_split import NEWLINE
+from charlm.data.reading import NEWLINE
 from charlm.inference.evaluation import Ids
 from charlm.inference.sampling import Choice, SampleText, continued_ids, prompt_ids, read_ids
 from charlm.inference.trained import TrainedModel

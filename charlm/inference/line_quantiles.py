@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from charlm.data.line_split import NEWLINE
+from charlm.data.reading import NEWLINE
 from charlm.errors import DataError
 from charlm.inference.evaluation import evaluate
 from charlm.inference.line_scores import line_network

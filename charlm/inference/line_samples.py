@@ -7,7 +7,8 @@ import numpy as np
 import numpy.typing as npt
 
 from charlm.data.labels import separator_ids, without_labels
-from charlm.data.line_split import NEWLINE, Starts, line_chunks, line_ends, line_hashes
+from charlm.data.line_split import Starts, line_chunks, line_ends, line_hashes
+from charlm.data.reading import NEWLINE
 from charlm.inference.evaluation import Ids
 from charlm.inference.sampling import Choice
 from charlm.inference.trained import TrainedModel

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 
 from charlm.data.arriving import as_in_training, turned_line, turned_lines
-from charlm.data.line_split import NEWLINE
+from charlm.data.reading import NEWLINE, Unit
 from charlm.data.vocabulary import UNKNOWN, describe_characters
 from charlm.errors import VocabularyError
 from charlm.inference.dynamic import Adaptation
@@ -107,7 +107,7 @@ class LineScorer:
     ) -> None:
         self._prefix = "" if label is None else trained.label_prefix(label)
         self._network, self._device, self._vocabulary = line_network(trained), trained.device, trained.vocabulary
-        self._unit = trained.config.data.unit
+        self._unit: Unit = trained.config.data.unit
         self._where, self._unknown, self._wants_per_char = where, unknown, per_char
         self._per_char = per_char or bool(self._prefix)
         self._newline = self._vocabulary.encode(NEWLINE)

@@ -17,7 +17,7 @@ from charlm.checkpoint import Checkpoint, find_checkpoint, read_checkpoint
 from charlm.config import Config
 from charlm.data.corpus import begin_of, load_unchanged_corpus
 from charlm.data.labels import Labels
-from charlm.data.line_split import NEWLINE
+from charlm.data.reading import NEWLINE
 from charlm.data.vocabulary import Vocabulary, describe_characters
 from charlm.errors import CheckpointError, DataError, LabelError, VocabularyError
 from charlm.inference import novelty as novelties
