@@ -1,0 +1,221 @@
+"""The page of a text: everything that charlm/web/look/ shows, computed and packed."""
+
+from typing import Any
+
+import numpy as np
+
+from charlm.errors import DataError
+from charlm.inference import TrainedModel
+from charlm.inference.novelty import copied_stretches
+from charlm.look.features import Tracked, correlations, features_of, most_telling, tracked
+from charlm.look.hardest import better_words, hardest_lines, hardest_words
+from charlm.look.memory import memory_curve
+from charlm.look.reading import Ids, Reading, Series, read, trace
+from charlm.system.console import say
+from charlm.web.page import html_page, packed
+
+UNITS = 32
+"""How many units the page shows."""
+_GATED = 8
+"""For how many of them it has the gates too."""
+_LEAST_TO_TRACK = 200
+"""A shorter text says nothing about what units track."""
+_NEAREST = 4
+_MOST_BITS = 65.0
+
+
+def look_page(trained: TrainedModel, text: str | Ids, other: TrainedModel | None = None, *, units: int = UNITS) -> str:
+    """A page of HTML about what the model does with the text, and where another does better.
+
+    text: a text, or its ids as `TrainedModel.scored_ids` gives them. The models must be on the CPU; they compute in
+    float32. VocabularyError if a model does not know a character, DataError for less than two characters.
+    """
+    trained.network.precision = "fp32"
+    ids = trained.scored_ids(trained.vocabulary.encode(text)) if isinstance(text, str) else text
+    if len(ids) < 2:
+        raise DataError(f"look: found a text of {len(ids)} characters; allowed: 2 or more")
+    reading, hidden = read(trained.network, ids), int(trained.network.begins is not None)
+    if hidden:  # the newline before the first line is none of the text
+        reading = reading.without_first()
+    shown = shown_text(trained, ids[hidden:])
+    curve, places = memory_curve(trained.network, ids)
+    whole = float(np.mean(reading.bits_N[places - hidden])) if curve else None
+    data = _facts(trained, reading) | {
+        "text": shown,
+        "symbols": _symbols(trained),
+        "reading": _packed_reading(reading, len(trained.vocabulary)),
+        "words": hardest_words(shown, reading.bits_N),
+        "lines": hardest_lines(shown, reading.bits_N),
+        "memory": {"curve": curve, "whole": whole, "targets": len(places)},
+        "copied": _copied(trained, ids[hidden:]),
+        "units": _units(trained, ids, hidden, shown, units),
+    }
+    if other is not None:
+        data["compare"] = _compared(trained, ids[hidden:], other, shown, reading)
+    return html_page("look", f"{trained.path.parent.parent.name or trained.path.name} · charlm look", data)
+
+
+def shown_text(trained: TrainedModel, ids: Ids) -> str:
+    """A character for each id. Of a byte model's characters of several bytes, the last byte shows the character."""
+    if trained.vocabulary.level == "char":
+        return trained.vocabulary.decode(ids.tolist())
+    shown, whole = ["·"] * len(ids), bytes(ids.tolist())
+    place = 0
+    while place < len(whole):
+        length = next((n for n in range(1, 5) if _is_character(whole[place : place + n])), 0)
+        shown[place + max(length, 1) - 1] = whole[place : place + length].decode() if length else "\ufffd"
+        place += max(length, 1)
+    return "".join(shown)
+
+
+def _is_character(data: bytes) -> bool:
+    try:
+        return len(data.decode()) == 1
+    except UnicodeDecodeError:
+        return False
+
+
+def _facts(trained: TrainedModel, reading: Reading) -> dict[str, Any]:
+    model = trained.config.model
+    return {
+        "name": trained.path.parent.parent.name or trained.path.name,
+        "model": f"{model.cell.kind}, {model.layers} × {model.cell.hidden} units",
+        "parameters": sum(parameter.numel() for parameter in trained.network.parameters()),
+        "step": trained.progress.get("step"),
+        "symbol": "byte" if trained.vocabulary.level == "byte" else "character",
+        "bits": float(np.nanmean(reading.bits_N)),
+    }
+
+
+def _symbols(trained: TrainedModel) -> list[str]:
+    """How each id is named."""
+    if trained.vocabulary.level == "byte":
+        return [chr(value) if 32 <= value < 127 or value == 10 else f"byte {value:02X}" for value in range(256)]
+    return list(trained.vocabulary.characters)
+
+
+def _packed_reading(reading: Reading, vocabulary_size: int) -> dict[str, Any]:
+    """Bits in thousandths, probabilities in 65535ths; 65535 for bits that are unknown."""
+    narrow = np.min_scalar_type(max(vocabulary_size, 1))
+
+    def thousandths(bits_N: np.ndarray) -> dict[str, Any]:
+        return packed(
+            np.where(np.isnan(bits_N), 65535, np.minimum(bits_N, _MOST_BITS) * 1000).round().astype(np.uint16)
+        )
+
+    return {
+        "bits": thousandths(reading.bits_N),
+        "entropy": thousandths(reading.entropy_N),
+        "rank": packed(reading.rank_N.astype(np.min_scalar_type(vocabulary_size + 1))),
+        "top": packed(reading.top_ids_NK.astype(narrow).reshape(-1)),
+        "p": packed((reading.top_p_NK * 65535).round().astype(np.uint16).reshape(-1)),
+        "kept": reading.top_ids_NK.shape[1],
+    }
+
+
+def _copied(trained: TrainedModel, ids: Ids) -> dict[str, Any]:
+    try:
+        corpus = trained.training_splits("copied stretches")["train"]
+    except DataError as error:
+        say("skipped", str(error))
+        return {"stretches": [], "why_not": "The training text has changed or is gone, so copies were not looked for."}
+    return {"stretches": copied_stretches(ids, corpus), "why_not": None}
+
+
+def _units(trained: TrainedModel, ids: Ids, hidden: int, shown: str, count: int) -> dict[str, Any]:
+    """The units that track something, with their activations and gates, and how many were left out."""
+    network = trained.network
+    features = features_of(shown)
+    if len(shown) < _LEAST_TO_TRACK or not features:
+        return {"kept": [], "left_out": 0, "why_not": f"What units track needs {_LEAST_TO_TRACK} characters of text."}
+    # The newline that a model of lines reads first is outside of the features: it repeats the first character's.
+    features_FN = np.array([np.concatenate([values[:hidden], values]) for values in features.values()])
+    found = tracked(*correlations(trace(network, ids), features_FN), list(features))
+    chosen = most_telling(found, count)
+    values = _values(trained, ids, hidden, chosen)
+    nearest = _nearest(np.array([values[series][:, unit] for series, unit in chosen]))
+    kept = []
+    for place, (series, unit) in enumerate(chosen):
+        gates = [other for other in values if other.gate and other.layer == series.layer] if place < _GATED else []
+        kept.append(
+            _described(series, unit, found[series, unit])
+            | {"like": nearest[place]}
+            | {"values": _quantized(values[series][:, unit])}
+            | {"gates": {gate.name: _quantized(values[gate][:, unit]) for gate in gates}}
+        )
+    return {"kept": kept, "left_out": len(found) - len(kept), "why_not": None}
+
+
+def _described(series: Series, unit: int, seen: Tracked) -> dict[str, Any]:
+    return {
+        "layer": series.layer + 1,
+        "state": series.name,
+        "unit": unit,
+        "feature": seen.feature,
+        "correlation": seen.correlation,
+    }
+
+
+def _values(trained: TrainedModel, ids: Ids, hidden: int, chosen: list[tuple[Series, int]]) -> dict[Series, np.ndarray]:
+    """The chosen states, [N, H] with only the chosen units filled in, and the gates of the layers of the first of them."""
+    units = {series: np.array([unit for other, unit in chosen if other == series]) for series, _ in chosen}
+    gated: dict[int, list[int]] = {}
+    for series, unit in chosen[:_GATED]:
+        gated.setdefault(series.layer, []).append(unit)
+    found: dict[Series, np.ndarray] = {}
+    start = 0
+    for stretch in trace(trained.network, ids):
+        length = 0
+        for series, values_TH in stretch.items():
+            length = len(values_TH)
+            picked = np.array(gated.get(series.layer, []), np.int64) if series.gate else units.get(series)
+            if picked is not None and len(picked):
+                whole_NH = found.setdefault(series, np.zeros((len(ids), values_TH.shape[1]), np.float32))
+                whole_NH[start : start + length, picked] = values_TH[:, picked]
+        start += length
+    return {series: whole_NH[hidden:] for series, whole_NH in found.items()}
+
+
+def _quantized(values_N: np.ndarray) -> dict[str, Any]:
+    """Eight bits a value: value = byte · scale."""
+    scale = max(float(np.abs(values_N).max()), 1e-9) / 127
+    return packed(np.round(values_N / scale).astype(np.int8)) | {"scale": scale}
+
+
+def _nearest(values_UN: np.ndarray) -> list[list[tuple[int, float]]]:
+    """For each unit, the others that correlate most with it over the whole text, in absolute value."""
+    if len(values_UN) < 2:
+        return [[] for _ in values_UN]
+    centered_UN = values_UN.astype(np.float64) - values_UN.mean(1, keepdims=True)
+    centered_UN /= np.maximum(np.linalg.norm(centered_UN, axis=1, keepdims=True), 1e-12)
+    found = []
+    for unit, row_U in enumerate(centered_UN @ centered_UN.T):
+        order = [int(other) for other in np.argsort(-np.abs(row_U), kind="stable") if other != unit]
+        found.append([(other, float(row_U[other])) for other in order[:_NEAREST]])
+    return found
+
+
+def _compared(trained: TrainedModel, ids: Ids, other: TrainedModel, shown: str, reading: Reading) -> dict[str, Any]:
+    """The second model's predictions of the same characters, and the words where each of the two is better."""
+    if other.vocabulary.level != trained.vocabulary.level:
+        raise DataError(
+            f"--compare: found a model of level {other.vocabulary.level}; allowed: one of level "
+            f"{trained.vocabulary.level}, as the first"
+        )
+    other.network.precision = "fp32"
+    same = (
+        ids
+        if other.vocabulary == trained.vocabulary
+        else other.vocabulary.encode("".join(map(trained.vocabulary.symbol, ids.tolist())))
+    )
+    begins = other.network.begins
+    if begins is None:
+        second = read(other.network, same)
+    else:
+        second = read(other.network, np.concatenate([[begins], same]).astype(same.dtype)).without_first()
+    first_words, second_words = better_words(shown, reading.bits_N, second.bits_N)
+    return _facts(other, second) | {
+        "symbols": _symbols(other),
+        "reading": _packed_reading(second, len(other.vocabulary)),
+        "words": [first_words, second_words],
+    }

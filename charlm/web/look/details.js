@@ -1,0 +1,51 @@
+// What the model predicted for one character.
+
+import { bitsAt, element, nameOf } from "./data.js";
+
+const percent = (share) => (share >= 0.1 ? `${(100 * share).toFixed(0)} %` : share >= 0.001 ? `${(100 * share).toFixed(1)} %` : "< 0.1 %");
+
+/** What a model says of one character, as a sentence; for screen readers and below the bars. */
+export function sentence(data, reading, place) {
+  const bits = bitsAt(reading, place);
+  if (Number.isNaN(bits)) return `The first ${data.symbol}: nothing stands before it, so it is not predicted.`;
+  return (
+    `${bits.toFixed(2)} bits, probability ${percent(2 ** -bits)}, rank ${reading.rank[place]}; ` +
+    `the model expected ${(reading.entropy[place] / 1000).toFixed(2)} bits.`
+  );
+}
+
+function bars(reading, symbols, place, character) {
+  const list = element("ol", { className: "bars" });
+  for (let k = 0; k < reading.kept; k++) {
+    const share = reading.p[place * reading.kept + k] / 65535;
+    const symbol = symbols[reading.top[place * reading.kept + k]];
+    const bar = element("span", { className: "bar-fill" });
+    bar.style.width = `${100 * share}%`;
+    const row = element(
+      "li",
+      { className: symbol === character ? "true" : "" },
+      element("span", { className: "glyph", textContent: nameOf(symbol) }),
+      element("span", { className: "bar-room" }, bar),
+      element("span", { className: "number", textContent: percent(share) }),
+    );
+    list.append(row);
+  }
+  return list;
+}
+
+/** Fill `box` with the prediction of the character at `place`. */
+export function showPrediction(box, data, place) {
+  const character = data.characters[place];
+  const before = data.characters.slice(Math.max(0, place - 24), place).join("").replaceAll("\n", "⏎");
+  const parts = [
+    element("p", { className: "context" }, before, element("mark", { textContent: nameOf(character) })),
+    element("p", { className: "quiet", textContent: `${data.symbol} ${(place + 1).toLocaleString("en")} of ${data.characters.length.toLocaleString("en")}` }),
+  ];
+  const models = data.compare ? [data, data.compare] : [data];
+  for (const model of models) {
+    if (data.compare) parts.push(element("h3", { textContent: model.name }));
+    parts.push(element("p", { textContent: sentence(data, model.reading, place) }));
+    if (!Number.isNaN(bitsAt(model.reading, place))) parts.push(bars(model.reading, model.symbols, place, character));
+  }
+  box.replaceChildren(...parts);
+}
