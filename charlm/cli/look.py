@@ -38,7 +38,7 @@ def look(
     temperature: Temperature = 0.8,
     seed: Seed = 1,
     compare: Compare = None,
-    units: Units = 32,
+    units: Units = 24,
     out: Out = Path("look.html"),
     skip_unknown: SkipUnknown = False,
 ) -> None:

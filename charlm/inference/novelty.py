@@ -98,7 +98,7 @@ def _follow(windows: "_Windows", text: Ids, block: "_Block", longest: Numbers) -
 
 
 def _furthest(text: Ids, corpus: Ids, at: Numbers, known: int) -> int:
-    """The length of the longest common stretch of `text` and `corpus` from one of the places on; 0 if not above `known`."""
+    """How far the text goes with the corpus from one of these places on; 0 if not beyond `known`."""
     wanted = max(known, WINDOW - 1) + 1
     best = 0
     for place in at.tolist():

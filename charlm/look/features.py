@@ -190,9 +190,15 @@ def tracked(
 
 
 def most_telling(found: dict[tuple[Series, int], Tracked], count: int) -> list[tuple[Series, int]]:
-    """The units to show: by turns the best for each feature, so one feature does not take all places."""
+    """The units to show, each by the state that tells most: by turns the best for each feature.
+
+    So one feature does not take all places.
+    """
     by_feature: dict[str, list[tuple[Series, int]]] = {}
-    ranked = sorted(found, key=lambda unit: -abs(found[unit].correlation))
+    best: dict[tuple[int, int], tuple[Series, int]] = {}
+    for series, unit in sorted(found, key=lambda unit: -abs(found[unit].correlation)):
+        best.setdefault((series.layer, unit), (series, unit))
+    ranked = list(best.values())
     for unit in ranked:
         by_feature.setdefault(found[unit].feature, []).append(unit)
     turn = {unit: place for units in by_feature.values() for place, unit in enumerate(units)}

@@ -17,12 +17,7 @@ _LEAST_LINE = 10
 
 def hardest_words(text: str, bits_N: npt.NDArray[np.float64], count: int = 20) -> list[Stretch]:
     """The words with most bits in total, the hardest first; each word once, where it was hardest."""
-    found: dict[str, Stretch] = {}
-    for start, length, bits in _summed(WORD.finditer(text), bits_N):
-        word = text[start : start + length]
-        if word not in found or bits > found[word][2]:
-            found[word] = (start, length, bits)
-    return sorted(found.values(), key=lambda stretch: -stretch[2])[:count]
+    return _most_per_word(text, _summed(WORD.finditer(text), bits_N), count)
 
 
 def hardest_lines(text: str, bits_N: npt.NDArray[np.float64], count: int = 12) -> list[Stretch]:
@@ -39,11 +34,20 @@ def better_words(
     text: str, bits_N: npt.NDArray[np.float64], other_N: npt.NDArray[np.float64], count: int = 12
 ) -> tuple[list[Stretch], list[Stretch]]:
     """The words where the first of two models saves most bits, and those where the second does."""
-    words = _summed(WORD.finditer(text), other_N - bits_N)
-    ranked = sorted(words, key=lambda stretch: -stretch[2])
-    first = [stretch for stretch in ranked[:count] if stretch[2] > 0]
-    second = [(start, length, -bits) for start, length, bits in ranked[::-1][:count] if bits < 0]
+    first, second = (
+        _most_per_word(text, _summed(WORD.finditer(text), saved_N), count)
+        for saved_N in (other_N - bits_N, bits_N - other_N)
+    )
     return first, second
+
+
+def _most_per_word(text: str, stretches: list[Stretch], count: int) -> list[Stretch]:
+    """The stretches with most bits, if above 0; each word once."""
+    found: dict[str, Stretch] = {}
+    for start, length, bits in sorted(stretches, key=lambda stretch: -stretch[2]):
+        if bits > 0:
+            found.setdefault(text[start : start + length], (start, length, bits))
+    return list(found.values())[:count]
 
 
 def _summed(found: Iterable[re.Match[str]], bits_N: npt.NDArray[np.float64]) -> list[Stretch]:

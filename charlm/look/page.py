@@ -7,17 +7,17 @@ import numpy as np
 from charlm.errors import DataError
 from charlm.inference import TrainedModel
 from charlm.inference.novelty import copied_stretches
-from charlm.look.features import Tracked, correlations, features_of, most_telling, tracked
+from charlm.look.features import correlations, features_of, most_telling, tracked
 from charlm.look.hardest import better_words, hardest_lines, hardest_words
 from charlm.look.memory import memory_curve
 from charlm.look.reading import Ids, Reading, Series, read, trace
 from charlm.system.console import say
 from charlm.web.page import html_page, packed
 
-UNITS = 32
+UNITS = 24
 """How many units the page shows."""
-_GATED = 8
-"""For how many of them it has the gates too."""
+_WITH_GATES = 6
+"""For how many of them it has the gates too, and the other states, such as those after each depth."""
 _LEAST_TO_TRACK = 200
 """A shorter text says nothing about what units track."""
 _NEAREST = 4
@@ -123,57 +123,49 @@ def _copied(trained: TrainedModel, ids: Ids) -> dict[str, Any]:
 
 
 def _units(trained: TrainedModel, ids: Ids, hidden: int, shown: str, count: int) -> dict[str, Any]:
-    """The units that track something, with their activations and gates, and how many were left out."""
-    network = trained.network
+    """The units that track something, with their activations, and how many were left out."""
     features = features_of(shown)
     if len(shown) < _LEAST_TO_TRACK or not features:
-        return {"kept": [], "left_out": 0, "why_not": f"What units track needs {_LEAST_TO_TRACK} characters of text."}
-    # The newline that a model of lines reads first is outside of the features: it repeats the first character's.
+        why_not = f"To find what units track takes {_LEAST_TO_TRACK} characters of text."
+        return {"kept": [], "left_out": 0, "why_not": why_not}
+    # The newline that a model of lines reads first is no part of the text: it gets the first character's features.
     features_FN = np.array([np.concatenate([values[:hidden], values]) for values in features.values()])
-    found = tracked(*correlations(trace(network, ids), features_FN), list(features))
+    found = tracked(*correlations(trace(trained.network, ids), features_FN), list(features))
     chosen = most_telling(found, count)
-    values = _values(trained, ids, hidden, chosen)
-    nearest = _nearest(np.array([values[series][:, unit] for series, unit in chosen]))
-    kept = []
-    for place, (series, unit) in enumerate(chosen):
-        gates = [other for other in values if other.gate and other.layer == series.layer] if place < _GATED else []
-        kept.append(
-            _described(series, unit, found[series, unit])
-            | {"like": nearest[place]}
-            | {"values": _quantized(values[series][:, unit])}
-            | {"gates": {gate.name: _quantized(values[gate][:, unit]) for gate in gates}}
-        )
-    return {"kept": kept, "left_out": len(found) - len(kept), "why_not": None}
-
-
-def _described(series: Series, unit: int, seen: Tracked) -> dict[str, Any]:
+    curves = _curves(trained, ids, hidden, chosen)
+    nearest = _nearest(np.array([curves[place][series] for place, (series, _) in enumerate(chosen)]))
+    kept = [
+        {
+            "layer": series.layer + 1,
+            "state": series.name,
+            "unit": unit,
+            "feature": found[series, unit].feature,
+            "correlation": found[series, unit].correlation,
+            "like": nearest[place],
+            "curves": [
+                {"name": each.name, "gate": each.gate} | _quantized(curves[place][each]) for each in curves[place]
+            ],
+        }
+        for place, (series, unit) in enumerate(chosen)
+    ]
     return {
-        "layer": series.layer + 1,
-        "state": series.name,
-        "unit": unit,
-        "feature": seen.feature,
-        "correlation": seen.correlation,
+        "kept": kept,
+        "left_out": len({(series.layer, unit) for series, unit in found}) - len(kept),
+        "why_not": None,
     }
 
 
-def _values(trained: TrainedModel, ids: Ids, hidden: int, chosen: list[tuple[Series, int]]) -> dict[Series, np.ndarray]:
-    """The chosen states, [N, H] with only the chosen units filled in, and the gates of the layers of the first of them."""
-    units = {series: np.array([unit for other, unit in chosen if other == series]) for series, _ in chosen}
-    gated: dict[int, list[int]] = {}
-    for series, unit in chosen[:_GATED]:
-        gated.setdefault(series.layer, []).append(unit)
-    found: dict[Series, np.ndarray] = {}
-    start = 0
+def _curves(
+    trained: TrainedModel, ids: Ids, hidden: int, chosen: list[tuple[Series, int]]
+) -> list[dict[Series, np.ndarray]]:
+    """For each chosen unit its state over the text, [N]; for the first of them its other states and its gates too."""
+    parts: list[dict[Series, list[np.ndarray]]] = [{series: []} for series, _ in chosen]
     for stretch in trace(trained.network, ids):
-        length = 0
-        for series, values_TH in stretch.items():
-            length = len(values_TH)
-            picked = np.array(gated.get(series.layer, []), np.int64) if series.gate else units.get(series)
-            if picked is not None and len(picked):
-                whole_NH = found.setdefault(series, np.zeros((len(ids), values_TH.shape[1]), np.float32))
-                whole_NH[start : start + length, picked] = values_TH[:, picked]
-        start += length
-    return {series: whole_NH[hidden:] for series, whole_NH in found.items()}
+        for place, (series, unit) in enumerate(chosen):
+            for each, values_TH in stretch.items():
+                if each == series or (place < _WITH_GATES and each.layer == series.layer):
+                    parts[place].setdefault(each, []).append(values_TH[:, unit].copy())
+    return [{series: np.concatenate(values)[hidden:] for series, values in part.items()} for part in parts]
 
 
 def _quantized(values_N: np.ndarray) -> dict[str, Any]:

@@ -16,10 +16,8 @@ async function unpackedReading(reading) {
 }
 
 async function unpackedUnit(unit) {
-  const curve = async (packed) => ({ values: await unpacked(packed), scale: packed.scale });
-  const gates = {};
-  for (const [name, packed] of Object.entries(unit.gates)) gates[name] = await curve(packed);
-  return { ...unit, gates, state_curve: await curve(unit.values) };
+  const curves = await Promise.all(unit.curves.map(async (curve) => ({ ...curve, values: await unpacked(curve) })));
+  return { ...unit, curves };
 }
 
 /** All data, ready to use. `characters` has one string per position. */
@@ -43,13 +41,18 @@ const NAMES = { "\n": "line end", " ": "space", "\t": "tab", "\r": "carriage ret
 /** A character as people can read it. */
 export function nameOf(character) {
   if (character in NAMES) return NAMES[character];
-  if (/^[\p{C}\p{Z}\p{M}]$/u.test(character)) return `U+${character.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}`;
+  if (/^[\p{C}\p{Z}\p{M}]$/u.test(character))
+    return `U+${character.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}`;
   return character;
 }
 
 /** A stretch of the text on one line, shortened. */
 export function excerpt(characters, start, length, most = 60) {
-  const shown = characters.slice(start, start + Math.min(length, most)).join("").replaceAll("\n", "⏎").replaceAll("\t", " ");
+  const shown = characters
+    .slice(start, start + Math.min(length, most))
+    .join("")
+    .replaceAll("\n", "⏎")
+    .replaceAll("\t", " ");
   return length > most ? `${shown}…` : shown;
 }
 

@@ -2,7 +2,8 @@
 
 import { bitsAt, element, nameOf } from "./data.js";
 
-const percent = (share) => (share >= 0.1 ? `${(100 * share).toFixed(0)} %` : share >= 0.001 ? `${(100 * share).toFixed(1)} %` : "< 0.1 %");
+const percent = (share) =>
+  share >= 0.1 ? `${(100 * share).toFixed(0)} %` : share >= 0.001 ? `${(100 * share).toFixed(1)} %` : "< 0.1 %";
 
 /** What a model says of one character, as a sentence; for screen readers and below the bars. */
 export function sentence(data, reading, place) {
@@ -36,10 +37,16 @@ function bars(reading, symbols, place, character) {
 /** Fill `box` with the prediction of the character at `place`. */
 export function showPrediction(box, data, place) {
   const character = data.characters[place];
-  const before = data.characters.slice(Math.max(0, place - 24), place).join("").replaceAll("\n", "⏎");
+  const before = data.characters
+    .slice(Math.max(0, place - 24), place)
+    .join("")
+    .replaceAll("\n", "⏎");
   const parts = [
     element("p", { className: "context" }, before, element("mark", { textContent: nameOf(character) })),
-    element("p", { className: "quiet", textContent: `${data.symbol} ${(place + 1).toLocaleString("en")} of ${data.characters.length.toLocaleString("en")}` }),
+    element("p", {
+      className: "quiet",
+      textContent: `${data.symbol} ${(place + 1).toLocaleString("en")} of ${data.characters.length.toLocaleString("en")}`,
+    }),
   ];
   const models = data.compare ? [data, data.compare] : [data];
   for (const model of models) {

@@ -1,13 +1,13 @@
 // Puts the page together: what the colors show, and what happens when something is chosen.
 
 import { legendColors, signedShade, surpriseShade } from "./colors.js";
-import { bitsAt, loadData } from "./data.js";
-import { element } from "./data.js";
+import { bitsAt, element, loadData, nameOf } from "./data.js";
 import { sentence, showPrediction } from "./details.js";
-import { advantage, copiedMarks, fillCompared, fillCopied, fillMemory, fillStretches, inBits, inBitsEach } from "./panels.js";
+import { advantage, copiedMarks, fillCompared, fillCopied, fillMemory } from "./panels.js";
+import { fillStretches, hundredths, tenths } from "./panels.js";
 import { Strip } from "./strip.js";
 import { TextView } from "./text.js";
-import { Units, unitName } from "./units.js";
+import { Units } from "./units.js";
 
 const byId = (id) => document.getElementById(id);
 const SURPRISING = 4; // bits: a probability below 1/16
@@ -20,8 +20,9 @@ async function start() {
   let view = "surprise";
 
   const units = new Units(data.units.kept, () => setView("unit"));
-  const text = new TextView(byId("text"), byId("printed"), data.characters, copiedMarks(length, data.copied.stretches), (place) => showPrediction(byId("prediction"), data, place), seen);
   const strip = new Strip(byId("strip"), length, selectRange, (place) => text.show(place, true));
+  const marks = copiedMarks(length, data.copied.stretches);
+  const text = new TextView(byId("text"), byId("printed"), data.characters, marks, tell, (sight) => strip.look(sight));
   text.isSurprise = (place) => bitsAt(data.reading, place) >= SURPRISING;
 
   const views = {
@@ -59,6 +60,14 @@ async function start() {
   if (!data.units.kept.length) delete views.unit;
   if (!data.compare) delete views.compare;
 
+  function tell(place) {
+    showPrediction(byId("prediction"), data, place);
+    // Only what the keys move to is spoken: the pointer moves too fast.
+    if (document.activeElement === byId("text")) {
+      byId("spoken").textContent = `${nameOf(data.characters[place])}: ${sentence(data, data.reading, place)}`;
+    }
+  }
+
   function setView(name) {
     view = name;
     const { value, shade, signed, words, says } = views[name];
@@ -77,12 +86,6 @@ async function start() {
     }
   }
 
-  function seen() {
-    if (!strip) return;
-    strip.sight = text.sight();
-    strip.draw();
-  }
-
   function selectRange(range) {
     text.range = range;
     text.render(true);
@@ -92,7 +95,9 @@ async function start() {
       sum += bitsAt(data.reading, place);
       count++;
     }
-    const what = range ? `${data.symbol}s ${whole(from + 1)} to ${whole(to + 1)}` : `all ${whole(length)} ${data.symbol}s`;
+    const what = range
+      ? `${data.symbol}s ${whole(from + 1)} to ${whole(to + 1)}`
+      : `all ${whole(length)} ${data.symbol}s`;
     byId("range").textContent = `${(sum / Math.max(count, 1)).toFixed(2)} bits per ${data.symbol} in ${what}`;
     if (range) text.show(from, true);
   }
@@ -104,7 +109,15 @@ async function start() {
   }
 
   byId("name").textContent = data.name;
-  const facts = [data.model, `${whole(data.parameters)} parameters`, data.step ? `${whole(data.step)} steps` : "", `${data.bits.toFixed(3)} bits per ${data.symbol}`, `perplexity ${(2 ** data.bits).toFixed(2)}`, `${whole(length)} ${data.symbol}s`];
+  document.querySelector(".unit-name").textContent = data.symbol;
+  const facts = [
+    data.model,
+    `${whole(data.parameters)} parameters`,
+    data.step ? `${whole(data.step)} steps` : "",
+    `${data.bits.toFixed(3)} bits per ${data.symbol}`,
+    `perplexity ${(2 ** data.bits).toFixed(2)}`,
+    `${whole(length)} ${data.symbol}s`,
+  ];
   byId("facts").textContent = facts.filter(Boolean).join(" · ");
   for (const [name, { label }] of Object.entries(views)) {
     const button = element("button", { type: "button", value: name, textContent: label, onclick: () => setView(name) });
@@ -128,12 +141,14 @@ async function start() {
   });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => strip.draw());
   byId("text").setAttribute("aria-label", `The text, ${whole(length)} ${data.symbol}s`);
-  fillStretches(byId("words"), data.characters, data.words, inBits, go);
-  fillStretches(byId("lines"), data.characters, data.lines, inBitsEach, go);
+  fillStretches(byId("words"), data.characters, data.words, tenths, go);
+  fillStretches(byId("lines"), data.characters, data.lines, hundredths, go);
   fillMemory(byId("memory"), data.memory, data.symbol);
   fillCopied(byId("copied"), byId("copied-note"), data, go);
   const left = data.units.left_out;
-  byId("units-note").textContent = data.units.why_not ?? `Each with the feature it goes with most in the first half of the text; the correlation is that in the second half.${left ? ` ${whole(left)} others left out.` : ""}`;
+  byId("units-note").textContent =
+    data.units.why_not ??
+    `Each with the feature it goes with most in the first half of the text; the correlation is that in the second half.${left ? ` ${whole(left)} others left out.` : ""}`;
   byId("unit-search").hidden = !data.units.kept.length;
   if (data.compare) {
     byId("compare-card").hidden = false;

@@ -6,19 +6,26 @@ function jump(text, detail, go) {
   return element(
     "li",
     {},
-    element("button", { type: "button", onclick: go }, element("span", { className: "what", textContent: text }), element("span", { className: "number", textContent: detail })),
+    element(
+      "button",
+      { type: "button", onclick: go },
+      element("span", { className: "what", textContent: text }),
+      element("span", { className: "number", textContent: detail }),
+    ),
   );
 }
 
 /** A list of stretches that lead into the text. */
 export function fillStretches(list, characters, stretches, unit, go) {
   list.replaceChildren(
-    ...stretches.map(([start, length, amount]) => jump(excerpt(characters, start, length), unit(amount, length), () => go(start, length))),
+    ...stretches.map(([start, length, amount]) =>
+      jump(excerpt(characters, start, length), unit(amount, length), () => go(start, length)),
+    ),
   );
 }
 
-export const inBits = (bits) => `${bits.toFixed(1)} bits`;
-export const inBitsEach = (bits) => `${bits.toFixed(2)} bits each`;
+export const tenths = (bits) => bits.toFixed(1);
+export const hundredths = (bits) => bits.toFixed(2);
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -41,17 +48,35 @@ export function fillMemory(box, memory, symbol) {
   const low = Math.max(0, Math.min(...bits) - 0.1 * (high - Math.min(...bits)));
   const x = (place) => left + (place * (width - left - 14)) / Math.max(1, memory.curve.length - 1);
   const y = (value) => top + ((high - value) * (height - top - bottom)) / Math.max(high - low, 1e-9);
-  const picture = shape("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": memorySentence(memory, symbol) });
+  const picture = shape("svg", {
+    viewBox: `0 0 ${width} ${height}`,
+    role: "img",
+    "aria-label": memorySentence(memory, symbol),
+  });
   picture.append(shape("line", { x1: left, x2: width, y1: y(memory.whole), y2: y(memory.whole), class: "whole" }));
-  picture.append(shape("text", { x: width - 2, y: y(memory.whole) + 13, class: "label end" }, `whole text: ${memory.whole.toFixed(2)}`));
-  picture.append(shape("polyline", { points: memory.curve.map(([, value], place) => `${x(place)},${y(value)}`).join(" "), class: "curve" }));
+  picture.append(
+    shape(
+      "text",
+      { x: width - 2, y: y(memory.whole) + 13, class: "label end" },
+      `whole text: ${memory.whole.toFixed(2)}`,
+    ),
+  );
+  picture.append(
+    shape("polyline", {
+      points: memory.curve.map(([, value], place) => `${x(place)},${y(value)}`).join(" "),
+      class: "curve",
+    }),
+  );
   memory.curve.forEach(([length, value], place) => {
     const dot = shape("circle", { cx: x(place), cy: y(value), r: 3.5, class: "dot" });
     dot.append(shape("title", {}, `${length} ${symbol}s: ${value.toFixed(2)} bits`));
     picture.append(dot, shape("text", { x: x(place), y: height - 14, class: "label middle" }, String(length)));
   });
-  for (const value of [high, low]) picture.append(shape("text", { x: left - 6, y: y(value) + 4, class: "label end" }, value.toFixed(1)));
-  picture.append(shape("text", { x: (left + width) / 2, y: height - 1, class: "label middle" }, `${symbol}s of context`));
+  for (const value of [high, low])
+    picture.append(shape("text", { x: left - 6, y: y(value) + 4, class: "label end" }, value.toFixed(1)));
+  picture.append(
+    shape("text", { x: (left + width) / 2, y: height - 1, class: "label middle" }, `${symbol}s of context`),
+  );
   box.replaceChildren(picture, element("p", { textContent: memorySentence(memory, symbol) }));
 }
 
@@ -80,7 +105,8 @@ export function fillCopied(list, note, data, go) {
   const total = stretches.reduce((sum, [, length]) => sum + length, 0);
   const share = ((100 * total) / data.characters.length).toFixed(1);
   const least = `Stretches of 20 ${data.symbol}s or more that stand there verbatim`;
-  note.textContent = whyNot ?? (stretches.length ? `${least}: ${stretches.length}, ${share} % of this text.` : `${least}: none.`);
+  note.textContent =
+    whyNot ?? (stretches.length ? `${least}: ${stretches.length}, ${share} % of this text.` : `${least}: none.`);
 }
 
 /** Difference in bits, positive where the second model is more surprised. */
@@ -98,15 +124,25 @@ export function fillCompared(box, data, go) {
   const share = (count) => `${((100 * count) / Math.max(1, first + second)).toFixed(0)} %`;
   const list = (stretches) => {
     const made = element("ol", { className: "chips" });
-    fillStretches(made, data.characters, stretches, (bits) => `−${bits.toFixed(1)} bits`, go);
+    fillStretches(made, data.characters, stretches, (bits) => `−${tenths(bits)}`, go);
     return made;
   };
   box.replaceChildren(
-    element("p", {}, swatch("negative"), `${data.name}, ${data.model}: ${data.bits.toFixed(3)} bits per ${data.symbol}; better in ${share(first)} of them.`),
-    element("p", {}, swatch("positive"), `${data.compare.name}, ${data.compare.model}: ${data.compare.bits.toFixed(3)} bits; better in ${share(second)}.`),
-    element("h3", { textContent: `Words that ${data.name} knows better` }),
+    element(
+      "p",
+      {},
+      swatch("negative"),
+      `${data.name}, ${data.model}: ${data.bits.toFixed(3)} bits per ${data.symbol}; better in ${share(first)} of them.`,
+    ),
+    element(
+      "p",
+      {},
+      swatch("positive"),
+      `${data.compare.name}, ${data.compare.model}: ${data.compare.bits.toFixed(3)} bits; better in ${share(second)}.`,
+    ),
+    element("h3", { textContent: `Words that ${data.name} knows better, bits saved` }),
     list(data.compare.words[0]),
-    element("h3", { textContent: `Words that ${data.compare.name} knows better` }),
+    element("h3", { textContent: `Words that ${data.compare.name} knows better, bits saved` }),
     list(data.compare.words[1]),
   );
 }

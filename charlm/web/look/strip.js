@@ -44,9 +44,8 @@ export class Strip {
 
   key(event) {
     const step = Math.max(1, Math.round(this.length / 50)) * (event.key === "ArrowLeft" ? -1 : 1);
-    if (event.key === "Escape") this.set(null);
-    else if (event.key !== "ArrowLeft" && event.key !== "ArrowRight") return;
-    else if (event.shiftKey) {
+    if (event.key !== "ArrowLeft" && event.key !== "ArrowRight") return;
+    if (event.shiftKey) {
       const [first, last] = this.range ?? [this.sight[0], this.sight[0]];
       this.set([first, Math.max(first, Math.min(this.length - 1, last + step))]);
     } else this.onGo(Math.max(0, Math.min(this.length - 1, this.sight[0] + step)));
@@ -64,6 +63,12 @@ export class Strip {
     this.canvas.width = Math.max(1, Math.round(this.canvas.clientWidth * scale));
     this.canvas.height = Math.max(1, Math.round(this.canvas.clientHeight * scale));
     this.show(this.value, this.signed);
+  }
+
+  /** Frame the part of the text that is in sight. */
+  look(sight) {
+    this.sight = sight;
+    this.draw();
   }
 
   /** Draw value(place); signed ones on both sides of a line in the middle, −1 to 1. */

@@ -1,11 +1,12 @@
 // The text: rows of equal height, of which only those in sight are in the document.
 
 import { shadeColor } from "./colors.js";
-import { element, nameOf } from "./data.js";
+import { element } from "./data.js";
 
 const MARGIN = 20; // rows kept above and below those in sight
 
-const WIDE = /[\u1100-\u115f\u2e80-\ua4cf\uac00-\ud7a3\uf900-\ufaff\ufe30-\ufe4f\uff00-\uff60\u{1f300}-\u{1faff}\u{20000}-\u{3fffd}]/u;
+const WIDE =
+  /[\u1100-\u115f\u2e80-\ua4cf\uac00-\ud7a3\uf900-\ufaff\ufe30-\ufe4f\uff00-\uff60\u{1f300}-\u{1faff}\u{20000}-\u{3fffd}]/u;
 
 /** Starts of the rows of a text wrapped at `columns`, after a space where there is one in the row's second half. */
 export function wrapRows(characters, columns) {
@@ -31,7 +32,7 @@ export function wrapRows(characters, columns) {
 }
 
 export class TextView {
-  /** shade(place) → shade; copied: Uint8Array, 1 or 2 where underlined; onSelect(place), onScroll(). */
+  /** shade(place) → shade; copied: Uint8Array, 1 or 2 where underlined; onSelect(place), onScroll([first, last]). */
   constructor(box, printed, characters, copied, onSelect, onScroll) {
     Object.assign(this, { box, printed, characters, copied, onSelect, onScroll });
     this.shade = () => 0;
@@ -101,7 +102,7 @@ export class TextView {
       for (let row = first; row < last; row++) rows.push(this.row(row));
       this.rows.replaceChildren(...rows);
     }
-    this.onScroll();
+    this.onScroll(this.sight());
   }
 
   row(number) {
@@ -185,10 +186,6 @@ export class TextView {
       if (this.isSurprise(next)) return next;
     }
     return place;
-  }
-
-  describe(place) {
-    return nameOf(this.characters[place]);
   }
 
   printAll() {

@@ -2,9 +2,9 @@
 
 import { element } from "./data.js";
 
-/** "h 17 of layer 1". */
+/** "h 17, layer 1". */
 export function unitName(unit) {
-  return `${unit.state} ${unit.unit} of layer ${unit.layer}`;
+  return `${unit.state} ${unit.unit}, layer ${unit.layer}`;
 }
 
 /** "correlation 0.83 with “inside quotes”". */
@@ -18,7 +18,7 @@ export class Units {
     this.kept = kept;
     this.onChange = onChange;
     this.chosen = 0;
-    this.gate = "";
+    this.curve = "";
     this.slider = document.getElementById("unit-slider");
     this.select = document.getElementById("gate");
     this.says = document.getElementById("unit-says");
@@ -26,8 +26,10 @@ export class Units {
     this.search = document.getElementById("unit-search");
     this.slider.max = Math.max(0, kept.length - 1);
     this.slider.addEventListener("input", () => this.choose(Number(this.slider.value)));
-    this.select.addEventListener("change", () => this.chooseGate(this.select.value));
+    this.select.addEventListener("change", () => this.chooseCurve(this.select.value));
     this.search.addEventListener("input", () => this.fillList());
+    if (!kept.length) return;
+    this.curve = this.unit.state;
     this.fillList();
     this.describe();
   }
@@ -38,40 +40,48 @@ export class Units {
 
   /** The chosen curve: value(place), −1 to 1. */
   value() {
-    const { values, scale } = this.gate ? this.unit.gates[this.gate] : this.unit.state_curve;
-    const most = Math.max(127 * scale, 1e-9);
-    // A gate or h is shown as it is; a state beyond ±1, as c, relative to its largest.
-    const factor = most > 1.01 ? 1 / 127 : scale;
+    const { values, scale } = this.unit.curves.find(({ name }) => name === this.curve);
+    // Values within ±1, as those of gates and h, are shown as they are; others, as c, relative to the largest.
+    const factor = Math.min(scale, 1 / 127);
     return (place) => values[place] * factor;
   }
 
   choose(number) {
     this.chosen = number;
-    if (!(this.gate in this.unit.gates)) this.gate = "";
+    this.curve = this.unit.state;
     this.describe();
     this.fillList();
     this.onChange();
   }
 
-  chooseGate(gate) {
-    this.gate = gate;
+  chooseCurve(name) {
+    this.curve = name;
     this.onChange();
   }
 
   describe() {
-    if (!this.kept.length) return;
     this.slider.value = this.chosen;
     this.slider.setAttribute("aria-valuetext", `${unitName(this.unit)}, ${unitSays(this.unit)}`);
-    const gates = Object.keys(this.unit.gates);
-    const option = (value, text) => element("option", { value, textContent: text, selected: value === this.gate });
-    this.select.replaceChildren(option("", `the state, ${this.unit.state}`), ...gates.map((gate) => option(gate, `gate ${gate}`)));
-    this.select.disabled = gates.length === 0;
+    const option = ({ name, gate }) =>
+      element("option", { value: name, textContent: `${gate ? "gate" : "state"} ${name}` });
+    this.select.replaceChildren(...this.unit.curves.map(option));
+    this.select.value = this.curve;
+    this.select.disabled = this.unit.curves.length === 1;
     const like = this.unit.like.map(([other, correlation]) => {
       const text = `${unitName(this.kept[other])} (${correlation.toFixed(2).replace("-", "−")})`;
-      return element("button", { type: "button", className: "link", textContent: text, onclick: () => this.choose(other) });
+      return element("button", {
+        type: "button",
+        className: "link",
+        textContent: text,
+        onclick: () => this.choose(other),
+      });
     });
     const strong = element("strong", { textContent: unitName(this.unit) });
-    this.says.replaceChildren(strong, `: ${unitSays(this.unit)}.`, ...(like.length ? [" Units like this one: ", ...spaced(like)] : []));
+    this.says.replaceChildren(
+      strong,
+      `: ${unitSays(this.unit)}.`,
+      ...(like.length ? [" Units like this one: ", ...spaced(like)] : []),
+    );
   }
 
   fillList() {
