@@ -69,7 +69,8 @@ def look(
     if prompt is not None or sample is not None:
         text = known_prompt(trained, prompt or "", "--prompt", skip_unknown)
         if sample is not None:
-            text += "".join(piece for [piece] in _written(trained, text, sample, temperature, seed))
+            written = "".join(piece for [piece] in _written(trained, text, sample, temperature, seed))
+            text = trained.vocabulary.joined(text, written)
     ids = (
         trained.scored_ids(trained.vocabulary.encode(text))
         if text is not None
@@ -100,4 +101,5 @@ def _ids(trained: Any, file: Path | None, length: int, skip_unknown: bool) -> An
         say("skipped", f"{file}: {sum(skipped.values())} characters: {describe_characters(skipped)}")
     if len(ids) > length:
         say("text", f"{file}: the first {length:,} of {len(ids):,} characters; --length takes more")
-    return trained.scored_ids(ids[:length])
+    turned = trained.vocabulary.turned
+    return trained.scored_ids(turned(turned(ids)[:length]))

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from charlm.errors import DataError
+from charlm.errors import DataError, VocabularyError
 from charlm.inference import TrainedModel
 from charlm.inference.novelty import copied_stretches
 from charlm.look.features import correlations, features_of, most_telling, tracked
@@ -34,12 +34,13 @@ def look_page(trained: TrainedModel, text: str | Ids, other: TrainedModel | None
     ids = trained.scored_ids(trained.vocabulary.encode(text)) if isinstance(text, str) else text
     if len(ids) < 2:
         raise DataError(f"look: found a text of {len(ids)} characters; allowed: 2 or more")
-    reading, hidden = read(trained.network, ids), int(trained.network.begins is not None)
-    if hidden:  # the newline before the first line is none of the text
-        reading = reading.without_first()
+    # The newline that a model of lines reads first is no part of the text.
+    hidden = int(trained.network.begins is not None)
     shown = shown_text(trained, ids[hidden:])
+    read_first = read(trained.network, ids)
+    reading = (read_first.without_first() if hidden else read_first).turned(trained.vocabulary)
     curve, places = memory_curve(trained.network, ids)
-    whole = float(np.mean(reading.bits_N[places - hidden])) if curve else None
+    whole = float(np.mean(read_first.bits_N[places])) if curve else None
     data = _facts(trained, reading) | {
         "text": shown,
         "symbols": _symbols(trained),
@@ -56,10 +57,10 @@ def look_page(trained: TrainedModel, text: str | Ids, other: TrainedModel | None
 
 
 def shown_text(trained: TrainedModel, ids: Ids) -> str:
-    """A character for each id. Of a byte model's characters of several bytes, the last byte shows the character."""
+    """A character for each id, in the order of the text. The last byte of a character shows it, others show a dot."""
     if trained.vocabulary.level == "char":
         return trained.vocabulary.decode(ids.tolist())
-    shown, whole = ["·"] * len(ids), bytes(ids.tolist())
+    shown, whole = ["·"] * len(ids), bytes(trained.vocabulary.turned(ids).tolist())
     place = 0
     while place < len(whole):
         length = next((n for n in range(1, 5) if _is_character(whole[place : place + n])), 0)
@@ -119,7 +120,10 @@ def _copied(trained: TrainedModel, ids: Ids) -> dict[str, Any]:
     except DataError as error:
         say("skipped", str(error))
         return {"stretches": [], "why_not": "The training text has changed or is gone, so copies were not looked for."}
-    return {"stretches": copied_stretches(ids, corpus), "why_not": None}
+    stretches = copied_stretches(ids, corpus)
+    if trained.vocabulary.backward:
+        stretches = [(len(ids) - start - length, length) for start, length in stretches[::-1]]
+    return {"stretches": stretches, "why_not": None}
 
 
 def _units(trained: TrainedModel, ids: Ids, hidden: int, shown: str, count: int) -> dict[str, Any]:
@@ -128,8 +132,9 @@ def _units(trained: TrainedModel, ids: Ids, hidden: int, shown: str, count: int)
     if len(shown) < _LEAST_TO_TRACK or not features:
         why_not = f"To find what units track takes {_LEAST_TO_TRACK} characters of text."
         return {"kept": [], "left_out": 0, "why_not": why_not}
-    # The newline that a model of lines reads first is no part of the text: it gets the first character's features.
-    features_FN = np.array([np.concatenate([values[:hidden], values]) for values in features.values()])
+    # The newline that a model of lines reads first gets the features of the next character.
+    read_FN = [trained.vocabulary.turned(values) for values in features.values()]
+    features_FN = np.array([np.concatenate([values[:hidden], values]) for values in read_FN])
     found = tracked(*correlations(trace(trained.network, ids), features_FN), list(features))
     chosen = most_telling(found, count)
     curves = _curves(trained, ids, hidden, chosen)
@@ -165,7 +170,8 @@ def _curves(
             for each, values_TH in stretch.items():
                 if each == series or (place < _WITH_GATES and each.layer == series.layer):
                     parts[place].setdefault(each, []).append(values_TH[:, unit].copy())
-    return [{series: np.concatenate(values)[hidden:] for series, values in part.items()} for part in parts]
+    turned = trained.vocabulary.turned
+    return [{series: turned(np.concatenate(values)[hidden:]) for series, values in part.items()} for part in parts]
 
 
 def _quantized(values_N: np.ndarray) -> dict[str, Any]:
@@ -195,16 +201,16 @@ def _compared(trained: TrainedModel, ids: Ids, other: TrainedModel, shown: str, 
             f"{trained.vocabulary.level}, as the first"
         )
     other.network.precision = "fp32"
-    same = (
-        ids
-        if other.vocabulary == trained.vocabulary
-        else other.vocabulary.encode("".join(map(trained.vocabulary.symbol, ids.tolist())))
-    )
+    try:
+        same = other.vocabulary.encode(trained.vocabulary.decode(ids.tolist(), "surrogateescape"))
+    except VocabularyError as error:
+        raise VocabularyError(f"--compare: {error}") from None
     begins = other.network.begins
     if begins is None:
         second = read(other.network, same)
     else:
         second = read(other.network, np.concatenate([[begins], same]).astype(same.dtype)).without_first()
+    second = second.turned(other.vocabulary)
     first_words, second_words = better_words(shown, reading.bits_N, second.bits_N)
     return _facts(other, second) | {
         "symbols": _symbols(other),

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from charlm.data.vocabulary import Vocabulary
 from charlm.model import CharLM
 from charlm.system.formatting import nats_to_bits
 
@@ -30,7 +31,7 @@ class Series(NamedTuple):
 
 @dataclass(frozen=True)
 class Reading:
-    """A model's predictions of the characters of a text [N]. The first has none: nothing stands before it."""
+    """A model's predictions of the characters of a text [N]. That which it reads first has none."""
 
     bits_N: npt.NDArray[np.float64]
     """−log2 of the probability of the true character; nan for the first."""
@@ -45,6 +46,10 @@ class Reading:
     def without_first(self) -> "Reading":
         """The predictions of a text without its first character."""
         return Reading(*(values[1:] for values in vars(self).values()))
+
+    def turned(self, vocabulary: Vocabulary) -> "Reading":
+        """From the order in which the model reads to that of the text."""
+        return Reading(*(vocabulary.turned(values) for values in vars(self).values()))
 
 
 @torch.inference_mode()

@@ -147,3 +147,16 @@ def test_every_module_imports_what_exists():
     code = f"import('file://{FOLDER}/text.js').then(m => console.log({wrapped}))"
     done = subprocess.run(["node", "--input-type=module", "-e", code], capture_output=True, text=True, timeout=60)
     assert (done.returncode, json.loads(done.stdout)) == (0, [0, 3, 6, 10]), done.stderr
+
+
+def test_a_model_that_reads_backward(model):
+    text = words_text(300)
+    turned = replace(model, vocabulary=replace(model.vocabulary, direction="backward"))
+    data = data_of(look_page(turned, text, model, units=2))
+    assert data["text"] == text
+    bits = unpacked(data["reading"]["bits"])
+    assert bits[-1] == 65535
+    forward = data_of(look_page(model, text[::-1], units=2))
+    np.testing.assert_array_equal(bits, unpacked(forward["reading"]["bits"])[::-1])
+    assert data["memory"] == forward["memory"]
+    assert unpacked(data["compare"]["reading"]["bits"])[0] == 65535

@@ -8,7 +8,7 @@ const percent = (share) =>
 /** What a model says of one character, as a sentence; for screen readers and below the bars. */
 export function sentence(data, reading, place) {
   const bits = bitsAt(reading, place);
-  if (Number.isNaN(bits)) return `The first ${data.symbol}: nothing stands before it, so it is not predicted.`;
+  if (Number.isNaN(bits)) return `The model reads this ${data.symbol} first, so it is not predicted.`;
   return (
     `${bits.toFixed(2)} bits, probability ${percent(2 ** -bits)}, rank ${reading.rank[place]}; ` +
     `the model expected ${(reading.entropy[place] / 1000).toFixed(2)} bits.`

@@ -91,8 +91,10 @@ async function start() {
     text.render(true);
     const [from, to] = range ?? [0, length - 1];
     let [sum, count] = [0, 0];
-    for (let place = Math.max(from, first); place <= to; place++) {
-      sum += bitsAt(data.reading, place);
+    for (let place = from; place <= to; place++) {
+      const bits = bitsAt(data.reading, place);
+      if (Number.isNaN(bits)) continue;
+      sum += bits;
       count++;
     }
     const what = range
