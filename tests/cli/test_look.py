@@ -19,7 +19,7 @@ def test_a_file(cli, trained_run, tmp_path, write):
     result = cli("look", trained_run, "--file", write("a.txt", text), "--length", 300, "--units", 2, "--out", out)
     assert (result.code, result.out) == (0, "")
     lines = result.err.splitlines()
-    assert lines[-2].endswith("a.txt: the first 300 of 700 characters; --length takes more")
+    assert f"text     {tmp_path / 'a.txt'}: the first 300 of 700 characters; --length takes more" in lines
     assert re.fullmatch(rf"page     {out}, \d+ kB: open it in a browser", lines[-1])
     assert text_of(out) == text[:300]
 
@@ -32,10 +32,10 @@ def test_validation_text_and_look_html_are_the_default(cli, trained_run, tmp_pat
 
 def test_a_prompt_and_a_sample(cli, trained_run, tmp_path):
     out = tmp_path / "page.html"
-    assert cli("look", trained_run, "--prompt", "so much ", "--out", out).code == 0
-    assert text_of(out) == "so much "
-    assert cli("look", trained_run, "--prompt", "so much ", "--sample", 40, "--seed", 3, "--out", out).code == 0
-    written = cli("sample", trained_run, "--prompt", "so much ", "--length", 40, "--seed", 3).out
+    assert cli("look", trained_run, "--prompt", "so ", "--out", out).code == 0
+    assert text_of(out) == "so "
+    assert cli("look", trained_run, "--prompt", "so ", "--sample", 40, "--seed", 3, "--out", out).code == 0
+    written = cli("sample", trained_run, "--prompt", "so ", "--length", 40, "--seed", 3).out
     assert text_of(out) == written.removesuffix("\n")
 
 

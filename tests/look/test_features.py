@@ -20,10 +20,10 @@ def marked(name: str, text: str = TEXT) -> str:
     ("name", "text", "expected"),
     [
         ("inside quotes", 'a "b" c“d”', "0011000110"),
-        ("inside quotes", 'a "b\n\nc', "00110000"),
+        ("inside quotes", 'a "b\n\nc', "0011000"),
         ("depth of brackets", "a(b[c])", "0112210"),
         ("depth of brackets", "a)b(]", "00011"),
-        ("depth of indentation", "a\n  b c\n\td", "00012222044"),
+        ("depth of indentation", "a\n  b c\n\td", "0012222044"),
         ("position in the line", "ab\ncd\n", "120120"),
         ("position in the word", "ab, c", "12001"),
         ("last letter of a word", "ab c", "0100"),

@@ -103,9 +103,7 @@ HOSTILE = "</script><script>window.broken=1</script><!--{{data}}\u2028&'\""
 
 
 def test_nothing_in_the_data_is_markup(of_characters):
-    hostile: TrainedModel = of_characters(
-        HOSTILE, path=Path("runs/</title><script>window.broken=1</script>/checkpoints/x")
-    )
+    hostile: TrainedModel = of_characters(HOSTILE, path=Path("runs/<script>window.broken=1/checkpoints/x"))
     page = look_page(hostile, HOSTILE)
     assert data_of(page)["text"] == HOSTILE
     plain = look_page(of_characters("abc"), "abc")

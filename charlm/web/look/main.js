@@ -141,7 +141,7 @@ async function start() {
   addEventListener("keydown", (event) => {
     if (event.key === "Escape") strip.set(null);
   });
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => strip.draw());
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => strip.measure());
   byId("text").setAttribute("aria-label", `The text, ${whole(length)} ${data.symbol}s`);
   fillStretches(byId("words"), data.characters, data.words, tenths, go);
   fillStretches(byId("lines"), data.characters, data.lines, hundredths, go);

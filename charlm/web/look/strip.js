@@ -59,6 +59,8 @@ export class Strip {
   }
 
   measure() {
+    // Read once: asking for a style makes the browser lay out whatever has changed.
+    this.colors = ["--negative", "--positive", "--faint", "--ink"].map(themeColor);
     const scale = devicePixelRatio || 1;
     this.canvas.width = Math.max(1, Math.round(this.canvas.clientWidth * scale));
     this.canvas.height = Math.max(1, Math.round(this.canvas.clientHeight * scale));
@@ -100,18 +102,18 @@ export class Strip {
     const context = this.canvas.getContext("2d");
     const { width, height } = this.canvas;
     context.clearRect(0, 0, width, height);
-    if (!this.means) return;
+    if (!this.means || !this.colors) return;
     const bar = width / this.means.length;
     const middle = this.signed ? height / 2 : height;
     const room = middle - 2;
-    const colors = [themeColor("--negative"), themeColor("--positive"), themeColor("--faint")];
+    const [negative, positive, faint, ink] = this.colors;
     this.means.forEach((mean, place) => {
       const inside = this.within((place + 0.5) / this.means.length);
-      context.fillStyle = inside ? colors[mean < 0 ? 0 : 1] : colors[2];
+      context.fillStyle = !inside ? faint : mean < 0 ? negative : positive;
       const length = (Math.abs(mean) / this.scale) * room;
       context.fillRect(place * bar, mean < 0 ? middle : middle - length, Math.max(1, bar - 1), Math.max(1, length));
     });
-    context.strokeStyle = themeColor("--ink");
+    context.strokeStyle = ink;
     context.lineWidth = Math.max(1, Math.round((devicePixelRatio || 1) * 1.5));
     const [first, last] = this.sight.map((place) => (place / this.length) * width);
     context.strokeRect(first + 1, 1, Math.max(3, last - first - 1), height - 2);

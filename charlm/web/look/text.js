@@ -3,7 +3,8 @@
 import { shadeColor } from "./colors.js";
 import { element } from "./data.js";
 
-const MARGIN = 20; // rows kept above and below those in sight
+const MARGIN = 25; // rows drawn above and below those in sight
+const NEAR = 5; // rows between the sight and the end of what is drawn before more are drawn
 
 const WIDE =
   /[\u1100-\u115f\u2e80-\ua4cf\uac00-\ud7a3\uf900-\ufaff\ufe30-\ufe4f\uff00-\uff60\u{1f300}-\u{1faff}\u{20000}-\u{3fffd}]/u;
@@ -37,6 +38,8 @@ export class TextView {
     Object.assign(this, { box, printed, characters, copied, onSelect, onScroll });
     this.shade = () => 0;
     this.selected = -1;
+    this.drawn = new Map(); // row → element
+    this.window = [0, 0]; // first row drawn, and the one after the last
     this.range = null;
     this.underlines = false;
     this.spacer = element("div", { className: "spacer" });
@@ -67,7 +70,7 @@ export class TextView {
       this.starts = wrapRows(this.characters, columns);
     }
     this.spacer.style.height = `${this.starts.length * this.height}px`;
-    this.drawn = null;
+    this.drawn.clear();
     this.render();
   }
 
@@ -91,18 +94,27 @@ export class TextView {
   }
 
   render(again = false) {
-    const first = Math.max(0, Math.floor(this.box.scrollTop / this.height) - MARGIN);
-    const count = Math.ceil(this.box.clientHeight / this.height) + 2 * MARGIN;
-    const last = Math.min(this.starts.length, first + count);
-    const key = `${first}-${last}`;
-    if (again || key !== this.drawn) {
-      this.drawn = key;
-      this.rows.style.transform = `translateY(${first * this.height}px)`;
-      const rows = [];
-      for (let row = first; row < last; row++) rows.push(this.row(row));
-      this.rows.replaceChildren(...rows);
+    const top = Math.floor(this.box.scrollTop / this.height);
+    const count = Math.ceil(this.box.clientHeight / this.height);
+    if (again) this.drawn.clear();
+    // The rows drawn so far serve until the sight comes close to their end.
+    const [begin, end] = this.window;
+    if (!this.drawn.size || top < begin + NEAR || top + count > end - NEAR) {
+      const first = Math.max(0, top - MARGIN);
+      const last = Math.min(this.starts.length, top + count + MARGIN);
+      if (again || first !== begin || last !== end || !this.drawn.size) this.draw(first, last);
     }
     this.onScroll(this.sight());
+  }
+
+  /** Put rows first to last − 1 into the document; those that are there already stay as they are. */
+  draw(first, last) {
+    const rows = new Map();
+    for (let row = first; row < last; row++) rows.set(row, this.drawn.get(row) ?? this.row(row));
+    this.drawn = rows;
+    this.window = [first, last];
+    this.rows.style.transform = `translateY(${first * this.height}px)`;
+    this.rows.replaceChildren(...rows.values());
   }
 
   row(number) {
