@@ -56,35 +56,30 @@ def look(
     """
     if file is not None and (prompt is not None or sample is not None):
         raise usage_error("--file excludes --prompt and --sample")
+    if not temperature < float("inf"):
+        raise usage_error(f"--temperature: found {temperature}; allowed: a finite number")
 
     from charlm.inference import load
-    from charlm.look import look_page
+    from charlm.look import look_page, written_text
     from charlm.system.files import check_writable
     from charlm.system.formatting import format_bytes
 
     trained = load(checkpoint, "cpu")
     other = None if compare is None else load(compare, "cpu")
-    check_writable(out, "--out")
     text = None
     if prompt is not None or sample is not None:
         text = known_prompt(trained, prompt or "", "--prompt", skip_unknown)
         if sample is not None:
-            written = "".join(piece for [piece] in _written(trained, text, sample, temperature, seed))
-            text = trained.vocabulary.joined(text, written)
+            text = written_text(trained, text, sample, temperature=temperature, seed=seed)
     ids = (
         trained.scored_ids(trained.vocabulary.encode(text))
         if text is not None
         else _ids(trained, file, length, skip_unknown)
     )
+    check_writable(out, "--out")
     page = look_page(trained, ids, other, units=units)
     out.write_text(page, encoding="utf-8")
     say("page", f"{out}, {format_bytes(len(page.encode()))}: open it in a browser")
-
-
-def _written(trained: Any, prompt: str, length: int, temperature: float, seed: int) -> Any:
-    from charlm.inference import Choice
-
-    return trained.stream(prompt, [seed], length=length, choice=Choice(temperature))
 
 
 def _ids(trained: Any, file: Path | None, length: int, skip_unknown: bool) -> Any:

@@ -12,5 +12,6 @@ page.py         look_page: all of it as one page; charlm/web/look/ shows it
 """
 
 from charlm.look.page import look_page
+from charlm.look.sample import written_text
 
-__all__ = ["look_page"]
+__all__ = ["look_page", "written_text"]

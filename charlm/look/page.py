@@ -1,5 +1,7 @@
 """The page of a text: everything that charlm/web/look/ shows, computed and packed."""
 
+import copy
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,7 @@ from charlm.look.hardest import better_words, hardest_lines, hardest_words
 from charlm.look.memory import memory_curve
 from charlm.look.reading import Ids, Reading, Series, read, trace
 from charlm.system.console import say
+from charlm.system.formatting import printable
 from charlm.web.page import html_page, packed
 
 UNITS = 24
@@ -30,7 +33,7 @@ def look_page(trained: TrainedModel, text: str | Ids, other: TrainedModel | None
     text: a text, or its ids as `TrainedModel.scored_ids` gives them. The models must be on the CPU; they compute in
     float32. VocabularyError if a model does not know a character, DataError for less than two characters.
     """
-    trained.network.precision = "fp32"
+    trained = _in_float32(trained)
     ids = trained.scored_ids(trained.vocabulary.encode(text)) if isinstance(text, str) else text
     if len(ids) < 2:
         raise DataError(f"look: found a text of {len(ids)} characters; allowed: 2 or more")
@@ -53,7 +56,14 @@ def look_page(trained: TrainedModel, text: str | Ids, other: TrainedModel | None
     }
     if other is not None:
         data["compare"] = _compared(trained, ids[hidden:], other, shown, reading)
-    return html_page("look", f"{trained.path.parent.parent.name or trained.path.name} · charlm look", data)
+    return html_page("look", f"{_name(trained)} · charlm look", data)
+
+
+def _in_float32(trained: TrainedModel) -> TrainedModel:
+    """The same model with the same weights, which multiplies in float32."""
+    network = copy.copy(trained.network)
+    network.precision = "fp32"
+    return replace(trained, network=network)
 
 
 def shown_text(trained: TrainedModel, ids: Ids) -> str:
@@ -76,10 +86,15 @@ def _is_character(data: bytes) -> bool:
         return False
 
 
+def _name(trained: TrainedModel) -> str:
+    """The name of the run's folder, or of the file if there is none."""
+    return printable(trained.path.absolute().parent.parent.name or trained.path.name)
+
+
 def _facts(trained: TrainedModel, reading: Reading) -> dict[str, Any]:
     model = trained.config.model
     return {
-        "name": trained.path.parent.parent.name or trained.path.name,
+        "name": _name(trained),
         "model": f"{model.cell.kind}, {model.layers} × {model.cell.hidden} units",
         "parameters": sum(parameter.numel() for parameter in trained.network.parameters()),
         "step": trained.progress.get("step"),
@@ -200,7 +215,7 @@ def _compared(trained: TrainedModel, ids: Ids, other: TrainedModel, shown: str, 
             f"--compare: found a model of level {other.vocabulary.level}; allowed: one of level "
             f"{trained.vocabulary.level}, as the first"
         )
-    other.network.precision = "fp32"
+    other = _in_float32(other)
     try:
         same = other.vocabulary.encode(trained.vocabulary.decode(ids.tolist(), "surrogateescape"))
     except VocabularyError as error:

@@ -46,6 +46,10 @@ def test_a_model_of_lines(cli, tiny_config, tmp_path):
     assert len(text_of(out)) == 200
     assert cli("look", run, "--prompt", "so", "--out", out).code == 0
     assert text_of(out) == "so\n"
+    assert cli("look", run, "--prompt", "so", "--sample", 100, "--seed", 5, "--out", out).code == 0
+    lines = cli("sample", run, "--prompt", "so", "--length", 100, "--seed", 5, "--count", 100).out.splitlines()
+    assert "\n".join(lines).startswith("\n".join(text_of(out).splitlines()))
+    assert len(text_of(out)) >= 100
 
 
 def test_wrong_use(cli, trained_run, tmp_path, write):
