@@ -20,7 +20,7 @@ def test_a_file(cli, trained_run, tmp_path, write):
     assert (result.code, result.out) == (0, "")
     lines = result.err.splitlines()
     assert f"text     {tmp_path / 'a.txt'}: the first 300 of 700 characters; --length takes more" in lines
-    assert re.fullmatch(rf"page     {out}, \d+ kB: open it in a browser", lines[-1])
+    assert re.fullmatch(rf"page     {out}, [\d.]+ kB: open it in a browser", lines[-1])
     assert text_of(out) == text[:300]
 
 

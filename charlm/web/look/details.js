@@ -15,23 +15,26 @@ export function sentence(data, reading, place) {
   );
 }
 
+/** The likeliest characters as bars, and the true one below them if it is none of them. */
 function bars(reading, symbols, place, character) {
-  const list = element("ol", { className: "bars" });
+  const shares = new Map();
   for (let k = 0; k < reading.kept; k++) {
-    const share = reading.p[place * reading.kept + k] / 65535;
-    const symbol = symbols[reading.top[place * reading.kept + k]];
-    const bar = element("span", { className: "bar-fill" });
-    bar.style.width = `${100 * share}%`;
-    const row = element(
+    const at = place * reading.kept + k;
+    shares.set(symbols[reading.top[at]], reading.p[at] / 65535);
+  }
+  if (reading.rank[place] > reading.kept) shares.set(character, 2 ** -bitsAt(reading, place));
+  const rows = [...shares].map(([symbol, share]) => {
+    const fill = element("span", { className: "bar-fill" });
+    fill.style.width = `${100 * share}%`;
+    return element(
       "li",
       { className: symbol === character ? "true" : "" },
       element("span", { className: "glyph", textContent: nameOf(symbol) }),
-      element("span", { className: "bar-room" }, bar),
+      element("span", { className: "bar-room" }, fill),
       element("span", { className: "number", textContent: percent(share) }),
     );
-    list.append(row);
-  }
-  return list;
+  });
+  return element("ol", { className: "bars" }, ...rows);
 }
 
 /** Fill `box` with the prediction of the character at `place`. */

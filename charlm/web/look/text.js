@@ -19,7 +19,7 @@ export function wrapRows(characters, columns) {
     used += character === "\t" ? 4 : WIDE.test(character) ? 2 : 1;
     if (used > columns && place > starts.at(-1)) {
       const first = starts.at(-1);
-      const next = space > first + columns / 2 ? space + 1 : place;
+      const next = space + 1 - first > columns / 2 ? space + 1 : place;
       starts.push(next);
       used = place - next + 1;
     }
