@@ -4,7 +4,7 @@ A unit tracks the feature with which it correlates most, in absolute value, over
 correlation that is reported is that over the second half, so it is not the best of many by chance.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -42,7 +42,7 @@ def features_of(text: str) -> dict[str, Values]:
     return {name: values for name, values in found.items() if values.min(initial=0) != values.max(initial=0)}
 
 
-def _each(text: str, test) -> Values:
+def _each(text: str, test: Callable[[str], bool]) -> Values:
     by_character = {character: float(test(character)) for character in set(text)}
     return np.array([by_character[character] for character in text], np.float64)
 
@@ -54,7 +54,7 @@ def _last(inside_N: Values) -> Values:
     return ends_N
 
 
-def _since(text: str, test) -> Values:
+def _since(text: str, test: Callable[[str], bool]) -> Values:
     """Number of characters since the last that passes the test, 0 for that one."""
     places_N = np.arange(1, len(text) + 1)
     return (places_N - np.maximum.accumulate(places_N * _each(text, test))).astype(np.float64)
@@ -122,23 +122,22 @@ def correlations(
     nan where the unit or the feature does not change within the half. Sums are float64; the stretches are not kept.
     """
     middle = features_FN.shape[1] // 2
-    halves: tuple[dict[Series, _Sums], dict[Series, _Sums]] = ({}, {})
+    first: dict[Series, _Sums] = {}
+    second: dict[Series, _Sums] = {}
     start = 0
     for stretch in stretches:
-        length = 0
-        for series, values_TH in stretch.items():
-            length = len(values_TH)
-            if not series.gate:
-                for half, first, end in (
-                    (0, start, min(start + length, middle)),
-                    (1, max(start, middle), start + length),
-                ):
-                    if first < end:
-                        sums = halves[half].setdefault(series, _Sums())
-                        sums.add(features_FN[:, first:end], values_TH[first - start : end - start].astype(np.float64))
-        start += length
-    first, second = ({series: sums.correlations() for series, sums in half.items()} for half in halves)
-    return first, second
+        states = {series: values_TH for series, values_TH in stretch.items() if not series.gate}
+        end = start + len(next(iter(states.values())))
+        for half, begin, until in ((first, start, min(end, middle)), (second, max(start, middle), end)):
+            if begin < until:
+                for series, values_TH in states.items():
+                    part_TH = values_TH[begin - start : until - start].astype(np.float64)
+                    half.setdefault(series, _Sums()).add(features_FN[:, begin:until], part_TH)
+        start = end
+    return (
+        {series: sums.correlations() for series, sums in first.items()},
+        {series: sums.correlations() for series, sums in second.items()},
+    )
 
 
 class _Sums:

@@ -17,18 +17,22 @@ export function sentence(data, reading, place) {
 
 /** The likeliest characters as bars, and the true one below them if it is none of them. */
 function bars(reading, symbols, place, character) {
-  const shares = new Map();
+  const rank = reading.rank[place];
+  const found = [];
   for (let k = 0; k < reading.kept; k++) {
     const at = place * reading.kept + k;
-    shares.set(symbols[reading.top[at]], reading.p[at] / 65535);
+    const symbol = symbols[reading.top[at]];
+    // A byte of a longer character is no character of the text, so its rank tells.
+    const isTrue = symbol === character || (symbol.startsWith("byte ") && rank === k + 1);
+    found.push({ symbol, share: reading.p[at] / 65535, isTrue });
   }
-  if (reading.rank[place] > reading.kept) shares.set(character, 2 ** -bitsAt(reading, place));
-  const rows = [...shares].map(([symbol, share]) => {
+  if (rank > reading.kept) found.push({ symbol: character, share: 2 ** -bitsAt(reading, place), isTrue: true });
+  const rows = found.map(({ symbol, share, isTrue }) => {
     const fill = element("span", { className: "bar-fill" });
     fill.style.width = `${100 * share}%`;
     return element(
       "li",
-      { className: symbol === character ? "true" : "" },
+      { className: isTrue ? "true" : "" },
       element("span", { className: "glyph", textContent: nameOf(symbol) }),
       element("span", { className: "bar-room" }, fill),
       element("span", { className: "number", textContent: percent(share) }),
