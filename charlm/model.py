@@ -14,6 +14,7 @@ from charlm.cells import (
     Lookup,
     RecurrentBase,
     RecurrentState,
+    Seen,
     Selection,
     cross_entropy,
     dropout_mask,
@@ -95,6 +96,15 @@ class CharLM(nn.Module):
         """The backend of the layers, see `RecurrentBase.select_backend`."""
         with self.autocast(device):
             return self.layers.select_backend(device, training, resets=self.begins is not None)
+
+    def outputs_seen(
+        self, x_TB: Tensor, state: RecurrentState | None = None
+    ) -> tuple[Tensor, RecurrentState, list[Seen]]:
+        """`outputs` by the reference loop in the parameters' precision, and the states and gates of each layer."""
+        resets_TB = None if self.begins is None else x_TB == self.begins
+        seen = [Seen() for _ in range(self.layers.num_layers)]
+        outputs, last_state = self.layers.forward_reference(self._embed(x_TB), state, resets_TB, seen)
+        return outputs, last_state, seen
 
     def autocast(self, device: torch.device) -> contextlib.AbstractContextManager[object]:
         """The context of the matrix products; weights, state and sums stay float32."""

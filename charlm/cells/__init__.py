@@ -16,7 +16,7 @@ Shape suffixes: T steps, B streams, I inputs, H hidden units, G stacked gates, D
 
 import torch
 
-from charlm.cells.backend import Backend, Selection
+from charlm.cells.backend import Backend, Seen, Selection
 from charlm.cells.base import RecurrentBase, RecurrentState, as_tuple, dropout_mask
 from charlm.cells.gru import GRU
 from charlm.cells.lstm import LSTM
@@ -59,6 +59,7 @@ __all__ = [
     "Lookup",
     "RecurrentBase",
     "RecurrentState",
+    "Seen",
     "Selection",
     "as_tuple",
     "cross_entropy",

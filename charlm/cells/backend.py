@@ -16,6 +16,21 @@ LayerState = tuple[Tensor, ...]
 """The state of one layer: a tensor [B, H] for each of `RecurrentBase.state_names`."""
 
 
+class Seen:
+    """What the reference loop notes of one layer while it runs: for each name a tensor [B, H] per step."""
+
+    def __init__(self) -> None:
+        self.states: dict[str, list[Tensor]] = {}
+        """The state after the step; an RHN's after each depth too."""
+        self.gates: dict[str, list[Tensor]] = {}
+        """What decides the new state: gates, 0 to 1 (r, z, i, f, o, g1, …), and candidates."""
+
+    def note(self, states: dict[str, Tensor], gates: dict[str, Tensor]) -> None:
+        for notes, values in ((self.states, states), (self.gates, gates)):
+            for name, value in values.items():
+                notes.setdefault(name, []).append(value)
+
+
 class LayerCall(NamedTuple):
     """What one call of a layer takes besides its input."""
 
@@ -31,6 +46,8 @@ class LayerCall(NamedTuple):
     """
     carried_TB: Tensor | None = None
     """0 where a stream's state is set to zero before the step, else 1; None: it always goes on."""
+    seen: Seen | None = None
+    """Where the reference loop notes states and gates; other backends do not."""
 
 
 LayerFunction = Callable[[Any, LayerCall], tuple[Tensor, LayerState]]

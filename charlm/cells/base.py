@@ -7,7 +7,7 @@ from typing import Any, ClassVar, TypedDict
 import torch
 from torch import Tensor, nn
 
-from charlm.cells.backend import Backend, LayerCall, LayerState, Selection, select
+from charlm.cells.backend import Backend, LayerCall, LayerState, Seen, Selection, select
 from charlm.gpu.recurrence import TensorRecurrence
 from charlm.native.build import KernelError, load
 from charlm.native.call import autocasts_to_bf16
@@ -187,13 +187,25 @@ class RecurrentBase(nn.Module):
         return self.run_layers(selection.backend, x, state, resets_TB)
 
     def forward_reference(
-        self, x: Tensor | Lookup, state: RecurrentState | None = None, resets_TB: Tensor | None = None
+        self,
+        x: Tensor | Lookup,
+        state: RecurrentState | None = None,
+        resets_TB: Tensor | None = None,
+        seen: list[Seen] | None = None,
     ) -> tuple[Tensor, RecurrentState]:
-        """`forward` by the reference loop, which defines the right results for every other backend."""
-        return self.run_layers(self.reference_backend(), x, state, resets_TB)
+        """`forward` by the reference loop, which defines the right results for every other backend.
+
+        seen: one for each layer, which notes its states and gates.
+        """
+        return self.run_layers(self.reference_backend(), x, state, resets_TB, seen)
 
     def run_layers(
-        self, backend: Backend, x: Tensor | Lookup, state: RecurrentState | None, resets_TB: Tensor | None = None
+        self,
+        backend: Backend,
+        x: Tensor | Lookup,
+        state: RecurrentState | None,
+        resets_TB: Tensor | None = None,
+        seen: list[Seen] | None = None,
     ) -> tuple[Tensor, RecurrentState]:
         """`forward` by the given backend."""
         T, B = self.check_input(x)
@@ -208,7 +220,8 @@ class RecurrentBase(nn.Module):
             if layer > 0 and self.dropout > 0 and self.training:
                 inputs = y * dropout_mask(mask_shape, self.dropout, like=y, part=self.part)
             call = self.layer_call(layer, layer_state, steps=T, training=self.training)
-            output, layer_state = backend.compute(inputs, call._replace(carried_TB=carried_TB))
+            call = call._replace(carried_TB=carried_TB, seen=seen[layer] if seen else None)
+            output, layer_state = backend.compute(inputs, call)
             y = y + output if layer > 0 and self.residual else output
             layer_states.append(layer_state)
         return y, self.join_states(layer_states)

@@ -17,6 +17,7 @@ from typer.core import TyperGroup
 from charlm import IMPORTED_S, __version__
 from charlm.cli import classify, config, data, doctor, evaluate, runs, sample, score, train, tune, write
 from charlm.cli.export import export
+from charlm.cli.look import look
 from charlm.cli.next import next_characters
 from charlm.errors import CharlmError, ConfigError, is_out_of_memory
 from charlm.system.console import say_error
@@ -74,6 +75,7 @@ app.command("write", short_help="Write a text with a model's help.")(write.write
 app.command("next")(next_characters)
 app.command("classify")(classify.classify)
 app.command("eval")(evaluate.evaluate)
+app.command("look")(look)
 app.command("score")(score.score)
 app.command("export")(export)
 app.command("plan", short_help="Measure what a config will cost before it runs.")(train.plan)

@@ -95,11 +95,12 @@ def evaluate(
     adaptation = _adaptation(dynamic, {"lr": dynamic_lr, "decay": dynamic_decay, "steps": dynamic_steps})
 
     from charlm.inference import load
-    from charlm.inference.per_char import check_writable, write_per_char
+    from charlm.inference.per_char import write_per_char
+    from charlm.system.files import check_writable
 
     trained = load(checkpoint, device)
     if per_char is not None:
-        check_writable(per_char)
+        check_writable(per_char, "--per-char")
     if adaptation:
         trained.training_splits("--dynamic")
     name, ids = _text(trained, split or Split.valid, file, skip_unknown)

@@ -28,6 +28,8 @@ _BLOCK = 2**17
 """How many windows to hash at once: arrays of 1 MiB stay in a core's cache."""
 _KEPT = 16
 """For how many window lengths a block keeps its hashes: this bounds memory when stretches keep growing."""
+_FOLLOWED = 256
+"""How many occurrences of a window in a block are followed: a row of spaces may occur everywhere."""
 _BASE = 0x9E3779B97F4A7C15
 _SCALE = 0xD1B54A32D192ED03
 """Odd factor of every hash, so that the hashes of short windows also differ in their high bits."""
@@ -60,6 +62,53 @@ def novelty(samples: Sequence[Ids], corpus: Ids) -> list[Novelty]:
         start += block.size
     shares = windows.shares_found()
     return [Novelty(stretch.start, stretch.longest, share) for stretch, share in zip(stretches, shares, strict=True)]
+
+
+def copied_stretches(text: Ids, corpus: Ids) -> list[tuple[int, int]]:
+    """(start, length) of the stretches of WINDOW ids or more that occur in the corpus, from left to right.
+
+    Each stretch goes as far as a place of the corpus does; the next one starts after it. Of a window that occurs more
+    than `_FOLLOWED` times in a block of the corpus, only the first occurrences are followed.
+    """
+    if len(text) < WINDOW:
+        return []
+    windows = _Windows([text], WINDOW)
+    longest = np.zeros(len(text), np.int64)
+    for start in range(0, len(corpus), _BLOCK):
+        _follow(windows, text, _Block(corpus, start, _BLOCK), longest)
+    found, place = [], 0
+    while place < len(text):
+        if longest[place]:
+            found.append((place, int(longest[place])))
+        place += max(1, int(longest[place]))
+    return found
+
+
+def _follow(windows: "_Windows", text: Ids, block: "_Block", longest: Numbers) -> None:
+    """Note in `longest` [n] how far the corpus goes with the text from each place on, if it does so in this block."""
+    positions, numbers = windows.hits(block.hashes(WINDOW))
+    order = np.argsort(numbers, kind="stable")
+    positions, numbers = positions[order], numbers[order]
+    for place, number in enumerate(windows.numbers):
+        if place and longest[place - 1] > WINDOW:
+            longest[place] = max(longest[place], longest[place - 1] - 1)
+        first, end = np.searchsorted(numbers, [number, number + 1])
+        at = block.start + positions[first : min(end, first + _FOLLOWED)]
+        longest[place] = max(longest[place], _furthest(text[place:], block.corpus, at, int(longest[place])))
+
+
+def _furthest(text: Ids, corpus: Ids, at: Numbers, known: int) -> int:
+    """How far the text goes with the corpus from one of these places on; 0 if not beyond `known`."""
+    wanted = max(known, WINDOW - 1) + 1
+    best = 0
+    for place in at.tolist():
+        if wanted > min(len(text), len(corpus) - place):
+            continue
+        # The last id first: it tells nearly always.
+        if corpus[place + wanted - 1] == text[wanted - 1] and (corpus[place : place + wanted] == text[:wanted]).all():
+            best = _common_prefix(corpus[place:], text)
+            wanted = best + 1
+    return best
 
 
 class _Block:
@@ -96,7 +145,7 @@ class _Windows:
         self.ids = np.concatenate(texts)
         hashes = [_hashes(_running_sums(text), length, len(text) - length + 1) for text in texts]
         counts = np.array([len(each) for each in hashes])
-        self.hashes, first, self._numbers = np.unique(np.concatenate(hashes), return_index=True, return_inverse=True)
+        self.hashes, first, self.numbers = np.unique(np.concatenate(hashes), return_index=True, return_inverse=True)
         self._ends = counts.cumsum()
         text = self._ends.searchsorted(first, side="right")
         self.offset = first - (self._ends - counts)[text]
@@ -126,7 +175,7 @@ class _Windows:
 
     def shares_found(self) -> list[float | None]:
         """The share of each text's windows that was found; None for a text without windows."""
-        parts = np.split(self.found[self._numbers], self._ends[:-1])
+        parts = np.split(self.found[self.numbers], self._ends[:-1])
         return [float(part.mean()) if len(part) else None for part in parts]
 
     def _note_found(self, numbers: Numbers) -> None:

@@ -4,7 +4,7 @@ import contextlib
 import csv
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal, TextIO
+from typing import Any, TextIO
 
 import numpy as np
 import numpy.typing as npt
@@ -12,12 +12,6 @@ import numpy.typing as npt
 from charlm.data.vocabulary import Vocabulary
 from charlm.errors import DataError
 from charlm.system.formatting import nats_to_bits
-
-
-def check_writable(file: Path) -> None:
-    """DataError now, instead of after a long evaluation, if the file cannot be written; existing content stays."""
-    with _opened(file, "a"):
-        pass
 
 
 def write_per_char(
@@ -28,7 +22,7 @@ def write_per_char(
     nats: [N − 1], of all characters but the one that the model reads first, in the order of the text. DataError if the
     file cannot be written.
     """
-    with _opened(file, "w") as out:
+    with _opened(file) as out:
         write_rows(out, vocabulary, ids, nats)
 
 
@@ -46,9 +40,9 @@ def write_rows(
 
 
 @contextlib.contextmanager
-def _opened(file: Path, mode: Literal["w", "a"]) -> Iterator[TextIO]:
+def _opened(file: Path) -> Iterator[TextIO]:
     try:
-        with file.open(mode, encoding="utf-8", newline="") as out:
+        with file.open("w", encoding="utf-8", newline="") as out:
             yield out
     except OSError as error:
         raise DataError(f"--per-char {file}: {error.strerror}; allowed: a file that can be written") from None

@@ -10,9 +10,9 @@ import charlm
 from charlm.config.shipped import shipped_configs
 
 COMMANDS = [
-    "train", "sample", "write", "next", "classify", "eval", "score", "export", "plan", "tune", "runs", "doctor",
-    "config list", "config check", "config show", "config suggest", "config schema", "config options", "data list",
-    "data info", "data fetch",
+    "train", "sample", "write", "next", "classify", "eval", "look", "score", "export", "plan", "tune", "runs",
+    "doctor", "config list", "config check", "config show", "config suggest", "config schema", "config options",
+    "data list", "data info", "data fetch",
 ]  # fmt: skip
 
 

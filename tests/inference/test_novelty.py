@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from charlm.inference import novelty as module
-from charlm.inference.novelty import WINDOW, Novelty, novelty
+from charlm.inference.novelty import WINDOW, Novelty, copied_stretches, novelty
 
 
 def naive(sample: list[int], corpus: list[int]) -> tuple[list[int], float | None]:
@@ -155,3 +155,41 @@ def test_a_megabyte_takes_well_under_a_second(tinyshakespeare):
     start_s = time.process_time()
     novelty([*samples, corpus[5000:5500]], corpus)
     assert time.process_time() - start_s < 1
+
+
+def naive_stretches(text, corpus):
+    """From left to right the longest stretches of WINDOW ids or more that stand in the corpus."""
+    found, place, whole = [], 0, bytes(corpus)
+    while place < len(text):
+        lengths = range(WINDOW, len(text) - place + 1)
+        longest = max((length for length in lengths if bytes(text[place : place + length]) in whole), default=0)
+        if longest:
+            found.append((place, longest))
+        place += longest or 1
+    return found
+
+
+@pytest.mark.parametrize("block", [32, 50, 2**17])
+def test_copied_stretches(monkeypatch, block):
+    monkeypatch.setattr(module, "_BLOCK", block)
+    rng = np.random.default_rng(block)
+    for symbols in (1, 2, 30):
+        corpus = rng.integers(symbols, size=300)
+        pieces = [
+            corpus[:45],
+            rng.integers(symbols, size=9),
+            corpus[100:119],
+            corpus[30:90],
+            corpus[31:90],
+            corpus[260:],
+        ]
+        text = np.concatenate([*pieces, corpus[50:70], rng.integers(symbols, size=30)])
+        found = copied_stretches(text.astype(np.uint8), corpus.astype(np.uint8))
+        assert found == naive_stretches(text.tolist(), corpus.tolist()), symbols
+
+
+def test_copied_stretches_of_short_texts():
+    corpus = np.arange(100, dtype=np.uint8)
+    assert copied_stretches(corpus[: WINDOW - 1], corpus) == []
+    assert copied_stretches(corpus[:WINDOW], corpus[:10]) == []
+    assert copied_stretches(corpus[5 : 5 + WINDOW], corpus) == [(0, WINDOW)]

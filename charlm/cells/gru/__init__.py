@@ -40,7 +40,14 @@ class GRU(TorchRecurrentBase):
         self.create_parameters()
 
     def reference_layer(self, x_TBI: Tensor, call: LayerCall) -> tuple[Tensor, LayerState]:
-        y_TBH, h_BH = gru_layer(x_TBI, *call.state, *call.parameters, mask_BH=call.mask_BH, kept_TBH=call.kept_TBS)
+        y_TBH, h_BH = gru_layer(
+            x_TBI,
+            *call.state,
+            *call.parameters,
+            mask_BH=call.mask_BH,
+            kept_TBH=call.kept_TBS,
+            seen=call.seen,
+        )
         return y_TBH, (h_BH,)
 
     def layer_weights(self, parameters: list[Tensor]) -> LayerWeights:

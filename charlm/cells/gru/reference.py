@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from charlm.cells.backend import Seen
 from charlm.cells.base import add_product, zone_out
 
 
@@ -17,6 +18,7 @@ def gru_layer(
     *,
     mask_BH: Tensor | None = None,
     kept_TBH: Tensor | None = None,
+    seen: Seen | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Outputs [T, B, H] and last state [B, H] from inputs [T, B, I] and first state [B, H].
 
@@ -38,5 +40,7 @@ def gru_layer(
         n_BH = torch.tanh(torch.addcmul(x_n, r_BH, h_n))
         # h_t = (1 − z) ⊙ n + z ⊙ h_{t−1}                                             (7)
         h_BH = zone_out(torch.lerp(n_BH, h_BH, z_BH), h_BH, kept_TBH, t)
+        if seen:
+            seen.note({"h": h_BH}, {"r": r_BH, "z": z_BH, "n": n_BH})
         outputs.append(h_BH)
     return torch.stack(outputs), h_BH

@@ -85,6 +85,7 @@ class LSTM(TorchRecurrentBase):
             layer_norm=LayerNorm(*norm) if norm else None,
             mask_BH=call.mask_BH,
             kept_TBS=call.kept_TBS,
+            seen=call.seen,
         )
         return y_TBH, (h_BH, c_BH)
 

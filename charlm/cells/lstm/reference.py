@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from charlm.cells.backend import Seen
 from charlm.cells.base import add_product, zone_out
 
 LAYER_NORM_EPS = 1e-5
@@ -36,6 +37,7 @@ def lstm_layer(
     layer_norm: LayerNorm | None = None,
     mask_BH: Tensor | None = None,
     kept_TBS: Tensor | None = None,
+    seen: Seen | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Outputs [T, B, H] and last h, c [B, H] from inputs [T, B, I] and first h, c [B, H].
 
@@ -55,11 +57,14 @@ def lstm_layer(
             a_BG = normalize_gates(a_BG, layer_norm)
         i_BH, f_BH, g_BH, o_BH = a_BG.chunk(4, dim=1)
         # c_t = σ(f) ⊙ c_{t−1} + σ(i) ⊙ tanh(g)
-        new_c_BH = torch.addcmul(torch.sigmoid(f_BH) * c_BH, torch.sigmoid(i_BH), torch.tanh(g_BH))
+        i_BH, f_BH, g_BH, o_BH = torch.sigmoid(i_BH), torch.sigmoid(f_BH), torch.tanh(g_BH), torch.sigmoid(o_BH)
+        new_c_BH = torch.addcmul(f_BH * c_BH, i_BH, g_BH)
         # h_t = σ(o) ⊙ tanh(c_t), or σ(o) ⊙ tanh(LN(c_t)), with c_t before zoneout
         n_BH = new_c_BH if layer_norm is None else normalize_cell(new_c_BH, layer_norm)
-        h_BH = zone_out(torch.sigmoid(o_BH) * torch.tanh(n_BH), h_BH, kept_h_TBH, t)
+        h_BH = zone_out(o_BH * torch.tanh(n_BH), h_BH, kept_h_TBH, t)
         c_BH = zone_out(new_c_BH, c_BH, kept_c_TBH, t)
+        if seen:
+            seen.note({"h": h_BH, "c": c_BH}, {"i": i_BH, "f": f_BH, "g": g_BH, "o": o_BH})
         outputs.append(h_BH)
     return torch.stack(outputs), h_BH, c_BH
 

@@ -79,6 +79,7 @@ class RHN(RecurrentBase):
             couple_gates=self.couple_gates,
             mask_BH=call.mask_BH,
             kept_TBH=call.kept_TBS,
+            seen=call.seen,
         )
         return y_TBH, (s_BH,)
 

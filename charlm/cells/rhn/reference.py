@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from charlm.cells.backend import Seen
 from charlm.cells.base import add_product, zone_out
 
 
@@ -17,6 +18,7 @@ def rhn_layer(
     couple_gates: bool = True,
     mask_BH: Tensor | None = None,
     kept_TBH: Tensor | None = None,
+    seen: Seen | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Outputs s_D [T, B, H] and last state [B, H] from inputs [T, B, I] and first state [B, H].
 
@@ -32,7 +34,7 @@ def rhn_layer(
     outputs = []
     for t, x_BG in enumerate(x_TBG.unbind()):
         first_BH = s_BH
-        for a, w_HG in zip((x_BG, *biases_G), weights_HG, strict=True):
+        for depth, (a, w_HG) in enumerate(zip((x_BG, *biases_G), weights_HG, strict=True), start=1):
             # h_d = tanh(W_h x [d = 1] + R_h s_{d−1} + b_h)                           (7)
             # g_d = σ(W_g x [d = 1] + R_g s_{d−1} + b_g)                              (8)
             # c_d = σ(W_c x [d = 1] + R_c s_{d−1} + b_c), or 1 − g_d                  (9)
@@ -44,6 +46,12 @@ def rhn_layer(
                 s_BH = torch.lerp(s_BH, h_BH, g_BH)
             else:
                 s_BH = torch.addcmul(s_BH * torch.sigmoid(c[0]), h_BH, g_BH)
+            if seen and depth < len(weights_HG):
+                seen.note({f"s{depth}": s_BH}, {})
+            if seen:
+                seen.note({}, {f"g{depth}": g_BH} | ({} if couple_gates else {f"c{depth}": torch.sigmoid(c[0])}))
         s_BH = zone_out(s_BH, first_BH, kept_TBH, t)
+        if seen:
+            seen.note({f"s{len(weights_HG)}": s_BH}, {})
         outputs.append(s_BH)
     return torch.stack(outputs), s_BH

@@ -53,6 +53,7 @@ class RNN(TorchRecurrentBase):
             nonlinearity=self.nonlinearity,
             mask_BH=call.mask_BH,
             kept_TBH=call.kept_TBS,
+            seen=call.seen,
         )
         return y_TBH, (h_BH,)
 

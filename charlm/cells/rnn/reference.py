@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from charlm.cells.backend import Seen
 from charlm.cells.base import add_product, zone_out
 
 Nonlinearity = Literal["tanh", "relu"]
@@ -22,6 +23,7 @@ def rnn_layer(
     nonlinearity: Nonlinearity = "tanh",
     mask_BH: Tensor | None = None,
     kept_TBH: Tensor | None = None,
+    seen: Seen | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Outputs [T, B, H] and last state [B, H] from inputs [T, B, I] and first state [B, H].
 
@@ -37,5 +39,7 @@ def rnn_layer(
         # h_t = φ(W_xh x_t + b_x + W_hh h_{t−1} + b_h)
         new_BH = activation(add_product(x_BH, h_BH, w_hh_t_HH, mask_BH))
         h_BH = zone_out(new_BH, h_BH, kept_TBH, t)
+        if seen:
+            seen.note({"h": h_BH}, {})
         outputs.append(h_BH)
     return torch.stack(outputs), h_BH

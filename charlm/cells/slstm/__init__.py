@@ -74,6 +74,7 @@ class SLSTM(RecurrentBase):
             forget_gate=self.forget_gate,
             mask_BH=call.mask_BH,
             kept_TBH=kept_TBH,
+            seen=call.seen,
         )
         return y_TBH, tuple(last)
 

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from charlm.cells.backend import Seen
 from charlm.cells.base import add_product, zone_out
 
 ForgetGate = Literal["sigmoid", "exponential"]
@@ -27,6 +28,7 @@ def slstm_layer(
     forget_gate: ForgetGate = "sigmoid",
     mask_BH: Tensor | None = None,
     kept_TBH: Tensor | None = None,
+    seen: Seen | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Outputs [T, B, H] and last h, c, n, m [B, H] from inputs [T, B, I] and first h, c, n, m.
 
@@ -53,6 +55,11 @@ def slstm_layer(
         # n_t = f'_t ⊙ n_{t−1} + i'_t                                     (9)
         n_BH = f_BH * n_BH + i_BH
         # h_t = o_t ⊙ c_t / n_t, o_t = σ(a_o)                             (10), (14)
-        h_BH = zone_out(torch.sigmoid(o_BH) * (c_BH / n_BH), h_BH, kept_TBH, t)
+        o_BH = torch.sigmoid(o_BH)
+        h_BH = zone_out(o_BH * (c_BH / n_BH), h_BH, kept_TBH, t)
+        if seen:
+            # i', f' and c depend on the scale e^−m; shares of n and c / n do not.
+            input_share_BH = i_BH / n_BH
+            seen.note({"h": h_BH, "c": c_BH / n_BH}, {"i": input_share_BH, "f": 1 - input_share_BH, "o": o_BH})
         outputs.append(h_BH)
     return torch.stack(outputs), h_BH, c_BH, n_BH, m_BH

@@ -1,0 +1,100 @@
+"""charlm look."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from charlm.cli.common import CheckpointPath, SkipUnknown, known_prompt, usage_error
+from charlm.cli.completion import complete_run
+from charlm.system.console import say
+
+File = Annotated[Path | None, typer.Option(metavar="FILE", help="Look at this text.  [default: validation text]")]
+Prompt = Annotated[
+    str | None, typer.Option(metavar="TEXT", help="Look at this text; with --sample the model continues it.")
+]
+Sample = Annotated[
+    int | None, typer.Option(min=1, metavar="N", help="Look at N characters that the model writes itself.")
+]
+Length = Annotated[
+    int, typer.Option(min=2, max=1_000_000, metavar="N", help="Characters of the text at most, from its beginning.")
+]
+Temperature = Annotated[float, typer.Option(min=0, metavar="X", help="For --sample: below 1 is safer, above wilder.")]
+Seed = Annotated[int, typer.Option(min=0, max=2**63 - 1, metavar="N", help="For --sample: another seed, another text.")]
+Compare = Annotated[
+    Path | None,
+    typer.Option(metavar="CKPT", help="Show where this model is better or worse.", autocompletion=complete_run),
+]
+Units = Annotated[int, typer.Option(min=1, max=1000, metavar="N", help="How many units to show.")]
+Out = Annotated[Path, typer.Option(metavar="FILE", help="Where to write the page.")]
+
+
+def look(
+    checkpoint: CheckpointPath,
+    file: File = None,
+    prompt: Prompt = None,
+    sample: Sample = None,
+    length: Length = 5000,
+    temperature: Temperature = 0.8,
+    seed: Seed = 1,
+    compare: Compare = None,
+    units: Units = 24,
+    out: Out = Path("look.html"),
+    skip_unknown: SkipUnknown = False,
+) -> None:
+    """Write a page of HTML that shows what a model does with a text.
+
+    Every character shaded by its surprise, what single units respond to, how far back the model looks, and what is
+    copied from the training text. One file: open it in a browser, offline.
+
+    \b
+    Examples:
+      charlm look runs/mine
+      charlm look runs/mine --file my.txt --out look.html
+      charlm look runs/mine --prompt "Once upon" --sample 2000
+      charlm look runs/mine --file my.txt --compare runs/other
+    """
+    if file is not None and (prompt is not None or sample is not None):
+        raise usage_error("--file excludes --prompt and --sample")
+    if not temperature < float("inf"):
+        raise usage_error(f"--temperature: found {temperature}; allowed: a finite number")
+
+    from charlm.inference import load
+    from charlm.look import look_page, written_text
+    from charlm.system.files import check_writable
+    from charlm.system.formatting import format_bytes
+
+    trained = load(checkpoint, "cpu")
+    other = None if compare is None else load(compare, "cpu")
+    text = None
+    if prompt is not None or sample is not None:
+        text = known_prompt(trained, prompt or "", "--prompt", skip_unknown)
+        if sample is not None:
+            text = written_text(trained, text, sample, temperature=temperature, seed=seed)
+    ids = (
+        trained.scored_ids(trained.vocabulary.encode(text))
+        if text is not None
+        else _ids(trained, file, length, skip_unknown)
+    )
+    check_writable(out, "--out")
+    page = look_page(trained, ids, other, units=units)
+    out.write_text(page, encoding="utf-8")
+    say("page", f"{out}, {format_bytes(len(page.encode()))}: open it in a browser")
+
+
+def _ids(trained: Any, file: Path | None, length: int, skip_unknown: bool) -> Any:
+    """The first `length` characters of the file, or of the run's validation text."""
+    if file is None:
+        ids = trained.split("valid")
+        hidden = int(trained.network.begins is not None)  # the newline before the first line
+        return ids[: length + hidden]
+    from charlm.data.corpus import encode_file
+    from charlm.data.vocabulary import describe_characters
+
+    ids, skipped = encode_file(file, trained.vocabulary, skip_unknown=skip_unknown)
+    if skipped:
+        say("skipped", f"{file}: {sum(skipped.values())} characters: {describe_characters(skipped)}")
+    if len(ids) > length:
+        say("text", f"{file}: the first {length:,} of {len(ids):,} characters; --length takes more")
+    turned = trained.vocabulary.turned
+    return trained.scored_ids(turned(turned(ids)[:length]))

@@ -1,0 +1,17 @@
+"""What a model does with a text, on one page of HTML that needs nothing else.
+
+from charlm.look import look_page
+
+page = look_page(charlm.load("runs/mine"), "To be, or not to be")
+
+reading.py      Reading: how a model predicts every character; what its units do meanwhile
+features.py     simple features of a text, and the units that track them
+memory.py       the loss by length of context
+hardest.py      the words and lines that surprised most
+page.py         look_page: all of it as one page; charlm/web/look/ shows it
+"""
+
+from charlm.look.page import look_page
+from charlm.look.sample import written_text
+
+__all__ = ["look_page", "written_text"]

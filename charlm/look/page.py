@@ -1,0 +1,234 @@
+"""The page of a text: everything that charlm/web/look/ shows, computed and packed."""
+
+import copy
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from charlm.errors import DataError, VocabularyError
+from charlm.inference import TrainedModel
+from charlm.inference.novelty import copied_stretches
+from charlm.look.features import correlations, features_of, most_telling, tracked
+from charlm.look.hardest import better_words, hardest_lines, hardest_words
+from charlm.look.memory import memory_curve
+from charlm.look.reading import Ids, Reading, Series, read, trace
+from charlm.system.console import say
+from charlm.system.formatting import printable
+from charlm.web.page import html_page, packed
+
+UNITS = 24
+"""How many units the page shows."""
+_WITH_GATES = 6
+"""For how many of them it has the gates too, and the other states, such as those after each depth."""
+_LEAST_TO_TRACK = 200
+"""A shorter text says nothing about what units track."""
+_NEAREST = 4
+_MOST_BITS = 65.0
+
+
+def look_page(trained: TrainedModel, text: str | Ids, other: TrainedModel | None = None, *, units: int = UNITS) -> str:
+    """A page of HTML about what the model does with the text, and where another does better.
+
+    text: a text, or its ids as `TrainedModel.scored_ids` gives them. The models must be on the CPU; they compute in
+    float32. VocabularyError if a model does not know a character, DataError for less than two characters.
+    """
+    trained = _in_float32(trained)
+    ids = trained.scored_ids(trained.vocabulary.encode(text)) if isinstance(text, str) else text
+    if len(ids) < 2:
+        raise DataError(f"look: found a text of {len(ids)} characters; allowed: 2 or more")
+    # The newline that a model of lines reads first is no part of the text.
+    hidden = int(trained.network.begins is not None)
+    shown = shown_text(trained, ids[hidden:])
+    read_first = read(trained.network, ids)
+    reading = (read_first.without_first() if hidden else read_first).turned(trained.vocabulary)
+    curve, places = memory_curve(trained.network, ids)
+    whole = float(np.mean(read_first.bits_N[places])) if curve else None
+    data = _facts(trained, reading) | {
+        "text": shown,
+        "symbols": _symbols(trained),
+        "reading": _packed_reading(reading, len(trained.vocabulary)),
+        "words": hardest_words(shown, reading.bits_N),
+        "lines": hardest_lines(shown, reading.bits_N),
+        "memory": {"curve": curve, "whole": whole, "targets": len(places)},
+        "copied": _copied(trained, ids[hidden:]),
+        "units": _units(trained, ids, hidden, shown, units),
+    }
+    if other is not None:
+        data["compare"] = _compared(trained, ids[hidden:], other, shown, reading)
+    return html_page("look", f"{_name(trained)} · charlm look", data)
+
+
+def _in_float32(trained: TrainedModel) -> TrainedModel:
+    """The same model with the same weights, which multiplies in float32."""
+    network = copy.copy(trained.network)
+    network.precision = "fp32"
+    return replace(trained, network=network)
+
+
+def shown_text(trained: TrainedModel, ids: Ids) -> str:
+    """A character for each id, in the order of the text. The last byte of a character shows it, others show a dot."""
+    if trained.vocabulary.level == "char":
+        return trained.vocabulary.decode(ids.tolist())
+    shown, whole = ["·"] * len(ids), bytes(trained.vocabulary.turned(ids).tolist())
+    place = 0
+    while place < len(whole):
+        length = next((n for n in range(1, 5) if _is_character(whole[place : place + n])), 0)
+        shown[place + max(length, 1) - 1] = whole[place : place + length].decode() if length else "\ufffd"
+        place += max(length, 1)
+    return "".join(shown)
+
+
+def _is_character(data: bytes) -> bool:
+    try:
+        return len(data.decode()) == 1
+    except UnicodeDecodeError:
+        return False
+
+
+def _name(trained: TrainedModel) -> str:
+    """The name of the run's folder, or of the file if there is none."""
+    return printable(trained.path.absolute().parent.parent.name or trained.path.name)
+
+
+def _facts(trained: TrainedModel, reading: Reading) -> dict[str, Any]:
+    model = trained.config.model
+    return {
+        "name": _name(trained),
+        "model": f"{model.cell.kind}, {model.layers} × {model.cell.hidden} units",
+        "parameters": sum(parameter.numel() for parameter in trained.network.parameters()),
+        "step": trained.progress.get("step"),
+        "symbol": "byte" if trained.vocabulary.level == "byte" else "character",
+        "bits": float(np.nanmean(reading.bits_N)),
+    }
+
+
+def _symbols(trained: TrainedModel) -> list[str]:
+    """How each id is named."""
+    if trained.vocabulary.level == "byte":
+        return [chr(value) if 32 <= value < 127 or value == 10 else f"byte {value:02X}" for value in range(256)]
+    return list(trained.vocabulary.characters)
+
+
+def _packed_reading(reading: Reading, vocabulary_size: int) -> dict[str, Any]:
+    """Bits in thousandths, probabilities in 65535ths; 65535 for bits that are unknown."""
+    narrow = np.min_scalar_type(max(vocabulary_size, 1))
+
+    def thousandths(bits_N: np.ndarray) -> dict[str, Any]:
+        return packed(
+            np.where(np.isnan(bits_N), 65535, np.minimum(bits_N, _MOST_BITS) * 1000).round().astype(np.uint16)
+        )
+
+    return {
+        "bits": thousandths(reading.bits_N),
+        "entropy": thousandths(reading.entropy_N),
+        "rank": packed(reading.rank_N.astype(np.min_scalar_type(vocabulary_size + 1))),
+        "top": packed(reading.top_ids_NK.astype(narrow).reshape(-1)),
+        "p": packed((reading.top_p_NK * 65535).round().astype(np.uint16).reshape(-1)),
+        "kept": reading.top_ids_NK.shape[1],
+    }
+
+
+def _copied(trained: TrainedModel, ids: Ids) -> dict[str, Any]:
+    try:
+        corpus = trained.training_splits("copied stretches")["train"]
+    except DataError as error:
+        say("skipped", str(error))
+        return {"stretches": [], "why_not": "The training text has changed or is gone, so copies were not looked for."}
+    stretches = copied_stretches(ids, corpus)
+    if trained.vocabulary.backward:
+        stretches = [(len(ids) - start - length, length) for start, length in stretches[::-1]]
+    return {"stretches": stretches, "why_not": None}
+
+
+def _units(trained: TrainedModel, ids: Ids, hidden: int, shown: str, count: int) -> dict[str, Any]:
+    """The units that track something, with their activations, and how many were left out."""
+    features = features_of(shown)
+    if len(shown) < _LEAST_TO_TRACK or not features:
+        why_not = f"To find what units track takes {_LEAST_TO_TRACK} characters of text."
+        return {"kept": [], "left_out": 0, "why_not": why_not}
+    # The newline that a model of lines reads first gets the features of the next character.
+    read_FN = [trained.vocabulary.turned(values) for values in features.values()]
+    features_FN = np.array([np.concatenate([values[:hidden], values]) for values in read_FN])
+    found = tracked(*correlations(trace(trained.network, ids), features_FN), list(features))
+    chosen = most_telling(found, count)
+    curves = _curves(trained, ids, hidden, chosen)
+    nearest = _nearest(np.array([curves[place][series] for place, (series, _) in enumerate(chosen)]))
+    kept = [
+        {
+            "layer": series.layer + 1,
+            "state": series.name,
+            "unit": unit,
+            "feature": found[series, unit].feature,
+            "correlation": found[series, unit].correlation,
+            "like": nearest[place],
+            "curves": [
+                {"name": each.name, "gate": each.gate} | _quantized(curves[place][each]) for each in curves[place]
+            ],
+        }
+        for place, (series, unit) in enumerate(chosen)
+    ]
+    return {
+        "kept": kept,
+        "left_out": len({(series.layer, unit) for series, unit in found}) - len(kept),
+        "why_not": None,
+    }
+
+
+def _curves(
+    trained: TrainedModel, ids: Ids, hidden: int, chosen: list[tuple[Series, int]]
+) -> list[dict[Series, np.ndarray]]:
+    """For each chosen unit its state over the text, [N]; for the first of them its other states and its gates too."""
+    parts: list[dict[Series, list[np.ndarray]]] = [{series: []} for series, _ in chosen]
+    for stretch in trace(trained.network, ids):
+        for place, (series, unit) in enumerate(chosen):
+            for each, values_TH in stretch.items():
+                if each == series or (place < _WITH_GATES and each.layer == series.layer):
+                    parts[place].setdefault(each, []).append(values_TH[:, unit].copy())
+    turned = trained.vocabulary.turned
+    return [{series: turned(np.concatenate(values)[hidden:]) for series, values in part.items()} for part in parts]
+
+
+def _quantized(values_N: np.ndarray) -> dict[str, Any]:
+    """Eight bits a value: value = byte · scale."""
+    scale = max(float(np.abs(values_N).max()), 1e-9) / 127
+    return packed(np.round(values_N / scale).astype(np.int8)) | {"scale": scale}
+
+
+def _nearest(values_UN: np.ndarray) -> list[list[tuple[int, float]]]:
+    """For each unit, the others that correlate most with it over the whole text, in absolute value."""
+    if len(values_UN) < 2:
+        return [[] for _ in values_UN]
+    centered_UN = values_UN.astype(np.float64) - values_UN.mean(1, keepdims=True)
+    centered_UN /= np.maximum(np.linalg.norm(centered_UN, axis=1, keepdims=True), 1e-12)
+    found = []
+    for unit, row_U in enumerate(centered_UN @ centered_UN.T):
+        order = [int(other) for other in np.argsort(-np.abs(row_U), kind="stable") if other != unit]
+        found.append([(other, float(row_U[other])) for other in order[:_NEAREST]])
+    return found
+
+
+def _compared(trained: TrainedModel, ids: Ids, other: TrainedModel, shown: str, reading: Reading) -> dict[str, Any]:
+    """The second model's predictions of the same characters, and the words where each of the two is better."""
+    if other.vocabulary.level != trained.vocabulary.level:
+        raise DataError(
+            f"--compare: found a model of level {other.vocabulary.level}; allowed: one of level "
+            f"{trained.vocabulary.level}, as the first"
+        )
+    other = _in_float32(other)
+    try:
+        same = other.vocabulary.encode(trained.vocabulary.decode(ids.tolist(), "surrogateescape"))
+    except VocabularyError as error:
+        raise VocabularyError(f"--compare: {error}") from None
+    begins = other.network.begins
+    if begins is None:
+        second = read(other.network, same)
+    else:
+        second = read(other.network, np.concatenate([[begins], same]).astype(same.dtype)).without_first()
+    second = second.turned(other.vocabulary)
+    first_words, second_words = better_words(shown, reading.bits_N, second.bits_N)
+    return _facts(other, second) | {
+        "symbols": _symbols(other),
+        "reading": _packed_reading(second, len(other.vocabulary)),
+        "words": [first_words, second_words],
+    }

@@ -1,0 +1,95 @@
+"""How a model reads a text: its prediction of every character, and the states and gates of its units."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from charlm.data.vocabulary import Vocabulary
+from charlm.model import CharLM
+from charlm.system.formatting import nats_to_bits
+
+Ids = npt.NDArray[np.integer[Any]]
+Floats = npt.NDArray[np.floating[Any]]
+
+TOP = 5
+"""How many of the likeliest characters are kept."""
+_STEPS = 256
+"""Steps to read at once."""
+
+
+class Series(NamedTuple):
+    """Which values over time: one state or gate of all units of a layer."""
+
+    layer: int
+    name: str
+    gate: bool
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A model's predictions of the characters of a text [N]. That which it reads first has none."""
+
+    bits_N: npt.NDArray[np.float64]
+    """−log2 of the probability of the true character; nan for the first."""
+    entropy_N: npt.NDArray[np.float64]
+    """What the bits are on average if the model's own probabilities are right; nan for the first."""
+    rank_N: npt.NDArray[np.int64]
+    """1 if no other character was likelier; 0 for the first."""
+    top_ids_NK: npt.NDArray[np.int64]
+    """The likeliest characters, the likeliest first."""
+    top_p_NK: npt.NDArray[np.float64]
+
+    def without_first(self) -> "Reading":
+        """The predictions of a text without its first character."""
+        return Reading(*(values[1:] for values in vars(self).values()))
+
+    def turned(self, vocabulary: Vocabulary) -> "Reading":
+        """From the order in which the model reads to that of the text."""
+        return Reading(*(vocabulary.turned(values) for values in vars(self).values()))
+
+
+@torch.inference_mode()
+def read(model: CharLM, ids: Ids) -> Reading:
+    """The predictions of all characters of `ids` [N] by one stream, from the zero state on.
+
+    The model is in evaluation mode on the CPU. Probabilities are computed in float64 from its logits.
+    """
+    N, K = len(ids), min(TOP, model.vocabulary_size)
+    bits_N, entropy_N = np.full((2, N), np.nan)
+    rank_N, top_ids_NK, top_p_NK = np.zeros(N, np.int64), np.zeros((N, K), np.int64), np.zeros((N, K))
+    state = None
+    for start in range(0, N - 1, _STEPS):
+        both_T1 = torch.from_numpy(ids[start : start + _STEPS + 1].astype(np.int64))[:, None]
+        logits, state = model(both_T1[:-1], state)
+        log_p_TV = logits[:, 0].double().log_softmax(-1)
+        true_T1 = log_p_TV.gather(1, both_T1[1:])
+        scored = slice(start + 1, start + len(both_T1))
+        bits_N[scored] = nats_to_bits(1) * -true_T1[:, 0].numpy()
+        p_TV = log_p_TV.exp()
+        entropy_N[scored] = nats_to_bits(1) * torch.special.entr(p_TV).sum(-1).numpy()
+        rank_N[scored] = 1 + (log_p_TV > true_T1).sum(-1).numpy()
+        top = p_TV.topk(K, dim=-1)
+        top_ids_NK[scored], top_p_NK[scored] = top.indices.numpy(), top.values.numpy()
+    return Reading(bits_N, entropy_N, rank_N, top_ids_NK, top_p_NK)
+
+
+@torch.inference_mode()
+def trace(model: CharLM, ids: Ids) -> Iterator[dict[Series, Floats]]:
+    """Yield every state and gate after each character, [T, H] each, for stretch after stretch of `ids` [N].
+
+    By the reference equations, one step after the other. The model is in evaluation mode on the CPU.
+    """
+    state = None
+    for start in range(0, len(ids), _STEPS):
+        x_T1 = torch.from_numpy(ids[start : start + _STEPS].astype(np.int64))[:, None]
+        _, state, seen = model.outputs_seen(x_T1, state)
+        yield {
+            Series(layer, name, gate): torch.cat(steps).numpy()
+            for layer, notes in enumerate(seen)
+            for gate, named in ((False, notes.states), (True, notes.gates))
+            for name, steps in named.items()
+        }

@@ -1,0 +1,24 @@
+"""The text that a model writes to be looked at."""
+
+from charlm.data.line_split import NEWLINE
+from charlm.inference import Choice, TrainedModel
+from charlm.inference.line_samples import LineSamples
+
+
+def written_text(trained: TrainedModel, prompt: str, length: int, *, temperature: float, seed: int) -> str:
+    """The prompt and `length` characters that the model writes; of a model of lines, several lines.
+
+    Each of these lines begins with the prompt, and all are written until they have `length` characters in total.
+    """
+    choice = Choice(temperature)
+    joined = trained.vocabulary.joined
+    if trained.network.begins is None:
+        pieces = trained.stream(prompt, [seed], length=length, choice=choice)
+        return joined(prompt, "".join(piece for [piece] in pieces))
+    lines, missing = [], length
+    for _, line in LineSamples(trained, prompt, seed, length, choice).drawn(length):
+        lines.append(joined(prompt, line[:missing]))
+        missing -= len(line) + len(NEWLINE)
+        if missing <= 0:
+            break
+    return NEWLINE.join(lines)

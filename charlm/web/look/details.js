@@ -1,0 +1,65 @@
+// What the model predicted for one character.
+
+import { bitsAt, element, nameOf } from "./data.js";
+
+const percent = (share) =>
+  share >= 0.1 ? `${(100 * share).toFixed(0)} %` : share >= 0.001 ? `${(100 * share).toFixed(1)} %` : "< 0.1 %";
+
+/** What a model says of one character, as a sentence; for screen readers and below the bars. */
+export function sentence(data, reading, place) {
+  const bits = bitsAt(reading, place);
+  if (Number.isNaN(bits)) return `The model reads this ${data.symbol} first, so it is not predicted.`;
+  return (
+    `${bits.toFixed(2)} bits, probability ${percent(2 ** -bits)}, rank ${reading.rank[place]}; ` +
+    `the model expected ${(reading.entropy[place] / 1000).toFixed(2)} bits.`
+  );
+}
+
+/** The likeliest characters as bars, and the true one below them if it is none of them. */
+function bars(reading, symbols, place, character) {
+  const rank = reading.rank[place];
+  const found = [];
+  for (let k = 0; k < reading.kept; k++) {
+    const at = place * reading.kept + k;
+    const symbol = symbols[reading.top[at]];
+    // A byte of a longer character is no character of the text, so its rank tells.
+    const isTrue = symbol === character || (symbol.startsWith("byte ") && rank === k + 1);
+    found.push({ symbol, share: reading.p[at] / 65535, isTrue });
+  }
+  if (rank > reading.kept) found.push({ symbol: character, share: 2 ** -bitsAt(reading, place), isTrue: true });
+  const rows = found.map(({ symbol, share, isTrue }) => {
+    const fill = element("span", { className: "bar-fill" });
+    fill.style.width = `${100 * share}%`;
+    return element(
+      "li",
+      { className: isTrue ? "true" : "" },
+      element("span", { className: "glyph", textContent: nameOf(symbol) }),
+      element("span", { className: "bar-room" }, fill),
+      element("span", { className: "number", textContent: percent(share) }),
+    );
+  });
+  return element("ol", { className: "bars" }, ...rows);
+}
+
+/** Fill `box` with the prediction of the character at `place`. */
+export function showPrediction(box, data, place) {
+  const character = data.characters[place];
+  const before = data.characters
+    .slice(Math.max(0, place - 24), place)
+    .join("")
+    .replaceAll("\n", "⏎");
+  const parts = [
+    element("p", { className: "context" }, before, element("mark", { textContent: nameOf(character) })),
+    element("p", {
+      className: "quiet",
+      textContent: `${data.symbol} ${(place + 1).toLocaleString("en")} of ${data.characters.length.toLocaleString("en")}`,
+    }),
+  ];
+  const models = data.compare ? [data, data.compare] : [data];
+  for (const model of models) {
+    if (data.compare) parts.push(element("h3", { textContent: model.name }));
+    parts.push(element("p", { textContent: sentence(data, model.reading, place) }));
+    if (!Number.isNaN(bitsAt(model.reading, place))) parts.push(bars(model.reading, model.symbols, place, character));
+  }
+  box.replaceChildren(...parts);
+}

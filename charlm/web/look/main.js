@@ -1,0 +1,168 @@
+// Puts the page together: what the colors show, and what happens when something is chosen.
+
+import { legendColors, signedShade, surpriseShade } from "./colors.js";
+import { bitsAt, element, loadData, nameOf } from "./data.js";
+import { sentence, showPrediction } from "./details.js";
+import { advantage, copiedMarks, fillCompared, fillCopied, fillMemory } from "./panels.js";
+import { fillStretches, hundredths, tenths } from "./panels.js";
+import { Strip } from "./strip.js";
+import { TextView } from "./text.js";
+import { Units } from "./units.js";
+
+const byId = (id) => document.getElementById(id);
+const SURPRISING = 4; // bits: a probability below 1/16
+const whole = (number) => number.toLocaleString("en");
+
+async function start() {
+  const data = await loadData();
+  const length = data.characters.length;
+  const first = data.characters.findIndex((_, place) => !Number.isNaN(bitsAt(data.reading, place)));
+  let view = "surprise";
+
+  const units = new Units(data.units.kept, () => setView("unit"));
+  const strip = new Strip(byId("strip"), length, selectRange, (place) => text.show(place, true));
+  const marks = copiedMarks(length, data.copied.stretches);
+  const text = new TextView(byId("text"), byId("printed"), data.characters, marks, tell, (sight) => strip.look(sight));
+  text.isSurprise = (place) => bitsAt(data.reading, place) >= SURPRISING;
+
+  const views = {
+    surprise: {
+      label: "Surprise",
+      value: () => (place) => bitsAt(data.reading, place),
+      shade: (value) => surpriseShade(value),
+      words: ["0 bits", "8 bits or more"],
+      says: "Bits per character over the text",
+    },
+    entropy: {
+      label: "Uncertainty",
+      value: () => (place) => (Number.isNaN(bitsAt(data.reading, place)) ? NaN : data.reading.entropy[place] / 1000),
+      shade: (value) => surpriseShade(value),
+      words: ["sure", "unsure"],
+      says: "Entropy of the prediction over the text",
+    },
+    unit: {
+      label: "Unit",
+      signed: true,
+      value: () => units.value(),
+      shade: (value) => signedShade(value),
+      words: ["negative", "positive"],
+      says: "Activation of the chosen unit over the text",
+    },
+    compare: {
+      label: "Compare",
+      signed: true,
+      value: () => (place) => -advantage(data, place),
+      shade: (value) => (Number.isNaN(value) ? 0 : signedShade(value / 4)),
+      words: [`${data.name} better`, `${data.compare?.name} better`],
+      says: "Difference of the two models' bits over the text",
+    },
+  };
+  if (!data.units.kept.length) delete views.unit;
+  if (!data.compare) delete views.compare;
+
+  function tell(place) {
+    showPrediction(byId("prediction"), data, place);
+    // Only what the keys move to is spoken: the pointer moves too fast.
+    if (document.activeElement === byId("text")) {
+      byId("spoken").textContent = `${nameOf(data.characters[place])}: ${sentence(data, data.reading, place)}`;
+    }
+  }
+
+  function setView(name) {
+    view = name;
+    const { value, shade, signed, words, says } = views[name];
+    const found = value();
+    text.shade = (place) => shade(found(place));
+    text.render(true);
+    strip.show(found, Boolean(signed));
+    byId("strip").setAttribute("aria-label", `${says}; drag, or Shift and the arrow keys, to select a part`);
+    byId("unit-bar").hidden = name !== "unit";
+    const gradient = element("span", { className: "gradient" });
+    gradient.style.backgroundImage = legendColors(Boolean(signed));
+    byId("legend").replaceChildren(words[0], gradient, words[1]);
+    for (const button of byId("views").children) {
+      button.setAttribute("aria-checked", String(button.value === name));
+      button.tabIndex = button.value === name ? 0 : -1;
+    }
+  }
+
+  function selectRange(range) {
+    text.range = range;
+    text.render(true);
+    const [from, to] = range ?? [0, length - 1];
+    let [sum, count] = [0, 0];
+    for (let place = from; place <= to; place++) {
+      const bits = bitsAt(data.reading, place);
+      if (Number.isNaN(bits)) continue;
+      sum += bits;
+      count++;
+    }
+    const what = range
+      ? `${data.symbol}s ${whole(from + 1)} to ${whole(to + 1)}`
+      : `all ${whole(length)} ${data.symbol}s`;
+    byId("range").textContent = `${(sum / Math.max(count, 1)).toFixed(2)} bits per ${data.symbol} in ${what}`;
+    if (range) text.show(from, true);
+  }
+
+  function go(start) {
+    text.pinned = true;
+    text.select(start, true);
+    text.show(start, true);
+  }
+
+  byId("name").textContent = data.name;
+  document.querySelector(".unit-name").textContent = data.symbol;
+  const facts = [
+    data.model,
+    `${whole(data.parameters)} parameters`,
+    data.step ? `${whole(data.step)} steps` : "",
+    `${data.bits.toFixed(3)} bits per ${data.symbol}`,
+    `perplexity ${(2 ** data.bits).toFixed(2)}`,
+    `${whole(length)} ${data.symbol}s`,
+  ];
+  byId("facts").textContent = facts.filter(Boolean).join(" · ");
+  for (const [name, { label }] of Object.entries(views)) {
+    const button = element("button", { type: "button", value: name, textContent: label, onclick: () => setView(name) });
+    button.setAttribute("role", "radio");
+    byId("views").append(button);
+  }
+  byId("views").addEventListener("keydown", (event) => {
+    const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+    if (!step) return;
+    const names = Object.keys(views);
+    setView(names[(names.indexOf(view) + step + names.length) % names.length]);
+    [...byId("views").children].find((button) => button.value === view).focus();
+  });
+  byId("copies").addEventListener("change", (event) => {
+    text.underlines = event.target.checked;
+    text.render(true);
+  });
+  byId("copies").checked = text.underlines = data.copied.stretches.length > 0;
+  addEventListener("keydown", (event) => {
+    if (event.key === "Escape") strip.set(null);
+  });
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => strip.measure());
+  byId("text").setAttribute("aria-label", `The text, ${whole(length)} ${data.symbol}s`);
+  fillStretches(byId("words"), data.characters, data.words, tenths, go);
+  fillStretches(byId("lines"), data.characters, data.lines, hundredths, go);
+  fillMemory(byId("memory"), data.memory, data.symbol);
+  fillCopied(byId("copied"), byId("copied-note"), data, go);
+  const left = data.units.left_out;
+  byId("units-note").textContent =
+    data.units.why_not ??
+    `Each with the feature it goes with most in the first half of the text; the correlation is that in the second half.${left ? ` ${whole(left)} others left out.` : ""}`;
+  byId("unit-search").hidden = !data.units.kept.length;
+  if (data.compare) {
+    byId("compare-card").hidden = false;
+    fillCompared(byId("compared"), data, go);
+  }
+  setView("surprise");
+  selectRange(null);
+  text.select(Math.max(first, 0));
+  document.documentElement.dataset.ready = "yes";
+}
+
+start().catch((error) => {
+  byId("facts").textContent = `This page could not be read: ${error.message}`;
+  throw error;
+});

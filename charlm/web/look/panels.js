@@ -1,0 +1,152 @@
+// The cards beside the text: hardest words and lines, memory, copies, and the comparison.
+
+import { bitsAt, element, excerpt } from "./data.js";
+
+function jump(text, detail, go) {
+  return element(
+    "li",
+    {},
+    element(
+      "button",
+      { type: "button", onclick: go },
+      element("span", { className: "what", textContent: text }),
+      element("span", { className: "number", textContent: detail }),
+    ),
+  );
+}
+
+/** A list of stretches that lead into the text. */
+export function fillStretches(list, characters, stretches, unit, go) {
+  list.replaceChildren(
+    ...stretches.map(([start, length, amount]) =>
+      jump(excerpt(characters, start, length), unit(amount, length), () => go(start, length)),
+    ),
+  );
+}
+
+export const tenths = (bits) => bits.toFixed(1);
+export const hundredths = (bits) => bits.toFixed(2);
+
+const SVG = "http://www.w3.org/2000/svg";
+
+function shape(tag, attributes, text = "") {
+  const made = document.createElementNS(SVG, tag);
+  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
+  made.textContent = text;
+  return made;
+}
+
+/** The loss by length of context, as a curve with a table for those who cannot see it. */
+export function fillMemory(box, memory, symbol) {
+  if (!memory.curve.length) {
+    box.replaceChildren(element("p", { className: "quiet", textContent: "The text is too short to measure it." }));
+    return;
+  }
+  const [width, height, left, bottom, top] = [320, 170, 34, 30, 12];
+  const bits = memory.curve.map(([, value]) => value).concat(memory.whole);
+  const high = Math.max(...bits);
+  const low = Math.max(0, Math.min(...bits) - 0.1 * (high - Math.min(...bits)));
+  const x = (place) => left + (place * (width - left - 14)) / Math.max(1, memory.curve.length - 1);
+  const y = (value) => top + ((high - value) * (height - top - bottom)) / Math.max(high - low, 1e-9);
+  const picture = shape("svg", {
+    viewBox: `0 0 ${width} ${height}`,
+    role: "img",
+    "aria-label": memorySentence(memory, symbol),
+  });
+  picture.append(shape("line", { x1: left, x2: width, y1: y(memory.whole), y2: y(memory.whole), class: "whole" }));
+  picture.append(
+    shape(
+      "text",
+      { x: width - 2, y: y(memory.whole) + 13, class: "label end" },
+      `whole text: ${memory.whole.toFixed(2)}`,
+    ),
+  );
+  picture.append(
+    shape("polyline", {
+      points: memory.curve.map(([, value], place) => `${x(place)},${y(value)}`).join(" "),
+      class: "curve",
+    }),
+  );
+  memory.curve.forEach(([length, value], place) => {
+    const dot = shape("circle", { cx: x(place), cy: y(value), r: 3.5, class: "dot" });
+    dot.append(shape("title", {}, `${length} ${symbol}s: ${value.toFixed(2)} bits`));
+    picture.append(dot, shape("text", { x: x(place), y: height - 14, class: "label middle" }, String(length)));
+  });
+  for (const value of [high, low])
+    picture.append(shape("text", { x: left - 6, y: y(value) + 4, class: "label end" }, value.toFixed(1)));
+  picture.append(
+    shape("text", { x: (left + width) / 2, y: height - 1, class: "label middle" }, `${symbol}s of context`),
+  );
+  box.replaceChildren(picture, element("p", { textContent: memorySentence(memory, symbol) }));
+}
+
+/** How far back the model looks: the context after which less than 0.02 bits are left to gain. */
+export function memorySentence(memory, symbol) {
+  const best = Math.min(...memory.curve.map(([, value]) => value));
+  const [enough, bits] = memory.curve.find(([, value]) => value <= best + 0.02);
+  const [first, alone] = memory.curve[0];
+  return (
+    `From ${alone.toFixed(2)} bits with ${first} ${symbol} of context to ${bits.toFixed(2)} with ${enough}; ` +
+    `longer contexts help by less than 0.02 bits. The same ${memory.targets} ${symbol}s for every length, after a reset of the state.`
+  );
+}
+
+/** Marks of the copied stretches: 1 and 2 by turns, so that neighbors can be told apart. */
+export function copiedMarks(length, stretches) {
+  const marks = new Uint8Array(length);
+  stretches.forEach(([start, size], turn) => marks.fill(1 + (turn % 2), start, start + size));
+  return marks;
+}
+
+export function fillCopied(list, note, data, go) {
+  const { stretches, why_not: whyNot } = data.copied;
+  const longest = [...stretches].sort((a, b) => b[1] - a[1]).slice(0, 12);
+  fillStretches(list, data.characters, longest, (_, length) => `${length} ${data.symbol}s`, go);
+  const total = stretches.reduce((sum, [, length]) => sum + length, 0);
+  const share = ((100 * total) / data.characters.length).toFixed(1);
+  const least = `Stretches of 20 ${data.symbol}s or more that stand there verbatim`;
+  note.textContent =
+    whyNot ?? (stretches.length ? `${least}: ${stretches.length}, ${share} % of this text.` : `${least}: none.`);
+}
+
+/** Difference in bits, positive where the second model is more surprised. */
+export function advantage(data, place) {
+  return bitsAt(data.compare.reading, place) - bitsAt(data.reading, place);
+}
+
+export function fillCompared(box, data, go) {
+  let [first, second] = [0, 0];
+  data.characters.forEach((_, place) => {
+    const bits = advantage(data, place);
+    if (bits > 0) first++;
+    else if (bits < 0) second++;
+  });
+  const share = (count) => `${((100 * count) / Math.max(1, first + second)).toFixed(0)} %`;
+  const list = (stretches) => {
+    const made = element("ol", { className: "chips" });
+    fillStretches(made, data.characters, stretches, (bits) => `−${tenths(bits)}`, go);
+    return made;
+  };
+  box.replaceChildren(
+    element(
+      "p",
+      {},
+      swatch("negative"),
+      `${data.name}, ${data.model}: ${data.bits.toFixed(3)} bits per ${data.symbol}; better in ${share(first)} of them.`,
+    ),
+    element(
+      "p",
+      {},
+      swatch("positive"),
+      `${data.compare.name}, ${data.compare.model}: ${data.compare.bits.toFixed(3)} bits; better in ${share(second)}.`,
+    ),
+    element("h3", { textContent: `Words that ${data.name} knows better, bits saved` }),
+    list(data.compare.words[0]),
+    element("h3", { textContent: `Words that ${data.compare.name} knows better, bits saved` }),
+    list(data.compare.words[1]),
+  );
+}
+
+function swatch(kind) {
+  return element("span", { className: `swatch ${kind}` });
+}

@@ -1,0 +1,126 @@
+// The chart above the text: the mean of what the colors show, over the whole text. Drag to select a part.
+
+import { themeColor } from "./colors.js";
+
+export class Strip {
+  /** onRange([first, last] | null) when a part is selected; onGo(place) when a place is clicked. */
+  constructor(canvas, length, onRange, onGo) {
+    Object.assign(this, { canvas, length, onRange, onGo });
+    this.value = () => NaN;
+    this.range = null;
+    this.sight = [0, 0];
+    this.start = null;
+    canvas.addEventListener("pointerdown", (event) => this.pressed(event));
+    canvas.addEventListener("pointermove", (event) => this.moved(event));
+    canvas.addEventListener("pointerup", (event) => this.released(event));
+    canvas.addEventListener("keydown", (event) => this.key(event));
+    new ResizeObserver(() => this.measure()).observe(canvas);
+  }
+
+  placeAt(event) {
+    const { left, width } = this.canvas.getBoundingClientRect();
+    return Math.max(0, Math.min(this.length - 1, Math.floor(((event.clientX - left) / width) * this.length)));
+  }
+
+  pressed(event) {
+    this.canvas.setPointerCapture(event.pointerId);
+    this.start = { x: event.clientX, place: this.placeAt(event) };
+  }
+
+  moved(event) {
+    if (this.start === null || Math.abs(event.clientX - this.start.x) < 4) return;
+    const place = this.placeAt(event);
+    this.range = [Math.min(place, this.start.place), Math.max(place, this.start.place)];
+    this.draw();
+  }
+
+  released(event) {
+    if (this.start === null) return;
+    const dragged = Math.abs(event.clientX - this.start.x) >= 4;
+    if (dragged) this.onRange(this.range);
+    else this.onGo(this.placeAt(event));
+    this.start = null;
+  }
+
+  key(event) {
+    const step = Math.max(1, Math.round(this.length / 50)) * (event.key === "ArrowLeft" ? -1 : 1);
+    if (event.key !== "ArrowLeft" && event.key !== "ArrowRight") return;
+    if (event.shiftKey) {
+      const [first, last] = this.range ?? [this.sight[0], this.sight[0]];
+      this.set([first, Math.max(first, Math.min(this.length - 1, last + step))]);
+    } else this.onGo(Math.max(0, Math.min(this.length - 1, this.sight[0] + step)));
+    event.preventDefault();
+  }
+
+  set(range) {
+    this.range = range;
+    this.onRange(range);
+    this.draw();
+  }
+
+  measure() {
+    // Read once: asking for a style makes the browser lay out whatever has changed.
+    this.colors = ["--negative", "--positive", "--faint", "--ink"].map(themeColor);
+    const scale = devicePixelRatio || 1;
+    this.canvas.width = Math.max(1, Math.round(this.canvas.clientWidth * scale));
+    this.canvas.height = Math.max(1, Math.round(this.canvas.clientHeight * scale));
+    this.show(this.value, this.signed);
+  }
+
+  /** Frame the part of the text that is in sight. */
+  look(sight) {
+    this.sight = sight;
+    this.draw();
+  }
+
+  /** Draw value(place); signed ones on both sides of a line in the middle, −1 to 1. */
+  show(value, signed) {
+    this.value = value;
+    this.signed = signed;
+    const bars = Math.max(1, Math.min(this.length, Math.floor(this.canvas.width / 3)));
+    this.means = new Float64Array(bars);
+    for (let bar = 0; bar < bars; bar++) {
+      const first = Math.floor((bar * this.length) / bars);
+      const end = Math.max(first + 1, Math.floor(((bar + 1) * this.length) / bars));
+      let sum = 0;
+      let count = 0;
+      for (let place = first; place < end; place++) {
+        const found = value(place);
+        if (!Number.isNaN(found)) {
+          sum += found;
+          count++;
+        }
+      }
+      this.means[bar] = count ? sum / count : 0;
+    }
+    const most = this.means.reduce((high, mean) => Math.max(high, Math.abs(mean)), 0);
+    this.scale = most || 1;
+    this.draw();
+  }
+
+  draw() {
+    const context = this.canvas.getContext("2d");
+    const { width, height } = this.canvas;
+    context.clearRect(0, 0, width, height);
+    if (!this.means || !this.colors) return;
+    const bar = width / this.means.length;
+    const middle = this.signed ? height / 2 : height;
+    const room = middle - 2;
+    const [negative, positive, faint, ink] = this.colors;
+    this.means.forEach((mean, place) => {
+      const inside = this.within((place + 0.5) / this.means.length);
+      context.fillStyle = !inside ? faint : mean < 0 ? negative : positive;
+      const length = (Math.abs(mean) / this.scale) * room;
+      context.fillRect(place * bar, mean < 0 ? middle : middle - length, Math.max(1, bar - 1), Math.max(1, length));
+    });
+    context.strokeStyle = ink;
+    context.lineWidth = Math.max(1, Math.round((devicePixelRatio || 1) * 1.5));
+    const [first, last] = this.sight.map((place) => (place / this.length) * width);
+    context.strokeRect(first + 1, 1, Math.max(3, last - first - 1), height - 2);
+  }
+
+  within(share) {
+    const place = share * this.length;
+    return !this.range || (place >= this.range[0] && place <= this.range[1] + 1);
+  }
+}

@@ -1,0 +1,206 @@
+// The text: rows of equal height, of which only those in sight are in the document.
+
+import { shadeColor } from "./colors.js";
+import { element } from "./data.js";
+
+const MARGIN = 25; // rows drawn above and below those in sight
+const NEAR = 5; // rows between the sight and the end of what is drawn before more are drawn
+
+const WIDE =
+  /[\u1100-\u115f\u2e80-\ua4cf\uac00-\ud7a3\uf900-\ufaff\ufe30-\ufe4f\uff00-\uff60\u{1f300}-\u{1faff}\u{20000}-\u{3fffd}]/u;
+
+/** Starts of the rows of a text wrapped at `columns`, after a space where there is one in the row's second half. */
+export function wrapRows(characters, columns) {
+  const starts = [0];
+  let used = 0;
+  let space = -1;
+  for (let place = 0; place < characters.length; place++) {
+    const character = characters[place];
+    used += character === "\t" ? 4 : WIDE.test(character) ? 2 : 1;
+    if (used > columns && place > starts.at(-1)) {
+      const first = starts.at(-1);
+      const next = space + 1 - first > columns / 2 ? space + 1 : place;
+      starts.push(next);
+      used = place - next + 1;
+    }
+    if (character === " ") space = place;
+    if (character === "\n" && place + 1 < characters.length) {
+      starts.push(place + 1);
+      used = 0;
+    }
+  }
+  return starts;
+}
+
+export class TextView {
+  /** shade(place) → shade; copied: Uint8Array, 1 or 2 where underlined; onSelect(place), onScroll([first, last]). */
+  constructor(box, printed, characters, copied, onSelect, onScroll) {
+    Object.assign(this, { box, printed, characters, copied, onSelect, onScroll });
+    this.shade = () => 0;
+    this.selected = -1;
+    this.drawn = new Map(); // row → element
+    this.window = [0, 0]; // first row drawn, and the one after the last
+    this.range = null;
+    this.underlines = false;
+    this.spacer = element("div", { className: "spacer" });
+    this.rows = element("div", { className: "rows" });
+    this.spacer.append(this.rows);
+    box.append(this.spacer);
+    box.addEventListener("scroll", () => requestAnimationFrame(() => this.render()));
+    box.addEventListener("pointerover", (event) => this.pointed(event, false));
+    box.addEventListener("click", (event) => this.pointed(event, true));
+    box.addEventListener("keydown", (event) => this.pressed(event));
+    new ResizeObserver(() => this.layout()).observe(box);
+    addEventListener("beforeprint", () => this.printAll());
+    addEventListener("afterprint", () => this.printed.replaceChildren());
+    this.pinned = false;
+    this.layout();
+  }
+
+  layout() {
+    const probe = element("span", { className: "row", textContent: "0".repeat(100) });
+    probe.style.display = "inline-block";
+    this.rows.append(probe);
+    const { width, height } = probe.getBoundingClientRect();
+    probe.remove();
+    const columns = Math.max(20, Math.floor((this.box.clientWidth - 32) / (width / 100)));
+    this.height = Math.round(height) || 26;
+    if (columns !== this.columns) {
+      this.columns = columns;
+      this.starts = wrapRows(this.characters, columns);
+    }
+    this.spacer.style.height = `${this.starts.length * this.height}px`;
+    this.drawn.clear();
+    this.render();
+  }
+
+  /** The row of a character. */
+  rowOf(place) {
+    let low = 0;
+    let high = this.starts.length - 1;
+    while (low < high) {
+      const middle = (low + high + 1) >> 1;
+      if (this.starts[middle] <= place) low = middle;
+      else high = middle - 1;
+    }
+    return low;
+  }
+
+  /** First and last character in sight. */
+  sight() {
+    const first = Math.floor(this.box.scrollTop / this.height);
+    const last = Math.ceil((this.box.scrollTop + this.box.clientHeight) / this.height);
+    return [this.starts[Math.min(first, this.starts.length - 1)], (this.starts[last] ?? this.characters.length) - 1];
+  }
+
+  render(again = false) {
+    const top = Math.floor(this.box.scrollTop / this.height);
+    const count = Math.ceil(this.box.clientHeight / this.height);
+    if (again) this.drawn.clear();
+    // The rows drawn so far serve until the sight comes close to their end.
+    const [begin, end] = this.window;
+    if (!this.drawn.size || top < begin + NEAR || top + count > end - NEAR) {
+      const first = Math.max(0, top - MARGIN);
+      const last = Math.min(this.starts.length, top + count + MARGIN);
+      if (again || first !== begin || last !== end || !this.drawn.size) this.draw(first, last);
+    }
+    this.onScroll(this.sight());
+  }
+
+  /** Put rows first to last − 1 into the document; those that are there already stay as they are. */
+  draw(first, last) {
+    const rows = new Map();
+    for (let row = first; row < last; row++) rows.set(row, this.drawn.get(row) ?? this.row(row));
+    this.drawn = rows;
+    this.window = [first, last];
+    this.rows.style.transform = `translateY(${first * this.height}px)`;
+    this.rows.replaceChildren(...rows.values());
+  }
+
+  row(number) {
+    const row = element("div", { className: "row", dir: "auto" });
+    const end = this.starts[number + 1] ?? this.characters.length;
+    for (let place = this.starts[number]; place < end; place++) row.append(this.cell(place));
+    return row;
+  }
+
+  cell(place) {
+    const character = this.characters[place];
+    const shown = character === "\n" ? "⏎" : character === "\t" ? "⇥   " : /\p{C}/u.test(character) ? "�" : character;
+    const cell = element("span", { textContent: shown });
+    cell.dataset.place = place;
+    cell.style.backgroundColor = shadeColor(this.shade(place));
+    const marks = [];
+    if (character === "\n" || character === "\t") marks.push("sign");
+    if (place === this.selected) marks.push("selected");
+    if (this.underlines && this.copied[place]) marks.push(`copied${this.copied[place]}`);
+    if (this.range && (place < this.range[0] || place > this.range[1])) marks.push("outside");
+    if (marks.length) cell.className = marks.join(" ");
+    return cell;
+  }
+
+  pointed(event, click) {
+    const place = Number(event.target.dataset?.place ?? NaN);
+    if (Number.isNaN(place) || (this.pinned && !click)) return;
+    this.pinned = click && !(this.pinned && place === this.selected);
+    this.select(place);
+  }
+
+  /** Mark a character and tell about it; `show` scrolls to it. */
+  select(place, show = false) {
+    const old = this.rows.querySelector(".selected");
+    if (old) old.classList.remove("selected");
+    this.selected = Math.max(0, Math.min(this.characters.length - 1, place));
+    if (show) this.show(this.selected);
+    this.rows.querySelector(`[data-place="${this.selected}"]`)?.classList.add("selected");
+    this.onSelect(this.selected);
+  }
+
+  show(place, middle = false) {
+    const top = this.rowOf(place) * this.height;
+    const { scrollTop, clientHeight } = this.box;
+    if (middle || top < scrollTop || top + this.height > scrollTop + clientHeight) {
+      this.box.scrollTop = top - clientHeight / 3;
+    }
+    this.render();
+  }
+
+  pressed(event) {
+    const place = Math.max(this.selected, 0);
+    const row = this.rowOf(place);
+    const column = place - this.starts[row];
+    const page = Math.max(1, Math.floor(this.box.clientHeight / this.height) - 2);
+    const inRow = (number) => {
+      const target = Math.max(0, Math.min(this.starts.length - 1, number));
+      return Math.min(this.starts[target] + column, (this.starts[target + 1] ?? this.characters.length) - 1);
+    };
+    const moves = {
+      ArrowLeft: () => place - 1,
+      ArrowRight: () => place + 1,
+      ArrowUp: () => inRow(row - 1),
+      ArrowDown: () => inRow(row + 1),
+      PageUp: () => inRow(row - page),
+      PageDown: () => inRow(row + page),
+      Home: () => (event.ctrlKey ? 0 : this.starts[row]),
+      End: () => (event.ctrlKey ? this.characters.length : (this.starts[row + 1] ?? this.characters.length)) - 1,
+      n: () => this.nextSurprise(place, 1),
+      p: () => this.nextSurprise(place, -1),
+    };
+    const move = event.metaKey || event.altKey ? undefined : moves[event.key];
+    if (!move) return;
+    event.preventDefault();
+    this.pinned = true;
+    this.select(move(), true);
+  }
+
+  nextSurprise(place, step) {
+    for (let next = place + step; next >= 0 && next < this.characters.length; next += step) {
+      if (this.isSurprise(next)) return next;
+    }
+    return place;
+  }
+
+  printAll() {
+    this.printed.replaceChildren(...this.starts.map((_, number) => this.row(number)));
+  }
+}

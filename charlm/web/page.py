@@ -1,0 +1,65 @@
+"""One file of HTML from a page's template, style, modules and data.
+
+Modules import only from one another, a line each: `import { name } from "./other.js";`. Here they become one script in
+the order of `modules.txt`, without these lines and without `export`; names are therefore unique among a page's modules.
+The script runs under a Content-Security-Policy that admits it and the style by their hashes, and nothing else.
+"""
+
+import base64
+import hashlib
+import html
+import json
+import re
+import zlib
+from importlib.resources import files
+from typing import Any
+
+import numpy as np
+
+_IMPORT = re.compile(r"^import \{[^}]*\} from \"\./[\w-]+\.js\";\n", re.MULTILINE)
+_EXPORT = re.compile(r"^export (?=function|const|class|async)", re.MULTILINE)
+
+
+def html_page(name: str, title: str, data: dict[str, Any]) -> str:
+    """The page of charlm/web/<name>/ with this title and data; nothing in either can become markup or code."""
+    folder = files("charlm.web") / name
+    script = joined_modules(name)
+    style = (folder / "page.css").read_text(encoding="utf-8")
+    policy = (
+        f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    parts = {
+        "policy": html.escape(policy, quote=True),
+        "title": html.escape(title),
+        "style": style,
+        "script": script,
+        "data": json_block(data),
+    }
+    template = (folder / "page.html").read_text(encoding="utf-8")
+    return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], template)
+
+
+def joined_modules(name: str) -> str:
+    """The modules of a page as one script."""
+    folder = files("charlm.web") / name
+    listed = (folder / "modules.txt").read_text(encoding="utf-8").split()
+    sources = [(folder / module).read_text(encoding="utf-8") for module in listed]
+    return "".join(_EXPORT.sub("", _IMPORT.sub("", source)) for source in sources)
+
+
+def json_block(value: Any) -> str:
+    """JSON that can stand in a script element: no "<", and nothing that is not ASCII."""
+    return json.dumps(value, allow_nan=False).replace("<", "\\u003c")
+
+
+def packed(values: np.ndarray) -> dict[str, str]:
+    """An array as JSON: its type, and its bytes, little-endian, deflated, as base64."""
+    little = np.ascontiguousarray(values, values.dtype.newbyteorder("<"))
+    data = base64.b64encode(zlib.compress(little.tobytes(), 9)).decode("ascii")
+    return {"type": f"{values.dtype.kind}{values.dtype.itemsize}", "data": data}
+
+
+def _hash(text: str) -> str:
+    """As a Content-Security-Policy names an inline script or style."""
+    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode('ascii')}"

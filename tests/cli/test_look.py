@@ -1,0 +1,68 @@
+"""`charlm look`."""
+
+import json
+import re
+
+from tests.text import words_text
+
+
+def text_of(file) -> str:
+    """The text that a page shows."""
+    found = re.search(r'id="data">(.*?)</script>', file.read_text(encoding="utf-8"))
+    assert found
+    return json.loads(found[1])["text"]
+
+
+def test_a_file(cli, trained_run, tmp_path, write):
+    out = tmp_path / "page.html"
+    text = words_text(700)
+    result = cli("look", trained_run, "--file", write("a.txt", text), "--length", 300, "--units", 2, "--out", out)
+    assert (result.code, result.out) == (0, "")
+    lines = result.err.splitlines()
+    assert f"text     {tmp_path / 'a.txt'}: the first 300 of 700 characters; --length takes more" in lines
+    assert re.fullmatch(rf"page     {out}, [\d.]+ kB: open it in a browser", lines[-1])
+    assert text_of(out) == text[:300]
+
+
+def test_validation_text_and_look_html_are_the_default(cli, trained_run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert cli("look", trained_run, "--length", 250, "--units", 1, "--compare", trained_run).code == 0
+    assert text_of(tmp_path / "look.html") == words_text(20_000)[18_000:18_250]
+
+
+def test_a_prompt_and_a_sample(cli, trained_run, tmp_path):
+    out = tmp_path / "page.html"
+    assert cli("look", trained_run, "--prompt", "so ", "--out", out).code == 0
+    assert text_of(out) == "so "
+    assert cli("look", trained_run, "--prompt", "so ", "--sample", 40, "--seed", 3, "--out", out).code == 0
+    written = cli("sample", trained_run, "--prompt", "so ", "--length", 40, "--seed", 3).out
+    assert text_of(out) == written.removesuffix("\n")
+
+
+def test_a_model_of_lines(cli, tiny_config, tmp_path):
+    run, out = tmp_path / "lines", tmp_path / "page.html"
+    assert cli("train", "--config", tiny_config, "--run-dir", run, "--set", "data.unit=line").code == 0
+    assert cli("look", run, "--length", 200, "--units", 1, "--out", out).code == 0
+    assert len(text_of(out)) == 200
+    assert cli("look", run, "--prompt", "so", "--out", out).code == 0
+    assert text_of(out) == "so\n"
+    assert cli("look", run, "--prompt", "so", "--sample", 100, "--seed", 5, "--out", out).code == 0
+    lines = cli("sample", run, "--prompt", "so", "--length", 100, "--seed", 5, "--count", 100).out.splitlines()
+    assert "\n".join(lines).startswith("\n".join(text_of(out).splitlines()))
+    assert len(text_of(out)) >= 100
+
+
+def test_wrong_use(cli, trained_run, tmp_path, write):
+    file = write("a.txt", words_text(100))
+    assert (
+        "--file excludes --prompt and --sample" in cli("look", trained_run, "--file", file, "--sample", 9).usage_error
+    )
+    nowhere = tmp_path / "no" / "page.html"
+    error = cli("look", trained_run, "--file", file, "--out", nowhere).error
+    assert error == f"--out {nowhere}: No such file or directory; allowed: a file that can be written"
+    out = tmp_path / "page.html"
+    error = cli("look", trained_run, "--prompt", "so Я", "--out", out).error
+    assert error.startswith("--prompt: found 'Я' (U+042F), which the model has never seen")
+    assert cli("look", trained_run, "--prompt", "so Я", "--skip-unknown", "--out", out).code == 0
+    error = cli("look", trained_run, "--prompt", "s", "--out", out).error
+    assert error == "look: found a text of 1 characters; allowed: 2 or more"

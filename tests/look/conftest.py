@@ -1,0 +1,30 @@
+"""Models and pages that the tests of `charlm look` share."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from charlm.cells import LSTM
+from charlm.config.schema import Dropout
+from charlm.data.vocabulary import Vocabulary
+from charlm.inference import TrainedModel, load
+from charlm.model import CharLM
+
+
+@pytest.fixture
+def model(trained_run) -> TrainedModel:
+    return load(trained_run, device="cpu")
+
+
+@pytest.fixture
+def of_characters(model):
+    """A model with random weights over the characters of a text."""
+
+    def make(text: str, **other: object) -> TrainedModel:
+        vocabulary = Vocabulary("char", "".join(sorted(set(text))))
+        network = CharLM(len(vocabulary), 0, LSTM(len(vocabulary), 6), dropout=Dropout()).eval()
+        torch.nn.init.normal_(network.decoder.weight)
+        return replace(model, vocabulary=vocabulary, network=network, **other)
+
+    return make

@@ -1,0 +1,160 @@
+"""The page as it is used: opened from a file in a real browser, without a network."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from charlm.look import look_page
+from tests.look.test_page import HOSTILE
+from tests.text import words_text
+
+playwright = pytest.importorskip("playwright.sync_api", reason="no Playwright; pip install playwright")
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium")
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    with playwright.sync_playwright() as tools:
+        browser = tools.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def opened(chromium, tmp_path):
+    """Opens a page from a file; at the end, nothing must have gone wrong or left the page."""
+    said, asked = [], []
+
+    def open_page(html: str, **options):
+        path = tmp_path / "look.html"
+        path.write_text(html, encoding="utf-8")
+        view = chromium.new_page(viewport={"width": 1300, "height": 900}, **options)
+        view.on("console", lambda message: said.append(message.text))
+        view.on("pageerror", lambda error: said.append(str(error)))
+        view.on("request", lambda request: asked.append(request.url))
+        view.goto(path.as_uri())
+        view.wait_for_selector("html[data-ready=yes]", state="attached")
+        return view
+
+    yield open_page
+    assert said == []
+    assert asked == [(tmp_path / "look.html").as_uri()]
+
+
+@pytest.fixture
+def view(opened, model):
+    return opened(look_page(model, words_text(3000), model, units=5))
+
+
+def shaded(view) -> int:
+    return view.eval_on_selector_all(".row span", "cells => cells.filter(cell => cell.style.backgroundColor).length")
+
+
+def test_pointing_at_a_character_tells_its_prediction(view):
+    assert view.text_content("#facts").startswith("lstm, 1 × 16 units · ")
+    assert shaded(view) > 100
+    view.hover('[data-place="40"]')
+    assert "character 41 of 3,000" in view.text_content("#prediction")
+    assert view.locator("#prediction .bars").first.locator("li").count() in (5, 6)
+    view.click('[data-place="50"]')
+    view.hover('[data-place="60"]')  # a click holds the character
+    assert "character 51 of" in view.text_content("#prediction")
+
+
+def test_keys_move_through_the_text(view):
+    view.click('[data-place="0"]')
+    view.focus("#text")
+    for key in ("ArrowRight", "ArrowRight", "ArrowLeft"):
+        view.keyboard.press(key)
+    assert "character 2 of" in view.text_content("#prediction")
+    view.keyboard.press("Control+End")
+    assert "character 3,000 of" in view.text_content("#prediction")
+    assert view.locator('[data-place="2999"].selected').is_visible()
+    view.keyboard.press("Control+Home")
+    view.keyboard.press("n")
+    bits = float(view.text_content("#prediction p:nth-of-type(3)").split()[0])
+    assert bits >= 4
+
+
+def test_units_by_slider_list_search_and_likeness(view):
+    view.click("#views button[value=unit]")
+    assert view.locator("#unit-bar").is_visible()
+    first = view.text_content("#unit-says strong")
+    view.focus("#unit-slider")
+    view.keyboard.press("ArrowRight")
+    second = view.text_content("#unit-says strong")
+    assert first != second
+    colors = "cells => cells.slice(0, 300).map(cell => cell.style.backgroundColor).join()"
+    before = view.eval_on_selector_all(".row span", colors)
+    view.select_option("#gate", "f")
+    assert view.eval_on_selector_all(".row span", colors) != before
+    view.click("#unit-says .link >> nth=0")
+    assert view.text_content("#unit-says strong") != second
+    view.fill("#unit-search", first.replace(",", " "))
+    assert view.locator("#unit-list button").count() >= 1
+    view.click("#unit-list button >> nth=0")
+    assert view.text_content("#unit-list button[aria-pressed=true] strong") == view.text_content("#unit-says strong")
+    view.fill("#unit-search", "no such unit")
+    assert view.locator("#unit-list button").count() == 0
+
+
+def test_a_part_is_selected_on_the_chart(view):
+    assert "in all 3,000 characters" in view.text_content("#range")
+    box = view.locator("#strip").bounding_box()
+    view.mouse.move(box["x"] + box["width"] / 2, box["y"] + 20)
+    view.mouse.down()
+    view.mouse.move(box["x"] + box["width"] * 0.75, box["y"] + 20)
+    view.mouse.up()
+    assert "characters 1,501 to 2,25" in view.text_content("#range")
+    assert view.locator('[data-place="1500"]').is_visible()
+    view.keyboard.press("Escape")
+    assert "in all 3,000 characters" in view.text_content("#range")
+    view.focus("#strip")
+    view.keyboard.press("Shift+ArrowRight")
+    assert "bits per character in characters" in view.text_content("#range")
+
+
+def test_lists_lead_into_the_text(view):
+    word = view.text_content("#words button .what >> nth=5")
+    view.click("#words button >> nth=5")
+    place = int(view.get_attribute(".row .selected", "data-place"))
+    assert words_text(3000)[place : place + len(word)] == word
+    assert "3000 characters" in view.text_content("#copied")
+    assert view.locator(".row .copied1").count() > 100
+    view.uncheck("#copies")
+    assert view.locator(".row .copied1").count() == 0
+    assert view.locator("#memory svg circle").count() == 10
+    view.click("#views button[value=compare]")
+    assert shaded(view) == 0  # a model beside itself
+
+
+def test_dark_narrow_and_printed(opened, model):
+    view = opened(look_page(model, words_text(3000)), color_scheme="dark")
+    assert view.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(20, 23, 27)"
+    view.set_viewport_size({"width": 390, "height": 800})
+    view.wait_for_function("document.documentElement.scrollWidth <= 390")
+    view.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert view.locator("#printed .row span").count() == 3000
+    view.evaluate("dispatchEvent(new Event('afterprint'))")
+    assert view.locator("#printed .row span").count() == 0
+
+
+def test_a_hostile_text_and_vocabulary_do_nothing(opened, of_characters):
+    path = Path("runs/<script>window.broken=1/checkpoints/x")
+    text = HOSTILE * 9 + "<img src=x onerror=window.broken=1>"
+    view = opened(look_page(of_characters(text, path=path), text))
+    view.hover('[data-place="5"]')
+    assert view.evaluate("window.broken") is None
+    assert view.locator("img").count() == 0
+    assert view.title().startswith("<script>window.broken=1 ·")
+    assert view.text_content("h1") == "<script>window.broken=1"
+
+
+def test_a_long_text_has_few_elements_and_can_be_scrolled(opened, model):
+    view = opened(look_page(model, words_text(100_000), units=2))
+    assert view.locator("#text span").count() < 12_000
+    view.evaluate("document.getElementById('text').scrollTop = 1e9")
+    view.wait_for_selector('[data-place="99999"]')
+    assert view.locator("#text span").count() < 12_000

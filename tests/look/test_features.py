@@ -1,0 +1,91 @@
+"""Features of a text, what units track, and the hardest words."""
+
+import math
+
+import numpy as np
+import pytest
+
+from charlm.look import hardest
+from charlm.look.features import Tracked, correlations, features_of, most_telling, tracked
+from charlm.look.reading import Series
+
+TEXT = 'He said "Go (on 7)!".\n  it: x # A\n\tend “so”'
+
+
+def marked(name: str, text: str = TEXT) -> str:
+    return "".join(f"{int(value)}" for value in features_of(text)[name])
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        ("inside quotes", 'a "b" c“d”', "0011000110"),
+        ("inside quotes", 'a "b\n\nc', "0011000"),
+        ("depth of brackets", "a(b[c])", "0112210"),
+        ("depth of brackets", "a)b(]", "00011"),
+        ("depth of indentation", "a\n  b c\n\td", "0012222044"),
+        ("position in the line", "ab\ncd\n", "120120"),
+        ("position in the word", "ab, c", "12001"),
+        ("last letter of a word", "ab c", "0100"),
+        ("last character of a line", "ab\nc", "0100"),
+        ("after # in the line", "a#b\nc", "01100"),
+        ("upper case", "aBé", "010"),
+        ("digit", "a1", "01"),
+    ],
+)
+def test_features(name, text, expected):
+    assert marked(name, text) == expected
+
+
+def test_features_that_do_not_change_are_left_out():
+    assert "digit" not in features_of("abc")
+    assert features_of("") == {}
+
+
+def test_correlations_are_those_of_each_half():
+    rng = np.random.default_rng(0)
+    features_FN, series = rng.normal(size=(3, 101)), Series(0, "h", False)
+    values_NH = rng.normal(size=(101, 4))
+    values_NH[:, 1] = 2.0  # does not change
+    stretches = ({series: part, Series(0, "f", True): part} for part in np.split(values_NH, [7, 60, 90]))
+    first, second = correlations(stretches, features_FN)
+    assert list(first) == list(second) == [series]
+    for half, found in ((slice(0, 50), first), (slice(50, 101), second)):
+        for f in range(3):
+            for unit in (0, 2, 3):
+                expected = np.corrcoef(features_FN[f, half], values_NH[half, unit])[0, 1]
+                assert found[series][f, unit] == pytest.approx(expected, abs=1e-12)
+        assert np.isnan(found[series][:, 1]).all()
+
+
+def test_the_feature_is_chosen_on_one_half_and_reported_on_the_other():
+    series = Series(0, "h", False)
+    first = {series: np.array([[0.9, math.nan, 0.1], [-0.95, math.nan, math.nan]])}
+    second = {series: np.array([[0.8, 0.7, 0.3], [-0.2, 0.1, 0.9]])}
+    assert tracked(first, second, ["a", "b"]) == {(series, 0): Tracked("b", -0.2), (series, 2): Tracked("a", 0.3)}
+
+
+def test_the_most_telling_units_take_turns_by_feature_and_come_once():
+    h, c = Series(0, "h", False), Series(0, "c", False)
+    found = {
+        (h, 0): Tracked("a", 0.9),
+        (c, 0): Tracked("a", -0.95),
+        (h, 1): Tracked("a", 0.8),
+        (h, 2): Tracked("b", 0.1),
+    }
+    assert most_telling(found, 2) == [(c, 0), (h, 2)]
+    assert most_telling(found, 9) == [(c, 0), (h, 1), (h, 2)]
+
+
+def test_hardest_words_and_lines():
+    text = "one two\nfour two and more\n"
+    bits_N = np.ones(len(text))
+    bits_N[0] = math.nan
+    bits_N[4] = 5
+    assert hardest.hardest_words(text, bits_N, 2) == [(4, 3, 7.0), (8, 4, 4.0)]
+    assert hardest.hardest_lines(text, bits_N) == [(8, 17, 1.0)]
+    other_N = np.where(np.arange(len(text)) < 8, bits_N + 1, bits_N - 0.5)
+    assert hardest.better_words(text, bits_N, other_N) == (
+        [(4, 3, 3.0)],
+        [(8, 4, 2.0), (21, 4, 2.0), (13, 3, 1.5), (17, 3, 1.5)],
+    )

@@ -1,0 +1,160 @@
+"""The page's data, packed and safe."""
+
+import base64
+import hashlib
+import json
+import re
+import subprocess
+import zlib
+from dataclasses import replace
+from pathlib import Path
+from shutil import which
+
+import numpy as np
+import pytest
+
+from charlm.data.vocabulary import Vocabulary
+from charlm.errors import DataError
+from charlm.inference.trained import TrainedModel
+from charlm.look import look_page
+from charlm.look.page import shown_text
+from charlm.web import page as web
+from tests.text import words_text
+
+FOLDER = Path(web.__file__).parent / "look"
+
+
+def data_of(page: str) -> dict:
+    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
+    assert found
+    return json.loads(found[1])
+
+
+def unpacked(packed: dict) -> np.ndarray:
+    dtype = np.dtype(packed["type"]).newbyteorder("<")
+    return np.frombuffer(zlib.decompress(base64.b64decode(packed["data"])), dtype)
+
+
+def test_the_page_says_what_the_model_says(model):
+    text = words_text(400)
+    data = data_of(look_page(model, text, units=3))
+    assert data["text"] == text
+    bits = unpacked(data["reading"]["bits"])
+    assert bits[0] == 65535
+    expected = model.score([text], per_char=True)[0]
+    np.testing.assert_allclose(bits[1:] / 1000, expected, atol=1e-3)
+    assert data["bits"] == pytest.approx(expected.mean(), abs=1e-5)
+    likeliest = model.next(text[:200], 5)
+    top = unpacked(data["reading"]["top"]).reshape(-1, 5)[200]
+    assert "".join(data["symbols"][index] for index in top) == "".join(character for character, _ in likeliest)
+    p = unpacked(data["reading"]["p"]).reshape(-1, 5)[200]
+    np.testing.assert_allclose(p / 65535, [share for _, share in likeliest], atol=1e-5)
+    assert data["copied"] == {"stretches": [[0, 400]], "why_not": None}
+    assert len(data["units"]["kept"]) == 3
+    assert data["units"]["left_out"] == 13
+
+
+def test_activations_are_within_half_a_step_of_eight_bits(model):
+    text = words_text(400)
+    [unit] = data_of(look_page(model, text, units=1))["units"]["kept"]
+    names = [curve["name"] for curve in unit["curves"]]
+    assert sorted(names) == ["c", "f", "g", "h", "i", "o"]
+    h = next(curve for curve in unit["curves"] if curve["name"] == "h")
+    expected = model.features([text], pool=None)[0][:, unit["unit"]]
+    np.testing.assert_allclose(unpacked(h) * h["scale"], expected, atol=h["scale"] * 0.51)
+
+
+def test_a_model_of_lines_and_a_comparison_with_a_text_model(model):
+    text = words_text(300).replace(".", "\n").strip("\n")
+    plain = data_of(look_page(model, text, model, units=2))
+    assert plain["compare"]["words"] == [[], []]
+    assert plain["compare"]["reading"] == plain["reading"]
+    model.network.begins = int(model.vocabulary.encode("\n")[0])
+    data = data_of(look_page(model, text, units=2))
+    assert data["text"] == f"{text}\n"
+    bits = unpacked(data["reading"]["bits"])
+    np.testing.assert_allclose(bits / 1000, model.score([text], per_char=True)[0], atol=1e-3)
+    assert len(unpacked(data["units"]["kept"][0]["curves"][0])) == len(bits)
+
+
+def test_short_texts(model):
+    data = data_of(look_page(model, "so"))
+    assert data["units"]["kept"] == []
+    assert data["memory"]["curve"] == []
+    with pytest.raises(DataError, match="found a text of 1 characters"):
+        look_page(model, "s")
+
+
+def test_without_the_training_text(of_characters):
+    stranger = of_characters("abc", path=Path("x/run/checkpoints/best.safetensors"))
+    assert "gone" in data_of(look_page(stranger, "abcabc"))["copied"]["why_not"]
+
+
+@pytest.mark.parametrize("text", ["aé€😀", "a\udcff\udce2b", ""])
+def test_bytes_of_a_character_are_shown_by_the_last(model, text):
+    bytewise = replace(model, vocabulary=Vocabulary.of_bytes())
+    shown = shown_text(bytewise, bytewise.vocabulary.encode(text))
+    assert len(shown) == len(text.encode("utf-8", "surrogateescape"))
+    expected = {"aé€😀": "a·é··€···😀", "a\udcff\udce2b": "a\ufffd\ufffdb", "": ""}
+    assert shown == expected[text]
+
+
+HOSTILE = "</script><script>window.broken=1</script><!--{{data}}\u2028&'\""
+
+
+def test_nothing_in_the_data_is_markup(of_characters):
+    hostile: TrainedModel = of_characters(HOSTILE, path=Path("runs/<script>window.broken=1/checkpoints/x"))
+    page = look_page(hostile, HOSTILE)
+    assert data_of(page)["text"] == HOSTILE
+    plain = look_page(of_characters("abc"), "abc")
+    for mark in ("<script", "</script", "<!--", "</title"):
+        assert page.count(mark) == plain.count(mark), mark
+
+
+def test_the_policy_admits_the_script_and_the_style_and_nothing_else(of_characters):
+    page = look_page(of_characters("abc"), "abcabc")
+    policy = re.search(r'http-equiv="Content-Security-Policy" content="(.*?)"', page)
+    assert policy
+    allowed = policy[1].replace("&#x27;", "'")
+    assert allowed.startswith("default-src 'none'; script-src 'sha256-")
+    assert "unsafe" not in allowed
+    for tag in ('script type="module"', "style"):
+        [content] = re.findall(f"<{tag}>(.*?)</{tag.split()[0]}>", page, re.DOTALL)
+        digest = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
+        assert f"'sha256-{digest}'" in allowed
+    assert "eval(" not in page
+    assert "http://" not in re.sub(r"http://www\.w3\.org/2000/svg", "", page)
+    assert "https://" not in page
+
+
+def test_modules_are_listed_small_and_joined_without_imports():
+    listed = (FOLDER / "modules.txt").read_text(encoding="utf-8").split()
+    assert sorted(listed) == sorted(path.name for path in FOLDER.glob("*.js"))
+    for path in FOLDER.iterdir():
+        assert len(path.read_text(encoding="utf-8").splitlines()) < 300, path
+    script = web.joined_modules("look")
+    assert not re.search(r"^(import|export)\b", script, re.MULTILINE)
+    for position, name in enumerate(listed):
+        for imported in re.findall(r'from "\./([\w-]+\.js)"', (FOLDER / name).read_text(encoding="utf-8")):
+            assert imported in listed[:position], f"{name} imports {imported}, which comes later"
+
+
+@pytest.mark.skipif(which("node") is None, reason="no node to read JavaScript with")
+def test_every_module_imports_what_exists():
+    wrapped = "JSON.stringify(m.wrapRows(Array.from('ab cd\\nefghijk'), 4))"
+    code = f"import('file://{FOLDER}/text.js').then(m => console.log({wrapped}))"
+    done = subprocess.run(["node", "--input-type=module", "-e", code], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, json.loads(done.stdout)) == (0, [0, 3, 6, 10]), done.stderr
+
+
+def test_a_model_that_reads_backward(model):
+    text = words_text(300)
+    turned = replace(model, vocabulary=replace(model.vocabulary, direction="backward"))
+    data = data_of(look_page(turned, text, model, units=2))
+    assert data["text"] == text
+    bits = unpacked(data["reading"]["bits"])
+    assert bits[-1] == 65535
+    forward = data_of(look_page(model, text[::-1], units=2))
+    np.testing.assert_array_equal(bits, unpacked(forward["reading"]["bits"])[::-1])
+    assert data["memory"] == forward["memory"]
+    assert unpacked(data["compare"]["reading"]["bits"])[0] == 65535

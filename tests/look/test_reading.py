@@ -1,0 +1,93 @@
+"""Predictions and activations are those of a plain loop over characters in float64."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from charlm.cells import CELLS
+from charlm.config.schema import Dropout
+from charlm.look import reading
+from charlm.look.memory import memory_curve
+from charlm.look.reading import Series, read, trace
+from charlm.model import CharLM
+
+V, H = 7, 5
+
+
+@pytest.fixture(params=list(CELLS))
+def network(request, monkeypatch) -> CharLM:
+    monkeypatch.setattr(reading, "_STEPS", 8)
+    made = CharLM(V, 0, CELLS[request.param](V, H, 2, residual=True), dropout=Dropout()).eval()
+    torch.nn.init.normal_(made.decoder.weight)
+    return made.double()
+
+
+@pytest.fixture
+def ids() -> np.ndarray:
+    return np.random.default_rng(0).integers(V, size=35).astype(np.uint8)
+
+
+def naive(network: CharLM, ids: np.ndarray) -> list[list[float]]:
+    """The probabilities before each character but the first; one character at a time."""
+    found, state = [], None
+    with torch.no_grad():
+        for index in ids[:-1].tolist():
+            outputs, state, _ = network.outputs_seen(torch.tensor([[index]]), state)
+            found.append((outputs[0, 0] @ network.decoder.weight.T + network.decoder.bias).softmax(-1).tolist())
+    return found
+
+
+def check_predictions(network: CharLM, ids: np.ndarray) -> None:
+    found = read(network, ids)
+    assert math.isnan(found.bits_N[0])
+    assert math.isnan(found.entropy_N[0])
+    assert found.rank_N[0] == 0
+    for place, p in enumerate(naive(network, ids), start=1):
+        true = p[ids[place]]
+        order = sorted(range(V), key=lambda index: -p[index])
+        assert found.bits_N[place] == pytest.approx(-math.log2(true), rel=1e-9)
+        assert found.entropy_N[place] == pytest.approx(-sum(q * math.log2(q) for q in p), rel=1e-9)
+        assert found.rank_N[place] == 1 + order.index(ids[place])
+        assert found.top_ids_NK[place].tolist() == order[:5]
+        assert found.top_p_NK[place] == pytest.approx([p[index] for index in order[:5]], rel=1e-9)
+
+
+def test_predictions(network, ids):
+    check_predictions(network, ids)
+
+
+def test_predictions_of_a_model_of_lines(network, ids):
+    network.begins = 3
+    ids[0] = 3
+    check_predictions(network, ids)
+
+
+def test_activations_do_not_depend_on_the_stretches(network, ids, monkeypatch):
+    stretches = list(trace(network, ids))
+    assert len(stretches) == 5
+    monkeypatch.setattr(reading, "_STEPS", 100)
+    [whole] = trace(network, ids)
+    assert {series.layer for series in whole} == {0, 1}
+    for series, values_NH in whole.items():
+        assert values_NH.shape == (35, H)
+        np.testing.assert_allclose(np.concatenate([each[series] for each in stretches]), values_NH, atol=1e-12)
+    if "h" in {series.name for series in whole}:
+        top = whole[Series(0, "h", False)] + whole[Series(1, "h", False)]  # residual
+        outputs, _ = network.outputs(torch.from_numpy(ids.astype(np.int64))[:, None])
+        np.testing.assert_allclose(outputs[:, 0].detach().numpy(), top, atol=1e-12)
+
+
+def test_memory_is_the_loss_after_exactly_so_many_characters(network, ids):
+    curve, places = memory_curve(network, ids)
+    assert [length for length, _ in curve] == [1, 2, 4, 8]
+    assert places.tolist() == list(range(8, 35))
+    for length, bits in curve:
+        each = [read(network, ids[place - length : place + 1]).bits_N[-1] for place in places]
+        assert bits == pytest.approx(np.mean(each), rel=1e-6)
+
+
+def test_memory_of_a_short_text(network, ids):
+    assert memory_curve(network, ids[:7])[0] == []
+    assert [length for length, _ in memory_curve(network, ids[:8])[0]] == [1, 2]
