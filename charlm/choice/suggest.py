@@ -30,8 +30,8 @@ _MOST_PER_CHAR = 80
 """Parameters per character of the text at most."""
 _MOST_EPOCHS = 60.0
 """Passes over the text at most."""
-_TIE_NATS = 0.005
-"""A fraction of what the rule errs by: smaller differences are no reason to prefer a model."""
+_TIE_NATS = 0.015
+"""Less than what the rule errs by: smaller differences are no reason to prefer a model."""
 _START_S = 3.0
 """Seconds before the first update and after the last."""
 _TRAINING = 0.92
