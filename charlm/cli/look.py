@@ -77,9 +77,9 @@ def look(
         else _ids(trained, file, length, skip_unknown)
     )
     check_writable(out, "--out")
-    page = look_page(trained, ids, other, units=units)
-    out.write_text(page, encoding="utf-8")
-    say("page", f"{out}, {format_bytes(len(page.encode()))}: open it in a browser")
+    page = look_page(trained, ids, other, units=units).encode()
+    out.write_bytes(page)
+    say("page", f"{out}, {format_bytes(len(page))}: open it in a browser")
 
 
 def _ids(trained: Any, file: Path | None, length: int, skip_unknown: bool) -> Any:
@@ -91,7 +91,7 @@ def _ids(trained: Any, file: Path | None, length: int, skip_unknown: bool) -> An
     from charlm.data.corpus import encode_file
     from charlm.data.vocabulary import describe_characters
 
-    ids, skipped = encode_file(file, trained.vocabulary, skip_unknown=skip_unknown)
+    ids, skipped = encode_file(file, trained.vocabulary, skip_unknown=skip_unknown, unit=trained.config.data.unit)
     if skipped:
         say("skipped", f"{file}: {sum(skipped.values())} characters: {describe_characters(skipped)}")
     if len(ids) > length:
