@@ -54,6 +54,8 @@ def complete(run: Run) -> tuple[dict[str, Any], dict[str, str]]:
     settings = copy.deepcopy(run.candidate.settings)
     if run.split:
         settings["data"]["split"] = run.split
+    if run.candidate.family.kind == "lstm" and updates < _SHORT:
+        settings["model"]["cell"]["forget_bias"] = 1.0
     strength = regularization(run.candidate.parameters, reading)
     settings["model"]["dropout"] = dropout(strength, run.candidate.config.model.layers)
     eval_every = _eval_every(run)
@@ -63,7 +65,7 @@ def complete(run: Run) -> tuple[dict[str, Any], dict[str, str]]:
         **({"reset_state": 0.01} if is_text else {}),
         **({"start_at": start} if is_text and (start := _start_at(reading.epochs)) else {}),
         "ema": round(min(max(1 - 25 / updates, 0.9), 0.9999), 5),
-        "activation_penalty": round(min(max(updates / 10_000, 0.25), 1.0), 2),
+        "activation_penalty": round(min(max(updates / 10_000, 0.5), 1.0), 2),
         "max_minutes": run.minutes,
         **({"max_epochs": run.max_epochs} if run.max_epochs else {}),
         "log_every": _round_up(min(2 / update_s, updates / 20)),
