@@ -4,11 +4,13 @@ Each command imports what it needs when it runs, so that --help never waits for 
 """
 
 import contextlib
+import errno
 import io
 import os
 import re
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -36,10 +38,22 @@ class _Commands(TyperGroup):
             with _usage_errors_printable():
                 return super().invoke(ctx)
         except BrokenPipeError:
-            # A later flush must not fail again.
-            with contextlib.suppress(OSError):
-                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            _drop_output()
             sys.exit(141)
+
+
+def _drop_output() -> None:
+    """What is left for stdout goes nowhere, so that a later flush does not fail again."""
+    with contextlib.suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _open_closed_streams() -> None:
+    """Python has None for a stream that is closed (`<&-`): there is nothing to read, and what is written is lost."""
+    nothing = Path(os.devnull)
+    sys.stdin = sys.stdin or nothing.open(encoding="utf-8")
+    sys.stdout = sys.stdout or nothing.open("w", encoding="utf-8")
+    sys.stderr = sys.stderr or nothing.open("w", encoding="utf-8")
 
 
 @contextlib.contextmanager
@@ -96,6 +110,7 @@ def _version(version: bool = typer.Option(False, "--version", help="Print the ve
 def main() -> None:
     """Run the command line; a user's mistake is one line on stderr and exit code 1 (2 for usage)."""
     limit_spinning()
+    _open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
@@ -107,15 +122,23 @@ def main() -> None:
                 say_error(_shortened(line))
         sys.exit(1)
     except OSError as error:
-        if error.filename is None:
+        if error.filename is not None:
+            say_error(f"{_shortened(os.fsdecode(error.filename))}: {error.strerror}")
+        elif error.errno in _FULL:
+            _drop_output()
+            say_error(f"stdout: {error.strerror}; allowed: a place with room for the output")
+        else:
             raise
-        say_error(f"{_shortened(os.fsdecode(error.filename))}: {error.strerror}")
         sys.exit(1)
     except Exception as error:
         if not is_out_of_memory(error):
             raise
         say_error(f"out of memory{_wanted(error)}; lower model.cell.hidden, train.batch_size or train.bptt")
         sys.exit(1)
+
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""Errors of a write to stdout; other files' have a name."""
 
 
 def _shortened(line: str) -> str:

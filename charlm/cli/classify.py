@@ -57,7 +57,8 @@ def classify(
     trained = load(checkpoint, device)
     trained.check_labels()
     report_backend(trained)
-    classifier = LineClassifier(trained, file, labeled, skip_unknown)
+    name = "stdin" if file == "-" else file
+    classifier = LineClassifier(trained, name, labeled, skip_unknown)
     terminal = exact_stdout()
     for answers in classifier.answers(arriving_lines(file, trained.vocabulary.level, trained.config.data.unit)):
         if json:
@@ -67,7 +68,7 @@ def classify(
             sys.stdout.write(printable(rows) if terminal else rows)
         sys.stdout.flush()
     if classifier.skipped:
-        say("skipped", f"{file}: {describe_characters(sorted(classifier.skipped))}")
+        say("skipped", f"{name}: {describe_characters(sorted(classifier.skipped))}")
     if labeled:
         _report(classifier.confusion, json)
 

@@ -189,6 +189,8 @@ def _prompt(trained: Any, text: str, file: Path | None, skip_unknown: bool) -> s
     if file is not None:
         where = f"--prompt-file {file}"
         text = _read_prompt(file, trained.vocabulary.level)
+    if trained.network.begins is not None and "\n" in text:
+        raise usage_error(f"{where}: found a line end; allowed with a model of lines: a part of one line")
     return known_prompt(trained, text, where, skip_unknown)
 
 

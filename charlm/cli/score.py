@@ -30,7 +30,10 @@ Below = Annotated[str | None, typer.Option("--below", metavar="X", help="Print o
 UnknownAs = Annotated[
     float | None,
     typer.Option(
-        "--unknown-as", min=0, metavar="BITS", help="Count each character that the model does not know as so many bits."
+        "--unknown-as",
+        min=0,
+        metavar="BITS",
+        help="Count each character that the model does not know as so many bits.",
     ),
 ]
 Dynamic = Annotated[
@@ -47,7 +50,8 @@ DynamicLr = Annotated[
     ),
 ]
 Label = Annotated[
-    str | None, typer.Option(metavar="TEXT", help="With --lines and a model of labels: score lines as of this label.")
+    str | None,
+    typer.Option(metavar="TEXT", help="With --lines and a model of labels: score lines given this label."),
 ]
 PerChar = Annotated[bool, typer.Option("--per-char", help="Also print the bits of every character.")]
 

@@ -93,7 +93,7 @@ def train(
       charlm train my.txt --minutes 10
       charlm train builtin:python-stdlib --minutes 1
       charlm train names.txt --lines --minutes 1
-      charlm train titles.txt --lines --labels '\t'
+      charlm train titles.txt --lines --labels '\\t'
       charlm train --config gru my.txt --minutes 5
       charlm train --config lstm my.txt --minutes 10 --set model.layers=3
       charlm train --resume --run-dir runs/lstm-20260102-030405

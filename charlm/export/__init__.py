@@ -62,10 +62,16 @@ def _check_place(out: Path, overwrite: bool, new: Path | None = None) -> None:
         raise ExportError(f"--out {out}: exists already; --overwrite replaces an earlier export")
     if new is None:
         return
-    if new.is_dir() != out.is_dir():
+    if not ((new.is_dir() and out.is_dir()) or (new.is_file() and out.is_file() and _head(new) == _head(out))):
         raise ExportError(f"--out {out}: is not an earlier export in this format; name another place")
     if out.is_dir() and (others := {file.name for file in out.iterdir()} - {file.name for file in new.iterdir()}):
         raise ExportError(f"--out {out}: holds {min(others)}, so it is not an earlier export; name another folder")
+
+
+def _head(file: Path) -> bytes:
+    """The bytes with which an ONNX file begins: its version and its producer, charlm."""
+    with file.open("rb") as opened:
+        return opened.read(10)
 
 
 def _move(new: Path, out: Path) -> None:

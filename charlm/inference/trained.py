@@ -166,11 +166,15 @@ class TrainedModel:
 
         The same seed gives the same text; None draws a new one. temperature, top_k, top_p and min_p: see `Choice`.
         Bytes that are not UTF-8 become U+FFFD. LabelError for an unknown label; VocabularyError if the model does not
-        know a character of the prompt; ValueError for a temperature, top_k, top_p or min_p that is not allowed.
+        know a character of the prompt; ValueError for a temperature, top_k, top_p or min_p that is not allowed, or
+        for a line end in the prompt beside a label.
         """
         seeds = [secrets.randbelow(2**32) if seed is None else seed]
         choice = Choice(temperature, top_k, top_p, min_p)
-        prompt = prompt if label is None else self.label_prefix(label) + prompt
+        if label is not None:
+            if NEWLINE in prompt:
+                raise ValueError("prompt: found a line end beside a label; allowed: the beginning of one line")
+            prompt = self.label_prefix(label) + prompt
         self.vocabulary.encode(prompt)  # fail now, not at the first piece
         pieces = _valid(piece for [piece] in self.stream(prompt, seeds, length=length, choice=choice, stop=stop))
         return pieces if stream else "".join(pieces)

@@ -6,8 +6,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from charlm.data.arriving import as_in_training
 from charlm.data.corpus import encode_file
-from charlm.data.vocabulary import describe_characters
+from charlm.data.reading import Unit
+from charlm.data.vocabulary import Level, describe_characters
 from charlm.errors import DataError
 from charlm.inference.dynamic import Adaptation
 from charlm.inference.evaluation import Ids
@@ -49,15 +51,15 @@ class TextScore:
 
 def read_text(trained: TrainedModel, file: str, unknown: Unknown) -> Text:
     """Read a file, or all of stdin for "-"; VocabularyError, DataError."""
-    tolerant = unknown.skip or unknown.nats is not None
+    tolerant, unit = unknown.skip or unknown.nats is not None, trained.config.data.unit
     if file == "-":
-        name, text = "stdin", _stdin(trained.vocabulary.level)
+        name, text = "stdin", _stdin(trained.vocabulary.level, unit)
         counts = {character: text.count(character) for character in trained.vocabulary.unknown(text)}
         text, _ = trained.known(text, name, skip_unknown=tolerant)
         ids = trained.vocabulary.encode(text)
     else:
         name = file
-        ids, counts = encode_file(file, trained.vocabulary, skip_unknown=tolerant)
+        ids, counts = encode_file(file, trained.vocabulary, skip_unknown=tolerant, unit=unit)
     count = sum(counts.values())
     skipped = f"{count} characters: {describe_characters(counts)}" if count and unknown.skip else ""
     return Text(name, trained.scored_ids(ids), count, skipped)
@@ -76,9 +78,9 @@ def score_text(
     return TextScore(found.targets + counted, nats, found.per_char_nats)
 
 
-def _stdin(level: str) -> str:
-    data = sys.stdin.buffer.read()
+def _stdin(level: Level, unit: Unit) -> str:
+    data = b"".join(as_in_training([sys.stdin.buffer.read()], level, unit))
     try:
-        return data.decode("utf-8", "surrogateescape") if level == "byte" else data.decode("utf-8-sig")
+        return data.decode("utf-8", "surrogateescape" if level == "byte" else "strict")
     except UnicodeDecodeError as error:
         raise DataError(f"stdin: found no UTF-8 at byte offset {error.start}; allowed: UTF-8") from None

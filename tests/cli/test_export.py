@@ -48,6 +48,17 @@ def test_a_folder_of_something_else_is_kept(cli, trained_run, place):
     assert Path("mine/thesis.tex").read_text() == "years of work"
 
 
+def test_a_file_of_something_else_is_kept(cli, trained_run, place):
+    pytest.importorskip("onnxruntime")
+    words = ["export", trained_run, "--to", "onnx", "--out", "mine", "--overwrite"]
+    Path("mine").write_text("years of work")
+    assert cli(*words).error == "--out mine: is not an earlier export in this format; name another place"
+    assert Path("mine").read_text() == "years of work"
+    Path("mine").unlink()
+    assert [cli(*words).code for _ in range(2)] == [0, 0]
+    assert names_in(place) == ["mine"]
+
+
 def test_a_place_that_cannot_be_written(cli, trained_run, place):
     words = ["export", trained_run, "--to", "torch", "--out"]
     assert cli(*words, "none/mine").error == (

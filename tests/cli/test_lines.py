@@ -52,6 +52,12 @@ def test_a_prompt_begins_a_line(cli, run):
     assert [one["prompt"] + one["text"] for one in value["samples"]] == lines[:2]
 
 
+def test_a_prompt_has_no_line_end(cli, run):
+    found = cli("sample", run, "--prompt-file", "-", stdin=b"jo\n")
+    assert found.code == 2
+    assert "--prompt-file -: found a line end; allowed with a model of lines: a part of one line" in found.err
+
+
 def test_unique_and_novel_drop_lines_and_say_how_many(cli, run):
     known = set(load(run).vocabulary.decode(load(run).split("train")).split("\n"))
     unique = cli("sample", run, "--count", 4, "--seed", 1, "--unique")
@@ -126,3 +132,11 @@ def test_the_checkpoint_holds_the_percentiles_of_the_validation_lines(run):
     quantiles = np.quantile(model.score(lines), PERCENTS / 100) * math.log(2)
     np.testing.assert_allclose(model.progress["line_quantiles"], quantiles, rtol=1e-3)
     assert Limit.parse("p50").nats(model, "--above") == pytest.approx(quantiles[59], rel=1e-3)
+
+
+def test_a_whole_text_with_cr_lf_scores_as_in_training(cli, run, tmp_path):
+    (tmp_path / "a.txt").write_bytes(b"anna\r\njo\r\n")
+    expected = cli("score", run, "-", stdin=b"anna\njo\n")
+    assert expected.code == 0
+    assert cli("score", run, "-", stdin=b"anna\r\njo").out == expected.out
+    assert cli("score", run, tmp_path / "a.txt").out.split("\t")[:2] == expected.out.split("\t")[:2]

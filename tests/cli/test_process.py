@@ -19,6 +19,24 @@ def test_a_reader_that_has_gone_is_no_error():
     assert (done.returncode, done.stderr) == (141, "")
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_no_room_for_the_output_is_one_line():
+    with Path("/dev/full").open("wb") as full:
+        command = [sys.executable, "-m", "charlm", "config", "schema"]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert (done.returncode, done.stderr) == (
+        1,
+        "error: stdout: No space left on device; allowed: a place with room for the output\n",
+    )
+
+
+def test_a_closed_stdin_holds_nothing(cli, trained_run, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", None)
+    result = cli("score", trained_run, "-", "--lines")
+    assert (result.code, result.out, result.err) == (0, "", "")
+    sys.stdin.close()
+
+
 def test_module_is_the_command_and_errors_need_no_utf8_terminal(tmp_path):
     (tmp_path / "bad.yaml").write_text("seed: -1\n")
     done = subprocess.run(
