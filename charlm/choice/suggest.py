@@ -222,7 +222,7 @@ def _outlook(parts: _Parts, candidate: Candidate, update_s: float, minutes: floa
 
 
 def updates_in(minutes: float, update_s: float) -> int:
-    """How many updates of so many seconds a run makes in its minutes."""
+    """How many updates a run makes in its minutes if each takes `update_s`."""
     left_s = 60 * minutes - min(_START_S, 15 * minutes)
     return max(1, int(_TRAINING * left_s / update_s))
 

@@ -90,6 +90,17 @@ def known_prompt(trained: Any, text: str, where: str, skip_unknown: bool) -> str
     return text
 
 
+def known_ids(trained: Any, file: Path, skip_unknown: bool) -> Any:
+    """The ids of a file without the characters that the model does not know, which are reported; see `encode_file`."""
+    from charlm.data.corpus import encode_file
+    from charlm.data.vocabulary import describe_characters
+
+    ids, skipped = encode_file(file, trained.vocabulary, skip_unknown=skip_unknown, unit=trained.config.data.unit)
+    if skipped:
+        say("skipped", f"{file}: {sum(skipped.values())} characters: {describe_characters(skipped)}")
+    return ids
+
+
 def exact_stdout() -> bool:
     """Let stdout take the exact bytes of a byte model, unless it is a terminal; returns whether it is one."""
     terminal = sys.stdout.isatty()

@@ -11,12 +11,12 @@ from charlm.cli.common import (
     DeviceOption,
     Json,
     SkipUnknown,
+    known_ids,
     print_json,
     print_table,
     report_backend,
     usage_error,
 )
-from charlm.system.console import say
 
 
 class Split(StrEnum):
@@ -140,13 +140,7 @@ def _text(trained: Any, split: Split, file: Path | None, skip_unknown: bool) -> 
     """The name and the ids of the text to score; the characters left out of a file are reported."""
     if file is None:
         return str(split), trained.split(split)
-    from charlm.data.corpus import encode_file
-    from charlm.data.vocabulary import describe_characters
-
-    ids, skipped = encode_file(file, trained.vocabulary, skip_unknown=skip_unknown, unit=trained.config.data.unit)
-    if skipped:
-        say("skipped", f"{file}: {sum(skipped.values())} characters: {describe_characters(skipped)}")
-    return str(file), trained.scored_ids(ids)
+    return str(file), trained.scored_ids(known_ids(trained, file, skip_unknown))
 
 
 def _described(score: Any) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from charlm.cli.common import CheckpointPath, SkipUnknown, known_prompt, usage_error
+from charlm.cli.common import CheckpointPath, SkipUnknown, known_ids, known_prompt, usage_error
 from charlm.cli.completion import complete_run
 from charlm.system.console import say
 
@@ -88,12 +88,7 @@ def _ids(trained: Any, file: Path | None, length: int, skip_unknown: bool) -> An
         ids = trained.split("valid")
         hidden = int(trained.network.begins is not None)  # the newline before the first line
         return ids[: length + hidden]
-    from charlm.data.corpus import encode_file
-    from charlm.data.vocabulary import describe_characters
-
-    ids, skipped = encode_file(file, trained.vocabulary, skip_unknown=skip_unknown, unit=trained.config.data.unit)
-    if skipped:
-        say("skipped", f"{file}: {sum(skipped.values())} characters: {describe_characters(skipped)}")
+    ids = known_ids(trained, file, skip_unknown)
     if len(ids) > length:
         say("text", f"{file}: the first {length:,} of {len(ids):,} characters; --length takes more")
     turned = trained.vocabulary.turned

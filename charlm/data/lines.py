@@ -162,10 +162,6 @@ class LineStreams:
         """Whole windows of T steps per stream."""
         return self.length // self.bptt
 
-    def run_start(self, share: float) -> int:
-        """Where a run starts, see `Streams.run_start`."""
-        return int(share * self.windows_per_epoch) * self.bptt
-
     def epoch_start(self, epoch: int) -> int:
         """Where an epoch starts in each stream: at its first line. The characters left out differ in every epoch."""
         return 0

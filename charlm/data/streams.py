@@ -53,10 +53,6 @@ class Streams:
         """Whole windows of T steps per stream."""
         return self.length // self.bptt
 
-    def run_start(self, share: float) -> int:
-        """Where a run starts that leaves out this share of its first epoch, in whole windows."""
-        return int(share * self.windows_per_epoch) * self.bptt
-
     def epoch_start(self, epoch: int) -> int:
         """Where an epoch starts in each stream.
 

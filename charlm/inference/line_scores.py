@@ -35,18 +35,14 @@ class Unknown:
 
 
 @dataclass(frozen=True)
-class LineScore:
-    """The score of a line."""
+class TextScore:
+    """The score of a text."""
 
-    number: int
-    """1 for the first line."""
-    text: bytes | bytearray
-    """Without its newline."""
     chars: int
-    """Number of characters scored: those of the line and its newline."""
+    """Number of characters scored."""
     nats: float
     """Their cross-entropy, summed in float64."""
-    per_char_nats: npt.NDArray[np.float32] | None = None
+    per_char_nats: npt.NDArray[np.float32] | None
     """That of each, [chars]; None unless asked for."""
 
     @property
@@ -60,6 +56,16 @@ class LineScore:
     @property
     def bits_per_char(self) -> float:
         return nats_to_bits(self.nats_per_char)
+
+
+@dataclass(frozen=True)
+class LineScore(TextScore):
+    """The score of a line. Its characters are those of the line and its newline."""
+
+    number: int
+    """1 for the first line."""
+    text: bytes | bytearray
+    """Without its newline."""
 
 
 class _Symbols(NamedTuple):
@@ -85,10 +91,10 @@ class _Open:
 
 
 class LineScorer:
-    """Scores lines: the state starts anew at each, and each of its characters counts, the newline too.
+    """Scores lines, each by itself: every character counts, the newline that ends the line too.
 
-    A model of a running text starts at a newline too, as where a line begins in the text. VocabularyError if it has
-    never seen one.
+    The model reads a newline before each line, from the zero state, even if it was trained on running text.
+    VocabularyError if it has never seen one.
 
     label: score the lines given that this is their label; LabelError if the model does not know it.
     where: the name of the text, for errors. adaptation: learn from the lines that have been scored, see `LineLearner`;
@@ -152,14 +158,14 @@ class LineScorer:
         per_char = line.per_char_nats
         if self._vocabulary.backward:
             turned = None if per_char is None else per_char[::-1]
-            return LineScore(line.number, turned_line(line.text), line.chars, line.nats, turned)
+            return LineScore(line.chars, line.nats, turned, line.number, turned_line(line.text))
         if not self._prefix:
             return line
         assert per_char is not None
         chars, size = len(self._vocabulary.encode(self._prefix)), len(self._prefix.encode("utf-8", "surrogateescape"))
         nats = line.nats - float(per_char[:chars].sum(dtype=np.float64))
         kept = per_char[chars:] if self._wants_per_char else None
-        return LineScore(line.number, line.text[size:], line.chars - chars, nats, kept)
+        return LineScore(line.chars - chars, nats, kept, line.number, line.text[size:])
 
     def _scored(self, block: bytes) -> Iterator[list[LineScore]]:
         symbols = self._symbols_of(block)
@@ -214,7 +220,7 @@ class LineScorer:
         self._open = self._new_line()
         numbers = range(self._lines + 1, self._lines + 1 + len(texts))
         self._lines += len(texts)
-        rows = zip(numbers, whole, chars.tolist(), sums.tolist(), parts, strict=False)
+        rows = zip(chars.tolist(), sums.tolist(), parts, numbers, whole, strict=False)
         return [LineScore(*row) for row in rows]
 
     def _go_on(self, text: bytes, ids: Ids, nats: npt.NDArray[np.float32]) -> None:
@@ -246,11 +252,8 @@ class LineScorer:
 
     def _start_of_line(self, block: bytes, symbols: _Symbols) -> int:
         """Where the line of the first unknown character starts in the block; 0 if it is the open one."""
-        whole = self._lines_before_unknown(symbols)
+        whole = np.count_nonzero(symbols.codes[: np.argmin(symbols.known)] == ord(NEWLINE))
         return sum(len(line) + 1 for line in block.split(b"\n")[:whole])
-
-    def _lines_before_unknown(self, symbols: _Symbols) -> int:
-        return int(np.count_nonzero(symbols.codes[: np.argmin(symbols.known)] == ord(NEWLINE)))
 
     def _lacking(self, symbols: _Symbols) -> VocabularyError:
         """The error that lists the unknown characters of the first line that has some."""
@@ -273,7 +276,7 @@ def _described(codes: npt.NDArray[np.unsignedinteger]) -> str:
 
 
 def line_network(trained: TrainedModel) -> CharLM:
-    """The network, with the same weights, such that its state starts anew at every newline.
+    """The network, which resets its state at every newline; a copy with the same weights if it did not.
 
     VocabularyError if it has never seen one.
     """

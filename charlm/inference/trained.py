@@ -50,9 +50,9 @@ class TrainedModel:
     Several threads may use it at once, but not while `evaluate_dynamically` runs, which changes the weights and puts
     them back. For a model of level "byte" a character is a byte everywhere.
 
-    A model that reads backward (`data.direction`) takes and gives text in its usual order all the same. What is said of
-    the text after or before a character is then true of the text before or after it, and `sample` writes the text
-    before the prompt.
+    A model that reads backward (`data.direction`) still takes and gives text in its usual order. It predicts each
+    character from the text after it: `next` gives the characters before the prompt, and `sample` writes before the
+    prompt.
     """
 
     path: Path

@@ -3,9 +3,6 @@
 import sys
 from dataclasses import dataclass
 
-import numpy as np
-import numpy.typing as npt
-
 from charlm.data.arriving import as_in_training
 from charlm.data.corpus import encode_file
 from charlm.data.reading import Unit
@@ -13,9 +10,8 @@ from charlm.data.vocabulary import Level, describe_characters
 from charlm.errors import DataError
 from charlm.inference.dynamic import Adaptation
 from charlm.inference.evaluation import Ids
-from charlm.inference.line_scores import Unknown
+from charlm.inference.line_scores import TextScore, Unknown
 from charlm.inference.trained import TrainedModel
-from charlm.system.formatting import nats_to_bits
 
 
 @dataclass(frozen=True)
@@ -28,25 +24,6 @@ class Text:
     """Number of characters that the model does not know, which the ids lack."""
     skipped: str
     """A list of them for people, if they do not count."""
-
-
-@dataclass(frozen=True)
-class TextScore:
-    """The score of a text."""
-
-    chars: int
-    """Number of characters scored."""
-    nats: float
-    """Their cross-entropy, summed in float64."""
-    per_char_nats: npt.NDArray[np.float32] | None
-
-    @property
-    def bits(self) -> float:
-        return nats_to_bits(self.nats)
-
-    @property
-    def bits_per_char(self) -> float:
-        return nats_to_bits(self.nats / self.chars)
 
 
 def read_text(trained: TrainedModel, file: str, unknown: Unknown) -> Text:

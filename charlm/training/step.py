@@ -43,6 +43,8 @@ class Updater:
         self.device = device
         self.world = world
         self.streams = open_streams(config, corpus, world.part)
+        # The first epoch leaves out whole windows.
+        self._first_position = int(config.train.start_at * self.streams.windows_per_epoch) * config.train.bptt
         check_memory(config, len(corpus.vocabulary), device, world)
         self.vocabulary, self.labels = corpus.vocabulary, corpus.labels
         self.model = build_model(config.model, len(corpus.vocabulary), config.precision).to(device).train()
@@ -56,7 +58,7 @@ class Updater:
         self.optimizer = build_optimizer(self.model, config.optimizer)
         self.state = TrainState(
             corpus.sha256,
-            position=self.streams.run_start(config.train.start_at),
+            position=self._first_position,
             threads=torch.get_num_threads(),
             objective_sum=torch.zeros((), dtype=torch.float64, device=device),
             grad_norm=torch.zeros((), device=device),
@@ -74,8 +76,7 @@ class Updater:
 
     def epochs(self) -> float:
         """Passes over the train split so far, including the fraction of the current one."""
-        read = self.state.position - self.streams.epoch_start(self.state.epoch)
-        read -= self.streams.run_start(self.config.train.start_at)
+        read = self.state.position - self.streams.epoch_start(self.state.epoch) - self._first_position
         return self.state.epoch + read / (self.streams.windows_per_epoch * self.config.train.bptt)
 
     def share_done(self) -> float:

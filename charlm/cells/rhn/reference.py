@@ -46,10 +46,10 @@ def rhn_layer(
                 s_BH = torch.lerp(s_BH, h_BH, g_BH)
             else:
                 s_BH = torch.addcmul(s_BH * torch.sigmoid(c[0]), h_BH, g_BH)
-            if seen and depth < len(weights_HG):
-                seen.note({f"s{depth}": s_BH}, {})
             if seen:
-                seen.note({}, {f"g{depth}": g_BH} | ({} if couple_gates else {f"c{depth}": torch.sigmoid(c[0])}))
+                # The last depth's state is noted after zoneout.
+                states = {f"s{depth}": s_BH} if depth < len(weights_HG) else {}
+                seen.note(states, {f"g{depth}": g_BH} | ({} if couple_gates else {f"c{depth}": torch.sigmoid(c[0])}))
         s_BH = zone_out(s_BH, first_BH, kept_TBH, t)
         if seen:
             seen.note({f"s{len(weights_HG)}": s_BH}, {})
