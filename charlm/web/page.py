@@ -11,6 +11,7 @@ import html
 import json
 import re
 import zlib
+from collections.abc import Collection
 from importlib.resources import files
 from typing import Any
 
@@ -20,17 +21,16 @@ _IMPORT = re.compile(r"^import \{[^}]*\} from \"\./[\w-]+\.js\";\n", re.MULTILIN
 _EXPORT = re.compile(r"^export (?=function|const|class|async)", re.MULTILINE)
 
 
-def html_page(name: str, title: str, data: dict[str, Any]) -> str:
-    """The page of charlm/web/<name>/ with this title and data; nothing in either can become markup or code."""
+def html_page(name: str, title: str, data: dict[str, Any], *, wasm: bool = False) -> str:
+    """The page of charlm/web/<name>/ with this title and data; nothing in either can become markup or code.
+
+    wasm: whether the script may compile WebAssembly.
+    """
     folder = files("charlm.web") / name
     script = joined_modules(name)
     style = (folder / "page.css").read_text(encoding="utf-8")
-    policy = (
-        f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; "
-        "base-uri 'none'; form-action 'none'"
-    )
     parts = {
-        "policy": html.escape(policy, quote=True),
+        "policy": html.escape(content_policy(script, style, wasm=wasm), quote=True),
         "title": html.escape(title),
         "style": style,
         "script": script,
@@ -40,10 +40,20 @@ def html_page(name: str, title: str, data: dict[str, Any]) -> str:
     return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], template)
 
 
-def joined_modules(name: str) -> str:
+def content_policy(script: str, style: str, *, wasm: bool = False) -> str:
+    """A Content-Security-Policy that admits this script and this style; with `wasm` also WebAssembly, never `eval`."""
+    compiling = " 'wasm-unsafe-eval'" if wasm else ""
+    return (
+        f"default-src 'none'; script-src '{_hash(script)}'{compiling}; style-src '{_hash(style)}'; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def joined_modules(name: str, leave_out: Collection[str] = ()) -> str:
     """The modules of a page as one script."""
     folder = files("charlm.web") / name
     listed = (folder / "modules.txt").read_text(encoding="utf-8").split()
+    listed = [module for module in listed if module not in leave_out]
     sources = [(folder / module).read_text(encoding="utf-8") for module in listed]
     return "".join(_EXPORT.sub("", _IMPORT.sub("", source)) for source in sources)
 
