@@ -49,12 +49,11 @@ def content_policy(script: str, style: str, *, wasm: bool = False) -> str:
     )
 
 
-def joined_modules(name: str, leave_out: Collection[str] = ()) -> str:
-    """The modules of a page as one script."""
+def joined_modules(name: str, only: Collection[str] | None = None) -> str:
+    """The modules of a page as one script; `only` these of them, if given."""
     folder = files("charlm.web") / name
     listed = (folder / "modules.txt").read_text(encoding="utf-8").split()
-    listed = [module for module in listed if module not in leave_out]
-    sources = [(folder / module).read_text(encoding="utf-8") for module in listed]
+    sources = [(folder / module).read_text(encoding="utf-8") for module in listed if only is None or module in only]
     return "".join(_EXPORT.sub("", _IMPORT.sub("", source)) for source in sources)
 
 
