@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-_IMPORT = re.compile(r"^import \{[^}]*\} from \"\./[\w-]+\.js\";\n", re.MULTILINE)
+_IMPORT = re.compile(r"^import \{[^}]*\} from \"\./([\w-]+\.js)\";\n", re.MULTILINE)
 _EXPORT = re.compile(r"^export (?=function|const|class|async)", re.MULTILINE)
 
 
@@ -49,12 +49,16 @@ def content_policy(script: str, style: str, *, wasm: bool = False) -> str:
     )
 
 
-def joined_modules(name: str, only: Collection[str] | None = None) -> str:
-    """The modules of a page as one script; `only` these of them, if given."""
+def joined_modules(name: str, roots: Collection[str] = ()) -> str:
+    """The modules of a page as one script; with `roots`, only these and what they import."""
     folder = files("charlm.web") / name
     listed = (folder / "modules.txt").read_text(encoding="utf-8").split()
-    sources = [(folder / module).read_text(encoding="utf-8") for module in listed if only is None or module in only]
-    return "".join(_EXPORT.sub("", _IMPORT.sub("", source)) for source in sources)
+    sources = {module: (folder / module).read_text(encoding="utf-8") for module in listed}
+    wanted = set(roots or listed)
+    for module in reversed(listed):  # a module comes after those that it imports
+        if module in wanted:
+            wanted.update(found[1] for found in _IMPORT.finditer(sources[module]))
+    return "".join(_EXPORT.sub("", _IMPORT.sub("", sources[module])) for module in listed if module in wanted)
 
 
 def json_block(value: Any) -> str:
