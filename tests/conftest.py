@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from charlm.system.cache import cache_dir
+from tests.browser import chromium, opened  # noqa: F401 (fixtures)
 from tests.text import words_text
 
 ROOT = Path(__file__).parents[1]

@@ -11,26 +11,26 @@ import html
 import json
 import re
 import zlib
+from collections.abc import Collection
 from importlib.resources import files
 from typing import Any
 
 import numpy as np
 
-_IMPORT = re.compile(r"^import \{[^}]*\} from \"\./[\w-]+\.js\";\n", re.MULTILINE)
+_IMPORT = re.compile(r"^import \{[^}]*\} from \"\./([\w-]+\.js)\";\n", re.MULTILINE)
 _EXPORT = re.compile(r"^export (?=function|const|class|async)", re.MULTILINE)
 
 
-def html_page(name: str, title: str, data: dict[str, Any]) -> str:
-    """The page of charlm/web/<name>/ with this title and data; nothing in either can become markup or code."""
+def html_page(name: str, title: str, data: dict[str, Any], *, wasm: bool = False) -> str:
+    """The page of charlm/web/<name>/ with this title and data; nothing in either can become markup or code.
+
+    wasm: whether the script may compile WebAssembly.
+    """
     folder = files("charlm.web") / name
     script = joined_modules(name)
     style = (folder / "page.css").read_text(encoding="utf-8")
-    policy = (
-        f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; "
-        "base-uri 'none'; form-action 'none'"
-    )
     parts = {
-        "policy": html.escape(policy, quote=True),
+        "policy": html.escape(content_policy(script, style, wasm=wasm), quote=True),
         "title": html.escape(title),
         "style": style,
         "script": script,
@@ -40,12 +40,25 @@ def html_page(name: str, title: str, data: dict[str, Any]) -> str:
     return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], template)
 
 
-def joined_modules(name: str) -> str:
-    """The modules of a page as one script."""
+def content_policy(script: str, style: str, *, wasm: bool = False) -> str:
+    """A Content-Security-Policy that admits this script and this style; with `wasm` also WebAssembly, never `eval`."""
+    compiling = " 'wasm-unsafe-eval'" if wasm else ""
+    return (
+        f"default-src 'none'; script-src '{_hash(script)}'{compiling}; style-src '{_hash(style)}'; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def joined_modules(name: str, roots: Collection[str] = ()) -> str:
+    """The modules of a page as one script; with `roots`, only these and what they import."""
     folder = files("charlm.web") / name
     listed = (folder / "modules.txt").read_text(encoding="utf-8").split()
-    sources = [(folder / module).read_text(encoding="utf-8") for module in listed]
-    return "".join(_EXPORT.sub("", _IMPORT.sub("", source)) for source in sources)
+    sources = {module: (folder / module).read_text(encoding="utf-8") for module in listed}
+    wanted = set(roots or listed)
+    for module in reversed(listed):  # a module comes after those that it imports
+        if module in wanted:
+            wanted.update(found[1] for found in _IMPORT.finditer(sources[module]))
+    return "".join(_EXPORT.sub("", _IMPORT.sub("", sources[module])) for module in listed if module in wanted)
 
 
 def json_block(value: Any) -> str:

@@ -1,6 +1,5 @@
 """The page as it is used: opened from a file in a real browser, without a network."""
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -8,39 +7,6 @@ import pytest
 from charlm.look import look_page
 from tests.look.test_page import HOSTILE
 from tests.text import words_text
-
-playwright = pytest.importorskip("playwright.sync_api", reason="no Playwright; pip install playwright")
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium")
-
-
-@pytest.fixture(scope="module")
-def chromium():
-    with playwright.sync_playwright() as tools:
-        browser = tools.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
-
-
-@pytest.fixture
-def opened(chromium, tmp_path):
-    """Opens a page from a file; at the end, nothing must have gone wrong or left the page."""
-    said, asked = [], []
-
-    def open_page(html: str, **options):
-        path = tmp_path / "look.html"
-        path.write_text(html, encoding="utf-8")
-        view = chromium.new_page(viewport={"width": 1300, "height": 900}, **options)
-        view.on("console", lambda message: said.append(message.text))
-        view.on("pageerror", lambda error: said.append(str(error)))
-        view.on("request", lambda request: asked.append(request.url))
-        view.goto(path.as_uri())
-        view.wait_for_selector("html[data-ready=yes]", state="attached")
-        return view
-
-    yield open_page
-    assert said == []
-    assert asked == [(tmp_path / "look.html").as_uri()]
 
 
 @pytest.fixture

@@ -1,0 +1,49 @@
+"""Debian's Chromium, for tests of pages as they are used: opened from a file, without a network.
+
+`tests/conftest.py` imports the fixtures for all tests.
+"""
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    playwright = pytest.importorskip("playwright.sync_api", reason="no Playwright; pip install playwright")
+    if CHROMIUM is None:
+        pytest.skip("no Chromium")
+    with playwright.sync_playwright() as tools:
+        browser = tools.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def opened(chromium: Any, tmp_path: Path) -> Iterator[Callable[..., Any]]:
+    """Opens a page from a file; at the end, nothing must have gone wrong or left the page.
+
+    A page is ready when the attribute `data-ready` of its html element is "yes".
+    """
+    said: list[str] = []
+    asked: list[str] = []
+    path = tmp_path / "page.html"
+
+    def open_page(html: str, **options: Any) -> Any:
+        path.write_text(html, encoding="utf-8")
+        view = chromium.new_page(viewport={"width": 1300, "height": 900}, **options)
+        view.on("console", lambda message: said.append(message.text))
+        view.on("pageerror", lambda error: said.append(str(error)))
+        view.on("request", lambda request: asked.append(request.url))
+        view.goto(path.as_uri())
+        view.wait_for_selector("html[data-ready=yes]", state="attached")
+        return view
+
+    yield open_page
+    assert said == []
+    assert set(asked) <= {path.as_uri()}
