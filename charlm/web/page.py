@@ -51,9 +51,10 @@ def content_policy(script: str, style: str, *, wasm: bool = False) -> str:
     )
 
 
-def joined_modules(name: str, leave_out: Collection[str] = ()) -> str:
-    """The modules of a page as one script."""
-    sources = [file.read_text(encoding="utf-8") for file in _listed(name, ".js") if file.name not in leave_out]
+def joined_modules(name: str, only: Collection[str] | None = None) -> str:
+    """The modules of a page as one script; `only` these of them, if given."""
+    listed = [file for file in _listed(name, ".js") if only is None or file.name in only]
+    sources = [file.read_text(encoding="utf-8") for file in listed]
     return "".join(_EXPORT.sub("", _IMPORT.sub("", source)) for source in sources)
 
 

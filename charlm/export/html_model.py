@@ -1,0 +1,114 @@
+"""A model as JSON for the page that runs it (charlm/web/model), and what int8 weights cost it.
+
+An int8 matrix has one scale per row: its weights are scale · q, with whole numbers q from −127 to 127. Vectors, such as
+biases, stay float32.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from charlm.export.agreement import plain_copy
+from charlm.export.vocabulary import vocabulary_json
+from charlm.inference import TrainedModel
+from charlm.inference.evaluation import Ids, evaluate
+from charlm.inference.sampling import prompt_ids
+from charlm.model import CharLM
+from charlm.web.page import packed
+
+LARGEST = 127
+_CLIPPED = np.linspace(1.0, 0.5, 26)
+"""Shares of a row's largest weight that are tried as the largest of int8; weights beyond it are clipped."""
+
+
+class Int8(NamedTuple):
+    """A matrix as whole numbers [rows, columns] times scales [rows]."""
+
+    values: npt.NDArray[np.int8]
+    scales: npt.NDArray[np.float32]
+
+    @property
+    def dense(self) -> npt.NDArray[np.float32]:
+        return self.values * self.scales[:, None]
+
+
+def int8_matrix(weights: npt.NDArray[np.float32]) -> Int8:
+    """The matrix with the scale of each row that leaves the least squared error."""
+    most = np.abs(weights).max(axis=1)
+    values, scales = np.zeros(weights.shape, np.int8), np.ones(len(weights), np.float32)
+    least = np.full(len(weights), np.inf)
+    for share in _CLIPPED:
+        tried = np.where(most > 0, most * share / LARGEST, 1).astype(np.float32)
+        rounded = np.rint(weights / tried[:, None]).clip(-LARGEST, LARGEST)
+        error = np.square(rounded * tried[:, None] - weights).sum(axis=1)
+        better = error < least
+        values[better], scales[better], least[better] = rounded[better], tried[better], error[better]
+    return Int8(values, scales)
+
+
+def packed_model(trained: TrainedModel, *, int8: bool) -> dict[str, Any]:
+    """The keys "model" and "vocabulary" of the page's JSON; int8: whether the matrices are, instead of float32."""
+    network = plain_copy(trained)
+    layers, embedding = network.layers, network.embedding
+    tied = embedding is not None and embedding.weight is network.decoder.weight
+    model = {
+        "kind": layers.kind,
+        "options": {name: getattr(layers, name) for name in layers.option_names if name not in layers.initial_options},
+        "hidden": layers.hidden_size,
+        "zoneout": layers.zoneout,
+        "residual": layers.residual,
+        "begins": network.begins,
+        "layers": [
+            {name: _parameter(name, layers.get_parameter(f"{name}_l{layer}"), int8) for name in names}
+            for layer, names in enumerate(layers.parameter_shapes(layer) for layer in range(layers.num_layers))
+        ],
+        "embedding": None if embedding is None or tied else _parameter("weight", embedding.weight, int8),
+        "tied": tied,
+        "output": _parameter("weight", network.decoder.weight, int8),
+        "outputBias": _parameter("bias", network.decoder.bias, int8),
+    }
+    first, *_ = prompt_ids(network, trained.vocabulary, "")
+    vocabulary = vocabulary_json(trained) | {"begins": network.begins, "firstRead": first}
+    return {"model": model, "vocabulary": vocabulary}
+
+
+def html_nats(trained: TrainedModel, ids: Ids, *, int8: bool) -> float:
+    """Nats per character of these ids with the page's weights, computed by charlm in float32."""
+    network = plain_copy(trained)
+    if int8:
+        round_to_int8(network)
+    return evaluate(network, ids, torch.device("cpu")).nats_per_char
+
+
+@torch.no_grad()
+def round_to_int8(network: CharLM) -> None:
+    """Replace the weights by those that int8 matrices stand for."""
+    for name, parameter in network.named_parameters():
+        if _is_matrix(name.rpartition(".")[2]):
+            dense = int8_matrix(parameter.flatten(end_dim=-2).numpy()).dense
+            parameter.copy_(torch.from_numpy(dense).view_as(parameter))
+
+
+def _is_matrix(name: str) -> bool:
+    """Whether a parameter is multiplied by vectors; see `RecurrentBase.parameter_shapes` for names."""
+    return name.startswith("weight") and not name.startswith("weight_ln")
+
+
+def _parameter(name: str, tensor: Tensor, int8: bool) -> Any:
+    """A parameter as JSON: a matrix, a list of them if it has three dimensions, or a flat vector."""
+    if not _is_matrix(name):
+        return packed(tensor.detach().numpy())
+    if tensor.ndim == 3:
+        return [_parameter(name, each, int8) for each in tensor]
+    weights = tensor.detach().numpy()
+    rows, columns = weights.shape
+    values, scales = int8_matrix(weights) if int8 else (weights, None)
+    return {
+        "rows": rows,
+        "columns": columns,
+        "values": packed(values),
+        "scales": None if scales is None else packed(scales),
+    }
