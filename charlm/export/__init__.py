@@ -8,8 +8,8 @@
     html_model.py     its weights, packed
     html_copies.py    the training text's windows, as a set in the page
 
-A format is a function that writes the model to a path and returns what its check found, whose `str` is for people; and a
-line in `FORMATS`. `export` does the rest: it writes beside the place first, so nothing half-written is ever there.
+A format is a function that writes the model to a path and returns what its check found, whose `str` is for people, and
+a line in `FORMATS`. `export` does the rest: it writes beside the place first, so nothing half-written is ever there.
 """
 
 import os

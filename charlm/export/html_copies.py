@@ -4,8 +4,8 @@ Two hashes modulo 2³² of a window x_0 … x_19 of ids, one for each odd base b
 
     Σ_j x_j b^(19 − j)
 
-The first names one of 2^bits buckets, the second 16 bits that are kept there. So a window that does not occur in the text
-is taken for one that does with a probability of (windows in a bucket) / 2¹⁶.
+The first names one of 2^bits buckets, the second 16 bits that are kept there. So a window that does not occur in the
+text is taken for one that does with a probability of (windows in a bucket) / 2¹⁶.
 """
 
 from dataclasses import dataclass

@@ -1,8 +1,8 @@
 """One file of HTML from a page's template, style, modules and data.
 
-Modules import only from one another, a line each: `import { name } from "./other.js";`, or from those of another page,
-`"../look/other.js"`. Here they become one script in the order of `modules.txt`, without these lines and without `export`;
-names are therefore unique among a page's modules.
+Modules import only from one another, a line each: `import { name } from "./other.js";`, or `"../look/other.js"` of
+another page. Here they become one script in the order of `modules.txt`, without these lines and without `export`; names
+are therefore unique among a page's modules.
 The script runs under a Content-Security-Policy that admits it and the style by their hashes, and nothing else.
 """
 

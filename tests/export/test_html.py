@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from charlm.errors import ExportError
+from charlm.errors import DataError, ExportError
 from charlm.export import export, html, html_copies
 from charlm.export.html_copies import copies_of
-from charlm.inference import load
+from charlm.inference import TrainedModel, load
 from tests.export.models import model_of
 
 
@@ -18,6 +18,14 @@ def data_of(page: str) -> dict:
     found = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
     assert found
     return json.loads(found[1])
+
+
+@pytest.fixture
+def without_training_text(monkeypatch):
+    def gone(*_):
+        raise DataError("the text is gone")
+
+    monkeypatch.setattr(TrainedModel, "training_splits", gone)
 
 
 @pytest.fixture
@@ -31,7 +39,7 @@ def test_it_says_what_the_page_costs(cli, trained_run, place, option, name):
     result = cli("export", trained_run, "--to", "html", "--out", "a.html", *option)
     assert (result.code, result.out) == (0, "")
     assert re.fullmatch(
-        rf"export   a\.html: \d+ kB; {name}: \d\.\d{{4}} nats per character before, \d\.\d{{4}} after "
+        rf"(data .*\n)?export   a\.html: \d+ kB; {name}: \d\.\d{{4}} nats per character before, \d\.\d{{4}} after "
         r"\([+-]0\.\d\d%\), on [\d,]+ characters of validation text\n",
         result.err,
     )
@@ -58,9 +66,9 @@ def test_weights_that_lose_too_much_are_refused(trained_run, tmp_path, monkeypat
     assert [*tmp_path.iterdir()] == []
 
 
-def test_without_the_training_text(tmp_path):
+def test_without_the_training_text(tmp_path, without_training_text):
     done = export(model_of(), "html", tmp_path / "a.html")
-    assert str(done.found).startswith("int8; nats not compared: ")
+    assert str(done.found).startswith("int8; nats not compared: the text is gone")
     assert done.found.loss == 0
 
 
@@ -105,3 +113,18 @@ def test_every_window_is_in_its_bucket(monkeypatch):
 @pytest.mark.parametrize("length", [0, 1, 19, 20, 21])
 def test_short_training_texts(length):
     assert len(copies_of(np.arange(length, dtype=np.uint8)).kept_N) == max(0, length - 19)
+
+
+def test_novelty_needs_the_training_text(tmp_path, without_training_text):
+    with pytest.raises(DataError, match="the text is gone"):
+        export(model_of(), "html", tmp_path / "a.html", novelty=True)
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_the_page_loads_nothing_and_runs_nothing_else(tmp_path, without_training_text):
+    export(model_of(), "html", tmp_path / "a.html")
+    page = (tmp_path / "a.html").read_text(encoding="utf-8")
+    assert page.startswith(html.HEAD.decode())
+    assert "eval(" not in page
+    assert "unsafe-inline" not in page
+    assert "://" not in page

@@ -75,7 +75,7 @@ export class CompleteTab {
     this.ahead = ahead;
     this.likely = likely;
     const { value, selectionStart, selectionEnd } = this.field;
-    // The grey text can stand in the field only where nothing else stands.
+    // The gray text can stand in the field only where nothing else stands.
     const fits = !this.vocabulary.backward && selectionStart === selectionEnd && selectionEnd === value.length;
     byId("ghost").replaceChildren(
       element("span", { className: "typed", textContent: value }),
@@ -85,7 +85,7 @@ export class CompleteTab {
     byId("beside").textContent = fits ? "" : ahead.replace("\n", "⏎");
     const word = Array.from(this.word());
     byId("take").disabled = !word.length;
-    byId("take").textContent = word.length ? `Tab: “${excerpt(word, 0, word.length)}”` : "Tab";
+    byId("take").textContent = word.length ? `Tab: “${excerpt(word, 0, word.length, 24)}”` : "Tab";
     byId("next").replaceChildren(...likely.map((each, place) => this.button(each, place)));
   }
 
