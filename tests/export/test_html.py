@@ -39,7 +39,7 @@ def test_it_says_what_the_page_costs(cli, trained_run, place, option, name):
     result = cli("export", trained_run, "--to", "html", "--out", "a.html", *option)
     assert (result.code, result.out) == (0, "")
     assert re.fullmatch(
-        rf"(data .*\n)*export   a\.html: \d+ kB; {name}: \d\.\d{{4}} nats per character before, \d\.\d{{4}} after "
+        rf"(data .*\n)*export   a\.html: [\d.]+ kB; {name}: \d\.\d{{4}} nats per character before, \d\.\d{{4}} after "
         r"\([+-]0\.\d\d%\), on [\d,]+ characters of validation text\n",
         result.err,
     )
