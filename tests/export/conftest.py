@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from charlm.web.page import content_policy, joined_modules, json_block
+from charlm.web.page import content_policy, joined_modules
 
 ENGINE = [
     *("unpack.js", "matrix.js", "kernel.js", "equations.js"),
@@ -18,15 +18,13 @@ _READY = 'document.documentElement.dataset.ready = "yes";'
 
 @pytest.fixture
 def engine(opened: Callable[..., Any]) -> Callable[..., Any]:
-    """Opens a page with the engine as `engine` and this data as `data`; it has the policy of an exported page."""
+    """Opens a page with the engine as `engine`; it has the policy of an exported page."""
 
-    def open_engine(data: object) -> Any:
-        read = 'window.data = JSON.parse(document.getElementById("data").textContent);'
-        script = "\n".join([joined_modules("model", only=ENGINE), _NAMES, read, _READY])
+    def open_engine() -> Any:
+        script = "\n".join([joined_modules("model", only=ENGINE), _NAMES, _READY])
         policy = content_policy(script, "", wasm=True)
         return opened(
             f'<!doctype html><meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="{policy}">'
-            f'<script type="application/json" id="data">{json_block(data)}</script>'
             f'<script type="module">{script}</script>'
         )
 

@@ -25,9 +25,23 @@ function firstPlace(values, isAfter) {
   return low;
 }
 
-/** Ids from the likeliest on; of equal ones the first comes first. */
+const IDS = 2 ** 21; // more than there are characters
+
+/**
+ * Ids from the likeliest on; of equal ones the first comes first. A number is sorted for each id, which the browser does
+ * several times as fast as with a comparison: 32 bits that fall as the logit rises, then 21 bits of the id.
+ */
 function byLikelihood(logits) {
-  return Array.from(logits.keys()).sort((one, other) => logits[other] - logits[one]);
+  const bits = new Uint32Array(logits.map((logit) => logit + 0).buffer); // + 0: there is no −0
+  const keys = new Float64Array(logits.length);
+  for (let id = 0; id < keys.length; id++) {
+    const falling = bits[id] >>> 31 ? bits[id] : ~bits[id] & 0x7fffffff;
+    keys[id] = (falling >>> 0) * IDS + id;
+  }
+  keys.sort();
+  const ids = new Int32Array(keys.length);
+  for (let place = 0; place < ids.length; place++) ids[place] = keys[place] & (IDS - 1);
+  return ids;
 }
 
 /**
@@ -37,7 +51,7 @@ function byLikelihood(logits) {
 export function choose(logits, { temperature = 1, topK = 0, topP = 1, minP = 0 }, draw) {
   if (temperature === 0) return likeliest(logits);
   let order = byLikelihood(logits);
-  if (topK > 0) order = order.slice(0, topK);
+  if (topK > 0) order = order.subarray(0, topK);
   const cumulated = new Float64Array(order.length);
   let sum = 0;
   let likely = 0; // ids that min-p keeps

@@ -1,5 +1,6 @@
 // Runs a model: one id in, the logits of the next one out.
 
+import { accelerate } from "./kernel.js";
 import { KINDS } from "./kinds.js";
 import { Matrix } from "./matrix.js";
 import { unpackArray } from "./unpack.js";
@@ -28,13 +29,16 @@ export async function openModel(data) {
     unpackParameter(data.outputBias),
     data.embedding && unpackParameter(data.embedding),
   ]);
-  return new Model(data, { layers, output, outputBias, embedding: data.tied ? output : embedding });
+  const multiplied = [output, ...layers.flatMap(Object.values).flat()].filter((each) => each instanceof Matrix);
+  const whyPlain = await accelerate(multiplied, data.kernel).then(() => null, String);
+  return new Model(data, { layers, output, outputBias, embedding: data.tied ? output : embedding, whyPlain });
 }
 
 class Model {
-  constructor(data, { layers, output, outputBias, embedding }) {
+  constructor(data, { layers, output, outputBias, embedding, whyPlain }) {
     const Kind = KINDS[data.kind];
-    this.backend = "JavaScript";
+    this.backend = whyPlain ? "JavaScript" : "WebAssembly";
+    this.whyPlain = whyPlain; // why there is no WebAssembly; null if there is
     this.size = output.rows;
     this.kind = Kind;
     this.hidden = data.hidden;

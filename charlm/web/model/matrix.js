@@ -11,7 +11,7 @@ export function largestWhole(columns) {
 /** Rounds x to whole numbers times a scale, which is returned. The largest of them is ±largest, for the largest |x|. */
 export function quantize(x, wholes, largest) {
   let most = 0;
-  for (const value of x) most = Math.max(most, Math.abs(value));
+  for (let place = 0; place < x.length; place++) most = Math.max(most, Math.abs(x[place]));
   if (!(most > 0)) {
     wholes.fill(0);
     return 0;

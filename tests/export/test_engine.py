@@ -1,0 +1,245 @@
+"""What exported pages compute, in a real browser: the model, the choice of characters, the vocabulary."""
+
+import random
+from typing import Any
+
+import pytest
+import torch
+
+from charlm.cells import CELLS
+from charlm.data.vocabulary import Vocabulary
+from charlm.export.agreement import plain_copy
+from charlm.export.html_model import packed_model, round_to_int8
+from charlm.inference import TrainedModel
+from charlm.inference.sampling import Choice, choose, prompt_ids, sample_ids
+from tests.export.models import CELLS_TO_EXPORT, every_model, model_of, some_ids
+
+FLOAT32_BOUND = 1e-4
+INT8_BOUND = 2e-3
+"""Logits of int8 weights may differ so much from charlm's with the same weights: products round states to 16 bits."""
+
+DIFFERENCES = """async ({ models, ids, expected }) => {
+  const found = [];
+  for (const [place, data] of models.entries()) {
+    const model = await engine.openModel(data);
+    const state = model.start();
+    let most = 0;
+    const read = (id, step) => {
+      const logits = model.read(state, id);
+      if (logits.length !== model.size) throw new Error("size");
+      expected[step].forEach((logit, place) => {
+        const difference = Math.abs(logits[place] - logit);
+        most = difference <= most ? most : difference; // also if it is not a number
+      });
+    };
+    ids.forEach(read);
+    found.push([model.backend, most]);
+  }
+  return found;
+}"""
+
+
+def logits_of(network: Any, ids: torch.Tensor) -> list[list[float]]:
+    with torch.inference_mode():
+        return network(ids)[0][:, 0].tolist()
+
+
+@every_model
+def test_logits_of_1000_characters_are_charlms(engine, options):
+    trained = model_of(**options)
+    ids = some_ids(trained, 1000, 1)
+    view = engine()
+    for int8, bound in ((False, FLOAT32_BOUND), (True, INT8_BOUND)):
+        network = plain_copy(trained)
+        if int8:
+            round_to_int8(network)
+        fast = packed_model(trained, int8=int8)["model"]
+        arguments = {
+            "models": [fast, fast | {"kernel": ""}],
+            "ids": ids[:, 0].tolist(),
+            "expected": logits_of(network, ids),
+        }
+        (backend, difference), (plain_backend, plain_difference) = view.evaluate(DIFFERENCES, arguments)
+        assert (backend, plain_backend) == ("WebAssembly", "JavaScript")
+        assert difference < bound
+        assert plain_difference < bound
+
+
+def test_every_kind_is_tested():
+    assert {cell["kind"] for cell in CELLS_TO_EXPORT.values()} == CELLS.keys()
+
+
+def test_int8_is_the_same_with_and_without_webassembly(engine):
+    trained = model_of("lstm", layers=2)
+    model = packed_model(trained, int8=True)["model"]
+    read = """async ({ data, ids }) => {
+      const model = await engine.openModel(data);
+      const state = model.start();
+      return [ids.map((id) => [...model.read(state, id)]), model.whyPlain];
+    }"""
+    ids = some_ids(trained, 200, 1)[:, 0].tolist()
+    view = engine()
+    fast, no_reason = view.evaluate(read, {"data": model, "ids": ids})
+    plain, reason = view.evaluate(read, {"data": model | {"kernel": "AAAA"}, "ids": ids})
+    assert fast == plain
+    assert no_reason is None
+    assert reason.startswith("CompileError: WebAssembly")
+
+
+def test_states_are_copied_and_shown(engine):
+    trained = model_of("slstm", layers=2)
+    model = packed_model(trained, int8=False)["model"]
+    ids = some_ids(trained, 20, 1)
+    first, again, names, c = engine().evaluate(
+        """async ({ data, ids }) => {
+          const model = await engine.openModel(data);
+          const state = model.start();
+          for (const id of ids) model.read(state, id);
+          const before = model.copy(state);
+          const [first, shown] = [[...model.read(state, 0)], model.units(state)];
+          const again = [...model.read(before, 0)];
+          return [first, again, shown.map(({ layer, name }) => `${layer} ${name}`), [...shown[3].values]];
+        }""",
+        {"data": model, "ids": ids[:, 0].tolist()},
+    )
+    assert first == again
+    assert names == ["1 h", "1 c", "2 h", "2 c"]
+    read = torch.cat([ids, torch.zeros(1, 1, dtype=ids.dtype)])
+    with torch.inference_mode():
+        _, _, seen = trained.network.outputs_seen(read)
+    torch.testing.assert_close(torch.tensor(c), seen[1].states["c"][-1][0], atol=1e-5, rtol=0)
+
+
+SAMPLES = """async ({ data, prompt, length, choices, seeds }) => {
+  const model = await engine.openModel(data);
+  return choices.map((choice, place) => {
+    const [state, uniform] = [model.start(), new engine.Uniform(seeds[place])];
+    let logits = prompt.map((id) => model.read(state, id)).at(-1);
+    return Array.from({ length }, () => {
+      const id = engine.choose(logits, choice, uniform.next());
+      logits = model.read(state, id);
+      return id;
+    });
+  });
+}"""
+CHOICES = [
+    {"temperature": 0.0},
+    {"temperature": 1.0},
+    {"temperature": 0.7},
+    {"temperature": 1.2, "top_k": 3},
+    {"temperature": 0.9, "top_p": 0.6},
+    {"temperature": 1.0, "min_p": 0.3},
+    {"temperature": 0.5, "top_k": 5, "top_p": 0.9, "min_p": 0.05},
+]
+IN_JAVASCRIPT = {"top_k": "topK", "top_p": "topP", "min_p": "minP"}
+
+
+def in_javascript(choice: dict[str, Any]) -> dict[str, Any]:
+    return {IN_JAVASCRIPT.get(name, name): value for name, value in choice.items()}
+
+
+@pytest.mark.parametrize(
+    ("case", "others"), [("lstm", {"layers": 2}), ("rhn", {"unit": "line"}), ("gru", {"level": "byte"})]
+)
+def test_a_seed_gives_the_text_of_charlm_sample(engine, needs_kernels, case, others):
+    trained = model_of(case, **others)
+    prompt = prompt_ids(trained.network, trained.vocabulary, "abba")
+    seeds = [1, 0, 2**32 + 5, 2**53 - 1, 7, 8, 9]
+    expected = []
+    for choice, seed in zip(CHOICES, seeds, strict=True):
+        ids = sample_ids(trained.network, prompt, 600, Choice(**choice), [seed], torch.device("cpu"))
+        expected.append(until([int(index) for index in ids], trained.network.begins))
+    data = packed_model(trained, int8=False)["model"]
+    arguments = {"data": data, "prompt": prompt, "length": 600, "choices": [*map(in_javascript, CHOICES)]}
+    written = engine().evaluate(SAMPLES, arguments | {"seeds": seeds})
+    assert [until(ids, trained.network.begins) for ids in written] == expected
+
+
+def until(ids: list[int], end: int | None) -> list[int]:
+    """The ids before `end`, where the sample of a model of lines ends."""
+    return ids[: ids.index(end)] if end in ids else ids
+
+
+def test_random_numbers_are_those_of_torch(engine):
+    seeds = [0, 1, 123, 2**31, 2**32 - 1, 2**40 + 17, 2**63 - 1, -1]
+    expected = [
+        torch.rand(1500, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)).tolist() for seed in seeds
+    ]
+    drawn = """(seeds) => seeds.map((seed) => {
+      const uniform = new engine.Uniform(BigInt(seed));
+      return Array.from({ length: 1500 }, () => uniform.next());
+    })"""
+    assert engine().evaluate(drawn, [str(seed) for seed in seeds]) == expected
+
+
+def test_choices_are_those_of_charlm(engine):
+    random.seed(0)
+    cases, expected = [], []
+    for _ in range(400):
+        V = random.choice([1, 2, 7, 300])
+        logits = torch.randn(V) * random.choice([0, 1, 8])
+        logits = (logits * 2).round() / 2 if random.random() < 0.5 else logits  # many are equal, some are −0
+        choice = {
+            "temperature": random.choice([0.0, 0.3, 1.0, 5.0]),
+            "top_k": random.choice([0, 1, 3, 1000]),
+            "top_p": random.choice([0.0, 0.4711, 0.8917, 1.0]),
+            "min_p": random.choice([0.0, 0.1, 1.0]),
+        }
+        draw = random.choice([0.0, random.random(), 1 - 2**-53])
+        cases.append([logits.tolist(), in_javascript(choice), draw])
+        draws = torch.tensor([draw], dtype=torch.float64)
+        expected.append(int(choose(logits[None].double(), Choice(**choice), draws)))
+    chosen = "(cases) => cases.map(([logits, ...rest]) => engine.choose(Float32Array.from(logits), ...rest))"
+    found = engine().evaluate(chosen, cases)
+    for case, one, other in zip(cases, found, expected, strict=True):
+        assert one == other, case
+
+
+def test_probabilities(engine):
+    logits = torch.tensor([-3.0, 1000.0, 999.0, -1000.0])
+    found = engine().evaluate("(logits) => [...engine.probabilities(Float32Array.from(logits))]", logits.tolist())
+    torch.testing.assert_close(torch.tensor(found).double(), logits.double().softmax(-1), atol=1e-7, rtol=1e-6)
+
+
+CODED = """({ vocabulary, texts, ids }) => {
+  const known = new engine.Vocabulary(vocabulary);
+  const decode = (ids) => {
+    const decoder = known.decoder();
+    let text = "";
+    const add = (piece) => (text = known.backward ? piece + text : text + piece);
+    for (const id of ids) add(decoder.push(id));
+    add(decoder.end());
+    return text;
+  };
+  return [texts.map((text) => known.encode(text)), ids.map(decode), known.firstRead, known.begins];
+}"""
+
+
+def coded(engine: Any, trained: TrainedModel, texts: list[str], ids: list[list[int]]) -> Any:
+    vocabulary = packed_model(trained, int8=True)["vocabulary"]
+    return engine().evaluate(CODED, {"vocabulary": vocabulary, "texts": texts, "ids": ids})
+
+
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+@pytest.mark.parametrize("level", ["char", "byte"])
+def test_text_and_ids(engine, level, direction):
+    trained = model_of(level=level, direction=direction, unit="line")
+    vocabulary: Vocabulary = trained.vocabulary
+    texts = ["", "abba\n", "é😀e"]
+    rng = random.Random(0)
+    ids = [vocabulary.encode(text).tolist() for text in texts]
+    ids += [[rng.choice([97, 0xC3, 0xA9, 0x9F, 0xF0, 0xE2, 0xFF]) for _ in range(200)]] if level == "byte" else []
+    encoded, decoded, first, begins = coded(engine, trained, texts, ids)
+    assert encoded == [{"ids": vocabulary.encode(text).tolist(), "unknown": []} for text in texts]
+    assert decoded == [vocabulary.decode(each) for each in ids]
+    assert first == begins == trained.network.begins
+
+
+def test_unknown_characters_and_names(engine):
+    trained = model_of()
+    [encoded], [], first, begins = coded(engine, trained, ["zaß😀z"], [])
+    assert encoded == {"ids": trained.vocabulary.encode("a😀").tolist(), "unknown": ["z", "ß"]}
+    assert (first, begins) == (int(trained.vocabulary.encode("\n")[0]), None)
+    names = "(vocabulary) => [0, 10, 97, 226].map((id) => new engine.Vocabulary(vocabulary).name(id))"
+    as_bytes = packed_model(model_of(level="byte"), int8=True)["vocabulary"]
+    assert engine().evaluate(names, as_bytes) == ["\0", "\n", "a", "byte E2"]
