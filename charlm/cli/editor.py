@@ -48,8 +48,8 @@ class Editor:
     draw: Callable[[str], list[str]]
     note: Callable[[str], str]
     offer: Offer = field(default_factory=Offer)
-    interrupted: bool = False
-    """Whether Ctrl-C or a signal ended it."""
+    exit_code: int = 0
+    """As a shell gives it: 128 plus the number of the signal, or of Ctrl-C's, that ended it."""
     _noted: str = ""
 
     def __post_init__(self) -> None:
@@ -83,7 +83,7 @@ class Editor:
         loop = asyncio.get_running_loop()
         for name in ("SIGTERM", "SIGHUP"):
             with contextlib.suppress(AttributeError, NotImplementedError, RuntimeError):  # not on Windows
-                loop.add_signal_handler(getattr(signal, name), self._interrupt)
+                loop.add_signal_handler(getattr(signal, name), self._interrupt, getattr(signal, name))
         self._changed.set()  # an empty text has continuations too
 
     # The text
@@ -149,10 +149,10 @@ class Editor:
         for name in ("c-s", "c-d"):
             keys.add(name)(lambda event: event.app.exit())
         for name in ("c-c", "<sigint>"):
-            keys.add(name)(lambda event: self._interrupt())
+            keys.add(name)(lambda event: self._interrupt(signal.SIGINT))
         return keys
 
-    def _interrupt(self) -> None:
-        self.interrupted = True
+    def _interrupt(self, by: signal.Signals) -> None:
+        self.exit_code = 128 + by
         if self._application.is_running and not self._application.is_done:
             self._application.exit()

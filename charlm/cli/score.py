@@ -165,7 +165,7 @@ def _score_lines(
     from charlm.data.arriving import open_arriving
     from charlm.inference.line_scores import LineScorer
 
-    nats = {option: limit.nats(trained, option) for option, limit in limits.items()}
+    nats = {option: limit.nats(trained, option, options["label"]) for option, limit in limits.items()}
     low, high = nats.get("--above", float("-inf")), nats.get("--below", float("inf"))
     if not low < high:
         raise usage_error("--above and --below: no score is between them")

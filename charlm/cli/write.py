@@ -35,7 +35,8 @@ def write(
     """Write a text with a model's help. Needs `pip install 'charlm[write]'`.
 
     Type: the model's continuation stands in gray behind the cursor. Tab takes a word of it, → or End all of it, and
-    Alt-↑ and Alt-↓ show others. Ctrl-S or Ctrl-D ends, and prints the text. Ctrl-C does too, with exit code 130.
+    Alt-↑ and Alt-↓ show others. Ctrl-S or Ctrl-D ends, and prints the text. Ctrl-C and SIGTERM do too, with exit code
+    130 or 143.
 
     \b
     Examples:
@@ -70,8 +71,7 @@ def write(
         editor.run()
     finally:  # what was written is kept in any case
         _keep(editor.buffer.text, out)
-    if editor.interrupted:
-        sys.exit(130)
+    sys.exit(editor.exit_code)
 
 
 def _check_terminal() -> None:

@@ -184,7 +184,10 @@ def encode_file(
     """
     with ExitStack() as drafts:
         survey = survey_source(str(path), vocabulary.level, drafts, unit)
-        ids = encode(survey, vocabulary, skip_unknown=skip_unknown)
+        try:
+            ids = encode(survey, vocabulary, skip_unknown=skip_unknown)
+        except VocabularyError as error:
+            raise VocabularyError(f"{error}; --skip-unknown leaves them out") from None
     return vocabulary.turned(ids), survey.unknown(vocabulary)
 
 

@@ -88,8 +88,11 @@ class Vocabulary:
     def encode(self, text: str) -> npt.NDArray[np.integer]:
         """The ids of `text`, [N], in the narrowest type; VocabularyError if a character has no id."""
         if self.level == "byte":
-            ids = np.frombuffer(text.encode("utf-8", "surrogateescape"), dtype=np.uint8)
-            return np.ascontiguousarray(self.turned(ids))
+            try:
+                data = text.encode("utf-8", "surrogateescape")
+            except UnicodeEncodeError as error:
+                raise VocabularyError(f"U+{ord(text[error.start]):04X}: not a character; it has no bytes") from None
+            return np.ascontiguousarray(self.turned(np.frombuffer(data, dtype=np.uint8)))
         ids = self.id_of_code_point[code_points(text)]
         if (ids == UNKNOWN).any():
             raise VocabularyError(

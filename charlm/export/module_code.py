@@ -208,6 +208,6 @@ def sample(model: Model, prompt: str = "", length: int = 300, temperature: float
     ids, state, written = torch.tensor(encode({read})).unsqueeze(1), None, []
     for _ in range(length):
         logits, state = model(ids, state)
-        ids = (logits[-1] / temperature).softmax(-1).multinomial(1)
+        ids = (logits[-1] / temperature).softmax(-1).multinomial(1) if temperature else logits[-1].argmax(-1, True)
 {ends}        written.append(int(ids))
     return {result}'''

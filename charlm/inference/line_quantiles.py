@@ -11,7 +11,7 @@ import numpy.typing as npt
 from charlm.data.reading import NEWLINE
 from charlm.errors import DataError
 from charlm.inference.evaluation import evaluate
-from charlm.inference.line_scores import line_network
+from charlm.inference.line_scores import LineScorer, Unknown, line_network
 from charlm.inference.trained import TrainedModel
 from charlm.system.formatting import bits_to_nats
 
@@ -48,20 +48,24 @@ class Limit:
             return cls(number, "percentile")
         return cls(number, "nats" if found["unit"] == "nats" else "bits")
 
-    def nats(self, trained: TrainedModel, option: str) -> float:
-        """The limit in nats per character; DataError, which begins with the option, if a percentile is not known."""
+    def nats(self, trained: TrainedModel, option: str, label: str | None = None) -> float:
+        """The limit in nats per character; DataError, which begins with the option, if a percentile is not known.
+
+        label: percentiles are those of the validation lines with this label, given the label.
+        """
         if self.unit == "percentile":
-            return float(np.interp(self.number, PERCENTS, _quantiles_of(trained, f"{option} p{self.number:g}")))
+            quantiles = _quantiles_of(trained, label, f"{option} p{self.number:g}")
+            return float(np.interp(self.number, PERCENTS, quantiles))
         return bits_to_nats(self.number) if self.unit == "bits" else self.number
 
 
-def _quantiles_of(trained: TrainedModel, wanted_by: str) -> Sequence[float]:
+def _quantiles_of(trained: TrainedModel, label: str | None, wanted_by: str) -> Sequence[float]:
     """The quantiles in the checkpoint, else those of the validation lines, which are then scored."""
-    kept = trained.progress.get("line_quantiles")
+    kept = trained.progress.get("line_quantiles") if label is None else None
     if isinstance(kept, list) and len(kept) == len(PERCENTS) and all(isinstance(nats, float) for nats in kept):
         return kept
     try:
-        return line_quantiles(_validation_lines(trained))
+        return line_quantiles(_validation_lines(trained) if label is None else _labeled_lines(trained, label))
     except DataError as error:
         raise DataError(
             f"{wanted_by}: the checkpoint holds no scores of validation lines, and they cannot be found now ({error}); "
@@ -80,3 +84,16 @@ def _validation_lines(trained: TrainedModel) -> npt.NDArray[np.float64]:
     if nats is None:
         raise DataError("the validation text has no whole line")
     return nats
+
+
+def _labeled_lines(trained: TrainedModel, label: str) -> npt.NDArray[np.float64]:
+    """Nats per character, given the label, of the first validation lines that have it; DataError if none has."""
+    prefix = trained.label_prefix(label)
+    text = trained.vocabulary.decode(trained.split("valid")[:_MOST_CHARS].tolist(), "surrogateescape")
+    whole_lines = text.split(NEWLINE)[1:-1]
+    lines = [f"{line.removeprefix(prefix)}\n" for line in whole_lines if line.startswith(prefix)]
+    if not lines:
+        raise DataError("no validation line has the label")
+    block = "".join(lines).encode("utf-8", "surrogateescape")
+    scorer = LineScorer(trained, "validation lines", Unknown(), label=label)
+    return np.array([line.nats_per_char for lines in scorer.scores([block]) for line in lines])

@@ -166,9 +166,11 @@ class TrainedModel:
 
         The same seed gives the same text; None draws a new one. temperature, top_k, top_p and min_p: see `Choice`.
         Bytes that are not UTF-8 become U+FFFD. LabelError for an unknown label; VocabularyError if the model does not
-        know a character of the prompt; ValueError for a temperature, top_k, top_p or min_p that is not allowed, or
-        for a line end in the prompt beside a label.
+        know a character of the prompt; ValueError for a length, temperature, top_k, top_p or min_p that is not allowed,
+        or for a line end in the prompt beside a label.
         """
+        if length < 0:
+            raise ValueError(f"length: found {length}; allowed: an integer ≥ 0")
         seeds = [secrets.randbelow(2**32) if seed is None else seed]
         choice = Choice(temperature, top_k, top_p, min_p)
         if label is not None:

@@ -11,6 +11,7 @@ from charlm.checkpoint import read_checkpoint
 from charlm.config import load_config
 from charlm.errors import LabelError
 from charlm.inference import load
+from charlm.inference.line_quantiles import Limit
 
 NAMES = {"it": ["maria", "luca", "paola"], "de": ["hans", "ulrich", "gerd"], "": ["x"]}
 
@@ -225,3 +226,20 @@ def test_labels_need_lines(cli, folder):
 def test_separators_that_are_refused(cli, folder, separator):
     fault = cli("train", folder / "names.txt", "--lines", "--labels", separator).error
     assert "allowed: 16 characters at most, none of them a line end" in fault
+
+
+def test_percentiles_given_a_label_are_of_the_lines_with_it(cli, run, write):
+    model = load(run)
+    lines = [f"{first} {second}" for first in NAMES["de"] for second in NAMES["de"]]
+    text = "".join(f"{label}: {line}\n" for line in lines for label in ("it", "de"))
+    model.__dict__["_splits"] = {"valid": model.vocabulary.encode(f"\n{text}")}
+    given = cli("score", run, write("de.txt", "\n".join(lines)), "--lines", "--label", "de").out
+    bits = [float(row.split("\t")[0]) for row in given.splitlines()]
+    for percent in (10, 50, 100):
+        limit = Limit.parse(f"p{percent}").nats(model, "--above", "de") / math.log(2)
+        assert limit == pytest.approx(np.percentile(bits, percent), abs=1e-4)
+
+
+def test_a_percentile_needs_validation_lines_with_the_label(cli, run, write):
+    words = ["score", run, write("de.txt", "hans\n"), "--lines", "--label", "de", "--above", "p50"]
+    assert "cannot be found now (no validation line has the label)" in cli(*words).error

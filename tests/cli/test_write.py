@@ -72,17 +72,17 @@ def written(*keys, draw=continuations, note=lambda text: ""):
 )
 def test_keys(keys, text):
     editor = written(*keys)
-    assert (editor.text, editor.interrupted) == (text, False)
+    assert (editor.text, editor.exit_code) == (text, 0)
 
 
 def test_ctrl_c_keeps_the_text():
     editor = written("a", CTRL_C)
-    assert (editor.text, editor.interrupted) == ("a", True)
+    assert (editor.text, editor.exit_code) == ("a", 130)
 
 
 def test_so_does_a_signal():
     editor = written("a", "b", draw=lambda text: (text == "ab" and os.kill(os.getpid(), signal.SIGTERM)) or [])
-    assert (editor.text, editor.interrupted) == ("ab", True)
+    assert (editor.text, editor.exit_code) == ("ab", 143)
 
 
 def test_a_line_end_in_a_continuation_is_a_character_on_the_screen():

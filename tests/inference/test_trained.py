@@ -90,7 +90,14 @@ def test_a_byte_with_its_prompt_is_a_prompt():
     """Half of é is a lone surrogate, and both halves are é."""
     bytes_ = Vocabulary.of_bytes()
     assert bytes_.encode("".join(map(bytes_.symbol, "é".encode()))).tolist() == list("é".encode())
+    with pytest.raises(VocabularyError, match=r"^U\+D800: not a character; it has no bytes$"):
+        bytes_.encode("a\ud800")
     assert bytes_.symbol(0x65) == "e"
+
+
+def test_a_length_below_0_is_refused(model):
+    with pytest.raises(ValueError, match=r"^length: found -1; allowed: an integer ≥ 0$"):
+        model.sample(length=-1)
 
 
 def test_scores_are_those_of_the_command(model, cli, trained_run):

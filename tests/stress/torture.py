@@ -72,7 +72,7 @@ EVENTS = 60  # of one checkpoint, and a few of the next
 def main() -> None:
     """Exit with an error if a run that was killed differs from one that was not."""
     arguments = parse()
-    faults = kill_and_compare(arguments.kills, arguments.seed)
+    faults = kill_and_compare(arguments.kills, arguments.seed, arguments.unit)
     if faults:
         sys.exit("\n".join(f"torture: {fault}" for fault in faults))
     print(
@@ -81,11 +81,11 @@ def main() -> None:
     )
 
 
-def kill_and_compare(kills: int, seed: int) -> list[str]:
+def kill_and_compare(kills: int, seed: int, unit: str) -> list[str]:
     """Train without kills, then with `kills`; return the differences."""
     choose = random.Random(seed)
     with tempfile.TemporaryDirectory(prefix="charlm-torture-") as folder:
-        config = write_config(Path(folder), steps=STEPS_PER_KILL * kills + SPARE_STEPS)
+        config = write_config(Path(folder), unit, steps=STEPS_PER_KILL * kills + SPARE_STEPS)
         whole, parts = Path(folder, "whole"), Path(folder, "parts")
         train(["--config", str(config), "--run-dir", str(whole)])
         last = rows(whole)[-1]
@@ -100,6 +100,7 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="scripts/torture", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--kills", type=int, default=200, metavar="N", help="how often to kill; default 200")
     parser.add_argument("--quick", action="store_true", help="--kills 4: about half a minute")
+    parser.add_argument("--unit", choices=("text", "line"), default="text", help="what the model reads; default text")
     parser.add_argument("--seed", type=int, default=1, metavar="N", help="seed of the random moments; default 1")
     arguments = parser.parse_args()
     if arguments.quick:
@@ -109,16 +110,17 @@ def parse() -> argparse.Namespace:
     return arguments
 
 
-def write_config(folder: Path, steps: int) -> Path:
+def write_config(folder: Path, unit: str, steps: int) -> Path:
     text = folder / "text.txt"
     letters = random.Random(0)
     text.write_text("".join(letters.choice("etaoin shrdlu.\n") for _ in range(20_000)))
+    reset_state = 0.1 if unit == "text" else 0  # a line begins with the zero state in any case
     config = folder / "config.yaml"
     config.write_text(
-        f"data: {{source: {text}}}\n"
+        f"data: {{source: {text}, unit: {unit}}}\n"
         "model: {cell: {kind: gru, hidden: 24}, dropout: {output: 0.2, state: 0.1}, zoneout: 0.1}\n"
-        f"train: {{batch_size: 4, bptt: 8, max_steps: {steps}, ema: 0.9, reset_state: 0.1, vary_bptt: 0.3, "
-        "log_every: 7, eval_every: 50, save_every: 20, sample_every: 40, sample_length: 20}\n"
+        f"train: {{batch_size: 4, bptt: 8, max_steps: {steps}, ema: 0.9, reset_state: {reset_state}, "
+        "vary_bptt: 0.3, log_every: 7, eval_every: 50, save_every: 20, sample_every: 40, sample_length: 20}\n"
         "threads: 1\n"
     )
     return config
