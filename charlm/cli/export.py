@@ -2,11 +2,11 @@
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from charlm.cli.common import CheckpointPath
+from charlm.cli.common import CheckpointPath, usage_error
 from charlm.system.console import say
 from charlm.system.formatting import format_bytes
 
@@ -14,31 +14,60 @@ from charlm.system.formatting import format_bytes
 class Format(StrEnum):
     torch = "torch"
     onnx = "onnx"
+    html = "html"
 
 
 To = Annotated[
     Format,
     typer.Option(
         "--to",
-        help="torch: a folder with weights and a Python file that needs PyTorch alone. onnx: a file for ONNX runtimes.",
+        help="torch: a folder with weights and a Python file that needs PyTorch alone. onnx: a file for ONNX runtimes. "
+        "html: a page that runs the model in a browser.",
     ),
 ]
 Out = Annotated[Path, typer.Option(metavar="PATH", help="The file or folder to write.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an earlier export.")]
 
+Int8 = Annotated[
+    bool | None,
+    typer.Option(
+        "--int8/--float32",
+        help="For html: weights of 8 bits, refused if they raise the loss by more than 0.5 %; or exact ones.  "
+        "[default: int8]",
+    ),
+]
+Novelty = Annotated[
+    bool, typer.Option("--novelty", help="For html: the page underlines what it copies from the training text.")
+]
 
-def export(checkpoint: CheckpointPath, to: To, out: Out, overwrite: Overwrite = False) -> None:
+
+def export(
+    checkpoint: CheckpointPath,
+    to: To,
+    out: Out,
+    int8: Int8 = None,
+    novelty: Novelty = False,
+    overwrite: Overwrite = False,
+) -> None:
     """Write a trained model for use without charlm.
 
-    The result is checked before it is put in its place: its logits are those of charlm.
+    The result is checked before it is put in its place: for torch and onnx its logits are those of charlm, for html its
+    loss.
 
     \b
     Examples:
       charlm export runs/mine --to torch --out mine-torch
       charlm export runs/mine --to onnx --out mine.onnx
+      charlm export runs/mine --to html --out mine.html --novelty
     """
+    options: dict[str, Any] = {}
+    if to == Format.html:
+        options = {"int8": int8 is not False, "novelty": novelty}
+    elif int8 is not None or novelty:
+        raise usage_error("--int8, --float32 and --novelty need --to html")
+
     from charlm.export import export
     from charlm.inference import load
 
-    done = export(load(checkpoint, "cpu"), to, out, overwrite=overwrite)
-    say("export", f"{done.path}: {format_bytes(done.size_bytes)}; logits differ by {done.difference:.1e} at most")
+    done = export(load(checkpoint, "cpu"), to, out, overwrite=overwrite, **options)
+    say("export", f"{done.path}: {format_bytes(done.size_bytes)}; {done.found}")

@@ -4,8 +4,11 @@
     onnx_graph.py     one file for any runtime of ONNX
     recording.py      PyTorch's operators, recorded as nodes of such a graph
     agreement.py      does what was written compute what charlm computes?
+    html.py           one page of HTML that runs the model in a browser
+    html_model.py     its weights, packed
+    html_copies.py    the training text's windows, as a set in the page
 
-A format is a function that writes the model to a path and returns the largest difference from charlm's own logits, and
+A format is a function that writes the model to a path and returns what its check found, whose `str` is for people, and
 a line in `FORMATS`. `export` does the rest: it writes beside the place first, so nothing half-written is ever there.
 """
 
@@ -15,13 +18,16 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from charlm.errors import ExportError
+from charlm.export.html import HEAD, write_html
 from charlm.export.onnx_graph import write_onnx
 from charlm.export.torch_module import write_torch
 from charlm.inference import TrainedModel
 
-FORMATS: dict[str, Callable[[TrainedModel, Path], float]] = {"torch": write_torch, "onnx": write_onnx}
+FORMATS: dict[str, Callable[..., object]] = {"torch": write_torch, "onnx": write_onnx, "html": write_html}
+"""(trained, path, options of the format) → what the check found."""
 
 
 @dataclass(frozen=True)
@@ -30,12 +36,12 @@ class Exported:
 
     path: Path
     size_bytes: int
-    difference: float
-    """The largest difference between its logits and charlm's."""
+    found: Any
+    """What its check found: an Agreement, or of a page its Costs."""
 
 
-def export(trained: TrainedModel, to: str, out: Path, *, overwrite: bool = False) -> Exported:
-    """Write the model to `out` in one of FORMATS, checked against charlm's own logits.
+def export(trained: TrainedModel, to: str, out: Path, *, overwrite: bool = False, **options: Any) -> Exported:
+    """Write the model to `out` in one of FORMATS, checked against charlm's own model; options: those of the format.
 
     ExportError if something is there and `overwrite` is off, if it is not an earlier export, if the result does not
     compute what charlm computes, or if it cannot be written. PackageError if a package is missing.
@@ -43,7 +49,7 @@ def export(trained: TrainedModel, to: str, out: Path, *, overwrite: bool = False
     _check_place(out, overwrite)
     beside = out.absolute().parent / f".{out.name}.{uuid.uuid4().hex}.tmp"
     try:
-        difference = FORMATS[to](trained, beside)
+        found = FORMATS[to](trained, beside, **options)
         _check_place(out, overwrite, beside)
         _move(beside, out)
     except OSError as error:
@@ -51,7 +57,7 @@ def export(trained: TrainedModel, to: str, out: Path, *, overwrite: bool = False
     finally:
         _remove(beside)
     files = [out] if out.is_file() else [*out.iterdir()]
-    return Exported(out, sum(file.stat().st_size for file in files), difference)
+    return Exported(out, sum(file.stat().st_size for file in files), found)
 
 
 def _check_place(out: Path, overwrite: bool, new: Path | None = None) -> None:
@@ -69,9 +75,10 @@ def _check_place(out: Path, overwrite: bool, new: Path | None = None) -> None:
 
 
 def _head(file: Path) -> bytes:
-    """The bytes with which an ONNX file begins: its version and its producer, charlm."""
+    """How an exported file begins: a page with HEAD, an ONNX file with its version and its producer, charlm."""
     with file.open("rb") as opened:
-        return opened.read(10)
+        start = opened.read(len(HEAD))
+    return start if start == HEAD else start[:10]
 
 
 def _move(new: Path, out: Path) -> None:

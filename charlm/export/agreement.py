@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -21,6 +22,17 @@ Step = Callable[[Tensor, tuple[Tensor, ...]], tuple[Tensor, tuple[Tensor, ...]]]
 """(ids [T, B], state) → logits [T, B, V] and the new state: a tensor [L, B, H] for each of `state_names`."""
 
 
+@dataclass(frozen=True)
+class Agreement:
+    """What the comparison found."""
+
+    difference: float
+    """The largest difference between its logits and charlm's."""
+
+    def __str__(self) -> str:
+        return f"logits differ by {self.difference:.1e} at most"
+
+
 def plain_copy(trained: TrainedModel) -> CharLM:
     """A copy of the network on the CPU that multiplies in float32."""
     network = copy.deepcopy(trained.network).to("cpu").eval()
@@ -29,10 +41,10 @@ def plain_copy(trained: TrainedModel) -> CharLM:
 
 
 @torch.inference_mode()
-def check_agreement(network: CharLM, step: Step, name: str) -> float:
-    """The largest difference between the logits of `step` and those of the network, over windows with carried state.
+def check_agreement(network: CharLM, step: Step, name: str) -> Agreement:
+    """Compare the logits of `step` with those of the network, over windows with carried state.
 
-    ExportError if it, or that of the states, is above TOLERANCE, or not a number.
+    ExportError if a difference of logits or states is above TOLERANCE, or not a number.
     """
     generator = torch.Generator().manual_seed(1)
     state = network.layers.zero_state(_STREAMS)
@@ -52,4 +64,4 @@ def check_agreement(network: CharLM, step: Step, name: str) -> float:
                     "nothing was written; please report this with the run's config.yaml"
                 )
         largest = max(largest, float((found - logits).abs().max()))
-    return largest
+    return Agreement(largest)

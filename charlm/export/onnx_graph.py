@@ -15,7 +15,7 @@ from torch import Tensor
 
 from charlm.cells import as_tuple
 from charlm.errors import ExportError, PackageError
-from charlm.export.agreement import check_agreement, plain_copy
+from charlm.export.agreement import Agreement, check_agreement, plain_copy
 from charlm.export.recording import Nodes, Recorded
 from charlm.export.vocabulary import vocabulary_json
 from charlm.inference import TrainedModel
@@ -28,8 +28,8 @@ _MOST_BYTES = 2**31 - 2**20
 """Largest file of protobuf, less what is not weights."""
 
 
-def write_onnx(trained: TrainedModel, path: Path) -> float:
-    """Write the model to a file that onnxruntime agrees about; returns the largest difference of its logits.
+def write_onnx(trained: TrainedModel, path: Path) -> Agreement:
+    """Write the model to a file, run it with onnxruntime, and compare its logits with charlm's.
 
     PackageError if onnx or onnxruntime is missing, ExportError if the model is too large for one file.
     """
@@ -50,9 +50,9 @@ def write_onnx(trained: TrainedModel, path: Path) -> float:
         logits, *last = session.run(None, {"ids": ids_TB.numpy(), **inputs})
         return torch.from_numpy(logits), tuple(map(torch.from_numpy, last))
 
-    difference = check_agreement(network, step, "onnx")
+    agreement = check_agreement(network, step, "onnx")
     path.write_bytes(data)
-    return difference
+    return agreement
 
 
 def _packages() -> tuple[Any, Any]:

@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from charlm.cells import as_tuple
-from charlm.export.agreement import check_agreement, plain_copy
+from charlm.export.agreement import Agreement, check_agreement, plain_copy
 from charlm.export.module_code import kept_share, model_code
 from charlm.export.vocabulary import vocabulary_json
 from charlm.inference import TrainedModel
@@ -22,8 +22,8 @@ from charlm.model import CharLM
 CODE, WEIGHTS, VOCABULARY = "char_model.py", "weights.safetensors", "vocabulary.json"
 
 
-def write_torch(trained: TrainedModel, path: Path) -> float:
-    """Write the folder, and run its code; returns the largest difference of its logits from charlm's."""
+def write_torch(trained: TrainedModel, path: Path) -> Agreement:
+    """Write the folder, run its code, and compare its logits with charlm's."""
     network = plain_copy(trained)
     path.mkdir()
     save_file(state_dict(network), path / WEIGHTS)

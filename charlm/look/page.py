@@ -56,7 +56,7 @@ def look_page(trained: TrainedModel, text: str | Ids, other: TrainedModel | None
     }
     if other is not None:
         data["compare"] = _compared(trained, ids[hidden:], other, shown, reading)
-    return html_page("look", f"{_name(trained)} · charlm look", data)
+    return html_page("look", f"{model_name(trained)} · charlm look", data)
 
 
 def _in_float32(trained: TrainedModel) -> TrainedModel:
@@ -86,7 +86,7 @@ def _is_character(data: bytes) -> bool:
         return False
 
 
-def _name(trained: TrainedModel) -> str:
+def model_name(trained: TrainedModel) -> str:
     """The name of the run's folder, or of the file if there is none."""
     return printable(trained.path.absolute().parent.parent.name or trained.path.name)
 
@@ -94,7 +94,7 @@ def _name(trained: TrainedModel) -> str:
 def _facts(trained: TrainedModel, reading: Reading) -> dict[str, Any]:
     model = trained.config.model
     return {
-        "name": _name(trained),
+        "name": model_name(trained),
         "model": f"{model.cell.kind}, {model.layers} × {model.cell.hidden} units",
         "parameters": sum(parameter.numel() for parameter in trained.network.parameters()),
         "step": trained.progress.get("step"),

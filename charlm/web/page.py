@@ -1,7 +1,8 @@
 """One file of HTML from a page's template, style, modules and data.
 
-Modules import only from one another, a line each: `import { name } from "./other.js";`. Here they become one script in
-the order of `modules.txt`, without these lines and without `export`; names are therefore unique among a page's modules.
+Modules import only from one another, a line each: `import { name } from "./other.js";`, or `"../look/other.js"` of
+another page. Here they become one script in the order of `modules.txt`, without these lines and without `export`; names
+are therefore unique among a page's modules.
 The script runs under a Content-Security-Policy that admits it and the style by their hashes, and nothing else.
 """
 
@@ -13,11 +14,12 @@ import re
 import zlib
 from collections.abc import Collection
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 from typing import Any
 
 import numpy as np
 
-_IMPORT = re.compile(r"^import \{[^}]*\} from \"\./([\w-]+\.js)\";\n", re.MULTILINE)
+_IMPORT = re.compile(r"^import \{[^}]*\} from \"(?:\./|\.\./[\w-]+/)([\w-]+\.js)\";\n", re.MULTILINE)
 _EXPORT = re.compile(r"^export (?=function|const|class|async)", re.MULTILINE)
 
 
@@ -28,7 +30,7 @@ def html_page(name: str, title: str, data: dict[str, Any], *, wasm: bool = False
     """
     folder = files("charlm.web") / name
     script = joined_modules(name)
-    style = (folder / "page.css").read_text(encoding="utf-8")
+    style = joined_styles(name)
     parts = {
         "policy": html.escape(content_policy(script, style, wasm=wasm), quote=True),
         "title": html.escape(title),
@@ -51,14 +53,25 @@ def content_policy(script: str, style: str, *, wasm: bool = False) -> str:
 
 def joined_modules(name: str, roots: Collection[str] = ()) -> str:
     """The modules of a page as one script; with `roots`, only these and what they import."""
-    folder = files("charlm.web") / name
-    listed = (folder / "modules.txt").read_text(encoding="utf-8").split()
-    sources = {module: (folder / module).read_text(encoding="utf-8") for module in listed}
-    wanted = set(roots or listed)
-    for module in reversed(listed):  # a module comes after those that it imports
+    sources = {file.name: file.read_text(encoding="utf-8") for file in _listed(name, ".js")}
+    wanted = set(roots or sources)
+    for module in reversed(sources):  # a module comes after those that it imports
         if module in wanted:
             wanted.update(found[1] for found in _IMPORT.finditer(sources[module]))
-    return "".join(_EXPORT.sub("", _IMPORT.sub("", sources[module])) for module in listed if module in wanted)
+    return "".join(_EXPORT.sub("", _IMPORT.sub("", source)) for module, source in sources.items() if module in wanted)
+
+
+def joined_styles(name: str) -> str:
+    """The styles that modules.txt lists, and that of the page itself."""
+    styles = [*_listed(name, ".css"), files("charlm.web") / name / "page.css"]
+    return "".join(style.read_text(encoding="utf-8") for style in styles)
+
+
+def _listed(name: str, ending: str) -> list[Traversable]:
+    """The files of this kind in the page's modules.txt; "../look/text.js" is one of another page's."""
+    folder = files("charlm.web") / name
+    listed = (folder / "modules.txt").read_text(encoding="utf-8").split()
+    return [folder.joinpath(*file.split("/")) for file in listed if file.endswith(ending)]
 
 
 def json_block(value: Any) -> str:

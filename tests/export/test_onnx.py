@@ -16,7 +16,7 @@ onnxruntime = pytest.importorskip("onnxruntime")
 
 
 def session_of(trained, path):
-    assert export(trained, "onnx", path).difference < 1e-4
+    assert export(trained, "onnx", path).found.difference < 1e-4
     return onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
 
 

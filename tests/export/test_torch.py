@@ -20,7 +20,7 @@ def exported(tmp_path, monkeypatch):
 
     def exported(trained: TrainedModel):
         done = export(trained, "torch", tmp_path / "out")
-        assert done.difference < 1e-5
+        assert done.found.difference < 1e-5
         assert done.size_bytes == sum(file.stat().st_size for file in (tmp_path / "out").iterdir())
         with monkeypatch.context() as patch:
             for name in [name for name in sys.modules if name.split(".")[0] == "charlm"]:

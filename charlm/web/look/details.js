@@ -2,7 +2,8 @@
 
 import { bitsAt, element, nameOf } from "./data.js";
 
-const percent = (share) =>
+/** A probability. */
+export const percent = (share) =>
   share >= 0.1 ? `${(100 * share).toFixed(0)} %` : share >= 0.001 ? `${(100 * share).toFixed(1)} %` : "< 0.1 %";
 
 /** What a model says of one character, as a sentence; for screen readers and below the bars. */

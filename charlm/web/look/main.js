@@ -1,17 +1,16 @@
 // Puts the page together: what the colors show, and what happens when something is chosen.
 
 import { legendColors, signedShade, surpriseShade } from "./colors.js";
-import { bitsAt, element, loadData, nameOf } from "./data.js";
+import { bitsAt, byId, element, nameOf, whole } from "./data.js";
 import { sentence, showPrediction } from "./details.js";
+import { loadData } from "./load.js";
 import { advantage, copiedMarks, fillCompared, fillCopied, fillMemory } from "./panels.js";
 import { fillStretches, hundredths, tenths } from "./panels.js";
 import { Strip } from "./strip.js";
 import { TextView } from "./text.js";
 import { Units } from "./units.js";
 
-const byId = (id) => document.getElementById(id);
 const SURPRISING = 4; // bits: a probability below 1/16
-const whole = (number) => number.toLocaleString("en");
 
 async function start() {
   const data = await loadData();

@@ -1,6 +1,6 @@
 // Arrays of the page's JSON.
 
-const ARRAY_TYPES = { i1: Int8Array, f4: Float32Array };
+const ARRAY_TYPES = { u1: Uint8Array, u2: Uint16Array, i1: Int8Array, f4: Float32Array };
 
 /** The bytes of base64. */
 export function bytesOf(base64) {

@@ -1,0 +1,137 @@
+// The tab that completes a text while it is typed.
+
+import { byId, element, excerpt, nameOf } from "../look/data.js";
+import { percent } from "../look/details.js";
+import { choose, probabilities } from "./choose.js";
+import { Context, idsBefore } from "./context.js";
+import { tellUnknown } from "./fields.js";
+import { LIKELIEST, likeliestIds } from "./likeliest.js";
+
+const AHEAD = 48; // characters that are written ahead
+
+export class CompleteTab {
+  constructor({ data, model, vocabulary, prefix }) {
+    Object.assign(this, { data, model, vocabulary, prefix });
+    this.context = new Context(model);
+    this.field = byId("typed");
+    this.ahead = ""; // the continuation
+    this.likely = []; // texts of the likeliest next characters
+    this.field.addEventListener("input", () => this.update());
+    this.field.addEventListener("keydown", (event) => this.pressed(event));
+    this.field.addEventListener("scroll", () => {
+      byId("ghost").scrollTop = this.field.scrollTop;
+    });
+    document.addEventListener("selectionchange", () => {
+      if (document.activeElement === this.field && this.seen !== this.before()) this.update();
+    });
+    byId("take").addEventListener("click", () => this.take());
+  }
+
+  /** What the model reads before the cursor; behind it, if the model reads backward. */
+  before() {
+    const { value, selectionStart, selectionEnd } = this.field;
+    const { backward, begins } = this.vocabulary;
+    const text = backward ? value.slice(selectionEnd) : value.slice(0, selectionStart);
+    if (begins === null) return text;
+    return backward ? text.split("\n", 1)[0] : text.slice(text.lastIndexOf("\n") + 1);
+  }
+
+  async update() {
+    const text = this.before();
+    this.seen = text;
+    this.show("", []);
+    const { ids, unknown } = idsBefore(this.vocabulary, this.prefix(), text);
+    const fault = byId("complete-fault");
+    fault.replaceChildren();
+    if (unknown.length) tellUnknown(fault, this.field, unknown, () => this.update());
+    const found = await this.context.read(ids, (place) => {
+      byId("next").textContent = `reading: ${Math.floor((100 * place) / ids.length)} %`;
+    });
+    if (found) this.show(this.continuation(found), this.nextOnes(found.logits));
+  }
+
+  nextOnes(logits) {
+    const shares = probabilities(logits);
+    return likeliestIds(shares, LIKELIEST).map((id) => ({ name: this.vocabulary.name(id), share: shares[id] }));
+  }
+
+  /** What the model would write at temperature 0, up to the end of the line. */
+  continuation({ state, logits }) {
+    const decoder = this.vocabulary.decoder();
+    let written = "";
+    let next = logits;
+    for (let count = 0; count < AHEAD; count++) {
+      const id = choose(next, { temperature: 0 }, 0);
+      if (id === this.vocabulary.begins) break;
+      const added = decoder.push(id);
+      written = this.vocabulary.backward ? added + written : written + added;
+      if (added === "\n") break;
+      next = this.model.read(state, id);
+    }
+    return written;
+  }
+
+  show(ahead, likely) {
+    this.ahead = ahead;
+    this.likely = likely;
+    const { value, selectionStart, selectionEnd } = this.field;
+    // The gray text can stand in the field only where nothing else stands.
+    const fits = !this.vocabulary.backward && selectionStart === selectionEnd && selectionEnd === value.length;
+    byId("ghost").replaceChildren(
+      element("span", { className: "typed", textContent: value }),
+      element("span", { className: "ahead", textContent: fits ? ahead.replace("\n", "⏎") : "" }),
+    );
+    byId("ghost").scrollTop = this.field.scrollTop;
+    byId("beside").textContent = fits ? "" : ahead.replace("\n", "⏎");
+    const word = Array.from(this.word());
+    byId("take").disabled = !word.length;
+    byId("take").textContent = word.length ? `Tab: “${excerpt(word, 0, word.length, 24)}”` : "Tab";
+    byId("next").replaceChildren(...likely.map((each, place) => this.button(each, place)));
+  }
+
+  button({ name, share }, place) {
+    const shown = nameOf(name);
+    const fill = element("span", { className: "bar-fill" });
+    fill.style.width = `${100 * share}%`;
+    const button = element(
+      "button",
+      { type: "button", onclick: () => this.insert(name) },
+      element("kbd", { textContent: `Alt+${place + 1}` }),
+      element("span", { className: "glyph", textContent: shown, dir: "auto" }),
+      element("span", { className: "bar-room" }, fill),
+      element("span", { className: "number", textContent: percent(share) }),
+    );
+    button.disabled = name.startsWith("byte ");
+    button.setAttribute("aria-label", `${shown}, ${percent(share)}`);
+    return element("li", {}, button);
+  }
+
+  /** The next word of the continuation, with the space before it. */
+  word() {
+    const pattern = this.vocabulary.backward ? /\S+\s*$|\s+$/ : /^\s*\S+|^\s+/;
+    return this.ahead.match(pattern)?.[0] ?? "";
+  }
+
+  take() {
+    if (this.word()) this.insert(this.word());
+  }
+
+  insert(text) {
+    const { field } = this;
+    field.focus();
+    const start = field.selectionStart;
+    // Unlike setRangeText, this can be undone by the person.
+    if (!document.execCommand("insertText", false, text)) field.setRangeText(text, start, field.selectionEnd, "end");
+    if (this.vocabulary.backward) field.setSelectionRange(start, start);
+    this.update();
+  }
+
+  pressed(event) {
+    const digit = event.code.match(/^Digit([1-5])$/);
+    if (event.key === "Tab" && !event.shiftKey && this.word()) this.take();
+    else if (event.key === "Escape") this.show("", this.likely); // so Tab leaves the field
+    else if (event.altKey && digit && this.likely[digit[1] - 1]) byId("next").querySelectorAll("button")[digit[1] - 1].click();
+    else return;
+    event.preventDefault();
+  }
+}

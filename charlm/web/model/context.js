@@ -1,0 +1,60 @@
+// What the model has read: after an edit it reads again only what has changed.
+
+import { Slices } from "./slices.js";
+
+const KEPT_EVERY = 64; // ids between two states that are kept
+
+export class Context {
+  constructor(model) {
+    this.model = model;
+    this.turn = 0;
+    this.ids = [];
+    this.kept = [model.start()]; // the states after 0, 64, 128, … ids
+    this.state = model.start();
+  }
+
+  /**
+   * Reads these ids, at least one: { state, logits }, copies; or null if another call has come in between.
+   * onProgress(place) while it takes long.
+   */
+  async read(ids, onProgress = () => {}) {
+    const turn = ++this.turn;
+    let same = 0;
+    while (same < this.ids.length && same < ids.length - 1 && this.ids[same] === ids[same]) same++;
+    this.back(same);
+    const slices = new Slices();
+    let logits;
+    while (this.ids.length < ids.length) {
+      logits = this.add(ids[this.ids.length]);
+      if (this.ids.length < ids.length && slices.over) {
+        onProgress(this.ids.length);
+        await slices.next();
+        if (turn !== this.turn) return null;
+      }
+    }
+    return { state: this.model.copy(this.state), logits: logits.slice() };
+  }
+
+  /** To the nearest state kept before a place. */
+  back(place) {
+    if (place === this.ids.length) return;
+    const number = Math.floor(place / KEPT_EVERY);
+    this.kept.length = number + 1;
+    this.ids.length = number * KEPT_EVERY;
+    this.state = this.model.copy(this.kept[number]);
+  }
+
+  add(id) {
+    const logits = this.model.read(this.state, id);
+    this.ids.push(id);
+    if (this.ids.length % KEPT_EVERY === 0) this.kept.push(this.model.copy(this.state));
+    return logits;
+  }
+}
+
+/** The ids that are read before a text goes on after `prefix` and `text`, as charlm sample does, and unknown characters. */
+export function idsBefore(vocabulary, prefix, text) {
+  const { ids, unknown } = vocabulary.encode(prefix + text);
+  if (vocabulary.begins !== null) return { ids: [vocabulary.begins, ...ids], unknown };
+  return { ids: ids.length ? ids : [vocabulary.firstRead], unknown };
+}

@@ -1,0 +1,68 @@
+// The windows of the training text as a set: does the text copy it? See charlm/export/html_copies.py.
+
+import { unpackArray } from "./unpack.js";
+
+/** The set of the page's JSON; null if there is none. */
+export async function openCopies(data) {
+  if (!data) return null;
+  const [counts, kept] = await Promise.all([unpackArray(data.counts), unpackArray(data.kept)]);
+  return new Copies(data, counts, kept);
+}
+
+class Copies {
+  constructor(data, counts, kept) {
+    this.window = data.window;
+    this.bases = data.bases;
+    this.kept = kept;
+    this.shift = 32 - Math.log2(counts.length);
+    this.starts = new Uint32Array(counts.length + 1);
+    counts.forEach((count, bucket) => {
+      this.starts[bucket + 1] = this.starts[bucket] + count;
+    });
+  }
+
+  /** Whether a window with these hashes is in the set. */
+  has(one, other) {
+    const bucket = mixed(one) >>> this.shift;
+    const wanted = mixed(other) >>> 16;
+    for (let place = this.starts[bucket]; place < this.starts[bucket + 1]; place++) {
+      if (this.kept[place] === wanted) return true;
+    }
+    return false;
+  }
+}
+
+/** Follows a text, id by id. */
+export class CopyFinder {
+  constructor(copies) {
+    this.copies = copies;
+    this.ids = [];
+    this.hashes = [0, 0];
+    this.leaving = copies.bases.map((base) => power(base, copies.window));
+  }
+
+  /** Reads an id; whether the window that ends with it is in the training text. */
+  push(id) {
+    const { window, bases } = this.copies;
+    const old = this.ids.length >= window ? this.ids[this.ids.length - window] : 0;
+    this.ids.push(id);
+    for (const turn of [0, 1]) {
+      this.hashes[turn] = (Math.imul(this.hashes[turn], bases[turn]) + id - Math.imul(old, this.leaving[turn])) | 0;
+    }
+    return this.ids.length >= window && this.copies.has(...this.hashes);
+  }
+}
+
+function power(base, exponent) {
+  let found = 1;
+  for (let turn = 0; turn < exponent; turn++) found = Math.imul(found, base);
+  return found;
+}
+
+/** MurmurHash3's finalizer. */
+function mixed(hash) {
+  let found = hash;
+  found = Math.imul(found ^ (found >>> 16), 0x85ebca6b);
+  found = Math.imul(found ^ (found >>> 13), 0xc2b2ae35);
+  return (found ^ (found >>> 16)) >>> 0;
+}

@@ -1,0 +1,83 @@
+// Puts the page together.
+
+import { byId, element, whole } from "../look/data.js";
+import { CompleteTab } from "./complete.js";
+import { openCopies } from "./copies.js";
+import { openModel } from "./engine.js";
+import { ScoreTab } from "./score.js";
+import { Vocabulary } from "./vocabulary.js";
+import { WriteTab } from "./write.js";
+
+const FIRST_SEED = 1; // of the text that is there when the page opens
+
+async function start() {
+  const data = JSON.parse(byId("data").textContent);
+  tellAbout(data);
+  const [model, copies] = await Promise.all([openModel(data.model), openCopies(data.copies)]);
+  const vocabulary = new Vocabulary(data.vocabulary);
+  const prefix = () => (byId("label").value === "" ? "" : data.labels[byId("label").value] + data.separator);
+  const parts = { data, model, vocabulary, copies, prefix };
+  const write = new WriteTab(parts);
+  const complete = new CompleteTab(parts);
+  new ScoreTab(parts);
+  byId("backend").textContent = `Runs in this browser (${model.backend}); nothing is sent anywhere.`;
+  fillLabels(data.labels);
+  byId("label").addEventListener("change", () => complete.update());
+  followTabs((name) => name === "complete" && complete.update());
+  document.documentElement.dataset.ready = "yes";
+  write.write(FIRST_SEED);
+}
+
+function tellAbout(data) {
+  byId("name").textContent = data.name;
+  const facts = [
+    data.kind,
+    `${whole(data.parameters)} parameters`,
+    data.step ? `${whole(data.step)} steps` : "",
+    data.nats ? `${(data.nats / Math.LN2).toFixed(3)} bits per ${data.symbol}` : "",
+    data.precision,
+  ];
+  byId("facts").textContent = facts.filter(Boolean).join(" · ");
+  for (const place of document.querySelectorAll(".symbol")) place.textContent = data.symbol;
+  if (!data.copies) return;
+  const { covered, total, window, chance } = data.copies;
+  const part = covered === total ? `all ${whole(total)}` : `the first ${whole(covered)} of ${whole(total)}`;
+  byId("copies-note").textContent =
+    `Underlined: ${window} ${data.symbol}s or more in a row that stand in the training text (${part} ${data.symbol}s of ` +
+    `it are known here). One of ${whole(Math.round(1 / Math.max(chance, 1e-9)))} stretches of ${window} that are new ` +
+    `is underlined by chance; of longer ones, far fewer.`;
+}
+
+function fillLabels(labels) {
+  byId("label-field").hidden = !labels.length;
+  byId("label").append(
+    element("option", { value: "", textContent: "none" }),
+    ...labels.map((label, place) => element("option", { value: place, textContent: label })),
+  );
+}
+
+/** Tabs by click and by arrow keys; onChoice(name). */
+function followTabs(onChoice) {
+  const tabs = [...byId("tabs").children];
+  const show = (chosen) => {
+    for (const tab of tabs) {
+      tab.setAttribute("aria-selected", String(tab === chosen));
+      tab.tabIndex = tab === chosen ? 0 : -1;
+      byId(`${tab.value}-panel`).hidden = tab !== chosen;
+    }
+    onChoice(chosen.value);
+  };
+  for (const tab of tabs) tab.addEventListener("click", () => show(tab));
+  byId("tabs").addEventListener("keydown", (event) => {
+    const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+    if (!step) return;
+    const next = tabs[(tabs.indexOf(document.activeElement) + step + tabs.length) % tabs.length];
+    show(next);
+    next.focus();
+  });
+}
+
+start().catch((error) => {
+  byId("facts").textContent = `This page could not be read: ${error.message}`;
+  throw error;
+});

@@ -1,0 +1,158 @@
+// The tab that scores a text: every character shaded by its bits.
+
+import { surpriseShade } from "../look/colors.js";
+import { bitsAt, byId, element, nameOf, whole } from "../look/data.js";
+import { sentence, showPrediction } from "../look/details.js";
+import { TextView } from "../look/text.js";
+import { probabilities } from "./choose.js";
+import { tellUnknown } from "./fields.js";
+import { LIKELIEST, likeliestIds } from "./likeliest.js";
+import { Slices } from "./slices.js";
+
+const UNKNOWN_BITS = 65535;
+const MOST_BITS_SHOWN = 65;
+const SURPRISING_BITS = 4; // a probability below 1/16
+
+export class ScoreTab {
+  constructor({ data, model, vocabulary, prefix }) {
+    Object.assign(this, { data, model, vocabulary, prefix });
+    this.turn = 0;
+    this.symbols = Array.from({ length: model.size }, (_, id) => vocabulary.name(id));
+    byId("score").addEventListener("click", () => this.score());
+    byId("pasted").addEventListener("keydown", (event) => {
+      if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) this.score();
+    });
+  }
+
+  /** Scores the text of the field. */
+  async score() {
+    const turn = ++this.turn;
+    const fault = byId("score-fault");
+    fault.replaceChildren();
+    const text = byId("pasted").value;
+    const { unknown } = this.vocabulary.encode(text);
+    if (unknown.length) return tellUnknown(fault, byId("pasted"), unknown, () => this.score());
+    const read = this.toRead(text);
+    const shown = read.filter((each) => each.shown);
+    if (!read.some((each, place) => place > 0 && each.shown)) {
+      fault.textContent = `Text: found ${shown.length} ${this.data.symbol}s; allowed: 2 or more`;
+      return;
+    }
+    const reading = emptyReading(shown.length, Math.min(LIKELIEST, this.model.size));
+    const state = this.model.start();
+    const slices = new Slices();
+    let place = 0;
+    let logits = null;
+    for (const { id, shown } of read) {
+      if (shown) this.note(reading, place++, logits, id);
+      logits = this.model.read(state, id);
+      if (slices.over) {
+        byId("score-status").textContent = `${whole(place)} of ${whole(reading.bits.length)} ${this.data.symbol}s`;
+        logits = logits.slice(); // others may use the model now
+        await slices.next();
+        if (turn !== this.turn) return;
+      }
+    }
+    this.show(reading, shownCharacters(this.vocabulary, shown.map(({ id }) => id)));
+  }
+
+  /**
+   * What is read, in order: [{ id, shown }]. A model of lines reads a line end first, and scores the one after each line;
+   * a label stands before each line.
+   */
+  toRead(text) {
+    const { vocabulary } = this;
+    const { begins } = vocabulary;
+    const { ids } = vocabulary.encode(text);
+    if (begins === null) return ids.map((id) => ({ id, shown: true }));
+    const prefix = vocabulary.encode(this.prefix()).ids.map((id) => ({ id, shown: false }));
+    const before = vocabulary.backward && ids[0] === begins ? ids.slice(1) : ids;
+    const lines = before.at(-1) === begins && before.length ? before : [...before, begins];
+    const read = [{ id: begins, shown: false }, ...prefix];
+    lines.forEach((id, place) => {
+      read.push({ id, shown: true });
+      if (id === begins && place < lines.length - 1) read.push(...prefix);
+    });
+    return read;
+  }
+
+  /** What the model said of the character at `place` of the reading; no logits: nothing. */
+  note(reading, place, logits, id) {
+    const at = this.vocabulary.backward ? reading.bits.length - 1 - place : place;
+    if (logits === null) {
+      reading.bits[at] = UNKNOWN_BITS;
+      return;
+    }
+    const shares = probabilities(logits);
+    let rank = 1;
+    let entropy = 0;
+    shares.forEach((share, other) => {
+      if (share > shares[id] || (share === shares[id] && other < id)) rank++;
+      if (share > 0) entropy -= share * Math.log2(share);
+    });
+    reading.bits[at] = Math.round(1000 * Math.min(MOST_BITS_SHOWN, -Math.log2(shares[id])));
+    reading.exact += -Math.log2(shares[id]);
+    reading.entropy[at] = Math.round(1000 * entropy);
+    reading.rank[at] = rank;
+    likeliestIds(shares, reading.kept).forEach((other, turn) => {
+      reading.top[at * reading.kept + turn] = other;
+      reading.p[at * reading.kept + turn] = Math.round(65535 * shares[other]);
+    });
+  }
+
+  show(reading, characters) {
+    const { symbol } = this.data;
+    const data = { characters, symbol, reading, symbols: this.symbols };
+    const count = characters.filter((_, place) => !Number.isNaN(bitsAt(reading, place))).length;
+    const mean = reading.exact / count;
+    byId("score-status").textContent =
+      `${mean.toFixed(3)} bits per ${symbol} · perplexity ${(2 ** mean).toFixed(2)} · ` +
+      `${whole(count)} ${symbol}s scored · ${whole(Math.round(reading.exact))} bits in all`;
+    byId("spoken").textContent = byId("score-status").textContent;
+    byId("score-result").hidden = false;
+    const box = element("div", { className: "scored", tabIndex: 0 });
+    box.setAttribute("role", "application");
+    box.setAttribute("aria-label", `The text, ${whole(characters.length)} ${symbol}s; the arrow keys move through it`);
+    const printed = element("div", { className: "printed" });
+    printed.setAttribute("aria-hidden", "true");
+    byId("score-box").replaceChildren(box, printed);
+    const text = new TextView(box, printed, characters, new Uint8Array(0), (place) => this.tell(data, box, place), () => {});
+    text.shade = (place) => surpriseShade(bitsAt(reading, place));
+    text.isSurprise = (place) => bitsAt(reading, place) >= SURPRISING_BITS;
+    text.render(true);
+    text.select(0);
+  }
+
+  tell(data, box, place) {
+    showPrediction(byId("prediction"), data, place);
+    // Only what the keys move to is spoken: the pointer moves too fast.
+    if (document.activeElement === box) {
+      byId("spoken").textContent = `${nameOf(data.characters[place])}: ${sentence(data, data.reading, place)}`;
+    }
+  }
+}
+
+/** As a page of charlm look has it; `exact`: the bits of all characters. */
+function emptyReading(length, kept) {
+  return {
+    kept,
+    exact: 0,
+    bits: new Uint16Array(length),
+    entropy: new Uint16Array(length),
+    rank: new Uint32Array(length),
+    top: new Uint32Array(length * kept),
+    p: new Uint16Array(length * kept),
+  };
+}
+
+/** A string for each id, in the order of the text. The last byte of a character shows it, others show a dot. */
+function shownCharacters(vocabulary, ids) {
+  const ordered = vocabulary.backward ? ids.toReversed() : ids;
+  if (vocabulary.level === "char") return ordered.map((id) => vocabulary.name(id));
+  const text = new TextDecoder("utf-8", { ignoreBOM: true }).decode(Uint8Array.from(ordered));
+  const encoder = new TextEncoder();
+  return Array.from(text).flatMap((character) => {
+    const bytes = encoder.encode(character).length;
+    return [...Array(bytes - 1).fill("·"), character];
+  });
+}

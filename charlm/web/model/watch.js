@@ -1,0 +1,52 @@
+// The unit whose activation colors what is written.
+
+import { byId, element } from "../look/data.js";
+
+export class Watch {
+  /** onChange() when another unit is chosen. */
+  constructor(model, onChange) {
+    this.model = model;
+    this.onChange = onChange;
+    this.series = model.units(model.start()); // [{ layer, name, values }]
+    this.select = byId("series");
+    this.slider = byId("unit");
+    this.select.append(
+      element("option", { value: "", textContent: "nothing" }),
+      ...this.series.map(({ layer, name }, place) =>
+        element("option", { value: place, textContent: `layer ${layer}, ${name}` }),
+      ),
+    );
+    this.select.addEventListener("change", () => this.changed());
+    this.slider.addEventListener("input", () => this.changed());
+    this.describe();
+  }
+
+  /** Whether a unit is watched. */
+  get on() {
+    return this.select.value !== "";
+  }
+
+  /** The activation of the unit in a state of the model; 0 if none is watched. */
+  value(state) {
+    return this.on ? this.model.units(state)[Number(this.select.value)].values[Number(this.slider.value)] : 0;
+  }
+
+  changed() {
+    this.describe();
+    this.onChange();
+  }
+
+  describe() {
+    this.slider.disabled = !this.on;
+    byId("unit-legend").hidden = !this.on;
+    if (!this.on) {
+      byId("unit-name").textContent = "";
+      return;
+    }
+    const { name, values } = this.series[Number(this.select.value)];
+    this.slider.max = values.length - 1;
+    const shown = `${name} ${this.slider.value}`;
+    byId("unit-name").textContent = shown;
+    this.slider.setAttribute("aria-valuetext", shown);
+  }
+}

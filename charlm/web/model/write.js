@@ -1,0 +1,124 @@
+// The tab that writes.
+
+import { legendColors } from "../look/colors.js";
+import { byId, whole } from "../look/data.js";
+import { Context } from "./context.js";
+import { FieldError, listed, numberIn, seedIn, tellUnknown } from "./fields.js";
+import { Paper } from "./paper.js";
+import { Watch } from "./watch.js";
+import { Writer } from "./writer.js";
+
+const SEEDS = 2 ** 32;
+
+export class WriteTab {
+  /** prefix(): what is read before the prompt. */
+  constructor({ data, model, vocabulary, copies, prefix }) {
+    Object.assign(this, { data, vocabulary, copies, prefix });
+    this.lines = vocabulary.begins !== null;
+    this.running = false;
+    const paper = new Paper(byId("paper"), vocabulary.backward);
+    this.watch = new Watch(model, () => this.watched());
+    this.writer = new Writer(model, vocabulary, new Context(model), copies, paper, this.watch);
+    this.paper = paper;
+    byId("unit-legend").querySelector(".gradient").style.backgroundImage = legendColors(true);
+    byId("count-field").hidden = !this.lines;
+    byId("stop-field").hidden = this.lines;
+    byId("write").addEventListener("click", () => this.write());
+    byId("stop").addEventListener("click", () => this.stop());
+    byId("seed").addEventListener("input", () => {
+      byId("new-seed").checked = false;
+    });
+    byId("write-panel").addEventListener("keydown", (event) => {
+      const inField = event.target instanceof HTMLInputElement;
+      if (event.key === "Enter" && (event.ctrlKey || event.metaKey || inField)) this.write();
+      if (event.key === "Escape") this.stop();
+    });
+  }
+
+  /** What the fields ask for; FieldError if they ask for something that is not allowed. */
+  settings() {
+    const prompt = byId("prompt").value;
+    if (this.lines && prompt.includes("\n")) throw new FieldError("Prompt: found a line end; allowed: a part of one line");
+    const stop = this.vocabulary.encode(byId("stop-text").value);
+    if (stop.unknown.length)
+      throw new FieldError(`Stop text: found ${listed(stop.unknown)}, which the model never writes`);
+    const seed = seedIn("seed");
+    const count = this.lines ? numberIn("count") : 1;
+    return {
+      prefix: this.prefix(),
+      prompt,
+      seeds: Array.from({ length: count }, (_, number) => seed + BigInt(number)),
+      length: numberIn("length"),
+      stop: this.lines ? [] : stop.ids,
+      choice: {
+        temperature: numberIn("temperature"),
+        topK: numberIn("top-k"),
+        topP: numberIn("top-p"),
+        minP: numberIn("min-p"),
+      },
+    };
+  }
+
+  /** Writes what the fields ask for; with `seed` by this seed. */
+  async write(seed = null) {
+    const fault = byId("write-fault");
+    fault.replaceChildren();
+    if (seed !== null || byId("new-seed").checked) byId("seed").value = seed ?? Math.floor(Math.random() * SEEDS);
+    const { unknown } = this.vocabulary.encode(byId("prompt").value);
+    if (unknown.length) return tellUnknown(fault, byId("prompt"), unknown, () => this.write());
+    try {
+      await this.run(this.settings());
+    } catch (error) {
+      if (!(error instanceof FieldError)) throw error;
+      fault.textContent = error.message;
+    }
+  }
+
+  async run(settings) {
+    const most = settings.seeds.length * settings.length;
+    const start = performance.now();
+    const run = (this.latest = Symbol("run"));
+    let drawn = 0; // when the paper was drawn last
+    const show = () => {
+      if (performance.now() - drawn < 15) return; // no more often than the screen
+      drawn = performance.now();
+      this.paper.draw();
+      this.tell(most, performance.now() - start);
+    };
+    this.setRunning(true);
+    await this.writer.write(settings, () => this.latest === run && show());
+    if (this.latest !== run) return;
+    drawn = 0;
+    show();
+    this.setRunning(false);
+    byId("spoken").textContent = byId("write-status").textContent;
+    if (this.watch.on) this.writer.recolor(); // the unit may have been changed meanwhile
+  }
+
+  tell(most, elapsedMs) {
+    const { count, copied, longest } = this.writer;
+    const symbol = this.data.symbol;
+    const size = this.lines ? `${whole(count)} ${symbol}s` : `${whole(count)} of ${whole(most)} ${symbol}s`;
+    const parts = [size];
+    if (count && elapsedMs > 50) parts.push(`${whole(Math.round((1000 * count) / elapsedMs))} ${symbol}s/s`);
+    if (this.copies && count) {
+      const share = ((100 * copied) / count).toFixed(1);
+      parts.push(copied ? `${share} % copied, at most ${longest} ${symbol}s in a row` : "nothing copied");
+    }
+    byId("write-status").textContent = parts.join(" · ");
+  }
+
+  stop() {
+    this.writer.stop();
+  }
+
+  watched() {
+    if (!this.running) this.writer.recolor();
+  }
+
+  setRunning(running) {
+    this.running = running;
+    byId("stop").disabled = !running;
+    byId("paper").setAttribute("aria-busy", String(running));
+  }
+}

@@ -1,0 +1,108 @@
+// Writes samples, as charlm sample does: the same seed gives the same text.
+
+import { choose } from "./choose.js";
+import { idsBefore } from "./context.js";
+import { CopyFinder } from "./copies.js";
+import { Uniform } from "./random.js";
+import { Slices } from "./slices.js";
+
+export class Writer {
+  /** copies: the set of the training text's windows, or null. */
+  constructor(model, vocabulary, context, copies, paper, watch) {
+    Object.assign(this, { model, vocabulary, context, copies, paper, watch });
+    this.clear();
+  }
+
+  clear() {
+    this.stop();
+    this.paper.clear();
+    this.log = []; // [id, the place of its entry on the paper or −1] for every id that was read
+    this.count = 0; // ids written
+    this.longest = 0; // of the copied stretches
+    this.copied = 0; // ids in such stretches
+  }
+
+  /** Ends what is being written or colored. */
+  stop() {
+    this.turn = (this.turn ?? 0) + 1;
+  }
+
+  /**
+   * Writes one sample for each seed, a line each if the model is one of lines; to the end unless `stop` is called.
+   * settings: prefix, prompt, seeds, length, stop and choice; onProgress() after every slice.
+   */
+  async write(settings, onProgress) {
+    const { vocabulary } = this;
+    this.clear();
+    const turn = this.turn;
+    const { ids } = idsBefore(vocabulary, settings.prefix, settings.prompt);
+    const hidden = ids.length - vocabulary.encode(settings.prompt).ids.length; // a newline and a label, or what is read first
+    const start = await this.context.read(ids, () => onProgress());
+    for (const [number, seed] of settings.seeds.entries()) {
+      if (start === null || turn !== this.turn) return;
+      if (number > 0) this.paper.add("\n");
+      const decoder = vocabulary.decoder();
+      ids.forEach((id, place) => {
+        this.log.push([id, place < hidden ? -1 : this.paper.add(decoder.push(id), true)]);
+      });
+      await this.sample(start, seed, settings, turn, onProgress);
+    }
+  }
+
+  async sample(start, seed, { length, stop, choice }, turn, onProgress) {
+    const { model, vocabulary, paper } = this;
+    const state = model.copy(start.state);
+    const uniform = new Uniform(seed);
+    const decoder = vocabulary.decoder();
+    const finder = this.copies && new CopyFinder(this.copies);
+    const slices = new Slices();
+    const tail = [];
+    let { logits } = start;
+    let hits = 0;
+    for (let written = 0; written < length; written++) {
+      const id = choose(logits, choice, uniform.next());
+      if (id === vocabulary.begins) break;
+      logits = model.read(state, id);
+      this.log.push([id, paper.add(decoder.push(id), false, this.watch.value(state))]);
+      this.count++;
+      if (finder) this.note((hits = finder.push(id) ? hits + 1 : 0));
+      tail.push(id);
+      if (tail.length > stop.length) tail.shift();
+      if (stop.length && tail.length === stop.length && tail.every((each, place) => each === stop[place])) break;
+      if (slices.over) {
+        logits = logits.slice(); // others may use the model now
+        onProgress();
+        await slices.next();
+        if (turn !== this.turn) break;
+      }
+    }
+    const rest = decoder.end();
+    if (rest && turn === this.turn) paper.add(rest);
+  }
+
+  /** After an id: so many windows in a row, the one that ends here included, are in the training text. */
+  note(hits) {
+    if (!hits) return;
+    const { window } = this.copies;
+    this.paper.markCopied(hits === 1 ? window : 1);
+    this.copied += hits === 1 ? window : 1;
+    this.longest = Math.max(this.longest, hits + window - 1);
+  }
+
+  /** Colors everything that was written by the unit that is watched now. */
+  async recolor() {
+    const turn = ++this.turn;
+    const values = new Float32Array(this.paper.entries.length);
+    if (this.watch.on) {
+      const state = this.model.start();
+      const slices = new Slices();
+      for (const [id, place] of this.log) {
+        this.model.read(state, id);
+        if (place >= 0) values[place] = this.watch.value(state);
+        if (slices.over) await slices.next();
+        if (turn !== this.turn) return;
+      }
+    }
+    this.paper.recolor(Array.from(values));
+  }
+}

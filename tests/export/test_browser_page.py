@@ -1,0 +1,337 @@
+"""The page of an exported model as it is used: opened from a file in a real browser, without a network."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from charlm.data.vocabulary import Vocabulary
+from charlm.errors import DataError
+from charlm.export import export
+from charlm.inference import TrainedModel, load
+from charlm.model import build_model
+from tests.export.models import model_of
+from tests.look.test_page import HOSTILE
+
+
+@pytest.fixture
+def page(opened, tmp_path, monkeypatch):
+    """Exports a model, whose training text is gone, and opens its page."""
+
+    def gone(*_):
+        raise DataError("the text is gone")
+
+    monkeypatch.setattr(TrainedModel, "training_splits", gone)
+
+    def page(trained: TrainedModel, **options: bool):
+        viewport = {"color_scheme": "dark"} if options.pop("dark", False) else {}
+        export(trained, "html", tmp_path / "exported.html", overwrite=True, **{"int8": False, **options})
+        view = opened((tmp_path / "exported.html").read_text(encoding="utf-8"), **viewport)
+        done(view)
+        return view
+
+    return page
+
+
+@pytest.fixture
+def model(trained_run) -> TrainedModel:
+    return load(trained_run, "cpu")
+
+
+def done(view) -> None:
+    view.wait_for_selector("#paper[aria-busy=false]")
+
+
+def written(view, **fields: object) -> str:
+    """What the page writes with these fields; `label` and `series` are chosen by their text."""
+    for name, value in ({"seed": 1, "length": 60} | fields).items():
+        view.fill(f"#{name.replace('_', '-')}", str(value))
+    view.click("#write")
+    done(view)
+    return view.text_content("#paper")
+
+
+@pytest.mark.parametrize("level", ["char", "byte"])
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+def test_the_same_seed_gives_the_text_of_charlm_sample(page, level, direction):
+    trained = model_of("gru", level=level, direction=direction)
+    view = page(trained)
+    assert view.input_value("#seed") == "1"
+    assert view.text_content("#paper") == trained.sample(length=1000, seed=1)
+    for prompt, seed in (("", 2**63 - 1), ("abé\nfe", 7)):
+        expected = trained.vocabulary.joined(prompt, trained.sample(prompt, length=60, seed=seed))
+        assert written(view, prompt=prompt, seed=seed) == expected
+        assert "".join(view.locator("#paper .prompt").all_text_contents()) == prompt
+    choice = {"temperature": 1.5, "top_k": 5, "top_p": 0.9, "min_p": 0.1}
+    assert written(view, prompt="", seed=3, **choice) == trained.sample(length=60, seed=3, **choice)
+
+
+def test_it_ends_with_the_stop_text(page):
+    trained = model_of()
+    view = page(trained)
+    expected = trained.sample(length=900, seed=4, stop="ab")
+    assert expected.endswith("ab")
+    assert written(view, length=900, seed=4, stop_text="ab") == expected
+    view.fill("#stop-text", "aß")
+    view.click("#write")
+    assert view.text_content("#write-fault") == "Stop text: found “ß” (U+00DF), which the model never writes"
+
+
+def test_a_model_of_lines_writes_lines(page):
+    trained = model_of("rnn", unit="line")
+    view = page(trained)
+    expected = [f"ab{trained.sample('ab', length=40, seed=seed)}" for seed in (5, 6, 7)]
+    assert written(view, prompt="ab", count=3, length=40, seed=5) == "\n".join(expected)
+    assert view.locator("#paper .line").count() == 3
+    view.fill("#prompt", "a\nb")
+    view.click("#write")
+    assert view.text_content("#write-fault") == "Prompt: found a line end; allowed: a part of one line"
+
+
+def with_labels(*labels: str) -> TrainedModel:
+    trained = model_of("lstm", unit="line")
+    data = trained.config.data.model_copy(update={"label_separator": " "})
+    return replace(trained, labels=dict.fromkeys(labels, 1), config=trained.config.model_copy(update={"data": data}))
+
+
+def test_labels(page):
+    trained = with_labels("aa", "bé")
+    view = page(trained)
+    for label in ("aa", "bé"):
+        view.select_option("#label", label=label)
+        expected = [trained.sample("c", length=40, seed=seed, label=label) for seed in (1, 2)]
+        assert written(view, prompt="c", length=40, count=2) == "\n".join(f"c{text}" for text in expected)
+    view.select_option("#label", label="none")
+    assert written(view, prompt="c", length=40, count=1) == f"c{trained.sample('c', length=40, seed=1)}"
+
+
+def test_faults_are_told(page):
+    view = page(model_of())
+    before = view.text_content("#paper")
+    for field, value, message in (
+        ("temperature", "-1", "Temperature: found “-1”; allowed: a number from 0 to 100"),
+        ("top-k", "1.5", "Top-k: found “1.5”; allowed: a whole number from 0 to 1000000"),
+        ("length", "", "Length: found “”; allowed: a whole number from 1 to 1000000"),
+        ("seed", "-3", "Seed: found “-3”; allowed: a whole number from 0 to 9223372036854775807"),
+    ):
+        old = view.input_value(f"#{field}")
+        view.fill(f"#{field}", value)
+        view.uncheck("#new-seed")
+        view.click("#write")
+        assert view.text_content("#write-fault") == message
+        view.fill(f"#{field}", old)
+    assert view.text_content("#paper") == before
+
+
+def test_unknown_characters_are_named_and_can_be_deleted(page):
+    trained = model_of()
+    view = page(trained)
+    view.fill("#seed", "1")
+    view.fill("#length", "20")
+    view.fill("#prompt", "aß\tb")
+    view.click("#write")
+    assert view.text_content("#write-fault") == (
+        "The model has never seen “tab” (U+0009), “ß” (U+00DF), and cannot read or write that. Delete them"
+    )
+    view.click("#write-fault button")
+    done(view)
+    assert view.input_value("#prompt") == "ab"
+    assert view.text_content("#paper") == f"ab{trained.sample('ab', length=20, seed=1)}"
+
+
+def test_the_page_answers_while_it_writes(page):
+    view = page(model_of())
+    view.fill("#length", "1000000")
+    view.click("#write")
+    view.click("#stop")
+    done(view)
+    assert 0 < len(view.text_content("#paper")) < 1_000_000
+    view.fill("#length", "1000000")
+    view.focus("#length")
+    view.keyboard.press("Enter")
+    view.wait_for_selector("#paper[aria-busy=true]")
+    view.keyboard.press("Escape")
+    done(view)
+    seed = view.input_value("#seed")
+    written(view, length=5, seed=seed)
+    assert not view.is_checked("#new-seed")  # a seed that is typed stays
+    view.click("#write")
+    done(view)
+    assert view.input_value("#seed") == seed
+
+
+def signs(view) -> str:
+    """For each character on the paper whether it is blue (−), orange (+) or not colored (0)."""
+    colors = view.eval_on_selector_all(
+        "#paper .line",
+        """lines => lines.flatMap(line => [...line.childNodes].flatMap(part => Array.from(part.textContent).map(() =>
+        !part.style?.backgroundColor ? '0' : part.style.backgroundColor.startsWith('rgba(230') ? '+' : '-')))""",
+    )
+    return "".join(colors)
+
+
+def expected_signs(trained: TrainedModel, text: str, unit: int) -> str:
+    """The same of a unit of the top layer."""
+    [outputs_TH] = trained.features([f"\n{text}"], pool=None)
+    shades = np.rint(16 * outputs_TH[1:, unit]).astype(int)
+    return "".join("0+-"[np.sign(shade)] for shade in shades)
+
+
+def test_a_unit_colors_the_text(page):
+    trained = model_of("lstm", layers=2)
+    view = page(trained)
+    assert {*signs(view)} == {"0"}
+    options = view.locator("#series option").all_text_contents()
+    assert options == ["nothing", *(f"layer {layer}, {name}" for layer in (1, 2) for name in ("h", "c"))]
+    view.select_option("#series", "layer 2, h")
+    view.wait_for_selector("#paper span", state="attached")
+    for unit in (0, 1, 2):
+        text = written(view, length=200, seed=unit)
+        assert signs(view) == expected_signs(trained, text, unit)
+        assert view.text_content("#unit-name") == f"h {unit}"
+        view.focus("#unit")
+        view.keyboard.press("ArrowRight")
+    view.select_option("#series", "nothing")
+    view.wait_for_selector("#paper span", state="detached")
+
+
+def names(likeliest: list[tuple[str, float]]) -> list[str]:
+    return [{" ": "space", "\n": "line end"}.get(character, character) for character, _ in likeliest]
+
+
+def next_names(view) -> list[str]:
+    return view.locator("#next .glyph").all_text_contents()
+
+
+def test_the_next_characters_while_typing(page, model):
+    view = page(model)
+    view.click("#complete-tab")
+    view.focus("#typed")
+    view.keyboard.type("rttarn")
+    assert next_names(view) == names(model.next("rttarn"))
+    ahead = view.text_content("#ghost .ahead").replace("⏎", "\n")
+    assert ahead == model.sample("rttarn", length=48, temperature=0, stop="\n")
+    found = re.match(r"\s*\S+|\s+", ahead)
+    assert found
+    word = found[0]
+    assert view.text_content("#take").startswith(f"Tab: “{word[:20]}")
+    view.keyboard.press("Tab")
+    assert view.input_value("#typed") == f"rttarn{word}"
+    [(second, _)] = model.next(f"rttarn{word}")[1:2]
+    view.keyboard.press("Alt+2")
+    assert view.input_value("#typed") == f"rttarn{word}{second}"
+    [(third, _)] = model.next(f"rttarn{word}{second}")[2:3]
+    view.click("#next button >> nth=2")
+    assert view.input_value("#typed") == f"rttarn{word}{second}{third}"
+    view.keyboard.press("Control+Home")
+    view.keyboard.type("a")
+    assert view.text_content("#ghost .ahead") == ""  # there is text behind the cursor
+    assert view.text_content("#beside") != ""
+    view.keyboard.press("Escape")
+    view.keyboard.press("Tab")
+    assert view.evaluate("document.activeElement.id") != "typed"
+
+
+def test_completions_of_lines_and_to_the_left(page):
+    trained = model_of("rhn", unit="line")
+    view = page(trained)
+    view.click("#complete-tab")
+    view.fill("#typed", "abc\nde")
+    assert next_names(view) == names(trained.next("de"))
+    backward = model_of("rhn", direction="backward")
+    view = page(backward)
+    view.click("#complete-tab")
+    view.fill("#typed", "abc")
+    view.keyboard.press("Control+Home")
+    [(likeliest, _)] = backward.next("abc", 1)
+    view.wait_for_selector("#next button")
+    view.keyboard.press("Alt+1")
+    assert view.input_value("#typed") == f"{likeliest}abc"
+    assert view.evaluate("document.getElementById('typed').selectionStart") == 0
+
+
+@pytest.mark.parametrize("unit", ["text", "line"])
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+@pytest.mark.parametrize("level", ["char", "byte"])
+def test_a_text_is_scored(page, level, direction, unit):
+    trained = model_of("slstm", level=level, direction=direction, unit=unit)
+    view = page(trained)
+    view.click("#score-tab")
+    text = "abé😀 fe\nhh"
+    view.fill("#pasted", text)
+    view.click("#score")
+    bits = trained.evaluate(text).bits_per_char
+    assert view.text_content("#score-status").startswith(f"{bits:.3f} bits per {'byte' if level == 'byte' else 'char'}")
+    size = len(text.encode()) if level == "byte" else len(text)
+    assert view.locator("#score-box .row span").count() == size + (unit == "line")
+    view.hover('[data-place="3"]')
+    assert view.locator("#prediction .bars li").count() >= 5
+    view.click('[data-place="2"]')
+    view.keyboard.press("ArrowRight")
+    assert "4 of" in view.text_content("#prediction")
+
+
+def test_a_short_or_unknown_text_is_not_scored(page):
+    view = page(model_of())
+    view.click("#score-tab")
+    view.fill("#pasted", "a")
+    view.click("#score")
+    assert view.text_content("#score-fault") == "Text: found 1 characters; allowed: 2 or more"
+    view.fill("#pasted", "abß")
+    view.click("#score")
+    view.click("#score-fault button")
+    assert "bits per character" in view.text_content("#score-status")
+    assert view.input_value("#pasted") == "ab"
+
+
+def test_copies_are_underlined(page, monkeypatch):
+    trained = model_of("gru")
+    text = trained.sample(length=100, seed=8)
+    training = trained.vocabulary.encode(text)
+    training = {"train": training[30:75]}
+    monkeypatch.setattr(TrainedModel, "training_splits", lambda *_: training)
+    view = page(trained, novelty=True)
+    assert written(view, length=100, seed=8) == text
+    assert "".join(view.locator("#paper .copied").all_text_contents()) == text[30:75]
+    assert view.text_content("#write-status").endswith(" · 45.0 % copied, at most 45 characters in a row")
+    assert "(all 45 characters of it are known here)" in view.text_content("#copies-note")
+    written(view, length=100, seed=9)
+    assert view.text_content("#write-status").endswith("nothing copied")
+
+
+def test_a_hostile_model_does_nothing(page):
+    trained = with_labels("</script><script>window.broken=1</script>", "<img src=x onerror=window.broken=1>")
+    vocabulary = Vocabulary(
+        "char", "".join(sorted({*HOSTILE, *trained.vocabulary.characters, *"".join(trained.labels)}))
+    )
+    network = build_model(trained.config.model, len(vocabulary)).eval()
+    network.begins = int(vocabulary.encode("\n")[0])
+    path = Path("runs/<script>window.broken=1/checkpoints/x")
+    view = page(replace(trained, vocabulary=vocabulary, network=network, path=path))
+    view.select_option("#label", index=2)
+    written(view, prompt=HOSTILE.replace("\u2028", ""))
+    view.click("#complete-tab")
+    view.fill("#typed", HOSTILE)
+    view.click("#score-tab")
+    view.fill("#pasted", HOSTILE)
+    view.click("#score")
+    assert view.evaluate("window.broken") is None
+    assert view.locator("img").count() == 0
+    assert view.text_content("h1") == "<script>window.broken=1"
+    assert view.title() == "<script>window.broken=1 · charlm"
+
+
+def test_dark_narrow_and_by_keyboard(page):
+    view = page(model_of(), dark=True)
+    assert view.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(20, 23, 27)"
+    view.set_viewport_size({"width": 360, "height": 700})
+    view.focus("#write-tab")
+    for name in ("complete", "score", "write"):
+        view.keyboard.press("ArrowRight")
+        assert view.locator(f"#{name}-panel").is_visible()
+        assert view.evaluate("document.activeElement.id") == f"{name}-tab"
+        assert view.evaluate("document.documentElement.scrollWidth") <= 360
+    unnamed = "all => all.filter(e => !(e.labels?.length || e.ariaLabel || e.textContent.trim())).map(e => e.id)"
+    assert view.eval_on_selector_all("input, select, textarea, button", unnamed) == []
