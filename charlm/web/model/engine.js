@@ -68,14 +68,13 @@ class Model {
   /** Reads one id, changes `state` in place; returns the logits of the next id, valid until the next read. */
   read(state, id) {
     if (id === this.begins) for (const layer of state) for (const name of this.kind.states) layer[name].fill(0);
-    const output = this.kind.states[0];
-    let y = this.outputs;
+    const y = this.outputs;
     for (let layer = 0; layer < this.cells.length; layer++) {
       this.cells[layer].step(layer ? this.sumOf(layer, y) : this.sumOfId(id), state[layer]);
       // With residual connections, a layer above the first adds its input to its output.
-      const [below, own] = [y, state[layer][output]];
+      const own = state[layer][this.kind.states[0]];
       if (!layer || !this.residual) y.set(own);
-      else for (let unit = 0; unit < y.length; unit++) y[unit] = below[unit] + own[unit];
+      else for (let unit = 0; unit < y.length; unit++) y[unit] += own[unit];
     }
     return this.sum(this.output, y, this.outputBias, this.logits);
   }

@@ -1,6 +1,8 @@
 // Products of matrices and vectors in WebAssembly, for kernel.js; matrix.js defines what they are.
 //
 // kernel.wasm is compiled from this file by scripts/wasm, with clang 14.0.6.
+// The command is: clang --target=wasm32 -O3 -msimd128 -ffreestanding -nostdlib -Wl,--no-entry -Wl,--import-memory
+// -Wl,--export=__heap_base -Wl,--strip-all -o kernel.wasm kernel.c
 
 #include <wasm_simd128.h>
 
