@@ -7,12 +7,8 @@ import pytest
 
 from charlm.web.page import content_policy, joined_modules
 
-ENGINE = [
-    *("unpack.js", "matrix.js", "kernel.js", "equations.js"),
-    *("rnn.js", "lstm.js", "gru.js", "rhn.js", "slstm.js", "kinds.js", "engine.js"),
-    *("random.js", "choose.js", "vocabulary.js"),
-]
-_NAMES = "window.engine = { openModel, Uniform, choose, probabilities, Vocabulary };"
+ENGINE = ["engine.js", "random.js", "choose.js", "vocabulary.js"]
+_NAMES = "window.engine = { openModel, Uniform, choose, probabilities, Vocabulary, unpackArray };"
 _READY = 'document.documentElement.dataset.ready = "yes";'
 
 
@@ -21,7 +17,7 @@ def engine(opened: Callable[..., Any]) -> Callable[..., Any]:
     """Opens a page with the engine as `engine`; it has the policy of an exported page."""
 
     def open_engine() -> Any:
-        script = "\n".join([joined_modules("model", only=ENGINE), _NAMES, _READY])
+        script = "\n".join([joined_modules("model", roots=ENGINE), _NAMES, _READY])
         policy = content_policy(script, "", wasm=True)
         return opened(
             f'<!doctype html><meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="{policy}">'
