@@ -10,16 +10,16 @@ import base64
 import hashlib
 import html
 import json
+import posixpath
 import re
 import zlib
 from collections.abc import Collection
 from importlib.resources import files
-from importlib.resources.abc import Traversable
 from typing import Any
 
 import numpy as np
 
-_IMPORT = re.compile(r"^import \{[^}]*\} from \"(?:\./|\.\./[\w-]+/)([\w-]+\.js)\";\n", re.MULTILINE)
+_IMPORT = re.compile(r"^import \{[^}]*\} from \"((?:\./|\.\./[\w-]+/)[\w-]+\.js)\";\n", re.MULTILINE)
 _EXPORT = re.compile(r"^export (?=function|const|class|async)", re.MULTILINE)
 
 
@@ -53,25 +53,28 @@ def content_policy(script: str, style: str, *, wasm: bool = False) -> str:
 
 def joined_modules(name: str, roots: Collection[str] = ()) -> str:
     """The modules of a page as one script; with `roots`, only these and what they import."""
-    sources = {file.name: file.read_text(encoding="utf-8") for file in _listed(name, ".js")}
+    sources = _listed(name, ".js")
     wanted = set(roots or sources)
-    for module in reversed(sources):  # a module comes after those that it imports
+    for module, source in reversed(sources.items()):  # a module comes after those that it imports
         if module in wanted:
-            wanted.update(found[1] for found in _IMPORT.finditer(sources[module]))
+            folder = posixpath.dirname(module)
+            wanted.update(posixpath.normpath(posixpath.join(folder, found[1])) for found in _IMPORT.finditer(source))
     return "".join(_EXPORT.sub("", _IMPORT.sub("", source)) for module, source in sources.items() if module in wanted)
 
 
 def joined_styles(name: str) -> str:
     """The styles that modules.txt lists, and that of the page itself."""
-    styles = [*_listed(name, ".css"), files("charlm.web") / name / "page.css"]
-    return "".join(style.read_text(encoding="utf-8") for style in styles)
+    own = (files("charlm.web") / name / "page.css").read_text(encoding="utf-8")
+    return "".join([*_listed(name, ".css").values(), own])
 
 
-def _listed(name: str, ending: str) -> list[Traversable]:
-    """The files of this kind in the page's modules.txt; "../look/text.js" is one of another page's."""
+def _listed(name: str, ending: str) -> dict[str, str]:
+    """The files of this kind in the page's modules.txt, with their text; "../look/text.js" is one of another page's."""
     folder = files("charlm.web") / name
     listed = (folder / "modules.txt").read_text(encoding="utf-8").split()
-    return [folder.joinpath(*file.split("/")) for file in listed if file.endswith(ending)]
+    return {
+        file: folder.joinpath(*file.split("/")).read_text(encoding="utf-8") for file in listed if file.endswith(ending)
+    }
 
 
 def json_block(value: Any) -> str:

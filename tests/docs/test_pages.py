@@ -89,7 +89,7 @@ def command(words: list[str]) -> Any:
 
 
 def options(found: Any) -> set[str]:
-    return {name for parameter in found.params for name in parameter.opts} | {"--help"}
+    return {name for parameter in found.params for name in [*parameter.opts, *parameter.secondary_opts]} | {"--help"}
 
 
 def every_command(found: Any) -> Iterator[Any]:
