@@ -69,7 +69,7 @@ class Model {
   read(state, id) {
     if (id === this.begins) for (const layer of state) for (const name of this.kind.states) layer[name].fill(0);
     const output = this.kind.states[0];
-    let y = this.outputs;
+    const y = this.outputs;
     for (let layer = 0; layer < this.cells.length; layer++) {
       this.cells[layer].step(layer ? this.sumOf(layer, y) : this.sumOfId(id), state[layer]);
       // With residual connections, a layer above the first adds its input to its output.
