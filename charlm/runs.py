@@ -19,6 +19,7 @@ VERSION = 1
 FOLDER = "checkpoints"
 LAST, BEST = "last.safetensors", "best.safetensors"
 CONFIG = "config.yaml"
+METRICS, SAMPLES = "metrics.jsonl", "samples.jsonl"
 
 _DEPTH = 6
 """How many folders deep `find_runs` looks."""

@@ -2,6 +2,7 @@
 
 config.yaml    every option, resolved
 metrics.jsonl  one line per log, see metrics.py
+samples.jsonl  one line per sample, see sample.py
 checkpoints/   last, best, and the newest numbered ones
 train/ valid/  TensorBoard events
 """

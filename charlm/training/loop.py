@@ -10,11 +10,10 @@ from typing import Any
 from charlm.checkpoint import newest_whole
 from charlm.config import flatten
 from charlm.data.corpus import Corpus
-from charlm.data.vocabulary import readable
 from charlm.errors import DivergenceError, RunError
 from charlm.inference.evaluation import Evaluation, evaluate
 from charlm.inference.line_quantiles import line_quantiles
-from charlm.inference.sampling import Choice, sample_text
+from charlm.inference.sampling import Choice
 from charlm.model import parameters_by_part
 from charlm.system.console import say
 from charlm.system.device import describe_device, used_precision
@@ -22,6 +21,7 @@ from charlm.system.formatting import format_duration, nats_to_bits
 from charlm.training.folder import RunFolder
 from charlm.training.metrics import Row, Tracker, train_row, valid_row
 from charlm.training.progress import Progress
+from charlm.training.sample import draw_sample
 from charlm.training.signals import SIGNALS, catch_signals
 from charlm.training.snapshot import fingerprint, restore_snapshot, take_snapshot
 from charlm.training.step import Updater, divergence
@@ -259,22 +259,20 @@ class TrainingLoop:
         return improved
 
     def _sample(self) -> None:
-        """Write a sample to TensorBoard and its first characters to stderr."""
+        """Write a sample to samples.jsonl and TensorBoard, and its first characters to stderr."""
         train, updater = self.config.train, self.updater
         step = updater.state.step
-        pieces = sample_text(
+        sample = draw_sample(
             updater.evaluated_model.eval(),
             updater.vocabulary,
-            prompt="",
             length=train.sample_length,
             choice=Choice(temperature=train.sample_temperature),
-            seeds=[self.config.seed + step],
+            seed=self.config.seed + step,
             device=updater.device,
         )
-        text = readable("".join(piece for [piece] in pieces))
         updater.model.train()
-        self.tracker.sample(text, step)
-        say("sample", f"step {step:>6}  {text[:80]!r}")
+        self.tracker.sample(sample, step)
+        say("sample", f"step {step:>6}  {sample.text[:80]!r}")
 
     def _save(self, best: bool) -> None:
         """Write the `last` checkpoint, the numbered one if it is due, and `best` on request."""

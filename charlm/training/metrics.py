@@ -1,4 +1,4 @@
-"""Metrics of a run: metrics.jsonl and TensorBoard events."""
+"""Metrics of a run: metrics.jsonl, samples.jsonl and TensorBoard events."""
 
 import contextlib
 import functools
@@ -18,12 +18,12 @@ from torch.utils.tensorboard.writer import SummaryWriter
 from charlm.config.schema import TrainConfig
 from charlm.errors import RunError
 from charlm.inference.evaluation import Evaluation
+from charlm.runs import METRICS, SAMPLES
 from charlm.system.console import say
 from charlm.system.files import replace_file
 from charlm.system.formatting import nats_to_bits
+from charlm.training.sample import Sample, shaded
 from charlm.training.state import TrainState
-
-METRICS = "metrics.jsonl"
 
 
 @dataclass(frozen=True)
@@ -106,17 +106,20 @@ class Tracker:
         self._folder = folder
         rows, step = resume or (0, 0)
         if resume:
-            _keep_rows(folder / METRICS, rows, step)
+            _keep_rows(folder / METRICS, step, rows)
+            _keep_rows(folder / SAMPLES, step)
         self._metrics = Metrics(folder / METRICS)
+        self._samples = Metrics(folder / SAMPLES)
         self._charts = _Charts(folder, first_step=step + 1 if resume else None)
         self._faults: set[str] = set()
 
     def rewind(self, rows: int, step: int) -> None:
-        """Drop later rows and events, as a run that resumes at `step` does."""
+        """Drop later rows, samples and events, as a run that resumes at `step` does."""
         with self._tolerating():
-            self._metrics.flush()
-            _keep_rows(self._metrics.path, rows, step)
-            before, self._metrics = self._metrics, Metrics(self._metrics.path)
+            before, self._metrics = self._metrics, self._metrics.rewound(step, rows)
+            before.close()
+        with self._tolerating():
+            before, self._samples = self._samples, self._samples.rewound(step)
             before.close()
         with self._tolerating():
             before, self._charts = self._charts, _Charts(self._folder, first_step=step + 1)
@@ -138,10 +141,12 @@ class Tracker:
             self._charts.text(event, json.dumps(values), step)
         return row
 
-    def sample(self, text: str, step: int) -> None:
-        """Log a text sample."""
+    def sample(self, sample: Sample, step: int) -> None:
+        """Log a text sample with its surprise."""
         with self._tolerating():
-            self._charts.text("sample", text, step)
+            self._samples.append(sample.as_json(step))
+        with self._tolerating():
+            self._charts.sample(sample, step)
 
     def finish(self, options: Mapping[str, Any], scores: Mapping[str, float]) -> None:
         """Log options and final scores for TensorBoard's HParams page."""
@@ -157,6 +162,8 @@ class Tracker:
         """Close all files."""
         with self._tolerating():
             self._metrics.close()
+        with self._tolerating():
+            self._samples.close()
         with self._tolerating():
             self._charts.close()
 
@@ -187,7 +194,7 @@ class NoTracker(Tracker):
     def note(self, event: str, step: int, **values: Any) -> dict[str, Any]:
         return {}
 
-    def sample(self, text: str, step: int) -> None:
+    def sample(self, sample: Sample, step: int) -> None:
         pass
 
     def finish(self, options: Mapping[str, Any], scores: Mapping[str, float]) -> None:
@@ -213,6 +220,12 @@ class Metrics:
         while self._waiting:
             written = self._file.write(self._waiting)
             self._waiting = self._waiting[written:]
+
+    def rewound(self, step: int, rows: int | None = None) -> "Metrics":
+        """Keep the first lines only, see `_keep_rows`; returns what appends to these. This one remains to be closed."""
+        self.flush()
+        _keep_rows(self.path, step, rows)
+        return Metrics(self.path)
 
     def close(self) -> None:
         with self._file:
@@ -285,6 +298,10 @@ class _Charts:
         indented = "\n".join("    " + line for line in text.splitlines())
         self._write("train", step, lambda writer: writer.add_text(tag, indented, step))
 
+    def sample(self, sample: Sample, step: int) -> None:
+        """Log a sample, shaded by its surprise."""
+        self._write("train", step, lambda writer: writer.add_text("sample", shaded(sample), step))
+
     def close(self) -> None:
         with contextlib.ExitStack() as stack:  # closes each one even if another fails
             while self._writers:
@@ -307,14 +324,14 @@ def _leave_faults_to_callers() -> None:
     threading.excepthook = report
 
 
-def _keep_rows(file: Path, rows: int, step: int) -> None:
+def _keep_rows(file: Path, step: int, rows: int | None = None) -> None:
     """Keep at most `rows` rows, up to the first after `step` or an incomplete line. A resumed run writes the rest."""
     kept: list[bytes] = []
     if file.exists():
         with file.open("rb") as lines:
             kept += itertools.takewhile(lambda line: _step_of(line) <= step, itertools.islice(lines, rows))
         replace_file(file, b"".join(kept))
-    if len(kept) < rows:
+    if rows is not None and len(kept) < rows:
         say("log", f"{file}: found {len(kept)} of {rows} rows before step {step + 1}; the others are lost")
 
 
