@@ -21,6 +21,7 @@ from charlm.cli import classify, config, data, doctor, evaluate, runs, sample, s
 from charlm.cli.export import export
 from charlm.cli.look import look
 from charlm.cli.next import next_characters
+from charlm.cli.report import report
 from charlm.errors import CharlmError, ConfigError, is_out_of_memory
 from charlm.system.console import say_error
 from charlm.system.formatting import printable
@@ -95,6 +96,7 @@ app.command("export")(export)
 app.command("plan", short_help="Measure what a config will cost before it runs.")(train.plan)
 app.command("tune", short_help="Search for better settings around a config.")(tune.tune)
 app.command("runs")(runs.runs)
+app.command("report")(report)
 app.command("doctor")(doctor.doctor)
 app.add_typer(config.app, name="config")
 app.add_typer(data.app, name="data")

@@ -1,0 +1,54 @@
+"""charlm report."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from charlm.cli.completion import complete_run
+from charlm.system.console import say
+from charlm.system.formatting import one_line
+
+Runs = Annotated[
+    list[Path],
+    typer.Argument(
+        metavar="RUN...",
+        help="Folders of runs, or a folder that holds some.",
+        show_default=False,
+        autocompletion=complete_run,
+    ),
+]
+Out = Annotated[Path, typer.Option(metavar="FILE", help="Where to write the page.")]
+
+
+def report(runs: Runs, out: Out = Path("report.html")) -> None:
+    """Write a page of HTML about one or several runs.
+
+    The curves of loss, learning rate, gradient norm and speed, the settings in which the runs differ, samples over
+    time, and the final scores. One file: open it in a browser, offline, or send it to a colleague.
+
+    \b
+    Examples:
+      charlm report runs/mine
+      charlm report runs/mine runs/other --out report.html
+      charlm report runs
+    """
+    from charlm.errors import RunError
+    from charlm.report import read_run, report_page, runs_in
+    from charlm.system.files import check_writable
+    from charlm.system.formatting import format_bytes
+
+    found = {path.resolve(): path for given in runs for path in runs_in(given)}
+    records = [read_run(path) for path in found.values()]
+    for record in records:
+        for fault in record.faults:
+            say("note", f"{one_line(str(record.path))}: {one_line(fault)}")
+    if all(record.is_empty for record in records):
+        raise RunError(
+            f"{records[0].path}: nothing to show; allowed: a run with rows in its metrics.jsonl; "
+            "training writes one every train.log_every steps"
+        )
+    check_writable(out, "--out")
+    page = report_page(records).encode()
+    out.write_bytes(page)
+    say("page", f"{out}, {format_bytes(len(page))}: open it in a browser")

@@ -1,0 +1,180 @@
+"""What a run has left on disk, as far as it can be read: never an error, but a line for each thing that is missing."""
+
+import itertools
+import json
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from charlm.config import flatten, load_config
+from charlm.errors import ConfigError, RunError
+from charlm.runs import CONFIG, FOLDER, METRICS, SAMPLES, Run, describe_run, find_runs, is_run
+
+Floats = npt.NDArray[np.float64]
+
+PLACES = ("step", "chars", "elapsed_s")
+"""The columns of a row that say when it was written."""
+VALUES = {"train": ("nats", "lr", "grad_norm", "chars_per_s"), "valid": ("nats",)}
+"""The columns that are shown of the rows of a split."""
+_NEEDED = "the folder of a run, a checkpoint of one, or a folder that holds runs"
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that happened besides updates, such as a rollback."""
+
+    step: int
+    text: str
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """A run as a report shows it."""
+
+    path: Path
+    about: Run
+    options: dict[str, Any] = field(default_factory=dict)
+    """Every option by its dotted path; empty if the config cannot be read."""
+    splits: dict[str, dict[str, Floats]] = field(default_factory=dict)
+    """For "train" and "valid" the columns PLACES and VALUES, [rows] each, in the order of steps; nan for no number."""
+    events: list[Event] = field(default_factory=list)
+    samples: list[dict[str, Any]] = field(default_factory=list)
+    """step, text, and bits: a number or None for each character, or None for all."""
+    faults: list[str] = field(default_factory=list)
+    """A line for each thing that is missing or cannot be read."""
+
+    @property
+    def is_empty(self) -> bool:
+        return not any(len(columns["step"]) for columns in self.splits.values())
+
+
+def runs_in(path: Path) -> list[Path]:
+    """The run that a path names, or the runs in a folder, by name; RunError if there are none."""
+    if path.is_file() and path.suffix == ".safetensors" and path.absolute().parent.name == FOLDER:
+        path = path.parent.parent
+    elif path.is_dir() and path.name == FOLDER and not (path / FOLDER).exists():
+        path = path.parent
+    if not path.is_dir():
+        found = "is no checkpoint in the folder of a run" if path.exists() else "no such folder"
+        raise RunError(f"{path}: {found}; allowed: {_NEEDED}")
+    if is_run(path) or (path / METRICS).is_file():
+        return [path]
+    found = sorted(find_runs(path))
+    if not found:
+        raise RunError(f"{path}: holds no run; allowed: {_NEEDED}")
+    return found
+
+
+def read_run(path: Path) -> RunRecord:
+    """Read a run; takes no lock and writes nothing, so that it may be training. OSError if its folder cannot be read."""
+    faults: list[str] = []
+    about = describe_run(path)
+    if about.state in ("damaged", "no checkpoint"):
+        faults.append({"damaged": "No checkpoint can be read.", "no checkpoint": "It has no checkpoint."}[about.state])
+    splits, events = _metrics(path / METRICS, faults)
+    record = RunRecord(
+        path, about, _options(path / CONFIG, faults), splits, events, _samples(path / SAMPLES, faults), faults
+    )
+    if record.is_empty:
+        faults.append(f"{METRICS} has no rows yet.")
+    elif not len(splits["valid"]["step"]):
+        faults.append("No validation scores yet, or no validation split.")
+    return record
+
+
+def _options(file: Path, faults: list[str]) -> dict[str, Any]:
+    try:
+        return flatten(load_config(file))
+    except ConfigError as error:
+        faults.append(f"{CONFIG} cannot be read: {error.faults[0].removeprefix(f'{file}: ')}.")
+        return {}
+
+
+def _lines(file: Path, faults: list[str]) -> list[dict[str, Any]]:
+    """The lines of a file that are JSON objects with a step; an incomplete last one is being written and is no fault."""
+    try:
+        lines = file.read_bytes().splitlines(keepends=True)
+    except FileNotFoundError:
+        faults.append(f"It has no {file.name}.")
+        return []
+    except OSError as error:
+        faults.append(f"{file.name} cannot be read ({error.strerror}).")
+        return []
+    whole = [line for line in lines if line.endswith(b"\n")]
+    rows = [row for row in map(_row, whole) if row is not None]
+    if damaged := len(whole) - len(rows):
+        faults.append(f"{file.name}: {damaged:,} of {len(whole):,} lines cannot be read and are left out.")
+    return rows
+
+
+def _row(line: bytes) -> dict[str, Any] | None:
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    known = isinstance(row, dict) and type(row.get("step")) is int and 0 <= row["step"] < 2**53
+    return row if known else None
+
+
+def _metrics(file: Path, faults: list[str]) -> tuple[dict[str, dict[str, Floats]], list[Event]]:
+    rows = sorted(_lines(file, faults), key=lambda row: row["step"])
+    splits: dict[str, dict[str, Floats]] = {}
+    for split, names in VALUES.items():
+        own = [row for row in rows if row.get("split") == split]
+        table = {name: np.array([_number(row.get(name)) for row in own]) for name in (*PLACES, *names)}
+        placed = np.all([np.isfinite(table[name]) for name in PLACES], axis=0)
+        splits[split] = {name: column[placed] for name, column in table.items()}
+    others = [row for row in rows if row.get("split") not in VALUES]
+    return splits, [Event(row["step"], _told(row)) for row in others]
+
+
+def _number(value: Any) -> float:
+    """nan for what is no number."""
+    if type(value) not in (int, float):
+        return math.nan
+    try:
+        return float(value)
+    except OverflowError:
+        return math.nan
+
+
+def _told(row: dict[str, Any]) -> str:
+    """A row that is no score, as text."""
+    if row.get("split") == "rollback":
+        return (
+            f"rolled back from step {row.get('diverged_step')}: {row.get('fault')}; "
+            f"learning rate × {row.get('lr_factor')} from here"
+        )
+    return json.dumps({name: value for name, value in row.items() if name != "step"})
+
+
+def _samples(file: Path, faults: list[str]) -> list[dict[str, Any]]:
+    if not file.exists():
+        faults.append("It kept no samples.")
+        return []
+    found = []
+    for row in _lines(file, faults):
+        text, bits = row.get("text"), row.get("bits")
+        if isinstance(text, str):
+            whole = isinstance(bits, list) and len(bits) == len(text)
+            numbers = [_number(each) for each in bits] if whole and isinstance(bits, list) else None
+            found.append({"step": row["step"], "text": text, "bits": numbers})
+    # A step can stand twice only where a log was damaged: then the later one counts.
+    by_step = {row["step"]: row for row in found}
+    return [by_step[step] for step in sorted(by_step)]
+
+
+def short_names(paths: list[Path]) -> list[str]:
+    """How the runs are called: by their folder, with as many folders above it as tell them apart."""
+    parts = [path.absolute().parts for path in paths]
+    names = []
+    for own in parts:
+        lengths = itertools.takewhile(
+            lambda length, own=own: sum(other[-length:] == own[-length:] for other in parts) > 1, range(1, len(own))
+        )
+        names.append("/".join(own[-1 - len([*lengths]) :]))
+    return names

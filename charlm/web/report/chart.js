@@ -1,0 +1,274 @@
+// A chart: one or two curves of every run over a shared axis, with a cursor, a selection by dragging, and notes.
+
+import { drawn, element, runClass, swatch } from "./data.js";
+import { AXES, short, timeUnit } from "./numbers.js";
+import { extent, makeScale, ticksOf } from "./scale.js";
+import { nearest, smoothed } from "./smooth.js";
+
+const MARGIN = { left: 62, right: 14, top: 10, bottom: 38 };
+const DOTS = 80; // points of a curve up to which each is a dot
+const NEAR = 0.02; // share of the axis within which the cursor finds the end of a curve
+const DRAG = 6; // pixels below which a drag is a click
+
+export class Chart {
+  /** what: { id, name, unit(), log, smooth, curves: [{ split, key, dots }], value(number), text(number) }; view: what
+   * all charts share, see main.js; onCursor(at, chart), onRange(range). */
+  constructor(box, runs, what, view, onCursor, onRange) {
+    Object.assign(this, { box, runs, what, view, onCursor, onRange });
+    this.log = what.log;
+    this.title = element("h3", { textContent: what.name });
+    this.button = element("button", { type: "button", className: "small", textContent: "log", onclick: () => this.setLog(!this.log) });
+    this.button.title = "Logarithmic axis";
+    this.button.setAttribute("aria-label", `${what.name}: logarithmic axis`);
+    this.svg = drawn("svg", { class: "plot", "aria-hidden": "true" });
+    this.tip = element("div", { className: "tip", hidden: true });
+    this.area = element("div", { className: "area", tabIndex: 0 }, this.svg, this.tip);
+    this.area.setAttribute("role", "application");
+    this.area.setAttribute("aria-label", `${what.name}: chart; arrow keys move through it`);
+    this.area.setAttribute("aria-describedby", "keys");
+    box.append(element("div", { className: "head" }, this.title, this.button), this.area);
+    this.listen();
+    new ResizeObserver(() => this.draw()).observe(this.area);
+  }
+
+  listen() {
+    this.area.addEventListener("pointerdown", (event) => (this.dragged = [this.shareAt(event), event.clientX]));
+    this.area.addEventListener("pointermove", (event) => this.moved(event));
+    this.area.addEventListener("pointerleave", () => !this.dragged && this.onCursor(null, this));
+    addEventListener("pointerup", (event) => this.released(event));
+  }
+
+  shareAt(event) {
+    const { left } = this.svg.getBoundingClientRect();
+    const place = event.clientX - left;
+    return Math.max(MARGIN.left, Math.min(this.width - MARGIN.right, place));
+  }
+
+  moved(event) {
+    if (!this.x) return;
+    const place = this.shareAt(event);
+    this.onCursor(this.x.value(place), this);
+    if (this.dragged && event.buttons) {
+      const [first, last] = [this.dragged[0], place].sort((a, b) => a - b);
+      this.selection.setAttribute("x", first);
+      this.selection.setAttribute("width", last - first);
+    }
+  }
+
+  released(event) {
+    if (!this.dragged) return;
+    const [start, clientX] = this.dragged;
+    this.dragged = null;
+    this.selection?.setAttribute("width", 0);
+    if (!this.x || Math.abs(event.clientX - clientX) < DRAG) return;
+    const ends = [this.x.value(start), this.x.value(this.shareAt(event))];
+    this.onRange(ends.sort((a, b) => a - b));
+  }
+
+  setLog(log) {
+    this.log = log;
+    this.draw();
+  }
+
+  /** The curves in sight: run, split, the points' places and values, and what is drawn of them. */
+  collect() {
+    const { axis, range, hidden, splits } = this.view;
+    const found = [];
+    for (const run of this.runs) {
+      for (const { split, key, dots } of this.what.curves) {
+        const { rows, at, [key]: values } = run.curves[split];
+        if (!rows || hidden.has(run.number) || (this.what.curves.length > 1 && !splits.has(split))) continue;
+        const turned = (array) => array && Array.from(array, this.what.value);
+        const inside = (_, place) => !range || (at[axis][place] >= range[0] && at[axis][place] <= range[1]);
+        const points = Object.fromEntries(
+          Object.entries({ at: Array.from(at[axis]), mean: turned(values.mean), low: turned(values.low), high: turned(values.high) })
+            .filter(([, array]) => array)
+            .map(([name, array]) => [name, array.filter(inside)]),
+        );
+        if (points.at.length) found.push({ run, split, dots, ...points });
+      }
+    }
+    return found;
+  }
+
+  draw() {
+    this.width = this.area.clientWidth;
+    this.height = this.area.clientHeight;
+    if (!this.width) return;
+    this.button.setAttribute("aria-pressed", String(this.log));
+    this.title.textContent = this.what.unit() ? `${this.what.name}, ${this.what.unit()}` : this.what.name;
+    this.svg.setAttribute("viewBox", `0 0 ${this.width} ${this.height}`);
+    this.curves = this.collect();
+    const { logX, range, smooth } = this.view;
+    const across = range ?? extent(this.curves.map(({ at }) => at), logX);
+    this.x = null;
+    if (!across) return this.drawNothing();
+    const [left, right] = [MARGIN.left, this.width - MARGIN.right];
+    this.x = makeScale(...widened(across, logX, 0), left, right, logX);
+    for (const curve of this.curves) {
+      const width = this.what.smooth && !curve.dots ? smooth / 100 : 0;
+      curve.line = smoothed(curve.at.map(this.x.share), curve.mean, width);
+    }
+    const up = extent(this.curves.map(({ line }) => line), this.log);
+    if (!up) return this.drawNothing();
+    const [bottom, top] = [this.height - MARGIN.bottom, MARGIN.top];
+    this.y = makeScale(...widened(up, this.log, 0.05), bottom, top, this.log);
+    const clip = `inside-${this.what.id}`;
+    const room = { x: left, y: top, width: right - left, height: bottom - top };
+    this.selection = drawn("rect", { ...room, width: 0, class: "selection" });
+    this.cursor = drawn("g", { class: "cursor" });
+    this.svg.replaceChildren(
+      drawn("clipPath", { id: clip }, drawn("rect", room)),
+      this.drawAxes(room),
+      drawn("g", { "clip-path": `url(#${clip})` }, ...this.curves.flatMap((curve) => this.drawCurve(curve))),
+      ...this.drawNotes(room),
+      this.selection,
+      this.cursor,
+    );
+    this.drawCursor();
+  }
+
+  drawNothing() {
+    const text = drawn("text", { x: this.width / 2, y: this.height / 2, class: "label middle" }, "nothing to show");
+    this.svg.replaceChildren(text);
+    this.tip.hidden = true;
+  }
+
+  drawAxes({ x, y, width, height }) {
+    const parts = [];
+    for (const value of ticksOf(this.y, height / 45)) {
+      const place = this.y.place(value).toFixed(1);
+      parts.push(drawn("line", { x1: x, x2: x + width, y1: place, y2: place, class: "grid" }));
+      parts.push(drawn("text", { x: x - 7, y: place, dy: "0.35em", class: "label end" }, short(value)));
+    }
+    const { axis } = this.view;
+    const { size, name } = axis === "elapsed_s" ? timeUnit(this.x.high) : { size: 1, name: AXES[axis].label };
+    const scaled = { low: this.x.low / size, high: this.x.high / size, log: this.x.log };
+    for (const value of ticksOf(scaled, width / 90)) {
+      const place = this.x.place(value * size).toFixed(1);
+      parts.push(drawn("line", { x1: place, x2: place, y1: y + height, y2: y + height + 4, class: "tick" }));
+      parts.push(drawn("text", { x: place, y: y + height + 17, class: "label middle" }, tickText(value)));
+    }
+    parts.push(drawn("line", { x1: x, x2: x + width, y1: y + height, y2: y + height, class: "tick" }));
+    parts.push(drawn("text", { x: x + width, y: y + height + 33, class: "label end" }, name));
+    return drawn("g", {}, ...parts);
+  }
+
+  drawCurve(curve) {
+    const { run, split, at, mean, line, low, high, dots } = curve;
+    const classes = `${split} ${runClass(run)}`;
+    const parts = [];
+    if (low) parts.push(drawn("path", { d: this.band(at, low, high), class: `band ${classes}` }));
+    else if (line !== mean) parts.push(drawn("path", { d: this.path(at, mean), class: `raw ${classes}` }));
+    parts.push(drawn("path", { d: this.path(at, line), class: `line ${classes}` }));
+    if (dots && at.length <= DOTS) {
+      at.forEach((value, place) => this.visible(line[place]) && parts.push(this.dot(value, line[place], `dot ${classes}`)));
+    }
+    return parts;
+  }
+
+  visible(value) {
+    return Number.isFinite(value) && (!this.log || value > 0);
+  }
+
+  dot(at, value, classes) {
+    const r = classes.startsWith("dot") ? 2.6 : 4;
+    return drawn("circle", { cx: this.x.place(at).toFixed(1), cy: this.y.place(value).toFixed(1), r, class: classes });
+  }
+
+  path(at, values) {
+    let path = "";
+    let pen = "M";
+    at.forEach((value, place) => {
+      const seen = this.visible(values[place]);
+      if (seen) path += `${pen}${this.x.place(value).toFixed(1)} ${this.y.place(values[place]).toFixed(1)}`;
+      pen = seen ? "L" : "M";
+    });
+    return path;
+  }
+
+  band(at, low, high) {
+    const least = this.y.low;
+    const edge = (values, place) =>
+      `${this.x.place(at[place]).toFixed(1)} ${this.y.place(this.visible(values[place]) ? values[place] : least).toFixed(1)}`;
+    const places = at.map((_, place) => place).filter((place) => Number.isFinite(high[place]));
+    if (!places.length) return "";
+    const there = places.map((place) => edge(high, place));
+    return `M${there.concat(places.reverse().map((place) => edge(low, place))).join("L")}Z`;
+  }
+
+  drawNotes({ y, height }) {
+    const parts = [];
+    for (const run of this.runs) {
+      if (this.view.hidden.has(run.number)) continue;
+      for (const { kind, text, at } of run.events) {
+        const value = at[this.view.axis];
+        if (!(value >= this.x.low && value <= this.x.high)) continue;
+        const place = this.x.place(value);
+        const mark = kind === "end" ? `M${place - 4} ${y}h8v8h-8z` : `M${place - 5} ${y}h10l-5 9z`;
+        const line = drawn("line", { x1: place, x2: place, y1: y, y2: y + height, class: `note ${runClass(run)}` });
+        parts.push(drawn("g", {}, drawn("title", {}, `${run.name}: ${text}`), line, drawn("path", { d: mark, class: `mark ${runClass(run)}` })));
+      }
+    }
+    return parts;
+  }
+
+  /** The values of every run at the cursor: [{ curve, place }]. */
+  atCursor() {
+    const { cursor } = this.view;
+    if (cursor === null || !this.x) return [];
+    // A run that has ended has no values further on.
+    const near = (value) => Math.abs(this.x.share(value) - this.x.share(cursor)) < NEAR;
+    const within = ({ at }) => (cursor >= at[0] && cursor <= at.at(-1)) || near(at[0]) || near(at.at(-1));
+    return this.curves.filter(within).map((curve) => ({ curve, place: nearest(curve.at, cursor) }));
+  }
+
+  drawCursor() {
+    const found = this.atCursor();
+    this.tip.hidden = !found.length || this.view.chart !== this;
+    this.cursor?.replaceChildren();
+    if (!found.length || this.view.cursor < this.x.low || this.view.cursor > this.x.high) return;
+    const place = this.x.place(this.view.cursor);
+    this.cursor.append(drawn("line", { x1: place, x2: place, y1: MARGIN.top, y2: this.height - MARGIN.bottom }));
+    for (const { curve, place: at } of found) {
+      if (this.visible(curve.line[at])) this.cursor.append(this.dot(curve.at[at], curve.line[at], `hit ${runClass(curve.run)}`));
+    }
+    if (!this.tip.hidden) this.fillTip(found, place);
+  }
+
+  fillTip(found, place) {
+    const { axis, cursor } = this.view;
+    const rows = found.map(({ curve, place: at }) => {
+      const range = curve.low && curve.low[at] < curve.high[at] ? ` (${this.what.text(curve.low[at])} to ${this.what.text(curve.high[at])})` : "";
+      const split = this.what.curves.length > 1 ? ` ${curve.split === "train" ? "training" : "validation"}` : "";
+      const where = element("span", { className: "quiet", textContent: AXES[axis].text(curve.at[at]) });
+      return element("li", {}, swatch(curve.run), element("span", { textContent: `${curve.run.name}${split}` }), element("b", { textContent: this.what.text(curve.mean[at]) + range }), where);
+    });
+    this.tip.replaceChildren(element("p", { textContent: AXES[axis].text(cursor) }), element("ul", {}, ...rows));
+    const left = place > this.width / 2;
+    this.tip.style.left = left ? "auto" : `${place + 14}px`;
+    this.tip.style.right = left ? `${this.width - place + 14}px` : "auto";
+  }
+
+  /** What the cursor shows, in words. */
+  says() {
+    return this.atCursor()
+      .map(({ curve, place }) => `${curve.run.name} ${this.what.curves.length > 1 ? `${curve.split} ` : ""}${this.what.text(curve.mean[place])}`)
+      .join("; ");
+  }
+}
+
+/** A little more than the range on both sides, never empty. */
+function widened([low, high], log, by) {
+  if (log) {
+    const factor = high > low ? (high / low) ** by : 2;
+    return [low / factor, high * factor];
+  }
+  const more = high > low ? (high - low) * by : Math.abs(high) / 2 || 1;
+  return [low - more, high + more];
+}
+
+function tickText(value) {
+  if (value >= 1e4) return value >= 1e6 ? `${Number((value / 1e6).toPrecision(6))} M` : `${Number((value / 1e3).toPrecision(6))} k`;
+  return String(value);
+}

@@ -1,0 +1,64 @@
+// What the page shows: the JSON of the page, with its packed arrays unpacked.
+
+const ARRAYS = { u1: Uint8Array, f4: Float32Array, f8: Float64Array };
+
+/** The typed array of { type, data }: base64 of deflated little-endian values. */
+async function unpacked({ type, data }) {
+  const bytes = Uint8Array.from(atob(data), (character) => character.charCodeAt(0));
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
+  return new ARRAYS[type](await new Response(stream).arrayBuffer());
+}
+
+async function unpackedAll(named) {
+  const entries = await Promise.all(Object.entries(named).map(async ([name, each]) => [name, await unpacked(each)]));
+  return Object.fromEntries(entries);
+}
+
+async function unpackedCurves({ rows, at, ...curves }) {
+  if (!rows) return { rows };
+  const values = await Promise.all(
+    Object.entries(curves).map(async ([name, each]) => [name, await unpackedAll(each)]),
+  );
+  return { rows, at: await unpackedAll(at), ...Object.fromEntries(values) };
+}
+
+async function unpackedRun(run, number) {
+  const [train, valid] = await Promise.all([run.curves.train, run.curves.valid].map(unpackedCurves));
+  const samples = await Promise.all(
+    run.samples.map(async (sample) => ({ ...sample, bits: sample.bits && (await unpacked(sample.bits)) })),
+  );
+  return { ...run, number, curves: { train, valid }, samples };
+}
+
+/** All data, ready to use; `number` of a run is its place among the runs. */
+export async function loadData() {
+  const data = JSON.parse(document.getElementById("data").textContent);
+  data.runs = await Promise.all(data.runs.map(unpackedRun));
+  return data;
+}
+
+/** An element with properties and children; text is never parsed as markup. */
+export function element(tag, properties = {}, ...children) {
+  const made = Object.assign(document.createElement(tag), properties);
+  made.append(...children);
+  return made;
+}
+
+/** The same in SVG, with attributes. */
+export function drawn(tag, attributes = {}, ...children) {
+  const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
+  made.append(...children);
+  return made;
+}
+
+/** The classes that give a run its color and dashes. */
+export function runClass(run) {
+  return `color${run.number % 8} dash${Math.floor(run.number / 8) % 4}`;
+}
+
+/** A short line as the run has it on the charts. */
+export function swatch(run) {
+  const line = drawn("line", { x1: 1, x2: 21, y1: 6, y2: 6, class: `swatch ${runClass(run)}` });
+  return drawn("svg", { viewBox: "0 0 22 12", width: 22, height: 12, "aria-hidden": "true" }, line);
+}

@@ -1,0 +1,71 @@
+// What the models wrote while they were trained, shaded by surprise.
+
+import { element, runClass, swatch } from "./data.js";
+import { whole } from "./numbers.js";
+import { nearest } from "./smooth.js";
+
+const SHADES = 16;
+const MOST_BITS = 8;
+
+/** Shade of a surprise, 0 to 16; the root, so that differences among likely characters show too. */
+function shadeOf(tenths) {
+  return tenths === 255 ? 0 : Math.round(SHADES * Math.sqrt(Math.min(tenths / 10 / MOST_BITS, 1)));
+}
+
+/** Neighbors with the same shade become one element. */
+function shadedText({ text, bits }) {
+  const characters = Array.from(text);
+  if (!bits) return [text];
+  const parts = [];
+  let start = 0;
+  for (let place = 1; place <= characters.length; place++) {
+    if (place < characters.length && shadeOf(bits[place]) === shadeOf(bits[start])) continue;
+    const shade = shadeOf(bits[start]);
+    const part = element("span", { textContent: characters.slice(start, place).join("") });
+    if (shade) part.style.backgroundColor = `rgba(230,120,0,${((0.72 * shade) / SHADES).toFixed(3)})`;
+    parts.push(part);
+    start = place;
+  }
+  return parts;
+}
+
+export class Samples {
+  constructor(runs, view) {
+    this.runs = runs;
+    this.view = view;
+    this.slider = document.getElementById("sample-slider");
+    this.label = document.getElementById("sample-step");
+    this.box = document.getElementById("samples");
+    const steps = runs.flatMap(({ samples }) => samples.map(({ step }) => step));
+    this.steps = [...new Set(steps)].sort((a, b) => a - b);
+    document.getElementById("sample-bar").hidden = !this.steps.length;
+    this.slider.max = Math.max(this.steps.length - 1, 0);
+    this.slider.value = this.slider.max;
+    this.slider.addEventListener("input", () => this.show());
+    this.show();
+  }
+
+  show() {
+    if (!this.steps.length) {
+      this.box.replaceChildren(element("p", { className: "quiet", textContent: "These runs kept no samples." }));
+      return;
+    }
+    const step = this.steps[Number(this.slider.value)];
+    this.label.textContent = `step ${whole(step)}`;
+    this.slider.setAttribute("aria-valuetext", this.label.textContent);
+    const shown = this.runs.filter(({ number, samples }) => samples.length && !this.view.hidden.has(number));
+    this.box.replaceChildren(...shown.map((run) => this.card(run, step)));
+  }
+
+  /** The sample of a run that is nearest to the step. */
+  card(run, step) {
+    const steps = run.samples.map((sample) => sample.step);
+    const sample = run.samples[nearest(steps, step)];
+    const left = sample.left_out ? `, ${whole(sample.left_out)} more characters left out` : "";
+    const title = element("h3", {}, swatch(run), ` ${run.name} `, element("span", { className: "quiet", textContent: `step ${whole(sample.step)}${left}` }));
+    const text = element("div", { className: "sample", dir: "auto", tabIndex: 0 }, ...shadedText(sample));
+    text.setAttribute("role", "group");
+    text.setAttribute("aria-label", `Sample of ${run.name}, step ${whole(sample.step)}`);
+    return element("article", { className: runClass(run) }, title, text);
+  }
+}

@@ -1,0 +1,72 @@
+// Tables: final scores, and settings.
+
+import { element, swatch } from "./data.js";
+import { compact, duration, lossText, whole } from "./numbers.js";
+
+const cell = (text, heading = false) => element(heading ? "th" : "td", { textContent: text });
+
+function heading(text, scope = "col") {
+  return element("th", { textContent: text, scope });
+}
+
+function runHeading(run, scope) {
+  return element("th", { scope }, swatch(run), ` ${run.name}`);
+}
+
+const STATES = { "in use": "training", resumable: "stopped" };
+
+/** One row for each run; the best validation score is bold. */
+export function fillScores(table, runs, unit) {
+  const best = Math.min(...runs.map(({ scores }) => scores.best_nats ?? Infinity));
+  const names = ["run", "model", "parameters", "steps", "characters read", "time", `best validation, ${unit}`];
+  const more = ["at step", "last validation", "last training", "characters/s, median", "state"];
+  const rows = runs.map((run) => {
+    const { scores } = run;
+    const first = cell(lossText(unit, scores.best_nats));
+    if (scores.best_nats === best && runs.length > 1) first.className = "best";
+    return element(
+      "tr",
+      {},
+      runHeading(run, "row"),
+      cell(run.model ?? "—"),
+      cell(whole(scores.parameters)),
+      cell(whole(scores.step)),
+      cell(scores.chars === null ? "—" : compact(scores.chars)),
+      cell(duration(scores.elapsed_s)),
+      first,
+      cell(whole(scores.best_step)),
+      cell(lossText(unit, scores.last_nats)),
+      cell(lossText(unit, scores.train_nats)),
+      cell(whole(scores.chars_per_s)),
+      cell(STATES[scores.state] ?? scores.state),
+    );
+  });
+  const head = element("tr", {}, ...[...names, ...more].map((name) => heading(name)));
+  table.replaceChildren(element("thead", {}, head), element("tbody", {}, ...rows));
+}
+
+/** Options by run; null where a run has no such option. */
+export function fillSettings(table, runs, settings) {
+  const head = element("tr", {}, heading("option"), ...runs.map((run) => runHeading(run, "col")));
+  const rows = settings.map(({ key, values, differs }) =>
+    element(
+      "tr",
+      { className: differs ? "differs" : "" },
+      heading(key, "row"),
+      ...values.map((value) => cell(value ?? "—")),
+    ),
+  );
+  table.replaceChildren(element("thead", {}, head), element("tbody", {}, ...rows));
+}
+
+/** Lines about runs: what happened, what is missing. */
+export function fillNotes(list, runs) {
+  const rows = runs.flatMap((run) => [
+    ...run.events.map(({ kind, text, at }) => [run, `step ${whole(at.step)}: ${text}`, kind]),
+    ...run.faults.map((text) => [run, text, "fault"]),
+  ]);
+  const lines = rows.map(([run, text, kind]) =>
+    element("li", { className: kind }, swatch(run), element("b", { textContent: ` ${run.name} ` }), text),
+  );
+  list.replaceChildren(...lines);
+}

@@ -1,0 +1,130 @@
+"""The page's data: thinned, packed, safe."""
+
+import numpy as np
+import pytest
+
+from charlm.report import read_run, report_page
+from charlm.report.page import SAMPLE_LENGTH, SAMPLES
+from charlm.report.thin import MOST, last_of, stretches, summary_of
+from charlm.web import page as web
+from tests.look.test_page import data_of, unpacked
+from tests.report.conftest import train_row, valid_row
+
+
+def page_of(*runs):
+    return report_page([read_run(run) for run in runs])
+
+
+@pytest.mark.parametrize("rows", [1, 2, MOST - 1, MOST, MOST + 1, 2 * MOST, 100_000])
+def test_stretches_cover_all_rows_once(rows):
+    starts = stretches(rows)
+    assert starts[0] == 0
+    assert (np.diff(starts) > 0).all()
+    assert starts[-1] < rows
+    assert len(starts) <= MOST
+    if rows <= MOST:
+        assert len(starts) == rows
+    elif rows > 50 * MOST:
+        assert (np.diff(starts)[:50] == 1).all()  # the beginning stays as it is, for a logarithmic axis
+
+
+def test_a_thinned_curve_loses_no_extreme():
+    values = np.random.default_rng(0).normal(size=10_000)
+    values[7777], values[1234], values[5000] = 50.0, -50.0, np.nan
+    starts = stretches(len(values))
+    mean, low, high = summary_of(values, starts)
+    assert (low.min(), high.max()) == (-50.0, 50.0)
+    lengths = np.diff(np.append(starts, len(values)))
+    whole = ~np.isnan(values)
+    counts = np.add.reduceat(whole.astype(int), starts)
+    assert (mean * counts).sum() == pytest.approx(values[whole].sum())
+    assert ((low <= mean + 1e-9) & (mean <= high + 1e-9)).all()
+    assert last_of(np.arange(10_000.0), starts).tolist() == (starts + lengths - 1).tolist()
+    mean, low, high = summary_of(np.array([1.0, np.nan]), np.array([0, 1]))
+    np.testing.assert_array_equal([mean, low, high], [[1, np.nan]] * 3)
+
+
+def test_curves_are_those_of_the_rows(learning):
+    run = learning()
+    [shown] = data_of(page_of(run))["runs"]
+    train, valid = shown["curves"]["train"], shown["curves"]["valid"]
+    assert (train["rows"], valid["rows"]) == (200, 4)
+    np.testing.assert_allclose(unpacked(train["nats"]["mean"]), [1 + 3 / step for step in range(1, 201)], rtol=1e-6)
+    assert unpacked(train["at"]["chars"]).tolist() == [40 * step for step in range(1, 201)]
+    assert unpacked(valid["at"]["step"]).tolist() == [50, 100, 150, 200]
+    assert "low" not in train["nats"]
+    assert set(valid) == {"rows", "at", "nats"}
+    [rollback] = [event for event in shown["events"] if event["kind"] == "rollback"]
+    assert rollback["at"] == {"step": 100, "chars": 4000, "elapsed_s": 10}
+
+
+def test_scores(learning):
+    [shown] = data_of(page_of(learning()))["runs"]
+    assert shown["scores"] == {
+        "state": "finished", "parameters": 2014, "step": 6, "chars": 8000, "elapsed_s": 20, "best_nats": 1.02,
+        "best_step": 200, "last_nats": 1.02, "train_nats": 1.015, "chars_per_s": 1000,
+    }  # fmt: skip
+
+
+def test_settings_that_differ(learning):
+    one, other = learning("one"), learning("other")
+    config = other / "config.yaml"
+    config.write_text(config.read_text().replace("hidden: 16", "hidden: 32"))
+    data = data_of(page_of(one, other))
+    assert [each for each in data["settings"] if each["differs"]] == [
+        {"key": "model.cell.hidden", "values": ["16", "32"], "differs": True}
+    ]
+    assert len(data["settings"]) > 40
+    config.write_text("model: 3\n")  # a run without a config differs in nothing
+    assert not any(each["differs"] for each in data_of(page_of(one, other))["settings"])
+
+
+def test_samples_are_thinned_and_cut(run_of):
+    long = "x" * (SAMPLE_LENGTH + 7)
+    samples = [{"step": step, "text": long, "bits": [None, 0.26, 99.0] + [1.0] * (len(long) - 3)} for step in range(99)]
+    [shown] = data_of(page_of(run_of("many", [train_row(1)], samples)))["runs"]
+    assert len(shown["samples"]) == SAMPLES
+    assert [shown["samples"][place]["step"] for place in (0, -1)] == [0, 98]
+    assert shown["samples_left_out"] == 99 - SAMPLES
+    first = shown["samples"][0]
+    assert (len(first["text"]), first["left_out"]) == (SAMPLE_LENGTH, 7)
+    assert unpacked(first["bits"])[:4].tolist() == [255, 3, 254, 10]
+
+
+def test_a_hundred_thousand_rows_stay_small(run_of):
+    draw = np.random.default_rng(0).normal
+    rows = [
+        train_row(step, 2 + draw() / 10, grad_norm=abs(draw()), lr=abs(draw()), chars_per_s=1e4 + draw())
+        for step in range(1, 100_001)
+    ]
+    rows += [valid_row(step, 2 + draw() / 10) for step in range(100, 100_001, 100)]
+    page = page_of(run_of("long", rows))
+    assert len(page) < 500_000
+    [shown] = data_of(page)["runs"]
+    curve = shown["curves"]["train"]
+    assert curve["rows"] == 100_000
+    assert unpacked(curve["nats"]["high"]).max() == np.float32(max(row["nats"] for row in rows[:100_000]))
+
+
+def test_nothing_in_the_data_is_markup(run_of):
+    hostile = "<script>broken=1"
+    mark = "</script><script>window.broken=1</script><!--{{data}}"
+    rows = [train_row(1), {"step": 1, "split": mark, mark: mark}]
+    run = run_of(f"{hostile}", rows, [{"step": 1, "text": mark, "bits": None}])
+    page, plain = page_of(run), page_of(run_of("plain", [train_row(1)], []))
+    for each in ("<script", "</script", "<!--", "</title"):
+        assert page.count(each) == plain.count(each), each
+    [shown] = data_of(page)["runs"]
+    assert shown["name"] == hostile
+    assert shown["samples"][0]["text"] == mark
+
+
+def test_modules_are_listed_small_and_joined_without_imports():
+    folder = web.files("charlm.web") / "report"
+    listed = (folder / "modules.txt").read_text(encoding="utf-8").split()
+    assert sorted(listed) == sorted(path.name for path in folder.iterdir() if path.name.endswith(".js"))
+    for path in folder.iterdir():
+        assert len(path.read_text(encoding="utf-8").splitlines()) < 300, path
+    script = web.joined_modules("report")
+    assert "\nimport " not in script
+    assert "\nexport " not in script

@@ -1,0 +1,116 @@
+"""What is read of runs, whole, damaged or empty."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from charlm.errors import RunError
+from charlm.report import read_run, runs_in
+from charlm.report.run import Event, short_names
+from charlm.system.lock import locked
+from tests.report.conftest import train_row, valid_row
+from tests.runs import contents, rows
+
+
+def test_a_whole_run(trained_run):
+    before = contents(trained_run)
+    record = read_run(trained_run)
+    assert contents(trained_run) == before
+    assert record.faults == []
+    assert not record.is_empty
+    for split in ("train", "valid"):
+        own = [row for row in rows(trained_run) if row["split"] == split]
+        for name, column in record.splits[split].items():
+            assert column.tolist() == [row[name] for row in own], name
+    assert record.options["model.cell.hidden"] == 16
+    assert record.options["train.patience"] is None  # a default
+    assert [sample["step"] for sample in record.samples] == [3, 6]
+    assert all(len(sample["bits"]) == len(sample["text"]) == 20 for sample in record.samples)
+
+
+def test_damaged_lines_are_counted_and_the_others_kept(run_of):
+    lines = [
+        train_row(1), "no json\n", "[1]\n", '{"step": "x"}\n', "[" * 100_000 + "\n", '{"step": -1}\n',
+        train_row(2, chars=None), train_row(3, nats=float("nan")), train_row(4, lr="x"), train_row(5, elapsed_s=10**400),
+        '{"step": 6, "spl',
+    ]  # fmt: skip
+    record = read_run(run_of("damaged", lines, ["x\n", {"step": 1, "text": "ab", "bits": [1]}, {"step": 2, "text": 3}]))
+    train = record.splits["train"]
+    assert train["step"].tolist() == [1, 3, 4]
+    assert np.isnan(train["nats"]).tolist() == [False, True, False]
+    assert np.isnan(train["lr"]).tolist() == [False, False, True]
+    assert record.samples == [{"step": 1, "text": "ab", "bits": None}]
+    assert record.faults == [
+        "metrics.jsonl: 5 of 10 lines cannot be read and are left out.",
+        "samples.jsonl: 1 of 3 lines cannot be read and are left out.",
+        "No validation scores yet, or no validation split.",
+    ]
+
+
+def test_rows_come_in_the_order_of_steps(run_of):
+    record = read_run(run_of("mixed", [train_row(3), train_row(1), valid_row(2, 1.0)]))
+    assert record.splits["train"]["step"].tolist() == [1, 3]
+
+
+def test_other_rows_are_events(run_of):
+    rollback = {"step": 4, "split": "rollback", "diverged_step": 9, "fault": "loss inf", "lr_factor": 0.5}
+    record = read_run(run_of("events", [train_row(4), rollback, {"step": 5, "split": "new", "why": 1}]))
+    assert record.events == [
+        Event(4, "rolled back from step 9: loss inf; learning rate × 0.5 from here"),
+        Event(5, '{"split": "new", "why": 1}'),
+    ]
+
+
+def test_what_is_missing_is_said(run_of, tmp_path):
+    run = run_of("empty", [], [])
+    assert read_run(run).faults == ["metrics.jsonl has no rows yet."]
+    (run / "metrics.jsonl").unlink()
+    (run / "samples.jsonl").unlink()
+    (run / "config.yaml").write_text("model: {cell: {kind: lstm, hiden: 3}}\n")
+    shutil.rmtree(run / "checkpoints")
+    record = read_run(run)
+    assert record.is_empty
+    assert record.options == {}
+    assert [fault.split(":")[0] for fault in record.faults] == [
+        "It has no checkpoint.", "It has no metrics.jsonl.", "config.yaml cannot be read", "It kept no samples.",
+        "metrics.jsonl has no rows yet.",
+    ]  # fmt: skip
+    assert "did you mean 'hidden'?" in record.faults[2]
+
+
+def test_damaged_checkpoints_hide_no_curves(run_of):
+    run = run_of("no checkpoints", [train_row(1), valid_row(1, 2.0)])
+    for file in (run / "checkpoints").iterdir():
+        file.write_bytes(b"x")
+    record = read_run(run)
+    assert record.faults == ["No checkpoint can be read."]
+    assert not record.is_empty
+
+
+def test_a_run_that_trains_now(run_of):
+    run = run_of("now")
+    with locked(run):
+        assert read_run(run).about.state == "in use"
+
+
+def test_runs_are_named_by_folder_checkpoint_or_the_folder_above(run_of, tmp_path):
+    b, a = run_of("some/b"), run_of("some/a")
+    assert runs_in(a) == [a]
+    assert runs_in(a / "checkpoints") == runs_in(a / "checkpoints/last.safetensors") == [a]
+    assert runs_in(tmp_path / "some") == [a, b]
+    (tmp_path / "early").mkdir()
+    (tmp_path / "early/metrics.jsonl").write_text(json.dumps(train_row(1)) + "\n")
+    assert runs_in(tmp_path / "early") == [tmp_path / "early"]
+    (tmp_path / "none").mkdir()
+    for path, found in ((tmp_path / "none", "holds no run"), (tmp_path / "no", "no such folder"),
+                        (a / "config.yaml", "is no checkpoint in the folder of a run")):  # fmt: skip
+        with pytest.raises(RunError, match=f"{found}; allowed: the folder of a run"):
+            runs_in(path)
+
+
+def test_names_tell_runs_apart(tmp_path):
+    paths = [tmp_path / name for name in ("x/one", "x/two", "y/one", "z/y/one")]
+    assert short_names(paths) == ["x/one", "two", f"{tmp_path.name}/y/one", "z/y/one"]
+    assert short_names(paths[:1]) == ["one"]
