@@ -70,7 +70,7 @@ def runs_in(path: Path) -> list[Path]:
 
 
 def read_run(path: Path) -> RunRecord:
-    """Read a run; takes no lock and writes nothing, so that it may be training. OSError if its folder cannot be read."""
+    """Read a run, which may be training: takes no lock and writes nothing. OSError if its folder cannot be read."""
     faults: list[str] = []
     about = describe_run(path)
     if about.state in ("damaged", "no checkpoint"):
@@ -95,7 +95,7 @@ def _options(file: Path, faults: list[str]) -> dict[str, Any]:
 
 
 def _lines(file: Path, faults: list[str]) -> list[dict[str, Any]]:
-    """The lines of a file that are JSON objects with a step; an incomplete last one is being written and is no fault."""
+    """The lines of a file that are JSON objects with a step. An incomplete last one is being written: no fault."""
     try:
         lines = file.read_bytes().splitlines(keepends=True)
     except FileNotFoundError:

@@ -11,8 +11,8 @@ from charlm.config.shipped import shipped_configs
 
 COMMANDS = [
     "train", "sample", "write", "next", "classify", "eval", "look", "score", "export", "plan", "tune", "runs",
-    "report", "doctor", "config list", "config check", "config show", "config suggest", "config schema", "config options",
-    "data list", "data info", "data fetch",
+    "report", "doctor", "config list", "config check", "config show", "config suggest", "config schema",
+    "config options", "data list", "data info", "data fetch",
 ]  # fmt: skip
 
 

@@ -25,7 +25,7 @@ def test_a_whole_run(trained_run):
         for name, column in record.splits[split].items():
             assert column.tolist() == [row[name] for row in own], name
     assert record.options["model.cell.hidden"] == 16
-    assert record.options["train.patience"] is None  # a default
+    assert record.options["train.patience"] == 0
     assert [sample["step"] for sample in record.samples] == [3, 6]
     assert all(len(sample["bits"]) == len(sample["text"]) == 20 for sample in record.samples)
 
@@ -33,7 +33,8 @@ def test_a_whole_run(trained_run):
 def test_damaged_lines_are_counted_and_the_others_kept(run_of):
     lines = [
         train_row(1), "no json\n", "[1]\n", '{"step": "x"}\n', "[" * 100_000 + "\n", '{"step": -1}\n',
-        train_row(2, chars=None), train_row(3, nats=float("nan")), train_row(4, lr="x"), train_row(5, elapsed_s=10**400),
+        train_row(2, chars=None), train_row(3, nats=float("nan")), train_row(4, lr="x"),
+        train_row(5, elapsed_s=10**400),
         '{"step": 6, "spl',
     ]  # fmt: skip
     record = read_run(run_of("damaged", lines, ["x\n", {"step": 1, "text": "ab", "bits": [1]}, {"step": 2, "text": 3}]))

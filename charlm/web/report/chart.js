@@ -5,7 +5,7 @@ import { AXES, short, timeUnit } from "./numbers.js";
 import { extent, makeScale, ticksOf } from "./scale.js";
 import { nearest, smoothed } from "./smooth.js";
 
-const MARGIN = { left: 62, right: 14, top: 10, bottom: 38 };
+const MARGIN = { left: 62, right: 24, top: 10, bottom: 38 };
 const DOTS = 80; // points of a curve up to which each is a dot
 const NEAR = 0.02; // share of the axis within which the cursor finds the end of a curve
 const DRAG = 6; // pixels below which a drag is a click
@@ -109,7 +109,7 @@ export class Chart {
       const width = this.what.smooth && !curve.dots ? smooth / 100 : 0;
       curve.line = smoothed(curve.at.map(this.x.share), curve.mean, width);
     }
-    const up = extent(this.curves.map(({ line }) => line), this.log);
+    const up = extent(this.curves.flatMap(seenValues), this.log);
     if (!up) return this.drawNothing();
     const [bottom, top] = [this.height - MARGIN.bottom, MARGIN.top];
     this.y = makeScale(...widened(up, this.log, 0.05), bottom, top, this.log);
@@ -144,7 +144,7 @@ export class Chart {
     const { axis } = this.view;
     const { size, name } = axis === "elapsed_s" ? timeUnit(this.x.high) : { size: 1, name: AXES[axis].label };
     const scaled = { low: this.x.low / size, high: this.x.high / size, log: this.x.log };
-    for (const value of ticksOf(scaled, width / 90)) {
+    for (const value of ticksOf(scaled, width / 70)) {
       const place = this.x.place(value * size).toFixed(1);
       parts.push(drawn("line", { x1: place, x2: place, y1: y + height, y2: y + height + 4, class: "tick" }));
       parts.push(drawn("text", { x: place, y: y + height + 17, class: "label middle" }, tickText(value)));
@@ -256,6 +256,13 @@ export class Chart {
       .map(({ curve, place }) => `${curve.run.name} ${this.what.curves.length > 1 ? `${curve.split} ` : ""}${this.what.text(curve.mean[place])}`)
       .join("; ");
   }
+}
+
+/** What the vertical axis must hold of a curve: its line, and nine tenths of its band's edges. */
+function seenValues({ line, low, high }) {
+  if (!low) return [line];
+  const tail = Math.floor(low.length / 10);
+  return [line, [low.toSorted((a, b) => a - b)[tail], high.toSorted((a, b) => b - a)[tail]]];
 }
 
 /** A little more than the range on both sides, never empty. */

@@ -28,7 +28,7 @@ export function duration(seconds) {
 export function short(number) {
   if (Number.isNaN(number)) return "—";
   const size = Math.abs(number);
-  if (size !== 0 && (size < 1e-3 || size >= 1e6)) return number.toExponential(2).replace("e+", "e").replace("-", "−");
+  if (size !== 0 && (size < 1e-3 || size >= 1e6)) return number.toExponential(2).replace(/\.?0*e\+?/, "e").replace("-", "−");
   return size >= 1000 ? whole(number) : String(Number(number.toPrecision(4)));
 }
 

@@ -2,12 +2,15 @@
 
 /** Values smoothed along an axis: the mean with weights exp(−distance / width), to both sides, so nothing is shifted.
  *
- * shares: the place of each value on the axis, 0 to 1, ascending. Values that are not finite count for nothing and stay
- * as they are.
+ * shares: the place of each value on the axis, 0 to 1, ascending. A value counts for the part of the axis around it, so
+ * that it does not matter where points lie densely. Values that are not finite count for nothing and stay as they are.
  */
 export function smoothed(shares, values, width) {
   if (!(width > 0)) return values;
   const length = values.length;
+  const parts = shares.map(
+    (share, place) => ((shares[place + 1] ?? share) - (shares[place - 1] ?? share)) / 2 || Number.MIN_VALUE,
+  );
   const sums = new Float64Array(length);
   const weights = new Float64Array(length);
   const pass = (first, step) => {
@@ -21,15 +24,15 @@ export function smoothed(shares, values, width) {
       sums[place] += sum;
       weights[place] += weight;
       if (Number.isFinite(values[place])) {
-        sum += values[place];
-        weight += 1;
+        sum += parts[place] * values[place];
+        weight += parts[place];
       }
     }
   };
   pass(0, 1);
   pass(length - 1, -1);
   return values.map((value, place) =>
-    Number.isFinite(value) ? (sums[place] + value) / (weights[place] + 1) : value,
+    Number.isFinite(value) ? (sums[place] + parts[place] * value) / (weights[place] + parts[place]) : value,
   );
 }
 

@@ -1,0 +1,194 @@
+"""The page as it is used: opened from a file in a real browser, without a network."""
+
+import json
+import re
+
+import pytest
+
+from charlm.report import read_run, report_page
+from tests.report.conftest import train_row
+
+
+@pytest.fixture
+def view(opened, learning):
+    """The page of a run of 200 steps that ends at 1 nat, and one that ends at 2."""
+    return opened(report_page([read_run(learning("one", 1.0)), read_run(learning("two", 2.0))]))
+
+
+def lines(view, chart="loss", kind="line"):
+    return view.locator(f"#chart-{chart} path.{kind}").count()
+
+
+def point_at(view, share, chart="loss"):
+    box = view.locator(f"#chart-{chart} .area").bounding_box()
+    left, right = 62, 24  # margins of the plot
+    view.mouse.move(box["x"] + left + share * (box["width"] - left - right), box["y"] + 60)
+
+
+def ticks(view, chart="loss"):
+    return view.eval_on_selector_all(f"#chart-{chart} text.label", "labels => labels.map(label => label.textContent)")
+
+
+def test_pointing_at_a_chart_tells_the_values_of_all_runs(view):
+    assert (lines(view), lines(view, "lr"), lines(view, "grad"), lines(view, "speed")) == (4, 2, 2, 2)
+    point_at(view, 1.0)
+    tip = view.text_content("#chart-loss .tip")
+    assert tip.startswith("step 200")
+    for text in ("one training1.0150", "one validation1.0200", "two training2.0150", "two validation2.0200"):
+        assert text in tip
+    assert view.locator("#chart-grad .cursor circle").count() == 2  # the cursor is on all charts
+    assert not view.locator("#chart-grad .tip").is_visible()
+    point_at(view, 0.0)
+    assert "training4.0000" in view.text_content("#chart-loss .tip")
+    assert "validation" not in view.text_content("#chart-loss .tip")  # the first was at step 50
+    view.mouse.move(5, 5)
+    assert not view.locator("#chart-loss .tip").is_visible()
+
+
+def test_axes_units_and_smoothing(view):
+    assert "steps" in ticks(view)
+    view.click("#axis button[value=chars]")
+    point_at(view, 1.0)
+    assert view.text_content("#chart-loss .tip p") == "8 k characters"
+    view.click("#axis button[value=elapsed_s]")
+    point_at(view, 1.0)
+    assert view.text_content("#chart-loss .tip p") == "20 s"
+    assert "seconds" in ticks(view, "grad")
+    view.click("#unit button[value=bits]")
+    point_at(view, 1.0)
+    assert "one training1.4643" in view.text_content("#chart-loss .tip")
+    assert "1.4715" in view.text_content("#scores")
+    before = view.get_attribute("#chart-loss path.line", "d")
+    view.check("#log-x")
+    logarithmic = view.get_attribute("#chart-loss path.line", "d")
+    assert logarithmic != before
+    view.fill("#smooth", "0")
+    assert view.get_attribute("#chart-loss path.line", "d") != logarithmic
+    assert lines(view, kind="raw") == 0
+    flat = view.get_attribute("#chart-loss path.line", "d")
+    view.click("#chart-loss .small")
+    assert view.get_attribute("#chart-loss path.line", "d") != flat
+
+
+def test_the_legend_hides_runs_and_splits(view):
+    view.click("#legend button >> nth=0")
+    assert lines(view) == 2
+    assert view.locator("#samples article").count() == 1
+    view.keyboard.press("1")
+    assert lines(view) == 4
+    view.click("#legend button >> nth=1", modifiers=["Shift"])
+    assert lines(view) == 2
+    assert view.get_attribute("#legend button >> nth=0", "aria-pressed") == "false"
+    view.uncheck("#show-valid")
+    assert lines(view) == 1
+    view.uncheck("#show-train")
+    assert "nothing to show" in view.text_content("#chart-loss")
+
+
+def test_dragging_zooms_all_charts(view):
+    point_at(view, 0.5)
+    view.mouse.down()
+    point_at(view, 0.75)
+    view.mouse.up()
+    assert view.locator("#zoomed").is_visible()
+    steps = [int(text) for text in ticks(view, "grad") if text.isdigit() and int(text) > 50]
+    assert steps
+    assert all(100 <= step <= 151 for step in steps)
+    view.keyboard.press("Escape")
+    assert not view.locator("#zoomed").is_visible()
+    assert "200" in ticks(view)
+
+
+def test_the_keyboard_alone(view):
+    view.focus("#chart-loss .area")
+    view.keyboard.press("End")
+    assert view.text_content("#spoken").startswith("step 1: one train 4.0000")
+    view.keyboard.press("End")
+    assert view.text_content("#spoken").startswith("step 200: one train 1.0150; one valid 1.0200; two train")
+    view.keyboard.press("ArrowLeft")
+    assert view.text_content("#spoken").startswith("step 199:")
+    view.keyboard.press("+")
+    assert view.locator("#zoomed").is_visible()
+    view.keyboard.press("Escape")
+    assert not view.locator("#zoomed").is_visible()
+    view.focus("#axis button[aria-checked=true]")
+    view.keyboard.press("ArrowRight")
+    assert view.get_attribute("#axis button[value=chars]", "aria-checked") == "true"
+
+
+def test_scores_notes_and_settings(view):
+    assert view.locator("#scores tbody tr").count() == 2
+    assert view.text_content("#scores .best") == "1.0200"
+    rollback = "step 100: rolled back from step 117: loss inf; learning rate × 0.5 from here"
+    assert view.text_content("#notes").count(rollback) == 2
+    assert view.locator("#chart-grad .note").count() == 2
+    assert view.text_content("#chart-grad title >> nth=0") == f"one: {rollback.removeprefix('step 100: ')}"
+    assert view.text_content("#same") == "The runs have the same settings."
+    assert not view.locator("#settings").is_visible()
+    view.click("summary")
+    assert view.locator("#settings tbody tr").count() > 40
+
+
+def test_samples_by_step(view):
+    assert view.text_content("#sample-step") == "step 150"
+    view.focus("#sample-slider")
+    view.keyboard.press("Home")
+    assert view.text_content("#sample-step") == "step 50"
+    assert view.text_content(".sample >> nth=1") == "at 50\n<b>"
+    shaded = view.locator(".sample >> nth=0").locator("span")
+    assert shaded.all_text_contents() == ["at 5", "0\n<b>"]
+    colors = [each.evaluate("span => span.style.backgroundColor") for each in shaded.all()]
+    assert colors == ["rgba(230, 120, 0, 0.72)", ""]
+
+
+def test_dark_narrow_and_printed(opened, learning):
+    view = opened(report_page([read_run(learning())]), color_scheme="dark")
+    assert view.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(20, 23, 27)"
+    view.set_viewport_size({"width": 390, "height": 800})
+    view.wait_for_function("document.documentElement.scrollWidth <= 390")
+    view.emulate_media(media="print")
+    assert not view.locator(".controls").is_visible()
+    assert view.locator("#chart-loss path.line").first.is_visible()
+
+
+def test_damaged_and_empty_runs_have_their_line(opened, run_of, learning):
+    empty, alone = run_of("empty", [], []), run_of("alone", [train_row(1, lr=0.0, nats=float("nan"))], [])
+    (empty / "config.yaml").write_text("model: 3")
+    view = opened(report_page([read_run(run) for run in (empty, alone, learning())]))
+    notes = view.text_content("#notes")
+    assert "empty metrics.jsonl has no rows yet." in notes
+    assert "empty config.yaml cannot be read" in notes
+    assert "alone No validation scores yet" in notes
+    assert view.locator("#differing").is_hidden()
+    view.check("#log-x")
+    for chart in ("loss", "lr", "grad", "speed"):
+        view.click(f"#chart-{chart} .small")
+        assert "NaN" not in view.inner_html(f"#chart-{chart}")
+        assert "Infinity" not in view.inner_html(f"#chart-{chart}")
+    view.keyboard.press("3")
+    assert "nothing to show" in view.text_content("#chart-loss")
+
+
+def test_a_hostile_run_does_nothing(opened, run_of):
+    mark = "</script><script>window.broken=1</script><img src=x onerror=window.broken=1>"
+    run = run_of("<script>window.broken=1", [train_row(1), {"step": 1, "split": mark}],
+                 [{"step": 1, "text": mark, "bits": None}])  # fmt: skip
+    config = run / "config.yaml"
+    config.write_text(re.sub("source: .*", f"source: {json.dumps(mark)}", config.read_text()))
+    view = opened(report_page([read_run(run)]))
+    point_at(view, 0.5)
+    view.click("summary")
+    assert mark in view.text_content("#settings")
+    assert view.evaluate("window.broken") is None
+    assert view.locator("img").count() == 0
+    assert view.text_content("h1") == "<script>window.broken=1"
+
+
+def test_many_long_runs(opened, run_of):
+    rows = [train_row(step, 2 + (step * 7919 % 1000) / 1000) for step in range(1, 5001)]
+    names = [f"run {number}" for number in range(20)]
+    view = opened(report_page([read_run(run_of(name, rows, [])) for name in names]))
+    assert lines(view) == 20
+    assert lines(view, kind="band") == 20
+    point_at(view, 0.5)
+    assert " to " in view.text_content("#chart-loss .tip b >> nth=0")
