@@ -41,7 +41,6 @@ def _run(name: str, record: RunRecord) -> dict[str, Any]:
         "curves": {split: _curves(columns, VALUES[split]) for split, columns in record.splits.items()},
         "events": _events(record),
         "samples": [_sample(row) for row in _some(record.samples)],
-        "samples_left_out": max(len(record.samples) - SAMPLES, 0),
     }
 
 
