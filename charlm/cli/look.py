@@ -61,7 +61,7 @@ def look(
 
     from charlm.inference import load
     from charlm.look import look_page, written_text
-    from charlm.system.files import check_writable
+    from charlm.system.files import check_page_place
     from charlm.system.formatting import format_bytes
 
     trained = load(checkpoint, "cpu")
@@ -76,7 +76,7 @@ def look(
         if text is not None
         else _ids(trained, file, length, skip_unknown)
     )
-    check_writable(out, "--out")
+    check_page_place(out, "--out")
     page = look_page(trained, ids, other, units=units).encode()
     out.write_bytes(page)
     say("page", f"{out}, {format_bytes(len(page))}: open it in a browser")

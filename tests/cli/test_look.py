@@ -60,6 +60,8 @@ def test_wrong_use(cli, trained_run, tmp_path, write):
     nowhere = tmp_path / "no" / "page.html"
     error = cli("look", trained_run, "--file", file, "--out", nowhere).error
     assert error == f"--out {nowhere}: No such file or directory; allowed: a file that can be written"
+    error = cli("look", trained_run, "--file", file, "--out", file).error
+    assert error == f"--out {file}: exists and is not a page; allowed: a new file, or an earlier page"
     out = tmp_path / "page.html"
     error = cli("look", trained_run, "--prompt", "so Я", "--out", out).error
     assert error.startswith("--prompt: found 'Я' (U+042F), which the model has never seen")
