@@ -123,7 +123,7 @@ def test_wheel_and_sdist(tmp_path):
             contents.append({name: archive.read(name) for name in archive.namelist()})
     assert contents[0] == contents[1]
     info = f"charlm-{charlm.__version__}.dist-info"
-    suffixes = (".py", ".typed", ".h", ".cpp", ".js", ".css", ".html", ".json", ".txt")
+    suffixes = (".py", ".typed", ".h", ".c", ".cpp", ".wasm", ".js", ".css", ".html", ".json", ".txt")
     needed = {file for file in (ROOT / "charlm").rglob("*") if file.suffix in suffixes}
     wanted = {file.relative_to(ROOT).as_posix(): file for file in needed}
     wanted |= {f"charlm/configs/{file.name}": file for file in CONFIGS.values()}
