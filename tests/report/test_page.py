@@ -122,17 +122,6 @@ def test_nothing_in_the_data_is_markup(run_of):
     assert shown["samples"][0]["text"] == mark
 
 
-def test_modules_are_listed_small_and_joined_without_imports():
-    folder = web.files("charlm.web") / "report"
-    listed = (folder / "modules.txt").read_text(encoding="utf-8").split()
-    assert sorted(listed) == sorted(path.name for path in folder.iterdir() if path.name.endswith(".js"))
-    for path in folder.iterdir():
-        assert len(path.read_text(encoding="utf-8").splitlines()) < 300, path
-    script = web.joined_modules("report")
-    assert "\nimport " not in script
-    assert "\nexport " not in script
-
-
 @pytest.mark.skipif(which("node") is None, reason="no node to read JavaScript with")
 def test_smoothing_shifts_nothing_and_ignores_how_dense_points_lie():
     code = f"""

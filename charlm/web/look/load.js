@@ -1,22 +1,15 @@
 // The JSON of the page, with its packed arrays unpacked.
 
-const ARRAYS = { u1: Uint8Array, u2: Uint16Array, u4: Uint32Array, u8: BigUint64Array, i1: Int8Array };
-
-/** The typed array of { type, data }: base64 of deflated little-endian values. */
-async function unpacked({ type, data }) {
-  const bytes = Uint8Array.from(atob(data), (character) => character.charCodeAt(0));
-  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
-  return new ARRAYS[type](await new Response(stream).arrayBuffer());
-}
+import { unpackArray } from "../shared/unpack.js";
 
 async function unpackedReading(reading) {
   const names = ["bits", "entropy", "rank", "top", "p"];
-  const arrays = await Promise.all(names.map((name) => unpacked(reading[name])));
+  const arrays = await Promise.all(names.map((name) => unpackArray(reading[name])));
   return { kept: reading.kept, ...Object.fromEntries(names.map((name, place) => [name, arrays[place]])) };
 }
 
 async function unpackedUnit(unit) {
-  const curves = await Promise.all(unit.curves.map(async (curve) => ({ ...curve, values: await unpacked(curve) })));
+  const curves = await Promise.all(unit.curves.map(async (curve) => ({ ...curve, values: await unpackArray(curve) })));
   return { ...unit, curves };
 }
 

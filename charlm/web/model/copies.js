@@ -1,6 +1,6 @@
 // The windows of the training text as a set: does the text copy it? See charlm/export/html_copies.py.
 
-import { unpackArray } from "./unpack.js";
+import { unpackArray } from "../shared/unpack.js";
 
 /** The set of the page's JSON; null if there is none. */
 export async function openCopies(data) {

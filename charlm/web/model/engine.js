@@ -3,7 +3,7 @@
 import { accelerate } from "./kernel.js";
 import { KINDS } from "./kinds.js";
 import { Matrix } from "./matrix.js";
-import { unpackArray } from "./unpack.js";
+import { unpackArray } from "../shared/unpack.js";
 
 /** A parameter of the JSON: a matrix, a list of matrices, or a vector. */
 async function unpackParameter(parameter) {

@@ -1,7 +1,7 @@
 // The products of matrices by WebAssembly, see kernel.c.
 
 import { largestWhole, quantize } from "./matrix.js";
-import { bytesOf } from "./unpack.js";
+import { bytesOf } from "../shared/unpack.js";
 
 const PAGE = 65536; // bytes of a page of memory
 const padded = (count, multiple) => Math.ceil(count / multiple) * multiple;

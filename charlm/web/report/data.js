@@ -1,16 +1,9 @@
 // What the page shows: the JSON of the page, with its packed arrays unpacked.
 
-const ARRAYS = { u1: Uint8Array, f4: Float32Array, f8: Float64Array };
-
-/** The typed array of { type, data }: base64 of deflated little-endian values. */
-async function unpacked({ type, data }) {
-  const bytes = Uint8Array.from(atob(data), (character) => character.charCodeAt(0));
-  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
-  return new ARRAYS[type](await new Response(stream).arrayBuffer());
-}
+import { unpackArray } from "../shared/unpack.js";
 
 async function unpackedAll(named) {
-  const entries = await Promise.all(Object.entries(named).map(async ([name, each]) => [name, await unpacked(each)]));
+  const entries = await Promise.all(Object.entries(named).map(async ([name, each]) => [name, await unpackArray(each)]));
   return Object.fromEntries(entries);
 }
 
@@ -25,7 +18,7 @@ async function unpackedCurves({ rows, at, ...curves }) {
 async function unpackedRun(run, number) {
   const [train, valid] = await Promise.all([run.curves.train, run.curves.valid].map(unpackedCurves));
   const samples = await Promise.all(
-    run.samples.map(async (sample) => ({ ...sample, bits: sample.bits && (await unpacked(sample.bits)) })),
+    run.samples.map(async (sample) => ({ ...sample, bits: sample.bits && (await unpackArray(sample.bits)) })),
   );
   return { ...run, number, curves: { train, valid }, samples };
 }

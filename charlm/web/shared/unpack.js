@@ -1,6 +1,14 @@
-// Arrays of the page's JSON.
+// Arrays of a page's JSON, as packed by `page.py`.
 
-const ARRAY_TYPES = { u1: Uint8Array, u2: Uint16Array, i1: Int8Array, f4: Float32Array };
+const ARRAY_TYPES = {
+  u1: Uint8Array,
+  u2: Uint16Array,
+  u4: Uint32Array,
+  u8: BigUint64Array,
+  i1: Int8Array,
+  f4: Float32Array,
+  f8: Float64Array,
+};
 
 /** The bytes of base64. */
 export function bytesOf(base64) {
