@@ -24,7 +24,7 @@ from curves import joined, shuffled
 
 from charlm.choice.families import Request
 from charlm.choice.speed import measure
-from charlm.choice.suggest import suggest, updates_in
+from charlm.choice.suggest import suggest, training_s
 from charlm.config import Config, dump_config, override_config, parse_config
 from charlm.native.precision import choose_precision
 
@@ -125,7 +125,7 @@ def updates_of(configs: dict[str, Config], minutes: float, vocabulary: int) -> d
             found = measure(config.model_copy(update={"precision": precision}), device, vocabulary, enough_s=0.5)
             assert found is not None, f"{name}: too little memory"
             seconds[name].append(found)
-    return {name: updates_in(minutes, sorted(found)[1]) for name, found in seconds.items()}
+    return {name: max(1, int(training_s(minutes) / sorted(found)[1])) for name, found in seconds.items()}
 
 
 def make_texts() -> Iterator[tuple[str, str]]:

@@ -15,13 +15,15 @@ from charlm.choice.families import Candidate
 from charlm.choice.text import TextFacts
 
 A, ALPHA, PARAMETERS = 0.122, 0.54, 4e5
-B, BETA, CHARS = 0.383, 0.38, 1e6
-UPDATES, LEAST_UPDATES, MOST_UPDATES = 1000, 250, 4000
+B, BETA, CHARS = 0.398, 0.38, 1e6
+UPDATES, LEAST_UPDATES, MOST_UPDATES = 1000, 250, 8000
 """Families gain on the first with the number of updates: measured at the first number, and between the other two."""
-REPETITIONS = 15.0
-"""Passes after which more passes teach nothing new, in the mean."""
+REPETITIONS = 4.0
+"""Passes after which more passes teach nothing new, in the mean; 15 for the larger models of Muennighoff et al."""
 LARGE_BATCH = 200.0
 """Streams of 64 characters at which a character teaches half as much as with one stream."""
+MODERATE = 0.4
+"""Strength of the dropout of a run that is long, but whose model is small for the text."""
 NGRAM_SHARE, NGRAM_OFFSET = 0.65, -0.09
 """c from the score of the text's 5-gram model: rough, and needed only to say what to expect."""
 
@@ -68,10 +70,13 @@ def expected_nats(text: TextFacts, relative: float) -> float:
 def regularization(parameters: int, reading: Reading) -> float:
     """How much a run needs against overfitting: 0 for a single pass, 3 for a small text read for hours.
 
-    It grows with the passes over the text and with the parameters per character of it.
+    It grows with the passes over the text and with the parameters per character of it. Up to `MODERATE` it also grows
+    with the updates: a short run ends before it overfits, and a long one gains from some dropout before it does.
     """
-    share = parameters / reading.train_chars
-    return min(max(math.log(max(reading.epochs, 1)) + 0.5 * math.log(max(share, 1e-9)) - 2.0, 0.0), 3.5)
+    passes, share = math.log(max(reading.epochs, 1)), parameters / reading.train_chars
+    strength = passes + 0.5 * math.log(max(share, 1e-9)) - 2.0
+    longer = min(0.5 * math.log(max(reading.updates / UPDATES, 1)), passes)
+    return min(max(strength, min(strength + longer, MODERATE), 0.0), 3.5)
 
 
 def dropout(strength: float, layers: int) -> dict[str, float]:

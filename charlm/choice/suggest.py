@@ -1,5 +1,6 @@
 """`charlm train TEXT --minutes M`: settings from the text, the time and the machine."""
 
+import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -14,12 +15,14 @@ from charlm.config import Config
 from charlm.data.corpus import Corpus, load_configured_corpus
 from charlm.errors import ConfigError, DataError, DeviceError
 from charlm.model import count_parameters
+from charlm.native.build import compiling_s
 from charlm.native.precision import choose_precision
 from charlm.system.device import describe_device, resolve_device, set_threads
 from charlm.system.formatting import format_duration
 from charlm.system.world import ALONE, World
 from charlm.training.memory import available_bytes, bytes_on_device
 from charlm.training.precision import compile_kernels
+from charlm.training.start import LONGEST_START
 
 LEAST_CHARS = 500
 _SMALL_CHARS = 50_000
@@ -34,6 +37,8 @@ _TIE_NATS = 0.015
 """Less than what the rule errs by: smaller differences are no reason to prefer a model."""
 _START_S = 3.0
 """Seconds before the first update and after the last."""
+_AFTER_CHOICE_S = 1.5
+"""The part of them that comes after the choice."""
 _TRAINING = 0.92
 """Share of the remaining time that updates get; evaluations, samples and checkpoints get the rest."""
 _MEASURING = 0.08
@@ -64,9 +69,10 @@ class _Outlook:
     """Relative to what the text has by itself; see `relative_nats`."""
 
 
-def suggest(request: Request, world: World = ALONE) -> Suggestion:
+def suggest(request: Request, world: World = ALONE, began_s: float | None = None) -> Suggestion:
     """Choose settings for a text and a time on this machine; the batch is a multiple of the world's processes.
 
+    `began_s`: when the minutes began, as time.perf_counter() tells it; None: they begin with a later command.
     ConfigError for wrong overrides, DataError for a text that cannot be read or is too short, DeviceError for a device
     that is not there or has too little memory.
     """
@@ -82,9 +88,11 @@ def suggest(request: Request, world: World = ALONE) -> Suggestion:
     text, parts = text_facts(corpus), _Parts.of(request, base, corpus)
     families = _families(request, text, device, world)
     meter = Speedometer(device, text.vocabulary, budget_s=min(5.0, 60 * request.minutes * _MEASURING), world=world)
+    speeds = meter.update_s(families)
+    seconds = training_s(request.minutes, began_s)
     outlooks = [
-        _outlook(parts, candidate, update_s, request.minutes)
-        for family, times in zip(families, meter.update_s(families), strict=True)
+        _outlook(parts, candidate, update_s, seconds)
+        for family, times in zip(families, speeds, strict=True)
         for candidate, update_s in zip(family, times, strict=False)
     ]
     if not outlooks:
@@ -210,9 +218,9 @@ def _candidates(
 # What they promise
 
 
-def _outlook(parts: _Parts, candidate: Candidate, update_s: float, minutes: float) -> _Outlook:
+def _outlook(parts: _Parts, candidate: Candidate, update_s: float, seconds: float) -> _Outlook:
     train = candidate.config.train
-    updates = updates_in(minutes, update_s)
+    updates = max(1, int(seconds / update_s))
     chars = train.batch_size * train.bptt
     train_chars = max(parts.train(updates * chars), 1)
     passes = min(train.max_epochs or _MOST_EPOCHS, _MOST_EPOCHS)
@@ -221,10 +229,12 @@ def _outlook(parts: _Parts, candidate: Candidate, update_s: float, minutes: floa
     return _Outlook(candidate, reading, update_s, relative_nats(candidate, reading))
 
 
-def updates_in(minutes: float, update_s: float) -> int:
-    """How many updates a run makes in its minutes if each takes `update_s`."""
-    left_s = 60 * minutes - min(_START_S, 15 * minutes)
-    return max(1, int(_TRAINING * left_s / update_s))
+def training_s(minutes: float, began_s: float | None = None) -> float:
+    """How long the updates of a run may take in its minutes, of which some may have passed since `began_s`."""
+    starting_s = _START_S
+    if began_s is not None:
+        starting_s = max(starting_s, time.perf_counter() - began_s - compiling_s(began_s) + _AFTER_CHOICE_S)
+    return _TRAINING * (60 * minutes - min(starting_s, 60 * minutes * LONGEST_START))
 
 
 def _promising(outlooks: Iterable[_Outlook]) -> list[_Outlook]:

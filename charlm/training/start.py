@@ -40,6 +40,9 @@ from charlm.training.snapshot import restore_snapshot
 from charlm.training.step import Updater
 from charlm.training.watch import Watch
 
+LONGEST_START = 0.5
+"""Share of a run's minutes at most that starting may take, so that the run learns something."""
+
 
 def start_run(
     config: Config,
@@ -90,17 +93,13 @@ def start_run(
 def _clock_start(began_s: float, minutes: float | None) -> float:
     """When the run's clock started, without compiling; later if starting took most of its minutes."""
     began_s += compiling_s(began_s)
-    latest_s = time.perf_counter() - 60 * (minutes or math.inf) * _STARTING
+    latest_s = time.perf_counter() - 60 * (minutes or math.inf) * LONGEST_START
     if began_s < latest_s:
         say(
             "start",
-            f"starting took most of {60 * (minutes or 0):.1f} s; training gets {1 - _STARTING:.0%} of them anyway",
+            f"starting took most of {60 * (minutes or 0):.1f} s; training gets {1 - LONGEST_START:.0%} of them anyway",
         )
     return max(began_s, latest_s)
-
-
-_STARTING = 0.5
-"""Share of a run's minutes at most that starting may take, so that the run learns something."""
 
 
 def run_of_this_launch(world: World) -> Path | None:

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -260,3 +261,16 @@ def test_as_yaml_it_is_the_same_config(text_file, tmp_path):
     file = tmp_path / "mine.yaml"
     file.write_text(commented_yaml(found.config, "settings", found.comments))
     assert load_config(file) == found.config
+
+
+@pytest.mark.usefixtures("machine")
+def test_time_that_has_passed_is_not_planned(text_file):
+    one = ["model.cell={kind: lstm, hidden: 384}", "model.layers=1"]
+
+    def updates(began_s):
+        plan = suggest(Request(text_file, 1, one), began_s=began_s).reasons["plan"]
+        return int(plan.removeprefix("about ").partition(" ")[0].replace(",", ""))
+
+    late, hardly = updates(time.perf_counter() - 20), updates(time.perf_counter() - 1000)
+    assert late == pytest.approx(updates(None) * (60 - 20 - 1.5) / 57, rel=0.05)
+    assert hardly == pytest.approx(updates(None) * 30 / 57, rel=0.02)  # half of the minutes in any case
