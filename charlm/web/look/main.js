@@ -60,7 +60,7 @@ async function start() {
   if (!data.compare) delete views.compare;
 
   function tell(place) {
-    const more = view === "unit" ? units.says(place) : "";
+    const more = view === "unit" ? units.tells(place) : "";
     showPrediction(byId("prediction"), data, place, more);
     // Only what the keys move to is spoken: the pointer moves too fast.
     if (document.activeElement === byId("text")) {

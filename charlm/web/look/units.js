@@ -47,7 +47,7 @@ export class Units {
   }
 
   /** The activation after the character at a place, in words. */
-  says(place) {
+  tells(place) {
     const { values, scale, gate } = this.unit.curves.find(({ name }) => name === this.curve);
     const value = (values[place] * scale).toFixed(2).replace("-", "−");
     return `${unitName(this.unit)}: ${gate ? "gate" : "state"} ${this.curve} is ${value} after it.`;

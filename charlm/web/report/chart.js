@@ -1,15 +1,14 @@
 // A chart: one or two curves of every run over a shared axis, with a cursor, a selection by dragging, and notes.
 
 import { drawn, element, runClass, swatch } from "./data.js";
-import { AXES, short, timeUnit } from "./numbers.js";
-import { extent, makeScale, ticksOf } from "./scale.js";
+import { AXES, short, tickText, timeUnit } from "./numbers.js";
+import { extent, makeScale, ticksOf, widened } from "./scale.js";
 import { nearest, smoothed } from "./smooth.js";
+import { chartWords, curveName } from "./words.js";
 
 const MARGIN = { left: 62, right: 24, top: 10, bottom: 38 };
 const DOTS = 80; // points of a curve up to which each is a dot
 const NEAR = 0.02; // share of the axis within which the cursor finds the end of a curve
-const SPLITS = { train: "training", valid: "validation" };
-const DESCRIBED = 8; // curves that the text alternative tells of
 const [ROW, COLUMN, MOST_COLUMNS] = [21, 260, 3]; // the box at the cursor, in pixels
 const DRAG = 6; // pixels below which a drag is a click
 
@@ -38,7 +37,7 @@ export class Chart {
       if (event.button === 0) this.dragged = [this.shareAt(event), event.clientX];
       this.moved(event);
     });
-    this.area.addEventListener("pointermove", (event) => this.moved(event));
+    for (const kind of ["pointerenter", "pointermove"]) this.area.addEventListener(kind, (event) => this.moved(event));
     // A finger leaves when it is lifted; what it pointed at stays until another place is tapped.
     this.area.addEventListener("pointerleave", (event) => {
       if (!this.dragged && event.pointerType !== "touch") this.onCursor(null, this);
@@ -116,7 +115,7 @@ export class Chart {
     this.title.textContent = this.what.unit() ? `${this.what.name}, ${this.what.unit()}` : this.what.name;
     this.svg.setAttribute("viewBox", `0 0 ${this.width} ${this.height}`);
     this.curves = this.collect();
-    this.area.setAttribute("aria-label", this.describe());
+    this.area.setAttribute("aria-label", chartWords(this.title.textContent, this.what, this.curves));
     const { logX, range, smooth } = this.view;
     const across = range ?? extent(this.curves.map(({ at }) => at), logX);
     this.x = null;
@@ -259,7 +258,7 @@ export class Chart {
     const rows = found.map(({ curve, place: at }) => {
       const range = curve.low && curve.low[at] < curve.high[at] ? ` (${this.what.text(curve.low[at])} to ${this.what.text(curve.high[at])})` : "";
       const where = element("span", { className: "quiet", textContent: AXES[axis].text(curve.at[at]) });
-      return element("li", {}, swatch(curve.run), element("span", { textContent: this.nameOf(curve) }), element("b", { textContent: this.what.text(curve.mean[at]) + range }), where);
+      return element("li", {}, swatch(curve.run), element("span", { textContent: curveName(this.what, curve) }), element("b", { textContent: this.what.text(curve.mean[at]) + range }), where);
     });
     const list = element("ul", {}, ...rows);
     list.style.columnCount = Math.max(1, Math.min(MOST_COLUMNS, Math.floor(this.width / COLUMN), Math.ceil((rows.length * ROW) / this.height)));
@@ -271,27 +270,10 @@ export class Chart {
     this.tip.style.right = left ? `${this.width - place + 14}px` : "auto";
   }
 
-  /** The chart in words: where each curve in sight begins, is lowest, and ends. */
-  describe() {
-    const told = this.curves.map((curve) => {
-      const known = curve.mean.filter(Number.isFinite);
-      if (!known.length) return `${this.nameOf(curve)} has no values`;
-      const least = known.reduce((low, value) => Math.min(low, value));
-      const [first, low, last] = [known[0], least, known.at(-1)].map(this.what.text);
-      return `${this.nameOf(curve)} from ${first} to ${last}, lowest ${low}`;
-    });
-    const shown = [...told.slice(0, DESCRIBED), ...(told.length > DESCRIBED ? [`and ${told.length - DESCRIBED} more`] : [])];
-    return `${this.title.textContent}: chart; ${shown.join("; ") || "nothing to show"}. Arrow keys move through it.`;
-  }
-
-  nameOf({ run, split }) {
-    return this.what.curves.length > 1 ? `${run.name} ${SPLITS[split]}` : run.name;
-  }
-
   /** What the cursor shows, in words. */
   says() {
     return this.atCursor()
-      .map(({ curve, place }) => `${this.nameOf(curve)} ${this.what.text(curve.mean[place])}`)
+      .map(({ curve, place }) => `${curveName(this.what, curve)} ${this.what.text(curve.mean[place])}`)
       .join("; ");
   }
 }
@@ -301,19 +283,4 @@ function seenValues({ line, low, high }) {
   if (!low) return [line];
   const tail = Math.floor(low.length / 10);
   return [line, [low.toSorted((a, b) => a - b)[tail], high.toSorted((a, b) => b - a)[tail]]];
-}
-
-/** A little more than the range on both sides, never empty. */
-function widened([low, high], log, by) {
-  if (log) {
-    const factor = high > low ? (high / low) ** by : 2;
-    return [low / factor, high * factor];
-  }
-  const more = high > low ? (high - low) * by : Math.abs(high) / 2 || 1;
-  return [low - more, high + more];
-}
-
-function tickText(value) {
-  if (value >= 1e4) return value >= 1e6 ? `${Number((value / 1e6).toPrecision(6))} M` : `${Number((value / 1e3).toPrecision(6))} k`;
-  return String(value);
 }
