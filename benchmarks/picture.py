@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 
 from PIL import Image
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import ViewportSize, sync_playwright
 
 from charlm.inference import load
 from charlm.look import look_page
@@ -21,7 +21,7 @@ from charlm.look import look_page
 PICTURE = Path(__file__).parents[1] / "docs/charlm.png"
 LENGTH = 5000
 TOP, POINTED = "PETRUCHIO:\nYou wrong me", "alities"
-WINDOW = {"width": 1000, "height": 560}
+WINDOW: ViewportSize = {"width": 1000, "height": 560}
 
 
 def main(run: Path) -> None:

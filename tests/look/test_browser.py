@@ -10,8 +10,8 @@ from charlm.config.schema import Dropout
 from charlm.data.vocabulary import Vocabulary
 from charlm.look import look_page
 from charlm.model import CharLM
-from tests.look.test_page import HOSTILE, data_of, unpacked
 from tests.browser import unnamed
+from tests.look.test_page import HOSTILE, data_of, unpacked
 from tests.text import words_text
 
 

@@ -62,7 +62,7 @@ export class TextView {
   }
 
   layout() {
-    if (!this.box.clientWidth) return; // hidden, as in print
+    if (this.starts && !this.box.clientWidth) return; // hidden, as in print
     const probe = element("span", { className: "row", textContent: "0".repeat(100) });
     probe.style.display = "inline-block";
     this.rows.append(probe);
