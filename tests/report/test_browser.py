@@ -157,6 +157,13 @@ def test_a_finger(opened, learning):
     view.touchscreen.tap(600, 300)
     assert view.text_content("#chart-loss .tip").startswith("step ")
     assert view.locator("#chart-loss .tip").is_visible()  # after the finger has left
+    view.set_viewport_size({"width": 390, "height": 800})
+    for x in (100, 200, 330):
+        view.touchscreen.tap(x, 400)
+        box = view.locator("#chart-loss .tip").bounding_box()
+        assert box["x"] >= 0
+        assert box["x"] + box["width"] <= 390
+    view.set_viewport_size({"width": 1300, "height": 900})
     assert not view.locator("#zoomed").is_visible()
     view.dispatch_event("#chart-loss .area", "pointerdown", {"button": 0, "clientX": 300})
     view.dispatch_event("#chart-loss .area", "pointercancel")  # the finger scrolls the page

@@ -265,9 +265,9 @@ export class Chart {
     this.tip.replaceChildren(element("p", { textContent: AXES[axis].text(cursor) }), list);
     // A list that is higher than the chart must not leave the window.
     this.tip.classList.toggle("high", this.area.getBoundingClientRect().top > innerHeight / 2);
-    const left = place > this.width / 2;
-    this.tip.style.left = left ? "auto" : `${place + 14}px`;
-    this.tip.style.right = left ? `${this.width - place + 14}px` : "auto";
+    const wide = this.tip.offsetWidth;
+    const beside = place > this.width / 2 ? place - 14 - wide : place + 14;
+    this.tip.style.left = `${Math.max(0, Math.min(this.width - wide, beside))}px`;
   }
 
   /** What the cursor shows, in words. */
