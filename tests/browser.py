@@ -47,3 +47,18 @@ def opened(chromium: Any, tmp_path: Path) -> Iterator[Callable[..., Any]]:
     yield open_page
     assert said == []
     assert set(asked) <= {path.as_uri()}
+
+
+_CONTROLS = {
+    "application", "button", "checkbox", "combobox", "image", "radio", "radiogroup", "searchbox", "slider", "table",
+    "textbox",
+}  # fmt: skip
+
+
+def unnamed(view: Any) -> list[str]:
+    """The roles of controls, pictures and tables that have no name in the browser's accessibility tree."""
+    session = view.context.new_cdp_session(view)
+    nodes = session.send("Accessibility.getFullAXTree")["nodes"]
+    seen = [node for node in nodes if not node["ignored"] and node["role"]["value"] in _CONTROLS]
+    assert seen
+    return [node["role"]["value"] for node in seen if not node.get("name", {}).get("value")]

@@ -219,7 +219,7 @@ def _compared(trained: TrainedModel, ids: Ids, other: TrainedModel, shown: str, 
     try:
         same = other.vocabulary.encode(trained.vocabulary.decode(ids.tolist(), "surrogateescape"))
     except VocabularyError as error:
-        raise VocabularyError(f"--compare: {error}") from None
+        raise VocabularyError(f"--compare: {error}; use text without them or a second model that knows them") from None
     begins = other.network.begins
     if begins is None:
         second = read(other.network, same)

@@ -1,11 +1,17 @@
 """The page as it is used: opened from a file in a real browser, without a network."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from charlm.cells import LSTM
+from charlm.config.schema import Dropout
+from charlm.data.vocabulary import Vocabulary
 from charlm.look import look_page
-from tests.look.test_page import HOSTILE
+from charlm.model import CharLM
+from tests.browser import unnamed
+from tests.look.test_page import HOSTILE, data_of, unpacked
 from tests.text import words_text
 
 
@@ -94,6 +100,102 @@ def test_lists_lead_into_the_text(view):
     assert view.locator("#memory svg circle").count() == 10
     view.click("#views button[value=compare]")
     assert shaded(view) == 0  # a model beside itself
+
+
+def test_a_unit_tells_its_value(view):
+    view.click('[data-place="40"]')
+    assert " after it." not in view.text_content("#prediction")
+    view.click("#views button[value=unit]")
+    name = view.text_content("#unit-says strong")
+    assert f"{name}: state " in view.text_content("#prediction")
+    view.select_option("#gate", "f")
+    assert f"{name}: gate f is " in view.text_content("#prediction")
+
+
+def test_every_control_and_chart_has_a_name(view):
+    assert unnamed(view) == []
+    label = view.get_attribute("#strip", "aria-label")
+    assert label.startswith("Bits per character over the text, highest near ")
+    view.click("#views button[value=unit]")
+    assert unnamed(view) == []
+
+
+def test_a_finger_that_scrolls_selects_nothing(view):
+    view.dispatch_event("#strip", "pointercancel")
+    for kind, x in (("pointermove", 300), ("pointermove", 500)):
+        view.dispatch_event("#strip", kind, {"clientX": x})
+    view.dispatch_event("#strip", "pointerup", {"clientX": 500})
+    assert "in all 3,000 characters" in view.text_content("#range")
+
+
+RTL = "אבג, דהו 12 זח.\n\nab אב\n"
+
+
+@pytest.mark.parametrize("level", ["char", "byte"])
+def test_right_to_left(opened, of_characters, level):
+    """Each character keeps its own shade, underline and prediction, and stands where its script puts it."""
+    trained = of_characters(RTL)
+    if level == "byte":
+        vocabulary = Vocabulary.of_bytes()
+        network = CharLM(256, 0, LSTM(256, 6), dropout=Dropout()).eval()
+        trained = replace(trained, vocabulary=vocabulary, network=network)
+    page = look_page(trained, RTL)
+    data = data_of(page)
+    bits = unpacked(data["reading"]["bits"]) / 1000
+    if level == "char":
+        # the letters 9 to 11 of the page are copied
+        page = page.replace('"stretches": [], "why_not"', '"stretches": [[9, 3]], "why_not"')
+    view = opened(page)
+    cells = view.locator(".row span").all()
+    assert len(cells) == len(data["text"])
+    for place, cell in enumerate(cells):
+        assert cell.get_attribute("data-place") == str(place)
+        shown = cell.text_content()
+        assert shown == ("⏎" if data["text"][place] == "\n" else data["text"][place])
+        strength = round(16 * min(bits[place] / 8, 1) ** 0.5) if place else 0
+        color = cell.evaluate("cell => cell.style.backgroundColor")
+        assert float(color.rstrip(")").split(",")[-1] if color else 0) == pytest.approx(0.72 * strength / 16, abs=2e-3)
+    assert view.eval_on_selector_all(".row", "rows => rows.map(row => row.dir)") == ["rtl", "rtl", "ltr"]
+    boxes = [cell.bounding_box() for cell in cells]
+    last = data["text"].index("\n")
+    right_ends = [boxes[place]["x"] for place in range(last + 1) if data["text"][place] in "אבגדהוזח"]
+    assert right_ends == sorted(right_ends, reverse=True)
+    for place in (1, 4, last):
+        view.mouse.move(
+            *(boxes[place][side] + boxes[place][size] / 2 for side, size in (("x", "width"), ("y", "height")))
+        )
+        assert int(view.get_attribute(".row .selected", "data-place")) == place
+        assert f" {place + 1} of " in view.text_content("#prediction")
+    if level == "char":
+        assert [cell.get_attribute("class") for cell in cells[8:13]] == [None, "copied1", "copied1", "copied1", None]
+    view.click('[data-place="1"]')
+    view.keyboard.press("ArrowLeft")  # onward, as the text runs
+    assert view.locator('[data-place="2"].selected').is_visible()
+    assert view.eval_on_selector(".context", "context => getComputedStyle(context).direction") == "rtl"
+
+
+def test_a_wide_window_prints_on_paper(opened, model):
+    view = opened(look_page(model, words_text(3000)))
+    view.set_viewport_size({"width": 2500, "height": 900})
+    view.evaluate("dispatchEvent(new Event('beforeprint'))")
+    view.emulate_media(media="print")
+    view.set_viewport_size({"width": 700, "height": 900})
+    assert view.locator("#printed .row span").count() == 3000
+    widths = view.eval_on_selector_all("#printed .row", "rows => rows.map(row => row.scrollWidth)")
+    assert 400 < max(widths) <= 700
+    view.emulate_media(media="screen")
+    assert view.locator('[data-place="40"]').first.is_visible()
+
+
+def test_scrolling_keeps_the_rows_in_order(opened, model):
+    view = opened(look_page(model, words_text(30_000), units=2))
+    for top in (200, 3000, 2800, 1000, 1e9, 0):
+        view.evaluate(f"document.getElementById('text').scrollTop = {top}")
+        view.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+        places = view.eval_on_selector_all("#text .row span", "cells => cells.map(cell => Number(cell.dataset.place))")
+        assert places == list(range(places[0], places[0] + len(places)))
+        box, row = (view.locator(name).first.bounding_box() for name in ("#text", "#text .row"))
+        assert row["y"] <= box["y"] + 12
 
 
 def test_dark_narrow_and_printed(opened, model):

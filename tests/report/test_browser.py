@@ -6,6 +6,7 @@ import re
 import pytest
 
 from charlm.report import read_run, report_page
+from tests.browser import unnamed
 from tests.report.conftest import train_row
 
 
@@ -102,9 +103,9 @@ def test_dragging_zooms_all_charts(view):
 def test_the_keyboard_alone(view):
     view.focus("#chart-loss .area")
     view.keyboard.press("End")
-    assert view.text_content("#spoken").startswith("step 1: one train 4.0000")
+    assert view.text_content("#spoken").startswith("step 1: one training 4.0000")
     view.keyboard.press("End")
-    assert view.text_content("#spoken").startswith("step 200: one train 1.0150; one valid 1.0200; two train")
+    assert view.text_content("#spoken").startswith("step 200: one training 1.0150; one validation 1.0200; two training")
     view.keyboard.press("ArrowLeft")
     assert view.text_content("#spoken").startswith("step 199:")
     view.keyboard.press("+")
@@ -112,7 +113,7 @@ def test_the_keyboard_alone(view):
     view.keyboard.press("Escape")
     assert not view.locator("#zoomed").is_visible()
     view.focus("#axis button[aria-checked=true]")
-    view.keyboard.press("ArrowRight")
+    view.keyboard.press("ArrowDown")
     assert view.get_attribute("#axis button[value=chars]", "aria-checked") == "true"
 
 
@@ -149,6 +150,49 @@ def test_dark_narrow_and_printed(opened, learning):
     view.emulate_media(media="print")
     assert not view.locator(".controls").is_visible()
     assert view.locator("#chart-loss path.line").first.is_visible()
+
+
+def test_a_finger(opened, learning):
+    view = opened(report_page([read_run(learning())]), has_touch=True)
+    view.touchscreen.tap(600, 300)
+    assert view.text_content("#chart-loss .tip").startswith("step ")
+    assert view.locator("#chart-loss .tip").is_visible()  # after the finger has left
+    view.set_viewport_size({"width": 390, "height": 800})
+    for x in (100, 200, 330):
+        view.touchscreen.tap(x, 400)
+        box = view.locator("#chart-loss .tip").bounding_box()
+        assert box["x"] >= 0
+        assert box["x"] + box["width"] <= 390
+    view.set_viewport_size({"width": 1300, "height": 900})
+    assert not view.locator("#zoomed").is_visible()
+    view.dispatch_event("#chart-loss .area", "pointerdown", {"button": 0, "clientX": 300})
+    view.dispatch_event("#chart-loss .area", "pointercancel")  # the finger scrolls the page
+    view.dispatch_event("body", "pointerup", {"clientX": 700})
+    assert not view.locator("#zoomed").is_visible()
+    view.touchscreen.tap(1000, 20)
+    assert not view.locator("#chart-loss .tip").is_visible()
+
+
+def test_nothing_is_cut_on_paper(opened, learning):
+    view = opened(report_page([read_run(learning(name)) for name in ("one", "a-run-with-a-rather-long-name")]))
+    view.set_viewport_size({"width": 720, "height": 1000})
+    view.emulate_media(media="print")
+    assert (
+        view.eval_on_selector_all(".wide", "boxes => boxes.filter(box => box.scrollWidth > box.clientWidth).length")
+        == 0
+    )
+
+
+def test_charts_and_controls_have_a_text_alternative(view):
+    loss = view.get_attribute("#chart-loss .area", "aria-label")
+    assert loss.startswith("Loss, nats per character: chart; one training from 4.0000 to 1.0150, lowest 1.0150; ")
+    assert view.get_attribute("#smooth", "aria-valuetext") == "1 % of the axis"
+    view.fill("#smooth", "0")
+    assert view.get_attribute("#smooth", "aria-valuetext") == "off"
+    view.click("#legend button >> nth=0")
+    view.click("#legend button >> nth=1")
+    assert "nothing to show" in view.get_attribute("#chart-loss .area", "aria-label")
+    assert unnamed(view) == []
 
 
 def test_damaged_and_empty_runs_have_their_line(opened, run_of, learning):
@@ -192,3 +236,10 @@ def test_many_long_runs(opened, run_of):
     assert lines(view, kind="band") == 20
     point_at(view, 0.5)
     assert " to " in view.text_content("#chart-loss .tip b >> nth=0")
+    for chart in ("loss", "speed"):
+        view.locator(f"#chart-{chart}").scroll_into_view_if_needed()
+        point_at(view, 0.5, chart)
+        box = view.locator(f"#chart-{chart} .tip").bounding_box()
+        assert view.locator(f"#chart-{chart} .tip li").count() == 20
+        assert box["y"] >= 0
+        assert box["y"] + box["height"] <= 900

@@ -42,20 +42,21 @@ function bars(reading, symbols, place, character) {
   return element("ol", { className: "bars" }, ...rows);
 }
 
-/** Fill `box` with the prediction of the character at `place`. */
-export function showPrediction(box, data, place) {
+/** Fill `box` with the prediction of the character at `place`; `more`: a further line. */
+export function showPrediction(box, data, place, more = "") {
   const character = data.characters[place];
   const before = data.characters
     .slice(Math.max(0, place - 24), place)
     .join("")
     .replaceAll("\n", "⏎");
   const parts = [
-    element("p", { className: "context" }, before, element("mark", { textContent: nameOf(character) })),
+    element("p", { className: "context", dir: "auto" }, before, element("mark", { textContent: nameOf(character) })),
     element("p", {
       className: "quiet",
       textContent: `${data.symbol} ${(place + 1).toLocaleString("en")} of ${data.characters.length.toLocaleString("en")}`,
     }),
   ];
+  if (more) parts.push(element("p", { textContent: more }));
   const models = data.compare ? [data, data.compare] : [data];
   for (const model of models) {
     if (data.compare) parts.push(element("h3", { textContent: model.name }));

@@ -60,10 +60,11 @@ async function start() {
   if (!data.compare) delete views.compare;
 
   function tell(place) {
-    showPrediction(byId("prediction"), data, place);
+    const more = view === "unit" ? units.tells(place) : "";
+    showPrediction(byId("prediction"), data, place, more);
     // Only what the keys move to is spoken: the pointer moves too fast.
     if (document.activeElement === byId("text")) {
-      byId("spoken").textContent = `${nameOf(data.characters[place])}: ${sentence(data, data.reading, place)}`;
+      byId("spoken").textContent = `${nameOf(data.characters[place])}: ${sentence(data, data.reading, place)} ${more}`;
     }
   }
 
@@ -74,7 +75,7 @@ async function start() {
     text.shade = (place) => shade(found(place));
     text.render(true);
     strip.show(found, Boolean(signed));
-    byId("strip").setAttribute("aria-label", `${says}; drag, or Shift and the arrow keys, to select a part`);
+    byId("strip").setAttribute("aria-label", `${says}, ${strip.says()}; drag, or Shift and the arrow keys, to select a part`);
     byId("unit-bar").hidden = name !== "unit";
     const gradient = element("span", { className: "gradient" });
     gradient.style.backgroundImage = legendColors(Boolean(signed));
@@ -83,6 +84,7 @@ async function start() {
       button.setAttribute("aria-checked", String(button.value === name));
       button.tabIndex = button.value === name ? 0 : -1;
     }
+    if (text.selected >= 0) tell(text.selected);
   }
 
   function selectRange(range) {
@@ -126,7 +128,7 @@ async function start() {
     byId("views").append(button);
   }
   byId("views").addEventListener("keydown", (event) => {
-    const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+    const step = { ArrowLeft: -1, ArrowUp: -1, ArrowRight: 1, ArrowDown: 1 }[event.key];
     if (!step) return;
     const names = Object.keys(views);
     setView(names[(names.indexOf(view) + step + names.length) % names.length]);

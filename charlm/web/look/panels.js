@@ -9,7 +9,7 @@ function jump(text, detail, go) {
     element(
       "button",
       { type: "button", onclick: go },
-      element("span", { className: "what", textContent: text }),
+      element("span", { className: "what", dir: "auto", textContent: text }),
       element("span", { className: "number", textContent: detail }),
     ),
   );

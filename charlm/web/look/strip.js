@@ -8,11 +8,13 @@ export class Strip {
     Object.assign(this, { canvas, length, onRange, onGo });
     this.value = () => NaN;
     this.range = null;
+    this.before = null; // the range before the pointer went down
     this.sight = [0, 0];
     this.start = null;
     canvas.addEventListener("pointerdown", (event) => this.pressed(event));
     canvas.addEventListener("pointermove", (event) => this.moved(event));
     canvas.addEventListener("pointerup", (event) => this.released(event));
+    canvas.addEventListener("pointercancel", () => this.cancelled()); // a finger that scrolls the page
     canvas.addEventListener("keydown", (event) => this.key(event));
     new ResizeObserver(() => this.measure()).observe(canvas);
   }
@@ -24,6 +26,7 @@ export class Strip {
 
   pressed(event) {
     this.canvas.setPointerCapture(event.pointerId);
+    this.before = this.range;
     this.start = { x: event.clientX, place: this.placeAt(event) };
   }
 
@@ -40,6 +43,12 @@ export class Strip {
     if (dragged) this.onRange(this.range);
     else this.onGo(this.placeAt(event));
     this.start = null;
+  }
+
+  cancelled() {
+    this.start = null;
+    this.range = this.before;
+    this.draw();
   }
 
   key(event) {
@@ -96,6 +105,13 @@ export class Strip {
     const most = this.means.reduce((high, mean) => Math.max(high, Math.abs(mean)), 0);
     this.scale = most || 1;
     this.draw();
+  }
+
+  /** Where the chart is highest, in words. */
+  says() {
+    const bar = this.means.reduce((best, mean, place) => (Math.abs(mean) > Math.abs(this.means[best]) ? place : best), 0);
+    const first = Math.floor((bar * this.length) / this.means.length);
+    return `highest near ${first + 1} of ${this.length}: ${this.means[bar].toFixed(2)}`;
   }
 
   draw() {

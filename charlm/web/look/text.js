@@ -4,10 +4,14 @@ import { shadeColor } from "./colors.js";
 import { element } from "./data.js";
 
 const MARGIN = 25; // rows drawn above and below those in sight
-const NEAR = 5; // rows between the sight and the end of what is drawn before more are drawn
+const NEAR = 22; // rows between the sight and the end of what is drawn before more are drawn, a few at a time
+const PRINTED_COLUMNS = 100; // as many as fit on paper, whatever the width of the window
 
 const WIDE =
   /[\u1100-\u115f\u2e80-\ua4cf\uac00-\ud7a3\uf900-\ufaff\ufe30-\ufe4f\uff00-\uff60\u{1f300}-\u{1faff}\u{20000}-\u{3fffd}]/u;
+
+const RIGHT_TO_LEFT = /[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc\u{10800}-\u{10fff}\u{1e800}-\u{1efff}]/u;
+const LOOK_BACK = 1000; // characters before a row in which the letter is looked for that tells its direction
 
 /** Starts of the rows of a text wrapped at `columns`, after a space where there is one in the row's second half. */
 export function wrapRows(characters, columns) {
@@ -58,6 +62,7 @@ export class TextView {
   }
 
   layout() {
+    if (this.starts && !this.box.clientWidth) return; // hidden, as in print
     const probe = element("span", { className: "row", textContent: "0".repeat(100) });
     probe.style.display = "inline-block";
     this.rows.append(probe);
@@ -70,8 +75,7 @@ export class TextView {
       this.starts = wrapRows(this.characters, columns);
     }
     this.spacer.style.height = `${this.starts.length * this.height}px`;
-    this.drawn.clear();
-    this.render();
+    this.render(true);
   }
 
   /** The row of a character. */
@@ -96,7 +100,10 @@ export class TextView {
   render(again = false) {
     const top = Math.floor(this.box.scrollTop / this.height);
     const count = Math.ceil(this.box.clientHeight / this.height);
-    if (again) this.drawn.clear();
+    if (again) {
+      this.drawn.clear();
+      this.rows.replaceChildren();
+    }
     // The rows drawn so far serve until the sight comes close to their end.
     const [begin, end] = this.window;
     if (!this.drawn.size || top < begin + NEAR || top + count > end - NEAR) {
@@ -107,21 +114,46 @@ export class TextView {
     this.onScroll(this.sight());
   }
 
-  /** Put rows first to last − 1 into the document; those that are there already stay as they are. */
+  /** Put rows first to last − 1 into the document; those that are there already are not touched. */
   draw(first, last) {
-    const rows = new Map();
-    for (let row = first; row < last; row++) rows.set(row, this.drawn.get(row) ?? this.row(row));
-    this.drawn = rows;
+    for (const [number, row] of this.drawn) {
+      if (number >= first && number < last) continue;
+      row.remove();
+      this.drawn.delete(number);
+    }
+    let next = this.rows.firstChild;
+    for (let number = first; number < last; number++) {
+      if (this.drawn.has(number)) next = this.drawn.get(number).nextSibling;
+      else {
+        const row = this.row(this.starts, number);
+        this.drawn.set(number, row);
+        this.rows.insertBefore(row, next);
+      }
+    }
     this.window = [first, last];
     this.rows.style.transform = `translateY(${first * this.height}px)`;
-    this.rows.replaceChildren(...rows.values());
   }
 
-  row(number) {
-    const row = element("div", { className: "row", dir: "auto" });
-    const end = this.starts[number + 1] ?? this.characters.length;
-    for (let place = this.starts[number]; place < end; place++) row.append(this.cell(place));
+  row(starts, number) {
+    const end = starts[number + 1] ?? this.characters.length;
+    const dir = this.isBackward(starts[number], end) ? "rtl" : "ltr";
+    const row = element("div", { className: "row", dir });
+    for (let place = starts[number]; place < end; place++) row.append(this.cell(place));
     return row;
+  }
+
+  /** Whether a row is read from right to left: by the first letter of its line, or the last one before such a line. */
+  isBackward(start, end) {
+    const letter = (place) => /\p{L}/u.test(this.characters[place]);
+    const least = Math.max(0, start - LOOK_BACK);
+    let first = start;
+    while (first > least && this.characters[first - 1] !== "\n") first--;
+    let place = first;
+    while (place < end && !letter(place)) place++;
+    if (place === end) {
+      for (place = first - 1; place > least && !letter(place); place--);
+    }
+    return RIGHT_TO_LEFT.test(this.characters[place] ?? "");
   }
 
   cell(place) {
@@ -174,9 +206,10 @@ export class TextView {
       const target = Math.max(0, Math.min(this.starts.length - 1, number));
       return Math.min(this.starts[target] + column, (this.starts[target + 1] ?? this.characters.length) - 1);
     };
+    const right = this.isBackward(this.starts[row], this.starts[row + 1] ?? this.characters.length) ? -1 : 1;
     const moves = {
-      ArrowLeft: () => place - 1,
-      ArrowRight: () => place + 1,
+      ArrowLeft: () => place - right,
+      ArrowRight: () => place + right,
       ArrowUp: () => inRow(row - 1),
       ArrowDown: () => inRow(row + 1),
       PageUp: () => inRow(row - page),
@@ -186,7 +219,9 @@ export class TextView {
       n: () => this.nextSurprise(place, 1),
       p: () => this.nextSurprise(place, -1),
     };
-    const move = event.metaKey || event.altKey ? undefined : moves[event.key];
+    // With Ctrl only Home and End: the browser has its own Ctrl+P.
+    const other = event.metaKey || event.altKey || (event.ctrlKey && !["Home", "End"].includes(event.key));
+    const move = other ? undefined : moves[event.key];
     if (!move) return;
     event.preventDefault();
     this.pinned = true;
@@ -201,6 +236,7 @@ export class TextView {
   }
 
   printAll() {
-    this.printed.replaceChildren(...this.starts.map((_, number) => this.row(number)));
+    const starts = wrapRows(this.characters, PRINTED_COLUMNS);
+    this.printed.replaceChildren(...starts.map((_, number) => this.row(starts, number)));
   }
 }

@@ -46,6 +46,13 @@ export class Units {
     return (place) => values[place] * factor;
   }
 
+  /** The activation after the character at a place, in words. */
+  tells(place) {
+    const { values, scale, gate } = this.unit.curves.find(({ name }) => name === this.curve);
+    const value = (values[place] * scale).toFixed(2).replace("-", "−");
+    return `${unitName(this.unit)}: ${gate ? "gate" : "state"} ${this.curve} is ${value} after it.`;
+  }
+
   choose(number) {
     this.chosen = number;
     this.curve = this.unit.state;

@@ -1,13 +1,15 @@
 // A chart: one or two curves of every run over a shared axis, with a cursor, a selection by dragging, and notes.
 
 import { drawn, element, runClass, swatch } from "./data.js";
-import { AXES, short, timeUnit } from "./numbers.js";
-import { extent, makeScale, ticksOf } from "./scale.js";
+import { AXES, short, tickText, timeUnit } from "./numbers.js";
+import { extent, makeScale, ticksOf, widened } from "./scale.js";
 import { nearest, smoothed } from "./smooth.js";
+import { chartWords, curveName } from "./words.js";
 
 const MARGIN = { left: 62, right: 24, top: 10, bottom: 38 };
 const DOTS = 80; // points of a curve up to which each is a dot
 const NEAR = 0.02; // share of the axis within which the cursor finds the end of a curve
+const [ROW, COLUMN, MOST_COLUMNS] = [21, 260, 3]; // the box at the cursor, in pixels
 const DRAG = 6; // pixels below which a drag is a click
 
 export class Chart {
@@ -24,7 +26,6 @@ export class Chart {
     this.tip = element("div", { className: "tip", hidden: true });
     this.area = element("div", { className: "area", tabIndex: 0 }, this.svg, this.tip);
     this.area.setAttribute("role", "application");
-    this.area.setAttribute("aria-label", `${what.name}: chart; arrow keys move through it`);
     this.area.setAttribute("aria-describedby", "keys");
     box.append(element("div", { className: "head" }, this.title, this.button), this.area);
     this.listen();
@@ -32,10 +33,20 @@ export class Chart {
   }
 
   listen() {
-    this.area.addEventListener("pointerdown", (event) => (this.dragged = [this.shareAt(event), event.clientX]));
-    this.area.addEventListener("pointermove", (event) => this.moved(event));
-    this.area.addEventListener("pointerleave", () => !this.dragged && this.onCursor(null, this));
+    this.area.addEventListener("pointerdown", (event) => {
+      if (event.button === 0) this.dragged = [this.shareAt(event), event.clientX];
+      this.moved(event);
+    });
+    for (const kind of ["pointerenter", "pointermove"]) this.area.addEventListener(kind, (event) => this.moved(event));
+    // A finger leaves when it is lifted; what it pointed at stays until another place is tapped.
+    this.area.addEventListener("pointerleave", (event) => {
+      if (!this.dragged && event.pointerType !== "touch") this.onCursor(null, this);
+    });
+    addEventListener("pointerdown", ({ target }) => {
+      if (this.view.chart === this && !this.area.contains(target)) this.onCursor(null, this);
+    });
     addEventListener("pointerup", (event) => this.released(event));
+    addEventListener("pointercancel", () => this.cancelled()); // a finger that scrolls the page
   }
 
   shareAt(event) {
@@ -63,6 +74,11 @@ export class Chart {
     if (!this.x || Math.abs(event.clientX - clientX) < DRAG) return;
     const ends = [this.x.value(start), this.x.value(this.shareAt(event))];
     this.onRange(ends.sort((a, b) => a - b));
+  }
+
+  cancelled() {
+    this.dragged = null;
+    this.selection?.setAttribute("width", 0);
   }
 
   setLog(log) {
@@ -99,6 +115,7 @@ export class Chart {
     this.title.textContent = this.what.unit() ? `${this.what.name}, ${this.what.unit()}` : this.what.name;
     this.svg.setAttribute("viewBox", `0 0 ${this.width} ${this.height}`);
     this.curves = this.collect();
+    this.area.setAttribute("aria-label", chartWords(this.title.textContent, this.what, this.curves));
     const { logX, range, smooth } = this.view;
     const across = range ?? extent(this.curves.map(({ at }) => at), logX);
     this.x = null;
@@ -240,20 +257,23 @@ export class Chart {
     const { axis, cursor } = this.view;
     const rows = found.map(({ curve, place: at }) => {
       const range = curve.low && curve.low[at] < curve.high[at] ? ` (${this.what.text(curve.low[at])} to ${this.what.text(curve.high[at])})` : "";
-      const split = this.what.curves.length > 1 ? ` ${curve.split === "train" ? "training" : "validation"}` : "";
       const where = element("span", { className: "quiet", textContent: AXES[axis].text(curve.at[at]) });
-      return element("li", {}, swatch(curve.run), element("span", { textContent: `${curve.run.name}${split}` }), element("b", { textContent: this.what.text(curve.mean[at]) + range }), where);
+      return element("li", {}, swatch(curve.run), element("span", { textContent: curveName(this.what, curve) }), element("b", { textContent: this.what.text(curve.mean[at]) + range }), where);
     });
-    this.tip.replaceChildren(element("p", { textContent: AXES[axis].text(cursor) }), element("ul", {}, ...rows));
-    const left = place > this.width / 2;
-    this.tip.style.left = left ? "auto" : `${place + 14}px`;
-    this.tip.style.right = left ? `${this.width - place + 14}px` : "auto";
+    const list = element("ul", {}, ...rows);
+    list.style.columnCount = Math.max(1, Math.min(MOST_COLUMNS, Math.floor(this.width / COLUMN), Math.ceil((rows.length * ROW) / this.height)));
+    this.tip.replaceChildren(element("p", { textContent: AXES[axis].text(cursor) }), list);
+    // A list that is higher than the chart must not leave the window.
+    this.tip.classList.toggle("high", this.area.getBoundingClientRect().top > innerHeight / 2);
+    const wide = this.tip.offsetWidth;
+    const beside = place > this.width / 2 ? place - 14 - wide : place + 14;
+    this.tip.style.left = `${Math.max(0, Math.min(this.width - wide, beside))}px`;
   }
 
   /** What the cursor shows, in words. */
   says() {
     return this.atCursor()
-      .map(({ curve, place }) => `${curve.run.name} ${this.what.curves.length > 1 ? `${curve.split} ` : ""}${this.what.text(curve.mean[place])}`)
+      .map(({ curve, place }) => `${curveName(this.what, curve)} ${this.what.text(curve.mean[place])}`)
       .join("; ");
   }
 }
@@ -263,19 +283,4 @@ function seenValues({ line, low, high }) {
   if (!low) return [line];
   const tail = Math.floor(low.length / 10);
   return [line, [low.toSorted((a, b) => a - b)[tail], high.toSorted((a, b) => b - a)[tail]]];
-}
-
-/** A little more than the range on both sides, never empty. */
-function widened([low, high], log, by) {
-  if (log) {
-    const factor = high > low ? (high / low) ** by : 2;
-    return [low / factor, high * factor];
-  }
-  const more = high > low ? (high - low) * by : Math.abs(high) / 2 || 1;
-  return [low - more, high + more];
-}
-
-function tickText(value) {
-  if (value >= 1e4) return value >= 1e6 ? `${Number((value / 1e6).toPrecision(6))} M` : `${Number((value / 1e3).toPrecision(6))} k`;
-  return String(value);
 }

@@ -100,7 +100,7 @@ async function start() {
       onChoose(value);
     };
     group.addEventListener("keydown", (event) => {
-      const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+      const step = { ArrowLeft: -1, ArrowUp: -1, ArrowRight: 1, ArrowDown: 1 }[event.key];
       if (!step) return;
       event.preventDefault();
       const next = buttons[(buttons.indexOf(document.activeElement) + step + buttons.length) % buttons.length];
@@ -165,9 +165,16 @@ async function start() {
   onCheck("show-valid", (checked) => view.splits[checked ? "add" : "delete"]("valid"));
   byId("smooth").addEventListener("input", (event) => {
     view.smooth = Number(event.target.value);
-    byId("smooth-says").textContent = view.smooth ? `${view.smooth} % of the axis` : "off";
+    saySmooth();
     draw();
   });
+  function saySmooth() {
+    const words = view.smooth ? `${view.smooth} % of the axis` : "off";
+    byId("smooth-says").textContent = words;
+    byId("smooth").setAttribute("aria-valuetext", words);
+  }
+
+  saySmooth();
   byId("zoomed").addEventListener("click", () => zoom(null));
 
   byId("name").textContent = runs.length === 1 ? runs[0].name : `${runs.length} runs`;

@@ -54,3 +54,9 @@ export function timeUnit(most) {
   if (most > 3 * 3600) return { size: 3600, name: "hours" };
   return most > 180 ? { size: 60, name: "minutes" } : { size: 1, name: "seconds" };
 }
+
+/** A mark of the horizontal axis. */
+export function tickText(value) {
+  if (value >= 1e4) return value >= 1e6 ? `${Number((value / 1e6).toPrecision(6))} M` : `${Number((value / 1e3).toPrecision(6))} k`;
+  return String(value);
+}

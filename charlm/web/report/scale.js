@@ -60,3 +60,13 @@ export function extent(arrays, log) {
   }
   return low <= high ? [low, high] : null;
 }
+
+/** A little more than the range on both sides, never empty. */
+export function widened([low, high], log, by) {
+  if (log) {
+    const factor = high > low ? (high / low) ** by : 2;
+    return [low / factor, high * factor];
+  }
+  const more = high > low ? (high - low) * by : Math.abs(high) / 2 || 1;
+  return [low - more, high + more];
+}
