@@ -264,7 +264,8 @@ def test_as_yaml_it_is_the_same_config(text_file, tmp_path):
 
 
 @pytest.mark.usefixtures("machine")
-def test_time_that_has_passed_is_not_planned(text_file):
+def test_time_that_has_passed_is_not_planned(text_file, monkeypatch):
+    monkeypatch.setattr("charlm.choice.suggest.compiling_s", lambda since_s: 0.0)
     one = ["model.cell={kind: lstm, hidden: 384}", "model.layers=1"]
 
     def updates(began_s):
