@@ -28,20 +28,44 @@ function firstPlace(values, isAfter) {
 const IDS = 2 ** 21; // more than there are characters
 
 /**
- * Ids from the likeliest on; of equal ones the first comes first. A number is sorted for each id, which the browser does
- * several times as fast as with a comparison: 32 bits that fall as the logit rises, then 21 bits of the id.
+ * These ids from the likeliest on; of equal ones the first comes first. A number is sorted for each id, which the browser
+ * does several times as fast as with a comparison: 32 bits that fall as the logit rises, then 21 bits of the id.
  */
-function byLikelihood(logits) {
-  const bits = new Uint32Array(logits.map((logit) => logit + 0).buffer); // + 0: there is no −0
-  const keys = new Float64Array(logits.length);
-  for (let id = 0; id < keys.length; id++) {
-    const falling = bits[id] >>> 31 ? bits[id] : ~bits[id] & 0x7fffffff;
-    keys[id] = (falling >>> 0) * IDS + id;
+function byLikelihood(logits, ids) {
+  const wanted = new Float32Array(ids.length);
+  for (let place = 0; place < ids.length; place++) wanted[place] = logits[ids[place]] + 0; // + 0: there is no −0
+  const bits = new Uint32Array(wanted.buffer);
+  const keys = new Float64Array(ids.length);
+  for (let place = 0; place < ids.length; place++) {
+    const falling = bits[place] >>> 31 ? bits[place] : ~bits[place] & 0x7fffffff;
+    keys[place] = (falling >>> 0) * IDS + ids[place];
   }
   keys.sort();
-  const ids = new Int32Array(keys.length);
-  for (let place = 0; place < ids.length; place++) ids[place] = keys[place] & (IDS - 1);
-  return ids;
+  const ordered = new Int32Array(keys.length);
+  for (let place = 0; place < ordered.length; place++) ordered[place] = keys[place] & (IDS - 1);
+  return ordered;
+}
+
+const ROUNDING = 1e-9; // more than a sum of probabilities errs by
+
+/**
+ * The ids on which the choice can depend, not in order: those at least some share as likely as the likeliest. To sort
+ * only these is what makes large vocabularies fast. ratios: the share of each id; sum: of all ratios.
+ */
+function eligible(ratios, sum, { topK, topP, minP }, draw) {
+  // A draw without limits depends on ids up to this share of the probability.
+  const needed = topP < 1 ? topP : minP === 0 ? draw : 1;
+  for (let least = 1 / 4; ; least = least > 1e-9 ? least ** 2 : 0) {
+    const ids = [];
+    let found = 0;
+    for (let id = 0; id < ratios.length; id++) {
+      if (ratios[id] < least) continue;
+      ids.push(id);
+      found += ratios[id];
+    }
+    const enough = topK > 0 ? ids.length >= topK : least <= minP || found > (needed + ROUNDING) * sum;
+    if (enough || least === 0) return ids;
+  }
 }
 
 /**
@@ -49,21 +73,26 @@ function byLikelihood(logits) {
  * are those of charlm sample: temperature 0 takes the likeliest, topK 0 and minP 0 and topP 1 keep all.
  */
 export function choose(logits, { temperature = 1, topK = 0, topP = 1, minP = 0 }, draw) {
-  if (temperature === 0) return likeliest(logits);
-  let order = byLikelihood(logits);
+  const first = likeliest(logits);
+  if (temperature === 0) return first;
+  const ratios = new Float64Array(logits.length);
+  let sum = 0;
+  for (let id = 0; id < ratios.length; id++) sum += ratios[id] = Math.exp((logits[id] - logits[first]) / temperature);
+  let order = byLikelihood(logits, eligible(ratios, sum, { topK, topP, minP }, draw));
   if (topK > 0) order = order.subarray(0, topK);
   const cumulated = new Float64Array(order.length);
-  let sum = 0;
+  let found = 0;
   let likely = 0; // ids that min-p keeps
   for (let place = 0; place < order.length; place++) {
-    const ratio = Math.exp((logits[order[place]] - logits[order[0]]) / temperature);
-    cumulated[place] = sum += ratio;
+    const ratio = ratios[order[place]];
+    cumulated[place] = found += ratio;
     if (ratio >= minP) likely++;
   }
+  if (topK > 0 || order.length === ratios.length) sum = found;
   for (let place = 0; place < cumulated.length; place++) cumulated[place] /= sum;
   // The ids that top-p and min-p keep come first, so scaling the draw by their total probability draws among them.
   const most = Math.max(likely - 1, 0);
   const last = Math.min(firstPlace(cumulated, (share) => share >= topP), most);
-  const drawn = draw * cumulated[last];
+  const drawn = topP < 1 || minP > 0 ? draw * cumulated[last] : draw;
   return order[Math.min(firstPlace(cumulated, (share) => share > drawn), last)];
 }
