@@ -12,6 +12,7 @@ from charlm.errors import DataError
 from charlm.export import export
 from charlm.inference import TrainedModel, load
 from charlm.model import build_model
+from tests.browser import unnamed
 from tests.export.models import model_of
 from tests.look.test_page import HOSTILE
 
@@ -333,5 +334,28 @@ def test_dark_narrow_and_by_keyboard(page):
         assert view.locator(f"#{name}-panel").is_visible()
         assert view.evaluate("document.activeElement.id") == f"{name}-tab"
         assert view.evaluate("document.documentElement.scrollWidth") <= 360
-    unnamed = "all => all.filter(e => !(e.labels?.length || e.ariaLabel || e.textContent.trim())).map(e => e.id)"
-    assert view.eval_on_selector_all("input, select, textarea, button", unnamed) == []
+    for name in ("complete", "score", "write"):
+        view.click(f"#{name}-tab")
+        assert unnamed(view) == []
+
+
+def test_a_text_from_right_to_left(page):
+    """Lines run as their letters do; characters that are next to each other in the text stand next to each other."""
+    trained = model_of()
+    vocabulary = Vocabulary("char", " " + "".join(map(chr, range(0x5D0, 0x5EB))))
+    network = build_model(trained.config.model, len(vocabulary)).eval()
+    view = page(replace(trained, network=network, vocabulary=vocabulary))
+    view.select_option("#series", "layer 1, h")
+    view.wait_for_selector("#paper span", state="attached")
+    written(view, length=20, prompt="\u05e9\u05dc\u05d5\u05dd ")
+    lefts = view.eval_on_selector(
+        "#paper .line", "line => [...line.querySelectorAll('span')].map(s => s.getBoundingClientRect().left)"
+    )
+    assert len(lefts) >= 15
+    assert lefts == sorted({*lefts}, reverse=True)
+    assert view.eval_on_selector("#paper .line", "line => getComputedStyle(line).direction") == "rtl"
+    view.click("#complete-tab")
+    view.fill("#typed", "\u05e9\u05dc\u05d5\u05dd")
+    for box in ("#typed", "#ghost"):
+        assert view.eval_on_selector(box, "box => getComputedStyle(box).direction") == "rtl"
+    assert view.text_content("#ghost").startswith("\u05e9\u05dc\u05d5\u05dd")

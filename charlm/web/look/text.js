@@ -55,8 +55,9 @@ export class TextView {
     box.addEventListener("click", (event) => this.pointed(event, true));
     box.addEventListener("keydown", (event) => this.pressed(event));
     new ResizeObserver(() => this.layout()).observe(box);
-    addEventListener("beforeprint", () => this.printAll());
-    addEventListener("afterprint", () => this.printed.replaceChildren());
+    // A page has one such view at a time: the newest takes the place of those before it.
+    window.onbeforeprint = () => this.printAll();
+    window.onafterprint = () => this.printed.replaceChildren();
     this.pinned = false;
     this.layout();
   }

@@ -85,7 +85,8 @@ export class CompleteTab {
     byId("beside").textContent = fits ? "" : ahead.replace("\n", "⏎");
     const word = Array.from(this.word());
     byId("take").disabled = !word.length;
-    byId("take").textContent = word.length ? `Tab: “${excerpt(word, 0, word.length, 24)}”` : "Tab";
+    const quoted = element("bdi", { textContent: excerpt(word, 0, word.length, 24) });
+    byId("take").replaceChildren(...(word.length ? ["Tab: “", quoted, "”"] : ["Tab"]));
     byId("next").replaceChildren(...likely.map((each, place) => this.button(each, place)));
   }
 

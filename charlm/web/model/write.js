@@ -118,6 +118,7 @@ export class WriteTab {
 
   setRunning(running) {
     this.running = running;
+    if (!running && document.activeElement === byId("stop")) byId("write").focus(); // what is disabled loses the focus
     byId("stop").disabled = !running;
     byId("paper").setAttribute("aria-busy", String(running));
   }
