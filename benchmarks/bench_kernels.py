@@ -174,7 +174,7 @@ def measure_products(report: Report, effort: Effort) -> None:
 def measure_bf16(report: Report, effort: Effort) -> None:
     """The kernels with bfloat16 products, if the CPU has instructions for them."""
     if not has_fast_bf16():
-        report.note("bf16, cpu: skipped: this CPU has no AMX")
+        report.note("bf16, cpu: skipped: this CPU has no fast instructions for bfloat16")
         return
     title, columns = f"bf16, cpu: forward and backward, T {T}, under autocast", ["GF/s", "÷ fp32"]
     report.table(title, "÷ fp32: speed divided by that of the same kernel in fp32", columns)

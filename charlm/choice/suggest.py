@@ -35,6 +35,8 @@ _MOST_EPOCHS = 60.0
 """Passes over the text at most."""
 _TIE_NATS = 0.015
 """Less than what the rule errs by: smaller differences are no reason to prefer a model."""
+_MEASURED_PARAMETERS = 2_300_000
+"""Models up to this size were measured for the rule."""
 _START_S = 3.0
 """Seconds before the first update and after the last."""
 _AFTER_CHOICE_S = 1.5
@@ -250,10 +252,13 @@ def _promising(outlooks: Iterable[_Outlook]) -> list[_Outlook]:
 
 
 def _best(outlooks: list[_Outlook]) -> _Outlook:
-    """The largest model of those that promise nearly the best score: it gains most if the machine turns out faster."""
+    """The largest model of those that promise nearly the best score: it gains most if the machine turns out faster.
+
+    Beyond the sizes that were measured, a larger model is chosen only if it promises more.
+    """
     least = min(outlook.nats for outlook in outlooks)
     near = [outlook for outlook in outlooks if outlook.nats < least + _TIE_NATS]
-    return max(near, key=lambda outlook: outlook.candidate.parameters)
+    return max(near, key=lambda outlook: (min(outlook.candidate.parameters, _MEASURED_PARAMETERS), -outlook.nats))
 
 
 # What to say

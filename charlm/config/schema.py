@@ -236,7 +236,8 @@ class Config(Section):
     """auto: a GPU if there is one, else the CPU. cuda: the first GPU; cuda:1: the second, and so on."""
     precision: Literal["auto", "fp32", "tf32", "bf16"] = "auto"
     """bf16: matrix products in bfloat16, weights and state in fp32. tf32: products in TF32, on GPUs only. auto: bf16
-    on CPUs with AMX and on GPUs that have it, where it is much faster, else fp32; the run keeps what it took."""
+    where it is faster: on CPUs with AMX, on AMD's with AVX512_BF16, and on GPUs that have it; else fp32. The run keeps
+    what it took."""
     threads: Annotated[int, Field(ge=0, le=1024)] = 0
     """CPU threads; 0: one per core. Results are bit-identical for the same number of threads."""
 

@@ -7,11 +7,14 @@ from charlm.native.linear import PRODUCT
 from charlm.system.device import precisions
 
 
-def multiplies_bf16_in_tiles() -> bool:
-    """Whether the kernels multiply bfloat16 with AMX here; KernelError if they do not compile."""
+def bf16_instructions() -> str:
+    """The instructions by which the kernels multiply bfloat16 faster than float32 here, or "".
+
+    KernelError if the kernels do not compile.
+    """
     struct = PRODUCT.structs[0].fill()
-    PRODUCT.call("product_has_tiles", struct)
-    return bool(struct.bf16)
+    PRODUCT.call("product_fast_bf16", struct)
+    return ("", "AVX512_BF16", "AMX")[struct.bf16]
 
 
 def choose_precision(precision: str, device: torch.device) -> tuple[str, str]:
@@ -23,9 +26,9 @@ def choose_precision(precision: str, device: torch.device) -> tuple[str, str]:
     if precision not in ("auto", "bf16"):
         return precision, ""
     try:
-        tiles, lacks = multiplies_bf16_in_tiles(), "no AMX"
+        fast, lacks = bf16_instructions(), "no instructions for it"
     except KernelError:
-        tiles, lacks = False, "no kernels"
+        fast, lacks = "", "no kernels"
     if precision == "auto":
-        return ("bf16", "faster on this CPU (AMX)") if tiles else ("fp32", f"bf16 would be slower here ({lacks})")
-    return precision, "" if tiles else f"fp32 would be faster here ({lacks})"
+        return ("bf16", f"faster on this CPU ({fast})") if fast else ("fp32", f"bf16 would be slower here ({lacks})")
+    return precision, "" if fast else f"fp32 would be faster here ({lacks})"

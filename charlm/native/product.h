@@ -53,6 +53,16 @@ inline Floats add_products(Floats sum, const Bf16* a, const Bf16* b) {
 #endif
 }
 
+// Whether the dot products of AVX512_BF16 are faster than products in float. AMD's CPUs start one in each cycle: an update
+// of an LSTM with 512 units takes 0.6 times as long. On Intel's it takes 1.4 times as long.
+inline bool has_fast_dot_products() {
+#if defined(__AVX512BF16__) && !defined(CHARLM_WIDTH)
+  return __builtin_cpu_is("amd");
+#else
+  return false;
+#endif
+}
+
 // c[m, :] = Σ_k a[m, k] b[k, :], or c += with `add`, for M rows and the columns of one panel. K counts groups.
 // a: read; rows are `a_row` and groups `a_group` elements apart. b: read; a packed panel [K, PANEL, GROUP].
 // c: written; rows are `c_row` elements apart. c overlaps neither a nor b.

@@ -80,7 +80,8 @@ def read_run(path: Path) -> RunRecord:
         path, about, _options(path / CONFIG, faults), splits, events, _samples(path / SAMPLES, faults), faults
     )
     if record.is_empty:
-        faults.append(f"{METRICS} has no rows yet.")
+        if not any(METRICS in fault for fault in faults):
+            faults.append(f"{METRICS} has no rows yet.")
     elif not len(splits["valid"]["step"]):
         faults.append("No validation scores yet, or no validation split.")
     return record

@@ -14,6 +14,7 @@ from charlm.config import load_config
 from charlm.config.commented import commented_yaml
 from charlm.data.corpus import load_configured_corpus
 from charlm.errors import CharlmError, DataError
+from charlm.model import count_parameters
 from tests.text import words_text
 
 
@@ -37,6 +38,23 @@ def test_a_slower_machine_means_a_smaller_model(machine, text_file):
         file.unlink()
     slow = model(30)
     assert slow.cell.hidden * slow.layers < fast.cell.hidden * fast.layers
+
+
+@pytest.mark.usefixtures("machine")
+def test_of_equals_the_largest_of_those_that_were_measured(text_of, monkeypatch):
+    """Far larger ones must promise more."""
+    text_of(1_000_000)
+
+    def promise(nats_per_parameter):
+        monkeypatch.setattr(
+            "charlm.choice.suggest.relative_nats",
+            lambda candidate, reading: 1 + nats_per_parameter * candidate.parameters,
+        )
+        found = suggest(Request("my.txt", 30)).config
+        return count_parameters(found.model, 70)
+
+    assert 2_000_000 < promise(1e-10) < 5_000_000
+    assert promise(-1e-10) > 20_000_000
 
 
 @pytest.mark.usefixtures("machine")

@@ -76,7 +76,6 @@ def test_what_is_missing_is_said(run_of, tmp_path):
     assert record.options == {}
     assert [fault.split(":")[0] for fault in record.faults] == [
         "It has no checkpoint.", "It has no metrics.jsonl.", "config.yaml cannot be read", "It kept no samples.",
-        "metrics.jsonl has no rows yet.",
     ]  # fmt: skip
     assert "did you mean 'hidden'?" in record.faults[2]
 

@@ -1,6 +1,7 @@
 """What `precision: auto` takes, and that everything else follows."""
 
 import json
+import platform
 from pathlib import Path
 
 import pytest
@@ -15,16 +16,27 @@ from charlm.training.start import resume_run, start_run
 pytestmark = pytest.mark.usefixtures("needs_kernels")
 
 
-@pytest.fixture(params=[False, True], ids=["no AMX", "AMX"])
-def amx(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    monkeypatch.setattr(precision, "multiplies_bf16_in_tiles", lambda: request.param)
+@pytest.fixture(params=["", "AVX512_BF16", "AMX"], ids=["none", "AVX512_BF16", "AMX"])
+def fast(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The instructions of this CPU for bfloat16."""
+    monkeypatch.setattr(precision, "bf16_instructions", lambda: request.param)
     return request.param
 
 
-def test_auto_takes_what_this_cpu_computes_faster(config_of, tmp_path: Path, amx: bool, capsys) -> None:
+@pytest.mark.skipif(not Path("/proc/cpuinfo").exists() or platform.machine() != "x86_64", reason="needs x86 Linux")
+def test_the_instructions_for_bfloat16_are_those_of_this_cpu() -> None:
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    facts = {key.strip(): value.split() for key, _, value in (line.partition(":") for line in lines)}
+    flags, amd = facts["flags"], facts["vendor_id"] == ["AuthenticAMD"]
+    if "amx_bf16" in flags:
+        pytest.skip("/proc/cpuinfo does not say whether Linux grants AMX")
+    assert precision.bf16_instructions() == ("AVX512_BF16" if amd and "avx512_bf16" in flags else "")
+
+
+def test_auto_takes_what_this_cpu_computes_faster(config_of, tmp_path: Path, fast: str, capsys) -> None:
     start_run(config_of(precision="auto"), tmp_path / "run")
-    taken = "bf16" if amx else "fp32"
-    reason = "faster on this CPU (AMX)" if amx else "bf16 would be slower here (no AMX)"
+    taken = "bf16" if fast else "fp32"
+    reason = f"faster on this CPU ({fast})" if fast else "bf16 would be slower here (no instructions for it)"
     told = capsys.readouterr().err
     assert f"auto     precision {taken}: {reason}\n" in told
     assert f"cpu (1 thread), {taken}; lstm: fused CPU kernel\n" in told
@@ -33,10 +45,10 @@ def test_auto_takes_what_this_cpu_computes_faster(config_of, tmp_path: Path, amx
     assert load(tmp_path / "run").precision == taken
 
 
-def test_a_resumed_run_keeps_its_precision(config_of, tmp_path: Path, amx: bool, capsys) -> None:
+def test_a_resumed_run_keeps_its_precision(config_of, tmp_path: Path, fast: str, capsys) -> None:
     start_run(config_of(precision="bf16"), tmp_path / "run")
-    slow = "slow     precision bf16: fp32 would be faster here (no AMX)\n"
-    assert (slow in capsys.readouterr().err) == (not amx)
+    slow = "slow     precision bf16: fp32 would be faster here (no instructions for it)\n"
+    assert (slow in capsys.readouterr().err) == (not fast)
 
     def change(config):
         return config.model_copy(
@@ -45,7 +57,7 @@ def test_a_resumed_run_keeps_its_precision(config_of, tmp_path: Path, amx: bool,
 
     resume_run(tmp_path / "run", change)
     told = capsys.readouterr().err
-    assert (slow in told) == (not amx)
+    assert (slow in told) == (not fast)
     assert "change   precision" not in told
     assert load_config(tmp_path / "run/config.yaml").precision == "bf16"
 
@@ -54,17 +66,17 @@ def test_runs_from_before_auto_chose_stay_in_fp32(config_of, tmp_path: Path, mon
     monkeypatch.setattr("charlm.training.processes.with_precision", lambda config, device: config)
     start_run(config_of(precision="auto"), tmp_path / "run")
     monkeypatch.undo()
-    monkeypatch.setattr(precision, "multiplies_bf16_in_tiles", lambda: True)
+    monkeypatch.setattr(precision, "bf16_instructions", lambda: "AMX")
     resume_run(tmp_path / "run")
     assert load(tmp_path / "run").precision == "fp32"
 
 
-def test_use_is_in_the_precision_of_training(config_of, tmp_path: Path, cli, amx: bool) -> None:
+def test_use_is_in_the_precision_of_training(config_of, tmp_path: Path, cli, fast: str) -> None:
     start_run(config_of(precision="bf16"), tmp_path / "run")
     scored = cli("eval", tmp_path / "run", "--dynamic", "--json")
     line = "device   precision bf16, as in training\n"
-    if not amx:
-        line = "slow     precision bf16, as in training: fp32 would be faster here (no AMX)\n"
+    if not fast:
+        line = "slow     precision bf16, as in training: fp32 would be faster here (no instructions for it)\n"
     assert scored.err == line
     assert cli("sample", tmp_path / "run", "--seed", 1).err == line
     found = json.loads(scored.out)
