@@ -34,8 +34,8 @@ def measure_grid(report: Report, effort: Effort) -> None:
             continue
         report.table(
             f"grid: forward and backward, T {T}, fp32, {threads} thread{'s' * (threads > 1)}",
-            "÷ torch: speed divided by that of torch.nn's layer (without layer norm); bf16 ÷ fp32: on CPUs with AMX; "
-            "backward ÷ forward: time, in bf16 where it is measured",
+            "÷ torch: speed divided by that of torch.nn's layer (without layer norm); bf16 ÷ fp32: on CPUs where "
+            "bf16 is faster; backward ÷ forward: time, in bf16 where it is measured",
             columns,
         )
         with thread_count(threads):

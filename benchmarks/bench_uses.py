@@ -56,7 +56,7 @@ def measure_train(report: Report, effort: Effort) -> None:
     report.table(
         f"train: updates on {TEXT.name if fetched else 'a generated text'}",
         "÷ bare: speed divided by that of the same layers and logits, forward and backward, without text, dropout, "
-        "loss, clipping and optimizer; bf16 ÷ fp32: whole updates, on CPUs with AMX",
+        "loss, clipping and optimizer; bf16 ÷ fp32: whole updates, on CPUs where bf16 is faster",
         ["characters/s", "÷ bare", "bf16 ÷ fp32"],
     )
     has_bf16 = has_fast_bf16()
