@@ -45,7 +45,7 @@ class Family:
 
 
 USUAL = (
-    Family("lstm", 1, _SMALL, 1.2e-2, cell={"forget_bias": None, "layer_norm": True}),
+    Family("lstm", 1, _SMALL, 1.2e-2, short_lr=2.0, cell={"forget_bias": None, "layer_norm": True}),
     Family(
         "rhn",
         1,

@@ -18,7 +18,7 @@ _EVALUATIONS, _EVALUATIONS_SHARE = 20, 0.06
 _EVALUATED_MINUTES = 0.5
 """Shorter runs are evaluated at their end only."""
 _READ_AT, _FEW_EPOCHS = 0.9, 3.0
-"""Share of a run after which it has read to the end of the text, if it makes fewer passes than this."""
+"""Share of a run after which a pass ends with the text, if it makes fewer passes than this."""
 _LIKE_ADAM = ("adamw", "adam", "nadam", "radam", "muon")
 """Optimizers that take AdamW's learning rates."""
 
@@ -63,7 +63,7 @@ def complete(run: Run) -> tuple[dict[str, Any], dict[str, str]]:
     is_text = run.candidate.config.data.unit == "text"  # a line begins with the zero state in any case
     settings["train"] |= {
         **({"reset_state": 0.01} if is_text else {}),
-        **({"start_at": start} if is_text and (start := _start_at(reading.epochs)) else {}),
+        **({"read_share": share} if is_text and (share := _read_share(reading.epochs)) < 1 else {}),
         "ema": round(min(max(1 - 25 / updates, 0.9), 0.9999), 5),
         "activation_penalty": round(min(max(updates / 10_000, 0.5), 1.0), 2),
         "max_minutes": run.minutes,
@@ -107,13 +107,14 @@ def _learning_rate(run: Run) -> float:
     return float(f"{family.lr * batch * width * length:.2g}")
 
 
-def _start_at(epochs: float) -> float:
-    """Where to start in each stream, so that a run of few passes has read to the end of the text when the rate is low.
+def _read_share(epochs: float) -> float:
+    """Share of the text that each pass reads, so that a run of few passes ends with a pass.
 
-    A text changes from its beginning to its end, where the validation part is.
+    It has then seen all parts of the text, and the end when the learning rate is low. A text changes from its beginning
+    to its end, where the validation part is.
     """
-    share = -_READ_AT * epochs % 1 if epochs < _FEW_EPOCHS else 0.0
-    return math.floor(share * 1e4) / 1e4  # never 1
+    passes = _READ_AT * epochs
+    return float(f"{passes / math.ceil(passes):.3g}") if epochs < _FEW_EPOCHS else 1.0
 
 
 def _eval_every(run: Run) -> int:
@@ -146,7 +147,7 @@ def _comments(run: Run, settings: dict[str, Any]) -> dict[str, str]:
         "train.batch_size": "streams of the text that are read side by side",
         "train.bptt": "characters per window; gradients flow back this far",
         "train.reset_state": "samples start from the zero state, so train it too",
-        "train.start_at": "the run then reads to the end of the text, which is most like the validation part",
+        "train.read_share": "a pass reads pieces from all over the text: there is no time for all of it",
         "train.ema": "a running average of the weights is scored and sampled",
         "train.activation_penalty": "keeps outputs small; more for longer runs",
         "train.max_minutes": f"about {reading.updates:,} updates, {run.chars_per_s:,.0f} characters/s on this machine",

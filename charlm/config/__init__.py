@@ -133,6 +133,11 @@ def ignored_options(config: Config) -> list[str]:
             "model.dropout.variational: found true, which has no effect without dropout; "
             "set embedding, input, output, or between_layers with 2 layers or more"
         )
+    if config.data.unit == "line" and config.train.read_share < 1:
+        found.append(
+            f"train.read_share: found {config.train.read_share:g}, which has no effect with data.unit: line; lines come "
+            "in random order"
+        )
     return found
 
 

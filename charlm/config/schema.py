@@ -16,6 +16,7 @@ from charlm.config.section import (
     Positive,
     Probability,
     Section,
+    Share,
     default_tag,
 )
 
@@ -158,6 +159,9 @@ class TrainConfig(Section):
     """Share of the streams that start a window from the zero state, so that the model learns to start as samples do."""
     start_at: Probability = 0.0
     """Share of each stream that the first pass leaves out: a run of part of a pass then reads the end of the text."""
+    read_share: Share = 1.0
+    """Share of each stream that a pass reads, in pieces of about 1,024 characters with gaps between them: a run of part
+    of a pass then sees all parts of the text. The next pass reads other pieces."""
     loss: Literal["sum", "last"] = "sum"
     """sum: cross-entropy summed over the T steps and averaged over the B streams; last: of the last step only."""
     activation_penalty: NonNegative = 0.0

@@ -1,5 +1,6 @@
 """Training windows: B contiguous streams of a corpus, read in parallel for truncated backpropagation."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,9 @@ from charlm.errors import DataError
 from charlm.system.device import to_device
 from charlm.system.world import WHOLE, Part
 
+_PIECE = 1024
+"""Characters of a piece, about: the state is carried over the gap after it, so pieces should not be short."""
+
 
 class Streams:
     """B streams of S = (N - 1) // B characters, end to end in a corpus of N characters.
@@ -18,11 +22,15 @@ class Streams:
     of a stream is the first input of the next. Up to B − 1 characters at the end are unused. A reader that
     takes only whole windows also skips S mod T of each stream.
 
+    With a share below 1 an epoch reads pieces of each stream with gaps between them, and the next epoch the pieces
+    before these. Positions count the characters that an epoch reads.
+
     ids         [N] unsigned integers, which may be memory-mapped; never copied as a whole
     batch_size  B
     bptt        T, steps per window; used only for the minimum length and `windows_per_epoch`
     name        what errors call the ids: "train split"
     part        the streams to read, of equal parts of the B
+    share       of each stream that an epoch reads, above 0
     """
 
     def __init__(
@@ -32,6 +40,7 @@ class Streams:
         bptt: int,
         name: str = "train split",
         part: Part = WHOLE,
+        share: float = 1.0,
     ) -> None:
         assert ids.ndim == 1, ids.shape
         assert batch_size >= 1, batch_size
@@ -39,12 +48,15 @@ class Streams:
         self.batch_size = batch_size
         self.bptt = bptt
         check_length(len(ids), batch_size, bptt, name)
-        self.length = (len(ids) - 1) // batch_size
-        """S, characters per stream."""
+        self._whole = (len(ids) - 1) // batch_size
+        self._pieces = max(round(share * self._whole / max(_PIECE, bptt)), 1) if share < 1 else 1
+        self._piece = min(max(math.ceil(share * self._whole / self._pieces), bptt), self._whole)
+        self.length = self._pieces * self._piece
+        """Characters of each stream that an epoch reads: S if it reads all."""
         # Rows overlap by one: row b ends with the first character of stream b + 1, which is its last target.
         stride = ids.strides[0]
         all_BS = np.lib.stride_tricks.as_strided(
-            ids, (batch_size, self.length + 1), (self.length * stride, stride), writeable=False
+            ids, (batch_size, self._whole + 1), (self._whole * stride, stride), writeable=False
         )
         self._ids_BS = np.split(all_BS, part.count)[part.index]
 
@@ -66,15 +78,25 @@ class Streams:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Inputs and targets for `steps` characters from `position` in every stream: two [T, B] int64 tensors.
 
-        B counts the streams of the part; every epoch reads the same. Both are views of one tensor, shifted by a step,
-        so write to neither. For a CUDA `device` the copy goes through pinned memory and is asynchronous, in order with
-        the device's current stream.
+        B counts the streams of the part; with a share of 1 every epoch reads the same. Both are views of one tensor, so
+        write to neither. For a CUDA `device` the copy goes through pinned memory and is asynchronous, in order with the
+        device's current stream.
         """
         assert position >= 0, position
         assert 1 <= steps <= self.length - position, (position, steps, self.length)
-        window_BT = self._ids_BS[:, position : position + steps + 1]
-        ids_TB = to_device(np.array(window_BT.T, dtype=np.int64, order="C"), torch.device(device or "cpu"))
-        return ids_TB[:-1], ids_TB[1:]
+        at_T = self._places(np.arange(position, position + steps), epoch)
+        ids_B2T = self._ids_BS[:, np.stack([at_T, at_T + 1])]
+        ids_2TB = to_device(np.array(ids_B2T.transpose(1, 2, 0), dtype=np.int64, order="C"), torch.device(device or "cpu"))
+        return ids_2TB[0], ids_2TB[1]
+
+    def _places(self, positions_T: npt.NDArray[np.int64], epoch: int) -> npt.NDArray[np.int64]:
+        """Where in a stream the characters at these positions of an epoch are.
+
+        A piece of the first epoch ends where an equal part of the stream does, so the last one ends with the stream.
+        """
+        piece_T, inside_T = np.divmod(positions_T, self._piece)
+        ends_T = (piece_T + 1) * self._whole // self._pieces
+        return (ends_T - (epoch + 1) * self._piece + inside_T) % self._whole
 
 
 def check_length(length: int, batch_size: int, bptt: int, name: str) -> None:

@@ -261,7 +261,7 @@ def _read_last(run_dir: Path) -> tuple[Path, Checkpoint]:
 
 
 _FIXED_SECTIONS = ("data.", "model.")
-_FIXED = ("seed", "train.batch_size", "train.bptt", "train.loss", "optimizer.name")
+_FIXED = ("seed", "train.batch_size", "train.bptt", "train.read_share", "train.loss", "optimizer.name")
 _FREE = ("data.grow_vocabulary", "data.source", "data.valid_source", "data.test_source")
 
 

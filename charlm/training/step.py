@@ -231,7 +231,7 @@ def open_streams(config: Config, corpus: Corpus, part: Part = WHOLE) -> Streams 
     """The streams of the train split, or a part of them; DataError if it is too short for one window."""
     ids, train = corpus.splits["train"], config.train
     if corpus.starts is None:
-        return Streams(ids, train.batch_size, train.bptt, part=part)
+        return Streams(ids, train.batch_size, train.bptt, part=part, share=train.read_share)
     return LineStreams(ids, corpus.starts["train"], train.batch_size, train.bptt, part=part, seed=config.seed)
 
 

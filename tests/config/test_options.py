@@ -42,6 +42,14 @@ def test_what_has_no_effect_is_named(model, names):
     assert ignored_options(parse(f"model: {model}")) == [IGNORED[name] for name in names]
 
 
+def test_a_share_of_lines_has_no_effect():
+    lines = "data: {unit: line}\ntrain: {read_share: 0.5}"
+    assert ignored_options(parse(lines)) == [
+        "train.read_share: found 0.5, which has no effect with data.unit: line; lines come in random order"
+    ]
+    assert ignored_options(parse(lines.replace("line}", "text}"))) == []
+
+
 def leaves(node=SCHEMA, prefix=""):
     """Dotted path of every option of every branch of the schema."""
     if "$ref" in node:

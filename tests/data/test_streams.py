@@ -1,5 +1,7 @@
 """B streams side by side are the corpus, and targets are the inputs one character later."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -43,6 +45,38 @@ def test_windows_joined_are_the_whole(size):
     for number, part in enumerate(zip(*windows, strict=True)):
         whole = streams.read(0, streams.windows_per_epoch * bptt)[number]
         torch.testing.assert_close(torch.cat(part), whole, rtol=0, atol=0)
+
+
+@settings(deadline=None)
+@given(st.integers(1, 9), st.integers(1, 3000), st.integers(1, 30_000), st.floats(0, 1, exclude_min=True))
+def test_an_epoch_that_reads_a_share_sees_all_of_the_text(batch_size, bptt, characters, share):
+    """The pieces are evenly spaced, the last one ends with the stream, and the next epochs read what is between them."""
+    stream = max(bptt, characters)
+    ids = np.arange(batch_size * stream + 1)
+    streams = Streams(ids, batch_size, bptt, share=share)
+    assert bptt <= streams.length <= stream + stream // 1024 + 1
+    assert streams.length == pytest.approx(max(share * stream, bptt), rel=0.02, abs=stream // 1024 + bptt)
+
+    def places(epoch):
+        x_TB, y_TB = streams.read(0, streams.length, epoch=epoch)
+        assert torch.equal(y_TB, x_TB + 1)
+        assert torch.equal(x_TB - x_TB[:, :1], torch.arange(batch_size).expand_as(x_TB) * stream)
+        return x_TB[:, 0]
+
+    first = places(0)
+    assert first[-1] == stream - 1
+    seen = torch.cat([places(epoch) for epoch in range(2 * math.ceil(1 / share))]) if share > 0.05 else first
+    assert share <= 0.05 or seen.unique().tolist() == list(range(stream))
+
+
+def test_windows_go_on_over_the_gap_between_two_pieces():
+    streams = Streams(np.arange(8193), 1, 64, share=0.5)
+    whole = streams.read(0, streams.length)[0]
+    joined = torch.cat([streams.read(start, min(100, streams.length - start))[0] for start in range(0, 4096, 100)])
+    assert torch.equal(joined, whole)
+    assert (whole.flatten().diff() == 1).sum() == 4095 - 3
+    assert whole[::1024].flatten().tolist() == [1024, 3072, 5120, 7168]
+    assert streams.read(0, 1, epoch=1)[0].item() == 0
 
 
 @settings(deadline=None)

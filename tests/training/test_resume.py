@@ -74,7 +74,14 @@ def test_resume_from_an_earlier_checkpoint_rewrites_what_came_after(tmp_path, co
     assert_same_checkpoint(whole / "checkpoints/last.safetensors", parts / "checkpoints/last.safetensors")
 
 
-@pytest.mark.parametrize("train", [{"log_every": 3, "eval_every": 4}, {"log_every": 5, "eval_every": 10}])
+@pytest.mark.parametrize(
+    "train",
+    [
+        {"log_every": 3, "eval_every": 4},
+        {"log_every": 5, "eval_every": 10},
+        {"read_share": 0.09},  # about seven windows: both halves end inside a pass
+    ],
+)
 def test_a_run_that_ended_goes_on_as_if_it_had_not(tmp_path, config_of, train):
     """k steps to their end, then resumed to 2k: weights and metrics of 2k in one go, closing rows dropped."""
     whole, parts = tmp_path / "whole", tmp_path / "parts"
