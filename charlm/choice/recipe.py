@@ -19,8 +19,8 @@ _EVALUATED_MINUTES = 0.5
 """Shorter runs are evaluated at their end only."""
 _READ_AT, _FEW_EPOCHS = 0.9, 3.0
 """Share of a run after which a pass ends with the text, if it makes fewer passes than this."""
-_LIKE_ADAM = ("adamw", "adam", "nadam", "radam", "muon")
-"""Optimizers that take AdamW's learning rates."""
+_RATES = {"sgd": 25.0, "rmsprop": 1 / 3, "adagrad": 5.0}
+"""Learning rates relative to AdamW's, of optimizers that need others."""
 
 
 @dataclass(frozen=True)
@@ -83,9 +83,7 @@ def _optimizer(run: Run) -> dict[str, Any]:
     """Learning rate, decay, clipping and schedule, as far as they fit the optimizer, which may be the user's."""
     name, updates = run.candidate.config.optimizer.name, run.reading.updates
     warmup_steps = max(min(100, updates // 20), 1)
-    found: dict[str, Any] = {"clip_norm": 10.0}
-    if name in _LIKE_ADAM:
-        found["lr"] = _learning_rate(run)
+    found: dict[str, Any] = {"clip_norm": 10.0, "lr": _learning_rate(run)}
     found["weight_decay"] = 0.1 if name in ("adamw", "muon") else 0.0  # for the others it is a penalty
     if name == "adamw" and updates < _SHORT:
         found["betas"] = [0.9, 0.98]
@@ -101,10 +99,11 @@ def _optimizer(run: Run) -> dict[str, Any]:
 def _learning_rate(run: Run) -> float:
     """Grows with the root of the batch, at most to the double; falls with the width and the number of updates."""
     family, train, updates = run.candidate.family, run.candidate.config.train, run.reading.updates
+    optimizer = _RATES.get(run.candidate.config.optimizer.name, 1.0)
     batch = min(math.sqrt(train.batch_size * train.bptt / 1024), 2.0)
     width = min(family.lr_hidden / run.candidate.config.model.cell.hidden, 1.0)
     length = min(20_000 / updates, 1.0) ** 0.2 * min(max(1000 / updates, 1.0) ** 0.5, family.short_lr)
-    return float(f"{family.lr * batch * width * length:.2g}")
+    return float(f"{optimizer * family.lr * batch * width * length:.2g}")
 
 
 def _read_share(epochs: float) -> float:

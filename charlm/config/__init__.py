@@ -135,8 +135,8 @@ def ignored_options(config: Config) -> list[str]:
         )
     if config.data.unit == "line" and config.train.read_share < 1:
         found.append(
-            f"train.read_share: found {config.train.read_share:g}, which has no effect with data.unit: line; lines come "
-            "in random order"
+            f"train.read_share: found {config.train.read_share:g}, which has no effect with data.unit: line; "
+            "lines come in random order"
         )
     return found
 

@@ -1,6 +1,5 @@
 """Training windows: B contiguous streams of a corpus, read in parallel for truncated backpropagation."""
 
-import math
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ from charlm.system.device import to_device
 from charlm.system.world import WHOLE, Part
 
 _PIECE = 1024
-"""Characters of a piece, about: the state is carried over the gap after it, so pieces should not be short."""
+"""Characters of a piece, or a little more: the state is carried over the gap after it, so pieces should not be short."""
 
 
 class Streams:
@@ -49,8 +48,8 @@ class Streams:
         self.bptt = bptt
         check_length(len(ids), batch_size, bptt, name)
         self._whole = (len(ids) - 1) // batch_size
-        self._pieces = max(round(share * self._whole / max(_PIECE, bptt)), 1) if share < 1 else 1
-        self._piece = min(max(math.ceil(share * self._whole / self._pieces), bptt), self._whole)
+        self._pieces = max(int(share * self._whole / max(_PIECE, bptt)), 1) if share < 1 else 1
+        self._piece = max(int(share * self._whole / self._pieces), bptt)
         self.length = self._pieces * self._piece
         """Characters of each stream that an epoch reads: S if it reads all."""
         # Rows overlap by one: row b ends with the first character of stream b + 1, which is its last target.
@@ -86,8 +85,9 @@ class Streams:
         assert 1 <= steps <= self.length - position, (position, steps, self.length)
         at_T = self._places(np.arange(position, position + steps), epoch)
         ids_B2T = self._ids_BS[:, np.stack([at_T, at_T + 1])]
-        ids_2TB = to_device(np.array(ids_B2T.transpose(1, 2, 0), dtype=np.int64, order="C"), torch.device(device or "cpu"))
-        return ids_2TB[0], ids_2TB[1]
+        ids_2TB = np.array(ids_B2T.transpose(1, 2, 0), dtype=np.int64, order="C")
+        x_TB, y_TB = to_device(ids_2TB, torch.device(device or "cpu"))
+        return x_TB, y_TB
 
     def _places(self, positions_T: npt.NDArray[np.int64], epoch: int) -> npt.NDArray[np.int64]:
         """Where in a stream the characters at these positions of an epoch are.

@@ -170,12 +170,13 @@ def test_a_vocabulary_of_fifty_thousand(text_of):
 
 
 @pytest.mark.usefixtures("machine")
-@pytest.mark.parametrize("name", ["sgd", "adam", "muon", "rmsprop"])
-def test_another_optimizer_keeps_its_own_numbers(text_file, name):
+@pytest.mark.parametrize(("name", "rate"), [("sgd", 25), ("adagrad", 5), ("rmsprop", 1 / 3), ("adam", 1), ("muon", 1)])
+def test_another_optimizer_has_its_own_numbers(text_file, name, rate):
+    usual = suggest(Request(text_file, 1)).config.optimizer
     optimizer = suggest(Request(text_file, 1, [f"optimizer.name={name}"])).config.optimizer
     assert optimizer.name == name
     assert optimizer.weight_decay == (0.1 if name == "muon" else 0)
-    assert optimizer.lr == 3e-3 or name in ("adam", "muon")
+    assert optimizer.lr == pytest.approx(rate * usual.lr, rel=0.1)
 
 
 @pytest.mark.usefixtures("machine")
