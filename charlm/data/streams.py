@@ -11,7 +11,7 @@ from charlm.system.device import to_device
 from charlm.system.world import WHOLE, Part
 
 _PIECE = 1024
-"""Characters of a piece, or a little more: the state is carried over the gap after it, so pieces should not be short."""
+"""Characters of a piece, or a little more. The state is carried over the gap after it, so pieces should be long."""
 
 
 class Streams:
