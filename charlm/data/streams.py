@@ -11,7 +11,8 @@ from charlm.system.device import to_device
 from charlm.system.world import WHOLE, Part
 
 _PIECE = 1024
-"""Characters of a piece, or a little more. The state is carried over the gap after it, so pieces should be long."""
+"""Characters of a piece at least, if an epoch reads so many, and less than double. The state is carried over the gap
+after it, so pieces should be long."""
 
 
 class Streams:
