@@ -1,8 +1,9 @@
 """What `charlm train TEXT --minutes M` chooses beside twelve configs made by hand, on texts that the rule has not seen.
 
-Every config trains for as many updates as this machine makes in the minutes: the seconds of an update are measured
-first, for all configs in turns. The trainings then take one thread each, so that other load does not change their
-scores. Trainings that are in the file already are not repeated.
+Every config trains for as many updates as this machine makes in the minutes. The seconds of an update are measured
+first, for all configs in turns, and the fastest of several measurements counts, because other load only makes them
+slower. The trainings then take one thread each, and other load does not change their scores. Trainings that are in the
+file already are not repeated.
 """
 
 import argparse
@@ -16,6 +17,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +29,13 @@ from charlm.choice.speed import measure
 from charlm.choice.suggest import suggest, training_s
 from charlm.config import Config, dump_config, override_config, parse_config
 from charlm.native.precision import choose_precision
+from charlm.system.device import keep_freed_memory
 
 ROOT = Path(__file__).parents[1]
 FILE = Path(__file__).with_name("against-hand-made.json")
 CHOSEN = "chosen"
 MINUTES = (1 / 6, 1.0, 5.0)
+ROUNDS = 5
 
 
 def lstm(
@@ -62,6 +66,23 @@ HAND_MADE = {
 }
 
 
+@dataclass(frozen=True)
+class Job:
+    """A training."""
+
+    key: dict[str, Any]
+    config: Config
+    minutes: float
+    vocabulary: int
+    """Distinct characters of the text."""
+
+    @property
+    def update(self) -> str:
+        """What decides how long an update takes."""
+        model, train = self.config.model.model_dump(), self.config.train
+        return f"{model} {train.batch_size} {train.bptt} {self.config.optimizer.name} {self.vocabulary}"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--hours", type=float, default=0, help="train for this long; default: 0")
@@ -69,42 +90,43 @@ def main() -> None:
     parser.add_argument("--texts", nargs="*", help="default: all")
     parser.add_argument("--configs", nargs="*", choices=HAND_MADE, default=list(HAND_MADE), help="default: all")
     arguments = parser.parse_args()
+    keep_freed_memory()  # as every run does
     found = json.loads(FILE.read_text(encoding="utf-8")) if FILE.is_file() else []
     end_s = time.monotonic() + 3600 * arguments.hours
     lock = threading.Lock()
 
-    def add(key: dict[str, Any], config: Config, updates: int, folder: Path) -> None:
+    def add(job: Job, updates: int, folder: Path) -> None:
         if time.monotonic() > end_s:
             return
-        result = train(config, updates, folder)
+        result = train(job.config, updates, folder)
         with lock:
-            found.append(key | result)
+            found.append(job.key | result)
             print(found[-1], file=sys.stderr, flush=True)
             lines = ",\n".join(json.dumps(one) for one in found)
             FILE.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
 
     with tempfile.TemporaryDirectory() as folder, concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        for minutes in arguments.minutes:
-            for name, text in make_texts():
-                if time.monotonic() > end_s or (arguments.texts and name not in arguments.texts):
-                    continue
-                file = Path(folder, f"{name}.txt")
-                file.write_text(text, encoding="utf-8")
-                key = {"text": name, "chars": len(text), "minutes": round(minutes, 4)}
-                missing = [
-                    config
-                    for config in (CHOSEN, *arguments.configs)
-                    if not any(one.items() >= (key | {"config": config}).items() for one in found)
-                ]
-                configs = {config: config_of(config, file, minutes) for config in missing}
-                updates = updates_of(configs, minutes, len(set(text)))
-                jobs = [
-                    pool.submit(add, key | {"config": one}, config, updates[one], Path(folder))
-                    for one, config in configs.items()
-                ]
-                for job in jobs:
-                    job.result()
+        if arguments.hours:
+            jobs = missing_jobs(arguments, found, Path(folder))
+            for done in [pool.submit(add, job, updates, Path(folder)) for job, updates in updates_of(jobs)]:
+                done.result()
     report(found)
+
+
+def missing_jobs(arguments: argparse.Namespace, found: list[dict[str, Any]], folder: Path) -> list[Job]:
+    """The trainings that were asked for and are not among those found, the shortest first."""
+    jobs = []
+    for minutes in arguments.minutes:
+        for name, text in make_texts():
+            if arguments.texts and name not in arguments.texts:
+                continue
+            file = folder / f"{name}.txt"
+            file.write_text(text, encoding="utf-8")
+            for config in (CHOSEN, *arguments.configs):
+                key = {"text": name, "chars": len(text), "minutes": round(minutes, 4), "config": config}
+                if not any(one.items() >= key.items() for one in found):
+                    jobs.append(Job(key, config_of(config, file, minutes), minutes, len(set(text))))
+    return jobs
 
 
 def config_of(name: str, text: Path, minutes: float) -> Config:
@@ -115,20 +137,18 @@ def config_of(name: str, text: Path, minutes: float) -> Config:
     return override_config(parse_config(made(HAND_MADE[name], minutes), name), name, [*split, f"data.source={text}"])
 
 
-def updates_of(configs: dict[str, Config], minutes: float, vocabulary: int) -> dict[str, int]:
-    """How many updates each makes in the minutes on all cores: the fastest of five measurements, in turns.
-
-    Other load only makes them slower.
-    """
+def updates_of(jobs: list[Job]) -> list[tuple[Job, int]]:
+    """The jobs, each with the updates that it makes in its minutes on all cores."""
     device = torch.device("cpu")
-    seconds: dict[str, list[float]] = {name: [] for name in configs}
-    for _ in range(5):
-        for name, config in configs.items():
-            precision, _ = choose_precision(config.precision, device)
-            found = measure(config.model_copy(update={"precision": precision}), device, vocabulary, enough_s=0.3)
-            assert found is not None, f"{name}: too little memory"
-            seconds[name].append(found)
-    return {name: max(1, int(training_s(minutes) / min(found))) for name, found in seconds.items()}
+    seconds: dict[str, list[float]] = {}
+    for _ in range(ROUNDS):
+        for update, job in {job.update: job for job in jobs}.items():  # those of equal cost once
+            precision, _ = choose_precision(job.config.precision, device)
+            config = job.config.model_copy(update={"precision": precision})
+            measured = measure(config, device, job.vocabulary, enough_s=0.3)
+            assert measured is not None, f"{job.key}: too little memory"
+            seconds.setdefault(update, []).append(measured)
+    return [(job, max(1, int(training_s(job.minutes) / min(seconds[job.update])))) for job in jobs]
 
 
 def make_texts() -> Iterator[tuple[str, str]]:

@@ -1,9 +1,10 @@
-"""How long an update takes on this machine: measured for a few sizes, kept in the cache, and interpolated."""
+"""How long an update takes on this machine: measured for some sizes, kept in the cache, and interpolated."""
 
 import contextlib
 import functools
 import gc
 import hashlib
+import itertools
 import json
 import math
 import time
@@ -35,14 +36,19 @@ _WINDOWS = 4
 """Windows of the random text."""
 _MOST_VOCABULARY = 15
 """Power of two of the largest vocabulary that is measured; all its code points are characters."""
-_LARGEST_S = 0.3
-"""The longest update of the larger of the two sizes that are measured."""
+_LONGEST_S = 0.3
+"""Sizes with longer updates are not measured."""
 
 
 @dataclass
 class Speedometer:
-    """Seconds per update, for texts with vocabularies of about this size."""
+    """Seconds per update of the candidates of some families, for texts with vocabularies of about this size.
 
+    A family's candidates differ in size only, the smallest first. What the cache knows is read at once, and one size of
+    each family is measured: of the first in any case, of the others while there is time. `improve` measures more.
+    """
+
+    families: Sequence[Sequence[Candidate]]
     device: torch.device
     vocabulary_size: int
     budget_s: float
@@ -54,54 +60,60 @@ class Speedometer:
         self._end_s = time.perf_counter() + self.budget_s
         # Rounded up to a power of two, so that similar texts share what was measured.
         self.vocabulary_size = 2 ** min(max(6, math.ceil(math.log2(self.vocabulary_size))), _MOST_VOCABULARY)
+        self._points: list[dict[int, float]] = [{} for _ in self.families]  # size → seconds, of each family
+        for at, family in enumerate(self.families):
+            for index in range(len(family)):
+                if (seconds := self._store(at, index).read()) is not None:
+                    self._points[at][index] = seconds
+        for at, family in enumerate(self.families):
+            if not self._points[at] and (not at or time.perf_counter() < self._end_s):
+                self._measure(at, min(1, len(family) - 1))
 
-    def update_s(self, families: Sequence[Sequence[Candidate]]) -> list[list[float]]:
-        """Seconds per update of each candidate; a family differs in size only, the smallest first.
+    def update_s(self) -> list[list[float]]:
+        """Seconds per update of each candidate, by interpolation between those that were measured.
 
-        Measures one size of the first family and, while there is time, two of each; the rest by interpolation. Empty
-        for a family for which no time was left.
+        Empty for a family for which no time was left.
         """
-        gc.freeze()  # so that free_memory looks only at what was measured, which saves a tenth of a second each time
+        return [
+            _interpolated(family, points) if points else []
+            for family, points in zip(self.families, self._points, strict=True)
+        ]
+
+    def is_measured(self, at: int, index: int) -> bool:
+        """Whether a size of a family was measured itself."""
+        return index in self._points[at]
+
+    def improve(self, at: int, index: int) -> bool:
+        """Measure a size of a family, or the largest that is fast enough; False if it is known or no time is left."""
+        times = _interpolated(self.families[at], self._points[at])
+        while index > 0 and times[index] > _LONGEST_S:
+            index -= 1
+        if index in self._points[at] or time.perf_counter() > self._end_s:
+            return False
+        return self._measure(at, index)
+
+    def _measure(self, at: int, index: int) -> bool:
+        """Measure a size and keep its seconds; False if there is not enough memory."""
+        gc.freeze()  # so that free_memory looks only at what was measured, which saves a tenth of a second
         try:
-            found = [self._measure(family, [min(1, len(family) - 1)], not at) for at, family in enumerate(families)]
-            for family, points in zip(families, found, strict=True):
-                points |= self._measure(family, self._second(family, points))
+            config = self._share(self.families[at][index].config)
+            seconds = measure(config, self.device, self.vocabulary_size, min(_ENOUGH_S, self.budget_s / 8))
+            free_memory()
         finally:
             gc.unfreeze()
-        return [_interpolated(family, points) if points else [] for family, points in zip(families, found, strict=True)]
+        if seconds is not None:
+            self._points[at][index] = seconds
+            self._store(at, index).write(seconds)
+        return seconds is not None
+
+    def _store(self, at: int, index: int) -> "_Store":
+        return _Store(self._share(self.families[at][index].config), self.device, self.vocabulary_size)
 
     def _share(self, config: Config) -> Config:
         """The config of this process's part of the batch."""
         train = config.train.model_copy(update={"batch_size": config.train.batch_size // self.world.size})
         threads = self.world.threads(config.threads)
         return config.model_copy(update={"train": train, "threads": threads})
-
-    def _second(self, family: Sequence[Candidate], points: dict[int, float]) -> list[int]:
-        """The largest size whose update is short enough to be measured, judged by the first that was."""
-        for first, seconds in points.items():
-            fitting = [
-                index
-                for index, candidate in enumerate(family)
-                if index > first and seconds * candidate.parameters / family[first].parameters < _LARGEST_S
-            ]
-            return fitting[-1:]
-        return []
-
-    def _measure(self, family: Sequence[Candidate], indices: Sequence[int], needed: bool = False) -> dict[int, float]:
-        """Seconds of these candidates: cached, or measured if there is time or they are needed."""
-        points = {}
-        for index in indices:
-            config = self._share(family[index].config)
-            store = _Store(config, self.device, self.vocabulary_size)
-            seconds = store.read()
-            if seconds is None and (needed or time.perf_counter() < self._end_s):
-                seconds = measure(config, self.device, self.vocabulary_size, min(_ENOUGH_S, self.budget_s / 8))
-                free_memory()
-                if seconds is not None:
-                    store.write(seconds)
-            if seconds is not None:
-                points[index] = seconds
-        return points
 
 
 def measure(config: Config, device: torch.device, vocabulary_size: int, enough_s: float) -> float | None:
@@ -132,12 +144,13 @@ def _median_s(updater: Updater, enough_s: float) -> float:
 
 def _interpolated(family: Sequence[Candidate], points: dict[int, float]) -> list[float]:
     """Seconds of all candidates: a power of the parameters between two points, in proportion to them beyond."""
-    (first, low_s), (last, high_s) = min(points.items()), max(points.items())
-    low, high = family[first].parameters, family[last].parameters
-    power = math.log(high_s / low_s) / math.log(high / low) if high > low else 0.8
-    power = min(max(power, 0.2), 1.2)
+    measured = sorted((family[index].parameters, seconds) for index, seconds in points.items())
+    pairs = list(itertools.pairwise(measured)) or [(measured[0], measured[0])]
 
     def seconds(parameters: int) -> float:
+        (low, low_s), (high, high_s) = next((pair for pair in pairs if parameters <= pair[1][0]), pairs[-1])
+        power = math.log(high_s / low_s) / math.log(high / low) if high > low else 0.8
+        power = min(max(power, 0.2), 1.2)
         return high_s * (parameters / high) ** (power if parameters <= high else max(power, 1.0))
 
     return [points.get(index, seconds(candidate.parameters)) for index, candidate in enumerate(family)]

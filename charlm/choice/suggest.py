@@ -45,6 +45,8 @@ _TRAINING = 0.92
 """Share of the remaining time that updates get; evaluations, samples and checkpoints get the rest."""
 _MEASURING = 0.08
 """Share of the time, and 5 seconds at most, in which speed is measured."""
+_FASTER = 1.5
+"""How much faster than interpolated a size may be."""
 _MEMORY = 0.5
 """Share of the free memory that the lower bound of what a run needs may take."""
 
@@ -70,6 +72,12 @@ class _Outlook:
     nats: float
     """Relative to what the text has by itself; see `relative_nats`."""
 
+    @property
+    def is_promising(self) -> bool:
+        """Whether there are enough updates, and not too many parameters."""
+        enough = self.reading.updates >= self.candidate.family.least_updates
+        return enough and self.candidate.parameters <= _MOST_PER_CHAR * self.reading.train_chars
+
 
 def suggest(request: Request, world: World = ALONE, began_s: float | None = None) -> Suggestion:
     """Choose settings for a text and a time on this machine; the batch is a multiple of the world's processes.
@@ -89,14 +97,9 @@ def suggest(request: Request, world: World = ALONE, began_s: float | None = None
         )
     text, parts = text_facts(corpus), _Parts.of(request, base, corpus)
     families = _families(request, text, device, world)
-    meter = Speedometer(device, text.vocabulary, budget_s=min(5.0, 60 * request.minutes * _MEASURING), world=world)
-    speeds = meter.update_s(families)
-    seconds = training_s(request.minutes, began_s)
-    outlooks = [
-        _outlook(parts, candidate, update_s, seconds)
-        for family, times in zip(families, speeds, strict=True)
-        for candidate, update_s in zip(family, times, strict=False)
-    ]
+    budget_s = min(5.0, 60 * request.minutes * _MEASURING)
+    meter = Speedometer(families, device, text.vocabulary, budget_s, world)
+    outlooks = _measured_outlooks(parts, meter, request.minutes, began_s)
     if not outlooks:
         raise DeviceError(f"memory: not even a small model could be trained ({device.type}); free some")
     best = _best(_promising(outlooks))
@@ -220,6 +223,27 @@ def _candidates(
 # What they promise
 
 
+def _measured_outlooks(parts: _Parts, meter: Speedometer, minutes: float, began_s: float | None) -> list[_Outlook]:
+    """The outlooks of all candidates; while there is time, those that may be the best are measured."""
+    while True:
+        seconds = training_s(minutes, began_s)
+        outlooks: list[_Outlook] = []
+        hopeful: list[tuple[_Outlook, int, int]] = []
+        for at, times in enumerate(meter.update_s()):
+            for index, update_s in enumerate(times):
+                candidate = meter.families[at][index]
+                outlooks.append(_outlook(parts, candidate, update_s, seconds))
+                if not meter.is_measured(at, index):
+                    hopeful.append((_outlook(parts, candidate, update_s / _FASTER, seconds), at, index))
+        if not outlooks:
+            return []
+        least = min(outlook.nats for outlook in _promising(outlooks))
+        rivals = [rival for rival in hopeful if rival[0].is_promising and rival[0].nats < least]
+        rivals.sort(key=lambda rival: rival[0].nats)
+        if not any(meter.improve(at, index) for _, at, index in rivals):
+            return outlooks
+
+
 def _outlook(parts: _Parts, candidate: Candidate, update_s: float, seconds: float) -> _Outlook:
     train = candidate.config.train
     updates = max(1, int(seconds / update_s))
@@ -240,14 +264,9 @@ def training_s(minutes: float, began_s: float | None = None) -> float:
 
 
 def _promising(outlooks: Iterable[_Outlook]) -> list[_Outlook]:
-    """Those with enough updates and not too many parameters; else the smallest model."""
+    """The promising ones; if there is none, the smallest model."""
     outlooks = list(outlooks)
-    good = [
-        outlook
-        for outlook in outlooks
-        if outlook.reading.updates >= outlook.candidate.family.least_updates
-        and outlook.candidate.parameters <= _MOST_PER_CHAR * outlook.reading.train_chars
-    ]
+    good = [outlook for outlook in outlooks if outlook.is_promising]
     return good or [min(outlooks, key=lambda outlook: outlook.candidate.parameters)]
 
 

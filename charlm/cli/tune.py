@@ -78,9 +78,10 @@ def tune(
 ) -> None:
     """Search for better settings around a config.
 
-    Trains trials, ordinary runs in the study's folder, one after another. The first one is the config as it is, the
-    second has what charlm would choose, and Optuna chooses the others. A trial that falls behind ends early. At the end
-    there are a table, the best config as best.yaml, and trials.png. docs/tuning.md says what is searched by default.
+    Trains trials, ordinary runs in the study's folder, one after another. The first one is the config as it is. The
+    second has what charlm would choose for the searched options. The third is charlm's own choice, if that differs in
+    others. Optuna chooses the rest. A trial that falls behind ends early. At the end there are a table, the best config
+    as best.yaml, and trials.png. docs/tuning.md says what is searched by default.
 
     Ctrl-C prints how to continue. Several processes, also on several machines, may work on one study at a time.
 
@@ -223,7 +224,7 @@ def _print_table(records: "list[Record]", names: dict[str, str]) -> None:
     for record in records:
         nats = "—" if record.nats is None else f"{record.nats:.4f}"
         minutes = "—" if record.minutes is None else f"{record.minutes:.3g}"
-        options = [dump_flow(record.options[key]) for key in names if record.options]
+        options = [dump_flow(record.options[key]) if key in record.options else "—" for key in names if record.options]
         rows.append((str(record.number), nats, minutes, record.state, *options))
     widths = [max(map(len, column)) for column in zip_longest(*rows, fillvalue="")]
     for row in rows:

@@ -1,7 +1,7 @@
 """What a study is to do, decided once, before its first trial."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from charlm.choice.families import Request
@@ -13,6 +13,7 @@ from charlm.system.console import say
 from charlm.system.device import resolve_device
 from charlm.system.formatting import format_duration
 from charlm.tuning.space import (
+    CHOSEN,
     DEFAULTS,
     PLAIN,
     SCHEDULED,
@@ -43,6 +44,8 @@ class Plan:
     """Overrides that say how long a trial trains, where this differs from the config."""
     suggested: dict[str, Any] = field(default_factory=dict)
     """What charlm would choose for options that are not searched and have their defaults in the config."""
+    chosen: Config | None = None
+    """What charlm would choose if the config had only the text and the machine: a trial of its own; None: no trial."""
 
     @property
     def minutes(self) -> float | None:
@@ -51,6 +54,8 @@ class Plan:
 
     def tuned(self, values: dict[str, Any]) -> Config:
         """The config with the values of a trial. ConfigError if they exclude one another."""
+        if self.chosen and values.get(DEFAULTS) == CHOSEN:
+            return self.chosen
         others = self.suggested if values.get(DEFAULTS) == SUGGESTED else {}
         options = {key: value for key, value in values.items() if key != DEFAULTS}
         return override_config(self.config, "the config", overrides(others | options))
@@ -60,6 +65,11 @@ class Plan:
         run = [f"train.{option}" for option in (*_RUN, f"max_minutes={minutes}")]
         return override_config(self.tuned(values), "the config", [*self.limits, *run])
 
+    def chosen_values(self) -> dict[str, Any]:
+        """The values of the trial of `chosen`: those of the options that are searched, as far as its kind has them."""
+        values = flatten(self.chosen) if self.chosen else {}
+        return {key: values[key] for key in self.space if key in values} | {DEFAULTS: CHOSEN}
+
     # To and from the study's journal
 
     def as_json(self) -> dict[str, Any]:
@@ -68,19 +78,23 @@ class Plan:
             "space": {key: str(option) for key, option in self.space.items()},
             "limits": list(self.limits),
             "suggested": self.suggested,
+            "chosen": self.chosen.model_dump(mode="json") if self.chosen else None,
         }
 
     @classmethod
     def from_json(cls, saved: dict[str, Any], where: str) -> "Plan":
         config = parse_config(saved["config"], where)
         space = parse_space([f"{key}={option}" for key, option in saved["space"].items()], config)
-        return cls(config, space, tuple(saved["limits"]), saved["suggested"])
+        chosen = parse_config(saved["chosen"], where) if saved.get("chosen") else None  # older studies have none
+        return cls(config, space, tuple(saved["limits"]), saved["suggested"], chosen)
 
 
 def make_plan(
     config: Config, over: Iterable[str], hours: float, minutes: float | None
 ) -> tuple[Plan, list[dict[str, Any]]]:
     """The plan of a new study, and the values of its first trials: the config's own, and those that charlm suggests.
+
+    The trial of the plan's `chosen` is not among them: its values may lie outside of the space.
 
     Raises ConfigError for a wrong space, and what a run would raise for its text or device.
     """
@@ -89,7 +103,8 @@ def make_plan(
     resolve_device(config.device)
     limits = _limits(config, hours, minutes)
     keys = {*default_space(config), *asked}
-    found = _suggestion(config, keys, Plan(config, {}, limits).minutes or 60 * hours * _SHARE)
+    trial_minutes = Plan(config, {}, limits).minutes or 60 * hours * _SHARE
+    found = _suggestion(config, keys, trial_minutes)
     space, others = default_space(config, found), _others(config, found or config, keys)
     if _KIND in asked:  # options of one kind are none of another
         space, others = _of_all_kinds(space), _of_all_kinds(others)
@@ -97,10 +112,13 @@ def make_plan(
         space[DEFAULTS] = Choices((PLAIN, SUGGESTED))
         say("suggest", f"{describe(others)}: tried as {DEFAULTS} {SUGGESTED}")
     plan = Plan(config, space | asked, limits, others)
-    first = [flatten(config) | {DEFAULTS: PLAIN}]
+    wanted = [flatten(config) | {DEFAULTS: PLAIN}]
     if found:
-        first.append(first[0] | flatten(found) | {DEFAULTS: SUGGESTED})
-    return plan, [{key: option.nearest(values[key]) for key, option in plan.space.items()} for values in first]
+        wanted.append(wanted[0] | flatten(found) | {DEFAULTS: SUGGESTED})
+    first = [{key: option.nearest(values[key]) for key, option in plan.space.items()} for values in wanted]
+    if found and asked.get(DEFAULTS) != Choices((PLAIN,)):
+        plan = replace(plan, chosen=_free_choice(plan, asked, trial_minutes, plan.tuned(first[1])))
+    return plan, first
 
 
 def _check_validation(config: Config) -> None:
@@ -136,6 +154,30 @@ def _suggestion(config: Config, keys: set[str], minutes: float) -> Config | None
         return None
 
 
+def _free_choice(plan: Plan, asked: Space, minutes: float, tried: Config) -> Config | None:
+    """What charlm would choose if the config had only the text and the machine, but within what --over asks for.
+
+    None if it cannot choose, or if it differs in nothing but searched options from a config that is `tried` anyway.
+    """
+    config = plan.config
+    given = {key: value for key, value in flatten(config).items() if not key.startswith(_CHOSEN_SECTIONS)}
+    single = [(key, option.values) for key, option in asked.items() if isinstance(option, Choices) and key != DEFAULTS]
+    given |= {key: values[0] for key, values in single if len(values) == 1}
+    try:
+        found = suggest(Request(config.data.source, minutes, overrides(given))).config
+        values = flatten(found)
+        within = {key: option.nearest(values[key]) for key, option in asked.items() if key in values}
+        limits = {key: value for key, value in flatten(config).items() if key in _OF_THE_STUDY}
+        chosen = override_config(found, "the settings", overrides(within | limits))
+    except CharlmError:
+        return None
+    if not set(differences(tried, chosen)) - {*plan.space, *_OF_THE_STUDY}:
+        return None
+    cell, layers, optimizer = chosen.model.cell, chosen.model.layers, chosen.optimizer.name
+    say("suggest", f"{cell.kind}, {layers} × {cell.hidden}, {optimizer}, nothing kept: a trial of its own")
+    return chosen
+
+
 def _kept(config: Config, keys: set[str]) -> dict[str, Any]:
     """The options that every trial takes from the config: those that are not searched and differ from the defaults."""
     ours = flatten(config)
@@ -147,7 +189,7 @@ def _kept(config: Config, keys: set[str]) -> dict[str, Any]:
         for key, value in ours.items()
         if key not in keys
         and key not in SCHEDULED
-        and (key in differing or key in _KINDS or not key.startswith(("model.", "train.", "optimizer.")))
+        and (key in differing or key in _KINDS or not key.startswith(_CHOSEN_SECTIONS))
     }
 
 
@@ -155,7 +197,7 @@ def _others(config: Config, suggested: Config, keys: set[str]) -> dict[str, Any]
     """The defaults of the config for which charlm suggests another value."""
     ours, theirs = flatten(config), flatten(suggested)
     found = {key: theirs[key] for key in ours if key in theirs and ours[key] != theirs[key]}
-    return {key: value for key, value in found.items() if key not in (*keys, *SCHEDULED) and key not in _LOGGING}
+    return {key: value for key, value in found.items() if key not in keys and key not in _OF_THE_STUDY}
 
 
 def _of_all_kinds(options: dict[str, T]) -> dict[str, T]:
@@ -165,7 +207,8 @@ def _of_all_kinds(options: dict[str, T]) -> dict[str, T]:
 _KIND = "model.cell.kind"
 _KINDS = (_KIND, "optimizer.name", "optimizer.schedule.name")
 _SHARED = (_KIND, "model.cell.hidden")
-_LOGGING = ("train.log_every", "train.sample_length", "train.sample_temperature")
+_OF_THE_STUDY = (*SCHEDULED, "train.log_every", "train.sample_length", "train.sample_temperature")
+_CHOSEN_SECTIONS = ("model.", "train.", "optimizer.")
 
 
 def check_same(plan: Plan, config: Config | None, over: Iterable[str], minutes: float | None) -> None:

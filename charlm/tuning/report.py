@@ -10,7 +10,7 @@ from typing import Any
 from charlm.config.commented import commented_yaml
 from charlm.config.yaml import dump_flow
 from charlm.system.files import replace_file
-from charlm.tuning.space import DEFAULTS, SUGGESTED, Choices, Range, Space, short_names
+from charlm.tuning.space import CHOSEN, DEFAULTS, SUGGESTED, Choices, Range, Space, short_names
 from charlm.tuning.study import Record, Study, best
 
 BEST, PICTURE = "best.yaml", "trials.png"
@@ -33,7 +33,10 @@ def write_best(study: Study) -> Path | None:
         f"Train with it: charlm train --config {shlex.quote(str(path))}"
     )
     comments = {key: f"searched {option}" for key, option in plan.space.items()}
-    if found.options.get(DEFAULTS) == SUGGESTED:
+    if found.options.get(DEFAULTS) == CHOSEN:
+        comments = {}
+        heading += "\nAll settings are as charlm chose them; none was searched."
+    elif found.options.get(DEFAULTS) == SUGGESTED:
         comments |= dict.fromkeys(plan.suggested, "suggested by charlm")
     replace_file(path, commented_yaml(plan.tuned(found.options), heading, comments).encode())
     return path
@@ -90,16 +93,20 @@ def _draw_option(axis: Any, key: str, space: Space, records: list[Record], found
     option = space[key]
     names = [dump_flow(value) for value in option.values] if isinstance(option, Choices) else []
 
+    def inside(record: Record) -> bool:  # charlm's own choice may be outside of what is searched
+        return key in record.options and (not names or dump_flow(record.options[key]) in names)
+
     def place(record: Record) -> Any:
         value = record.options[key]
         return names.index(dump_flow(value)) if names else value
 
     for record in records:
-        if record.nats is None or record is found:
+        if record.nats is None or record is found or not inside(record):
             continue
         color = "tab:blue" if record.state == "complete" else "silver"
         axis.plot(place(record), min(record.nats, top), marker="^" if record.nats > top else "o", ms=4, color=color)
-    axis.plot(place(found), found.nats, marker="*", ms=12, color="tab:red")
+    if inside(found):
+        axis.plot(place(found), found.nats, marker="*", ms=12, color="tab:red")
     if names:
         axis.set_xticks(range(len(names)), names)
         axis.set_xlim(-0.5, len(names) - 0.5)

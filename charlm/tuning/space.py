@@ -146,8 +146,8 @@ def _parse(text: str, config: Config) -> tuple[str, Range | Choices]:
 
 DEFAULTS = "defaults"
 """The name of a choice about all options that are not searched and have their defaults in the config."""
-PLAIN, SUGGESTED = "plain", "suggested"
-"""They stay so, or they are what charlm would choose."""
+PLAIN, SUGGESTED, CHOSEN = "plain", "suggested", "chosen"
+"""They stay so, or they are what charlm would choose. CHOSEN is not in the space: in one trial all options are."""
 
 
 def _defaults(text: str, values: str) -> Choices:

@@ -40,10 +40,12 @@ from optuna.trial import FrozenTrial, TrialState
 JOURNAL = "journal.log"
 _LOCK = ".tune"
 _NAME = "charlm"
-_PLAN, _VALUES, _FAULT, _RUN = "plan", "values", "fault", "run"
+_PLAN, _VALUES, _FAULT, _RUN, _CHOSEN = "plan", "values", "fault", "run", "chosen"
 
 _RANDOM = 4
 """Trials before the sampler learns from those before; the first two are given, the others random."""
+_UNUSED = TrialState.FAIL
+"""How the trial of the plan's `chosen` ends for Optuna: the sampler cannot use it, because it is not in the space."""
 _PRUNER = optuna.pruners.MedianPruner(n_startup_trials=3, n_warmup_steps=30)
 """Steps are percent of a run. A trial ends early if its best score so far is worse than the median at this point."""
 
@@ -99,6 +101,8 @@ class Study:
         replace_file(self.folder / CONFIG, dump_config(plan.config).encode())
         for values in first:
             self._study.enqueue_trial(values, skip_if_exists=True)
+        if plan.chosen and not any(_CHOSEN in trial.user_attrs for trial in self._study.get_trials(deepcopy=False)):
+            self._study.enqueue_trial({}, user_attrs={_CHOSEN: True})
         self._study.set_user_attr(_PLAN, plan.as_json())  # last: from here on there is a study
 
     def _alone(self) -> contextlib.AbstractContextManager[None]:
@@ -145,7 +149,10 @@ class Study:
         return self._trial(trial, None)
 
     def _trial(self, trial: optuna.Trial, elapsed_s: float | None) -> Trial:
-        values = {key: option.suggest(trial, key) for key, option in self.plan.space.items()}
+        if _CHOSEN in trial.user_attrs:
+            values = self.plan.chosen_values()
+        else:
+            values = {key: option.suggest(trial, key) for key, option in self.plan.space.items()}
         trial.set_user_attr(_VALUES, values)
         return Trial(trial.number + 1, self._folder_of(trial), values, elapsed_s, trial)
 
@@ -174,13 +181,15 @@ class Study:
         if percent in self._study.get_trials(deepcopy=False)[trial.handle.number].intermediate_values:
             return False  # reported before the session that this one continues was killed
         trial.handle.report(nats, percent)
-        return trial.handle.should_prune()
+        return _CHOSEN not in trial.handle.user_attrs and trial.handle.should_prune()
 
     def end(self, trial: Trial, outcome: Outcome) -> None:
         """Note how a trial ended."""
         run = {"nats": outcome.best_nats, "minutes": outcome.elapsed_s / 60, "steps": outcome.step}
         trial.handle.set_user_attr(_RUN, run)
-        if outcome.reason == "pruned":
+        if _CHOSEN in trial.handle.user_attrs:
+            self._study.tell(trial.handle, state=_UNUSED)
+        elif outcome.reason == "pruned":
             self._study.tell(trial.handle, state=TrialState.PRUNED)
         else:
             self._study.tell(trial.handle, outcome.best_nats)
@@ -192,7 +201,7 @@ class Study:
         made-up score would be taken for a real one.
         """
         trial.handle.set_user_attr(_FAULT, fault)
-        self._study.tell(trial.handle, state=TrialState.PRUNED)
+        self._study.tell(trial.handle, state=_UNUSED if _CHOSEN in trial.handle.user_attrs else TrialState.PRUNED)
 
     def records(self) -> list[Record]:
         """All trials that have begun, in their order."""
@@ -200,7 +209,8 @@ class Study:
 
     def _record(self, trial: FrozenTrial) -> Record:
         fault, run = trial.user_attrs.get(_FAULT), trial.user_attrs.get(_RUN, {})
-        state = {TrialState.COMPLETE: "complete", TrialState.PRUNED: "pruned"}.get(trial.state, "unfinished")
+        states = {TrialState.COMPLETE: "complete", TrialState.PRUNED: "pruned", _UNUSED: "complete"}
+        state = states.get(trial.state, "unfinished")
         return Record(
             number=trial.number + 1,
             run_dir=str(self._folder_of(trial)),

@@ -1,5 +1,6 @@
 """The speed of this machine: measured, interpolated, kept."""
 
+import math
 import time
 
 import pytest
@@ -22,41 +23,79 @@ def family_of(index=0, source="x"):
     return found
 
 
-def test_two_sizes_are_measured_and_the_rest_follows_a_power_of_the_parameters(machine, monkeypatch):
+def meter(*families, vocabulary=70, budget_s=60.0):
+    return speed.Speedometer(families, CPU, vocabulary, budget_s)
+
+
+def test_sizes_that_are_not_measured_follow_a_power_of_the_parameters(machine, monkeypatch):
     monkeypatch.setattr(speed, "measure", lambda config, *_: 1e-9 * count_parameters(config.model, 70) ** 1.1)
     family = family_of()
-    [times] = speed.Speedometer(CPU, 70, budget_s=60).update_s([family])
+    one = meter(family)
+    assert [one.is_measured(0, index) for index in range(len(family))] == [False, True] + [False] * 4
+    [times] = one.update_s()
+    assert times[2:] == pytest.approx([times[1] * each.parameters / family[1].parameters for each in family[2:]])
+    assert one.improve(0, 5)
+    [times] = one.update_s()
     assert times == pytest.approx([1e-9 * candidate.parameters**1.1 for candidate in family])
+
+
+def test_each_part_between_two_measured_sizes_has_a_power_of_its_own(machine, monkeypatch):
+    def seconds(parameters):
+        return 1e-8 * max(parameters, math.sqrt(300_000 * parameters))
+
+    monkeypatch.setattr(speed, "measure", lambda config, *_: seconds(count_parameters(config.model, 70)))
+    family = family_of()
+    one = meter(family)
+    for index in (5, 3):
+        assert one.improve(0, index)
+        assert not one.improve(0, index)  # known
+    [times] = one.update_s()
+    for index in (1, 3, 5):
+        assert times[index] == seconds(family[index].parameters)
+    for index in (0, 4):  # a root, and in proportion
+        assert times[index] == pytest.approx(seconds(family[index].parameters), rel=0.1)
+    assert times[1] < times[2] < times[3]
+
+
+def test_instead_of_a_size_with_long_updates_the_largest_other_is_measured(machine, monkeypatch):
+    monkeypatch.setattr(speed, "measure", lambda config, *_: 4e-7 * count_parameters(config.model, 70))
+    one = meter(family_of())
+    assert one.improve(0, 5)
+    assert [index for index in range(6) if one.is_measured(0, index)] == [1, 4]
+    assert not one.improve(0, 5)
 
 
 def test_the_second_time_nothing_is_measured(machine):
     families = [family_of(0), family_of(1)]
-    first = speed.Speedometer(CPU, 70, budget_s=60).update_s(families)
-    assert len(machine.measured) == 4
-    assert speed.Speedometer(CPU, 100, budget_s=60).update_s(families) == first
-    assert len(machine.measured) == 4
-    speed.Speedometer(CPU, 300, budget_s=60).update_s(families)
-    assert len(machine.measured) == 8
+    first = meter(*families)
+    assert first.improve(1, 3)
+    assert len(machine.measured) == 3
+    assert meter(*families, vocabulary=100).update_s() == first.update_s()
+    assert len(machine.measured) == 3
+    meter(*families, vocabulary=300)
+    assert len(machine.measured) == 5
 
 
 def test_without_time_the_first_family_alone_is_measured(machine):
-    first, second = speed.Speedometer(CPU, 70, budget_s=0).update_s([family_of(0), family_of(1)])
+    one = meter(family_of(0), family_of(1), budget_s=0)
+    first, second = one.update_s()
+    assert not one.improve(0, 2)
     assert len(machine.measured) == 1
     assert len(first) == len(USUAL[0].hidden)
     assert second == []
 
 
 def test_a_damaged_cache_is_measured_again(machine, tmp_path):
-    speed.Speedometer(CPU, 70, budget_s=60).update_s([family_of()])
+    meter(family_of())
     for file in (tmp_path / "cache/speed").iterdir():
         file.write_text('{"not": "seconds"}')
-    speed.Speedometer(CPU, 70, budget_s=60).update_s([family_of()])
-    assert len(machine.measured) == 4
+    meter(family_of())
+    assert len(machine.measured) == 2
 
 
 def test_a_cache_that_cannot_be_written_costs_only_time(machine, tmp_path, capsys):
     (tmp_path / "cache").write_text("a file")
-    [times] = speed.Speedometer(CPU, 70, budget_s=60).update_s([family_of()])
+    [times] = meter(family_of()).update_s()
     assert len(times) == len(USUAL[0].hidden)
     assert "speed cannot be kept" in capsys.readouterr().err
 

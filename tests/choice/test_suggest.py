@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from charlm.choice import speed
 from charlm.choice.families import USUAL, Request
 from charlm.choice.suggest import suggest
 from charlm.config import load_config
@@ -252,6 +253,19 @@ def test_a_text_that_is_too_short(tmp_path):
     (tmp_path / "short.txt").write_text("to be or not to be\n" * 3)
     with pytest.raises(DataError, match=r"short.txt: found 57 characters; allowed: 500 or more"):
         suggest(Request(str(tmp_path / "short.txt"), 1))
+
+
+@pytest.mark.parametrize("faster", [64, 192])
+def test_a_size_that_is_faster_than_its_neighbors_is_found(machine, monkeypatch, text_file, faster):
+    measure = speed.measure
+
+    def with_a_fast_size(config, *rest):
+        return measure(config, *rest) / (1.5 if config.model.cell.hidden == faster else 1)
+
+    monkeypatch.setattr(speed, "measure", with_a_fast_size)
+    machine(1.5)
+    found = suggest(Request(text_file, 1 / 6)).config.model.cell.hidden
+    assert (found == faster) == (faster == 192)
 
 
 @pytest.mark.usefixtures("machine")

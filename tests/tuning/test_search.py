@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from charlm.config import flatten, load_config
+from charlm.config import flatten, load_config, override_config
 from charlm.errors import DataError, DeviceError, DivergenceError, RunError, StudyError
 from charlm.runs import describe_run
 from charlm.training.loop import Outcome
@@ -49,13 +49,13 @@ def test_a_search_finds_better_than_a_bad_learning_rate(study_of, search, sugges
             self.config = request.config({"optimizer": {"lr": 0.03, "weight_decay": 0.0}})
 
     suggestion(Found)
-    study = study_of(optimizer=BAD)
+    study = study_of(over=(*OVER, "defaults=plain"), optimizer=BAD)
     assert search(study, 6) == ""
     assert not {text for text in asked[0].overrides if text.startswith(("optimizer.lr=", "train.max_steps="))}
     assert {"train.bptt=32", "seed=1", "model.cell.kind=lstm"} <= set(asked[0].overrides)
     records = study.records()
     assert [record.number for record in records] == [1, 2, 3, 4, 5, 6]
-    own = {key: flatten(config)[key] for key in study.plan.space}
+    own = {key: (flatten(config) | {"defaults": "plain"})[key] for key in study.plan.space}
     assert records[0].options == own
     assert records[1].options == own | {"optimizer.lr": 0.03}
     assert len({record.options["optimizer.lr"] for record in records}) == 6
@@ -98,6 +98,91 @@ def test_charlm_s_own_choice_keeps_what_is_not_searched(config_of, suggestion, k
     assert Plan.from_json(plan.as_json(), "test") == plan
     fixed, (ours, theirs) = make_plan(config, ["defaults=plain"], hours=0.01, minutes=None)
     assert (theirs["defaults"], fixed.tuned(theirs).train.ema) == ("plain", 0)
+
+
+@pytest.fixture
+def free_choice(suggestion):
+    """charlm's own choice is a GRU with Adagrad, unless the request says otherwise."""
+    asked = []
+
+    class Found:
+        def __init__(self, request):
+            asked.append(request)
+            model = {"cell": {"kind": "gru", "hidden": 12}, "embedding": 6}
+            kept = request.gives("model.cell.kind")
+            self.config = request.config(
+                {"model": {"embedding": 6}, "optimizer": {"lr": 0.03, "schedule": {"name": "cosine"}}}
+                if kept
+                else {"model": model, "train": {"bptt": 32}, "optimizer": {"name": "adagrad", "lr": 0.04}}
+            )
+
+    suggestion(Found)
+    return asked
+
+
+def test_charlm_s_own_choice_is_a_trial_although_it_lies_outside_of_the_space(study_of, search, free_choice, config_of):
+    study = study_of(train={"max_steps": 12}, optimizer={"name": "sgd", "lr": 1e-6})
+    assert not any(text.startswith(("model.", "train.", "optimizer.name")) for text in free_choice[1].overrides[:-3])
+    assert search(study, 6) == ""
+    records = study.records()
+    assert [record.state for record in records[:3]] == ["complete"] * 3
+    third = records[2]
+    assert third.options["defaults"] == "chosen"
+    assert third.options["optimizer.lr"] == 0.04
+    assert third.options["model.cell.hidden"] == 8  # --over allows no other
+    trained = load_config(study.folder / "trial-0003/config.yaml")
+    assert (trained.model.cell.kind, trained.optimizer.name, trained.model.embedding) == ("gru", "adagrad", 6)
+    assert (trained.train.max_steps, trained.train.batch_size, trained.data) == (12, 4, config_of().data)
+    assert all(record.options["defaults"] in ("plain", "suggested") for record in records if record != third)
+    assert best(records) == third
+    written = load_config(write_best(study))
+    assert (written.model, written.optimizer) == (trained.model, trained.optimizer)
+    assert draw(study)
+    assert Plan.from_json(study.plan.as_json(), "test") == study.plan
+
+
+def test_charlm_s_own_choice_goes_on_where_it_was_interrupted(study_of, search, free_choice, tmp_path):
+    study = study_of(train={"save_every": 2}, optimizer={"name": "sgd"})
+    search(study, 2)
+    with interrupted_after(7):
+        assert search(study, 3) == "SIGINT"
+    again = Study(study.folder, no_plan)
+    assert search(again, 3) == ""
+    third = again.records()[2]
+    assert (third.state, third.steps, third.options["defaults"]) == ("complete", 20, "chosen")
+
+
+def test_a_choice_of_charlm_s_own_that_fails_is_a_failed_trial(study_of, search, free_choice, monkeypatch):
+    train = search_module.start_run
+
+    def no_gru(config, *args, **more):
+        if config.model.cell.kind == "gru":
+            raise DivergenceError("diverged")
+        return train(config, *args, **more)
+
+    monkeypatch.setattr(search_module, "start_run", no_gru)
+    study = study_of(optimizer={"name": "sgd"})
+    assert search(study, 4) == ""
+    assert [record.state for record in study.records()][:3] == ["complete", "complete", "failed"]
+    assert study.records()[2].fault == "diverged"
+
+
+def test_charlm_s_own_choice_is_no_trial_with_plain_defaults(config_of, free_choice):
+    plan, _ = make_plan(config_of(optimizer={"name": "sgd"}), ["defaults=plain"], hours=0.1, minutes=None)
+    assert plan.chosen is None
+
+
+@pytest.mark.parametrize(("embedding", "is_tried"), [(64, False), (8, True)])
+def test_charlm_s_own_choice_is_no_trial_if_only_searched_options_differ(config_of, suggestion, embedding, is_tried):
+    class Found:
+        def __init__(self, request):
+            self.config = request.config({"optimizer": {"lr": 0.03}})
+
+    suggestion(Found)
+    config = override_config(config_of(), "test", ["train.bptt=64", f"model.embedding={embedding}"])
+    plan, (_, second) = make_plan(config, [], hours=0.1, minutes=None)
+    assert second["optimizer.lr"] == 0.03
+    assert (plan.chosen is not None) == is_tried
 
 
 def test_the_best_config_is_that_of_the_best_trial_with_the_study_s_limits(study_of, search, config_of):
