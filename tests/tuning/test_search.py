@@ -68,7 +68,7 @@ def test_a_search_finds_better_than_a_bad_learning_rate(study_of, search, sugges
         assert (run.step, run.best_nats) == (record.steps, record.nats)
     told = [line for line in capsys.readouterr().err.splitlines() if line.startswith("trial ")]
     assert re.fullmatch(
-        r"trial       1  (\d\.\d{4}) nats in \S+ s  best \1 \(trial 1\)  lr 1e-05 · .* · batch_size 4  \S+ s left",
+        r"trial       1  (\d\.\d{4}) nats in \S+ s  best \1 \(trial 1\)  lr 1e-05 · .* · batch_size 4 · defaults plain  \S+ s left",
         told[0],
     )
     assert len(told) == 6
