@@ -3,7 +3,8 @@
 Every config trains for as many updates as this machine makes in the minutes. The seconds of an update are measured
 first, for all configs in turns, and the fastest of several measurements counts, because other load only makes them
 slower. The trainings then take one thread each, and other load does not change their scores. Trainings that are in the
-file already are not repeated.
+file already are not repeated: compare only those that were measured in one call. The five seconds that charlm takes to
+measure speed the first time on a machine are not counted.
 """
 
 import argparse
@@ -114,7 +115,7 @@ def main() -> None:
 
 
 def missing_jobs(arguments: argparse.Namespace, found: list[dict[str, Any]], folder: Path) -> list[Job]:
-    """The trainings that were asked for and are not among those found, the shortest first."""
+    """The trainings that were asked for and are not among those found."""
     jobs = []
     for minutes in arguments.minutes:
         for name, text in make_texts():

@@ -64,7 +64,7 @@ def relative_nats(candidate: Candidate, reading: Reading) -> float:
 def expected_nats(text: TextFacts, relative: float) -> float:
     """Nats per character for what `relative_nats` found, roughly; at most those of guessing evenly."""
     own = max(NGRAM_SHARE * text.ngram_nats + NGRAM_OFFSET, 0.0)
-    return min(own + relative, math.log(max(text.vocabulary, 2)))
+    return min(own + relative, math.log(text.vocabulary))
 
 
 def regularization(parameters: int, reading: Reading) -> float:

@@ -37,7 +37,7 @@ _WINDOWS = 4
 _MOST_VOCABULARY = 15
 """Power of two of the largest vocabulary that is measured; all its code points are characters."""
 _LONGEST_S = 0.3
-"""Sizes with longer updates are not measured."""
+"""A size whose updates are expected to take longer is not measured, unless it is its family's first."""
 
 
 @dataclass
@@ -61,22 +61,24 @@ class Speedometer:
         # Rounded up to a power of two, so that similar texts share what was measured.
         self.vocabulary_size = 2 ** min(max(6, math.ceil(math.log2(self.vocabulary_size))), _MOST_VOCABULARY)
         self._points: list[dict[int, float]] = [{} for _ in self.families]  # size → seconds, of each family
+        self._fitting = [len(family) for family in self.families]  # sizes that may fit into memory
         for at, family in enumerate(self.families):
             for index in range(len(family)):
                 if (seconds := self._store(at, index).read()) is not None:
                     self._points[at][index] = seconds
         for at, family in enumerate(self.families):
-            if not self._points[at] and (not at or time.perf_counter() < self._end_s):
-                self._measure(at, min(1, len(family) - 1))
+            for index in dict.fromkeys((min(1, len(family) - 1), 0)):  # the smallest if the other does not fit
+                if not self._points[at] and (not at or time.perf_counter() < self._end_s):
+                    self._measure(at, index)
 
     def update_s(self) -> list[list[float]]:
         """Seconds per update of each candidate, by interpolation between those that were measured.
 
-        Empty for a family for which no time was left.
+        Without the sizes that did not fit into memory; empty for a family for which no time was left.
         """
         return [
-            _interpolated(family, points) if points else []
-            for family, points in zip(self.families, self._points, strict=True)
+            _interpolated(family, points)[:fitting] if points else []
+            for family, points, fitting in zip(self.families, self._points, self._fitting, strict=True)
         ]
 
     def is_measured(self, at: int, index: int) -> bool:
@@ -84,16 +86,20 @@ class Speedometer:
         return index in self._points[at]
 
     def improve(self, at: int, index: int) -> bool:
-        """Measure a size of a family, or the largest that is fast enough; False if it is known or no time is left."""
+        """Measure a size of a family, or the largest that is fast enough; False if that tells nothing new.
+
+        It is known already, or no time is left.
+        """
         times = _interpolated(self.families[at], self._points[at])
         while index > 0 and times[index] > _LONGEST_S:
             index -= 1
-        if index in self._points[at] or time.perf_counter() > self._end_s:
+        if index in self._points[at] or index >= self._fitting[at] or time.perf_counter() > self._end_s:
             return False
-        return self._measure(at, index)
+        self._measure(at, index)
+        return True
 
-    def _measure(self, at: int, index: int) -> bool:
-        """Measure a size and keep its seconds; False if there is not enough memory."""
+    def _measure(self, at: int, index: int) -> None:
+        """Measure a size, and keep its seconds, or that there is not enough memory."""
         gc.freeze()  # so that free_memory looks only at what was measured, which saves a tenth of a second
         try:
             config = self._share(self.families[at][index].config)
@@ -101,10 +107,11 @@ class Speedometer:
             free_memory()
         finally:
             gc.unfreeze()
-        if seconds is not None:
+        if seconds is None:
+            self._fitting[at] = min(self._fitting[at], index)
+        else:
             self._points[at][index] = seconds
             self._store(at, index).write(seconds)
-        return seconds is not None
 
     def _store(self, at: int, index: int) -> "_Store":
         return _Store(self._share(self.families[at][index].config), self.device, self.vocabulary_size)

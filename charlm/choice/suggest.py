@@ -228,19 +228,23 @@ def _measured_outlooks(parts: _Parts, meter: Speedometer, minutes: float, began_
     while True:
         seconds = training_s(minutes, began_s)
         outlooks: list[_Outlook] = []
-        hopeful: list[tuple[_Outlook, int, int]] = []
+        places: list[tuple[int, int]] = []
+        hopes: list[tuple[float, tuple[int, int]]] = []
         for at, times in enumerate(meter.update_s()):
             for index, update_s in enumerate(times):
                 candidate = meter.families[at][index]
                 outlooks.append(_outlook(parts, candidate, update_s, seconds))
-                if not meter.is_measured(at, index):
-                    hopeful.append((_outlook(parts, candidate, update_s / _FASTER, seconds), at, index))
+                places.append((at, index))
+                hope = _outlook(parts, candidate, update_s / _FASTER, seconds)
+                if hope.is_promising and not meter.is_measured(at, index):
+                    hopes.append((hope.nats, (at, index)))
         if not outlooks:
             return []
-        least = min(outlook.nats for outlook in _promising(outlooks))
-        rivals = [rival for rival in hopeful if rival[0].is_promising and rival[0].nats < least]
-        rivals.sort(key=lambda rival: rival[0].nats)
-        if not any(meter.improve(at, index) for _, at, index in rivals):
+        promising = _promising(outlooks)
+        least = min(outlook.nats for outlook in promising)
+        rivals = [place for nats, place in sorted(hopes) if nats < least]
+        best = places[outlooks.index(_best(promising))]
+        if not any(meter.improve(at, index) for at, index in (*rivals, best)):
             return outlooks
 
 
@@ -293,7 +297,7 @@ def _reasons(text: TextFacts, run: Run, candidates: int, nats: float, device: to
         "choice": f"{model.cell.kind}, {model.layers} × {model.cell.hidden} units, {run.candidate.parameters:,} "
         f"parameters: the best of {candidates} for {format_duration(60 * run.minutes)} by the rule in docs/choice.md",
         "plan": f"about {reading.updates:,} updates, {reading.epochs:.1f} passes over the text",
-        "expect": f"about {nats:.1f} nats per character, give or take 0.3",
+        "expect": f"about {nats:.1f} nats per character, as a rough guess",
     }
     if text.chars < _SMALL_CHARS:
         found["small"] = (
@@ -301,11 +305,11 @@ def _reasons(text: TextFacts, run: Run, candidates: int, nats: float, device: to
             "least that gives readable text"
         )
     if reading.updates < _FEW_UPDATES:
-        found["few"] = f"{reading.updates} updates are few: expect letters and hardly words; take more minutes"
+        found["few"] = f"{reading.updates} updates are few: expect hardly more than letters and short words"
     if run.max_epochs:
         found["limit"] = f"after {run.max_epochs:.0f} passes the text teaches little more; the run ends there"
     if outside := _outside(text, run):
-        found["outside"] = f"{outside} is far beyond what the rule was fitted to; take its choice as a guess"
+        found["outside"] = f"{outside} is far outside of what the rule was fitted to; take its choice as a guess"
     return found
 
 

@@ -77,7 +77,7 @@ def ngram_nats(known: list[Ids], unseen: list[Ids], vocabulary_size: int) -> flo
         )
         mixed = (counts + different * p) / np.maximum(totals + different, 1)
         p = np.where(totals > 0, mixed, p)
-    return float(-np.log(p).mean())
+    return float(0.0 - np.log(p).mean())  # not -0.0
 
 
 def _keys(pieces: list[Ids], order: int) -> Iterator[tuple[Keys, Keys]]:

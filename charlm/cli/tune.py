@@ -79,9 +79,9 @@ def tune(
     """Search for better settings around a config.
 
     Trains trials, ordinary runs in the study's folder, one after another. The first one is the config as it is. The
-    second has what charlm would choose for the searched options. The third is charlm's own choice, if that differs in
-    others. Optuna chooses the rest. A trial that falls behind ends early. At the end there are a table, the best config
-    as best.yaml, and trials.png. docs/tuning.md says what is searched by default.
+    second has what charlm would choose for the searched options. The third is charlm's own choice of all options, if it
+    differs in others than those searched. Optuna chooses the rest. A trial that falls behind ends early. At the end
+    there are a table, the best config as best.yaml, and trials.png. docs/tuning.md says what is searched by default.
 
     Ctrl-C prints how to continue. Several processes, also on several machines, may work on one study at a time.
 
@@ -164,6 +164,8 @@ def _end(study: "Study", began_s: float, hours: float | None) -> float:
     if hours is not None:
         study.note("ends_s", began_s + 3600 * hours)
     ends_s = study.noted("ends_s")
+    if hours is not None and ends_s <= time.time():
+        raise usage_error(f"--hours: found {hours:g}; allowed: more than the {time.time() - began_s:.0f} s to start")
     if ends_s is None or ends_s <= time.time():
         raise usage_error("--hours is needed, for example --hours 2: the time of the study is over")
     return ends_s
@@ -219,13 +221,15 @@ def _draw(study: "Study") -> Path | None:
 
 def _print_table(records: "list[Record]", names: dict[str, str]) -> None:
     from charlm.config.yaml import dump_flow
+    from charlm.tuning.report import is_chosen
 
     rows = [("trial", "nats", "minutes", "state", *names.values())]
     for record in records:
         nats = "—" if record.nats is None else f"{record.nats:.4f}"
         minutes = "—" if record.minutes is None else f"{record.minutes:.3g}"
         options = [dump_flow(record.options[key]) if key in record.options else "—" for key in names if record.options]
-        rows.append((str(record.number), nats, minutes, record.state, *options))
+        state = f"{record.state}, chosen" if is_chosen(record) else record.state
+        rows.append((str(record.number), nats, minutes, state, *options))
     widths = [max(map(len, column)) for column in zip_longest(*rows, fillvalue="")]
     for row in rows:
         typer.echo("  ".join(f"{text:>{width}}" for text, width in zip(row, widths, strict=False)))

@@ -66,9 +66,9 @@ class Plan:
         return override_config(self.tuned(values), "the config", [*self.limits, *run])
 
     def chosen_values(self) -> dict[str, Any]:
-        """The values of the trial of `chosen`: those of the options that are searched, as far as its kind has them."""
+        """The values of the trial of `chosen`: its kinds, and the options that are searched, as far as it has them."""
         values = flatten(self.chosen) if self.chosen else {}
-        return {key: values[key] for key in self.space if key in values} | {DEFAULTS: CHOSEN}
+        return {key: values[key] for key in (*self.space, *_KINDS) if key in values} | {DEFAULTS: CHOSEN}
 
     # To and from the study's journal
 
@@ -106,9 +106,8 @@ def make_plan(
     trial_minutes = Plan(config, {}, limits).minutes or 60 * hours * _SHARE
     found = _suggestion(config, keys, trial_minutes)
     space, others = default_space(config, found), _others(config, found or config, keys)
-    if _KIND in asked:  # options of one kind are none of another
-        space, others = _of_all_kinds(space), _of_all_kinds(others)
-    if others:
+    space, others = _of_all_kinds(config, asked, space), _of_all_kinds(config, asked, others)
+    if others and asked.get(DEFAULTS) != _ONLY_PLAIN:
         space[DEFAULTS] = Choices((PLAIN, SUGGESTED))
         say("suggest", f"{describe(others)}: tried as {DEFAULTS} {SUGGESTED}")
     plan = Plan(config, space | asked, limits, others)
@@ -116,8 +115,8 @@ def make_plan(
     if found:
         wanted.append(wanted[0] | flatten(found) | {DEFAULTS: SUGGESTED})
     first = [{key: option.nearest(values[key]) for key, option in plan.space.items()} for values in wanted]
-    if found and asked.get(DEFAULTS) != Choices((PLAIN,)):
-        plan = replace(plan, chosen=_free_choice(plan, asked, trial_minutes, plan.tuned(first[1])))
+    if found and asked.get(DEFAULTS) != _ONLY_PLAIN:
+        plan = replace(plan, chosen=_free_choice(plan, asked, trial_minutes, first[1]))
     return plan, first
 
 
@@ -154,28 +153,40 @@ def _suggestion(config: Config, keys: set[str], minutes: float) -> Config | None
         return None
 
 
-def _free_choice(plan: Plan, asked: Space, minutes: float, tried: Config) -> Config | None:
-    """What charlm would choose if the config had only the text and the machine, but within what --over asks for.
+def _free_choice(plan: Plan, asked: Space, minutes: float, second: dict[str, Any]) -> Config | None:
+    """What charlm would choose for the text and the machine if it kept nothing of the config but what --over asks for.
 
-    None if it cannot choose, or if it differs in nothing but searched options from a config that is `tried` anyway.
+    An option of a cell, an optimizer or a schedule in `asked` keeps the config's kind. None if charlm cannot choose, or
+    if the choice differs in searched options only from the trial with the values `second`.
     """
-    config = plan.config
-    given = {key: value for key, value in flatten(config).items() if not key.startswith(_CHOSEN_SECTIONS)}
-    single = [(key, option.values) for key, option in asked.items() if isinstance(option, Choices) and key != DEFAULTS]
-    given |= {key: values[0] for key, values in single if len(values) == 1}
+    config, ours = plan.config, flatten(plan.config)
+    given = {key: value for key, value in ours.items() if not key.startswith(_CHOSEN_SECTIONS)}
+    given |= {key: ours[key] for key in _KINDS if any(_belongs(other, key) for other in asked)}
+    single = {key: option.values for key, option in asked.items() if isinstance(option, Choices) and key != DEFAULTS}
+    given |= {key: values[0] for key, values in single.items() if len(values) == 1}
     try:
         found = suggest(Request(config.data.source, minutes, overrides(given))).config
         values = flatten(found)
         within = {key: option.nearest(values[key]) for key, option in asked.items() if key in values}
-        limits = {key: value for key, value in flatten(config).items() if key in _OF_THE_STUDY}
+        limits = {key: value for key, value in ours.items() if key in _OF_THE_STUDY}
         chosen = override_config(found, "the settings", overrides(within | limits))
-    except CharlmError:
+        differing = differences(plan.tuned(second), chosen)
+    except CharlmError as error:
+        say("suggest", f"no trial of charlm's own choice ({error})")
         return None
-    if not set(differences(tried, chosen)) - {*plan.space, *_OF_THE_STUDY}:
+    searched = [key for key in _KINDS if key in plan.space]
+    if all(
+        key in plan.space or key in _OF_THE_STUDY or any(_belongs(key, kind) for kind in searched) for key in differing
+    ):
         return None
     cell, layers, optimizer = chosen.model.cell, chosen.model.layers, chosen.optimizer.name
-    say("suggest", f"{cell.kind}, {layers} × {cell.hidden}, {optimizer}, nothing kept: a trial of its own")
+    say("suggest", f"charlm's own choice, {cell.kind}, {layers} × {cell.hidden}, {optimizer}: a trial")
     return chosen
+
+
+def _belongs(key: str, kind: str) -> bool:
+    """Whether an option is one of the section whose kind of cell, optimizer or schedule another one, `kind`, names."""
+    return key.startswith(f"{kind.rpartition('.')[0]}.") and key not in (*_KINDS, "model.cell.hidden")
 
 
 def _kept(config: Config, keys: set[str]) -> dict[str, Any]:
@@ -200,13 +211,17 @@ def _others(config: Config, suggested: Config, keys: set[str]) -> dict[str, Any]
     return {key: value for key, value in found.items() if key not in keys and key not in _OF_THE_STUDY}
 
 
-def _of_all_kinds(options: dict[str, T]) -> dict[str, T]:
-    return {key: value for key, value in options.items() if key in _SHARED or not key.startswith("model.cell.")}
+def _of_all_kinds(config: Config, asked: Space, options: dict[str, T]) -> dict[str, T]:
+    """The options that exist for every kind of cell, optimizer and schedule that --over asks for."""
+    for kind in _KINDS:
+        for value in asked[kind].ends() if kind in asked else ():
+            known = flatten(override_config(config, "the config", overrides({kind: value})))
+            options = {key: option for key, option in options.items() if key in known}
+    return options
 
 
-_KIND = "model.cell.kind"
-_KINDS = (_KIND, "optimizer.name", "optimizer.schedule.name")
-_SHARED = (_KIND, "model.cell.hidden")
+_KINDS = ("model.cell.kind", "optimizer.name", "optimizer.schedule.name")
+_ONLY_PLAIN = Choices((PLAIN,))
 _OF_THE_STUDY = (*SCHEDULED, "train.log_every", "train.sample_length", "train.sample_temperature")
 _CHOSEN_SECTIONS = ("model.", "train.", "optimizer.")
 

@@ -21,6 +21,11 @@ def ranked(records: Iterable[Record]) -> list[Record]:
     return sorted(records, key=lambda record: (record.state != "complete", record.nats is None, record.nats or 0.0))
 
 
+def is_chosen(record: Record) -> bool:
+    """Whether it is the trial of charlm's own choice."""
+    return record.options.get(DEFAULTS) == CHOSEN
+
+
 def write_best(study: Study) -> Path | None:
     """Write the config of the best trial, with the limits of the study's config; None if no trial is complete."""
     records = study.records()
@@ -33,9 +38,12 @@ def write_best(study: Study) -> Path | None:
         f"Train with it: charlm train --config {shlex.quote(str(path))}"
     )
     comments = {key: f"searched {option}" for key, option in plan.space.items()}
-    if found.options.get(DEFAULTS) == CHOSEN:
+    if is_chosen(found):
         comments = {}
-        heading += "\nAll settings are as charlm chose them; none was searched."
+        heading += (
+            f"\nIt is charlm's own choice for {found.minutes:.3g} minutes. To train for longer, ask it again:\n"
+            f"charlm config suggest {shlex.quote(plan.config.data.source)} --minutes M"
+        )
     elif found.options.get(DEFAULTS) == SUGGESTED:
         comments |= dict.fromkeys(plan.suggested, "suggested by charlm")
     replace_file(path, commented_yaml(plan.tuned(found.options), heading, comments).encode())
@@ -75,9 +83,10 @@ def draw(study: Study) -> Path | None:
     for axis in axes[len(space) :]:
         axis.set_visible(False)
     figure.supylabel("nats per character")
-    figure.suptitle(
-        f"{len(records)} trials; best {found.nats:.4f} nats (trial {found.number}, star); gray: pruned", fontsize=10
-    )
+    mark = "red line" if is_chosen(found) else "star"
+    line = "; dashed: charlm's own choice" if any(map(is_chosen, records)) else ""
+    title = f"{len(records)} trials; best {found.nats:.4f} nats (trial {found.number}, {mark}); gray: pruned{line}"
+    figure.suptitle(title, fontsize=10)
     path = study.folder / PICTURE
     figure.savefig(path, dpi=120)
     return path
@@ -93,20 +102,20 @@ def _draw_option(axis: Any, key: str, space: Space, records: list[Record], found
     option = space[key]
     names = [dump_flow(value) for value in option.values] if isinstance(option, Choices) else []
 
-    def inside(record: Record) -> bool:  # charlm's own choice may be outside of what is searched
-        return key in record.options and (not names or dump_flow(record.options[key]) in names)
-
     def place(record: Record) -> Any:
         value = record.options[key]
-        return names.index(dump_flow(value)) if names else value
+        return option.values.index(value) if isinstance(option, Choices) else value
 
     for record in records:
-        if record.nats is None or record is found or not inside(record):
+        if record.nats is None or record is found or is_chosen(record):
             continue
         color = "tab:blue" if record.state == "complete" else "silver"
         axis.plot(place(record), min(record.nats, top), marker="^" if record.nats > top else "o", ms=4, color=color)
-    if inside(found):
+    if not is_chosen(found):
         axis.plot(place(found), found.nats, marker="*", ms=12, color="tab:red")
+    for record in records:
+        if is_chosen(record) and record.nats is not None:  # its kind of cell or optimizer may be another
+            axis.axhline(min(record.nats, top), color="tab:red" if record is found else "tab:green", ls="--", lw=1)
     if names:
         axis.set_xticks(range(len(names)), names)
         axis.set_xlim(-0.5, len(names) - 0.5)

@@ -86,10 +86,10 @@ class Study:
     def __init__(self, folder: Path, make: Callable[[], tuple[Plan, list[dict[str, Any]]]]) -> None:
         """Open the study in the folder; if there is none, `make` its plan and the values of its first trials."""
         self.folder = folder
+        if is_run(folder):
+            raise StudyError(f"{folder}: holds a run; allowed: the folder of a study, or a new one")
         made = None if (folder / JOURNAL).is_file() else make()
         with refusing_os_errors(folder):
-            if is_run(folder):
-                raise StudyError(f"{folder}: holds a run; allowed: the folder of a study, or a new one")
             folder.mkdir(parents=True, exist_ok=True)
             with self._alone():
                 self._study = _open(folder / JOURNAL)

@@ -65,6 +65,25 @@ def test_instead_of_a_size_with_long_updates_the_largest_other_is_measured(machi
     assert not one.improve(0, 5)
 
 
+def test_a_size_that_does_not_fit_into_memory_is_left_out_with_all_larger_ones(machine, monkeypatch):
+    asked = []
+
+    def measured(config, *_):
+        asked.append(config.model.cell.hidden)
+        return None if config.model.cell.hidden >= 256 else 1e-9 * count_parameters(config.model, 70)
+
+    monkeypatch.setattr(speed, "measure", measured)
+    family = family_of()
+    one = meter(family)
+    for index in (4, 3):
+        assert one.improve(0, index)
+        assert len(one.update_s()[0]) == index
+        assert not one.improve(0, index)
+    assert asked == [128, 384, 256]
+    monkeypatch.setattr(speed, "measure", lambda config, *_: 1.0 if config.model.cell.hidden == 160 else None)
+    assert [len(times) for times in meter(family_of(1), family_of(2)).update_s()] == [1, 0]
+
+
 def test_the_second_time_nothing_is_measured(machine):
     families = [family_of(0), family_of(1)]
     first = meter(*families)

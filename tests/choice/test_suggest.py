@@ -103,7 +103,7 @@ def test_from_ten_seconds_to_eight_hours_and_500_characters_to_a_gigabyte(machin
     assert train.patience == 0 or train.patience == updates // train.eval_every // 2 >= 5
     assert found.config.optimizer.schedule.warmup_steps >= 1
     if chars in (500, 3_000, 10**9):
-        assert "beyond what the rule was fitted to" in found.reasons["outside"]
+        assert "outside of what the rule was fitted to" in found.reasons["outside"]
     assert ("small" in found.reasons) == (chars < 50_000)
 
 
@@ -266,6 +266,24 @@ def test_a_size_that_is_faster_than_its_neighbors_is_found(machine, monkeypatch,
     machine(1.5)
     found = suggest(Request(text_file, 1 / 6)).config.model.cell.hidden
     assert (found == faster) == (faster == 192)
+
+
+@pytest.mark.parametrize("chars", [6_000, 120_000])
+@pytest.mark.parametrize("minutes", [0.5, 1, 5])
+def test_what_is_chosen_was_measured(machine, tmp_path, chars, minutes):
+    (tmp_path / "my.txt").write_text(words_text(chars))
+    found = suggest(Request(str(tmp_path / "my.txt"), minutes)).config.model
+    assert (found.cell.kind, found.layers, found.cell.hidden) in {
+        (measured.model.cell.kind, measured.model.layers, measured.model.cell.hidden) for measured in machine.measured
+    }
+
+
+def test_a_model_too_large_to_be_measured_is_not_chosen(machine, monkeypatch, text_file, tmp_path):
+    measure = speed.measure
+    assert suggest(Request(text_file, 5)).config.model.cell.hidden >= 256
+    monkeypatch.setattr(speed, "measure", lambda c, *rest: None if c.model.cell.hidden >= 256 else measure(c, *rest))
+    monkeypatch.setenv("CHARLM_CACHE", str(tmp_path / "empty"))
+    assert suggest(Request(text_file, 5)).config.model.cell.hidden < 256
 
 
 @pytest.mark.usefixtures("machine")

@@ -1,12 +1,14 @@
 """Whole searches: what they find, how they end, and how they go on."""
 
+import contextlib
+import itertools
 import re
 import time
 
 import pytest
 
-from charlm.config import flatten, load_config, override_config
-from charlm.errors import DataError, DeviceError, DivergenceError, RunError, StudyError
+from charlm.config import flatten, load_config, override_config, parse_config
+from charlm.errors import ConfigError, DataError, DeviceError, DivergenceError, RunError, StudyError
 from charlm.runs import describe_run
 from charlm.training.loop import Outcome
 from charlm.training.step import Updater
@@ -68,7 +70,7 @@ def test_a_search_finds_better_than_a_bad_learning_rate(study_of, search, sugges
         assert (run.step, run.best_nats) == (record.steps, record.nats)
     told = [line for line in capsys.readouterr().err.splitlines() if line.startswith("trial ")]
     assert re.fullmatch(
-        r"trial       1  (\d\.\d{4}) nats in \S+ s  best \1 \(trial 1\)  lr 1e-05 · .* · batch_size 4 · defaults plain  \S+ s left",
+        r"trial       1  (\d\.\d{4}) nats in \S+ s  best \1 \(trial 1\)  lr 1e-05 · .* · defaults plain  \S+ s left",
         told[0],
     )
     assert len(told) == 6
@@ -121,8 +123,9 @@ def free_choice(suggestion):
 
 
 def test_charlm_s_own_choice_is_a_trial_although_it_lies_outside_of_the_space(study_of, search, free_choice, config_of):
-    study = study_of(train={"max_steps": 12}, optimizer={"name": "sgd", "lr": 1e-6})
-    assert not any(text.startswith(("model.", "train.", "optimizer.name")) for text in free_choice[1].overrides[:-3])
+    study = study_of(over=OVER[1:], train={"max_steps": 12}, optimizer={"name": "sgd", "lr": 1e-6})
+    given = [text for text in free_choice[1].overrides if text.startswith(("model.", "train.", "optimizer."))]
+    assert sorted(given) == sorted(OVER[1:])
     assert search(study, 6) == ""
     records = study.records()
     assert [record.state for record in records[:3]] == ["complete"] * 3
@@ -139,6 +142,60 @@ def test_charlm_s_own_choice_is_a_trial_although_it_lies_outside_of_the_space(st
     assert (written.model, written.optimizer) == (trained.model, trained.optimizer)
     assert draw(study)
     assert Plan.from_json(study.plan.as_json(), "test") == study.plan
+
+
+@pytest.mark.parametrize(
+    "over",
+    [
+        ["optimizer.name=sgd"],
+        ["optimizer.name=sgd,adamw"],
+        ["optimizer.schedule.name=constant"],
+        ["optimizer.schedule.name=constant,cosine"],
+        ["model.cell.kind=lstm,gru", "optimizer.name=adagrad"],
+        ["model.cell.kind=slstm,rhn", "optimizer.name=rmsprop"],
+        ["model.cell.kind=rnn", "optimizer.schedule.name=linear"],
+    ],
+    ids=" ".join,
+)
+def test_suggested_values_fit_every_kind_that_is_searched(config_of, suggestion, over):
+    class Found:
+        def __init__(self, request):
+            schedule = {"name": "cosine", "final_fraction": 0.02}
+            optimizer = {"name": "adamw", "lr": 0.03, "betas": [0.9, 0.98], "schedule": schedule}
+            cell = {"kind": "lstm", "hidden": 24, "layer_norm": True}
+            found = override_config(parse_config({"data": {"source": "x"}}, "x"), "x", [])
+            for raw in ({"model": {"cell": cell}, "optimizer": optimizer}, {"optimizer": {"lr": 0.03}}, {}):
+                with contextlib.suppress(ConfigError):
+                    found = request.config(raw)
+                    break
+            self.config = found
+
+    suggestion(Found)
+    config = config_of(optimizer={"schedule": {"name": "cosine"}})
+    plan, first = make_plan(config, over, hours=0.1, minutes=None)
+    for values in first:
+        plan.trial_config(values, 1.0)
+    every = {key: option.ends() for key, option in plan.space.items() if key.endswith((".name", ".kind"))}
+    for values in itertools.product(*every.values()):
+        plan.trial_config(first[-1] | dict(zip(every, values, strict=True)), 1.0)
+
+
+@pytest.mark.parametrize(
+    ("over", "kept"),
+    [
+        (["optimizer.momentum=0..0.9"], {"optimizer.name=sgd"}),
+        (["optimizer.lr=0.01..1:log"], {"optimizer.name=sgd"}),
+        (["optimizer.schedule.warmup_steps=1,5"], {"optimizer.name=sgd", "optimizer.schedule.name=constant"}),
+        (["model.cell.forget_bias=0,1"], {"model.cell.kind=lstm"}),
+        (["model.cell.kind=rhn"], {"model.cell.kind=rhn"}),
+        (["model.cell.hidden=8..32", "model.layers=1,2"], set()),
+    ],
+    ids=lambda value: " ".join(sorted(value)),
+)
+def test_options_that_are_asked_for_keep_their_kind(config_of, free_choice, over, kept):
+    make_plan(config_of(optimizer={"name": "sgd"}), over, hours=0.1, minutes=None)
+    kinds = ("model.cell.kind=", "optimizer.name=", "optimizer.schedule.name=")
+    assert {text for text in free_choice[1].overrides if text.startswith(kinds)} == kept
 
 
 def test_charlm_s_own_choice_goes_on_where_it_was_interrupted(study_of, search, free_choice, tmp_path):
