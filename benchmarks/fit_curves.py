@@ -2,7 +2,7 @@
 
 Uses trainings without dropout that read their text at most five times, so that they do not overfit. First A, α and the
 worth of each family, from trainings on the same text with the same number of updates; then B and β, from what is left,
-with a constant c for each text.
+with a constant c for each text. At last what to expect from the score of a 5-gram model.
 """
 
 import argparse
@@ -43,10 +43,13 @@ def main() -> None:
     residuals = left - chars_part(chars, found)
     for text in dict.fromkeys(one["point"]["text"] for one in found):
         of_text = torch.tensor([one["point"]["text"] == text for one in found])
-        facts = next(one["facts"] for one in found if one["point"]["text"] == text)
-        print(f"c of {text}: {residuals[of_text].mean():.3f}; 5-gram model {facts['ngram_nats']:.3f} nats")
         residuals[of_text] -= residuals[of_text].mean().item()
     report("same text", found, residuals)
+    ngram_nats = torch.tensor([one["facts"]["ngram_nats"] for one in found], dtype=torch.float64)
+    expected = ngram_nats * (1 + size_part(sizes, found) + chars_part(chars, found))
+    share = (expected * scores(found))[chosen].sum() / expected.square()[chosen].sum()
+    print(f"share of the 5-gram model's nats: {share:.2f}")
+    report("what to expect", found, share * expected - scores(found))
 
 
 def tell_texts_apart(found: list[dict[str, Any]]) -> None:

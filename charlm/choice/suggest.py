@@ -297,7 +297,7 @@ def _reasons(text: TextFacts, run: Run, candidates: int, nats: float, device: to
         "choice": f"{model.cell.kind}, {model.layers} × {model.cell.hidden} units, {run.candidate.parameters:,} "
         f"parameters: the best of {candidates} for {format_duration(60 * run.minutes)} by the rule in docs/choice.md",
         "plan": f"about {reading.updates:,} updates, {reading.epochs:.1f} passes over the text",
-        "expect": f"about {nats:.1f} nats per character, as a rough guess",
+        "expect": f"about {nats:.1f} nats per character, give or take 0.3",
     }
     if text.chars < _SMALL_CHARS:
         found["small"] = (
