@@ -30,8 +30,10 @@ from charlm.system.files import replace_file
 from charlm.system.world import ALONE, World
 from charlm.training.step import Updater
 
-_ENOUGH_S = 0.25
+_ENOUGH_S = 0.15
 """Updates of a size are timed for this long, or an eighth of the budget, and at least one is."""
+_ROUNDS = 2
+"""How often a size is measured, if there is time: other load may have slowed the first measurement."""
 _WINDOWS = 4
 """Windows of the random text."""
 _MOST_VOCABULARY = 15
@@ -61,6 +63,7 @@ class Speedometer:
         # Rounded up to a power of two, so that similar texts share what was measured.
         self.vocabulary_size = 2 ** min(max(6, math.ceil(math.log2(self.vocabulary_size))), _MOST_VOCABULARY)
         self._points: list[dict[int, float]] = [{} for _ in self.families]  # size → seconds, of each family
+        self._rounds: dict[tuple[int, int], int] = {}  # how often a size was measured; not those from the cache
         self._fitting = [len(family) for family in self.families]  # sizes that may fit into memory
         for at, family in enumerate(self.families):
             for index in range(len(family)):
@@ -81,19 +84,19 @@ class Speedometer:
             for family, points, fitting in zip(self.families, self._points, self._fitting, strict=True)
         ]
 
-    def is_measured(self, at: int, index: int) -> bool:
-        """Whether a size of a family was measured itself."""
-        return index in self._points[at]
+    def rounds(self, at: int, index: int) -> int:
+        """How often a size of a family was measured itself; `_ROUNDS` if another measurement is not worth its time."""
+        return self._rounds.get((at, index), _ROUNDS if index in self._points[at] else 0)
 
     def improve(self, at: int, index: int) -> bool:
-        """Measure a size of a family, or the largest that is fast enough; False if that tells nothing new.
+        """Measure a size of a family, or the largest that is fast enough; False if that is not worth it.
 
-        It is known already, or no time is left.
+        It was measured often enough, does not fit into memory, or no time is left.
         """
         times = _interpolated(self.families[at], self._points[at])
         while index > 0 and times[index] > _LONGEST_S:
             index -= 1
-        if index in self._points[at] or index >= self._fitting[at] or time.perf_counter() > self._end_s:
+        if self.rounds(at, index) == _ROUNDS or index >= self._fitting[at] or time.perf_counter() > self._end_s:
             return False
         self._measure(at, index)
         return True
@@ -110,8 +113,9 @@ class Speedometer:
         if seconds is None:
             self._fitting[at] = min(self._fitting[at], index)
         else:
-            self._points[at][index] = seconds
-            self._store(at, index).write(seconds)
+            self._rounds[at, index] = self._rounds.get((at, index), 0) + 1
+            self._points[at][index] = min(seconds, self._points[at].get(index, seconds))
+            self._store(at, index).write(self._points[at][index])
 
     def _store(self, at: int, index: int) -> "_Store":
         return _Store(self._share(self.families[at][index].config), self.device, self.vocabulary_size)
@@ -124,20 +128,23 @@ class Speedometer:
 
 
 def measure(config: Config, device: torch.device, vocabulary_size: int, enough_s: float) -> float | None:
-    """Median seconds of an update on random text; None if there is not enough memory."""
+    """Seconds of the fastest update on random text; None if there is not enough memory.
+
+    The fastest, because other load only makes updates slower.
+    """
     vocabulary = Vocabulary.of_code_points(np.arange(vocabulary_size))
     length = config.train.batch_size * config.train.bptt * _WINDOWS + 1
     ids: Ids = np.random.default_rng(1).integers(vocabulary_size, size=length).astype(np.uint32)
     corpus = Corpus(vocabulary, {"train": ids}, sha256="", size_bytes=len(ids), files=1)
     try:
-        return _median_s(Updater(config, corpus, device), enough_s)
+        return _fastest_s(Updater(config, corpus, device), enough_s)
     except Exception as error:
         if isinstance(error, DeviceError) or is_out_of_memory(error):
             return None
         raise
 
 
-def _median_s(updater: Updater, enough_s: float) -> float:
+def _fastest_s(updater: Updater, enough_s: float) -> float:
     times: list[float] = []
     while not times or (sum(times) < enough_s and len(times) < 50):
         start_s = time.perf_counter()
@@ -146,7 +153,7 @@ def _median_s(updater: Updater, enough_s: float) -> float:
             torch.cuda.synchronize()
         if updater.state.step > 1:  # the first one allocates
             times.append(time.perf_counter() - start_s)
-    return sorted(times)[len(times) // 2]
+    return min(times)
 
 
 def _interpolated(family: Sequence[Candidate], points: dict[int, float]) -> list[float]:

@@ -46,7 +46,7 @@ _TRAINING = 0.92
 _MEASURING = 0.08
 """Share of the time, and 5 seconds at most, in which speed is measured."""
 _FASTER = 1.5
-"""How much faster than interpolated a size may be."""
+"""How much faster a size may be than it seems, from interpolation or from a first measurement."""
 _MEMORY = 0.5
 """Share of the free memory that the lower bound of what a run needs may take."""
 
@@ -229,20 +229,20 @@ def _measured_outlooks(parts: _Parts, meter: Speedometer, minutes: float, began_
         seconds = training_s(minutes, began_s)
         outlooks: list[_Outlook] = []
         places: list[tuple[int, int]] = []
-        hopes: list[tuple[float, tuple[int, int]]] = []
+        hopes: list[tuple[int, float, tuple[int, int]]] = []
         for at, times in enumerate(meter.update_s()):
             for index, update_s in enumerate(times):
                 candidate = meter.families[at][index]
                 outlooks.append(_outlook(parts, candidate, update_s, seconds))
                 places.append((at, index))
                 hope = _outlook(parts, candidate, update_s / _FASTER, seconds)
-                if hope.is_promising and not meter.is_measured(at, index):
-                    hopes.append((hope.nats, (at, index)))
+                if hope.is_promising:
+                    hopes.append((meter.rounds(at, index), hope.nats, (at, index)))
         if not outlooks:
             return []
         promising = _promising(outlooks)
         least = min(outlook.nats for outlook in promising)
-        rivals = [place for nats, place in sorted(hopes) if nats < least]
+        rivals = [place for _, nats, place in sorted(hopes) if nats < least]
         best = places[outlooks.index(_best(promising))]
         if not any(meter.improve(at, index) for at, index in (*rivals, best)):
             return outlooks

@@ -31,7 +31,7 @@ def test_sizes_that_are_not_measured_follow_a_power_of_the_parameters(machine, m
     monkeypatch.setattr(speed, "measure", lambda config, *_: 1e-9 * count_parameters(config.model, 70) ** 1.1)
     family = family_of()
     one = meter(family)
-    assert [one.is_measured(0, index) for index in range(len(family))] == [False, True] + [False] * 4
+    assert [one.rounds(0, index) for index in range(len(family))] == [0, 1, 0, 0, 0, 0]
     [times] = one.update_s()
     assert times[2:] == pytest.approx([times[1] * each.parameters / family[1].parameters for each in family[2:]])
     assert one.improve(0, 5)
@@ -48,7 +48,6 @@ def test_each_part_between_two_measured_sizes_has_a_power_of_its_own(machine, mo
     one = meter(family)
     for index in (5, 3):
         assert one.improve(0, index)
-        assert not one.improve(0, index)  # known
     [times] = one.update_s()
     for index in (1, 3, 5):
         assert times[index] == seconds(family[index].parameters)
@@ -61,7 +60,8 @@ def test_instead_of_a_size_with_long_updates_the_largest_other_is_measured(machi
     monkeypatch.setattr(speed, "measure", lambda config, *_: 4e-7 * count_parameters(config.model, 70))
     one = meter(family_of())
     assert one.improve(0, 5)
-    assert [index for index in range(6) if one.is_measured(0, index)] == [1, 4]
+    assert one.improve(0, 5)
+    assert [one.rounds(0, index) for index in range(6)] == [0, 1, 0, 0, 2, 0]
     assert not one.improve(0, 5)
 
 
@@ -82,6 +82,24 @@ def test_a_size_that_does_not_fit_into_memory_is_left_out_with_all_larger_ones(m
     assert asked == [128, 384, 256]
     monkeypatch.setattr(speed, "measure", lambda config, *_: 1.0 if config.model.cell.hidden == 160 else None)
     assert [len(times) for times in meter(family_of(1), family_of(2)).update_s()] == [1, 0]
+
+
+def test_the_faster_of_two_measurements_counts_and_is_kept(machine):
+    one = meter(family_of())
+    [alone] = one.update_s()
+    for factor, expected in ((2.0, alone[1]), (0.5, alone[1])):
+        machine(factor)
+        assert one.improve(0, 1) == (factor == 2.0)
+        assert one.update_s()[0][1] == expected
+    again = meter(family_of())
+    assert again.update_s()[0][1] == alone[1]
+    assert not again.improve(0, 1)
+    machine(2.0)
+    other = meter(family_of(), vocabulary=300)
+    [slow] = other.update_s()
+    machine(1.0)
+    assert other.improve(0, 1)
+    assert other.update_s()[0][1] < slow[1]
 
 
 def test_the_second_time_nothing_is_measured(machine):

@@ -129,7 +129,10 @@ def test_an_option_of_one_kind_chooses_the_kind(text_file, given, kind):
 def test_a_size_that_is_given_is_the_only_one_measured(machine, text_file):
     found = suggest(Request(text_file, 1, ["model.cell.hidden=100"]))
     assert found.config.model.cell.hidden == 100
-    assert len(machine.measured) == len(USUAL)
+    assert {(measured.model.cell.kind, measured.model.layers) for measured in machine.measured} == {
+        (family.kind, family.layers) for family in USUAL
+    }
+    assert {measured.model.cell.hidden for measured in machine.measured} == {100}
 
 
 @pytest.mark.usefixtures("machine")
