@@ -3,8 +3,8 @@
 Every config trains for as many updates as this machine makes in the minutes. The seconds of an update are measured
 first, for all configs in turns, and the fastest of several measurements counts, because other load only makes them
 slower. The trainings then take one thread each, and other load does not change their scores. Trainings that are in the
-file already are not repeated: compare only those that were measured in one call. The five seconds that charlm takes to
-measure speed the first time on a machine are not counted.
+file already are not repeated. Only trainings whose speed was measured in the same call are compared. The five seconds
+that charlm takes to measure speed the first time on a machine are not counted.
 """
 
 import argparse
@@ -36,7 +36,7 @@ ROOT = Path(__file__).parents[1]
 FILE = Path(__file__).with_name("against-hand-made.json")
 CHOSEN = "chosen"
 MINUTES = (1 / 6, 1.0, 5.0)
-ROUNDS = 5
+ROUNDS = 8
 
 
 def lstm(
@@ -79,8 +79,10 @@ class Job:
 
     @property
     def update(self) -> str:
-        """What decides how long an update takes."""
+        """What decides how long an update takes. Configs with the same share their measurements."""
         model, train = self.config.model.model_dump(), self.config.train
+        for first_value in ("forget_bias", "gate_bias"):
+            model["cell"].pop(first_value, None)
         return f"{model} {train.batch_size} {train.bptt} {self.config.optimizer.name} {self.vocabulary}"
 
 
@@ -94,6 +96,7 @@ def main() -> None:
     keep_freed_memory()  # as every run does
     found = json.loads(FILE.read_text(encoding="utf-8")) if FILE.is_file() else []
     end_s = time.monotonic() + 3600 * arguments.hours
+    measured = time.strftime("%Y-%m-%d %H:%M", time.gmtime())
     lock = threading.Lock()
 
     def add(job: Job, updates: int, folder: Path) -> None:
@@ -101,7 +104,7 @@ def main() -> None:
             return
         result = train(job.config, updates, folder)
         with lock:
-            found.append(job.key | result)
+            found.append(job.key | result | {"measured": measured})
             print(found[-1], file=sys.stderr, flush=True)
             lines = ",\n".join(json.dumps(one) for one in found)
             FILE.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
@@ -233,18 +236,18 @@ def made(model: dict[str, Any], minutes: float) -> dict[str, Any]:
 
 
 def report(found: list[dict[str, Any]]) -> None:
-    """A line for each text and time: what was chosen, the best by hand, and how much lower that is."""
+    """A line for each text and time: what was chosen, the best by hand of the same call, and how much lower that is."""
     behind = []
-    for key in dict.fromkeys((one["minutes"], one["text"]) for one in found):
-        own = {one["config"]: one for one in found if (one["minutes"], one["text"]) == key}
-        by_hand = {name: one["nats"] for name, one in own.items() if name != CHOSEN}
-        if CHOSEN not in own or not by_hand:
+    for mine in sorted((one for one in found if one["config"] == CHOSEN), key=lambda one: one["minutes"]):
+        same = [one for one in found if all(one[key] == mine[key] for key in ("text", "minutes", "measured"))]
+        by_hand = [one for one in same if one is not mine]
+        if not by_hand:
             continue
-        best, mine = min(by_hand, key=lambda name: by_hand[name]), own[CHOSEN]
-        behind.append(mine["nats"] / by_hand[best] - 1)
+        best = min(by_hand, key=lambda one: one["nats"])
+        behind.append(mine["nats"] / best["nats"] - 1)
         print(
-            f"{key[0]:>7} min  {key[1]:<10} chosen {mine['nats']:.4f} ({mine['model']}); "
-            f"best of {len(by_hand)}: {by_hand[best]:.4f} ({best}); {behind[-1]:+.1%}"
+            f"{mine['minutes']:>7} min  {mine['text']:<10} chosen {mine['nats']:.4f} ({mine['model']}); "
+            f"best of {len(by_hand)}: {best['nats']:.4f} ({best['config']}); {behind[-1]:+.1%}"
         )
     if behind:
         print(f"mean {sum(behind) / len(behind):+.2%}, worst {max(behind):+.2%}")
