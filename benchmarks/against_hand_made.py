@@ -120,16 +120,15 @@ def main() -> None:
 def missing_jobs(arguments: argparse.Namespace, found: list[dict[str, Any]], folder: Path) -> list[Job]:
     """The trainings that were asked for and are not among those found."""
     jobs = []
+    texts = {name: text for name, text in make_texts() if not arguments.texts or name in arguments.texts}
+    for name, text in texts.items():
+        (folder / f"{name}.txt").write_text(text, encoding="utf-8")
     for minutes in arguments.minutes:
-        for name, text in make_texts():
-            if arguments.texts and name not in arguments.texts:
-                continue
-            file = folder / f"{name}.txt"
-            file.write_text(text, encoding="utf-8")
+        for name, text in texts.items():
             for config in (CHOSEN, *arguments.configs):
                 key = {"text": name, "chars": len(text), "minutes": round(minutes, 4), "config": config}
                 if not any(one.items() >= key.items() for one in found):
-                    jobs.append(Job(key, config_of(config, file, minutes), minutes, len(set(text))))
+                    jobs.append(Job(key, config_of(config, folder / f"{name}.txt", minutes), minutes, len(set(text))))
     return jobs
 
 

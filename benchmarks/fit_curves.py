@@ -2,7 +2,7 @@
 
 Uses trainings without dropout that read their text at most five times, so that they do not overfit. First A, α and the
 worth of each family, from trainings on the same text with the same number of updates; then B and β, from what is left,
-with a constant c for each text. At last what to expect from the score of a 5-gram model.
+with a constant c for each text. Last, what to expect from the score of a 5-gram model.
 """
 
 import argparse

@@ -227,24 +227,23 @@ def _measured_outlooks(parts: _Parts, meter: Speedometer, minutes: float, began_
     """The outlooks of all candidates; while there is time, those that may be the best are measured."""
     while True:
         seconds = training_s(minutes, began_s)
-        outlooks: list[_Outlook] = []
-        places: list[tuple[int, int]] = []
-        hopes: list[tuple[int, float, tuple[int, int]]] = []
-        for at, times in enumerate(meter.update_s()):
-            for index, update_s in enumerate(times):
-                candidate = meter.families[at][index]
-                outlooks.append(_outlook(parts, candidate, update_s, seconds))
-                places.append((at, index))
-                hope = _outlook(parts, candidate, update_s / _FASTER, seconds)
-                if hope.is_promising:
-                    hopes.append((meter.rounds(at, index), hope.nats, (at, index)))
+        sizes = [
+            (meter.families[at][index], update_s, (at, index))
+            for at, times in enumerate(meter.update_s())
+            for index, update_s in enumerate(times)
+        ]
+        outlooks = [_outlook(parts, candidate, update_s, seconds) for candidate, update_s, _ in sizes]
         if not outlooks:
             return []
         promising = _promising(outlooks)
         least = min(outlook.nats for outlook in promising)
-        rivals = [place for _, nats, place in sorted(hopes) if nats < least]
-        best = places[outlooks.index(_best(promising))]
-        if not any(meter.improve(at, index) for at, index in (*rivals, best)):
+        rivals = []
+        for candidate, update_s, place in sizes:
+            hope = _outlook(parts, candidate, update_s / _FASTER, seconds)
+            if hope.is_promising and hope.nats < least:
+                rivals.append((meter.rounds(*place), hope.nats, place))
+        *_, best = sizes[outlooks.index(_best(promising))]
+        if not any(meter.improve(*place) for place in (*(place for *_, place in sorted(rivals)), best)):
             return outlooks
 
 

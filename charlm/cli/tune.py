@@ -221,14 +221,14 @@ def _draw(study: "Study") -> Path | None:
 
 def _print_table(records: "list[Record]", names: dict[str, str]) -> None:
     from charlm.config.yaml import dump_flow
-    from charlm.tuning.report import is_chosen
+    from charlm.tuning.space import is_chosen
 
     rows = [("trial", "nats", "minutes", "state", *names.values())]
     for record in records:
         nats = "—" if record.nats is None else f"{record.nats:.4f}"
         minutes = "—" if record.minutes is None else f"{record.minutes:.3g}"
         options = [dump_flow(record.options[key]) if key in record.options else "—" for key in names if record.options]
-        state = f"{record.state}, chosen" if is_chosen(record) else record.state
+        state = f"{record.state}, chosen" if is_chosen(record.options) else record.state
         rows.append((str(record.number), nats, minutes, state, *options))
     widths = [max(map(len, column)) for column in zip_longest(*rows, fillvalue="")]
     for row in rows:

@@ -17,11 +17,13 @@ from charlm.tuning.space import (
     DEFAULTS,
     PLAIN,
     SCHEDULED,
+    SEARCHABLE,
     SUGGESTED,
     Choices,
     Space,
     default_space,
     describe,
+    is_chosen,
     overrides,
     parse_space,
 )
@@ -54,7 +56,7 @@ class Plan:
 
     def tuned(self, values: dict[str, Any]) -> Config:
         """The config with the values of a trial. ConfigError if they exclude one another."""
-        if self.chosen and values.get(DEFAULTS) == CHOSEN:
+        if self.chosen and is_chosen(values):
             return self.chosen
         others = self.suggested if values.get(DEFAULTS) == SUGGESTED else {}
         options = {key: value for key, value in values.items() if key != DEFAULTS}
@@ -160,7 +162,7 @@ def _free_choice(plan: Plan, asked: Space, minutes: float, second: dict[str, Any
     if the choice differs in searched options only from the trial with the values `second`.
     """
     config, ours = plan.config, flatten(plan.config)
-    given = {key: value for key, value in ours.items() if not key.startswith(_CHOSEN_SECTIONS)}
+    given = {key: value for key, value in ours.items() if not key.startswith(SEARCHABLE)}
     given |= {key: ours[key] for key in _KINDS if any(_belongs(other, key) for other in asked)}
     single = {key: option.values for key, option in asked.items() if isinstance(option, Choices) and key != DEFAULTS}
     given |= {key: values[0] for key, values in single.items() if len(values) == 1}
@@ -200,7 +202,7 @@ def _kept(config: Config, keys: set[str]) -> dict[str, Any]:
         for key, value in ours.items()
         if key not in keys
         and key not in SCHEDULED
-        and (key in differing or key in _KINDS or not key.startswith(_CHOSEN_SECTIONS))
+        and (key in differing or key in _KINDS or not key.startswith(SEARCHABLE))
     }
 
 
@@ -223,7 +225,6 @@ def _of_all_kinds(config: Config, asked: Space, options: dict[str, T]) -> dict[s
 _KINDS = ("model.cell.kind", "optimizer.name", "optimizer.schedule.name")
 _ONLY_PLAIN = Choices((PLAIN,))
 _OF_THE_STUDY = (*SCHEDULED, "train.log_every", "train.sample_length", "train.sample_temperature")
-_CHOSEN_SECTIONS = ("model.", "train.", "optimizer.")
 
 
 def check_same(plan: Plan, config: Config | None, over: Iterable[str], minutes: float | None) -> None:

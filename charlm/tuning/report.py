@@ -10,7 +10,7 @@ from typing import Any
 from charlm.config.commented import commented_yaml
 from charlm.config.yaml import dump_flow
 from charlm.system.files import replace_file
-from charlm.tuning.space import CHOSEN, DEFAULTS, SUGGESTED, Choices, Range, Space, short_names
+from charlm.tuning.space import DEFAULTS, SUGGESTED, Choices, Range, Space, is_chosen, short_names
 from charlm.tuning.study import Record, Study, best
 
 BEST, PICTURE = "best.yaml", "trials.png"
@@ -19,11 +19,6 @@ BEST, PICTURE = "best.yaml", "trials.png"
 def ranked(records: Iterable[Record]) -> list[Record]:
     """The best first: those that trained to their end, then those that did not; without a score last."""
     return sorted(records, key=lambda record: (record.state != "complete", record.nats is None, record.nats or 0.0))
-
-
-def is_chosen(record: Record) -> bool:
-    """Whether it is the trial of charlm's own choice."""
-    return record.options.get(DEFAULTS) == CHOSEN
 
 
 def write_best(study: Study) -> Path | None:
@@ -38,7 +33,7 @@ def write_best(study: Study) -> Path | None:
         f"Train with it: charlm train --config {shlex.quote(str(path))}"
     )
     comments = {key: f"searched {option}" for key, option in plan.space.items()}
-    if is_chosen(found):
+    if is_chosen(found.options):
         comments = {}
         heading += (
             f"\nIt is charlm's own choice for {found.minutes:.3g} minutes. To train for longer, ask it again:\n"
@@ -83,8 +78,8 @@ def draw(study: Study) -> Path | None:
     for axis in axes[len(space) :]:
         axis.set_visible(False)
     figure.supylabel("nats per character")
-    mark = "red line" if is_chosen(found) else "star"
-    line = "; dashed: charlm's own choice" if any(map(is_chosen, records)) else ""
+    mark = "red line" if is_chosen(found.options) else "star"
+    line = "; dashed: charlm's own choice" if any(is_chosen(record.options) for record in records) else ""
     title = f"{len(records)} trials; best {found.nats:.4f} nats (trial {found.number}, {mark}); gray: pruned{line}"
     figure.suptitle(title, fontsize=10)
     path = study.folder / PICTURE
@@ -107,14 +102,14 @@ def _draw_option(axis: Any, key: str, space: Space, records: list[Record], found
         return option.values.index(value) if isinstance(option, Choices) else value
 
     for record in records:
-        if record.nats is None or record is found or is_chosen(record):
+        if record.nats is None or record is found or is_chosen(record.options):
             continue
         color = "tab:blue" if record.state == "complete" else "silver"
         axis.plot(place(record), min(record.nats, top), marker="^" if record.nats > top else "o", ms=4, color=color)
-    if not is_chosen(found):
+    if not is_chosen(found.options):
         axis.plot(place(found), found.nats, marker="*", ms=12, color="tab:red")
     for record in records:
-        if is_chosen(record) and record.nats is not None:  # its kind of cell or optimizer may be another
+        if is_chosen(record.options) and record.nats is not None:  # its kind of cell or optimizer may be another
             axis.axhline(min(record.nats, top), color="tab:red" if record is found else "tab:green", ls="--", lw=1)
     if names:
         axis.set_xticks(range(len(names)), names)

@@ -150,6 +150,11 @@ PLAIN, SUGGESTED, CHOSEN = "plain", "suggested", "chosen"
 """They stay so, or they are what charlm would choose. CHOSEN is not in the space: in one trial all options are."""
 
 
+def is_chosen(values: Mapping[str, Any]) -> bool:
+    """Whether these are the values of the trial of charlm's own choice."""
+    return values.get(DEFAULTS) == CHOSEN
+
+
 def _defaults(text: str, values: str) -> Choices:
     option = _choices(text, values)
     if not {*option.values} <= {PLAIN, SUGGESTED}:
@@ -159,9 +164,7 @@ def _defaults(text: str, values: str) -> Choices:
 
 def _check_key(text: str, key: str, known: Iterable[str]) -> None:
     """ConfigError unless trials may differ in this option and can still be compared."""
-    searchable = [
-        each for each in known if each.startswith(("model.", "train.", "optimizer.")) and each not in SCHEDULED
-    ]
+    searchable = [each for each in known if each.startswith(SEARCHABLE) and each not in SCHEDULED]
     if key in searchable:
         return
     if key in known:
@@ -175,6 +178,8 @@ def _check_key(text: str, key: str, known: Iterable[str]) -> None:
     raise _fault(text, f"unknown option; allowed: one of this config, see `charlm config options`{hint}")
 
 
+SEARCHABLE = ("model.", "train.", "optimizer.")
+"""Sections whose options trials may differ in."""
 SCHEDULED = (
     "train.max_steps",
     "train.max_epochs",

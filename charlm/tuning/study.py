@@ -24,6 +24,7 @@ from charlm.system.files import replace_file
 from charlm.system.lock import locked
 from charlm.training.loop import Outcome
 from charlm.tuning.plan import Plan
+from charlm.tuning.space import is_chosen
 
 try:
     import optuna
@@ -46,6 +47,7 @@ _RANDOM = 4
 """Trials before the sampler learns from those before; the first two are given, the others random."""
 _UNUSED = TrialState.FAIL
 """How the trial of the plan's `chosen` ends for Optuna: the sampler cannot use it, because it is not in the space."""
+_STATES = {TrialState.COMPLETE: "complete", TrialState.PRUNED: "pruned", _UNUSED: "complete"}
 _PRUNER = optuna.pruners.MedianPruner(n_startup_trials=3, n_warmup_steps=30)
 """Steps are percent of a run. A trial ends early if its best score so far is worse than the median at this point."""
 
@@ -86,9 +88,11 @@ class Study:
     def __init__(self, folder: Path, make: Callable[[], tuple[Plan, list[dict[str, Any]]]]) -> None:
         """Open the study in the folder; if there is none, `make` its plan and the values of its first trials."""
         self.folder = folder
-        if is_run(folder):
-            raise StudyError(f"{folder}: holds a run; allowed: the folder of a study, or a new one")
-        made = None if (folder / JOURNAL).is_file() else make()
+        with refusing_os_errors(folder):
+            if is_run(folder):
+                raise StudyError(f"{folder}: holds a run; allowed: the folder of a study, or a new one")
+            exists = (folder / JOURNAL).is_file()
+        made = None if exists else make()
         with refusing_os_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
             with self._alone():
@@ -181,13 +185,13 @@ class Study:
         if percent in self._study.get_trials(deepcopy=False)[trial.handle.number].intermediate_values:
             return False  # reported before the session that this one continues was killed
         trial.handle.report(nats, percent)
-        return _CHOSEN not in trial.handle.user_attrs and trial.handle.should_prune()
+        return not is_chosen(trial.values) and trial.handle.should_prune()
 
     def end(self, trial: Trial, outcome: Outcome) -> None:
         """Note how a trial ended."""
         run = {"nats": outcome.best_nats, "minutes": outcome.elapsed_s / 60, "steps": outcome.step}
         trial.handle.set_user_attr(_RUN, run)
-        if _CHOSEN in trial.handle.user_attrs:
+        if is_chosen(trial.values):
             self._study.tell(trial.handle, state=_UNUSED)
         elif outcome.reason == "pruned":
             self._study.tell(trial.handle, state=TrialState.PRUNED)
@@ -201,7 +205,7 @@ class Study:
         made-up score would be taken for a real one.
         """
         trial.handle.set_user_attr(_FAULT, fault)
-        self._study.tell(trial.handle, state=_UNUSED if _CHOSEN in trial.handle.user_attrs else TrialState.PRUNED)
+        self._study.tell(trial.handle, state=_UNUSED if is_chosen(trial.values) else TrialState.PRUNED)
 
     def records(self) -> list[Record]:
         """All trials that have begun, in their order."""
@@ -209,8 +213,7 @@ class Study:
 
     def _record(self, trial: FrozenTrial) -> Record:
         fault, run = trial.user_attrs.get(_FAULT), trial.user_attrs.get(_RUN, {})
-        states = {TrialState.COMPLETE: "complete", TrialState.PRUNED: "pruned", _UNUSED: "complete"}
-        state = states.get(trial.state, "unfinished")
+        state = _STATES.get(trial.state, "unfinished")
         return Record(
             number=trial.number + 1,
             run_dir=str(self._folder_of(trial)),
