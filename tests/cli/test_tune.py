@@ -140,6 +140,12 @@ def test_the_time_of_a_study_that_is_over(tune, monkeypatch):
     assert error == "Invalid value: --hours is needed, for example --hours 2: the time of the study is over"
 
 
+def test_hours_that_are_over_before_the_first_trial(tune):
+    assert tune(*new("--trials", 1)).code == 0
+    error = tune("--study", "study", "--hours", 1e-9).usage_error
+    assert re.fullmatch(r"Invalid value: --hours: found 1e-09; allowed: more than the \d+ s to start", error)
+
+
 def test_mistakes_leave_nothing_behind(tune, tmp_path):
     before = set(tmp_path.iterdir())
     for words, text in (
