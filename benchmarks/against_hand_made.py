@@ -2,13 +2,16 @@
 
 Every config trains for as many updates as this machine makes in the minutes. The seconds of an update are measured
 first, for all configs in turns, and the fastest of several measurements counts, because other load only makes them
-slower. The trainings then take one thread each, and other load does not change their scores. Trainings that are in the
-file already are not repeated. Only trainings whose speed was measured in the same call are compared. The five seconds
-that charlm takes to measure speed the first time on a machine are not counted.
+slower. The trainings then take one thread each, and other load does not change their scores.
+
+The file has the number of updates of each training as soon as that is measured, and the score once it is trained. A
+later call trains what has no score. Only trainings whose speed was measured in the same call are compared. The five
+seconds that charlm takes to measure speed the first time on a machine are not counted.
 """
 
 import argparse
 import concurrent.futures
+import itertools
 import json
 import os
 import random
@@ -78,6 +81,12 @@ class Job:
     """Distinct characters of the text."""
 
     @property
+    def row(self) -> dict[str, Any]:
+        """The training in the file, before anything is measured."""
+        model = self.config.model
+        return self.key | {"model": f"{model.cell.kind}, {model.layers} × {model.cell.hidden}"}
+
+    @property
     def update(self) -> str:
         """What decides how long an update takes. Configs with the same share their measurements."""
         model, train = self.config.model.model_dump(), self.config.train
@@ -91,45 +100,67 @@ def main() -> None:
     parser.add_argument("--hours", type=float, default=0, help="train for this long; default: 0")
     parser.add_argument("--minutes", type=float, nargs="*", default=MINUTES, help="of a training; default: all")
     parser.add_argument("--texts", nargs="*", help="default: all")
-    parser.add_argument("--configs", nargs="*", choices=HAND_MADE, default=list(HAND_MADE), help="default: all")
+    parser.add_argument(
+        "--configs", nargs="*", choices=HAND_MADE, default=list(HAND_MADE), help="to train; default: all"
+    )
     arguments = parser.parse_args()
     keep_freed_memory()  # as every run does
     found = json.loads(FILE.read_text(encoding="utf-8")) if FILE.is_file() else []
     end_s = time.monotonic() + 3600 * arguments.hours
-    measured = time.strftime("%Y-%m-%d %H:%M", time.gmtime())
     lock = threading.Lock()
 
-    def add(job: Job, updates: int, folder: Path) -> None:
+    def add(job: Job, row: dict[str, Any], folder: Path) -> None:
         if time.monotonic() > end_s:
             return
-        result = train(job.config, updates, folder)
+        result = train(job.config, row["updates"], folder)
         with lock:
-            found.append(job.key | result | {"measured": measured})
-            print(found[-1], file=sys.stderr, flush=True)
-            lines = ",\n".join(json.dumps(one) for one in found)
-            FILE.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
+            row |= result
+            print(row, file=sys.stderr, flush=True)
+            write(found)
 
     with tempfile.TemporaryDirectory() as folder, concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         if arguments.hours:
-            jobs = missing_jobs(arguments, found, Path(folder))
-            for done in [pool.submit(add, job, updates, Path(folder)) for job, updates in updates_of(jobs)]:
+            jobs = jobs_of(arguments, found, Path(folder))
+            plan(jobs, found)
+            write(found)
+            rows = [(job, row) for job in jobs for row in found if row.items() >= job.row.items() and "nats" not in row]
+            for done in [
+                pool.submit(add, job, row, Path(folder))
+                for job, row in rows
+                if job.key["config"] in (CHOSEN, *arguments.configs)
+            ]:
                 done.result()
-    report(found)
+    report([row for row in found if "nats" in row])
 
 
-def missing_jobs(arguments: argparse.Namespace, found: list[dict[str, Any]], folder: Path) -> list[Job]:
-    """The trainings that were asked for and are not among those found."""
+def write(found: list[dict[str, Any]]) -> None:
+    lines = ",\n".join(json.dumps(one) for one in found)
+    FILE.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
+
+
+def jobs_of(arguments: argparse.Namespace, found: list[dict[str, Any]], folder: Path) -> list[Job]:
+    """All trainings on the texts and for the minutes asked for, but charlm's own choice only where it has no score."""
     jobs = []
     texts = {name: text for name, text in make_texts() if not arguments.texts or name in arguments.texts}
     for name, text in texts.items():
         (folder / f"{name}.txt").write_text(text, encoding="utf-8")
-    for minutes in arguments.minutes:
-        for name, text in texts.items():
-            for config in (CHOSEN, *arguments.configs):
-                key = {"text": name, "chars": len(text), "minutes": round(minutes, 4), "config": config}
-                if not any(one.items() >= key.items() for one in found):
-                    jobs.append(Job(key, config_of(config, folder / f"{name}.txt", minutes), minutes, len(set(text))))
+    for config, minutes, (name, text) in itertools.product((CHOSEN, *HAND_MADE), arguments.minutes, texts.items()):
+        key = {"text": name, "chars": len(text), "minutes": round(minutes, 4), "config": config}
+        if config != CHOSEN or not any(row.items() >= key.items() and "nats" in row for row in found):
+            jobs.append(Job(key, config_of(config, folder / f"{name}.txt", minutes), minutes, len(set(text))))
     return jobs
+
+
+def plan(jobs: list[Job], found: list[dict[str, Any]]) -> None:
+    """Add rows without scores: the updates of each training.
+
+    If charlm chose a model that has no row, all that is compared with it is measured with it, again if it was before.
+    """
+    compared = [job.key | {"config": None} for job in jobs if not any(row.items() >= job.row.items() for row in found)]
+    new = updates_of([job for job in jobs if job.key | {"config": None} in compared])
+    found[:] = [row for row in found if not any(row.items() >= job.key.items() for job, _ in new)]
+    measured = time.strftime("%Y-%m-%d %H:%M", time.gmtime())
+    found += [job.row | {"updates": updates, "measured": measured} for job, updates in new]
 
 
 def config_of(name: str, text: Path, minutes: float) -> Config:
@@ -196,13 +227,8 @@ def train(config: Config, updates: int, folder: Path) -> dict[str, Any]:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode:
         sys.exit(f"error: {' '.join(command)}\n{done.stderr}")
-    outcome, model = json.loads(done.stdout), config.model
-    return {
-        "nats": round(outcome["best_nats"], 4),
-        "model": f"{model.cell.kind}, {model.layers} × {model.cell.hidden}",
-        "updates": updates,
-        "parameters": outcome["parameters"],
-    }
+    outcome = json.loads(done.stdout)
+    return {"nats": round(outcome["best_nats"], 4), "parameters": outcome["parameters"]}
 
 
 def made(model: dict[str, Any], minutes: float) -> dict[str, Any]:

@@ -66,7 +66,7 @@ def fits(one: dict[str, Any]) -> bool:
     """Whether a training is one that the rule describes: of a family from which charlm chooses."""
     point = one["point"]
     own = [family for family in USUAL if name_of(family) == family_of(point["size"])]
-    enough = own and point["updates"] >= own[0].least_updates
+    enough = own and point["updates"] >= min(own[0].least_updates, UPDATES)
     return enough and not point["dropout"] and point["updates"] * BATCH * STEPS < EPOCHS * 0.9 * one["facts"]["chars"]
 
 

@@ -27,6 +27,8 @@ class Family:
     embedding: int = 64
     least_updates: int = 30
     """It is not chosen for runs of fewer, unless all families are too slow."""
+    forget_bias_updates: int = 0
+    """Runs of fewer start with a forget bias of 1."""
     worth: float = 1.0
     """What a parameter is worth after 1,000 updates, relative to the first family; see `rule`."""
     worth_gain: float = 0.0
@@ -45,7 +47,15 @@ class Family:
 
 
 USUAL = (
-    Family("lstm", 1, _SMALL, 1.2e-2, short_lr=2.0, cell={"forget_bias": None, "layer_norm": True}),
+    Family(
+        "lstm",
+        1,
+        _SMALL,
+        1.2e-2,
+        short_lr=2.0,
+        forget_bias_updates=5000,
+        cell={"forget_bias": None, "layer_norm": True},
+    ),
     Family(
         "rhn",
         1,
@@ -53,12 +63,22 @@ USUAL = (
         8e-3,
         320,
         short_lr=1.0,
-        least_updates=1000,
+        least_updates=2000,
         worth=0.75,
         worth_gain=0.08,
         cell={"depth": 4, "gate_bias": -2.0},
     ),
-    Family("lstm", 2, _LARGE, 1.2e-2, embedding=256, worth=0.53, worth_gain=0.41, cell={"forget_bias": None}),
+    Family(
+        "lstm",
+        2,
+        _LARGE,
+        1.2e-2,
+        embedding=256,
+        forget_bias_updates=2000,
+        worth=0.53,
+        worth_gain=0.41,
+        cell={"forget_bias": None},
+    ),
 )
 """The families to choose from."""
 

@@ -54,7 +54,7 @@ def complete(run: Run) -> tuple[dict[str, Any], dict[str, str]]:
     settings = copy.deepcopy(run.candidate.settings)
     if run.split:
         settings["data"]["split"] = run.split
-    if run.candidate.family.kind == "lstm" and updates < _SHORT:
+    if updates < run.candidate.family.forget_bias_updates:
         settings["model"]["cell"]["forget_bias"] = 1.0
     strength = regularization(run.candidate.parameters, reading)
     settings["model"]["dropout"] = dropout(strength, run.candidate.config.model.layers)
