@@ -34,6 +34,8 @@ _ENOUGH_S = 0.15
 """Updates of a size are timed for this long, or an eighth of the budget, and at least one is."""
 _ROUNDS = 2
 """How often a size is measured, if there is time: other load may have slowed the first measurement."""
+_OUTDATED = 0.85
+"""Seconds now, relative to those in the cache, from which on something slowed the machine when those were measured."""
 _WINDOWS = 4
 """Windows of the random text."""
 _MOST_VOCABULARY = 15
@@ -47,7 +49,8 @@ class Speedometer:
     """Seconds per update of the candidates of some families, for texts with vocabularies of about this size.
 
     A family's candidates differ in size only, the smallest first. What the cache knows is read at once, and one size of
-    each family is measured: of the first in any case, of the others while there is time. `improve` measures more.
+    each family is measured: of the first in any case, of the others while there is time. `improve` measures more, and
+    `renew` what the cache knows.
     """
 
     families: Sequence[Sequence[Candidate]]
@@ -63,7 +66,7 @@ class Speedometer:
         # Rounded up to a power of two, so that similar texts share what was measured.
         self.vocabulary_size = 2 ** min(max(6, math.ceil(math.log2(self.vocabulary_size))), _MOST_VOCABULARY)
         self._points: list[dict[int, float]] = [{} for _ in self.families]  # size → seconds, of each family
-        self._rounds: dict[tuple[int, int], int] = {}  # how often a size was measured; not those from the cache
+        self._rounds: dict[tuple[int, int], int] = {}  # how often a size was measured; without what the cache knows
         self._fitting = [len(family) for family in self.families]  # sizes that may fit into memory
         for at, family in enumerate(self.families):
             for index in range(len(family)):
@@ -101,6 +104,28 @@ class Speedometer:
         self._measure(at, index)
         return True
 
+    def renew(self, at: int, index: int) -> bool:
+        """Measure a size that only the cache knows; whether it no longer fits into memory, or is now much faster.
+
+        If it is faster, the cache forgets the others, which count as faster in proportion until they are measured.
+        """
+        if (at, index) in self._rounds or index not in self._points[at] or time.perf_counter() > self._end_s:
+            return False
+        before_s = self._points[at][index]
+        self._measure(at, index)
+        if index >= self._fitting[at]:
+            return True
+        share = self._points[at][index] / before_s
+        if share > _OUTDATED:
+            return False
+        for other, points in enumerate(self._points):
+            for size in points:
+                if (other, size) not in self._rounds:
+                    points[size] *= share
+                    self._rounds[other, size] = 0
+                    self._store(other, size).forget()
+        return True
+
     def _measure(self, at: int, index: int) -> None:
         """Measure a size, and keep its seconds, or that there is not enough memory."""
         gc.freeze()  # so that free_memory looks only at what was measured, which saves a tenth of a second
@@ -113,9 +138,11 @@ class Speedometer:
         if seconds is None:
             self._fitting[at] = min(self._fitting[at], index)
         else:
+            if self.rounds(at, index):
+                seconds = min(seconds, self._points[at][index])
             self._rounds[at, index] = self._rounds.get((at, index), 0) + 1
-            self._points[at][index] = min(seconds, self._points[at].get(index, seconds))
-            self._store(at, index).write(self._points[at][index])
+            self._points[at][index] = seconds
+            self._store(at, index).write(seconds)
 
     def _store(self, at: int, index: int) -> "_Store":
         return _Store(self._share(self.families[at][index].config), self.device, self.vocabulary_size)
@@ -196,6 +223,11 @@ class _Store:
             replace_file(make_cache_folder(_FOLDER) / self._name, json.dumps(seconds).encode())
         except (OSError, DataError) as error:
             _say_once(f"speed cannot be kept ({error})")
+
+    def forget(self) -> None:
+        """Remove the seconds, if that is possible."""
+        with contextlib.suppress(OSError, DataError):
+            Path(cache_folder(_FOLDER), self._name).unlink(missing_ok=True)
 
 
 @functools.cache

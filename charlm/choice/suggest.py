@@ -224,7 +224,10 @@ def _candidates(
 
 
 def _measured_outlooks(parts: _Parts, meter: Speedometer, minutes: float, began_s: float | None) -> list[_Outlook]:
-    """The outlooks of all candidates; while there is time, those that may be the best are measured."""
+    """The outlooks of all candidates; while there is time, those that may be the best are measured.
+
+    The best is measured in any case, to see whether what the cache knows still holds.
+    """
     while True:
         seconds = training_s(minutes, began_s)
         sizes = [
@@ -243,7 +246,8 @@ def _measured_outlooks(parts: _Parts, meter: Speedometer, minutes: float, began_
             if hope.is_promising and hope.nats < least:
                 rivals.append((meter.rounds(*place), hope.nats, place))
         *_, best = sizes[outlooks.index(_best(promising))]
-        if not any(meter.improve(*place) for place in (*(place for *_, place in sorted(rivals)), best)):
+        places = (*(place for *_, place in sorted(rivals)), best)
+        if not any(meter.improve(*place) for place in places) and not meter.renew(*best):
             return outlooks
 
 

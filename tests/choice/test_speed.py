@@ -113,6 +113,52 @@ def test_the_second_time_nothing_is_measured(machine):
     assert len(machine.measured) == 5
 
 
+def test_what_was_measured_beside_other_load_is_forgotten_once_the_machine_is_faster(machine):
+    families = [family_of(0), family_of(1)]
+    machine(2.0)
+    slow = meter(*families).update_s()
+    machine(1.0)
+    again = meter(*families)
+    assert again.renew(0, 1)
+    assert not again.renew(0, 1)
+    assert again.update_s() == [pytest.approx([seconds / 2 for seconds in times]) for times in slow]
+    assert [again.rounds(0, 1), again.rounds(1, 1)] == [1, 0]
+    measured = len(machine.measured)
+    assert meter(*families).update_s() == again.update_s()  # the first family is in the cache, the other not
+    assert len(machine.measured) == measured + 1
+
+
+def test_a_size_from_the_cache_that_no_longer_fits_into_memory_is_left_out(machine, monkeypatch):
+    meter(family_of())
+    monkeypatch.setattr(speed, "measure", lambda *_: None)
+    again = meter(family_of())
+    assert again.renew(0, 1)
+    assert len(again.update_s()[0]) == 1
+
+
+def test_a_guess_gives_way_to_a_measurement(machine):
+    families = [family_of(0), family_of(1)]
+    machine(2.0)
+    slow = meter(*families).update_s()
+    machine(1.0)
+    again = meter(*families)
+    assert again.renew(0, 1)
+    machine(1.5)
+    assert again.improve(1, 1)
+    assert again.update_s()[1][1] == pytest.approx(slow[1][1] * 0.75)
+
+
+@pytest.mark.parametrize(("factor", "budget_s"), [(0.9, 60.0), (1.0, 60.0), (3.0, 60.0), (0.5, 0.0)])
+def test_the_cache_holds_unless_the_machine_is_found_to_be_much_faster(machine, factor, budget_s):
+    families = [family_of(0), family_of(1)]
+    before = meter(*families).update_s()
+    machine(factor)
+    again = meter(*families, budget_s=budget_s)
+    assert not again.renew(0, 1)
+    assert again.update_s()[1] == before[1]
+    assert len(machine.measured) == (3 if budget_s else 2)
+
+
 def test_without_time_the_first_family_alone_is_measured(machine):
     one = meter(family_of(0), family_of(1), budget_s=0)
     first, second = one.update_s()

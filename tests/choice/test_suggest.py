@@ -271,6 +271,16 @@ def test_a_size_that_is_faster_than_its_neighbors_is_found(machine, monkeypatch,
     assert (found == faster) == (faster == 192)
 
 
+def test_speeds_that_were_measured_beside_other_load_do_not_last(machine, monkeypatch, text_file, tmp_path):
+    machine(4.0)
+    slow = suggest(Request(text_file, 1)).config.model
+    machine(1.0)
+    again = suggest(Request(text_file, 1)).config.model
+    monkeypatch.setenv("CHARLM_CACHE", str(tmp_path / "empty"))
+    assert again == suggest(Request(text_file, 1)).config.model
+    assert again.cell.hidden > slow.cell.hidden
+
+
 @pytest.mark.parametrize("chars", [6_000, 120_000])
 @pytest.mark.parametrize("minutes", [0.5, 1, 5])
 def test_what_is_chosen_was_measured(machine, tmp_path, chars, minutes):
