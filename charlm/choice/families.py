@@ -26,7 +26,7 @@ class Family:
     """Its factor at most in runs of a few hundred updates."""
     embedding: int = 64
     least_updates: int = 30
-    """It is not chosen for runs of fewer, unless all families are too slow."""
+    """It is not chosen for runs of fewer, unless all families are too slow. Wide models need more."""
     forget_bias_updates: int = 0
     """Runs of fewer start with a forget bias of 1."""
     worth: float = 1.0
@@ -35,6 +35,10 @@ class Family:
     """How fast that grows: a power of the number of updates."""
     cell: dict[str, Any] = field(default_factory=dict)
     """Options of the kind."""
+
+    def width_factor(self, hidden: int) -> float:
+        """Learning rate relative to that of narrow models: 1 up to `lr_hidden` units, then in inverse proportion."""
+        return min(self.lr_hidden / hidden, 1.0)
 
     def model(self, hidden: int) -> dict[str, Any]:
         """The section `model` of a config, without dropout."""
@@ -64,8 +68,8 @@ USUAL = (
         320,
         short_lr=1.0,
         least_updates=2000,
-        worth=0.75,
-        worth_gain=0.08,
+        worth=0.72,
+        worth_gain=0.21,
         cell={"depth": 4, "gate_bias": -2.0},
     ),
     Family(
@@ -75,8 +79,8 @@ USUAL = (
         1.2e-2,
         embedding=256,
         forget_bias_updates=2000,
-        worth=0.53,
-        worth_gain=0.41,
+        worth=0.54,
+        worth_gain=0.26,
         cell={"forget_bias": None},
     ),
 )

@@ -101,7 +101,7 @@ def _learning_rate(run: Run) -> float:
     family, train, updates = run.candidate.family, run.candidate.config.train, run.reading.updates
     optimizer = _RATES.get(run.candidate.config.optimizer.name, 1.0)
     batch = min(math.sqrt(train.batch_size * train.bptt / 1024), 2.0)
-    width = min(family.lr_hidden / run.candidate.config.model.cell.hidden, 1.0)
+    width = family.width_factor(run.candidate.config.model.cell.hidden)
     length = min(20_000 / updates, 1.0) ** 0.2 * min(max(1000 / updates, 1.0) ** 0.5, family.short_lr)
     return float(f"{optimizer * family.lr * batch * width * length:.2g}")
 

@@ -33,8 +33,8 @@ _MOST_PER_CHAR = 80
 """Parameters per character of the text at most."""
 _MOST_EPOCHS = 60.0
 """Passes over the text at most."""
-_TIE_NATS = 0.015
-"""Less than what the rule errs by: smaller differences are no reason to prefer a model."""
+_TIE_NATS = 0.005
+"""Much less than what the rule errs by: smaller differences are no reason to prefer a model."""
 _MEASURED_PARAMETERS = 2_300_000
 """Models up to this size were measured for the rule."""
 _START_S = 3.0
@@ -75,7 +75,8 @@ class _Outlook:
     @property
     def is_promising(self) -> bool:
         """Whether there are enough updates, and not too many parameters."""
-        enough = self.reading.updates >= self.candidate.family.least_updates
+        family, hidden = self.candidate.family, self.candidate.config.model.cell.hidden
+        enough = self.reading.updates >= family.least_updates / family.width_factor(hidden)
         return enough and self.candidate.parameters <= _MOST_PER_CHAR * self.reading.train_chars
 
 

@@ -3,6 +3,7 @@
 import itertools
 import math
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -56,6 +57,20 @@ def test_of_equals_the_largest_of_those_that_were_measured(text_of, monkeypatch)
 
     assert 2_000_000 < promise(1e-10) < 5_000_000
     assert promise(-1e-10) > 20_000_000
+
+
+@pytest.mark.usefixtures("machine")
+@pytest.mark.parametrize(("least_updates", "hidden"), [(2000, 448), (1400, 640)])
+def test_a_wide_model_needs_more_updates(text_of, monkeypatch, least_updates, hidden):
+    """The RHN of 640 units makes 3,000 in half an hour, and has half the learning rate of narrow ones."""
+    text_of(1_000_000)
+    families = (USUAL[0], replace(USUAL[1], least_updates=least_updates))
+    monkeypatch.setattr("charlm.choice.suggest.USUAL", families)
+    monkeypatch.setattr(
+        "charlm.choice.suggest.relative_nats",
+        lambda candidate, reading: 2 - (candidate.family.kind == "rhn") - 1e-8 * candidate.parameters,
+    )
+    assert suggest(Request("my.txt", 30)).config.model.cell.hidden == hidden
 
 
 @pytest.mark.usefixtures("machine")
@@ -266,7 +281,7 @@ def test_a_size_that_is_faster_than_its_neighbors_is_found(machine, monkeypatch,
         return measure(config, *rest) / (1.5 if config.model.cell.hidden == faster else 1)
 
     monkeypatch.setattr(speed, "measure", with_a_fast_size)
-    machine(1.5)
+    machine(1.2)
     found = suggest(Request(text_file, 1 / 6)).config.model.cell.hidden
     assert (found == faster) == (faster == 192)
 
