@@ -34,7 +34,7 @@ _MOST_PER_CHAR = 80
 _MOST_EPOCHS = 60.0
 """Passes over the text at most."""
 _TIE_NATS = 0.005
-"""Much less than what the rule errs by: smaller differences are no reason to prefer a model."""
+"""Much less than the rule's error. Smaller differences are no reason to prefer a model."""
 _MEASURED_PARAMETERS = 2_300_000
 """Models up to this size were measured for the rule."""
 _START_S = 3.0
