@@ -124,7 +124,7 @@ def train(
                 settings=settings,
                 run_dir=run_dir,
                 init_from=init_from,
-                began_s=began_s if config else began_s - _LEAVING_S,
+                began_s=began_s if config else began_s - _leaving_s(time.perf_counter() - began_s),
             )
     _print_outcome(outcome, json and world.is_first)
     if config is None and not resume and not json and world.is_first:
@@ -150,8 +150,14 @@ def _check_usage(
 
 _WORSE = 1.005
 """Ratio of the last score to the best from which on a line says that it rose."""
-_LEAVING_S = 0.5
-"""Seconds of a command before charlm is imported and after the run: starting Python, the sample, leaving Python."""
+
+
+def _leaving_s(loading_s: float) -> float:
+    """How long Python starts before charlm, and leaves after it has printed the sample: half as long as charlm loads.
+
+    At most 1.5 seconds, because loading may also have waited for the disk.
+    """
+    return min(loading_s / 2, 1.5)
 
 
 def _resume(run_dir: Path, config: Path | None, settings: list[str], world: Any) -> Any:

@@ -44,7 +44,7 @@ def test_what_torchrun_starts_again_chooses_nothing(cli, text_file, tmp_path, mo
 @pytest.mark.usefixtures("quick")
 def test_a_start_that_takes_the_whole_time_leaves_some_to_train(cli, text_file, tmp_path, monkeypatch):
     minutes = 0.02
-    monkeypatch.setattr("charlm.cli.train._LEAVING_S", 60 * minutes)
+    monkeypatch.setattr("charlm.cli.train._leaving_s", lambda loading_s: 60 * minutes)
     result = cli("train", text_file, "--minutes", minutes, "--run-dir", tmp_path / "run", "--json")
     assert "starting took most of 1.2 s; training gets 50% of them anyway" in result.err
     assert json.loads(result.out)["step"] > 0
