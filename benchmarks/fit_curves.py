@@ -1,7 +1,8 @@
-"""Fits the rule of charlm/choice/rule.py to benchmarks/curves.json and prints its constants and residuals.
+"""Fits the rule of charlm/choice/rule.py to measured trainings and prints its constants and residuals.
 
-Uses trainings without dropout that read their text at most five times, so that they do not overfit. First A, α and the
-worth of each family, from trainings on the same text with the same number of updates; then B and β, from what is left,
+Of benchmarks/curves.json it uses trainings without dropout that read their text at most five times, so that they do not
+overfit. First A, α, the useful parameters per character and the worth of each family, from trainings on the same text
+with the same number of updates, also on the small texts of benchmarks/dropout.json; then B and β, from what is left,
 with a constant c for each text. Last, what to expect from the score of a 5-gram model.
 """
 
@@ -19,6 +20,7 @@ from charlm.choice.families import USUAL, Family
 from charlm.choice.rule import CHARS, PARAMETERS, UPDATES, Reading
 
 FILE = Path(__file__).with_name("curves.json")
+SMALL = Path(__file__).with_name("dropout.json")
 BATCH, STEPS = 16, 64
 EPOCHS = 5.0
 
@@ -30,12 +32,14 @@ def main() -> None:
     found = [one for one in json.loads(FILE.read_text(encoding="utf-8")) if fits(one)]
     tell_texts_apart(found)
     fitted = [one for one in found if one["point"]["text"] not in arguments.without]
-    sizes = fit_sizes(fitted)
-    print(f"A {math.exp(sizes[0]):.3f}, alpha {sizes[1]:.2f}")
-    for family, worth, gain in zip(USUAL[1:], sizes[2::2].tolist(), sizes[3::2].tolist(), strict=True):
+    small = small_texts()
+    sizes = fit_sizes(fitted + [one for one in small if one["point"]["text"].split("-")[0] not in arguments.without])
+    print(f"A {math.exp(sizes[0]):.3f}, alpha {sizes[1]:.2f}, useful parameters per character {math.exp(sizes[2]):.2f}")
+    for family, worth, gain in zip(USUAL[1:], sizes[3::2].tolist(), sizes[4::2].tolist(), strict=True):
         name = f"{family.kind}, layers {family.layers}"
         print(f"worth of {name}: {math.exp(worth):.2f} · (updates / {UPDATES})^{gain:.2f}")
     report("same text, same updates", found, residuals_of_sizes(sizes, found))
+    report("the same on small texts", small, residuals_of_sizes(sizes, small))
     left = scores(found) - size_part(sizes, found)
     chosen = torch.tensor([one in fitted for one in found])
     chars = fit_chars([one for one in found if one in fitted], left[chosen])
@@ -50,6 +54,17 @@ def main() -> None:
     share = (expected * scores(found))[chosen].sum() / expected.square()[chosen].sum()
     print(f"share of the 5-gram model's nats: {share:.2f}")
     report("what to expect", found, share * expected - scores(found))
+
+
+def small_texts() -> list[dict[str, Any]]:
+    """The best of the dropouts for each model on texts of fewer than 500,000 characters, after 1,000 updates."""
+    best: dict[tuple[str, str], dict[str, Any]] = {}
+    for one in json.loads(SMALL.read_text(encoding="utf-8")):
+        key = one["point"]["text"], one["point"]["size"]
+        is_fit = one["facts"]["chars"] < 500_000 and one["point"]["updates"] == UPDATES
+        if is_fit and (key not in best or one["best_nats"] < best[key]["best_nats"]):
+            best[key] = one
+    return list(best.values())
 
 
 def tell_texts_apart(found: list[dict[str, Any]]) -> None:
@@ -67,7 +82,7 @@ def fits(one: dict[str, Any]) -> bool:
     point = one["point"]
     own = [family for family in USUAL if name_of(family) == family_of(point["size"])]
     enough = own and point["updates"] >= min(own[0].least_updates, UPDATES)
-    return enough and not point["dropout"] and point["updates"] * BATCH * STEPS < EPOCHS * 0.9 * one["facts"]["chars"]
+    return enough and not point["dropout"] and point["updates"] * BATCH * STEPS < EPOCHS * train_chars(one)
 
 
 def name_of(family: Family) -> str:
@@ -92,19 +107,25 @@ def report(name: str, found: list[dict[str, Any]], residuals: Tensor) -> None:
         print(f"  {text}: {len(part)} trainings, {part.square().mean().sqrt():.4f}, largest {part.abs().max():.4f}")
 
 
-# A, α, worth
+# A, α, useful parameters per character, worth
 
 
 def size_part(values: Tensor, found: list[dict[str, Any]]) -> Tensor:
-    """A · (N · m / N₀)^−α of each training."""
+    """A · (N / N₀)^−α of each training."""
     names = [name_of(family) for family in USUAL]
     own = [names.index(family_of(one["point"]["size"])) for one in found]
     # The first family is worth 1.
-    worths, gains = (torch.cat([values.new_zeros(1), values[start::2]])[own] for start in (2, 3))
+    worths, gains = (torch.cat([values.new_zeros(1), values[start::2]])[own] for start in (3, 4))
     late = torch.tensor([math.log(one["point"]["updates"] / UPDATES) for one in found], dtype=torch.float64)
-    worth = worths + gains * late
     parameters = torch.tensor([one["parameters"] for one in found], dtype=torch.float64)
-    return values[0].exp() * (parameters * worth.exp() / PARAMETERS) ** -values[1]
+    worth = parameters * (worths + gains * late).exp()
+    most = values[2].exp() * torch.tensor([train_chars(one) for one in found], dtype=torch.float64)
+    return values[0].exp() * (most * -torch.expm1(-worth / most) / PARAMETERS) ** -values[1]
+
+
+def train_chars(one: dict[str, Any]) -> int:
+    """Characters of the train split."""
+    return int(0.9 * one["facts"]["chars"])
 
 
 def residuals_of_sizes(values: Tensor, found: list[dict[str, Any]]) -> Tensor:
@@ -116,8 +137,8 @@ def residuals_of_sizes(values: Tensor, found: list[dict[str, Any]]) -> Tensor:
 
 
 def fit_sizes(found: list[dict[str, Any]]) -> Tensor:
-    """ln A, α, and for each family but the first: ln worth, and how it grows."""
-    start = [-2.4, 0.5, *[0.0, 0.0] * len(USUAL[1:])]
+    """ln A, α, ln of the useful parameters per character; of each family but the first: ln worth, and how it grows."""
+    start = [-2.4, 0.5, 0.0, *[0.0, 0.0] * len(USUAL[1:])]
     return least_squares(start, lambda values: residuals_of_sizes(values, found), pull=1e-4)
 
 
@@ -126,10 +147,7 @@ def fit_sizes(found: list[dict[str, Any]]) -> Tensor:
 
 def chars_part(values: Tensor, found: list[dict[str, Any]]) -> Tensor:
     """B · (D / D₀)^−β of each training."""
-    chars = [
-        Reading(one["point"]["updates"], BATCH, STEPS, int(0.9 * one["facts"]["chars"])).distinct_chars()
-        for one in found
-    ]
+    chars = [Reading(one["point"]["updates"], BATCH, STEPS, train_chars(one)).distinct_chars() for one in found]
     return values[0].exp() * (torch.tensor(chars, dtype=torch.float64) / CHARS) ** -values[1]
 
 

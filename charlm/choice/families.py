@@ -69,8 +69,8 @@ USUAL = (
         320,
         short_lr=1.0,
         least_updates=2000,
-        worth=0.71,
-        worth_gain=0.23,
+        worth=0.73,
+        worth_gain=0.21,
         cell={"depth": 4, "gate_bias": -2.0},
     ),
     Family(
@@ -81,7 +81,7 @@ USUAL = (
         embedding=256,
         forget_bias_updates=2000,
         worth=0.54,
-        worth_gain=0.25,
+        worth_gain=0.26,
         cell={"forget_bias": None},
     ),
 )

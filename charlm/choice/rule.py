@@ -1,11 +1,12 @@
 """What a model will score, by its size, the time and the text: a rule fitted to measured trainings (docs/choice.md).
 
-    nats per character = c + A · (N · m / N₀)^−α + B · (D / D₀)^−β
+    nats per character = c + A · (N / N₀)^−α + B · (D / D₀)^−β
 
-c: what no model of this form gets below on the text; N: parameters; m: what a parameter of the family is worth;
-D: characters read, counted less for repetitions and for large batches. The form is that of Hoffmann et al. 2022
-(arXiv:2203.15556, (2)); repetitions count as in Muennighoff et al. 2023 (arXiv:2305.16264, (5)).
-`benchmarks/fit_curves.py` fits A, α, B, β and m.
+c: what no model of this form gets below on the text; N: parameters, counted by what one of the family is worth, and
+less where the text is small for them; D: characters read, counted less for repetitions and for large batches. The form
+is that of Hoffmann et al. 2022 (arXiv:2203.15556, (2)). Repetitions count as in Muennighoff et al. 2023
+(arXiv:2305.16264, (5)), who give a surplus of parameters the same form. `benchmarks/fit_curves.py` fits A, α, B, β, what
+parameters are worth, and `PER_CHAR`.
 """
 
 import math
@@ -14,20 +15,22 @@ from dataclasses import dataclass
 from charlm.choice.families import Candidate
 from charlm.choice.text import TextFacts
 
-A, ALPHA, PARAMETERS = 0.132, 0.52, 4e5
+A, ALPHA, PARAMETERS = 0.183, 0.44, 4e5
 B, BETA, CHARS = 0.451, 0.36, 1e6
 UPDATES, LEAST_UPDATES, MOST_UPDATES = 1000, 250, 8000
 """Families gain on the first with the number of updates: relative to the first number, between the other two.
 
 Measured up to 4,000.
 """
+PER_CHAR = 0.71
+"""Useful parameters per character to learn from, at most."""
 REPETITIONS = 4.0
 """Passes after which more passes teach nothing new, in the mean; 15 for the larger models of Muennighoff et al."""
 LARGE_BATCH = 200.0
 """Streams of 64 characters at which a character teaches half as much as with one stream."""
 MODERATE = 0.4
 """Strength of the dropout of a run that is long, but whose model is small for the text."""
-NGRAM_SHARE = 0.54
+NGRAM_SHARE = 0.52
 """Needed only to say what to expect: see `expected_nats`."""
 
 
@@ -57,11 +60,16 @@ class Reading:
 
 def relative_nats(candidate: Candidate, reading: Reading) -> float:
     """Nats per character that a run ends with, without c."""
-    family = candidate.family
+    useful, learned = useful_parameters(candidate, reading), max(reading.distinct_chars(), 1.0)
+    return A * (useful / PARAMETERS) ** -ALPHA + B * (learned / CHARS) ** -BETA
+
+
+def useful_parameters(candidate: Candidate, reading: Reading) -> float:
+    """How many parameters of the first family would learn as much from an endless text."""
+    family, most = candidate.family, PER_CHAR * reading.train_chars
     updates = min(max(reading.updates, LEAST_UPDATES), MOST_UPDATES)
     worth = candidate.parameters * family.worth * (updates / UPDATES) ** family.worth_gain
-    learned = max(reading.distinct_chars(), 1.0)
-    return A * (worth / PARAMETERS) ** -ALPHA + B * (learned / CHARS) ** -BETA
+    return most * -math.expm1(-worth / most)
 
 
 def expected_nats(text: TextFacts, relative: float) -> float:

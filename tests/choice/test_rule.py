@@ -35,6 +35,15 @@ def test_a_large_batch_reads_more_and_learns_less_per_character():
     assert predicted(10**6, reading(updates=1000)) > predicted(10**6, large)
 
 
+def test_a_surplus_of_parameters_gains_only_where_there_is_text_for_it():
+    def gain(train_chars):
+        read = reading(updates=5000, train_chars=train_chars)
+        return predicted(10**6, read) - predicted(10**7, read)
+
+    assert gain(10**8) > 0.05
+    assert 0 <= gain(10**5) < 1e-4
+
+
 def test_one_pass_counts_in_full_and_endless_passes_do_not():
     once = Reading(1000, 1, 64, 64_000)
     assert once.distinct_chars() == pytest.approx(64_000, rel=0.01)
