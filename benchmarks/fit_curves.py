@@ -23,24 +23,29 @@ FILE = Path(__file__).with_name("curves.json")
 SMALL = Path(__file__).with_name("dropout.json")
 BATCH, STEPS = 16, 64
 EPOCHS = 5.0
+LARGE = 500_000
+"""Characters from which on a text is large: small texts are those of dropout.json."""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--without", nargs="*", default=[], metavar="TEXT", help="texts to check, not to fit")
+    help = "texts to check, not to fit: names up to the first hyphen"
+    parser.add_argument("--without", nargs="*", default=[], metavar="TEXT", help=help)
     arguments = parser.parse_args()
     found = [one for one in json.loads(FILE.read_text(encoding="utf-8")) if fits(one)]
     tell_texts_apart(found)
-    fitted = [one for one in found if one["point"]["text"] not in arguments.without]
     small = small_texts()
-    sizes = fit_sizes(fitted + [one for one in small if one["point"]["text"].split("-")[0] not in arguments.without])
+    fitted, fitted_small = (
+        [one for one in part if one["point"]["text"].split("-")[0] not in arguments.without] for part in (found, small)
+    )
+    sizes = fit_sizes(fitted + fitted_small)
     print(f"A {math.exp(sizes[0]):.3f}, alpha {sizes[1]:.2f}, useful parameters per character {math.exp(sizes[2]):.2f}")
     for family, worth, gain in zip(USUAL[1:], sizes[3::2].tolist(), sizes[4::2].tolist(), strict=True):
         name = f"{family.kind}, layers {family.layers}"
         print(f"worth of {name}: {math.exp(worth):.2f} · (updates / {UPDATES})^{gain:.2f}")
     report("same text, same updates", found, residuals_of_sizes(sizes, found))
     report("the same on small texts", small, residuals_of_sizes(sizes, small))
-    left = scores(found) - size_part(sizes, found)
+    left = scores(found) - size_part(sizes, useful(sizes, found))
     chosen = torch.tensor([one in fitted for one in found])
     chars = fit_chars([one for one in found if one in fitted], left[chosen])
     print(f"B {chars[0].exp():.3f}, beta {chars[1]:.2f}")
@@ -49,19 +54,19 @@ def main() -> None:
         of_text = torch.tensor([one["point"]["text"] == text for one in found])
         residuals[of_text] -= residuals[of_text].mean().item()
     report("same text", found, residuals)
-    ngram_nats = torch.tensor([one["facts"]["ngram_nats"] for one in found], dtype=torch.float64)
-    expected = ngram_nats * (1 + size_part(sizes, found) + chars_part(chars, found))
+    expected = expectation(sizes, chars, found)
     share = (expected * scores(found))[chosen].sum() / expected.square()[chosen].sum()
     print(f"share of the 5-gram model's nats: {share:.2f}")
     report("what to expect", found, share * expected - scores(found))
+    report("the same on small texts", small, share * expectation(sizes, chars, small) - scores(small))
 
 
 def small_texts() -> list[dict[str, Any]]:
-    """The best of the dropouts for each model on texts of fewer than 500,000 characters, after 1,000 updates."""
+    """The better of two amounts of dropout for each model on small texts, after 1,000 updates."""
     best: dict[tuple[str, str], dict[str, Any]] = {}
     for one in json.loads(SMALL.read_text(encoding="utf-8")):
         key = one["point"]["text"], one["point"]["size"]
-        is_fit = one["facts"]["chars"] < 500_000 and one["point"]["updates"] == UPDATES
+        is_fit = one["facts"]["chars"] < LARGE and one["point"]["updates"] == UPDATES
         if is_fit and (key not in best or one["best_nats"] < best[key]["best_nats"]):
             best[key] = one
     return list(best.values())
@@ -81,7 +86,7 @@ def fits(one: dict[str, Any]) -> bool:
     """Whether a training is one that the rule describes: of a family from which charlm chooses."""
     point = one["point"]
     own = [family for family in USUAL if name_of(family) == family_of(point["size"])]
-    enough = own and point["updates"] >= min(own[0].least_updates, UPDATES)
+    enough = own and point["updates"] >= min(own[0].least_updates, UPDATES) and one["facts"]["chars"] >= LARGE
     return enough and not point["dropout"] and point["updates"] * BATCH * STEPS < EPOCHS * train_chars(one)
 
 
@@ -110,17 +115,32 @@ def report(name: str, found: list[dict[str, Any]], residuals: Tensor) -> None:
 # A, α, useful parameters per character, worth
 
 
-def size_part(values: Tensor, found: list[dict[str, Any]]) -> Tensor:
+def size_part(values: Tensor, parameters: Tensor) -> Tensor:
     """A · (N / N₀)^−α of each training."""
+    return values[0].exp() * (parameters / PARAMETERS) ** -values[1]
+
+
+def expectation(sizes: Tensor, chars: Tensor, found: list[dict[str, Any]]) -> Tensor:
+    """The score of each training, in proportion: nats of the 5-gram model, lower for those that learn more."""
+    ngram_nats = torch.tensor([one["facts"]["ngram_nats"] for one in found], dtype=torch.float64)
+    return ngram_nats * (1 + size_part(sizes, counted(sizes, found)) + chars_part(chars, found))
+
+
+def useful(values: Tensor, found: list[dict[str, Any]]) -> Tensor:
+    """N: S · (1 − e^(−n / S)), where n are the counted parameters, and S is in proportion to the train split."""
+    most = values[2].exp() * torch.tensor([train_chars(one) for one in found], dtype=torch.float64)
+    return most * -torch.expm1(-counted(values, found) / most)
+
+
+def counted(values: Tensor, found: list[dict[str, Any]]) -> Tensor:
+    """Parameters, counted by what one of the family is worth."""
     names = [name_of(family) for family in USUAL]
     own = [names.index(family_of(one["point"]["size"])) for one in found]
     # The first family is worth 1.
     worths, gains = (torch.cat([values.new_zeros(1), values[start::2]])[own] for start in (3, 4))
     late = torch.tensor([math.log(one["point"]["updates"] / UPDATES) for one in found], dtype=torch.float64)
     parameters = torch.tensor([one["parameters"] for one in found], dtype=torch.float64)
-    worth = parameters * (worths + gains * late).exp()
-    most = values[2].exp() * torch.tensor([train_chars(one) for one in found], dtype=torch.float64)
-    return values[0].exp() * (most * -torch.expm1(-worth / most) / PARAMETERS) ** -values[1]
+    return parameters * (worths + gains * late).exp()
 
 
 def train_chars(one: dict[str, Any]) -> int:
@@ -130,7 +150,7 @@ def train_chars(one: dict[str, Any]) -> int:
 
 def residuals_of_sizes(values: Tensor, found: list[dict[str, Any]]) -> Tensor:
     """What differs from the mean over the trainings on the same text with the same number of updates."""
-    left = scores(found) - size_part(values, found)
+    left = scores(found) - size_part(values, useful(values, found))
     keys = [(one["point"]["text"], one["point"]["updates"]) for one in found]
     means = [left[torch.tensor([other == key for other in keys])].mean() for key in keys]
     return left - torch.stack(means)

@@ -2,11 +2,10 @@
 
     nats per character = c + A · (N / N₀)^−α + B · (D / D₀)^−β
 
-c: what no model of this form gets below on the text; N: parameters, counted by what one of the family is worth, and
-less where the text is small for them; D: characters read, counted less for repetitions and for large batches. The form
-is that of Hoffmann et al. 2022 (arXiv:2203.15556, (2)). Repetitions count as in Muennighoff et al. 2023
-(arXiv:2305.16264, (5)), who give a surplus of parameters the same form. `benchmarks/fit_curves.py` fits A, α, B, β, what
-parameters are worth, and `PER_CHAR`.
+c: what no model of this form gets below on the text; N: useful parameters; D: characters read, counted less for
+repetitions and for large batches. The form is that of Hoffmann et al. 2022 (arXiv:2203.15556, (2)); repetitions count
+as in Muennighoff et al. 2023 (arXiv:2305.16264, (5)). `benchmarks/fit_curves.py` fits A, α, B, β, what parameters are
+worth, and `PER_CHAR`.
 """
 
 import math
@@ -23,7 +22,7 @@ UPDATES, LEAST_UPDATES, MOST_UPDATES = 1000, 250, 8000
 Measured up to 4,000.
 """
 PER_CHAR = 0.71
-"""Useful parameters per character to learn from, at most."""
+"""Limit of the useful parameters, per character of the train split."""
 REPETITIONS = 4.0
 """Passes after which more passes teach nothing new, in the mean; 15 for the larger models of Muennighoff et al."""
 LARGE_BATCH = 200.0
@@ -59,25 +58,36 @@ class Reading:
 
 
 def relative_nats(candidate: Candidate, reading: Reading) -> float:
-    """Nats per character that a run ends with, without c."""
-    useful, learned = useful_parameters(candidate, reading), max(reading.distinct_chars(), 1.0)
-    return A * (useful / PARAMETERS) ** -ALPHA + B * (learned / CHARS) ** -BETA
+    """Nats per character that a run ends with, without c.
 
-
-def useful_parameters(candidate: Candidate, reading: Reading) -> float:
-    """How many parameters of the first family would learn as much from an endless text."""
-    family, most = candidate.family, PER_CHAR * reading.train_chars
-    updates = min(max(reading.updates, LEAST_UPDATES), MOST_UPDATES)
-    worth = candidate.parameters * family.worth * (updates / UPDATES) ** family.worth_gain
-    return most * -math.expm1(-worth / most)
-
-
-def expected_nats(text: TextFacts, relative: float) -> float:
-    """Nats per character for what `relative_nats` found, roughly; at most those of guessing evenly.
-
-    In proportion to the score of the text's 5-gram model, and lower for models that learn more.
+    A model too large for the text gains little: n counted parameters are worth S · (1 − e^(−n / S)), where S is
+    `PER_CHAR` times the characters of the train split.
     """
+    counted, most = counted_parameters(candidate, reading), PER_CHAR * reading.train_chars
+    return _nats(most * -math.expm1(-counted / most), reading)
+
+
+def expected_nats(text: TextFacts, candidate: Candidate, reading: Reading) -> float:
+    """Nats per character that a run ends with, roughly; at most those of guessing evenly.
+
+    In proportion to the score of the text's 5-gram model, and lower for models that learn more. Here a surplus of
+    parameters counts in full: what it is worth was fitted to differences between models on the same text only.
+    """
+    relative = _nats(counted_parameters(candidate, reading), reading)
     return min(NGRAM_SHARE * text.ngram_nats * (1 + relative), math.log(text.vocabulary))
+
+
+def counted_parameters(candidate: Candidate, reading: Reading) -> float:
+    """Parameters, counted by what one of the family is worth."""
+    family = candidate.family
+    updates = min(max(reading.updates, LEAST_UPDATES), MOST_UPDATES)
+    return candidate.parameters * family.worth * (updates / UPDATES) ** family.worth_gain
+
+
+def _nats(parameters: float, reading: Reading) -> float:
+    """The two terms of the rule."""
+    learned = max(reading.distinct_chars(), 1.0)
+    return A * (parameters / PARAMETERS) ** -ALPHA + B * (learned / CHARS) ** -BETA
 
 
 def regularization(parameters: int, reading: Reading) -> float:
