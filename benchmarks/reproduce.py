@@ -257,7 +257,9 @@ def draw(results: Results) -> None:
         axes.plot(*zip(*run.curve, strict=True), color="tab:blue", alpha=0.5)
         axes.plot(seconds, run.nats, "o", color="tab:blue")
         label = f"{model(run)}: {run.nats:.2f}"
-        axes.annotate(label, (seconds, run.nats), (0, -17), ha="center", color="tab:blue", weight="bold", **style)
+        # Beside the points of each kind, but inside the axes.
+        offset, align = ((0, -17), "center") if run is lines[0] else ((-8, -15), "right")
+        axes.annotate(label, (seconds, run.nats), offset, ha=align, color="tab:blue", weight="bold", **style)
     height = 0.0
     for run in points:
         seconds, height = run.curve[-1][0], max(run.nats, height + LABEL_NATS)
@@ -266,7 +268,7 @@ def draw(results: Results) -> None:
         axes.annotate(label, (seconds, height), (9, -3), color="tab:orange", **style)
     for name, (seconds, nats) in PUBLISHED.items():
         axes.plot(seconds, nats, "k*", markersize=9)
-        axes.annotate(name, (seconds, nats), (-9, 8), ha="right", **style)
+        axes.annotate(name, (seconds, nats), (-9, 20), ha="right", **style)
     axes.set_title("Tinyshakespeare: chosen settings (blue) and each kind in five minutes (orange)", loc="left")
     axes.set(xscale="log", xlabel="training time", ylabel="validation, nats per character (lower is better)")
     ends = [run.nats for run in (*lines, *points)]
