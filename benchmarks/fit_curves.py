@@ -17,20 +17,18 @@ import torch
 from torch import Tensor
 
 from charlm.choice.families import USUAL, Family
-from charlm.choice.rule import CHARS, PARAMETERS, UPDATES, Reading
+from charlm.choice.rule import CHARS, LARGE_CHARS, PARAMETERS, UPDATES, Reading
 
 FILE = Path(__file__).with_name("curves.json")
 SMALL = Path(__file__).with_name("dropout.json")
 BATCH, STEPS = 16, 64
 EPOCHS = 5.0
-LARGE = 500_000
-"""Characters from which on a text is large: small texts are those of dropout.json."""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    help = "texts to check, not to fit: names up to the first hyphen"
-    parser.add_argument("--without", nargs="*", default=[], metavar="TEXT", help=help)
+    without = "texts to check, not to fit: names up to the first hyphen"
+    parser.add_argument("--without", nargs="*", default=[], metavar="TEXT", help=without)
     arguments = parser.parse_args()
     found = [one for one in json.loads(FILE.read_text(encoding="utf-8")) if fits(one)]
     tell_texts_apart(found)
@@ -66,7 +64,7 @@ def small_texts() -> list[dict[str, Any]]:
     best: dict[tuple[str, str], dict[str, Any]] = {}
     for one in json.loads(SMALL.read_text(encoding="utf-8")):
         key = one["point"]["text"], one["point"]["size"]
-        is_fit = one["facts"]["chars"] < LARGE and one["point"]["updates"] == UPDATES
+        is_fit = one["facts"]["chars"] < LARGE_CHARS and one["point"]["updates"] == UPDATES
         if is_fit and (key not in best or one["best_nats"] < best[key]["best_nats"]):
             best[key] = one
     return list(best.values())
@@ -86,7 +84,7 @@ def fits(one: dict[str, Any]) -> bool:
     """Whether a training is one that the rule describes: of a family from which charlm chooses."""
     point = one["point"]
     own = [family for family in USUAL if name_of(family) == family_of(point["size"])]
-    enough = own and point["updates"] >= min(own[0].least_updates, UPDATES) and one["facts"]["chars"] >= LARGE
+    enough = own and point["updates"] >= min(own[0].least_updates, UPDATES) and one["facts"]["chars"] >= LARGE_CHARS
     return enough and not point["dropout"] and point["updates"] * BATCH * STEPS < EPOCHS * train_chars(one)
 
 
@@ -118,12 +116,6 @@ def report(name: str, found: list[dict[str, Any]], residuals: Tensor) -> None:
 def size_part(values: Tensor, parameters: Tensor) -> Tensor:
     """A · (N / N₀)^−α of each training."""
     return values[0].exp() * (parameters / PARAMETERS) ** -values[1]
-
-
-def expectation(sizes: Tensor, chars: Tensor, found: list[dict[str, Any]]) -> Tensor:
-    """The score of each training, in proportion: nats of the 5-gram model, lower for those that learn more."""
-    ngram_nats = torch.tensor([one["facts"]["ngram_nats"] for one in found], dtype=torch.float64)
-    return ngram_nats * (1 + size_part(sizes, counted(sizes, found)) + chars_part(chars, found))
 
 
 def useful(values: Tensor, found: list[dict[str, Any]]) -> Tensor:
@@ -201,6 +193,15 @@ def least_squares(start: list[float], residuals: Callable[[Tensor], Tensor], pul
 
     optimizer.step(loss)
     return values.detach()
+
+
+# What to expect
+
+
+def expectation(sizes: Tensor, chars: Tensor, found: list[dict[str, Any]]) -> Tensor:
+    """What the score of each training is in proportion to."""
+    ngram_nats = torch.tensor([one["facts"]["ngram_nats"] for one in found], dtype=torch.float64)
+    return ngram_nats * (1 + size_part(sizes, counted(sizes, found)) + chars_part(chars, found))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import torch
 
 from charlm.choice.families import USUAL, Candidate, Family, Request, on_request
 from charlm.choice.recipe import Run, complete, valid_chars
-from charlm.choice.rule import Reading, expected_nats, relative_nats
+from charlm.choice.rule import LARGE_CHARS, Reading, expected_nats, relative_nats
 from charlm.choice.speed import Speedometer
 from charlm.choice.text import TextFacts, text_facts
 from charlm.config import Config
@@ -27,8 +27,6 @@ from charlm.training.start import LONGEST_START
 LEAST_CHARS = 500
 _SMALL_CHARS = 50_000
 """Below this, a line says that the text is small."""
-_LARGE_CHARS = 500_000
-"""From here on, scores were at most 0.3 nats off what the rule expected, and on smaller texts 0.5."""
 _FEW_UPDATES = 200
 """Below this, a line says that the updates are few."""
 _MOST_PER_CHAR = 80
@@ -286,9 +284,13 @@ def _best(outlooks: list[_Outlook]) -> _Outlook:
     Of those beyond `_MEASURED_PARAMETERS` the smallest.
     """
     least = min(outlook.nats for outlook in outlooks)
-    near = [outlook.candidate for outlook in outlooks if outlook.nats < least + _TIE_NATS]
-    best = max(near, key=lambda candidate: (min(candidate.parameters, _MEASURED_PARAMETERS), -candidate.parameters))
-    return next(outlook for outlook in outlooks if outlook.candidate is best)
+    near = [outlook for outlook in outlooks if outlook.nats < least + _TIE_NATS]
+
+    def preference(outlook: _Outlook) -> tuple[int, int]:
+        parameters = outlook.candidate.parameters
+        return min(parameters, _MEASURED_PARAMETERS), -parameters
+
+    return max(near, key=preference)
 
 
 # What to say
@@ -304,7 +306,7 @@ def _reasons(text: TextFacts, run: Run, candidates: int, nats: float, device: to
         "choice": f"{model.cell.kind}, {model.layers} × {model.cell.hidden} units, {run.candidate.parameters:,} "
         f"parameters: the best of {candidates} for {format_duration(60 * run.minutes)} by the rule in docs/choice.md",
         "plan": f"about {reading.updates:,} updates, {reading.epochs:.1f} passes over the text",
-        "expect": f"about {nats:.1f} nats per character, give or take {0.3 if text.chars >= _LARGE_CHARS else 0.5}",
+        "expect": f"about {nats:.1f} nats per character, give or take {0.3 if text.chars >= LARGE_CHARS else 0.5}",
     }
     if text.chars < _SMALL_CHARS:
         found["small"] = (
