@@ -109,7 +109,7 @@ def dropout(strength: float, layers: int) -> dict[str, float]:
     output = min(0.25 * strength, 0.7)
     places = {
         "embedding": 0.05 * (strength - 1.5),
-        "weights": min(0.2 * (strength - 0.5), 0.5),
+        "weights": min(0.2 * (strength - 1.0), 0.5),
         "between_layers": output / 2 if layers > 1 else 0.0,
         "output": output,
     }
