@@ -27,6 +27,8 @@ REPETITIONS = 4.0
 """Passes after which more passes teach nothing new, in the mean; 15 for the larger models of Muennighoff et al."""
 LARGE_BATCH = 200.0
 """Streams of 64 characters at which a character teaches half as much as with one stream."""
+DROPOUT_PASSES = 16.0
+"""Passes after which more passes need no more dropout."""
 MODERATE = 0.4
 """Strength of the dropout of a run that is long, but whose model is small for the text."""
 LARGE_CHARS = 500_000
@@ -95,10 +97,12 @@ def _nats(parameters: float, reading: Reading) -> float:
 def regularization(parameters: int, reading: Reading) -> float:
     """How much a run needs against overfitting: 0 for a single pass, 3 for a small text read for hours.
 
-    It grows with the passes over the text and with the parameters per character of it. Up to `MODERATE` it also grows
-    with the updates: a short run ends before it overfits, and a long one gains from some dropout before it does.
+    It grows with the passes over the text, up to `DROPOUT_PASSES`, and with the parameters per character of it. Up to
+    `MODERATE` it also grows with the updates: a short run ends before it overfits, and a long one gains from some
+    dropout before it does.
     """
-    passes, share = math.log(max(reading.epochs, 1)), parameters / reading.train_chars
+    passes = math.log(min(max(reading.epochs, 1), DROPOUT_PASSES))
+    share = parameters / reading.train_chars
     strength = passes + 0.5 * math.log(max(share, 1e-9)) - 2.0
     longer = min(0.5 * math.log(max(reading.updates / UPDATES, 1)), passes)
     return min(max(strength, min(strength + longer, MODERATE), 0.0), 3.5)
