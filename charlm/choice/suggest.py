@@ -36,7 +36,7 @@ _MOST_EPOCHS = 60.0
 _TIE_NATS = 0.005
 """Much less than the rule's error. Smaller differences are no reason to prefer a model."""
 _MEASURED_PARAMETERS = 2_000_000
-"""Larger models do not win a tie for their size. Of these only two layers of 384 were measured for the rule."""
+"""Larger models do not win a tie for their size. Of these, only two layers of 384 units are in the rule's fit."""
 _START_S = 3.0
 """Seconds before the first update and after the last."""
 _AFTER_CHOICE_S = 1.5
