@@ -79,4 +79,5 @@ def test_regularization_grows_with_passes_and_parameters_per_character():
 def test_many_passes_need_no_more_dropout_than_sixteen():
     """Reading 270,000 characters 32 times, more scored 1.7 to 3 % worse: benchmarks/long-runs.json."""
     text = 1024 * 256
-    assert regularization(10**6, Reading(256 * 60, 16, 64, text)) == regularization(10**6, Reading(256 * 16, 16, 64, text))
+    sixteen, sixty = (Reading(256 * passes, 16, 64, text) for passes in (16, 60))
+    assert regularization(10**6, sixteen) == regularization(10**6, sixty)
