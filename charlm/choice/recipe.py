@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from charlm.choice.families import Candidate
-from charlm.choice.rule import Reading, dropout, regularization
+from charlm.choice.rule import DROPOUT_PASSES, Reading, dropout, regularization
 
 _LEAST_VALID, _MOST_VALID = 5_000, 250_000
 _SHORT = 2000
@@ -142,7 +142,8 @@ def _comments(run: Run, settings: dict[str, Any]) -> dict[str, str]:
         "model.cell": f"{run.candidate.parameters:,} parameters",
         "model.layers": "",
         "model.embedding": "",
-        "model.dropout": f"about {reading.epochs:.1f} passes over the text; more passes need more dropout",
+        "model.dropout": f"about {reading.epochs:.1f} passes over the text; more passes, up to {DROPOUT_PASSES:.0f}, "
+        "need more dropout",
         "train.batch_size": "streams of the text that are read side by side",
         "train.bptt": "characters per window; gradients flow back this far",
         "train.reset_state": "samples start from the zero state, so train it too",
