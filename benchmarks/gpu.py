@@ -6,6 +6,7 @@ It uses the Python and PyTorch that it is run with and installs nothing. A step 
 import argparse
 import importlib.util
 import json
+import os
 import re
 import subprocess
 import sys
@@ -36,7 +37,7 @@ def main() -> None:
     print(" · ".join(f"{name} {value}" for name, value in found.items()), flush=True)
     steps = Steps(end_s=time.monotonic() + 60 * arguments.minutes)
     with tempfile.TemporaryDirectory() as folder:
-        steps.run("tests", 0.4, ["-m", "pytest", "-q", "-m", "cuda", "-p", "no:cacheprovider", *xdist()])
+        steps.run("tests", 0.4, ["-m", "pytest", "-q", "-m", "cuda", "-p", "no:cacheprovider", *side_by_side()])
         figures = Path(folder, "speed.json")
         bench = [str(ROOT / "benchmarks/bench.py"), "gpu", "--skip-tests", "--json", str(figures)]
         steps.run("speed", 0.6, [*bench, *([] if arguments.device == "cuda" else ["--quick"])])
@@ -83,7 +84,7 @@ class Steps:
         print(f"\n--- {name} (at most {left_s:.0f} s)", flush=True)
         command = [sys.executable, *arguments]
         with subprocess.Popen(
-            command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            command, cwd=ROOT, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         ) as process:
             late: list[bool] = []
 
@@ -104,9 +105,16 @@ class Steps:
         return "".join(lines)
 
 
-def xdist() -> list[str]:
-    """Tests side by side, if that plugin is there."""
-    return ["-n", "4"] if importlib.util.find_spec("xdist") else []
+def environment() -> dict[str, str]:
+    """This one, with charlm to be imported from here, and without pytest's other plugins, whose warnings end it."""
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    return os.environ | {"PYTHONPATH": path, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+
+
+def side_by_side() -> list[str]:
+    """Tests in several processes, if that plugin is there."""
+    processes = min(16, len(os.sched_getaffinity(0)))
+    return ["-p", "xdist.plugin", "-n", str(processes)] if importlib.util.find_spec("xdist") else []
 
 
 def train(kind: str, folder: str, device: str, steps: Steps, left: int) -> dict[str, Any]:

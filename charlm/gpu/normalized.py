@@ -11,6 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from charlm.gpu.pointwise import (
+    AS_WRITTEN,
     TritonSteps,
     bits,
     compiled,
@@ -162,7 +163,7 @@ class NormalizedTritonSteps(TritonSteps):
             w.saved[d, w.row(t)], made, made_stride, kept, kept_row, self._operand, w.mask, w.normal[w.row(t)],
             w.moments[w.row(t)], H, w.epsilon,
             UPDATE=compiled(e.parts.update), OUTPUT=compiled(e.parts.output), G=e.gates, S=len(w.states), K=e.saved,
-            ZONES=zones, COPIED=self._operand is not None, MASKED=w.mask is not None, **self._shape,
+            ZONES=zones, COPIED=self._operand is not None, MASKED=w.mask is not None, **self._shape, **AS_WRITTEN,
         )  # fmt: skip
 
     def backward(self, t: int, d: int, through_BH: Tensor) -> None:
@@ -178,7 +179,7 @@ class NormalizedTritonSteps(TritonSteps):
             w.normal[w.row(t)], w.moments[w.row(t)], self._d_gains, self._d_shifts, B, H,
             OUTPUT_BACK=compiled(e.parts.output_back), UPDATE_BACK=compiled(e.parts.update_back), G=e.gates,
             S=len(w.states), K=e.saved, DIRECT=bits(e.direct), COPIED=self._d_operand is not None,
-            MASKED=w.mask is not None, ZONES=3 * zones, **self._shape,
+            MASKED=w.mask is not None, ZONES=3 * zones, **self._shape, **AS_WRITTEN,
         )  # fmt: skip
 
     def finish(self, through_BH: Tensor) -> None:

@@ -20,6 +20,9 @@ from charlm.gpu.recurrence import Steps, Window
 
 _BLOCK = 256
 
+AS_WRITTEN = {"enable_fp_fusion": False}
+"""Options of all kernels: no fused multiply-adds, with which a product minus an equal one is not 0."""
+
 
 @triton.jit
 def sigmoid(x):
@@ -273,6 +276,7 @@ class TritonSteps(Steps):
             w.saved[d, w.row(t)], made, made_stride, kept, kept_row, *self._states(t, 0), self._operand, w.mask, B, H,
             FORWARD=compiled(e.forward), G=e.gates, S=len(w.states), K=e.saved, APART=e.apart, ZONES=zones,
             COPIED=self._operand is not None, MASKED=w.mask is not None, BLOCK=_BLOCK,
+            **AS_WRITTEN,
         )  # fmt: skip
 
     def backward(self, t: int, d: int, through_BH: Tensor) -> None:
@@ -289,6 +293,7 @@ class TritonSteps(Steps):
             BACKWARD=compiled(e.backward), G=e.gates, S=len(w.states), K=e.saved, APART=e.apart,
             DIRECT=bits(e.direct), COPIED=self._d_operand is not None, MASKED=w.mask is not None, LAST=last,
             ZONES=zones + 2 * (w.kept is not None and d == 0), BLOCK=_BLOCK,
+            **AS_WRITTEN,
         )  # fmt: skip
 
     def reset(self, t: int) -> None:

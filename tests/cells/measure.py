@@ -53,8 +53,8 @@ def as_tuple(state: RecurrentState) -> tuple[Tensor, ...]:
 
 
 def random_state(stack: RecurrentBase, batch_size: int) -> RecurrentState:
-    """A state that two steps from zeros reach, not contiguous, in the stack's dtype."""
-    x = 2 * random_input(stack, 2, batch_size).to(next(stack.parameters()).dtype)
+    """A state that two steps from zeros reach, not contiguous, in the stack's dtype and on its device."""
+    x = 2 * random_input(stack, 2, batch_size).to(next(stack.parameters()))
     with torch.no_grad():
         _, state = stack.forward_reference(x)
     tensors = [tensor.transpose(0, 1).contiguous().transpose(0, 1) for tensor in as_tuple(state)]

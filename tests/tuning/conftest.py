@@ -1,8 +1,10 @@
-"""Fixtures for tests of studies. They need the packages of the extra charlm[tune], which charlm[dev] includes."""
+"""Fixtures for tests of studies."""
 
 import time
 
 import pytest
+
+pytest.importorskip("optuna", reason="no packages of charlm[tune]")
 
 from charlm.config import parse_config
 from charlm.errors import DataError
