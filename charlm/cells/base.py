@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from charlm.cells.backend import Backend, LayerCall, LayerState, Seen, Selection, select
+from charlm.gpu.memory import KeptMemory
 from charlm.gpu.recurrence import TensorRecurrence
 from charlm.native.build import KernelError, load
 from charlm.native.call import autocasts_to_bf16
@@ -141,6 +142,7 @@ class RecurrentBase(nn.Module):
         self.residual = residual
         self.part = WHOLE
         """The part of the batch that `forward` gets; its masks are those of this part."""
+        self._memory = KeptMemory()
 
     # What a kind of cell defines
 
@@ -300,7 +302,7 @@ class RecurrentBase(nn.Module):
     def driven_layer(self, driver: Driver, x: Tensor | Lookup, call: LayerCall) -> tuple[Tensor, LayerState]:
         """One layer by a driver."""
         weights = self.layer_weights(call.parameters)
-        return driver.layer(x, call.state, weights, call.mask_BH, call.kept_TBS, call.carried_TB)
+        return driver.layer(x, call.state, weights, call.mask_BH, call.kept_TBS, call.carried_TB, owner=self._memory)
 
     def compile_cpu_kernel(self, device: torch.device, training: bool) -> str | None:
         """Compile the kind's CPU kernel at first use; why it cannot compute a layer, or None if it can."""

@@ -6,17 +6,20 @@ recurrence.h.
 
 import functools
 import importlib.util
+from collections.abc import Hashable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from charlm.gpu.equations import Equations, Parts, Tensors
 from charlm.gpu.graphs import Graphs, identity
+from charlm.gpu.memory import KeptMemory
 from charlm.gpu.products import matmul, product, project
 from charlm.native.call import without_autocast
 from charlm.native.lookup import Lookup
-from charlm.native.recurrence import Driver
+from charlm.native.recurrence import Driver, Memory
 from charlm.native.structs import Value
 
 
@@ -59,6 +62,11 @@ class TensorRecurrence(Driver):
     def library(self) -> str:
         """What computes the steps on a GPU, in words."""
         return "Triton's kernels" if triton_steps() else "PyTorch's operators; no Triton"
+
+    def memory(self, owner: Any, form: Hashable, device: torch.device) -> Memory:
+        """Memory with the addresses of an earlier call, where windows become graphs."""
+        keeps = isinstance(owner, KeptMemory) and self.takes_graphs(device)
+        return owner.lease((form, device)) if keeps else Memory()
 
     def project(self, x: Tensor | Lookup, w_GI: Tensor, bias_G: Tensor) -> tuple[Tensor, Tensor | None]:
         return project(x, w_GI, bias_G), None

@@ -1,5 +1,6 @@
 """One recurrent layer over a window, with the equations of a kind: the autograd function, and the driver in C++."""
 
+from collections.abc import Hashable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,6 +35,22 @@ class LayerWeights(NamedTuple):
     """The index in `Variants` of gates.h."""
 
 
+class Memory:
+    """Where a call of a layer has its tensors. Here PyTorch puts each call's anywhere; see also gpu/memory.py."""
+
+    def new(self, name: str, like: Tensor, *shape: int) -> Tensor:
+        """A tensor for the driver to write, of any content."""
+        return like.new_empty(shape)
+
+    def read(self, name: str, tensor: Tensor) -> Tensor:
+        """What the driver reads as this tensor."""
+        return tensor.contiguous()
+
+    def result(self, tensor: Tensor) -> Tensor:
+        """What the caller gets of a tensor that the driver wrote."""
+        return tensor
+
+
 class Driver:
     """Computes a window's steps and their gradients. The autograd function around them is the same for every driver."""
 
@@ -65,6 +82,10 @@ class Driver:
         """Further fields of `Arguments` for a call: scratch memory. copied: whether products read copies like this."""
         return {}
 
+    def memory(self, owner: Any, form: Hashable, device: torch.device) -> Memory:
+        """Memory for a call. owner: see `layer`; form: equal for calls whose tensors all have the same shapes."""
+        return Memory()
+
     def layer(
         self,
         x: Tensor | Lookup,
@@ -73,21 +94,24 @@ class Driver:
         mask_BH: Tensor | None = None,
         kept_TBS: Tensor | None = None,
         carried_TB: Tensor | None = None,
+        owner: Any = None,
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Outputs [T, B, H] and last state, [B, H] for each state tensor.
 
         Under autocast to bfloat16 the products are bfloat16; sums, gates and states stay float32. For mask, kept and
-        carried see `LayerCall`.
+        carried see `LayerCall`. owner: what a driver may keep memory in, if it needs that.
         """
         if carried_TB is not None:
             state = tuple(tensor * carried_TB[0, :, None] for tensor in state)
         inputs, ids_TB = self.project(x, weights.w_ih_GI, weights.bias_G)
-        bf16 = autocasts_to_bf16(state[0].device)
-        call = _Call(self, weights.variant, weights.epsilon, torch.is_grad_enabled(), bf16)
-        y_TBH, *last = _Sequence.apply(  # type: ignore[misc]
-            call, inputs, ids_TB, weights.w_hh_DGH, weights.b_hh_DG, *(weights.norm or (None, None)),
+        numbers = weights.variant, weights.epsilon, torch.is_grad_enabled(), autocasts_to_bf16(state[0].device)
+        tensors = (
+            inputs, ids_TB, weights.w_hh_DGH, weights.b_hh_DG, *(weights.norm or (None, None)),
             mask_BH, kept_TBS, carried_TB, *state,
         )  # fmt: skip
+        form = numbers, tuple(None if tensor is None else (tensor.shape, tensor.dtype) for tensor in tensors)
+        call = _Call(self, *numbers, self.memory(owner, form, state[0].device))
+        y_TBH, *last = _Sequence.apply(call, *tensors)  # type: ignore[misc]
         return y_TBH, tuple(last)
 
 
@@ -133,7 +157,7 @@ class Recurrence(Kernel, Driver):
 
         Call it under the same autocast as `Generator`.
         """
-        call = _Call(self, weights.variant, weights.epsilon, with_backward=False, bf16=autocasts_to_bf16())
+        call = _Call(self, weights.variant, weights.epsilon, False, autocasts_to_bf16(), Memory())
         gains, shifts = weights.norm or (None, None)
         return {
             **_sizes(call, 1, state[0], weights.w_hh_DGH, kept_11S),
@@ -156,6 +180,12 @@ class _Call(NamedTuple):
     epsilon: float
     with_backward: bool
     bf16: bool
+    memory: Memory
+
+    def read(self, **tensors: Tensor | None) -> dict[str, Tensor | None]:
+        """What the driver reads as these tensors."""
+        memory = self.memory
+        return {name: None if tensor is None else memory.read(name, tensor) for name, tensor in tensors.items()}
 
 
 class _Sequence(torch.autograd.Function):
@@ -175,63 +205,53 @@ class _Sequence(torch.autograd.Function):
         *state: Tensor,
     ) -> tuple[Tensor, ...]:
         T, B = (inputs if ids_TB is None else ids_TB).shape[:2]
-        weights, H = w_hh_DGH.contiguous(), w_hh_DGH.shape[-1]
-        states = inputs.new_empty(len(state), 1 + T, B, H)
+        H, new = w_hh_DGH.shape[-1], call.memory.new
+        read = call.read(weights=w_hh_DGH, gains=gains, shifts=shifts, mask=mask_BH, kept=kept_TBS, carried=carried_TB)
+        states = new("states", state[0], len(state), 1 + T, B, H)
         for first, tensor in zip(states[:, 0], state, strict=True):
             first.copy_(tensor)
-        saved = _saved(call, T, state, weights, gains, makes=kept_TBS is not None or carried_TB is not None)
-        outputs = None if carried_TB is None else inputs.new_empty(T, B, H)
+        saved = _saved(call, T, state, w_hh_DGH, gains, makes=kept_TBS is not None or carried_TB is not None)
+        outputs = None if carried_TB is None else new("outputs", state[0], T, B, H)
         call.driver(
             "recurrence_forward",
-            **_sizes(call, T, state[0], weights, kept_TBS),
+            **_sizes(call, T, state[0], w_hh_DGH, kept_TBS),
             **saved,
-            weights=weights,
-            biases=None if b_hh_DG is None else b_hh_DG.contiguous(),
-            gains=gains,
-            shifts=shifts,
-            mask=mask_BH,
-            kept=kept_TBS,
-            carried=carried_TB,
-            outputs=outputs,
-            inputs=inputs.contiguous(),
+            **read,
+            **call.read(inputs=inputs, biases=b_hh_DG),
             ids=ids_TB,
+            outputs=outputs,
             states=states,
             **call.driver.scratch(state[0], copied=call.bf16 or mask_BH is not None, gains=gains),
         )
         ctx.call, ctx.V, ctx.has_biases = call, len(inputs), b_hh_DG is not None
-        ctx.save_for_backward(ids_TB, weights, gains, shifts, mask_BH, kept_TBS, carried_TB, states, *saved.values())
+        ctx.save_for_backward(ids_TB, states, *read.values(), *saved.values())
         # Copies: a view would keep the states of the whole window.
-        return states[0, 1:] if outputs is None else outputs, *states[:, -1].clone()
+        return call.memory.result(states[0, 1:] if outputs is None else outputs), *states[:, -1].clone()
 
     @staticmethod
     @first_derivative
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx: Any, dy_TBH: Tensor, *d_last: Tensor
     ) -> tuple[Tensor | None, ...]:
-        ids_TB, weights, gains, shifts, mask_BH, kept_TBS, carried_TB, states, *saved = ctx.saved_tensors
+        ids_TB, states, *rest = ctx.saved_tensors
+        read: dict[str, Tensor | None] = dict(zip(_READ, rest[: len(_READ)], strict=True))
+        saved: dict[str, Tensor | None] = dict(zip(_SAVED, rest[len(_READ) :], strict=True))
         call: _Call = ctx.call
-        (T, B, H), G = dy_TBH.shape, weights.shape[-2]
-        D = _depth(weights)
-        d_maps, d_first = dy_TBH.new_empty(D, T, B, G), torch.empty_like(states[:, 0])
+        weights, gains, mask_BH, new = rest[0], read["gains"], read["mask"], call.memory.new
+        (T, B, H), G, D = dy_TBH.shape, weights.shape[-2], _depth(weights)
+        d_maps, d_first = new("d_maps", dy_TBH, D, T, B, G), new("d_first", dy_TBH, len(states), B, H)
         apart = call.driver.sizes(call.variant)[1]
-        d_inputs = torch.empty_like(d_maps[0]) if apart else None
+        d_inputs = new("d_inputs", dy_TBH, T, B, G) if apart else None
         d_gains = d_shifts = None
         if gains is not None:
-            d_gains, d_shifts = torch.zeros_like(gains), torch.zeros_like(gains)
-        fields: dict[str, Value] = dict(zip(_SAVED, saved, strict=True))
+            d_gains, d_shifts = (new(name, gains, *gains.shape).zero_() for name in ("d_gains", "d_shifts"))
         call.driver(
             "recurrence_backward",
-            **_sizes(call, T, d_first[0], weights, kept_TBS),
-            **fields,
-            weights=weights,
-            gains=gains,
-            shifts=shifts,
-            mask=mask_BH,
-            kept=kept_TBS,
-            carried=carried_TB,
+            **_sizes(call, T, d_first[0], weights, read["kept"]),
+            **read,
+            **saved,
+            **call.read(d_outputs=dy_TBH, d_last=torch.stack(d_last)),
             states=states,
-            d_outputs=dy_TBH.contiguous(),
-            d_last=torch.stack(d_last),
             d_maps=d_maps,
             d_inputs=d_inputs,
             d_gains=d_gains,
@@ -239,7 +259,7 @@ class _Sequence(torch.autograd.Function):
             d_first=d_first,
             **call.driver.scratch(d_maps[0, 0], copied=call.bf16, gains=gains),
         )
-        inner = saved[0]
+        inner, result = rest[len(_READ)], call.memory.result
         dw_hh, db_DG = torch.empty_like(weights), None
         for d, dw_GH in enumerate(dw_hh.view(D, G, H)):
             before = states[0, :-1] if d == 0 else inner[d - 1]
@@ -249,8 +269,11 @@ class _Sequence(torch.autograd.Function):
             db_DG = d_maps.sum((1, 2))
             # The inputs contain the other biases of the first micro-step.
             db_DG[0, : G - apart * H] = 0
-        d_inputs = call.driver.gradient_of_inputs(d_maps[0] if d_inputs is None else d_inputs, ids_TB, ctx.V)
-        return None, d_inputs, None, dw_hh, db_DG, d_gains, d_shifts, None, None, None, *d_first
+        d_inputs = result(d_maps[0] if d_inputs is None else d_inputs)
+        d_inputs = call.driver.gradient_of_inputs(d_inputs, ids_TB, ctx.V)
+        if d_gains is not None and d_shifts is not None:
+            d_gains, d_shifts = result(d_gains), result(d_shifts)
+        return None, d_inputs, None, dw_hh, db_DG, d_gains, d_shifts, None, None, None, *result(d_first)
 
 
 def _depth(w_hh_DGH: Tensor) -> int:
@@ -258,6 +281,7 @@ def _depth(w_hh_DGH: Tensor) -> int:
     return 1 if w_hh_DGH.dim() == 2 else len(w_hh_DGH)
 
 
+_READ = ("weights", "gains", "shifts", "mask", "kept", "carried")
 _SAVED = ("inner", "saved", "made", "normal", "moments")
 
 
@@ -270,14 +294,15 @@ def _saved(
     the last bit.
     """
     (B, H), G, steps = state[0].shape, weights.shape[-2], T if call.with_backward else 1
-    D, new, padded = _depth(weights), state[0].new_empty, call.driver.padded(H)
-    return {
-        "inner": new(D - 1, steps, B, H),
-        "saved": new(D, steps, B, call.driver.sizes(call.variant)[0], padded),
-        "made": new(len(state), steps, B, H) if makes else None,
-        "normal": None if gains is None else new(steps, B, G // H * padded),
-        "moments": None if gains is None else new(steps, B, len(gains) + 1),
+    D, padded = _depth(weights), call.driver.padded(H)
+    shapes = {
+        "inner": (D - 1, steps, B, H),
+        "saved": (D, steps, B, call.driver.sizes(call.variant)[0], padded),
+        "made": (len(state), steps, B, H) if makes else None,
+        "normal": None if gains is None else (steps, B, G // H * padded),
+        "moments": None if gains is None else (steps, B, len(gains) + 1),
     }
+    return {name: shape and call.memory.new(name, state[0], *shape) for name, shape in shapes.items()}
 
 
 def _sizes(call: _Call, T: int, state_BH: Tensor, weights: Tensor, kept_TBS: Tensor | None) -> dict[str, Value]:

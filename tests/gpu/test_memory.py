@@ -1,0 +1,128 @@
+"""Windows have memory whose addresses come again, and never share it while one of them needs it."""
+
+import copy
+import pickle
+import weakref
+
+import pytest
+import torch
+from torch import Tensor
+
+from charlm.cells import CELLS
+from charlm.cells.base import RecurrentBase
+from charlm.gpu.graphs import Graphs
+from charlm.gpu.memory import KeptMemory
+from tests.cells.measure import Case, as_tuple, own, random_input, random_state
+from tests.gpu.test_graphs import Recorder
+
+OPTIONS = {"zoneout": 0.2, "state_dropout": 0.2, "weight_dropout": 0.2}
+
+
+@pytest.fixture
+def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
+    """Makes all kinds take graphs on the CPU, where what replaces a graph runs the launches again."""
+    recorder = Recorder()
+    for kind in CELLS.values():
+        monkeypatch.setattr(kind.gpu_kernel, "graphs", Graphs(recorder))
+        monkeypatch.setattr(kind.gpu_kernel, "takes_graphs", lambda device: True)
+    return recorder
+
+
+def results(stack: RecurrentBase, x: Tensor, seed: int) -> list[Tensor]:
+    """Outputs, states and gradients; the masks depend on the seed."""
+    torch.manual_seed(seed)
+    x = x.clone().requires_grad_()
+    y, state = own(stack)(x, random_state(stack, x.shape[1]))
+    found = [y, *as_tuple(state)]
+    gradients = torch.autograd.grad(found, [x, *stack.parameters()], [torch.randn_like(tensor) for tensor in found])
+    return [*(tensor.detach() for tensor in found), *gradients]
+
+
+def test_every_window_from_the_third_on_is_replayed(case: Case, recorder: Recorder) -> None:
+    stack = case.build(5, 17, 3, **OPTIONS)
+    kept = []
+    for update in range(6):
+        before = recorder.replayed
+        found = results(stack, random_input(stack, 4, 2), seed=update)
+        assert recorder.replayed - before == (6 if update > 1 else 0)
+        kept.append((found, [tensor.clone() for tensor in found]))  # so that other tensors get other addresses
+    assert recorder.recorded == 6
+    assert all(torch.equal(*pair) for found, copies in kept for pair in zip(found, copies, strict=True))
+
+
+def test_kept_memory_changes_no_result(case: Case, recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+    stack = case.build(5, 17, 2, **OPTIONS)
+    inputs = [random_input(stack, 4, 2) for _ in range(4)]
+    kept = [results(stack, x, seed) for seed, x in enumerate(inputs)]
+    assert recorder.replayed == 8
+    monkeypatch.setattr(stack.gpu_kernel, "takes_graphs", lambda device: False)
+    for seed, (x, found) in enumerate(zip(inputs, kept, strict=True)):
+        assert all(map(torch.equal, found, results(stack, x, seed)))
+    assert recorder.replayed == 8
+
+
+@pytest.mark.usefixtures("recorder")
+def test_windows_that_wait_for_their_backward_pass_share_nothing() -> None:
+    stack = Case("lstm").build(5, 17, 2)
+    windows = [random_input(stack, 4, 2) for _ in range(3)]
+    for _ in range(4):
+        outputs = [own(stack)(x, stack.zero_state(2))[0] for x in windows]
+        together = torch.autograd.grad(sum(y.sum() for y in outputs), list(stack.parameters()))  # type: ignore[union-attr]
+        alone = [torch.autograd.grad(own(stack)(x, stack.zero_state(2))[0].sum(), stack.parameters()) for x in windows]
+        for found, parts in zip(together, zip(*alone, strict=True), strict=True):
+            torch.testing.assert_close(found, sum(parts), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.usefixtures("recorder")
+def test_a_retained_graph_keeps_its_memory() -> None:
+    stack = Case("gru").build(5, 17, 2)
+    x = random_input(stack, 4, 2)
+    loss = own(stack)(x, stack.zero_state(2))[0].sum()
+    first = torch.autograd.grad(loss, list(stack.parameters()), retain_graph=True)
+    for _ in range(3):
+        own(stack)(2 * x, stack.zero_state(2))[0].sum().backward()
+    assert all(map(torch.equal, torch.autograd.grad(loss, list(stack.parameters())), first))
+
+
+def addresses(memory: KeptMemory, form: str, calls: int = 1) -> list[int]:
+    """Of calls that are not over before the last begins, and then are, in backward order."""
+    leased = [memory.lease(form) for _ in range(calls)]
+    found = [lease.new("states", torch.zeros(1), 3).data_ptr() for lease in leased]
+    while leased:
+        leased.pop()
+    return found
+
+
+def test_addresses_come_again_in_order() -> None:
+    memory = KeptMemory()
+    first = addresses(memory, "training", calls=3)
+    assert len(set(first)) == 3
+    addresses(memory, "evaluation")
+    assert addresses(memory, "training", calls=3) == first
+    assert addresses(memory, "training", calls=4)[:3] == first
+
+
+def test_memory_is_kept_for_the_last_two_forms() -> None:
+    memory = KeptMemory()
+    made: list[weakref.ref[Tensor]] = []
+    for form in ("training", "evaluation", "training", "another"):
+        lease = memory.lease(form)
+        made.append(weakref.ref(lease.new("states", torch.zeros(1), 3)))
+        del lease
+    assert [ref() is not None for ref in made] == [True, False, True, True]
+    assert made[0]() is made[2]()
+
+
+def test_memory_for_evaluation_in_inference_mode_serves_nothing_else() -> None:
+    memory = KeptMemory()
+    with torch.inference_mode():
+        addresses(memory, "form")
+    assert not memory.lease("form").read("x", torch.ones(2)).is_inference()
+
+
+def test_a_copied_or_stored_stack_takes_no_memory_along(recorder: Recorder) -> None:
+    stack = Case("lstm").build(5, 17, 1)
+    results(stack, random_input(stack, 4, 2), seed=0)
+    for other in (copy.deepcopy(stack), pickle.loads(pickle.dumps(stack))):
+        assert len(stack._memory._free) == 1
+        assert not other._memory._free
