@@ -1,13 +1,17 @@
 """Layers and updates on a GPU, beside the reference loop, cuDNN and plain products of the same sizes."""
 
-from typing import NamedTuple
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 from bench_kernels import Subject, both_passes, matrix_elements, torch_layer
 from bench_measure import Effort, Report, Row, Way, interleave, rate, ratio
 from bench_uses import bare_update, generated_text, make_corpus
+from torch import Tensor
 
 from charlm.cells import RecurrentBase
+from charlm.cells.backend import Backend
 from charlm.config import parse_config
 from charlm.gpu.products import product
 from charlm.system.device import prepare_device
@@ -16,6 +20,7 @@ from charlm.training.step import Updater
 T = 64
 RHN_SIZES = [(512, 64), (512, 512), (1024, 128), (1500, 64), (1500, 128)]
 SIZES = [(512, 64), (1024, 128)]
+CUDNN_SIZES = [(128, 64), *SIZES]
 
 
 class Measured(NamedTuple):
@@ -30,9 +35,9 @@ SUBJECTS = [
     Measured(Subject("LSTM layer norm", "lstm", SIZES, [(512, 64)], options={"layer_norm": True}), "bf16"),
     Measured(Subject("LSTM zoneout", "lstm", SIZES, [(512, 64)], options={"zoneout": 0.1}), "bf16"),
     Measured(Subject("sLSTM", "slstm", SIZES, [], options={}), "bf16"),
-    Measured(Subject("LSTM", "lstm", SIZES, [(512, 64)]), "tf32"),
-    Measured(Subject("GRU", "gru", SIZES, []), "tf32"),
-    Measured(Subject("RNN", "rnn", SIZES, []), "tf32"),
+    Measured(Subject("LSTM", "lstm", CUDNN_SIZES, [(512, 64)]), "tf32"),
+    Measured(Subject("GRU", "gru", CUDNN_SIZES, []), "tf32"),
+    Measured(Subject("RNN", "rnn", CUDNN_SIZES, []), "tf32"),
 ]
 UPDATES = {
     "LSTM": {"kind": "lstm", "hidden": 512},
@@ -45,8 +50,9 @@ def measure_gpu(report: Report, effort: Effort, device: torch.device) -> None:
     report.table(
         f"gpu: forward and backward, T {T}",
         "GF/s counts 6 × weights × T × B; ÷ x: speed divided by that of x: the reference loop, torch.nn's plain layer, "
-        "the layer's matrix products alone, step by step, or the layer without CUDA graphs",
-        ["GF/s", "÷ reference", "÷ torch", "÷ products", "÷ launched"],
+        "the layer's matrix products alone, step by step, the layer without CUDA graphs, or, where cuDNN computes the "
+        "layer, charlm's loop",
+        ["GF/s", "÷ reference", "÷ torch", "÷ products", "÷ launched", "÷ loop"],
     )
     for subject, precision in SUBJECTS:
         for H, B in subject.quick_sizes if effort.quick else subject.sizes:
@@ -83,6 +89,8 @@ def _measure_stack(subject: Subject, H: int, B: int, precision: str, effort: Eff
         ways["torch"] = both_passes(layer.to(device), layer, x_TBH, dy_TBH)
     if "own backward pass" in described:
         ways["launched"] = _without_graphs(stack, ways["layer"])
+    elif "cuDNN" in described:
+        ways["loop"] = both_passes(_by_loop(stack), stack, x_TBH, dy_TBH, dtype)
     times = interleave(ways, effort, rare=["reference"])
     figures = {
         "GF/s": rate(6 * matrix_elements(stack) * T * B / 1e9, times["layer"], "GF/s"),
@@ -91,10 +99,17 @@ def _measure_stack(subject: Subject, H: int, B: int, precision: str, effort: Eff
     }
     if layer:
         figures["÷ torch"] = ratio(times["layer"], times["torch"])
-    if "launched" in ways:
-        figures["÷ launched"] = ratio(times["layer"], times["launched"])
+    for way in ("launched", "loop"):
+        if way in ways:
+            figures[f"÷ {way}"] = ratio(times["layer"], times[way])
     name = f"{subject.name} {precision}"
     return Row("gpu", device.type, name, {"H": H, "B": B, "T": T}, figures, described)
+
+
+def _by_loop(stack: RecurrentBase) -> Callable[[Tensor], Any]:
+    """`forward` by charlm's loop, where another backend is chosen."""
+    assert stack.gpu_kernel is not None
+    return partial(stack.run_layers, Backend("loop", partial(stack.driven_layer, stack.gpu_kernel)), state=None)
 
 
 def _without_graphs(stack: RecurrentBase, layer: Way) -> Way:

@@ -121,11 +121,16 @@ def train(kind: str, folder: str, device: str, steps: Steps, left: int) -> dict[
     """Train a kind on the Python standard library, for its part of the time that is left; its result."""
     minutes = max(0.1, min(1.0, (steps.end_s - time.monotonic()) / 60 / left - 0.3))
     words = f"-m charlm train --config {kind} --run-dir {folder}/{kind} --device {device} --json"
-    for setting in (f"train.max_minutes={minutes:.2f}", "train.max_steps=null", "model.cell.hidden=512"):
+    limits = (f"train.max_minutes={minutes:.2f}", "train.max_steps=null")
+    # The configs' own learning rates are for fewer units.
+    for setting in (*limits, "train.log_every=20", "model.cell.hidden=512", "optimizer.lr=0.003"):
         words += f" --set {setting}"
     printed = steps.run(f"train {kind}", 1 / left, words.split())
     outcome = next((json.loads(line) for line in printed.splitlines() if line.startswith("{")), {})
     outcome.pop("run_dir", None)
+    metrics = Path(folder, kind, "metrics.jsonl")
+    if not outcome and metrics.is_file():  # what came before the failure
+        outcome["last"] = [json.loads(line) for line in metrics.read_text(encoding="utf-8").splitlines()[-20:]]
     return {"kind": kind, "minutes": round(minutes, 2)} | outcome
 
 

@@ -40,7 +40,7 @@ def test_forward_errs_no_more_than_the_reference(
     request.getfixturevalue("needs_kernels" if kernels and device.type == "cpu" else "no_kernels")
     steps, batch_size, input_size, hidden_size, num_layers = size
     stack = case.build(input_size, hidden_size, num_layers)
-    inputs = [(random_input(stack, steps, batch_size), random_state(stack, batch_size)) for _ in range(3)]
+    inputs = [(random_input(stack, steps, batch_size), random_state(stack, batch_size)) for _ in range(5)]
 
     truth = [run(stack.forward_reference, stack, x, state) for x, state in inputs]
     stack = stack.float().to(device)
