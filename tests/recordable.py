@@ -34,6 +34,7 @@ class CheckedGraphs:
 
     def __init__(self) -> None:
         self.runs = 0
+        self.enabled = True
 
     def run(self, call: Hashable, launches: Launches, device: torch.device) -> None:
         hash(call)

@@ -302,7 +302,7 @@ class RecurrentBase(nn.Module):
     def driven_layer(self, driver: Driver, x: Tensor | Lookup, call: LayerCall) -> tuple[Tensor, LayerState]:
         """One layer by a driver."""
         weights = self.layer_weights(call.parameters)
-        return driver.layer(x, call.state, weights, call.mask_BH, call.kept_TBS, call.carried_TB, owner=self._memory)
+        return driver.layer(x, call.state, weights, call.mask_BH, call.kept_TBS, call.carried_TB, self._memory)
 
     def compile_cpu_kernel(self, device: torch.device, training: bool) -> str | None:
         """Compile the kind's CPU kernel at first use; why it cannot compute a layer, or None if it can."""

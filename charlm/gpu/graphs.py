@@ -1,8 +1,8 @@
 """CUDA graphs: thousands of launches become one.
 
 A graph repeats the launches that it recorded, on the addresses that they had. It is therefore replayed only for a call
-with the same addresses, shapes and numbers, and needs no copies. Once training is under way, PyTorch's allocator gives
-the tensors of an update addresses that an earlier update had. All other calls are launched step by step.
+with the same addresses, shapes and numbers; memory.py gives the calls of a layer the same addresses again. All other
+calls are launched step by step.
 """
 
 import contextlib

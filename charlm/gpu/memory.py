@@ -1,43 +1,55 @@
 """Memory of windows that keeps its addresses: CUDA graphs are replayed only on those on which they were recorded."""
 
+import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Hashable
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from charlm.native.recurrence import Memory
+from charlm.native.recurrence import Lease, Memory
 
 _Tensors = dict[str, Tensor]
 
 _FORMS = 2
-"""How many forms of calls a stack keeps memory for: those of training and of evaluation, as a rule."""
+"""How many forms of calls memory is kept for, of each part, with gradients and without: a text's windows, and its last,
+which is shorter."""
 
 
 class KeptMemory:
-    """The memory of a stack's layers. A call leases the tensors that an earlier call of the same form gave back.
+    """The memory of a stack's layers: a call takes that of an earlier call of the same form, if that is over.
 
-    It gives them back when autograd has dropped its backward pass, so calls of several layers, or of several windows
-    that wait for their backward passes, never share them. What the last forms of calls used is kept.
+    So the calls of several layers, or of windows that wait for their backward passes, never share what these need. What
+    is needed only during a pass is the same for all layers.
     """
 
     def __init__(self) -> None:
-        self._free: OrderedDict[Hashable, list[_Tensors]] = OrderedDict()
+        self._free: dict[Hashable, OrderedDict[Hashable, list[_Tensors]]] = {}
+        self._lock = threading.RLock()  # taken again where memory is given back while it is given back
 
-    def lease(self, form: Hashable) -> Memory:
-        """Memory for a call of this form; other memory than that of all calls that are not over."""
-        form = form, torch.is_inference_mode_enabled()  # its tensors cannot be written outside
-        free = self._free.get(form)
-        return _Leased(free.pop() if free else {}, self, form)
+    def lease(self, form: Hashable) -> Lease:
+        """The memory of a call of this form, which is equal for calls whose tensors have the same shapes."""
+        # Tensors that were made in inference mode cannot be written outside; those of another stream may be in use.
+        stream = torch.cuda.current_stream().cuda_stream if torch.cuda.is_available() else None
+        return partial(self._take, (form, torch.is_inference_mode_enabled(), stream), torch.is_grad_enabled())
 
-    def give_back(self, tensors: _Tensors, form: Hashable) -> None:
-        """Keep the tensors for the next call of this form. The last to come is the first to go, in backward order."""
-        self._free.setdefault(form, []).append(tensors)
-        self._free.move_to_end(form)
-        while len(self._free) > _FORMS:
-            self._free.popitem(last=False)
+    def _take(self, form: Hashable, gradients: bool, part: str) -> Memory:
+        sort = part, gradients
+        with self._lock:
+            free = self._free.get(sort, {}).get(form)
+            tensors = free.pop() if free else {}
+        return _Leased(tensors, partial(self._give_back, sort, form))
+
+    def _give_back(self, sort: Hashable, form: Hashable, tensors: _Tensors) -> None:
+        """Last in, first out: layers return their memory from the last to the first, so each gets its own again."""
+        with self._lock:
+            forms = self._free.setdefault(sort, OrderedDict())
+            forms[form] = [*forms.pop(form, []), tensors]
+            if len(forms) > _FORMS:
+                forms.popitem(last=False)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "KeptMemory":
         """A copied stack has memory of its own."""
@@ -49,16 +61,17 @@ class KeptMemory:
 
 
 class _Leased(Memory):
-    """Tensors by name, made at their first use. Whatever comes from outside is copied to them, or from them."""
+    """Tensors by name, made at their first use. Inputs are copied in, results are copied out."""
 
-    def __init__(self, tensors: _Tensors, memory: KeptMemory, form: Hashable) -> None:
+    def __init__(self, tensors: _Tensors, give_back: partial[None]) -> None:
         self._tensors = tensors
-        weakref.finalize(self, memory.give_back, tensors, form).atexit = False
+        weakref.finalize(self, give_back, tensors).atexit = False
 
     def new(self, name: str, like: Tensor, *shape: int) -> Tensor:
-        if name not in self._tensors:
-            self._tensors[name] = super().new(name, like, *shape)
-        return self._tensors[name]
+        if (tensor := self._tensors.get(name)) is None:
+            tensor = self._tensors[name] = super().new(name, like, *shape)
+        assert (tensor.shape, tensor.dtype, tensor.device) == (shape, like.dtype, like.device), name
+        return tensor
 
     def read(self, name: str, tensor: Tensor) -> Tensor:
         return self.new(name, tensor, *tensor.shape).copy_(tensor)

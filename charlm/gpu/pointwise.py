@@ -21,7 +21,7 @@ from charlm.gpu.recurrence import Steps, Window
 _BLOCK = 256
 
 AS_WRITTEN = {"enable_fp_fusion": False}
-"""Options of all kernels: no fused multiply-adds, with which a product minus an equal one is not 0."""
+"""Options of all kernels: no fused multiply-adds, with which a·b − a·b need not be 0."""
 
 
 @triton.jit
@@ -42,10 +42,10 @@ def log_sigmoid(x):
 @triton.jit
 def exp(x):
     # 2^(a + b), with a = x log₂ e, rounded, and b what that lacks; log₂ e is 1.442695… in float32 and a rest. Without b
-    # the result errs the more, the larger |x| is.
+    # the result errs the more, the larger |x| is: for the values of σ and tanh that does not matter.
     a = x * 1.4426950408889634
     b = tl.fma(x, 1.4426950408889634, -a) + x * 1.9259630335e-8
-    return tl.exp2(a) * (1 + b * 0.6931471805599453)
+    return tl.where(tl.abs(x) < 80.0, tl.exp2(a) * (1 + b * 0.6931471805599453), tl.exp(x))
 
 
 @triton.jit

@@ -6,7 +6,7 @@ recurrence.h.
 
 import functools
 import importlib.util
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,7 @@ from charlm.gpu.memory import KeptMemory
 from charlm.gpu.products import matmul, product, project
 from charlm.native.call import without_autocast
 from charlm.native.lookup import Lookup
-from charlm.native.recurrence import Driver, Memory
+from charlm.native.recurrence import Driver, Lease
 from charlm.native.structs import Value
 
 
@@ -63,10 +63,12 @@ class TensorRecurrence(Driver):
         """What computes the steps on a GPU, in words."""
         return "Triton's kernels" if triton_steps() else "PyTorch's operators; no Triton"
 
-    def memory(self, owner: Any, form: Hashable, device: torch.device) -> Memory:
-        """Memory with the addresses of an earlier call, where windows become graphs."""
-        keeps = isinstance(owner, KeptMemory) and self.takes_graphs(device)
-        return owner.lease((form, device)) if keeps else Memory()
+    def lease(self, numbers: tuple[Any, ...], tensors: Sequence[Tensor | None], memory: object) -> Lease:
+        """Where windows become graphs, memory with the addresses of an earlier call."""
+        device = next(tensor.device for tensor in tensors if tensor is not None)
+        if not (isinstance(memory, KeptMemory) and self.graphs.enabled and self.takes_graphs(device)):
+            return super().lease(numbers, tensors, memory)
+        return memory.lease((self, numbers, *(tensor if tensor is None else _form(tensor) for tensor in tensors)))
 
     def project(self, x: Tensor | Lookup, w_GI: Tensor, bias_G: Tensor) -> tuple[Tensor, Tensor | None]:
         return project(x, w_GI, bias_G), None
@@ -76,6 +78,10 @@ class TensorRecurrence(Driver):
 
     def matmul(self, a_MK: Tensor, b_KN: Tensor, *, bf16: bool, out: Tensor) -> None:
         matmul(a_MK, b_KN, bf16=bf16, out=out)
+
+
+def _form(tensor: Tensor) -> Hashable:
+    return tensor.shape, tensor.dtype, tensor.device
 
 
 @functools.cache

@@ -1,6 +1,6 @@
 """One recurrent layer over a window, with the equations of a kind: the autograd function, and the driver in C++."""
 
-from collections.abc import Hashable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -36,10 +36,10 @@ class LayerWeights(NamedTuple):
 
 
 class Memory:
-    """Where a call of a layer has its tensors. Here PyTorch puts each call's anywhere; see also gpu/memory.py."""
+    """Where a call of a layer has its tensors: here wherever PyTorch puts them; see also gpu/memory.py."""
 
     def new(self, name: str, like: Tensor, *shape: int) -> Tensor:
-        """A tensor for the driver to write, of any content."""
+        """A tensor for the driver to write; it may hold anything."""
         return like.new_empty(shape)
 
     def read(self, name: str, tensor: Tensor) -> Tensor:
@@ -82,9 +82,9 @@ class Driver:
         """Further fields of `Arguments` for a call: scratch memory. copied: whether products read copies like this."""
         return {}
 
-    def memory(self, owner: Any, form: Hashable, device: torch.device) -> Memory:
-        """Memory for a call. owner: see `layer`; form: equal for calls whose tensors all have the same shapes."""
-        return Memory()
+    def lease(self, numbers: tuple[Any, ...], tensors: Sequence[Tensor | None], memory: object) -> "Lease":
+        """What gives a call its memory. memory: see `layer`; numbers and tensors: all that the call takes."""
+        return lambda part: Memory()
 
     def layer(
         self,
@@ -94,12 +94,12 @@ class Driver:
         mask_BH: Tensor | None = None,
         kept_TBS: Tensor | None = None,
         carried_TB: Tensor | None = None,
-        owner: Any = None,
+        memory: object = None,
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Outputs [T, B, H] and last state, [B, H] for each state tensor.
 
         Under autocast to bfloat16 the products are bfloat16; sums, gates and states stay float32. For mask, kept and
-        carried see `LayerCall`. owner: what a driver may keep memory in, if it needs that.
+        carried see `LayerCall`. memory: the stack's `KeptMemory`, for drivers that take it.
         """
         if carried_TB is not None:
             state = tuple(tensor * carried_TB[0, :, None] for tensor in state)
@@ -109,8 +109,7 @@ class Driver:
             inputs, ids_TB, weights.w_hh_DGH, weights.b_hh_DG, *(weights.norm or (None, None)),
             mask_BH, kept_TBS, carried_TB, *state,
         )  # fmt: skip
-        form = numbers, tuple(None if tensor is None else (tensor.shape, tensor.dtype) for tensor in tensors)
-        call = _Call(self, *numbers, self.memory(owner, form, state[0].device))
+        call = _Call(self, *numbers, self.lease(numbers, tensors, memory))
         y_TBH, *last = _Sequence.apply(call, *tensors)  # type: ignore[misc]
         return y_TBH, tuple(last)
 
@@ -157,11 +156,12 @@ class Recurrence(Kernel, Driver):
 
         Call it under the same autocast as `Generator`.
         """
-        call = _Call(self, weights.variant, weights.epsilon, False, autocasts_to_bf16(), Memory())
+        memory = Memory()
+        call = _Call(self, weights.variant, weights.epsilon, False, autocasts_to_bf16(), lambda part: memory)
         gains, shifts = weights.norm or (None, None)
         return {
             **_sizes(call, 1, state[0], weights.w_hh_DGH, kept_11S),
-            **_saved(call, 1, state, weights.w_hh_DGH, gains, makes=kept_11S is not None),
+            **_saved(call, memory, 1, state[0], weights.w_hh_DGH, gains, made=None if kept_11S is None else len(state)),
             "weights": weights.w_hh_DGH.detach().contiguous(),
             "biases": None if weights.b_hh_DG is None else weights.b_hh_DG.detach().contiguous(),
             "gains": gains,
@@ -172,6 +172,10 @@ class Recurrence(Kernel, Driver):
         }
 
 
+Lease = Callable[[str], Memory]
+"""Memory for a part of a call: "window" until its backward pass is over; "forward" or "backward" during that pass."""
+
+
 class _Call(NamedTuple):
     """What a call takes besides tensors."""
 
@@ -180,12 +184,12 @@ class _Call(NamedTuple):
     epsilon: float
     with_backward: bool
     bf16: bool
-    memory: Memory
+    lease: Lease
 
-    def read(self, **tensors: Tensor | None) -> dict[str, Tensor | None]:
-        """What the driver reads as these tensors."""
-        memory = self.memory
-        return {name: None if tensor is None else memory.read(name, tensor) for name, tensor in tensors.items()}
+
+def _read(memory: Memory, **tensors: Tensor | None) -> dict[str, Tensor | None]:
+    """What the driver reads as these tensors."""
+    return {name: None if tensor is None else memory.read(name, tensor) for name, tensor in tensors.items()}
 
 
 class _Sequence(torch.autograd.Function):
@@ -205,28 +209,31 @@ class _Sequence(torch.autograd.Function):
         *state: Tensor,
     ) -> tuple[Tensor, ...]:
         T, B = (inputs if ids_TB is None else ids_TB).shape[:2]
-        H, new = w_hh_DGH.shape[-1], call.memory.new
-        read = call.read(weights=w_hh_DGH, gains=gains, shifts=shifts, mask=mask_BH, kept=kept_TBS, carried=carried_TB)
-        states = new("states", state[0], len(state), 1 + T, B, H)
+        H, window, passing = w_hh_DGH.shape[-1], call.lease("window"), call.lease("forward")
+        read = _read(
+            window, weights=w_hh_DGH, gains=gains, shifts=shifts, mask=mask_BH, kept=kept_TBS, carried=carried_TB
+        )
+        states = window.new("states", w_hh_DGH, len(state), 1 + T, B, H)
         for first, tensor in zip(states[:, 0], state, strict=True):
             first.copy_(tensor)
-        saved = _saved(call, T, state, w_hh_DGH, gains, makes=kept_TBS is not None or carried_TB is not None)
-        outputs = None if carried_TB is None else new("outputs", state[0], T, B, H)
+        makes = kept_TBS is not None or carried_TB is not None
+        saved = _saved(call, window, T, state[0], w_hh_DGH, gains, made=len(state) if makes else None)
+        outputs = None if carried_TB is None else passing.new("outputs", w_hh_DGH, T, B, H)
         call.driver(
             "recurrence_forward",
             **_sizes(call, T, state[0], w_hh_DGH, kept_TBS),
             **saved,
             **read,
-            **call.read(inputs=inputs, biases=b_hh_DG),
+            **_read(passing, inputs=inputs, biases=b_hh_DG),
             ids=ids_TB,
             outputs=outputs,
             states=states,
             **call.driver.scratch(state[0], copied=call.bf16 or mask_BH is not None, gains=gains),
         )
-        ctx.call, ctx.V, ctx.has_biases = call, len(inputs), b_hh_DG is not None
+        ctx.call, ctx.window, ctx.V, ctx.has_biases = call, window, len(inputs), b_hh_DG is not None
         ctx.save_for_backward(ids_TB, states, *read.values(), *saved.values())
         # Copies: a view would keep the states of the whole window.
-        return call.memory.result(states[0, 1:] if outputs is None else outputs), *states[:, -1].clone()
+        return passing.result(states[0, 1:] if outputs is None else outputs), *states[:, -1].clone()
 
     @staticmethod
     @first_derivative
@@ -237,8 +244,10 @@ class _Sequence(torch.autograd.Function):
         read: dict[str, Tensor | None] = dict(zip(_READ, rest[: len(_READ)], strict=True))
         saved: dict[str, Tensor | None] = dict(zip(_SAVED, rest[len(_READ) :], strict=True))
         call: _Call = ctx.call
-        weights, gains, mask_BH, new = rest[0], read["gains"], read["mask"], call.memory.new
+        weights, gains, mask_BH = rest[0], read["gains"], read["mask"]
         (T, B, H), G, D = dy_TBH.shape, weights.shape[-2], _depth(weights)
+        passing = call.lease("backward")
+        new, result = passing.new, passing.result
         d_maps, d_first = new("d_maps", dy_TBH, D, T, B, G), new("d_first", dy_TBH, len(states), B, H)
         apart = call.driver.sizes(call.variant)[1]
         d_inputs = new("d_inputs", dy_TBH, T, B, G) if apart else None
@@ -250,7 +259,7 @@ class _Sequence(torch.autograd.Function):
             **_sizes(call, T, d_first[0], weights, read["kept"]),
             **read,
             **saved,
-            **call.read(d_outputs=dy_TBH, d_last=torch.stack(d_last)),
+            **_read(passing, d_outputs=dy_TBH, d_last=torch.stack(d_last)),
             states=states,
             d_maps=d_maps,
             d_inputs=d_inputs,
@@ -259,7 +268,7 @@ class _Sequence(torch.autograd.Function):
             d_first=d_first,
             **call.driver.scratch(d_maps[0, 0], copied=call.bf16, gains=gains),
         )
-        inner, result = rest[len(_READ)], call.memory.result
+        inner = rest[len(_READ)]
         dw_hh, db_DG = torch.empty_like(weights), None
         for d, dw_GH in enumerate(dw_hh.view(D, G, H)):
             before = states[0, :-1] if d == 0 else inner[d - 1]
@@ -286,23 +295,23 @@ _SAVED = ("inner", "saved", "made", "normal", "moments")
 
 
 def _saved(
-    call: _Call, T: int, state: tuple[Tensor, ...], weights: Tensor, gains: Tensor | None, *, makes: bool
+    call: _Call, memory: Memory, T: int, state_BH: Tensor, weights: Tensor, gains: Tensor | None, made: int | None
 ) -> dict[str, Tensor | None]:
     """The tensors that the backward pass needs, by their fields in `Arguments`; for one step only without it.
 
     Without a backward pass they are written all the same: with and without gradients the outputs are then the same to
-    the last bit.
+    the last bit. made: how many state tensors zoneout or a reset will change; None if neither will.
     """
-    (B, H), G, steps = state[0].shape, weights.shape[-2], T if call.with_backward else 1
+    (B, H), G, steps = state_BH.shape, weights.shape[-2], T if call.with_backward else 1
     D, padded = _depth(weights), call.driver.padded(H)
     shapes = {
         "inner": (D - 1, steps, B, H),
         "saved": (D, steps, B, call.driver.sizes(call.variant)[0], padded),
-        "made": (len(state), steps, B, H) if makes else None,
+        "made": None if made is None else (made, steps, B, H),
         "normal": None if gains is None else (steps, B, G // H * padded),
         "moments": None if gains is None else (steps, B, len(gains) + 1),
     }
-    return {name: shape and call.memory.new(name, state[0], *shape) for name, shape in shapes.items()}
+    return {name: None if shape is None else memory.new(name, weights, *shape) for name, shape in shapes.items()}
 
 
 def _sizes(call: _Call, T: int, state_BH: Tensor, weights: Tensor, kept_TBS: Tensor | None) -> dict[str, Value]:

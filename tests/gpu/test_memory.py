@@ -28,37 +28,76 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
     return recorder
 
 
-def results(stack: RecurrentBase, x: Tensor, seed: int) -> list[Tensor]:
+def results(stack: RecurrentBase, x: Tensor, seed: int, *, resets: bool = False) -> list[Tensor]:
     """Outputs, states and gradients; the masks depend on the seed."""
     torch.manual_seed(seed)
     x = x.clone().requires_grad_()
-    y, state = own(stack)(x, random_state(stack, x.shape[1]))
+    resets_TB = torch.rand(x.shape[:2]) < 0.4 if resets else None
+    y, state = own(stack)(x, random_state(stack, x.shape[1]), resets_TB)
     found = [y, *as_tuple(state)]
     gradients = torch.autograd.grad(found, [x, *stack.parameters()], [torch.randn_like(tensor) for tensor in found])
     return [*(tensor.detach() for tensor in found), *gradients]
 
 
-def test_every_window_from_the_third_on_is_replayed(case: Case, recorder: Recorder) -> None:
+def scores(stack: RecurrentBase, x: Tensor) -> list[Tensor]:
+    """Outputs and states of an evaluation, in inference mode as charlm's."""
+    with torch.inference_mode():
+        y, state = own(stack.eval())(x, stack.zero_state(x.shape[1]))
+    stack.train()
+    return [y, *as_tuple(state)]
+
+
+@pytest.mark.parametrize("resets", [False, True])
+def test_every_window_from_the_third_on_is_replayed(case: Case, recorder: Recorder, resets: bool) -> None:
     stack = case.build(5, 17, 3, **OPTIONS)
     kept = []
-    for update in range(6):
+    for update in range(5):
         before = recorder.replayed
-        found = results(stack, random_input(stack, 4, 2), seed=update)
+        found = results(stack, random_input(stack, 4, 2), seed=update, resets=resets)
         assert recorder.replayed - before == (6 if update > 1 else 0)
         kept.append((found, [tensor.clone() for tensor in found]))  # so that other tensors get other addresses
     assert recorder.recorded == 6
     assert all(torch.equal(*pair) for found, copies in kept for pair in zip(found, copies, strict=True))
 
 
-def test_kept_memory_changes_no_result(case: Case, recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
-    stack = case.build(5, 17, 2, **OPTIONS)
+def test_an_evaluation_in_between_costs_no_replay(recorder: Recorder) -> None:
+    """It has windows of a size of its own, of which the last is shorter."""
+    stack = Case("lstm").build(5, 17, 2)
+    for update in range(5):
+        before = recorder.replayed
+        for _ in range(2):
+            results(stack, random_input(stack, 4, 2), seed=0)
+        for steps in (8, 8, 3):
+            scores(stack, random_input(stack, steps, 6))
+        if update > 1:  # of two layers: both passes of two windows, and three windows without gradients
+            assert recorder.replayed - before == 2 * 2 * 2 + 2 * 3
+
+
+@pytest.mark.parametrize("resets", [False, True])
+@pytest.mark.parametrize("zoneout", [0.0, 0.2])
+def test_kept_memory_changes_no_result(
+    case: Case, recorder: Recorder, monkeypatch: pytest.MonkeyPatch, resets: bool, zoneout: float
+) -> None:
+    stack = case.build(5, 17, 2, **OPTIONS | {"zoneout": zoneout})
     inputs = [random_input(stack, 4, 2) for _ in range(4)]
-    kept = [results(stack, x, seed) for seed, x in enumerate(inputs)]
-    assert recorder.replayed == 8
+
+    def found() -> list[Tensor]:
+        windows = [results(stack, x, seed, resets=resets) + scores(stack, x) for seed, x in enumerate(inputs)]
+        return [tensor for window in windows for tensor in window]
+
+    kept = found()
+    # Of two layers: both passes of the last two windows; and all but the first evaluation, whose layers share memory.
+    assert recorder.replayed == 2 * 2 * 2 + 2 * 3
     monkeypatch.setattr(stack.gpu_kernel, "takes_graphs", lambda device: False)
-    for seed, (x, found) in enumerate(zip(inputs, kept, strict=True)):
-        assert all(map(torch.equal, found, results(stack, x, seed)))
-    assert recorder.replayed == 8
+    assert all(map(torch.equal, kept, found()))
+    assert recorder.replayed == 2 * 2 * 2 + 2 * 3
+
+
+def test_without_graphs_no_memory_is_kept(recorder: Recorder) -> None:
+    stack = Case("lstm").build(5, 17, 1)
+    stack.gpu_kernel.graphs.enabled = False
+    results(stack, random_input(stack, 4, 2), seed=0)
+    assert not stack._memory._free
 
 
 @pytest.mark.usefixtures("recorder")
@@ -86,7 +125,7 @@ def test_a_retained_graph_keeps_its_memory() -> None:
 
 def addresses(memory: KeptMemory, form: str, calls: int = 1) -> list[int]:
     """Of calls that are not over before the last begins, and then are, in backward order."""
-    leased = [memory.lease(form) for _ in range(calls)]
+    leased = [memory.lease(form)("window") for _ in range(calls)]
     found = [lease.new("states", torch.zeros(1), 3).data_ptr() for lease in leased]
     while leased:
         leased.pop()
@@ -97,7 +136,7 @@ def test_addresses_come_again_in_order() -> None:
     memory = KeptMemory()
     first = addresses(memory, "training", calls=3)
     assert len(set(first)) == 3
-    addresses(memory, "evaluation")
+    addresses(memory, "another")
     assert addresses(memory, "training", calls=3) == first
     assert addresses(memory, "training", calls=4)[:3] == first
 
@@ -105,24 +144,32 @@ def test_addresses_come_again_in_order() -> None:
 def test_memory_is_kept_for_the_last_two_forms() -> None:
     memory = KeptMemory()
     made: list[weakref.ref[Tensor]] = []
-    for form in ("training", "evaluation", "training", "another"):
-        lease = memory.lease(form)
+    for form in ("first", "second", "first", "third"):
+        lease = memory.lease(form)("window")
         made.append(weakref.ref(lease.new("states", torch.zeros(1), 3)))
         del lease
     assert [ref() is not None for ref in made] == [True, False, True, True]
     assert made[0]() is made[2]()
 
 
-def test_memory_for_evaluation_in_inference_mode_serves_nothing_else() -> None:
+def test_memory_of_inference_mode_serves_nothing_else() -> None:
     memory = KeptMemory()
     with torch.inference_mode():
         addresses(memory, "form")
-    assert not memory.lease("form").read("x", torch.ones(2)).is_inference()
+    with torch.no_grad():
+        assert not memory.lease("form")("window").read("states", torch.ones(3)).is_inference()
+
+
+def test_memory_of_another_form_is_an_error() -> None:
+    memory = KeptMemory()
+    addresses(memory, "form")
+    with pytest.raises(AssertionError, match="states"):
+        memory.lease("form")("window").new("states", torch.zeros(1), 4)
 
 
 def test_a_copied_or_stored_stack_takes_no_memory_along(recorder: Recorder) -> None:
     stack = Case("lstm").build(5, 17, 1)
     results(stack, random_input(stack, 4, 2), seed=0)
+    assert stack._memory._free
     for other in (copy.deepcopy(stack), pickle.loads(pickle.dumps(stack))):
-        assert len(stack._memory._free) == 1
         assert not other._memory._free

@@ -93,7 +93,8 @@ def check(function, architecture, block=256, warps=4, **constants):
 
     types = {name: type_of(name) for name in function.arg_names}
     source = ASTSource(fn=function, signature=types, constexprs=constants | {"BLOCK": block})
-    kernel = triton.compile(source, target=GPUTarget("cuda", architecture, 32), options={"num_warps": warps})
+    options = {"num_warps": warps, **pointwise.AS_WRITTEN}
+    kernel = triton.compile(source, target=GPUTarget("cuda", architecture, 32), options=options)
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         Path(file.name).write_bytes(kernel.asm["cubin"])
         used = subprocess.run([dump, "-res-usage", file.name], capture_output=True, text=True, check=True).stdout
