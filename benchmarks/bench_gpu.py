@@ -11,7 +11,6 @@ from bench_uses import bare_update, generated_text, make_corpus
 from torch import Tensor
 
 from charlm.cells import RecurrentBase
-from charlm.cells.backend import Backend
 from charlm.config import parse_config
 from charlm.gpu.products import product
 from charlm.system.device import prepare_device
@@ -90,7 +89,7 @@ def _measure_stack(subject: Subject, H: int, B: int, precision: str, effort: Eff
     if "own backward pass" in described:
         ways["launched"] = _without_graphs(stack, ways["layer"])
     elif "cuDNN" in described:
-        ways["loop"] = both_passes(_by_loop(stack), stack, x_TBH, dy_TBH, dtype)
+        ways["loop"] = both_passes(_by_loop(stack, device), stack, x_TBH, dy_TBH, dtype)
     times = interleave(ways, effort, rare=["reference"])
     figures = {
         "GF/s": rate(6 * matrix_elements(stack) * T * B / 1e9, times["layer"], "GF/s"),
@@ -106,10 +105,10 @@ def _measure_stack(subject: Subject, H: int, B: int, precision: str, effort: Eff
     return Row("gpu", device.type, name, {"H": H, "B": B, "T": T}, figures, described)
 
 
-def _by_loop(stack: RecurrentBase) -> Callable[[Tensor], Any]:
+def _by_loop(stack: RecurrentBase, device: torch.device) -> Callable[[Tensor], Any]:
     """`forward` by charlm's loop, where another backend is chosen."""
-    assert stack.gpu_kernel is not None
-    return partial(stack.run_layers, Backend("loop", partial(stack.driven_layer, stack.gpu_kernel)), state=None)
+    loop = next(backend for backend in stack.backends(device) if "own backward pass" in backend.name)
+    return partial(stack.run_layers, loop, state=None)
 
 
 def _without_graphs(stack: RecurrentBase, layer: Way) -> Way:

@@ -85,13 +85,13 @@ def interleave(
     In each round a way is called as often as needed to take at least `least_s` seconds.
     """
     calls: dict[str, int] = {}
-    round_s = 0.0
+    round_s, on_gpu = 0.0, torch.cuda.is_available()
     for name, way in ways.items():
         took = _seconds(way, 1)
         # The first call may compile something and allocates the buffers that later calls reuse.
-        took = _seconds(way, 1) if took < 10 * least_s else took
-        if torch.cuda.is_available():
-            took = _seconds(way, 3) / 3  # graphs are recorded the second time and replayed from the third
+        if on_gpu:
+            _seconds(way, 1)  # graphs are recorded the second time, and replayed from the third
+        took = _seconds(way, 1) if on_gpu or took < 10 * least_s else took
         calls[name] = math.ceil(least_s / took)
         round_s += 0 if name in rare else took * calls[name]
     fitting = effort.rounds if effort.budget_s is None else int(effort.budget_s / round_s)

@@ -31,13 +31,13 @@ from charlm.system.world import ALONE, World
 from charlm.training.step import Updater
 
 _ENOUGH_S = 0.15
-"""Updates of a size are timed for this long, or an eighth of the budget; at least one, or see below."""
+"""Updates of a size are timed for this long, or an eighth of the budget; at least one is."""
 _ROUNDS = 2
 """How often a size is measured, if there is time: other load may have slowed the first measurement."""
 _OUTDATED = 0.85
 """Seconds now, relative to those in the cache, from which on something slowed the machine when those were measured."""
 _LEAST_ON_GPU = 5
-"""On a GPU so many updates are timed at least: graphs are recorded during the first ones."""
+"""On a GPU at least so many updates are timed: graphs are recorded during the first ones."""
 _WINDOWS = 4
 """Windows of the random text."""
 _MOST_VOCABULARY = 15

@@ -84,7 +84,7 @@ class Driver:
 
     def lease(self, numbers: tuple[Any, ...], tensors: Sequence[Tensor | None], memory: object) -> "Lease":
         """What gives a call its memory. memory: see `layer`; numbers and tensors: all that the call takes."""
-        return lambda part: Memory()
+        return _fresh
 
     def layer(
         self,
@@ -156,12 +156,11 @@ class Recurrence(Kernel, Driver):
 
         Call it under the same autocast as `Generator`.
         """
-        memory = Memory()
-        call = _Call(self, weights.variant, weights.epsilon, False, autocasts_to_bf16(), lambda part: memory)
+        call = _Call(self, weights.variant, weights.epsilon, False, autocasts_to_bf16(), _fresh)
         gains, shifts = weights.norm or (None, None)
         return {
             **_sizes(call, 1, state[0], weights.w_hh_DGH, kept_11S),
-            **_saved(call, memory, 1, state[0], weights.w_hh_DGH, gains, made=None if kept_11S is None else len(state)),
+            **_saved(call, call.lease("window"), 1, state, weights.w_hh_DGH, gains, makes=kept_11S is not None),
             "weights": weights.w_hh_DGH.detach().contiguous(),
             "biases": None if weights.b_hh_DG is None else weights.b_hh_DG.detach().contiguous(),
             "gains": gains,
@@ -174,6 +173,11 @@ class Recurrence(Kernel, Driver):
 
 Lease = Callable[[str], Memory]
 """Memory for a part of a call: "window" until its backward pass is over; "forward" or "backward" during that pass."""
+
+
+def _fresh(part: str) -> Memory:
+    """The lease that keeps nothing."""
+    return Memory()
 
 
 class _Call(NamedTuple):
@@ -217,7 +221,7 @@ class _Sequence(torch.autograd.Function):
         for first, tensor in zip(states[:, 0], state, strict=True):
             first.copy_(tensor)
         makes = kept_TBS is not None or carried_TB is not None
-        saved = _saved(call, window, T, state[0], w_hh_DGH, gains, made=len(state) if makes else None)
+        saved = _saved(call, window, T, state, w_hh_DGH, gains, makes=makes)
         outputs = None if carried_TB is None else passing.new("outputs", w_hh_DGH, T, B, H)
         call.driver(
             "recurrence_forward",
@@ -241,10 +245,10 @@ class _Sequence(torch.autograd.Function):
         ctx: Any, dy_TBH: Tensor, *d_last: Tensor
     ) -> tuple[Tensor | None, ...]:
         ids_TB, states, *rest = ctx.saved_tensors
-        read: dict[str, Tensor | None] = dict(zip(_READ, rest[: len(_READ)], strict=True))
-        saved: dict[str, Tensor | None] = dict(zip(_SAVED, rest[len(_READ) :], strict=True))
+        read: dict[str, Any] = dict(zip(_READ, rest[: len(_READ)], strict=True))
+        saved: dict[str, Any] = dict(zip(_SAVED, rest[len(_READ) :], strict=True))
         call: _Call = ctx.call
-        weights, gains, mask_BH = rest[0], read["gains"], read["mask"]
+        weights, gains, mask_BH = read["weights"], read["gains"], read["mask"]
         (T, B, H), G, D = dy_TBH.shape, weights.shape[-2], _depth(weights)
         passing = call.lease("backward")
         new, result = passing.new, passing.result
@@ -268,10 +272,9 @@ class _Sequence(torch.autograd.Function):
             d_first=d_first,
             **call.driver.scratch(d_maps[0, 0], copied=call.bf16, gains=gains),
         )
-        inner = rest[len(_READ)]
         dw_hh, db_DG = torch.empty_like(weights), None
         for d, dw_GH in enumerate(dw_hh.view(D, G, H)):
-            before = states[0, :-1] if d == 0 else inner[d - 1]
+            before = states[0, :-1] if d == 0 else saved["inner"][d - 1]
             operands = before if mask_BH is None else before * mask_BH
             call.driver.matmul(d_maps[d].flatten(0, 1).t(), operands.flatten(0, 1), bf16=call.bf16, out=dw_GH)
         if ctx.has_biases:
@@ -295,19 +298,26 @@ _SAVED = ("inner", "saved", "made", "normal", "moments")
 
 
 def _saved(
-    call: _Call, memory: Memory, T: int, state_BH: Tensor, weights: Tensor, gains: Tensor | None, made: int | None
+    call: _Call,
+    memory: Memory,
+    T: int,
+    state: tuple[Tensor, ...],
+    weights: Tensor,
+    gains: Tensor | None,
+    *,
+    makes: bool,
 ) -> dict[str, Tensor | None]:
     """The tensors that the backward pass needs, by their fields in `Arguments`; for one step only without it.
 
     Without a backward pass they are written all the same: with and without gradients the outputs are then the same to
-    the last bit. made: how many state tensors zoneout or a reset will change; None if neither will.
+    the last bit.
     """
-    (B, H), G, steps = state_BH.shape, weights.shape[-2], T if call.with_backward else 1
+    (B, H), G, steps = state[0].shape, weights.shape[-2], T if call.with_backward else 1
     D, padded = _depth(weights), call.driver.padded(H)
     shapes = {
         "inner": (D - 1, steps, B, H),
         "saved": (D, steps, B, call.driver.sizes(call.variant)[0], padded),
-        "made": None if made is None else (made, steps, B, H),
+        "made": (len(state), steps, B, H) if makes else None,
         "normal": None if gains is None else (steps, B, G // H * padded),
         "moments": None if gains is None else (steps, B, len(gains) + 1),
     }
