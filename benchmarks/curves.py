@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from charlm.choice.families import USUAL, Candidate, Request, on_request
+from charlm.choice.families import PLAIN, USUAL, Candidate, Request, on_request
 from charlm.choice.recipe import Run, complete
 from charlm.choice.rule import Reading
 from charlm.choice.text import TextFacts, text_facts
@@ -38,6 +38,8 @@ SIZES = {
     "lstm-192": (USUAL[0], 192),
     "lstm-384": (USUAL[0], 384),
     "lstm-512": (USUAL[0], 512),
+    "lstm-plain-192": (PLAIN, 192),
+    "lstm-plain-384": (PLAIN, 384),
     "lstm-2x256": (USUAL[2], 256),
     "lstm-2x384": (USUAL[2], 384),
     "rhn-160": (USUAL[1], 160),

@@ -2,8 +2,9 @@
 
 Of benchmarks/curves.json it uses trainings without dropout that read their text at most five times, so that they do not
 overfit. First A, α, the useful parameters per character and the worth of each family, from trainings on the same text
-with the same number of updates, also on the small texts of benchmarks/dropout.json; then B and β, from what is left,
-with a constant c for each text. Last, what to expect from the score of a 5-gram model.
+with the same number of updates, also on the small texts of benchmarks/dropout.json. Then the worth of the plain LSTM,
+with all of these held fixed. Then B and β, from what is left, with a constant c for each text. Last, what to expect
+from the score of a 5-gram model.
 """
 
 import argparse
@@ -16,9 +17,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from charlm.choice.families import USUAL, Family
+from charlm.choice.families import PLAIN, USUAL, Family
 from charlm.choice.rule import CHARS, LARGE_CHARS, PARAMETERS, UPDATES, Reading
 
+FAMILIES = (*USUAL, PLAIN)
 FILE = Path(__file__).with_name("curves.json")
 SMALL = Path(__file__).with_name("dropout.json")
 BATCH, STEPS = 16, 64
@@ -30,17 +32,18 @@ def main() -> None:
     without = "texts to check, not to fit: names up to the first hyphen"
     parser.add_argument("--without", nargs="*", default=[], metavar="TEXT", help=without)
     arguments = parser.parse_args()
-    found = [one for one in json.loads(FILE.read_text(encoding="utf-8")) if fits(one)]
-    tell_texts_apart(found)
+    trained = [one for one in json.loads(FILE.read_text(encoding="utf-8")) if fits(one)]
+    tell_texts_apart(trained)
+    found = [one for one in trained if family_of(one["point"]["size"]) != name_of(PLAIN)]
     small = small_texts()
     fitted, fitted_small = (
         [one for one in part if one["point"]["text"].split("-")[0] not in arguments.without] for part in (found, small)
     )
     sizes = fit_sizes(fitted + fitted_small)
     print(f"A {math.exp(sizes[0]):.3f}, alpha {sizes[1]:.2f}, useful parameters per character {math.exp(sizes[2]):.2f}")
-    for family, worth, gain in zip(USUAL[1:], sizes[3::2].tolist(), sizes[4::2].tolist(), strict=True):
-        name = f"{family.kind}, layers {family.layers}"
-        print(f"worth of {name}: {math.exp(worth):.2f} · (updates / {UPDATES})^{gain:.2f}")
+    worths = torch.cat([sizes[3:], fit_plain(sizes, trained)])
+    for family, worth, gain in zip(FAMILIES[1:], worths[::2].tolist(), worths[1::2].tolist(), strict=True):
+        print(f"worth of {name_of(family)}: {math.exp(worth):.2f} · (updates / {UPDATES})^{gain:.2f}")
     report("same text, same updates", found, residuals_of_sizes(sizes, found))
     report("the same on small texts", small, residuals_of_sizes(sizes, small))
     left = scores(found) - size_part(sizes, useful(sizes, found))
@@ -83,14 +86,14 @@ def tell_texts_apart(found: list[dict[str, Any]]) -> None:
 def fits(one: dict[str, Any]) -> bool:
     """Whether a training is one that the rule describes: of a family from which charlm chooses."""
     point = one["point"]
-    own = [family for family in USUAL if name_of(family) == family_of(point["size"])]
+    own = [family for family in FAMILIES if name_of(family) == family_of(point["size"])]
     enough = own and point["updates"] >= min(own[0].least_updates, UPDATES) and one["facts"]["chars"] >= LARGE_CHARS
     return enough and not point["dropout"] and point["updates"] * BATCH * STEPS < EPOCHS * train_chars(one)
 
 
 def name_of(family: Family) -> str:
     """How the names of its sizes in curves.py begin."""
-    return f"{family.kind}-{'2x' * (family.layers > 1)}"
+    return f"{family.kind}-{'plain-' * (family is PLAIN)}{'2x' * (family.layers > 1)}"
 
 
 def family_of(size: str) -> str:
@@ -126,7 +129,7 @@ def useful(values: Tensor, found: list[dict[str, Any]]) -> Tensor:
 
 def counted(values: Tensor, found: list[dict[str, Any]]) -> Tensor:
     """Parameters, counted by what one of the family is worth."""
-    names = [name_of(family) for family in USUAL]
+    names = [name_of(family) for family in FAMILIES]
     own = [names.index(family_of(one["point"]["size"])) for one in found]
     # The first family is worth 1.
     worths, gains = (torch.cat([values.new_zeros(1), values[start::2]])[own] for start in (3, 4))
@@ -152,6 +155,11 @@ def fit_sizes(found: list[dict[str, Any]]) -> Tensor:
     """ln A, α, ln of the useful parameters per character; of each family but the first: ln worth, and how it grows."""
     start = [-2.4, 0.5, 0.0, *[0.0, 0.0] * len(USUAL[1:])]
     return least_squares(start, lambda values: residuals_of_sizes(values, found), pull=1e-4)
+
+
+def fit_plain(sizes: Tensor, trained: list[dict[str, Any]]) -> Tensor:
+    """ln worth of the plain LSTM, and how it grows, beside the fitted values of the others."""
+    return least_squares([0.0, 0.0], lambda own: residuals_of_sizes(torch.cat([sizes, own]), trained), pull=1e-4)
 
 
 # B, β

@@ -87,6 +87,20 @@ USUAL = (
 )
 """The families to choose from."""
 
+PLAIN = Family(
+    "lstm",
+    1,
+    _SMALL,
+    1.2e-2,
+    forget_bias_updates=2000,
+    worth=0.62,
+    worth_gain=0.2,
+    cell={"forget_bias": None},
+)
+"""One more family where there are no kernels: PyTorch's own operator computes it several times as fast as a loop in
+Python computes the normalized LSTM and the RHN.
+"""
+
 _ON_REQUEST = {
     "gru": Family("gru", 1, (128, 192, 256, 384, 512, 768), 8e-3, 256, worth=0.7),
     "rnn": Family("rnn", 2, _LARGE, 1.5e-3, 512, worth=0.2),

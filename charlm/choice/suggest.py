@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from charlm.choice.families import USUAL, Candidate, Family, Request, on_request
+from charlm.choice.families import PLAIN, USUAL, Candidate, Family, Request, on_request
 from charlm.choice.recipe import Run, complete, valid_chars
 from charlm.choice.rule import LARGE_CHARS, Reading, expected_nats, relative_nats
 from charlm.choice.speed import Speedometer
@@ -160,7 +160,8 @@ def _families(request: Request, text: TextFacts, device: torch.device, world: Wo
     faults: list[ConfigError] = []
     asked = _kind(request, faults)
     families = [family for family in USUAL if asked in (None, family.kind)] or [on_request(asked or "")]
-    compile_kernels([family.kind for family in families], device)
+    if compile_kernels([family.kind for family in families], device) and asked in (None, PLAIN.kind):
+        families.insert(0, PLAIN)
     batches = [-(-batch // world.size) * world.size for batch in _batches(text, request.minutes, device)]
     found = [
         list(_candidates(request, text, device, world, family, batch, faults))
@@ -304,7 +305,8 @@ def _reasons(text: TextFacts, run: Run, candidates: int, nats: float, device: to
         f"a 5-gram model scores {text.ngram_nats:.2f} nats",
         "machine": f"{describe_device(device)}: {run.chars_per_s:,.0f} characters/s with this model",
         "choice": f"{model.cell.kind}, {model.layers} × {model.cell.hidden} units, {run.candidate.parameters:,} "
-        f"parameters: the best of {candidates} for {format_duration(60 * run.minutes)} by the rule in docs/choice.md",
+        f"parameters: the best of {candidates} for {format_duration(60 * run.minutes)} by a rule fitted to measured "
+        "trainings",
         "plan": f"about {reading.updates:,} updates, {reading.epochs:.1f} passes over the text",
         "expect": f"about {nats:.1f} nats per character, give or take {0.3 if text.chars >= LARGE_CHARS else 0.5}",
     }
@@ -330,6 +332,6 @@ def _outside(text: TextFacts, run: Run) -> str:
         return f"a model of {run.candidate.parameters:,} parameters"
     if run.reading.chars > 20_000_000:
         return f"reading {run.reading.chars:,} characters"
-    if run.candidate.family not in USUAL:
+    if run.candidate.family not in (*USUAL, PLAIN):
         return f"the kind {run.candidate.family.kind}"
     return ""

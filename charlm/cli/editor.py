@@ -1,6 +1,6 @@
 """The editor of `charlm write`: what is typed, and behind the cursor the model's continuation in gray.
 
-The one place that imports prompt_toolkit, which the extra charlm[write] brings.
+The one place that imports prompt_toolkit, which the extra `write` brings.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ try:
 except ModuleNotFoundError as error:
     if (error.name or "").partition(".")[0] != "prompt_toolkit":
         raise
-    raise PackageError("write: prompt_toolkit is not installed; pip install 'charlm[write]'") from None
+    raise PackageError("write: prompt_toolkit is not installed; pip install prompt_toolkit") from None
 
 from prompt_toolkit.auto_suggest import Suggestion
 from prompt_toolkit.buffer import Buffer

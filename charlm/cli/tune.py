@@ -81,7 +81,8 @@ def tune(
     Trains trials, ordinary runs in the study's folder, one after another. The first one is the config as it is. The
     second has what charlm would choose for the searched options. The third is charlm's own choice of all options, if it
     differs in others than those searched. Optuna chooses the rest. A trial that falls behind ends early. At the end
-    there are a table, the best config as best.yaml, and trials.png. docs/tuning.md says what is searched by default.
+    there are a table, the best config as best.yaml, and trials.png. Without --over it searches learning rate, size,
+    dropout and a few more around the config's values.
 
     Ctrl-C prints how to continue. Several processes, also on several machines, may work on one study at a time.
 
@@ -215,7 +216,7 @@ def _draw(study: "Study") -> Path | None:
         return draw(study)
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
-        say("picture", f"none: {package} is not installed; pip install 'charlm[tune]'")
+        say("picture", f"none: {package} is not installed; pip install matplotlib")
         return None
 
 

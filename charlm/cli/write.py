@@ -32,7 +32,7 @@ def write(
     length: Length = 40,
     device: DeviceOption = "auto",
 ) -> None:
-    """Write a text with a model's help. Needs `pip install 'charlm[write]'`.
+    """Write a text with a model's help. Needs `pip install prompt_toolkit`.
 
     Type: the model's continuation stands in gray behind the cursor. Tab takes a word of it, → or End all of it, and
     Alt-↑ and Alt-↓ show others. Ctrl-S or Ctrl-D ends, and prints the text. Ctrl-C and SIGTERM do too, with exit code

@@ -60,7 +60,7 @@ def _packages() -> tuple[Any, Any]:
         import onnx
         import onnxruntime
     except ImportError as error:
-        raise PackageError(f"onnx: {error.name or error} is not installed; pip install 'charlm[onnx]'") from None
+        raise PackageError(f"onnx: {error.name or error} is not installed; pip install onnx onnxruntime") from None
     return onnx, onnxruntime
 
 

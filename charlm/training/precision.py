@@ -1,6 +1,5 @@
 """The precision of a run, chosen once: it is part of the run's config from then on."""
 
-import contextlib
 from collections.abc import Iterable
 
 import torch
@@ -13,12 +12,15 @@ from charlm.native.shared import SHARED_KERNELS
 from charlm.system.console import say
 
 
-def compile_kernels(kinds: Iterable[str], device: torch.device) -> None:
-    """Compile the CPU kernels of all kinds at once, in parallel; without a compiler, do nothing."""
+def compile_kernels(kinds: Iterable[str], device: torch.device) -> KernelError | None:
+    """Compile the CPU kernels of all kinds at once, in parallel; returns why there are none."""
     kernels = [kernel for kind in dict.fromkeys(kinds) if (kernel := CELLS[kind].cpu_kernel)]
     if kernels and device.type == "cpu":
-        with contextlib.suppress(KernelError):
+        try:
             load(*kernels, *SHARED_KERNELS)
+        except KernelError as error:
+            return error
+    return None
 
 
 def with_precision(config: Config, device: torch.device) -> Config:

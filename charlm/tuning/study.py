@@ -31,7 +31,7 @@ try:
 except ModuleNotFoundError as error:
     if error.name != "optuna":
         raise
-    raise StudyError("tune: optuna is not installed; pip install 'charlm[tune]'") from None
+    raise StudyError("tune: optuna is not installed; pip install optuna matplotlib") from None
 
 from optuna.samplers import TPESampler
 from optuna.storages import JournalStorage

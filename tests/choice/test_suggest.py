@@ -141,6 +141,19 @@ def test_an_option_of_one_kind_chooses_the_kind(text_file, given, kind):
     assert suggest(Request(text_file, 1, [given])).config.model.cell.kind == kind
 
 
+@pytest.mark.usefixtures("no_kernels")
+def test_without_kernels_a_plain_lstm_is_chosen_where_it_is_four_times_as_fast(text_file, monkeypatch):
+    def measure(config, *_):
+        options = config.model
+        plain = options.cell.kind == "lstm" and options.layers == 1 and not options.cell.layer_norm
+        return 1e-7 * options.layers * options.cell.hidden**2 * (1 if plain else 4)
+
+    monkeypatch.setattr("charlm.choice.speed.measure", measure)
+    model = suggest(Request(text_file, 0.5)).config.model
+    assert (model.cell.kind, model.layers, model.cell.layer_norm) == ("lstm", 1, False)
+    assert suggest(Request(text_file, 0.5, ["model.cell.kind=rhn"])).config.model.cell.kind == "rhn"
+
+
 @pytest.mark.usefixtures("machine")
 def test_a_size_that_is_given_is_the_only_one_measured(machine, text_file):
     found = suggest(Request(text_file, 1, ["model.cell.hidden=100"]))

@@ -180,4 +180,4 @@ def test_without_the_package(cli, trained_run, monkeypatch):
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "prompt_toolkit", None)
     fault = cli("write", trained_run).error
-    assert fault == "write: prompt_toolkit is not installed; pip install 'charlm[write]'"
+    assert fault == "write: prompt_toolkit is not installed; pip install prompt_toolkit"

@@ -65,7 +65,7 @@ def test_without_the_extra(tmp_path, monkeypatch, package):
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(PackageError) as error:
         export(model_of(), "onnx", tmp_path / "a.onnx")
-    assert str(error.value) == f"onnx: {package} is not installed; pip install 'charlm[onnx]'"
+    assert str(error.value) == f"onnx: {package} is not installed; pip install onnx onnxruntime"
 
 
 def test_a_model_too_large_for_a_file(tmp_path, monkeypatch):

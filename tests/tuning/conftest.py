@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-pytest.importorskip("optuna", reason="no packages of charlm[tune]")
+pytest.importorskip("optuna", reason="no Optuna")
 
 from charlm.config import parse_config
 from charlm.errors import DataError
