@@ -5,13 +5,12 @@ holds config, vocabulary, labels and progress as JSON, and a SHA-256 of everythi
 """
 
 import contextlib
-import functools
 import hashlib
 import json
 import math
 import os
 import shutil
-import uuid
+import stat
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,6 +26,7 @@ from charlm.data.labels import Labels, labels_from_json
 from charlm.data.vocabulary import Vocabulary
 from charlm.errors import CheckpointError, ConfigError, DamagedCheckpointError, RunError
 from charlm.runs import BEST, FOLDER, FORMAT, LAST, VERSION
+from charlm.system.files import remove_leftovers, temporary_beside
 
 
 @dataclass(frozen=True)
@@ -70,11 +70,12 @@ def save_checkpoint(checkpoint: Checkpoint, path: Path, also_as: Iterable[Path] 
     if checkpoint.labels:
         header["labels"] = json.dumps(checkpoint.labels)
     header["sha256"] = digest(header, tensors)
-    temporary = _temporary_beside(path)
+    temporary = temporary_beside(path)
     try:
         path.parent.mkdir(exist_ok=True)  # but not the run's folder, if the user removed it
+        mode = _create(temporary)
         save_file(tensors, temporary, header)
-        temporary.chmod(_default_mode())
+        temporary.chmod(mode)
         _flush(temporary)
         # `path` comes last: a run killed before this resumes from the older file and writes the other names again.
         for name in also_as:
@@ -89,24 +90,15 @@ def save_checkpoint(checkpoint: Checkpoint, path: Path, also_as: Iterable[Path] 
         _discard(temporary)
 
 
-@functools.cache
-def _default_mode() -> int:
-    """Permissions of a new file under this process's umask. safetensors makes files that only the owner can read.
-
-    Cached, because files that another thread makes meanwhile would have no umask.
-    """
-    umask = os.umask(0)
-    os.umask(umask)
-    return 0o666 & ~umask
-
-
-def _temporary_beside(path: Path) -> Path:
-    return path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+def _create(temporary: Path) -> int:
+    """Create a file; returns its permissions. safetensors replaces it by one that only the owner can read."""
+    with temporary.open("xb") as file:
+        return stat.S_IMODE(os.fstat(file.fileno()).st_mode)
 
 
 def _link(path: Path, name: Path) -> None:
     """Give `path` a second name, which may exist already; a copy if the file system has no hard links."""
-    temporary = _temporary_beside(name)
+    temporary = temporary_beside(name)
     try:
         try:
             os.link(path, temporary)
@@ -135,9 +127,10 @@ def _flush(path: Path) -> None:
 
 
 def discard_leftovers(run_dir: Path) -> None:
-    """Remove the temporary files of a run that was killed while it wrote a checkpoint."""
-    for temporary in (run_dir / FOLDER).glob(".*.tmp"):
-        _discard(temporary)
+    """Remove the temporary files of a run that was killed while it wrote. Only the holder of its lock may do so."""
+    remove_leftovers(run_dir, -math.inf)
+    for pattern in (".*.tmp", ".tmp??????"):  # also those of safetensors and of older versions
+        remove_leftovers(run_dir / FOLDER, -math.inf, pattern)
 
 
 def read_checkpoint(path: Path) -> Checkpoint:

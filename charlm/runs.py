@@ -20,6 +20,7 @@ FOLDER = "checkpoints"
 LAST, BEST = "last.safetensors", "best.safetensors"
 CONFIG = "config.yaml"
 METRICS, SAMPLES = "metrics.jsonl", "samples.jsonl"
+CHARTS = "train", "valid"
 
 _DEPTH = 6
 """How many folders deep `find_runs` looks."""

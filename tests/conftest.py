@@ -1,9 +1,11 @@
 """What tests of whole commands and runs share. Nothing here imports torch: tests that need none start at once."""
 
+import errno
 import fcntl
 import io
 import itertools
 import os
+import shutil
 import signal
 import sys
 import time
@@ -112,10 +114,25 @@ def compiled() -> Path:
 
 
 @pytest.fixture
-def kernels(cache: Path, compiled: Path) -> None:
-    """Compiled kernels for this process and for those that the test starts."""
-    cache.mkdir(parents=True)
-    (cache / "kernels").symlink_to(compiled)
+def kernels(cache: Path, compiled: Path) -> Iterator[None]:
+    """Compiled kernels for this process and for those that the test starts; what these compile is kept for later."""
+    folder = cache / "kernels"
+    folder.mkdir(mode=0o700, parents=True)
+    _link_libraries(compiled, folder)
+    yield
+    _link_libraries(folder, compiled)
+
+
+def _link_libraries(source: Path, target: Path) -> None:
+    """Give the libraries in a folder, and their checksums, second names in another; copies on another disk."""
+    for file in (*source.glob("*.so"), *source.glob("*.sha256")):
+        with suppress(FileExistsError, FileNotFoundError):
+            try:
+                os.link(file, target / file.name)
+            except OSError as error:
+                if error.errno not in (errno.EXDEV, errno.EPERM):
+                    raise
+                shutil.copy2(file, target)
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,6 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -22,7 +21,7 @@ from charlm.config import Config
 from charlm.data.corpus import Corpus, Ids
 from charlm.data.vocabulary import Vocabulary
 from charlm.errors import DataError, DeviceError, is_out_of_memory
-from charlm.system.cache import cache_folder, make_cache_folder
+from charlm.system.cache import cache_folder, make_cache_folder, open_private
 from charlm.system.console import say
 from charlm.system.cpu import describe_cpu
 from charlm.system.device import free_memory
@@ -211,26 +210,32 @@ class _Store:
         train = config.train
         size = [config.precision, train.batch_size, train.bptt, train.ema > 0, config.optimizer.name, vocabulary_size]
         text = json.dumps([*parts, *size, config.model.model_dump(mode="json")])
-        self._name = f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
+        self._name = f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.txt"
 
     def read(self) -> float | None:
-        """The seconds that were measured before; None if there are none."""
-        with contextlib.suppress(OSError, ValueError, TypeError, DataError):
-            seconds = float(json.loads(Path(cache_folder(_FOLDER), self._name).read_text(encoding="ascii")))
-            return seconds if 0 < seconds < math.inf else None
+        """The seconds that were measured before; None if there are none, or if the file is damaged."""
+        with contextlib.suppress(OSError, ValueError, DataError):
+            with open_private(cache_folder(_FOLDER) / self._name) as file:
+                text = file.read(_MOST_BYTES).decode()
+            seconds = float(text.partition(" ")[0])
+            return seconds if text == self._text(seconds) and _LEAST_S < seconds < _MOST_S else None
         return None
+
+    def _text(self, seconds: float) -> str:
+        """What the file holds: the seconds, and a checksum of them and the file's name."""
+        return f"{seconds!r} {hashlib.sha256(f'{self._name} {seconds!r}'.encode()).hexdigest()}"
 
     def write(self, seconds: float) -> None:
         """Keep the seconds; a cache that cannot be written only costs time."""
         try:
-            replace_file(make_cache_folder(_FOLDER) / self._name, json.dumps(seconds).encode())
+            replace_file(make_cache_folder(_FOLDER) / self._name, self._text(seconds).encode(), 0o600)
         except (OSError, DataError) as error:
             _say_once(f"speed cannot be kept ({error})")
 
     def forget(self) -> None:
         """Remove the seconds, if that is possible."""
         with contextlib.suppress(OSError, DataError):
-            Path(cache_folder(_FOLDER), self._name).unlink(missing_ok=True)
+            (cache_folder(_FOLDER) / self._name).unlink(missing_ok=True)
 
 
 @functools.cache
@@ -244,3 +249,6 @@ def _say_once(line: str) -> None:
 
 
 _FOLDER = "speed"
+_MOST_BYTES = 200
+_LEAST_S, _MOST_S = 1e-6, 3600.0
+"""An update that took less or more was measured by a clock that was changed, or by nobody."""

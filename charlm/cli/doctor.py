@@ -167,7 +167,7 @@ def _cache() -> str:
     folder = cache_dir()
 
     def described(part: Path) -> str:
-        fault = part.exists() and who_else_writes(part)
+        fault = who_else_writes(part)
         return f"{part.name} {format_bytes(_size(part))}{f' not used, because {fault}' if fault else ''}"
 
     sizes = ", ".join(described(folder / name) for name in ("kernels", "corpora"))

@@ -1,5 +1,6 @@
 """charlm tune."""
 
+import math
 import shlex
 import time
 from itertools import zip_longest
@@ -93,7 +94,7 @@ def tune(
       charlm tune --study tunings/lstm-20260102-030405 --hours 1
     """
     _check_usage(config, overrides, hours, minutes, study)
-    began_s = time.time() - (0.0 if context.obj is None else time.perf_counter() - context.obj)
+    began_s = time.perf_counter() if context.obj is None else context.obj
 
     from charlm.system.device import keep_freed_memory
     from charlm.tuning.search import Search
@@ -107,7 +108,7 @@ def tune(
     if signal:
         from charlm.training.signals import SIGNALS
 
-        left = f"{max(ends_s - time.time(), 36) / 3600:.2f}"
+        left = f"{max(ends_s - time.perf_counter(), 36) / 3600:.2f}"
         again = f"charlm tune --study {shlex.quote(str(opened.folder))} --hours {left}"
         again += f" --trials {trials}" if trials else ""
         say("stopped", f"{signal}; continue with: {again}")
@@ -161,15 +162,23 @@ def _open(
 
 
 def _end(study: "Study", began_s: float, hours: float | None) -> float:
-    """When this process ends, as time.time() tells it; by default when the one before it does."""
+    """When this process ends, as time.perf_counter() tells it; by default when the one before it does.
+
+    Processes share the time of day. It is read only here, because it may be set while they run.
+    """
+    now_s = time.perf_counter()
     if hours is not None:
-        study.note("ends_s", began_s + 3600 * hours)
-    ends_s = study.noted("ends_s")
-    if hours is not None and ends_s <= time.time():
-        raise usage_error(f"--hours: found {hours:g}; allowed: more than the {time.time() - began_s:.0f} s to start")
-    if ends_s is None or ends_s <= time.time():
-        raise usage_error("--hours is needed, for example --hours 2: the time of the study is over")
-    return ends_s
+        left_s = began_s + 3600 * hours - now_s
+        study.note("ends_s", time.time() + left_s)
+        study.note("hours", hours)
+        if left_s <= 0:
+            raise usage_error(f"--hours: found {hours:g}; allowed: more than the {now_s - began_s:.0f} s to start")
+    else:
+        ends_s, most = study.noted("ends_s"), study.noted("hours")
+        left_s = min(ends_s - time.time(), 3600 * most or math.inf)
+        if left_s <= 0:
+            raise usage_error("--hours is needed, for example --hours 2: the time of the study is over")
+    return now_s + left_s
 
 
 def _print_start(study: "Study") -> None:

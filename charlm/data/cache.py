@@ -6,7 +6,6 @@ An entry is an .npy file beside a .json file with its checksum. Damaged entries 
 import io
 import json
 import os
-import secrets
 import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
@@ -20,9 +19,8 @@ import numpy.typing as npt
 from charlm.data.background import in_background
 from charlm.data.reading import Symbols
 from charlm.errors import DataError
-from charlm.system.cache import cache_dir, cache_folder, is_private, make_cache_folder, remove_leftovers
-
-_LEFTOVER_AGE_S = 3600  # a process that is still encoding writes to its files far more often
+from charlm.system.cache import cache_dir, cache_folder, is_private, make_cache_folder
+from charlm.system.files import remove_leftovers, temporary_beside
 
 
 def has_entry(prefix: str) -> bool:
@@ -71,7 +69,7 @@ def open_entry(key: str, shape: tuple[int, ...], dtype: np.dtype) -> Iterator[Ap
     np.lib.format.write_array_header_1_0(header, fields)
     with writable_folder() as folder:
         path = folder / f"{key}.npy"
-    remove_leftovers(path.parent, ".*.tmp", _LEFTOVER_AGE_S)
+    remove_leftovers(path.parent)
     checksum = 0
 
     def append(file: BinaryIO, data: bytes | memoryview) -> None:
@@ -110,7 +108,7 @@ def _folder() -> Path:
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
     """A new file that replaces `path` in one step if the block ends without an error."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
+    temporary = temporary_beside(path)
     with writable_folder():
         try:
             with temporary.open("xb") as file:

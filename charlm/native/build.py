@@ -3,6 +3,7 @@
 import contextlib
 import ctypes
 import hashlib
+import itertools
 import os
 import platform
 import shlex
@@ -15,14 +16,18 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 # Loads the OpenMP runtime whose threads the kernels share.
 import torch
 
 from charlm.errors import DataError
 from charlm.native.structs import Struct
-from charlm.system.cache import cache_dir, is_private, make_cache_folder, remove_leftovers
+from charlm.system.cache import cache_dir, make_cache_folder, open_private
 from charlm.system.console import say
+from charlm.system.cpu import usable_cores
+from charlm.system.files import remove_leftovers, replace_file, temporary_beside
+from charlm.system.memory import free_bytes
 
 _FLAGS = ["-std=c++17", "-O3", "-ffp-contract=fast", "-fPIC", "-shared", "-fvisibility=hidden"]
 _TIMEOUT_S = 300
@@ -77,9 +82,10 @@ def _make(libraries: list[Library]) -> dict[Library, ctypes.CDLL | KernelError]:
             raise KernelError(f"PyTorch {torch.__version__} has no OpenMP runtime that kernels can share")
         command = [*find_compiler(), *_FLAGS, *_machine_flags()]
         paths = _paths(libraries, command)
-        new = [library for library in libraries if not _is_whole(paths[library])]
-        failures = _compile_all(new, command, paths) if new else {}
-        return {library: failures.get(library) or _open(library, path) for library, path in paths.items()}
+        outcomes = {library: _find(library, path) for library, path in paths.items()}
+        known = {library: outcome for library, outcome in outcomes.items() if outcome}
+        new = [library for library in libraries if library not in known]
+        return known | (_compile_all(new, command, paths) if new else {})
     except KernelError as error:
         return dict.fromkeys(libraries, error)
     except (OSError, TypeError, ValueError, DataError, subprocess.SubprocessError) as error:
@@ -94,15 +100,43 @@ def _remedy() -> str:
     return "; fix or unset CXX" if os.environ.get("CXX") else ""
 
 
-def _open(library: Library, path: Path) -> ctypes.CDLL | KernelError:
+def _find(library: Library, path: Path) -> ctypes.CDLL | KernelError | None:
+    """The library from the cache; None unless it is there, undamaged, and nobody else could have put it there."""
     try:
-        opened = ctypes.CDLL(str(path))
+        with open_private(path) as file, open_private(path.with_suffix(".sha256")) as checksum:
+            data = file.read()
+            if hashlib.sha256(data).hexdigest().encode() != checksum.read(_DIGEST_BYTES + 1):
+                return None
+            return _open(library, file, data)
+    except OSError:
+        return None
+
+
+_DIGEST_BYTES = 64
+
+
+def _open(library: Library, file: BinaryIO, data: bytes) -> ctypes.CDLL | KernelError:
+    """Load the library from the file that was read, whatever has its name by now."""
+    try:
+        if _DESCRIPTORS.is_dir():
+            # The linker takes equal names for equal libraries, and descriptors return: each gets another slash.
+            opened = ctypes.CDLL(f"{_DESCRIPTORS}{'/' * next(_slashes)}{file.fileno()}")
+        else:
+            with tempfile.TemporaryDirectory(prefix="charlm-", ignore_cleanup_errors=True) as folder:
+                copy = Path(folder, "kernel.so")
+                copy.write_bytes(data)
+                opened = ctypes.CDLL(str(copy))
     except OSError as error:
         return _fault(error)
     for struct in library.structs:
         if not struct.fits(opened):
             return KernelError(f"the compiler lays out struct {struct.name} of {struct.file.name} in another way")
     return opened
+
+
+_DESCRIPTORS = Path("/proc/self/fd")
+"""Linux: the files that this process has open."""
+_slashes = itertools.count(1)
 
 
 def find_compiler() -> list[str]:
@@ -153,32 +187,31 @@ def _cannot_store(folder: Path, error: OSError) -> KernelError:
     return KernelError(f"{folder}: kernels cannot be stored there ({error}); set CHARLM_CACHE to another folder")
 
 
-def _is_whole(path: Path) -> bool:
-    """Whether the library is in the cache, undamaged, and nobody else could have put it there."""
-    try:
-        checksum = path.with_suffix(".sha256").read_text(encoding="ascii")
-        return is_private(path) and hashlib.sha256(path.read_bytes()).hexdigest() == checksum
-    except (OSError, ValueError):
-        return False
-
-
 def _compile_all(
     libraries: list[Library], command: list[str], paths: dict[Library, Path]
-) -> dict[Library, KernelError | None]:
-    """Compile in parallel; for each library the error, or None if it was built."""
-    remove_leftovers(next(iter(paths.values())).parent, "tmp*", _TIMEOUT_S)
+) -> dict[Library, ctypes.CDLL | KernelError]:
+    """Compile as many at a time as the machine can take, and load them; for each the library or the error."""
+    remove_leftovers(next(iter(paths.values())).parent, _TIMEOUT_S)
     say("compile", f"for this CPU, once: {', '.join(library.name for library in libraries)} ...")
     start_s = time.perf_counter()
-    with ThreadPoolExecutor(len(libraries)) as pool:
-        outcomes = pool.map(lambda library: _compile(library, command, paths[library]), libraries)
-        failures = dict(zip(libraries, outcomes, strict=True))
+    with ThreadPoolExecutor(min(len(libraries), _compilers())) as pool:
+        made = pool.map(lambda library: _compile(library, command, paths[library]), libraries)
+        outcomes = dict(zip(libraries, made, strict=True))
     seconds = time.perf_counter() - start_s
     _compilations.append((start_s, seconds))
-    if not all(failures.values()):
+    if not any(isinstance(outcome, KernelError) for outcome in outcomes.values()):
         say("compile", f"done in {seconds:.1f} s")
-    return failures
+    return outcomes
 
 
+def _compilers() -> int:
+    """How many compilers may run at once: one for each core, as far as there is memory."""
+    free = free_bytes()
+    return max(1, usable_cores() if free is None else min(usable_cores(), free // _COMPILER_BYTES))
+
+
+_COMPILER_BYTES = 400_000_000
+"""g++ 12 takes up to 350 MB for a kernel."""
 _compilations: list[tuple[float, float]] = []
 """When each began, and its seconds."""
 
@@ -188,42 +221,35 @@ def compiling_s(since_s: float) -> float:
     return sum(seconds for start_s, seconds in _compilations if start_s >= since_s)
 
 
-def _compile(library: Library, command: list[str], path: Path) -> KernelError | None:
-    """Build the library and its checksum, and move each to its place in one step: no process sees half a file."""
+def _compile(library: Library, command: list[str], path: Path) -> ctypes.CDLL | KernelError:
+    """Build the library and its checksum, move each to its place in one step, and load it."""
+    compiled = temporary_beside(path)
+    options = ["-I", str(library.folder), "-include", str(library.source), "-x", "c++", "-", "-o", str(compiled)]
     try:
-        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-            compiled, checksum = Path(folder, path.name), Path(folder, "checksum")
-            result = subprocess.run(
-                [
-                    *command,
-                    "-I",
-                    str(library.folder),
-                    "-include",
-                    str(library.source),
-                    "-x",
-                    "c++",
-                    "-",
-                    "-o",
-                    str(compiled),
-                ],
-                input="".join(struct.layout_code for struct in library.structs),
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=_TIMEOUT_S,
-                check=False,
-            )
-            if result.returncode:
-                return _compiler_fault(result, path.with_suffix(".log"))
-            checksum.write_text(hashlib.sha256(compiled.read_bytes()).hexdigest(), encoding="ascii")
-            compiled.chmod(0o700)
+        result = subprocess.run(
+            [*command, *options],
+            input="".join(struct.layout_code for struct in library.structs),
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_TIMEOUT_S,
+            check=False,
+        )
+        if result.returncode:
+            return _compiler_fault(result, path.with_suffix(".log"))
+        compiled.chmod(0o700)
+        with open_private(compiled) as file:
+            data = file.read()
             compiled.replace(path)
-            checksum.replace(path.with_suffix(".sha256"))
+            replace_file(path.with_suffix(".sha256"), hashlib.sha256(data).hexdigest().encode(), 0o600)
+            return _open(library, file, data)
     except OSError as error:
         return _cannot_store(path.parent, error)
     except subprocess.SubprocessError as error:
         return _fault(error)
-    return None
+    finally:
+        with contextlib.suppress(OSError):
+            compiled.unlink(missing_ok=True)
 
 
 def _compiler_fault(result: "subprocess.CompletedProcess[str]", log: Path) -> KernelError:

@@ -1,15 +1,16 @@
 """The cache folder: encoded texts and compiled kernels; both can be rebuilt."""
 
-import contextlib
+import errno
 import functools
 import os
-import shutil
+import stat
 import tempfile
-import time
 from pathlib import Path
+from typing import BinaryIO
 
 from charlm.errors import DataError
 from charlm.system.console import say
+from charlm.system.files import unlinked
 
 
 def cache_dir() -> Path:
@@ -28,29 +29,101 @@ def cache_folder(name: str) -> Path:
     If others can write to it, they could plant code or texts: then this process uses an empty folder of its own.
     """
     folder = cache_dir() / name
-    fault = folder.exists() and who_else_writes(folder)
+    fault = who_else_writes(folder)
     return _folder_instead_of(folder, fault) if fault else folder
 
 
 def make_cache_folder(name: str) -> Path:
-    """`cache_folder`, created if it is missing; OSError if it cannot be."""
-    cache_folder(name).mkdir(mode=0o700, parents=True, exist_ok=True)
+    """`cache_folder`, created with its parents if they are missing, for this user alone; OSError if it cannot be."""
+    _make(cache_folder(name))
     return cache_folder(name)  # asked again: someone else may have created it in the meantime
 
 
+def _make(folder: Path) -> None:
+    """Path.mkdir would give `mode` to the last folder only."""
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+    except FileNotFoundError:
+        _make(folder.parent)
+        folder.mkdir(mode=0o700, exist_ok=True)
+
+
+def open_private(path: Path) -> BinaryIO:
+    """Open a file of the cache; OSError if it is a link, or others could have written it."""
+    file = open(path, "rb", opener=unlinked)  # noqa: SIM115
+    status = os.fstat(file.fileno())
+    if not stat.S_ISREG(status.st_mode) or _fault(status):
+        file.close()
+        raise OSError(errno.EPERM, "others could have written it", str(path))
+    return file
+
+
 def is_private(path: Path) -> bool:
-    """Whether the file or folder belongs to this user or to root, and nobody else may write it."""
-    return not who_else_writes(path)
+    """Whether the file is no link and belongs to this user or to root, and nobody else may write it."""
+    status = path.lstat()
+    return stat.S_ISREG(status.st_mode) and not _fault(status)
 
 
-def who_else_writes(path: Path) -> str:
-    """Why others could have written the file or folder, in words; "" if they could not."""
-    status = path.stat()
-    if hasattr(os, "getuid") and status.st_uid not in (0, os.getuid()):
-        return "it belongs to another user"
-    if hasattr(os, "getuid") and status.st_mode & 0o022:
-        return "others may write to it (chmod go-w changes that)"
+def who_else_writes(folder: Path) -> str:
+    """Why others could have written the folder, or could put another in its place, in words; "" if they could not.
+
+    A parent may be a link that this user or root has made: what it points to is checked with its own parents. In a
+    parent with the sticky bit, such as /tmp, others cannot replace what is not theirs. What is missing is no fault.
+    """
+    if not hasattr(os, "getuid"):
+        return ""
+    place, waiting, links = Path("/"), [*reversed(folder.absolute().parts[1:])], 0
+    while waiting:
+        name = waiting.pop()
+        entry = place / name
+        try:
+            status = entry.lstat()
+        except OSError:
+            return ""
+        if stat.S_ISLNK(status.st_mode) and waiting and links < _MOST_LINKS and _is_trusted(status.st_uid):
+            target, links = entry.readlink(), links + 1
+            place = Path("/") if target.is_absolute() else place
+            waiting += [part for part in reversed(target.parts) if part != target.anchor]
+            continue
+        if fault := _fault(status, is_parent=bool(waiting)):
+            return fault.format(entry if waiting else "it")
+        place = place.parent if name == ".." else entry
     return ""
+
+
+_MOST_LINKS = 40
+
+
+def _fault(status: os.stat_result, *, is_parent: bool = False) -> str:
+    """Why others could have written a file or folder, or may replace what is in it, with {} for its name."""
+    if not hasattr(os, "getuid"):
+        return ""
+    if not _is_trusted(status.st_uid):
+        return "{} belongs to another user"
+    if stat.S_ISLNK(status.st_mode):
+        return "{} is a link"
+    others = stat.S_IWOTH if is_parent and _is_own_group(status.st_gid) else stat.S_IWOTH | stat.S_IWGRP
+    if status.st_mode & others and not (is_parent and status.st_mode & stat.S_ISVTX):
+        return "others may write to {} (chmod go-w changes that)"
+    return ""
+
+
+def _is_trusted(user: int) -> bool:
+    """Whether a user is this one or root; the owner of / is root, also where a container shows another number."""
+    return user in (0, os.getuid(), Path("/").stat().st_uid)
+
+
+@functools.cache
+def _is_own_group(group: int) -> bool:
+    """Whether only this user is in the group, which then has the user's name: many systems let it write by default."""
+    try:
+        import grp
+        import pwd
+
+        name, found = pwd.getpwuid(os.getuid()).pw_name, grp.getgrgid(group)
+    except (ImportError, KeyError):
+        return False
+    return found.gr_name == name and set(found.gr_mem) <= {name}
 
 
 @functools.cache
@@ -63,11 +136,3 @@ def _folder_instead_of(folder: Path, fault: str) -> Path:
 
 _temporary_folders: list[tempfile.TemporaryDirectory[str]] = []
 """Deleted when the process ends."""
-
-
-def remove_leftovers(folder: Path, pattern: str, age_s: float) -> None:
-    """Remove temporary files and folders of killed processes: those older than `age_s`, longer than writing takes."""
-    for path in folder.glob(pattern):
-        with contextlib.suppress(OSError):
-            if time.time() - path.stat().st_mtime > age_s:
-                shutil.rmtree(path) if path.is_dir() else path.unlink()

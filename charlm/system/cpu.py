@@ -17,10 +17,14 @@ def describe_cpu() -> str:
         lines = file.read_text(encoding="utf-8", errors="replace").split("\n\n", 1)[0].splitlines()
         fields = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
     model = fields.get("model name") or _mac_model() or platform.processor() or "unknown model"
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     flags = (fields.get("flags") or fields.get("features") or "").split()
     listed = " ".join(flag for flag in _FLAGS if flag in flags)
-    return f"{model}, {usable} of {os.cpu_count()} cores{', ' if listed else ''}{listed}"
+    return f"{model}, {usable_cores()} of {os.cpu_count()} cores{', ' if listed else ''}{listed}"
+
+
+def usable_cores() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _mac_model() -> str:

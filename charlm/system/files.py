@@ -1,5 +1,12 @@
 """Files and folders."""
 
+import contextlib
+import errno
+import os
+import secrets
+import stat
+import time
+from collections.abc import Iterable
 from pathlib import Path
 
 from charlm.errors import DataError
@@ -8,11 +15,59 @@ _PAGE = b"<!DOCTYPE html>"
 """How a page of HTML begins."""
 
 
-def replace_file(file: Path, data: bytes) -> None:
-    """Replace a file in one step: readers see the old content or the new, never a part."""
-    temporary = file.with_name(f".{file.name}.tmp")
-    temporary.write_bytes(data)
-    temporary.replace(file)
+_TEMPORARY = ".charlm.tmp"
+"""How the names of temporary files end."""
+
+
+def replace_file(file: Path, data: bytes, mode: int = 0o666) -> None:
+    """Replace a file in one step: readers see the old content or the new, never a part.
+
+    Several processes may replace it at once. Where it is a link, the link is replaced. `mode` is that of a new file,
+    before the umask.
+    """
+    temporary = temporary_beside(file)
+    try:
+        with open(temporary, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as out:
+            out.write(data)
+        temporary.replace(file)
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+    remove_leftovers(file.parent)
+
+
+def temporary_beside(file: Path) -> Path:
+    """A name in the folder of `file` that no other process has, for a file that is to replace it."""
+    return file.with_name(f".{secrets.token_hex(8)}{_TEMPORARY}")
+
+
+def remove_leftovers(folder: Path, age_s: float = 3600, pattern: str = f".*{_TEMPORARY}") -> None:
+    """Remove the temporary files of killed processes: those older than `age_s`, longer than writing takes."""
+    for path in folder.glob(pattern):
+        with contextlib.suppress(OSError):
+            status = path.lstat()
+            if stat.S_ISREG(status.st_mode) and time.time() - status.st_mtime > age_s:
+                path.unlink()
+
+
+def unlinked(name: str, flags: int) -> int:
+    """An opener for files in folders that somebody else may have made: OSError for a link. Never waits, for a pipe."""
+    try:
+        return os.open(name, flags | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0), 0o666)
+    except OSError as error:
+        if Path(name).is_symlink():
+            raise OSError(error.errno, _LINK.format(Path(name).name)) from None
+        raise
+
+
+def refuse_links(folder: Path, names: Iterable[str]) -> None:
+    """OSError if one of the names in a folder is a link, through which charlm would write or remove files elsewhere."""
+    for name in names:
+        if (folder / name).is_symlink():
+            raise OSError(errno.ELOOP, _LINK.format(name))
+
+
+_LINK = "{} is a link, through which charlm does not write"
 
 
 def check_page_place(file: Path, option: str) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from charlm.errors import RunError
+from charlm.system.files import unlinked
 
 try:
     import fcntl
@@ -15,6 +16,8 @@ except ImportError:  # Windows
     fcntl = None
 
 LOCK = ".lock"
+_MOST = 1000
+"""Characters at most that are read of what a lock's file says."""
 
 
 @contextlib.contextmanager
@@ -29,12 +32,12 @@ def locked(folder: Path, name: str = LOCK, *, wait: bool = False) -> Iterator[No
     if fcntl is None:
         yield
         return
-    with (folder / name).open("a+", encoding="utf-8") as file:
+    with open(folder / name, "a+", encoding="utf-8", opener=unlinked) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             file.seek(0)
-            holder = file.read().strip() or "another process"
+            holder = file.read(_MOST).strip() or "another process"
             raise RunError(
                 f"{folder}: in use by {holder}; allowed: one process at a time; "
                 "wait for it or stop it, or take another --run-dir"
@@ -54,8 +57,8 @@ def lock_holder(folder: Path) -> str | None:
     Linux lists its locks. Elsewhere the process that the file names counts as the holder while it is alive.
     """
     try:
-        status = (folder / LOCK).stat()
-        named = (folder / LOCK).read_text(encoding="utf-8", errors="replace").strip()
+        with open(folder / LOCK, encoding="utf-8", errors="replace", opener=unlinked) as file:
+            status, named = os.fstat(file.fileno()), file.read(_MOST).strip()
     except OSError:
         return None
     words = named.split()

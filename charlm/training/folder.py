@@ -19,8 +19,8 @@ from pathlib import Path
 from charlm.checkpoint import Checkpoint, save_checkpoint
 from charlm.config import Config, dump_config
 from charlm.errors import RunError
-from charlm.runs import BEST, CONFIG, FOLDER, LAST
-from charlm.system.files import nearest_existing, replace_file
+from charlm.runs import BEST, CHARTS, CONFIG, FOLDER, LAST, METRICS, SAMPLES
+from charlm.system.files import nearest_existing, refuse_links, replace_file
 from charlm.system.formatting import format_bytes
 from charlm.system.lock import locked
 
@@ -133,6 +133,7 @@ def claimed(folder: Path) -> Iterator[None]:
     """Hold the lock of an existing folder; RunError if another process holds it or the folder cannot be written."""
     with contextlib.ExitStack() as held:
         with refusing_os_errors(folder):
+            refuse_links(folder, (FOLDER, METRICS, SAMPLES, *CHARTS))
             held.enter_context(locked(folder))
         yield
 

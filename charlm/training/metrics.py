@@ -18,9 +18,9 @@ from torch.utils.tensorboard.writer import SummaryWriter
 from charlm.config.schema import TrainConfig
 from charlm.errors import RunError
 from charlm.inference.evaluation import Evaluation
-from charlm.runs import METRICS, SAMPLES
+from charlm.runs import CHARTS, METRICS, SAMPLES
 from charlm.system.console import say
-from charlm.system.files import replace_file
+from charlm.system.files import replace_file, unlinked
 from charlm.system.formatting import nats_to_bits
 from charlm.training.sample import Sample, shaded
 from charlm.training.state import TrainState
@@ -209,7 +209,7 @@ class Metrics:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._file = path.open("ab", buffering=0)
+        self._file = open(path, "ab", buffering=0, opener=unlinked)  # noqa: SIM115
         self._waiting = b""
 
     def append(self, row: Mapping[str, Any]) -> None:
@@ -253,7 +253,7 @@ class _Charts:
         self._first_step = first_step
         self._retry_s = 0.0
         self._writers: dict[str, SummaryWriter] = {}
-        for split in ("train", "valid"):
+        for split in CHARTS:
             self._writer(split)
 
     def _writer(self, split: str) -> SummaryWriter:

@@ -1,6 +1,7 @@
 """What a study has found: the best config, a table, a picture."""
 
 import contextlib
+import io
 import shlex
 from collections.abc import Iterable
 from pathlib import Path
@@ -82,8 +83,9 @@ def draw(study: Study) -> Path | None:
     line = "; dashed: charlm's own choice" if any(is_chosen(record.options) for record in records) else ""
     title = f"{len(records)} trials; best {found.nats:.4f} nats (trial {found.number}, {mark}); gray: pruned{line}"
     figure.suptitle(title, fontsize=10)
-    path = study.folder / PICTURE
-    figure.savefig(path, dpi=120)
+    path, picture = study.folder / PICTURE, io.BytesIO()
+    figure.savefig(picture, dpi=120, format="png")
+    replace_file(path, picture.getvalue())
     return path
 
 

@@ -43,12 +43,12 @@ class Search:
 
     study: Study
     ends_s: float
-    """When the last trial and the report must be done, as time.time() tells it."""
+    """When the last trial and the report must be done, as time.perf_counter() tells it."""
     most_trials: int | None
     """Of all processes and sessions together."""
 
     def __post_init__(self) -> None:
-        self._kept_s = min(_REPORT_S, _REPORT * (self.ends_s - time.time()))
+        self._kept_s = min(_REPORT_S, _REPORT * (self.ends_s - time.perf_counter()))
         self._overhead_s = 0.0
         self._faults = 0
 
@@ -70,7 +70,7 @@ class Search:
 
     def _left_s(self) -> float:
         """Seconds that are left for training."""
-        return self.ends_s - time.time() - self._kept_s - self._overhead_s
+        return self.ends_s - time.perf_counter() - self._kept_s - self._overhead_s
 
     def _fits(self, elapsed_s: float) -> bool:
         """Whether there is time for a trial that has trained for so long already."""
@@ -85,7 +85,7 @@ class Search:
 
     def _run(self, trial: Trial) -> str:
         """Train a trial and note what came of it; returns the name of a signal that stopped it, or ""."""
-        start_s = time.time()
+        start_s = time.perf_counter()
         try:
             outcome = self._train(trial)
         except Exception as error:
@@ -96,7 +96,7 @@ class Search:
         else:
             if outcome.reason in SIGNALS:
                 return outcome.reason
-            self._overhead_s = time.time() - start_s - (outcome.elapsed_s - (trial.elapsed_s or 0.0))
+            self._overhead_s = time.perf_counter() - start_s - (outcome.elapsed_s - (trial.elapsed_s or 0.0))
             self._note_score(trial, outcome)
         free_memory()
         return ""
@@ -134,6 +134,6 @@ class Search:
             )
 
     def _say(self, trial: Trial, *parts: str) -> None:
-        left = f"{format_duration(max(self.ends_s - time.time(), 0))} left"
+        left = f"{format_duration(max(self.ends_s - time.perf_counter(), 0))} left"
         line = "  ".join(part for part in (*parts, describe(trial.values), left) if part)
         say("trial", f"{trial.number:>4}  {line}")

@@ -11,6 +11,8 @@ was killed, and the next process that asks for a trial continues it.
 """
 
 import contextlib
+import json
+import math
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -20,7 +22,7 @@ from typing import Any
 from charlm.config import dump_config
 from charlm.errors import DamagedCheckpointError, RunError, StudyError
 from charlm.runs import CONFIG, FOLDER, LAST, is_run, read_header
-from charlm.system.files import replace_file
+from charlm.system.files import refuse_links, replace_file
 from charlm.system.lock import locked
 from charlm.training.loop import Outcome
 from charlm.tuning.plan import Plan
@@ -91,6 +93,7 @@ class Study:
         with refusing_os_errors(folder):
             if is_run(folder):
                 raise StudyError(f"{folder}: holds a run; allowed: the folder of a study, or a new one")
+            refuse_links(folder, [JOURNAL])
             exists = (folder / JOURNAL).is_file()
         made = None if exists else make()
         with refusing_os_errors(folder):
@@ -99,7 +102,8 @@ class Study:
                 self._study = _open(folder / JOURNAL)
                 if _PLAN not in self._study.user_attrs:
                     self._begin(*(made or make()))
-        self.plan = Plan.from_json(self._study.user_attrs[_PLAN], str(folder))
+        with _refusing_damage(folder / JOURNAL):
+            self.plan = Plan.from_json(self._study.user_attrs[_PLAN], str(folder))
 
     def _begin(self, plan: Plan, first: list[dict[str, Any]]) -> None:
         replace_file(self.folder / CONFIG, dump_config(plan.config).encode())
@@ -113,13 +117,17 @@ class Study:
         """Hold the lock of the study, for a moment: other processes wait."""
         return locked(self.folder, wait=True)
 
-    def note(self, name: str, value: Any) -> None:
-        """Keep a value for other processes and later sessions."""
+    def note(self, name: str, value: float) -> None:
+        """Keep a number for other processes and later sessions."""
         self._study.set_user_attr(name, value)
 
-    def noted(self, name: str) -> Any:
-        """A value that `note` has kept; None if there is none."""
-        return self._study.user_attrs.get(name)
+    def noted(self, name: str) -> float:
+        """A number that `note` has kept; 0 if there is none."""
+        try:
+            found = float(self._study.user_attrs.get(name, 0.0))
+        except (OverflowError, TypeError, ValueError):
+            return 0.0
+        return found if math.isfinite(found) else 0.0
 
     # Trials
 
@@ -163,6 +171,7 @@ class Study:
     def _hold(self, trial: optuna.Trial | FrozenTrial, held: contextlib.ExitStack) -> bool:
         """Take the lock of a trial; False if another process has it."""
         folder = self._folder_of(trial)
+        refuse_links(self.folder, [folder.name])
         folder.mkdir(exist_ok=True)
         try:
             held.enter_context(locked(folder, _LOCK))
@@ -238,7 +247,7 @@ def _elapsed_s(run_dir: Path) -> float | None:
         return None
     try:
         return float(read_header(run_dir / FOLDER / LAST).progress["elapsed_s"])
-    except (DamagedCheckpointError, KeyError, TypeError, ValueError):
+    except (DamagedCheckpointError, KeyError, OverflowError, TypeError, ValueError):
         return 0.0  # `resume_run` looks for another
 
 
@@ -254,22 +263,73 @@ def _open(journal: Path) -> optuna.Study:
         _mend(journal)
     finally:
         lock.release()
+    with _calm(), _refusing_damage(journal):
+        storage = _Storage(journal, lock)
+        return optuna.create_study(
+            storage=storage, study_name=_NAME, load_if_exists=True, sampler=_sampler(0), pruner=_PRUNER
+        )
+
+
+class _Storage(JournalStorage):
+    """Optuna's journal. Other processes write it too, so it may turn out damaged whenever it is read."""
+
+    def __init__(self, journal: Path, lock: JournalFileOpenLock) -> None:
+        self._journal = journal
+        super().__init__(JournalFileBackend(str(journal), lock_obj=lock))
+
+    def _sync_with_backend(self) -> None:
+        with _refusing_damage(self._journal):
+            super()._sync_with_backend()
+
+
+@contextlib.contextmanager
+def _refusing_damage(journal: Path) -> Iterator[None]:
+    """Turn what Optuna and `Plan` raise for a journal with other content than theirs into a StudyError."""
     try:
-        with _calm():
-            storage = JournalStorage(JournalFileBackend(str(journal), lock_obj=lock))
-            return optuna.create_study(
-                storage=storage, study_name=_NAME, load_if_exists=True, sampler=_sampler(0), pruner=_PRUNER
-            )
-    except (ValueError, KeyError, TypeError) as error:
-        raise StudyError(
-            f"{journal}: damaged ({error}); allowed: the journal of a study; take another --study"
-        ) from None
+        yield
+    except (
+        ArithmeticError,
+        AssertionError,
+        AttributeError,
+        LookupError,
+        RecursionError,
+        TypeError,
+        ValueError,
+    ) as error:
+        # Optuna's assertions say no more.
+        found = "an unknown operation" if isinstance(error, AssertionError) else error
+        raise _damaged(journal, found) from None
+
+
+def _damaged(journal: Path, found: object) -> StudyError:
+    return StudyError(f"{journal}: damaged ({found}); allowed: the journal of a study; take another --study")
 
 
 def _mend(journal: Path) -> None:
-    """Drop the last line if a full disk or a power failure cut it short: Optuna could not read the journal."""
-    if journal.is_file() and not (data := journal.read_bytes()).endswith(b"\n"):
-        replace_file(journal, data[: data.rfind(b"\n") + 1])
+    """Drop empty lines, and a last line that a full disk or a power failure cut short: Optuna could not read on.
+
+    StudyError, and the file stays as it is, if anything else in it is no row.
+    """
+    data = journal.read_bytes() if journal.is_file() else b""
+    lines = [line for line in data.splitlines(keepends=True) if line.strip(b"\0 \t\r\n")]
+    if lines and not _is_row(lines[-1]) and (lines[-1].startswith(_ROW) or _ROW.startswith(lines[-1])):
+        lines.pop()
+    for number, line in enumerate(lines, 1):
+        if not _is_row(line):
+            raise _damaged(journal, f"line {number} is none of Optuna's")
+    if (kept := b"".join(lines)) != data:
+        replace_file(journal, kept)
+
+
+_ROW = b'{"op_code":'
+"""How each line of a journal begins."""
+
+
+def _is_row(line: bytes) -> bool:
+    try:
+        return line.startswith(_ROW) and line.endswith(b"\n") and isinstance(json.loads(line), dict)
+    except (ValueError, RecursionError):
+        return False
 
 
 def _sampler(seed: int) -> TPESampler:

@@ -77,6 +77,18 @@ class TestRoundTrip:
         assert torch.equal(found.decoder.weight, model.decoder.weight)
 
 
+def test_permissions_are_those_of_any_new_file(checkpoint, tmp_path, monkeypatch):
+    """And the umask, which is that of all threads, is not touched."""
+    before = os.umask(0o027)
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "umask", lambda _: pytest.fail("changed"))
+            save_checkpoint(checkpoint, tmp_path / LAST)
+    finally:
+        os.umask(before)
+    assert (tmp_path / LAST).stat().st_mode & 0o777 == 0o640
+
+
 class TestNames:
     def test_further_names_are_the_same_file(self, checkpoint, saved):
         others = [saved.with_name(BEST), saved.with_name("step-00000007.safetensors")]

@@ -168,12 +168,29 @@ def test_without_time_the_first_family_alone_is_measured(machine):
     assert second == []
 
 
-def test_a_damaged_cache_is_measured_again(machine, tmp_path):
+@pytest.mark.parametrize("content", ['{"not": "seconds"}', "[" * 100_000, "1e-300", "nan", "\xff", "link", "changed"])
+def test_a_damaged_cache_is_measured_again(machine, tmp_path, content):
     meter(family_of())
-    for file in (tmp_path / "cache/speed").iterdir():
-        file.write_text('{"not": "seconds"}')
+    (file,) = (tmp_path / "cache/speed").iterdir()
+    written = file.read_text()
+    if content == "link":
+        file.rename(tmp_path / "moved")
+        file.symlink_to(tmp_path / "moved")
+    else:
+        file.write_text(f"1{written}" if content == "changed" else content, encoding="latin-1")
     meter(family_of())
     assert len(machine.measured) == 2
+    assert (file.read_text(), file.is_symlink()) == (written, False)
+    meter(family_of())
+    assert len(machine.measured) == 2
+
+
+@pytest.mark.parametrize("factor", [1e-300, 1e9])
+def test_a_speed_that_cannot_be_is_not_taken_from_the_cache(machine, factor):
+    machine(factor)
+    for measured in (1, 2):
+        meter(family_of())
+        assert len(machine.measured) == measured
 
 
 def test_a_cache_that_cannot_be_written_costs_only_time(machine, tmp_path, capsys):

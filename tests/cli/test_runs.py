@@ -13,7 +13,7 @@ import pytest
 
 from charlm.errors import DamagedCheckpointError
 from charlm.runs import BEST, FOLDER, LAST, describe_run, limit_reached, read_header
-from charlm.system.lock import lock_holder, locked
+from charlm.system.lock import LOCK, lock_holder, locked
 from tests.runs import contents
 
 
@@ -239,6 +239,15 @@ def test_where_the_system_lists_no_locks(tmp_path, monkeypatch):
     for other in (text.replace(str(os.getpid()), "999999999"), text.replace(" on ", " on not-"), "", "process"):
         (tmp_path / ".lock").write_text(other)
         assert lock_holder(tmp_path) is None
+
+
+def test_what_stands_in_the_place_of_a_lock_is_not_read(tmp_path):
+    """A named pipe would wait for its writer."""
+    os.mkfifo(tmp_path / LOCK)
+    assert lock_holder(tmp_path) is None
+    (tmp_path / LOCK).unlink()
+    (tmp_path / LOCK).symlink_to("/dev/zero")
+    assert lock_holder(tmp_path) is None
 
 
 def test_many_runs_are_listed_at_once(cli, trained_run, tmp_path):

@@ -140,6 +140,17 @@ def test_the_time_of_a_study_that_is_over(tune, monkeypatch):
     assert error == "Invalid value: --hours is needed, for example --hours 2: the time of the study is over"
 
 
+def test_a_clock_that_is_set_back_between_sessions_adds_at_most_the_hours(tune, monkeypatch):
+    from charlm.tuning.search import Search
+
+    assert tune(*new("--trials", 1)).code == 0
+    ends_s: list[float] = []
+    monkeypatch.setattr(Search, "run", lambda search: ends_s.append(search.ends_s) or "")
+    monkeypatch.setattr("time.time", lambda: 1e8)
+    assert tune("--study", "study").code == 0
+    assert 60 < ends_s[0] - time.perf_counter() <= 72
+
+
 def test_hours_that_are_over_before_the_first_trial(tune):
     assert tune(*new("--trials", 1)).code == 0
     error = tune("--study", "study", "--hours", 1e-9).usage_error

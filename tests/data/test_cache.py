@@ -227,6 +227,7 @@ def test_a_folder_that_another_user_creates_at_the_same_time_is_not_used(cache, 
         os.makedirs(folder)  # noqa: PTH103
         folder.chmod(0o777)
 
+    cache.mkdir(parents=True)
     monkeypatch.setattr(Path, "mkdir", too_late)
     found = make_cache_folder("attacked")
     assert found != cache / "attacked"

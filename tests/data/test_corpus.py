@@ -294,7 +294,7 @@ def test_what_a_killed_encoding_has_left_goes_with_the_next(write, cache):
     """But not what another process may be writing at this moment."""
     folder = cache / "corpora"
     folder.mkdir(parents=True)
-    old, new = folder / ".a.npy.1-0.tmp", folder / ".b.npy.2-0.tmp"
+    old, new = folder / ".a.charlm.tmp", folder / ".b.charlm.tmp"
     for path in (old, new):
         path.write_text("half")
     os.utime(old, (0, 0))

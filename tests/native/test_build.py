@@ -1,5 +1,6 @@
 """Compilation of kernels: the cache, and what is said where it fails."""
 
+import ctypes
 import os
 import shlex
 import shutil
@@ -124,6 +125,50 @@ def test_a_library_that_others_could_have_written_is_not_loaded(
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.parametrize("descriptors", ["/proc/self/fd", "/nowhere"])
+def test_the_library_that_was_checked_is_loaded_whatever_has_its_name_by_then(
+    kernel: Kernel, cache: Path, monkeypatch: pytest.MonkeyPatch, descriptors: str
+) -> None:
+    kernel.check()
+    (library,) = (cache / "kernels").glob("*.so")
+    load = ctypes.CDLL
+
+    def swapped(name: str | None) -> ctypes.CDLL:
+        if name is not None:
+            library.unlink()
+            library.write_text("planted")
+        return load(name)
+
+    monkeypatch.setattr(build, "_DESCRIPTORS", Path(descriptors))
+    monkeypatch.setattr(ctypes, "CDLL", swapped)
+    build._outcomes.clear()
+    kernel.check()
+    assert library.read_text() == "planted"
+
+
+def test_libraries_that_are_loaded_one_after_another_are_told_apart(kernel: Kernel, tmp_path: Path) -> None:
+    """They may get the same descriptor."""
+    other = Kernel(tmp_path / "doubling.cpp")
+    other.source.write_text(SOURCE.replace("a->factor;", "a->factor * 2;"))
+    sums = []
+    for each in (kernel, other):
+        total = torch.zeros(1)
+        each("add_up", n=1, a=torch.ones(1), factor=0.5, sum=total)
+        sums.append(total.item())
+    assert sums == [0.5, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("cores", "free_bytes", "compilers"), [(2, None, 2), (8, 10**11, 8), (8, 10**9, 2), (2, 10**6, 1)]
+)
+def test_as_many_compilers_as_cores_and_memory_allow(
+    monkeypatch: pytest.MonkeyPatch, cores: int, free_bytes: int | None, compilers: int
+) -> None:
+    monkeypatch.setattr(build, "usable_cores", lambda: cores)
+    monkeypatch.setattr(build, "free_bytes", lambda: free_bytes)
+    assert build._compilers() == compilers
+
+
 def test_a_library_with_another_layout_is_not_called(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Struct, "layout", property(lambda struct: [48, 0, 8, 24, 16, 32]))
     with pytest.raises(KernelError, match=r"^the compiler lays out struct Arguments of adding.cpp in another way$"):
@@ -169,7 +214,9 @@ def test_a_damaged_library_is_made_again(
     capsys.readouterr()
     kernel.check()
     assert capsys.readouterr().err.count("\n") == 2
-    assert build._is_whole(path.with_suffix(".so"))
+    build._outcomes.clear()
+    kernel.check()
+    assert capsys.readouterr().err == ""
 
 
 def test_a_cache_that_cannot_be_written(kernel: Kernel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,14 +235,18 @@ def test_a_fault_of_one_leaves_the_others(kernel: Kernel, tmp_path: Path) -> Non
     assert not faulty.works()
 
 
-def test_leftovers_of_a_killed_compilation_go(kernel: Kernel, cache: Path) -> None:
-    old, new = cache / "kernels/tmpold", cache / "kernels/tmpnew"
-    for folder in (old, new):
-        folder.mkdir(parents=True)
-    os.utime(old, (0, 0))
+def test_leftovers_of_a_killed_compilation_go_and_nothing_else(kernel: Kernel, cache: Path) -> None:
+    old, new, linked, other = (
+        cache / "kernels" / name for name in (".a.charlm.tmp", ".b.charlm.tmp", ".c.charlm.tmp", "tmpmine")
+    )
+    other.mkdir(parents=True)
+    for file in (old, new, other / ".a.charlm.tmp"):
+        file.touch()
+    linked.symlink_to(other)
+    for path in (old, linked, other):
+        os.utime(path, (0, 0), follow_symlinks=False)
     kernel.check()
-    assert not old.exists()
-    assert new.exists()
+    assert [path.exists() for path in (old, new, linked / ".a.charlm.tmp", other)] == [False, True, True, True]
 
 
 def test_a_wrong_cxx_is_named(

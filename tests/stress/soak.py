@@ -7,6 +7,7 @@ back at any time. Reads /proc, so for Linux alone.
 import argparse
 import os
 import random
+import shutil
 import statistics
 import subprocess
 import sys
@@ -125,13 +126,13 @@ def watch(folder: Path, config: str) -> list[Reading]:
 
 
 def cache_in(folder: Path) -> Path:
-    """For texts, on the same disk and gone with it; compiled kernels stay where the user has them."""
+    """For texts, on the same disk and gone with it; compiled kernels are copies of the user's."""
     from charlm.system.cache import cache_dir
 
     kernels, cache = cache_dir() / "kernels", folder / "cache"
     kernels.mkdir(parents=True, exist_ok=True)
     cache.mkdir()
-    (cache / "kernels").symlink_to(kernels)
+    shutil.copytree(kernels, cache / "kernels")
     return cache
 
 

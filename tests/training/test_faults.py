@@ -206,6 +206,38 @@ def test_a_folder_that_goes_during_saving_is_not_made_again(tmp_path, cli, tiny_
     assert not run.exists()
 
 
+@pytest.mark.parametrize(
+    "name",
+    [".lock", "metrics.jsonl", "samples.jsonl", "checkpoints", "train", "valid", ".config.yaml.tmp", "config.yaml"],
+)
+def test_a_run_folder_from_somebody_else_writes_and_removes_nothing_outside(tmp_path, cli, trained_run, name):
+    run, outside = tmp_path / "run", tmp_path / "outside"
+    shutil.copytree(trained_run, run)
+    shutil.copytree(run / "checkpoints", outside / "checkpoints")
+    target, planted = outside / name, run / name
+    if "." not in name:
+        shutil.rmtree(planted, ignore_errors=True)
+        target.mkdir(exist_ok=True)
+        for file in ("step-00000001.safetensors", "step-00000009.safetensors", ".x.charlm.tmp", ".tmpabcdef"):
+            (target / file).write_text("mine")
+    else:
+        planted.unlink(missing_ok=True)
+        target.write_text('{"step": 1}\n{"step": 99}\n')
+    planted.symlink_to(target)
+    before = {path: path.read_bytes() for path in outside.rglob("*") if path.is_file()}
+    result = cli("train", "--resume", "--set", "train.max_steps=9", "--set", "train.save_every=1", "--run-dir", run)
+    assert {path: path.read_bytes() for path in outside.rglob("*") if path.is_file()} == before
+    if name == ".config.yaml.tmp":
+        assert result.code == 0
+    elif name == "config.yaml":
+        assert (result.code, planted.is_symlink()) == (0, False)
+    else:
+        assert last_error(result) == (
+            f"{run}: {name} is a link, through which charlm does not write; allowed: a folder that can be written; "
+            "see --run-dir"
+        )
+
+
 @pytest.mark.slow
 def test_a_terminal_that_takes_nothing_more_costs_nothing(tmp_path, cli, tiny_config):
     run = tmp_path / "run"

@@ -162,11 +162,13 @@ def test_a_run_that_dies_at_once_can_be_resumed(tmp_path, config_of):
 
 
 def test_a_new_run_removes_what_one_that_was_killed_at_once_has_left(tmp_path, config_of):
-    leftover = tmp_path / "run/checkpoints/.last.safetensors.0.tmp"
-    leftover.parent.mkdir(parents=True)
-    leftover.write_text("half")
+    (tmp_path / "run/checkpoints").mkdir(parents=True)
+    names = [".0.charlm.tmp", "checkpoints/.0.charlm.tmp", "checkpoints/.tmpm4DnSf"]  # the last one is of safetensors
+    leftovers = [tmp_path / "run" / name for name in names]
+    for path in leftovers:
+        path.write_text("half")
     start_run(config_of(), tmp_path / "run")
-    assert not leftover.exists()
+    assert [path for path in leftovers if path.exists()] == []
 
 
 def test_resume_refuses_another_model_and_another_text(tmp_path, config_of):

@@ -66,6 +66,6 @@ def search():
     """Runs a search; returns how it ended."""
 
     def run(study, trials, seconds=60):
-        return Search(study, time.time() + seconds, trials).run()
+        return Search(study, time.perf_counter() + seconds, trials).run()
 
     return run

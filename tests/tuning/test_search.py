@@ -470,7 +470,7 @@ def test_a_trial_begins_if_there_is_time_for_half_of_it(study_of, monkeypatch, s
         return Outcome(str(folder), "SIGTERM", 1, 1, 1.0, None, None, 0, 1)
 
     monkeypatch.setattr(search_module, "start_run", noted)
-    ended = Search(study, time.time() + seconds, 1).run()
+    ended = Search(study, time.perf_counter() + seconds, 1).run()
     assert ended == ("SIGTERM" if minutes else "")
     assert [config.train.max_minutes for config in configs] == ([pytest.approx(minutes, rel=0.02)] if minutes else [])
     for config in configs:
@@ -480,16 +480,23 @@ def test_a_trial_begins_if_there_is_time_for_half_of_it(study_of, monkeypatch, s
 def test_the_time_of_trials_limited_by_steps_is_that_of_the_others(study_of):
     study = study_of()
     record_trial(study, end=1.0)  # in 30 seconds
-    assert not Search(study, time.time() + 14, None)._fits(0)
-    assert Search(study, time.time() + 14, None)._fits(4)
-    assert Search(study, time.time() + 20, None)._fits(0)
+    assert not Search(study, time.perf_counter() + 14, None)._fits(0)
+    assert Search(study, time.perf_counter() + 14, None)._fits(4)
+    assert Search(study, time.perf_counter() + 20, None)._fits(0)
+
+
+def test_a_time_of_day_that_is_set_changes_nothing(study_of, search, monkeypatch):
+    study, jumps = study_of(), itertools.count(time.time(), 1e6)
+    monkeypatch.setattr("time.time", lambda: next(jumps))
+    assert search(study, 2) == ""
+    assert [record.state for record in study.records()] == ["complete"] * 2
 
 
 def test_a_trial_limited_by_steps_ends_in_time(study_of, search):
     study = study_of(train={"max_steps": 10**6})
-    start_s = time.time()
+    start_s = time.perf_counter()
     assert search(study, None, seconds=1) == ""
-    assert time.time() - start_s < 2
+    assert time.perf_counter() - start_s < 2
     assert [record.state for record in study.records()] == ["complete"]
 
 
@@ -502,22 +509,87 @@ def test_a_study_needs_a_validation_split(study_of, tmp_path):
     assert not (tmp_path / "study").exists()
 
 
-def test_a_line_of_the_journal_that_was_cut_short_is_dropped(study_of, search, tmp_path):
+@pytest.mark.parametrize(
+    "end", [b'{"op_code":4,"worker', b'{"op_code":4,"worker\n', b'{"op', b"\n", b" \r\n\n", b"\0\0\0"]
+)
+def test_an_end_of_the_journal_that_was_cut_short_or_is_empty_is_dropped(study_of, search, tmp_path, end):
     study = study_of()
     journal = tmp_path / "study/journal.log"
     whole = journal.read_bytes()
-    journal.write_bytes(whole + b'{"op_code":4,"worker')
+    journal.write_bytes(whole + end)
     again = Study(tmp_path / "study", no_plan)
     assert journal.read_bytes().startswith(whole + b'{"op_code":0,')
     assert again.plan == study.plan
+    assert search(again, 1) == ""
+    assert [record.state for record in study.records()] == ["complete"]
 
 
-def test_a_damaged_journal(study_of, tmp_path):
+def test_an_empty_line_within_the_journal_is_dropped(study_of, tmp_path):
+    study = study_of()
+    journal = tmp_path / "study/journal.log"
+    journal.write_bytes(journal.read_bytes().replace(b"\n", b"\n\n", 1))
+    assert Study(tmp_path / "study", no_plan).plan == study.plan
+
+
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        (lambda journal: b"what\n" + journal, "line 1 is none of Optuna's"),
+        (lambda journal: b"notes of mine", "line 1 is none of Optuna's"),
+        (lambda journal: journal + b"[" * 100_000 + b"\n", r"line \d+ is none of Optuna's"),
+        (lambda journal: journal + b'{"op_code":77}\n', "an unknown operation"),
+        (lambda journal: journal + b'{"op_code":4}\n', "'study_id'"),
+        (lambda journal: journal.replace(b'"space":{', b'"spaces":{'), "'space'"),
+        (lambda journal: journal.replace(b'{"plan":', b'{"plan":7,"other":'), "an unknown operation"),
+    ],
+)
+def test_a_damaged_journal_stays_as_it_is(study_of, tmp_path, change, found):
     study_of()
     journal = tmp_path / "study/journal.log"
-    journal.write_bytes(b"what\n" + journal.read_bytes())
-    with pytest.raises(StudyError, match=r"journal\.log: damaged \(.*\); allowed: the journal of a study; take "):
+    damaged = change(journal.read_bytes())
+    journal.write_bytes(damaged)
+    with pytest.raises(
+        StudyError, match=rf"journal\.log: damaged \({found}\); allowed: the journal of a study; take another --study$"
+    ):
         Study(tmp_path / "study", no_plan)
+    assert journal.read_bytes().startswith(damaged)
+
+
+def test_a_journal_that_another_process_damages_ends_the_search_with_one_line(study_of, search, tmp_path):
+    study = study_of()
+    with (tmp_path / "study/journal.log").open("ab") as journal:
+        journal.write(b'{"op_code":77}\n')
+    with pytest.raises(StudyError, match=r"journal\.log: damaged \(an unknown operation\); "):
+        search(study, 1)
+
+
+@pytest.mark.parametrize("name", ["journal.log", ".lock", "trial-0001", "trial-0001/.tune", "best.yaml", "trials.png"])
+def test_a_study_from_somebody_else_writes_nothing_outside(study_of, search, tmp_path, name):
+    study = study_of()
+    planted, target = tmp_path / "study" / name, tmp_path / "target"
+    if name == "trial-0001":
+        target.mkdir()
+    else:
+        planted.parent.mkdir(exist_ok=True)
+        target.write_bytes(planted.read_bytes() if planted.exists() else b"mine")
+        planted.unlink(missing_ok=True)
+    before = target.is_file() and target.read_bytes()
+    planted.symlink_to(target)
+
+    def go_on():
+        again = Study(tmp_path / "study", no_plan)
+        search(again, 1)
+        draw(again)
+
+    if name in ("best.yaml", "trials.png"):  # replaced
+        go_on()
+        assert not planted.is_symlink()
+    else:
+        with pytest.raises(
+            StudyError, match=rf"^{study.folder}: {planted.name} is a link, through which charlm does not"
+        ):
+            go_on()
+    assert (target.read_bytes() == before) if before else not [*target.iterdir()]
 
 
 def test_a_study_killed_while_it_was_made_is_made_again(study_of, monkeypatch):

@@ -1,0 +1,37 @@
+"""Files that are replaced in one step."""
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+
+from charlm.system.files import replace_file
+
+
+def test_writers_at_once_do_not_disturb_one_another_nor_readers(tmp_path):
+    file, contents = tmp_path / "best.yaml", [bytes([letter]) * 100_000 for letter in b"abcd"]
+    replace_file(file, contents[0])
+
+    def write(content):
+        for _ in range(50):
+            replace_file(file, content)
+
+    with ThreadPoolExecutor(len(contents)) as pool:
+        writing = [pool.submit(write, content) for content in contents]
+        while not all(each.done() for each in writing):
+            assert file.read_bytes() in contents
+        for each in writing:
+            each.result()
+    assert [*tmp_path.iterdir()] == [file]
+
+
+def test_a_link_is_replaced_and_leftovers_of_killed_processes_go(tmp_path):
+    file, target = tmp_path / "config.yaml", tmp_path / "target"
+    target.write_text("mine")
+    file.symlink_to(target)
+    old, new, others = tmp_path / ".1.charlm.tmp", tmp_path / ".2.charlm.tmp", tmp_path / ".config.yaml.tmp"
+    for path in (old, new, others):
+        path.touch()
+    for path in (old, others):
+        os.utime(path, (0, 0))
+    replace_file(file, b"new")
+    assert (file.read_text(), target.read_text()) == ("new", "mine")
+    assert {*tmp_path.iterdir()} == {file, target, new, others}
