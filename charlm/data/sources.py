@@ -6,6 +6,7 @@ import fnmatch
 import functools
 import glob
 import os
+import re
 import stat
 import sysconfig
 from collections.abc import Callable
@@ -18,7 +19,7 @@ from charlm.data.unicode_names import unicode_names
 from charlm.errors import DataError
 from charlm.runs import OWN_FILES, is_run, is_study
 from charlm.system.cache import cache_dir
-from charlm.system.console import quiet, say
+from charlm.system.console import say
 
 BUILTIN_PREFIX = "builtin:"
 BUILTINS: dict[str, str] = {
@@ -68,9 +69,7 @@ def resolve(source: str, run: Path | None = None) -> list[Path]:
 
 def check_apart(source: str, run: Path) -> None:
     """DataError if the source has files in the folder of a run that is to start: later they would be left out."""
-    with quiet():
-        apart = source.startswith(BUILTIN_PREFIX) or resolve(source) == resolve(source, run)
-    if not apart:
+    if not source.startswith(BUILTIN_PREFIX) and resolve(source) != resolve(source, run):
         raise DataError(
             f"{source}: has files in {run}, the folder of the run; allowed: a run's folder without files of its text; "
             "take another --run-dir"
@@ -88,13 +87,18 @@ def _folder(source: str, root: Path, run: Path | None) -> list[Path]:
 
 def _glob(source: str, run: Path | None) -> list[Path]:
     parts = Path(_at_home(source)).parts
-    first = next(place for place, part in enumerate(parts) if glob.has_magic(part))
-    root, pattern = Path(*parts[:first]), parts[first:]
+    named = next((place for place, part in enumerate(parts) if not _NAME.fullmatch(part)), len(parts) - 1)
+    root, pattern = Path(*(_ESCAPE.sub(r"\1", part) for part in parts[:named])), parts[named:]
     files, folders = _files_below(source, root, (*pattern, "*") if pattern[-1] == "**" else pattern, run)
     if not files:
         found = f"only folders match ({folders})" if folders else "no file matches"
         raise DataError(f"{source}: {found}; a glob names files, `**` any depth of folders; check the pattern")
     return files
+
+
+_ESCAPE = re.compile(r"\[([*?[])\]")
+_NAME = re.compile(rf"([^*?[]|{_ESCAPE.pattern})*")
+"""A part of a glob that stands for one name."""
 
 
 def _builtin(name: str) -> list[Path]:
@@ -186,7 +190,7 @@ def _files_below(
                     waiting.append((path, below))
                 else:
                     left_out[path] = "a link to a folder"
-    if left_out:
+    if left_out and not run:
         _say_left_out(source, tuple(sorted((path.as_posix(), kind) for path, kind in left_out.items())))
     first_names: dict[tuple[int, int], Path] = {}
     for path in sorted(files, key=Path.as_posix):

@@ -97,10 +97,14 @@ def test_a_run_in_its_text(cli, tiny_config, tmp_path, text_file):
         "text; take another --run-dir"
     )
     assert sorted(path.name for path in (folder / "part").iterdir() if path.name != ".lock") == ["b.txt"]
+    said = ""
     for run in (folder / "runs/new", folder):
-        assert cli(*train, run).code == 0
+        begun = cli(*train, run)
+        assert begun.code == 0
         again = cli("train", "--resume", "--run-dir", run, "--set", "train.max_steps=7")
         assert again.code == 0, again.err
+        said += begun.err + again.err
+    assert said.count(f"{folder}: leaves out {folder}/runs/new (a run)\n") == 1
     (folder / "part/metrics.jsonl").write_text("years of work")
     error = cli("train", "--config", tiny_config, "--run-dir", folder / "part").error
     assert error == f"{folder}/part/metrics.jsonl: exists, and the run would write to it; allowed: another --run-dir"

@@ -1,5 +1,6 @@
 """Which files a source stands for, in which order, and what is said where there are none."""
 
+import glob
 import os
 import re
 import socket
@@ -115,6 +116,15 @@ def test_links_neither_repeat_a_file_nor_lead_around_for_ever(source, tree, caps
 def test_a_star_follows_a_link_to_a_folder(tree, write):
     (tree / "linked").symlink_to(Path(write("elsewhere/real.txt", "x")).parent)
     assert names(resolve(f"{tree}/lin*/*.txt"), tree) == ["linked/real.txt"]
+
+
+def test_an_escaped_name_in_a_glob_is_that_name(write, tmp_path, monkeypatch):
+    path = Path(write("[a]*/.b[c]/d.txt", "x"))
+    assert resolve(f"{glob.escape(str(path.parent))}/*.txt") == [path]
+    assert resolve(f"{glob.escape(str(tmp_path))}/*/.b[[]c]/d.*") == [path]
+    assert resolve(f"{tmp_path}/?a]*/.b?c]/d.[t]xt") == [path]
+    monkeypatch.chdir(path.parents[1])
+    assert resolve(".b[[]c]/d*") == [Path(".b[c]/d.txt")]
 
 
 def test_a_missing_file(tree):
