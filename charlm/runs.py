@@ -21,6 +21,10 @@ LAST, BEST = "last.safetensors", "best.safetensors"
 CONFIG = "config.yaml"
 METRICS, SAMPLES = "metrics.jsonl", "samples.jsonl"
 CHARTS = "train", "valid"
+JOURNAL = "journal.log"
+"""Of a study of `charlm tune`."""
+OWN_FILES = (CONFIG, METRICS, SAMPLES, JOURNAL, "best.yaml", "trials.png")
+"""What charlm writes beside the folders of a run or study."""
 
 _DEPTH = 6
 """How many folders deep `find_runs` looks."""
@@ -102,6 +106,11 @@ def is_run(folder: Path) -> bool:
     """Whether a folder holds a run."""
     checkpoints = folder / FOLDER
     return checkpoints.is_dir() and ((folder / CONFIG).is_file() or any(checkpoints.glob("*.safetensors")))
+
+
+def is_study(folder: Path) -> bool:
+    """Whether a folder holds a study of `charlm tune`."""
+    return (folder / JOURNAL).is_file() and (folder / CONFIG).is_file()
 
 
 def find_runs(folder: Path, unreadable: Callable[[OSError], object] = lambda error: None) -> Iterator[Path]:

@@ -13,6 +13,7 @@ from charlm.choice.speed import Speedometer
 from charlm.choice.text import TextFacts, text_facts
 from charlm.config import Config
 from charlm.data.corpus import Corpus, load_configured_corpus
+from charlm.data.progress import to_be_done_by
 from charlm.errors import ConfigError, DataError, DeviceError
 from charlm.model import count_parameters
 from charlm.native.build import compiling_s
@@ -90,7 +91,8 @@ def suggest(request: Request, world: World = ALONE, began_s: float | None = None
     base = request.base()
     device = resolve_device(base.device, world)
     set_threads(world.threads(base.threads))
-    corpus = load_configured_corpus(base.data, whole=True)
+    with to_be_done_by(None if began_s is None else began_s + 60 * request.minutes):
+        corpus = load_configured_corpus(base.data, whole=True)
     if (chars := len(corpus.splits["train"])) < LEAST_CHARS:
         raise DataError(
             f"{request.source}: found {chars} characters; allowed: {LEAST_CHARS} or more, and 100,000 are about "

@@ -94,13 +94,13 @@ def evaluate(
         raise usage_error("--split and --file exclude one another")
     adaptation = _adaptation(dynamic, {"lr": dynamic_lr, "decay": dynamic_decay, "steps": dynamic_steps})
 
+    from charlm.data.outputs import SCORES, check_output
     from charlm.inference import load
     from charlm.inference.per_char import write_per_char
-    from charlm.system.files import check_writable
 
     trained = load(checkpoint, device)
     if per_char is not None:
-        check_writable(per_char, "--per-char")
+        check_output(per_char, "--per-char", SCORES, trained.config.data, file)
     if adaptation:
         trained.training_splits("--dynamic")
     name, ids = _text(trained, split or Split.valid, file, skip_unknown)

@@ -59,12 +59,13 @@ def look(
     if not temperature < float("inf"):
         raise usage_error(f"--temperature: found {temperature}; allowed: a finite number")
 
+    from charlm.data.outputs import check_output, page_of, write_output
     from charlm.inference import load
     from charlm.look import look_page, written_text
-    from charlm.system.files import check_page_place
     from charlm.system.formatting import format_bytes
 
     trained = load(checkpoint, "cpu")
+    check_output(out, "--out", page_of("look"), trained.config.data, file)
     other = None if compare is None else load(compare, "cpu")
     text = None
     if prompt is not None or sample is not None:
@@ -76,9 +77,8 @@ def look(
         if text is not None
         else _ids(trained, file, length, skip_unknown)
     )
-    check_page_place(out, "--out")
     page = look_page(trained, ids, other, units=units).encode()
-    out.write_bytes(page)
+    write_output(out, "--out", page)
     say("page", f"{out}, {format_bytes(len(page))}: open it in a browser")
 
 

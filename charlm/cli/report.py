@@ -33,9 +33,9 @@ def report(runs: Runs, out: Out = Path("report.html")) -> None:
       charlm report runs/mine runs/other --out report.html
       charlm report runs
     """
+    from charlm.data.outputs import check_output, page_of, write_output
     from charlm.errors import RunError
     from charlm.report import read_run, report_page, runs_in
-    from charlm.system.files import check_page_place
     from charlm.system.formatting import format_bytes
 
     found = {path.resolve(): path for given in runs for path in runs_in(given)}
@@ -48,7 +48,7 @@ def report(runs: Runs, out: Out = Path("report.html")) -> None:
             f"{records[0].path}: nothing to show; allowed: a run with rows in its metrics.jsonl; "
             "training writes one every train.log_every steps"
         )
-    check_page_place(out, "--out")
+    check_output(out, "--out", page_of("report"))
     page = report_page(records).encode()
-    out.write_bytes(page)
+    write_output(out, "--out", page)
     say("page", f"{out}, {format_bytes(len(page))}: open it in a browser")

@@ -87,7 +87,7 @@ def _check_out(out: Path | None) -> None:
 
     if out is None:
         return
-    if out.exists():
+    if os.path.lexists(out):
         raise RunError(f"--out {out}: exists already; allowed: a new file")
     if not (out.parent.is_dir() and os.access(out.parent, os.W_OK)):
         raise RunError(
@@ -106,6 +106,9 @@ def _keep(text: str, out: Path | None) -> None:
     if out is None:
         _print(text)
         return
+    if os.path.lexists(out):  # made while the text was written
+        _print(text)
+        raise RunError(f"--out {out}: exists already; the text is on stdout")
     try:
         replace_file(out, text.encode("utf-8", "surrogateescape"))
     except OSError as error:

@@ -6,6 +6,7 @@ An entry is an .npy file beside a .json file with its checksum. Damaged entries 
 import io
 import json
 import os
+import shutil
 import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
@@ -21,6 +22,7 @@ from charlm.data.reading import Symbols
 from charlm.errors import DataError
 from charlm.system.cache import cache_dir, cache_folder, is_private, make_cache_folder
 from charlm.system.files import remove_leftovers, temporary_beside
+from charlm.system.formatting import format_bytes
 
 
 def has_entry(prefix: str) -> bool:
@@ -99,6 +101,17 @@ def writable_folder() -> Iterator[Path]:
             f"{cache_dir() / 'corpora'}: the cache cannot be written: {error.strerror}; any folder with room will do; "
             "name one in CHARLM_CACHE"
         ) from error
+
+
+def check_room(source: str, needed_bytes: int) -> None:
+    """DataError unless the disk of the cache has so much room for the text of `source`."""
+    with writable_folder() as folder:
+        free = shutil.disk_usage(folder).free
+    if free < needed_bytes:
+        raise DataError(
+            f"{source}: its cache needs at least {format_bytes(needed_bytes)}; {folder} has {format_bytes(free)} free; "
+            "any folder with room will do; name one in CHARLM_CACHE, or use a part of the text"
+        )
 
 
 def _folder() -> Path:

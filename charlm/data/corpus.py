@@ -193,7 +193,7 @@ def encode_file(
 
 def unknown_characters(sources: Iterable[str], vocabulary: Vocabulary, unit: Unit = "text") -> str:
     """The characters of all `sources` that `vocabulary` lacks, sorted, as `vocabulary.extended` takes them."""
-    surveys = [survey_source(source, vocabulary.level, unit=unit) for source in sources]
+    surveys = [survey_source(source, vocabulary.level, unit=unit, to_encode=True) for source in sources]
     return "".join(sorted({character for survey in surveys for character in survey.unknown(vocabulary)}))
 
 

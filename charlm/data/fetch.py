@@ -1,6 +1,6 @@
 """Download corpora: interrupted downloads resume, and only a file with the right SHA-256 gets its final name.
 
-Until then, its bytes are in `<file>.part` beside it.
+Until then, its bytes are in `<file>.part` beside it, which one process at a time holds.
 """
 
 import hashlib
@@ -18,12 +18,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from tqdm import tqdm
 
 from charlm.errors import DataError
+from charlm.system.console import say
 from charlm.system.formatting import format_bytes
+
+try:
+    import fcntl
+except ImportError:  # Windows: two processes may disturb one another
+    fcntl = None
 
 PAUSES_S = (1.0, 2.0, 4.0, 8.0)
 """The pause before each new attempt after a lost connection."""
@@ -127,9 +133,14 @@ def fetch(download: Download, folder: Path, *, progress: bool) -> Path:
     if is_present(download, folder):
         return path
     served = folder / download.served_filename
-    part = served.with_name(served.name + ".part")
+    part, held = (file.with_name(file.name + ".part") for file in (served, path))
     with _disk_faults(download, folder):
         folder.mkdir(parents=True, exist_ok=True)
+        for link in filter(Path.is_symlink, (part, held)):  # it would be written through
+            link.unlink(missing_ok=True)
+    with _disk_faults(download, folder), _held(held, download):
+        if _holds(path, download.sha256, download.name):  # another process has fetched it meanwhile
+            return path
         if download.member is not None and _holds(served, download.served_sha256, served.name):
             _extract(download, download.member, served, path)
             return path
@@ -141,6 +152,39 @@ def fetch(download: Download, folder: Path, *, progress: bool) -> Path:
             _extract(download, download.member, part, path)
             part.unlink()
     return path
+
+
+@contextmanager
+def _held(part: Path, download: Download) -> Iterator[None]:
+    """Hold the part file of the text; wait while another process does. If it is empty in the end, remove it."""
+    if fcntl is None:
+        yield
+        return
+    while True:
+        with part.open("ab") as file:
+            _lock(fcntl, file, download)
+            if not _is_open(part, file):
+                continue  # the process before has renamed or removed it
+            try:
+                yield
+            finally:
+                if _is_open(part, file) and not _size(part):
+                    part.unlink()
+            return
+
+
+def _is_open(path: Path, file: BinaryIO) -> bool:
+    return path.exists() and os.path.samestat(os.fstat(file.fileno()), path.stat())
+
+
+def _lock(fcntl: Any, file: BinaryIO, download: Download) -> None:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        say("fetch", f"{download.name}: another process downloads it; waiting for that")
+        fcntl.flock(file, fcntl.LOCK_EX)
+    except OSError:  # some network file systems have no locks
+        pass
 
 
 def _transfer(download: Download, part: Path, served: Path, progress: bool) -> None:
@@ -174,14 +218,14 @@ def _receive(download: Download, part: Path, served: Path, bar: "tqdm[Any]") -> 
     if start == size:
         return
     if size is not None and start > size:
-        part.unlink()
+        os.truncate(part, 0)
         start = 0
     try:
         response = _open(download.url, start)
     except urllib.error.HTTPError as error:
         error.close()
         if error.code == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and start:
-            part.unlink()
+            os.truncate(part, 0)
             _receive(download, part, served, bar)
             return
         raise DataError(
@@ -192,8 +236,9 @@ def _receive(download: Download, part: Path, served: Path, bar: "tqdm[Any]") -> 
         # A server that ignores Range answers 200 and sends the whole file.
         resumed = response.status == HTTPStatus.PARTIAL_CONTENT
         bar.n = start if resumed else 0
+        most = None if size is None else size - bar.n
         with part.open("ab" if resumed else "wb") as file:
-            for chunk in _chunks(response):
+            for chunk in _chunks(response, most):
                 file.write(chunk)
                 bar.update(len(chunk))
 
@@ -202,7 +247,8 @@ def _open(url: str, start: int) -> http.client.HTTPResponse:
     """Send the request; HTTPError if the server refuses it, _LostConnection if it does not answer."""
     headers = {"User-Agent": "charlm", **({"Range": f"bytes={start}-"} if start else {})}
     try:
-        return urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=TIMEOUT_S)
+        opener = urllib.request.build_opener(_WebOnly)
+        return opener.open(urllib.request.Request(url, headers=headers), timeout=TIMEOUT_S)
     except urllib.error.HTTPError:
         raise
     except urllib.error.URLError as error:
@@ -213,17 +259,32 @@ def _open(url: str, start: int) -> http.client.HTTPResponse:
         raise _LostConnection(_reason(error)) from error
 
 
-def _chunks(response: http.client.HTTPResponse) -> Iterator[bytes]:
-    """Yield the body in chunks; _LostConnection if it ends before Content-Length."""
+class _WebOnly(urllib.request.HTTPRedirectHandler):
+    """Follows redirects to http and https alone; urllib follows one to ftp too."""
+
+    def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
+        if urllib.parse.urlsplit(newurl).scheme not in ("http", "https"):
+            raise urllib.error.HTTPError(
+                newurl, code, f"{msg} - Redirection to url '{newurl}' is not allowed", headers, fp
+            )
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+def _chunks(response: http.client.HTTPResponse, most: int | None) -> Iterator[bytes]:
+    """Yield the body in chunks, `most` bytes of it; _LostConnection if it ends before Content-Length."""
     missing = response.length  # None without Content-Length
-    while True:
+    if most is not None and missing is not None:
+        missing = min(missing, most)
+    while most != 0:
         try:
-            chunk = response.read1(CHUNK_BYTES)  # read() would lose what arrived before an error
+            # read() would lose what arrived before an error
+            chunk = response.read1(CHUNK_BYTES if most is None else min(CHUNK_BYTES, most))
         except (OSError, http.client.HTTPException) as error:
             raise _LostConnection(_reason(error)) from error
         if not chunk:
             break
         missing = None if missing is None else missing - len(chunk)
+        most = None if most is None else most - len(chunk)
         yield chunk
     if missing:
         raise _LostConnection("the server closed it")

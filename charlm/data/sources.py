@@ -1,16 +1,25 @@
 """Find the files of a source: a file, a folder, a glob or a builtin, in a fixed order."""
 
 import difflib
+import errno
+import fnmatch
+import functools
 import glob
 import os
+import re
 import stat
 import sysconfig
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
+from charlm.data.outputs import written_kind
 from charlm.data.reading import unreadable
 from charlm.data.unicode_names import unicode_names
 from charlm.errors import DataError
+from charlm.runs import OWN_FILES, is_run, is_study
+from charlm.system.cache import cache_dir
+from charlm.system.console import say
 
 BUILTIN_PREFIX = "builtin:"
 BUILTINS: dict[str, str] = {
@@ -23,12 +32,20 @@ BUILTINS: dict[str, str] = {
 _KINDS = f"a source is a file, a folder, a glob or {BUILTIN_PREFIX}NAME"
 
 
-def resolve(source: str) -> list[Path]:
+Pattern = tuple[str, ...]
+"""The parts of a glob below its first wildcard; `**` is never the last."""
+_ALL_BELOW: Pattern = ("**", "*")
+
+
+def resolve(source: str, run: Path | None = None) -> list[Path]:
     """The regular files of `source`, at least one, in the same order on every machine.
 
-    A folder means all files below it, sorted by relative path, without hidden files and without following links to
-    folders. A glob is sorted too, and `**` matches any depth of folders. An existing path is never read as a glob,
-    even if it contains a `[`. DataError if there is nothing to read.
+    A folder means all files below it, sorted by relative path. A glob is sorted too, and `**` matches any depth of
+    folders. Both leave out hidden files and what charlm writes (runs, studies, checkpoints, pages, scores, its cache),
+    take a file with several names once, and follow a link to a folder only where the glob names it or `*` matches it.
+    An existing path is never read as a glob, even if it contains a `[`. `run`: a folder that is to become a run.
+
+    DataError if there is nothing to read, or if a folder cannot be read.
     """
     if source.startswith(BUILTIN_PREFIX):
         return _builtin(source.removeprefix(BUILTIN_PREFIX))
@@ -39,32 +56,49 @@ def resolve(source: str) -> list[Path]:
         mode = path.stat().st_mode
     except (FileNotFoundError, NotADirectoryError, ValueError):  # ValueError: a null character
         if glob.has_magic(source):
-            return _glob(source)
+            return _glob(source, run)
         raise _missing(source, path) from None
     except OSError as error:
         raise unreadable(path, error) from error
     if stat.S_ISREG(mode):
         return [path]
     if stat.S_ISDIR(mode):
-        return _folder(source, path)
+        return _folder(source, path, run)
     raise DataError(f"{source}: {_kind_of(mode)}, which cannot be read twice; {_KINDS}; write its text to a file first")
 
 
-def _folder(source: str, root: Path) -> list[Path]:
-    files = _files_below(root, keep=lambda name: not name.startswith("."))
+def check_apart(source: str, run: Path) -> None:
+    """DataError if the source has files in the folder of a run that is to start: later they would be left out."""
+    if not source.startswith(BUILTIN_PREFIX) and resolve(source) != resolve(source, run):
+        raise DataError(
+            f"{source}: has files in {run}, the folder of the run; allowed: a run's folder without files of its text; "
+            "take another --run-dir"
+        )
+
+
+def _folder(source: str, root: Path, run: Path | None) -> list[Path]:
+    files, _ = _files_below(source, root, _ALL_BELOW, run)
     if not files:
-        raise DataError(f"{source}: a folder without files; hidden files do not count; add text files")
+        raise DataError(
+            f"{source}: a folder without text; hidden files and what charlm writes do not count; add text files"
+        )
     return files
 
 
-def _glob(source: str) -> list[Path]:
-    # Path.glob takes no absolute patterns and matches hidden files.
-    matches = glob.glob(_at_home(source), recursive=True)  # noqa: PTH207
-    files = sorted({match for match in matches if Path(match).is_file()})
+def _glob(source: str, run: Path | None) -> list[Path]:
+    parts = Path(_at_home(source)).parts
+    named = next((place for place, part in enumerate(parts) if not _NAME.fullmatch(part)), len(parts) - 1)
+    root, pattern = Path(*(_ESCAPE.sub(r"\1", part) for part in parts[:named])), parts[named:]
+    files, folders = _files_below(source, root, (*pattern, "*") if pattern[-1] == "**" else pattern, run)
     if not files:
-        found = f"only folders match ({len(matches)})" if matches else "no file matches"
+        found = f"only folders match ({folders})" if folders else "no file matches"
         raise DataError(f"{source}: {found}; a glob names files, `**` any depth of folders; check the pattern")
-    return [Path(file) for file in files]
+    return files
+
+
+_ESCAPE = re.compile(r"\[([*?[])\]")
+_NAME = re.compile(rf"([^*?[]|{_ESCAPE.pattern})*")
+"""A part of a glob that stands for one name."""
 
 
 def _builtin(name: str) -> list[Path]:
@@ -78,8 +112,8 @@ def _builtin(name: str) -> list[Path]:
 
 def _python_stdlib() -> list[Path]:
     root = Path(sysconfig.get_path("stdlib"))
-    files = _files_below(root, keep=_is_library_name)
-    python_files = [file for file in files if file.suffix == ".py" and _is_utf8(file)]
+    files, _ = _files_below(f"{BUILTIN_PREFIX}python-stdlib", root, ("**", "*.py"), keep=_is_library_name)
+    python_files = [file for file in files if _is_utf8(file)]
     if not python_files:
         raise DataError(
             f"{BUILTIN_PREFIX}python-stdlib: no .py files under {root}; "
@@ -106,20 +140,113 @@ def _is_utf8(path: Path) -> bool:
     return True
 
 
-def _files_below(root: Path, keep: Callable[[str], bool]) -> list[Path]:
-    """The regular files below `root`, sorted by relative path, if `keep` accepts every part of that path."""
+def _is_text_name(name: str) -> bool:
+    return name != "__pycache__"
 
-    def refuse(error: OSError) -> None:
-        raise unreadable(Path(error.filename), error) from error
 
-    found: list[Path] = []
-    for folder, folders, names in os.walk(root, onerror=refuse):
-        folders[:] = [name for name in folders if keep(name)]
-        for name in filter(keep, names):
-            path = Path(folder, name)
-            if path.is_file():
-                found.append(path.relative_to(root))
-    return [root / path for path in sorted(found, key=Path.as_posix)]
+_NOWHERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
+"""Errors of a broken link, and of a file that was removed since it was listed."""
+
+
+def _files_below(
+    source: str, root: Path, pattern: Pattern, run: Path | None = None, keep: Callable[[str], bool] = _is_text_name
+) -> tuple[list[Path], int]:
+    """The files that match the pattern, sorted by relative path, and how many folders match.
+
+    `keep` decides by name what else to leave out, without a word.
+    """
+    files: dict[Path, tuple[int, int]] = {}
+    left_out: dict[Path, str] = {}
+    count_folders = 0
+    is_own = _own_folders(run)
+    own_names = OWN_FILES if is_own(root) else ()
+    waiting = [(root, {pattern})]
+    while waiting:
+        folder, patterns = waiting.pop()
+        for name, linked in _listed(folder):
+            path, left = folder / name, _after(patterns, name)
+            if not left or not keep(name):
+                continue
+            try:
+                status = path.stat()
+            except OSError as error:
+                if error.errno in _NOWHERE:
+                    continue
+                raise unreadable(path, error) from error
+            if stat.S_ISREG(status.st_mode) and () in left:
+                kind = "a file of the run" if folder == root and name in own_names else written_kind(path)
+                if kind:
+                    left_out[path] = kind
+                else:
+                    files[path] = (status.st_dev, status.st_ino)
+            elif stat.S_ISDIR(status.st_mode):
+                count_folders += () in left
+                below = _after(patterns, name, linked) - {()}
+                if left == {()}:
+                    continue
+                if kind := is_own(path):
+                    left_out[path] = kind
+                elif below:
+                    waiting.append((path, below))
+                else:
+                    left_out[path] = "a link to a folder"
+    if left_out and not run:
+        _say_left_out(source, tuple(sorted((path.as_posix(), kind) for path, kind in left_out.items())))
+    first_names: dict[tuple[int, int], Path] = {}
+    for path in sorted(files, key=Path.as_posix):
+        first_names.setdefault(files[path], path)
+    return list(first_names.values()), count_folders
+
+
+def _after(patterns: set[Pattern], name: str, linked: bool = False) -> set[Pattern]:
+    """What is left of the patterns behind an entry of this name; () of one that ends with it.
+
+    linked: it is a link to a folder, which `**` does not follow.
+    """
+    left: set[Pattern] = set()
+    for first, *others in patterns:
+        rest = tuple(others)
+        hidden = name.startswith(".") and not first.startswith(".")
+        if first == "**":
+            left |= _after({rest}, name, linked)
+            if not (hidden or linked):
+                left.add((first, *rest))
+        elif fnmatch.fnmatch(name, first) and not hidden:
+            left.add(rest)
+    return left
+
+
+def _listed(folder: Path) -> list[tuple[str, bool]]:
+    """The names in a folder, each with whether it is a link; none if there is no such folder."""
+    try:
+        with os.scandir(folder) as entries:
+            return [(entry.name, entry.is_symlink()) for entry in entries]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise unreadable(folder, error) from error
+
+
+def _own_folders(run: Path | None) -> Callable[[Path], str]:
+    """A function that says what charlm writes into a folder; "" if nothing."""
+    own: dict[str, str] = {os.path.realpath(run): "a run"} if run else {}
+    with suppress(DataError):  # a user without a home has no cache
+        own[os.path.realpath(cache_dir())] = "charlm's cache"
+
+    def is_own(folder: Path) -> str:
+        if kind := own.get(os.path.realpath(folder)):
+            return kind
+        return "a run" if is_run(folder) else "a study" if is_study(folder) else ""
+
+    return is_own
+
+
+@functools.cache
+def _say_left_out(source: str, found: tuple[tuple[str, str], ...]) -> None:
+    """Say it once, however often the source is read."""
+    shown = ", ".join(f"{path} ({kind})" for path, kind in found[:3])
+    more = f" and {len(found) - 3:,} more" if len(found) > 3 else ""
+    say("data", f"{source}: leaves out {shown}{more}")
 
 
 def _missing(source: str, path: Path) -> DataError:

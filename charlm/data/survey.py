@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from charlm.data.background import in_background
-from charlm.data.cache import Draft, find_entry, has_entry, store_entry, writable_folder
+from charlm.data.cache import Draft, check_room, find_entry, has_entry, store_entry, writable_folder
 from charlm.data.progress import Progress
 from charlm.data.reading import Symbols, Unit, changed, file_sizes, read_symbols, sha256_of
 from charlm.data.sources import resolve
@@ -71,11 +71,14 @@ class Survey:
             raise changed(self.source)
 
 
-def survey_source(source: str, level: Level, drafts: ExitStack | None = None, unit: Unit = "text") -> Survey:
+def survey_source(
+    source: str, level: Level, drafts: ExitStack | None = None, unit: Unit = "text", *, to_encode: bool = False
+) -> Survey:
     """Survey a source, or find its survey in the cache; DataError if it has no text or is not UTF-8.
 
     If lines are the unit, each file is whole lines, see `whole_lines`. With `drafts`, the survey of a new text keeps
-    the decoded text until `drafts` closes.
+    the decoded text until `drafts` closes. With `drafts` or `to_encode`, DataError at once if the disk of the cache has
+    too little room for the encoded text.
     """
     paths = resolve(source)
     sizes = file_sizes(paths)
@@ -88,6 +91,8 @@ def survey_source(source: str, level: Level, drafts: ExitStack | None = None, un
         if table is not None:
             return Survey(source, paths, level, sum(sizes), sha256, key, *np.array(table), unit=unit)
 
+    if drafts is not None or to_encode:
+        check_room(source, _least_bytes(sum(sizes), level))
     say("data", f"{source}: reading {format_bytes(sum(sizes))} in {len(paths):,} file{'s' * (len(paths) > 1)}")
     draft, progress = None, Progress(sum(sizes), f"{source}: reading")
     with writable_folder() as folder:
@@ -101,6 +106,15 @@ def survey_source(source: str, level: Level, drafts: ExitStack | None = None, un
     key = f"{layout}-{sha256}"
     store_entry(key, table.shape, table.dtype, [table])
     return Survey(source, paths, level, sum(sizes), sha256, key, *table, unit=unit, draft=draft)
+
+
+def _least_bytes(size_bytes: int, level: Level) -> int:
+    """What the cache of a text takes at least: its ids and the draft.
+
+    A character of UTF-8 has 1 to 4 bytes. Its id has 1 byte or more, and its code point, in the draft, half as many as
+    its UTF-8 or more.
+    """
+    return size_bytes if level == "byte" else size_bytes // 4 + size_bytes // 2
 
 
 def vocabulary_of(surveys: Sequence[Survey]) -> Vocabulary:

@@ -70,8 +70,11 @@ def _check_place(out: Path, overwrite: bool, new: Path | None = None) -> None:
         return
     if not ((new.is_dir() and out.is_dir()) or (new.is_file() and out.is_file() and _head(new) == _head(out))):
         raise ExportError(f"--out {out}: is not an earlier export in this format; name another place")
-    if out.is_dir() and (others := {file.name for file in out.iterdir()} - {file.name for file in new.iterdir()}):
-        raise ExportError(f"--out {out}: holds {min(others)}, so it is not an earlier export; name another folder")
+    if out.is_dir():
+        held, written = ({file.name for file in folder.iterdir()} for folder in (out, new))
+        if held and held != written:
+            other = min(held - written or held)
+            raise ExportError(f"--out {out}: holds {other}, so it is not an earlier export; name another folder")
 
 
 def _head(file: Path) -> bytes:
@@ -93,7 +96,7 @@ def _move(new: Path, out: Path) -> None:
 
 
 def _remove(path: Path) -> None:
-    if path.is_dir():
+    if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:
         path.unlink(missing_ok=True)

@@ -142,6 +142,9 @@ def refuse_existing_run(folder: Path) -> None:
     """RunError if the folder holds a run. A run killed before its first checkpoint does not count."""
     if (folder / CONFIG).exists() or any((folder / FOLDER).glob("*.safetensors")):
         raise RunError(f"{folder}: already holds a run; allowed: --resume to continue it, or another --run-dir")
+    for file in (folder / METRICS, folder / SAMPLES):
+        if file.exists() and file.stat().st_size:
+            raise RunError(f"{file}: exists, and the run would write to it; allowed: another --run-dir")
 
 
 def new_folder(name: str, place: str = "runs") -> Path:

@@ -14,6 +14,8 @@ from charlm.cells import CELLS
 from charlm.checkpoint import Checkpoint, discard_leftovers, newest_whole, read_checkpoint
 from charlm.config import Config, differences, ignored_options
 from charlm.data.corpus import Corpus, load_configured_corpus, load_unchanged_corpus, unknown_characters
+from charlm.data.progress import to_be_done_by
+from charlm.data.sources import check_apart
 from charlm.data.streams import check_length
 from charlm.data.vocabulary import Vocabulary, describe_characters
 from charlm.errors import CheckpointError, ConfigError, DamagedCheckpointError, RunError, VocabularyError
@@ -70,9 +72,12 @@ def start_run(
         place = run_dir or Path("runs")
         exists = world.first(lambda: _claim_existing(run_dir, held))
         world.first(lambda: check_writable(place))
+        if exists:
+            world.first(lambda: _check_apart(config, place))
         device = choose_device(config, world)
-        vocabulary = world.first(lambda: _fine_tuned_vocabulary(config, init_from)) if init_from else None
-        corpus = world.in_turn(lambda: load_configured_corpus(config.data, vocabulary))
+        with to_be_done_by(None if began_s is None else _ends_s(began_s, config.train.max_minutes)):
+            vocabulary = world.first(lambda: _fine_tuned_vocabulary(config, init_from)) if init_from else None
+            corpus = world.in_turn(lambda: load_configured_corpus(config.data, vocabulary))
         _check_corpus(config, corpus, world)
         config = with_common_precision(config, device, world)
         updater = world.each(lambda: Updater(config, corpus, device, world))
@@ -88,6 +93,11 @@ def start_run(
         if began_s is not None:
             began_s = _clock_start(began_s, config.train.max_minutes)
         return TrainingLoop(updater, corpus, _folder(run_dir, device), tracker, began_s, watch).fit()
+
+
+def _ends_s(began_s: float, minutes: float | None) -> float:
+    """When the minutes of a run are over; compiling does not count."""
+    return began_s + compiling_s(began_s) + 60 * (minutes or math.inf)
 
 
 def _clock_start(began_s: float, minutes: float | None) -> float:
@@ -122,6 +132,14 @@ def _claim_existing(run_dir: Path | None, held: contextlib.ExitStack) -> bool:
     if run_dir is not None and exists:
         _claim(run_dir, held)
     return exists
+
+
+def _check_apart(config: Config, run_dir: Path) -> None:
+    """DataError if one of the texts has files in the run's folder."""
+    data = config.data
+    for source in (data.source, data.valid_source, data.test_source):
+        if source:
+            check_apart(source, run_dir)
 
 
 def _claim_new(run_dir: Path | None, name: str, held: contextlib.ExitStack) -> Path:

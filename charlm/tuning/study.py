@@ -21,7 +21,7 @@ from typing import Any
 
 from charlm.config import dump_config
 from charlm.errors import DamagedCheckpointError, RunError, StudyError
-from charlm.runs import CONFIG, FOLDER, LAST, is_run, read_header
+from charlm.runs import CONFIG, FOLDER, JOURNAL, LAST, OWN_FILES, is_run, read_header
 from charlm.system.files import refuse_links, replace_file
 from charlm.system.lock import locked
 from charlm.training.loop import Outcome
@@ -40,7 +40,6 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 from optuna.trial import FrozenTrial, TrialState
 
-JOURNAL = "journal.log"
 _LOCK = ".tune"
 _NAME = "charlm"
 _PLAN, _VALUES, _FAULT, _RUN, _CHOSEN = "plan", "values", "fault", "run", "chosen"
@@ -94,7 +93,10 @@ class Study:
             if is_run(folder):
                 raise StudyError(f"{folder}: holds a run; allowed: the folder of a study, or a new one")
             refuse_links(folder, [JOURNAL])
+            others = [name for name in OWN_FILES if (folder / name).exists()]  # first: a study begins with its journal
             exists = (folder / JOURNAL).is_file()
+            if others and not exists:
+                raise StudyError(f"{folder}: holds {others[0]}, but no study; allowed: a study, or another folder")
         made = None if exists else make()
         with refusing_os_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)

@@ -34,7 +34,13 @@ def test_nothing_is_replaced_without_being_asked_to(cli, trained_run, place):
     Path("mine/char_model.py").write_text("old")
     assert cli(*words, "--overwrite").code == 0
     assert Path("mine/char_model.py").read_text() != "old"
-    assert names_in(place) == ["mine"]
+    Path("mine").rename("elsewhere")
+    Path("mine").symlink_to("elsewhere")
+    Path("elsewhere/char_model.py").write_text("old")
+    assert cli(*words, "--overwrite").code == 0
+    assert Path("elsewhere/char_model.py").read_text() == "old"
+    assert not Path("mine").is_symlink()
+    assert names_in(place) == ["elsewhere", "mine"]
 
 
 def test_a_folder_of_something_else_is_kept(cli, trained_run, place):
@@ -45,6 +51,12 @@ def test_a_folder_of_something_else_is_kept(cli, trained_run, place):
     words[5] = "mine/thesis.tex"
     assert cli(*words).error == "--out mine/thesis.tex: is not an earlier export in this format; name another place"
     assert names_in("mine") == ["thesis.tex"]
+    Path("other").mkdir()
+    Path("other/vocabulary.json").write_text("[]")
+    words[5] = "other"
+    assert (
+        cli(*words).error == "--out other: holds vocabulary.json, so it is not an earlier export; name another folder"
+    )
     assert Path("mine/thesis.tex").read_text() == "years of work"
 
 

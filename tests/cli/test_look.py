@@ -61,7 +61,8 @@ def test_wrong_use(cli, trained_run, tmp_path, write):
     error = cli("look", trained_run, "--file", file, "--out", nowhere).error
     assert error == f"--out {nowhere}: No such file or directory; allowed: a file that can be written"
     error = cli("look", trained_run, "--file", file, "--out", file).error
-    assert error == f"--out {file}: exists and is not a page; allowed: a new file, or an earlier page"
+    allowed = "allowed: a new or empty file, or an earlier page of charlm look"
+    assert error == f"--out {file}: exists and is not a page of charlm look; {allowed}"
     out = tmp_path / "page.html"
     error = cli("look", trained_run, "--prompt", "so Я", "--out", out).error
     assert error.startswith("--prompt: found 'Я' (U+042F), which the model has never seen")

@@ -161,6 +161,18 @@ def test_a_file_that_cannot_be_written_loses_nothing(typing, tmp_path, monkeypat
     assert result.err == f"error: --out {tmp_path}/a.txt: No space left on device; the text is on stdout\n"
 
 
+def test_a_file_that_appears_meanwhile_is_kept(typing, tmp_path):
+    out = tmp_path / "a.txt"
+
+    def keys():
+        yield "so"
+        out.write_text("theirs")
+
+    result = typing("--out", out, keys=keys())
+    assert (result.code, result.out, out.read_text()) == (1, "so\n", "theirs")
+    assert result.err == f"error: --out {out}: exists already; the text is on stdout\n"
+
+
 def test_nothing_written_is_nothing(typing, tmp_path):
     out = tmp_path / "a.txt"
     assert (typing("--out", out, keys=(CTRL_D,)).out, out.exists()) == ("", False)

@@ -50,6 +50,8 @@ class Answer:
     length: bool = True
     cut: int | None = None
     then: str = "close"
+    location: str = ""
+    """Where the answer sends the client."""
 
 
 class Server(ThreadingHTTPServer):
@@ -87,6 +89,8 @@ class Handler(BaseHTTPRequestHandler):
         self.send_response(status)
         if answer.length:
             self.send_header("Content-Length", str(len(body)))
+        if answer.location:
+            self.send_header("Location", answer.location)
         self.end_headers()
         self.wfile.write(body[: answer.cut])
         if answer.cut is not None and answer.then == "stall":

@@ -3,6 +3,8 @@
 import itertools
 import json
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,7 +17,7 @@ import numpy as np
 import pytest
 
 from charlm.data import reading, survey
-from charlm.data.corpus import Corpus, encode, encode_file, load_corpus
+from charlm.data.corpus import Corpus, encode, encode_file, load_corpus, unknown_characters
 from charlm.data.survey import survey_source
 from charlm.data.vocabulary import Vocabulary
 from charlm.errors import DataError
@@ -396,3 +398,22 @@ def test_a_source_that_vanishes_between_the_passes(write):
         f"{path}: cannot be read: No such file or directory; "
         "a source needs all its files; make it readable or name another"
     )
+
+
+@pytest.mark.parametrize("level", ["char", "byte"])
+def test_a_text_without_room_for_its_cache_is_refused_before_it_is_read(level, tmp_path, cache, monkeypatch):
+    sparse = tmp_path / "sparse"
+    sparse.touch()
+    os.truncate(sparse, 2 * shutil.disk_usage(tmp_path).free)
+    monkeypatch.setattr(survey, "read_symbols", lambda *_: pytest.fail("read"))
+    vocabulary = Vocabulary.of_bytes() if level == "byte" else Vocabulary("char", "abc")
+    for call in (
+        lambda: load_corpus(str(sparse), level=level, split=(1.0, 0.0, 0.0)),
+        lambda: encode_file(sparse, vocabulary),
+        lambda: unknown_characters([str(sparse)], vocabulary),
+    ):
+        assert re.fullmatch(
+            rf"{sparse}: its cache needs at least \S+ [GT]B; {cache}/corpora has \S+ [GT]B free; any folder with room "
+            "will do; name one in CHARLM_CACHE, or use a part of the text",
+            refused(call),
+        )

@@ -7,6 +7,8 @@ import runpy
 import socket
 import ssl
 import sys
+import threading
+import time
 import urllib.parse
 from collections.abc import Callable
 from dataclasses import replace
@@ -203,6 +205,60 @@ def test_wrong_beginning_is_removed_and_the_next_run_is_clean(server: Server, te
     assert server.ranges == ["bytes=17-", None]
 
 
+@pytest.mark.parametrize("length", [True, False])
+def test_a_server_that_sends_more_is_not_listened_to(
+    length: bool, server: Server, text: Download, tmp_path: Path
+) -> None:
+    server.answers = [Answer(TEXT + bytes(10_000_000), length=length)]
+    assert fetch(text, tmp_path, progress=False).read_bytes() == TEXT
+    wrong = replace(text, filename="wrong.txt", sha256=sha256(TEXT[1:]))
+    assert f"SHA-256 is {text.sha256}; {wrong.sha256} is expected" in failure(wrong, tmp_path)
+
+
+@pytest.mark.parametrize("scheme", ["file", "ftp", "data", "http"])
+def test_a_redirect_leads_to_the_web_alone(scheme: str, server: Server, text: Download, tmp_path: Path) -> None:
+    place = server.url.replace("http", scheme)
+    server.answers = [Answer(b"", 302, location=place), Answer()]
+    if scheme == "http":
+        assert fetch(text, tmp_path, progress=False).read_bytes() == TEXT
+    else:
+        assert failure(text, tmp_path).startswith(
+            f"{server.url}: the server answered 302 Found - Redirection to url '{place}' is not allowed; the answer "
+        )
+        assert names(tmp_path) == []
+
+
+@pytest.mark.parametrize("name", ["corpus.txt.part", "corpus.zip.part"])
+def test_a_link_in_place_of_a_part_is_not_written_through(
+    name: str, server: Server, archive: Download, tmp_path: Path
+) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "mine").write_bytes(b"")
+    (tmp_path / "data" / name).symlink_to("../mine")
+    assert fetch(archive, tmp_path / "data", progress=False).read_bytes() == TEXT
+    assert (tmp_path / "mine").read_bytes() == b""
+    assert names(tmp_path / "data") == ["corpus.txt"]
+
+
+def test_two_at_once_download_it_once(
+    server: Server, text: Download, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each opens the part by itself, as two processes do, and the second waits for the first."""
+    server.answers = [Answer(cut=CUT, then="stall"), Answer()]
+    found: list[Path] = []
+    both = [threading.Thread(target=lambda: found.append(fetch(text, tmp_path, progress=False))) for _ in range(2)]
+    for thread in both:
+        thread.start()
+    while "waiting for that" not in capsys.readouterr().err:
+        time.sleep(0.01)
+    server.released.set()
+    for thread in both:
+        thread.join()
+    assert [path.read_bytes() == TEXT for path in found] == [True, True]
+    assert server.ranges == [None, f"bytes={CUT}-"]
+    assert names(tmp_path) == ["corpus.txt"]
+
+
 @pytest.mark.parametrize(("status", "phrase"), [(404, "Not Found"), (500, "Internal Server Error")])
 def test_error_status(status: int, phrase: str, server: Server, text: Download, tmp_path: Path) -> None:
     (tmp_path / "corpus.txt.part").write_bytes(TEXT[:CUT])
@@ -285,9 +341,12 @@ def test_folder_that_cannot_be_made(server: Server, text: Download, tmp_path: Pa
     assert server.ranges == []
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full as the full disk")
-def test_full_disk(server: Server, text: Download, tmp_path: Path) -> None:
-    (tmp_path / "corpus.txt.part").symlink_to("/dev/full")
+def test_full_disk(server: Server, text: Download, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Full(fetch_module.tqdm):  # type: ignore[type-arg]
+        def update(self, n: float | None = 1) -> bool | None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(fetch_module, "tqdm", Full)
     assert failure(text, tmp_path) == (
         f"{tmp_path}: No space left on device; corpus needs a writable folder "
         "with 256 kB free; make room or choose another folder"

@@ -1,5 +1,6 @@
 """Which files a source stands for, in which order, and what is said where there are none."""
 
+import glob
 import os
 import re
 import socket
@@ -54,17 +55,11 @@ def test_a_hidden_folder_can_be_named(tree):
 
 
 def test_the_order_does_not_depend_on_the_order_of_the_file_system(tree, monkeypatch):
-    walk = os.walk
-
-    def backwards(*args, **kwargs):
-        for folder, folders, files in walk(*args, **kwargs):
-            files.sort(reverse=True)
-            folders.sort(reverse=True)
-            yield folder, folders, files
-
+    listed = sources._listed
     expected = resolve(str(tree))
-    monkeypatch.setattr(os, "walk", backwards)
-    assert resolve(str(tree)) == expected
+    for reverse in (False, True):
+        monkeypatch.setattr(sources, "_listed", lambda folder, reverse=reverse: sorted(listed(folder), reverse=reverse))
+        assert resolve(str(tree)) == expected
 
 
 def test_a_folder_follows_links_to_files_but_not_to_folders_and_leaves_out_what_is_no_file(tree, write):
@@ -88,6 +83,10 @@ def test_a_folder_follows_links_to_files_but_not_to_folders_and_leaves_out_what_
         ("a/**", ["a/b/c.txt", "a/z.txt"]),
         ("[ab].txt", ["b.txt"]),
         ("a?.md", ["a9.md"]),
+        ("*/b/*", ["a/b/c.txt"]),
+        ("[a]/**/*.txt", ["a/b/c.txt", "a/z.txt"]),
+        ("**/b/**/c*", ["a/b/c.txt"]),
+        (".h*", [".hidden"]),
     ],
 )
 def test_a_glob_is_sorted_and_goes_down_with_two_stars(tree, pattern, expected):
@@ -100,6 +99,32 @@ def test_a_relative_glob_and_a_tilde_work(tree, monkeypatch):
     assert resolve("a/*.txt") == [Path("a/z.txt")]
     assert resolve("~/b.txt") == [tree / "b.txt"]
     assert resolve("~/a/*.txt") == [tree / "a/z.txt"]
+
+
+@pytest.mark.parametrize("source", ["", "/**", "/**/*.txt"])
+def test_links_neither_repeat_a_file_nor_lead_around_for_ever(source, tree, capsys):
+    expected = [name for name in names(resolve(f"{tree}{source}"), tree) if name != "link.txt"]
+    for name in ("x", "y", "a/up"):
+        (tree / name).symlink_to(tree)
+    (tree / "b-again.txt").symlink_to("b.txt")
+    os.link(tree / "a/z.txt", tree / "a/zz.txt")
+    found = names(resolve(f"{tree}{source}"), tree)
+    assert [name.replace("b-again", "b") for name in found] == sorted(expected)
+    assert f"leaves out {tree}/a/up (a link to a folder), {tree}/x (a link to a folder)" in capsys.readouterr().err
+
+
+def test_a_star_follows_a_link_to_a_folder(tree, write):
+    (tree / "linked").symlink_to(Path(write("elsewhere/real.txt", "x")).parent)
+    assert names(resolve(f"{tree}/lin*/*.txt"), tree) == ["linked/real.txt"]
+
+
+def test_an_escaped_name_in_a_glob_is_that_name(write, tmp_path, monkeypatch):
+    path = Path(write("[a]*/.b[c]/d.txt", "x"))
+    assert resolve(f"{glob.escape(str(path.parent))}/*.txt") == [path]
+    assert resolve(f"{glob.escape(str(tmp_path))}/*/.b[[]c]/d.*") == [path]
+    assert resolve(f"{tmp_path}/?a]*/.b?c]/d.[t]xt") == [path]
+    monkeypatch.chdir(path.parents[1])
+    assert resolve(".b[[]c]/d*") == [Path(".b[c]/d.txt")]
 
 
 def test_a_missing_file(tree):
@@ -137,7 +162,7 @@ def test_an_empty_name():
 def test_a_folder_without_files(write, tmp_path):
     write("empty/.hidden", "x")
     assert refused(f"{tmp_path}/empty") == (
-        f"{tmp_path}/empty: a folder without files; hidden files do not count; add text files"
+        f"{tmp_path}/empty: a folder without text; hidden files and what charlm writes do not count; add text files"
     )
 
 
@@ -147,7 +172,8 @@ def test_a_glob_without_match(tree):
     assert refused(f"{tree}/a/?") == f"{tree}/a/?: only folders match (1); {allowed}"
 
 
-def test_a_folder_that_cannot_be_read(tree, monkeypatch):
+@pytest.mark.parametrize("below", ["", "/**/*.txt", "/*/*/*.txt"])
+def test_a_folder_that_cannot_be_read(below, tree, monkeypatch):
     scandir = os.scandir
 
     def denying(path):
@@ -156,7 +182,7 @@ def test_a_folder_that_cannot_be_read(tree, monkeypatch):
         return scandir(path)
 
     monkeypatch.setattr(os, "scandir", denying)
-    assert refused(str(tree)) == (
+    assert refused(f"{tree}{below}") == (
         f"{tree}/a/b: cannot be read: Permission denied; a source needs all its files; make it readable or name another"
     )
 
