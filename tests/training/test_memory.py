@@ -81,6 +81,20 @@ def test_the_machine_tells_what_it_has():
     assert available_bytes(CPU) > 2**27
 
 
+UNLIMITED = 2**63 - 4096
+"""What groups of version 1 have without a limit."""
+
+
+def _v1(group, limit, used, inactive=0):
+    """The files of a control group of version 1."""
+    files = {
+        "limit_in_bytes": f"{limit}\n",
+        "usage_in_bytes": f"{used}\n",
+        "stat": f"cache 5\ninactive_file 1\ntotal_inactive_file {inactive}\n",
+    }
+    return {f"memory/{group}/memory.{name}": value for name, value in files.items()}
+
+
 @pytest.mark.parametrize(
     ("files", "bytes_"),
     [
@@ -93,10 +107,18 @@ def test_the_machine_tells_what_it_has():
             {"job/memory.max": "max", "memory.max": 2 * GB, "memory.current": GB, "memory.stat": "inactive_file 0"},
             GB,
         ),
+        (_v1("job/a", 3 * GB, 2 * GB, 7), GB + 7),
+        (_v1("job/a", UNLIMITED, GB) | _v1("job", 2 * GB, GB) | _v1("", 9 * GB, GB), GB),
+        (_v1("", 2 * GB, GB), GB),
+        (_v1("", UNLIMITED, GB) | {"memory/memory.stat": "none"}, 8 * GB),
+        (_v1("job/b", GB, 0), 8 * GB),
     ],
 )
 def test_a_container_has_what_its_group_leaves_it(tmp_path, files, bytes_):
-    within = {"proc/meminfo": f"MemTotal: 9 kB\nMemAvailable:  {8 * GB // 1024} kB\n", "proc/self/cgroup": "0::/job\n"}
+    within = {
+        "proc/meminfo": f"MemTotal: 9 kB\nMemAvailable:  {8 * GB // 1024} kB\n",
+        "proc/self/cgroup": "9:name=systemd:/job/a\n4:cpuacct,memory:/job/a\n0::/job\n",
+    }
     for name, value in (within | {f"sys/fs/cgroup/{name}": value for name, value in files.items()}).items():
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
