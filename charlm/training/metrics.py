@@ -328,7 +328,7 @@ def _keep_rows(file: Path, step: int, rows: int | None = None) -> None:
     """Keep at most `rows` rows, up to the first after `step` or an incomplete line. A resumed run writes the rest."""
     kept: list[bytes] = []
     if file.exists():
-        with file.open("rb") as lines:
+        with open(file, "rb", opener=unlinked) as lines:
             kept += itertools.takewhile(lambda line: _step_of(line) <= step, itertools.islice(lines, rows))
         replace_file(file, b"".join(kept))
     if rows is not None and len(kept) < rows:

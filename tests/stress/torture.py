@@ -187,7 +187,7 @@ def compare(whole: Path, parts: Path) -> list[str]:
     ours, theirs = ([untimed(row) for row in rows(run)] for run in (whole, parts))
     if ours != theirs:
         faults.append(f"metrics: {len(ours)} and {len(theirs)} rows, or other values")
-    left = [path.name for path in (parts / "checkpoints").iterdir() if path.suffix == ".tmp"]
+    left = [path.name for path in (parts / "checkpoints").iterdir() if path.name.startswith(".")]
     return faults + [f"left over: {name}" for name in left]
 
 
