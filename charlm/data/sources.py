@@ -50,6 +50,22 @@ def resolve(source: str) -> list[Path]:
     raise DataError(f"{source}: {_kind_of(mode)}, which cannot be read twice; {_KINDS}; write its text to a file first")
 
 
+def check_exists(source: str) -> None:
+    """DataError if there is nothing at `source`. Reads no file and no folder that exists."""
+    builtin = source.startswith(BUILTIN_PREFIX) and source.removeprefix(BUILTIN_PREFIX) in BUILTINS
+    if builtin or os.path.exists(_at_home(source)):  # noqa: PTH110 (Path.exists raises for a path that is too long)
+        return
+    words = source.split()
+    if len(words) > _PATH_WORDS or len(source) > _PATH_CHARS:
+        start = " ".join(words)[:40]
+        raise DataError(f"'{start}…': no such file or folder; {_KINDS}; write a text itself to a file first")
+    resolve(source)
+
+
+_PATH_WORDS, _PATH_CHARS = 5, 255
+"""What has more is rather a text than the path of one."""
+
+
 def _folder(source: str, root: Path) -> list[Path]:
     files = _files_below(root, keep=lambda name: not name.startswith("."))
     if not files:
