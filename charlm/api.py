@@ -3,6 +3,7 @@
 Each function imports what it needs when it runs, so that `import charlm` never waits for torch.
 """
 
+import os
 import re
 import shlex
 import sys
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from charlm.system.threads import limit_spinning
 
 if TYPE_CHECKING:
+    from charlm.config import Config
     from charlm.inference import TrainedModel
     from charlm.system.world import World
     from charlm.training.loop import Outcome
@@ -32,7 +34,8 @@ def load(path: str | Path, device: str = "auto") -> "TrainedModel":
     device: auto, cpu, cuda or cuda:N. CheckpointError if there is no usable checkpoint, DeviceError if there is no such
     GPU. `help(charlm.inference.TrainedModel)` describes what the model can do.
     """
-    _before_torch()
+    check_there(runs=[path])
+    _import_torch()
     from charlm.inference import load
 
     return load(path, device)
@@ -63,31 +66,39 @@ def train(
         on_log: called with every row of metrics.jsonl, as a dict, when it is written. An exception in it ends the
             training and is raised again; the run can be resumed from its last checkpoint.
 
+    Leaves the process as it was: torch's random state, number of threads and precisions, signal handlers, environment.
+    Several threads train one after another.
+
     ConfigError, DataError, DeviceError, RunError or VocabularyError before anything is written; later RunError if the
     folder cannot be written, DivergenceError if a loss is not finite.
     """
     began_s = time.perf_counter()
     settings = _settings(overrides)
     _check(text, minutes, config, settings, init_from)
-    _before_torch()
+    source, config_file, initial = None if text is None else str(text), _path(config), _path(init_from)
+    check_start(source, minutes, config_file, settings, initial)
+    _import_torch()
 
-    from charlm.system.device import keep_freed_memory
+    from charlm.system.device import check_fork, keep_freed_memory, own_settings
+    from charlm.system.lock import one_training
     from charlm.system.world import joined
     from charlm.training.watch import Watch
 
     keep_freed_memory()
     watch = Watch(sees=_passing_on(on_log)) if on_log else None
     try:
-        with joined() as world:
+        loaded_s = time.perf_counter() - began_s
+        with one_training(), own_settings(), joined() as world:
+            check_fork()
             outcome = start(
                 world,
-                text=None if text is None else str(text),
+                text=source,
                 minutes=minutes,
-                config=_path(config),
+                config=config_file,
                 settings=settings,
                 run_dir=_path(run_dir),
-                init_from=_path(init_from),
-                began_s=began_s,
+                init_from=initial,
+                began_s=time.perf_counter() - loaded_s,
                 watch=watch,
             )
     except _LogError as error:
@@ -169,10 +180,11 @@ def start(
     from charlm.training.start import resume_run, run_of_this_launch, start_run
 
     if config is not None:
-        from charlm.checkpoint import find_checkpoint, read_checkpoint
+        from charlm.checkpoint import read_checkpoint
         from charlm.config import load_config
+        from charlm.runs import find_checkpoint
 
-        settings = [*_only_limit(minutes), *_source(text), *settings]
+        settings = config_settings(minutes, text, settings)
         parsed = world.first(lambda: load_config(config, settings))
         initial = world.first(lambda: read_checkpoint(find_checkpoint(init_from))) if init_from else None
         began = None if minutes is None else began_s
@@ -189,7 +201,10 @@ def start(
     suggestion = world.first(lambda: suggest(request, world, began_s))
     for label, reason in suggestion.reasons.items():
         say(label, reason)
-    return start_run(suggestion.config, run_dir, name=run_name(text), world=world, began_s=began_s, watch=watch)
+    name = run_name(text)
+    outcome = start_run(suggestion.config, run_dir, name=name, world=world, began_s=began_s, watch=watch)
+    _say_if_slow(outcome, suggestion.updates, request.minutes)
+    return outcome
 
 
 def say_if_stopped(outcome: "Outcome") -> bool:
@@ -204,30 +219,90 @@ def say_if_stopped(outcome: "Outcome") -> bool:
     return True
 
 
+_SLOW = 0.5
+"""Share of the planned updates below which a line says that the run was slow."""
+
+
+def _say_if_slow(outcome: "Outcome", planned: int, minutes: float) -> None:
+    """Say it if the time was over long before the updates that the speed before the run promised."""
+    from charlm.system.console import say
+
+    if outcome.reason != "max_minutes" or outcome.step >= _SLOW * planned:
+        return
+    resume = f"charlm train --resume --run-dir {shlex.quote(outcome.run_dir)} --minutes {2 * minutes:g}"
+    say(
+        "slow",
+        f"{outcome.step:,} updates instead of about {planned:,}: the machine became slower after the speed was "
+        f"measured, perhaps by other programs; to train as long again, once they have ended: {resume}",
+    )
+
+
 def run_name(text: str) -> str:
     """A name for a run on this text: of the last part of its path, what is a letter, a digit, - or _."""
     return re.sub(r"[^\w-]+", "-", Path(text).stem).strip("-")[:40] or "run"
 
 
-def _before_torch() -> None:
-    """Settings that torch reads when it is imported; the command line makes the same."""
+def _import_torch() -> None:
+    """Import torch with a setting that it reads from the environment then; the command line makes the same."""
     if "torch" not in sys.modules:
+        is_set = _SPINS in os.environ
         limit_spinning()
+        try:
+            import torch  # noqa: F401
+        finally:
+            if not is_set:
+                del os.environ[_SPINS]
 
 
-def _only_limit(minutes: float | None) -> list[str]:
-    """The settings for a run whose only limit is its minutes."""
-    if minutes is None:
-        return []
-    return [f"train.max_minutes={minutes}", "train.max_steps=null", "train.max_epochs=null"]
+_SPINS = "GOMP_SPINCOUNT"
 
 
-def _source(text: str | None) -> list[str]:
-    if text is None:
-        return []
-    from charlm.config.yaml import dump_flow
+def check_there(
+    *, runs: Iterable[str | Path | None] = (), texts: Iterable[str | Path | None] = (), config: "Config | None" = None
+) -> None:
+    """CheckpointError or DataError for a run or text that is not there, the config's texts among them.
 
-    return [f"data.source={dump_flow(text)}"]
+    Needs no torch, whose import takes seconds, and reads no text.
+    """
+    from charlm.data.sources import check_exists
+    from charlm.runs import find_checkpoint
+
+    for run in runs:
+        if run is not None:
+            find_checkpoint(Path(run))
+    sources = () if config is None else (config.data.source, config.data.valid_source, config.data.test_source)
+    for text in (*texts, *sources):
+        if text is not None:
+            check_exists(str(text))
+
+
+def config_settings(minutes: float | None, text: str | None, settings: list[str]) -> list[str]:
+    """The settings of a run from a config: its only limit is the minutes, if they are given; the text is its source."""
+    found = []
+    if minutes is not None:
+        found += [f"train.max_minutes={minutes}", "train.max_steps=null", "train.max_epochs=null"]
+    if text is not None:
+        from charlm.config.yaml import dump_flow
+
+        found.append(f"data.source={dump_flow(text)}")
+    return [*found, *settings]
+
+
+def check_start(
+    text: str | None, minutes: float | None, config: Path | None, settings: list[str], init_from: Path | None
+) -> None:
+    """ConfigError, or an error of `check_there`, for what a run cannot start from.
+
+    The processes of torchrun skip it: their first one finds the same later, and prints it once.
+    """
+    if "RANK" in os.environ:
+        return
+    if config is None:
+        check_there(texts=[text])
+        return
+    from charlm.config import load_config
+
+    check_there(runs=[init_from], config=load_config(config, config_settings(minutes, text, settings)))
 
 
 def _settings(overrides: Iterable[str] | Mapping[str, Any]) -> list[str]:
@@ -251,9 +326,11 @@ def _check(
     settings: list[str],
     init_from: str | Path | None,
 ) -> None:
-    """ConfigError for arguments that do not fit together."""
+    """ConfigError or TypeError for arguments that are not allowed, or not together."""
     from charlm.errors import ConfigError
 
+    if not isinstance(text, str | Path | None):
+        raise TypeError(f"text: found {type(text).__name__}; allowed: one path, of a file or a folder, or a glob")
     if text is None and config is None:
         raise ConfigError("train: found neither text nor config; allowed: either, or both")
     if init_from is not None and config is None:

@@ -25,7 +25,7 @@ from charlm.config import Config, parse_config
 from charlm.data.labels import Labels, labels_from_json
 from charlm.data.vocabulary import Vocabulary
 from charlm.errors import CheckpointError, ConfigError, DamagedCheckpointError, RunError
-from charlm.runs import BEST, FOLDER, FORMAT, LAST, VERSION
+from charlm.runs import FOLDER, FORMAT, VERSION
 from charlm.system.files import remove_leftovers, temporary_beside
 
 
@@ -204,15 +204,3 @@ def digest(header: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:
         sha256.update(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
         sha256.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return sha256.hexdigest()
-
-
-def find_checkpoint(path: Path) -> Path:
-    """`path` if it is a file; for the folder of a run, its best checkpoint, else its last one."""
-    if not path.is_dir():
-        return path
-    if path.name == FOLDER and not (path / FOLDER).exists():
-        path = path.parent
-    for name in (BEST, LAST):
-        if (path / FOLDER / name).is_file():
-            return path / FOLDER / name
-    raise CheckpointError(f"{path}: no checkpoint in {path / FOLDER}; allowed: the folder of a run, or a checkpoint")

@@ -5,8 +5,8 @@ CharlmError             base class: the command line prints the message and exit
 ├── DataError           the corpus: missing, empty, too small, not UTF-8, a failed download
 ├── VocabularyError     characters that the model has never seen
 ├── LabelError          a label that the model has never seen, or a model without labels
-├── CheckpointError     a checkpoint of another model or of a newer charlm
-│   └── DamagedCheckpointError   missing, damaged or altered
+├── CheckpointError     a path without a checkpoint, or one of another model or of a newer charlm
+│   └── DamagedCheckpointError   damaged or altered, or missing in its run
 ├── RunError            the run's folder: holds a run already, cannot be written, is in use
 ├── DeviceError         a device, precision or amount of memory that this machine does not have
 ├── ProcessError        another process of the run ended, does not answer, or differs
@@ -49,7 +49,7 @@ class CheckpointError(CharlmError):
 
 
 class DamagedCheckpointError(CheckpointError):
-    """The file is missing, damaged, altered, or not a checkpoint."""
+    """The file is damaged, altered, not a checkpoint, or missing in its run."""
 
 
 class RunError(CharlmError):

@@ -179,12 +179,19 @@ def build_model(config: ModelConfig, vocabulary_size: int, precision: str = "fp3
     return model
 
 
+def uninitialized_model(config: ModelConfig, vocabulary_size: int, precision: str = "fp32") -> CharLM:
+    """The model of a config, for weights that are loaded into it: it draws no random numbers."""
+    with _Uninitialized():
+        plain = config.model_copy(update={"orthogonal": False, "init_uniform": None})
+        return build_model(plain, vocabulary_size, precision)
+
+
 def count_parameters(config: ModelConfig, vocabulary_size: int) -> int:
     """The number of a model's parameters, without allocating them; 2⁶² if torch cannot express it."""
 
     def count(layers: int) -> int:
-        with torch.device("meta"), _Uninitialized():
-            model = build_model(config.model_copy(update={"layers": layers, "orthogonal": False}), vocabulary_size)
+        with torch.device("meta"):
+            model = uninitialized_model(config.model_copy(update={"layers": layers}), vocabulary_size)
         return sum(parameter.numel() for parameter in model.parameters())
 
     try:

@@ -5,13 +5,14 @@ Imports no torch and reads no tensors, so listing many runs is fast. See `checkp
 
 import json
 import os
+import stat
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import NoneType
 from typing import Any
 
-from charlm.errors import DamagedCheckpointError
+from charlm.errors import CheckpointError, DamagedCheckpointError
 from charlm.system.lock import lock_holder
 
 FORMAT = "charlm checkpoint"
@@ -100,6 +101,33 @@ def _elements(tensor: dict[str, Any]) -> int:
     for size in tensor["shape"]:
         count *= size
     return count
+
+
+def find_checkpoint(path: Path) -> Path:
+    """`path` if it is a file; for the folder of a run, its best checkpoint, else its last one.
+
+    CheckpointError if there is nothing at the path, or no checkpoint in the folder.
+    """
+    try:
+        is_folder = stat.S_ISDIR(path.stat().st_mode)
+    except (OSError, ValueError) as error:  # ValueError: a null character
+        missing = isinstance(error, FileNotFoundError | NotADirectoryError | ValueError)
+        found = "no such file" if missing else error.strerror
+        raise CheckpointError(f"{path}: {found}; allowed: a run's folder or a checkpoint in its {FOLDER}/") from None
+    if not is_folder:
+        return path
+    if path.name == FOLDER and not (path / FOLDER).exists():
+        path = path.parent
+    for name in (BEST, LAST):
+        if (path / FOLDER / name).is_file():
+            return path / FOLDER / name
+    raise CheckpointError(f"{path}: no checkpoint in {path / FOLDER}; allowed: the folder of a run, or a checkpoint")
+
+
+def check_resumable(run_dir: Path) -> None:
+    """CheckpointError unless the folder can hold a run to resume."""
+    if not (run_dir / FOLDER).is_dir():
+        raise CheckpointError(f"{run_dir}: no {FOLDER}/ to resume from; allowed: the folder of a run")
 
 
 def is_run(folder: Path) -> bool:

@@ -81,6 +81,13 @@ def test_settings_are_chosen_for_a_text_and_minutes(text_file, tmp_path, monkeyp
     assert (run.outcome.reason, "\nchoice " in capsys.readouterr().err) == ("max_minutes", True)
 
 
+def test_a_folder_given_as_a_path(tiny_config, text_file, tmp_path):
+    (tmp_path / "texts").mkdir()
+    text_file.rename(tmp_path / "texts/a.txt")
+    run = charlm.train(tmp_path / "texts", config=tiny_config, run_dir=tmp_path / "run")
+    assert run.outcome.step == 6
+
+
 def test_a_config_with_a_text_and_minutes(tiny_config, tmp_path):
     other = tmp_path / "other: text.txt"
     other.write_text("the quick brown fox\n" * 200)
@@ -177,10 +184,13 @@ def test_a_rollback_is_seen(tiny_config, tmp_path, monkeypatch):
         ({"text": "x", "overrides": ["train.max_minutes=3"]}, ConfigError, "train.max_minutes: found beside minutes"),
         ({"text": "x", "overrides": "seed=3"}, TypeError, "overrides: found a string; allowed: a list of KEY=VALUE"),
         ({"text": "no such file"}, DataError, "no such file: "),
+        ({"text": ["a.txt", "b.txt"]}, TypeError, "text: found list; allowed: one path, of a file or a folder, or a"),
+        ({"text": "Once upon a time there was a king\n" * 9}, DataError,
+         r"'Once upon a time there was a king Once u…': no such file .*; write a text itself to a file first"),
         ({"config": "no-such-config"}, ConfigError, "no-such-config: found no such file; allowed: a YAML file, or"),
         ({"config": "lstm", "overrides": {"model.cell.hiden": 3}}, ConfigError, "hiden"),
     ],
-)
+)  # fmt: skip
 def test_mistakes(arguments, error, fault, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(error, match=fault):

@@ -129,13 +129,17 @@ class Speedometer:
 
     def _measure(self, at: int, index: int) -> None:
         """Measure a size, and keep its seconds, or that there is not enough memory."""
-        gc.freeze()  # so that free_memory looks only at what was measured, which saves a tenth of a second
+        # So that free_memory looks only at what was measured, which saves a tenth of a second. What the caller of
+        # `charlm.train` has frozen stays so.
+        if freezes := not gc.get_freeze_count():
+            gc.freeze()
         try:
             config = self._share(self.families[at][index].config)
             seconds = measure(config, self.device, self.vocabulary_size, min(_ENOUGH_S, self.budget_s / 8))
             free_memory()
         finally:
-            gc.unfreeze()
+            if freezes:
+                gc.unfreeze()
         if seconds is None:
             self._fitting[at] = min(self._fitting[at], index)
         else:

@@ -61,6 +61,8 @@ class Suggestion:
     """Option or section → why it has its value; "" for those that need no reason."""
     reasons: dict[str, str]
     """What was found and chosen: label → text."""
+    updates: int
+    """How many the measured speed promises."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +120,8 @@ def suggest(request: Request, world: World = ALONE, began_s: float | None = None
     settings, comments = complete(run)
     settings["data"] = base.data.model_dump(mode="json", exclude_defaults=True) | settings["data"]
     nats = expected_nats(text, best.candidate, best.reading)
-    return Suggestion(request.config(settings), comments, _reasons(text, run, len(outlooks), nats, device))
+    reasons = _reasons(text, run, len(outlooks), nats, device)
+    return Suggestion(request.config(settings), comments, reasons, best.reading.updates)
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,13 @@ from typing import Annotated, Any
 
 import typer
 
+from charlm.api import check_there
 from charlm.cli.common import (
     CheckpointPath,
     DeviceOption,
     Json,
     SkipUnknown,
+    check_files,
     exact_stdout,
     print_json,
     report_backend,
@@ -49,6 +51,9 @@ def classify(
       charlm classify runs/titles - --json < titles.txt
       charlm classify runs/titles held-out.txt --labeled > found.txt
     """
+    check_there(runs=[checkpoint])
+    check_files(file=file)
+
     from charlm.data.arriving import arriving_lines
     from charlm.data.vocabulary import describe_characters
     from charlm.inference import load

@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import re
 import sys
 from pathlib import Path
@@ -107,6 +108,16 @@ def exact_stdout() -> bool:
     if isinstance(sys.stdout, io.TextIOWrapper) and not terminal:
         sys.stdout.reconfigure(errors="surrogateescape")
     return terminal
+
+
+def check_files(**files: Path | str | None) -> None:
+    """DataError for the file of an option or argument that is not there; - is stdin."""
+    from charlm.errors import DataError
+
+    for name, file in files.items():
+        if file is not None and str(file) != "-" and not os.path.exists(file):  # noqa: PTH110
+            option = f"--{name.replace('_', '-')} " if name != "file" else ""
+            raise DataError(f"{option}{file}: No such file or directory; allowed: a text file, or - for stdin")
 
 
 def print_json(value: Any) -> None:

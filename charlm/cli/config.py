@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from charlm.api import DEFAULT_MINUTES
+from charlm.api import DEFAULT_MINUTES, check_there
 from charlm.cli.common import (
     CONFIG_HELP,
     LabelSeparator,
@@ -109,6 +109,8 @@ def suggest(
       charlm config suggest my.txt --minutes 10 > mine.yaml
     """
     check_minutes(minutes, overrides, chosen=True)
+    check_there(texts=[text])
+
     from charlm.choice.families import Request
     from charlm.choice.suggest import suggest as choose
     from charlm.config.commented import commented_yaml

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from charlm.api import check_there
 from charlm.cli.common import (
     CheckpointPath,
     DeviceOption,
@@ -92,12 +93,14 @@ def evaluate(
     """
     if split is not None and file is not None:
         raise usage_error("--split and --file exclude one another")
-    adaptation = _adaptation(dynamic, {"lr": dynamic_lr, "decay": dynamic_decay, "steps": dynamic_steps})
+    learning = _learning(dynamic, {"lr": dynamic_lr, "decay": dynamic_decay, "steps": dynamic_steps})
+    check_there(runs=[checkpoint], texts=[file])
 
     from charlm.data.outputs import SCORES, check_output
-    from charlm.inference import load
+    from charlm.inference import Adaptation, load
     from charlm.inference.per_char import write_per_char
 
+    adaptation = Adaptation(**learning) if dynamic else None
     trained = load(checkpoint, device)
     if per_char is not None:
         check_output(per_char, "--per-char", SCORES, trained.config.data, file)
@@ -121,19 +124,15 @@ def evaluate(
         _print(result)
 
 
-def _adaptation(dynamic: bool, options: dict[str, Any]) -> Any:
-    """What the --dynamic-… options ask for; None without --dynamic."""
+def _learning(dynamic: bool, options: dict[str, Any]) -> dict[str, Any]:
+    """What the --dynamic-… options ask for."""
     chosen = {name: value for name, value in options.items() if value is not None}
     if chosen and not dynamic:
         raise usage_error(f"--dynamic-{next(iter(chosen))} needs --dynamic")
     for name, value in chosen.items():
         if not value < float("inf"):
             raise usage_error(f"--dynamic-{name}: found {value}; allowed: a finite number")
-    if not dynamic:
-        return None
-    from charlm.inference import Adaptation
-
-    return Adaptation(**chosen)
+    return chosen
 
 
 def _text(trained: Any, split: Split, file: Path | None, skip_unknown: bool) -> tuple[str, Any]:

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from charlm.api import check_there
 from charlm.cli.common import CheckpointPath, usage_error
 from charlm.system.console import say
 from charlm.system.formatting import format_bytes
@@ -65,6 +66,8 @@ def export(
         options = {"int8": int8 is not False, "novelty": novelty}
     elif int8 is not None or novelty:
         raise usage_error("--int8, --float32 and --novelty need --to html")
+
+    check_there(runs=[checkpoint])
 
     from charlm.export import export
     from charlm.inference import load

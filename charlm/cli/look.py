@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
+from charlm.api import check_there
 from charlm.cli.common import CheckpointPath, SkipUnknown, known_ids, known_prompt, usage_error
 from charlm.cli.completion import complete_run
 from charlm.system.console import say
@@ -58,6 +59,8 @@ def look(
         raise usage_error("--file excludes --prompt and --sample")
     if not temperature < float("inf"):
         raise usage_error(f"--temperature: found {temperature}; allowed: a finite number")
+
+    check_there(runs=[checkpoint, compare], texts=[file])
 
     from charlm.data.outputs import check_output, page_of, write_output
     from charlm.inference import load

@@ -4,6 +4,7 @@ from typing import Annotated, Any
 
 import typer
 
+from charlm.api import check_there
 from charlm.cli.common import (
     CheckpointPath,
     DeviceOption,
@@ -40,6 +41,8 @@ def next_characters(
       charlm next runs/mine --prompt "To b"
       charlm next runs/mine --prompt "To b" --top 20 --json
     """
+    check_there(runs=[checkpoint])
+
     from charlm.inference import load
 
     trained = load(checkpoint, device)

@@ -8,11 +8,13 @@ from typing import Annotated, Any
 
 import typer
 
+from charlm.api import check_there
 from charlm.cli.common import (
     CheckpointPath,
     DeviceOption,
     Json,
     SkipUnknown,
+    check_files,
     exact_stdout,
     known_prompt,
     print_json,
@@ -123,6 +125,9 @@ def sample(
     for name, value in (("--temperature", temperature), ("--top-p", top_p), ("--min-p", min_p)):
         if not 0 <= value < float("inf"):
             raise usage_error(f"{name}: found {value}; allowed: a finite number")
+
+    check_there(runs=[checkpoint])
+    check_files(prompt_file=prompt_file)
 
     from functools import partial
 

@@ -5,11 +5,13 @@ from typing import Annotated, Any
 
 import typer
 
+from charlm.api import check_there
 from charlm.cli.common import (
     CheckpointPath,
     DeviceOption,
     Json,
     SkipUnknown,
+    check_files,
     print_json,
     report_backend,
     usage_error,
@@ -85,6 +87,9 @@ def score(
       charlm score runs/logs app.log --lines --dynamic --unknown-as 20
     """
     _check_usage(lines, sort, bool(above or below or label is not None), skip_unknown, unknown_as, per_char, json)
+    check_there(runs=[checkpoint], texts=[] if lines or file == "-" else [file])
+    if lines:
+        check_files(file=file)
     limits, adaptation = _limits(above, below), _adaptation(lines, dynamic, dynamic_lr)
 
     from charlm.inference import load

@@ -1,5 +1,7 @@
 """charlm train, charlm plan."""
 
+import contextlib
+import os
 import shlex
 import time
 from pathlib import Path
@@ -7,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from charlm.api import say_if_stopped, start
+from charlm.api import check_start, say_if_stopped, start
 from charlm.cli.common import (
     CONFIG_HELP,
     DEVICE_NAMES,
@@ -105,6 +107,10 @@ def train(
     settings = [*(overrides or []), *([f"device={device}"] if device else [])]
     settings += line_settings(lines, labels)
     _check_usage(text, config, run_dir, resume, init_from)
+    if resume:
+        _check_resumable(run_dir)
+    else:
+        check_start(text, minutes, config, settings, init_from)
 
     from charlm.system.device import keep_freed_memory
     from charlm.system.world import joined
@@ -146,6 +152,15 @@ def _check_usage(
         raise usage_error(
             "a text is needed, for example my.txt or builtin:python-stdlib; or --config (see `charlm config list`)"
         )
+
+
+def _check_resumable(run_dir: Path | None) -> None:
+    from charlm.runs import check_resumable
+
+    # The first process of torchrun checks it later, and so does every run where the system cannot say.
+    if run_dir is not None and "RANK" not in os.environ:
+        with contextlib.suppress(OSError):
+            check_resumable(run_dir)
 
 
 _WORSE = 1.005
@@ -220,6 +235,8 @@ def plan(config: ConfigFile, overrides: Overrides = None, json: Json = False) ->
       charlm plan --config rhn
       charlm plan --config lstm --set model.cell.hidden=1024 --json
     """
+    check_start(None, None, config, overrides or [], None)
+
     from charlm.config import load_config
     from charlm.system.device import keep_freed_memory
     from charlm.system.world import joined

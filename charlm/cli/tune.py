@@ -96,6 +96,8 @@ def tune(
     _check_usage(config, overrides, hours, minutes, study)
     began_s = time.perf_counter() if context.obj is None else context.obj
 
+    _check_there(config, overrides or [], study)
+
     from charlm.system.device import keep_freed_memory
     from charlm.tuning.search import Search
 
@@ -131,6 +133,21 @@ def _check_usage(
         raise usage_error(f"--minutes: found {minutes:g}; allowed: at most the {60 * hours:g} minutes of --hours")
 
 
+def _check_there(config: Path | None, overrides: list[str], study: Path | None) -> None:
+    """Errors for a study, config or text that is not there, before torch is imported."""
+    from charlm.api import check_there
+    from charlm.config import load_config
+
+    if config is not None:
+        check_there(config=load_config(config, overrides))
+    elif study is not None and not study.is_dir():
+        raise _no_study(study)
+
+
+def _no_study(folder: Path | None) -> StudyError:
+    return StudyError(f"{folder}: holds no study; allowed: the folder of one; --config and --hours begin one")
+
+
 def _open(
     config: Path | None,
     overrides: list[str],
@@ -149,7 +166,7 @@ def _open(
 
     def make() -> tuple[Plan, list[dict[str, Any]]]:
         if given is None or hours is None:
-            raise StudyError(f"{folder}: holds no study; allowed: the folder of one; --config and --hours begin one")
+            raise _no_study(folder)
         return make_plan(given, over, hours, minutes)
 
     if folder is None:

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from charlm.api import check_there
 from charlm.cli.common import CheckpointPath, DeviceOption, exact_stdout, report_backend, usage_error
 from charlm.system.console import say
 from charlm.system.formatting import printable
@@ -43,6 +44,8 @@ def write(
       charlm write runs/mine
       charlm write runs/mine --out story.txt --temperature 0.8
     """
+    check_there(runs=[checkpoint])
+
     from charlm.cli.editor import Editor
     from charlm.data.vocabulary import describe_characters
     from charlm.errors import CheckpointError

@@ -76,6 +76,22 @@ def check_apart(source: str, run: Path) -> None:
         )
 
 
+def check_exists(source: str) -> None:
+    """DataError if there is nothing at `source`. Reads no file and no folder that exists."""
+    builtin = source.startswith(BUILTIN_PREFIX) and source.removeprefix(BUILTIN_PREFIX) in BUILTINS
+    if builtin or os.path.exists(_at_home(source)):  # noqa: PTH110 (Path.exists raises for a path that is too long)
+        return
+    words = source.split()
+    if len(words) > _PATH_WORDS or len(source) > _PATH_CHARS:
+        start = " ".join(words)[:40]
+        raise DataError(f"'{start}…': no such file or folder; {_KINDS}; write a text itself to a file first")
+    resolve(source)
+
+
+_PATH_WORDS, _PATH_CHARS = 5, 255
+"""What has more is rather a text than the path of one."""
+
+
 def _folder(source: str, root: Path, run: Path | None) -> list[Path]:
     files, _ = _files_below(source, root, _ALL_BELOW, run)
     if not files:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from charlm.checkpoint import Checkpoint, find_checkpoint, read_checkpoint
+from charlm.checkpoint import Checkpoint, read_checkpoint
 from charlm.config import Config
 from charlm.data.corpus import begin_of, load_unchanged_corpus
 from charlm.data.labels import Labels
@@ -26,7 +26,8 @@ from charlm.inference.evaluation import Evaluation, Ids, evaluate
 from charlm.inference.labels import Classification, LabelStarts, label_nats
 from charlm.inference.sampling import Choice, next_probabilities, sample_text
 from charlm.inference.texts import Pool, char_features, score_texts, text_features
-from charlm.model import CharLM, build_model, count_parameters, load_weights
+from charlm.model import CharLM, count_parameters, load_weights, uninitialized_model
+from charlm.runs import find_checkpoint
 from charlm.system.console import say
 from charlm.system.device import describe_device, precisions, prepare_device, resolve_device, used_precision
 from charlm.system.formatting import html_table, nats_to_bits
@@ -479,7 +480,7 @@ def load_model(checkpoint: Checkpoint, device: torch.device) -> CharLM:
         say("device", f"precision fp32: {describe_device(device)} lacks {precision}, the precision of the training")
         precision = "fp32"
     prepare_device(device, precision)
-    model = build_model(checkpoint.config.model, len(checkpoint.vocabulary), precision)
+    model = uninitialized_model(checkpoint.config.model, len(checkpoint.vocabulary), precision)
     model.begins = begin_of(checkpoint.config.data.unit, checkpoint.vocabulary)
     load_weights(model, checkpoint.averaged or checkpoint.weights)
     return model.to(device).eval()

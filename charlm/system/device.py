@@ -4,12 +4,15 @@ import contextlib
 import ctypes
 import gc
 import os
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from charlm.errors import DeviceError
+from charlm.system.console import say
 from charlm.system.world import ALONE, World
 
 
@@ -24,6 +27,11 @@ def resolve_device(name: str, world: World = ALONE) -> torch.device:
     if name == "cpu":
         return torch.device("cpu")
     kind, _, number = name.partition(":")
+    if torch.cuda._is_in_bad_fork():
+        raise DeviceError(
+            f"device: found {wanted} in a process that was forked from one that uses a GPU; allowed here: cpu; start "
+            "processes with multiprocessing's 'spawn' to use a GPU"
+        )
     if kind != "cuda" or not (number or "0").isdecimal():
         raise DeviceError(f"device: found {name}; allowed: auto | cpu | cuda | cuda:1 (the second GPU) and so on")
     if not torch.cuda.is_available():
@@ -59,6 +67,51 @@ def prepare_device(device: torch.device, precision: str) -> None:
     torch.cuda.set_device(device)
     torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
     torch.backends.cudnn.allow_tf32 = precision in ("tf32", "bf16")
+
+
+@contextlib.contextmanager
+def own_settings() -> Iterator[None]:
+    """Settings of torch for a training in the block: with gradients; at its end the caller's are back.
+
+    The caller's are the random state, the number of threads and, on a machine with GPUs, what `prepare_device` sets.
+    """
+    state, threads = torch.get_rng_state(), torch.get_num_threads()
+    gpus = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
+    gpu = torch.cuda.current_device() if torch.cuda.is_initialized() else 0
+    try:
+        with _own_precision(), torch.inference_mode(False), torch.enable_grad():
+            yield
+    finally:
+        torch.set_rng_state(state)
+        torch.set_num_threads(threads)
+        if torch.cuda.is_initialized():
+            torch.cuda.set_device(gpu)
+        if gpus is None:
+            torch.cuda.manual_seed_all(torch.initial_seed())  # as if the GPUs' first use came after the block
+        else:
+            torch.cuda.set_rng_state_all(gpus)
+
+
+@contextlib.contextmanager
+def _own_precision() -> Iterator[None]:
+    """Put the precisions that `prepare_device` sets back; torch has two names for each, not always both readable."""
+    if not torch.cuda.is_available():
+        yield
+        return
+    cudnn: Any = torch.backends.cudnn
+    places = (torch.backends.cuda.matmul, cudnn.conv, cudnn.rnn)
+    values = [place.fp32_precision for place in places]
+    older = None
+    with contextlib.suppress(RuntimeError):  # the caller uses the newer names
+        older = torch.get_float32_matmul_precision(), cudnn.allow_tf32
+    try:
+        yield
+    finally:
+        if older:
+            torch.set_float32_matmul_precision(older[0])
+            cudnn.allow_tf32 = older[1]
+        for place, value in zip(places, values, strict=True):
+            place.fp32_precision = value
 
 
 def precisions(device: torch.device) -> tuple[str, ...]:
@@ -100,9 +153,35 @@ def describe_device(device: torch.device) -> str:
 
 
 def set_threads(threads: int) -> None:
-    """Set the number of CPU threads; 0 keeps torch's default, one per core."""
-    if threads:
+    """Set the number of CPU threads; 0 keeps torch's default, one per core. A forked process keeps its single one."""
+    if threads > 1 and _forked:
+        say("threads", f"1 instead of {threads}: this process was forked; one started by 'spawn' has all")
+    elif threads:
         torch.set_num_threads(threads)
+
+
+_forked = False
+
+
+def _keep_one_thread() -> None:
+    """A forked process lacks OpenMP's other threads: torch's operators and the kernels would wait for them forever."""
+    global _forked
+    _forked = True
+    torch.set_num_threads(1)
+
+
+def check_fork() -> None:
+    """DeviceError if torch's backward pass refuses to run because this process was forked."""
+    if _forked:
+        try:
+            torch.ones((), requires_grad=True).backward()
+        except RuntimeError as error:
+            reason = str(error).partition(". ")[0]
+            raise DeviceError(f"train: {reason}; start processes with multiprocessing's 'spawn' to train") from None
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_keep_one_thread)
 
 
 def free_memory() -> None:

@@ -1,13 +1,15 @@
-"""A lock: one process at a time in a run's folder."""
+"""Locks: one process at a time in a run's folder, and one training at a time in a process."""
 
 import contextlib
 import os
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from charlm.errors import RunError
+from charlm.system.console import say
 from charlm.system.files import unlinked
 
 try:
@@ -86,3 +88,39 @@ def _is_alive(pid: int) -> bool:
     except (OSError, OverflowError):
         return False
     return True
+
+
+class _Turns:
+    """One block at a time in this process."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._thread: int | None = None
+
+    @contextlib.contextmanager
+    def __call__(self) -> Iterator[None]:
+        if self._thread == threading.get_ident():
+            raise RunError("train: called by on_log of another train(); allowed: one training after another")
+        if not self._lock.acquire(blocking=False):
+            say("wait", "another thread of this process is training; this training starts when that one ends")
+            self._lock.acquire()
+        self._thread = threading.get_ident()
+        try:
+            yield
+        finally:
+            self._thread = None
+            self._lock.release()
+
+    def forked(self) -> None:
+        """In the child: the training of a thread that is not there has ended."""
+        if self._thread != threading.get_ident():
+            self.__init__()
+
+
+one_training = _Turns()
+"""A context for a training: waits for that of another thread; RunError if this thread is training already.
+
+Trainings share torch's random generator.
+"""
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=one_training.forked)

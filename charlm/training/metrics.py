@@ -1,7 +1,6 @@
 """Metrics of a run: metrics.jsonl, samples.jsonl and TensorBoard events."""
 
 import contextlib
-import functools
 import itertools
 import json
 import math
@@ -112,6 +111,7 @@ class Tracker:
         self._samples = Metrics(folder / SAMPLES)
         self._charts = _Charts(folder, first_step=step + 1 if resume else None)
         self._faults: set[str] = set()
+        self._restore_hook = _leave_faults_to_callers()
 
     def rewind(self, rows: int, step: int) -> None:
         """Drop later rows, samples and events, as a run that resumes at `step` does."""
@@ -166,6 +166,7 @@ class Tracker:
             self._samples.close()
         with self._tolerating():
             self._charts.close()
+        self._restore_hook()
 
     @contextlib.contextmanager
     def _tolerating(self) -> Iterator[None]:
@@ -248,7 +249,6 @@ class _Charts:
     """
 
     def __init__(self, folder: Path, first_step: int | None) -> None:
-        _leave_faults_to_callers()
         self._folder = folder
         self._first_step = first_step
         self._retry_s = 0.0
@@ -311,9 +311,11 @@ class _Charts:
 _RETRY_S = 60.0
 
 
-@functools.cache
-def _leave_faults_to_callers() -> None:
-    """Silence the OSErrors of TensorBoard's threads: the writer raises them again at the next event."""
+def _leave_faults_to_callers() -> Callable[[], None]:
+    """Silence the OSErrors of TensorBoard's threads: the writer raises them again at the next event.
+
+    Returns a function that undoes it.
+    """
     others = threading.excepthook
 
     def report(arguments: threading.ExceptHookArgs) -> None:
@@ -321,7 +323,12 @@ def _leave_faults_to_callers() -> None:
         if not (of_writer and isinstance(arguments.exc_value, OSError)):
             others(arguments)
 
+    def restore() -> None:
+        if threading.excepthook is report:
+            threading.excepthook = others
+
     threading.excepthook = report
+    return restore
 
 
 def _keep_rows(file: Path, step: int, rows: int | None = None) -> None:

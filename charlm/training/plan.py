@@ -14,7 +14,7 @@ from charlm.model import parameters_by_part, window_loss
 from charlm.system.formatting import format_bytes, format_duration
 from charlm.system.world import ALONE, World
 from charlm.training.memory import available_bytes
-from charlm.training.processes import choose_device, with_common_precision
+from charlm.training.processes import choose_device, load_common_corpus, with_common_precision
 from charlm.training.step import Updater
 
 _WARMUP_STEPS = 2
@@ -73,9 +73,9 @@ class Plan:
 
 
 def measure(config: Config, world: World = ALONE) -> Plan:
-    """Build the model of a config, make a few updates, and throw them away."""
+    """Build the model of a config, make a few updates, and throw them away. Refuses what `start_run` refuses."""
     device = choose_device(config, world)
-    corpus = world.in_turn(lambda: load_configured_corpus(config.data))
+    corpus = load_common_corpus(config, world, lambda: load_configured_corpus(config.data))
     full = config.train.model_copy(
         update={"bptt_start": None, "vary_bptt": 0.0}
     )  # full windows, as at the end of the run

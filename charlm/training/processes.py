@@ -1,10 +1,16 @@
 """What the processes of a run agree on before they train."""
 
+from collections.abc import Callable
+
 import torch
 
-from charlm.config import Config
+from charlm.config import Config, ignored_options
+from charlm.data.corpus import Corpus
+from charlm.data.streams import check_length
 from charlm.errors import ConfigError
+from charlm.system.console import say
 from charlm.system.device import resolve_device
+from charlm.system.formatting import format_bytes
 from charlm.system.world import World
 from charlm.training.precision import with_precision
 
@@ -20,6 +26,31 @@ def choose_device(config: Config, world: World) -> torch.device:
     device = world.each(lambda: resolve_device(config.device, world))
     world.use(device)
     return device
+
+
+def load_common_corpus(config: Config, world: World, load: Callable[[], Corpus]) -> Corpus:
+    """The text of the run; prints what was read, and the options that have no effect.
+
+    DataError if a split is too short for one window; ProcessError unless all processes have read the same.
+    """
+    corpus = world.in_turn(load)
+    world.same("text", lambda: (corpus.sha256, corpus.vocabulary.to_json()))
+    world.each(lambda: _check_splits(config, corpus))
+    parts = ", ".join(f"{name} {len(ids):,}" for name, ids in corpus.splits.items())
+    lines = f" in {sum(len(starts) - 1 for starts in corpus.starts.values()):,} lines" if corpus.starts else ""
+    files = f"{corpus.files:,} file{'s' * (corpus.files > 1)}"
+    size = format_bytes(corpus.size_bytes)
+    vocabulary = f"vocabulary {len(corpus.vocabulary):,}"
+    say("data", f"{config.data.source}: {size} in {files}; {parts} {config.data.level}s{lines}; {vocabulary}")
+    for line in ignored_options(config):
+        say("ignored", line)
+    return corpus
+
+
+def _check_splits(config: Config, corpus: Corpus) -> None:
+    for name, ids in corpus.splits.items():
+        streams = config.train.batch_size if name == "train" else 1
+        check_length(len(ids), streams, config.train.bptt, f"{name} split")
 
 
 def with_common_precision(config: Config, device: torch.device, world: World) -> Config:

@@ -14,7 +14,7 @@ class Progress:
     """A bar for the fraction of the run that is done; invisible if stderr is not a terminal, or if not `shown`."""
 
     def __init__(self, shown: bool = True) -> None:
-        self._bar = tqdm(
+        self._bar = _Bar(
             total=1.0,
             file=sys.stderr,
             disable=None if shown else True,
@@ -42,6 +42,10 @@ class Progress:
     def close(self) -> None:
         with contextlib.suppress(OSError):
             self._bar.close()
+
+
+class _Bar(tqdm):
+    monitor_interval = 0  # no thread that looks after bars that are not shown for long
 
 
 _REFRESH_S = 0.2

@@ -12,18 +12,16 @@ import torch
 
 from charlm.cells import CELLS
 from charlm.checkpoint import Checkpoint, discard_leftovers, newest_whole, read_checkpoint
-from charlm.config import Config, differences, ignored_options
-from charlm.data.corpus import Corpus, load_configured_corpus, load_unchanged_corpus, unknown_characters
+from charlm.config import Config, differences
+from charlm.data.corpus import load_configured_corpus, load_unchanged_corpus, unknown_characters
 from charlm.data.progress import to_be_done_by
 from charlm.data.sources import check_apart
-from charlm.data.streams import check_length
 from charlm.data.vocabulary import Vocabulary, describe_characters
 from charlm.errors import CheckpointError, ConfigError, DamagedCheckpointError, RunError, VocabularyError
 from charlm.model import CharLM
 from charlm.native.build import compiling_s
-from charlm.runs import FOLDER, LAST
+from charlm.runs import FOLDER, LAST, check_resumable
 from charlm.system.console import say
-from charlm.system.formatting import format_bytes
 from charlm.system.world import ALONE, World
 from charlm.training.folder import (
     RunFolder,
@@ -37,7 +35,7 @@ from charlm.training.folder import (
 from charlm.training.loop import Outcome, TrainingLoop
 from charlm.training.metrics import NoTracker, Tracker
 from charlm.training.precision import with_precision
-from charlm.training.processes import choose_device, with_common_precision
+from charlm.training.processes import choose_device, load_common_corpus, with_common_precision
 from charlm.training.snapshot import restore_snapshot
 from charlm.training.step import Updater
 from charlm.training.watch import Watch
@@ -77,8 +75,7 @@ def start_run(
         device = choose_device(config, world)
         with to_be_done_by(None if began_s is None else _ends_s(began_s, config.train.max_minutes)):
             vocabulary = world.first(lambda: _fine_tuned_vocabulary(config, init_from)) if init_from else None
-            corpus = world.in_turn(lambda: load_configured_corpus(config.data, vocabulary))
-        _check_corpus(config, corpus, world)
+            corpus = load_common_corpus(config, world, lambda: load_configured_corpus(config.data, vocabulary))
         config = with_common_precision(config, device, world)
         updater = world.each(lambda: Updater(config, corpus, device, world))
         updater.spread_weights()
@@ -192,8 +189,7 @@ def resume_run(
             world.in_turn(lambda: with_precision(config, device))
         sha256 = checkpoint.progress.get("corpus_sha256")
         load = functools.partial(load_unchanged_corpus, config.data, checkpoint.vocabulary, sha256)
-        corpus = world.in_turn(load)
-        _check_corpus(config, corpus, world)
+        corpus = load_common_corpus(config, world, load)
         updater = world.each(lambda: Updater(config, corpus, device, world))
         world.each(functools.partial(restore_snapshot, updater, checkpoint))
         state = updater.state
@@ -211,9 +207,7 @@ def resume_run(
 def _claim_run(run_dir: Path, held: contextlib.ExitStack) -> tuple[Path, Checkpoint]:
     """Claim the folder of a run, and read its last checkpoint."""
     with refusing_os_errors(run_dir):
-        resumable = (run_dir / FOLDER).is_dir()
-    if not resumable:
-        raise CheckpointError(f"{run_dir}: no {FOLDER}/ to resume from; allowed: the folder of a run")
+        check_resumable(run_dir)
     held.enter_context(claimed(run_dir))
     with refusing_os_errors(run_dir):
         return _read_last(run_dir)
@@ -234,32 +228,6 @@ def _clean(run_dir: Path, path: Path, needed_bytes: int) -> None:
         discard_leftovers(run_dir)
         if path.name != LAST:
             (run_dir / FOLDER / LAST).unlink(missing_ok=True)  # damaged: the loop writes a new one as it starts
-
-
-def _check_corpus(config: Config, corpus: Corpus, world: World) -> None:
-    """Print what was read. DataError if a split is too short; ProcessError unless all processes have read the same."""
-    world.same("text", lambda: (corpus.sha256, corpus.vocabulary.to_json()))
-    world.each(lambda: _check_splits(config, corpus))
-    _print_corpus(config, corpus)
-
-
-def _check_splits(config: Config, corpus: Corpus) -> None:
-    """DataError if a split is too short for one window."""
-    for name, ids in corpus.splits.items():
-        streams = config.train.batch_size if name == "train" else 1
-        check_length(len(ids), streams, config.train.bptt, f"{name} split")
-
-
-def _print_corpus(config: Config, corpus: Corpus) -> None:
-    """Print what was read, and the options that have no effect."""
-    parts = ", ".join(f"{name} {len(ids):,}" for name, ids in corpus.splits.items())
-    lines = f" in {sum(len(starts) - 1 for starts in corpus.starts.values()):,} lines" if corpus.starts else ""
-    files = f"{corpus.files:,} file{'s' * (corpus.files > 1)}"
-    size = format_bytes(corpus.size_bytes)
-    vocabulary = f"vocabulary {len(corpus.vocabulary):,}"
-    say("data", f"{config.data.source}: {size} in {files}; {parts} {config.data.level}s{lines}; {vocabulary}")
-    for line in ignored_options(config):
-        say("ignored", line)
 
 
 # Resume

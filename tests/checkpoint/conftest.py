@@ -5,15 +5,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from charlm.checkpoint import (
-    FOLDER,
-    LAST,
-    Checkpoint,
-    save_checkpoint,
-)
+from charlm.checkpoint import Checkpoint, save_checkpoint
 from charlm.config import parse_config
 from charlm.data.vocabulary import Vocabulary
 from charlm.model import build_model
+from charlm.runs import FOLDER, LAST
 
 CONFIG = parse_config(
     {"model": {"cell": {"kind": "gru", "hidden": 3}, "embedding": 2}, "optimizer": {"name": "adam", "lr": 1e-7}}, "test"

@@ -11,15 +11,9 @@ import torch
 from safetensors.torch import save_file
 
 from charlm import checkpoint as module
-from charlm.checkpoint import (
-    BEST,
-    FOLDER,
-    LAST,
-    find_checkpoint,
-    read_checkpoint,
-    save_checkpoint,
-)
+from charlm.checkpoint import read_checkpoint, save_checkpoint
 from charlm.errors import CheckpointError
+from charlm.runs import BEST, FOLDER, LAST, find_checkpoint
 
 
 def refusal(path: Path) -> str:
@@ -172,4 +166,5 @@ class TestFindCheckpoint:
         assert find_checkpoint(folder) == folder / BEST
 
     def test_a_file_is_itself(self, tmp_path):
+        (tmp_path / "any name").touch()
         assert find_checkpoint(tmp_path / "any name") == tmp_path / "any name"

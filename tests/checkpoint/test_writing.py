@@ -10,19 +10,13 @@ import pytest
 import torch
 
 from charlm import checkpoint as module
-from charlm.checkpoint import (
-    BEST,
-    FOLDER,
-    LAST,
-    Checkpoint,
-    read_checkpoint,
-    save_checkpoint,
-)
+from charlm.checkpoint import Checkpoint, read_checkpoint, save_checkpoint
 from charlm.config import parse_config
 from charlm.data.vocabulary import Vocabulary
 from charlm.errors import DamagedCheckpointError, RunError
 from charlm.inference.trained import load_model
 from charlm.model import build_model
+from charlm.runs import BEST, FOLDER, LAST
 from tests.checkpoint.conftest import CONFIG, CPU, VOCABULARY, bits, names
 
 

@@ -5,8 +5,10 @@ import re
 
 import pytest
 
+import charlm
 from charlm.api import run_name
 from charlm.config import load_config
+from tests.text import words_text
 
 LABELS = ["text", "machine", "choice", "plan", "expect", "small", "outside"]
 
@@ -28,6 +30,20 @@ def test_train_a_text(cli, text_file, tmp_path):
     assert (config.train.max_minutes, config.seed, config.data.source) == (0.05, 5, str(text_file))
     assert cli("train", "--resume", "--run-dir", tmp_path / "run", "--minutes", 0.06).code == 0
     assert load_config(tmp_path / "run/config.yaml").train.max_minutes == 0.06
+
+
+@pytest.mark.parametrize(("measured_s", "slow"), [(1e-5, True), (1.0, False)])
+def test_a_run_that_is_far_slower_than_measured_says_so(cli, text_file, tmp_path, monkeypatch, measured_s, slow):
+    text_file.write_text(words_text(1_000_000))
+    monkeypatch.setattr("charlm.choice.speed.measure", lambda *_: measured_s)
+    monkeypatch.setattr("charlm.choice.families.Family.width_factor", lambda family, hidden: 1.0)
+    overrides = ["--set", "model.cell.hidden=16", "--set", "model.cell.kind=lstm"]
+    result = cli("train", text_file, "--minutes", 0.02, "--run-dir", tmp_path / "run", *overrides)
+    planned = re.search(r"plan     about ([\d,]+) updates", result.err)[1]
+    found = re.findall(r"slow     ([\d,]+) updates instead of about ([\d,]+): the machine .*: (.*)", result.err)
+    step = f"{charlm.load(tmp_path / 'run/checkpoints/last.safetensors', 'cpu').progress['step']:,}"
+    again = f"charlm train --resume --run-dir {tmp_path}/run --minutes 0.04"
+    assert found == ([(step, planned, again)] if slow else [])
 
 
 @pytest.mark.usefixtures("quick")

@@ -72,11 +72,15 @@ def stopping(name, *of):
     if name == 'torch': raise SystemExit(print(os.environ.get('GOMP_SPINCOUNT'), False))
     return imported(name, *of)
 builtins.__import__ = stopping
-charlm.load('none')
+try: charlm.train('.')
+except SystemExit: assert 'GOMP_SPINCOUNT' not in os.environ
+else: raise AssertionError
 """
 
 
-@pytest.mark.parametrize("program", [COMMAND, FUNCTION, FUNCTION.replace("load", "train")])
+@pytest.mark.parametrize(
+    "program", [COMMAND, FUNCTION, FUNCTION.replace("train('.')", "load(__import__('sys').executable)")]
+)
 def test_set_before_torch_is_imported(program):
     environment = {name: value for name, value in os.environ.items() if name != "GOMP_SPINCOUNT"}
     output = subprocess.run(

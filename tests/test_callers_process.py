@@ -1,0 +1,141 @@
+"""What charlm's functions leave of the process that calls them: its settings, its forks and its threads."""
+
+import gc
+import locale
+import multiprocessing
+import os
+import random
+import signal
+import sys
+import threading
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import charlm
+from charlm.errors import DataError, RunError
+
+pytestmark = pytest.mark.usefixtures("kernels")
+TEXTS = ["no tea on a line"] * 40 + ["one seat.\n" * 300]
+
+
+def settings() -> dict[str, object]:
+    umask = os.umask(0o22)
+    os.umask(umask)
+    kinds = ("cpu", "cuda")
+    return {
+        "torch's random state": torch.get_rng_state().numpy().tobytes(),
+        "NumPy's random state": str(np.random.get_state()),
+        "Python's random state": random.getstate(),
+        "threads": (torch.get_num_threads(), torch.get_num_interop_threads(), threading.enumerate()),
+        "products": (torch.get_float32_matmul_precision(), torch.backends.cuda.matmul.allow_tf32),
+        "cuDNN": [getattr(torch.backends.cudnn, name) for name in ("allow_tf32", "benchmark", "deterministic")],
+        "determinism": torch.are_deterministic_algorithms_enabled(),
+        "defaults": (torch.get_default_dtype(), torch.get_default_device()),
+        "autocast": [(torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in kinds],
+        "gradients": (torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.is_anomaly_enabled()),
+        "hooks": (sys.excepthook, threading.excepthook, sys.unraisablehook, sys.displayhook, sys.gettrace()),
+        "limits": (sys.getrecursionlimit(), sys.getswitchinterval()),
+        "garbage collection": (gc.isenabled(), gc.get_threshold(), gc.get_freeze_count() > 0, list(gc.callbacks)),
+        "signals": [signal.getsignal(number) for number in signal.valid_signals()],
+        "environment": dict(os.environ),
+        "files": (umask, Path.cwd(), list(sys.path), sys.stdin, sys.stdout, sys.stderr),
+        "locale": locale.setlocale(locale.LC_ALL),
+        "warnings": (list(warnings.filters), warnings.showwarning),
+        "NumPy's errors": np.geterr(),
+    }
+
+
+def use(model):
+    return model.score(TEXTS).tolist(), model.sample("no ", length=50, seed=1), model.next("te")
+
+
+@pytest.fixture
+def frozen():
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+@pytest.mark.usefixtures("frozen")
+def test_settings_are_as_before(tiny_config, text_file, trained_run, tmp_path, threads):
+    def fail(row):
+        raise ValueError("mine")
+
+    threads(2)
+    torch.manual_seed(7)
+    before = settings()
+
+    def changed(after):
+        return {name: value for name, value in settings().items() if value != before[name]}, after
+
+    model = charlm.load(trained_run, "cpu")
+    assert changed("load") == ({}, "load")
+    use(model)
+    model.features(TEXTS)
+    model.evaluate_dynamically("no tea\n" * 20)
+    assert changed("use") == ({}, "use")
+    charlm.train(text_file, minutes=0.02, overrides={"threads": 1}, run_dir=tmp_path / "chosen")
+    assert changed("train") == ({}, "train")
+    with pytest.raises(ValueError, match="mine"):
+        charlm.train(config=tiny_config, on_log=fail, run_dir=tmp_path / "failed")
+    assert changed("an exception of on_log") == ({}, "an exception of on_log")
+    with pytest.raises(DataError):
+        charlm.train(config=tiny_config, overrides={"train.bptt": 10**5}, run_dir=tmp_path / "refused")
+    assert changed("an error") == ({}, "an error")
+    with torch.inference_mode():  # in which nothing could be trained
+        charlm.train(config=tiny_config, run_dir=tmp_path / "run")
+        assert torch.is_inference_mode_enabled()
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_a_forked_process_does_the_same_with_one_thread(tiny_config, trained_run, tmp_path, threads):
+    def train(name, threads):
+        run = charlm.train(config=tiny_config, run_dir=tmp_path / name, overrides={"threads": threads})
+        return run.outcome.best_nats
+
+    def work(connection):
+        connection.send((use(model), use(charlm.load(trained_run, "cpu")), train("child", 2)))
+
+    model = charlm.load(trained_run, "cpu")
+    wanted = use(model), use(model), train("alone", 1)
+    threads(2)
+    torch.ones(10**6).exp()  # starts the threads that the child will lack
+    train("parent", 2)
+    ours, theirs = multiprocessing.Pipe()
+    child = multiprocessing.get_context("fork").Process(target=work, args=(theirs,))
+    child.start()
+    try:
+        assert ours.poll(60), "the child hangs"
+        assert ours.recv() == wanted
+    finally:
+        child.kill()
+
+
+def test_threads_train_one_after_another(tiny_config, trained_run, tmp_path, capsys):
+    def train(name):
+        run = charlm.train(config=tiny_config, run_dir=tmp_path / name, overrides={"model.dropout.output": 0.2})
+        return run.outcome.best_nats
+
+    model = charlm.load(trained_run, "cpu")
+    wanted, alone = use(model), train("alone")
+    capsys.readouterr()
+    with ThreadPoolExecutor(3) as pool:
+        runs = [pool.submit(train, f"{n}") for n in range(3)]
+        while not all(run.done() for run in runs):
+            assert use(charlm.load(trained_run, "cpu")) == use(model) == wanted
+    assert [run.result() for run in runs] == [alone] * 3
+    assert capsys.readouterr().err.count("wait     another thread of this process is training; ") == 2
+
+
+def test_on_log_cannot_train(tiny_config, tmp_path):
+    def on_log(row):
+        charlm.train(config=tiny_config, run_dir=tmp_path / "inner")
+
+    with pytest.raises(RunError, match=r"^train: called by on_log of another train\(\); allowed: one training after"):
+        charlm.train(config=tiny_config, run_dir=tmp_path / "run", on_log=on_log)
+    assert charlm.train(config=tiny_config, run_dir=tmp_path / "next").outcome.step == 6
