@@ -4,7 +4,7 @@ import codecs
 import copy
 import functools
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, overload
@@ -25,7 +25,7 @@ from charlm.inference.dynamic import Adaptation, evaluate_dynamically
 from charlm.inference.evaluation import Evaluation, Ids, evaluate
 from charlm.inference.labels import Classification, LabelStarts, label_nats
 from charlm.inference.sampling import Choice, next_probabilities, sample_text
-from charlm.inference.texts import Pool, char_features, score_texts, text_features
+from charlm.inference.texts import Pool, char_features, each_text, one_text, score_texts, text_features
 from charlm.model import CharLM, build_model, count_parameters, load_weights
 from charlm.system.console import say
 from charlm.system.device import describe_device, precisions, prepare_device, resolve_device, used_precision
@@ -124,6 +124,7 @@ class TrainedModel:
         stop: str = "",
         seed: int | None = None,
         label: str | None = None,
+        skip_unknown: bool = False,
         stream: Literal[False] = False,
     ) -> str: ...
 
@@ -140,6 +141,7 @@ class TrainedModel:
         stop: str = "",
         seed: int | None = None,
         label: str | None = None,
+        skip_unknown: bool = False,
         stream: Literal[True],
     ) -> Iterator[str]: ...
 
@@ -155,6 +157,7 @@ class TrainedModel:
         stop: str = "",
         seed: int | None = None,
         label: str | None = None,
+        skip_unknown: bool = False,
         stream: bool = False,
     ) -> str | Iterator[str]:
         """Write `length` characters after the prompt, or fewer if `stop` comes first; returns them without the prompt.
@@ -162,7 +165,8 @@ class TrainedModel:
         With `stream`, returns an iterator of pieces of the text, which come as they are written; from a model that
         reads backward, everything comes at the end.
 
-        With a `label`, the sample is a line with this label, which is not part of it.
+        With a `label`, the sample is a line with this label, which is not part of it. `skip_unknown` leaves out the
+        characters of the prompt that the model does not know.
 
         The same seed gives the same text; None draws a new one. temperature, top_k, top_p and min_p: see `Choice`.
         Bytes that are not UTF-8 become U+FFFD. LabelError for an unknown label; VocabularyError if the model does not
@@ -171,6 +175,9 @@ class TrainedModel:
         """
         if length < 0:
             raise ValueError(f"length: found {length}; allowed: an integer ≥ 0")
+        prompt = one_text(prompt, "prompt")
+        if skip_unknown:
+            prompt, _ = self.known(prompt, "prompt", skip_unknown=True)
         seeds = [secrets.randbelow(2**32) if seed is None else seed]
         choice = Choice(temperature, top_k, top_p, min_p)
         if label is not None:
@@ -188,12 +195,12 @@ class TrainedModel:
         return sample_text(
             self.network,
             self.vocabulary,
-            prompt=prompt,
+            prompt=one_text(prompt, "prompt"),
             length=length,
             choice=choice,
             seeds=seeds,
             device=self.device,
-            stop=stop,
+            stop=one_text(stop, "stop"),
         )
 
     def next(self, prompt: str = "", k: int = 5) -> list[tuple[str, float]]:
@@ -208,14 +215,14 @@ class TrainedModel:
         """
         if k < 1:
             raise ValueError(f"k: found {k}; allowed: an integer ≥ 1")
-        probabilities = next_probabilities(self.network, self.vocabulary, prompt, self.device)
+        probabilities = next_probabilities(self.network, self.vocabulary, one_text(prompt, "prompt"), self.device)
         found, ids = probabilities.sort(descending=True, stable=True)
         likeliest = zip(ids[:k].tolist(), found[:k].tolist(), strict=True)
         return [(self.vocabulary.symbol(index), probability) for index, probability in likeliest]
 
-    def novelty(self, texts: Sequence[str]) -> list[Verbatim]:
+    def novelty(self, texts: Iterable[str]) -> list[Verbatim]:
         """Compare texts with the training text; DataError if that has changed or is gone."""
-        texts_ids = [self.vocabulary.encode(text) for text in texts]
+        texts_ids = self._ids_of_all(texts)
         found = novelties.novelty(texts_ids, self.training_splits("novelty")["train"])
         return [
             Verbatim(
@@ -238,13 +245,13 @@ class TrainedModel:
         return self._in_order(score)
 
     @overload
-    def score(self, texts: Sequence[str], *, per_char: Literal[False] = False) -> npt.NDArray[np.float64]: ...
+    def score(self, texts: Iterable[str], *, per_char: Literal[False] = False) -> npt.NDArray[np.float64]: ...
 
     @overload
-    def score(self, texts: Sequence[str], *, per_char: Literal[True]) -> list[npt.NDArray[np.float64]]: ...
+    def score(self, texts: Iterable[str], *, per_char: Literal[True]) -> list[npt.NDArray[np.float64]]: ...
 
     def score(
-        self, texts: Sequence[str], *, per_char: bool = False
+        self, texts: Iterable[str], *, per_char: bool = False
     ) -> npt.NDArray[np.float64] | list[npt.NDArray[np.float64]]:
         """Score each text by itself: bits per character, [N] for N texts; lower is better.
 
@@ -263,13 +270,13 @@ class TrainedModel:
         return bits if per_char else np.array([each.mean() if len(each) else np.nan for each in bits], np.float64)
 
     @overload
-    def features(self, texts: Sequence[str], *, pool: Pool = "last") -> npt.NDArray[np.float32]: ...
+    def features(self, texts: Iterable[str], *, pool: Pool = "last") -> npt.NDArray[np.float32]: ...
 
     @overload
-    def features(self, texts: Sequence[str], *, pool: None) -> list[npt.NDArray[np.float32]]: ...
+    def features(self, texts: Iterable[str], *, pool: None) -> list[npt.NDArray[np.float32]]: ...
 
     def features(
-        self, texts: Sequence[str], *, pool: Pool | None = "last"
+        self, texts: Iterable[str], *, pool: Pool | None = "last"
     ) -> npt.NDArray[np.float32] | list[npt.NDArray[np.float32]]:
         """The outputs of the top layer, from which the model computes its probabilities: [N, H] for N texts.
 
@@ -311,7 +318,9 @@ class TrainedModel:
         return score if nats is None else replace(score, per_char_nats=self.vocabulary.turned(nats))
 
     def _ids(self, text: str | Ids) -> Ids:
-        return self.scored_ids(self.vocabulary.encode(text)) if isinstance(text, str) else text
+        if isinstance(text, np.ndarray) and text.dtype.kind in "iu":
+            return text
+        return self.scored_ids(self.vocabulary.encode(one_text(text, "text")))
 
     def scored_ids(self, ids: Ids) -> Ids:
         """The ids of a text as `evaluate` takes them: for a model of lines a newline, and then whole lines."""
@@ -326,16 +335,14 @@ class TrainedModel:
         newline = [ids.dtype.type(begins)]
         return np.concatenate([newline, ids, newline] if end else [newline, ids]).astype(ids.dtype)
 
-    def _ids_of_all(self, texts: Sequence[str]) -> list[Ids]:
+    def _ids_of_all(self, texts: Iterable[str], name: str = "texts") -> list[Ids]:
         """The ids of each text; VocabularyError, with the text's position, for unknown characters."""
-        if isinstance(texts, str):
-            raise TypeError("texts: found a string; allowed: a list of strings; put it into a list")
         found = []
-        for position, text in enumerate(texts):
+        for position, text in enumerate(each_text(texts, name)):
             try:
                 found.append(self.vocabulary.encode(text))
             except VocabularyError as error:
-                raise VocabularyError(f"texts[{position}]: {error}") from None
+                raise VocabularyError(f"{name}[{position}]: {error}") from None
         return found
 
     # Labels
@@ -358,16 +365,17 @@ class TrainedModel:
                 f"{self.path}: the model knows no labels; allowed: one that was trained with data.label_separator"
             )
 
-    def classify(self, lines: Sequence[str]) -> Classification:
+    def classify(self, lines: Iterable[str]) -> Classification:
         """The labels of lines: for each line and label, how likely the line has the label; see `Classification`.
 
         LabelError for a model without labels, VocabularyError if the model does not know a character of a line,
         ValueError for a line end within a line.
         """
         self.check_labels()
+        lines = each_text(lines, "lines")
         if any(NEWLINE in line for line in lines):
             raise ValueError("lines: found a line end within a line; allowed: lines without their ends")
-        ids = [self._line(ids)[1:] for ids in self._ids_of_all(lines)]
+        ids = [self._line(ids)[1:] for ids in self._ids_of_all(lines, "lines")]
         return Classification(tuple(self.labels), label_nats(self.network, ids, self._label_starts, self.device))
 
     @functools.cached_property
