@@ -8,7 +8,7 @@ import torch
 
 from charlm.choice.families import USUAL, Candidate, Family, Request, on_request
 from charlm.choice.recipe import Run, complete, valid_chars
-from charlm.choice.rule import LARGE_CHARS, Reading, expected_nats, relative_nats
+from charlm.choice.rule import LARGE_CHARS, LAST, Reading, expected_nats, relative_nats
 from charlm.choice.speed import Speedometer
 from charlm.choice.text import TextFacts, text_facts
 from charlm.config import Config
@@ -259,7 +259,8 @@ def _outlook(parts: _Parts, candidate: Candidate, update_s: float, seconds: floa
     train_chars = max(parts.train(updates * chars), 1)
     passes = min(train.max_epochs or _MOST_EPOCHS, _MOST_EPOCHS)
     updates = min(updates, train.max_steps or updates, int(passes * train_chars / chars) + 1)
-    reading = Reading(updates, train.batch_size, train.bptt, train_chars)
+    share = 1.0 if train.loss == "sum" else min(LAST / train.bptt, 1.0)
+    reading = Reading(updates, train.batch_size, train.bptt, train_chars, share)
     return _Outlook(candidate, reading, update_s, relative_nats(candidate, reading))
 
 
@@ -332,4 +333,6 @@ def _outside(text: TextFacts, run: Run) -> str:
         return f"reading {run.reading.chars:,} characters"
     if run.candidate.family not in USUAL:
         return f"the kind {run.candidate.family.kind}"
+    if run.candidate.config.train.loss == "last":
+        return "train.loss: last"
     return ""
