@@ -11,7 +11,6 @@ from charlm.cli.common import (
     DeviceOption,
     Json,
     SkipUnknown,
-    exact_stdout,
     print_json,
     report_backend,
 )
@@ -59,7 +58,7 @@ def classify(
     report_backend(trained)
     name = "stdin" if file == "-" else file
     classifier = LineClassifier(trained, name, labeled, skip_unknown)
-    terminal = exact_stdout()
+    terminal = sys.stdout.isatty()
     for answers in classifier.answers(arriving_lines(file, trained.vocabulary.level, trained.config.data.unit)):
         if json:
             _print_objects(answers, top)

@@ -1,5 +1,6 @@
 """Options and output that several commands share."""
 
+import codecs
 import io
 import json
 import re
@@ -101,17 +102,48 @@ def known_ids(trained: Any, file: Path, skip_unknown: bool) -> Any:
     return ids
 
 
-def exact_stdout() -> bool:
-    """Let stdout take the exact bytes of a byte model, unless it is a terminal; returns whether it is one."""
-    terminal = sys.stdout.isatty()
-    if isinstance(sys.stdout, io.TextIOWrapper) and not terminal:
-        sys.stdout.reconfigure(errors="surrogateescape")
-    return terminal
+EXACT = "charlm.exact"
+"""An error handler for encoding: the bytes of a byte model as they are, and escapes for what has no bytes at all."""
+
+
+def _exact(error: UnicodeError) -> tuple[str | bytes, int]:
+    try:
+        return codecs.lookup_error("surrogateescape")(error)
+    except UnicodeEncodeError:
+        return codecs.backslashreplace_errors(error)
+
+
+codecs.register_error(EXACT, _exact)
+_json_is_ascii = False
+
+
+def open_output() -> None:
+    """Let stdout and stderr take every text.
+
+    A file or pipe gets stdout as UTF-8 in every locale, with the exact bytes of a byte model. A terminal gets escapes
+    for what its encoding lacks; if that is ASCII, the locale says nothing, and the terminal gets UTF-8 too.
+    """
+    global _json_is_ascii
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        name = codecs.lookup(sys.stdout.encoding).name
+        _json_is_ascii = name != "utf-8"
+        if not sys.stdout.isatty():
+            sys.stdout.reconfigure(encoding="utf-8", errors=EXACT)
+        elif name == "ascii":
+            sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")
+
+
+def as_json(value: Any, indent: int | None = None) -> str:
+    """JSON with control characters escaped, and everything but ASCII where the locale is not UTF-8."""
+    return escaped(json.dumps(value, ensure_ascii=_json_is_ascii, indent=indent))
 
 
 def print_json(value: Any) -> None:
-    """Print a value as one line of JSON, with control characters escaped."""
-    typer.echo(escaped(json.dumps(value, ensure_ascii=False)))
+    """Print a value as one line of JSON."""
+    typer.echo(as_json(value))
 
 
 def print_table(rows: dict[str, str]) -> None:

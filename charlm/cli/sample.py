@@ -13,7 +13,6 @@ from charlm.cli.common import (
     DeviceOption,
     Json,
     SkipUnknown,
-    exact_stdout,
     known_prompt,
     print_json,
     report_backend,
@@ -248,7 +247,7 @@ def _stream(prompt: str, pieces: Iterable[str], backward: bool = False) -> str:
     A file or pipe gets the exact bytes of a byte model; a terminal gets no control characters.
     """
     written = []
-    terminal = exact_stdout()
+    terminal = sys.stdout.isatty()
 
     def write(piece: str) -> None:
         sys.stdout.write(printable(piece) if terminal else piece)

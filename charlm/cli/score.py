@@ -10,12 +10,13 @@ from charlm.cli.common import (
     DeviceOption,
     Json,
     SkipUnknown,
+    as_json,
     print_json,
     report_backend,
     usage_error,
 )
 from charlm.system.console import say
-from charlm.system.formatting import escaped, printable
+from charlm.system.formatting import printable
 
 File = Annotated[str, typer.Argument(metavar="FILE", help="The text to score; - is stdin.")]
 Lines = Annotated[bool, typer.Option("--lines", help="Score each line by itself, as it comes.")]
@@ -209,15 +210,13 @@ def _decoded(text: bytes) -> str:
 
 
 def _as_json(score: Any) -> str:
-    from json import dumps
-
     from charlm.data.vocabulary import readable
 
     value = {"line": score.number, "text": readable(_decoded(score.text))}
     value |= {"bits_per_char": score.bits_per_char, "bits": score.bits, "chars": score.chars}
     if score.per_char_nats is not None:
         value["per_char"] = _bits(score.per_char_nats)
-    return escaped(dumps(value, ensure_ascii=False))
+    return as_json(value)
 
 
 def _bits(nats: Any) -> list[float]:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from charlm.cli.common import CheckpointPath, DeviceOption, exact_stdout, report_backend, usage_error
+from charlm.cli.common import EXACT, CheckpointPath, DeviceOption, report_backend, usage_error
 from charlm.system.console import say
 from charlm.system.formatting import printable
 
@@ -107,7 +107,7 @@ def _keep(text: str, out: Path | None) -> None:
         _print(text)
         return
     try:
-        replace_file(out, text.encode("utf-8", "surrogateescape"))
+        replace_file(out, text.encode("utf-8", EXACT))
     except OSError as error:
         _print(text)
         raise RunError(f"--out {out}: {error.strerror}; the text is on stdout") from None
@@ -115,5 +115,5 @@ def _keep(text: str, out: Path | None) -> None:
 
 
 def _print(text: str) -> None:
-    sys.stdout.write(printable(text) if exact_stdout() else text)
+    sys.stdout.write(printable(text) if sys.stdout.isatty() else text)
     sys.stdout.flush()
