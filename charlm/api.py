@@ -8,13 +8,17 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from charlm.system.threads import limit_spinning
 
 if TYPE_CHECKING:
+    from charlm.checkpoint import Checkpoint
+    from charlm.choice.families import Request
+    from charlm.config import Config
+    from charlm.data.vocabulary import Vocabulary
     from charlm.inference import TrainedModel
     from charlm.system.world import World
     from charlm.training.loop import Outcome
@@ -59,7 +63,8 @@ def train(
         config: train from a YAML file or a shipped config; `text` and `minutes` then replace its own.
         overrides: options that keep the value given: {"seed": 2, "model.layers": 3} or ["seed=2", "model.layers=3"].
         run_dir: the run's folder; None: runs/<name of the config or text>-<time>.
-        init_from: a run's folder or checkpoint, from whose weights and vocabulary to start; needs a config.
+        init_from: a run's folder or checkpoint, from whose weights and vocabulary to start. Without a config, the run
+            takes its model, and charlm chooses the rest for this text.
         on_log: called with every row of metrics.jsonl, as a dict, when it is written. An exception in it ends the
             training and is raised again; the run can be resumed from its last checkpoint.
 
@@ -68,7 +73,7 @@ def train(
     """
     began_s = time.perf_counter()
     settings = _settings(overrides)
-    _check(text, minutes, config, settings, init_from)
+    _check(text, minutes, config, settings)
     _before_torch()
 
     from charlm.system.device import keep_freed_memory
@@ -166,30 +171,67 @@ def start(
 
     Processes that torchrun starts again after a fault resume their run.
     """
+    from charlm.checkpoint import find_checkpoint, read_checkpoint
     from charlm.training.start import resume_run, run_of_this_launch, start_run
 
     if config is not None:
-        from charlm.checkpoint import find_checkpoint, read_checkpoint
-        from charlm.config import load_config
-
-        settings = [*_only_limit(minutes), *_source(text), *settings]
-        parsed = world.first(lambda: load_config(config, settings))
+        parsed = _configured(world, text, minutes, config, settings)
         initial = world.first(lambda: read_checkpoint(find_checkpoint(init_from))) if init_from else None
         began = None if minutes is None else began_s
         return start_run(parsed, run_dir, initial, name=config.stem, world=world, began_s=began, watch=watch)
 
     from charlm.choice.families import Request
-    from charlm.choice.suggest import suggest
-    from charlm.system.console import say
 
     assert text is not None
     if again := world.first(lambda: run_of_this_launch(world)):
         return resume_run(again, world=world, watch=watch)
-    request = Request(text, minutes or DEFAULT_MINUTES, settings)
+    request, initial = Request(text, minutes or DEFAULT_MINUTES, settings), None
+    if init_from:
+        checkpoint = world.first(lambda: read_checkpoint(find_checkpoint(init_from)))
+        request, vocabulary = world.first(lambda: _with_model_of(request, checkpoint, str(init_from)))
+        initial = replace(checkpoint, vocabulary=vocabulary)  # with the new characters, if they are to be added
+    parsed = _chosen(request, world, began_s)
+    return start_run(parsed, run_dir, initial, name=run_name(text), world=world, began_s=began_s, watch=watch)
+
+
+def planned_config(
+    world: "World", *, text: str | None, minutes: float | None, config: Path | None, settings: list[str]
+) -> "Config":
+    """What `start` would train with."""
+    from charlm.choice.families import Request
+
+    if config is not None:
+        return _configured(world, text, minutes, config, settings)
+    assert text is not None
+    return _chosen(Request(text, minutes or DEFAULT_MINUTES, settings), world)
+
+
+def _configured(world: "World", text: str | None, minutes: float | None, config: Path, settings: list[str]) -> "Config":
+    from charlm.config import load_config
+
+    settings = [*_only_limit(minutes), *_source(text), *settings]
+    return world.first(lambda: load_config(config, settings))
+
+
+def _chosen(request: "Request", world: "World", began_s: float | None = None) -> "Config":
+    """The settings for a text and its minutes; says why. For `began_s` and errors see `suggest`."""
+    from charlm.choice.suggest import suggest
+    from charlm.system.console import say
+
     suggestion = world.first(lambda: suggest(request, world, began_s))
     for label, reason in suggestion.reasons.items():
         say(label, reason)
-    return start_run(suggestion.config, run_dir, name=run_name(text), world=world, began_s=began_s, watch=watch)
+    return suggestion.config
+
+
+def _with_model_of(request: "Request", initial: "Checkpoint", name: str) -> "tuple[Request, Vocabulary]":
+    """The request with the model and vocabulary of a run; ConfigError or VocabularyError if something does not fit."""
+    from charlm.training.start import fine_tuned_vocabulary, settings_of_run
+
+    request = replace(request, overrides=[*settings_of_run(initial.config), *request.overrides], initial=name)
+    config = request.config({"data": {"source": request.source}})
+    vocabulary = fine_tuned_vocabulary(config, initial)
+    return replace(request, vocabulary=vocabulary), vocabulary
 
 
 def say_if_stopped(outcome: "Outcome") -> bool:
@@ -249,15 +291,12 @@ def _check(
     minutes: float | None,
     config: str | Path | None,
     settings: list[str],
-    init_from: str | Path | None,
 ) -> None:
     """ConfigError for arguments that do not fit together."""
     from charlm.errors import ConfigError
 
     if text is None and config is None:
         raise ConfigError("train: found neither text nor config; allowed: either, or both")
-    if init_from is not None and config is None:
-        raise ConfigError("init_from: found without config; allowed: with a config, for example that of the run")
     if minutes is not None and not 0 < minutes <= MOST_MINUTES:
         raise ConfigError(f"minutes: found {minutes:g}; allowed: a number above 0, and {MOST_MINUTES:,} at most")
     if (config is None or minutes is not None) and any(each.startswith("train.max_minutes=") for each in settings):

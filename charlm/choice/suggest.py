@@ -90,7 +90,7 @@ def suggest(request: Request, world: World = ALONE, began_s: float | None = None
     base = request.base()
     device = resolve_device(base.device, world)
     set_threads(world.threads(base.threads))
-    corpus = load_configured_corpus(base.data, whole=True)
+    corpus = load_configured_corpus(base.data, request.vocabulary, whole=True)
     if (chars := len(corpus.splits["train"])) < LEAST_CHARS:
         raise DataError(
             f"{request.source}: found {chars} characters; allowed: {LEAST_CHARS} or more, and 100,000 are about "
@@ -116,7 +116,10 @@ def suggest(request: Request, world: World = ALONE, began_s: float | None = None
     settings, comments = complete(run)
     settings["data"] = base.data.model_dump(mode="json", exclude_defaults=True) | settings["data"]
     nats = expected_nats(text, best.candidate, best.reading)
-    return Suggestion(request.config(settings), comments, _reasons(text, run, len(outlooks), nats, device))
+    reasons = _reasons(text, run, len(outlooks), nats, device)
+    if request.initial:
+        reasons = _reasons_to_fine_tune(reasons, request.initial)
+    return Suggestion(request.config(settings), comments, reasons)
 
 
 @dataclass(frozen=True)
@@ -321,6 +324,17 @@ def _reasons(text: TextFacts, run: Run, candidates: int, nats: float, device: to
     if outside := _outside(text, run):
         found["outside"] = f"{outside} is far outside of what the rule was fitted to; take its choice as a guess"
     return found
+
+
+def _reasons_to_fine_tune(reasons: dict[str, str], initial: str) -> dict[str, str]:
+    """The same for a model that is given, whose weights are trained: the rule promises nothing for it."""
+    model = reasons["choice"].partition(": ")[0]
+    others = {label: reason for label, reason in reasons.items() if label not in _OF_THE_RULE}
+    return others | {"choice": f"{model}: the model of {initial}, which is trained on"}
+
+
+_OF_THE_RULE = ("expect", "small", "few", "outside")
+"""What is said about models that begin with random weights."""
 
 
 def _outside(text: TextFacts, run: Run) -> str:

@@ -105,7 +105,8 @@ def sample(
     """Write text with a trained model.
 
     Prints the prompt, then one character after another as the model draws them. A model that reads backward writes to
-    the left of the prompt; its text is printed when it is done.
+    the left of the prompt; its text is printed when it is done. With --json, and from `sample` in Python, the text comes
+    without the prompt.
 
     \b
     Examples:

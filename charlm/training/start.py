@@ -12,7 +12,8 @@ import torch
 
 from charlm.cells import CELLS
 from charlm.checkpoint import Checkpoint, discard_leftovers, newest_whole, read_checkpoint
-from charlm.config import Config, differences, ignored_options
+from charlm.config import Config, differences, flatten, ignored_options
+from charlm.config.yaml import dump_flow
 from charlm.data.corpus import Corpus, load_configured_corpus, load_unchanged_corpus, unknown_characters
 from charlm.data.streams import check_length
 from charlm.data.vocabulary import Vocabulary, describe_characters
@@ -71,7 +72,7 @@ def start_run(
         exists = world.first(lambda: _claim_existing(run_dir, held))
         world.first(lambda: check_writable(place))
         device = choose_device(config, world)
-        vocabulary = world.first(lambda: _fine_tuned_vocabulary(config, init_from)) if init_from else None
+        vocabulary = world.first(lambda: fine_tuned_vocabulary(config, init_from)) if init_from else None
         corpus = world.in_turn(lambda: load_configured_corpus(config.data, vocabulary))
         _check_corpus(config, corpus, world)
         config = with_common_precision(config, device, world)
@@ -294,7 +295,20 @@ _INITIAL = [f"model.cell.{name}" for cell in CELLS.values() for name in cell.ini
 _FREE_TO_DIFFER = ("model.dropout.", "model.zoneout", "model.init_uniform", "model.orthogonal", *_INITIAL)
 
 
-def _fine_tuned_vocabulary(config: Config, init_from: Checkpoint) -> Vocabulary:
+def settings_of_run(config: Config) -> list[str]:
+    """What a run takes over from one whose weights it starts from, as KEY=VALUE: how the text is read, and the model.
+
+    Dropout is left to the new text.
+    """
+    taken = ("data.level", "data.unit", "data.label_separator", "data.direction", "model.")
+    return [
+        f"{key}={dump_flow(value)}"
+        for key, value in flatten(config).items()
+        if key.startswith(taken) and not key.startswith("model.dropout.")
+    ]
+
+
+def fine_tuned_vocabulary(config: Config, init_from: Checkpoint) -> Vocabulary:
     """The checkpoint's vocabulary, extended by the new text's characters if the config asks for it."""
     changed = _changed(init_from.config, config)
     faults = [
