@@ -30,16 +30,17 @@ MOST_MINUTES = 525_600
 """A year."""
 
 
-def load(path: str | Path, device: str = "auto") -> "TrainedModel":
+def load(path: str | Path, device: str = "auto", precision: str = "auto") -> "TrainedModel":
     """Load a trained model from a run's folder (its best checkpoint) or from a checkpoint file.
 
-    device: auto, cpu, cuda or cuda:N. CheckpointError if there is no usable checkpoint, DeviceError if there is no such
-    GPU. `help(charlm.inference.TrainedModel)` describes what the model can do.
+    device: auto, cpu, cuda or cuda:N. precision: fp32, tf32 or bf16 for matrix products; auto: that of the training.
+    CheckpointError if there is no usable checkpoint, DeviceError if there is no such GPU, or if it lacks the precision.
+    `help(charlm.inference.TrainedModel)` describes what the model can do.
     """
     _before_torch()
     from charlm.inference import load
 
-    return load(path, device)
+    return load(path, device, precision)
 
 
 def train(
@@ -127,9 +128,9 @@ class Run:
             return rows
         return pandas.DataFrame(rows)
 
-    def load(self, device: str = "auto") -> "TrainedModel":
+    def load(self, device: str = "auto", precision: str = "auto") -> "TrainedModel":
         """The run's model, from its best checkpoint; see `charlm.load`."""
-        return load(self.path, device)
+        return load(self.path, device, precision)
 
     def __repr__(self) -> str:
         return f"<Run {self.path}: {self._end()}>"

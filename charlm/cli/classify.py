@@ -10,6 +10,8 @@ from charlm.cli.common import (
     CheckpointPath,
     DeviceOption,
     Json,
+    Precision,
+    PrecisionOption,
     SkipUnknown,
     print_json,
     report_backend,
@@ -35,6 +37,7 @@ def classify(
     labeled: Labeled = False,
     skip_unknown: SkipUnknown = False,
     device: DeviceOption = "auto",
+    precision: PrecisionOption = Precision.auto,
     json: Json = False,
 ) -> None:
     """Find the label of each line, with a model that was trained with data.label_separator.
@@ -53,7 +56,7 @@ def classify(
     from charlm.inference import load
     from charlm.inference.line_labels import LineClassifier
 
-    trained = load(checkpoint, device)
+    trained = load(checkpoint, device, precision)
     trained.check_labels()
     report_backend(trained)
     name = "stdin" if file == "-" else file

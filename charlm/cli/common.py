@@ -5,6 +5,7 @@ import io
 import json
 import re
 import sys
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -39,6 +40,19 @@ DeviceOption = Annotated[
     typer.Option(
         "--device", parser=device_name, metavar=DEVICE_NAMES, help="Where to compute; auto takes a GPU if there is one."
     ),
+]
+
+
+class Precision(StrEnum):
+    auto = "auto"
+    fp32 = "fp32"
+    tf32 = "tf32"
+    bf16 = "bf16"
+
+
+PrecisionOption = Annotated[
+    Precision,
+    typer.Option("--precision", help="Of matrix products; auto takes that of the training. Exports compute in fp32."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout.")]
 SkipUnknown = Annotated[bool, typer.Option("--skip-unknown", help="Leave out characters that the model does not know.")]
@@ -179,4 +193,5 @@ def report_backend(trained: Any) -> None:
         say("layers", selection.description)
     if trained.precision == "bf16":
         _, slow = choose_precision("bf16", device)
-        say("slow" if slow else "device", f"precision bf16, as in training{f': {slow}' if slow else ''}")
+        as_before = ", as in training" if trained.config.precision == "bf16" else ""
+        say("slow" if slow else "device", f"precision bf16{as_before}{f': {slow}' if slow else ''}")

@@ -10,6 +10,8 @@ from charlm.cli.common import (
     CheckpointPath,
     DeviceOption,
     Json,
+    Precision,
+    PrecisionOption,
     SkipUnknown,
     known_ids,
     print_json,
@@ -75,6 +77,7 @@ def evaluate(
     dynamic_steps: DynamicSteps = None,
     skip_unknown: SkipUnknown = False,
     device: DeviceOption = "auto",
+    precision: PrecisionOption = Precision.auto,
     json: Json = False,
 ) -> None:
     """Score a text with a trained model.
@@ -98,7 +101,7 @@ def evaluate(
     from charlm.inference.per_char import write_per_char
     from charlm.system.files import check_writable
 
-    trained = load(checkpoint, device)
+    trained = load(checkpoint, device, precision)
     if per_char is not None:
         check_writable(per_char, "--per-char")
     if adaptation:

@@ -64,8 +64,8 @@ def look(
     from charlm.system.files import check_page_place
     from charlm.system.formatting import format_bytes
 
-    trained = load(checkpoint, "cpu")
-    other = None if compare is None else load(compare, "cpu")
+    trained = load(checkpoint, "cpu", "fp32")
+    other = None if compare is None else load(compare, "cpu", "fp32")
     text = None
     if prompt is not None or sample is not None:
         text = known_prompt(trained, prompt or "", "--prompt", skip_unknown)

@@ -9,6 +9,8 @@ from charlm.cli.common import (
     CheckpointPath,
     DeviceOption,
     Json,
+    Precision,
+    PrecisionOption,
     SkipUnknown,
     as_json,
     print_json,
@@ -71,6 +73,7 @@ def score(
     dynamic_lr: DynamicLr = None,
     per_char: PerChar = False,
     device: DeviceOption = "auto",
+    precision: PrecisionOption = Precision.auto,
     json: Json = False,
 ) -> None:
     """Say how surprising a text, or each of its lines, is to the model.
@@ -90,7 +93,7 @@ def score(
 
     from charlm.inference import load
 
-    trained = load(checkpoint, device)
+    trained = load(checkpoint, device, precision)
     report_backend(trained)
     unknown = _unknown(skip_unknown, unknown_as)
     if lines:

@@ -7,7 +7,15 @@ from typing import Annotated
 
 import typer
 
-from charlm.cli.common import EXACT, CheckpointPath, DeviceOption, report_backend, usage_error
+from charlm.cli.common import (
+    EXACT,
+    CheckpointPath,
+    DeviceOption,
+    Precision,
+    PrecisionOption,
+    report_backend,
+    usage_error,
+)
 from charlm.system.console import say
 from charlm.system.formatting import printable
 
@@ -31,6 +39,7 @@ def write(
     temperature: Temperature = 0.5,
     length: Length = 40,
     device: DeviceOption = "auto",
+    precision: PrecisionOption = Precision.auto,
 ) -> None:
     """Write a text with a model's help. Needs `pip install 'charlm[write]'`.
 
@@ -53,11 +62,11 @@ def write(
         raise usage_error(f"--temperature: found {temperature}; allowed: a finite number")
     _check_terminal()
     _check_out(out)
-    trained = load(checkpoint, device)
+    trained = load(checkpoint, device, precision)
     if trained.vocabulary.backward:
         raise CheckpointError(f"{trained.path}: the model reads backward; allowed: one that continues a text (forward)")
     prefix = "" if label is None else trained.label_prefix(label)
-    if device == "auto":
+    if device == "auto" and precision in ("auto", "fp32"):
         trained = trained.for_sampling()
     report_backend(trained)
     unknown = Unknown(trained)

@@ -91,7 +91,7 @@ class TrainedModel:
 
     @property
     def precision(self) -> str:
-        """The precision of matrix products, that of the training if the device has it: fp32, tf32 or bf16."""
+        """The precision of matrix products: fp32, tf32 or bf16."""
         return used_precision(self.network.precision)
 
     # Writing
@@ -452,18 +452,18 @@ _CPU_PARAMETERS = 10_000_000
 """Up to so many, a few hundred microseconds per character, the CPU writes faster than a GPU: an estimate."""
 
 
-def load(path: str | Path, device: str = "auto") -> TrainedModel:
+def load(path: str | Path, device: str = "auto", precision: str = "auto") -> TrainedModel:
     """Load a trained model from a run's folder (its best checkpoint) or from a checkpoint file.
 
-    device: auto, cpu, cuda or cuda:N. CheckpointError if there is no usable checkpoint, DeviceError if there is no such
-    GPU.
+    device: auto, cpu, cuda or cuda:N. precision: see `load_model`. CheckpointError if there is no usable checkpoint,
+    DeviceError if there is no such GPU, or if it lacks the precision.
     """
     where = resolve_device(device)
     file = find_checkpoint(Path(path))
     checkpoint = read_checkpoint(file)
     return TrainedModel(
         path=file,
-        network=load_model(checkpoint, where),
+        network=load_model(checkpoint, where, precision),
         vocabulary=checkpoint.vocabulary,
         device=where,
         config=checkpoint.config,
@@ -472,20 +472,21 @@ def load(path: str | Path, device: str = "auto") -> TrainedModel:
     )
 
 
-def load_model(checkpoint: Checkpoint, device: torch.device) -> CharLM:
+def load_model(checkpoint: Checkpoint, device: torch.device, precision: str = "auto") -> CharLM:
     """Build the model of a checkpoint in evaluation mode, with the averaged weights if the run kept them.
 
-    It multiplies in the precision of its training if the device can. CheckpointError if the weights do not fit the
-    config.
+    precision: fp32, tf32 or bf16, in which it multiplies; auto: that of its training, or fp32 if the device lacks that.
+    CheckpointError if the weights do not fit the config, DeviceError if the device lacks the precision.
     """
     expected = count_parameters(checkpoint.config.model, len(checkpoint.vocabulary))
     found = sum(tensor.numel() for tensor in checkpoint.weights.values())
     if found != expected:  # checked before a forged config can ask for memory
         raise CheckpointError(f"weights: found {found:,}; the model has {expected:,}; use a checkpoint of its config")
-    precision = used_precision(checkpoint.config.precision)
-    if precision not in precisions(device):
-        say("device", f"precision fp32: {describe_device(device)} lacks {precision}, the precision of the training")
-        precision = "fp32"
+    if precision == "auto":
+        precision = used_precision(checkpoint.config.precision)
+        if precision not in precisions(device):
+            say("device", f"precision fp32: {describe_device(device)} lacks {precision}, the precision of the training")
+            precision = "fp32"
     prepare_device(device, precision)
     model = build_model(checkpoint.config.model, len(checkpoint.vocabulary), precision)
     model.begins = begin_of(checkpoint.config.data.unit, checkpoint.vocabulary)
