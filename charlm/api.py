@@ -17,6 +17,7 @@ from charlm.system.threads import limit_spinning
 if TYPE_CHECKING:
     from charlm.checkpoint import Checkpoint
     from charlm.choice.families import Request
+    from charlm.choice.suggest import Suggestion
     from charlm.config import Config
     from charlm.data.vocabulary import Vocabulary
     from charlm.inference import TrainedModel
@@ -191,8 +192,8 @@ def start(
         checkpoint = world.first(lambda: read_checkpoint(find_checkpoint(init_from)))
         request, vocabulary = world.first(lambda: _with_model_of(request, checkpoint, str(init_from)))
         initial = replace(checkpoint, vocabulary=vocabulary)  # with the new characters, if they are to be added
-    parsed = _chosen(request, world, began_s)
-    return start_run(parsed, run_dir, initial, name=run_name(text), world=world, began_s=began_s, watch=watch)
+    chosen = _chosen(request, world, began_s).config
+    return start_run(chosen, run_dir, initial, name=run_name(text), world=world, began_s=began_s, watch=watch)
 
 
 def planned_config(
@@ -204,7 +205,7 @@ def planned_config(
     if config is not None:
         return _configured(world, text, minutes, config, settings)
     assert text is not None
-    return _chosen(Request(text, minutes or DEFAULT_MINUTES, settings), world)
+    return _chosen(Request(text, minutes or DEFAULT_MINUTES, settings), world).config
 
 
 def _configured(world: "World", text: str | None, minutes: float | None, config: Path, settings: list[str]) -> "Config":
@@ -214,7 +215,7 @@ def _configured(world: "World", text: str | None, minutes: float | None, config:
     return world.first(lambda: load_config(config, settings))
 
 
-def _chosen(request: "Request", world: "World", began_s: float | None = None) -> "Config":
+def _chosen(request: "Request", world: "World", began_s: float | None = None) -> "Suggestion":
     """The settings for a text and its minutes; says why. For `began_s` and errors see `suggest`."""
     from charlm.choice.suggest import suggest
     from charlm.system.console import say
@@ -222,7 +223,7 @@ def _chosen(request: "Request", world: "World", began_s: float | None = None) ->
     suggestion = world.first(lambda: suggest(request, world, began_s))
     for label, reason in suggestion.reasons.items():
         say(label, reason)
-    return suggestion.config
+    return suggestion
 
 
 def _with_model_of(request: "Request", initial: "Checkpoint", name: str) -> "tuple[Request, Vocabulary]":
@@ -243,7 +244,7 @@ def say_if_stopped(outcome: "Outcome") -> bool:
     if outcome.reason not in SIGNALS:
         return False
     resume = f"charlm train --resume --run-dir {shlex.quote(outcome.run_dir)}"
-    say("stopped", f"{outcome.reason} at step {outcome.step}; resume with: {resume}")
+    say("stopped", f"{outcome.reason} at step {outcome.step}; resume with:", resume)
     return True
 
 

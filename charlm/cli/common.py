@@ -13,8 +13,8 @@ import typer
 
 from charlm.api import DEFAULT_MINUTES, MOST_MINUTES
 from charlm.cli.completion import complete_config, complete_run
-from charlm.system.console import say
-from charlm.system.formatting import escaped, one_line
+from charlm.system.console import say, terminal_columns
+from charlm.system.formatting import escaped, one_line, wrapped
 
 
 def device_name(value: str) -> str:
@@ -150,9 +150,9 @@ def open_output() -> None:
             sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")
 
 
-def as_json(value: Any, indent: int | None = None) -> str:
-    """JSON with control characters escaped, and everything but ASCII where the locale is not UTF-8."""
-    return escaped(json.dumps(value, ensure_ascii=_json_is_ascii, indent=indent))
+def as_json(value: Any) -> str:
+    """A line of JSON with control characters escaped, and everything but ASCII where the locale is not UTF-8."""
+    return escaped(json.dumps(value, ensure_ascii=_json_is_ascii))
 
 
 def print_json(value: Any) -> None:
@@ -162,9 +162,9 @@ def print_json(value: Any) -> None:
 
 def print_table(rows: dict[str, str]) -> None:
     """Print a name and a text per line, aligned."""
-    width = max(map(len, rows))
+    width, columns = max(map(len, rows)), terminal_columns(sys.stdout)
     for name, text in rows.items():
-        typer.echo(f"{name:<{width}}  {one_line(text)}")
+        typer.echo(wrapped([f"{name:<{width}} ", *one_line(text).split(" ")], columns, width + 2))
 
 
 def usage_error(message: str) -> typer.BadParameter:

@@ -1,5 +1,6 @@
 """charlm config: list, check, show, schema, options."""
 
+import json
 from pathlib import Path
 from typing import Annotated
 
@@ -12,7 +13,6 @@ from charlm.cli.common import (
     Lines,
     Minutes,
     Overrides,
-    as_json,
     check_minutes,
     line_settings,
     print_table,
@@ -134,7 +134,7 @@ def schema() -> None:
     """
     from charlm.config.schema import Config
 
-    typer.echo(as_json(Config.model_json_schema(), indent=2))
+    typer.echo(json.dumps(Config.model_json_schema(), indent=2, ensure_ascii=False))
 
 
 @app.command()

@@ -191,7 +191,7 @@ def _print_outcome(outcome: Any, json: bool) -> None:
             f"after step {outcome.best_step} the validation score rose to {outcome.valid_nats:.4f} nats, perhaps by "
             "overfitting; samples use the checkpoint of that step",
         )
-    say("sample", f"charlm sample {shlex.quote(outcome.run_dir)}")
+    say("sample", "", f"charlm sample {shlex.quote(outcome.run_dir)}")
 
 
 def _print_sample(run_dir: Path) -> None:
