@@ -9,14 +9,18 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from charlm.system.threads import limit_spinning
 
 if TYPE_CHECKING:
+    from charlm.checkpoint import Checkpoint
+    from charlm.choice.families import Request
+    from charlm.choice.suggest import Suggestion
     from charlm.config import Config
+    from charlm.data.vocabulary import Vocabulary
     from charlm.inference import TrainedModel
     from charlm.system.world import World
     from charlm.training.loop import Outcome
@@ -28,17 +32,18 @@ MOST_MINUTES = 525_600
 """A year."""
 
 
-def load(path: str | Path, device: str = "auto") -> "TrainedModel":
+def load(path: str | Path, device: str = "auto", precision: str = "auto") -> "TrainedModel":
     """Load a trained model from a run's folder (its best checkpoint) or from a checkpoint file.
 
-    device: auto, cpu, cuda or cuda:N. CheckpointError if there is no usable checkpoint, DeviceError if there is no such
-    GPU. `help(charlm.inference.TrainedModel)` describes what the model can do.
+    device: auto, cpu, cuda or cuda:N. precision: fp32, tf32 or bf16 for matrix products; auto: that of the training.
+    CheckpointError if there is no usable checkpoint, DeviceError if there is no such GPU, or if it lacks the precision.
+    `help(charlm.inference.TrainedModel)` describes what the model can do.
     """
     check_there(runs=[path])
     _import_torch()
     from charlm.inference import load
 
-    return load(path, device)
+    return load(path, device, precision)
 
 
 def train(
@@ -62,7 +67,8 @@ def train(
         config: train from a YAML file or a shipped config; `text` and `minutes` then replace its own.
         overrides: options that keep the value given: {"seed": 2, "model.layers": 3} or ["seed=2", "model.layers=3"].
         run_dir: the run's folder; None: runs/<name of the config or text>-<time>.
-        init_from: a run's folder or checkpoint, from whose weights and vocabulary to start; needs a config.
+        init_from: a run's folder or checkpoint, from whose weights and vocabulary to start. Without a config, the run
+            takes its model, and charlm chooses the rest for this text.
         on_log: called with every row of metrics.jsonl, as a dict, when it is written. An exception in it ends the
             training and is raised again; the run can be resumed from its last checkpoint.
 
@@ -74,7 +80,7 @@ def train(
     """
     began_s = time.perf_counter()
     settings = _settings(overrides)
-    _check(text, minutes, config, settings, init_from)
+    _check(text, minutes, config, settings)
     source, config_file, initial = None if text is None else str(text), _path(config), _path(init_from)
     check_start(source, minutes, config_file, settings, initial)
     _import_torch()
@@ -133,9 +139,9 @@ class Run:
             return rows
         return pandas.DataFrame(rows)
 
-    def load(self, device: str = "auto") -> "TrainedModel":
+    def load(self, device: str = "auto", precision: str = "auto") -> "TrainedModel":
         """The run's model, from its best checkpoint; see `charlm.load`."""
-        return load(self.path, device)
+        return load(self.path, device, precision)
 
     def __repr__(self) -> str:
         return f"<Run {self.path}: {self._end()}>"
@@ -177,34 +183,71 @@ def start(
 
     Processes that torchrun starts again after a fault resume their run.
     """
+    from charlm.checkpoint import read_checkpoint
+    from charlm.runs import find_checkpoint
     from charlm.training.start import resume_run, run_of_this_launch, start_run
 
     if config is not None:
-        from charlm.checkpoint import read_checkpoint
-        from charlm.config import load_config
-        from charlm.runs import find_checkpoint
-
-        settings = config_settings(minutes, text, settings)
-        parsed = world.first(lambda: load_config(config, settings))
+        parsed = _configured(world, text, minutes, config, settings)
         initial = world.first(lambda: read_checkpoint(find_checkpoint(init_from))) if init_from else None
         began = None if minutes is None else began_s
         return start_run(parsed, run_dir, initial, name=config.stem, world=world, began_s=began, watch=watch)
 
     from charlm.choice.families import Request
-    from charlm.choice.suggest import suggest
-    from charlm.system.console import say
 
     assert text is not None
     if again := world.first(lambda: run_of_this_launch(world)):
         return resume_run(again, world=world, watch=watch)
-    request = Request(text, minutes or DEFAULT_MINUTES, settings)
+    request, initial = Request(text, minutes or DEFAULT_MINUTES, settings), None
+    if init_from:
+        checkpoint = world.first(lambda: read_checkpoint(find_checkpoint(init_from)))
+        request, vocabulary = world.first(lambda: _with_model_of(request, checkpoint, str(init_from)))
+        initial = replace(checkpoint, vocabulary=vocabulary)  # with the new characters, if they are to be added
+    suggestion = _chosen(request, world, began_s)
+    name = run_name(text)
+    outcome = start_run(suggestion.config, run_dir, initial, name=name, world=world, began_s=began_s, watch=watch)
+    _say_if_slow(outcome, suggestion.updates, request.minutes)
+    return outcome
+
+
+def planned_config(
+    world: "World", *, text: str | None, minutes: float | None, config: Path | None, settings: list[str]
+) -> "Config":
+    """What `start` would train with."""
+    from charlm.choice.families import Request
+
+    if config is not None:
+        return _configured(world, text, minutes, config, settings)
+    assert text is not None
+    return _chosen(Request(text, minutes or DEFAULT_MINUTES, settings), world).config
+
+
+def _configured(world: "World", text: str | None, minutes: float | None, config: Path, settings: list[str]) -> "Config":
+    from charlm.config import load_config
+
+    settings = config_settings(minutes, text, settings)
+    return world.first(lambda: load_config(config, settings))
+
+
+def _chosen(request: "Request", world: "World", began_s: float | None = None) -> "Suggestion":
+    """The settings for a text and its minutes; says why. For `began_s` and errors see `suggest`."""
+    from charlm.choice.suggest import suggest
+    from charlm.system.console import say
+
     suggestion = world.first(lambda: suggest(request, world, began_s))
     for label, reason in suggestion.reasons.items():
         say(label, reason)
-    name = run_name(text)
-    outcome = start_run(suggestion.config, run_dir, name=name, world=world, began_s=began_s, watch=watch)
-    _say_if_slow(outcome, suggestion.updates, request.minutes)
-    return outcome
+    return suggestion
+
+
+def _with_model_of(request: "Request", initial: "Checkpoint", name: str) -> "tuple[Request, Vocabulary]":
+    """The request with the model and vocabulary of a run; ConfigError or VocabularyError if something does not fit."""
+    from charlm.training.start import fine_tuned_vocabulary, settings_of_run
+
+    request = replace(request, overrides=[*settings_of_run(initial.config), *request.overrides], initial=name)
+    config = request.config({"data": {"source": request.source}})
+    vocabulary = fine_tuned_vocabulary(config, initial)
+    return replace(request, vocabulary=vocabulary), vocabulary
 
 
 def say_if_stopped(outcome: "Outcome") -> bool:
@@ -215,7 +258,7 @@ def say_if_stopped(outcome: "Outcome") -> bool:
     if outcome.reason not in SIGNALS:
         return False
     resume = f"charlm train --resume --run-dir {shlex.quote(outcome.run_dir)}"
-    say("stopped", f"{outcome.reason} at step {outcome.step}; resume with: {resume}")
+    say("stopped", f"{outcome.reason} at step {outcome.step}; resume with:", resume)
     return True
 
 
@@ -233,7 +276,8 @@ def _say_if_slow(outcome: "Outcome", planned: int, minutes: float) -> None:
     say(
         "slow",
         f"{outcome.step:,} updates instead of about {planned:,}: the machine became slower after the speed was "
-        f"measured, perhaps by other programs; to train as long again, once they have ended: {resume}",
+        "measured, perhaps by other programs; to train as long again, once they have ended:",
+        resume,
     )
 
 
@@ -298,7 +342,7 @@ def check_start(
     if "RANK" in os.environ:
         return
     if config is None:
-        check_there(texts=[text])
+        check_there(runs=[init_from], texts=[text])
         return
     from charlm.config import load_config
 
@@ -324,7 +368,6 @@ def _check(
     minutes: float | None,
     config: str | Path | None,
     settings: list[str],
-    init_from: str | Path | None,
 ) -> None:
     """ConfigError or TypeError for arguments that are not allowed, or not together."""
     from charlm.errors import ConfigError
@@ -333,8 +376,6 @@ def _check(
         raise TypeError(f"text: found {type(text).__name__}; allowed: one path, of a file or a folder, or a glob")
     if text is None and config is None:
         raise ConfigError("train: found neither text nor config; allowed: either, or both")
-    if init_from is not None and config is None:
-        raise ConfigError("init_from: found without config; allowed: with a config, for example that of the run")
     if minutes is not None and not 0 < minutes <= MOST_MINUTES:
         raise ConfigError(f"minutes: found {minutes:g}; allowed: a number above 0, and {MOST_MINUTES:,} at most")
     if (config is None or minutes is not None) and any(each.startswith("train.max_minutes=") for each in settings):

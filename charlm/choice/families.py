@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from charlm.config import Config, override_config, parse_config
+from charlm.data.vocabulary import Vocabulary
 
 _SMALL = (96, 128, 192, 256, 384, 512)
 _DEEP = (160, 224, 320, 448, 640, 896)
@@ -133,6 +134,10 @@ class Request:
     minutes: float
     overrides: Sequence[str] = ()
     """KEY=VALUE, options that keep the value given."""
+    initial: str = ""
+    """The run whose model and weights the new run starts from, if it starts from one."""
+    vocabulary: Vocabulary | None = None
+    """That of this run."""
 
     def gives(self, option: str) -> bool:
         """Whether the user gives this option, or one below it."""

@@ -134,7 +134,7 @@ def _round_up(number: float) -> int:
 
 
 def _comments(run: Run, settings: dict[str, Any]) -> dict[str, str]:
-    reading = run.reading
+    reading, train = run.reading, run.candidate.config.train
     reasons = {
         "data.source": "",
         "data.split": f"training, validation, test; about {reading.train_chars:,} characters to learn from",
@@ -161,10 +161,11 @@ def _comments(run: Run, settings: dict[str, Any]) -> dict[str, str]:
         "optimizer.name": "",
         "optimizer.lr": "higher for larger batches and short runs, lower for wide models and long runs",
         "optimizer.weight_decay": "",
-        "optimizer.clip_norm": "the loss is a sum over the window, so this is not large",
+        "optimizer.clip_norm": "the loss is a sum over the window, so this is not large" if train.loss == "sum" else "",
         "optimizer.schedule": "the learning rate follows the clock to the end of the run",
     }
-    return {key: reason for key, reason in reasons.items() if _has(settings, key)}
+    last = {"train.loss": f"of {train.bptt} characters read, only the last is learned"} if train.loss == "last" else {}
+    return {key: reason for key, reason in reasons.items() if _has(settings, key)} | last
 
 
 def _has(settings: dict[str, Any], key: str) -> bool:

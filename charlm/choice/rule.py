@@ -27,6 +27,11 @@ REPETITIONS = 4.0
 """Passes after which more passes teach nothing new, in the mean; 15 for the larger models of Muennighoff et al."""
 LARGE_BATCH = 200.0
 """Streams of 64 characters at which a character teaches half as much as with one stream."""
+LAST = 4.0
+"""With `train.loss: last`, a window teaches as much as so many characters that are scored at every step.
+
+Measured once: an LSTM of 112,000 parameters, 800 windows of 16 × 64 characters, 2.31 nats.
+"""
 DROPOUT_PASSES = 16.0
 """Passes after which more passes need no more dropout."""
 MODERATE = 0.4
@@ -46,6 +51,8 @@ class Reading:
     bptt: int
     train_chars: int
     """Characters of the train split."""
+    share: float = 1.0
+    """Characters that teach, per character read: below 1 with `train.loss: last`."""
 
     @property
     def chars(self) -> int:
@@ -58,7 +65,8 @@ class Reading:
     def distinct_chars(self) -> float:
         """Characters that teach as much as those read, each read once in a small batch."""
         passes = min(self.epochs, 1) + REPETITIONS * -math.expm1(-max(self.epochs - 1, 0) / REPETITIONS)
-        return passes * self.train_chars / (1 + self.batch_size * self.bptt / 64 / LARGE_BATCH)
+        batch = self.share * self.batch_size * self.bptt
+        return self.share * passes * self.train_chars / (1 + batch / 64 / LARGE_BATCH)
 
 
 def relative_nats(candidate: Candidate, reading: Reading) -> float:

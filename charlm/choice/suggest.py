@@ -8,7 +8,7 @@ import torch
 
 from charlm.choice.families import PLAIN, USUAL, Candidate, Family, Request, on_request
 from charlm.choice.recipe import Run, complete, valid_chars
-from charlm.choice.rule import LARGE_CHARS, Reading, expected_nats, relative_nats
+from charlm.choice.rule import LARGE_CHARS, LAST, Reading, expected_nats, relative_nats
 from charlm.choice.speed import Speedometer
 from charlm.choice.text import TextFacts, text_facts
 from charlm.config import Config
@@ -94,7 +94,7 @@ def suggest(request: Request, world: World = ALONE, began_s: float | None = None
     device = resolve_device(base.device, world)
     set_threads(world.threads(base.threads))
     with to_be_done_by(None if began_s is None else began_s + 60 * request.minutes):
-        corpus = load_configured_corpus(base.data, whole=True)
+        corpus = load_configured_corpus(base.data, request.vocabulary, whole=True)
     if (chars := len(corpus.splits["train"])) < LEAST_CHARS:
         raise DataError(
             f"{request.source}: found {chars} characters; allowed: {LEAST_CHARS} or more, and 100,000 are about "
@@ -121,6 +121,8 @@ def suggest(request: Request, world: World = ALONE, began_s: float | None = None
     settings["data"] = base.data.model_dump(mode="json", exclude_defaults=True) | settings["data"]
     nats = expected_nats(text, best.candidate, best.reading)
     reasons = _reasons(text, run, len(outlooks), nats, device)
+    if request.initial:
+        reasons = _reasons_to_fine_tune(reasons, request.initial)
     return Suggestion(request.config(settings), comments, reasons, best.reading.updates)
 
 
@@ -265,7 +267,8 @@ def _outlook(parts: _Parts, candidate: Candidate, update_s: float, seconds: floa
     train_chars = max(parts.train(updates * chars), 1)
     passes = min(train.max_epochs or _MOST_EPOCHS, _MOST_EPOCHS)
     updates = min(updates, train.max_steps or updates, int(passes * train_chars / chars) + 1)
-    reading = Reading(updates, train.batch_size, train.bptt, train_chars)
+    share = 1.0 if train.loss == "sum" else min(LAST / train.bptt, 1.0)
+    reading = Reading(updates, train.batch_size, train.bptt, train_chars, share)
     return _Outlook(candidate, reading, update_s, relative_nats(candidate, reading))
 
 
@@ -329,6 +332,17 @@ def _reasons(text: TextFacts, run: Run, candidates: int, nats: float, device: to
     return found
 
 
+def _reasons_to_fine_tune(reasons: dict[str, str], initial: str) -> dict[str, str]:
+    """The same for a model that is given, whose weights are trained: the rule promises nothing for it."""
+    model = reasons["choice"].partition(": ")[0]
+    others = {label: reason for label, reason in reasons.items() if label not in _OF_THE_RULE}
+    return others | {"choice": f"{model}: the model of {initial}, which is trained on"}
+
+
+_OF_THE_RULE = ("expect", "small", "few", "outside")
+"""What is said about models that begin with random weights."""
+
+
 def _outside(text: TextFacts, run: Run) -> str:
     """What lies far outside the trainings that the rule was fitted to, if anything."""
     if not 10_000 <= text.chars <= 20_000_000:
@@ -339,4 +353,6 @@ def _outside(text: TextFacts, run: Run) -> str:
         return f"reading {run.reading.chars:,} characters"
     if run.candidate.family not in (*USUAL, PLAIN):
         return f"the kind {run.candidate.family.kind}"
+    if run.candidate.config.train.loss == "last":
+        return "train.loss: last"
     return ""

@@ -5,7 +5,6 @@ Each command imports what it needs when it runs, so that --help never waits for 
 
 import contextlib
 import errno
-import io
 import os
 import re
 import sys
@@ -18,6 +17,7 @@ from typer.core import TyperGroup
 
 from charlm import IMPORTED_S, __version__
 from charlm.cli import classify, config, data, doctor, evaluate, runs, sample, score, train, tune, write
+from charlm.cli.common import open_output
 from charlm.cli.export import export
 from charlm.cli.look import look
 from charlm.cli.next import next_characters
@@ -113,9 +113,7 @@ def main() -> None:
     """Run the command line; a user's mistake is one line on stderr and exit code 1 (2 for usage)."""
     limit_spinning()
     _open_closed_streams()
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
+    open_output()
     try:
         app(prog_name="charlm", obj=IMPORTED_S)
     except CharlmError as error:

@@ -11,9 +11,10 @@ from charlm.cli.common import (
     CheckpointPath,
     DeviceOption,
     Json,
+    Precision,
+    PrecisionOption,
     SkipUnknown,
     check_files,
-    exact_stdout,
     print_json,
     report_backend,
 )
@@ -38,6 +39,7 @@ def classify(
     labeled: Labeled = False,
     skip_unknown: SkipUnknown = False,
     device: DeviceOption = "auto",
+    precision: PrecisionOption = Precision.auto,
     json: Json = False,
 ) -> None:
     """Find the label of each line, with a model that was trained with data.label_separator.
@@ -59,12 +61,12 @@ def classify(
     from charlm.inference import load
     from charlm.inference.line_labels import LineClassifier
 
-    trained = load(checkpoint, device)
+    trained = load(checkpoint, device, precision)
     trained.check_labels()
     report_backend(trained)
     name = "stdin" if file == "-" else file
     classifier = LineClassifier(trained, name, labeled, skip_unknown)
-    terminal = exact_stdout()
+    terminal = sys.stdout.isatty()
     for answers in classifier.answers(arriving_lines(file, trained.vocabulary.level, trained.config.data.unit)):
         if json:
             _print_objects(answers, top)

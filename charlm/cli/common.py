@@ -1,10 +1,12 @@
 """Options and output that several commands share."""
 
+import codecs
 import io
 import json
 import os
 import re
 import sys
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,8 +14,8 @@ import typer
 
 from charlm.api import DEFAULT_MINUTES, MOST_MINUTES
 from charlm.cli.completion import complete_config, complete_run
-from charlm.system.console import say
-from charlm.system.formatting import escaped, one_line
+from charlm.system.console import say, terminal_columns
+from charlm.system.formatting import escaped, one_line, wrapped
 
 
 def device_name(value: str) -> str:
@@ -39,6 +41,19 @@ DeviceOption = Annotated[
     typer.Option(
         "--device", parser=device_name, metavar=DEVICE_NAMES, help="Where to compute; auto takes a GPU if there is one."
     ),
+]
+
+
+class Precision(StrEnum):
+    auto = "auto"
+    fp32 = "fp32"
+    tf32 = "tf32"
+    bf16 = "bf16"
+
+
+PrecisionOption = Annotated[
+    Precision,
+    typer.Option("--precision", help="Of matrix products; auto takes that of the training. Exports compute in fp32."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout.")]
 SkipUnknown = Annotated[bool, typer.Option("--skip-unknown", help="Leave out characters that the model does not know.")]
@@ -102,12 +117,43 @@ def known_ids(trained: Any, file: Path, skip_unknown: bool) -> Any:
     return ids
 
 
-def exact_stdout() -> bool:
-    """Let stdout take the exact bytes of a byte model, unless it is a terminal; returns whether it is one."""
-    terminal = sys.stdout.isatty()
-    if isinstance(sys.stdout, io.TextIOWrapper) and not terminal:
-        sys.stdout.reconfigure(errors="surrogateescape")
-    return terminal
+EXACT = "charlm.exact"
+"""An error handler for encoding: the bytes of a byte model as they are, and escapes for what has no bytes at all."""
+
+
+def _exact(error: UnicodeError) -> tuple[str | bytes, int]:
+    try:
+        return codecs.lookup_error("surrogateescape")(error)
+    except UnicodeEncodeError:
+        return codecs.backslashreplace_errors(error)
+
+
+codecs.register_error(EXACT, _exact)
+_json_is_ascii = False
+
+
+def open_output() -> None:
+    """Let stdout and stderr take every text.
+
+    A file or pipe gets stdout as UTF-8 in every locale, with the exact bytes of a byte model. A terminal gets escapes
+    for what its encoding lacks; if that is ASCII, the locale says nothing, and the terminal gets UTF-8 too.
+    """
+    global _json_is_ascii
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        name = codecs.lookup(sys.stdout.encoding).name
+        _json_is_ascii = name != "utf-8"
+        if not sys.stdout.isatty():
+            sys.stdout.reconfigure(encoding="utf-8", errors=EXACT)
+        elif name == "ascii":
+            sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")
+
+
+def as_json(value: Any) -> str:
+    """A line of JSON with control characters escaped, and everything but ASCII where the locale is not UTF-8."""
+    return escaped(json.dumps(value, ensure_ascii=_json_is_ascii))
 
 
 def check_files(**files: Path | str | None) -> None:
@@ -121,15 +167,15 @@ def check_files(**files: Path | str | None) -> None:
 
 
 def print_json(value: Any) -> None:
-    """Print a value as one line of JSON, with control characters escaped."""
-    typer.echo(escaped(json.dumps(value, ensure_ascii=False)))
+    """Print a value as one line of JSON."""
+    typer.echo(as_json(value))
 
 
 def print_table(rows: dict[str, str]) -> None:
     """Print a name and a text per line, aligned."""
-    width = max(map(len, rows))
+    width, columns = max(map(len, rows)), terminal_columns(sys.stdout)
     for name, text in rows.items():
-        typer.echo(f"{name:<{width}}  {one_line(text)}")
+        typer.echo(wrapped([f"{name:<{width}} ", *one_line(text).split(" ")], columns, width + 2))
 
 
 def usage_error(message: str) -> typer.BadParameter:
@@ -158,4 +204,5 @@ def report_backend(trained: Any) -> None:
         say("layers", selection.description)
     if trained.precision == "bf16":
         _, slow = choose_precision("bf16", device)
-        say("slow" if slow else "device", f"precision bf16, as in training{f': {slow}' if slow else ''}")
+        as_before = ", as in training" if trained.config.precision == "bf16" else ""
+        say("slow" if slow else "device", f"precision bf16{as_before}{f': {slow}' if slow else ''}")

@@ -11,6 +11,8 @@ from charlm.cli.common import (
     CheckpointPath,
     DeviceOption,
     Json,
+    Precision,
+    PrecisionOption,
     SkipUnknown,
     known_ids,
     print_json,
@@ -76,6 +78,7 @@ def evaluate(
     dynamic_steps: DynamicSteps = None,
     skip_unknown: SkipUnknown = False,
     device: DeviceOption = "auto",
+    precision: PrecisionOption = Precision.auto,
     json: Json = False,
 ) -> None:
     """Score a text with a trained model.
@@ -101,7 +104,7 @@ def evaluate(
     from charlm.inference.per_char import write_per_char
 
     adaptation = Adaptation(**learning) if dynamic else None
-    trained = load(checkpoint, device)
+    trained = load(checkpoint, device, precision)
     if per_char is not None:
         check_output(per_char, "--per-char", SCORES, trained.config.data, file)
     if adaptation:

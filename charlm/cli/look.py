@@ -67,9 +67,9 @@ def look(
     from charlm.look import look_page, written_text
     from charlm.system.formatting import format_bytes
 
-    trained = load(checkpoint, "cpu")
+    trained = load(checkpoint, "cpu", "fp32")
     check_output(out, "--out", page_of("look"), trained.config.data, file)
-    other = None if compare is None else load(compare, "cpu")
+    other = None if compare is None else load(compare, "cpu", "fp32")
     text = None
     if prompt is not None or sample is not None:
         text = known_prompt(trained, prompt or "", "--prompt", skip_unknown)

@@ -9,6 +9,8 @@ from charlm.cli.common import (
     CheckpointPath,
     DeviceOption,
     Json,
+    Precision,
+    PrecisionOption,
     SkipUnknown,
     known_prompt,
     print_json,
@@ -29,6 +31,7 @@ def next_characters(
     top: Top = 5,
     skip_unknown: SkipUnknown = False,
     device: DeviceOption = "auto",
+    precision: PrecisionOption = Precision.auto,
     json: Json = False,
 ) -> None:
     """List the likeliest next characters and their probabilities.
@@ -45,7 +48,7 @@ def next_characters(
 
     from charlm.inference import load
 
-    trained = load(checkpoint, device)
+    trained = load(checkpoint, device, precision)
     report_backend(trained)
     text = known_prompt(trained, prompt, "--prompt", skip_unknown)
     found = trained.next(text, k=top)

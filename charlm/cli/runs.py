@@ -1,7 +1,7 @@
 """charlm runs."""
 
+import sys
 import time
-import unicodedata
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from charlm.cli.common import Json, print_json
-from charlm.system.console import say
-from charlm.system.formatting import one_line
+from charlm.system.console import say, terminal_columns
+from charlm.system.formatting import columns_of, one_line
 
 if TYPE_CHECKING:
     from charlm.runs import Run
@@ -52,7 +52,7 @@ def runs(folder: Folder = None, json: Json = False) -> None:
     elif found:
         _print(found)
     else:
-        say("runs", f"none in {where}; start one, for example: charlm train my.txt --minutes 10")
+        say("runs", f"none in {where}; start one, for example:", "charlm train my.txt --minutes 10")
 
 
 def _say_unreadable(error: OSError) -> None:
@@ -80,19 +80,18 @@ def _print(found: "list[Run]") -> None:
         )
         for run in found
     ]
-    widths = [max(map(_width, column)) for column in zip(*rows, strict=True)]
+    widths = [max(map(columns_of, column)) for column in zip(*rows, strict=True)]
+    columns = terminal_columns(sys.stdout)
+    too_wide = columns is not None and sum(widths) + 2 * len(widths) - 2 > columns
     for row in rows:
         cells = []
         for column, (text, width) in enumerate(zip(row, widths, strict=True)):
-            padding = " " * (width - _width(text))
+            padding = " " * (width - columns_of(text))
             cells.append(padding + text if column in (2, 3, 4) else text + padding)
+        if too_wide:
+            typer.echo(row[0])
+            cells[0] = ""
         typer.echo("  ".join(cells).rstrip())
-
-
-def _width(text: str) -> int:
-    """Columns that a text takes in a terminal."""
-    wide = sum(unicodedata.east_asian_width(character) in "WF" for character in text)
-    return len(text) + wide - sum(map(bool, map(unicodedata.combining, text)))
 
 
 def _ago(seconds: float) -> str:

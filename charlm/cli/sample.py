@@ -13,9 +13,10 @@ from charlm.cli.common import (
     CheckpointPath,
     DeviceOption,
     Json,
+    Precision,
+    PrecisionOption,
     SkipUnknown,
     check_files,
-    exact_stdout,
     known_prompt,
     print_json,
     report_backend,
@@ -103,12 +104,14 @@ def sample(
     novel: Novel = False,
     skip_unknown: SkipUnknown = False,
     device: DeviceOption = "auto",
+    precision: PrecisionOption = Precision.auto,
     json: Json = False,
 ) -> None:
     """Write text with a trained model.
 
     Prints the prompt, then one character after another as the model draws them. A model that reads backward writes to
-    the left of the prompt; its text is printed when it is done.
+    the left of the prompt; its text is printed when it is done. With --json the text comes without the prompt, as it
+    does from `sample` in Python.
 
     \b
     Examples:
@@ -134,7 +137,7 @@ def sample(
     from charlm.inference import Choice, load
     from charlm.inference.line_samples import LineSamples
 
-    trained = load(checkpoint, device)
+    trained = load(checkpoint, device, precision)
     if (unique or novel) and trained.network.begins is None:
         raise usage_error("--unique and --novel need a model of lines (`charlm train TEXT --lines`)")
     if label is not None and not trained.labels:
@@ -142,7 +145,7 @@ def sample(
     prefix = "" if label is None else trained.label_prefix(label)
     if (unique or novel) and novelty:
         raise usage_error("--novelty excludes --unique and --novel")
-    if device == "auto":
+    if device == "auto" and precision in ("auto", "fp32"):
         trained = trained.for_sampling()
     report_backend(trained)
     text = _prompt(trained, prompt or "", prompt_file, skip_unknown)
@@ -253,7 +256,7 @@ def _stream(prompt: str, pieces: Iterable[str], backward: bool = False) -> str:
     A file or pipe gets the exact bytes of a byte model; a terminal gets no control characters.
     """
     written = []
-    terminal = exact_stdout()
+    terminal = sys.stdout.isatty()
 
     def write(piece: str) -> None:
         sys.stdout.write(printable(piece) if terminal else piece)

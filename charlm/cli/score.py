@@ -10,14 +10,17 @@ from charlm.cli.common import (
     CheckpointPath,
     DeviceOption,
     Json,
+    Precision,
+    PrecisionOption,
     SkipUnknown,
+    as_json,
     check_files,
     print_json,
     report_backend,
     usage_error,
 )
 from charlm.system.console import say
-from charlm.system.formatting import escaped, printable
+from charlm.system.formatting import printable
 
 File = Annotated[str, typer.Argument(metavar="FILE", help="The text to score; - is stdin.")]
 Lines = Annotated[bool, typer.Option("--lines", help="Score each line by itself, as it comes.")]
@@ -72,6 +75,7 @@ def score(
     dynamic_lr: DynamicLr = None,
     per_char: PerChar = False,
     device: DeviceOption = "auto",
+    precision: PrecisionOption = Precision.auto,
     json: Json = False,
 ) -> None:
     """Say how surprising a text, or each of its lines, is to the model.
@@ -94,7 +98,7 @@ def score(
 
     from charlm.inference import load
 
-    trained = load(checkpoint, device)
+    trained = load(checkpoint, device, precision)
     report_backend(trained)
     unknown = _unknown(skip_unknown, unknown_as)
     if lines:
@@ -214,15 +218,13 @@ def _decoded(text: bytes) -> str:
 
 
 def _as_json(score: Any) -> str:
-    from json import dumps
-
     from charlm.data.vocabulary import readable
 
     value = {"line": score.number, "text": readable(_decoded(score.text))}
     value |= {"bits_per_char": score.bits_per_char, "bits": score.bits, "chars": score.chars}
     if score.per_char_nats is not None:
         value["per_char"] = _bits(score.per_char_nats)
-    return escaped(dumps(value, ensure_ascii=False))
+    return as_json(value)
 
 
 def _bits(nats: Any) -> list[float]:

@@ -9,11 +9,10 @@ from typing import Annotated, Any
 
 import typer
 
-from charlm.api import check_start, say_if_stopped, start
+from charlm.api import check_start, planned_config, say_if_stopped, start
 from charlm.cli.common import (
     CONFIG_HELP,
     DEVICE_NAMES,
-    ConfigFile,
     Json,
     LabelSeparator,
     Lines,
@@ -52,7 +51,7 @@ InitFrom = Annotated[
     typer.Option(
         "--init-from",
         metavar="CKPT",
-        help="Start from the weights and vocabulary of a checkpoint.",
+        help="Start from the weights and vocabulary of a checkpoint; without --config, with its model.",
         autocompletion=complete_run,
     ),
 ]
@@ -100,7 +99,7 @@ def train(
       charlm train --config lstm my.txt --minutes 10 --set model.layers=3
       charlm train --resume --run-dir runs/lstm-20260102-030405
       charlm train --resume --run-dir runs/mine --set train.max_steps=20000
-      charlm train --config lstm --set data.source=more.txt --init-from runs/mine
+      charlm train more.txt --init-from runs/mine --minutes 5
     """
     check_minutes(minutes, overrides, chosen=config is None and not resume)
     began_s = time.perf_counter() if context.obj is None else context.obj
@@ -146,8 +145,6 @@ def _check_usage(
         raise usage_error("--init-from starts a new run; leave out --init-from or --resume")
     if resume and text is not None:
         raise usage_error("--resume continues with the run's own text; leave out TEXT")
-    if init_from is not None and config is None:
-        raise usage_error("--init-from needs --config, for example --config DIR/config.yaml, that of the run")
     if config is None and text is None and not resume:
         raise usage_error(
             "a text is needed, for example my.txt or builtin:python-stdlib; or --config (see `charlm config list`)"
@@ -209,7 +206,7 @@ def _print_outcome(outcome: Any, json: bool) -> None:
             f"after step {outcome.best_step} the validation score rose to {outcome.valid_nats:.4f} nats, perhaps by "
             "overfitting; samples use the checkpoint of that step",
         )
-    say("sample", f"charlm sample {shlex.quote(outcome.run_dir)}")
+    say("sample", "", f"charlm sample {shlex.quote(outcome.run_dir)}")
 
 
 def _print_sample(run_dir: Path) -> None:
@@ -225,26 +222,38 @@ def _print_sample(run_dir: Path) -> None:
         typer.echo(printable(model.sample(length=400, seed=seed)))
 
 
-def plan(config: ConfigFile, overrides: Overrides = None, json: Json = False) -> None:
-    """Show what a config will cost: sizes, parameters, memory, characters/s, time per epoch.
+def plan(
+    text: Text = None,
+    minutes: Minutes = None,
+    config: ConfigOption = None,
+    lines: Lines = False,
+    labels: LabelSeparator = None,
+    overrides: Overrides = None,
+    json: Json = False,
+) -> None:
+    """Show what a run will cost: sizes, parameters, memory, characters/s, time per epoch.
 
-    Makes a few updates to measure them. Writes nothing except the cache.
+    Without --config, plans what `charlm train` would choose for the text and the minutes. Makes a few updates to
+    measure them. Writes nothing except the cache.
 
     \b
     Examples:
+      charlm plan my.txt --minutes 10
       charlm plan --config rhn
-      charlm plan --config lstm --set model.cell.hidden=1024 --json
+      charlm plan --config lstm my.txt --set model.cell.hidden=1024 --json
     """
-    check_start(None, None, config, overrides or [], None)
+    check_minutes(minutes, overrides, chosen=config is None)
+    settings = [*(overrides or []), *line_settings(lines, labels)]
+    _check_usage(text, config, None, False, None)
+    check_start(text, minutes, config, settings, None)
 
-    from charlm.config import load_config
     from charlm.system.device import keep_freed_memory
     from charlm.system.world import joined
     from charlm.training.plan import measure
 
     keep_freed_memory()
     with joined() as world:
-        result = measure(world.first(lambda: load_config(config, overrides or [])), world)
+        result = measure(planned_config(world, text=text, minutes=minutes, config=config, settings=settings), world)
     if not world.is_first:
         return
     if json:

@@ -8,7 +8,15 @@ from typing import Annotated
 import typer
 
 from charlm.api import check_there
-from charlm.cli.common import CheckpointPath, DeviceOption, exact_stdout, report_backend, usage_error
+from charlm.cli.common import (
+    EXACT,
+    CheckpointPath,
+    DeviceOption,
+    Precision,
+    PrecisionOption,
+    report_backend,
+    usage_error,
+)
 from charlm.system.console import say
 from charlm.system.formatting import printable
 
@@ -32,6 +40,7 @@ def write(
     temperature: Temperature = 0.5,
     length: Length = 40,
     device: DeviceOption = "auto",
+    precision: PrecisionOption = Precision.auto,
 ) -> None:
     """Write a text with a model's help. Needs `pip install prompt_toolkit`.
 
@@ -56,11 +65,11 @@ def write(
         raise usage_error(f"--temperature: found {temperature}; allowed: a finite number")
     _check_terminal()
     _check_out(out)
-    trained = load(checkpoint, device)
+    trained = load(checkpoint, device, precision)
     if trained.vocabulary.backward:
         raise CheckpointError(f"{trained.path}: the model reads backward; allowed: one that continues a text (forward)")
     prefix = "" if label is None else trained.label_prefix(label)
-    if device == "auto":
+    if device == "auto" and precision in ("auto", "fp32"):
         trained = trained.for_sampling()
     report_backend(trained)
     unknown = Unknown(trained)
@@ -113,7 +122,7 @@ def _keep(text: str, out: Path | None) -> None:
         _print(text)
         raise RunError(f"--out {out}: exists already; the text is on stdout")
     try:
-        replace_file(out, text.encode("utf-8", "surrogateescape"))
+        replace_file(out, text.encode("utf-8", EXACT))
     except OSError as error:
         _print(text)
         raise RunError(f"--out {out}: {error.strerror}; the text is on stdout") from None
@@ -121,5 +130,5 @@ def _keep(text: str, out: Path | None) -> None:
 
 
 def _print(text: str) -> None:
-    sys.stdout.write(printable(text) if exact_stdout() else text)
+    sys.stdout.write(printable(text) if sys.stdout.isatty() else text)
     sys.stdout.flush()

@@ -163,7 +163,9 @@ class TrainConfig(Section):
     """Share of each stream that a pass reads, in pieces of about 1,024 characters with gaps between them: a run of part
     of a pass then sees all parts of the text. The next pass reads other pieces."""
     loss: Literal["sum", "last"] = "sum"
-    """sum: cross-entropy summed over the T steps and averaged over the B streams; last: of the last step only."""
+    """sum: the cross-entropy of the characters at all T steps, summed over steps and averaged over the B streams. last:
+    that at a window's last step only, so one character of T is learned; windows advance by T and carry their state as
+    before. Validation scores every character in both cases."""
     activation_penalty: NonNegative = 0.0
     """Weight of AR (Merity et al. 2017): mean square of the last layer's outputs after dropout, per scored step."""
     change_penalty: NonNegative = 0.0

@@ -12,6 +12,7 @@ from charlm.cells import RecurrentState
 from charlm.data.reading import NEWLINE
 from charlm.inference.evaluation import Ids
 from charlm.inference.sampling import Choice, SampleText, continued_ids, prompt_ids, read_ids
+from charlm.inference.texts import one_text
 from charlm.inference.trained import TrainedModel
 from charlm.system.formatting import CONTROLS
 
@@ -44,7 +45,7 @@ class Continuer:
         Each has up to `length` characters and ends before the second line end; one that a model of lines would end at
         once is left out.
         """
-        unknown = set(self._trained.vocabulary.unknown(text))
+        unknown = set(self._trained.vocabulary.unknown(one_text(text, "text")))
         output, state = self._read("".join(c for c in text if c not in unknown))
         return _distinct(self._drawn(output, state))
 

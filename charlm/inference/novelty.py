@@ -51,6 +51,8 @@ def novelty(samples: Sequence[Ids], corpus: Ids) -> list[Novelty]:
 
     Reads the corpus once for all samples, block by block; memory grows with the samples only.
     """
+    if not samples:
+        return []
     windows, stretches = _Windows(samples, WINDOW), [_Stretch(sample) for sample in samples]
     start = 0
     while start < len(corpus) and not (windows.found.all() and all(stretch.wanted == 0 for stretch in stretches)):

@@ -1,7 +1,7 @@
 """Many texts at once: each is read by itself from the zero state, side by side with others of about its length."""
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Literal, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,23 @@ from charlm.system.device import to_device
 Pool = Literal["last", "mean"]
 Start = Callable[[npt.NDArray[np.int64]], RecurrentState]
 """The state [L, B, H] in which these texts start."""
+
+
+def one_text(text: Any, name: str) -> str:
+    """The text itself; TypeError for anything else, which is named by `name`."""
+    if not isinstance(text, str):
+        raise TypeError(f"{name}: found {type(text).__name__}; allowed: str")
+    return text
+
+
+def each_text(texts: Any, name: str = "texts") -> list[str]:
+    """The texts of a list, an array, a column or a generator; TypeError unless all are texts."""
+    if isinstance(texts, str):
+        raise TypeError(f"{name}: found a string; allowed: a list of strings; put it into a list")
+    # Tables are refused because they would give the names of their columns.
+    if not isinstance(texts, Iterable) or isinstance(texts, bytes | Mapping) or getattr(texts, "ndim", 1) != 1:
+        raise TypeError(f"{name}: found {type(texts).__name__}; allowed: a list of strings")
+    return [one_text(text, f"{name}[{position}]") for position, text in enumerate(texts)]
 
 
 class _Window(NamedTuple):

@@ -4,7 +4,7 @@ import codecs
 import copy
 import functools
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, overload
@@ -25,7 +25,7 @@ from charlm.inference.dynamic import Adaptation, evaluate_dynamically
 from charlm.inference.evaluation import Evaluation, Ids, evaluate
 from charlm.inference.labels import Classification, LabelStarts, label_nats
 from charlm.inference.sampling import Choice, next_probabilities, sample_text
-from charlm.inference.texts import Pool, char_features, score_texts, text_features
+from charlm.inference.texts import Pool, char_features, each_text, one_text, score_texts, text_features
 from charlm.model import CharLM, count_parameters, load_weights, uninitialized_model
 from charlm.runs import find_checkpoint
 from charlm.system.console import say
@@ -92,7 +92,7 @@ class TrainedModel:
 
     @property
     def precision(self) -> str:
-        """The precision of matrix products, that of the training if the device has it: fp32, tf32 or bf16."""
+        """The precision of matrix products: fp32, tf32 or bf16."""
         return used_precision(self.network.precision)
 
     # Writing
@@ -125,6 +125,7 @@ class TrainedModel:
         stop: str = "",
         seed: int | None = None,
         label: str | None = None,
+        skip_unknown: bool = False,
         stream: Literal[False] = False,
     ) -> str: ...
 
@@ -141,6 +142,7 @@ class TrainedModel:
         stop: str = "",
         seed: int | None = None,
         label: str | None = None,
+        skip_unknown: bool = False,
         stream: Literal[True],
     ) -> Iterator[str]: ...
 
@@ -156,6 +158,7 @@ class TrainedModel:
         stop: str = "",
         seed: int | None = None,
         label: str | None = None,
+        skip_unknown: bool = False,
         stream: bool = False,
     ) -> str | Iterator[str]:
         """Write `length` characters after the prompt, or fewer if `stop` comes first; returns them without the prompt.
@@ -163,7 +166,8 @@ class TrainedModel:
         With `stream`, returns an iterator of pieces of the text, which come as they are written; from a model that
         reads backward, everything comes at the end.
 
-        With a `label`, the sample is a line with this label, which is not part of it.
+        With a `label`, the sample is a line with this label, which is not part of it. `skip_unknown` leaves out the
+        characters of the prompt that the model does not know.
 
         The same seed gives the same text; None draws a new one. temperature, top_k, top_p and min_p: see `Choice`.
         Bytes that are not UTF-8 become U+FFFD. LabelError for an unknown label; VocabularyError if the model does not
@@ -172,6 +176,9 @@ class TrainedModel:
         """
         if length < 0:
             raise ValueError(f"length: found {length}; allowed: an integer ≥ 0")
+        prompt = one_text(prompt, "prompt")
+        if skip_unknown:
+            prompt, _ = self.known(prompt, "prompt", skip_unknown=True)
         seeds = [secrets.randbelow(2**32) if seed is None else seed]
         choice = Choice(temperature, top_k, top_p, min_p)
         if label is not None:
@@ -189,12 +196,12 @@ class TrainedModel:
         return sample_text(
             self.network,
             self.vocabulary,
-            prompt=prompt,
+            prompt=one_text(prompt, "prompt"),
             length=length,
             choice=choice,
             seeds=seeds,
             device=self.device,
-            stop=stop,
+            stop=one_text(stop, "stop"),
         )
 
     def next(self, prompt: str = "", k: int = 5) -> list[tuple[str, float]]:
@@ -209,14 +216,14 @@ class TrainedModel:
         """
         if k < 1:
             raise ValueError(f"k: found {k}; allowed: an integer ≥ 1")
-        probabilities = next_probabilities(self.network, self.vocabulary, prompt, self.device)
+        probabilities = next_probabilities(self.network, self.vocabulary, one_text(prompt, "prompt"), self.device)
         found, ids = probabilities.sort(descending=True, stable=True)
         likeliest = zip(ids[:k].tolist(), found[:k].tolist(), strict=True)
         return [(self.vocabulary.symbol(index), probability) for index, probability in likeliest]
 
-    def novelty(self, texts: Sequence[str]) -> list[Verbatim]:
+    def novelty(self, texts: Iterable[str]) -> list[Verbatim]:
         """Compare texts with the training text; DataError if that has changed or is gone."""
-        texts_ids = [self.vocabulary.encode(text) for text in texts]
+        texts_ids = self._ids_of_all(texts)
         found = novelties.novelty(texts_ids, self.training_splits("novelty")["train"])
         return [
             Verbatim(
@@ -239,13 +246,13 @@ class TrainedModel:
         return self._in_order(score)
 
     @overload
-    def score(self, texts: Sequence[str], *, per_char: Literal[False] = False) -> npt.NDArray[np.float64]: ...
+    def score(self, texts: Iterable[str], *, per_char: Literal[False] = False) -> npt.NDArray[np.float64]: ...
 
     @overload
-    def score(self, texts: Sequence[str], *, per_char: Literal[True]) -> list[npt.NDArray[np.float64]]: ...
+    def score(self, texts: Iterable[str], *, per_char: Literal[True]) -> list[npt.NDArray[np.float64]]: ...
 
     def score(
-        self, texts: Sequence[str], *, per_char: bool = False
+        self, texts: Iterable[str], *, per_char: bool = False
     ) -> npt.NDArray[np.float64] | list[npt.NDArray[np.float64]]:
         """Score each text by itself: bits per character, [N] for N texts; lower is better.
 
@@ -264,13 +271,13 @@ class TrainedModel:
         return bits if per_char else np.array([each.mean() if len(each) else np.nan for each in bits], np.float64)
 
     @overload
-    def features(self, texts: Sequence[str], *, pool: Pool = "last") -> npt.NDArray[np.float32]: ...
+    def features(self, texts: Iterable[str], *, pool: Pool = "last") -> npt.NDArray[np.float32]: ...
 
     @overload
-    def features(self, texts: Sequence[str], *, pool: None) -> list[npt.NDArray[np.float32]]: ...
+    def features(self, texts: Iterable[str], *, pool: None) -> list[npt.NDArray[np.float32]]: ...
 
     def features(
-        self, texts: Sequence[str], *, pool: Pool | None = "last"
+        self, texts: Iterable[str], *, pool: Pool | None = "last"
     ) -> npt.NDArray[np.float32] | list[npt.NDArray[np.float32]]:
         """The outputs of the top layer, from which the model computes its probabilities: [N, H] for N texts.
 
@@ -312,7 +319,9 @@ class TrainedModel:
         return score if nats is None else replace(score, per_char_nats=self.vocabulary.turned(nats))
 
     def _ids(self, text: str | Ids) -> Ids:
-        return self.scored_ids(self.vocabulary.encode(text)) if isinstance(text, str) else text
+        if isinstance(text, np.ndarray) and text.dtype.kind in "iu":
+            return text
+        return self.scored_ids(self.vocabulary.encode(one_text(text, "text")))
 
     def scored_ids(self, ids: Ids) -> Ids:
         """The ids of a text as `evaluate` takes them: for a model of lines a newline, and then whole lines."""
@@ -327,16 +336,14 @@ class TrainedModel:
         newline = [ids.dtype.type(begins)]
         return np.concatenate([newline, ids, newline] if end else [newline, ids]).astype(ids.dtype)
 
-    def _ids_of_all(self, texts: Sequence[str]) -> list[Ids]:
+    def _ids_of_all(self, texts: Iterable[str], name: str = "texts") -> list[Ids]:
         """The ids of each text; VocabularyError, with the text's position, for unknown characters."""
-        if isinstance(texts, str):
-            raise TypeError("texts: found a string; allowed: a list of strings; put it into a list")
         found = []
-        for position, text in enumerate(texts):
+        for position, text in enumerate(each_text(texts, name)):
             try:
                 found.append(self.vocabulary.encode(text))
             except VocabularyError as error:
-                raise VocabularyError(f"texts[{position}]: {error}") from None
+                raise VocabularyError(f"{name}[{position}]: {error}") from None
         return found
 
     # Labels
@@ -359,16 +366,17 @@ class TrainedModel:
                 f"{self.path}: the model knows no labels; allowed: one that was trained with data.label_separator"
             )
 
-    def classify(self, lines: Sequence[str]) -> Classification:
+    def classify(self, lines: Iterable[str]) -> Classification:
         """The labels of lines: for each line and label, how likely the line has the label; see `Classification`.
 
         LabelError for a model without labels, VocabularyError if the model does not know a character of a line,
         ValueError for a line end within a line.
         """
         self.check_labels()
+        lines = each_text(lines, "lines")
         if any(NEWLINE in line for line in lines):
             raise ValueError("lines: found a line end within a line; allowed: lines without their ends")
-        ids = [self._line(ids)[1:] for ids in self._ids_of_all(lines)]
+        ids = [self._line(ids)[1:] for ids in self._ids_of_all(lines, "lines")]
         return Classification(tuple(self.labels), label_nats(self.network, ids, self._label_starts, self.device))
 
     @functools.cached_property
@@ -445,18 +453,18 @@ _CPU_PARAMETERS = 10_000_000
 """Up to so many, a few hundred microseconds per character, the CPU writes faster than a GPU: an estimate."""
 
 
-def load(path: str | Path, device: str = "auto") -> TrainedModel:
+def load(path: str | Path, device: str = "auto", precision: str = "auto") -> TrainedModel:
     """Load a trained model from a run's folder (its best checkpoint) or from a checkpoint file.
 
-    device: auto, cpu, cuda or cuda:N. CheckpointError if there is no usable checkpoint, DeviceError if there is no such
-    GPU.
+    device: auto, cpu, cuda or cuda:N. precision: see `load_model`. CheckpointError if there is no usable checkpoint,
+    DeviceError if there is no such GPU, or if it lacks the precision.
     """
     where = resolve_device(device)
     file = find_checkpoint(Path(path))
     checkpoint = read_checkpoint(file)
     return TrainedModel(
         path=file,
-        network=load_model(checkpoint, where),
+        network=load_model(checkpoint, where, precision),
         vocabulary=checkpoint.vocabulary,
         device=where,
         config=checkpoint.config,
@@ -465,20 +473,21 @@ def load(path: str | Path, device: str = "auto") -> TrainedModel:
     )
 
 
-def load_model(checkpoint: Checkpoint, device: torch.device) -> CharLM:
+def load_model(checkpoint: Checkpoint, device: torch.device, precision: str = "auto") -> CharLM:
     """Build the model of a checkpoint in evaluation mode, with the averaged weights if the run kept them.
 
-    It multiplies in the precision of its training if the device can. CheckpointError if the weights do not fit the
-    config.
+    precision: fp32, tf32 or bf16, in which it multiplies; auto: that of its training, or fp32 if the device lacks that.
+    CheckpointError if the weights do not fit the config, DeviceError if the device lacks the precision.
     """
     expected = count_parameters(checkpoint.config.model, len(checkpoint.vocabulary))
     found = sum(tensor.numel() for tensor in checkpoint.weights.values())
     if found != expected:  # checked before a forged config can ask for memory
         raise CheckpointError(f"weights: found {found:,}; the model has {expected:,}; use a checkpoint of its config")
-    precision = used_precision(checkpoint.config.precision)
-    if precision not in precisions(device):
-        say("device", f"precision fp32: {describe_device(device)} lacks {precision}, the precision of the training")
-        precision = "fp32"
+    if precision == "auto":
+        precision = used_precision(checkpoint.config.precision)
+        if precision not in precisions(device):
+            say("device", f"precision fp32: {describe_device(device)} lacks {precision}, the precision of the training")
+            precision = "fp32"
     prepare_device(device, precision)
     model = uninitialized_model(checkpoint.config.model, len(checkpoint.vocabulary), precision)
     model.begins = begin_of(checkpoint.config.data.unit, checkpoint.vocabulary)

@@ -1,10 +1,12 @@
 """Everything that charlm prints on stderr. Errors while printing are ignored."""
 
 import contextlib
+import os
 import sys
 from collections.abc import Iterator
+from typing import TextIO
 
-from charlm.system.formatting import one_line
+from charlm.system.formatting import one_line, wrapped
 
 _name = ""
 _quiet = False
@@ -27,20 +29,36 @@ def quiet() -> Iterator[None]:
         _quiet = before
 
 
-def say(label: str, message: str) -> None:
-    """Print a line: a label of up to eight letters and a message."""
+def say(label: str, message: str, command: str = "") -> None:
+    """Print a line: a label of up to eight letters and a message. A command that ends it stays whole, to be copied."""
     if not (_name or _quiet):
-        _write(f"{label:<8} {message}")
+        _write(f"{label:<8}", message, command, indent=9)
 
 
 def say_error(message: str) -> None:
     """Print the error that ends a command."""
-    _write(f"error: {f'{_name}: ' if _name else ''}{message}")
+    _write("error:", f"{f'{_name}: ' if _name else ''}{message}", indent=7)
 
 
-def _write(line: str) -> None:
+def terminal_columns(stream: TextIO) -> int | None:
+    """The width of a terminal; None for a file or pipe."""
+    if not stream.isatty():
+        return None
+    with contextlib.suppress(ValueError):
+        if (columns := int(os.environ.get("COLUMNS", ""))) > 0:
+            return columns
+    with contextlib.suppress(OSError, ValueError):
+        if (columns := os.get_terminal_size(stream.fileno()).columns) > 0:
+            return columns
+    return 80
+
+
+def _write(begin: str, message: str, command: str = "", *, indent: int) -> None:
+    """Print a line, wrapped at words if stderr is a terminal."""
     with contextlib.suppress(OSError):
+        words = [begin, *(one_line(message).split(" ") if message else []), *([one_line(command)] if command else [])]
+        line = wrapped(words, terminal_columns(sys.stderr), indent)
         if tqdm := sys.modules.get("tqdm"):  # prints above the progress bar
-            tqdm.tqdm.write(one_line(line), file=sys.stderr)
+            tqdm.tqdm.write(line, file=sys.stderr)
         else:
-            print(one_line(line), file=sys.stderr, flush=True)
+            print(line, file=sys.stderr, flush=True)

@@ -3,7 +3,8 @@
 import html
 import math
 import re
-from collections.abc import Mapping
+import unicodedata
+from collections.abc import Iterable, Mapping
 
 
 def nats_to_bits(nats: float) -> float:
@@ -62,6 +63,29 @@ def escaped(text: str) -> str:
 def one_line(text: str) -> str:
     r"""`printable` text with line ends and tabs as \n and \t."""
     return printable(text).replace("\n", r"\n").replace("\t", r"\t")
+
+
+def columns_of(text: str) -> int:
+    """Columns that a text takes in a terminal."""
+    wide = sum(unicodedata.east_asian_width(character) in "WF" for character in text)
+    return len(text) + wide - sum(map(bool, map(unicodedata.combining, text)))
+
+
+def wrapped(words: Iterable[str], columns: int | None, indent: int) -> str:
+    """The words in lines of so many columns, indented from the second on; None: in one line. No word is cut."""
+    first, *others = words
+    lines, used = [first], columns_of(first)
+    indent = indent if columns is None or indent <= columns // 2 else 2
+    for word in others:
+        width = columns_of(word)
+        if columns is None or used + 1 + width <= columns:
+            lines[-1] += f" {word}"
+            used += 1 + width
+        else:
+            lines[-1] = lines[-1].rstrip()
+            lines.append(" " * indent + word)
+            used = indent + width
+    return "\n".join(lines)
 
 
 def html_table(rows: Mapping[str, str]) -> str:

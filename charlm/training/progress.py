@@ -6,6 +6,7 @@ import time
 
 from tqdm import tqdm
 
+from charlm.system.console import terminal_columns
 from charlm.system.formatting import format_duration, nats_to_bits
 from charlm.training.metrics import Row
 
@@ -19,14 +20,15 @@ class Progress:
             file=sys.stderr,
             disable=None if shown else True,
             leave=False,
-            bar_format="{percentage:3.0f}%|{bar:20}| {desc}",
+            bar_format="{percentage:3.0f}%|{bar:10}| {desc}",
         )
-        self._note = ""
+        self._note: list[str] = []
         self._shown_s = 0.0
 
     def note(self, row: Row) -> None:
         """Show the scores of this row."""
-        self._note = f" · {row.nats:.3f} nats · {nats_to_bits(row.nats):.3f} bits/char · {row.chars_per_s:,.0f} chars/s"
+        bits = nats_to_bits(row.nats)
+        self._note = [f"{row.nats:.3f} nats", f"{row.chars_per_s:,.0f} chars/s", f"{bits:.3f} bits/char"]
 
     def show(self, step: int, share: float, elapsed_s: float) -> None:
         """Move the bar to `share`, 0 to 1, at most every `_REFRESH_S`."""
@@ -36,8 +38,18 @@ class Progress:
         self._shown_s = now_s
         left = format_duration(elapsed_s * (1 - share) / share) if share > 0 else "?"
         self._bar.n = min(share, 1.0)
+        self._bar.ncols = terminal_columns(sys.stderr)
         with contextlib.suppress(OSError):
-            self._bar.set_description_str(f"step {step}{self._note} · {left} left")
+            self._bar.set_description_str(self._fitting(f"{left} left", f"step {step}", *self._note))
+
+    def _fitting(self, first: str, *others: str) -> str:
+        """The parts that fit beside the bar, the first in any case."""
+        text = first
+        for part in others:
+            if _BAR_COLUMNS + len(text) + 3 + len(part) >= (self._bar.ncols or 80):
+                break
+            text += f" · {part}"
+        return text
 
     def close(self) -> None:
         with contextlib.suppress(OSError):
@@ -49,3 +61,4 @@ class _Bar(tqdm):
 
 
 _REFRESH_S = 0.2
+_BAR_COLUMNS = len("100%|") + 10 + len("| ")

@@ -12,7 +12,8 @@ import torch
 
 from charlm.cells import CELLS
 from charlm.checkpoint import Checkpoint, discard_leftovers, newest_whole, read_checkpoint
-from charlm.config import Config, differences
+from charlm.config import Config, differences, flatten
+from charlm.config.yaml import dump_flow
 from charlm.data.corpus import load_configured_corpus, load_unchanged_corpus, unknown_characters
 from charlm.data.progress import to_be_done_by
 from charlm.data.sources import check_apart
@@ -74,7 +75,7 @@ def start_run(
             world.first(lambda: _check_apart(config, place))
         device = choose_device(config, world)
         with to_be_done_by(None if began_s is None else _ends_s(began_s, config.train.max_minutes)):
-            vocabulary = world.first(lambda: _fine_tuned_vocabulary(config, init_from)) if init_from else None
+            vocabulary = world.first(lambda: fine_tuned_vocabulary(config, init_from)) if init_from else None
             corpus = load_common_corpus(config, world, lambda: load_configured_corpus(config.data, vocabulary))
         config = with_common_precision(config, device, world)
         updater = world.each(lambda: Updater(config, corpus, device, world))
@@ -280,7 +281,20 @@ _INITIAL = [f"model.cell.{name}" for cell in CELLS.values() for name in cell.ini
 _FREE_TO_DIFFER = ("model.dropout.", "model.zoneout", "model.init_uniform", "model.orthogonal", *_INITIAL)
 
 
-def _fine_tuned_vocabulary(config: Config, init_from: Checkpoint) -> Vocabulary:
+def settings_of_run(config: Config) -> list[str]:
+    """What a run takes over from one whose weights it starts from, as KEY=VALUE: how the text is read, and the model.
+
+    Dropout is left to the new text.
+    """
+    taken = ("data.level", "data.unit", "data.label_separator", "data.direction", "model.")
+    return [
+        f"{key}={dump_flow(value)}"
+        for key, value in flatten(config).items()
+        if key.startswith(taken) and not key.startswith("model.dropout.")
+    ]
+
+
+def fine_tuned_vocabulary(config: Config, init_from: Checkpoint) -> Vocabulary:
     """The checkpoint's vocabulary, extended by the new text's characters if the config asks for it."""
     changed = _changed(init_from.config, config)
     faults = [

@@ -133,6 +133,18 @@ def test_the_users_options_stay(text_file):
 
 
 @pytest.mark.usefixtures("machine")
+def test_the_last_loss_is_told_and_promises_less(text_file):
+    sum_, last = (suggest(Request(text_file, 1, [f"train.loss={loss}"])) for loss in ("sum", "last"))
+    assert float(last.reasons["expect"].split()[1]) > 1.2 * float(sum_.reasons["expect"].split()[1])
+    assert last.reasons["outside"].startswith("train.loss: last is far outside of what the rule was fitted to")
+    assert "the loss is a sum over the window" in commented_yaml(sum_.config, "", sum_.comments)
+    as_yaml = commented_yaml(last.config, "", last.comments)
+    assert "loss: last" in as_yaml
+    assert "of 64 characters read, only the last is learned" in as_yaml
+    assert "sum" not in as_yaml
+
+
+@pytest.mark.usefixtures("machine")
 @pytest.mark.parametrize(
     ("given", "kind"),
     [("model.cell.depth=6", "rhn"), ("model.cell.layer_norm=true", "lstm"), ("model.cell.kind=slstm", "slstm")],

@@ -130,7 +130,7 @@ def test_suggest_prints_a_config(cli, text_file, tmp_path):
     [
         ([], "a text is needed, for example my.txt"),
         (["x.txt", "--resume", "--run-dir", "r"], "--resume continues with the run's own text"),
-        (["x.txt", "--init-from", "r"], "--init-from needs --config"),
+        (["--init-from", "r"], "a text is needed, for example my.txt"),
         (["x.txt", "--minutes", "0"], "--minutes: found 0; allowed: a number above 0"),
         (["x.txt", "--minutes", "nan"], "--minutes: found nan; allowed: a number above 0"),
         (["x.txt", "--minutes", "1e307"], "--minutes: found 1e+307; allowed: a number above 0, and 525,600 at most"),
@@ -143,7 +143,7 @@ def test_usage(cli, arguments, fault):
     assert fault in re.sub(r"\s+", " ", result.err)
 
 
-@pytest.mark.parametrize("command", [["train"], ["config", "suggest"]])
+@pytest.mark.parametrize("command", [["train"], ["plan"], ["config", "suggest"]])
 @pytest.mark.usefixtures("quick")
 def test_faults(cli, command, text_file, tmp_path):
     missing = cli(*command, tmp_path / "missing.txt")

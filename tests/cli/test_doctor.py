@@ -101,3 +101,16 @@ def test_a_gpu_has_its_memory(monkeypatch):
     assert _device("cuda:2") == "none: device: found cuda:2; allowed here: auto | cpu | cuda | cuda:0 | cuda:1"
     assert _precision("auto") == "auto takes fp32; this GPU lacks bf16"
     assert _precision("cuda:1") == "auto takes bf16; faster on this GPU"
+
+
+@pytest.mark.parametrize("columns", [80, 40, 1])
+def test_on_a_terminal_no_word_is_cut(cli, monkeypatch, columns):
+    def words():  # without what is free, which changes
+        return cli("doctor").out.rpartition("free")[0].split()
+
+    before = words()
+    monkeypatch.setattr("_pytest.capture.CaptureIO.isatty", lambda _: True)
+    monkeypatch.setenv("COLUMNS", str(columns))
+    assert words() == before
+    if columns == 80:
+        assert max(len(line) for line in cli("doctor").out.splitlines() if "/" not in line) <= columns

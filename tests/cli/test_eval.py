@@ -7,6 +7,7 @@ import re
 
 import pytest
 
+from charlm import load
 from tests.text import words_text
 
 KEYS = ("checkpoint", "step", "text", "precision", "nats_per_char", "bits_per_char", "targets", "chars_per_s")
@@ -20,6 +21,23 @@ def test_splits(cli, trained_run):
         assert tuple(value) == KEYS
         assert (value["text"], value["targets"], value["step"]) == (split, targets, 6)
         assert value["bits_per_char"] == pytest.approx(value["nats_per_char"] * 1.4426950408889634)
+
+
+def test_precision(cli, trained_run, write):
+    """In every command that runs a model; that of the training is fp32."""
+    text = write("a.txt", words_text(300))
+    for command in (["sample"], ["next"], ["eval"], ["score", text], ["score", text, "--lines"]):
+        name, *words = command
+        assert "precision bf16" not in cli(name, trained_run, *words).err
+        other = cli(name, trained_run, *words, "--precision", "bf16")
+        assert other.code == 0
+        assert re.search("precision bf16(:|\n)", other.err)
+    value = json.loads(cli("eval", trained_run, "--precision", "bf16", "--json").out)
+    assert value["precision"] == load(trained_run, "cpu", precision="bf16").precision == "bf16"
+    assert value["nats_per_char"] != json.loads(cli("eval", trained_run, "--json").out)["nats_per_char"]
+    assert cli("sample", trained_run, "--device", "cpu", "--precision", "tf32").error == (
+        "precision: found tf32, which cpu (1 thread) lacks; allowed here: fp32 | bf16"
+    )
 
 
 def test_table_says_the_same(cli, trained_run):

@@ -101,7 +101,8 @@ def test_lines_get_labels(cli, run, write):
     rows = [line.split("\t") for line in result.out.splitlines()]
     assert [row[2] for row in rows] == lines
     assert [row[0] for row in rows[:4]] == ["it", "de", "de", "it"]
-    found = load(run).classify(lines)
+    found = load(run).classify(iter(lines))
+    assert (len(load(run).classify([])), load(run).classify([]).best) == (0, [])
     assert [row[:2] for row in rows] == [
         [label, f"{m:.2f}"] for label, m in zip(found.best, found.margin_bits, strict=True)
     ]

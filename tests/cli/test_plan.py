@@ -5,6 +5,7 @@ import re
 
 import pytest
 import torch
+import yaml
 
 
 @pytest.fixture(autouse=True)
@@ -46,6 +47,26 @@ def test_it_refuses_what_train_refuses(cli, tiny_config, text_file, tmp_path, se
     error = cli("plan", *words).error
     assert error.startswith(fault)
     assert error == cli("train", *words, "--run-dir", tmp_path / "run").error
+
+
+def test_of_a_text_it_is_what_train_would_choose(cli, text_file, monkeypatch):
+    monkeypatch.setattr("charlm.choice.speed.measure", lambda config, *_: 1e-8 * config.model.cell.hidden**2)
+    settings = ["--minutes", 0.5, "--set", "data.split=[0.8,0.1,0.1]"]
+    planned = cli("plan", text_file, *settings, "--json")
+    chosen = yaml.safe_load(cli("config", "suggest", text_file, *settings).out)
+    assert planned.code == 0
+    value = json.loads(planned.out)
+    assert value["splits"] == {"train": 16_000, "valid": 2000, "test": 2000}
+    assert f"{sum(value['parameters'].values()):,} parameters" in planned.err
+    assert value["steps_per_epoch"] == 15_999 // chosen["train"]["batch_size"] // chosen["train"]["bptt"]
+    assert [line.split()[0] for line in planned.err.splitlines()].count("choice") == 1
+    assert not (text_file.parent / "runs").exists()
+
+
+def test_a_text_or_a_config_is_needed(cli, tiny_config, text_file):
+    assert "a text is needed" in cli("plan").usage_error
+    other = cli("plan", text_file, "--config", tiny_config, "--set", "train.bptt=16", "--minutes", 1, "--json")
+    assert other.code == 0
 
 
 def test_windows_that_grow_are_measured_at_their_full_length(cli, tiny_config, monkeypatch):

@@ -48,6 +48,21 @@ def test_table(cli, runs):
     assert len(rows) == 2
 
 
+@pytest.mark.parametrize("columns", [80, 40])
+def test_a_narrow_terminal_gets_the_name_on_a_line_of_its_own(cli, runs, monkeypatch, columns):
+    wide = cli("runs", runs).out.splitlines()
+    monkeypatch.setattr("_pytest.capture.CaptureIO.isatty", lambda _: True)
+    monkeypatch.setenv("COLUMNS", str(columns))
+    narrow = cli("runs", runs).out.splitlines()
+    names = narrow[::2]
+    assert names == ["run", str(runs / "new"), str(runs / "by topic" / "Öl-日本")]
+    others = [line.removeprefix(name).split() for line, name in zip(wide, names, strict=True)]
+    assert [line.split() for line in narrow[1::2]] == others
+    assert max(map(len, narrow[1::2])) < 80
+    monkeypatch.setenv("COLUMNS", "300")
+    assert cli("runs", runs).out.splitlines() == wide
+
+
 def test_json(cli, runs):
     new, old = listed(cli, runs)
     assert list(new) == [

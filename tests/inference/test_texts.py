@@ -13,7 +13,8 @@ from charlm.cells import CELLS
 from charlm.config import parse_config
 from charlm.data.vocabulary import Vocabulary
 from charlm.errors import VocabularyError
-from charlm.inference import evaluation, load
+from charlm.inference import Choice, evaluation, load
+from charlm.inference.continuing import Continuer
 from charlm.inference.texts import char_features, score_texts, text_features
 from charlm.model import build_model
 from tests.text import words_text
@@ -142,13 +143,61 @@ def test_a_byte_model_counts_bytes(trained):
 
 
 def test_mistakes(trained):
-    for method in (trained.score, trained.features):
+    for method in (trained.score, trained.features, trained.novelty):
         with pytest.raises(VocabularyError, match=r"^texts\[1\]: 'Z' \(U\+005A\): not in the model's vocabulary of "):
             method(["so", "Z", "É"])
-        with pytest.raises(TypeError, match="texts: found a string; allowed: a list of strings; put it into a list"):
-            method("so")
     with pytest.raises(ValueError, match="pool: found 'max'; allowed: 'last', 'mean' or None"):
         trained.features(["so"], pool="max")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "found"),
+    [(None, "NoneType"), (float("nan"), "float"), (("so",), "tuple"), (b"so", "bytes"), (np.float64(1), "float64")],
+)
+def test_what_is_no_text(trained, wrong, found):
+    labeled = replace(trained, labels={"a": 1})
+    for method, name in [
+        (trained.score, "texts"),
+        (trained.features, "texts"),
+        (trained.novelty, "texts"),
+        (labeled.classify, "lines"),
+    ]:
+        with pytest.raises(TypeError, match=rf"^{name}\[1\]: found {found}; allowed: str$"):
+            method(["so", wrong])
+        with pytest.raises(TypeError, match=f"^{name}: found a string; allowed: a list of strings; put it"):
+            method("so")
+        for no_list in (None, 1.5, b"so", {"so": 1}, np.array([["so"]])):
+            with pytest.raises(
+                TypeError, match=rf"^{name}: found {type(no_list).__name__}; allowed: a list of strings"
+            ):
+                method(no_list)
+    for method, name in [
+        (trained.sample, "prompt"),
+        (lambda text: trained.sample(text, stream=True), "prompt"),
+        (lambda text: trained.sample(stop=text), "stop"),
+        (lambda text: trained.stream(text, [1], length=1, choice=Choice()), "prompt"),
+        (trained.next, "prompt"),
+        (trained.evaluate, "text"),
+        (trained.evaluate_dynamically, "text"),
+        (Continuer(trained, Choice(), length=5), "text"),
+    ]:
+        with pytest.raises(TypeError, match=f"^{name}: found {found}; allowed: str$"):
+            method(wrong)
+
+
+@pytest.mark.parametrize("make", [tuple, iter, np.array, lambda texts: np.array(texts, object)])
+def test_lists_of_texts_of_every_kind(trained, make):
+    texts = ["so ", "teeso"]
+    for method in (trained.score, trained.features, lambda texts: trained.score(texts, per_char=True)[1]):
+        np.testing.assert_array_equal(method(make(texts)), method(texts))
+    assert trained.novelty(make(texts)) == trained.novelty(texts)
+    assert trained.next(np.str_("so")) == trained.next("so")
+
+
+def test_an_empty_list_gives_an_empty_result(trained):
+    assert trained.score([]).shape == (0,)
+    assert trained.features([]).shape == (0, 16)
+    assert trained.score([], per_char=True) == trained.features([], pool=None) == trained.novelty([]) == []
 
 
 @pytest.mark.parametrize(("kernels", "team"), [(True, 1), (True, 3), (False, 1)])

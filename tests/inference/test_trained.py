@@ -40,6 +40,7 @@ def test_samples_are_those_of_the_command(model, cli, trained_run):
     assert "".join(first for first, _ in steps) == text
     stop = text[20:23]
     assert model.sample("so ", length=60, temperature=0.7, top_k=5, seed=3, stop=stop).endswith(stop)
+    assert model.sample("sZo É", length=60, temperature=0.7, top_k=5, seed=3, skip_unknown=True) == text
 
 
 def test_a_sample_as_it_is_written(model):

@@ -1,10 +1,13 @@
 """Text that a terminal can show without obeying it."""
 
+import sys
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from charlm.system.formatting import one_line, printable
+from charlm.system import console
+from charlm.system.formatting import one_line, printable, wrapped
 from tests.stress.fuzz import COMMANDS
 
 
@@ -32,3 +35,35 @@ def test_printable_leaves_nothing_that_a_terminal_obeys(text):
 def test_printable(text, shown):
     assert printable(text) == shown
     assert one_line(text) == shown.replace("\n", "\\n").replace("\t", "\\t")
+
+
+@pytest.mark.parametrize(
+    ("columns", "lines"),
+    [
+        (None, ["data     a text of words: 中文 x"]),
+        (80, ["data     a text of words: 中文 x"]),
+        (30, ["data     a text of words: 中文", "         x"]),
+        (29, ["data     a text of words:", "         中文 x"]),
+        (20, ["data     a text of", "         words: 中文", "         x"]),
+        (10, ["data     a", "  text of", "  words:", "  中文 x"]),
+        (1, ["data", "  a", "  text", "  of", "  words:", "  中文", "  x"]),
+    ],
+)
+def test_lines_break_between_words(columns, lines):
+    assert wrapped(["data    ", "a", "text", "of", "words:", "中文", "x"], columns, 9).splitlines() == lines
+
+
+def test_on_a_terminal_a_message_is_wrapped_and_its_command_stays_whole(monkeypatch, capsys):
+    command = "charlm train --resume --run-dir runs/a-long-name"
+    console.say("stopped", "SIGINT at step 5; resume with:", command)
+    assert capsys.readouterr().err == f"stopped  SIGINT at step 5; resume with: {command}\n"
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "40")
+    console.say("stopped", "SIGINT at step 5; resume with:", command)
+    console.say_error("lstm.yaml: found\tno such file; allowed: a YAML file")
+    assert capsys.readouterr().err.splitlines() == [
+        "stopped  SIGINT at step 5; resume with:",
+        f"         {command}",
+        r"error: lstm.yaml: found\tno such file;",
+        "       allowed: a YAML file",
+    ]
