@@ -100,8 +100,9 @@ def compiled() -> Path:
     from charlm.cells import CELLS
     from charlm.native.build import KernelError, load
     from charlm.native.call import Kernel
+    from charlm.native.shared import SHARED_KERNELS
 
-    shared = [Kernel(path) for path in (ROOT / "charlm/native").glob("*.cpp") if path.stem != "recurrence"]
+    shared = [*SHARED_KERNELS, Kernel(ROOT / "charlm/native/utf8.cpp")]
     of_kinds = [cell.cpu_kernel for cell in CELLS.values() if cell.cpu_kernel]
     folder = USERS_CACHE / "kernels"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -113,14 +114,23 @@ def compiled() -> Path:
     return folder
 
 
+@pytest.fixture(scope="session")
+def libraries(compiled: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The compiled kernels, on the disk of the tests; what tests compile is kept with the others in the end."""
+    folder = tmp_path_factory.mktemp("kernels")
+    _link_libraries(compiled, folder)
+    yield folder
+    _link_libraries(folder, compiled)
+
+
 @pytest.fixture
-def kernels(cache: Path, compiled: Path) -> Iterator[None]:
-    """Compiled kernels for this process and for those that the test starts; what these compile is kept for later."""
+def kernels(cache: Path, libraries: Path) -> Iterator[None]:
+    """Compiled kernels for this process and for those that the test starts."""
     folder = cache / "kernels"
     folder.mkdir(mode=0o700, parents=True)
-    _link_libraries(compiled, folder)
+    _link_libraries(libraries, folder)
     yield
-    _link_libraries(folder, compiled)
+    _link_libraries(folder, libraries)
 
 
 def _link_libraries(source: Path, target: Path) -> None:
@@ -132,7 +142,8 @@ def _link_libraries(source: Path, target: Path) -> None:
             except OSError as error:
                 if error.errno not in (errno.EXDEV, errno.EPERM):
                     raise
-                shutil.copy2(file, target)
+                shutil.copy2(file, target / f".{file.name}.{os.getpid()}")
+                (target / f".{file.name}.{os.getpid()}").replace(target / file.name)
 
 
 @pytest.fixture(autouse=True)
