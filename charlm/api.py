@@ -341,12 +341,12 @@ def check_start(
     """
     if "RANK" in os.environ:
         return
-    if config is None:
-        check_there(runs=[init_from], texts=[text])
-        return
-    from charlm.config import load_config
+    parsed = None
+    if config is not None:
+        from charlm.config import load_config
 
-    check_there(runs=[init_from], config=load_config(config, config_settings(minutes, text, settings)))
+        parsed = load_config(config, config_settings(minutes, text, settings))
+    check_there(runs=[init_from], texts=[text], config=parsed)
 
 
 def _settings(overrides: Iterable[str] | Mapping[str, Any]) -> list[str]:

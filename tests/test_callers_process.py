@@ -10,6 +10,7 @@ import sys
 import threading
 import warnings
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ import torch
 
 import charlm
 from charlm.errors import DataError, RunError
+from charlm.model import build_model
 
 pytestmark = pytest.mark.usefixtures("kernels")
 TEXTS = ["no tea on a line"] * 40 + ["one seat.\n" * 300]
@@ -99,11 +101,16 @@ def test_a_forked_process_does_the_same_with_one_thread(tiny_config, trained_run
         return run.outcome.best_nats
 
     def work(connection):
-        connection.send((use(model), use(charlm.load(trained_run, "cpu")), train("child", 2)))
+        used = use(model), use(charlm.load(trained_run, "cpu"))
+        connection.send((*used, train("child", 2), len("".join(begun))))
 
     model = charlm.load(trained_run, "cpu")
-    wanted = use(model), use(model), train("alone", 1)
+    wanted = use(model), use(model), train("alone", 1), 299
     threads(2)
+    wide = model.config.model.model_copy(update={"cell": model.config.model.cell.model_copy(update={"hidden": 512})})
+    network = build_model(wide, len(model.vocabulary)).eval()  # large enough for two threads
+    begun = replace(model, network=network).sample(length=300, seed=1, stream=True)
+    assert len(next(begun)) == 1
     torch.ones(10**6).exp()  # starts the threads that the child will lack
     train("parent", 2)
     ours, theirs = multiprocessing.Pipe()

@@ -59,8 +59,8 @@ class Generator:
             "residual": residual,
             "bf16": autocasts_to_bf16(),
         }
-        # Fixed here, because the layers' scratch is allocated for this number of threads.
-        self._sizes["threads"] = torch.get_num_threads()
+        # At most so many, because the layers' scratch is allocated for them.
+        self._threads = torch.get_num_threads()
         self._tensors = {"output_weights": w_VH, "output_biases": b_V, "logits": logits, "ids": self._ids}
         self._tables = {
             "layers": _addresses([ctypes.addressof(struct) for struct in structs]),
@@ -77,7 +77,8 @@ class Generator:
         assert draws_NB.shape[1] == self._batch_size, draws_NB.shape
         tables = {name: ctypes.addressof(table) for name, table in self._tables.items()}
         choice = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
-        values = self._sizes | self._tensors | tables | choice
+        threads = min(self._threads, torch.get_num_threads())  # one in a process that was forked since
+        values = self._sizes | self._tensors | tables | choice | {"threads": threads}
         struct = self._kernel.structs[1].fill(count=len(draws_NB), draws=draws_NB, drawn=drawn, **values)
         self._kernel.call("recurrence_generate", struct)
         return drawn
