@@ -242,12 +242,14 @@ def _chosen(request: "Request", world: "World", began_s: float | None = None) ->
 
 def _with_model_of(request: "Request", initial: "Checkpoint", name: str) -> "tuple[Request, Vocabulary]":
     """The request with the model and vocabulary of a run; ConfigError or VocabularyError if something does not fit."""
+    from charlm.config import override_config
     from charlm.training.start import fine_tuned_vocabulary, settings_of_run
 
-    request = replace(request, overrides=[*settings_of_run(initial.config), *request.overrides], initial=name)
-    config = request.config({"data": {"source": request.source}})
-    vocabulary = fine_tuned_vocabulary(config, initial)
-    return replace(request, vocabulary=vocabulary), vocabulary
+    taken = settings_of_run(initial.config)
+    config = request.config({"data": {"source": request.source}}, taken)
+    vocabulary = fine_tuned_vocabulary(override_config(config, name, request.overrides), initial)
+    request = replace(request, overrides=[*taken, *request.overrides], initial=name, vocabulary=vocabulary)
+    return request, vocabulary
 
 
 def say_if_stopped(outcome: "Outcome") -> bool:

@@ -161,7 +161,9 @@ class TrainedModel:
         skip_unknown: bool = False,
         stream: bool = False,
     ) -> str | Iterator[str]:
-        """Write `length` characters after the prompt, or fewer if `stop` comes first; returns them without the prompt.
+        """Write `length` characters after the prompt, or fewer if `stop` comes first.
+
+        Returns them without the prompt: prompt + text is what `charlm sample` prints.
 
         With `stream`, returns an iterator of pieces of the text, which come as they are written; from a model that
         reads backward, everything comes at the end.

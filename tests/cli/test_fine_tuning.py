@@ -31,6 +31,9 @@ def test_a_text_alone_takes_the_model_of_the_run(cli, trained_run, tmp_path):
     assert cli(*words, "--set", "model.cell.hidden=32").error == (
         "model.cell.hidden: found 32; the checkpoint of --init-from has 16; allowed: the same"
     )
+    assert cli(*words, "--set", "model.cell.kind=gru").error == (
+        "model.cell.kind: found 'gru'; the checkpoint of --init-from has 'lstm'; allowed: the same"
+    )
     more.write_text(words_text(8000, seed=3) + "É")
     assert cli(*words).error.startswith("data.source: the checkpoint of --init-from has never seen 'É' (U+00C9); ")
     grown = charlm.train(
