@@ -12,6 +12,8 @@ def test_each_in_one_line(cli, trained_run, tmp_path, command):
     import torch
     from safetensors.torch import save_file
 
+    from charlm.checkpoint import read_checkpoint, save_checkpoint
+
     good = (trained_run / "checkpoints" / "last.safetensors").read_bytes()
     marker = tmp_path / "run by the pickle"
 
@@ -20,6 +22,9 @@ def test_each_in_one_line(cli, trained_run, tmp_path, command):
             return os.mkdir, (str(marker),)
 
     save_file({"a": torch.zeros(1)}, tmp_path / "other")
+    nan = read_checkpoint(trained_run / "checkpoints" / "last.safetensors")
+    nan.weights["decoder.bias"][3] = float("nan")
+    save_checkpoint(nan, tmp_path / "nan")
     bad = {
         "missing": (None, r"no such file; allowed: a run's folder or a checkpoint in its checkpoints/"),
         "empty": (b"", r"damaged, or not a checkpoint \(.*\); use another one of the run"),
@@ -30,6 +35,10 @@ def test_each_in_one_line(cli, trained_run, tmp_path, command):
         "other": (
             (tmp_path / "other").read_bytes(),
             "a safetensors file, but not a charlm checkpoint; allowed: a checkpoint that charlm wrote",
+        ),
+        "nan": (
+            (tmp_path / "nan").read_bytes(),
+            "weights/decoder.bias holds numbers that are not finite; use another one of the run",
         ),
         "newer": (
             good.replace(b'"version":"1"', b'"version":"2"'),
