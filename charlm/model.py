@@ -21,7 +21,7 @@ from charlm.cells import (
     linear,
 )
 from charlm.config.schema import Dropout, ModelConfig, TrainConfig
-from charlm.errors import CheckpointError
+from charlm.errors import CheckpointError, DivergenceError
 from charlm.system.device import autocast
 
 
@@ -234,6 +234,11 @@ def load_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
     with torch.no_grad():
         for name, parameter in parameters.items():
             parameter.copy_(weights[name])
+
+
+def overflow() -> DivergenceError:
+    """The error for logits that are not finite, although the weights are."""
+    return DivergenceError("logits: found numbers that are not finite; use another checkpoint of the run, or another text")
 
 
 class WindowLoss(NamedTuple):

@@ -1,7 +1,6 @@
 """Options and output that several commands share."""
 
 import io
-import json
 import re
 import sys
 from pathlib import Path
@@ -12,7 +11,7 @@ import typer
 from charlm.api import DEFAULT_MINUTES, MOST_MINUTES
 from charlm.cli.completion import complete_config, complete_run
 from charlm.system.console import say
-from charlm.system.formatting import escaped, one_line
+from charlm.system.formatting import escaped, one_line, to_json
 
 
 def device_name(value: str) -> str:
@@ -110,8 +109,8 @@ def exact_stdout() -> bool:
 
 
 def print_json(value: Any) -> None:
-    """Print a value as one line of JSON, with control characters escaped."""
-    typer.echo(escaped(json.dumps(value, ensure_ascii=False)))
+    """Print a value as one line of JSON, see `to_json`, with control characters escaped."""
+    typer.echo(escaped(to_json(value, ascii=False)))
 
 
 def print_table(rows: dict[str, str]) -> None:

@@ -15,7 +15,7 @@ from charlm.cli.common import (
     usage_error,
 )
 from charlm.system.console import say
-from charlm.system.formatting import escaped, printable
+from charlm.system.formatting import escaped, printable, to_json
 
 File = Annotated[str, typer.Argument(metavar="FILE", help="The text to score; - is stdin.")]
 Lines = Annotated[bool, typer.Option("--lines", help="Score each line by itself, as it comes.")]
@@ -173,7 +173,7 @@ def _score_lines(
     scorer = LineScorer(trained, arriving.name, unknown, **options)
     kept = []
     for scores in scorer.scores(arriving.blocks()):
-        found = [each for each in scores if low < each.nats_per_char < high]
+        found = [each for each in scores if not (each.nats_per_char <= low or each.nats_per_char >= high)]  # nan stays
         if sort:
             kept += found
         else:
@@ -209,15 +209,13 @@ def _decoded(text: bytes) -> str:
 
 
 def _as_json(score: Any) -> str:
-    from json import dumps
-
     from charlm.data.vocabulary import readable
 
     value = {"line": score.number, "text": readable(_decoded(score.text))}
     value |= {"bits_per_char": score.bits_per_char, "bits": score.bits, "chars": score.chars}
     if score.per_char_nats is not None:
         value["per_char"] = _bits(score.per_char_nats)
-    return escaped(dumps(value, ensure_ascii=False))
+    return escaped(to_json(value, ascii=False))
 
 
 def _bits(nats: Any) -> list[float]:

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from charlm.config import flatten, load_config
 from charlm.errors import ConfigError, RunError
 from charlm.runs import CONFIG, FOLDER, METRICS, SAMPLES, Run, describe_run, find_runs, is_run
+from charlm.system.formatting import to_json
 
 Floats = npt.NDArray[np.float64]
 
@@ -150,7 +151,7 @@ def _told(row: dict[str, Any]) -> str:
             f"rolled back from step {row.get('diverged_step')}: {row.get('fault')}; "
             f"learning rate × {row.get('lr_factor')} from here"
         )
-    return json.dumps({name: value for name, value in row.items() if name != "step"})
+    return to_json({name: value for name, value in row.items() if name != "step"})
 
 
 def _samples(file: Path, faults: list[str]) -> list[dict[str, Any]]:

@@ -21,7 +21,7 @@ from charlm.inference.evaluation import Evaluation
 from charlm.runs import METRICS, SAMPLES
 from charlm.system.console import say
 from charlm.system.files import replace_file
-from charlm.system.formatting import nats_to_bits
+from charlm.system.formatting import nats_to_bits, to_json
 from charlm.training.sample import Sample, shaded
 from charlm.training.state import TrainState
 
@@ -138,7 +138,7 @@ class Tracker:
         with self._tolerating():
             self._metrics.append(row)
         with self._tolerating():
-            self._charts.text(event, json.dumps(values), step)
+            self._charts.text(event, to_json(values), step)
         return row
 
     def sample(self, sample: Sample, step: int) -> None:
@@ -151,7 +151,7 @@ class Tracker:
     def finish(self, options: Mapping[str, Any], scores: Mapping[str, float]) -> None:
         """Log options and final scores for TensorBoard's HParams page."""
         # The page shows booleans as 1.0000 and 0.0000 unless they are text.
-        plain = {k: v if type(v) in (int, float, str) else json.dumps(v) for k, v in options.items()}
+        plain = {k: v if type(v) in (int, float, str) else to_json(v) for k, v in options.items()}
         with self._tolerating(), SummaryWriter(str(self._folder)) as writer:
             for summary in hparams(plain, dict(scores)):
                 writer._get_file_writer().add_summary(summary)
@@ -213,7 +213,7 @@ class Metrics:
         self._waiting = b""
 
     def append(self, row: Mapping[str, Any]) -> None:
-        self._waiting += json.dumps(row).encode() + b"\n"
+        self._waiting += to_json(row).encode() + b"\n"
         self.flush()
 
     def flush(self) -> None:

@@ -1,10 +1,30 @@
 """Every command that reads a checkpoint refuses a damaged one in one line."""
 
+import json
 import os
 import pickle
 import re
 
 import pytest
+
+
+def test_weights_that_overflow_are_told_and_no_json_holds_nan(cli, copied_run, text_file, tmp_path):
+    """Their numbers are finite, their logits are not."""
+    from charlm.checkpoint import read_checkpoint, save_checkpoint
+
+    path = copied_run / "checkpoints" / "best.safetensors"
+    checkpoint = read_checkpoint(path)
+    for tensor in checkpoint.weights.values():
+        tensor.fill_(3e38)
+    save_checkpoint(checkpoint, path)
+    error = "logits: found numbers that are not finite; use another checkpoint of the run, or another text"
+    for words in (["next", path, "--json"], ["look", path, "--out", tmp_path / "page.html"]):
+        assert cli(*words).err.splitlines()[-1] == f"error: {error}", words
+    for words in (["eval", path], ["score", path, text_file], ["score", path, text_file, "--lines", "--above", "1"]):
+        lines = cli(*words, "--json").out.splitlines()
+        assert lines, words
+        for line in lines:
+            assert json.loads(line, parse_constant=pytest.fail)["bits_per_char"] is None
 
 
 @pytest.mark.parametrize("command", ["sample", "next", "eval"])
