@@ -130,18 +130,13 @@ def _metrics(file: Path, faults: list[str]) -> tuple[dict[str, dict[str, Floats]
         table = {name: np.array([_number(row.get(name)) for row in own]) for name in (*PLACES, *names)}
         placed = np.all([np.isfinite(table[name]) for name in PLACES], axis=0)
         splits[split] = {name: column[placed] for name, column in table.items()}
-    others = [row for row in rows if row.get("split") not in VALUES]
+    others = [row for row in rows if row.get("split") not in [*VALUES]]  # it may be unhashable
     return splits, [Event(row["step"], _told(row)) for row in others]
 
 
 def _number(value: Any) -> float:
-    """nan for what is no number."""
-    if type(value) not in (int, float):
-        return math.nan
-    try:
-        return float(value)
-    except OverflowError:
-        return math.nan
+    """nan for what is no number, or too large for the page, whose numbers are of single precision."""
+    return float(value) if type(value) in (int, float) and abs(value) < 1e38 else math.nan
 
 
 def _told(row: dict[str, Any]) -> str:
