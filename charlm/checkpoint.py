@@ -12,7 +12,7 @@ import math
 import os
 import shutil
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -145,7 +145,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
     if not path.is_file():
         raise DamagedCheckpointError(f"{path}: no such file; allowed: a run's folder or a checkpoint in its {FOLDER}/")
     try:
-        with safe_open(path, framework="pt", device="cpu") as file:
+        with _in_utf8(path) as name, safe_open(name, framework="pt", device="cpu") as file:
             header = file.metadata() or {}
             if header.get("format") != FORMAT:
                 raise DamagedCheckpointError(
@@ -165,6 +165,18 @@ def read_checkpoint(path: Path) -> Checkpoint:
     if fault := next((name for name, tensor in tensors.items() if not all_finite(tensor)), None):
         raise DamagedCheckpointError(f"{path}: {fault} holds numbers that are not finite; use another one of the run")
     return _parse(path, header, tensors)
+
+
+@contextlib.contextmanager
+def _in_utf8(path: Path) -> Iterator[str]:
+    """A name of the file in UTF-8, because safetensors reads no other: the path, or that of the opened file."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        with path.open("rb") as opened:
+            yield f"/dev/fd/{opened.fileno()}"
+    else:
+        yield str(path)
 
 
 def all_finite(tensor: Tensor) -> bool:

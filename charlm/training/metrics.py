@@ -150,6 +150,8 @@ class Tracker:
 
     def finish(self, options: Mapping[str, Any], scores: Mapping[str, float]) -> None:
         """Log options and final scores for TensorBoard's HParams page."""
+        if not self._charts.writes:
+            return
         # The page shows booleans as 1.0000 and 0.0000 unless they are text.
         plain = {k: v if type(v) in (int, float, str) else to_json(v) for k, v in options.items()}
         with self._tolerating(), SummaryWriter(str(self._folder)) as writer:
@@ -253,6 +255,10 @@ class _Charts:
         self._first_step = first_step
         self._retry_s = 0.0
         self._writers: dict[str, SummaryWriter] = {}
+        self.writes = not any("\udc80" <= character <= "\udcff" for character in str(folder.absolute()))
+        if not self.writes:
+            say("log", f"{folder}: TensorBoard needs names in UTF-8; training goes on without its events")
+            return
         for split in ("train", "valid"):
             self._writer(split)
 
@@ -262,7 +268,7 @@ class _Charts:
         return self._writers[split]
 
     def _write(self, split: str, step: int, write: Callable[[SummaryWriter], None]) -> None:
-        if time.monotonic() < self._retry_s:
+        if not self.writes or time.monotonic() < self._retry_s:
             return
         try:
             write(self._writer(split))

@@ -15,6 +15,7 @@ from charlm.errors import DamagedCheckpointError
 from charlm.runs import BEST, FOLDER, LAST, describe_run, limit_reached, read_header
 from charlm.system.lock import lock_holder, locked
 from tests.runs import contents
+from tests.text import BYTE
 
 
 @pytest.fixture
@@ -233,6 +234,25 @@ def test_names_and_files_of_all_sorts(cli, tmp_path):
     assert (result.code, result.err) == (0, "")
     assert result.out.splitlines()[1].startswith(f"{tmp_path}/new\\nline\\x1b[2J  ")
     assert result.out.endswith("damaged\n")
+
+
+def test_a_run_in_a_folder_whose_name_is_not_utf8(cli, copied_run, tmp_path):
+    run = copied_run.rename(tmp_path / f"r{BYTE}n")
+    for words in (
+        ["train", "--resume", "--run-dir", run, "--set", "train.max_steps=8", "--json"],
+        ["runs", run], ["runs", tmp_path, "--json"], ["report", run, "--out", run / "page.html"],
+        ["sample", run, "--length", "5"], ["sample", run, "--length", "5", "--json"], ["eval", run, "--json"],
+        ["look", run, "--out", run / "look.html"], ["export", run, "--to", "html", "--out", run / "model.html"],
+    ):  # fmt: skip
+        result = cli(*words)
+        assert result.code == 0, (words, result.err)
+        if "--json" in words:
+            assert "r\\udcffn" in result.out
+            json.loads(result.out)
+    assert "log      " in cli("train", "--resume", "--run-dir", run).err
+    assert describe_run(run).step == 8
+    error = cli("export", run, "--to", "torch", "--out", run / "model").error
+    assert error.endswith(" is not valid UTF-8; allowed: a place that safetensors can read")
 
 
 def test_it_needs_no_torch(runs):
