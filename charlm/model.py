@@ -191,8 +191,10 @@ def count_parameters(config: ModelConfig, vocabulary_size: int) -> int:
         one = count(1)
         # All layers above the first have the same size.
         return one if config.layers == 1 else one + (config.layers - 1) * (count(2) - one)
-    except (RuntimeError, OverflowError, TypeError):
-        return 2**62
+    except (RuntimeError, OverflowError, TypeError) as error:
+        if isinstance(error, OverflowError) or "overflow" in str(error).lower():
+            return 2**62
+        raise
 
 
 class _Uninitialized(TorchFunctionMode):
