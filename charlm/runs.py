@@ -87,8 +87,8 @@ def read_header(path: Path) -> Header:
         return Header(
             version=texts["version"],
             config=json.loads(texts["config"]),
-            progress=json.loads(texts["progress"]),
-            parameters=sum(_elements(tensors[name]) for name in tensors if name.startswith("weights/")),
+            progress=parse_progress(texts["progress"]),
+            parameters=sum(_elements(tensors[name], file_bytes) for name in tensors if name.startswith("weights/")),
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DamagedCheckpointError(
@@ -96,10 +96,13 @@ def read_header(path: Path) -> Header:
         ) from None
 
 
-def _elements(tensor: dict[str, Any]) -> int:
+def _elements(tensor: dict[str, Any], most: int) -> int:
+    """The number of a tensor's elements; ValueError if there are more than `most`, so that no product is huge."""
     count = 1
     for size in tensor["shape"]:
         count *= size
+        if not 0 <= count <= most:
+            raise ValueError("a tensor larger than the file")
     return count
 
 
@@ -128,6 +131,25 @@ def check_resumable(run_dir: Path) -> None:
     """CheckpointError unless the folder can hold a run to resume."""
     if not (run_dir / FOLDER).is_dir():
         raise CheckpointError(f"{run_dir}: no {FOLDER}/ to resume from; allowed: the folder of a run")
+
+
+def parse_progress(text: str) -> dict[str, Any]:
+    """The progress in a header; ValueError for what charlm does not write, such as numbers that are not finite."""
+    progress = json.loads(text, parse_constant=_number, parse_float=_number, parse_int=_number)
+    if not isinstance(progress, dict):
+        raise ValueError(f"progress: found {type(progress).__name__}; allowed: a table")
+    for name, kinds in (("step", (int,)), ("best_nats", (int, float, NoneType))):
+        if name in progress and type(progress[name]) not in kinds:
+            raise ValueError(f"progress: {name}: found {type(progress[name]).__name__}")
+    return progress
+
+
+def _number(text: str) -> int | float:
+    """An integer or a float of JSON that is finite and has at most 63 bits."""
+    number = int(text) if text.lstrip("-").isdecimal() else float(text)
+    if not abs(number) < 2**63:
+        raise ValueError(f"progress: found the number {text[:30]}; allowed: finite ones below 2^63")
+    return number
 
 
 def is_run(folder: Path) -> bool:
@@ -182,8 +204,8 @@ def describe_run(folder: Path) -> Run:
 
 def _described(folder: Path, written_s: float, header: Header, used_by: str | None) -> Run:
     model, progress = header.config["model"], header.progress
-    step, best_nats = progress["step"], progress.get("best_nats")
-    if type(step) is not int or type(best_nats) not in (int, float, NoneType):
+    kind, layers, hidden = model["cell"]["kind"], model["layers"], model["cell"]["hidden"]
+    if not (isinstance(kind, str) and type(layers) is type(hidden) is int and max(layers, hidden) < 2**63):
         raise TypeError
     finished = header.version == str(VERSION) and limit_reached(header.config["train"], progress)
     return Run(
@@ -191,12 +213,12 @@ def _described(folder: Path, written_s: float, header: Header, used_by: str | No
         state="in use" if used_by else "finished" if finished else "resumable",
         written_s=written_s,
         used_by=used_by,
-        kind=model["cell"]["kind"],
-        layers=model["layers"],
-        hidden=model["cell"]["hidden"],
+        kind=kind,
+        layers=layers,
+        hidden=hidden,
         parameters=header.parameters,
-        step=step,
-        best_nats=best_nats,
+        step=progress["step"],
+        best_nats=progress.get("best_nats"),
     )
 
 

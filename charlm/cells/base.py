@@ -412,7 +412,8 @@ class RecurrentBase(nn.Module):
             else:
                 bound = weight_bound if name.startswith("weight") else bias_bound
                 nn.init.uniform_(parameter, -bound, bound)
-        self.set_special_biases()
+        if not next(self.parameters()).is_meta:  # where parameters are only counted
+            self.set_special_biases()
 
     def extra_repr(self) -> str:
         names = ("num_layers", *self.option_names, *RecurrentOptions.__annotations__)

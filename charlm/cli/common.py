@@ -2,7 +2,6 @@
 
 import codecs
 import io
-import json
 import os
 import re
 import sys
@@ -15,7 +14,7 @@ import typer
 from charlm.api import DEFAULT_MINUTES, MOST_MINUTES
 from charlm.cli.completion import complete_config, complete_run
 from charlm.system.console import say, terminal_columns
-from charlm.system.formatting import escaped, one_line, wrapped
+from charlm.system.formatting import escaped, one_line, to_json, wrapped
 
 
 def device_name(value: str) -> str:
@@ -153,7 +152,7 @@ def open_output() -> None:
 
 def as_json(value: Any) -> str:
     """A line of JSON with control characters escaped, and everything but ASCII where the locale is not UTF-8."""
-    return escaped(json.dumps(value, ensure_ascii=_json_is_ascii))
+    return escaped(to_json(value, ascii=_json_is_ascii))
 
 
 def check_files(**files: Path | str | None) -> None:

@@ -60,7 +60,10 @@ def _say_unreadable(error: OSError) -> None:
 
 
 def _as_json(run: "Run") -> dict[str, Any]:
-    written = datetime.fromtimestamp(run.written_s).astimezone().isoformat(timespec="seconds")
+    try:
+        written = datetime.fromtimestamp(run.written_s).astimezone().isoformat(timespec="seconds")
+    except (ValueError, OverflowError, OSError):  # a year that Python does not have
+        written = None
     values = vars(run) | {"path": str(run.path), "written": written}
     return {name: value for name, value in values.items() if name != "written_s"}
 
@@ -71,7 +74,7 @@ def _print(found: "list[Run]") -> None:
     rows += [
         (
             one_line(str(run.path)),
-            f"{run.kind} {run.layers} × {run.hidden}" if run.kind else "—",
+            f"{one_line(run.kind)} {run.layers} × {run.hidden}" if run.kind else "—",
             "—" if run.parameters is None else f"{run.parameters:,}",
             "—" if run.step is None else f"{run.step:,}",
             "—" if run.best_nats is None else f"{run.best_nats:.4f}",

@@ -182,7 +182,7 @@ def _score_lines(
     scorer = LineScorer(trained, arriving.name, unknown, **options)
     kept = []
     for scores in scorer.scores(arriving.blocks()):
-        found = [each for each in scores if low < each.nats_per_char < high]
+        found = [each for each in scores if not (each.nats_per_char <= low or each.nats_per_char >= high)]  # nan stays
         if sort:
             kept += found
         else:

@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
+
 from charlm.errors import ExportError
 from charlm.export.html import HEAD, write_html
 from charlm.export.onnx_graph import write_onnx
@@ -54,6 +56,8 @@ def export(trained: TrainedModel, to: str, out: Path, *, overwrite: bool = False
         _move(beside, out)
     except OSError as error:
         raise ExportError(f"--out {out}: {error.strerror}; allowed: a place that can be written") from None
+    except SafetensorError as error:  # the name is not UTF-8
+        raise ExportError(f"--out {out}: {error}; allowed: a place that safetensors can read") from None
     finally:
         _remove(beside)
     files = [out] if out.is_file() else [*out.iterdir()]

@@ -3,6 +3,7 @@
 The weights are int8 or float32, see `html_model.py`. What rounding them costs is measured on validation text.
 """
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,11 @@ from typing import Any
 from charlm.errors import DataError, ExportError
 from charlm.export.agreement import plain_copy
 from charlm.export.html_copies import Copies, copies_of
-from charlm.export.html_model import html_nats, packed_model
+from charlm.export.html_model import KINDS, html_nats, packed_model
 from charlm.inference import TrainedModel
 from charlm.inference.evaluation import Ids, evaluate
 from charlm.look.page import model_name
+from charlm.model import overflow
 from charlm.system.formatting import format_bytes
 from charlm.web.page import html_page
 
@@ -21,6 +23,8 @@ HEAD = b"<!DOCTYPE html>\n<!-- A model, by charlm export -->\n"
 """How every exported page begins."""
 MOST_LOSS = 0.005
 """The share of its nats that a model may lose."""
+_LEAST_NATS = 0.001
+"""A loss below counts as this one; a text of one character has 0."""
 _LEAST_SCORED, _MOST_SCORED = 10_000, 100_000
 """Characters of validation text that are scored, if there are so many."""
 _SCORED_WORK = 10**11
@@ -46,8 +50,11 @@ class Costs:
 
     @property
     def loss(self) -> float:
-        """The share of nats lost; 0 if it is not known."""
-        return 0.0 if self.before_nats is None or self.after_nats is None else self.after_nats / self.before_nats - 1
+        """The share of nats lost; 0 if it is not known. A model that loses hardly any nats is measured against
+        _LEAST_NATS."""
+        if self.before_nats is None or self.after_nats is None:
+            return 0.0
+        return (self.after_nats - self.before_nats) / max(self.before_nats, _LEAST_NATS)
 
     def __str__(self) -> str:
         if self.before_nats is None:
@@ -70,8 +77,11 @@ def write_html(trained: TrainedModel, path: Path, *, int8: bool = True, novelty:
     """Write the page.
 
     novelty: with the windows of the training text, so that the page underlines copies; DataError if that text has
-    changed or is gone. ExportError if int8 weights lose more than MOST_LOSS of the nats.
+    changed or is gone. ExportError if int8 weights lose more than MOST_LOSS of the nats, or if the page has no
+    JavaScript for the kind of cell.
     """
+    if (kind := trained.network.layers.kind) not in KINDS:
+        raise ExportError(f"html: found the kind {kind!r}; allowed: {' | '.join(KINDS)}; use --to torch or --to onnx")
     copies = copies_of(trained.training_splits("--novelty")["train"]) if novelty else None
     before, after, scored, why_not = _nats(trained, int8)
     copied = copies and copies.packed()
@@ -99,6 +109,8 @@ def _nats(trained: TrainedModel, int8: bool) -> tuple[float | None, float | None
         before = evaluate(network, ids, trained.device)
     except DataError as error:
         return None, None, 0, str(error)
+    if not math.isfinite(before.nats_sum):
+        raise overflow()
     return before.nats_per_char, html_nats(trained, ids, int8=int8), before.targets, ""
 
 

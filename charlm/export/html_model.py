@@ -5,6 +5,7 @@ biases, stay float32.
 """
 
 import base64
+import re
 from importlib.resources import files
 from typing import Any, NamedTuple
 
@@ -21,7 +22,10 @@ from charlm.inference.sampling import prompt_ids
 from charlm.model import CharLM
 from charlm.web.page import packed
 
-KERNEL = files("charlm.web") / "model" / "kernel.wasm"
+_MODULES = files("charlm.web") / "model"
+KERNEL = _MODULES / "kernel.wasm"
+KINDS = re.findall(r"(\w+): \w", (_MODULES / "kinds.js").read_text(encoding="utf-8").partition("KINDS = ")[2])
+"""The kinds of cells that the page can compute."""
 LARGEST = 127
 _CLIPPED = np.linspace(1.0, 0.95, 26)
 """Shares of a row's largest weight that are tried as the largest of int8; weights beyond it are clipped. To clip more

@@ -208,6 +208,7 @@ def sample(model: Model, prompt: str = "", length: int = 300, temperature: float
     ids, state, written = torch.tensor(encode({read})).unsqueeze(1), None, []
     for _ in range(length):
         logits, state = model(ids, state)
-        ids = (logits[-1] / temperature).softmax(-1).multinomial(1) if temperature else logits[-1].argmax(-1, True)
+        scaled = (logits[-1] - logits[-1].amax(-1, True)).double() / (temperature or 1)
+        ids = scaled.softmax(-1).multinomial(1) if temperature else scaled.argmax(-1, True)
 {ends}        written.append(int(ids))
     return {result}'''

@@ -14,7 +14,7 @@ from torch import Tensor
 from charlm.cells import RecurrentState, as_tuple
 from charlm.data.vocabulary import Vocabulary
 from charlm.gpu.graphs import Graphs
-from charlm.model import CharLM, map_state
+from charlm.model import CharLM, map_state, overflow
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def sample_ids(
     """Yield the next id of each sample, [N] on the CPU, `length` times; N = len(seeds).
 
     Each sample has its own stream of random numbers: it depends on its seed alone, not on the other samples. `prompt`
-    must not be empty, and the model must be in evaluation mode.
+    must not be empty, and the model must be in evaluation mode. DivergenceError for logits that are not finite.
     """
     output, state = read_ids(model, torch.tensor(list(prompt), device=device).unsqueeze(1))
     yield from continued_ids(model, output, state, length, choice, seeds)
@@ -80,6 +80,8 @@ def _generated(draw: Callable[[Tensor], Tensor], blocks: Iterable[Tensor]) -> It
             # A call costs time besides its characters, so take more of them per call until one takes 50 ms.
             if time.perf_counter() - start_s < 0.05:
                 at_once *= 2
+            if bool((ids_TN < 0).any()):
+                raise overflow()
             yield from ids_TN
 
 
@@ -103,7 +105,7 @@ class StepByStep:
         self.graphs.enabled = self._device.type == "cuda"
 
     def __call__(self, draws_TN: Tensor) -> Tensor:
-        """The next T ≤ 256 characters of every sample, [T, N] on the CPU."""
+        """The next T ≤ 256 characters of every sample, [T, N] on the CPU; −1 where a logit is not finite."""
         T = len(draws_TN)
         self._draws[:T] = draws_TN.to(self._device)
         self._row.zero_()
@@ -116,7 +118,7 @@ class StepByStep:
         logits_NV = self._model.logits(self._output[-1]).double()
         draws_N = self._draws.index_select(0, self._row).squeeze(0)
         ids_1N = choose(logits_NV, self._choice, draws_N).unsqueeze(0)
-        self._drawn.index_copy_(0, self._row, ids_1N)
+        self._drawn.index_copy_(0, self._row, ids_1N.masked_fill(~logits_NV.isfinite().all(-1), -1))
         self._row += 1
         output, state = self._model.features(ids_1N, self._state)
         self._output.copy_(output)
@@ -148,12 +150,14 @@ def choose(logits_NV: Tensor, choice: Choice, draws_N: Tensor) -> Tensor:
     """The ids [N] where the cumulative probabilities first exceed the uniform draws in [0, 1)."""
     if choice.temperature == 0:
         return logits_NV.argmax(-1)
-    logits_NV, order_NV = (logits_NV / choice.temperature).sort(dim=-1, descending=True, stable=True)
+    logits_NV, order_NV = logits_NV.sort(dim=-1, descending=True, stable=True)
     if choice.top_k:
         logits_NV = logits_NV[:, : choice.top_k]
+    # Subtracting first: at temperatures below 1e-307 the quotients of logits are infinite.
+    logits_NV = (logits_NV - logits_NV[:, :1]) / choice.temperature
     cumulative_NV = logits_NV.softmax(-1).cumsum(-1)
     # Top-p and min-p keep the first ids in the order. Scaling the draw to their mass draws among them alone.
-    likely_NV = (logits_NV - logits_NV[:, :1]).exp() >= choice.min_p
+    likely_NV = logits_NV.exp() >= choice.min_p
     most_N1 = (likely_NV.sum(-1, keepdim=True) - 1).clamp(min=0)
     kept_N1 = torch.minimum((cumulative_NV < choice.top_p).sum(-1, keepdim=True), most_N1)
     mass_N1 = cumulative_NV.gather(-1, kept_N1)
@@ -165,11 +169,14 @@ def choose(logits_NV: Tensor, choice: Choice, draws_N: Tensor) -> Tensor:
 def next_probabilities(model: CharLM, vocabulary: Vocabulary, prompt: str, device: torch.device) -> Tensor:
     """The probabilities [V] of the character after the prompt, or before it if the model reads backward, in float64.
 
-    An empty prompt means the start of a line. VocabularyError if the model does not know a character of the prompt.
-    The model must be in evaluation mode.
+    An empty prompt means the start of a line. VocabularyError if the model does not know a character of the prompt,
+    DivergenceError for logits that are not finite. The model must be in evaluation mode.
     """
     output, _ = read_ids(model, torch.tensor(prompt_ids(model, vocabulary, prompt), device=device).unsqueeze(1))
-    return model.logits(output[0, 0]).double().softmax(-1).cpu()
+    p_V = model.logits(output[0, 0]).double().softmax(-1).cpu()
+    if p_V.isnan().any():
+        raise overflow()
+    return p_V
 
 
 class SampleText:

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import torch
 
 from charlm.data.vocabulary import Vocabulary
-from charlm.model import CharLM
+from charlm.model import CharLM, overflow
 from charlm.system.formatting import nats_to_bits
 
 Ids = npt.NDArray[np.integer[Any]]
@@ -56,7 +56,8 @@ class Reading:
 def read(model: CharLM, ids: Ids) -> Reading:
     """The predictions of all characters of `ids` [N] by one stream, from the zero state on.
 
-    The model is in evaluation mode on the CPU. Probabilities are computed in float64 from its logits.
+    The model is in evaluation mode on the CPU. Probabilities are computed in float64 from its logits; DivergenceError
+    if those are not finite.
     """
     N, K = len(ids), min(TOP, model.vocabulary_size)
     bits_N, entropy_N = np.full((2, N), np.nan)
@@ -66,6 +67,8 @@ def read(model: CharLM, ids: Ids) -> Reading:
         both_T1 = torch.from_numpy(ids[start : start + _STEPS + 1].astype(np.int64))[:, None]
         logits, state = model(both_T1[:-1], state)
         log_p_TV = logits[:, 0].double().log_softmax(-1)
+        if log_p_TV.isnan().any():
+            raise overflow()
         true_T1 = log_p_TV.gather(1, both_T1[1:])
         scored = slice(start + 1, start + len(both_T1))
         bits_N[scored] = nats_to_bits(1) * -true_T1[:, 0].numpy()

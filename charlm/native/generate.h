@@ -1,6 +1,7 @@
 // Draws any number of characters in one call, each from the logits that follow the previous one.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <deque>
 #include <numeric>
@@ -28,12 +29,14 @@ struct Generation {
   const double* draws;            // [count, B]: uniform random numbers in [0, 1)
   float* logits;                  // scratch [B, V]
   Index* ids;                     // [B], written: the same memory as `ids` of layer 0
-  Index* drawn;                   // [count, B], written
+  Index* drawn;                   // [count, B], written: −1 where a logit is not finite
 };
 
-// One character, drawn by inverting the cumulative probabilities in order of probability. order, cumulated: scratch.
+// One character, drawn by inverting the cumulative probabilities in order of probability; −1 if a logit is not finite,
+// because NaN has no place in an order. order, cumulated: scratch.
 inline Index choose(const Generation& g, const float* logits, double draw, std::vector<Index>& order,
                     std::vector<double>& cumulated) {
+  if (!std::all_of(logits, logits + g.V, [](float logit) { return std::isfinite(logit); })) return -1;
   if (g.temperature == 0) return std::max_element(logits, logits + g.V) - logits;
   order.resize(g.V);
   std::iota(order.begin(), order.end(), 0);
@@ -141,8 +144,11 @@ void generate(const Generation& g, const Member& member) {
   for (Index n = 0; n < g.count; n++) {
     decoder.apply(below.read, g.logits);
     member.meet();
-    for (Index b = member.begin(g.B); b < member.end(g.B); b++)
-      g.ids[b] = g.drawn[n * g.B + b] = choose(g, g.logits + b * g.V, g.draws[n * g.B + b], order, cumulated);
+    for (Index b = member.begin(g.B); b < member.end(g.B); b++) {
+      const Index id = choose(g, g.logits + b * g.V, g.draws[n * g.B + b], order, cumulated);
+      g.drawn[n * g.B + b] = id;
+      g.ids[b] = std::max<Index>(id, 0);
+    }
     member.meet();
     for (Index l = 0; l < g.L; l++) {
       if (l > 0) inputs[l - 1].apply(below.read, const_cast<float*>(g.layers[l]->inputs));

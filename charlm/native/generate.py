@@ -71,7 +71,10 @@ class Generator:
         self._kept_alive = (fields, structs, weights, biases)
 
     def draw(self, draws_NB: Tensor, *, temperature: float, top_k: int, top_p: float, min_p: float) -> Tensor:
-        """The next N characters of every stream, [N, B], drawn with uniform random numbers [N, B] in [0, 1)."""
+        """The next N characters of every stream, [N, B], drawn with uniform random numbers [N, B] in [0, 1).
+
+        −1 where a logit is not finite.
+        """
         draws_NB = draws_NB.double().contiguous()
         drawn = torch.empty(draws_NB.shape, dtype=torch.int64)
         assert draws_NB.shape[1] == self._batch_size, draws_NB.shape

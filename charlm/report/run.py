@@ -13,6 +13,7 @@ import numpy.typing as npt
 from charlm.config import flatten, load_config
 from charlm.errors import ConfigError, RunError
 from charlm.runs import CONFIG, FOLDER, METRICS, SAMPLES, Run, describe_run, find_runs, is_run
+from charlm.system.formatting import to_json
 
 Floats = npt.NDArray[np.float64]
 
@@ -129,18 +130,13 @@ def _metrics(file: Path, faults: list[str]) -> tuple[dict[str, dict[str, Floats]
         table = {name: np.array([_number(row.get(name)) for row in own]) for name in (*PLACES, *names)}
         placed = np.all([np.isfinite(table[name]) for name in PLACES], axis=0)
         splits[split] = {name: column[placed] for name, column in table.items()}
-    others = [row for row in rows if row.get("split") not in VALUES]
+    others = [row for row in rows if row.get("split") not in [*VALUES]]  # it may be unhashable
     return splits, [Event(row["step"], _told(row)) for row in others]
 
 
 def _number(value: Any) -> float:
-    """nan for what is no number."""
-    if type(value) not in (int, float):
-        return math.nan
-    try:
-        return float(value)
-    except OverflowError:
-        return math.nan
+    """nan for what is no number, or too large for the page, whose numbers are of single precision."""
+    return float(value) if type(value) in (int, float) and abs(value) < 1e38 else math.nan
 
 
 def _told(row: dict[str, Any]) -> str:
@@ -150,7 +146,7 @@ def _told(row: dict[str, Any]) -> str:
             f"rolled back from step {row.get('diverged_step')}: {row.get('fault')}; "
             f"learning rate × {row.get('lr_factor')} from here"
         )
-    return json.dumps({name: value for name, value in row.items() if name != "step"})
+    return to_json({name: value for name, value in row.items() if name != "step"})
 
 
 def _samples(file: Path, faults: list[str]) -> list[dict[str, Any]]:

@@ -1,10 +1,12 @@
 """Numbers with units, and text without control characters, for people to read."""
 
 import html
+import json
 import math
 import re
 import unicodedata
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 
 def nats_to_bits(nats: float) -> float:
@@ -58,6 +60,22 @@ def printable(text: str) -> str:
 def escaped(text: str) -> str:
     r"""JSON or double-quoted YAML with control characters as \u202e; its value stays the same."""
     return CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def to_json(value: Any, *, ascii: bool = True) -> str:
+    """JSON on one line: the only way in which charlm writes it. A number that is not finite, which JSON lacks, is null."""
+    try:
+        return json.dumps(value, ensure_ascii=ascii, allow_nan=False)
+    except ValueError:
+        return json.dumps(_without_nan(value), ensure_ascii=ascii)
+
+
+def _without_nan(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {name: _without_nan(each) for name, each in value.items()}
+    return [*map(_without_nan, value)] if isinstance(value, list | tuple) else value
 
 
 def one_line(text: str) -> str:

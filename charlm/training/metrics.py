@@ -20,7 +20,7 @@ from charlm.inference.evaluation import Evaluation
 from charlm.runs import CHARTS, METRICS, SAMPLES
 from charlm.system.console import say
 from charlm.system.files import replace_file, unlinked
-from charlm.system.formatting import nats_to_bits
+from charlm.system.formatting import nats_to_bits, to_json
 from charlm.training.sample import Sample, shaded
 from charlm.training.state import TrainState
 
@@ -138,7 +138,7 @@ class Tracker:
         with self._tolerating():
             self._metrics.append(row)
         with self._tolerating():
-            self._charts.text(event, json.dumps(values), step)
+            self._charts.text(event, to_json(values), step)
         return row
 
     def sample(self, sample: Sample, step: int) -> None:
@@ -150,8 +150,10 @@ class Tracker:
 
     def finish(self, options: Mapping[str, Any], scores: Mapping[str, float]) -> None:
         """Log options and final scores for TensorBoard's HParams page."""
+        if not self._charts.writes:
+            return
         # The page shows booleans as 1.0000 and 0.0000 unless they are text.
-        plain = {k: v if type(v) in (int, float, str) else json.dumps(v) for k, v in options.items()}
+        plain = {k: v if type(v) in (int, float, str) else to_json(v) for k, v in options.items()}
         with self._tolerating(), SummaryWriter(str(self._folder)) as writer:
             for summary in hparams(plain, dict(scores)):
                 writer._get_file_writer().add_summary(summary)
@@ -214,7 +216,7 @@ class Metrics:
         self._waiting = b""
 
     def append(self, row: Mapping[str, Any]) -> None:
-        self._waiting += json.dumps(row).encode() + b"\n"
+        self._waiting += to_json(row).encode() + b"\n"
         self.flush()
 
     def flush(self) -> None:
@@ -253,6 +255,10 @@ class _Charts:
         self._first_step = first_step
         self._retry_s = 0.0
         self._writers: dict[str, SummaryWriter] = {}
+        self.writes = not any("\udc80" <= character <= "\udcff" for character in str(folder.absolute()))
+        if not self.writes:
+            say("log", f"{folder}: TensorBoard needs names in UTF-8; training goes on without its events")
+            return
         for split in CHARTS:
             self._writer(split)
 
@@ -262,7 +268,7 @@ class _Charts:
         return self._writers[split]
 
     def _write(self, split: str, step: int, write: Callable[[SummaryWriter], None]) -> None:
-        if time.monotonic() < self._retry_s:
+        if not self.writes or time.monotonic() < self._retry_s:
             return
         try:
             write(self._writer(split))

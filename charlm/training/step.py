@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from charlm.cells import RecurrentState
+from charlm.checkpoint import all_finite
 from charlm.config import Config
 from charlm.data.corpus import Corpus, begin_of
 from charlm.data.lines import LineStreams
@@ -209,17 +210,23 @@ class Updater:
             raise divergence(step, f"loss {objective:.6g}, gradient norm {grad_norm:.6g}")
 
     def check_finite(self, weights: bool = False) -> None:
-        """DivergenceError if an update had a non-finite loss or gradient or, with `weights`, if a weight is not finite.
+        """DivergenceError if an update had a non-finite loss or gradient.
 
-        On a GPU this waits for pending updates; the wait counts as update time.
+        With `weights` also if weights or optimizer state are not finite: no checkpoint may hold such numbers. On a GPU
+        this waits for pending updates; the wait counts as update time.
         """
         start_s = time.perf_counter()
         step = int(self._diverged_step)
         self.state.count_wait(time.perf_counter() - start_s)
         if step >= 0:
             raise divergence(step, "a loss or gradient that is not finite")
-        if weights and not all(bool(torch.isfinite(parameter).all()) for parameter in self.parameters):
+        if not weights:
+            return
+        if not all(map(all_finite, self.parameters)):
             raise divergence(self.state.step, "weights that are not finite")
+        kept = [value for values in self.optimizer.state.values() for value in values.values()]
+        if not all(all_finite(value) for value in kept if isinstance(value, Tensor)):
+            raise divergence(self.state.step, "optimizer state that is not finite")
 
     def forget_divergence(self) -> None:
         """After a restore: drop the gradients and the deferred check of the updates that were undone."""

@@ -9,7 +9,6 @@ The script runs under a Content-Security-Policy that admits it and the style by 
 import base64
 import hashlib
 import html
-import json
 import posixpath
 import re
 import zlib
@@ -18,6 +17,8 @@ from importlib.resources import files
 from typing import Any
 
 import numpy as np
+
+from charlm.system.formatting import to_json
 
 _IMPORT = re.compile(r"^import \{[^}]*\} from \"((?:\./|\.\./[\w-]+/)[\w-]+\.js)\";\n", re.MULTILINE)
 _EXPORT = re.compile(r"^export (?=function|const|class|async)", re.MULTILINE)
@@ -79,7 +80,7 @@ def _listed(name: str, ending: str) -> dict[str, str]:
 
 def json_block(value: Any) -> str:
     """JSON that can stand in a script element: no "<", and nothing that is not ASCII."""
-    return json.dumps(value, allow_nan=False).replace("<", "\\u003c")
+    return to_json(value).replace("<", "\\u003c")
 
 
 def packed(values: np.ndarray) -> dict[str, str]:

@@ -156,6 +156,7 @@ def test_a_kind_added_in_four_places_goes_through_every_command(checkout: Path) 
         ["sample", "run", "--seed", "1", "--length", "40"],
         ["export", "run", "--to", "torch", "--out", "exported"],
         ["export", "run", "--to", "onnx", "--out", "exported.onnx"],
+        ["export", "run", "--to", "html", "--out", "exported.html"],
         ["train", "--config", "toy", "--run-dir", "other", "--set", "model.cell.hidden=1000000"],
         ["train", "--config", "toy", "--run-dir", "other", "--set", "model.cell.kind=toi"],
     ]
@@ -164,7 +165,7 @@ def test_a_kind_added_in_four_places_goes_through_every_command(checkout: Path) 
         cwd=checkout, env=os.environ | {"PYTHONPATH": str(checkout)}, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert child.returncode == 0, child.stderr
-    shown, planned, trained, resumed, scored, sampled, *exported, too_much, unknown = json.loads(child.stdout)
+    shown, planned, trained, resumed, scored, sampled, *exported, page, too_much, unknown = json.loads(child.stdout)
 
     for code, _, err in (shown, planned, trained, resumed, scored, sampled, *exported):
         assert code == 0, err
@@ -177,6 +178,9 @@ def test_a_kind_added_in_four_places_goes_through_every_command(checkout: Path) 
     assert rows[-1]["step"] == 6
     assert 0 < json.loads(scored[1])["nats_per_char"] < 4
     assert len(sampled[1].rstrip("\n")) >= 1
+    error = "error: html: found the kind 'toy'; allowed: rnn | lstm | gru | rhn | slstm; use --to torch or --to onnx"
+    assert (page[0], page[2].splitlines()[-1]) == (1, error)
+    assert not (checkout / "exported.html").exists()
     assert too_much[0] == 1
     assert too_much[2].splitlines()[-1].startswith("error: memory: the model and a window need at least ")
     assert unknown[0] == 1

@@ -4,6 +4,7 @@ import json
 import os
 import pickle
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -105,6 +106,11 @@ class TestRefused:
             ({"config": "{"}, "Expecting property name"),
             ({"progress": "step 7"}, "Expecting value"),
             ({"progress": "[7]"}, "progress: found list; allowed: a table"),
+            ({"progress": '{"step": 7.0}'}, "progress: step: found float"),
+            ({"progress": '{"best_nats": "low"}'}, "progress: best_nats: found str"),
+            ({"progress": '{"elapsed_s": NaN}'}, "found the number NaN; allowed: finite ones below 2^63"),
+            ({"progress": '{"line_quantiles": [1, -1e999]}'}, "found the number -1e999; allowed: finite"),
+            ({"progress": f'{{"step": {10**400}}}'}, "found the number 1000000000"),
             ({"vocabulary": "abc"}, "Expecting value"),
             ({"config": "[" * 100_000}, "maximum recursion depth"),
             ({"config": '{"model": {"cell": {"kind": "rhn", "dept": 3}}}'}, "config: model.cell.dept: unknown key"),
@@ -128,6 +134,15 @@ class TestRefused:
         write({key: value for key, value in (header | entry).items() if value is not None})
         assert refusal(path).startswith("no readable config, vocabulary or progress in it (")
         assert text in refusal(path)
+
+    @pytest.mark.parametrize("group", ["weights", "averaged", "optimizer", "carried"])
+    @pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf")])
+    def test_rightly_hashed_but_not_finite(self, checkpoint, tmp_path, group, number):
+        tensor = torch.randn(70, dtype=torch.float64 if group == "carried" else torch.float32)
+        tensor[33] = number
+        save_checkpoint(replace(checkpoint, **{group: {**getattr(checkpoint, group), "x": tensor}}), tmp_path / LAST)
+        found = refusal(tmp_path / LAST)
+        assert found == f"{group}/x holds numbers that are not finite; use another one of the run"
 
     @pytest.mark.parametrize("claimed", [2**40, 2**63, 2**64 - 1])
     def test_a_header_that_claims_terabytes(self, saved, claimed):

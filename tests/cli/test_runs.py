@@ -15,6 +15,7 @@ from charlm.errors import DamagedCheckpointError
 from charlm.runs import BEST, FOLDER, LAST, describe_run, limit_reached, read_header
 from charlm.system.lock import LOCK, lock_holder, locked
 from tests.runs import contents
+from tests.text import BYTE
 
 
 @pytest.fixture
@@ -190,6 +191,54 @@ def test_headers_that_are_none(runs, tmp_path):
             read_header(path)
 
 
+FORGED = {
+    "a huge step": ("progress", '"step": 6', f'"step": {10**400}'),
+    "a step that is none": ("progress", '"step": 6', '"step": [6]'),
+    "a huge best": ("progress", '"best_nats": ', '"best_nats": 1e999, "b": '),
+    "a huge time": ("progress", '"elapsed_s": ', f'"elapsed_s": {10**400}, "b": '),
+    "no number": ("progress", '"ending_s": ', '"ending_s": NaN, "b": '),
+    "layers": ("config", '"layers": 1', f'"layers": {10**400}'),
+    "a kind": ("config", '"kind": "lstm"', '"kind": ["lstm"]'),
+    "a limit": ("config", '"max_steps": 6', '"max_steps": "6"'),
+    "a shape": ("weights/decoder.bias", "[14]", f"[{2**62}, {2**62}]"),
+    "more shapes": ("weights/decoder.bias", "[14]", f"[{', '.join(['9' * 4000] * 9)}]"),
+}
+
+
+def forge(path: Path, part: str, old: str, new: str) -> None:
+    """Replace a text in an entry of a checkpoint's header. The tensors stay."""
+    content = path.read_bytes()
+    end = 8 + int.from_bytes(content[:8], "little")
+    header = json.loads(content[8:end])
+    if part in header:
+        altered = json.dumps(header).replace(json.dumps(header[part]), json.dumps(header[part]).replace(old, new))
+    else:
+        assert old in header["__metadata__"][part]
+        header["__metadata__"][part] = header["__metadata__"][part].replace(old, new)
+        altered = json.dumps(header)
+    assert new in altered or json.dumps(new)[1:-1] in altered
+    path.unlink()  # maybe a link to another checkpoint
+    path.write_bytes(len(altered).to_bytes(8, "little") + altered.encode() + content[end:])
+
+
+def test_a_forged_header_hides_no_other_run(cli, runs, tmp_path):
+    for name, (part, old, new) in FORGED.items():
+        shutil.copytree(runs / "new", runs / name)
+        (runs / name / FOLDER / BEST).unlink()
+        forge(runs / name / FOLDER / LAST, part, old, new)
+    found = {Path(run["path"]).name: run["state"] for run in listed(cli, runs)}
+    assert found == {"new": "finished", "Öl-日本": "finished", **dict.fromkeys(FORGED, "damaged")}
+    assert len(cli("runs", runs).out.splitlines()) == 1 + len(found)
+    metrics = runs / "new" / "metrics.jsonl"
+    metrics.write_text(metrics.read_text() + '{"step": 6, "split": []}\n')
+    result = cli("report", runs, "--out", tmp_path / "page.html")
+    assert (result.code, result.err.count("No checkpoint can be read.")) == (0, len(FORGED))
+    for name in FORGED:
+        assert cli("train", "--resume", "--run-dir", runs / name).error.startswith(f"{runs / name}/checkpoints/last.")
+    forge(runs / "new" / FOLDER / LAST, "config", '"kind": "lstm"', '"kind": "\\u001b[2J"')
+    assert "\\x1b[2J 1 × 16" in cli("runs", runs / "new").out
+
+
 def test_names_and_files_of_all_sorts(cli, tmp_path):
     run = tmp_path / "new\nline\x1b[2J"
     (run / FOLDER).mkdir(parents=True)
@@ -200,6 +249,25 @@ def test_names_and_files_of_all_sorts(cli, tmp_path):
     assert (result.code, result.err) == (0, "")
     assert result.out.splitlines()[1].startswith(f"{tmp_path}/new\\nline\\x1b[2J  ")
     assert result.out.endswith("damaged\n")
+
+
+def test_a_run_in_a_folder_whose_name_is_not_utf8(cli, copied_run, tmp_path):
+    run = copied_run.rename(tmp_path / f"r{BYTE}n")
+    for words in (
+        ["train", "--resume", "--run-dir", run, "--set", "train.max_steps=8", "--json"],
+        ["runs", run], ["runs", tmp_path, "--json"], ["report", run, "--out", run / "page.html"],
+        ["sample", run, "--length", "5"], ["sample", run, "--length", "5", "--json"], ["eval", run, "--json"],
+        ["look", run, "--out", run / "look.html"], ["export", run, "--to", "html", "--out", run / "model.html"],
+    ):  # fmt: skip
+        result = cli(*words)
+        assert result.code == 0, (words, result.err)
+        if "--json" in words:
+            assert "r\\udcffn" in result.out
+            json.loads(result.out)
+    assert "log      " in cli("train", "--resume", "--run-dir", run).err
+    assert describe_run(run).step == 8
+    error = cli("export", run, "--to", "torch", "--out", run / "model").error
+    assert error.endswith(" is not valid UTF-8; allowed: a place that safetensors can read")
 
 
 def test_it_needs_no_torch(runs):

@@ -11,6 +11,7 @@ from charlm.data.corpus import begin_of
 from charlm.data.vocabulary import Vocabulary
 from charlm.inference import TrainedModel
 from charlm.model import build_model
+from tests.cells.test_extremes import EXTREMES
 from tests.pairwise import all_pairs
 
 CHARACTERS = "\n abcdefghé😀"
@@ -67,6 +68,18 @@ def model_of(
         network.decoder.weight.mul_(4)
         network.decoder.bias.uniform_(-1, 1)
     return TrainedModel(Path("none"), network, vocabulary, torch.device("cpu"), config, {})
+
+
+def extreme_model_of(case: str) -> TrainedModel:
+    """A model whose characters drive every gate far out of its range, from the zero state on."""
+    trained = model_of(case, "one-hot")
+    with torch.no_grad():
+        for name, parameter in trained.network.layers.named_parameters():
+            if name == "weight_ih_l0":
+                parameter.copy_(torch.tensor(EXTREMES)[torch.randint(len(EXTREMES), parameter.shape)])
+            elif not name.startswith("weight_ln"):
+                parameter.zero_()
+    return trained
 
 
 def some_ids(trained: TrainedModel, steps: int, streams: int) -> torch.Tensor:

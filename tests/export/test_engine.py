@@ -13,7 +13,7 @@ from charlm.export.html_model import packed_model, round_to_int8
 from charlm.inference import TrainedModel
 from charlm.inference.sampling import Choice, choose, prompt_ids, sample_ids
 from charlm.web.page import packed
-from tests.export.models import CELLS_TO_EXPORT, every_model, model_of, some_ids
+from tests.export.models import CELLS_TO_EXPORT, every_model, extreme_model_of, model_of, some_ids
 
 FLOAT32_BOUND = 1e-4
 INT8_BOUND = 1e-3
@@ -61,6 +61,18 @@ def test_logits_of_1000_characters_are_charlms(engine, options):
         assert (backend, plain_backend) == ("WebAssembly", "JavaScript")
         assert difference < bound
         assert plain_difference < bound
+
+
+@pytest.mark.parametrize("case", CELLS_TO_EXPORT)
+def test_gates_far_out_of_their_range(engine, case):
+    trained = extreme_model_of(case)
+    ids = some_ids(trained, 200, 1)
+    with torch.inference_mode():
+        logits, _ = plain_copy(trained)(ids)
+    data = packed_model(trained, int8=False)["model"]
+    arguments = {"models": [data, data | {"kernel": ""}], "ids": ids[:, 0].tolist(), "logits": packed(logits.numpy())}
+    for _, difference in engine().evaluate(DIFFERENCES, arguments):
+        assert difference < FLOAT32_BOUND * max(1.0, float(logits.abs().max()))
 
 
 def test_every_kind_is_tested():

@@ -66,6 +66,14 @@ def test_weights_that_lose_too_much_are_refused(trained_run, tmp_path, monkeypat
     assert [*tmp_path.iterdir()] == []
 
 
+def test_a_text_of_one_character_loses_nothing(cli, tiny_config, text_file, place):
+    text_file.write_text("a" * 2000)
+    for words in (["train", "--config", tiny_config, "--run-dir", "run"], ["export", "run", "--to", "html"]):
+        result = cli(*words, *(["--out", "a.html"] if words[0] == "export" else []))
+        assert result.code == 0, result.err
+    assert "int8: 0.0000 nats per character before, 0.0000 after (+0.00%), on 99 characters" in result.err
+
+
 def test_without_the_training_text(tmp_path, without_training_text):
     done = export(model_of(), "html", tmp_path / "a.html")
     assert str(done.found).startswith("int8; nats not compared: the text is gone")

@@ -10,13 +10,13 @@ import torch
 from charlm.cells import as_tuple
 from charlm.errors import ExportError, PackageError
 from charlm.export import export, onnx_graph, recording
-from tests.export.models import every_model, model_of, some_ids
+from tests.export.models import CELLS_TO_EXPORT, every_model, extreme_model_of, model_of, some_ids
 
 onnxruntime = pytest.importorskip("onnxruntime")
 
 
-def session_of(trained, path):
-    assert export(trained, "onnx", path).found.difference < 1e-4
+def session_of(trained, path, bound=1e-4):
+    assert export(trained, "onnx", path).found.difference < bound
     return onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
 
 
@@ -35,6 +35,11 @@ def test_it_computes_what_charlm_does(tmp_path, options):
             np.testing.assert_allclose(found, logits, rtol=1e-4, atol=1e-4)
             for one, other in zip(last, as_tuple(state), strict=True):
                 np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("case", CELLS_TO_EXPORT)
+def test_gates_far_out_of_their_range(tmp_path, case):
+    session_of(extreme_model_of(case), tmp_path / "a.onnx", 0.01 if case == "rnn-relu" else 1e-4)
 
 
 def test_names_shapes_and_vocabulary(tmp_path):

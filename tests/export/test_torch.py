@@ -11,7 +11,7 @@ from charlm.cells import as_tuple
 from charlm.export import export
 from charlm.export.torch_module import load_exported
 from charlm.inference import TrainedModel
-from tests.export.models import every_model, model_of, some_ids
+from tests.export.models import CELLS_TO_EXPORT, every_model, extreme_model_of, model_of, some_ids
 
 
 @pytest.fixture
@@ -47,8 +47,14 @@ def test_it_computes_and_writes_what_charlm_does(exported, options):
             torch.testing.assert_close(ours_last, theirs_last, rtol=1e-5, atol=1e-5)
     for prompt in ("", "abé"):
         written = trained.sample(prompt, length=30, temperature=0)
-        for temperature in (0, 1e-9):
+        for temperature in (0, 1e-9, 5e-324):
             assert names["sample"](model, prompt, 30, temperature) == trained.vocabulary.joined(prompt, written)
+
+
+@pytest.mark.parametrize("case", CELLS_TO_EXPORT)
+def test_gates_far_out_of_their_range(tmp_path, case):
+    difference = export(extreme_model_of(case), "torch", tmp_path / "out").found.difference
+    assert difference < (0.01 if case == "rnn-relu" else 1e-5)
 
 
 @pytest.mark.parametrize("case", ["rnn", "rnn-relu", "lstm", "gru"])

@@ -7,7 +7,7 @@ import torch
 from charlm.cells import CELLS
 from charlm.config import parse_config
 from charlm.data.vocabulary import Vocabulary
-from charlm.errors import VocabularyError
+from charlm.errors import DivergenceError, VocabularyError
 from charlm.inference.sampling import Choice, StepByStep, choose, sample_ids, sample_text
 from charlm.model import build_model, map_state
 from tests.cells.measure import own
@@ -83,6 +83,11 @@ def test_of_several_limits_the_strictest_holds():
 def test_min_p_keeps_all_that_are_equally_likely():
     logits = torch.zeros(3, 4, dtype=torch.float64)
     assert choose(logits, Choice(min_p=1.0), torch.tensor([0.1, 0.6, 0.9])).tolist() == [0, 2, 3]
+
+
+def test_a_tiny_temperature_takes_the_likeliest():
+    for temperature in (1e-300, 1e-310, 5e-324):
+        assert frequencies(Choice(temperature=temperature)) == [1, 0, 0, 0]
 
 
 def test_extreme_draws_stay_in_range():
@@ -204,6 +209,7 @@ CHOICES = [
     Choice(temperature=0.7, top_k=3),
     Choice(top_p=0.6),
     Choice(temperature=0),
+    Choice(temperature=5e-324, min_p=0.5),
     Choice(top_k=100),
     Choice(min_p=0.1),
     Choice(temperature=1.3, top_k=6, top_p=0.9, min_p=0.05),
@@ -232,6 +238,19 @@ def test_the_kernel_draws_what_the_loop_over_characters_does(cell, model, thread
     assert torch.stack(same).float().mean() > 0.9
     assert torch.equal(found[0][:, 0], found[0][:, 2])
     assert not torch.equal(found[0][:, 0], found[0][:, 1])
+
+
+@pytest.mark.parametrize("with_kernel", [True, False])
+@pytest.mark.parametrize("choice", [Choice(), Choice(temperature=0)])
+def test_logits_that_are_not_finite_are_refused(choice, with_kernel, request):
+    request.getfixturevalue("needs_kernels" if with_kernel else "no_kernels")
+    for bias in (3.4e38, torch.nan, -torch.inf):
+        model = model_of()
+        with torch.no_grad():
+            model.decoder.weight[3], model.decoder.bias[3] = 3.4e38, bias
+        assert (model.generator(model.layers.zero_state(1)) is not None) == with_kernel
+        with pytest.raises(DivergenceError, match="^logits: found numbers that are not finite; use another checkpoint"):
+            text_of(model, seeds=range(5), choice=choice)
 
 
 @pairwise(cell=GENERATED, model=MODELS, choice=CHOICES)

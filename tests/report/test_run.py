@@ -57,10 +57,10 @@ def test_rows_come_in_the_order_of_steps(run_of):
 
 def test_other_rows_are_events(run_of):
     rollback = {"step": 4, "split": "rollback", "diverged_step": 9, "fault": "loss inf", "lr_factor": 0.5}
-    record = read_run(run_of("events", [train_row(4), rollback, {"step": 5, "split": "new", "why": 1}]))
+    record = read_run(run_of("events", [train_row(4), rollback, {"step": 5, "split": "new", "why": float("nan")}]))
     assert record.events == [
         Event(4, "rolled back from step 9: loss inf; learning rate × 0.5 from here"),
-        Event(5, '{"split": "new", "why": 1}'),
+        Event(5, '{"split": "new", "why": null}'),
     ]
 
 

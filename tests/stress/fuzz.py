@@ -101,6 +101,22 @@ class Targets:
         save_file(tensors, path, header)
         load_model(read_checkpoint(path), torch.device("cpu"))
 
+    def runs(self, data: bytes) -> None:
+        """The JSON in a checkpoint's header, and metrics: `charlm runs` and `charlm report` show the run all the same."""
+        config, progress, shape, rows = (data.decode("utf-8", "replace").split("\n\n", 3) + [""] * 3)[:4]
+        texts = {"format": "charlm checkpoint", "version": "1", "config": config, "progress": progress}
+        weight = f'{{"data_offsets": [0, 0], "shape": {shape or "[0]"}}}'
+        header = f'{{"__metadata__": {json.dumps(texts)}, "weights/a": {weight}}}'.encode("utf-8", "replace")
+        checkpoint = self.folder / "forged" / CHECKPOINT
+        checkpoint.parent.mkdir(parents=True, exist_ok=True)
+        checkpoint.write_bytes(len(header).to_bytes(8, "little") + header)
+        for name in ("metrics", "samples"):
+            (checkpoint.parents[1] / f"{name}.jsonl").write_text(rows, encoding="utf-8")
+        for words in (["runs"], ["runs", "--json"], ["report", "--out", str(self.folder / "page.html")]):
+            out = self._command(words[0], str(self.folder / "forged"), *words[1:])
+            if words[0] == "runs" and str(checkpoint.parents[1]) not in out:
+                raise AssertionError("the run is not listed")
+
     def sample(self, data: bytes) -> None:
         """The options of `charlm sample`: lines of one character, which chooses an option, and its value."""
         words: list[str] = []
@@ -115,7 +131,7 @@ class Targets:
         path.write_bytes(data)
         return path
 
-    def _command(self, *words: str) -> None:
+    def _command(self, *words: str) -> str:
         from charlm.cli import main
 
         out, err, code = Terminal(), Terminal(), None
@@ -129,6 +145,7 @@ class Targets:
             raise AssertionError(f"exit code {code}")
         check_printable(out.getvalue())
         check_printable(err.getvalue())
+        return out.getvalue()
 
 
 FLAGS = ["--json", "--novelty", "--skip-unknown"]
@@ -248,6 +265,12 @@ def good_inputs(checkpoint: Path) -> dict[str, list[bytes]]:
         "vocabulary": [b'{"level": "char", "characters": "abc"}\nabc', b'{"level": "byte", "characters": ""}\nx'],
         "file": [checkpoint.read_bytes()[:LONGEST]],
         "header": [b'{}\n\n{"level": "char", "characters": "abc"}\n\n{"step": 1}'],
+        "runs": [
+            b'{"model": {"cell": {"kind": "gru", "hidden": 4}, "layers": 1}, "train": {"max_steps": 3}}\n\n'
+            b'{"step": 3, "best_nats": 1.5, "elapsed_s": 2.0}\n\n[0, 4]\n\n'
+            b'{"step": 1, "chars": 8, "elapsed_s": 0.5, "split": "train", "nats": 2.0}\n'
+            b'{"step": 1, "split": "rollback", "lr_factor": 0.5, "text": "ab", "bits": [1, null]}\n'
+        ],
         "sample": [
             options(prompt="to be", temperature="0.5", seed="1"),
             options(top_k="3", top_p="0.9", min_p="0.1", json=""),

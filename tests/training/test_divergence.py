@@ -66,6 +66,22 @@ def test_rollback_goes_on_from_the_last_checkpoint_with_half_the_rate(tmp_path, 
     assert all(bool(weight.isfinite().all()) for weight in checkpoint.weights.values())
 
 
+def test_optimizer_state_that_overflows_is_not_saved(tmp_path, config_of, monkeypatch):
+    """The square of a finite gradient may be infinite: its weight would never change again."""
+    update = Updater.update
+
+    def overflow(updater):
+        update(updater)
+        if updater.state.step == 7:
+            updater.optimizer.state[updater.model.decoder.bias]["exp_avg_sq"][0] = math.inf
+
+    monkeypatch.setattr(Updater, "update", overflow)
+    run = tmp_path / "run"
+    with pytest.raises(DivergenceError, match=r"^step \d+: found optimizer state that is not finite; allowed"):
+        start_run(config_of(), run)
+    assert read_checkpoint(run / "checkpoints/last.safetensors").progress["step"] < 7
+
+
 @pytest.fixture
 def diverging_at_8(monkeypatch):
     """No update of step 8's weights is finite before the third rollback."""

@@ -6,7 +6,7 @@ import re
 import pytest
 import torch
 
-from charlm.cells import CELLS
+from charlm.cells import CELLS, LSTM
 from charlm.checkpoint import read_checkpoint
 from charlm.config import parse_config
 from charlm.data.corpus import load_corpus
@@ -30,6 +30,21 @@ def config_with(*overrides):
 def test_parameters_are_counted_as_they_will_be(kind, layers):
     model = config_with(f"model.cell={{kind: {kind}, hidden: 6}}", f"model.layers={layers}", "model.embedding=0").model
     assert count_parameters(model, 11) == sum(p.numel() for p in build_model(model, 11).parameters())
+
+
+def test_a_kind_may_read_its_weights_and_its_own_errors_come_through(monkeypatch):
+    """They are no lack of memory, although parameters are counted without values."""
+    model = config_with("model.cell={kind: lstm, hidden: 6}").model
+    expected = count_parameters(model, 11)
+    monkeypatch.setattr(LSTM, "set_special_biases", lambda stack: stack.get_parameter("bias_hh_l0")[0].item())
+    assert count_parameters(model, 11) == expected
+
+    def fails(stack, **bounds):
+        raise RuntimeError("mine")
+
+    monkeypatch.setattr(LSTM, "draw_parameters", fails)
+    with pytest.raises(RuntimeError, match="^mine$"):
+        check_memory(config_with("model.cell={kind: lstm, hidden: 6}"), 65, CPU)
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ def step(maps: "Tensors", before: "Tensors", log_f: "Tensor", slope: "Tensor") -
     old = log_f + m
     m_t = maximum(old, log_i)
     # i'_t = exp(log i_t − m_t), f'_t = exp(log f_t + m_{t−1} − m_t)  (16), (17)
-    i, f = exp(log_i - m_t), exp(old - m_t)
+    i, f = exp(bounded(log_i - m_t)), exp(bounded(old - m_t))
     # c_t = f'_t ⊙ c_{t−1} + i'_t ⊙ z_t, z_t = tanh(a_z)              (8), (11)
     z = tanh(a_z)
     c_t = f * c + i * z
@@ -34,6 +34,11 @@ def step(maps: "Tensors", before: "Tensors", log_f: "Tensor", slope: "Tensor") -
     # h_t = o_t ⊙ c_t / n_t, o_t = σ(a_o)                             (10), (14)
     o = sigmoid(a_o)
     return (o * (c_t / n_t), c_t, n_t, m_t), (i, f, z, o, slope)
+
+
+def bounded(exponent: "Tensor") -> "Tensor":
+    """LEAST_EXPONENT at least, so that n stays above 0 in single precision."""
+    return where(exponent < -87.0, -87.0, exponent)
 
 
 def backward(before: "Tensors", after: "Tensors", saved: "Tensors", d_after: "Tensors") -> "tuple[Tensors, Tensors]":
@@ -50,6 +55,8 @@ def backward(before: "Tensors", after: "Tensors", saved: "Tensors", d_after: "Te
     da_z = dc * i * (1 - z * z)
     # (16), (17): gradients of the exponents log i − m and log f + m_{t−1} − m
     d_i, d_f = (dc * z + dn) * i, (dc * c_old + dn * n_old) * f
+    # i' at its bound, e^−87 = 1.646e-38, passes nothing on; beside f' at its bound, d_f is 0 anyway.
+    d_i = where(i <= 1.65e-38, 0.0, d_i)
     # (15): the gradient of m goes to the greater of the two, whose gate after stabilization is 1.
     dm = dm - d_i - d_f
     da_i = where(f == 1, d_i, d_i + dm)
