@@ -51,7 +51,7 @@ def train(
     """Train a new model, as `charlm train` does: the same settings, run folder and lines on stderr.
 
     Ctrl-C ends the training after the current step; the run is saved and returned, and its `outcome.reason` is
-    "SIGINT". A second Ctrl-C raises KeyboardInterrupt.
+    "SIGINT". SIGTERM and SIGHUP do the same. A second Ctrl-C raises KeyboardInterrupt.
 
     Args:
         text: a file, a folder, a glob, or builtin:NAME. Without a config, charlm chooses settings for this text.

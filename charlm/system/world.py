@@ -7,6 +7,7 @@ writing files, is done by the first. An error that one of them meets in such a c
 import contextlib
 import os
 import re
+import signal
 import socket
 import time
 import uuid
@@ -252,7 +253,7 @@ class Processes(World):
                 )
 
     def agree(self, elapsed_s: float, signals: list[str]) -> tuple[float, list[str]]:
-        names = ("SIGINT", "SIGTERM")
+        names = [number.name for number in signal.Signals]
         first_s, *counts = self._sum([elapsed_s if self.is_first else 0.0, *(name in signals for name in names)])
         return first_s, [name for name, count in zip(names, counts, strict=True) if count]
 

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 
 import charlm.inference.evaluation
 import charlm.model
+import charlm.training.loop
 import charlm.training.plan
 import charlm.training.start
 import charlm.training.step
@@ -328,6 +329,29 @@ def test_a_signal_to_one_stops_all_after_the_same_step(processes: Team, busy, tm
     outcomes = processes(run_of, busy, tmp_path / "run", [interrupted])
     assert {one[:2] for one in outcomes} == {("SIGTERM", 7)}
     assert last_of(tmp_path / "run").progress["step"] == 7
+
+
+def interrupted_evaluation(world: World):
+    def evaluated(*arguments, **options):
+        if world.rank == world.size - 1:
+            os.kill(os.getpid(), signal.SIGHUP)
+        return evaluate(*arguments, **options)
+
+    return mock.patch.object(charlm.training.loop, "evaluate", evaluated)
+
+
+@pytest.mark.parametrize("split", [[0.9, 0.1, 0], [0.6, 0.4, 0]], ids=["1 stream", "2 streams"])
+def test_a_signal_to_one_during_an_evaluation_stops_all_and_costs_no_bit(processes: Team, busy, tmp_path, split):
+    busy["data"]["split"] = split
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    processes(run_of, busy, whole)
+    outcomes = processes(run_of, busy, parts, [interrupted_evaluation])
+    assert {one[:2] for one in outcomes} == {("SIGHUP", 4)}
+    assert {row["split"] for row in untimed(parts)} == {"train"}
+    processes(resumed, parts)
+    for name in ("last", "best"):
+        assert_same_checkpoint(*(run / f"checkpoints/{name}.safetensors" for run in (whole, parts)))
+    assert untimed(whole) == untimed(parts)
 
 
 def full_disk(world: World):
