@@ -186,7 +186,7 @@ def start(
     if again := world.first(lambda: run_of_this_launch(world)):
         return resume_run(again, world=world, watch=watch)
     request = Request(text, minutes or DEFAULT_MINUTES, settings)
-    suggestion = world.first(lambda: suggest(request, world, began_s))
+    suggestion = suggest(request, world, began_s)
     for label, reason in suggestion.reasons.items():
         say(label, reason)
     return start_run(suggestion.config, run_dir, name=run_name(text), world=world, began_s=began_s, watch=watch)
