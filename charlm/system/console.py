@@ -35,7 +35,8 @@ def say(label: str, message: str) -> None:
 
 def say_error(message: str) -> None:
     """Print the error that ends a command."""
-    _write(f"error: {f'{_name}: ' if _name else ''}{message}")
+    with contextlib.suppress(OSError):
+        print(one_line(f"error: {f'{_name}: ' if _name else ''}{message}"), file=sys.stderr, flush=True)
 
 
 def _write(line: str) -> None:
