@@ -59,7 +59,7 @@ def train(
     """Train a new model, as `charlm train` does: the same settings, run folder and lines on stderr.
 
     Ctrl-C ends the training after the current step; the run is saved and returned, and its `outcome.reason` is
-    "SIGINT". A second Ctrl-C raises KeyboardInterrupt.
+    "SIGINT". SIGTERM and SIGHUP do the same. A second Ctrl-C raises KeyboardInterrupt.
 
     Args:
         text: a file, a folder, a glob, or builtin:NAME. Without a config, charlm chooses settings for this text.
@@ -234,7 +234,7 @@ def _chosen(request: "Request", world: "World", began_s: float | None = None) ->
     from charlm.choice.suggest import suggest
     from charlm.system.console import say
 
-    suggestion = world.first(lambda: suggest(request, world, began_s))
+    suggestion = suggest(request, world, began_s)
     for label, reason in suggestion.reasons.items():
         say(label, reason)
     return suggestion

@@ -81,8 +81,8 @@ class DivergenceError(CharlmError):
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether memory ran out: Python's, or PyTorch's on the CPU or a GPU."""
-    texts = ("out of memory", "can't allocate memory")
+    """Whether memory ran out: Python's, PyTorch's on the CPU or a GPU, or what a library needs to be loaded."""
+    texts = ("out of memory", "can't allocate memory", "failed to map segment", "Cannot allocate memory")
     return isinstance(error, MemoryError) or (
-        isinstance(error, RuntimeError) and any(text in str(error) for text in texts)
+        isinstance(error, RuntimeError | ImportError | OSError) and any(text in str(error) for text in texts)
     )

@@ -10,6 +10,7 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -20,13 +21,14 @@ from charlm.choice.families import Candidate
 from charlm.config import Config
 from charlm.data.corpus import Corpus, Ids
 from charlm.data.vocabulary import Vocabulary
-from charlm.errors import DataError, DeviceError, is_out_of_memory
+from charlm.errors import CharlmError, DataError, DeviceError, is_out_of_memory
 from charlm.system.cache import cache_folder, make_cache_folder, open_private
 from charlm.system.console import say
 from charlm.system.cpu import describe_cpu
 from charlm.system.device import free_memory
 from charlm.system.files import replace_file
 from charlm.system.world import ALONE, World
+from charlm.training.processes import choose_device
 from charlm.training.step import Updater
 
 _ENOUGH_S = 0.15
@@ -60,7 +62,7 @@ class Speedometer:
     budget_s: float
     """Measure nothing after this time."""
     world: World = ALONE
-    """Its processes share the batch; this one measures its part."""
+    """Its processes share the batch and measure together: this is the first one, the others are in `help_first`."""
 
     def __post_init__(self) -> None:
         self._end_s = time.perf_counter() + self.budget_s
@@ -134,8 +136,9 @@ class Speedometer:
         if freezes := not gc.get_freeze_count():
             gc.freeze()
         try:
-            config = self._share(self.families[at][index].config)
-            seconds = measure(config, self.device, self.vocabulary_size, min(_ENOUGH_S, self.budget_s / 8))
+            config, enough_s = self.families[at][index].config, min(_ENOUGH_S, self.budget_s / 8)
+            size = self.world.first(lambda: Size(config, self.vocabulary_size, enough_s))
+            seconds = size.measured(self.world)
             free_memory()
         finally:
             if freezes:
@@ -150,40 +153,67 @@ class Speedometer:
             self._store(at, index).write(seconds)
 
     def _store(self, at: int, index: int) -> "_Store":
-        return _Store(self._share(self.families[at][index].config), self.device, self.vocabulary_size)
-
-    def _share(self, config: Config) -> Config:
-        """The config of this process's part of the batch."""
-        train = config.train.model_copy(update={"batch_size": config.train.batch_size // self.world.size})
-        threads = self.world.threads(config.threads)
-        return config.model_copy(update={"train": train, "threads": threads})
+        return _Store(self.families[at][index].config, self.device, self.vocabulary_size, self.world)
 
 
-def measure(config: Config, device: torch.device, vocabulary_size: int, enough_s: float) -> float | None:
+class Size(NamedTuple):
+    """What the first process asks all to measure."""
+
+    config: Config
+    vocabulary_size: int
+    enough_s: float
+
+    def measured(self, world: World) -> float | None:
+        """`measure` on the device of this process."""
+        return measure(self.config, choose_device(self.config, world), self.vocabulary_size, self.enough_s, world)
+
+
+def help_first(world: World) -> Any:
+    """Measure with the first process whatever it measures, until it returns something else; then return that too."""
+    while isinstance(found := world.first(lambda: None), Size):
+        with contextlib.suppress(CharlmError):  # all have it, and the first one says what comes of it
+            found.measured(world)
+        free_memory()
+    return found
+
+
+def measure(
+    config: Config, device: torch.device, vocabulary_size: int, enough_s: float, world: World = ALONE
+) -> float | None:
     """Seconds of the fastest update on random text; None if there is not enough memory.
 
-    The fastest, because other load only makes updates slower.
+    The fastest, because other load only makes updates slower. All processes of the world call this together.
     """
+    if world.shares_updates:
+        train = config.train.model_copy(update={"batch_size": config.train.batch_size // world.size})
+        threads = world.threads(config.threads)
+        part = config.model_copy(update={"train": train, "threads": threads})
+        # One that lacks memory would leave the others waiting for its gradients: each tries its part alone before.
+        if world.total(measure(part, device, vocabulary_size, 0.0) is None):
+            return None
+        free_memory()
     vocabulary = Vocabulary.of_code_points(np.arange(vocabulary_size))
     length = config.train.batch_size * config.train.bptt * _WINDOWS + 1
     ids: Ids = np.random.default_rng(1).integers(vocabulary_size, size=length).astype(np.uint32)
     corpus = Corpus(vocabulary, {"train": ids}, sha256="", size_bytes=len(ids), files=1)
     try:
-        return _fastest_s(Updater(config, corpus, device), enough_s)
+        return _fastest_s(world.each(lambda: Updater(config, corpus, device, world)), enough_s)
     except Exception as error:
-        if isinstance(error, DeviceError) or is_out_of_memory(error):
+        if not world.shares_updates and (isinstance(error, DeviceError) or is_out_of_memory(error)):
             return None
         raise
 
 
 def _fastest_s(updater: Updater, enough_s: float) -> float:
     times: list[float] = []
+    spent_s = 0.0
     least = _LEAST_ON_GPU if updater.device.type == "cuda" else 1
-    while len(times) < least or (sum(times) < enough_s and len(times) < 50):
+    while len(times) < least or (spent_s < enough_s and len(times) < 50):
         start_s = time.perf_counter()
         updater.update()
         if updater.device.type == "cuda":
             torch.cuda.synchronize()
+        spent_s, _ = updater.world.agree(sum(times), [])  # as after every update of a run
         if updater.state.step > 1:  # the first one allocates
             times.append(time.perf_counter() - start_s)
     return min(times)
@@ -206,11 +236,11 @@ def _interpolated(family: Sequence[Candidate], points: dict[int, float]) -> list
 class _Store:
     """The file of the cache for a candidate: one of each machine, device, version, precision and size."""
 
-    def __init__(self, config: Config, device: torch.device, vocabulary_size: int) -> None:
+    def __init__(self, config: Config, device: torch.device, vocabulary_size: int, world: World) -> None:
         layers = CELLS[config.model.cell.kind](1, 1).to(device)
         backend = layers.select_backend(device, resets=config.data.unit == "line").description
         threads = config.threads or torch.get_num_threads()
-        parts = [__version__, torch.__version__, _machine(device), threads, backend]
+        parts = [__version__, torch.__version__, _machine(device), threads, world.size, world.local_size, backend]
         train = config.train
         size = [config.precision, train.batch_size, train.bptt, train.ema > 0, config.optimizer.name, vocabulary_size]
         text = json.dumps([*parts, *size, config.model.model_dump(mode="json")])

@@ -9,7 +9,7 @@ import torch
 from charlm.choice.families import PLAIN, USUAL, Candidate, Family, Request, on_request
 from charlm.choice.recipe import Run, complete, valid_chars
 from charlm.choice.rule import LARGE_CHARS, LAST, Reading, expected_nats, relative_nats
-from charlm.choice.speed import Speedometer
+from charlm.choice.speed import Speedometer, help_first
 from charlm.choice.text import TextFacts, text_facts
 from charlm.config import Config
 from charlm.data.corpus import Corpus, load_configured_corpus
@@ -86,10 +86,16 @@ class _Outlook:
 def suggest(request: Request, world: World = ALONE, began_s: float | None = None) -> Suggestion:
     """Choose settings for a text and a time on this machine; the batch is a multiple of the world's processes.
 
+    All of them call this together: the first one chooses, and they measure what it asks for.
+
     `began_s`: when the minutes began, as time.perf_counter() tells it; None: they begin with a later command.
     ConfigError for wrong overrides, DataError for a text that cannot be read or is too short, DeviceError for a device
     that is not there or has too little memory.
     """
+    return world.first(lambda: _suggest(request, world, began_s)) if world.is_first else help_first(world)
+
+
+def _suggest(request: Request, world: World, began_s: float | None) -> Suggestion:
     base = request.base()
     device = resolve_device(base.device, world)
     set_threads(world.threads(base.threads))

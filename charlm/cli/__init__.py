@@ -128,13 +128,23 @@ def main() -> None:
             _drop_output()
             say_error(f"stdout: {error.strerror}; allowed: a place with room for the output")
         else:
-            raise
+            _say_exhausted(error)
         sys.exit(1)
     except Exception as error:
-        if not is_out_of_memory(error):
-            raise
-        say_error(f"out of memory{_wanted(error)}; lower model.cell.hidden, train.batch_size or train.bptt")
+        _say_exhausted(error)
         sys.exit(1)
+
+
+def _say_exhausted(error: Exception) -> None:
+    """Say that memory or threads ran out; raise any other error again."""
+    if isinstance(error, ImportError) and is_out_of_memory(error):
+        say_error(f"out of memory: a library cannot be loaded ({error}); free some, or raise the limit (`ulimit -v`)")
+    elif is_out_of_memory(error):
+        say_error(f"out of memory{_wanted(error)}; lower model.cell.hidden, train.batch_size or train.bptt")
+    elif "can't start new thread" in str(error):
+        say_error(f"{error}; allowed: as many as the system's limit (`ulimit -u`); end other processes, or raise it")
+    else:
+        raise error
 
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

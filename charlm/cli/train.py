@@ -87,7 +87,8 @@ def train(
     Without --config, charlm chooses settings for the text, the minutes and this machine, and says why; in the end it
     writes a sample. `charlm config suggest` prints the same settings as YAML.
 
-    Ctrl-C finishes the step, writes a checkpoint and prints how to resume. A second Ctrl-C quits at once.
+    Ctrl-C finishes the step, writes a checkpoint and prints how to resume. A second Ctrl-C quits at once. SIGTERM and a
+    closed terminal (SIGHUP) do the same. Exit codes: 130, 143 and 129.
 
     \b
     Examples:

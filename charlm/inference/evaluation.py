@@ -2,7 +2,7 @@
 
 import contextlib
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -80,6 +80,7 @@ def evaluate(
     per_char: bool = False,
     per_line: bool = False,
     world: World = ALONE,
+    check: Callable[[], object] = lambda: None,
 ) -> Evaluation:
     """Score every character of `ids` [N] given the characters before it; DataError if the text is too short.
 
@@ -89,14 +90,25 @@ def evaluate(
 
     The processes of the world share the streams, and each returns the score of the whole; `per_char` and `per_line`
     need a single process. The model keeps its mode (training or evaluation).
+
+    check: called before the first window and after each, equally often in all processes; what it raises ends the
+    evaluation.
     """
     assert world.size == 1 or not (per_char or per_line)
     cut = Cut.of(ids, streams or most_streams(device), model.begins)
     sample = LineSample(ids, cut, model.begins) if per_line and model.begins is not None else None
     with evaluating(model), torch.inference_mode():
         windows = scored_windows(model, ids, device, cut, part=world.part)
-        score = sum_windows(sample.passing(windows) if sample else windows, cut, per_char=per_char)
+        windows = _checked(check, sample.passing(windows) if sample else windows)
+        score = sum_windows(windows, cut, per_char=per_char)
     return replace(score, nats_sum=world.total(score.nats_sum), line_nats=sample.nats() if sample else None)
+
+
+def _checked(check: Callable[[], object], windows: Iterable[Tensor]) -> Iterator[Tensor]:
+    check()
+    for window in windows:
+        yield window
+        check()
 
 
 @dataclass(frozen=True)
@@ -215,14 +227,19 @@ def scored_windows(
     Stream b reads the b-th part of the text, in windows of `steps` characters, after the warm-up before its part. The
     state is carried from window to window. Entries past the end of a part are 0.
 
-    part: yield the nats of these streams only, of nearly equal parts of the B; there may be none.
+    part: yield the nats of these streams only, of nearly equal parts of the B; there may be none. All parts have the
+    same number of windows.
 
     The model must be in evaluation mode. The nats have a graph unless the caller turns gradients off; the carried
     state is detached between windows, and the caller may change the weights there.
     """
     last = len(ids) - 1
     mine = np.array_split(np.arange(len(cut.begin_B)), part.count)[part.index]
+    streams = -(-len(cut.begin_B) // part.count)  # of the largest part
+    most = most_steps(streams, model, device)
+    steps = steps or min(most, score_steps(streams, model))
     if not len(mine):
+        yield from (torch.zeros(length, 0, device=device) for _, length in _windows(0, cut.longest, steps))
         return
     begin_B1 = cut.begin_B[mine, None]
 
@@ -233,7 +250,7 @@ def scored_windows(
         return to_device(ids[at_BT].T.astype(np.int64, order="C"), device)
 
     state = None
-    for offset, length in _windows(-cut.warmup, 0, most_steps(len(mine), model, device)):
+    for offset, length in _windows(-cut.warmup, 0, most):
         # Nothing comes before a part at the text's beginning: what it reads here does not matter, as its state is
         # cleared below.
         with torch.no_grad():
@@ -241,8 +258,7 @@ def scored_windows(
     if state is not None and cut.begin_B[mine[0]] == 0:
         state = map_state(_without_first_stream, state)
     lengths_B = to_device(cut.length_B[mine], device)
-    most = min(most_steps(len(mine), model, device), score_steps(len(mine), model))
-    for offset, length in _windows(0, cut.longest, steps or most):
+    for offset, length in _windows(0, cut.longest, steps):
         # One copy to the device: the targets are the inputs, a step later.
         both_TB = ids_TB(places_BT(offset, length + 1).clip(0, last))
         logits, state = model(both_TB[:-1], state)  # [T, B, V]

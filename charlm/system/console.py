@@ -37,7 +37,8 @@ def say(label: str, message: str, command: str = "") -> None:
 
 def say_error(message: str) -> None:
     """Print the error that ends a command."""
-    _write("error:", f"{f'{_name}: ' if _name else ''}{message}", indent=7)
+    with contextlib.suppress(OSError):
+        print(_lines("error:", f"{f'{_name}: ' if _name else ''}{message}", indent=7), file=sys.stderr, flush=True)
 
 
 def terminal_columns(stream: TextIO) -> int | None:
@@ -54,11 +55,15 @@ def terminal_columns(stream: TextIO) -> int | None:
 
 
 def _write(begin: str, message: str, command: str = "", *, indent: int) -> None:
-    """Print a line, wrapped at words if stderr is a terminal."""
     with contextlib.suppress(OSError):
-        words = [begin, *(one_line(message).split(" ") if message else []), *([one_line(command)] if command else [])]
-        line = wrapped(words, terminal_columns(sys.stderr), indent)
+        line = _lines(begin, message, command, indent=indent)
         if tqdm := sys.modules.get("tqdm"):  # prints above the progress bar
             tqdm.tqdm.write(line, file=sys.stderr)
         else:
             print(line, file=sys.stderr, flush=True)
+
+
+def _lines(begin: str, message: str, command: str = "", *, indent: int) -> str:
+    """One line, wrapped at words if stderr is a terminal."""
+    words = [begin, *(one_line(message).split(" ") if message else []), *([one_line(command)] if command else [])]
+    return wrapped(words, terminal_columns(sys.stderr), indent)

@@ -7,6 +7,7 @@ writing files, is done by the first. An error that one of them meets in such a c
 import contextlib
 import os
 import re
+import signal
 import socket
 import time
 import uuid
@@ -139,6 +140,7 @@ class Processes(World):
         self._group: Any = None
         self._store: Any = None
         self._meeting = ""
+        self._said_share = False
         timeout = timedelta(seconds=timeout_s)
         with self._answered(f"not all {size} have come", then="start all of them, and check their --rdzv-endpoint"):
             self._store, _, _ = next(rendezvous("env://", rank, size, timeout=timeout))
@@ -179,13 +181,19 @@ class Processes(World):
         # torchrun sets this variable to 1 if the user has not set it.
         if asked or self.local_size == 1 or os.environ.get("OMP_NUM_THREADS", "1") != "1":
             return asked
-        console.say("threads", f"{self._share} for each process, its share of the cores; `threads` sets another number")
+        if not self._said_share:
+            self._said_share = True
+            console.say(
+                "threads", f"{self._share} for each process, its share of the cores; `threads` sets another number"
+            )
         return self._share
 
     def use(self, device: torch.device) -> None:
         self.same("device", lambda: device.type)
         # The group for decisions shall be the first to notice that a process does not answer: its error is one line.
         backend, timeout_s = ("nccl", 2 * self._timeout_s) if device.type == "cuda" else ("gloo", self._timeout_s)
+        if self._group is not None and self._distributed.get_backend(self._group) == backend:
+            return
         with self._answered(f"no group for tensors on {device.type}"):
             self._group = self._distributed.new_group(backend=backend, timeout=timedelta(seconds=timeout_s))
 
@@ -252,7 +260,7 @@ class Processes(World):
                 )
 
     def agree(self, elapsed_s: float, signals: list[str]) -> tuple[float, list[str]]:
-        names = ("SIGINT", "SIGTERM")
+        names = [number.name for number in signal.Signals]
         first_s, *counts = self._sum([elapsed_s if self.is_first else 0.0, *(name in signals for name in names)])
         return first_s, [name for name, count in zip(names, counts, strict=True) if count]
 
@@ -350,16 +358,15 @@ def joined() -> Iterator[World]:
     Every process except the first prints only errors that the first one does not. ProcessError if the others do not
     come.
     """
-    rank, size, local_rank, local_size = (
-        _number(name, default)
-        for name, default in (("RANK", 0), ("WORLD_SIZE", 1), ("LOCAL_RANK", 0), ("LOCAL_WORLD_SIZE", 1))
-    )
+    size, local_size = _number("WORLD_SIZE", 1, least=1), _number("LOCAL_WORLD_SIZE", 1, least=1)
     if "RANK" not in os.environ or (size == 1 and "MASTER_ADDR" not in os.environ):
         yield ALONE
         return
+    rank, local_rank = _number("RANK", 0, most=size - 1), _number("LOCAL_RANK", 0)
+    timeout_s = _number("CHARLM_TIMEOUT_S", 1800, least=1, most=_LONGEST_S)
     if rank:
         console.speak_for(f"process {rank}")
-    world = Processes(rank, size, local_rank, local_size, _number("CHARLM_TIMEOUT_S", 1800))
+    world = Processes(rank, size, local_rank, local_size, timeout_s)
     failed = True
     try:
         yield world
@@ -368,8 +375,16 @@ def joined() -> Iterator[World]:
         world.leave(failed=failed)
 
 
-def _number(name: str, default: int) -> int:
+def _number(name: str, default: int, *, least: int = 0, most: int = 2**31 - 1) -> int:
     found = os.environ.get(name, str(default))
-    if not found.isdecimal():
-        raise ProcessError(f"{name}: found {found!r} in the environment; allowed: an integer; start with torchrun")
-    return int(found)
+    number = int(found) if found.isdecimal() and len(found) <= len(str(most)) else -1
+    if not least <= number <= most:
+        raise ProcessError(
+            f"{name}: found {found!r} in the environment; allowed: integers from {least} to {most}; set it to one, or "
+            "unset it"
+        )
+    return number
+
+
+_LONGEST_S = 1_000_000
+"""Eleven days."""

@@ -33,6 +33,10 @@ _GUESS_STEPS = 3
 """Updates after which it is guessed how long an evaluation takes; again at every row of metrics."""
 
 
+class _Stopped(Exception):
+    """A signal came while the run was evaluated or sampled."""
+
+
 @dataclass(frozen=True)
 class Outcome:
     """How a run, or one session of it, ended."""
@@ -81,7 +85,6 @@ class TrainingLoop:
         self._rolled_back_to = -1  # step
         self._saving_s = 0.0
         self._timed = False  # whether an evaluation was
-        self._share = updater.share_done()
         self._pruned = False
         self._clock_s = time.perf_counter() if began_s is None else began_s
 
@@ -99,9 +102,7 @@ class TrainingLoop:
                 self.world.first(lambda: self.folder.write_config(self.config))
                 while True:
                     try:
-                        reason = self._train()
-                        self._finish(reason)
-                        return self._outcome(reason)
+                        return self._outcome(self._finish(self._train()))
                     except DivergenceError as error:
                         self._roll_back(error)
         except OSError as error:
@@ -116,26 +117,38 @@ class TrainingLoop:
 
     def _train(self) -> str:
         """Make steps until there is a reason to stop, and return it."""
-        every = self.config.train
         if self.updater.state.step == 0:
             self._tick()
             self.updater.state.count_starting()
-        while not (reason := self._reason_to_stop()):
-            self.updater.update()
-            self._tick()
-            if self.updater.state.step == _GUESS_STEPS:
-                self._guess_ending()
-            if self._due(every.log_every):
-                self._log()
-            watched = self._watched_share()
-            improved = bool(watched or self._due(every.eval_every)) and self._evaluate()
-            if watched:
-                self._ask_watch(watched)
-            if self._due(every.sample_every) and self.world.is_first:
-                self._sample()
-            if improved or self._due(every.save_every):
-                self._save(best=improved)
-        return reason
+        try:
+            if self.updater.state.unfinished:
+                self._finish_step()
+            while not (reason := self._reason_to_stop()):
+                self.updater.update()
+                self._tick()
+                if self.updater.state.step == _GUESS_STEPS:
+                    self._guess_ending()
+                if self._due(self.config.train.log_every):
+                    self._log()
+                self._finish_step()
+            return reason
+        except _Stopped:
+            return self._signals[0]
+
+    def _finish_step(self) -> None:
+        """Evaluate, sample and save where that is due. _Stopped if a signal comes first: --resume does the rest."""
+        every, state = self.config.train, self.updater.state
+        state.set_unfinished(True)
+        share = self._watched_share()
+        if (share or self._due(every.eval_every)) and state.evaluated_step != state.step:
+            self._evaluate()
+        if share:
+            self._ask_watch(share)
+        if self._due(every.sample_every) and not self.world.first(self._sample):
+            self._stop_if_signaled()
+        state.set_unfinished(False)
+        if state.is_best or self._due(every.save_every):
+            self._save(best=state.is_best)
 
     def _reason_to_stop(self) -> str:
         train, state = self.config.train, self.updater.state
@@ -159,11 +172,11 @@ class TrainingLoop:
         """The share of the run after which the watch wants an evaluation, if the last update has reached one."""
         if self.watch is None:
             return None
-        before, self._share = self._share, self.updater.share_done()
-        return self.watch.passed(before, self._share)
+        return self.watch.passed(self.updater.state.watched_share, self.updater.share_done())
 
     def _ask_watch(self, share: float) -> None:
         watch, nats = self.watch, self.updater.state.valid_nats
+        self.updater.state.count_watched(share)
         if watch and nats is not None:
             self._pruned = self.world.first(lambda: watch.stops(share, nats))
 
@@ -175,6 +188,12 @@ class TrainingLoop:
         state.set_time(elapsed_s)
         self._clock_s = now_s
         self.progress.show(state.step, self.updater.share_done(), state.elapsed_s)
+
+    def _stop_if_signaled(self) -> None:
+        """_Stopped if a process has received a signal."""
+        self._tick()
+        if self._signals:
+            raise _Stopped
 
     # Log, evaluate, sample, save
 
@@ -220,10 +239,10 @@ class TrainingLoop:
         if self.watch and self.watch.sees and self.world.is_first:
             self.watch.sees(row)
 
-    def _evaluate(self) -> bool:
-        """Make a scheduled evaluation; True if its score is the best so far."""
+    def _evaluate(self) -> None:
+        """Make a scheduled evaluation."""
         if "valid" not in self.corpus.splits:
-            return False
+            return
         state = self.updater.state
         self._tick()
         start_s = state.elapsed_s
@@ -231,14 +250,20 @@ class TrainingLoop:
         state.expect_ending(state.elapsed_s - start_s + 2 * self._saving_s)  # `_finish` saves twice
         self._timed = True
         state.count_evaluation(improved)
-        return improved
 
     def _score(self) -> bool:
         """Evaluate and note the score; True if it is the best so far. DivergenceError if it is not finite."""
         updater, state = self.updater, self.updater.state
         updater.check_finite()
         model, alone = updater.evaluated_model, self.world.size == 1
-        score = evaluate(model, self.corpus.splits["valid"], updater.device, per_line=alone, world=self.world)
+        score = evaluate(
+            model,
+            self.corpus.splits["valid"],
+            updater.device,
+            per_line=alone,
+            world=self.world,
+            check=self._stop_if_signaled,
+        )
         self._tick()
         nats = score.nats_per_char
         if not math.isfinite(nats):
@@ -258,8 +283,11 @@ class TrainingLoop:
         )
         return improved
 
-    def _sample(self) -> None:
-        """Write a sample to samples.jsonl and TensorBoard, and its first characters to stderr."""
+    def _sample(self) -> bool:
+        """Write a sample to samples.jsonl and TensorBoard, and its first characters to stderr.
+
+        False if a signal comes first.
+        """
         train, updater = self.config.train, self.updater
         step = updater.state.step
         sample = draw_sample(
@@ -269,10 +297,14 @@ class TrainingLoop:
             choice=Choice(temperature=train.sample_temperature),
             seed=self.config.seed + step,
             device=updater.device,
+            stops=lambda: self._received or self._signals,
         )
         updater.model.train()
+        if sample is None:
+            return False
         self.tracker.sample(sample, step)
         say("sample", f"step {step:>6}  {sample.text[:80]!r}")
+        return True
 
     def _save(self, best: bool) -> None:
         """Write the `last` checkpoint, the numbered one if it is due, and `best` on request."""
@@ -291,21 +323,27 @@ class TrainingLoop:
 
     # Stop, roll back
 
-    def _finish(self, reason: str) -> None:
+    def _finish(self, reason: str) -> str:
         """Save; then, unless a signal stopped the run, write the last rows of metrics and evaluate once more.
+
+        Returns why the run ends: the reason given, or a signal that came during the evaluation.
 
         Saving comes first, so a fault in the final evaluation costs nothing. The final rows are not counted in
         `rows`: a longer run that resumes from here drops them and gets the metrics of a run that never stopped.
         """
         state = self.updater.state
-        self._save(best=False)
+        self._save(best=state.is_best)
         if reason not in SIGNALS:
             if state.interval_steps:
                 self._record(self._train_row())
-            if "valid" in self.corpus.splits and state.evaluated_step != state.step:
-                self._save(best=self._score())
+            try:
+                if "valid" in self.corpus.splits and state.evaluated_step != state.step:
+                    self._save(best=self._score())
+            except _Stopped:
+                return self._signals[0]
             self.tracker.finish(flatten(self.config), self._final_scores())
         self._tick()
+        return reason
 
     def _final_scores(self) -> dict[str, float]:
         state = self.updater.state

@@ -107,9 +107,9 @@ class Tracker:
         if resume:
             _keep_rows(folder / METRICS, step, rows)
             _keep_rows(folder / SAMPLES, step)
+        self._charts = _Charts(folder, first_step=step + 1 if resume else None)
         self._metrics = Metrics(folder / METRICS)
         self._samples = Metrics(folder / SAMPLES)
-        self._charts = _Charts(folder, first_step=step + 1 if resume else None)
         self._faults: set[str] = set()
         self._restore_hook = _leave_faults_to_callers()
 

@@ -3,6 +3,7 @@
 import html
 import math
 import unicodedata
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,11 +38,24 @@ class Sample:
 
 
 def draw_sample(
-    model: CharLM, vocabulary: Vocabulary, *, length: int, choice: Choice, seed: int, device: torch.device
-) -> Sample:
-    """Let a model in evaluation mode write from the start of a line, and then read what it wrote."""
-    pieces = sample_text(model, vocabulary, prompt="", length=length, choice=choice, seeds=[seed], device=device)
-    text = "".join(piece for [piece] in pieces)
+    model: CharLM,
+    vocabulary: Vocabulary,
+    *,
+    length: int,
+    choice: Choice,
+    seed: int,
+    device: torch.device,
+    stops: Callable[[], object] = lambda: False,
+) -> Sample | None:
+    """Let a model in evaluation mode write from the start of a line, and then read what it wrote.
+
+    stops: asked after every character; if true, there is no sample.
+    """
+    text = ""
+    for [piece] in sample_text(model, vocabulary, prompt="", length=length, choice=choice, seeds=[seed], device=device):
+        text += piece
+        if stops():
+            return None
     before = prompt_ids(model, vocabulary, "")
     ids = np.array([*before, *vocabulary.encode(text).tolist()], np.int64)
     [nats] = score_texts(model, [ids], device)

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM end a run after the current step; a second signal ends the process at once."""
+"""Ctrl-C, SIGTERM and SIGHUP end a run after the current step; a second Ctrl-C or SIGTERM ends the process at once."""
 
 import contextlib
 import signal
@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterator
 from types import FrameType
 
-SIGNALS = {"SIGINT": 130, "SIGTERM": 143}
+SIGNALS = {"SIGINT": 130, "SIGTERM": 143, "SIGHUP": 129}
 """Signals that stop a run, and the exit code of each."""
 
 
@@ -14,25 +14,28 @@ SIGNALS = {"SIGINT": 130, "SIGTERM": 143}
 def catch_signals(*, patient: bool = False) -> Iterator[list[str]]:
     """Collect the names of signals.
 
-    The first one restores the previous handlers, so a second one ends the process; not if `patient`: torchrun sends its
-    processes a signal that they may have received already, and ends them itself if they take too long.
+    The first one restores the previous handlers, so a second one ends the process. SIGHUP never does: when a terminal
+    is closed, the kernel and the shell each send one. Nor does any signal if `patient`: torchrun sends its processes a
+    signal that they may have received already, and ends them itself if they take too long.
     """
     received: list[str] = []
     if threading.current_thread() is not threading.main_thread():
         yield received
         return
-    handlers = {number: signal.getsignal(number) for number in map(signal.Signals.__getitem__, SIGNALS)}
+    numbers = [signal.Signals[name] for name in SIGNALS if hasattr(signal, name)]  # Windows has no SIGHUP
+    handlers = {number: signal.getsignal(number) for number in numbers}
     # A signal that the shell ignores for background jobs stays ignored. None: a handler that Python cannot restore.
     before = {number: handler for number, handler in handlers.items() if handler not in (signal.SIG_IGN, None)}
 
-    def restore() -> None:
+    def restore(*kept: str) -> None:
         for number, handler in before.items():
-            signal.signal(number, handler)
+            if number.name not in kept:
+                signal.signal(number, handler)
 
     def receive(number: int, frame: FrameType | None) -> None:
         received.append(signal.Signals(number).name)
         if not patient:
-            restore()
+            restore("SIGHUP")
 
     for number in before:
         signal.signal(number, receive)

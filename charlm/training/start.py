@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import math
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -87,7 +88,7 @@ def start_run(
         if run_dir is None or not exists:
             run_dir = world.first(lambda: _claim_new(run_dir, name, held))
         world.remember("run", str(run_dir.resolve()))
-        tracker = world.each(lambda: _tracker(run_dir, world))
+        tracker = world.each(lambda: _tracker(run_dir, world, is_new=not exists))
         if began_s is not None:
             began_s = _clock_start(began_s, config.train.max_minutes)
         return TrainingLoop(updater, corpus, _folder(run_dir, device), tracker, began_s, watch).fit()
@@ -158,11 +159,17 @@ def _claim(folder: Path, held: contextlib.ExitStack) -> None:
         discard_leftovers(folder)
 
 
-def _tracker(run_dir: Path, world: World, resume: tuple[int, int] | None = None) -> Tracker:
+def _tracker(run_dir: Path, world: World, resume: tuple[int, int] | None = None, *, is_new: bool = False) -> Tracker:
+    """The tracker of this process. If it fails, a folder that is new is removed again."""
     if not world.is_first:
         return NoTracker()
-    with refusing_os_errors(run_dir):
-        return Tracker(run_dir, resume)
+    try:
+        with refusing_os_errors(run_dir):
+            return Tracker(run_dir, resume)
+    except Exception:
+        if is_new:
+            shutil.rmtree(run_dir, ignore_errors=True)
+        raise
 
 
 def _folder(run_dir: Path, device: torch.device) -> RunFolder:

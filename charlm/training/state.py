@@ -47,6 +47,10 @@ class TrainState:
     evaluated_step: int = 0
     """Step of the last scheduled evaluation; the final one is excluded because resuming repeats it."""
     evaluations_since_best: int = 0
+    watched_share: float = 0.0
+    """Fraction of the run, 0 to 1, after which its watch was asked last."""
+    unfinished: bool = False
+    """Whether a signal came before the evaluation, sample or checkpoint that is due at this step."""
     rollbacks: int = 0
     """Returns to an earlier checkpoint after non-finite numbers. Each one halves the learning rate."""
     averaged_updates: int = 0
@@ -125,6 +129,19 @@ class TrainState:
         self.rows += 1
         self.evaluated_step = self.step
         self.evaluations_since_best = 0 if improved else self.evaluations_since_best + 1
+
+    @property
+    def is_best(self) -> bool:
+        """Whether this step has the best validation score so far."""
+        return self.best_nats is not None and self.best_step == self.step
+
+    def count_watched(self, share: float) -> None:
+        """The watch was asked after this share of the run."""
+        self.watched_share = share
+
+    def set_unfinished(self, unfinished: bool) -> None:
+        """Set whether what is due at this step is still to come."""
+        self.unfinished = unfinished
 
     def count_rollback(self, diverged: "TrainState") -> None:
         """Count a rollback from `diverged` to this state, and its row of metrics. `elapsed_s` goes on."""

@@ -15,7 +15,7 @@ def machine(monkeypatch, tmp_path):
     monkeypatch.setenv("CHARLM_CACHE", str(tmp_path / "cache"))
     measured = []
 
-    def measure(config, device, vocabulary_size, enough_s):
+    def measure(config, device, vocabulary_size, *_):
         measured.append(config)
         from charlm.model import count_parameters
 

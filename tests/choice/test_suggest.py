@@ -4,7 +4,6 @@ import itertools
 import math
 import time
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -17,6 +16,7 @@ from charlm.config.commented import commented_yaml
 from charlm.data.corpus import load_configured_corpus
 from charlm.errors import CharlmError, DataError
 from charlm.model import count_parameters
+from charlm.system.world import World
 from tests.text import words_text
 
 
@@ -343,10 +343,11 @@ def test_a_model_too_large_to_be_measured_is_not_chosen(machine, monkeypatch, te
 @pytest.mark.usefixtures("machine")
 @pytest.mark.parametrize("processes", [3, 32])
 def test_processes_share_the_batch(machine, text_file, processes):
-    world = SimpleNamespace(size=processes, local_size=processes, local_rank=0, threads=lambda threads: 1)
+    world = World()
+    world.size = processes
     config = suggest(Request(text_file, 1), world).config
     assert config.train.batch_size % processes == 0
-    assert {measured.train.batch_size for measured in machine.measured} == {config.train.batch_size // processes}
+    assert {measured.train.batch_size for measured in machine.measured} == {config.train.batch_size}
 
 
 @pytest.mark.usefixtures("machine")

@@ -70,7 +70,7 @@ def test_a_killed_process_costs_no_bit_with_restarts(torchrun, tmp_path, unit):
     assert read_checkpoint(tmp_path / "killed/checkpoints/last.safetensors").progress["step"] == 25
 
 
-@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGHUP"])
 def test_a_signal_to_torchrun_stops_after_a_checkpoint(torchrun, tmp_path, name):
     done = torchrun("stopped", f"rank == '0' and (os.kill(os.getppid(), signal.{name}), time.sleep(2))")
     assert done.returncode != 0

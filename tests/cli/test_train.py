@@ -179,3 +179,43 @@ def test_memory_of_a_gpu_that_runs_out(cli, tiny_config, monkeypatch):
         "out of memory: 2.00 GiB more were needed, 1.10 GiB are free; "
         "lower model.cell.hidden, train.batch_size or train.bptt"
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "allowed"),
+    [
+        *(("CHARLM_TIMEOUT_S", value, "1 to 1000000") for value in ("0", "1e9", "9" * 5000, "inf", "-1", "", "ten")),
+        ("RANK", "2", "0 to 1"),
+        ("WORLD_SIZE", "0", "1 to 2147483647"),
+    ],
+)
+def test_variables_of_processes_that_make_no_sense(cli, tiny_config, monkeypatch, name, value, allowed):
+    for known, fine in (("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "127.0.0.1"), (name, value)):
+        monkeypatch.setenv(known, fine)
+    error = cli("train", "--config", tiny_config).error
+    assert error.startswith(f"{name}: found '{value[:1000]}")
+    assert f" in the environment; allowed: integers from {allowed}; " in error or len(value) > 1000
+
+
+def test_no_thread_is_one_line_and_leaves_no_folder(cli, tiny_config, tmp_path, monkeypatch):
+    def refused(*_, **options):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr("charlm.training.metrics.SummaryWriter", refused)
+    assert cli("train", "--config", tiny_config, "--run-dir", tmp_path / "run").err.splitlines()[-1] == (
+        "error: can't start new thread; allowed: as many as the system's limit (`ulimit -u`); end other processes, or "
+        "raise it"
+    )
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_library_that_lacks_memory_is_one_line(cli, trained_run, monkeypatch):
+    error = ImportError("libtorch.so: failed to map segment from shared object")
+
+    def refused(*_, **options):
+        raise error
+
+    monkeypatch.setattr("charlm.inference.load", refused)
+    assert cli("sample", trained_run).error == (
+        f"out of memory: a library cannot be loaded ({error}); free some, or raise the limit (`ulimit -v`)"
+    )

@@ -251,13 +251,14 @@ def test_a_terminal_that_takes_nothing_more_costs_nothing(tmp_path, cli, tiny_co
     assert untimed(whole) == untimed(run)
 
 
-def test_a_signal_that_the_shell_has_ignored_is_ignored(tmp_path, cli, tiny_config, after_step_4):
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])  # a background job's, and nohup's
+def test_a_signal_that_the_shell_has_ignored_is_ignored(tmp_path, cli, tiny_config, after_step_4, number):
+    before = signal.signal(number, signal.SIG_IGN)
     try:
-        after_step_4(lambda: os.kill(os.getpid(), signal.SIGINT))
+        after_step_4(lambda: os.kill(os.getpid(), number))
         assert cli("train", "--config", tiny_config, "--run-dir", tmp_path / "run").code == 0
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(number, before)
     assert read_checkpoint(tmp_path / "run/checkpoints/last.safetensors").progress["step"] == 6
 
 

@@ -14,12 +14,15 @@ import torch.nn.functional as F
 
 import charlm.inference.evaluation
 import charlm.model
+import charlm.training.loop
 import charlm.training.plan
 import charlm.training.start
 import charlm.training.step
 from charlm.cells import CELLS
 from charlm.checkpoint import Checkpoint, read_checkpoint
-from charlm.config import parse_config
+from charlm.choice.families import USUAL, Request
+from charlm.choice.suggest import suggest
+from charlm.config import Config, parse_config
 from charlm.data.corpus import load_configured_corpus
 from charlm.errors import CharlmError, ConfigError, ProcessError, RunError
 from charlm.inference.evaluation import evaluate
@@ -28,6 +31,7 @@ from charlm.system.world import ALONE, World
 from charlm.training.folder import RunFolder
 from charlm.training.optimizer import build_optimizer
 from charlm.training.plan import Plan, measure
+from charlm.training.precision import compile_kernels
 from charlm.training.processes import choose_device
 from charlm.training.snapshot import restore_snapshot, take_snapshot
 from charlm.training.start import resume_run, start_run
@@ -330,6 +334,29 @@ def test_a_signal_to_one_stops_all_after_the_same_step(processes: Team, busy, tm
     assert last_of(tmp_path / "run").progress["step"] == 7
 
 
+def interrupted_evaluation(world: World):
+    def evaluated(*arguments, **options):
+        if world.rank == world.size - 1:
+            os.kill(os.getpid(), signal.SIGHUP)
+        return evaluate(*arguments, **options)
+
+    return mock.patch.object(charlm.training.loop, "evaluate", evaluated)
+
+
+@pytest.mark.parametrize("split", [[0.9, 0.1, 0], [0.6, 0.4, 0]], ids=["1 stream", "2 streams"])
+def test_a_signal_to_one_during_an_evaluation_stops_all_and_costs_no_bit(processes: Team, busy, tmp_path, split):
+    busy["data"]["split"] = split
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    processes(run_of, busy, whole)
+    outcomes = processes(run_of, busy, parts, [interrupted_evaluation])
+    assert {one[:2] for one in outcomes} == {("SIGHUP", 4)}
+    assert {row["split"] for row in untimed(parts)} == {"train"}
+    processes(resumed, parts)
+    for name in ("last", "best"):
+        assert_same_checkpoint(*(run / f"checkpoints/{name}.safetensors" for run in (whole, parts)))
+    assert untimed(whole) == untimed(parts)
+
+
 def full_disk(world: World):
     save = RunFolder.save
 
@@ -533,18 +560,22 @@ def test_what_the_methods_return(processes: Team):
         }
 
 
-def threads(world: World) -> list[int]:
+def threads(world: World) -> tuple[list[int], int]:
+    """Numbers of threads, and how many lines were said about them."""
     found = []
-    for set_by_user in ("1", "3"):
-        with mock.patch.dict(os.environ, {"OMP_NUM_THREADS": set_by_user}):
-            found += [world.threads(0), world.threads(7)]
-    return found
+    with mock.patch("charlm.system.console.say") as say:
+        for set_by_user in ("1", "1", "3"):
+            with mock.patch.dict(os.environ, {"OMP_NUM_THREADS": set_by_user}):
+                found += [world.threads(0), world.threads(7)]
+    return found, say.call_count
 
 
 def test_processes_share_the_cores_unless_the_user_says_otherwise(processes: Team):
     cores = len(os.sched_getaffinity(0))
-    found = processes(threads)
-    assert found == [[max(1, cores // len(found)), 7, 0, 7]] * len(found)
+    numbers, lines = zip(*processes(threads), strict=True)
+    share = max(1, cores // len(numbers))
+    assert numbers == ([share, 7, share, 7, 0, 7],) * len(numbers)
+    assert max(lines) <= 1
 
 
 def planned(world: World, raw) -> Plan:
@@ -559,6 +590,37 @@ def test_a_plan_is_for_the_whole_batch(processes: Team, raw):
         assert found.communication_s > 0
         assert "processes, " in found.as_table()["speed"]
     assert "processes" not in planned(ALONE, raw).as_table()["speed"]
+
+
+def suggested(world: World, source, cache) -> tuple[Config, int]:
+    """The settings that this process gets for a text, and how many updates it makes to measure them."""
+    compile_kernels([family.kind for family in USUAL], torch.device("cpu"))  # in the cache of all tests
+    update = Updater.update
+    with (
+        mock.patch.dict(os.environ, {"CHARLM_CACHE": str(cache)}),
+        mock.patch.object(Updater, "update", autospec=True, side_effect=update) as updates,
+    ):
+        config = suggest(Request(source, 0.05, ["device=cpu"]), world).config
+    return config, updates.call_count
+
+
+def test_processes_measure_together_and_keep_their_own_speeds(processes: Team, raw, tmp_path):
+    suggested(ALONE, raw["data"]["source"], tmp_path)
+    of_one = {file: file.read_bytes() for file in (tmp_path / "speed").iterdir()}
+    found = processes(suggested, raw["data"]["source"], tmp_path)
+    assert found == [found[0]] * len(found)
+    assert found[0][1] > 0
+    of_all = {file: file.read_bytes() for file in (tmp_path / "speed").iterdir()}
+    assert of_all.items() > of_one.items()
+    missing = processes(refused_text, tmp_path / "none.txt")
+    assert missing[0].startswith(f"DataError: {tmp_path}/none.txt: ")
+    assert set(missing[1:]) == {missing[0].replace("DataError", "ProcessError")}
+
+
+def refused_text(world: World, source) -> str:
+    with pytest.raises(CharlmError) as found:
+        suggest(Request(str(source), 0.05), world)
+    return f"{type(found.value).__name__}: {found.value}"
 
 
 def differing(world: World) -> str:

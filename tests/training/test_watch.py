@@ -67,9 +67,12 @@ def test_shares_of_time(tmp_path, config_of, watch_of, seen):
     assert seen[0][0] == 0.3
 
 
-def test_a_signal_comes_before_the_watch(tmp_path, config_of, watch_of):
+def test_a_signal_comes_before_the_watch_which_is_asked_after_resuming(tmp_path, config_of, watch_of, seen):
     with interrupted_after(steps=6):
         assert start_run(config_of(train=NEVER), tmp_path / "run", watch=watch_of(end=0.5)).reason == "SIGINT"
+    assert [share for share, _ in seen] == [0.3]
+    assert resume_run(tmp_path / "run", watch=watch_of(end=0.5)).reason == "pruned"
+    assert evaluated(tmp_path / "run") == [4, 6]
 
 
 def test_without_a_validation_split_nobody_is_asked(tmp_path, config_of, watch_of, seen):
