@@ -1,7 +1,7 @@
 // Text whose control characters can be seen.
 
-// Those that charlm's own `printable` escapes, apart from carriage returns.
-const CONTROLS = /(?![\t\n\r])\p{Cc}|\p{Bidi_Control}|[\u2028\u2029]|\p{Surrogate}/gu;
+// As in charlm/system/formatting.py.
+const CONTROLS = /(?![\t\n])\p{Cc}|\p{Bidi_Control}|[\u2028\u2029]|\p{Surrogate}/gu;
 
 /** The text with control characters, such as those that change its direction, as escapes: \x1b, \u202e. */
 export function printable(text) {
