@@ -16,7 +16,7 @@ from charlm.inference import TrainedModel, load
 from charlm.model import build_model
 from charlm.system.formatting import printable
 from tests.browser import unnamed
-from tests.export.models import model_of
+from tests.export.models import CHARACTERS, model_of
 from tests.look.test_page import HOSTILE
 
 
@@ -268,13 +268,17 @@ def test_completions_of_lines_and_to_the_left(page):
     view.keyboard.press("Escape")
     assert view.text_content("#ghost .ahead") == ""
     assert view.eval_on_selector("#ghost .typed", places) == beside_gray
-    backward = model_of("rhn", direction="backward")
+    vocabulary = Vocabulary("char", CHARACTERS.replace("é", "\u6211"), "backward")
+    backward = replace(model_of("rhn", direction="backward"), vocabulary=vocabulary)
+    with torch.no_grad():
+        backward.network.decoder.bias[int(vocabulary.encode("\u6211")[0])] += 50
     view = page(backward)
     view.click("#complete-tab")
     view.fill("#typed", "abc")
     view.keyboard.press("Control+Home")
     [(likeliest, _)] = backward.next("abc", 1)
     view.wait_for_selector("#next button")
+    assert view.text_content("#take") == "Tab: “\u6211”"  # an ideograph is a word
     view.keyboard.press("Alt+1")
     assert view.input_value("#typed") == f"{likeliest}abc"
     assert view.evaluate("document.getElementById('typed').selectionStart") == 0

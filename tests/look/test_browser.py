@@ -76,9 +76,6 @@ def test_keys_move_through_the_text(view):
     view.keyboard.press("Control+End")
     assert "character 3,000 of" in view.text_content("#prediction")
     assert view.locator('[data-place="2999"].selected').is_visible()
-    chart = view.locator("#strip").bounding_box()
-    right = chart["x"] + chart["width"] - 2  # the last column within the border
-    assert dark_share(view, right, chart["y"] + 20, 1, 20) == 1  # the frame ends where the text ends
     view.keyboard.press("Control+Home")
     first = view.locator('[data-place="0"]').bounding_box()
     assert dark_share(view, first["x"] - 1, first["y"] + 5, 1, first["height"] - 10) == 1  # the box around it is whole
@@ -213,6 +210,9 @@ def test_right_to_left(opened, of_characters, level):
         )
         assert int(view.get_attribute(".row .selected", "data-place")) == place
         assert f" {place + 1} of " in view.text_content("#prediction")
+    chart = view.locator("#strip").bounding_box()
+    right = chart["x"] + chart["width"] - 2  # the last column within the border
+    assert dark_share(view, right, chart["y"] + 20, 1, 20) == 1  # the frame ends where the text ends
     if level == "char":
         assert [cell.get_attribute("class") for cell in cells[8:13]] == [None, "copied1", "copied1", "copied1", None]
     view.click('[data-place="1"]')
