@@ -4,35 +4,40 @@ A unit tracks the feature with which it correlates most, in absolute value, over
 correlation that is reported is that over the second half, so it is not the best of many by chance.
 """
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from charlm.look.hardest import IDEOGRAPH
 from charlm.look.reading import Floats, Series
 
 Values = npt.NDArray[np.float64]
 
+_ENDS = ".!?。！？…؟۔।"
+"""Ends of sentences."""
 _OPENING = {"(": ")", "[": "]", "{": "}"}
 _QUOTES = {'"': '"', "“": "”", "„": "“", "«": "»"}
 
 
 def features_of(text: str) -> dict[str, Values]:
     """Feature → its value at every character of the text, [N]. The value is that after reading the character."""
+    in_word_N = _word_positions(text)
     found = {
         "upper case": _each(text, str.isupper),
         "digit": _each(text, str.isdigit),
         "space": _each(text, lambda c: c in " \t"),
         "line end": _each(text, lambda c: c == "\n"),
         "punctuation": _each(text, lambda c: not (c.isalnum() or c.isspace())),
-        "end of sentence": _each(text, lambda c: c in ".!?"),
+        "end of sentence": _each(text, lambda c: c in _ENDS),
         "vowel": _each(text, lambda c: c.lower() in "aeiouäöüàáâéèêíîóôúûаеёиоуыэюяαεηιουω"),
-        "last letter of a word": _last(_each(text, str.isalpha)),
+        "last letter of a word": _last_letters(in_word_N),
         "last character of a line": _last(_each(text, lambda c: c != "\n")),
         "position in the line": _since(text, lambda c: c == "\n"),
-        "position in the word": _since(text, lambda c: not c.isalpha()),
-        "position in the sentence": _since(text, lambda c: c in ".!?"),
+        "position in the word": in_word_N,
+        "position in the sentence": _since(text, lambda c: c in _ENDS),
         "inside quotes": np.minimum(_quote_depths(text), 1),
         "depth of brackets": _bracket_depths(text),
         "depth of indentation": _indentations(text),
@@ -58,6 +63,25 @@ def _since(text: str, test: Callable[[str], bool]) -> Values:
     """Number of characters since the last that passes the test, 0 for that one."""
     places_N = np.arange(1, len(text) + 1)
     return (places_N - np.maximum.accumulate(places_N * _each(text, test))).astype(np.float64)
+
+
+def _word_positions(text: str) -> Values:
+    """1 for the first letter of a word, 0 between words. An ideograph is a word."""
+    alone = re.compile(IDEOGRAPH)
+    found, position, starts = [], 0, True
+    for character in text:
+        ideograph = alone.match(character) is not None
+        position = 0 if not character.isalpha() else 1 if starts or ideograph else position + 1
+        starts = ideograph
+        found.append(float(position))
+    return np.array(found, np.float64)
+
+
+def _last_letters(in_word_N: Values) -> Values:
+    """1 for a letter before the end of its word; unknown, so 0, at the end of the text."""
+    ends_N = np.zeros_like(in_word_N)
+    ends_N[:-1] = (in_word_N[:-1] > 0) & (in_word_N[1:] <= 1)
+    return ends_N
 
 
 def _quote_depths(text: str) -> Values:

@@ -9,7 +9,10 @@ import numpy.typing as npt
 Stretch = tuple[int, int, float]
 """Start, length, bits."""
 
-WORD = re.compile(r"\w+(?:['’-]\w+)*")
+IDEOGRAPH = "[\u3005\u3007\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003fffd]"
+"""A word of its own, because there are no spaces between them."""
+_LETTER = rf"(?!{IDEOGRAPH})\w"
+WORD = re.compile(rf"{IDEOGRAPH}|(?:{_LETTER})+(?:['’-](?:{_LETTER})+)*")
 LINE = re.compile(r"[^\n]+")
 _LEAST_LINE = 10
 """Shorter lines have too few characters for a mean."""

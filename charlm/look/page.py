@@ -24,6 +24,8 @@ _WITH_GATES = 6
 _LEAST_TO_TRACK = 200
 """A shorter text says nothing about what units track."""
 _NEAREST = 4
+LEAST_CORRELATION = 0.3
+"""A weaker correlation, positive or negative, is taken for noise."""
 _MOST_BITS = 65.0
 
 
@@ -42,15 +44,13 @@ def look_page(trained: TrainedModel, text: str | Ids, other: TrainedModel | None
     shown = shown_text(trained, ids[hidden:])
     read_first = read(trained.network, ids)
     reading = (read_first.without_first() if hidden else read_first).turned(trained.vocabulary)
-    curve, places = memory_curve(trained.network, ids)
-    whole = float(np.mean(read_first.bits_N[places])) if curve else None
     data = _facts(trained, reading) | {
         "text": shown,
         "symbols": _symbols(trained),
         "reading": _packed_reading(reading, len(trained.vocabulary)),
         "words": hardest_words(shown, reading.bits_N),
         "lines": hardest_lines(shown, reading.bits_N),
-        "memory": {"curve": curve, "whole": whole, "targets": len(places)},
+        "memory": _memory(trained, ids, read_first),
         "copied": _copied(trained, ids[hidden:]),
         "units": _units(trained, ids, hidden, shown, units),
     }
@@ -129,6 +129,13 @@ def _packed_reading(reading: Reading, vocabulary_size: int) -> dict[str, Any]:
     }
 
 
+def _memory(trained: TrainedModel, ids: Ids, reading: Reading) -> dict[str, Any]:
+    """The loss by length of context; `reading`: that of all `ids`."""
+    curve, places = memory_curve(trained.network, ids)
+    whole = float(np.mean(reading.bits_N[places])) if curve else None
+    return {"curve": curve, "whole": whole, "targets": len(places)}
+
+
 def _copied(trained: TrainedModel, ids: Ids) -> dict[str, Any]:
     try:
         corpus = trained.training_splits("copied stretches")["train"]
@@ -151,6 +158,11 @@ def _units(trained: TrainedModel, ids: Ids, hidden: int, shown: str, count: int)
     read_FN = [trained.vocabulary.turned(values) for values in features.values()]
     features_FN = np.array([np.concatenate([values[:hidden], values]) for values in read_FN])
     found = tracked(*correlations(trace(trained.network, ids), features_FN), list(features))
+    changing = len({(series.layer, unit) for series, unit in found})
+    found = {unit: each for unit, each in found.items() if abs(each.correlation) >= LEAST_CORRELATION}
+    if not found:
+        why_not = f"No unit goes with a feature: no correlation is {LEAST_CORRELATION} or more."
+        return {"kept": [], "left_out": changing, "why_not": why_not}
     chosen = most_telling(found, count)
     curves = _curves(trained, ids, hidden, chosen)
     nearest = _nearest(np.array([curves[place][series] for place, (series, _) in enumerate(chosen)]))
@@ -170,7 +182,7 @@ def _units(trained: TrainedModel, ids: Ids, hidden: int, shown: str, count: int)
     ]
     return {
         "kept": kept,
-        "left_out": len({(series.layer, unit) for series, unit in found}) - len(kept),
+        "left_out": changing - len(kept),
         "why_not": None,
     }
 
@@ -196,7 +208,7 @@ def _quantized(values_N: np.ndarray) -> dict[str, Any]:
 
 
 def _nearest(values_UN: np.ndarray) -> list[list[tuple[int, float]]]:
-    """For each unit, the others that correlate most with it over the whole text, in absolute value."""
+    """For each unit, the others that correlate most with it over the whole text, positively or negatively."""
     if len(values_UN) < 2:
         return [[] for _ in values_UN]
     centered_UN = values_UN.astype(np.float64) - values_UN.mean(1, keepdims=True)
@@ -204,7 +216,8 @@ def _nearest(values_UN: np.ndarray) -> list[list[tuple[int, float]]]:
     found = []
     for unit, row_U in enumerate(centered_UN @ centered_UN.T):
         order = [int(other) for other in np.argsort(-np.abs(row_U), kind="stable") if other != unit]
-        found.append([(other, float(row_U[other])) for other in order[:_NEAREST]])
+        alike = [other for other in order if abs(row_U[other]) >= LEAST_CORRELATION]
+        found.append([(other, float(row_U[other])) for other in alike[:_NEAREST]])
     return found
 
 
@@ -221,14 +234,14 @@ def _compared(trained: TrainedModel, ids: Ids, other: TrainedModel, shown: str, 
     except VocabularyError as error:
         raise VocabularyError(f"--compare: {error}; use text without them or a second model that knows them") from None
     begins = other.network.begins
-    if begins is None:
-        second = read(other.network, same)
-    else:
-        second = read(other.network, np.concatenate([[begins], same]).astype(same.dtype)).without_first()
-    second = second.turned(other.vocabulary)
+    if begins is not None:
+        same = np.concatenate([[begins], same]).astype(same.dtype)
+    read_first = read(other.network, same)
+    second = (read_first if begins is None else read_first.without_first()).turned(other.vocabulary)
     first_words, second_words = better_words(shown, reading.bits_N, second.bits_N)
     return _facts(other, second) | {
         "symbols": _symbols(other),
         "reading": _packed_reading(second, len(other.vocabulary)),
+        "memory": _memory(other, same, read_first),
         "words": [first_words, second_words],
     }

@@ -1,19 +1,22 @@
 """The page of an exported model as it is used: opened from a file in a real browser, without a network."""
 
+import math
 import re
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from charlm.data.vocabulary import Vocabulary
 from charlm.errors import DataError
 from charlm.export import export
 from charlm.inference import TrainedModel, load
 from charlm.model import build_model
+from charlm.system.formatting import printable
 from tests.browser import unnamed
-from tests.export.models import model_of
+from tests.export.models import CHARACTERS, model_of
 from tests.look.test_page import HOSTILE
 
 
@@ -60,13 +63,13 @@ def test_the_same_seed_gives_the_text_of_charlm_sample(page, level, direction):
     trained = model_of("gru", level=level, direction=direction)
     view = page(trained)
     assert view.input_value("#seed") == "1"
-    assert view.text_content("#paper") == trained.sample(length=1000, seed=1)
+    assert view.text_content("#paper") == printable(trained.sample(length=1000, seed=1))
     for prompt, seed in (("", 2**63 - 1), ("abé\nfe", 7)):
         expected = trained.vocabulary.joined(prompt, trained.sample(prompt, length=60, seed=seed))
-        assert written(view, prompt=prompt, seed=seed) == expected
+        assert written(view, prompt=prompt, seed=seed) == printable(expected)
         assert "".join(view.locator("#paper .prompt").all_text_contents()) == prompt
     choice = {"temperature": 1.5, "top_k": 5, "top_p": 0.9, "min_p": 0.1}
-    assert written(view, prompt="", seed=3, **choice) == trained.sample(length=60, seed=3, **choice)
+    assert written(view, prompt="", seed=3, **choice) == printable(trained.sample(length=60, seed=3, **choice))
 
 
 def test_it_ends_with_the_stop_text(page):
@@ -143,7 +146,7 @@ def test_unknown_characters_are_named_and_can_be_deleted(page):
 
 
 def test_the_page_answers_while_it_writes(page):
-    view = page(model_of())
+    view = page(model_of(layers=3))
     view.fill("#length", "1000000")
     view.click("#write")
     view.click("#stop")
@@ -155,8 +158,15 @@ def test_the_page_answers_while_it_writes(page):
     view.wait_for_selector("#paper[aria-busy=true]")
     view.keyboard.press("Escape")
     done(view)
+    view.evaluate("document.getElementById('prompt').value = 'ab '.repeat(2e5)")  # to type it takes long
+    view.click("#write")
+    view.wait_for_selector("#write-status:has-text('reading the prompt: ')")
+    view.focus("#write-tab")  # outside of the panel
+    view.keyboard.press("Escape")
+    done(view)
+    assert view.text_content("#write-status").startswith("0 of 1,000,000 characters")
     seed = view.input_value("#seed")
-    written(view, length=5, seed=seed)
+    written(view, prompt="", length=5, seed=seed)
     assert not view.is_checked("#new-seed")  # a seed that is typed stays
     view.click("#write")
     done(view)
@@ -208,6 +218,8 @@ def next_names(view) -> list[str]:
 
 def test_the_next_characters_while_typing(page, model):
     view = page(model)
+    bits = model.progress["valid_nats"] / math.log(2)
+    assert f" · {bits:.3f} bits per character of validation text · " in view.text_content("#facts")
     view.click("#complete-tab")
     view.focus("#typed")
     view.keyboard.type("rttarn")
@@ -218,6 +230,10 @@ def test_the_next_characters_while_typing(page, model):
     assert found
     word = found[0]
     assert view.text_content("#take").startswith(f"Tab: “{word[:20]}")
+    for composing in ({"isComposing": True}, {"keyCode": 229}):  # an input method has these keys
+        view.dispatch_event("#typed", "keydown", {"key": "Tab", **composing})
+        view.dispatch_event("#typed", "keydown", {"key": "2", "code": "Digit2", "altKey": True, **composing})
+    assert view.input_value("#typed") == "rttarn"
     view.keyboard.press("Tab")
     assert view.input_value("#typed") == f"rttarn{word}"
     [(second, _)] = model.next(f"rttarn{word}")[1:2]
@@ -237,17 +253,32 @@ def test_the_next_characters_while_typing(page, model):
 
 def test_completions_of_lines_and_to_the_left(page):
     trained = model_of("rhn", unit="line")
+    with torch.no_grad():
+        trained.network.decoder.bias[int(trained.vocabulary.encode("a")[0])] += 50
     view = page(trained)
     view.click("#complete-tab")
     view.fill("#typed", "abc\nde")
     assert next_names(view) == names(trained.next("de"))
-    backward = model_of("rhn", direction="backward")
+    # Letters from left to right after such letters in a line from right to left: what is typed stays where it is.
+    view.fill("#typed", "\u05e9\u05dc\u05d5\u05dd de")
+    assert view.text_content("#ghost .ahead").startswith("aaaa")
+    places = "typed => [...typed.getClientRects()].map(({ left, right }) => [left, right])"
+    beside_gray = view.eval_on_selector("#ghost .typed", places)
+    view.focus("#typed")
+    view.keyboard.press("Escape")
+    assert view.text_content("#ghost .ahead") == ""
+    assert view.eval_on_selector("#ghost .typed", places) == beside_gray
+    vocabulary = Vocabulary("char", CHARACTERS.replace("é", "\u6211"), "backward")
+    backward = replace(model_of("rhn", direction="backward"), vocabulary=vocabulary)
+    with torch.no_grad():
+        backward.network.decoder.bias[int(vocabulary.encode("\u6211")[0])] += 50
     view = page(backward)
     view.click("#complete-tab")
     view.fill("#typed", "abc")
     view.keyboard.press("Control+Home")
     [(likeliest, _)] = backward.next("abc", 1)
     view.wait_for_selector("#next button")
+    assert view.text_content("#take") == "Tab: “\u6211”"  # an ideograph is a word
     view.keyboard.press("Alt+1")
     assert view.input_value("#typed") == f"{likeliest}abc"
     assert view.evaluate("document.getElementById('typed').selectionStart") == 0
@@ -277,9 +308,14 @@ def test_a_text_is_scored(page, level, direction, unit):
 def test_a_short_or_unknown_text_is_not_scored(page):
     view = page(model_of())
     view.click("#score-tab")
+    view.fill("#pasted", "abba")
+    view.click("#score")
+    assert view.locator("#score-result").is_visible()
     view.fill("#pasted", "a")
     view.click("#score")
     assert view.text_content("#score-fault") == "Text: found 1 characters; allowed: 2 or more"
+    assert view.text_content("#score-status") == ""  # the earlier result is gone
+    assert not view.locator("#score-result").is_visible()
     view.fill("#pasted", "abß")
     view.click("#score")
     view.click("#score-fault button")
@@ -291,33 +327,38 @@ def test_copies_are_underlined(page, monkeypatch):
     trained = model_of("gru")
     text = trained.sample(length=100, seed=8)
     training = trained.vocabulary.encode(text)
-    training = {"train": training[30:75]}
+    between = next(index for index in range(9) if index not in (training[29], training[75]))
+    # Two stretches of the sample that overlap in it.
+    training = {"train": np.concatenate([training[45:75], [between], training[30:60]])}
     monkeypatch.setattr(TrainedModel, "training_splits", lambda *_: training)
     view = page(trained, novelty=True)
     assert written(view, length=100, seed=8) == text
     assert "".join(view.locator("#paper .copied").all_text_contents()) == text[30:75]
-    assert view.text_content("#write-status").endswith(" · 45.0 % copied, at most 45 characters in a row")
-    assert "(all 45 characters of it are known here)" in view.text_content("#copies-note")
+    assert view.text_content("#write-status").endswith(" · 45.0 % copied, at most 30 characters in a row")
+    assert "(all 61 characters of it are known here)" in view.text_content("#copies-note")
     written(view, length=100, seed=9)
     assert view.text_content("#write-status").endswith("nothing copied")
 
 
 def test_a_hostile_model_does_nothing(page):
     trained = with_labels("</script><script>window.broken=1</script>", "<img src=x onerror=window.broken=1>")
+    hostile = f"\u202e{HOSTILE}"
     vocabulary = Vocabulary(
-        "char", "".join(sorted({*HOSTILE, *trained.vocabulary.characters, *"".join(trained.labels)}))
+        "char", "".join(sorted({*hostile, *trained.vocabulary.characters, *"".join(trained.labels)}))
     )
     network = build_model(trained.config.model, len(vocabulary)).eval()
     network.begins = int(vocabulary.encode("\n")[0])
     path = Path("runs/<script>window.broken=1/checkpoints/x")
     view = page(replace(trained, vocabulary=vocabulary, network=network, path=path))
     view.select_option("#label", index=2)
-    written(view, prompt=HOSTILE.replace("\u2028", ""))
+    assert written(view, prompt=hostile).startswith(printable(hostile))
     view.click("#complete-tab")
-    view.fill("#typed", HOSTILE)
+    view.fill("#typed", hostile)
     view.click("#score-tab")
-    view.fill("#pasted", HOSTILE)
+    view.fill("#pasted", hostile)
     view.click("#score")
+    view.hover('#score-box [data-place="1"]')
+    assert view.text_content("#prediction .context") == r"\u202e<"
     assert view.evaluate("window.broken") is None
     assert view.locator("img").count() == 0
     assert view.text_content("h1") == "<script>window.broken=1"
@@ -354,6 +395,16 @@ def test_a_text_from_right_to_left(page):
     assert len(lefts) >= 15
     assert lefts == sorted({*lefts}, reverse=True)
     assert view.eval_on_selector("#paper .line", "line => getComputedStyle(line).direction") == "rtl"
+    view.evaluate(
+        """() => {
+          window.added = 0;
+          const count = (changes) => changes.forEach(({ addedNodes }) => (window.added += addedNodes.length));
+          new MutationObserver(count).observe(document.getElementById("paper"), { childList: true, subtree: true });
+        }"""
+    )
+    written(view, length=2000)  # a line, colored: it grows by runs, and is drawn as a whole once, at the end
+    view.wait_for_selector("#paper .prompt[style*=rgba]")
+    assert view.evaluate("window.added") < 3 * view.locator("#paper .line > *").count()
     view.click("#complete-tab")
     view.fill("#typed", "\u05e9\u05dc\u05d5\u05dd")
     for box in ("#typed", "#ghost"):

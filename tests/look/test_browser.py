@@ -1,9 +1,13 @@
 """The page as it is used: opened from a file in a real browser, without a network."""
 
+import io
+import re
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
+from matplotlib.image import imread
 
 from charlm.cells import LSTM
 from charlm.config.schema import Dropout
@@ -26,6 +30,7 @@ def shaded(view) -> int:
 
 def test_pointing_at_a_character_tells_its_prediction(view):
     assert view.text_content("#facts").startswith("lstm, 1 × 16 units · ")
+    view.click("#views button[value=surprise]")
     assert shaded(view) > 100
     view.hover('[data-place="40"]')
     assert "character 41 of 3,000" in view.text_content("#prediction")
@@ -33,6 +38,33 @@ def test_pointing_at_a_character_tells_its_prediction(view):
     view.click('[data-place="50"]')
     view.hover('[data-place="60"]')  # a click holds the character
     assert "character 51 of" in view.text_content("#prediction")
+    view.focus("#unit-search")
+    view.keyboard.press("Escape")
+    view.hover('[data-place="61"]')
+    assert "character 62 of" in view.text_content("#prediction")
+    view.click("#words button >> nth=5")
+    selected = view.get_attribute(".row .selected", "data-place")
+    view.hover(f'[data-place="{int(selected) + 1}"]')  # a jump holds nothing
+    assert f"character {int(selected) + 2:,} of" in view.text_content("#prediction")
+
+
+def test_two_models_are_compared_at_once(view):
+    assert view.get_attribute("#views button[value=compare]", "aria-checked") == "true"
+    assert shaded(view) == 0  # a model beside itself
+    facts, name = view.text_content("#facts"), view.text_content("h1")
+    bits = facts.split(" bits per character of this text")[0].split()[-1]
+    assert f" · {name}: {bits} bits · " in facts
+    assert re.fullmatch(
+        rf"{name} (\d\.\d\d), {name} \1 bits per character in all 3,000 characters", view.text_content("#range")
+    )
+    assert view.locator("#memory polyline").count() == 2
+    assert view.text_content("#memory").count(f"{name}: From ") == 2
+
+
+def dark_share(view, x: float, y: float, width: float, height: float) -> float:
+    """How much of a part of the page is as dark as its ink."""
+    picture = imread(io.BytesIO(view.screenshot(clip={"x": x, "y": y, "width": width, "height": height})))
+    return float((picture[..., :3].mean(-1) < 0.3).mean())
 
 
 def test_keys_move_through_the_text(view):
@@ -45,6 +77,8 @@ def test_keys_move_through_the_text(view):
     assert "character 3,000 of" in view.text_content("#prediction")
     assert view.locator('[data-place="2999"].selected').is_visible()
     view.keyboard.press("Control+Home")
+    first = view.locator('[data-place="0"]').bounding_box()
+    assert dark_share(view, first["x"] - 1, first["y"] + 5, 1, first["height"] - 10) == 1  # the box around it is whole
     view.keyboard.press("n")
     bits = float(view.text_content("#prediction p:nth-of-type(3)").split()[0])
     assert bits >= 4
@@ -70,6 +104,7 @@ def test_units_by_slider_list_search_and_likeness(view):
     assert view.text_content("#unit-list button[aria-pressed=true] strong") == view.text_content("#unit-says strong")
     view.fill("#unit-search", "no such unit")
     assert view.locator("#unit-list button").count() == 0
+    assert view.text_content("#unit-list") == "No unit or feature has these words."
 
 
 def test_a_part_is_selected_on_the_chart(view):
@@ -97,9 +132,7 @@ def test_lists_lead_into_the_text(view):
     assert view.locator(".row .copied1").count() > 100
     view.uncheck("#copies")
     assert view.locator(".row .copied1").count() == 0
-    assert view.locator("#memory svg circle").count() == 10
-    view.click("#views button[value=compare]")
-    assert shaded(view) == 0  # a model beside itself
+    assert view.locator("#memory svg circle").count() == 20
 
 
 def test_a_unit_tells_its_value(view):
@@ -115,7 +148,7 @@ def test_a_unit_tells_its_value(view):
 def test_every_control_and_chart_has_a_name(view):
     assert unnamed(view) == []
     label = view.get_attribute("#strip", "aria-label")
-    assert label.startswith("Bits per character over the text, highest near ")
+    assert label.startswith("Difference of the two models' bits over the text, highest near ")
     view.click("#views button[value=unit]")
     assert unnamed(view) == []
 
@@ -129,6 +162,14 @@ def test_a_finger_that_scrolls_selects_nothing(view):
 
 
 RTL = "אבג, דהו 12 זח.\n\nab אב\n"
+
+
+def shades(bits: np.ndarray) -> np.ndarray:
+    """16 at the most of the text, and 0.45 of it at the median, unless that is low."""
+    ordered = np.sort(bits)
+    most = np.ceil(ordered[int(0.98 * (len(bits) - 1))])
+    middle = min(ordered[int(0.5 * (len(bits) - 1))] / most, 0.99)
+    return np.floor(16 * np.minimum(bits / most, 1) ** np.clip(np.log(0.45) / np.log(middle), 0.5, 4) + 0.5)
 
 
 @pytest.mark.parametrize("level", ["char", "byte"])
@@ -146,15 +187,18 @@ def test_right_to_left(opened, of_characters, level):
         # the letters 9 to 11 of the page are copied
         page = page.replace('"stretches": [], "why_not"', '"stretches": [[9, 3]], "why_not"')
     view = opened(page)
+    expected = [0, *shades(bits[1:])]
+    assert np.median(expected) < 12
     cells = view.locator(".row span").all()
     assert len(cells) == len(data["text"])
     for place, cell in enumerate(cells):
         assert cell.get_attribute("data-place") == str(place)
         shown = cell.text_content()
         assert shown == ("⏎" if data["text"][place] == "\n" else data["text"][place])
-        strength = round(16 * min(bits[place] / 8, 1) ** 0.5) if place else 0
         color = cell.evaluate("cell => cell.style.backgroundColor")
-        assert float(color.rstrip(")").split(",")[-1] if color else 0) == pytest.approx(0.72 * strength / 16, abs=2e-3)
+        assert float(color.rstrip(")").split(",")[-1] if color else 0) == pytest.approx(
+            0.72 * expected[place] / 16, abs=4e-3
+        )
     assert view.eval_on_selector_all(".row", "rows => rows.map(row => row.dir)") == ["rtl", "rtl", "ltr"]
     boxes = [cell.bounding_box() for cell in cells]
     last = data["text"].index("\n")
@@ -166,6 +210,9 @@ def test_right_to_left(opened, of_characters, level):
         )
         assert int(view.get_attribute(".row .selected", "data-place")) == place
         assert f" {place + 1} of " in view.text_content("#prediction")
+    chart = view.locator("#strip").bounding_box()
+    right = chart["x"] + chart["width"] - 2  # the last column within the border
+    assert dark_share(view, right, chart["y"] + 20, 1, 20) == 1  # the frame ends where the text ends
     if level == "char":
         assert [cell.get_attribute("class") for cell in cells[8:13]] == [None, "copied1", "copied1", "copied1", None]
     view.click('[data-place="1"]')
@@ -211,9 +258,13 @@ def test_dark_narrow_and_printed(opened, model):
 
 def test_a_hostile_text_and_vocabulary_do_nothing(opened, of_characters):
     path = Path("runs/<script>window.broken=1/checkpoints/x")
-    text = HOSTILE * 9 + "<img src=x onerror=window.broken=1>"
+    text = HOSTILE * 9 + "\u202eab <img src=x onerror=window.broken=1>"
     view = opened(look_page(of_characters(text, path=path), text))
     view.hover('[data-place="5"]')
+    place = text.index("\u202e") + 1
+    view.hover(f'[data-place="{place}"]')
+    assert view.text_content("#prediction .context").endswith(r"\u202e" + text[place])
+    assert "\u202e" not in view.text_content("main")
     assert view.evaluate("window.broken") is None
     assert view.locator("img").count() == 0
     assert view.title().startswith("<script>window.broken=1 ·")

@@ -27,6 +27,9 @@ def marked(name: str, text: str = TEXT) -> str:
         ("position in the line", "ab\ncd\n", "120120"),
         ("position in the word", "ab, c", "12001"),
         ("last letter of a word", "ab c", "0100"),
+        ("position in the word", "\u6211\u4eecab\u53bb\u3002", "111210"),  # three ideographs, each a word
+        ("last letter of a word", "\u6211\u4eecab\u53bb\u3002", "110110"),
+        ("position in the sentence", "\u6211\u4eec\u3002\u53bb", "1201"),
         ("last character of a line", "ab\nc", "0100"),
         ("after # in the line", "a#b\nc", "01100"),
         ("upper case", "aBé", "010"),
@@ -84,6 +87,7 @@ def test_hardest_words_and_lines():
     bits_N[4] = 5
     assert hardest.hardest_words(text, bits_N, 2) == [(4, 3, 7.0), (8, 4, 4.0)]
     assert hardest.hardest_lines(text, bits_N) == [(8, 17, 1.0)]
+    assert hardest.hardest_words("a \u6211\u4eecab, it's", bits_N[:12])[:3] == [(4, 2, 6.0), (8, 4, 4.0), (2, 1, 1.0)]
     other_N = np.where(np.arange(len(text)) < 8, bits_N + 1, bits_N - 0.5)
     assert hardest.better_words(text, bits_N, other_N) == (
         [(4, 3, 3.0)],

@@ -17,6 +17,7 @@ from charlm.data.vocabulary import Vocabulary
 from charlm.errors import DataError
 from charlm.inference.trained import TrainedModel
 from charlm.look import look_page
+from charlm.look import page as look
 from charlm.look.page import shown_text
 from charlm.web import page as web
 from tests.text import words_text
@@ -54,6 +55,24 @@ def test_the_page_says_what_the_model_says(model):
     assert data["units"]["left_out"] == 13
 
 
+def test_noise_is_not_offered_as_meaning(model, monkeypatch):
+    text = words_text(400)
+
+    def units() -> dict:
+        return data_of(look_page(model, text, units=16))["units"]
+
+    found = units()
+    shown = [unit["correlation"] for unit in found["kept"]] + [r for unit in found["kept"] for _, r in unit["like"]]
+    assert min(map(abs, shown)) >= 0.3
+    assert len(found["kept"]) + found["left_out"] == 16
+    monkeypatch.setattr(look, "LEAST_CORRELATION", 1.1)
+    assert units() == {
+        "kept": [],
+        "left_out": 16,
+        "why_not": "No unit goes with a feature: no correlation is 1.1 or more.",
+    }
+
+
 def test_activations_are_within_half_a_step_of_eight_bits(model):
     text = words_text(400)
     [unit] = data_of(look_page(model, text, units=1))["units"]["kept"]
@@ -69,6 +88,7 @@ def test_a_model_of_lines_and_a_comparison_with_a_text_model(model):
     plain = data_of(look_page(model, text, model, units=2))
     assert plain["compare"]["words"] == [[], []]
     assert plain["compare"]["reading"] == plain["reading"]
+    assert plain["compare"]["memory"] == plain["memory"]
     model.network.begins = int(model.vocabulary.encode("\n")[0])
     data = data_of(look_page(model, text, units=2))
     assert data["text"] == f"{text}\n"

@@ -3,11 +3,23 @@
 const ORANGE = "230,120,0";
 const BLUE = "30,110,210";
 const SHADES = 16;
-const MOST_BITS = 8;
 
-/** Shade of a surprise, 0 to 16; the root, so that differences among likely characters show too. */
-export function surpriseShade(bits) {
-  return Number.isNaN(bits) ? 0 : Math.round(SHADES * Math.sqrt(Math.min(bits / MOST_BITS, 1)));
+/**
+ * How the surprises of a text are shaded, from their bits; NaN is left out. Nearly all of a text in English is below
+ * 8 bits, half of it below 2; a script with thousands of characters has more. shade(bits) is 0 to 16: 16 from `most`
+ * on, and a little less than half of it at the median. surprising: the bits of what stands out.
+ */
+export function surpriseScale(all) {
+  const bits = Float64Array.from(all.filter((each) => !Number.isNaN(each))).sort();
+  const at = (share) => bits[Math.floor(share * (bits.length - 1))] ?? 0;
+  const most = Math.max(1, Math.ceil(at(0.98)));
+  // At least the root, so that differences among likely characters show too.
+  const power = Math.min(4, Math.max(0.5, Math.log(0.45) / Math.log(Math.min(at(0.5) / most, 0.99))));
+  return {
+    most,
+    surprising: Math.max(4, at(0.8)),
+    shade: (value) => (Number.isNaN(value) ? 0 : Math.round(SHADES * Math.min(value / most, 1) ** power)),
+  };
 }
 
 /** Shade of a value from −1 to 1: −16 to 16. */

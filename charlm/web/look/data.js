@@ -1,5 +1,7 @@
 // What modules share: readings, names of characters, elements.
 
+import { printable } from "../shared/printable.js";
+
 /** Bits of a character; NaN for the first, which has no prediction. */
 export function bitsAt(reading, place) {
   const thousandths = reading.bits[place];
@@ -18,9 +20,7 @@ export function nameOf(character) {
 
 /** A stretch of the text on one line, shortened. */
 export function excerpt(characters, start, length, most = 60) {
-  const shown = characters
-    .slice(start, start + Math.min(length, most))
-    .join("")
+  const shown = printable(characters.slice(start, start + Math.min(length, most)).join(""))
     .replaceAll("\n", "⏎")
     .replaceAll("\t", " ");
   return length > most ? `${shown}…` : shown;

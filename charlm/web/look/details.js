@@ -1,6 +1,6 @@
 // What the model predicted for one character.
 
-import { bitsAt, element, nameOf } from "./data.js";
+import { bitsAt, element, excerpt, nameOf } from "./data.js";
 
 /** A probability. */
 export const percent = (share) =>
@@ -45,10 +45,8 @@ function bars(reading, symbols, place, character) {
 /** Fill `box` with the prediction of the character at `place`; `more`: a further line. */
 export function showPrediction(box, data, place, more = "") {
   const character = data.characters[place];
-  const before = data.characters
-    .slice(Math.max(0, place - 24), place)
-    .join("")
-    .replaceAll("\n", "⏎");
+  const first = Math.max(0, place - 24);
+  const before = excerpt(data.characters, first, place - first);
   const parts = [
     element("p", { className: "context", dir: "auto" }, before, element("mark", { textContent: nameOf(character) })),
     element("p", {

@@ -1,6 +1,6 @@
 // Puts the page together: what the colors show, and what happens when something is chosen.
 
-import { legendColors, signedShade, surpriseShade } from "./colors.js";
+import { legendColors, signedShade, surpriseScale } from "./colors.js";
 import { bitsAt, byId, element, nameOf, whole } from "./data.js";
 import { sentence, showPrediction } from "./details.js";
 import { loadData } from "./load.js";
@@ -10,32 +10,32 @@ import { Strip } from "./strip.js";
 import { TextView } from "./text.js";
 import { Units } from "./units.js";
 
-const SURPRISING = 4; // bits: a probability below 1/16
-
 async function start() {
   const data = await loadData();
   const length = data.characters.length;
   const first = data.characters.findIndex((_, place) => !Number.isNaN(bitsAt(data.reading, place)));
-  let view = "surprise";
+  const scale = surpriseScale(data.characters.map((_, place) => bitsAt(data.reading, place)));
+  const models = data.compare ? [data, data.compare] : [data];
+  let view = "";
 
   const units = new Units(data.units.kept, () => setView("unit"));
   const strip = new Strip(byId("strip"), length, selectRange, (place) => text.show(place, true));
   const marks = copiedMarks(length, data.copied.stretches);
   const text = new TextView(byId("text"), byId("printed"), data.characters, marks, tell, (sight) => strip.look(sight));
-  text.isSurprise = (place) => bitsAt(data.reading, place) >= SURPRISING;
+  text.isSurprise = (place) => bitsAt(data.reading, place) >= scale.surprising;
 
   const views = {
     surprise: {
       label: "Surprise",
       value: () => (place) => bitsAt(data.reading, place),
-      shade: (value) => surpriseShade(value),
-      words: ["0 bits", "8 bits or more"],
+      shade: (value) => scale.shade(value),
+      words: ["0 bits", `${scale.most} bits or more`],
       says: "Bits per character over the text",
     },
     entropy: {
       label: "Uncertainty",
       value: () => (place) => (Number.isNaN(bitsAt(data.reading, place)) ? NaN : data.reading.entropy[place] / 1000),
-      shade: (value) => surpriseShade(value),
+      shade: (value) => scale.shade(value),
       words: ["sure", "unsure"],
       says: "Entropy of the prediction over the text",
     },
@@ -90,23 +90,18 @@ async function start() {
   function selectRange(range) {
     text.range = range;
     text.render(true);
-    const [from, to] = range ?? [0, length - 1];
-    let [sum, count] = [0, 0];
-    for (let place = from; place <= to; place++) {
-      const bits = bitsAt(data.reading, place);
-      if (Number.isNaN(bits)) continue;
-      sum += bits;
-      count++;
-    }
+    const bits = models.map(({ name, reading }) => {
+      const mean = meanBits(reading, ...(range ?? [0, length - 1])).toFixed(2);
+      return data.compare ? `${name} ${mean}` : mean;
+    });
     const what = range
-      ? `${data.symbol}s ${whole(from + 1)} to ${whole(to + 1)}`
+      ? `${data.symbol}s ${whole(range[0] + 1)} to ${whole(range[1] + 1)}`
       : `all ${whole(length)} ${data.symbol}s`;
-    byId("range").textContent = `${(sum / Math.max(count, 1)).toFixed(2)} bits per ${data.symbol} in ${what}`;
-    if (range) text.show(from, true);
+    byId("range").textContent = `${bits.join(", ")} bits per ${data.symbol} in ${what}`;
+    if (range) text.show(range[0], true);
   }
 
   function go(start) {
-    text.pinned = true;
     text.select(start, true);
     text.show(start, true);
   }
@@ -117,7 +112,8 @@ async function start() {
     data.model,
     `${whole(data.parameters)} parameters`,
     data.step ? `${whole(data.step)} steps` : "",
-    `${data.bits.toFixed(3)} bits per ${data.symbol}`,
+    `${data.bits.toFixed(3)} bits per ${data.symbol} of this text`,
+    data.compare ? `${data.compare.name}: ${data.compare.bits.toFixed(3)} bits` : "",
     `perplexity ${(2 ** data.bits).toFixed(2)}`,
     `${whole(length)} ${data.symbol}s`,
   ];
@@ -146,7 +142,7 @@ async function start() {
   byId("text").setAttribute("aria-label", `The text, ${whole(length)} ${data.symbol}s`);
   fillStretches(byId("words"), data.characters, data.words, tenths, go);
   fillStretches(byId("lines"), data.characters, data.lines, hundredths, go);
-  fillMemory(byId("memory"), data.memory, data.symbol);
+  fillMemory(byId("memory"), models, data.symbol);
   fillCopied(byId("copied"), byId("copied-note"), data, go);
   const left = data.units.left_out;
   byId("units-note").textContent =
@@ -157,10 +153,22 @@ async function start() {
     byId("compare-card").hidden = false;
     fillCompared(byId("compared"), data, go);
   }
-  setView("surprise");
+  setView(data.compare ? "compare" : "surprise");
   selectRange(null);
   text.select(Math.max(first, 0));
   document.documentElement.dataset.ready = "yes";
+}
+
+/** The mean from one place to another. */
+function meanBits(reading, from, to) {
+  let [sum, count] = [0, 0];
+  for (let place = from; place <= to; place++) {
+    const bits = bitsAt(reading, place);
+    if (Number.isNaN(bits)) continue;
+    sum += bits;
+    count++;
+  }
+  return sum / Math.max(count, 1);
 }
 
 start().catch((error) => {

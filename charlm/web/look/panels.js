@@ -36,48 +36,54 @@ function shape(tag, attributes, text = "") {
   return made;
 }
 
-/** The loss by length of context, as a curve with a table for those who cannot see it. */
-export function fillMemory(box, memory, symbol) {
-  if (!memory.curve.length) {
+/** The loss of each model by length of context, as curves with a sentence for those who cannot see them. */
+export function fillMemory(box, all, symbol) {
+  const models = all.filter(({ memory }) => memory.curve.length);
+  if (!models.length) {
     box.replaceChildren(element("p", { className: "quiet", textContent: "The text is too short to measure it." }));
     return;
   }
+  const [{ memory: first }] = models;
   const [width, height, left, bottom, top] = [320, 170, 34, 30, 12];
-  const bits = memory.curve.map(([, value]) => value).concat(memory.whole);
+  const bits = models.flatMap(({ memory }) => [...memory.curve.map(([, value]) => value), memory.whole]);
   const high = Math.max(...bits);
   const low = Math.max(0, Math.min(...bits) - 0.1 * (high - Math.min(...bits)));
-  const x = (place) => left + (place * (width - left - 14)) / Math.max(1, memory.curve.length - 1);
+  const x = (place) => left + (place * (width - left - 14)) / Math.max(1, first.curve.length - 1);
   const y = (value) => top + ((high - value) * (height - top - bottom)) / Math.max(high - low, 1e-9);
-  const picture = shape("svg", {
-    viewBox: `0 0 ${width} ${height}`,
-    role: "img",
-    "aria-label": memorySentence(memory, symbol),
+  const said = models.map(({ name, memory }) =>
+    models.length > 1 ? `${name}: ${memorySentence(memory, symbol)}` : memorySentence(memory, symbol),
+  );
+  const picture = shape("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": said.join(" ") });
+  models.forEach(({ memory }, turn) => {
+    // The colors are those of the comparison: blue for the first of two.
+    const sign = models.length > 1 && turn === 0 ? "negative" : "positive";
+    const level = y(memory.whole);
+    const other = models[1 - turn]?.memory.whole;
+    const below = !(memory.whole > other || (memory.whole === other && turn === 0)); // so the two do not overprint
+    picture.append(
+      shape("line", { x1: left, x2: width, y1: level, y2: level, class: `whole ${sign}` }),
+      shape("text", { x: width - 2, y: level + (below ? 13 : -5), class: "label end" }, `whole text: ${memory.whole.toFixed(2)}`),
+      shape("polyline", {
+        points: memory.curve.map(([, value], place) => `${x(place)},${y(value)}`).join(" "),
+        class: `curve ${sign}`,
+      }),
+    );
+    memory.curve.forEach(([length, value], place) => {
+      const dot = shape("circle", { cx: x(place), cy: y(value), r: 3.5, class: `dot ${sign}` });
+      dot.append(shape("title", {}, `${length} ${symbol}s: ${value.toFixed(2)} bits`));
+      picture.append(dot);
+    });
   });
-  picture.append(shape("line", { x1: left, x2: width, y1: y(memory.whole), y2: y(memory.whole), class: "whole" }));
-  picture.append(
-    shape(
-      "text",
-      { x: width - 2, y: y(memory.whole) + 13, class: "label end" },
-      `whole text: ${memory.whole.toFixed(2)}`,
-    ),
-  );
-  picture.append(
-    shape("polyline", {
-      points: memory.curve.map(([, value], place) => `${x(place)},${y(value)}`).join(" "),
-      class: "curve",
-    }),
-  );
-  memory.curve.forEach(([length, value], place) => {
-    const dot = shape("circle", { cx: x(place), cy: y(value), r: 3.5, class: "dot" });
-    dot.append(shape("title", {}, `${length} ${symbol}s: ${value.toFixed(2)} bits`));
-    picture.append(dot, shape("text", { x: x(place), y: height - 14, class: "label middle" }, String(length)));
+  first.curve.forEach(([length], place) => {
+    picture.append(shape("text", { x: x(place), y: height - 14, class: "label middle" }, String(length)));
   });
   for (const value of [high, low])
     picture.append(shape("text", { x: left - 6, y: y(value) + 4, class: "label end" }, value.toFixed(1)));
   picture.append(
     shape("text", { x: (left + width) / 2, y: height - 1, class: "label middle" }, `${symbol}s of context`),
   );
-  box.replaceChildren(picture, element("p", { textContent: memorySentence(memory, symbol) }));
+  const signs = models.length > 1 ? [swatch("negative"), swatch("positive")] : [""];
+  box.replaceChildren(picture, ...said.map((text, turn) => element("p", {}, signs[turn], text)));
 }
 
 /** How far back the model looks: the context after which less than 0.02 bits are left to gain. */

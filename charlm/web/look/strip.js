@@ -131,8 +131,8 @@ export class Strip {
     });
     context.strokeStyle = ink;
     context.lineWidth = Math.max(1, Math.round((devicePixelRatio || 1) * 1.5));
-    const [first, last] = this.sight.map((place) => (place / this.length) * width);
-    context.strokeRect(first + 1, 1, Math.max(3, last - first - 1), height - 2);
+    const [first, end] = [this.sight[0], this.sight[1] + 1].map((place) => (place / this.length) * width);
+    context.strokeRect(first + 1, 1, Math.max(3, end - first - 2), height - 2);
   }
 
   within(share) {

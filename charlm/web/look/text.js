@@ -13,6 +13,12 @@ const WIDE =
 const RIGHT_TO_LEFT = /[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc\u{10800}-\u{10fff}\u{1e800}-\u{1efff}]/u;
 const LOOK_BACK = 1000; // characters before a row in which the letter is looked for that tells its direction
 
+/** "rtl" or "ltr", by the first letter; undefined if there is none. */
+export function directionOf(text) {
+  const letter = text.match(/\p{L}/u)?.[0];
+  return letter && (RIGHT_TO_LEFT.test(letter) ? "rtl" : "ltr");
+}
+
 /** Starts of the rows of a text wrapped at `columns`, after a space where there is one in the row's second half. */
 export function wrapRows(characters, columns) {
   const starts = [0];
@@ -58,6 +64,9 @@ export class TextView {
     // A page has one such view at a time: the newest takes the place of those before it.
     window.onbeforeprint = () => this.printAll();
     window.onafterprint = () => this.printed.replaceChildren();
+    window.onkeydown = (event) => {
+      if (event.key === "Escape") this.pinned = false;
+    };
     this.pinned = false;
     this.layout();
   }

@@ -105,7 +105,8 @@ export class Units {
       button.setAttribute("aria-pressed", String(number === this.chosen));
       return [element("li", {}, button)];
     });
-    this.list.replaceChildren(...rows);
+    const nothing = element("li", { className: "quiet", textContent: "No unit or feature has these words." });
+    this.list.replaceChildren(...(rows.length ? rows : [nothing]));
   }
 }
 

@@ -2,9 +2,11 @@
 
 import { byId, element, excerpt, nameOf } from "../look/data.js";
 import { percent } from "../look/details.js";
+import { directionOf } from "../look/text.js";
+import { printable } from "../shared/printable.js";
 import { choose, probabilities } from "./choose.js";
 import { Context, idsBefore } from "./context.js";
-import { tellUnknown } from "./fields.js";
+import { composing, tellUnknown } from "./fields.js";
 import { LIKELIEST, likeliestIds } from "./likeliest.js";
 
 const AHEAD = 48; // characters that are written ahead
@@ -77,12 +79,15 @@ export class CompleteTab {
     const { value, selectionStart, selectionEnd } = this.field;
     // The gray text can stand in the field only where nothing else stands.
     const fits = !this.vocabulary.backward && selectionStart === selectionEnd && selectionEnd === value.length;
+    const gray = printable(ahead).replace("\n", "⏎");
+    // Apart from what is typed, of which it must not move a character: in a bdi element, with the direction of the line.
+    const dir = directionOf(value.slice(value.lastIndexOf("\n") + 1)) ?? "auto";
     byId("ghost").replaceChildren(
       element("span", { className: "typed", textContent: value }),
-      element("span", { className: "ahead", textContent: fits ? ahead.replace("\n", "⏎") : "" }),
+      element("bdi", { className: "ahead", dir, textContent: fits ? gray : "" }),
     );
     byId("ghost").scrollTop = this.field.scrollTop;
-    byId("beside").textContent = fits ? "" : ahead.replace("\n", "⏎");
+    byId("beside").textContent = fits ? "" : gray;
     const word = Array.from(this.word());
     byId("take").disabled = !word.length;
     const quoted = element("bdi", { textContent: excerpt(word, 0, word.length, 24) });
@@ -107,9 +112,11 @@ export class CompleteTab {
     return element("li", {}, button);
   }
 
-  /** The next word of the continuation, with the space before it. */
+  /** The next word of the continuation, with the space before it; an ideograph is one. */
   word() {
-    const pattern = this.vocabulary.backward ? /\S+\s*$|\s+$/ : /^\s*\S+|^\s+/;
+    const pattern = this.vocabulary.backward
+      ? /(\p{Script=Han}|[^\s\p{Script=Han}]+)\s*$|\s+$/u
+      : /^\s*(\p{Script=Han}|[^\s\p{Script=Han}]+)|^\s+/u;
     return this.ahead.match(pattern)?.[0] ?? "";
   }
 
@@ -128,6 +135,7 @@ export class CompleteTab {
   }
 
   pressed(event) {
+    if (composing(event)) return;
     const digit = event.code.match(/^Digit([1-5])$/);
     if (event.key === "Tab" && !event.shiftKey && this.word()) this.take();
     else if (event.key === "Escape") this.show("", this.likely); // so Tab leaves the field

@@ -14,7 +14,7 @@ export class Context {
   }
 
   /**
-   * Reads these ids, at least one: { state, logits }, copies; or null if another call has come in between.
+   * Reads these ids, at least one: { state, logits }, copies; or null if another call or `stop` has come in between.
    * onProgress(place) while it takes long.
    */
   async read(ids, onProgress = () => {}) {
@@ -27,12 +27,16 @@ export class Context {
     while (this.ids.length < ids.length) {
       logits = this.add(ids[this.ids.length]);
       if (this.ids.length < ids.length && slices.over) {
-        onProgress(this.ids.length);
-        await slices.next();
+        await slices.next(() => onProgress(this.ids.length));
         if (turn !== this.turn) return null;
       }
     }
     return { state: this.model.copy(this.state), logits: logits.slice() };
+  }
+
+  /** Ends what is being read. */
+  stop() {
+    this.turn++;
   }
 
   /** To the nearest state kept before a place. */

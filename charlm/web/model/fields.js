@@ -2,6 +2,9 @@
 
 import { byId, element, nameOf } from "../look/data.js";
 
+/** Whether a key belongs to an input method, which composes a character; 229 in browsers that do not say it otherwise. */
+export const composing = (event) => event.isComposing || event.keyCode === 229;
+
 const LISTED = 8; // unknown characters in a message
 
 /** What a person has entered is not allowed; the message is for them. */

@@ -34,7 +34,7 @@ function tellAbout(data) {
     data.kind,
     `${whole(data.parameters)} parameters`,
     data.step ? `${whole(data.step)} steps` : "",
-    data.nats ? `${(data.nats / Math.LN2).toFixed(3)} bits per ${data.symbol}` : "",
+    scoreOf(data),
     data.precision,
   ];
   byId("facts").textContent = facts.filter(Boolean).join(" · ");
@@ -46,6 +46,13 @@ function tellAbout(data) {
     `Underlined: ${window} ${data.symbol}s or more in a row that stand in the training text (${part} ${data.symbol}s of ` +
     `it are known here). One of ${whole(Math.round(1 / Math.max(chance, 1e-9)))} stretches of ${window} that are new ` +
     `is underlined by chance; of longer ones, far fewer.`;
+}
+
+/** The score of the run at this checkpoint; if it is not known, that of a part of the text. */
+function scoreOf({ validNats, nats, scored, symbol }) {
+  const score = (value) => `${(value / Math.LN2).toFixed(3)} bits per ${symbol}`;
+  if (validNats) return `${score(validNats)} of validation text`;
+  return nats ? `${score(nats)} of ${whole(scored)} of validation text` : "";
 }
 
 function fillLabels(labels) {

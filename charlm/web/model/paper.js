@@ -2,6 +2,9 @@
 
 import { shadeColor, signedShade } from "../look/colors.js";
 import { element } from "../look/data.js";
+import { printable } from "../shared/printable.js";
+
+const RUN = 256; // entries of an element at most: little is drawn again when the text grows
 
 export class Paper {
   /** backward: whether the text grows to the left, and new lines come above. */
@@ -14,7 +17,7 @@ export class Paper {
   clear() {
     this.entries = []; // { text, prompt, copied, value }
     this.starts = [0]; // the first entry of each line
-    this.lines = []; // their elements
+    this.lines = []; // of each: its element, and the runs in it, which have a first entry and a node
     this.changed = Infinity; // the first entry that is not drawn as it is
     this.peak = 1; // the largest absolute value so far
     this.box.replaceChildren();
@@ -31,11 +34,12 @@ export class Paper {
     return place;
   }
 
-  /** Underlines the last `count` entries. */
+  /** Underlines the last `count` entries; returns how many of them were not underlined yet. */
   markCopied(count) {
-    const first = this.entries.length - count;
-    for (let place = first; place < this.entries.length; place++) this.entries[place].copied = true;
-    this.touch(first);
+    const fresh = this.entries.slice(-count).filter(({ copied }) => !copied);
+    for (const entry of fresh) entry.copied = true;
+    this.touch(this.entries.length - count);
+    return fresh.length;
   }
 
   touch(place) {
@@ -54,23 +58,46 @@ export class Paper {
     if (following) box.scrollTop = this.backward ? 0 : box.scrollHeight;
   }
 
+  /** Draws a line again from the run with the first changed entry on; the last run may grow. */
   drawLine(number) {
     if (!this.lines[number]) {
-      this.lines[number] = element("div", { className: "line", dir: "auto" });
-      if (this.backward) this.box.prepend(this.lines[number]);
-      else this.box.append(this.lines[number]);
+      this.lines[number] = { line: element("div", { className: "line", dir: "auto" }), runs: [] };
+      this.put(this.box, this.lines[number].line);
     }
-    const entries = this.entries.slice(this.starts[number], this.starts[number + 1]);
-    if (this.backward) entries.reverse();
-    const runs = []; // entries that look the same are one element
-    for (const { text, prompt, copied, value } of entries) {
+    const { line, runs } = this.lines[number];
+    let first = this.starts[number];
+    while (runs.length) {
+      const run = runs.pop();
+      run.node.remove();
+      first = run.first;
+      if (first <= this.changed) break;
+    }
+    for (const run of this.runsFrom(first, this.starts[number + 1] ?? this.entries.length)) {
+      if (this.backward) run.texts.reverse();
+      const node = drawnRun(printable(run.texts.join("")), run);
+      this.put(line, node);
+      runs.push({ first: run.first, node });
+    }
+  }
+
+  /** Entries that look the same are one run. */
+  runsFrom(first, end) {
+    const runs = [];
+    for (let place = first; place < end; place++) {
+      const { text, prompt, copied, value } = this.entries[place];
       const color = shadeColor(signedShade(value / this.peak));
       const look = `${prompt ? "prompt " : ""}${copied ? "copied" : ""}`;
       const run = runs.at(-1);
-      if (run && run.look === look && run.color === color) run.text += text;
-      else runs.push({ text, look, color });
+      if (run && run.look === look && run.color === color && run.texts.length < RUN) run.texts.push(text);
+      else runs.push({ first: place, texts: [text], look, color });
     }
-    this.lines[number].replaceChildren(...runs.map(drawnRun));
+    return runs;
+  }
+
+  /** Adds a node where the text goes on. */
+  put(parent, node) {
+    if (this.backward) parent.prepend(node);
+    else parent.append(node);
   }
 
   /** Another value for every entry; 0 for none. */
@@ -84,8 +111,8 @@ export class Paper {
   }
 }
 
-function drawnRun({ text, look, color }) {
-  if (!look && !color) return text;
+function drawnRun(text, { look, color }) {
+  if (!look && !color) return document.createTextNode(text);
   const run = element("span", { className: look, textContent: text });
   run.style.backgroundColor = color;
   return run;

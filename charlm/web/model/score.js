@@ -1,17 +1,16 @@
 // The tab that scores a text: every character shaded by its bits.
 
-import { surpriseShade } from "../look/colors.js";
+import { surpriseScale } from "../look/colors.js";
 import { bitsAt, byId, element, nameOf, whole } from "../look/data.js";
 import { sentence, showPrediction } from "../look/details.js";
 import { TextView } from "../look/text.js";
 import { probabilities } from "./choose.js";
-import { tellUnknown } from "./fields.js";
+import { composing, tellUnknown } from "./fields.js";
 import { LIKELIEST, likeliestIds } from "./likeliest.js";
 import { Slices } from "./slices.js";
 
 const UNKNOWN_BITS = 65535;
 const MOST_BITS_SHOWN = 65;
-const SURPRISING_BITS = 4; // a probability below 1/16
 
 export class ScoreTab {
   constructor({ data, model, vocabulary, prefix }) {
@@ -20,8 +19,18 @@ export class ScoreTab {
     this.symbols = Array.from({ length: model.size }, (_, id) => vocabulary.name(id));
     byId("score").addEventListener("click", () => this.score());
     byId("pasted").addEventListener("keydown", (event) => {
-      if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) this.score();
+      if (event.key === "Enter" && (event.ctrlKey || event.metaKey) && !composing(event)) this.score();
     });
+    document.addEventListener("keydown", (event) => {
+      if (event.key === "Escape" && !composing(event)) this.stop();
+    });
+  }
+
+  /** Ends what is being scored. */
+  stop() {
+    if (!byId("score-result").hidden) return; // nothing is
+    this.turn++;
+    byId("score-status").textContent = "";
   }
 
   /** Scores the text of the field. */
@@ -29,6 +38,8 @@ export class ScoreTab {
     const turn = ++this.turn;
     const fault = byId("score-fault");
     fault.replaceChildren();
+    byId("score-status").textContent = "";
+    byId("score-result").hidden = true; // that of an earlier text
     const text = byId("pasted").value;
     const { unknown } = this.vocabulary.encode(text);
     if (unknown.length) return tellUnknown(fault, byId("pasted"), unknown, () => this.score());
@@ -117,8 +128,9 @@ export class ScoreTab {
     printed.setAttribute("aria-hidden", "true");
     byId("score-box").replaceChildren(box, printed);
     const text = new TextView(box, printed, characters, new Uint8Array(0), (place) => this.tell(data, box, place), () => {});
-    text.shade = (place) => surpriseShade(bitsAt(reading, place));
-    text.isSurprise = (place) => bitsAt(reading, place) >= SURPRISING_BITS;
+    const scale = surpriseScale(characters.map((_, place) => bitsAt(reading, place)));
+    text.shade = (place) => scale.shade(bitsAt(reading, place));
+    text.isSurprise = (place) => bitsAt(reading, place) >= scale.surprising;
     text.render(true);
     text.select(0);
   }

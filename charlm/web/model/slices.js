@@ -6,20 +6,25 @@ const channel = new MessageChannel();
 channel.port1.onmessage = () => waiting.shift()();
 
 export class Slices {
+  /** Milliseconds of work in all slices so far, without what the browser did between them. */
+  static workedMs = 0;
+
   constructor() {
     this.begin();
   }
 
   begin() {
-    this.end = performance.now() + SLICE_MS;
+    this.begun = performance.now();
   }
 
-  /** Whether it is time for `await next()`, which lets the browser do what waits. */
+  /** Whether it is time for `await next(between)`, which calls `between` and lets the browser do what waits. */
   get over() {
-    return performance.now() > this.end;
+    return performance.now() > this.begun + SLICE_MS;
   }
 
-  async next() {
+  async next(between = () => {}) {
+    Slices.workedMs += performance.now() - this.begun;
+    between();
     await new Promise((resolve) => {
       waiting.push(resolve);
       channel.port2.postMessage(null);

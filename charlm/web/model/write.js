@@ -3,8 +3,9 @@
 import { legendColors } from "../look/colors.js";
 import { byId, whole } from "../look/data.js";
 import { Context } from "./context.js";
-import { FieldError, listed, numberIn, seedIn, tellUnknown } from "./fields.js";
+import { FieldError, composing, listed, numberIn, seedIn, tellUnknown } from "./fields.js";
 import { Paper } from "./paper.js";
+import { Slices } from "./slices.js";
 import { Watch } from "./watch.js";
 import { Writer } from "./writer.js";
 
@@ -29,9 +30,12 @@ export class WriteTab {
       byId("new-seed").checked = false;
     });
     byId("write-panel").addEventListener("keydown", (event) => {
+      if (composing(event)) return;
       const inField = event.target instanceof HTMLInputElement;
       if (event.key === "Enter" && (event.ctrlKey || event.metaKey || inField)) this.write();
-      if (event.key === "Escape") this.stop();
+    });
+    document.addEventListener("keydown", (event) => {
+      if (event.key === "Escape" && !composing(event)) this.stop();
     });
   }
 
@@ -76,27 +80,35 @@ export class WriteTab {
 
   async run(settings) {
     const most = settings.seeds.length * settings.length;
-    const start = performance.now();
     const run = (this.latest = Symbol("run"));
-    let drawn = 0; // when the paper was drawn last
+    let drawn; // when the paper was drawn last, and how much work was done by then
     const show = () => {
-      if (performance.now() - drawn < 15) return; // no more often than the screen
-      drawn = performance.now();
+      drawn = { ms: performance.now(), workedMs: Slices.workedMs };
       this.paper.draw();
-      this.tell(most, performance.now() - start);
+      this.tell(most);
     };
     this.setRunning(true);
-    await this.writer.write(settings, () => this.latest === run && show());
-    if (this.latest !== run) return;
-    drawn = 0;
     show();
+    await this.writer.write(settings, () => {
+      // No more often than the screen, and in a quarter of the time: the browser needs long for a long line.
+      const passedMs = performance.now() - drawn.ms;
+      const isTime = passedMs > 15 && Slices.workedMs - drawn.workedMs > 0.75 * passedMs;
+      if (isTime && this.latest === run) show();
+    });
+    if (this.latest !== run) return;
     this.setRunning(false);
+    show();
     byId("spoken").textContent = byId("write-status").textContent;
     if (this.watch.on) this.writer.recolor(); // the unit may have been changed meanwhile
   }
 
-  tell(most, elapsedMs) {
-    const { count, copied, longest } = this.writer;
+  tell(most) {
+    const { count, copied, longest, begun, share } = this.writer;
+    if (this.running && begun === null) {
+      byId("write-status").textContent = `reading the prompt: ${Math.floor(100 * share)} %`;
+      return;
+    }
+    const elapsedMs = performance.now() - begun;
     const symbol = this.data.symbol;
     const size = this.lines ? `${whole(count)} ${symbol}s` : `${whole(count)} of ${whole(most)} ${symbol}s`;
     const parts = [size];

@@ -17,13 +17,16 @@ export class Writer {
     this.stop();
     this.paper.clear();
     this.log = []; // [id, the place of its entry on the paper or −1] for every id that was read
+    this.share = 0; // of the prompt that was read
+    this.begun = null; // when the first id was drawn, in milliseconds
     this.count = 0; // ids written
     this.longest = 0; // of the copied stretches
     this.copied = 0; // ids in such stretches
   }
 
-  /** Ends what is being written or colored. */
+  /** Ends what is being read, written or colored. */
   stop() {
+    this.context.stop();
     this.turn = (this.turn ?? 0) + 1;
   }
 
@@ -37,9 +40,14 @@ export class Writer {
     const turn = this.turn;
     const { ids } = idsBefore(vocabulary, settings.prefix, settings.prompt);
     const hidden = ids.length - vocabulary.encode(settings.prompt).ids.length; // a newline and a label, or what is read first
-    const start = await this.context.read(ids, () => onProgress());
+    const start = await this.context.read(ids, (place) => {
+      this.share = place / ids.length;
+      onProgress();
+    });
+    if (start === null) return;
+    this.begun = performance.now();
     for (const [number, seed] of settings.seeds.entries()) {
-      if (start === null || turn !== this.turn) return;
+      if (turn !== this.turn) return;
       if (number > 0) this.paper.add("\n");
       const decoder = vocabulary.decoder();
       ids.forEach((id, place) => {
@@ -71,8 +79,7 @@ export class Writer {
       if (stop.length && tail.length === stop.length && tail.every((each, place) => each === stop[place])) break;
       if (slices.over) {
         logits = logits.slice(); // others may use the model now
-        onProgress();
-        await slices.next();
+        await slices.next(onProgress);
         if (turn !== this.turn) break;
       }
     }
@@ -84,8 +91,7 @@ export class Writer {
   note(hits) {
     if (!hits) return;
     const { window } = this.copies;
-    this.paper.markCopied(hits === 1 ? window : 1);
-    this.copied += hits === 1 ? window : 1;
+    this.copied += this.paper.markCopied(hits === 1 ? window : 1);
     this.longest = Math.max(this.longest, hits + window - 1);
   }
 

@@ -1,5 +1,6 @@
 // What the models wrote while they were trained, shaded by surprise.
 
+import { printable } from "../shared/printable.js";
 import { element, runClass, swatch } from "./data.js";
 import { whole } from "./numbers.js";
 import { nearest } from "./smooth.js";
@@ -15,13 +16,13 @@ function shadeOf(tenths) {
 /** Neighbors with the same shade become one element. */
 function shadedText({ text, bits }) {
   const characters = Array.from(text);
-  if (!bits) return [text];
+  if (!bits) return [printable(text)];
   const parts = [];
   let start = 0;
   for (let place = 1; place <= characters.length; place++) {
     if (place < characters.length && shadeOf(bits[place]) === shadeOf(bits[start])) continue;
     const shade = shadeOf(bits[start]);
-    const part = element("span", { textContent: characters.slice(start, place).join("") });
+    const part = element("span", { textContent: printable(characters.slice(start, place).join("")) });
     if (shade) part.style.backgroundColor = `rgba(230,120,0,${((0.72 * shade) / SHADES).toFixed(3)})`;
     parts.push(part);
     start = place;
