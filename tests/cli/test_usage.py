@@ -47,7 +47,7 @@ import pytest
         ("eval r --dynamic --dynamic-decay 1.5", "Invalid value for '--dynamic-decay': "),
         ("eval r --dynamic --dynamic-decay nan", "Invalid value"),
         ("eval r --dynamic --dynamic-steps 0", "Invalid value for '--dynamic-steps': "),
-        ("plan", "Missing option '--config'."),
+        ("plan", "Invalid value: a text is needed, for example my.txt"),
         ("config check", "a config is needed, for example lstm; `charlm config list` shows the others"),
         ("config show a --config b", "found two configs, a and --config b; allowed: one; leave out the other"),
         ("data fetch", "Missing argument 'NAME...'."),
