@@ -152,6 +152,6 @@ def test_a_run_is_refused_before_its_model_is_made(tmp_path, monkeypatch):
 def test_a_checkpoint_cannot_ask_for_a_model_larger_than_its_weights(trained_run, monkeypatch):
     checkpoint = read_checkpoint(trained_run / "checkpoints/last.safetensors")
     huge = parse_config(checkpoint.config.model_dump(mode="json"), "test", ["model.cell.hidden=10000000000"])
-    monkeypatch.setattr("charlm.inference.trained.build_model", lambda *_: pytest.fail("made"))
+    monkeypatch.setattr("charlm.inference.trained.uninitialized_model", lambda *_: pytest.fail("made"))
     with pytest.raises(CheckpointError, match=r"^weights: found [\d,]+; the model has [\d,]+; use a checkpoint of its"):
         load_model(dataclasses.replace(checkpoint, config=huge), CPU)
