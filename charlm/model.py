@@ -240,7 +240,9 @@ def load_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
 
 def overflow() -> DivergenceError:
     """The error for logits that are not finite, although the weights are."""
-    return DivergenceError("logits: found numbers that are not finite; use another checkpoint of the run, or another text")
+    return DivergenceError(
+        "logits: found numbers that are not finite; use another checkpoint of the run, or another text"
+    )
 
 
 class WindowLoss(NamedTuple):
