@@ -63,7 +63,7 @@ def escaped(text: str) -> str:
 
 
 def to_json(value: Any, *, ascii: bool = True) -> str:
-    """JSON on one line: the only way in which charlm writes it. A number that is not finite, which JSON lacks, is null."""
+    """JSON on one line, with null for numbers that are not finite, which JSON lacks. All results are written so."""
     try:
         return json.dumps(value, ensure_ascii=ascii, allow_nan=False)
     except ValueError:

@@ -249,7 +249,9 @@ def test_logits_that_are_not_finite_are_refused(choice, with_kernel, request):
         with torch.no_grad():
             model.decoder.weight[3], model.decoder.bias[3] = 3.4e38, bias
         assert (model.generator(model.layers.zero_state(1)) is not None) == with_kernel
-        with pytest.raises(DivergenceError, match="^logits: found numbers that are not finite; use another checkpoint"):
+        with pytest.raises(
+            DivergenceError, match=r"^logits: found numbers that are not finite; use another checkpoint"
+        ):
             text_of(model, seeds=range(5), choice=choice)
 
 

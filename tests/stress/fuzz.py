@@ -102,7 +102,7 @@ class Targets:
         load_model(read_checkpoint(path), torch.device("cpu"))
 
     def runs(self, data: bytes) -> None:
-        """The JSON in a checkpoint's header, and metrics: `charlm runs` and `charlm report` show the run all the same."""
+        """The JSON in a checkpoint's header, and metrics: `charlm runs` and `charlm report` show the run anyway."""
         config, progress, shape, rows = (data.decode("utf-8", "replace").split("\n\n", 3) + [""] * 3)[:4]
         texts = {"format": "charlm checkpoint", "version": "1", "config": config, "progress": progress}
         weight = f'{{"data_offsets": [0, 0], "shape": {shape or "[0]"}}}'

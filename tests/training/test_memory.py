@@ -43,7 +43,7 @@ def test_a_kind_may_read_its_weights_and_its_own_errors_come_through(monkeypatch
         raise RuntimeError("mine")
 
     monkeypatch.setattr(LSTM, "draw_parameters", fails)
-    with pytest.raises(RuntimeError, match="^mine$"):
+    with pytest.raises(RuntimeError, match=r"^mine$"):
         check_memory(config_with("model.cell={kind: lstm, hidden: 6}"), 65, CPU)
 
 
