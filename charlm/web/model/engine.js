@@ -81,10 +81,14 @@ class Model {
 
   /** What people look at: [{ layer, name, values }], copies. */
   units(state) {
-    const shown = (layer) => (this.kind.shown ? this.kind.shown(layer) : layer);
     return state.flatMap((layer, place) =>
-      Object.entries(shown(layer)).map(([name, values]) => ({ layer: place + 1, name, values: values.slice() })),
+      Object.entries(this.shown(layer)).map(([name, values]) => ({ layer: place + 1, name, values: values.slice() })),
     );
+  }
+
+  /** The same of the state of one layer, by name, not copied. */
+  shown(layer) {
+    return this.kind.shown ? this.kind.shown(layer) : layer;
   }
 
   sumOf(layer, y) {

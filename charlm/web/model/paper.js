@@ -72,12 +72,14 @@ export class Paper {
       first = run.first;
       if (first <= this.changed) break;
     }
+    const fresh = document.createDocumentFragment(); // added at once: at every change of a line its direction is found again
     for (const run of this.runsFrom(first, this.starts[number + 1] ?? this.entries.length)) {
       if (this.backward) run.texts.reverse();
       const node = drawnRun(printable(run.texts.join("")), run);
-      this.put(line, node);
+      this.put(fresh, node);
       runs.push({ first: run.first, node });
     }
+    this.put(line, fresh);
   }
 
   /** Entries that look the same are one run. */

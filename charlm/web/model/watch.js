@@ -23,12 +23,14 @@ export class Watch {
 
   /** Whether a unit is watched. */
   get on() {
-    return this.select.value !== "";
+    return this.chosen !== null;
   }
 
   /** The activation of the unit in a state of the model; 0 if none is watched. */
   value(state) {
-    return this.on ? this.model.units(state)[Number(this.select.value)].values[Number(this.slider.value)] : 0;
+    if (!this.on) return 0;
+    const { layer, name, unit } = this.chosen;
+    return this.model.shown(state[layer - 1])[name][unit];
   }
 
   changed() {
@@ -37,14 +39,17 @@ export class Watch {
   }
 
   describe() {
+    // Kept, because it is read for every character.
+    this.chosen = this.select.value === "" ? null : { ...this.series[Number(this.select.value)] };
     this.slider.disabled = !this.on;
     byId("unit-legend").hidden = !this.on;
     if (!this.on) {
       byId("unit-name").textContent = "";
       return;
     }
-    const { name, values } = this.series[Number(this.select.value)];
+    const { name, values } = this.chosen;
     this.slider.max = values.length - 1;
+    this.chosen.unit = Number(this.slider.value);
     const shown = `${name} ${this.slider.value}`;
     byId("unit-name").textContent = shown;
     this.slider.setAttribute("aria-valuetext", shown);
