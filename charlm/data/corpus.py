@@ -10,7 +10,7 @@ background; decoding, the slowest part, is done once.
 
 import hashlib
 import itertools
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -55,6 +55,8 @@ class Corpus:
     """Where each line of a split starts, if lines are the unit; else None."""
     labels: Labels = field(default_factory=dict)
     """How many lines of the train split have each label; empty if lines have none."""
+    spread: bool = True
+    """Whether frequent lines are in all splits, see `split_lines`."""
 
 
 def load_corpus(
@@ -69,6 +71,7 @@ def load_corpus(
     vocabulary: Vocabulary | None = None,
     label_separator: str | None = None,
     whole: bool = False,
+    spread: bool = True,
 ) -> Corpus:
     """Encode the sources and cut them into splits.
 
@@ -76,7 +79,7 @@ def load_corpus(
     share is ignored, and the other shares are rescaled to sum to 1. The default `vocabulary` is the characters of all
     sources, sorted. If lines are the unit, the shares are of the lines, and every line ends with a newline, see
     `whole_lines`; with a `label_separator`, every line must contain it. whole: all of the source is for training, in
-    its own order.
+    its own order. spread: see `split_lines`.
 
     Raises DataError for text that cannot be used, VocabularyError for characters that a given vocabulary lacks.
     """
@@ -94,7 +97,7 @@ def load_corpus(
             lines: dict[str, Lines] = {}
             for name, survey in surveys.items():
                 own = shares if name == "train" else {name: 1.0}
-                found, own_labels = _encoded_lines(survey, vocabulary, own, label_separator)
+                found, own_labels = _encoded_lines(survey, vocabulary, own, label_separator, spread)
                 labels |= own_labels  # only the training text's are counted
                 lines |= found
             splits, starts = ({name: pair[place] for name, pair in lines.items()} for place in (0, 1))
@@ -110,6 +113,7 @@ def load_corpus(
         files=sum(len(survey.paths) for survey in surveys.values()),
         starts=starts,
         labels=labels,
+        spread=spread,
     )
 
 
@@ -119,20 +123,21 @@ def begin_of(unit: Unit, vocabulary: Vocabulary) -> int | None:
 
 
 def _encoded_lines(
-    survey: Survey, vocabulary: Vocabulary, shares: dict[str, float], separator: str | None
+    survey: Survey, vocabulary: Vocabulary, shares: dict[str, float], separator: str | None, spread: bool
 ) -> tuple[dict[str, Lines], Labels]:
     """The lines of a surveyed text in splits, and the labels of its train split, which are found in the same pass.
 
     The starts are those of the direction in which the model reads; the ids are in the order of the text.
     """
-    key = f"{survey.cache_key}-{short_digest(vocabulary.to_json(), shares)}"
+    key = f"{survey.cache_key}-{short_digest(vocabulary.to_json(), shares, *(['spread'] if spread else []))}"
     labels_key = f"{key}-labels-{short_digest(separator)}"
     labels = {} if separator is None else find_labels(labels_key)
     splits = None if labels is None else find_splits(key, shares)
     if labels is None or splits is None:
         counter = None if separator is None else LabelCounter(separator, vocabulary, survey.source)
         ids = encode(survey, vocabulary)
-        splits = split_lines(ids, vocabulary, shares, key=key, source=survey.source, sees=counter and counter.see)
+        sees = counter and counter.see
+        splits = split_lines(ids, vocabulary, shares, key=key, source=survey.source, sees=sees, spread=spread)
         labels = counter.labels() if counter else {}
         if counter:
             store_labels(labels_key, labels)
@@ -144,8 +149,10 @@ def _encoded_lines(
     return splits, labels
 
 
-def load_configured_corpus(data: DataConfig, vocabulary: Vocabulary | None = None, *, whole: bool = False) -> Corpus:
-    """Load the corpus of a config's `data` section; for `whole` see `load_corpus`."""
+def load_configured_corpus(
+    data: DataConfig, vocabulary: Vocabulary | None = None, *, whole: bool = False, spread: bool = True
+) -> Corpus:
+    """Load the corpus of a config's `data` section; for `whole` and `spread` see `load_corpus`."""
     return load_corpus(
         data.source,
         level=data.level,
@@ -157,20 +164,22 @@ def load_configured_corpus(data: DataConfig, vocabulary: Vocabulary | None = Non
         vocabulary=vocabulary,
         label_separator=data.label_separator,
         whole=whole,
+        spread=spread,
     )
 
 
-def load_unchanged_corpus(data: DataConfig, vocabulary: Vocabulary, sha256: object) -> Corpus:
-    """Load the corpus that a run was trained on; DataError if its text has changed."""
+def load_unchanged_corpus(data: DataConfig, vocabulary: Vocabulary, progress: Mapping[str, Any]) -> Corpus:
+    """Load the corpus that a run with this progress was trained on; DataError if its text has changed."""
     changed = DataError(
         f"{data.source}: the text has changed since the run was trained, and so have its splits; allowed: the same "
         "text; train on a new text with --init-from, score one with --file"
     )
     try:
-        corpus = load_configured_corpus(data, vocabulary)
+        # Runs of older versions have split their lines by hashes alone.
+        corpus = load_configured_corpus(data, vocabulary, spread=progress.get("spread") is True)
     except VocabularyError:
         raise changed from None
-    if corpus.sha256 != sha256:
+    if corpus.sha256 != progress.get("corpus_sha256"):
         raise changed
     return corpus
 

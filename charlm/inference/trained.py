@@ -400,8 +400,7 @@ class TrainedModel:
 
     @functools.cached_property
     def _splits(self) -> Mapping[str, Ids]:
-        sha256 = self.progress.get("corpus_sha256")
-        return load_unchanged_corpus(self.config.data, self.vocabulary, sha256).splits
+        return load_unchanged_corpus(self.config.data, self.vocabulary, self.progress).splits
 
     # Characters that the model does not know
 

@@ -172,8 +172,7 @@ def resume_run(
         device = choose_device(config, world)
         if config.precision != "auto":  # Checkpoints of older versions say auto; they mean fp32.
             world.in_turn(lambda: with_precision(config, device))
-        sha256 = checkpoint.progress.get("corpus_sha256")
-        load = functools.partial(load_unchanged_corpus, config.data, checkpoint.vocabulary, sha256)
+        load = functools.partial(load_unchanged_corpus, config.data, checkpoint.vocabulary, checkpoint.progress)
         corpus = world.in_turn(load)
         _check_corpus(config, corpus, world)
         updater = world.each(lambda: Updater(config, corpus, device, world))
