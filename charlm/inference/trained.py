@@ -17,6 +17,7 @@ from charlm.checkpoint import Checkpoint, find_checkpoint, read_checkpoint
 from charlm.config import Config
 from charlm.data.corpus import begin_of, load_unchanged_corpus
 from charlm.data.labels import Labels
+from charlm.data.places import with_found_paths
 from charlm.data.reading import NEWLINE
 from charlm.data.vocabulary import Vocabulary, describe_characters
 from charlm.errors import CheckpointError, DataError, LabelError, VocabularyError
@@ -400,7 +401,8 @@ class TrainedModel:
 
     @functools.cached_property
     def _splits(self) -> Mapping[str, Ids]:
-        return load_unchanged_corpus(self.config.data, self.vocabulary, self.progress).splits
+        data = with_found_paths(self.config, self.path.parent).data
+        return load_unchanged_corpus(data, self.vocabulary, self.progress).splits
 
     # Characters that the model does not know
 

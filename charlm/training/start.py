@@ -14,6 +14,7 @@ from charlm.cells import CELLS
 from charlm.checkpoint import Checkpoint, discard_leftovers, newest_whole, read_checkpoint
 from charlm.config import Config, differences, ignored_options
 from charlm.data.corpus import Corpus, load_configured_corpus, load_unchanged_corpus, unknown_characters
+from charlm.data.places import with_absolute_paths, with_found_paths
 from charlm.data.streams import check_length
 from charlm.data.vocabulary import Vocabulary, describe_characters
 from charlm.errors import CheckpointError, ConfigError, DamagedCheckpointError, RunError, VocabularyError
@@ -74,7 +75,7 @@ def start_run(
         vocabulary = world.first(lambda: _fine_tuned_vocabulary(config, init_from)) if init_from else None
         corpus = world.in_turn(lambda: load_configured_corpus(config.data, vocabulary))
         _check_corpus(config, corpus, world)
-        config = with_common_precision(config, device, world)
+        config = with_common_precision(with_absolute_paths(config), device, world)
         updater = world.each(lambda: Updater(config, corpus, device, world))
         updater.spread_weights()
         if init_from:
@@ -168,7 +169,7 @@ def resume_run(
     with contextlib.ExitStack() as held:
         path, checkpoint = world.first(lambda: _claim_run(run_dir, held))
         world.remember("run", str(run_dir.resolve()))
-        config = world.first(functools.partial(_changed_config, checkpoint.config, change))
+        config = world.first(functools.partial(_changed_config, checkpoint.config, change, run_dir))
         device = choose_device(config, world)
         if config.precision != "auto":  # Checkpoints of older versions say auto; they mean fp32.
             world.in_turn(lambda: with_precision(config, device))
@@ -200,8 +201,9 @@ def _claim_run(run_dir: Path, held: contextlib.ExitStack) -> tuple[Path, Checkpo
         return _read_last(run_dir)
 
 
-def _changed_config(saved: Config, change: Callable[[Config], Config]) -> Config:
-    config = change(saved)
+def _changed_config(saved: Config, change: Callable[[Config], Config], run_dir: Path) -> Config:
+    saved = with_found_paths(saved, run_dir)
+    config = with_absolute_paths(change(saved))
     if config.precision == "auto":
         config = config.model_copy(update={"precision": saved.precision})
     _check_resumable(saved, config)
