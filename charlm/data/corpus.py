@@ -10,6 +10,7 @@ background; decoding, the slowest part, is done once.
 
 import hashlib
 import itertools
+import shlex
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
@@ -30,6 +31,7 @@ from charlm.data.survey import Survey, short_digest, survey_source, vocabulary_o
 from charlm.data.vocabulary import UNKNOWN, Direction, Level, Vocabulary, describe_characters
 from charlm.errors import DataError, VocabularyError
 from charlm.system.console import say
+from charlm.system.formatting import counted
 
 Ids = npt.NDArray[np.unsignedinteger[Any]]
 
@@ -86,6 +88,9 @@ def load_corpus(
     named = {"train": source, "valid": valid_source, "test": test_source}
     with ExitStack() as drafts:
         surveys = {name: survey_source(text, level, drafts, unit) for name, text in named.items() if text is not None}
+        if unit == "line":
+            for survey in surveys.values():
+                _check_line_ends(survey)
         if vocabulary is None:
             vocabulary = vocabulary_of(list(surveys.values()))
         vocabulary = replace(vocabulary, direction=direction)
@@ -115,6 +120,17 @@ def load_corpus(
         labels=labels,
         spread=spread,
     )
+
+
+def _check_line_ends(survey: Survey) -> None:
+    """DataError if no file has a line end but its last, and carriage returns instead."""
+    returns, newlines = (int(survey.counts[survey.symbols == ord(c)].sum()) for c in "\r\n")
+    if returns > newlines <= len(survey.paths):
+        names = " ".join(shlex.quote(str(path)) for path in survey.paths[:1])
+        raise DataError(
+            f"{survey.source}: found no newline, and {counted(returns, 'carriage return')}, which ended lines on old "
+            f"Macs; allowed with data.unit: line: newlines; convert it: tr '\\r' '\\n' < {names} > lines.txt"
+        )
 
 
 def begin_of(unit: Unit, vocabulary: Vocabulary) -> int | None:
@@ -237,7 +253,7 @@ def encode(survey: Survey, vocabulary: Vocabulary, *, skip_unknown: bool = False
     ids = find_entry(key)
     if ids is not None:
         return ids
-    say("data", f"{survey.source}: encoding {length:,} characters over a vocabulary of {len(vocabulary):,}")
+    say("data", f"{survey.source}: encoding {counted(length, 'character')} over a vocabulary of {len(vocabulary):,}")
     with closing(_encoded(survey, vocabulary)) as blocks:
         blocks = Progress(length, f"{survey.source}: encoding").of(blocks)
         return store_entry(key, (length,), vocabulary.dtype, blocks)
@@ -258,6 +274,7 @@ def _lacking(survey: Survey, unknown: dict[str, int], vocabulary: Vocabulary) ->
     shown = [f"{describe_characters([character])} × {count:,}" for character, count in list(unknown.items())[:8]]
     more = f" and {len(unknown) - len(shown)} more" if len(unknown) > len(shown) else ""
     return VocabularyError(
-        f"{survey.source}: {', '.join(shown)}{more}: not in the model's vocabulary of {len(vocabulary)} characters; "
-        "use text without them or a model that knows them"
+        f"{survey.source}: {', '.join(shown)}{more}: not in the model's vocabulary of "
+        f"{counted(len(vocabulary), 'character')}; use text without them or a model that knows them"
+        f"{vocabulary.advice(unknown)}"
     )

@@ -19,6 +19,7 @@ from charlm.data.reading import NEWLINE
 from charlm.data.vocabulary import Vocabulary
 from charlm.errors import DataError
 from charlm.system.console import say
+from charlm.system.formatting import counted
 
 Ids = npt.NDArray[np.integer[Any]]
 Starts = npt.NDArray[np.integer[Any]]
@@ -77,7 +78,7 @@ def split_lines(
 
     DataError for a split with a share above 0 that gets no line.
     """
-    say("data", f"{source}: splitting {len(ids):,} characters by lines")
+    say("data", f"{source}: splitting {counted(len(ids), 'character')} by lines")
     newline = vocabulary.dtype.type(vocabulary.encode(NEWLINE)[0])
     progress = Progress(3 * len(ids), f"{source}: splitting")
     with ExitStack() as held:
@@ -90,13 +91,13 @@ def split_lines(
                 hashed.write(hashes.data)
             if spread:
                 repeats.find_frequent(shares)
-            chunks = progress.of(_hashed_chunks(ids, newline, hashed))
+            chunks = _with_hashes(progress.of(line_chunks(ids, newline)), newline, hashed)
             lines, chars = _choose(chosen, chunks, newline, shares, repeats, sees)
-            repeats.report(_hashed_chunks(ids, newline, hashed), newline, vocabulary, source)
+            repeats.report(_with_hashes(line_chunks(ids, newline), newline, hashed), newline, vocabulary, source)
         for name, count in zip(shares, lines, strict=True):
             if not count:
                 raise DataError(
-                    f"{source}: none of {sum(lines):,} line{'s' * (sum(lines) > 1)} is in the {name} split, which "
+                    f"{source}: none of {counted(sum(lines), 'line')} is in the {name} split, which "
                     "takes lines by a hash, and equal lines together; allowed: a line or more in each split; add "
                     "lines, change the shares (data.split), or give each split a text of its own (data.valid_source)"
                 )
@@ -144,11 +145,11 @@ def line_ends(chunk: Ids, newline: np.integer[Any]) -> npt.NDArray[np.int64]:
     return np.flatnonzero(chunk == newline) + 1
 
 
-def _hashed_chunks(ids: Ids, newline: np.integer[Any], hashed: IO[bytes]) -> Iterator[tuple[Ids, Hashes]]:
+def _with_hashes(chunks: Iterable[Ids], newline: np.integer[Any], hashed: IO[bytes]) -> Iterator[tuple[Ids, Hashes]]:
     """Chunks of whole lines, and the hashes of their lines, which are read from a file."""
     hashed.seek(0)
-    for chunk in line_chunks(ids, newline):
-        yield chunk, np.frombuffer(hashed.read(8 * np.count_nonzero(chunk == newline)), np.uint64)
+    for chunk in chunks:
+        yield chunk, np.frombuffer(hashed.read(8 * int(np.count_nonzero(chunk == newline))), np.uint64)
 
 
 def _choose(

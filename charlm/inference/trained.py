@@ -30,7 +30,7 @@ from charlm.inference.texts import Pool, char_features, score_texts, text_featur
 from charlm.model import CharLM, build_model, count_parameters, load_weights
 from charlm.system.console import say
 from charlm.system.device import describe_device, precisions, prepare_device, resolve_device, used_precision
-from charlm.system.formatting import html_table, nats_to_bits
+from charlm.system.formatting import counted, html_table, nats_to_bits
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class TrainedModel:
         """A table for notebooks."""
         model, best_nats = self.config.model, self.progress.get("best_nats")
         parameters = sum(parameter.numel() for parameter in self.network.parameters())
-        symbols = "bytes" if self.vocabulary.level == "byte" else f"{len(self.vocabulary):,} characters"
+        symbols = "bytes" if self.vocabulary.level == "byte" else counted(len(self.vocabulary), "character")
         return html_table(
             {
                 "model": f"{model.cell.kind}, {model.layers} × {model.cell.hidden} units, {parameters:,} parameters",
@@ -178,6 +178,7 @@ class TrainedModel:
             if NEWLINE in prompt:
                 raise ValueError("prompt: found a line end beside a label; allowed: the beginning of one line")
             prompt = self.label_prefix(label) + prompt
+        prompt = self.vocabulary.normalized(prompt)
         self.vocabulary.encode(prompt)  # fail now, not at the first piece
         pieces = _valid(piece for [piece] in self.stream(prompt, seeds, length=length, choice=choice, stop=stop))
         return pieces if stream else "".join(pieces)
@@ -209,6 +210,7 @@ class TrainedModel:
         """
         if k < 1:
             raise ValueError(f"k: found {k}; allowed: an integer ≥ 1")
+        prompt = self.vocabulary.normalized(prompt)
         probabilities = next_probabilities(self.network, self.vocabulary, prompt, self.device)
         found, ids = probabilities.sort(descending=True, stable=True)
         likeliest = zip(ids[:k].tolist(), found[:k].tolist(), strict=True)
@@ -415,8 +417,9 @@ class TrainedModel:
         listed = describe_characters(unknown)
         if unknown and not skip_unknown:
             raise VocabularyError(
-                f"{where}: found {listed}, which the model has never seen; allowed: its {len(self.vocabulary)} "
-                "characters; --skip-unknown leaves others out"
+                f"{where}: found {listed}, which the model has never seen; allowed: its "
+                f"{counted(len(self.vocabulary), 'character')}; --skip-unknown leaves others out"
+                f"{self.vocabulary.advice(unknown)}"
             )
         return "".join(c for c in text if c not in unknown), listed
 
@@ -425,7 +428,7 @@ class TrainedModel:
         if unknown := self.vocabulary.unknown(stop):
             raise VocabularyError(
                 f"--stop: found {describe_characters(unknown)}, which the model never writes; "
-                f"allowed: its {len(self.vocabulary)} characters"
+                f"allowed: its {counted(len(self.vocabulary), 'character')}{self.vocabulary.advice(unknown)}"
             )
 
 

@@ -22,7 +22,7 @@ from charlm.model import CharLM
 from charlm.native.build import compiling_s
 from charlm.runs import FOLDER, LAST
 from charlm.system.console import say
-from charlm.system.formatting import format_bytes
+from charlm.system.formatting import counted, format_bytes
 from charlm.system.world import ALONE, World
 from charlm.training.folder import (
     RunFolder,
@@ -236,8 +236,10 @@ def _check_splits(config: Config, corpus: Corpus) -> None:
 def _print_corpus(config: Config, corpus: Corpus) -> None:
     """Print what was read, and the options that have no effect."""
     parts = ", ".join(f"{name} {len(ids):,}" for name, ids in corpus.splits.items())
-    lines = f" in {sum(len(starts) - 1 for starts in corpus.starts.values()):,} lines" if corpus.starts else ""
-    files = f"{corpus.files:,} file{'s' * (corpus.files > 1)}"
+    lines = ""
+    if corpus.starts:
+        lines = f" in {counted(sum(len(starts) - 1 for starts in corpus.starts.values()), 'line')}"
+    files = counted(corpus.files, "file")
     size = format_bytes(corpus.size_bytes)
     vocabulary = f"vocabulary {len(corpus.vocabulary):,}"
     say("data", f"{config.data.source}: {size} in {files}; {parts} {config.data.level}s{lines}; {vocabulary}")
@@ -313,10 +315,11 @@ def _fine_tuned_vocabulary(config: Config, init_from: Checkpoint) -> Vocabulary:
     listed = describe_characters(unknown, limit=20)
     if not data.grow_vocabulary:
         raise VocabularyError(
-            f"data.source: the checkpoint of --init-from has never seen {listed}; allowed: its {len(vocabulary)} "
-            "characters; --set data.grow_vocabulary=true adds the new ones"
+            f"data.source: the checkpoint of --init-from has never seen {listed}; allowed: its "
+            f"{counted(len(vocabulary), 'character')}; --set data.grow_vocabulary=true adds the new ones"
+            f"{vocabulary.advice(unknown)}"
         )
-    say("grow", f"{len(unknown)} new characters: {listed}")
+    say("grow", f"{counted(len(unknown), 'new character')}: {listed}")
     return vocabulary.extended(unknown)
 
 

@@ -54,8 +54,11 @@ def test_a_prompt_begins_a_line(cli, run):
     assert [one["prompt"] + one["text"] for one in value["samples"]] == lines[:2]
 
 
-def test_a_prompt_has_no_line_end(cli, run):
-    found = cli("sample", run, "--prompt-file", "-", stdin=b"jo\n")
+def test_a_prompt_has_no_line_end_but_that_of_its_file(cli, run):
+    expected = cli("sample", run, "--prompt", "jo", "--seed", 1).out
+    for data in (b"jo", b"jo\n", b"jo\r\n"):
+        assert cli("sample", run, "--prompt-file", "-", "--seed", 1, stdin=data).out == expected
+    found = cli("sample", run, "--prompt-file", "-", stdin=b"jo\n\n")
     assert found.code == 2
     assert "--prompt-file -: found a line end; allowed with a model of lines: a part of one line" in found.err
 

@@ -279,7 +279,7 @@ def test_a_short_or_unknown_text_is_not_scored(page):
     view.click("#score-tab")
     view.fill("#pasted", "a")
     view.click("#score")
-    assert view.text_content("#score-fault") == "Text: found 1 characters; allowed: 2 or more"
+    assert view.text_content("#score-fault") == "Text: found 1 character; allowed: 2 or more"
     view.fill("#pasted", "abß")
     view.click("#score")
     view.click("#score-fault button")
