@@ -19,7 +19,7 @@ from charlm.model import count_parameters
 from charlm.native.build import compiling_s
 from charlm.native.precision import choose_precision
 from charlm.system.device import describe_device, resolve_device, set_threads
-from charlm.system.formatting import format_duration
+from charlm.system.formatting import counted, format_duration
 from charlm.system.world import ALONE, World
 from charlm.training.memory import available_bytes, bytes_on_device
 from charlm.training.precision import compile_kernels
@@ -103,8 +103,8 @@ def _suggest(request: Request, world: World, began_s: float | None) -> Suggestio
         corpus = load_configured_corpus(base.data, request.vocabulary, whole=True)
     if (chars := len(corpus.splits["train"])) < LEAST_CHARS:
         raise DataError(
-            f"{request.source}: found {chars} characters; allowed: {LEAST_CHARS} or more, and 100,000 are about "
-            "the least that gives readable words; add text"
+            f"{request.source}: found {counted(chars, 'character')}; allowed: {LEAST_CHARS} or more, and 100,000 "
+            "are about the least that gives readable words; add text"
         )
     text, parts = text_facts(corpus), _Parts.of(request, base, corpus)
     families = _families(request, text, device, world)
@@ -321,7 +321,7 @@ def _reasons(text: TextFacts, run: Run, candidates: int, nats: float, device: to
         "choice": f"{model.cell.kind}, {model.layers} × {model.cell.hidden} units, {run.candidate.parameters:,} "
         f"parameters: the best of {candidates} for {format_duration(60 * run.minutes)} by a rule fitted to measured "
         "trainings",
-        "plan": f"about {reading.updates:,} updates, {reading.epochs:.1f} passes over the text",
+        "plan": f"about {counted(reading.updates, 'update')}, {reading.epochs:.1f} passes over the text",
         "expect": f"about {nats:.1f} nats per character, give or take {0.3 if text.chars >= LARGE_CHARS else 0.5}",
     }
     if text.chars < _SMALL_CHARS:
@@ -330,7 +330,7 @@ def _reasons(text: TextFacts, run: Run, candidates: int, nats: float, device: to
             "least that gives readable text"
         )
     if reading.updates < _FEW_UPDATES:
-        found["few"] = f"{reading.updates} updates are few: expect hardly more than letters and short words"
+        found["few"] = f"about {counted(reading.updates, 'update')}: expect hardly more than letters and short words"
     if run.max_epochs:
         found["limit"] = f"after {run.max_epochs:.0f} passes the text teaches little more; the run ends there"
     if outside := _outside(text, run):

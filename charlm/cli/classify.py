@@ -19,7 +19,7 @@ from charlm.cli.common import (
     report_backend,
 )
 from charlm.system.console import say
-from charlm.system.formatting import printable
+from charlm.system.formatting import counted, printable
 
 File = Annotated[str, typer.Argument(metavar="FILE", help="The lines; - is stdin.")]
 Top = Annotated[
@@ -121,14 +121,14 @@ def _report(confusion: Any, json: bool) -> None:
     if not confusion.lines:
         say("right", "found no line")
         return
-    say("right", f"{confusion.accuracy:.1%} of {confusion.lines:,} lines")
+    say("right", f"{confusion.accuracy:.1%} of {counted(confusion.lines, 'line')}")
     for true, row in table.items():
         total = sum(row.values())
         wrong = [f"{label!r} × {count:,}" for label, count in row.items() if label != true]
         shown = f"; found {', '.join(wrong[:_SHOWN])}{' …' if len(wrong) > _SHOWN else ''}" if wrong else ""
-        say("label", f"{true!r}: {row.get(true, 0) / total:.1%} of {total:,} lines{shown}")
+        say("label", f"{true!r}: {row.get(true, 0) / total:.1%} of {counted(total, 'line')}{shown}")
     if confusion.unseen:
-        say("unseen", f"{confusion.unseen:,} lines have labels that the model has never seen")
+        say("unseen", f"{counted(confusion.unseen, 'line')} with a label that the model has never seen")
 
 
 _SHOWN = 5

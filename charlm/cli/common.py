@@ -14,7 +14,7 @@ import typer
 from charlm.api import DEFAULT_MINUTES, MOST_MINUTES
 from charlm.cli.completion import complete_config, complete_run
 from charlm.system.console import say, terminal_columns
-from charlm.system.formatting import escaped, one_line, to_json, wrapped
+from charlm.system.formatting import counted, escaped, one_line, to_json, wrapped
 
 
 def device_name(value: str) -> str:
@@ -97,8 +97,26 @@ def line_settings(lines: bool, separator: str | None) -> list[str]:
     return found
 
 
+def check_escapes(trained: Any, text: str, where: str) -> None:
+    r"""VocabularyError for an option's \n that the shell passed as it is, unless the model knows the backslash."""
+    from charlm.errors import VocabularyError
+
+    escape = next((escape for escape in (r"\n", r"\t", r"\r") if escape in text), None)
+    if escape and trained.vocabulary.unknown("\\"):
+        raise VocabularyError(
+            f"{where}: found {escape} as a backslash and a letter, and the model has never seen a backslash; allowed: "
+            f"the character itself; in a shell: {where} $'…{escape}…'"
+        )
+
+
 def known_prompt(trained: Any, text: str, where: str, skip_unknown: bool) -> str:
-    """A prompt without the characters that the model does not know, which are reported; see `TrainedModel.known`."""
+    """A prompt without the characters that the model does not know, which are reported; see `TrainedModel.known`.
+
+    Its letters with accents are composed or decomposed as in the training text.
+    """
+    if where == "--prompt":
+        check_escapes(trained, text, where)
+    text = trained.vocabulary.normalized(text)
     text, skipped = trained.known(text, where, skip_unknown=skip_unknown)
     if skipped:
         say("skipped", f"{where}: {skipped}")
@@ -112,7 +130,7 @@ def known_ids(trained: Any, file: Path, skip_unknown: bool) -> Any:
 
     ids, skipped = encode_file(file, trained.vocabulary, skip_unknown=skip_unknown, unit=trained.config.data.unit)
     if skipped:
-        say("skipped", f"{file}: {sum(skipped.values())} characters: {describe_characters(skipped)}")
+        say("skipped", f"{file}: {counted(sum(skipped.values()), 'character')}: {describe_characters(skipped)}")
     return ids
 
 

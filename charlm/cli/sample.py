@@ -16,6 +16,7 @@ from charlm.cli.common import (
     Precision,
     PrecisionOption,
     SkipUnknown,
+    check_escapes,
     check_files,
     known_prompt,
     print_json,
@@ -23,7 +24,7 @@ from charlm.cli.common import (
     usage_error,
 )
 from charlm.system.console import say
-from charlm.system.formatting import printable
+from charlm.system.formatting import counted, printable
 
 Prompt = Annotated[str | None, typer.Option(metavar="TEXT", help="Text to continue.")]
 PromptFile = Annotated[Path | None, typer.Option(metavar="FILE", help="Read the prompt from a file; - is stdin.")]
@@ -149,6 +150,7 @@ def sample(
         trained = trained.for_sampling()
     report_backend(trained)
     text = _prompt(trained, prompt or "", prompt_file, skip_unknown)
+    check_escapes(trained, stop, "--stop")
     trained.check_stop(stop)
     if novelty:
         trained.training_splits("--novelty")  # fail now, not after the sample
@@ -188,7 +190,8 @@ def _write_lines(samples: Any, count: int, json: bool) -> None:
         print_json(_as_json(samples.trained, samples.label, found))
     if samples.unique or samples.novel:
         missing = f"; gave up with {len(found)} of {count}" if len(found) < count else ""
-        say("dropped", f"{samples.copies} lines of the training text, {samples.repeats} repeats{missing}")
+        copies, repeats = counted(samples.copies, "line"), counted(samples.repeats, "repeat")
+        say("dropped", f"{copies} of the training text, {repeats}{missing}")
 
 
 def _prompt(trained: Any, text: str, file: Path | None, skip_unknown: bool) -> str:
@@ -197,16 +200,22 @@ def _prompt(trained: Any, text: str, file: Path | None, skip_unknown: bool) -> s
     if file is not None:
         where = f"--prompt-file {file}"
         text = _read_prompt(file, trained.vocabulary.level)
+        if trained.network.begins is not None:  # the end of the file's line
+            text = text.removesuffix("\n").removesuffix("\r")
     if trained.network.begins is not None and "\n" in text:
         raise usage_error(f"{where}: found a line end; allowed with a model of lines: a part of one line")
     return known_prompt(trained, text, where, skip_unknown)
 
 
 def _read_prompt(file: Path, level: str) -> str:
+    from charlm.data.arriving import open_arriving
+    from charlm.data.kinds import check_text
     from charlm.errors import DataError
 
     try:
-        data = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
+        data = b"".join(open_arriving("-").blocks()) if str(file) == "-" else file.read_bytes()
+        if level == "char":
+            check_text("stdin" if str(file) == "-" else file, data)
         return data.decode("utf-8", "surrogateescape") if level == "byte" else data.decode("utf-8-sig")
     except OSError as error:
         raise DataError(f"--prompt-file {file}: {error.strerror}; allowed: a text file, or - for stdin") from None

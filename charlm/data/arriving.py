@@ -1,11 +1,13 @@
 """The lines of a file or pipe as they come."""
 
+import select
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Protocol
 
+from charlm.data.kinds import check_text
 from charlm.data.reading import Unit
 from charlm.data.vocabulary import Level
 from charlm.errors import DataError
@@ -20,12 +22,18 @@ _BOM = b"\xef\xbb\xbf"
 
 class _Reads(Protocol):
     def read(self, size: int, /) -> bytes | None: ...
+    def fileno(self) -> int: ...
 
 
-def as_in_training(blocks: Iterable[bytes], level: Level, unit: Unit) -> Iterator[bytes]:
-    """The blocks without what training leaves out: a byte order mark, and with lines as the unit the CR of CR LF."""
+def as_in_training(blocks: Iterable[bytes], level: Level, unit: Unit, name: str) -> Iterator[bytes]:
+    """The blocks without what training leaves out: a byte order mark, and with lines as the unit the CR of CR LF.
+
+    DataError, which begins with the name, for a file of a known kind that is no text.
+    """
     mark, held = _BOM if level == "char" else b"", b""
-    for block in blocks:
+    for number, block in enumerate(blocks):
+        if level == "char" and number == 0:
+            check_text(name, block)
         block = held + block.removeprefix(mark)
         mark = b""
         if unit == "line":
@@ -42,7 +50,7 @@ def arriving_lines(path: str, level: Level, unit: Unit) -> Iterator[list[str]]:
     file cannot be read, or at level char is not UTF-8.
     """
     arriving, number = open_arriving(path), 0
-    for lines in _whole_lines(as_in_training(arriving.blocks(), level, unit)):
+    for lines in _whole_lines(as_in_training(arriving.blocks(), level, unit, arriving.name)):
         yield [_decoded(line, arriving.name, number + place, level) for place, line in enumerate(lines, start=1)]
         number += len(lines)
 
@@ -98,7 +106,7 @@ def open_arriving(path: str) -> "Arriving":
 class Arriving:
     """The bytes of an unbuffered file, read ahead by a thread in constant memory.
 
-    file: `read` returns what there is, and waits only where there is nothing yet.
+    file: `read` returns what there is, and waits only where there is nothing yet, or returns None there.
     """
 
     def __init__(self, file: _Reads, name: str, at_end: Callable[[], object] = lambda: None) -> None:
@@ -114,7 +122,10 @@ class Arriving:
 
     def _read(self) -> None:
         try:
-            while data := self._file.read(_READ_BYTES):
+            while (data := self._file.read(_READ_BYTES)) != b"":
+                if data is None:  # a pipe in non-blocking mode, which a parent process may have set
+                    select.select([self._file], [], [])
+                    continue
                 with self._changed:
                     self._changed.wait_for(lambda: len(self._waiting) < 2 * MOST_BYTES)
                     self._waiting += data

@@ -10,7 +10,8 @@ background; decoding, the slowest part, is done once.
 
 import hashlib
 import itertools
-from collections.abc import Generator, Iterable, Sequence
+import shlex
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -30,6 +31,7 @@ from charlm.data.survey import Survey, short_digest, survey_source, vocabulary_o
 from charlm.data.vocabulary import UNKNOWN, Direction, Level, Vocabulary, describe_characters
 from charlm.errors import DataError, VocabularyError
 from charlm.system.console import say
+from charlm.system.formatting import counted
 
 Ids = npt.NDArray[np.unsignedinteger[Any]]
 
@@ -55,6 +57,8 @@ class Corpus:
     """Where each line of a split starts, if lines are the unit; else None."""
     labels: Labels = field(default_factory=dict)
     """How many lines of the train split have each label; empty if lines have none."""
+    spread: bool = True
+    """Whether frequent lines are in all splits, see `split_lines`."""
 
 
 def load_corpus(
@@ -69,6 +73,7 @@ def load_corpus(
     vocabulary: Vocabulary | None = None,
     label_separator: str | None = None,
     whole: bool = False,
+    spread: bool = True,
 ) -> Corpus:
     """Encode the sources and cut them into splits.
 
@@ -76,13 +81,16 @@ def load_corpus(
     share is ignored, and the other shares are rescaled to sum to 1. The default `vocabulary` is the characters of all
     sources, sorted. If lines are the unit, the shares are of the lines, and every line ends with a newline, see
     `whole_lines`; with a `label_separator`, every line must contain it. whole: all of the source is for training, in
-    its own order.
+    its own order. spread: see `split_lines`.
 
     Raises DataError for text that cannot be used, VocabularyError for characters that a given vocabulary lacks.
     """
     named = {"train": source, "valid": valid_source, "test": test_source}
     with ExitStack() as drafts:
         surveys = {name: survey_source(text, level, drafts, unit) for name, text in named.items() if text is not None}
+        if unit == "line":
+            for survey in surveys.values():
+                _check_line_ends(survey)
         if vocabulary is None:
             vocabulary = vocabulary_of(list(surveys.values()))
         vocabulary = replace(vocabulary, direction=direction)
@@ -94,7 +102,7 @@ def load_corpus(
             lines: dict[str, Lines] = {}
             for name, survey in surveys.items():
                 own = shares if name == "train" else {name: 1.0}
-                found, own_labels = _encoded_lines(survey, vocabulary, own, label_separator)
+                found, own_labels = _encoded_lines(survey, vocabulary, own, label_separator, spread)
                 labels |= own_labels  # only the training text's are counted
                 lines |= found
             splits, starts = ({name: pair[place] for name, pair in lines.items()} for place in (0, 1))
@@ -110,7 +118,19 @@ def load_corpus(
         files=sum(len(survey.paths) for survey in surveys.values()),
         starts=starts,
         labels=labels,
+        spread=spread,
     )
+
+
+def _check_line_ends(survey: Survey) -> None:
+    """DataError if no file has a line end but its last, and carriage returns instead."""
+    returns, newlines = (int(survey.counts[survey.symbols == ord(c)].sum()) for c in "\r\n")
+    if returns > newlines <= len(survey.paths):
+        names = " ".join(shlex.quote(str(path)) for path in survey.paths[:1])
+        raise DataError(
+            f"{survey.source}: found no newline, and {counted(returns, 'carriage return')}, which ended lines on old "
+            f"Macs; allowed with data.unit: line: newlines; convert it: tr '\\r' '\\n' < {names} > lines.txt"
+        )
 
 
 def begin_of(unit: Unit, vocabulary: Vocabulary) -> int | None:
@@ -119,20 +139,21 @@ def begin_of(unit: Unit, vocabulary: Vocabulary) -> int | None:
 
 
 def _encoded_lines(
-    survey: Survey, vocabulary: Vocabulary, shares: dict[str, float], separator: str | None
+    survey: Survey, vocabulary: Vocabulary, shares: dict[str, float], separator: str | None, spread: bool
 ) -> tuple[dict[str, Lines], Labels]:
     """The lines of a surveyed text in splits, and the labels of its train split, which are found in the same pass.
 
     The starts are those of the direction in which the model reads; the ids are in the order of the text.
     """
-    key = f"{survey.cache_key}-{short_digest(vocabulary.to_json(), shares)}"
+    key = f"{survey.cache_key}-{short_digest(vocabulary.to_json(), shares, *(['spread'] if spread else []))}"
     labels_key = f"{key}-labels-{short_digest(separator)}"
     labels = {} if separator is None else find_labels(labels_key)
     splits = None if labels is None else find_splits(key, shares)
     if labels is None or splits is None:
         counter = None if separator is None else LabelCounter(separator, vocabulary, survey.source)
         ids = encode(survey, vocabulary)
-        splits = split_lines(ids, vocabulary, shares, key=key, source=survey.source, sees=counter and counter.see)
+        sees = counter and counter.see
+        splits = split_lines(ids, vocabulary, shares, key=key, source=survey.source, sees=sees, spread=spread)
         labels = counter.labels() if counter else {}
         if counter:
             store_labels(labels_key, labels)
@@ -144,8 +165,10 @@ def _encoded_lines(
     return splits, labels
 
 
-def load_configured_corpus(data: DataConfig, vocabulary: Vocabulary | None = None, *, whole: bool = False) -> Corpus:
-    """Load the corpus of a config's `data` section; for `whole` see `load_corpus`."""
+def load_configured_corpus(
+    data: DataConfig, vocabulary: Vocabulary | None = None, *, whole: bool = False, spread: bool = True
+) -> Corpus:
+    """Load the corpus of a config's `data` section; for `whole` and `spread` see `load_corpus`."""
     return load_corpus(
         data.source,
         level=data.level,
@@ -157,20 +180,22 @@ def load_configured_corpus(data: DataConfig, vocabulary: Vocabulary | None = Non
         vocabulary=vocabulary,
         label_separator=data.label_separator,
         whole=whole,
+        spread=spread,
     )
 
 
-def load_unchanged_corpus(data: DataConfig, vocabulary: Vocabulary, sha256: object) -> Corpus:
-    """Load the corpus that a run was trained on; DataError if its text has changed."""
+def load_unchanged_corpus(data: DataConfig, vocabulary: Vocabulary, progress: Mapping[str, Any]) -> Corpus:
+    """Load the corpus that a run with this progress was trained on; DataError if its text has changed."""
     changed = DataError(
         f"{data.source}: the text has changed since the run was trained, and so have its splits; allowed: the same "
         "text; train on a new text with --init-from, score one with --file"
     )
     try:
-        corpus = load_configured_corpus(data, vocabulary)
+        # Runs of older versions have split their lines by hashes alone.
+        corpus = load_configured_corpus(data, vocabulary, spread=progress.get("spread") is True)
     except VocabularyError:
         raise changed from None
-    if corpus.sha256 != sha256:
+    if corpus.sha256 != progress.get("corpus_sha256"):
         raise changed
     return corpus
 
@@ -228,7 +253,7 @@ def encode(survey: Survey, vocabulary: Vocabulary, *, skip_unknown: bool = False
     ids = find_entry(key)
     if ids is not None:
         return ids
-    say("data", f"{survey.source}: encoding {length:,} characters over a vocabulary of {len(vocabulary):,}")
+    say("data", f"{survey.source}: encoding {counted(length, 'character')} over a vocabulary of {len(vocabulary):,}")
     with closing(_encoded(survey, vocabulary)) as blocks:
         blocks = Progress(length, f"{survey.source}: encoding").of(blocks)
         return store_entry(key, (length,), vocabulary.dtype, blocks)
@@ -249,6 +274,7 @@ def _lacking(survey: Survey, unknown: dict[str, int], vocabulary: Vocabulary) ->
     shown = [f"{describe_characters([character])} × {count:,}" for character, count in list(unknown.items())[:8]]
     more = f" and {len(unknown) - len(shown)} more" if len(unknown) > len(shown) else ""
     return VocabularyError(
-        f"{survey.source}: {', '.join(shown)}{more}: not in the model's vocabulary of {len(vocabulary)} characters; "
-        "use text without them or a model that knows them"
+        f"{survey.source}: {', '.join(shown)}{more}: not in the model's vocabulary of "
+        f"{counted(len(vocabulary), 'character')}; use text without them or a model that knows them"
+        f"{vocabulary.advice(unknown)}"
     )

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from charlm.data.kinds import check_text
 from charlm.data.vocabulary import Level
 from charlm.errors import DataError
 from charlm.native import utf8
@@ -120,6 +121,8 @@ def _decoded(path: Path, see: Callable[[bytes], object], decode: Decode) -> Iter
     read = 0
     try:
         for chunk in read_chunks(path, see):
+            if not read:
+                check_text(path, chunk)
             read += len(chunk)
             if not pending and chunk.isascii():
                 yield np.frombuffer(chunk, np.uint8)

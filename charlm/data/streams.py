@@ -8,6 +8,7 @@ import torch
 
 from charlm.errors import DataError
 from charlm.system.device import to_device
+from charlm.system.formatting import counted
 from charlm.system.world import WHOLE, Part
 
 _PIECE = 1024
@@ -105,10 +106,6 @@ def check_length(length: int, batch_size: int, bptt: int, name: str) -> None:
     needed = batch_size * bptt + 1
     if length < needed:
         raise DataError(
-            f"{name}: {length} characters; {_count(batch_size, 'stream')} of {_count(bptt, 'step')} need at least "
-            f"{needed}; lower train.batch_size or train.bptt, or use more text (data.split)"
+            f"{name}: {counted(length, 'character')}; {counted(batch_size, 'stream')} of {counted(bptt, 'step')} need "
+            f"at least {needed:,}; lower train.batch_size or train.bptt, or use more text (data.split)"
         )
-
-
-def _count(number: int, thing: str) -> str:
-    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"

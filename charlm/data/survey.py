@@ -20,7 +20,7 @@ from charlm.data.vocabulary import CODE_POINTS, UNKNOWN, Level, Vocabulary
 from charlm.errors import DataError
 from charlm.native.utf8 import Decode, decoder
 from charlm.system.console import say
-from charlm.system.formatting import format_bytes
+from charlm.system.formatting import counted, format_bytes
 
 FORMAT = 1  # part of every cache key: raise it when the content of cached files changes its meaning
 
@@ -93,7 +93,7 @@ def survey_source(
 
     if drafts is not None or to_encode:
         check_room(source, _least_bytes(sum(sizes), level))
-    say("data", f"{source}: reading {format_bytes(sum(sizes))} in {len(paths):,} file{'s' * (len(paths) > 1)}")
+    say("data", f"{source}: reading {format_bytes(sum(sizes))} in {counted(len(paths), 'file')}")
     draft, progress = None, Progress(sum(sizes), f"{source}: reading")
     with writable_folder() as folder:
         if drafts is not None and level == "char":

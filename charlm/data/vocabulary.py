@@ -1,6 +1,7 @@
 """Characters ↔ ids, in the order in which a model reads them. Symbols are Unicode code points, sorted, or bytes."""
 
 import functools
+import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -10,11 +11,22 @@ import numpy.typing as npt
 
 from charlm.errors import CheckpointError, VocabularyError
 from charlm.native.utf8 import code_points
+from charlm.system.formatting import counted
 
 Level = Literal["char", "byte"]
 Direction = Literal["forward", "backward"]
 CODE_POINTS = 0x110000
 UNKNOWN = np.uint32(0xFFFFFFFF)
+
+
+_ALIKE = {
+    **dict.fromkeys("’‘", "'"),
+    **dict.fromkeys("”“„«»", '"'),
+    **dict.fromkeys("–—‐‑−", "-"),
+    **dict.fromkeys("\u00a0\u2009\u202f", " "),
+    "…": "...",
+}
+"""Typographic characters, and what stands for them on a keyboard."""
 
 
 def describe_characters(characters: Iterable[str], limit: int = 8) -> str:
@@ -85,6 +97,26 @@ class Vocabulary:
             return ""
         return "".join(sorted(set(text) - set(self.characters)))
 
+    def normalized(self, text: str) -> str:
+        """The text, or its composed (NFC) or decomposed (NFD) form if the model knows more of that."""
+        if not self.unknown(text):
+            return text
+        forms = (text, *(unicodedata.normalize(form, text) for form in ("NFC", "NFD")))
+        return min(forms, key=lambda form: len(self.unknown(form)))
+
+    def advice(self, unknown: Iterable[str]) -> str:
+        """For an error about unknown characters, what to write instead: "; replace ’ with '"; or nothing."""
+        unknown, known = set(unknown), set(self.characters)
+        alike = {a: b for a, b in _ALIKE.items() if a in unknown and known.issuperset(b)}
+        alike |= {b: a for a, b in reversed(_ALIKE.items()) if b in unknown and a in known}
+        found = [f"replace {_shown(a)} with {_shown(b)}" for a, b in alike.items()]
+        decomposed = {c: unicodedata.normalize("NFD", c) for c in sorted(known | unknown)}
+        if c := next((c for c in sorted(known) if unknown & set(decomposed[c][1:])), ""):
+            found.append(f"the model knows {c!r} as one character: normalize the text to NFC")
+        if c := next((c for c in sorted(unknown) if c != decomposed[c] and known.issuperset(decomposed[c])), ""):
+            found.append(f"the model knows {c!r} as several characters: normalize the text to NFD")
+        return "".join(f"; {each}" for each in found)
+
     def encode(self, text: str) -> npt.NDArray[np.integer]:
         """The ids of `text`, [N], in the narrowest type; VocabularyError if a character has no id."""
         if self.level == "byte":
@@ -96,7 +128,8 @@ class Vocabulary:
         ids = self.id_of_code_point[code_points(text)]
         if (ids == UNKNOWN).any():
             raise VocabularyError(
-                f"{describe_characters(self.unknown(text))}: not in the model's vocabulary of {len(self)} characters"
+                f"{describe_characters(unknown := self.unknown(text))}: not in the model's vocabulary of "
+                f"{counted(len(self), 'character')}{self.advice(unknown)}"
             )
         return np.ascontiguousarray(self.turned(ids.astype(self.dtype)))
 
@@ -132,6 +165,10 @@ class Vocabulary:
                 if len(set(characters)) == len(characters):
                     return cls("char", characters, direction)
         raise CheckpointError("vocabulary: not a list of distinct characters")
+
+
+def _shown(text: str) -> str:
+    return text if text.strip() else "a space" if text == " " else f"U+{ord(text):04X}"
 
 
 def readable(text: str) -> str:

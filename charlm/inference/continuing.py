@@ -45,7 +45,8 @@ class Continuer:
         Each has up to `length` characters and ends before the second line end; one that a model of lines would end at
         once is left out.
         """
-        unknown = set(self._trained.vocabulary.unknown(one_text(text, "text")))
+        text = self._trained.vocabulary.normalized(one_text(text, "text"))
+        unknown = set(self._trained.vocabulary.unknown(text))
         output, state = self._read("".join(c for c in text if c not in unknown))
         return _distinct(self._drawn(output, state))
 
@@ -145,6 +146,7 @@ class Unknown:
 
     def new_in(self, text: str) -> str:
         """Those that have not been told yet, sorted."""
-        new = "".join(c for c in self.trained.vocabulary.unknown(text) if c not in self.told)
+        vocabulary = self.trained.vocabulary
+        new = "".join(c for c in vocabulary.unknown(vocabulary.normalized(text)) if c not in self.told)
         self.told |= set(new)
         return new

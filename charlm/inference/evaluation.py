@@ -15,7 +15,7 @@ from charlm.cells import cross_entropy
 from charlm.errors import DataError
 from charlm.model import CharLM, map_state
 from charlm.system.device import to_device
-from charlm.system.formatting import nats_to_bits
+from charlm.system.formatting import counted, nats_to_bits
 from charlm.system.world import ALONE, WHOLE, Part, World
 
 Ids = npt.NDArray[np.integer[Any]]
@@ -129,7 +129,7 @@ class Cut:
         begins: the id that begins every part, see `CharLM.begins`.
         """
         if len(ids) < 2:
-            raise DataError(f"evaluation: found a text of {len(ids)} characters; allowed: 2 or more")
+            raise DataError(f"evaluation: found a text of {counted(len(ids), 'character')}; allowed: 2 or more")
         targets = len(ids) - 1
         B = max(1, min(streams, targets // (4 * WARMUP)))
         begin_B = np.minimum(-(-targets // B) * np.arange(B), targets)

@@ -21,7 +21,7 @@ from charlm.inference.line_learning import LineLearner
 from charlm.inference.trained import TrainedModel
 from charlm.model import CharLM
 from charlm.native.utf8 import code_points
-from charlm.system.formatting import nats_to_bits
+from charlm.system.formatting import counted, nats_to_bits
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ class LineScorer:
         VocabularyError, after the lines before it, for a line with characters that the model does not know.
         """
         with self._learner.restoring() if self._learner else contextlib.nullcontext():
-            for block in self._as_read(as_in_training(blocks, self._vocabulary.level, self._unit)):
+            for block in self._as_read(as_in_training(blocks, self._vocabulary.level, self._unit, self._where)):
                 for part in self._learner.segments(block) if self._learner else [block]:
                     for lines in self._scored(part):
                         yield [*map(self._as_written, lines)]
@@ -262,8 +262,8 @@ class LineScorer:
         unknown = np.unique(symbols.codes[first:end][~symbols.known[first:end]])
         return VocabularyError(
             f"{self._where}, line {self._lines + 1}: found {_described(unknown)}, which the model has never seen; "
-            f"allowed: its {len(self._vocabulary)} characters; --skip-unknown leaves others out, "
-            "--unknown-as BITS counts them"
+            f"allowed: its {counted(len(self._vocabulary), 'character')}; --skip-unknown leaves others out, "
+            f"--unknown-as BITS counts them{self._vocabulary.advice(map(chr, unknown.tolist()))}"
         )
 
 

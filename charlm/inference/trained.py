@@ -17,6 +17,7 @@ from charlm.checkpoint import Checkpoint, read_checkpoint
 from charlm.config import Config
 from charlm.data.corpus import begin_of, load_unchanged_corpus
 from charlm.data.labels import Labels
+from charlm.data.places import with_found_paths
 from charlm.data.reading import NEWLINE
 from charlm.data.vocabulary import Vocabulary, describe_characters
 from charlm.errors import CheckpointError, DataError, LabelError, VocabularyError
@@ -30,7 +31,7 @@ from charlm.model import CharLM, count_parameters, load_weights, uninitialized_m
 from charlm.runs import find_checkpoint
 from charlm.system.console import say
 from charlm.system.device import describe_device, precisions, prepare_device, resolve_device, used_precision
-from charlm.system.formatting import html_table, nats_to_bits
+from charlm.system.formatting import counted, html_table, nats_to_bits
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,7 @@ class TrainedModel:
         """A table for notebooks."""
         model, best_nats = self.config.model, self.progress.get("best_nats")
         parameters = sum(parameter.numel() for parameter in self.network.parameters())
-        symbols = "bytes" if self.vocabulary.level == "byte" else f"{len(self.vocabulary):,} characters"
+        symbols = "bytes" if self.vocabulary.level == "byte" else counted(len(self.vocabulary), "character")
         return html_table(
             {
                 "model": f"{model.cell.kind}, {model.layers} × {model.cell.hidden} units, {parameters:,} parameters",
@@ -187,6 +188,7 @@ class TrainedModel:
             if NEWLINE in prompt:
                 raise ValueError("prompt: found a line end beside a label; allowed: the beginning of one line")
             prompt = self.label_prefix(label) + prompt
+        prompt = self.vocabulary.normalized(prompt)
         self.vocabulary.encode(prompt)  # fail now, not at the first piece
         pieces = _valid(piece for [piece] in self.stream(prompt, seeds, length=length, choice=choice, stop=stop))
         return pieces if stream else "".join(pieces)
@@ -218,7 +220,8 @@ class TrainedModel:
         """
         if k < 1:
             raise ValueError(f"k: found {k}; allowed: an integer ≥ 1")
-        probabilities = next_probabilities(self.network, self.vocabulary, one_text(prompt, "prompt"), self.device)
+        prompt = self.vocabulary.normalized(one_text(prompt, "prompt"))
+        probabilities = next_probabilities(self.network, self.vocabulary, prompt, self.device)
         found, ids = probabilities.sort(descending=True, stable=True)
         likeliest = zip(ids[:k].tolist(), found[:k].tolist(), strict=True)
         return [(self.vocabulary.symbol(index), probability) for index, probability in likeliest]
@@ -411,8 +414,8 @@ class TrainedModel:
 
     @functools.cached_property
     def _splits(self) -> Mapping[str, Ids]:
-        sha256 = self.progress.get("corpus_sha256")
-        return load_unchanged_corpus(self.config.data, self.vocabulary, sha256).splits
+        data = with_found_paths(self.config, self.path.parent).data
+        return load_unchanged_corpus(data, self.vocabulary, self.progress).splits
 
     # Characters that the model does not know
 
@@ -425,8 +428,9 @@ class TrainedModel:
         listed = describe_characters(unknown)
         if unknown and not skip_unknown:
             raise VocabularyError(
-                f"{where}: found {listed}, which the model has never seen; allowed: its {len(self.vocabulary)} "
-                "characters; --skip-unknown leaves others out"
+                f"{where}: found {listed}, which the model has never seen; allowed: its "
+                f"{counted(len(self.vocabulary), 'character')}; --skip-unknown leaves others out"
+                f"{self.vocabulary.advice(unknown)}"
             )
         return "".join(c for c in text if c not in unknown), listed
 
@@ -435,7 +439,7 @@ class TrainedModel:
         if unknown := self.vocabulary.unknown(stop):
             raise VocabularyError(
                 f"--stop: found {describe_characters(unknown)}, which the model never writes; "
-                f"allowed: its {len(self.vocabulary)} characters"
+                f"allowed: its {counted(len(self.vocabulary), 'character')}{self.vocabulary.advice(unknown)}"
             )
 
 

@@ -1,9 +1,8 @@
 """The score of a whole text from a file or stdin, read in one piece."""
 
-import sys
 from dataclasses import dataclass
 
-from charlm.data.arriving import as_in_training
+from charlm.data.arriving import as_in_training, open_arriving
 from charlm.data.corpus import encode_file
 from charlm.data.reading import Unit
 from charlm.data.vocabulary import Level, describe_characters
@@ -12,6 +11,7 @@ from charlm.inference.dynamic import Adaptation
 from charlm.inference.evaluation import Ids
 from charlm.inference.line_scores import TextScore, Unknown
 from charlm.inference.trained import TrainedModel
+from charlm.system.formatting import counted
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ def read_text(trained: TrainedModel, file: str, unknown: Unknown) -> Text:
         name = file
         ids, counts = encode_file(file, trained.vocabulary, skip_unknown=tolerant, unit=unit)
     count = sum(counts.values())
-    skipped = f"{count} characters: {describe_characters(counts)}" if count and unknown.skip else ""
+    skipped = f"{counted(count, 'character')}: {describe_characters(counts)}" if count and unknown.skip else ""
     return Text(name, trained.scored_ids(ids), count, skipped)
 
 
@@ -56,7 +56,7 @@ def score_text(
 
 
 def _stdin(level: Level, unit: Unit) -> str:
-    data = b"".join(as_in_training([sys.stdin.buffer.read()], level, unit))
+    data = b"".join(as_in_training(open_arriving("-").blocks(), level, unit, "stdin"))
     try:
         return data.decode("utf-8", "surrogateescape" if level == "byte" else "strict")
     except UnicodeDecodeError as error:

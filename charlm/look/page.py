@@ -14,7 +14,7 @@ from charlm.look.hardest import better_words, hardest_lines, hardest_words
 from charlm.look.memory import memory_curve
 from charlm.look.reading import Ids, Reading, Series, read, trace
 from charlm.system.console import say
-from charlm.system.formatting import printable
+from charlm.system.formatting import counted, printable
 from charlm.web.page import html_page, packed
 
 UNITS = 24
@@ -38,7 +38,7 @@ def look_page(trained: TrainedModel, text: str | Ids, other: TrainedModel | None
     trained = _in_float32(trained)
     ids = trained.scored_ids(trained.vocabulary.encode(text)) if isinstance(text, str) else text
     if len(ids) < 2:
-        raise DataError(f"look: found a text of {len(ids)} characters; allowed: 2 or more")
+        raise DataError(f"look: found a text of {counted(len(ids), 'character')}; allowed: 2 or more")
     # The newline that a model of lines reads first is no part of the text.
     hidden = int(trained.network.begins is not None)
     shown = shown_text(trained, ids[hidden:])

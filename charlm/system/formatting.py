@@ -28,6 +28,11 @@ def format_bytes(count: float) -> str:
     return f"{count:,.0f} EB"
 
 
+def counted(count: int, thing: str) -> str:
+    """A number of things: '1 line', '2,000 lines'."""
+    return f"{count:,} {thing}{'s' * (count != 1)}"
+
+
 def format_duration(seconds: float) -> str:
     """A time span in its two largest units: 3725 → '1 h 2 min'."""
     if seconds < 60:

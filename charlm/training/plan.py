@@ -11,7 +11,7 @@ from torch import Tensor
 from charlm.config import Config
 from charlm.data.corpus import load_configured_corpus
 from charlm.model import parameters_by_part, window_loss
-from charlm.system.formatting import format_bytes, format_duration
+from charlm.system.formatting import counted, format_bytes, format_duration
 from charlm.system.world import ALONE, World
 from charlm.training.memory import available_bytes
 from charlm.training.processes import choose_device, load_common_corpus, with_common_precision
@@ -59,7 +59,7 @@ class Plan:
         shared = f"; {self.processes} processes, {self.communication_s / self.step_s:.0%} communication"
         available = f"; available {format_bytes(self.available_bytes)}" if self.available_bytes else ""
         return {
-            **{name: f"{count:,} characters" for name, count in self.splits.items()},
+            **{name: counted(count, "character") for name, count in self.splits.items()},
             "vocabulary": f"{self.vocabulary:,}",
             "parameters": f"{sum(self.parameters.values()):,} ({parts})",
             "memory": f"{format_bytes(memory)}: weights and gradients {format_bytes(self.weights_bytes)}, "
@@ -68,7 +68,7 @@ class Plan:
             "layers": self.backend,
             "speed": f"{self.chars_per_s:,.0f} characters/s, {1000 * self.step_s:.1f} ms a step"
             f"{shared if self.communication_s else ''}",
-            "epoch": f"{self.steps_per_epoch:,} steps, {format_duration(self.epoch_s)} without evaluation",
+            "epoch": f"{counted(self.steps_per_epoch, 'step')}, {format_duration(self.epoch_s)} without evaluation",
         }
 
 

@@ -16,6 +16,7 @@ from charlm.checkpoint import Checkpoint, discard_leftovers, newest_whole, read_
 from charlm.config import Config, differences, flatten
 from charlm.config.yaml import dump_flow
 from charlm.data.corpus import load_configured_corpus, load_unchanged_corpus, unknown_characters
+from charlm.data.places import with_absolute_paths, with_found_paths
 from charlm.data.progress import to_be_done_by
 from charlm.data.sources import check_apart
 from charlm.data.vocabulary import Vocabulary, describe_characters
@@ -24,6 +25,7 @@ from charlm.model import CharLM
 from charlm.native.build import compiling_s
 from charlm.runs import FOLDER, LAST, check_resumable
 from charlm.system.console import say
+from charlm.system.formatting import counted
 from charlm.system.world import ALONE, World
 from charlm.training.folder import (
     RunFolder,
@@ -78,7 +80,7 @@ def start_run(
         with to_be_done_by(None if began_s is None else _ends_s(began_s, config.train.max_minutes)):
             vocabulary = world.first(lambda: fine_tuned_vocabulary(config, init_from)) if init_from else None
             corpus = load_common_corpus(config, world, lambda: load_configured_corpus(config.data, vocabulary))
-        config = with_common_precision(config, device, world)
+        config = with_common_precision(with_absolute_paths(config), device, world)
         updater = world.each(lambda: Updater(config, corpus, device, world))
         updater.spread_weights()
         if init_from:
@@ -191,12 +193,11 @@ def resume_run(
     with contextlib.ExitStack() as held:
         path, checkpoint = world.first(lambda: _claim_run(run_dir, held))
         world.remember("run", str(run_dir.resolve()))
-        config = world.first(functools.partial(_changed_config, checkpoint.config, change))
+        config = world.first(functools.partial(_changed_config, checkpoint.config, change, run_dir))
         device = choose_device(config, world)
         if config.precision != "auto":  # Checkpoints of older versions say auto; they mean fp32.
             world.in_turn(lambda: with_precision(config, device))
-        sha256 = checkpoint.progress.get("corpus_sha256")
-        load = functools.partial(load_unchanged_corpus, config.data, checkpoint.vocabulary, sha256)
+        load = functools.partial(load_unchanged_corpus, config.data, checkpoint.vocabulary, checkpoint.progress)
         corpus = load_common_corpus(config, world, load)
         updater = world.each(lambda: Updater(config, corpus, device, world))
         world.each(functools.partial(restore_snapshot, updater, checkpoint))
@@ -221,8 +222,9 @@ def _claim_run(run_dir: Path, held: contextlib.ExitStack) -> tuple[Path, Checkpo
         return _read_last(run_dir)
 
 
-def _changed_config(saved: Config, change: Callable[[Config], Config]) -> Config:
-    config = change(saved)
+def _changed_config(saved: Config, change: Callable[[Config], Config], run_dir: Path) -> Config:
+    saved = with_found_paths(saved, run_dir)
+    config = with_absolute_paths(change(saved))
     if config.precision == "auto":
         config = config.model_copy(update={"precision": saved.precision})
     _check_resumable(saved, config)
@@ -319,10 +321,11 @@ def fine_tuned_vocabulary(config: Config, init_from: Checkpoint) -> Vocabulary:
     listed = describe_characters(unknown, limit=20)
     if not data.grow_vocabulary:
         raise VocabularyError(
-            f"data.source: the checkpoint of --init-from has never seen {listed}; allowed: its {len(vocabulary)} "
-            "characters; --set data.grow_vocabulary=true adds the new ones"
+            f"data.source: the checkpoint of --init-from has never seen {listed}; allowed: its "
+            f"{counted(len(vocabulary), 'character')}; --set data.grow_vocabulary=true adds the new ones"
+            f"{vocabulary.advice(unknown)}"
         )
-    say("grow", f"{len(unknown)} new characters: {listed}")
+    say("grow", f"{counted(len(unknown), 'new character')}: {listed}")
     return vocabulary.extended(unknown)
 
 

@@ -17,6 +17,9 @@ class TrainState:
     """The one owner of these numbers: the step and the loop change them through its methods."""
 
     corpus_sha256: str
+    spread: bool = False
+    """Whether frequent lines are in all splits, see `split_lines`. Checkpoints of older versions do not say; there they
+    are not."""
     step: int = 0
     """Updates so far."""
     epoch: int = 0

@@ -59,6 +59,7 @@ class Updater:
         self.optimizer = build_optimizer(self.model, config.optimizer)
         self.state = TrainState(
             corpus.sha256,
+            corpus.spread,
             position=self._first_position,
             threads=torch.get_num_threads(),
             objective_sum=torch.zeros((), dtype=torch.float64, device=device),

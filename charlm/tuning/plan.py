@@ -8,6 +8,7 @@ from charlm.choice.families import Request
 from charlm.choice.suggest import suggest
 from charlm.config import Config, differences, flatten, override_config, parse_config
 from charlm.data.corpus import load_configured_corpus
+from charlm.data.places import with_absolute_paths
 from charlm.errors import CharlmError, ConfigError
 from charlm.system.console import say
 from charlm.system.device import resolve_device
@@ -102,6 +103,7 @@ def make_plan(
     """
     asked = parse_space(over, config)
     _check_validation(config)
+    config = with_absolute_paths(config)
     resolve_device(config.device)
     limits = _limits(config, hours, minutes)
     keys = {*default_space(config), *asked}
@@ -229,7 +231,9 @@ _OF_THE_STUDY = (*SCHEDULED, "train.log_every", "train.sample_length", "train.sa
 
 def check_same(plan: Plan, config: Config | None, over: Iterable[str], minutes: float | None) -> None:
     """ConfigError unless what is given is the plan's."""
-    found = differences(plan.config, config or plan.config)
+    # Studies of older versions keep their text's path as it was given.
+    ours = with_absolute_paths(plan.config)
+    found = differences(ours, with_absolute_paths(config) if config else ours)
     faults = [f"{key}: found {after!r}, the study has {before!r}" for key, (before, after) in found.items()]
     for key, option in parse_space(over, plan.config).items():
         if option != plan.space.get(key):

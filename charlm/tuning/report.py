@@ -11,6 +11,7 @@ from typing import Any
 from charlm.config.commented import commented_yaml
 from charlm.config.yaml import dump_flow
 from charlm.system.files import replace_file
+from charlm.system.formatting import counted
 from charlm.tuning.space import DEFAULTS, SUGGESTED, Choices, Range, Space, is_chosen, short_names
 from charlm.tuning.study import Record, Study, best
 
@@ -29,7 +30,7 @@ def write_best(study: Study) -> Path | None:
         return None
     path, plan = study.folder / BEST, study.plan
     heading = (
-        f"The best of {len(records)} trials of `charlm tune`: {found.nats:.4f} nats per character after "
+        f"The best of {counted(len(records), 'trial')} of `charlm tune`: {found.nats:.4f} nats per character after "
         f"{found.minutes:.3g} minutes, in {Path(found.run_dir).name}.\n"
         f"Train with it: charlm train --config {shlex.quote(str(path))}"
     )
@@ -81,7 +82,8 @@ def draw(study: Study) -> Path | None:
     figure.supylabel("nats per character")
     mark = "red line" if is_chosen(found.options) else "star"
     line = "; dashed: charlm's own choice" if any(is_chosen(record.options) for record in records) else ""
-    title = f"{len(records)} trials; best {found.nats:.4f} nats (trial {found.number}, {mark}); gray: pruned{line}"
+    title = f"{counted(len(records), 'trial')}; "
+    title += f"best {found.nats:.4f} nats (trial {found.number}, {mark}); gray: pruned{line}"
     figure.suptitle(title, fontsize=10)
     path, picture = study.folder / PICTURE, io.BytesIO()
     figure.savefig(picture, dpi=120, format="png")

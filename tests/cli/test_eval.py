@@ -189,7 +189,7 @@ def test_file_that_cannot_be_used(cli, trained_run, tmp_path):
     assert cli("eval", trained_run, "--file", file).error.startswith(f"{file}: no such file or folder; ")
     file.write_text("s")
     assert cli("eval", trained_run, "--file", file).error == (
-        "evaluation: found a text of 1 characters; allowed: 2 or more"
+        "evaluation: found a text of 1 character; allowed: 2 or more"
     )
     file.write_text("ZZ")
     assert cli("eval", trained_run, "--file", file, "--skip-unknown").error == (

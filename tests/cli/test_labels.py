@@ -10,7 +10,7 @@ import pytest
 from charlm.checkpoint import read_checkpoint
 from charlm.config import load_config
 from charlm.errors import LabelError
-from charlm.inference import load
+from charlm.inference import TrainedModel, load
 from charlm.inference.line_quantiles import Limit
 
 NAMES = {"it": ["maria", "luca", "paola"], "de": ["hans", "ulrich", "gerd"], "": ["x"]}
@@ -132,8 +132,8 @@ def test_labels_that_are_known_are_compared(cli, run, write):
     assert result.err.splitlines() == [
         "right    50.0% of 4 lines",
         "label    'it': 50.0% of 2 lines; found 'de' × 1",
-        "label    'de': 100.0% of 1 lines",
-        "unseen   1 lines have labels that the model has never seen",
+        "label    'de': 100.0% of 1 line",
+        "unseen   1 line with a label that the model has never seen",
     ]
     *values, last = map(json.loads, cli("classify", run, file, "--labeled", "--json").out.splitlines())
     assert [value["true"] for value in values] == ["it", "de", "it", "fr"]
@@ -241,6 +241,7 @@ def test_percentiles_given_a_label_are_of_the_lines_with_it(cli, run, write):
         assert limit == pytest.approx(np.percentile(bits, percent), abs=1e-4)
 
 
-def test_a_percentile_needs_validation_lines_with_the_label(cli, run, write):
+def test_a_percentile_needs_validation_lines_with_the_label(cli, run, write, monkeypatch):
+    monkeypatch.setattr(TrainedModel, "split", lambda self, name: self.vocabulary.encode("\nit: luca luca\n"))
     words = ["score", run, write("de.txt", "hans\n"), "--lines", "--label", "de", "--above", "p50"]
     assert "cannot be found now (no validation line has the label)" in cli(*words).error

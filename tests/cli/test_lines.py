@@ -2,10 +2,12 @@
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from charlm.checkpoint import read_checkpoint, save_checkpoint
 from charlm.config import load_config
 from charlm.inference import load
 from charlm.inference.line_quantiles import PERCENTS, Limit
@@ -52,8 +54,11 @@ def test_a_prompt_begins_a_line(cli, run):
     assert [one["prompt"] + one["text"] for one in value["samples"]] == lines[:2]
 
 
-def test_a_prompt_has_no_line_end(cli, run):
-    found = cli("sample", run, "--prompt-file", "-", stdin=b"jo\n")
+def test_a_prompt_has_no_line_end_but_that_of_its_file(cli, run):
+    expected = cli("sample", run, "--prompt", "jo", "--seed", 1).out
+    for data in (b"jo", b"jo\n", b"jo\r\n"):
+        assert cli("sample", run, "--prompt-file", "-", "--seed", 1, stdin=data).out == expected
+    found = cli("sample", run, "--prompt-file", "-", stdin=b"jo\n\n")
     assert found.code == 2
     assert "--prompt-file -: found a line end; allowed with a model of lines: a part of one line" in found.err
 
@@ -140,3 +145,24 @@ def test_a_whole_text_with_cr_lf_scores_as_in_training(cli, run, tmp_path):
     assert expected.code == 0
     assert cli("score", run, "-", stdin=b"anna\r\njo").out == expected.out
     assert cli("score", run, tmp_path / "a.txt").out.split("\t")[:2] == expected.out.split("\t")[:2]
+
+
+def test_a_run_of_an_older_version_keeps_its_split(cli, tmp_path):
+    """Frequent lines were in one split; `--resume` and `eval` must not move lines from training into validation."""
+    text = tmp_path / "titles.txt"
+    text.write_text("\n\n".join(f"title {n * 7919 % 1009}" for n in range(400)))
+    settings = ["data.split=[0.6,0.4,0]", "model.cell.hidden=8", "train.batch_size=4", "train.bptt=8"]
+    words = [word for setting in [*settings, "train.max_steps=2", "threads=1"] for word in ("--set", setting)]
+    trained = cli("train", "--config", "lstm", text, "--lines", "--run-dir", tmp_path / "run", *words)
+    assert "lines    " in trained.err
+    new = json.loads(cli("eval", tmp_path / "run", "--json").out)["lines"]
+    assert new == pytest.approx(0.4 * 799, rel=0.1)
+    for file in (tmp_path / "run/checkpoints").iterdir():
+        checkpoint = read_checkpoint(file)
+        older = {key: value for key, value in checkpoint.progress.items() if key != "spread"}
+        save_checkpoint(replace(checkpoint, progress=older), file)
+    old = json.loads(cli("eval", tmp_path / "run", "--json").out)["lines"]
+    assert abs(old - new) > 100
+    resumed = cli("train", "--resume", "--run-dir", tmp_path / "run", "--set", "train.max_steps=4")
+    assert resumed.code == 0, resumed
+    assert json.loads(cli("eval", tmp_path / "run", "--json").out)["lines"] == old

@@ -68,4 +68,4 @@ def test_wrong_use(cli, trained_run, tmp_path, write):
     assert error.startswith("--prompt: found 'Я' (U+042F), which the model has never seen")
     assert cli("look", trained_run, "--prompt", "so Я", "--skip-unknown", "--out", out).code == 0
     error = cli("look", trained_run, "--prompt", "s", "--out", out).error
-    assert error == "look: found a text of 1 characters; allowed: 2 or more"
+    assert error == "look: found a text of 1 character; allowed: 2 or more"

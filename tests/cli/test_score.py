@@ -134,7 +134,7 @@ def test_characters_that_the_model_does_not_know(cli, trained_run, tmp_path):
     assert cli("score", trained_run, file).error.startswith(f"{file}: 'Z' (U+005A) × 1: not in the model's vocabulary")
     assert "stdin: found 'Z' (U+005A), which" in cli("score", trained_run, "-", stdin=file.read_bytes()).error
     skipped = cli("score", trained_run, file, "--skip-unknown")
-    assert skipped.err.splitlines()[-1] == f"skipped  {file}: 1 characters: 'Z' (U+005A)"
+    assert skipped.err.splitlines()[-1] == f"skipped  {file}: 1 character: 'Z' (U+005A)"
     for name, stdin in ((file, None), ("-", file.read_bytes())):
         counted = cli("score", trained_run, name, "--unknown-as", 20, stdin=stdin)
         assert columns(counted.out)[0][1] == pytest.approx(columns(skipped.out)[0][1] + 20)

@@ -171,6 +171,16 @@ def test_mistakes_leave_nothing_behind(tune, tmp_path):
     assert set(tmp_path.iterdir()) == before
 
 
+def test_a_study_goes_on_from_another_folder(tune, tmp_path, monkeypatch):
+    words = new("--trials", 1, "--set", "data.source=text.txt")
+    assert tune(*words).code == 0
+    assert "the study has" not in tune(*words).err
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    found = tune("--study", tmp_path / "study", "--hours", 1, "--trials", 2, "--json")
+    assert [trial["state"] for trial in json.loads(found.out)["trials"]] == ["complete"] * 2
+
+
 def test_the_folder_by_default_has_the_config_s_name_and_the_time(tune, tmp_path, monkeypatch):
     from charlm.tuning.search import Search
 

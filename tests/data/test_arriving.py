@@ -109,6 +109,19 @@ def test_a_pipe(monkeypatch):
         assert list(blocks) == []
 
 
+def test_a_pipe_in_non_blocking_mode():
+    reading, writing = os.pipe()
+    os.set_blocking(reading, False)
+    with os.fdopen(reading, "rb", buffering=0) as file:
+        blocks = Arriving(file, "pipe").blocks()
+        os.write(writing, b"one\n")
+        assert next(blocks) == b"one\n"
+        os.write(writing, b"two\n")
+        assert next(blocks) == b"two\n"
+        os.close(writing)
+        assert list(blocks) == []
+
+
 def test_files_that_cannot_be_read(tmp_path: Path):
     with pytest.raises(DataError, match=f"^{tmp_path}: Is a directory; allowed: a text file, or - for stdin$"):
         open_arriving(str(tmp_path))
@@ -171,5 +184,5 @@ def test_lines_of_a_pipe_come_before_it_ends(monkeypatch):
 
 @pytest.mark.parametrize("blocks", [[b"a\r\nb\r", b"\nc\rd\r", b"\r\ne\r"], [b"a\r\nb\r\nc\rd\r\r\ne\r"]])
 def test_cr_lf_is_a_newline_where_lines_are_the_unit(blocks):
-    assert b"".join(as_in_training(blocks, "char", "line")) == b"a\nb\nc\rd\r\ne"
-    assert list(as_in_training(blocks, "char", "text")) == blocks
+    assert b"".join(as_in_training(blocks, "char", "line", "x")) == b"a\nb\nc\rd\r\ne"
+    assert list(as_in_training(blocks, "char", "text", "x")) == blocks

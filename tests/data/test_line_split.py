@@ -67,6 +67,34 @@ def test_equal_lines_are_in_the_same_split():
     assert Counter(itertools.chain(*found.values())) == Counter(lines)
 
 
+def test_frequent_lines_are_spread_and_rare_ones_stay_together(capsys):
+    """Titles with blank lines between them, and a separator after every tenth; some titles come twice."""
+    titles = [*numbered(2000), *numbered(300)]
+    lines = [line for n, title in enumerate(titles) for line in (title, "", *(["=" * 70] if n % 10 == 0 else []))]
+    text = "\n".join(lines)
+    found = split(text)
+    for frequent in ("", "=" * 70):
+        count = lines.count(frequent)
+        assert [split.count(frequent) for split in found.values()] == [
+            pytest.approx(count * s, abs=2) for s in (0.7, 0.2, 0.1)
+        ]
+    sizes = {name: len(split_of) / len(lines) for name, split_of in found.items()}
+    assert sizes == pytest.approx(SHARES, abs=0.02)
+    assert [set(a) & set(b) for a, b in itertools.combinations(found.values(), 2)] == [{"", "=" * 70}] * 3
+    assert capsys.readouterr().err.splitlines()[1:] == [
+        f"lines    x.txt: 48% of {len(lines):,} lines are empty; they count as much in the scores; remove them from "
+        "the text if they are no records"
+    ]
+
+
+def test_older_runs_keep_their_split():
+    """By a hash of each line alone: all empty lines are in one split."""
+    text = "\n\n".join(numbered(200))
+    vocabulary = Vocabulary.of_code_points(np.unique([ord(c) for c in text]))
+    found = split_lines(vocabulary.encode(text + "\n"), vocabulary, SHARES, key="k", source="x", spread=False)
+    assert [bool((np.diff(starts) == 1).any()) for _, starts in found.values()] == [False, False, True]
+
+
 def test_other_lines_and_another_vocabulary_move_no_line():
     found = split("\n".join(numbered(500)), key="a")
     more = split("\n".join(["zzz", *reversed(numbered(500)), "ÄÖÜ"]), characters="éß😀", key="b")
@@ -91,7 +119,7 @@ def test_bytes():
 
 @pytest.mark.parametrize(
     ("lines", "found"),
-    [(["one line"], "1 line"), (["a", "b"], "2 lines"), (["equal"] * 1000, "1,000 lines")],
+    [(["one line"], "1 line"), (["a", "b"], "2 lines"), (["equal"] * 4, "4 lines")],
     ids=["one", "two", "equal"],
 )
 def test_a_split_without_lines_is_refused(lines, found):

@@ -13,7 +13,7 @@ def test_what_takes_long_says_how_far_it_is(write, monkeypatch, capsys, every_s)
     text = "".join(f"{number}\n" for number in range(1000))
     load_corpus(write("text", text), level="char", split=(0.8, 0.2, 0), unit="line")
     said = [line.rpartition(": ")[2] for line in capsys.readouterr().err.splitlines() if line.endswith("%")]
-    assert said == (["100%", "100%", "50%", "100%"] if every_s == 0 else [])
+    assert said == (["100%", "100%", "33%", "67%", "100%"] if every_s == 0 else [])
 
 
 def test_blocks_pass_unchanged():

@@ -125,7 +125,7 @@ def test_every_other_id_can_be_streamed():
 def test_the_least_text_is_enough_and_one_character_less_is_refused():
     assert Streams(np.zeros(2049, np.uint8), 32, 64).windows_per_epoch == 1
     assert refused(np.zeros(2048, np.uint8), 32, 64) == (
-        "train split: 2048 characters; 32 streams of 64 steps need at least 2049; "
+        "train split: 2,048 characters; 32 streams of 64 steps need at least 2,049; "
         "lower train.batch_size or train.bptt, or use more text (data.split)"
     )
 

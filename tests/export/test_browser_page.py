@@ -313,7 +313,7 @@ def test_a_short_or_unknown_text_is_not_scored(page):
     assert view.locator("#score-result").is_visible()
     view.fill("#pasted", "a")
     view.click("#score")
-    assert view.text_content("#score-fault") == "Text: found 1 characters; allowed: 2 or more"
+    assert view.text_content("#score-fault") == "Text: found 1 character; allowed: 2 or more"
     assert view.text_content("#score-status") == ""  # the earlier result is gone
     assert not view.locator("#score-result").is_visible()
     view.fill("#pasted", "abß")

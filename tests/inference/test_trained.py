@@ -132,7 +132,7 @@ def test_mistakes(model, tmp_path, monkeypatch):
         model.sample("Z")
     with pytest.raises(VocabularyError, match="not in the model's vocabulary"):
         model.evaluate("so Z")
-    with pytest.raises(DataError, match="evaluation: found a text of 1 characters; allowed: 2 or more"):
+    with pytest.raises(DataError, match="evaluation: found a text of 1 character; allowed: 2 or more"):
         model.evaluate("s")
     with pytest.raises(CheckpointError, match="no checkpoint in"):
         load(tmp_path)

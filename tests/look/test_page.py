@@ -101,7 +101,7 @@ def test_short_texts(model):
     data = data_of(look_page(model, "so"))
     assert data["units"]["kept"] == []
     assert data["memory"]["curve"] == []
-    with pytest.raises(DataError, match="found a text of 1 characters"):
+    with pytest.raises(DataError, match="found a text of 1 character;"):
         look_page(model, "s")
 
 

@@ -271,5 +271,5 @@ def test_same_seed_same_weights_other_seed_others(updater_of):
 
 
 def test_a_split_too_small_names_the_numbers(updater_of):
-    with pytest.raises(DataError, match=r"train split: 2700 characters; 40 streams of 100 steps need at least 4001"):
+    with pytest.raises(DataError, match=r"train split: 2,700 characters; 40 streams of 100 steps need at least 4,001"):
         updater_of(train={"batch_size": 40, "bptt": 100})

@@ -46,7 +46,7 @@ export class ScoreTab {
     const read = this.toRead(text);
     const shown = read.filter((each) => each.shown);
     if (!read.some((each, place) => place > 0 && each.shown)) {
-      fault.textContent = `Text: found ${shown.length} ${this.data.symbol}s; allowed: 2 or more`;
+      fault.textContent = `Text: found ${shown.length} ${this.data.symbol}${shown.length === 1 ? "" : "s"}; allowed: 2 or more`;
       return;
     }
     const reading = emptyReading(shown.length, Math.min(LIKELIEST, this.model.size));

@@ -1,0 +1,105 @@
+"""Files that are no text in UTF-8, said for what they are: compressed, documents, pictures, UTF-16."""
+
+import codecs
+import shlex
+import unicodedata
+from pathlib import Path
+
+from charlm.errors import DataError
+
+HEAD_BYTES = 4096
+"""As much of a file's beginning is looked at."""
+
+_ALLOWED = "allowed: text in UTF-8"
+_SAVE = "open it in its program and save it as plain text (UTF-8)"
+_NO_TEXT = "take another file"
+_FORMS: tuple[tuple[int, bytes, str, str], ...] = (
+    (0, b"\x1f\x8b", "a gzip file", "unpack it: gunzip -k {}"),
+    (0, b"BZh", "a bzip2 file", "unpack it: bunzip2 -k {}"),
+    (0, b"\xfd7zXZ\x00", "an xz file", "unpack it: unxz -k {}"),
+    (0, b"\x28\xb5\x2f\xfd", "a Zstandard file", "unpack it: unzstd {}"),
+    (0, b"7z\xbc\xaf\x27\x1c", "a 7z archive", "unpack it"),
+    (0, b"Rar!\x1a\x07", "a RAR archive", "unpack it"),
+    (257, b"ustar", "a tar archive", "unpack it: tar -xf {}"),
+    (30, b"mimetypeapplication/epub", "an EPUB book", _SAVE),
+    (30, b"mimetypeapplication/vnd.oasis", "an OpenDocument file", _SAVE),
+    (30, b"[Content_Types].xml", "an Office document (docx, xlsx or pptx)", _SAVE),
+    (0, b"PK\x03\x04", "a zip archive", "unpack it: unzip {}"),
+    (0, b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "an Office document (doc, xls or ppt)", _SAVE),
+    (0, b"%PDF-", "a PDF document", "take its text: pdftotext {}"),
+    (0, b"\x89PNG\r\n\x1a\n", "a PNG picture", _NO_TEXT),
+    (0, b"\xff\xd8\xff", "a JPEG picture", _NO_TEXT),
+    (0, b"GIF8", "a GIF picture", _NO_TEXT),
+    (0, b"RIFF", "a RIFF file (sound, video or a picture)", _NO_TEXT),
+    (4, b"ftyp", "an MP4 file (sound, video or a picture)", _NO_TEXT),
+    (0, b"ID3", "an MP3 file", _NO_TEXT),
+    (0, b"OggS", "an Ogg file", _NO_TEXT),
+    (0, b"fLaC", "a FLAC file", _NO_TEXT),
+    (0, b"SQLite format 3\x00", "an SQLite database", "write its text to a file"),
+    (0, b"PAR1", "a Parquet table", "write its text to a file"),
+    (0, b"\x89HDF\r\n\x1a\n", "an HDF5 file", "write its text to a file"),
+    (0, b"\x93NUMPY", "a NumPy array", "write its text to a file"),
+    (0, b"\x7fELF", "a program or library (ELF)", _NO_TEXT),
+    (0, b"MZ", "a program for Windows", _NO_TEXT),
+    (0, b"\xcf\xfa\xed\xfe", "a program for macOS", _NO_TEXT),
+    (0, b"\xca\xfe\xba\xbe", "a Java class or a program for macOS", _NO_TEXT),
+    (0, b"\x00asm", "a WebAssembly module", _NO_TEXT),
+)
+"""Where a file has these bytes, what it is then, and what to do with it."""
+_MARKS = {  # UTF-32 first: its mark begins with that of UTF-16
+    b"\xff\xfe\x00\x00": "UTF-32",
+    b"\x00\x00\xfe\xff": "UTF-32",
+    b"\xff\xfe": "UTF-16",
+    b"\xfe\xff": "UTF-16",
+}
+_LEAST_COMMON = 0.1
+"""Text in UTF-8 may hold null characters: it is taken for UTF-16 if more than this share is common characters there."""
+
+
+def check_text(name: str | Path, head: bytes) -> None:
+    """DataError if a file that begins with `head` is of a known kind that is no text in UTF-8.
+
+    name: of the file, or "stdin".
+    """
+    head = head[:HEAD_BYTES]
+    is_utf8 = _is_utf8(head)
+    if is_utf8 and b"\x00" not in head and not head.startswith(b"%PDF-"):
+        return
+    found = next(((kind, advice) for offset, magic, kind, advice in _FORMS if head.startswith(magic, offset)), None)
+    if found is None and (encoding := _encoding(head, _LEAST_COMMON if is_utf8 else 0.0)):
+        found = f"text in {encoding}", f"convert it: iconv -f {encoding} -t UTF-8 {{}} > utf8.txt"
+    if found:
+        kind, advice = found
+        advice = advice.partition(":")[0] if name == "stdin" else advice.format(shlex.quote(str(name)))
+        raise DataError(f"{name}: found {kind}; {_ALLOWED}; {advice}")
+
+
+def _is_utf8(head: bytes) -> bool:
+    """Whether the head is UTF-8, except for a character at its end that is cut."""
+    try:
+        codecs.utf_8_decode(head, "strict", False)
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _encoding(head: bytes, least_common: float) -> str | None:
+    """The encoding of text in UTF-16 or UTF-32, with a byte order mark or without; None for anything else."""
+    for mark, encoding in _MARKS.items():
+        if head.startswith(mark):
+            return encoding
+    common = {encoding: _common(head, encoding) for encoding in ("UTF-32LE", "UTF-32BE", "UTF-16LE", "UTF-16BE")}
+    best = max(common, key=common.__getitem__)
+    return best if common[best] > least_common else None
+
+
+def _common(head: bytes, encoding: str) -> float:
+    """Share of characters below U+0100 in this encoding; 0 for what is no text with blanks or line ends."""
+    try:
+        text = codecs.getincrementaldecoder(encoding)().decode(head)
+    except UnicodeDecodeError:
+        return 0.0
+    odd = sum(unicodedata.category(c) in ("Cc", "Cn", "Co") and c not in "\t\n\r\f" for c in text)
+    if odd > len(text) // 100 or not any(c in " \n" for c in text):
+        return 0.0
+    return sum(c < "\u0100" for c in text) / len(text)

@@ -1,0 +1,161 @@
+"""Files that are no text in UTF-8, and characters that a model has never seen: what is said, and what to do."""
+
+import bz2
+import gzip
+import io
+import lzma
+import zipfile
+
+import pytest
+
+from charlm.config import load_config
+from charlm.inference import load
+from charlm.training.start import start_run
+from tests.conftest import TINY
+
+ENGLISH = "the cat sat on the mat – ‘meow’.\n" * 300
+CHINESE = "今天的天气很好，我们去公园散步。一二三四五六\n" * 300
+
+
+def packed(*names: str) -> bytes:
+    data = io.BytesIO()
+    with zipfile.ZipFile(data, "w") as archive:
+        for name in names:
+            archive.writestr(name, ENGLISH)
+    return data.getvalue()
+
+
+SAVE = "open it in its program and save it as plain text (UTF-8)"
+KINDS = {
+    "a.gz": (gzip.compress(ENGLISH.encode()), "a gzip file", "unpack it: gunzip -k {}"),
+    "a.bz2": (bz2.compress(ENGLISH.encode()), "a bzip2 file", "unpack it: bunzip2 -k {}"),
+    "a.xz": (lzma.compress(ENGLISH.encode()), "an xz file", "unpack it: unxz -k {}"),
+    "a.zst": (b"\x28\xb5\x2f\xfd\x04\x00", "a Zstandard file", "unpack it: unzstd {}"),
+    "a.zip": (packed("a.txt"), "a zip archive", "unpack it: unzip {}"),
+    "a.docx": (packed("[Content_Types].xml"), "an Office document (docx, xlsx or pptx)", SAVE),
+    "a.pdf": (b"%PDF-1.7\n" + ENGLISH.encode(), "a PDF document", "take its text: pdftotext {}"),
+    "a.png": (b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR", "a PNG picture", "take another file"),
+    "a.sqlite": (b"SQLite format 3\x00\x10\x00", "an SQLite database", "write its text to a file"),
+    "a.elf": (b"\x7fELF\x02\x01\x01" + bytes(9), "a program or library (ELF)", "take another file"),
+    **{
+        f"{name}.{codec}": (
+            text.encode(codec),
+            f"text in {known}",
+            f"convert it: iconv -f {known} -t UTF-8 {{}} > utf8.txt",
+        )
+        for name, text in (("english", ENGLISH), ("chinese", CHINESE))
+        for codec in ("utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le", "utf-32-be")
+        for known in [codec.upper().replace("-LE", "LE").replace("-BE", "BE")]
+    },
+}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_file_is_said_for_what_it_is(cli, write, name):
+    data, kind, advice = KINDS[name]
+    path = write(name, data)
+    assert cli("data", "info", path).error == f"{path}: found {kind}; allowed: text in UTF-8; {advice.format(path)}"
+    assert cli("data", "info", path, "--level", "byte").code == 0
+
+
+@pytest.mark.parametrize("text", ["MZ, BZh and RIFF begin files", "a b\0c\n" * 900, "x\0" * 900, ENGLISH + CHINESE])
+def test_text_is_text(cli, write, text):
+    assert cli("data", "info", write("a.txt", text)).code == 0
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["train", "FILE", "--minutes", 0.01],
+        ["train", "--config", "lstm", "FILE"],
+        ["config", "suggest", "FILE"],
+        ["eval", "RUN", "--file", "FILE"],
+        ["look", "RUN", "--file", "FILE"],
+        ["score", "RUN", "FILE"],
+        ["score", "RUN", "FILE", "--lines"],
+        ["sample", "RUN", "--prompt-file", "FILE"],
+    ],
+    ids=lambda words: " ".join(map(str, words)),
+)  # fmt: skip
+def test_every_command_says_so(cli, write, trained_run, words):
+    path = write("a.gz", KINDS["a.gz"][0])
+    error = cli(*[{"FILE": path, "RUN": trained_run}.get(word, word) for word in words]).error
+    assert error == f"{path}: found a gzip file; allowed: text in UTF-8; unpack it: gunzip -k {path}"
+
+
+@pytest.mark.parametrize("words", [["score", "RUN", "-"], ["score", "RUN", "-", "--lines"]])
+def test_stdin_too(cli, trained_run, words):
+    words = [trained_run if word == "RUN" else word for word in words]
+    assert cli(*words, stdin=KINDS["a.gz"][0]).error == "stdin: found a gzip file; allowed: text in UTF-8; unpack it"
+
+
+def test_lines_that_end_as_on_old_macs(cli, write):
+    path = write("a.txt", "anna\rhanna\rjo\r")
+    assert cli("train", "--config", "lstm", path, "--lines").error == (
+        f"{path}: found no newline, and 2 carriage returns, which ended lines on old Macs; allowed with data.unit: "
+        rf"line: newlines; convert it: tr '\r' '\n' < {path} > lines.txt"
+    )
+
+
+# Characters
+
+
+@pytest.fixture(scope="module", params=["Café à la carte.\n", "Cafe\u0301 a\u0300 la carte.\n"], ids=["NFC", "NFD"])
+def accents(request, tmp_path_factory):
+    """A run on a text whose letters with accents are one character each, or two; and the other form of them."""
+    folder = tmp_path_factory.mktemp("accents")
+    (folder / "text.txt").write_text(request.param * 300)
+    settings = TINY.format(source=folder / "text.txt").replace("max_steps: 6", "max_steps: 1")
+    (folder / "tiny.yaml").write_text(settings)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CHARLM_CACHE", str(folder / "cache"))
+        start_run(load_config(folder / "tiny.yaml"), folder / "run")
+    return folder / "run", *(("é", "e\u0301") if len(request.param) == 17 else ("e\u0301", "é"))
+
+
+def test_a_prompt_takes_the_form_of_the_text(cli, accents):
+    run, known, other = accents
+    expected = cli("sample", run, "--prompt", f"Caf{known}", "--seed", 1).out
+    assert expected.startswith(f"Caf{known}")
+    assert cli("sample", run, "--prompt", f"Caf{other}", "--seed", 1).out == expected
+    assert cli("next", run, "--prompt", other).out == cli("next", run, "--prompt", known).out
+    model = load(run, "cpu")
+    assert model.sample(other, length=9, seed=1) == model.sample(known, length=9, seed=1)
+    assert model.next(other) == model.next(known)
+
+
+def test_a_text_to_score_names_the_other_form(cli, accents, write):
+    run, known, other = accents
+    how = ("one character: normalize the text to NFC", "several characters: normalize the text to NFD")[len(known) - 1]
+    advice = f"; the model knows 'é' as {how}"
+    path = write("a.txt", f"Caf{other}")
+    assert cli("eval", run, "--file", path).error.partition(advice)[1]
+    assert cli("score", run, path).error.partition(advice)[1]
+    assert cli("score", run, "-", stdin=f"Caf{other}".encode()).error.endswith(advice)
+    assert cli("score", run, path, "--lines").error.endswith(advice)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "advice"),
+    [("so’", ""), ("so.…", "; replace … with ..."), ("so\u00a0it", "; replace U+00A0 with a space"), ("é😀", "")],
+)
+def test_only_a_typographic_form_of_a_known_character_is_replaced(cli, trained_run, prompt, advice):
+    """The model knows the full stop and the space, and no quotation marks."""
+    assert cli("sample", trained_run, "--prompt", prompt).error.endswith(f"--skip-unknown leaves others out{advice}")
+
+
+def test_a_backslash_that_the_shell_has_passed(cli, trained_run):
+    for option in ("--prompt", "--stop"):
+        assert cli("sample", trained_run, option, r"so\nit").error == (
+            rf"{option}: found \n as a backslash and a letter, and the model has never seen a backslash; allowed: the "
+            rf"character itself; in a shell: {option} $'…\n…'"
+        )
+
+
+@pytest.mark.parametrize("text", ["x", "xy"])
+def test_one_character_is_one(cli, write, trained_run, text):
+    path, found = write("a.txt", text), f"{len(text)} character{'s'[: len(text) - 1]}"
+    assert f": found {found}; allowed: 500 or more" in cli("config", "suggest", path).error
+    assert f"train split: {len(text) - 1} character" in cli("train", "--config", "lstm", path).error
+    words = ["--file", write("b.txt", f"{text}so"), "--skip-unknown"]
+    assert f": {found}: 'x'" in cli("eval", trained_run, *words).err
