@@ -13,6 +13,7 @@ import torch
 
 from charlm.errors import DeviceError
 from charlm.system.console import say
+from charlm.system.formatting import counted
 from charlm.system.world import ALONE, World
 
 
@@ -149,7 +150,7 @@ def describe_device(device: torch.device) -> str:
     if device.type == "cuda":
         return f"{device} ({torch.cuda.get_device_name(device)})"
     threads = torch.get_num_threads()
-    return f"cpu ({threads} thread{'s' * (threads > 1)})"
+    return f"cpu ({counted(threads, 'thread')})"
 
 
 def set_threads(threads: int) -> None:

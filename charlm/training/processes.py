@@ -10,7 +10,7 @@ from charlm.data.streams import check_length
 from charlm.errors import ConfigError
 from charlm.system.console import say
 from charlm.system.device import resolve_device
-from charlm.system.formatting import format_bytes
+from charlm.system.formatting import counted, format_bytes
 from charlm.system.world import World
 from charlm.training.precision import with_precision
 
@@ -37,8 +37,10 @@ def load_common_corpus(config: Config, world: World, load: Callable[[], Corpus])
     world.same("text", lambda: (corpus.sha256, corpus.vocabulary.to_json()))
     world.each(lambda: _check_splits(config, corpus))
     parts = ", ".join(f"{name} {len(ids):,}" for name, ids in corpus.splits.items())
-    lines = f" in {sum(len(starts) - 1 for starts in corpus.starts.values()):,} lines" if corpus.starts else ""
-    files = f"{corpus.files:,} file{'s' * (corpus.files > 1)}"
+    lines = ""
+    if corpus.starts:
+        lines = f" in {counted(sum(len(starts) - 1 for starts in corpus.starts.values()), 'line')}"
+    files = counted(corpus.files, "file")
     size = format_bytes(corpus.size_bytes)
     vocabulary = f"vocabulary {len(corpus.vocabulary):,}"
     say("data", f"{config.data.source}: {size} in {files}; {parts} {config.data.level}s{lines}; {vocabulary}")
