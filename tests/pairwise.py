@@ -30,4 +30,5 @@ def all_pairs(*columns: Sequence[Any]) -> list[tuple[Any, ...]]:
 def pairwise(**columns: Sequence[Any]) -> pytest.MarkDecorator:
     """Parametrize a test by the rows of `all_pairs`: pairwise(case=CASES, number=[1, 4])."""
     rows = all_pairs(*columns.values())
-    return pytest.mark.parametrize(list(columns), rows, ids=["-".join(map(str, row)) for row in rows])
+    ids = ["-".join(getattr(value, "__name__", str(value)) for value in row) for row in rows]
+    return pytest.mark.parametrize(list(columns), rows, ids=ids)
