@@ -4,7 +4,7 @@
 
     run = charlm.train("my.txt", minutes=1)
     model = run.load()  # or charlm.load("runs/mine"): a run's folder or a checkpoint file
-    print(model.sample("Once upon", length=300, temperature=0.7, seed=1))
+    print(model.sample("Once upon", length=300, temperature=0.7, seed=1))  # what follows the prompt
 
 Imports torch only when a function is called.
 """
