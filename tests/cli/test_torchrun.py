@@ -18,7 +18,7 @@ SETTINGS = ["train.max_steps=20", "train.save_every=5", "train.log_every=5"]
 
 
 @pytest.fixture
-def torchrun(tmp_path):
+def torchrun(tmp_path, kernels):
     """Run `charlm train --run-dir …` in two processes, after a program that may disturb them."""
     (tmp_path / "text.txt").write_text(words_text(3000))
     (tmp_path / "tiny.yaml").write_text(TINY.format(source=tmp_path / "text.txt"))

@@ -438,7 +438,7 @@ def test_every_process_must_have_the_same_text(processes: Team, busy, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_single_process_of_torchrun_has_the_bits_of_a_plain_run(busy, tmp_path):
+def test_a_single_process_of_torchrun_has_the_bits_of_a_plain_run(busy, tmp_path, kernels):
     busy["model"] |= {"layers": 2, "dropout": PLACES, "zoneout": 0.2}
     busy["train"] |= {"reset_state": 0.2, "vary_bptt": 0.2}
     with team(1) as single:
