@@ -277,8 +277,8 @@ def _say_if_slow(outcome: "Outcome", planned: int, minutes: float) -> None:
     resume = f"charlm train --resume --run-dir {shlex.quote(outcome.run_dir)} --minutes {2 * minutes:g}"
     say(
         "slow",
-        f"{outcome.step:,} updates instead of about {planned:,}: the machine became slower after the speed was "
-        "measured, perhaps by other programs; to train as long again, once they have ended:",
+        f"{outcome.step:,} updates instead of about {planned:,}: training was slower than measured before; look for "
+        "other programs that use the processors; to train as long again:",
         resume,
     )
 

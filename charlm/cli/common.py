@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from charlm.api import DEFAULT_MINUTES, MOST_MINUTES
-from charlm.cli.completion import complete_config, complete_run
+from charlm.cli.completion import complete_run
 from charlm.system.console import say, terminal_columns
 from charlm.system.formatting import counted, escaped, one_line, to_json, wrapped
 
@@ -28,9 +28,6 @@ def device_name(value: str) -> str:
 
 DEVICE_NAMES = "<auto|cpu|cuda|cuda:N>"
 CONFIG_HELP = "A YAML file, or the name of a shipped config (see `charlm config list`)."
-ConfigFile = Annotated[
-    Path, typer.Option("--config", metavar="CONFIG", help=CONFIG_HELP, autocompletion=complete_config)
-]
 Overrides = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Override an option, e.g. train.max_steps=500; repeatable."),
@@ -52,7 +49,7 @@ class Precision(StrEnum):
 
 PrecisionOption = Annotated[
     Precision,
-    typer.Option("--precision", help="Of matrix products; auto takes that of the training. Exports compute in fp32."),
+    typer.Option("--precision", help="Precision of matrix products; auto: as in training. Exports compute in fp32."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout.")]
 SkipUnknown = Annotated[bool, typer.Option("--skip-unknown", help="Leave out characters that the model does not know.")]
@@ -114,7 +111,7 @@ def known_prompt(trained: Any, text: str, where: str, skip_unknown: bool) -> str
 
     Its letters with accents are composed or decomposed as in the training text.
     """
-    if where == "--prompt":
+    if where == "--prompt" and not skip_unknown:
         check_escapes(trained, text, where)
     text = trained.vocabulary.normalized(text)
     text, skipped = trained.known(text, where, skip_unknown=skip_unknown)

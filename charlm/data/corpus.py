@@ -129,7 +129,7 @@ def _check_line_ends(survey: Survey) -> None:
         names = " ".join(shlex.quote(str(path)) for path in survey.paths[:1])
         raise DataError(
             f"{survey.source}: found no newline, and {counted(returns, 'carriage return')}, which ended lines on old "
-            f"Macs; allowed with data.unit: line: newlines; convert it: tr '\\r' '\\n' < {names} > lines.txt"
+            f"Macs; allowed: lines that end with a newline; convert it: tr '\\r' '\\n' < {names} > lines.txt"
         )
 
 

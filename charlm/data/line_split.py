@@ -187,7 +187,7 @@ class _Repeats:
         np.add.at(self._counts, _bucket(hashes), 1)
 
     def find_frequent(self, shares: Mapping[str, float]) -> None:
-        """Say after all lines are counted which of them are frequent."""
+        """Find the frequent lines, once all lines are counted."""
         smallest = max(min(shares.values()) / sum(shares.values()), _LEAST_SHARE)
         self._frequent = self._counts > max(_FREQUENT * smallest * self._counts.sum(), _FEW)
 

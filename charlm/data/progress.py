@@ -22,7 +22,7 @@ _ends_s: ContextVar[float | None] = ContextVar("ends_s", default=None)
 
 @contextmanager
 def to_be_done_by(ends_s: float | None) -> Iterator[None]:
-    """What the block reads must be done at this time, as time.perf_counter() tells it; see `Progress`."""
+    """What the block reads must be read by `ends_s`, a time of time.perf_counter(); None: no limit. See `Progress`."""
     token = _ends_s.set(ends_s)
     try:
         yield

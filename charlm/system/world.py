@@ -7,7 +7,6 @@ writing files, is done by the first. An error that one of them meets in such a c
 import contextlib
 import os
 import re
-import signal
 import socket
 import time
 import uuid
@@ -260,7 +259,7 @@ class Processes(World):
                 )
 
     def agree(self, elapsed_s: float, signals: list[str]) -> tuple[float, list[str]]:
-        names = [number.name for number in signal.Signals]
+        names = ("SIGHUP", "SIGINT", "SIGTERM")
         first_s, *counts = self._sum([elapsed_s if self.is_first else 0.0, *(name in signals for name in names)])
         return first_s, [name for name, count in zip(names, counts, strict=True) if count]
 

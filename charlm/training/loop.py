@@ -17,7 +17,7 @@ from charlm.inference.sampling import Choice
 from charlm.model import parameters_by_part
 from charlm.system.console import say
 from charlm.system.device import describe_device, used_precision
-from charlm.system.formatting import format_duration, nats_to_bits
+from charlm.system.formatting import counted, format_duration, nats_to_bits
 from charlm.training.folder import RunFolder
 from charlm.training.metrics import Row, Tracker, train_row, valid_row
 from charlm.training.progress import Progress
@@ -187,7 +187,8 @@ class TrainingLoop:
         elapsed_s, self._signals = self.world.agree(state.elapsed_s + now_s - self._clock_s, self._received)
         state.set_time(elapsed_s)
         self._clock_s = now_s
-        self.progress.show(state.step, self.updater.share_done(), state.elapsed_s)
+        if state.step:  # before the first update nothing is done, whatever time has passed
+            self.progress.show(state.step, self.updater.share_done(), state.elapsed_s - state.starting_s)
 
     def _stop_if_signaled(self) -> None:
         """_Stopped if a process has received a signal."""
@@ -367,7 +368,7 @@ class TrainingLoop:
         before_step = diverged.step + (diverged.step != self._rolled_back_to)
         found = self.world.first(lambda: newest_whole(self.folder.path, before_step)) if allowed else None
         if not found:
-            times = f"; rolled back {diverged.rollbacks} times before" if diverged.rollbacks else ""
+            times = f"; rolled back {counted(diverged.rollbacks, 'time')} before" if diverged.rollbacks else ""
             none = f"; there is no checkpoint before step {before_step}" if allowed else ""
             fault = DivergenceError(f"{error}{times}{none}; {self.folder.last_good()}")
             raise self.world.common(fault) from None

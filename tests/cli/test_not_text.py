@@ -9,6 +9,7 @@ import zipfile
 import pytest
 
 from charlm.config import load_config
+from charlm.errors import VocabularyError
 from charlm.inference import load
 from charlm.training.start import start_run
 from tests.conftest import TINY
@@ -92,8 +93,8 @@ def test_stdin_too(cli, trained_run, words):
 def test_lines_that_end_as_on_old_macs(cli, write):
     path = write("a.txt", "anna\rhanna\rjo\r")
     assert cli("train", "--config", "lstm", path, "--lines").error == (
-        f"{path}: found no newline, and 2 carriage returns, which ended lines on old Macs; allowed with data.unit: "
-        rf"line: newlines; convert it: tr '\r' '\n' < {path} > lines.txt"
+        f"{path}: found no newline, and 2 carriage returns, which ended lines on old Macs; allowed: lines that "
+        rf"end with a newline; convert it: tr '\r' '\n' < {path} > lines.txt"
     )
 
 
@@ -121,6 +122,10 @@ def test_a_prompt_takes_the_form_of_the_text(cli, accents):
     assert cli("next", run, "--prompt", other).out == cli("next", run, "--prompt", known).out
     model = load(run, "cpu")
     assert model.sample(other, length=9, seed=1) == model.sample(known, length=9, seed=1)
+    assert model.sample(other, length=9, seed=1, skip_unknown=True) == model.sample(known, length=9, seed=1)
+    assert model.sample(length=99, seed=1, stop=other) == model.sample(length=99, seed=1, stop=known)
+    with pytest.raises(VocabularyError, match=r"^stop: found 'x' .*, which the model never writes"):
+        model.sample(stop="x")
     assert model.next(other) == model.next(known)
 
 
@@ -145,6 +150,7 @@ def test_only_a_typographic_form_of_a_known_character_is_replaced(cli, trained_r
 
 
 def test_a_backslash_that_the_shell_has_passed(cli, trained_run):
+    assert cli("sample", trained_run, "--prompt", r"so\nit", "--skip-unknown").code == 0
     for option in ("--prompt", "--stop"):
         assert cli("sample", trained_run, option, r"so\nit").error == (
             rf"{option}: found \n as a backslash and a letter, and the model has never seen a backslash; allowed: the "

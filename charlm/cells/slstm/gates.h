@@ -65,7 +65,7 @@ struct Slstm : Cell {
     d_before.c = dc * s.f;
     d_before.n = dn * s.f;
     // (16), (17): gradients of the exponents log i − m and log f + m_{t−1} − m
-    // i' at its bound, e^−87 = 1.646e-38, passes nothing on; beside f' at its bound, d_f is 0 anyway.
+    // i' at its bound, e^−87 = 1.646e-38, has no gradient. f' at its bound makes d_f 0 without a test.
     const Floats d_i = s.i <= 1.65e-38f ? Floats{} : (dc * s.z + dn) * s.i;
     const Floats d_f = (dc * before.c + dn * before.n) * s.f;
     // (15): the gradient of m goes to the greater of the two, whose gate after stabilization is 1.

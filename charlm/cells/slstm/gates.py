@@ -55,7 +55,7 @@ def backward(before: "Tensors", after: "Tensors", saved: "Tensors", d_after: "Te
     da_z = dc * i * (1 - z * z)
     # (16), (17): gradients of the exponents log i − m and log f + m_{t−1} − m
     d_i, d_f = (dc * z + dn) * i, (dc * c_old + dn * n_old) * f
-    # i' at its bound, e^−87 = 1.646e-38, passes nothing on; beside f' at its bound, d_f is 0 anyway.
+    # i' at its bound, e^−87 = 1.646e-38, has no gradient. f' at its bound makes d_f 0 without a test.
     d_i = where(i <= 1.65e-38, 0.0, d_i)
     # (15): the gradient of m goes to the greater of the two, whose gate after stabilization is 1.
     dm = dm - d_i - d_f
