@@ -22,7 +22,7 @@ from typing import Any
 from charlm.config import dump_config
 from charlm.errors import DamagedCheckpointError, RunError, StudyError
 from charlm.runs import CONFIG, FOLDER, JOURNAL, LAST, OWN_FILES, is_run, read_header
-from charlm.system.files import refuse_links, replace_file
+from charlm.system.files import NotOwnError, refuse_links, replace_file
 from charlm.system.lock import locked
 from charlm.training.loop import Outcome
 from charlm.tuning.plan import Plan
@@ -318,7 +318,7 @@ def _mend(journal: Path) -> None:
         lines.pop()
     for number, line in enumerate(lines, 1):
         if not _is_row(line):
-            raise _damaged(journal, f"line {number} is none of Optuna's")
+            raise _damaged(journal, f"line {number} was not written by Optuna")
     if (kept := b"".join(lines)) != data:
         replace_file(journal, kept)
 
@@ -349,9 +349,11 @@ def _calm() -> Iterator[None]:
 
 @contextlib.contextmanager
 def refusing_os_errors(folder: Path) -> Iterator[None]:
-    """Turn an OSError into a StudyError about the folder."""
+    """Turn an OSError into a StudyError about the folder, or about what is not charlm's own in it."""
     try:
         yield
+    except NotOwnError as error:
+        raise StudyError(f"{error.filename}: {error.strerror}") from None
     except OSError as error:
         raise StudyError(
             f"{folder}: {error.strerror or error}; allowed: a folder that can be written; see --study"
