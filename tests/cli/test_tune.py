@@ -1,7 +1,9 @@
 """`charlm tune`: exit code, stdout, stderr."""
 
+import errno
 import json
 import re
+import signal
 import sys
 import time
 
@@ -88,6 +90,19 @@ def test_ctrl_c_and_how_to_go_on(tune):
     again = tune(*last.split("charlm tune ")[1].split(), "--trials", 1)
     assert again.code == 0
     assert [row.split()[0] for row in again.out.splitlines()] == ["trial", "1"]
+
+
+def test_a_terminal_that_is_closed_takes_no_result(tune, monkeypatch):
+    def gone(*_):
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr("charlm.cli._terminal_is_gone", lambda: True)
+    monkeypatch.setattr("charlm.cli.tune._print_table", gone)
+    with interrupted_after(4, signal.SIGHUP), interrupted_after(4, signal.SIGHUP):
+        result = tune(*new())
+    assert result.code == 129
+    last = result.err.splitlines()[-1]
+    assert last.startswith("stopped  SIGHUP; continue with: charlm tune --study study --hours 0.0")
 
 
 def test_trials_of_longer_runs_take_a_tenth_of_the_time(tune, monkeypatch):
