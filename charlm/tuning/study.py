@@ -105,7 +105,8 @@ class Study:
                 if _PLAN not in self._study.user_attrs:
                     self._begin(*(made or make()))
         with _refusing_damage(folder / JOURNAL):
-            self.plan = Plan.from_json(self._study.user_attrs[_PLAN], str(folder))
+            plan = Plan.from_json(self._study.user_attrs[_PLAN], str(folder))
+        self.plan = plan.found_from(folder)
 
     def _begin(self, plan: Plan, first: list[dict[str, Any]]) -> None:
         replace_file(self.folder / CONFIG, dump_config(plan.config).encode())
@@ -149,6 +150,7 @@ class Study:
         for frozen in self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
             elapsed_s = _elapsed_s(self._folder_of(frozen))
             if fits(elapsed_s or 0.0) and self._hold(frozen, held):
+                self.plan.check_texts()
                 return self._trial(optuna.Trial(self._study, frozen._trial_id), elapsed_s)
         return None
 
@@ -156,6 +158,7 @@ class Study:
         begun = len(self._begun())
         if (most is not None and begun >= most) or not fits(0.0):
             return None
+        self.plan.check_texts()  # or every trial would fail
         # Another seed for each trial: processes that sample at the same time must not find the same values.
         self._study.sampler = _sampler(self.plan.config.seed + begun)
         trial = self._study.ask()

@@ -196,6 +196,27 @@ def test_a_study_goes_on_from_another_folder(tune, tmp_path, monkeypatch):
     assert [trial["state"] for trial in json.loads(found.out)["trials"]] == ["complete"] * 2
 
 
+def test_a_study_moves_with_its_text(tune, tmp_path, monkeypatch):
+    place, moved = tmp_path / "place", tmp_path / "moved"
+    place.mkdir()
+    (tmp_path / "text.txt").rename(place / "text.txt")
+    source = ["--set", "data.source=place/text.txt"]
+    assert tune(*new("--trials", 1, *source, "--study", "place/study")).code == 0
+    place.rename(moved)
+    again = tune("--study", moved / "study", "--hours", 1, "--trials", 2)
+    assert again.err.splitlines()[0] == f"data     {place}/text.txt: not there; found {moved}/text.txt"
+    assert sorted(row.split()[0] for row in again.out.splitlines()[1:]) == ["1", "2"]
+    assert load_config(moved / "study/best.yaml").data.source == str(moved / "text.txt")
+
+    (moved / "text.txt").rename(tmp_path / "kept")
+    allowed = "a source is a file, a folder, a glob or builtin:NAME; check the path"
+    fault = tune("--study", moved / "study", "--hours", 1, "--trials", 4).error
+    assert fault == f"{place}/text.txt: no such file or folder; {allowed}"
+    assert not (moved / "study/trial-0003").exists()
+    done = tune("--study", moved / "study", "--hours", 1, "--trials", 2)
+    assert (done.code, len(done.out.splitlines())) == (0, 3)
+
+
 def test_the_folder_by_default_has_the_config_s_name_and_the_time(tune, tmp_path, monkeypatch):
     from charlm.tuning.search import Search
 

@@ -565,7 +565,7 @@ def test_a_journal_that_another_process_damages_ends_the_search_with_one_line(st
 
 @pytest.mark.parametrize("name", ["journal.log", ".lock", "trial-0001", "trial-0001/.tune", "best.yaml", "trials.png"])
 def test_a_study_from_somebody_else_writes_nothing_outside(study_of, search, tmp_path, name):
-    study = study_of()
+    study_of()
     planted, target = tmp_path / "study" / name, tmp_path / "target"
     if name == "trial-0001":
         target.mkdir()
