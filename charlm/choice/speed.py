@@ -246,7 +246,7 @@ class _Store:
         train = config.train
         size = [config.precision, train.batch_size, train.bptt, train.ema > 0, config.optimizer.name, vocabulary_size]
         text = json.dumps([*parts, *size, config.model.model_dump(mode="json")])
-        self._name = f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.txt"
+        self._name = f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
 
     def read(self) -> float | None:
         """The seconds that were measured before; None if there are none, or if the file is damaged."""

@@ -34,13 +34,24 @@ class _Commands(TyperGroup):
             return super().make_context(*args, **kwargs)
 
     def invoke(self, ctx: Any) -> Any:
-        """Exit quietly when the reader is gone, as in `charlm sample … | head`. Typer would exit with code 1."""
+        """Exit quietly when the reader is gone, as in `charlm sample … | head`, or the terminal, as its SIGHUP does."""
         try:
             with _usage_errors_printable():
                 return super().invoke(ctx)
-        except BrokenPipeError:
+        except OSError as error:
+            if not (isinstance(error, BrokenPipeError) or (error.errno == errno.EIO and _terminal_is_gone())):
+                raise
             _drop_output()
-            sys.exit(141)
+            sys.exit(129 if error.errno == errno.EIO else 141)
+
+
+def _terminal_is_gone() -> bool:
+    """Whether stdout is a terminal that was closed."""
+    try:
+        os.get_terminal_size(sys.stdout.fileno())
+    except OSError as error:
+        return error.errno == errno.EIO
+    return False
 
 
 def _drop_output() -> None:

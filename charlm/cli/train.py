@@ -190,9 +190,10 @@ def _print_outcome(outcome: Any, json: bool) -> None:
     from charlm.system.formatting import format_duration, nats_to_bits
     from charlm.training.signals import SIGNALS
 
+    stopped = say_if_stopped(outcome)  # before the result: stdout may be a terminal that was closed
     if json:
         print_json(outcome.as_json())
-    if say_if_stopped(outcome):
+    if stopped:
         raise typer.Exit(SIGNALS[outcome.reason])
     done = f"{outcome.reason} at step {outcome.step}, {format_duration(outcome.elapsed_s)}"
     if outcome.best_nats is not None:

@@ -106,14 +106,17 @@ def tune(
     ends_s = _end(opened, began_s, hours)
     _print_start(opened)
     signal = Search(opened, ends_s, trials).run()
-    _print_result(opened, json, picture=not signal)
+    try:
+        _print_result(opened, json, picture=not signal)
+    finally:  # said in any case: stderr may be a file, when a terminal that was closed takes no result
+        if signal:
+            left = f"{max(ends_s - time.perf_counter(), 36) / 3600:.2f}"
+            again = f"charlm tune --study {shlex.quote(str(opened.folder))} --hours {left}"
+            again += f" --trials {trials}" if trials else ""
+            say("stopped", f"{signal}; continue with: {again}")
     if signal:
         from charlm.training.signals import SIGNALS
 
-        left = f"{max(ends_s - time.perf_counter(), 36) / 3600:.2f}"
-        again = f"charlm tune --study {shlex.quote(str(opened.folder))} --hours {left}"
-        again += f" --trials {trials}" if trials else ""
-        say("stopped", f"{signal}; continue with: {again}")
         raise typer.Exit(SIGNALS[signal])
 
 

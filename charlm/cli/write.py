@@ -46,7 +46,7 @@ def write(
 
     Type: the model's continuation stands in gray behind the cursor. Tab takes a word of it, → or End all of it, and
     Alt-↑ and Alt-↓ show others. Ctrl-S or Ctrl-D ends, and prints the text. Ctrl-C and SIGTERM do too, with exit code
-    130 or 143.
+    130 or 143. A terminal that is closed (SIGHUP, 129) takes no text: --out keeps it.
 
     \b
     Examples:
@@ -130,5 +130,9 @@ def _keep(text: str, out: Path | None) -> None:
 
 
 def _print(text: str) -> None:
-    sys.stdout.write(printable(text) if sys.stdout.isatty() else text)
-    sys.stdout.flush()
+    try:
+        sys.stdout.write(printable(text) if sys.stdout.isatty() else text)
+        sys.stdout.flush()
+    except OSError as error:
+        say("lost", f"stdout: {error.strerror}; the text is lost; --out FILE keeps it next time")
+        raise

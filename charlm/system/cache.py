@@ -49,10 +49,10 @@ def _make(folder: Path) -> None:
 
 
 def open_private(path: Path) -> BinaryIO:
-    """Open a file of the cache; OSError if it is a link, or others could have written it."""
+    """Open a file of the cache; OSError if it is a link or no file, or others could have written it."""
     file = open(path, "rb", opener=unlinked)  # noqa: SIM115
     status = os.fstat(file.fileno())
-    if not stat.S_ISREG(status.st_mode) or _fault(status):
+    if _fault(status):
         file.close()
         raise OSError(errno.EPERM, "others could have written it", str(path))
     return file

@@ -44,24 +44,38 @@ def remove_leftovers(folder: Path, age_s: float = 3600, pattern: str = f".*{_TEM
                 path.unlink()
 
 
+class NotOwnError(OSError):
+    """Something else stands where charlm keeps a file or folder; `filename` and `strerror` are a line for the user."""
+
+
 def unlinked(name: str, flags: int) -> int:
-    """An opener for files in folders that somebody else may have made: OSError for a link. Never waits, for a pipe."""
+    """An opener for files in folders that somebody else may have made: NotOwnError for a link, a pipe or a folder."""
     try:
-        return os.open(name, flags | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0), 0o666)
-    except OSError as error:
-        if Path(name).is_symlink():
-            raise OSError(error.errno, _LINK.format(Path(name).name)) from None
+        file = os.open(name, flags | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0), 0o666)
+    except OSError:
+        refuse_links(Path(name).parent, [Path(name).name])
+        if Path(name).exists() and not Path(name).is_file():
+            raise _no_file(name) from None
         raise
+    if not stat.S_ISREG(os.fstat(file).st_mode):
+        os.close(file)
+        raise _no_file(name)
+    return file
+
+
+def _no_file(name: str) -> NotOwnError:
+    return NotOwnError(errno.EINVAL, "found no regular file; allowed: a file that charlm wrote; remove this", name)
 
 
 def refuse_links(folder: Path, names: Iterable[str]) -> None:
-    """OSError if one of the names in a folder is a link, through which charlm would write or remove files elsewhere."""
+    """NotOwnError for a link among the names in a folder: through it charlm would write or remove files elsewhere."""
     for name in names:
         if (folder / name).is_symlink():
-            raise OSError(errno.ELOOP, _LINK.format(name))
-
-
-_LINK = "{} is a link, through which charlm does not write"
+            raise NotOwnError(
+                errno.ELOOP,
+                "found a link, through which charlm does not write; allowed: what charlm wrote itself; remove the link",
+                str(folder / name),
+            )
 
 
 def nearest_existing(folder: Path) -> Path:

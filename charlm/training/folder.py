@@ -20,7 +20,7 @@ from charlm.checkpoint import Checkpoint, save_checkpoint
 from charlm.config import Config, dump_config
 from charlm.errors import RunError
 from charlm.runs import BEST, CHARTS, CONFIG, FOLDER, LAST, METRICS, SAMPLES
-from charlm.system.files import nearest_existing, refuse_links, replace_file
+from charlm.system.files import NotOwnError, nearest_existing, refuse_links, replace_file
 from charlm.system.formatting import format_bytes
 from charlm.system.lock import locked
 
@@ -192,9 +192,11 @@ def check_space(folder: Path, needed_bytes: int) -> None:
 
 @contextlib.contextmanager
 def refusing_os_errors(folder: Path) -> Iterator[None]:
-    """Turn an OSError into a RunError about the folder."""
+    """Turn an OSError into a RunError about the folder, or about what is not charlm's own in it."""
     try:
         yield
+    except NotOwnError as error:
+        raise RunError(f"{error.filename}: {error.strerror}") from None
     except OSError as error:
         raise _unwritable(folder, error.strerror or str(error)) from None
 

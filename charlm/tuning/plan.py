@@ -2,15 +2,17 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, TypeVar
 
 from charlm.choice.families import Request
 from charlm.choice.suggest import suggest
 from charlm.config import Config, differences, flatten, override_config, parse_config
 from charlm.data.corpus import load_configured_corpus
-from charlm.data.places import with_absolute_paths
+from charlm.data.places import with_absolute_paths, with_found_paths
+from charlm.data.sources import check_exists
 from charlm.errors import CharlmError, ConfigError
-from charlm.system.console import say
+from charlm.system.console import quiet, say
 from charlm.system.device import resolve_device
 from charlm.system.formatting import format_duration
 from charlm.tuning.space import (
@@ -67,6 +69,18 @@ class Plan:
         """The config that a trial trains with, for so many minutes at most."""
         run = [f"train.{option}" for option in (*_RUN, f"max_minutes={minutes}")]
         return override_config(self.tuned(values), "the config", [*self.limits, *run])
+
+    def found_from(self, folder: Path) -> "Plan":
+        """The same plan, with its texts where they are now: the study in the folder may have moved with them."""
+        config = with_found_paths(self.config, folder)
+        with quiet():  # said already
+            return replace(self, config=config, chosen=self.chosen and with_found_paths(self.chosen, folder))
+
+    def check_texts(self) -> None:
+        """DataError for a text that is not there. Reads none."""
+        for source in (self.config.data.source, self.config.data.valid_source, self.config.data.test_source):
+            if source is not None:
+                check_exists(source)
 
     def chosen_values(self) -> dict[str, Any]:
         """The values of the trial of `chosen`: its kinds, and the options that are searched, as far as it has them."""
@@ -231,9 +245,7 @@ _OF_THE_STUDY = (*SCHEDULED, "train.log_every", "train.sample_length", "train.sa
 
 def check_same(plan: Plan, config: Config | None, over: Iterable[str], minutes: float | None) -> None:
     """ConfigError unless what is given is the plan's."""
-    # Studies of older versions keep their text's path as it was given.
-    ours = with_absolute_paths(plan.config)
-    found = differences(ours, with_absolute_paths(config) if config else ours)
+    found = differences(plan.config, with_absolute_paths(config) if config else plan.config)
     faults = [f"{key}: found {after!r}, the study has {before!r}" for key, (before, after) in found.items()]
     for key, option in parse_space(over, plan.config).items():
         if option != plan.space.get(key):

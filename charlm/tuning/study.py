@@ -22,7 +22,7 @@ from typing import Any
 from charlm.config import dump_config
 from charlm.errors import DamagedCheckpointError, RunError, StudyError
 from charlm.runs import CONFIG, FOLDER, JOURNAL, LAST, OWN_FILES, is_run, read_header
-from charlm.system.files import refuse_links, replace_file
+from charlm.system.files import NotOwnError, refuse_links, replace_file
 from charlm.system.lock import locked
 from charlm.training.loop import Outcome
 from charlm.tuning.plan import Plan
@@ -105,7 +105,8 @@ class Study:
                 if _PLAN not in self._study.user_attrs:
                     self._begin(*(made or make()))
         with _refusing_damage(folder / JOURNAL):
-            self.plan = Plan.from_json(self._study.user_attrs[_PLAN], str(folder))
+            plan = Plan.from_json(self._study.user_attrs[_PLAN], str(folder))
+        self.plan = plan.found_from(folder)
 
     def _begin(self, plan: Plan, first: list[dict[str, Any]]) -> None:
         replace_file(self.folder / CONFIG, dump_config(plan.config).encode())
@@ -149,6 +150,7 @@ class Study:
         for frozen in self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
             elapsed_s = _elapsed_s(self._folder_of(frozen))
             if fits(elapsed_s or 0.0) and self._hold(frozen, held):
+                self.plan.check_texts()
                 return self._trial(optuna.Trial(self._study, frozen._trial_id), elapsed_s)
         return None
 
@@ -156,6 +158,7 @@ class Study:
         begun = len(self._begun())
         if (most is not None and begun >= most) or not fits(0.0):
             return None
+        self.plan.check_texts()  # or every trial would fail
         # Another seed for each trial: processes that sample at the same time must not find the same values.
         self._study.sampler = _sampler(self.plan.config.seed + begun)
         trial = self._study.ask()
@@ -318,7 +321,7 @@ def _mend(journal: Path) -> None:
         lines.pop()
     for number, line in enumerate(lines, 1):
         if not _is_row(line):
-            raise _damaged(journal, f"line {number} is none of Optuna's")
+            raise _damaged(journal, f"line {number} was not written by Optuna")
     if (kept := b"".join(lines)) != data:
         replace_file(journal, kept)
 
@@ -349,9 +352,11 @@ def _calm() -> Iterator[None]:
 
 @contextlib.contextmanager
 def refusing_os_errors(folder: Path) -> Iterator[None]:
-    """Turn an OSError into a StudyError about the folder."""
+    """Turn an OSError into a StudyError about the folder, or about what is not charlm's own in it."""
     try:
         yield
+    except NotOwnError as error:
+        raise StudyError(f"{error.filename}: {error.strerror}") from None
     except OSError as error:
         raise StudyError(
             f"{folder}: {error.strerror or error}; allowed: a folder that can be written; see --study"

@@ -1,6 +1,7 @@
 """charlm as a process: pipes, encodings, unexpected errors."""
 
 import os
+import pty
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +18,15 @@ def test_a_reader_that_has_gone_is_no_error():
     with os.fdopen(writing, "wb") as gone:
         done = subprocess.run(command, stdout=gone, stderr=subprocess.PIPE, text=True)
     assert (done.returncode, done.stderr) == (141, "")
+
+
+def test_a_terminal_that_has_gone_is_no_error():
+    terminal, side = pty.openpty()
+    os.close(terminal)
+    command = [sys.executable, "-m", "charlm", "config", "schema"]
+    with os.fdopen(side, "wb", buffering=0) as gone:
+        done = subprocess.run(command, stdout=gone, stderr=subprocess.PIPE, text=True)
+    assert (done.returncode, done.stderr) == (129, "")
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")

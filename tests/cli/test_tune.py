@@ -1,7 +1,9 @@
 """`charlm tune`: exit code, stdout, stderr."""
 
+import errno
 import json
 import re
+import signal
 import sys
 import time
 
@@ -88,6 +90,19 @@ def test_ctrl_c_and_how_to_go_on(tune):
     again = tune(*last.split("charlm tune ")[1].split(), "--trials", 1)
     assert again.code == 0
     assert [row.split()[0] for row in again.out.splitlines()] == ["trial", "1"]
+
+
+def test_a_terminal_that_is_closed_takes_no_result(tune, monkeypatch):
+    def gone(*_):
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr("charlm.cli._terminal_is_gone", lambda: True)
+    monkeypatch.setattr("charlm.cli.tune._print_table", gone)
+    with interrupted_after(4, signal.SIGHUP), interrupted_after(4, signal.SIGHUP):
+        result = tune(*new())
+    assert result.code == 129
+    last = result.err.splitlines()[-1]
+    assert last.startswith("stopped  SIGHUP; continue with: charlm tune --study study --hours 0.0")
 
 
 def test_trials_of_longer_runs_take_a_tenth_of_the_time(tune, monkeypatch):
@@ -179,6 +194,27 @@ def test_a_study_goes_on_from_another_folder(tune, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path / "elsewhere")
     found = tune("--study", tmp_path / "study", "--hours", 1, "--trials", 2, "--json")
     assert [trial["state"] for trial in json.loads(found.out)["trials"]] == ["complete"] * 2
+
+
+def test_a_study_moves_with_its_text(tune, tmp_path, monkeypatch):
+    place, moved = tmp_path / "place", tmp_path / "moved"
+    place.mkdir()
+    (tmp_path / "text.txt").rename(place / "text.txt")
+    source = ["--set", "data.source=place/text.txt"]
+    assert tune(*new("--trials", 1, *source, "--study", "place/study")).code == 0
+    place.rename(moved)
+    again = tune("--study", moved / "study", "--hours", 1, "--trials", 2)
+    assert again.err.splitlines()[0] == f"data     {place}/text.txt: not there; found {moved}/text.txt"
+    assert sorted(row.split()[0] for row in again.out.splitlines()[1:]) == ["1", "2"]
+    assert load_config(moved / "study/best.yaml").data.source == str(moved / "text.txt")
+
+    (moved / "text.txt").rename(tmp_path / "kept")
+    allowed = "a source is a file, a folder, a glob or builtin:NAME; check the path"
+    fault = tune("--study", moved / "study", "--hours", 1, "--trials", 4).error
+    assert fault == f"{place}/text.txt: no such file or folder; {allowed}"
+    assert not (moved / "study/trial-0003").exists()
+    done = tune("--study", moved / "study", "--hours", 1, "--trials", 2)
+    assert (done.code, len(done.out.splitlines())) == (0, 3)
 
 
 def test_the_folder_by_default_has_the_config_s_name_and_the_time(tune, tmp_path, monkeypatch):

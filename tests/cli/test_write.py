@@ -1,5 +1,6 @@
 """`charlm write`, with the keys from a pipe and no terminal."""
 
+import errno
 import os
 import signal
 import sys
@@ -159,6 +160,17 @@ def test_a_file_that_cannot_be_written_loses_nothing(typing, tmp_path, monkeypat
     result = typing("--out", tmp_path / "a.txt")
     assert (result.code, result.out) == (1, "so\n")
     assert result.err == f"error: --out {tmp_path}/a.txt: No space left on device; the text is on stdout\n"
+
+
+def test_a_terminal_that_is_closed_says_that_the_text_is_lost(typing, monkeypatch):
+    def gone(_):
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr("charlm.cli._terminal_is_gone", lambda: True)
+    monkeypatch.setattr(sys.stdout, "write", gone)
+    result = typing()
+    assert (result.code, result.out) == (129, "")
+    assert result.err == "lost     stdout: Input/output error; the text is lost; --out FILE keeps it next time\n"
 
 
 def test_a_file_that_appears_meanwhile_is_kept(typing, tmp_path):

@@ -233,9 +233,18 @@ def test_a_run_folder_from_somebody_else_writes_and_removes_nothing_outside(tmp_
         assert (result.code, planted.is_symlink()) == (0, False)
     else:
         assert last_error(result) == (
-            f"{run}: {name} is a link, through which charlm does not write; allowed: a folder that can be written; "
-            "see --run-dir"
+            f"{planted}: found a link, through which charlm does not write; allowed: what charlm wrote itself; "
+            "remove the link"
         )
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+def test_a_lock_that_is_no_file_is_one_line(tmp_path, cli, make):
+    make(tmp_path / ".lock")
+    (tmp_path / "text.txt").write_text("abc" * 200)
+    result = cli("train", "--config", "lstm", tmp_path / "text.txt", "--run-dir", tmp_path)
+    found = "found no regular file; allowed: a file that charlm wrote; remove this"
+    assert last_error(result) == f"{tmp_path}/.lock: {found}"
 
 
 @pytest.mark.slow

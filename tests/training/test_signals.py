@@ -53,13 +53,15 @@ def test_a_terminal_that_is_closed_stops_the_run_after_a_checkpoint(tmp_path, co
     terminal, side = pty.openpty()
     with subprocess.Popen(
         # A process of its own session takes the first terminal that it opens as its own.
-        ["sh", "-c", 'exec "$@" <"$0" >"$0" 2>&1', os.ttyname(side), *command],
+        ["sh", "-c", 'exec "$@" <"$0" >"$0" 2>err', os.ttyname(side), *command, "--json"],
+        cwd=tmp_path,
         start_new_session=True,
     ) as process:
         os.close(side)
         wait_for_rows(tmp_path / "run", process)
         os.close(terminal)
         assert process.wait(60) == 129
+    assert (tmp_path / "err").read_text().splitlines()[-1].startswith("stopped  SIGHUP at step ")
     assert read_checkpoint(tmp_path / "run/checkpoints/last.safetensors").progress["step"] >= 3
 
 

@@ -534,9 +534,9 @@ def test_an_empty_line_within_the_journal_is_dropped(study_of, tmp_path):
 @pytest.mark.parametrize(
     ("change", "found"),
     [
-        (lambda journal: b"what\n" + journal, "line 1 is none of Optuna's"),
-        (lambda journal: b"notes of mine", "line 1 is none of Optuna's"),
-        (lambda journal: journal + b"[" * 100_000 + b"\n", r"line \d+ is none of Optuna's"),
+        (lambda journal: b"what\n" + journal, "line 1 was not written by Optuna"),
+        (lambda journal: b"notes of mine", "line 1 was not written by Optuna"),
+        (lambda journal: journal + b"[" * 100_000 + b"\n", r"line \d+ was not written by Optuna"),
         (lambda journal: journal + b'{"op_code":77}\n', "an unknown operation"),
         (lambda journal: journal + b'{"op_code":4}\n', "'study_id'"),
         (lambda journal: journal.replace(b'"space":{', b'"spaces":{'), "'space'"),
@@ -565,7 +565,7 @@ def test_a_journal_that_another_process_damages_ends_the_search_with_one_line(st
 
 @pytest.mark.parametrize("name", ["journal.log", ".lock", "trial-0001", "trial-0001/.tune", "best.yaml", "trials.png"])
 def test_a_study_from_somebody_else_writes_nothing_outside(study_of, search, tmp_path, name):
-    study = study_of()
+    study_of()
     planted, target = tmp_path / "study" / name, tmp_path / "target"
     if name == "trial-0001":
         target.mkdir()
@@ -585,9 +585,7 @@ def test_a_study_from_somebody_else_writes_nothing_outside(study_of, search, tmp
         go_on()
         assert not planted.is_symlink()
     else:
-        with pytest.raises(
-            StudyError, match=rf"^{study.folder}: {planted.name} is a link, through which charlm does not"
-        ):
+        with pytest.raises(StudyError, match=rf"^{planted}: found a link, .*; remove the link$"):
             go_on()
     assert (target.read_bytes() == before) if before else not [*target.iterdir()]
 
