@@ -36,6 +36,7 @@ _FORMS: tuple[tuple[int, bytes, str, str], ...] = (
     (0, b"OggS", "an Ogg file", _NO_TEXT),
     (0, b"fLaC", "a FLAC file", _NO_TEXT),
     (0, b"SQLite format 3\x00", "an SQLite database", "write its text to a file"),
+    (5, b'\x00\x00\x00{"', "a safetensors file (weights)", _NO_TEXT),
     (0, b"PAR1", "a Parquet table", "write its text to a file"),
     (0, b"\x89HDF\r\n\x1a\n", "an HDF5 file", "write its text to a file"),
     (0, b"\x93NUMPY", "a NumPy array", "write its text to a file"),

@@ -13,6 +13,9 @@ from charlm.errors import DamagedCheckpointError, DataError
 from charlm.runs import read_header
 
 SCORES = "a table of charlm eval --per-char"
+TORCH_EXPORT = "an export for PyTorch"
+CODE, WEIGHTS, VOCABULARY = "char_model.py", "weights.safetensors", "vocabulary.json"
+"""The files of such an export."""
 
 _HEAD_BYTES = 80
 _PAGE = re.compile(rb"<!DOCTYPE html>\n<!-- [\w ]+, by charlm (\w+) -->\n")
@@ -41,6 +44,11 @@ def written_kind(file: Path) -> str:
     if _ONNX.match(head):
         return "an export"
     return "a checkpoint" if file.suffix == ".safetensors" and _is_checkpoint(file) else ""
+
+
+def is_torch_export(folder: Path) -> bool:
+    """Whether a folder holds an export for PyTorch."""
+    return all((folder / name).is_file() for name in (CODE, WEIGHTS, VOCABULARY))
 
 
 def _is_checkpoint(file: Path) -> bool:
