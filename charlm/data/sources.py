@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from charlm.data.outputs import CODE, TORCH_EXPORT, VOCABULARY, WEIGHTS, is_torch_export, written_kind
+from charlm.data.outputs import TORCH_EXPORT, TORCH_FILES, is_torch_export, written_kind
 from charlm.data.reading import unreadable
 from charlm.data.unicode_names import unicode_names
 from charlm.errors import DataError
@@ -186,12 +186,14 @@ def _files_below(
                 continue
             try:
                 status = path.stat()
+                is_file = stat.S_ISREG(status.st_mode) and () in left
+                own_name = own_names.get(name) if folder == root else None
+                kind = own_name or written_kind(path) if is_file else ""
             except OSError as error:
                 if error.errno in _NOWHERE:
                     continue
                 raise unreadable(path, error) from error
-            if stat.S_ISREG(status.st_mode) and () in left:
-                kind = own_names[name] if folder == root and name in own_names else written_kind(path)
+            if is_file:
                 if kind:
                     left_out[path] = kind
                 else:
@@ -263,7 +265,7 @@ def _own_folders(run: Path | None) -> Callable[[Path], str]:
 def _names_written(kind: str) -> dict[str, str]:
     """The files that charlm writes into a folder of this kind, each with what it is."""
     if kind == TORCH_EXPORT:
-        return dict.fromkeys((CODE, WEIGHTS, VOCABULARY), "a file of the export")
+        return dict.fromkeys(TORCH_FILES, "a file of the export")
     return dict.fromkeys(OWN_FILES if kind else (), "a file of the run")
 
 
