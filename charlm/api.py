@@ -189,7 +189,7 @@ def start(
 
     if config is not None:
         parsed = _configured(world, text, minutes, config, settings)
-        initial = world.first(lambda: read_checkpoint(find_checkpoint(init_from))) if init_from else None
+        initial = world.first(lambda: read_checkpoint(find_checkpoint(init_from, "--init-from"))) if init_from else None
         began = None if minutes is None else began_s
         return start_run(parsed, run_dir, initial, name=config.stem, world=world, began_s=began, watch=watch)
 
@@ -200,7 +200,7 @@ def start(
         return resume_run(again, world=world, watch=watch)
     request, initial = Request(text, minutes or DEFAULT_MINUTES, settings), None
     if init_from:
-        checkpoint = world.first(lambda: read_checkpoint(find_checkpoint(init_from)))
+        checkpoint = world.first(lambda: read_checkpoint(find_checkpoint(init_from, "--init-from")))
         request, vocabulary = world.first(lambda: _with_model_of(request, checkpoint, str(init_from)))
         initial = replace(checkpoint, vocabulary=vocabulary)  # with the new characters, if they are to be added
     suggestion = _chosen(request, world, began_s)
@@ -304,18 +304,23 @@ _SPINS = "GOMP_SPINCOUNT"
 
 
 def check_there(
-    *, runs: Iterable[str | Path | None] = (), texts: Iterable[str | Path | None] = (), config: "Config | None" = None
+    *,
+    runs: Iterable[str | Path | None] = (),
+    options: Mapping[str, Path | None] | None = None,
+    texts: Iterable[str | Path | None] = (),
+    config: "Config | None" = None,
 ) -> None:
     """CheckpointError or DataError for a run or text that is not there, the config's texts among them.
 
+    options: runs that options name, by the name of the option, which the error repeats.
     Needs no torch, whose import takes seconds, and reads no text.
     """
     from charlm.data.sources import check_exists
     from charlm.runs import find_checkpoint
 
-    for run in runs:
+    for option, run in (*(("", run) for run in runs), *(options or {}).items()):
         if run is not None:
-            find_checkpoint(Path(run))
+            find_checkpoint(Path(run), option)
     sources = () if config is None else (config.data.source, config.data.valid_source, config.data.test_source)
     for text in (*texts, *sources):
         if text is not None:
@@ -348,7 +353,7 @@ def check_start(
         from charlm.config import load_config
 
         parsed = load_config(config, config_settings(minutes, text, settings))
-    check_there(runs=[init_from], texts=[text], config=parsed)
+    check_there(options={"--init-from": init_from}, texts=[text], config=parsed)
 
 
 def _settings(overrides: Iterable[str] | Mapping[str, Any]) -> list[str]:

@@ -5,22 +5,22 @@ import subprocess
 import sys
 
 RUN, FOLDER = (
-    "no such file; allowed: a run's folder or a checkpoint in its checkpoints/",
+    "no such file or folder; allowed: a run's folder or a checkpoint in its checkpoints/",
     "no such file or folder; a source",
 )
-FILE = "No such file or directory; allowed: a text file, or - for stdin"
+FILE = "no such file or folder; allowed: a text file, or - for stdin"
 COMMANDS = {
     "sample gone": RUN,
     "next gone": RUN,
     "eval gone": RUN,
     "look gone": RUN,
-    "look run --compare gone": RUN,
+    "look run --compare gone": f"--compare gone: {RUN}",
     "export gone --to torch --out x": RUN,
     "score gone -": RUN,
     "classify gone -": RUN,
     "write gone": RUN,
-    "train --config lstm there --init-from gone": RUN,
-    "train --resume --run-dir gone": "no checkpoints/ to resume from; allowed: the folder of a run",
+    "train --config lstm there --init-from gone": f"--init-from gone: {RUN}",
+    "train --resume --run-dir gone": "no such file or folder; allowed: the folder of a run",
     "train gone": FOLDER,
     "train gone/*.txt": "no file matches",
     "train --config lstm gone": FOLDER,
@@ -39,7 +39,7 @@ COMMANDS = {
     "sample run --prompt-file gone": FILE,
     "data info gone": FOLDER,
     "runs gone": "no such folder",
-    "report gone": "gone: ",
+    "report gone": "gone: no such file or folder; ",
 }
 CALLS = {"load('gone')": RUN, "train('gone')": FOLDER, "train(config='lstm', text='gone')": FOLDER}
 PROGRAM = """
