@@ -110,7 +110,7 @@ def train(
     if resume:
         _check_resumable(run_dir)
     else:
-        check_start(text, minutes, config, settings, init_from)
+        check_start(text, minutes, config, settings, init_from, run_dir)
 
     from charlm.system.device import keep_freed_memory
     from charlm.system.world import joined
@@ -246,7 +246,7 @@ def plan(
     check_minutes(minutes, overrides, chosen=config is None)
     settings = [*(overrides or []), *line_settings(lines, labels)]
     _check_usage(text, config, None, False, None)
-    check_start(text, minutes, config, settings, None)
+    check_start(text, minutes, config, settings)
 
     from charlm.system.device import keep_freed_memory
     from charlm.system.world import joined
