@@ -82,7 +82,7 @@ def train(
     settings = _settings(overrides)
     _check(text, minutes, config, settings)
     source, config_file, initial = None if text is None else str(text), _path(config), _path(init_from)
-    check_start(source, minutes, config_file, settings, initial)
+    check_start(source, minutes, config_file, settings, initial, _path(run_dir))
     _import_torch()
 
     from charlm.system.device import check_fork, keep_freed_memory, own_settings
@@ -187,9 +187,12 @@ def start(
     from charlm.runs import find_checkpoint
     from charlm.training.start import resume_run, run_of_this_launch, start_run
 
+    is_launched = "RANK" in os.environ
     if config is not None:
         parsed = _configured(world, text, minutes, config, settings)
-        initial = world.first(lambda: read_checkpoint(find_checkpoint(init_from))) if init_from else None
+        if is_launched:
+            world.first(lambda: _check_apart(parsed, run_dir))
+        initial = world.first(lambda: read_checkpoint(find_checkpoint(init_from, "--init-from"))) if init_from else None
         began = None if minutes is None else began_s
         return start_run(parsed, run_dir, initial, name=config.stem, world=world, began_s=began, watch=watch)
 
@@ -199,8 +202,10 @@ def start(
     if again := world.first(lambda: run_of_this_launch(world)):
         return resume_run(again, world=world, watch=watch)
     request, initial = Request(text, minutes or DEFAULT_MINUTES, settings), None
+    if is_launched:
+        world.first(lambda: _check_apart(request.base(), run_dir))
     if init_from:
-        checkpoint = world.first(lambda: read_checkpoint(find_checkpoint(init_from)))
+        checkpoint = world.first(lambda: read_checkpoint(find_checkpoint(init_from, "--init-from")))
         request, vocabulary = world.first(lambda: _with_model_of(request, checkpoint, str(init_from)))
         initial = replace(checkpoint, vocabulary=vocabulary)  # with the new characters, if they are to be added
     suggestion = _chosen(request, world, began_s)
@@ -304,18 +309,23 @@ _SPINS = "GOMP_SPINCOUNT"
 
 
 def check_there(
-    *, runs: Iterable[str | Path | None] = (), texts: Iterable[str | Path | None] = (), config: "Config | None" = None
+    *,
+    runs: Iterable[str | Path | None] = (),
+    options: Mapping[str, Path | None] | None = None,
+    texts: Iterable[str | Path | None] = (),
+    config: "Config | None" = None,
 ) -> None:
     """CheckpointError or DataError for a run or text that is not there, the config's texts among them.
 
+    options: runs that options name, by the name of the option, which the error repeats.
     Needs no torch, whose import takes seconds, and reads no text.
     """
     from charlm.data.sources import check_exists
     from charlm.runs import find_checkpoint
 
-    for run in runs:
+    for option, run in (*(("", run) for run in runs), *(options or {}).items()):
         if run is not None:
-            find_checkpoint(Path(run))
+            find_checkpoint(Path(run), option)
     sources = () if config is None else (config.data.source, config.data.valid_source, config.data.test_source)
     for text in (*texts, *sources):
         if text is not None:
@@ -335,20 +345,42 @@ def config_settings(minutes: float | None, text: str | None, settings: list[str]
 
 
 def check_start(
-    text: str | None, minutes: float | None, config: Path | None, settings: list[str], init_from: Path | None
+    text: str | None,
+    minutes: float | None,
+    config: Path | None,
+    settings: list[str],
+    init_from: Path | None = None,
+    run_dir: Path | None = None,
 ) -> None:
-    """ConfigError, or an error of `check_there`, for what a run cannot start from.
+    """ConfigError, or an error of `check_there`, for what a run cannot start from, or DataError for its folder.
 
     The processes of torchrun skip it: their first one finds the same later, and prints it once.
     """
     if "RANK" in os.environ:
         return
-    parsed = None
     if config is not None:
         from charlm.config import load_config
 
         parsed = load_config(config, config_settings(minutes, text, settings))
-    check_there(runs=[init_from], texts=[text], config=parsed)
+    else:
+        from charlm.choice.families import Request
+
+        assert text is not None
+        parsed = Request(text, minutes or DEFAULT_MINUTES, settings).base()
+    check_there(options={"--init-from": init_from}, texts=[text], config=parsed)
+    _check_apart(parsed, run_dir)
+
+
+def _check_apart(config: "Config", run_dir: Path | None) -> None:
+    """DataError if one of the texts has files in the run's folder."""
+    from charlm.data.sources import check_apart
+
+    if run_dir is None or not os.path.isdir(run_dir):  # noqa: PTH112 (Path.is_dir raises for a path that is too long)
+        return
+    data = config.data
+    for source in (data.source, data.valid_source, data.test_source):
+        if source:
+            check_apart(source, run_dir)
 
 
 def _settings(overrides: Iterable[str] | Mapping[str, Any]) -> list[str]:

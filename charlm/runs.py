@@ -106,17 +106,18 @@ def _elements(tensor: dict[str, Any], most: int) -> int:
     return count
 
 
-def find_checkpoint(path: Path) -> Path:
+def find_checkpoint(path: Path, option: str = "") -> Path:
     """`path` if it is a file; for the folder of a run, its best checkpoint, else its last one.
 
-    CheckpointError if there is nothing at the path, or no checkpoint in the folder.
+    CheckpointError if there is nothing at the path, or no checkpoint in the folder. It names the `option` of the path.
     """
+    where = f"{option} {path}" if option else f"{path}"
     try:
         is_folder = stat.S_ISDIR(path.stat().st_mode)
     except (OSError, ValueError) as error:  # ValueError: a null character
         missing = isinstance(error, FileNotFoundError | NotADirectoryError | ValueError)
-        found = "no such file" if missing else error.strerror
-        raise CheckpointError(f"{path}: {found}; allowed: a run's folder or a checkpoint in its {FOLDER}/") from None
+        found = "no such file or folder" if missing else error.strerror
+        raise CheckpointError(f"{where}: {found}; allowed: a run's folder or a checkpoint in its {FOLDER}/") from None
     if not is_folder:
         return path
     if path.name == FOLDER and not (path / FOLDER).exists():
@@ -124,13 +125,14 @@ def find_checkpoint(path: Path) -> Path:
     for name in (BEST, LAST):
         if (path / FOLDER / name).is_file():
             return path / FOLDER / name
-    raise CheckpointError(f"{path}: no checkpoint in {path / FOLDER}; allowed: the folder of a run, or a checkpoint")
+    raise CheckpointError(f"{where}: no checkpoint in {path / FOLDER}; allowed: the folder of a run, or a checkpoint")
 
 
 def check_resumable(run_dir: Path) -> None:
     """CheckpointError unless the folder can hold a run to resume."""
     if not (run_dir / FOLDER).is_dir():
-        raise CheckpointError(f"{run_dir}: no {FOLDER}/ to resume from; allowed: the folder of a run")
+        found = f"no {FOLDER}/ to resume from" if run_dir.exists() else "no such file or folder"
+        raise CheckpointError(f"{run_dir}: {found}; allowed: the folder of a run")
 
 
 def parse_progress(text: str) -> dict[str, Any]:

@@ -179,7 +179,7 @@ def test_a_rollback_is_seen(tiny_config, tmp_path, monkeypatch):
     [
         ({}, ConfigError, "train: found neither text nor config; allowed: either, or both"),
         ({"init_from": "r"}, ConfigError, "train: found neither text nor config; allowed: either, or both"),
-        ({"text": "x", "init_from": "r"}, CheckpointError, "r: no such file; allowed: a run's folder or a checkpoint"),
+        ({"text": "x", "init_from": "r"}, CheckpointError, "--init-from r: no such file or folder"),
         ({"text": "x", "minutes": 0}, ConfigError, "minutes: found 0; allowed: a number above 0, and 525,600 at most"),
         ({"text": "x", "minutes": float("nan")}, ConfigError, "minutes: found nan; allowed: a number above 0"),
         ({"text": "x", "overrides": ["train.max_minutes=3"]}, ConfigError, "train.max_minutes: found beside minutes"),

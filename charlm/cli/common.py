@@ -177,7 +177,7 @@ def check_files(**files: Path | str | None) -> None:
     for name, file in files.items():
         if file is not None and str(file) != "-" and not os.path.exists(file):  # noqa: PTH110
             option = f"--{name.replace('_', '-')} " if name != "file" else ""
-            raise DataError(f"{option}{file}: No such file or directory; allowed: a text file, or - for stdin")
+            raise DataError(f"{option}{file}: no such file or folder; allowed: a text file, or - for stdin")
 
 
 def print_json(value: Any) -> None:

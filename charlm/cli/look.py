@@ -60,7 +60,7 @@ def look(
     if not temperature < float("inf"):
         raise usage_error(f"--temperature: found {temperature}; allowed: a finite number")
 
-    check_there(runs=[checkpoint, compare], texts=[file])
+    check_there(runs=[checkpoint], options={"--compare": compare}, texts=[file])
 
     from charlm.data.outputs import check_output, page_of, write_output
     from charlm.inference import load

@@ -57,6 +57,10 @@ InitFrom = Annotated[
 ]
 
 
+Device = Annotated[
+    str | None,
+    typer.Option("--device", parser=device_name, metavar=DEVICE_NAMES, help="Override the config's device."),
+]
 Text = Annotated[
     str | None,
     typer.Argument(
@@ -76,10 +80,7 @@ def train(
     run_dir: RunDir = None,
     resume: Annotated[bool, typer.Option("--resume", help="Resume the run in --run-dir.")] = False,
     init_from: InitFrom = None,
-    device: Annotated[
-        str | None,
-        typer.Option("--device", parser=device_name, metavar=DEVICE_NAMES, help="Override the config's device."),
-    ] = None,
+    device: Device = None,
     json: Json = False,
 ) -> None:
     """Train a new model, or resume a run.
@@ -104,13 +105,12 @@ def train(
     """
     check_minutes(minutes, overrides, chosen=config is None and not resume)
     began_s = time.perf_counter() if context.obj is None else context.obj
-    settings = [*(overrides or []), *([f"device={device}"] if device else [])]
-    settings += line_settings(lines, labels)
+    settings = _settings(overrides, device, lines, labels)
     _check_usage(text, config, run_dir, resume, init_from)
     if resume:
         _check_resumable(run_dir)
     else:
-        check_start(text, minutes, config, settings, init_from)
+        check_start(text, minutes, config, settings, init_from, run_dir)
 
     from charlm.system.device import keep_freed_memory
     from charlm.system.world import joined
@@ -135,6 +135,11 @@ def train(
     _print_outcome(outcome, json and world.is_first)
     if config is None and not resume and not json and world.is_first:
         _print_sample(Path(outcome.run_dir))
+
+
+def _settings(overrides: list[str] | None, device: str | None, lines: bool, labels: str | None) -> list[str]:
+    """What the options set, as KEY=VALUE."""
+    return [*(overrides or []), *([f"device={device}"] if device else []), *line_settings(lines, labels)]
 
 
 def _check_usage(
@@ -231,6 +236,7 @@ def plan(
     lines: Lines = False,
     labels: LabelSeparator = None,
     overrides: Overrides = None,
+    device: Device = None,
     json: Json = False,
 ) -> None:
     """Show what a run will cost: sizes, parameters, memory, characters/s, time per epoch.
@@ -245,9 +251,9 @@ def plan(
       charlm plan --config lstm my.txt --set model.cell.hidden=1024 --json
     """
     check_minutes(minutes, overrides, chosen=config is None)
-    settings = [*(overrides or []), *line_settings(lines, labels)]
+    settings = _settings(overrides, device, lines, labels)
     _check_usage(text, config, None, False, None)
-    check_start(text, minutes, config, settings, None)
+    check_start(text, minutes, config, settings)
 
     from charlm.system.device import keep_freed_memory
     from charlm.system.world import joined

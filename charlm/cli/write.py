@@ -94,17 +94,15 @@ def _check_terminal() -> None:
 
 
 def _check_out(out: Path | None) -> None:
-    """RunError unless the file is new and can be written."""
+    """RunError or DataError unless the file is new and can be written."""
+    from charlm.data.outputs import check_output
     from charlm.errors import RunError
 
     if out is None:
         return
     if os.path.lexists(out):
         raise RunError(f"--out {out}: exists already; allowed: a new file")
-    if not (out.parent.is_dir() and os.access(out.parent, os.W_OK)):
-        raise RunError(
-            f"--out {out}: found no folder {out.parent} that can be written; allowed: a new file in a folder"
-        )
+    check_output(out, "--out", "a text of charlm write")
 
 
 def _keep(text: str, out: Path | None) -> None:

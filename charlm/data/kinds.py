@@ -13,6 +13,7 @@ HEAD_BYTES = 4096
 _ALLOWED = "allowed: text in UTF-8"
 _SAVE = "open it in its program and save it as plain text (UTF-8)"
 _NO_TEXT = "take another file"
+_OFFICE = "an Office document (docx, xlsx or pptx)"
 _FORMS: tuple[tuple[int, bytes, str, str], ...] = (
     (0, b"\x1f\x8b", "a gzip file", "unpack it: gunzip -k {}"),
     (0, b"BZh", "a bzip2 file", "unpack it: bunzip2 -k {}"),
@@ -23,10 +24,11 @@ _FORMS: tuple[tuple[int, bytes, str, str], ...] = (
     (257, b"ustar", "a tar archive", "unpack it: tar -xf {}"),
     (30, b"mimetypeapplication/epub", "an EPUB book", _SAVE),
     (30, b"mimetypeapplication/vnd.oasis", "an OpenDocument file", _SAVE),
-    (30, b"[Content_Types].xml", "an Office document (docx, xlsx or pptx)", _SAVE),
+    *((30, name, _OFFICE, _SAVE) for name in (b"[Content_Types].xml", b"_rels/", b"word/", b"xl/", b"ppt/")),
     (0, b"PK\x03\x04", "a zip archive", "unpack it: unzip {}"),
     (0, b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "an Office document (doc, xls or ppt)", _SAVE),
     (0, b"%PDF-", "a PDF document", "take its text: pdftotext {}"),
+    (0, b"{\\rtf", "an RTF document", _SAVE),
     (0, b"\x89PNG\r\n\x1a\n", "a PNG picture", _NO_TEXT),
     (0, b"\xff\xd8\xff", "a JPEG picture", _NO_TEXT),
     (0, b"GIF8", "a GIF picture", _NO_TEXT),
@@ -36,6 +38,7 @@ _FORMS: tuple[tuple[int, bytes, str, str], ...] = (
     (0, b"OggS", "an Ogg file", _NO_TEXT),
     (0, b"fLaC", "a FLAC file", _NO_TEXT),
     (0, b"SQLite format 3\x00", "an SQLite database", "write its text to a file"),
+    (5, b'\x00\x00\x00{"', "a safetensors file (weights)", _NO_TEXT),
     (0, b"PAR1", "a Parquet table", "write its text to a file"),
     (0, b"\x89HDF\r\n\x1a\n", "an HDF5 file", "write its text to a file"),
     (0, b"\x93NUMPY", "a NumPy array", "write its text to a file"),
@@ -63,7 +66,7 @@ def check_text(name: str | Path, head: bytes) -> None:
     """
     head = head[:HEAD_BYTES]
     is_utf8 = _is_utf8(head)
-    if is_utf8 and b"\x00" not in head and not head.startswith(b"%PDF-"):
+    if is_utf8 and b"\x00" not in head and not head.startswith((b"%PDF-", b"{\\rtf")):
         return
     found = next(((kind, advice) for offset, magic, kind, advice in _FORMS if head.startswith(magic, offset)), None)
     if found is None and (encoding := _encoding(head, _LEAST_COMMON if is_utf8 else 0.0)):

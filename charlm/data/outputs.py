@@ -8,11 +8,13 @@ import re
 from pathlib import Path
 
 from charlm.config.schema import DataConfig
-from charlm.data.reading import unreadable
 from charlm.errors import DamagedCheckpointError, DataError
 from charlm.runs import read_header
 
 SCORES = "a table of charlm eval --per-char"
+TORCH_EXPORT, ONNX_EXPORT = "an export for PyTorch", "an export for ONNX"
+TORCH_FILES = CODE, WEIGHTS, VOCABULARY = "char_model.py", "weights.safetensors", "vocabulary.json"
+"""The files of an export for PyTorch, which is a folder."""
 
 _HEAD_BYTES = 80
 _PAGE = re.compile(rb"<!DOCTYPE html>\n<!-- [\w ]+, by charlm (\w+) -->\n")
@@ -26,21 +28,23 @@ def page_of(command: str) -> str:
 
 
 def written_kind(file: Path) -> str:
-    """What charlm has written there, in words; "" for other files. DataError if the file cannot be read."""
+    """What charlm has written there, in words; "" for other files. OSError if the file cannot be read."""
     if file.name.startswith("events.out.tfevents."):
         return "events for TensorBoard"
-    try:
-        with file.open("rb", buffering=0) as opened:
-            head = opened.read(_HEAD_BYTES)
-    except OSError as error:
-        raise unreadable(file, error) from error
+    with file.open("rb", buffering=0) as opened:
+        head = opened.read(_HEAD_BYTES)
     if page := _PAGE.match(head):
         return page_of(page[1].decode())
     if _SCORES.match(head):
         return SCORES
     if _ONNX.match(head):
-        return "an export"
+        return ONNX_EXPORT
     return "a checkpoint" if file.suffix == ".safetensors" and _is_checkpoint(file) else ""
+
+
+def is_torch_export(folder: Path) -> bool:
+    """Whether a folder holds an export for PyTorch."""
+    return all((folder / name).is_file() for name in TORCH_FILES)
 
 
 def _is_checkpoint(file: Path) -> bool:
@@ -51,16 +55,25 @@ def _is_checkpoint(file: Path) -> bool:
     return True
 
 
+def other_output(option: str, path: Path, kind: str) -> str:
+    """What to say of a path that holds something else than this kind of output."""
+    return f"{option} {path}: exists and is not {kind}; {_allowed(kind)}"
+
+
+def _allowed(kind: str) -> str:
+    place = "folder" if kind == TORCH_EXPORT else "file"
+    return f"allowed: a new or empty {place}, or an earlier {kind.partition(' ')[2]}"
+
+
 def check_output(file: Path, option: str, kind: str, data: DataConfig | None = None, text: Path | None = None) -> None:
     """DataError now, instead of after a long computation, unless the file can be written and nothing is lost by it.
 
     It may be new, empty, or an earlier output of this `kind`, unless that is the text, or one of the config's `data`. A
     link must lead to such a file. A pipe or device may always be written.
     """
-    allowed = f"allowed: a new or empty file, or {kind.replace('a ', 'an earlier ', 1)}"
     try:
         if file.is_symlink() and not file.exists():
-            raise DataError(f"{option} {file}: a link to nothing; {allowed}")
+            raise DataError(f"{option} {file}: a link to nothing; {_allowed(kind)}")
         is_new = not file.exists()
         if not (is_new or file.is_file() or file.is_dir()):
             return
@@ -72,7 +85,7 @@ def check_output(file: Path, option: str, kind: str, data: DataConfig | None = N
         if not file.stat().st_size:
             return
         if written_kind(file) != kind:
-            raise DataError(f"{option} {file}: exists and is not {kind}; {allowed}")
+            raise DataError(other_output(option, file, kind))
         texts = (text, *((data.source, data.valid_source, data.test_source) if data else ()))
         paths = [Path(os.path.expanduser(each)) for each in texts if each]  # noqa: PTH111 (~unknown stays as it is)
         if any(path.is_file() and file.samefile(path) for path in paths):

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from charlm.data.outputs import written_kind
+from charlm.data.outputs import TORCH_EXPORT, TORCH_FILES, is_torch_export, written_kind
 from charlm.data.reading import unreadable
 from charlm.data.unicode_names import unicode_names
 from charlm.errors import DataError
@@ -41,9 +41,10 @@ def resolve(source: str, run: Path | None = None) -> list[Path]:
     """The regular files of `source`, at least one, in the same order on every machine.
 
     A folder means all files below it, sorted by relative path. A glob is sorted too, and `**` matches any depth of
-    folders. Both leave out hidden files and what charlm writes (runs, studies, checkpoints, pages, scores, its cache),
-    take a file with several names once, and follow a link to a folder only where the glob names it or `*` matches it.
-    An existing path is never read as a glob, even if it contains a `[`. `run`: a folder that is to become a run.
+    folders. Both leave out hidden files and what charlm writes (runs, studies, checkpoints, exports, pages, scores, its
+    cache), take a file with several names once, and follow a link to a folder only where the glob names it or `*`
+    matches it. An existing path is never read as a glob, even if it contains a `[`. `run`: a folder that is to become a
+    run.
 
     DataError if there is nothing to read, or if a folder cannot be read.
     """
@@ -175,7 +176,7 @@ def _files_below(
     left_out: dict[Path, str] = {}
     count_folders = 0
     is_own = _own_folders(run)
-    own_names = OWN_FILES if is_own(root) else ()
+    own_names = _names_written(is_own(root))
     waiting = [(root, {pattern})]
     while waiting:
         folder, patterns = waiting.pop()
@@ -185,12 +186,14 @@ def _files_below(
                 continue
             try:
                 status = path.stat()
+                is_file = stat.S_ISREG(status.st_mode) and () in left
+                own_name = own_names.get(name) if folder == root else None
+                kind = own_name or written_kind(path) if is_file else ""
             except OSError as error:
                 if error.errno in _NOWHERE:
                     continue
                 raise unreadable(path, error) from error
-            if stat.S_ISREG(status.st_mode) and () in left:
-                kind = "a file of the run" if folder == root and name in own_names else written_kind(path)
+            if is_file:
                 if kind:
                     left_out[path] = kind
                 else:
@@ -252,9 +255,18 @@ def _own_folders(run: Path | None) -> Callable[[Path], str]:
     def is_own(folder: Path) -> str:
         if kind := own.get(os.path.realpath(folder)):
             return kind
-        return "a run" if is_run(folder) else "a study" if is_study(folder) else ""
+        if is_run(folder):
+            return "a run"
+        return "a study" if is_study(folder) else TORCH_EXPORT if is_torch_export(folder) else ""
 
     return is_own
+
+
+def _names_written(kind: str) -> dict[str, str]:
+    """The files that charlm writes into a folder of this kind, each with what it is."""
+    if kind == TORCH_EXPORT:
+        return dict.fromkeys(TORCH_FILES, "a file of the export")
+    return dict.fromkeys(OWN_FILES if kind else (), "a file of the run")
 
 
 @functools.cache

@@ -22,14 +22,16 @@ from typing import Any
 
 from safetensors import SafetensorError
 
+from charlm.data.outputs import ONNX_EXPORT, TORCH_EXPORT, TORCH_FILES, other_output, page_of, written_kind
 from charlm.errors import ExportError
-from charlm.export.html import HEAD, write_html
+from charlm.export.html import write_html
 from charlm.export.onnx_graph import write_onnx
 from charlm.export.torch_module import write_torch
 from charlm.inference import TrainedModel
 
 FORMATS: dict[str, Callable[..., object]] = {"torch": write_torch, "onnx": write_onnx, "html": write_html}
 """(trained, path, options of the format) → what the check found."""
+_KINDS = {"torch": TORCH_EXPORT, "onnx": ONNX_EXPORT, "html": page_of("export")}
 
 
 @dataclass(frozen=True)
@@ -48,11 +50,11 @@ def export(trained: TrainedModel, to: str, out: Path, *, overwrite: bool = False
     ExportError if something is there and `overwrite` is off, if it is not an earlier export, if the result does not
     compute what charlm computes, or if it cannot be written. PackageError if a package is missing.
     """
-    _check_place(out, overwrite)
     beside = out.absolute().parent / f".{out.name}.{uuid.uuid4().hex}.tmp"
     try:
+        _check_place(out, to, overwrite)
         found = FORMATS[to](trained, beside, **options)
-        _check_place(out, overwrite, beside)
+        _check_place(out, to, overwrite)
         _move(beside, out)
     except OSError as error:
         raise ExportError(f"--out {out}: {error.strerror}; allowed: a place that can be written") from None
@@ -64,28 +66,20 @@ def export(trained: TrainedModel, to: str, out: Path, *, overwrite: bool = False
     return Exported(out, sum(file.stat().st_size for file in files), found)
 
 
-def _check_place(out: Path, overwrite: bool, new: Path | None = None) -> None:
-    """ExportError if `out` may not be replaced; with `new`, by this file or folder."""
+def _check_place(out: Path, to: str, overwrite: bool) -> None:
+    """ExportError if there is something that may not be replaced by an export in this format."""
     if not os.path.lexists(out):
         return
     if not overwrite:
         raise ExportError(f"--out {out}: exists already; --overwrite replaces an earlier export")
-    if new is None:
-        return
-    if not ((new.is_dir() and out.is_dir()) or (new.is_file() and out.is_file() and _head(new) == _head(out))):
-        raise ExportError(f"--out {out}: is not an earlier export in this format; name another place")
-    if out.is_dir():
-        held, written = ({file.name for file in folder.iterdir()} for folder in (out, new))
+    kind = _KINDS[to]
+    if kind == TORCH_EXPORT and out.is_dir():
+        held, written = {file.name for file in out.iterdir()}, {*TORCH_FILES}
         if held and held != written:
             other = min(held - written or held)
             raise ExportError(f"--out {out}: holds {other}, so it is not an earlier export; name another folder")
-
-
-def _head(file: Path) -> bytes:
-    """How an exported file begins: a page with HEAD, an ONNX file with its version and its producer, charlm."""
-    with file.open("rb") as opened:
-        start = opened.read(len(HEAD))
-    return start if start == HEAD else start[:10]
+    elif kind == TORCH_EXPORT or not out.is_file() or (out.stat().st_size and written_kind(out) != kind):
+        raise ExportError(other_output("--out", out, kind))
 
 
 def _move(new: Path, out: Path) -> None:

@@ -60,7 +60,7 @@ def runs_in(path: Path) -> list[Path]:
     elif path.is_dir() and path.name == FOLDER and not (path / FOLDER).exists():
         path = path.parent
     if not path.is_dir():
-        found = "is no checkpoint in the folder of a run" if path.exists() else "no such folder"
+        found = "is no checkpoint in the folder of a run" if path.exists() else "no such file or folder"
         raise RunError(f"{path}: {found}; allowed: {_NEEDED}")
     if is_run(path) or (path / METRICS).is_file():
         return [path]

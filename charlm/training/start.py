@@ -18,7 +18,6 @@ from charlm.config.yaml import dump_flow
 from charlm.data.corpus import load_configured_corpus, load_unchanged_corpus, unknown_characters
 from charlm.data.places import with_absolute_paths, with_found_paths
 from charlm.data.progress import to_be_done_by
-from charlm.data.sources import check_apart
 from charlm.data.vocabulary import Vocabulary, describe_characters
 from charlm.errors import CheckpointError, ConfigError, DamagedCheckpointError, RunError, VocabularyError
 from charlm.model import CharLM
@@ -74,8 +73,6 @@ def start_run(
         place = run_dir or Path("runs")
         exists = world.first(lambda: _claim_existing(run_dir, held))
         world.first(lambda: check_writable(place))
-        if exists:
-            world.first(lambda: _check_apart(config, place))
         device = choose_device(config, world)
         with to_be_done_by(None if began_s is None else _ends_s(began_s, config.train.max_minutes)):
             vocabulary = world.first(lambda: fine_tuned_vocabulary(config, init_from)) if init_from else None
@@ -133,14 +130,6 @@ def _claim_existing(run_dir: Path | None, held: contextlib.ExitStack) -> bool:
     if run_dir is not None and exists:
         _claim(run_dir, held)
     return exists
-
-
-def _check_apart(config: Config, run_dir: Path) -> None:
-    """DataError if one of the texts has files in the run's folder."""
-    data = config.data
-    for source in (data.source, data.valid_source, data.test_source):
-        if source:
-            check_apart(source, run_dir)
 
 
 def _claim_new(run_dir: Path | None, name: str, held: contextlib.ExitStack) -> Path:

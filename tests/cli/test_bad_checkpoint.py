@@ -46,7 +46,7 @@ def test_each_in_one_line(cli, trained_run, tmp_path, command):
     nan.weights["decoder.bias"][3] = float("nan")
     save_checkpoint(nan, tmp_path / "nan")
     bad = {
-        "missing": (None, r"no such file; allowed: a run's folder or a checkpoint in its checkpoints/"),
+        "missing": (None, r"no such file or folder; allowed: a run's folder or a checkpoint in its checkpoints/"),
         "empty": (b"", r"damaged, or not a checkpoint \(.*\); use another one of the run"),
         "truncated": (good[: len(good) // 2], r"damaged, or not a checkpoint \(.*\); use another one of the run"),
         "altered": (good[:-1] + b"\x7f", "altered or damaged: its content hash does not match; use another one"),

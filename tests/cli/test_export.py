@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from charlm.cli.export import Format
+from charlm.export import FORMATS
 
 
 def names_in(folder):
@@ -49,7 +50,10 @@ def test_a_folder_of_something_else_is_kept(cli, trained_run, place):
     words = ["export", trained_run, "--to", "torch", "--out", "mine", "--overwrite"]
     assert cli(*words).error == ("--out mine: holds thesis.tex, so it is not an earlier export; name another folder")
     words[5] = "mine/thesis.tex"
-    assert cli(*words).error == "--out mine/thesis.tex: is not an earlier export in this format; name another place"
+    assert cli(*words).error == (
+        "--out mine/thesis.tex: exists and is not an export for PyTorch; allowed: a new or empty folder, or an earlier "
+        "export for PyTorch"
+    )
     assert names_in("mine") == ["thesis.tex"]
     Path("other").mkdir()
     Path("other/vocabulary.json").write_text("[]")
@@ -60,13 +64,18 @@ def test_a_folder_of_something_else_is_kept(cli, trained_run, place):
     assert Path("mine/thesis.tex").read_text() == "years of work"
 
 
-def test_a_file_of_something_else_is_kept(cli, trained_run, place):
+def test_a_file_of_something_else_is_kept(cli, trained_run, place, monkeypatch):
     pytest.importorskip("onnxruntime")
     words = ["export", trained_run, "--to", "onnx", "--out", "mine", "--overwrite"]
     Path("mine").write_text("years of work")
-    assert cli(*words).error == "--out mine: is not an earlier export in this format; name another place"
+    with monkeypatch.context() as patch:  # refused before anything is computed
+        patch.setitem(FORMATS, "onnx", None)
+        assert cli(*words).error == (
+            "--out mine: exists and is not an export for ONNX; allowed: a new or empty file, or an earlier export for "
+            "ONNX"
+        )
     assert Path("mine").read_text() == "years of work"
-    Path("mine").unlink()
+    Path("mine").write_text("")
     assert [cli(*words).code for _ in range(2)] == [0, 0]
     assert names_in(place) == ["mine"]
 
@@ -85,6 +94,4 @@ def test_an_unknown_format(cli, trained_run, place):
 
 
 def test_the_formats_of_the_command_are_those_that_there_are():
-    from charlm.export import FORMATS
-
     assert [*Format] == [*FORMATS]

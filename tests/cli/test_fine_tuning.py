@@ -86,5 +86,6 @@ def test_unseen_characters_and_a_grown_vocabulary(cli, tiny_config, trained_run,
 def test_missing_checkpoint(cli, tiny_config, tmp_path):
     words = ["--run-dir", tmp_path / "run", "--init-from", tmp_path / "no"]
     assert cli("train", "--config", tiny_config, *words).error == (
-        f"{tmp_path}/no: no such file; allowed: a run's folder or a checkpoint in its checkpoints/"
+        f"--init-from {tmp_path}/no: no such file or folder; allowed: a run's folder or a checkpoint in its "
+        "checkpoints/"
     )

@@ -5,23 +5,27 @@ import subprocess
 import sys
 
 RUN, FOLDER = (
-    "no such file; allowed: a run's folder or a checkpoint in its checkpoints/",
+    "no such file or folder; allowed: a run's folder or a checkpoint in its checkpoints/",
     "no such file or folder; a source",
 )
-FILE = "No such file or directory; allowed: a text file, or - for stdin"
+FILE = "no such file or folder; allowed: a text file, or - for stdin"
 COMMANDS = {
     "sample gone": RUN,
     "next gone": RUN,
     "eval gone": RUN,
     "look gone": RUN,
-    "look run --compare gone": RUN,
+    "look run --compare gone": f"--compare gone: {RUN}",
     "export gone --to torch --out x": RUN,
     "score gone -": RUN,
     "classify gone -": RUN,
     "write gone": RUN,
-    "train --config lstm there --init-from gone": RUN,
-    "train --resume --run-dir gone": "no checkpoints/ to resume from; allowed: the folder of a run",
+    "train --config lstm there --init-from gone": f"--init-from gone: {RUN}",
+    "train --resume --run-dir gone": "no such file or folder; allowed: the folder of a run",
     "train gone": FOLDER,
+    "train there --set data.valid_source=gone": FOLDER,
+    "train texts --run-dir texts/part": "texts: has files in texts/part, the folder of the run; ",
+    "train --config lstm texts --run-dir texts/part": "texts: has files in texts/part, the folder of the run; ",
+    "train there --set data.test_source=texts --run-dir texts/part": "texts: has files in texts/part, the folder of ",
     "train gone/*.txt": "no file matches",
     "train --config lstm gone": FOLDER,
     "train --config lstm there --set data.valid_source=gone": FOLDER,
@@ -39,7 +43,7 @@ COMMANDS = {
     "sample run --prompt-file gone": FILE,
     "data info gone": FOLDER,
     "runs gone": "no such folder",
-    "report gone": "gone: ",
+    "report gone": "gone: no such file or folder; ",
 }
 CALLS = {"load('gone')": RUN, "train('gone')": FOLDER, "train(config='lstm', text='gone')": FOLDER}
 PROGRAM = """
@@ -76,6 +80,9 @@ print(json.dumps(found))
 def test_without_torch(trained_run, tmp_path):
     (tmp_path / "run").symlink_to(trained_run)
     (tmp_path / "there").write_text("text")
+    (tmp_path / "texts/part").mkdir(parents=True)
+    for name in ("texts/there", "texts/part/there"):
+        (tmp_path / name).write_text("text")
     asked = json.dumps([[words.split() for words in COMMANDS], list(CALLS)])
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM], input=asked, cwd=tmp_path, capture_output=True, text=True, check=True
@@ -87,4 +94,4 @@ def test_without_torch(trained_run, tmp_path):
         assert said.startswith(error), (what, said)
         assert faults[what] in said, (what, said)
         assert said.count("\n") == 1, (what, said)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["run", "there"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run", "texts", "there"]

@@ -74,4 +74,4 @@ def test_unknown_characters_of_the_prompt(cli, trained_run):
 
 
 def test_no_run(cli, tmp_path):
-    assert cli("next", tmp_path / "none").error.startswith(f"{tmp_path}/none: no such file; allowed: ")
+    assert cli("next", tmp_path / "none").error.startswith(f"{tmp_path}/none: no such file or folder; allowed: ")

@@ -34,9 +34,19 @@ KINDS = {
     "a.zst": (b"\x28\xb5\x2f\xfd\x04\x00", "a Zstandard file", "unpack it: unzstd {}"),
     "a.zip": (packed("a.txt"), "a zip archive", "unpack it: unzip {}"),
     "a.docx": (packed("[Content_Types].xml"), "an Office document (docx, xlsx or pptx)", SAVE),
+    **{
+        f"{folder}.zip": (
+            packed(f"{folder}/a.xml", "[Content_Types].xml"),
+            "an Office document (docx, xlsx or pptx)",
+            SAVE,
+        )
+        for folder in ("_rels", "word", "xl", "ppt")
+    },
+    "a.rtf": (rb"{\rtf1\ansi " + ENGLISH.encode("ascii", "ignore") + b"}", "an RTF document", SAVE),
     "a.pdf": (b"%PDF-1.7\n" + ENGLISH.encode(), "a PDF document", "take its text: pdftotext {}"),
     "a.png": (b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR", "a PNG picture", "take another file"),
     "a.sqlite": (b"SQLite format 3\x00\x10\x00", "an SQLite database", "write its text to a file"),
+    "a.safetensors": (b'\x40\x88\0\0\0\0\0\0{"decoder.bias":', "a safetensors file (weights)", "take another file"),
     "a.elf": (b"\x7fELF\x02\x01\x01" + bytes(9), "a program or library (ELF)", "take another file"),
     **{
         f"{name}.{codec}": (

@@ -35,6 +35,7 @@ def test_table(cli, tiny_config, tmp_path):
         ("data.split=[0.9997,0.0003,0.0]", "valid split: "),
         ("train.bptt=5000", "train split: "),
         ("device=cuda:77", "device: found cuda:77"),
+        ("--device=cuda:77", "device: found cuda:77"),
         ("model.cell.hidden=2000000", "memory: "),
         ("data.source=none.txt", "none.txt: no such file or folder"),
         ("data.unit=line", ""),
@@ -43,7 +44,7 @@ def test_table(cli, tiny_config, tmp_path):
 def test_it_refuses_what_train_refuses(cli, tiny_config, text_file, tmp_path, setting, fault):
     if setting == "data.unit=line":
         text_file.write_text("a\nb\n" * 3)
-    words = ["--config", tiny_config, "--set", setting]
+    words = ["--config", tiny_config, *(["--set"] if setting[0] != "-" else []), setting]
     error = cli("plan", *words).error
     assert error.startswith(fault)
     assert error == cli("train", *words, "--run-dir", tmp_path / "run").error

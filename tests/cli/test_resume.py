@@ -9,8 +9,9 @@ from tests.text import words_text
 def test_without_a_run(cli, tmp_path, made):
     if made:
         (tmp_path / "run").mkdir()
+    found = "no checkpoints/ to resume from" if made else "no such file or folder"
     assert cli("train", "--resume", "--run-dir", tmp_path / "run").error == (
-        f"{tmp_path}/run: no checkpoints/ to resume from; allowed: the folder of a run"
+        f"{tmp_path}/run: {found}; allowed: the folder of a run"
     )
 
 

@@ -156,7 +156,7 @@ def test_prompt_file_that_cannot_be_used(cli, trained_run, tmp_path):
     words = ["sample", trained_run, "--seed", 1, "--prompt-file"]
     file = tmp_path / "prompt.txt"
     assert cli(*words, file).error == (
-        f"--prompt-file {file}: No such file or directory; allowed: a text file, or - for stdin"
+        f"--prompt-file {file}: no such file or folder; allowed: a text file, or - for stdin"
     )
     assert cli(*words, tmp_path).error == (
         f"--prompt-file {tmp_path}: Is a directory; allowed: a text file, or - for stdin"

@@ -171,6 +171,6 @@ def test_wrong_usage(cli, trained_run, candidates, words, message):
 def test_files_that_cannot_be_read(cli, trained_run, tmp_path):
     missing = tmp_path / "none.txt"
     assert cli("score", trained_run, missing, "--lines").error == (
-        f"{missing}: No such file or directory; allowed: a text file, or - for stdin"
+        f"{missing}: no such file or folder; allowed: a text file, or - for stdin"
     )
     assert cli("score", trained_run, missing).error.startswith(f"{missing}: no such file or folder; ")

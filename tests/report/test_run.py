@@ -104,7 +104,7 @@ def test_runs_are_named_by_folder_checkpoint_or_the_folder_above(run_of, tmp_pat
     (tmp_path / "early/metrics.jsonl").write_text(json.dumps(train_row(1)) + "\n")
     assert runs_in(tmp_path / "early") == [tmp_path / "early"]
     (tmp_path / "none").mkdir()
-    for path, found in ((tmp_path / "none", "holds no run"), (tmp_path / "no", "no such folder"),
+    for path, found in ((tmp_path / "none", "holds no run"), (tmp_path / "no", "no such file or folder"),
                         (a / "config.yaml", "is no checkpoint in the folder of a run")):  # fmt: skip
         with pytest.raises(RunError, match=f"{found}; allowed: the folder of a run"):
             runs_in(path)
