@@ -151,7 +151,7 @@ def sample(
     report_backend(trained)
     text = _prompt(trained, prompt or "", prompt_file, skip_unknown)
     check_escapes(trained, stop, "--stop")
-    trained.check_stop(stop, "--stop")
+    trained.check_stop(stop)
     if novelty:
         trained.training_splits("--novelty")  # fail now, not after the sample
     if seed is None:

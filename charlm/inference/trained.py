@@ -174,8 +174,8 @@ class TrainedModel:
 
         The same seed gives the same text; None draws a new one. temperature, top_k, top_p and min_p: see `Choice`.
         Bytes that are not UTF-8 become U+FFFD. LabelError for an unknown label; VocabularyError if the model does not
-        know a character of the prompt or of `stop`; ValueError for a length, temperature, top_k, top_p or min_p that is
-        not allowed, or for a line end in the prompt beside a label.
+        know a character of the prompt; ValueError for a length, temperature, top_k, top_p or min_p that is not allowed,
+        or for a line end in the prompt beside a label.
         """
         if length < 0:
             raise ValueError(f"length: found {length}; allowed: an integer ≥ 0")
@@ -189,7 +189,6 @@ class TrainedModel:
             if NEWLINE in prompt:
                 raise ValueError("prompt: found a line end beside a label; allowed: the beginning of one line")
             prompt = self.label_prefix(label) + prompt
-        self.check_stop(stop, "stop")
         self.vocabulary.encode(prompt)  # fail now, not at the first piece
         pieces = _valid(piece for [piece] in self.stream(prompt, seeds, length=length, choice=choice, stop=stop))
         return pieces if stream else "".join(pieces)
@@ -435,11 +434,11 @@ class TrainedModel:
             )
         return "".join(c for c in text if c not in unknown), listed
 
-    def check_stop(self, stop: str, where: str) -> None:
+    def check_stop(self, stop: str) -> None:
         """VocabularyError if the model can never write the text that a sample is to end with."""
         if unknown := self.vocabulary.unknown(stop):
             raise VocabularyError(
-                f"{where}: found {describe_characters(unknown)}, which the model never writes; "
+                f"--stop: found {describe_characters(unknown)}, which the model never writes; "
                 f"allowed: its {counted(len(self.vocabulary), 'character')}{self.vocabulary.advice(unknown)}"
             )
 

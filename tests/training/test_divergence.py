@@ -112,7 +112,7 @@ def test_rollback_without_an_older_checkpoint_says_so(tmp_path, config_of):
     train = {"on_divergence": "rollback", "save_every": 0, "eval_every": 8}
     with pytest.raises(DivergenceError) as caught:
         start_run(config_of(train=train), tmp_path / "run")
-    assert "; rolled back 1 times before; there is no checkpoint before step 8; last good" in str(caught.value)
+    assert "; rolled back 1 time before; there is no checkpoint before step 8; last good" in str(caught.value)
 
 
 @pytest.mark.usefixtures("diverging_at_8")
