@@ -367,7 +367,7 @@ def check_start(
 
         assert text is not None
         parsed = Request(text, minutes or DEFAULT_MINUTES, settings).base()
-    check_there(options={"--init-from": init_from}, texts=[text], config=parsed)
+    check_there(options={"--init-from": init_from}, config=parsed)
     _check_apart(parsed, run_dir)
 
 

@@ -346,7 +346,7 @@ def _reasons_to_fine_tune(reasons: dict[str, str], initial: str) -> dict[str, st
 
 
 _OF_THE_RULE = ("expect", "small", "few", "outside")
-"""What is said about models that begin with random weights."""
+"""Reasons that hold only for models that begin with random weights."""
 
 
 def _outside(text: TextFacts, run: Run) -> str:

@@ -1,6 +1,6 @@
 """Download corpora: interrupted downloads resume, and only a file with the right SHA-256 gets its final name.
 
-Until then, its bytes are in `<file>.part` beside it, which one process at a time holds.
+Until then, its bytes are in `<file>.part` beside it. One process at a time writes there.
 """
 
 import hashlib

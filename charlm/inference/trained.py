@@ -482,7 +482,7 @@ def load(path: str | Path, device: str = "auto", precision: str = "auto") -> Tra
 def load_model(checkpoint: Checkpoint, device: torch.device, precision: str = "auto") -> CharLM:
     """Build the model of a checkpoint in evaluation mode, with the averaged weights if the run kept them.
 
-    precision: fp32, tf32 or bf16, in which it multiplies; auto: that of its training, or fp32 if the device lacks that.
+    precision: of matrix products: fp32, tf32 or bf16; auto: as in training, or fp32 if the device lacks that.
     CheckpointError if the weights do not fit the config, DeviceError if the device lacks the precision.
     """
     expected = count_parameters(checkpoint.config.model, len(checkpoint.vocabulary))

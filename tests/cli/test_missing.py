@@ -1,4 +1,4 @@
-"""A path that does not exist is said before torch is imported, which takes seconds, and before anything is measured."""
+"""Every command reports a missing path before it imports torch, which takes seconds, or measures anything."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""Files that are no text in UTF-8, and characters that a model has never seen: what is said, and what to do."""
+"""Errors for files that are not UTF-8 text, and for characters that a model has never seen, and their advice."""
 
 import bz2
 import gzip
