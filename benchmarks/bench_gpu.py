@@ -10,9 +10,9 @@ from bench_measure import Effort, Report, Row, Way, interleave, rate, ratio
 from bench_uses import bare_update, generated_text, make_corpus
 from torch import Tensor
 
-from charlm.cells import RecurrentBase
 from charlm.config import parse_config
 from charlm.gpu.products import product
+from charlm.layers import RecurrentLayers
 from charlm.system.device import prepare_device
 from charlm.training.step import Updater
 
@@ -32,8 +32,8 @@ class Measured(NamedTuple):
 SUBJECTS = [
     Measured(Subject("RHN D5", "rhn", RHN_SIZES, [(512, 64)], options={"depth": 5}), "bf16"),
     Measured(Subject("LSTM layer norm", "lstm", SIZES, [(512, 64)], options={"layer_norm": True}), "bf16"),
-    Measured(Subject("LSTM zoneout", "lstm", SIZES, [(512, 64)], options={"zoneout": 0.1}), "bf16"),
-    Measured(Subject("sLSTM", "slstm", SIZES, [], options={}), "bf16"),
+    Measured(Subject("LSTM zoneout", "lstm", SIZES, [(512, 64)], zoneout=0.1), "bf16"),
+    Measured(Subject("sLSTM", "slstm", SIZES, []), "bf16"),
     Measured(Subject("LSTM", "lstm", CUDNN_SIZES, [(512, 64)]), "tf32"),
     Measured(Subject("GRU", "gru", CUDNN_SIZES, []), "tf32"),
     Measured(Subject("RNN", "rnn", CUDNN_SIZES, []), "tf32"),
@@ -105,16 +105,15 @@ def _measure_stack(subject: Subject, H: int, B: int, precision: str, effort: Eff
     return Row("gpu", device.type, name, {"H": H, "B": B, "T": T}, figures, described)
 
 
-def _by_loop(stack: RecurrentBase, device: torch.device) -> Callable[[Tensor], Any]:
+def _by_loop(stack: RecurrentLayers, device: torch.device) -> Callable[[Tensor], Any]:
     """`forward` by charlm's loop, where another backend is chosen."""
     loop = next(backend for backend in stack.backends(device) if "own backward pass" in backend.name)
     return partial(stack.run_layers, loop, state=None)
 
 
-def _without_graphs(stack: RecurrentBase, layer: Way) -> Way:
+def _without_graphs(stack: RecurrentLayers, layer: Way) -> Way:
     """The layer with every kernel launched by itself."""
-    assert stack.gpu_kernel is not None
-    graphs = stack.gpu_kernel.graphs
+    graphs = stack.gpu_driver.graphs
 
     def call() -> None:
         before, graphs.enabled = graphs.enabled, False
@@ -126,7 +125,7 @@ def _without_graphs(stack: RecurrentBase, layer: Way) -> Way:
     return call
 
 
-def _products_alone(stack: RecurrentBase, B: int, *, bf16: bool) -> Way:
+def _products_alone(stack: RecurrentLayers, B: int, *, bf16: bool) -> Way:
     """The matrix products of both passes: step by step those of the state, as large ones those of the window."""
     w_ih_GI, w_hh = stack.weight_ih_l0.detach(), stack.weight_hh_l0.detach()
     w_hh_DGH = w_hh.view(-1, *w_hh.shape[-2:])

@@ -8,7 +8,8 @@ import torch.nn.functional as F
 from bench_measure import Effort, Report, Row, Way, figure, has_fast_bf16, interleave, rate, ratio
 from torch import Tensor, nn
 
-from charlm.cells import CELLS, Lookup, RecurrentBase
+from charlm.cells import CELLS
+from charlm.layers import Lookup, RecurrentLayers
 from charlm.native.linear import PRODUCT, matmul
 
 T = 64
@@ -29,9 +30,11 @@ class Subject(NamedTuple):
     quick_sizes: list[Size]
     layers: int = 1
     options: dict[str, Any] = {}  # noqa: RUF012
+    zoneout: float = 0.0
 
-    def build(self, H: int, device: torch.device) -> RecurrentBase:
-        return CELLS[self.kind](H, H, self.layers, **self.options).to(device)
+    def build(self, H: int, device: torch.device) -> RecurrentLayers:
+        cell = CELLS[self.kind](hidden=H, **self.options)
+        return RecurrentLayers(cell, H, self.layers, zoneout=self.zoneout).to(device)
 
 
 SUBJECTS = [
@@ -44,6 +47,10 @@ SUBJECTS = [
     Subject("GRU ×2", "gru", SIZES, [], layers=2),
     Subject("RNN", "rnn", SIZES, [(128, 32), (512, 64)]),
     Subject("RNN ×2", "rnn", SIZES, [], layers=2),
+    Subject("sLSTM", "slstm", [(512, 64)], []),
+    Subject("Mogrifier LSTM", "mogrifier", [(512, 64)], []),
+    Subject("SRU ×4", "sru", [(384, 16)], [(384, 16)], layers=4),
+    Subject("minGRU ×4", "mingru", [(384, 16)], [], layers=4),
 ]
 
 
@@ -60,8 +67,9 @@ def measure_device(device: torch.device, report: Report, effort: Effort) -> None
     report.table(
         f"kernels, {device.type}: forward and backward, T {T}, fp32",
         "GF/s counts 6 × weights × T × B; ÷ x: speed divided by that of x, the reference loop, torch.nn's layer "
-        "(without layer norm) or a matrix product of 2048 × 2048 × 512",
-        ["GF/s", "÷ reference", "÷ torch", "÷ GEMM"],
+        "(without layer norm), a matrix product of 2048 × 2048 × 512, or the matrix products alone of a cell that has "
+        "none in the loop over time",
+        ["GF/s", "÷ reference", "÷ torch", "÷ GEMM", "÷ products"],
     )
     rows = []
     for subject in SUBJECTS:
@@ -75,7 +83,7 @@ def measure_device(device: torch.device, report: Report, effort: Effort) -> None
     report.note(f"GEMM: {gemm(device)[0]}; {min(speeds):.0f} to {max(speeds):.0f} GF/s in the rounds of these rows")
 
 
-def measure_stack(name: str, stack: RecurrentBase, B: int, effort: Effort, device: torch.device) -> Row:
+def measure_stack(name: str, stack: RecurrentLayers, B: int, effort: Effort, device: torch.device) -> Row:
     """One row of the kernel table."""
     H = stack.hidden_size
     x_TBH = torch.randn(T, B, H, device=device, requires_grad=True)
@@ -85,6 +93,8 @@ def measure_stack(name: str, stack: RecurrentBase, B: int, effort: Effort, devic
         "reference": both_passes(stack.forward_reference, stack, x_TBH, dy_TBH),
         "gemm": gemm(device)[1],
     }
+    if not stack.passes(0).products and device.type == "cpu":
+        ways["products"] = products_alone(stack, B)
     if layer := torch_layer(stack):
         ways["torch"] = both_passes(layer.to(device), layer, x_TBH, dy_TBH)
     times = interleave(ways, effort, rare=["reference"])
@@ -99,6 +109,8 @@ def measure_stack(name: str, stack: RecurrentBase, B: int, effort: Effort, devic
     }
     if layer:
         figures["÷ torch"] = ratio(kernel, times["torch"])
+    if "products" in times:
+        figures["÷ products"] = ratio(kernel, times["products"])
     return Row(
         "kernels", device.type, name, {"H": H, "B": B, "T": T}, figures, stack.select_backend(device).description
     )
@@ -120,12 +132,26 @@ def both_passes(
     return call
 
 
-def matrix_elements(stack: RecurrentBase) -> int:
+def products_alone(stack: RecurrentLayers, B: int) -> Way:
+    """The products of every layer for a whole window: of inputs, and for the gradients of inputs and weights."""
+    weights = [p.detach() for name, p in stack.named_parameters() if name.startswith("weight_ih")]
+    operands = [(w_GI, torch.randn(T * B, w_GI.shape[1]), torch.randn(T * B, w_GI.shape[0])) for w_GI in weights]
+
+    def call() -> None:
+        for w_GI, x_NI, d_NG in operands:
+            matmul(x_NI, w_GI.t())
+            matmul(d_NG, w_GI)
+            matmul(d_NG.t(), x_NI)
+
+    return call
+
+
+def matrix_elements(stack: RecurrentLayers) -> int:
     """How many weights multiply each character."""
     return sum(p.numel() for name, p in stack.named_parameters() if name.startswith(("weight_ih", "weight_hh")))
 
 
-def torch_layer(stack: RecurrentBase) -> nn.Module | None:
+def torch_layer(stack: RecurrentLayers) -> nn.Module | None:
     """torch.nn's layer with the stack's weights, without those of layer norm."""
     classes = {"rnn": nn.RNN, "lstm": nn.LSTM, "gru": nn.GRU}
     if stack.kind not in classes:
@@ -203,7 +229,7 @@ def measure_growth(report: Report, effort: Effort, columns: list[str]) -> None:
     H, B, V = 256, 32, 65
 
     def passes(kind: str, steps: int, layers: int = 1, one_hot: bool = False, **options: Any) -> Way:
-        stack = CELLS[kind](V if one_hot else H, H, layers, **options)
+        stack = RecurrentLayers(CELLS[kind](hidden=H, **options), V if one_hot else H, layers)
         ids = torch.randint(V, (steps, B))
         x = Lookup(ids, None) if one_hot else torch.randn(steps, B, H, requires_grad=True)
         return both_passes(stack, stack, x, torch.randn(steps, B, H))

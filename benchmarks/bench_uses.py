@@ -11,11 +11,12 @@ import torch
 from bench_measure import Effort, Report, Row, Way, has_fast_bf16, interleave, rate, ratio
 from torch import Tensor, nn
 
-from charlm.cells import LSTM, Lookup
+from charlm.cells import LSTM
 from charlm.config import Config, parse_config
 from charlm.data.corpus import Corpus
 from charlm.data.vocabulary import Vocabulary, code_points
 from charlm.inference.sampling import Choice, sample_ids
+from charlm.layers import Lookup
 from charlm.model import CharLM, build_model
 from charlm.training.step import Updater
 
@@ -186,7 +187,7 @@ def eager_sampling(model: CharLM, streams: int, length: int) -> Way:
     embedding, decoder, layers = model.embedding, model.decoder, model.layers
     assert embedding is not None
     forward: Callable[..., tuple[Tensor, object]] = layers.forward_reference
-    if isinstance(layers, LSTM):
+    if isinstance(layers.cell, LSTM):
         forward = nn.LSTM(layers.input_size, layers.hidden_size, layers.num_layers)
         forward.load_state_dict(layers.state_dict())
 

@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any
 from charlm.system.threads import limit_spinning
 
 if TYPE_CHECKING:
+    from charlm.cells import Cell
     from charlm.checkpoint import Checkpoint
     from charlm.choice.families import Request
     from charlm.choice.suggest import Suggestion
-    from charlm.config import Config
+    from charlm.config import Config, Own
     from charlm.data.vocabulary import Vocabulary
     from charlm.inference import TrainedModel
     from charlm.system.world import World
@@ -51,6 +52,7 @@ def train(
     *,
     minutes: float | None = None,
     config: str | Path | None = None,
+    cell: "Cell | type[Cell] | None" = None,
     overrides: Iterable[str] | Mapping[str, Any] = (),
     run_dir: str | Path | None = None,
     init_from: str | Path | None = None,
@@ -65,6 +67,8 @@ def train(
         text: a file, a folder, a glob, or builtin:NAME. Without a config, charlm chooses settings for this text.
         minutes: how long this call may take, loading included; 5 without a config.
         config: train from a YAML file or a shipped config; `text` and `minutes` then replace its own.
+        cell: the recurrent cell: a class, built in or your own, or an object of one, whose options then keep the values
+            that it was given.
         overrides: options that keep the value given: {"seed": 2, "model.layers": 3} or ["seed=2", "model.layers=3"].
         run_dir: the run's folder; None: runs/<name of the config or text>-<time>.
         init_from: a run's folder or checkpoint, from whose weights and vocabulary to start. Without a config, the run
@@ -79,7 +83,23 @@ def train(
     folder cannot be written, DivergenceError if a loss is not finite.
     """
     began_s = time.perf_counter()
-    settings = _settings(overrides)
+    from charlm.cells.file import given
+
+    with given(cell) as options:
+        settings = [*_settings(options), *_settings(overrides)]
+        return _train(text, minutes, config, settings, run_dir, init_from, on_log, began_s)
+
+
+def _train(
+    text: str | Path | None,
+    minutes: float | None,
+    config: str | Path | None,
+    settings: list[str],
+    run_dir: str | Path | None,
+    init_from: str | Path | None,
+    on_log: Callable[[dict[str, Any]], object] | None,
+    began_s: float,
+) -> "Run":
     _check(text, minutes, config, settings)
     source, config_file, initial = None if text is None else str(text), _path(config), _path(init_from)
     check_start(source, minutes, config_file, settings, initial, _path(run_dir))
@@ -184,15 +204,17 @@ def start(
     Processes that torchrun starts again after a fault resume their run.
     """
     from charlm.checkpoint import read_checkpoint
+    from charlm.config import from_file, of_run
     from charlm.runs import find_checkpoint
     from charlm.training.start import resume_run, run_of_this_launch, start_run
 
     is_launched = "RANK" in os.environ
     if config is not None:
-        parsed = _configured(world, text, minutes, config, settings)
+        initial = world.first(lambda: read_checkpoint(find_checkpoint(init_from, "--init-from"))) if init_from else None
+        own = of_run(initial.config.model.cell) if initial else from_file
+        parsed = _configured(world, text, minutes, config, settings, own)
         if is_launched:
             world.first(lambda: _check_apart(parsed, run_dir))
-        initial = world.first(lambda: read_checkpoint(find_checkpoint(init_from, "--init-from"))) if init_from else None
         began = None if minutes is None else began_s
         return start_run(parsed, run_dir, initial, name=config.stem, world=world, began_s=began, watch=watch)
 
@@ -220,18 +242,21 @@ def planned_config(
 ) -> "Config":
     """What `start` would train with."""
     from charlm.choice.families import Request
+    from charlm.config import from_file
 
     if config is not None:
-        return _configured(world, text, minutes, config, settings)
+        return _configured(world, text, minutes, config, settings, from_file)
     assert text is not None
     return _chosen(Request(text, minutes or DEFAULT_MINUTES, settings), world).config
 
 
-def _configured(world: "World", text: str | None, minutes: float | None, config: Path, settings: list[str]) -> "Config":
+def _configured(
+    world: "World", text: str | None, minutes: float | None, config: Path, settings: list[str], own: "Own"
+) -> "Config":
     from charlm.config import load_config
 
     settings = config_settings(minutes, text, settings)
-    return world.first(lambda: load_config(config, settings))
+    return world.first(lambda: load_config(config, settings, own))
 
 
 def _chosen(request: "Request", world: "World", began_s: float | None = None) -> "Suggestion":
@@ -247,12 +272,13 @@ def _chosen(request: "Request", world: "World", began_s: float | None = None) ->
 
 def _with_model_of(request: "Request", initial: "Checkpoint", name: str) -> "tuple[Request, Vocabulary]":
     """The request with the model and vocabulary of a run; ConfigError or VocabularyError if something does not fit."""
-    from charlm.config import override_config
+    from charlm.config import of_run, override_config
     from charlm.training.start import fine_tuned_vocabulary, settings_of_run
 
-    taken = settings_of_run(initial.config)
+    taken, cell = settings_of_run(initial.config), initial.config.model.cell
+    request = replace(request, cell=cell)
     config = request.config({"data": {"source": request.source}}, taken)
-    vocabulary = fine_tuned_vocabulary(override_config(config, name, request.overrides), initial)
+    vocabulary = fine_tuned_vocabulary(override_config(config, name, request.overrides, of_run(cell)), initial)
     request = replace(request, overrides=[*taken, *request.overrides], initial=name, vocabulary=vocabulary)
     return request, vocabulary
 
@@ -359,9 +385,11 @@ def check_start(
     if "RANK" in os.environ:
         return
     if config is not None:
-        from charlm.config import load_config
+        from charlm.config import as_data, from_file, load_config
 
-        parsed = load_config(config, config_settings(minutes, text, settings))
+        # A run that starts from another's weights takes its cell, which is not read yet.
+        own = as_data if init_from else from_file
+        parsed = load_config(config, config_settings(minutes, text, settings), own)
     else:
         from charlm.choice.families import Request
 

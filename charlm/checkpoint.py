@@ -1,7 +1,8 @@
 """The checkpoint file: one self-contained safetensors file, written whole or not at all.
 
 Its tensors are the weights, their running average, optimizer state, carried hidden state and random state. Its header
-holds config, vocabulary, labels and progress as JSON, and a SHA-256 of everything. Reading a file runs no code.
+holds config, vocabulary, labels and progress as JSON, and a SHA-256 of everything. A cell that is not built in is there
+as data too (`charlm.cells.stored`), so that its Python file is not needed again. Reading a file runs no code.
 """
 
 import contextlib
@@ -13,6 +14,7 @@ import shutil
 import stat
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from charlm.config import Config, parse_config
+from charlm.cells import Cell
+from charlm.cells.stored import as_json, stored_cell
+from charlm.config import Config, is_in_file, parse_config
 from charlm.data.labels import Labels, labels_from_json
 from charlm.data.vocabulary import Vocabulary
 from charlm.errors import CheckpointError, ConfigError, DamagedCheckpointError, RunError
@@ -67,6 +71,8 @@ def save_checkpoint(checkpoint: Checkpoint, path: Path, also_as: Iterable[Path] 
         "vocabulary": json.dumps(checkpoint.vocabulary.to_json()),
         "progress": json.dumps(checkpoint.progress, allow_nan=False),
     }
+    if is_in_file(checkpoint.config.model.cell.kind):
+        header["cell"] = as_json(checkpoint.config.model.cell)
     if checkpoint.labels:
         header["labels"] = json.dumps(checkpoint.labels)
     header["sha256"] = digest(header, tensors)
@@ -199,7 +205,7 @@ def _parse(path: Path, header: Mapping[str, str], tensors: Mapping[str, Tensor])
         group, _, rest = name.partition("/")
         groups.setdefault(group, {})[rest] = tensor
     try:
-        config = parse_config(json.loads(header["config"]), f"{path}: config")
+        config = parse_config(json.loads(header["config"]), f"{path}: config", own=partial(_stored_cell, header))
         vocabulary = Vocabulary.from_json(json.loads(header["vocabulary"]), config.data.direction)
         progress = parse_progress(header["progress"])
         labels = labels_from_json(json.loads(header.get("labels", "{}")))
@@ -215,6 +221,16 @@ def _parse(path: Path, header: Mapping[str, str], tensors: Mapping[str, Tensor])
     except (KeyError, ValueError, RecursionError, ConfigError, CheckpointError) as error:
         reason = str(error).replace("\n", "; ")
         raise DamagedCheckpointError(f"{path}: no readable config, vocabulary or progress in it ({reason})") from None
+
+
+def _stored_cell(header: Mapping[str, str], kind: str, folder: Path, section: Mapping[str, Any]) -> type[Cell]:
+    """The cell in a header; see `charlm.config.Own`. ValueError if it is missing or damaged."""
+    if not header.get("cell"):
+        raise ValueError(f"cell: found no program of {kind[:100]!r}")
+    try:
+        return stored_cell(section, header["cell"])
+    except ValueError as error:
+        raise ValueError(f"cell: {error}") from None
 
 
 def digest(header: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:

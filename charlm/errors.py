@@ -2,6 +2,7 @@
 
 CharlmError             base class: the command line prints the message and exits with 1
 ├── ConfigError         the YAML file, an override, or options that contradict each other
+├── CellError           a cell whose step charlm cannot derive its kernels from
 ├── DataError           the corpus: missing, empty, too small, not UTF-8, a failed download
 ├── VocabularyError     characters that the model has never seen
 ├── LabelError          a label that the model has never seen, or a model without labels
@@ -30,6 +31,10 @@ class ConfigError(CharlmError):
     def __init__(self, *faults: str) -> None:
         super().__init__("\n".join(faults))
         self.faults = faults
+
+
+class CellError(CharlmError):
+    """A cell whose step cannot become a program."""
 
 
 class DataError(CharlmError):

@@ -8,11 +8,12 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from charlm.cells import (
-    CELLS,
+from charlm.config.schema import Dropout, ModelConfig, TrainConfig
+from charlm.errors import CheckpointError, DivergenceError
+from charlm.layers import (
     Generator,
     Lookup,
-    RecurrentBase,
+    RecurrentLayers,
     RecurrentState,
     Seen,
     Selection,
@@ -20,8 +21,6 @@ from charlm.cells import (
     dropout_mask,
     linear,
 )
-from charlm.config.schema import Dropout, ModelConfig, TrainConfig
-from charlm.errors import CheckpointError, DivergenceError
 from charlm.system.device import autocast
 
 
@@ -44,7 +43,7 @@ class CharLM(nn.Module):
         self,
         vocabulary_size: int,
         embedding_size: int,
-        layers: RecurrentBase,
+        layers: RecurrentLayers,
         *,
         dropout: Dropout,
         tie_embeddings: bool = False,
@@ -93,7 +92,7 @@ class CharLM(nn.Module):
             return self.layers(self._embed(x_TB), state, resets_TB)
 
     def select_backend(self, device: torch.device, training: bool = True) -> Selection:
-        """The backend of the layers, see `RecurrentBase.select_backend`."""
+        """The backend of the layers, see `RecurrentLayers.select_backend`."""
         with self.autocast(device):
             return self.layers.select_backend(device, training, resets=self.begins is not None)
 
@@ -152,9 +151,9 @@ class CharLM(nn.Module):
 
 def build_model(config: ModelConfig, vocabulary_size: int, precision: str = "fp32") -> CharLM:
     """The model of a config, with products of this precision. Only this function turns config into modules."""
-    layers = CELLS[config.cell.kind](
+    layers = RecurrentLayers(
+        config.cell,
         config.embedding or vocabulary_size,
-        config.cell.hidden,
         config.layers,
         dropout=config.dropout.between_layers,
         state_dropout=config.dropout.state,
@@ -162,7 +161,6 @@ def build_model(config: ModelConfig, vocabulary_size: int, precision: str = "fp3
         variational=config.dropout.variational,
         zoneout=config.zoneout,
         residual=config.residual,
-        **config.cell.options(),
     )
     model = CharLM(
         vocabulary_size,

@@ -45,6 +45,7 @@ class Run:
     used_by: str | None = None
     """The process that holds the run's lock."""
     kind: str | None = None
+    """Of a cell in a Python file, the name of its class."""
     layers: int | None = None
     hidden: int | None = None
     parameters: int | None = None
@@ -215,7 +216,7 @@ def _described(folder: Path, written_s: float, header: Header, used_by: str | No
         state="in use" if used_by else "finished" if finished else "resumable",
         written_s=written_s,
         used_by=used_by,
-        kind=kind,
+        kind=kind.rpartition(":")[2],
         layers=layers,
         hidden=hidden,
         parameters=header.parameters,

@@ -97,13 +97,13 @@ def compiled() -> Path:
 
     Without a compiler the tests run without kernels.
     """
-    from charlm.cells import CELLS
     from charlm.native.build import KernelError, load
     from charlm.native.call import Kernel
     from charlm.native.shared import SHARED_KERNELS
+    from tests.cells.measure import CASES
 
     shared = [*SHARED_KERNELS, Kernel(ROOT / "charlm/native/utf8.cpp")]
-    of_kinds = [cell.cpu_kernel for cell in CELLS.values() if cell.cpu_kernel]
+    of_kinds = {kernel for case in CASES if (kernel := case.start(1, 2).cpu_driver)}
     folder = USERS_CACHE / "kernels"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     # The first worker compiles while the others wait, then they find the kernels in the cache.

@@ -6,8 +6,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from charlm.cells import CELLS, Lookup
+from charlm.cells import CELLS
 from charlm.config import parse_config
+from charlm.layers import Lookup
 from charlm.model import build_model, map_state, mean_square, parameters_by_part, window_loss
 
 V, T, B = 7, 5, 3
@@ -81,7 +82,10 @@ def test_change_penalty_of_one_step_is_zero():
     assert torch.equal(loss.objective, loss.cross_entropy)
 
 
-@pytest.mark.parametrize("kind", CELLS)
+WITH_RECURRENT_MATRICES = [kind for kind, cell in CELLS.items() if cell().program(square=True).recurrent()]
+
+
+@pytest.mark.parametrize("kind", WITH_RECURRENT_MATRICES)
 def test_orthogonal_recurrence(kind):
     model = model_of(cell={"kind": kind, "hidden": 8}, layers=2, orthogonal=True)
     weights = [p for name, p in model.named_parameters() if "weight_hh" in name]
@@ -152,7 +156,8 @@ def test_dropout_acts_in_training_only(kind, place):
     without = model_of(cell={"kind": kind, "hidden": 8}, layers=2)
     torch.testing.assert_close(model(ids())[0], without(ids())[0], rtol=0, atol=0)
     model.train()
-    assert not torch.equal(model(ids())[0], model(ids())[0])
+    dropped = place not in ("state", "weights") or kind in WITH_RECURRENT_MATRICES
+    assert torch.equal(model(ids())[0], model(ids())[0]) != dropped
 
 
 @pytest.mark.parametrize("kind", CELLS)

@@ -1,51 +1,65 @@
-"""Recurrent cells: one folder per kind, with its module and the equations that define it.
+"""Recurrent cells: one file per kind with its options and equations, and what charlm derives from them.
 
-To add a kind: a folder here with a subclass of `RecurrentBase`, a line in `CELLS` below, a class for its options in the
-union `AnyCell` (charlm/config/cells.py), and a YAML file in configs/. Everything else reads `CELLS`.
+    cell.py         Cell and the functions that a step may call
+    <kind>.py       a kind: options, and one step in the paper's order
+    trace.py        runs a step on symbols: its program
+    program.py      Program: a step as data
+    loop.py         what of a program is computed before the loop over time, and the loop
+    passes.py       both passes over a step of the loop, as data
+    derivative.py   makes them, by reverse mode
+    stages.py       what of a pass is computed between products
+    cpp.py          the passes in C++; cpp_class.py: the frame of its classes
+    triton.py       the passes as Triton kernels
+    file.py         a cell in a Python file of the user
+    stored.py       a cell as a checkpoint holds it
+    lines.py        a program as lines of text, in any notation
+    equations.py    its equations for people
+    javascript.py   a program as JSON, for exported pages
 
-    base.py                 RecurrentBase: options, states, dropout, initialization, choice of the backend
-    torch_base.py           TorchRecurrentBase: a kind with an operator in torch
-    backend.py              Backend: one way to compute a layer; the choice of the fastest that can
-    <kind>/__init__.py      the module
-    <kind>/reference.py     the equations of one layer in plain PyTorch
-    <kind>/gates.h          the equations and their derivatives for the CPU driver (native/)
-    <kind>/gates.py         the same for the GPU driver (gpu/), in PyTorch and Triton
+Nothing here imports torch. To add a kind: a file here, its class in `CELLS`, and a YAML in configs/.
 
 Shape suffixes: T steps, B streams, I inputs, H hidden units, G stacked gates, D recurrence depth, L layers.
 """
 
-import torch
+import functools
+import operator
+from typing import Any
 
-from charlm.cells.backend import Backend, Seen, Selection
-from charlm.cells.base import RecurrentBase, RecurrentState, as_tuple, dropout_mask
+from charlm.cells.cell import (
+    Cell,
+    Parameters,
+    exp,
+    log,
+    log_sigmoid,
+    maximum,
+    minimum,
+    normalize,
+    relu,
+    rms_normalize,
+    sigmoid,
+    softplus,
+    sqrt,
+    stop_gradient,
+    tanh,
+    where,
+)
 from charlm.cells.gru import GRU
 from charlm.cells.lstm import LSTM
+from charlm.cells.mingru import MinGRU
+from charlm.cells.minlstm import MinLSTM
+from charlm.cells.mogrifier import Mogrifier
 from charlm.cells.rhn import RHN
 from charlm.cells.rnn import RNN
 from charlm.cells.slstm import SLSTM
-from charlm.gpu.products import linear
-from charlm.native.generate import Generator
-from charlm.native.lookup import Lookup
-from charlm.native.loss import cross_entropy
+from charlm.cells.sru import SRU
 
-CELLS: dict[str, type[RecurrentBase]] = {
-    "rnn": RNN,
-    "lstm": LSTM,
-    "gru": GRU,
-    "rhn": RHN,
-    "slstm": SLSTM,
+CELLS: dict[str, type[Cell]] = {
+    **{"rnn": RNN, "lstm": LSTM, "gru": GRU, "rhn": RHN, "slstm": SLSTM},
+    **{"mingru": MinGRU, "minlstm": MinLSTM, "sru": SRU, "mogrifier": Mogrifier},
 }
-
-
-def select_backends(device: torch.device | str) -> dict[str, Selection]:
-    """The backend of every kind with default options in training on `device`, and why not a faster one.
-
-    Call it under the same autocast as training. It compiles kernels at first use, builds models of one unit only, and
-    leaves torch's random generator unchanged.
-    """
-    with torch.random.fork_rng(devices=[]):
-        return {kind: cell(1, 1).to(device).select_backend(device) for kind, cell in CELLS.items()}
-
+"""Every kind by its name."""
+AnyCell: Any = functools.reduce(operator.or_, CELLS.values())
+"""The union of all kinds, for the config."""
 
 __all__ = [
     "CELLS",
@@ -54,16 +68,25 @@ __all__ = [
     "RHN",
     "RNN",
     "SLSTM",
-    "Backend",
-    "Generator",
-    "Lookup",
-    "RecurrentBase",
-    "RecurrentState",
-    "Seen",
-    "Selection",
-    "as_tuple",
-    "cross_entropy",
-    "dropout_mask",
-    "linear",
-    "select_backends",
+    "SRU",
+    "AnyCell",
+    "Cell",
+    "MinGRU",
+    "MinLSTM",
+    "Mogrifier",
+    "Parameters",
+    "exp",
+    "log",
+    "log_sigmoid",
+    "maximum",
+    "minimum",
+    "normalize",
+    "relu",
+    "rms_normalize",
+    "sigmoid",
+    "softplus",
+    "sqrt",
+    "stop_gradient",
+    "tanh",
+    "where",
 ]

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from charlm.config import Config, override_config, parse_config
+from charlm.cells import Cell
+from charlm.config import Config, from_file, of_run, override_config, parse_config
 from charlm.data.vocabulary import Vocabulary
 
 _SMALL = (96, 128, 192, 256, 384, 512)
@@ -138,6 +139,8 @@ class Request:
     """The run whose model and weights the new run starts from, if it starts from one."""
     vocabulary: Vocabulary | None = None
     """That of this run."""
+    cell: Cell | None = None
+    """That of this run: then no file of a cell is run."""
 
     def gives(self, option: str) -> bool:
         """Whether the user gives this option, or one below it."""
@@ -148,7 +151,8 @@ class Request:
         """The config of these settings, with the user's; ConfigError if they do not fit."""
         where = f"the settings for {self.source}"
         given = self.overrides if overrides is None else overrides
-        return override_config(parse_config(settings, where), where, given)
+        own = of_run(self.cell) if self.cell else from_file
+        return override_config(parse_config(settings, where, own=own), where, given, own)
 
     def base(self) -> Config:
         """The text and the machine, before anything is chosen."""

@@ -17,12 +17,13 @@ import numpy as np
 import torch
 
 from charlm import __version__
-from charlm.cells import CELLS
+from charlm.cells.stored import as_json
 from charlm.choice.families import Candidate
-from charlm.config import Config
+from charlm.config import Config, is_in_file
 from charlm.data.corpus import Corpus, Ids
 from charlm.data.vocabulary import Vocabulary
 from charlm.errors import CharlmError, DataError, DeviceError, is_out_of_memory
+from charlm.layers import RecurrentLayers
 from charlm.system.cache import cache_folder, make_cache_folder, open_private
 from charlm.system.console import say
 from charlm.system.cpu import describe_cpu
@@ -239,13 +240,18 @@ class _Store:
     """The file of the cache for a candidate: one of each machine, device, version, precision and size."""
 
     def __init__(self, config: Config, device: torch.device, vocabulary_size: int, world: World) -> None:
-        layers = CELLS[config.model.cell.kind](1, 1).to(device)
+        cell, program = config.model.cell, ""
+        if is_in_file(cell.kind):  # its step may change, and depend on H
+            program = as_json(cell)
+        else:
+            cell = cell.model_copy(update={"hidden": 1})
+        layers = RecurrentLayers(cell, 1).to(device)
         backend = layers.select_backend(device, resets=config.data.unit == "line").description
         threads = config.threads or torch.get_num_threads()
         parts = [__version__, torch.__version__, _machine(device), threads, world.size, world.local_size, backend]
         train = config.train
         size = [config.precision, train.batch_size, train.bptt, train.ema > 0, config.optimizer.name, vocabulary_size]
-        text = json.dumps([*parts, *size, config.model.model_dump(mode="json")])
+        text = json.dumps([*parts, *size, config.model.model_dump(mode="json"), *([program] if program else [])])
         self._name = f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
 
     def read(self) -> float | None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
+from charlm.cells import Cell
 from charlm.choice.families import PLAIN, USUAL, Candidate, Family, Request, on_request
 from charlm.choice.recipe import Run, complete, valid_chars
 from charlm.choice.rule import LARGE_CHARS, LAST, Reading, expected_nats, relative_nats
@@ -171,9 +172,10 @@ class _Parts:
 def _families(request: Request, text: TextFacts, device: torch.device, world: World) -> list[list[Candidate]]:
     """Candidates by family and batch, the smallest first; ConfigError if the user's options fit none."""
     faults: list[ConfigError] = []
-    asked = _kind(request, faults)
+    cells = _cells(request, faults)
+    asked = cells[0].kind if len({cell.kind for cell in cells}) == 1 else None
     families = [family for family in USUAL if asked in (None, family.kind)] or [on_request(asked or "")]
-    if compile_kernels([family.kind for family in families], device) and asked in (None, PLAIN.kind):
+    if compile_kernels(cells, device) and asked in (None, PLAIN.kind):
         families.insert(0, PLAIN)
     batches = [-(-batch // world.size) * world.size for batch in _batches(text, request.minutes, device)]
     found = [
@@ -187,15 +189,15 @@ def _families(request: Request, text: TextFacts, device: torch.device, world: Wo
     return found
 
 
-def _kind(request: Request, faults: list[ConfigError]) -> str | None:
-    """The kind that the user asks for, if any."""
-    kinds = set()
+def _cells(request: Request, faults: list[ConfigError]) -> list[Cell]:
+    """The cells of the usual families; if the user asks for a kind, all are of that kind."""
+    cells = []
     for family in USUAL:
         try:
-            kinds.add(request.config(request.settings(family, family.hidden[0], 16, 64)).model.cell.kind)
+            cells.append(request.config(request.settings(family, family.hidden[0], 16, 64)).model.cell)
         except ConfigError as error:
             faults.append(error)
-    return kinds.pop() if len(kinds) == 1 else None
+    return cells
 
 
 def _batches(text: TextFacts, minutes: float, device: torch.device) -> list[int]:
@@ -318,7 +320,7 @@ def _reasons(text: TextFacts, run: Run, candidates: int, nats: float, device: to
         "text": f"{text.chars:,} characters, {text.vocabulary:,} distinct{lines}; "
         f"a 5-gram model scores {text.ngram_nats:.2f} nats",
         "machine": f"{describe_device(device)}: {run.chars_per_s:,.0f} characters/s with this model",
-        "choice": f"{model.cell.kind}, {model.layers} × {model.cell.hidden} units, {run.candidate.parameters:,} "
+        "choice": f"{model.cell.name}, {model.layers} × {model.cell.hidden} units, {run.candidate.parameters:,} "
         f"parameters: the best of {candidates} for {format_duration(60 * run.minutes)} by a rule fitted to measured "
         "trainings",
         "plan": f"about {counted(reading.updates, 'update')}, {reading.epochs:.1f} passes over the text",
@@ -358,7 +360,7 @@ def _outside(text: TextFacts, run: Run) -> str:
     if run.reading.chars > 20_000_000:
         return f"reading {run.reading.chars:,} characters"
     if run.candidate.family not in (*USUAL, PLAIN):
-        return f"the kind {run.candidate.family.kind}"
+        return f"the kind {run.candidate.config.model.cell.name}"
     if run.candidate.config.train.loss == "last":
         return "train.loss: last"
     return ""

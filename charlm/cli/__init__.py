@@ -16,7 +16,7 @@ import typer
 from typer.core import TyperGroup
 
 from charlm import IMPORTED_S, __version__
-from charlm.cli import classify, config, data, doctor, evaluate, runs, sample, score, train, tune, write
+from charlm.cli import cells, classify, config, data, doctor, evaluate, runs, sample, score, train, tune, write
 from charlm.cli.common import open_output
 from charlm.cli.export import export
 from charlm.cli.look import look
@@ -109,6 +109,7 @@ app.command("tune", short_help="Search for better settings around a config.")(tu
 app.command("runs")(runs.runs)
 app.command("report")(report)
 app.command("doctor")(doctor.doctor)
+app.add_typer(cells.app, name="cells")
 app.add_typer(config.app, name="config")
 app.add_typer(data.app, name="data")
 

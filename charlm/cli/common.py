@@ -19,7 +19,7 @@ from charlm.system.formatting import counted, escaped, one_line, to_json, wrappe
 
 def device_name(value: str) -> str:
     """The name of a device; a usage error for other words."""
-    from charlm.config.section import DEVICE
+    from charlm.system.section import DEVICE
 
     if not re.fullmatch(DEVICE, value):
         raise typer.BadParameter(f"{value!r} is none of 'auto', 'cpu', 'cuda', 'cuda:1' (the second GPU) and so on.")
@@ -187,7 +187,7 @@ def print_json(value: Any) -> None:
 
 def print_table(rows: dict[str, str]) -> None:
     """Print a name and a text per line, aligned."""
-    width, columns = max(map(len, rows)), terminal_columns(sys.stdout)
+    width, columns = max(map(len, rows), default=0), terminal_columns(sys.stdout)
     for name, text in rows.items():
         typer.echo(wrapped([f"{name:<{width}} ", *one_line(text).split(" ")], columns, width + 2))
 

@@ -138,7 +138,7 @@ def _threads() -> dict[str, str]:
 
 def _backends(name: str) -> dict[str, str]:
     """Kind → the backend that computes it, and why not a faster one."""
-    from charlm.cells import select_backends
+    from charlm.layers import select_backends
     from charlm.system.device import resolve_device
 
     selected = select_backends(resolve_device(name))

@@ -180,13 +180,14 @@ def _leaving_s(loading_s: float) -> float:
 
 def _resume(run_dir: Path, config: Path | None, settings: list[str], world: Any) -> Any:
     """Continue with the config given, or with the run's own, after the overrides."""
-    from charlm.config import Config, load_config, override_config
+    from charlm.config import Config, load_config, of_run, override_config
     from charlm.training.start import resume_run
 
     def change(saved: Config) -> Config:
+        own = of_run(saved.model.cell)
         if config is not None:
-            return load_config(config, settings)
-        return override_config(saved, f"{run_dir}/config.yaml", settings)
+            return load_config(config, settings, own)
+        return override_config(saved, f"{run_dir}/config.yaml", settings, own)
 
     return resume_run(run_dir, change, world)
 
@@ -217,11 +218,11 @@ def _print_outcome(outcome: Any, json: bool) -> None:
 
 
 def _print_sample(run_dir: Path) -> None:
-    from charlm.config import load_config
+    from charlm.config import as_data, load_config
     from charlm.inference import load
     from charlm.system.formatting import printable
 
-    model = load(run_dir, load_config(run_dir / "config.yaml").device).for_sampling()
+    model = load(run_dir, load_config(run_dir / "config.yaml", own=as_data).device).for_sampling()
     if model.network.begins is None:
         typer.echo(printable(model.sample(length=400, seed=1)))
         return

@@ -2,30 +2,37 @@
 
 import contextlib
 import copy
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
-from charlm.config.cells import Cell
+from charlm.cells import Cell
 from charlm.config.faults import fault_lines, show
 from charlm.config.optimizers import Optimizer, Schedule
-from charlm.config.schema import Config
+from charlm.config.own import Own, as_data, check_traced, from_file, is_in_file, of_run, unless_same
+from charlm.config.schema import Config, config_with
 from charlm.config.shipped import find_config, nearest_configs
 from charlm.config.yaml import dump_yaml, load_yaml
-from charlm.errors import ConfigError
+from charlm.errors import CellError, ConfigError
 
 __all__ = [
     "Config",
+    "Own",
+    "as_data",
     "differences",
     "dump_config",
     "flatten",
+    "from_file",
     "ignored_options",
+    "is_in_file",
     "load_config",
+    "of_run",
     "override_config",
     "parse_config",
     "read_config_file",
+    "unless_same",
 ]
 
 # Ten times the longest useful config. PyYAML takes a second and 50 MB for this size, and time and memory grow with it.
@@ -34,12 +41,13 @@ _ALLOWED = "allowed: a YAML file, or a name from `charlm config list`"
 MAX_DEPTH = 8  # parts of an override's KEY; the schema has at most three
 
 
-def load_config(file: Path, overrides: Iterable[str] = ()) -> Config:
+def load_config(file: Path, overrides: Iterable[str] = (), own: Own = from_file) -> Config:
     """Read a config file, or the shipped config of this name, and apply `a.b=VALUE` overrides.
 
-    The ConfigError names all faults at once.
+    `own` finds a cell that is not built in; by default it runs the Python file that the config names. The ConfigError
+    names all faults at once.
     """
-    return parse_config(read_config_file(file), str(file), overrides)
+    return parse_config(read_config_file(file), str(file), overrides, folder=find_config(file).parent, own=own)
 
 
 def read_config_file(file: Path) -> Any:
@@ -64,8 +72,14 @@ def read_config_file(file: Path) -> Any:
     return load_yaml(text, str(file))
 
 
-def parse_config(raw: Any, where: str, overrides: Iterable[str] = ()) -> Config:
-    """Make a config of a YAML value that was read from `where`; the value itself is not changed."""
+def parse_config(
+    raw: Any, where: str, overrides: Iterable[str] = (), *, folder: Path | None = None, own: Own = from_file
+) -> Config:
+    """Make a config of a YAML value that was read from `where`; the value itself is not changed.
+
+    folder: where the relative path of a cell's file starts; that of an override starts in the current folder. CellError
+    for the step of such a cell that is not allowed.
+    """
     raw = {} if raw is None else copy.deepcopy(raw)
     if not isinstance(raw, dict):
         raise ConfigError(f"{where}: found {type(raw).__name__}; allowed: sections such as data:, model:, train:")
@@ -81,17 +95,48 @@ def parse_config(raw: Any, where: str, overrides: Iterable[str] = ()) -> Config:
         origin = {written: by for written, by in origin.items() if written[: len(path)] != path}
         origin |= dict.fromkeys(made, f"--set {override}")
     try:
-        config = Config.model_validate(raw)
+        schema = _schema_with_cell(raw, origin, folder, own)
+    except CellError as error:
+        raise ConfigError(*faults, f"{_written_at(_KIND, origin)}: model.cell.kind: {error}") from None
+    try:
+        config = schema.model_validate(raw)
     except ValidationError as error:
-        faults += fault_lines(error, Config, raw, origin)
+        faults += fault_lines(error, schema, raw, origin)
     else:
         if not faults:
+            check_traced(config.model)
             return config
     raise ConfigError(*faults)
 
 
-def override_config(config: Config, where: str, overrides: Iterable[str]) -> Config:
-    """Apply overrides to a config from `where`. A section that changes its kind keeps only shared options."""
+_KIND = ("model", "cell", "kind")
+
+
+def _schema_with_cell(raw: dict[str, Any], origin: Mapping[Any, str], folder: Path | None, own: Own) -> type[Config]:
+    """The schema for a config, with its cell if that is not built in; the kind in `raw` then becomes that of its class.
+
+    CellError if there is no such cell.
+    """
+    model = raw.get("model")
+    section = model.get("cell") if isinstance(model, dict) else None
+    if not isinstance(section, dict) or not is_in_file(section.get("kind")):
+        return Config
+    is_override = _written_at(_KIND, origin).startswith("--set ")
+    found = own(section["kind"], folder if folder and not is_override else Path(), section)
+    section["kind"] = found.model_fields["kind"].default
+    return config_with(found)
+
+
+def _written_at(path: tuple[str, ...], origin: Mapping[Any, str]) -> str:
+    """Where the value at a path was written: in the file, or in an override."""
+    return origin[max((p for p in origin if path[: len(p)] == p), key=len)]
+
+
+def override_config(config: Config, where: str, overrides: Iterable[str], own: Own = from_file) -> Config:
+    """Apply overrides to a config from `where`. A section that changes its kind keeps only shared options.
+
+    own: finds another cell than the config's that is not built in.
+    """
     raw = config.model_dump(mode="json")
     overrides = list(overrides)
     for override in overrides:
@@ -105,11 +150,11 @@ def override_config(config: Config, where: str, overrides: Iterable[str]) -> Con
             if kind != section[path[-1]]:
                 for key in section.keys() - _KINDS[path].model_fields.keys():
                     del section[key]
-    return parse_config(raw, where, overrides)
+    return parse_config(raw, where, overrides, own=unless_same(config.model.cell, own))
 
 
 _KINDS = {
-    ("model", "cell", "kind"): Cell,
+    _KIND: Cell,
     ("optimizer", "name"): Optimizer,
     ("optimizer", "schedule", "name"): Schedule,
 }
@@ -133,6 +178,18 @@ def ignored_options(config: Config) -> list[str]:
             "model.dropout.variational: found true, which has no effect without dropout; "
             "set embedding, input, output, or between_layers with 2 layers or more"
         )
+    if not model.cell.program(square=True).recurrent():
+        of_matrices = {
+            "dropout.state": dropout.state,
+            "dropout.weights": dropout.weights,
+            "orthogonal": model.orthogonal,
+        }
+        found += [
+            f"model.{key}: found {show(value)}, which has no effect with cell.kind: {model.cell.name}; "
+            "it has no recurrent matrices"
+            for key, value in of_matrices.items()
+            if value
+        ]
     if config.data.unit == "line" and config.train.read_share < 1:
         found.append(
             f"train.read_share: found {config.train.read_share:g}, which has no effect with data.unit: line; "

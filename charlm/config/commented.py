@@ -1,7 +1,7 @@
 """A config as YAML for people: what differs from the defaults, with comments."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -51,5 +51,6 @@ def _plain(value: Any, key: str, comments: Mapping[str, str]) -> Any:
 
 
 def _says_something(section: BaseModel, name: str, field: FieldInfo) -> bool:
-    """Whether an option differs from its default. A kind has none: what another kind has by default says nothing."""
-    return field.is_required() or getattr(section, name) != field.get_default(call_default_factory=True)
+    """Whether an option differs from its default, or names the kind of its section."""
+    names_kind = get_origin(field.annotation) is Literal and len(get_args(field.annotation)) == 1
+    return names_kind or field.is_required() or getattr(section, name) != field.get_default(call_default_factory=True)

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from charlm.config.section import (
+from charlm.system.section import (
     Betas,
     CountOrNever,
     Fraction,

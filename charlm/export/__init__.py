@@ -1,12 +1,16 @@
 """Write a trained model in a form that other programs use without charlm.
 
     torch_module.py   a folder: the weights, the vocabulary, and Python that needs PyTorch alone
+    module_code.py    that Python
+    step_code.py      the step of a cell in it
     onnx_graph.py     one file for any runtime of ONNX
-    recording.py      PyTorch's operators, recorded as nodes of such a graph
+    onnx_layer.py     the step of a layer in it
     agreement.py      does what was written compute what charlm computes?
     html.py           one page of HTML that runs the model in a browser
-    html_model.py     its weights, packed
+    html_model.py     its programs and weights, packed
     html_copies.py    the training text's windows, as a set in the page
+
+Steps are written from the program of a cell (charlm/cells/program.py), so every cell can be exported.
 
 A format is a function that writes the model to a path and returns what its check found, whose `str` is for people, and
 a line in `FORMATS`. `export` does the rest: it writes beside the place first, so nothing half-written is ever there.

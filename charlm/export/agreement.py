@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from charlm.cells import as_tuple
 from charlm.errors import ExportError
 from charlm.inference import TrainedModel
+from charlm.layers import as_tuple
 from charlm.model import CharLM
 
 TOLERANCE = 1e-4

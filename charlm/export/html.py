@@ -11,7 +11,7 @@ from typing import Any
 from charlm.errors import DataError, ExportError
 from charlm.export.agreement import plain_copy
 from charlm.export.html_copies import Copies, copies_of
-from charlm.export.html_model import KINDS, html_nats, packed_model
+from charlm.export.html_model import html_nats, packed_model
 from charlm.inference import TrainedModel
 from charlm.inference.evaluation import Ids, evaluate
 from charlm.look.page import model_name
@@ -75,11 +75,8 @@ def write_html(trained: TrainedModel, path: Path, *, int8: bool = True, novelty:
     """Write the page.
 
     novelty: with the windows of the training text, so that the page underlines copies; DataError if that text has
-    changed or is gone. ExportError if int8 weights lose more than MOST_LOSS of the nats, or if the page has no
-    JavaScript for the kind of cell.
+    changed or is gone. ExportError if int8 weights lose more than MOST_LOSS of the nats.
     """
-    if (kind := trained.network.layers.kind) not in KINDS:
-        raise ExportError(f"html: found the kind {kind!r}; allowed: {' | '.join(KINDS)}; use --to torch or --to onnx")
     copies = copies_of(trained.training_splits("--novelty")["train"]) if novelty else None
     before, after, scored, why_not = _nats(trained, int8)
     copied = copies and copies.packed()
@@ -116,7 +113,7 @@ def _facts(trained: TrainedModel, costs: Costs) -> dict[str, Any]:
     model = trained.config.model
     return {
         "name": model_name(trained),
-        "kind": f"{model.cell.kind}, {model.layers} × {model.cell.hidden} units",
+        "kind": f"{model.cell.name}, {model.layers} × {model.cell.hidden} units",
         "parameters": sum(parameter.numel() for parameter in trained.network.parameters()),
         "step": trained.progress.get("step"),
         "precision": costs.precision,

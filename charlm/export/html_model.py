@@ -1,11 +1,12 @@
 """A model as JSON for the page that runs it (charlm/web/model), and what int8 weights cost it.
 
+Each layer has the program of its cell, which the page interprets.
+
 An int8 matrix has one scale per row: its weights are scale · q, with whole numbers q from −127 to 127. Vectors, such as
 biases, stay float32.
 """
 
 import base64
-import re
 from importlib.resources import files
 from typing import Any, NamedTuple
 
@@ -14,18 +15,17 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from charlm.cells.javascript import program_json
 from charlm.export.agreement import plain_copy
 from charlm.export.vocabulary import vocabulary_json
 from charlm.inference import TrainedModel
 from charlm.inference.evaluation import Ids, evaluate
 from charlm.inference.sampling import prompt_ids
+from charlm.layers import RecurrentLayers
 from charlm.model import CharLM
 from charlm.web.page import packed
 
-_MODULES = files("charlm.web") / "model"
-KERNEL = _MODULES / "kernel.wasm"
-KINDS = re.findall(r"(\w+): \w", (_MODULES / "kinds.js").read_text(encoding="utf-8").partition("KINDS = ")[2])
-"""The kinds of cells that the page can compute."""
+KERNEL = files("charlm.web") / "model" / "kernel.wasm"
 LARGEST = 127
 _CLIPPED = np.linspace(1.0, 0.95, 26)
 """Shares of a row's largest weight that are tried as the largest of int8; weights beyond it are clipped. To clip more
@@ -63,20 +63,19 @@ def packed_model(trained: TrainedModel, *, int8: bool) -> dict[str, Any]:
     layers, embedding = network.layers, network.embedding
     tied = embedding is not None and embedding.weight is network.decoder.weight
     model = {
-        "kind": layers.kind,
-        "options": {name: getattr(layers, name) for name in layers.option_names if name not in layers.initial_options},
         "hidden": layers.hidden_size,
         "zoneout": layers.zoneout,
         "residual": layers.residual,
         "begins": network.begins,
-        "layers": [
-            {name: _parameter(name, layers.get_parameter(f"{name}_l{layer}"), int8) for name in names}
-            for layer, names in enumerate(layers.parameter_shapes(layer) for layer in range(layers.num_layers))
+        "programs": [
+            program_json(layers.program(layer), layers.hidden_size, layers.layer_input_size(layer))
+            for layer in range(min(2, layers.num_layers))  # all layers above the first have the same
         ],
-        "embedding": None if embedding is None or tied else _parameter("weight", embedding.weight, int8),
+        "layers": [_parameters(layers, layer, int8) for layer in range(layers.num_layers)],
+        "embedding": None if embedding is None or tied else _matrix(embedding.weight, int8),
         "tied": tied,
-        "output": _parameter("weight", network.decoder.weight, int8),
-        "outputBias": _parameter("bias", network.decoder.bias, int8),
+        "output": _matrix(network.decoder.weight, int8),
+        "outputBias": packed(network.decoder.bias.detach().numpy()),
         "kernel": base64.b64encode(KERNEL.read_bytes()).decode("ascii"),
     }
     first, *_ = prompt_ids(network, trained.vocabulary, "")
@@ -95,23 +94,32 @@ def html_nats(trained: TrainedModel, ids: Ids, *, int8: bool) -> float:
 @torch.no_grad()
 def round_to_int8(network: CharLM) -> None:
     """Replace the weights by those that int8 matrices stand for."""
-    for name, parameter in network.named_parameters():
-        if _is_matrix(name.rpartition(".")[2]):
-            dense = int8_matrix(parameter.flatten(end_dim=-2).numpy()).dense
-            parameter.copy_(torch.from_numpy(dense).view_as(parameter))
+    layers = network.layers
+    matrices = [network.decoder.weight]
+    if network.embedding is not None and network.embedding.weight is not network.decoder.weight:
+        matrices.append(network.embedding.weight)
+    for layer in range(layers.num_layers):
+        declared = zip(layers.program(layer).parameters, layers.layer_parameters(layer), strict=True)
+        matrices += [tensor for parameter, tensor in declared if parameter.columns != ""]
+    for matrix in matrices:
+        dense = int8_matrix(matrix.flatten(end_dim=-2).numpy()).dense
+        matrix.copy_(torch.from_numpy(dense).view_as(matrix))
 
 
-def _is_matrix(name: str) -> bool:
-    """Whether a parameter is multiplied by vectors; see `RecurrentBase.parameter_shapes` for names."""
-    return name.startswith("weight") and not name.startswith("weight_ln")
+def _parameters(layers: RecurrentLayers, layer: int, int8: bool) -> dict[str, Any]:
+    """A layer's parameters by name: matrices, lists of them, or flat vectors."""
+    found: dict[str, Any] = {}
+    for declared, tensor in zip(layers.program(layer).parameters, layers.layer_parameters(layer), strict=True):
+        if declared.columns == "":
+            found[declared.name] = packed(tensor.detach().numpy())
+        elif declared.stack:
+            found[declared.name] = [_matrix(each, int8) for each in tensor]
+        else:
+            found[declared.name] = _matrix(tensor, int8)
+    return found
 
 
-def _parameter(name: str, tensor: Tensor, int8: bool) -> Any:
-    """A parameter as JSON: a matrix, a list of them if it has three dimensions, or a flat vector."""
-    if not _is_matrix(name):
-        return packed(tensor.detach().numpy())
-    if tensor.ndim == 3:
-        return [_parameter(name, each, int8) for each in tensor]
+def _matrix(tensor: Tensor, int8: bool) -> dict[str, Any]:
     weights = tensor.detach().numpy()
     rows, columns = weights.shape
     values, scales = int8_matrix(weights) if int8 else (weights, None)

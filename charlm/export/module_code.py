@@ -1,24 +1,19 @@
 """The Python file of an exported model.
 
-Layers that torch.nn has are torch.nn.RNN, LSTM or GRU. For all others the file has the equations of their kind, which
-are copied from its `reference.py`.
+Layers that torch.nn has are torch.nn.RNN, LSTM or GRU. For all others the file has the step of their cell, written from
+its program.
 """
-
-import ast
-import importlib
-import inspect
-from collections import defaultdict
-from types import ModuleType
 
 import torch
 from torch import Tensor
 
-from charlm.cells import RecurrentBase
-from charlm.cells.backend import LayerCall
-from charlm.cells.torch_base import TorchRecurrentBase
+from charlm.cells.program import Program
 from charlm.data.vocabulary import Vocabulary
+from charlm.export.step_code import step_code
 from charlm.inference import TrainedModel
 from charlm.inference.sampling import first_read
+from charlm.layers import RecurrentLayers
+from charlm.layers.torch_operator import TorchOperator, has_operator
 from charlm.model import CharLM
 
 
@@ -27,117 +22,114 @@ def model_code(trained: TrainedModel, network: CharLM) -> str:
     cell, layers = trained.config.model.cell, network.layers
     plain = is_plain(layers)
     lines = [
-        f'"""A character-level language model, exported by charlm: {cell.kind}, {layers.num_layers} × {cell.hidden}.\n',
+        f'"""A character-level language model, exported by charlm: {cell.name}, {layers.num_layers} × {cell.hidden}.\n',
         'It needs PyTorch and safetensors. `python char_model.py "Once upon"` writes text.\n"""\n',
-        _imports([] if plain else [_reference(layers)]),
+        _imports(plain),
         'HERE = Path(__file__).parent\nVOCABULARY = json.loads((HERE / "vocabulary.json").read_text(encoding="utf-8"))',
     ]
     if not plain:
-        lines += ["\n", _equations(layers), "\n", _layers_class(layers)]
+        programs = _programs(layers)
+        lines += ["\n", step_code(programs), "\n", _layers_class(layers, programs)]
     lines += ["\n", _model_class(network, plain), "\n", _LOADING, "\n", _coding(trained.vocabulary)]
     lines += ["\n", _sampling(trained), "\n", 'if __name__ == "__main__":\n    print(sample(load(), *sys.argv[1:2]))']
     return "\n".join(lines) + "\n"
 
 
-def is_plain(layers: RecurrentBase) -> bool:
+def is_plain(layers: RecurrentLayers) -> bool:
     """Whether one of torch.nn's modules computes all layers."""
-    if layers.residual or not isinstance(layers, TorchRecurrentBase):
+    if layers.residual or not has_operator(layers.cell):
         return False
-    return layers.why_not_torch(torch.device("cpu"), training=False) is None
+    return TorchOperator(layers).why_not(torch.device("cpu"), training=False) is None
 
 
-def kept_share(layers: RecurrentBase) -> Tensor | None:
+def kept_share(layers: RecurrentLayers) -> Tensor | None:
     """What zoneout keeps of each state, [1, 1, S]; None without zoneout."""
     [state, *_] = layers.split_state(None, 1)
     return layers.kept_share(state, 1, training=False, like=next(layers.parameters()))
 
 
-_TORCH = "\nimport torch\nfrom safetensors.torch import load_file\n"
+def _imports(plain: bool) -> str:
+    functions = "" if plain else "from torch.nn import functional as F\n"
+    return f"""import json
+import sys
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+from torch import nn
+{functions}"""
 
 
-def _imports(modules: list[ModuleType]) -> str:
-    """The imports of the file, and those that the modules have from outside charlm."""
-    names: dict[str, set[str]] = defaultdict(set, {"pathlib": {"Path"}, "torch": {"nn"}})
-    if modules:
-        names["typing"].add("NamedTuple")
-        names["torch"].add("Tensor")
-    whole = {"json", "sys"}
-    for node in (node for module in modules for node in ast.parse(inspect.getsource(module)).body):
-        if isinstance(node, ast.Import):
-            whole.update(ast.unparse(alias) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.module.startswith("charlm"):
-            names[node.module].update(ast.unparse(alias) for alias in node.names)
-    listed = [f"from {module} import {', '.join(sorted(names[module]))}" for module in sorted(names)]
-    ours = [line for line in listed if line.startswith("from torch")]
-    standard = [*(f"import {name}" for name in sorted(whole - {"torch"})), *(sorted({*listed} - {*ours}))]
-    return "\n".join(["from __future__ import annotations\n", *standard]) + "\n" + _TORCH + "\n".join(ours) + "\n"
+def _programs(layers: RecurrentLayers) -> dict[str, Program]:
+    """The programs of all layers by the names of their functions.
+
+    The first layer has one of its own if the cell computes something else where inputs and states differ in size.
+    """
+    first, step = layers.program(0), layers.program(layers.num_layers - 1)
+    differ = step_code({"step": first}) != step_code({"step": step})
+    return {"first_step": first, "step": step} if differ else {"step": step}
 
 
-def _reference(layers: RecurrentBase) -> ModuleType:
-    """The module with the equations of a kind."""
-    return importlib.import_module(f"{type(layers).__module__}.reference")
-
-
-def _equations(layers: RecurrentBase) -> str:
-    """The source of a kind's equations, with what they need of charlm."""
-    module = _reference(layers)
-    source = inspect.getsource(module)
-    nodes = ast.parse(source).body
-    imported = [node for node in nodes if isinstance(node, ast.ImportFrom) and str(node.module).startswith("charlm")]
-    needed = [LayerCall, *(getattr(module, alias.asname or alias.name) for node in imported for alias in node.names)]
-    last_import = max(node.end_lineno or 0 for node in nodes if isinstance(node, ast.Import | ast.ImportFrom))
-    own = "\n".join(source.splitlines()[last_import:]).strip()
-    note = "\n".join(f"# {line}".rstrip() for line in (inspect.getdoc(module) or "").splitlines())
-    helpers = [inspect.getsource(each).rstrip() for each in dict.fromkeys(needed)]
-    return "\n\n\n".join([*helpers, f"{note}\n\n{own}"])
-
-
-def _layers_class(layers: RecurrentBase) -> str:
-    """A module of all layers, by the equations."""
-    named = {name: tuple(tensor.shape) for name, tensor in layers.named_parameters()}
-    shapes = "".join(f'            "{name}": {shape},\n' for name, shape in named.items())
-    kind_options = [name for name in layers.option_names if name not in layers.initial_options]
-    options = "".join(f"        self.{name} = {getattr(layers, name)!r}\n" for name in kind_options)
+def _layers_class(layers: RecurrentLayers, programs: dict[str, Program]) -> str:
+    """A module of all layers, by the functions of the programs."""
+    shapes = "".join(f'            "{name}": {tuple(each.shape)},\n' for name, each in layers.named_parameters())
+    chosen, names = "", str([parameter.name for parameter in programs["step"].parameters])
+    if "first_step" in programs:
+        chosen = "            step_of_layer = step if layer else first_step\n"
+        first = str([parameter.name for parameter in programs["first_step"].parameters])
+        names = names if names == first else f"({names} if layer else {first})"
+    called = "step_of_layer" if chosen else "step"
     kept = kept_share(layers)
-    buffer = "None" if kept is None else f"torch.empty({tuple(kept.shape)})"
-    names = list(layers.parameter_shapes(0))
-    count = len(layers.state_names)
-    added = "x + y if layer else y" if layers.residual else "y"
+    buffer, step = "", f"states = {called}(x_t, *states, *parameters)"
+    if kept is not None:
+        buffer = f"""        # The share of each state that zoneout keeps.
+        self.register_buffer("kept", torch.empty({tuple(kept.shape)}))
+"""
+        step = f"""new = {called}(x_t, *states, *parameters)
+                states = tuple(map(torch.lerp, new, states, self.kept[0].chunk({len(layers.state_names)}, -1)))"""
+    several = len(layers.state_names) > 1
+    given, returned = ("state", "tuple(last)") if several else ("(state,)", "last[0]")
+    output = "            x = torch.stack(outputs)"
+    if layers.residual:
+        output = """            y = torch.stack(outputs)
+            x = x + y if layer else y"""
     return f'''class Layers(nn.Module):
-    """Inputs [T, B, I] and a state → outputs [T, B, H] and the new state: one [L, B, H], or a tuple of them."""
+    """Inputs [T, B, I] and a state → outputs [T, B, H] and the new state: {_state_words(several)}."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.hidden_size = {layers.hidden_size}
-{options}        shapes = {{
+        shapes = {{
 {shapes}        }}
         for name, shape in shapes.items():
             self.register_parameter(name, nn.Parameter(torch.empty(shape)))
-        self.register_buffer("kept", {buffer})
-
+{buffer}
     def forward(self, x, state=None):
-        if state is None:
-            state = (x.new_zeros({layers.num_layers}, x.shape[1], {layers.hidden_size}),) * {count}
-        state, last = (state,) if isinstance(state, Tensor) else state, []
+        zeros = x.new_zeros({layers.num_layers}, x.shape[1], {layers.hidden_size})
+        state = [zeros] * {len(layers.state_names)} if state is None else {given}
+        last = []
         for layer in range({layers.num_layers}):
-            parameters = [getattr(self, f"{{name}}_l{{layer}}") for name in {names}]
-            call = LayerCall(parameters, tuple(part[layer] for part in state), kept_TBS=self.kept)
-            y, layer_state = self.reference_layer(x, call)
-            x = {added}
-            last.append(layer_state)
-        state = tuple(torch.stack(parts) for parts in zip(*last))
-        return x, state if len(state) > 1 else state[0]
+{chosen}            parameters = [getattr(self, f"{{name}}_l{{layer}}") for name in {names}]
+            states, outputs = tuple(part[layer] for part in state), []
+            for x_t in x:
+                {step}
+                outputs.append(states[0])
+{output}
+            last.append(states)
+        last = [torch.stack(parts) for parts in zip(*last)]
+        return x, {returned}'''
 
-{inspect.getsource(type(layers).reference_layer).rstrip()}'''
+
+def _state_words(several: bool) -> str:
+    return "a tuple of tensors [L, B, H]" if several else "[L, B, H]"
 
 
 def _model_class(network: CharLM, plain: bool) -> str:
     layers, V, E = network.layers, network.vocabulary_size, network.embedding
     inputs = "self.embedding(ids)" if E else f"nn.functional.one_hot(ids, {V}).float()"
     embedding = f"        self.embedding = nn.Embedding({V}, {E.embedding_dim})\n" if E else ""
-    relu = ', nonlinearity="relu"' if getattr(layers, "nonlinearity", "") == "relu" else ""
+    relu = ', nonlinearity="relu"' if getattr(layers.cell, "nonlinearity", "") == "relu" else ""
     size = f"{layers.input_size}, {layers.hidden_size}, num_layers={layers.num_layers}{relu}"
-    module = f"nn.{type(layers).__name__}({size})" if plain else "Layers()"
+    module = f"nn.{layers.kind.upper()}({size})" if plain else "Layers()"
     tied = E is not None and E.weight is network.decoder.weight
     tie = "        self.decoder.weight = self.embedding.weight\n" if tied else ""
     if network.begins is None:

@@ -2,7 +2,7 @@
 
     ids [T, B] int64, h [L, B, H] …  →  Scan over T { embedding → layers }  →  logits [T, B, V], new_h [L, B, H] …
 
-The body of the scan is recorded from the equations that define the layers (`reference.py` of their kind).
+The body of the scan computes the nodes of each layer's program (charlm/cells/program.py).
 """
 
 import json
@@ -13,10 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from charlm.cells import as_tuple
 from charlm.errors import ExportError, PackageError
 from charlm.export.agreement import Agreement, check_agreement, plain_copy
-from charlm.export.recording import Nodes, Recorded
+from charlm.export.onnx_layer import Nodes, OnnxLayer
 from charlm.export.vocabulary import vocabulary_json
 from charlm.inference import TrainedModel
 from charlm.model import CharLM
@@ -96,28 +95,29 @@ def build_model(network: CharLM) -> Any:
 
 def _scan_body(network: CharLM, nodes: Nodes) -> tuple[list[Any], list[str]]:
     """One step for B streams: its nodes, and the names of the new states and of the outputs [B, H]."""
-    layers, streams = network.layers, 2
-    ids = Recorded(nodes, "step_ids", torch.zeros(streams, dtype=torch.int64))
-    state = tuple(
-        Recorded(nodes, f"step_{name}", part)
-        for name, part in zip(layers.state_names, as_tuple(layers.zero_state(streams)), strict=True)
-    )
+    layers = network.layers
+    states = [f"step_{name}" for name in layers.state_names]
     if network.begins is not None:
-        [is_begin] = nodes.add("Equal", [ids.name, nodes.constant(np.int64(network.begins))])
-        [goes_on] = nodes.add("Not", [is_begin])
-        [carried] = nodes.add("Cast", [goes_on], to=1)
-        [carried] = nodes.add("Unsqueeze", [carried, nodes.constant(np.array([1]))])
-        carried_B1 = Recorded(nodes, carried, torch.ones(streams, 1))
-        state = tuple(part * carried_B1 for part in state)
+        is_begin = nodes.one("Equal", "step_ids", nodes.constant(np.int64(network.begins)))
+        carried_B1 = nodes.one("Cast", nodes.one("Not", is_begin), to=1)
+        carried_B1 = nodes.one("Unsqueeze", carried_B1, nodes.constant(np.array([1])))
+        states = [nodes.one("Mul", name, carried_B1) for name in states]
     if network.embedding is None:
         depth, values = nodes.constant(np.int64(network.vocabulary_size)), nodes.constant(np.array([0, 1], np.float32))
-        [x] = nodes.add("OneHot", [ids.name, depth, values])
+        y = nodes.one("OneHot", "step_ids", depth, values)
     else:
-        [x] = nodes.add("Gather", [nodes.constant(network.embedding.weight), ids.name])
-    [x] = nodes.add("Unsqueeze", [x, nodes.constant(np.array([0]))])
-    x_1BI = Recorded(nodes, x, torch.zeros(1, streams, layers.input_size))
-    forward: Any = layers.forward_reference  # of tensors that are recorded
-    outputs_1BH, last = forward(x_1BI, state)
-    last = last if isinstance(last, tuple) else (last,)
-    [output] = nodes.add("Squeeze", [outputs_1BH.name, nodes.constant(np.array([0]))])
-    return nodes.taken(), [*(part.name for part in last), output]
+        y = nodes.one("Gather", nodes.constant(network.embedding.weight), "step_ids")
+    ones, axis = nodes.constant(np.ones(layers.num_layers, np.int64)), nodes.constant(np.array([0]))
+    of_layers: list[list[str]] = [[] for _ in range(layers.num_layers)]
+    for name in states:
+        parts = nodes.add("Split", [name, ones], layers.num_layers, axis=0)
+        for own, part in zip(of_layers, parts, strict=True):
+            own.append(nodes.one("Squeeze", part, axis))
+    last: list[list[str]] = []
+    for layer, own in enumerate(of_layers):
+        new = OnnxLayer(layers, layer, y, own, nodes).new_states()
+        y = nodes.one("Add", y, new[0]) if layer and layers.residual else new[0]
+        last.append([nodes.one("Unsqueeze", name, axis) for name in new])
+    joined = [nodes.add("Concat", parts, axis=0)[0] for parts in zip(*last, strict=True)]
+    output = nodes.one("Identity", y)  # a graph's outputs are distinct
+    return nodes.taken(), [*joined, output]

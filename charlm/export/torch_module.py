@@ -12,12 +12,12 @@ from typing import Any
 from safetensors.torch import save_file
 from torch import Tensor
 
-from charlm.cells import as_tuple
 from charlm.data.outputs import CODE, VOCABULARY, WEIGHTS
 from charlm.export.agreement import Agreement, check_agreement, plain_copy
 from charlm.export.module_code import kept_share, model_code
 from charlm.export.vocabulary import vocabulary_json
 from charlm.inference import TrainedModel
+from charlm.layers import as_tuple
 from charlm.model import CharLM
 
 

@@ -1,1 +1,1 @@
-"""Recurrent layers on GPUs: the driver, a micro-step in PyTorch or in Triton, matrix products."""
+"""Recurrent layers on GPUs: the driver, a step in PyTorch's operators or in Triton's kernels, matrix products."""

@@ -15,8 +15,8 @@ from charlm.native.recurrence import Lease, Memory
 _Tensors = dict[str, Tensor]
 
 _FORMS = 2
-"""How many forms of calls memory is kept for, of each part, with gradients and without: a text's windows, and its last,
-which is shorter."""
+"""How many forms of calls memory is kept for, of each sort of layer and part, with gradients and without: a text's
+windows, and its last, which is shorter."""
 
 
 class KeptMemory:
@@ -30,14 +30,17 @@ class KeptMemory:
         self._free: dict[Hashable, OrderedDict[Hashable, list[_Tensors]]] = {}
         self._lock = threading.RLock()  # taken again where memory is given back while it is given back
 
-    def lease(self, form: Hashable) -> Lease:
-        """The memory of a call of this form, which is equal for calls whose tensors have the same shapes."""
+    def lease(self, form: Hashable, sort: Hashable = None) -> Lease:
+        """The memory of a call of this form, which is equal for calls whose tensors have the same shapes.
+
+        sort: of the layer; a stack's first layer can have more vectors than the others.
+        """
         # Tensors that were made in inference mode cannot be written outside; those of another stream may be in use.
         stream = torch.cuda.current_stream().cuda_stream if torch.cuda.is_available() else None
-        return partial(self._take, (form, torch.is_inference_mode_enabled(), stream), torch.is_grad_enabled())
+        return partial(self._take, (form, torch.is_inference_mode_enabled(), stream), (sort, torch.is_grad_enabled()))
 
-    def _take(self, form: Hashable, gradients: bool, part: str) -> Memory:
-        sort = part, gradients
+    def _take(self, form: Hashable, sort: Hashable, part: str) -> Memory:
+        sort = part, sort
         with self._lock:
             free = self._free.get(sort, {}).get(form)
             tensors = free.pop() if free else {}

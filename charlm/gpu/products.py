@@ -1,12 +1,10 @@
 """Matrix products on a GPU: of bfloat16 or float32 operands, with sums and results in float32."""
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from charlm.native import linear as native
 from charlm.native.call import without_autocast
-from charlm.native.lookup import Lookup
 
 
 def product(a_MK: Tensor, b_KN: Tensor, *, bf16: bool, out: Tensor | None = None) -> Tensor:
@@ -46,9 +44,3 @@ def linear(x: Tensor, w_NK: Tensor, bias_N: Tensor | None = None) -> Tensor:
 def device_linear(x: Tensor, w_NK: Tensor, bias_N: Tensor | None = None) -> Tensor:
     """`linear` by `matmul`."""
     return native.linear_by(matmul, x, w_NK, bias_N)
-
-
-def project(x: Tensor | Lookup, w_GI: Tensor, bias_G: Tensor) -> Tensor:
-    """Input products W x + bias of all steps, [T, B, G]; for a lookup, rows of the table's products."""
-    inputs, ids_TB = native.project(x, w_GI, bias_G, device_linear)
-    return inputs if ids_TB is None else F.embedding(ids_TB, inputs)

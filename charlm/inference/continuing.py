@@ -8,12 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from charlm.cells import RecurrentState
 from charlm.data.reading import NEWLINE
 from charlm.inference.evaluation import Ids
 from charlm.inference.sampling import Choice, SampleText, continued_ids, prompt_ids, read_ids
 from charlm.inference.texts import one_text
 from charlm.inference.trained import TrainedModel
+from charlm.layers import RecurrentState
 from charlm.system.formatting import CONTROLS
 
 OFFERED = 5

@@ -16,7 +16,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from charlm.cells import RecurrentState, cross_entropy
 from charlm.errors import DivergenceError
 from charlm.inference.evaluation import (
     WARMUP,
@@ -27,6 +26,7 @@ from charlm.inference.evaluation import (
     scored_windows,
     sum_windows,
 )
+from charlm.layers import RecurrentState, cross_entropy
 from charlm.model import CharLM, map_state
 from charlm.system.device import to_device
 

@@ -11,8 +11,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from charlm.cells import cross_entropy
 from charlm.errors import DataError
+from charlm.layers import cross_entropy
 from charlm.model import CharLM, map_state
 from charlm.system.device import to_device
 from charlm.system.formatting import counted, nats_to_bits

@@ -14,10 +14,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from charlm.cells import RecurrentState
 from charlm.data.vocabulary import Vocabulary
 from charlm.inference.evaluation import Ids
 from charlm.inference.texts import score_texts, sum_texts
+from charlm.layers import RecurrentState
 from charlm.model import CharLM, map_state
 from charlm.system.device import to_device
 from charlm.system.formatting import nats_to_bits

@@ -11,9 +11,9 @@ from dataclasses import asdict, dataclass
 import torch
 from torch import Tensor
 
-from charlm.cells import RecurrentState, as_tuple
 from charlm.data.vocabulary import Vocabulary
 from charlm.gpu.graphs import Graphs
+from charlm.layers import RecurrentState, as_tuple
 from charlm.model import CharLM, map_state, overflow
 
 

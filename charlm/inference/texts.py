@@ -8,8 +8,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from charlm.cells import RecurrentState, cross_entropy
 from charlm.inference.evaluation import Ids, most_steps, most_streams, score_steps
+from charlm.layers import RecurrentState, cross_entropy
 from charlm.model import CharLM, map_state
 from charlm.system.device import to_device
 

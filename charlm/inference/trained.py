@@ -71,7 +71,7 @@ class TrainedModel:
     def __repr__(self) -> str:
         model = self.config.model
         return (
-            f"<TrainedModel {self.path}: {model.cell.kind}, {model.layers} × {model.cell.hidden} units, {self.device}>"
+            f"<TrainedModel {self.path}: {model.cell.name}, {model.layers} × {model.cell.hidden} units, {self.device}>"
         )
 
     def _repr_html_(self) -> str:
@@ -81,7 +81,7 @@ class TrainedModel:
         symbols = "bytes" if self.vocabulary.level == "byte" else counted(len(self.vocabulary), "character")
         return html_table(
             {
-                "model": f"{model.cell.kind}, {model.layers} × {model.cell.hidden} units, {parameters:,} parameters",
+                "model": f"{model.cell.name}, {model.layers} × {model.cell.hidden} units, {parameters:,} parameters",
                 "vocabulary": symbols,
                 "direction": self.vocabulary.direction,
                 "trained": f"{self.progress.get('step', 0):,} steps",

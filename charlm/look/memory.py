@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from charlm.cells import cross_entropy
+from charlm.layers import cross_entropy
 from charlm.look.reading import Ids
 from charlm.model import CharLM
 from charlm.system.formatting import nats_to_bits

@@ -95,7 +95,7 @@ def _facts(trained: TrainedModel, reading: Reading) -> dict[str, Any]:
     model = trained.config.model
     return {
         "name": model_name(trained),
-        "model": f"{model.cell.kind}, {model.layers} × {model.cell.hidden} units",
+        "model": f"{model.cell.name}, {model.layers} × {model.cell.hidden} units",
         "parameters": sum(parameter.numel() for parameter in trained.network.parameters()),
         "step": trained.progress.get("step"),
         "symbol": "byte" if trained.vocabulary.level == "byte" else "character",

@@ -44,12 +44,9 @@ class Library:
     source: Path
     structs: tuple[Struct, ...]
     """The structs through which it is called. The library exports their layout."""
-    folder: Path
-    """Searched for headers besides this one."""
-
-    @property
-    def name(self) -> str:
-        return self.source.stem if self.folder == self.source.parent else self.folder.name
+    name: str
+    text: str = ""
+    """C++ that follows the source."""
 
 
 def load(*libraries: Library) -> list[ctypes.CDLL]:
@@ -66,7 +63,7 @@ def load(*libraries: Library) -> list[ctypes.CDLL]:
     for library in libraries:
         outcome = _outcomes[library]
         if isinstance(outcome, KernelError):
-            raise outcome
+            raise KernelError(*outcome.args)  # a new one: an error keeps what its callers had, down to the tensors
         loaded.append(outcome)
     return loaded
 
@@ -159,7 +156,7 @@ def _machine_flags() -> list[str]:
 def _paths(libraries: list[Library], command: list[str]) -> dict[Library, Path]:
     """The file of each library. Its name contains a digest of everything that determines the result.
 
-    That is the source, the headers of this folder and of the library's, the command, and the compiler's predefined
+    That is the source, its text, the headers of this folder, the command, and the compiler's predefined
     macros, which identify its version and the CPU.
     """
     macros = subprocess.run(
@@ -168,9 +165,9 @@ def _paths(libraries: list[Library], command: list[str]) -> dict[Library, Path]:
     folder = _folder()
     paths = {}
     for library in libraries:
-        headers = [file for place in (Path(__file__).parent, library.folder) for file in sorted(place.glob("*.h"))]
-        texts = [file.read_bytes() for file in dict.fromkeys([*headers, library.source])]
-        texts += [struct.layout_code.encode() for struct in library.structs]
+        headers = sorted(library.source.parent.glob("*.h"))
+        texts = [file.read_bytes() for file in (*headers, library.source)]
+        texts += [library.text.encode(), *(struct.layout_code.encode() for struct in library.structs)]
         digest = hashlib.sha256(b"\0".join([repr(command).encode(), macros.stdout, *texts])).hexdigest()[:16]
         paths[library] = folder / f"{library.name}-{digest}.so"
     return paths
@@ -224,11 +221,11 @@ def compiling_s(since_s: float) -> float:
 def _compile(library: Library, command: list[str], path: Path) -> ctypes.CDLL | KernelError:
     """Build the library and its checksum, move each to its place in one step, and load it."""
     compiled = temporary_beside(path)
-    options = ["-I", str(library.folder), "-include", str(library.source), "-x", "c++", "-", "-o", str(compiled)]
+    options = ["-include", str(library.source), "-x", "c++", "-", "-o", str(compiled)]
     try:
         result = subprocess.run(
             [*command, *options],
-            input="".join(struct.layout_code for struct in library.structs),
+            input="\n".join([library.text, *(struct.layout_code for struct in library.structs)]),
             capture_output=True,
             text=True,
             errors="replace",

@@ -21,11 +21,12 @@ class Kernel(Library):
     Args:
         source: the file.
         structs: default: the file's `struct Arguments`.
-        folder: searched for headers; default: that of the file.
+        name: of the library; default: that of the file.
+        text: C++ that follows the file.
     """
 
-    def __init__(self, source: Path, structs: tuple[Struct, ...] = (), folder: Path | None = None) -> None:
-        super().__init__(source, structs or (Struct(source),), folder or source.parent)
+    def __init__(self, source: Path, structs: tuple[Struct, ...] = (), name: str = "", text: str = "") -> None:
+        super().__init__(source, structs or (Struct(source),), name or source.stem, text)
 
     def check(self) -> None:
         """Compile the kernel at first use and load it; KernelError if that fails."""

@@ -3,27 +3,25 @@
 
 #include <algorithm>
 #include <cmath>
-#include <deque>
+#include <memory>
 #include <numeric>
 #include <vector>
 
-#include "forward.h"
+#include "recurrence.h"
 
-// B streams, L layers of H units with G stacked gates, V characters. Pointers are used only during the call. They
+// B streams, L layers of H units, V characters. Pointers are used only during the call. They
 // overlap only where stated.
 struct Generation {
-  Index count, B, H, G, V, L, threads;
+  Index count, B, H, V, L, threads;
   Index bf16;                     // multiply in bfloat16; sums and states are float in any case
   Index residual;                 // whether layers above the first add their input to their output
   Index top_k;                    // draw among this many most likely characters; 0: all
   double temperature;             // 0: take the most likely
   double top_p;                   // draw among the most likely that together have this probability
   double min_p;                   // draw among those at least this share as likely as the most likely; 0: all
-  const Arguments* const* layers; // [L]: with T = 1, inputs [1, B, G·H] (layer 0: the table [V, G·H]) and states
-                                  // [S, 2, B, H]: both halves are the states before the call, and overwritten with
-                                  // those after it
-  const float* const* weights;    // [L]: input weights W [G·H, H]; the first is not read: layer 0 has a table
-  const float* const* biases;     // [L]: [G·H], added to W y; the first is not read
+  const Arguments* const* layers; // [L]: with T = 1, and states [S, 2, B, H]: both halves are the states before the
+                                  // call, and overwritten with those after it. The windows of layer 0 are tables of V
+                                  // rows, those of the others scratch [1, B, n]
   const float* output_weights;    // [V, H]
   const float* output_biases;     // [V]
   const double* draws;            // [count, B]: uniform random numbers in [0, 1)
@@ -58,49 +56,66 @@ inline Index choose(const Generation& g, const float* logits, double draw, std::
   return order[std::min(std::upper_bound(cumulated.begin(), cumulated.end(), draw * *last), last) - cumulated.begin()];
 }
 
-// Products of a vector per stream, y [B, K], with weights [G·rows, K] plus a bias, for one member's rows.
+// The logits of this member's characters: rows of weights [V, H] times a vector per stream, plus a bias.
 template <class Operand>
-class Linear {
+class Decoder {
  public:
-  // weights, bias: as for `pack_gates`; slice: of `rows`.
-  Linear(Index B, Index G, Index K, const float* weights, const float* bias, const Slice& slice, Scratch& scratch)
-      : B(B), G(G), K(K), bias(bias), slice(slice), packed(scratch.get<Operand>(packed_size<Operand>(slice, G, K))),
-        sums(scratch.get<float>(B * slice.columns(G))), copy(scratch.get<Operand>(B * padded<Operand>(K))) {
-    pack_gates(slice, G, K, weights, packed);
-    std::fill(copy, copy + B * padded<Operand>(K), Operand{});
-  }
+  Decoder(const Generation& g, const Member& member, Scratch& scratch)
+      : g(g), slice(member, g.V), copy(g.B, g.H, scratch),
+        product(Product<Operand>::forward(g.B, g.H, slice, 1, g.output_weights, scratch)) {}
 
-  // y: read [B, K]; result: written [B, G·rows], this slice's rows only.
-  void apply(const float* y, float* result) const {
-    multiply(B, K, operand(y), packed, slice.panels(G), sums);
-    for (Index b = 0; b < B; b++)
-      slice.each_group([&](Index u, Index n, Index i) {
-        for (Index k = 0; k < G; k++) {
-          const Floats sum = load(sums + b * slice.columns(G) + (i * G + k) * W);
-          store(result + (b * G + k) * slice.H + u, sum + load(bias + k * slice.H + u, n), n);
-        }
+  // y: read [B, H].
+  void apply(const float* y) {
+    product.multiply(copy.take(y));
+    for (Index b = 0; b < g.B; b++)
+      slice.each_group([&](Index v, Index n, Index i) {
+        store(g.logits + b * g.V + v, load(product.row(b) + i * W) + load(g.output_biases + v, n), n);
       });
   }
 
  private:
-  const Index B, G, K;
-  const float* bias;
+  const Generation& g;
   const Slice slice;
-  Operand* packed;
-  float* sums;
-  Operand* copy;  // of y, in bfloat16; every member makes its own, which is faster than another barrier
+  OwnCopy<Operand> copy;
+  const Product<Operand> product;
+};
 
-  const Operand* operand(const float* y) const {
-    if constexpr (std::is_same_v<Operand, float>) {
-      return y;
-    } else {
-      for (Index b = 0; b < B; b++)
-        each_vector(0, K, [&](Index k, Index n) {
-          store(copy + b * padded<Operand>(K) + k, load(y + b * K + k, n), n);
-        });
-      return copy;
-    }
+// A layer of any cell, one step at a time.
+class Layer {
+ public:
+  explicit Layer(const Arguments& a) : a(a) {}
+  virtual ~Layer() = default;
+  // What comes before the loop, from the layer's input [B, I]; layer 0 has a table of it.
+  virtual void read(const float* x) = 0;
+  virtual void step() = 0;
+  // Copy this member's units of the states after the step over those before it.
+  virtual void carry() const = 0;
+  const float* output() const { return a.state(0, 1, 0); }
+
+ protected:
+  const Arguments& a;
+};
+
+template <class C, class Operand>
+class LayerOf : public Layer {
+ public:
+  LayerOf(const Arguments& a, bool has_table, const Member& member, Scratch& scratch)
+      : Layer(a), forward(a, member, scratch) {
+    if (!has_table) before = std::make_unique<Before>(a, member, scratch);
   }
+  void read(const float* x) override { before->step(x); }
+  void step() override { forward.step(0); }
+  void carry() const override {
+    const Slice& slice = forward.slice_H;
+    for (Index s = 0; s < C::STATES; s++)
+      for (Index b = 0; b < a.B; b++)
+        std::copy(a.state(s, 1, b) + slice.first, a.state(s, 1, b) + slice.end, a.state(s, 0, b) + slice.first);
+  }
+
+ private:
+  using Before = typename C::template Before<Operand>;
+  typename C::template Forward<Operand> forward;
+  std::unique_ptr<Before> before;
 };
 
 // The input of a layer above the first and of the logits: the outputs of the layer below or, with residual connections,
@@ -124,25 +139,25 @@ class Below {
   float* sum;
 };
 
-// C: the kind's cell.
-template <class C, class Operand>
+template <class Function>
+void with_cell(Index variant, const Function& function);
+
+template <class Operand>
 void generate(const Generation& g, const Member& member) {
   Scratch& scratch = fresh_scratch();
-  std::deque<Forward<C, Operand>> layers;
-  std::deque<Linear<Operand>> inputs;  // of the layers above the first
-  const auto outputs = [&](Index layer) { return g.layers[layer]->state(0, 1, 0, 0); };
-  for (Index l = 0; l < g.L; l++) {
-    layers.emplace_back(*g.layers[l], member, scratch);
-    if (l > 0) inputs.emplace_back(g.B, g.G, g.H, g.weights[l], g.biases[l], layers[l].slice, scratch);
-  }
-  const Linear<Operand> decoder(g.B, 1, g.H, g.output_weights, g.output_biases, Slice(member, g.V), scratch);
+  std::vector<std::unique_ptr<Layer>> layers;
+  for (Index l = 0; l < g.L; l++)
+    with_cell(g.layers[l]->variant, [&](auto cell) {
+      layers.push_back(std::make_unique<LayerOf<decltype(cell), Operand>>(*g.layers[l], l == 0, member, scratch));
+    });
+  Decoder<Operand> decoder(g, member, scratch);
   std::vector<Index> order;
   std::vector<double> cumulated;
   Below below(g, scratch);
-  for (Index l = 0; l < g.L; l++) below.add(l, outputs(l));
+  for (Index l = 0; l < g.L; l++) below.add(l, layers[l]->output());
 
   for (Index n = 0; n < g.count; n++) {
-    decoder.apply(below.read, g.logits);
+    decoder.apply(below.read);
     member.meet();
     for (Index b = member.begin(g.B); b < member.end(g.B); b++) {
       const Index id = choose(g, g.logits + b * g.V, g.draws[n * g.B + b], order, cumulated);
@@ -151,10 +166,11 @@ void generate(const Generation& g, const Member& member) {
     }
     member.meet();
     for (Index l = 0; l < g.L; l++) {
-      if (l > 0) inputs[l - 1].apply(below.read, const_cast<float*>(g.layers[l]->inputs));
-      layers[l].step(0);
-      below.add(l, outputs(l));
+      if (l > 0) layers[l]->read(below.read);
+      layers[l]->step();
+      member.meet();
+      below.add(l, layers[l]->output());
     }
-    for (const auto& layer : layers) layer.carry();
+    for (const auto& layer : layers) layer->carry();
   }
 }

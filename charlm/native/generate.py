@@ -1,14 +1,36 @@
-"""Generates characters in the kernel of a kind: any number in one call."""
+"""Generates characters in the kernels of a model's cell: any number in one call."""
 
 import ctypes
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from charlm.cells.passes import Passes
 from charlm.native.call import autocasts_to_bf16
-from charlm.native.linear import linear
-from charlm.native.recurrence import LayerWeights, Recurrence
-from charlm.native.structs import Value
+from charlm.native.fused import FusedDriver
+from charlm.native.recurrence import Values, buffers, fresh, numbers
+
+
+class GeneratingLayer(NamedTuple):
+    """A layer as generation reads it."""
+
+    passes: Passes
+    windows: Sequence[Tensor]
+    """Of the first layer: a row for each character, [V, n]. Of the others: scratch [B, n]."""
+    vectors: Sequence[Tensor]
+    """Those of the loop, then those of what comes before it."""
+    weights: Sequence[Tensor]
+    """The matrices of the products in the loop, then of those before it."""
+    before_widths: Sequence[int]
+    """Of what products before the loop multiply, other than the input."""
+    before_norms: Sequence[int]
+    """How many normalizations before the loop there are of each size."""
+    state: tuple[Tensor, ...]
+    kept_11S: Tensor | None
+    """Zoneout's share."""
+    input_size: int
 
 
 class Generator:
@@ -17,58 +39,50 @@ class Generator:
     Under autocast to bfloat16 the products are bfloat16; logits and states stay float32.
 
     Args:
-        kernel: the kind's.
-        layers: parameters, state and zoneout's share of each layer, from the lowest to the highest; see
-            `Recurrence.layer`.
-        table_VI: the first layer's input for each character; None: one-hot.
+        driver: of all layers.
+        layers: from the lowest to the highest.
         decoder: weights [V, H] and biases [V] of the logits.
         residual: whether layers above the first add their input to their output.
     """
 
     def __init__(
-        self,
-        kernel: Recurrence,
-        layers: list[tuple[LayerWeights, tuple[Tensor, ...], Tensor | None]],
-        table_VI: Tensor | None,
-        decoder: tuple[Tensor, Tensor],
-        *,
-        residual: bool,
+        self, driver: FusedDriver, layers: Sequence[GeneratingLayer], decoder: tuple[Tensor, Tensor], *, residual: bool
     ) -> None:
-        self._kernel = kernel
+        self._driver = driver
         w_VH, b_V = (parameter.detach().contiguous() for parameter in decoder)
         V, H = w_VH.shape
-        weights = [layer.w_ih_GI.detach().contiguous() for layer, _, _ in layers]
-        biases = [layer.bias_G.detach().contiguous() for layer, _, _ in layers]
-        B, rows = len(layers[0][1][0]), len(biases[0])
+        B = len(layers[0].state[0])
         self._batch_size, self._ids = B, torch.zeros(B, dtype=torch.int64)
-        maps = biases[0] + weights[0].t() if table_VI is None else linear(table_VI.detach(), weights[0], biases[0])
-        assert len(maps) == V, (maps.shape, V)
-        inputs = [maps.contiguous(), *(maps.new_empty(B, rows) for _ in layers[1:])]
-        fields: list[dict[str, Value]] = [kernel.one_step(state, layer, kept) for layer, state, kept in layers]
-        for fields_of_layer, input in zip(fields, inputs, strict=True):
-            fields_of_layer["inputs"] = input
-        fields[0]["ids"] = self._ids
-        structs = [kernel.structs[0].fill(**fields_of_layer) for fields_of_layer in fields]
+        fields = [self._fields(layer, self._ids if place == 0 else None) for place, layer in enumerate(layers)]
+        structs = [driver.filled(layer.passes, one) for layer, one in zip(layers, fields, strict=True)]
         logits = w_VH.new_empty(B, V)
-        self._sizes = {
-            "B": B,
-            "H": H,
-            "G": rows // H,
-            "V": V,
-            "L": len(layers),
-            "residual": residual,
-            "bf16": autocasts_to_bf16(),
-        }
+        bf16 = autocasts_to_bf16()
+        self._sizes = {"B": B, "H": H, "V": V, "L": len(layers), "residual": residual, "bf16": bf16}
         # At most so many, because the layers' scratch is allocated for them.
         self._threads = torch.get_num_threads()
         self._tensors = {"output_weights": w_VH, "output_biases": b_V, "logits": logits, "ids": self._ids}
-        self._tables = {
-            "layers": _addresses([ctypes.addressof(struct) for struct in structs]),
-            "weights": _addresses([weight.data_ptr() for weight in weights]),
-            "biases": _addresses([bias.data_ptr() for bias in biases]),
-        }
+        self._layers = (ctypes.c_void_p * len(structs))(*map(ctypes.addressof, structs))
         # The structs hold addresses only.
-        self._kept_alive = (fields, structs, weights, biases)
+        self._kept_alive = (fields, structs)
+
+    def _fields(self, layer: GeneratingLayer, ids_B: Tensor | None) -> Values:
+        """The fields of `Arguments` for single steps; states are [S, 2, B, H]."""
+        passes, driver, like = layer.passes, self._driver, layer.state[0]
+        values: Values = {
+            **numbers(layer.input_size, 1, like, layer.kept_11S, steps=1, bf16=autocasts_to_bf16()),
+            **buffers(driver, passes, layer.input_size, fresh("window"), like, 1, makes=layer.kept_11S is not None),
+            "weights": [weight.detach().contiguous() for weight in layer.weights],
+            "vectors": [vector.detach().contiguous() for vector in layer.vectors],
+            "windows": [window.detach().contiguous() for window in layer.windows],
+            "ids": ids_B,
+            "kept": layer.kept_11S,
+            "states": torch.stack([torch.stack([tensor, tensor]) for tensor in layer.state]),
+        }
+        scratch = driver.scratch(passes, values, forward=True)
+        scratch["copies"] += [torch.zeros(2, self._batch_size, width + 16) for width in layer.before_widths]
+        threads = torch.get_num_threads()
+        scratch["partials"] += [torch.empty(2, threads, count, 2, self._batch_size) for count in layer.before_norms]
+        return values | scratch
 
     def draw(self, draws_NB: Tensor, *, temperature: float, top_k: int, top_p: float, min_p: float) -> Tensor:
         """The next N characters of every stream, [N, B], drawn with uniform random numbers [N, B] in [0, 1).
@@ -78,14 +92,9 @@ class Generator:
         draws_NB = draws_NB.double().contiguous()
         drawn = torch.empty(draws_NB.shape, dtype=torch.int64)
         assert draws_NB.shape[1] == self._batch_size, draws_NB.shape
-        tables = {name: ctypes.addressof(table) for name, table in self._tables.items()}
         choice = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
         threads = min(self._threads, torch.get_num_threads())  # one in a process that was forked since
-        values = self._sizes | self._tensors | tables | choice | {"threads": threads}
-        struct = self._kernel.structs[1].fill(count=len(draws_NB), draws=draws_NB, drawn=drawn, **values)
-        self._kernel.call("recurrence_generate", struct)
+        values = self._sizes | self._tensors | choice | {"threads": threads, "layers": ctypes.addressof(self._layers)}
+        struct = self._driver.structs[1].fill(count=len(draws_NB), draws=draws_NB, drawn=drawn, **values)
+        self._driver.call("recurrence_generate", struct)
         return drawn
-
-
-def _addresses(values: list[int]) -> ctypes.Array[ctypes.c_void_p]:
-    return (ctypes.c_void_p * len(values))(*values)

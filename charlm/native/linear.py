@@ -9,7 +9,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from charlm.native.call import Kernel, autocasts_to_bf16, first_derivative
-from charlm.native.lookup import Lookup, check_ids
 
 PRODUCT = Kernel(Path(__file__).with_name("product.cpp"))
 LOOKUP = Kernel(Path(__file__).with_name("lookup.cpp"))
@@ -76,35 +75,3 @@ class _Linear(torch.autograd.Function):
             None,
             None,
         )
-
-
-def project(
-    x: Tensor | Lookup, w_GI: Tensor, bias_G: Tensor, linear: Callable[..., Tensor] = linear
-) -> tuple[Tensor, Tensor | None]:
-    """Input products W x + bias for all steps.
-
-    Returns [T, B, G] and None; for a lookup, rows [V, G] and the ids [T, B] of the row that each step reads.
-
-    ValueError for ids on the CPU that are outside the table.
-    """
-    if not isinstance(x, Lookup):
-        return linear(x.to(w_GI.dtype), w_GI, bias_G), None
-    ids_TB, table_VI = x.ids_TB.contiguous(), x.table_VI
-    V = w_GI.shape[1] if table_VI is None else len(table_VI)
-    if ids_TB.device.type == "cpu":
-        check_ids("ids of a lookup", ids_TB, V)
-    if table_VI is None:
-        return torch.add(bias_G, w_GI.t()).contiguous(), ids_TB
-    if ids_TB.numel() < V:
-        return linear(F.embedding(ids_TB, table_VI), w_GI, bias_G), None
-    return linear(table_VI, w_GI, bias_G), ids_TB
-
-
-def gradient_of_inputs(d_rows_TBG: Tensor, ids_TB: Tensor | None, V: int) -> Tensor:
-    """Gradient of the first result of `project`, from the gradient of each step's row; V: rows of its table."""
-    if ids_TB is None:
-        return d_rows_TBG
-    d_inputs_VG = d_rows_TBG.new_empty(V, d_rows_TBG.shape[-1])
-    sizes = {"N": ids_TB.numel(), "V": V, "columns": d_rows_TBG.shape[-1]}
-    LOOKUP("lookup_gradient", **sizes, ids=ids_TB, d_rows=d_rows_TBG, d_table=d_inputs_VG)
-    return d_inputs_VG

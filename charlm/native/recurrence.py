@@ -1,38 +1,30 @@
-"""One recurrent layer over a window, with the equations of a kind: the autograd function, and the driver in C++."""
+"""One recurrent layer over a window: the autograd function, and memory for both passes of any cell."""
 
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from charlm.native.call import Kernel, autocasts_to_bf16, first_derivative
-from charlm.native.linear import gradient_of_inputs, matmul, project
-from charlm.native.lookup import Lookup
-from charlm.native.structs import Struct, Value
-
-_HERE = Path(__file__).parent
-_WIDEST = 16  # the largest W of vector.h
+from charlm.cells.passes import Passes
+from charlm.cells.program import Size
+from charlm.native.call import autocasts_to_bf16, first_derivative
+from charlm.native.structs import Value
 
 
-class LayerWeights(NamedTuple):
-    """The parameters of one layer, in float32, as the driver takes them."""
+class LoopInputs(NamedTuple):
+    """What the loop over a window reads besides states, see `Split`."""
 
-    w_ih_GI: Tensor
-    bias_G: Tensor
-    """All biases that are added to the product of the input, see `b_hh_DG`."""
-    w_hh_DGH: Tensor
-    """[G, H] for one micro-step per step, or [D, G, H]."""
-    b_hh_DG: Tensor | None = None
-    """Biases of the recurrent products of the second and later micro-steps and, in the first, of the gates that stay
-    apart; other elements are not used. None: there are none."""
-    norm: tuple[Tensor, Tensor] | None = None
-    """Gains and biases of layer normalization, [gates + 1, H] each: those of the gates, then of the second state."""
-    epsilon: float = 0.0
-    """Added to the variance in layer normalization."""
-    variant: int = 0
-    """The index in `Variants` of gates.h."""
+    windows: Sequence[Tensor]
+    """[T, B, count · size] each; with ids rows [V, count · size], of which each step reads one."""
+    ids_TB: Tensor | None
+    vectors: Sequence[Tensor]
+    """[count · size] each."""
+    weights: Mapping[str, Tensor]
+    """The matrices of the products in the loop, [rows, columns] or a stack of them, by name."""
+    input_size: int
+    """0 if no vector in the loop has as many units: layers of different inputs are then alike."""
+    steps: int
 
 
 class Memory:
@@ -51,46 +43,52 @@ class Memory:
         return tensor
 
 
+Lease = Callable[[str], Memory]
+"""Memory for a part of a call: "window" until its backward pass is over; "forward" or "backward" during that pass."""
+Values = dict[str, Value | Sequence[Tensor | None]]
+"""The fields of `Arguments` in recurrence.h; a table of pointers is a list of tensors."""
+
+
+def fresh(part: str) -> Memory:
+    """The lease that keeps nothing."""
+    return Memory()
+
+
 class Driver:
     """Computes a window's steps and their gradients. The autograd function around them is the same for every driver."""
 
-    def sizes(self, variant: int) -> tuple[int, int]:
-        """Vectors per unit that the backward pass needs, and the number of gates that stay apart."""
-        raise NotImplementedError
-
     def padded(self, units: int) -> int:
-        """Units for which `saved` and `normal` have room, in a layout that the driver chooses."""
+        """Units for which `saved` has room, in a layout that the driver chooses."""
         return units
 
-    def __call__(self, function: str, **values: Value) -> None:
+    def run(self, function: str, passes: Passes, values: Values) -> None:
         """recurrence_forward or recurrence_backward; the values are the fields of `Arguments` in recurrence.h."""
         raise NotImplementedError
 
-    def project(self, x: Tensor | Lookup, w_GI: Tensor, bias_G: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Input products, see `native.linear.project`."""
+    takes_ids = False
+    """Whether the windows may be rows of a table, which each step reads by an id."""
+
+    def linear(self, x: Tensor, w_NK: Tensor, bias_N: Tensor | None = None) -> Tensor:
+        """x wᵀ + bias over the last dimension of x, as `F.linear`; float32 also of operands rounded to bfloat16."""
         raise NotImplementedError
 
-    def gradient_of_inputs(self, d_rows_TBG: Tensor, ids_TB: Tensor | None, V: int) -> Tensor:
-        """The gradient of the first result of `project`, see `native.linear.gradient_of_inputs`."""
+    def gradient_of_rows(self, d_rows_TBN: Tensor, ids_TB: Tensor | None, V: int) -> Tensor:
+        """The gradient of a window's rows [V, N], from that of the row that each step reads."""
         raise NotImplementedError
 
     def matmul(self, a_MK: Tensor, b_KN: Tensor, *, bf16: bool, out: Tensor) -> None:
         """out = a b, [M, N]."""
         raise NotImplementedError
 
-    def scratch(self, like_BK: Tensor, *, copied: bool, gains: Tensor | None) -> dict[str, Value]:
-        """Further fields of `Arguments` for a call: scratch memory. copied: whether products read copies like this."""
-        return {}
-
-    def lease(self, numbers: tuple[Any, ...], tensors: Sequence[Tensor | None], memory: object) -> "Lease":
+    def lease(self, numbers: tuple[Any, ...], tensors: Sequence[Tensor | None], memory: object) -> Lease:
         """What gives a call its memory. memory: see `layer`; numbers and tensors: all that the call takes."""
-        return _fresh
+        return fresh
 
     def layer(
         self,
-        x: Tensor | Lookup,
+        passes: Passes,
+        inputs: LoopInputs,
         state: tuple[Tensor, ...],
-        weights: LayerWeights,
         mask_BH: Tensor | None = None,
         kept_TBS: Tensor | None = None,
         carried_TB: Tensor | None = None,
@@ -103,97 +101,81 @@ class Driver:
         """
         if carried_TB is not None:
             state = tuple(tensor * carried_TB[0, :, None] for tensor in state)
-        inputs, ids_TB = self.project(x, weights.w_ih_GI, weights.bias_G)
-        numbers = weights.variant, weights.epsilon, torch.is_grad_enabled(), autocasts_to_bf16(state[0].device)
-        tensors = (
-            inputs, ids_TB, weights.w_hh_DGH, weights.b_hh_DG, *(weights.norm or (None, None)),
-            mask_BH, kept_TBS, carried_TB, *state,
-        )  # fmt: skip
-        call = _Call(self, *numbers, self.lease(numbers, tensors, memory))
+        names = tuple(dict.fromkeys(product.name for product in passes.products))
+        weights = [inputs.weights[name] for name in names]
+        numbers = passes, inputs.input_size, inputs.steps, torch.is_grad_enabled(), autocasts_to_bf16(state[0].device)
+        tensors = (inputs.ids_TB, mask_BH, kept_TBS, carried_TB, *inputs.windows, *inputs.vectors, *weights, *state)
+        call = _Call(self, *numbers, names, self.lease(numbers, tensors, memory))
         y_TBH, *last = _Sequence.apply(call, *tensors)  # type: ignore[misc]
         return y_TBH, tuple(last)
-
-
-class Recurrence(Kernel, Driver):
-    """The driver in C++, compiled with the equations in the gates.h of `folder`. In float32 on the CPU."""
-
-    def __init__(self, folder: Path) -> None:
-        structs = Struct(_HERE / "recurrence.h"), Struct(_HERE / "generate.h", "Generation")
-        super().__init__(_HERE / "recurrence.cpp", structs, folder)
-        self._sizes: dict[int, tuple[int, int]] = {}
-
-    def sizes(self, variant: int) -> tuple[int, int]:
-        if variant not in self._sizes:
-            sizes = self.structs[0].fill(variant=variant)
-            self.call("recurrence_sizes", sizes)
-            self._sizes[variant] = sizes.saved_count, sizes.apart_count
-        return self._sizes[variant]
-
-    def padded(self, units: int) -> int:
-        return -(-units // _WIDEST) * _WIDEST
-
-    def project(self, x: Tensor | Lookup, w_GI: Tensor, bias_G: Tensor) -> tuple[Tensor, Tensor | None]:
-        return project(x, w_GI, bias_G)
-
-    def gradient_of_inputs(self, d_rows_TBG: Tensor, ids_TB: Tensor | None, V: int) -> Tensor:
-        return gradient_of_inputs(d_rows_TBG, ids_TB, V)
-
-    def matmul(self, a_MK: Tensor, b_KN: Tensor, *, bf16: bool, out: Tensor) -> None:
-        matmul(a_MK, b_KN, bf16=bf16, out=out)
-
-    def scratch(self, like_BK: Tensor, *, copied: bool, gains: Tensor | None) -> dict[str, Value]:
-        B, K = like_BK.shape
-        # Two buffers for copies, in float32, or in bfloat16 padded to a multiple of 32 elements; the padding must be 0.
-        operands = like_BK.new_zeros(2, B, K + 16) if copied else None
-        # The sums that threads exchange in layer normalization.
-        partials = None if gains is None else gains.new_empty(torch.get_num_threads(), 2 * len(gains), B)
-        return {"operands": operands, "partials": partials}
-
-    def one_step(
-        self, state: tuple[Tensor, ...], weights: LayerWeights, kept_11S: Tensor | None = None
-    ) -> dict[str, Value]:
-        """Fields of `Arguments` for generation from `state`, all but the input's; states are [S, 2, B, H].
-
-        Call it under the same autocast as `Generator`.
-        """
-        call = _Call(self, weights.variant, weights.epsilon, False, autocasts_to_bf16(), _fresh)
-        gains, shifts = weights.norm or (None, None)
-        return {
-            **_sizes(call, 1, state[0], weights.w_hh_DGH, kept_11S),
-            **_saved(call, call.lease("window"), 1, state, weights.w_hh_DGH, gains, makes=kept_11S is not None),
-            "weights": weights.w_hh_DGH.detach().contiguous(),
-            "biases": None if weights.b_hh_DG is None else weights.b_hh_DG.detach().contiguous(),
-            "gains": gains,
-            "shifts": shifts,
-            "kept": kept_11S,
-            "states": torch.stack([torch.stack([tensor, tensor]) for tensor in state]),
-            **self.scratch(state[0], copied=call.bf16, gains=gains),
-        }
-
-
-Lease = Callable[[str], Memory]
-"""Memory for a part of a call: "window" until its backward pass is over; "forward" or "backward" during that pass."""
-
-
-def _fresh(part: str) -> Memory:
-    """The lease that keeps nothing."""
-    return Memory()
 
 
 class _Call(NamedTuple):
     """What a call takes besides tensors."""
 
     driver: Driver
-    variant: int
-    epsilon: float
+    passes: Passes
+    input_size: int
+    steps: int
     with_backward: bool
     bf16: bool
+    names: tuple[str, ...]
+    """Of the matrices."""
     lease: Lease
 
+    def shares(self, tensors: Sequence[Tensor]) -> tuple[list[Tensor], ...]:
+        """Windows, vectors, matrices and states."""
+        split = self.passes.split
+        shares, rest = [], list(tensors)
+        for count in (len(split.windows), len(split.vectors), len(self.names)):
+            shares.append(rest[:count])
+            rest = rest[count:]
+        return (*shares, rest)
 
-def _read(memory: Memory, **tensors: Tensor | None) -> dict[str, Tensor | None]:
-    """What the driver reads as these tensors."""
-    return {name: None if tensor is None else memory.read(name, tensor) for name, tensor in tensors.items()}
+    def matrices(self, weights: Sequence[Tensor]) -> list[Tensor]:
+        """The matrix of each product, from the tensors of `names`."""
+        return matrices(self.passes, dict(zip(self.names, weights, strict=True)))
+
+
+def units(size: Size, H: int, input_size: int) -> int:
+    """The number of units that a size stands for."""
+    return {"H": H, "I": input_size}[size] if isinstance(size, str) else size
+
+
+def matrices(passes: Passes, weights: Mapping[str, Tensor]) -> list[Tensor]:
+    """The matrix of each product in the loop."""
+    products = [(weights[product.name], product.index) for product in passes.products]
+    return [weight[index] if weight.dim() == 3 else weight for weight, index in products]
+
+
+def buffers(
+    driver: Driver, passes: Passes, input_size: int, memory: Memory, like: Tensor, steps: int, *, makes: bool
+) -> Values:
+    """The tensors that the backward pass needs, by their fields in `Arguments`, for this many steps.
+
+    Without a backward pass they are written all the same: with and without gradients the outputs are then the same to
+    the last bit. like: a state.
+    """
+    B, H = like.shape
+    operands = {k: units(passes.operands[k].size, H, input_size) for k in passes.kept}
+    saved = {size: (len(rows), units(size, H, input_size)) for size, rows in passes.forward.saved.items()}
+    norms = len(passes.normalizations)
+    return {
+        # Without a backward pass in two places in turn: one is written while others still read the other.
+        "operands": [memory.new(f"operands{k}", like, max(steps, 2), B, n) for k, n in operands.items()],
+        "saved": [
+            memory.new(f"saved{size}", like, steps, B, count, driver.padded(n)) for size, (count, n) in saved.items()
+        ],
+        "made": memory.new("made", like, len(passes.split.loop.states), steps, B, H) if makes else None,
+        "moments": memory.new("moments", like, steps, B, norms, 2) if norms else None,
+    }
+
+
+def numbers(input_size: int, T: int, like: Tensor, kept_TBS: Tensor | None, *, steps: int, bf16: bool) -> Values:
+    """The numbers in `Arguments`. like: a state; steps: those that `buffers` are for."""
+    B, H = like.shape
+    rows = 0 if kept_TBS is None else kept_TBS.shape[0] * kept_TBS.shape[1]
+    return {"T": T, "B": B, "H": H, "I": input_size, "bf16": bf16, "saved_steps": steps, "kept_rows": rows}
 
 
 class _Sequence(torch.autograd.Function):
@@ -201,41 +183,32 @@ class _Sequence(torch.autograd.Function):
     def forward(
         ctx: Any,
         call: _Call,
-        inputs: Tensor,
         ids_TB: Tensor | None,
-        w_hh_DGH: Tensor,
-        b_hh_DG: Tensor | None,
-        gains: Tensor | None,
-        shifts: Tensor | None,
         mask_BH: Tensor | None,
         kept_TBS: Tensor | None,
         carried_TB: Tensor | None,
-        *state: Tensor,
+        *tensors: Tensor,
     ) -> tuple[Tensor, ...]:
-        T, B = (inputs if ids_TB is None else ids_TB).shape[:2]
-        H, window, passing = w_hh_DGH.shape[-1], call.lease("window"), call.lease("forward")
-        read = _read(
-            window, weights=w_hh_DGH, gains=gains, shifts=shifts, mask=mask_BH, kept=kept_TBS, carried=carried_TB
-        )
-        states = window.new("states", w_hh_DGH, len(state), 1 + T, B, H)
+        passes, window, passing = call.passes, call.lease("window"), call.lease("forward")
+        windows, vectors, weights, state = call.shares(tensors)
+        T = call.steps
+        masks = {"mask": mask_BH, "kept": kept_TBS, "carried": carried_TB}
+        masks = {name: None if one is None else window.read(name, one) for name, one in masks.items()}
+        weights, vectors = _read(window, "weights", weights), _read(window, "vectors", vectors)
+        windows = _read(window if passes.reads_windows else passing, "windows", windows)
+        states = window.new("states", state[0], len(state), 1 + T, *state[0].shape)
         for first, tensor in zip(states[:, 0], state, strict=True):
             first.copy_(tensor)
-        makes = kept_TBS is not None or carried_TB is not None
-        saved = _saved(call, window, T, state, w_hh_DGH, gains, makes=makes)
-        outputs = None if carried_TB is None else passing.new("outputs", w_hh_DGH, T, B, H)
-        call.driver(
-            "recurrence_forward",
-            **_sizes(call, T, state[0], w_hh_DGH, kept_TBS),
-            **saved,
-            **read,
-            **_read(passing, inputs=inputs, biases=b_hh_DG),
-            ids=ids_TB,
-            outputs=outputs,
-            states=states,
-            **call.driver.scratch(state[0], copied=call.bf16 or mask_BH is not None, gains=gains),
-        )
-        ctx.call, ctx.window, ctx.V, ctx.has_biases = call, window, len(inputs), b_hh_DG is not None
-        ctx.save_for_backward(ids_TB, states, *read.values(), *saved.values())
+        steps, makes = T if call.with_backward else 1, kept_TBS is not None or carried_TB is not None
+        saved = buffers(call.driver, passes, call.input_size, window, state[0], steps, makes=makes)
+        outputs = None if carried_TB is None else passing.new("outputs", states, *states.shape[1:]).narrow(0, 0, T)
+        counts = numbers(call.input_size, T, state[0], kept_TBS, steps=steps, bf16=call.bf16)
+        values = {**counts, **masks, **saved, "ids": ids_TB, "vectors": vectors}
+        values |= {"weights": call.matrices(weights), "windows": windows, "states": states, "outputs": outputs}
+        call.driver.run("recurrence_forward", passes, values)
+        ctx.call, ctx.window, ctx.V = call, window, len(windows[0]) if windows else 0
+        reads = {"windows": windows if passes.reads_windows else [], "vectors": vectors, "weights": weights}
+        _keep(ctx, {**masks, **saved, **reads, "ids": ids_TB, "states": states})
         # Copies: a view would keep the states of the whole window.
         return passing.result(states[0, 1:] if outputs is None else outputs), *states[:, -1].clone()
 
@@ -244,92 +217,76 @@ class _Sequence(torch.autograd.Function):
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx: Any, dy_TBH: Tensor, *d_last: Tensor
     ) -> tuple[Tensor | None, ...]:
-        ids_TB, states, *rest = ctx.saved_tensors
-        read: dict[str, Any] = dict(zip(_READ, rest[: len(_READ)], strict=True))
-        saved: dict[str, Any] = dict(zip(_SAVED, rest[len(_READ) :], strict=True))
         call: _Call = ctx.call
-        weights, gains, mask_BH = read["weights"], read["gains"], read["mask"]
-        (T, B, H), G, D = dy_TBH.shape, weights.shape[-2], _depth(weights)
-        passing = call.lease("backward")
-        new, result = passing.new, passing.result
-        d_maps, d_first = new("d_maps", dy_TBH, D, T, B, G), new("d_first", dy_TBH, len(states), B, H)
-        apart = call.driver.sizes(call.variant)[1]
-        d_inputs = new("d_inputs", dy_TBH, T, B, G) if apart else None
-        d_gains = d_shifts = None
-        if gains is not None:
-            d_gains, d_shifts = (new(name, gains, *gains.shape).zero_() for name in ("d_gains", "d_shifts"))
-        call.driver(
-            "recurrence_backward",
-            **_sizes(call, T, d_first[0], weights, read["kept"]),
-            **read,
-            **saved,
-            **_read(passing, d_outputs=dy_TBH, d_last=torch.stack(d_last)),
-            states=states,
-            d_maps=d_maps,
-            d_inputs=d_inputs,
-            d_gains=d_gains,
-            d_shifts=d_shifts,
-            d_first=d_first,
-            **call.driver.scratch(d_maps[0, 0], copied=call.bf16, gains=gains),
-        )
-        dw_hh, db_DG = torch.empty_like(weights), None
-        for d, dw_GH in enumerate(dw_hh.view(D, G, H)):
-            before = states[0, :-1] if d == 0 else saved["inner"][d - 1]
-            operands = before if mask_BH is None else before * mask_BH
-            call.driver.matmul(d_maps[d].flatten(0, 1).t(), operands.flatten(0, 1), bf16=call.bf16, out=dw_GH)
-        if ctx.has_biases:
-            db_DG = d_maps.sum((1, 2))
-            # The inputs contain the other biases of the first micro-step.
-            db_DG[0, : G - apart * H] = 0
-        d_inputs = result(d_maps[0] if d_inputs is None else d_inputs)
-        d_inputs = call.driver.gradient_of_inputs(d_inputs, ids_TB, ctx.V)
-        if d_gains is not None and d_shifts is not None:
-            d_gains, d_shifts = result(d_gains), result(d_shifts)
-        return None, d_inputs, None, dw_hh, db_DG, d_gains, d_shifts, None, None, None, *result(d_first)
+        kept, passes, memory = _kept(ctx), call.passes, call.lease("backward")
+        weights, states, ids_TB = kept.pop("weights"), kept["states"], kept["ids"]
+        T, B, H = dy_TBH.shape
+        widths = [product.gates * units(product.size, H, call.input_size) for product in passes.products]
+        d_products = [memory.new(f"d_products{k}", states, T, B, width) for k, width in enumerate(widths)]
+        d_first = memory.new("d_first", states, len(states), B, H)
+        like_windows, like_vectors = passes.like_windows, passes.like_vectors
+        nodes = [passes.split.program.nodes[place] for place in passes.split.windows]
+        widths = [node.count * units(node.size, H, call.input_size) for node in nodes]
+        d_windows = [
+            d_products[like_windows[k]] if k in like_windows else memory.new(f"d_windows{k}", states, T, B, width)
+            for k, width in enumerate(widths)
+        ]
+        d_vectors = [
+            None if k in like_vectors else memory.new(f"d_vectors{k}", states, *vector.shape).zero_()
+            for k, vector in enumerate(kept["vectors"])
+        ]
+        call.driver.run("recurrence_backward", passes, {
+            **numbers(call.input_size, T, d_first[0], kept["kept"], steps=T, bf16=call.bf16),
+            **kept, "weights": call.matrices(weights),
+            "d_outputs": memory.read("d_outputs", dy_TBH), "d_last": memory.read("d_last", torch.stack(d_last)),
+            "d_products": d_products, "d_windows": d_windows, "d_vectors": d_vectors, "d_first": d_first,
+        })  # fmt: skip
+        d_rows = [call.driver.gradient_of_rows(memory.result(one), ids_TB, ctx.V) for one in d_windows]
+        d_vectors = [
+            d_products[like_vectors[k]].sum((0, 1)) if one is None else memory.result(one)
+            for k, one in enumerate(d_vectors)
+        ]
+        d_weights = _of_matrices(call, weights, d_products, kept)
+        return None, None, None, None, None, *d_rows, *d_vectors, *d_weights, *memory.result(d_first)
 
 
-def _depth(w_hh_DGH: Tensor) -> int:
-    """D; weights without this dimension have 1."""
-    return 1 if w_hh_DGH.dim() == 2 else len(w_hh_DGH)
+def _of_matrices(call: _Call, weights: list[Tensor], d_products: list[Tensor], kept: dict[str, Any]) -> list[Tensor]:
+    """The gradients of the matrices: of each product's gates, times what it multiplied."""
+    passes, states, mask_BH = call.passes, kept["states"], kept["mask"]
+    d_weights, begun = [torch.empty_like(weight) for weight in weights], set()
+    for product, d_TBG, d_matrix in zip(passes.products, d_products, call.matrices(d_weights), strict=True):
+        operand = passes.operands[product.operand]
+        if operand.state:
+            v_TBK = states[passes.split.loop.states.index(operand.state), :-1]
+        else:
+            v_TBK = kept["operands"][passes.kept.index(product.operand)][: len(d_TBG)]
+        if mask_BH is not None and operand.size == "H":
+            v_TBK = v_TBK * mask_BH
+        again = (product.name, product.index) in begun
+        begun.add((product.name, product.index))
+        out = torch.empty_like(d_matrix) if again else d_matrix
+        call.driver.matmul(d_TBG.flatten(0, 1).t(), v_TBK.flatten(0, 1), bf16=call.bf16, out=out)
+        if again:
+            d_matrix += out
+    return d_weights
 
 
-_READ = ("weights", "gains", "shifts", "mask", "kept", "carried")
-_SAVED = ("inner", "saved", "made", "normal", "moments")
+def _read(memory: Memory, name: str, tensors: Sequence[Tensor]) -> list[Tensor]:
+    """What the driver reads as these tensors."""
+    return [memory.read(f"{name}{k}", tensor) for k, tensor in enumerate(tensors)]
 
 
-def _saved(
-    call: _Call,
-    memory: Memory,
-    T: int,
-    state: tuple[Tensor, ...],
-    weights: Tensor,
-    gains: Tensor | None,
-    *,
-    makes: bool,
-) -> dict[str, Tensor | None]:
-    """The tensors that the backward pass needs, by their fields in `Arguments`; for one step only without it.
-
-    Without a backward pass they are written all the same: with and without gradients the outputs are then the same to
-    the last bit.
-    """
-    (B, H), G, steps = state[0].shape, weights.shape[-2], T if call.with_backward else 1
-    D, padded = _depth(weights), call.driver.padded(H)
-    shapes = {
-        "inner": (D - 1, steps, B, H),
-        "saved": (D, steps, B, call.driver.sizes(call.variant)[0], padded),
-        "made": (len(state), steps, B, H) if makes else None,
-        "normal": None if gains is None else (steps, B, G // H * padded),
-        "moments": None if gains is None else (steps, B, len(gains) + 1),
-    }
-    return {name: None if shape is None else memory.new(name, weights, *shape) for name, shape in shapes.items()}
+def _keep(ctx: Any, values: Values) -> None:
+    """Save tensors, and lists of them, for the backward pass."""
+    ctx.lengths = {name: len(value) if isinstance(value, list) else None for name, value in values.items()}
+    lists = (value if isinstance(value, list) else [value] for value in values.values())
+    ctx.save_for_backward(*(tensor for tensors in lists for tensor in tensors))
 
 
-def _sizes(call: _Call, T: int, state_BH: Tensor, weights: Tensor, kept_TBS: Tensor | None) -> dict[str, Value]:
-    """The numbers in `Arguments`."""
-    B, H = state_BH.shape
+def _kept(ctx: Any) -> dict[str, Any]:
+    """The inverse of `_keep`."""
+    tensors = iter(ctx.saved_tensors)
     return {
-        **{"T": T, "B": B, "H": H, "D": _depth(weights)},
-        **{"variant": call.variant, "epsilon": call.epsilon, "bf16": call.bf16},
-        "saved_steps": T if call.with_backward else 1,
-        "kept_rows": 0 if kept_TBS is None else kept_TBS.shape[0] * kept_TBS.shape[1],
+        name: next(tensors) if length is None else [next(tensors) for _ in range(length)]
+        for name, length in ctx.lengths.items()
     }

@@ -143,6 +143,62 @@ inline Floats clamp(Floats x, float bound) {
   return x < -bound ? Floats{} - bound : x;
 }
 
+// NaN stays NaN in both.
+inline Floats maximum(Floats x, Floats y) { return (x > y) | (x != x) ? x : y; }
+inline Floats minimum(Floats x, Floats y) { return (x < y) | (x != x) ? x : y; }
+
+inline Floats relu(Floats x) { return x < 0.0f ? Floats{} : x; }
+
+// eˣ; 0 below −87.3 and infinite above 88.7.
+inline Floats exp(Floats x) {
+  // Beyond 87 in two factors, of which the first is e⁸⁷: what is too large becomes infinite.
+  const Floats most = x > 175.0f ? Floats{} + 175.0f : x;
+  const Floats rest = most > 87.0f ? most - 87.0f : most;
+  const Floats power = exp_between(rest < -87.0f ? Floats{} - 87.0f : rest);
+  const Floats result = most > 87.0f ? power * 6.0760302e37f : power;
+  return x < -87.3f ? Floats{} : result;
+}
+
+// The natural logarithm, accurate to about one unit in the last place; −∞ for 0 and NaN below.
+inline Floats log(Floats x) {
+  // x = 2ⁿ m with √½ ≤ m < √2; numbers below 2⁻¹²⁶ count as 0.
+  const Ints bits = (Ints)x;
+  const Ints above = (bits - 0x3f3504f3) >> 23;
+  const Floats n = __builtin_convertvector(above, Floats);
+  const Floats m = (Floats)(bits - (above << 23));
+  // log m = 2 artanh(s) with s = (m − 1) / (m + 1); |s| < 0.172, and the first omitted term is below 1e-9.
+  const Floats s = (m - 1.0f) / (m + 1.0f), q = s * s;
+  Floats p = q * (1.0f / 9) + (1.0f / 7);
+  p = p * q + (1.0f / 5);
+  p = p * q + (1.0f / 3);
+  const Floats tail = 2.0f * s * (q * p);
+  const Floats result = n * 0.693359375f + (n * -2.12194440e-4f + tail + 2.0f * s);
+  const Floats infinity = Floats{} + __builtin_inff();
+  const Floats finite = x < 1.1754944e-38f ? -infinity : x >= infinity ? infinity : result;
+  return (x < 0.0f) | (x != x) ? Floats{} + __builtin_nanf("") : finite;
+}
+
+// log(1 + eˣ) = max(x, 0) + log(1 + e^−|x|), accurate to about one unit in the last place.
+inline Floats softplus(Floats x) {
+  const Floats most = x < 0.0f ? Floats{} : x;
+  const Floats u = exp_between(clamp(x < 0.0f ? x : -x, 87.0f));
+  // log(1 + u) = 2 artanh(s) with s = u / (2 + u) ≤ 1/3; the first omitted term of the series is below 1e-8.
+  const Floats s = u / (2.0f + u), q = s * s;
+  Floats p = q * (1.0f / 13) + (1.0f / 11);
+  p = p * q + (1.0f / 9);
+  p = p * q + (1.0f / 7);
+  p = p * q + (1.0f / 5);
+  p = p * q + (1.0f / 3);
+  p = p * q + 1.0f;
+  return most + 2.0f * s * p;
+}
+
+inline Floats square_root(Floats x) {
+  Floats roots;
+  for (int i = 0; i < W; i++) roots[i] = __builtin_sqrtf(x[i]);
+  return roots;
+}
+
 // 1 / (1 + e⁻ˣ)
 inline Floats sigmoid(Floats x) { return 1.0f / (expm1_between(clamp(-x, 87.0f)) + 2.0f); }
 

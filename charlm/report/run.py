@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from charlm.config import flatten, load_config
+from charlm.config import as_data, flatten, load_config
 from charlm.errors import ConfigError, RunError
 from charlm.runs import CONFIG, FOLDER, METRICS, SAMPLES, Run, describe_run, find_runs, is_run
 from charlm.system.formatting import to_json
@@ -90,7 +90,7 @@ def read_run(path: Path) -> RunRecord:
 
 def _options(file: Path, faults: list[str]) -> dict[str, Any]:
     try:
-        return flatten(load_config(file))
+        return flatten(load_config(file, own=as_data))
     except ConfigError as error:
         faults.append(f"{CONFIG} cannot be read: {error.faults[0].removeprefix(f'{file}: ')}.")
         return {}

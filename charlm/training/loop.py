@@ -201,7 +201,7 @@ class TrainingLoop:
     def _print_header(self) -> None:
         updater, model = self.updater, self.config.model
         count = sum(parameters_by_part(updater.model).values())
-        say("model", f"{model.cell.kind}, {model.layers} × {model.cell.hidden} units: {count:,} parameters")
+        say("model", f"{model.cell.name}, {model.layers} × {model.cell.hidden} units: {count:,} parameters")
         say("device", f"{describe_device(updater.device)}, {used_precision(self.config.precision)}; {updater.backend}")
         say("run", str(self.folder.path))
         if rollbacks := updater.state.rollbacks:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import torch
 
-from charlm.cells import CELLS
+from charlm.cells.derivative import least_saved
 from charlm.config import Config
 from charlm.errors import DeviceError
 from charlm.model import count_parameters
@@ -40,7 +40,7 @@ def least_bytes(config: Config, vocabulary_size: int, processes: int = 1) -> int
     """
     model, train = config.model, config.train
     parameters = count_parameters(config.model, vocabulary_size)
-    per_unit = CELLS[model.cell.kind].least_saved_per_unit(**model.cell.options())
+    per_unit = least_saved(model.cell)
     # Numbers per character: what the layers save for the backward pass, and logits with their gradient.
     a_character = per_unit * model.layers * model.cell.hidden + 2 * vocabulary_size
     copies = 2 + least_copies(config.optimizer) + (train.ema > 0)

@@ -4,20 +4,20 @@ from collections.abc import Iterable
 
 import torch
 
-from charlm.cells import CELLS
+from charlm.cells import Cell
 from charlm.config import Config
 from charlm.native.build import KernelError, load
+from charlm.native.fused import fused
 from charlm.native.precision import choose_precision
 from charlm.native.shared import SHARED_KERNELS
 from charlm.system.console import say
 
 
-def compile_kernels(kinds: Iterable[str], device: torch.device) -> KernelError | None:
-    """Compile the CPU kernels of all kinds at once, in parallel; returns why there are none."""
-    kernels = [kernel for kind in dict.fromkeys(kinds) if (kernel := CELLS[kind].cpu_kernel)]
-    if kernels and device.type == "cpu":
+def compile_kernels(cells: Iterable[Cell], device: torch.device) -> KernelError | None:
+    """Compile the CPU kernels of all cells at once, in parallel; returns why there are none."""
+    if device.type == "cpu":
         try:
-            load(*kernels, *SHARED_KERNELS)
+            load(*dict.fromkeys(fused(cell) for cell in cells), *SHARED_KERNELS)
         except KernelError as error:
             return error
     return None
@@ -25,7 +25,7 @@ def compile_kernels(kinds: Iterable[str], device: torch.device) -> KernelError |
 
 def with_precision(config: Config, device: torch.device) -> Config:
     """The config with a precision in place of `auto`; prints why, or why another one would be faster."""
-    compile_kernels([config.model.cell.kind], device)
+    compile_kernels([config.model.cell], device)
     precision, reason = choose_precision(config.precision, device)
     if reason:
         say("auto" if config.precision == "auto" else "slow", f"precision {precision}: {reason}")

@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 
-from charlm.cells import CELLS
 from charlm.checkpoint import Checkpoint, discard_leftovers, newest_whole, read_checkpoint
 from charlm.config import Config, differences, flatten
 from charlm.config.yaml import dump_flow
@@ -275,8 +274,7 @@ def _changed(old: Config, new: Config) -> dict[str, tuple[Any, Any]]:
 
 # From another run's weights
 
-_INITIAL = [f"model.cell.{name}" for cell in CELLS.values() for name in cell.initial_options]
-_FREE_TO_DIFFER = ("model.dropout.", "model.zoneout", "model.init_uniform", "model.orthogonal", *_INITIAL)
+_FREE_TO_DIFFER = ("model.dropout.", "model.zoneout", "model.init_uniform", "model.orthogonal")
 
 
 def settings_of_run(config: Config) -> list[str]:
@@ -295,10 +293,11 @@ def settings_of_run(config: Config) -> list[str]:
 def fine_tuned_vocabulary(config: Config, init_from: Checkpoint) -> Vocabulary:
     """The checkpoint's vocabulary, extended by the new text's characters if the config asks for it."""
     changed = _changed(init_from.config, config)
+    free = (*_FREE_TO_DIFFER, *(f"model.cell.{name}" for name in config.model.cell.initial))
     faults = [
         f"{key}: found {found!r}; the checkpoint of --init-from has {wanted!r}; allowed: the same"
         for key, (wanted, found) in changed.items()
-        if key.startswith(("model.", "data.level", "data.direction")) and not key.startswith(_FREE_TO_DIFFER)
+        if key.startswith(("model.", "data.level", "data.direction")) and not key.startswith(free)
     ]
     if faults:
         raise ConfigError(*faults)

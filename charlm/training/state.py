@@ -7,7 +7,7 @@ from typing import Any, get_type_hints
 import torch
 from torch import Tensor
 
-from charlm.cells import RecurrentState, as_tuple
+from charlm.layers import RecurrentState, as_tuple
 from charlm.model import WindowLoss, map_state
 from charlm.system.world import Part, World
 

@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
-from charlm.cells import RecurrentState
 from charlm.checkpoint import all_finite
 from charlm.config import Config
 from charlm.data.corpus import Corpus, begin_of
 from charlm.data.lines import LineStreams
 from charlm.data.streams import Streams
 from charlm.errors import DivergenceError
+from charlm.layers import RecurrentState
 from charlm.model import CharLM, build_model, load_weights, map_state, window_loss
 from charlm.system.device import prepare_device, set_threads
 from charlm.system.world import ALONE, WHOLE, Part, World

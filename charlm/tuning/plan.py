@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from charlm.choice.families import Request
 from charlm.choice.suggest import suggest
-from charlm.config import Config, differences, flatten, override_config, parse_config
+from charlm.config import Config, differences, flatten, from_file, override_config, parse_config, unless_same
 from charlm.data.corpus import load_configured_corpus
 from charlm.data.places import with_absolute_paths, with_found_paths
 from charlm.data.sources import check_exists
@@ -198,7 +198,7 @@ def _free_choice(plan: Plan, asked: Space, minutes: float, second: dict[str, Any
     ):
         return None
     cell, layers, optimizer = chosen.model.cell, chosen.model.layers, chosen.optimizer.name
-    say("suggest", f"charlm's own choice, {cell.kind}, {layers} × {cell.hidden}, {optimizer}: a trial")
+    say("suggest", f"charlm's own choice, {cell.name}, {layers} × {cell.hidden}, {optimizer}: a trial")
     return chosen
 
 
@@ -212,7 +212,7 @@ def _kept(config: Config, keys: set[str]) -> dict[str, Any]:
     ours = flatten(config)
     cell, optimizer, schedule = config.model.cell.kind, config.optimizer.name, config.optimizer.schedule.name
     kinds = {"model": {"cell": {"kind": cell}}, "optimizer": {"name": optimizer, "schedule": {"name": schedule}}}
-    differing = differences(parse_config(kinds, "the defaults"), config)
+    differing = differences(parse_config(kinds, "the defaults", own=unless_same(config.model.cell, from_file)), config)
     return {
         key: value
         for key, value in ours.items()

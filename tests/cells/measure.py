@@ -9,9 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from charlm.cells import CELLS, RecurrentBase, RecurrentState
-from charlm.cells.backend import Backend
-from charlm.gpu.recurrence import Steps, TensorRecurrence, Window, triton_steps
+from charlm.cells import CELLS
+from charlm.gpu.recurrence import Steps, TensorRecurrence, Window
+from charlm.layers import RecurrentLayers, RecurrentState, as_tuple
+from charlm.layers.backend import Backend
+from charlm.layers.driven import driven_layer
 
 Run = dict[str, Tensor]
 
@@ -26,9 +28,17 @@ class Case:
     def __str__(self) -> str:
         return "-".join([self.kind, *(f"{name}={value}" for name, value in self.options.items())])
 
-    def build(self, input_size: int, hidden_size: int, num_layers: int = 1, **more: Any) -> RecurrentBase:
+    def start(self, input_size: int, hidden_size: int, num_layers: int = 1, **more: Any) -> RecurrentLayers:
+        """A stack as it starts; `more` are options of the cell or of the layers."""
+        fields = CELLS[self.kind].model_fields
+        options = {name: value for name, value in more.items() if name in fields}
+        others = {name: value for name, value in more.items() if name not in fields}
+        cell = CELLS[self.kind](hidden=hidden_size, **(self.options | options))
+        return RecurrentLayers(cell, input_size, num_layers, **others)
+
+    def build(self, input_size: int, hidden_size: int, num_layers: int = 1, **more: Any) -> RecurrentLayers:
         """A stack in float64 in which no parameter, gains and special biases included, is at its default."""
-        stack = CELLS[self.kind](input_size, hidden_size, num_layers, **(self.options | more)).double()
+        stack = self.start(input_size, hidden_size, num_layers, **more).double()
         with torch.no_grad():
             for parameter in stack.parameters():
                 parameter += 0.2 * torch.randn_like(parameter)
@@ -42,17 +52,15 @@ VARIANTS = [
     Case("rhn", {"depth": 1}),
     Case("rhn", {"couple_gates": False}),
     Case("slstm", {"forget_gate": "exponential"}),
+    Case("mingru", {"positive": True}),
+    Case("mogrifier", {"rounds": 2, "rank": 16}),
 ]
 
 
 CASES = [Case(kind) for kind in CELLS] + VARIANTS
 
 
-def as_tuple(state: RecurrentState) -> tuple[Tensor, ...]:
-    return (state,) if isinstance(state, Tensor) else tuple(state)
-
-
-def random_state(stack: RecurrentBase, batch_size: int) -> RecurrentState:
+def random_state(stack: RecurrentLayers, batch_size: int) -> RecurrentState:
     """A state that two steps from zeros reach, not contiguous, in the stack's dtype and on its device."""
     x = 2 * random_input(stack, 2, batch_size).to(next(stack.parameters()))
     with torch.no_grad():
@@ -61,12 +69,12 @@ def random_state(stack: RecurrentBase, batch_size: int) -> RecurrentState:
     return tensors[0] if len(tensors) == 1 else tuple(tensors)
 
 
-def random_input(stack: RecurrentBase, steps: int, batch_size: int) -> Tensor:
+def random_input(stack: RecurrentLayers, steps: int, batch_size: int) -> Tensor:
     """An input [T, B, I] that is not contiguous, in float64."""
     return torch.randn(batch_size, steps, stack.input_size, dtype=torch.float64).transpose(0, 1)
 
 
-def run(forward: Callable[..., Any], stack: RecurrentBase, x: Tensor, state: RecurrentState, seed: int = 0) -> Run:
+def run(forward: Callable[..., Any], stack: RecurrentLayers, x: Tensor, state: RecurrentState, seed: int = 0) -> Run:
     """Outputs, last state, and every gradient under random gradients of both; in x's dtype, unscaled.
 
     The gradients from above depend on `seed` alone, so that runs in two precisions can be compared.
@@ -79,11 +87,11 @@ def run(forward: Callable[..., Any], stack: RecurrentBase, x: Tensor, state: Rec
     upstream = [torch.randn(o.shape, generator=generator, dtype=torch.float64) for o in outputs.values()]
     inputs = {"dx": x} | {f"d{name}0": tensor for name, tensor in zip(stack.state_names, first, strict=True)}
     inputs |= {f"d{name}": parameter for name, parameter in stack.named_parameters()}
-    gradients = torch.autograd.grad(
-        list(outputs.values()),
-        list(inputs.values()),
-        [gradient.to(o) for gradient, o in zip(upstream, outputs.values(), strict=True)],
-    )
+    # A state that has no gradient, as the m of an sLSTM, is compared by its value alone.
+    pairs = [(o, gradient.to(o)) for gradient, o in zip(upstream, outputs.values(), strict=True) if o.requires_grad]
+    used, upstream = zip(*pairs, strict=True)
+    # A state that no step reads, as the SRU's h, has a gradient of 0.
+    gradients = torch.autograd.grad(used, list(inputs.values()), upstream, allow_unused=True, materialize_grads=True)
     found = outputs | dict(zip(inputs, gradients, strict=True))
     return {name: tensor.detach() for name, tensor in found.items()}
 
@@ -129,7 +137,7 @@ def assert_equal_runs(found: Run, expected: Run, tolerance: float = 1e-12) -> No
         )
 
 
-def in_dtype_of(stack: RecurrentBase, x: Tensor, state: RecurrentState) -> tuple[Tensor, RecurrentState]:
+def in_dtype_of(stack: RecurrentLayers, x: Tensor, state: RecurrentState) -> tuple[Tensor, RecurrentState]:
     tensors = tuple(tensor.to(next(stack.parameters()).dtype) for tensor in as_tuple(state))
     return x.to(tensors[0].dtype), tensors[0] if len(tensors) == 1 else tensors
 
@@ -138,15 +146,14 @@ def rounded(tensor: Tensor) -> Tensor:
     return tensor.bfloat16().to(tensor.dtype)
 
 
-def own(stack: RecurrentBase) -> Callable[..., tuple[Tensor, RecurrentState]]:
+def own(stack: RecurrentLayers) -> Callable[..., tuple[Tensor, RecurrentState]]:
     """`forward` by the loop with its own backward pass."""
-    assert stack.gpu_kernel is not None
-    layer = partial(stack.driven_layer, stack.gpu_kernel)
+    layer = partial(driven_layer, stack.gpu_driver, stack.input_size, stack._memory)
     return partial(stack.run_layers, Backend("own", layer, takes_lookup=True, takes_resets=True))
 
 
 def steps_by_triton(driver: TensorRecurrence, window: Window) -> Steps:
     """In place of `TensorRecurrence.steps`: Triton's kernels on the CPU too, in its interpreter (tests/conftest.py)."""
-    kernels = triton_steps(normalized=window.equations.parts is not None)
-    assert kernels is not None
-    return kernels(window)
+    from charlm.gpu.kernels import TritonSteps
+
+    return TritonSteps(window)

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import torch
 
-from charlm.cells import LSTM
 from tests.cells.measure import (
     CASES,
     Case,
@@ -101,7 +100,7 @@ def test_float32_state_and_outputs_keep_the_shapes(case: Case) -> None:
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_cudnn_finds_its_weights_in_one_buffer() -> None:
-    stack = LSTM(3, 8, 2).cuda()
+    stack = Case("lstm").start(3, 8, 2).cuda()
     parameters = list(stack.parameters())
     values = [parameter.detach().clone() for parameter in parameters]
     for module in (stack, copy.deepcopy(stack)):

@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from charlm.cells import GRU, LSTM, RNN, RecurrentBase
+from charlm.cells import GRU, LSTM, RNN, Cell
+from charlm.layers import RecurrentLayers
 from tests.cells.measure import as_tuple, assert_equal_runs, random_input, random_state, run
 
 PAIRS = [
@@ -21,9 +22,9 @@ PAIRS = [
 @pytest.mark.parametrize(("ours", "theirs", "options"), PAIRS)
 @pytest.mark.parametrize("to_torch", [True, False], ids=["to torch", "from torch"])
 def test_same_weights_give_the_same_numbers(
-    ours: type[RecurrentBase], theirs: Callable[..., nn.RNNBase], options: dict[str, Any], to_torch: bool
+    ours: type[Cell], theirs: Callable[..., nn.RNNBase], options: dict[str, Any], to_torch: bool
 ) -> None:
-    stack = ours(3, 17, 2, **options).double()
+    stack = RecurrentLayers(ours(hidden=17, **options), 3, 2).double()
     module = theirs(3, 17, 2, **options).double()
     source, target = (stack, module) if to_torch else (module, stack)
     target.load_state_dict(source.state_dict())
@@ -39,11 +40,11 @@ def test_same_weights_give_the_same_numbers(
 
 @pytest.mark.parametrize(("ours", "theirs", "options"), PAIRS)
 def test_the_same_seed_gives_the_same_weights(
-    ours: type[RecurrentBase], theirs: Callable[..., nn.RNNBase], options: dict[str, Any]
+    ours: type[Cell], theirs: Callable[..., nn.RNNBase], options: dict[str, Any]
 ) -> None:
     torch.manual_seed(1)
     as_torch: dict[str, Any] = {"forget_bias": None} if ours is LSTM else {}
-    found = ours(3, 5, 2, **options, **as_torch).state_dict()
+    found = RecurrentLayers(ours(hidden=5, **options, **as_torch), 3, 2).state_dict()
     torch.manual_seed(1)
     expected = theirs(3, 5, 2, **options).state_dict()
     assert list(found) == list(expected)

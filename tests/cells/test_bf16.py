@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from charlm.cells import RecurrentBase
+from charlm.layers import RecurrentLayers
 from tests.cells.measure import CASES, Case, Run, in_dtype_of, random_input, random_state, rounded, run
 from tests.pairwise import pairwise
 
@@ -37,7 +37,8 @@ class RoundedProducts(TorchFunctionMode):
         if function is torch.addmm:
             return args[0] + RoundedProduct.apply(*args[1:])
         if function is torch.nn.functional.linear:
-            return RoundedProduct.apply(args[0], args[1].t()) + args[2]
+            product = RoundedProduct.apply(args[0], args[1].t())
+            return product if args[2] is None else product + args[2]
         return function(*args, **kwargs or {})
 
 
@@ -61,16 +62,16 @@ def assert_operands_are_rounded(
     batch_size: int,
     hidden_size: int,
     options: dict[str, float],
-    forward_of: Callable[[RecurrentBase], Any] = lambda stack: stack,
+    forward_of: Callable[[RecurrentLayers], Any] = lambda stack: stack,
 ) -> None:
     """The errors of `forward_of(stack)` in bfloat16 are those of rounding the operands of its products."""
     stack = case.build(7, hidden_size, 2, variational=True, **options)
     with torch.no_grad():
-        for name, parameter in stack.named_parameters():
-            # Four steps of an RHN of 270 units grow a difference in the state by a factor of 6 with the weights of
-            # `build`, of 0.1 with these: an operand that is rounded the other way must not decide the outcome.
-            if name.startswith("weight_hh"):
-                parameter *= min(1.0, 4 / hidden_size**0.5)
+        # An operand that is rounded the other way must not decide the outcome. With the weights of `build` the chain of
+        # products in four steps of an RHN or a Mogrifier of 270 units would grow such a difference.
+        for layer in range(stack.num_layers):
+            for name in {product.name for product in stack.passes(layer).products}:
+                stack.get_parameter(f"{name}_l{layer}").mul_(min(1.0, 2 / hidden_size**0.5))
     x, state = random_input(stack, 4, batch_size), random_state(stack, batch_size)
 
     def found(forward: Any, autocast: bool = False) -> Run:

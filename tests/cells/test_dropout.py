@@ -4,23 +4,24 @@ import pytest
 import torch
 from torch import Tensor
 
-from charlm.cells import RNN, dropout_mask
-from charlm.cells.base import LayerCall
+from charlm.layers import RecurrentLayers, dropout_mask
+from charlm.layers.backend import LayerCall
+from charlm.layers.reference import reference_layer
 from tests.cells.measure import Case, as_tuple, random_input
 
 
-def echo(num_layers: int, hidden_size: int, **options: object) -> RNN:
+def echo(num_layers: int, hidden_size: int, **options: object) -> RecurrentLayers:
     """A stack in which every layer repeats its (positive) input: relu, identity weights, no recurrence."""
-    stack = RNN(hidden_size, hidden_size, num_layers, nonlinearity="relu", **options)  # type: ignore[arg-type]
+    stack = Case("rnn").start(hidden_size, hidden_size, num_layers, nonlinearity="relu", **options)
     stack.init_uniform_(0.0)
     for layer in range(num_layers):
         torch.nn.init.eye_(stack.get_parameter(f"weight_ih_l{layer}"))
     return stack
 
 
-def memory(hidden_size: int, **options: object) -> RNN:
+def memory(hidden_size: int, **options: object) -> RecurrentLayers:
     """A layer that does nothing but repeat its (positive) state."""
-    stack = RNN(1, hidden_size, nonlinearity="relu", **options)  # type: ignore[arg-type]
+    stack = Case("rnn").start(1, hidden_size, nonlinearity="relu", **options)
     stack.init_uniform_(0.0)
     torch.nn.init.eye_(stack.get_parameter("weight_hh_l0"))
     return stack
@@ -124,7 +125,7 @@ def test_weight_dropout_holds_one_mask_for_all_steps_and_streams_of_a_call() -> 
 
 
 def test_zoneout_keeps_other_units_at_every_step() -> None:
-    stack = RNN(1, 300, zoneout=0.25)
+    stack = Case("rnn").start(1, 300, zoneout=0.25)
     stack.init_uniform_(0.0)  # What a step makes is 0.
     y, _ = stack(torch.zeros(3, 40, 1), torch.ones(1, 40, 300))
     assert values(y) == [0.0, 1.0]
@@ -136,7 +137,7 @@ def test_zoneout_keeps_other_units_at_every_step() -> None:
 
 
 def test_zoneout_in_evaluation_is_its_expected_value() -> None:
-    stack = RNN(1, 30, zoneout=0.25).eval()
+    stack = Case("rnn").start(1, 30, zoneout=0.25).eval()
     stack.init_uniform_(0.0)
     y, _ = stack(torch.zeros(3, 4, 1), torch.ones(1, 4, 30))
     assert torch.equal(y, torch.tensor([0.25, 0.25**2, 0.25**3]).view(3, 1, 1).expand(3, 4, 30))
@@ -144,13 +145,16 @@ def test_zoneout_in_evaluation_is_its_expected_value() -> None:
 
 def test_weight_dropout_drops_single_weights_of_every_matrix(case: Case) -> None:
     stack = case.build(3, 40, weight_dropout=0.25)
-    weights = stack.get_parameter("weight_hh_l0")
+    program = stack.program(0)
     call = stack.layer_call(0, stack.split_state(None, 2)[0], steps=4, training=True)
-    mask = call.parameters[1] / weights
-    assert values(mask.round(decimals=4)) == [0.0, 1.3333]
-    for dimension in range(mask.dim()):
-        assert mask.mean(dimension).std() > 0
-    assert all(map(torch.equal, call.parameters[2:], stack.layer_parameters(0)[2:]))
+    for declared, used, weights in zip(program.parameters, call.parameters, stack.layer_parameters(0), strict=True):
+        if declared.name not in program.recurrent():
+            assert torch.equal(used, weights), declared.name
+            continue
+        mask = used / weights
+        assert values(mask.round(decimals=4)) == [0.0, 1.3333], declared.name
+        for dimension in range(mask.dim()):
+            assert mask.shape[dimension] == 1 or mask.mean(dimension).std() > 0, declared.name
 
 
 def test_masks_are_drawn_from_the_lowest_layer_up(case: Case) -> None:
@@ -166,14 +170,15 @@ def test_masks_are_drawn_from_the_lowest_layer_up(case: Case) -> None:
 
     def drawn(layer: int) -> LayerCall:
         mask = dropout_mask((5, 6), q, like=x)
-        w_ih, w_hh, *others = stack.layer_parameters(layer)
-        w_hh = w_hh * dropout_mask(tuple(w_hh.shape), r, like=x)
+        named = dict(zip(stack.parameter_shapes(layer), stack.layer_parameters(layer), strict=True))
+        for name in stack.program(layer).recurrent():
+            named[name] = named[name] * dropout_mask(tuple(named[name].shape), r, like=x)
         kept = dropout_mask((4, 5, 6 * len(stack.state_names)), k, like=x) == 0
-        return LayerCall([w_ih, w_hh, *others], states[layer], mask, kept.double())
+        return LayerCall(stack.passes(layer), [*named.values()], states[layer], mask, kept.double())
 
-    low, _ = stack.reference_layer(x, drawn(0))
+    low, _ = reference_layer(x, drawn(0))
     low = low * dropout_mask((4, 5, 6), p, like=x)
-    expected, last = stack.reference_layer(low, drawn(1))
+    expected, last = reference_layer(low, drawn(1))
     assert torch.equal(found, expected)
     assert all(torch.equal(a[1], b) for a, b in zip(as_tuple(found_last), last, strict=True))
 

@@ -1,14 +1,17 @@
 """The fused CPU kernels: threads, dropout, zoneout, memory, values that are not finite."""
 
 import shlex
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
+from pydantic import create_model
 from torch import Tensor
 
-from charlm.cells import RecurrentBase, RecurrentState, cross_entropy, linear
+from charlm.cells import LSTM
+from charlm.layers import RecurrentLayers, RecurrentState, cross_entropy, linear
 from charlm.native import build
+from charlm.native.fused import fused
 from tests.cells.measure import (
     CASES,
     Case,
@@ -29,22 +32,22 @@ pytestmark = pytest.mark.usefixtures("needs_kernels")
 LARGE = [(3, 65, 5, 130), (2, 3, 130, 17), (9, 17, 1, 65), (2, 400, 3, 9)]
 
 
-def in_float32(stack: RecurrentBase, steps: int, batch_size: int) -> tuple[RecurrentBase, Tensor, RecurrentState]:
+def in_float32(stack: RecurrentLayers, steps: int, batch_size: int) -> tuple[RecurrentLayers, Tensor, RecurrentState]:
     x, state = random_input(stack, steps, batch_size), random_state(stack, batch_size)
     return stack.float(), *in_dtype_of(stack, x, state)
 
 
-def hold_to_the_rule(stack: RecurrentBase, steps: int, batch_size: int) -> None:
+def hold_to_the_rule(stack: RecurrentLayers, steps: int, batch_size: int) -> None:
     """The kernel against the reference, over several inputs."""
     inputs = [(random_input(stack, steps, batch_size), random_state(stack, batch_size)) for _ in range(3)]
 
-    def runs(forward: Any, stack: RecurrentBase) -> list[Run]:
+    def runs(forward: Any, stack: RecurrentLayers) -> list[Run]:
         torch.manual_seed(1)  # The masks of the state: drawn alike in both precisions.
         return [run(forward, stack, *in_dtype_of(stack, *pair)) for pair in inputs]
 
     truth = runs(stack.forward_reference, stack)
     stack = stack.float()
-    assert "fused CPU kernel" in stack.select_backend("cpu").description
+    assert stack.select_backend("cpu").backend.name == "fused CPU kernel"
     assert_as_accurate(runs(stack, stack), runs(stack.forward_reference, stack), truth)
 
 
@@ -111,6 +114,12 @@ def test_a_smaller_team_computes_the_same_bits(threads: Any, monkeypatch: pytest
         assert all(torch.equal(found[name], tensor) for name, tensor in wanted.items())
 
 
+def test_the_library_of_a_cell_in_a_file_has_the_name_of_its_class(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("charlm.native.fused._drivers", {})
+    kind = "/folder/mine.py:Mine"
+    assert fused(create_model("Mine", __base__=LSTM, kind=(Literal[kind], kind))()).name == "Mine"  # pyright: ignore
+
+
 @pytest.mark.parametrize("options", [{}, {"state_dropout": 0.4, "zoneout": 0.3}], ids=str)
 def test_no_streams(case: Case, options: dict[str, float]) -> None:
     stack = case.build(3, 20, **options).float()
@@ -137,12 +146,13 @@ def test_a_generator_outlives_a_change_of_threads(case: Case, threads: Any) -> N
 def test_forwards_and_backwards_may_interleave(case: Case) -> None:
     stack = case.build(3, 20)
     stack, x, state = in_float32(stack, 5, 2)
-    expected = run(stack, stack, x, state)["dweight_hh_l0"]
+    name = next(reversed(stack.parameter_shapes(0)))
+    parameter, expected = stack.get_parameter(f"{name}_l0"), run(stack, stack, x, state)[f"d{name}_l0"]
     one, two = stack(x, state)[0], stack(x * 2, state)[0]
     two.sum().backward()
     upstream = torch.randn(one.shape)
-    (first,) = torch.autograd.grad(one, [stack.get_parameter("weight_hh_l0")], upstream, retain_graph=True)
-    (second,) = torch.autograd.grad(one, [stack.get_parameter("weight_hh_l0")], upstream)
+    (first,) = torch.autograd.grad(one, [parameter], upstream, retain_graph=True)
+    (second,) = torch.autograd.grad(one, [parameter], upstream)
     assert torch.equal(first, second)
     assert first.shape == expected.shape
 
@@ -164,11 +174,11 @@ def test_without_gradients_the_outputs_are_the_same(case: Case, zoneout: float) 
 def test_numbers_that_are_not_finite_do_not_hide(case: Case, value: float) -> None:
     stack = case.build(3, 20).float()
     with torch.no_grad():
-        stack.get_parameter("weight_hh_l0").view(-1)[0] = torch.nan
+        stack.layer_parameters(0)[1].view(-1)[0] = torch.nan
     x = torch.full((2, 3, 3), value)
     y, _ = stack(x)
     reference, _ = stack.forward_reference(x)
-    assert torch.equal(y.isnan(), reference.isnan())
+    assert torch.equal(y.isfinite(), reference.isfinite())
     assert y.isnan().any()
 
 

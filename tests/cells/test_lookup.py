@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from charlm.cells import Lookup, RecurrentBase
+from charlm.layers import Lookup, RecurrentLayers
 from tests.cells.measure import CASES, Case, Run, assert_as_accurate, in_dtype_of, random_state
 from tests.pairwise import pairwise
 
@@ -26,7 +26,7 @@ def test_lookup_errs_no_more_than_the_reference(case: Case, size: tuple[int, int
     table = torch.randn(vocabulary, input_size, dtype=torch.float64)
     upstream = torch.randn(steps, batch_size, 21, dtype=torch.float64) + 0.5
 
-    def found(forward: Any, stack: RecurrentBase) -> Run:
+    def found(forward: Any, stack: RecurrentLayers) -> Run:
         dtype = next(stack.parameters()).dtype
         rows = table.to(dtype).requires_grad_()
         _, first = in_dtype_of(stack, upstream, state)

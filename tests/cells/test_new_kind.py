@@ -1,187 +1,315 @@
-"""A new kind of cell takes a folder, a line in the registry, a class in the config union and a YAML; nothing else."""
+"""A new kind of cell is one file: outside of charlm for a person's own, inside for all, with a line and a YAML."""
 
 import json
 import os
+import pickle
 import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import yaml
 
+import charlm
+from charlm.cells import LSTM
+from charlm.cells.stored import StoredCell
+from charlm.config import flatten, override_config, parse_config
+from charlm.errors import ConfigError
+from tests.conftest import ROOT
+from tests.runs import rows
 from tests.text import words_text
 
-ROOT = Path(__file__).parents[2]
+LEAKY = '''\
+"""A leaky network."""
 
-# The folder: `charlm/cells/toy/`, with reference equations only and two states.
-MODULE = '''\
-"""A network whose output is a running average of its states."""
+from typing import Any
 
-from typing import Unpack
-
-from torch import Tensor
-
-from charlm.cells.backend import LayerCall, LayerState
-from charlm.cells.base import RecurrentBase, RecurrentOptions
-from charlm.cells.toy.reference import toy_layer
+from charlm.cells import Cell, Parameters, sigmoid, tanh
 
 
-class Toy(RecurrentBase):
-    """h_t = tanh(W x_t + b + R h_{t−1}), m_t = rate ⊙ m_{t−1} + (1 − rate) ⊙ h_t."""
+class Leaky(Cell):
+    """h' = (1 − a) ⊙ h + a ⊙ tanh(W x + R h + b) with a = σ(leak), learned for each unit."""
 
-    kind = "toy"
-    state_names = ("h", "m")
-    option_names = ("rate",)
+    initial = ("leak",)
 
-    def __init__(
-        self, input_size: int, hidden_size: int, num_layers: int = 1, *, rate: float = 0.5,
-        **others: Unpack[RecurrentOptions],
-    ) -> None:
-        super().__init__(input_size, hidden_size, num_layers, **others)
-        self.check_probability(rate=rate)
-        self.rate = rate
-        self.create_parameters()
+    leak: float = 0.0
+    """Initial value of the parameter."""
 
-    def parameter_shapes(self, layer: int) -> dict[str, tuple[int, ...]]:
-        H = self.hidden_size
-        return {"weight_ih": (H, self.layer_input_size(layer)), "weight_hh": (H, H), "bias": (H,)}
-
-    def reference_layer(self, x_TBI: Tensor, call: LayerCall) -> tuple[Tensor, LayerState]:
-        y_TBH, *last = toy_layer(x_TBI, call, rate=self.rate)
-        return y_TBH, tuple(last)
+    def step(self, p: Parameters, x: Any, h: Any) -> Any:
+        a = sigmoid(p.vector("leak", start=self.leak))
+        new = tanh(p.product("weight_ih", x) + p.product("weight_hh", h) + p.vector("bias"))
+        p.note(new=new, a=a)
+        return h + a * (new - h)
 '''
-REFERENCE = '''\
-"""The equations of one layer of the toy network."""
-
-import torch
-from torch import Tensor
-from torch.nn import functional as F
-
-from charlm.cells.backend import LayerCall
-from charlm.cells.base import add_product, zone_out
-
-
-def toy_layer(x_TBI: Tensor, call: LayerCall, *, rate: float) -> tuple[Tensor, Tensor, Tensor]:
-    w_ih_HI, w_hh_HH, b_H = call.parameters
-    h_BH, m_BH = call.state
-    kept_h, kept_m = (None, None) if call.kept_TBS is None else call.kept_TBS.chunk(2, dim=2)
-    outputs = []
-    for t, x_BH in enumerate(F.linear(x_TBI, w_ih_HI, b_H).unbind()):
-        new_h_BH = torch.tanh(add_product(x_BH, h_BH, w_hh_HH.t(), call.mask_BH))
-        m_BH = zone_out(torch.lerp(new_h_BH, m_BH, rate), m_BH, kept_m, t)
-        h_BH = zone_out(new_h_BH, h_BH, kept_h, t)
-        outputs.append(m_BH)
-    return torch.stack(outputs), h_BH, m_BH
-'''
-# The class in the config union.
-OPTIONS = '''\
-class ToyConfig(Cell):
-    kind: Literal["toy"]
-    """A running average of a plain network."""
-    rate: float = 0.5
-    """How much of the average each step keeps."""
-
-
-'''
-# The YAML.
 CONFIG = """\
-# A toy network to check that charlm takes it.
 data: {source: text.txt}
-model: {cell: {kind: toy, hidden: 12}, embedding: 6, layers: 2, residual: true, zoneout: 0.1,
+model: {cell: {kind: ./leaky.py:Leaky, hidden: 12, leak: 0.5}, embedding: 6, layers: 2, residual: true, zoneout: 0.1,
         dropout: {embedding: 0.1, input: 0.1, state: 0.1, weights: 0.1, between_layers: 0.1, output: 0.1}}
 train: {batch_size: 4, bptt: 8, max_steps: 4, log_every: 2, eval_every: 2, save_every: 2, sample_every: 2,
         sample_length: 10, ema: 0.9, reset_state: 0.1}
 optimizer: {name: muon}
 device: cpu
 threads: 1
-"""
-# Each command in the one process, which imports torch once; prints [exit code, stdout, stderr] of each.
-CHILD = """\
-import contextlib, io, json, sys
-import charlm.training.plan
-from charlm.cli import main
-
-assert charlm.training.plan._MEASURE_S > 0
-charlm.training.plan._MEASURE_S = 0.0
-ends = []
-for command in json.loads(sys.argv[1]):
-    sys.argv = ["charlm", *command]
-    out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        try:
-            main()
-            code = 0
-        except SystemExit as leave:
-            code = leave.code or 0
-    ends.append([code, out.getvalue(), err.getvalue()])
-print(json.dumps(ends))
+precision: fp32
 """
 
 
-def insert(folder: Path, text: str, *, before: str) -> None:
-    """Insert `text` in the one file of `folder` that has `before`, once."""
-    (path,) = (path for path in folder.glob("*.py") if before in path.read_text(encoding="utf-8"))
-    whole = path.read_text(encoding="utf-8")
-    assert whole.count(before) == 1, f"{path.name}: {before!r}"
-    path.write_text(whole.replace(before, text + before), encoding="utf-8")
-
-
-@pytest.fixture
-def checkout(tmp_path: Path) -> Path:
-    """A copy of charlm with the toy kind added in four places."""
-    shutil.copytree(ROOT / "charlm", tmp_path / "charlm", ignore=shutil.ignore_patterns("__pycache__"))
-    folder = tmp_path / "charlm/cells/toy"
-    folder.mkdir()
-    (folder / "__init__.py").write_text(MODULE, encoding="utf-8")
-    (folder / "reference.py").write_text(REFERENCE, encoding="utf-8")
-    insert(tmp_path / "charlm/cells", "from charlm.cells.toy import Toy\n", before="from charlm.cells.rnn import RNN\n")
-    insert(tmp_path / "charlm/cells", '    "toy": Toy,\n', before='    "rhn": RHN,\n')
-    insert(tmp_path / "charlm/config", OPTIONS, before="class RNNConfig(")
-    insert(tmp_path / "charlm/config", "ToyConfig | ", before="RNNConfig | LSTMConfig |")
-    (tmp_path / "configs").mkdir()
-    (tmp_path / "configs/toy.yaml").write_text(CONFIG, encoding="utf-8")
-    (tmp_path / "text.txt").write_text(words_text(20_000), encoding="utf-8")
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a text, a cell, and in a folder of their own both again with a config that names them."""
+    monkeypatch.setattr("charlm.training.plan._MEASURE_S", 0.0)
+    monkeypatch.chdir(tmp_path)
+    Path("own").mkdir()
+    for name, text in {"leaky.py": LEAKY, "own/leaky.py": LEAKY, "own/mine.yaml": CONFIG}.items():
+        Path(name).write_text(text, encoding="utf-8")
+    Path("text.txt").write_text(words_text(20_000), encoding="utf-8")
     return tmp_path
 
 
-@pytest.mark.usefixtures("kernels")
-def test_a_kind_added_in_four_places_goes_through_every_command(checkout: Path) -> None:
-    commands = [
-        ["config", "show", "--config", "toy"],
-        ["plan", "--config", "toy", "--json"],
-        ["train", "--config", "toy", "--run-dir", "run"],
-        ["train", "--resume", "--run-dir", "run", "--set", "train.max_steps=6"],
-        ["eval", "run", "--json"],
-        ["sample", "run", "--seed", "1", "--length", "40"],
-        ["export", "run", "--to", "torch", "--out", "exported"],
-        ["export", "run", "--to", "onnx", "--out", "exported.onnx"],
-        ["export", "run", "--to", "html", "--out", "exported.html"],
-        ["train", "--config", "toy", "--run-dir", "other", "--set", "model.cell.hidden=1000000"],
-        ["train", "--config", "toy", "--run-dir", "other", "--set", "model.cell.kind=toi"],
-    ]
-    child = subprocess.run(
-        [sys.executable, "-P", "-c", CHILD, json.dumps(commands)],
-        cwd=checkout, env=os.environ | {"PYTHONPATH": str(checkout)}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert child.returncode == 0, child.stderr
-    shown, planned, trained, resumed, scored, sampled, *exported, page, too_much, unknown = json.loads(child.stdout)
+def trained(cli, *words: object) -> Path:
+    """A run of the cell, whose file is gone."""
+    assert cli("train", "--config", "own/mine.yaml", "--run-dir", "run", *words).code == 0
+    Path("own/leaky.py").unlink()
+    return Path("run")
 
-    for code, _, err in (shown, planned, trained, resumed, scored, sampled, *exported):
-        assert code == 0, err
-    assert re.search(r"kind: toy\n +hidden: 12\n +rate: 0.5", shown[1])
-    plan = json.loads(planned[1])
-    assert plan["backend"] == "toy: reference loop"
-    assert plan["parameters"]["layers"] == (12 * 6 + 12 * 12 + 12) + (12 * 12 + 12 * 12 + 12)
-    assert "toy: reference loop" in trained[2]
-    rows = [json.loads(line) for line in (checkout / "run/metrics.jsonl").read_text().splitlines()]
-    assert rows[-1]["step"] == 6
-    assert 0 < json.loads(scored[1])["nats_per_char"] < 4
-    assert len(sampled[1].rstrip("\n")) >= 1
-    error = "error: html: found the kind 'toy'; allowed: rnn | lstm | gru | rhn | slstm; use --to torch or --to onnx"
-    assert (page[0], page[2].splitlines()[-1]) == (1, error)
-    assert not (checkout / "exported.html").exists()
-    assert too_much[0] == 1
-    assert too_much[2].splitlines()[-1].startswith("error: memory: the model and a window need at least ")
-    assert unknown[0] == 1
-    assert "allowed: gru | lstm | rhn | rnn | slstm | toy; did you mean 'toy'?" in unknown[2]
+
+def test_a_cell_outside_of_charlm_goes_through_every_command(cli, folder: Path) -> None:
+    kind = f"{folder}/own/leaky.py:Leaky"
+    shown = cli("config", "show", "own/mine.yaml")
+    assert shown.err == f"cell     {folder}/own/leaky.py: runs this file, for the cells in it\n"
+    assert yaml.safe_load(shown.out)["model"]["cell"] == {"kind": kind, "hidden": 12, "leak": 0.5}
+    planned = json.loads(cli("plan", "--config", "own/mine.yaml", "--json").out)
+    assert "Leaky: " in planned["backend"]
+    assert planned["parameters"]["layers"] == (12 * 6 + 12 * 12 + 2 * 12) + (12 * 12 + 12 * 12 + 2 * 12)
+
+    run = trained(cli)
+    assert yaml.safe_load((run / "config.yaml").read_text())["model"]["cell"]["kind"] == kind
+    resumed = cli("train", "--resume", "--run-dir", run, "--set", "train.max_steps=6")
+    assert (resumed.code, rows(run)[-1]["step"]) == (0, 6)
+    assert "runs this file" not in resumed.err
+    assert 0 < json.loads(cli("eval", run, "--json").out)["nats_per_char"] < 4
+    assert len(cli("sample", run, "--seed", 1, "--length", 40).out.rstrip("\n")) >= 1
+    assert cli("score", run, "text.txt").code == 0
+    assert cli("look", run, "--out", "look.html").code == 0
+    assert cli("report", run, "--out", "report.html").code == 0
+    assert json.loads(cli("runs", run, "--json").out)[0]["kind"] == "Leaky"
+    fine_tuned = cli(
+        "train", "--config", "own/mine.yaml", "--init-from", run, "--run-dir", "next", "--set", "model.cell.leak=-1"
+    )
+    assert fine_tuned.code == 0, fine_tuned.err
+    assert "runs this file" not in fine_tuned.err
+
+
+@pytest.mark.parametrize(("target", "place"), [("torch", "exported"), ("onnx", "exported.onnx")])
+def test_its_model_is_exported(cli, target: str, place: str) -> None:
+    exported = cli("export", trained(cli), "--to", target, "--out", place)
+    assert exported.code == 0, exported.err
+    assert Path(place).exists()
+
+
+def test_resuming_equals_one_training_and_runs_no_file(cli) -> None:
+    trained(cli)
+    Path("own/leaky.py").write_text("raise AssertionError\n")
+    words = ["train", "--resume", "--run-dir", "run", "--config", "own/mine.yaml"]
+    assert cli(*words, "--set", "train.max_steps=6").code == 0
+    Path("own/leaky.py").write_text(LEAKY)
+    assert cli("train", "--config", "own/mine.yaml", "--run-dir", "whole", "--set", "train.max_steps=6").code == 0
+    assert rows(Path("run"))[-1]["nats"] == rows(Path("whole"))[-1]["nats"]
+
+
+@pytest.mark.parametrize(
+    ("words", "fault"),
+    [
+        (["--set", "model.cell.leak=1"], "model.cell.leak: found 1, the run has 0.5; allowed on --resume: the same"),
+        (["--set", "model.cell.leek=1"], "unknown key; allowed: kind, hidden, leak; did you mean 'leak'?"),
+        (["--set", "model.cell.kind=other.py:Other"], "found 'other.py:Other'; the run has"),
+        (["--set", "model.cell.kind=gru"], "model.cell.kind: found 'gru', the run has"),
+    ],
+)
+def test_a_run_keeps_its_cell(cli, words: list[str], fault: str) -> None:
+    trained(cli)
+    Path("other.py").write_text("raise AssertionError\n")
+    refused = cli("train", "--resume", "--run-dir", "run", *words)
+    assert refused.code == 1
+    assert fault in refused.error
+
+
+def test_a_run_of_a_built_in_kind_runs_no_file(cli, trained_run: Path) -> None:
+    Path("leaky.py").write_text("raise AssertionError\n")
+    for words in (["--resume", "--run-dir", trained_run], ["text.txt", "--init-from", trained_run]):
+        refused = cli("train", *words, "--set", "model.cell.kind=./leaky.py:Leaky")
+        assert refused.code == 1
+        assert "model.cell.kind: found './leaky.py:Leaky'; the run has 'lstm'; allowed: the same" in refused.error
+
+
+def test_a_checkpoint_is_loaded_where_the_file_is_not(cli, folder: Path, tmp_path_factory) -> None:
+    elsewhere = shutil.move(trained(cli), tmp_path_factory.mktemp("elsewhere") / "run")
+    model = charlm.load(elsewhere, device="cpu")
+    assert repr(model).startswith("<TrainedModel ")
+    assert "Leaky, 2 × 12 units" in repr(model)
+    assert model.sample(length=20, seed=1) == charlm.load(elsewhere, device="cpu").sample(length=20, seed=1)
+
+
+def test_settings_are_chosen_around_it(cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("charlm.choice.speed.measure", lambda *_: 0.01)
+    words = ["text.txt", "--minutes", 1, "--set", "model.cell.kind=./leaky.py:Leaky", "--set", "model.cell.hidden=24"]
+    suggested = cli("config", "suggest", *words)
+    assert suggested.code == 0, suggested.err
+    Path("suggested.yaml").write_text(suggested.out)
+    assert cli("config", "check", "suggested.yaml").out == "suggested.yaml: valid\n"
+    wrong = cli("config", "suggest", *words, "--set", "model.cell.leek=3")
+    assert wrong.error.endswith("model.cell.leek: unknown key; allowed: kind, hidden, leak; did you mean 'leak'?")
+
+
+def test_tune_searches_its_options(cli) -> None:
+    words = ["--hours", 0.01, "--trials", 2, "--over", "model.cell.leak=-1..1", "--study", "study"]
+    tuned = cli("tune", "--config", "own/mine.yaml", *words, "--set", "train.max_steps=2", "--json")
+    assert tuned.code == 0, tuned.err
+    assert [trial["state"] for trial in json.loads(tuned.out)["trials"]] == ["complete", "complete"]
+
+
+# The file
+
+
+@contextmanager
+def faulty(kind: str) -> Iterator[pytest.ExceptionInfo[ConfigError]]:
+    with pytest.raises(ConfigError) as raised:
+        yield raised
+    [fault] = raised.value.faults
+    assert fault.startswith(f"--set model.cell.kind={kind}: model.cell.kind: ")
+    assert "\n" not in fault
+
+
+@pytest.mark.parametrize(
+    ("source", "name", "fault"),
+    [
+        (None, "Leaky", "wrong.py: no such file; allowed: a Python file with a subclass of charlm.cells.Cell"),
+        ("class Leaky(:\n", "Leaky", "wrong.py, line 1: SyntaxError: invalid syntax"),
+        ("\nimport nowhere\n", "Leaky", "wrong.py, line 2: ModuleNotFoundError: No module named 'nowhere'"),
+        ("\n\n1 / 0\n", "Leaky", "wrong.py, line 3: ZeroDivisionError: division by zero"),
+        ("raise SystemExit\n", "Leaky", "wrong.py, line 1: SystemExit: "),
+        (LEAKY, "Leeky", "wrong.py: found no class Leeky; allowed: Leaky; did you mean 'Leaky'?"),
+        (LEAKY, "tanh", "wrong.py: found tanh, which is no subclass of charlm.cells.Cell; allowed: Leaky"),
+        (LEAKY, "Cell", "wrong.py: found Cell, which is no subclass of charlm.cells.Cell; allowed: Leaky"),
+        (f"{LEAKY}\nclass Two(Leaky):\n    pass\n", "", "wrong.py: found 2 cells, Leaky, Two; allowed: one's name"),
+        ("x = 1\n", "", "wrong.py: found no subclass of charlm.cells.Cell; "),
+        (LEAKY.replace("leak:", "step:"), "Leaky", "found an option Leaky.step, which Cell has; allowed: another name"),
+        (
+            LEAKY.replace("Leaky", "Größe"),
+            "Größe",
+            "found a class Größe; allowed: a name of ASCII letters, not beginning",
+        ),
+        (LEAKY.replace("leak:", "größe:"), "Leaky", "found an option Leaky.größe; allowed: a name of ASCII letters"),
+        (LEAKY.replace("leak:", "stored:"), "Leaky", "found an option Leaky.stored, which Cell has; allowed: another"),
+        (LEAKY.replace("leak: float", "leak"), "Leaky", "; allowed: options with a type, as in scale: float = 3.0"),
+        (LEAKY.replace("Leaky", "lstm"), "lstm", "found a class lstm, as a built-in kind is called; "),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:Field name")
+def test_what_is_wrong_with_the_file_is_one_line(source: str | None, name: str, fault: str) -> None:
+    if source is not None:
+        Path("wrong.py").write_text(source, encoding="utf-8")
+    kind = f"wrong.py:{name}" if name else "wrong.py"
+    with faulty(kind) as raised:
+        parse_config({}, "x", [f"model.cell.kind={kind}"])
+    assert fault in str(raised.value)
+
+
+def test_a_step_that_is_no_program_names_its_line(cli) -> None:
+    Path("leaky.py").write_text(LEAKY.replace("return h", "return h if h > 0 else h"))
+    refused = cli("train", "text.txt", "--set", "model.cell.kind=leaky.py:Leaky")
+    line = 1 + LEAKY[: LEAKY.index("return h")].count("\n")
+    expected = f"leaky.py, line {line}, Leaky.step: a branch on a value, which a trace does not know; use where("
+    assert refused.error.startswith(expected)
+
+
+def test_a_changed_file_is_run_again() -> None:
+    def leak() -> float:
+        return parse_config({}, "x", ["model.cell.kind=leaky.py"]).model.cell.leak  # type: ignore[attr-defined]
+
+    assert leak() == 0
+    Path("leaky.py").write_text(LEAKY.replace("float = 0.0", "float = 3.0"))
+    assert leak() == 3
+
+
+def test_other_processes_get_its_programs_instead_of_its_class() -> None:
+    config = parse_config({}, "x", ["model.cell.kind=leaky.py", "model.cell.hidden=7"])
+    received = pickle.loads(pickle.dumps(config))
+    assert flatten(received) == flatten(config)
+    assert isinstance(received.model.cell, StoredCell)
+    assert received.model.cell.program(square=False) == config.model.cell.program(square=False)
+    assert flatten(override_config(received, "x", ["seed=3"])) == flatten(config) | {"seed": 3}
+
+
+def test_two_cells_with_the_same_kernel_may_note_other_gates(cli) -> None:
+    Path("noted.py").write_text(LEAKY)
+    Path("silent.py").write_text(LEAKY.replace("p.note(new=new, a=a)", "pass"))
+    for file in ("noted.py", "silent.py"):
+        assert cli("cells", "check", file).code == 0
+
+
+# From Python
+
+
+def test_python_takes_a_class_and_an_object(folder: Path) -> None:
+    class Mine(LSTM):
+        """An LSTM whose output is scaled, which no kernel of the LSTM computes."""
+
+        scale: float = 0.5
+
+        def step(self, p, x, h, c):
+            h, c = super().step(p, x, h, c)
+            return h * self.scale, c
+
+    limits = {"train.max_steps": 2, "device": "cpu", "threads": 1, "train.batch_size": 2, "train.bptt": 8}
+    for cell, hidden in ((Mine, 256), (Mine(hidden=7, scale=0.25), 7), (LSTM(hidden=9), 9)):
+        run = charlm.train(
+            config=folder / "tiny.yaml" if (folder / "tiny.yaml").exists() else _tiny(folder),
+            cell=cell,
+            overrides=limits,
+        )
+        found = run.load().config.model.cell
+        assert found.hidden == hidden
+        assert found.name == ("lstm" if isinstance(cell, LSTM) and type(cell) is LSTM else "Mine")
+        assert getattr(found, "scale", None) == {256: 0.5, 7: 0.25, 9: None}[hidden]
+    with pytest.raises(TypeError, match=r"^cell: found 3; allowed: a subclass of charlm\.cells\.Cell"):
+        charlm.train("text.txt", cell=3)  # type: ignore[arg-type]
+
+
+def _tiny(folder: Path) -> Path:
+    path = folder / "tiny.yaml"
+    path.write_text(f"data: {{source: {folder}/text.txt}}\nmodel: {{embedding: 4}}\n")
+    return path
+
+
+# Inside of charlm
+
+
+def test_a_kind_inside_of_charlm_is_a_file_a_line_and_a_yaml(folder: Path) -> None:
+    shutil.copytree(ROOT / "charlm", "charlm", ignore=shutil.ignore_patterns("__pycache__"))
+    kind = LEAKY.replace("    leak:", '    kind: Literal["leaky"] = "leaky"\n    """A leaky network."""\n    leak:')
+    kind = kind.replace("import Any", "import Any, Literal").replace("charlm.cells import", "charlm.cells.cell import")
+    Path("charlm/cells/leaky.py").write_text(kind, encoding="utf-8")
+    registry = Path("charlm/cells/__init__.py")
+    source = registry.read_text(encoding="utf-8")
+    source = source.replace("from charlm.cells.lstm", "from charlm.cells.leaky import Leaky\nfrom charlm.cells.lstm", 1)
+    registry.write_text(re.sub(r"(CELLS: .*\{\n)", r'\1    "leaky": Leaky,\n', source), encoding="utf-8")
+    Path("configs").mkdir()
+    Path("configs/leaky.yaml").write_text(CONFIG.replace("./leaky.py:Leaky", "leaky"), encoding="utf-8")
+    for words, found in (
+        ("config show leaky", "kind: leaky\n    hidden: 12\n    leak: 0.5"),
+        ("config options", "`model.cell.leak`"),
+        ("cells list", "leaky      h           A leaky network"),
+        ("train --config leaky --run-dir run", ""),
+        ("sample run --length 9", ""),
+    ):
+        done = subprocess.run(
+            [sys.executable, "-P", "-m", "charlm", *words.split()],
+            env=os.environ | {"PYTHONPATH": str(folder)}, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert found in done.stdout

@@ -1,4 +1,4 @@
-"""What must hold of any recurrent layer: windows join, streams keep apart."""
+"""What must hold of any recurrent layer: windows join, streams keep apart, layers stack."""
 
 from typing import Any
 
@@ -48,3 +48,23 @@ def test_outputs_do_not_see_the_future(case: Case) -> None:
     (dx,) = torch.autograd.grad(y[1].sum(), x)
     assert (dx[2:] == 0).all()
     assert (dx[0] != 0).any()
+
+
+@pytest.mark.parametrize("residual", [False, True])
+def test_a_layer_reads_the_outputs_of_the_one_below(case: Case, residual: bool) -> None:
+    stack = case.build(3, 4, 3, residual=residual)
+    x, state = random_input(stack, 3, 2), random_state(stack, 2)
+    y, last = x, []
+    for layer in range(3):
+        single = case.build(stack.layer_input_size(layer), 4)
+        weights = {n: w for n, w in stack.state_dict().items() if n.endswith(f"_l{layer}")}
+        single.load_state_dict({name.replace(f"_l{layer}", "_l0"): w for name, w in weights.items()})
+        part = tuple(tensor[layer : layer + 1] for tensor in as_tuple(state))
+        output, last_of_layer = single(y, part[0] if len(part) == 1 else part)
+        y = y + output if residual and layer > 0 else output
+        last.append(as_tuple(last_of_layer))
+
+    found_y, found_last = stack(x, state)
+    torch.testing.assert_close(found_y, y, rtol=1e-12, atol=1e-12)
+    for found, parts in zip(as_tuple(found_last), zip(*last, strict=True), strict=True):
+        torch.testing.assert_close(found, torch.cat(parts), rtol=1e-12, atol=1e-12)

@@ -16,6 +16,8 @@ from charlm.checkpoint import read_checkpoint, save_checkpoint
 from charlm.errors import CheckpointError
 from charlm.runs import BEST, FOLDER, LAST, find_checkpoint
 
+OWN_CELL = '{"model": {"cell": {"kind": "/tmp/mine.py:Mine", "hidden": 4}}}'
+
 
 def refusal(path: Path) -> str:
     with pytest.raises(CheckpointError) as error:
@@ -114,6 +116,10 @@ class TestRefused:
             ({"vocabulary": "abc"}, "Expecting value"),
             ({"config": "[" * 100_000}, "maximum recursion depth"),
             ({"config": '{"model": {"cell": {"kind": "rhn", "dept": 3}}}'}, "config: model.cell.dept: unknown key"),
+            ({"config": OWN_CELL}, "cell: found no program of '/tmp/mine.py:Mine'"),
+            ({"config": OWN_CELL, "cell": "{"}, "cell: the JSON: found '{'; Invalid JSON"),
+            ({"config": OWN_CELL, "cell": "[" * 100_000}, "Invalid JSON: recursion limit exceeded"),
+            ({"config": OWN_CELL, "cell": '{"states": ["h"]}'}, "cell: internal: found nothing; Field required"),
             ({"vocabulary": '{"level": "char", "characters": "aa"}'}, "not a list of distinct characters"),
             ({"vocabulary": '{"level": "char", "characters": ""}'}, "not a list of distinct characters"),
             ({"vocabulary": '["a"]'}, "not a list of distinct characters"),

@@ -44,7 +44,7 @@ def test_configs(tmp_path, monkeypatch):
     for name in ("lstm-mine.yaml", "lstm.txt", ".lstm.yaml", "mine/a.yml"):
         (tmp_path / name).touch()
     assert complete_config("lstm") == ["lstm", "lstm-mine.yaml"]
-    assert complete_config("m") == ["mine/a.yml"]
+    assert complete_config("mine") == ["mine/a.yml"]
     assert complete_config("mine/") == ["mine/a.yml"]
     assert set(shipped_configs()) < set(complete_config(""))
 

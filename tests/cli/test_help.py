@@ -11,7 +11,8 @@ from charlm.config.shipped import shipped_configs
 
 COMMANDS = [
     "train", "sample", "write", "next", "classify", "eval", "look", "score", "export", "plan", "tune", "runs",
-    "report", "doctor", "config list", "config check", "config show", "config suggest", "config schema",
+    "report", "doctor", "cells list", "cells show", "cells check",
+    "config list", "config check", "config show", "config suggest", "config schema",
     "config options", "data list", "data info", "data fetch",
 ]  # fmt: skip
 
@@ -26,7 +27,7 @@ def test_help_has_an_example_that_is_called_so(cli, command):
     assert f"    charlm {command}" in examples.group(1)
 
 
-@pytest.mark.parametrize("command", ["", "config", "data"])
+@pytest.mark.parametrize("command", ["", "cells", "config", "data"])
 def test_help_of_groups_names_their_commands(cli, command):
     result = cli(*command.split(), "--help")
     assert (result.code, result.err) == (0, "")
@@ -74,7 +75,14 @@ for words in sys.argv[1:]:
         assert left.code == 0
 assert "torch" not in sys.modules
 """
-    commands = [f"config check {tiny_config}", f"config show {tiny_config}", "config options", "data list"]
+    commands = [
+        f"config check {tiny_config}",
+        f"config show {tiny_config}",
+        "config options",
+        "cells list",
+        "cells show lstm",
+        "data list",
+    ]
     done = subprocess.run([sys.executable, "-c", code, *commands], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
 

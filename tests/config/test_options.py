@@ -42,6 +42,18 @@ def test_what_has_no_effect_is_named(model, names):
     assert ignored_options(parse(f"model: {model}")) == [IGNORED[name] for name in names]
 
 
+@pytest.mark.parametrize("kind", ["mingru", "minlstm", "sru"])
+def test_dropout_without_recurrent_matrices_has_no_effect(kind):
+    model = "{cell: {kind: KIND}, dropout: {state: 0.1, weights: 0.2}, orthogonal: true}"
+    because = f"which has no effect with cell.kind: {kind}; it has no recurrent matrices"
+    assert ignored_options(parse(f"model: {model.replace('KIND', kind)}")) == [
+        f"model.dropout.state: found 0.1, {because}",
+        f"model.dropout.weights: found 0.2, {because}",
+        f"model.orthogonal: found true, {because}",
+    ]
+    assert ignored_options(parse(f"model: {model.replace('KIND', 'mogrifier')}")) == []
+
+
 def test_a_share_of_lines_has_no_effect():
     lines = "data: {unit: line}\ntrain: {read_share: 0.5}"
     assert ignored_options(parse(lines)) == [
@@ -73,7 +85,7 @@ def test_table_has_every_option_with_a_meaning():
 
 def test_table_tells_the_kinds_apart():
     table = options_table()
-    assert "| `model.cell.depth` | `5` | an integer ≥ 1 | (rhn) " in table
+    assert "| `model.cell.depth` | `5` | an integer ≥ 1 and ≤ 1000 | (rhn) " in table
     assert "| `train.max_steps` | `null` | an integer ≥ 1 or null | " in table
     assert '| `data.level` | `"char"` | char \\| byte | ' in table
     meaning = "Added to the denominator, so that it is never 0."

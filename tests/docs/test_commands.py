@@ -44,6 +44,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ):
         Path(name).parent.mkdir(exist_ok=True)
         Path(name).write_text(TEXT, encoding="utf-8")
+    Path("leaky.py").write_text(blocks(ROOT / "docs/cells.md", "python")[0], encoding="utf-8")
     for name in ("lines.txt", "held-out.txt"):
         lines = [f"python\timport os{n}\nc++\tint x = {n};\nreadme\tA package of {n}\n" for n in range(99)]
         Path(name).write_text("".join(lines), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Models to export: every kind with every option that changes what a trained model computes."""
+"""Models to export: every kind with every option that changes what a trained model computes, and a strange one."""
 
 from pathlib import Path
 from typing import Any
@@ -12,10 +12,11 @@ from charlm.data.vocabulary import Vocabulary
 from charlm.inference import TrainedModel
 from charlm.model import build_model
 from tests.cells.test_extremes import EXTREMES
+from tests.export.odd import Odd
 from tests.pairwise import all_pairs
 
 CHARACTERS = "\n abcdefghé😀"
-HIDDEN = 12
+HIDDEN = 13
 CELLS_TO_EXPORT = {
     "rnn": {"kind": "rnn"},
     "rnn-relu": {"kind": "rnn", "nonlinearity": "relu"},
@@ -26,6 +27,10 @@ CELLS_TO_EXPORT = {
     "rhn-carry": {"kind": "rhn", "depth": 2, "couple_gates": False},
     "slstm": {"kind": "slstm"},
     "slstm-exp": {"kind": "slstm", "forget_gate": "exponential", "forget_bias": -1.0},
+    "mingru": {"kind": "mingru", "positive": True},
+    "minlstm": {"kind": "minlstm"},
+    "sru": {"kind": "sru"},
+    "mogrifier": {"kind": "mogrifier", "rounds": 3, "rank": 4},
 }
 EMBEDDINGS = {
     "embedding": {"embedding": 7},
@@ -34,7 +39,7 @@ EMBEDDINGS = {
 }
 
 _COLUMNS: dict[str, list[Any]] = {
-    "case": [*CELLS_TO_EXPORT],
+    "case": [*CELLS_TO_EXPORT, "odd"],
     "inputs": [*EMBEDDINGS],
     "layers": [1, 3],
     "residual": [False, True],
@@ -59,8 +64,12 @@ def model_of(
     **model: Any,
 ) -> TrainedModel:
     """A model with random weights."""
-    model |= {"cell": {**CELLS_TO_EXPORT[case], "hidden": HIDDEN}, **EMBEDDINGS[inputs]}
+    named = CELLS_TO_EXPORT.get(case, {"kind": "rnn"})
+    model |= {"cell": {**named, "hidden": HIDDEN}, **EMBEDDINGS[inputs]}
     config = parse_config({"data": {"level": level, "unit": unit, "direction": direction}, "model": model}, "a test")
+    if case == "odd":  # no config can name it
+        whole = config.model.model_copy(update={"cell": Odd(hidden=HIDDEN)})
+        config = config.model_copy(update={"model": whole})
     vocabulary = Vocabulary(level, "" if level == "byte" else CHARACTERS, direction)
     network = build_model(config.model, len(vocabulary)).eval()
     network.begins = begin_of(unit, vocabulary)
@@ -80,6 +89,13 @@ def extreme_model_of(case: str) -> TrainedModel:
             elif not name.startswith("weight_ln"):
                 parameter.zero_()
     return trained
+
+
+def rounding_of(trained: TrainedModel) -> float:
+    """Four units in the last place of the largest logit, or of 1."""
+    with torch.no_grad():
+        logits, _ = trained.network(torch.arange(len(trained.vocabulary)).expand(200, -1))
+    return 4 * torch.finfo(torch.float32).eps * max(1.0, float(logits.abs().max()))
 
 
 def some_ids(trained: TrainedModel, steps: int, streams: int) -> torch.Tensor:

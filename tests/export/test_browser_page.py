@@ -195,7 +195,8 @@ def test_a_unit_colors_the_text(page):
     view = page(trained)
     assert {*signs(view)} == {"0"}
     options = view.locator("#series option").all_text_contents()
-    assert options == ["nothing", *(f"layer {layer}, {name}" for layer in (1, 2) for name in ("h", "c"))]
+    names = ("h", "c", "gate i", "gate f", "gate g", "gate o")
+    assert options == ["nothing", *(f"layer {layer}, {name}" for layer in (1, 2) for name in names)]
     view.select_option("#series", "layer 2, h")
     view.wait_for_selector("#paper span", state="attached")
     for unit in (0, 1, 2):

@@ -59,8 +59,9 @@ def test_logits_of_1000_characters_are_charlms(engine, options):
         }
         (backend, difference), (plain_backend, plain_difference) = view.evaluate(DIFFERENCES, arguments)
         assert (backend, plain_backend) == ("WebAssembly", "JavaScript")
-        assert difference < bound
-        assert plain_difference < bound
+        allowed = bound * max(1.0, float(logits.abs().max()) / 10)  # an SRU of three layers has logits of 100
+        assert difference < allowed
+        assert plain_difference < allowed
 
 
 @pytest.mark.parametrize("case", CELLS_TO_EXPORT)
@@ -96,28 +97,43 @@ def test_int8_is_the_same_with_and_without_webassembly(engine):
     assert reason.startswith("CompileError: WebAssembly")
 
 
-def test_states_are_copied_and_shown(engine):
-    trained = model_of("slstm", layers=2)
-    model = packed_model(trained, int8=False)["model"]
+def test_states_are_copied(engine):
+    model = packed_model(model_of("slstm", layers=2), int8=False)["model"]
+    first, again = engine().evaluate(
+        """async (data) => {
+          const model = await engine.openModel(data);
+          const state = model.start();
+          for (const id of [1, 2, 3]) model.read(state, id);
+          const before = model.copy(state);
+          return [[...model.read(state, 0)], [...model.read(before, 0)]];
+        }""",
+        model,
+    )
+    assert first == again
+
+
+@pytest.mark.parametrize("case", [*CELLS_TO_EXPORT, "odd"])
+def test_states_and_gates_that_people_look_at(engine, case):
+    trained = model_of(case, layers=2, zoneout=0.1)
     ids = some_ids(trained, 20, 1)
-    first, again, names, c = engine().evaluate(
+    found = engine().evaluate(
         """async ({ data, ids }) => {
           const model = await engine.openModel(data);
           const state = model.start();
           for (const id of ids) model.read(state, id);
-          const before = model.copy(state);
-          const [first, shown] = [[...model.read(state, 0)], model.units(state)];
-          const again = [...model.read(before, 0)];
-          return [first, again, shown.map(({ layer, name }) => `${layer} ${name}`), [...shown[3].values]];
+          return model.units(state).map(({ layer, name, values }) => [`${layer} ${name}`, [...values]]);
         }""",
-        {"data": model, "ids": ids[:, 0].tolist()},
+        {"data": packed_model(trained, int8=False)["model"], "ids": ids[:, 0].tolist()},
     )
-    assert first == again
-    assert names == ["1 h", "1 c", "2 h", "2 c"]
-    read = torch.cat([ids, torch.zeros(1, 1, dtype=ids.dtype)])
     with torch.inference_mode():
-        _, _, seen = trained.network.outputs_seen(read)
-    torch.testing.assert_close(torch.tensor(c), seen[1].states["c"][-1][0], atol=1e-5, rtol=0)
+        _, _, seen = trained.network.outputs_seen(ids)
+    expected = {}
+    for layer, each in enumerate(seen, 1):
+        expected |= {f"{layer} {name}": values[-1] for name, values in each.states.items()}
+        expected |= {f"{layer} gate {name}": values[-1] for name, values in each.gates.items()}
+    assert [name for name, _ in found] == [*expected]
+    for name, values in found:
+        torch.testing.assert_close(torch.tensor(values), expected[name][0], atol=1e-5, rtol=0, msg=name)
 
 
 SAMPLES = """async ({ data, prompt, length, choices, seeds }) => {

@@ -12,6 +12,7 @@ from charlm.export import export, html, html_copies
 from charlm.export.html_copies import copies_of
 from charlm.inference import TrainedModel, load
 from tests.export.models import model_of
+from tests.export.odd import Odd
 
 
 def data_of(page: str) -> dict:
@@ -128,6 +129,13 @@ def test_novelty_needs_the_training_text(tmp_path, without_training_text):
     with pytest.raises(DataError, match="the text is gone"):
         export(model_of(), "html", tmp_path / "a.html", novelty=True)
     assert [*tmp_path.iterdir()] == []
+
+
+def test_a_cell_that_charlm_does_not_have(tmp_path, without_training_text):
+    export(model_of("odd"), "html", tmp_path / "a.html")
+    [program] = data_of((tmp_path / "a.html").read_text(encoding="utf-8"))["model"]["programs"]
+    assert [state["name"] for state in program["states"]] == [*Odd.states]
+    assert [*program["shown"]] == ["leaky", "norm", "gate decay"]
 
 
 def test_the_page_loads_nothing_and_runs_nothing_else(tmp_path, without_training_text):

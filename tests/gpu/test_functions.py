@@ -1,29 +1,67 @@
-"""The functions of equations.py as Triton's kernels compute them: in its interpreter, or on a GPU."""
+"""The functions of Triton's kernels: in its interpreter, or on a GPU."""
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 triton = pytest.importorskip("triton")
 tl = triton.language
 
-exp = pytest.importorskip("charlm.gpu.pointwise").exp
+functions = pytest.importorskip("charlm.gpu.functions")
+
+SPECIAL = [-math.inf, -1e38, -200.0, -100.0, -0.0, 0.0, 1e-30, 88.0, 100.0, 1e30, math.inf, math.nan]
+ONE: dict[str, tuple[Callable[[Tensor], Tensor], float, float]] = {
+    "exp": (torch.exp, 4e-7, 1e-37),
+    "log": (torch.log, 4e-7, 1e-7),
+    "sqrt": (torch.sqrt, 1e-7, 0.0),
+    "sigmoid": (torch.sigmoid, 0.0, 2e-7),
+    "tanh": (torch.tanh, 0.0, 3e-7),
+    "softplus": (lambda x: -torch.nn.functional.logsigmoid(-x), 1e-5, 1e-37),
+    "relu": (torch.relu, 0.0, 0.0),
+}
+"""PyTorch's function, and the relative and the absolute error that are allowed."""
 
 
 @triton.jit
-def exponentials(x, y, N: tl.constexpr):
+def of_one(x, y, N: tl.constexpr, FUNCTION: tl.constexpr):
     at = tl.arange(0, N)
-    tl.store(y + at, exp(tl.load(x + at)))
+    tl.store(y + at, FUNCTION(tl.load(x + at)))
+
+
+@triton.jit
+def of_two(x, y, z, N: tl.constexpr, FUNCTION: tl.constexpr):
+    at = tl.arange(0, N)
+    tl.store(z + at, FUNCTION(tl.load(x + at), tl.load(y + at)))
+
+
+@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.cuda)])
+def place(request: pytest.FixtureRequest) -> str:
+    if (request.param == "cuda") != torch.cuda.is_available():
+        pytest.skip("no CUDA device" if request.param == "cuda" else "Triton's interpreter is off where there is a GPU")
+    return request.param
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy's, of what the kernel does not take
-@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)])
-def test_exp(device: str) -> None:
-    if (device == "cuda") != torch.cuda.is_available():
-        pytest.skip("no CUDA device" if device == "cuda" else "Triton's interpreter is off where there is a GPU")
-    special = torch.tensor([-math.inf, -1e38, -200.0, -100.0, 0.0, 88.0, 100.0, 1e30, math.inf, math.nan])
-    x = torch.cat([special, torch.linspace(-80, 80, 1024 - len(special))]).to(device)
+@pytest.mark.parametrize("name", ONE)
+def test_functions_of_one_vector(name: str, place: str) -> None:
+    expected, relative, absolute = ONE[name]
+    x = torch.cat([torch.tensor(SPECIAL), torch.linspace(-80, 80, 1024 - len(SPECIAL))]).to(place)
     found = torch.full_like(x, 7.0)
-    exponentials[(1,)](x, found, N=len(x))
-    torch.testing.assert_close(found.double(), x.double().exp().float().double(), rtol=4e-7, atol=1e-37, equal_nan=True)
+    of_one[(1,)](x, found, N=len(x), FUNCTION=getattr(functions, name))
+    # Rounded: what float32 cannot hold is infinite.
+    truth = expected(x.double()).float().double()
+    torch.testing.assert_close(found.double(), truth, rtol=relative, atol=absolute, equal_nan=True)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("name", ["maximum", "minimum"])
+def test_extremes_are_nan_if_one_argument_is(name: str, place: str) -> None:
+    numbers: Any = torch.tensor([*SPECIAL, 2.0, -2.0, 3.0, 4.0], device=place)
+    x, y = (one.flatten().contiguous() for one in torch.meshgrid(numbers, numbers, indexing="ij"))
+    found = torch.full_like(x, 7.0)
+    of_two[(1,)](x, y, found, N=len(x), FUNCTION=getattr(functions, name))
+    torch.testing.assert_close(found, getattr(torch, name)(x, y), rtol=0, atol=0, equal_nan=True)

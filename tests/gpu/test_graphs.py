@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from charlm.cells import CELLS
 from charlm.gpu.graphs import Graphs, Launches, identity
 from charlm.gpu.recurrence import TensorRecurrence
+from charlm.native.recurrence import Values
 from charlm.native.structs import Value
 from tests.cells.measure import Case, own, random_input, random_state
 from tests.recordable import CheckedGraphs, Recordable
@@ -133,34 +133,31 @@ def test_where_nothing_can_be_recorded_the_rest_is_launched(capsys: pytest.Captu
 
 def test_windows_are_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The driver tells its calls apart by all that they depend on, and reads what the tensors hold at the time."""
-    driver, recorder = TensorRecurrence(CELLS["rnn"].gpu_kernel.variants), Recorder()  # type: ignore[union-attr]
+    driver, recorder = TensorRecurrence(), Recorder()
     driver.graphs = Graphs(recorder)
     monkeypatch.setattr(driver, "takes_graphs", lambda device: True)
+    by_tanh, by_relu = (Case("rnn", {"nonlinearity": name}).start(1, 5).passes(0) for name in ("tanh", "relu"))
     T, B, H = 3, 2, 5
-    numbers: dict[str, Any] = {"T": T, "D": 1, "bf16": False, "epsilon": 0.0, "saved_steps": T, "variant": 0}
-    tensors = {
-        "weights": torch.empty(H, H),
-        "inputs": torch.empty(T, B, H),
-        "states": torch.randn(1, 1 + T, B, H),
-        "inner": torch.empty(0, T, B, H),
-        "saved": torch.empty(1, T, B, 0, H),
-    }
+    values: Values = {"T": T, "B": B, "H": H, "I": 0, "bf16": False, "saved_steps": T}
+    weights_HH, inputs_TBH, states = torch.empty(H, H), torch.empty(T, B, H), torch.randn(1, 1 + T, B, H)
+    values |= {"weights": [weights_HH], "windows": [inputs_TBH], "states": states}
+    values |= {"vectors": [], "saved": [], "operands": []}
     for _ in range(4):
-        tensors["inputs"].normal_()
-        tensors["weights"].normal_()
-        driver("recurrence_forward", **numbers, **tensors)
-        h_BH = tensors["states"][0, 0]
-        for a_BH in tensors["inputs"]:
-            h_BH = torch.tanh(a_BH + h_BH @ tensors["weights"].t())
-        torch.testing.assert_close(tensors["states"][0, -1], h_BH)
+        inputs_TBH.normal_()
+        weights_HH.normal_()
+        driver.run("recurrence_forward", by_tanh, values)
+        h_BH = states[0, 0]
+        for a_BH in inputs_TBH:
+            h_BH = torch.tanh(a_BH + h_BH @ weights_HH.t())
+        torch.testing.assert_close(states[0, -1], h_BH)
     assert (recorder.recorded, recorder.replayed, driver.graphs.replays) == (1, 2, 2)
-    # Other equations, and another precision of products, on the same tensors.
-    driver("recurrence_forward", **numbers | {"variant": 1}, **tensors)
-    assert tensors["states"][0, 1:].min() >= 0  # relu
+    # Another cell, and another precision of products, on the same tensors.
+    driver.run("recurrence_forward", by_relu, values)
+    assert states[0, 1:].min() >= 0
     products = torch.backends.cuda.matmul
     products.allow_tf32 = not products.allow_tf32
     try:
-        driver("recurrence_forward", **numbers, **tensors)
+        driver.run("recurrence_forward", by_tanh, values)
     finally:
         products.allow_tf32 = not products.allow_tf32
     assert (recorder.recorded, recorder.replayed) == (1, 2)
@@ -175,8 +172,8 @@ def test_what_a_graph_cannot_record_is_noticed(launch: Callable[[Tensor], Any]) 
 def test_a_graph_can_record_a_window(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     stack = case.build(5, 17, 1, zoneout=0.3, state_dropout=0.2)
     checked = CheckedGraphs()
-    monkeypatch.setattr(stack.gpu_kernel, "graphs", checked)
-    monkeypatch.setattr(stack.gpu_kernel, "takes_graphs", lambda device: True)
+    monkeypatch.setattr(stack.gpu_driver, "graphs", checked)
+    monkeypatch.setattr(stack.gpu_driver, "takes_graphs", lambda device: True)
     y_TBH, _ = own(stack)(random_input(stack, 4, 3), random_state(stack, 3))
     y_TBH.sum().backward()
     assert checked.runs == 2
@@ -186,7 +183,7 @@ def test_a_graph_can_record_a_window(case: Case, monkeypatch: pytest.MonkeyPatch
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_a_replayed_window_has_the_bits_of_a_launched_one(case: Case) -> None:
     stack = case.build(17, 40, 1, zoneout=0.1).float().cuda()
-    graphs = stack.gpu_kernel.graphs
+    graphs = stack.gpu_driver.graphs
     x, dy = torch.randn(9, 5, 17, device="cuda"), torch.randn(9, 5, 40, device="cuda")
 
     def found() -> list[Tensor]:

@@ -8,11 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from charlm.cells import CELLS
-from charlm.cells.base import RecurrentBase
 from charlm.gpu.graphs import Graphs
 from charlm.gpu.memory import KeptMemory
-from tests.cells.measure import Case, as_tuple, own, random_input, random_state
+from charlm.layers.stack import RecurrentLayers
+from tests.cells.measure import CASES, Case, as_tuple, own, random_input, random_state
 from tests.gpu.test_graphs import Recorder
 
 OPTIONS = {"zoneout": 0.2, "state_dropout": 0.2, "weight_dropout": 0.2}
@@ -22,13 +21,13 @@ OPTIONS = {"zoneout": 0.2, "state_dropout": 0.2, "weight_dropout": 0.2}
 def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
     """Makes all kinds take graphs on the CPU, where what replaces a graph runs the launches again."""
     recorder = Recorder()
-    for kind in CELLS.values():
-        monkeypatch.setattr(kind.gpu_kernel, "graphs", Graphs(recorder))
-        monkeypatch.setattr(kind.gpu_kernel, "takes_graphs", lambda device: True)
+    for kernel in {case.start(1, 2).gpu_driver for case in CASES}:
+        monkeypatch.setattr(kernel, "graphs", Graphs(recorder))
+        monkeypatch.setattr(kernel, "takes_graphs", lambda device: True)
     return recorder
 
 
-def results(stack: RecurrentBase, x: Tensor, seed: int, *, resets: bool = False) -> list[Tensor]:
+def results(stack: RecurrentLayers, x: Tensor, seed: int, *, resets: bool = False) -> list[Tensor]:
     """Outputs, states and gradients; the masks depend on the seed."""
     torch.manual_seed(seed)
     x = x.clone().requires_grad_()
@@ -39,7 +38,7 @@ def results(stack: RecurrentBase, x: Tensor, seed: int, *, resets: bool = False)
     return [*(tensor.detach() for tensor in found), *gradients]
 
 
-def scores(stack: RecurrentBase, x: Tensor) -> list[Tensor]:
+def scores(stack: RecurrentLayers, x: Tensor) -> list[Tensor]:
     """Outputs and states of an evaluation, in inference mode as charlm's."""
     with torch.inference_mode():
         y, state = own(stack.eval())(x, stack.zero_state(x.shape[1]))
@@ -78,7 +77,7 @@ def test_an_evaluation_in_between_costs_no_replay(recorder: Recorder) -> None:
 def test_kept_memory_changes_no_result(
     case: Case, recorder: Recorder, monkeypatch: pytest.MonkeyPatch, resets: bool, zoneout: float
 ) -> None:
-    stack = case.build(5, 17, 2, **OPTIONS | {"zoneout": zoneout})
+    stack = case.build(17, 17, 2, **OPTIONS | {"zoneout": zoneout})
     inputs = [random_input(stack, 4, 2) for _ in range(4)]
 
     def found() -> list[Tensor]:
@@ -88,14 +87,14 @@ def test_kept_memory_changes_no_result(
     kept = found()
     # Of two layers: both passes of the last two windows; and all but the first evaluation, whose layers share memory.
     assert recorder.replayed == 2 * 2 * 2 + 2 * 3
-    monkeypatch.setattr(stack.gpu_kernel, "takes_graphs", lambda device: False)
+    monkeypatch.setattr(stack.gpu_driver, "takes_graphs", lambda device: False)
     assert all(map(torch.equal, kept, found()))
     assert recorder.replayed == 2 * 2 * 2 + 2 * 3
 
 
 def test_without_graphs_no_memory_is_kept(recorder: Recorder) -> None:
     stack = Case("lstm").build(5, 17, 1)
-    stack.gpu_kernel.graphs.enabled = False
+    stack.gpu_driver.graphs.enabled = False
     results(stack, random_input(stack, 4, 2), seed=0)
     assert not stack._memory._free
 
@@ -106,8 +105,9 @@ def test_windows_that_wait_for_their_backward_pass_share_nothing() -> None:
     windows = [random_input(stack, 4, 2) for _ in range(3)]
     for _ in range(4):
         outputs = [own(stack)(x, stack.zero_state(2))[0] for x in windows]
-        together = torch.autograd.grad(sum(y.sum() for y in outputs), list(stack.parameters()))  # type: ignore[union-attr]
-        alone = [torch.autograd.grad(own(stack)(x, stack.zero_state(2))[0].sum(), stack.parameters()) for x in windows]
+        parameters = list(stack.parameters())
+        together = torch.autograd.grad(sum(y.sum() for y in outputs), parameters)  # type: ignore[union-attr]
+        alone = [torch.autograd.grad(own(stack)(x, stack.zero_state(2))[0].sum(), parameters) for x in windows]
         for found, parts in zip(together, zip(*alone, strict=True), strict=True):
             torch.testing.assert_close(found, sum(parts), rtol=1e-12, atol=1e-12)
 

@@ -193,7 +193,7 @@ def test_bytes_come_out_as_whole_characters():
 
 
 GENERATED = [
-    *({"kind": kind} for kind, cell in CELLS.items() if cell.cpu_kernel),
+    *({"kind": kind} for kind in CELLS),
     {"kind": "rnn", "nonlinearity": "relu"},
     {"kind": "lstm", "layer_norm": True},
     {"kind": "rhn", "depth": 2, "couple_gates": False},
@@ -261,7 +261,7 @@ def test_a_graph_can_record_a_step(cell, model, choice, monkeypatch):
     model = build_model(config, 11).eval()
     layers = own(model.layers)  # which a GPU uses
     monkeypatch.setattr(model.layers, "forward", lambda x, state=None, resets=None: layers(x, state, resets))
-    monkeypatch.setattr("charlm.native.linear.check_ids", lambda *arguments: None)  # on the CPU only
+    monkeypatch.setattr("charlm.layers.driven.check_ids", lambda *arguments: None)  # on the CPU only
     _, state = model.features(torch.tensor([[1]]))
     output = torch.randn(1, 3, 21)
     draws = torch.rand(9, 3, dtype=torch.float64)

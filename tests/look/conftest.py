@@ -9,6 +9,7 @@ from charlm.cells import LSTM
 from charlm.config.schema import Dropout
 from charlm.data.vocabulary import Vocabulary
 from charlm.inference import TrainedModel, load
+from charlm.layers import RecurrentLayers
 from charlm.model import CharLM
 
 
@@ -23,7 +24,8 @@ def of_characters(model):
 
     def make(text: str, **other: object) -> TrainedModel:
         vocabulary = Vocabulary("char", "".join(sorted(set(text))))
-        network = CharLM(len(vocabulary), 0, LSTM(len(vocabulary), 6), dropout=Dropout()).eval()
+        layers = RecurrentLayers(LSTM(hidden=6), len(vocabulary))
+        network = CharLM(len(vocabulary), 0, layers, dropout=Dropout()).eval()
         torch.nn.init.normal_(network.decoder.weight)
         return replace(model, vocabulary=vocabulary, network=network, **other)
 

@@ -12,6 +12,7 @@ from matplotlib.image import imread
 from charlm.cells import LSTM
 from charlm.config.schema import Dropout
 from charlm.data.vocabulary import Vocabulary
+from charlm.layers import RecurrentLayers
 from charlm.look import look_page
 from charlm.model import CharLM
 from tests.browser import unnamed
@@ -178,7 +179,7 @@ def test_right_to_left(opened, of_characters, level):
     trained = of_characters(RTL)
     if level == "byte":
         vocabulary = Vocabulary.of_bytes()
-        network = CharLM(256, 0, LSTM(256, 6), dropout=Dropout()).eval()
+        network = CharLM(256, 0, RecurrentLayers(LSTM(hidden=6), 256), dropout=Dropout()).eval()
         trained = replace(trained, vocabulary=vocabulary, network=network)
     page = look_page(trained, RTL)
     data = data_of(page)

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from charlm.cells import RHN
+from charlm.layers import RecurrentLayers
 from charlm.native import build
 from charlm.native.build import KernelError
 from charlm.native.call import Kernel
@@ -272,7 +273,7 @@ def test_processes_that_compile_at_once(kernel: Kernel, cache: Path) -> None:
 
 def test_a_layer_without_its_kernel_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", "false")
-    stack = RHN(3, 4)
+    stack = RecurrentLayers(RHN(hidden=4), 3)
     assert stack.select_backend("cpu").description.startswith(
         "rhn: reference loop; no fused CPU kernel: false failed on the kernel: "
     )

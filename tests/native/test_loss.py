@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from charlm.cells import cross_entropy
+from charlm.layers import cross_entropy
 from tests.cells.measure import Run, assert_as_accurate
 from tests.pairwise import pairwise
 

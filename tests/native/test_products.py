@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from charlm.cells import cross_entropy, linear
+from charlm.layers import cross_entropy, linear
 from charlm.native.linear import matmul
 from tests.cells.measure import error, rounded
 from tests.conftest import ROOT

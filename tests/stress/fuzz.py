@@ -101,6 +101,17 @@ class Targets:
         save_file(tensors, path, header)
         load_model(read_checkpoint(path), torch.device("cpu"))
 
+    def cell(self, data: bytes) -> None:
+        """The programs of a cell in a checkpoint: JSON, or damages of good JSON that the bytes choose."""
+        from random import Random
+
+        from tests.cells.damage import damaged
+        from tests.cells.test_stored import Mixed, accept_or_refuse, as_json, section_of
+
+        cell = Mixed(hidden=5)
+        for stored in (data.decode("utf-8", "replace"), damaged(as_json(cell), Random(data))):
+            accept_or_refuse(section_of(cell), stored)
+
     def runs(self, data: bytes) -> None:
         """The JSON in a checkpoint's header, and metrics: `charlm runs` and `charlm report` show the run anyway."""
         config, progress, shape, rows = (data.decode("utf-8", "replace").split("\n\n", 3) + [""] * 3)[:4]
@@ -265,6 +276,7 @@ def good_inputs(checkpoint: Path) -> dict[str, list[bytes]]:
         "vocabulary": [b'{"level": "char", "characters": "abc"}\nabc', b'{"level": "byte", "characters": ""}\nx'],
         "file": [checkpoint.read_bytes()[:LONGEST]],
         "header": [b'{}\n\n{"level": "char", "characters": "abc"}\n\n{"step": 1}'],
+        "cell": [b"{}", b"1", b"seed"],
         "runs": [
             b'{"model": {"cell": {"kind": "gru", "hidden": 4}, "layers": 1}, "train": {"max_steps": 3}}\n\n'
             b'{"step": 3, "best_nats": 1.5, "elapsed_s": 2.0}\n\n[0, 4]\n\n'
@@ -287,6 +299,7 @@ def options(**values: str) -> bytes:
 def fuzz(name: str, folder: Path, options: list[str]) -> None:
     import atheris
 
+    sys.path.insert(0, str(ROOT))  # for what the tests share
     with atheris.instrument_imports(include=["charlm"]):
         import charlm.checkpoint
         import charlm.cli

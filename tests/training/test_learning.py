@@ -57,4 +57,4 @@ def test_validation_falls_on_real_text(tmp_path, tinyshakespeare, kind):
     lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
     scores = [line["nats"] for line in lines if line["split"] == "valid"]
     assert scores == sorted(scores, reverse=True)
-    assert outcome.best_nats < 2.3
+    assert outcome.best_nats < 2.35  # counts of pairs of characters: 2.48

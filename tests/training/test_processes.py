@@ -594,7 +594,7 @@ def test_a_plan_is_for_the_whole_batch(processes: Team, raw):
 
 def suggested(world: World, source, cache) -> tuple[Config, int]:
     """The settings that this process gets for a text, and how many updates it makes to measure them."""
-    compile_kernels([family.kind for family in USUAL], torch.device("cpu"))  # in the cache of all tests
+    compile_kernels([CELLS[family.kind]() for family in USUAL], torch.device("cpu"))  # in the cache of all tests
     update = Updater.update
     with (
         mock.patch.dict(os.environ, {"CHARLM_CACHE": str(cache)}),

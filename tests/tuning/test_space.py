@@ -63,7 +63,8 @@ def test_text(text, option):
         ("optimizer.lr=-1..1", "optimizer.lr: found -1; allowed: a number > 0"),
         ("model.layers=1.5..2.5", "model.layers: found 1.5; allowed: an integer ≥ 1"),
         ("model.cell.kind=lstm,grü",
-         "model.cell.kind: found \"grü\"; allowed: gru | lstm | rhn | rnn | slstm; did you mean 'gru'?"),
+         "model.cell.kind: found \"grü\"; allowed: gru | lstm | mingru | minlstm | mogrifier | rhn | rnn | slstm | "
+         "sru; did you mean 'gru'?"),
         ("model.cell.layer_norm=0..1", "model.cell.layer_norm: found 0; allowed: true or false"),
     ],
 )  # fmt: skip

@@ -1,8 +1,8 @@
 // Runs a model: one id in, the logits of the next one out.
 
 import { accelerate } from "./kernel.js";
-import { KINDS } from "./kinds.js";
 import { Matrix } from "./matrix.js";
+import { Layer } from "./program.js";
 import { unpackArray } from "../shared/unpack.js";
 
 /** A parameter of the JSON: a matrix, a list of matrices, or a vector. */
@@ -16,99 +16,90 @@ async function unpackParameter(parameter) {
   return new Matrix({ ...parameter, values, scales });
 }
 
-async function unpackLayer(layer) {
-  const entries = Object.entries(layer).map(async ([name, parameter]) => [name, await unpackParameter(parameter)]);
+async function unpackLayer(parameters) {
+  const entries = Object.entries(parameters).map(async ([name, parameter]) => [name, await unpackParameter(parameter)]);
   return Object.fromEntries(await Promise.all(entries));
 }
 
 /** The model of the page's JSON, ready to read. */
 export async function openModel(data) {
-  const [layers, output, outputBias, embedding] = await Promise.all([
+  const [parameters, output, outputBias, embedding] = await Promise.all([
     Promise.all(data.layers.map(unpackLayer)),
     unpackParameter(data.output),
     unpackParameter(data.outputBias),
     data.embedding && unpackParameter(data.embedding),
   ]);
-  const multiplied = [output, ...layers.flatMap(Object.values).flat()].filter((each) => each instanceof Matrix);
+  const multiplied = [output, ...parameters.flatMap(Object.values).flat()].filter((each) => each instanceof Matrix);
   const whyPlain = await accelerate(multiplied, data.kernel).then(() => null, String);
+  const programOf = (place) => data.programs[Math.min(place, data.programs.length - 1)];
+  const layers = parameters.map((each, place) => new Layer(programOf(place), each, data.zoneout));
   return new Model(data, { layers, output, outputBias, embedding: data.tied ? output : embedding, whyPlain });
 }
 
 class Model {
   constructor(data, { layers, output, outputBias, embedding, whyPlain }) {
-    const Kind = KINDS[data.kind];
     this.backend = whyPlain ? "JavaScript" : "WebAssembly";
     this.whyPlain = whyPlain; // why there is no WebAssembly; null if there is
     this.size = output.rows;
-    this.kind = Kind;
     this.hidden = data.hidden;
     this.begins = data.begins;
     this.residual = data.residual;
-    this.cells = layers.map((parameters) => new Kind(parameters, data.options, data.zoneout));
-    this.inputs = layers.map((parameters) => parameters.weight_ih);
+    this.layers = layers;
     this.embedding = embedding;
     this.output = output;
     this.outputBias = outputBias;
     this.logits = new Float32Array(this.size);
-    this.ofId = new Array(this.size); // the first layer's sums of input and bias, each made when it is needed first
-    this.sums = this.cells.map((cell) => new Float32Array(cell.inputBias.length));
+    this.ofId = new Array(this.size); // what the first layer computes of an id alone, when it is needed first
     this.outputs = new Float32Array(this.hidden);
   }
 
-  /** The zero state: the vectors of each layer, by name. */
+  /** The zero state of each layer. */
   start() {
-    const vectors = () => this.kind.states.map((name) => [name, new Float32Array(this.hidden)]);
-    return this.cells.map(() => Object.fromEntries(vectors()));
+    return this.layers.map((layer) => layer.start(this.hidden));
   }
 
   copy(state) {
-    return state.map((layer) => Object.fromEntries(Object.entries(layer).map(([name, values]) => [name, values.slice()])));
+    return structuredClone(state);
   }
 
   /** Reads one id, changes `state` in place; returns the logits of the next id, valid until the next read. */
   read(state, id) {
-    if (id === this.begins) for (const layer of state) for (const name of this.kind.states) layer[name].fill(0);
+    if (id === this.begins) for (const { states } of state) for (const values of Object.values(states)) values.fill(0);
     const y = this.outputs;
-    for (let layer = 0; layer < this.cells.length; layer++) {
-      this.cells[layer].step(layer ? this.sumOf(layer, y) : this.sumOfId(id), state[layer]);
+    this.layers.forEach((layer, place) => {
+      if (place) layer.read(y);
+      else this.readId(id);
+      layer.step(state[place]);
       // With residual connections, a layer above the first adds its input to its output.
-      const own = state[layer][this.kind.states[0]];
-      if (!layer || !this.residual) y.set(own);
+      const own = state[place].states[layer.states[0].name];
+      if (!place || !this.residual) y.set(own);
       else for (let unit = 0; unit < y.length; unit++) y[unit] += own[unit];
-    }
-    return this.sum(this.output, y, this.outputBias, this.logits);
+    });
+    const product = this.output.multiply(y);
+    for (let row = 0; row < this.size; row++) this.logits[row] = product[row] + this.outputBias[row];
+    return this.logits;
   }
 
   /** What people look at: [{ layer, name, values }], copies. */
   units(state) {
-    return state.flatMap((layer, place) =>
-      Object.entries(this.shown(layer)).map(([name, values]) => ({ layer: place + 1, name, values: values.slice() })),
+    return state.flatMap((_, place) =>
+      Object.entries(this.shown(state, place)).map(([name, values]) => ({ layer: place + 1, name, values: values.slice() })),
     );
   }
 
-  /** The same of the state of one layer, by name, not copied. */
-  shown(layer) {
-    return this.kind.shown ? this.kind.shown(layer) : layer;
+  /** The same of one layer, by name, not copied. */
+  shown(state, place) {
+    return this.layers[place].lookAt(state[place]);
   }
 
-  sumOf(layer, y) {
-    return this.sum(this.inputs[layer], y, this.cells[layer].inputBias, this.sums[layer]);
-  }
-
-  /** The input of the first layer: an embedding, or one-hot, which takes a column of the weights. */
-  sumOfId(id) {
-    if (!this.ofId[id]) {
-      const weights = this.inputs[0];
-      const product = this.embedding ? weights.multiply(this.embedding.row(id)) : weights.column(id);
-      this.ofId[id] = product.map((value, row) => value + this.cells[0].inputBias[row]);
+  /** The input of the first layer: an embedding, or one-hot. */
+  readId(id) {
+    const [first] = this.layers;
+    if (this.ofId[id]) {
+      first.windows.forEach((values, place) => values.set(this.ofId[id][place]));
+      return;
     }
-    return this.ofId[id];
-  }
-
-  /** W x + b, written to `sum`. */
-  sum(matrix, x, bias, sum) {
-    const product = matrix.multiply(x);
-    for (let row = 0; row < sum.length; row++) sum[row] = product[row] + bias[row];
-    return sum;
+    first.read(this.embedding ? this.embedding.row(id) : Float32Array.from({ length: this.size }, (_, each) => each === id));
+    this.ofId[id] = first.windows.map((values) => values.slice());
   }
 }

@@ -38,10 +38,6 @@ export class Matrix {
     return Float32Array.from({ length: this.columns }, (_, column) => this.at(row, column));
   }
 
-  column(column) {
-    return Float32Array.from({ length: this.rows }, (_, row) => this.at(row, column));
-  }
-
   /** W x: a Float32Array, valid until the next product of this matrix. With scales, x is rounded to 16 bits. */
   multiply(x) {
     const { columns, scales, product, sums } = this;

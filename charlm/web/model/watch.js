@@ -30,7 +30,7 @@ export class Watch {
   value(state) {
     if (!this.on) return 0;
     const { layer, name, unit } = this.chosen;
-    return this.model.shown(state[layer - 1])[name][unit];
+    return this.model.shown(state, layer - 1)[name][unit];
   }
 
   changed() {

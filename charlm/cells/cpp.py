@@ -1,0 +1,382 @@
+"""C++ of a cell's passes: classes for charlm/native/recurrence.cpp, made of those in recurrence.h."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Sequence
+
+from charlm.cells.cpp_class import ClassText, LoopText, moments_of, norm_sizes, store_row, units
+from charlm.cells.loop import Before, before_loop
+from charlm.cells.passes import Passes, Rows
+from charlm.cells.program import Node, Size
+from charlm.cells.stages import ANYWHERE
+
+
+def cpp(programs: Sequence[Passes]) -> str:
+    """The steps of several programs, which Arguments::variant chooses from."""
+    cells = "\n".join(_cell(variant, derived) for variant, derived in enumerate(programs))
+    cases = "".join(f"  if (variant == {k}) return function(Cell{k}{{}});\n" for k in range(len(programs)))
+    choice = f"template <class Function>\nvoid with_cell(Index variant, const Function& function) {{\n{cases}}}\n"
+    return f"{cells}\n{choice}"
+
+
+def _cell(variant: int, derived: Passes) -> str:
+    classes = [_Forward(derived), _Backward(derived), _BeforeLoop(derived, before_loop(derived.split))]
+    text = "\n".join(each.text() for each in classes)
+    states = f"  static constexpr Index STATES = {len(derived.split.loop.states)};\n"
+    return f"struct Cell{variant} {{\n{states}{_work(derived)}\n{text}}};\n"
+
+
+def _work(derived: Passes) -> str:
+    """Multiplications of a step between two meetings of all members; without products those of a window."""
+    rows = [
+        f"{product.gates} * {units(product.size)} * {units(derived.operands[product.operand].size)}"
+        for product in derived.products
+    ]
+    work = f"a.B * ({' + '.join(rows)}) / {len(derived.operands)}" if rows else "a.T * a.B * a.H * 16"
+    return f"  static Index work(const Arguments& a) {{ return {work}; }}\n"
+
+
+class _OfPasses(ClassText):
+    """A pass of the loop."""
+
+    def __init__(self, derived: Passes, nodes: Sequence[Node], ends: Iterable[int]) -> None:
+        super().__init__(nodes, derived.normalizations, ends, mixes_sizes=derived.mixes_sizes)
+        self.derived = derived
+        self.sizes = list(derived.forward.saved)
+        self.states = derived.split.loop.states
+
+    def leaf(self, loop: LoopText, node: Node, part: int) -> str | None:
+        derived, size = self.derived, units(node.size)
+        if node.op == "window":
+            width = f"{node.count} * {size}"
+            row = loop.row(f"window{node.index}", f"a.windows[{node.index}] + a.input_row(t, b) * {width}")
+            return f"load({row} + {part} * {size} + u, n)"
+        if node.op == "static":
+            row = loop.row(f"vector{node.index}", f"a.vectors[{node.index}]")
+            return f"load({row} + {part} * {size} + u, n)"
+        if node.op in ("state", "before", "after"):
+            function = "after" if node.op == "after" else "state"
+            s = self.states.index(node.name)
+            return f"load({loop.row(f'{function}{s}', f'a.{function}({s}, t, b)')} + u, n)"
+        if node.op == "saved":
+            row, count = self.saved_row(loop, node.size)
+            return f"load({row} + u * {count} + {node.index} * W)"
+        if node.op == "operand":
+            kept = derived.kept.index(node.index)
+            return f"load({loop.row(f'operand{kept}', self.operand_row(kept, size))} + u, n)"
+        if node.op == "normalized":
+            moments = moments_of(len(self.norms), node.index)
+            scale = loop.row(f"kept_scale{node.index}", f"{moments}[0]", "const float")
+            mean = loop.row(f"kept_mean{node.index}", f"{moments}[1]", "const float")
+            return f"({loop.value(node.args[0])} - {mean}) * {scale}"
+        return None
+
+    def saved_row(self, loop: LoopText, size: Size) -> tuple[str, int]:
+        index, count = self.sizes.index(size), len(self.derived.forward.saved[size])
+        row = f"a.saved[{index}] + a.saved_row(t, b) * Slice::groups_of({units(size)}) * W * {count}"
+        return loop.row(f"saved{index}", row, "float*"), count
+
+    def operand_row(self, kept: int, size: str, b: str = "b") -> str:
+        return f"a.operands[{kept}] + (operand_step(t) * a.B + {b}) * {size}"
+
+
+class _Forward(_OfPasses):
+    name = "Forward"
+
+    def __init__(self, derived: Passes) -> None:
+        forward = derived.forward
+        saved = [(size, slot, place) for size, places in forward.saved.items() for slot, place in enumerate(places)]
+        ends = [*forward.states.values(), *(place for _, _, place in saved), *(o.node for o in derived.operands)]
+        super().__init__(derived, forward.nodes, ends)
+        self.members = ["const Zoneout zoneout;", "int turn = 1;"]
+        self.functions = "    Index operand_step(Index t) const { return a.saved_steps > 1 ? t : turn; }\n"
+        self.initial = [f"zoneout(a, {len(self.states)})"]
+        self.begin = "turn ^= 1;\n"
+        self.normalizations()
+        _declare_products(self, derived)
+        for k, operand in enumerate(derived.operands):
+            if operand.state:
+                s = self.states.index(operand.state)
+                self.constructed.append(f"copies{k}.begin(slice_H, a.state({s}, 0, 0));")
+            else:
+                self.put(operand.node, operand.size, functools.partial(self.put_operand, k))
+        for size, slot, place in saved:
+            self.put(place, size, functools.partial(self.put_saved, size, slot))
+        for place in (place for place in self.home if self.nodes[place].op == "normalize"):
+            self.measure(place)
+        for s, (name, place) in enumerate(forward.states.items()):
+            stage = max(self.home.get(place, 0), self.stage_of_products(name))
+            stage = stage if self.nodes[place].op not in ANYWHERE else len(self.stages) - 1
+            self.put(place, "H", functools.partial(self.put_state, s, name), stage=stage, last=True)
+
+    def stage_of_products(self, state: str) -> int:
+        """The last stage that multiplies a state. Before it, no new state may be written where members still read."""
+        operands = [operand.state for operand in self.derived.operands]
+        products = [place for place, node in enumerate(self.nodes) if node.op == "product"]
+        pairs = zip(products, self.derived.products, strict=True)
+        return max((self.home[place] for place, product in pairs if operands[product.operand] == state), default=0)
+
+    def put_state(self, s: int, name: str, loop: LoopText, value: str) -> str:
+        put = f"put_state(a, zoneout, {s}, t, b, u, n, {value})"
+        copied = [k for k, operand in enumerate(self.derived.operands) if operand.state == name]
+        return f"copies{copied[0]}.put(b, u, n, {put});" if copied else f"{put};"
+
+    def put_saved(self, size: Size, slot: int, loop: LoopText, value: str) -> str:
+        row, count = self.saved_row(loop, size)
+        return f"store({row} + u * {count} + {slot} * W, {value});"
+
+    def put_operand(self, k: int, loop: LoopText, value: str) -> str:
+        kept = self.derived.kept.index(k)
+        row = loop.row(f"operand{kept}", self.operand_row(kept, units(self.derived.operands[k].size)), "float*")
+        return f"store({row} + u, {value}, n); copies{k}.put(b, u, n, {value});"
+
+    def begins(self, place: int) -> list[str]:
+        node = self.nodes[place]
+        if node.op == "normalize":
+            index = self.norm_of(place)
+            size, k = self.of_size(index)
+            moments = f"{moments_of(len(self.norms), index)}"
+            kept = f"m[0] = partials_{size}.second({k})[b], m[1] = partials_{size}.first({k})[b]"
+            each = f"for (Index b = 0; b < a.B; b++) {{ float* m = {moments}; {kept}; }}"
+            return [*self.merge(place), f"if (member.id == 0) {each}"]
+        p = self.product_of(place)
+        k = self.derived.products[p].operand
+        operand, first = self.derived.operands[k], [each.operand for each in self.derived.products].index(k)
+        if operand.state:
+            row = f"a.state({self.states.index(operand.state)}, t, 0)"
+        else:
+            size = units(operand.size)
+            row = self.operand_row(self.derived.kept.index(k), size, "0")
+        take = [f"const Operand* read{k} = copies{k}.take({row});"] if p == first else []
+        return [*take, f"product{p}.multiply(read{k});"]
+
+
+class _Backward(_OfPasses):
+    name = "Backward"
+
+    def __init__(self, derived: Passes) -> None:
+        back = derived.backward
+        stores = (back.products, back.windows, back.vectors)
+        rows = [row for gradients in stores for vectors in gradients.values() for row in vectors]
+        inner = [place for place, node in enumerate(back.nodes) if node.op == "normalize_back"]
+        super().__init__(derived, back.nodes, [*back.states.values(), *rows])
+        self.functions = (
+            "    Index operand_step(Index t) const { return a.saved_steps > 1 ? t : 0; }\n"
+            "    Floats masked(Floats d, Index b, Index u, Index n) const {\n"
+            "      return a.mask ? d * load(a.mask + b * a.H + u, n) : d;\n    }\n"
+        )
+        self.members = ["const StateGradients gradients;"]
+        self.initial = [f"gradients(a, {len(self.states)}, slice_H, scratch)"]
+        self.normalizations()
+        for p, product in enumerate(derived.products):
+            operand = derived.operands[product.operand]
+            width = f"{product.gates} * {units(product.size)}"
+            self.members += [f"Copies<Operand> copies{p};", f"const Product<Operand> product{p};"]
+            self.initial.append(f"copies{p}(a.B, {width}, nullptr, a.copies[{p}])")
+            weights = f"a.weights[{p}], scratch"
+            self.initial.append(
+                f"product{p}(Product<Operand>::backward(a.B, {width}, slice_{self.key(operand.size)}, {weights}))"
+            )
+            for k, place in enumerate(back.products[p]):
+                self.put(place, product.size, functools.partial(self.put_product, p, k))
+        windows = {k: vectors for k, vectors in back.windows.items() if k not in derived.like_windows}
+        for index, vectors in windows.items():
+            whole = derived.split.program.nodes[derived.split.windows[index]]
+            for k, place in enumerate(vectors):
+                row = f"a.d_windows[{index}] + (t * a.B + b) * {whole.count} * {units(whole.size)}"
+                put = functools.partial(store_row, f"d_window{index}", row, f"{k} * {units(whole.size)}")
+                self.put(place, whole.size, put)
+        self.sums: dict[Size, int] = {}
+        for index, vectors in back.vectors.items():
+            if index not in derived.like_vectors:
+                self.add_up(index, vectors)
+        for place in inner:
+            if place in self.home:
+                self.exchange(place)
+        for s, name in enumerate(self.states):
+            self.put_direct(s, name)
+        self.after_step()
+
+    def put_product(self, p: int, k: int, loop: LoopText, value: str) -> str:
+        product = self.derived.products[p]
+        size = units(product.size)
+        row = loop.row(f"d_product{p}", f"a.d_products[{p}] + (t * a.B + b) * {product.gates} * {size}", "float*")
+        store = f"store({row} + {k} * {size} + u, {value}, n);"
+        return f"{store} copies{p}.put(b, {k} * {size} + u, n, {value});"
+
+    def add_up(self, index: int, vectors: Rows) -> None:
+        """Add the gradients of a static value up: over the streams of a step first, because that rounds less."""
+        whole = self.derived.split.program.nodes[self.derived.split.vectors[index]]
+        size = self.key(whole.size)
+        for k, place in enumerate(vectors):
+            slot = self.sums.setdefault(size, 0)
+            self.sums[size] += 1
+            row = f"sums_{size}.row(0, {slot}) + i * W"
+
+            def put(loop: LoopText, value: str, slot: int = slot) -> str:
+                sums = f"{loop.row(f'sum{slot}', f'sums_{size}.row(0, {slot})', 'float*')} + i * W"
+                return f"store({sums}, load({sums}) + {value});"
+
+            self.put(place, size, put)
+            self.adds_up.add((self.home.get(place, 0), size))
+            target = f"a.d_vectors[{index}] + {k} * {units(size)} + u"
+            add = f"store({target}, load({target}, n) + load({row}), n);"
+            self.end += f"slice_{size}.each_group([&](Index u, Index n, Index i) {{ {add} }});\n"
+
+    def exchange(self, place: int) -> None:
+        """In the stage before the gradient of a normalization, exchange the sums that it needs."""
+        d, x = self.nodes[place].args
+        index = self.nodes[place].index
+        size, k = self.of_size(index)
+        stage = self.home[place] - 1
+        product = self.append(Node("mul", (d, x), 1, size), stage)
+        self.put(d, size, lambda _, value: f"total{index} += first_lanes({value}, n);", stage=stage)
+        self.put(product, size, lambda _, value: f"products{index} += first_lanes({value}, n);", stage=stage)
+        after = f"partials_{size}.put(part, {k}, b, sum(total{index}), sum(products{index}));"
+        self.measured.setdefault((stage, self.key(size)), []).append((size, f"total{index} products{index}", after))
+
+    def put_direct(self, s: int, name: str) -> None:
+        place = self.derived.backward.states.get(name)
+        arrival = self.state_gradient(name)
+        end = len(self.stages) - 1
+        if arrival is None:  # nothing else reads it
+            arrival = self.append(Node("d_state", name=name), end)
+        if place is None:
+            self.put(arrival, "H", lambda _, value: f"gradients.put_none({s}, b, i);", last=True)
+            return
+        known = self.nodes[place].op in ANYWHERE
+        stage = end if known else max(self.home[place], self.home[arrival])
+        if self.home[arrival] >= stage:
+            self.put(arrival, "H", lambda _, value: f"(void){value};", stage=stage)
+        self.put(place, "H", lambda _, value: f"gradients.put({s}, b, i, {value});", stage=stage, last=True)
+
+    def state_gradient(self, name: str) -> int | None:
+        return next((p for p in self.home if self.nodes[p].op == "d_state" and self.nodes[p].name == name), None)
+
+    def through(self, name: str, loop: LoopText | None = None) -> str:
+        """The gradient of a state through the products that multiply it."""
+        products = {p: f"product{p}.row(b)" for p in self.derived.through[name]}
+        rows = [loop.row(f"sums{p}", row) if loop else row for p, row in products.items()]
+        return " + ".join(f"masked(load({row} + i * W), b, u, n)" for row in rows) or "Floats{}"
+
+    def leaf(self, loop: LoopText, node: Node, part: int) -> str | None:
+        if node.op == "d_state":
+            s, place = self.states.index(node.name), self.state_gradient(node.name)
+            if self.home[place] == loop.stage:  # type: ignore[index]
+                direct = str(node.name in self.derived.backward.states).lower()
+                return f"gradients.made({s}, {direct}, {self.through(node.name, loop)}, t, b, u, n, i)"
+            return None
+        return super().leaf(loop, node, part)
+
+    def begins(self, place: int) -> list[str]:
+        node = self.nodes[place]
+        if node.op == "normalize_back":
+            size, k = self.of_size(node.index)
+            return [f"partials_{size}.average({k});"]
+        return [self.multiply(node.index)]
+
+    def multiply(self, p: int) -> str:
+        product = self.derived.products[p]
+        row = f"a.d_products[{p}] + t * a.B * {product.gates} * {units(product.size)}"
+        return f"product{p}.multiply(copies{p}.take({row}));"
+
+    def of_product(self, loop: LoopText, place: int, part: int) -> str:
+        p = self.nodes[place].index
+        value = f"load({loop.row(f'sums{p}', f'product{p}.row(b)')} + i * W)"
+        operand = self.derived.operands[self.derived.products[p].operand]
+        return f"masked({value}, b, u, n)" if operand.size == "H" else value
+
+    def after_step(self) -> None:
+        """The products whose results the step before reads, and what ends a call."""
+        last = [self.multiply(p) for products in self.derived.through.values() for p in products]
+        self.end += "\n".join(["member.meet();", *last] if last else []) + "\n"
+        for size, count in self.sums.items():
+            self.members.append(f"const Waiting sums_{size};")
+            self.initial.append(f"sums_{size}(1, {count}, slice_{size}, scratch)")
+            self.begin += f"sums_{size}.clear(1);\n"
+        lines = []
+        for s, name in enumerate(self.states):
+            direct = str(name in self.derived.backward.states).lower()
+            lines.append(f"        gradients.finish({s}, {direct}, {self.through(name)}, b, u, n, i);\n")
+        self.functions += (
+            "    // After step 0: store the gradients of the states before it.\n    void finish() const {\n"
+            "      for (Index b = 0; b < a.B; b++) slice_H.each_group([&](Index u, Index n, Index i) {\n"
+            f"{''.join(lines)}      }});\n    }}\n"
+        )
+
+
+class _BeforeLoop(ClassText):
+    """What comes before the loop, for one step: generation has the input of a layer only then."""
+
+    name = "Before"
+    of_step = ("const float* x", "x")
+
+    def __init__(self, derived: Passes, before: Before) -> None:
+        nodes, self.parts = before.program.nodes, derived.split
+        norms = [(node.size, node.number, not node.index) for node in nodes if node.op == "normalize"]
+        super().__init__(nodes, norms, before.program.results, mixes_sizes=derived.mixes_sizes)
+        self.normalizations(len(norm_sizes(derived.normalizations)))
+        self.products = [place for place, node in enumerate(nodes) if node.op == "product"]
+        self.operands = list(dict.fromkeys(nodes[place].args[0] for place in self.products))
+        for k, place in enumerate(self.operands):
+            size = nodes[place].size
+            if nodes[place].op == "input":
+                self.members.append(f"OwnCopy<Operand> copies{k};")
+                self.initial.append(f"copies{k}(a.B, {units(size)}, scratch)")
+            else:
+                self.members.append(f"Copies<Operand> copies{k};")
+                memory = f"a.copies[{k + len(derived.operands)}]"
+                self.initial.append(f"copies{k}(a.B, {units(size)}, nullptr, {memory}, true)")
+                self.put(place, size, lambda _, value, k=k: f"copies{k}.put(b, u, n, {value});")
+        for p, place in enumerate(self.products):
+            node = nodes[place]
+            self.members.append(f"const Product<Operand> product{p};")
+            matrix = f"slice_{self.key(node.size)}, {node.count}, a.weights[{p + len(derived.products)}], scratch"
+            columns = units(nodes[node.args[0]].size)
+            self.initial.append(f"product{p}(Product<Operand>::forward(a.B, {columns}, {matrix}))")
+        for place in (place for place in self.home if nodes[place].op == "normalize"):
+            self.measure(place)
+        rows = iter(before.program.results)
+        for index, whole in enumerate(derived.split.program.nodes[place] for place in derived.split.windows):
+            for k in range(whole.count):
+                row = f"const_cast<float*>(a.windows[{index}]) + b * {whole.count} * {units(whole.size)}"
+                put = functools.partial(store_row, f"window{index}", row, f"{k} * {units(whole.size)}")
+                self.put(next(rows), whole.size, put)
+
+    def leaf(self, loop: LoopText, node: Node, part: int) -> str | None:
+        if node.op == "input":
+            return f"load({loop.row('row', 'x + b * a.I')} + u, n)"
+        if node.op == "static":
+            row = loop.row(f"vector{node.index}", f"a.vectors[{node.index + len(self.parts.vectors)}]")
+            return f"load({row} + {part} * {units(node.size)} + u, n)"
+        return None
+
+    def begins(self, place: int) -> list[str]:
+        if self.nodes[place].op == "normalize":
+            return self.merge(place)
+        p, k = self.products.index(place), self.operands.index(self.nodes[place].args[0])
+        first = next(q for q, at in enumerate(self.products) if self.nodes[at].args == self.nodes[place].args)
+        take = [f"const Operand* read{k} = copies{k}.take(x);"] if p == first else []
+        return [*take, f"product{p}.multiply(read{k});"]
+
+    def needs_meeting(self, places: Sequence[int]) -> bool:
+        return any(
+            self.nodes[place].op != "product" or self.nodes[self.nodes[place].args[0]].op != "input" for place in places
+        )
+
+    def product_of(self, place: int) -> int:
+        return self.products.index(place)
+
+
+def _declare_products(owner: _Forward, derived: Passes) -> None:
+    """The operands and products of the forward pass."""
+    for k, operand in enumerate(derived.operands):
+        owner.members.append(f"Copies<Operand> copies{k};")
+        mask = "a.mask" if operand.size == "H" else "nullptr"
+        owner.initial.append(f"copies{k}(a.B, {units(operand.size)}, {mask}, a.copies[{k}])")
+    for p, product in enumerate(derived.products):
+        owner.members.append(f"const Product<Operand> product{p};")
+        columns = units(derived.operands[product.operand].size)
+        matrix = f"slice_{owner.key(product.size)}, {product.gates}, a.weights[{p}], scratch"
+        owner.initial.append(f"product{p}(Product<Operand>::forward(a.B, {columns}, {matrix}))")

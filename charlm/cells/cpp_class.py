@@ -1,0 +1,309 @@
+"""The frame of a class of C++ that computes a step in stages: loops over units, and values that wait between stages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from charlm.cells.program import BINARY, UNARY, Node, Size
+from charlm.cells.stages import stages
+
+Put = Callable[["LoopText", str], str]
+"""(loop, name of a value) → the statement that stores it."""
+Norm = tuple[Size, float, bool]
+"""A normalization, see passes.py."""
+
+
+def units(size: Size) -> str:
+    """A size in C++."""
+    return f"a.{size}" if isinstance(size, str) else str(size)
+
+
+def norm_sizes(norms: Iterable[Norm]) -> list[Size]:
+    """The sizes of normalizations, each once: those of the table `partials`."""
+    return list(dict.fromkeys(size for size, *_ in norms))
+
+
+class ClassText:
+    """The text of one pass: a class with a constructor and `step`."""
+
+    name = ""
+    functions = ""
+    """Further functions of the class."""
+    of_step = ("Index t", "t")
+    """The parameter and the argument of `step` and of each stage."""
+    begin = ""
+    end = ""
+
+    def __init__(self, nodes: Sequence[Node], norms: Sequence[Norm], ends: Iterable[int], *, mixes_sizes: bool) -> None:
+        self.nodes, self.norms = nodes, norms
+        self.stages = stages(nodes, ends)
+        self.home = {place: k for k, stage in enumerate(self.stages) for place in (*stage.begins, *stage.nodes)}
+        self.same = {"I": "H"} if mixes_sizes else {}
+        self.puts: dict[tuple[int, Size], list[tuple[int, Put]]] = {}
+        self.last: dict[tuple[int, Size], list[tuple[int, Put]]] = {}
+        self.measured: dict[
+            tuple[int, Size], list[tuple[Size, str, str]]
+        ] = {}  # (size, totals, statement after the loop)
+        self.adds_up: set[tuple[int, Size]] = set()
+        self.slots: dict[Size, dict[int, int]] = {}
+        self.members: list[str] = []  # declarations
+        self.initial: list[str] = []  # initializers
+        self.constructed: list[str] = []
+
+    # What subclasses describe
+
+    def leaf(self, loop: LoopText, node: Node, part: int) -> str | None:
+        """A value that can be loaded; None if this pass has no such leaf."""
+        return None
+
+    def begins(self, place: int) -> list[str]:
+        """Statements at the beginning of the stage in which this product or normalization is done."""
+        return []
+
+    # Building
+
+    def put(self, place: int, size: Size, put: Put, *, stage: int | None = None, last: bool = False) -> None:
+        """Store a value in the stage in which it is computed, or in a later one."""
+        at = self.home.get(place, 0) if stage is None else stage
+        (self.last if last else self.puts).setdefault((at, self.key(size)), []).append((place, put))
+
+    def append(self, node: Node, stage: int) -> int:
+        """One more node, computed in this stage."""
+        self.nodes = [*self.nodes, node]
+        self.home[len(self.nodes) - 1] = stage
+        return len(self.nodes) - 1
+
+    def key(self, size: Size) -> Size:
+        return self.same.get(size, size) if isinstance(size, str) else size
+
+    def slot(self, place: int) -> int:
+        """Where a value waits for a later stage; stores it there."""
+        size = self.key(self.nodes[place].size)
+        slots = self.slots.setdefault(size, {})
+        if place not in slots:
+            slots[place] = len(slots)
+            one = "({} ? Floats{{}} + 1.0f : Floats{{}})" if self.nodes[place].op == "greater" else "{}"
+            slot = slots[place]
+            self.put(
+                place, size, lambda loop, value: f"store({loop.waiting(size, slot)} + i * W, {one.format(value)});"
+            )
+        return slots[place]
+
+    def text(self) -> str:
+        functions, calls = [], []
+        # From the last stage to the first: what waits for a later stage is stored in an earlier one.
+        for stage in reversed(range(len(self.stages))):
+            keys = dict.fromkeys(size for at, size in (*self.puts, *self.last) if at == stage)
+            called = []
+            for size in keys:
+                loop = LoopText(self, stage, size)
+                functions.insert(0, loop.text())
+                rows = (
+                    "for (Index b = 0; b < a.B; b++) {};"
+                    if (stage, size) in self.adds_up
+                    else "member.each_row(a.B, [&](Index b) {{ {}; }});"
+                )
+                called.append(rows.format(f"stage{stage}_{size}({self.of_step[1]}, b)"))
+            begins = [line for place in self.stages[stage].begins for line in self.begins(place)]
+            meets = ["member.meet();"] if self.needs_meeting(self.stages[stage].begins) else []
+            calls = [*meets, *begins, *called, *calls]
+        sizes = dict.fromkeys(self.key(node.size) for node in self.nodes if node.size != "")
+        slices = [f"const Slice slice_{size};" for size in sizes]
+        waiting = [f"const Waiting waiting_{size};" for size in self.slots]
+        initial = [f"slice_{size}(member, {units(size)})" for size in sizes]
+        initial += [f"waiting_{size}(a.B, {len(slots)}, slice_{size}, scratch)" for size, slots in self.slots.items()]
+        constructed = "".join(f"      {line}\n" for line in self.constructed)
+        body = "".join(f"      {line}\n" for line in [*self.begin.splitlines(), *calls, *self.end.splitlines()])
+        members = "".join(f"    {line}\n" for line in [*slices, *waiting, *self.members])
+        initial = "".join(f",\n          {line}" for line in [*initial, *self.initial])
+        return (
+            f"  template <class Operand>\n  struct {self.name} {{\n"
+            f"    const Arguments& a;\n    const Member& member;\n{members}\n"
+            f"    {self.name}(const Arguments& a, const Member& member, Scratch& scratch)\n"
+            f"        : a(a), member(member){initial} {{\n{constructed}    }}\n"
+            f"    void step({self.of_step[0]}) {{\n{body}    }}\n{''.join(functions)}{self.functions}  }};\n"
+        )
+
+    def normalizations(self, offset: int = 0) -> None:
+        """Declare what exchanges the sums of normalizations."""
+        for index, size in enumerate(norm_sizes(self.norms)):
+            count = sum(norm[0] == size for norm in self.norms)
+            self.members.append(f"Partials partials_{size};")
+            memory = f"a.partials[{index + offset}]"
+            self.initial.append(f"partials_{size}(member, {count}, a.B, {units(size)}, {memory}, scratch)")
+            self.begin += f"partials_{size}.turn();\n"
+
+    def of_size(self, index: int) -> tuple[Size, int]:
+        """The size of a normalization, and its place among those of this size."""
+        size = self.norms[index][0]
+        return size, sum(norm[0] == size for norm in self.norms[:index])
+
+    def norm_of(self, place: int) -> int:
+        return [at for at, node in enumerate(self.nodes) if node.op == "normalize"].index(place)
+
+    def measure(self, place: int) -> None:
+        """In the stage before a normalization, exchange the moments of its argument."""
+        index = self.norm_of(place)
+        size, k = self.of_size(index)
+        [argument] = self.nodes[place].args
+        stage, slot = self.home[place] - 1, self.slot(argument)
+        self.put(argument, size, lambda _, value: f"total{index} += first_lanes({value}, n);", stage=stage)
+        row = f"waiting_{self.key(size)}.row(b, {slot})"
+        after = f"partials_{size}.put_moments(part, slice_{self.key(size)}, part_units, {k}, b, total{index}, {row});"
+        self.measured.setdefault((stage, self.key(size)), []).append((size, f"total{index}", after))
+
+    def merge(self, place: int) -> list[str]:
+        """Statements that combine the moments of a normalization."""
+        index = self.norm_of(place)
+        size, k = self.of_size(index)
+        _, epsilon, centered = self.norms[index]
+        return [f"partials_{size}.merge({k}, {epsilon!r}f, {str(centered).lower()});"]
+
+    def needs_meeting(self, places: Sequence[int]) -> bool:
+        """Whether all members must have come to this stage, in which these products and normalizations begin."""
+        return bool(places)
+
+    def product_of(self, place: int) -> int:
+        """The number of a product."""
+        return [at for at, each in enumerate(self.nodes) if each.op == "product"].index(place)
+
+    def of_product(self, loop: LoopText, place: int, part: int) -> str:
+        p = self.product_of(place)
+        row = loop.row(f"sums{p}", f"product{p}.row(b)")
+        return f"load({row} + (i * {self.nodes[place].count} + {part}) * W)"
+
+
+def store_row(name: str, row: str, offset: str, loop: LoopText, value: str) -> str:
+    """Store a vector of the row `name`."""
+    return f"store({loop.row(name, row, 'float*')} + {offset} + u, {value}, n);"
+
+
+class LoopText:
+    """One loop over units: what a stage computes of one size."""
+
+    def __init__(self, owner: ClassText, stage: int, size: Size) -> None:
+        self.owner, self.stage, self.size = owner, stage, size
+        self.rows: dict[str, str] = {}  # statements before the loop
+        self.lines: list[str] = []
+        self.names: dict[int, str] = {}
+
+    def text(self) -> str:
+        owner, at = self.owner, (self.stage, self.size)
+        done = 0
+        puts = owner.puts.get(at, [])
+        while done < len(puts):  # the list grows while values are computed
+            place, put = puts[done]
+            self.lines.append(put(self, self.value(place)))
+            done += 1
+        for place, put in owner.last.get(at, []):
+            self.lines.append(put(self, self.value(place)))
+        inner = "".join(f"          {line}\n" for line in self.lines)
+        rows = "".join(f"      {line}\n" for line in self.rows.values())
+        name = f"stage{self.stage}_{self.size}({owner.of_step[0]}, Index b)"
+        head = f"    [[gnu::flatten]] void {name} const {{\n{rows}"
+        slice_name = f"slice_{self.size}"
+        if measured := owner.measured.get(at):
+            totals = "".join(f"        Floats {names}{{}};\n" for _, total, _ in measured for names in total.split())
+            after = "".join(f"        {line}\n" for _, _, line in measured)
+            return (
+                f"{head}      partials_{measured[0][0]}.each_part([&](int part, const Slice& part_units) {{\n{totals}"
+                f"        {slice_name}.each_group_of(part_units, [&](Index u, Index n, Index i) {{\n{inner}"
+                f"        }});\n{after}      }});\n    }}\n"
+            )
+        return f"{head}      {slice_name}.each_group([&](Index u, Index n, Index i) {{\n{inner}      }});\n    }}\n"
+
+    def row(self, name: str, value: str, kind: str = "const float*") -> str:
+        """A value that is the same for all units, computed before the loop."""
+        self.rows.setdefault(name, f"{kind} {name} = {value};")
+        return name
+
+    def waiting(self, size: Size, slot: int) -> str:
+        """The row of a value that waits for a later stage."""
+        return self.row(f"waiting{slot}", f"waiting_{size}.row(b, {slot})", "float*")
+
+    def value(self, place: int) -> str:
+        """The name of a value. It is computed here if it is not there yet, after what it needs."""
+        waiting = [place]
+        while waiting:  # no recursion: a step may have thousands of operations
+            at = waiting[-1]
+            if missing := [arg for arg in self.needed(at) if arg not in self.names]:
+                waiting += reversed(missing)
+                continue
+            waiting.pop()
+            if at not in self.names:
+                self.define(at)
+        return self.names[place]
+
+    def needed(self, place: int) -> tuple[int, ...]:
+        """The arguments of a value that is computed here."""
+        node = self.owner.nodes[place]
+        computed = node.op in (*UNARY, *BINARY, "where", "stop")
+        return node.args if computed and self.owner.home[place] == self.stage else ()
+
+    def define(self, place: int) -> None:
+        """Load or compute a value whose arguments are there."""
+        node, owner = self.owner.nodes[place], self.owner
+        if (number := self.number(place)) is not None:
+            self.names[place] = f"(Floats{{}} + {number})"
+            return
+        whole, part = (owner.nodes[node.args[0]], node.index) if node.op == "part" else (node, 0)
+        whole_place = node.args[0] if node.op == "part" else place
+        kind = "auto" if node.op == "greater" else "Floats"
+        if (loaded := owner.leaf(self, whole, part)) is not None:
+            expression = loaded
+        elif whole.op in ("product", "product_back"):
+            expression = owner.of_product(self, whole_place, part)
+        elif node.op == "normalize":
+            expression = self.normalized(place, node)
+        elif node.op == "normalize_back":
+            expression = self.back_from_norm(node)
+        elif owner.home[place] < self.stage:
+            expression = f"load({self.waiting(self.size, owner.slot(place))} + i * W)"
+            expression += " > 0.5f" if node.op == "greater" else ""
+        else:
+            expression = self.computed(node)
+        self.names[place] = f"v{place}"
+        self.lines.append(f"const {kind} v{place} = {expression};")
+
+    def number(self, place: int) -> str | None:
+        """A constant in C++."""
+        node = self.owner.nodes[place]
+        return f"{node.number!r}f" if node.op == "constant" else None
+
+    def computed(self, node: Node) -> str:
+        if node.op in _OPERATORS:
+            a, b = (self.number(arg) or self.value(arg) for arg in node.args)
+            return f"{a} {_OPERATORS[node.op]} {b}"
+        if node.op == "where":
+            condition, a, b = node.args
+            return f"{self.value(condition)} ? {self.value(a)} : {self.value(b)}"
+        if node.op == "stop":
+            return self.value(node.args[0])
+        return f"{_FUNCTIONS.get(node.op, node.op)}({', '.join(map(self.value, node.args))})"
+
+    def normalized(self, place: int, node: Node) -> str:
+        owner = self.owner
+        size, k = owner.of_size(owner.norm_of(place))
+        waiting = f"load({self.waiting(owner.key(size), owner.slot(node.args[0]))} + i * W)"
+        mean = self.row(f"mean{k}", f"partials_{size}.first({k})[b]", "const float")
+        scale = self.row(f"scale{k}", f"partials_{size}.second({k})[b]", "const float")
+        return f"({waiting} - {mean}) * {scale}"
+
+    def back_from_norm(self, node: Node) -> str:
+        owner = self.owner
+        size, k = owner.of_size(node.index)
+        d = f"load({self.waiting(owner.key(size), owner.slot(node.args[0]))} + i * W)"
+        x = self.value(node.args[1])
+        scale = self.row(f"kept_scale{node.index}", f"{moments_of(len(owner.norms), node.index)}[0]", "const float")
+        first = self.row(f"mean_d{node.index}", f"partials_{size}.first({k})[b]", "const float")
+        second = self.row(f"mean_dx{node.index}", f"partials_{size}.second({k})[b]", "const float")
+        centered = f" - {first}" if owner.norms[node.index][2] else ""
+        return f"({d}{centered} - {x} * {second}) * {scale}"
+
+
+_OPERATORS = {"add": "+", "sub": "-", "mul": "*", "div": "/", "greater": ">"}
+_FUNCTIONS = {"max": "maximum", "min": "minimum", "sqrt": "square_root"}
+
+
+def moments_of(count: int, index: int) -> str:
+    return f"(a.moments + (a.saved_row(t, b) * {count} + {index}) * 2)"

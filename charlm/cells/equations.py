@@ -1,0 +1,280 @@
+"""A cell's equations for people, from its program: in Unicode, or in LaTeX.
+
+W v is a matrix times a vector, ⊙ a product unit by unit, and a₁, a₂, … are the vectors that are side by side in a.
+
+Of the backward pass, dv is the gradient of the loss with respect to v, and δ₁, δ₂, … are gradients of values without a
+name. It begins with those of the states after the step, such as dhₜ, and ends with those before it, such as dhₜ₋₁.
+normalize′(v, d) is the gradient of v where d is that of normalize(v). Matrices and biases are left out: for W hₜ₋₁ + b
+and its gradient da they get the sums of da hₜ₋₁ᵀ and da over all steps.
+"""
+
+import functools
+import itertools
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import ClassVar
+
+from charlm.cells.derivative import passes
+from charlm.cells.lines import ATOM, Lines
+from charlm.cells.loop import split
+from charlm.cells.passes import Passes, numbered
+from charlm.cells.program import BINARY, UNARY, Builder, Node, Program, scalars
+
+
+def equations(program: Program) -> list[str]:
+    """A line for each equation, such as `cₜ = f ⊙ cₜ₋₁ + i ⊙ g`."""
+    return [f"{name} = {text}" for name, text in _Unicode(program).lines()]
+
+
+def derivative(program: Program) -> list[str]:
+    """The same of the backward pass, such as `dcₜ₋₁ = dc ⊙ f`, in the names of the equations."""
+    return [f"{name} = {text}" for name, text in _UnicodeBack(program).lines()]
+
+
+def latex(program: Program, *, backward: bool = False) -> str:
+    """The equations, or those of the backward pass, as an `aligned` environment for display math."""
+    written = _LatexBack(program) if backward else _Latex(program)
+    lines = " \\\\\n".join(rf"  {name} &= {text}" for name, text in written.lines())
+    return f"\\begin{{aligned}}\n{lines}\n\\end{{aligned}}"
+
+
+class _Unicode(Lines):
+    templates: ClassVar = {
+        "greater": "{0} > {1}", "add": "{0} + {1}", "sub": "{0} − {1}", "neg": "−{0}", "scale": "{0} {1}",
+        "mul": "{0} ⊙ {1}", "div": "{0} / {1}", "product": "{matrix} {0}", "sigmoid": "σ({0})", "sqrt": "√({0})",
+        "log_sigmoid": "log σ({0})", "where": "({1} where {0}, else {2})", "square": "{0}²",
+    }  # fmt: skip
+    input, now, past, minus, prime = "xₜ", "ₜ", "ₜ₋₁", "−", "′"
+
+    def __init__(self, program: Program, ends: Iterable[int] = ()) -> None:
+        super().__init__(program, ends)
+        # What is normalized, so that its derivative has a name for each vector.
+        normalized = [node for node in self.nodes if node.op.endswith("normalize") and node.count > 1]
+        self.alone |= {arg for node in normalized for arg in node.args}
+
+    def before(self, state: str) -> str:
+        return self.symbol(state, self.past)
+
+    def after(self, state: str) -> str:
+        return self.symbol(state, self.now)
+
+    def looked_at(self, name: str) -> str:
+        return self.symbol(name)
+
+    def number(self, number: float) -> str:
+        return f"{number:.6g}".replace("-", self.minus)
+
+    def part(self, whole: str, index: int) -> str:
+        return self.symbol(whole, str(index + 1))
+
+    def row(self, node: Node) -> str:
+        """A parameter, weight_ih as W_ih, and which of its matrices or rows if there are more, from 1 on."""
+        declared = self.parameters[node.name]
+        letter = "w" if declared.columns == "" else "W"
+        name = self.symbol(re.sub("^weight", letter, re.sub("^bias", "b", node.name)))
+        if node.op == "product":
+            return self.numbered(name, node.index + 1) if declared.stack else name
+        if node.count == declared.gates * max(declared.stack, 1):
+            return name
+        return self.numbered(name, node.index // node.count + 1)
+
+    def reserved(self) -> set[str]:
+        parameters = {self.row(node) for node in self.nodes if node.name in self.parameters}
+        return {"d", self.input, *map(self.symbol, self.program.states), *parameters}
+
+    def numbered(self, name: str, number: int) -> str:
+        return f"{name}[{number}]"
+
+    def transposed(self, matrix: str) -> str:
+        return f"{matrix}ᵀ"
+
+    def symbol(self, name: str, *below: str) -> str:
+        """A name with subscripts: those given, and its own digits and words after a `_`."""
+        text, *words = _SYMBOL.findall(name)
+        for word in (*words, *below):
+            lowered = word.translate(_LOWERED)
+            comma = "," if text[-1] in _DIGITS else ""
+            text += f"_{lowered}" if word in words and not word.isdigit() else comma + lowered
+        return text
+
+
+_SYMBOL = re.compile(r"^_*[^\W\d_]+|\d+$|[^_]+")
+_DIGITS = "₀₁₂₃₄₅₆₇₈₉"
+_LOWERED = str.maketrans("0123456789", _DIGITS)
+
+
+class _Latex(_Unicode):
+    templates: ClassVar = {
+        **_Unicode.templates, "sub": "{0} - {1}", "neg": "-{0}", "scale": r"{0} \, {1}", "mul": r"{0} \odot {1}",
+        "div": r"\frac{{{0}}}{{{1}}}", "product": r"{matrix} \, {0}",
+        "sigmoid": r"\sigma({0})", "sqrt": r"\sqrt{{{0}}}", "log_sigmoid": r"\log \sigma({0})",
+        "square": "{{{0}}}^{{2}}",
+        "where": r"\begin{{cases}} {1} & \text{{if }} {0} \\ {2} & \text{{else}} \end{{cases}}",
+    }  # fmt: skip
+    binds: ClassVar = {**Lines.binds, "div": (ATOM, 0, 0)}
+    input, now, past, minus, prime = "x_{t}", "t", "t-1", "-", "'"
+
+    def function(self, op: str) -> str:
+        return rf"\operatorname{{{op.replace('_', '-')}}}"
+
+    def part(self, whole: str, index: int) -> str:
+        return f"{whole if len(whole) == 1 else f'{{{whole}}}'}_{{{index + 1}}}"
+
+    def numbered(self, name: str, number: int) -> str:
+        return f"{name}^{{({number})}}"
+
+    def transposed(self, matrix: str) -> str:
+        return rf"{{{matrix}}}^{{\top}}"
+
+    def symbol(self, name: str, *below: str) -> str:
+        head, *words = _SYMBOL.findall(name)
+        lowered = f"_{{{','.join((*words, *below))}}}" if words or below else ""
+        return (head if len(head) == 1 else rf"\mathit{{{head}}}") + lowered
+
+
+class _Back(_Unicode):
+    """The backward pass. The values that have a name in the forward equations are `known` by it."""
+
+    notation: ClassVar[type[_Unicode]]
+    leaves: ClassVar = (*Lines.leaves, "known", "d_state")
+
+    def __init__(self, program: Program) -> None:
+        derived, forward, builder = passes(split(program)), self.notation(program), Builder()
+        back = derived.backward
+        taken = {name for name, _ in forward.lines()}
+        whole = scalars(builder, program.nodes)
+        ahead, behind = _in_single_vectors(derived, builder, whole)
+        known: dict[int, str] = {}
+        self.rows: dict[tuple[str, ...], str] = {}
+        for place, name in forward.names.items():
+            names = [forward.part(name, k) for k in range(len(whole[place]))] if len(whole[place]) > 1 else [name]
+            known = dict(zip(whole[place], names, strict=True)) | known
+            self.rows[tuple(f"d{each}" for each in names)] = f"d{name}"
+        results = []
+        through = {node.index: place for place, node in enumerate(back.nodes) if node.op == "product_back"}
+        for state in program.states:
+            terms = [back.states[state]] if state in back.states else []
+            terms += [through[product] for product in derived.through[state]]
+            places = [behind[place][0] for place in terms] or [builder.constant(0.0)]
+            results.append(functools.reduce(functools.partial(builder.apply, "add"), places))
+        ends = [row for part in (back.products, back.windows, back.vectors) for rows in part.values() for row in rows]
+        nodes = [Node("known", name=known[k]) if k in known else node for k, node in enumerate(builder.nodes)]
+        program = program._replace(nodes=tuple(nodes), results=tuple(results), gates=(), shown=())
+        super().__init__(program, [behind[row][0] for row in ends])
+        self.taken |= taken
+        after = {forward.after(state): self.symbol(state) for state in program.states}
+        for named in (("known",), ("vector", "input"), UNARY):
+            for place, gradient in back.gradients.items():
+                node = self.nodes[ahead[place][0]]
+                if node.op in named and all(self.nodes[arg].op == "vector" for arg in node.args):
+                    text, _ = self.formula(ahead[place][0])
+                    self.wanted.setdefault(self.same[behind[gradient][0]], f"d{after.get(text, text)}")
+        self.gradients: set[int] = set()
+        for place, node in enumerate(self.nodes):
+            if node.op == "d_state" or not self.gradients.isdisjoint(node.args):
+                self.gradients.add(place)
+        self.numbers = itertools.count(1)
+
+    def after(self, state: str) -> str:
+        return f"d{self.before(state)}"
+
+    def leaf(self, node: Node) -> tuple[str, int]:
+        if node.op == "d_state":
+            return f"d{self.symbol(node.name, self.now)}", ATOM
+        return (node.name, ATOM) if node.op == "known" else super().leaf(node)
+
+    def formula(self, place: int) -> tuple[str, int]:
+        node = self.nodes[place]
+        if node.op != "product_back":
+            return super().formula(place)
+        rows = tuple(self.text(arg, ATOM if len(node.args) == 1 else 0) for arg in node.args)
+        whole = self.rows.get(rows) or (rows[0] if len(rows) == 1 else f"({', '.join(rows)})")
+        matrix = self.transposed(self.row(replace(node, op="product")))
+        return self.templates["product"].format(whole, matrix=matrix), self.binds["product"][0]
+
+    def function(self, op: str) -> str:
+        name = super().function(op.removesuffix("_back"))
+        return f"{name}{self.prime}" if op.endswith("_back") else name
+
+    def repeats(self, place: int) -> bool:
+        """One operation on values that have names is repeated."""
+        node = self.nodes[place]
+        named = all(arg in self.names or self.nodes[arg].op in self.leaves for arg in node.args)
+        return named and not node.op.endswith("_back")
+
+    def unnamed(self, place: int, fresh: Iterator[str]) -> str:
+        return self.symbol("δ", str(next(self.numbers))) if place in self.gradients else next(fresh)
+
+
+class _UnicodeBack(_Back):
+    notation = _Unicode
+
+
+class _LatexBack(_Back, _Latex):
+    notation = _Latex
+
+    def symbol(self, name: str, *below: str) -> str:
+        return super().symbol(name, *below).replace("δ", r"\delta")
+
+
+Rows = list[list[int]]
+"""The places of the vectors of each node."""
+
+
+def _in_single_vectors(derived: Passes, builder: Builder, whole: Rows) -> tuple[Rows, Rows]:
+    """The nodes of both passes in the builder that has the whole program: what is saved is what was saved."""
+    nodes = derived.forward.nodes
+    norms = [nodes[place] for place in numbered(nodes, "normalize")]
+    ahead: Rows = []
+    behind: Rows = []
+
+    def rows(node: Node, values: Rows) -> list[int]:
+        args = tuple(values[arg][0] for arg in node.args)
+        match node.op:
+            case "window" | "static":
+                read = derived.split.windows if node.op == "window" else derived.split.vectors
+                return whole[read[node.index]]
+            case "part":
+                return [values[node.args[0]][node.index]]
+            case "before":
+                return [builder.put(Node("state", name=node.name))]
+            case "after":
+                return ahead[derived.forward.states[node.name]]
+            case "saved":
+                return ahead[derived.forward.saved[node.size][node.index]]
+            case "operand":
+                return ahead[derived.operands[node.index].node]
+            case "normalized":
+                node = norms[node.index]
+            case "normalize_back":
+                norm = norms[node.index]
+                args = (ahead[norm.args[0]][0], args[0])
+                node = replace(node, op="rms_normalize_back" if norm.index else node.op)
+            case "product_back":
+                product = derived.products[node.index]
+                node = replace(node, name=product.name, index=product.index)
+            case "greater" if (condition := _condition(builder, args)) is not None:
+                return [condition]
+        if values is behind and node.op in ("mul", "div"):  # −a ⊙ b rather than (−a) ⊙ b
+            opposites = [builder.opposite(arg) for arg in args]
+            args = tuple(arg if each is None else each for arg, each in zip(args, opposites, strict=True))
+            found = builder.apply(node.op, *args, size=node.size)
+            return [found if opposites.count(None) != 1 else builder.apply("sub", builder.constant(0.0), found)]
+        if node.op in (*UNARY, *BINARY, "where"):
+            return [builder.apply(node.op, *args, size=node.size)]
+        place = builder.put(replace(node, args=args))
+        return [builder.part(place, k) for k in range(node.count)]
+
+    for node in nodes:
+        ahead.append(rows(node, ahead))
+    for node in derived.backward.nodes:
+        behind.append(rows(node, behind))
+    return ahead, behind
+
+
+def _condition(builder: Builder, args: tuple[int, ...]) -> int | None:
+    """The condition that was saved as 1 or 0, if these are that number and a half."""
+    number, half = (builder.nodes[arg] for arg in args)
+    choices = [builder.nodes[arg].number for arg in number.args[1:] if builder.nodes[arg].op == "constant"]
+    return number.args[0] if number.op == "where" and choices == [1.0, 0.0] and half.number == 0.5 else None

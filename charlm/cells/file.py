@@ -1,0 +1,186 @@
+"""A cell in a Python file outside of charlm, whose kind is `path/to/file.py:Class`. Loading one runs the file."""
+
+import difflib
+import functools
+import hashlib
+import inspect
+import math
+import os
+import sys
+import traceback
+import types
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import PydanticUserError, create_model
+
+from charlm.cells import CELLS, Cell
+from charlm.cells.stored import StoredCell, is_name
+from charlm.errors import CellError
+from charlm.system.console import say
+
+MOST_BYTES = 1_000_000
+_ALLOWED = "allowed: a Python file with a subclass of charlm.cells.Cell, as ./leaky.py:Leaky"
+
+
+def load_cell(kind: str, folder: Path) -> type[Cell]:
+    """The class that a kind names; a relative path starts in `folder`. Its own `kind` has the absolute path.
+
+    A file is run once, and again after it has changed; a line says so. CellError for whatever is wrong with it.
+    """
+    written, is_named, name = kind.rpartition(".py:")
+    path = _absolute(folder, f"{written}.py" if is_named else kind)
+    if found := _GIVEN.get(f"{path}:{name}"):
+        return found
+    module = _module(path, _source(path))
+    if not is_named or not name:
+        name = _only_cell(path, module)
+    return _with_kind(_cell(path, module, name), f"{path}:{name}")
+
+
+def cells_of_file(path: Path) -> list[type[Cell]]:
+    """The classes of cells that a file defines, in its order; CellError if there is none."""
+    path = _absolute(Path.cwd(), str(path))
+    module = _module(path, _source(path))
+    names = _own_cells(module) or [_only_cell(path, module)]
+    return [_with_kind(_cell(path, module, name), f"{path}:{name}") for name in names]
+
+
+_GIVEN: dict[str, type[Cell]] = {}
+"""Classes that Python has passed, by their kind."""
+
+
+@contextmanager
+def given(cell: Any) -> Iterator[dict[str, Any]]:
+    """The options that ask for a class of cells, or for a cell as it is, from Python. They hold during the block.
+
+    TypeError if it is neither, nor None.
+    """
+    if cell is None:
+        yield {}
+        return
+    kind_of = type(cell) if isinstance(cell, Cell) else cell
+    if not (inspect.isclass(kind_of) and issubclass(kind_of, Cell)) or kind_of is Cell:
+        raise TypeError(f"cell: found {cell!r}; allowed: a subclass of charlm.cells.Cell, or an object of one")
+    options = cell.model_dump(exclude_unset=True, exclude={"kind"}) if isinstance(cell, Cell) else {}
+    kind = kind_of.model_fields["kind"].default
+    if kind_of.__module__ == f"{__package__}.{kind}":
+        yield _as_settings(kind, options)
+        return
+    if ".py:" not in kind:
+        _check_names("cell", kind_of)
+        file = getattr(sys.modules.get(kind_of.__module__), "__file__", None) or f"{kind_of.__module__}.py"
+        kind = f"{_absolute(Path.cwd(), file)}:{kind_of.__name__}"
+        kind_of = _with_kind(kind_of, kind)
+    before = _GIVEN.get(kind)
+    _GIVEN[kind] = kind_of
+    try:
+        yield _as_settings(kind, options)
+    finally:
+        del _GIVEN[kind]
+        if before:
+            _GIVEN[kind] = before
+
+
+def _as_settings(kind: str, options: dict[str, Any]) -> dict[str, Any]:
+    return {f"model.cell.{name}": value for name, value in {"kind": kind, **options}.items()}
+
+
+def _absolute(folder: Path, path: str) -> Path:
+    return Path(os.path.abspath(folder / os.path.expanduser(path)))  # noqa: PTH100, PTH111 (neither resolves links)
+
+
+def _source(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            source = file.read(MOST_BYTES + 1)
+    except (OSError, ValueError) as error:
+        reason = "no such file" if isinstance(error, FileNotFoundError) else getattr(error, "strerror", None) or error
+        raise CellError(f"{path}: {reason}; {_ALLOWED}") from None
+    if len(source) > MOST_BYTES:
+        raise CellError(f"{path}: found more than {MOST_BYTES:,} bytes; {_ALLOWED}")
+    return source
+
+
+@functools.lru_cache(maxsize=32)
+def _module(path: Path, source: bytes) -> types.ModuleType:
+    """Run a file."""
+    say("cell", f"{path}: runs this file, for the cells in it")
+    module = types.ModuleType(f"charlm_cell_{hashlib.sha256(bytes(path) + source).hexdigest()[:16]}")
+    module.__file__ = str(path)
+    # Pydantic finds types, and inspect finds the file, by way of the module.
+    sys.modules[module.__name__] = module
+    try:
+        exec(compile(source, str(path), "exec"), module.__dict__)
+    except (Exception, SystemExit) as error:
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+        line = error.lineno if isinstance(error, SyntaxError) else next(reversed(lines), None)
+        text = error.msg if isinstance(error, SyntaxError) else str(error).partition("\n")[0]
+        at = f", line {line}" if line else ""
+        if isinstance(error, PydanticUserError):
+            text = f"{text.partition('. ')[0]}; allowed: options with a type, as in scale: float = 3.0"
+        raise CellError(f"{path}{at}: {type(error).__name__}: {text}") from None
+    return module
+
+
+def _own_cells(module: types.ModuleType) -> list[str]:
+    """Names of the cells that a file defines itself."""
+    return [
+        name
+        for name, value in vars(module).items()
+        if inspect.isclass(value) and issubclass(value, Cell) and value.__module__ == module.__name__
+    ]
+
+
+def _only_cell(path: Path, module: types.ModuleType) -> str:
+    """The name of the one cell of a file."""
+    own = _own_cells(module)
+    if len(own) == 1:
+        return own[0]
+    if own:
+        raise CellError(
+            f"{path}: found {len(own)} cells, {', '.join(own)}; allowed: one's name, as {path.name}:{own[0]}"
+        )
+    raise CellError(f"{path}: found no subclass of charlm.cells.Cell; {_ALLOWED}")
+
+
+def _cell(path: Path, module: types.ModuleType, name: str) -> type[Cell]:
+    own = _own_cells(module)
+    found = getattr(module, name, None)
+    if inspect.isclass(found) and issubclass(found, Cell) and found is not Cell:
+        _check_names(str(path), found)
+        if name in CELLS:
+            raise CellError(f"{path}: found a class {name}, as a built-in kind is called; allowed: another name")
+        return found
+    what = f"no class {name}" if found is None else f"{name}, which is no subclass of charlm.cells.Cell"
+    near = difflib.get_close_matches(name, own, n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    raise CellError(f"{path}: found {what}; allowed: {' | '.join(own) or 'a class of a cell'}{hint}")
+
+
+def _check_names(where: str, cell: type[Cell]) -> None:
+    """CellError unless a checkpoint can hold the class's name and its options."""
+    name = cell.__name__
+    if not is_name(name):
+        raise CellError(f"{where}: found a class {name}; allowed: a name of ASCII letters, not beginning with _")
+    for option, field in cell.model_fields.items():
+        if option in Cell.model_fields:
+            continue
+        if hasattr(StoredCell, option):
+            raise CellError(f"{where}: found an option {name}.{option}, which Cell has; allowed: another name")
+        if not is_name(option):
+            raise CellError(f"{where}: found an option {name}.{option}; allowed: a name of ASCII letters")
+        if isinstance(field.default, float) and not math.isfinite(field.default):
+            raise CellError(f"{where}: found {name}.{option} = {field.default}; allowed: finite numbers")
+
+
+@functools.lru_cache(maxsize=64)
+def _with_kind(cell: type[Cell], kind: str) -> type[Cell]:
+    """The class with its kind as an option, as built-in kinds have it."""
+    description = inspect.cleandoc(cell.__doc__ or "").partition("\n")[0]
+    field: Any = (Literal[kind], kind)
+    made = create_model(cell.__name__, __base__=cell, __module__=cell.__module__, __doc__=cell.__doc__, kind=field)
+    made.model_fields["kind"].description = description
+    return made

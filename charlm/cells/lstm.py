@@ -1,0 +1,37 @@
+"""Long short-term memory (Hochreiter & Schmidhuber 1997; forget gate: Gers et al. 2000)."""
+
+from typing import Any, ClassVar, Literal
+
+from charlm.cells.cell import Cell, Parameters, sigmoid, tanh
+
+
+class LSTM(Cell):
+    """c_t = σ(f) ⊙ c_{t−1} + σ(i) ⊙ tanh(g), h_t = σ(o) ⊙ tanh(c_t), as in torch.nn.LSTM: without peepholes.
+
+    Layer normalization follows Ba et al. 2016, except that it applies to the sum of both products, and to each gate
+    separately. It cancels a bias that comes before it, so the forget gate's bias is then that of its normalization.
+    """
+
+    states: ClassVar = ("h", "c")
+    initial: ClassVar = ("forget_bias",)
+
+    kind: Literal["lstm"] = "lstm"
+    """Long short-term memory."""
+    layer_norm: bool = False
+    """Layer normalization of each gate, and of the cell state before its tanh (Ba et al. 2016)."""
+    forget_bias: float | None = 1.0
+    """Initial bias of the forget gate; null: initialized like the other biases."""
+
+    def step(self, p: Parameters, x: Any, h: Any, c: Any) -> Any:
+        # i, f, g, o = W x_t + b + R h_{t−1} + b'
+        a = p.linear(x, h, gates=4, start=None if self.layer_norm else (None, self.forget_bias, None, None))
+        if self.layer_norm:
+            a = p.layer_norm(a, "gates", of=4, start=(0.0, self.forget_bias or 0.0, 0.0, 0.0))
+        i, f, g, o = a
+        i, f, g, o = sigmoid(i), sigmoid(f), tanh(g), sigmoid(o)
+        p.note(i=i, f=f, g=g, o=o)
+        # c_t = σ(f) ⊙ c_{t−1} + σ(i) ⊙ tanh(g)
+        c = f * c + i * g
+        # h_t = σ(o) ⊙ tanh(c_t), or σ(o) ⊙ tanh(LN(c_t))
+        h = o * tanh(p.layer_norm(c, "cell") if self.layer_norm else c)
+        return h, c

@@ -1,0 +1,129 @@
+"""The two passes over a step of a loop: forward, and backward by reverse mode. Kernels are generated from them.
+
+Both are lists of single vectors, computed unit by unit, between products and normalizations. Besides the operations of
+a program they have:
+
+    window, static   row `index` of … see `Split`; a `part` of it, where it has several vectors
+    before, after    the state `name` before the step; after it, without zoneout
+    saved            number `index` of those that the forward pass saves for units of this size
+    operand          operand `index` of the products, where that is no state
+    d_state          the gradient of the state `name` after the step, without zoneout
+    product_back     args: the gradients of all gates of product `index`; its result: that of what it multiplied
+    normalized       the result of normalization `index` of args[0], with the moments that were kept
+    normalize_back   args: the gradient of normalization `index`, and its result; its own result: that of its argument
+"""
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from charlm.cells.loop import Split
+from charlm.cells.program import Node, Size
+
+Rows = tuple[int, ...]
+"""The node of each vector of several side by side."""
+
+
+class Operand(NamedTuple):
+    """What products in the loop multiply."""
+
+    node: int
+    """Its node in the forward pass."""
+    size: Size
+    state: str
+    """The name of the state that it is; "" if it is something else, which is kept for the backward pass."""
+
+
+@dataclass(frozen=True)
+class Product:
+    """A product in the loop: matrix `index` of a parameter, times an operand."""
+
+    name: str
+    index: int
+    gates: int
+    size: Size
+    operand: int
+    """The place in `Passes.operands`."""
+
+
+class Normalization(NamedTuple):
+    """A normalization in the loop; `centered` unless it divides by the root mean square."""
+
+    size: Size
+    epsilon: float
+    centered: bool
+
+
+@dataclass(eq=False)
+class Pass:
+    """One direction: nodes in the order of computation, and what is stored of them."""
+
+    nodes: list[Node] = field(default_factory=list)
+    states: dict[str, int] = field(default_factory=dict)
+    """Forward: each state after the step. Backward: the gradient of each before it, except through products of it."""
+    saved: dict[Size, Rows] = field(default_factory=dict)
+    """Forward: what is saved for the backward pass, by size."""
+    products: dict[int, Rows] = field(default_factory=dict)
+    """Backward: the gradients of each product's gates."""
+    windows: dict[int, Rows] = field(default_factory=dict)
+    """Backward: the gradients of each window's vectors."""
+    vectors: dict[int, Rows] = field(default_factory=dict)
+    """Backward: the gradients of each static value's vectors, to be added up over streams and steps."""
+    gradients: dict[int, int] = field(default_factory=dict)
+    """Backward: the gradient of each single vector of the forward pass that has one."""
+
+
+@dataclass(frozen=True, eq=False)
+class Passes:
+    """Both passes of a step."""
+
+    split: Split
+    operands: tuple[Operand, ...]
+    products: tuple[Product, ...]
+    normalizations: tuple[Normalization, ...]
+    forward: Pass
+    backward: Pass
+    through: dict[str, Rows]
+    """For each state the products that multiply it: `product_back` of them adds to its gradient before the step."""
+    like_windows: dict[int, int]
+    """Windows whose gradients are those of a product, and which: they need no memory of their own."""
+    like_vectors: dict[int, int]
+    """The same for vectors."""
+
+    @functools.cached_property
+    def kept(self) -> tuple[int, ...]:
+        """Operands that are kept for the backward pass, because they are no states."""
+        return tuple(index for index, operand in enumerate(self.operands) if not operand.state)
+
+    @functools.cached_property
+    def reads_windows(self) -> bool:
+        """Whether the backward pass reads the windows."""
+        return any(node.op == "window" for node in self.backward.nodes)
+
+    @functools.cached_property
+    def mixes_sizes(self) -> bool:
+        """Whether the step adds vectors of the sizes I and H, which then have the same units."""
+        nodes = self.split.program.nodes
+        sizes = [{nodes[arg].size for arg in node.args} for node in nodes if node.op not in ("product", "part")]
+        results = {nodes[place].size for place in self.split.program.results}
+        return "I" in results or any({"H", "I"} <= found for found in sizes)
+
+    @functools.cached_property
+    def forward_ends(self) -> list[int]:
+        """What of the forward pass is stored or multiplied."""
+        saved = [row for rows in self.forward.saved.values() for row in rows]
+        return [*self.forward.states.values(), *saved, *(operand.node for operand in self.operands)]
+
+    @functools.cached_property
+    def backward_ends(self) -> list[int]:
+        """What of the backward pass is stored or multiplied. `product_back` of states is not: see `through`."""
+        back = self.backward
+        rows = [row for part in (back.products, back.windows, back.vectors) for rows in part.values() for row in rows]
+        return [*back.states.values(), *rows]
+
+
+def numbered(nodes: Sequence[Node], op: str) -> dict[int, int]:
+    """The number of each product or normalization of the forward pass, as in `Passes`, by its place."""
+    places = (place for place, node in enumerate(nodes) if node.op == op)
+    return {place: number for number, place in enumerate(places)}

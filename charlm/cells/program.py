@@ -1,0 +1,241 @@
+"""A cell's step as data. The tracer makes it from `step`; loops, derivatives, kernels and exports are made from it.
+
+A program is a list of nodes in the order of computation. Each node is a value: vectors over units, `count` of them side
+by side (stacked gates). Shapes: H hidden units, I inputs.
+"""
+
+import math
+import operator
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+Size = str | int
+"""Units of a vector: "H", "I", or a number; "" for a constant, which fits every size."""
+
+UNARY = ("exp", "log", "tanh", "sigmoid", "softplus", "relu", "sqrt")
+BINARY = ("add", "sub", "mul", "div", "max", "min", "greater")
+OTHER = ("input", "state", "constant", "vector", "product", "part", "where", "normalize", "stop")
+OPERATIONS = (*UNARY, *BINARY, *OTHER)
+"""All operations there are; see `Node`."""
+
+
+@dataclass(frozen=True)
+class Node:
+    """One value.
+
+        input       x_t, of size I
+        state       the state `name` before the step
+        constant    `number`
+        vector      `count` rows of the parameter `name` from row `index` on; a row has one number per unit
+        product     W v for v = args[0]: W is matrix `index` of the parameter `name`, with `count` rows per unit
+        part        vector `index` of args[0]
+        normalize   (v − mean v) / √(var v + number) over the units of each vector; index 1: v / √(mean v² + number)
+        stop        args[0], through which no gradient flows
+        greater     whether args[0] > args[1]
+        where       args[1] where args[0] holds, else args[2]
+
+    All others are functions of their arguments, unit by unit.
+    """
+
+    op: str
+    args: tuple[int, ...] = ()
+    count: int = 1
+    size: Size = "H"
+    name: str = ""
+    index: int = 0
+    number: float = 0.0
+
+
+class Parameter(NamedTuple):
+    """A parameter of a layer: a stack of matrices [gates · size, columns], or of vectors [gates · size]."""
+
+    name: str
+    gates: int = 1
+    size: Size = "H"
+    columns: Size = ""
+    """Size of what a matrix multiplies; "" for a vector."""
+    stack: int = 0
+    """The length of the first dimension; 0: there is none."""
+    starts: tuple[float | None, ...] = ()
+    """The initial value of each row of a vector; None: drawn at random."""
+    bound: float | None = None
+    """Random initial values are drawn from U(±bound); None: from the layer's own range."""
+
+    def shape(self, hidden: int, inputs: int) -> tuple[int, ...]:
+        """The shape of the tensor."""
+        sizes = {"H": hidden, "I": inputs}
+        units = [sizes[size] if isinstance(size, str) else size for size in (self.size, self.columns) if size != ""]
+        rows, *columns = units
+        return (*((self.stack,) if self.stack else ()), self.gates * rows, *columns)
+
+
+class Program(NamedTuple):
+    """One step of a cell."""
+
+    nodes: tuple[Node, ...]
+    states: tuple[str, ...]
+    """Names of the state's vectors; the first is the output."""
+    results: tuple[int, ...]
+    """The node of each state after the step."""
+    parameters: tuple[Parameter, ...]
+    """Matrices first, then vectors."""
+    internal: tuple[str, ...] = ()
+    """States that mean something only together: zoneout leaves them alone."""
+    gates: tuple[tuple[str, int], ...] = ()
+    """Names and nodes that people look at: gates, and candidates."""
+    shown: tuple[tuple[str, int], ...] = ()
+    """Names and nodes that people look at like states."""
+
+    def recurrent(self) -> tuple[str, ...]:
+        """Names of the matrices that multiply something of size H inside of the loop over time."""
+        kinds = when(self.nodes)
+        nodes = [node for node in self.nodes if node.op == "product" and kinds[node.args[0]] == LOOP]
+        columns = {parameter.name: parameter.columns for parameter in self.parameters}
+        return tuple(dict.fromkeys(node.name for node in nodes if columns[node.name] == "H"))
+
+
+STATIC, WINDOW, LOOP = 0, 1, 2
+"""When a value can be computed: once; for all steps at once, because it depends on inputs only; step by step."""
+
+
+def when(nodes: Sequence[Node]) -> list[int]:
+    """STATIC, WINDOW or LOOP for each node."""
+    kinds: list[int] = []
+    for node in nodes:
+        own = {"input": WINDOW, "state": LOOP}.get(node.op, STATIC)
+        kinds.append(max([own, *(kinds[arg] for arg in node.args)]))
+    return kinds
+
+
+def needed(nodes: Sequence[Node], ends: Iterable[int]) -> list[int]:
+    """The nodes that `ends` need, in order."""
+    live: set[int] = set()
+    ready = list(ends)
+    while ready:
+        place = ready.pop()
+        if place not in live:
+            live.add(place)
+            ready += nodes[place].args
+    return sorted(live)
+
+
+class Builder:
+    """A growing list of nodes. Equal nodes become one, and arithmetic with constants is done at once."""
+
+    def __init__(self, nodes: Sequence[Node] = ()) -> None:
+        self.nodes = list(nodes)
+        self._known = {node: place for place, node in enumerate(nodes)}
+
+    def put(self, node: Node) -> int:
+        """The place of this node, which is appended unless there is one like it."""
+        if node not in self._known:
+            self._known[node] = len(self.nodes)
+            self.nodes.append(node)
+        return self._known[node]
+
+    def constant(self, number: float) -> int:
+        return self.put(Node("constant", size="", number=float(number)))
+
+    def apply(self, op: str, *args: int, size: Size | None = None) -> int:
+        """An operation unit by unit; the size is that of the arguments that have one."""
+        if (simple := self._simplified(op, args)) is not None:
+            return simple
+        nodes = [self.nodes[arg] for arg in args]
+        known = next((node.size for node in nodes if node.size != ""), "") if size is None else size
+        return self.put(Node(op, args, max(node.count for node in nodes), known))
+
+    def find(self, op: str, *args: int) -> int | None:
+        """The place of an operation, if there is one."""
+        places = (place for place, node in enumerate(self.nodes) if node.op == op and node.args == args)
+        return next(places, None)
+
+    def part(self, value: int, index: int) -> int:
+        """One of several vectors side by side."""
+        node = self.nodes[value]
+        return value if node.count == 1 else self.put(Node("part", (value,), 1, node.size, index=index))
+
+    def opposite(self, value: int) -> int | None:
+        """a, if the value is 0 − a."""
+        node = self.nodes[value]
+        return node.args[1] if node.op == "sub" and self._number(node.args[0]) == 0.0 else None
+
+    def _number(self, value: int) -> float | None:
+        node = self.nodes[value]
+        return node.number if node.op == "constant" else None
+
+    def _simplified(self, op: str, args: tuple[int, ...]) -> int | None:
+        numbers = [self._number(arg) for arg in args]
+        if all(number is not None for number in numbers) and op in _OF_NUMBERS:
+            return self.constant(_OF_NUMBERS[op](*numbers))
+        if op == "where" and numbers[0] is not None:
+            return args[1] if numbers[0] else args[2]
+        if op == "add" and 0.0 in numbers:
+            return args[1 - numbers.index(0.0)]
+        if op == "sub" and numbers[1] == 0.0:
+            return args[0]
+        if op in ("add", "sub") and (opposite := self.opposite(args[1])) is not None:
+            return self.apply("sub" if op == "add" else "add", args[0], opposite)
+        if op == "add" and (opposite := self.opposite(args[0])) is not None:
+            return self.apply("sub", args[1], opposite)
+        if op == "mul" and 1.0 in numbers:
+            return args[1 - numbers.index(1.0)]
+        if op == "div" and numbers[1] == 1.0:
+            return args[0]
+        if op == "mul" and 0.0 in numbers:
+            return self.constant(0.0)
+        return None
+
+
+_OF_NUMBERS = {
+    **{"add": operator.add, "sub": operator.sub, "mul": operator.mul, "div": operator.truediv, "max": max, "min": min},
+    **{
+        "exp": lambda a: math.exp(a) if a < 709 else math.inf,
+        "log": math.log,
+        "tanh": math.tanh,
+        "sqrt": math.sqrt,
+        "relu": lambda a: max(a, 0.0),
+    },
+    **{"sigmoid": lambda a: (1 + math.tanh(a / 2)) / 2, "greater": lambda a, b: float(a > b)},
+    **{"softplus": lambda a: max(a, 0.0) + math.log1p(math.exp(-abs(a)))},
+}
+
+
+def scalarized(program: Program) -> Program:
+    """The same program in single vectors. Only products and leaves have several, and `part` takes one of them."""
+    builder = Builder()
+    single = [places[0] for places in scalars(builder, program.nodes)]
+    return program._replace(
+        nodes=tuple(builder.nodes),
+        results=tuple(single[place] for place in program.results),
+        gates=tuple((name, single[place]) for name, place in program.gates),
+        shown=tuple((name, single[place]) for name, place in program.shown),
+    )
+
+
+def scalars(builder: Builder, nodes: Sequence[Node]) -> list[list[int]]:
+    """Put nodes into a builder in single vectors: the places of the vectors of each."""
+    parts: list[list[int]] = []
+
+    def gate(arg: int, k: int) -> int:
+        """Vector k of an argument; one vector serves all gates."""
+        return parts[arg][k if len(parts[arg]) > 1 else 0]
+
+    for node in nodes:
+        if node.op == "part":
+            parts.append([parts[node.args[0]][node.index]])
+        elif node.op in ("vector", "product", "window", "static"):
+            one = replace(node, args=tuple(parts[arg][0] for arg in node.args))
+            whole = builder.put(one)
+            parts.append([builder.part(whole, k) for k in range(node.count)])
+        elif node.op == "constant":
+            parts.append([builder.constant(node.number)])
+        elif node.args:
+            rows = [tuple(gate(arg, k) for arg in node.args) for k in range(node.count)]
+            if node.op in ("normalize", "stop"):
+                parts.append([builder.put(replace(node, args=row, count=1)) for row in rows])
+            else:
+                parts.append([builder.apply(node.op, *row, size=node.size) for row in rows])
+        else:
+            parts.append([builder.put(node)])
+    return parts

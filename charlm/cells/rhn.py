@@ -1,0 +1,52 @@
+"""The recurrent highway network (Zilly et al. 2017, arXiv:1607.03474)."""
+
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field
+
+from charlm.cells.cell import Cell, Parameters, sigmoid, tanh
+from charlm.system.section import Count
+
+
+class RHN(Cell):
+    """s_d = h_d ⊙ g_d + s_{d−1} ⊙ c_d for d = 1…D within a step; s_D is the output and the next s_0.
+
+    g is the paper's transform gate t. Only d = 1 reads the input. A learned c starts at −gate_bias: 1 − σ(a) = σ(−a),
+    so that both forms start with the same share carried.
+    """
+
+    states: ClassVar = ("s",)
+    initial: ClassVar = ("gate_bias",)
+
+    kind: Literal["rhn"] = "rhn"
+    """Recurrent highway network (Zilly et al. 2017)."""
+    depth: Annotated[Count, Field(le=1000)] = 5
+    """Highway layers within one time step, D."""
+    couple_gates: bool = True
+    """Carry gate c = 1 − g; false: a carry gate with its own weights."""
+    gate_bias: float = -2.0
+    """Initial bias of the transform gate g. The more negative it is, the more of the state is carried at first."""
+
+    def step(self, p: Parameters, x: Any, s: Any) -> Any:
+        gates = 2 if self.couple_gates else 3
+        start = (None, self.gate_bias, -self.gate_bias)[:gates]
+        for d in range(self.depth):
+            # W x [d = 1] + b_d + R_d s_{d−1}, for h, g and c
+            a = p.vector("bias_hh", gates, start=start, index=d, of=self.depth)
+            if d == 0:
+                a = p.product("weight_ih", x, gates) + a
+            a = a + p.product("weight_hh", s, gates, index=d, of=self.depth)
+            h, g, *c = a
+            h = tanh(h)  # (7)
+            g = sigmoid(g)  # (8)
+            # s_d = h_d ⊙ g_d + s_{d−1} ⊙ c_d, c_d = 1 − g_d or σ     (6), (9)
+            if self.couple_gates:
+                s = s + g * (h - s)
+                p.note(**{f"g{d + 1}": g})
+            else:
+                c = sigmoid(c[0])
+                s = h * g + s * c
+                p.note(**{f"g{d + 1}": g, f"c{d + 1}": c})
+            if d + 1 < self.depth:
+                p.show(**{f"s{d + 1}": s})
+        return s

@@ -1,0 +1,43 @@
+"""The simple recurrent unit (Lei et al. 2018, arXiv:1709.02755)."""
+
+import math
+from typing import Any, ClassVar, Literal
+
+from charlm.cells.cell import Cell, Parameters, rms_normalize, sigmoid
+
+PEEPHOLE_BOUND = math.sqrt(1.5)
+"""Peepholes start with a variance of 1/2, as in the authors' implementation."""
+
+
+class SRU(Cell):
+    """c_t = f ⊙ c_{t−1} + (1 − f) ⊙ u, h_t = r ⊙ c_t + (1 − r) ⊙ α x_t; only the gates f and r see c_{t−1}.
+
+    No product is inside of the loop over time. The highway of a layer whose input has another size than its state is
+    a product too. α keeps the variance of h from layer to layer when the biases are those at the start (section 3.2).
+    """
+
+    states: ClassVar = ("h", "c")
+
+    kind: Literal["sru"] = "sru"
+    """Simple recurrent unit (Lei et al. 2018): all products before the loop, and a highway around each layer."""
+    normalize: bool = True
+    """Divide what the products read by its root mean square, and multiply it with a learned gain."""
+    highway_bias: float = 0.0
+    """Initial bias of the gate between state and input, which also scales the input. The more negative it is, the more
+    of the input is passed on."""
+
+    def step(self, p: Parameters, x: Any, h: Any, c: Any) -> Any:
+        read = rms_normalize(x) * p.vector("weight_ln_input", start=1.0, size="I") if self.normalize else x
+        u, f, r, *highway = p.product("weight_ih", read, 3 if p.square else 4)
+        v_f, v_r = p.vector("peephole", 2, bound=PEEPHOLE_BOUND)
+        b_f, b_r = p.vector("bias", 2, start=(0.0, self.highway_bias))
+        # f_t = σ(W_f x_t + v_f ⊙ c_{t−1} + b_f)                        (1)
+        f = sigmoid(f + b_f + v_f * c)
+        # r_t = σ(W_r x_t + v_r ⊙ c_{t−1} + b_r)                        (3)
+        r = sigmoid(r + b_r + v_r * c)
+        # c_t = f_t ⊙ c_{t−1} + (1 − f_t) ⊙ u_t, u_t = W x_t            (2)
+        c = u + f * (c - u)
+        # h_t = r_t ⊙ c_t + (1 − r_t) ⊙ α x_t                           (4)
+        x = math.sqrt(1 + 2 * math.exp(self.highway_bias)) * (x if p.square else highway[0])
+        p.note(f=f, r=r)
+        return x + r * (c - x), c

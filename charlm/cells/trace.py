@@ -1,0 +1,381 @@
+"""Traces a cell's `step` on symbols: its program."""
+
+import functools
+import inspect
+import sys
+import traceback
+from collections.abc import Iterable, Iterator
+from numbers import Real
+from pathlib import Path
+from typing import Any, NoReturn
+
+from pydantic import ValidationError
+
+from charlm.cells.cell import Cell, Parameters
+from charlm.cells.program import BINARY, STATIC, UNARY, Builder, Node, Parameter, Program, Size, when
+from charlm.cells.stored import check
+from charlm.cells.torch_functions import FUNCTIONS, INSTEAD
+from charlm.errors import CellError
+
+_ALLOWED = (
+    "allowed: + − × ÷, powers, < and >, exp, log, tanh, sigmoid, softplus, log_sigmoid, relu, sqrt, abs, clamp, "
+    "maximum, minimum, where, normalize, rms_normalize, stop_gradient, and products and parameters by p"
+)
+_OPERANDS = {**dict.fromkeys(UNARY, 1), **dict.fromkeys(BINARY, 2), "where": 3}
+
+
+@functools.lru_cache(maxsize=64)
+def trace(cell: Cell, square: bool) -> Program:
+    """The program of a cell's step.
+
+    square: whether a layer has as many inputs as hidden units, so that both kinds of vectors can be added.
+    CellError, which names the line of the source, for what no program can hold.
+    """
+    program = _traced(cell, square)
+    if _traced(cell, square) != program:
+        raise CellError(
+            f"{_Tracing(cell, square).where()}: step computes something else when it is called again; allowed: the "
+            "same in every call, so no random numbers, and nothing kept from an earlier call"
+        )
+    return program
+
+
+def _traced(cell: Cell, square: bool) -> Program:
+    tracing = _Tracing(cell, square)
+    x = Value(tracing, tracing.builder.put(Node("input", size="I")))
+    states = [Value(tracing, tracing.builder.put(Node("state", name=name))) for name in cell.states]
+    tracing.check_signature(x, states)
+    try:
+        results = cell.step(tracing, x, *states)
+    except CellError:
+        raise
+    except Exception as error:
+        raise CellError(f"{tracing.where(error)}: {_explained(error)}") from error
+    tracing.returned = True
+    if isinstance(results, list):
+        tracing.fail("step returns a list; allowed: a tuple, or one value")
+    results = results if isinstance(results, tuple) else (results,)
+    if len(results) != len(cell.states):
+        states = f"{len(cell.states)}: {', '.join(cell.states)}"
+        tracing.fail(f"the number of values that step returns is {len(results)}; allowed: {states}")
+    if not tracing.declared:
+        tracing.fail("step uses no parameters; allowed: at least one")
+    places = [tracing.value(result).place for result in results]
+    for name, place in zip(cell.states, places, strict=True):
+        node = tracing.builder.nodes[place]
+        if node.count != 1 or tracing.joined("H", node.size) is None:
+            tracing.fail(f"the new state {name} is {node.count} × {node.size}; allowed: 1 × H")
+        if when(tracing.builder.nodes)[place] == STATIC:
+            tracing.fail(f"the new state {name} depends neither on x nor on a state; allowed: states that do")
+    matrices = [parameter for parameter in tracing.declared.values() if parameter.columns != ""]
+    vectors = [parameter for parameter in tracing.declared.values() if parameter.columns == ""]
+    program = Program(
+        tuple(tracing.builder.nodes), cell.states, tuple(places), (*matrices, *vectors), cell.internal,
+        tuple(tracing.gates.items()), tuple(tracing.shown.items()),
+    )  # fmt: skip
+    try:
+        check(program, square)
+    except ValueError as error:
+        tracing.fail(str(error))
+    return program
+
+
+def _explained(error: Exception) -> str:
+    """An error of Python in a step."""
+    if isinstance(error, ValidationError):
+        return (
+            "an attribute of the cell is set, which keeps nothing; what a step needs of the past is one of its states"
+        )
+    return f"{type(error).__name__}: {' '.join(str(error).split())}; {_ALLOWED}"
+
+
+class _Tracing(Parameters):
+    """Declares parameters, and notes what a step computes."""
+
+    def __init__(self, cell: Cell, square: bool) -> None:
+        self.cell, self.square = cell, square
+        self.returned = False
+        """Whether the step is over, so that no line of it is at fault."""
+        self.builder = Builder()
+        self.declared: dict[str, Parameter] = {}
+        self.gates: dict[str, int] = {}
+        self.shown: dict[str, int] = {}
+
+    # What a step calls
+
+    def product(
+        self, name: str, operand: Any, gates: int = 1, *, index: int | None = None, of: int = 0, size: Size = "H"
+    ) -> "Value":
+        value = self.value(operand)
+        if value.node.count != 1 or value.node.size == "":
+            self.fail(f"{name}: the operand has {value.node.count} vectors; allowed: 1, and no constant")
+        self._declare(Parameter(name, gates, size, value.node.size, self._stack(name, index, of)))
+        return Value(self, self.builder.put(Node("product", (value.place,), gates, size, name, index or 0)))
+
+    def vector(
+        self,
+        name: str,
+        gates: int = 1,
+        *,
+        start: Any = None,
+        bound: float | None = None,
+        index: int | None = None,
+        of: int = 0,
+        size: Size = "H",
+    ) -> "Value":
+        rows = gates if index is not None else gates * max(of, 1)
+        starts = tuple(start) if isinstance(start, tuple | list) else (start,) * rows
+        if len(starts) != rows:
+            self.fail(f"{name}: start has {len(starts)} numbers; allowed: one number, or one for each of {rows} rows")
+        if index is not None:
+            starts *= max(of, 1)
+        starts = tuple(None if one is None else float(one) for one in starts)
+        self._declare(Parameter(name, gates, size, "", self._stack(name, index, of), starts, bound))
+        first = 0 if index is None else index * gates
+        return Value(self, self.builder.put(Node("vector", (), rows, size, name, first)))
+
+    def note(self, **gates: Any) -> None:
+        self.gates.update(self._named(gates))
+
+    def show(self, **states: Any) -> None:
+        self.shown.update(self._named(states))
+
+    def check_signature(self, x: "Value", states: "list[Value]") -> None:
+        """CellError unless the cell has states, and its step takes them."""
+        names, internal, cell = self.cell.states, self.cell.internal, type(self.cell).__name__
+        if not isinstance(names, tuple) or len({*names}) != len(names) or not {*internal} < {*names}:
+            raise CellError(
+                f"{cell}: found states {names!r}, internal {internal!r}; allowed: a tuple of different names, as in "
+                'states: ClassVar = ("h", "c"), and some of them, but not the first, as internal'
+            )
+        wanted = ", ".join(("self", "p", "x", *names))
+        if type(self.cell).step is Cell.step:
+            raise CellError(f"{cell}: found no step; allowed: def step({wanted})")
+        try:
+            inspect.signature(self.cell.step).bind(self, x, *states)
+        except TypeError as error:
+            self.fail(f"{error}; allowed: def step({wanted}), with one argument for each of the states")
+
+    # What values and functions call
+
+    def value(self, value: Any) -> "Value":
+        """A number becomes a constant."""
+        if isinstance(value, Value):
+            if value.tracing is not self:
+                self.fail("found a value of another step; what a step needs of the past is one of its states")
+            return value.number if isinstance(value, Condition) else value
+        if isinstance(value, Real) and not isinstance(value, bool):
+            return Value(self, self.builder.constant(float(value)))
+        return self.fail(f"found a {type(value).__name__} where a vector or a number belongs; {_ALLOWED}")
+
+    def apply(self, op: str, *operands: Any) -> "Value":
+        """An operation unit by unit."""
+        if len(operands) != _OPERANDS[op]:
+            self.fail(f"{op} of {len(operands)} values; allowed: {_OPERANDS[op]}")
+        if op == "where":
+            condition, *branches = operands
+            if not isinstance(condition, Condition):
+                self.fail("where needs a comparison as its condition; allowed: for example where(a > b, a, b)")
+            own = self.value(Value(condition.tracing, condition.place))
+            values = [own, *map(self.value, branches[:: -1 if condition.inverted else 1])]
+        else:
+            values = [self.value(operand) for operand in operands]
+        size: Size | None = ""
+        for value in values:
+            size = None if size is None else self.joined(size, value.node.size)
+        counts = {value.node.count for value in values} - {1}
+        if size is None or len(counts) > 1:
+            found = " and ".join(f"{value.node.count} × {value.node.size or 'constant'}" for value in values)
+            self.fail(f"{op} of vectors of different sizes: {found}")
+        place = self.builder.apply(op, *(value.place for value in values), size=size)
+        return Condition(self, place) if op == "greater" else Value(self, place)
+
+    def over_units(self, op: str, value: Any, epsilon: float = 0.0, index: int = 0) -> "Value":
+        """normalize or stop."""
+        own = self.value(value)
+        if own.node.size == "":
+            self.fail(f"{op} of a constant; allowed: of vectors")
+        node = Node(op, (own.place,), own.node.count, own.node.size, index=index, number=epsilon)
+        return Value(self, self.builder.put(node))
+
+    def joined(self, one: Size, other: Size) -> Size | None:
+        """The size of a result of two sizes; None if they do not fit."""
+        if one == other or other == "":
+            return one
+        if one == "":
+            return other
+        return "H" if self.square and {one, other} == {"H", "I"} else None
+
+    def fail(self, fault: str) -> NoReturn:
+        raise CellError(f"{self.where()}: {fault}")
+
+    def where(self, error: BaseException | None = None) -> str:
+        """File and line of the step that is being traced, or in which an error was raised."""
+        frames = traceback.walk_stack(sys._getframe(1)) if error is None else traceback.walk_tb(error.__traceback__)
+        step = inspect.unwrap(type(self.cell).step).__code__
+        lines = [line for frame, line in frames if frame.f_code.co_filename == step.co_filename]
+        # The innermost line of the cell's own file: the first of a stack, the last of a traceback.
+        line = lines[0 if error is None else -1] if lines and not self.returned else step.co_firstlineno
+        return f"{Path(step.co_filename).name}, line {line}, {type(self.cell).__name__}.step"
+
+    def _named(self, values: dict[str, Any]) -> dict[str, int]:
+        """The nodes of what people look at."""
+        found = {name: self.value(value) for name, value in values.items()}
+        for name, value in found.items():
+            if value.node.count > 1:
+                self.fail(f"{name} is {value.node.count} vectors; allowed: one vector for each name")
+        return {name: value.place for name, value in found.items()}
+
+    def _stack(self, name: str, index: int | None, of: int) -> int:
+        if index is not None and not 0 <= index < of:
+            self.fail(f"{name}: index {index}; allowed: 0 to {of - 1}")
+        return of
+
+    def _declare(self, parameter: Parameter) -> None:
+        known = self.declared.setdefault(parameter.name, parameter)
+        if known != parameter:
+            fields = zip(Parameter._fields, known, parameter, strict=True)
+            both = "; ".join(f"{field} {one!r} and {other!r}" for field, one, other in fields if one != other)
+            self.fail(f"the parameter {parameter.name} is declared twice, with {both}; allowed: two names")
+
+
+class Value:
+    """A vector, or several side by side, of which a trace knows how it is computed and not what it holds."""
+
+    def __init__(self, tracing: _Tracing, place: int) -> None:
+        self.tracing, self.place = tracing, place
+
+    @property
+    def node(self) -> Node:
+        return self.tracing.builder.nodes[self.place]
+
+    def __iter__(self) -> "Iterator[Value]":
+        """The vectors that are side by side; with one, an error that says so."""
+        if self.node.count == 1:
+            self.tracing.fail(
+                "found one vector where several are expected; allowed: products and vectors with gates; a step sees "
+                "one time step, and charlm makes the loop over time"
+            )
+        return iter([Value(self.tracing, self.tracing.builder.part(self.place, k)) for k in range(self.node.count)])
+
+    def __getitem__(self, index: int) -> "Value":
+        return list(self)[index]
+
+    def __len__(self) -> int:
+        return self.node.count
+
+    def __bool__(self) -> bool:
+        self.tracing.fail("a branch on a value, which a trace does not know; use where(condition, a, b)")
+
+    def __float__(self) -> float:
+        self.tracing.fail(f"a number is needed where a vector was found; {_ALLOWED}")
+
+    __int__ = __index__ = __float__
+    __array_ufunc__ = None  # numpy then refuses its functions, and leaves operators to this class
+
+    def __array__(self, *args: Any, **kwargs: Any) -> Any:
+        self.tracing.fail(f"an array of numpy of vectors, which a trace does not know; {_ALLOWED}")
+
+    def __matmul__(self, other: Any) -> "Value":
+        self.tracing.fail('a product with @; allowed: p.product("weight", x), which declares the matrix')
+
+    __rmatmul__ = __matmul__
+
+    def __eq__(self, other: object) -> bool:
+        self.tracing.fail(f"a comparison with == or !=; {_ALLOWED}")
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __gt__(self, other: Any) -> "Value":
+        return self.tracing.apply("greater", self, other)
+
+    def __lt__(self, other: Any) -> "Value":
+        return self.tracing.apply("greater", other, self)
+
+    def __ge__(self, other: Any) -> "Value":
+        return Condition(self.tracing, self.tracing.apply("greater", other, self).place, inverted=True)
+
+    def __le__(self, other: Any) -> "Value":
+        return Condition(self.tracing, self.tracing.apply("greater", self, other).place, inverted=True)
+
+    def __add__(self, other: Any) -> "Value":
+        return self.tracing.apply("add", self, other)
+
+    def __radd__(self, other: Any) -> "Value":
+        return self.tracing.apply("add", other, self)
+
+    def __sub__(self, other: Any) -> "Value":
+        return self.tracing.apply("sub", self, other)
+
+    def __rsub__(self, other: Any) -> "Value":
+        return self.tracing.apply("sub", other, self)
+
+    def __mul__(self, other: Any) -> "Value":
+        return self.tracing.apply("mul", self, other)
+
+    def __rmul__(self, other: Any) -> "Value":
+        return self.tracing.apply("mul", other, self)
+
+    def __truediv__(self, other: Any) -> "Value":
+        return self.tracing.apply("div", self, other)
+
+    def __rtruediv__(self, other: Any) -> "Value":
+        return self.tracing.apply("div", other, self)
+
+    def __pow__(self, exponent: Any) -> "Value":
+        return FUNCTIONS["pow"](self, exponent)
+
+    def __neg__(self) -> "Value":
+        return self.tracing.apply("sub", 0.0, self)
+
+    def __abs__(self) -> "Value":
+        return FUNCTIONS["abs"](self)
+
+    def where(self, condition: Any, other: Any) -> "Value":
+        """torch's method: the vector itself where the condition holds."""
+        return self.tracing.apply("where", condition, self, other)
+
+    def __getattr__(self, name: str) -> Any:
+        """Methods of tensors that are operations, as `x.tanh()`."""
+        if name in FUNCTIONS:
+            return functools.partial(FUNCTIONS[name], self)
+        raise AttributeError(f"a vector of a step has no {name}" + (f"; {_instead(name)}" if name in INSTEAD else ""))
+
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> "Value":
+        """Functions of torch that are operations, as torch.tanh(x)."""
+        tracing = next(_values([*args, *(kwargs or {}).values()])).tracing
+        name = getattr(function, "__name__", str(function))
+        if name not in FUNCTIONS:
+            tracing.fail(f"torch's {name} is no operation of a step; " + (_instead(name) or _ALLOWED))
+        return FUNCTIONS[name](*args, **kwargs or {})
+
+
+class Condition(Value):
+    """A comparison: what `where` takes."""
+
+    def __init__(self, tracing: _Tracing, place: int, inverted: bool = False) -> None:
+        super().__init__(tracing, place)
+        self.inverted = inverted
+        """Whether it holds where the node does not."""
+
+    def __iter__(self) -> Iterator[Value]:
+        return iter(self.number)
+
+    @property
+    def number(self) -> Value:
+        """1 where it holds, else 0: what it is in arithmetic."""
+        return self.tracing.apply("where", self, 1.0, 0.0)
+
+
+def _values(found: Iterable[Any]) -> Iterator[Value]:
+    """The values in arguments, also in those that are lists."""
+    for each in found:
+        if isinstance(each, Value):
+            yield each
+        elif isinstance(each, list | tuple):
+            yield from _values(each)
+
+
+def _instead(name: str) -> str:
+    return f"write {INSTEAD[name]} instead" if name in INSTEAD else ""

@@ -1,0 +1,160 @@
+"""charlm cells: list, show, check."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from charlm.cli.common import Overrides, print_table
+from charlm.system.formatting import one_line
+
+if TYPE_CHECKING:
+    from charlm.cells import Cell
+    from charlm.cells.program import Parameter
+
+app = typer.Typer(
+    help="List and show kinds of cells, and check one of your own.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    epilog="Example: charlm cells show lstm",
+)
+
+_MOST_LINES, _FIRST_LINES = 60, 30
+"""Equations that are printed; of more only the first."""
+_COMPARED = ("rnn", "lstm", "gru", "sru")
+"""Kinds whose speed is measured beside that of one's own."""
+
+
+@app.command("list")
+def list_cells() -> None:
+    """List the kinds that come with charlm: name, states, and what each is.
+
+    \b
+    Example:
+      charlm cells list
+    """
+    from charlm.cells import CELLS
+
+    states = {kind: ", ".join(cell.states) for kind, cell in CELLS.items()}
+    width = max(map(len, states.values()))
+    print_table({kind: f"{states[kind]:<{width}}  {_line(cell)}" for kind, cell in CELLS.items()})
+
+
+@app.command()
+def show(
+    kind: Annotated[str, typer.Argument(metavar="KIND", help="A built-in kind, or FILE.py:CLASS for one of your own.")],
+    overrides: Overrides = None,
+) -> None:
+    """Show what a cell computes: its options, its parameters and their shapes, its equations, and their derivative.
+
+    H is the number of hidden units, I that of inputs of a layer. In the derivative, dv is the gradient of the loss with
+    respect to v, from dhₜ of the states after the step to dhₜ₋₁ of those before it.
+
+    \b
+    Examples:
+      charlm cells show lstm
+      charlm cells show lstm --set model.cell.layer_norm=true
+    """
+    from charlm.config import parse_config
+
+    cell = parse_config({"model": {"cell": {"kind": kind}}}, "KIND", overrides or []).model.cell
+    _print(cell)
+
+
+@app.command()
+def check(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="A Python file with cells, or FILE.py:CLASS for one.")],
+) -> None:
+    """Check the cells of a Python file: trace each step, print its equations, and compare all ways to compute it.
+
+    The step on tensors and every backend must give the results and gradients of the reference loop: in float64 up to
+    rounding, in float32 with at most four times its errors. Then measures the speed beside that of other kinds, which
+    takes a second. Runs the file.
+
+    \b
+    Example:
+      charlm cells check leaky.py
+    """
+    from pydantic import ValidationError
+
+    from charlm.cells.file import cells_of_file, load_cell
+    from charlm.config import is_in_file
+    from charlm.errors import CellError
+
+    if not is_in_file(file):
+        raise CellError(f"{file}: found no path of a Python file; allowed: for example leaky.py, or leaky.py:Leaky")
+    found = cells_of_file(Path(file)) if file.endswith(".py") else [load_cell(file, Path())]
+    for cell in found:
+        from charlm.layers.agreement import HIDDEN, agreements
+
+        try:
+            checked = cell(hidden=HIDDEN)
+        except ValidationError as error:
+            options = ", ".join(".".join(map(str, fault["loc"])) for fault in error.errors())
+            raise CellError(f"{cell.__name__}: found no valid default of {options}; allowed: one for each") from None
+        _print(checked)
+        typer.echo()
+        rows = {}
+        try:
+            for name, text in agreements(checked):
+                rows[name] = text
+        finally:
+            print_table(rows)
+        typer.echo()
+    _print_speeds(found)
+
+
+def _print_speeds(found: "list[type[Cell]]") -> None:
+    from charlm.cells import CELLS
+    from charlm.layers.speeds import HIDDEN, STEPS, STREAMS, speeds
+
+    cells = [cell(hidden=HIDDEN) for cell in (*found, *(CELLS[kind] for kind in _COMPARED))]
+    precision, measured = speeds(cells)
+    lstm = measured[len(found) + _COMPARED.index("lstm")].chars_per_s
+    window = f"{HIDDEN} units, {STREAMS} × {STEPS} characters"
+    typer.echo(f"speed of a layer, forward and backward, in characters/s ({window}, CPU, {precision})")
+    rows = {}
+    for cell, (chars_per_s, backend) in zip(cells, measured, strict=True):
+        rows[cell.name] = (
+            f"{chars_per_s:>11,.0f}  {chars_per_s / lstm:.2f} × lstm{f'  by the {backend}' if backend else ''}"
+        )
+    print_table(rows)
+
+
+def _line(cell: "type[Cell]") -> str:
+    """What a kind is, in one line."""
+    return one_line(cell.model_fields["kind"].description or "").rstrip(".")
+
+
+def _print(cell: "Cell") -> None:
+    from charlm.cells.equations import derivative, equations
+    from charlm.errors import CellError
+
+    try:
+        program, note = cell.program(square=False), ""
+    except CellError:
+        program, note = cell.program(square=True), "  (for layers with as many inputs as hidden units only)"
+    options = {"hidden": cell.hidden, **cell.options()}
+    print_table(
+        {
+            cell.name: (_line(type(cell)) or "without a docstring") + note,
+            "states": ", ".join(cell.states),
+            "options": ", ".join(f"{name} {json.dumps(value)}" for name, value in options.items()),
+            "parameters": ", ".join(map(_shape, program.parameters)),
+        }
+    )
+    for lines in (equations(program), derivative(program)):
+        typer.echo()
+        for line in lines if len(lines) <= _MOST_LINES else lines[:_FIRST_LINES]:
+            typer.echo(line)
+        if len(lines) > _MOST_LINES:
+            typer.echo(f"… {len(lines) - _FIRST_LINES} more")
+
+
+def _shape(parameter: "Parameter") -> str:
+    """The name and shape of a parameter, as in weight_ih [4·H, I]."""
+    rows = f"{parameter.gates}·{parameter.size}" if parameter.gates > 1 else f"{parameter.size}"
+    stack = [str(parameter.stack)] if parameter.stack else []
+    columns = [str(parameter.columns)] if parameter.columns != "" else []
+    return f"{parameter.name} [{', '.join([*stack, rows, *columns])}]"

@@ -1,0 +1,166 @@
+"""Launches the kernels that cells/triton.py writes for a cell, and the matrix products between them."""
+
+import functools
+import linecache
+from typing import Any
+
+import torch
+import triton.language as tl
+from torch import Tensor
+
+from charlm.cells.passes import Operand, Passes
+from charlm.cells.program import Size
+from charlm.cells.triton import Kernel, Memory, Options, Stage, kernels
+from charlm.gpu.products import product
+from charlm.gpu.recurrence import Steps, Window
+
+_BLOCK = 256
+
+AS_WRITTEN = {"enable_fp_fusion": False}
+"""Options of all kernels: no fused multiply-adds, with which a·b − a·b need not be 0."""
+
+
+@functools.lru_cache(maxsize=64)
+def compiled(passes: Passes, options: Options) -> dict[str, Any]:
+    """The kernels as functions by name. Triton reads their text again, through Python's cache of lines."""
+    source = kernels(passes, options).source
+    file = f"<kernels {hash((passes, options)):x}>"
+    linecache.cache[file] = len(source), None, source.splitlines(keepends=True), file
+    functions: dict[str, Any] = {"__name__": "charlm.gpu.kernels"}
+    exec(compile(source, file, "exec"), functions)
+    return functions
+
+
+def shape(kernel: Kernel, units: int) -> dict[str, int]:
+    """The size of a program, in units and warps."""
+    if not kernel.whole_rows:
+        return {"BLOCK": _BLOCK, "num_warps": 4}
+    block = 1 << (units - 1).bit_length()  # the next power of 2
+    return {"BLOCK": block, "num_warps": min(16, max(4, block // 128))}
+
+
+class TritonSteps(Steps):
+    """`Steps` by these kernels, in float32."""
+
+    BF16 = torch.bfloat16  # of the operands that the kernels write; tests replace it
+
+    def __init__(self, window: Window) -> None:
+        super().__init__(window)
+        w, p = window, window.passes
+        options = Options(w.mask is not None, w.kept is not None, w.carried is not None, w.bf16)
+        self._kernels, self._functions = kernels(p, options), compiled(p, options)
+        self._waiting: dict[Memory, Tensor] = {}
+        if w.carried is not None:
+            self._carried = torch.cat([w.carried[1:], torch.ones_like(w.carried[:1])])  # to the next step
+        if w.d_last is None:
+            self._products = [self._new(one.size, one.gates) for one in p.products]
+            # In two places in turn: a step copies states for the next one while it still needs its own copies.
+            copied = [(k, operand) for k, operand in enumerate(p.operands) if self._is_copied(operand)]
+            self._copies = {k: self._new(operand.size, 2, w.bf16).view(2, w.B, -1) for k, operand in copied}
+            for k, operand in copied:
+                if operand.state:
+                    self._copies[k][0] = w.masked(self._state(operand.state, 0), operand.size)
+        else:
+            self._d_states = w.d_last.clone(memory_format=torch.contiguous_format)
+            self._products = [self._new(p.operands[one.operand].size).zero_() for one in p.products]
+            products = enumerate(p.products if w.bf16 else ())
+            self._copies = {k: self._new(one.size, one.gates, bf16=True) for k, one in products}
+            # A sum for each stream: programs would add to a shared one in any order, and round differently each time.
+            self._d_vectors = [one if one is None else one.new_zeros(w.B, len(one)) for one in w.d_vectors]
+
+    def forward(self, t: int) -> None:
+        self._run(self._kernels.forward, t)
+
+    def backward(self, t: int) -> None:
+        self._run(self._kernels.backward, t)
+
+    def finish(self) -> None:
+        w = self.w
+        for name, d_BH in zip(w.passes.split.loop.states, self._d_states, strict=True):
+            for index in w.passes.through[name]:
+                d_BH += w.masked(self._products[index], "H")
+        w.d_first.copy_(self._d_states)  # type: ignore[union-attr]
+        for total, sums in zip(w.d_vectors, self._d_vectors, strict=True):
+            if total is not None and sums is not None:
+                total += sums.sum(0)
+
+    def _run(self, stages: list[Stage], t: int) -> None:
+        w = self.w
+        for stage in stages:
+            for index in stage.products:
+                matrix = w.weights[index].t() if w.d_last is None else w.weights[index]
+                product(self._operand(index, t), matrix, bf16=w.bf16, out=self._products[index])
+            for kernel in stage.kernels:
+                self._launch(kernel, t)
+
+    def _launch(self, kernel: Kernel, t: int) -> None:
+        units = self.w.units(kernel.size)
+        arguments = [self._argument(memory, t) for memory in kernel.arguments]
+        block = shape(kernel, units)
+        grid = (self.w.B,) if kernel.whole_rows else (-(-self.w.B * units // _BLOCK),)
+        largest = max(one.numel() for one in arguments if isinstance(one, Tensor))
+        index = tl.int32 if largest < 2**31 else tl.int64
+        self._functions[kernel.name][grid](*arguments, self.w.B, units, INDEX=index, **block, **AS_WRITTEN)
+
+    def _operand(self, index: int, t: int) -> Tensor:
+        """The left operand of a product."""
+        w = self.w
+        if w.d_last is not None:
+            return self._copies[index] if w.bf16 else w.d_products[index][t]
+        number = w.passes.products[index].operand
+        operand = w.passes.operands[number]
+        if number in self._copies:
+            return self._copies[number][t % 2 if operand.state else 0]
+        return self._state(operand.state, t) if operand.state else w.kept_operand(number, t)
+
+    def _is_copied(self, operand: Operand) -> bool:
+        return self.w.bf16 or (self.w.mask is not None and operand.size == "H")
+
+    def _argument(self, memory: Memory, t: int) -> Tensor | int:
+        """An argument of a kernel, as it is at step t."""
+        w: Any = self.w
+        k, row = memory.index, w.row(t)
+        match memory.what:
+            case "window" | "d_product" | "d_window":
+                return getattr(w, f"{memory.what}s")[k][t]
+            case "outputs" | "d_outputs":
+                return getattr(w, memory.what)[t]
+            case "before":
+                return w.states[k, t]
+            case "after":
+                return w.states[k, t + 1]
+            case "made":
+                return w.made_states(t)[k]
+            case "operand":
+                return w.kept_operand(k, t)
+            case "vector":
+                return w.vectors[k]
+            case "saved":
+                return w.saved[k][row]
+            case "moments":
+                return w.moments[row]
+            case "mask":
+                return w.mask
+            case "kept":
+                return w.kept[t % len(w.kept)]
+            case "kept_row":
+                return 0 if w.kept.shape[1] == 1 else w.kept.shape[2]
+            case "waiting":
+                if memory not in self._waiting:
+                    self._waiting[memory] = self._new(memory.size)
+                return self._waiting[memory]
+            case "copy":
+                return self._copies[k][(t + 1) % 2 if w.passes.operands[k].state else 0]
+            case "d_copy":
+                return self._copies[k]
+            case "carried":
+                return self._carried[t]
+            case _:  # product, d_state, d_vector
+                return getattr(self, f"_{memory.what}s")[k]
+
+    def _new(self, size: Size, count: int = 1, bf16: bool = False) -> Tensor:
+        dtype = self.BF16 if bf16 else self.w.states.dtype
+        return self.w.states.new_empty(self.w.B, count * self.w.units(size), dtype=dtype)
+
+    def _state(self, name: str, t: int) -> Tensor:
+        return self.w.states[self.w.passes.split.loop.states.index(name), t]

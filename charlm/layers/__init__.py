@@ -1,0 +1,46 @@
+"""Recurrent layers in PyTorch: a stack of a cell's layers, and the ways to compute one.
+
+    stack.py            RecurrentLayers: parameters, states, dropout, initialization, choice of the backend
+    backend.py          Backend: one way to compute a layer; the choice of the fastest that can
+    reference.py        the reference loop, which defines the right results
+    torch_operator.py   torch's own operators
+
+Shape suffixes: T steps, B streams, I inputs, H hidden units, G stacked gates, D recurrence depth, L layers.
+"""
+
+import torch
+
+from charlm.cells import CELLS
+from charlm.gpu.products import linear
+from charlm.layers.backend import Backend, Seen, Selection
+from charlm.layers.stack import RecurrentLayers, RecurrentState, as_tuple, dropout_mask
+from charlm.native.generate import Generator
+from charlm.native.lookup import Lookup
+from charlm.native.loss import cross_entropy
+
+
+def select_backends(device: torch.device | str) -> dict[str, Selection]:
+    """The backend of every kind with default options in training on `device`, and why not a faster one.
+
+    Call it under the same autocast as training. It compiles kernels at first use, builds models of one unit only, and
+    leaves torch's random generator unchanged.
+    """
+    with torch.random.fork_rng(devices=[]):
+        layers = {kind: RecurrentLayers(cell(hidden=1), 1).to(device) for kind, cell in CELLS.items()}
+        return {kind: each.select_backend(device) for kind, each in layers.items()}
+
+
+__all__ = [
+    "Backend",
+    "Generator",
+    "Lookup",
+    "RecurrentLayers",
+    "RecurrentState",
+    "Seen",
+    "Selection",
+    "as_tuple",
+    "cross_entropy",
+    "dropout_mask",
+    "linear",
+    "select_backends",
+]

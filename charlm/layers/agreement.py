@@ -1,0 +1,155 @@
+"""Whether all ways to compute a cell agree: its step on tensors, the reference loop, and every backend there is."""
+
+import copy
+import math
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from charlm.cells import Cell
+from charlm.errors import CellError
+from charlm.layers.backend import Backend, LayerState
+from charlm.layers.on_tensors import step_by_step
+from charlm.layers.stack import RecurrentLayers, as_tuple
+
+HIDDEN = 13
+_INPUTS, _STEPS, _STREAMS, _RUNS = 5, 6, 3, 4
+_TIMES = 4
+"""How much more a backend may err than the reference loop in float32."""
+_EXACT = 1e-10
+"""How much it may err in float64, relative to the largest value or 1."""
+
+Results = dict[str, Tensor]
+"""Outputs, last states, and gradients."""
+Forward = Callable[[Tensor, LayerState], tuple[Tensor, LayerState]]
+
+
+def agreements(cell: Cell) -> Iterator[tuple[str, str]]:
+    """What was compared, and how it went: (name, text) for every backend and number of inputs that the cell allows.
+
+    The cell has HIDDEN units. CellError for the first thing that does not agree, or is not finite.
+    """
+    for inputs in (_INPUTS, HIDDEN):
+        where = "I = H" if inputs == HIDDEN else "I ≠ H"
+        try:
+            cell.program(square=inputs == HIDDEN)
+        except CellError as error:
+            if inputs == HIDDEN:
+                raise
+            yield where, f"not allowed: {error}"
+            continue
+        for name, text in _agreements(cell, inputs):
+            yield f"{where}, {name}", text
+
+
+def _agreements(cell: Cell, inputs: int) -> Iterator[tuple[str, str]]:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        layers = RecurrentLayers(cell, inputs).double()
+        with torch.no_grad():
+            for parameter in layers.parameters():  # so that none has a value that hides what it does
+                parameter += 0.2 * torch.randn_like(parameter)
+        starts = [_start(layers) for _ in range(_RUNS)]
+    reference = layers.reference_backend()
+    truth = _runs(layers, partial(_by, layers, reference), starts)
+    if faulty := [name for one in truth for name, tensor in one.items() if not tensor.isfinite().all()]:
+        raise CellError(
+            f"{cell.name}: {faulty[0]} is not finite; allowed: steps whose exp, log, sqrt and ÷ stay finite"
+        )
+    parameters = dict(layers.named_parameters())
+    if without := [name for name in parameters if not any(one[f"d{name}"].any() for one in truth)]:
+        yield "without gradient", ", ".join(name.removesuffix("_l0") for name in without)
+    single = copy.deepcopy(layers).float()
+    rounding = _runs(single, partial(_by, single, reference), starts)
+    yield "reference loop in float32", f"largest difference {_largest(rounding, truth):.1g}"
+    for each, expected in ((layers, truth), (single, rounding)):
+        name = f"step on tensors in {_dtype(each)}"
+        yield name, _compared(f"{cell.name}: {name}", _runs(each, partial(step_by_step, each), starts), expected, truth)
+    for device in _devices():
+        for each in (layers.to(device), single.to(device)):
+            for backend in each.backends(device):
+                if backend.name == reference.name and device.type == "cpu":
+                    continue
+                name = f"{backend.name} in {_dtype(each)} on {device.type}"
+                if reason := backend.prepare(device, True):
+                    yield name, f"none: {reason}"
+                    continue
+                found = _runs(each, partial(_by, each, backend), starts)
+                yield name, _compared(f"{cell.name}: {name}", found, truth if each is layers else rounding, truth)
+
+
+def _devices() -> list[torch.device]:
+    return [torch.device(name) for name in ("cpu", *(["cuda"] if torch.cuda.is_available() else []))]
+
+
+def _start(layers: RecurrentLayers) -> tuple[Tensor, ...]:
+    """An input, and a state that a step from zeros reaches."""
+    x_TBI, before_TBI = torch.randn(2, _STEPS, _STREAMS, layers.input_size, dtype=torch.float64)
+    with torch.no_grad():
+        _, state = layers.forward_reference(before_TBI[:1])
+    return x_TBI, *(tensor[0] for tensor in as_tuple(state))
+
+
+def _by(layers: RecurrentLayers, backend: Backend, x_TBI: Tensor, state: LayerState) -> tuple[Tensor, LayerState]:
+    """The first layer by a backend."""
+    with torch.random.fork_rng(devices=[]):
+        return backend.compute(x_TBI, layers.layer_call(0, state, len(x_TBI), training=True))
+
+
+def _runs(layers: RecurrentLayers, forward: Forward, starts: list[tuple[Tensor, ...]]) -> list[Results]:
+    return [_run(layers, forward, start) for start in starts]
+
+
+def _run(layers: RecurrentLayers, forward: Forward, start: tuple[Tensor, ...]) -> Results:
+    """Outputs, last states, and all gradients under fixed gradients of both."""
+    like = next(layers.parameters())
+    x_TBI, *state = (tensor.to(like).requires_grad_() for tensor in start)
+    y_TBH, last = forward(x_TBI, tuple(state))
+    names = layers.cell.states
+    outputs = {"y": y_TBH} | dict(zip(names, last, strict=True))
+    inputs = {"dx": x_TBI} | {f"d{name}0": tensor for name, tensor in zip(names, state, strict=True)}
+    inputs |= {f"d{name}": parameter for name, parameter in layers.named_parameters()}
+    generator = torch.Generator().manual_seed(2)
+    upstream = [torch.randn(output.shape, generator=generator).to(output) for output in outputs.values()]
+    used = [pair for pair in zip(outputs.values(), upstream, strict=True) if pair[0].requires_grad]
+    if not used:
+        raise CellError(f"{layers.cell.name}: no gradient reaches any parameter; allowed: a step that can learn")
+    gradients = torch.autograd.grad(
+        [output for output, _ in used], list(inputs.values()), [one for _, one in used], allow_unused=True
+    )
+    pairs = zip(inputs.items(), gradients, strict=True)
+    found = outputs | {name: torch.zeros_like(tensor) if one is None else one for (name, tensor), one in pairs}
+    return {name: tensor.detach().cpu().double() for name, tensor in found.items()}
+
+
+def _compared(label: str, found: list[Results], expected: list[Results], truth: list[Results]) -> str:
+    """The largest difference from the truth, in words. CellError if the errors are more than _TIMES those expected.
+
+    That holds for the geometric mean over all runs: in one, the expected results may be exact by luck.
+    """
+    least = _EXACT if expected is truth else 2 * torch.finfo(torch.float32).eps
+    for name in truth[0]:
+        shares = []
+        for one, other, true in zip(found, expected, (run[name] for run in truth), strict=True):
+            allowed = _TIMES * _error(other[name], true) + least * max(1.0, float(true.abs().max()))
+            shares.append(max(1 / _TIMES, _error(one[name], true) / allowed))
+        if not math.prod(shares) <= 1:
+            worst = _largest([{name: run[name]} for run in found], truth)
+            raise CellError(f"{label}: {name} differs from the reference loop by up to {worst:.2g}; allowed: rounding")
+    return f"agrees; largest difference {_largest(found, truth):.1g}"
+
+
+def _largest(found: list[Results], truth: list[Results]) -> float:
+    return max(
+        _error(tensor, true[name]) for one, true in zip(found, truth, strict=True) for name, tensor in one.items()
+    )
+
+
+def _dtype(layers: RecurrentLayers) -> str:
+    return str(next(layers.parameters()).dtype).removeprefix("torch.")
+
+
+def _error(found: Tensor, truth: Tensor) -> float:
+    return float((found - truth).abs().max())

@@ -1,0 +1,135 @@
+"""Backends: the ways to compute one recurrent layer, and the choice of the fastest that can.
+
+`RecurrentLayers.backends` lists them, fastest first. The reference loop comes last and can
+compute every layer. A new backend is one more entry in that list.
+"""
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from charlm.cells.passes import Passes
+
+LayerState = tuple[Tensor, ...]
+"""The state of one layer: a tensor [B, H] for each of `Cell.states`."""
+
+
+class Seen:
+    """What the reference loop notes of one layer while it runs: for each name a tensor [B, H] per step."""
+
+    def __init__(self) -> None:
+        self.states: dict[str, list[Tensor]] = {}
+        """The state after the step; an RHN's after each depth too."""
+        self.gates: dict[str, list[Tensor]] = {}
+        """What decides the new state: gates, 0 to 1 (r, z, i, f, o, g1, …), and candidates."""
+
+    def note(self, states: dict[str, Tensor], gates: dict[str, Tensor]) -> None:
+        for notes, values in ((self.states, states), (self.gates, gates)):
+            for name, value in values.items():
+                notes.setdefault(name, []).append(value)
+
+
+class LayerCall(NamedTuple):
+    """What one call of a layer takes besides its input."""
+
+    passes: Passes
+    """The cell's step."""
+    parameters: list[Tensor]
+    """In the order of the program's; weight dropout is already applied."""
+    state: LayerState
+    mask_BH: Tensor | None = None
+    """State dropout: multiplies the state where it enters the recurrent products."""
+    kept_TBS: Tensor | None = None
+    """Zoneout: the share of its previous value that each unit keeps, see `zone_out`.
+
+    S = H for each of the states, side by side. [1, 1, S] applies to all steps and streams.
+    """
+    carried_TB: Tensor | None = None
+    """0 where a stream's state is set to zero before the step, else 1; None: it always goes on."""
+    seen: Seen | None = None
+    """Where the reference loop notes states and gates; other backends do not."""
+
+    @property
+    def named(self) -> dict[str, Tensor]:
+        """The parameters by name."""
+        names = (parameter.name for parameter in self.passes.split.program.parameters)
+        return dict(zip(names, self.parameters, strict=True))
+
+
+LayerFunction = Callable[[Any, LayerCall], tuple[Tensor, LayerState]]
+"""(x_TBI, call) → (y_TBH, last state of the layer)."""
+
+
+def in_segments(layer: LayerFunction, x_TBI: Tensor, call: LayerCall, carried_TB: Tensor) -> tuple[Tensor, LayerState]:
+    """A call that resets states, by calls that do not: one from each step at which a stream is reset to the next."""
+    resets = (carried_TB[1:] == 0).any(dim=1).nonzero().flatten() + 1
+    ends = [*resets.tolist(), len(carried_TB)]
+    outputs, state = [], call.state
+    for start, end in itertools.pairwise([0, *ends]):
+        state = tuple(tensor * carried_TB[start, :, None] for tensor in state)
+        kept_TBS = call.kept_TBS
+        if kept_TBS is not None and len(kept_TBS) > 1:
+            kept_TBS = kept_TBS[start:end]
+        segment = call._replace(state=state, kept_TBS=kept_TBS, carried_TB=None)
+        y_TBH, state = layer(x_TBI[start:end], segment)
+        outputs.append(y_TBH)
+    return torch.cat(outputs), state
+
+
+def always_ready(device: torch.device, training: bool) -> None:
+    """The `prepare` of a backend that can compute every layer."""
+
+
+@dataclass(frozen=True)
+class Backend:
+    """One way to compute a layer."""
+
+    name: str
+    layer: LayerFunction
+    prepare: Callable[[torch.device, bool], str | None] = always_ready
+    """(device, training) → why this backend cannot compute the layer, or None if it can. May compile a kernel."""
+    library: Callable[[], str] | None = None
+    """Names the library that does the work, if that depends on the device. Called only to describe the backend."""
+    takes_lookup: bool = False
+    """Whether `layer` also accepts a Lookup as input."""
+    takes_resets: bool = False
+    """Whether `layer` accepts a call with `carried_TB`."""
+    generates: bool = False
+    """Whether `Generator` can compute the layer too."""
+
+    def compute(self, x: Any, call: LayerCall) -> tuple[Tensor, LayerState]:
+        """One layer; by segments if the call resets states and `layer` does not accept that."""
+        if call.carried_TB is None or self.takes_resets:
+            return self.layer(x, call)
+        return in_segments(self.layer, x, call, call.carried_TB)
+
+
+class Selection(NamedTuple):
+    """The backend that computes a layer, and why each faster one cannot."""
+
+    kind: str
+    backend: Backend
+    passed_over: dict[str, str]
+    """Name of each faster backend → why it cannot compute the layer."""
+
+    @property
+    def description(self) -> str:
+        """One line for people, e.g. "rhn: reference loop; no fused CPU kernel: no C++ compiler"."""
+        library = f" ({self.backend.library()})" if self.backend.library else ""
+        reasons = [f"; no {name}: {reason}" for name, reason in self.passed_over.items()]
+        return f"{self.kind}: {self.backend.name}{library}{''.join(reasons)}"
+
+
+def select(kind: str, backends: list[Backend], device: torch.device, training: bool) -> Selection:
+    """The first of `backends` that can compute the layer on `device`. Compiles kernels at first use."""
+    passed_over: dict[str, str] = {}
+    for backend in backends:
+        reason = backend.prepare(device, training)
+        if reason is None:
+            return Selection(kind, backend, passed_over)
+        passed_over[backend.name] = reason
+    raise AssertionError(f"{kind}: the last backend must be able to compute every layer")

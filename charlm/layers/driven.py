@@ -1,0 +1,86 @@
+"""A layer by a driver: what comes before the loop in PyTorch's operators, then the driver's two passes."""
+
+from collections.abc import Mapping
+
+from torch import Tensor
+from torch.nn import functional as F
+
+from charlm.cells.loop import Split, before_loop
+from charlm.layers.backend import LayerCall, LayerState
+from charlm.layers.reference import Evaluation
+from charlm.native.generate import GeneratingLayer
+from charlm.native.lookup import Lookup, check_ids
+from charlm.native.recurrence import Driver, LoopInputs, matrices, units
+
+
+def driven_layer(
+    driver: Driver, input_size: int, memory: object, x: Tensor | Lookup, call: LayerCall
+) -> tuple[Tensor, LayerState]:
+    """Outputs [T, B, H] and last states [B, H] from inputs [T, B, I].
+
+    input_size: that of a lookup without a table; memory: see `Driver.layer`.
+    """
+    inputs = loop_inputs(driver, call.passes.split, x, call.named, input_size)
+    return driver.layer(call.passes, inputs, call.state, call.mask_BH, call.kept_TBS, call.carried_TB, memory)
+
+
+def loop_inputs(
+    driver: Driver, parts: Split, x: Tensor | Lookup, parameters: Mapping[str, Tensor], input_size: int
+) -> LoopInputs:
+    """What a loop reads besides states. For a lookup, its windows are computed for each row of the table.
+
+    ValueError for ids on the CPU that are outside of the table.
+    """
+    dtype = next(iter(parameters.values())).dtype
+    input_size = input_size if isinstance(x, Lookup) else x.shape[-1]
+    rows, ids_TB = _rows_of_table(x, input_size) if isinstance(x, Lookup) else (x.to(dtype), None)
+    before = Evaluation(
+        parts.program, parameters, dtype, x=rows, input_size=input_size, linear=driver.linear, additions=parts.additions
+    )
+    windows = [before.value(place) for place in parts.windows]
+    vectors = [before.value(place) for place in parts.vectors]
+    if ids_TB is not None and not driver.takes_ids:
+        windows, ids_TB = [F.embedding(ids_TB, window) for window in windows], None
+    steps = len(x.ids_TB if isinstance(x, Lookup) else x)
+    reads_size = any(node.size == "I" for node in parts.loop.nodes)
+    return LoopInputs(windows, ids_TB, vectors, parameters, input_size if reads_size else 0, steps)
+
+
+def generating_layer(driver: Driver, input_size: int, call: LayerCall, characters: Lookup | None) -> GeneratingLayer:
+    """A layer for generation. characters: the first layer's input for each character; None above it."""
+    derived, parameters, parts = call.passes, call.named, call.passes.split
+    before = before_loop(parts)
+    B, H = call.state[0].shape
+    values = Evaluation(parts.program, parameters, call.state[0].dtype, input_size=input_size, linear=driver.linear)
+    vectors = [values.value(place) for place in (*parts.vectors, *before.vectors)]
+    if characters is None:
+        nodes = [parts.program.nodes[place] for place in parts.windows]
+        widths = [node.count * units(node.size, H, input_size) for node in nodes]
+        windows = [call.state[0].new_empty(B, width) for width in widths]
+    else:
+        inputs = loop_inputs(driver, parts, characters, parameters, input_size)
+        windows = inputs.windows
+    nodes = before.program.nodes
+    products = [node for node in nodes if node.op == "product"]
+    of_before = [
+        parameters[node.name][node.index] if parameters[node.name].dim() == 3 else parameters[node.name]
+        for node in products
+    ]
+    operands = dict.fromkeys(node.args[0] for node in products)
+    widths = [units(nodes[place].size, H, input_size) for place in operands]
+    norms = [node.size for node in nodes if node.op == "normalize"]
+    return GeneratingLayer(
+        derived, windows, vectors, [*matrices(derived, parameters), *of_before], widths,
+        [norms.count(size) for size in dict.fromkeys(norms)], call.state, call.kept_TBS, input_size,
+    )  # fmt: skip
+
+
+def _rows_of_table(x: Lookup, input_size: int) -> tuple[Tensor | None, Tensor | None]:
+    """The table's rows, None if they are one-hot, and ids; or the inputs of all steps, if they are fewer."""
+    ids_TB, table_VI = x.ids_TB.contiguous(), x.table_VI
+    V = input_size if table_VI is None else len(table_VI)
+    if ids_TB.device.type == "cpu":
+        check_ids("ids of a lookup", ids_TB, V)
+    if table_VI is not None and ids_TB.numel() < V:
+        return F.embedding(ids_TB, table_VI), None
+    return table_VI, ids_TB

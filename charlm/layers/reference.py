@@ -1,0 +1,220 @@
+"""The reference loop: a cell's program in PyTorch's operators, step by step. It defines the right results."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from charlm.cells.program import Node, Program
+from charlm.layers.backend import LayerCall, LayerState
+
+
+def zone_out(new_BH: Tensor, old_BH: Tensor, kept_TBH: Tensor | None, t: int) -> Tensor:
+    """Zoneout (Krueger et al. 2017): kept ⊙ old + (1 − kept) ⊙ new, the state after step t.
+
+    kept is [T, B, H], or [1, 1, H] for all steps and streams; None means 0.
+    """
+    if kept_TBH is None:
+        return new_BH
+    return torch.lerp(new_BH, old_BH, kept_TBH[t % len(kept_TBH)])
+
+
+def reference_layer(x_TBI: Tensor, call: LayerCall) -> tuple[Tensor, LayerState]:
+    """Outputs [T, B, H] and last states [B, H] from inputs [T, B, I], by autograd's operators."""
+    program, parts, parameters = call.passes.split.program, call.passes.split, call.named
+    dtype = call.state[0].dtype
+    before = Evaluation(program, parameters, dtype, x=x_TBI, additions=parts.additions)
+    windows = [before.value(place) for place in parts.windows]
+    vectors = [before.value(place) for place in parts.vectors]
+    kept: Sequence[Tensor | None] = [None] * len(program.states)
+    if call.kept_TBS is not None:
+        chunks = call.kept_TBS.chunk(len(program.states), dim=2)
+        kept = [None if name in program.internal else chunk for name, chunk in zip(program.states, chunks, strict=True)]
+    loop = parts.loop
+    states, outputs = call.state, []
+    for t in range(len(x_TBI)):
+        step = Evaluation(
+            loop, parameters, dtype, states=dict(zip(loop.states, states, strict=True)),
+            windows=[window[t] for window in windows], vectors=vectors, mask_BH=call.mask_BH,
+            additions=parts.loop_additions,
+        )  # fmt: skip
+        after = [step.value(place) for place in loop.results]
+        pairs = zip(after, states, kept, strict=True)
+        states = tuple(zone_out(new_BH, old_BH, kept_TBH, t) for new_BH, old_BH, kept_TBH in pairs)
+        if call.seen:
+            shown = {name: part for name, part in zip(loop.states, states, strict=True) if name not in loop.internal}
+            shown |= step.values_of(loop.shown)
+            call.seen.note(shown, step.values_of(loop.gates))
+        outputs.append(states[0])
+    return torch.stack(outputs), states
+
+
+class Evaluation:
+    """The values of a program's nodes for given leaves, each computed when it is first asked for.
+
+    Several vectors side by side are one tensor [..., gates · units]. x: inputs [..., I]; None: all one-hot vectors of
+    `input_size`, [I, I]. linear: products of the input. additions: see `Split`.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        parameters: Mapping[str, Tensor],
+        dtype: torch.dtype,
+        *,
+        x: Tensor | None = None,
+        input_size: int = 0,
+        linear: Callable[..., Tensor] = F.linear,
+        states: Mapping[str, Tensor] | None = None,
+        windows: Sequence[Tensor] = (),
+        vectors: Sequence[Tensor] = (),
+        mask_BH: Tensor | None = None,
+        additions: Mapping[int, tuple[int, int]] | None = None,
+    ) -> None:
+        self.nodes, self.parameters, self.dtype = program.nodes, parameters, dtype
+        self.rows = {parameter.name: max(parameter.stack, 1) * parameter.gates for parameter in program.parameters}
+        self.x, self.input_size, self.linear = x, input_size, linear
+        self.states, self.windows, self.vectors = states or {}, windows, vectors
+        self.mask_BH, self.additions = mask_BH, additions or {}
+        self.values: dict[int, Any] = {}
+
+    def value(self, place: int) -> Any:
+        """The value of a node. The nodes that it needs come first, without recursion: a step may have thousands."""
+        waiting = [place]
+        while waiting:
+            if missing := [arg for arg in self._needed(waiting[-1]) if arg not in self.values]:
+                waiting += missing
+            else:
+                self._compute(waiting.pop())
+        value = self.values[place]
+        return self.one_hot() if value is None else value
+
+    def values_of(self, named: Iterable[tuple[str, int]]) -> dict[str, Tensor]:
+        """Values by their names, each [B, H]: what depends on parameters only is the same in all streams."""
+        like = next(iter(self.states.values()))
+        return {name: self.value(place).expand_as(like) for name, place in named}
+
+    def _needed(self, place: int) -> tuple[int, ...]:
+        """The nodes whose values a node needs before its own can be computed."""
+        if place in self.values:
+            return ()
+        if place in self.additions:
+            product, other = self.additions[place]
+            return (*self.nodes[product].args, other)
+        return self.nodes[place].args
+
+    def _compute(self, place: int) -> None:
+        if place in self.values:
+            return
+        node = self.nodes[place]
+        if place in self.additions:
+            product, other = self.additions[place]
+            self.values[place] = self.product(self.nodes[product], self.values[other])
+        elif node.op in _VALUES:
+            self.values[place] = _VALUES[node.op](self, node)
+        else:
+            args = [self.one_hot() if self.values[arg] is None else self.values[arg] for arg in node.args]
+            if node.op == "where" and isinstance(args[1], float):
+                args[1] = torch.tensor(args[1], dtype=self.dtype)  # of two numbers torch makes float32
+            self.values[place] = _FUNCTIONS[node.op](node, *self._alike(node, args))
+
+    def product(self, node: Node, added: Tensor | None = None) -> Tensor:
+        """added + v Wᵀ, in the state's dtype.
+
+        Under autocast the product is bfloat16; everything after it, above all the state, stays float32. W is a view of
+        its parameter: autocast then casts it at every step, and its gradient adds up over the steps in float32 instead
+        of bfloat16.
+        """
+        weights = self.parameters[node.name]
+        weights = weights[node.index] if weights.dim() == 3 else weights.view_as(weights)
+        v = self.values[node.args[0]]
+        if v is None:  # one-hot inputs
+            return weights.t() if added is None else weights.t() + added
+        if self.mask_BH is not None and self.nodes[node.args[0]].size == "H":
+            v = v * self.mask_BH
+        if added is None or added.dim() == 1:
+            return self.linear(v, weights, added).to(self.dtype)
+        if v.dim() == 2:
+            return torch.addmm(added, v, weights.t()).to(self.dtype)
+        return self.linear(v, weights).to(self.dtype) + added
+
+    def one_hot(self) -> Tensor:
+        """All one-hot inputs, [I, I]; products of them do without."""
+        like = next(iter(self.parameters.values()))
+        return torch.eye(self.input_size, dtype=self.dtype, device=like.device)
+
+    def vector(self, node: Node) -> Tensor:
+        rows = self.parameters[node.name].reshape(self.rows[node.name], -1)
+        return rows[node.index : node.index + node.count].flatten()
+
+    def part(self, node: Node) -> Tensor:
+        [whole] = node.args
+        return self.values[whole].chunk(self.nodes[whole].count, dim=-1)[node.index]
+
+    def _alike(self, node: Node, args: list[Any]) -> list[Any]:
+        """The arguments, each with as many vectors as the result."""
+        if node.op in ("normalize", "stop"):
+            return args
+        counts = [self.nodes[arg].count for arg in node.args]
+        sizes = [self.nodes[arg].size for arg in node.args]
+        return [
+            arg.repeat(*([1] * (arg.dim() - 1)), node.count) if count < node.count and size != "" else arg
+            for arg, count, size in zip(args, counts, sizes, strict=True)
+        ]
+
+
+_VALUES: dict[str, Callable[[Evaluation, Node], Any]] = {
+    "input": lambda self, node: self.x,
+    "state": lambda self, node: self.states[node.name],
+    "window": lambda self, node: self.windows[node.index],
+    "static": lambda self, node: self.vectors[node.index],
+    "constant": lambda self, node: node.number,
+    "vector": lambda self, node: self.vector(node),
+    "product": lambda self, node: self.product(node),
+    "part": lambda self, node: self.part(node),
+}
+
+
+def _normalize(node: Node, v: Tensor) -> Tensor:
+    gates = v.unflatten(-1, (node.count, -1))
+    if not node.index:
+        return F.layer_norm(gates, gates.shape[-1:], eps=node.number).flatten(-2)
+    # torch's own rms_norm takes twice as many operators.
+    norm = torch.linalg.vector_norm(gates, dim=-1, keepdim=True)
+    return (gates * (norm.square() / gates.shape[-1] + node.number).rsqrt()).flatten(-2)
+
+
+def _extreme(function: Callable[..., Tensor], bound: str) -> Callable[..., Tensor]:
+    def extreme(node: Node, a: Any, b: Any) -> Tensor:
+        if isinstance(a, float):
+            a, b = b, a
+        return a.clamp(**{bound: b}) if isinstance(b, float) else function(a, b)
+
+    return extreme
+
+
+def _softplus(node: Node, v: Tensor) -> Tensor:
+    return -F.logsigmoid(-v)  # torch's softplus is not exact above its threshold
+
+
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "exp": lambda node, v: v.exp(),
+    "log": lambda node, v: v.log(),
+    "tanh": lambda node, v: v.tanh(),
+    "sigmoid": lambda node, v: v.sigmoid(),
+    "softplus": _softplus,
+    "relu": lambda node, v: v.relu(),
+    "sqrt": lambda node, v: v.sqrt(),
+    "add": lambda node, a, b: a + b,
+    "sub": lambda node, a, b: a - b,
+    "mul": lambda node, a, b: a * b,
+    "div": lambda node, a, b: a / b,
+    "max": _extreme(torch.maximum, "min"),
+    "min": _extreme(torch.minimum, "max"),
+    "greater": lambda node, a, b: a > b,
+    "where": lambda node, condition, a, b: torch.where(condition, a, b),
+    "normalize": _normalize,
+    "stop": lambda node, v: v.detach(),
+}

@@ -1,0 +1,414 @@
+"""Recurrent layers of any cell: states, dropout, initialization, choice of the backend."""
+
+import math
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from charlm.cells import Cell
+from charlm.cells.derivative import passes_of
+from charlm.cells.passes import Passes
+from charlm.cells.program import Program
+from charlm.gpu.memory import KeptMemory
+from charlm.gpu.recurrence import TensorRecurrence
+from charlm.layers.backend import Backend, LayerCall, LayerState, Seen, Selection, select
+from charlm.layers.driven import driven_layer, generating_layer
+from charlm.layers.reference import reference_layer
+from charlm.layers.torch_operator import TorchOperator, has_operator
+from charlm.native.build import KernelError, load
+from charlm.native.call import autocasts_to_bf16
+from charlm.native.fused import FusedDriver, fused
+from charlm.native.generate import Generator
+from charlm.native.lookup import Lookup
+from charlm.native.random import random_mask
+from charlm.native.shared import SHARED_KERNELS
+from charlm.system.world import WHOLE, Part
+
+RecurrentState = Tensor | tuple[Tensor, ...]
+"""The state of all layers: [L, B, H], or one such tensor for each of `state_names` (LSTM: h and c)."""
+
+
+def as_tuple(state: RecurrentState) -> tuple[Tensor, ...]:
+    """The tensors of a recurrent state."""
+    return (state,) if isinstance(state, Tensor) else tuple(state)
+
+
+def dropout_mask(shape: tuple[int, ...], p: float, like: Tensor, *, part: Part = WHOLE, streams: int = 1) -> Tensor:
+    """A mask of 0 with probability p, else 1/(1−p): multiplying by it leaves the expected value unchanged.
+
+    Drawn from torch's global generator, in the dtype and on the device of `like`. On the CPU, p is rounded to a
+    multiple of 2⁻¹⁶: drawing sixteen random bits per element is much faster than torch's own draws.
+
+    part: the mask is this part, along the dimension `streams`, of the mask of a whole batch: the processes of a run
+    have the masks of a single one.
+    """
+    if like.device.type == "cpu":
+        return random_mask(shape, max(1, round((1 - p) * 2**16)), part, streams).to(like.dtype)
+    whole = (*shape[:streams], shape[streams] * part.count, *shape[streams + 1 :])
+    return part.of(torch.empty(whole, dtype=like.dtype, device=like.device).bernoulli_(1 - p).div_(1 - p), streams)
+
+
+class RecurrentLayers(nn.Module):
+    """`num_layers` recurrent layers of a cell over a window of T steps; each reads the outputs of the one below.
+
+    Args:
+        cell: the kind with its options; H is `cell.hidden`.
+        input_size: I, the features of the first layer's input.
+        dropout: probability of dropping a unit of the input of every layer above the first.
+        variational: use one such mask for all steps of a call, instead of a new one at every step.
+        state_dropout: probability of dropping a unit of what enters the recurrent products, other than units of the
+            input; one mask per layer for all steps of a call (Gal & Ghahramani 2016).
+        weight_dropout: probability of dropping a recurrent weight; one mask of each recurrent matrix per layer for all
+            steps and streams of a call (Merity et al. 2018).
+        zoneout: probability that a unit of the state keeps its previous value in a step, drawn independently for
+            every unit of every state tensor that is not internal; evaluation uses the expected value (Krueger et al.
+            2017, arXiv:1606.01305). It acts after the whole step: no new state is computed from a kept one.
+        residual: add the input of every layer above the first to its output (Wu et al. 2016, arXiv:1609.08144,
+            (6)). The sum is the input of the next layer, or the output of the last. States do not include the
+            added input, and dropout does not apply to it.
+
+    All dropout acts in training mode only. Each call draws, from the lowest layer to the highest: the mask of the
+    layer's input (above the first layer), the mask of its state, the masks of its weights, and zoneout's mask of all
+    its state tensors, side by side.
+
+    Shapes: input [T, B, I], output [T, B, H], state [L, B, H] for each of the cell's states: a tensor, or a tuple of
+    them. `{name}_l{layer}` is the parameter `name` of the cell's program in a layer, as in torch.nn.
+    """
+
+    def __init__(
+        self,
+        cell: Cell,
+        input_size: int,
+        num_layers: int = 1,
+        *,
+        dropout: float = 0.0,
+        state_dropout: float = 0.0,
+        weight_dropout: float = 0.0,
+        variational: bool = False,
+        zoneout: float = 0.0,
+        residual: bool = False,
+    ) -> None:
+        super().__init__()
+        self.kind = cell.name
+        self.check_positive(input_size=input_size, num_layers=num_layers)
+        self.check_probability(dropout=dropout, state_dropout=state_dropout, weight_dropout=weight_dropout)
+        self.check_probability(zoneout=zoneout)
+        self.check_switch(variational=variational, residual=residual)
+        self.cell = cell
+        self.state_names = cell.states
+        self.input_size = input_size
+        self.hidden_size = cell.hidden
+        self.num_layers = num_layers
+        self.dropout = dropout
+        self.state_dropout = state_dropout
+        self.weight_dropout = weight_dropout
+        self.variational = variational
+        self.zoneout = zoneout
+        self.residual = residual
+        self.part = WHOLE
+        """The part of the batch that `forward` gets; its masks are those of this part."""
+        self._memory = KeptMemory()
+        for layer in range(num_layers):
+            for name, shape in self.parameter_shapes(layer).items():
+                self.register_parameter(f"{name}_l{layer}", nn.Parameter(torch.empty(shape)))
+        self.reset_parameters()
+
+    def passes(self, layer: int) -> Passes:
+        """The passes of the cell's step in this layer."""
+        return passes_of(self.cell, self.layer_input_size(layer) == self.hidden_size)
+
+    def program(self, layer: int) -> Program:
+        """The cell's step in this layer."""
+        return self.cell.program(self.layer_input_size(layer) == self.hidden_size)
+
+    def parameter_shapes(self, layer: int) -> dict[str, tuple[int, ...]]:
+        """Names, without the suffix `_l{layer}`, and shapes of one layer's parameters, in order."""
+        inputs = self.layer_input_size(layer)
+        parameters = self.program(layer).parameters
+        return {parameter.name: parameter.shape(self.hidden_size, inputs) for parameter in parameters}
+
+    # Forward
+
+    def forward(
+        self, x: Tensor | Lookup, state: RecurrentState | None = None, resets_TB: Tensor | None = None
+    ) -> tuple[Tensor, RecurrentState]:
+        """Outputs [T, B, H] of the last layer, and the last state of every layer, [L, B, H].
+
+        x is [T, B, I], as a tensor or as a lookup. Without `state` the window starts from zeros. Where `resets_TB`,
+        a bool tensor, is true, the state of all layers of that stream is set to zero before the step. Outputs and
+        states have the parameters' dtype, even under autocast. ValueError for shapes that do not fit.
+        """
+        device = x.ids_TB.device if isinstance(x, Lookup) else x.device
+        selection = self.select_backend(device, self.training, resets=resets_TB is not None)
+        return self.run_layers(selection.backend, x, state, resets_TB)
+
+    def forward_reference(
+        self,
+        x: Tensor | Lookup,
+        state: RecurrentState | None = None,
+        resets_TB: Tensor | None = None,
+        seen: list[Seen] | None = None,
+    ) -> tuple[Tensor, RecurrentState]:
+        """`forward` by the reference loop, which defines the right results for every other backend.
+
+        seen: one for each layer, which notes its states and gates.
+        """
+        return self.run_layers(self.reference_backend(), x, state, resets_TB, seen)
+
+    def run_layers(
+        self,
+        backend: Backend,
+        x: Tensor | Lookup,
+        state: RecurrentState | None,
+        resets_TB: Tensor | None = None,
+        seen: list[Seen] | None = None,
+    ) -> tuple[Tensor, RecurrentState]:
+        """`forward` by the given backend."""
+        T, B = self.check_input(x)
+        carried_TB = None if resets_TB is None else self.carried(resets_TB, T, B)
+        mask_shape = (1 if self.variational else T, B, self.hidden_size)
+        if isinstance(x, Lookup) and not backend.takes_lookup:
+            x = x.dense(self.input_size, like=next(self.parameters()))
+        layer_states: list[LayerState] = []
+        y: Any = x
+        for layer, layer_state in enumerate(self.split_state(state, B)):
+            inputs = y
+            if layer > 0 and self.dropout > 0 and self.training:
+                inputs = y * dropout_mask(mask_shape, self.dropout, like=y, part=self.part)
+            call = self.layer_call(layer, layer_state, steps=T, training=self.training)
+            call = call._replace(carried_TB=carried_TB, seen=seen[layer] if seen else None)
+            output, layer_state = backend.compute(inputs, call)
+            y = y + output if layer > 0 and self.residual else output
+            layer_states.append(layer_state)
+        return y, self.join_states(layer_states)
+
+    def layer_call(self, layer: int, state: LayerState, steps: int, training: bool) -> LayerCall:
+        """The call of one layer; draws its masks in training."""
+        parameters = {one.name: getattr(self, f"{one.name}_l{layer}") for one in self.program(layer).parameters}
+        like, mask_BH = next(iter(parameters.values())), None
+        if training and self.state_dropout > 0:
+            shape = tuple(state[0].shape)
+            mask_BH = dropout_mask(shape, self.state_dropout, like=like, part=self.part, streams=0)
+        if training and self.weight_dropout > 0:
+            for name in self.program(layer).recurrent():
+                weights = parameters[name]
+                parameters[name] = weights * dropout_mask(tuple(weights.shape), self.weight_dropout, like=weights)
+        kept_TBS = self.kept_share(state, steps, training, like)
+        return LayerCall(self.passes(layer), list(parameters.values()), state, mask_BH, kept_TBS)
+
+    def kept_share(self, state: LayerState, steps: int, training: bool, like: Tensor) -> Tensor | None:
+        """Zoneout's `kept_TBS` of a call: drawn in training, the expected value otherwise; None without zoneout."""
+        B, S = len(state[0]), len(state) * self.hidden_size
+        if self.zoneout == 0:
+            return None
+        if training:
+            kept_TBS = (dropout_mask((steps, B, S), self.zoneout, like=like, part=self.part) == 0).to(like.dtype)
+        else:
+            kept_TBS = like.new_full((1, 1, S), self.zoneout)
+        for name, kept_TBH in zip(self.state_names, kept_TBS.chunk(len(state), dim=2), strict=True):
+            if name in self.cell.internal:
+                kept_TBH.zero_()
+        return kept_TBS
+
+    def generator(
+        self, state: RecurrentState, table_VI: Tensor | None, decoder: tuple[Tensor, Tensor]
+    ) -> Generator | None:
+        """Generates characters in a kernel, starting from `state`, in evaluation mode; None if no kernel can.
+
+        table_VI: the layers' input for each character, None for one-hot; decoder: weights [V, H] and biases [V] of
+        the logits.
+        """
+        backend = self.select_backend(next(self.parameters()).device, training=False).backend
+        if not backend.generates:
+            return None
+        layers = []
+        batch_size = as_tuple(state)[0].shape[1]
+        for layer, layer_state in enumerate(self.split_state(state, batch_size)):
+            call = self.layer_call(layer, layer_state, steps=1, training=False)
+            characters = Lookup(torch.arange(len(decoder[0])), table_VI) if layer == 0 else None
+            layers.append(generating_layer(self.cpu_driver, self.layer_input_size(layer), call, characters))
+        return Generator(self.cpu_driver, layers, decoder, residual=self.residual)
+
+    # Backends
+
+    def backends(self, device: torch.device) -> list[Backend]:
+        """The ways to compute a layer on `device`, fastest first; the last one can compute every layer."""
+        if device.type == "cpu":
+            prepare = self.compile_cpu_kernel
+            own = [
+                Backend(
+                    "fused CPU kernel", self.fused_layer, prepare, takes_lookup=True, takes_resets=True, generates=True
+                )
+            ]
+        else:
+            name, library = "loop with its own backward pass", self.gpu_driver.library
+            layer = partial(driven_layer, self.gpu_driver, self.input_size, self._memory)
+            own = [Backend(name, layer, library=library, takes_lookup=True, takes_resets=True)]
+        torchs = [TorchOperator(self).backend(device)] if has_operator(self.cell) else []
+        ordered = [*own, *torchs] if device.type == "cpu" else [*torchs, *own]
+        return [*ordered, self.reference_backend()]
+
+    gpu_driver = TensorRecurrence()
+    """For all cells on a GPU."""
+
+    @property
+    def cpu_driver(self) -> FusedDriver:
+        """The kernels of all layers."""
+        return fused(self.cell)
+
+    def fused_layer(self, x: Tensor | Lookup, call: LayerCall) -> tuple[Tensor, LayerState]:
+        """One layer by the CPU kernels."""
+        return driven_layer(self.cpu_driver, self.input_size, self._memory, x, call)
+
+    def reference_backend(self) -> Backend:
+        return Backend("reference loop", reference_layer)
+
+    def select_backend(self, device: torch.device | str, training: bool = True, resets: bool = False) -> Selection:
+        """The backend that `forward` uses on `device`, and why not a faster one. Compiles kernels at first use.
+
+        resets: whether `forward` gets `resets_TB`. A backend that takes them is then faster than one that needs a call
+        for every step at which any stream is reset.
+
+        Call it under the same autocast as `forward`: the choice depends on it.
+        """
+        device = torch.device(device)
+        backends = self.backends(device)
+        if resets:
+            backends = sorted(backends, key=lambda backend: not backend.takes_resets)
+        return select(self.kind, backends, device, training)
+
+    def compile_cpu_kernel(self, device: torch.device, training: bool) -> str | None:
+        """Compile the kind's CPU kernel at first use; why it cannot compute a layer, or None if it can."""
+        parameter = next(self.parameters())
+        if parameter.device.type != "cpu" or parameter.dtype != torch.float32:
+            return "it needs float32 parameters on the CPU"
+        if torch.is_autocast_enabled("cpu") and not autocasts_to_bf16():
+            return "it multiplies in float32 or bfloat16 only"
+        try:
+            load(self.cpu_driver, *SHARED_KERNELS)
+        except KernelError as error:
+            return str(error)
+        return None
+
+    # Checks of input
+
+    def check_input(self, x: Tensor | Lookup) -> tuple[int, int]:
+        """T and B of an input; ValueError unless its shape is [T, B, I] with T ≥ 1."""
+        if isinstance(x, Lookup):
+            size = self.input_size if x.table_VI is None else x.table_VI.shape[1]
+            shape = [*x.ids_TB.shape, size]
+        else:
+            shape = list(x.shape)
+        if len(shape) != 3 or shape[0] == 0 or shape[2] != self.input_size:
+            raise ValueError(f"{self.kind}: input of shape {shape}; allowed: [T, B, {self.input_size}] with T ≥ 1")
+        return shape[0], shape[1]
+
+    def carried(self, resets_TB: Tensor, T: int, B: int) -> Tensor:
+        """`LayerCall.carried_TB`; ValueError unless `resets_TB` is a bool tensor [T, B]."""
+        if resets_TB.dtype != torch.bool or list(resets_TB.shape) != [T, B]:
+            found = f"{resets_TB.dtype} of shape {list(resets_TB.shape)}"
+            raise ValueError(f"{self.kind}: resets are {found}; allowed: torch.bool of shape [T, B] = {[T, B]}")
+        return (~resets_TB).to(next(self.parameters()).dtype)
+
+    # State
+
+    def zero_state(self, batch_size: int) -> RecurrentState:
+        """The initial state of a stream."""
+        zeros = next(self.parameters()).new_zeros
+        shape = (self.num_layers, batch_size, self.hidden_size)
+        states = tuple(zeros(shape) for _ in self.state_names)
+        return states[0] if len(states) == 1 else states
+
+    def split_state(self, state: RecurrentState | None, batch_size: int) -> list[LayerState]:
+        """The state of each layer; ValueError unless `state` is one [L, B, H] for each of `state_names`."""
+        if state is None:
+            state = self.zero_state(batch_size)
+        tensors = as_tuple(state)
+        shape = [self.num_layers, batch_size, self.hidden_size]
+        found = [list(tensor.shape) for tensor in tensors]
+        if found != [shape] * len(self.state_names):
+            raise ValueError(
+                f"{self.kind}: state of shapes {', '.join(map(str, found))}; "
+                f"allowed: ({', '.join(self.state_names)}) of shape [L, B, H] = {shape} each"
+            )
+        return list(zip(*(tensor.unbind() for tensor in tensors), strict=True))
+
+    def join_states(self, layer_states: list[LayerState]) -> RecurrentState:
+        """The inverse of `split_state`."""
+        states = tuple(torch.stack(tensors) for tensors in zip(*layer_states, strict=True))
+        return states[0] if len(states) == 1 else states
+
+    # Parameters
+
+    def layer_input_size(self, layer: int) -> int:
+        return self.input_size if layer == 0 else self.hidden_size
+
+    def layer_parameters(self, layer: int) -> list[Tensor]:
+        """The parameters of one layer, in the order of `parameter_shapes`."""
+        return [getattr(self, f"{name}_l{layer}") for name in self.parameter_shapes(layer)]
+
+    def reset_parameters(self) -> None:
+        """Draw weights and biases from U(±1/√H), as torch.nn does; then set the special biases."""
+        bound = 1 / math.sqrt(self.hidden_size)
+        self.draw_parameters(weight_bound=bound, bias_bound=bound)
+
+    def init_uniform_(self, bound: float) -> None:
+        """Draw weights from U(±bound) and set biases to 0; then set the special biases."""
+        if not 0 <= bound < math.inf:
+            raise ValueError(f"{self.kind}: bound={bound!r}; allowed: 0 ≤ bound < ∞")
+        self.draw_parameters(weight_bound=bound, bias_bound=0.0)
+
+    @torch.no_grad()
+    def init_orthogonal_(self) -> None:
+        """Make each block of the recurrent weights, one per gate, orthogonal and random (Saxe et al. 2014)."""
+        for layer in range(self.num_layers):
+            program = self.program(layer)
+            for declared in program.parameters:
+                if declared.name in program.recurrent():
+                    shape = declared._replace(gates=1, stack=0).shape(self.hidden_size, self.layer_input_size(layer))
+                    for block in self.get_parameter(f"{declared.name}_l{layer}").view(-1, *shape):
+                        nn.init.orthogonal_(block)
+
+    @torch.no_grad()
+    def draw_parameters(self, weight_bound: float, bias_bound: float) -> None:
+        """Initialize all parameters; the rows of vectors that have an initial value get it."""
+        for layer in range(self.num_layers):
+            for declared in self.program(layer).parameters:
+                parameter = self.get_parameter(f"{declared.name}_l{layer}")
+                if None in declared.starts or not declared.starts:
+                    bound = declared.bound
+                    if bound is None:
+                        bound = bias_bound if declared.columns == "" else weight_bound
+                    nn.init.uniform_(parameter, -bound, bound)
+                if declared.starts and not parameter.is_meta:  # where parameters are only counted
+                    for row, start in zip(parameter.view(len(declared.starts), -1), declared.starts, strict=True):
+                        if start is not None:
+                            row.fill_(start)
+
+    def extra_repr(self) -> str:
+        options = {"num_layers": self.num_layers, **self.cell.options()}
+        options |= {name: getattr(self, name) for name in _REGULARIZERS}
+        listed = ", ".join(f"{name}={value!r}" for name, value in options.items())
+        return f"{self.kind}, {self.input_size}, {self.hidden_size}, {listed}"
+
+    # Checks of options
+
+    def check_positive(self, **values: int) -> None:
+        for name, value in values.items():
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise ValueError(f"{self.kind}: {name}={value!r}; allowed: integers ≥ 1")
+
+    def check_probability(self, **values: float) -> None:
+        for name, value in values.items():
+            if not 0 <= value < 1:
+                raise ValueError(f"{self.kind}: {name}={value!r}; allowed: 0 ≤ {name} < 1")
+
+    def check_switch(self, **values: bool) -> None:
+        for name, value in values.items():
+            if value not in (False, True):
+                raise ValueError(f"{self.kind}: {name}={value!r}; allowed: False, True")
+
+
+_REGULARIZERS = ("dropout", "state_dropout", "weight_dropout", "variational", "zoneout", "residual")

@@ -1,0 +1,138 @@
+"""The driver in C++: both passes of a layer in one kernel each, compiled from a cell's programs at first use."""
+
+import ctypes
+import functools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from charlm.cells.cell import Cell
+from charlm.cells.cpp import cpp
+from charlm.cells.cpp_class import norm_sizes
+from charlm.cells.derivative import passes_of
+from charlm.cells.passes import Passes
+from charlm.cells.program import Size
+from charlm.errors import CellError
+from charlm.native.build import KernelError
+from charlm.native.call import Kernel
+from charlm.native.linear import LOOKUP, linear, matmul
+from charlm.native.recurrence import Driver, Values
+from charlm.native.structs import Struct
+
+_HERE = Path(__file__).parent
+_WIDEST = 16  # the largest W of vector.h
+
+
+MOST_OPERATIONS = 1000
+"""Of a step that becomes a kernel: compiling more takes minutes."""
+
+
+@functools.lru_cache(maxsize=64)
+def fused(cell: Cell) -> "FusedDriver":
+    """The driver of a cell: one library for layers with as many inputs as hidden units and for all others.
+
+    KernelError if its step is too long.
+    """
+    programs: list[Passes] = []
+    for square in (False, True):
+        try:
+            operations = sum(node.count for node in cell.program(square).nodes)
+        except CellError:
+            if square:
+                raise
+            continue  # a cell that adds its input to its state is for square layers only
+        if operations > MOST_OPERATIONS:
+            raise KernelError(f"its step has {operations:,} operations; allowed: {MOST_OPERATIONS:,}")
+        passes = passes_of(cell, square)
+        if all(passes.split != other.split for other in programs):
+            programs.append(passes)
+    text = cpp(programs)
+    key = repr((text, [passes.split for passes in programs]))  # names of gates differ in equal texts
+    return _drivers.setdefault(key, FusedDriver(cell.name, programs, text))
+
+
+_drivers: dict[str, "FusedDriver"] = {}
+"""Each library once: cells that differ in sizes or initial values have the same."""
+
+
+class FusedDriver(Kernel, Driver):
+    """In float32 on the CPU, with products in float32 or bfloat16."""
+
+    takes_ids = True
+
+    def __init__(self, name: str, programs: list[Passes], text: str) -> None:
+        structs = Struct(_HERE / "recurrence.h"), Struct(_HERE / "generate.h", "Generation")
+        super().__init__(_HERE / "recurrence.cpp", structs, name, text)
+        self.variants = [passes.split for passes in programs]
+        self._known: dict[int, tuple[Passes, int]] = {}
+
+    def padded(self, units: int) -> int:
+        return -(-units // _WIDEST) * _WIDEST
+
+    def run(self, function: str, passes: Passes, values: Values) -> None:
+        scratch = self.scratch(passes, values, forward=function == "recurrence_forward")
+        self.call(function, self.filled(passes, {**values, **scratch}))
+
+    def variant(self, passes: Passes) -> int:
+        """Which of the library's cells computes these passes."""
+        if id(passes) not in self._known:  # to compare whole programs takes as long as a small layer
+            self._known[id(passes)] = (passes, self.variants.index(passes.split))
+        return self._known[id(passes)][1]
+
+    def filled(self, passes: Passes, values: Values) -> ctypes.Structure:
+        """The struct of a call. Its tensors and `tables` must outlive it."""
+        fields: dict[str, Any] = {**values, "variant": self.variant(passes)}
+        tables = []
+        for name, value in values.items():
+            if isinstance(value, list):
+                tables.append(_table(value))
+                fields[name] = ctypes.addressof(tables[-1]) if value else None
+        struct = self.structs[0].fill(**fields)
+        struct.tables = tables
+        return struct
+
+    def scratch(self, passes: Passes, values: Values, *, forward: bool) -> dict[str, list[Tensor | None]]:
+        """Memory that threads share in a call."""
+        sizes = {"H": int(values["H"]), "I": int(values["I"])}  # type: ignore[arg-type]
+        B: int = values["B"]  # type: ignore[assignment]
+
+        def units(size: Size) -> int:
+            return sizes[size] if isinstance(size, str) else size
+
+        if forward:
+            copied = values["bf16"] or values.get("mask") is not None
+            widths = [units(operand.size) if copied else 0 for operand in passes.operands]
+        else:
+            widths = [product.gates * units(product.size) if values["bf16"] else 0 for product in passes.products]
+        threads = torch.get_num_threads()
+        norms = [norm.size for norm in passes.normalizations]
+        # Copies are in float32, or in bfloat16 padded to a multiple of 32 elements; the padding must be 0.
+        return {
+            "copies": [torch.zeros(2, B, width + 16) if width else None for width in widths],
+            "partials": [
+                torch.empty(2, threads, norms.count(size), 2, B) for size in norm_sizes(passes.normalizations)
+            ],
+        }
+
+    def linear(self, x: Tensor, w_NK: Tensor, bias_N: Tensor | None = None) -> Tensor:
+        return linear(x, w_NK, bias_N)
+
+    def gradient_of_rows(self, d_rows_TBN: Tensor, ids_TB: Tensor | None, V: int) -> Tensor:
+        if ids_TB is None:
+            return d_rows_TBN
+        d_rows_VN = d_rows_TBN.new_empty(V, d_rows_TBN.shape[-1])
+        sizes = {"N": ids_TB.numel(), "V": V, "columns": d_rows_TBN.shape[-1]}
+        LOOKUP("lookup_gradient", **sizes, ids=ids_TB, d_rows=d_rows_TBN, d_table=d_rows_VN)
+        return d_rows_VN
+
+    def matmul(self, a_MK: Tensor, b_KN: Tensor, *, bf16: bool, out: Tensor) -> None:
+        matmul(a_MK, b_KN, bf16=bf16, out=out)
+
+
+def _table(tensors: Sequence[Tensor | None]) -> "ctypes.Array[ctypes.c_void_p]":
+    """Addresses of float32 tensors."""
+    assert all(tensor is None or (tensor.dtype == torch.float32 and tensor.is_contiguous()) for tensor in tensors)
+    return (ctypes.c_void_p * len(tensors))(*(None if tensor is None else tensor.data_ptr() for tensor in tensors))

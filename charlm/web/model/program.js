@@ -1,0 +1,117 @@
+// A layer of a recurrent cell, computed from the cell's program: see charlm/cells/javascript.py and program.py.
+//
+// Every node of the program has an array of its own, and a loop over its units that fills it. Parts, and rows of
+// parameters, are views. So a page runs any cell without code of its own, and without eval.
+
+import { Matrix } from "./matrix.js";
+
+const [WINDOW, LOOP] = [1, 2]; // stages: what depends on the input alone, and what depends on the state
+
+const UNIT_BY_UNIT = {
+  exp: (y, a) => { for (let u = 0; u < y.length; u++) y[u] = Math.exp(a[u]); },
+  log: (y, a) => { for (let u = 0; u < y.length; u++) y[u] = Math.log(a[u]); },
+  // 2 σ(2a) − 1 is faster than Math.tanh; it errs by 1e-16 at most.
+  tanh: (y, a) => { for (let u = 0; u < y.length; u++) y[u] = 2 / (1 + Math.exp(-2 * a[u])) - 1; },
+  sigmoid: (y, a) => { for (let u = 0; u < y.length; u++) y[u] = 1 / (1 + Math.exp(-a[u])); },
+  softplus: (y, a) => {
+    for (let u = 0; u < y.length; u++) y[u] = Math.max(a[u], 0) + Math.log1p(Math.exp(-Math.abs(a[u])));
+  },
+  relu: (y, a) => { for (let u = 0; u < y.length; u++) y[u] = Math.max(a[u], 0); },
+  sqrt: (y, a) => { for (let u = 0; u < y.length; u++) y[u] = Math.sqrt(a[u]); },
+  add: (y, a, b) => { for (let u = 0; u < y.length; u++) y[u] = a[u] + b[u]; },
+  sub: (y, a, b) => { for (let u = 0; u < y.length; u++) y[u] = a[u] - b[u]; },
+  mul: (y, a, b) => { for (let u = 0; u < y.length; u++) y[u] = a[u] * b[u]; },
+  div: (y, a, b) => { for (let u = 0; u < y.length; u++) y[u] = a[u] / b[u]; },
+  max: (y, a, b) => { for (let u = 0; u < y.length; u++) y[u] = Math.max(a[u], b[u]); },
+  min: (y, a, b) => { for (let u = 0; u < y.length; u++) y[u] = Math.min(a[u], b[u]); },
+  greater: (y, a, b) => { for (let u = 0; u < y.length; u++) y[u] = a[u] > b[u] ? 1 : 0; },
+  where: (y, a, b, c) => { for (let u = 0; u < y.length; u++) y[u] = a[u] ? b[u] : c[u]; },
+};
+
+/** (v − mean v) / √(var v + ε), or without the mean. */
+function normalize(y, v, epsilon, centered) {
+  const size = y.length;
+  let mean = 0;
+  let square = 0;
+  if (centered) for (let u = 0; u < size; u++) mean += v[u] / size;
+  for (let u = 0; u < size; u++) square += (v[u] - mean) ** 2 / size;
+  const scale = 1 / Math.sqrt(square + epsilon);
+  for (let u = 0; u < size; u++) y[u] = (v[u] - mean) * scale;
+}
+
+/** The array of a node: a view where nothing is computed. */
+function arrayOf({ op, length, start, number, name }, [first], parameters) {
+  if (op === "vector") return parameters[name].subarray(start, start + length);
+  if (op === "part") return first.subarray(start, start + length);
+  if (op === "stop") return first;
+  return new Float32Array(length).fill(op === "constant" ? number : 0);
+}
+
+/** A function that fills the array of a node; none if there is nothing to compute. */
+function loopOf({ op, index, number, name }, y, args, parameters) {
+  const [a, b, c] = args;
+  if (op === "product") {
+    const matrix = parameters[name] instanceof Matrix ? parameters[name] : parameters[name][index];
+    return () => y.set(matrix.multiply(a));
+  }
+  if (op === "normalize") return () => normalize(y, a, number, index === 0);
+  const loop = UNIT_BY_UNIT[op];
+  return loop && (() => loop(y, a, b, c));
+}
+
+export class Layer {
+  /** parameters: by name; a matrix is a Matrix, a stack of them a list, all others are flat arrays. */
+  constructor({ nodes, states, shown }, parameters, zoneout) {
+    const values = [];
+    const stages = [[], [], []];
+    for (const node of nodes) {
+      const args = node.args.map((arg) => values[arg]);
+      const y = arrayOf(node, args, parameters);
+      const loop = loopOf(node, y, args, parameters);
+      if (loop) stages[node.stage].push(loop);
+      values.push(y);
+    }
+    for (const loop of stages[0]) loop();
+    const read = new Set(nodes.filter(({ stage }) => stage === LOOP).flatMap(({ args }) => args));
+    for (const place of [...states.map(({ result }) => result), ...Object.values(shown)]) read.add(place);
+    const find = (op, name) => values[nodes.findIndex((node) => node.op === op && node.name === name)];
+    this.stages = stages;
+    this.input = find("input", "");
+    /** What the loop reads of what depends on the input alone. */
+    this.windows = values.filter((_, place) => nodes[place].stage === WINDOW && read.has(place));
+    this.states = states.map(({ name, result, internal }) => {
+      return { name, internal, before: find("state", name), after: values[result], kept: internal ? 0 : zoneout };
+    });
+    this.shown = Object.entries(shown).map(([name, place]) => ({ name, values: values[place] }));
+  }
+
+  /** The zero state of H units: the states, and the other values that people look at, by name. */
+  start(hidden) {
+    const zeros = (list, size) => Object.fromEntries(list.map((each) => [each.name, new Float32Array(size(each))]));
+    return { states: zeros(this.states, () => hidden), shown: zeros(this.shown, ({ values }) => values.length) };
+  }
+
+  /** Computes all that depends on the input x alone. */
+  read(x) {
+    this.input?.set(x);
+    for (const loop of this.stages[WINDOW]) loop();
+  }
+
+  /** One step from the input that was read; changes the state in place, whose first vector is the output. */
+  step({ states, shown }) {
+    for (const { name, before } of this.states) before?.set(states[name]);
+    for (const loop of this.stages[LOOP]) loop();
+    for (const { name, after, kept } of this.states) {
+      // Zoneout (Krueger et al. 2017): the expected value of a unit in a trained model.
+      const state = states[name];
+      for (let u = 0; u < state.length; u++) state[u] = kept ? after[u] + kept * (state[u] - after[u]) : after[u];
+    }
+    for (const { name, values } of this.shown) shown[name].set(values);
+  }
+
+  /** What people look at in a state of this layer, by name. */
+  lookAt({ states, shown }) {
+    const own = this.states.filter(({ internal }) => !internal).map(({ name }) => [name, states[name]]);
+    return { ...Object.fromEntries(own), ...shown };
+  }
+}

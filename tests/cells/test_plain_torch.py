@@ -1,0 +1,139 @@
+"""Cells as someone writes them who knows PyTorch and nothing else of charlm."""
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from charlm.cells import Cell
+from charlm.cells.trace import trace
+from charlm.layers.reference import Evaluation
+from tests.cells.programs import assert_program_is_step
+
+
+class Leaky(Cell):
+    """A leaky network with a learned rate of each unit."""
+
+    kind: Any = "leaky"
+
+    def step(self, p: Any, x: Any, h: Any) -> Any:
+        rate = torch.sigmoid(p.vector("rate", start=-1.0))
+        new = torch.tanh(p.product("w_x", x) + p.product("w_h", h) + p.vector("b"))
+        return (1 - rate) * h + rate * new
+
+
+class Peephole(Cell):
+    """The LSTM with peepholes (Gers et al. 2002)."""
+
+    states: ClassVar = ("h", "c")
+    kind: Any = "peephole"
+
+    def step(self, p: Any, x: Any, h: Any, c: Any) -> Any:
+        i, f, g, o = p.product("w_x", x, 4) + p.product("w_h", h, 4) + p.vector("b", 4)
+        v_i, v_f, v_o = p.vector("peepholes", 3)
+        i = torch.sigmoid(i + v_i * c)
+        f = torch.sigmoid(f + v_f * c)
+        c = f * c + i * g.tanh()
+        o = (o + v_o * c).sigmoid()
+        return o * c.tanh(), c
+
+
+class Coupled(Cell):
+    """The LSTM whose input gate is 1 − f, with a clipped state."""
+
+    states: ClassVar = ("h", "c")
+    kind: Any = "coupled"
+    clip: float = 3.0
+
+    def step(self, p: Any, x: Any, h: Any, c: Any) -> Any:
+        f, g, o = p.product("w_x", x, 3) + p.product("w_h", h, 3) + p.vector("b", 3, start=(1.0, None, None))
+        f = torch.sigmoid(f)
+        c = torch.clamp(f * c + (1 - f) * F.silu(g), min=-self.clip, max=self.clip)
+        return torch.sigmoid(o) * torch.where(c > 0, c, torch.tanh(c)), c
+
+
+class Residual(Cell):
+    """Three residual layers within a step, the second with a softplus rate."""
+
+    kind: Any = "residual"
+
+    def step(self, p: Any, x: Any, h: Any) -> Any:
+        first = h
+        for d in range(3):
+            a = p.product("w", h, index=d, of=3) + p.vector("b", index=d, of=3)
+            if d == 0:
+                a += p.product("w_x", x)
+            scale = F.softplus(p.vector("scale")) if d == 1 else 0.5
+            h = h + scale * torch.maximum(a.tanh(), 0.2 * a)
+        return h / torch.sqrt(1 + h**2) + 0.1 * first
+
+
+@pytest.mark.parametrize("inputs", [3, 4])
+@pytest.mark.parametrize("cell", [Leaky, Peephole, Coupled, Residual])
+def test_a_strangers_cell(cell: type[Cell], inputs: int) -> None:
+    assert_program_is_step(cell(hidden=4), inputs)
+
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "F.relu": lambda a, b: F.relu(a),
+    "F.silu": lambda a, b: F.silu(a, inplace=False),
+    "F.elu": lambda a, b: F.elu(1000 * a, 0.7),
+    "F.leaky_relu": lambda a, b: F.leaky_relu(a, negative_slope=0.2),
+    "F.softplus": lambda a, b: F.softplus(a) + F.softplus(b, 2),
+    "F.logsigmoid": lambda a, b: F.logsigmoid(a),
+    "F.sigmoid": lambda a, b: F.sigmoid(a) * F.tanh(b),
+    "abs": lambda a, b: abs(a) + a.abs() + torch.abs(b),
+    "add": lambda a, b: torch.add(a, b, alpha=2) - a.sub(b).mul(3).div(2) + torch.neg(a) + b.neg(),
+    "clamp": lambda a, b: torch.clamp(a, min=-0.5) + a.clamp(max=0.7) + torch.clip(b, -0.3, 0.4) + a.clamp(b, b + 0.1),
+    "detach": lambda a, b: a.detach() * b + torch.exp(b).detach() * a,
+    "lerp": lambda a, b: torch.lerp(a, b, 0.3) + a.lerp(b, torch.sigmoid(b)),
+    "max": lambda a, b: torch.max(a, b) - a.minimum(b) + a.max(b) * torch.minimum(b, a),
+    "pow": lambda a, b: a**2 + torch.pow(b, 3) - a.pow(1) + (a**2 + 1) ** -0.5 + (b**2 + 1) ** 0.5 + (2 + a**2) ** -2,
+    "reciprocal": lambda a, b: torch.reciprocal(2 + a.square()) + torch.rsqrt(1 + torch.square(b)) + 1 / (2 + a * a),
+    "sums": lambda a, b: 2 - a + (3 * b - 1) / 4,
+    "numbers": lambda a, b: np.float32(0.5) * a + b * np.float64(0.25) + np.int64(2),
+    "log": lambda a, b: torch.log(1 + a.exp()) + (1 + b**2).sqrt().log(),
+    "where": lambda a, b: torch.where(a > b, a, 2 * b) + a.where(b < 0.1, b) + torch.where(a < b, 1.0, 0.25),
+    "equality": lambda a, b: torch.where(a >= a, a, b) + torch.where(b <= b + 0, a, b) + torch.where(a > a, a, b),
+    "comparisons": lambda a, b: (a > b) * a + torch.where(torch.ge(a, b), a, 0.1) + torch.where(b.le(0.2), b, 0.5 * a),
+}
+
+
+class OfTwo(Cell):
+    """A cell for a function of two vectors."""
+
+    states: ClassVar = ("a", "b")
+    kind: Any = "of two"
+    function: Callable[..., Any]
+
+    def step(self, p: Any, x: Any, a: Any, b: Any) -> Any:
+        return self.function(a, b), p.product("w", b)
+
+    def of(self, a: Tensor, b: Tensor) -> Tensor:
+        """What the program computes."""
+        program = trace(self, False)
+        return Evaluation(program, {}, a.dtype, states={"a": a, "b": b}).value(program.results[0])
+
+
+@pytest.mark.parametrize("function", FUNCTIONS.values(), ids=FUNCTIONS)
+def test_functions_and_their_gradients(function: Callable[..., Any]) -> None:
+    torch.manual_seed(0)
+    a, b = (torch.randn(7, 5, dtype=torch.float64, requires_grad=True) for _ in range(2))
+    found, expected = OfTwo(function=function).of(a, b), function(a, b)
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-13)
+
+    def gradients(of: Tensor) -> tuple[Tensor, ...]:
+        return torch.autograd.grad(of.sum(), [a, b], allow_unused=True, materialize_grads=True)
+
+    for one, other in zip(gradients(found), gradients(expected), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-13)
+
+
+def test_numbers_have_the_precision_of_the_state() -> None:
+    """torch.where of two numbers gives float32."""
+    a = torch.tensor([[1.0, -1.0]], dtype=torch.float64)
+    assert OfTwo(function=lambda a, b: torch.where(a > 0, 0.3, 0.1)).of(a, a).tolist() == [[0.3, 0.1]]

@@ -1,0 +1,366 @@
+"""The tracer: what a step becomes, how it is split, and what it says about steps that it cannot hold."""
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from charlm.cells import CELLS, GRU, LSTM, RHN, RNN, SLSTM, SRU, Cell, MinGRU, MinLSTM, Mogrifier
+from charlm.cells.cell import exp, log, normalize, relu, sigmoid, softplus, sqrt, stop_gradient, tanh, where
+from charlm.cells.loop import split
+from charlm.cells.program import LOOP, STATIC, WINDOW, Program, when
+from charlm.cells.trace import trace
+from charlm.errors import CellError
+from charlm.layers import RecurrentLayers
+
+Step = Callable[..., Any]
+
+
+def cell_of(step: Step, *states: str) -> Cell:
+    """A cell with this step."""
+    return type("Own", (Cell,), {"step": step, "states": states or ("h",)})()
+
+
+def program_of(step: Step, *states: str) -> Program:
+    return trace(cell_of(step, *states), False)
+
+
+def count(program: Program, op: str) -> int:
+    return sum(node.op == op for node in program.nodes)
+
+
+# Nodes
+
+
+def test_equal_values_are_one_node() -> None:
+    program = program_of(
+        lambda self, p, x, h: tanh(h) * sigmoid(p.product("w", h)) + tanh(h) * sigmoid(p.product("w", h))
+    )
+    assert [count(program, op) for op in ("tanh", "sigmoid", "product", "mul", "add")] == [1, 1, 1, 1, 1]
+    different = program_of(lambda self, p, x, h: p.product("w", h, index=0, of=2) + p.product("w", h, index=1, of=2))
+    assert count(different, "product") == 2
+
+
+FOLDED: dict[str, Step] = {
+    "0 + h": lambda self, p, x, h: 0 + h,
+    "h + 0": lambda self, p, x, h: h + 0.0,
+    "h - 0": lambda self, p, x, h: h - 0,
+    "1 * h": lambda self, p, x, h: 1 * h,
+    "h / 1": lambda self, p, x, h: h / 1,
+    "functions of numbers": lambda self, p, x, h: (
+        h * exp(0 * h) * relu(0 * h + 1) * tanh(100 + 0 * h) * (2 * sigmoid(0 * h)) / sqrt(0 * h + 1) + log(1 + 0 * h)
+    ),
+    "comparisons of numbers": lambda self, p, x, h: where(0 * h > 1, tanh(h), h),
+}
+
+
+@pytest.mark.parametrize("step", FOLDED.values(), ids=FOLDED)
+def test_constants_are_folded(step: Step) -> None:
+    program = program_of(lambda self, p, x, h: step(self, p, x, p.product("w", h)))
+    assert program.nodes[program.results[0]].op == "product"
+
+
+@pytest.mark.parametrize("function", [exp, log, tanh, sigmoid, softplus, relu, sqrt])
+def test_numbers_are_folded_as_torch_computes_them(function: Callable[..., Any]) -> None:
+    program = program_of(lambda self, p, x, h: p.product("w", h) + function(0 * h + 0.7))
+    sum_ = program.nodes[program.results[0]]
+    number = program.nodes[sum_.args[1]].number
+    assert number == pytest.approx(function(torch.tensor(0.7, dtype=torch.float64)).item(), rel=1e-14)
+
+
+def test_several_vectors_unpack_and_combine_with_one() -> None:
+    def step(self: Any, p: Any, x: Any, h: Any) -> Any:
+        a = p.product("w", x, 3) * tanh(h) + p.vector("b", 3)
+        assert len(a) == 3
+        first, *rest = a
+        assert a[0].place == first.place
+        return first + rest[0] * rest[1]
+
+    program = program_of(step)
+    assert {(node.op, node.count) for node in program.nodes if node.count > 1} == {
+        ("product", 3), ("mul", 3), ("vector", 3), ("add", 3),
+    }  # fmt: skip
+
+
+# When values are computed
+
+
+def shape(cell: Cell, square: bool = False) -> tuple[Any, ...]:
+    """Gates of the products before the loop and inside it, other values of all steps, vectors of parameters."""
+    program = trace(cell, square)
+    parts = split(program)
+    window = [program.nodes[place] for place in parts.windows]
+    before = [
+        node.count
+        for node, kind in zip(program.nodes, when(program.nodes), strict=True)
+        if kind == WINDOW and node.op == "product"
+    ]
+    inside = [node.count for node in parts.loop.nodes if node.op == "product"]
+    return before, inside, [(node.op, node.count) for node in window], len(parts.vectors)
+
+
+@pytest.mark.parametrize(
+    ("cell", "square", "expected"),
+    [
+        (RNN(), False, ([1], [1], [("add", 1)], 0)),
+        (LSTM(), False, ([4], [4], [("add", 4)], 0)),
+        # Gain and bias of four gates and of the cell state.
+        (LSTM(layer_norm=True), False, ([4], [4], [("add", 4)], 4)),
+        # The recurrent bias of n stays inside: r multiplies it.
+        (GRU(), False, ([3], [3], [("add", 3)], 1)),
+        (RHN(depth=3), False, ([2], [2, 2, 2], [("add", 2)], 2)),
+        (RHN(depth=2, couple_gates=False), False, ([3], [3, 3], [("add", 3)], 1)),
+        (SLSTM(), False, ([4], [4], [("add", 4)], 0)),
+        # Functions unit by unit are inside.
+        (MinGRU(), False, ([2], [], [("add", 2)], 0)),
+        (MinGRU(positive=True), False, ([2], [], [("add", 2)], 0)),
+        (MinLSTM(), False, ([3], [], [("add", 3)], 0)),
+        # Biases and peepholes; with as many inputs as hidden units x itself is read.
+        (SRU(), False, ([4], [], [("product", 4)], 2)),
+        (SRU(), True, ([3], [], [("input", 1), ("product", 3)], 2)),
+        # Q and R five times, then both products of the LSTM; x itself is read.
+        (Mogrifier(), False, ([], [1, 1, 1, 1, 1, 4, 4], [("input", 1)], 1)),
+        (Mogrifier(rounds=0), False, ([4], [4], [("add", 4)], 0)),
+        (Mogrifier(rounds=2, rank=7), False, ([], [1, 1, 1, 1, 4, 4], [("input", 1)], 1)),
+    ],
+    ids=repr,
+)
+def test_what_is_computed_before_the_loop(cell: Cell, square: bool, expected: tuple[Any, ...]) -> None:
+    assert shape(cell, square) == expected
+
+
+@pytest.mark.parametrize("square", [False, True])
+@pytest.mark.parametrize("kind", CELLS)
+def test_a_loop_has_no_leaves_but_its_own(kind: str, square: bool) -> None:
+    program = trace(CELLS[kind](hidden=8), square)
+    parts = split(program)
+    kinds = when(program.nodes)
+    assert {kinds[place] for place in parts.windows} <= {WINDOW}
+    assert {kinds[place] for place in parts.vectors} <= {STATIC}
+    assert {kinds[place] for place in program.results} <= {LOOP, WINDOW}
+    leaves = {node.op for node in parts.loop.nodes if not node.args}
+    assert leaves <= {"state", "window", "static", "constant"}
+    for op, places in (("window", parts.windows), ("static", parts.vectors)):
+        assert sorted(node.index for node in parts.loop.nodes if node.op == op) == [*range(len(places))]
+    for place, node in enumerate(parts.loop.nodes):
+        assert all(arg < place for arg in node.args)
+
+
+@pytest.mark.parametrize(
+    ("cell", "names"),
+    [
+        (LSTM(), ("weight_hh",)),
+        (RHN(), ("weight_hh",)),
+        (MinGRU(), ()),
+        (MinLSTM(), ()),
+        (SRU(), ()),
+        (Mogrifier(), ("weight_q", "weight_hh")),
+        (Mogrifier(rank=2), ("weight_q_right", "weight_hh")),
+    ],
+    ids=repr,
+)
+@pytest.mark.parametrize("square", [False, True])
+def test_recurrent_matrices(cell: Cell, names: tuple[str, ...], square: bool) -> None:
+    assert trace(cell, square).recurrent() == names
+
+
+def test_a_matrix_before_the_loop_is_not_recurrent() -> None:
+    assert program_of(lambda self, p, x, h: p.product("w", tanh(p.product("v", x))) + h).recurrent() == ()
+
+
+# Parameters
+
+
+@pytest.mark.parametrize(("cell", "of_torch"), [(RNN, nn.RNN), (LSTM, nn.LSTM), (GRU, nn.GRU)])
+def test_parameters_are_torchs(cell: type[Cell], of_torch: Any) -> None:
+    ours, theirs = RecurrentLayers(cell(hidden=4), 3, 2), of_torch(3, 4, 2)
+    assert [(n, t.shape) for n, t in ours.named_parameters()] == [(n, t.shape) for n, t in theirs.named_parameters()]
+
+
+def test_shapes_of_other_parameters() -> None:
+    def shapes(cell: Cell, inputs: int = 3) -> dict[str, tuple[int, ...]]:
+        return RecurrentLayers(cell, inputs).parameter_shapes(0)
+
+    assert shapes(RHN(hidden=4, depth=2)) == {"weight_ih": (8, 3), "weight_hh": (2, 8, 4), "bias_hh": (2, 8)}
+    assert shapes(SLSTM(hidden=4)) == {"weight_ih": (16, 3), "weight_hh": (16, 4), "bias": (16,)}
+    normalized = shapes(LSTM(hidden=4, layer_norm=True))
+    assert [*normalized][4:] == ["weight_ln_gates", "bias_ln_gates", "weight_ln_cell", "bias_ln_cell"]
+    assert [normalized[name] for name in ("weight_ln_gates", "bias_ln_cell")] == [(4, 4), (4,)]
+    assert shapes(MinGRU(hidden=4)) == {"weight_ih": (8, 3), "bias_ih": (8,)}
+    assert shapes(MinLSTM(hidden=4)) == {"weight_ih": (12, 3), "bias_ih": (12,)}
+    assert shapes(SRU(hidden=4)) == {"weight_ih": (16, 3), "weight_ln_input": (3,), "peephole": (8,), "bias": (8,)}
+    assert shapes(SRU(hidden=4, normalize=False), 4) == {"weight_ih": (12, 4), "peephole": (8,), "bias": (8,)}
+    mogrifier = shapes(Mogrifier(hidden=4, rounds=3, rank=2))
+    assert [mogrifier[f"weight_q_{side}"] for side in ("right", "left")] == [(2, 2, 4), (2, 3, 2)]
+    assert [mogrifier[f"weight_r_{side}"] for side in ("right", "left")] == [(1, 2, 3), (1, 4, 2)]
+
+
+def test_initial_values() -> None:
+    def step(self: Any, p: Any, x: Any, h: Any) -> Any:
+        a = p.vector("a", 2, start=(None, 3.0)) + p.vector("b", of=2, start=0.25)
+        first, second = a + p.vector("c", 2, index=1, of=2, start=(-1, None))
+        return h + first * second + p.vector("d", bound=9.0)
+
+    layers = RecurrentLayers(cell_of(step), 3)
+    a, b, c, d = (layers.get_parameter(f"{name}_l0") for name in "abcd")
+    H = layers.hidden_size
+    assert (a.shape, b.shape, c.shape) == ((2 * H,), (2, H), (2, 2 * H))
+    bound = 1 / math.sqrt(H)
+    assert a[:H].abs().max() <= bound
+    assert a[:H].std() > bound / 3
+    assert (a[H:] == 3).all()
+    assert (b == 0.25).all()
+    assert (c[:, :H] == -1).all()
+    assert c[:, H:].abs().max() <= bound
+    assert 8 < d.abs().max() <= 9
+
+
+# Faults
+
+
+ALLOWED = (
+    "allowed: + − × ÷, powers, < and >, exp, log, tanh, sigmoid, softplus, log_sigmoid, relu, sqrt, abs, clamp, "
+    "maximum, minimum, where, normalize, stop_gradient, and products and parameters by p"
+)
+BRANCH = "a branch on a value, which a trace does not know; use where(condition, a, b)"
+EARLIER: list[Any] = []
+FAULTS: list[tuple[Step, str]] = [
+    # Values that a trace does not know
+    (lambda self, p, x, h: h if h > 0 else -h, BRANCH),
+    (lambda self, p, x, h: max(h, 0.5 * h), BRANCH),
+    (lambda self, p, x, h: h * (x == h), f"a comparison with == or !=; {ALLOWED}"),
+    (lambda self, p, x, h: h * math.exp(h), f"a number is needed where a vector was found; {ALLOWED}"),
+    (
+        lambda self, p, x, h: where(h, h, 0.0),
+        "where needs a comparison as its condition; allowed: for example where(a > b, a, b)",
+    ),
+    # Functions that are none of a step
+    (lambda self, p, x, h: torch.cumsum(h, -1), f"torch's cumsum is no operation of a step; {ALLOWED}"),
+    (lambda self, p, x, h: F.gelu(h), f"torch's gelu is no operation of a step; {ALLOWED}"),
+    (
+        lambda self, p, x, h: torch.cat([x, h], -1),
+        "torch's cat is no operation of a step; write a product of each vector, and their sum instead",
+    ),
+    (
+        lambda self, p, x, h: F.layer_norm(h, (256,)),
+        "torch's layer_norm is no operation of a step; write normalize(v), or p.layer_norm(v, name) instead",
+    ),
+    (lambda self, p, x, h: torch.zeros_like(h), "torch's zeros_like is no operation of a step; write a number instead"),
+    (lambda self, p, x, h: h.softmax(-1), f"AttributeError: a vector of a step has no softmax; {ALLOWED}"),
+    (
+        lambda self, p, x, h: p.product("w", x, 2).chunk(2),
+        f"AttributeError: a vector of a step has no chunk; write i, f = p.product(name, v, 2) instead; {ALLOWED}",
+    ),
+    (
+        lambda self, p, x, h: np.tanh(h),
+        f"TypeError: operand 'Value' does not support ufuncs (__array_ufunc__=None); {ALLOWED}",
+    ),
+    (lambda self, p, x, h: h & h, f"TypeError: unsupported operand type(s) for &: 'Value' and 'Value'; {ALLOWED}"),
+    (lambda self, p, x, h: h**0.3, "found 0.3 as an exponent; allowed: ±0.5, ±1, …, ±8; or use exp(b * log(v))"),
+    (lambda self, p, x, h: h**h, "found a Value as an exponent; allowed: ±0.5, ±1, …, ±8; or use exp(b * log(v))"),
+    (lambda self, p, x, h: h.sigmoid(h), "sigmoid of 2 values; allowed: 1"),
+    (lambda self, p, x, h: h + torch.ones(3), f"found a Tensor where a vector or a number belongs; {ALLOWED}"),
+    (lambda self, p, x, h: h + None, f"found a NoneType where a vector or a number belongs; {ALLOWED}"),
+    (lambda self, p, x, h: tanh(h.missing), f"AttributeError: a vector of a step has no missing; {ALLOWED}"),
+    (lambda self, p, x, h: h + 1 / 0, f"ZeroDivisionError: division by zero; {ALLOWED}"),
+    (lambda self, p, x, h: h + normalize(0 * h), "normalize of a constant; allowed: of vectors"),
+    # Sizes
+    (lambda self, p, x, h: x + h, "add of vectors of different sizes: 1 × I and 1 × H"),
+    (
+        lambda self, p, x, h: p.product("w", h, 2) * p.vector("b", 3),
+        "mul of vectors of different sizes: 2 × H and 3 × H",
+    ),
+    (
+        lambda self, p, x, h: sum(h),
+        "found one vector where several are expected; allowed: products and vectors with gates; a step sees one time "
+        "step, and charlm makes the loop over time",
+    ),
+    (
+        lambda self, p, x, h: p.product("w", p.vector("b", 2)),
+        "w: the operand has 2 vectors; allowed: 1, and no constant",
+    ),
+    (lambda self, p, x, h: p.product("w", x, size="I") + x, "the new state h is 1 × I; allowed: 1 × H"),
+    (lambda self, p, x, h: p.product("w", h, size=7), "the new state h is 1 × 7; allowed: 1 × H"),
+    (lambda self, p, x, h: p.product("w", h, 2), "the new state h is 2 × H; allowed: 1 × H"),
+    (
+        lambda self, p, x, h: p.vector("b"),
+        "the new state h depends neither on x nor on a state; allowed: states that do",
+    ),
+    # Results
+    (lambda self, p, x, h: (h, h), "the number of values that step returns is 2; allowed: 1: h"),
+    (lambda self, p, x, h: [h], "step returns a list; allowed: a tuple, or one value"),
+    (
+        lambda self, p, x, h: p.note(h=p.product("w", h)),
+        f"found a NoneType where a vector or a number belongs; {ALLOWED}",
+    ),
+    (
+        lambda self, p, x, h: p.product("w", EARLIER[0]),
+        "found a value of another step; what a step needs of the past is one of its states",
+    ),
+    (lambda self, p, x, h: tanh(x + 0), "step uses no parameters; allowed: at least one"),
+    (lambda self, p, x, h: p.note(g=p.product("w", h, 2)) or h, "g is 2 vectors; allowed: one vector for each name"),
+    # Parameters
+    (
+        lambda self, p, x, h: p.product("w", h) + p.product("w", x),
+        "the parameter w is declared twice, with columns 'H' and 'I'; allowed: two names",
+    ),
+    (
+        lambda self, p, x, h: h * p.vector("b", start=1) + p.vector("b"),
+        "the parameter b is declared twice, with starts (1.0,) and (None,); allowed: two names",
+    ),
+    (lambda self, p, x, h: p.product("w", h, index=2, of=2), "w: index 2; allowed: 0 to 1"),
+    (
+        lambda self, p, x, h: h * p.vector("b", start=(1, 2)),
+        "b: start has 2 numbers; allowed: one number, or one for each of 1 rows",
+    ),
+]
+
+
+@pytest.mark.parametrize(("step", "fault"), FAULTS)
+def test_faults_name_file_and_line(step: Step, fault: str) -> None:
+    EARLIER[:] = []
+    trace(cell_of(lambda self, p, x, h: EARLIER.append(h) or p.product("w", h)), False)
+    with pytest.raises(CellError) as raised:
+        program_of(step)
+    line = step.__code__.co_firstlineno
+    assert str(raised.value) == f"{Path(__file__).name}, line {line}, Own.step: {fault}"
+
+
+def test_the_number_of_states() -> None:
+    with pytest.raises(CellError, match=r"Own\.step: the number of values that step returns is 1; allowed: 2: h, c$"):
+        program_of(lambda self, p, x, h, c: p.product("w", h), "h", "c")
+
+
+def gate(v: Any) -> Any:
+    return v if v > 0 else 0 * v
+
+
+def test_the_line_is_the_innermost_of_the_cells_file() -> None:
+    def step(self: Any, p: Any, x: Any, h: Any) -> Any:
+        return gate(h)
+
+    with pytest.raises(
+        CellError, match=rf"^test_trace\.py, line {gate.__code__.co_firstlineno + 1}, Own\.step: a branch"
+    ):
+        program_of(step)
+
+
+def test_x_and_states_fit_in_a_square_layer() -> None:
+    cell = cell_of(lambda self, p, x, h: (x if p.square else p.product("w", x)) + h * p.vector("b"))
+    assert [parameter.name for parameter in trace(cell, True).parameters] == ["b"]
+    assert [parameter.name for parameter in trace(cell, False).parameters] == ["w", "b"]
+    with pytest.raises(CellError, match="add of vectors of different sizes: 1 × I and 1 × H"):
+        program_of(lambda self, p, x, h: x + h)
+
+
+def test_no_gradient_flows_through_a_stop() -> None:
+    layers = RecurrentLayers(cell_of(lambda self, p, x, h: p.product("w", x) + stop_gradient(tanh(h)) * h), 3)
+    h = torch.randn(1, 2, 256, requires_grad=True)
+    y, _ = layers.forward_reference(torch.randn(1, 2, 3), h)
+    torch.testing.assert_close(torch.autograd.grad(y.sum(), h)[0], h.tanh())

@@ -1,0 +1,53 @@
+"""A cell that charlm does not have."""
+
+from typing import Any, ClassVar, Literal
+
+from charlm.cells import Cell
+from charlm.cells.cell import (
+    Parameters,
+    exp,
+    log,
+    maximum,
+    minimum,
+    normalize,
+    relu,
+    rms_normalize,
+    sigmoid,
+    softplus,
+    sqrt,
+    stop_gradient,
+    tanh,
+    where,
+)
+
+
+class Odd(Cell):
+    """Every operation of a program, and several products in the loop.
+
+    Like the Mogrifier (Melis et al. 2020) it multiplies the input by a gate of the state, so that the products of the
+    input are inside the loop, too. Nothing in it jumps, so that rounding makes little difference.
+    """
+
+    states: ClassVar = ("y", "lambda", "norm")
+    internal: ClassVar = ("norm",)
+
+    kind: Literal["odd"] = "odd"
+
+    def step(self, p: Parameters, x: Any, y: Any, other: Any, norm: Any) -> Any:
+        gate = 2 * sigmoid(p.product("q", y, size="I") + p.vector("q_bias", size="I"))
+        seen = rms_normalize(gate * x, 1e-3)
+        plain = p.product("plain", x, 2) * p.vector("plain_gain", start=1.0)  # one vector for both
+        stacked = normalize(plain + p.product("turn", seen, 2) + p.vector("turn_bias", 2))
+        a, b = stacked * p.vector("gain", of=2, start=(1.0, 0.5)) + p.product("back", y, 2, index=1, of=2)
+        first, _ = p.vector("rows", 2, index=1, of=3)
+        small = p.product("narrow", maximum(a, -0.5), size=5)
+        wide = p.product("widen", tanh(small) + p.vector("five", size=5))
+        rate = p.vector("rate", start=0.3)
+        slope = a - 0.1 * b
+        leaky = where(slope > 0, slope, rate * slope) + (b > first) * (b - first)
+        decay = 1 / (1 + softplus(b) + exp(minimum(a, 1.0)))
+        fresh = decay * other + (1 - decay) * minimum(leaky, 3.0)
+        norm = stop_gradient(0.9 * norm + sqrt(1 + relu(wide)))
+        p.note(decay=decay)
+        p.show(leaky=leaky, norm=log(norm + 1))
+        return tanh(fresh / maximum(norm, rate)) - 0.1 * p.product("back", fresh, 2, index=0, of=2)[1], -fresh, norm

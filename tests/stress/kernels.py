@@ -1,0 +1,26 @@
+"""Compiles the kernels of random cells and holds them to the reference: python -m tests.stress.kernels --cells 300"""
+
+import argparse
+import os
+import tempfile
+
+from tests.cells.programs import drawn
+from tests.cells.test_random_kernels import HIDDEN, hold_kernels_to_the_rule
+
+_AT_ONCE = 6
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Hold the kernels of random cells to the reference.")
+    parser.add_argument("--cells", type=int, default=300, metavar="N", help="how many cells")
+    number = parser.parse_args().cells
+    cells = drawn(number, HIDDEN)
+    with tempfile.TemporaryDirectory() as cache:
+        os.environ["CHARLM_CACHE"] = cache
+        for start in range(0, number, _AT_ONCE):
+            hold_kernels_to_the_rule(cells[start : start + _AT_ONCE])
+            print(f"{min(start + _AT_ONCE, number)} of {number}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
