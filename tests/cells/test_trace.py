@@ -226,7 +226,7 @@ def test_initial_values() -> None:
 
 ALLOWED = (
     "allowed: + − × ÷, powers, < and >, exp, log, tanh, sigmoid, softplus, log_sigmoid, relu, sqrt, abs, clamp, "
-    "maximum, minimum, where, normalize, stop_gradient, and products and parameters by p"
+    "maximum, minimum, where, normalize, rms_normalize, stop_gradient, and products and parameters by p"
 )
 BRANCH = "a branch on a value, which a trace does not know; use where(condition, a, b)"
 EARLIER: list[Any] = []
