@@ -146,8 +146,11 @@ class Evaluation:
         return torch.eye(self.input_size, dtype=self.dtype, device=like.device)
 
     def vector(self, node: Node) -> Tensor:
-        rows = self.parameters[node.name].reshape(self.rows[node.name], -1)
-        return rows[node.index : node.index + node.count].flatten()
+        count, parameter = self.rows[node.name], self.parameters[node.name].flatten()
+        if node.count == count:
+            return parameter
+        H = len(parameter) // count
+        return parameter[node.index * H : (node.index + node.count) * H]
 
     def part(self, node: Node) -> Tensor:
         [whole] = node.args
