@@ -134,13 +134,13 @@ class _Forward(_OfPasses):
     def begins(self, place: int) -> list[str]:
         node = self.nodes[place]
         if node.op == "normalize":
-            index = self.norm_of(place)
+            index = self.normalized[place]
             size, k = self.of_size(index)
             moments = f"{moments_of(len(self.norms), index)}"
             kept = f"m[0] = partials_{size}.second({k})[b], m[1] = partials_{size}.first({k})[b]"
             each = f"for (Index b = 0; b < a.B; b++) {{ float* m = {moments}; {kept}; }}"
             return [*self.merge(place), f"if (member.id == 0) {each}"]
-        p = self.product_of(place)
+        p = self.products[place]
         k = self.derived.products[p].operand
         operand, first = self.derived.operands[k], [each.operand for each in self.derived.products].index(k)
         if operand.state:
@@ -314,11 +314,10 @@ class _BeforeLoop(ClassText):
 
     def __init__(self, derived: Passes, before: Before) -> None:
         nodes, self.parts = before.program.nodes, derived.split
-        norms = [(node.size, node.number, not node.index) for node in nodes if node.op == "normalize"]
+        norms = [(node.size, node.number, not node.index) for node in before.norms]
         super().__init__(nodes, norms, before.program.results, mixes_sizes=derived.mixes_sizes)
         self.normalizations(len(norm_sizes(derived.normalizations)))
-        self.products = [place for place, node in enumerate(nodes) if node.op == "product"]
-        self.operands = list(dict.fromkeys(nodes[place].args[0] for place in self.products))
+        self.operands = before.operands
         for k, place in enumerate(self.operands):
             size = nodes[place].size
             if nodes[place].op == "input":
@@ -329,7 +328,7 @@ class _BeforeLoop(ClassText):
                 memory = f"a.copies[{k + len(derived.operands)}]"
                 self.initial.append(f"copies{k}(a.B, {units(size)}, nullptr, {memory}, true)")
                 self.put(place, size, lambda _, value, k=k: f"copies{k}.put(b, u, n, {value});")
-        for p, place in enumerate(self.products):
+        for p, place in enumerate(before.products):
             node = nodes[place]
             self.members.append(f"const Product<Operand> product{p};")
             matrix = f"slice_{self.key(node.size)}, {node.count}, a.weights[{p + len(derived.products)}], scratch"
@@ -355,8 +354,8 @@ class _BeforeLoop(ClassText):
     def begins(self, place: int) -> list[str]:
         if self.nodes[place].op == "normalize":
             return self.merge(place)
-        p, k = self.products.index(place), self.operands.index(self.nodes[place].args[0])
-        first = next(q for q, at in enumerate(self.products) if self.nodes[at].args == self.nodes[place].args)
+        p, k = self.products[place], self.operands.index(self.nodes[place].args[0])
+        first = next(q for at, q in self.products.items() if self.nodes[at].args == self.nodes[place].args)
         take = [f"const Operand* read{k} = copies{k}.take(x);"] if p == first else []
         return [*take, f"product{p}.multiply(read{k});"]
 
@@ -364,9 +363,6 @@ class _BeforeLoop(ClassText):
         return any(
             self.nodes[place].op != "product" or self.nodes[self.nodes[place].args[0]].op != "input" for place in places
         )
-
-    def product_of(self, place: int) -> int:
-        return self.products.index(place)
 
 
 def _declare_products(owner: _Forward, derived: Passes) -> None:

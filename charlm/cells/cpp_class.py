@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
+from charlm.cells.passes import numbered
 from charlm.cells.program import BINARY, UNARY, Node, Size
 from charlm.cells.stages import stages
 
@@ -36,6 +37,7 @@ class ClassText:
 
     def __init__(self, nodes: Sequence[Node], norms: Sequence[Norm], ends: Iterable[int], *, mixes_sizes: bool) -> None:
         self.nodes, self.norms = nodes, norms
+        self.products, self.normalized = numbered(nodes, "product"), numbered(nodes, "normalize")
         self.stages = stages(nodes, ends)
         self.home = {place: k for k, stage in enumerate(self.stages) for place in (*stage.begins, *stage.nodes)}
         self.same = {"I": "H"} if mixes_sizes else {}
@@ -138,12 +140,9 @@ class ClassText:
         size = self.norms[index][0]
         return size, sum(norm[0] == size for norm in self.norms[:index])
 
-    def norm_of(self, place: int) -> int:
-        return [at for at, node in enumerate(self.nodes) if node.op == "normalize"].index(place)
-
     def measure(self, place: int) -> None:
         """In the stage before a normalization, exchange the moments of its argument."""
-        index = self.norm_of(place)
+        index = self.normalized[place]
         size, k = self.of_size(index)
         [argument] = self.nodes[place].args
         stage, slot = self.home[place] - 1, self.slot(argument)
@@ -154,7 +153,7 @@ class ClassText:
 
     def merge(self, place: int) -> list[str]:
         """Statements that combine the moments of a normalization."""
-        index = self.norm_of(place)
+        index = self.normalized[place]
         size, k = self.of_size(index)
         _, epsilon, centered = self.norms[index]
         return [f"partials_{size}.merge({k}, {epsilon!r}f, {str(centered).lower()});"]
@@ -163,12 +162,8 @@ class ClassText:
         """Whether all members must have come to this stage, in which these products and normalizations begin."""
         return bool(places)
 
-    def product_of(self, place: int) -> int:
-        """The number of a product."""
-        return [at for at, each in enumerate(self.nodes) if each.op == "product"].index(place)
-
     def of_product(self, loop: LoopText, place: int, part: int) -> str:
-        p = self.product_of(place)
+        p = self.products[place]
         row = loop.row(f"sums{p}", f"product{p}.row(b)")
         return f"load({row} + (i * {self.nodes[place].count} + {part}) * W)"
 
@@ -283,7 +278,7 @@ class LoopText:
 
     def normalized(self, place: int, node: Node) -> str:
         owner = self.owner
-        size, k = owner.of_size(owner.norm_of(place))
+        size, k = owner.of_size(owner.normalized[place])
         waiting = f"load({self.waiting(owner.key(size), owner.slot(node.args[0]))} + i * W)"
         mean = self.row(f"mean{k}", f"partials_{size}.first({k})[b]", "const float")
         scale = self.row(f"scale{k}", f"partials_{size}.second({k})[b]", "const float")

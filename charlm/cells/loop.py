@@ -1,5 +1,6 @@
 """Splits a program: what can be computed before the loop over time, and the loop."""
 
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -37,40 +38,49 @@ def split(program: Program) -> Split:
         else:
             linear.append(kinds[place] == WINDOW and node.op in ("product", "normalize", "input"))
 
-    # What of the loop is needed. Parts of a value from before it are taken inside, so that it stays whole.
-    inside: set[int] = set()
-    leaves: dict[int, None] = {}
-    ready = list(ends)
-    while ready:
-        place = ready.pop()
-        node = program.nodes[place]
-        if place in inside or place in leaves:
-            continue
-        if node.op in ("constant", "part") or (kinds[place] != STATIC and not linear[place]):
-            inside.add(place)
-            ready += node.args
-        else:
-            leaves[place] = None
-    windows = tuple(place for place in sorted(leaves) if kinds[place] == WINDOW)
-    vectors = tuple(place for place in sorted(leaves) if kinds[place] != WINDOW)
-    nodes: list[Node] = []
-    new: dict[int, int] = {}
-    for place in sorted(inside | set(leaves)):
-        node = program.nodes[place]
-        if place in leaves:
-            op, places = ("window", windows) if kinds[place] == WINDOW else ("static", vectors)
-            node = Node(op, (), node.count, node.size, index=places.index(place))
-        else:
-            node = replace(node, args=tuple(new[arg] for arg in node.args))
-        new[place] = len(nodes)
-        nodes.append(node)
+    def leaf(place: int) -> str | None:
+        # Parts of a value from before the loop are taken inside, so that it stays whole.
+        if program.nodes[place].op in ("constant", "part") or (kinds[place] != STATIC and not linear[place]):
+            return None
+        return "window" if kinds[place] == WINDOW else "static"
+
+    nodes, new, leaves = _cut(program.nodes, ends, leaf)
     loop = program._replace(
         nodes=tuple(nodes),
         results=tuple(new[place] for place in program.results),
         gates=tuple((name, new[place]) for name, place in program.gates),
         shown=tuple((name, new[place]) for name, place in program.shown),
     )
-    return Split(program, windows, vectors, loop, additions_of_products(program), additions_of_products(loop))
+    additions = additions_of_products(program), additions_of_products(loop)
+    return Split(program, leaves["window"], leaves["static"], loop, *additions)
+
+
+def _cut(
+    nodes: Sequence[Node], ends: Iterable[int], leaf: Callable[[int], str | None]
+) -> tuple[list[Node], dict[int, int], dict[str, tuple[int, ...]]]:
+    """What `ends` need, down to leaves: the new nodes, the new place of each, and the old places of leaves.
+
+    leaf: the operation, window or static, that stands for a node; None to go on to its arguments.
+    """
+    found: dict[int, str | None] = {}
+    ready = list(ends)
+    while ready:
+        place = ready.pop()
+        if place not in found:
+            found[place] = leaf(place)
+            ready += () if found[place] else nodes[place].args
+    leaves = {op: tuple(place for place in sorted(found) if found[place] == op) for op in ("window", "static")}
+    built: list[Node] = []
+    new: dict[int, int] = {}
+    for place in sorted(found):
+        node, op = nodes[place], found[place]
+        if op:
+            node = Node(op, (), node.count, node.size, index=leaves[op].index(place))
+        else:
+            node = replace(node, args=tuple(new[arg] for arg in node.args))
+        new[place] = len(built)
+        built.append(node)
+    return built, new, leaves
 
 
 def additions_of_products(program: Program) -> dict[int, tuple[int, int]]:
@@ -97,32 +107,27 @@ class Before(NamedTuple):
     `static`."""
     vectors: tuple[int, ...]
     """Nodes of the whole program that `static` stands for."""
+    products: tuple[int, ...]
+    """Its nodes that are products."""
+    operands: tuple[int, ...]
+    """Its nodes that these multiply."""
+    norms: tuple[Node, ...]
+    """Its nodes that are normalizations."""
 
 
 def before_loop(parts: Split) -> Before:
     """The windows of a split program."""
     nodes, kinds = parts.program.nodes, when(parts.program.nodes)
-    inside: set[int] = set()
-    leaves: set[int] = set()
-    ready = list(parts.windows)
-    while ready:
-        place = ready.pop()
-        if place not in inside | leaves:
-            alone = kinds[place] != WINDOW and nodes[place].op not in ("constant", "part")
-            (leaves if alone else inside).add(place)
-            ready += () if alone else nodes[place].args
-    vectors = tuple(sorted(leaves))
-    built: list[Node] = []
-    new: dict[int, int] = {}
-    for place in sorted(inside | leaves):
-        node = nodes[place]
-        if place in leaves:
-            node = Node("static", (), node.count, node.size, index=vectors.index(place))
-        else:
-            node = replace(node, args=tuple(new[arg] for arg in node.args))
-        new[place] = len(built)
-        built.append(node)
+
+    def leaf(place: int) -> str | None:
+        return "static" if kinds[place] != WINDOW and nodes[place].op not in ("constant", "part") else None
+
+    built, new, leaves = _cut(nodes, parts.windows, leaf)
     builder = Builder(built)
     results = [builder.part(new[place], k) for place in parts.windows for k in range(nodes[place].count)]
     program = parts.program._replace(nodes=tuple(builder.nodes), results=tuple(results), gates=(), shown=())
-    return Before(scalarized(program), vectors)
+    program = scalarized(program)
+    products = tuple(place for place, node in enumerate(program.nodes) if node.op == "product")
+    operands = tuple(dict.fromkeys(program.nodes[place].args[0] for place in products))
+    norms = tuple(node for node in program.nodes if node.op == "normalize")
+    return Before(program, leaves["static"], products, operands, norms)

@@ -9,7 +9,7 @@ class LSTM(Cell):
     """c_t = σ(f) ⊙ c_{t−1} + σ(i) ⊙ tanh(g), h_t = σ(o) ⊙ tanh(c_t), as in torch.nn.LSTM: without peepholes.
 
     Layer normalization follows Ba et al. 2016, except that it applies to the sum of both products, and to each gate
-    separately. It cancels a bias that comes before it, so the forget gate's bias is then that of its normalization.
+    separately. Normalization cancels any bias added before it, so `forget_bias` then sets the bias after it.
     """
 
     states: ClassVar = ("h", "c")

@@ -8,9 +8,9 @@ a program they have:
     saved            number `index` of those that the forward pass saves for units of this size
     operand          operand `index` of the products, where that is no state
     d_state          the gradient of the state `name` after the step, without zoneout
-    product_back     args: the gradients of all gates of product `index`; its result: that of what it multiplied
+    product_back     args: the gradients of all gates of product `index`; gives the gradient of its operand
     normalized       the result of normalization `index` of args[0], with the moments that were kept
-    normalize_back   args: the gradient of normalization `index`, and its result; its own result: that of its argument
+    normalize_back   args: the gradient and the result of normalization `index`; gives the gradient of its argument
 """
 
 import functools

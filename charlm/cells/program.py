@@ -13,6 +13,12 @@ from typing import NamedTuple
 Size = str | int
 """Units of a vector: "H", "I", or a number; "" for a constant, which fits every size."""
 
+
+def units(size: Size, hidden: int, inputs: int) -> int:
+    """The number of units that a size stands for."""
+    return {"H": hidden, "I": inputs}[size] if isinstance(size, str) else size
+
+
 UNARY = ("exp", "log", "tanh", "sigmoid", "softplus", "relu", "sqrt")
 BINARY = ("add", "sub", "mul", "div", "max", "min", "greater")
 OTHER = ("input", "state", "constant", "vector", "product", "part", "where", "normalize", "stop")
@@ -64,9 +70,7 @@ class Parameter(NamedTuple):
 
     def shape(self, hidden: int, inputs: int) -> tuple[int, ...]:
         """The shape of the tensor."""
-        sizes = {"H": hidden, "I": inputs}
-        units = [sizes[size] if isinstance(size, str) else size for size in (self.size, self.columns) if size != ""]
-        rows, *columns = units
+        rows, *columns = (units(size, hidden, inputs) for size in (self.size, self.columns) if size != "")
         return (*((self.stack,) if self.stack else ()), self.gates * rows, *columns)
 
 

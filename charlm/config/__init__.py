@@ -113,7 +113,7 @@ _KIND = ("model", "cell", "kind")
 
 
 def _schema_with_cell(raw: dict[str, Any], origin: Mapping[Any, str], folder: Path | None, own: Own) -> type[Config]:
-    """The schema for a config, with its cell if that is not built in; the kind in `raw` then becomes that of its class.
+    """The schema for a config. If it names a cell by file and class, load that and set the kind in `raw` to its own.
 
     CellError if there is no such cell.
     """

@@ -7,9 +7,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from charlm.cells.program import STATIC, when
+from charlm.cells.program import STATIC, units, when
 from charlm.layers import RecurrentLayers
 from charlm.layers.reference import Evaluation
+from charlm.native.recurrence import matrix
 
 
 class Nodes:
@@ -64,9 +65,8 @@ class OnnxLayer:
 
     def __init__(self, layers: RecurrentLayers, layer: int, x: str, states: Sequence[str], nodes: Nodes) -> None:
         self.nodes, self.program = nodes, layers.program(layer)
-        names = (parameter.name for parameter in self.program.parameters)
-        self.parameters = dict(zip(names, layers.layer_parameters(layer), strict=True))
-        self.sizes = {"H": layers.hidden_size, "I": layers.layer_input_size(layer)}
+        self.parameters = layers.named_layer_parameters(layer)
+        self.hidden, self.inputs = layers.hidden_size, layers.layer_input_size(layer)
         self.static = Evaluation(self.program, self.parameters, torch.float32)
         self.when = when(self.program.nodes)
         self.x, self.states, self.zoneout = x, dict(zip(self.program.states, states, strict=True)), layers.zoneout
@@ -107,8 +107,7 @@ class OnnxLayer:
             case "state":
                 return self.states[node.name]
             case "product":
-                weights = self.parameters[node.name]
-                weights = weights[node.index] if weights.dim() == 3 else weights
+                weights = matrix(self.parameters[node.name], node.index)
                 return self.nodes.one("MatMul", self.value(node.args[0]), self.nodes.constant(weights.t()))
             case "part":
                 return self.parts(node.args[0])[node.index]
@@ -133,8 +132,7 @@ class OnnxLayer:
         return self.split[whole]
 
     def units(self, place: int) -> int:
-        size = self.program.nodes[place].size
-        return size if isinstance(size, int) else self.sizes[size]
+        return units(self.program.nodes[place].size, self.hidden, self.inputs)
 
     def normalized(self, place: int) -> str:
         node, nodes, units = self.program.nodes[place], self.nodes, self.units(place)

@@ -15,12 +15,12 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from charlm.cells.passes import Normalization, Passes, numbered
-from charlm.cells.program import Node, Size, needed
+from charlm.cells.program import Node, Size, needed, units
 from charlm.gpu.graphs import Graphs, identity
 from charlm.gpu.memory import KeptMemory
 from charlm.gpu.products import device_linear, matmul, product
 from charlm.native.call import without_autocast
-from charlm.native.recurrence import Driver, Lease, Values, units
+from charlm.native.recurrence import Driver, Lease, Values
 
 
 class TensorRecurrence(Driver):

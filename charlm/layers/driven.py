@@ -6,11 +6,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from charlm.cells.loop import Split, before_loop
+from charlm.cells.program import units
 from charlm.layers.backend import LayerCall, LayerState
 from charlm.layers.reference import Evaluation
 from charlm.native.generate import GeneratingLayer
 from charlm.native.lookup import Lookup, check_ids
-from charlm.native.recurrence import Driver, LoopInputs, matrices, units
+from charlm.native.recurrence import Driver, LoopInputs, matrices, matrix
 
 
 def driven_layer(
@@ -61,14 +62,9 @@ def generating_layer(driver: Driver, input_size: int, call: LayerCall, character
         inputs = loop_inputs(driver, parts, characters, parameters, input_size)
         windows = inputs.windows
     nodes = before.program.nodes
-    products = [node for node in nodes if node.op == "product"]
-    of_before = [
-        parameters[node.name][node.index] if parameters[node.name].dim() == 3 else parameters[node.name]
-        for node in products
-    ]
-    operands = dict.fromkeys(node.args[0] for node in products)
-    widths = [units(nodes[place].size, H, input_size) for place in operands]
-    norms = [node.size for node in nodes if node.op == "normalize"]
+    of_before = [matrix(parameters[nodes[place].name], nodes[place].index) for place in before.products]
+    widths = [units(nodes[place].size, H, input_size) for place in before.operands]
+    norms = [node.size for node in before.norms]
     return GeneratingLayer(
         derived, windows, vectors, [*matrices(derived, parameters), *of_before], widths,
         [norms.count(size) for size in dict.fromkeys(norms)], call.state, call.kept_TBS, input_size,

@@ -51,7 +51,7 @@ class TensorParameters(Parameters):
 
 def step_by_step(layers: "RecurrentLayers", x_TBI: Tensor, state: LayerState) -> tuple[Tensor, LayerState]:
     """Outputs [T, B, H] and last states [B, H] of the first layer, by calling `step` for every time step."""
-    parameters = dict(zip(layers.parameter_shapes(0), layers.layer_parameters(0), strict=True))
+    parameters = layers.named_layer_parameters(0)
     p = TensorParameters(parameters, square=layers.input_size == layers.hidden_size)
     outputs = []
     for x_BI in x_TBI:

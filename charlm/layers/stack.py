@@ -186,7 +186,7 @@ class RecurrentLayers(nn.Module):
 
     def layer_call(self, layer: int, state: LayerState, steps: int, training: bool) -> LayerCall:
         """The call of one layer; draws its masks in training."""
-        parameters = {one.name: getattr(self, f"{one.name}_l{layer}") for one in self.program(layer).parameters}
+        parameters = self.named_layer_parameters(layer)
         like, mask_BH = next(iter(parameters.values())), None
         if training and self.state_dropout > 0:
             shape = tuple(state[0].shape)
@@ -345,9 +345,13 @@ class RecurrentLayers(nn.Module):
     def layer_input_size(self, layer: int) -> int:
         return self.input_size if layer == 0 else self.hidden_size
 
+    def named_layer_parameters(self, layer: int) -> dict[str, Tensor]:
+        """The parameters of one layer by the names in the cell's program, in its order."""
+        return {one.name: getattr(self, f"{one.name}_l{layer}") for one in self.program(layer).parameters}
+
     def layer_parameters(self, layer: int) -> list[Tensor]:
         """The parameters of one layer, in the order of `parameter_shapes`."""
-        return [getattr(self, f"{name}_l{layer}") for name in self.parameter_shapes(layer)]
+        return list(self.named_layer_parameters(layer).values())
 
     def reset_parameters(self) -> None:
         """Draw weights and biases from U(±1/√H), as torch.nn does; then set the special biases."""

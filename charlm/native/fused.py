@@ -14,7 +14,7 @@ from charlm.cells.cpp import cpp
 from charlm.cells.cpp_class import norm_sizes
 from charlm.cells.derivative import passes_of
 from charlm.cells.passes import Passes
-from charlm.cells.program import Size
+from charlm.cells.program import units
 from charlm.errors import CellError
 from charlm.native.build import KernelError
 from charlm.native.call import Kernel
@@ -96,17 +96,14 @@ class FusedDriver(Kernel, Driver):
 
     def scratch(self, passes: Passes, values: Values, *, forward: bool) -> dict[str, list[Tensor | None]]:
         """Memory that threads share in a call."""
-        sizes = {"H": int(values["H"]), "I": int(values["I"])}  # type: ignore[arg-type]
-        B: int = values["B"]  # type: ignore[assignment]
-
-        def units(size: Size) -> int:
-            return sizes[size] if isinstance(size, str) else size
-
+        B, H, inputs = (int(values[name]) for name in ("B", "H", "I"))  # type: ignore[arg-type]
         if forward:
             copied = values["bf16"] or values.get("mask") is not None
-            widths = [units(operand.size) if copied else 0 for operand in passes.operands]
+            read = [(1, operand.size) for operand in passes.operands]
         else:
-            widths = [product.gates * units(product.size) if values["bf16"] else 0 for product in passes.products]
+            copied = values["bf16"]
+            read = [(product.gates, product.size) for product in passes.products]
+        widths = [count * units(size, H, inputs) if copied else 0 for count, size in read]
         threads = torch.get_num_threads()
         norms = [norm.size for norm in passes.normalizations]
         # Copies are in float32, or in bfloat16 padded to a multiple of 32 elements; the padding must be 0.

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from charlm.cells.passes import Passes
-from charlm.cells.program import Size
+from charlm.cells.program import units
 from charlm.native.call import autocasts_to_bf16, first_derivative
 from charlm.native.structs import Value
 
@@ -137,15 +137,14 @@ class _Call(NamedTuple):
         return matrices(self.passes, dict(zip(self.names, weights, strict=True)))
 
 
-def units(size: Size, H: int, input_size: int) -> int:
-    """The number of units that a size stands for."""
-    return {"H": H, "I": input_size}[size] if isinstance(size, str) else size
+def matrix(weights: Tensor, index: int) -> Tensor:
+    """Matrix `index` of a stack, or the only one."""
+    return weights[index] if weights.dim() == 3 else weights
 
 
 def matrices(passes: Passes, weights: Mapping[str, Tensor]) -> list[Tensor]:
     """The matrix of each product in the loop."""
-    products = [(weights[product.name], product.index) for product in passes.products]
-    return [weight[index] if weight.dim() == 3 else weight for weight, index in products]
+    return [matrix(weights[product.name], product.index) for product in passes.products]
 
 
 def buffers(
