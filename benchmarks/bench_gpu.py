@@ -14,7 +14,7 @@ from charlm.config import parse_config
 from charlm.gpu.products import product
 from charlm.layers import RecurrentLayers
 from charlm.system.device import prepare_device
-from charlm.training.step import Updater
+from charlm.training.step import Trainer
 
 T = 64
 RHN_SIZES = [(512, 64), (512, 512), (1024, 128), (1500, 64), (1500, 128)]
@@ -65,8 +65,8 @@ def measure_gpu(report: Report, effort: Effort, device: torch.device) -> None:
     corpus = make_corpus(generated_text())
     for name, cell in UPDATES.items():
         raw = {"model": {"cell": cell}, "train": {"batch_size": 64, "bptt": 64}, "precision": "bf16"}
-        updater = Updater(parse_config(raw, "bench"), corpus, device)
-        times = interleave({"update": updater.update, "bare": bare_update(updater)}, effort, least_s=0.2)
+        trainer = Trainer(parse_config(raw, "bench"), corpus, device)
+        times = interleave({"update": trainer.update, "bare": bare_update(trainer)}, effort, least_s=0.2)
         figures = {
             "characters/s": rate(64 * 64, times["update"], "characters/s"),
             "÷ bare": ratio(times["update"], times["bare"]),

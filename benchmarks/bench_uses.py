@@ -18,7 +18,7 @@ from charlm.data.vocabulary import Vocabulary, code_points
 from charlm.inference.sampling import Choice, sample_ids
 from charlm.layers import Lookup
 from charlm.model import CharLM, build_model
-from charlm.training.step import Updater
+from charlm.training.step import Trainer
 
 ROOT = Path(__file__).parents[1]
 TEXT = ROOT / "data/tinyshakespeare.txt"
@@ -66,10 +66,10 @@ def measure_train(report: Report, effort: Effort) -> None:
         if effort.quick and not name.endswith("1min"):
             continue
         config = parse_config({"model": model, **OTHERS}, "bench")
-        updater = Updater(config, corpus, CPU)
-        ways: dict[str, Way] = {"update": updater.update, "bare": bare_update(updater)}
+        trainer = Trainer(config, corpus, CPU)
+        ways: dict[str, Way] = {"update": trainer.update, "bare": bare_update(trainer)}
         if has_bf16:
-            in_bf16 = Updater(config.model_copy(update={"precision": "bf16"}), corpus, CPU)
+            in_bf16 = Trainer(config.model_copy(update={"precision": "bf16"}), corpus, CPU)
             ways |= {"bf16": in_bf16.update, "bare bf16": bare_update(in_bf16)}
         times = interleave(ways, effort, least_s=0.2)
         H, B, T = config.model.cell.hidden, config.train.batch_size, config.train.bptt
@@ -101,7 +101,7 @@ def measure_lines(report: Report, effort: Effort) -> None:
         for precision in ("fp32", "bf16") if has_fast_bf16() else ("fp32",):
             raw = {"model": model, **OTHERS, "precision": precision}
             ways: dict[str, Way] = {
-                unit: Updater(parse_config({**raw, "data": {"unit": unit}}, "bench"), corpus, CPU).update
+                unit: Trainer(parse_config({**raw, "data": {"unit": unit}}, "bench"), corpus, CPU).update
                 for unit, corpus in corpora.items()
             }
             times = interleave(ways, effort, least_s=0.2)
@@ -134,20 +134,20 @@ def line_corpus(text: str) -> Corpus:
     return replace(corpus, starts={"train": np.flatnonzero(ids == ids[0]) + 1})
 
 
-def bare_update(updater: Updater) -> Way:
-    """The kernels of the updater's model, forward and backward.
+def bare_update(trainer: Trainer) -> Way:
+    """The kernels of the trainer's model, forward and backward.
 
     Layers and logits without dropout and loss. The gradient of the logits is random; the parameters are copies.
     """
-    model = copy.deepcopy(updater.model)
-    train = updater.config.train
-    x_TB, _ = updater.streams.read(0, train.bptt, updater.device)
-    d_logits_TBV = torch.randn(train.bptt, train.batch_size, model.vocabulary_size, device=updater.device)
+    model = copy.deepcopy(trainer.model)
+    train = trainer.config.train
+    x_TB, _ = trainer.streams.read(0, train.bptt, trainer.device)
+    d_logits_TBV = torch.randn(train.bptt, train.batch_size, model.vocabulary_size, device=trainer.device)
     assert model.embedding is not None
     table_VE = model.embedding.weight
 
     def update() -> None:
-        with model.autocast(updater.device):
+        with model.autocast(trainer.device):
             y_TBH, _ = model.layers(Lookup(x_TB, table_VE))
         model.logits(y_TBH).backward(d_logits_TBV)
         model.zero_grad()

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from charlm.config import Config, Own
     from charlm.data.vocabulary import Vocabulary
     from charlm.inference import TrainedModel
-    from charlm.system.world import World
+    from charlm.system.process_group import ProcessGroup
     from charlm.training.loop import Outcome
     from charlm.training.watch import Watch
 
@@ -107,17 +107,17 @@ def _train(
 
     from charlm.system.device import check_fork, keep_freed_memory, own_settings
     from charlm.system.lock import one_training
-    from charlm.system.world import joined
+    from charlm.system.process_group import process_group
     from charlm.training.watch import Watch
 
     keep_freed_memory()
     watch = Watch(sees=_passing_on(on_log)) if on_log else None
     try:
         loaded_s = time.perf_counter() - began_s
-        with one_training(), own_settings(), joined() as world:
+        with one_training(), own_settings(), process_group() as group:
             check_fork()
             outcome = start(
-                world,
+                group,
                 text=source,
                 minutes=minutes,
                 config=config_file,
@@ -186,7 +186,7 @@ class Run:
 
 
 def start(
-    world: "World",
+    group: "ProcessGroup",
     *,
     text: str | None,
     minutes: float | None,
@@ -210,61 +210,61 @@ def start(
 
     is_launched = "RANK" in os.environ
     if config is not None:
-        initial = world.first(lambda: read_checkpoint(find_checkpoint(init_from, "--init-from"))) if init_from else None
+        initial = group.on_first(read_checkpoint, find_checkpoint(init_from, "--init-from")) if init_from else None
         own = of_run(initial.config.model.cell) if initial else from_file
-        parsed = _configured(world, text, minutes, config, settings, own)
+        parsed = _configured(group, text, minutes, config, settings, own)
         if is_launched:
-            world.first(lambda: _check_apart(parsed, run_dir))
+            group.on_first(_check_apart, parsed, run_dir)
         began = None if minutes is None else began_s
-        return start_run(parsed, run_dir, initial, name=config.stem, world=world, began_s=began, watch=watch)
+        return start_run(parsed, run_dir, initial, name=config.stem, group=group, began_s=began, watch=watch)
 
     from charlm.choice.families import Request
 
     assert text is not None
-    if again := world.first(lambda: run_of_this_launch(world)):
-        return resume_run(again, world=world, watch=watch)
+    if again := group.on_first(run_of_this_launch, group):
+        return resume_run(again, group=group, watch=watch)
     request, initial = Request(text, minutes or DEFAULT_MINUTES, settings), None
     if is_launched:
-        world.first(lambda: _check_apart(request.base(), run_dir))
+        group.on_first(_check_apart, request.base(), run_dir)
     if init_from:
-        checkpoint = world.first(lambda: read_checkpoint(find_checkpoint(init_from, "--init-from")))
-        request, vocabulary = world.first(lambda: _with_model_of(request, checkpoint, str(init_from)))
+        checkpoint = group.on_first(read_checkpoint, find_checkpoint(init_from, "--init-from"))
+        request, vocabulary = group.on_first(_with_model_of, request, checkpoint, str(init_from))
         initial = replace(checkpoint, vocabulary=vocabulary)  # with the new characters, if they are to be added
-    suggestion = _chosen(request, world, began_s)
+    suggestion = _chosen(request, group, began_s)
     name = run_name(text)
-    outcome = start_run(suggestion.config, run_dir, initial, name=name, world=world, began_s=began_s, watch=watch)
+    outcome = start_run(suggestion.config, run_dir, initial, name=name, group=group, began_s=began_s, watch=watch)
     _say_if_slow(outcome, suggestion.updates, request.minutes)
     return outcome
 
 
 def planned_config(
-    world: "World", *, text: str | None, minutes: float | None, config: Path | None, settings: list[str]
+    group: "ProcessGroup", *, text: str | None, minutes: float | None, config: Path | None, settings: list[str]
 ) -> "Config":
     """What `start` would train with."""
     from charlm.choice.families import Request
     from charlm.config import from_file
 
     if config is not None:
-        return _configured(world, text, minutes, config, settings, from_file)
+        return _configured(group, text, minutes, config, settings, from_file)
     assert text is not None
-    return _chosen(Request(text, minutes or DEFAULT_MINUTES, settings), world).config
+    return _chosen(Request(text, minutes or DEFAULT_MINUTES, settings), group).config
 
 
 def _configured(
-    world: "World", text: str | None, minutes: float | None, config: Path, settings: list[str], own: "Own"
+    group: "ProcessGroup", text: str | None, minutes: float | None, config: Path, settings: list[str], own: "Own"
 ) -> "Config":
     from charlm.config import load_config
 
     settings = config_settings(minutes, text, settings)
-    return world.first(lambda: load_config(config, settings, own))
+    return group.on_first(load_config, config, settings, own)
 
 
-def _chosen(request: "Request", world: "World", began_s: float | None = None) -> "Suggestion":
+def _chosen(request: "Request", group: "ProcessGroup", began_s: float | None = None) -> "Suggestion":
     """The settings for a text and its minutes; says why. For `began_s` and errors see `suggest`."""
     from charlm.choice.suggest import suggest
     from charlm.system.console import say
 
-    suggestion = suggest(request, world, began_s)
+    suggestion = suggest(request, group, began_s)
     for label, reason in suggestion.reasons.items():
         say(label, reason)
     return suggestion

@@ -21,7 +21,7 @@ CharlmError             base class: the command line prints the message and exit
 class CharlmError(Exception):
     """A fault that one line explains; never shown with a traceback."""
 
-    told = False
+    already_reported = False
     """Whether another process of the run prints it."""
 
 

@@ -134,10 +134,10 @@ class CharLM(nn.Module):
         if p == 0:
             return inputs
         if self.dropout.variational:
-            keep_VB = dropout_mask((self.vocabulary_size, x_TB.shape[1]), p, inputs, part=self.layers.part)
+            keep_VB = dropout_mask((self.vocabulary_size, x_TB.shape[1]), p, inputs, shard=self.layers.shard)
             keep_TB = keep_VB.gather(0, x_TB)
         else:
-            keep_TB = dropout_mask(tuple(x_TB.shape), p, inputs, part=self.layers.part)
+            keep_TB = dropout_mask(tuple(x_TB.shape), p, inputs, shard=self.layers.shard)
         return inputs * keep_TB.unsqueeze(-1)
 
     def _drop_units(self, values: Tensor, p: float) -> Tensor:
@@ -146,7 +146,7 @@ class CharLM(nn.Module):
             return values
         T, B, F_ = values.shape
         shape = (1 if self.dropout.variational else T, B, F_)
-        return values * dropout_mask(shape, p, values, part=self.layers.part)
+        return values * dropout_mask(shape, p, values, shard=self.layers.shard)
 
 
 def build_model(config: ModelConfig, vocabulary_size: int, precision: str = "fp32") -> CharLM:

@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from typing import Any
 
-from charlm.system.world import World, joined
+from charlm.system.process_group import ProcessGroup, process_group
 
 TIMEOUT_S = 60
 
 
 class Team:
-    """Calls functions of a module, which take the world first, in all processes."""
+    """Calls functions of a module, which take the group first, in all processes."""
 
     def __init__(self, connections: list[Connection]) -> None:
         self._connections = connections
@@ -42,7 +42,7 @@ class Team:
 
 @contextlib.contextmanager
 def team(size: int, timeout_s: int = TIMEOUT_S) -> Iterator[Team]:
-    """So many processes, in one world."""
+    """So many processes, in one group."""
     context = multiprocessing.get_context("spawn")
     connections, processes = [], []
     for rank, environment in enumerate(environments(size, timeout_s)):
@@ -77,14 +77,14 @@ def environments(size: int, timeout_s: int) -> list[dict[str, str]]:
 
 def _serve(connection: Connection, environment: dict[str, str]) -> None:
     os.environ |= environment
-    with joined() as world:
+    with process_group() as group:
         while (request := connection.recv()) is not None:
             call, function, arguments = request
-            connection.send((call, *_outcome(world, function, arguments)))
+            connection.send((call, *_outcome(group, function, arguments)))
 
 
-def _outcome(world: World, function: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[Any, str]:
+def _outcome(group: ProcessGroup, function: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[Any, str]:
     try:
-        return function(world, *arguments), ""
+        return function(group, *arguments), ""
     except BaseException:
         return None, traceback.format_exc()

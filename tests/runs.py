@@ -11,7 +11,7 @@ import torch
 from charlm.checkpoint import read_checkpoint
 from charlm.config import parse_config
 from charlm.training.metrics import Row, train_row
-from charlm.training.step import Updater
+from charlm.training.step import Trainer
 
 TIMES = {"elapsed_s", "chars_per_s"}
 
@@ -51,19 +51,19 @@ class interrupted_after:
         self.steps, self.number = steps, number
 
     def __enter__(self):
-        self.update = Updater.update
+        self.update = Trainer.update
 
-        def update(updater):
-            self.update(updater)
-            if updater.state.step == self.steps:
+        def update(trainer):
+            self.update(trainer)
+            if trainer.state.step == self.steps:
                 os.kill(os.getpid(), self.number)
 
-        Updater.update = update
+        Trainer.update = update
 
     def __exit__(self, *_):
-        Updater.update = self.update
+        Trainer.update = self.update
 
 
-def row_of(updater: Updater) -> Row:
-    """The metrics since the updater's last row."""
-    return train_row(updater.state, updater.config.train)
+def row_of(trainer: Trainer) -> Row:
+    """The metrics since the trainer's last row."""
+    return train_row(trainer.state, trainer.config.train)

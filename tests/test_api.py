@@ -158,16 +158,16 @@ def test_ctrl_c_saves_the_run_and_returns_it(tiny_config, tmp_path, capsys):
 
 
 def test_a_rollback_is_seen(tiny_config, tmp_path, monkeypatch):
-    from charlm.training.step import Updater, divergence
+    from charlm.training.step import Trainer, divergence
 
-    rows, update = [], Updater.update
+    rows, update = [], Trainer.update
 
-    def diverging(updater):
-        update(updater)
-        if updater.state.step == 4 and not updater.state.rollbacks:
+    def diverging(trainer):
+        update(trainer)
+        if trainer.state.step == 4 and not trainer.state.rollbacks:
             raise divergence(4, "a loss of nan")
 
-    monkeypatch.setattr(Updater, "update", diverging)
+    monkeypatch.setattr(Trainer, "update", diverging)
     overrides = {"train.on_divergence": "rollback", "train.save_every": 2}
     run = charlm.train(config=tiny_config, run_dir=tmp_path / "run", overrides=overrides, on_log=rows.append)
     assert [row["step"] for row in rows if row["split"] == "rollback"] == [3]

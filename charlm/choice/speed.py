@@ -29,9 +29,9 @@ from charlm.system.console import say
 from charlm.system.cpu import describe_cpu
 from charlm.system.device import free_memory
 from charlm.system.files import replace_file
-from charlm.system.world import ALONE, World
+from charlm.system.process_group import ONE_PROCESS, ProcessGroup
 from charlm.training.processes import choose_device
-from charlm.training.step import Updater
+from charlm.training.step import Trainer
 
 _ENOUGH_S = 0.15
 """Updates of a size are timed for this long, or an eighth of the budget; at least one is."""
@@ -63,7 +63,7 @@ class Speedometer:
     vocabulary_size: int
     budget_s: float
     """Measure nothing after this time."""
-    world: World = ALONE
+    group: ProcessGroup = ONE_PROCESS
     """Its processes share the batch and measure together: this is the first one, the others are in `help_first`."""
 
     def __post_init__(self) -> None:
@@ -139,8 +139,8 @@ class Speedometer:
             gc.freeze()
         try:
             config, enough_s = self.families[at][index].config, min(_ENOUGH_S, self.budget_s / 8)
-            size = self.world.first(lambda: Size(config, self.vocabulary_size, enough_s))
-            seconds = size.measured(self.world)
+            size = self.group.on_first(Size, config, self.vocabulary_size, enough_s)
+            seconds = size.measured(self.group)
             free_memory()
         finally:
             if freezes:
@@ -155,7 +155,7 @@ class Speedometer:
             self._store(at, index).write(seconds)
 
     def _store(self, at: int, index: int) -> "_Store":
-        return _Store(self.families[at][index].config, self.device, self.vocabulary_size, self.world)
+        return _Store(self.families[at][index].config, self.device, self.vocabulary_size, self.group)
 
 
 class Size(NamedTuple):
@@ -165,33 +165,33 @@ class Size(NamedTuple):
     vocabulary_size: int
     enough_s: float
 
-    def measured(self, world: World) -> float | None:
+    def measured(self, group: ProcessGroup) -> float | None:
         """`measure` on the device of this process."""
-        return measure(self.config, choose_device(self.config, world), self.vocabulary_size, self.enough_s, world)
+        return measure(self.config, choose_device(self.config, group), self.vocabulary_size, self.enough_s, group)
 
 
-def help_first(world: World) -> Any:
+def help_first(group: ProcessGroup) -> Any:
     """Measure with the first process whatever it measures, until it returns something else; then return that too."""
-    while isinstance(found := world.first(lambda: None), Size):
+    while isinstance(found := group.on_first(lambda: None), Size):
         with contextlib.suppress(CharlmError):  # all have it, and the first one says what comes of it
-            found.measured(world)
+            found.measured(group)
         free_memory()
     return found
 
 
 def measure(
-    config: Config, device: torch.device, vocabulary_size: int, enough_s: float, world: World = ALONE
+    config: Config, device: torch.device, vocabulary_size: int, enough_s: float, group: ProcessGroup = ONE_PROCESS
 ) -> float | None:
     """Seconds of the fastest update on random text, of several processes the median; None if memory is short.
 
-    The fastest, because other load only makes updates slower. All processes of the world call this together.
+    The fastest, because other load only makes updates slower. All processes of the group call this together.
     """
-    if world.shares_updates:
-        train = config.train.model_copy(update={"batch_size": config.train.batch_size // world.size})
-        threads = world.threads(config.threads)
+    if group.is_distributed:
+        train = config.train.model_copy(update={"batch_size": config.train.batch_size // group.size})
+        threads = group.threads(config.threads)
         part = config.model_copy(update={"train": train, "threads": threads})
         # One that lacks memory would leave the others waiting for its gradients: each tries its part alone before.
-        if world.total(measure(part, device, vocabulary_size, 0.0) is None):
+        if group.sum(measure(part, device, vocabulary_size, 0.0) is None):
             return None
         free_memory()
     vocabulary = Vocabulary.of_code_points(np.arange(vocabulary_size))
@@ -199,27 +199,27 @@ def measure(
     ids: Ids = np.random.default_rng(1).integers(vocabulary_size, size=length).astype(np.uint32)
     corpus = Corpus(vocabulary, {"train": ids}, sha256="", size_bytes=len(ids), files=1)
     try:
-        return _fastest_s(world.each(lambda: Updater(config, corpus, device, world)), enough_s)
+        return _fastest_s(group.on_each(Trainer, config, corpus, device, group), enough_s)
     except Exception as error:
-        if not world.shares_updates and (isinstance(error, DeviceError) or is_out_of_memory(error)):
+        if not group.is_distributed and (isinstance(error, DeviceError) or is_out_of_memory(error)):
             return None
         raise
 
 
-def _fastest_s(updater: Updater, enough_s: float) -> float:
+def _fastest_s(trainer: Trainer, enough_s: float) -> float:
     times: list[float] = []
     spent_s = 0.0
-    least = _LEAST_ON_GPU if updater.device.type == "cuda" else 1
+    least = _LEAST_ON_GPU if trainer.device.type == "cuda" else 1
     while len(times) < least or (spent_s < enough_s and len(times) < 50):
         start_s = time.perf_counter()
-        updater.update()
-        if updater.device.type == "cuda":
+        trainer.update()
+        if trainer.device.type == "cuda":
             torch.cuda.synchronize()
-        spent_s, _ = updater.world.agree(sum(times), [])  # as after every update of a run
-        if updater.state.step > 1:  # the first one allocates
+        spent_s, _ = trainer.group.agree(sum(times), [])  # as after every update of a run
+        if trainer.state.step > 1:  # the first one allocates
             times.append(time.perf_counter() - start_s)
     # Of several processes the slowest of the moment decides, and the fastest update is one in which none was slow.
-    return statistics.median(times) if updater.world.shares_updates else min(times)
+    return statistics.median(times) if trainer.group.is_distributed else min(times)
 
 
 def _interpolated(family: Sequence[Candidate], points: dict[int, float]) -> list[float]:
@@ -239,7 +239,7 @@ def _interpolated(family: Sequence[Candidate], points: dict[int, float]) -> list
 class _Store:
     """The file of the cache for a candidate: one of each machine, device, version, precision and size."""
 
-    def __init__(self, config: Config, device: torch.device, vocabulary_size: int, world: World) -> None:
+    def __init__(self, config: Config, device: torch.device, vocabulary_size: int, group: ProcessGroup) -> None:
         cell, program = config.model.cell, ""
         if is_in_file(cell.kind):  # its step may change, and depend on H
             program = as_json(cell)
@@ -248,7 +248,7 @@ class _Store:
         layers = RecurrentLayers(cell, 1).to(device)
         backend = layers.select_backend(device, resets=config.data.unit == "line").description
         threads = config.threads or torch.get_num_threads()
-        parts = [__version__, torch.__version__, _machine(device), threads, world.size, world.local_size, backend]
+        parts = [__version__, torch.__version__, _machine(device), threads, group.size, group.local_size, backend]
         train = config.train
         size = [config.precision, train.batch_size, train.bptt, train.ema > 0, config.optimizer.name, vocabulary_size]
         text = json.dumps([*parts, *size, config.model.model_dump(mode="json"), *([program] if program else [])])

@@ -21,7 +21,7 @@ from charlm.native.build import compiling_s
 from charlm.native.precision import choose_precision
 from charlm.system.device import describe_device, resolve_device, set_threads
 from charlm.system.formatting import counted, format_duration
-from charlm.system.world import ALONE, World
+from charlm.system.process_group import ONE_PROCESS, ProcessGroup
 from charlm.training.memory import available_bytes, bytes_on_device
 from charlm.training.precision import compile_kernels
 from charlm.training.start import LONGEST_START
@@ -84,8 +84,8 @@ class _Outlook:
         return enough and self.candidate.parameters <= _MOST_PER_CHAR * self.reading.train_chars
 
 
-def suggest(request: Request, world: World = ALONE, began_s: float | None = None) -> Suggestion:
-    """Choose settings for a text and a time on this machine; the batch is a multiple of the world's processes.
+def suggest(request: Request, group: ProcessGroup = ONE_PROCESS, began_s: float | None = None) -> Suggestion:
+    """Choose settings for a text and a time on this machine; the batch is a multiple of the group's processes.
 
     All of them call this together: the first one chooses, and they measure what it asks for.
 
@@ -93,13 +93,13 @@ def suggest(request: Request, world: World = ALONE, began_s: float | None = None
     ConfigError for wrong overrides, DataError for a text that cannot be read or is too short, DeviceError for a device
     that is not there or has too little memory.
     """
-    return world.first(lambda: _suggest(request, world, began_s)) if world.is_first else help_first(world)
+    return group.on_first(_suggest, request, group, began_s) if group.is_first else help_first(group)
 
 
-def _suggest(request: Request, world: World, began_s: float | None) -> Suggestion:
+def _suggest(request: Request, group: ProcessGroup, began_s: float | None) -> Suggestion:
     base = request.base()
-    device = resolve_device(base.device, world)
-    set_threads(world.threads(base.threads))
+    device = resolve_device(base.device, group)
+    set_threads(group.threads(base.threads))
     with to_be_done_by(None if began_s is None else began_s + 60 * request.minutes):
         corpus = load_configured_corpus(base.data, request.vocabulary, whole=True)
     if (chars := len(corpus.splits["train"])) < LEAST_CHARS:
@@ -108,9 +108,9 @@ def _suggest(request: Request, world: World, began_s: float | None) -> Suggestio
             "are about the least that gives readable words; add text"
         )
     text, parts = text_facts(corpus), _Parts.of(request, base, corpus)
-    families = _families(request, text, device, world)
+    families = _families(request, text, device, group)
     budget_s = min(5.0, 60 * request.minutes * _MEASURING)
-    meter = Speedometer(families, device, text.vocabulary, budget_s, world)
+    meter = Speedometer(families, device, text.vocabulary, budget_s, group)
     outlooks = _measured_outlooks(parts, meter, request.minutes, began_s)
     if not outlooks:
         raise DeviceError(f"memory: not even a small model could be trained ({device.type}); free some")
@@ -169,7 +169,7 @@ class _Parts:
 # Candidates
 
 
-def _families(request: Request, text: TextFacts, device: torch.device, world: World) -> list[list[Candidate]]:
+def _families(request: Request, text: TextFacts, device: torch.device, group: ProcessGroup) -> list[list[Candidate]]:
     """Candidates by family and batch, the smallest first; ConfigError if the user's options fit none."""
     faults: list[ConfigError] = []
     cells = _cells(request, faults)
@@ -177,9 +177,9 @@ def _families(request: Request, text: TextFacts, device: torch.device, world: Wo
     families = [family for family in USUAL if asked in (None, family.kind)] or [on_request(asked or "")]
     if compile_kernels(cells, device) and asked in (None, PLAIN.kind):
         families.insert(0, PLAIN)
-    batches = [-(-batch // world.size) * world.size for batch in _batches(text, request.minutes, device)]
+    batches = [-(-batch // group.size) * group.size for batch in _batches(text, request.minutes, device)]
     found = [
-        list(_candidates(request, text, device, world, family, batch, faults))
+        list(_candidates(request, text, device, group, family, batch, faults))
         for family in families
         for batch in dict.fromkeys(batches)
     ]
@@ -213,7 +213,7 @@ def _candidates(
     request: Request,
     text: TextFacts,
     device: torch.device,
-    world: World,
+    group: ProcessGroup,
     family: Family,
     batch_size: int,
     faults: list[ConfigError],
@@ -231,7 +231,7 @@ def _candidates(
         config = config.model_copy(update={"precision": choose_precision(config.precision, device)[0]})
         if config in seen:  # the user's options leave no choice
             continue
-        if free is not None and bytes_on_device(config, text.vocabulary, device, world) > _MEMORY * free:
+        if free is not None and bytes_on_device(config, text.vocabulary, device, group) > _MEMORY * free:
             return
         seen.append(config)
         yield Candidate(family, settings, config, count_parameters(config.model, text.vocabulary))

@@ -129,7 +129,7 @@ def main() -> None:
     try:
         app(prog_name="charlm", obj=IMPORTED_S)
     except CharlmError as error:
-        if not error.told:
+        if not error.already_reported:
             for line in error.faults if isinstance(error, ConfigError) else [str(error)]:
                 say_error(_shortened(line))
         sys.exit(1)

@@ -113,17 +113,17 @@ def train(
         check_start(text, minutes, config, settings, init_from, run_dir)
 
     from charlm.system.device import keep_freed_memory
-    from charlm.system.world import joined
+    from charlm.system.process_group import process_group
 
     keep_freed_memory()
-    with joined() as world:
+    with process_group() as group:
         if resume:
             assert run_dir is not None
             limit = [] if minutes is None else [f"train.max_minutes={minutes}"]
-            outcome = _resume(run_dir, config, [*limit, *settings], world)
+            outcome = _resume(run_dir, config, [*limit, *settings], group)
         else:
             outcome = start(
-                world,
+                group,
                 text=text,
                 minutes=minutes,
                 config=config,
@@ -132,8 +132,8 @@ def train(
                 init_from=init_from,
                 began_s=began_s if config else began_s - _leaving_s(time.perf_counter() - began_s),
             )
-    _print_outcome(outcome, json and world.is_first)
-    if config is None and not resume and not json and world.is_first:
+    _print_outcome(outcome, json and group.is_first)
+    if config is None and not resume and not json and group.is_first:
         _print_sample(Path(outcome.run_dir))
 
 
@@ -178,7 +178,7 @@ def _leaving_s(loading_s: float) -> float:
     return min(loading_s / 2, 1.5)
 
 
-def _resume(run_dir: Path, config: Path | None, settings: list[str], world: Any) -> Any:
+def _resume(run_dir: Path, config: Path | None, settings: list[str], group: Any) -> Any:
     """Continue with the config given, or with the run's own, after the overrides."""
     from charlm.config import Config, load_config, of_run, override_config
     from charlm.training.start import resume_run
@@ -189,7 +189,7 @@ def _resume(run_dir: Path, config: Path | None, settings: list[str], world: Any)
             return load_config(config, settings, own)
         return override_config(saved, f"{run_dir}/config.yaml", settings, own)
 
-    return resume_run(run_dir, change, world)
+    return resume_run(run_dir, change, group)
 
 
 def _print_outcome(outcome: Any, json: bool) -> None:
@@ -257,13 +257,13 @@ def plan(
     check_start(text, minutes, config, settings)
 
     from charlm.system.device import keep_freed_memory
-    from charlm.system.world import joined
+    from charlm.system.process_group import process_group
     from charlm.training.plan import measure
 
     keep_freed_memory()
-    with joined() as world:
-        result = measure(planned_config(world, text=text, minutes=minutes, config=config, settings=settings), world)
-    if not world.is_first:
+    with process_group() as group:
+        result = measure(planned_config(group, text=text, minutes=minutes, config=config, settings=settings), group)
+    if not group.is_first:
         return
     if json:
         print_json(result.as_json())

@@ -9,7 +9,7 @@ import torch
 from charlm.data.line_split import scattered
 from charlm.data.streams import check_length
 from charlm.system.device import to_device
-from charlm.system.world import WHOLE, Part
+from charlm.system.process_group import WHOLE_BATCH, Shard
 
 _ROUNDS = 8
 _BLOCK = 1 << 8
@@ -142,7 +142,7 @@ class LineStreams:
         batch_size: int,
         bptt: int,
         name: str = "train split",
-        part: Part = WHOLE,
+        shard: Shard = WHOLE_BATCH,
         seed: int = 1,
     ) -> None:
         check_length(len(ids), batch_size, bptt, name)
@@ -152,7 +152,7 @@ class LineStreams:
         """S, characters per stream."""
         # Views of the plain type: slices of a memory map take several times as long.
         self._ids, self._starts, self._seed = np.asarray(ids), np.asarray(starts), seed
-        self._own = np.array_split(np.arange(batch_size), part.count)[part.index]
+        self._own = np.array_split(np.arange(batch_size), shard.count)[shard.index]
         self._epoch = -1
         self._position = 0
         self._streams: list[_Stream] = []

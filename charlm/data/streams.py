@@ -9,7 +9,7 @@ import torch
 from charlm.errors import DataError
 from charlm.system.device import to_device
 from charlm.system.formatting import counted
-from charlm.system.world import WHOLE, Part
+from charlm.system.process_group import WHOLE_BATCH, Shard
 
 _PIECE = 1024
 """Characters of a piece at least, if an epoch reads so many, and less than double. The state is carried over the gap
@@ -30,7 +30,7 @@ class Streams:
     batch_size  B
     bptt        T, steps per window; used only for the minimum length and `windows_per_epoch`
     name        what errors call the ids: "train split"
-    part        the streams to read, of equal parts of the B
+    shard       the streams to read, of equal shards of the B
     share       of each stream that an epoch reads, above 0
     """
 
@@ -40,7 +40,7 @@ class Streams:
         batch_size: int,
         bptt: int,
         name: str = "train split",
-        part: Part = WHOLE,
+        shard: Shard = WHOLE_BATCH,
         share: float = 1.0,
     ) -> None:
         assert ids.ndim == 1, ids.shape
@@ -59,7 +59,7 @@ class Streams:
         all_BS = np.lib.stride_tricks.as_strided(
             ids, (batch_size, self._whole + 1), (self._whole * stride, stride), writeable=False
         )
-        self._ids_BS = np.split(all_BS, part.count)[part.index]
+        self._ids_BS = np.split(all_BS, shard.count)[shard.index]
 
     @property
     def windows_per_epoch(self) -> int:

@@ -16,7 +16,7 @@ from charlm.layers import cross_entropy
 from charlm.model import CharLM, map_state
 from charlm.system.device import to_device
 from charlm.system.formatting import counted, nats_to_bits
-from charlm.system.world import ALONE, WHOLE, Part, World
+from charlm.system.process_group import ONE_PROCESS, WHOLE_BATCH, ProcessGroup, Shard
 
 Ids = npt.NDArray[np.integer[Any]]
 
@@ -79,7 +79,7 @@ def evaluate(
     streams: int | None = None,
     per_char: bool = False,
     per_line: bool = False,
-    world: World = ALONE,
+    group: ProcessGroup = ONE_PROCESS,
     check: Callable[[], object] = lambda: None,
 ) -> Evaluation:
     """Score every character of `ids` [N] given the characters before it; DataError if the text is too short.
@@ -88,20 +88,20 @@ def evaluate(
     many as the device needs. For a model of lines `ids` must begin with a newline, and each part begins with a line.
     With `per_line`, the scores of some lines are found too.
 
-    The processes of the world share the streams, and each returns the score of the whole; `per_char` and `per_line`
+    The processes of the group share the streams, and each returns the score of the whole; `per_char` and `per_line`
     need a single process. The model keeps its mode (training or evaluation).
 
     check: called before the first window and after each, equally often in all processes; what it raises ends the
     evaluation.
     """
-    assert world.size == 1 or not (per_char or per_line)
+    assert group.size == 1 or not (per_char or per_line)
     cut = Cut.of(ids, streams or most_streams(device), model.begins)
     sample = LineSample(ids, cut, model.begins) if per_line and model.begins is not None else None
     with evaluating(model), torch.inference_mode():
-        windows = scored_windows(model, ids, device, cut, part=world.part)
+        windows = scored_windows(model, ids, device, cut, shard=group.shard)
         windows = _checked(check, sample.passing(windows) if sample else windows)
         score = sum_windows(windows, cut, per_char=per_char)
-    return replace(score, nats_sum=world.total(score.nats_sum), line_nats=sample.nats() if sample else None)
+    return replace(score, nats_sum=group.sum(score.nats_sum), line_nats=sample.nats() if sample else None)
 
 
 def _checked(check: Callable[[], object], windows: Iterable[Tensor]) -> Iterator[Tensor]:
@@ -220,22 +220,22 @@ def line_sums(nats: npt.NDArray[np.floating[Any]], ends: npt.NDArray[np.int64]) 
 
 
 def scored_windows(
-    model: CharLM, ids: Ids, device: torch.device, cut: Cut, *, steps: int | None = None, part: Part = WHOLE
+    model: CharLM, ids: Ids, device: torch.device, cut: Cut, *, steps: int | None = None, shard: Shard = WHOLE_BATCH
 ) -> Iterator[Tensor]:
     """Yield the cross-entropy in nats, [T, B], of window after window of `ids` [N], cut into B parts.
 
     Stream b reads the b-th part of the text, in windows of `steps` characters, after the warm-up before its part. The
     state is carried from window to window. Entries past the end of a part are 0.
 
-    part: yield the nats of these streams only, of nearly equal parts of the B; there may be none. All parts have the
+    shard: yield the nats of these streams only, of nearly equal parts of the B; there may be none. All parts have the
     same number of windows.
 
     The model must be in evaluation mode. The nats have a graph unless the caller turns gradients off; the carried
     state is detached between windows, and the caller may change the weights there.
     """
     last = len(ids) - 1
-    mine = np.array_split(np.arange(len(cut.begin_B)), part.count)[part.index]
-    streams = -(-len(cut.begin_B) // part.count)  # of the largest part
+    mine = np.array_split(np.arange(len(cut.begin_B)), shard.count)[shard.index]
+    streams = -(-len(cut.begin_B) // shard.count)  # of the largest part
     most = most_steps(streams, model, device)
     steps = steps or min(most, score_steps(streams, model))
     if not len(mine):

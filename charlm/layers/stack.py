@@ -24,7 +24,7 @@ from charlm.native.generate import Generator
 from charlm.native.lookup import Lookup
 from charlm.native.random import random_mask
 from charlm.native.shared import SHARED_KERNELS
-from charlm.system.world import WHOLE, Part
+from charlm.system.process_group import WHOLE_BATCH, Shard
 
 RecurrentState = Tensor | tuple[Tensor, ...]
 """The state of all layers: [L, B, H], or one such tensor for each of `state_names` (LSTM: h and c)."""
@@ -35,19 +35,21 @@ def as_tuple(state: RecurrentState) -> tuple[Tensor, ...]:
     return (state,) if isinstance(state, Tensor) else tuple(state)
 
 
-def dropout_mask(shape: tuple[int, ...], p: float, like: Tensor, *, part: Part = WHOLE, streams: int = 1) -> Tensor:
+def dropout_mask(
+    shape: tuple[int, ...], p: float, like: Tensor, *, shard: Shard = WHOLE_BATCH, streams: int = 1
+) -> Tensor:
     """A mask of 0 with probability p, else 1/(1−p): multiplying by it leaves the expected value unchanged.
 
     Drawn from torch's global generator, in the dtype and on the device of `like`. On the CPU, p is rounded to a
     multiple of 2⁻¹⁶: drawing sixteen random bits per element is much faster than torch's own draws.
 
-    part: the mask is this part, along the dimension `streams`, of the mask of a whole batch: the processes of a run
+    shard: the mask is this shard, along the dimension `streams`, of the mask of a whole batch: the processes of a run
     have the masks of a single one.
     """
     if like.device.type == "cpu":
-        return random_mask(shape, max(1, round((1 - p) * 2**16)), part, streams).to(like.dtype)
-    whole = (*shape[:streams], shape[streams] * part.count, *shape[streams + 1 :])
-    return part.of(torch.empty(whole, dtype=like.dtype, device=like.device).bernoulli_(1 - p).div_(1 - p), streams)
+        return random_mask(shape, max(1, round((1 - p) * 2**16)), shard, streams).to(like.dtype)
+    whole = (*shape[:streams], shape[streams] * shard.count, *shape[streams + 1 :])
+    return shard.of(torch.empty(whole, dtype=like.dtype, device=like.device).bernoulli_(1 - p).div_(1 - p), streams)
 
 
 class RecurrentLayers(nn.Module):
@@ -107,8 +109,8 @@ class RecurrentLayers(nn.Module):
         self.variational = variational
         self.zoneout = zoneout
         self.residual = residual
-        self.part = WHOLE
-        """The part of the batch that `forward` gets; its masks are those of this part."""
+        self.shard = WHOLE_BATCH
+        """The shard of the batch that `forward` gets; its masks are those of this shard."""
         self._memory = KeptMemory()
         for layer in range(num_layers):
             for name, shape in self.parameter_shapes(layer).items():
@@ -176,7 +178,7 @@ class RecurrentLayers(nn.Module):
         for layer, layer_state in enumerate(self.split_state(state, B)):
             inputs = y
             if layer > 0 and self.dropout > 0 and self.training:
-                inputs = y * dropout_mask(mask_shape, self.dropout, like=y, part=self.part)
+                inputs = y * dropout_mask(mask_shape, self.dropout, like=y, shard=self.shard)
             call = self.layer_call(layer, layer_state, steps=T, training=self.training)
             call = call._replace(carried_TB=carried_TB, seen=seen[layer] if seen else None)
             output, layer_state = backend.compute(inputs, call)
@@ -190,7 +192,7 @@ class RecurrentLayers(nn.Module):
         like, mask_BH = next(iter(parameters.values())), None
         if training and self.state_dropout > 0:
             shape = tuple(state[0].shape)
-            mask_BH = dropout_mask(shape, self.state_dropout, like=like, part=self.part, streams=0)
+            mask_BH = dropout_mask(shape, self.state_dropout, like=like, shard=self.shard, streams=0)
         if training and self.weight_dropout > 0:
             for name in self.program(layer).recurrent():
                 weights = parameters[name]
@@ -204,7 +206,7 @@ class RecurrentLayers(nn.Module):
         if self.zoneout == 0:
             return None
         if training:
-            kept_TBS = (dropout_mask((steps, B, S), self.zoneout, like=like, part=self.part) == 0).to(like.dtype)
+            kept_TBS = (dropout_mask((steps, B, S), self.zoneout, like=like, shard=self.shard) == 0).to(like.dtype)
         else:
             kept_TBS = like.new_full((1, 1, S), self.zoneout)
         for name, kept_TBH in zip(self.state_names, kept_TBS.chunk(len(state), dim=2), strict=True):

@@ -14,10 +14,10 @@ import torch
 from charlm.errors import DeviceError
 from charlm.system.console import say
 from charlm.system.formatting import counted
-from charlm.system.world import ALONE, World
+from charlm.system.process_group import ONE_PROCESS, ProcessGroup
 
 
-def resolve_device(name: str, world: World = ALONE) -> torch.device:
+def resolve_device(name: str, group: ProcessGroup = ONE_PROCESS) -> torch.device:
     """The device for `auto`, `cpu`, `cuda` or `cuda:N`; always with its index. DeviceError for a GPU that is not there.
 
     GPUs are counted as CUDA_VISIBLE_DEVICES leaves them. Several processes on a machine get a GPU each, in order.
@@ -39,13 +39,13 @@ def resolve_device(name: str, world: World = ALONE) -> torch.device:
         built = "without CUDA" if torch.version.cuda is None else f"for CUDA {torch.version.cuda}"
         found = f"found {name}, but this PyTorch (built {built}) sees no GPU"
         raise DeviceError(f"device: {found}; allowed here: auto | cpu")
-    count, shared = torch.cuda.device_count(), world.local_size > 1 and not world.has_own_gpus
-    if shared and (number or world.local_size > count):
+    count, shared = torch.cuda.device_count(), group.local_size > 1 and not group.has_own_gpus
+    if shared and (number or group.local_size > count):
         raise DeviceError(
-            f"device: found {wanted} for {world.local_size} processes on a machine with {count} "
+            f"device: found {wanted} for {group.local_size} processes on a machine with {count} "
             f"GPU{'s' * (count != 1)}; allowed: cpu, or cuda with at most as many processes as GPUs (--nproc-per-node)"
         )
-    index = int(number or (world.local_rank if shared else 0))
+    index = int(number or (group.local_rank if shared else 0))
     if index >= count:
         names = " | ".join(["auto", "cpu", "cuda", *(f"cuda:{n}" for n in range(count))])
         raise DeviceError(f"device: found {name}; allowed here: {names}")

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from charlm.model import WindowLoss
-from charlm.system.world import World
+from charlm.system.process_group import ProcessGroup
 
 
 class Backward:
@@ -14,16 +14,16 @@ class Backward:
     end, so there is nothing to overlap them with.
     """
 
-    def __init__(self, parameters: list[Tensor], world: World) -> None:
+    def __init__(self, parameters: list[Tensor], group: ProcessGroup) -> None:
         self._parameters = parameters
-        self._world = world
+        self._group = group
 
     def __call__(self, loss: WindowLoss) -> WindowLoss:
         """The loss of the whole batch, detached."""
-        size = self._world.size
+        size = self._group.size
         (loss.objective / size if size > 1 else loss.objective).backward()
         scores = loss.objective.detach() / size, loss.cross_entropy / size
-        if self._world.shares_updates:
+        if self._group.is_distributed:
             scores = self.add_up(*scores)
         return loss._replace(objective=scores[0], cross_entropy=scores[1])
 
@@ -32,7 +32,7 @@ class Backward:
         parameters = self._parameters
         gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
         flat = torch.cat([tensor.reshape(-1) for tensor in (*gradients, *scores)])
-        self._world.sum_(flat)
+        self._group.all_reduce_(flat)
         parts = flat.split([tensor.numel() for tensor in (*parameters, *scores)])
         for parameter, gradient in zip(parameters, parts, strict=False):
             parameter.grad = gradient.view_as(parameter)

@@ -24,7 +24,7 @@ from charlm.training.progress import Progress
 from charlm.training.sample import draw_sample
 from charlm.training.signals import SIGNALS, catch_signals
 from charlm.training.snapshot import fingerprint, restore_snapshot, take_snapshot
-from charlm.training.step import Updater, divergence
+from charlm.training.step import Trainer, divergence
 from charlm.training.watch import Watch
 
 _EVALUATION = 0.3
@@ -64,7 +64,7 @@ class TrainingLoop:
 
     def __init__(
         self,
-        updater: Updater,
+        trainer: Trainer,
         corpus: Corpus,
         folder: RunFolder,
         tracker: Tracker,
@@ -72,14 +72,14 @@ class TrainingLoop:
         watch: Watch | None = None,
     ) -> None:
         """`began_s`: when the run's clock started, as time.perf_counter() tells it; None: now."""
-        self.updater = updater
-        self.config = updater.config
+        self.trainer = trainer
+        self.config = trainer.config
         self.corpus = corpus
         self.folder = folder
         self.tracker = tracker
         self.watch = watch
-        self.world = updater.world
-        self.progress = Progress(self.world.is_first)
+        self.group = trainer.group
+        self.progress = Progress(self.group.is_first)
         self._received: list[str] = []
         self._signals: list[str] = []  # as all processes know them
         self._rolled_back_to = -1  # step
@@ -95,11 +95,11 @@ class TrainingLoop:
         """
         self._print_header()
         try:
-            with catch_signals(patient=self.world.shares_updates) as self._received, self._held_folder():
-                if not self.world.first(self.folder.last.exists):
+            with catch_signals(patient=self.group.is_distributed) as self._received, self._held_folder():
+                if not self.group.on_first(self.folder.last.exists):
                     self._save(best=False)
-                    self.world.first(self.folder.wait)  # from here on the run can be resumed
-                self.world.first(lambda: self.folder.write_config(self.config))
+                    self.group.on_first(self.folder.wait)  # from here on the run can be resumed
+                self.group.on_first(self.folder.write_config, self.config)
                 while True:
                     try:
                         return self._outcome(self._finish(self._train()))
@@ -113,20 +113,20 @@ class TrainingLoop:
             self.tracker.close()
 
     def _held_folder(self) -> contextlib.AbstractContextManager[None]:
-        return self.folder.held_open() if self.world.is_first else contextlib.nullcontext()
+        return self.folder.held_open() if self.group.is_first else contextlib.nullcontext()
 
     def _train(self) -> str:
         """Make steps until there is a reason to stop, and return it."""
-        if self.updater.state.step == 0:
+        if self.trainer.state.step == 0:
             self._tick()
-            self.updater.state.count_starting()
+            self.trainer.state.count_starting()
         try:
-            if self.updater.state.unfinished:
+            if self.trainer.state.unfinished:
                 self._finish_step()
             while not (reason := self._reason_to_stop()):
-                self.updater.update()
+                self.trainer.update()
                 self._tick()
-                if self.updater.state.step == _GUESS_STEPS:
+                if self.trainer.state.step == _GUESS_STEPS:
                     self._guess_ending()
                 if self._due(self.config.train.log_every):
                     self._log()
@@ -137,58 +137,58 @@ class TrainingLoop:
 
     def _finish_step(self) -> None:
         """Evaluate, sample and save where that is due. _Stopped if a signal comes first: --resume does the rest."""
-        every, state = self.config.train, self.updater.state
+        every, state = self.config.train, self.trainer.state
         state.set_unfinished(True)
         share = self._watched_share()
         if (share or self._due(every.eval_every)) and state.evaluated_step != state.step:
             self._evaluate()
         if share:
             self._ask_watch(share)
-        if self._due(every.sample_every) and not self.world.first(self._sample):
+        if self._due(every.sample_every) and not self.group.on_first(self._sample):
             self._stop_if_signaled()
         state.set_unfinished(False)
         if state.is_best or self._due(every.save_every):
             self._save(best=state.is_best)
 
     def _reason_to_stop(self) -> str:
-        train, state = self.config.train, self.updater.state
+        train, state = self.config.train, self.trainer.state
         if self._signals:
             return self._signals[0]
         if train.max_steps and state.step >= train.max_steps:
             return "max_steps"
-        if train.max_epochs and self.updater.epochs() >= train.max_epochs:
+        if train.max_epochs and self.trainer.epochs() >= train.max_epochs:
             return "max_epochs"
-        if self.updater.minutes_are_over():
+        if self.trainer.minutes_are_over():
             return "max_minutes"
         if train.patience and state.evaluations_since_best >= train.patience:
             return "patience"
         return "pruned" if self._pruned else ""
 
     def _due(self, every: int) -> bool:
-        step = self.updater.state.step
+        step = self.trainer.state.step
         return every > 0 and step > 0 and step % every == 0
 
     def _watched_share(self) -> float | None:
         """The share of the run after which the watch wants an evaluation, if the last update has reached one."""
         if self.watch is None:
             return None
-        return self.watch.passed(self.updater.state.watched_share, self.updater.share_done())
+        return self.watch.passed(self.trainer.state.watched_share, self.trainer.share_done())
 
     def _ask_watch(self, share: float) -> None:
-        watch, nats = self.watch, self.updater.state.valid_nats
-        self.updater.state.count_watched(share)
+        watch, nats = self.watch, self.trainer.state.valid_nats
+        self.trainer.state.count_watched(share)
         if watch and nats is not None:
-            self._pruned = self.world.first(lambda: watch.stops(share, nats))
+            self._pruned = self.group.on_first(watch.stops, share, nats)
 
     def _tick(self) -> None:
         """Bring `elapsed_s`, the signals and the progress bar up to date."""
         now_s = time.perf_counter()
-        state = self.updater.state
-        elapsed_s, self._signals = self.world.agree(state.elapsed_s + now_s - self._clock_s, self._received)
+        state = self.trainer.state
+        elapsed_s, self._signals = self.group.agree(state.elapsed_s + now_s - self._clock_s, self._received)
         state.set_time(elapsed_s)
         self._clock_s = now_s
         if state.step:  # before the first update nothing is done, whatever time has passed
-            self.progress.show(state.step, self.updater.share_done(), state.elapsed_s - state.starting_s)
+            self.progress.show(state.step, self.trainer.share_done(), state.elapsed_s - state.starting_s)
 
     def _stop_if_signaled(self) -> None:
         """_Stopped if a process has received a signal."""
@@ -199,36 +199,36 @@ class TrainingLoop:
     # Log, evaluate, sample, save
 
     def _print_header(self) -> None:
-        updater, model = self.updater, self.config.model
-        count = sum(parameters_by_part(updater.model).values())
+        trainer, model = self.trainer, self.config.model
+        count = sum(parameters_by_part(trainer.model).values())
         say("model", f"{model.cell.name}, {model.layers} × {model.cell.hidden} units: {count:,} parameters")
-        say("device", f"{describe_device(updater.device)}, {used_precision(self.config.precision)}; {updater.backend}")
+        say("device", f"{describe_device(trainer.device)}, {used_precision(self.config.precision)}; {trainer.backend}")
         say("run", str(self.folder.path))
-        if rollbacks := updater.state.rollbacks:
-            say("rollback", f"{rollbacks} so far: learning rate × {updater.state.lr_factor:g}")
+        if rollbacks := trainer.state.rollbacks:
+            say("rollback", f"{rollbacks} so far: learning rate × {trainer.state.lr_factor:g}")
         if reason := self._reason_to_stop():
             limit = f"train.{reason}={getattr(self.config.train, reason)}"
             say("limit", f"{limit} is already reached; to train on, raise it: --set train.{reason}=…")
 
     def _log(self) -> None:
-        self.world.first(self.folder.check)
+        self.group.on_first(self.folder.check)
         self._record(self._train_row())
         self._guess_ending()
-        self.updater.state.count_row()
+        self.trainer.state.count_row()
 
     def _guess_ending(self) -> None:
         """Guess how long the last evaluation and checkpoint will take, unless an evaluation has been timed."""
         if self._timed or not self.config.train.max_minutes:
             return
-        state, ids = self.updater.state, self.corpus.splits.get("valid", ())
-        interval_s, _ = self.world.agree(state.interval_s, [])
+        state, ids = self.trainer.state, self.corpus.splits.get("valid", ())
+        interval_s, _ = self.group.agree(state.interval_s, [])
         chars = max(state.interval_bptt, 1) * self.config.train.batch_size
         state.expect_ending(_EVALUATION * len(ids) * interval_s / chars + 2 * self._saving_s)
 
     def _train_row(self) -> Row:
         """The metrics since the last row; DivergenceError if an update was not finite."""
-        self.updater.check_finite()
-        return train_row(self.updater.state, self.config.train)
+        self.trainer.check_finite()
+        return train_row(self.trainer.state, self.config.train)
 
     def _record(self, row: Row) -> None:
         self.tracker.record(row)
@@ -237,14 +237,14 @@ class TrainingLoop:
             self.progress.note(row)
 
     def _show(self, row: dict[str, Any]) -> None:
-        if self.watch and self.watch.sees and self.world.is_first:
+        if self.watch and self.watch.sees and self.group.is_first:
             self.watch.sees(row)
 
     def _evaluate(self) -> None:
         """Make a scheduled evaluation."""
         if "valid" not in self.corpus.splits:
             return
-        state = self.updater.state
+        state = self.trainer.state
         self._tick()
         start_s = state.elapsed_s
         improved = self._score()
@@ -254,15 +254,15 @@ class TrainingLoop:
 
     def _score(self) -> bool:
         """Evaluate and note the score; True if it is the best so far. DivergenceError if it is not finite."""
-        updater, state = self.updater, self.updater.state
-        updater.check_finite()
-        model, alone = updater.evaluated_model, self.world.size == 1
+        trainer, state = self.trainer, self.trainer.state
+        trainer.check_finite()
+        model, alone = trainer.evaluated_model, self.group.size == 1
         score = evaluate(
             model,
             self.corpus.splits["valid"],
-            updater.device,
+            trainer.device,
             per_line=alone,
-            world=self.world,
+            group=self.group,
             check=self._stop_if_signaled,
         )
         self._tick()
@@ -272,7 +272,7 @@ class TrainingLoop:
         return self._note_score(score)
 
     def _note_score(self, score: Evaluation) -> bool:
-        state, nats = self.updater.state, score.nats_per_char
+        state, nats = self.trainer.state, score.nats_per_char
         self._record(valid_row(state, score, self.config.train))
         quantiles = None if score.line_nats is None else line_quantiles(score.line_nats)
         improved = state.take_score(nats, quantiles)
@@ -289,18 +289,18 @@ class TrainingLoop:
 
         False if a signal comes first.
         """
-        train, updater = self.config.train, self.updater
-        step = updater.state.step
+        train, trainer = self.config.train, self.trainer
+        step = trainer.state.step
         sample = draw_sample(
-            updater.evaluated_model.eval(),
-            updater.vocabulary,
+            trainer.evaluated_model.eval(),
+            trainer.vocabulary,
             length=train.sample_length,
             choice=Choice(temperature=train.sample_temperature),
             seed=self.config.seed + step,
-            device=updater.device,
+            device=trainer.device,
             stops=lambda: self._received or self._signals,
         )
-        updater.model.train()
+        trainer.model.train()
         if sample is None:
             return False
         self.tracker.sample(sample, step)
@@ -309,18 +309,18 @@ class TrainingLoop:
 
     def _save(self, best: bool) -> None:
         """Write the `last` checkpoint, the numbered one if it is due, and `best` on request."""
-        self.world.first(self.folder.check)
+        self.group.on_first(self.folder.check)
         self._tick()
-        start_s = self.updater.state.elapsed_s
-        train, step = self.config.train, self.updater.state.step
+        start_s = self.trainer.state.elapsed_s
+        train, step = self.config.train, self.trainer.state.step
         numbered = self._due(train.save_every)
-        snapshot = take_snapshot(self.updater, copied=self.folder.writes_behind)
-        self.world.same("weights", lambda: fingerprint(snapshot))
-        self.updater.check_finite(weights=True)
+        snapshot = take_snapshot(self.trainer, copied=self.folder.writes_behind)
+        self.group.check_equal("weights", lambda: fingerprint(snapshot))
+        self.trainer.check_finite(weights=True)
         save = functools.partial(self.folder.save, step=step, best=best, numbered=numbered, keep=train.keep_checkpoints)
-        self.world.first(lambda: save(snapshot))
+        self.group.on_first(save, snapshot)
         self._tick()
-        self._saving_s = self.updater.state.elapsed_s - start_s
+        self._saving_s = self.trainer.state.elapsed_s - start_s
 
     # Stop, roll back
 
@@ -332,7 +332,7 @@ class TrainingLoop:
         Saving comes first, so a fault in the final evaluation costs nothing. The final rows are not counted in
         `rows`: a longer run that resumes from here drops them and gets the metrics of a run that never stopped.
         """
-        state = self.updater.state
+        state = self.trainer.state
         self._save(best=state.is_best)
         if reason not in SIGNALS:
             if state.interval_steps:
@@ -347,7 +347,7 @@ class TrainingLoop:
         return reason
 
     def _final_scores(self) -> dict[str, float]:
-        state = self.updater.state
+        state = self.trainer.state
         if state.best_nats is None:  # no validation split
             return {"final/steps": state.step}
         return {
@@ -362,18 +362,18 @@ class TrainingLoop:
 
         If no update has succeeded since the last rollback, restore an older checkpoint: halving the rate cannot help.
         """
-        train, updater, diverged = self.config.train, self.updater, self.updater.state
+        train, trainer, diverged = self.config.train, self.trainer, self.trainer.state
         allowed = train.on_divergence == "rollback" and diverged.rollbacks < train.max_rollbacks
-        self.world.first(self.folder.wait)
+        self.group.on_first(self.folder.wait)
         before_step = diverged.step + (diverged.step != self._rolled_back_to)
-        found = self.world.first(lambda: newest_whole(self.folder.path, before_step)) if allowed else None
+        found = self.group.on_first(newest_whole, self.folder.path, before_step) if allowed else None
         if not found:
             times = f"; rolled back {counted(diverged.rollbacks, 'time')} before" if diverged.rollbacks else ""
             none = f"; there is no checkpoint before step {before_step}" if allowed else ""
             fault = DivergenceError(f"{error}{times}{none}; {self.folder.last_good()}")
-            raise self.world.common(fault) from None
-        restore_snapshot(updater, found[1])
-        state = updater.state
+            raise self.group.shared_error(fault) from None
+        restore_snapshot(trainer, found[1])
+        state = trainer.state
         self._rolled_back_to = state.step
         self.tracker.rewind(state.rows, state.step)
         state.count_rollback(diverged)
@@ -383,11 +383,11 @@ class TrainingLoop:
         )
         say("rollback", f"{error}; back to step {state.step}, learning rate × {factor:g} from now on")
         self._save(best=False)
-        self.world.first(self.folder.wait)
-        self.world.first(lambda: self.folder.drop_after(state.step))
+        self.group.on_first(self.folder.wait)
+        self.group.on_first(self.folder.drop_after, state.step)
 
     def _outcome(self, reason: str) -> Outcome:
-        state = self.updater.state
+        state = self.trainer.state
         return Outcome(
             run_dir=str(self.folder.path),
             reason=reason,
@@ -397,7 +397,7 @@ class TrainingLoop:
             valid_nats=state.valid_nats,
             best_nats=state.best_nats,
             best_step=state.best_step,
-            parameters=sum(parameters_by_part(self.updater.model).values()),
+            parameters=sum(parameters_by_part(self.trainer.model).values()),
             best_nats_per_line=None if state.best_nats is None else self._per_line(state.best_nats),
         )
 

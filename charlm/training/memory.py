@@ -10,17 +10,17 @@ from charlm.errors import DeviceError
 from charlm.model import count_parameters
 from charlm.system.formatting import format_bytes
 from charlm.system.memory import free_bytes
-from charlm.system.world import ALONE, World
+from charlm.system.process_group import ONE_PROCESS, ProcessGroup
 from charlm.training.optimizer import least_copies
 
 
-def check_memory(config: Config, vocabulary_size: int, device: torch.device, world: World = ALONE) -> None:
+def check_memory(config: Config, vocabulary_size: int, device: torch.device, group: ProcessGroup = ONE_PROCESS) -> None:
     """DeviceError, with the figures, if a run needs more memory than `device` has available.
 
     Processes on one machine share its memory, and each has a model of its own.
     """
-    needed, available = bytes_on_device(config, vocabulary_size, device, world), available_bytes(device)
-    of = f" of {world.local_size} processes" if device.type == "cpu" and world.local_size > 1 else ""
+    needed, available = bytes_on_device(config, vocabulary_size, device, group), available_bytes(device)
+    of = f" of {group.local_size} processes" if device.type == "cpu" and group.local_size > 1 else ""
     if available is not None and needed > available:
         raise DeviceError(
             f"memory: the model and a window{of} need at least {format_bytes(needed)}; {format_bytes(available)} are "
@@ -28,9 +28,11 @@ def check_memory(config: Config, vocabulary_size: int, device: torch.device, wor
         )
 
 
-def bytes_on_device(config: Config, vocabulary_size: int, device: torch.device, world: World = ALONE) -> int:
+def bytes_on_device(
+    config: Config, vocabulary_size: int, device: torch.device, group: ProcessGroup = ONE_PROCESS
+) -> int:
     """`least_bytes` of all processes that share the memory of `device`."""
-    return least_bytes(config, vocabulary_size, world.size) * (world.local_size if device.type == "cpu" else 1)
+    return least_bytes(config, vocabulary_size, group.size) * (group.local_size if device.type == "cpu" else 1)
 
 
 def least_bytes(config: Config, vocabulary_size: int, processes: int = 1) -> int:

@@ -12,10 +12,10 @@ from charlm.config import Config
 from charlm.data.corpus import load_configured_corpus
 from charlm.model import parameters_by_part, window_loss
 from charlm.system.formatting import counted, format_bytes, format_duration
-from charlm.system.world import ALONE, World
+from charlm.system.process_group import ONE_PROCESS, ProcessGroup
 from charlm.training.memory import available_bytes
 from charlm.training.processes import choose_device, load_common_corpus, with_common_precision
-from charlm.training.step import Updater
+from charlm.training.step import Trainer
 
 _WARMUP_STEPS = 2
 _MIN_STEPS = 3
@@ -72,68 +72,68 @@ class Plan:
         }
 
 
-def measure(config: Config, world: World = ALONE) -> Plan:
+def measure(config: Config, group: ProcessGroup = ONE_PROCESS) -> Plan:
     """Build the model of a config, make a few updates, and throw them away. Refuses what `start_run` refuses."""
-    device = choose_device(config, world)
-    corpus = load_common_corpus(config, world, lambda: load_configured_corpus(config.data))
+    device = choose_device(config, group)
+    corpus = load_common_corpus(config, group, lambda: load_configured_corpus(config.data))
     full = config.train.model_copy(
         update={"bptt_start": None, "vary_bptt": 0.0}
     )  # full windows, as at the end of the run
-    config = with_common_precision(config.model_copy(update={"train": full}), device, world)
+    config = with_common_precision(config.model_copy(update={"train": full}), device, group)
     available = available_bytes(device)
-    updater = world.each(lambda: Updater(config, corpus, device, world))
-    activations_bytes = _saved_bytes(updater)
-    step_s = _median_s(updater.update, updater)
-    communication_s = _median_s(lambda: _communicate(updater), updater) if world.shares_updates else 0.0
+    trainer = group.on_each(Trainer, config, corpus, device, group)
+    activations_bytes = _saved_bytes(trainer)
+    step_s = _median_s(trainer.update, trainer)
+    communication_s = _median_s(lambda: _communicate(trainer), trainer) if group.is_distributed else 0.0
     chars = config.train.batch_size * config.train.bptt
-    weights_bytes = sum(p.nbytes for p in updater.parameters)
-    tensors = [t for state in updater.optimizer.state.values() for t in state.values() if isinstance(t, Tensor)]
+    weights_bytes = sum(p.nbytes for p in trainer.parameters)
+    tensors = [t for state in trainer.optimizer.state.values() for t in state.values() if isinstance(t, Tensor)]
     return Plan(
         splits={name: len(ids) for name, ids in corpus.splits.items()},
         vocabulary=len(corpus.vocabulary),
-        parameters=parameters_by_part(updater.model),
-        weights_bytes=weights_bytes * (3 if updater.averaged is not None else 2),
+        parameters=parameters_by_part(trainer.model),
+        weights_bytes=weights_bytes * (3 if trainer.averaged is not None else 2),
         optimizer_bytes=sum(t.nbytes for t in tensors),
         activations_bytes=activations_bytes,
         peak_bytes=torch.cuda.max_memory_reserved(device) if device.type == "cuda" else None,
         available_bytes=available,
-        steps_per_epoch=updater.streams.windows_per_epoch,
+        steps_per_epoch=trainer.streams.windows_per_epoch,
         step_s=step_s,
         chars_per_s=chars / step_s,
-        epoch_s=step_s * updater.streams.windows_per_epoch,
-        backend=updater.backend,
-        processes=world.size,
+        epoch_s=step_s * trainer.streams.windows_per_epoch,
+        backend=trainer.backend,
+        processes=group.size,
         communication_s=communication_s,
     )
 
 
-def _median_s(function: Callable[[], None], updater: Updater) -> float:
+def _median_s(function: Callable[[], None], trainer: Trainer) -> float:
     """Median seconds per call, over about three seconds of calls; as many in all processes."""
     times: list[float] = []
     for call in range(10_000):
         start_s = time.perf_counter()
         function()
-        if updater.device.type == "cuda":
+        if trainer.device.type == "cuda":
             torch.cuda.synchronize()
         if call >= _WARMUP_STEPS:
             times.append(time.perf_counter() - start_s)
-        spent_s, _ = updater.world.agree(sum(times), [])
+        spent_s, _ = trainer.group.agree(sum(times), [])
         if len(times) >= _MIN_STEPS and spent_s >= _MEASURE_S:
             break
     return sorted(times)[len(times) // 2]
 
 
-def _communicate(updater: Updater) -> None:
+def _communicate(trainer: Trainer) -> None:
     """What an update spends on other processes: their gradients and the clock."""
-    zero = torch.zeros((), device=updater.device)
-    updater.backward.add_up(zero, zero)
-    updater.world.agree(0.0, [])
+    zero = torch.zeros((), device=trainer.device)
+    trainer.backward.add_up(zero, zero)
+    trainer.group.agree(0.0, [])
 
 
-def _saved_bytes(updater: Updater) -> int:
+def _saved_bytes(trainer: Trainer) -> int:
     """Bytes that autograd saves in the forward pass of one window, without weights."""
     storages: dict[int, int] = {}
-    weights = {p.untyped_storage().data_ptr() for p in updater.parameters}
+    weights = {p.untyped_storage().data_ptr() for p in trainer.parameters}
 
     def count(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
@@ -141,8 +141,8 @@ def _saved_bytes(updater: Updater) -> int:
             storages[storage.data_ptr()] = storage.nbytes()
         return tensor
 
-    train = updater.config.train
-    x_TB, y_TB = updater.streams.read(0, train.bptt, updater.device)
+    train = trainer.config.train
+    x_TB, y_TB = trainer.streams.read(0, train.bptt, trainer.device)
     with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
-        window_loss(updater.model, x_TB, y_TB, None, train)
+        window_loss(trainer.model, x_TB, y_TB, None, train)
     return sum(storages.values())

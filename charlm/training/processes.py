@@ -11,31 +11,31 @@ from charlm.errors import ConfigError
 from charlm.system.console import say
 from charlm.system.device import resolve_device
 from charlm.system.formatting import counted, format_bytes
-from charlm.system.world import World
+from charlm.system.process_group import ProcessGroup
 from charlm.training.precision import with_precision
 
 
-def choose_device(config: Config, world: World) -> torch.device:
+def choose_device(config: Config, group: ProcessGroup) -> torch.device:
     """The device of this process, by which it exchanges tensors with the others from here on."""
-    B, W = config.train.batch_size, world.size
+    B, W = config.train.batch_size, group.size
     if B % W:
         nearest = " or ".join(str(size) for size in (B // W * W, (B // W + 1) * W) if size)
-        raise world.common(
+        raise group.shared_error(
             ConfigError(f"train.batch_size: found {B} for {W} processes; allowed: multiples of {W}; take {nearest}")
         )
-    device = world.each(lambda: resolve_device(config.device, world))
-    world.use(device)
+    device = group.on_each(resolve_device, config.device, group)
+    group.use(device)
     return device
 
 
-def load_common_corpus(config: Config, world: World, load: Callable[[], Corpus]) -> Corpus:
+def load_common_corpus(config: Config, group: ProcessGroup, load: Callable[[], Corpus]) -> Corpus:
     """The text of the run; prints what was read, and the options that have no effect.
 
     DataError if a split is too short for one window; ProcessError unless all processes have read the same.
     """
-    corpus = world.in_turn(load)
-    world.same("text", lambda: (corpus.sha256, corpus.vocabulary.to_json()))
-    world.each(lambda: _check_splits(config, corpus))
+    corpus = group.local_first(load)
+    group.check_equal("text", lambda: (corpus.sha256, corpus.vocabulary.to_json()))
+    group.on_each(_check_splits, config, corpus)
     parts = ", ".join(f"{name} {len(ids):,}" for name, ids in corpus.splits.items())
     lines = ""
     if corpus.starts:
@@ -55,7 +55,7 @@ def _check_splits(config: Config, corpus: Corpus) -> None:
         check_length(len(ids), streams, config.train.bptt, f"{name} split")
 
 
-def with_common_precision(config: Config, device: torch.device, world: World) -> Config:
+def with_common_precision(config: Config, device: torch.device, group: ProcessGroup) -> Config:
     """The config with the precision that the first process chooses."""
-    chosen = world.in_turn(lambda: with_precision(config, device))
-    return world.first(lambda: chosen)
+    chosen = group.local_first(with_precision, config, device)
+    return group.on_first(lambda: chosen)

@@ -1,4 +1,4 @@
-"""Converts an updater's complete training state to a checkpoint and back."""
+"""Converts a trainer's complete training state to a checkpoint and back."""
 
 import itertools
 from collections.abc import Mapping
@@ -9,41 +9,41 @@ from torch import Tensor
 from charlm.checkpoint import Checkpoint, digest
 from charlm.errors import CheckpointError
 from charlm.model import load_weights
-from charlm.system.world import ALONE
+from charlm.system.process_group import ONE_PROCESS
 from charlm.training.optimizer import kept_tensors
 from charlm.training.state import TrainState
-from charlm.training.step import Updater
+from charlm.training.step import Trainer
 
 
-def take_snapshot(updater: Updater, *, copied: bool = False) -> Checkpoint:
+def take_snapshot(trainer: Trainer, *, copied: bool = False) -> Checkpoint:
     """A checkpoint from which `restore_snapshot` continues as if the run had never stopped.
 
-    Its tensors are on the CPU. Those of an updater on the CPU share its memory unless `copied`. All processes call this
+    Its tensors are on the CPU. Those of a trainer on the CPU share its memory unless `copied`. All processes call this
     together and get the same checkpoint, that of a single process: it holds the hidden state of all streams.
     """
 
     def taken(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return {name: tensor.detach().to("cpu", copy=copied) for name, tensor in tensors.items()}
 
-    carried = {**updater.state.tensors(updater.world), "rng.cpu": torch.get_rng_state()}
-    if updater.device.type == "cuda":
-        carried["rng.cuda"] = torch.cuda.get_rng_state(updater.device)
-    named = dict(updater.model.named_parameters())
+    carried = {**trainer.state.tensors(trainer.group), "rng.cpu": torch.get_rng_state()}
+    if trainer.device.type == "cuda":
+        carried["rng.cuda"] = torch.cuda.get_rng_state(trainer.device)
+    named = dict(trainer.model.named_parameters())
     optimizer = {
         f"{key}/{name}": value
         for name, parameter in named.items()
-        for key, value in updater.optimizer.state.get(parameter, {}).items()
+        for key, value in trainer.optimizer.state.get(parameter, {}).items()
         if isinstance(value, Tensor)
     }
     return Checkpoint(
-        config=updater.config,
-        vocabulary=updater.vocabulary,
-        labels=updater.labels,
+        config=trainer.config,
+        vocabulary=trainer.vocabulary,
+        labels=trainer.labels,
         weights=taken(named),
-        averaged=taken({} if updater.averaged is None else dict(updater.averaged.named_parameters())),
+        averaged=taken({} if trainer.averaged is None else dict(trainer.averaged.named_parameters())),
         optimizer=taken(optimizer),
         carried=taken(carried),
-        progress=updater.state.progress(),
+        progress=trainer.state.progress(),
     )
 
 
@@ -55,46 +55,46 @@ def fingerprint(checkpoint: Checkpoint) -> str:
     return digest(progress, {**checkpoint.weights, **random})
 
 
-def restore_snapshot(updater: Updater, checkpoint: Checkpoint) -> None:
+def restore_snapshot(trainer: Trainer, checkpoint: Checkpoint) -> None:
     """Load weights, optimizer state, random state and progress; CheckpointError where they do not fit the run."""
-    load_weights(updater.model, checkpoint.weights)
-    if updater.averaged is not None:
-        load_weights(updater.averaged, checkpoint.averaged or checkpoint.weights)
+    load_weights(trainer.model, checkpoint.weights)
+    if trainer.averaged is not None:
+        load_weights(trainer.averaged, checkpoint.averaged or checkpoint.weights)
     try:
-        _restore_optimizer(updater, checkpoint.optimizer)
+        _restore_optimizer(trainer, checkpoint.optimizer)
         carried = dict(checkpoint.carried)
         torch.set_rng_state(carried.pop("rng.cpu").clone())
         cuda_state = carried.pop("rng.cuda", None)
-        if updater.device.type == "cuda" and cuda_state is not None:
-            torch.cuda.set_rng_state(cuda_state, updater.device)
+        if trainer.device.type == "cuda" and cuda_state is not None:
+            torch.cuda.set_rng_state(cuda_state, trainer.device)
         # Checkpoints written before `vary_bptt` existed lack this number.
-        steps = {"interval_bptt": checkpoint.progress["interval_steps"] * updater.config.train.bptt}
-        state = TrainState.restored(steps | dict(checkpoint.progress), carried, updater.device)
-        _check_state(updater, state)
+        steps = {"interval_bptt": checkpoint.progress["interval_steps"] * trainer.config.train.bptt}
+        state = TrainState.restored(steps | dict(checkpoint.progress), carried, trainer.device)
+        _check_state(trainer, state)
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         raise CheckpointError(f"checkpoint: its training state does not fit ({error}); use another one") from None
     state.threads = torch.get_num_threads()
-    state.keep_part(updater.world.part)
-    updater.state = state
-    updater.forget_divergence()
+    state.keep_shard(trainer.group.shard)
+    trainer.state = state
+    trainer.forget_divergence()
 
 
-def _check_state(updater: Updater, state: TrainState) -> None:
+def _check_state(trainer: Trainer, state: TrainState) -> None:
     """ValueError for a state that does not fit the text or the model."""
-    if state.position >= updater.streams.length:
-        raise ValueError(f"position: found {state.position}; a stream has {updater.streams.length}")
-    updater.model.layers.split_state(state.recurrent, updater.config.train.batch_size)
-    for name, tensor in state.tensors(ALONE).items():
-        wanted = getattr(updater.state, name, None)
+    if state.position >= trainer.streams.length:
+        raise ValueError(f"position: found {state.position}; a stream has {trainer.streams.length}")
+    trainer.model.layers.split_state(state.recurrent, trainer.config.train.batch_size)
+    for name, tensor in state.tensors(ONE_PROCESS).items():
+        wanted = getattr(trainer.state, name, None)
         if wanted is None:  # part of the hidden state: its shape was checked above, its dtype is that of the weights
-            wanted = tensor.to(updater.parameters[0].dtype)
+            wanted = tensor.to(trainer.parameters[0].dtype)
         if (tensor.dtype, tensor.shape) != (wanted.dtype, wanted.shape):
             raise ValueError(f"{name}: found {tensor.dtype} {list(tensor.shape)}")
 
 
-def _restore_optimizer(updater: Updater, tensors: Mapping[str, Tensor]) -> None:
-    optimizer = updater.optimizer
-    names = {id(parameter): name for name, parameter in updater.model.named_parameters()}
+def _restore_optimizer(trainer: Trainer, tensors: Mapping[str, Tensor]) -> None:
+    optimizer = trainer.optimizer
+    names = {id(parameter): name for name, parameter in trainer.model.named_parameters()}
     ordered = [names[id(p)] for group in optimizer.param_groups for p in group["params"]]
     state: dict[int, dict[str, Tensor]] = {}
     for key_and_name, tensor in tensors.items():

@@ -24,7 +24,7 @@ from charlm.native.build import compiling_s
 from charlm.runs import FOLDER, LAST, check_resumable
 from charlm.system.console import say
 from charlm.system.formatting import counted
-from charlm.system.world import ALONE, World
+from charlm.system.process_group import ONE_PROCESS, ProcessGroup
 from charlm.training.folder import (
     RunFolder,
     check_space,
@@ -39,7 +39,7 @@ from charlm.training.metrics import NoTracker, Tracker
 from charlm.training.precision import with_precision
 from charlm.training.processes import choose_device, load_common_corpus, with_common_precision
 from charlm.training.snapshot import restore_snapshot
-from charlm.training.step import Updater
+from charlm.training.step import Trainer
 from charlm.training.watch import Watch
 
 LONGEST_START = 0.5
@@ -52,7 +52,7 @@ def start_run(
     init_from: Checkpoint | None = None,
     *,
     name: str = "run",
-    world: World = ALONE,
+    group: ProcessGroup = ONE_PROCESS,
     began_s: float | None = None,
     watch: Watch | None = None,
 ) -> Outcome:
@@ -66,30 +66,30 @@ def start_run(
 
     Processes that torchrun starts again after a fault resume their run.
     """
-    if again := world.first(lambda: run_of_this_launch(world)):
-        return resume_run(again, world=world, watch=watch)
+    if again := group.on_first(run_of_this_launch, group):
+        return resume_run(again, group=group, watch=watch)
     with contextlib.ExitStack() as held:
         place = run_dir or Path("runs")
-        exists = world.first(lambda: _claim_existing(run_dir, held))
-        world.first(lambda: check_writable(place))
-        device = choose_device(config, world)
+        exists = group.on_first(_claim_existing, run_dir, held)
+        group.on_first(check_writable, place)
+        device = choose_device(config, group)
         with to_be_done_by(None if began_s is None else _ends_s(began_s, config.train.max_minutes)):
-            vocabulary = world.first(lambda: fine_tuned_vocabulary(config, init_from)) if init_from else None
-            corpus = load_common_corpus(config, world, lambda: load_configured_corpus(config.data, vocabulary))
-        config = with_common_precision(with_absolute_paths(config), device, world)
-        updater = world.each(lambda: Updater(config, corpus, device, world))
-        updater.spread_weights()
+            vocabulary = group.on_first(fine_tuned_vocabulary, config, init_from) if init_from else None
+            corpus = load_common_corpus(config, group, lambda: load_configured_corpus(config.data, vocabulary))
+        config = with_common_precision(with_absolute_paths(config), device, group)
+        trainer = group.on_each(Trainer, config, corpus, device, group)
+        trainer.broadcast_weights()
         if init_from:
-            updater.start_from_weights(_grown_weights(updater.model, init_from))
+            trainer.start_from_weights(_grown_weights(trainer.model, init_from))
         # Twice: a new checkpoint is written before the old one is removed.
-        world.first(lambda: check_space(place, 2 * updater.checkpoint_bytes()))
+        group.on_first(check_space, place, 2 * trainer.checkpoint_bytes())
         if run_dir is None or not exists:
-            run_dir = world.first(lambda: _claim_new(run_dir, name, held))
-        world.remember("run", str(run_dir.resolve()))
-        tracker = world.each(lambda: _tracker(run_dir, world, is_new=not exists))
+            run_dir = group.on_first(_claim_new, run_dir, name, held)
+        group.remember("run", str(run_dir.resolve()))
+        tracker = group.on_each(_tracker, run_dir, group, is_new=not exists)
         if began_s is not None:
             began_s = _clock_start(began_s, config.train.max_minutes)
-        return TrainingLoop(updater, corpus, _folder(run_dir, device), tracker, began_s, watch).fit()
+        return TrainingLoop(trainer, corpus, _folder(run_dir, device), tracker, began_s, watch).fit()
 
 
 def _ends_s(began_s: float, minutes: float | None) -> float:
@@ -109,9 +109,9 @@ def _clock_start(began_s: float, minutes: float | None) -> float:
     return max(began_s, latest_s)
 
 
-def run_of_this_launch(world: World) -> Path | None:
+def run_of_this_launch(group: ProcessGroup) -> Path | None:
     """The run that this launch of torchrun has started before, if it has a checkpoint."""
-    if not (noted := world.recall("run")):
+    if not (noted := group.recall("run")):
         return None
     run_dir = Path(noted)
     if not run_dir.is_dir():
@@ -149,9 +149,11 @@ def _claim(folder: Path, held: contextlib.ExitStack) -> None:
         discard_leftovers(folder)
 
 
-def _tracker(run_dir: Path, world: World, resume: tuple[int, int] | None = None, *, is_new: bool = False) -> Tracker:
+def _tracker(
+    run_dir: Path, group: ProcessGroup, resume: tuple[int, int] | None = None, *, is_new: bool = False
+) -> Tracker:
     """The tracker of this process. If it fails, a folder that is new is removed again."""
-    if not world.is_first:
+    if not group.is_first:
         return NoTracker()
     try:
         with refusing_os_errors(run_dir):
@@ -170,7 +172,7 @@ def _folder(run_dir: Path, device: torch.device) -> RunFolder:
 def resume_run(
     run_dir: Path,
     change: Callable[[Config], Config] = lambda config: config,
-    world: World = ALONE,
+    group: ProcessGroup = ONE_PROCESS,
     watch: Watch | None = None,
 ) -> Outcome:
     """Continue a run from its last checkpoint, on the CPU bit for bit as if it had never stopped.
@@ -179,26 +181,26 @@ def resume_run(
     the weights, the text or the streams.
     """
     with contextlib.ExitStack() as held:
-        path, checkpoint = world.first(lambda: _claim_run(run_dir, held))
-        world.remember("run", str(run_dir.resolve()))
-        config = world.first(functools.partial(_changed_config, checkpoint.config, change, run_dir))
-        device = choose_device(config, world)
+        path, checkpoint = group.on_first(_claim_run, run_dir, held)
+        group.remember("run", str(run_dir.resolve()))
+        config = group.on_first(_changed_config, checkpoint.config, change, run_dir)
+        device = choose_device(config, group)
         if config.precision != "auto":  # Checkpoints of older versions say auto; they mean fp32.
-            world.in_turn(lambda: with_precision(config, device))
+            group.local_first(with_precision, config, device)
         load = functools.partial(load_unchanged_corpus, config.data, checkpoint.vocabulary, checkpoint.progress)
-        corpus = load_common_corpus(config, world, load)
-        updater = world.each(lambda: Updater(config, corpus, device, world))
-        world.each(functools.partial(restore_snapshot, updater, checkpoint))
-        state = updater.state
+        corpus = load_common_corpus(config, group, load)
+        trainer = group.on_each(Trainer, config, corpus, device, group)
+        group.on_each(restore_snapshot, trainer, checkpoint)
+        state = trainer.state
         if (threads := checkpoint.progress.get("threads")) != state.threads:
             say(
                 "threads", f"found {state.threads}, the run had {threads}: results differ in the last bits; see threads"
             )
         del checkpoint  # as large as the model and its optimizer state
-        world.first(lambda: _clean(run_dir, path, updater.checkpoint_bytes()))
-        tracker = world.each(lambda: _tracker(run_dir, world, resume=(state.rows, state.step)))
+        group.on_first(_clean, run_dir, path, trainer.checkpoint_bytes())
+        tracker = group.on_each(_tracker, run_dir, group, resume=(state.rows, state.step))
         say("resume", f"{path}, step {state.step}")
-        return TrainingLoop(updater, corpus, _folder(run_dir, device), tracker, watch=watch).fit()
+        return TrainingLoop(trainer, corpus, _folder(run_dir, device), tracker, watch=watch).fit()
 
 
 def _claim_run(run_dir: Path, held: contextlib.ExitStack) -> tuple[Path, Checkpoint]:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from charlm.layers import RecurrentState, as_tuple
 from charlm.model import WindowLoss, map_state
-from charlm.system.world import Part, World
+from charlm.system.process_group import ProcessGroup, Shard
 
 
 @dataclass
@@ -33,7 +33,7 @@ class TrainState:
     elapsed_s: float = 0.0
     """Wall time of all sessions of the run, including evaluation and checkpoints."""
     starting_s: float = 0.0
-    """Part of it that passed before the first update: the schedule follows the time after it."""
+    """Shard of it that passed before the first update: the schedule follows the time after it."""
     ending_s: float = 0.0
     """Wall time that the last evaluation and checkpoint of a run are expected to take; part of train.max_minutes."""
     threads: int = 0
@@ -163,16 +163,16 @@ class TrainState:
         """The numbers, as JSON."""
         return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in _TENSORS}
 
-    def tensors(self, world: World) -> dict[str, Tensor]:
+    def tensors(self, group: ProcessGroup) -> dict[str, Tensor]:
         """The tensors, by name; the hidden state of the streams of all processes, which call this together."""
         parts = () if self.recurrent is None else as_tuple(self.recurrent)
-        numbered = {f"recurrent.{index}": world.whole(part, dim=1) for index, part in enumerate(parts)}
+        numbered = {f"recurrent.{index}": group.all_gather(part, dim=1) for index, part in enumerate(parts)}
         return {"objective_sum": self.objective_sum, "grad_norm": self.grad_norm, **numbered}
 
-    def keep_part(self, part: Part) -> None:
+    def keep_shard(self, shard: Shard) -> None:
         """Keep the hidden state of these streams only."""
         if self.recurrent is not None:
-            self.recurrent = map_state(lambda state_LBH: part.of(state_LBH, dim=1), self.recurrent)
+            self.recurrent = map_state(lambda state_LBH: shard.of(state_LBH, dim=1), self.recurrent)
 
     @classmethod
     def restored(cls, progress: Mapping[str, Any], tensors: Mapping[str, Tensor], device: torch.device) -> "TrainState":

@@ -18,43 +18,43 @@ from charlm.errors import DivergenceError
 from charlm.layers import RecurrentState
 from charlm.model import CharLM, build_model, load_weights, map_state, window_loss
 from charlm.system.device import prepare_device, set_threads
-from charlm.system.world import ALONE, WHOLE, Part, World
+from charlm.system.process_group import ONE_PROCESS, WHOLE_BATCH, ProcessGroup, Shard
 from charlm.training.gradients import Backward
 from charlm.training.memory import check_memory
 from charlm.training.optimizer import build_optimizer, clip_gradients, kept_copies, learning_rate, skip_step_unless
 from charlm.training.state import TrainState
 
 
-class Updater:
+class Trainer:
     """Model, optimizer, text and state of a run; `update` makes one step.
 
     Reads and writes no files except the memory-mapped corpus. Random numbers come from torch's global generator,
     which the constructor seeds. DataError for a train split that is too short for one window, DeviceError if
     memory is too small.
 
-    Each process of the world has an updater for its part of the streams. All make the same updates: gradients and
+    Each process of the group has a trainer for its part of the streams. All make the same updates: gradients and
     scores are those of the whole batch, random numbers those of one process.
     """
 
-    def __init__(self, config: Config, corpus: Corpus, device: torch.device, world: World = ALONE) -> None:
-        set_threads(world.threads(config.threads))
+    def __init__(self, config: Config, corpus: Corpus, device: torch.device, group: ProcessGroup = ONE_PROCESS) -> None:
+        set_threads(group.threads(config.threads))
         prepare_device(device, config.precision)
         torch.manual_seed(config.seed)
         self.config = config
         self.device = device
-        self.world = world
-        self.streams = open_streams(config, corpus, world.part)
+        self.group = group
+        self.streams = open_streams(config, corpus, group.shard)
         # The first epoch leaves out whole windows.
         self._first_position = int(config.train.start_at * self.streams.windows_per_epoch) * config.train.bptt
-        check_memory(config, len(corpus.vocabulary), device, world)
+        check_memory(config, len(corpus.vocabulary), device, group)
         self.vocabulary, self.labels = corpus.vocabulary, corpus.labels
         self.model = build_model(config.model, len(corpus.vocabulary), config.precision).to(device).train()
         self.model.begins = begin_of(config.data.unit, corpus.vocabulary)
-        self.model.layers.part = world.part
+        self.model.layers.shard = group.shard
         # Compiles the kernels before the run writes anything and its clock starts.
         self.backend = self.model.select_backend(device).description
         self.parameters: list[Tensor] = list(self.model.parameters())
-        self.backward = Backward(self.parameters, world)
+        self.backward = Backward(self.parameters, group)
         self.averaged = copy.deepcopy(self.model).requires_grad_(False) if config.train.ema else None
         self.optimizer = build_optimizer(self.model, config.optimizer)
         self.state = TrainState(
@@ -174,7 +174,7 @@ class Updater:
         if self.state.recurrent is None or p == 0 or self.model.begins is not None:
             return self.state.recurrent
         drawn_B1 = torch.rand(self.config.train.batch_size, 1, device=self.device)  # for the streams of all processes
-        kept_B1 = self.world.part.of(drawn_B1, dim=0) >= p
+        kept_B1 = self.group.shard.of(drawn_B1, dim=0) >= p
         return map_state(lambda state_LBH: state_LBH * kept_B1, self.state.recurrent)
 
     def _average_weights(self) -> None:
@@ -192,10 +192,10 @@ class Updater:
         if self.averaged is not None:
             self.averaged.load_state_dict(self.model.state_dict())
 
-    def spread_weights(self) -> None:
+    def broadcast_weights(self) -> None:
         """Take the first process's initial weights: their random numbers may depend on the kind of CPU."""
         for parameter in self.parameters:
-            self.world.spread_(parameter.data)
+            self.group.broadcast_(parameter.data)
         self.start_from_weights(dict(self.model.named_parameters()))
 
     # Finite numbers
@@ -235,12 +235,12 @@ class Updater:
         self.optimizer.zero_grad()
 
 
-def open_streams(config: Config, corpus: Corpus, part: Part = WHOLE) -> Streams | LineStreams:
+def open_streams(config: Config, corpus: Corpus, shard: Shard = WHOLE_BATCH) -> Streams | LineStreams:
     """The streams of the train split, or a part of them; DataError if it is too short for one window."""
     ids, train = corpus.splits["train"], config.train
     if corpus.starts is None:
-        return Streams(ids, train.batch_size, train.bptt, part=part, share=train.read_share)
-    return LineStreams(ids, corpus.starts["train"], train.batch_size, train.bptt, part=part, seed=config.seed)
+        return Streams(ids, train.batch_size, train.bptt, shard=shard, share=train.read_share)
+    return LineStreams(ids, corpus.starts["train"], train.batch_size, train.bptt, shard=shard, seed=config.seed)
 
 
 _ENDING = 0.25

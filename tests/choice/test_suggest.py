@@ -16,7 +16,7 @@ from charlm.config.commented import commented_yaml
 from charlm.data.corpus import load_configured_corpus
 from charlm.errors import CharlmError, DataError
 from charlm.model import count_parameters
-from charlm.system.world import World
+from charlm.system.process_group import ProcessGroup
 from tests.text import words_text
 
 
@@ -343,9 +343,9 @@ def test_a_model_too_large_to_be_measured_is_not_chosen(machine, monkeypatch, te
 @pytest.mark.usefixtures("machine")
 @pytest.mark.parametrize("processes", [3, 32])
 def test_processes_share_the_batch(machine, text_file, processes):
-    world = World()
-    world.size = processes
-    config = suggest(Request(text_file, 1), world).config
+    group = ProcessGroup()
+    group.size = processes
+    config = suggest(Request(text_file, 1), group).config
     assert config.train.batch_size % processes == 0
     assert {measured.train.batch_size for measured in machine.measured} == {config.train.batch_size}
 

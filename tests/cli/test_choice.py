@@ -50,7 +50,7 @@ def test_a_run_that_is_far_slower_than_measured_says_so(cli, text_file, tmp_path
 def test_what_torchrun_starts_again_chooses_nothing(cli, text_file, tmp_path, monkeypatch):
     run = tmp_path / "run"
     assert cli("train", text_file, "--minutes", 0.02, "--run-dir", run).code == 0
-    monkeypatch.setattr("charlm.training.start.run_of_this_launch", lambda world: run)
+    monkeypatch.setattr("charlm.training.start.run_of_this_launch", lambda group: run)
     again = cli("train", text_file, "--minutes", 0.02, "--run-dir", run)
     assert (again.code, len(again.out)) == (0, 401)
     assert "choice" not in again.err

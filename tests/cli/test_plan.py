@@ -75,9 +75,9 @@ def test_windows_that_grow_are_measured_at_their_full_length(cli, tiny_config, m
 
     found = []
 
-    def update_once(function, updater):
+    def update_once(function, trainer):
         function()
-        found.append(updater.state.chars)
+        found.append(trainer.state.chars)
         return 1.0
 
     monkeypatch.setattr(plan, "_median_s", update_once)

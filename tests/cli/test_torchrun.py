@@ -26,13 +26,13 @@ def torchrun(tmp_path, kernels):
 
     def run(name, disturbance="", options=(), extra=()):
         program.write_text(
-            "import os, signal, time\nfrom charlm.cli import main\nfrom charlm.training.step import Updater\n"
+            "import os, signal, time\nfrom charlm.cli import main\nfrom charlm.training.step import Trainer\n"
             "rank, restarts = os.environ['RANK'], os.environ['TORCHELASTIC_RESTART_COUNT']\n"
-            "update = Updater.update\n"
-            "def disturbed(updater):\n"
-            "    update(updater)\n"
-            f"    if updater.state.step == 12: {disturbance or 'pass'}\n"
-            "Updater.update = disturbed\n"
+            "update = Trainer.update\n"
+            "def disturbed(trainer):\n"
+            "    update(trainer)\n"
+            f"    if trainer.state.step == 12: {disturbance or 'pass'}\n"
+            "Trainer.update = disturbed\n"
             "main()\n"
         )
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", *options]

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from charlm.config import load_config
-from charlm.training.step import Updater
+from charlm.training.step import Trainer
 
 
 def lines(file: Path) -> list[dict]:
@@ -168,13 +168,13 @@ def test_memory_that_runs_out_all_the_same(cli, tiny_config, monkeypatch):
 
 
 def test_memory_of_a_gpu_that_runs_out(cli, tiny_config, monkeypatch):
-    def update(updater):
+    def update(trainer):
         raise torch.OutOfMemoryError(
             "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.15 GiB of which 1.10 GiB "
             "is free. Including non-PyTorch memory, this process has 78.05 GiB memory in use."
         )
 
-    monkeypatch.setattr(Updater, "update", update)
+    monkeypatch.setattr(Trainer, "update", update)
     assert cli("plan", "--config", tiny_config).error == (
         "out of memory: 2.00 GiB more were needed, 1.10 GiB are free; "
         "lower model.cell.hidden, train.batch_size or train.bptt"

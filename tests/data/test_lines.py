@@ -8,7 +8,7 @@ import pytest
 
 from charlm.data.lines import LineOrder, LineStreams, Shuffle
 from charlm.errors import DataError
-from charlm.system.world import Part
+from charlm.system.process_group import Shard
 
 NEWLINE = 0
 
@@ -148,7 +148,7 @@ def test_reading_on_from_anywhere_is_as_reading_from_the_start():
 def test_parts_have_the_streams_of_the_whole():
     ids, starts = text_of(some_lines(80))
     texts = stream_texts(LineStreams(ids, starts, 4, 5), 10)
-    parts = [stream_texts(LineStreams(ids, starts, 4, 5, part=Part(index, 2)), 10) for index in range(2)]
+    parts = [stream_texts(LineStreams(ids, starts, 4, 5, shard=Shard(index, 2)), 10) for index in range(2)]
     assert parts[0] + parts[1] == texts
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from charlm.native.random import random_mask
-from charlm.system.world import Part
+from charlm.system.process_group import Shard
 
 
 @pytest.mark.parametrize("shape", [(0,), (5,), (4, 16), (300, 7, 11)], ids=str)
@@ -36,6 +36,6 @@ def test_parts_make_up_the_whole(
         parts = []
         for index in range(count):
             torch.manual_seed(1)
-            parts.append(random_mask(of_part, 30000, Part(index, count), dim))
+            parts.append(random_mask(of_part, 30000, Shard(index, count), dim))
             assert torch.equal(torch.rand(3), following)
         assert torch.equal(torch.cat(parts, dim), whole)

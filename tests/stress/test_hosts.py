@@ -50,13 +50,13 @@ def launched(tmp_path: Path, number: int, disturbance: str) -> "subprocess.Popen
     """torchrun on a host, whose folder holds the text. Only the first host gets the config and writes the run."""
     home = tmp_path / HOSTS[number]
     (home / "program.py").write_text(
-        "import os, signal, time\nfrom charlm.cli import main\nfrom charlm.training.step import Updater\n"
+        "import os, signal, time\nfrom charlm.cli import main\nfrom charlm.training.step import Trainer\n"
         "rank, restarts = os.environ['RANK'], os.environ['TORCHELASTIC_RESTART_COUNT']\n"
-        "update = Updater.update\n"
-        "def disturbed(updater):\n"
-        "    update(updater)\n"
+        "update = Trainer.update\n"
+        "def disturbed(trainer):\n"
+        "    update(trainer)\n"
         f"    {disturbance}\n"
-        "Updater.update = disturbed\n"
+        "Trainer.update = disturbed\n"
         "main()\n"
     )
     command = ["ip", "netns", "exec", HOSTS[number], sys.executable, "-m", "torch.distributed.run"]
@@ -69,7 +69,7 @@ def launched(tmp_path: Path, number: int, disturbance: str) -> "subprocess.Popen
 
 
 # One is killed; the other is slow to notice, so their counts of restarts differ.
-KILLED = "if updater.state.step == 4 and restarts == '0': (time.sleep(4) if rank == '0' else os.kill(os.getpid(), 9))"
+KILLED = "if trainer.state.step == 4 and restarts == '0': (time.sleep(4) if rank == '0' else os.kill(os.getpid(), 9))"
 
 
 @pytest.mark.usefixtures("hosts")

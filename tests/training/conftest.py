@@ -6,7 +6,7 @@ import torch
 from charlm.config import parse_config
 from charlm.data.corpus import load_corpus
 from charlm.system.device import resolve_device
-from charlm.training.step import Updater
+from charlm.training.step import Trainer
 from tests.text import words_text
 
 
@@ -41,7 +41,7 @@ def config_of(tmp_path):
 
 
 @pytest.fixture
-def updater_of(tmp_path):
+def trainer_of(tmp_path):
     file = tmp_path / "text.txt"
     file.write_text(words_text(3000))
 
@@ -56,6 +56,6 @@ def updater_of(tmp_path):
         }
         config = parse_config(raw, "test")
         corpus = load_corpus(str(file), level="char", split=config.data.split, unit=unit)
-        return Updater(config, corpus, torch.device(on) if on else resolve_device(config.device))
+        return Trainer(config, corpus, torch.device(on) if on else resolve_device(config.device))
 
     return build

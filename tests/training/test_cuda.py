@@ -14,9 +14,9 @@ from tests.runs import row_of
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("kind", CELLS)
-def test_cuda_trains_like_the_cpu(updater_of, kind, precision):
-    cuda = updater_of(device="cuda", precision=precision, model={"cell": {"kind": kind, "hidden": 16}})
-    cpu = updater_of(device="cpu", model={"cell": {"kind": kind, "hidden": 16}})
+def test_cuda_trains_like_the_cpu(trainer_of, kind, precision):
+    cuda = trainer_of(device="cuda", precision=precision, model={"cell": {"kind": kind, "hidden": 16}})
+    cpu = trainer_of(device="cpu", model={"cell": {"kind": kind, "hidden": 16}})
     for _ in range(30):
         cuda.update()
         cpu.update()
@@ -29,34 +29,34 @@ def test_cuda_trains_like_the_cpu(updater_of, kind, precision):
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 @pytest.mark.parametrize("kind", CELLS)
 @pytest.mark.parametrize("name", ["adamw", "sgd", "rmsprop"])
-def test_cuda_updates_do_not_wait_for_the_device(updater_of, kind, name):
+def test_cuda_updates_do_not_wait_for_the_device(trainer_of, kind, name):
     places = {"embedding": 0.1, "input": 0.1, "between_layers": 0.1, "output": 0.1}
-    updater = updater_of(
+    trainer = trainer_of(
         device="cuda",
         model={"cell": {"kind": kind, "hidden": 16}, "layers": 2, "dropout": places},
         optimizer={"name": name, "lr": 0.01},
         train={"ema": 0.9, "reset_state": 0.1},
     )
     for _ in range(5):  # some are recorded
-        updater.update()
+        trainer.update()
     torch.cuda.synchronize()
     torch.cuda.set_sync_debug_mode("error")
     try:
         for _ in range(5):
-            updater.update()
+            trainer.update()
     finally:
         torch.cuda.set_sync_debug_mode("default")
-    updater.check_finite()
+    trainer.check_finite()
 
 
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_cuda_checkpoint_goes_on_on_the_cpu_and_back(updater_of, tmp_path):
-    cuda = updater_of(device="cuda", train={"ema": 0.9}, optimizer={"name": "adamw", "lr": 0.01})
+def test_cuda_checkpoint_goes_on_on_the_cpu_and_back(trainer_of, tmp_path):
+    cuda = trainer_of(device="cuda", train={"ema": 0.9}, optimizer={"name": "adamw", "lr": 0.01})
     for _ in range(5):
         cuda.update()
     save_checkpoint(take_snapshot(cuda), tmp_path / "a.safetensors")
-    cpu = updater_of(device="cpu", train={"ema": 0.9}, optimizer={"name": "adamw", "lr": 0.01})
+    cpu = trainer_of(device="cpu", train={"ema": 0.9}, optimizer={"name": "adamw", "lr": 0.01})
     restore_snapshot(cpu, read_checkpoint(tmp_path / "a.safetensors"))
     assert torch.equal(cpu.model.decoder.weight, cuda.model.decoder.weight.cpu())
     cpu.update()
@@ -69,12 +69,12 @@ def test_cuda_checkpoint_goes_on_on_the_cpu_and_back(updater_of, tmp_path):
 
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_cuda_samples_what_the_cpu_does(updater_of):
-    cpu, cuda = (updater_of(device=device) for device in ("cpu", "cuda"))
+def test_cuda_samples_what_the_cpu_does(trainer_of):
+    cpu, cuda = (trainer_of(device=device) for device in ("cpu", "cuda"))
     cuda.model.load_state_dict(cpu.model.state_dict())
     texts = [
-        torch.stack(list(sample_ids(updater.model.eval(), [1, 2], 100, Choice(), [3, 4], updater.device)))
-        for updater in (cpu, cuda)
+        torch.stack(list(sample_ids(trainer.model.eval(), [1, 2], 100, Choice(), [3, 4], trainer.device)))
+        for trainer in (cpu, cuda)
     ]
     assert torch.equal(*texts)
 
@@ -83,12 +83,12 @@ def test_cuda_samples_what_the_cpu_does(updater_of):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("kind", CELLS)
-def test_cuda_resumes_bit_for_bit(updater_of, kind, precision, tmp_path):
+def test_cuda_resumes_bit_for_bit(trainer_of, kind, precision, tmp_path):
     def build():
         model = {"cell": {"kind": kind, "hidden": 16}, "layers": 2, "dropout": 0.1, "zoneout": 0.1}
         train = {"ema": 0.9, "reset_state": 0.1}
         optimizer = {"name": "adamw", "lr": 0.01}
-        return updater_of(device="cuda", precision=precision, model=model, train=train, optimizer=optimizer)
+        return trainer_of(device="cuda", precision=precision, model=model, train=train, optimizer=optimizer)
 
     whole = build()
     for _ in range(10):
@@ -108,15 +108,15 @@ def test_cuda_resumes_bit_for_bit(updater_of, kind, precision, tmp_path):
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.parametrize("kind", CELLS)
-def test_cuda_trains_on_after_several_samples(updater_of, kind, capsys):
-    updater = updater_of(device="cuda", model={"cell": {"kind": kind, "hidden": 16}, "dropout": 0.1})
+def test_cuda_trains_on_after_several_samples(trainer_of, kind, capsys):
+    trainer = trainer_of(device="cuda", model={"cell": {"kind": kind, "hidden": 16}, "dropout": 0.1})
     samples = []
     for _ in range(3):
-        updater.model.eval()
-        samples.append(torch.stack(list(sample_ids(updater.model, [1, 2], 40, Choice(), [3, 4], updater.device))))
-        updater.model.train()
+        trainer.model.eval()
+        samples.append(torch.stack(list(sample_ids(trainer.model, [1, 2], 40, Choice(), [3, 4], trainer.device))))
+        trainer.model.train()
         torch.rand(3, device="cuda")
     assert torch.equal(samples[0], samples[2])
-    updater.update()
-    updater.check_finite()
+    trainer.update()
+    trainer.check_finite()
     assert "graph " not in capsys.readouterr().err

@@ -8,7 +8,7 @@ import torch
 from charlm.checkpoint import read_checkpoint
 from charlm.errors import DivergenceError
 from charlm.training.start import resume_run, start_run
-from charlm.training.step import Updater
+from charlm.training.step import Trainer
 from tests.runs import rows
 
 
@@ -38,17 +38,17 @@ def test_a_validation_score_that_is_not_finite_stops_too(tmp_path, config_of):
 
 
 def test_rollback_goes_on_from_the_last_checkpoint_with_half_the_rate(tmp_path, config_of, monkeypatch, capsys):
-    update = Updater.update
+    update = Trainer.update
     trained = []
 
-    def diverge_once(updater):
-        if updater.state.step == 8 and updater.state.rollbacks == 0:
+    def diverge_once(trainer):
+        if trainer.state.step == 8 and trainer.state.rollbacks == 0:
             with torch.no_grad():
-                updater.model.decoder.weight[0] = math.nan
-        update(updater)
-        trained.append((updater.state.step, updater.state.lr))
+                trainer.model.decoder.weight[0] = math.nan
+        update(trainer)
+        trained.append((trainer.state.step, trainer.state.lr))
 
-    monkeypatch.setattr(Updater, "update", diverge_once)
+    monkeypatch.setattr(Trainer, "update", diverge_once)
     run = tmp_path / "run"
     outcome = start_run(config_of(train={"on_divergence": "rollback"}), run)
     assert outcome.step == 12
@@ -68,14 +68,14 @@ def test_rollback_goes_on_from_the_last_checkpoint_with_half_the_rate(tmp_path, 
 
 def test_optimizer_state_that_overflows_is_not_saved(tmp_path, config_of, monkeypatch):
     """The square of a finite gradient may be infinite: its weight would never change again."""
-    update = Updater.update
+    update = Trainer.update
 
-    def overflow(updater):
-        update(updater)
-        if updater.state.step == 7:
-            updater.optimizer.state[updater.model.decoder.bias]["exp_avg_sq"][0] = math.inf
+    def overflow(trainer):
+        update(trainer)
+        if trainer.state.step == 7:
+            trainer.optimizer.state[trainer.model.decoder.bias]["exp_avg_sq"][0] = math.inf
 
-    monkeypatch.setattr(Updater, "update", overflow)
+    monkeypatch.setattr(Trainer, "update", overflow)
     run = tmp_path / "run"
     with pytest.raises(DivergenceError, match=r"^step \d+: found optimizer state that is not finite; allowed"):
         start_run(config_of(), run)
@@ -85,14 +85,14 @@ def test_optimizer_state_that_overflows_is_not_saved(tmp_path, config_of, monkey
 @pytest.fixture
 def diverging_at_8(monkeypatch):
     """No update of step 8's weights is finite before the third rollback."""
-    update = Updater.update
+    update = Trainer.update
 
-    def diverge(updater):
-        if updater.state.step == 8 and updater.state.rollbacks < 3:
+    def diverge(trainer):
+        if trainer.state.step == 8 and trainer.state.rollbacks < 3:
             raise DivergenceError("step 9: diverged")
-        update(updater)
+        update(trainer)
 
-    monkeypatch.setattr(Updater, "update", diverge)
+    monkeypatch.setattr(Trainer, "update", diverge)
 
 
 @pytest.mark.usefixtures("diverging_at_8")

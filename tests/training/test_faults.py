@@ -12,7 +12,7 @@ import pytest
 
 import charlm.training.folder
 from charlm.checkpoint import read_checkpoint
-from charlm.training.step import Updater
+from charlm.training.step import Trainer
 from tests.conftest import ROOT, Result
 from tests.runs import assert_same_checkpoint, untimed
 
@@ -23,18 +23,18 @@ BEFORE = """
 import os, shutil, signal, subprocess, sys, time
 from pathlib import Path
 import charlm.checkpoint, charlm.training.folder, charlm.training.loop
-from charlm.training.step import Updater
+from charlm.training.step import Trainer
 
 run = sys.argv[-1]
 after_step_4 = lambda: None
-update = Updater.update
+update = Trainer.update
 
-def updated(updater):
-    update(updater)
-    if updater.state.step == 4:
+def updated(trainer):
+    update(trainer)
+    if trainer.state.step == 4:
         after_step_4()
 
-Updater.update = updated
+Trainer.update = updated
 """
 AFTER = """
 from charlm.cli import main
@@ -88,15 +88,15 @@ def after_step_4(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], obje
     """Lets something happen in this process after a run's fourth update."""
 
     def arrange(happen: Callable[[], object]) -> None:
-        update = Updater.update
+        update = Trainer.update
 
-        def updated(updater: Updater) -> None:
-            update(updater)
-            if updater.state.step == 4:
-                monkeypatch.setattr(Updater, "update", update)
+        def updated(trainer: Trainer) -> None:
+            update(trainer)
+            if trainer.state.step == 4:
+                monkeypatch.setattr(Trainer, "update", update)
                 happen()
 
-        monkeypatch.setattr(Updater, "update", updated)
+        monkeypatch.setattr(Trainer, "update", updated)
 
     return arrange
 

@@ -16,7 +16,7 @@ from charlm.layers import RecurrentLayers
 from charlm.model import build_model, count_parameters
 from charlm.training.memory import available_bytes, check_memory, least_bytes
 from charlm.training.plan import _saved_bytes
-from charlm.training.step import Updater
+from charlm.training.step import Trainer
 
 CPU = torch.device("cpu")
 GB = 2**30
@@ -70,12 +70,12 @@ def test_the_bound_is_between_the_weights_and_what_a_run_takes(tmp_path, kind):
     (tmp_path / "text").write_text("eta in " * 2000)
     corpus = load_corpus(str(tmp_path / "text"), level="char", split=(1.0, 0.0, 0.0))
     config = config_with(f"model.cell={{kind: {kind}, hidden: 64}}", "train.batch_size=16", "threads=1")
-    updater = Updater(config, corpus, torch.device("cpu"))
-    updater.update()
-    averages = [t for state in updater.optimizer.state.values() for t in state.values() if t.dim()]
-    weights = sum(tensor.nbytes for tensor in (*updater.parameters, *updater.parameters, *averages))
+    trainer = Trainer(config, corpus, torch.device("cpu"))
+    trainer.update()
+    averages = [t for state in trainer.optimizer.state.values() for t in state.values() if t.dim()]
+    weights = sum(tensor.nbytes for tensor in (*trainer.parameters, *trainer.parameters, *averages))
     logits = 4 * 16 * 64 * len(corpus.vocabulary)  # their gradient, which autograd makes on the way
-    taken = weights + logits + _saved_bytes(updater)
+    taken = weights + logits + _saved_bytes(trainer)
     assert weights < least_bytes(config, len(corpus.vocabulary)) <= taken
 
 
@@ -141,7 +141,7 @@ def test_a_run_is_refused_before_its_model_is_made(tmp_path, monkeypatch):
     (tmp_path / "text").write_text("some text " * 1000)
     corpus = load_corpus(str(tmp_path / "text"), level="char", split=(1.0, 0.0, 0.0))
     with pytest.raises(DeviceError, match=r"^memory: "):
-        Updater(config_with("model.cell.hidden=100000"), corpus, torch.device("cpu"))
+        Trainer(config_with("model.cell.hidden=100000"), corpus, torch.device("cpu"))
 
 
 def test_a_checkpoint_cannot_ask_for_a_model_larger_than_its_weights(trained_run, monkeypatch):

@@ -50,9 +50,9 @@ def autocast(monkeypatch):
     precision=["fp32", "bf16"],
     train=[{}, {"ema": 0.9, "reset_state": 0.1}, {"activation_penalty": 0.1, "change_penalty": 0.1}],
 )
-def test_updates(updater_of, kind, model, name, precision, train):
+def test_updates(trainer_of, kind, model, name, precision, train):
     cell = {"kind": kind, "hidden": 12}
-    updater = updater_of(
+    trainer = trainer_of(
         on="meta",
         precision=precision,
         model={"cell": cell, **model},
@@ -60,19 +60,19 @@ def test_updates(updater_of, kind, model, name, precision, train):
         train={"bptt": 3, **train},
     )
     for _ in range(2):
-        updater.update()
-    assert all(parameter.device == META for parameter in updater.model.parameters())
+        trainer.update()
+    assert all(parameter.device == META for parameter in trainer.model.parameters())
 
 
 @pairwise(kind=list(CELLS), model=MODELS[:2], precision=["fp32", "bf16"])
-def test_updates_on_lines_run_in_the_loop_that_takes_resets(updater_of, kind, model, precision):
+def test_updates_on_lines_run_in_the_loop_that_takes_resets(trainer_of, kind, model, precision):
     cell = {"kind": kind, "hidden": 12}
-    updater = updater_of(
+    trainer = trainer_of(
         on="meta", unit="line", precision=precision, model={"cell": cell, **model}, optimizer={"name": "adamw"}
     )
-    assert "loop with its own backward pass" in updater.backend
+    assert "loop with its own backward pass" in trainer.backend
     for _ in range(2):
-        updater.update()
+        trainer.update()
 
 
 @pairwise(kind=list(CELLS), model=MODELS, precision=["fp32", "bf16"])
@@ -87,7 +87,7 @@ def test_scores(config_of, kind, model, precision, monkeypatch):
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_muon_multiplies_in_the_precision_of_the_model(updater_of, monkeypatch, precision):
+def test_muon_multiplies_in_the_precision_of_the_model(trainer_of, monkeypatch, precision):
     found = []
 
     def orthogonal(blocks):
@@ -95,7 +95,7 @@ def test_muon_multiplies_in_the_precision_of_the_model(updater_of, monkeypatch, 
         return blocks
 
     monkeypatch.setattr("charlm.training.optimizer.orthogonal", orthogonal)
-    updater = updater_of(on="meta", precision=precision, optimizer={"name": "muon", "lr": 0.01})
+    trainer = trainer_of(on="meta", precision=precision, optimizer={"name": "muon", "lr": 0.01})
     found.clear()  # one trial step on the CPU finds out what the optimizer keeps
-    updater.update()
+    trainer.update()
     assert set(found) == {precision == "bf16"}

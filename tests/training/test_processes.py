@@ -27,7 +27,7 @@ from charlm.data.corpus import load_configured_corpus
 from charlm.errors import CharlmError, ConfigError, ProcessError, RunError
 from charlm.inference.evaluation import evaluate
 from charlm.model import build_model
-from charlm.system.world import ALONE, World
+from charlm.system.process_group import ONE_PROCESS, ProcessGroup
 from charlm.training.folder import RunFolder
 from charlm.training.optimizer import build_optimizer
 from charlm.training.plan import Plan, measure
@@ -35,7 +35,7 @@ from charlm.training.precision import compile_kernels
 from charlm.training.processes import choose_device
 from charlm.training.snapshot import restore_snapshot, take_snapshot
 from charlm.training.start import resume_run, start_run
-from charlm.training.step import Updater
+from charlm.training.step import Trainer
 from tests.pairwise import pairwise
 from tests.processes import Team, team
 from tests.runs import assert_same_checkpoint, untimed, with_max_steps
@@ -90,25 +90,25 @@ def in_float64():
         yield
 
 
-def updater_of(world: World, raw) -> Updater:
+def trainer_of(group: ProcessGroup, raw) -> Trainer:
     config = parse_config(raw, "test")
-    device = choose_device(config, world)
-    return Updater(config, load_configured_corpus(config.data), device, world)
+    device = choose_device(config, group)
+    return Trainer(config, load_configured_corpus(config.data), device, group)
 
 
-def trained(world: World, raw, updates: int, start: Checkpoint | None = None) -> Checkpoint:
+def trained(group: ProcessGroup, raw, updates: int, start: Checkpoint | None = None) -> Checkpoint:
     """A checkpoint after some updates in float64, at most one minute in the clock of the run."""
     with in_float64():
-        updater = updater_of(world, raw)
-        updater.state.grad_norm = updater.state.grad_norm.double()
+        trainer = trainer_of(group, raw)
+        trainer.state.grad_norm = trainer.state.grad_norm.double()
         if start:
-            restore_snapshot(updater, start)
+            restore_snapshot(trainer, start)
         for _ in range(updates):
-            elapsed_s, _ = world.agree(updater.state.elapsed_s + (1.0 if world.is_first else 5.0), [])
-            updater.state.set_time(elapsed_s)
-            updater.update()
-        snapshot = take_snapshot(updater, copied=True)
-        world.same("weights", lambda: [tensor.tolist() for tensor in snapshot.weights.values()])
+            elapsed_s, _ = group.agree(trainer.state.elapsed_s + (1.0 if group.is_first else 5.0), [])
+            trainer.state.set_time(elapsed_s)
+            trainer.update()
+        snapshot = take_snapshot(trainer, copied=True)
+        group.check_equal("weights", lambda: [tensor.tolist() for tensor in snapshot.weights.values()])
         return snapshot
 
 
@@ -155,7 +155,7 @@ def test_weights_are_those_of_one_process(processes: Team, raw, kind, model, tra
     raw["model"] = {"cell": {"kind": kind, "hidden": 10}, **model}
     raw["train"] |= train
     raw["optimizer"] |= optimizer
-    wanted = trained(ALONE, raw, 20)
+    wanted = trained(ONE_PROCESS, raw, 20)
     for found in processes(trained, raw, 20):
         assert_equal(found, wanted)
     assert wanted.progress["step"] == 20
@@ -165,11 +165,11 @@ def test_lines_are_those_of_one_process(processes: Team, raw):
     """Over two epochs and a half, each with an order of its own, also resumed."""
     raw["data"]["unit"] = "line"
     raw["train"]["bptt"] = 60
-    wanted = trained(ALONE, raw, 27)
+    wanted = trained(ONE_PROCESS, raw, 27)
     assert wanted.progress["epoch"] == 2
     for found in processes(trained, raw, 27):
         assert_equal(found, wanted)
-    for found in processes(trained, raw, 17, trained(ALONE, raw, 10)):
+    for found in processes(trained, raw, 17, trained(ONE_PROCESS, raw, 10)):
         assert_equal(found, wanted)
 
 
@@ -177,11 +177,11 @@ def test_lines_are_those_of_one_process(processes: Team, raw):
 def test_any_number_of_processes_goes_on(processes: Team, raw, model):
     raw["model"] |= model
     raw["train"] |= {"reset_state": 0.3, "ema": 0.9}
-    whole, half = trained(ALONE, raw, 20), trained(ALONE, raw, 10)
+    whole, half = trained(ONE_PROCESS, raw, 20), trained(ONE_PROCESS, raw, 10)
     first = processes(trained, raw, 10)[0]
     assert_equal(first, half)
     assert_equal(processes(trained, raw, 10, half)[0], whole)
-    assert_equal(trained(ALONE, raw, 10, first), whole)
+    assert_equal(trained(ONE_PROCESS, raw, 10, first), whole)
     # The same number of processes: every bit.
     assert_equal(processes(trained, raw, 10, first)[0], processes(trained, raw, 20)[0], tolerance=0)
 
@@ -194,33 +194,33 @@ def test_gpus_are_one(raw, kind):
     raw["model"] = {"cell": {"kind": kind, "hidden": 10}, "layers": 2, "dropout": PLACES, "zoneout": 0.2}
     raw["train"] |= {"reset_state": 0.3, "ema": 0.9}
     raw["device"] = "cuda"
-    wanted = trained(ALONE, raw, 20)
+    wanted = trained(ONE_PROCESS, raw, 20)
     with team(min(2, torch.cuda.device_count())) as gpus:
         for found in gpus(trained, raw, 20):
             assert_equal(found, wanted, tolerance=1e-8)
 
 
-def scores(world: World, raw, lengths) -> list[float]:
+def scores(group: ProcessGroup, raw, lengths) -> list[float]:
     torch.manual_seed(1)
     config = parse_config(raw, "test")
     corpus = load_configured_corpus(config.data)
     network = build_model(config.model, len(corpus.vocabulary)).double()
     ids = corpus.splits["train"]
     with in_float64():
-        return [evaluate(network, ids[:n], torch.device("cpu"), world=world).nats_per_char for n in lengths]
+        return [evaluate(network, ids[:n], torch.device("cpu"), group=group).nats_per_char for n in lengths]
 
 
 def test_scores_are_those_of_one_process(processes: Team, raw):
     """Also of texts with fewer streams than processes."""
     lengths = [2, 1000, 2100, 3100, 5400]
-    wanted = scores(ALONE, raw, lengths)
+    wanted = scores(ONE_PROCESS, raw, lengths)
     for found in processes(scores, raw, lengths):
         assert found == pytest.approx(wanted, rel=1e-9)
 
 
-def refused_batch(world: World, raw) -> str:
+def refused_batch(group: ProcessGroup, raw) -> str:
     with pytest.raises(ConfigError) as found:
-        choose_device(parse_config(raw, "test"), world)
+        choose_device(parse_config(raw, "test"), group)
     return str(found.value)
 
 
@@ -238,18 +238,18 @@ def test_a_batch_that_cannot_be_shared(processes: Team, raw):
 # Whole runs
 
 
-def run_of(world: World, raw, run, patches=(), again=False):
-    """How a run ends in this process. patches: functions of the world, which return contexts.
+def run_of(group: ProcessGroup, raw, run, patches=(), again=False):
+    """How a run ends in this process. patches: functions of the group, which return contexts.
 
     again: as processes that torchrun starts in place of those of the last call.
     """
     with contextlib.ExitStack() as held:
         if not again:
-            held.enter_context(mock.patch.object(type(world), "recall", return_value=None))
+            held.enter_context(mock.patch.object(type(group), "recall", return_value=None))
         for patch in patches:
-            held.enter_context(patch(world))
+            held.enter_context(patch(group))
         try:
-            outcome = start_run(parse_config(raw, "test"), run, world=world)
+            outcome = start_run(parse_config(raw, "test"), run, group=group)
         except CharlmError as error:
             return f"{type(error).__name__}: {error}"
     return outcome.reason, outcome.step, outcome.best_nats
@@ -267,7 +267,7 @@ def busy(raw):
 
 
 def test_a_run_writes_what_a_run_of_one_process_does(processes: Team, busy, tmp_path):
-    wanted = run_of(ALONE, busy, tmp_path / "one")
+    wanted = run_of(ONE_PROCESS, busy, tmp_path / "one")
     found = processes(run_of, busy, tmp_path / "many")
     assert {one[:2] for one in found} == {wanted[:2]} == {("max_steps", 20)}
     assert [one[2] for one in found] == [pytest.approx(wanted[2], abs=1e-5)] * len(found)
@@ -283,7 +283,7 @@ def test_a_run_writes_what_a_run_of_one_process_does(processes: Team, busy, tmp_
 
 def test_processes_resume_the_run_of_one_and_it_theirs(processes: Team, busy, tmp_path):
     whole = tmp_path / "whole"
-    run_of(ALONE, busy, whole)
+    run_of(ONE_PROCESS, busy, whole)
     busy["train"]["max_steps"] = 10
     for run in (tmp_path / "a", tmp_path / "b"):
         processes(run_of, busy, run)
@@ -293,8 +293,8 @@ def test_processes_resume_the_run_of_one_and_it_theirs(processes: Team, busy, tm
         assert_equal(last_of(tmp_path / name), last_of(whole), tolerance=1e-3)
 
 
-def resumed(world: World, run) -> int:
-    return resume_run(run, with_max_steps(20), world).step
+def resumed(group: ProcessGroup, run) -> int:
+    return resume_run(run, with_max_steps(20), group).step
 
 
 def test_processes_that_are_started_again_resume_their_run(processes: Team, busy, tmp_path):
@@ -317,15 +317,15 @@ def test_processes_that_are_started_again_resume_their_run(processes: Team, busy
     )
 
 
-def interrupted(world: World):
-    update = Updater.update
+def interrupted(group: ProcessGroup):
+    update = Trainer.update
 
-    def updated(updater):
-        update(updater)
-        if world.rank == world.size - 1 and updater.state.step == 7:
+    def updated(trainer):
+        update(trainer)
+        if group.rank == group.size - 1 and trainer.state.step == 7:
             os.kill(os.getpid(), signal.SIGTERM)
 
-    return mock.patch.object(Updater, "update", updated)
+    return mock.patch.object(Trainer, "update", updated)
 
 
 def test_a_signal_to_one_stops_all_after_the_same_step(processes: Team, busy, tmp_path):
@@ -334,9 +334,9 @@ def test_a_signal_to_one_stops_all_after_the_same_step(processes: Team, busy, tm
     assert last_of(tmp_path / "run").progress["step"] == 7
 
 
-def interrupted_evaluation(world: World):
+def interrupted_evaluation(group: ProcessGroup):
     def evaluated(*arguments, **options):
-        if world.rank == world.size - 1:
+        if group.rank == group.size - 1:
             os.kill(os.getpid(), signal.SIGHUP)
         return evaluate(*arguments, **options)
 
@@ -357,7 +357,7 @@ def test_a_signal_to_one_during_an_evaluation_stops_all_and_costs_no_bit(process
     assert untimed(whole) == untimed(parts)
 
 
-def full_disk(world: World):
+def full_disk(group: ProcessGroup):
     save = RunFolder.save
 
     def saved(folder, checkpoint, *, step, **options):
@@ -376,14 +376,14 @@ def test_a_checkpoint_that_cannot_be_written_ends_all(processes: Team, busy, tmp
     assert last_of(tmp_path / "run").progress["step"] == 0
 
 
-def nan_once(world: World):
+def nan_once(group: ProcessGroup):
     """In the last process's part of the batch, at step 8, in the first try."""
     window_loss, faults = charlm.training.step.window_loss, [torch.nan]
 
     def loss_of(model, x_TB, y_TB, state, config):
         loss = window_loss(model, x_TB, y_TB, state, config)
         counted.append(1)
-        if world.rank == world.size - 1 and len(counted) == 8:
+        if group.rank == group.size - 1 and len(counted) == 8:
             loss = loss._replace(objective=loss.objective * faults.pop())
         return loss
 
@@ -402,16 +402,16 @@ def test_nan_in_one_is_a_divergence_in_all(processes: Team, busy, tmp_path):
     assert last_of(tmp_path / "back").progress["rollbacks"] == 1
 
 
-def other_weights(world: World):
+def other_weights(group: ProcessGroup):
     """Weights that another process does not have."""
-    update = Updater.update
+    update = Trainer.update
 
-    def updated(updater):
-        update(updater)
+    def updated(trainer):
+        update(trainer)
         with torch.no_grad():
-            updater.parameters[0][0, 0] += 1e-6 * world.rank
+            trainer.parameters[0][0, 0] += 1e-6 * group.rank
 
-    return mock.patch.object(Updater, "update", updated)
+    return mock.patch.object(Trainer, "update", updated)
 
 
 def test_weights_that_differ_are_noticed_at_the_next_checkpoint(processes: Team, busy, tmp_path):
@@ -419,9 +419,9 @@ def test_weights_that_differ_are_noticed_at_the_next_checkpoint(processes: Team,
     assert first.startswith("ProcessError: weights: process 0 and process 1 differ; allowed: the same")
 
 
-def other_text(world: World):
+def other_text(group: ProcessGroup):
     def load(data, vocabulary=None):
-        return load_configured_corpus(data.model_copy(update={"source": f"{data.source}{world.rank}"}))
+        return load_configured_corpus(data.model_copy(update={"source": f"{data.source}{group.rank}"}))
 
     return mock.patch.object(charlm.training.start, "load_configured_corpus", load)
 
@@ -443,30 +443,30 @@ def test_a_single_process_of_torchrun_has_the_bits_of_a_plain_run(busy, tmp_path
     busy["train"] |= {"reset_state": 0.2, "vary_bptt": 0.2}
     with team(1) as single:
         single(run_of, busy, tmp_path / "single")
-    run_of(ALONE, busy, tmp_path / "plain")
+    run_of(ONE_PROCESS, busy, tmp_path / "plain")
     for name in ("last", "best"):
         names = [tmp_path / run / f"checkpoints/{name}.safetensors" for run in ("single", "plain")]
         assert_same_checkpoint(*names)
     assert untimed(tmp_path / "single") == untimed(tmp_path / "plain")
 
 
-# The world
+# The group
 
 
-def raising(world: World, rank: int, where: str, error: Exception) -> tuple[str, bool]:
+def raising(group: ProcessGroup, rank: int, where: str, error: Exception) -> tuple[str, bool]:
     """The error that this process gets from that of another, and whether another one prints it."""
 
     def function() -> int:
-        if world.rank == rank:
+        if group.rank == rank:
             raise error
-        return world.rank
+        return group.rank
 
     with pytest.raises((ProcessError, ConfigError, KeyError)) as found:
-        getattr(world, where)(function)
-    return f"{type(found.value).__name__} {found.value}", getattr(found.value, "told", False)
+        getattr(group, where)(function)
+    return f"{type(found.value).__name__} {found.value}", getattr(found.value, "already_reported", False)
 
 
-@pytest.mark.parametrize("where", ["each", "in_turn"])
+@pytest.mark.parametrize("where", ["on_each", "local_first"])
 def test_an_error_of_one_is_an_error_of_all_and_the_first_prints_it(processes: Team, where):
     first, second, *others = processes(raising, 1, where, ConfigError("a.b: wrong"))
     assert first == ("ProcessError process 1: a.b: wrong", False)
@@ -475,27 +475,27 @@ def test_an_error_of_one_is_an_error_of_all_and_the_first_prints_it(processes: T
 
 
 def test_a_fault_of_the_program_is_printed_where_it_happens(processes: Team):
-    first, second, *others = processes(raising, 1, "each", KeyError("k"))
+    first, second, *others = processes(raising, 1, "on_each", KeyError("k"))
     assert second == ("KeyError 'k'", False)
     assert {first, *others} == {("ProcessError process 1: KeyError: 'k'", True)}
 
 
 @pytest.mark.parametrize(("error", "line"), [(ConfigError("a: b"), "a: b"), (KeyError("k"), "KeyError: 'k'")], ids=str)
 def test_an_error_of_the_first_is_an_error_of_all(processes: Team, error, line):
-    first, *others = processes(raising, 0, "first", error)
+    first, *others = processes(raising, 0, "on_first", error)
     assert first == (f"{type(error).__name__} {error}", False)
     assert set(others) == {(f"ProcessError {line}", True)}
 
 
-def meeting(world: World, restarts: int) -> tuple[str | None, int]:
+def meeting(group: ProcessGroup, restarts: int) -> tuple[str | None, int]:
     """What a second meeting by the same store finds; torchrun counts restarts on each machine for itself."""
-    with mock.patch.dict(os.environ, {"TORCHELASTIC_RESTART_COUNT": str(restarts + world.rank)}):
-        names = {world._meet() for _ in range(3)}
-    found = world.recall("place")
-    world.each(lambda: None)
-    if world.is_first:
-        world.remember("place", "here")
-    world.each(lambda: None)
+    with mock.patch.dict(os.environ, {"TORCHELASTIC_RESTART_COUNT": str(restarts + group.rank)}):
+        names = {group._meet() for _ in range(3)}
+    found = group.recall("place")
+    group.on_each(lambda: None)
+    if group.is_first:
+        group.remember("place", "here")
+    group.on_each(lambda: None)
     return found, len(names)
 
 
@@ -504,13 +504,13 @@ def test_processes_that_meet_again_in_one_store_are_not_misled(processes: Team):
     assert found == [[(None, 3)] * len(found[0]), [("here", 3)] * len(found[0])]
 
 
-def late(world: World) -> tuple[str, bool]:
+def late(group: ProcessGroup) -> tuple[str, bool]:
     """The first process answers too late."""
-    if world.is_first:
+    if group.is_first:
         time.sleep(4)
     with pytest.raises(ProcessError) as found:
-        world.same("times", lambda: [world.agree(1.0, []) for _ in range(3)])
-    return str(found.value), found.value.told
+        group.check_equal("times", lambda: [group.agree(1.0, []) for _ in range(3)])
+    return str(found.value), found.value.already_reported
 
 
 @pytest.mark.slow
@@ -524,22 +524,22 @@ def test_one_process_tells_that_another_does_not_answer():
     )
 
 
-def results(world: World):
+def results(group: ProcessGroup):
     turns: list[int] = []
-    whole = world.whole(torch.tensor([[10 * world.rank, 1]]), dim=1)
-    spread = torch.full((2,), world.rank + 5.0)
-    world.spread_(spread)
-    total = world.total(0.1 + world.rank)
+    whole = group.all_gather(torch.tensor([[10 * group.rank, 1]]), dim=1)
+    spread = torch.full((2,), group.rank + 5.0)
+    group.broadcast_(spread)
+    total = group.sum(0.1 + group.rank)
     return {
-        "first": world.first(lambda: ("of", world.rank)),
-        "each": world.each(lambda: world.rank),
-        "in_turn": world.in_turn(lambda: turns.append(1) or world.rank),
+        "first": group.on_first(lambda: ("of", group.rank)),
+        "each": group.on_each(lambda: group.rank),
+        "in_turn": group.local_first(lambda: turns.append(1) or group.rank),
         "turns": turns,
         "whole": whole.tolist(),
-        "part": world.part.of(whole, dim=1).tolist(),
+        "part": group.shard.of(whole, dim=1).tolist(),
         "spread": spread.tolist(),
         "total": total,
-        "agree": world.agree(7.0 + world.rank, ["SIGTERM"] if world.rank == 1 else []),
+        "agree": group.agree(7.0 + group.rank, ["SIGTERM"] if group.rank == 1 else []),
     }
 
 
@@ -560,13 +560,13 @@ def test_what_the_methods_return(processes: Team):
         }
 
 
-def threads(world: World) -> tuple[list[int], int]:
+def threads(group: ProcessGroup) -> tuple[list[int], int]:
     """Numbers of threads, and how many lines were said about them."""
     found = []
     with mock.patch("charlm.system.console.say") as say:
         for set_by_user in ("1", "1", "3"):
             with mock.patch.dict(os.environ, {"OMP_NUM_THREADS": set_by_user}):
-                found += [world.threads(0), world.threads(7)]
+                found += [group.threads(0), group.threads(7)]
     return found, say.call_count
 
 
@@ -578,9 +578,9 @@ def test_processes_share_the_cores_unless_the_user_says_otherwise(processes: Tea
     assert max(lines) <= 1
 
 
-def planned(world: World, raw) -> Plan:
+def planned(group: ProcessGroup, raw) -> Plan:
     with mock.patch.multiple(charlm.training.plan, _MEASURE_S=0.0):
-        return measure(parse_config(raw, "test"), world)
+        return measure(parse_config(raw, "test"), group)
 
 
 def test_a_plan_is_for_the_whole_batch(processes: Team, raw):
@@ -589,23 +589,23 @@ def test_a_plan_is_for_the_whole_batch(processes: Team, raw):
         assert found.chars_per_s == pytest.approx(8 * 7 / found.step_s)
         assert found.communication_s > 0
         assert "processes, " in found.as_table()["speed"]
-    assert "processes" not in planned(ALONE, raw).as_table()["speed"]
+    assert "processes" not in planned(ONE_PROCESS, raw).as_table()["speed"]
 
 
-def suggested(world: World, source, cache) -> tuple[Config, int]:
+def suggested(group: ProcessGroup, source, cache) -> tuple[Config, int]:
     """The settings that this process gets for a text, and how many updates it makes to measure them."""
     compile_kernels([CELLS[family.kind]() for family in USUAL], torch.device("cpu"))  # in the cache of all tests
-    update = Updater.update
+    update = Trainer.update
     with (
         mock.patch.dict(os.environ, {"CHARLM_CACHE": str(cache)}),
-        mock.patch.object(Updater, "update", autospec=True, side_effect=update) as updates,
+        mock.patch.object(Trainer, "update", autospec=True, side_effect=update) as updates,
     ):
-        config = suggest(Request(source, 0.05, ["device=cpu"]), world).config
+        config = suggest(Request(source, 0.05, ["device=cpu"]), group).config
     return config, updates.call_count
 
 
 def test_processes_measure_together_and_keep_their_own_speeds(processes: Team, raw, tmp_path):
-    suggested(ALONE, raw["data"]["source"], tmp_path)
+    suggested(ONE_PROCESS, raw["data"]["source"], tmp_path)
     of_one = {file: file.read_bytes() for file in (tmp_path / "speed").iterdir()}
     found = processes(suggested, raw["data"]["source"], tmp_path)
     assert found == [found[0]] * len(found)
@@ -617,16 +617,16 @@ def test_processes_measure_together_and_keep_their_own_speeds(processes: Team, r
     assert set(missing[1:]) == {missing[0].replace("DataError", "ProcessError")}
 
 
-def refused_text(world: World, source) -> str:
+def refused_text(group: ProcessGroup, source) -> str:
     with pytest.raises(CharlmError) as found:
-        suggest(Request(str(source), 0.05), world)
+        suggest(Request(str(source), 0.05), group)
     return f"{type(found.value).__name__}: {found.value}"
 
 
-def differing(world: World) -> str:
-    world.same("text", lambda: "equal")
+def differing(group: ProcessGroup) -> str:
+    group.check_equal("text", lambda: "equal")
     with pytest.raises(ProcessError) as found:
-        world.same("text", lambda: world.rank == 1)
+        group.check_equal("text", lambda: group.rank == 1)
     return str(found.value)
 
 

@@ -146,15 +146,15 @@ def test_a_run_that_dies_at_once_can_be_resumed(tmp_path, config_of):
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     start_run(config_of(), whole)
 
-    from charlm.training.step import Updater
+    from charlm.training.step import Trainer
 
-    update = Updater.update
+    update = Trainer.update
     try:
-        Updater.update = lambda updater: 1 / 0
+        Trainer.update = lambda trainer: 1 / 0
         with pytest.raises(ZeroDivisionError):
             start_run(config_of(), parts)
     finally:
-        Updater.update = update
+        Trainer.update = update
     assert [p.name for p in (parts / "checkpoints").iterdir()] == ["last.safetensors"]
     resume_run(parts)
     assert untimed(whole) == untimed(parts)

@@ -1,4 +1,4 @@
-"""The updater's state in a checkpoint: what is restored and what is refused."""
+"""The trainer's state in a checkpoint: what is restored and what is refused."""
 
 import math
 from dataclasses import replace
@@ -12,14 +12,14 @@ from charlm.training.snapshot import restore_snapshot, take_snapshot
 from tests.runs import row_of
 
 
-def test_a_checkpoint_from_before_windows_varied_is_resumed(updater_of):
-    whole, resumed = updater_of(), updater_of()
+def test_a_checkpoint_from_before_windows_varied_is_resumed(trainer_of):
+    whole, resumed = trainer_of(), trainer_of()
     whole.update()
     checkpoint = take_snapshot(whole)
     del checkpoint.progress["interval_bptt"]
     restore_snapshot(resumed, checkpoint)
-    for updater in (whole, resumed):
-        updater.update()
+    for trainer in (whole, resumed):
+        trainer.update()
     assert row_of(resumed).nats == row_of(whole).nats
     assert resumed.state.progress() | {"interval_s": 0} == whole.state.progress() | {"interval_s": 0}
 
@@ -34,14 +34,14 @@ UNFIT = {
 
 @pytest.mark.parametrize("fault", UNFIT)
 @pytest.mark.parametrize("optimizer", ["adamw", "adam", "nadam", "radam", "sgd", "rmsprop", "adagrad", "muon"])
-def test_a_checkpoint_whose_tensors_do_not_fit_is_refused(updater_of, optimizer, fault):
+def test_a_checkpoint_whose_tensors_do_not_fit_is_refused(trainer_of, optimizer, fault):
     """Each tensor in turn; fused steps would write where it ought to be."""
     momentum = {"momentum": 0.9} if optimizer in ("sgd", "rmsprop") else {}
     model = {"cell": {"kind": "lstm", "hidden": 5}}
-    updater = updater_of(model=model, optimizer={"name": optimizer, "clip_norm": 1.0, **momentum}, train={"ema": 0.9})
-    updater.update()
-    good = take_snapshot(updater)
-    restore_snapshot(updater, good)
+    trainer = trainer_of(model=model, optimizer={"name": optimizer, "clip_norm": 1.0, **momentum}, train={"ema": 0.9})
+    trainer.update()
+    good = take_snapshot(trainer)
+    restore_snapshot(trainer, good)
     for group in ("weights", "averaged", "optimizer", "carried"):
         for name, tensor in getattr(good, group).items():
             if name == "rng.cpu" and fault == "of integers":  # which it is
@@ -51,9 +51,9 @@ def test_a_checkpoint_whose_tensors_do_not_fit_is_refused(updater_of, optimizer,
             tensors = {**getattr(good, group), name: UNFIT[fault](tensor)}
             bad = {key: value for key, value in tensors.items() if value is not None}
             with pytest.raises(CheckpointError, match=r"use another|use a checkpoint of"):
-                restore_snapshot(updater, replace(good, **{group: bad}))
-    restore_snapshot(updater, good)
-    updater.update()
+                restore_snapshot(trainer, replace(good, **{group: bad}))
+    restore_snapshot(trainer, good)
+    trainer.update()
 
 
 @pytest.mark.parametrize("ema", [0.0, 0.9])
@@ -61,13 +61,13 @@ def test_a_checkpoint_whose_tensors_do_not_fit_is_refused(updater_of, optimizer,
     "optimizer",
     [{"name": "adamw"}, {"name": "muon"}, {"name": "rmsprop"}, {"name": "sgd"}, {"name": "sgd", "momentum": 0.9}],
 )
-def test_a_checkpoint_takes_what_was_foretold(updater_of, tmp_path, optimizer, ema):
+def test_a_checkpoint_takes_what_was_foretold(trainer_of, tmp_path, optimizer, ema):
     """But for a header and the states, which have 1 MiB."""
     model = {"cell": {"kind": "lstm", "hidden": 256}, "layers": 3}
-    updater = updater_of({"ema": ema}, {**optimizer, "lr": 1e-3}, model)
-    foretold = updater.checkpoint_bytes()
-    updater.update()
-    save_checkpoint(take_snapshot(updater), tmp_path / "a.safetensors")
+    trainer = trainer_of({"ema": ema}, {**optimizer, "lr": 1e-3}, model)
+    foretold = trainer.checkpoint_bytes()
+    trainer.update()
+    save_checkpoint(take_snapshot(trainer), tmp_path / "a.safetensors")
     assert 0 <= foretold - (tmp_path / "a.safetensors").stat().st_size <= 2**20
 
 
@@ -79,20 +79,20 @@ def test_a_checkpoint_takes_what_was_foretold(updater_of, tmp_path, optimizer, e
         *[("rollbacks", 0.5), ("unheard", 1)],
     ],
 )
-def test_progress_that_cannot_be_is_refused(updater_of, name, value):
-    updater = updater_of()
-    good = take_snapshot(updater)
+def test_progress_that_cannot_be_is_refused(trainer_of, name, value):
+    trainer = trainer_of()
+    good = take_snapshot(trainer)
     with pytest.raises(CheckpointError, match=rf"^checkpoint: its training state does not fit \(.*{name}.*\); use "):
-        restore_snapshot(updater, replace(good, progress={**good.progress, name: value}))
+        restore_snapshot(trainer, replace(good, progress={**good.progress, name: value}))
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "rmsprop"])
-def test_a_momentum_that_comes_with_resumption_starts_from_zero(updater_of, optimizer):
-    before, after = (updater_of(optimizer={"name": optimizer, "momentum": m}) for m in (0.0, 0.9))
+def test_a_momentum_that_comes_with_resumption_starts_from_zero(trainer_of, optimizer):
+    before, after = (trainer_of(optimizer={"name": optimizer, "momentum": m}) for m in (0.0, 0.9))
     before.update()
     restore_snapshot(after, take_snapshot(before))
-    for updater in (before, after):
-        updater.update()
+    for trainer in (before, after):
+        trainer.update()
     torch.testing.assert_close(before.model.decoder.weight, after.model.decoder.weight)
     buffers = [after.optimizer.state[parameter]["momentum_buffer"] for parameter in after.parameters]
     assert all(bool(buffer.any()) for buffer in buffers)

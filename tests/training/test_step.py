@@ -14,11 +14,11 @@ CPU = torch.device("cpu")
 
 
 @pytest.mark.parametrize("kind", CELLS)
-def test_updates_are_truncated_backpropagation_with_carried_state(updater_of, kind):
+def test_updates_are_truncated_backpropagation_with_carried_state(trainer_of, kind):
     """Against a loop written out: contiguous streams, summed loss, clip, SGD, detached state, reset by epoch."""
-    updater = updater_of(model={"cell": {"kind": kind, "hidden": 6}}, train={"bptt": 200})
-    model = updater_of(model={"cell": {"kind": kind, "hidden": 6}}, train={"bptt": 200}).model
-    ids = torch.tensor(updater.streams._ids_BS.copy().astype("int64"))  # [B, S + 1]
+    trainer = trainer_of(model={"cell": {"kind": kind, "hidden": 6}}, train={"bptt": 200})
+    model = trainer_of(model={"cell": {"kind": kind, "hidden": 6}}, train={"bptt": 200}).model
+    ids = torch.tensor(trainer.streams._ids_BS.copy().astype("int64"))  # [B, S + 1]
     windows, rest = divmod(ids.shape[1] - 1, 200)
     assert rest > 0
     state = None
@@ -37,81 +37,81 @@ def test_updates_are_truncated_backpropagation_with_carried_state(updater_of, ki
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter -= 0.05 * parameter.grad
-        updater.update()
-        row = row_of(updater)
-        updater.state.count_row()
+        trainer.update()
+        row = row_of(trainer)
+        trainer.state.count_row()
         assert row.loss == pytest.approx(loss.item(), rel=1e-5)
         assert row.nats == pytest.approx(loss.item() / 200, rel=1e-5)
         assert row.grad_norm == pytest.approx(norm.item(), rel=1e-4)
-    assert updater.state.epoch == 5 // windows
-    for (name, a), b in zip(updater.model.named_parameters(), model.parameters(), strict=True):
+    assert trainer.state.epoch == 5 // windows
+    for (name, a), b in zip(trainer.model.named_parameters(), model.parameters(), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5, msg=name)
 
 
-def test_windows_of_varied_length_partition_the_streams(updater_of):
-    updater = updater_of(train={"vary_bptt": 0.5})
+def test_windows_of_varied_length_partition_the_streams(trainer_of):
+    trainer = trainer_of(train={"vary_bptt": 0.5})
     lengths, chars = [], 0
-    while updater.state.epoch == 0:
-        before = updater.state.position
-        updater.update()
-        lengths.append((updater.state.chars - chars) // 4)
-        chars = updater.state.chars
-        assert updater.state.epoch == 1 or updater.state.position == before + lengths[-1]
-    assert sum(lengths) == updater.state.chars // 4 > updater.streams.length - 10
+    while trainer.state.epoch == 0:
+        before = trainer.state.position
+        trainer.update()
+        lengths.append((trainer.state.chars - chars) // 4)
+        chars = trainer.state.chars
+        assert trainer.state.epoch == 1 or trainer.state.position == before + lengths[-1]
+    assert sum(lengths) == trainer.state.chars // 4 > trainer.streams.length - 10
     assert set(lengths[:-1]) <= set(range(5, 16))
     assert len(set(lengths)) > 8
-    row = row_of(updater)
-    assert row.nats == pytest.approx(updater.state.objective_sum.item() / sum(lengths))
+    row = row_of(trainer)
+    assert row.nats == pytest.approx(trainer.state.objective_sum.item() / sum(lengths))
     assert row.loss == pytest.approx(10 * row.nats)  # as that of a validation split, whose rows stand beside it
-    assert row.nats < 1.2 * math.log(len(updater.vocabulary))
+    assert row.nats < 1.2 * math.log(len(trainer.vocabulary))
 
 
-def test_windows_grow_in_the_course_of_the_run(updater_of):
-    updater = updater_of(train={"bptt_start": 2, "max_steps": 8})
+def test_windows_grow_in_the_course_of_the_run(trainer_of):
+    trainer = trainer_of(train={"bptt_start": 2, "max_steps": 8})
     lengths, chars = [], 0
     for _ in range(8):
-        updater.update()
-        lengths.append((updater.state.chars - chars) // 4)
-        chars = updater.state.chars
+        trainer.update()
+        lengths.append((trainer.state.chars - chars) // 4)
+        chars = trainer.state.chars
     assert lengths == [2, 3, 4, 5, 6, 7, 8, 9]
-    updater.update()  # beyond the end
-    assert updater.state.chars == chars + 4 * 10
+    trainer.update()  # beyond the end
+    assert trainer.state.chars == chars + 4 * 10
 
 
-def test_penalties_are_not_part_of_the_loss_that_is_logged(updater_of):
-    plain, penalized = updater_of(), updater_of(train={"activation_penalty": 100.0, "change_penalty": 100.0})
+def test_penalties_are_not_part_of_the_loss_that_is_logged(trainer_of):
+    plain, penalized = trainer_of(), trainer_of(train={"activation_penalty": 100.0, "change_penalty": 100.0})
     plain.update()
     penalized.update()
     assert row_of(plain).loss == row_of(penalized).loss
     assert row_of(plain).grad_norm < row_of(penalized).grad_norm
 
 
-def test_place_in_the_corpus(updater_of):
-    updater = updater_of()
-    windows = updater.streams.length // 10
+def test_place_in_the_corpus(trainer_of):
+    trainer = trainer_of()
+    windows = trainer.streams.length // 10
     for _ in range(windows - 1):
-        updater.update()
-    assert (updater.state.epoch, updater.state.position) == (0, (windows - 1) * 10)
-    assert updater.state.recurrent is not None
-    updater.update()
-    assert (updater.state.epoch, updater.state.recurrent) == (1, None)
-    assert updater.state.chars == windows * 40
-    assert updater.epochs() == 1.0
+        trainer.update()
+    assert (trainer.state.epoch, trainer.state.position) == (0, (windows - 1) * 10)
+    assert trainer.state.recurrent is not None
+    trainer.update()
+    assert (trainer.state.epoch, trainer.state.recurrent) == (1, None)
+    assert trainer.state.chars == windows * 40
+    assert trainer.epochs() == 1.0
 
 
-def test_every_character_is_trained_on(updater_of):
+def test_every_character_is_trained_on(trainer_of):
     """674 characters of a stream are 67 windows of 10 and 4 over: left out at the end, then at the beginning."""
-    updater = updater_of()
+    trainer = trainer_of()
     read, starts = set(), []
-    assert updater.streams.length % 10 == 4
-    while updater.state.epoch < 3:
-        start = updater.state.position
-        if updater.epochs() == updater.state.epoch:
+    assert trainer.streams.length % 10 == 4
+    while trainer.state.epoch < 3:
+        start = trainer.state.position
+        if trainer.epochs() == trainer.state.epoch:
             starts.append(start)
         read |= set(range(start, start + 10))
-        updater.update()
+        trainer.update()
     assert starts == [0, 4, 0]
-    assert read == set(range(updater.streams.length))
+    assert read == set(range(trainer.streams.length))
 
 
 @pytest.mark.parametrize(
@@ -122,101 +122,101 @@ def test_every_character_is_trained_on(updater_of):
         ({"max_steps": 1000, "max_epochs": 0.5}, 5 / 67 / 0.5),
     ],
 )
-def test_share_done_is_that_of_the_nearest_limit(updater_of, limits, share):
-    updater = updater_of(train=limits)
+def test_share_done_is_that_of_the_nearest_limit(trainer_of, limits, share):
+    trainer = trainer_of(train=limits)
     for _ in range(5):
-        updater.update()
-    assert updater.share_done() == pytest.approx(share)
-    updater.state.step, updater.state.epoch = 2000, 3  # a limit lowered on resumption
-    assert updater.share_done() == 1
+        trainer.update()
+    assert trainer.share_done() == pytest.approx(share)
+    trainer.state.step, trainer.state.epoch = 2000, 3  # a limit lowered on resumption
+    assert trainer.share_done() == 1
 
 
-def test_schedule_by_minutes_follows_the_clock(updater_of):
-    updater = updater_of(
+def test_schedule_by_minutes_follows_the_clock(trainer_of):
+    trainer = trainer_of(
         train={"max_steps": None, "max_minutes": 2},
         optimizer={"schedule": {"name": "linear", "final_fraction": 0}},
     )
-    updater.state.elapsed_s = 90.0
-    assert updater.learning_rate() == pytest.approx(0.05 / 4)
-    updater.state.count_starting()
-    assert updater.learning_rate() == pytest.approx(0.05)
-    updater.state.elapsed_s = 100.0
-    updater.state.expect_ending(10.0)
-    assert updater.learning_rate() == pytest.approx(0.05 / 2)
-    updater.state.elapsed_s = 110.0
-    assert updater.minutes_are_over()
+    trainer.state.elapsed_s = 90.0
+    assert trainer.learning_rate() == pytest.approx(0.05 / 4)
+    trainer.state.count_starting()
+    assert trainer.learning_rate() == pytest.approx(0.05)
+    trainer.state.elapsed_s = 100.0
+    trainer.state.expect_ending(10.0)
+    assert trainer.learning_rate() == pytest.approx(0.05 / 2)
+    trainer.state.elapsed_s = 110.0
+    assert trainer.minutes_are_over()
 
 
-def test_run_that_starts_late_reads_the_end_first(updater_of):
+def test_run_that_starts_late_reads_the_end_first(trainer_of):
     """67 windows of 10 in a stream; from 0.9 on it reads 7 of them, then an epoch from the start."""
-    updater = updater_of(train={"start_at": 0.9})
-    assert (updater.state.position, updater.epochs()) == (600, 0.0)
+    trainer = trainer_of(train={"start_at": 0.9})
+    assert (trainer.state.position, trainer.epochs()) == (600, 0.0)
     for _ in range(7):
-        updater.update()
-    assert (updater.state.epoch, updater.state.position) == (1, 4)
-    assert updater.epochs() == pytest.approx(7 / 67)
+        trainer.update()
+    assert (trainer.state.epoch, trainer.state.position) == (1, 4)
+    assert trainer.epochs() == pytest.approx(7 / 67)
     for _ in range(60):
-        updater.update()
-    assert updater.epochs() == pytest.approx(1.0)
+        trainer.update()
+    assert trainer.epochs() == pytest.approx(1.0)
 
 
-def test_reset_state_begins_streams_again(updater_of):
+def test_reset_state_begins_streams_again(trainer_of):
     """At 1 every window starts from zero: the same as a model without carried state; at 0 none does."""
-    always, never = updater_of(train={"reset_state": 1.0}), updater_of()
-    for updater in (always, never):
-        updater.update()
-        assert updater.state.recurrent is not None
+    always, never = trainer_of(train={"reset_state": 1.0}), trainer_of()
+    for trainer in (always, never):
+        trainer.update()
+        assert trainer.state.recurrent is not None
     assert all((part == 0).all() for part in always._carried_state())
     assert all(a is b for a, b in zip(never._carried_state(), never.state.recurrent, strict=True))
-    some = updater_of(train={"reset_state": 0.5})
+    some = trainer_of(train={"reset_state": 0.5})
     some.update()
     zeroed = torch.stack([(some._carried_state()[0] == 0).all(-1)[0] for _ in range(100)])
     assert 0.4 < zeroed.float().mean() < 0.6
 
 
-def test_reset_state_zeroes_all_states_of_a_stream_together(updater_of):
-    updater = updater_of(train={"reset_state": 0.5})
-    updater.update()
+def test_reset_state_zeroes_all_states_of_a_stream_together(trainer_of):
+    trainer = trainer_of(train={"reset_state": 0.5})
+    trainer.update()
     for _ in range(20):
-        h, c = updater._carried_state()
+        h, c = trainer._carried_state()
         assert torch.equal((h == 0).all(-1), (c == 0).all(-1))
 
 
-def test_divergence_stops_before_the_weights_change(updater_of):
-    updater = updater_of()
-    updater.update()
+def test_divergence_stops_before_the_weights_change(trainer_of):
+    trainer = trainer_of()
+    trainer.update()
     with torch.no_grad():
-        updater.model.decoder.bias[0] = math.inf
-    before = {name: p.detach().clone() for name, p in updater.model.named_parameters()}
+        trainer.model.decoder.bias[0] = math.inf
+    before = {name: p.detach().clone() for name, p in trainer.model.named_parameters()}
     with pytest.raises(DivergenceError, match=r"^step 2: found loss nan, gradient norm nan; allowed: finite numbers"):
-        updater.update()
-    for name, parameter in updater.model.named_parameters():
+        trainer.update()
+    for name, parameter in trainer.model.named_parameters():
         assert torch.equal(parameter, before[name]), name
-    assert updater.state.step == 1
+    assert trainer.state.step == 1
 
 
 @pytest.mark.parametrize("name", ["adamw", "adam", "sgd", "rmsprop", "nadam", "radam", "adagrad", "muon"])
-def test_divergence_without_waiting_for_the_device(updater_of, name):
+def test_divergence_without_waiting_for_the_device(trainer_of, name):
     """What CUDA does: the step is made harmless where it is, and the next look reports it."""
-    updater = updater_of(optimizer={"name": name, "lr": 0.01})
-    updater._defers_checks = True
-    updater.update()
-    updater.check_finite()
+    trainer = trainer_of(optimizer={"name": name, "lr": 0.01})
+    trainer._defers_checks = True
+    trainer.update()
+    trainer.check_finite()
     with torch.no_grad():
-        updater.model.decoder.bias[0] = math.inf
-    before = {key: p.detach().clone() for key, p in updater.model.named_parameters()}
+        trainer.model.decoder.bias[0] = math.inf
+    before = {key: p.detach().clone() for key, p in trainer.model.named_parameters()}
     for _ in range(3):
-        updater.update()
-    for key, parameter in updater.model.named_parameters():
+        trainer.update()
+    for key, parameter in trainer.model.named_parameters():
         if name in ("adamw", "adam", "sgd"):
             assert torch.equal(parameter, before[key]), key
         assert parameter[torch.isfinite(before[key])].isfinite().all(), key
     with pytest.raises(DivergenceError, match=r"^step 2: found a loss or gradient that is not finite"):
-        updater.check_finite()
+        trainer.check_finite()
 
 
-def test_deferred_checks_change_nothing_else(updater_of):
-    plain, deferred = (updater_of(optimizer={"name": "adamw", "lr": 0.01}) for _ in range(2))
+def test_deferred_checks_change_nothing_else(trainer_of):
+    plain, deferred = (trainer_of(optimizer={"name": "adamw", "lr": 0.01}) for _ in range(2))
     deferred._defers_checks = True
     for _ in range(3):
         plain.update()
@@ -225,51 +225,51 @@ def test_deferred_checks_change_nothing_else(updater_of):
     assert torch.equal(plain.model.decoder.weight, deferred.model.decoder.weight)
 
 
-def test_loss_last_trains_on_the_last_step_alone(updater_of):
-    updater = updater_of(train={"loss": "last"})
+def test_loss_last_trains_on_the_last_step_alone(trainer_of):
+    trainer = trainer_of(train={"loss": "last"})
     for _ in range(3):
-        updater.update()
-    row = row_of(updater)
+        trainer.update()
+    row = row_of(trainer)
     assert row.loss == pytest.approx(row.nats)
     assert 1 < row.nats < 4
     assert row.chars == 120
 
 
-def test_average_of_the_weights(updater_of):
-    updater = updater_of(train={"ema": 0.25})  # the decay rises to it within three updates
+def test_average_of_the_weights(trainer_of):
+    trainer = trainer_of(train={"ema": 0.25})  # the decay rises to it within three updates
     expected = None
     for n in range(6):
-        updater.update()
-        weight = updater.model.decoder.weight.detach().clone()
+        trainer.update()
+        weight = trainer.model.decoder.weight.detach().clone()
         keep = min((1 + n) / (10 + n), 0.25)
         expected = weight if expected is None else keep * expected + (1 - keep) * weight
-    assert updater.evaluated_model is not updater.model
-    torch.testing.assert_close(updater.evaluated_model.decoder.weight, expected)
-    assert updater_of().evaluated_model.decoder.weight.shape == expected.shape
+    assert trainer.evaluated_model is not trainer.model
+    torch.testing.assert_close(trainer.evaluated_model.decoder.weight, expected)
+    assert trainer_of().evaluated_model.decoder.weight.shape == expected.shape
 
 
-def test_bf16_keeps_weights_and_state_in_fp32(updater_of):
-    updater = updater_of(precision="bf16")
+def test_bf16_keeps_weights_and_state_in_fp32(trainer_of):
+    trainer = trainer_of(precision="bf16")
     for _ in range(3):
-        updater.update()
-    assert all(part.dtype == torch.float32 for part in updater.state.recurrent)
-    assert all(p.dtype == torch.float32 for p in updater.parameters)
-    exact = updater_of()
+        trainer.update()
+    assert all(part.dtype == torch.float32 for part in trainer.state.recurrent)
+    assert all(p.dtype == torch.float32 for p in trainer.parameters)
+    exact = trainer_of()
     for _ in range(3):
         exact.update()
-    got, wanted = row_of(updater).nats, row_of(exact).nats
+    got, wanted = row_of(trainer).nats, row_of(exact).nats
     assert got != wanted
     assert got == pytest.approx(wanted, rel=0.02)
 
 
-def test_same_seed_same_weights_other_seed_others(updater_of):
-    first, second, other = updater_of(), updater_of(), updater_of(seed=2)
-    for updater in (first, second, other):
-        updater.update()
+def test_same_seed_same_weights_other_seed_others(trainer_of):
+    first, second, other = trainer_of(), trainer_of(), trainer_of(seed=2)
+    for trainer in (first, second, other):
+        trainer.update()
     assert torch.equal(first.model.decoder.weight, second.model.decoder.weight)
     assert not torch.equal(first.model.decoder.weight, other.model.decoder.weight)
 
 
-def test_a_split_too_small_names_the_numbers(updater_of):
+def test_a_split_too_small_names_the_numbers(trainer_of):
     with pytest.raises(DataError, match=r"train split: 2,700 characters; 40 streams of 100 steps need at least 4,001"):
-        updater_of(train={"batch_size": 40, "bptt": 100})
+        trainer_of(train={"batch_size": 40, "bptt": 100})

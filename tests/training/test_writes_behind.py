@@ -9,7 +9,7 @@ from charlm.checkpoint import read_checkpoint
 from charlm.errors import DivergenceError, RunError
 from charlm.training.folder import RunFolder
 from charlm.training.start import resume_run, start_run
-from charlm.training.step import Updater
+from charlm.training.step import Trainer
 from tests.runs import assert_same_checkpoint, untimed, with_max_steps
 
 LAST = "checkpoints/last.safetensors"
@@ -23,13 +23,13 @@ def behind(monkeypatch):
 @pytest.fixture
 def slowed(monkeypatch):
     """Each write of a checkpoint waits until three more updates have been made, or the run waits for it."""
-    update, wait, save = Updater.update, RunFolder.wait, charlm.training.folder.save_checkpoint
+    update, wait, save = Trainer.update, RunFolder.wait, charlm.training.folder.save_checkpoint
     goes_on, steps = threading.Semaphore(0), [0]
 
-    def counted(updater):
-        update(updater)
-        steps.append(updater.state.step)
-        if updater.state.step % 3 == 0:
+    def counted(trainer):
+        update(trainer)
+        steps.append(trainer.state.step)
+        if trainer.state.step % 3 == 0:
             goes_on.release()
 
     def waiting(folder):
@@ -44,7 +44,7 @@ def slowed(monkeypatch):
         late.updates_meanwhile = max(late.updates_meanwhile, steps[-1] - checkpoint.progress["step"])
 
     late.updates_meanwhile = 0
-    monkeypatch.setattr(Updater, "update", counted)
+    monkeypatch.setattr(Trainer, "update", counted)
     monkeypatch.setattr(RunFolder, "wait", waiting)
     monkeypatch.setattr(charlm.training.folder, "save_checkpoint", late)
     return late
@@ -91,14 +91,14 @@ def test_a_write_that_fails_ends_the_run(tmp_path, config_of, monkeypatch):
 
 @pytest.mark.usefixtures("behind", "slowed")
 def test_a_run_that_diverges_ends_with_its_checkpoint_written(tmp_path, config_of, monkeypatch):
-    update = Updater.update
+    update = Trainer.update
 
-    def diverging(updater):
-        if updater.state.step == 5:
+    def diverging(trainer):
+        if trainer.state.step == 5:
             raise DivergenceError("step 6: not finite")
-        update(updater)
+        update(trainer)
 
-    monkeypatch.setattr(Updater, "update", diverging)
+    monkeypatch.setattr(Trainer, "update", diverging)
     with pytest.raises(DivergenceError, match="not finite"):
         start_run(config_of(train={"on_divergence": "stop"}), tmp_path / "run")
     assert read_checkpoint(tmp_path / "run" / LAST).progress["step"] == 5
@@ -106,14 +106,14 @@ def test_a_run_that_diverges_ends_with_its_checkpoint_written(tmp_path, config_o
 
 @pytest.mark.usefixtures("behind")
 def test_a_run_goes_back_to_the_checkpoint_that_is_being_written(tmp_path, config_of, monkeypatch, slowed):
-    update, faults = Updater.update, [DivergenceError("step 6: not finite")]
+    update, faults = Trainer.update, [DivergenceError("step 6: not finite")]
 
-    def diverging(updater):
-        if updater.state.step == 5 and faults:
+    def diverging(trainer):
+        if trainer.state.step == 5 and faults:
             raise faults.pop()
-        update(updater)
+        update(trainer)
 
-    monkeypatch.setattr(Updater, "update", diverging)
+    monkeypatch.setattr(Trainer, "update", diverging)
     outcome = start_run(config_of(train={"on_divergence": "rollback"}), tmp_path / "run")
     assert outcome.step == 12
     assert read_checkpoint(tmp_path / "run" / LAST).progress["rollbacks"] == 1

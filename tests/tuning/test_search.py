@@ -11,7 +11,7 @@ from charlm.config import flatten, load_config, override_config, parse_config
 from charlm.errors import ConfigError, DataError, DeviceError, DivergenceError, RunError, StudyError
 from charlm.runs import describe_run
 from charlm.training.loop import Outcome
-from charlm.training.step import Updater
+from charlm.training.step import Trainer
 from charlm.tuning import search as search_module
 from charlm.tuning.plan import Plan, make_plan
 from charlm.tuning.report import draw, ranked, size_bytes, write_best
@@ -31,13 +31,13 @@ def no_plan():
 def updates(monkeypatch):
     """The steps of all updates."""
     made = []
-    update = Updater.update
+    update = Trainer.update
 
-    def counted(updater):
-        update(updater)
-        made.append(updater.state.step)
+    def counted(trainer):
+        update(trainer)
+        made.append(trainer.state.step)
 
-    monkeypatch.setattr(Updater, "update", counted)
+    monkeypatch.setattr(Trainer, "update", counted)
     return made
 
 

@@ -1,7 +1,7 @@
-"""The processes of a run: a single one, or those that torchrun started, each with its part of the batch.
+"""The processes of a run: a single one, or those that torchrun started, each with its shard of the batch.
 
-All processes run the same program, and call the methods of `World` in the same order. What only one may do, such as
-writing files, is done by the first. An error that one of them meets in such a call ends all, and one of them prints it.
+All processes run the same program and call the methods of `ProcessGroup` in the same order. The first process does
+what only one may do, such as writing files. An error in such a call ends all processes, and one of them prints it.
 """
 
 import contextlib
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
@@ -22,26 +22,27 @@ from torch import Tensor
 from charlm.errors import CharlmError, ProcessError
 from charlm.system import console
 
+P = ParamSpec("P")
 T = TypeVar("T")
 E = TypeVar("E", bound=CharlmError)
 
 
 @dataclass(frozen=True)
-class Part:
-    """Part `index` of a batch that is cut into `count` equal parts along its streams."""
+class Shard:
+    """Shard `index` of a batch that is cut into `count` equal shards along its streams."""
 
     index: int = 0
     count: int = 1
 
     def of(self, whole: Tensor, dim: int) -> Tensor:
-        """This part of a tensor of the whole batch, whose streams are along `dim`."""
+        """This shard of a tensor of the whole batch, whose streams are along `dim`."""
         return whole if self.count == 1 else whole.chunk(self.count, dim)[self.index].contiguous()
 
 
-WHOLE = Part()
+WHOLE_BATCH = Shard()
 
 
-class World:
+class ProcessGroup:
     """A run of one process: nothing is exchanged."""
 
     rank = 0
@@ -59,56 +60,56 @@ class World:
         return self.rank == 0
 
     @property
-    def shares_updates(self) -> bool:
-        """Whether gradients go through `sum_`."""
+    def is_distributed(self) -> bool:
+        """Whether gradients go through `all_reduce_`."""
         return False
 
     @property
-    def part(self) -> Part:
-        """The part of the batch that this process computes."""
-        return Part(self.rank, self.size)
+    def shard(self) -> Shard:
+        """The shard of the batch that this process computes."""
+        return Shard(self.rank, self.size)
 
     def threads(self, asked: int) -> int:
         """CPU threads for this process: the number asked for, or, for 0, its share of the cores; 0: torch's default."""
         return asked
 
     def use(self, device: torch.device) -> None:
-        """Set the device of the tensors in `sum_`, `spread_` and `whole`; the same kind in all processes."""
+        """Set the device of the tensors that are exchanged; the same kind in all processes."""
 
-    def sum_(self, tensor: Tensor) -> None:
+    def all_reduce_(self, tensor: Tensor) -> None:
         """Replace a tensor by its sum over all processes; the same bits in all of them."""
 
-    def spread_(self, tensor: Tensor) -> None:
+    def broadcast_(self, tensor: Tensor) -> None:
         """Replace a tensor by that of the first process."""
 
-    def whole(self, part: Tensor, dim: int) -> Tensor:
-        """The tensor of the whole batch from the parts of all processes; the inverse of `Part.of`."""
-        return part
+    def all_gather(self, shard: Tensor, dim: int) -> Tensor:
+        """The tensor of the whole batch from the shards of all processes; the inverse of `Shard.of`."""
+        return shard
 
-    def total(self, number: float) -> float:
+    def sum(self, number: float) -> float:
         """The sum of a number over all processes, in float64; the same in all of them."""
         return number
 
-    def first(self, function: Callable[[], T]) -> T:
-        """What the function returns in the first process, which alone runs it."""
-        return function()
+    def on_first(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call the function in the first process only; all processes return its result."""
+        return function(*args, **kwargs)
 
-    def each(self, function: Callable[[], T]) -> T:
-        """What the function returns here; ends all processes if it raises in one."""
-        return function()
+    def on_each(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call the function in every process; all end if it raises in one."""
+        return function(*args, **kwargs)
 
-    def in_turn(self, function: Callable[[], T]) -> T:
-        """`each`; the first process of a machine fills the caches before the others start."""
-        return function()
+    def local_first(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """`on_each`, but the first process of each machine fills the caches before the others start."""
+        return function(*args, **kwargs)
 
-    def same(self, name: str, find: Callable[[], object]) -> None:
-        """ProcessError unless all processes find the same value; a single process does not look for it."""
+    def check_equal(self, name: str, find: Callable[[], object]) -> None:
+        """ProcessError unless `find` returns the same in all processes; a single process does not call it."""
 
     def agree(self, elapsed_s: float, signals: list[str]) -> tuple[float, list[str]]:
         """The first process's clock, and the signals that any process has received."""
         return elapsed_s, signals
 
-    def common(self, error: E) -> E:
+    def shared_error(self, error: E) -> E:
         """An error that all processes raise: the first one prints it."""
         return error
 
@@ -120,10 +121,10 @@ class World:
         return None
 
 
-ALONE = World()
+ONE_PROCESS = ProcessGroup()
 
 
-class Processes(World):
+class TorchrunGroup(ProcessGroup):
     """The processes that torchrun started. Decisions go through a group of their own, which never waits for a GPU.
 
     Every method raises ProcessError if another process has ended or does not answer in time.
@@ -173,7 +174,7 @@ class Processes(World):
         return own
 
     @property
-    def shares_updates(self) -> bool:
+    def is_distributed(self) -> bool:
         return True
 
     def threads(self, asked: int) -> int:
@@ -188,7 +189,7 @@ class Processes(World):
         return self._share
 
     def use(self, device: torch.device) -> None:
-        self.same("device", lambda: device.type)
+        self.check_equal("device", lambda: device.type)
         # The group for decisions shall be the first to notice that a process does not answer: its error is one line.
         backend, timeout_s = ("nccl", 2 * self._timeout_s) if device.type == "cuda" else ("gloo", self._timeout_s)
         if self._group is not None and self._distributed.get_backend(self._group) == backend:
@@ -196,26 +197,26 @@ class Processes(World):
         with self._answered(f"no group for tensors on {device.type}"):
             self._group = self._distributed.new_group(backend=backend, timeout=timedelta(seconds=timeout_s))
 
-    def sum_(self, tensor: Tensor) -> None:
+    def all_reduce_(self, tensor: Tensor) -> None:
         with self._answered():
             self._distributed.all_reduce(tensor, group=self._group)
 
-    def spread_(self, tensor: Tensor) -> None:
+    def broadcast_(self, tensor: Tensor) -> None:
         with self._answered():
             self._distributed.broadcast(tensor, 0, group=self._group)
 
-    def whole(self, part: Tensor, dim: int) -> Tensor:
-        part = part.contiguous()
-        parts = [torch.empty_like(part) for _ in range(self.size)]
+    def all_gather(self, shard: Tensor, dim: int) -> Tensor:
+        shard = shard.contiguous()
+        shards = [torch.empty_like(shard) for _ in range(self.size)]
         with self._answered():
-            self._distributed.all_gather(parts, part, group=self._group)
-        return torch.cat(parts, dim)
+            self._distributed.all_gather(shards, shard, group=self._group)
+        return torch.cat(shards, dim)
 
-    def total(self, number: float) -> float:
-        return float(self._sum([number])[0])
+    def sum(self, number: float) -> float:
+        return float(self._sum_float64([number])[0])
 
-    def first(self, function: Callable[[], T]) -> T:
-        value, error = _tried(function) if self.is_first else (None, None)
+    def on_first(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        value, error = _result_or_error(function, *args, **kwargs) if self.is_first else (None, None)
         outcome: list[Any] = [(value, error and _described(error))]
         with self._answered():
             self._distributed.broadcast_object_list(outcome)
@@ -223,35 +224,39 @@ class Processes(World):
             raise error
         value, fault = outcome[0]
         if fault:
-            raise _told(ProcessError(fault))
+            raise _reported_elsewhere(ProcessError(fault))
         return value
 
-    def each(self, function: Callable[[], T]) -> T:
-        value, error = _tried(function)
+    def on_each(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        value, error = _result_or_error(function, *args, **kwargs)
         faults = self._gather(error and (_described(error), isinstance(error, CharlmError)))
         if isinstance(error, CharlmError):
-            raise self.common(error)
+            raise self.shared_error(error)
         if error is not None:
             raise error  # and prints it
         for rank, fault in enumerate(faults):
             if fault:
                 text, is_line = fault
-                raise (self.common if is_line else _told)(ProcessError(f"process {rank}: {text}"))
+                raise (self.shared_error if is_line else _reported_elsewhere)(ProcessError(f"process {rank}: {text}"))
         return value  # type: ignore[return-value]
 
-    def in_turn(self, function: Callable[[], T]) -> T:
+    def local_first(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         if self.local_rank == 0:
-            result = self.each(function)
-            self.each(lambda: None)
+            result = self.on_each(function, *args, **kwargs)
+            self._barrier()
             return result
-        self.each(lambda: None)
-        return self.each(function)
+        self._barrier()
+        return self.on_each(function, *args, **kwargs)
 
-    def same(self, name: str, find: Callable[[], object]) -> None:
+    def _barrier(self) -> None:
+        """Wait for all processes; ends them all if one has failed."""
+        self.on_each(lambda: None)
+
+    def check_equal(self, name: str, find: Callable[[], object]) -> None:
         value = find()
         for rank, other in enumerate(self._gather(value)):
             if other != value:
-                raise self.common(
+                raise self.shared_error(
                     ProcessError(
                         f"{name}: process {self.rank} and process {rank} differ; allowed: the same in all processes; "
                         "use the same files, packages and kind of machine everywhere"
@@ -260,18 +265,20 @@ class Processes(World):
 
     def agree(self, elapsed_s: float, signals: list[str]) -> tuple[float, list[str]]:
         names = ("SIGHUP", "SIGINT", "SIGTERM")
-        first_s, *counts = self._sum([elapsed_s if self.is_first else 0.0, *(name in signals for name in names)])
+        first_s, *counts = self._sum_float64(
+            [elapsed_s if self.is_first else 0.0, *(name in signals for name in names)]
+        )
         return first_s, [name for name, count in zip(names, counts, strict=True) if count]
 
-    def common(self, error: E) -> E:
-        return error if self.is_first else _told(error)
+    def shared_error(self, error: E) -> E:
+        return error if self.is_first else _reported_elsewhere(error)
 
     def remember(self, name: str, value: str) -> None:
         if self.is_first:
-            self._store.set(f"kept/{name}", value)
+            self._store.set(f"remembered/{name}", value)
 
     def recall(self, name: str) -> str | None:
-        key = f"kept/{name}"
+        key = f"remembered/{name}"
         return self._store.get(key).decode() if self._store.check([key]) else None
 
     def leave(self, *, failed: bool) -> None:
@@ -282,7 +289,7 @@ class Processes(World):
             else:
                 self._distributed.destroy_process_group()
 
-    def _sum(self, numbers: Sequence[float]) -> list[float]:
+    def _sum_float64(self, numbers: Sequence[float]) -> list[float]:
         """Sums over all processes, in float64, by the group for decisions."""
         tensor = torch.tensor(numbers, dtype=torch.float64)
         with self._answered():
@@ -307,27 +314,27 @@ class Processes(World):
                 f"processes: {what} ({reason}); they wait {self._timeout_s:g} s for each other (CHARLM_TIMEOUT_S); "
                 f"{then or 'see its own message, and go on with --resume'}"
             )
-            raise (found if self._is_first_to_tell() else _told(found)) from None
+            raise (found if self._is_first_to_report() else _reported_elsewhere(found)) from None
 
-    def _is_first_to_tell(self) -> bool:
+    def _is_first_to_report(self) -> bool:
         """False if another process of this meeting prints that one is missing."""
         try:
             meeting = self._meeting or os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-            return self._store.add(f"told/{meeting}", 1) == 1
+            return self._store.add(f"reported/{meeting}", 1) == 1
         except (AttributeError, RuntimeError):  # no store, or its process is the one that is missing
             return True
 
 
-def _tried(function: Callable[[], T]) -> tuple[T | None, Exception | None]:
+def _result_or_error(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> tuple[T | None, Exception | None]:
     try:
-        return function(), None
+        return function(*args, **kwargs), None
     except Exception as error:
         return None, error
 
 
-def _told(error: E) -> E:
+def _reported_elsewhere(error: E) -> E:
     """The error, which another process prints."""
-    error.told = True
+    error.already_reported = True
     return error
 
 
@@ -351,27 +358,27 @@ def _cores() -> frozenset[int]:
 
 
 @contextlib.contextmanager
-def joined() -> Iterator[World]:
-    """The world of this process: with others if the environment says so, as torchrun sets it.
+def process_group() -> Iterator[ProcessGroup]:
+    """The process group of this process: with others if the environment says so, as torchrun sets it.
 
     Every process except the first prints only errors that the first one does not. ProcessError if the others do not
     come.
     """
     size, local_size = _number("WORLD_SIZE", 1, least=1), _number("LOCAL_WORLD_SIZE", 1, least=1)
     if "RANK" not in os.environ or (size == 1 and "MASTER_ADDR" not in os.environ):
-        yield ALONE
+        yield ONE_PROCESS
         return
     rank, local_rank = _number("RANK", 0, most=size - 1), _number("LOCAL_RANK", 0)
     timeout_s = _number("CHARLM_TIMEOUT_S", 1800, least=1, most=_LONGEST_S)
     if rank:
         console.speak_for(f"process {rank}")
-    world = Processes(rank, size, local_rank, local_size, timeout_s)
+    group = TorchrunGroup(rank, size, local_rank, local_size, timeout_s)
     failed = True
     try:
-        yield world
+        yield group
         failed = False
     finally:
-        world.leave(failed=failed)
+        group.leave(failed=failed)
 
 
 def _number(name: str, default: int, *, least: int = 0, most: int = 2**31 - 1) -> int:
