@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from charlm.data.vocabulary import Vocabulary
     from charlm.inference import TrainedModel
     from charlm.system.process_group import ProcessGroup
-    from charlm.training.loop import Outcome
-    from charlm.training.watch import Watch
+    from charlm.training.loop import Callbacks, Outcome
 
 DEFAULT_MINUTES = 5.0
 """How long a run takes whose settings are chosen."""
@@ -108,10 +107,10 @@ def _train(
     from charlm.system.device import check_fork, keep_freed_memory, own_settings
     from charlm.system.lock import one_training
     from charlm.system.process_group import process_group
-    from charlm.training.watch import Watch
+    from charlm.training.loop import Callbacks
 
     keep_freed_memory()
-    watch = Watch(sees=_passing_on(on_log)) if on_log else None
+    callbacks = Callbacks(on_row=_passing_on(on_log)) if on_log else None
     try:
         loaded_s = time.perf_counter() - began_s
         with one_training(), own_settings(), process_group() as group:
@@ -125,7 +124,7 @@ def _train(
                 run_dir=_path(run_dir),
                 init_from=initial,
                 began_s=time.perf_counter() - loaded_s,
-                watch=watch,
+                callbacks=callbacks,
             )
     except _LogError as error:
         raise error.fault from None
@@ -195,7 +194,7 @@ def start(
     run_dir: Path | None,
     init_from: Path | None,
     began_s: float,
-    watch: "Watch | None" = None,
+    callbacks: "Callbacks | None" = None,
 ) -> "Outcome":
     """Train from a config, or with settings chosen for the text and the minutes, and say why.
 
@@ -216,13 +215,13 @@ def start(
         if is_launched:
             group.on_first(_check_apart, parsed, run_dir)
         began = None if minutes is None else began_s
-        return start_run(parsed, run_dir, initial, name=config.stem, group=group, began_s=began, watch=watch)
+        return start_run(parsed, run_dir, initial, name=config.stem, group=group, began_s=began, callbacks=callbacks)
 
     from charlm.choice.families import Request
 
     assert text is not None
     if again := group.on_first(run_of_this_launch, group):
-        return resume_run(again, group=group, watch=watch)
+        return resume_run(again, group=group, callbacks=callbacks)
     request, initial = Request(text, minutes or DEFAULT_MINUTES, settings), None
     if is_launched:
         group.on_first(_check_apart, request.base(), run_dir)
@@ -232,7 +231,9 @@ def start(
         initial = replace(checkpoint, vocabulary=vocabulary)  # with the new characters, if they are to be added
     suggestion = _chosen(request, group, began_s)
     name = run_name(text)
-    outcome = start_run(suggestion.config, run_dir, initial, name=name, group=group, began_s=began_s, watch=watch)
+    outcome = start_run(
+        suggestion.config, run_dir, initial, name=name, group=group, began_s=began_s, callbacks=callbacks
+    )
     _say_if_slow(outcome, suggestion.updates, request.minutes)
     return outcome
 

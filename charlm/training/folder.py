@@ -8,7 +8,6 @@ train/ valid/  TensorBoard events
 """
 
 import contextlib
-import functools
 import os
 import shutil
 import time
@@ -45,22 +44,16 @@ class RunFolder:
 
         Waits at the end for the checkpoint that is being written.
         """
-        with self._unmistakable(), ThreadPoolExecutor(max_workers=1) as self._writer:
+        with contextlib.ExitStack() as stack:
+            if os.name == "nt":
+                self._identity = self.path.stat()
+            else:
+                descriptor = os.open(self.path, os.O_RDONLY)
+                stack.callback(os.close, descriptor)
+                self._identity = os.fstat(descriptor)
+            self._writer = stack.enter_context(ThreadPoolExecutor(max_workers=1))
             yield
             self.wait()
-
-    @contextlib.contextmanager
-    def _unmistakable(self) -> Iterator[None]:
-        if os.name == "nt":
-            self._identity = self.path.stat()
-            yield
-            return
-        descriptor = os.open(self.path, os.O_RDONLY)
-        try:
-            self._identity = os.fstat(descriptor)
-            yield
-        finally:
-            os.close(descriptor)
 
     def check(self) -> None:
         """RunError if the folder was removed or replaced: writing on would leave a partial run."""
@@ -78,17 +71,17 @@ class RunFolder:
     def write_config(self, config: Config) -> None:
         replace_file(self.path / CONFIG, dump_config(config).encode())
 
-    def save(self, checkpoint: Checkpoint, *, step: int, best: bool, numbered: bool, keep: int) -> None:
+    def save(self, checkpoint: Checkpoint, *, best: bool, numbered: bool, keep: int) -> None:
         """Write `last` and, on request, `best` and a numbered checkpoint; keep the newest `keep` numbered ones.
 
-        A checkpoint at a time: waits for the one before it.
+        One checkpoint at a time: waits for the one before it.
         """
         self.wait()
-        write = functools.partial(self._write, checkpoint, step=step, best=best, numbered=numbered, keep=keep)
+        names = [BEST] * best + [_numbered(checkpoint.progress["step"])] * numbered
         if self.writes_behind:
-            self._writing = self._writer.submit(write)
+            self._writing = self._writer.submit(self._write, checkpoint, names, keep)
         else:
-            write()
+            self._write(checkpoint, names, keep)
 
     def wait(self) -> None:
         """Wait for the checkpoint that is being written; RunError if it could not be."""
@@ -96,11 +89,8 @@ class RunFolder:
         if writing:
             writing.result()
 
-    def _write(self, checkpoint: Checkpoint, *, step: int, best: bool, numbered: bool, keep: int) -> None:
-        also = [self.checkpoints / BEST] if best else []
-        if numbered:
-            also.append(self.checkpoints / _numbered(step))
-        save_checkpoint(checkpoint, self.last, also)
+    def _write(self, checkpoint: Checkpoint, names: list[str], keep: int) -> None:
+        save_checkpoint(checkpoint, self.last, [self.checkpoints / name for name in names])
         for old in self._numbered_files()[:-keep]:
             old.unlink(missing_ok=True)
 

@@ -1,9 +1,9 @@
-"""The training loop: step → log → evaluate → sample → save → stop."""
+"""The training loop: evaluate → sample → save → stop → step → log."""
 
 import contextlib
-import functools
 import math
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ from charlm.checkpoint import newest_whole
 from charlm.config import flatten
 from charlm.data.corpus import Corpus
 from charlm.errors import DivergenceError, RunError
-from charlm.inference.evaluation import Evaluation, evaluate
+from charlm.inference.evaluation import evaluate
 from charlm.inference.line_quantiles import line_quantiles
 from charlm.inference.sampling import Choice
 from charlm.model import parameters_by_part
@@ -25,12 +25,24 @@ from charlm.training.sample import draw_sample
 from charlm.training.signals import SIGNALS, catch_signals
 from charlm.training.snapshot import fingerprint, restore_snapshot, take_snapshot
 from charlm.training.step import Trainer, divergence
-from charlm.training.watch import Watch
 
 _EVALUATION = 0.3
 """Time to evaluate a character relative to training on it: a guess on the safe side, until an evaluation was timed."""
 _GUESS_STEPS = 3
-"""Updates after which it is guessed how long an evaluation takes; again at every row of metrics."""
+"""Updates after which the time of an evaluation is guessed; again at every row of metrics."""
+
+
+@dataclass(frozen=True)
+class Callbacks:
+    """What a run calls while it trains."""
+
+    on_row: Callable[[dict[str, Any]], object] | None = None
+    """Called with each row of metrics.jsonl after it is written, in the process that writes."""
+    should_prune: Callable[[float, float], bool] | None = None
+    """Called after the evaluations at `prune_at` with the share of the run and the score in nats per character; True
+    ends the run as pruned."""
+    prune_at: Sequence[float] = ()
+    """Shares of the run, 0 to 1: runs with a time limit have no common steps at which to compare them."""
 
 
 class _Stopped(Exception):
@@ -69,7 +81,7 @@ class TrainingLoop:
         folder: RunFolder,
         tracker: Tracker,
         began_s: float | None = None,
-        watch: Watch | None = None,
+        callbacks: Callbacks | None = None,
     ) -> None:
         """`began_s`: when the run's clock started, as time.perf_counter() tells it; None: now."""
         self.trainer = trainer
@@ -77,14 +89,14 @@ class TrainingLoop:
         self.corpus = corpus
         self.folder = folder
         self.tracker = tracker
-        self.watch = watch
+        self.callbacks = callbacks or Callbacks()
         self.group = trainer.group
         self.progress = Progress(self.group.is_first)
         self._received: list[str] = []
         self._signals: list[str] = []  # as all processes know them
         self._rolled_back_to = -1  # step
         self._saving_s = 0.0
-        self._timed = False  # whether an evaluation was
+        self._evaluation_timed = False
         self._pruned = False
         self._clock_s = time.perf_counter() if began_s is None else began_s
 
@@ -94,8 +106,12 @@ class TrainingLoop:
         After a divergence, return to an earlier checkpoint if the config allows it.
         """
         self._print_header()
+        is_first = self.group.is_first
         try:
-            with catch_signals(patient=self.group.is_distributed) as self._received, self._held_folder():
+            with (
+                catch_signals(patient=self.group.is_distributed) as self._received,
+                self.folder.held_open() if is_first else contextlib.nullcontext(),
+            ):
                 if not self.group.on_first(self.folder.last.exists):
                     self._save(best=False)
                     self.group.on_first(self.folder.wait)  # from here on the run can be resumed
@@ -112,43 +128,35 @@ class TrainingLoop:
             self.progress.close()
             self.tracker.close()
 
-    def _held_folder(self) -> contextlib.AbstractContextManager[None]:
-        return self.folder.held_open() if self.group.is_first else contextlib.nullcontext()
-
     def _train(self) -> str:
-        """Make steps until there is a reason to stop, and return it."""
-        if self.trainer.state.step == 0:
+        """Make steps until there is a reason to stop, and return it.
+
+        If a signal comes during an evaluation or a sample, `state.unfinished` makes --resume do it again.
+        """
+        every, state = self.config.train, self.trainer.state
+        if state.step == 0:
             self._tick()
-            self.trainer.state.count_starting()
+            state.starting_s = state.elapsed_s
         try:
-            if self.trainer.state.unfinished:
-                self._finish_step()
-            while not (reason := self._reason_to_stop()):
+            while True:
+                if state.unfinished:
+                    self._evaluate()
+                    if self._due(every.sample_every):
+                        self._sample()
+                    state.unfinished = False
+                    if state.is_best or self._due(every.save_every):
+                        self._save(best=state.is_best)
+                if reason := self._reason_to_stop():
+                    return reason
                 self.trainer.update()
                 self._tick()
-                if self.trainer.state.step == _GUESS_STEPS:
-                    self._guess_ending()
-                if self._due(self.config.train.log_every):
+                if self._due(every.log_every):
                     self._log()
-                self._finish_step()
-            return reason
+                elif state.step == _GUESS_STEPS:
+                    self._guess_ending()
+                state.unfinished = True
         except _Stopped:
             return self._signals[0]
-
-    def _finish_step(self) -> None:
-        """Evaluate, sample and save where that is due. _Stopped if a signal comes first: --resume does the rest."""
-        every, state = self.config.train, self.trainer.state
-        state.set_unfinished(True)
-        share = self._watched_share()
-        if (share or self._due(every.eval_every)) and state.evaluated_step != state.step:
-            self._evaluate()
-        if share:
-            self._ask_watch(share)
-        if self._due(every.sample_every) and not self.group.on_first(self._sample):
-            self._stop_if_signaled()
-        state.set_unfinished(False)
-        if state.is_best or self._due(every.save_every):
-            self._save(best=state.is_best)
 
     def _reason_to_stop(self) -> str:
         train, state = self.config.train, self.trainer.state
@@ -158,7 +166,7 @@ class TrainingLoop:
             return "max_steps"
         if train.max_epochs and self.trainer.epochs() >= train.max_epochs:
             return "max_epochs"
-        if self.trainer.minutes_are_over():
+        if self.trainer.share_of_minutes() >= 1:
             return "max_minutes"
         if train.patience and state.evaluations_since_best >= train.patience:
             return "patience"
@@ -168,24 +176,11 @@ class TrainingLoop:
         step = self.trainer.state.step
         return every > 0 and step > 0 and step % every == 0
 
-    def _watched_share(self) -> float | None:
-        """The share of the run after which the watch wants an evaluation, if the last update has reached one."""
-        if self.watch is None:
-            return None
-        return self.watch.passed(self.trainer.state.watched_share, self.trainer.share_done())
-
-    def _ask_watch(self, share: float) -> None:
-        watch, nats = self.watch, self.trainer.state.valid_nats
-        self.trainer.state.count_watched(share)
-        if watch and nats is not None:
-            self._pruned = self.group.on_first(watch.stops, share, nats)
-
     def _tick(self) -> None:
         """Bring `elapsed_s`, the signals and the progress bar up to date."""
         now_s = time.perf_counter()
         state = self.trainer.state
-        elapsed_s, self._signals = self.group.agree(state.elapsed_s + now_s - self._clock_s, self._received)
-        state.set_time(elapsed_s)
+        state.elapsed_s, self._signals = self.group.agree(state.elapsed_s + now_s - self._clock_s, self._received)
         self._clock_s = now_s
         if state.step:  # before the first update nothing is done, whatever time has passed
             self.progress.show(state.step, self.trainer.share_done(), state.elapsed_s - state.starting_s)
@@ -196,72 +191,32 @@ class TrainingLoop:
         if self._signals:
             raise _Stopped
 
-    # Log, evaluate, sample, save
-
-    def _print_header(self) -> None:
-        trainer, model = self.trainer, self.config.model
-        count = sum(parameters_by_part(trainer.model).values())
-        say("model", f"{model.cell.name}, {model.layers} × {model.cell.hidden} units: {count:,} parameters")
-        say("device", f"{describe_device(trainer.device)}, {used_precision(self.config.precision)}; {trainer.backend}")
-        say("run", str(self.folder.path))
-        if rollbacks := trainer.state.rollbacks:
-            say("rollback", f"{rollbacks} so far: learning rate × {trainer.state.lr_factor:g}")
-        if reason := self._reason_to_stop():
-            limit = f"train.{reason}={getattr(self.config.train, reason)}"
-            say("limit", f"{limit} is already reached; to train on, raise it: --set train.{reason}=…")
-
-    def _log(self) -> None:
-        self.group.on_first(self.folder.check)
-        self._record(self._train_row())
-        self._guess_ending()
-        self.trainer.state.count_row()
-
-    def _guess_ending(self) -> None:
-        """Guess how long the last evaluation and checkpoint will take, unless an evaluation has been timed."""
-        if self._timed or not self.config.train.max_minutes:
-            return
-        state, ids = self.trainer.state, self.corpus.splits.get("valid", ())
-        interval_s, _ = self.group.agree(state.interval_s, [])
-        chars = max(state.interval_bptt, 1) * self.config.train.batch_size
-        state.expect_ending(_EVALUATION * len(ids) * interval_s / chars + 2 * self._saving_s)
-
-    def _train_row(self) -> Row:
-        """The metrics since the last row; DivergenceError if an update was not finite."""
-        self.trainer.check_finite()
-        return train_row(self.trainer.state, self.config.train)
-
-    def _record(self, row: Row) -> None:
-        self.tracker.record(row)
-        self._show(row.as_json())
-        if row.split == "train":
-            self.progress.note(row)
-
-    def _show(self, row: dict[str, Any]) -> None:
-        if self.watch and self.watch.sees and self.group.is_first:
-            self.watch.sees(row)
-
     def _evaluate(self) -> None:
-        """Make a scheduled evaluation."""
-        if "valid" not in self.corpus.splits:
-            return
-        state = self.trainer.state
-        self._tick()
-        start_s = state.elapsed_s
-        improved = self._score()
-        state.expect_ending(state.elapsed_s - start_s + 2 * self._saving_s)  # `_finish` saves twice
-        self._timed = True
-        state.count_evaluation(improved)
+        """Make the evaluation that is due, for the config or the pruner, and ask the pruner."""
+        state, callbacks, share_done = self.trainer.state, self.callbacks, self.trainer.share_done()
+        share = max((share for share in callbacks.prune_at if state.watched_share < share <= share_done), default=None)
+        due = share is not None or self._due(self.config.train.eval_every)
+        if due and state.evaluated_step != state.step and "valid" in self.corpus.splits:
+            self._tick()
+            start_s = state.elapsed_s
+            improved = self._score()
+            state.ending_s = state.elapsed_s - start_s + 2 * self._saving_s  # `_finish` saves twice
+            self._evaluation_timed = True
+            state.count_evaluation(improved)
+        if share is not None:
+            state.watched_share = share
+            if callbacks.should_prune and state.valid_nats is not None:
+                self._pruned = self.group.on_first(callbacks.should_prune, share, state.valid_nats)
 
     def _score(self) -> bool:
-        """Evaluate and note the score; True if it is the best so far. DivergenceError if it is not finite."""
+        """Evaluate and log the score; True if it is the best so far. DivergenceError if it is not finite."""
         trainer, state = self.trainer, self.trainer.state
         trainer.check_finite()
-        model, alone = trainer.evaluated_model, self.group.size == 1
         score = evaluate(
-            model,
+            trainer.evaluated_model,
             self.corpus.splits["valid"],
             trainer.device,
-            per_line=alone,
+            per_line=self.group.size == 1,
             group=self.group,
             check=self._stop_if_signaled,
         )
@@ -269,10 +224,6 @@ class TrainingLoop:
         nats = score.nats_per_char
         if not math.isfinite(nats):
             raise divergence(state.step, f"a validation score of {nats} nats")
-        return self._note_score(score)
-
-    def _note_score(self, score: Evaluation) -> bool:
-        state, nats = self.trainer.state, score.nats_per_char
         self._record(valid_row(state, score, self.config.train))
         quantiles = None if score.line_nats is None else line_quantiles(score.line_nats)
         improved = state.take_score(nats, quantiles)
@@ -284,11 +235,12 @@ class TrainingLoop:
         )
         return improved
 
-    def _sample(self) -> bool:
-        """Write a sample to samples.jsonl and TensorBoard, and its first characters to stderr.
+    def _sample(self) -> None:
+        """Log a sample, and its first characters to stderr; _Stopped if a signal comes first."""
+        if not self.group.on_first(self._draw_sample):
+            self._stop_if_signaled()
 
-        False if a signal comes first.
-        """
+    def _draw_sample(self) -> bool:
         train, trainer = self.config.train, self.trainer
         step = trainer.state.step
         sample = draw_sample(
@@ -312,17 +264,60 @@ class TrainingLoop:
         self.group.on_first(self.folder.check)
         self._tick()
         start_s = self.trainer.state.elapsed_s
-        train, step = self.config.train, self.trainer.state.step
-        numbered = self._due(train.save_every)
+        train = self.config.train
         snapshot = take_snapshot(self.trainer, copied=self.folder.writes_behind)
         self.group.check_equal("weights", lambda: fingerprint(snapshot))
         self.trainer.check_finite(weights=True)
-        save = functools.partial(self.folder.save, step=step, best=best, numbered=numbered, keep=train.keep_checkpoints)
-        self.group.on_first(save, snapshot)
+        numbered = self._due(train.save_every)
+        self.group.on_first(self.folder.save, snapshot, best=best, numbered=numbered, keep=train.keep_checkpoints)
         self._tick()
         self._saving_s = self.trainer.state.elapsed_s - start_s
 
-    # Stop, roll back
+    # Log
+
+    def _print_header(self) -> None:
+        trainer, model = self.trainer, self.config.model
+        count = sum(parameters_by_part(trainer.model).values())
+        say("model", f"{model.cell.name}, {model.layers} × {model.cell.hidden} units: {count:,} parameters")
+        say("device", f"{describe_device(trainer.device)}, {used_precision(self.config.precision)}; {trainer.backend}")
+        say("run", str(self.folder.path))
+        if rollbacks := trainer.state.rollbacks:
+            say("rollback", f"{rollbacks} so far: learning rate × {trainer.state.lr_factor:g}")
+        if reason := self._reason_to_stop():
+            limit = f"train.{reason}={getattr(self.config.train, reason)}"
+            say("limit", f"{limit} is already reached; to train on, raise it: --set train.{reason}=…")
+
+    def _log(self) -> None:
+        self.group.on_first(self.folder.check)
+        self._record(self._train_row())
+        self._guess_ending()
+        self.trainer.state.count_row()
+
+    def _train_row(self) -> Row:
+        """The metrics since the last row; DivergenceError if an update was not finite."""
+        self.trainer.check_finite()
+        return train_row(self.trainer.state, self.config.train)
+
+    def _record(self, row: Row) -> None:
+        self.tracker.record(row)
+        self._call_back(row.as_json())
+        if row.split == "train":
+            self.progress.note(row)
+
+    def _call_back(self, row: dict[str, Any]) -> None:
+        if self.callbacks.on_row and self.group.is_first:
+            self.callbacks.on_row(row)
+
+    def _guess_ending(self) -> None:
+        """Guess how long the last evaluation and checkpoint will take, unless an evaluation has been timed."""
+        if self._evaluation_timed or not self.config.train.max_minutes:
+            return
+        state, ids = self.trainer.state, self.corpus.splits.get("valid", ())
+        interval_s, _ = self.group.agree(state.interval_s, [])
+        chars = max(state.interval_bptt, 1) * self.config.train.batch_size
+        state.ending_s = _EVALUATION * len(ids) * interval_s / chars + 2 * self._saving_s
+
+    # Finish, roll back
 
     def _finish(self, reason: str) -> str:
         """Save; then, unless a signal stopped the run, write the last rows of metrics and evaluate once more.
@@ -342,18 +337,12 @@ class TrainingLoop:
                     self._save(best=self._score())
             except _Stopped:
                 return self._signals[0]
-            self.tracker.finish(flatten(self.config), self._final_scores())
+            scores: dict[str, float] = {"final/steps": state.step}
+            if (nats := state.best_nats) is not None:
+                scores = {"final/best_nats_per_char": nats, "final/best_bits_per_char": nats_to_bits(nats)}
+            self.tracker.finish(flatten(self.config), scores)
         self._tick()
         return reason
-
-    def _final_scores(self) -> dict[str, float]:
-        state = self.trainer.state
-        if state.best_nats is None:  # no validation split
-            return {"final/steps": state.step}
-        return {
-            "final/best_nats_per_char": state.best_nats,
-            "final/best_bits_per_char": nats_to_bits(state.best_nats),
-        }
 
     def _roll_back(self, error: DivergenceError) -> None:
         """Go back to the last checkpoint and halve the learning rate, or raise `error`.
@@ -366,28 +355,33 @@ class TrainingLoop:
         allowed = train.on_divergence == "rollback" and diverged.rollbacks < train.max_rollbacks
         self.group.on_first(self.folder.wait)
         before_step = diverged.step + (diverged.step != self._rolled_back_to)
-        found = self.group.on_first(newest_whole, self.folder.path, before_step) if allowed else None
-        if not found:
+        earlier = self.group.on_first(newest_whole, self.folder.path, before_step) if allowed else None
+        if not earlier:
             times = f"; rolled back {counted(diverged.rollbacks, 'time')} before" if diverged.rollbacks else ""
             none = f"; there is no checkpoint before step {before_step}" if allowed else ""
             fault = DivergenceError(f"{error}{times}{none}; {self.folder.last_good()}")
             raise self.group.shared_error(fault) from None
-        restore_snapshot(trainer, found[1])
+        restore_snapshot(trainer, earlier[1])
         state = trainer.state
         self._rolled_back_to = state.step
         self.tracker.rewind(state.rows, state.step)
-        state.count_rollback(diverged)
+        state.rollbacks, state.elapsed_s = diverged.rollbacks + 1, diverged.elapsed_s
+        state.rows += 1
         factor = state.lr_factor
-        self._show(
-            self.tracker.note("rollback", state.step, diverged_step=diverged.step, fault=str(error), lr_factor=factor)
-        )
+        row = {"step": state.step, "split": "rollback", "diverged_step": diverged.step}
+        row |= {"fault": str(error), "lr_factor": factor}
+        self.tracker.note(row)
+        self._call_back(row)
         say("rollback", f"{error}; back to step {state.step}, learning rate × {factor:g} from now on")
         self._save(best=False)
         self.group.on_first(self.folder.wait)
         self.group.on_first(self.folder.drop_after, state.step)
 
     def _outcome(self, reason: str) -> Outcome:
-        state = self.trainer.state
+        state, per_line = self.trainer.state, None
+        if self.corpus.starts is not None and state.best_nats is not None:
+            ids, starts = self.corpus.splits["valid"], self.corpus.starts["valid"]
+            per_line = state.best_nats * (len(ids) - 1) / (len(starts) - 1)
         return Outcome(
             run_dir=str(self.folder.path),
             reason=reason,
@@ -398,12 +392,5 @@ class TrainingLoop:
             best_nats=state.best_nats,
             best_step=state.best_step,
             parameters=sum(parameters_by_part(self.trainer.model).values()),
-            best_nats_per_line=None if state.best_nats is None else self._per_line(state.best_nats),
+            best_nats_per_line=per_line,
         )
-
-    def _per_line(self, nats_per_char: float) -> float | None:
-        """A validation score as nats per line; None unless lines are the unit."""
-        if self.corpus.starts is None:
-            return None
-        ids, starts = self.corpus.splits["valid"], self.corpus.starts["valid"]
-        return nats_per_char * (len(ids) - 1) / (len(starts) - 1)

@@ -111,14 +111,14 @@ def orthogonal(blocks: Tensor) -> Tensor:
     Five Newton-Schulz steps. The coefficients of Jordan et al. (2024) raise small singular values fastest.
     """
     a, b, c = 3.4445, -4.7750, 2.0315
-    found = blocks / (blocks.norm(dim=(1, 2), keepdim=True) + 1e-7)
+    blocks = blocks / (blocks.norm(dim=(1, 2), keepdim=True) + 1e-7)
     for _ in range(5):
-        gram = found @ found.mT
-        found = a * found + (b * gram + c * gram @ gram) @ found
-    return found
+        gram = blocks @ blocks.mT
+        blocks = a * blocks + (b * gram + c * gram @ gram) @ blocks
+    return blocks
 
 
-def kept_tensors(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> dict[str, bool]:
+def state_tensors(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> dict[str, bool]:
     """Optimizer state per parameter of a group: tensor name → True if it has the parameter's shape, False if 0-d.
 
     Found by making one step on a parameter of one number.
@@ -130,15 +130,15 @@ def kept_tensors(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> dic
     return {name: value.dim() == 2 for name, value in trial.state[parameter].items() if isinstance(value, Tensor)}
 
 
-def kept_copies(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> int:
+def state_copies(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> int:
     """Number of tensors of a parameter's shape in its optimizer state."""
-    return sum(kept_tensors(optimizer, group).values())
+    return sum(state_tensors(optimizer, group).values())
 
 
 def least_copies(config: Optimizer) -> int:
-    """Lower bound of `kept_copies` over all groups."""
+    """Lower bound of `state_copies` over all groups."""
     optimizer = build_optimizer(nn.LayerNorm(1), config)  # LayerNorm draws no random numbers
-    return min(kept_copies(optimizer, group) for group in optimizer.param_groups)
+    return min(state_copies(optimizer, group) for group in optimizer.param_groups)
 
 
 def learning_rate(config: Optimizer, *, step: int, epochs: int, progress: float) -> float:

@@ -126,7 +126,7 @@ def _median_s(function: Callable[[], None], trainer: Trainer) -> float:
 def _communicate(trainer: Trainer) -> None:
     """What an update spends on other processes: their gradients and the clock."""
     zero = torch.zeros((), device=trainer.device)
-    trainer.backward.add_up(zero, zero)
+    trainer.all_reduce_gradients(zero, zero)
     trainer.group.agree(0.0, [])
 
 

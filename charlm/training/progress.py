@@ -42,13 +42,12 @@ class Progress:
         with contextlib.suppress(OSError):
             self._bar.set_description_str(self._fitting(f"{left} left", f"step {step}", *self._note))
 
-    def _fitting(self, first: str, *others: str) -> str:
-        """The parts that fit beside the bar, the first in any case."""
-        text = first
-        for part in others:
-            if _BAR_COLUMNS + len(text) + 3 + len(part) >= (self._bar.ncols or 80):
+    def _fitting(self, text: str, *others: str) -> str:
+        """The texts that fit beside the bar, the first in any case."""
+        for other in others:
+            if _BAR_COLUMNS + len(text) + 3 + len(other) >= (self._bar.ncols or 80):
                 break
-            text += f" · {part}"
+            text += f" · {other}"
         return text
 
     def close(self) -> None:

@@ -8,9 +8,9 @@ from torch import Tensor
 
 from charlm.checkpoint import Checkpoint, digest
 from charlm.errors import CheckpointError
-from charlm.model import load_weights
+from charlm.model import load_weights, map_state
 from charlm.system.process_group import ONE_PROCESS
-from charlm.training.optimizer import kept_tensors
+from charlm.training.optimizer import state_tensors
 from charlm.training.state import TrainState
 from charlm.training.step import Trainer
 
@@ -74,7 +74,8 @@ def restore_snapshot(trainer: Trainer, checkpoint: Checkpoint) -> None:
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         raise CheckpointError(f"checkpoint: its training state does not fit ({error}); use another one") from None
     state.threads = torch.get_num_threads()
-    state.keep_shard(trainer.group.shard)
+    if state.recurrent is not None:
+        state.recurrent = map_state(lambda state_LBH: trainer.group.shard.of(state_LBH, dim=1), state.recurrent)
     trainer.state = state
     trainer.forget_divergence()
 
@@ -111,14 +112,14 @@ def _check_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[int, dict[
     """
     number = itertools.count()
     for group in optimizer.param_groups:
-        kept = kept_tensors(optimizer, group)
+        expected = state_tensors(optimizer, group)
         for parameter in group["params"]:
-            found = state.get(next(number))
-            if not found:
+            tensors = state.get(next(number))
+            if not tensors:
                 continue
-            if "momentum_buffer" in kept:
-                found.setdefault("momentum_buffer", torch.zeros_like(parameter))
-            for key, shaped in kept.items():
-                wanted = parameter.shape if shaped else torch.Size()
-                if key not in found or found[key].shape != wanted or not found[key].is_floating_point():
-                    raise ValueError(f"optimizer {key}: missing, or not {list(wanted)} numbers")
+            if "momentum_buffer" in expected:
+                tensors.setdefault("momentum_buffer", torch.zeros_like(parameter))
+            for key, shaped in expected.items():
+                shape = parameter.shape if shaped else torch.Size()
+                if key not in tensors or tensors[key].shape != shape or not tensors[key].is_floating_point():
+                    raise ValueError(f"optimizer {key}: missing, or not {list(shape)} numbers")

@@ -34,13 +34,12 @@ from charlm.training.folder import (
     refuse_existing_run,
     refusing_os_errors,
 )
-from charlm.training.loop import Outcome, TrainingLoop
-from charlm.training.metrics import NoTracker, Tracker
+from charlm.training.loop import Callbacks, Outcome, TrainingLoop
+from charlm.training.metrics import Tracker
 from charlm.training.precision import with_precision
 from charlm.training.processes import choose_device, load_common_corpus, with_common_precision
 from charlm.training.snapshot import restore_snapshot
 from charlm.training.step import Trainer
-from charlm.training.watch import Watch
 
 LONGEST_START = 0.5
 """Share of a run's minutes at most that starting may take, so that the run learns something."""
@@ -54,7 +53,7 @@ def start_run(
     name: str = "run",
     group: ProcessGroup = ONE_PROCESS,
     began_s: float | None = None,
-    watch: Watch | None = None,
+    callbacks: Callbacks | None = None,
 ) -> Outcome:
     """Train a new model, or one that starts from the weights and vocabulary of `init_from`.
 
@@ -67,7 +66,7 @@ def start_run(
     Processes that torchrun starts again after a fault resume their run.
     """
     if again := group.on_first(run_of_this_launch, group):
-        return resume_run(again, group=group, watch=watch)
+        return resume_run(again, group=group, callbacks=callbacks)
     with contextlib.ExitStack() as held:
         place = run_dir or Path("runs")
         exists = group.on_first(_claim_existing, run_dir, held)
@@ -89,7 +88,7 @@ def start_run(
         tracker = group.on_each(_tracker, run_dir, group, is_new=not exists)
         if began_s is not None:
             began_s = _clock_start(began_s, config.train.max_minutes)
-        return TrainingLoop(trainer, corpus, _folder(run_dir, device), tracker, began_s, watch).fit()
+        return TrainingLoop(trainer, corpus, _folder(run_dir, device), tracker, began_s, callbacks).fit()
 
 
 def _ends_s(began_s: float, minutes: float | None) -> float:
@@ -153,11 +152,9 @@ def _tracker(
     run_dir: Path, group: ProcessGroup, resume: tuple[int, int] | None = None, *, is_new: bool = False
 ) -> Tracker:
     """The tracker of this process. If it fails, a folder that is new is removed again."""
-    if not group.is_first:
-        return NoTracker()
     try:
         with refusing_os_errors(run_dir):
-            return Tracker(run_dir, resume)
+            return Tracker(run_dir, resume, writes=group.is_first)
     except Exception:
         if is_new:
             shutil.rmtree(run_dir, ignore_errors=True)
@@ -173,7 +170,7 @@ def resume_run(
     run_dir: Path,
     change: Callable[[Config], Config] = lambda config: config,
     group: ProcessGroup = ONE_PROCESS,
-    watch: Watch | None = None,
+    callbacks: Callbacks | None = None,
 ) -> Outcome:
     """Continue a run from its last checkpoint, on the CPU bit for bit as if it had never stopped.
 
@@ -200,7 +197,7 @@ def resume_run(
         group.on_first(_clean, run_dir, path, trainer.checkpoint_bytes())
         tracker = group.on_each(_tracker, run_dir, group, resume=(state.rows, state.step))
         say("resume", f"{path}, step {state.step}")
-        return TrainingLoop(trainer, corpus, _folder(run_dir, device), tracker, watch=watch).fit()
+        return TrainingLoop(trainer, corpus, _folder(run_dir, device), tracker, callbacks=callbacks).fit()
 
 
 def _claim_run(run_dir: Path, held: contextlib.ExitStack) -> tuple[Path, Checkpoint]:

@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 
 from charlm.layers import RecurrentState, as_tuple
-from charlm.model import WindowLoss, map_state
-from charlm.system.process_group import ProcessGroup, Shard
+from charlm.model import WindowLoss
+from charlm.system.process_group import ProcessGroup
 
 
 @dataclass
 class TrainState:
-    """The one owner of these numbers: the step and the loop change them through its methods."""
+    """The numbers and tensors that the step and the loop carry on; all but the last three fields are JSON."""
 
     corpus_sha256: str
     spread: bool = False
@@ -33,7 +33,7 @@ class TrainState:
     elapsed_s: float = 0.0
     """Wall time of all sessions of the run, including evaluation and checkpoints."""
     starting_s: float = 0.0
-    """Shard of it that passed before the first update: the schedule follows the time after it."""
+    """The time before the first update. The schedule follows the time after it."""
     ending_s: float = 0.0
     """Wall time that the last evaluation and checkpoint of a run are expected to take; part of train.max_minutes."""
     threads: int = 0
@@ -51,7 +51,7 @@ class TrainState:
     """Step of the last scheduled evaluation; the final one is excluded because resuming repeats it."""
     evaluations_since_best: int = 0
     watched_share: float = 0.0
-    """Fraction of the run, 0 to 1, after which its watch was asked last."""
+    """Fraction of the run, 0 to 1, after which the pruner was asked last."""
     unfinished: bool = False
     """Whether a signal came before the evaluation, sample or checkpoint that is due at this step."""
     rollbacks: int = 0
@@ -72,8 +72,6 @@ class TrainState:
     recurrent: RecurrentState | None = None
     """Hidden state carried from the last window; None where an epoch starts."""
 
-    # Updates
-
     def count_update(
         self, loss: WindowLoss, *, window: tuple[int, int], lr: float, grad_norm: Tensor, seconds: float
     ) -> None:
@@ -89,35 +87,11 @@ class TrainState:
         self.interval_bptt += steps
         self.interval_s += seconds
 
-    def start_epoch(self, position: int) -> None:
-        """Start the next pass over the train split, with a zero hidden state."""
-        self.epoch += 1
-        self.position = position
-        self.recurrent = None
-
-    def count_wait(self, seconds: float) -> None:
-        """Add time spent waiting for updates on a GPU."""
-        self.interval_s += seconds
-
-    def set_time(self, elapsed_s: float) -> None:
-        """Set the wall time of the run."""
-        self.elapsed_s = elapsed_s
-
-    def count_starting(self) -> None:
-        """The first update comes now."""
-        self.starting_s = self.elapsed_s
-
-    def expect_ending(self, seconds: float) -> None:
-        """Keep this much of the run's minutes for its last evaluation and checkpoint."""
-        self.ending_s = seconds
-
     def count_row(self) -> None:
         """Count the row of metrics for the updates so far, and reset the sums for the next one."""
         self.rows += 1
         self.objective_sum.zero_()
         self.interval_steps, self.interval_bptt, self.interval_s = 0, 0, 0.0
-
-    # Evaluation and rollback
 
     def take_score(self, nats: float, line_quantiles: list[float] | None = None) -> bool:
         """Note a validation score; True if it is the best so far."""
@@ -138,26 +112,10 @@ class TrainState:
         """Whether this step has the best validation score so far."""
         return self.best_nats is not None and self.best_step == self.step
 
-    def count_watched(self, share: float) -> None:
-        """The watch was asked after this share of the run."""
-        self.watched_share = share
-
-    def set_unfinished(self, unfinished: bool) -> None:
-        """Set whether what is due at this step is still to come."""
-        self.unfinished = unfinished
-
-    def count_rollback(self, diverged: "TrainState") -> None:
-        """Count a rollback from `diverged` to this state, and its row of metrics. `elapsed_s` goes on."""
-        self.rollbacks = diverged.rollbacks + 1
-        self.elapsed_s = diverged.elapsed_s
-        self.rows += 1
-
     @property
     def lr_factor(self) -> float:
         """What rollbacks multiply the learning rate by."""
         return 0.5**self.rollbacks
-
-    # To and from checkpoints
 
     def progress(self) -> dict[str, Any]:
         """The numbers, as JSON."""
@@ -165,22 +123,17 @@ class TrainState:
 
     def tensors(self, group: ProcessGroup) -> dict[str, Tensor]:
         """The tensors, by name; the hidden state of the streams of all processes, which call this together."""
-        parts = () if self.recurrent is None else as_tuple(self.recurrent)
-        numbered = {f"recurrent.{index}": group.all_gather(part, dim=1) for index, part in enumerate(parts)}
+        states = () if self.recurrent is None else as_tuple(self.recurrent)
+        numbered = {f"recurrent.{index}": group.all_gather(state, dim=1) for index, state in enumerate(states)}
         return {"objective_sum": self.objective_sum, "grad_norm": self.grad_norm, **numbered}
-
-    def keep_shard(self, shard: Shard) -> None:
-        """Keep the hidden state of these streams only."""
-        if self.recurrent is not None:
-            self.recurrent = map_state(lambda state_LBH: shard.of(state_LBH, dim=1), self.recurrent)
 
     @classmethod
     def restored(cls, progress: Mapping[str, Any], tensors: Mapping[str, Tensor], device: torch.device) -> "TrainState":
         """The inverse of `progress` and `tensors`; ValueError or KeyError for values that they cannot have produced."""
         moved = {name: tensor.to(device, copy=True) for name, tensor in tensors.items()}
-        parts = tuple(moved[name] for name in sorted(moved) if name.startswith("recurrent."))
+        states = tuple(moved[name] for name in sorted(moved) if name.startswith("recurrent."))
         _check_progress(progress)
-        recurrent = None if not parts else parts[0] if len(parts) == 1 else parts
+        recurrent = None if not states else states[0] if len(states) == 1 else states
         return cls(**progress, objective_sum=moved["objective_sum"], grad_norm=moved["grad_norm"], recurrent=recurrent)
 
 

@@ -16,12 +16,11 @@ from charlm.data.lines import LineStreams
 from charlm.data.streams import Streams
 from charlm.errors import DivergenceError
 from charlm.layers import RecurrentState
-from charlm.model import CharLM, build_model, load_weights, map_state, window_loss
+from charlm.model import CharLM, WindowLoss, build_model, load_weights, map_state, window_loss
 from charlm.system.device import prepare_device, set_threads
 from charlm.system.process_group import ONE_PROCESS, WHOLE_BATCH, ProcessGroup, Shard
-from charlm.training.gradients import Backward
 from charlm.training.memory import check_memory
-from charlm.training.optimizer import build_optimizer, clip_gradients, kept_copies, learning_rate, skip_step_unless
+from charlm.training.optimizer import build_optimizer, clip_gradients, learning_rate, skip_step_unless, state_copies
 from charlm.training.state import TrainState
 
 
@@ -54,7 +53,6 @@ class Trainer:
         # Compiles the kernels before the run writes anything and its clock starts.
         self.backend = self.model.select_backend(device).description
         self.parameters: list[Tensor] = list(self.model.parameters())
-        self.backward = Backward(self.parameters, group)
         self.averaged = copy.deepcopy(self.model).requires_grad_(False) if config.train.ema else None
         self.optimizer = build_optimizer(self.model, config.optimizer)
         self.state = TrainState(
@@ -87,24 +85,20 @@ class Trainer:
         share = max(
             state.step / train.max_steps if train.max_steps else 0.0,
             self.epochs() / train.max_epochs if train.max_epochs else 0.0,
-            self._share_of_minutes(),
+            self.share_of_minutes(),
         )
         return min(share, 1.0)
 
-    def _share_of_minutes(self) -> float:
-        """Fraction of the run's minutes that has passed, without those before its first update and after its last.
+    def share_of_minutes(self) -> float:
+        """Fraction of the run's minutes that has passed: of those between its first update and its last.
 
-        After its last update it needs time for an evaluation and a checkpoint.
+        The last evaluation and checkpoint need time, too.
         """
         if not (minutes := self.config.train.max_minutes):
             return 0.0
         state = self.state
         end_s = 60 * minutes - min(state.ending_s, 60 * minutes * _ENDING)
         return (state.elapsed_s - state.starting_s) / max(end_s - state.starting_s, 1e-9)
-
-    def minutes_are_over(self) -> bool:
-        """Whether what is left of train.max_minutes is needed for the last evaluation and checkpoint."""
-        return self._share_of_minutes() >= 1
 
     def learning_rate(self) -> float:
         """Learning rate of the next update."""
@@ -118,7 +112,7 @@ class Trainer:
         states = 4 * len(layers.state_names) * layers.num_layers * self.config.train.batch_size * layers.hidden_size
         weights = 0
         for group in self.optimizer.param_groups:
-            copies = 1 + (self.averaged is not None) + kept_copies(self.optimizer, group)
+            copies = 1 + (self.averaged is not None) + state_copies(self.optimizer, group)
             weights += copies * sum(parameter.nbytes for parameter in group["params"])
         return weights + states + 2**20
 
@@ -134,7 +128,7 @@ class Trainer:
         config, state = self.config, self.state
         x_TB, y_TB = self.streams.read(state.position, self._window_steps(), self.device, state.epoch)
         loss = window_loss(self.model, x_TB, y_TB, self._carried_state(), config.train)
-        loss = self.backward(loss)
+        loss = self._backward(loss)
         grad_norm = clip_gradients(self.optimizer, config.optimizer)
         self._stop_unless_finite(loss.objective, grad_norm)
         lr = self.learning_rate()
@@ -148,7 +142,32 @@ class Trainer:
         window = len(x_TB), config.train.batch_size
         state.count_update(loss, window=window, lr=lr, grad_norm=grad_norm, seconds=seconds)
         if state.position + config.train.bptt > self.streams.length:
-            state.start_epoch(self.streams.epoch_start(state.epoch + 1))
+            state.epoch += 1
+            state.position = self.streams.epoch_start(state.epoch)
+            state.recurrent = None
+
+    def _backward(self, loss: WindowLoss) -> WindowLoss:
+        """Leave the gradients of the whole batch, the mean over all processes; return its loss, detached."""
+        size = self.group.size
+        (loss.objective / size if size > 1 else loss.objective).backward()
+        scores = loss.objective.detach() / size, loss.cross_entropy / size
+        if self.group.is_distributed:
+            scores = self.all_reduce_gradients(*scores)
+        return loss._replace(objective=scores[0], cross_entropy=scores[1])
+
+    def all_reduce_gradients(self, *scores: Tensor) -> tuple[Tensor, ...]:
+        """Sum the gradients over all processes, and 0-d scores, which are returned.
+
+        They travel in one buffer after the backward pass: a recurrence's weight gradients are complete only at its
+        end, so there is nothing to overlap them with. The gradients become views of the buffer.
+        """
+        gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.parameters]
+        flat = torch.cat([tensor.reshape(-1) for tensor in (*gradients, *scores)])
+        self.group.all_reduce_(flat)
+        sums = flat.split([tensor.numel() for tensor in (*self.parameters, *scores)])
+        for parameter, gradient in zip(self.parameters, sums, strict=False):
+            parameter.grad = gradient.view_as(parameter)
+        return tuple(score[0] for score in sums[len(self.parameters) :])
 
     def _optimizer_precision(self) -> contextlib.AbstractContextManager[object]:
         """The context of Muon's products: as the model's on a GPU, float32 on a CPU, where bfloat16 is mostly slow."""
@@ -174,16 +193,16 @@ class Trainer:
         if self.state.recurrent is None or p == 0 or self.model.begins is not None:
             return self.state.recurrent
         drawn_B1 = torch.rand(self.config.train.batch_size, 1, device=self.device)  # for the streams of all processes
-        kept_B1 = self.group.shard.of(drawn_B1, dim=0) >= p
-        return map_state(lambda state_LBH: state_LBH * kept_B1, self.state.recurrent)
+        continues_B1 = self.group.shard.of(drawn_B1, dim=0) >= p
+        return map_state(lambda state_LBH: state_LBH * continues_B1, self.state.recurrent)
 
     def _average_weights(self) -> None:
         """Add the weights to their running average. Its decay rises to `ema`, so the first weights soon fade."""
         if self.averaged is None:
             return
-        taken = self.state.averaged_updates
-        decay = min((1 + taken) / (10 + taken), self.config.train.ema) if taken else 0.0
-        get_ema_multi_avg_fn(decay)(list(self.averaged.parameters()), self.parameters, taken)
+        updates = self.state.averaged_updates
+        decay = min((1 + updates) / (10 + updates), self.config.train.ema) if updates else 0.0
+        get_ema_multi_avg_fn(decay)(list(self.averaged.parameters()), self.parameters, updates)
         self.state.averaged_updates += 1
 
     def start_from_weights(self, weights: dict[str, Tensor]) -> None:
@@ -218,15 +237,15 @@ class Trainer:
         """
         start_s = time.perf_counter()
         step = int(self._diverged_step)
-        self.state.count_wait(time.perf_counter() - start_s)
+        self.state.interval_s += time.perf_counter() - start_s
         if step >= 0:
             raise divergence(step, "a loss or gradient that is not finite")
         if not weights:
             return
         if not all(map(all_finite, self.parameters)):
             raise divergence(self.state.step, "weights that are not finite")
-        kept = [value for values in self.optimizer.state.values() for value in values.values()]
-        if not all(all_finite(value) for value in kept if isinstance(value, Tensor)):
+        values = [value for state in self.optimizer.state.values() for value in state.values()]
+        if not all(all_finite(value) for value in values if isinstance(value, Tensor)):
             raise divergence(self.state.step, "optimizer state that is not finite")
 
     def forget_divergence(self) -> None:
@@ -244,7 +263,7 @@ def open_streams(config: Config, corpus: Corpus, shard: Shard = WHOLE_BATCH) -> 
 
 
 _ENDING = 0.25
-"""Share of a run's minutes at most that is kept for the last evaluation and checkpoint."""
+"""The largest share of a run's minutes that is reserved for the last evaluation and checkpoint."""
 
 
 def divergence(step: int, found: str) -> DivergenceError:

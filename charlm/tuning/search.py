@@ -16,10 +16,9 @@ from charlm.errors import (
 from charlm.system.console import quiet, say
 from charlm.system.device import free_memory
 from charlm.system.formatting import format_duration
-from charlm.training.loop import Outcome
+from charlm.training.loop import Callbacks, Outcome
 from charlm.training.signals import SIGNALS
 from charlm.training.start import resume_run, start_run
-from charlm.training.watch import Watch
 from charlm.tuning.report import write_best
 from charlm.tuning.space import describe
 from charlm.tuning.study import Study, Trial, best, refusing_os_errors
@@ -107,11 +106,11 @@ class Search:
         if (usual := self.study.plan.minutes) is not None:
             minutes = min(minutes, usual)
         config = self.study.plan.trial_config(trial.values, minutes)
-        watch = Watch(_SHARES, lambda share, nats: self.study.report(trial, share, nats))
+        callbacks = Callbacks(prune_at=_SHARES, should_prune=lambda share, nats: self.study.report(trial, share, nats))
         with quiet():
             if trial.elapsed_s is None:
-                return start_run(config, trial.folder, watch=watch)
-            return resume_run(trial.folder, lambda _: config, watch=watch)
+                return start_run(config, trial.folder, callbacks=callbacks)
+            return resume_run(trial.folder, lambda _: config, callbacks=callbacks)
 
     def _note_score(self, trial: Trial, outcome: Outcome) -> None:
         self._faults = 0

@@ -1,25 +1,20 @@
 """metrics.jsonl and TensorBoard."""
 
-import errno
+import contextlib
 import math
-import time
-from pathlib import Path
+import resource
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from charlm.training.metrics import Metrics, Row, Tracker
+from charlm.training.metrics import Row, Tracker
+from charlm.training.sample import Sample
 from charlm.training.start import resume_run, start_run
-from tests.runs import assert_same_checkpoint, rows, untimed, with_max_steps
+from tests.runs import rows, with_max_steps
 
 
 def row_at(step):
     return Row(step, 40 * step, "train", 20.0, 2.0, 3e-3, 1.0, 1e3, 1.0 * step)
-
-
-def folder_with(path):
-    path.mkdir()
-    return path
 
 
 def test_metrics(tmp_path, config_of):
@@ -62,70 +57,50 @@ def test_tensorboard_events(tmp_path, config_of):
     assert "final/best_nats_per_char" in top.Tags()["scalars"]
 
 
-def test_a_log_that_cannot_be_written_costs_nothing(tmp_path, config_of, monkeypatch, capsys):
-    """What is missing in the metrics is written once it can be; charts go on."""
-    whole, parts = tmp_path / "whole", tmp_path / "parts"
-    start_run(config_of(), whole)
-    write, attempts = Metrics.flush, 0
+@pytest.fixture
+def full_disk():
+    """A context in which no file can grow."""
 
-    def fill(metrics):
-        nonlocal attempts
-        attempts += 1
-        file = metrics._file
-        if 2 <= attempts <= 4:
-            metrics._file = full
+    @contextlib.contextmanager
+    def full():
+        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1, limits[1]))
         try:
-            write(metrics)
+            yield
         finally:
-            metrics._file = file
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
-    capsys.readouterr()
-    with Path("/dev/full").open("wb", buffering=0) as full, monkeypatch.context() as patch:
-        patch.setattr(Metrics, "flush", fill)
-        start_run(config_of(), parts)
-    assert untimed(parts) == untimed(whole)
-    said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("log ")]
-    assert said == [f"log      {parts}: cannot be written (No space left on device); training goes on"]
-    assert_same_checkpoint(whole / "checkpoints/last.safetensors", parts / "checkpoints/last.safetensors")
+    return full
 
 
-def test_charts_that_cannot_be_written_cost_nothing(tmp_path, monkeypatch, capsys):
-    """A file takes the place of the charts' folder during the run: TensorBoard's thread meets a real OSError."""
-    monkeypatch.setattr("charlm.training.metrics._RETRY_S", 0.0)
-    folder = tmp_path / "run"
-    tracker = Tracker(folder_with(folder))
-    tracker.record(row_at(1))
-    writer = tracker._charts._writers["train"]._get_file_writer().event_writer
-    writer.flush()
-    with Path("/dev/full").open("wb", buffering=0) as full:
-        writer._async_writer._writer._writer = full
-        for step in (2, 3, 4):
+def test_a_full_disk_costs_no_row_and_no_sample_but_events(tmp_path, monkeypatch, capsys, full_disk):
+    monkeypatch.setattr("charlm.training.tensorboard._RETRY_S", 0.0)
+    (folder := tmp_path / "run").mkdir()
+    tracker = Tracker(folder)
+    for step in (1, 2, 3, 4):
+        with full_disk() if step in (2, 3) else contextlib.nullcontext():
             tracker.record(row_at(step))
-            time.sleep(0.2)
-        tracker.close()
+            tracker.sample(Sample("a", [1.0]), step)
+    tracker.close()
     assert [row["step"] for row in rows(folder)] == [1, 2, 3, 4]
-    err = capsys.readouterr().err
-    assert err.count("cannot be written (No space left on device); training goes on") == 1
-    assert "Traceback" not in err
+    assert (folder / "samples.jsonl").read_text().count("\n") == 4
+    fault = f"log      {folder}: cannot be written (File too large); training goes on\n"
+    assert capsys.readouterr().err == fault
     events = EventAccumulator(str(folder / "train")).Reload().Scalars("score/loss")
-    assert {1, 4} <= {event.step for event in events}
+    assert [event.step for event in events] == [1, 4]
 
 
-def test_a_rollback_while_the_log_cannot_be_written_costs_nothing(tmp_path, monkeypatch, capsys):
-    tracker = Tracker(folder_with(tmp_path / "run"))
+def test_a_rollback_while_the_disk_is_full_costs_nothing(tmp_path, capsys, full_disk):
+    (folder := tmp_path / "run").mkdir()
+    tracker = Tracker(folder)
     for step in (1, 2):
         tracker.record(row_at(step))
-
-    def fail(*_):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    with monkeypatch.context() as patch:
-        patch.setattr("charlm.training.metrics.replace_file", fail)
+    with full_disk():
         tracker.rewind(1, 1)
     tracker.record(row_at(3))
     tracker.close()
-    assert [row["step"] for row in rows(tmp_path / "run")] == [1, 2, 3]
-    assert "cannot be written (No space left on device); training goes on" in capsys.readouterr().err
+    assert [row["step"] for row in rows(folder)] == [1, 2, 3]
+    assert "cannot be written (File too large); training goes on" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

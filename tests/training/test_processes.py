@@ -105,7 +105,7 @@ def trained(group: ProcessGroup, raw, updates: int, start: Checkpoint | None = N
             restore_snapshot(trainer, start)
         for _ in range(updates):
             elapsed_s, _ = group.agree(trainer.state.elapsed_s + (1.0 if group.is_first else 5.0), [])
-            trainer.state.set_time(elapsed_s)
+            trainer.state.elapsed_s = elapsed_s
             trainer.update()
         snapshot = take_snapshot(trainer, copied=True)
         group.check_equal("weights", lambda: [tensor.tolist() for tensor in snapshot.weights.values()])
@@ -360,10 +360,10 @@ def test_a_signal_to_one_during_an_evaluation_stops_all_and_costs_no_bit(process
 def full_disk(group: ProcessGroup):
     save = RunFolder.save
 
-    def saved(folder, checkpoint, *, step, **options):
-        if step >= 5:
+    def saved(folder, checkpoint, **options):
+        if checkpoint.progress["step"] >= 5:
             raise RunError("no space left")
-        save(folder, checkpoint, step=step, **options)
+        save(folder, checkpoint, **options)
 
     return mock.patch.object(RunFolder, "save", saved)
 

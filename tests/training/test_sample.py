@@ -162,19 +162,3 @@ def test_the_event_is_the_shaded_sample(tmp_path, config_of):
     kept = samples(tmp_path / "run")
     assert [event.step for event in events] == [row["step"] for row in kept] == [6, 12]
     assert shown == [shaded(Sample(row["text"], row["bits"])) for row in kept]
-
-
-def test_a_sample_that_cannot_be_kept_costs_nothing(tmp_path, capsys):
-    tracker = Tracker(tmp_path)
-
-    class Full:
-        def write(self, data):
-            raise OSError(28, "No space left on device")
-
-    file, tracker._samples._file = tracker._samples._file, Full()
-    tracker.sample(Sample("a", [1.0]), 1)
-    tracker._samples._file = file
-    tracker.sample(Sample("b", [1.0]), 2)
-    tracker.close()
-    assert [row["text"] for row in samples(tmp_path)] == ["a", "b"]
-    assert "cannot be written (No space left on device); training goes on" in capsys.readouterr().err

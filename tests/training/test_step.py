@@ -138,13 +138,13 @@ def test_schedule_by_minutes_follows_the_clock(trainer_of):
     )
     trainer.state.elapsed_s = 90.0
     assert trainer.learning_rate() == pytest.approx(0.05 / 4)
-    trainer.state.count_starting()
+    trainer.state.starting_s = trainer.state.elapsed_s
     assert trainer.learning_rate() == pytest.approx(0.05)
     trainer.state.elapsed_s = 100.0
-    trainer.state.expect_ending(10.0)
+    trainer.state.ending_s = 10.0
     assert trainer.learning_rate() == pytest.approx(0.05 / 2)
     trainer.state.elapsed_s = 110.0
-    assert trainer.minutes_are_over()
+    assert trainer.share_of_minutes() >= 1
 
 
 def test_run_that_starts_late_reads_the_end_first(trainer_of):
