@@ -465,7 +465,7 @@ def test_a_trial_begins_if_there_is_time_for_half_of_it(study_of, monkeypatch, s
     study = study_of(minutes=1.0)
     configs = []
 
-    def noted(config, folder, watch):
+    def noted(config, folder, callbacks):
         configs.append(config)
         return Outcome(str(folder), "SIGTERM", 1, 1, 1.0, None, None, 0, 1)
 
