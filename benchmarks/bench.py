@@ -43,10 +43,9 @@ SECTIONS = {
 TESTS = [
     *(
         f"tests/cells/test_{name}.py"
-        for name in ("against_reference", "kernels", "bf16", "lookup", "gradients", "autocast")
+        for name in ("against_reference", "kernels", "bf16", "resets", "gradients", "autocast")
     ),
     "tests/inference/test_sampling.py",
-    "tests/cells/test_resets.py",
     "tests/training/test_step.py",
     "tests/data",
 ]

@@ -12,19 +12,31 @@ def all_pairs(*columns: Sequence[Any]) -> list[tuple[Any, ...]]:
 
     The first rows try each value of the first column with the first value of every other column.
     """
+    missing = {
+        ((i, a), (j, b)): None
+        for i, j in itertools.combinations(range(len(columns)), 2)
+        for a, b in itertools.product(range(len(columns[i])), range(len(columns[j])))
+    }
+    rows: list[dict[int, int]] = [dict.fromkeys(range(len(columns)), 0) | {0: a} for a in range(len(columns[0]))]
 
-    def pairs(row: tuple[int, ...]) -> set[tuple[tuple[int, int], ...]]:
-        return set(itertools.combinations(enumerate(row), 2))
+    def fresh(row: dict[int, int], place: int, value: int) -> int:
+        """How many missing pairs the row would get by this value."""
+        return sum(tuple(sorted([one, (place, value)])) in missing for one in row.items())
 
-    every = list(itertools.product(*(range(len(values)) for values in columns)))
-    missing = set[tuple[tuple[int, int], ...]]().union(*map(pairs, every))
-    first = [(index, *[0] * (len(columns) - 1)) for index in range(len(columns[0]))]
-    rows = []
+    def cover(row: dict[int, int]) -> None:
+        for pair in itertools.combinations(sorted(row.items()), 2):
+            missing.pop(pair, None)
+
+    for row in rows:
+        cover(row)
     while missing:
-        best = first.pop(0) if first else max(every, key=lambda row: len(pairs(row) & missing))
-        missing -= pairs(best)
-        rows.append(tuple(values[index] for values, index in zip(columns, best, strict=True)))
-    return rows
+        row = dict(next(iter(missing)))
+        for place in range(len(columns)):
+            if place not in row:
+                row[place] = max(range(len(columns[place])), key=lambda value: fresh(row, place, value))
+        cover(row)
+        rows.append(row)
+    return [tuple(columns[place][row[place]] for place in range(len(columns))) for row in rows]
 
 
 def pairwise(**columns: Sequence[Any]) -> pytest.MarkDecorator:

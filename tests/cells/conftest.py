@@ -1,6 +1,5 @@
-"""A test that takes `case` runs over every kind in CELLS and every variant; one that takes `device`, on both."""
+"""A test that takes `case` runs over every kind in CELLS and every variant."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,16 +12,6 @@ from tests.cells.measure import CASES, Case
 @pytest.fixture(params=CASES, ids=str)
 def case(request: pytest.FixtureRequest) -> Case:
     return request.param
-
-
-@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.cuda)])
-def device(request: pytest.FixtureRequest) -> Iterator[torch.device]:
-    """The CPU, and a GPU where there is one, in full single precision."""
-    if request.param == "cuda" and not torch.cuda.is_available():
-        pytest.skip("no CUDA device")
-    # TF32, cuDNN's default for recurrent layers, has ten bits of mantissa: no error of float32.
-    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
-        yield torch.device(request.param)
 
 
 @pytest.fixture

@@ -70,8 +70,9 @@ def random_state(stack: RecurrentLayers, batch_size: int) -> RecurrentState:
 
 
 def random_input(stack: RecurrentLayers, steps: int, batch_size: int) -> Tensor:
-    """An input [T, B, I] that is not contiguous, in float64."""
-    return torch.randn(batch_size, steps, stack.input_size, dtype=torch.float64).transpose(0, 1)
+    """An input [T, B, I] that is not contiguous, in float64 on the stack's device."""
+    device = next(stack.parameters()).device
+    return torch.randn(batch_size, steps, stack.input_size, dtype=torch.float64, device=device).transpose(0, 1)
 
 
 def run(forward: Callable[..., Any], stack: RecurrentLayers, x: Tensor, state: RecurrentState, seed: int = 0) -> Run:
@@ -150,6 +151,53 @@ def own(stack: RecurrentLayers) -> Callable[..., tuple[Tensor, RecurrentState]]:
     """`forward` by the loop with its own backward pass."""
     layer = partial(driven_layer, stack.gpu_driver, stack.input_size, stack._memory)
     return partial(stack.run_layers, Backend("own", layer, takes_lookup=True, takes_resets=True))
+
+
+def by_kernel(stack: RecurrentLayers) -> RecurrentLayers:
+    """`forward` by the fused CPU kernel."""
+    assert stack.select_backend("cpu").backend.name == "fused CPU kernel"
+    return stack
+
+
+def seeded(forward: Callable[..., Any], *more: Any) -> Callable[..., Any]:
+    """`forward` with the same masks at every call, and `more` arguments behind its own."""
+
+    def call(*args: Any) -> Any:
+        torch.manual_seed(1)
+        return forward(*args, *more)
+
+    return call
+
+
+# Steps at which streams are reset: at the first and the last, twice in a row, and never.
+RESET_STEPS = ((0, 4), (2, 3), (6,), ())
+
+
+def resets_of(steps: int, batch_size: int) -> Tensor:
+    resets_TB = torch.zeros(steps, batch_size, dtype=torch.bool)
+    for b in range(batch_size):
+        for t in RESET_STEPS[b % len(RESET_STEPS)]:
+            resets_TB[min(t, steps - 1), b] = True
+    return resets_TB
+
+
+def hold_to_the_rule(
+    stack: RecurrentLayers,
+    steps: int,
+    batch_size: int,
+    forward_of: Callable[[RecurrentLayers], Callable[..., Any]] = by_kernel,
+    resets: bool = False,
+) -> None:
+    """`forward_of(stack)` in float32 errs no more than the reference, over three inputs; takes a stack in float64."""
+    inputs = [(random_input(stack, steps, batch_size), random_state(stack, batch_size)) for _ in range(3)]
+    resets_TB = resets_of(steps, batch_size) if resets else None
+
+    def runs(forward: Callable[..., Any]) -> list[Run]:
+        return [run(seeded(forward, resets_TB), stack, *in_dtype_of(stack, *pair)) for pair in inputs]
+
+    truth = runs(stack.forward_reference)
+    stack = stack.float()
+    assert_as_accurate(runs(forward_of(stack)), runs(stack.forward_reference), truth)
 
 
 def steps_by_triton(driver: TensorRecurrence, window: Window) -> Steps:

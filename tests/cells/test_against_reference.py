@@ -1,12 +1,12 @@
-"""`forward`, whatever it runs, against the reference in float64, at odd sizes."""
+"""Every way to compute layers on the CPU and on GPUs, held to the reference loop in float64 at odd sizes."""
 
 import copy
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 
+from charlm.layers import Lookup
 from tests.cells.measure import (
     CASES,
     Case,
@@ -14,91 +14,173 @@ from tests.cells.measure import (
     as_tuple,
     assert_as_accurate,
     assert_equal_runs,
+    by_kernel,
+    hold_to_the_rule,
+    in_dtype_of,
+    own,
     random_input,
     random_state,
+    resets_of,
     run,
+    seeded,
 )
 from tests.pairwise import pairwise
 
-# T, B, I, H, L; the first is the one of --quick.
+# T, B, I, H, L; the first is the one of --quick. In the last, some of four threads have no unit to compute.
 SIZES = [
-    (6, 3, 5, 17, 2),
+    (7, 4, 5, 17, 2),
     (1, 1, 1, 1, 1),
-    (6, 3, 2, 1, 2),
-    (1, 1, 5, 17, 3),
-    (12, 1, 4, 17, 2),
+    (8, 1, 4, 17, 3),
     (5, 4, 33, 130, 1),
-    (3, 2, 7, 130, 3),
+    (3, 65, 5, 130, 2),
+    (9, 17, 1, 65, 1),
+    (2, 400, 3, 9, 2),
 ]
+OPTIONS: list[dict[str, Any]] = [
+    {},
+    {"zoneout": 0.4, "state_dropout": 0.3, "weight_dropout": 0.2},
+    {"variational": True, "state_dropout": 0.4, "dropout": 0.2},
+    {"weight_dropout": 0.3, "dropout": 0.2, "residual": True},
+    {"zoneout": 0.3, "residual": True},
+]
+gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 
 
-@pairwise(case=CASES, size=SIZES, kernels=[True, False])
-def test_forward_errs_no_more_than_the_reference(
-    case: Case, size: tuple[int, ...], kernels: bool, device: torch.device, request: pytest.FixtureRequest
+@pytest.mark.usefixtures("needs_kernels", "poison")
+@pairwise(case=CASES, size=SIZES, options=OPTIONS, threads=[1, 2, 3, 4], training=[True, False], resets=[True, False])
+def test_the_cpu_kernels(
+    case: Case, size: Any, options: dict[str, Any], threads: int, training: bool, resets: bool
 ) -> None:
-    request.getfixturevalue("needs_kernels" if kernels and device.type == "cpu" else "no_kernels")
-    steps, batch_size, input_size, hidden_size, num_layers = size
-    stack = case.build(input_size, hidden_size, num_layers)
-    inputs = [(random_input(stack, steps, batch_size), random_state(stack, batch_size)) for _ in range(5)]
-
-    truth = [run(stack.forward_reference, stack, x, state) for x, state in inputs]
-    stack = stack.float().to(device)
-
-    def runs(forward: Callable[..., Any]) -> list[Run]:
-        found = []
-        for x, state in inputs:
-            tensors = tuple(tensor.float().to(device) for tensor in as_tuple(state))
-            first = tensors[0] if len(tensors) == 1 else tensors
-            found.append(run(forward, stack, x.float().to(device), first))
-        return found
-
-    # cuDNN approximates tanh and σ: on an H100 it erred up to 17 times as much as is allowed to others.
-    by_cudnn = device.type == "cuda" and "cuDNN" in stack.select_backend(device).description
-    assert_as_accurate(runs(stack), runs(stack.forward_reference), truth, slack=35 if by_cudnn else 1)
+    steps, batch_size, *sizes = size
+    torch.set_num_threads(threads)
+    hold_to_the_rule(case.build(*sizes, **options).train(training), steps, batch_size, by_kernel, resets)
 
 
-def test_gradients_are_the_same_in_eval_mode(case: Case, device: torch.device) -> None:
-    stack = case.build(5, 17, 2).to(device)
-    x, state = random_input(stack, 4, 3).to(device), random_state(stack, 3)
-    train = run(stack, stack, x, state)
-    found = run(stack.eval(), stack, x, state)
-    for name, tensor in train.items():
-        torch.testing.assert_close(found[name], tensor, rtol=1e-12, atol=1e-12)
+@pytest.mark.usefixtures("needs_kernels")
+@pytest.mark.parametrize("options", OPTIONS[:2], ids=str)
+def test_the_cpu_kernel_of_a_great_depth(options: dict[str, Any]) -> None:
+    torch.set_num_threads(4)
+    hold_to_the_rule(Case("rhn", {"depth": 10}).build(3, 40, **options), 4, 30)
 
 
-def test_dropped_weights_are_those_of_the_reference(case: Case, device: torch.device) -> None:
-    stack = case.build(5, 17, 2, weight_dropout=0.4).to(device)
-    x, state = random_input(stack, 4, 3).to(device), random_state(stack, 3)
-
-    def found(forward: Callable[..., Any]) -> Run:
-        torch.manual_seed(1)
-        return run(forward, stack, x, state)
-
+@pytest.mark.usefixtures("no_kernels")
+@pairwise(
+    case=[case for case in CASES if case.kind in ("rnn", "lstm", "gru") and not case.options.get("layer_norm")],
+    size=SIZES[:4],
+    options=[{}, {"weight_dropout": 0.3, "dropout": 0.2, "residual": True}],
+)
+def test_torchs_fused_layers(case: Case, size: Any, options: dict[str, Any]) -> None:
+    steps, batch_size, *sizes = size
+    stack = case.build(*sizes, **options)
     # Warnings are errors here, and torch warns of weights in more than one chunk.
-    assert_equal_runs(found(stack), found(stack.forward_reference), tolerance=1e-11)
+    hold_to_the_rule(stack, steps, batch_size, lambda stack: stack)
+    assert "fused torch layer" in stack.select_backend("cpu").description
 
 
-def test_no_state_is_a_state_of_zeros(case: Case) -> None:
-    stack = case.build(3, 5, 2)
-    x = random_input(stack, 4, 2)
-    y, last = stack(x)
-    expected_y, expected_last = stack(x, stack.zero_state(2))
+@pytest.mark.usefixtures("poison")
+@pairwise(case=CASES, size=SIZES[:4], options=OPTIONS, training=[True, False], resets=[True, False])
+def test_the_loop_of_gpus_in_torchs_operators(
+    case: Case, size: Any, options: dict[str, Any], training: bool, resets: bool
+) -> None:
+    steps, batch_size, *sizes = size
+    stack = case.build(*sizes, **options).train(training)
+    x, state = random_input(stack, steps, batch_size), random_state(stack, batch_size)
+    resets_TB = resets_of(steps, batch_size) if resets else None
+    expected = run(seeded(stack.forward_reference, resets_TB), stack, x, state)
+    assert_equal_runs(run(seeded(own(stack), resets_TB), stack, x, state), expected, tolerance=1e-11)
+    with torch.no_grad():
+        y, _ = seeded(own(stack), resets_TB)(x, state)
+    torch.testing.assert_close(y, expected["y"], rtol=0, atol=1e-11)
+    hold_to_the_rule(stack, steps, batch_size, own, resets)
+
+
+@pytest.mark.usefixtures("needs_kernels")
+@pairwise(case=CASES, size=[(4, 5, 3), (4, 5, 40), (50, 40, 4)], forward_of=[by_kernel, own], one_hot=[False, True])
+def test_lookups(case: Case, size: tuple[int, int, int], forward_of: Any, one_hot: bool) -> None:
+    """With fewer characters than inputs the table is mapped, with more its rows in use; most inputs are one of them."""
+    steps, batch_size, vocabulary = size
+    input_size = vocabulary if one_hot else 6
+    stack = case.build(input_size, 21, 2)
+    with torch.no_grad():
+        for parameter in stack.parameters():
+            parameter *= 0.5  # Long windows: no chaos, in which every error grows without bound.
+    state = random_state(stack, batch_size)
+    ids = torch.randint(vocabulary, (batch_size, steps)).t() * (torch.rand(steps, batch_size) < 0.3)
+    table = torch.randn(vocabulary, input_size, dtype=torch.float64)
+    upstream = torch.randn(steps, batch_size, 21, dtype=torch.float64) + 0.5
+
+    def result(forward: Any) -> Run:
+        _, first = in_dtype_of(stack, upstream, state)
+        rows = table.to(next(stack.parameters()).dtype).requires_grad_()
+        y, _ = forward(Lookup(ids, None if one_hot else rows), first)
+        parameters = dict(stack.named_parameters()) | ({} if one_hot else {"table": rows})
+        gradients = torch.autograd.grad(y, list(parameters.values()), upstream.to(rows.dtype))
+        return {"y": y.detach()} | dict(zip(parameters, gradients, strict=True))
+
+    truth = result(stack.forward_reference)
+    if forward_of is own:
+        assert_equal_runs(result(own(stack)), truth, tolerance=1e-11)
+        return
+    stack = stack.float()
+    assert_as_accurate([result(by_kernel(stack))], [result(stack.forward_reference)], [truth])
+
+
+@pytest.mark.parametrize("id", [-1, 4, 10**12])
+def test_lookup_of_a_row_that_is_not_there(id: int) -> None:
+    for table in (None, torch.zeros(4, 4)):
+        with pytest.raises(ValueError, match=r"^ids of a lookup: found .*; allowed: 0 to 3$"):
+            Case("gru").build(4, 5).float()(Lookup(torch.tensor([[1, id]]), table))
+
+
+def test_lookup_of_a_wrong_width() -> None:
+    with pytest.raises(ValueError, match=r"^gru: input of shape \[2, 3, 5\]; allowed: \[T, B, 6\]"):
+        Case("gru").build(6, 4)(Lookup(torch.zeros(2, 3, dtype=torch.int64), torch.zeros(9, 5)))
+
+
+def test_no_state_is_a_state_of_zeros_and_shapes_are_kept(case: Case) -> None:
+    stack = case.build(3, 5, 2).float()
+    x = torch.randn(4, 2, 3)
+    (y, last), (expected_y, expected_last) = stack(x), stack(x, stack.zero_state(2))
     assert torch.equal(y, expected_y)
     assert all(map(torch.equal, as_tuple(last), as_tuple(expected_last)))
-
-
-def test_float32_state_and_outputs_keep_the_shapes(case: Case) -> None:
-    stack = case.build(3, 5, 2).float()
-    y, last = stack(torch.randn(4, 2, 3))
-    assert y.shape == (4, 2, 5)
-    assert y.dtype == torch.float32
+    assert (y.shape, y.dtype) == ((4, 2, 5), torch.float32)
     assert isinstance(last, torch.Tensor) == (len(stack.state_names) == 1)
     assert [tensor.shape for tensor in as_tuple(last)] == [(2, 2, 5)] * len(stack.state_names)
     assert torch.equal(as_tuple(last)[0][-1], y[-1])
 
 
+def test_the_loop_of_gpus_reads_no_number(case: Case) -> None:
+    """On the meta device, whose tensors have no values: what a GPU would have to wait for raises."""
+    stack = case.build(5, 17, 2, **OPTIONS[1]).float().to("meta")
+    assert "own backward pass" in stack.select_backend("meta").description
+    found = run(own(stack), stack, torch.randn(3, 2, 5, device="meta"), stack.zero_state(2))
+    assert all(tensor.device.type == "meta" for tensor in found.values())
+
+
 @pytest.mark.cuda
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@gpu
+@pairwise(case=CASES, size=SIZES, options=OPTIONS, training=[True, False])
+def test_a_gpu_errs_no_more_than_the_reference(case: Case, size: Any, options: dict[str, Any], training: bool) -> None:
+    steps, batch_size, *sizes = size
+    stack = case.build(*sizes, **options).train(training).cuda()
+    # TF32, cuDNN's default for recurrent layers, has ten bits of mantissa: no error of float32.
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+        if options:  # the masks of float32 are others
+            x, state = random_input(stack, steps, batch_size), random_state(stack, batch_size)
+            runs = [run(seeded(forward), stack, x, state) for forward in (stack, stack.forward_reference)]
+            assert_equal_runs(*runs, tolerance=1e-11)
+            return
+        inputs = [(random_input(stack, steps, batch_size), random_state(stack, batch_size)) for _ in range(5)]
+        truth = [run(stack.forward_reference, stack, *pair) for pair in inputs]
+        stack = stack.float()
+        pairs = [in_dtype_of(stack, *pair) for pair in inputs]
+        found, expected = ([run(f, stack, *pair) for pair in pairs] for f in (stack, stack.forward_reference))
+        # cuDNN approximates tanh and σ: on an H100 it erred up to 17 times as much as is allowed to others.
+        assert_as_accurate(found, expected, truth, 35 if "cuDNN" in stack.select_backend("cuda").description else 1)
+
+
+@pytest.mark.cuda
+@gpu
 def test_cudnn_finds_its_weights_in_one_buffer() -> None:
     stack = Case("lstm").start(3, 8, 2).cuda()
     parameters = list(stack.parameters())

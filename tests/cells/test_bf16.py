@@ -9,7 +9,19 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from charlm.layers import RecurrentLayers
-from tests.cells.measure import CASES, Case, Run, in_dtype_of, random_input, random_state, rounded, run
+from tests.cells.measure import (
+    CASES,
+    Case,
+    Run,
+    as_tuple,
+    by_kernel,
+    in_dtype_of,
+    own,
+    random_input,
+    random_state,
+    rounded,
+    run,
+)
 from tests.pairwise import pairwise
 
 pytestmark = pytest.mark.usefixtures("needs_kernels")
@@ -48,13 +60,26 @@ class RoundedProducts(TorchFunctionMode):
     case=CASES,
     size=[(20, 33), (1, 5), (17, 70), (33, 33), (47, 64), (3, 270)],
     options=[{}, {"state_dropout": 0.4}, {"zoneout": 0.3}],
-    number=[1, 3],
+    forward_of=[by_kernel, own],
+    threads=[1, 3],
 )
 def test_bf16_is_float32_of_rounded_operands(
-    case: Case, size: tuple[int, int], options: dict[str, float], number: int, threads: Any
+    case: Case, size: tuple[int, int], options: dict[str, float], forward_of: Any, threads: int
 ) -> None:
-    threads(number)
-    assert_operands_are_rounded(case, *size, options)
+    torch.set_num_threads(threads)
+    assert_operands_are_rounded(case, *size, options, forward_of)
+
+
+def test_after_a_reset_a_stream_has_the_bits_of_one_that_begins(case: Case) -> None:
+    stack = case.build(3, 40, state_dropout=0.4, zoneout=0.3).float().eval()
+    x, state = in_dtype_of(stack, random_input(stack, 7, 4), random_state(stack, 4))
+    resets_TB = torch.zeros(7, 4, dtype=torch.bool)
+    resets_TB[3] = True
+    with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
+        y, last = stack(x, state, resets_TB)
+        alone, last_alone = stack(x[3:].contiguous())
+    assert torch.equal(y[3:], alone)
+    assert all(map(torch.equal, as_tuple(last), as_tuple(last_alone)))
 
 
 def assert_operands_are_rounded(
@@ -62,10 +87,11 @@ def assert_operands_are_rounded(
     batch_size: int,
     hidden_size: int,
     options: dict[str, float],
-    forward_of: Callable[[RecurrentLayers], Any] = lambda stack: stack,
+    forward_of: Callable[[RecurrentLayers], Any] = by_kernel,
+    layers: int = 2,
 ) -> None:
     """The errors of `forward_of(stack)` in bfloat16 are those of rounding the operands of its products."""
-    stack = case.build(7, hidden_size, 2, variational=True, **options)
+    stack = case.build(7, hidden_size, layers, variational=True, **options)
     with torch.no_grad():
         # An operand that is rounded the other way must not decide the outcome. With the weights of `build` the chain of
         # products in four steps of an RHN or a Mogrifier of 270 units would grow such a difference.

@@ -7,7 +7,8 @@ from torch import Tensor
 from charlm.layers import RecurrentLayers, dropout_mask
 from charlm.layers.backend import LayerCall
 from charlm.layers.reference import reference_layer
-from tests.cells.measure import Case, as_tuple, random_input
+from tests.cells.measure import CASES, Case, as_tuple, random_input
+from tests.pairwise import pairwise
 
 
 def echo(num_layers: int, hidden_size: int, **options: object) -> RecurrentLayers:
@@ -31,39 +32,34 @@ def values(tensor: Tensor) -> list[float]:
     return sorted(set(tensor.flatten().tolist()))
 
 
-@pytest.fixture(params=["kernel", "torch"], autouse=True)
+@pytest.fixture(params=["kernel", "torch"])
 def masks_by(request: pytest.FixtureRequest) -> None:
     request.getfixturevalue("needs_kernels" if request.param == "kernel" else "no_kernels")
 
 
-def test_mask_scales_what_it_keeps() -> None:
+@pytest.mark.usefixtures("masks_by")
+def test_a_mask_scales_what_it_keeps() -> None:
     mask = dropout_mask((400, 500), 0.2, like=torch.zeros(1, dtype=torch.float64))
-    assert mask.shape == (400, 500)
-    assert mask.dtype == torch.float64
+    assert (mask.shape, mask.dtype) == ((400, 500), torch.float64)
     # On the CPU p is a multiple of 2⁻¹⁶.
     assert values(mask) == pytest.approx([0.0, 1.25], rel=1e-5)
     # Standard error of the mean: 1.25 · √(0.2 · 0.8 / 200,000) = 0.0011
     assert mask.mean().item() == pytest.approx(1.0, abs=0.005)
+    for p, kept in ((1e-9, 1.0), (1 - 1e-9, 0.0), (0.5, 0.5)):
+        mask = dropout_mask((301, 7), p, like=torch.zeros(1))
+        assert (mask > 0).float().mean().item() == pytest.approx(kept, abs=0.05)
+        assert mask.isfinite().all()
 
 
-@pytest.mark.parametrize(("p", "kept"), [(1e-9, 1.0), (1 - 1e-9, 0.0), (0.5, 0.5)])
-def test_extreme_probabilities(p: float, kept: float) -> None:
-    mask = dropout_mask((301, 7), p, like=torch.zeros(1))
-    assert (mask > 0).float().mean().item() == pytest.approx(kept, abs=0.05)
-    assert mask.isfinite().all()
-
-
-def test_elements_of_a_mask_are_independent() -> None:
-    kept = dropout_mask((1000, 400), 0.3, like=torch.zeros(1)) > 0
+@pytest.mark.usefixtures("masks_by")
+def test_elements_of_a_mask_are_independent_and_come_from_the_global_generator() -> None:
+    like = torch.zeros(1)
+    kept = dropout_mask((1000, 400), 0.3, like) > 0
     # Neighbors, also those of one random number, both kept: 0.49; standard error 0.0008.
     for step in (1, 2, 3, 4, 400):
         flat = kept.flatten()
         assert (flat[step:] & flat[:-step]).float().mean().item() == pytest.approx(0.49, abs=0.005)
     assert kept.float().mean(0).std().item() == pytest.approx((0.21 / 1000) ** 0.5, rel=0.15)
-
-
-def test_masks_come_from_the_global_generator() -> None:
-    like = torch.zeros(1)
     torch.manual_seed(1)
     first, second = dropout_mask((50,), 0.5, like), dropout_mask((50,), 0.5, like)
     torch.manual_seed(1)
@@ -183,24 +179,20 @@ def test_masks_are_drawn_from_the_lowest_layer_up(case: Case) -> None:
     assert all(torch.equal(a[1], b) for a, b in zip(as_tuple(found_last), last, strict=True))
 
 
-@pytest.mark.parametrize("variational", [False, True])
-def test_no_dropout_draws_nothing_and_changes_no_bit(case: Case, variational: bool) -> None:
+@pairwise(case=CASES, variational=[False, True])
+def test_no_dropout_and_eval_mode_draw_nothing_and_change_no_bit(case: Case, variational: bool) -> None:
+    def stack_of(p: float) -> RecurrentLayers:
+        torch.manual_seed(0)
+        return case.build(3, 5, 2, dropout=p, state_dropout=p, weight_dropout=p, variational=variational)
+
     torch.manual_seed(0)
     plain = case.build(3, 5, 2)
-    torch.manual_seed(0)
-    zero = case.build(3, 5, 2, dropout=0.0, state_dropout=0.0, weight_dropout=0.0, variational=variational, zoneout=0.0)
     x = random_input(plain, 4, 2)
     generator_state = torch.get_rng_state()
-    assert torch.equal(zero(x)[0], plain(x)[0])
-    assert torch.equal(torch.get_rng_state(), generator_state)
-
-
-@pytest.mark.parametrize("variational", [False, True])
-def test_eval_mode_drops_nothing(case: Case, variational: bool) -> None:
-    torch.manual_seed(0)
-    plain = case.build(3, 5, 2)
-    torch.manual_seed(0)
-    stack = case.build(3, 5, 2, dropout=0.5, state_dropout=0.5, weight_dropout=0.5, variational=variational)
-    x = random_input(plain, 4, 2)
-    assert not torch.equal(stack(x)[0], plain(x)[0])
-    assert torch.equal(stack.eval()(x)[0], plain(x)[0])
+    expected = plain(x)[0]
+    dropping = stack_of(0.5)
+    assert not torch.equal(dropping(x)[0], expected)
+    for stack in (stack_of(0.0), dropping.eval()):
+        torch.set_rng_state(generator_state)
+        assert torch.equal(stack(x)[0], expected)
+        assert torch.equal(torch.get_rng_state(), generator_state)

@@ -1,88 +1,43 @@
-"""The fused CPU kernels: threads, dropout, zoneout, memory, values that are not finite."""
+"""The fused CPU kernels: threads, memory, values that are not finite, and random cells.
+
+`test_against_reference.py` holds what they compute to the reference.
+"""
 
 import shlex
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
+from unittest import mock
 
 import pytest
 import torch
 from pydantic import create_model
 from torch import Tensor
 
-from charlm.cells import LSTM
+from charlm.cells import LSTM, Cell, Parameters, sigmoid, tanh
+from charlm.cells.cpp import cpp
 from charlm.layers import RecurrentLayers, RecurrentState, cross_entropy, linear
 from charlm.native import build
-from charlm.native.fused import fused
+from charlm.native.fused import FusedDriver, fused
 from tests.cells.measure import (
     CASES,
     Case,
     Run,
     as_tuple,
-    assert_as_accurate,
+    hold_to_the_rule,
     in_dtype_of,
     random_input,
     random_state,
+    resets_of,
     run,
 )
+from tests.cells.programs import drawn
 from tests.pairwise import pairwise
 
 pytestmark = pytest.mark.usefixtures("needs_kernels")
 
 
-# T, B, I, H; in the last, some of four threads have no unit to compute.
-LARGE = [(3, 65, 5, 130), (2, 3, 130, 17), (9, 17, 1, 65), (2, 400, 3, 9)]
-
-
 def in_float32(stack: RecurrentLayers, steps: int, batch_size: int) -> tuple[RecurrentLayers, Tensor, RecurrentState]:
     x, state = random_input(stack, steps, batch_size), random_state(stack, batch_size)
     return stack.float(), *in_dtype_of(stack, x, state)
-
-
-def hold_to_the_rule(stack: RecurrentLayers, steps: int, batch_size: int) -> None:
-    """The kernel against the reference, over several inputs."""
-    inputs = [(random_input(stack, steps, batch_size), random_state(stack, batch_size)) for _ in range(3)]
-
-    def runs(forward: Any, stack: RecurrentLayers) -> list[Run]:
-        torch.manual_seed(1)  # The masks of the state: drawn alike in both precisions.
-        return [run(forward, stack, *in_dtype_of(stack, *pair)) for pair in inputs]
-
-    truth = runs(stack.forward_reference, stack)
-    stack = stack.float()
-    assert stack.select_backend("cpu").backend.name == "fused CPU kernel"
-    assert_as_accurate(runs(stack, stack), runs(stack.forward_reference, stack), truth)
-
-
-@pytest.mark.usefixtures("poison")
-@pairwise(case=CASES, size=LARGE, number=[1, 2, 3, 4], variational=[False, True])
-def test_any_number_of_threads(case: Case, size: tuple[int, ...], number: int, variational: bool, threads: Any) -> None:
-    steps, batch_size, input_size, hidden_size = size
-    threads(number)
-    dropout = {"state_dropout": 0.4, "dropout": 0.2} if variational else {}
-    stack = case.build(input_size, hidden_size, 2, variational=variational, **dropout)
-    hold_to_the_rule(stack, steps, batch_size)
-
-
-@pytest.mark.parametrize("number", [1, 4])
-def test_dropped_weights_and_residual_connections(case: Case, number: int, threads: Any) -> None:
-    threads(number)
-    stack = case.build(5, 40, 3, weight_dropout=0.3, dropout=0.2, residual=True)
-    hold_to_the_rule(stack, steps=4, batch_size=30)
-
-
-@pytest.mark.usefixtures("poison")
-@pairwise(case=CASES, size=LARGE, number=[1, 4], training=[True, False])
-def test_zoneout(case: Case, size: tuple[int, ...], number: int, training: bool, threads: Any) -> None:
-    steps, batch_size, input_size, hidden_size = size
-    threads(number)
-    stack = case.build(input_size, hidden_size, 2, zoneout=0.4, state_dropout=0.3).train(training)
-    hold_to_the_rule(stack, steps, batch_size)
-
-
-@pytest.mark.parametrize("number", [1, 4])
-@pytest.mark.parametrize("options", [{}, {"state_dropout": 0.4, "zoneout": 0.3}], ids=str)
-def test_great_depth(number: int, options: dict[str, float], threads: Any) -> None:
-    threads(number)
-    stack = Case("rhn", {"depth": 10}).build(3, 40, **options)
-    hold_to_the_rule(stack, steps=4, batch_size=30)
 
 
 def test_results_depend_on_nothing_but_the_arguments(case: Case, threads: Any) -> None:
@@ -120,17 +75,16 @@ def test_the_library_of_a_cell_in_a_file_has_the_name_of_its_class(monkeypatch: 
     assert fused(create_model("Mine", __base__=LSTM, kind=(Literal[kind], kind))()).name == "Mine"  # pyright: ignore
 
 
-@pytest.mark.parametrize("options", [{}, {"state_dropout": 0.4, "zoneout": 0.3}], ids=str)
-def test_no_streams(case: Case, options: dict[str, float]) -> None:
-    stack = case.build(3, 20, **options).float()
+def test_no_streams(case: Case) -> None:
+    stack = case.build(3, 20, state_dropout=0.4, zoneout=0.3).float()
     y, _ = stack(torch.zeros(4, 0, 3))
     y.sum().backward()
     assert y.shape == (4, 0, 20)
     assert all((parameter.grad == 0).all() for parameter in stack.parameters() if parameter.grad is not None)
 
 
-def test_a_generator_outlives_a_change_of_threads(case: Case, threads: Any) -> None:
-    stack = case.build(4, 5, 2).float()
+def test_a_generator_outlives_a_change_of_threads(threads: Any) -> None:
+    stack = Case("lstm").build(4, 5, 2).float()
     decoder = torch.randn(4, 5), torch.zeros(4)
     draws = torch.rand(9, 300, dtype=torch.float64).t()
     texts = []
@@ -157,33 +111,34 @@ def test_forwards_and_backwards_may_interleave(case: Case) -> None:
     assert first.shape == expected.shape
 
 
-@pytest.mark.parametrize("zoneout", [0.0, 0.3])
-def test_without_gradients_the_outputs_are_the_same(case: Case, zoneout: float) -> None:
+@pairwise(case=CASES, zoneout=[0.0, 0.3], resets=[False, True])
+def test_without_gradients_the_outputs_are_the_same(case: Case, zoneout: float, resets: bool) -> None:
     stack = case.build(3, 20, 2, zoneout=zoneout).eval()
     stack, x, state = in_float32(stack, 5, 2)
-    expected, expected_last = stack(x, state)
+    resets_TB = resets_of(5, 2) if resets else None
+    expected, expected_last = stack(x, state, resets_TB)
     for context in (torch.no_grad(), torch.inference_mode()):
         with context:
-            y, last = stack(x, state)
+            y, last = stack(x, state, resets_TB)
         assert torch.equal(y, expected)
         assert all(map(torch.equal, as_tuple(last), as_tuple(expected_last)))
         assert not y.requires_grad
 
 
-@pytest.mark.parametrize("value", [torch.nan, torch.inf])
-def test_numbers_that_are_not_finite_do_not_hide(case: Case, value: float) -> None:
+def test_numbers_that_are_not_finite_do_not_hide(case: Case) -> None:
     stack = case.build(3, 20).float()
     with torch.no_grad():
         stack.layer_parameters(0)[1].view(-1)[0] = torch.nan
-    x = torch.full((2, 3, 3), value)
-    y, _ = stack(x)
-    reference, _ = stack.forward_reference(x)
-    assert torch.equal(y.isfinite(), reference.isfinite())
-    assert y.isnan().any()
+    for value in (torch.nan, torch.inf):
+        x = torch.full((2, 3, 3), value)
+        y, _ = stack(x)
+        reference, _ = stack.forward_reference(x)
+        assert torch.equal(y.isfinite(), reference.isfinite())
+        assert y.isnan().any()
 
 
-def test_second_derivatives_are_refused(case: Case) -> None:
-    stack = case.build(3, 5).float()
+def test_second_derivatives_are_refused() -> None:
+    stack = Case("lstm").build(3, 5).float()
     x = torch.randn(2, 1, 3, requires_grad=True)
     logits = torch.randn(2, 3, requires_grad=True)
     for value, of in (
@@ -193,3 +148,53 @@ def test_second_derivatives_are_refused(case: Case) -> None:
     ):
         with pytest.raises(RuntimeError, match="has no second derivative; use forward_reference"):
             torch.autograd.grad(value, of, create_graph=True)
+
+
+# Random cells
+
+OPTIONS: list[dict[str, Any]] = [{}, {"state_dropout": 0.3}, {"zoneout": 0.3}, {"weight_dropout": 0.2}]
+HIDDEN = 19
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("poison")
+def test_kernels_of_random_cells(threads: Any) -> None:
+    threads(2)
+    hold_kernels_to_the_rule(drawn(6, HIDDEN, most=7))
+
+
+class Ahead(Cell):
+    """Its new c is known before the products of the old one are."""
+
+    states: ClassVar = ("h", "c")
+
+    def step(self, p: Parameters, x: Any, h: Any, c: Any) -> Any:
+        u = tanh(p.product("weight_ih", x))
+        return tanh(p.product("weight_hh", c) + u), c + sigmoid(p.vector("rate")) * (u - c)
+
+
+@pytest.mark.usefixtures("poison")
+@pytest.mark.parametrize("number", [1, 4])
+def test_a_state_that_is_known_before_the_products_of_the_old_one(number: int, threads: Any) -> None:
+    threads(number)
+    stack = RecurrentLayers(Ahead(hidden=40), 7, 2, state_dropout=0.3).double()
+    hold_to_the_rule(stack, 5, 9)
+
+
+def hold_kernels_to_the_rule(cells: list[Cell]) -> None:
+    """Each in one layer, by one library. Every second layer has as many inputs as units."""
+    stacks = []
+    for number, cell in enumerate(cells):
+        torch.manual_seed(number)
+        stack = RecurrentLayers(cell, (7, HIDDEN)[number % 2], **OPTIONS[number // 2 % len(OPTIONS)]).double()
+        with torch.no_grad():
+            for parameter in stack.parameters():
+                parameter += 0.2 * torch.randn_like(parameter)
+        stacks.append(stack)
+    programs = [stack.passes(0) for stack in stacks]
+    with mock.patch.object(RecurrentLayers, "cpu_driver", FusedDriver("random", programs, cpp(programs))):
+        for stack in stacks:
+            try:
+                hold_to_the_rule(stack, 4, 5)
+            except AssertionError as error:
+                raise AssertionError(f"{stack.cell!r}: {error}") from error

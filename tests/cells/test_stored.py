@@ -17,7 +17,7 @@ from tests.cells.damage import damaged
 from tests.cells.measure import CASES, Case
 
 KIND = "/somewhere/mine.py:Mine"
-DAMAGES = 3000
+DAMAGES = 1500
 
 
 class Mixed(Cell):

@@ -4,7 +4,6 @@ import importlib.util
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,23 +13,11 @@ from hypothesis import strategies as st
 
 from charlm.cells import Cell
 from charlm.gpu.recurrence import TensorRecurrence
-from tests.cells.measure import (
-    CASES,
-    Case,
-    Run,
-    assert_as_accurate,
-    in_dtype_of,
-    own,
-    random_input,
-    random_state,
-    run,
-    steps_by_triton,
-)
+from tests.cells.measure import CASES, Case, hold_to_the_rule, own, steps_by_triton
 from tests.cells.programs import cells
 from tests.cells.test_bf16 import assert_operands_are_rounded
 from tests.conftest import ROOT
 from tests.gpu.test_derivative import MASKS, SIZES, plain, random_call, results
-from tests.gpu.test_recurrence import OPTIONS, seeded
 from tests.pairwise import pairwise
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="no Triton")
@@ -45,32 +32,19 @@ def interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(TensorRecurrence, "steps", steps_by_triton)
 
 
+OPTIONS = [{"zoneout": 0.3, "residual": True}, {"state_dropout": 0.4, "weight_dropout": 0.2, "zoneout": 0.3}, {}]
+
+
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy's, of numbers that the kernels do not store
 @pytest.mark.usefixtures("interpreter", "poison")
-@pairwise(case=CASES, size=[(3, 3, 5, 17, 2), (1, 1, 1, 1, 1), (2, 20, 3, 20, 1)], zoneout=[0.3, 0.0])
-def test_they_err_no_more_than_the_reference(case: Case, size: tuple[int, ...], zoneout: float) -> None:
-    steps, batch_size, input_size, hidden_size, num_layers = size
-    # Not state and weight dropout, whose masks are drawn in another precision: `test_masks` has them.
-    stack = case.build(input_size, hidden_size, num_layers, zoneout=zoneout)
-    inputs = [(random_input(stack, steps, batch_size), random_state(stack, batch_size)) for _ in range(3)]
-
-    def runs(forward: Callable[..., Any]) -> list[Run]:
-        return [run(seeded(forward), stack, *in_dtype_of(stack, *pair)) for pair in inputs]
-
-    truth = runs(stack.forward_reference)
-    stack = stack.float()
-    assert_as_accurate(runs(own(stack)), runs(stack.forward_reference), truth)
-
-
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")
-@pytest.mark.usefixtures("interpreter")
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_masks(case: Case) -> None:
-    stack = case.build(5, 17, 2, **OPTIONS[0]).float()
-    x, state = in_dtype_of(stack, random_input(stack, 3, 4), random_state(stack, 4))
-    found, expected = (run(seeded(forward), stack, x, state) for forward in (own(stack), stack.forward_reference))
-    for name, tensor in expected.items():
-        torch.testing.assert_close(found[name], tensor, rtol=1e-4, atol=1e-4, msg=name)
+@pairwise(
+    case=CASES, size=[(3, 3, 5, 17, 1), (1, 1, 1, 1, 1), (2, 5, 60, 60, 1)], options=OPTIONS, resets=[True, False]
+)
+def test_they_err_no_more_than_the_reference(
+    case: Case, size: tuple[int, ...], options: dict[str, Any], resets: bool
+) -> None:
+    steps, batch_size, *sizes = size
+    hold_to_the_rule(case.build(*sizes, **options), steps, batch_size, own, resets)
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
@@ -119,23 +93,23 @@ def check(function, kernel, architecture, units):
     assert "STACK:0 " in used and "LOCAL:0 " in used, (kernel.name, units, used)
     assert compiled.metadata.shared <= 48 * 1024
 
-kind, options, *architectures = sys.argv[1:]
-derived = passes_of(CELLS[kind](hidden=2, **eval(options)), False)
-for full in (False, True):
-    options = Options(full, full, full, full)
-    both, functions = kernels(derived, options), compiled(derived, options)
-    for kernel in (kernel for stage in (*both.forward, *both.backward) for kernel in stage.kernels):
-        for units in (40, 512, 1500) if kernel.whole_rows else (512,):
-            for architecture in map(int, architectures):
-                check(functions[kernel.name], kernel, architecture, units)
+for kind, options in eval(sys.argv[1]):
+    derived = passes_of(CELLS[kind](hidden=2, **options), False)
+    for full in (False, True):
+        options = Options(full, full, full, full)
+        both, functions = kernels(derived, options), compiled(derived, options)
+        for kernel in (kernel for stage in (*both.forward, *both.backward) for kernel in stage.kernels):
+            for units in (40, 512, 1500) if kernel.whole_rows else (512,):
+                for architecture in (80, 90, 100):
+                    check(functions[kernel.name], kernel, architecture, units)
 """
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="Triton compiles on Linux only")
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_they_compile_for_gpus_without_spilling(case: Case) -> None:
-    command = [sys.executable, "-c", COMPILE, case.kind, str(case.options), "80", "90", "100"]
+@pytest.mark.parametrize("half", [0, 1])
+def test_they_compile_for_gpus_without_spilling(half: int) -> None:
+    command = [sys.executable, "-c", COMPILE, repr([(case.kind, case.options) for case in CASES[half::2]])]
     variables = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     done = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -143,12 +117,11 @@ def test_they_compile_for_gpus_without_spilling(case: Case) -> None:
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.usefixtures("interpreter")
-@pairwise(case=CASES, options=[{}, {"zoneout": 0.3}])
 def test_in_bf16_they_round_the_operands_of_products_and_nothing_else(
-    monkeypatch: pytest.MonkeyPatch, case: Case, options: dict[str, float]
+    monkeypatch: pytest.MonkeyPatch, case: Case
 ) -> None:
     from charlm.gpu.kernels import TritonSteps
 
     # The interpreter cuts off where a GPU rounds to bfloat16; so the product rounds what the kernels write.
     monkeypatch.setattr(TritonSteps, "BF16", torch.float32)
-    assert_operands_are_rounded(case, 3, 17, options, own)
+    assert_operands_are_rounded(case, 1, 17, {"zoneout": 0.3}, own, layers=1)

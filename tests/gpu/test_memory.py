@@ -13,6 +13,7 @@ from charlm.gpu.memory import KeptMemory
 from charlm.layers.stack import RecurrentLayers
 from tests.cells.measure import CASES, Case, as_tuple, own, random_input, random_state
 from tests.gpu.test_graphs import Recorder
+from tests.pairwise import pairwise
 
 OPTIONS = {"zoneout": 0.2, "state_dropout": 0.2, "weight_dropout": 0.2}
 
@@ -46,7 +47,7 @@ def scores(stack: RecurrentLayers, x: Tensor) -> list[Tensor]:
     return [y, *as_tuple(state)]
 
 
-@pytest.mark.parametrize("resets", [False, True])
+@pairwise(case=CASES, resets=[False, True])
 def test_every_window_from_the_third_on_is_replayed(case: Case, recorder: Recorder, resets: bool) -> None:
     stack = case.build(5, 17, 3, **OPTIONS)
     kept = []
@@ -72,8 +73,7 @@ def test_an_evaluation_in_between_costs_no_replay(recorder: Recorder) -> None:
             assert recorder.replayed - before == 2 * 2 * 2 + 2 * 3
 
 
-@pytest.mark.parametrize("resets", [False, True])
-@pytest.mark.parametrize("zoneout", [0.0, 0.2])
+@pairwise(case=CASES, resets=[False, True], zoneout=[0.0, 0.2])
 def test_kept_memory_changes_no_result(
     case: Case, recorder: Recorder, monkeypatch: pytest.MonkeyPatch, resets: bool, zoneout: float
 ) -> None:

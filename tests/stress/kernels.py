@@ -5,7 +5,7 @@ import os
 import tempfile
 
 from tests.cells.programs import drawn
-from tests.cells.test_random_kernels import HIDDEN, hold_kernels_to_the_rule
+from tests.cells.test_kernels import HIDDEN, hold_kernels_to_the_rule
 
 _AT_ONCE = 6
 
