@@ -27,6 +27,7 @@ CHILD = """
 import json, sys, time
 from pathlib import Path
 import torch  # loaded by `charlm train` too
+from charlm.config.schema import DataConfig
 from charlm.data.corpus import load_corpus
 
 def kilobytes(name):
@@ -42,7 +43,7 @@ except OSError:
     pass
 before = kilobytes("VmRSS:")
 start_s = time.perf_counter()
-corpus = load_corpus(sys.argv[1], level="char", split=(1.0, 0.0, 0.0))
+corpus = load_corpus(DataConfig(source=sys.argv[1], split=(1.0, 0.0, 0.0)))
 seconds = time.perf_counter() - start_s
 after = kilobytes("VmHWM:")
 memory = None if before is None or after is None else 1024 * (after - before)

@@ -27,6 +27,7 @@ from charlm.choice.families import PLAIN, USUAL, Candidate, Request, on_request
 from charlm.choice.recipe import Run, complete
 from charlm.choice.rule import Reading
 from charlm.choice.text import TextFacts, text_facts
+from charlm.config.schema import DataConfig
 from charlm.data.corpus import load_corpus
 from charlm.model import count_parameters
 
@@ -87,7 +88,7 @@ def main() -> None:
         for name, text in make_texts():
             texts[name] = Path(folder, f"{name}.txt")
             texts[name].write_text(text, encoding="utf-8")
-            facts[name] = text_facts(load_corpus(str(texts[name]), level="char", split=(1, 0, 0)))
+            facts[name] = text_facts(load_corpus(DataConfig(source=str(texts[name]), split=(1, 0, 0))))
         wanted = [
             point
             for point in points(texts)

@@ -98,11 +98,9 @@ def compiled() -> Path:
     Without a compiler the tests run without kernels.
     """
     from charlm.native.build import KernelError, load
-    from charlm.native.call import Kernel
     from charlm.native.shared import SHARED_KERNELS
     from tests.cells.measure import CASES
 
-    shared = [*SHARED_KERNELS, Kernel(ROOT / "charlm/native/utf8.cpp")]
     of_kinds = {kernel for case in CASES if (kernel := case.start(1, 2).cpu_driver)}
     folder = USERS_CACHE / "kernels"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -110,7 +108,7 @@ def compiled() -> Path:
     with (folder / ".lock").open("w") as lock, pytest.MonkeyPatch.context() as patch, suppress(KernelError):
         fcntl.flock(lock, fcntl.LOCK_EX)
         patch.setenv("CHARLM_CACHE", str(USERS_CACHE))
-        load(*shared, *of_kinds)
+        load(*SHARED_KERNELS, *of_kinds)
     return folder
 
 

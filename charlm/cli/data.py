@@ -54,8 +54,8 @@ def info(
       charlm data info my-texts/
       charlm data info tinyshakespeare
     """
+    from charlm.data.counted import count_source
     from charlm.data.fetch import CATALOG
-    from charlm.data.survey import survey_source
     from charlm.system.formatting import format_bytes
 
     if level not in ("char", "byte"):
@@ -67,18 +67,18 @@ def info(
             print_table(rows | {"size": format_bytes(download.size), "fetch": f"charlm data fetch {source}"})
             return
         source = str(data_dir / download.filename)
-    survey = survey_source(source, level)
+    counted = count_source(source, level)
     named = (lambda symbol: bytes([symbol])) if level == "byte" else chr
-    often = sorted(zip(survey.counts.tolist(), survey.symbols.tolist(), strict=True), reverse=True)[:12]
+    often = sorted(zip(counted.counts.tolist(), counted.symbols.tolist(), strict=True), reverse=True)[:12]
     print_table(
         rows
         | {
-            "files": f"{len(survey.paths):,}",
-            "size": f"{survey.size_bytes:,} bytes",
-            "length": f"{survey.length:,} {level}s",
-            "vocabulary": "256" if level == "byte" else f"{len(survey.symbols):,}",
-            "most often": "  ".join(f"{named(s)!r} {100 * c / survey.length:.1f}%" for c, s in often),
-            "sha256": survey.sha256,
+            "files": f"{len(counted.paths):,}",
+            "size": f"{counted.size_bytes:,} bytes",
+            "length": f"{counted.length:,} {level}s",
+            "vocabulary": "256" if level == "byte" else f"{len(counted.symbols):,}",
+            "most often": "  ".join(f"{named(s)!r} {100 * c / counted.length:.1f}%" for c, s in often),
+            "sha256": counted.sha256,
         }
     )
 

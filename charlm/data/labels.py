@@ -118,7 +118,7 @@ def find_labels(key: str) -> Labels | None:
 def store_labels(key: str, labels: Labels) -> None:
     """Write the labels into the cache."""
     data = np.frombuffer(json.dumps(labels).encode(), np.uint8)
-    store_entry(key, data.shape, data.dtype, [data])
+    store_entry(key, data.dtype, [data])
 
 
 def labels_from_json(value: object) -> Labels:

@@ -4,16 +4,15 @@ A line that would fill much of a split by itself, such as the empty line, is in 
 another through the splits, by the multiples of the golden ratio modulo 1 (Weyl 1916), so each split gets its share.
 """
 
-import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from tempfile import TemporaryFile
-from typing import IO, Any
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from charlm.data.cache import Append, find_entry, map_entry, open_entry, store_entry, writable_folder
+from charlm.data.cache import find_entry, map_entry, open_entry, store_entry
+from charlm.data.hashes import BASE, line_hashes
 from charlm.data.progress import Progress
 from charlm.data.reading import NEWLINE
 from charlm.data.vocabulary import Vocabulary
@@ -30,9 +29,6 @@ Sees = Callable[[Ids, Starts, npt.NDArray[np.bool_]], None]
 
 _CHUNK = 1 << 18
 """Characters that are read at once; more if a line is longer."""
-_PIECE = 1 << 15
-"""Characters that are hashed at once: all arrays then stay in the caches."""
-_FACTOR = 0x9E3779B97F4A7C15  # odd, so it has an inverse modulo 2⁶⁴; 2⁶⁴ divided by the golden ratio
 _BUCKETS = 1 << 20
 """Lines are counted by their hashes modulo this number, in constant memory."""
 _FREQUENT = 0.1
@@ -47,13 +43,13 @@ _DOMINANT = 0.2
 
 def find_splits(key: str, shares: Mapping[str, float]) -> dict[str, Lines] | None:
     """What `split_lines` has put into the cache; None if any of it is missing."""
-    found = {}
+    splits = {}
     for name in shares:
         ids, starts = find_entry(f"{key}-{name}"), find_entry(f"{key}-{name}-starts")
         if ids is None or starts is None:
             return None
-        found[name] = ids, starts
-    return found
+        splits[name] = ids, starts
+    return splits
 
 
 def split_lines(
@@ -73,46 +69,56 @@ def split_lines(
     of a frequent line are spread over the splits, unless `spread` is off. key: of the entries in the cache, for these
     ids.
 
-    sees: called with whole lines, some at a time, where each ends, and whether it is for training; before anything is
-    written.
+    sees: called with whole lines, some at a time, where each ends, and whether it is for training.
 
     DataError for a split with a share above 0 that gets no line.
     """
     say("data", f"{source}: splitting {counted(len(ids), 'character')} by lines")
     newline = vocabulary.dtype.type(vocabulary.encode(NEWLINE)[0])
-    progress = Progress(3 * len(ids), f"{source}: splitting")
-    with ExitStack() as held:
-        with writable_folder() as folder:
-            hashed, chosen = (held.enter_context(TemporaryFile(dir=folder)) for _ in range(2))
-            repeats = _Repeats()
-            for chunk in progress.of(line_chunks(ids, newline)):
-                hashes = line_hashes(chunk, line_ends(chunk, newline), vocabulary)
-                repeats.count(hashes)
-                hashed.write(hashes.data)
-            if spread:
-                repeats.find_frequent(shares)
-            chunks = _with_hashes(progress.of(line_chunks(ids, newline)), newline, hashed)
-            lines, chars = _choose(chosen, chunks, newline, shares, repeats, sees)
-            repeats.report(_with_hashes(line_chunks(ids, newline), newline, hashed), newline, vocabulary, source)
-        for name, count in zip(shares, lines, strict=True):
-            if not count:
+    starts_dtype = np.min_scalar_type(len(ids) + 1)
+    trains = np.array([name == "train" for name in shares])
+    repeats, progress = _Repeats(vocabulary, source), Progress(2 * len(ids), f"{source}: splitting")
+    for chunk in progress.of(line_chunks(ids, newline)):
+        repeats.count(line_hashes(chunk, line_ends(chunk, newline), vocabulary))
+    if spread:
+        repeats.find_frequent(shares)
+    with ExitStack() as opened:
+        entries = [
+            (
+                opened.enter_context(open_entry(f"{key}-{name}", newline.dtype)),
+                opened.enter_context(open_entry(f"{key}-{name}-starts", starts_dtype)),
+            )
+            for name in shares
+        ]
+        for append_ids, append_starts in entries:
+            append_ids(np.array([newline]))
+            append_starts(np.array([1]))
+        sizes = [1] * len(entries)
+        for chunk in progress.of(line_chunks(ids, newline)):
+            ends = line_ends(chunk, newline)
+            hashes = line_hashes(chunk, ends, vocabulary)
+            repeats.report(hashes, chunk, ends)
+            splits = _splits_of(repeats.spread(hashes), shares)
+            if sees is not None:
+                sees(chunk, ends, trains[splits])
+            lengths = np.diff(ends, prepend=0)
+            split_of_chars = np.repeat(splits, lengths)
+            for split, (append_ids, append_starts) in enumerate(entries):
+                append_ids(chunk[split_of_chars == split])
+                line_stops = sizes[split] + np.cumsum(lengths[splits == split])
+                append_starts(line_stops)
+                sizes[split] = int(line_stops[-1]) if len(line_stops) else sizes[split]
+        for name, size in zip(shares, sizes, strict=True):
+            if size == 1:
                 raise DataError(
-                    f"{source}: none of {counted(sum(lines), 'line')} is in the {name} split, which "
+                    f"{source}: none of {counted(repeats.lines, 'line')} is in the {name} split, which "
                     "takes lines by a hash, and equal lines together; allowed: a line or more in each split; add "
                     "lines, change the shares (data.split), or give each split a text of its own (data.valid_source)"
                 )
-        stores = [
-            held.enter_context(_open_split(f"{key}-{name}", 1 + length, 1 + count, newline))
-            for name, length, count in zip(shares, chars, lines, strict=True)
-        ]
-        chosen.seek(0)
-        for chunk in progress.of(line_chunks(ids, newline)):
-            ends = line_ends(chunk, newline)
-            splits = np.frombuffer(chosen.read(len(ends)), np.uint8)
-            of_chars = np.repeat(splits, np.diff(ends, prepend=0))
-            for split, store in enumerate(stores):
-                store.append(chunk[of_chars == split])
-    return {name: (map_entry(f"{key}-{name}"), map_entry(f"{key}-{name}-starts")) for name in shares}
+    return {
+        name: (map_entry(f"{key}-{name}", newline.dtype), map_entry(f"{key}-{name}-starts", starts_dtype))
+        for name in shares
+    }
 
 
 def backward_starts(ids: Ids, starts: Starts, *, key: str) -> Starts:
@@ -120,11 +126,11 @@ def backward_starts(ids: Ids, starts: Starts, *, key: str) -> Starts:
 
     The last line comes first, and the newline before a line becomes the one that ends it.
     """
-    if (found := find_entry(key)) is not None:
-        return found
+    if (cached := find_entry(key)) is not None:
+        return cached
     ends = range(len(starts), 0, -_CHUNK)
-    wide = (len(ids) + 1 - starts[max(end - _CHUNK, 0) : end][::-1].astype(np.int64) for end in ends)
-    return store_entry(key, starts.shape, starts.dtype, (block.astype(starts.dtype) for block in wide))
+    blocks = (len(ids) + 1 - starts[max(end - _CHUNK, 0) : end][::-1].astype(np.int64) for end in ends)
+    return store_entry(key, starts.dtype, blocks)
 
 
 def line_chunks(ids: Ids, newline: np.integer[Any]) -> Iterator[Ids]:
@@ -145,86 +151,65 @@ def line_ends(chunk: Ids, newline: np.integer[Any]) -> npt.NDArray[np.int64]:
     return np.flatnonzero(chunk == newline) + 1
 
 
-def _with_hashes(chunks: Iterable[Ids], newline: np.integer[Any], hashed: IO[bytes]) -> Iterator[tuple[Ids, Hashes]]:
-    """Chunks of whole lines, and the hashes of their lines, which are read from a file."""
-    hashed.seek(0)
-    for chunk in chunks:
-        yield chunk, np.frombuffer(hashed.read(8 * int(np.count_nonzero(chunk == newline))), np.uint64)
-
-
-def _choose(
-    chosen: IO[bytes],
-    chunks: Iterable[tuple[Ids, Hashes]],
-    newline: np.integer[Any],
-    shares: Mapping[str, float],
-    repeats: "_Repeats",
-    sees: Sees | None,
-) -> tuple[list[int], list[int]]:
-    """Write the index of each line's split, a byte each; how many lines and characters each split gets."""
-    lines, chars = np.zeros(len(shares), np.int64), np.zeros(len(shares), np.int64)
-    trains = np.array([name == "train" for name in shares])
-    for chunk, hashes in chunks:
-        ends = line_ends(chunk, newline)
-        splits = _splits_of(repeats.spread(hashes), shares)
-        if sees is not None:
-            sees(chunk, ends, trains[splits])
-        chosen.write(splits.data)
-        lines += np.bincount(splits, minlength=len(shares))
-        # The sums are whole numbers below 2^53.
-        chars += np.bincount(splits, np.diff(ends, prepend=0), minlength=len(shares)).astype(np.int64)
-    return lines.tolist(), chars.tolist()
-
-
 class _Repeats:
     """Counts equal lines, and spreads the occurrences of those that are frequent. Lines of one bucket count as one."""
 
-    def __init__(self) -> None:
-        self._counts, self._seen = np.zeros(_BUCKETS, np.int64), np.zeros(_BUCKETS, np.int64)
+    def __init__(self, vocabulary: Vocabulary, source: str) -> None:
+        self._vocabulary, self._source = vocabulary, source
+        self._counts, self._spread_counts = np.zeros(_BUCKETS, np.int64), np.zeros(_BUCKETS, np.int64)
         self._frequent = np.zeros(_BUCKETS, np.bool_)
+        self._dominant: int | None = None
+        """The bucket of a line that dominates the text and is not reported yet."""
+
+    @property
+    def lines(self) -> int:
+        """How many lines were counted."""
+        return int(self._counts.sum())
 
     def count(self, hashes: Hashes) -> None:
         """Count the next lines."""
-        np.add.at(self._counts, _bucket(hashes), 1)
+        np.add.at(self._counts, _buckets(hashes), 1)
 
     def find_frequent(self, shares: Mapping[str, float]) -> None:
         """Find the frequent lines, once all lines are counted."""
         smallest = max(min(shares.values()) / sum(shares.values()), _LEAST_SHARE)
-        self._frequent = self._counts > max(_FREQUENT * smallest * self._counts.sum(), _FEW)
+        self._frequent = self._counts > max(_FREQUENT * smallest * self.lines, _FEW)
+        most = int(self._counts.argmax())
+        if self._frequent[most] and self._counts[most] >= _DOMINANT * self.lines:
+            self._dominant = most
 
     def spread(self, hashes: Hashes) -> Hashes:
         """The hashes of the next lines, those of a frequent line's occurrences spread evenly."""
-        buckets = _bucket(hashes)
-        often = np.flatnonzero(self._frequent[buckets])
-        if not len(often):
+        buckets = _buckets(hashes)
+        frequent = np.flatnonzero(self._frequent[buckets])
+        if not len(frequent):
             return hashes
-        often = often[np.argsort(buckets[often], kind="stable")]
-        kinds, firsts, counts = np.unique(buckets[often], return_index=True, return_counts=True)
-        nth = np.arange(len(often)) + np.repeat(self._seen[kinds] - firsts, counts)
-        self._seen[kinds] += counts
+        frequent = frequent[np.argsort(buckets[frequent], kind="stable")]
+        kinds, firsts, counts = np.unique(buckets[frequent], return_index=True, return_counts=True)
+        nth = np.arange(len(frequent)) + np.repeat(self._spread_counts[kinds] - firsts, counts)
+        self._spread_counts[kinds] += counts
         spread = hashes.copy()
-        spread[often] += nth.astype(np.uint64) * np.uint64(_FACTOR)
+        spread[frequent] += nth.astype(np.uint64) * BASE
         return spread
 
-    def report(
-        self, chunks: Iterable[tuple[Ids, Hashes]], newline: np.integer[Any], vocabulary: Vocabulary, source: str
-    ) -> None:
-        """Print a line about the most frequent line if it dominates the text."""
-        most, lines = int(self._counts.argmax()), int(self._counts.sum())
-        if not self._frequent[most] or self._counts[most] < _DOMINANT * lines:
+    def report(self, hashes: Hashes, chunk: Ids, ends: Starts) -> None:
+        """Print a line about the most frequent line where it first occurs, if it dominates the text."""
+        if self._dominant is None or not (is_dominant := _buckets(hashes) == self._dominant).any():
             return
-        chunk, hashes = next(pair for pair in chunks if (_bucket(pair[1]) == most).any())
-        number = int(np.argmax(_bucket(hashes) == most))
-        begin, end = np.r_[0, line_ends(chunk, newline)][number : number + 2]
-        text = vocabulary.decode(vocabulary.turned(chunk[begin : end - 1][:60]).tolist(), "surrogateescape")
-        what = "empty" if begin == end - 1 else f"{text!r}{' …' if end - 1 - begin > 60 else ''}"
+        number = int(is_dominant.argmax())
+        begin, end = np.r_[0, ends][number : number + 2]
+        line = chunk[begin : end - 1]
+        text = self._vocabulary.decode(self._vocabulary.turned(line[:60]).tolist(), "surrogateescape")
+        what = f"{text!r}{' …' if len(line) > 60 else ''}" if len(line) else "empty"
         say(
             "lines",
-            f"{source}: {self._counts[most] / lines:.0%} of {lines:,} lines are {what}; they count as much in the "
-            "scores; remove them from the text if they are no records",
+            f"{self._source}: {self._counts[self._dominant] / self.lines:.0%} of {self.lines:,} lines are {what}; they "
+            "count as much in the scores; remove them from the text if they are no records",
         )
+        self._dominant = None
 
 
-def _bucket(hashes: Hashes) -> npt.NDArray[np.int64]:
+def _buckets(hashes: Hashes) -> npt.NDArray[np.int64]:
     return (hashes & np.uint64(_BUCKETS - 1)).astype(np.int64)
 
 
@@ -234,70 +219,3 @@ def _splits_of(hashes: Hashes, shares: Mapping[str, float]) -> npt.NDArray[np.ui
     # In 53 bits, which a float64 holds.
     place = (hashes >> np.uint64(11)).astype(np.float64) / 2.0**53 * bounds[-1]
     return np.searchsorted(bounds, place, side="right").clip(max=len(bounds) - 1).astype(np.uint8)
-
-
-def line_hashes(ids: Ids, ends: Starts, vocabulary: Vocabulary) -> npt.NDArray[np.uint64]:
-    """A hash of the symbols of each line; the lines stand one behind the other and end at `ends`.
-
-    A polynomial of the symbols modulo 2⁶⁴, by sums from the start of a piece; then its bits are scattered.
-    """
-    symbols = vocabulary.symbols.astype(np.uint64) + np.uint64(1)
-    up, down = _powers(_PIECE)
-    found = np.zeros(len(ends), np.uint64)
-    # Of the line that the last piece has cut: its sum so far, and the factor that follows.
-    done, total, power = 0, 0, 1
-    for start in range(0, len(ids), _PIECE):
-        piece = symbols[ids[start : start + _PIECE]]
-        sums = np.zeros(len(piece) + 1, np.uint64)
-        np.cumsum(piece * up[: len(piece)], out=sums[1:])
-        inside = ends[done : np.searchsorted(ends, start + len(piece), side="right")] - start
-        begins = np.append(0, inside)
-        sums_of_lines = (np.append(sums[inside], sums[-1]) - sums[begins]) * down[begins]
-        sums_of_lines[0] = (total + power * int(sums_of_lines[0])) & _MODULO
-        found[done : done + len(inside)] = sums_of_lines[:-1]
-        power = int(up[len(piece) - begins[-1]]) * (1 if len(inside) else power) & _MODULO
-        total = int(sums_of_lines[-1])
-        done += len(inside)
-    return scattered(found)
-
-
-@functools.cache
-def _powers(n: int) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
-    """Those of the factor and of its inverse, 0 to n."""
-    factors = (np.full(n, factor, np.uint64) for factor in (_FACTOR, pow(_FACTOR, -1, _MODULO + 1)))
-    up, down = (np.cumprod(np.append(np.uint64(1), each)) for each in factors)
-    return up, down
-
-
-_MODULO = (1 << 64) - 1
-"""Its bits are those that are kept."""
-
-
-def scattered(x: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """A hash of each number: the finalizer of MurmurHash3, modulo 2⁶⁴."""
-    for factor in (np.uint64(0xFF51AFD7ED558CCD), np.uint64(0xC4CEB9FE1A85EC53)):
-        x = (x ^ (x >> np.uint64(33))) * factor
-    return x ^ (x >> np.uint64(33))
-
-
-@contextmanager
-def _open_split(key: str, length: int, starts: int, newline: np.integer[Any]) -> Iterator["_Split"]:
-    with (
-        open_entry(key, (length,), newline.dtype) as append,
-        open_entry(f"{key}-starts", (starts,), dtype := np.min_scalar_type(length)) as append_starts,
-    ):
-        yield _Split(append, lambda values: append_starts(values.astype(dtype)), newline)
-
-
-class _Split:
-    """A split that is written into the cache, some lines at a time."""
-
-    def __init__(self, ids: Append, starts: Append, newline: np.integer[Any]) -> None:
-        self._ids, self._starts, self._newline = ids, starts, newline
-        self._length = 0
-        self.append(np.array([newline]))
-
-    def append(self, lines: Ids) -> None:
-        self._ids(lines)
-        self._starts(line_ends(lines, self._newline) + self._length)
-        self._length += len(lines)

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from charlm.data.line_split import scattered
+from charlm.data.hashes import scattered
 from charlm.data.streams import check_length
 from charlm.system.device import to_device
 from charlm.system.process_group import WHOLE_BATCH, Shard

@@ -8,18 +8,21 @@ import glob
 import os
 import re
 import stat
+import sys
 import sysconfig
+import unicodedata
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from charlm.data.cache import writable_folder
 from charlm.data.outputs import TORCH_EXPORT, TORCH_FILES, is_torch_export, written_kind
 from charlm.data.reading import unreadable
-from charlm.data.unicode_names import unicode_names
 from charlm.errors import DataError
 from charlm.runs import OWN_FILES, is_run, is_study
 from charlm.system.cache import cache_dir
 from charlm.system.console import say
+from charlm.system.files import replace_file
 
 BUILTIN_PREFIX = "builtin:"
 BUILTINS: dict[str, str] = {
@@ -125,6 +128,16 @@ def _builtin(name: str) -> list[Path]:
         known = ", ".join(BUILTINS)
         raise DataError(f"{BUILTIN_PREFIX}{name}: unknown builtin; allowed: {known}{hint}")
     return [unicode_names()] if name == "unicode-names" else _python_stdlib()
+
+
+def unicode_names() -> Path:
+    """A file with the name of each character that has one, by code point; made at first use and kept in the cache."""
+    with writable_folder() as folder:
+        path = folder / f"unicode-names-{unicodedata.unidata_version}.txt"
+        if not path.is_file():
+            names = (unicodedata.name(chr(code), "") for code in range(sys.maxunicode + 1))
+            replace_file(path, "".join(f"{name}\n" for name in names if name).encode("ascii"), 0o600)
+    return path
 
 
 def _python_stdlib() -> list[Path]:

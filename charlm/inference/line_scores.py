@@ -13,14 +13,13 @@ import torch
 
 from charlm.data.arriving import as_in_training, turned_line, turned_lines
 from charlm.data.reading import NEWLINE, Unit
-from charlm.data.vocabulary import UNKNOWN, describe_characters
+from charlm.data.vocabulary import UNKNOWN, code_points, describe_characters
 from charlm.errors import VocabularyError
 from charlm.inference.dynamic import Adaptation
 from charlm.inference.evaluation import WARMUP, Cut, Ids, line_sums, most_streams, scored_windows, sum_windows
 from charlm.inference.line_learning import LineLearner
 from charlm.inference.trained import TrainedModel
 from charlm.model import CharLM
-from charlm.native.utf8 import code_points
 from charlm.system.formatting import counted, nats_to_bits
 
 

@@ -8,17 +8,19 @@ import tempfile
 from pathlib import Path
 from typing import BinaryIO
 
+from platformdirs import user_cache_path
+
 from charlm.errors import DataError
 from charlm.system.console import say
 from charlm.system.files import unlinked
 
 
 def cache_dir() -> Path:
-    """$CHARLM_CACHE, else charlm's folder in $XDG_CACHE_HOME or ~/.cache; DataError for a user without a home."""
+    """$CHARLM_CACHE, else charlm's folder among the user's caches: $XDG_CACHE_HOME or ~/.cache on Linux."""
     if folder := os.environ.get("CHARLM_CACHE"):
         return Path(folder)
     try:
-        return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "charlm"
+        return user_cache_path("charlm", appauthor=False)
     except RuntimeError as error:
         raise DataError("cache: this user has no home folder; any folder will do; name one in CHARLM_CACHE") from error
 
@@ -56,12 +58,6 @@ def open_private(path: Path) -> BinaryIO:
         file.close()
         raise OSError(errno.EPERM, "others could have written it", str(path))
     return file
-
-
-def is_private(path: Path) -> bool:
-    """Whether the file is no link and belongs to this user or to root, and nobody else may write it."""
-    status = path.lstat()
-    return stat.S_ISREG(status.st_mode) and not _fault(status)
 
 
 def who_else_writes(folder: Path) -> str:

@@ -6,28 +6,38 @@ import os
 import secrets
 import stat
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 _TEMPORARY = ".charlm.tmp"
 """How the names of temporary files end."""
 
 
-def replace_file(file: Path, data: bytes, mode: int = 0o666) -> None:
-    """Replace a file in one step: readers see the old content or the new, never a part.
+@contextlib.contextmanager
+def replacing(file: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
+    """A new file that replaces `file` in one step if the block ends without an error; then it is on disk.
 
-    Several processes may replace it at once. Where it is a link, the link is replaced. `mode` is that of a new file,
-    before the umask.
+    Readers see the old content or the new, never a part. Several processes may replace it at once. Where it is a link,
+    the link is replaced. `mode` is that of the new file, before the umask.
     """
     temporary = temporary_beside(file)
     try:
-        with open(temporary, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as out:
-            out.write(data)
+        with open(temporary, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as opened:
+            yield opened
+            opened.flush()
+            os.fsync(opened.fileno())
         temporary.replace(file)
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
     remove_leftovers(file.parent)
+
+
+def replace_file(file: Path, data: bytes, mode: int = 0o666) -> None:
+    """Replace a file in one step, see `replacing`."""
+    with replacing(file, mode) as opened:
+        opened.write(data)
 
 
 def temporary_beside(file: Path) -> Path:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from charlm.choice.text import ngram_nats, text_facts
-from charlm.data.corpus import load_corpus
+from tests.corpora import load_corpus
 from tests.text import MarkovSource, words_text
 
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from charlm.data import labels, line_split
-from charlm.data.corpus import load_corpus
 from charlm.data.labels import label_ends, labels_from_json, separator_ids, without_labels
 from charlm.data.vocabulary import Vocabulary
 from charlm.errors import CheckpointError, DataError, VocabularyError
+from tests.corpora import load_corpus
 
 SHARES = (0.6, 0.3, 0.1)
 LINES = [f"{'abcdefg'[n % 7] * (n % 5)}::{n * 7919 % 1009}:::{n}" for n in range(400)]

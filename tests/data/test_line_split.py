@@ -6,8 +6,9 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from charlm.data import line_split
-from charlm.data.line_split import find_splits, line_hashes, split_lines
+from charlm.data import hashes, line_split
+from charlm.data.hashes import line_hashes
+from charlm.data.line_split import find_splits, split_lines
 from charlm.data.vocabulary import Vocabulary
 from charlm.errors import DataError
 
@@ -140,7 +141,7 @@ def test_the_hash_of_a_line_does_not_depend_on_its_place(monkeypatch, piece):
     draw = np.random.default_rng(1)
     lines = [np.r_[draw.integers(1, len(vocabulary), size=size), 0] for size in (0, 1, 1, 5, 300, 7)]
     alone = [int(line_hashes(line, np.array([len(line)]), vocabulary)[0]) for line in lines]
-    monkeypatch.setattr(line_split, "_PIECE", piece)
+    monkeypatch.setattr(hashes, "_PIECE", piece)
     ends = np.cumsum([len(line) for line in lines])
     assert line_hashes(np.concatenate(lines), ends, vocabulary).tolist() == alone
     assert len(set(alone)) == len(lines)

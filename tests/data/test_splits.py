@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from charlm.data.corpus import cut, load_corpus
+from charlm.data.corpus import cut
+from tests.corpora import load_corpus
 
 WHOLE = (1.0, 0.0, 0.0)
 

@@ -8,9 +8,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from charlm.data.corpus import load_corpus
 from charlm.data.streams import Streams
 from charlm.errors import DataError
+from tests.corpora import load_corpus
 
 sizes = st.tuples(st.integers(1, 9), st.integers(1, 9), st.integers(1, 400)).filter(
     lambda size: size[0] * size[1] + 1 <= size[2]

@@ -2,15 +2,14 @@
 
 import itertools
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from charlm.data.corpus import load_corpus, unknown_characters
 from charlm.data.reading import whole_lines
 from charlm.data.vocabulary import Vocabulary
 from charlm.errors import DataError, VocabularyError
+from tests.corpora import load_corpus
 
 WHOLE = (1.0, 0.0, 0.0)
 
@@ -51,7 +50,7 @@ def test_line_ends(write, chunk_bytes, content, lines, level):
 @given(st.lists(st.text("\r\na", max_size=4), max_size=8))
 def test_chunks_do_not_matter(chunks):
     def read(parts):
-        return "".join(map(chr, itertools.chain(*whole_lines(np.array([*map(ord, part)], np.uint8) for part in parts))))
+        return "".join(whole_lines(parts))
 
     text = "".join(chunks)
     expected = text.replace("\r\n", "\n")
@@ -91,7 +90,6 @@ def test_a_character_of_validation_lines_is_in_the_vocabulary(write):
 
 def test_a_vocabulary_without_newline_knows_no_lines(write):
     path, vocabulary = write("text", "ab"), Vocabulary("char", "ab")
-    assert unknown_characters([path], vocabulary, "line") == "\n"
     with pytest.raises(VocabularyError, match=r"'\\n' \(U\+000A\) × 1: not in the model's vocabulary"):
         lines_of(path, vocabulary=vocabulary)
 

@@ -11,13 +11,13 @@ import torch
 from charlm.checkpoint import read_checkpoint
 from charlm.config import parse_config
 from charlm.data import line_split
-from charlm.data.corpus import load_corpus
 from charlm.data.vocabulary import Vocabulary
 from charlm.errors import ConfigError
 from charlm.inference import Choice, TrainedModel, load
 from charlm.inference.line_samples import LineSamples
 from charlm.inference.sampling import SampleText
 from charlm.inference.trained import Verbatim
+from tests.corpora import load_corpus
 from tests.runs import untimed
 from tests.text import words_text
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from charlm.system.cache import make_cache_folder, open_private, who_else_writes
+from charlm.errors import DataError
+from charlm.system.cache import cache_dir, make_cache_folder, open_private, who_else_writes
 
 OTHER = 54321
 """A user that nobody is."""
@@ -83,6 +84,33 @@ def test_a_group_of_this_user_alone_may_write_to_parents(tree, monkeypatch):
         cache._is_own_group.cache_clear()
         assert (who_else_writes(tree / "home/.cache/charlm/kernels") == "") == safe
     cache._is_own_group.cache_clear()
+
+
+def test_where_the_cache_is(monkeypatch):
+    monkeypatch.setenv("HOME", "/home/ada")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/xdg")
+    monkeypatch.setenv("CHARLM_CACHE", "/here")
+    assert cache_dir() == Path("/here")
+    monkeypatch.setenv("CHARLM_CACHE", "")
+    assert cache_dir() == Path("/xdg/charlm")
+    monkeypatch.setenv("XDG_CACHE_HOME", "")
+    assert cache_dir() == Path("/home/ada/.cache/charlm")
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)  # as for a user without a home
+    with pytest.raises(DataError, match="^cache: this user has no home folder; any"):
+        cache_dir()
+
+
+def test_a_folder_that_another_user_creates_at_the_same_time_is_not_used(cache, monkeypatch, capsys):
+    def too_late(folder, **options):
+        os.makedirs(folder)  # noqa: PTH103
+        folder.chmod(0o777)
+
+    cache.mkdir(parents=True)
+    monkeypatch.setattr(Path, "mkdir", too_late)
+    found = make_cache_folder("attacked")
+    assert found != cache / "attacked"
+    assert who_else_writes(found) == ""
+    assert f"cache    {cache / 'attacked'}: not used, because others may write to it" in capsys.readouterr().err
 
 
 def test_parents_are_made_for_this_user_alone(cache, monkeypatch):

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from charlm.config import parse_config
-from charlm.data.corpus import load_corpus
 from charlm.system.device import resolve_device
 from charlm.training.step import Trainer
+from tests.corpora import load_corpus
 from tests.text import words_text
 
 

@@ -9,7 +9,6 @@ import torch
 from charlm.cells import CELLS
 from charlm.checkpoint import read_checkpoint
 from charlm.config import parse_config
-from charlm.data.corpus import load_corpus
 from charlm.errors import CheckpointError, DeviceError
 from charlm.inference.trained import load_model
 from charlm.layers import RecurrentLayers
@@ -17,6 +16,7 @@ from charlm.model import build_model, count_parameters
 from charlm.training.memory import available_bytes, check_memory, least_bytes
 from charlm.training.plan import _saved_bytes
 from charlm.training.step import Trainer
+from tests.corpora import load_corpus
 
 CPU = torch.device("cpu")
 GB = 2**30
