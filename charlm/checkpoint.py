@@ -29,7 +29,7 @@ from charlm.config import Config, is_in_file, parse_config
 from charlm.data.labels import Labels, labels_from_json
 from charlm.data.vocabulary import Vocabulary
 from charlm.errors import CheckpointError, ConfigError, DamagedCheckpointError, RunError
-from charlm.runs import FOLDER, FORMAT, VERSION, parse_progress
+from charlm.runs import FOLDER, FORMAT, VERSION, parse_progress, read_header
 from charlm.system.files import remove_leftovers, temporary_beside
 
 
@@ -189,14 +189,15 @@ def all_finite(tensor: Tensor) -> bool:
 
 def newest_whole(run_dir: Path, before_step: float = math.inf) -> tuple[Path, Checkpoint] | None:
     """The newest undamaged checkpoint of a run with fewer than `before_step` steps."""
-    newest, most = None, -1
+    steps: dict[Path, int] = {}
     for path in (run_dir / FOLDER).glob("*.safetensors"):
         with contextlib.suppress(DamagedCheckpointError):
-            checkpoint = read_checkpoint(path)
-            step = checkpoint.progress.get("step")
-            if isinstance(step, int) and most < step < before_step:
-                newest, most = (path, checkpoint), step
-    return newest
+            steps[path] = read_header(path).progress.get("step", -1)
+    for path in sorted(steps, key=lambda path: steps[path], reverse=True):
+        if -1 < steps[path] < before_step:
+            with contextlib.suppress(DamagedCheckpointError):
+                return path, read_checkpoint(path)
+    return None
 
 
 def _parse(path: Path, header: Mapping[str, str], tensors: Mapping[str, Tensor]) -> Checkpoint:

@@ -1,6 +1,7 @@
 """The model: characters → embedding or one-hot → recurrent layers → dropout → logits. Also its loss."""
 
 import contextlib
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -8,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from charlm.config.schema import Dropout, ModelConfig, TrainConfig
+from charlm.config.schema import ModelConfig
 from charlm.errors import CheckpointError, DivergenceError
 from charlm.layers import (
     Generator,
@@ -28,15 +29,18 @@ def map_state(function: Callable[[Tensor], Tensor], state: RecurrentState) -> Re
     """Apply `function` to each tensor of a recurrent state."""
     if isinstance(state, Tensor):
         return function(state)
-    return tuple(function(part) for part in state)
+    return tuple(map(function, state))
 
 
 class CharLM(nn.Module):
     """A character-level language model.
 
-    vocabulary_size V; embedding_size E, or 0 for one-hot input; `layers` take E (or V) features. `dropout` acts in
-    training mode only. With `tie_embeddings` the embedding and the logits share one weight Parameter. `precision` is
-    that of the matrix products, in training and in use: bf16, or anything else for float32 (see `prepare_device`).
+    vocabulary_size V; embedding_size E, or 0 for one-hot input; `layers` take E (or V) features. With `tie_embeddings`
+    the embedding and the logits share one weight Parameter. `precision` is that of the matrix products, in training and
+    in use: bf16, or anything else for float32 (see `prepare_device`).
+
+    In training mode, characters, units of the embedding and units of the output are dropped with these probabilities;
+    if `variational`, the same in all steps of a window.
     """
 
     def __init__(
@@ -45,13 +49,19 @@ class CharLM(nn.Module):
         embedding_size: int,
         layers: RecurrentLayers,
         *,
-        dropout: Dropout,
+        character_dropout: float = 0.0,
+        input_dropout: float = 0.0,
+        output_dropout: float = 0.0,
+        variational: bool = False,
         tie_embeddings: bool = False,
         precision: str = "fp32",
     ) -> None:
         super().__init__()
         self.vocabulary_size = vocabulary_size
-        self.dropout = dropout
+        self.character_dropout = character_dropout
+        self.input_dropout = input_dropout
+        self.output_dropout = output_dropout
+        self.variational = variational
         self.precision = precision
         self.begins: int | None = None
         """The id before which the state is set to zero: it begins a sample of its own. None: the text runs on."""
@@ -111,7 +121,7 @@ class CharLM(nn.Module):
 
     def drop_outputs(self, outputs: Tensor) -> Tensor:
         """Apply dropout to outputs [T, B, H]."""
-        return self._drop_units(outputs, self.dropout.output)
+        return self._drop_units(outputs, self.output_dropout)
 
     def generator(self, state: RecurrentState) -> Generator | None:
         """Generates characters in a kernel, starting from `state`; None if no kernel can."""
@@ -122,18 +132,18 @@ class CharLM(nn.Module):
     def _embed(self, x_TB: Tensor) -> Tensor | Lookup:
         """The input of the layers: [T, B, E], or one-hot [T, B, V]."""
         lookup = Lookup(x_TB, None if self.embedding is None else self.embedding.weight)
-        if not self.training or self.dropout.embedding == self.dropout.input == 0:
+        if not self.training or self.character_dropout == self.input_dropout == 0:
             return lookup
         inputs = lookup.dense(self.layers.input_size, like=self.decoder.weight)
         inputs = self._drop_characters(inputs, x_TB)
-        return self._drop_units(inputs, self.dropout.input)
+        return self._drop_units(inputs, self.input_dropout)
 
     def _drop_characters(self, inputs: Tensor, x_TB: Tensor) -> Tensor:
         """Drop whole characters; if variational, the same ids in all steps of a stream."""
-        p = self.dropout.embedding
+        p = self.character_dropout
         if p == 0:
             return inputs
-        if self.dropout.variational:
+        if self.variational:
             keep_VB = dropout_mask((self.vocabulary_size, x_TB.shape[1]), p, inputs, shard=self.layers.shard)
             keep_TB = keep_VB.gather(0, x_TB)
         else:
@@ -145,7 +155,7 @@ class CharLM(nn.Module):
         if not self.training or p == 0:
             return values
         T, B, F_ = values.shape
-        shape = (1 if self.dropout.variational else T, B, F_)
+        shape = (1 if self.variational else T, B, F_)
         return values * dropout_mask(shape, p, values, shard=self.layers.shard)
 
 
@@ -166,7 +176,10 @@ def build_model(config: ModelConfig, vocabulary_size: int, precision: str = "fp3
         vocabulary_size,
         config.embedding,
         layers,
-        dropout=config.dropout,
+        character_dropout=config.dropout.embedding,
+        input_dropout=config.dropout.input,
+        output_dropout=config.dropout.output,
+        variational=config.dropout.variational,
         tie_embeddings=config.tie_embeddings,
         precision=precision,
     )
@@ -185,21 +198,15 @@ def uninitialized_model(config: ModelConfig, vocabulary_size: int, precision: st
 
 
 def count_parameters(config: ModelConfig, vocabulary_size: int) -> int:
-    """The number of a model's parameters, without allocating them; 2⁶² if torch cannot express it."""
+    """The number of a model's parameters."""
+    V, H = vocabulary_size, config.cell.hidden
 
-    def count(layers: int) -> int:
-        with torch.device("meta"):
-            model = uninitialized_model(config.model_copy(update={"layers": layers}), vocabulary_size)
-        return sum(parameter.numel() for parameter in model.parameters())
+    def of_layer(inputs: int) -> int:
+        return sum(math.prod(one.shape(H, inputs)) for one in config.cell.program(inputs == H).parameters)
 
-    try:
-        one = count(1)
-        # All layers above the first have the same size.
-        return one if config.layers == 1 else one + (config.layers - 1) * (count(2) - one)
-    except (RuntimeError, OverflowError, TypeError) as error:
-        if isinstance(error, OverflowError) or "overflow" in str(error).lower():
-            return 2**62
-        raise
+    embedding = 0 if config.tie_embeddings else V * config.embedding
+    others = (config.layers - 1) * of_layer(H) if config.layers > 1 else 0
+    return embedding + of_layer(config.embedding or V) + others + V * H + V
 
 
 class _Uninitialized(TorchFunctionMode):
@@ -224,20 +231,15 @@ def parameters_by_part(model: CharLM) -> dict[str, int]:
 def load_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
     """Copy weights by name; CheckpointError where names, shapes or types are not the model's."""
     parameters = dict(model.named_parameters())
-    found = {name: tuple(tensor.shape) for name, tensor in weights.items()}
-    wanted = {name: tuple(parameter.shape) for name, parameter in parameters.items()}
-    if found != wanted:
-        name = sorted(key for key in found.keys() | wanted.keys() if found.get(key) != wanted.get(key))[0]
-        raise CheckpointError(
-            f"weights {name}: found {found.get(name, 'none')}; the model has {wanted.get(name, 'none')}; "
-            "use a checkpoint of the same model section"
-        )
-    for name, parameter in parameters.items():
-        if weights[name].dtype != parameter.dtype:
-            raise CheckpointError(
-                f"weights {name}: found {weights[name].dtype}; the model has {parameter.dtype}; "
-                "use a checkpoint of the same model section"
-            )
+    kinds: tuple[Callable[[Tensor], object], ...] = lambda tensor: tuple(tensor.shape), lambda tensor: tensor.dtype
+    for describe in kinds:
+        theirs, ours = ({name: describe(tensor) for name, tensor in each.items()} for each in (weights, parameters))
+        for name in sorted(theirs.keys() | ours.keys()):
+            if theirs.get(name) != ours.get(name):
+                raise CheckpointError(
+                    f"weights {name}: found {theirs.get(name, 'none')}; the model has {ours.get(name, 'none')}; "
+                    "use a checkpoint of the same model section"
+                )
     with torch.no_grad():
         for name, parameter in parameters.items():
             parameter.copy_(weights[name])
@@ -282,9 +284,16 @@ def mean_square(values: Tensor) -> Tensor:
 
 
 def window_loss(
-    model: CharLM, x_TB: Tensor, y_TB: Tensor, state: RecurrentState | None, config: TrainConfig
+    model: CharLM,
+    x_TB: Tensor,
+    y_TB: Tensor,
+    state: RecurrentState | None,
+    *,
+    last_only: bool = False,
+    activation_penalty: float = 0.0,
+    change_penalty: float = 0.0,
 ) -> WindowLoss:
-    """Run one window and score its targets `y_TB`: all steps if `config.loss` is "sum", the last if it is "last".
+    """Run one window and score its targets `y_TB`, those of all steps or of the last only.
 
     The penalties are activation regularization and temporal activation regularization (Merity et al. 2017,
     arXiv:1708.01009). They are means over units, streams and steps, multiplied by the number of scored steps to
@@ -293,13 +302,13 @@ def window_loss(
     outputs, last_state = model.outputs(x_TB, state)
     features = model.drop_outputs(outputs)
     scored = features
-    if config.loss == "last":
+    if last_only:
         scored, y_TB = features[-1:], y_TB[-1:]
     losses_TB = cross_entropy(model.logits(scored), y_TB)
-    objective = losses_TB.sum() / x_TB.shape[1]
-    found = objective.detach()
-    if config.activation_penalty:
-        objective = objective + len(losses_TB) * config.activation_penalty * mean_square(features)
-    if config.change_penalty and len(outputs) > 1:
-        objective = objective + len(losses_TB) * config.change_penalty * mean_square(outputs.diff(dim=0))
-    return WindowLoss(objective, found, map_state(Tensor.detach, last_state))
+    total = losses_TB.sum() / x_TB.shape[1]
+    objective = total
+    if activation_penalty:
+        objective = objective + len(losses_TB) * activation_penalty * mean_square(features)
+    if change_penalty and len(outputs) > 1:
+        objective = objective + len(losses_TB) * change_penalty * mean_square(outputs.diff(dim=0))
+    return WindowLoss(objective, total.detach(), map_state(Tensor.detach, last_state))

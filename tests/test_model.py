@@ -19,10 +19,6 @@ def model_of(**model):
     return build_model(parse_config({"model": model}, "test").model, V)
 
 
-def train_config(loss="sum", **train):
-    return parse_config({"train": {"loss": loss, **train}}, "test").train
-
-
 def ids(T=T, B=B, seed=0):
     return torch.randint(V, (T, B), generator=torch.Generator().manual_seed(seed))
 
@@ -31,7 +27,7 @@ def ids(T=T, B=B, seed=0):
 def test_zeroed_output_layer_gives_ln_v(kind):
     model = model_of(cell={"kind": kind, "hidden": 8})
     torch.nn.init.zeros_(model.decoder.weight)
-    loss = window_loss(model, ids(), ids(seed=1), None, train_config())
+    loss = window_loss(model, ids(), ids(seed=1), None)
     assert loss.objective.item() == pytest.approx(T * math.log(V), rel=1e-6)
 
 
@@ -41,9 +37,9 @@ def test_loss_is_summed_over_steps_and_averaged_over_streams(kind):
     x, y = ids(), ids(seed=1)
     logits, _ = model(x)
     by_hand = sum(-F.log_softmax(logits[t, b], -1)[y[t, b]] for t in range(T) for b in range(B)) / B
-    assert window_loss(model, x, y, None, train_config()).objective.item() == pytest.approx(by_hand.item(), rel=1e-6)
+    assert window_loss(model, x, y, None).objective.item() == pytest.approx(by_hand.item(), rel=1e-6)
     last = sum(-F.log_softmax(logits[-1, b], -1)[y[-1, b]] for b in range(B)) / B
-    assert window_loss(model, x, y, None, train_config("last")).objective.item() == pytest.approx(last.item(), rel=1e-6)
+    assert window_loss(model, x, y, None, last_only=True).objective.item() == pytest.approx(last.item(), rel=1e-6)
 
 
 def test_mean_square_and_its_gradient():
@@ -63,7 +59,7 @@ def test_penalties_are_mean_squares_times_the_scored_steps(loss):
 
     def objective(**penalties):
         torch.manual_seed(3)
-        return window_loss(model, x, y, None, train_config(loss, **penalties))
+        return window_loss(model, x, y, None, last_only=loss == "last", **penalties)
 
     plain, penalized = objective(), objective(activation_penalty=2.0, change_penalty=3.0)
     outputs, _ = model.outputs(x)
@@ -78,7 +74,7 @@ def test_penalties_are_mean_squares_times_the_scored_steps(loss):
 
 def test_change_penalty_of_one_step_is_zero():
     model = model_of(cell={"kind": "gru", "hidden": 8})
-    loss = window_loss(model, ids()[:1], ids()[:1], None, train_config(change_penalty=3.0))
+    loss = window_loss(model, ids()[:1], ids()[:1], None, change_penalty=3.0)
     assert torch.equal(loss.objective, loss.cross_entropy)
 
 
@@ -96,7 +92,7 @@ def test_orthogonal_recurrence(kind):
 
 def test_state_is_detached():
     model = model_of(cell={"kind": "lstm", "hidden": 8})
-    state = window_loss(model, ids(), ids(), None, train_config()).state
+    state = window_loss(model, ids(), ids(), None).state
     assert isinstance(state, tuple)
     assert all(not part.requires_grad and part.shape == (1, B, 8) for part in state)
 
@@ -121,7 +117,7 @@ def test_tied_embeddings_are_one_parameter_with_the_gradients_of_both():
     assert tied.embedding.weight is tied.decoder.weight
     free.load_state_dict(tied.state_dict())
     for model in (tied, free):
-        window_loss(model, ids(), ids(seed=1), None, train_config()).objective.backward()
+        window_loss(model, ids(), ids(seed=1), None).objective.backward()
     both = free.embedding.weight.grad + free.decoder.weight.grad
     torch.testing.assert_close(tied.decoder.weight.grad, both)
     assert parameters_by_part(tied) == {"embedding": 0, "layers": 8 * 8 * 2 + 8 * 2, "logits": 8 * V + V}
@@ -188,7 +184,7 @@ def masks(model, x):
         inputs = model._embed(x)
         if isinstance(inputs, Lookup):
             inputs = inputs.dense(4, like=model.decoder.weight)
-        return model._drop_units(inputs, model.dropout.output)
+        return model._drop_units(inputs, model.output_dropout)
 
 
 def test_embedding_dropout_drops_the_same_characters_throughout_a_window():

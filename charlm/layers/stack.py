@@ -388,7 +388,7 @@ class RecurrentLayers(nn.Module):
                     if bound is None:
                         bound = bias_bound if declared.columns == "" else weight_bound
                     nn.init.uniform_(parameter, -bound, bound)
-                if declared.starts and not parameter.is_meta:  # where parameters are only counted
+                if declared.starts:
                     for row, start in zip(parameter.view(len(declared.starts), -1), declared.starts, strict=True):
                         if start is not None:
                             row.fill_(start)

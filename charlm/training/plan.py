@@ -10,7 +10,7 @@ from torch import Tensor
 
 from charlm.config import Config
 from charlm.data.corpus import load_configured_corpus
-from charlm.model import parameters_by_part, window_loss
+from charlm.model import parameters_by_part
 from charlm.system.formatting import counted, format_bytes, format_duration
 from charlm.system.process_group import ONE_PROCESS, ProcessGroup
 from charlm.training.memory import available_bytes
@@ -144,5 +144,5 @@ def _saved_bytes(trainer: Trainer) -> int:
     train = trainer.config.train
     x_TB, y_TB = trainer.streams.read(0, train.bptt, trainer.device)
     with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
-        window_loss(trainer.model, x_TB, y_TB, None, train)
+        trainer.loss(x_TB, y_TB, None)
     return sum(storages.values())

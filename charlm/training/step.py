@@ -127,8 +127,7 @@ class Trainer:
         start_s = time.perf_counter()
         config, state = self.config, self.state
         x_TB, y_TB = self.streams.read(state.position, self._window_steps(), self.device, state.epoch)
-        loss = window_loss(self.model, x_TB, y_TB, self._carried_state(), config.train)
-        loss = self._backward(loss)
+        loss = self._backward(self.loss(x_TB, y_TB, self._carried_state()))
         grad_norm = clip_gradients(self.optimizer, config.optimizer)
         self._stop_unless_finite(loss.objective, grad_norm)
         lr = self.learning_rate()
@@ -145,6 +144,19 @@ class Trainer:
             state.epoch += 1
             state.position = self.streams.epoch_start(state.epoch)
             state.recurrent = None
+
+    def loss(self, x_TB: Tensor, y_TB: Tensor, state: RecurrentState | None) -> WindowLoss:
+        """The loss of a window, as the config weighs it."""
+        train = self.config.train
+        return window_loss(
+            self.model,
+            x_TB,
+            y_TB,
+            state,
+            last_only=train.loss == "last",
+            activation_penalty=train.activation_penalty,
+            change_penalty=train.change_penalty,
+        )
 
     def _backward(self, loss: WindowLoss) -> WindowLoss:
         """Leave the gradients of the whole batch, the mean over all processes; return its loss, detached."""

@@ -11,7 +11,6 @@ from charlm.checkpoint import read_checkpoint
 from charlm.config import parse_config
 from charlm.errors import CheckpointError, DeviceError
 from charlm.inference.trained import load_model
-from charlm.layers import RecurrentLayers
 from charlm.model import build_model, count_parameters
 from charlm.training.memory import available_bytes, check_memory, least_bytes
 from charlm.training.plan import _saved_bytes
@@ -31,15 +30,6 @@ def config_with(*overrides):
 def test_parameters_are_counted_as_they_will_be(kind, layers):
     model = config_with(f"model.cell={{kind: {kind}, hidden: 6}}", f"model.layers={layers}", "model.embedding=0").model
     assert count_parameters(model, 11) == sum(p.numel() for p in build_model(model, 11).parameters())
-
-
-def test_errors_that_are_no_lack_of_memory_come_through(monkeypatch):
-    def fails(layers, **bounds):
-        raise RuntimeError("mine")
-
-    monkeypatch.setattr(RecurrentLayers, "draw_parameters", fails)
-    with pytest.raises(RuntimeError, match=r"^mine$"):
-        check_memory(config_with("model.cell={kind: lstm, hidden: 6}"), 65, CPU)
 
 
 @pytest.mark.parametrize(
