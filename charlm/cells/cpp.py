@@ -28,7 +28,7 @@ def _cell(variant: int, derived: Passes) -> str:
 
 
 def _work(derived: Passes) -> str:
-    """Multiplications of a step between two meetings of all members; without products those of a window."""
+    """Multiplications of a step between two barriers; without products the multiplications of a window."""
     rows = [
         f"{product.gates} * {units(product.size)} * {units(derived.operands[product.operand].size)}"
         for product in derived.products
@@ -63,12 +63,12 @@ class _OfPasses(ClassText):
             row, count = self.saved_row(loop, node.size)
             return f"load({row} + u * {count} + {node.index} * W)"
         if node.op == "operand":
-            kept = derived.kept.index(node.index)
-            return f"load({loop.row(f'operand{kept}', self.operand_row(kept, size))} + u, n)"
+            stored = derived.stored_operands.index(node.index)
+            return f"load({loop.row(f'operand{stored}', self.operand_row(stored, size))} + u, n)"
         if node.op == "normalized":
             moments = moments_of(len(self.norms), node.index)
-            scale = loop.row(f"kept_scale{node.index}", f"{moments}[0]", "const float")
-            mean = loop.row(f"kept_mean{node.index}", f"{moments}[1]", "const float")
+            scale = loop.row(f"saved_scale{node.index}", f"{moments}[0]", "const float")
+            mean = loop.row(f"saved_mean{node.index}", f"{moments}[1]", "const float")
             return f"({loop.value(node.args[0])} - {mean}) * {scale}"
         return None
 
@@ -77,8 +77,8 @@ class _OfPasses(ClassText):
         row = f"a.saved[{index}] + a.saved_row(t, b) * Slice::groups_of({units(size)}) * W * {count}"
         return loop.row(f"saved{index}", row, "float*"), count
 
-    def operand_row(self, kept: int, size: str, b: str = "b") -> str:
-        return f"a.operands[{kept}] + (operand_step(t) * a.B + {b}) * {size}"
+    def operand_row(self, stored: int, size: str, b: str = "b") -> str:
+        return f"a.operands[{stored}] + (operand_step(t) * a.B + {b}) * {size}"
 
 
 class _Forward(_OfPasses):
@@ -111,7 +111,7 @@ class _Forward(_OfPasses):
             self.put(place, "H", functools.partial(self.put_state, s, name), stage=stage, last=True)
 
     def stage_of_products(self, state: str) -> int:
-        """The last stage that multiplies a state. Before it, no new state may be written where members still read."""
+        """The last stage that multiplies a state: no earlier stage may overwrite the copy that members still read."""
         operands = [operand.state for operand in self.derived.operands]
         products = [place for place, node in enumerate(self.nodes) if node.op == "product"]
         pairs = zip(products, self.derived.products, strict=True)
@@ -127,8 +127,8 @@ class _Forward(_OfPasses):
         return f"store({row} + u * {count} + {slot} * W, {value});"
 
     def put_operand(self, k: int, loop: LoopText, value: str) -> str:
-        kept = self.derived.kept.index(k)
-        row = loop.row(f"operand{kept}", self.operand_row(kept, units(self.derived.operands[k].size)), "float*")
+        stored = self.derived.stored_operands.index(k)
+        row = loop.row(f"operand{stored}", self.operand_row(stored, units(self.derived.operands[k].size)), "float*")
         return f"store({row} + u, {value}, n); copies{k}.put(b, u, n, {value});"
 
     def begins(self, place: int) -> list[str]:
@@ -137,9 +137,9 @@ class _Forward(_OfPasses):
             index = self.normalized[place]
             size, k = self.of_size(index)
             moments = f"{moments_of(len(self.norms), index)}"
-            kept = f"m[0] = partials_{size}.second({k})[b], m[1] = partials_{size}.first({k})[b]"
-            each = f"for (Index b = 0; b < a.B; b++) {{ float* m = {moments}; {kept}; }}"
-            return [*self.merge(place), f"if (member.id == 0) {each}"]
+            store = f"m[0] = partials_{size}.second({k})[b], m[1] = partials_{size}.first({k})[b]"
+            loop = f"for (Index b = 0; b < a.B; b++) {{ float* m = {moments}; {store}; }}"
+            return [*self.merge(place), f"if (member.id == 0) {loop}"]
         p = self.products[place]
         k = self.derived.products[p].operand
         operand, first = self.derived.operands[k], [each.operand for each in self.derived.products].index(k)
@@ -147,7 +147,7 @@ class _Forward(_OfPasses):
             row = f"a.state({self.states.index(operand.state)}, t, 0)"
         else:
             size = units(operand.size)
-            row = self.operand_row(self.derived.kept.index(k), size, "0")
+            row = self.operand_row(self.derived.stored_operands.index(k), size, "0")
         take = [f"const Operand* read{k} = copies{k}.take({row});"] if p == first else []
         return [*take, f"product{p}.multiply(read{k});"]
 
@@ -195,7 +195,7 @@ class _Backward(_OfPasses):
             if place in self.home:
                 self.exchange(place)
         for s, name in enumerate(self.states):
-            self.put_direct(s, name)
+            self.put_skip(s, name)
         self.after_step()
 
     def put_product(self, p: int, k: int, loop: LoopText, value: str) -> str:
@@ -206,7 +206,7 @@ class _Backward(_OfPasses):
         return f"{store} copies{p}.put(b, {k} * {size} + u, n, {value});"
 
     def add_up(self, index: int, vectors: Rows) -> None:
-        """Add the gradients of a static value up: over the streams of a step first, because that rounds less."""
+        """Sum the gradients of a static value: over the streams of a step first, which rounds less."""
         whole = self.derived.split.program.nodes[self.derived.split.vectors[index]]
         size = self.key(whole.size)
         for k, place in enumerate(vectors):
@@ -225,7 +225,7 @@ class _Backward(_OfPasses):
             self.end += f"slice_{size}.each_group([&](Index u, Index n, Index i) {{ {add} }});\n"
 
     def exchange(self, place: int) -> None:
-        """In the stage before the gradient of a normalization, exchange the sums that it needs."""
+        """Exchange the sums that the gradient of a normalization needs, in the stage before it."""
         d, x = self.nodes[place].args
         index = self.nodes[place].index
         size, k = self.of_size(index)
@@ -236,11 +236,11 @@ class _Backward(_OfPasses):
         after = f"partials_{size}.put(part, {k}, b, sum(total{index}), sum(products{index}));"
         self.measured.setdefault((stage, self.key(size)), []).append((size, f"total{index} products{index}", after))
 
-    def put_direct(self, s: int, name: str) -> None:
+    def put_skip(self, s: int, name: str) -> None:
         place = self.derived.backward.states.get(name)
         arrival = self.state_gradient(name)
         end = len(self.stages) - 1
-        if arrival is None:  # nothing else reads it
+        if arrival is None:  # no other value needs it
             arrival = self.append(Node("d_state", name=name), end)
         if place is None:
             self.put(arrival, "H", lambda _, value: f"gradients.put_none({s}, b, i);", last=True)
@@ -255,7 +255,7 @@ class _Backward(_OfPasses):
         return next((p for p in self.home if self.nodes[p].op == "d_state" and self.nodes[p].name == name), None)
 
     def through(self, name: str, loop: LoopText | None = None) -> str:
-        """The gradient of a state through the products that multiply it."""
+        """The gradient of a state through the products that read it."""
         products = {p: f"product{p}.row(b)" for p in self.derived.through[name]}
         rows = [loop.row(f"sums{p}", row) if loop else row for p, row in products.items()]
         return " + ".join(f"masked(load({row} + i * W), b, u, n)" for row in rows) or "Floats{}"
@@ -264,8 +264,8 @@ class _Backward(_OfPasses):
         if node.op == "d_state":
             s, place = self.states.index(node.name), self.state_gradient(node.name)
             if self.home[place] == loop.stage:  # type: ignore[index]
-                direct = str(node.name in self.derived.backward.states).lower()
-                return f"gradients.made({s}, {direct}, {self.through(node.name, loop)}, t, b, u, n, i)"
+                has_skip = str(node.name in self.derived.backward.states).lower()
+                return f"gradients.after_step({s}, {has_skip}, {self.through(node.name, loop)}, t, b, u, n, i)"
             return None
         return super().leaf(loop, node, part)
 
@@ -288,17 +288,17 @@ class _Backward(_OfPasses):
         return f"masked({value}, b, u, n)" if operand.size == "H" else value
 
     def after_step(self) -> None:
-        """The products whose results the step before reads, and what ends a call."""
+        """The products that the previous step reads, and `finish`."""
         last = [self.multiply(p) for products in self.derived.through.values() for p in products]
         self.end += "\n".join(["member.meet();", *last] if last else []) + "\n"
         for size, count in self.sums.items():
-            self.members.append(f"const Waiting sums_{size};")
+            self.members.append(f"const StageBuffer sums_{size};")
             self.initial.append(f"sums_{size}(1, {count}, slice_{size}, scratch)")
             self.begin += f"sums_{size}.clear(1);\n"
         lines = []
         for s, name in enumerate(self.states):
-            direct = str(name in self.derived.backward.states).lower()
-            lines.append(f"        gradients.finish({s}, {direct}, {self.through(name)}, b, u, n, i);\n")
+            has_skip = str(name in self.derived.backward.states).lower()
+            lines.append(f"        gradients.finish({s}, {has_skip}, {self.through(name)}, b, u, n, i);\n")
         self.functions += (
             "    // After step 0: store the gradients of the states before it.\n    void finish() const {\n"
             "      for (Index b = 0; b < a.B; b++) slice_H.each_group([&](Index u, Index n, Index i) {\n"
@@ -307,13 +307,13 @@ class _Backward(_OfPasses):
 
 
 class _BeforeLoop(ClassText):
-    """What comes before the loop, for one step: generation has the input of a layer only then."""
+    """What comes before the loop, one step at a time: generation has the input of a layer only then."""
 
     name = "Before"
     of_step = ("const float* x", "x")
 
     def __init__(self, derived: Passes, before: Before) -> None:
-        nodes, self.parts = before.program.nodes, derived.split
+        nodes, self.split = before.program.nodes, derived.split
         norms = [(node.size, node.number, not node.index) for node in before.norms]
         super().__init__(nodes, norms, before.program.results, mixes_sizes=derived.mixes_sizes)
         self.normalizations(len(norm_sizes(derived.normalizations)))
@@ -325,8 +325,8 @@ class _BeforeLoop(ClassText):
                 self.initial.append(f"copies{k}(a.B, {units(size)}, scratch)")
             else:
                 self.members.append(f"Copies<Operand> copies{k};")
-                memory = f"a.copies[{k + len(derived.operands)}]"
-                self.initial.append(f"copies{k}(a.B, {units(size)}, nullptr, {memory}, true)")
+                buffer = f"a.copies[{k + len(derived.operands)}]"
+                self.initial.append(f"copies{k}(a.B, {units(size)}, nullptr, {buffer}, true)")
                 self.put(place, size, lambda _, value, k=k: f"copies{k}.put(b, u, n, {value});")
         for p, place in enumerate(before.products):
             node = nodes[place]
@@ -347,7 +347,7 @@ class _BeforeLoop(ClassText):
         if node.op == "input":
             return f"load({loop.row('row', 'x + b * a.I')} + u, n)"
         if node.op == "static":
-            row = loop.row(f"vector{node.index}", f"a.vectors[{node.index + len(self.parts.vectors)}]")
+            row = loop.row(f"vector{node.index}", f"a.vectors[{node.index + len(self.split.vectors)}]")
             return f"load({row} + {part} * {units(node.size)} + u, n)"
         return None
 

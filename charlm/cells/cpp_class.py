@@ -1,4 +1,4 @@
-"""The frame of a class of C++ that computes a step in stages: loops over units, and values that wait between stages."""
+"""The frame of a C++ class that computes a step in stages: loops over units, and buffers between stages."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def units(size: Size) -> str:
 
 
 def norm_sizes(norms: Iterable[Norm]) -> list[Size]:
-    """The sizes of normalizations, each once: those of the table `partials`."""
+    """The distinct sizes of normalizations, in the order of the table `partials`."""
     return list(dict.fromkeys(size for size, *_ in norms))
 
 
@@ -55,11 +55,11 @@ class ClassText:
     # What subclasses describe
 
     def leaf(self, loop: LoopText, node: Node, part: int) -> str | None:
-        """A value that can be loaded; None if this pass has no such leaf."""
+        """The expression that loads a value; None if the pass does not load it."""
         return None
 
     def begins(self, place: int) -> list[str]:
-        """Statements at the beginning of the stage in which this product or normalization is done."""
+        """Statements that compute a product or normalization, at the beginning of its stage."""
         return []
 
     # Building
@@ -70,7 +70,7 @@ class ClassText:
         (self.last if last else self.puts).setdefault((at, self.key(size)), []).append((place, put))
 
     def append(self, node: Node, stage: int) -> int:
-        """One more node, computed in this stage."""
+        """Add a node to this stage."""
         self.nodes = [*self.nodes, node]
         self.home[len(self.nodes) - 1] = stage
         return len(self.nodes) - 1
@@ -79,7 +79,7 @@ class ClassText:
         return self.same.get(size, size) if isinstance(size, str) else size
 
     def slot(self, place: int) -> int:
-        """Where a value waits for a later stage; stores it there."""
+        """The slot of a value in the stage buffer; its own stage then stores it there."""
         size = self.key(self.nodes[place].size)
         slots = self.slots.setdefault(size, {})
         if place not in slots:
@@ -87,13 +87,13 @@ class ClassText:
             one = "({} ? Floats{{}} + 1.0f : Floats{{}})" if self.nodes[place].op == "greater" else "{}"
             slot = slots[place]
             self.put(
-                place, size, lambda loop, value: f"store({loop.waiting(size, slot)} + i * W, {one.format(value)});"
+                place, size, lambda loop, value: f"store({loop.stage_buffer(size, slot)} + i * W, {one.format(value)});"
             )
         return slots[place]
 
     def text(self) -> str:
         functions, calls = [], []
-        # From the last stage to the first: what waits for a later stage is stored in an earlier one.
+        # From the last stage to the first, because a later stage adds stores to earlier ones.
         for stage in reversed(range(len(self.stages))):
             keys = dict.fromkeys(size for at, size in (*self.puts, *self.last) if at == stage)
             called = []
@@ -111,12 +111,12 @@ class ClassText:
             calls = [*meets, *begins, *called, *calls]
         sizes = dict.fromkeys(self.key(node.size) for node in self.nodes if node.size != "")
         slices = [f"const Slice slice_{size};" for size in sizes]
-        waiting = [f"const Waiting waiting_{size};" for size in self.slots]
+        buffers = [f"const StageBuffer buffer_{size};" for size in self.slots]
         initial = [f"slice_{size}(member, {units(size)})" for size in sizes]
-        initial += [f"waiting_{size}(a.B, {len(slots)}, slice_{size}, scratch)" for size, slots in self.slots.items()]
+        initial += [f"buffer_{size}(a.B, {len(slots)}, slice_{size}, scratch)" for size, slots in self.slots.items()]
         constructed = "".join(f"      {line}\n" for line in self.constructed)
         body = "".join(f"      {line}\n" for line in [*self.begin.splitlines(), *calls, *self.end.splitlines()])
-        members = "".join(f"    {line}\n" for line in [*slices, *waiting, *self.members])
+        members = "".join(f"    {line}\n" for line in [*slices, *buffers, *self.members])
         initial = "".join(f",\n          {line}" for line in [*initial, *self.initial])
         return (
             f"  template <class Operand>\n  struct {self.name} {{\n"
@@ -127,12 +127,12 @@ class ClassText:
         )
 
     def normalizations(self, offset: int = 0) -> None:
-        """Declare what exchanges the sums of normalizations."""
+        """Declare the `Partials` of normalizations."""
         for index, size in enumerate(norm_sizes(self.norms)):
             count = sum(norm[0] == size for norm in self.norms)
             self.members.append(f"Partials partials_{size};")
-            memory = f"a.partials[{index + offset}]"
-            self.initial.append(f"partials_{size}(member, {count}, a.B, {units(size)}, {memory}, scratch)")
+            shared = f"a.partials[{index + offset}]"
+            self.initial.append(f"partials_{size}(member, {count}, a.B, {units(size)}, {shared}, scratch)")
             self.begin += f"partials_{size}.turn();\n"
 
     def of_size(self, index: int) -> tuple[Size, int]:
@@ -141,13 +141,13 @@ class ClassText:
         return size, sum(norm[0] == size for norm in self.norms[:index])
 
     def measure(self, place: int) -> None:
-        """In the stage before a normalization, exchange the moments of its argument."""
+        """Exchange the moments of a normalization's argument, in the stage before it."""
         index = self.normalized[place]
         size, k = self.of_size(index)
         [argument] = self.nodes[place].args
         stage, slot = self.home[place] - 1, self.slot(argument)
         self.put(argument, size, lambda _, value: f"total{index} += first_lanes({value}, n);", stage=stage)
-        row = f"waiting_{self.key(size)}.row(b, {slot})"
+        row = f"buffer_{self.key(size)}.row(b, {slot})"
         after = f"partials_{size}.put_moments(part, slice_{self.key(size)}, part_units, {k}, b, total{index}, {row});"
         self.measured.setdefault((stage, self.key(size)), []).append((size, f"total{index}", after))
 
@@ -159,7 +159,7 @@ class ClassText:
         return [f"partials_{size}.merge({k}, {epsilon!r}f, {str(centered).lower()});"]
 
     def needs_meeting(self, places: Sequence[int]) -> bool:
-        """Whether all members must have come to this stage, in which these products and normalizations begin."""
+        """Whether a stage that begins with these products and normalizations needs a barrier."""
         return bool(places)
 
     def of_product(self, loop: LoopText, place: int, part: int) -> str:
@@ -212,21 +212,18 @@ class LoopText:
         self.rows.setdefault(name, f"{kind} {name} = {value};")
         return name
 
-    def waiting(self, size: Size, slot: int) -> str:
-        """The row of a value that waits for a later stage."""
-        return self.row(f"waiting{slot}", f"waiting_{size}.row(b, {slot})", "float*")
+    def stage_buffer(self, size: Size, slot: int) -> str:
+        """The row of a slot of the stage buffer."""
+        return self.row(f"buffer{slot}", f"buffer_{size}.row(b, {slot})", "float*")
 
     def value(self, place: int) -> str:
-        """The name of a value. It is computed here if it is not there yet, after what it needs."""
-        waiting = [place]
-        while waiting:  # no recursion: a step may have thousands of operations
-            at = waiting[-1]
-            if missing := [arg for arg in self.needed(at) if arg not in self.names]:
-                waiting += reversed(missing)
-                continue
-            waiting.pop()
-            if at not in self.names:
-                self.define(at)
+        """The name of a value, which is computed here unless it has a name already."""
+        stack = [place]
+        while stack:  # no recursion: a step may have thousands of operations
+            if missing := [arg for arg in self.needed(stack[-1]) if arg not in self.names]:
+                stack += reversed(missing)
+            elif (last := stack.pop()) not in self.names:
+                self.define(last)
         return self.names[place]
 
     def needed(self, place: int) -> tuple[int, ...]:
@@ -236,7 +233,7 @@ class LoopText:
         return node.args if computed and self.owner.home[place] == self.stage else ()
 
     def define(self, place: int) -> None:
-        """Load or compute a value whose arguments are there."""
+        """Load or compute a value whose arguments have names."""
         node, owner = self.owner.nodes[place], self.owner
         if (number := self.number(place)) is not None:
             self.names[place] = f"(Floats{{}} + {number})"
@@ -253,7 +250,7 @@ class LoopText:
         elif node.op == "normalize_back":
             expression = self.back_from_norm(node)
         elif owner.home[place] < self.stage:
-            expression = f"load({self.waiting(self.size, owner.slot(place))} + i * W)"
+            expression = f"load({self.stage_buffer(self.size, owner.slot(place))} + i * W)"
             expression += " > 0.5f" if node.op == "greater" else ""
         else:
             expression = self.computed(node)
@@ -279,17 +276,17 @@ class LoopText:
     def normalized(self, place: int, node: Node) -> str:
         owner = self.owner
         size, k = owner.of_size(owner.normalized[place])
-        waiting = f"load({self.waiting(owner.key(size), owner.slot(node.args[0]))} + i * W)"
+        v = f"load({self.stage_buffer(owner.key(size), owner.slot(node.args[0]))} + i * W)"
         mean = self.row(f"mean{k}", f"partials_{size}.first({k})[b]", "const float")
         scale = self.row(f"scale{k}", f"partials_{size}.second({k})[b]", "const float")
-        return f"({waiting} - {mean}) * {scale}"
+        return f"({v} - {mean}) * {scale}"
 
     def back_from_norm(self, node: Node) -> str:
         owner = self.owner
         size, k = owner.of_size(node.index)
-        d = f"load({self.waiting(owner.key(size), owner.slot(node.args[0]))} + i * W)"
+        d = f"load({self.stage_buffer(owner.key(size), owner.slot(node.args[0]))} + i * W)"
         x = self.value(node.args[1])
-        scale = self.row(f"kept_scale{node.index}", f"{moments_of(len(owner.norms), node.index)}[0]", "const float")
+        scale = self.row(f"saved_scale{node.index}", f"{moments_of(len(owner.norms), node.index)}[0]", "const float")
         first = self.row(f"mean_d{node.index}", f"partials_{size}.first({k})[b]", "const float")
         second = self.row(f"mean_dx{node.index}", f"partials_{size}.second({k})[b]", "const float")
         centered = f" - {first}" if owner.norms[node.index][2] else ""

@@ -24,8 +24,8 @@ def passes_of(cell: Cell, square: bool) -> Passes:
 def least_saved(cell: Cell) -> int:
     """A lower bound on the numbers that a step keeps for the backward pass, for each unit and stream of a layer."""
     derived = passes_of(cell, True)
-    kept = sum(derived.operands[k].size == "H" for k in derived.kept)
-    return len(cell.states) + len(derived.forward.saved.get("H", ())) + kept
+    operands = sum(derived.operands[k].size == "H" for k in derived.stored_operands)
+    return len(cell.states) + len(derived.forward.saved.get("H", ())) + operands
 
 
 NEGLIGIBLE = -60.0

@@ -92,8 +92,8 @@ class Passes:
     """The same for vectors."""
 
     @functools.cached_property
-    def kept(self) -> tuple[int, ...]:
-        """Operands that are kept for the backward pass, because they are no states."""
+    def stored_operands(self) -> tuple[int, ...]:
+        """Operands that are stored for the backward pass, because they are not states."""
         return tuple(index for index, operand in enumerate(self.operands) if not operand.state)
 
     @functools.cached_property

@@ -16,49 +16,50 @@ from charlm.cells.stages import ANYWHERE, stages
 
 
 class Options(NamedTuple):
-    """What the driver adds to a cell."""
+    """What a call adds to the cell."""
 
-    masked: bool
+    mask: bool
     """State dropout."""
-    kept: bool
-    """Zoneout."""
-    carried: bool
-    """Resets."""
+    zoneout: bool
+    resets: bool
     bf16: bool
-    """Products of operands that are copied in bfloat16."""
+    """Products in bfloat16, of copies of their operands."""
 
 
 @dataclass(frozen=True)
-class Memory:
-    """What a kernel reads or writes in a step, [B, count, units] unless said otherwise.
+class Argument:
+    """A pointer that a kernel takes: values of one step, [B, count, units] unless stated otherwise.
 
-        before, after, made    state `index` before the step; after it; after it without zoneout and resets
-        vector, kept, carried  [count, units], [B or 1, S, H] and [B]; kept_row is the distance of rows of `kept`
-        moments                [B, normalizations, 2]
-        copy                   a copy of operand `index` for its products: times the mask, perhaps in bfloat16
-        product                what product `index` gives, in the backward pass the gradient of its operand
-        d_state                the gradient of state `index` before the step, except through products of it
-        d_copy                 a copy of `d_product` in bfloat16
-        d_vector               sums over steps
-        waiting                node `index`, for a later stage
+        before, after   state `index` before the step; after it
+        pre_zoneout     state `index` after the step, before zoneout and resets
+        vector          [count, units]
+        zoneout         [B or 1, S, H]; zoneout_row, a number, is the distance of its rows
+        carry           [B]
+        moments         [B, normalizations, 2]
+        copy            a copy of operand `index` for its products: times the mask, perhaps in bfloat16
+        product         the result of product `index`; in the backward pass the gradient of its operand
+        d_state         the gradient of state `index` before the step, except through products of it
+        d_copy          a copy of `d_product` in bfloat16
+        d_vector        sums over steps
+        node            node `index`, for a later stage
 
-    All others are fields of `Arguments` in recurrence.h, or of its tables of pointers.
+    All others are fields of `Arguments` in recurrence.h, or items of its tables.
     """
 
-    what: str
+    kind: str
     index: int = 0
     size: Size = "H"
 
     @property
     def name(self) -> str:
-        return f"{self.what}_{self.index}"
+        return f"{self.kind}_{self.index}"
 
 
 class Kernel(NamedTuple):
     name: str
     size: Size
     whole_rows: bool
-    arguments: tuple[Memory, ...]
+    arguments: tuple[Argument, ...]
 
 
 class Stage(NamedTuple):
@@ -98,58 +99,59 @@ _LEAVES = (*ANYWHERE, "product", "product_back")
 _SYMBOLS = {"add": "+", "sub": "-", "mul": "*", "div": "/", "greater": ">"}
 _FUNCTIONS = {**{op: op for op in UNARY}, "max": "maximum", "min": "minimum", "where": "tl.where"}
 _ROW = ("normalize", "normalize_back")
-"""What needs a whole row."""
+"""Operations that need a whole row."""
 
-Place = tuple[Memory, int, int]
-"""One of several vectors side by side: where, how many, and which."""
+Vector = tuple[Argument, int, int]
+"""One of several vectors side by side: the argument, how many vectors it has, and which one this is."""
 
 
 class Store(NamedTuple):
-    """Stores something that a value is needed for."""
+    """Writes the statements that store a value."""
 
     place: int
+    """The node of the value; −1 if it is not one node."""
     stage: int
     size: Size
     write: Callable[["_Writer"], None]
 
 
 class _Pass:
-    """What both passes have in common."""
+    """The kernels of one pass, by its stages."""
 
     name = ""
 
     def __init__(self, passes: Passes, options: Options, nodes: list[Node], ends: list[int]) -> None:
         self.passes, self.options, self.nodes = passes, options, nodes
         self.names, self.internal = passes.split.loop.states, passes.split.loop.internal
-        self.parts = stages(nodes, ends, split_norms=False, anywhere=ANYWHERE)
-        self.at = {place: k for k, part in enumerate(self.parts) for place in (*part.begins, *part.nodes)}
-        self.stored: dict[int, Place] = {}
-        """Where earlier kernels have put values."""
+        self.levels = stages(nodes, ends, split_norms=False, anywhere=ANYWHERE)
+        self.at = {place: k for k, level in enumerate(self.levels) for place in (*level.begins, *level.nodes)}
+        self.stored: dict[int, Vector] = {}
+        """Values that earlier kernels have stored."""
         self.texts: list[str] = []
 
     def stages(self) -> list[Stage]:
-        stores = self.stores()
-        found = []
-        for stage, part in enumerate(self.parts):
-            computed = [place for place in part.nodes if not self.is_leaf(place)]
-            now = [store for store in stores if store.stage == stage]
-            sizes = [*(self.nodes[place].size for place in computed), *(store.size for store in now)]
-            sizes = [size for size in dict.fromkeys(map(self.alike, sizes)) if size != ""]
-            numbers = tuple(self.product(place) for place in part.begins)
-            found.append(Stage(numbers, tuple(self.kernel(stage, size, computed, now) for size in sizes)))
-        return found
+        all_stores = self.stores()
+        result = []
+        for stage, level in enumerate(self.levels):
+            computed = [place for place in level.nodes if not self.is_leaf(place)]
+            stores = [store for store in all_stores if store.stage == stage]
+            sizes = [*(self.nodes[place].size for place in computed), *(store.size for store in stores)]
+            sizes = [size for size in dict.fromkeys(map(self.unified, sizes)) if size != ""]
+            products = tuple(self.product(place) for place in level.begins)
+            result.append(Stage(products, tuple(self.kernel(stage, size, computed, stores) for size in sizes)))
+        return result
 
     def kernel(self, stage: int, size: Size, computed: list[int], stores: list[Store]) -> Kernel:
         writer = _Writer(self)
-        places = [place for place in computed if self.alike(self.nodes[place].size) == size]
-        stores = [store for store in stores if self.alike(store.size) == size]
+        places = [place for place in computed if self.unified(self.nodes[place].size) == size]
+        stores = [store for store in stores if self.unified(store.size) == size]
         for place in places:
             writer.compute(place)
-            # At once, so that few values are in registers.
+            # Store at once, so that few values occupy registers.
             for store in (store for store in stores if store.place == place):
                 store.write(writer)
-            if place not in self.stored and self.waits(place):
-                writer.keep(Memory("waiting", place, self.nodes[place].size), place)
+            if place not in self.stored and self.is_read_later(place):
+                writer.store_value(Argument("node", place, self.nodes[place].size), place)
         for store in (store for store in stores if store.place not in places):
             store.write(writer)
         whole_rows = any(self.nodes[place].op in _ROW for place in places)
@@ -157,20 +159,21 @@ class _Pass:
         self.texts.append(writer.text(kernel))
         return kernel
 
-    def alike(self, size: Size) -> Size:
+    def unified(self, size: Size) -> Size:
+        """H for I too if the step adds vectors of both sizes."""
         return "H" if size == "I" and self.passes.mixes_sizes else size
 
     def is_leaf(self, place: int) -> bool:
         node = self.nodes[place]
         return (self.nodes[node.args[0]] if node.op == "part" else node).op in _LEAVES
 
-    def waits(self, place: int) -> bool:
-        """Whether a later kernel needs the value."""
+    def is_read_later(self, place: int) -> bool:
+        """Whether the kernel of a later stage reads the value."""
         users = (user for user, node in enumerate(self.nodes) if place in node.args and user in self.at)
         return any(self.at[user] > self.at[place] and self.nodes[user].op not in _LEAVES for user in users)
 
     def zones_out(self, s: int) -> bool:
-        return self.options.kept and self.names[s] not in self.internal
+        return self.options.zoneout and self.names[s] not in self.internal
 
     def each(self, rows: tuple[int, ...], size: Size, store: Callable[..., None]) -> list[Store]:
         """store(writer, place=…, count=…, k=…) for each of several vectors side by side."""
@@ -178,7 +181,7 @@ class _Pass:
         return [Store(place, self.at[place], size, call) for place, call in zip(rows, calls, strict=True)]
 
     def product(self, place: int) -> int:
-        """The number of a product that begins a stage."""
+        """The index in `Passes.products` of a product that begins a stage."""
         raise NotImplementedError
 
     def stores(self) -> list[Store]:
@@ -191,7 +194,7 @@ class _Writer:
     def __init__(self, of: _Pass) -> None:
         self.of = of
         self.lines: list[str] = []
-        self.arguments: dict[Memory, None] = {}
+        self.arguments: dict[Argument, None] = {}
         self.values: dict[int, str] = {}
         self.loads: dict[str, str] = {}
         self.gradients: set[str] = set()
@@ -210,58 +213,59 @@ class _Writer:
         self.lines.append(f"{name} = {expression}")
         return name
 
-    # Memory
+    # Loads and stores
 
-    def pointer(self, what: str, index: int = 0) -> str:
-        self.arguments[memory := Memory(what, index)] = None
-        return memory.name
+    def pointer(self, kind: str, index: int = 0) -> str:
+        self.arguments[argument := Argument(kind, index)] = None
+        return argument.name
 
-    def address(self, memory: Memory, count: int = 1, k: int = 0) -> str:
-        """Of this stream's vector k of `count`."""
-        self.arguments[memory] = None
-        return f"{memory.name} + " + ("b * N + u" if count == 1 else f"(b * {count} + {k}) * N + u")
+    def address(self, argument: Argument, count: int = 1, k: int = 0) -> str:
+        """The address of this stream's vector k of `count`."""
+        self.arguments[argument] = None
+        return f"{argument.name} + " + ("b * N + u" if count == 1 else f"(b * {count} + {k}) * N + u")
 
     def load(self, address: str) -> str:
-        """A variable with units that are in memory; 0 outside."""
+        """A variable with the units at this address; 0 past the last one."""
         if address not in self.loads:
             self.loads[address] = self.let(f"x{len(self.loads)}", f"tl.load({address}, inside, other=0.0)")
         return self.loads[address]
 
-    def read(self, what: str, index: int = 0, count: int = 1, k: int = 0) -> str:
-        return self.load(self.address(Memory(what, index), count, k))
+    def read(self, kind: str, index: int = 0, count: int = 1, k: int = 0) -> str:
+        return self.load(self.address(Argument(kind, index), count, k))
 
-    def store(self, memory: Memory, value: str, count: int = 1, k: int = 0) -> None:
-        self.lines.append(f"tl.store({self.address(memory, count, k)}, {value}, inside)")
+    def store(self, argument: Argument, value: str, count: int = 1, k: int = 0) -> None:
+        self.lines.append(f"tl.store({self.address(argument, count, k)}, {value}, inside)")
 
-    def keep(self, memory: Memory, place: int, count: int = 1, k: int = 0) -> None:
-        """Store a value where later kernels can have it."""
-        self.store(memory, self.value(place), count, k)
-        self.of.stored.setdefault(place, (memory, count, k))
+    def store_value(self, argument: Argument, place: int, count: int = 1, k: int = 0) -> None:
+        """Store the value of a node, which later kernels then load."""
+        self.store(argument, self.value(place), count, k)
+        self.of.stored.setdefault(place, (argument, count, k))
 
     def masked(self, value: str, size: Size) -> str:
         """An operand of a product, or its gradient."""
-        return f"{value} * {self.read('mask')}" if self.of.options.masked and size == "H" else value
+        return f"{value} * {self.read('mask')}" if self.of.options.mask and size == "H" else value
 
     def moment(self, number: int, k: int) -> str:
         """The address of 1 / σ, or of the mean, of a normalization."""
         return f"{self.pointer('moments')} + (b * {len(self.of.passes.normalizations)} + {number}) * 2 + {k}"
 
     def share(self, s: int) -> str:
-        """What zoneout keeps of a state."""
-        return self.load(f"{self.pointer('kept')} + b * {self.pointer('kept_row')} + {s} * N + u")
+        """The share of a state that zoneout keeps."""
+        return self.load(f"{self.pointer('zoneout')} + b * {self.pointer('zoneout_row')} + {s} * N + u")
 
-    def carried(self, value: str) -> str:
-        return f"{value} * tl.load({self.pointer('carried')} + b)"
+    def with_resets(self, value: str) -> str:
+        """The value with resets."""
+        return f"{value} * tl.load({self.pointer('carry')} + b)"
 
     def d_state(self, s: int) -> str:
-        """The gradient of a state after the step, without zoneout; `bypass_{s}` is what zoneout lets past the step."""
+        """The gradient of a state after the step, before zoneout. `bypass_{s}` is the part that zoneout passes on."""
         name = f"d_{s}"
         if name not in self.gradients:
             self.gradients.add(name)
             products = [self.read("product", index) for index in self.of.passes.through[self.of.names[s]]]
             self.let(name, " + ".join([self.read("d_state", s), *(self.masked(one, "H") for one in products)]))
-            if self.of.options.carried:
-                self.let(name, self.carried(name))
+            if self.of.options.resets:
+                self.let(name, self.with_resets(name))
             if s == 0:
                 self.let(name, f"{name} + {self.read('d_outputs')}")
             if self.of.zones_out(s):
@@ -280,12 +284,12 @@ class _Writer:
             elif node.size == "":
                 self.compute(place)
             else:
-                expression = self.in_memory(place)
+                expression = self.loaded(place)
                 self.values[place] = expression if expression.isidentifier() else self.let(f"v{place}", expression)
         return self.values[place]
 
-    def in_memory(self, place: int) -> str:
-        """A value that is in memory."""
+    def loaded(self, place: int) -> str:
+        """A value that is not computed here."""
         if place in self.of.stored:
             value = self.load(self.address(*self.of.stored[place]))
             return f"{value} != 0" if self.of.nodes[place].op == "greater" else value
@@ -296,8 +300,8 @@ class _Writer:
             case "static":
                 return self.load(f"{self.pointer('vector', node.index)} + {k} * N + u")
             case "state" | "before" | "after":
-                what = "made" if node.op == "after" else "before"
-                return self.read(what, self.of.names.index(node.name))
+                kind = "pre_zoneout" if node.op == "after" else "before"
+                return self.read(kind, self.of.names.index(node.name))
             case "saved":
                 rows = passes.forward.saved[node.size]
                 return self.read("saved", list(passes.forward.saved).index(node.size), len(rows), node.index)
@@ -344,40 +348,40 @@ class _Forward(_Pass):
         return self.products[place]
 
     def stores(self) -> list[Store]:
-        passes, found = self.passes, []
+        passes, stores = self.passes, []
         for k, (size, rows) in enumerate(passes.forward.saved.items()):
-            found += self.each(rows, size, functools.partial(_Writer.keep, memory=Memory("saved", k)))
-        for index in passes.kept:
+            stores += self.each(rows, size, functools.partial(_Writer.store_value, argument=Argument("saved", k)))
+        for index in passes.stored_operands:
             place = passes.operands[index].node
             put = functools.partial(self.put_operand, index)
-            found.append(Store(place, self.at[place], passes.operands[index].size, put))
+            stores.append(Store(place, self.at[place], passes.operands[index].size, put))
         for s, place in enumerate(passes.forward.states.values()):
-            found.append(Store(place, self.at[place], "H", functools.partial(self.put_state, s, place)))
-        return found
+            stores.append(Store(place, self.at[place], "H", functools.partial(self.put_state, s, place)))
+        return stores
 
     def put_operand(self, index: int, writer: _Writer) -> None:
         place = self.passes.operands[index].node
-        writer.keep(Memory("operand", index), place)
+        writer.store_value(Argument("operand", index), place)
         self.copy(index, writer.value(place), writer)
 
     def copy(self, index: int, value: str, writer: _Writer) -> None:
         """Copy an operand for its products."""
         size = self.passes.operands[index].size
-        if self.options.bf16 or (self.options.masked and size == "H"):
-            writer.store(Memory("copy", index), writer.masked(value, size))
+        if self.options.bf16 or (self.options.mask and size == "H"):
+            writer.store(Argument("copy", index), writer.masked(value, size))
 
     def put_state(self, s: int, place: int, writer: _Writer) -> None:
         value = writer.value(place)
-        if self.options.kept or self.options.carried:
-            writer.store(Memory("made", s), value)
+        if self.options.zoneout or self.options.resets:
+            writer.store(Argument("pre_zoneout", s), value)
         if self.zones_out(s):
             share, old = writer.share(s), writer.read("before", s)
             value = writer.let(f"new_{s}", f"{share} * {old} + (1 - {share}) * {value}")
-        if self.options.carried:
+        if self.options.resets:
             if s == 0:
-                writer.store(Memory("outputs"), value)
-            value = writer.let(f"next_{s}", writer.carried(value))
-        writer.store(Memory("after", s), value)
+                writer.store(Argument("outputs"), value)
+            value = writer.let(f"next_{s}", writer.with_resets(value))
+        writer.store(Argument("after", s), value)
         for index, operand in enumerate(self.passes.operands):
             if operand.state == self.names[s]:
                 self.copy(index, value, writer)
@@ -398,38 +402,38 @@ class _Backward(_Pass):
 
     def stores(self) -> list[Store]:
         passes, back, program = self.passes, self.passes.backward, self.passes.split.program
-        found: list[Store] = []
+        stores: list[Store] = []
         for s, name in enumerate(self.names):
             place = back.states.get(name, -1)
             last = self.at.get(place, 0)
             for stage in {0, last} if self.zones_out(s) else {last}:
                 own = place if stage == last else -1
-                found.append(Store(own, stage, "H", functools.partial(self.put_state, s, own, stage)))
+                stores.append(Store(own, stage, "H", functools.partial(self.put_state, s, own, stage)))
         for index, rows in back.products.items():
-            found += self.each(rows, passes.products[index].size, functools.partial(self.put_product, index))
+            stores += self.each(rows, passes.products[index].size, functools.partial(self.put_product, index))
         for index in back.windows.keys() - passes.like_windows.keys():
             size = program.nodes[passes.split.windows[index]].size
-            store = functools.partial(_Writer.keep, memory=Memory("d_window", index))
-            found += self.each(back.windows[index], size, store)
+            store = functools.partial(_Writer.store_value, argument=Argument("d_window", index))
+            stores += self.each(back.windows[index], size, store)
         for index in back.vectors.keys() - passes.like_vectors.keys():
             size = program.nodes[passes.split.vectors[index]].size
-            found += self.each(back.vectors[index], size, functools.partial(self.add_to_vector, index))
-        return found
+            stores += self.each(back.vectors[index], size, functools.partial(self.add_to_vector, index))
+        return stores
 
     def put_state(self, s: int, place: int, stage: int, writer: _Writer) -> None:
-        """The gradient of a state before the step; place: −1 for only the part that zoneout lets past the step."""
+        """The gradient of a state before the step; place: −1 for zoneout's bypass alone."""
         terms = [] if place == -1 else [writer.value(place)]
         if stage == 0 and (self.zones_out(s) or Node("d_state", name=self.names[s]) in self.nodes):
-            writer.d_state(s)  # reads what is written below
+            writer.d_state(s)  # it loads what is overwritten below
         if self.zones_out(s):
             terms.append(writer.read("d_state", s) if stage else f"bypass_{s}")
-        writer.store(Memory("d_state", s), " + ".join(terms) or "0.0")
+        writer.store(Argument("d_state", s), " + ".join(terms) or "0.0")
 
     def put_product(self, index: int, writer: _Writer, place: int, count: int, k: int) -> None:
-        writer.keep(Memory("d_product", index), place, count, k)
+        writer.store_value(Argument("d_product", index), place, count, k)
         if self.options.bf16:
-            writer.store(Memory("d_copy", index), writer.value(place), count, k)
+            writer.store(Argument("d_copy", index), writer.value(place), count, k)
 
     def add_to_vector(self, index: int, writer: _Writer, place: int, count: int, k: int) -> None:
         total = f"{writer.read('d_vector', index, count, k)} + {writer.value(place)}"
-        writer.store(Memory("d_vector", index), total, count, k)
+        writer.store(Argument("d_vector", index), total, count, k)

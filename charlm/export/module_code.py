@@ -42,10 +42,10 @@ def is_plain(layers: RecurrentLayers) -> bool:
     return TorchOperator(layers).why_not(torch.device("cpu"), training=False) is None
 
 
-def kept_share(layers: RecurrentLayers) -> Tensor | None:
-    """What zoneout keeps of each state, [1, 1, S]; None without zoneout."""
+def zoneout_share(layers: RecurrentLayers) -> Tensor | None:
+    """The share of each state that zoneout keeps, [1, 1, S]; None without zoneout."""
     [state, *_] = layers.split_state(None, 1)
-    return layers.kept_share(state, 1, training=False, like=next(layers.parameters()))
+    return layers.zoneout_share(state, 1, training=False, like=next(layers.parameters()))
 
 
 def _imports(plain: bool) -> str:
@@ -79,14 +79,14 @@ def _layers_class(layers: RecurrentLayers, programs: dict[str, Program]) -> str:
         first = str([parameter.name for parameter in programs["first_step"].parameters])
         names = names if names == first else f"({names} if layer else {first})"
     called = "step_of_layer" if chosen else "step"
-    kept = kept_share(layers)
+    zoneout = zoneout_share(layers)
     buffer, step = "", f"states = {called}(x_t, *states, *parameters)"
-    if kept is not None:
+    if zoneout is not None:
         buffer = f"""        # The share of each state that zoneout keeps.
-        self.register_buffer("kept", torch.empty({tuple(kept.shape)}))
+        self.register_buffer("zoneout", torch.empty({tuple(zoneout.shape)}))
 """
         step = f"""new = {called}(x_t, *states, *parameters)
-                states = tuple(map(torch.lerp, new, states, self.kept[0].chunk({len(layers.state_names)}, -1)))"""
+                states = tuple(map(torch.lerp, new, states, self.zoneout[0].chunk({len(layers.state_names)}, -1)))"""
     several = len(layers.state_names) > 1
     given, returned = ("state", "tuple(last)") if several else ("(state,)", "last[0]")
     output = "            x = torch.stack(outputs)"
@@ -136,12 +136,12 @@ def _model_class(network: CharLM, plain: bool) -> str:
         forward = f"        x, state = self.layers({inputs}, state)\n"
     else:
         one = len(layers.state_names) == 1
-        kept = "state * goes_on" if one else "tuple(part * goes_on for part in state)"
+        carried = "state * goes_on" if one else "tuple(part * goes_on for part in state)"
         forward = f"""        outputs = []
         for step_ids, x in zip(ids, {inputs}):
             if state is not None:  # a newline begins a line, from the zero state
                 goes_on = (step_ids != {network.begins}).unsqueeze(-1)
-                state = {kept}
+                state = {carried}
             output, state = self.layers(x.unsqueeze(0), state)
             outputs.append(output)
         x = torch.cat(outputs)

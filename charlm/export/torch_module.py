@@ -14,7 +14,7 @@ from torch import Tensor
 
 from charlm.data.outputs import CODE, VOCABULARY, WEIGHTS
 from charlm.export.agreement import Agreement, check_agreement, plain_copy
-from charlm.export.module_code import kept_share, model_code
+from charlm.export.module_code import model_code, zoneout_share
 from charlm.export.vocabulary import vocabulary_json
 from charlm.inference import TrainedModel
 from charlm.layers import as_tuple
@@ -41,8 +41,8 @@ def write_torch(trained: TrainedModel, path: Path) -> Agreement:
 def state_dict(network: CharLM) -> dict[str, Tensor]:
     """The weights of Model; tied ones occur twice."""
     weights = {name: tensor.detach().clone().contiguous() for name, tensor in network.state_dict().items()}
-    if (kept_11S := kept_share(network.layers)) is not None:
-        weights["layers.kept"] = kept_11S
+    if (zoneout_11S := zoneout_share(network.layers)) is not None:
+        weights["layers.zoneout"] = zoneout_11S
     return weights
 
 

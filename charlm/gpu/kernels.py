@@ -10,9 +10,9 @@ from torch import Tensor
 
 from charlm.cells.passes import Operand, Passes
 from charlm.cells.program import Size
-from charlm.cells.triton import Kernel, Memory, Options, Stage, kernels
+from charlm.cells.triton import Argument, Kernel, Options, Stage, kernels
 from charlm.gpu.products import product
-from charlm.gpu.recurrence import Steps, Window
+from charlm.gpu.steps import Steps, Window
 
 _BLOCK = 256
 
@@ -47,14 +47,16 @@ class TritonSteps(Steps):
     def __init__(self, window: Window) -> None:
         super().__init__(window)
         w, p = window, window.passes
-        options = Options(w.mask is not None, w.kept is not None, w.carried is not None, w.bf16)
+        options = Options(
+            mask=w.mask is not None, zoneout=w.zoneout is not None, resets=w.carry is not None, bf16=w.bf16
+        )
         self._kernels, self._functions = kernels(p, options), compiled(p, options)
-        self._waiting: dict[Memory, Tensor] = {}
-        if w.carried is not None:
-            self._carried = torch.cat([w.carried[1:], torch.ones_like(w.carried[:1])])  # to the next step
+        self._node_values: dict[Argument, Tensor] = {}
+        if w.carry is not None:
+            self._carry = torch.cat([w.carry[1:], torch.ones_like(w.carry[:1])])  # from each step to the next
         if w.d_last is None:
             self._products = [self._new(one.size, one.gates) for one in p.products]
-            # In two places in turn: a step copies states for the next one while it still needs its own copies.
+            # Double-buffered: a step copies states for the next one while it still needs its own copies.
             copied = [(k, operand) for k, operand in enumerate(p.operands) if self._is_copied(operand)]
             self._copies = {k: self._new(operand.size, 2, w.bf16).view(2, w.B, -1) for k, operand in copied}
             for k, operand in copied:
@@ -65,7 +67,7 @@ class TritonSteps(Steps):
             self._products = [self._new(p.operands[one.operand].size).zero_() for one in p.products]
             products = enumerate(p.products if w.bf16 else ())
             self._copies = {k: self._new(one.size, one.gates, bf16=True) for k, one in products}
-            # A sum for each stream: programs would add to a shared one in any order, and round differently each time.
+            # A sum for each stream: atomic additions to a shared one would round differently in each run.
             self._d_vectors = [one if one is None else one.new_zeros(w.B, len(one)) for one in w.d_vectors]
 
     def forward(self, t: int) -> None:
@@ -95,10 +97,10 @@ class TritonSteps(Steps):
 
     def _launch(self, kernel: Kernel, t: int) -> None:
         units = self.w.units(kernel.size)
-        arguments = [self._argument(memory, t) for memory in kernel.arguments]
+        arguments = [self._argument(argument, t) for argument in kernel.arguments]
         block = shape(kernel, units)
         grid = (self.w.B,) if kernel.whole_rows else (-(-self.w.B * units // _BLOCK),)
-        largest = max(one.numel() for one in arguments if isinstance(one, Tensor))
+        largest = max(argument.numel() for argument in arguments if isinstance(argument, Tensor))
         index = tl.int32 if largest < 2**31 else tl.int64
         self._functions[kernel.name][grid](*arguments, self.w.B, units, INDEX=index, **block, **AS_WRITTEN)
 
@@ -111,28 +113,28 @@ class TritonSteps(Steps):
         operand = w.passes.operands[number]
         if number in self._copies:
             return self._copies[number][t % 2 if operand.state else 0]
-        return self._state(operand.state, t) if operand.state else w.kept_operand(number, t)
+        return self._state(operand.state, t) if operand.state else w.stored_operand(number, t)
 
     def _is_copied(self, operand: Operand) -> bool:
         return self.w.bf16 or (self.w.mask is not None and operand.size == "H")
 
-    def _argument(self, memory: Memory, t: int) -> Tensor | int:
-        """An argument of a kernel, as it is at step t."""
+    def _argument(self, argument: Argument, t: int) -> Tensor | int:
+        """The value of a kernel's argument at step t."""
         w: Any = self.w
-        k, row = memory.index, w.row(t)
-        match memory.what:
+        k, row = argument.index, w.row(t)
+        match argument.kind:
             case "window" | "d_product" | "d_window":
-                return getattr(w, f"{memory.what}s")[k][t]
+                return getattr(w, f"{argument.kind}s")[k][t]
             case "outputs" | "d_outputs":
-                return getattr(w, memory.what)[t]
+                return getattr(w, argument.kind)[t]
             case "before":
                 return w.states[k, t]
             case "after":
                 return w.states[k, t + 1]
-            case "made":
-                return w.made_states(t)[k]
+            case "pre_zoneout":
+                return w.states_after(t)[k]
             case "operand":
-                return w.kept_operand(k, t)
+                return w.stored_operand(k, t)
             case "vector":
                 return w.vectors[k]
             case "saved":
@@ -141,22 +143,22 @@ class TritonSteps(Steps):
                 return w.moments[row]
             case "mask":
                 return w.mask
-            case "kept":
-                return w.kept[t % len(w.kept)]
-            case "kept_row":
-                return 0 if w.kept.shape[1] == 1 else w.kept.shape[2]
-            case "waiting":
-                if memory not in self._waiting:
-                    self._waiting[memory] = self._new(memory.size)
-                return self._waiting[memory]
+            case "zoneout":
+                return w.zoneout[t % len(w.zoneout)]
+            case "zoneout_row":
+                return 0 if w.zoneout.shape[1] == 1 else w.zoneout.shape[2]
+            case "node":
+                if argument not in self._node_values:
+                    self._node_values[argument] = self._new(argument.size)
+                return self._node_values[argument]
             case "copy":
                 return self._copies[k][(t + 1) % 2 if w.passes.operands[k].state else 0]
             case "d_copy":
                 return self._copies[k]
-            case "carried":
-                return self._carried[t]
+            case "carry":
+                return self._carry[t]
             case _:  # product, d_state, d_vector
-                return getattr(self, f"_{memory.what}s")[k]
+                return getattr(self, f"_{argument.kind}s")[k]
 
     def _new(self, size: Size, count: int = 1, bf16: bool = False) -> Tensor:
         dtype = self.BF16 if bf16 else self.w.states.dtype

@@ -43,12 +43,12 @@ class LayerCall(NamedTuple):
     state: LayerState
     mask_BH: Tensor | None = None
     """State dropout: multiplies the state where it enters the recurrent products."""
-    kept_TBS: Tensor | None = None
+    zoneout_TBS: Tensor | None = None
     """Zoneout: the share of its previous value that each unit keeps, see `zone_out`.
 
     S = H for each of the states, side by side. [1, 1, S] applies to all steps and streams.
     """
-    carried_TB: Tensor | None = None
+    carry_TB: Tensor | None = None
     """0 where a stream's state is set to zero before the step, else 1; None: it always goes on."""
     seen: Seen | None = None
     """Where the reference loop notes states and gates; other backends do not."""
@@ -64,17 +64,17 @@ LayerFunction = Callable[[Any, LayerCall], tuple[Tensor, LayerState]]
 """(x_TBI, call) → (y_TBH, last state of the layer)."""
 
 
-def in_segments(layer: LayerFunction, x_TBI: Tensor, call: LayerCall, carried_TB: Tensor) -> tuple[Tensor, LayerState]:
+def in_segments(layer: LayerFunction, x_TBI: Tensor, call: LayerCall, carry_TB: Tensor) -> tuple[Tensor, LayerState]:
     """A call that resets states, by calls that do not: one from each step at which a stream is reset to the next."""
-    resets = (carried_TB[1:] == 0).any(dim=1).nonzero().flatten() + 1
-    ends = [*resets.tolist(), len(carried_TB)]
+    resets = (carry_TB[1:] == 0).any(dim=1).nonzero().flatten() + 1
+    ends = [*resets.tolist(), len(carry_TB)]
     outputs, state = [], call.state
     for start, end in itertools.pairwise([0, *ends]):
-        state = tuple(tensor * carried_TB[start, :, None] for tensor in state)
-        kept_TBS = call.kept_TBS
-        if kept_TBS is not None and len(kept_TBS) > 1:
-            kept_TBS = kept_TBS[start:end]
-        segment = call._replace(state=state, kept_TBS=kept_TBS, carried_TB=None)
+        state = tuple(tensor * carry_TB[start, :, None] for tensor in state)
+        zoneout_TBS = call.zoneout_TBS
+        if zoneout_TBS is not None and len(zoneout_TBS) > 1:
+            zoneout_TBS = zoneout_TBS[start:end]
+        segment = call._replace(state=state, zoneout_TBS=zoneout_TBS, carry_TB=None)
         y_TBH, state = layer(x_TBI[start:end], segment)
         outputs.append(y_TBH)
     return torch.cat(outputs), state
@@ -97,15 +97,15 @@ class Backend:
     takes_lookup: bool = False
     """Whether `layer` also accepts a Lookup as input."""
     takes_resets: bool = False
-    """Whether `layer` accepts a call with `carried_TB`."""
+    """Whether `layer` accepts a call with `carry_TB`."""
     generates: bool = False
     """Whether `Generator` can compute the layer too."""
 
     def compute(self, x: Any, call: LayerCall) -> tuple[Tensor, LayerState]:
         """One layer; by segments if the call resets states and `layer` does not accept that."""
-        if call.carried_TB is None or self.takes_resets:
+        if call.carry_TB is None or self.takes_resets:
             return self.layer(x, call)
-        return in_segments(self.layer, x, call, call.carried_TB)
+        return in_segments(self.layer, x, call, call.carry_TB)
 
 
 class Selection(NamedTuple):

@@ -15,14 +15,14 @@ from charlm.native.recurrence import Driver, LoopInputs, matrices, matrix
 
 
 def driven_layer(
-    driver: Driver, input_size: int, memory: object, x: Tensor | Lookup, call: LayerCall
+    driver: Driver, input_size: int, cache: object, x: Tensor | Lookup, call: LayerCall
 ) -> tuple[Tensor, LayerState]:
     """Outputs [T, B, H] and last states [B, H] from inputs [T, B, I].
 
-    input_size: that of a lookup without a table; memory: see `Driver.layer`.
+    input_size: that of a lookup without a table; cache: see `Driver.layer`.
     """
     inputs = loop_inputs(driver, call.passes.split, x, call.named, input_size)
-    return driver.layer(call.passes, inputs, call.state, call.mask_BH, call.kept_TBS, call.carried_TB, memory)
+    return driver.layer(call.passes, inputs, call.state, call.mask_BH, call.zoneout_TBS, call.carry_TB, cache)
 
 
 def loop_inputs(
@@ -67,7 +67,7 @@ def generating_layer(driver: Driver, input_size: int, call: LayerCall, character
     norms = [node.size for node in before.norms]
     return GeneratingLayer(
         derived, windows, vectors, [*matrices(derived, parameters), *of_before], widths,
-        [norms.count(size) for size in dict.fromkeys(norms)], call.state, call.kept_TBS, input_size,
+        [norms.count(size) for size in dict.fromkeys(norms)], call.state, call.zoneout_TBS, input_size,
     )  # fmt: skip
 
 

@@ -8,17 +8,18 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from charlm.cells.program import Node, Program
+from charlm.gpu.steps import OPERATORS
 from charlm.layers.backend import LayerCall, LayerState
 
 
-def zone_out(new_BH: Tensor, old_BH: Tensor, kept_TBH: Tensor | None, t: int) -> Tensor:
-    """Zoneout (Krueger et al. 2017): kept ⊙ old + (1 − kept) ⊙ new, the state after step t.
+def zone_out(new_BH: Tensor, old_BH: Tensor, zoneout_TBH: Tensor | None, t: int) -> Tensor:
+    """Zoneout (Krueger et al. 2017): share ⊙ old + (1 − share) ⊙ new, the state after step t.
 
-    kept is [T, B, H], or [1, 1, H] for all steps and streams; None means 0.
+    The shares are [T, B, H], or [1, 1, H] for all steps and streams; None means 0.
     """
-    if kept_TBH is None:
+    if zoneout_TBH is None:
         return new_BH
-    return torch.lerp(new_BH, old_BH, kept_TBH[t % len(kept_TBH)])
+    return torch.lerp(new_BH, old_BH, zoneout_TBH[t % len(zoneout_TBH)])
 
 
 def reference_layer(x_TBI: Tensor, call: LayerCall) -> tuple[Tensor, LayerState]:
@@ -28,10 +29,11 @@ def reference_layer(x_TBI: Tensor, call: LayerCall) -> tuple[Tensor, LayerState]
     before = Evaluation(program, parameters, dtype, x=x_TBI, additions=parts.additions)
     windows = [before.value(place) for place in parts.windows]
     vectors = [before.value(place) for place in parts.vectors]
-    kept: Sequence[Tensor | None] = [None] * len(program.states)
-    if call.kept_TBS is not None:
-        chunks = call.kept_TBS.chunk(len(program.states), dim=2)
-        kept = [None if name in program.internal else chunk for name, chunk in zip(program.states, chunks, strict=True)]
+    shares: Sequence[Tensor | None] = [None] * len(program.states)
+    if call.zoneout_TBS is not None:
+        chunks = call.zoneout_TBS.chunk(len(program.states), dim=2)
+        named = zip(program.states, chunks, strict=True)
+        shares = [None if name in program.internal else chunk for name, chunk in named]
     loop = parts.loop
     states, outputs = call.state, []
     for t in range(len(x_TBI)):
@@ -41,8 +43,8 @@ def reference_layer(x_TBI: Tensor, call: LayerCall) -> tuple[Tensor, LayerState]
             additions=parts.loop_additions,
         )  # fmt: skip
         after = [step.value(place) for place in loop.results]
-        pairs = zip(after, states, kept, strict=True)
-        states = tuple(zone_out(new_BH, old_BH, kept_TBH, t) for new_BH, old_BH, kept_TBH in pairs)
+        pairs = zip(after, states, shares, strict=True)
+        states = tuple(zone_out(new_BH, old_BH, zoneout_TBH, t) for new_BH, old_BH, zoneout_TBH in pairs)
         if call.seen:
             shown = {name: part for name, part in zip(loop.states, states, strict=True) if name not in loop.internal}
             shown |= step.values_of(loop.shown)
@@ -118,7 +120,10 @@ class Evaluation:
             args = [self.one_hot() if self.values[arg] is None else self.values[arg] for arg in node.args]
             if node.op == "where" and isinstance(args[1], float):
                 args[1] = torch.tensor(args[1], dtype=self.dtype)  # of two numbers torch makes float32
-            self.values[place] = _FUNCTIONS[node.op](node, *self._alike(node, args))
+            if node.op == "normalize":
+                self.values[place] = _normalize(node, *args)
+            else:
+                self.values[place] = OPERATORS[node.op](*self._alike(node, args))
 
     def product(self, node: Node, added: Tensor | None = None) -> Tensor:
         """added + v Wᵀ, in the state's dtype.
@@ -158,7 +163,7 @@ class Evaluation:
 
     def _alike(self, node: Node, args: list[Any]) -> list[Any]:
         """The arguments, each with as many vectors as the result."""
-        if node.op in ("normalize", "stop"):
+        if node.op == "stop":
             return args
         counts = [self.nodes[arg].count for arg in node.args]
         sizes = [self.nodes[arg].size for arg in node.args]
@@ -187,37 +192,3 @@ def _normalize(node: Node, v: Tensor) -> Tensor:
     # torch's own rms_norm takes twice as many operators.
     norm = torch.linalg.vector_norm(gates, dim=-1, keepdim=True)
     return (gates * (norm.square() / gates.shape[-1] + node.number).rsqrt()).flatten(-2)
-
-
-def _extreme(function: Callable[..., Tensor], bound: str) -> Callable[..., Tensor]:
-    def extreme(node: Node, a: Any, b: Any) -> Tensor:
-        if isinstance(a, float):
-            a, b = b, a
-        return a.clamp(**{bound: b}) if isinstance(b, float) else function(a, b)
-
-    return extreme
-
-
-def _softplus(node: Node, v: Tensor) -> Tensor:
-    return -F.logsigmoid(-v)  # torch's softplus is not exact above its threshold
-
-
-_FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "exp": lambda node, v: v.exp(),
-    "log": lambda node, v: v.log(),
-    "tanh": lambda node, v: v.tanh(),
-    "sigmoid": lambda node, v: v.sigmoid(),
-    "softplus": _softplus,
-    "relu": lambda node, v: v.relu(),
-    "sqrt": lambda node, v: v.sqrt(),
-    "add": lambda node, a, b: a + b,
-    "sub": lambda node, a, b: a - b,
-    "mul": lambda node, a, b: a * b,
-    "div": lambda node, a, b: a / b,
-    "max": _extreme(torch.maximum, "min"),
-    "min": _extreme(torch.minimum, "max"),
-    "greater": lambda node, a, b: a > b,
-    "where": lambda node, condition, a, b: torch.where(condition, a, b),
-    "normalize": _normalize,
-    "stop": lambda node, v: v.detach(),
-}

@@ -11,7 +11,7 @@ from charlm.cells import Cell
 from charlm.cells.derivative import passes_of
 from charlm.cells.passes import Passes
 from charlm.cells.program import Program
-from charlm.gpu.memory import KeptMemory
+from charlm.gpu.buffers import BufferCache
 from charlm.gpu.recurrence import TensorRecurrence
 from charlm.layers.backend import Backend, LayerCall, LayerState, Seen, Selection, select
 from charlm.layers.driven import driven_layer, generating_layer
@@ -111,7 +111,7 @@ class RecurrentLayers(nn.Module):
         self.residual = residual
         self.shard = WHOLE_BATCH
         """The shard of the batch that `forward` gets; its masks are those of this shard."""
-        self._memory = KeptMemory()
+        self._buffer_cache = BufferCache()
         for layer in range(num_layers):
             for name, shape in self.parameter_shapes(layer).items():
                 self.register_parameter(f"{name}_l{layer}", nn.Parameter(torch.empty(shape)))
@@ -169,7 +169,7 @@ class RecurrentLayers(nn.Module):
     ) -> tuple[Tensor, RecurrentState]:
         """`forward` by the given backend."""
         T, B = self.check_input(x)
-        carried_TB = None if resets_TB is None else self.carried(resets_TB, T, B)
+        carry_TB = None if resets_TB is None else self.carry_mask(resets_TB, T, B)
         mask_shape = (1 if self.variational else T, B, self.hidden_size)
         if isinstance(x, Lookup) and not backend.takes_lookup:
             x = x.dense(self.input_size, like=next(self.parameters()))
@@ -180,7 +180,7 @@ class RecurrentLayers(nn.Module):
             if layer > 0 and self.dropout > 0 and self.training:
                 inputs = y * dropout_mask(mask_shape, self.dropout, like=y, shard=self.shard)
             call = self.layer_call(layer, layer_state, steps=T, training=self.training)
-            call = call._replace(carried_TB=carried_TB, seen=seen[layer] if seen else None)
+            call = call._replace(carry_TB=carry_TB, seen=seen[layer] if seen else None)
             output, layer_state = backend.compute(inputs, call)
             y = y + output if layer > 0 and self.residual else output
             layer_states.append(layer_state)
@@ -197,22 +197,22 @@ class RecurrentLayers(nn.Module):
             for name in self.program(layer).recurrent():
                 weights = parameters[name]
                 parameters[name] = weights * dropout_mask(tuple(weights.shape), self.weight_dropout, like=weights)
-        kept_TBS = self.kept_share(state, steps, training, like)
-        return LayerCall(self.passes(layer), list(parameters.values()), state, mask_BH, kept_TBS)
+        zoneout_TBS = self.zoneout_share(state, steps, training, like)
+        return LayerCall(self.passes(layer), list(parameters.values()), state, mask_BH, zoneout_TBS)
 
-    def kept_share(self, state: LayerState, steps: int, training: bool, like: Tensor) -> Tensor | None:
-        """Zoneout's `kept_TBS` of a call: drawn in training, the expected value otherwise; None without zoneout."""
+    def zoneout_share(self, state: LayerState, steps: int, training: bool, like: Tensor) -> Tensor | None:
+        """Zoneout's `zoneout_TBS` of a call: drawn in training, the expected value otherwise; None without zoneout."""
         B, S = len(state[0]), len(state) * self.hidden_size
         if self.zoneout == 0:
             return None
         if training:
-            kept_TBS = (dropout_mask((steps, B, S), self.zoneout, like=like, shard=self.shard) == 0).to(like.dtype)
+            zoneout_TBS = (dropout_mask((steps, B, S), self.zoneout, like=like, shard=self.shard) == 0).to(like.dtype)
         else:
-            kept_TBS = like.new_full((1, 1, S), self.zoneout)
-        for name, kept_TBH in zip(self.state_names, kept_TBS.chunk(len(state), dim=2), strict=True):
+            zoneout_TBS = like.new_full((1, 1, S), self.zoneout)
+        for name, zoneout_TBH in zip(self.state_names, zoneout_TBS.chunk(len(state), dim=2), strict=True):
             if name in self.cell.internal:
-                kept_TBH.zero_()
-        return kept_TBS
+                zoneout_TBH.zero_()
+        return zoneout_TBS
 
     def generator(
         self, state: RecurrentState, table_VI: Tensor | None, decoder: tuple[Tensor, Tensor]
@@ -246,7 +246,7 @@ class RecurrentLayers(nn.Module):
             ]
         else:
             name, library = "loop with its own backward pass", self.gpu_driver.library
-            layer = partial(driven_layer, self.gpu_driver, self.input_size, self._memory)
+            layer = partial(driven_layer, self.gpu_driver, self.input_size, self._buffer_cache)
             own = [Backend(name, layer, library=library, takes_lookup=True, takes_resets=True)]
         torchs = [TorchOperator(self).backend(device)] if has_operator(self.cell) else []
         ordered = [*own, *torchs] if device.type == "cpu" else [*torchs, *own]
@@ -262,7 +262,7 @@ class RecurrentLayers(nn.Module):
 
     def fused_layer(self, x: Tensor | Lookup, call: LayerCall) -> tuple[Tensor, LayerState]:
         """One layer by the CPU kernels."""
-        return driven_layer(self.cpu_driver, self.input_size, self._memory, x, call)
+        return driven_layer(self.cpu_driver, self.input_size, self._buffer_cache, x, call)
 
     def reference_backend(self) -> Backend:
         return Backend("reference loop", reference_layer)
@@ -307,8 +307,8 @@ class RecurrentLayers(nn.Module):
             raise ValueError(f"{self.kind}: input of shape {shape}; allowed: [T, B, {self.input_size}] with T ≥ 1")
         return shape[0], shape[1]
 
-    def carried(self, resets_TB: Tensor, T: int, B: int) -> Tensor:
-        """`LayerCall.carried_TB`; ValueError unless `resets_TB` is a bool tensor [T, B]."""
+    def carry_mask(self, resets_TB: Tensor, T: int, B: int) -> Tensor:
+        """`LayerCall.carry_TB`; ValueError unless `resets_TB` is a bool tensor [T, B]."""
         if resets_TB.dtype != torch.bool or list(resets_TB.shape) != [T, B]:
             found = f"{resets_TB.dtype} of shape {list(resets_TB.shape)}"
             raise ValueError(f"{self.kind}: resets are {found}; allowed: torch.bool of shape [T, B] = {[T, B]}")

@@ -63,7 +63,7 @@ class TorchOperator:
     def layer(self, x_TBI: Tensor, call: LayerCall) -> tuple[Tensor, LayerState]:
         """One layer."""
         assert call.mask_BH is None
-        assert call.kept_TBS is None
+        assert call.zoneout_TBS is None
         # cuDNN rejects a state that is not contiguous.
         state = tuple(s_BH[None].contiguous() for s_BH in call.state)
         # Autocast would run cuDNN's layers in float16, whatever dtype it is asked for (torch's AutocastRNN.cpp), and

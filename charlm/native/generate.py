@@ -10,7 +10,7 @@ from torch import Tensor
 from charlm.cells.passes import Passes
 from charlm.native.call import autocasts_to_bf16
 from charlm.native.fused import FusedDriver
-from charlm.native.recurrence import Values, buffers, fresh, numbers
+from charlm.native.recurrence import Buffers, Values, numbers, saved_for_backward
 
 
 class GeneratingLayer(NamedTuple):
@@ -18,17 +18,17 @@ class GeneratingLayer(NamedTuple):
 
     passes: Passes
     windows: Sequence[Tensor]
-    """Of the first layer: a row for each character, [V, n]. Of the others: scratch [B, n]."""
+    """First layer: a row for each character, [V, n]. Other layers: scratch [B, n]."""
     vectors: Sequence[Tensor]
     """Those of the loop, then those of what comes before it."""
     weights: Sequence[Tensor]
     """The matrices of the products in the loop, then of those before it."""
     before_widths: Sequence[int]
-    """Of what products before the loop multiply, other than the input."""
+    """Units of each operand of the products before the loop, other than the input."""
     before_norms: Sequence[int]
-    """How many normalizations before the loop there are of each size."""
+    """Number of normalizations before the loop, for each size."""
     state: tuple[Tensor, ...]
-    kept_11S: Tensor | None
+    zoneout_11S: Tensor | None
     """Zoneout's share."""
     input_size: int
 
@@ -58,7 +58,7 @@ class Generator:
         logits = w_VH.new_empty(B, V)
         bf16 = autocasts_to_bf16()
         self._sizes = {"B": B, "H": H, "V": V, "L": len(layers), "residual": residual, "bf16": bf16}
-        # At most so many, because the layers' scratch is allocated for them.
+        # The most threads of any call, because the layers' scratch is allocated for this number.
         self._threads = torch.get_num_threads()
         self._tensors = {"output_weights": w_VH, "output_biases": b_V, "logits": logits, "ids": self._ids}
         self._layers = (ctypes.c_void_p * len(structs))(*map(ctypes.addressof, structs))
@@ -69,13 +69,15 @@ class Generator:
         """The fields of `Arguments` for single steps; states are [S, 2, B, H]."""
         passes, driver, like = layer.passes, self._driver, layer.state[0]
         values: Values = {
-            **numbers(layer.input_size, 1, like, layer.kept_11S, steps=1, bf16=autocasts_to_bf16()),
-            **buffers(driver, passes, layer.input_size, fresh("window"), like, 1, makes=layer.kept_11S is not None),
+            **numbers(layer.input_size, 1, like, layer.zoneout_11S, steps=1, bf16=autocasts_to_bf16()),
+            **saved_for_backward(
+                driver, passes, layer.input_size, Buffers(), like, 1, pre_zoneout=layer.zoneout_11S is not None
+            ),
             "weights": [weight.detach().contiguous() for weight in layer.weights],
             "vectors": [vector.detach().contiguous() for vector in layer.vectors],
             "windows": [window.detach().contiguous() for window in layer.windows],
             "ids": ids_B,
-            "kept": layer.kept_11S,
+            "zoneout": layer.zoneout_11S,
             "states": torch.stack([torch.stack([tensor, tensor]) for tensor in layer.state]),
         }
         scratch = driver.scratch(passes, values, forward=True)

@@ -1,76 +1,76 @@
-// What the generated passes of a cell are made of: arguments, products, zoneout and resets, normalization.
+// What the generated passes of a cell use: arguments, products, zoneout and resets, normalization.
 //
-// Each member of the team computes a slice of the units. Between two meetings of all members a stage multiplies whole
-// operands by the slice's columns of the matrices, which are packed once per call, and then computes unit by unit.
+// Each member of the team computes a slice of the units. Between two barriers a stage multiplies whole operands by the
+// slice's columns of the matrices, which are packed once per call, and then computes unit by unit.
 #pragma once
 
 #include <cmath>
 
 #include "product.h"
 
-// S states, P products, M windows, V vectors, N normalizations. Pointers do not overlap, unless said, and are used only
-// during the call; "written" fields are output, all others are input. Tables hold a pointer for each of their kind, in
-// the order of charlm/cells/passes.py. Sizes: rows of a product are gates · units.
+// S states, P products, M windows, V vectors, N normalizations. Pointers do not overlap unless stated, and are used only
+// during the call. Fields marked "written" are outputs, all others are inputs. A table holds one pointer for each item,
+// in the order of charlm/cells/passes.py. The rows of a product are gates · units.
 struct Arguments {
   Index T, B, H, I, threads;
-  Index variant;               // which of the library's cells
-  Index bf16;                  // multiply in bfloat16; sums and states are float in any case
+  Index variant;               // which cell of the library
+  Index bf16;                  // multiply in bfloat16; sums and states are always float
   Index saved_steps;           // T; 1 without a backward pass: every step then writes to the same place in `saved`,
-                               // `made` and `moments`, and to two places in turn in `operands`
-  Index kept_rows;             // T·B, or 1 for all steps and streams
+                               // `pre_zoneout` and `moments`, and to two places in turn in `operands`
+  Index zoneout_rows;          // T·B, or 1 for all steps and streams
   const float* const* weights; // [P]: [rows, columns]; after them those of the products before the loop
   const float* const* windows; // [M]: [T, B, n]; with ids [R, n]
   const Index* ids;            // [T, B]: which row of the windows each step reads; or null
   const float* const* vectors; // [V]: [n]; after them those before the loop
   const float* mask;           // [B, H]: state dropout, multiplies operands of size H; or null
-  const float* kept;           // [kept_rows, S·H]: zoneout's share of the states before the step; or null
-  const float* carried;        // [T, B]: 0 where a stream's states are set to zero before the step, else 1; row 0 is not
-                               // read: the caller sets the states before the first step; or null
-  float* outputs;              // [T, B, H], written: the first state after each step; null without `carried`: then it
-                               // is in `states`
+  const float* zoneout;        // [zoneout_rows, S·H]: the share of the states before the step that zoneout keeps; or null
+  const float* carry;          // [T, B]: 0 where a stream's states are reset to zero before the step, else 1; or null.
+                               // Row 0 is not read: the caller resets the states before the first step
+  float* outputs;              // [T, B, H], written: the first state after each step; null without `carry`: the outputs
+                               // are then in `states`
   float* states;               // [S, 1 + T, B, H]: before the first step, set by the caller; then before each later
                                // step and after the last, written
-  float* made;                 // [S, steps, B, H], written: the states after each step, before zoneout; null without
-                               // zoneout and without `carried`: then they are in `states`
+  float* pre_zoneout;          // [S, steps, B, H], written: the states after each step, before zoneout and resets; null
+                               // without `zoneout` and `carry`: they are then in `states`
   float* const* saved;         // for each size: [steps, B, groups of W units, count, W], written
-  float* const* operands;      // operands that are no states: [steps or 2, B, size], written
+  float* const* operands;      // operands that are not states: [steps or 2, B, size], written
   float* moments;              // [steps, B, N, 2], written: 1/σ and mean
-  float* const* copies;        // scratch of zeros for copies of what products read, for each operand [2, B, padded];
-                               // in the backward pass for each product
+  float* const* copies;        // for each operand, in the backward pass for each product: scratch of zeros for copies of
+                               // what products read, [2, B, padded]
   float* const* partials;      // for each size: scratch [2, threads, N, 2, B]: sums that members exchange
   const float* x;              // [B, I]: the input of a single step, for what comes before the loop
   const float* d_outputs;      // [T, B, H]: gradient of the outputs
-  const float* d_last;         // [S, B, H]: gradient of the states after the last step, besides that of the outputs
+  const float* d_last;         // [S, B, H]: gradient of the states after the last step, without that of the outputs
   float* const* d_products;    // [P]: [T, B, rows], written: gradient of the products
-  float* const* d_windows;     // [M]: [T, B, n], written; the same memory as d_products where both are equal
+  float* const* d_windows;     // [M]: [T, B, n], written; shares memory with d_products where both are equal
   float* const* d_vectors;     // [V]: [n], added to; or null
   float* d_first;              // [S, B, H], written: gradient of the states before the first step
 
   // Row b of state s before step t.
   float* state(Index s, Index t, Index b) const { return states + ((s * (1 + T) + t) * B + b) * H; }
-  // The same after step t, before zoneout and resets.
+  // Row b of state s after step t, before zoneout and resets.
   float* after(Index s, Index t, Index b) const {
-    return made ? made + ((s * saved_steps + saved_step(t)) * B + b) * H : state(s, t + 1, b);
+    return pre_zoneout ? pre_zoneout + ((s * saved_steps + saved_step(t)) * B + b) * H : state(s, t + 1, b);
   }
   Index saved_step(Index t) const { return saved_steps > 1 ? t : 0; }
   Index saved_row(Index t, Index b) const { return saved_step(t) * B + b; }
   Index input_row(Index t, Index b) const { return ids ? ids[t * B + b] : t * B + b; }
   // Whether the states of stream b after step t are set to zero before the next.
-  bool ends(Index t, Index b) const { return carried && t + 1 < T && carried[(t + 1) * B + b] == 0; }
+  bool ends(Index t, Index b) const { return carry && t + 1 < T && carry[(t + 1) * B + b] == 0; }
 };
 
-// Copies of what a product reads, where it cannot read the rows themselves: with a mask, or in bfloat16. They are
-// double-buffered: one is written for the next product while other members still read the other.
+// Copies of a product's operand, for a product that cannot read the rows themselves: with a mask, or in bfloat16.
+// Double-buffered: the copy for the next product is written while other members still read the current one.
 template <class Operand>
 class Copies {
  public:
   // K: elements of a row. mask: [B, K] or null. buffer: scratch of zeros [2, B, padded(K)], shared by all members.
-  // always: also where the rows themselves could be read.
+  // always: copy even if the rows themselves could be read.
   Copies(Index B, Index K, const float* mask, float* buffer, bool always = false)
       : copies_(always || mask || std::is_same_v<Operand, Bf16>), B_(B), K_(K), mask_(mask),
         buffer_(reinterpret_cast<Operand*>(buffer)) {}
 
-  // Before the first product: copy this slice's units of rows [B, K]. The caller lets the members meet.
+  // Before the first product: copy this slice's units of rows [B, K]. The caller waits at a barrier.
   void begin(const Slice& slice, const float* rows) const {
     if (!copies_) return;
     for (Index b = 0; b < B_; b++)
@@ -101,8 +101,8 @@ class Copies {
   Operand* next() const { return buffer_ + turn_ * B_ * padded<Operand>(K_); }
 };
 
-// A member's own copy of rows [B, K] in bfloat16, or the rows themselves: for a short call copying all is faster than to
-// meet for a part each.
+// A member's own copy of rows [B, K] in bfloat16; for float the rows themselves. In a short call, copying all rows is
+// faster than sharing the work and waiting at a barrier.
 template <class Operand>
 class OwnCopy {
  public:
@@ -132,71 +132,71 @@ template <class Operand>
 class Product {
  public:
   Product(Index B, Index K, const Slice& slice, Index gates, Scratch& scratch)
-      : B_(B), K_(K), gates_(gates), panels_(slice.panels(gates)), columns_(slice.columns(gates)),
-        packed(scratch.get<Operand>(packed_size<Operand>(slice, gates, K))), sums_(scratch.get<float>(B * columns_)) {
+      : B_(B), K_(K), panels_(slice.panels(gates)), columns_(slice.columns(gates)),
+        packed_(scratch.get<Operand>(packed_size<Operand>(slice, gates, K))), sums_(scratch.get<float>(B * columns_)) {
     std::fill(sums_, sums_ + B * columns_, 0.0f);
   }
 
   // v Wᵀ for v [B, K] and W [gates · units, K], for the slice's units of every gate.
   static Product forward(Index B, Index K, const Slice& slice, Index gates, const float* weights, Scratch& scratch) {
     Product product(B, K, slice, gates, scratch);
-    pack_gates(slice, gates, K, weights, product.packed);
+    pack_gates(slice, gates, K, weights, product.packed_);
     return product;
   }
   // d W for d [B, K] and W [K, units], for the slice's units.
   static Product backward(Index B, Index K, const Slice& slice, const float* weights, Scratch& scratch) {
     Product product(B, K, slice, 1, scratch);
-    pack_units(slice, K, weights, product.packed);
+    pack_units(slice, K, weights, product.packed_);
     return product;
   }
 
-  void multiply(const Operand* rows) const { ::multiply(B_, K_, rows, packed, panels_, sums_); }
+  void multiply(const Operand* rows) const { ::multiply(B_, K_, rows, packed_, panels_, sums_); }
 
   // Row b of the result, [groups, gates, W]; zeros before the first product.
   const float* row(Index b) const { return sums_ + b * columns_; }
 
  private:
-  Index B_, K_, gates_, panels_, columns_;
-  Operand* packed;
+  Index B_, K_, panels_, columns_;
+  Operand* packed_;
   float* sums_;
 };
 
-// Values of this member's units that wait for a later stage: [B, slots, columns].
-class Waiting {
+// Values of this member's units that a later stage reads: [B, slots, columns].
+class StageBuffer {
  public:
-  Waiting(Index B, Index slots, const Slice& slice, Scratch& scratch)
-      : columns_(slice.columns(1)), slots_(slots), memory_(scratch.get<float>(B * slots * columns_)) {}
-  float* row(Index b, Index slot) const { return memory_ + (b * slots_ + slot) * columns_; }
-  void clear(Index B) const { std::fill(memory_, memory_ + B * slots_ * columns_, 0.0f); }
+  StageBuffer(Index B, Index slots, const Slice& slice, Scratch& scratch)
+      : columns_(slice.columns(1)), slots_(slots), buffer_(scratch.get<float>(B * slots * columns_)) {}
+  float* row(Index b, Index slot) const { return buffer_ + (b * slots_ + slot) * columns_; }
+  void clear(Index B) const { std::fill(buffer_, buffer_ + B * slots_ * columns_, 0.0f); }
 
  private:
   Index columns_, slots_;
-  float* memory_;
+  float* buffer_;
 };
 
-// Zoneout (Krueger et al. 2017): units keep a share of their value from before a step. In training the share is 0 or 1.
+// Zoneout (Krueger et al. 2017): the share of its previous value that each unit keeps; 0 or 1 in training.
 class Zoneout {
  public:
-  Zoneout(const Arguments& a, Index S) : kept_(a.kept), row_(a.kept_rows > 1 ? S * a.H : 0), B_(a.B), H_(a.H) {}
+  Zoneout(const Arguments& a, Index S) : share_(a.zoneout), row_(a.zoneout_rows > 1 ? S * a.H : 0), B_(a.B), H_(a.H) {}
 
-  bool keeps() const { return kept_; }
+  bool is_on() const { return share_; }
   Floats share(Index s, Index t, Index b, Index u, Index n) const {
-    return load(kept_ + (t * B_ + b) * row_ + s * H_ + u, n);
+    return load(share_ + (t * B_ + b) * row_ + s * H_ + u, n);
   }
 
  private:
-  const float* kept_;
+  const float* share_;
   Index row_, B_, H_;
 };
 
 // Store state s after step t, with zoneout and resets; returns what the next step reads.
 inline Floats put_state(const Arguments& a, const Zoneout& zoneout, Index s, Index t, Index b, Index u, Index n,
-                        Floats made) {
-  Floats state = made;
-  if (a.made) store(a.after(s, t, b) + u, made, n);
-  if (zoneout.keeps()) {
-    const Floats kept = zoneout.share(s, t, b, u, n);
-    state = kept * load(a.state(s, t, b) + u, n) + (1.0f - kept) * made;
+                        Floats pre_zoneout) {
+  Floats state = pre_zoneout;
+  if (a.pre_zoneout) store(a.after(s, t, b) + u, pre_zoneout, n);
+  if (zoneout.is_on()) {
+    const Floats share = zoneout.share(s, t, b, u, n);
+    state = share * load(a.state(s, t, b) + u, n) + (1.0f - share) * pre_zoneout;
   }
   if (a.outputs && s == 0) store(a.outputs + (t * a.B + b) * a.H + u, state, n);
   if (a.ends(t, b)) state = Floats{};
@@ -205,14 +205,14 @@ inline Floats put_state(const Arguments& a, const Zoneout& zoneout, Index s, Ind
 }
 
 // All-reduce of two floats per stream for each normalization. Each member puts the values of each part of its units;
-// after a meeting every member combines the values of all parts, in the same order.
+// after a barrier every member combines the values of all parts, in the same order.
 class Partials {
  public:
-  // N normalizations over `units` each; memory: shared by all members, [2, parts, N, 2, B].
-  Partials(const Member& member, Index N, Index B, Index units, float* memory, Scratch& scratch)
-      : member_(member), N_(N), B_(B), units_(units), memory_(memory), first_(scratch.get<float>(2 * N * B)) {}
+  // N normalizations over `units` each; shared: scratch [2, parts, N, 2, B] of all members.
+  Partials(const Member& member, Index N, Index B, Index units, float* shared, Scratch& scratch)
+      : member_(member), N_(N), B_(B), units_(units), shared_(shared), first_(scratch.get<float>(2 * N * B)) {}
 
-  // Call once a step: what is put now does not overwrite what others still read of the step before.
+  // Call once a step, so that `put` does not overwrite values of the previous step that others still read.
   void turn() { turn_ ^= 1; }
 
   // Call function(part, units) for each part of this member's units; part: its index among those of all members.
@@ -230,7 +230,7 @@ class Partials {
     own[B_] = y;
   }
 
-  // Put the mean and the squared deviations of a part: `values` are its rows [groups, W], with sum `total`.
+  // Put the mean and the sum of squared deviations of a part; values: its rows [groups, W], which sum to `total`.
   void put_moments(Index part, const Slice& slice, const Slice& units, Index k, Index b, Floats total,
                    const float* values) const {
     const float mean = sum(total) / (units.end - units.first);
@@ -242,7 +242,7 @@ class Partials {
     put(part, k, b, mean, sum(squares));
   }
 
-  // Means over all units, if sums of two quantities were put.
+  // The means over all units of two quantities whose sums were put.
   void average(Index k) const {
     float *x = first(k), *y = second(k);
     std::fill(x, x + 2 * B_, 0.0f);
@@ -252,8 +252,8 @@ class Partials {
     for (Index b = 0; b < B_; b++) x[b] /= units_, y[b] /= units_;
   }
 
-  // Mean and 1/√(variance + ε) over all units, if moments were put (Chan et al. 1979). Unlike E[v²] − E[v]², this stays
-  // accurate if the mean is large. Not centered: mean 0 and 1/√(mean v² + ε).
+  // Mean and 1/√(variance + ε) over all units, from the moments that were put (Chan et al. 1979). Unlike E[v²] − E[v]²,
+  // this stays accurate if the mean is large. Not centered: mean 0 and 1/√(mean v² + ε).
   void merge(Index k, float epsilon, bool centered) const {
     float *mean = first(k), *scale = second(k);
     std::fill(mean, mean + 2 * B_, 0.0f);
@@ -276,11 +276,11 @@ class Partials {
  private:
   const Member& member_;
   Index N_, B_, units_;
-  float *memory_, *first_;
+  float *shared_, *first_;
   int turn_ = 0;
 
   int parts() const { return member_.size * member_.parts; }
-  float* of_part(Index part) const { return memory_ + (turn_ * parts() + part) * 2 * N_ * B_; }
+  float* of_part(Index part) const { return shared_ + (turn_ * parts() + part) * 2 * N_ * B_; }
 
   // Call function(x, y, n) with the values of each part and its number of units n.
   template <class Function>
@@ -293,51 +293,52 @@ class Partials {
   }
 };
 
-// Gradients of the states after a step: what the later step left, in `direct` and `bypass` [B, S, columns].
+// Gradients of the states between steps, [B, S, columns]: `skip`, around the products of the later step, and `bypass`,
+// around the later step itself, by zoneout.
 class StateGradients {
  public:
   StateGradients(const Arguments& a, Index S, const Slice& slice, Scratch& scratch)
-      : a(a), zoneout(a, S), direct_(a.B, S, slice, scratch), bypass_(zoneout.keeps() ? a.B : 0, S, slice, scratch) {
+      : a(a), zoneout(a, S), skip_(a.B, S, slice, scratch), bypass_(zoneout.is_on() ? a.B : 0, S, slice, scratch) {
     for (Index s = 0; s < S; s++)
       for (Index b = 0; b < a.B; b++)
         slice.each_group([&](Index u, Index n, Index i) {
-          store(direct_.row(b, s) + i * W, load(a.d_last + (s * a.B + b) * a.H + u, n));
+          store(skip_.row(b, s) + i * W, load(a.d_last + (s * a.B + b) * a.H + u, n));
         });
   }
 
-  // The gradient of state s after step t, without zoneout. Call it once: it sets zoneout's bypass.
-  // is_direct: whether the step reads the state other than through products. products: the gradient through these.
-  Floats made(Index s, bool is_direct, Floats products, Index t, Index b, Index u, Index n, Index i) const {
+  // The gradient of state s after step t, before zoneout. Call it once: it sets zoneout's bypass.
+  // has_skip: whether the step reads the state other than by products. products: the gradient through the products.
+  Floats after_step(Index s, bool has_skip, Floats products, Index t, Index b, Index u, Index n, Index i) const {
     Floats sum{};
     if (!a.ends(t, b)) {
-      if (is_direct || zoneout.keeps() || t == a.T - 1) sum = load(direct_.row(b, s) + i * W);
+      if (has_skip || zoneout.is_on() || t == a.T - 1) sum = load(skip_.row(b, s) + i * W);
       sum += products;
     }
     if (s == 0) sum += load(a.d_outputs + (t * a.B + b) * a.H + u, n);
-    if (!zoneout.keeps()) return sum;
-    const Floats kept = zoneout.share(s, t, b, u, n);
-    store(bypass_.row(b, s) + i * W, kept * sum);
-    return (1.0f - kept) * sum;
+    if (!zoneout.is_on()) return sum;
+    const Floats share = zoneout.share(s, t, b, u, n);
+    store(bypass_.row(b, s) + i * W, share * sum);
+    return (1.0f - share) * sum;
   }
 
-  // Keep the gradient of state s before the step, other than through products.
+  // Store the gradient of state s before the step, without that through products.
   void put(Index s, Index b, Index i, Floats d) const {
-    if (zoneout.keeps()) d += load(bypass_.row(b, s) + i * W);
-    store(direct_.row(b, s) + i * W, d);
+    if (zoneout.is_on()) d += load(bypass_.row(b, s) + i * W);
+    store(skip_.row(b, s) + i * W, d);
   }
-  // The same where there is none.
+  // Store zoneout's bypass alone, for a state that the step reads only by products.
   void put_none(Index s, Index b, Index i) const {
-    if (zoneout.keeps()) put(s, b, i, Floats{});
+    if (zoneout.is_on()) put(s, b, i, Floats{});
   }
 
   // After step 0: store the gradient of state s before it.
-  void finish(Index s, bool is_direct, Floats products, Index b, Index u, Index n, Index i) const {
-    const Floats d = is_direct || zoneout.keeps() ? load(direct_.row(b, s) + i * W) : Floats{};
+  void finish(Index s, bool has_skip, Floats products, Index b, Index u, Index n, Index i) const {
+    const Floats d = has_skip || zoneout.is_on() ? load(skip_.row(b, s) + i * W) : Floats{};
     store(a.d_first + (s * a.B + b) * a.H + u, d + products, n);
   }
 
  private:
   const Arguments& a;
   const Zoneout zoneout;
-  const Waiting direct_, bypass_;
+  const StageBuffer skip_, bypass_;
 };

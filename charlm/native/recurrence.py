@@ -1,5 +1,6 @@
-"""One recurrent layer over a window: the autograd function, and memory for both passes of any cell."""
+"""One recurrent layer over a window: the autograd function, and the buffers of both passes of any cell."""
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -27,62 +28,58 @@ class LoopInputs(NamedTuple):
     steps: int
 
 
-class Memory:
-    """Where a call of a layer has its tensors: here wherever PyTorch puts them; see also gpu/memory.py."""
+class Buffers:
+    """Allocates the tensors of a call: here new ones at each call; see also gpu/buffers.py."""
 
     def new(self, name: str, like: Tensor, *shape: int) -> Tensor:
-        """A tensor for the driver to write; it may hold anything."""
+        """An uninitialized tensor for the driver to write."""
         return like.new_empty(shape)
 
     def read(self, name: str, tensor: Tensor) -> Tensor:
-        """What the driver reads as this tensor."""
+        """The tensor as the driver reads it."""
         return tensor.contiguous()
 
     def result(self, tensor: Tensor) -> Tensor:
-        """What the caller gets of a tensor that the driver wrote."""
+        """A tensor that the driver wrote, as the caller gets it."""
         return tensor
 
 
-Lease = Callable[[str], Memory]
-"""Memory for a part of a call: "window" until its backward pass is over; "forward" or "backward" during that pass."""
+BuffersOf = Callable[[str], Buffers]
+"""Phase → its buffers. Those of "window" live until the backward pass is over, those of "forward" and "backward" only
+during that pass."""
 Values = dict[str, Value | Sequence[Tensor | None]]
 """The fields of `Arguments` in recurrence.h; a table of pointers is a list of tensors."""
 
 
-def fresh(part: str) -> Memory:
-    """The lease that keeps nothing."""
-    return Memory()
-
-
 class Driver:
-    """Computes a window's steps and their gradients. The autograd function around them is the same for every driver."""
+    """Computes a window's steps and their gradients. All drivers share the autograd function around them."""
 
     def padded(self, units: int) -> int:
-        """Units for which `saved` has room, in a layout that the driver chooses."""
+        """Length of a row of `saved`, whose layout the driver chooses."""
         return units
 
     def run(self, function: str, passes: Passes, values: Values) -> None:
-        """recurrence_forward or recurrence_backward; the values are the fields of `Arguments` in recurrence.h."""
+        """Run recurrence_forward or recurrence_backward."""
         raise NotImplementedError
 
     takes_ids = False
-    """Whether the windows may be rows of a table, which each step reads by an id."""
+    """Whether `windows` may be tables, of which each step reads a row by its id."""
 
     def linear(self, x: Tensor, w_NK: Tensor, bias_N: Tensor | None = None) -> Tensor:
-        """x wᵀ + bias over the last dimension of x, as `F.linear`; float32 also of operands rounded to bfloat16."""
+        """x wᵀ + bias over the last dimension of x, as `F.linear`. The result is float32 under autocast too."""
         raise NotImplementedError
 
     def gradient_of_rows(self, d_rows_TBN: Tensor, ids_TB: Tensor | None, V: int) -> Tensor:
-        """The gradient of a window's rows [V, N], from that of the row that each step reads."""
+        """The gradient of a table [V, N], from the gradients of the rows that the steps read; without ids unchanged."""
         raise NotImplementedError
 
     def matmul(self, a_MK: Tensor, b_KN: Tensor, *, bf16: bool, out: Tensor) -> None:
         """out = a b, [M, N]."""
         raise NotImplementedError
 
-    def lease(self, numbers: tuple[Any, ...], tensors: Sequence[Tensor | None], memory: object) -> Lease:
-        """What gives a call its memory. memory: see `layer`; numbers and tensors: all that the call takes."""
-        return fresh
+    def buffers_of(self, numbers: tuple[Any, ...], tensors: Sequence[Tensor | None], cache: object) -> BuffersOf:
+        """The buffers of a call with these numbers and tensors. cache: see `layer`."""
+        return lambda phase: Buffers()
 
     def layer(
         self,
@@ -90,28 +87,28 @@ class Driver:
         inputs: LoopInputs,
         state: tuple[Tensor, ...],
         mask_BH: Tensor | None = None,
-        kept_TBS: Tensor | None = None,
-        carried_TB: Tensor | None = None,
-        memory: object = None,
+        zoneout_TBS: Tensor | None = None,
+        carry_TB: Tensor | None = None,
+        cache: object = None,
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Outputs [T, B, H] and last state, [B, H] for each state tensor.
 
-        Under autocast to bfloat16 the products are bfloat16; sums, gates and states stay float32. For mask, kept and
-        carried see `LayerCall`. memory: the stack's `KeptMemory`, for drivers that take it.
+        Under autocast to bfloat16 the products are bfloat16; sums, gates and states stay float32. For mask, zoneout and
+        carry see `LayerCall`. cache: the stack's `BufferCache`, for drivers that use it.
         """
-        if carried_TB is not None:
-            state = tuple(tensor * carried_TB[0, :, None] for tensor in state)
+        if carry_TB is not None:
+            state = tuple(tensor * carry_TB[0, :, None] for tensor in state)
         names = tuple(dict.fromkeys(product.name for product in passes.products))
         weights = [inputs.weights[name] for name in names]
         numbers = passes, inputs.input_size, inputs.steps, torch.is_grad_enabled(), autocasts_to_bf16(state[0].device)
-        tensors = (inputs.ids_TB, mask_BH, kept_TBS, carried_TB, *inputs.windows, *inputs.vectors, *weights, *state)
-        call = _Call(self, *numbers, names, self.lease(numbers, tensors, memory))
+        tensors = (inputs.ids_TB, mask_BH, zoneout_TBS, carry_TB, *inputs.windows, *inputs.vectors, *weights, *state)
+        call = _Call(self, *numbers, names, self.buffers_of(numbers, tensors, cache))
         y_TBH, *last = _Sequence.apply(call, *tensors)  # type: ignore[misc]
         return y_TBH, tuple(last)
 
 
 class _Call(NamedTuple):
-    """What a call takes besides tensors."""
+    """The arguments of a call that are not tensors."""
 
     driver: Driver
     passes: Passes
@@ -121,16 +118,13 @@ class _Call(NamedTuple):
     bf16: bool
     names: tuple[str, ...]
     """Of the matrices."""
-    lease: Lease
+    buffers_of: BuffersOf
 
-    def shares(self, tensors: Sequence[Tensor]) -> tuple[list[Tensor], ...]:
+    def split_tensors(self, tensors: Sequence[Tensor]) -> tuple[list[Tensor], ...]:
         """Windows, vectors, matrices and states."""
-        split = self.passes.split
-        shares, rest = [], list(tensors)
-        for count in (len(split.windows), len(split.vectors), len(self.names)):
-            shares.append(rest[:count])
-            rest = rest[count:]
-        return (*shares, rest)
+        rest = iter(tensors)
+        counts = len(self.passes.split.windows), len(self.passes.split.vectors), len(self.names)
+        return (*(list(itertools.islice(rest, count)) for count in counts), list(rest))
 
     def matrices(self, weights: Sequence[Tensor]) -> list[Tensor]:
         """The matrix of each product, from the tensors of `names`."""
@@ -147,34 +141,35 @@ def matrices(passes: Passes, weights: Mapping[str, Tensor]) -> list[Tensor]:
     return [matrix(weights[product.name], product.index) for product in passes.products]
 
 
-def buffers(
-    driver: Driver, passes: Passes, input_size: int, memory: Memory, like: Tensor, steps: int, *, makes: bool
+def saved_for_backward(
+    driver: Driver, passes: Passes, input_size: int, buffers: Buffers, like: Tensor, steps: int, *, pre_zoneout: bool
 ) -> Values:
-    """The tensors that the backward pass needs, by their fields in `Arguments`, for this many steps.
+    """The tensors that the backward pass needs, for this many steps. like: a state.
 
-    Without a backward pass they are written all the same: with and without gradients the outputs are then the same to
-    the last bit. like: a state.
+    They are written without a backward pass too, so that outputs have the same bits with and without gradients.
     """
     B, H = like.shape
-    operands = {k: units(passes.operands[k].size, H, input_size) for k in passes.kept}
+    operands = {k: units(passes.operands[k].size, H, input_size) for k in passes.stored_operands}
     saved = {size: (len(rows), units(size, H, input_size)) for size, rows in passes.forward.saved.items()}
     norms = len(passes.normalizations)
     return {
-        # Without a backward pass in two places in turn: one is written while others still read the other.
-        "operands": [memory.new(f"operands{k}", like, max(steps, 2), B, n) for k, n in operands.items()],
+        # At least two steps: without a backward pass one is written while other threads still read the other.
+        "operands": [buffers.new(f"operands{k}", like, max(steps, 2), B, n) for k, n in operands.items()],
         "saved": [
-            memory.new(f"saved{size}", like, steps, B, count, driver.padded(n)) for size, (count, n) in saved.items()
+            buffers.new(f"saved{size}", like, steps, B, count, driver.padded(n)) for size, (count, n) in saved.items()
         ],
-        "made": memory.new("made", like, len(passes.split.loop.states), steps, B, H) if makes else None,
-        "moments": memory.new("moments", like, steps, B, norms, 2) if norms else None,
+        "pre_zoneout": (
+            buffers.new("pre_zoneout", like, len(passes.split.loop.states), steps, B, H) if pre_zoneout else None
+        ),
+        "moments": buffers.new("moments", like, steps, B, norms, 2) if norms else None,
     }
 
 
-def numbers(input_size: int, T: int, like: Tensor, kept_TBS: Tensor | None, *, steps: int, bf16: bool) -> Values:
-    """The numbers in `Arguments`. like: a state; steps: those that `buffers` are for."""
+def numbers(input_size: int, T: int, like: Tensor, zoneout_TBS: Tensor | None, *, steps: int, bf16: bool) -> Values:
+    """The numbers in `Arguments`. like: a state; steps: those of `saved_for_backward`."""
     B, H = like.shape
-    rows = 0 if kept_TBS is None else kept_TBS.shape[0] * kept_TBS.shape[1]
-    return {"T": T, "B": B, "H": H, "I": input_size, "bf16": bf16, "saved_steps": steps, "kept_rows": rows}
+    rows = 0 if zoneout_TBS is None else zoneout_TBS.shape[0] * zoneout_TBS.shape[1]
+    return {"T": T, "B": B, "H": H, "I": input_size, "bf16": bf16, "saved_steps": steps, "zoneout_rows": rows}
 
 
 class _Sequence(torch.autograd.Function):
@@ -184,31 +179,33 @@ class _Sequence(torch.autograd.Function):
         call: _Call,
         ids_TB: Tensor | None,
         mask_BH: Tensor | None,
-        kept_TBS: Tensor | None,
-        carried_TB: Tensor | None,
+        zoneout_TBS: Tensor | None,
+        carry_TB: Tensor | None,
         *tensors: Tensor,
     ) -> tuple[Tensor, ...]:
-        passes, window, passing = call.passes, call.lease("window"), call.lease("forward")
-        windows, vectors, weights, state = call.shares(tensors)
+        passes, window, passing = call.passes, call.buffers_of("window"), call.buffers_of("forward")
+        windows, vectors, weights, state = call.split_tensors(tensors)
         T = call.steps
-        masks = {"mask": mask_BH, "kept": kept_TBS, "carried": carried_TB}
-        masks = {name: None if one is None else window.read(name, one) for name, one in masks.items()}
+        masks = {"mask": mask_BH, "zoneout": zoneout_TBS, "carry": carry_TB}
+        masks = {name: None if mask is None else window.read(name, mask) for name, mask in masks.items()}
         weights, vectors = _read(window, "weights", weights), _read(window, "vectors", vectors)
         windows = _read(window if passes.reads_windows else passing, "windows", windows)
         states = window.new("states", state[0], len(state), 1 + T, *state[0].shape)
         for first, tensor in zip(states[:, 0], state, strict=True):
             first.copy_(tensor)
-        steps, makes = T if call.with_backward else 1, kept_TBS is not None or carried_TB is not None
-        saved = buffers(call.driver, passes, call.input_size, window, state[0], steps, makes=makes)
-        outputs = None if carried_TB is None else passing.new("outputs", states, *states.shape[1:]).narrow(0, 0, T)
-        counts = numbers(call.input_size, T, state[0], kept_TBS, steps=steps, bf16=call.bf16)
+        steps, pre_zoneout = T if call.with_backward else 1, zoneout_TBS is not None or carry_TB is not None
+        saved = saved_for_backward(
+            call.driver, passes, call.input_size, window, state[0], steps, pre_zoneout=pre_zoneout
+        )
+        outputs = None if carry_TB is None else passing.new("outputs", states, *states.shape[1:]).narrow(0, 0, T)
+        counts = numbers(call.input_size, T, state[0], zoneout_TBS, steps=steps, bf16=call.bf16)
         values = {**counts, **masks, **saved, "ids": ids_TB, "vectors": vectors}
         values |= {"weights": call.matrices(weights), "windows": windows, "states": states, "outputs": outputs}
         call.driver.run("recurrence_forward", passes, values)
         ctx.call, ctx.window, ctx.V = call, window, len(windows[0]) if windows else 0
         reads = {"windows": windows if passes.reads_windows else [], "vectors": vectors, "weights": weights}
-        _keep(ctx, {**masks, **saved, **reads, "ids": ids_TB, "states": states})
-        # Copies: a view would keep the states of the whole window.
+        _save(ctx, {**masks, **saved, **reads, "ids": ids_TB, "states": states})
+        # Clones: views would hold the states of the whole window in memory.
         return passing.result(states[0, 1:] if outputs is None else outputs), *states[:, -1].clone()
 
     @staticmethod
@@ -217,48 +214,50 @@ class _Sequence(torch.autograd.Function):
         ctx: Any, dy_TBH: Tensor, *d_last: Tensor
     ) -> tuple[Tensor | None, ...]:
         call: _Call = ctx.call
-        kept, passes, memory = _kept(ctx), call.passes, call.lease("backward")
-        weights, states, ids_TB = kept.pop("weights"), kept["states"], kept["ids"]
+        saved, passes, buffers = _saved(ctx), call.passes, call.buffers_of("backward")
+        weights, states, ids_TB = saved.pop("weights"), saved["states"], saved["ids"]
         T, B, H = dy_TBH.shape
         widths = [product.gates * units(product.size, H, call.input_size) for product in passes.products]
-        d_products = [memory.new(f"d_products{k}", states, T, B, width) for k, width in enumerate(widths)]
-        d_first = memory.new("d_first", states, len(states), B, H)
+        d_products = [buffers.new(f"d_products{k}", states, T, B, width) for k, width in enumerate(widths)]
+        d_first = buffers.new("d_first", states, len(states), B, H)
         like_windows, like_vectors = passes.like_windows, passes.like_vectors
         nodes = [passes.split.program.nodes[place] for place in passes.split.windows]
         widths = [node.count * units(node.size, H, call.input_size) for node in nodes]
         d_windows = [
-            d_products[like_windows[k]] if k in like_windows else memory.new(f"d_windows{k}", states, T, B, width)
+            d_products[like_windows[k]] if k in like_windows else buffers.new(f"d_windows{k}", states, T, B, width)
             for k, width in enumerate(widths)
         ]
         d_vectors = [
-            None if k in like_vectors else memory.new(f"d_vectors{k}", states, *vector.shape).zero_()
-            for k, vector in enumerate(kept["vectors"])
+            None if k in like_vectors else buffers.new(f"d_vectors{k}", states, *vector.shape).zero_()
+            for k, vector in enumerate(saved["vectors"])
         ]
         call.driver.run("recurrence_backward", passes, {
-            **numbers(call.input_size, T, d_first[0], kept["kept"], steps=T, bf16=call.bf16),
-            **kept, "weights": call.matrices(weights),
-            "d_outputs": memory.read("d_outputs", dy_TBH), "d_last": memory.read("d_last", torch.stack(d_last)),
+            **numbers(call.input_size, T, d_first[0], saved["zoneout"], steps=T, bf16=call.bf16),
+            **saved, "weights": call.matrices(weights),
+            "d_outputs": buffers.read("d_outputs", dy_TBH), "d_last": buffers.read("d_last", torch.stack(d_last)),
             "d_products": d_products, "d_windows": d_windows, "d_vectors": d_vectors, "d_first": d_first,
         })  # fmt: skip
-        d_rows = [call.driver.gradient_of_rows(memory.result(one), ids_TB, ctx.V) for one in d_windows]
+        d_rows = [call.driver.gradient_of_rows(buffers.result(one), ids_TB, ctx.V) for one in d_windows]
         d_vectors = [
-            d_products[like_vectors[k]].sum((0, 1)) if one is None else memory.result(one)
+            d_products[like_vectors[k]].sum((0, 1)) if one is None else buffers.result(one)
             for k, one in enumerate(d_vectors)
         ]
-        d_weights = _of_matrices(call, weights, d_products, kept)
-        return None, None, None, None, None, *d_rows, *d_vectors, *d_weights, *memory.result(d_first)
+        d_weights = _matrix_gradients(call, weights, d_products, saved)
+        return None, None, None, None, None, *d_rows, *d_vectors, *d_weights, *buffers.result(d_first)
 
 
-def _of_matrices(call: _Call, weights: list[Tensor], d_products: list[Tensor], kept: dict[str, Any]) -> list[Tensor]:
-    """The gradients of the matrices: of each product's gates, times what it multiplied."""
-    passes, states, mask_BH = call.passes, kept["states"], kept["mask"]
+def _matrix_gradients(
+    call: _Call, weights: list[Tensor], d_products: list[Tensor], saved: dict[str, Any]
+) -> list[Tensor]:
+    """The gradients of the matrices: each product's output gradient times its operand, summed over steps."""
+    passes, states, mask_BH = call.passes, saved["states"], saved["mask"]
     d_weights, begun = [torch.empty_like(weight) for weight in weights], set()
     for product, d_TBG, d_matrix in zip(passes.products, d_products, call.matrices(d_weights), strict=True):
         operand = passes.operands[product.operand]
         if operand.state:
             v_TBK = states[passes.split.loop.states.index(operand.state), :-1]
         else:
-            v_TBK = kept["operands"][passes.kept.index(product.operand)][: len(d_TBG)]
+            v_TBK = saved["operands"][passes.stored_operands.index(product.operand)][: len(d_TBG)]
         if mask_BH is not None and operand.size == "H":
             v_TBK = v_TBK * mask_BH
         again = (product.name, product.index) in begun
@@ -270,20 +269,20 @@ def _of_matrices(call: _Call, weights: list[Tensor], d_products: list[Tensor], k
     return d_weights
 
 
-def _read(memory: Memory, name: str, tensors: Sequence[Tensor]) -> list[Tensor]:
-    """What the driver reads as these tensors."""
-    return [memory.read(f"{name}{k}", tensor) for k, tensor in enumerate(tensors)]
+def _read(buffers: Buffers, name: str, tensors: Sequence[Tensor]) -> list[Tensor]:
+    """The tensors as the driver reads them."""
+    return [buffers.read(f"{name}{k}", tensor) for k, tensor in enumerate(tensors)]
 
 
-def _keep(ctx: Any, values: Values) -> None:
+def _save(ctx: Any, values: Values) -> None:
     """Save tensors, and lists of them, for the backward pass."""
     ctx.lengths = {name: len(value) if isinstance(value, list) else None for name, value in values.items()}
     lists = (value if isinstance(value, list) else [value] for value in values.values())
     ctx.save_for_backward(*(tensor for tensors in lists for tensor in tensors))
 
 
-def _kept(ctx: Any) -> dict[str, Any]:
-    """The inverse of `_keep`."""
+def _saved(ctx: Any) -> dict[str, Any]:
+    """The inverse of `_save`."""
     tensors = iter(ctx.saved_tensors)
     return {
         name: next(tensors) if length is None else [next(tensors) for _ in range(length)]

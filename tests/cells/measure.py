@@ -149,7 +149,7 @@ def rounded(tensor: Tensor) -> Tensor:
 
 def own(stack: RecurrentLayers) -> Callable[..., tuple[Tensor, RecurrentState]]:
     """`forward` by the loop with its own backward pass."""
-    layer = partial(driven_layer, stack.gpu_driver, stack.input_size, stack._memory)
+    layer = partial(driven_layer, stack.gpu_driver, stack.input_size, stack._buffer_cache)
     return partial(stack.run_layers, Backend("own", layer, takes_lookup=True, takes_resets=True))
 
 

@@ -119,8 +119,8 @@ def test_a_step_follows_the_paper(case: Case, step: Callable[..., Any], zoned: i
     states = [tensor[0].numpy() for tensor in as_tuple(state)]
     for t in range(3):
         after = step(p, x[t].numpy(), lambda v: v * mask, *states)
-        assert call.kept_TBS is not None
-        kept = np.split(call.kept_TBS[t % len(call.kept_TBS)].numpy(), len(states), axis=1)
+        assert call.zoneout_TBS is not None
+        kept = np.split(call.zoneout_TBS[t % len(call.zoneout_TBS)].numpy(), len(states), axis=1)
         mixed = [k * old + (1 - k) * new for k, old, new in zip(kept, states, after, strict=True)]
         states = [*mixed[:zoned], *after[zoned:]]
         np.testing.assert_allclose(y[t].detach(), states[0], rtol=1e-12, atol=1e-13)

@@ -26,7 +26,7 @@ MORE = [
     Case("mogrifier", {"rounds": 0}),
 ]
 SIZES = [(6, 3, 5, 7), (1, 1, 1, 1), (4, 2, 7, 7), (5, 4, 11, 3)]  # T, B, inputs, H
-MASKS = [("mask", "kept", "carried"), (), ("kept",), ("carried",), ("mask",)]
+MASKS = [("mask", "zoneout", "carry"), (), ("zoneout",), ("carry",), ("mask",)]
 
 Layer = Callable[[Tensor, LayerCall], tuple[Tensor, LayerState]]
 
@@ -64,13 +64,13 @@ def random_call(
     drawn = [parameter.detach() + 0.2 * torch.randn_like(parameter) for parameter in stack.parameters()]
     call = LayerCall(stack.passes(0), [one.requires_grad_() for one in drawn], (torch.zeros(B, H, dtype=dtype),) * S)
     _, state = reference_layer(2 * torch.randn(2, B, inputs, dtype=dtype), call)
-    kept_TBS = torch.rand(*((1, 1) if T % 2 else (T, B)), S * H, dtype=dtype)
-    for name, share in zip(cell.states, kept_TBS.split(H, dim=2), strict=True):
+    zoneout_TBS = torch.rand(*((1, 1) if T % 2 else (T, B)), S * H, dtype=dtype)
+    for name, share in zip(cell.states, zoneout_TBS.split(H, dim=2), strict=True):
         share *= name not in cell.internal
-    drops = {"mask": torch.rand(B, H, dtype=dtype), "kept": kept_TBS, "carried": (torch.rand(T, B) < 0.6).to(dtype)}
-    mask, kept, carried = (drops[name] if name in masks else None for name in ("mask", "kept", "carried"))
+    drops = {"mask": torch.rand(B, H, dtype=dtype), "zoneout": zoneout_TBS, "carry": (torch.rand(T, B) < 0.6).to(dtype)}
+    mask, zoneout, carry = (drops[name] if name in masks else None for name in ("mask", "zoneout", "carry"))
     first = tuple(tensor.detach().requires_grad_() for tensor in state)
-    call = call._replace(state=first, mask_BH=mask, kept_TBS=kept, carried_TB=carried)
+    call = call._replace(state=first, mask_BH=mask, zoneout_TBS=zoneout, carry_TB=carry)
     return torch.randn(B, T, inputs, dtype=dtype).transpose(0, 1).requires_grad_(), call
 
 

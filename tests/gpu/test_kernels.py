@@ -80,7 +80,7 @@ dump = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
 
 def check(function, kernel, architecture, units):
     kinds = {"kept_row": "i32", "copy": "*bf16", "d_copy": "*bf16"}
-    types = {argument.name: kinds.get(argument.what, "*fp32") for argument in kernel.arguments}
+    types = {argument.name: kinds.get(argument.kind, "*fp32") for argument in kernel.arguments}
     types |= {"B": "i32", "N": "i32", "BLOCK": "constexpr", "INDEX": "constexpr"}
     block = shape(kernel, units)
     constants = {"BLOCK": block.pop("BLOCK"), "INDEX": tl.int32}

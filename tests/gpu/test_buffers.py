@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from charlm.gpu.buffers import BufferCache
 from charlm.gpu.graphs import Graphs
-from charlm.gpu.memory import KeptMemory
 from charlm.layers.stack import RecurrentLayers
 from tests.cells.measure import CASES, Case, as_tuple, own, random_input, random_state
 from tests.gpu.test_graphs import Recorder
@@ -96,7 +96,7 @@ def test_without_graphs_no_memory_is_kept(recorder: Recorder) -> None:
     stack = Case("lstm").build(5, 17, 1)
     stack.gpu_driver.graphs.enabled = False
     results(stack, random_input(stack, 4, 2), seed=0)
-    assert not stack._memory._free
+    assert not stack._buffer_cache._free
 
 
 @pytest.mark.usefixtures("recorder")
@@ -123,53 +123,53 @@ def test_a_retained_graph_keeps_its_memory() -> None:
     assert all(map(torch.equal, torch.autograd.grad(loss, list(stack.parameters())), first))
 
 
-def addresses(memory: KeptMemory, form: str, calls: int = 1) -> list[int]:
+def addresses(cache: BufferCache, form: str, calls: int = 1) -> list[int]:
     """Of calls that are not over before the last begins, and then are, in backward order."""
-    leased = [memory.lease(form)("window") for _ in range(calls)]
-    found = [lease.new("states", torch.zeros(1), 3).data_ptr() for lease in leased]
-    while leased:
-        leased.pop()
+    taken = [cache.buffers_of(form)("window") for _ in range(calls)]
+    found = [buffers.new("states", torch.zeros(1), 3).data_ptr() for buffers in taken]
+    while taken:
+        taken.pop()
     return found
 
 
 def test_addresses_come_again_in_order() -> None:
-    memory = KeptMemory()
-    first = addresses(memory, "training", calls=3)
+    cache = BufferCache()
+    first = addresses(cache, "training", calls=3)
     assert len(set(first)) == 3
-    addresses(memory, "another")
-    assert addresses(memory, "training", calls=3) == first
-    assert addresses(memory, "training", calls=4)[:3] == first
+    addresses(cache, "another")
+    assert addresses(cache, "training", calls=3) == first
+    assert addresses(cache, "training", calls=4)[:3] == first
 
 
 def test_memory_is_kept_for_the_last_two_forms() -> None:
-    memory = KeptMemory()
+    cache = BufferCache()
     made: list[weakref.ref[Tensor]] = []
     for form in ("first", "second", "first", "third"):
-        lease = memory.lease(form)("window")
-        made.append(weakref.ref(lease.new("states", torch.zeros(1), 3)))
-        del lease
+        buffers = cache.buffers_of(form)("window")
+        made.append(weakref.ref(buffers.new("states", torch.zeros(1), 3)))
+        del buffers
     assert [ref() is not None for ref in made] == [True, False, True, True]
     assert made[0]() is made[2]()
 
 
 def test_memory_of_inference_mode_serves_nothing_else() -> None:
-    memory = KeptMemory()
+    cache = BufferCache()
     with torch.inference_mode():
-        addresses(memory, "form")
+        addresses(cache, "form")
     with torch.no_grad():
-        assert not memory.lease("form")("window").read("states", torch.ones(3)).is_inference()
+        assert not cache.buffers_of("form")("window").read("states", torch.ones(3)).is_inference()
 
 
 def test_memory_of_another_form_is_an_error() -> None:
-    memory = KeptMemory()
-    addresses(memory, "form")
+    cache = BufferCache()
+    addresses(cache, "form")
     with pytest.raises(AssertionError, match="states"):
-        memory.lease("form")("window").new("states", torch.zeros(1), 4)
+        cache.buffers_of("form")("window").new("states", torch.zeros(1), 4)
 
 
 def test_a_copied_or_stored_stack_takes_no_memory_along(recorder: Recorder) -> None:
     stack = Case("lstm").build(5, 17, 1)
     results(stack, random_input(stack, 4, 2), seed=0)
-    assert stack._memory._free
+    assert stack._buffer_cache._free
     for other in (copy.deepcopy(stack), pickle.loads(pickle.dumps(stack))):
-        assert not other._memory._free
+        assert not other._buffer_cache._free

@@ -1,0 +1,83 @@
+"""Buffers that keep their addresses: a CUDA graph can be replayed only on the addresses on which it was recorded."""
+
+import threading
+import weakref
+from collections import OrderedDict
+from collections.abc import Hashable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from charlm.native.recurrence import Buffers, BuffersOf
+
+_Tensors = dict[str, Tensor]
+
+_MOST_FORMS = 2
+"""Cached forms per (phase, kind of layer, grad mode): a text's windows, and its last window, which is shorter."""
+
+
+class BufferCache:
+    """Buffers of a stack's layers: a call takes those of an earlier call of the same form that is over.
+
+    Calls that overlap, of several layers or of windows that wait for their backward passes, therefore never share
+    buffers of "window". All layers share those of "forward" and "backward".
+    """
+
+    def __init__(self) -> None:
+        self._free: dict[Hashable, OrderedDict[Hashable, list[_Tensors]]] = {}
+        self._lock = threading.RLock()  # reentrant: freeing tensors can return other buffers
+
+    def buffers_of(self, form: Hashable, layer_kind: Hashable = None) -> BuffersOf:
+        """The buffers of a call. form: equal for calls whose tensors have equal shapes.
+
+        layer_kind: a stack's first layer can have more vectors than the others.
+        """
+        # Tensors made in inference mode cannot be written outside it; those of another stream may be in use.
+        stream = torch.cuda.current_stream().cuda_stream if torch.cuda.is_available() else None
+        form = form, torch.is_inference_mode_enabled(), stream
+        return partial(self._take, form, (layer_kind, torch.is_grad_enabled()))
+
+    def _take(self, form: Hashable, kind: Hashable, phase: str) -> Buffers:
+        kind = phase, kind
+        with self._lock:
+            free = self._free.get(kind, {}).get(form)
+            tensors = free.pop() if free else {}
+        return _CachedBuffers(tensors, partial(self._give_back, kind, form))
+
+    def _give_back(self, kind: Hashable, form: Hashable, tensors: _Tensors) -> None:
+        """Last in, first out: layers return their buffers from the last to the first, so each gets its own again."""
+        with self._lock:
+            forms = self._free.setdefault(kind, OrderedDict())
+            forms[form] = [*forms.pop(form, []), tensors]
+            if len(forms) > _MOST_FORMS:
+                forms.popitem(last=False)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "BufferCache":
+        """A copied stack has a cache of its own."""
+        return BufferCache()
+
+    def __reduce__(self) -> tuple[type["BufferCache"], tuple[()]]:
+        """A pickled cache is empty."""
+        return BufferCache, ()
+
+
+class _CachedBuffers(Buffers):
+    """Tensors by name, allocated at first use. Inputs are copied in, results are copied out."""
+
+    def __init__(self, tensors: _Tensors, give_back: partial[None]) -> None:
+        self._tensors = tensors
+        weakref.finalize(self, give_back, tensors).atexit = False
+
+    def new(self, name: str, like: Tensor, *shape: int) -> Tensor:
+        if (tensor := self._tensors.get(name)) is None:
+            tensor = self._tensors[name] = super().new(name, like, *shape)
+        assert (tensor.shape, tensor.dtype, tensor.device) == (shape, like.dtype, like.device), name
+        return tensor
+
+    def read(self, name: str, tensor: Tensor) -> Tensor:
+        return self.new(name, tensor, *tensor.shape).copy_(tensor)
+
+    def result(self, tensor: Tensor) -> Tensor:
+        return tensor.clone()
