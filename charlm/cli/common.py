@@ -2,9 +2,11 @@
 
 import codecs
 import io
+import math
 import os
 import re
 import sys
+from collections.abc import Callable, Container, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,9 +14,43 @@ from typing import Annotated, Any
 import typer
 
 from charlm.api import DEFAULT_MINUTES, MOST_MINUTES
-from charlm.cli.completion import complete_run
+from charlm.cli.completion import complete_config, complete_run
 from charlm.system.console import say, terminal_columns
-from charlm.system.formatting import counted, escaped, one_line, to_json, wrapped
+from charlm.system.formatting import columns_of, counted, escaped, one_line, to_json, wrapped
+
+# The base class of BadParameter: click's, or the one in Typer's own copy of click (newer versions).
+UsageError: Any = typer.BadParameter.__mro__[1]
+
+
+def usage_error(message: str) -> Exception:
+    """The error for a wrong use of options: exit code 2."""
+    return UsageError(f"Invalid value: {message}")
+
+
+def checked(is_allowed: Callable[[float], bool], allowed: str) -> Callable[[typer.CallbackParam, Any], Any]:
+    """A callback of an option: a usage error for numbers that are not allowed. nan passes `min` and `max`."""
+
+    def check(option: typer.CallbackParam, value: float | None) -> float | None:
+        if value is not None and not is_allowed(value):
+            raise usage_error(f"{option.opts[0]}: found {value:g}; allowed: {allowed}")
+        return value
+
+    return check
+
+
+finite = checked(math.isfinite, "a finite number")
+minutes_checked = checked(
+    lambda minutes: 0 < minutes <= MOST_MINUTES, f"a number above 0, and {MOST_MINUTES:,} at most"
+)
+
+
+def check_minutes(minutes: float | None, overrides: list[str] | None, chosen: bool) -> None:
+    """A usage error for minutes that are given twice. `chosen`: whether settings are chosen for these minutes."""
+    if (chosen or minutes is not None) and any(text.startswith("train.max_minutes=") for text in overrides or []):
+        raise usage_error("--set train.max_minutes: found beside --minutes or its default; give --minutes alone")
+
+
+# Options
 
 
 def device_name(value: str) -> str:
@@ -24,6 +60,13 @@ def device_name(value: str) -> str:
     if not re.fullmatch(DEVICE, value):
         raise typer.BadParameter(f"{value!r} is none of 'auto', 'cpu', 'cuda', 'cuda:1' (the second GPU) and so on.")
     return value
+
+
+class Precision(StrEnum):
+    auto = "auto"
+    fp32 = "fp32"
+    tf32 = "tf32"
+    bf16 = "bf16"
 
 
 DEVICE_NAMES = "<auto|cpu|cuda|cuda:N>"
@@ -38,15 +81,6 @@ DeviceOption = Annotated[
         "--device", parser=device_name, metavar=DEVICE_NAMES, help="Where to compute; auto takes a GPU if there is one."
     ),
 ]
-
-
-class Precision(StrEnum):
-    auto = "auto"
-    fp32 = "fp32"
-    tf32 = "tf32"
-    bf16 = "bf16"
-
-
 PrecisionOption = Annotated[
     Precision,
     typer.Option("--precision", help="Precision of matrix products; auto: as in training. Exports compute in fp32."),
@@ -58,6 +92,7 @@ Minutes = Annotated[
     typer.Option(
         "--minutes",
         metavar="M",
+        callback=minutes_checked,
         help="Minutes from the start of the command to its end; with --resume, those of all sessions.  "
         f"[default without a config: {DEFAULT_MINUTES:g}]",
     ),
@@ -81,17 +116,36 @@ CheckpointPath = Annotated[
         autocompletion=complete_run,
     ),
 ]
+PageFile = Annotated[Path, typer.Option("--out", metavar="FILE", help="Where to write the page.")]
+
+
+def config_option(more_help: str) -> Any:
+    """The option --config of a command."""
+    return typer.Option("--config", metavar="CONFIG", help=f"{CONFIG_HELP} {more_help}", autocompletion=complete_config)
 
 
 def line_settings(lines: bool, separator: str | None) -> list[str]:
     """What --lines and --labels set, as KEY=VALUE."""
-    found = ["data.unit=line"] if lines else []
+    settings = ["data.unit=line"] if lines else []
     if separator is not None:
         from charlm.config.yaml import dump_flow
 
         separator = separator.replace(r"\t", "\t")
-        found.append(f"data.label_separator={dump_flow(separator)}")
-    return found
+        settings.append(f"data.label_separator={dump_flow(separator)}")
+    return settings
+
+
+def check_files(**files: Path | str | None) -> None:
+    """DataError for the file of an option or argument that is not there; - is stdin."""
+    from charlm.errors import DataError
+
+    for name, file in files.items():
+        if file is not None and str(file) != "-" and not os.path.exists(file):  # noqa: PTH110
+            option = f"--{name.replace('_', '-')} " if name != "file" else ""
+            raise DataError(f"{option}{file}: no such file or folder; allowed: a text file, or - for stdin")
+
+
+# What the model knows
 
 
 def check_escapes(trained: Any, text: str, where: str) -> None:
@@ -130,6 +184,21 @@ def known_ids(trained: Any, file: Path, skip_unknown: bool) -> Any:
         say("skipped", f"{file}: {counted(sum(skipped.values()), 'character')}: {describe_characters(skipped)}")
     return ids
 
+
+def report_backend(trained: Any) -> None:
+    """Say what computes the layers if a faster backend cannot, and the precision if it is bf16."""
+    from charlm.native.precision import choose_precision
+
+    selection = trained.network.select_backend(trained.device, training=False)
+    if selection.passed_over:
+        say("layers", selection.description)
+    if trained.precision == "bf16":
+        _, slow = choose_precision("bf16", trained.device)
+        as_before = ", as in training" if trained.config.precision == "bf16" else ""
+        say("slow" if slow else "device", f"precision bf16{as_before}{f': {slow}' if slow else ''}")
+
+
+# Output
 
 EXACT = "charlm.exact"
 """An error handler for encoding: the bytes of a byte model as they are, and escapes for what has no bytes at all."""
@@ -170,16 +239,6 @@ def as_json(value: Any) -> str:
     return escaped(to_json(value, ascii=_json_is_ascii))
 
 
-def check_files(**files: Path | str | None) -> None:
-    """DataError for the file of an option or argument that is not there; - is stdin."""
-    from charlm.errors import DataError
-
-    for name, file in files.items():
-        if file is not None and str(file) != "-" and not os.path.exists(file):  # noqa: PTH110
-            option = f"--{name.replace('_', '-')} " if name != "file" else ""
-            raise DataError(f"{option}{file}: no such file or folder; allowed: a text file, or - for stdin")
-
-
 def print_json(value: Any) -> None:
     """Print a value as one line of JSON."""
     typer.echo(as_json(value))
@@ -192,31 +251,20 @@ def print_table(rows: dict[str, str]) -> None:
         typer.echo(wrapped([f"{name:<{width}} ", *one_line(text).split(" ")], columns, width + 2))
 
 
-def usage_error(message: str) -> typer.BadParameter:
-    """The error for a wrong use of options: exit code 2."""
-    return typer.BadParameter(message)
+def print_rows(rows: Sequence[Sequence[str]], right: Container[int]) -> None:
+    """Print rows with aligned columns, those in `right` at their right end.
 
-
-def check_minutes(minutes: float | None, overrides: list[str] | None, chosen: bool) -> None:
-    """A usage error unless the minutes are a positive number, a year's at most, and given once.
-
-    `chosen`: whether settings are chosen for these minutes.
+    If a terminal is too narrow, a name in the first column is on a line of its own.
     """
-    if (chosen or minutes is not None) and any(text.startswith("train.max_minutes=") for text in overrides or []):
-        raise usage_error("--set train.max_minutes: found beside --minutes or its default; give --minutes alone")
-    if minutes is not None and not 0 < minutes <= MOST_MINUTES:
-        raise usage_error(f"--minutes: found {minutes:g}; allowed: a number above 0, and {MOST_MINUTES:,} at most")
-
-
-def report_backend(trained: Any) -> None:
-    """Say what computes the layers if a faster backend cannot, and the precision if it is bf16."""
-    from charlm.native.precision import choose_precision
-
-    model, device = trained.network, trained.device
-    selection = model.select_backend(device, training=False)
-    if selection.passed_over:
-        say("layers", selection.description)
-    if trained.precision == "bf16":
-        _, slow = choose_precision("bf16", device)
-        as_before = ", as in training" if trained.config.precision == "bf16" else ""
-        say("slow" if slow else "device", f"precision bf16{as_before}{f': {slow}' if slow else ''}")
+    widths = [max(map(columns_of, column)) for column in zip(*rows, strict=True)]
+    columns = terminal_columns(sys.stdout)
+    too_wide = columns is not None and 0 not in right and sum(widths) + 2 * len(widths) - 2 > columns
+    for row in rows:
+        cells = []
+        for column, (text, width) in enumerate(zip(row, widths, strict=True)):
+            padding = " " * (width - columns_of(text))
+            cells.append(padding + text if column in right else text + padding)
+        if too_wide:
+            typer.echo(row[0])
+            cells[0] = ""
+        typer.echo("  ".join(cells).rstrip())

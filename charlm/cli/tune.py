@@ -3,19 +3,27 @@
 import math
 import shlex
 import time
-from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from charlm.cli.common import CONFIG_HELP, Json, Overrides, check_minutes, print_json, usage_error
+from charlm.cli.common import (
+    CONFIG_HELP,
+    Json,
+    Overrides,
+    checked,
+    minutes_checked,
+    print_json,
+    print_rows,
+    usage_error,
+)
 from charlm.cli.completion import complete_config
 from charlm.errors import StudyError
 from charlm.system.console import say
 
 if TYPE_CHECKING:
-    from charlm.tuning.study import Record, Study
+    from charlm.tuning.study import Study, Trial
 
 ConfigOption = Annotated[
     Path | None,
@@ -31,6 +39,7 @@ Hours = Annotated[
     typer.Option(
         "--hours",
         metavar="H",
+        callback=checked(lambda hours: 0 < hours < math.inf, "a number above 0"),
         help="Hours from the start of the command to its end. Leave it out to continue a study until its time is over.",
     ),
 ]
@@ -39,6 +48,7 @@ TrialMinutes = Annotated[
     typer.Option(
         "--minutes",
         metavar="M",
+        callback=minutes_checked,
         help="Minutes that each trial trains.  [default: the config's limits, at most a tenth of the hours]",
     ),
 ]
@@ -59,6 +69,10 @@ StudyFolder = Annotated[
         help="The study's folder; an existing study goes on.  [default: tunings/<config name>-<time>]",
     ),
 ]
+Trials = Annotated[
+    int | None,
+    typer.Option("--trials", metavar="N", min=1, help="End with this many trials, those of earlier calls included."),
+]
 
 
 def tune(
@@ -67,12 +81,7 @@ def tune(
     overrides: Overrides = None,
     hours: Hours = None,
     minutes: TrialMinutes = None,
-    trials: Annotated[
-        int | None,
-        typer.Option(
-            "--trials", metavar="N", min=1, help="End with this many trials, those of earlier calls included."
-        ),
-    ] = None,
+    trials: Trials = None,
     over: Over = None,
     study: StudyFolder = None,
     json: Json = False,
@@ -93,18 +102,49 @@ def tune(
       charlm tune --config lstm --hours 2 --minutes 5 --over optimizer.lr=1e-3..3e-2:log --over model.layers=1,2
       charlm tune --study tunings/lstm-20260102-030405 --hours 1
     """
-    _check_usage(config, overrides, hours, minutes, study)
+    if config is None and study is None:
+        raise usage_error("--config is needed, for example --config lstm; or --study, to continue one")
+    if config is None and overrides:
+        raise usage_error("--set changes the config of a new study; it needs --config")
+    if study is None and hours is None:
+        raise usage_error("--hours is needed, for example --hours 2")
+    if hours is not None and minutes is not None and minutes > 60 * hours:
+        raise usage_error(f"--minutes: found {minutes:g}; allowed: at most the {60 * hours:g} minutes of --hours")
     began_s = time.perf_counter() if context.obj is None else context.obj
 
-    _check_there(config, overrides or [], study)
+    from charlm.api import check_there
+    from charlm.config import load_config
+
+    given = load_config(config, overrides or []) if config else None
+    check_there(config=given)
+    if given is None and study is not None and not study.is_dir():
+        raise _no_study(study)
 
     from charlm.system.device import keep_freed_memory
+    from charlm.training.folder import new_folder
+    from charlm.training.signals import SIGNALS
     from charlm.tuning.search import Search
+    from charlm.tuning.settings import StudySettings, choose_settings
+    from charlm.tuning.study import Study
 
     keep_freed_memory()
-    opened = _open(config, overrides or [], hours, minutes, over or [], study)
+
+    def choose() -> tuple[StudySettings, list[dict[str, Any]]]:
+        if given is None or hours is None:
+            raise _no_study(study)
+        return choose_settings(given, over or [], hours, minutes)
+
+    if study is None:
+        assert config is not None
+        chosen = choose()  # before the folder is made
+        opened = Study(new_folder(config.stem, "tunings"), lambda: chosen)
+    else:
+        opened = Study(study, choose)
+        opened.settings.check_same(given, over or [], minutes)
     ends_s = _end(opened, began_s, hours)
-    _print_start(opened)
+    say("study", f"{opened.folder}; see it with: tensorboard --logdir {shlex.quote(str(opened.folder))}")
+    for line in opened.settings.searched():
+        say("search", line)
     signal = Search(opened, ends_s, trials).run()
     try:
         _print_result(opened, json, picture=not signal)
@@ -115,70 +155,11 @@ def tune(
             again += f" --trials {trials}" if trials else ""
             say("stopped", f"{signal}; continue with: {again}")
     if signal:
-        from charlm.training.signals import SIGNALS
-
         raise typer.Exit(SIGNALS[signal])
-
-
-def _check_usage(
-    config: Path | None, overrides: list[str] | None, hours: float | None, minutes: float | None, study: Path | None
-) -> None:
-    if config is None and study is None:
-        raise usage_error("--config is needed, for example --config lstm; or --study, to continue one")
-    if config is None and overrides:
-        raise usage_error("--set changes the config of a new study; it needs --config")
-    if study is None and hours is None:
-        raise usage_error("--hours is needed, for example --hours 2")
-    if hours is not None and not 0 < hours < float("inf"):
-        raise usage_error(f"--hours: found {hours:g}; allowed: a number above 0")
-    check_minutes(minutes, [], chosen=False)
-    if hours is not None and minutes is not None and minutes > 60 * hours:
-        raise usage_error(f"--minutes: found {minutes:g}; allowed: at most the {60 * hours:g} minutes of --hours")
-
-
-def _check_there(config: Path | None, overrides: list[str], study: Path | None) -> None:
-    """Errors for a study, config or text that is not there, before torch is imported."""
-    from charlm.api import check_there
-    from charlm.config import load_config
-
-    if config is not None:
-        check_there(config=load_config(config, overrides))
-    elif study is not None and not study.is_dir():
-        raise _no_study(study)
 
 
 def _no_study(folder: Path | None) -> StudyError:
     return StudyError(f"{folder}: holds no study; allowed: the folder of one; --config and --hours begin one")
-
-
-def _open(
-    config: Path | None,
-    overrides: list[str],
-    hours: float | None,
-    minutes: float | None,
-    over: list[str],
-    folder: Path | None,
-) -> "Study":
-    """Open the study in the folder, or make one."""
-    from charlm.config import load_config
-    from charlm.training.folder import new_folder
-    from charlm.tuning.plan import Plan, check_same, make_plan
-    from charlm.tuning.study import Study
-
-    given = load_config(config, overrides) if config else None
-
-    def make() -> tuple[Plan, list[dict[str, Any]]]:
-        if given is None or hours is None:
-            raise _no_study(folder)
-        return make_plan(given, over, hours, minutes)
-
-    if folder is None:
-        assert config is not None
-        made = make()
-        return Study(new_folder(config.stem, "tunings"), lambda: made)
-    study = Study(folder, make)
-    check_same(study.plan, given, over, minutes)
-    return study
 
 
 def _end(study: "Study", began_s: float, hours: float | None) -> float:
@@ -189,77 +170,69 @@ def _end(study: "Study", began_s: float, hours: float | None) -> float:
     now_s = time.perf_counter()
     if hours is not None:
         left_s = began_s + 3600 * hours - now_s
-        study.note("ends_s", time.time() + left_s)
-        study.note("hours", hours)
+        study.set_number("ends_s", time.time() + left_s)
+        study.set_number("hours", hours)
         if left_s <= 0:
             raise usage_error(f"--hours: found {hours:g}; allowed: more than the {now_s - began_s:.0f} s to start")
     else:
-        ends_s, most = study.noted("ends_s"), study.noted("hours")
-        left_s = min(ends_s - time.time(), 3600 * most or math.inf)
+        left_s = min(study.number("ends_s") - time.time(), 3600 * study.number("hours") or math.inf)
         if left_s <= 0:
             raise usage_error("--hours is needed, for example --hours 2: the time of the study is over")
     return now_s + left_s
 
 
-def _print_start(study: "Study") -> None:
-    say("study", f"{study.folder}; see it with: tensorboard --logdir {shlex.quote(str(study.folder))}")
-    for key, option in study.plan.space.items():
-        say("search", f"{key}: {option}")
-
-
 def _print_result(study: "Study", json: bool, picture: bool) -> None:
+    from charlm.system.files import folder_bytes
     from charlm.system.formatting import format_bytes, nats_to_bits
-    from charlm.tuning.report import ranked, size_bytes, write_best
+    from charlm.tuning.report import ranked, write_best
     from charlm.tuning.space import short_names
     from charlm.tuning.study import best
 
-    records = study.records()
-    found, path, drawn = best(records), write_best(study), _draw(study) if picture else None
-    used_bytes = size_bytes(study.folder)
+    trials = ranked(study.trials())
+    leader, path = best(trials), write_best(study)
+    if picture:
+        _draw(study)
+    used_bytes = folder_bytes(study.folder)
     if json:
         print_json(
             {
                 "study": str(study.folder),
-                "best": vars(found) if found else None,
+                "best": vars(leader) if leader else None,
                 "config": str(path) if path else None,
-                "trials": [vars(record) for record in ranked(records)],
+                "trials": [vars(trial) for trial in trials],
                 "bytes": used_bytes,
             }
         )
     else:
-        _print_table(ranked(records)[:10], short_names(study.plan.space))
-    if drawn:
-        say("picture", str(drawn))
+        names = short_names(study.settings.space)
+        header = ("trial", "nats", "minutes", "state", *names.values())
+        print_rows([header, *(_row(trial, names) for trial in trials[:10])], right=range(len(header)))
     say("disk", f"{format_bytes(used_bytes)} in {study.folder}; the folders of trials that have ended may be deleted")
-    if found and found.nats is not None:
-        say("best", f"{found.nats:.4f} nats ({nats_to_bits(found.nats):.4f} bits) per character: trial {found.number}")
+    if leader and leader.nats is not None:
+        say(
+            "best",
+            f"{leader.nats:.4f} nats ({nats_to_bits(leader.nats):.4f} bits) per character: trial {leader.number}",
+        )
         say("train", f"charlm train --config {shlex.quote(str(path))}")
     else:
         say("best", "none: no trial is complete")
 
 
-def _draw(study: "Study") -> Path | None:
+def _draw(study: "Study") -> None:
     from charlm.tuning.report import draw
 
     try:
-        return draw(study)
+        if path := draw(study):
+            say("picture", str(path))
     except ModuleNotFoundError as error:
-        package = (error.name or "").partition(".")[0]
-        say("picture", f"none: {package} is not installed; pip install matplotlib")
-        return None
+        say("picture", f"none: {(error.name or '').partition('.')[0]} is not installed; pip install matplotlib")
 
 
-def _print_table(records: "list[Record]", names: dict[str, str]) -> None:
+def _row(trial: "Trial", names: dict[str, str]) -> tuple[str, ...]:
     from charlm.config.yaml import dump_flow
-    from charlm.tuning.space import is_chosen
 
-    rows = [("trial", "nats", "minutes", "state", *names.values())]
-    for record in records:
-        nats = "—" if record.nats is None else f"{record.nats:.4f}"
-        minutes = "—" if record.minutes is None else f"{record.minutes:.3g}"
-        options = [dump_flow(record.options[key]) if key in record.options else "—" for key in names if record.options]
-        state = f"{record.state}, chosen" if is_chosen(record.options) else record.state
-        rows.append((str(record.number), nats, minutes, state, *options))
-    widths = [max(map(len, column)) for column in zip_longest(*rows, fillvalue="")]
-    for row in rows:
-        typer.echo("  ".join(f"{text:>{width}}" for text, width in zip(row, widths, strict=False)))
+    nats = "—" if trial.nats is None else f"{trial.nats:.4f}"
+    minutes = "—" if trial.minutes is None else f"{trial.minutes:.3g}"
+    state = f"{trial.state}, chosen" if trial.chosen else trial.state
+    options = (dump_flow(trial.options[key]) if key in trial.options else "—" for key in names)
+    return str(trial.number), nats, minutes, state, *options

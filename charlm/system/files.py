@@ -91,3 +91,14 @@ def refuse_links(folder: Path, names: Iterable[str]) -> None:
 def nearest_existing(folder: Path) -> Path:
     """The folder, or its nearest parent that exists."""
     return next(path for path in (folder, *folder.absolute().parents) if path.exists())
+
+
+def folder_bytes(folder: Path) -> int:
+    """Bytes of the files in a folder; of hard links once."""
+    sizes: dict[tuple[int, int], int] = {}
+    for path in folder.rglob("*"):
+        with contextlib.suppress(OSError):  # removed by another process
+            status = path.lstat()
+            if stat.S_ISREG(status.st_mode):
+                sizes[status.st_dev, status.st_ino] = status.st_size
+    return sum(sizes.values())

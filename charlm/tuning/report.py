@@ -1,9 +1,7 @@
-"""What a study has found: the best config, a table, a picture."""
+"""What came of a study: the best config, and a picture."""
 
-import contextlib
 import io
 import shlex
-from collections.abc import Iterable
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -12,115 +10,90 @@ from charlm.config.commented import commented_yaml
 from charlm.config.yaml import dump_flow
 from charlm.system.files import replace_file
 from charlm.system.formatting import counted
-from charlm.tuning.space import DEFAULTS, SUGGESTED, Choices, Range, Space, is_chosen, short_names
-from charlm.tuning.study import Record, Study, best
-
-BEST, PICTURE = "best.yaml", "trials.png"
+from charlm.tuning.space import OneOf, Space, as_text, short_names
+from charlm.tuning.study import Study, Trial, best
 
 
-def ranked(records: Iterable[Record]) -> list[Record]:
+def ranked(trials: list[Trial]) -> list[Trial]:
     """The best first: those that trained to their end, then those that did not; without a score last."""
-    return sorted(records, key=lambda record: (record.state != "complete", record.nats is None, record.nats or 0.0))
+    return sorted(trials, key=lambda trial: (trial.state != "complete", trial.nats is None, trial.nats or 0.0))
 
 
 def write_best(study: Study) -> Path | None:
     """Write the config of the best trial, with the limits of the study's config; None if no trial is complete."""
-    records = study.records()
-    if not (found := best(records)):
+    trials, settings = study.trials(), study.settings
+    if not (leader := best(trials)):
         return None
-    path, plan = study.folder / BEST, study.plan
+    path = study.folder / "best.yaml"
     heading = (
-        f"The best of {counted(len(records), 'trial')} of `charlm tune`: {found.nats:.4f} nats per character after "
-        f"{found.minutes:.3g} minutes, in {Path(found.run_dir).name}.\n"
+        f"The best of {counted(len(trials), 'trial')} of `charlm tune`: {leader.nats:.4f} nats per character after "
+        f"{leader.minutes:.3g} minutes, in {Path(leader.run_dir).name}.\n"
         f"Train with it: charlm train --config {shlex.quote(str(path))}"
     )
-    comments = {key: f"searched {option}" for key, option in plan.space.items()}
-    if is_chosen(found.options):
+    comments = {key: f"searched {as_text(option)}" for key, option in settings.space.items()}
+    if leader.chosen:
         comments = {}
         heading += (
-            f"\nIt is charlm's own choice for {found.minutes:.3g} minutes. To train for longer, ask it again:\n"
-            f"charlm config suggest {shlex.quote(plan.config.data.source)} --minutes M"
+            f"\nIt is charlm's own choice for {leader.minutes:.3g} minutes. To train for longer, ask it again:\n"
+            f"charlm config suggest {shlex.quote(settings.config.data.source)} --minutes M"
         )
-    elif found.options.get(DEFAULTS) == SUGGESTED:
-        comments |= dict.fromkeys(plan.suggested, "suggested by charlm")
-    replace_file(path, commented_yaml(plan.tuned(found.options), heading, comments).encode())
+    config = settings.tuned(leader.options, leader.chosen)
+    replace_file(path, commented_yaml(config, heading, comments).encode())
     return path
-
-
-def size_bytes(folder: Path) -> int:
-    """Bytes of the files in a folder; of hard links once."""
-    sizes: dict[tuple[int, int], int] = {}
-    for path in folder.rglob("*"):
-        with contextlib.suppress(OSError):  # removed by another process
-            status = path.lstat()
-            sizes[status.st_dev, status.st_ino] = status.st_size
-    return sum(sizes.values())
-
-
-# Picture
 
 
 def draw(study: Study) -> Path | None:
     """Draw the score over each option into a file; None without scores. ModuleNotFoundError without matplotlib."""
-    records = study.records()
-    if not (found := best(records)):
+    trials, space = study.trials(), study.settings.space
+    if not (leader := best(trials)):
         return None
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    space = study.plan.space
     columns = min(4, len(space))
     rows = -(-len(space) // columns)
     figure = Figure(figsize=(3.2 * columns, 2.6 * rows + 0.4), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots(rows, columns, squeeze=False, sharey=True).flatten()
-    top = _top([record.nats for record in records if record.nats is not None])
     for axis, key in zip(axes, space, strict=False):
-        _draw_option(axis, key, space, records, found, top)
+        _draw_option(axis, key, space, trials, leader)
     for axis in axes[len(space) :]:
         axis.set_visible(False)
     figure.supylabel("nats per character")
-    mark = "red line" if is_chosen(found.options) else "star"
-    line = "; dashed: charlm's own choice" if any(is_chosen(record.options) for record in records) else ""
-    title = f"{counted(len(records), 'trial')}; "
-    title += f"best {found.nats:.4f} nats (trial {found.number}, {mark}); gray: pruned{line}"
+    mark = "red line" if leader.chosen else "star"
+    line = "; dashed: charlm's own choice" if any(trial.chosen for trial in trials) else ""
+    title = f"{counted(len(trials), 'trial')}; "
+    title += f"best {leader.nats:.4f} nats (trial {leader.number}, {mark}); gray: pruned{line}"
     figure.suptitle(title, fontsize=10)
-    path, picture = study.folder / PICTURE, io.BytesIO()
+    path, picture = study.folder / "trials.png", io.BytesIO()
     figure.savefig(picture, dpi=120, format="png")
     replace_file(path, picture.getvalue())
     return path
 
 
-def _top(scores: list[float]) -> float:
-    """The highest score that the picture shows as it is, so that a hopeless trial does not flatten the others."""
-    low = min(scores)
-    return min(max(scores), low + max(5 * (median(scores) - low), 0.02 * low))
-
-
-def _draw_option(axis: Any, key: str, space: Space, records: list[Record], found: Record, top: float) -> None:
+def _draw_option(axis: Any, key: str, space: Space, trials: list[Trial], leader: Trial) -> None:
     option = space[key]
-    names = [dump_flow(value) for value in option.values] if isinstance(option, Choices) else []
-
-    def place(record: Record) -> Any:
-        value = record.options[key]
-        return option.values.index(value) if isinstance(option, Choices) else value
-
-    for record in records:
-        if record.nats is None or record is found or is_chosen(record.options):
+    scores = [trial.nats for trial in trials if trial.nats is not None]
+    # A hopeless trial is drawn as a triangle at the top, so that it does not flatten the others.
+    top = min(max(scores), min(scores) + max(5 * (median(scores) - min(scores)), 0.02 * min(scores)))
+    for trial in trials:
+        if trial.nats is None:
             continue
-        color = "tab:blue" if record.state == "complete" else "silver"
-        axis.plot(place(record), min(record.nats, top), marker="^" if record.nats > top else "o", ms=4, color=color)
-    if not is_chosen(found.options):
-        axis.plot(place(found), found.nats, marker="*", ms=12, color="tab:red")
-    for record in records:
-        if is_chosen(record.options) and record.nats is not None:  # its kind of cell or optimizer may be another
-            axis.axhline(min(record.nats, top), color="tab:red" if record is found else "tab:green", ls="--", lw=1)
-    if names:
-        axis.set_xticks(range(len(names)), names)
-        axis.set_xlim(-0.5, len(names) - 0.5)
-    elif isinstance(option, Range) and option.log:
+        color = "tab:red" if trial is leader else "tab:blue" if trial.state == "complete" else "silver"
+        nats = min(trial.nats, top)
+        if trial.chosen:  # its kind of cell or optimizer may be another
+            axis.axhline(nats, color="tab:red" if trial is leader else "tab:green", ls="--", lw=1)
+            continue
+        value = trial.options[key]
+        x = option.choices.index(value) if isinstance(option, OneOf) else value
+        mark = "*" if trial is leader else "^" if trial.nats > top else "o"
+        axis.plot(
+            x, nats, marker=mark, ms=12 if trial is leader else 4, color=color, zorder=3 if trial is leader else 2
+        )
+    if isinstance(option, OneOf):
+        axis.set_xticks(range(len(option.choices)), map(dump_flow, option.choices))
+        axis.set_xlim(-0.5, len(option.choices) - 0.5)
+    elif option.log:
         axis.set_xscale("log")
-    elif isinstance(option, Range) and option.whole:
-        axis.xaxis.get_major_locator().set_params(integer=True)
     axis.set_xlabel(short_names(space)[key])
     axis.grid(alpha=0.3)

@@ -4,6 +4,8 @@ import time
 from dataclasses import dataclass
 from statistics import median
 
+import optuna
+
 from charlm.errors import (
     CheckpointError,
     ConfigError,
@@ -21,15 +23,14 @@ from charlm.training.signals import SIGNALS
 from charlm.training.start import resume_run, start_run
 from charlm.tuning.report import write_best
 from charlm.tuning.space import describe
-from charlm.tuning.study import Study, Trial, best, refusing_os_errors
+from charlm.tuning.study import Study, best, refusing_os_errors, trained_s
 
 _SHARES = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 """When a trial is evaluated and may be pruned, besides its end."""
 _WORTH = 0.5
 """A trial begins if there is time for this share of it."""
-_REPORT_S = 4.0
-"""What is kept for the report: at most this, and at most `_REPORT` of the time."""
-_REPORT = 0.02
+_REPORT_S, _REPORT = 4.0, 0.02
+"""Time for the report: at most these seconds, and at most this share of the whole."""
 _MOST_FAULTS = 10
 """Failed trials in a row after which the search ends."""
 _OF_THE_OPTIONS = (ConfigError, DataError, DeviceError, DivergenceError, CheckpointError)
@@ -47,82 +48,76 @@ class Search:
     """Of all processes and sessions together."""
 
     def __post_init__(self) -> None:
-        self._kept_s = min(_REPORT_S, _REPORT * (self.ends_s - time.perf_counter()))
-        self._overhead_s = 0.0
+        self._report_s = min(_REPORT_S, _REPORT * (self.ends_s - time.perf_counter()))
+        self._overhead_s = 0.0  # of the last trial, besides its training
         self._faults = 0
 
     def run(self) -> str:
         """Train until the time is over or there are enough trials; "", or the name of the signal that stopped it."""
         try:
             with refusing_os_errors(self.study.folder):
-                return self._run_all()
+                while True:
+                    with self.study.next_trial(self.most_trials, self._fits) as trial:
+                        if trial is None:
+                            return ""
+                        if signal := self._run(trial):
+                            return signal
         except KeyboardInterrupt:  # between two trials, or a second one within a trial
             return "SIGINT"
 
-    def _run_all(self) -> str:
-        while True:
-            with self.study.claimed(self.most_trials, self._fits) as trial:
-                if trial is None:
-                    return ""
-                if signal := self._run(trial):
-                    return signal
-
     def _left_s(self) -> float:
         """Seconds that are left for training."""
-        return self.ends_s - time.perf_counter() - self._kept_s - self._overhead_s
+        return self.ends_s - time.perf_counter() - self._report_s - self._overhead_s
 
     def _fits(self, elapsed_s: float) -> bool:
-        """Whether there is time for a trial that has trained for so long already."""
-        left_s, whole_s = self._left_s(), self._trial_s()
-        return left_s > 0 and (whole_s is None or left_s + elapsed_s >= _WORTH * whole_s)
+        """Whether there is time for a trial that has trained for so long already.
 
-    def _trial_s(self) -> float | None:
-        """How long a trial trains: the median of those that were completed; before, what the plan says."""
-        found = [60 * (record.minutes or 0) for record in self.study.records() if record.state == "complete"]
-        minutes = self.study.plan.minutes
-        return median(found) if found else None if minutes is None else 60 * minutes
+        A trial takes as long as the median of those that were completed; before, what the settings say.
+        """
+        complete = [60 * (trial.minutes or 0) for trial in self.study.trials() if trial.state == "complete"]
+        whole_s = median(complete) if complete else 60 * (self.study.settings.minutes or 0)
+        left_s = self._left_s()
+        return left_s > 0 and left_s + elapsed_s >= _WORTH * whole_s
 
-    def _run(self, trial: Trial) -> str:
-        """Train a trial and note what came of it; returns the name of a signal that stopped it, or ""."""
-        start_s = time.perf_counter()
+    def _run(self, trial: optuna.Trial) -> str:
+        """Train a trial and store what came of it; returns the name of a signal that stopped it, or ""."""
+        start_s, trained_before_s = time.perf_counter(), trained_s(self.study.run_dir(trial))
         try:
-            outcome = self._train(trial)
+            outcome = self._train(trial, trained_before_s)
         except Exception as error:
             out_of_memory = is_out_of_memory(error)
             if not (out_of_memory or isinstance(error, _OF_THE_OPTIONS)):
                 raise
-            self._note_fault(trial, "out of memory" if out_of_memory else str(error).splitlines()[0])
+            self._fail(trial, "out of memory" if out_of_memory else str(error).splitlines()[0])
         else:
             if outcome.reason in SIGNALS:
                 return outcome.reason
-            self._overhead_s = time.perf_counter() - start_s - (outcome.elapsed_s - (trial.elapsed_s or 0.0))
-            self._note_score(trial, outcome)
+            self._overhead_s = time.perf_counter() - start_s - (outcome.elapsed_s - (trained_before_s or 0.0))
+            self._end(trial, outcome)
         free_memory()
         return ""
 
-    def _train(self, trial: Trial) -> Outcome:
-        elapsed_s = trial.elapsed_s or 0.0
-        minutes = (self._left_s() + elapsed_s) / 60
-        if (usual := self.study.plan.minutes) is not None:
-            minutes = min(minutes, usual)
-        config = self.study.plan.trial_config(trial.values, minutes)
+    def _train(self, trial: optuna.Trial, trained_before_s: float | None) -> Outcome:
+        settings, run_dir = self.study.settings, self.study.run_dir(trial)
+        minutes = min((self._left_s() + (trained_before_s or 0.0)) / 60, settings.minutes or float("inf"))
+        config = settings.trial_config(trial.user_attrs["values"], "chosen" in trial.user_attrs, minutes)
         callbacks = Callbacks(prune_at=_SHARES, should_prune=lambda share, nats: self.study.report(trial, share, nats))
         with quiet():
-            if trial.elapsed_s is None:
-                return start_run(config, trial.folder, callbacks=callbacks)
-            return resume_run(trial.folder, lambda _: config, callbacks=callbacks)
+            if trained_before_s is None:
+                return start_run(config, run_dir, callbacks=callbacks)
+            return resume_run(run_dir, lambda _: config, callbacks=callbacks)
 
-    def _note_score(self, trial: Trial, outcome: Outcome) -> None:
+    def _end(self, trial: optuna.Trial, outcome: Outcome) -> None:
         self._faults = 0
         self.study.end(trial, outcome)
-        found = best(self.study.records())
-        if found and found.number == trial.number:
+        leader = best(self.study.trials())
+        if leader and leader.number == trial.number + 1:
             write_best(self.study)
         pruned = "pruned after" if outcome.reason == "pruned" else "in"
         score = f"{outcome.best_nats:.4f} nats {pruned} {format_duration(outcome.elapsed_s)}"
-        self._say(trial, score, f"best {found.nats:.4f} (trial {found.number})" if found else "")
+        self._say(trial, score, *([f"best {leader.nats:.4f} (trial {leader.number})"] if leader else []))
 
-    def _note_fault(self, trial: Trial, fault: str) -> None:
+    def _fail(self, trial: optuna.Trial, fault: str) -> None:
         self._faults += 1
         self.study.fail(trial, fault)
         self._say(trial, f"failed: {fault}")
@@ -132,7 +127,6 @@ class Search:
                 "in which some succeed; start another study with --over"
             )
 
-    def _say(self, trial: Trial, *parts: str) -> None:
+    def _say(self, trial: optuna.Trial, *news: str) -> None:
         left = f"{format_duration(max(self.ends_s - time.perf_counter(), 0))} left"
-        line = "  ".join(part for part in (*parts, describe(trial.values), left) if part)
-        say("trial", f"{trial.number:>4}  {line}")
+        say("trial", "  ".join([f"{trial.number + 1:>4}", *news, describe(trial.user_attrs["values"]), left]))

@@ -19,12 +19,12 @@ OVER = ["--over", "optimizer.lr=1e-3..0.1:log", "--over", "model.cell.hidden=16"
 @pytest.fixture
 def tune(cli, tiny_config, tmp_path, monkeypatch):
     """Runs `charlm tune ARGS…` in a folder of its own, without charlm's own choice, which takes seconds."""
-    from charlm.tuning import plan
+    from charlm.tuning import settings
 
     def nothing(request):
         raise DataError("switched off by this test")
 
-    monkeypatch.setattr(plan, "suggest", nothing)
+    monkeypatch.setattr(settings, "suggest", nothing)
     monkeypatch.setattr("charlm.cli.IMPORTED_S", time.perf_counter())  # when the hours begin
     monkeypatch.chdir(tmp_path)
     return lambda *words: cli("tune", *words)
@@ -93,11 +93,11 @@ def test_ctrl_c_and_how_to_go_on(tune):
 
 
 def test_a_terminal_that_is_closed_takes_no_result(tune, monkeypatch):
-    def gone(*_):
+    def gone(*_, **options):
         raise OSError(errno.EIO, "Input/output error")
 
     monkeypatch.setattr("charlm.cli._terminal_is_gone", lambda: True)
-    monkeypatch.setattr("charlm.cli.tune._print_table", gone)
+    monkeypatch.setattr("charlm.cli.tune.print_rows", gone)
     with interrupted_after(4, signal.SIGHUP), interrupted_after(4, signal.SIGHUP):
         result = tune(*new())
     assert result.code == 129

@@ -8,19 +8,29 @@ pytest.importorskip("optuna", reason="no Optuna")
 
 from charlm.config import parse_config
 from charlm.errors import DataError
-from charlm.tuning import plan
-from charlm.tuning.plan import make_plan
+from charlm.tuning import settings
 from charlm.tuning.search import Search
+from charlm.tuning.settings import choose_settings
 from charlm.tuning.study import Study
 from tests.text import words_text
 
 
 @pytest.fixture(autouse=True)
 def suggestion(monkeypatch):
-    """Replaces what charlm would choose, which takes seconds to measure; by default nothing."""
+    """Replaces what charlm would choose, which takes seconds to measure; by default nothing.
+
+    `choose(request)` returns the sections of a config. Returns the overrides of all requests.
+    """
+    asked = []
 
     def replace(choose):
-        monkeypatch.setattr(plan, "suggest", choose)
+        class Suggested:
+            def __init__(self, request):
+                asked.append(sorted(request.overrides))
+                self.config = request.config(choose(request))
+
+        monkeypatch.setattr(settings, "suggest", Suggested)
+        return asked
 
     def nothing(request):
         raise DataError("switched off by this test")
@@ -48,7 +58,7 @@ def config_of(tmp_path):
     return build
 
 
-OVER = ("optimizer.lr=1e-5..0.1:log", "model.dropout.output=0", "model.cell.hidden=8", "train.batch_size=4")
+OVER = ("optimizer.lr=1e-05..0.1:log", "model.dropout.output=0", "model.cell.hidden=8", "train.batch_size=4")
 
 
 @pytest.fixture
@@ -56,7 +66,7 @@ def study_of(tmp_path, config_of, kernels):
     """Studies over the learning rate."""
 
     def build(name="study", over=OVER, minutes=None, **config):
-        return Study(tmp_path / name, lambda: make_plan(config_of(**config), over, hours=1, minutes=minutes))
+        return Study(tmp_path / name, lambda: choose_settings(config_of(**config), over, hours=1, minutes=minutes))
 
     return build
 

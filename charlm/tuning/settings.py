@@ -1,0 +1,220 @@
+"""What a study is to do, decided once, before its first trial."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from optuna.distributions import distribution_to_json, json_to_distribution
+
+from charlm.choice.families import Request
+from charlm.choice.suggest import suggest
+from charlm.config import Config, differences, flatten, override_config, parse_config
+from charlm.data.corpus import load_configured_corpus
+from charlm.data.places import with_absolute_paths, with_found_paths
+from charlm.data.sources import check_exists
+from charlm.errors import CharlmError, ConfigError
+from charlm.system.console import quiet, say
+from charlm.system.device import resolve_device
+from charlm.system.formatting import format_duration
+from charlm.tuning.space import (
+    SCHEDULED,
+    SEARCHABLE,
+    OneOf,
+    Space,
+    as_text,
+    default_space,
+    ends,
+    nearest,
+    overrides,
+    parse_space,
+)
+
+_SHARE = 0.1
+"""Share of the study's time that a trial takes at most, unless --minutes says otherwise."""
+_RUN = ["eval_every=0", "save_every=0", "sample_every=0", "patience=0", "keep_checkpoints=1"]
+"""Options of the section `train` for trials: the study says when they are evaluated; `last` and `best` are kept."""
+_KINDS = ("model.cell.kind", "optimizer.name", "optimizer.schedule.name")
+_OF_THE_STUDY = (*SCHEDULED, "train.log_every", "train.sample_length", "train.sample_temperature")
+
+
+@dataclass(frozen=True)
+class StudySettings:
+    """What is the same for all trials, and for all processes that work on a study."""
+
+    config: Config
+    space: Space
+    limits: tuple[str, ...] = ()
+    """Overrides that say how long a trial trains, where this differs from the config."""
+    chosen: Config | None = None
+    """charlm's own choice if the config had only the text and the machine: a trial of its own; None: no trial."""
+
+    @property
+    def minutes(self) -> float | None:
+        """How long a trial trains; None if steps or epochs limit it."""
+        return override_config(self.config, "the config", self.limits).train.max_minutes
+
+    def tuned(self, values: dict[str, Any], chosen: bool = False) -> Config:
+        """The config with the values of a trial, or charlm's own choice. ConfigError if values exclude one another."""
+        if chosen and self.chosen:
+            return self.chosen
+        return override_config(self.config, "the config", overrides(values))
+
+    def trial_config(self, values: dict[str, Any], chosen: bool, minutes: float) -> Config:
+        """The config that a trial trains with, for so many minutes at most."""
+        run = [f"train.{option}" for option in (*_RUN, f"max_minutes={minutes}")]
+        return override_config(self.tuned(values, chosen), "the config", [*self.limits, *run])
+
+    def check_texts(self) -> None:
+        """DataError for a text that is not there. Reads none."""
+        for source in (self.config.data.source, self.config.data.valid_source, self.config.data.test_source):
+            if source is not None:
+                check_exists(source)
+
+    def searched(self) -> list[str]:
+        """A line for each searched option."""
+        return [f"{key}: {as_text(option)}" for key, option in self.space.items()]
+
+    def chosen_values(self) -> dict[str, Any]:
+        """The kinds and the searched options of charlm's own choice, as far as it has them."""
+        values = flatten(self.chosen) if self.chosen else {}
+        return {key: values[key] for key in (*self.space, *_KINDS) if key in values}
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "config": self.config.model_dump(mode="json"),
+            "space": {key: distribution_to_json(option) for key, option in self.space.items()},
+            "limits": list(self.limits),
+            "chosen": self.chosen.model_dump(mode="json") if self.chosen else None,
+        }
+
+    @classmethod
+    def from_json(cls, saved: dict[str, Any], folder: Path) -> "StudySettings":
+        """The settings of the study in a folder, with its texts where they are now: they may have moved together."""
+        config = with_found_paths(parse_config(saved["config"], str(folder)), folder)
+        space: Any = {key: json_to_distribution(text) for key, text in saved["space"].items()}
+        with quiet():  # what has moved is said already
+            chosen = saved["chosen"] and with_found_paths(parse_config(saved["chosen"], str(folder)), folder)
+        return cls(config, space, tuple(saved["limits"]), chosen)
+
+    def check_same(self, config: Config | None, over: Iterable[str], minutes: float | None) -> None:
+        """ConfigError unless what is given is what the study has."""
+        differing = differences(self.config, with_absolute_paths(config) if config else self.config)
+        faults = [f"{key}: found {after!r}, the study has {before!r}" for key, (before, after) in differing.items()]
+        for key, option in parse_space(over, self.config).items():
+            ours = self.space.get(key)
+            if option != ours:
+                has = as_text(ours) if ours else "no such option"
+                faults.append(f"--over {key}: found {as_text(option)}, the study has {has}")
+        if minutes is not None and minutes != self.minutes:
+            faults.append(f"--minutes: found {minutes:g}, the study has {self.minutes or 'none'}")
+        if faults:
+            allowed = "allowed: the same; leave it out to continue, or take another --study"
+            raise ConfigError(*(f"{fault}; {allowed}" for fault in faults))
+
+
+def choose_settings(
+    config: Config, over: Iterable[str], hours: float, minutes: float | None
+) -> tuple[StudySettings, list[dict[str, Any]]]:
+    """The settings of a new study, and the values of its first trials: the config's own, and those charlm suggests.
+
+    charlm's own choice is not among them: it may lie outside of the space.
+
+    Raises ConfigError for a wrong space, and what a run would raise for its text or device.
+    """
+    asked = parse_space(over, config)
+    if "valid" not in load_configured_corpus(config.data).splits:
+        raise ConfigError(
+            "data.split: found no validation share; trials are compared by their validation score; allowed: a share "
+            "above 0, or data.valid_source"
+        )
+    config = with_absolute_paths(config)
+    resolve_device(config.device)
+    settings = StudySettings(config, {}, _limits(config, hours, minutes))
+    trial_minutes = settings.minutes or 60 * hours * _SHARE
+    suggested = _suggested(config, {*default_space(config), *asked}, trial_minutes)
+    space = _of_all_kinds(config, asked, default_space(config, suggested)) | asked
+    configs = [flatten(config), *([flatten(config) | flatten(suggested)] if suggested else [])]
+    first = [{key: nearest(option, values[key]) for key, option in space.items()} for values in configs]
+    settings = replace(settings, space=space)
+    chosen = _own_choice(settings, asked, trial_minutes, settings.tuned(first[1])) if suggested else None
+    return replace(settings, chosen=chosen), first
+
+
+def _limits(config: Config, hours: float, minutes: float | None) -> tuple[str, ...]:
+    """Overrides that say how long a trial trains."""
+    if minutes is not None:
+        return (f"train.max_minutes={minutes}", "train.max_steps=null", "train.max_epochs=null")
+    most = float(f"{60 * hours * _SHARE:.3g}")
+    own = config.train.max_minutes
+    if own is None or own <= most:
+        return ()
+    say(
+        "limit",
+        f"trials train for {format_duration(60 * most)} each, a tenth of the time; train.max_minutes says {own:g}; "
+        "--minutes M sets another",
+    )
+    return (f"train.max_minutes={most}",)
+
+
+def _suggested(config: Config, searched: set[str], minutes: float) -> Config | None:
+    """What charlm would choose for the searched options if all others keep their values; None if it cannot choose."""
+    free = [kind for kind in _KINDS if kind in searched]
+    kept = {
+        key: value
+        for key, value in flatten(config).items()
+        if key not in searched and key not in SCHEDULED and not any(_belongs(key, kind) for kind in free)
+    }
+    try:
+        return suggest(Request(config.data.source, minutes, overrides(kept))).config
+    except CharlmError as error:
+        say("suggest", f"nothing ({error}); the search begins with the config alone")
+        return None
+
+
+def _own_choice(settings: StudySettings, asked: Space, minutes: float, second: Config) -> Config | None:
+    """What charlm would choose for the text and the machine if it kept nothing of the config but what --over asks for.
+
+    An option of a cell, an optimizer or a schedule in `asked` keeps the config's kind. None if charlm cannot choose, or
+    if the choice differs in searched options only from `second`, the config of the second trial.
+    """
+    space, ours = settings.space, flatten(settings.config)
+    given = {key: value for key, value in ours.items() if not key.startswith(SEARCHABLE)}
+    given |= {key: ours[key] for key in _KINDS if any(_belongs(other, key) for other in asked)}
+    given |= {
+        key: option.choices[0]
+        for key, option in asked.items()
+        if isinstance(option, OneOf) and len(option.choices) == 1
+    }
+    try:
+        config = suggest(Request(settings.config.data.source, minutes, overrides(given))).config
+        values = flatten(config)
+        within = {key: nearest(option, values[key]) for key, option in asked.items() if key in values}
+        limits = {key: value for key, value in ours.items() if key in _OF_THE_STUDY}
+        chosen = override_config(config, "the settings", overrides(within | limits))
+    except CharlmError as error:
+        say("suggest", f"no trial of charlm's own choice ({error})")
+        return None
+    searched = [key for key in _KINDS if key in space]
+    if all(
+        key in space or key in _OF_THE_STUDY or any(_belongs(key, kind) for kind in searched)
+        for key in differences(second, chosen)
+    ):
+        return None
+    cell, layers, optimizer = chosen.model.cell, chosen.model.layers, chosen.optimizer.name
+    say("suggest", f"charlm's own choice, {cell.name}, {layers} × {cell.hidden}, {optimizer}: a trial")
+    return chosen
+
+
+def _belongs(key: str, kind: str) -> bool:
+    """Whether an option is one of the section whose kind of cell, optimizer or schedule another one, `kind`, names."""
+    return key.startswith(f"{kind.rpartition('.')[0]}.") and key not in (*_KINDS, "model.cell.hidden")
+
+
+def _of_all_kinds(config: Config, asked: Space, space: Space) -> Space:
+    """The options that exist for every kind of cell, optimizer and schedule that --over asks for."""
+    for kind in _KINDS:
+        for value in ends(asked[kind]) if kind in asked else ():
+            known = flatten(override_config(config, "the config", [f"{kind}={value}"]))
+            space = {key: option for key, option in space.items() if key in known}
+    return space

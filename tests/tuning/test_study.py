@@ -1,0 +1,102 @@
+"""The folder of a study: its journal, and what else may be in it."""
+
+import pytest
+
+from charlm.errors import StudyError
+from charlm.tuning.report import draw
+from charlm.tuning.study import Study
+from tests.tuning.test_search import no_settings
+
+
+@pytest.mark.parametrize("end", [b'{"op_code":4,"worker', b'{"op', b"\0\0\0"])
+def test_an_end_of_the_journal_that_was_cut_short_is_dropped(study_of, search, tmp_path, end):
+    study = study_of()
+    journal = tmp_path / "study/journal.log"
+    whole = journal.read_bytes()
+    journal.write_bytes(whole + end)
+    again = Study(tmp_path / "study", no_settings)
+    assert journal.read_bytes().startswith(whole + b'{"op_code":0,')
+    assert again.settings == study.settings
+    assert search(again, 1) == ""
+    assert [trial.state for trial in study.trials()] == ["complete"]
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        (lambda journal: b"what\n" + journal, "Expecting value: line 1 column 1 .*"),
+        (lambda journal: b"notes of mine", "an unknown operation"),
+        (lambda journal: journal + b"[" * 100_000 + b"\n", "maximum recursion .*"),
+        (lambda journal: journal + b'{"op_code":77}\n', "an unknown operation"),
+        (lambda journal: journal + b'{"op_code":4}\n', "'study_id'"),
+        (lambda journal: journal.replace(b'"space":{', b'"spaces":{'), "'space'"),
+        (lambda journal: journal.replace(b'{"settings":', b'{"settings":7,"other":'), "an unknown operation"),
+    ],
+)
+def test_a_damaged_journal_stays_as_it_is(study_of, tmp_path, change, fault):
+    study_of()
+    journal = tmp_path / "study/journal.log"
+    damaged = change(journal.read_bytes())
+    journal.write_bytes(damaged)
+    with pytest.raises(
+        StudyError, match=rf"journal\.log: damaged \({fault}\); allowed: the journal of a study; take another --study$"
+    ):
+        Study(tmp_path / "study", no_settings)
+    assert journal.read_bytes().startswith(damaged)
+
+
+def test_a_study_of_an_older_version_is_refused(study_of, tmp_path):
+    study_of()
+    journal = tmp_path / "study/journal.log"
+    journal.write_bytes(journal.read_bytes().replace(b'{"settings":', b'{"plan":'))
+    with pytest.raises(StudyError, match=r"study: holds a study of an older charlm; allowed: another --study$"):
+        study_of()
+
+
+@pytest.mark.parametrize("name", ["journal.log", ".lock", "trial-0001", "trial-0001/.tune", "best.yaml", "trials.png"])
+def test_a_study_from_somebody_else_writes_nothing_outside(study_of, search, tmp_path, name):
+    study_of()
+    planted, target = tmp_path / "study" / name, tmp_path / "target"
+    if name == "trial-0001":
+        target.mkdir()
+    else:
+        planted.parent.mkdir(exist_ok=True)
+        target.write_bytes(planted.read_bytes() if planted.exists() else b"mine")
+        planted.unlink(missing_ok=True)
+    before = target.is_file() and target.read_bytes()
+    planted.symlink_to(target)
+
+    def go_on():
+        again = Study(tmp_path / "study", no_settings)
+        search(again, 1)
+        draw(again)
+
+    if name in ("best.yaml", "trials.png"):  # replaced
+        go_on()
+        assert not planted.is_symlink()
+    else:
+        with pytest.raises(StudyError, match=rf"^{planted}: found a link, .*; remove the link$"):
+            go_on()
+    assert (target.read_bytes() == before) if before else not [*target.iterdir()]
+
+
+def test_a_study_killed_while_it_was_made_is_made_again(study_of, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr("optuna.Study.set_user_attr", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            study_of()
+    study = study_of()
+    assert len(study._study.get_trials()) == 1
+    assert study.settings.space["optimizer.lr"]
+
+
+def test_folders_that_are_none(study_of, search, tmp_path):
+    search(study_of(), 1)
+    with pytest.raises(StudyError, match="trial-0001: holds a run; allowed: the folder of a study, or a new one"):
+        study_of(name="study/trial-0001")
+    with pytest.raises(StudyError, match=r"text\.txt/study: Not a directory; allowed: a folder that can be written"):
+        study_of(name="text.txt/study")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other/best.yaml").touch()
+    with pytest.raises(StudyError, match=r"other: holds best\.yaml, but no study; allowed: a study, or another folder"):
+        study_of(name="other")
