@@ -79,7 +79,7 @@ from charlm.gpu.kernels import AS_WRITTEN, compiled, shape
 dump = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
 
 def check(function, kernel, architecture, units):
-    kinds = {"kept_row": "i32", "copy": "*bf16", "d_copy": "*bf16"}
+    kinds = {"zoneout_row": "i32", "copy": "*bf16", "d_copy": "*bf16"}
     types = {argument.name: kinds.get(argument.kind, "*fp32") for argument in kernel.arguments}
     types |= {"B": "i32", "N": "i32", "BLOCK": "constexpr", "INDEX": "constexpr"}
     block = shape(kernel, units)
