@@ -15,7 +15,8 @@ from charlm.cells import LSTM
 from charlm.config import Config, parse_config
 from charlm.data.corpus import Corpus
 from charlm.data.vocabulary import Vocabulary, code_points
-from charlm.inference.sampling import Choice, sample_ids
+from charlm.inference.options import SamplingOptions
+from charlm.inference.sampling import read_ids, sample_ids
 from charlm.layers import Lookup
 from charlm.model import CharLM, build_model
 from charlm.training.step import Trainer
@@ -158,6 +159,7 @@ def bare_update(trainer: Trainer) -> Way:
 def measure_sampling(report: Report, effort: Effort) -> None:
     """The section `sampling`."""
     length = 100 if effort.quick else 400
+    options = SamplingOptions(length=length, temperature=1.0)
     report.table(
         f"sampling: embedding 64, V 65, {length} characters a stream from one character, temperature 1",
         "characters/s of all streams together; ÷ eager: speed divided by that of a loop of nn.Embedding, the layers, "
@@ -169,7 +171,9 @@ def measure_sampling(report: Report, effort: Effort) -> None:
         model = build_model(config.model, 65).eval()
         for streams in (1, 64):
             ways: dict[str, Way] = {
-                "charlm": lambda model=model, n=streams: list(sample_ids(model, [0], length, Choice(), range(n), CPU)),
+                "charlm": lambda model=model, n=streams: list(
+                    sample_ids(model, *read_ids(model, [0]), options, range(n))
+                ),
                 "eager": eager_sampling(model, streams, length),
             }
             times = interleave(ways, effort)

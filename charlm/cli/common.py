@@ -1,12 +1,15 @@
 """Options and output that several commands share."""
 
 import codecs
+import functools
+import inspect
 import io
 import math
 import os
 import re
 import sys
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
+from dataclasses import fields
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -122,6 +125,38 @@ PageFile = Annotated[Path, typer.Option("--out", metavar="FILE", help="Where to 
 def config_option(more_help: str) -> Any:
     """The option --config of a command."""
     return typer.Option("--config", metavar="CONFIG", help=f"{CONFIG_HELP} {more_help}", autocompletion=complete_config)
+
+
+def with_options(options: type[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Let a command take the fields of an options class as options of its own, in place of a parameter `options`.
+
+    A field's metadata are arguments of `typer.Option`. A usage error for a value that the class refuses.
+    """
+    names = [option.name for option in fields(options)]
+
+    def parameters(command: Callable[..., None]) -> Iterator[inspect.Parameter]:
+        for parameter in inspect.signature(command).parameters.values():
+            if parameter.name != "options":
+                yield parameter
+                continue
+            for option in fields(options):
+                annotation = Annotated[option.type, typer.Option(**option.metadata)]
+                yield parameter.replace(name=option.name, default=option.default, annotation=annotation)
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(command)
+        def flat(**values: Any) -> None:
+            try:
+                chosen = options(**{name: values.pop(name) for name in names})
+            except ValueError as error:
+                name, _, fault = str(error).partition(":")
+                raise usage_error(f"--{name.replace('_', '-')}:{fault}") from None
+            command(**values, options=chosen)
+
+        flat.__signature__ = inspect.Signature([*parameters(command)])  # pyright: ignore[reportAttributeAccessIssue]
+        return flat
+
+    return decorate
 
 
 def line_settings(lines: bool, separator: str | None) -> list[str]:

@@ -2,7 +2,8 @@
 
 import secrets
 import sys
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,37 +23,14 @@ from charlm.cli.common import (
     print_json,
     report_backend,
     usage_error,
+    with_options,
 )
+from charlm.inference.options import SamplingOptions
 from charlm.system.console import say
 from charlm.system.formatting import counted, printable
 
 Prompt = Annotated[str | None, typer.Option(metavar="TEXT", help="Text to continue.")]
 PromptFile = Annotated[Path | None, typer.Option(metavar="FILE", help="Read the prompt from a file; - is stdin.")]
-Length = Annotated[
-    int, typer.Option(min=1, max=10**9, metavar="N", help="Characters to write; bytes for a byte model.")
-]
-Temperature = Annotated[
-    float,
-    typer.Option(
-        min=0, metavar="X", help="Below 1 is safer, above 1 is wilder; 0 always takes the likeliest character."
-    ),
-]
-TopK = Annotated[int, typer.Option(min=0, metavar="K", help="Draw from the K likeliest characters only; 0 for all.")]
-TopP = Annotated[
-    float,
-    typer.Option(
-        min=0, max=1, metavar="P", help="Draw from the likeliest characters that together have probability P."
-    ),
-]
-MinP = Annotated[
-    float,
-    typer.Option(
-        min=0,
-        max=1,
-        metavar="P",
-        help="Draw from the characters at least P times as likely as the likeliest; 0 for all.",
-    ),
-]
 Count = Annotated[int, typer.Option(min=1, max=10_000, metavar="N", help="How many samples to write.")]
 Seed = Annotated[
     int | None,
@@ -64,7 +42,6 @@ Seed = Annotated[
         "[default: a new one, printed on stderr]",
     ),
 ]
-Stop = Annotated[str, typer.Option(metavar="TEXT", help="End the sample as soon as it contains this text.")]
 Novelty = Annotated[
     bool,
     typer.Option(
@@ -87,19 +64,16 @@ Label = Annotated[
 ]
 
 
+@with_options(SamplingOptions)
 def sample(
     checkpoint: CheckpointPath,
     prompt: Prompt = None,
     prompt_file: PromptFile = None,
     label: Label = None,
-    length: Length = 500,
-    temperature: Temperature = 0.8,
-    top_k: TopK = 0,
-    top_p: TopP = 1.0,
-    min_p: MinP = 0.0,
+    *,
+    options: SamplingOptions,
     count: Count = 1,
     seed: Seed = None,
-    stop: Stop = "",
     novelty: Novelty = False,
     unique: Unique = False,
     novel: Novel = False,
@@ -126,17 +100,14 @@ def sample(
     """
     if prompt is not None and prompt_file is not None:
         raise usage_error("--prompt and --prompt-file exclude one another")
-    for name, value in (("--temperature", temperature), ("--top-p", top_p), ("--min-p", min_p)):
-        if not 0 <= value < float("inf"):
-            raise usage_error(f"{name}: found {value}; allowed: a finite number")
-
+    if (unique or novel) and novelty:
+        raise usage_error("--novelty excludes --unique and --novel")
     check_there(runs=[checkpoint])
     check_files(prompt_file=prompt_file)
 
-    from functools import partial
-
-    from charlm.inference import Choice, load
-    from charlm.inference.line_samples import LineSamples
+    from charlm.data.vocabulary import readable
+    from charlm.inference import load
+    from charlm.inference.line_samples import sample_lines
 
     trained = load(checkpoint, device, precision)
     if (unique or novel) and trained.network.begins is None:
@@ -144,53 +115,48 @@ def sample(
     if label is not None and not trained.labels:
         raise usage_error("--label needs a model with labels (data.label_separator)")
     prefix = "" if label is None else trained.label_prefix(label)
-    if (unique or novel) and novelty:
-        raise usage_error("--novelty excludes --unique and --novel")
     if device == "auto" and precision in ("auto", "fp32"):
         trained = trained.for_sampling()
     report_backend(trained)
     text = _prompt(trained, prompt or "", prompt_file, skip_unknown)
-    check_escapes(trained, stop, "--stop")
-    trained.check_stop(stop)
+    _check_stop(trained, options.stop)
     if novelty:
         trained.training_splits("--novelty")  # fail now, not after the sample
     if seed is None:
         seed = secrets.randbelow(2**32)
         say("seed", str(seed))
-    if trained.network.begins is not None and not novelty:
-        choice = Choice(temperature, top_k, top_p, min_p)
-        _write_lines(LineSamples(trained, text, seed, length, choice, stop, unique, novel, label), count, json)
-        return
+
+    kinds = Counter[str]()
     seeds = [seed + n for n in range(count)]
-    write = partial(
-        trained.stream, prefix + text, length=length, choice=Choice(temperature, top_k, top_p, min_p), stop=stop
-    )
-    if json:
-        texts = ["".join(parts) for parts in zip(*write(seeds), strict=True)]
-        print_json(_as_json(trained, label, _samples(trained, seeds, text, texts, novelty)))
-        return
-    for each in seeds:
-        if count > 1:
-            typer.echo(f"--- seed {each} ---")
-        written = _stream(text, (piece for [piece] in write([each])), trained.vocabulary.backward)
+    of_lines = trained.network.begins is not None and not novelty
+    if of_lines:
+        lines = sample_lines(trained, text, options, seed, count, label=label, unique=unique, novel=novel)
+        drawn = _new_lines(lines, kinds)
+    else:
+        drawn = _samples(trained, prefix + text, options, seeds, at_once=json)
+    rows: list[dict[str, Any]] = []
+    for own_seed, pieces in drawn:
+        if json:
+            sample = "".join(piece for [piece] in pieces)
+            rows.append({"seed": own_seed, "prompt": readable(text), "text": readable(sample)})
+        else:
+            if count > 1 and not of_lines:
+                typer.echo(f"--- seed {own_seed} ---")
+            sample = _print(text, pieces, trained.vocabulary.backward)
         if novelty:
-            say("novelty", _novelty_line(each, vars(trained.novelty([written])[0]), trained.vocabulary.level))
-
-
-def _write_lines(samples: Any, count: int, json: bool) -> None:
-    """A line for each sample; then how many were dropped, if any could be."""
-    from charlm.data.vocabulary import readable
-
-    found = []
-    for seed, text in samples.drawn(count):
-        found.append({"seed": seed, "prompt": readable(samples.prompt), "text": readable(text)})
-        if not json:
-            _stream(samples.prompt, [text], samples.trained.vocabulary.backward)
+            [copied] = trained.novelty([sample])
+            if json:
+                rows[-1]["novelty"] = vars(copied)
+            else:
+                say("novelty", _novelty_line(own_seed, copied, trained.vocabulary.level))
     if json:
-        print_json(_as_json(samples.trained, samples.label, found))
-    if samples.unique or samples.novel:
-        missing = f"; gave up with {len(found)} of {count}" if len(found) < count else ""
-        copies, repeats = counted(samples.copies, "line"), counted(samples.repeats, "repeat")
+        labeled = {} if label is None else {"label": readable(label)}
+        # The texts of a model that reads backward stand before their prompts.
+        direction = {"direction": "backward"} if trained.vocabulary.backward else {}
+        print_json({"checkpoint": str(trained.path), **labeled, **direction, "samples": rows})
+    if unique or novel:
+        copies, repeats = counted(kinds["copy"], "line"), counted(kinds["repeat"], "repeat")
+        missing = f"; gave up with {kinds['new']} of {count}" if kinds["new"] < count else ""
         say("dropped", f"{copies} of the training text, {repeats}{missing}")
 
 
@@ -223,60 +189,68 @@ def _read_prompt(file: Path, level: str) -> str:
         raise DataError(f"--prompt-file {file}: found no UTF-8 at byte offset {error.start}; allowed: UTF-8") from None
 
 
-def _samples(trained: Any, seeds: list[int], prompt: str, texts: list[str], novelty: bool) -> list[dict[str, Any]]:
-    """The samples as JSON."""
-    from charlm.data.vocabulary import readable
+def _check_stop(trained: Any, stop: str) -> None:
+    """VocabularyError if the model can never write the text that a sample is to end with."""
+    from charlm.data.vocabulary import describe_characters
+    from charlm.errors import VocabularyError
 
-    samples = [
-        {"seed": seed, "prompt": readable(prompt), "text": readable(text)}
-        for seed, text in zip(seeds, texts, strict=True)
-    ]
-    if not novelty:
-        return samples
-    found = trained.novelty(texts)
-    return [sample | {"novelty": vars(each)} for sample, each in zip(samples, found, strict=True)]
-
-
-def _as_json(trained: Any, label: str | None, samples: list[dict[str, Any]]) -> dict[str, Any]:
-    """The whole result, with the label if there is one.
-
-    A model that reads backward says so, because its texts stand before their prompts.
-    """
-    from charlm.data.vocabulary import readable
-
-    named = {} if label is None else {"label": readable(label)}
-    direction = {"direction": "backward"} if trained.vocabulary.backward else {}
-    return {"checkpoint": str(trained.path), **named, **direction, "samples": samples}
+    check_escapes(trained, stop, "--stop")
+    if unknown := trained.vocabulary.unknown(stop):
+        raise VocabularyError(
+            f"--stop: found {describe_characters(unknown)}, which the model never writes; "
+            f"allowed: its {counted(len(trained.vocabulary), 'character')}{trained.vocabulary.advice(unknown)}"
+        )
 
 
-def _novelty_line(seed: int, found: dict[str, Any], level: str) -> str:
+Samples = Iterator[tuple[int, Iterable[list[str]]]]
+"""The seed of each sample, and its pieces."""
+
+
+def _samples(trained: Any, prompt: str, options: SamplingOptions, seeds: list[int], at_once: bool) -> Samples:
+    """One sample per seed: all at once, side by side, or one after another, as their pieces are taken."""
+    from charlm.inference import sample_text
+
+    if at_once:
+        pieces = sample_text(trained.network, trained.vocabulary, prompt, options, seeds)
+        yield from zip(seeds, ([["".join(parts)]] for parts in zip(*pieces, strict=True)), strict=True)
+        return
+    for seed in seeds:
+        yield seed, sample_text(trained.network, trained.vocabulary, prompt, options, [seed])
+
+
+def _new_lines(lines: Iterable[tuple[int, str, str]], kinds: Counter[str]) -> Samples:
+    """The new ones of these lines; counts all by their kind."""
+    for seed, line, kind in lines:
+        kinds[kind] += 1
+        if kind == "new":
+            yield seed, [[line]]
+
+
+def _novelty_line(seed: int, copied: Any, level: str) -> str:
     unit = "bytes" if level == "byte" else "characters"
-    share = found["windows_share"]
+    share = copied.windows_share
     windows = f"shorter than 20 {unit}" if share is None else f"{share:.1%} of its windows of 20 {unit}"
     return (
         f"seed {seed}; verbatim in the training text: {windows}; "
-        f"at most {found['longest']} {unit} in a row: {found['stretch']!r}"
+        f"at most {copied.longest} {unit} in a row: {copied.stretch!r}"
     )
 
 
-def _stream(prompt: str, pieces: Iterable[str], backward: bool = False) -> str:
-    """Write the prompt, and after it, or before it if `backward`, the text as it comes; returns the text alone.
+def _print(prompt: str, pieces: Iterable[list[str]], backward: bool) -> str:
+    """Write the prompt, and after it, or before it if `backward`, a sample as it comes; returns the sample alone.
 
     A file or pipe gets the exact bytes of a byte model; a terminal gets no control characters.
     """
-    written = []
-    terminal = sys.stdout.isatty()
+    written, terminal = [], sys.stdout.isatty()
 
-    def write(piece: str) -> None:
-        sys.stdout.write(printable(piece) if terminal else piece)
+    def write(text: str) -> None:
+        sys.stdout.write(printable(text) if terminal else text)
         sys.stdout.flush()
 
     if not backward:
         write(prompt)
-    for piece in pieces:
+    for [piece] in pieces:
         write(piece)
         written.append(piece)
-    if backward:
-        write(prompt)
-    write("\n")
+    write(f"{prompt}\n" if backward else "\n")
     return "".join(written)

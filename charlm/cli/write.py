@@ -14,8 +14,8 @@ from charlm.cli.common import (
     DeviceOption,
     Precision,
     PrecisionOption,
+    finite,
     report_backend,
-    usage_error,
 )
 from charlm.system.console import say
 from charlm.system.formatting import printable
@@ -24,7 +24,10 @@ Out = Annotated[Path | None, typer.Option(metavar="FILE", help="Write the text t
 Temperature = Annotated[
     float,
     typer.Option(
-        min=0, metavar="X", help="Below 1 is safer, above 1 is wilder; 0 offers only the likeliest continuation."
+        min=0,
+        callback=finite,
+        metavar="X",
+        help="Below 1 is safer, above 1 is wilder; 0 offers only the likeliest continuation.",
     ),
 ]
 Label = Annotated[
@@ -58,11 +61,9 @@ def write(
     from charlm.cli.editor import Editor
     from charlm.data.vocabulary import describe_characters
     from charlm.errors import CheckpointError
-    from charlm.inference import Choice, load
-    from charlm.inference.continuing import Continuer, Unknown
+    from charlm.inference import SamplingOptions, load
+    from charlm.inference.continuing import Continuer
 
-    if not temperature < float("inf"):
-        raise usage_error(f"--temperature: found {temperature}; allowed: a finite number")
     _check_terminal()
     _check_out(out)
     trained = load(checkpoint, device, precision)
@@ -72,13 +73,17 @@ def write(
     if device == "auto" and precision in ("auto", "fp32"):
         trained = trained.for_sampling()
     report_backend(trained)
-    unknown = Unknown(trained)
+    reported = set[str]()
 
     def note(text: str) -> str:
-        new = unknown.new_in(text)
+        """Name each character that the model does not know once."""
+        unknown = trained.vocabulary.unknown(trained.vocabulary.normalized(text))
+        new = [character for character in unknown if character not in reported]
+        reported.update(new)
         return f"the model skips {describe_characters(new, limit=3)}" if new else ""
 
-    editor = Editor(Continuer(trained, Choice(temperature), length, prefix), note)
+    options = SamplingOptions(length=length, temperature=temperature)
+    editor = Editor(Continuer(trained, options, prefix), note)
     try:
         editor.run()
     finally:  # what was written is kept in any case

@@ -7,33 +7,38 @@
     score = model.evaluate("To be, or not to be")
     print(score.nats_per_char, score.bits_per_char)
 
-`load` returns a `TrainedModel`, which is enough for most uses; the other functions take a CharLM.
+`load` returns a `TrainedModel`, which is enough for most uses; the other functions take a CharLM. Imports torch only
+when a name is used.
 
     trained.py      load, TrainedModel: the checkpoint's model, vocabulary and config
-    sampling.py     sample_text, Choice: characters drawn one by one
+    options.py      SamplingOptions: how text is drawn
+    sampling.py     sample_text: characters drawn one by one
+    line_samples.py sample_lines: lines without repeats, or without those of the training text
+    continuing.py   Continuer: continuations while a text is written
     evaluation.py   evaluate: the cross-entropy of a text
     dynamic.py      evaluate_dynamically: the same while the model keeps learning
-    novelty.py      novelty: how much of a sample occurs in the training text
     texts.py        score_texts, text_features: many texts, each by itself
-    line_scores.py  LineScorer: lines as they come, each by itself; line_learning.py: learning from them
-    line_quantiles.py  how surprising the validation lines are
-    whole_text.py   the score of a file or of stdin
-    labels.py       Classification: the likeliest labels of lines; line_labels.py: of lines as they come
-    continuing.py   Continuer: continuations while a text is written
-    per_char.py     the scores of single characters as CSV
+    lines.py        score_lines: lines as they come, and how surprising the validation lines are
+    labels.py       Classification: the likeliest labels of lines
+    novelty.py      longest_copy: how much of a sample occurs in the training text
 """
 
-from charlm.inference.dynamic import Adaptation, evaluate_dynamically
-from charlm.inference.evaluation import Evaluation, evaluate
-from charlm.inference.labels import Classification
-from charlm.inference.sampling import Choice, sample_text
-from charlm.inference.trained import TrainedModel, Verbatim, load
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from charlm.inference.dynamic import Adaptation, evaluate_dynamically
+    from charlm.inference.evaluation import Evaluation, evaluate
+    from charlm.inference.labels import Classification
+    from charlm.inference.options import SamplingOptions
+    from charlm.inference.sampling import sample_text
+    from charlm.inference.trained import TrainedModel, Verbatim, load
 
 __all__ = [
     "Adaptation",
-    "Choice",
     "Classification",
     "Evaluation",
+    "SamplingOptions",
     "TrainedModel",
     "Verbatim",
     "evaluate",
@@ -41,3 +46,10 @@ __all__ = [
     "load",
     "sample_text",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    for module in ("trained", "options", "dynamic", "evaluation", "labels", "sampling"):
+        if name in __all__ and hasattr(home := importlib.import_module(f"charlm.inference.{module}"), name):
+            return getattr(home, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

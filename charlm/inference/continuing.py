@@ -4,13 +4,11 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
-import torch
 from torch import Tensor
 
 from charlm.data.reading import NEWLINE
-from charlm.inference.evaluation import Ids
-from charlm.inference.sampling import Choice, SampleText, continued_ids, prompt_ids, read_ids
+from charlm.inference.options import SamplingOptions
+from charlm.inference.sampling import continued_text, prompt_ids, read_ids
 from charlm.inference.texts import one_text
 from charlm.inference.trained import TrainedModel
 from charlm.layers import RecurrentState
@@ -25,14 +23,16 @@ _DRAWN = 12
 class Continuer:
     """Draws continuations of one text after another.
 
-    It keeps the state after the last text: a text that begins with the last one costs only the characters that are new.
-    For a model of lines every line begins with `prefix`, see `TrainedModel.label_prefix`, which the text does not
+    It stores the state after the last text: a text that begins with the last one costs only the characters that are
+    new. For a model of lines every line begins with `prefix`, see `TrainedModel.label_prefix`, which the text does not
     contain. Not for several threads at once.
     """
 
-    def __init__(self, trained: TrainedModel, choice: Choice, length: int, prefix: str = "") -> None:
-        self._trained, self._choice, self._length, self._prefix = trained, choice, length, prefix
-        self._ids: Ids = np.empty(0, np.int64)
+    def __init__(self, trained: TrainedModel, options: SamplingOptions, prefix: str = "") -> None:
+        self._network, self._vocabulary, self._options, self._prefix = (
+            trained.network, trained.vocabulary, options, prefix,
+        )  # fmt: skip
+        self._ids: list[int] = []
         """What has been read."""
         self._after: tuple[Tensor, RecurrentState] | None = None
         """The last output and the state after it."""
@@ -42,40 +42,27 @@ class Continuer:
     def __call__(self, text: str) -> list[str]:
         """Up to five different continuations of the text, without the characters that the model does not know.
 
-        Each has up to `length` characters and ends before the second line end; one that a model of lines would end at
-        once is left out.
+        Each ends before the second line end; one that a model of lines would end at once is left out.
         """
-        text = self._trained.vocabulary.normalized(one_text(text, "text"))
-        unknown = set(self._trained.vocabulary.unknown(text))
+        text = self._vocabulary.normalized(one_text(text, "text"))
+        unknown = set(self._vocabulary.unknown(text))
         output, state = self._read("".join(c for c in text if c not in unknown))
-        return _distinct(self._drawn(output, state))
-
-    @torch.inference_mode()
-    def _read(self, text: str) -> tuple[Tensor, RecurrentState]:
-        network, vocabulary = self._trained.network, self._trained.vocabulary
-        if network.begins is not None:  # the lines before do not matter
-            text = self._prefix + text.rpartition(NEWLINE)[2]
-        ids = np.array(prompt_ids(network, vocabulary, text), np.int64)
-        known = len(self._ids)
-        if self._after is None or known > len(ids) or not np.array_equal(self._ids, ids[:known]):
-            known, self._after = 0, None
-        if known < len(ids):
-            new_T1 = torch.from_numpy(ids[known:]).to(self._trained.device).unsqueeze(1)
-            self._after = read_ids(network, new_T1, self._after and self._after[1])
-            self._ids = ids
-            self.steps += len(ids) - known
-        assert self._after is not None
-        return self._after
-
-    def _drawn(self, output: Tensor, state: RecurrentState) -> list[str]:
-        network, vocabulary = self._trained.network, self._trained.vocabulary
         seeds = range(1, _DRAWN + 1)  # always the same: what is offered depends on the text alone
-        texts = [SampleText(vocabulary, "", network.begins) for _ in seeds]
-        pieces = [
-            [text.append(index, last=step == self._length) for text, index in zip(texts, new.tolist(), strict=True)]
-            for step, new in enumerate(continued_ids(network, output, state, self._length, self._choice, seeds), 1)
-        ]
-        return ["".join(parts) for parts in zip(*pieces, strict=True)]
+        pieces = continued_text(self._network, self._vocabulary, output, state, self._options, seeds)
+        return _distinct(["".join(text) for text in zip(*pieces, strict=True)])
+
+    def _read(self, text: str) -> tuple[Tensor, RecurrentState]:
+        if self._network.begins is not None:  # the lines before do not matter
+            text = self._prefix + text.rpartition(NEWLINE)[2]
+        ids = prompt_ids(self._network, self._vocabulary, text)
+        read = len(self._ids)
+        if self._after is None or ids[:read] != self._ids:
+            read, self._after = 0, None
+        if self._after is None or read < len(ids):
+            self._after = read_ids(self._network, ids[read:], self._after and self._after[1])
+            self._ids = ids
+            self.steps += len(ids) - read
+        return self._after
 
 
 def _distinct(drawn: Sequence[str]) -> list[str]:
@@ -135,18 +122,3 @@ def _after(old: str, options: Sequence[str], new: str) -> list[str]:
     """What is left of continuations of the old text if it has grown to the new one; nothing if it has not."""
     added = new.removeprefix(old)
     return [each.removeprefix(added) for each in options if each.startswith(added)] if new.startswith(old) else []
-
-
-@dataclass
-class Unknown:
-    """The characters of a text that a model does not know, each of which is told once."""
-
-    trained: TrainedModel
-    told: set[str] = field(default_factory=set)
-
-    def new_in(self, text: str) -> str:
-        """Those that have not been told yet, sorted."""
-        vocabulary = self.trained.vocabulary
-        new = "".join(c for c in vocabulary.unknown(vocabulary.normalized(text)) if c not in self.told)
-        self.told |= set(new)
-        return new

@@ -1,7 +1,7 @@
 """Many lines from a model of lines, without repeats or without those of the training text."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -10,7 +10,8 @@ from charlm.data.labels import separator_ids, without_labels
 from charlm.data.line_split import Starts, line_chunks, line_ends, line_hashes
 from charlm.data.reading import NEWLINE
 from charlm.inference.evaluation import Ids
-from charlm.inference.sampling import Choice
+from charlm.inference.options import SamplingOptions
+from charlm.inference.sampling import sample_text
 from charlm.inference.trained import TrainedModel
 
 _TOGETHER = 64
@@ -19,75 +20,61 @@ _TRIES = 20
 """Lines that are written for each one wanted, at most."""
 
 
-@dataclass
-class LineSamples:
-    """Lines with the seeds from `seed` on, each by itself: `drawn` yields those that are kept."""
+def sample_lines(
+    trained: TrainedModel,
+    prompt: str,
+    options: SamplingOptions,
+    seed: int,
+    count: int,
+    *,
+    label: str | None = None,
+    unique: bool = False,
+    novel: bool = False,
+) -> Iterator[tuple[int, str, Literal["new", "repeat", "copy"]]]:
+    """Yield the seed of a line, the line without its prompt, and what it is, until `count` are new.
 
-    trained: TrainedModel
-    prompt: str
-    seed: int
-    length: int
-    choice: Choice
-    stop: str = ""
-    unique: bool = False
-    """Drop repeats."""
-    novel: bool = False
-    """Drop lines of the training text, whatever their labels; DataError if that has changed or is gone."""
-    label: str | None = None
-    """The label of all lines, which do not contain it. LabelError if the model lacks it."""
-    repeats: int = 0
-    """How many repeats were dropped so far."""
-    copies: int = 0
-    """How many lines of the training text were dropped so far."""
-    _seen: set[str] = field(default_factory=set)
+    Lines have the seeds from `seed` on. There are fewer new ones if 20 times as many lines do not hold them.
 
-    def __post_init__(self) -> None:
-        self._prefix = "" if self.label is None else self.trained.label_prefix(self.label)
-        splits = self.trained.training_splits("--novel") if self.novel else {}
-        self._known = known_lines(splits["train"], self.trained) if splits else np.empty(0, np.uint64)
-
-    def drawn(self, count: int) -> Iterator[tuple[int, str]]:
-        """Seed and text of up to `count` lines, without the prompt; fewer if too many had to be dropped."""
-        left, tries = count, count * _TRIES if self.unique or self.novel else count
-        for begin in range(0, tries, _TOGETHER):
-            seeds = range(self.seed + begin, self.seed + min(begin + _TOGETHER, tries))
-            prompt = self._prefix + self.prompt
-            pieces = self.trained.stream(prompt, seeds, length=self.length, choice=self.choice, stop=self.stop)
-            for seed, parts in zip(seeds, zip(*pieces, strict=True), strict=True):
-                text = "".join(parts)
-                if self._keeps(self.trained.vocabulary.joined(self.prompt, text)):
-                    yield seed, text
-                    left -= 1
-                    if not left:
-                        return
-
-    def _keeps(self, line: str) -> bool:
-        if self.novel and self._is_known(line):
-            self.copies += 1
-            return False
-        if self.unique and line in self._seen:
-            self.repeats += 1
-            return False
-        if self.unique:
-            self._seen.add(line)
-        return True
-
-    def _is_known(self, line: str) -> bool:
-        vocabulary = self.trained.vocabulary
-        ids = np.append(vocabulary.encode(self._prefix + line), vocabulary.encode(NEWLINE))
-        [wanted] = _hashes(ids, np.array([len(ids)]), self.trained)
-        place = np.searchsorted(self._known, wanted)
-        return bool(place < len(self._known) and self._known[place] == wanted)
+    label: of all lines, which do not contain it; LabelError if the model lacks it. unique: a line that came before is
+    a repeat. novel: a line of the training text is a copy, whatever its label; DataError if that text has changed or
+    is gone.
+    """
+    prefix = "" if label is None else trained.label_prefix(label)
+    known = _known_lines(trained) if novel else np.empty(0, np.uint64)
+    tries, earlier = count * (_TRIES if unique or novel else 1), set[str]()
+    for first in range(0, tries, _TOGETHER):
+        seeds = range(seed + first, seed + min(first + _TOGETHER, tries))
+        pieces = sample_text(trained.network, trained.vocabulary, prefix + prompt, options, seeds)
+        for own_seed, parts in zip(seeds, zip(*pieces, strict=True), strict=True):
+            text = "".join(parts)
+            line = trained.vocabulary.joined(prompt, text)
+            if novel and _is_in(known, trained, prefix + line):
+                yield own_seed, text, "copy"
+            elif unique and line in earlier:
+                yield own_seed, text, "repeat"
+            else:
+                yield own_seed, text, "new"
+                earlier.add(line)
+                count -= 1
+                if not count:
+                    return
 
 
-def known_lines(ids: Ids, trained: TrainedModel) -> npt.NDArray[np.uint64]:
-    """The hashes of the lines of a split, without their labels, sorted; 8 bytes for each, and twice that meanwhile."""
+def _known_lines(trained: TrainedModel) -> npt.NDArray[np.uint64]:
+    """The hashes of the lines of the train split, without their labels, sorted: 8 bytes each."""
+    ids = trained.training_splits("--novel")["train"]
     newline = ids[0]
     chunks = line_chunks(ids[1:], newline)
-    hashes = [_hashes(chunk, line_ends(chunk, newline), trained) for chunk in chunks]
-    found = np.concatenate([np.empty(0, np.uint64), *hashes])
-    found.sort()
-    return found
+    hashes = np.concatenate([np.empty(0, np.uint64), *(_hashes(c, line_ends(c, newline), trained) for c in chunks)])
+    hashes.sort()
+    return hashes
+
+
+def _is_in(known: npt.NDArray[np.uint64], trained: TrainedModel, line: str) -> bool:
+    ids = np.append(trained.vocabulary.encode(line), trained.vocabulary.encode(NEWLINE))
+    [wanted] = _hashes(ids, np.array([len(ids)]), trained)
+    place = np.searchsorted(known, wanted)
+    return bool(place < len(known) and known[place] == wanted)
 
 
 def _hashes(lines: Ids, ends: Starts, trained: TrainedModel) -> npt.NDArray[np.uint64]:

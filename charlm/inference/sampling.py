@@ -2,83 +2,83 @@
 
 import codecs
 import functools
-import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
 
 from charlm.data.vocabulary import Vocabulary
 from charlm.gpu.graphs import Graphs
+from charlm.inference.options import SamplingOptions
 from charlm.layers import RecurrentState, as_tuple
 from charlm.model import CharLM, map_state, overflow
 
+_WINDOW = 256
+"""Characters of a prompt that are read at once, and random numbers that are drawn at once."""
+_CALL_S = 0.05
+"""A call costs time besides its characters: calls draw more and more of them, until one takes so long."""
 
-@dataclass(frozen=True)
-class Choice:
-    """How to draw the next character from the model's probabilities; ValueError for values that are not allowed."""
 
-    temperature: float = 1.0
-    """Divides the logits: below 1 is safer, above 1 is wilder. 0 takes the likeliest character."""
-    top_k: int = 0
-    """Draw from the k likeliest characters only; 0 for all."""
-    top_p: float = 1.0
-    """Draw from the likeliest characters that together reach this probability."""
-    min_p: float = 0.0
-    """Draw from the characters that are at least this share as likely as the likeliest one, after the temperature; 0
-    for all (Nguyen et al. 2024, arXiv:2407.01082). Of several limits the strictest holds."""
+def sample_text(
+    model: CharLM, vocabulary: Vocabulary, prompt: str, options: SamplingOptions, seeds: Sequence[int]
+) -> Iterator[list[str]]:
+    """Yield, step by step, what each sample gains after the prompt, until all samples are done.
 
-    def __post_init__(self) -> None:
-        if not 0 <= self.temperature < math.inf:
-            raise ValueError(f"temperature: found {self.temperature}; allowed: a finite number ≥ 0")
-        if self.top_k < 0:
-            raise ValueError(f"top_k: found {self.top_k}; allowed: an integer ≥ 0")
-        if not 0 <= self.top_p <= 1:
-            raise ValueError(f"top_p: found {self.top_p}; allowed: 0 to 1")
-        if not 0 <= self.min_p <= 1:
-            raise ValueError(f"min_p: found {self.min_p}; allowed: 0 to 1")
+    A sample is done after `length` ids, or as soon as it ends with `stop`. An empty prompt means the start of a line.
+    A model of lines writes lines, without their newlines. A model that reads backward writes before the prompt, from
+    the end of a line; its samples gain everything when they are done.
+
+    The model must be in evaluation mode. VocabularyError if it does not know a character of the prompt. Bytes that are
+    not UTF-8 come as lone surrogates, as from Python's "surrogateescape"; see `readable`.
+    """
+    output, state = read_ids(model, prompt_ids(model, vocabulary, prompt))
+    return continued_text(model, vocabulary, output, state, options, seeds)
+
+
+def continued_text(
+    model: CharLM,
+    vocabulary: Vocabulary,
+    output: Tensor,
+    state: RecurrentState,
+    options: SamplingOptions,
+    seeds: Sequence[int],
+) -> Iterator[list[str]]:
+    """`sample_text` after a prompt that has been read: its last output [1, 1, H] and state [L, 1, H]."""
+    texts = [SampleText(vocabulary, options.stop, model.begins) for _ in seeds]
+    yield ["" for _ in texts]  # also if length is 0
+    for step, ids in enumerate(sample_ids(model, output, state, options, seeds), start=1):
+        yield [text.append(id, last=step == options.length) for text, id in zip(texts, ids.tolist(), strict=True)]
+        if all(text.done for text in texts):
+            return
 
 
 @torch.inference_mode()
 def sample_ids(
-    model: CharLM, prompt: Sequence[int], length: int, choice: Choice, seeds: Sequence[int], device: torch.device
+    model: CharLM, output: Tensor, state: RecurrentState, options: SamplingOptions, seeds: Sequence[int]
 ) -> Iterator[Tensor]:
     """Yield the next id of each sample, [N] on the CPU, `length` times; N = len(seeds).
 
-    Each sample has its own stream of random numbers: it depends on its seed alone, not on the other samples. `prompt`
-    must not be empty, and the model must be in evaluation mode. DivergenceError for logits that are not finite.
+    Each sample has its own stream of random numbers: it depends on its seed alone, not on the other samples.
+    DivergenceError for logits that are not finite.
     """
-    output, state = read_ids(model, torch.tensor(list(prompt), device=device).unsqueeze(1))
-    yield from continued_ids(model, output, state, length, choice, seeds)
-
-
-@torch.inference_mode()
-def continued_ids(
-    model: CharLM, output: Tensor, state: RecurrentState, length: int, choice: Choice, seeds: Sequence[int]
-) -> Iterator[Tensor]:
-    """`sample_ids` after a prompt that has been read: its last output [1, 1, H] and state [L, 1, H]."""
     N = len(seeds)
-    output, state = output.expand(-1, N, -1), map_state(lambda part: part.repeat(1, N, 1), state)
-    blocks = _draws(seeds, length)
+    output, state = output.expand(-1, N, -1), map_state(lambda layer: layer.repeat(1, N, 1), state)
     if generator := model.generator(state):
-        yield from _generated(functools.partial(generator.draw, **asdict(choice)), blocks)
+        draw: Callable[[Tensor], Tensor] = functools.partial(generator.draw, **options.of_a_character)
     else:
-        yield from _generated(StepByStep(model, output, state, choice), blocks)
-
-
-def _generated(draw: Callable[[Tensor], Tensor], blocks: Iterable[Tensor]) -> Iterator[Tensor]:
-    """The ids that `draw` makes of blocks of uniform numbers [T, N]."""
+        draw = StepByStep(model, output, state, options)
+    random = [torch.Generator().manual_seed(seed) for seed in seeds]
     at_once = 16
-    for draws_TN in blocks:
+    for start in range(0, options.length, _WINDOW):
+        draws_TN = torch.stack([torch.rand(_WINDOW, generator=one, dtype=torch.float64) for one in random], dim=1)
+        draws_TN = draws_TN[: options.length - start]
         while len(draws_TN):
             start_s = time.perf_counter()
             ids_TN = draw(draws_TN[:at_once])
             draws_TN = draws_TN[at_once:]
-            # A call costs time besides its characters, so take more of them per call until one takes 50 ms.
-            if time.perf_counter() - start_s < 0.05:
+            if time.perf_counter() - start_s < _CALL_S:
                 at_once *= 2
             if bool((ids_TN < 0).any()):
                 raise overflow()
@@ -94,8 +94,8 @@ class StepByStep:
     output [1, N, H] and state: those after the prompt.
     """
 
-    def __init__(self, model: CharLM, output: Tensor, state: RecurrentState, choice: Choice) -> None:
-        self._model, self._choice = model, choice
+    def __init__(self, model: CharLM, output: Tensor, state: RecurrentState, options: SamplingOptions) -> None:
+        self._model, self._options = model, options
         self._output, self._state = output.clone(), map_state(Tensor.clone, state)
         N, self._device = output.shape[1], output.device
         self._draws = torch.empty(_WINDOW, N, dtype=torch.float64, device=self._device)
@@ -117,66 +117,69 @@ class StepByStep:
         """Draw one character of every sample, and read it."""
         logits_NV = self._model.logits(self._output[-1]).double()
         draws_N = self._draws.index_select(0, self._row).squeeze(0)
-        ids_1N = choose(logits_NV, self._choice, draws_N).unsqueeze(0)
+        ids_1N = choose(logits_NV, self._options, draws_N).unsqueeze(0)
         self._drawn.index_copy_(0, self._row, ids_1N.masked_fill(~logits_NV.isfinite().all(-1), -1))
         self._row += 1
         output, state = self._model.features(ids_1N, self._state)
         self._output.copy_(output)
-        for target, part in zip(as_tuple(self._state), as_tuple(state), strict=True):
-            target.copy_(part)
+        for target, source in zip(as_tuple(self._state), as_tuple(state), strict=True):
+            target.copy_(source)
 
 
-def read_ids(model: CharLM, prompt_T1: Tensor, state: RecurrentState | None = None) -> tuple[Tensor, RecurrentState]:
-    """The last output [1, 1, H] and the state after a prompt of any length, read in windows from `state` on."""
-    first, *rest = prompt_T1.split(_WINDOW)
+def choose(logits_NV: Tensor, options: SamplingOptions, draws_N: Tensor) -> Tensor:
+    """The ids [N] where the cumulative probabilities first exceed the uniform draws in [0, 1)."""
+    if options.temperature == 0:
+        return logits_NV.argmax(-1)
+    logits_NV, order_NV = logits_NV.sort(dim=-1, descending=True, stable=True)
+    if options.top_k:
+        logits_NV = logits_NV[:, : options.top_k]
+    # Subtracting first: at temperatures below 1e-307 the quotients of logits are infinite.
+    logits_NV = (logits_NV - logits_NV[:, :1]) / options.temperature
+    cumulative_NV = logits_NV.softmax(-1).cumsum(-1)
+    # Top-p and min-p keep the first ids in the order. Scaling the draw to their mass draws among them alone.
+    likely_NV = logits_NV.exp() >= options.min_p
+    most_N1 = (likely_NV.sum(-1, keepdim=True) - 1).clamp(min=0)
+    last_N1 = torch.minimum((cumulative_NV < options.top_p).sum(-1, keepdim=True), most_N1)
+    mass_N1 = cumulative_NV.gather(-1, last_N1)
+    rank_N1 = torch.searchsorted(cumulative_NV, draws_N.unsqueeze(-1) * mass_N1, right=True)
+    return order_NV.gather(-1, torch.minimum(rank_N1, last_N1)).squeeze(-1)
+
+
+@torch.inference_mode()
+def next_probabilities(model: CharLM, vocabulary: Vocabulary, prompt: str) -> Tensor:
+    """The probabilities [V] of the character after the prompt, or before it if the model reads backward, in float64.
+
+    An empty prompt means the start of a line. VocabularyError if the model does not know a character of the prompt,
+    DivergenceError for logits that are not finite. The model must be in evaluation mode.
+    """
+    output, _ = read_ids(model, prompt_ids(model, vocabulary, prompt))
+    p_V = model.logits(output[0, 0]).double().softmax(-1).cpu()
+    if p_V.isnan().any():
+        raise overflow()
+    return p_V
+
+
+@torch.inference_mode()
+def read_ids(model: CharLM, ids: Sequence[int], state: RecurrentState | None = None) -> tuple[Tensor, RecurrentState]:
+    """The last output [1, 1, H] and the state after reading one id or more, in windows, from `state` on."""
+    ids_T1 = torch.tensor(ids, device=model.decoder.weight.device).unsqueeze(1)
+    first, *rest = ids_T1.split(_WINDOW)
     output, state = model.features(first, state)
     for window in rest:
         output, state = model.features(window, state)
     return output[-1:], state
 
 
-def _draws(seeds: Sequence[int], length: int) -> Iterator[Tensor]:
-    """`length` uniform numbers per sample, in blocks [≤ 256, N]; each column comes from the generator of its seed."""
-    generators = [torch.Generator().manual_seed(seed) for seed in seeds]
-    for start in range(0, length, _WINDOW):
-        block = torch.stack([torch.rand(_WINDOW, generator=g, dtype=torch.float64) for g in generators], dim=1)
-        yield block[: length - start]
+def prompt_ids(model: CharLM, vocabulary: Vocabulary, prompt: str) -> list[int]:
+    """The ids that the model reads before it writes, at least one; VocabularyError for unknown characters."""
+    if model.begins is not None:
+        return [model.begins, *vocabulary.encode(prompt).tolist()]
+    return vocabulary.encode(prompt or first_read(vocabulary)).tolist()
 
 
-_WINDOW = 256
-
-
-def choose(logits_NV: Tensor, choice: Choice, draws_N: Tensor) -> Tensor:
-    """The ids [N] where the cumulative probabilities first exceed the uniform draws in [0, 1)."""
-    if choice.temperature == 0:
-        return logits_NV.argmax(-1)
-    logits_NV, order_NV = logits_NV.sort(dim=-1, descending=True, stable=True)
-    if choice.top_k:
-        logits_NV = logits_NV[:, : choice.top_k]
-    # Subtracting first: at temperatures below 1e-307 the quotients of logits are infinite.
-    logits_NV = (logits_NV - logits_NV[:, :1]) / choice.temperature
-    cumulative_NV = logits_NV.softmax(-1).cumsum(-1)
-    # Top-p and min-p keep the first ids in the order. Scaling the draw to their mass draws among them alone.
-    likely_NV = logits_NV.exp() >= choice.min_p
-    most_N1 = (likely_NV.sum(-1, keepdim=True) - 1).clamp(min=0)
-    kept_N1 = torch.minimum((cumulative_NV < choice.top_p).sum(-1, keepdim=True), most_N1)
-    mass_N1 = cumulative_NV.gather(-1, kept_N1)
-    rank_N1 = torch.searchsorted(cumulative_NV, draws_N.unsqueeze(-1) * mass_N1, right=True)
-    return order_NV.gather(-1, torch.minimum(rank_N1, kept_N1)).squeeze(-1)
-
-
-@torch.inference_mode()
-def next_probabilities(model: CharLM, vocabulary: Vocabulary, prompt: str, device: torch.device) -> Tensor:
-    """The probabilities [V] of the character after the prompt, or before it if the model reads backward, in float64.
-
-    An empty prompt means the start of a line. VocabularyError if the model does not know a character of the prompt,
-    DivergenceError for logits that are not finite. The model must be in evaluation mode.
-    """
-    output, _ = read_ids(model, torch.tensor(prompt_ids(model, vocabulary, prompt), device=device).unsqueeze(1))
-    p_V = model.logits(output[0, 0]).double().softmax(-1).cpu()
-    if p_V.isnan().any():
-        raise overflow()
-    return p_V
+def first_read(vocabulary: Vocabulary) -> str:
+    """What the model reads first when there is no prompt: a line end, a space, or any character that it knows."""
+    return next((c for c in "\n " if not vocabulary.unknown(c)), vocabulary.characters[:1])
 
 
 class SampleText:
@@ -193,57 +196,17 @@ class SampleText:
         self._held_back: list[int] = []
         self._bytes = codecs.getincrementaldecoder("utf-8")("surrogateescape")
 
-    def append(self, index: int, last: bool) -> str:
+    def append(self, id: int, last: bool) -> str:
         """The text that this id adds; nothing while the bytes of a character are incomplete."""
         if self.done:
             return ""
-        self._tail.append(index)
-        line_ends = index == self._line_end
+        self._tail.append(id)
+        line_ends = id == self._line_end
         self.done = last or line_ends or (bool(self._stop) and [*self._tail] == self._stop)
-        new = [] if line_ends else [index]
+        new = [] if line_ends else [id]
         if self._vocabulary.backward:
             self._held_back += new
             return self._vocabulary.decode(self._held_back, "surrogateescape") if self.done else ""
         if self._vocabulary.level == "byte":
             return self._bytes.decode(bytes(new), final=self.done)
         return self._vocabulary.decode(new)
-
-
-def sample_text(
-    model: CharLM,
-    vocabulary: Vocabulary,
-    *,
-    prompt: str,
-    length: int,
-    choice: Choice,
-    seeds: Sequence[int],
-    device: torch.device,
-    stop: str = "",
-) -> Iterator[list[str]]:
-    """Yield, step by step, what each sample gains after the prompt, until all samples are done.
-
-    A sample is done after `length` ids, or as soon as it ends with `stop`. An empty prompt means the start of a line.
-    A model of lines writes lines, without their newlines. A model that reads backward writes before the prompt, from
-    the end of a line; its samples gain everything when they are done.
-
-    VocabularyError if the model does not know a character of the prompt. Bytes that are not UTF-8 come as lone
-    surrogates, as from Python's "surrogateescape"; see `readable`.
-    """
-    texts = [SampleText(vocabulary, stop, model.begins) for _ in seeds]
-    ids = prompt_ids(model, vocabulary, prompt)
-    for step, new in enumerate(sample_ids(model, ids, length, choice, seeds, device), start=1):
-        yield [text.append(index, last=step == length) for text, index in zip(texts, new.tolist(), strict=True)]
-        if all(text.done for text in texts):
-            return
-
-
-def prompt_ids(model: CharLM, vocabulary: Vocabulary, prompt: str) -> list[int]:
-    """The ids that the model reads before it writes, at least one; VocabularyError for unknown characters."""
-    if model.begins is not None:
-        return [model.begins, *vocabulary.encode(prompt).tolist()]
-    return vocabulary.encode(prompt or first_read(vocabulary)).tolist()
-
-
-def first_read(vocabulary: Vocabulary) -> str:
-    """What the model reads first when there is no prompt: a line end, a space, or any character that it knows."""
-    return next((c for c in "\n " if not vocabulary.unknown(c)), vocabulary.characters[:1])

@@ -4,7 +4,7 @@ import codecs
 import copy
 import functools
 import secrets
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, overload
@@ -25,7 +25,8 @@ from charlm.inference import novelty as novelties
 from charlm.inference.dynamic import Adaptation, evaluate_dynamically
 from charlm.inference.evaluation import Evaluation, Ids, evaluate
 from charlm.inference.labels import Classification, LabelStarts, label_nats
-from charlm.inference.sampling import Choice, next_probabilities, sample_text
+from charlm.inference.options import SamplingOptions
+from charlm.inference.sampling import next_probabilities, sample_text
 from charlm.inference.texts import Pool, char_features, each_text, one_text, score_texts, text_features
 from charlm.model import CharLM, count_parameters, load_weights, uninitialized_model
 from charlm.runs import find_checkpoint
@@ -114,99 +115,47 @@ class TrainedModel:
         return replace(self, network=network, device=cpu)
 
     @overload
-    def sample(
-        self,
-        prompt: str = "",
-        *,
-        length: int = 500,
-        temperature: float = 0.8,
-        top_k: int = 0,
-        top_p: float = 1.0,
-        min_p: float = 0.0,
-        stop: str = "",
-        seed: int | None = None,
-        label: str | None = None,
-        skip_unknown: bool = False,
-        stream: Literal[False] = False,
-    ) -> str: ...
+    def sample(self, prompt: str = "", *, stream: Literal[False] = False, **options: Any) -> str: ...
 
     @overload
-    def sample(
-        self,
-        prompt: str = "",
-        *,
-        length: int = 500,
-        temperature: float = 0.8,
-        top_k: int = 0,
-        top_p: float = 1.0,
-        min_p: float = 0.0,
-        stop: str = "",
-        seed: int | None = None,
-        label: str | None = None,
-        skip_unknown: bool = False,
-        stream: Literal[True],
-    ) -> Iterator[str]: ...
+    def sample(self, prompt: str = "", *, stream: Literal[True], **options: Any) -> Iterator[str]: ...
 
     def sample(
         self,
         prompt: str = "",
         *,
-        length: int = 500,
-        temperature: float = 0.8,
-        top_k: int = 0,
-        top_p: float = 1.0,
-        min_p: float = 0.0,
-        stop: str = "",
         seed: int | None = None,
         label: str | None = None,
         skip_unknown: bool = False,
         stream: bool = False,
+        **options: Any,
     ) -> str | Iterator[str]:
-        """Write `length` characters after the prompt, or fewer if `stop` comes first.
+        """Write text after the prompt, and return it without the prompt: `charlm sample` prints prompt + text.
 
-        Returns them without the prompt: prompt + text is what `charlm sample` prints.
+        Args:
+            seed: the same seed gives the same text; None draws a new one.
+            label: the sample is a line with this label, which is not part of it.
+            skip_unknown: leave out the characters of the prompt that the model does not know.
+            stream: return an iterator of pieces of the text, which come as they are written; from a model that reads
+                backward, everything comes at the end.
+            options: length, temperature, top_k, top_p, min_p and stop; see `SamplingOptions`.
 
-        With `stream`, returns an iterator of pieces of the text, which come as they are written; from a model that
-        reads backward, everything comes at the end.
-
-        With a `label`, the sample is a line with this label, which is not part of it. `skip_unknown` leaves out the
-        characters of the prompt that the model does not know.
-
-        The same seed gives the same text; None draws a new one. temperature, top_k, top_p and min_p: see `Choice`.
         Bytes that are not UTF-8 become U+FFFD. LabelError for an unknown label; VocabularyError if the model does not
-        know a character of the prompt; ValueError for a length, temperature, top_k, top_p or min_p that is not allowed,
-        or for a line end in the prompt beside a label.
+        know a character of the prompt; ValueError for an option that is out of its range, or for a line end in the
+        prompt beside a label.
         """
-        if length < 0:
-            raise ValueError(f"length: found {length}; allowed: an integer ≥ 0")
+        chosen = SamplingOptions(**options)
+        chosen = replace(chosen, stop=self.vocabulary.normalized(one_text(chosen.stop, "stop")))
         prompt = self.vocabulary.normalized(one_text(prompt, "prompt"))
-        stop = self.vocabulary.normalized(one_text(stop, "stop"))
         if skip_unknown:
             prompt, _ = self.known(prompt, "prompt", skip_unknown=True)
-        seeds = [secrets.randbelow(2**32) if seed is None else seed]
-        choice = Choice(temperature, top_k, top_p, min_p)
         if label is not None:
             if NEWLINE in prompt:
                 raise ValueError("prompt: found a line end beside a label; allowed: the beginning of one line")
             prompt = self.label_prefix(label) + prompt
-        self.vocabulary.encode(prompt)  # fail now, not at the first piece
-        pieces = _valid(piece for [piece] in self.stream(prompt, seeds, length=length, choice=choice, stop=stop))
+        seeds = [secrets.randbelow(2**32) if seed is None else seed]
+        pieces = _valid(piece for [piece] in sample_text(self.network, self.vocabulary, prompt, chosen, seeds))
         return pieces if stream else "".join(pieces)
-
-    def stream(
-        self, prompt: str, seeds: Sequence[int], *, length: int, choice: Choice, stop: str = ""
-    ) -> Iterator[list[str]]:
-        """Write one sample per seed, all at once; yields what each step adds to each of them. See `sample_text`."""
-        return sample_text(
-            self.network,
-            self.vocabulary,
-            prompt=one_text(prompt, "prompt"),
-            length=length,
-            choice=choice,
-            seeds=seeds,
-            device=self.device,
-            stop=one_text(stop, "stop"),
-        )
 
     def next(self, prompt: str = "", k: int = 5) -> list[tuple[str, float]]:
         """The k likeliest characters after the prompt, the likeliest first, with their probabilities, 0 to 1.
@@ -221,10 +170,9 @@ class TrainedModel:
         if k < 1:
             raise ValueError(f"k: found {k}; allowed: an integer ≥ 1")
         prompt = self.vocabulary.normalized(one_text(prompt, "prompt"))
-        probabilities = next_probabilities(self.network, self.vocabulary, prompt, self.device)
-        found, ids = probabilities.sort(descending=True, stable=True)
-        likeliest = zip(ids[:k].tolist(), found[:k].tolist(), strict=True)
-        return [(self.vocabulary.symbol(index), probability) for index, probability in likeliest]
+        probabilities = next_probabilities(self.network, self.vocabulary, prompt)
+        values, ids = probabilities.sort(descending=True, stable=True)
+        return [(self.vocabulary.symbol(id), p) for id, p in zip(ids[:k].tolist(), values[:k].tolist(), strict=True)]
 
     def novelty(self, texts: Iterable[str]) -> list[Verbatim]:
         """Compare texts with the training text; DataError if that has changed or is gone."""
@@ -433,14 +381,6 @@ class TrainedModel:
                 f"{self.vocabulary.advice(unknown)}"
             )
         return "".join(c for c in text if c not in unknown), listed
-
-    def check_stop(self, stop: str) -> None:
-        """VocabularyError if the model can never write the text that a sample is to end with."""
-        if unknown := self.vocabulary.unknown(stop):
-            raise VocabularyError(
-                f"--stop: found {describe_characters(unknown)}, which the model never writes; "
-                f"allowed: its {counted(len(self.vocabulary), 'character')}{self.vocabulary.advice(unknown)}"
-            )
 
 
 def _valid(pieces: Iterator[str]) -> Iterator[str]:

@@ -1,8 +1,9 @@
 """The text that a model writes to be looked at."""
 
 from charlm.data.line_split import NEWLINE
-from charlm.inference import Choice, TrainedModel
-from charlm.inference.line_samples import LineSamples
+from charlm.inference import SamplingOptions, TrainedModel
+from charlm.inference.line_samples import sample_lines
+from charlm.inference.sampling import sample_text
 
 
 def written_text(trained: TrainedModel, prompt: str, length: int, *, temperature: float, seed: int) -> str:
@@ -10,13 +11,13 @@ def written_text(trained: TrainedModel, prompt: str, length: int, *, temperature
 
     Each of these lines begins with the prompt, and all are written until they have `length` characters in total.
     """
-    choice = Choice(temperature)
+    options = SamplingOptions(length=length, temperature=temperature)
     joined = trained.vocabulary.joined
     if trained.network.begins is None:
-        pieces = trained.stream(prompt, [seed], length=length, choice=choice)
+        pieces = sample_text(trained.network, trained.vocabulary, prompt, options, [seed])
         return joined(prompt, "".join(piece for [piece] in pieces))
     lines, missing = [], length
-    for _, line in LineSamples(trained, prompt, seed, length, choice).drawn(length):
+    for _, line, _ in sample_lines(trained, prompt, options, seed, count=length):
         lines.append(joined(prompt, line[:missing]))
         missing -= len(line) + len(NEWLINE)
         if missing <= 0:

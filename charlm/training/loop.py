@@ -13,7 +13,7 @@ from charlm.data.corpus import Corpus
 from charlm.errors import DivergenceError, RunError
 from charlm.inference.evaluation import evaluate
 from charlm.inference.line_quantiles import line_quantiles
-from charlm.inference.sampling import Choice
+from charlm.inference.options import SamplingOptions
 from charlm.model import parameters_by_part
 from charlm.system.console import say
 from charlm.system.device import describe_device, used_precision
@@ -246,8 +246,7 @@ class TrainingLoop:
         sample = draw_sample(
             trainer.evaluated_model.eval(),
             trainer.vocabulary,
-            length=train.sample_length,
-            choice=Choice(temperature=train.sample_temperature),
+            options=SamplingOptions(length=train.sample_length, temperature=train.sample_temperature),
             seed=self.config.seed + step,
             device=trainer.device,
             stops=lambda: self._received or self._signals,

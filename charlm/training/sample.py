@@ -11,7 +11,8 @@ import numpy as np
 import torch
 
 from charlm.data.vocabulary import Vocabulary
-from charlm.inference.sampling import Choice, prompt_ids, sample_text
+from charlm.inference.options import SamplingOptions
+from charlm.inference.sampling import prompt_ids, sample_text
 from charlm.inference.texts import score_texts
 from charlm.model import CharLM
 from charlm.system.formatting import CONTROLS, nats_to_bits
@@ -41,8 +42,7 @@ def draw_sample(
     model: CharLM,
     vocabulary: Vocabulary,
     *,
-    length: int,
-    choice: Choice,
+    options: SamplingOptions,
     seed: int,
     device: torch.device,
     stops: Callable[[], object] = lambda: False,
@@ -52,7 +52,7 @@ def draw_sample(
     stops: asked after every character; if true, there is no sample.
     """
     text = ""
-    for [piece] in sample_text(model, vocabulary, prompt="", length=length, choice=choice, seeds=[seed], device=device):
+    for [piece] in sample_text(model, vocabulary, "", options, [seed]):
         text += piece
         if stops():
             return None

@@ -125,7 +125,7 @@ def test_samples_are_raw_in_a_pipe_and_written_out_on_a_terminal(monkeypatch):
     shown = []
     for terminal in (False, True):
         monkeypatch.setattr(sys, "stdout", Out(terminal))
-        sample._stream(f"a{ESC}\n", [f"{RTL}\x9b", "\u200f\u2028"])
+        sample._print(f"a{ESC}\n", [[f"{RTL}\x9b"], ["\u200f\u2028"]], backward=False)
         shown.append(sys.stdout.getvalue())  # type: ignore[attr-defined]
     assert shown == [f"a{ESC}\n{RTL}\x9b\u200f\u2028\n", "a\\x1bc\n\\u202e\\x9b\\u200f\\u2028\n"]
 

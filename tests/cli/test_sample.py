@@ -119,6 +119,7 @@ def test_novelty_of_less_than_a_window(cli, trained_run):
 
 def test_novelty_of_bytes(cli, tiny_config, tmp_path):
     from charlm.cli.sample import _novelty_line
+    from charlm.inference import Verbatim
 
     run = tmp_path / "bytes"
     assert cli("train", "--config", tiny_config, "--run-dir", run, "--set", "data.level=byte").code == 0
@@ -126,7 +127,7 @@ def test_novelty_of_bytes(cli, tiny_config, tmp_path):
     [sample] = json.loads(result.out)["samples"]
     assert sample["novelty"]["longest"] >= 1
     assert sample["novelty"]["windows_share"] == 0
-    assert _novelty_line(7, {"longest": 2, "stretch": "é\n", "windows_share": 0.25}, "byte") == (
+    assert _novelty_line(7, Verbatim(longest=2, stretch="é\n", windows_share=0.25), "byte") == (
         "seed 7; verbatim in the training text: 25.0% of its windows of 20 bytes; "
         r"at most 2 bytes in a row: 'é\n'"
     )
@@ -171,10 +172,10 @@ def test_prompt_file_that_cannot_be_used(cli, trained_run, tmp_path):
 
 
 def test_control_characters_are_shown_as_such_on_a_terminal(capsys, monkeypatch):
-    from charlm.cli.sample import _stream
+    from charlm.cli.sample import _print
 
-    _stream("a\x1b[2J", ["\n\t\x07"])
+    _print("a\x1b[2J", [["\n\t\x07"]], backward=False)
     assert capsys.readouterr().out == "a\x1b[2J\n\t\x07\n"
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
-    _stream("a\x1b[2J", ["\n\t\x07\x9bé"])
+    _print("a\x1b[2J", [["\n\t\x07\x9bé"]], backward=False)
     assert capsys.readouterr().out == "a\\x1b[2J\n\t\\x07\\x9bé\n"

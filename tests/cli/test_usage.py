@@ -18,7 +18,7 @@ import pytest
         ("train --confg c", "No such option: --confg"),
         ("sample", "Missing argument 'CKPT'."),
         ("sample r --prompt a --prompt-file b", "Invalid value: --prompt and --prompt-file exclude one another"),
-        ("sample r --length 0", "Invalid value for '--length': "),
+        ("sample r --length -1", "Invalid value for '--length': "),
         ("sample r --length 9999999999999", "Invalid value for '--length': "),
         ("sample r --count 0", "Invalid value for '--count': "),
         ("sample r --count 10001", "Invalid value for '--count': "),

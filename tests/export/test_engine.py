@@ -11,7 +11,8 @@ from charlm.data.vocabulary import Vocabulary
 from charlm.export.agreement import plain_copy
 from charlm.export.html_model import packed_model, round_to_int8
 from charlm.inference import TrainedModel
-from charlm.inference.sampling import Choice, choose, prompt_ids, sample_ids
+from charlm.inference.options import SamplingOptions
+from charlm.inference.sampling import choose, prompt_ids, read_ids, sample_ids
 from charlm.web.page import packed
 from tests.export.models import CELLS_TO_EXPORT, every_model, extreme_model_of, model_of, some_ids
 
@@ -173,7 +174,8 @@ def test_a_seed_gives_the_text_of_charlm_sample(engine, needs_kernels, case, oth
     seeds = [1, 0, 2**32 + 5, 2**53 - 1, 7, 8, 9]
     expected = []
     for choice, seed in zip(CHOICES, seeds, strict=True):
-        ids = sample_ids(trained.network, prompt, 600, Choice(**choice), [seed], torch.device("cpu"))
+        options = SamplingOptions(length=600, **choice)
+        ids = sample_ids(trained.network, *read_ids(trained.network, prompt), options, [seed])
         expected.append(until([int(index) for index in ids], trained.network.begins))
     data = packed_model(trained, int8=False)["model"]
     arguments = {"data": data, "prompt": prompt, "length": 600, "choices": [*map(in_javascript, CHOICES)]}
@@ -215,7 +217,7 @@ def test_choices_are_those_of_charlm(engine):
         draw = random.choice([0.0, random.random(), 1 - (2**-53 if V <= 7 else 1e-9)])
         cases.append([logits.tolist(), in_javascript(choice), draw])
         draws = torch.tensor([draw], dtype=torch.float64)
-        expected.append(int(choose(logits[None].double(), Choice(**choice), draws)))
+        expected.append(int(choose(logits[None].double(), SamplingOptions(**choice), draws)))
     chosen = "(cases) => cases.map(([logits, ...rest]) => engine.choose(Float32Array.from(logits), ...rest))"
     found = engine().evaluate(chosen, cases)
     for case, one, other in zip(cases, found, expected, strict=True):

@@ -13,8 +13,8 @@ from charlm.config import parse_config
 from charlm.data import line_split
 from charlm.data.vocabulary import Vocabulary
 from charlm.errors import ConfigError
-from charlm.inference import Choice, TrainedModel, load
-from charlm.inference.line_samples import LineSamples
+from charlm.inference import SamplingOptions, TrainedModel, load
+from charlm.inference.line_samples import sample_lines
 from charlm.inference.sampling import SampleText
 from charlm.inference.trained import Verbatim
 from tests.corpora import load_corpus
@@ -104,13 +104,13 @@ def test_samples_are_reversed(forward, backward):
 
 def test_lines_end_at_their_beginning(lines):
     backward = reversed_model(lines)
-    choice = Choice(temperature=1.2)
+    options = SamplingOptions(length=200, temperature=1.2)
     ours, theirs = (
-        list(LineSamples(model, prompt, 1, 200, choice, unique=True).drawn(40))
+        list(sample_lines(model, prompt, options, 1, 40, unique=True))
         for model, prompt in ((backward, "so"), (lines, "os"))
     )
-    assert [(seed, text[::-1]) for seed, text in ours] == theirs
-    assert not any("\n" in text for _, text in ours)
+    assert [(seed, text[::-1], kind) for seed, text, kind in ours] == theirs
+    assert not any("\n" in text for _, text, _ in ours)
 
 
 @pytest.mark.parametrize("text", ["é€😀", "aé\udce2\udc82", "\udce2\udc82b", "\udcff\udce2é\udcf0\udc9f\udc98", "a"])
@@ -200,9 +200,10 @@ def test_novelty_and_dynamic_evaluation_see_the_training_text(train, run, text_f
 
 def test_novel_lines_are_not_in_the_training_text(train, text_file):
     model = load(train("text.txt", "data.unit=line", "data.direction=backward"), device="cpu")
-    samples = LineSamples(model, "", 1, 200, Choice(), novel=True)
     known = text_file.read_text().split("\n")
-    assert [samples._is_known(line) for line in (known[3], known[3][::-1], "so")] == [True, False, False]
+    for prompt, kind in ((known[3], "copy"), (known[3][::-1], "new"), ("so", "new")):
+        [(_, _, first), *_] = sample_lines(model, prompt, SamplingOptions(length=0), 1, 1, novel=True)
+        assert first == kind
 
 
 def test_weights_of_another_direction_are_refused(cli, run, tiny_config, tmp_path):

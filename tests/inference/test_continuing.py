@@ -1,15 +1,14 @@
 """Continuations while a text is written."""
 
-from dataclasses import replace
-
 import pytest
 
-from charlm.data.vocabulary import Vocabulary
-from charlm.inference import Choice, load
-from charlm.inference.continuing import Continuer, Offer, Unknown, _distinct
+from charlm.inference import SamplingOptions, load
+from charlm.inference.continuing import Continuer, Offer, _distinct
 from tests.text import words_text
 
-CHOICE = Choice(temperature=0.8)
+
+def continuer_of(model, length, prefix=""):
+    return Continuer(model, SamplingOptions(length=length), prefix)
 
 
 @pytest.fixture
@@ -18,47 +17,38 @@ def model(trained_run):
 
 
 def test_they_are_samples_after_the_text(model):
-    found = Continuer(model, CHOICE, length=30)("so ")
+    found = continuer_of(model, 30)("so ")
     assert len(set(found)) == len(found) == 5
     samples = [model.sample("so ", length=30, temperature=0.8, seed=seed) for seed in range(1, 20)]
     assert all(any(sample.startswith(each) for sample in samples) for each in found)
 
 
 def test_each_key_costs_one_step(model):
-    text, continuer = words_text(300).replace("\n", " "), Continuer(model, CHOICE, length=5)
+    text, continuer = words_text(300).replace("\n", " "), continuer_of(model, 5)
     for end in (297, 298, 299, 300, 300):
-        assert continuer(text[:end]) == Continuer(model, CHOICE, length=5)(text[:end])
+        assert continuer(text[:end]) == continuer_of(model, 5)(text[:end])
     assert continuer.steps == 300
 
 
 @pytest.mark.parametrize("other", ["so", "so it", "", "Z"])
 def test_a_text_that_does_not_go_on_is_read_anew(model, other):
-    continuer = Continuer(model, CHOICE, length=10)
+    continuer = continuer_of(model, 10)
     continuer("so a")
-    assert continuer(other) == Continuer(model, CHOICE, length=10)(other)
-    assert continuer("so a") == Continuer(model, CHOICE, length=10)("so a")
+    assert continuer(other) == continuer_of(model, 10)(other)
+    assert continuer("so a") == continuer_of(model, 10)("so a")
 
 
 def test_unknown_characters_are_skipped(model):
-    assert Continuer(model, CHOICE, length=10)("soé\tZ ") == Continuer(model, CHOICE, length=10)("so ")
-    unknown = Unknown(model)
-    assert [unknown.new_in(text) for text in ("so", "soé", "soéZ", "soéZ", "")] == ["", "é", "Z", "", ""]
+    assert continuer_of(model, 10)("soé\tZ ") == continuer_of(model, 10)("so ")
 
 
 def test_a_model_of_lines_reads_the_last_line_only(model):
     model.network.begins = int(model.vocabulary.encode("\n")[0])
-    continuer = Continuer(model, CHOICE, length=10)
+    continuer = continuer_of(model, 10)
     assert continuer("anything\nso ") == continuer("so ")
     assert continuer.steps == 4
     assert not any("\n" in each for each in continuer("so "))
-    assert Continuer(model, CHOICE, 10, prefix="it")("x\nso ") == continuer("itso ")
-
-
-def test_bytes_that_are_no_text_are_not_offered(model):
-    vocabulary = Vocabulary.of_bytes()
-    network = load(model.path).network
-    bytes_model = replace(model, vocabulary=vocabulary, network=network)
-    assert Unknown(bytes_model).new_in("é\udcff") == ""
+    assert continuer_of(model, 10, "it")("x\nso ") == continuer("itso ")
 
 
 @pytest.mark.parametrize(

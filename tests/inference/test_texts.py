@@ -13,7 +13,7 @@ from charlm.cells import CELLS
 from charlm.config import parse_config
 from charlm.data.vocabulary import Vocabulary
 from charlm.errors import VocabularyError
-from charlm.inference import Choice, evaluation, load
+from charlm.inference import SamplingOptions, evaluation, load
 from charlm.inference.continuing import Continuer
 from charlm.inference.texts import char_features, score_texts, text_features
 from charlm.model import build_model
@@ -175,11 +175,10 @@ def test_what_is_no_text(trained, wrong, found):
         (trained.sample, "prompt"),
         (lambda text: trained.sample(text, stream=True), "prompt"),
         (lambda text: trained.sample(stop=text), "stop"),
-        (lambda text: trained.stream(text, [1], length=1, choice=Choice()), "prompt"),
         (trained.next, "prompt"),
         (trained.evaluate, "text"),
         (trained.evaluate_dynamically, "text"),
-        (Continuer(trained, Choice(), length=5), "text"),
+        (Continuer(trained, SamplingOptions(length=5)), "text"),
     ]:
         with pytest.raises(TypeError, match=f"^{name}: found {found}; allowed: str$"):
             method(wrong)

@@ -10,7 +10,7 @@ import torch
 import charlm.inference
 from charlm.data.vocabulary import Vocabulary, readable
 from charlm.errors import CheckpointError, DataError, DeviceError, VocabularyError
-from charlm.inference import Adaptation, Choice, TrainedModel, load
+from charlm.inference import Adaptation, TrainedModel, load
 from charlm.inference.trained import Verbatim, _valid
 from tests.text import words_text
 
@@ -35,9 +35,6 @@ def test_samples_are_those_of_the_command(model, cli, trained_run):
     assert cli("sample", trained_run, *words).out == f"so {text}\n"
     assert len(model.sample()) == 500
     assert model.sample(seed=1) != model.sample(seed=2)
-    choice = Choice(temperature=0.7, top_k=5)
-    steps = list(model.stream("so ", [3, 4], length=60, choice=choice))
-    assert "".join(first for first, _ in steps) == text
     stop = text[20:23]
     assert model.sample("so ", length=60, temperature=0.7, top_k=5, seed=3, stop=stop).endswith(stop)
     assert model.sample("sZo É", length=60, temperature=0.7, top_k=5, seed=3, skip_unknown=True) == text
@@ -97,7 +94,7 @@ def test_a_byte_with_its_prompt_is_a_prompt():
 
 
 def test_a_length_below_0_is_refused(model):
-    with pytest.raises(ValueError, match=r"^length: found -1; allowed: an integer ≥ 0$"):
+    with pytest.raises(ValueError, match=r"^length: found -1; allowed: 0 to 1,000,000,000$"):
         model.sample(length=-1)
 
 

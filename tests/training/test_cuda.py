@@ -5,7 +5,8 @@ import torch
 
 from charlm.cells import CELLS
 from charlm.checkpoint import read_checkpoint, save_checkpoint
-from charlm.inference.sampling import Choice, sample_ids
+from charlm.inference.options import SamplingOptions
+from charlm.inference.sampling import read_ids, sample_ids
 from charlm.training.snapshot import restore_snapshot, take_snapshot
 from tests.runs import row_of
 
@@ -67,15 +68,17 @@ def test_cuda_checkpoint_goes_on_on_the_cpu_and_back(trainer_of, tmp_path):
     assert cuda.state.step == 7
 
 
+def _drawn(model, length):
+    options = SamplingOptions(length=length, temperature=1.0)
+    return torch.stack([*sample_ids(model, *read_ids(model, [1, 2]), options, [3, 4])])
+
+
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_cuda_samples_what_the_cpu_does(trainer_of):
     cpu, cuda = (trainer_of(device=device) for device in ("cpu", "cuda"))
     cuda.model.load_state_dict(cpu.model.state_dict())
-    texts = [
-        torch.stack(list(sample_ids(trainer.model.eval(), [1, 2], 100, Choice(), [3, 4], trainer.device)))
-        for trainer in (cpu, cuda)
-    ]
+    texts = [_drawn(trainer.model.eval(), 100) for trainer in (cpu, cuda)]
     assert torch.equal(*texts)
 
 
@@ -113,7 +116,7 @@ def test_cuda_trains_on_after_several_samples(trainer_of, kind, capsys):
     samples = []
     for _ in range(3):
         trainer.model.eval()
-        samples.append(torch.stack(list(sample_ids(trainer.model, [1, 2], 40, Choice(), [3, 4], trainer.device))))
+        samples.append(_drawn(trainer.model, 40))
         trainer.model.train()
         torch.rand(3, device="cuda")
     assert torch.equal(samples[0], samples[2])

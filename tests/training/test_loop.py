@@ -13,8 +13,8 @@ import charlm.training.step
 from charlm.checkpoint import read_checkpoint
 from charlm.config import load_config
 from charlm.data.corpus import load_configured_corpus
+from charlm.inference import SamplingOptions, sample_text
 from charlm.inference.evaluation import evaluate
-from charlm.inference.sampling import Choice, sample_text
 from charlm.model import build_model, load_weights
 from charlm.training.start import start_run
 from tests.runs import rows
@@ -32,9 +32,7 @@ def test_the_average_of_the_weights_is_what_is_scored_sampled_and_fine_tuned(tmp
         model = build_model(config.model, len(checkpoint.vocabulary)).eval()
         load_weights(model, weights)
         scores.append(evaluate(model, valid, torch.device("cpu")).nats_per_char)
-        pieces = sample_text(
-            model, checkpoint.vocabulary, prompt="", length=60, choice=Choice(0.8), seeds=[1 + 12], device="cpu"
-        )
+        pieces = sample_text(model, checkpoint.vocabulary, "", SamplingOptions(length=60), [1 + 12])
         samples.append(repr("".join(piece for [piece] in pieces)))
     assert outcome.valid_nats == pytest.approx(scores[0], rel=1e-6) != pytest.approx(scores[1], rel=1e-3)
     assert sampled.endswith(samples[0])

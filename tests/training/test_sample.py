@@ -10,7 +10,7 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from charlm.inference import load
-from charlm.inference.sampling import Choice
+from charlm.inference.options import SamplingOptions
 from charlm.training.metrics import Tracker
 from charlm.training.sample import COLUMNS, Sample, _of_characters, draw_sample, shaded
 from charlm.training.start import resume_run, start_run
@@ -27,9 +27,8 @@ def trained(trained_run):
 
 
 def test_bits_are_those_of_the_scores(trained):
-    drawn = draw_sample(
-        trained.network, trained.vocabulary, length=50, choice=Choice(0.8), seed=3, device=trained.device
-    )
+    options = SamplingOptions(length=50)
+    drawn = draw_sample(trained.network, trained.vocabulary, options=options, seed=3, device=trained.device)
     assert drawn.text == trained.sample(length=50, seed=3)
     expected = trained.score([f"\n{drawn.text}"], per_char=True)[0]
     np.testing.assert_allclose(drawn.bits, expected, atol=0.006)
@@ -107,7 +106,8 @@ def test_a_model_that_is_not_finite_has_no_bits(trained, monkeypatch):
     monkeypatch.setattr(
         "charlm.training.sample.score_texts", lambda model, texts, device: [np.full(len(texts[0]) - 1, np.nan)]
     )
-    drawn = draw_sample(trained.network, trained.vocabulary, length=5, choice=Choice(), seed=3, device=trained.device)
+    options = SamplingOptions(length=5)
+    drawn = draw_sample(trained.network, trained.vocabulary, options=options, seed=3, device=trained.device)
     assert drawn.bits == [None] * 5
     assert json.loads(json.dumps(drawn.as_json(1), allow_nan=False))["bits"] == [None] * 5
 

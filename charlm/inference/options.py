@@ -1,0 +1,42 @@
+"""How text is drawn: what `charlm sample`, `TrainedModel.sample` and the sampler read. Imports no torch."""
+
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+
+def _option(default: Any, metavar: str, help: str, least: int | None = 0, most: int | None = None) -> Any:
+    return field(default=default, metadata={"metavar": metavar, "help": help, "min": least, "max": most})
+
+
+@dataclass(frozen=True)
+class SamplingOptions:
+    """How to draw text; ValueError for a value that is not allowed.
+
+    Of top_k, top_p and min_p the strictest holds. min_p acts after the temperature (Nguyen et al. 2024,
+    arXiv:2407.01082). Each field is also an option of `charlm sample`, with this help.
+    """
+
+    length: int = _option(500, "N", "Characters to write; bytes for a byte model.", most=10**9)
+    temperature: float = _option(
+        0.8, "X", "Below 1 is safer, above 1 is wilder; 0 always takes the likeliest character."
+    )
+    top_k: int = _option(0, "K", "Draw from the K likeliest characters only; 0 for all.")
+    top_p: float = _option(1.0, "P", "Draw from the likeliest characters that together have probability P.", most=1)
+    min_p: float = _option(
+        0.0, "P", "Draw from the characters at least P times as likely as the likeliest; 0 for all.", most=1
+    )
+    stop: str = _option("", "TEXT", "End the sample as soon as it contains this text.", least=None)
+
+    def __post_init__(self) -> None:
+        for option in fields(self):
+            value, least, most = getattr(self, option.name), option.metadata["min"], option.metadata["max"]
+            if least is None or least <= value <= (most or 1e308):
+                continue
+            number = "an integer" if option.type is int else "a finite number"
+            allowed = f"{number} ≥ {least}" if most is None else f"{least} to {most:,}"
+            raise ValueError(f"{option.name}: found {value}; allowed: {allowed}")
+
+    @property
+    def of_a_character(self) -> dict[str, float]:
+        """The options that say how a single character is drawn."""
+        return {name: value for name, value in vars(self).items() if name not in ("length", "stop")}
