@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from charlm.errors import CharlmError, ProcessError
@@ -55,14 +56,12 @@ class ProcessGroup:
     has_own_gpus = False
     """Whether this process sees other GPUs than the others of its machine."""
 
+    is_distributed = False
+    """Whether gradients go through `all_reduce_`."""
+
     @property
     def is_first(self) -> bool:
         return self.rank == 0
-
-    @property
-    def is_distributed(self) -> bool:
-        """Whether gradients go through `all_reduce_`."""
-        return False
 
     @property
     def shard(self) -> Shard:
@@ -130,11 +129,11 @@ class TorchrunGroup(ProcessGroup):
     Every method raises ProcessError if another process has ended or does not answer in time.
     """
 
+    is_distributed = True
+
     def __init__(self, rank: int, size: int, local_rank: int, local_size: int, timeout_s: float) -> None:
-        from torch import distributed
         from torch.distributed.rendezvous import rendezvous
 
-        self._distributed: Any = distributed
         self.rank, self.size, self.local_rank, self.local_size = rank, size, local_rank, local_size
         self._timeout_s = timeout_s
         self._group: Any = None
@@ -145,8 +144,8 @@ class TorchrunGroup(ProcessGroup):
         with self._answered(f"not all {size} have come", then="start all of them, and check their --rdzv-endpoint"):
             self._store, _, _ = next(rendezvous("env://", rank, size, timeout=timeout))
             self._meeting = self._meet()
-            store = self._distributed.PrefixStore(self._meeting, self._store)
-            distributed.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=timeout)
+            store = dist.PrefixStore(self._meeting, self._store)  # pyright: ignore[reportPrivateImportUsage]
+            dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=timeout)
         places = self._gather((_host(), _cores(), os.environ.get("CUDA_VISIBLE_DEVICES")))
         host, cores, gpus = places[rank]
         beside = [place for place in places if place[0] == host]
@@ -173,10 +172,6 @@ class TorchrunGroup(ProcessGroup):
             time.sleep(0.02)
         return own
 
-    @property
-    def is_distributed(self) -> bool:
-        return True
-
     def threads(self, asked: int) -> int:
         # torchrun sets this variable to 1 if the user has not set it.
         if asked or self.local_size == 1 or os.environ.get("OMP_NUM_THREADS", "1") != "1":
@@ -192,34 +187,34 @@ class TorchrunGroup(ProcessGroup):
         self.check_equal("device", lambda: device.type)
         # The group for decisions shall be the first to notice that a process does not answer: its error is one line.
         backend, timeout_s = ("nccl", 2 * self._timeout_s) if device.type == "cuda" else ("gloo", self._timeout_s)
-        if self._group is not None and self._distributed.get_backend(self._group) == backend:
+        if self._group is not None and dist.get_backend(self._group) == backend:
             return
         with self._answered(f"no group for tensors on {device.type}"):
-            self._group = self._distributed.new_group(backend=backend, timeout=timedelta(seconds=timeout_s))
+            self._group = dist.new_group(backend=backend, timeout=timedelta(seconds=timeout_s))
 
     def all_reduce_(self, tensor: Tensor) -> None:
         with self._answered():
-            self._distributed.all_reduce(tensor, group=self._group)
+            dist.all_reduce(tensor, group=self._group)
 
     def broadcast_(self, tensor: Tensor) -> None:
         with self._answered():
-            self._distributed.broadcast(tensor, 0, group=self._group)
+            dist.broadcast(tensor, 0, group=self._group)
 
     def all_gather(self, shard: Tensor, dim: int) -> Tensor:
         shard = shard.contiguous()
         shards = [torch.empty_like(shard) for _ in range(self.size)]
         with self._answered():
-            self._distributed.all_gather(shards, shard, group=self._group)
+            dist.all_gather(shards, shard, group=self._group)
         return torch.cat(shards, dim)
 
     def sum(self, number: float) -> float:
-        return float(self._sum_float64([number])[0])
+        return float(self._sum([number])[0])
 
     def on_first(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         value, error = _result_or_error(function, *args, **kwargs) if self.is_first else (None, None)
         outcome: list[Any] = [(value, error and _described(error))]
         with self._answered():
-            self._distributed.broadcast_object_list(outcome)
+            dist.broadcast_object_list(outcome)
         if error is not None:
             raise error
         value, fault = outcome[0]
@@ -241,16 +236,12 @@ class TorchrunGroup(ProcessGroup):
         return value  # type: ignore[return-value]
 
     def local_first(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        if self.local_rank == 0:
-            result = self.on_each(function, *args, **kwargs)
-            self._barrier()
-            return result
-        self._barrier()
-        return self.on_each(function, *args, **kwargs)
-
-    def _barrier(self) -> None:
-        """Wait for all processes; ends them all if one has failed."""
+        if self.local_rank:
+            self.on_each(lambda: None)  # while the first one fills the caches
+            return self.on_each(function, *args, **kwargs)
+        result = self.on_each(function, *args, **kwargs)
         self.on_each(lambda: None)
+        return result
 
     def check_equal(self, name: str, find: Callable[[], object]) -> None:
         value = find()
@@ -265,9 +256,7 @@ class TorchrunGroup(ProcessGroup):
 
     def agree(self, elapsed_s: float, signals: list[str]) -> tuple[float, list[str]]:
         names = ("SIGHUP", "SIGINT", "SIGTERM")
-        first_s, *counts = self._sum_float64(
-            [elapsed_s if self.is_first else 0.0, *(name in signals for name in names)]
-        )
+        first_s, *counts = self._sum([elapsed_s if self.is_first else 0.0, *(name in signals for name in names)])
         return first_s, [name for name, count in zip(names, counts, strict=True) if count]
 
     def shared_error(self, error: E) -> E:
@@ -284,22 +273,22 @@ class TorchrunGroup(ProcessGroup):
     def leave(self, *, failed: bool) -> None:
         """End the groups; without waiting for others if this process failed."""
         with contextlib.suppress(RuntimeError):
-            if failed and self._group is not None and self._distributed.get_backend(self._group) == "nccl":
-                self._distributed.distributed_c10d._abort_process_group()
+            if failed and self._group is not None and dist.get_backend(self._group) == "nccl":
+                dist.distributed_c10d._abort_process_group()
             else:
-                self._distributed.destroy_process_group()
+                dist.destroy_process_group()
 
-    def _sum_float64(self, numbers: Sequence[float]) -> list[float]:
+    def _sum(self, numbers: Sequence[float]) -> list[float]:
         """Sums over all processes, in float64, by the group for decisions."""
         tensor = torch.tensor(numbers, dtype=torch.float64)
         with self._answered():
-            self._distributed.all_reduce(tensor)
+            dist.all_reduce(tensor)
         return tensor.tolist()
 
     def _gather(self, value: T) -> list[T]:
         values: list[Any] = [None] * self.size
         with self._answered():
-            self._distributed.all_gather_object(values, value)
+            dist.all_gather_object(values, value)
         return values
 
     @contextlib.contextmanager
