@@ -8,7 +8,7 @@ import errno
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from typer.core import TyperGroup
 
 from charlm import IMPORTED_S, __version__
 from charlm.cli import cells, classify, config, data, doctor, evaluate, runs, sample, score, train, tune, write
-from charlm.cli.common import open_output
+from charlm.cli.common import UsageError, open_output
 from charlm.cli.export import export
 from charlm.cli.look import look
 from charlm.cli.next import next_characters
@@ -45,6 +45,16 @@ class _Commands(TyperGroup):
             sys.exit(129 if error.errno == errno.EIO else 141)
 
 
+@contextlib.contextmanager
+def _usage_errors_printable() -> Iterator[None]:
+    """Escape control characters in usage errors, because these quote the command line."""
+    try:
+        yield
+    except UsageError as error:
+        error.message = printable(error.message)
+        raise
+
+
 def _terminal_is_gone() -> bool:
     """Whether stdout is a terminal that was closed."""
     try:
@@ -58,28 +68,6 @@ def _drop_output() -> None:
     """What is left for stdout goes nowhere, so that a later flush does not fail again."""
     with contextlib.suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _open_closed_streams() -> None:
-    """Python has None for a stream that is closed (`<&-`): there is nothing to read, and what is written is lost."""
-    nothing = Path(os.devnull)
-    sys.stdin = sys.stdin or nothing.open(encoding="utf-8")
-    sys.stdout = sys.stdout or nothing.open("w", encoding="utf-8")
-    sys.stderr = sys.stderr or nothing.open("w", encoding="utf-8")
-
-
-@contextlib.contextmanager
-def _usage_errors_printable() -> Iterator[None]:
-    """Escape control characters in usage errors, because these quote the command line."""
-    try:
-        yield
-    except _UsageError as error:
-        error.message = printable(error.message)
-        raise
-
-
-# BadParameter's base class: click's, or that in Typer's own copy of click (newer versions).
-_UsageError: Any = typer.BadParameter.__mro__[1]
 
 
 app = typer.Typer(
@@ -124,54 +112,46 @@ def _version(version: bool = typer.Option(False, "--version", help="Print the ve
 def main() -> None:
     """Run the command line; a user's mistake is one line on stderr and exit code 1 (2 for usage)."""
     limit_spinning()
-    _open_closed_streams()
+    # Python has None for a stream that is closed (`<&-`): there is nothing to read, and what is written is lost.
+    nothing = Path(os.devnull)
+    sys.stdin = sys.stdin or nothing.open(encoding="utf-8")
+    sys.stdout = sys.stdout or nothing.open("w", encoding="utf-8")
+    sys.stderr = sys.stderr or nothing.open("w", encoding="utf-8")
     open_output()
     try:
         app(prog_name="charlm", obj=IMPORTED_S)
-    except CharlmError as error:
-        if not error.already_reported:
-            for line in error.faults if isinstance(error, ConfigError) else [str(error)]:
-                say_error(_shortened(line))
-        sys.exit(1)
-    except OSError as error:
-        if error.filename is not None:
-            say_error(f"{_shortened(os.fsdecode(error.filename))}: {error.strerror}")
-        elif error.errno in _FULL:
-            _drop_output()
-            say_error(f"stdout: {error.strerror}; allowed: a place with room for the output")
-        else:
-            _say_exhausted(error)
-        sys.exit(1)
     except Exception as error:
-        _say_exhausted(error)
+        if (lines := _explained(error)) is None:
+            raise
+        for line in lines:  # a very long one may quote a key of megabytes
+            say_error(line if len(line) <= 2000 else f"{line[:1500]} […] {line[-500:]}")
         sys.exit(1)
 
 
-def _say_exhausted(error: Exception) -> None:
-    """Say that memory or threads ran out; raise any other error again."""
+def _explained(error: Exception) -> Iterable[str] | None:
+    """The lines that explain an error to the user; None for an error of charlm's own."""
+    if isinstance(error, ConfigError) and not error.already_reported:
+        return error.faults
+    if isinstance(error, CharlmError):
+        return [] if error.already_reported else [str(error)]
+    if isinstance(error, OSError) and error.filename is not None:
+        return [f"{os.fsdecode(error.filename)}: {error.strerror}"]
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        _drop_output()  # other files have a name
+        return [f"stdout: {error.strerror}; allowed: a place with room for the output"]
     if isinstance(error, ImportError) and is_out_of_memory(error):
-        say_error(f"out of memory: a library cannot be loaded ({error}); free some, or raise the limit (`ulimit -v`)")
-    elif is_out_of_memory(error):
-        say_error(f"out of memory{_wanted(error)}; lower model.cell.hidden, train.batch_size or train.bptt")
-    elif "can't start new thread" in str(error):
-        say_error(f"{error}; allowed: as many as the system's limit (`ulimit -u`); end other processes, or raise it")
-    else:
-        raise error
-
-
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""Errors of a write to stdout; other files' have a name."""
-
-
-def _shortened(line: str) -> str:
-    """Shorten a very long line, for example one that quotes a key of megabytes."""
-    return line if len(line) <= 2000 else f"{line[:1500]} […] {line[-500:]}"
+        return [f"out of memory: a library cannot be loaded ({error}); free some, or raise the limit (`ulimit -v`)"]
+    if is_out_of_memory(error):
+        return [f"out of memory{_wanted(error)}; lower model.cell.hidden, train.batch_size or train.bptt"]
+    if "can't start new thread" in str(error):
+        return [f"{error}; allowed: as many as the system's limit (`ulimit -u`); end other processes, or raise it"]
+    return None
 
 
 def _wanted(error: BaseException) -> str:
     """How much memory was asked for and how much was free, from torch's message; "" if it does not say."""
     # On a GPU "Tried to allocate 2.00 GiB. GPU 0 has … of which 1.10 GiB is free."; on the CPU
     # "you tried to allocate 4096 bytes."
-    found = re.search(r"ried to allocate ([\d.]+ \w+)", str(error))
+    wanted = re.search(r"ried to allocate ([\d.]+ \w+)", str(error))
     free = re.search(r"of which ([\d.]+ \w+) is free", str(error))
-    return f": {found[1]} more were needed{f', {free[1]} are free' if free else ''}" if found else ""
+    return f": {wanted[1]} more were needed{f', {free[1]} are free' if free else ''}" if wanted else ""

@@ -38,7 +38,7 @@ def list_cells() -> None:
 
     states = {kind: ", ".join(cell.states) for kind, cell in CELLS.items()}
     width = max(map(len, states.values()))
-    print_table({kind: f"{states[kind]:<{width}}  {_line(cell)}" for kind, cell in CELLS.items()})
+    print_table({kind: f"{states[kind]:<{width}}  {_summary(cell)}" for kind, cell in CELLS.items()})
 
 
 @app.command()
@@ -58,8 +58,7 @@ def show(
     """
     from charlm.config import parse_config
 
-    cell = parse_config({"model": {"cell": {"kind": kind}}}, "KIND", overrides or []).model.cell
-    _print(cell)
+    _print(parse_config({"model": {"cell": {"kind": kind}}}, "KIND", overrides or []).model.cell)
 
 
 @app.command()
@@ -76,53 +75,56 @@ def check(
     Example:
       charlm cells check leaky.py
     """
-    from pydantic import ValidationError
-
     from charlm.cells.file import cells_of_file, load_cell
     from charlm.config import is_in_file
     from charlm.errors import CellError
+    from charlm.layers.agreement import HIDDEN, agreements
 
     if not is_in_file(file):
         raise CellError(f"{file}: found no path of a Python file; allowed: for example leaky.py, or leaky.py:Leaky")
-    found = cells_of_file(Path(file)) if file.endswith(".py") else [load_cell(file, Path())]
-    for cell in found:
-        from charlm.layers.agreement import HIDDEN, agreements
-
-        try:
-            checked = cell(hidden=HIDDEN)
-        except ValidationError as error:
-            options = ", ".join(".".join(map(str, fault["loc"])) for fault in error.errors())
-            raise CellError(f"{cell.__name__}: found no valid default of {options}; allowed: one for each") from None
-        _print(checked)
+    cells = cells_of_file(Path(file)) if file.endswith(".py") else [load_cell(file, Path())]
+    for cell in cells:
+        made = _with_defaults(cell, HIDDEN)
+        _print(made)
         typer.echo()
         rows = {}
         try:
-            for name, text in agreements(checked):
-                rows[name] = text
+            rows.update(agreements(made))
         finally:
             print_table(rows)
         typer.echo()
-    _print_speeds(found)
+    _print_speeds(cells)
 
 
-def _print_speeds(found: "list[type[Cell]]") -> None:
+def _with_defaults(cell: "type[Cell]", hidden: int) -> "Cell":
+    from pydantic import ValidationError
+
+    from charlm.errors import CellError
+
+    try:
+        return cell(hidden=hidden)
+    except ValidationError as error:
+        options = ", ".join(".".join(map(str, fault["loc"])) for fault in error.errors())
+        raise CellError(f"{cell.__name__}: found no valid default of {options}; allowed: one for each") from None
+
+
+def _print_speeds(own: "list[type[Cell]]") -> None:
     from charlm.cells import CELLS
     from charlm.layers.speeds import HIDDEN, STEPS, STREAMS, speeds
 
-    cells = [cell(hidden=HIDDEN) for cell in (*found, *(CELLS[kind] for kind in _COMPARED))]
+    cells = [cell(hidden=HIDDEN) for cell in (*own, *(CELLS[kind] for kind in _COMPARED))]
     precision, measured = speeds(cells)
-    lstm = measured[len(found) + _COMPARED.index("lstm")].chars_per_s
+    lstm = measured[len(own) + _COMPARED.index("lstm")].chars_per_s
     window = f"{HIDDEN} units, {STREAMS} × {STEPS} characters"
     typer.echo(f"speed of a layer, forward and backward, in characters/s ({window}, CPU, {precision})")
     rows = {}
     for cell, (chars_per_s, backend) in zip(cells, measured, strict=True):
-        rows[cell.name] = (
-            f"{chars_per_s:>11,.0f}  {chars_per_s / lstm:.2f} × lstm{f'  by the {backend}' if backend else ''}"
-        )
+        by = f"  by the {backend}" if backend else ""
+        rows[cell.name] = f"{chars_per_s:>11,.0f}  {chars_per_s / lstm:.2f} × lstm{by}"
     print_table(rows)
 
 
-def _line(cell: "type[Cell]") -> str:
+def _summary(cell: "type[Cell]") -> str:
     """What a kind is, in one line."""
     return one_line(cell.model_fields["kind"].description or "").rstrip(".")
 
@@ -138,7 +140,7 @@ def _print(cell: "Cell") -> None:
     options = {"hidden": cell.hidden, **cell.options()}
     print_table(
         {
-            cell.name: (_line(type(cell)) or "without a docstring") + note,
+            cell.name: (_summary(type(cell)) or "without a docstring") + note,
             "states": ", ".join(cell.states),
             "options": ", ".join(f"{name} {json.dumps(value)}" for name, value in options.items()),
             "parameters": ", ".join(map(_shape, program.parameters)),
@@ -146,8 +148,7 @@ def _print(cell: "Cell") -> None:
     )
     for lines in (equations(program), derivative(program)):
         typer.echo()
-        for line in lines if len(lines) <= _MOST_LINES else lines[:_FIRST_LINES]:
-            typer.echo(line)
+        typer.echo("\n".join(lines if len(lines) <= _MOST_LINES else lines[:_FIRST_LINES]))
         if len(lines) > _MOST_LINES:
             typer.echo(f"… {len(lines) - _FIRST_LINES} more")
 

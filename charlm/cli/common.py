@@ -303,3 +303,12 @@ def print_rows(rows: Sequence[Sequence[str]], right: Container[int]) -> None:
             typer.echo(row[0])
             cells[0] = ""
         typer.echo("  ".join(cells).rstrip())
+
+
+def write_page(out: Path, page: str) -> None:
+    """Write a page of HTML, and say where it is."""
+    from charlm.data.outputs import write_output
+    from charlm.system.formatting import format_bytes
+
+    write_output(out, "--out", page.encode())
+    say("page", f"{out}, {format_bytes(len(page.encode()))}: open it in a browser")

@@ -1,8 +1,8 @@
-"""charlm config: list, check, show, schema, options."""
+"""charlm config: list, check, show, suggest, schema, options."""
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -22,6 +22,9 @@ from charlm.cli.completion import complete_config
 from charlm.system.console import say
 from charlm.system.formatting import one_line
 
+if TYPE_CHECKING:
+    from charlm.config import Config
+
 app = typer.Typer(
     help="List, check, resolve and document configs.",
     no_args_is_help=True,
@@ -38,12 +41,14 @@ Option = Annotated[
 ]
 
 
-def _given(argument: Path | None, option: Path | None) -> Path:
+def _load(argument: Path | None, option: Path | None, overrides: list[str] | None) -> "tuple[Path, Config]":
+    from charlm.config import load_config
+
     if argument and option:
         raise usage_error(f"found two configs, {argument} and --config {option}; allowed: one; leave out the other")
-    if config := argument or option:
-        return config
-    raise usage_error("a config is needed, for example lstm; `charlm config list` shows the others")
+    if not (path := argument or option):
+        raise usage_error("a config is needed, for example lstm; `charlm config list` shows the others")
+    return path, load_config(path, overrides or [])
 
 
 @app.command("list")
@@ -68,10 +73,10 @@ def check(file: Argument = None, config: Option = None, overrides: Overrides = N
       charlm config check lstm
       charlm config check mine.yaml --set model.cell.hidden=1024
     """
-    from charlm.config import ignored_options, load_config
+    from charlm.config import ignored_options
 
-    path = _given(file, config)
-    for line in ignored_options(load_config(path, overrides or [])):
+    path, loaded = _load(file, config, overrides)
+    for line in ignored_options(loaded):
         say("ignored", line)
     typer.echo(f"{one_line(str(path))}: valid")
 
@@ -84,9 +89,9 @@ def show(file: Argument = None, config: Option = None, overrides: Overrides = No
     Example:
       charlm config show rhn --set model.cell.depth=10 > mine.yaml
     """
-    from charlm.config import dump_config, load_config
+    from charlm.config import dump_config
 
-    typer.echo(dump_config(load_config(_given(file, config), overrides or [])), nl=False)
+    typer.echo(dump_config(_load(file, config, overrides)[1]), nl=False)
 
 
 @app.command()
@@ -118,11 +123,11 @@ def suggest(
 
     keep_freed_memory()
     minutes = minutes or DEFAULT_MINUTES
-    found = choose(Request(text, minutes, [*(overrides or []), *line_settings(lines, labels)]))
-    for label, reason in found.reasons.items():
+    suggestion = choose(Request(text, minutes, [*(overrides or []), *line_settings(lines, labels)]))
+    for label, reason in suggestion.reasons.items():
         say(label, reason)
     heading = f"Settings for {minutes:g} minutes on {text}, chosen by `charlm config suggest`."
-    typer.echo(commented_yaml(found.config, heading, found.comments), nl=False)
+    typer.echo(commented_yaml(suggestion.config, heading, suggestion.comments), nl=False)
 
 
 @app.command()

@@ -6,7 +6,16 @@ from typing import Annotated, Any
 import typer
 
 from charlm.api import check_there
-from charlm.cli.common import CheckpointPath, SkipUnknown, known_ids, known_prompt, usage_error
+from charlm.cli.common import (
+    CheckpointPath,
+    PageFile,
+    SkipUnknown,
+    finite,
+    known_ids,
+    known_prompt,
+    usage_error,
+    write_page,
+)
 from charlm.cli.completion import complete_run
 from charlm.system.console import say
 
@@ -20,14 +29,16 @@ Sample = Annotated[
 Length = Annotated[
     int, typer.Option(min=2, max=1_000_000, metavar="N", help="Characters of the text at most, from its beginning.")
 ]
-Temperature = Annotated[float, typer.Option(min=0, metavar="X", help="For --sample: below 1 is safer, above wilder.")]
+Temperature = Annotated[
+    float,
+    typer.Option(min=0, metavar="X", callback=finite, help="For --sample: below 1 is safer, above wilder."),
+]
 Seed = Annotated[int, typer.Option(min=0, max=2**63 - 1, metavar="N", help="For --sample: another seed, another text.")]
 Compare = Annotated[
     Path | None,
     typer.Option(metavar="CKPT", help="Show where this model is better or worse.", autocompletion=complete_run),
 ]
 Units = Annotated[int, typer.Option(min=1, max=1000, metavar="N", help="How many units to show.")]
-Out = Annotated[Path, typer.Option(metavar="FILE", help="Where to write the page.")]
 
 
 def look(
@@ -40,7 +51,7 @@ def look(
     seed: Seed = 1,
     compare: Compare = None,
     units: Units = 24,
-    out: Out = Path("look.html"),
+    out: PageFile = Path("look.html"),
     skip_unknown: SkipUnknown = False,
 ) -> None:
     """Write a page of HTML that shows what a model does with a text.
@@ -57,32 +68,23 @@ def look(
     """
     if file is not None and (prompt is not None or sample is not None):
         raise usage_error("--file excludes --prompt and --sample")
-    if not temperature < float("inf"):
-        raise usage_error(f"--temperature: found {temperature}; allowed: a finite number")
-
     check_there(runs=[checkpoint], options={"--compare": compare}, texts=[file])
 
-    from charlm.data.outputs import check_output, page_of, write_output
+    from charlm.data.outputs import check_output, page_of
     from charlm.inference import load
     from charlm.look import look_page, written_text
-    from charlm.system.formatting import format_bytes
 
     trained = load(checkpoint, "cpu", "fp32")
     check_output(out, "--out", page_of("look"), trained.config.data, file)
     other = None if compare is None else load(compare, "cpu", "fp32")
-    text = None
-    if prompt is not None or sample is not None:
+    if prompt is None and sample is None:
+        ids = _ids(trained, file, length, skip_unknown)
+    else:
         text = known_prompt(trained, prompt or "", "--prompt", skip_unknown)
         if sample is not None:
             text = written_text(trained, text, sample, temperature=temperature, seed=seed)
-    ids = (
-        trained.scored_ids(trained.vocabulary.encode(text))
-        if text is not None
-        else _ids(trained, file, length, skip_unknown)
-    )
-    page = look_page(trained, ids, other, units=units).encode()
-    write_output(out, "--out", page)
-    say("page", f"{out}, {format_bytes(len(page))}: open it in a browser")
+        ids = trained.scored_ids(trained.vocabulary.encode(text))
+    write_page(out, look_page(trained, ids, other, units=units))
 
 
 def _ids(trained: Any, file: Path | None, length: int, skip_unknown: bool) -> Any:

@@ -1,6 +1,6 @@
 """charlm next."""
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -46,37 +46,23 @@ def next_characters(
     """
     check_there(runs=[checkpoint])
 
+    from charlm.data.vocabulary import readable
     from charlm.inference import load
 
     trained = load(checkpoint, device, precision)
     report_backend(trained)
     text = known_prompt(trained, prompt, "--prompt", skip_unknown)
-    found = trained.next(text, k=top)
-    backward = trained.vocabulary.backward
-    if json:
-        listed = {"previous" if backward else "next": _as_json(trained, found)}
-        print_json({"checkpoint": str(trained.path), "prompt": _readable(text), **listed})
+    likeliest = trained.next(text, k=top)
+    vocabulary = trained.vocabulary
+    if vocabulary.level == "byte":
+        likeliest = [(character.encode("utf-8", "surrogateescape"), p) for character, p in likeliest]
+        rows = [{"byte": symbol[0], "probability": p} for symbol, p in likeliest]
     else:
-        if backward:
-            say("backward", "these characters come before the prompt")
-        print_table({repr(_symbol(trained, character)): f"{p:.4f}" for character, p in found})
-
-
-def _symbol(trained: Any, character: str) -> str | bytes:
-    """What a character stands for: itself, or a byte."""
-    return character.encode("utf-8", "surrogateescape") if trained.vocabulary.level == "byte" else character
-
-
-def _as_json(trained: Any, found: list[tuple[str, float]]) -> list[dict[str, Any]]:
-    rows = []
-    for character, probability in found:
-        symbol = _symbol(trained, character)
-        named = {"byte": symbol[0]} if isinstance(symbol, bytes) else {"character": symbol}
-        rows.append({**named, "probability": probability})
-    return rows
-
-
-def _readable(text: str) -> str:
-    from charlm.data.vocabulary import readable
-
-    return readable(text)
+        rows = [{"character": character, "probability": p} for character, p in likeliest]
+    if json:
+        listed = {"previous" if vocabulary.backward else "next": rows}
+        print_json({"checkpoint": str(trained.path), "prompt": readable(text), **listed})
+        return
+    if vocabulary.backward:
+        say("backward", "these characters come before the prompt")
+    print_table({repr(symbol): f"{p:.4f}" for symbol, p in likeliest})

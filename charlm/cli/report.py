@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from charlm.cli.common import PageFile, write_page
 from charlm.cli.completion import complete_run
 from charlm.system.console import say
 from charlm.system.formatting import one_line
@@ -18,10 +19,9 @@ Runs = Annotated[
         autocompletion=complete_run,
     ),
 ]
-Out = Annotated[Path, typer.Option(metavar="FILE", help="Where to write the page.")]
 
 
-def report(runs: Runs, out: Out = Path("report.html")) -> None:
+def report(runs: Runs, out: PageFile = Path("report.html")) -> None:
     """Write a page of HTML about one or several runs.
 
     The curves of loss, learning rate, gradient norm and speed, the settings in which the runs differ, samples over
@@ -33,13 +33,12 @@ def report(runs: Runs, out: Out = Path("report.html")) -> None:
       charlm report runs/mine runs/other --out report.html
       charlm report runs
     """
-    from charlm.data.outputs import check_output, page_of, write_output
+    from charlm.data.outputs import check_output, page_of
     from charlm.errors import RunError
     from charlm.report import read_run, report_page, runs_in
-    from charlm.system.formatting import format_bytes
 
-    found = {path.resolve(): path for given in runs for path in runs_in(given)}
-    records = [read_run(path) for path in found.values()]
+    paths = {path.resolve(): path for given in runs for path in runs_in(given)}
+    records = [read_run(path) for path in paths.values()]
     for record in records:
         for fault in record.faults:
             say("note", f"{one_line(str(record.path))}: {one_line(fault)}")
@@ -49,6 +48,4 @@ def report(runs: Runs, out: Out = Path("report.html")) -> None:
             "training writes one every train.log_every steps"
         )
     check_output(out, "--out", page_of("report"))
-    page = report_page(records).encode()
-    write_output(out, "--out", page)
-    say("page", f"{out}, {format_bytes(len(page))}: open it in a browser")
+    write_page(out, report_page(records))

@@ -1,6 +1,5 @@
 """charlm runs."""
 
-import sys
 import time
 from datetime import datetime
 from pathlib import Path
@@ -8,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from charlm.cli.common import Json, print_json
-from charlm.system.console import say, terminal_columns
-from charlm.system.formatting import columns_of, one_line
+from charlm.cli.common import Json, print_json, print_rows
+from charlm.system.console import say
+from charlm.system.formatting import one_line
 
 if TYPE_CHECKING:
     from charlm.runs import Run
@@ -43,20 +42,21 @@ def runs(folder: Folder = None, json: Json = False) -> None:
 
     where = folder or Path("runs")
     if folder and not folder.is_dir():
-        found = "is a file" if folder.exists() else "no such folder"
-        raise RunError(f"{folder}: {found}; allowed: a folder that holds runs")
-    found = [] if not where.is_dir() else [describe_run(path) for path in find_runs(where, _say_unreadable)]
-    found.sort(key=lambda run: (-run.written_s, str(run.path)))
+        fault = "is a file" if folder.exists() else "no such folder"
+        raise RunError(f"{folder}: {fault}; allowed: a folder that holds runs")
+
+    def say_unreadable(error: OSError) -> None:
+        say("skipped", f"{error.filename}: {error.strerror}")
+
+    listed = [describe_run(path) for path in find_runs(where, say_unreadable)] if where.is_dir() else []
+    listed.sort(key=lambda run: (-run.written_s, str(run.path)))
     if json:
-        print_json([_as_json(run) for run in found])
-    elif found:
-        _print(found)
+        print_json([_as_json(run) for run in listed])
+    elif listed:
+        header = ("run", "model", "parameters", "steps", "best nats/char", "written", "state")
+        print_rows([header, *map(_row, listed)], right=(2, 3, 4))
     else:
         say("runs", f"none in {where}; start one, for example:", "charlm train my.txt --minutes 10")
-
-
-def _say_unreadable(error: OSError) -> None:
-    say("skipped", f"{error.filename}: {error.strerror}")
 
 
 def _as_json(run: "Run") -> dict[str, Any]:
@@ -68,33 +68,16 @@ def _as_json(run: "Run") -> dict[str, Any]:
     return {name: value for name, value in values.items() if name != "written_s"}
 
 
-def _print(found: "list[Run]") -> None:
-    now_s = time.time()
-    rows = [("run", "model", "parameters", "steps", "best nats/char", "written", "state")]
-    rows += [
-        (
-            one_line(str(run.path)),
-            f"{one_line(run.kind)} {run.layers} × {run.hidden}" if run.kind else "—",
-            "—" if run.parameters is None else f"{run.parameters:,}",
-            "—" if run.step is None else f"{run.step:,}",
-            "—" if run.best_nats is None else f"{run.best_nats:.4f}",
-            _ago(now_s - run.written_s),
-            run.state,
-        )
-        for run in found
-    ]
-    widths = [max(map(columns_of, column)) for column in zip(*rows, strict=True)]
-    columns = terminal_columns(sys.stdout)
-    too_wide = columns is not None and sum(widths) + 2 * len(widths) - 2 > columns
-    for row in rows:
-        cells = []
-        for column, (text, width) in enumerate(zip(row, widths, strict=True)):
-            padding = " " * (width - columns_of(text))
-            cells.append(padding + text if column in (2, 3, 4) else text + padding)
-        if too_wide:
-            typer.echo(row[0])
-            cells[0] = ""
-        typer.echo("  ".join(cells).rstrip())
+def _row(run: "Run") -> tuple[str, ...]:
+    return (
+        one_line(str(run.path)),
+        f"{one_line(run.kind)} {run.layers} × {run.hidden}" if run.kind else "—",
+        "—" if run.parameters is None else f"{run.parameters:,}",
+        "—" if run.step is None else f"{run.step:,}",
+        "—" if run.best_nats is None else f"{run.best_nats:.4f}",
+        _ago(time.time() - run.written_s),
+        run.state,
+    )
 
 
 def _ago(seconds: float) -> str:
