@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from charlm.cells import Cell
-from charlm.config.faults import fault_lines, show
+from charlm.config.faults import fault_lines, show, written_at
 from charlm.config.optimizers import Optimizer, Schedule
 from charlm.config.own import Own, as_data, check_traced, from_file, is_in_file, of_run, unless_same
 from charlm.config.schema import Config, config_with
@@ -97,7 +97,7 @@ def parse_config(
     try:
         schema = _schema_with_cell(raw, origin, folder, own)
     except CellError as error:
-        raise ConfigError(*faults, f"{_written_at(_KIND, origin)}: model.cell.kind: {error}") from None
+        raise ConfigError(*faults, f"{written_at(_KIND, origin)}: model.cell.kind: {error}") from None
     try:
         config = schema.model_validate(raw)
     except ValidationError as error:
@@ -121,15 +121,10 @@ def _schema_with_cell(raw: dict[str, Any], origin: Mapping[Any, str], folder: Pa
     section = model.get("cell") if isinstance(model, dict) else None
     if not isinstance(section, dict) or not is_in_file(section.get("kind")):
         return Config
-    is_override = _written_at(_KIND, origin).startswith("--set ")
+    is_override = written_at(_KIND, origin).startswith("--set ")
     found = own(section["kind"], folder if folder and not is_override else Path(), section)
     section["kind"] = found.model_fields["kind"].default
     return config_with(found)
-
-
-def _written_at(path: tuple[str, ...], origin: Mapping[Any, str]) -> str:
-    """Where the value at a path was written: in the file, or in an override."""
-    return origin[max((p for p in origin if path[: len(p)] == p), key=len)]
 
 
 def override_config(config: Config, where: str, overrides: Iterable[str], own: Own = from_file) -> Config:
@@ -163,39 +158,38 @@ _KINDS = {
 def ignored_options(config: Config) -> list[str]:
     """One line for each option that is set but has no effect."""
     model, dropout = config.model, config.model.dropout
-    between_layers = dropout.between_layers if model.layers > 1 else 0
-    found = []
-    if model.layers == 1 and model.residual:
-        found.append("model.residual: found true, which has no effect with one layer; set model.layers above 1")
-    # Equal values may come from a single number, which sets both places.
-    if model.layers == 1 and dropout.between_layers not in (0, dropout.output):
-        found.append(
-            f"model.dropout.between_layers: found {dropout.between_layers:g}, which has no effect with one layer; "
-            "set model.layers above 1"
-        )
-    if dropout.variational and not (dropout.embedding or dropout.input or between_layers or dropout.output):
-        found.append(
-            "model.dropout.variational: found true, which has no effect without dropout; "
-            "set embedding, input, output, or between_layers with 2 layers or more"
-        )
-    if not model.cell.program(square=True).recurrent():
-        of_matrices = {
-            "dropout.state": dropout.state,
-            "dropout.weights": dropout.weights,
-            "orthogonal": model.orthogonal,
-        }
-        found += [
-            f"model.{key}: found {show(value)}, which has no effect with cell.kind: {model.cell.name}; "
-            "it has no recurrent matrices"
-            for key, value in of_matrices.items()
-            if value
-        ]
-    if config.data.unit == "line" and config.train.read_share < 1:
-        found.append(
-            f"train.read_share: found {config.train.read_share:g}, which has no effect with data.unit: line; "
-            "lines come in random order"
-        )
-    return found
+    one_layer = model.layers == 1
+    dropped = dropout.embedding or dropout.input or dropout.output or (dropout.between_layers and not one_layer)
+    no_matrices = not model.cell.program(square=True).recurrent()
+    with_one_layer = "with one layer; set model.layers above 1"
+    with_cell = f"with cell.kind: {model.cell.name}; it has no recurrent matrices"
+    rows = [
+        (one_layer and model.residual, "model.residual", model.residual, with_one_layer),
+        (  # equal values may come from a single number, which sets both places
+            one_layer and dropout.between_layers not in (0, dropout.output),
+            "model.dropout.between_layers",
+            dropout.between_layers,
+            with_one_layer,
+        ),
+        (
+            dropout.variational and not dropped,
+            "model.dropout.variational",
+            dropout.variational,
+            "without dropout; set embedding, input, output, or between_layers with 2 layers or more",
+        ),
+        (no_matrices and dropout.state, "model.dropout.state", dropout.state, with_cell),
+        (no_matrices and dropout.weights, "model.dropout.weights", dropout.weights, with_cell),
+        (no_matrices and model.orthogonal, "model.orthogonal", model.orthogonal, with_cell),
+        (
+            config.data.unit == "line" and config.train.read_share < 1,
+            "train.read_share",
+            config.train.read_share,
+            "with data.unit: line; lines come in random order",
+        ),
+    ]
+    return [
+        f"{key}: found {show(value)}, which has no effect {reason}" for ignored, key, value, reason in rows if ignored
+    ]
 
 
 def dump_config(config: Config) -> str:

@@ -24,7 +24,7 @@ _TYPES = {
 def fault_lines(error: ValidationError, model: type[BaseModel], raw: Any, origin: Mapping[Path, str]) -> list[str]:
     """One line per fault, at most MAX_FAULTS, in the order of the schema; unknown keys come last in a section.
 
-    `origin` maps a path to where its value was written (a file or --set). The longest matching prefix counts.
+    `origin` maps a path to where its value was written: a file or --set. The longest matching prefix counts.
     """
     schema = _schema(model)
     lines: dict[str, None] = {}  # an ordered set
@@ -33,11 +33,15 @@ def fault_lines(error: ValidationError, model: type[BaseModel], raw: Any, origin
         path, value, node = _follow(fault["loc"], raw, schema)
         key, text = _explain(fault, path, value, node, schema)
         path += key
-        where = origin[max((p for p in origin if path[: len(p)] == p), key=len)]
         name = ".".join(map(str, path))
-        lines[f"{where}: {name}: {text}" if name else f"{where}: {text}"] = None
+        lines[f"{written_at(path, origin)}: {f'{name}: ' if name else ''}{text}"] = None
     more = [f"{origin[()]}: and {len(faults) - MAX_FAULTS} more"] if len(faults) > MAX_FAULTS else []
     return [*lines, *more]
+
+
+def written_at(path: Path, origin: Mapping[Path, str]) -> str:
+    """Where the value at a path was written: in the file, or in an override."""
+    return origin[max((p for p in origin if path[: len(p)] == p), key=len)]
 
 
 @functools.cache
@@ -81,13 +85,18 @@ def _holds(value: Any, key: str | int) -> bool:
 def _resolve(node: dict[str, Any], value: Any, schema: dict[str, Any]) -> dict[str, Any]:
     """Follow the reference of `node`, and choose the branch of a union by the tag in `value`."""
     while "$ref" in node:
-        node = schema["$defs"][node["$ref"].rsplit("/", 1)[1]]
+        node = referred(node["$ref"], schema)
     if "anyOf" in node and isinstance(value, dict):
         node = next((branch for branch in node["anyOf"] if "properties" in branch), node)
     tag = _tag(node, value)
     if isinstance(tag, str) and tag in node["discriminator"]["mapping"]:
-        return schema["$defs"][node["discriminator"]["mapping"][tag].rsplit("/", 1)[1]]
+        return referred(node["discriminator"]["mapping"][tag], schema)
     return node
+
+
+def referred(reference: str, schema: dict[str, Any]) -> dict[str, Any]:
+    """The definition that a reference of the schema names."""
+    return schema["$defs"][reference.rpartition("/")[2]]
 
 
 def _tag(node: dict[str, Any], value: Any) -> Any:

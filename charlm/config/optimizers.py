@@ -81,24 +81,23 @@ class Optimizer(Section):
         return self.model_dump(exclude={"name", "clip_norm", "clip_value", "schedule", "weight_decay"})
 
 
-class AdamConfig(Optimizer):
-    name: Literal["adam", "nadam", "radam"]
-    """Adam and its variants, with an L2 penalty."""
+class _Averages(Optimizer):
     betas: Betas = (0.9, 0.999)
     """Decay rates of the averages of the gradient and of its square."""
     eps: Positive = 1e-8
     """Added to the denominator, so that it is never 0."""
 
 
-class AdamWConfig(Optimizer):
+class AdamConfig(_Averages):
+    name: Literal["adam", "nadam", "radam"]
+    """Adam and its variants, with an L2 penalty."""
+
+
+class AdamWConfig(_Averages):
     name: Literal["adamw"]
     """Adam with decoupled weight decay."""
     weight_decay: NonNegative = 0.01
     """Each step shrinks the weights, but not biases and normalization gains, by this share times the learning rate."""
-    betas: Betas = (0.9, 0.999)
-    """Decay rates of the averages of the gradient and of its square."""
-    eps: Positive = 1e-8
-    """Added to the denominator, so that it is never 0."""
 
 
 class MuonConfig(AdamWConfig):

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,23 +36,19 @@ def as_data(kind: str, folder: Path, section: Mapping[str, Any]) -> type[Cell]:
 
 def of_run(cell: Cell) -> Own:
     """The class of a run's own cell; other files are refused, and none is run."""
-    return partial(_of_run, cell)
 
+    def find(kind: str, folder: Path, section: Mapping[str, Any]) -> type[Cell]:
+        same_name = Path(kind).name == Path(cell.kind).name  # the file may have moved with the config
+        if is_in_file(cell.kind) and same_name:
+            return type(cell)
+        raise CellError(f"found {kind!r}; the run has {cell.kind!r}; allowed: the same")
 
-def _of_run(cell: Cell, kind: str, folder: Path, section: Mapping[str, Any]) -> type[Cell]:
-    same_name = Path(kind).name == Path(cell.kind).name  # the file may have moved with the config
-    if is_in_file(cell.kind) and same_name:
-        return type(cell)
-    raise CellError(f"found {kind!r}; the run has {cell.kind!r}; allowed: the same")
+    return find
 
 
 def unless_same(cell: Cell, own: Own) -> Own:
     """The class of this cell for its own kind, and `own` for others."""
-    return partial(_unless_same, cell, own)
-
-
-def _unless_same(cell: Cell, own: Own, kind: str, folder: Path, section: Mapping[str, Any]) -> type[Cell]:
-    return type(cell) if kind == cell.kind else own(kind, folder, section)
+    return lambda kind, folder, section: type(cell) if kind == cell.kind else own(kind, folder, section)
 
 
 def check_traced(model: ModelConfig) -> None:
