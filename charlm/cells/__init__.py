@@ -4,13 +4,14 @@
     <kind>.py       a kind: options, and one step in the paper's order
     trace.py        runs a step on symbols: its program
     program.py      Program: a step as data
-    loop.py         what of a program is computed before the loop over time, and the loop
-    passes.py       both passes over a step of the loop, as data
-    derivative.py   makes them, by reverse mode
-    stages.py       what of a pass is computed between products
+    loop.py         splits a program: before the loop over time, and the loop
+    passes.py       the forward and backward pass over a step of the loop, as data
+    derivative.py   derives the passes, by reverse mode
+    stages.py       splits a pass at its products
     cpp.py          the passes in C++; cpp_class.py: the frame of its classes
     triton.py       the passes as Triton kernels
     file.py         a cell in a Python file of the user
+    check.py        checks a program
     stored.py       a cell as a checkpoint holds it
     lines.py        a program as lines of text, in any notation
     equations.py    its equations for people

@@ -1,4 +1,4 @@
-"""The derivative of a step by reverse mode, and what the forward pass saves for it."""
+"""The derivative of a step by reverse mode, and the values that the forward pass saves for it."""
 
 import functools
 import math
@@ -29,9 +29,9 @@ def least_saved(cell: Cell) -> int:
 
 
 NEGLIGIBLE = -60.0
-"""An exponent whose power of e is no gradient in single precision."""
+"""exp of a smaller number is too small to matter as a gradient in single precision."""
 _CHEAP = ("add", "sub", "mul", "max", "min", "where", "greater", "stop", "relu")
-"""Operations that are done again rather than saved."""
+"""Operations whose results are recomputed, not saved."""
 
 
 class _Derivation:
@@ -98,7 +98,7 @@ class _Derivation:
             self.add(operand, result)
 
     def value(self, place: int) -> int:
-        """What the forward pass computed, as a node of the backward pass."""
+        """A value of the forward pass, as a node of the backward pass."""
         node = self.forward.nodes[place]
         if node.op == "constant":
             return self.back.constant(node.number)
@@ -156,7 +156,7 @@ class _Derivation:
     def to_the_extreme(self, place: int, node: Node, d: int) -> None:
         """The gradient of a maximum or minimum goes to one argument; of two that are equal, a half to each.
 
-        To a number it does not go, and all of it to what equals one.
+        If one argument is a number, the other gets all of the gradient where it is not beyond that number.
         """
         number = next((arg for arg in node.args if self.forward.nodes[arg].op == "constant"), None)
         if number is None:
@@ -166,8 +166,8 @@ class _Derivation:
         compared = [self.value(number), self.value(other)]
         exponential, bound = self.forward.find("exp", place), self.forward.nodes[number].number
         if node.op == "max" and bound < NEGLIGIBLE and exponential is not None and self.uses.count(place) == 1:
-            # Its exponential is saved and the extreme is not: compare that. Beside the bound there is no gradient to
-            # speak of, so that it does not matter on which side rounding takes it.
+            # Compare its exponential, which is saved anyway. At the bound the gradient is negligible, so rounding either
+            # way is harmless.
             compared = [self.back.constant(math.exp(bound) * 1.000001), self.value(exponential)]
         outside = self.back.apply("greater", *(compared if node.op == "max" else compared[::-1]), size=node.size)
         self.add(other, self.where(outside, None, d))
@@ -182,7 +182,7 @@ class _Derivation:
         self.add(node.args[0], to_first)
         self.add(node.args[1], self.back.apply("sub", d, to_first))
 
-    # Where the backward pass gets the values from that the forward pass computed
+    # Which values of the forward pass are saved, and which are recomputed
 
     def resolved(self, gradients: dict[int, Rows]) -> Passes:
         nodes = self.forward.nodes
@@ -210,7 +210,7 @@ class _Derivation:
         return self._passes(gradients, new)
 
     def _used(self, gradients: dict[int, Rows]) -> list[int]:
-        """Forward nodes whose values the results of the backward pass need, in order."""
+        """Forward nodes whose values the backward pass needs, in order."""
         ready = [row for rows in gradients.values() for row in rows]
         ready += [
             self.adjoint[place]
@@ -222,15 +222,15 @@ class _Derivation:
         return sorted({self.back.nodes[place].index for place in live if self.back.nodes[place].op == "value"})
 
     def _chosen(self, wanted: list[int]) -> set[int]:
-        """What the forward pass saves, so that the backward pass has all that it wants."""
+        """The values to save, so that all that are wanted can be loaded or recomputed."""
         chosen: set[int] = set()
-        plain: set[int] = set()  # arithmetic, and perhaps normalization, of what is in memory
-        known: set[int] = set()  # what can be had without saving more
+        plain: set[int] = set()  # in memory, or arithmetic and normalization of such values
+        known: set[int] = set()  # can be loaded or recomputed
         for place, node in enumerate(tuple(self.forward.nodes)):
             if self.is_there(place) or (node.op in (*_CHEAP, "normalize") and plain.issuperset(node.args)):
                 plain.add(place)
             again = node.op in (*_CHEAP, "div") and known.issuperset(node.args)
-            # One more function of what is in memory anyway costs less than to write and read its result.
+            # Recomputing one function of values in memory costs less than writing and reading its result.
             again = again or (node.op in (*UNARY, "normalize") and plain.issuperset(node.args))
             if self.is_there(place) or again:
                 known.add(place)
@@ -240,14 +240,14 @@ class _Derivation:
         return chosen
 
     def is_there(self, place: int) -> bool:
-        """Whether a value is in memory in any case: states, windows, parameters, operands of products."""
+        """Whether a value is in memory without being saved: states, windows, parameters, operands of products."""
         node = self.forward.nodes[place]
         whole = self.forward.nodes[node.args[0]] if node.op == "part" else node
         is_leaf = whole.op in ("state", "static", "window", "constant")
         return is_leaf or place in self.after or place in self.operands
 
     def _what_to_save(self, place: int) -> int:
-        """The value itself; of a condition, the number 1 or 0."""
+        """The node to save: the value itself; for a condition, 1 or 0."""
         node = self.forward.nodes[place]
         if node.op != "greater":
             return place
@@ -257,17 +257,17 @@ class _Derivation:
     def _values(self, wanted: list[int]) -> dict[int, int]:
         """Values of the forward pass as nodes of the backward pass: in memory, or computed again."""
         nodes = self.forward.nodes
-        found: set[int] = set()
+        loaded_or_recomputed: set[int] = set()
         ready = list(wanted)
         while ready:
             place = ready.pop()
-            if place not in found:
-                found.add(place)
+            if place not in loaded_or_recomputed:
+                loaded_or_recomputed.add(place)
                 ready += () if self._in_memory(place) is not None else nodes[place].args
         values: dict[int, int] = {}
-        for place in sorted(found):
+        for place in sorted(loaded_or_recomputed):
             loaded = self._in_memory(place)
-            values[place] = self._again(place, values) if loaded is None else loaded
+            values[place] = self._recomputed(place, values) if loaded is None else loaded
         return values
 
     def _in_memory(self, place: int) -> int | None:
@@ -288,8 +288,8 @@ class _Derivation:
             return put(Node("operand", (), 1, node.size, index=self.operands[place]))
         return None
 
-    def _again(self, place: int, values: dict[int, int]) -> int:
-        """A value that is computed again, from others that are there."""
+    def _recomputed(self, place: int, values: dict[int, int]) -> int:
+        """The node that recomputes a value."""
         node = self.forward.nodes[place]
         args = tuple(values[arg] for arg in node.args)
         if node.op == "stop":
@@ -301,8 +301,9 @@ class _Derivation:
         return self.final.apply(node.op, *args, size=node.size)
 
     def _saved_condition(self, place: int) -> int | None:
-        found = (number for number in self.chosen if self.forward.nodes[number].args[:1] == (place,))
-        return next((number for number in found if self.forward.nodes[number].op == "where"), None)
+        """The saved 1 or 0 of a condition; None if it is not saved."""
+        nodes = self.forward.nodes
+        return next((one for one in self.chosen if nodes[one].op == "where" and nodes[one].args[0] == place), None)
 
     def _passes(self, gradients: dict[int, Rows], new: dict[int, int]) -> Passes:
         nodes, loop = self.forward.nodes, self.loop

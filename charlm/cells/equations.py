@@ -49,7 +49,7 @@ class _Unicode(Lines):
 
     def __init__(self, program: Program, ends: Iterable[int] = ()) -> None:
         super().__init__(program, ends)
-        # What is normalized, so that its derivative has a name for each vector.
+        # Arguments of normalizations get a line, so that the derivative can name their vectors.
         normalized = [node for node in self.nodes if node.op.endswith("normalize") and node.count > 1]
         self.alone |= {arg for node in normalized for arg in node.args}
 
@@ -158,7 +158,8 @@ class _Back(_Unicode):
             terms += [through[product] for product in derived.through[state]]
             places = [behind[place][0] for place in terms] or [builder.constant(0.0)]
             results.append(functools.reduce(functools.partial(builder.apply, "add"), places))
-        ends = [row for part in (back.products, back.windows, back.vectors) for rows in part.values() for row in rows]
+        by_kind = (back.products, back.windows, back.vectors)
+        ends = [row for gradients in by_kind for rows in gradients.values() for row in rows]
         nodes = [Node("known", name=known[k]) if k in known else node for k, node in enumerate(builder.nodes)]
         program = program._replace(nodes=tuple(nodes), results=tuple(results), gates=(), shown=())
         super().__init__(program, [behind[row][0] for row in ends])
@@ -223,7 +224,7 @@ Rows = list[list[int]]
 
 
 def _in_single_vectors(derived: Passes, builder: Builder, whole: Rows) -> tuple[Rows, Rows]:
-    """The nodes of both passes in the builder that has the whole program: what is saved is what was saved."""
+    """The nodes of both passes in the builder of the whole program, in which a loaded value is the saved one."""
     nodes = derived.forward.nodes
     norms = [nodes[place] for place in numbered(nodes, "normalize")]
     ahead: Rows = []
@@ -259,8 +260,8 @@ def _in_single_vectors(derived: Passes, builder: Builder, whole: Rows) -> tuple[
         if values is behind and node.op in ("mul", "div"):  # −a ⊙ b rather than (−a) ⊙ b
             opposites = [builder.opposite(arg) for arg in args]
             args = tuple(arg if each is None else each for arg, each in zip(args, opposites, strict=True))
-            found = builder.apply(node.op, *args, size=node.size)
-            return [found if opposites.count(None) != 1 else builder.apply("sub", builder.constant(0.0), found)]
+            result = builder.apply(node.op, *args, size=node.size)
+            return [result if opposites.count(None) != 1 else builder.apply("sub", builder.constant(0.0), result)]
         if node.op in (*UNARY, *BINARY, "where"):
             return [builder.apply(node.op, *args, size=node.size)]
         place = builder.put(replace(node, args=args))
@@ -274,7 +275,7 @@ def _in_single_vectors(derived: Passes, builder: Builder, whole: Rows) -> tuple[
 
 
 def _condition(builder: Builder, args: tuple[int, ...]) -> int | None:
-    """The condition that was saved as 1 or 0, if these are that number and a half."""
+    """The condition that was saved as 1 or 0, if the arguments are this number and 0.5."""
     number, half = (builder.nodes[arg] for arg in args)
     choices = [builder.nodes[arg].number for arg in number.args[1:] if builder.nodes[arg].op == "constant"]
     return number.args[0] if number.op == "where" and choices == [1.0, 0.0] and half.number == 0.5 else None

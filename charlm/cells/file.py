@@ -17,7 +17,8 @@ from typing import Any, Literal
 from pydantic import PydanticUserError, create_model
 
 from charlm.cells import CELLS, Cell
-from charlm.cells.stored import StoredCell, is_name
+from charlm.cells.check import is_name
+from charlm.cells.stored import StoredCell
 from charlm.errors import CellError
 from charlm.system.console import say
 
@@ -32,8 +33,8 @@ def load_cell(kind: str, folder: Path) -> type[Cell]:
     """
     written, is_named, name = kind.rpartition(".py:")
     path = _absolute(folder, f"{written}.py" if is_named else kind)
-    if found := _GIVEN.get(f"{path}:{name}"):
-        return found
+    if given_class := _GIVEN.get(f"{path}:{name}"):
+        return given_class
     module = _module(path, _source(path))
     if not is_named or not name:
         name = _only_cell(path, module)
@@ -49,7 +50,7 @@ def cells_of_file(path: Path) -> list[type[Cell]]:
 
 
 _GIVEN: dict[str, type[Cell]] = {}
-"""Classes that Python has passed, by their kind."""
+"""Classes passed to `given`, by their kind."""
 
 
 @contextmanager
@@ -148,13 +149,13 @@ def _only_cell(path: Path, module: types.ModuleType) -> str:
 
 def _cell(path: Path, module: types.ModuleType, name: str) -> type[Cell]:
     own = _own_cells(module)
-    found = getattr(module, name, None)
-    if inspect.isclass(found) and issubclass(found, Cell) and found is not Cell:
-        _check_names(str(path), found)
+    named = getattr(module, name, None)
+    if inspect.isclass(named) and issubclass(named, Cell) and named is not Cell:
+        _check_names(str(path), named)
         if name in CELLS:
             raise CellError(f"{path}: found a class {name}, as a built-in kind is called; allowed: another name")
-        return found
-    what = f"no class {name}" if found is None else f"{name}, which is no subclass of charlm.cells.Cell"
+        return named
+    what = f"no class {name}" if named is None else f"{name}, which is no subclass of charlm.cells.Cell"
     near = difflib.get_close_matches(name, own, n=1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
     raise CellError(f"{path}: found {what}; allowed: {' | '.join(own) or 'a class of a cell'}{hint}")

@@ -10,7 +10,7 @@ from typing import ClassVar
 from charlm.cells.program import Node, Program, needed
 
 ATOM = 5
-"""How tightly a name or a call binds; no operation binds tighter."""
+"""The precedence of a name or a call; no operation has a higher one."""
 
 
 class Lines:
@@ -22,7 +22,7 @@ class Lines:
     """
 
     templates: ClassVar[dict[str, str]]
-    """Operation → how it is written; one that is missing is written as a call of `function`."""
+    """Operation → its text; a missing one is written as a call of `function`."""
     binds: ClassVar[dict[str, tuple[int, ...]]] = {
         "greater": (1, 2, 2),
         "add": (2, 2, 3),
@@ -34,14 +34,14 @@ class Lines:
         "product": (4, ATOM),
         "square": (4, ATOM),
     }
-    """Operation → how tightly it binds, and how tightly each argument must bind to need no parentheses. An operation
-    that is missing needs none."""
+    """Operation → its precedence, and the precedence that each argument needs to stand without parentheses. Arguments
+    of a missing operation never need any."""
     leaves: ClassVar[tuple[str, ...]] = ("input", "state", "constant", "vector", "part")
     """Operations that never get a line."""
     longest: ClassVar[int] = 100
-    """Letters that an expression within another has at most."""
+    """Most letters of an expression within another."""
     keeps_stops: ClassVar[bool] = False
-    """Whether it says through which values no gradient flows."""
+    """Whether the notation shows `stop`."""
 
     def __init__(self, program: Program, ends: Iterable[int] = ()) -> None:
         """ends: nodes besides the results that get a line."""
@@ -80,16 +80,16 @@ class Lines:
                 yield self.after(state), self.text(place)
 
     def repeats(self, place: int) -> bool:
-        """Whether a value stands in the expressions of all that use it, rather than in a line of its own."""
+        """Whether a value that is used more than once is repeated in each expression, without a line of its own."""
         return False
 
     def text(self, place: int, least: int = 0) -> str:
-        """A value by its name or as an expression, in parentheses if it binds less than this."""
+        """A value by its name or as an expression, in parentheses if its precedence is below `least`."""
         text, binds = (self.names[place], ATOM) if place in self.names else self.formula(place)
         return text if binds >= least else f"({text})"
 
     def formula(self, place: int) -> tuple[str, int]:
-        """The expression of a value, and how tightly it binds."""
+        """The expression of a value, and its precedence."""
         node = self.nodes[place]
         if node.op in self.leaves:
             return self.leaf(node)
@@ -154,29 +154,29 @@ class Lines:
         raise NotImplementedError
 
     def row(self, node: Node) -> str:
-        """What a product or a vector takes of its parameter."""
+        """The matrix or rows that a product or vector takes from its parameter."""
         raise NotImplementedError
 
     def reserved(self) -> set[str]:
-        """Names that mean something already."""
+        """Names that are taken."""
         raise NotImplementedError
 
 
 def _readable(nodes: Iterable[Node], *, keep_stops: bool, squares: bool) -> tuple[list[Node], list[int]]:
     """The nodes with `neg`, `scale`, `log_sigmoid`, `rms_normalize` and rows of parameters, and the place of each."""
-    found: list[Node] = []
+    readable: list[Node] = []
     same: list[int] = []
     for place, old in enumerate(nodes):
         node = replace(old, args=tuple(same[arg] for arg in old.args))
-        args, alike = [found[arg] for arg in node.args], place
+        args, alike = [readable[arg] for arg in node.args], place
         if node.op == "part" and args[0].op == "vector":
             node = replace(args[0], count=1, index=args[0].index + node.index)
         elif node.op == "normalize" and node.index:
             node = replace(node, op="rms_normalize")
         elif node.op == "sub" and args[0].op == "constant" and args[0].number == 0:
             node = replace(node, op="neg", args=node.args[1:])
-            if args[1].op == "softplus" and found[args[1].args[0]].op == "neg":
-                node = replace(node, op="log_sigmoid", args=found[args[1].args[0]].args)
+            if args[1].op == "softplus" and readable[args[1].args[0]].op == "neg":
+                node = replace(node, op="log_sigmoid", args=readable[args[1].args[0]].args)
             elif args[1].op == "neg":
                 alike = args[1].args[0]
         elif node.op == "mul" and "constant" in (args[0].op, args[1].op):
@@ -186,5 +186,5 @@ def _readable(nodes: Iterable[Node], *, keep_stops: bool, squares: bool) -> tupl
         elif node.op == "stop" and not keep_stops:
             alike = node.args[0]
         same.append(alike)
-        found.append(node)
-    return found, same
+        readable.append(node)
+    return readable, same

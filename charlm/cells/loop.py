@@ -1,4 +1,4 @@
-"""Splits a program: what can be computed before the loop over time, and the loop."""
+"""Splits a program: the part before the loop over time, and the loop."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -16,21 +16,21 @@ class Split(NamedTuple):
     vectors: tuple[int, ...]
     """Values that the loop reads and that depend on parameters only."""
     loop: Program
-    """The rest. Its leaves are states, constants, and the nodes `window` and `static`, whose index is the place in
+    """The rest. Its leaves are states, constants, and the nodes `window` and `static`, whose `index` is the place in
     `windows` or `vectors`."""
     additions: dict[int, tuple[int, int]]
-    """Sums of a product, which nothing else uses, and something else: the node → (product, the other)."""
+    """See `additions_of_products`."""
     loop_additions: dict[int, tuple[int, int]]
-    """Those in the loop."""
+    """The same for the loop."""
 
 
 def split(program: Program) -> Split:
-    """Both parts of a program. What the results do not need is in neither of them; nor are initial values."""
+    """Split a program. Nodes that no result needs are dropped, and so are initial values."""
     program = program._replace(parameters=tuple(one._replace(starts=()) for one in program.parameters))
     kinds = when(program.nodes)
     ends = (*program.results, *(place for _, place in (*program.gates, *program.shown)))
-    # Whether a value of all steps is a product, a normalization, or a sum of these: what a loop had better read.
-    # Functions unit by unit cost less in the loop than to write and read their results.
+    # Whether a value can be computed for all steps, as a product, a normalization, or a sum of these. Elementwise
+    # functions stay in the loop: computing them there costs less than writing and reading their results.
     linear: list[bool] = []
     for place, node in enumerate(program.nodes):
         if node.op in ("add", "sub"):
@@ -39,7 +39,7 @@ def split(program: Program) -> Split:
             linear.append(kinds[place] == WINDOW and node.op in ("product", "normalize", "input"))
 
     def leaf(place: int) -> str | None:
-        # Parts of a value from before the loop are taken inside, so that it stays whole.
+        # A value from before the loop stays whole: the loop takes its parts.
         if program.nodes[place].op in ("constant", "part") or (kinds[place] != STATIC and not linear[place]):
             return None
         return "window" if kinds[place] == WINDOW else "static"
@@ -58,22 +58,22 @@ def split(program: Program) -> Split:
 def _cut(
     nodes: Sequence[Node], ends: Iterable[int], leaf: Callable[[int], str | None]
 ) -> tuple[list[Node], dict[int, int], dict[str, tuple[int, ...]]]:
-    """What `ends` need, down to leaves: the new nodes, the new place of each, and the old places of leaves.
+    """The nodes that `ends` need, down to leaves: the new nodes, the new place of each, and the old places of leaves.
 
     leaf: the operation, window or static, that stands for a node; None to go on to its arguments.
     """
-    found: dict[int, str | None] = {}
+    leaf_ops: dict[int, str | None] = {}
     ready = list(ends)
     while ready:
         place = ready.pop()
-        if place not in found:
-            found[place] = leaf(place)
-            ready += () if found[place] else nodes[place].args
-    leaves = {op: tuple(place for place in sorted(found) if found[place] == op) for op in ("window", "static")}
+        if place not in leaf_ops:
+            leaf_ops[place] = leaf(place)
+            ready += () if leaf_ops[place] else nodes[place].args
+    leaves = {op: tuple(place for place in sorted(leaf_ops) if leaf_ops[place] == op) for op in ("window", "static")}
     built: list[Node] = []
     new: dict[int, int] = {}
-    for place in sorted(found):
-        node, op = nodes[place], found[place]
+    for place, op in sorted(leaf_ops.items()):
+        node = nodes[place]
         if op:
             node = Node(op, (), node.count, node.size, index=leaves[op].index(place))
         else:
@@ -84,9 +84,9 @@ def _cut(
 
 
 def additions_of_products(program: Program) -> dict[int, tuple[int, int]]:
-    """Sums of a product and something else that nothing else uses: the node of the sum → (product, the other)."""
+    """Sums with a product that nothing else uses: the node of the sum → (the product, the other summand)."""
     uses = [arg for node in program.nodes for arg in node.args]
-    found = {}
+    additions = {}
     for place, node in enumerate(program.nodes):
         if node.op != "add":
             continue
@@ -94,38 +94,35 @@ def additions_of_products(program: Program) -> dict[int, tuple[int, int]]:
             product, added = program.nodes[one], program.nodes[other]
             whole = product.count == added.count == node.count and added.op != "constant"
             if product.op == "product" and uses.count(one) == 1 and whole:
-                found[place] = (one, other)
+                additions[place] = (one, other)
                 break
-    return found
+    return additions
 
 
 class Before(NamedTuple):
-    """What is computed before the loop, as a program of its own: for a kernel that has the input of one step only."""
+    """The part before the loop as a program of its own, for a kernel that has the input of only one step."""
 
     program: Program
-    """Its results are all vectors of the first window, then of the next; its leaves are `input`, `constant` and
-    `static`."""
+    """Its results are the vectors of all windows, in order; its leaves are `input`, `constant` and `static`."""
     vectors: tuple[int, ...]
-    """Nodes of the whole program that `static` stands for."""
+    """The node of the whole program for each `static`."""
     products: tuple[int, ...]
-    """Its nodes that are products."""
     operands: tuple[int, ...]
-    """Its nodes that these multiply."""
+    """The distinct operands of the products."""
     norms: tuple[Node, ...]
-    """Its nodes that are normalizations."""
 
 
-def before_loop(parts: Split) -> Before:
-    """The windows of a split program."""
-    nodes, kinds = parts.program.nodes, when(parts.program.nodes)
+def before_loop(split: Split) -> Before:
+    """The program that computes the windows."""
+    nodes, kinds = split.program.nodes, when(split.program.nodes)
 
     def leaf(place: int) -> str | None:
         return "static" if kinds[place] != WINDOW and nodes[place].op not in ("constant", "part") else None
 
-    built, new, leaves = _cut(nodes, parts.windows, leaf)
+    built, new, leaves = _cut(nodes, split.windows, leaf)
     builder = Builder(built)
-    results = [builder.part(new[place], k) for place in parts.windows for k in range(nodes[place].count)]
-    program = parts.program._replace(nodes=tuple(builder.nodes), results=tuple(results), gates=(), shown=())
+    results = [builder.part(new[place], k) for place in split.windows for k in range(nodes[place].count)]
+    program = split.program._replace(nodes=tuple(builder.nodes), results=tuple(results), gates=(), shown=())
     program = scalarized(program)
     products = tuple(place for place, node in enumerate(program.nodes) if node.op == "product")
     operands = tuple(dict.fromkeys(program.nodes[place].args[0] for place in products))

@@ -3,14 +3,14 @@
 Both are lists of single vectors, computed unit by unit, between products and normalizations. Besides the operations of
 a program they have:
 
-    window, static   row `index` of … see `Split`; a `part` of it, where it has several vectors
-    before, after    the state `name` before the step; after it, without zoneout
-    saved            number `index` of those that the forward pass saves for units of this size
-    operand          operand `index` of the products, where that is no state
-    d_state          the gradient of the state `name` after the step, without zoneout
-    product_back     args: the gradients of all gates of product `index`; gives the gradient of its operand
-    normalized       the result of normalization `index` of args[0], with the moments that were kept
-    normalize_back   args: the gradient and the result of normalization `index`; gives the gradient of its argument
+    window, static   window or vector `index` of the `Split`; `part` takes one of its vectors
+    before, after    the state `name` before the step, and after it (before zoneout)
+    saved            value `index` of those of this size that the forward pass saves
+    operand          operand `index` of the products, if it is not a state
+    d_state          the gradient of the state `name` after the step (before zoneout)
+    product_back     the gradient of the operand of product `index`; args: the gradients of all its gates
+    normalized       args[0] normalized with the saved moments of normalization `index`
+    normalize_back   the gradient of the argument of normalization `index`; args: the gradient of its result, its result
 """
 
 import functools
@@ -22,17 +22,17 @@ from charlm.cells.loop import Split
 from charlm.cells.program import Node, Size
 
 Rows = tuple[int, ...]
-"""The node of each vector of several side by side."""
+"""The nodes of several vectors side by side."""
 
 
 class Operand(NamedTuple):
-    """What products in the loop multiply."""
+    """An operand of products in the loop."""
 
     node: int
     """Its node in the forward pass."""
     size: Size
     state: str
-    """The name of the state that it is; "" if it is something else, which is kept for the backward pass."""
+    """The name of the state that it is; "" for another value, which is stored for the backward pass."""
 
 
 @dataclass(frozen=True)
@@ -57,19 +57,19 @@ class Normalization(NamedTuple):
 
 @dataclass(eq=False)
 class Pass:
-    """One direction: nodes in the order of computation, and what is stored of them."""
+    """One direction: nodes in the order of computation, and which of them are stored."""
 
     nodes: list[Node] = field(default_factory=list)
     states: dict[str, int] = field(default_factory=dict)
     """Forward: each state after the step. Backward: the gradient of each before it, except through products of it."""
     saved: dict[Size, Rows] = field(default_factory=dict)
-    """Forward: what is saved for the backward pass, by size."""
+    """Forward: the values saved for the backward pass, by size."""
     products: dict[int, Rows] = field(default_factory=dict)
     """Backward: the gradients of each product's gates."""
     windows: dict[int, Rows] = field(default_factory=dict)
     """Backward: the gradients of each window's vectors."""
     vectors: dict[int, Rows] = field(default_factory=dict)
-    """Backward: the gradients of each static value's vectors, to be added up over streams and steps."""
+    """Backward: the gradients of each static value's vectors, to be summed over streams and steps."""
     gradients: dict[int, int] = field(default_factory=dict)
     """Backward: the gradient of each single vector of the forward pass that has one."""
 
@@ -85,11 +85,11 @@ class Passes:
     forward: Pass
     backward: Pass
     through: dict[str, Rows]
-    """For each state the products that multiply it: `product_back` of them adds to its gradient before the step."""
+    """For each state the products that read it: their `product_back` adds to its gradient before the step."""
     like_windows: dict[int, int]
-    """Windows whose gradients are those of a product, and which: they need no memory of their own."""
+    """Windows whose gradient equals that of a product → the product: the two share memory."""
     like_vectors: dict[int, int]
-    """The same for vectors."""
+    """Vectors whose gradient is that of a product → the product: it is summed from the product's."""
 
     @functools.cached_property
     def stored_operands(self) -> tuple[int, ...]:
@@ -107,23 +107,24 @@ class Passes:
         nodes = self.split.program.nodes
         sizes = [{nodes[arg].size for arg in node.args} for node in nodes if node.op not in ("product", "part")]
         results = {nodes[place].size for place in self.split.program.results}
-        return "I" in results or any({"H", "I"} <= found for found in sizes)
+        return "I" in results or any({"H", "I"} <= args for args in sizes)
 
     @functools.cached_property
     def forward_ends(self) -> list[int]:
-        """What of the forward pass is stored or multiplied."""
+        """The nodes of the forward pass that are stored or multiplied."""
         saved = [row for rows in self.forward.saved.values() for row in rows]
         return [*self.forward.states.values(), *saved, *(operand.node for operand in self.operands)]
 
     @functools.cached_property
     def backward_ends(self) -> list[int]:
-        """What of the backward pass is stored or multiplied. `product_back` of states is not: see `through`."""
+        """Nodes of the backward pass that are stored or multiplied. `product_back` of states is not: see `through`."""
         back = self.backward
-        rows = [row for part in (back.products, back.windows, back.vectors) for rows in part.values() for row in rows]
+        by_kind = (back.products, back.windows, back.vectors)
+        rows = [row for gradients in by_kind for rows in gradients.values() for row in rows]
         return [*back.states.values(), *rows]
 
 
 def numbered(nodes: Sequence[Node], op: str) -> dict[int, int]:
-    """The number of each product or normalization of the forward pass, as in `Passes`, by its place."""
+    """The index in `Passes` of each product or normalization of the forward pass, by its place."""
     places = (place for place, node in enumerate(nodes) if node.op == op)
     return {place: number for number, place in enumerate(places)}

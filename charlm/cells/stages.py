@@ -1,4 +1,4 @@
-"""The stages of a pass: what is computed between products, in the order of computation."""
+"""The stages of a pass: the computations between products, in order."""
 
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -7,12 +7,12 @@ from charlm.cells.program import Node, needed
 
 
 class Stage(NamedTuple):
-    """What is computed between two meetings of all threads."""
+    """The computation between two barriers."""
 
     begins: tuple[int, ...]
-    """Products and normalizations whose results are there from now on."""
+    """Products and normalizations that are computed first."""
     nodes: tuple[int, ...]
-    """What is computed unit by unit, in order."""
+    """Elementwise operations, in order."""
 
 
 _BOUNDARIES = ("product", "product_back", "normalize", "normalize_back")
@@ -29,10 +29,10 @@ def stages(
 ) -> list[Stage]:
     """The nodes that `ends` need, by the stage in which they are computed.
 
-    A product or normalization begins a stage, because it needs all units of its argument. What needs only leaves and
-    results of those is computed as late as possible, so that fewer values have to wait.
-    split_norms: False where a thread has all units of a stream, so that only products begin stages. anywhere: leaves
-    that can be read in any stage.
+    A product or normalization begins a stage, because it needs all units of its argument. Nodes that need only leaves
+    and products are computed as late as possible, so that fewer values pass from stage to stage.
+    split_norms: False if a thread has all units of a stream, so that only products begin stages. anywhere: leaves that
+    can be read in any stage.
     """
     order = needed(nodes, ends)
     begins = [op for op in _BOUNDARIES if split_norms or op.startswith("product")]

@@ -12,8 +12,8 @@ from typing import Any, NoReturn
 from pydantic import ValidationError
 
 from charlm.cells.cell import Cell, Parameters
+from charlm.cells.check import check
 from charlm.cells.program import BINARY, STATIC, UNARY, Builder, Node, Parameter, Program, Size, when
-from charlm.cells.stored import check
 from charlm.cells.torch_functions import FUNCTIONS, INSTEAD
 from charlm.errors import CellError
 
@@ -95,13 +95,13 @@ class _Tracing(Parameters):
     def __init__(self, cell: Cell, square: bool) -> None:
         self.cell, self.square = cell, square
         self.returned = False
-        """Whether the step is over, so that no line of it is at fault."""
+        """Whether the step has returned: errors then name its first line."""
         self.builder = Builder()
         self.declared: dict[str, Parameter] = {}
         self.gates: dict[str, int] = {}
         self.shown: dict[str, int] = {}
 
-    # What a step calls
+    # Called by a step
 
     def product(
         self, name: str, operand: Any, gates: int = 1, *, index: int | None = None, of: int = 0, size: Size = "H"
@@ -156,7 +156,7 @@ class _Tracing(Parameters):
         except TypeError as error:
             self.fail(f"{error}; allowed: def step({wanted}), with one argument for each of the states")
 
-    # What values and functions call
+    # Called by values and functions
 
     def value(self, value: Any) -> "Value":
         """A number becomes a constant."""
@@ -219,12 +219,12 @@ class _Tracing(Parameters):
         return f"{Path(step.co_filename).name}, line {line}, {type(self.cell).__name__}.step"
 
     def _named(self, values: dict[str, Any]) -> dict[str, int]:
-        """The nodes of what people look at."""
-        found = {name: self.value(value) for name, value in values.items()}
-        for name, value in found.items():
+        """The nodes of the values that people look at."""
+        traced = {name: self.value(value) for name, value in values.items()}
+        for name, value in traced.items():
             if value.node.count > 1:
                 self.fail(f"{name} is {value.node.count} vectors; allowed: one vector for each name")
-        return {name: value.place for name, value in found.items()}
+        return {name: value.place for name, value in traced.items()}
 
     def _stack(self, name: str, index: int | None, of: int) -> int:
         if index is not None and not 0 <= index < of:
@@ -240,7 +240,7 @@ class _Tracing(Parameters):
 
 
 class Value:
-    """A vector, or several side by side, of which a trace knows how it is computed and not what it holds."""
+    """A symbolic vector, or several side by side: how it is computed, without numbers."""
 
     def __init__(self, tracing: _Tracing, place: int) -> None:
         self.tracing, self.place = tracing, place
@@ -368,13 +368,13 @@ class Condition(Value):
         return self.tracing.apply("where", self, 1.0, 0.0)
 
 
-def _values(found: Iterable[Any]) -> Iterator[Value]:
-    """The values in arguments, also in those that are lists."""
-    for each in found:
-        if isinstance(each, Value):
-            yield each
-        elif isinstance(each, list | tuple):
-            yield from _values(each)
+def _values(arguments: Iterable[Any]) -> Iterator[Value]:
+    """The values in arguments and in lists of them."""
+    for argument in arguments:
+        if isinstance(argument, Value):
+            yield argument
+        elif isinstance(argument, list | tuple):
+            yield from _values(argument)
 
 
 def _instead(name: str) -> str:

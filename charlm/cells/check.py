@@ -1,0 +1,140 @@
+"""Checks a program, of a traced step or of a checkpoint, which may be hostile."""
+
+from charlm.cells.program import BINARY, OPERATIONS, STATIC, UNARY, Node, Parameter, Program, Size, when
+
+MOST_NODES = 20_000
+MOST_VECTORS = 30_000
+"""In all operations together."""
+MOST_COUNT = 64
+"""Most vectors side by side."""
+MOST_STACK = 1024
+MOST_SIZE = 2**20
+LONGEST_NAME = 100
+_LARGEST = 3e38
+"""The largest number, which float32 can hold."""
+
+
+def is_name(text: str) -> bool:
+    return len(text) <= LONGEST_NAME and text.isascii() and text.isidentifier() and not text.startswith("_")
+
+
+def require(holds: bool, found: str) -> None:
+    if not holds:
+        raise ValueError(f"found {found}")
+
+
+def check(program: Program, square: bool) -> None:
+    """ValueError unless every node fits its arguments, its parameter, and the limits above.
+
+    square: whether H and I are the same number.
+    """
+    require(0 < len(program.nodes) <= MOST_NODES, f"{len(program.nodes)} operations; allowed: up to {MOST_NODES}")
+    vectors = sum(node.count for node in program.nodes)
+    require(vectors <= MOST_VECTORS, f"{vectors} vectors in all operations; allowed: up to {MOST_VECTORS}")
+    declared = {parameter.name: parameter for parameter in program.parameters}
+    require(len(declared) == len(program.parameters), "a parameter twice")
+    require(len(declared) > 0, "no parameter")
+    for parameter in program.parameters:
+        _check_parameter(parameter)
+    for place, node in enumerate(program.nodes):
+        require(all(0 <= arg < place for arg in node.args), f"operation {place}: an argument that comes after it")
+        args = [program.nodes[arg] for arg in node.args]
+        try:
+            _check_node(node, args, program, declared.get(node.name), square)
+        except ValueError as error:
+            raise ValueError(f"operation {place}, {node.op[:40]}: {error}") from None
+    _check_ends(program, square)
+    unused = declared.keys() - {node.name for node in program.nodes if node.op in ("vector", "product")}
+    require(not unused, f"parameters that nothing uses: {', '.join(sorted(unused))[:80]}")
+
+
+def _check_parameter(parameter: Parameter) -> None:
+    name, gates, size, columns, stack, starts, bound = parameter
+    require(is_name(name), f"a parameter {name[:40]!r}; allowed: a name of letters, digits and _")
+    require(1 <= gates <= MOST_COUNT, f"{name}: {gates} gates; allowed: 1 to {MOST_COUNT}")
+    require(0 <= stack <= MOST_STACK, f"{name}: a stack of {stack}; allowed: up to {MOST_STACK}")
+    require(_fits(size) and size != "", f"{name}: a size {size!r:.40}; allowed: H, I, or 1 to {MOST_SIZE}")
+    require(_fits(columns), f"{name}: {columns!r:.40} columns; allowed: H, I, or 1 to {MOST_SIZE}")
+    if columns != "":
+        require(not starts, f"{name}: initial values of a matrix")
+    else:
+        require(len(starts) == gates * max(stack, 1), f"{name}: {len(starts)} initial values")
+    require(bound is None or 0 <= bound <= _LARGEST, f"{name}: a bound {bound}")
+    finite = all(start is None or abs(start) <= _LARGEST for start in starts)
+    require(finite, f"{name}: an initial value that is not finite")
+
+
+def _fits(size: Size) -> bool:
+    return size in ("H", "I", "") if isinstance(size, str) else 1 <= size <= MOST_SIZE
+
+
+def _check_node(node: Node, args: list[Node], program: Program, parameter: Parameter | None, square: bool) -> None:
+    op = node.op
+    require(op in OPERATIONS, "no such operation")
+    arity = {"where": 3, **dict.fromkeys(BINARY, 2), **dict.fromkeys((*UNARY, *_OF_ONE), 1)}.get(op, 0)
+    require(len(args) == arity, f"{len(args)} arguments; allowed: {arity}")
+    require(1 <= node.count <= MOST_COUNT, f"{node.count} vectors; allowed: 1 to {MOST_COUNT}")
+    require(abs(node.number) <= _LARGEST, "a number that is not finite")
+    require(_fits(node.size) and (node.size == "") == (op == "constant"), "no size")
+    if op in ("input", "state", "constant"):
+        size = {"input": "I", "state": "H", "constant": ""}[op]
+        require((node.count, node.size) == (1, size), f"{node.count} × {node.size}; allowed: 1 × {size}")
+        require(op != "state" or node.name in program.states, f"a state {node.name[:40]!r}")
+    elif op in ("vector", "product"):
+        if parameter is None:
+            raise ValueError(f"found no parameter {node.name[:40]!r}")
+        _check_use(node, args, parameter)
+    elif op == "part":
+        fits = (node.count, node.size) == (1, args[0].size) and 0 <= node.index < args[0].count
+        require(fits, f"part {node.index} of {args[0].count} × {args[0].size}")
+    elif op in ("normalize", "stop"):
+        require((node.count, node.size) == (args[0].count, args[0].size), "another size than its argument")
+        require(op == "stop" or (node.index in (0, 1) and node.number >= 0), "an epsilon below 0")
+    else:
+        counts, sizes = {arg.count for arg in args}, {arg.size for arg in args} - {""}
+        require(node.count == max(counts) and counts <= {1, node.count}, "vectors that do not fit")
+        size = next(iter(sizes), "") if len(sizes) == 1 else "H" if square and sizes == {"H", "I"} else None
+        require(node.size == size, "sizes that do not fit")
+    for position, arg in enumerate(args):
+        decides = op == "part" or (op == "where" and position == 0)
+        is_choice = is_condition(program, arg)
+        require(not is_choice or decides, "a comparison used as a number; allowed: where(comparison, a, b)")
+        require(is_choice or op != "where" or position > 0, "no comparison to choose by")
+
+
+_OF_ONE = ("product", "part", "normalize", "stop")
+
+
+def _check_use(node: Node, args: list[Node], parameter: Parameter) -> None:
+    """Check a node that uses a parameter."""
+    rows = max(parameter.stack, 1)
+    require(node.size == parameter.size, f"size {node.size} of {parameter.name}, which has {parameter.size}")
+    if node.op == "vector":
+        fits = parameter.columns == "" and 0 <= node.index <= rows * parameter.gates - node.count
+        require(fits, f"{parameter.name} used as another parameter than declared")
+        return
+    fits = parameter.columns == args[0].size != "" and node.count == parameter.gates and 0 <= node.index < rows
+    require(fits and args[0].count == 1, f"{parameter.name} used as another parameter than declared")
+
+
+def is_condition(program: Program, node: Node) -> bool:
+    """Whether a value is a comparison."""
+    while node.op == "part":
+        node = program.nodes[node.args[0]]
+    return node.op == "greater"
+
+
+def _check_ends(program: Program, square: bool) -> None:
+    """Check the results, and the nodes that people look at."""
+    require(len(program.results) == len(program.states), f"{len(program.results)} results")
+    kinds = when(program.nodes)
+    hidden = ("H", "I") if square else ("H",)
+    for name, place in (*zip(program.states, program.results, strict=True), *program.gates, *program.shown):
+        require(is_name(name), f"a name {name[:40]!r}")
+        require(0 <= place < len(program.nodes), f"{name}: no operation {place}")
+        node = program.nodes[place]
+        require(node.count == 1 and node.size in hidden, f"{name}: {node.count} vectors of size {node.size!r}")
+        require(not is_condition(program, node), f"{name}: a comparison")
+    require(
+        all(kinds[place] != STATIC for place in program.results), "a new state that depends on neither input nor state"
+    )
