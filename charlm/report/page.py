@@ -50,7 +50,7 @@ def _scores(record: RunRecord) -> dict[str, Any]:
     known = np.flatnonzero(np.isfinite(valid["nats"]))
     best = None if not len(known) else known[np.argmin(valid["nats"][known])]
     speeds = train["chars_per_s"][np.isfinite(train["chars_per_s"])]
-    ends = {name: _greatest([split[name] for split in (train, valid)]) for name in PLACES}
+    ends = {name: max(map(float, [*train[name], *valid[name]]), default=None) for name in PLACES}
     return {
         "state": record.about.state,
         "parameters": record.about.parameters,
@@ -63,10 +63,6 @@ def _scores(record: RunRecord) -> dict[str, Any]:
         "train_nats": _last(train["nats"]),
         "chars_per_s": float(np.median(speeds)) if len(speeds) else None,
     }
-
-
-def _greatest(columns: Sequence[Floats]) -> float | None:
-    return max((float(column.max()) for column in columns if len(column)), default=None)
 
 
 def _last(column: Floats) -> float | None:
@@ -105,15 +101,15 @@ def _events(record: RunRecord) -> list[dict[str, Any]]:
     places = {name: np.concatenate([[0.0], *(columns[name] for columns in record.splits.values())]) for name in PLACES}
     order = np.argsort(places["step"], kind="stable")
     end = int(places["step"].max())
-    told = [(event.step, "rollback", event.text) for event in record.events]
-    told += [(end, "end", _ENDS[record.about.state])] if record.about.state in _ENDS else []
+    events = [(event.step, "rollback", event.text) for event in record.events]
+    events += [(end, "end", _ENDS[record.about.state])] if record.about.state in _ENDS else []
     return [
         {
             "kind": kind,
             "text": one_line(text),
             "at": {name: float(np.interp(step, places["step"][order], places[name][order])) for name in PLACES},
         }
-        for step, kind, text in told
+        for step, kind, text in events
     ]
 
 
@@ -135,9 +131,9 @@ def _sample(row: dict[str, Any]) -> dict[str, Any]:
 
 def _settings(records: Sequence[RunRecord]) -> list[dict[str, Any]]:
     """Every option, its value in each run as YAML (None if the run lacks it), and whether runs differ in it."""
-    found = []
+    settings = []
     for key in dict.fromkeys(key for record in records for key in record.options):
         values = [dump_flow(each.options[key]) if key in each.options else None for each in records]
         known = {value for value, record in zip(values, records, strict=True) if record.options}
-        found.append({"key": key, "values": values, "differs": len(known) > 1})
-    return found
+        settings.append({"key": key, "values": values, "differs": len(known) > 1})
+    return settings

@@ -60,22 +60,23 @@ def runs_in(path: Path) -> list[Path]:
     elif path.is_dir() and path.name == FOLDER and not (path / FOLDER).exists():
         path = path.parent
     if not path.is_dir():
-        found = "is no checkpoint in the folder of a run" if path.exists() else "no such file or folder"
-        raise RunError(f"{path}: {found}; allowed: {_NEEDED}")
+        fault = "is no checkpoint in the folder of a run" if path.exists() else "no such file or folder"
+        raise RunError(f"{path}: {fault}; allowed: {_NEEDED}")
     if is_run(path) or (path / METRICS).is_file():
         return [path]
-    found = sorted(find_runs(path))
-    if not found:
-        raise RunError(f"{path}: holds no run; allowed: {_NEEDED}")
-    return found
+    if runs := sorted(find_runs(path)):
+        return runs
+    raise RunError(f"{path}: holds no run; allowed: {_NEEDED}")
 
 
 def read_run(path: Path) -> RunRecord:
     """Read a run, which may be training: takes no lock and writes nothing. OSError if its folder cannot be read."""
     faults: list[str] = []
     about = describe_run(path)
-    if about.state in ("damaged", "no checkpoint"):
-        faults.append({"damaged": "No checkpoint can be read.", "no checkpoint": "It has no checkpoint."}[about.state])
+    if about.state == "damaged":
+        faults.append("No checkpoint can be read.")
+    if about.state == "no checkpoint":
+        faults.append("It has no checkpoint.")
     splits, events = _metrics(path / METRICS, faults)
     record = RunRecord(
         path, about, _options(path / CONFIG, faults), splits, events, _samples(path / SAMPLES, faults), faults
@@ -131,7 +132,7 @@ def _metrics(file: Path, faults: list[str]) -> tuple[dict[str, dict[str, Floats]
         placed = np.all([np.isfinite(table[name]) for name in PLACES], axis=0)
         splits[split] = {name: column[placed] for name, column in table.items()}
     others = [row for row in rows if row.get("split") not in [*VALUES]]  # it may be unhashable
-    return splits, [Event(row["step"], _told(row)) for row in others]
+    return splits, [Event(row["step"], _as_text(row)) for row in others]
 
 
 def _number(value: Any) -> float:
@@ -139,8 +140,8 @@ def _number(value: Any) -> float:
     return float(value) if type(value) in (int, float) and abs(value) < 1e38 else math.nan
 
 
-def _told(row: dict[str, Any]) -> str:
-    """A row that is no score, as text."""
+def _as_text(row: dict[str, Any]) -> str:
+    """A row that is no score."""
     if row.get("split") == "rollback":
         return (
             f"rolled back from step {row.get('diverged_step')}: {row.get('fault')}; "
@@ -153,15 +154,12 @@ def _samples(file: Path, faults: list[str]) -> list[dict[str, Any]]:
     if not file.exists():
         faults.append("It kept no samples.")
         return []
-    found = []
+    by_step = {}  # a step can stand twice only where a log was damaged: then the later one counts
     for row in _lines(file, faults):
-        text, bits = row.get("text"), row.get("bits")
+        step, text, bits = row["step"], row.get("text"), row.get("bits")
         if isinstance(text, str):
-            whole = isinstance(bits, list) and len(bits) == len(text)
-            numbers = [_number(each) for each in bits] if whole and isinstance(bits, list) else None
-            found.append({"step": row["step"], "text": text, "bits": numbers})
-    # A step can stand twice only where a log was damaged: then the later one counts.
-    by_step = {row["step"]: row for row in found}
+            numbers = [_number(each) for each in bits] if isinstance(bits, list) and len(bits) == len(text) else None
+            by_step[step] = {"step": step, "text": text, "bits": numbers}
     return [by_step[step] for step in sorted(by_step)]
 
 

@@ -269,21 +269,6 @@ def test_a_run_in_a_folder_whose_name_is_not_utf8(cli, copied_run, tmp_path):
     assert error.endswith(" is not valid UTF-8; allowed: a place that safetensors can read")
 
 
-def test_it_needs_no_torch(runs):
-    code = """
-import sys, charlm.cli
-sys.argv = ["charlm", "runs", sys.argv[1]]
-try:
-    charlm.cli.main()
-except SystemExit as left:
-    assert left.code == 0
-slow = {"torch", "numpy", "safetensors", "yaml"} & set(sys.modules)
-assert not slow, slow
-"""
-    done = subprocess.run([sys.executable, "-c", code, str(runs)], capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (0, "")
-
-
 def test_a_process_of_its_own_holds_the_lock(tmp_path):
     code = """
 import sys, pathlib

@@ -105,18 +105,6 @@ def test_a_terminal_that_is_closed_takes_no_result(tune, monkeypatch):
     assert last.startswith("stopped  SIGHUP; continue with: charlm tune --study study --hours 0.0")
 
 
-def test_trials_of_longer_runs_take_a_tenth_of_the_time(tune, monkeypatch):
-    from charlm.tuning.search import Search
-
-    monkeypatch.setattr(Search, "run", lambda search: "")
-    assert "limit " not in tune(*new("--minutes", 1)).err
-    words = ["--study", "other", "--set", "train.max_minutes=30"]
-    told = tune(*new(*words)).err.splitlines()
-    assert [line for line in told if line.startswith("limit ")] == [
-        "limit    trials train for 7.2 s each, a tenth of the time; train.max_minutes says 30; --minutes M sets another"
-    ]
-
-
 def test_without_optuna(tune, monkeypatch):
     monkeypatch.setitem(sys.modules, "optuna", None)
     for name in [name for name in sys.modules if name.startswith("charlm.tuning")]:

@@ -118,7 +118,10 @@ def test_charlm_s_own_choice_is_no_trial_if_only_searched_options_differ(config_
 def test_trials_take_a_tenth_of_the_time_at_most(config_of, capsys):
     settings, _ = choose_settings(config_of(train={"max_steps": None, "max_minutes": 50.0}), OVER, 1, None)
     assert settings.minutes == 6
-    assert "limit    trials train for 6 min" in capsys.readouterr().err
+    assert capsys.readouterr().err.splitlines()[2] == (
+        "limit    trials train for 6 min 0 s each, a tenth of the time; train.max_minutes says 50; --minutes M sets "
+        "another"
+    )
     assert choose_settings(config_of(), OVER, 1, 2.5)[0].minutes == 2.5
     assert replace(settings, limits=()).minutes == 50
 
