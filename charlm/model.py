@@ -12,11 +12,11 @@ from torch.overrides import TorchFunctionMode
 from charlm.config.schema import ModelConfig
 from charlm.errors import CheckpointError, DivergenceError
 from charlm.layers import (
+    Activations,
     Generator,
     Lookup,
     RecurrentLayers,
     RecurrentState,
-    Seen,
     Selection,
     cross_entropy,
     dropout_mask,
@@ -106,14 +106,14 @@ class CharLM(nn.Module):
         with self.autocast(device):
             return self.layers.select_backend(device, training, resets=self.begins is not None)
 
-    def outputs_seen(
+    def outputs_and_activations(
         self, x_TB: Tensor, state: RecurrentState | None = None
-    ) -> tuple[Tensor, RecurrentState, list[Seen]]:
-        """`outputs` by the reference loop in the parameters' precision, and the states and gates of each layer."""
+    ) -> tuple[Tensor, RecurrentState, list[Activations]]:
+        """`outputs` by the reference loop in the parameters' precision, and the activations of each layer."""
         resets_TB = None if self.begins is None else x_TB == self.begins
-        seen = [Seen() for _ in range(self.layers.num_layers)]
-        outputs, last_state = self.layers.forward_reference(self._embed(x_TB), state, resets_TB, seen)
-        return outputs, last_state, seen
+        activations = [Activations() for _ in range(self.layers.num_layers)]
+        outputs, last_state = self.layers.forward_reference(self._embed(x_TB), state, resets_TB, activations)
+        return outputs, last_state, activations
 
     def autocast(self, device: torch.device) -> contextlib.AbstractContextManager[object]:
         """The context of the matrix products; weights, state and sums stay float32."""

@@ -12,7 +12,7 @@ import torch
 
 from charlm.cells import CELLS
 from charlm.gpu.products import linear
-from charlm.layers.backend import Backend, Seen, Selection
+from charlm.layers.backend import Activations, Backend, Selection
 from charlm.layers.stack import RecurrentLayers, RecurrentState, as_tuple, dropout_mask
 from charlm.native.generate import Generator
 from charlm.native.lookup import Lookup
@@ -31,12 +31,12 @@ def select_backends(device: torch.device | str) -> dict[str, Selection]:
 
 
 __all__ = [
+    "Activations",
     "Backend",
     "Generator",
     "Lookup",
     "RecurrentLayers",
     "RecurrentState",
-    "Seen",
     "Selection",
     "as_tuple",
     "cross_entropy",

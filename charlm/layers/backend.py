@@ -5,6 +5,7 @@ compute every layer. A new backend is one more entry in that list.
 """
 
 import itertools
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -18,19 +19,14 @@ LayerState = tuple[Tensor, ...]
 """The state of one layer: a tensor [B, H] for each of `Cell.states`."""
 
 
-class Seen:
-    """What the reference loop notes of one layer while it runs: for each name a tensor [B, H] per step."""
+class Activations:
+    """The activations of one layer that the reference loop records: for each name a tensor [B, H] per step."""
 
     def __init__(self) -> None:
-        self.states: dict[str, list[Tensor]] = {}
+        self.states: defaultdict[str, list[Tensor]] = defaultdict(list)
         """The state after the step; an RHN's after each depth too."""
-        self.gates: dict[str, list[Tensor]] = {}
+        self.gates: defaultdict[str, list[Tensor]] = defaultdict(list)
         """What decides the new state: gates, 0 to 1 (r, z, i, f, o, g1, …), and candidates."""
-
-    def note(self, states: dict[str, Tensor], gates: dict[str, Tensor]) -> None:
-        for notes, values in ((self.states, states), (self.gates, gates)):
-            for name, value in values.items():
-                notes.setdefault(name, []).append(value)
 
 
 class LayerCall(NamedTuple):
@@ -38,8 +34,8 @@ class LayerCall(NamedTuple):
 
     passes: Passes
     """The cell's step."""
-    parameters: list[Tensor]
-    """In the order of the program's; weight dropout is already applied."""
+    parameters: dict[str, Tensor]
+    """By name, in the order of the program's; weight dropout is already applied."""
     state: LayerState
     mask_BH: Tensor | None = None
     """State dropout: multiplies the state where it enters the recurrent products."""
@@ -50,14 +46,8 @@ class LayerCall(NamedTuple):
     """
     carry_TB: Tensor | None = None
     """0 where a stream's state is set to zero before the step, else 1; None: it always goes on."""
-    seen: Seen | None = None
-    """Where the reference loop notes states and gates; other backends do not."""
-
-    @property
-    def named(self) -> dict[str, Tensor]:
-        """The parameters by name."""
-        names = (parameter.name for parameter in self.passes.split.program.parameters)
-        return dict(zip(names, self.parameters, strict=True))
+    activations: Activations | None = None
+    """Where the reference loop records states and gates; other backends do not."""
 
 
 LayerFunction = Callable[[Any, LayerCall], tuple[Tensor, LayerState]]

@@ -21,7 +21,7 @@ def driven_layer(
 
     input_size: that of a lookup without a table; cache: see `Driver.layer`.
     """
-    inputs = loop_inputs(driver, call.passes.split, x, call.named, input_size)
+    inputs = loop_inputs(driver, call.passes.split, x, call.parameters, input_size)
     return driver.layer(call.passes, inputs, call.state, call.mask_BH, call.zoneout_TBS, call.carry_TB, cache)
 
 
@@ -49,7 +49,7 @@ def loop_inputs(
 
 def generating_layer(driver: Driver, input_size: int, call: LayerCall, characters: Lookup | None) -> GeneratingLayer:
     """A layer for generation. characters: the first layer's input for each character; None above it."""
-    derived, parameters, parts = call.passes, call.named, call.passes.split
+    derived, parameters, parts = call.passes, call.parameters, call.passes.split
     before = before_loop(parts)
     B, H = call.state[0].shape
     values = Evaluation(parts.program, parameters, call.state[0].dtype, input_size=input_size, linear=driver.linear)

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 from charlm.cells.program import Node, Program
 from charlm.gpu.steps import OPERATORS
 from charlm.layers.backend import LayerCall, LayerState
+from charlm.native.recurrence import matrix
 
 
 def zone_out(new_BH: Tensor, old_BH: Tensor, zoneout_TBH: Tensor | None, t: int) -> Tensor:
@@ -24,7 +25,7 @@ def zone_out(new_BH: Tensor, old_BH: Tensor, zoneout_TBH: Tensor | None, t: int)
 
 def reference_layer(x_TBI: Tensor, call: LayerCall) -> tuple[Tensor, LayerState]:
     """Outputs [T, B, H] and last states [B, H] from inputs [T, B, I], by autograd's operators."""
-    program, parts, parameters = call.passes.split.program, call.passes.split, call.named
+    program, parts, parameters = call.passes.split.program, call.passes.split, call.parameters
     dtype = call.state[0].dtype
     before = Evaluation(program, parameters, dtype, x=x_TBI, additions=parts.additions)
     windows = [before.value(place) for place in parts.windows]
@@ -45,10 +46,12 @@ def reference_layer(x_TBI: Tensor, call: LayerCall) -> tuple[Tensor, LayerState]
         after = [step.value(place) for place in loop.results]
         pairs = zip(after, states, shares, strict=True)
         states = tuple(zone_out(new_BH, old_BH, zoneout_TBH, t) for new_BH, old_BH, zoneout_TBH in pairs)
-        if call.seen:
-            shown = {name: part for name, part in zip(loop.states, states, strict=True) if name not in loop.internal}
-            shown |= step.values_of(loop.shown)
-            call.seen.note(shown, step.values_of(loop.gates))
+        if call.activations:
+            for name, state in (*zip(loop.states, states, strict=True), *step.values_of(loop.shown).items()):
+                if name not in loop.internal:
+                    call.activations.states[name].append(state)
+            for name, gate in step.values_of(loop.gates).items():
+                call.activations.gates[name].append(gate)
         outputs.append(states[0])
     return torch.stack(outputs), states
 
@@ -132,8 +135,8 @@ class Evaluation:
         its parameter: autocast then casts it at every step, and its gradient adds up over the steps in float32 instead
         of bfloat16.
         """
-        weights = self.parameters[node.name]
-        weights = weights[node.index] if weights.dim() == 3 else weights.view_as(weights)
+        weights = matrix(self.parameters[node.name], node.index)
+        weights = weights.view_as(weights)
         v = self.values[node.args[0]]
         if v is None:  # one-hot inputs
             return weights.t() if added is None else weights.t() + added

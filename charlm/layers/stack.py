@@ -13,7 +13,7 @@ from charlm.cells.passes import Passes
 from charlm.cells.program import Program
 from charlm.gpu.buffers import BufferCache
 from charlm.gpu.recurrence import TensorRecurrence
-from charlm.layers.backend import Backend, LayerCall, LayerState, Seen, Selection, select
+from charlm.layers.backend import Activations, Backend, LayerCall, LayerState, Selection, select
 from charlm.layers.driven import driven_layer, generating_layer
 from charlm.layers.reference import reference_layer
 from charlm.layers.torch_operator import TorchOperator, has_operator
@@ -94,10 +94,16 @@ class RecurrentLayers(nn.Module):
     ) -> None:
         super().__init__()
         self.kind = cell.name
-        self.check_positive(input_size=input_size, num_layers=num_layers)
-        self.check_probability(dropout=dropout, state_dropout=state_dropout, weight_dropout=weight_dropout)
-        self.check_probability(zoneout=zoneout)
-        self.check_switch(variational=variational, residual=residual)
+        for name, size in {"input_size": input_size, "num_layers": num_layers}.items():
+            if type(size) is not int or size < 1:
+                raise ValueError(f"{self.kind}: {name}={size!r}; allowed: integers ≥ 1")
+        probabilities = {"dropout": dropout, "state_dropout": state_dropout}
+        for name, p in (probabilities | {"weight_dropout": weight_dropout, "zoneout": zoneout}).items():
+            if not 0 <= p < 1:
+                raise ValueError(f"{self.kind}: {name}={p!r}; allowed: 0 ≤ {name} < 1")
+        for name, switch in {"variational": variational, "residual": residual}.items():
+            if switch not in (False, True):
+                raise ValueError(f"{self.kind}: {name}={switch!r}; allowed: False, True")
         self.cell = cell
         self.state_names = cell.states
         self.input_size = input_size
@@ -112,6 +118,7 @@ class RecurrentLayers(nn.Module):
         self.shard = WHOLE_BATCH
         """The shard of the batch that `forward` gets; its masks are those of this shard."""
         self._buffer_cache = BufferCache()
+        self._selections: dict[object, Selection] = {}
         for layer in range(num_layers):
             for name, shape in self.parameter_shapes(layer).items():
                 self.register_parameter(f"{name}_l{layer}", nn.Parameter(torch.empty(shape)))
@@ -151,13 +158,13 @@ class RecurrentLayers(nn.Module):
         x: Tensor | Lookup,
         state: RecurrentState | None = None,
         resets_TB: Tensor | None = None,
-        seen: list[Seen] | None = None,
+        activations: list[Activations] | None = None,
     ) -> tuple[Tensor, RecurrentState]:
         """`forward` by the reference loop, which defines the right results for every other backend.
 
-        seen: one for each layer, which notes its states and gates.
+        activations: one for each layer, which records them.
         """
-        return self.run_layers(self.reference_backend(), x, state, resets_TB, seen)
+        return self.run_layers(self.reference_backend(), x, state, resets_TB, activations)
 
     def run_layers(
         self,
@@ -165,10 +172,10 @@ class RecurrentLayers(nn.Module):
         x: Tensor | Lookup,
         state: RecurrentState | None,
         resets_TB: Tensor | None = None,
-        seen: list[Seen] | None = None,
+        activations: list[Activations] | None = None,
     ) -> tuple[Tensor, RecurrentState]:
         """`forward` by the given backend."""
-        T, B = self.check_input(x)
+        T, B = self._check_input(x)
         carry_TB = None if resets_TB is None else self.carry_mask(resets_TB, T, B)
         mask_shape = (1 if self.variational else T, B, self.hidden_size)
         if isinstance(x, Lookup) and not backend.takes_lookup:
@@ -180,7 +187,7 @@ class RecurrentLayers(nn.Module):
             if layer > 0 and self.dropout > 0 and self.training:
                 inputs = y * dropout_mask(mask_shape, self.dropout, like=y, shard=self.shard)
             call = self.layer_call(layer, layer_state, steps=T, training=self.training)
-            call = call._replace(carry_TB=carry_TB, seen=seen[layer] if seen else None)
+            call = call._replace(carry_TB=carry_TB, activations=activations[layer] if activations else None)
             output, layer_state = backend.compute(inputs, call)
             y = y + output if layer > 0 and self.residual else output
             layer_states.append(layer_state)
@@ -188,17 +195,17 @@ class RecurrentLayers(nn.Module):
 
     def layer_call(self, layer: int, state: LayerState, steps: int, training: bool) -> LayerCall:
         """The call of one layer; draws its masks in training."""
-        parameters = self.named_layer_parameters(layer)
+        passes, parameters = self.passes(layer), self.named_layer_parameters(layer)
         like, mask_BH = next(iter(parameters.values())), None
         if training and self.state_dropout > 0:
             shape = tuple(state[0].shape)
             mask_BH = dropout_mask(shape, self.state_dropout, like=like, shard=self.shard, streams=0)
         if training and self.weight_dropout > 0:
-            for name in self.program(layer).recurrent():
+            for name in passes.split.program.recurrent():
                 weights = parameters[name]
                 parameters[name] = weights * dropout_mask(tuple(weights.shape), self.weight_dropout, like=weights)
         zoneout_TBS = self.zoneout_share(state, steps, training, like)
-        return LayerCall(self.passes(layer), list(parameters.values()), state, mask_BH, zoneout_TBS)
+        return LayerCall(passes, parameters, state, mask_BH, zoneout_TBS)
 
     def zoneout_share(self, state: LayerState, steps: int, training: bool, like: Tensor) -> Tensor | None:
         """Zoneout's `zoneout_TBS` of a call: drawn in training, the expected value otherwise; None without zoneout."""
@@ -237,20 +244,15 @@ class RecurrentLayers(nn.Module):
 
     def backends(self, device: torch.device) -> list[Backend]:
         """The ways to compute a layer on `device`, fastest first; the last one can compute every layer."""
-        if device.type == "cpu":
-            prepare = self.compile_cpu_kernel
-            own = [
-                Backend(
-                    "fused CPU kernel", self.fused_layer, prepare, takes_lookup=True, takes_resets=True, generates=True
-                )
-            ]
-        else:
-            name, library = "loop with its own backward pass", self.gpu_driver.library
-            layer = partial(driven_layer, self.gpu_driver, self.input_size, self._buffer_cache)
-            own = [Backend(name, layer, library=library, takes_lookup=True, takes_resets=True)]
+        driven = partial(Backend, takes_lookup=True, takes_resets=True)
         torchs = [TorchOperator(self).backend(device)] if has_operator(self.cell) else []
-        ordered = [*own, *torchs] if device.type == "cpu" else [*torchs, *own]
-        return [*ordered, self.reference_backend()]
+        reference = self.reference_backend()
+        if device.type == "cpu":
+            own = driven("fused CPU kernel", self.fused_layer, self.compile_cpu_kernel, generates=True)
+            return [own, *torchs, reference]
+        layer = partial(driven_layer, self.gpu_driver, self.input_size, self._buffer_cache)
+        own = driven("loop with its own backward pass", layer, library=self.gpu_driver.library)
+        return [*torchs, own, reference]
 
     gpu_driver = TensorRecurrence()
     """For all cells on a GPU."""
@@ -275,11 +277,19 @@ class RecurrentLayers(nn.Module):
 
         Call it under the same autocast as `forward`: the choice depends on it.
         """
-        device = torch.device(device)
-        backends = self.backends(device)
-        if resets:
-            backends = sorted(backends, key=lambda backend: not backend.takes_resets)
-        return select(self.kind, backends, device, training)
+        device, like = torch.device(device), next(self.parameters())
+        autocast = torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
+        conditions = device, training, resets, like.device.type, like.dtype, autocast
+        if conditions not in self._selections:
+            backends = self.backends(device)
+            if resets:
+                backends = sorted(backends, key=lambda backend: not backend.takes_resets)
+            self._selections[conditions] = select(self.kind, backends, device, training)
+        return self._selections[conditions]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy selects its own backends, which refer to it."""
+        return {**self.__dict__, "_selections": {}}
 
     def compile_cpu_kernel(self, device: torch.device, training: bool) -> str | None:
         """Compile the kind's CPU kernel at first use; why it cannot compute a layer, or None if it can."""
@@ -296,7 +306,7 @@ class RecurrentLayers(nn.Module):
 
     # Checks of input
 
-    def check_input(self, x: Tensor | Lookup) -> tuple[int, int]:
+    def _check_input(self, x: Tensor | Lookup) -> tuple[int, int]:
         """T and B of an input; ValueError unless its shape is [T, B, I] with T ≥ 1."""
         if isinstance(x, Lookup):
             size = self.input_size if x.table_VI is None else x.table_VI.shape[1]
@@ -398,23 +408,6 @@ class RecurrentLayers(nn.Module):
         options |= {name: getattr(self, name) for name in _REGULARIZERS}
         listed = ", ".join(f"{name}={value!r}" for name, value in options.items())
         return f"{self.kind}, {self.input_size}, {self.hidden_size}, {listed}"
-
-    # Checks of options
-
-    def check_positive(self, **values: int) -> None:
-        for name, value in values.items():
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise ValueError(f"{self.kind}: {name}={value!r}; allowed: integers ≥ 1")
-
-    def check_probability(self, **values: float) -> None:
-        for name, value in values.items():
-            if not 0 <= value < 1:
-                raise ValueError(f"{self.kind}: {name}={value!r}; allowed: 0 ≤ {name} < 1")
-
-    def check_switch(self, **values: bool) -> None:
-        for name, value in values.items():
-            if value not in (False, True):
-                raise ValueError(f"{self.kind}: {name}={value!r}; allowed: False, True")
 
 
 _REGULARIZERS = ("dropout", "state_dropout", "weight_dropout", "variational", "zoneout", "residual")

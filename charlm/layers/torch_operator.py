@@ -64,20 +64,21 @@ class TorchOperator:
         """One layer."""
         assert call.mask_BH is None
         assert call.zoneout_TBS is None
+        parameters = list(call.parameters.values())
         # cuDNN rejects a state that is not contiguous.
         state = tuple(s_BH[None].contiguous() for s_BH in call.state)
         # Autocast would run cuDNN's layers in float16, whatever dtype it is asked for (torch's AutocastRNN.cpp), and
         # float16 overflows. They compute in float32 instead, in TF32 as `prepare_device` sets it.
         on_gpu = x_TBI.device.type != "cpu"
         with without_autocast(x_TBI.device) if on_gpu else nullcontext():
-            if all(isinstance(parameter, nn.Parameter) for parameter in call.parameters):
-                self._flatten_for_cudnn(call.parameters)
-                y_TBH, last = self._call(x_TBI, state, call.parameters)
+            if all(isinstance(parameter, nn.Parameter) for parameter in parameters):
+                self._flatten_for_cudnn(parameters)
+                y_TBH, last = self._call(x_TBI, state, parameters)
             else:
                 # With weight dropout the weights are new tensors at every call. Flattening would copy them once;
                 # cuDNN makes the same copy by itself, with a warning.
                 with ignored_chunk_warning():
-                    y_TBH, last = self._call(x_TBI, state, call.parameters)
+                    y_TBH, last = self._call(x_TBI, state, parameters)
         # Under autocast some operators return bfloat16, and torch rejects mixed dtypes in the next layer.
         dtype = call.state[0].dtype
         return y_TBH.to(dtype), tuple(s_1BH[0].to(dtype) for s_1BH in last)

@@ -89,10 +89,10 @@ def trace(model: CharLM, ids: Ids) -> Iterator[dict[Series, Floats]]:
     state = None
     for start in range(0, len(ids), _STEPS):
         x_T1 = torch.from_numpy(ids[start : start + _STEPS].astype(np.int64))[:, None]
-        _, state, seen = model.outputs_seen(x_T1, state)
+        _, state, activations = model.outputs_and_activations(x_T1, state)
         yield {
             Series(layer, name, gate): torch.cat(steps).numpy()
-            for layer, notes in enumerate(seen)
-            for gate, named in ((False, notes.states), (True, notes.gates))
+            for layer, recorded in enumerate(activations)
+            for gate, named in ((False, recorded.states), (True, recorded.gates))
             for name, steps in named.items()
         }

@@ -143,7 +143,9 @@ def test_weight_dropout_drops_single_weights_of_every_matrix(case: Case) -> None
     stack = case.build(3, 40, weight_dropout=0.25)
     program = stack.program(0)
     call = stack.layer_call(0, stack.split_state(None, 2)[0], steps=4, training=True)
-    for declared, used, weights in zip(program.parameters, call.parameters, stack.layer_parameters(0), strict=True):
+    for declared, used, weights in zip(
+        program.parameters, call.parameters.values(), stack.layer_parameters(0), strict=True
+    ):
         if declared.name not in program.recurrent():
             assert torch.equal(used, weights), declared.name
             continue
@@ -170,7 +172,7 @@ def test_masks_are_drawn_from_the_lowest_layer_up(case: Case) -> None:
         for name in stack.program(layer).recurrent():
             named[name] = named[name] * dropout_mask(tuple(named[name].shape), r, like=x)
         kept = dropout_mask((4, 5, 6 * len(stack.state_names)), k, like=x) == 0
-        return LayerCall(stack.passes(layer), [*named.values()], states[layer], mask, kept.double())
+        return LayerCall(stack.passes(layer), named, states[layer], mask, kept.double())
 
     low, _ = reference_layer(x, drawn(0))
     low = low * dropout_mask((4, 5, 6), p, like=x)

@@ -127,7 +127,7 @@ def test_states_and_gates_that_people_look_at(engine, case):
         {"data": packed_model(trained, int8=False)["model"], "ids": ids[:, 0].tolist()},
     )
     with torch.inference_mode():
-        _, _, seen = trained.network.outputs_seen(ids)
+        _, _, seen = trained.network.outputs_and_activations(ids)
     expected = {}
     for layer, each in enumerate(seen, 1):
         expected |= {f"{layer} {name}": values[-1] for name, values in each.states.items()}

@@ -62,7 +62,8 @@ def random_call(
     S = len(cell.states)
     stack = RecurrentLayers(cell, inputs).to(dtype)
     drawn = [parameter.detach() + 0.2 * torch.randn_like(parameter) for parameter in stack.parameters()]
-    call = LayerCall(stack.passes(0), [one.requires_grad_() for one in drawn], (torch.zeros(B, H, dtype=dtype),) * S)
+    named = dict(zip(stack.parameter_shapes(0), (one.requires_grad_() for one in drawn), strict=True))
+    call = LayerCall(stack.passes(0), named, (torch.zeros(B, H, dtype=dtype),) * S)
     _, state = reference_layer(2 * torch.randn(2, B, inputs, dtype=dtype), call)
     zoneout_TBS = torch.rand(*((1, 1) if T % 2 else (T, B)), S * H, dtype=dtype)
     for name, share in zip(cell.states, zoneout_TBS.split(H, dim=2), strict=True):
@@ -81,7 +82,7 @@ def results(layer: Layer, x: Tensor, call: LayerCall) -> Run:
     outputs = {"y": y, **dict(zip(states, last, strict=True))}
     generator = torch.Generator().manual_seed(0)
     losses = [(torch.randn(one.shape, generator=generator) * one).sum() for one in outputs.values()]
-    inputs = {"x": x, **call.named}
+    inputs = {"x": x, **call.parameters}
     inputs |= {f"{name}0": tensor for name, tensor in zip(states, call.state, strict=True)}
     gradients = torch.autograd.grad(torch.stack(losses).sum(), list(inputs.values()), materialize_grads=True)
     found = outputs | {f"d{name}": one for name, one in zip(inputs, gradients, strict=True)}

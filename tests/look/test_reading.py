@@ -36,7 +36,7 @@ def naive(network: CharLM, ids: np.ndarray) -> list[list[float]]:
     found, state = [], None
     with torch.no_grad():
         for index in ids[:-1].tolist():
-            outputs, state, _ = network.outputs_seen(torch.tensor([[index]]), state)
+            outputs, state, _ = network.outputs_and_activations(torch.tensor([[index]]), state)
             found.append((outputs[0, 0] @ network.decoder.weight.T + network.decoder.bias).softmax(-1).tolist())
     return found
 

@@ -96,7 +96,7 @@ def test_where_the_cache_is(monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", "")
     assert cache_dir() == Path("/home/ada/.cache/charlm")
     monkeypatch.setattr(os.path, "expanduser", lambda path: path)  # as for a user without a home
-    with pytest.raises(DataError, match="^cache: this user has no home folder; any"):
+    with pytest.raises(DataError, match=r"^cache: this user has no home folder; any"):
         cache_dir()
 
 

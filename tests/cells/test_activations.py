@@ -1,9 +1,9 @@
-"""What the reference loop notes of its states and gates obeys the equations."""
+"""The activations that the reference loop records obey the equations."""
 
 import pytest
 import torch
 
-from charlm.layers import RecurrentLayers, Seen
+from charlm.layers import Activations, RecurrentLayers
 from tests.cells.measure import Case
 
 T, B, INPUTS, H = 5, 2, 3, 4
@@ -12,7 +12,7 @@ T, B, INPUTS, H = 5, 2, 3, 4
 def noted(layers: RecurrentLayers, resets_TB=None) -> tuple[list[dict[str, torch.Tensor]], torch.Tensor]:
     """States and gates of each layer, [T, B, H] by name, and the outputs; in float64."""
     layers = layers.double().eval()
-    seen = [Seen() for _ in range(layers.num_layers)]
+    seen = [Activations() for _ in range(layers.num_layers)]
     x_TBI = torch.randn(T, B, INPUTS, dtype=torch.float64)
     with torch.no_grad():
         outputs, _ = layers.forward_reference(x_TBI, None, resets_TB, seen)
@@ -24,7 +24,7 @@ def noted(layers: RecurrentLayers, resets_TB=None) -> tuple[list[dict[str, torch
 def test_the_first_state_of_the_top_layer_is_the_output(case: Case):
     layers = case.start(INPUTS, H, 2, zoneout=0.3)
     resets_TB = torch.tensor([[True, False], [False, False], [False, True], [False, False], [True, False]])
-    seen = [Seen(), Seen()]
+    seen = [Activations(), Activations()]
     outputs, _ = layers.double().eval().forward_reference(torch.randn(T, B, INPUTS).double(), None, resets_TB, seen)
     assert torch.equal(torch.stack(seen[1].states[layers.state_names[0]]), outputs)
     assert all(len(steps) == T for each in seen for steps in (each.states | each.gates).values())
