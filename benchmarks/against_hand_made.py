@@ -25,15 +25,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from curves import joined, shuffled
 
 from charlm.choice.families import Request
 from charlm.choice.speed import measure
 from charlm.choice.suggest import suggest, training_s
 from charlm.config import Config, dump_config, override_config, parse_config
-from charlm.native.precision import choose_precision
 from charlm.system.device import keep_freed_memory
+from charlm.training.machine import choose_machine
 
 ROOT = Path(__file__).parents[1]
 FILE = Path(__file__).with_name("against-hand-made.json")
@@ -173,13 +172,11 @@ def config_of(name: str, text: Path, minutes: float) -> Config:
 
 def updates_of(jobs: list[Job]) -> list[tuple[Job, int]]:
     """The jobs, each with the updates that it makes in its minutes on all cores."""
-    device = torch.device("cpu")
     seconds: dict[str, list[float]] = {}
     for _ in range(ROUNDS):
         for update, job in {job.update: job for job in jobs}.items():  # those of equal cost once
-            precision, _ = choose_precision(job.config.precision, device)
-            config = job.config.model_copy(update={"precision": precision})
-            measured = measure(config, device, job.vocabulary, enough_s=0.3)
+            config = job.config.model_copy(update={"device": "cpu"})
+            measured = measure(config, choose_machine(config), job.vocabulary, enough_s=0.3)
             assert measured is not None, f"{job.key}: too little memory"
             seconds.setdefault(update, []).append(measured)
     return [(job, max(1, int(training_s(job.minutes) / min(seconds[job.update])))) for job in jobs]

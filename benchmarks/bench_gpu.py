@@ -14,6 +14,7 @@ from charlm.config import parse_config
 from charlm.gpu.products import product
 from charlm.layers import RecurrentLayers
 from charlm.system.device import prepare_device
+from charlm.training.machine import choose_machine
 from charlm.training.step import Trainer
 
 T = 64
@@ -65,7 +66,8 @@ def measure_gpu(report: Report, effort: Effort, device: torch.device) -> None:
     corpus = make_corpus(generated_text())
     for name, cell in UPDATES.items():
         raw = {"model": {"cell": cell}, "train": {"batch_size": 64, "bptt": 64}, "precision": "bf16"}
-        trainer = Trainer(parse_config(raw, "bench"), corpus, device)
+        config = parse_config({**raw, "device": str(device)}, "bench")
+        trainer = Trainer(config, corpus, choose_machine(config))
         times = interleave({"update": trainer.update, "bare": bare_update(trainer)}, effort, least_s=0.2)
         figures = {
             "characters/s": rate(64 * 64, times["update"], "characters/s"),

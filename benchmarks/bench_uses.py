@@ -19,6 +19,7 @@ from charlm.inference.options import SamplingOptions
 from charlm.inference.sampling import read_ids, sample_ids
 from charlm.layers import Lookup
 from charlm.model import CharLM, build_model
+from charlm.training.machine import choose_machine
 from charlm.training.step import Trainer
 
 ROOT = Path(__file__).parents[1]
@@ -52,6 +53,10 @@ OTHERS = {
 """The other settings, the same for all models."""
 
 
+def trainer_of(config: Config, corpus: Corpus) -> Trainer:
+    return Trainer(config, corpus, choose_machine(config))
+
+
 def measure_train(report: Report, effort: Effort) -> None:
     """The section `train`."""
     fetched = TEXT.is_file()
@@ -67,10 +72,10 @@ def measure_train(report: Report, effort: Effort) -> None:
         if effort.quick and not name.endswith("1min"):
             continue
         config = parse_config({"model": model, **OTHERS}, "bench")
-        trainer = Trainer(config, corpus, CPU)
+        trainer = trainer_of(config, corpus)
         ways: dict[str, Way] = {"update": trainer.update, "bare": bare_update(trainer)}
         if has_bf16:
-            in_bf16 = Trainer(config.model_copy(update={"precision": "bf16"}), corpus, CPU)
+            in_bf16 = trainer_of(config.model_copy(update={"precision": "bf16"}), corpus)
             ways |= {"bf16": in_bf16.update, "bare bf16": bare_update(in_bf16)}
         times = interleave(ways, effort, least_s=0.2)
         H, B, T = config.model.cell.hidden, config.train.batch_size, config.train.bptt
@@ -102,7 +107,7 @@ def measure_lines(report: Report, effort: Effort) -> None:
         for precision in ("fp32", "bf16") if has_fast_bf16() else ("fp32",):
             raw = {"model": model, **OTHERS, "precision": precision}
             ways: dict[str, Way] = {
-                unit: Trainer(parse_config({**raw, "data": {"unit": unit}}, "bench"), corpus, CPU).update
+                unit: trainer_of(parse_config({**raw, "data": {"unit": unit}}, "bench"), corpus).update
                 for unit, corpus in corpora.items()
             }
             times = interleave(ways, effort, least_s=0.2)

@@ -23,9 +23,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from charlm.choice.families import PLAIN, USUAL, Candidate, Request, on_request
-from charlm.choice.recipe import Run, complete
-from charlm.choice.rule import Reading
+from charlm.choice.families import PLAIN, USUAL, Request, on_request
+from charlm.choice.recipe import all_settings
+from charlm.choice.rule import Candidate
 from charlm.choice.text import TextFacts, text_facts
 from charlm.config.schema import DataConfig
 from charlm.data.corpus import load_corpus
@@ -198,12 +198,13 @@ def settings_of(point: Point, text: str, facts: TextFacts) -> dict[str, Any]:
     request = Request(text, minutes=1)
     settings = request.settings(family, hidden, BATCH, STEPS)
     config = request.config(settings)
-    candidate = Candidate(family, settings, config, count_parameters(config.model, facts.vocabulary))
-    reading = Reading(point.updates, BATCH, STEPS, int(0.9 * facts.chars))
-    settings, _ = complete(Run(candidate, reading, facts.chars // 10, 1.0, 1.0, [0.9, 0.1, 0.0], max_epochs=None))
+    parameters, train_chars = count_parameters(config.model, facts.vocabulary), int(0.9 * facts.chars)
+    candidate = Candidate(family, settings, config, parameters, train_chars, facts.chars // 10, 1.0, point.updates)
+    settings = all_settings(candidate, minutes=1.0, split=[0.9, 0.1, 0.0])
     settings["model"]["dropout"] = point.dropout
     settings["train"] |= {
         "max_minutes": None,
+        "max_epochs": None,
         "max_steps": point.updates,
         "eval_every": point.updates // 4,
         "save_every": 0,

@@ -1,10 +1,10 @@
 """Fits the rule of charlm/choice/rule.py to measured trainings and prints its constants and residuals.
 
 Of benchmarks/curves.json it uses trainings without dropout that read their text at most five times, so that they do not
-overfit. First A, α, the useful parameters per character and the worth of each family, from trainings on the same text
-with the same number of updates, also on the small texts of benchmarks/dropout.json. Then the worth of the plain LSTM,
-with all of these held fixed. Then B and β, from what is left, with a constant c for each text. Last, what to expect
-from the score of a 5-gram model.
+overfit. First A, α, the useful parameters per character and the multiplier of each family, from trainings on the same
+text with the same number of updates, also on the small texts of benchmarks/dropout.json. Then the multiplier of the
+plain LSTM, with all of these held fixed. Then B and β, from what is left, with a constant c for each text. Last, what
+to expect from the score of a 5-gram model.
 """
 
 import argparse
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from charlm.choice.families import PLAIN, USUAL, Family
-from charlm.choice.rule import CHARS, LARGE_CHARS, PARAMETERS, UPDATES, Reading
+from charlm.choice.rule import CHARS, LARGE_CHARS, PARAMETERS, UPDATES, distinct_chars
 
 FAMILIES = (*USUAL, PLAIN)
 FILE = Path(__file__).with_name("curves.json")
@@ -41,9 +41,9 @@ def main() -> None:
     )
     sizes = fit_sizes(fitted + fitted_small)
     print(f"A {math.exp(sizes[0]):.3f}, alpha {sizes[1]:.2f}, useful parameters per character {math.exp(sizes[2]):.2f}")
-    worths = torch.cat([sizes[3:], fit_plain(sizes, trained)])
-    for family, worth, gain in zip(FAMILIES[1:], worths[::2].tolist(), worths[1::2].tolist(), strict=True):
-        print(f"worth of {name_of(family)}: {math.exp(worth):.2f} · (updates / {UPDATES})^{gain:.2f}")
+    multipliers = torch.cat([sizes[3:], fit_plain(sizes, trained)])
+    for family, log, power in zip(FAMILIES[1:], multipliers[::2].tolist(), multipliers[1::2].tolist(), strict=True):
+        print(f"multiplier of {name_of(family)}: {math.exp(log):.2f} · (updates / {UPDATES})^{power:.2f}")
     report("same text, same updates", found, residuals_of_sizes(sizes, found))
     report("the same on small texts", small, residuals_of_sizes(sizes, small))
     left = scores(found) - size_part(sizes, useful(sizes, found))
@@ -113,7 +113,7 @@ def report(name: str, found: list[dict[str, Any]], residuals: Tensor) -> None:
         print(f"  {text}: {len(part)} trainings, {part.square().mean().sqrt():.4f}, largest {part.abs().max():.4f}")
 
 
-# A, α, useful parameters per character, worth
+# A, α, useful parameters per character, multipliers
 
 
 def size_part(values: Tensor, parameters: Tensor) -> Tensor:
@@ -122,20 +122,20 @@ def size_part(values: Tensor, parameters: Tensor) -> Tensor:
 
 
 def useful(values: Tensor, found: list[dict[str, Any]]) -> Tensor:
-    """N: S · (1 − e^(−n / S)), where n are the counted parameters, and S is in proportion to the train split."""
+    """N: S · (1 − e^(−n / S)), where n are the effective parameters, and S is in proportion to the train split."""
     most = values[2].exp() * torch.tensor([train_chars(one) for one in found], dtype=torch.float64)
-    return most * -torch.expm1(-counted(values, found) / most)
+    return most * -torch.expm1(-effective(values, found) / most)
 
 
-def counted(values: Tensor, found: list[dict[str, Any]]) -> Tensor:
-    """Parameters, counted by what one of the family is worth."""
+def effective(values: Tensor, found: list[dict[str, Any]]) -> Tensor:
+    """Parameters, times the multiplier of the family."""
     names = [name_of(family) for family in FAMILIES]
     own = [names.index(family_of(one["point"]["size"])) for one in found]
-    # The first family is worth 1.
-    worths, gains = (torch.cat([values.new_zeros(1), values[start::2]])[own] for start in (3, 4))
+    # The multiplier of the first family is 1.
+    logs, powers = (torch.cat([values.new_zeros(1), values[start::2]])[own] for start in (3, 4))
     late = torch.tensor([math.log(one["point"]["updates"] / UPDATES) for one in found], dtype=torch.float64)
     parameters = torch.tensor([one["parameters"] for one in found], dtype=torch.float64)
-    return parameters * (worths + gains * late).exp()
+    return parameters * (logs + powers * late).exp()
 
 
 def train_chars(one: dict[str, Any]) -> int:
@@ -152,13 +152,13 @@ def residuals_of_sizes(values: Tensor, found: list[dict[str, Any]]) -> Tensor:
 
 
 def fit_sizes(found: list[dict[str, Any]]) -> Tensor:
-    """ln A, α, ln of the useful parameters per character; of each family but the first: ln worth, and how it grows."""
+    """ln A, α, ln of the useful parameters per character; ln of each other family's multiplier, and its power."""
     start = [-2.4, 0.5, 0.0, *[0.0, 0.0] * len(USUAL[1:])]
     return least_squares(start, lambda values: residuals_of_sizes(values, found), pull=1e-4)
 
 
 def fit_plain(sizes: Tensor, trained: list[dict[str, Any]]) -> Tensor:
-    """ln worth of the plain LSTM, and how it grows, beside the fitted values of the others."""
+    """ln of the plain LSTM's multiplier, and its power, beside the fitted values of the others."""
     return least_squares([0.0, 0.0], lambda own: residuals_of_sizes(torch.cat([sizes, own]), trained), pull=1e-4)
 
 
@@ -167,7 +167,7 @@ def fit_plain(sizes: Tensor, trained: list[dict[str, Any]]) -> Tensor:
 
 def chars_part(values: Tensor, found: list[dict[str, Any]]) -> Tensor:
     """B · (D / D₀)^−β of each training."""
-    chars = [Reading(one["point"]["updates"], BATCH, STEPS, train_chars(one)).distinct_chars() for one in found]
+    chars = [distinct_chars(one["point"]["updates"], BATCH * STEPS, train_chars(one)) for one in found]
     return values[0].exp() * (torch.tensor(chars, dtype=torch.float64) / CHARS) ** -values[1]
 
 
@@ -209,7 +209,7 @@ def least_squares(start: list[float], residuals: Callable[[Tensor], Tensor], pul
 def expectation(sizes: Tensor, chars: Tensor, found: list[dict[str, Any]]) -> Tensor:
     """What the score of each training is in proportion to."""
     ngram_nats = torch.tensor([one["facts"]["ngram_nats"] for one in found], dtype=torch.float64)
-    return ngram_nats * (1 + size_part(sizes, counted(sizes, found)) + chars_part(chars, found))
+    return ngram_nats * (1 + size_part(sizes, effective(sizes, found)) + chars_part(chars, found))
 
 
 if __name__ == "__main__":

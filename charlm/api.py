@@ -20,9 +20,10 @@ if TYPE_CHECKING:
     from charlm.checkpoint import Checkpoint
     from charlm.choice.families import Request
     from charlm.choice.suggest import Suggestion
-    from charlm.config import Config, Own
+    from charlm.config import Config
     from charlm.data.vocabulary import Vocabulary
     from charlm.inference import TrainedModel
+    from charlm.system.clock import Clock
     from charlm.system.process_group import ProcessGroup
     from charlm.training.loop import Callbacks, Outcome
 
@@ -101,7 +102,7 @@ def _train(
 ) -> "Run":
     _check(text, minutes, config, settings)
     source, config_file, initial = None if text is None else str(text), _path(config), _path(init_from)
-    check_start(source, minutes, config_file, settings, initial, _path(run_dir))
+    check_start(source, minutes, config_file, settings, initial)
     _import_torch()
 
     from charlm.system.device import check_fork, keep_freed_memory, own_settings
@@ -198,41 +199,40 @@ def start(
 ) -> "Outcome":
     """Train from a config, or with settings chosen for the text and the minutes, and say why.
 
-    settings: KEY=VALUE. `began_s`: when the minutes began, as time.perf_counter() tells it. For errors see `start_run`.
+    settings: KEY=VALUE. began_s: when the minutes began, as time.perf_counter() tells it. For errors see `start_run`.
 
     Processes that torchrun starts again after a fault resume their run.
     """
     from charlm.checkpoint import read_checkpoint
-    from charlm.config import from_file, of_run
+    from charlm.config import from_file, load_config, of_run
     from charlm.runs import find_checkpoint
+    from charlm.system.clock import Clock
     from charlm.training.start import resume_run, run_of_this_launch, start_run
 
-    is_launched = "RANK" in os.environ
-    if config is not None:
-        initial = group.on_first(read_checkpoint, find_checkpoint(init_from, "--init-from")) if init_from else None
-        own = of_run(initial.config.model.cell) if initial else from_file
-        parsed = _configured(group, text, minutes, config, settings, own)
-        if is_launched:
-            group.on_first(_check_apart, parsed, run_dir)
-        began = None if minutes is None else began_s
-        return start_run(parsed, run_dir, initial, name=config.stem, group=group, began_s=began, callbacks=callbacks)
-
-    from charlm.choice.families import Request
-
-    assert text is not None
     if again := group.on_first(run_of_this_launch, group):
         return resume_run(again, group=group, callbacks=callbacks)
-    request, initial = Request(text, minutes or DEFAULT_MINUTES, settings), None
-    if is_launched:
-        group.on_first(_check_apart, request.base(), run_dir)
-    if init_from:
-        checkpoint = group.on_first(read_checkpoint, find_checkpoint(init_from, "--init-from"))
-        request, vocabulary = group.on_first(_with_model_of, request, checkpoint, str(init_from))
-        initial = replace(checkpoint, vocabulary=vocabulary)  # with the new characters, if they are to be added
-    suggestion = _chosen(request, group, began_s)
-    name = run_name(text)
+    initial = group.on_first(read_checkpoint, find_checkpoint(init_from, "--init-from")) if init_from else None
+    if config is not None:
+        own = of_run(initial.config.model.cell) if initial else from_file
+        parsed = group.on_first(load_config, config, config_settings(minutes, text, settings), own)
+        clock = None if minutes is None else Clock(minutes, began_s)
+        return start_run(parsed, run_dir, initial, name=config.stem, group=group, clock=clock, callbacks=callbacks)
+
+    request = _request(text, minutes, settings)
+    if initial:
+        request, vocabulary = group.on_first(_with_model_of, request, initial, str(init_from))
+        initial = replace(initial, vocabulary=vocabulary)  # with the new characters, if they are to be added
+    clock = Clock(request.minutes, began_s)
+    suggestion = _chosen(request, group, clock)
     outcome = start_run(
-        suggestion.config, run_dir, initial, name=name, group=group, began_s=began_s, callbacks=callbacks
+        suggestion.config,
+        run_dir,
+        initial,
+        name=run_name(request.source),
+        group=group,
+        machine=suggestion.machine,
+        clock=clock,
+        callbacks=callbacks,
     )
     _say_if_slow(outcome, suggestion.updates, request.minutes)
     return outcome
@@ -242,30 +242,26 @@ def planned_config(
     group: "ProcessGroup", *, text: str | None, minutes: float | None, config: Path | None, settings: list[str]
 ) -> "Config":
     """What `start` would train with."""
-    from charlm.choice.families import Request
-    from charlm.config import from_file
-
-    if config is not None:
-        return _configured(group, text, minutes, config, settings, from_file)
-    assert text is not None
-    return _chosen(Request(text, minutes or DEFAULT_MINUTES, settings), group).config
-
-
-def _configured(
-    group: "ProcessGroup", text: str | None, minutes: float | None, config: Path, settings: list[str], own: "Own"
-) -> "Config":
     from charlm.config import load_config
 
-    settings = config_settings(minutes, text, settings)
-    return group.on_first(load_config, config, settings, own)
+    if config is not None:
+        return group.on_first(load_config, config, config_settings(minutes, text, settings))
+    return _chosen(_request(text, minutes, settings), group).config
 
 
-def _chosen(request: "Request", group: "ProcessGroup", began_s: float | None = None) -> "Suggestion":
-    """The settings for a text and its minutes; says why. For `began_s` and errors see `suggest`."""
+def _request(text: str | None, minutes: float | None, settings: list[str]) -> "Request":
+    from charlm.choice.families import Request
+
+    assert text is not None
+    return Request(text, minutes or DEFAULT_MINUTES, settings)
+
+
+def _chosen(request: "Request", group: "ProcessGroup", clock: "Clock | None" = None) -> "Suggestion":
+    """The settings for a text and its minutes; says why. For the clock and errors see `suggest`."""
     from charlm.choice.suggest import suggest
     from charlm.system.console import say
 
-    suggestion = suggest(request, group, began_s)
+    suggestion = suggest(request, group, clock)
     for label, reason in suggestion.reasons.items():
         say(label, reason)
     return suggestion
@@ -372,14 +368,9 @@ def config_settings(minutes: float | None, text: str | None, settings: list[str]
 
 
 def check_start(
-    text: str | None,
-    minutes: float | None,
-    config: Path | None,
-    settings: list[str],
-    init_from: Path | None = None,
-    run_dir: Path | None = None,
+    text: str | None, minutes: float | None, config: Path | None, settings: list[str], init_from: Path | None = None
 ) -> None:
-    """ConfigError, or an error of `check_there`, for what a run cannot start from, or DataError for its folder.
+    """ConfigError, or an error of `check_there`, for what a run cannot start from.
 
     The processes of torchrun skip it: their first one finds the same later, and prints it once.
     """
@@ -392,24 +383,8 @@ def check_start(
         own = as_data if init_from else from_file
         parsed = load_config(config, config_settings(minutes, text, settings), own)
     else:
-        from charlm.choice.families import Request
-
-        assert text is not None
-        parsed = Request(text, minutes or DEFAULT_MINUTES, settings).base()
+        parsed = _request(text, minutes, settings).base()
     check_there(options={"--init-from": init_from}, config=parsed)
-    _check_apart(parsed, run_dir)
-
-
-def _check_apart(config: "Config", run_dir: Path | None) -> None:
-    """DataError if one of the texts has files in the run's folder."""
-    from charlm.data.sources import check_apart
-
-    if run_dir is None or not os.path.isdir(run_dir):  # noqa: PTH112 (Path.is_dir raises for a path that is too long)
-        return
-    data = config.data
-    for source in (data.source, data.valid_source, data.test_source):
-        if source:
-            check_apart(source, run_dir)
 
 
 def _settings(overrides: Iterable[str] | Mapping[str, Any]) -> list[str]:

@@ -166,8 +166,8 @@ class _Derivation:
         compared = [self.value(number), self.value(other)]
         exponential, bound = self.forward.find("exp", place), self.forward.nodes[number].number
         if node.op == "max" and bound < NEGLIGIBLE and exponential is not None and self.uses.count(place) == 1:
-            # Compare its exponential, which is saved anyway. At the bound the gradient is negligible, so rounding either
-            # way is harmless.
+            # Compare its exponential, which is saved anyway. At the bound the gradient is negligible, so rounding
+            # either way is harmless.
             compared = [self.back.constant(math.exp(bound) * 1.000001), self.value(exponential)]
         outside = self.back.apply("greater", *(compared if node.op == "max" else compared[::-1]), size=node.size)
         self.add(other, self.where(outside, None, d))

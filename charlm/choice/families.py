@@ -1,4 +1,4 @@
-"""The models among which `suggest` chooses: families that differ in size only."""
+"""What the user asks for, and the models to choose from: families that differ in size only."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -7,6 +7,7 @@ from typing import Any
 from charlm.cells import Cell
 from charlm.config import Config, from_file, of_run, override_config, parse_config
 from charlm.data.vocabulary import Vocabulary
+from charlm.errors import ConfigError
 
 _SMALL = (96, 128, 192, 256, 384, 512)
 _DEEP = (160, 224, 320, 448, 640, 896)
@@ -15,42 +16,32 @@ _LARGE = (256, 384, 512, 768, 1024, 1536, 2048)
 
 @dataclass(frozen=True)
 class Family:
-    """A kind and a number of layers."""
+    """A kind of cell and a number of layers."""
 
     kind: str
     layers: int
     hidden: tuple[int, ...]
-    """Sizes, the smallest first."""
+    """Hidden units of each size, the smallest first."""
     lr: float
     """Peak learning rate for 16 streams, up to `lr_hidden` units."""
     lr_hidden: int = 384
-    short_lr: float = 1.5
-    """Its factor at most in runs of a few hundred updates."""
+    most_short_lr: float = 1.5
+    """Largest factor of the learning rate in runs of a few hundred updates."""
     embedding: int = 64
     least_updates: int = 30
-    """It is not chosen for runs of fewer unless all families are too slow. Wide models need 1 / `width_factor` as many.
-    """
+    """Shorter runs take another family, if one is fast enough. Wide models need 1 / `width_factor` as many updates."""
     forget_bias_updates: int = 0
-    """Runs of fewer start with a forget bias of 1."""
-    worth: float = 1.0
-    """What a parameter is worth after 1,000 updates, relative to the first family; see `rule`."""
-    worth_gain: float = 0.0
-    """How fast that grows: a power of the number of updates."""
+    """Shorter runs start with a forget bias of 1."""
+    multiplier: float = 1.0
+    """Effective-parameter multiplier relative to the one-layer LSTM at 1,000 updates; see `rule`."""
+    multiplier_power: float = 0.0
+    """The multiplier grows with this power of the number of updates."""
     cell: dict[str, Any] = field(default_factory=dict)
-    """Options of the kind."""
+    """Options of the cell."""
 
     def width_factor(self, hidden: int) -> float:
         """Learning rate relative to that of narrow models: 1 up to `lr_hidden` units, then in inverse proportion."""
         return min(self.lr_hidden / hidden, 1.0)
-
-    def model(self, hidden: int) -> dict[str, Any]:
-        """The section `model` of a config, without dropout."""
-        return {
-            "cell": {"kind": self.kind, "hidden": hidden, **self.cell},
-            "layers": self.layers,
-            "residual": self.layers > 1,
-            "embedding": self.embedding,
-        }
 
 
 USUAL = (
@@ -59,7 +50,7 @@ USUAL = (
         1,
         _SMALL,
         1.2e-2,
-        short_lr=2.0,
+        most_short_lr=2.0,
         forget_bias_updates=5000,
         cell={"forget_bias": None, "layer_norm": True},
     ),
@@ -69,10 +60,10 @@ USUAL = (
         _DEEP,
         8e-3,
         320,
-        short_lr=1.0,
+        most_short_lr=1.0,
         least_updates=2000,
-        worth=0.73,
-        worth_gain=0.21,
+        multiplier=0.73,
+        multiplier_power=0.21,
         cell={"depth": 4, "gate_bias": -2.0},
     ),
     Family(
@@ -82,8 +73,8 @@ USUAL = (
         1.2e-2,
         embedding=256,
         forget_bias_updates=2000,
-        worth=0.54,
-        worth_gain=0.26,
+        multiplier=0.54,
+        multiplier_power=0.26,
         cell={"forget_bias": None},
     ),
 )
@@ -95,8 +86,8 @@ PLAIN = Family(
     _SMALL,
     1.2e-2,
     forget_bias_updates=2000,
-    worth=0.62,
-    worth_gain=0.2,
+    multiplier=0.62,
+    multiplier_power=0.2,
     cell={"forget_bias": None},
 )
 """One more family where there are no kernels: PyTorch's own operator computes it several times as fast as a loop in
@@ -104,8 +95,8 @@ Python computes the normalized LSTM and the RHN.
 """
 
 _ON_REQUEST = {
-    "gru": Family("gru", 1, (128, 192, 256, 384, 512, 768), 8e-3, 256, worth=0.7),
-    "rnn": Family("rnn", 2, _LARGE, 1.5e-3, 512, worth=0.2),
+    "gru": Family("gru", 1, (128, 192, 256, 384, 512, 768), 8e-3, 256, multiplier=0.7),
+    "rnn": Family("rnn", 2, _LARGE, 1.5e-3, 512, multiplier=0.2),
     "slstm": Family("slstm", 1, _SMALL, 8e-3),
 }
 
@@ -116,31 +107,18 @@ def on_request(kind: str) -> Family:
 
 
 @dataclass(frozen=True)
-class Candidate:
-    """A model of a family, with the batch."""
-
-    family: Family
-    settings: dict[str, Any]
-    """Options that decide how long an update takes, without the user's."""
-    config: Config
-    """The same with the user's."""
-    parameters: int
-
-
-@dataclass(frozen=True)
 class Request:
     """What the user asks for."""
 
     source: str
     minutes: float
     overrides: Sequence[str] = ()
-    """KEY=VALUE, options that keep the value given."""
+    """KEY=VALUE: options that keep the value given."""
     initial: str = ""
-    """The run whose model and weights the new run starts from, if it starts from one."""
+    """The run whose model and weights the new run starts from, if any; its vocabulary and cell follow."""
     vocabulary: Vocabulary | None = None
-    """That of this run."""
     cell: Cell | None = None
-    """That of this run: then no file of a cell is run."""
+    """With it no file of a cell is run."""
 
     def gives(self, option: str) -> bool:
         """Whether the user gives this option, or one below it."""
@@ -150,22 +128,47 @@ class Request:
     def config(self, settings: dict[str, Any], overrides: Sequence[str] | None = None) -> Config:
         """The config of these settings, with the user's; ConfigError if they do not fit."""
         where = f"the settings for {self.source}"
-        given = self.overrides if overrides is None else overrides
         own = of_run(self.cell) if self.cell else from_file
-        return override_config(parse_config(settings, where, own=own), where, given, own)
+        overrides = self.overrides if overrides is None else overrides
+        return override_config(parse_config(settings, where, own=own), where, overrides, own)
 
     def base(self) -> Config:
         """The text and the machine, before anything is chosen."""
-        parts = ("data.", "device=", "precision=", "threads=")
-        return self.config(
-            {"data": {"source": self.source}}, [text for text in self.overrides if text.startswith(parts)]
-        )
+        sections = ("data.", "device=", "precision=", "threads=")
+        return self.config({"data": {"source": self.source}}, [o for o in self.overrides if o.startswith(sections)])
 
     def settings(self, family: Family, hidden: int, batch_size: int, bptt: int) -> dict[str, Any]:
-        """The options of a candidate."""
+        """The options that decide how long an update takes, and what is the same for all models; without the user's."""
         return {
             "data": {"source": self.source},
-            "model": family.model(hidden),
+            "model": {
+                "cell": {"kind": family.kind, "hidden": hidden, **family.cell},
+                "layers": family.layers,
+                "residual": family.layers > 1,
+                "embedding": family.embedding,
+            },
             "train": {"batch_size": batch_size, "bptt": bptt, "ema": 0.99, "max_minutes": self.minutes},
             "optimizer": {"name": "adamw", "schedule": {"name": "cosine"}},
         }
+
+    def cells(self) -> list[Cell]:
+        """The cells of the usual families, with the user's options; ConfigError if these fit none of them.
+
+        If the user asks for a kind, all are of this kind.
+        """
+        cells, faults = [], []
+        for family in USUAL:
+            try:
+                cells.append(self.config(self.settings(family, family.hidden[0], 16, 64)).model.cell)
+            except ConfigError as error:
+                faults.append(error)
+        if not cells:
+            raise faults[0]
+        return cells
+
+    def families(self, cells: Sequence[Cell], has_kernels: bool) -> list[Family]:
+        """The families to choose from: those of the user's kind, if the user asks for one."""
+        kinds = {cell.kind for cell in cells}
+        asked = kinds.pop() if len(kinds) == 1 else None
+        families = [family for family in USUAL if asked in (None, family.kind)] or [on_request(asked or "")]
+        return families if has_kernels or asked not in (None, PLAIN.kind) else [PLAIN, *families]

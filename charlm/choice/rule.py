@@ -4,20 +4,22 @@
 
 c: what no model of this form gets below on the text; N: useful parameters; D: characters read, counted less for
 repetitions and for large batches. The form is that of Hoffmann et al. 2022 (arXiv:2203.15556, (2)); repetitions count
-as in Muennighoff et al. 2023 (arXiv:2305.16264, (5)). `benchmarks/fit_curves.py` fits A, α, B, β, what parameters are
-worth, and `PER_CHAR`.
+as in Muennighoff et al. 2023 (arXiv:2305.16264, (5)). `benchmarks/fit_curves.py` fits A, α, B, β, the multipliers of
+the families, and `PER_CHAR`.
 """
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
-from charlm.choice.families import Candidate
+from charlm.choice.families import Family
 from charlm.choice.text import TextFacts
+from charlm.config import Config
 
 A, ALPHA, PARAMETERS = 0.183, 0.44, 4e5
 B, BETA, CHARS = 0.451, 0.36, 1e6
 UPDATES, LEAST_UPDATES, MOST_UPDATES = 1000, 250, 8000
-"""Families gain on the first with the number of updates: relative to the first number, between the other two.
+"""A family's multiplier grows with the updates, relative to the first number, between the other two.
 
 Measured up to 4,000.
 """
@@ -39,80 +41,99 @@ MODERATE = 0.4
 LARGE_CHARS = 500_000
 """Characters from which on a text is large. Scores were at most 0.3 nats off `expected_nats`; on smaller texts 0.5."""
 NGRAM_SHARE = 0.52
-"""Needed only to say what to expect: see `expected_nats`."""
+"""Nats per character that a large model would end with, relative to a 5-gram model's; see `expected_nats`."""
 
 
 @dataclass(frozen=True)
-class Reading:
-    """How much a run reads."""
+class Candidate:
+    """A model with its batch, and how long a run would train it."""
 
-    updates: int
-    batch_size: int
-    bptt: int
-    train_chars: int
+    family: Family
+    settings: dict[str, Any]
+    """Options that decide how long an update takes, without the user's."""
+    config: Config
+    """The same with the user's."""
+    parameters: int
+    train_chars: int = 0
     """Characters of the train split."""
-    share: float = 1.0
-    """Characters that teach, per character read: below 1 with `train.loss: last`."""
+    valid_chars: int = 0
+    update_s: float = 0.0
+    updates: int = 0
+
+    @property
+    def chars_per_update(self) -> int:
+        return self.config.train.batch_size * self.config.train.bptt
 
     @property
     def chars(self) -> int:
-        return self.updates * self.batch_size * self.bptt
+        """Characters that the run reads."""
+        return self.updates * self.chars_per_update
 
     @property
     def epochs(self) -> float:
         return self.chars / self.train_chars
 
-    def distinct_chars(self) -> float:
-        """Characters that teach as much as those read, each read once in a small batch."""
-        passes = min(self.epochs, 1) + REPETITIONS * -math.expm1(-max(self.epochs - 1, 0) / REPETITIONS)
-        batch = self.share * self.batch_size * self.bptt
-        return self.share * passes * self.train_chars / (1 + batch / 64 / LARGE_BATCH)
+    @property
+    def chars_per_s(self) -> float:
+        return self.chars_per_update / self.update_s
 
 
-def relative_nats(candidate: Candidate, reading: Reading) -> float:
+def relative_nats(candidate: Candidate) -> float:
     """Nats per character that a run ends with, without c.
 
-    A model too large for the text gains little: n counted parameters are worth S · (1 − e^(−n / S)), where S is
+    A model too large for the text gains little: n effective parameters are worth S · (1 − e^(−n / S)), where S is
     `PER_CHAR` times the characters of the train split.
     """
-    counted, most = counted_parameters(candidate, reading), PER_CHAR * reading.train_chars
-    return _nats(most * -math.expm1(-counted / most), reading)
+    effective, most = effective_parameters(candidate), PER_CHAR * candidate.train_chars
+    return _nats(most * -math.expm1(-effective / most), candidate)
 
 
-def expected_nats(text: TextFacts, candidate: Candidate, reading: Reading) -> float:
+def expected_nats(text: TextFacts, candidate: Candidate) -> float:
     """Nats per character that a run ends with, roughly; at most those of guessing evenly.
 
     In proportion to the score of the text's 5-gram model, and lower for models that learn more. Here a surplus of
     parameters counts in full: what it is worth was fitted to differences between models on the same text only.
     """
-    relative = _nats(counted_parameters(candidate, reading), reading)
+    relative = _nats(effective_parameters(candidate), candidate)
     return min(NGRAM_SHARE * text.ngram_nats * (1 + relative), math.log(text.vocabulary))
 
 
-def counted_parameters(candidate: Candidate, reading: Reading) -> float:
-    """Parameters, counted by what one of the family is worth."""
+def effective_parameters(candidate: Candidate) -> float:
+    """Parameters of the one-layer LSTM that would learn as much in as many updates."""
     family = candidate.family
-    updates = min(max(reading.updates, LEAST_UPDATES), MOST_UPDATES)
-    return candidate.parameters * family.worth * (updates / UPDATES) ** family.worth_gain
+    updates = min(max(candidate.updates, LEAST_UPDATES), MOST_UPDATES)
+    return candidate.parameters * family.multiplier * (updates / UPDATES) ** family.multiplier_power
 
 
-def _nats(parameters: float, reading: Reading) -> float:
+def _nats(parameters: float, candidate: Candidate) -> float:
     """The two terms of the rule."""
-    learned = max(reading.distinct_chars(), 1.0)
+    train = candidate.config.train
+    share = 1.0 if train.loss == "sum" else min(LAST / train.bptt, 1.0)
+    learned = max(distinct_chars(candidate.updates, candidate.chars_per_update, candidate.train_chars, share), 1.0)
     return A * (parameters / PARAMETERS) ** -ALPHA + B * (learned / CHARS) ** -BETA
 
 
-def regularization(parameters: int, reading: Reading) -> float:
+def distinct_chars(updates: int, chars_per_update: int, train_chars: int, share: float = 1.0) -> float:
+    """Characters that teach as much as those read, each read once in a small batch.
+
+    share: characters that teach, per character read.
+    """
+    epochs = updates * chars_per_update / train_chars
+    passes = min(epochs, 1) + REPETITIONS * -math.expm1(-max(epochs - 1, 0) / REPETITIONS)
+    return share * passes * train_chars / (1 + share * chars_per_update / 64 / LARGE_BATCH)
+
+
+def regularization(candidate: Candidate) -> float:
     """How much a run needs against overfitting: 0 for a single pass, 3 for a small text read for hours.
 
     It grows with the passes over the text, up to `DROPOUT_PASSES`, and with the parameters per character of it. Up to
     `MODERATE` it also grows with the updates: a short run ends before it overfits, and a long one gains from some
     dropout before it does.
     """
-    passes = math.log(min(max(reading.epochs, 1), DROPOUT_PASSES))
-    share = parameters / reading.train_chars
+    passes = math.log(min(max(candidate.epochs, 1), DROPOUT_PASSES))
+    share = candidate.parameters / candidate.train_chars
     strength = passes + 0.5 * math.log(max(share, 1e-9)) - 2.0
-    longer = min(0.5 * math.log(max(reading.updates / UPDATES, 1)), passes)
+    longer = min(0.5 * math.log(max(candidate.updates / UPDATES, 1)), passes)
     return min(max(strength, min(strength + longer, MODERATE), 0.0), 3.5)
 
 

@@ -1,30 +1,24 @@
 """`charlm train TEXT --minutes M`: settings from the text, the time and the machine."""
 
-import time
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 
-import torch
-
-from charlm.cells import Cell
-from charlm.choice.families import PLAIN, USUAL, Candidate, Family, Request, on_request
-from charlm.choice.recipe import Run, complete, valid_chars
-from charlm.choice.rule import LARGE_CHARS, LAST, Reading, expected_nats, relative_nats
-from charlm.choice.speed import Speedometer, help_first
+from charlm.choice.families import PLAIN, USUAL, Family, Request
+from charlm.choice.recipe import MOST_EPOCHS, all_settings, choose_valid_chars, comments
+from charlm.choice.rule import LARGE_CHARS, Candidate, expected_nats, relative_nats
+from charlm.choice.speed import Speeds
 from charlm.choice.text import TextFacts, text_facts
 from charlm.config import Config
 from charlm.data.corpus import Corpus, load_configured_corpus
 from charlm.data.progress import to_be_done_by
 from charlm.errors import ConfigError, DataError, DeviceError
 from charlm.model import count_parameters
-from charlm.native.build import compiling_s
-from charlm.native.precision import choose_precision
-from charlm.system.device import describe_device, resolve_device, set_threads
+from charlm.system.clock import LONGEST_START, Clock
+from charlm.system.device import describe_device
 from charlm.system.formatting import counted, format_duration
 from charlm.system.process_group import ONE_PROCESS, ProcessGroup
-from charlm.training.memory import available_bytes, bytes_on_device
-from charlm.training.precision import compile_kernels
-from charlm.training.start import LONGEST_START
+from charlm.training.machine import Machine, choose_machine
+from charlm.training.memory import least_bytes
 
 LEAST_CHARS = 500
 _SMALL_CHARS = 50_000
@@ -33,8 +27,6 @@ _FEW_UPDATES = 200
 """Below this, a line says that the updates are few."""
 _MOST_PER_CHAR = 80
 """Parameters per character of the text at most."""
-_MOST_EPOCHS = 60.0
-"""Passes over the text at most."""
 _TIE_NATS = 0.005
 """Much less than the rule's error. Smaller differences are no reason to prefer a model."""
 _MEASURED_PARAMETERS = 2_000_000
@@ -48,7 +40,7 @@ _TRAINING = 0.92
 _MEASURING = 0.08
 """Share of the time, and 5 seconds at most, in which speed is measured."""
 _FASTER = 1.5
-"""How much faster a size may be than it seems, from interpolation or from a first measurement."""
+"""How much faster a model may be than estimated."""
 _MEMORY = 0.5
 """Share of the free memory that the lower bound of what a run needs may take."""
 
@@ -61,177 +53,104 @@ class Suggestion:
     comments: dict[str, str]
     """Option or section → why it has its value; "" for those that need no reason."""
     reasons: dict[str, str]
-    """What was found and chosen: label → text."""
+    """What was found out and chosen: label → text."""
     updates: int
     """How many the measured speed promises."""
+    machine: Machine
 
 
-@dataclass(frozen=True)
-class _Outlook:
-    """What a candidate promises."""
-
-    candidate: Candidate
-    reading: Reading
-    update_s: float
-    nats: float
-    """Relative to what the text has by itself; see `relative_nats`."""
-
-    @property
-    def is_promising(self) -> bool:
-        """Whether there are enough updates, and not too many parameters."""
-        family, hidden = self.candidate.family, self.candidate.config.model.cell.hidden
-        enough = self.reading.updates >= family.least_updates / family.width_factor(hidden)
-        return enough and self.candidate.parameters <= _MOST_PER_CHAR * self.reading.train_chars
-
-
-def suggest(request: Request, group: ProcessGroup = ONE_PROCESS, began_s: float | None = None) -> Suggestion:
+def suggest(request: Request, group: ProcessGroup = ONE_PROCESS, clock: Clock | None = None) -> Suggestion:
     """Choose settings for a text and a time on this machine; the batch is a multiple of the group's processes.
 
-    All of them call this together: the first one chooses, and they measure what it asks for.
+    All of them call this together: the first one chooses, and all measure speed.
 
-    `began_s`: when the minutes began, as time.perf_counter() tells it; None: they begin with a later command.
-    ConfigError for wrong overrides, DataError for a text that cannot be read or is too short, DeviceError for a device
-    that is not there or has too little memory.
+    clock: the minutes, if they have begun; None: they begin with a later command. ConfigError for wrong overrides,
+    DataError for a text that cannot be read or is too short, DeviceError for a device that is not there or has too
+    little memory.
     """
-    return group.on_first(_suggest, request, group, began_s) if group.is_first else help_first(group)
+    base, cells = group.on_each(request.base), group.on_each(request.cells)
+    machine = choose_machine(base, group, cells)
+    corpus = group.local_first(_load, request, base, clock)
+    text = group.on_first(text_facts, corpus)
+    families = group.on_first(_candidates, request, request.families(cells, machine.has_kernels), text, machine)
+    given = _given_split(request, base, corpus)
+
+    def with_training(candidate: Candidate, update_s: float) -> Candidate:
+        return _with_training(candidate, update_s, training_s(request.minutes, clock), text.chars, given)
+
+    speeds = Speeds(families, machine, text.vocabulary, min(5.0, 60 * request.minutes * _MEASURING))
+    while place := group.on_first(_next_to_measure, speeds, with_training):
+        speeds.measure(*place)
+    return Suggestion(*group.on_first(_choose, request, base, text, speeds, with_training), machine)
 
 
-def _suggest(request: Request, group: ProcessGroup, began_s: float | None) -> Suggestion:
-    base = request.base()
-    device = resolve_device(base.device, group)
-    set_threads(group.threads(base.threads))
-    with to_be_done_by(None if began_s is None else began_s + 60 * request.minutes):
+def _load(request: Request, base: Config, clock: Clock | None) -> Corpus:
+    with to_be_done_by(clock and clock.ends_s()):
         corpus = load_configured_corpus(base.data, request.vocabulary, whole=True)
     if (chars := len(corpus.splits["train"])) < LEAST_CHARS:
         raise DataError(
             f"{request.source}: found {counted(chars, 'character')}; allowed: {LEAST_CHARS} or more, and 100,000 "
             "are about the least that gives readable words; add text"
         )
-    text, parts = text_facts(corpus), _Parts.of(request, base, corpus)
-    families = _families(request, text, device, group)
-    budget_s = min(5.0, 60 * request.minutes * _MEASURING)
-    meter = Speedometer(families, device, text.vocabulary, budget_s, group)
-    outlooks = _measured_outlooks(parts, meter, request.minutes, began_s)
-    if not outlooks:
-        raise DeviceError(f"memory: not even a small model could be trained ({device.type}); free some")
-    best = _best(_promising(outlooks))
-    run = Run(
-        best.candidate,
-        best.reading,
-        valid_chars=parts.valid(best.reading.chars),
-        update_s=best.update_s,
-        minutes=request.minutes,
-        split=None if request.gives("data.split") else parts.split(best.reading.chars),
-        max_epochs=_MOST_EPOCHS if best.reading.epochs >= _MOST_EPOCHS else None,
-    )
-    settings, comments = complete(run)
-    settings["data"] = base.data.model_dump(mode="json", exclude_defaults=True) | settings["data"]
-    nats = expected_nats(text, best.candidate, best.reading)
-    reasons = _reasons(text, run, len(outlooks), nats, device)
-    if request.initial:
-        reasons = _reasons_to_fine_tune(reasons, request.initial)
-    return Suggestion(request.config(settings), comments, reasons, best.reading.updates)
+    return corpus
 
 
-@dataclass(frozen=True)
-class _Parts:
-    """How a text is split."""
-
-    chars: int
-    given: tuple[int, int] | None
+def _given_split(request: Request, base: Config, corpus: Corpus) -> tuple[int, int] | None:
     """Characters for training and validation, if the user's options decide."""
-
-    @classmethod
-    def of(cls, request: Request, base: Config, corpus: Corpus) -> "_Parts":
-        chars = len(corpus.splits["train"])
-        if "valid" in corpus.splits:
-            train, _, test = base.data.split if request.gives("data.split") else (1.0, 0.0, 0.0)
-            return cls(chars, (int(chars * train / (train + test)), len(corpus.splits["valid"])))
-        if request.gives("data.split"):
-            train, valid, _ = base.data.split
-            return cls(chars, (int(chars * train), int(chars * valid)))
-        return cls(chars, None)
-
-    def valid(self, chars_read: int) -> int:
-        """Characters for validation in a run that reads so many for training."""
-        return self.given[1] if self.given else valid_chars(self.chars, chars_read)
-
-    def train(self, chars_read: int) -> int:
-        """Characters for training."""
-        return self.given[0] if self.given else self.chars - self.valid(chars_read)
-
-    def split(self, chars_read: int) -> list[float]:
-        """The shares of the text; all for training if there is another text for validation."""
-        share = 0.0 if self.given else float(f"{self.valid(chars_read) / self.chars:.2g}")
-        return [round(1 - share, 8), share, 0.0]
+    chars = len(corpus.splits["train"])
+    train, valid, test = base.data.split if request.gives("data.split") else (1.0, 0.0, 0.0)
+    if "valid" in corpus.splits:
+        return int(chars * train / (train + test)), len(corpus.splits["valid"])
+    return (int(chars * train), int(chars * valid)) if request.gives("data.split") else None
 
 
 # Candidates
 
 
-def _families(request: Request, text: TextFacts, device: torch.device, group: ProcessGroup) -> list[list[Candidate]]:
+def _candidates(request: Request, families: list[Family], text: TextFacts, machine: Machine) -> list[list[Candidate]]:
     """Candidates by family and batch, the smallest first; ConfigError if the user's options fit none."""
-    faults: list[ConfigError] = []
-    cells = _cells(request, faults)
-    asked = cells[0].kind if len({cell.kind for cell in cells}) == 1 else None
-    families = [family for family in USUAL if asked in (None, family.kind)] or [on_request(asked or "")]
-    if compile_kernels(cells, device) and asked in (None, PLAIN.kind):
-        families.insert(0, PLAIN)
-    batches = [-(-batch // group.size) * group.size for batch in _batches(text, request.minutes, device)]
-    found = [
-        list(_candidates(request, text, device, group, family, batch, faults))
-        for family in families
-        for batch in dict.fromkeys(batches)
+    size, bptt, faults = machine.group.size, 64 if text.chars >= 5_000 else 16, []
+    batches = dict.fromkeys(-(-batch // size) * size for batch in _batches(request, text, machine))
+    by_family = [
+        list(_sizes(request, family, batch, bptt, text, machine, faults)) for family in families for batch in batches
     ]
-    found = [candidates for candidates in found if candidates]
-    if not found:
-        raise faults[0] if faults else DeviceError(f"memory: no model fits into what is free ({device.type})")
-    return found
+    if not any(by_family):
+        fault = DeviceError(f"memory: no model fits into what is free ({machine.device.type})")
+        raise faults[0] if faults else fault
+    return [sizes for sizes in by_family if sizes]
 
 
-def _cells(request: Request, faults: list[ConfigError]) -> list[Cell]:
-    """The cells of the usual families; if the user asks for a kind, all are of that kind."""
-    cells = []
-    for family in USUAL:
-        try:
-            cells.append(request.config(request.settings(family, family.hidden[0], 16, 64)).model.cell)
-        except ConfigError as error:
-            faults.append(error)
-    return cells
-
-
-def _batches(text: TextFacts, minutes: float, device: torch.device) -> list[int]:
+def _batches(request: Request, text: TextFacts, machine: Machine) -> list[int]:
     """Streams: few learn the most per character, many read more characters per second."""
     if text.chars < 5_000:
         return [4]
-    if device.type != "cpu":
-        return [64, 256] if text.chars > 100_000 else [16, 64]
-    return [16, 64] if text.chars > 100_000 and (minutes >= 20 or torch.get_num_threads() > 4) else [16]
+    is_large = text.chars > 100_000
+    if machine.device.type != "cpu":
+        return [64, 256] if is_large else [16, 64]
+    return [16, 64] if is_large and (request.minutes >= 20 or machine.threads > 4) else [16]
 
 
-def _candidates(
+def _sizes(
     request: Request,
-    text: TextFacts,
-    device: torch.device,
-    group: ProcessGroup,
     family: Family,
     batch_size: int,
+    bptt: int,
+    text: TextFacts,
+    machine: Machine,
     faults: list[ConfigError],
 ) -> Iterator[Candidate]:
     """A family's models that fit into memory; none, and a fault, if the user's options do not fit it."""
-    free = available_bytes(device)
     seen = []
     for hidden in family.hidden:
-        settings = request.settings(family, hidden, batch_size, 64 if text.chars >= 5_000 else 16)
+        settings = request.settings(family, hidden, batch_size, bptt)
         try:
             config = request.config(settings)
         except ConfigError as error:
             faults.append(error)
             return
-        config = config.model_copy(update={"precision": choose_precision(config.precision, device)[0]})
         if config in seen:  # the user's options leave no choice
             continue
-        if free is not None and bytes_on_device(config, text.vocabulary, device, group) > _MEMORY * free:
+        if machine.free_bytes and least_bytes(config, text.vocabulary, machine) > _MEMORY * machine.free_bytes:
             return
         seen.append(config)
         yield Candidate(family, settings, config, count_parameters(config.model, text.vocabulary))
@@ -240,127 +159,146 @@ def _candidates(
 # What they promise
 
 
-def _measured_outlooks(parts: _Parts, meter: Speedometer, minutes: float, began_s: float | None) -> list[_Outlook]:
-    """The outlooks of all candidates; while there is time, those that may be the best are measured.
-
-    The best is measured in any case, to see whether what the cache knows still holds.
-    """
-    while True:
-        seconds = training_s(minutes, began_s)
-        sizes = [
-            (meter.families[at][index], update_s, (at, index))
-            for at, times in enumerate(meter.update_s())
-            for index, update_s in enumerate(times)
-        ]
-        outlooks = [_outlook(parts, candidate, update_s, seconds) for candidate, update_s, _ in sizes]
-        if not outlooks:
-            return []
-        promising = _promising(outlooks)
-        least = min(outlook.nats for outlook in promising)
-        rivals = []
-        for candidate, update_s, place in sizes:
-            hope = _outlook(parts, candidate, update_s / _FASTER, seconds)
-            if hope.is_promising and hope.nats < least:
-                rivals.append((meter.rounds(*place), hope.nats, place))
-        *_, best = sizes[outlooks.index(_best(promising))]
-        places = (*(place for *_, place in sorted(rivals)), best)
-        if not any(meter.improve(*place) for place in places) and not meter.renew(*best):
-            return outlooks
-
-
-def _outlook(parts: _Parts, candidate: Candidate, update_s: float, seconds: float) -> _Outlook:
-    train = candidate.config.train
+def _with_training(
+    candidate: Candidate, update_s: float, seconds: float, text_chars: int, given: tuple[int, int] | None
+) -> Candidate:
+    """The candidate with the updates that it makes in so many seconds, and what of the text it learns from."""
+    train, chars = candidate.config.train, candidate.chars_per_update
     updates = max(1, int(seconds / update_s))
-    chars = train.batch_size * train.bptt
-    train_chars = max(parts.train(updates * chars), 1)
-    passes = min(train.max_epochs or _MOST_EPOCHS, _MOST_EPOCHS)
+    valid_chars = given[1] if given else choose_valid_chars(text_chars, updates * chars)
+    train_chars = max(given[0] if given else text_chars - valid_chars, 1)
+    passes = min(train.max_epochs or MOST_EPOCHS, MOST_EPOCHS)
     updates = min(updates, train.max_steps or updates, int(passes * train_chars / chars) + 1)
-    share = 1.0 if train.loss == "sum" else min(LAST / train.bptt, 1.0)
-    reading = Reading(updates, train.batch_size, train.bptt, train_chars, share)
-    return _Outlook(candidate, reading, update_s, relative_nats(candidate, reading))
+    if not given:
+        valid_chars = choose_valid_chars(text_chars, updates * chars)
+    return replace(candidate, update_s=update_s, updates=updates, train_chars=train_chars, valid_chars=valid_chars)
 
 
-def training_s(minutes: float, began_s: float | None = None) -> float:
-    """How long the updates of a run may take in its minutes, of which some may have passed since `began_s`."""
-    starting_s = _START_S
-    if began_s is not None:
-        starting_s = max(starting_s, time.perf_counter() - began_s - compiling_s(began_s) + _AFTER_CHOICE_S)
+def training_s(minutes: float, clock: Clock | None = None) -> float:
+    """How long the updates of a run may take in its minutes, of which some may have passed by the clock."""
+    starting_s = max(_START_S, clock.passed_s() + _AFTER_CHOICE_S) if clock else _START_S
     return _TRAINING * (60 * minutes - min(starting_s, 60 * minutes * LONGEST_START))
 
 
-def _promising(outlooks: Iterable[_Outlook]) -> list[_Outlook]:
+def _next_to_measure(speeds: Speeds, with_training: Callable[[Candidate, float], Candidate]) -> tuple[int, int] | None:
+    """First one candidate of each family, then those that may be the best; None if nothing is left to measure."""
+    for at in range(len(speeds.families)):
+        if not speeds.estimates(at) and (place := speeds.to_measure(at, 1)):
+            return place
+    prospects = _prospects(speeds, with_training)
+    if not prospects:
+        return None
+    promising = _promising(list(prospects.values()))
+    least = min(map(relative_nats, promising))
+    rivals = []
+    for place, prospect in prospects.items():
+        hope = with_training(prospect, prospect.update_s / _FASTER)
+        if _is_promising(hope) and (nats := relative_nats(hope)) < least:
+            rivals.append((nats, place))
+    best = _best(promising)
+    places = [*(place for _, place in sorted(rivals)), *(place for place in prospects if prospects[place] is best)]
+    return next((known for place in places if (known := speeds.to_measure(*place))), None)
+
+
+def _prospects(
+    speeds: Speeds, with_training: Callable[[Candidate, float], Candidate]
+) -> dict[tuple[int, int], Candidate]:
+    """The candidates of known speed: (family, size) → the candidate with its training."""
+    return {
+        (at, index): with_training(family[index], update_s)
+        for at, family in enumerate(speeds.families)
+        for index, update_s in enumerate(speeds.estimates(at))
+    }
+
+
+def _is_promising(candidate: Candidate) -> bool:
+    """Whether there are enough updates, and not too many parameters."""
+    least = candidate.family.least_updates / candidate.family.width_factor(candidate.config.model.cell.hidden)
+    return candidate.updates >= least and candidate.parameters <= _MOST_PER_CHAR * candidate.train_chars
+
+
+def _promising(candidates: list[Candidate]) -> list[Candidate]:
     """The promising ones; if there is none, the smallest model."""
-    outlooks = list(outlooks)
-    good = [outlook for outlook in outlooks if outlook.is_promising]
-    return good or [min(outlooks, key=lambda outlook: outlook.candidate.parameters)]
+    return [each for each in candidates if _is_promising(each)] or [min(candidates, key=lambda each: each.parameters)]
 
 
-def _best(outlooks: list[_Outlook]) -> _Outlook:
+def _best(candidates: list[Candidate]) -> Candidate:
     """The largest model of those that promise nearly the best score: it gains most if the machine turns out faster.
 
     Of those beyond `_MEASURED_PARAMETERS` the smallest.
     """
-    least = min(outlook.nats for outlook in outlooks)
-    near = [outlook for outlook in outlooks if outlook.nats < least + _TIE_NATS]
-
-    def preference(outlook: _Outlook) -> tuple[int, int]:
-        parameters = outlook.candidate.parameters
-        return min(parameters, _MEASURED_PARAMETERS), -parameters
-
-    return max(near, key=preference)
+    least = min(map(relative_nats, candidates))
+    near = [candidate for candidate in candidates if relative_nats(candidate) < least + _TIE_NATS]
+    return max(near, key=lambda each: (min(each.parameters, _MEASURED_PARAMETERS), -each.parameters))
 
 
-# What to say
+# The choice, and what to say about it
 
 
-def _reasons(text: TextFacts, run: Run, candidates: int, nats: float, device: torch.device) -> dict[str, str]:
-    model, reading = run.candidate.config.model, run.reading
+def _choose(
+    request: Request,
+    base: Config,
+    text: TextFacts,
+    speeds: Speeds,
+    with_training: Callable[[Candidate, float], Candidate],
+) -> tuple[Config, dict[str, str], dict[str, str], int]:
+    """Config, comments, reasons and updates of the best candidate."""
+    machine, prospects = speeds.machine, list(_prospects(speeds, with_training).values())
+    if not prospects:
+        raise DeviceError(f"memory: not even a small model could be trained ({machine.device.type}); free some")
+    best = _best(_promising(prospects))
+    split = None
+    if not request.gives("data.split"):
+        share = 0.0 if base.data.valid_source else float(f"{best.valid_chars / text.chars:.2g}")
+        split = [round(1 - share, 8), share, 0.0]
+    settings = all_settings(best, request.minutes, split)
+    settings["data"] = base.data.model_dump(mode="json", exclude_defaults=True) | settings["data"]
+    reasons = _reasons(request, text, best, len(prospects), machine)
+    return request.config(settings), comments(best, settings), reasons, best.updates
+
+
+def _reasons(request: Request, text: TextFacts, best: Candidate, candidates: int, machine: Machine) -> dict[str, str]:
+    model, updates = best.config.model, counted(best.updates, "update")
+    name = f"{model.cell.name}, {model.layers} × {model.cell.hidden} units, {best.parameters:,} parameters"
     lines = f", mean line length {text.line_chars:.0f}" if text.line_chars < 1000 else ""
-    found = {
+    reasons = {
         "text": f"{text.chars:,} characters, {text.vocabulary:,} distinct{lines}; "
         f"a 5-gram model scores {text.ngram_nats:.2f} nats",
-        "machine": f"{describe_device(device)}: {run.chars_per_s:,.0f} characters/s with this model",
-        "choice": f"{model.cell.name}, {model.layers} × {model.cell.hidden} units, {run.candidate.parameters:,} "
-        f"parameters: the best of {candidates} for {format_duration(60 * run.minutes)} by a rule fitted to measured "
-        "trainings",
-        "plan": f"about {counted(reading.updates, 'update')}, {reading.epochs:.1f} passes over the text",
-        "expect": f"about {nats:.1f} nats per character, give or take {0.3 if text.chars >= LARGE_CHARS else 0.5}",
+        "machine": f"{describe_device(machine.device)}: {best.chars_per_s:,.0f} characters/s with this model",
+        "choice": f"{name}: the best of {candidates} for {format_duration(60 * request.minutes)} by a rule fitted to "
+        "measured trainings",
+        "plan": f"about {updates}, {best.epochs:.1f} passes over the text",
     }
+    limit = f"after {MOST_EPOCHS:.0f} passes the text teaches little more; the run ends there"
+    if request.initial:  # the rule holds only for models that begin with random weights
+        reasons["choice"] = f"{name}: the model of {request.initial}, which is trained on"
+        return reasons | ({"limit": limit} if best.epochs >= MOST_EPOCHS else {})
+    error = 0.3 if text.chars >= LARGE_CHARS else 0.5
+    reasons["expect"] = f"about {expected_nats(text, best):.1f} nats per character, give or take {error}"
     if text.chars < _SMALL_CHARS:
-        found["small"] = (
+        reasons["small"] = (
             f"{text.chars:,} characters are few: expect words and layout, hardly sentences; 100,000 are about the "
             "least that gives readable text"
         )
-    if reading.updates < _FEW_UPDATES:
-        found["few"] = f"about {counted(reading.updates, 'update')}: expect hardly more than letters and short words"
-    if run.max_epochs:
-        found["limit"] = f"after {run.max_epochs:.0f} passes the text teaches little more; the run ends there"
-    if outside := _outside(text, run):
-        found["outside"] = f"{outside} is far outside of what the rule was fitted to; take its choice as a guess"
-    return found
+    if best.updates < _FEW_UPDATES:
+        reasons["few"] = f"about {updates}: expect hardly more than letters and short words"
+    if best.epochs >= MOST_EPOCHS:
+        reasons["limit"] = limit
+    if outside := _outside(text, best):
+        reasons["outside"] = f"{outside} is far outside of what the rule was fitted to; take its choice as a guess"
+    return reasons
 
 
-def _reasons_to_fine_tune(reasons: dict[str, str], initial: str) -> dict[str, str]:
-    """The same for a model that is given, whose weights are trained: the rule promises nothing for it."""
-    model = reasons["choice"].partition(": ")[0]
-    others = {label: reason for label, reason in reasons.items() if label not in _OF_THE_RULE}
-    return others | {"choice": f"{model}: the model of {initial}, which is trained on"}
-
-
-_OF_THE_RULE = ("expect", "small", "few", "outside")
-"""Reasons that hold only for models that begin with random weights."""
-
-
-def _outside(text: TextFacts, run: Run) -> str:
+def _outside(text: TextFacts, best: Candidate) -> str:
     """What lies far outside the trainings that the rule was fitted to, if anything."""
     if not 10_000 <= text.chars <= 20_000_000:
         return f"a text of {text.chars:,} characters"
-    if run.candidate.parameters > 10_000_000:
-        return f"a model of {run.candidate.parameters:,} parameters"
-    if run.reading.chars > 20_000_000:
-        return f"reading {run.reading.chars:,} characters"
-    if run.candidate.family not in (*USUAL, PLAIN):
-        return f"the kind {run.candidate.config.model.cell.name}"
-    if run.candidate.config.train.loss == "last":
+    if best.parameters > 10_000_000:
+        return f"a model of {best.parameters:,} parameters"
+    if best.chars > 20_000_000:
+        return f"reading {best.chars:,} characters"
+    if best.family not in (*USUAL, PLAIN):
+        return f"the kind {best.config.model.cell.name}"
+    if best.config.train.loss == "last":
         return "train.loss: last"
     return ""

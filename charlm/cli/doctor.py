@@ -170,7 +170,7 @@ def _free() -> str:
 def _memory() -> str:
     import torch
 
-    from charlm.training.memory import available_bytes
+    from charlm.system.device import available_bytes
 
     free = available_bytes(torch.device("cpu"))
     return "unknown" if free is None else format_bytes(free)

@@ -110,7 +110,7 @@ def train(
     if resume:
         _check_resumable(run_dir)
     else:
-        check_start(text, minutes, config, settings, init_from, run_dir)
+        check_start(text, minutes, config, settings, init_from)
 
     from charlm.system.device import keep_freed_memory
     from charlm.system.process_group import process_group
@@ -258,11 +258,13 @@ def plan(
 
     from charlm.system.device import keep_freed_memory
     from charlm.system.process_group import process_group
-    from charlm.training.plan import measure
+    from charlm.training.plan import measure_cost
 
     keep_freed_memory()
     with process_group() as group:
-        result = measure(planned_config(group, text=text, minutes=minutes, config=config, settings=settings), group)
+        result = measure_cost(
+            planned_config(group, text=text, minutes=minutes, config=config, settings=settings), group
+        )
     if not group.is_first:
         return
     if json:

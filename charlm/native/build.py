@@ -24,6 +24,7 @@ import torch
 from charlm.errors import DataError
 from charlm.native.structs import Struct
 from charlm.system.cache import cache_dir, make_cache_folder, open_private
+from charlm.system.clock import count_compilation
 from charlm.system.console import say
 from charlm.system.cpu import usable_cores
 from charlm.system.files import remove_leftovers, replace_file, temporary_beside
@@ -194,8 +195,7 @@ def _compile_all(
     with ThreadPoolExecutor(min(len(libraries), _compilers())) as pool:
         made = pool.map(lambda library: _compile(library, command, paths[library]), libraries)
         outcomes = dict(zip(libraries, made, strict=True))
-    seconds = time.perf_counter() - start_s
-    _compilations.append((start_s, seconds))
+    seconds = count_compilation(start_s)
     if not any(isinstance(outcome, KernelError) for outcome in outcomes.values()):
         say("compile", f"done in {seconds:.1f} s")
     return outcomes
@@ -209,13 +209,6 @@ def _compilers() -> int:
 
 _COMPILER_BYTES = 400_000_000
 """g++ 12 takes up to 350 MB for a kernel."""
-_compilations: list[tuple[float, float]] = []
-"""When each began, and its seconds."""
-
-
-def compiling_s(since_s: float) -> float:
-    """Seconds that this process has spent compiling since then, in terms of time.perf_counter()."""
-    return sum(seconds for start_s, seconds in _compilations if start_s >= since_s)
 
 
 def _compile(library: Library, command: list[str], path: Path) -> ctypes.CDLL | KernelError:

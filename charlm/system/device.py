@@ -14,6 +14,7 @@ import torch
 from charlm.errors import DeviceError
 from charlm.system.console import say
 from charlm.system.formatting import counted
+from charlm.system.memory import free_bytes
 from charlm.system.process_group import ONE_PROCESS, ProcessGroup
 
 
@@ -183,6 +184,11 @@ def check_fork() -> None:
 
 if hasattr(os, "register_at_fork"):  # not on Windows
     os.register_at_fork(after_in_child=_keep_one_thread)
+
+
+def available_bytes(device: torch.device) -> int | None:
+    """Free memory of the device now; None if the system does not say."""
+    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else free_bytes()
 
 
 def free_memory() -> None:

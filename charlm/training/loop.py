@@ -15,8 +15,9 @@ from charlm.inference.evaluation import evaluate
 from charlm.inference.line_quantiles import line_quantiles
 from charlm.inference.options import SamplingOptions
 from charlm.model import parameters_by_part
+from charlm.system.clock import EVALUATION_COST
 from charlm.system.console import say
-from charlm.system.device import describe_device, used_precision
+from charlm.system.device import describe_device
 from charlm.system.formatting import counted, format_duration, nats_to_bits
 from charlm.training.folder import RunFolder
 from charlm.training.metrics import Row, Tracker, train_row, valid_row
@@ -26,8 +27,6 @@ from charlm.training.signals import SIGNALS, catch_signals
 from charlm.training.snapshot import fingerprint, restore_snapshot, take_snapshot
 from charlm.training.step import Trainer, divergence
 
-_EVALUATION = 0.3
-"""Time to evaluate a character relative to training on it: a guess on the safe side, until an evaluation was timed."""
 _GUESS_STEPS = 3
 """Updates after which the time of an evaluation is guessed; again at every row of metrics."""
 
@@ -278,7 +277,7 @@ class TrainingLoop:
         trainer, model = self.trainer, self.config.model
         count = sum(parameters_by_part(trainer.model).values())
         say("model", f"{model.cell.name}, {model.layers} × {model.cell.hidden} units: {count:,} parameters")
-        say("device", f"{describe_device(trainer.device)}, {used_precision(self.config.precision)}; {trainer.backend}")
+        say("device", f"{describe_device(trainer.device)}, {self.config.precision}; {trainer.backend}")
         say("run", str(self.folder.path))
         if rollbacks := trainer.state.rollbacks:
             say("rollback", f"{rollbacks} so far: learning rate × {trainer.state.lr_factor:g}")
@@ -314,7 +313,7 @@ class TrainingLoop:
         state, ids = self.trainer.state, self.corpus.splits.get("valid", ())
         interval_s, _ = self.group.agree(state.interval_s, [])
         chars = max(state.interval_bptt, 1) * self.config.train.batch_size
-        state.ending_s = _EVALUATION * len(ids) * interval_s / chars + 2 * self._saving_s
+        state.ending_s = EVALUATION_COST * len(ids) * interval_s / chars + 2 * self._saving_s
 
     # Finish, roll back
 

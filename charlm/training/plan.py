@@ -13,8 +13,8 @@ from charlm.data.corpus import load_configured_corpus
 from charlm.model import parameters_by_part
 from charlm.system.formatting import counted, format_bytes, format_duration
 from charlm.system.process_group import ONE_PROCESS, ProcessGroup
-from charlm.training.memory import available_bytes
-from charlm.training.processes import choose_device, load_common_corpus, with_common_precision
+from charlm.training.machine import choose_machine
+from charlm.training.start import prepare
 from charlm.training.step import Trainer
 
 _WARMUP_STEPS = 2
@@ -23,7 +23,7 @@ _MEASURE_S = 3.0
 
 
 @dataclass(frozen=True)
-class Plan:
+class Cost:
     """Sizes of data and model, memory in bytes, and measured speed."""
 
     splits: dict[str, int]
@@ -52,7 +52,7 @@ class Plan:
         return asdict(self)
 
     def as_table(self) -> dict[str, str]:
-        """The plan for people: label → text."""
+        """For people: label → text."""
         parts = ", ".join(f"{name} {count:,}" for name, count in self.parameters.items())
         memory = self.weights_bytes + self.optimizer_bytes + self.activations_bytes
         peak = f"; at the peak {format_bytes(self.peak_bytes)}" if self.peak_bytes else ""
@@ -72,34 +72,30 @@ class Plan:
         }
 
 
-def measure(config: Config, group: ProcessGroup = ONE_PROCESS) -> Plan:
-    """Build the model of a config, make a few updates, and throw them away. Refuses what `start_run` refuses."""
-    device = choose_device(config, group)
-    corpus = load_common_corpus(config, group, lambda: load_configured_corpus(config.data))
-    full = config.train.model_copy(
-        update={"bptt_start": None, "vary_bptt": 0.0}
-    )  # full windows, as at the end of the run
-    config = with_common_precision(config.model_copy(update={"train": full}), device, group)
-    available = available_bytes(device)
-    trainer = group.on_each(Trainer, config, corpus, device, group)
+def measure_cost(config: Config, group: ProcessGroup = ONE_PROCESS) -> Cost:
+    """Make the trainer of a config and a few updates, and throw them away. Refuses what `start_run` refuses."""
+    # Full windows, as at the end of the run.
+    full = config.train.model_copy(update={"bptt_start": None, "vary_bptt": 0.0})
+    config = config.model_copy(update={"train": full})
+    machine = choose_machine(config, group)
+    trainer, corpus = prepare(config, group, lambda: load_configured_corpus(config.data), machine)
     activations_bytes = _saved_bytes(trainer)
     step_s = _median_s(trainer.update, trainer)
     communication_s = _median_s(lambda: _communicate(trainer), trainer) if group.is_distributed else 0.0
-    chars = config.train.batch_size * config.train.bptt
     weights_bytes = sum(p.nbytes for p in trainer.parameters)
     tensors = [t for state in trainer.optimizer.state.values() for t in state.values() if isinstance(t, Tensor)]
-    return Plan(
+    return Cost(
         splits={name: len(ids) for name, ids in corpus.splits.items()},
         vocabulary=len(corpus.vocabulary),
         parameters=parameters_by_part(trainer.model),
         weights_bytes=weights_bytes * (3 if trainer.averaged is not None else 2),
         optimizer_bytes=sum(t.nbytes for t in tensors),
         activations_bytes=activations_bytes,
-        peak_bytes=torch.cuda.max_memory_reserved(device) if device.type == "cuda" else None,
-        available_bytes=available,
+        peak_bytes=torch.cuda.max_memory_reserved(trainer.device) if trainer.device.type == "cuda" else None,
+        available_bytes=machine.free_bytes,
         steps_per_epoch=trainer.streams.windows_per_epoch,
         step_s=step_s,
-        chars_per_s=chars / step_s,
+        chars_per_s=config.train.batch_size * config.train.bptt / step_s,
         epoch_s=step_s * trainer.streams.windows_per_epoch,
         backend=trainer.backend,
         processes=group.size,

@@ -2,9 +2,7 @@
 
 import contextlib
 import functools
-import math
 import shutil
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,18 +10,21 @@ from typing import Any
 import torch
 
 from charlm.checkpoint import Checkpoint, discard_leftovers, newest_whole, read_checkpoint
-from charlm.config import Config, differences, flatten
+from charlm.config import Config, differences, flatten, ignored_options
 from charlm.config.yaml import dump_flow
-from charlm.data.corpus import load_configured_corpus, load_unchanged_corpus, unknown_characters
+from charlm.data.corpus import Corpus, load_configured_corpus, load_unchanged_corpus, unknown_characters
 from charlm.data.places import with_absolute_paths, with_found_paths
 from charlm.data.progress import to_be_done_by
+from charlm.data.sources import check_apart
+from charlm.data.streams import check_length
 from charlm.data.vocabulary import Vocabulary, describe_characters
 from charlm.errors import CheckpointError, ConfigError, DamagedCheckpointError, RunError, VocabularyError
 from charlm.model import CharLM
-from charlm.native.build import compiling_s
 from charlm.runs import FOLDER, LAST, check_resumable
+from charlm.system.clock import Clock
 from charlm.system.console import say
-from charlm.system.formatting import counted
+from charlm.system.device import used_precision
+from charlm.system.formatting import counted, format_bytes
 from charlm.system.process_group import ONE_PROCESS, ProcessGroup
 from charlm.training.folder import (
     RunFolder,
@@ -35,14 +36,10 @@ from charlm.training.folder import (
     refusing_os_errors,
 )
 from charlm.training.loop import Callbacks, Outcome, TrainingLoop
+from charlm.training.machine import Machine, choose_machine
 from charlm.training.metrics import Tracker
-from charlm.training.precision import with_precision
-from charlm.training.processes import choose_device, load_common_corpus, with_common_precision
 from charlm.training.snapshot import restore_snapshot
 from charlm.training.step import Trainer
-
-LONGEST_START = 0.5
-"""Share of a run's minutes at most that starting may take, so that the run learns something."""
 
 
 def start_run(
@@ -52,60 +49,119 @@ def start_run(
     *,
     name: str = "run",
     group: ProcessGroup = ONE_PROCESS,
-    began_s: float | None = None,
+    machine: Machine | None = None,
+    clock: Clock | None = None,
     callbacks: Callbacks | None = None,
 ) -> Outcome:
     """Train a new model, or one that starts from the weights and vocabulary of `init_from`.
 
-    Without `run_dir` the run gets a new folder, runs/<name>-<time>. `began_s` is when the run's clock started, as
-    time.perf_counter() tells it; None: when everything is loaded. Compiling does not count.
+    Without `run_dir` the run gets a new folder, runs/<name>-<time>. machine: that of the settings, if they were chosen
+    for it. clock: the run's minutes, if they have begun; None: they begin when everything is loaded.
 
     Raises ConfigError, DataError, DeviceError, ProcessError, RunError or VocabularyError before it writes to the run's
     folder.
-
-    Processes that torchrun starts again after a fault resume their run.
     """
-    if again := group.on_first(run_of_this_launch, group):
-        return resume_run(again, group=group, callbacks=callbacks)
-    with contextlib.ExitStack() as held:
+    with contextlib.ExitStack() as locks:
         place = run_dir or Path("runs")
-        exists = group.on_first(_claim_existing, run_dir, held)
-        group.on_first(check_writable, place)
-        device = choose_device(config, group)
-        with to_be_done_by(None if began_s is None else _ends_s(began_s, config.train.max_minutes)):
+        is_new = group.on_first(_check_folder, run_dir, config, locks)
+        with to_be_done_by(clock and clock.ends_s()):
             vocabulary = group.on_first(fine_tuned_vocabulary, config, init_from) if init_from else None
-            corpus = load_common_corpus(config, group, lambda: load_configured_corpus(config.data, vocabulary))
-        config = with_common_precision(with_absolute_paths(config), device, group)
-        trainer = group.on_each(Trainer, config, corpus, device, group)
+            load = functools.partial(load_configured_corpus, config.data, vocabulary)
+            trainer, corpus = prepare(config, group, load, machine)
         trainer.broadcast_weights()
         if init_from:
             trainer.start_from_weights(_grown_weights(trainer.model, init_from))
         # Twice: a new checkpoint is written before the old one is removed.
         group.on_first(check_space, place, 2 * trainer.checkpoint_bytes())
-        if run_dir is None or not exists:
-            run_dir = group.on_first(_claim_new, run_dir, name, held)
-        group.remember("run", str(run_dir.resolve()))
-        tracker = group.on_each(_tracker, run_dir, group, is_new=not exists)
-        if began_s is not None:
-            began_s = _clock_start(began_s, config.train.max_minutes)
-        return TrainingLoop(trainer, corpus, _folder(run_dir, device), tracker, began_s, callbacks).fit()
+        if is_new:
+            run_dir = group.on_first(_make_folder, run_dir, name, locks)
+        assert run_dir is not None
+        tracker = group.on_each(_tracker, run_dir, None, group.is_first, is_new)
+        return _fit(trainer, corpus, run_dir, tracker, clock, callbacks)
 
 
-def _ends_s(began_s: float, minutes: float | None) -> float:
-    """When the minutes of a run are over; compiling does not count."""
-    return began_s + compiling_s(began_s) + 60 * (minutes or math.inf)
+def resume_run(
+    run_dir: Path,
+    change: Callable[[Config], Config] = lambda config: config,
+    group: ProcessGroup = ONE_PROCESS,
+    callbacks: Callbacks | None = None,
+) -> Outcome:
+    """Continue a run from its last checkpoint, on the CPU bit for bit as if it had never stopped.
+
+    `change` maps the saved config to the one to continue with. ConfigError if it changes an option that determines
+    the weights, the text or the streams.
+    """
+    with contextlib.ExitStack() as locks:
+        path, checkpoint = group.on_first(_claim_run, run_dir, locks)
+        config = group.on_first(_changed_config, checkpoint.config, change, run_dir)
+        load = functools.partial(load_unchanged_corpus, config.data, checkpoint.vocabulary, checkpoint.progress)
+        trainer, corpus = prepare(config, group, load)
+        group.on_each(restore_snapshot, trainer, checkpoint)
+        state = trainer.state
+        if (threads := checkpoint.progress.get("threads")) != state.threads:
+            say(
+                "threads", f"found {state.threads}, the run had {threads}: results differ in the last bits; see threads"
+            )
+        del checkpoint  # as large as the model and its optimizer state
+        group.on_first(_clean, run_dir, path, trainer.checkpoint_bytes())
+        tracker = group.on_each(_tracker, run_dir, (state.rows, state.step), group.is_first)
+        say("resume", f"{path}, step {state.step}")
+        return _fit(trainer, corpus, run_dir, tracker, None, callbacks)
 
 
-def _clock_start(began_s: float, minutes: float | None) -> float:
-    """When the run's clock started, without compiling; later if starting took most of its minutes."""
-    began_s += compiling_s(began_s)
-    latest_s = time.perf_counter() - 60 * (minutes or math.inf) * LONGEST_START
-    if began_s < latest_s:
-        say(
-            "start",
-            f"starting took most of {60 * (minutes or 0):.1f} s; training gets {1 - LONGEST_START:.0%} of them anyway",
+def prepare(
+    config: Config, group: ProcessGroup, load: Callable[[], Corpus], machine: Machine | None = None
+) -> tuple[Trainer, Corpus]:
+    """Choose the machine, load the text, and make the trainer; print what was read, and options without effect.
+
+    DataError if a split is too short for one window; ProcessError unless all processes have read the same.
+    """
+    B, W = config.train.batch_size, group.size
+    if B % W:
+        nearest = " or ".join(str(size) for size in (B // W * W, (B // W + 1) * W) if size)
+        raise group.shared_error(
+            ConfigError(f"train.batch_size: found {B} for {W} processes; allowed: multiples of {W}; take {nearest}")
         )
-    return max(began_s, latest_s)
+    machine = machine or choose_machine(config, group)
+    corpus = group.local_first(load)
+    group.check_equal("text", lambda: (corpus.sha256, corpus.vocabulary.to_json()))
+    group.on_each(_check_splits, config, corpus)
+    _say_text(config, corpus)
+    for line in ignored_options(config):
+        say("ignored", line)
+    machine.say_precision(config.precision)
+    return group.on_each(Trainer, with_absolute_paths(config), corpus, machine), corpus
+
+
+def _check_splits(config: Config, corpus: Corpus) -> None:
+    for name, ids in corpus.splits.items():
+        streams = config.train.batch_size if name == "train" else 1
+        check_length(len(ids), streams, config.train.bptt, f"{name} split")
+
+
+def _say_text(config: Config, corpus: Corpus) -> None:
+    size = f"{format_bytes(corpus.size_bytes)} in {counted(corpus.files, 'file')}"
+    splits = ", ".join(f"{name} {len(ids):,}" for name, ids in corpus.splits.items())
+    lines = ""
+    if corpus.starts:
+        lines = f" in {counted(sum(len(starts) - 1 for starts in corpus.starts.values()), 'line')}"
+    vocabulary = f"vocabulary {len(corpus.vocabulary):,}"
+    say("data", f"{config.data.source}: {size}; {splits} {config.data.level}s{lines}; {vocabulary}")
+
+
+def _fit(
+    trainer: Trainer,
+    corpus: Corpus,
+    run_dir: Path,
+    tracker: Tracker,
+    clock: Clock | None,
+    callbacks: Callbacks | None,
+) -> Outcome:
+    trainer.group.remember("run", str(run_dir.resolve()))
+    # A GPU trains on while a checkpoint is written. A CPU would only lose cores to it.
+    folder = RunFolder(run_dir, writes_behind=trainer.device.type == "cuda")
+    began_s = clock and clock.start_of_training_s()
+    return TrainingLoop(trainer, corpus, folder, tracker, began_s, callbacks).fit()
 
 
 def run_of_this_launch(group: ProcessGroup) -> Path | None:
@@ -121,90 +177,59 @@ def run_of_this_launch(group: ProcessGroup) -> Path | None:
     return run_dir if any((run_dir / FOLDER).glob("*.safetensors")) else None
 
 
-def _claim_existing(run_dir: Path | None, held: contextlib.ExitStack) -> bool:
-    """Claim the run's folder if it exists."""
-    with refusing_os_errors(run_dir or Path("runs")):
-        exists = run_dir is not None and run_dir.is_dir()
-    if run_dir is not None and exists:
-        _claim(run_dir, held)
-    return exists
+# The folder
 
 
-def _claim_new(run_dir: Path | None, name: str, held: contextlib.ExitStack) -> Path:
+def _check_folder(run_dir: Path | None, config: Config, locks: contextlib.ExitStack) -> bool:
+    """Claim the run's folder if it is there; whether it is new."""
+    place, data = run_dir or Path("runs"), config.data
+    with refusing_os_errors(place):
+        is_new = run_dir is None or not run_dir.is_dir()
+    if run_dir is not None and not is_new:
+        for source in filter(None, (data.source, data.valid_source, data.test_source)):
+            check_apart(source, run_dir)
+        _claim(run_dir, locks)
+    check_writable(place)
+    return is_new
+
+
+def _make_folder(run_dir: Path | None, name: str, locks: contextlib.ExitStack) -> Path:
     """Make the run's folder, and claim it."""
     with refusing_os_errors(run_dir or Path("runs")):
         if run_dir is None:
             run_dir = new_folder(name)
         else:
             run_dir.mkdir(parents=True, exist_ok=True)
-    _claim(run_dir, held)
+    _claim(run_dir, locks)
     return run_dir
 
 
-def _claim(folder: Path, held: contextlib.ExitStack) -> None:
-    held.enter_context(claimed(folder))
+def _claim(folder: Path, locks: contextlib.ExitStack) -> None:
+    locks.enter_context(claimed(folder))
     with refusing_os_errors(folder):
         refuse_existing_run(folder)
         discard_leftovers(folder)
 
 
-def _tracker(
-    run_dir: Path, group: ProcessGroup, resume: tuple[int, int] | None = None, *, is_new: bool = False
-) -> Tracker:
+def _tracker(run_dir: Path, resume: tuple[int, int] | None, writes: bool, is_new: bool = False) -> Tracker:
     """The tracker of this process. If it fails, a folder that is new is removed again."""
     try:
         with refusing_os_errors(run_dir):
-            return Tracker(run_dir, resume, writes=group.is_first)
+            return Tracker(run_dir, resume, writes=writes)
     except Exception:
         if is_new:
             shutil.rmtree(run_dir, ignore_errors=True)
         raise
 
 
-def _folder(run_dir: Path, device: torch.device) -> RunFolder:
-    """A GPU trains on while a checkpoint is written. A CPU would only lose cores to it."""
-    return RunFolder(run_dir, writes_behind=device.type == "cuda")
+# Resume
 
 
-def resume_run(
-    run_dir: Path,
-    change: Callable[[Config], Config] = lambda config: config,
-    group: ProcessGroup = ONE_PROCESS,
-    callbacks: Callbacks | None = None,
-) -> Outcome:
-    """Continue a run from its last checkpoint, on the CPU bit for bit as if it had never stopped.
-
-    `change` maps the saved config to the one to continue with. ConfigError if it changes an option that determines
-    the weights, the text or the streams.
-    """
-    with contextlib.ExitStack() as held:
-        path, checkpoint = group.on_first(_claim_run, run_dir, held)
-        group.remember("run", str(run_dir.resolve()))
-        config = group.on_first(_changed_config, checkpoint.config, change, run_dir)
-        device = choose_device(config, group)
-        if config.precision != "auto":  # Checkpoints of older versions say auto; they mean fp32.
-            group.local_first(with_precision, config, device)
-        load = functools.partial(load_unchanged_corpus, config.data, checkpoint.vocabulary, checkpoint.progress)
-        corpus = load_common_corpus(config, group, load)
-        trainer = group.on_each(Trainer, config, corpus, device, group)
-        group.on_each(restore_snapshot, trainer, checkpoint)
-        state = trainer.state
-        if (threads := checkpoint.progress.get("threads")) != state.threads:
-            say(
-                "threads", f"found {state.threads}, the run had {threads}: results differ in the last bits; see threads"
-            )
-        del checkpoint  # as large as the model and its optimizer state
-        group.on_first(_clean, run_dir, path, trainer.checkpoint_bytes())
-        tracker = group.on_each(_tracker, run_dir, group, resume=(state.rows, state.step))
-        say("resume", f"{path}, step {state.step}")
-        return TrainingLoop(trainer, corpus, _folder(run_dir, device), tracker, callbacks=callbacks).fit()
-
-
-def _claim_run(run_dir: Path, held: contextlib.ExitStack) -> tuple[Path, Checkpoint]:
+def _claim_run(run_dir: Path, locks: contextlib.ExitStack) -> tuple[Path, Checkpoint]:
     """Claim the folder of a run, and read its last checkpoint."""
     with refusing_os_errors(run_dir):
         check_resumable(run_dir)
-    held.enter_context(claimed(run_dir))
+    locks.enter_context(claimed(run_dir))
     with refusing_os_errors(run_dir):
         return _read_last(run_dir)
 
@@ -215,7 +240,7 @@ def _changed_config(saved: Config, change: Callable[[Config], Config], run_dir: 
     if config.precision == "auto":
         config = config.model_copy(update={"precision": saved.precision})
     _check_resumable(saved, config)
-    return config
+    return config.model_copy(update={"precision": used_precision(config.precision)})
 
 
 def _clean(run_dir: Path, path: Path, needed_bytes: int) -> None:
@@ -225,9 +250,6 @@ def _clean(run_dir: Path, path: Path, needed_bytes: int) -> None:
         discard_leftovers(run_dir)
         if path.name != LAST:
             (run_dir / FOLDER / LAST).unlink(missing_ok=True)  # damaged: the loop writes a new one as it starts
-
-
-# Resume
 
 
 def _read_last(run_dir: Path) -> tuple[Path, Checkpoint]:

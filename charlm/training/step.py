@@ -17,8 +17,8 @@ from charlm.data.streams import Streams
 from charlm.errors import DivergenceError
 from charlm.layers import RecurrentState
 from charlm.model import CharLM, WindowLoss, build_model, load_weights, map_state, window_loss
-from charlm.system.device import prepare_device, set_threads
-from charlm.system.process_group import ONE_PROCESS, WHOLE_BATCH, ProcessGroup, Shard
+from charlm.system.process_group import WHOLE_BATCH, Shard
+from charlm.training.machine import Machine
 from charlm.training.memory import check_memory
 from charlm.training.optimizer import build_optimizer, clip_gradients, learning_rate, skip_step_unless, state_copies
 from charlm.training.state import TrainState
@@ -35,22 +35,19 @@ class Trainer:
     scores are those of the whole batch, random numbers those of one process.
     """
 
-    def __init__(self, config: Config, corpus: Corpus, device: torch.device, group: ProcessGroup = ONE_PROCESS) -> None:
-        set_threads(group.threads(config.threads))
-        prepare_device(device, config.precision)
+    def __init__(self, config: Config, corpus: Corpus, machine: Machine) -> None:
         torch.manual_seed(config.seed)
-        self.config = config
-        self.device = device
-        self.group = group
+        device, group = machine.device, machine.group
+        self.config = config.model_copy(update={"precision": machine.precision})
+        self.device, self.group = device, group
         self.streams = open_streams(config, corpus, group.shard)
         # The first epoch leaves out whole windows.
         self._first_position = int(config.train.start_at * self.streams.windows_per_epoch) * config.train.bptt
-        check_memory(config, len(corpus.vocabulary), device, group)
+        check_memory(config, len(corpus.vocabulary), machine)
         self.vocabulary, self.labels = corpus.vocabulary, corpus.labels
-        self.model = build_model(config.model, len(corpus.vocabulary), config.precision).to(device).train()
+        self.model = build_model(config.model, len(corpus.vocabulary), machine.precision).to(device).train()
         self.model.begins = begin_of(config.data.unit, corpus.vocabulary)
         self.model.layers.shard = group.shard
-        # Compiles the kernels before the run writes anything and its clock starts.
         self.backend = self.model.select_backend(device).description
         self.parameters: list[Tensor] = list(self.model.parameters())
         self.averaged = copy.deepcopy(self.model).requires_grad_(False) if config.train.ema else None
@@ -59,7 +56,7 @@ class Trainer:
             corpus.sha256,
             corpus.spread,
             position=self._first_position,
-            threads=torch.get_num_threads(),
+            threads=machine.threads,
             objective_sum=torch.zeros((), dtype=torch.float64, device=device),
             grad_norm=torch.zeros((), device=device),
         )

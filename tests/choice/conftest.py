@@ -1,34 +1,34 @@
 """Fixtures for tests of the choice of settings."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
-import charlm.choice.speed
 from charlm.data.corpus import Corpus
 from charlm.data.vocabulary import Vocabulary
+from charlm.model import count_parameters
 from tests.text import words_text
 
 
 @pytest.fixture
-def machine(monkeypatch, tmp_path):
-    """A machine of a known speed: an update takes 1 ms and 10 ns for each parameter and stream of 64 characters."""
-    monkeypatch.setenv("CHARLM_CACHE", str(tmp_path / "cache"))
-    measured = []
+def speed(monkeypatch):
+    """A machine of a known speed: an update takes 1 ms and 10 ns for each parameter and stream of 64 characters.
 
-    def measure(config, device, vocabulary_size, *_):
-        measured.append(config)
-        from charlm.model import count_parameters
+    `factor` makes it slower, `largest` is the number of hidden units that fit into memory, and `measured` has the
+    configs that were measured.
+    """
+    speed = SimpleNamespace(factor=1.0, largest=10**6, measured=[])
 
+    def measure(config, machine, vocabulary_size, *_):
+        speed.measured.append(config)
+        if config.model.cell.hidden > speed.largest:
+            return None
         parameters = count_parameters(config.model, vocabulary_size)
-        return machine.factor * (1e-3 + 1e-8 * parameters * config.train.batch_size)
+        return speed.factor * (1e-3 + 1e-8 * parameters * config.train.batch_size)
 
-    def machine(factor):
-        machine.factor = factor
-
-    machine.factor, machine.measured = 1.0, measured
-    monkeypatch.setattr(charlm.choice.speed, "measure", measure)
-    monkeypatch.setattr("charlm.choice.suggest.compile_kernels", lambda *_: None)
-    return machine
+    monkeypatch.setattr("charlm.choice.speed.measure", measure)
+    return speed
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """Settings for a text, a time and a machine: valid, sensible, and what the user asked for."""
 
-import itertools
 import math
 import time
 from dataclasses import replace
@@ -8,7 +7,6 @@ from dataclasses import replace
 import pytest
 import torch
 
-from charlm.choice import speed
 from charlm.choice.families import USUAL, Request
 from charlm.choice.suggest import suggest
 from charlm.config import load_config
@@ -16,76 +14,76 @@ from charlm.config.commented import commented_yaml
 from charlm.data.corpus import load_configured_corpus
 from charlm.errors import CharlmError, DataError
 from charlm.model import count_parameters
+from charlm.system.clock import Clock
 from charlm.system.process_group import ProcessGroup
+from charlm.training.machine import Machine
 from tests.text import words_text
 
+pytestmark = pytest.mark.usefixtures("speed", "kernels")
 
-@pytest.mark.usefixtures("machine")
-def test_more_time_means_a_larger_model_and_more_dropout(text_file):
+
+def planned(suggestion):
+    """Updates and passes over the text, as the plan says."""
+    _, updates, _, passes, *_ = suggestion.reasons["plan"].split()
+    return int(updates.replace(",", "")), float(passes)
+
+
+def units(config):
+    return config.model.layers * config.model.cell.hidden
+
+
+@pytest.fixture
+def of_machine(monkeypatch):
+    """Change the machine for which settings are chosen."""
+    from charlm.choice import suggest as module
+
+    choose = module.choose_machine
+    return lambda **changes: monkeypatch.setattr(module, "choose_machine", lambda *a: replace(choose(*a), **changes))
+
+
+def test_more_time_or_a_faster_machine_means_a_larger_model_and_more_dropout(speed, text_file, tmp_path, monkeypatch):
     short, long = (suggest(Request(text_file, minutes)).config for minutes in (0.2, 30))
-    assert long.model.cell.hidden * long.model.layers > short.model.cell.hidden * short.model.layers
+    assert units(long) > units(short)
     assert long.model.dropout.output > short.model.dropout.output
     assert (short.train.max_minutes, long.train.max_minutes) == (0.2, 30)
+    fast = suggest(Request(text_file, 1)).config
+    speed.factor = 30
+    monkeypatch.setenv("CHARLM_CACHE", str(tmp_path / "empty"))
+    assert units(suggest(Request(text_file, 1)).config) < units(fast)
 
 
-def test_a_slower_machine_means_a_smaller_model(machine, text_file):
-    def model(factor):
-        machine(factor)
-        return suggest(Request(text_file, 1)).config.model
-
-    fast = model(1)
-    from charlm.system.cache import cache_folder
-
-    for file in cache_folder("speed").iterdir():
-        file.unlink()
-    slow = model(30)
-    assert slow.cell.hidden * slow.layers < fast.cell.hidden * fast.layers
-
-
-@pytest.mark.usefixtures("machine")
-def test_of_equals_the_largest_of_those_that_were_measured(text_of, monkeypatch):
+def test_of_equals_the_largest_of_those_that_the_rule_was_fitted_to(text_of, monkeypatch):
     """Larger ones must promise more than what counts as equal."""
     text_of(1_000_000)
-
-    def promise(nats_per_parameter):
+    for nats_per_parameter, least, most in ((1e-10, 2.0e6, 2.5e6), (-1e-11, 2.0e6, 2.5e6), (-1e-8, 20e6, 1e9)):
         monkeypatch.setattr(
-            "charlm.choice.suggest.relative_nats",
-            lambda candidate, reading: 1 + nats_per_parameter * candidate.parameters,
+            "charlm.choice.suggest.relative_nats", lambda each, slope=nats_per_parameter: 1 + slope * each.parameters
         )
-        found = suggest(Request("my.txt", 30)).config
-        return count_parameters(found.model, 70)
-
-    assert 2_000_000 < promise(1e-10) < 2_500_000
-    assert 2_000_000 < promise(-1e-11) < 2_500_000
-    assert promise(-1e-8) > 20_000_000
+        assert least < count_parameters(suggest(Request("my.txt", 30)).config.model, 70) < most
 
 
-@pytest.mark.usefixtures("machine")
 @pytest.mark.parametrize(("least_updates", "hidden"), [(2000, 448), (1400, 640)])
 def test_a_wide_model_needs_more_updates(text_of, monkeypatch, least_updates, hidden):
     """The RHN of 640 units makes 3,000 in half an hour, and has half the learning rate of narrow ones."""
     text_of(1_000_000)
     families = (USUAL[0], replace(USUAL[1], least_updates=least_updates))
-    monkeypatch.setattr("charlm.choice.suggest.USUAL", families)
+    monkeypatch.setattr("charlm.choice.families.USUAL", families)
     monkeypatch.setattr(
-        "charlm.choice.suggest.relative_nats",
-        lambda candidate, reading: 2 - (candidate.family.kind == "rhn") - 1e-8 * candidate.parameters,
+        "charlm.choice.suggest.relative_nats", lambda each: 2 - (each.family.kind == "rhn") - 1e-8 * each.parameters
     )
     assert suggest(Request("my.txt", 30)).config.model.cell.hidden == hidden
 
 
-@pytest.mark.usefixtures("machine")
 @pytest.mark.parametrize("chars", [300_000, 3_000_000, 30_000_000])
 def test_a_run_of_few_passes_ends_with_a_pass(text_of, chars):
     """Nine tenths of what it reads are whole passes over pieces of the text."""
     text_of(chars)
-    found = suggest(Request("my.txt", 1))
-    updates = int(found.reasons["plan"].split()[1].replace(",", ""))
-    train = found.config.train
-    passes = updates * train.batch_size * train.bptt / (chars * found.config.data.split[0])
+    suggestion = suggest(Request("my.txt", 1))
+    train, (updates, _) = suggestion.config.train, planned(suggestion)
+    passes = updates * train.batch_size * train.bptt / (chars * suggestion.config.data.split[0])
     if passes < 3:
         assert 0.9 * passes / train.read_share == pytest.approx(math.ceil(0.9 * passes), rel=0.01)
-        assert "train.read_share" in found.comments
+        assert "train.read_share" in suggestion.comments
     else:
         assert train.read_share == 1
     lines = suggest(Request("my.txt", 1, ["data.unit=line"])).config
@@ -95,136 +93,116 @@ def test_a_run_of_few_passes_ends_with_a_pass(text_of, chars):
 @pytest.mark.parametrize(
     ("chars", "minutes", "factor"),
     [
-        *itertools.product((500, 20_000, 10**9), (1 / 6, 480), (1e-3, 30)),
+        (500, 1 / 6, 30),
+        (500, 480, 1e-3),
         (3_000, 1, 1),
-        (1_000_000, 5, 1),
+        (20_000, 1 / 6, 1e-3),
+        (20_000, 480, 30),
         (50_000, 60, 0.1),
+        (1_000_000, 5, 1),
+        (10**9, 1 / 6, 30),
+        (10**9, 480, 1e-3),
     ],
 )
-def test_from_ten_seconds_to_eight_hours_and_500_characters_to_a_gigabyte(machine, text_of, chars, minutes, factor):
+def test_from_ten_seconds_to_eight_hours_and_500_characters_to_a_gigabyte(speed, text_of, chars, minutes, factor):
     """Every choice is a valid config that makes updates, fits into memory and can be scored."""
-    machine(factor)
+    speed.factor = factor
     text_of(chars)
-    found = suggest(Request("my.txt", minutes))
-    train, data = found.config.train, found.config.data
+    suggestion = suggest(Request("my.txt", minutes))
+    train, data, (updates, _) = suggestion.config.train, suggestion.config.data, planned(suggestion)
     valid = int(chars * data.split[1])
     assert sum(data.split) == pytest.approx(1)
-    assert train.bptt < valid <= 0.21 * chars
-    assert valid <= 300_000
+    assert train.bptt < valid <= min(0.21 * chars, 300_000)
     assert train.batch_size * (train.bptt + 1) < chars * data.split[0]
-    assert 1e-4 < found.config.optimizer.lr < 5e-2
-    updates = int(found.reasons["plan"].split()[1].replace(",", ""))
-    assert updates >= 30 or "few" in found.reasons
+    assert 1e-4 < suggestion.config.optimizer.lr < 5e-2
+    assert updates >= 30 or "few" in suggestion.reasons
     assert train.eval_every <= updates
     assert train.patience == 0 or train.patience == updates // train.eval_every // 2 >= 5
-    assert found.config.optimizer.schedule.warmup_steps >= 1
+    assert suggestion.config.optimizer.schedule.warmup_steps >= 1
     if chars in (500, 3_000, 10**9):
-        assert "outside of what the rule was fitted to" in found.reasons["outside"]
-    assert ("small" in found.reasons) == (chars < 50_000)
+        assert "outside of what the rule was fitted to" in suggestion.reasons["outside"]
+    assert ("small" in suggestion.reasons) == (chars < 50_000)
 
 
-@pytest.mark.usefixtures("machine")
-def test_the_users_options_stay(text_file):
+def test_the_users_options_stay(text_file, tmp_path):
     given = ["model.cell.kind=gru", "train.batch_size=8", "optimizer.lr=0.001", "seed=7", "data.split=[0.5,0.25,0.25]"]
-    config = suggest(Request(text_file, 1, given)).config
-    assert config.model.cell.kind == "gru"
-    assert (config.train.batch_size, config.optimizer.lr, config.seed) == (8, 0.001, 7)
+    suggestion = suggest(Request(text_file, 1, given))
+    config = suggestion.config
+    assert (config.model.cell.kind, config.train.batch_size, config.optimizer.lr, config.seed) == ("gru", 8, 0.001, 7)
     assert config.data.split == (0.5, 0.25, 0.25)
+    file = tmp_path / "mine.yaml"
+    file.write_text(commented_yaml(config, "settings", suggestion.comments))
+    assert load_config(file) == config
 
 
-@pytest.mark.usefixtures("machine")
-def test_the_last_loss_is_told_and_promises_less(text_file):
+def test_the_last_loss_promises_less(text_file):
     sum_, last = (suggest(Request(text_file, 1, [f"train.loss={loss}"])) for loss in ("sum", "last"))
     assert float(last.reasons["expect"].split()[1]) > 1.2 * float(sum_.reasons["expect"].split()[1])
     assert last.reasons["outside"].startswith("train.loss: last is far outside of what the rule was fitted to")
     assert "the loss is a sum over the window" in commented_yaml(sum_.config, "", sum_.comments)
     as_yaml = commented_yaml(last.config, "", last.comments)
-    assert "loss: last" in as_yaml
     assert "of 64 characters read, only the last is learned" in as_yaml
     assert "sum" not in as_yaml
 
 
-@pytest.mark.usefixtures("machine")
 @pytest.mark.parametrize(
     ("given", "kind"),
-    [("model.cell.depth=6", "rhn"), ("model.cell.layer_norm=true", "lstm"), ("model.cell.kind=slstm", "slstm")],
+    [("model.cell.gate_bias=-3", "rhn"), ("model.cell.layer_norm=true", "lstm"), ("model.cell.kind=slstm", "slstm")],
 )
 def test_an_option_of_one_kind_chooses_the_kind(text_file, given, kind):
     assert suggest(Request(text_file, 1, [given])).config.model.cell.kind == kind
 
 
-@pytest.mark.usefixtures("no_kernels")
-def test_without_kernels_a_plain_lstm_is_chosen_where_it_is_four_times_as_fast(text_file, monkeypatch):
+def test_without_kernels_a_plain_lstm_is_chosen_where_it_is_four_times_as_fast(text_file, of_machine, monkeypatch):
     def measure(config, *_):
         options = config.model
         plain = options.cell.kind == "lstm" and options.layers == 1 and not options.cell.layer_norm
         return 1e-7 * options.layers * options.cell.hidden**2 * (1 if plain else 4)
 
+    of_machine(has_kernels=False)
     monkeypatch.setattr("charlm.choice.speed.measure", measure)
     model = suggest(Request(text_file, 0.5)).config.model
     assert (model.cell.kind, model.layers, model.cell.layer_norm) == ("lstm", 1, False)
     assert suggest(Request(text_file, 0.5, ["model.cell.kind=rhn"])).config.model.cell.kind == "rhn"
 
 
-@pytest.mark.usefixtures("machine")
-def test_a_size_that_is_given_is_the_only_one_measured(machine, text_file):
-    found = suggest(Request(text_file, 1, ["model.cell.hidden=100"]))
-    assert found.config.model.cell.hidden == 100
-    assert {(measured.model.cell.kind, measured.model.layers) for measured in machine.measured} == {
-        (family.kind, family.layers) for family in USUAL
-    }
-    assert {measured.model.cell.hidden for measured in machine.measured} == {100}
+def test_a_size_that_is_given_is_the_only_one_measured(speed, text_file):
+    assert suggest(Request(text_file, 1, ["model.cell.hidden=100"])).config.model.cell.hidden == 100
+    measured = [config.model for config in speed.measured]
+    assert {(model.cell.kind, model.layers) for model in measured} == {(each.kind, each.layers) for each in USUAL}
+    assert {model.cell.hidden for model in measured} == {100}
 
 
-@pytest.mark.usefixtures("machine")
 @pytest.mark.parametrize(
     ("given", "passes"), [("data.split=[0.9,0.1,0]", 1), ("data.split=[0.45,0.1,0.45]", 2), ("data.split=[1,0,0]", 0.9)]
 )
 def test_the_plan_knows_the_users_split(text_file, given, passes):
-    base = suggest(Request(text_file, 5, ["data.split=[0.9,0.1,0]", "train.max_steps=500", "model.cell.hidden=96"]))
-    found = suggest(Request(text_file, 5, [given, "train.max_steps=500", "model.cell.hidden=96"]))
-
-    def epochs(suggestion):
-        return float(suggestion.reasons["plan"].split(", ")[-1].split()[0])
-
-    assert epochs(found) == pytest.approx(passes * epochs(base), rel=0.05)
-    has_valid = found.config.data.split[1] > 0
-    assert (found.config.train.eval_every > 0) == has_valid
+    fixed = ["train.max_steps=500", "model.cell.hidden=96"]
+    base, own = (suggest(Request(text_file, 5, [split, *fixed])) for split in ("data.split=[0.9,0.1,0]", given))
+    assert planned(own)[1] == pytest.approx(passes * planned(base)[1], rel=0.05)
+    assert (own.config.train.eval_every > 0) == (own.config.data.split[1] > 0)
 
 
-@pytest.mark.usefixtures("machine")
-def test_a_text_for_validation_leaves_the_whole_text_to_train_on(text_file, tmp_path):
-    other = tmp_path / "other.txt"
-    other.write_text(words_text(30_000, seed=3))
-    found = suggest(Request(text_file, 5, [f"data.valid_source={other}"]))
-    corpus = load_configured_corpus(found.config.data)
-    assert len(corpus.splits["train"]) == 120_000
-    assert found.config.train.eval_every > 0
+def test_a_text_for_validation_leaves_the_whole_text_to_train_on(text_file, write):
+    other = write("other.txt", words_text(30_000, seed=3))
+    config = suggest(Request(text_file, 5, [f"data.valid_source={other}"])).config
+    assert len(load_configured_corpus(config.data).splits["train"]) == 120_000
+    assert config.train.eval_every > 0
 
 
-def test_no_model_can_be_measured(machine, text_file, monkeypatch):
-    monkeypatch.setattr("charlm.choice.speed.measure", lambda *_: None)
-    with pytest.raises(CharlmError, match="memory: not even a small model could be trained"):
-        suggest(Request(text_file, 1))
-
-
-@pytest.mark.usefixtures("machine")
 def test_a_vocabulary_of_fifty_thousand(text_of):
     text_of(1_000_000, vocabulary=50_000)
     assert suggest(Request("my.txt", 1)).config.train.max_minutes == 1
 
 
-@pytest.mark.usefixtures("machine")
 @pytest.mark.parametrize(("name", "rate"), [("sgd", 25), ("adagrad", 5), ("rmsprop", 1 / 3), ("adam", 1), ("muon", 1)])
 def test_another_optimizer_has_its_own_numbers(text_file, name, rate):
     usual = suggest(Request(text_file, 1)).config.optimizer
     optimizer = suggest(Request(text_file, 1, [f"optimizer.name={name}"])).config.optimizer
-    assert optimizer.name == name
-    assert optimizer.weight_decay == (0.1 if name == "muon" else 0)
+    assert (optimizer.name, optimizer.weight_decay) == (name, 0.1 if name == "muon" else 0)
     assert optimizer.lr == pytest.approx(rate * usual.lr, rel=0.1)
 
 
-@pytest.mark.usefixtures("machine")
 @pytest.mark.parametrize(
     "given",
     [
@@ -238,45 +216,25 @@ def test_another_optimizer_has_its_own_numbers(text_file, name, rate):
 def test_options_that_are_not_for_all_candidates(text_file, given):
     config = suggest(Request(text_file, 1, given)).config
     assert config.optimizer.lr < 5e-2
-    if "model.cell.kind=gru" in given:
-        assert (config.model.layers, config.model.cell.kind) == (1, "gru")
+    assert "model.cell.kind=gru" not in given or (config.model.layers, config.model.cell.kind) == (1, "gru")
 
 
-@pytest.mark.usefixtures("machine")
 @pytest.mark.parametrize("text", ["a" * 5000, "one line without an end " * 300, "\n" * 2000])
-def test_odd_texts(tmp_path, text):
-    (tmp_path / "odd.txt").write_text(text)
-    config = suggest(Request(str(tmp_path / "odd.txt"), 1)).config
-    assert 0 < config.data.split[1] <= 0.2
+def test_odd_texts(write, text):
+    assert 0 < suggest(Request(write("odd.txt", text), 1)).config.data.split[1] <= 0.2
 
 
-@pytest.mark.usefixtures("machine")
 def test_a_gpu_gets_larger_batches_and_a_bounded_rate(text_of, monkeypatch):
     text_of(10_000_000)
-    cuda = torch.device("cuda", 0)
-    monkeypatch.setattr("charlm.choice.suggest.resolve_device", lambda *_: cuda)
-    monkeypatch.setattr("charlm.choice.suggest.available_bytes", lambda device: 10**11)
-    monkeypatch.setattr("charlm.choice.suggest.choose_precision", lambda *_: ("bf16", ""))
-    monkeypatch.setattr("charlm.choice.suggest.describe_device", lambda device: "a GPU")
-    monkeypatch.setattr("charlm.choice.speed._Store", NoStore)
+    gpu = Machine(torch.device("cuda", 0), ProcessGroup(), 1, "bf16", "", 10**11, True)
+    monkeypatch.setattr("charlm.choice.suggest.choose_machine", lambda *_: gpu)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a GPU")
     monkeypatch.setattr("charlm.choice.speed.free_memory", lambda: None)
     config = suggest(Request("my.txt", 10)).config
     assert config.train.batch_size in (64, 256)
     assert config.optimizer.lr <= 2.4e-2
 
 
-class NoStore:
-    def __init__(self, *_):
-        pass
-
-    def read(self):
-        return None
-
-    def write(self, seconds):
-        pass
-
-
-@pytest.mark.usefixtures("machine")
 @pytest.mark.parametrize(
     ("given", "fault"),
     [
@@ -292,92 +250,66 @@ def test_faults(text_file, given, fault):
         suggest(Request(text_file, 1, [given]))
 
 
-@pytest.mark.usefixtures("machine")
-def test_a_text_that_is_too_short(tmp_path):
-    (tmp_path / "short.txt").write_text("to be or not to be\n" * 3)
+def test_a_text_that_is_too_short(write):
     with pytest.raises(DataError, match=r"short.txt: found 57 characters; allowed: 500 or more"):
-        suggest(Request(str(tmp_path / "short.txt"), 1))
+        suggest(Request(write("short.txt", "to be or not to be\n" * 3), 1))
 
 
 @pytest.mark.parametrize("faster", [64, 192])
-def test_a_size_that_is_faster_than_its_neighbors_is_found(machine, monkeypatch, text_file, faster):
-    measure = speed.measure
+def test_a_size_that_is_faster_than_its_neighbors_is_found(speed, monkeypatch, text_file, faster):
+    from charlm.choice import speed as module
 
-    def with_a_fast_size(config, *rest):
-        return measure(config, *rest) / (1.5 if config.model.cell.hidden == faster else 1)
-
-    monkeypatch.setattr(speed, "measure", with_a_fast_size)
-    machine(0.5)
-    found = suggest(Request(text_file, 1 / 6)).config.model.cell.hidden
-    assert (found == faster) == (faster == 192)
-
-
-def test_speeds_that_were_measured_beside_other_load_do_not_last(machine, monkeypatch, text_file, tmp_path):
-    machine(4.0)
-    slow = suggest(Request(text_file, 1)).config.model
-    machine(1.0)
-    again = suggest(Request(text_file, 1)).config.model
-    monkeypatch.setenv("CHARLM_CACHE", str(tmp_path / "empty"))
-    assert again == suggest(Request(text_file, 1)).config.model
-    assert again.cell.hidden > slow.cell.hidden
+    measure, speed.factor = module.measure, 0.5
+    monkeypatch.setattr(
+        module, "measure", lambda c, *rest: measure(c, *rest) / (1.5 if c.model.cell.hidden == faster else 1)
+    )
+    hidden = suggest(Request(text_file, 1 / 6)).config.model.cell.hidden
+    assert (hidden == faster) == (faster == 192)
 
 
-@pytest.mark.parametrize("chars", [6_000, 120_000])
-@pytest.mark.parametrize("minutes", [0.5, 1, 5])
-def test_what_is_chosen_was_measured(machine, tmp_path, chars, minutes):
-    (tmp_path / "my.txt").write_text(words_text(chars))
-    found = suggest(Request(str(tmp_path / "my.txt"), minutes)).config.model
-    assert (found.cell.kind, found.layers, found.cell.hidden) in {
-        (measured.model.cell.kind, measured.model.layers, measured.model.cell.hidden) for measured in machine.measured
-    }
+@pytest.mark.parametrize(("chars", "minutes"), [(6_000, 0.5), (6_000, 5), (120_000, 1), (120_000, 5)])
+def test_what_is_chosen_was_measured(speed, write, chars, minutes):
+    chosen = suggest(Request(write("my.txt", words_text(chars)), minutes)).config.model
+
+    def size(model):
+        return model.cell.kind, model.layers, model.cell.hidden
+
+    assert size(chosen) in {size(config.model) for config in speed.measured}
 
 
-def test_a_model_too_large_to_be_measured_is_not_chosen(machine, monkeypatch, text_file, tmp_path):
-    measure = speed.measure
+def test_memory_bounds_the_model(speed, text_file, of_machine, monkeypatch):
     assert suggest(Request(text_file, 5)).config.model.cell.hidden >= 256
-    monkeypatch.setattr(speed, "measure", lambda c, *rest: None if c.model.cell.hidden >= 256 else measure(c, *rest))
-    monkeypatch.setenv("CHARLM_CACHE", str(tmp_path / "empty"))
-    assert suggest(Request(text_file, 5)).config.model.cell.hidden < 256
+    speed.largest = 200
+    monkeypatch.setattr("charlm.choice.speed._read", lambda name: None)
+    assert suggest(Request(text_file, 5)).config.model.cell.hidden <= 200
+    speed.largest = 0
+    with pytest.raises(CharlmError, match="memory: not even a small model could be trained"):
+        suggest(Request(text_file, 5))
+    speed.largest = 10**6
+    free = suggest(Request(text_file, 480)).config
+    of_machine(free_bytes=60_000_000)
+    assert units(suggest(Request(text_file, 480)).config) < units(free)
+    of_machine(free_bytes=1_000_000)
+    with pytest.raises(CharlmError, match="memory: no model fits into what is free"):
+        suggest(Request(text_file, 1))
 
 
-@pytest.mark.usefixtures("machine")
 @pytest.mark.parametrize("processes", [3, 32])
-def test_processes_share_the_batch(machine, text_file, processes):
+def test_processes_share_the_batch(speed, text_file, processes):
     group = ProcessGroup()
     group.size = processes
     config = suggest(Request(text_file, 1), group).config
     assert config.train.batch_size % processes == 0
-    assert {measured.train.batch_size for measured in machine.measured} == {config.train.batch_size}
+    assert {measured.train.batch_size for measured in speed.measured} == {config.train.batch_size}
 
 
-@pytest.mark.usefixtures("machine")
-def test_memory_bounds_the_model(text_file, monkeypatch):
-    free = suggest(Request(text_file, 480)).config.model
-    monkeypatch.setattr("charlm.choice.suggest.available_bytes", lambda device: 60_000_000)
-    tight = suggest(Request(text_file, 480)).config.model
-    assert tight.cell.hidden * tight.layers < free.cell.hidden * free.layers
-    monkeypatch.setattr("charlm.choice.suggest.available_bytes", lambda device: 1_000_000)
-    with pytest.raises(CharlmError, match="memory"):
-        suggest(Request(text_file, 1))
-
-
-@pytest.mark.usefixtures("machine")
-def test_as_yaml_it_is_the_same_config(text_file, tmp_path):
-    found = suggest(Request(text_file, 2, ["seed=3"]))
-    file = tmp_path / "mine.yaml"
-    file.write_text(commented_yaml(found.config, "settings", found.comments))
-    assert load_config(file) == found.config
-
-
-@pytest.mark.usefixtures("machine")
 def test_time_that_has_passed_is_not_planned(text_file, monkeypatch):
-    monkeypatch.setattr("charlm.choice.suggest.compiling_s", lambda since_s: 0.0)
+    monkeypatch.setattr("charlm.system.clock._compilations", [])
     one = ["model.cell={kind: lstm, hidden: 384}", "model.layers=1"]
 
-    def updates(began_s):
-        plan = suggest(Request(text_file, 1, one), began_s=began_s).reasons["plan"]
-        return int(plan.removeprefix("about ").partition(" ")[0].replace(",", ""))
+    def updates(passed_s=None):
+        clock = None if passed_s is None else Clock(1, time.perf_counter() - passed_s)
+        return planned(suggest(Request(text_file, 1, one), clock=clock))[0]
 
-    late, hardly = updates(time.perf_counter() - 20), updates(time.perf_counter() - 1000)
-    assert late == pytest.approx(updates(None) * (60 - 20 - 1.5) / 57, rel=0.05)
-    assert hardly == pytest.approx(updates(None) * 30 / 57, rel=0.02)  # half of the minutes in any case
+    assert updates(20) == pytest.approx(updates() * (60 - 20 - 1.5) / 57, rel=0.05)
+    assert updates(1000) == pytest.approx(updates() * 30 / 57, rel=0.02)  # half of the minutes in any case

@@ -159,9 +159,7 @@ def test_sizes_beyond_any_memory(cli, tiny_config, tmp_path, option):
 
 
 def test_memory_that_runs_out_all_the_same(cli, tiny_config, monkeypatch):
-    from charlm.training import memory
-
-    monkeypatch.setattr(memory, "available_bytes", lambda _: None)
+    monkeypatch.setattr("charlm.training.machine.available_bytes", lambda _: None)
     assert cli("plan", "--config", tiny_config, "--set", "model.cell.hidden=400000").error == (
         "out of memory: 2560000000000 bytes more were needed; lower model.cell.hidden, train.batch_size or train.bptt"
     )

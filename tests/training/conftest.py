@@ -1,10 +1,12 @@
 """Fixtures for tests of training."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from charlm.config import parse_config
-from charlm.system.device import resolve_device
+from charlm.training.machine import choose_machine
 from charlm.training.step import Trainer
 from tests.corpora import load_corpus
 from tests.text import words_text
@@ -52,10 +54,11 @@ def trainer_of(tmp_path):
             "model": {"cell": {"kind": "lstm", "hidden": 12}, **(model or {})},
             "train": {"batch_size": 4, "bptt": 10, "max_steps": 100, "reset_state": 0, **(train or {})},
             "optimizer": {"name": "sgd", "lr": 0.05, "clip_norm": 2.0, **(optimizer or {})},
-            **{"device": "cpu", **top},
+            **{"device": "cpu", "precision": "fp32", **top},
         }
         config = parse_config(raw, "test")
         corpus = load_corpus(str(file), level="char", split=config.data.split, unit=unit)
-        return Trainer(config, corpus, torch.device(on) if on else resolve_device(config.device))
+        machine = choose_machine(config)
+        return Trainer(config, corpus, replace(machine, device=torch.device(on)) if on else machine)
 
     return build

@@ -16,6 +16,7 @@ from charlm.data.corpus import load_configured_corpus
 from charlm.inference import SamplingOptions, sample_text
 from charlm.inference.evaluation import evaluate
 from charlm.model import build_model, load_weights
+from charlm.system.clock import Clock
 from charlm.training.start import start_run
 from tests.runs import rows
 from tests.text import words_text
@@ -108,7 +109,7 @@ def test_limits(tmp_path, config_of, limits, reason):
 def test_minutes_include_the_last_evaluation_and_checkpoints(tmp_path, config_of, clock, eval_every):
     """An update takes 0.1 s here, an evaluation 3 s and a checkpoint 1 s; 30 s are asked for."""
     config = config_of(train={"max_steps": None, "max_minutes": 0.5, "eval_every": eval_every, "sample_every": 0})
-    outcome = start_run(config, tmp_path / "run", began_s=clock.now_s - 2)
+    outcome = start_run(config, tmp_path / "run", clock=Clock(0.5, clock.now_s - 2))
     # Without an evaluation before, its time is guessed.
     assert (25 if eval_every else 18) < outcome.elapsed_s <= (30.6 if eval_every else 34)
     assert outcome.reason == "max_minutes"

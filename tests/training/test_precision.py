@@ -2,12 +2,13 @@
 
 import json
 import platform
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from charlm.checkpoint import read_checkpoint
+from charlm.checkpoint import read_checkpoint, save_checkpoint
 from charlm.config import load_config
 from charlm.inference import load
 from charlm.native import precision
@@ -63,9 +64,10 @@ def test_a_resumed_run_keeps_its_precision(config_of, tmp_path: Path, fast: str,
 
 
 def test_runs_from_before_auto_chose_stay_in_fp32(config_of, tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr("charlm.training.processes.with_precision", lambda config, device: config)
-    start_run(config_of(precision="auto"), tmp_path / "run")
-    monkeypatch.undo()
+    start_run(config_of(precision="fp32"), tmp_path / "run")
+    for path in (tmp_path / "run/checkpoints").iterdir():
+        saved = read_checkpoint(path)
+        save_checkpoint(replace(saved, config=saved.config.model_copy(update={"precision": "auto"})), path, [])
     monkeypatch.setattr(precision, "bf16_instructions", lambda: "AMX")
     resume_run(tmp_path / "run")
     assert load(tmp_path / "run").precision == "fp32"

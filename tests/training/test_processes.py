@@ -29,12 +29,11 @@ from charlm.inference.evaluation import evaluate
 from charlm.model import build_model
 from charlm.system.process_group import ONE_PROCESS, ProcessGroup
 from charlm.training.folder import RunFolder
+from charlm.training.machine import choose_machine
 from charlm.training.optimizer import build_optimizer
-from charlm.training.plan import Plan, measure
-from charlm.training.precision import compile_kernels
-from charlm.training.processes import choose_device
+from charlm.training.plan import Cost, measure_cost
 from charlm.training.snapshot import restore_snapshot, take_snapshot
-from charlm.training.start import resume_run, start_run
+from charlm.training.start import resume_run, run_of_this_launch, start_run
 from charlm.training.step import Trainer
 from tests.pairwise import pairwise
 from tests.processes import Team, team
@@ -92,8 +91,7 @@ def in_float64():
 
 def trainer_of(group: ProcessGroup, raw) -> Trainer:
     config = parse_config(raw, "test")
-    device = choose_device(config, group)
-    return Trainer(config, load_configured_corpus(config.data), device, group)
+    return Trainer(config, load_configured_corpus(config.data), choose_machine(config, group))
 
 
 def trained(group: ProcessGroup, raw, updates: int, start: Checkpoint | None = None) -> Checkpoint:
@@ -218,7 +216,7 @@ def test_scores_are_those_of_one_process(processes: Team, raw):
 
 def refused_batch(group: ProcessGroup, raw) -> str:
     with pytest.raises(ConfigError) as found:
-        choose_device(parse_config(raw, "test"), group)
+        measure_cost(parse_config(raw, "test"), group)
     return str(found.value)
 
 
@@ -245,7 +243,10 @@ def run_of(group: ProcessGroup, raw, run, patches=(), again=False):
         for patch in patches:
             held.enter_context(patch(group))
         try:
-            outcome = start_run(parse_config(raw, "test"), run, group=group)
+            if started_before := run_of_this_launch(group):
+                outcome = resume_run(started_before, group=group)
+            else:
+                outcome = start_run(parse_config(raw, "test"), run, group=group)
         except CharlmError as error:
             return f"{type(error).__name__}: {error}"
     return outcome.reason, outcome.step, outcome.best_nats
@@ -573,9 +574,9 @@ def test_processes_share_the_cores_unless_the_user_says_otherwise(processes: Tea
     assert max(lines) <= 1
 
 
-def planned(group: ProcessGroup, raw) -> Plan:
+def planned(group: ProcessGroup, raw) -> Cost:
     with mock.patch.multiple(charlm.training.plan, _MEASURE_S=0.0):
-        return measure(parse_config(raw, "test"), group)
+        return measure_cost(parse_config(raw, "test"), group)
 
 
 def test_a_plan_is_for_the_whole_batch(processes: Team, raw):
@@ -590,7 +591,7 @@ def test_a_plan_is_for_the_whole_batch(processes: Team, raw):
 
 def suggested(group: ProcessGroup, source, cache) -> tuple[Config, int]:
     """The settings that this process gets for a text, and how many updates it makes to measure them."""
-    compile_kernels([CELLS[family.kind]() for family in USUAL], torch.device("cpu"))  # in the cache of all tests
+    choose_machine(parse_config({}, "test"), cells=[CELLS[family.kind]() for family in USUAL])  # in the tests' cache
     update = Trainer.update
     with (
         mock.patch.dict(os.environ, {"CHARLM_CACHE": str(cache)}),
@@ -610,7 +611,7 @@ def test_processes_measure_together_and_keep_their_own_speeds(processes: Team, r
     assert of_all.items() > of_one.items()
     missing = processes(refused_text, tmp_path / "none.txt")
     assert missing[0].startswith(f"DataError: {tmp_path}/none.txt: ")
-    assert set(missing[1:]) == {missing[0].replace("DataError", "ProcessError")}
+    assert set(missing[1:]) == {missing[0].replace("DataError: ", "ProcessError: process 0: ")}
 
 
 def refused_text(group: ProcessGroup, source) -> str:

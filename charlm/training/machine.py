@@ -1,0 +1,65 @@
+"""What a run computes on: chosen once, before the text is read, and passed on."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+
+from charlm.cells import Cell
+from charlm.config import Config
+from charlm.native.build import KernelError, load
+from charlm.native.fused import fused
+from charlm.native.precision import choose_precision
+from charlm.native.shared import SHARED_KERNELS
+from charlm.system.console import say
+from charlm.system.device import available_bytes, prepare_device, resolve_device, set_threads
+from charlm.system.process_group import ONE_PROCESS, ProcessGroup
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Device, threads, precision, processes, free memory and kernels of a run."""
+
+    device: torch.device
+    group: ProcessGroup
+    threads: int
+    """CPU threads of this process."""
+    precision: str
+    """Of matrix products: fp32, tf32 or bf16."""
+    precision_reason: str
+    """Why `auto` took it, or why another one would be faster; "" if there is nothing to say."""
+    free_bytes: int | None
+    """Free memory of the device before the run takes any; None if the system does not say."""
+    has_kernels: bool
+    """Whether the CPU kernels compile; True on a GPU, which needs none."""
+
+    def say_precision(self, asked: str) -> None:
+        """Print why the precision is the one asked for, or is another one."""
+        if self.precision_reason:
+            label = "auto" if asked == "auto" else "slow"
+            say(label, f"precision {self.precision}: {self.precision_reason}")
+
+
+def choose_machine(config: Config, group: ProcessGroup = ONE_PROCESS, cells: Iterable[Cell] = ()) -> Machine:
+    """The machine for a config, set up for its device, threads and precision. All processes of the group call this.
+
+    Compiles the kernels of `cells`, by default of the config's cell, all at once and in parallel. DeviceError for a
+    device that is not there or lacks the precision.
+    """
+    device = group.on_each(resolve_device, config.device, group)
+    group.use(device)
+    set_threads(group.threads(config.threads))
+    free_bytes = available_bytes(device)
+    has_kernels = group.local_first(_compile_kernels, list(cells) or [config.model.cell], device)
+    precision, reason = group.on_first(choose_precision, config.precision, device)
+    group.on_each(prepare_device, device, precision)
+    return Machine(device, group, torch.get_num_threads(), precision, reason, free_bytes, has_kernels)
+
+
+def _compile_kernels(cells: list[Cell], device: torch.device) -> bool:
+    if device.type == "cpu":
+        try:
+            load(*dict.fromkeys(fused(cell) for cell in cells), *SHARED_KERNELS)
+        except KernelError:
+            return False
+    return True
