@@ -6,19 +6,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from charlm.cli.common import Overrides, print_table
+from charlm.cli.common import Overrides, command_group, print_table
 from charlm.system.formatting import one_line
 
 if TYPE_CHECKING:
     from charlm.cells import Cell
     from charlm.cells.program import Parameter
 
-app = typer.Typer(
-    help="List and show kinds of cells, and check one of your own.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    epilog="Example: charlm cells show lstm",
-)
+app = command_group("List and show kinds of cells, and check one of your own.", "charlm cells show lstm")
 
 _MOST_LINES, _FIRST_LINES = 60, 30
 """Equations that are printed; of more only the first."""

@@ -127,6 +127,11 @@ def config_option(more_help: str) -> Any:
     return typer.Option("--config", metavar="CONFIG", help=f"{CONFIG_HELP} {more_help}", autocompletion=complete_config)
 
 
+def command_group(help: str, example: str) -> typer.Typer:
+    """A command that has commands."""
+    return typer.Typer(help=help, no_args_is_help=True, rich_markup_mode=None, epilog=f"Example: {example}")
+
+
 def with_options(options: type[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Let a command take the fields of an options class as options of its own, in place of a parameter `options`.
 

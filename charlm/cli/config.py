@@ -14,6 +14,7 @@ from charlm.cli.common import (
     Minutes,
     Overrides,
     check_minutes,
+    command_group,
     line_settings,
     print_table,
     usage_error,
@@ -25,12 +26,7 @@ from charlm.system.formatting import one_line
 if TYPE_CHECKING:
     from charlm.config import Config
 
-app = typer.Typer(
-    help="List, check, resolve and document configs.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    epilog="Example: charlm config check lstm",
-)
+app = command_group("List, check, resolve and document configs.", "charlm config check lstm")
 
 Argument = Annotated[
     Path | None, typer.Argument(metavar="CONFIG", help=CONFIG_HELP, show_default=False, autocompletion=complete_config)

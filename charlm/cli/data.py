@@ -6,15 +6,10 @@ from typing import Annotated
 
 import typer
 
-from charlm.cli.common import print_table
+from charlm.cli.common import command_group, print_table
 from charlm.system.formatting import one_line
 
-app = typer.Typer(
-    help="List, inspect and download texts.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    epilog="Example: charlm data list",
-)
+app = command_group("List, inspect and download texts.", "charlm data list")
 
 Folder = Annotated[Path, typer.Option("--data-dir", metavar="DIR", help="Folder for downloads.")]
 

@@ -23,7 +23,6 @@ from prompt_toolkit.buffer import Buffer
 from prompt_toolkit.filters import Condition
 from prompt_toolkit.input import Input, create_input
 from prompt_toolkit.key_binding import KeyBindings
-from prompt_toolkit.key_binding.key_processor import KeyPressEvent
 from prompt_toolkit.layout import BufferControl, HSplit, Layout, Window
 from prompt_toolkit.layout.controls import FormattedTextControl
 from prompt_toolkit.layout.processors import AppendAutoSuggestion
@@ -58,18 +57,10 @@ class Editor:
 
     def run(self, input: Input | None = None, output: Output | None = None) -> str:
         """Let the user write; returns the text. The terminal is stdin and stdout, or stderr if that is a pipe."""
+        text = BufferControl(self.buffer, input_processors=[AppendAutoSuggestion("fg:ansibrightblack")])
+        status = Window(FormattedTextControl(self._status), height=1, style="reverse")
         self._application = Application[None](
-            layout=Layout(
-                HSplit(
-                    [
-                        Window(
-                            BufferControl(self.buffer, input_processors=[AppendAutoSuggestion("fg:ansibrightblack")]),
-                            wrap_lines=True,
-                        ),
-                        Window(FormattedTextControl(self._status), height=1, style="reverse"),
-                    ]
-                )
-            ),
+            layout=Layout(HSplit([Window(text, wrap_lines=True), status])),
             key_bindings=self._keys(),
             input=input or create_input(always_prefer_tty=True),
             output=output or create_output(always_prefer_tty=True),
@@ -127,25 +118,19 @@ class Editor:
         keys, offered = KeyBindings(), Condition(lambda: self.buffer.suggestion is not None)
         first_line = Condition(lambda: self.buffer.document.cursor_position_row == 0)
 
-        def accept(text: Callable[[], str]) -> Callable[[KeyPressEvent], None]:
-            return lambda event: self.buffer.insert_text(text())
-
-        def choose(step: int) -> Callable[[KeyPressEvent], None]:
-            def chosen(event: KeyPressEvent) -> None:
-                self.offer.choose(step)
-                self._show()
-
-            return chosen
+        def choose(step: int) -> None:
+            self.offer.choose(step)
+            self._show()
 
         keys.add("tab")(lambda event: None)
         for names in (("tab",), ("escape", "f"), ("escape", "right"), ("c-right",)):
-            keys.add(*names, filter=offered)(accept(lambda: self.offer.word))
+            keys.add(*names, filter=offered)(lambda event: self.buffer.insert_text(self.offer.word))
         for name in ("right", "end", "c-e", "c-f"):
-            keys.add(name, filter=offered)(accept(lambda: self.offer.shown))
-        for step, name in ((-1, "up"), (1, "down")):
-            keys.add("escape", name, filter=offered)(choose(step))
-        keys.add("down", filter=offered)(choose(1))
-        keys.add("up", filter=offered & first_line)(choose(-1))
+            keys.add(name, filter=offered)(lambda event: self.buffer.insert_text(self.offer.shown))
+        keys.add("escape", "up", filter=offered)(lambda event: choose(-1))
+        keys.add("escape", "down", filter=offered)(lambda event: choose(1))
+        keys.add("down", filter=offered)(lambda event: choose(1))
+        keys.add("up", filter=offered & first_line)(lambda event: choose(-1))
         for name in ("c-s", "c-d"):
             keys.add(name)(lambda event: event.app.exit())
         for name in ("c-c", "<sigint>"):

@@ -11,7 +11,6 @@ import typer
 
 from charlm.api import check_start, planned_config, say_if_stopped, start
 from charlm.cli.common import (
-    CONFIG_HELP,
     DEVICE_NAMES,
     Json,
     LabelSeparator,
@@ -19,24 +18,17 @@ from charlm.cli.common import (
     Minutes,
     Overrides,
     check_minutes,
+    config_option,
     device_name,
     line_settings,
     print_json,
     print_table,
     usage_error,
 )
-from charlm.cli.completion import complete_config, complete_run
+from charlm.cli.completion import complete_run
 from charlm.system.console import say
 
-ConfigOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--config",
-        metavar="CONFIG",
-        help=f"{CONFIG_HELP} Not needed with TEXT or --resume.",
-        autocompletion=complete_config,
-    ),
-]
+ConfigOption = Annotated[Path | None, config_option("Not needed with TEXT or --resume.")]
 RunDir = Annotated[
     Path | None,
     typer.Option(

@@ -9,31 +9,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from charlm.cli.common import (
-    CONFIG_HELP,
     Json,
     Overrides,
     checked,
+    config_option,
     minutes_checked,
     print_json,
     print_rows,
     usage_error,
 )
-from charlm.cli.completion import complete_config
 from charlm.errors import StudyError
 from charlm.system.console import say
 
 if TYPE_CHECKING:
     from charlm.tuning.study import Study, Trial
 
-ConfigOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--config",
-        metavar="CONFIG",
-        help=f"{CONFIG_HELP} Not needed to continue a study.",
-        autocompletion=complete_config,
-    ),
-]
+ConfigOption = Annotated[Path | None, config_option("Not needed to continue a study.")]
 Hours = Annotated[
     float | None,
     typer.Option(
