@@ -47,9 +47,9 @@ def reference_layer(x_TBI: Tensor, call: LayerCall) -> tuple[Tensor, LayerState]
         pairs = zip(after, states, shares, strict=True)
         states = tuple(zone_out(new_BH, old_BH, zoneout_TBH, t) for new_BH, old_BH, zoneout_TBH in pairs)
         if call.activations:
-            for name, state in (*zip(loop.states, states, strict=True), *step.values_of(loop.shown).items()):
-                if name not in loop.internal:
-                    call.activations.states[name].append(state)
+            shown = {name: s_BH for name, s_BH in zip(loop.states, states, strict=True) if name not in loop.internal}
+            for name, state in (shown | step.values_of(loop.shown)).items():
+                call.activations.states[name].append(state)
             for name, gate in step.values_of(loop.gates).items():
                 call.activations.gates[name].append(gate)
         outputs.append(states[0])

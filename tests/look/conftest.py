@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from charlm.cells import LSTM
-from charlm.config.schema import Dropout
 from charlm.data.vocabulary import Vocabulary
 from charlm.inference import TrainedModel, load
 from charlm.layers import RecurrentLayers
@@ -25,7 +24,7 @@ def of_characters(model):
     def make(text: str, **other: object) -> TrainedModel:
         vocabulary = Vocabulary("char", "".join(sorted(set(text))))
         layers = RecurrentLayers(LSTM(hidden=6), len(vocabulary))
-        network = CharLM(len(vocabulary), 0, layers, dropout=Dropout()).eval()
+        network = CharLM(len(vocabulary), 0, layers).eval()
         torch.nn.init.normal_(network.decoder.weight)
         return replace(model, vocabulary=vocabulary, network=network, **other)
 

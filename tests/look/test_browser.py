@@ -10,7 +10,6 @@ import pytest
 from matplotlib.image import imread
 
 from charlm.cells import LSTM
-from charlm.config.schema import Dropout
 from charlm.data.vocabulary import Vocabulary
 from charlm.layers import RecurrentLayers
 from charlm.look import look_page
@@ -179,7 +178,7 @@ def test_right_to_left(opened, of_characters, level):
     trained = of_characters(RTL)
     if level == "byte":
         vocabulary = Vocabulary.of_bytes()
-        network = CharLM(256, 0, RecurrentLayers(LSTM(hidden=6), 256), dropout=Dropout()).eval()
+        network = CharLM(256, 0, RecurrentLayers(LSTM(hidden=6), 256)).eval()
         trained = replace(trained, vocabulary=vocabulary, network=network)
     page = look_page(trained, RTL)
     data = data_of(page)

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from charlm.cells import CELLS
-from charlm.config.schema import Dropout
 from charlm.layers import RecurrentLayers
 from charlm.look import reading
 from charlm.look.memory import memory_curve
@@ -21,7 +20,7 @@ V, H = 7, 5
 def network(request, monkeypatch) -> CharLM:
     monkeypatch.setattr(reading, "_STEPS", 8)
     layers = RecurrentLayers(CELLS[request.param](hidden=H), V, 2, residual=True)
-    made = CharLM(V, 0, layers, dropout=Dropout()).eval()
+    made = CharLM(V, 0, layers).eval()
     torch.nn.init.normal_(made.decoder.weight)
     return made.double()
 
