@@ -11,10 +11,12 @@ import pytest
 import torch
 from pydantic import create_model
 from torch import Tensor
+from torch.nn import functional as F
 
-from charlm.cells import LSTM, Cell, Parameters, sigmoid, tanh
+from charlm.cells import LSTM, Cell, Parameters, exp, maximum, minimum, relu, sigmoid, tanh
 from charlm.cells.cpp import cpp
 from charlm.layers import RecurrentLayers, RecurrentState, cross_entropy, linear
+from charlm.layers.on_tensors import step_by_step
 from charlm.native import build
 from charlm.native.fused import FusedDriver, fused
 from tests.cells.measure import (
@@ -22,6 +24,7 @@ from tests.cells.measure import (
     Case,
     Run,
     as_tuple,
+    by_kernel,
     hold_to_the_rule,
     in_dtype_of,
     random_input,
@@ -150,17 +153,16 @@ def test_second_derivatives_are_refused() -> None:
             torch.autograd.grad(value, of, create_graph=True)
 
 
-# Random cells
+# Cells of these tests, in one library
 
 OPTIONS: list[dict[str, Any]] = [{}, {"state_dropout": 0.3}, {"zoneout": 0.3}, {"weight_dropout": 0.2}]
 HIDDEN = 19
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("poison")
-def test_kernels_of_random_cells(threads: Any) -> None:
-    threads(2)
-    hold_kernels_to_the_rule(drawn(6, HIDDEN, most=7))
+def in_one_library(stacks: list[RecurrentLayers]) -> Any:
+    """Replaces the CPU kernels of all layers by one library for these."""
+    programs = [stack.passes(0) for stack in stacks]
+    return mock.patch.object(RecurrentLayers, "cpu_driver", FusedDriver("own", programs, cpp(programs)))
 
 
 class Ahead(Cell):
@@ -173,12 +175,63 @@ class Ahead(Cell):
         return tanh(p.product("weight_hh", c) + u), c + sigmoid(p.vector("rate")) * (u - c)
 
 
+class ElU(Cell):
+    """The exponential of a minimum, at whose bound a state of zeros lies."""
+
+    def step(self, p: Any, x: Any, h: Any) -> Any:
+        return 0.5 * F.elu(h) + tanh(p.linear(x, h))
+
+
+class Rectified(Cell):
+    """A maximum of two equal numbers, wherever the state is 0."""
+
+    states: ClassVar = ("h", "c")
+
+    def step(self, p: Any, x: Any, h: Any, c: Any) -> Any:
+        return tanh(maximum(c, 0.0) + maximum(c, h) - minimum(h, 0.0)), relu(p.linear(x, h))
+
+
+class Bounded(Cell):
+    """A maximum that its exponential and something else read."""
+
+    def step(self, p: Any, x: Any, h: Any) -> Any:
+        m = maximum(20 * p.linear(x, h) - 190, -200.0)
+        return tanh(exp(m) + 0.001 * m + h)
+
+
 @pytest.mark.usefixtures("poison")
-@pytest.mark.parametrize("number", [1, 4])
-def test_a_state_that_is_known_before_the_products_of_the_old_one(number: int, threads: Any) -> None:
-    threads(number)
-    stack = RecurrentLayers(Ahead(hidden=40), 7, 2, state_dropout=0.3).double()
-    hold_to_the_rule(stack, 5, 9)
+def test_a_state_known_before_the_products_of_the_old_one_and_gradients_where_branches_meet() -> None:
+    """Where two branches of a step meet, the kernels choose as PyTorch does."""
+    ahead = RecurrentLayers(Ahead(hidden=40), 7, state_dropout=0.3).double()
+    ties = [RecurrentLayers(kind(hidden=9), 4) for kind in (ElU, Rectified, Bounded)]
+    with in_one_library([ahead, *ties]):
+        for threads in (1, 4):
+            torch.set_num_threads(threads)
+            hold_to_the_rule(ahead.double(), 5, 9)
+        for stack in ties:
+            assert_ties_are_broken_as_by_torch(by_kernel(stack))
+
+
+def assert_ties_are_broken_as_by_torch(stack: RecurrentLayers) -> None:
+    x = torch.randn(5, 2, 4, requires_grad=True)
+
+    def gradients(outcome: Any) -> list[Any]:
+        y, last = outcome
+        total = y.sum() + sum(tensor.square().sum() for tensor in as_tuple(last))
+        return list(torch.autograd.grad(total, [x, *stack.parameters()]))
+
+    zeros = tuple(tensor[0] for tensor in as_tuple(stack.zero_state(2)))
+    expected = gradients(stack.forward_reference(x))
+    for found in (gradients(stack(x)), gradients(step_by_step(stack, x, zeros))):
+        for one, other in zip(found, expected, strict=True):
+            torch.testing.assert_close(one, other, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("poison")
+def test_kernels_of_random_cells() -> None:
+    torch.set_num_threads(2)
+    hold_kernels_to_the_rule(drawn(4, HIDDEN, most=7))
 
 
 def hold_kernels_to_the_rule(cells: list[Cell]) -> None:
@@ -191,8 +244,7 @@ def hold_kernels_to_the_rule(cells: list[Cell]) -> None:
             for parameter in stack.parameters():
                 parameter += 0.2 * torch.randn_like(parameter)
         stacks.append(stack)
-    programs = [stack.passes(0) for stack in stacks]
-    with mock.patch.object(RecurrentLayers, "cpu_driver", FusedDriver("random", programs, cpp(programs))):
+    with in_one_library(stacks):
         for stack in stacks:
             try:
                 hold_to_the_rule(stack, 4, 5)

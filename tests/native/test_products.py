@@ -106,7 +106,7 @@ for number in (1, 3):
     for size in SIZES:
         torch.manual_seed(0)
         assert_bf16_product(*size, transposed=(False, True))
-    for case in CASES:
+    for case in CASES[:4]:
         torch.manual_seed(0)
         assert_operands_are_rounded(case, batch_size=17, hidden_size=70, options={})
 """
