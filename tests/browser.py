@@ -5,6 +5,7 @@
 
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,17 +27,26 @@ def chromium() -> Iterator[Any]:
 
 @pytest.fixture
 def opened(chromium: Any, tmp_path: Path) -> Iterator[Callable[..., Any]]:
-    """Opens a page from a file; at the end, nothing must have gone wrong or left the page.
+    """Opens a page from a file; see `pages_in`."""
+    with pages_in(chromium, tmp_path) as open_page:
+        yield open_page
+
+
+@contextmanager
+def pages_in(chromium: Any, folder: Path) -> Iterator[Callable[..., Any]]:
+    """Opens pages from a file in the folder; at the end, nothing must have gone wrong or left the page.
 
     A page is ready when the attribute `data-ready` of its html element is "yes".
     """
     said: list[str] = []
     asked: list[str] = []
-    path = tmp_path / "page.html"
+    views: list[Any] = []
+    path = folder / "page.html"
 
     def open_page(html: str, **options: Any) -> Any:
         path.write_text(html, encoding="utf-8")
         view = chromium.new_page(viewport={"width": 1300, "height": 900}, **options)
+        views.append(view)
         view.on("console", lambda message: said.append(message.text))
         view.on("pageerror", lambda error: said.append(str(error)))
         view.on("request", lambda request: asked.append(request.url))
@@ -45,6 +55,8 @@ def opened(chromium: Any, tmp_path: Path) -> Iterator[Callable[..., Any]]:
         return view
 
     yield open_page
+    for view in views:
+        view.close()
     assert said == []
     assert set(asked) <= {path.as_uri()}
 

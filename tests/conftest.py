@@ -91,6 +91,14 @@ def cache(
 _NUMBERS = itertools.count()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The cache folder of fixtures that several tests share."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CHARLM_CACHE", str(tmp_path_factory.getbasetemp() / "caches/shared"))
+        yield
+
+
 @pytest.fixture(scope="session")
 def compiled() -> Path:
     """Compile all kernels, once for all workers and later runs; returns their folder, in the user's own cache.
@@ -264,9 +272,7 @@ def trained_run(tmp_path_factory: pytest.TempPathFactory, compiled: Path) -> Pat
     folder = tmp_path_factory.mktemp("trained")
     (folder / "text.txt").write_text(words_text(20_000), encoding="utf-8")
     (folder / "tiny.yaml").write_text(TINY.format(source=folder / "text.txt"), encoding="utf-8")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("CHARLM_CACHE", str(folder / "cache"))
-        start_run(load_config(folder / "tiny.yaml"), folder / "run")
+    start_run(load_config(folder / "tiny.yaml"), folder / "run")
     return folder / "run"
 
 

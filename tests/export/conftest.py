@@ -3,13 +3,13 @@
 import json
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from charlm.web.page import content_policy, joined_modules
-from tests.browser import CHROMIUM
+from tests.browser import CHROMIUM, pages_in
 
 ENGINE = ["engine.js", "random.js", "choose.js", "vocabulary.js"]
 _NAMES = "globalThis.engine = { openModel, Uniform, choose, probabilities, Vocabulary, unpackArray };"
@@ -36,22 +36,24 @@ class _Node:
         return json.loads(done.stdout)
 
 
-@pytest.fixture
-def engine(request: pytest.FixtureRequest) -> Callable[..., Any]:
-    """Opens a page with the engine as `engine`; it has the policy of an exported page."""
+@pytest.fixture(autouse=True)
+def _kernels(kernels: None) -> None:
+    """No test compiles the kernel of a cell again that charlm does not have."""
+
+
+@pytest.fixture(scope="module")
+def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A page with the engine as `engine`, under the policy of an exported page; no test leaves anything in it."""
     script = "\n".join([joined_modules("model", roots=ENGINE), _NAMES])
     if CHROMIUM is None:
         if shutil.which("node") is None:
             pytest.skip("neither Chromium nor Node")
-        return lambda: _Node(script)
-    opened = request.getfixturevalue("opened")
-
-    def open_engine() -> Any:
-        ready = f"{script}\n{_READY}"
-        policy = content_policy(ready, "", wasm=True)
-        return opened(
+        yield _Node(script)
+        return
+    ready = f"{script}\n{_READY}"
+    policy = content_policy(ready, "", wasm=True)
+    with pages_in(request.getfixturevalue("chromium"), tmp_path_factory.mktemp("engine")) as open_page:
+        yield open_page(
             f'<!doctype html><meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="{policy}">'
             f'<script type="module">{ready}</script>'
         )
-
-    return open_engine

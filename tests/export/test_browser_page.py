@@ -18,6 +18,7 @@ from charlm.system.formatting import printable
 from tests.browser import unnamed
 from tests.export.models import CHARACTERS, model_of
 from tests.look.test_page import HOSTILE
+from tests.pairwise import pairwise
 
 
 @pytest.fixture
@@ -57,8 +58,7 @@ def written(view, **fields: object) -> str:
     return view.text_content("#paper")
 
 
-@pytest.mark.parametrize("level", ["char", "byte"])
-@pytest.mark.parametrize("direction", ["forward", "backward"])
+@pytest.mark.parametrize(("level", "direction"), [("char", "forward"), ("byte", "backward")])
 def test_the_same_seed_gives_the_text_of_charlm_sample(page, level, direction):
     trained = model_of("gru", level=level, direction=direction)
     view = page(trained)
@@ -285,9 +285,7 @@ def test_completions_of_lines_and_to_the_left(page):
     assert view.evaluate("document.getElementById('typed').selectionStart") == 0
 
 
-@pytest.mark.parametrize("unit", ["text", "line"])
-@pytest.mark.parametrize("direction", ["forward", "backward"])
-@pytest.mark.parametrize("level", ["char", "byte"])
+@pairwise(level=["char", "byte"], direction=["forward", "backward"], unit=["text", "line"])
 def test_a_text_is_scored(page, level, direction, unit):
     trained = model_of("slstm", level=level, direction=direction, unit=unit)
     view = page(trained)
