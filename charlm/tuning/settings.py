@@ -14,7 +14,7 @@ from charlm.data.corpus import load_configured_corpus
 from charlm.data.places import with_absolute_paths, with_found_paths
 from charlm.data.sources import check_exists
 from charlm.errors import CharlmError, ConfigError
-from charlm.system.console import quiet, say
+from charlm.system.console import say
 from charlm.system.device import resolve_device
 from charlm.system.formatting import format_duration
 from charlm.tuning.space import (
@@ -93,8 +93,7 @@ class StudySettings:
         """The settings of the study in a folder, with its texts where they are now: they may have moved together."""
         config = with_found_paths(parse_config(saved["config"], str(folder)), folder)
         space: Any = {key: json_to_distribution(text) for key, text in saved["space"].items()}
-        with quiet():  # what has moved is said already
-            chosen = saved["chosen"] and with_found_paths(parse_config(saved["chosen"], str(folder)), folder)
+        chosen = saved["chosen"] and parse_config(saved["chosen"], str(folder)).model_copy(update={"data": config.data})
         return cls(config, space, tuple(saved["limits"]), chosen)
 
     def check_same(self, config: Config | None, over: Iterable[str], minutes: float | None) -> None:
