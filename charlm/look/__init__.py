@@ -4,9 +4,8 @@ from charlm.look import look_page
 
 page = look_page(charlm.load("runs/mine"), "To be, or not to be")
 
-reading.py      Reading: how a model predicts every character; what its units do meanwhile
+predictions.py  how a model predicts every character, its activations, and its loss by length of context
 features.py     simple features of a text, and the units that track them
-memory.py       the loss by length of context
 hardest.py      the words and lines that surprised most
 page.py         look_page: all of it as one page; charlm/web/look/ shows it
 """

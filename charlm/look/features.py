@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from charlm.look.hardest import IDEOGRAPH
-from charlm.look.reading import Floats, Series
+from charlm.look.predictions import Floats, Series
 
 Values = npt.NDArray[np.float64]
 

@@ -11,8 +11,7 @@ from charlm.inference import TrainedModel
 from charlm.inference.novelty import copied_stretches
 from charlm.look.features import correlations, features_of, most_telling, tracked
 from charlm.look.hardest import better_words, hardest_lines, hardest_words
-from charlm.look.memory import memory_curve
-from charlm.look.reading import Ids, Reading, Series, read, trace
+from charlm.look.predictions import Ids, Predictions, Series, activations, context_curve, read
 from charlm.system.console import say
 from charlm.system.formatting import counted, printable
 from charlm.web.page import html_page, packed
@@ -43,19 +42,19 @@ def look_page(trained: TrainedModel, text: str | Ids, other: TrainedModel | None
     hidden = int(trained.network.begins is not None)
     shown = shown_text(trained, ids[hidden:])
     read_first = read(trained.network, ids)
-    reading = (read_first.without_first() if hidden else read_first).turned(trained.vocabulary)
-    data = _facts(trained, reading) | {
+    predictions = (read_first.without_first() if hidden else read_first).in_text_order(trained.vocabulary)
+    data = _facts(trained, predictions) | {
         "text": shown,
         "symbols": _symbols(trained),
-        "reading": _packed_reading(reading, len(trained.vocabulary)),
-        "words": hardest_words(shown, reading.bits_N),
-        "lines": hardest_lines(shown, reading.bits_N),
-        "memory": _memory(trained, ids, read_first),
+        "reading": _packed(predictions, len(trained.vocabulary)),
+        "words": hardest_words(shown, predictions.bits_N),
+        "lines": hardest_lines(shown, predictions.bits_N),
+        "memory": _context(trained, ids, read_first),
         "copied": _copied(trained, ids[hidden:]),
         "units": _units(trained, ids, hidden, shown, units),
     }
     if other is not None:
-        data["compare"] = _compared(trained, ids[hidden:], other, shown, reading)
+        data["compare"] = _compared(trained, ids[hidden:], other, shown, predictions)
     return html_page("look", f"{model_name(trained)} · charlm look", data)
 
 
@@ -91,7 +90,7 @@ def model_name(trained: TrainedModel) -> str:
     return printable(trained.path.absolute().parent.parent.name or trained.path.name)
 
 
-def _facts(trained: TrainedModel, reading: Reading) -> dict[str, Any]:
+def _facts(trained: TrainedModel, predictions: Predictions) -> dict[str, Any]:
     model = trained.config.model
     return {
         "name": model_name(trained),
@@ -99,7 +98,7 @@ def _facts(trained: TrainedModel, reading: Reading) -> dict[str, Any]:
         "parameters": sum(parameter.numel() for parameter in trained.network.parameters()),
         "step": trained.progress.get("step"),
         "symbol": "byte" if trained.vocabulary.level == "byte" else "character",
-        "bits": float(np.nanmean(reading.bits_N)),
+        "bits": float(np.nanmean(predictions.bits_N)),
     }
 
 
@@ -110,7 +109,7 @@ def _symbols(trained: TrainedModel) -> list[str]:
     return list(trained.vocabulary.characters)
 
 
-def _packed_reading(reading: Reading, vocabulary_size: int) -> dict[str, Any]:
+def _packed(predictions: Predictions, vocabulary_size: int) -> dict[str, Any]:
     """Bits in thousandths, probabilities in 65535ths; 65535 for bits that are unknown."""
     narrow = np.min_scalar_type(max(vocabulary_size, 1))
 
@@ -120,19 +119,19 @@ def _packed_reading(reading: Reading, vocabulary_size: int) -> dict[str, Any]:
         )
 
     return {
-        "bits": thousandths(reading.bits_N),
-        "entropy": thousandths(reading.entropy_N),
-        "rank": packed(reading.rank_N.astype(np.min_scalar_type(vocabulary_size + 1))),
-        "top": packed(reading.top_ids_NK.astype(narrow).reshape(-1)),
-        "p": packed((reading.top_p_NK * 65535).round().astype(np.uint16).reshape(-1)),
-        "kept": reading.top_ids_NK.shape[1],
+        "bits": thousandths(predictions.bits_N),
+        "entropy": thousandths(predictions.entropy_N),
+        "rank": packed(predictions.rank_N.astype(np.min_scalar_type(vocabulary_size + 1))),
+        "top": packed(predictions.top_ids_NK.astype(narrow).reshape(-1)),
+        "p": packed((predictions.top_p_NK * 65535).round().astype(np.uint16).reshape(-1)),
+        "kept": predictions.top_ids_NK.shape[1],
     }
 
 
-def _memory(trained: TrainedModel, ids: Ids, reading: Reading) -> dict[str, Any]:
-    """The loss by length of context; `reading`: that of all `ids`."""
-    curve, places = memory_curve(trained.network, ids)
-    whole = float(np.mean(reading.bits_N[places])) if curve else None
+def _context(trained: TrainedModel, ids: Ids, predictions: Predictions) -> dict[str, Any]:
+    """The loss by length of context; predictions: of all `ids`."""
+    curve, places = context_curve(trained.network, ids)
+    whole = float(np.mean(predictions.bits_N[places])) if curve else None
     return {"curve": curve, "whole": whole, "targets": len(places)}
 
 
@@ -157,7 +156,7 @@ def _units(trained: TrainedModel, ids: Ids, hidden: int, shown: str, count: int)
     # The newline that a model of lines reads first gets the features of the next character.
     read_FN = [trained.vocabulary.turned(values) for values in features.values()]
     features_FN = np.array([np.concatenate([values[:hidden], values]) for values in read_FN])
-    found = tracked(*correlations(trace(trained.network, ids), features_FN), list(features))
+    found = tracked(*correlations(activations(trained.network, ids), features_FN), list(features))
     changing = len({(series.layer, unit) for series, unit in found})
     found = {unit: each for unit, each in found.items() if abs(each.correlation) >= LEAST_CORRELATION}
     if not found:
@@ -191,14 +190,16 @@ def _curves(
     trained: TrainedModel, ids: Ids, hidden: int, chosen: list[tuple[Series, int]]
 ) -> list[dict[Series, np.ndarray]]:
     """For each chosen unit its state over the text, [N]; for the first of them its other states and its gates too."""
-    parts: list[dict[Series, list[np.ndarray]]] = [{series: []} for series, _ in chosen]
-    for stretch in trace(trained.network, ids):
+    curves: list[dict[Series, list[np.ndarray]]] = [{series: []} for series, _ in chosen]
+    for stretch in activations(trained.network, ids):
         for place, (series, unit) in enumerate(chosen):
             for each, values_TH in stretch.items():
                 if each == series or (place < _WITH_GATES and each.layer == series.layer):
-                    parts[place].setdefault(each, []).append(values_TH[:, unit].copy())
-    turned = trained.vocabulary.turned
-    return [{series: turned(np.concatenate(values)[hidden:]) for series, values in part.items()} for part in parts]
+                    curves[place].setdefault(each, []).append(values_TH[:, unit].copy())
+    in_text_order = trained.vocabulary.turned
+    return [
+        {series: in_text_order(np.concatenate(values)[hidden:]) for series, values in unit.items()} for unit in curves
+    ]
 
 
 def _quantized(values_N: np.ndarray) -> dict[str, Any]:
@@ -221,7 +222,9 @@ def _nearest(values_UN: np.ndarray) -> list[list[tuple[int, float]]]:
     return found
 
 
-def _compared(trained: TrainedModel, ids: Ids, other: TrainedModel, shown: str, reading: Reading) -> dict[str, Any]:
+def _compared(
+    trained: TrainedModel, ids: Ids, other: TrainedModel, shown: str, predictions: Predictions
+) -> dict[str, Any]:
     """The second model's predictions of the same characters, and the words where each of the two is better."""
     if other.vocabulary.level != trained.vocabulary.level:
         raise DataError(
@@ -237,11 +240,11 @@ def _compared(trained: TrainedModel, ids: Ids, other: TrainedModel, shown: str, 
     if begins is not None:
         same = np.concatenate([[begins], same]).astype(same.dtype)
     read_first = read(other.network, same)
-    second = (read_first if begins is None else read_first.without_first()).turned(other.vocabulary)
-    first_words, second_words = better_words(shown, reading.bits_N, second.bits_N)
+    second = (read_first if begins is None else read_first.without_first()).in_text_order(other.vocabulary)
+    first_words, second_words = better_words(shown, predictions.bits_N, second.bits_N)
     return _facts(other, second) | {
         "symbols": _symbols(other),
-        "reading": _packed_reading(second, len(other.vocabulary)),
-        "memory": _memory(other, same, read_first),
+        "reading": _packed(second, len(other.vocabulary)),
+        "memory": _context(other, same, read_first),
         "words": [first_words, second_words],
     }

@@ -7,7 +7,7 @@ import pytest
 
 from charlm.look import hardest
 from charlm.look.features import Tracked, correlations, features_of, most_telling, tracked
-from charlm.look.reading import Series
+from charlm.look.predictions import Series
 
 TEXT = 'He said "Go (on 7)!".\n  it: x # A\n\tend “so”'
 

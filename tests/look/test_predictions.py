@@ -8,9 +8,8 @@ import torch
 
 from charlm.cells import CELLS
 from charlm.layers import RecurrentLayers
-from charlm.look import reading
-from charlm.look.memory import memory_curve
-from charlm.look.reading import Series, read, trace
+from charlm.look import predictions
+from charlm.look.predictions import Series, activations, context_curve, read
 from charlm.model import CharLM
 
 V, H = 7, 5
@@ -18,7 +17,7 @@ V, H = 7, 5
 
 @pytest.fixture(params=list(CELLS))
 def network(request, monkeypatch) -> CharLM:
-    monkeypatch.setattr(reading, "_STEPS", 8)
+    monkeypatch.setattr(predictions, "_STEPS", 8)
     layers = RecurrentLayers(CELLS[request.param](hidden=H), V, 2, residual=True)
     made = CharLM(V, 0, layers).eval()
     torch.nn.init.normal_(made.decoder.weight)
@@ -66,10 +65,10 @@ def test_predictions_of_a_model_of_lines(network, ids):
 
 
 def test_activations_do_not_depend_on_the_stretches(network, ids, monkeypatch):
-    stretches = list(trace(network, ids))
+    stretches = list(activations(network, ids))
     assert len(stretches) == 5
-    monkeypatch.setattr(reading, "_STEPS", 100)
-    [whole] = trace(network, ids)
+    monkeypatch.setattr(predictions, "_STEPS", 100)
+    [whole] = activations(network, ids)
     assert {series.layer for series in whole} == {0, 1}
     for series, values_NH in whole.items():
         assert values_NH.shape == (35, H)
@@ -81,7 +80,7 @@ def test_activations_do_not_depend_on_the_stretches(network, ids, monkeypatch):
 
 
 def test_memory_is_the_loss_after_exactly_so_many_characters(network, ids):
-    curve, places = memory_curve(network, ids)
+    curve, places = context_curve(network, ids)
     assert [length for length, _ in curve] == [1, 2, 4, 8]
     assert places.tolist() == list(range(8, 35))
     for length, bits in curve:
@@ -90,5 +89,5 @@ def test_memory_is_the_loss_after_exactly_so_many_characters(network, ids):
 
 
 def test_memory_of_a_short_text(network, ids):
-    assert memory_curve(network, ids[:7])[0] == []
-    assert [length for length, _ in memory_curve(network, ids[:8])[0]] == [1, 2]
+    assert context_curve(network, ids[:7])[0] == []
+    assert [length for length, _ in context_curve(network, ids[:8])[0]] == [1, 2]

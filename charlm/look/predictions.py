@@ -1,4 +1,4 @@
-"""How a model reads a text: its prediction of every character, and the states and gates of its units."""
+"""How a model reads a text: its predictions of every character, its activations, and its loss by length of context."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,6 +9,7 @@ import numpy.typing as npt
 import torch
 
 from charlm.data.vocabulary import Vocabulary
+from charlm.layers import cross_entropy
 from charlm.model import CharLM, overflow
 from charlm.system.formatting import nats_to_bits
 
@@ -17,12 +18,16 @@ Floats = npt.NDArray[np.floating[Any]]
 
 TOP = 5
 """How many of the likeliest characters are kept."""
+_LONGEST = 512
+"""Characters of context at most."""
+_TARGETS = 256
+"""How many characters are scored for each length."""
 _STEPS = 256
 """Steps to read at once."""
 
 
 class Series(NamedTuple):
-    """Which values over time: one state or gate of all units of a layer."""
+    """Names a series over time: one state or gate of all units of a layer."""
 
     layer: int
     name: str
@@ -30,30 +35,30 @@ class Series(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Reading:
-    """A model's predictions of the characters of a text [N]. That which it reads first has none."""
+class Predictions:
+    """A model's predictions of the characters of a text, [N]. The first character that it reads has none."""
 
     bits_N: npt.NDArray[np.float64]
     """−log2 of the probability of the true character; nan for the first."""
     entropy_N: npt.NDArray[np.float64]
-    """What the bits are on average if the model's own probabilities are right; nan for the first."""
+    """Expected bits under the model's own probabilities; nan for the first."""
     rank_N: npt.NDArray[np.int64]
     """1 if no other character was likelier; 0 for the first."""
     top_ids_NK: npt.NDArray[np.int64]
     """The likeliest characters, the likeliest first."""
     top_p_NK: npt.NDArray[np.float64]
 
-    def without_first(self) -> "Reading":
+    def without_first(self) -> "Predictions":
         """The predictions of a text without its first character."""
-        return Reading(*(values[1:] for values in vars(self).values()))
+        return Predictions(*(values[1:] for values in vars(self).values()))
 
-    def turned(self, vocabulary: Vocabulary) -> "Reading":
-        """From the order in which the model reads to that of the text."""
-        return Reading(*(vocabulary.turned(values) for values in vars(self).values()))
+    def in_text_order(self, vocabulary: Vocabulary) -> "Predictions":
+        """The predictions in the order of the text; a model that reads backward makes them in reverse."""
+        return Predictions(*(vocabulary.turned(values) for values in vars(self).values()))
 
 
 @torch.inference_mode()
-def read(model: CharLM, ids: Ids) -> Reading:
+def read(model: CharLM, ids: Ids) -> Predictions:
     """The predictions of all characters of `ids` [N] by one stream, from the zero state on.
 
     The model is in evaluation mode on the CPU. Probabilities are computed in float64 from its logits; DivergenceError
@@ -77,11 +82,11 @@ def read(model: CharLM, ids: Ids) -> Reading:
         rank_N[scored] = 1 + (log_p_TV > true_T1).sum(-1).numpy()
         top = p_TV.topk(K, dim=-1)
         top_ids_NK[scored], top_p_NK[scored] = top.indices.numpy(), top.values.numpy()
-    return Reading(bits_N, entropy_N, rank_N, top_ids_NK, top_p_NK)
+    return Predictions(bits_N, entropy_N, rank_N, top_ids_NK, top_p_NK)
 
 
 @torch.inference_mode()
-def trace(model: CharLM, ids: Ids) -> Iterator[dict[Series, Floats]]:
+def activations(model: CharLM, ids: Ids) -> Iterator[dict[Series, Floats]]:
     """Yield every state and gate after each character, [T, H] each, for stretch after stretch of `ids` [N].
 
     By the reference equations, one step after the other. The model is in evaluation mode on the CPU.
@@ -96,3 +101,25 @@ def trace(model: CharLM, ids: Ids) -> Iterator[dict[Series, Floats]]:
             for gate, named in ((False, recorded.states), (True, recorded.gates))
             for name, steps in named.items()
         }
+
+
+@torch.inference_mode()
+def context_curve(model: CharLM, ids: Ids, longest: int = _LONGEST) -> tuple[list[tuple[int, float]], np.ndarray]:
+    """(characters of context, bits per character) for lengths 1, 2, 4, …, and the places of the scored characters.
+
+    The state is zero before the context. The longest context is at most a quarter of the text; every length scores the
+    same characters, from the other three quarters. Empty for a text of fewer than 8 characters.
+    """
+    longest = min(longest, len(ids) // 4)
+    lengths = [2**power for power in range(longest.bit_length())] if longest >= 2 else []
+    if not lengths:
+        return [], np.zeros(0, np.int64)
+    places = np.unique(np.linspace(lengths[-1], len(ids) - 1, _TARGETS).round().astype(np.int64))
+    targets_1B = torch.from_numpy(ids[places].astype(np.int64))[None]
+    curve = []
+    for length in lengths:
+        x_TB = torch.from_numpy(ids[places[None] + np.arange(-length, 0)[:, None]].astype(np.int64))
+        outputs_TBH, _ = model.outputs(x_TB)
+        nats_1B = cross_entropy(model.logits(outputs_TBH[-1:]), targets_1B)
+        curve.append((length, nats_to_bits(float(nats_1B.double().mean()))))
+    return curve, places
