@@ -14,7 +14,7 @@ import charlm.training.folder
 from charlm.checkpoint import read_checkpoint
 from charlm.training.step import Trainer
 from tests.conftest import ROOT, Result
-from tests.runs import assert_same_checkpoint, untimed
+from tests.runs import assert_same_checkpoint, contents, untimed
 
 pytestmark = pytest.mark.usefixtures("kernels")
 
@@ -307,24 +307,19 @@ def run(tmp_path: Path):
 
 
 @pytest.mark.slow
-def test_a_new_run_in_a_read_only_folder(read_only, run, tiny_config):
+@pytest.mark.parametrize("resumed", [False, True])
+def test_a_read_only_folder(read_only, run, tiny_config, trained_run, resumed):
     prefix, lines = read_only
-    (run / "checkpoints").mkdir(parents=True)
-    error = error_of([*prefix, *changed(f"{lines}make_read_only()", "--config", tiny_config, run=run)])
-    found = "Read-only file system" if prefix else "Permission denied"
-    assert error == f"{run}: {found}; allowed: a folder that can be written; see --run-dir"
-    assert not [*(run / "checkpoints").iterdir()]
-
-
-@pytest.mark.slow
-def test_resuming_in_a_read_only_folder(read_only, run, trained_run):
-    prefix, lines = read_only
-    shutil.copytree(trained_run, run)
-    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file() and path.name != ".lock"}
-    error = error_of([*prefix, *changed(f"{lines}make_read_only()", "--resume", run=run)])
-    found = "Read-only file system" if prefix else "Permission denied"
-    assert error == f"{run}: {found}; allowed: a folder that can be written; see --run-dir"
-    assert {path: path.read_bytes() for path in before} == before
+    if resumed:
+        shutil.copytree(trained_run, run)
+    else:
+        (run / "checkpoints").mkdir(parents=True)
+    before = contents(run)
+    words = ["--resume"] if resumed else ["--config", tiny_config]
+    error = error_of([*prefix, *changed(f"{lines}make_read_only()", *words, run=run)])
+    fault = "Read-only file system" if prefix else "Permission denied"
+    assert error == f"{run}: {fault}; allowed: a folder that can be written; see --run-dir"
+    assert contents(run) == before
 
 
 @pytest.mark.slow

@@ -20,24 +20,18 @@ def rate(config, step=0, epochs=0, progress=0.0):
     return learning_rate(config, step=step, epochs=epochs, progress=progress)
 
 
-def test_constant():
-    config = optimizer_config()
-    assert [rate(config, step=s, progress=s / 10) for s in (0, 5, 10)] == [2.0] * 3
-
-
 @pytest.mark.parametrize(
-    ("name", "middle"),
-    [("cosine", 0.1 + 0.9 * 0.5), ("linear", 0.1 + 0.9 * 0.5), ("exponential", math.sqrt(0.1))],
+    ("schedule", "rates"),
+    [
+        ({}, [2, 2, 2, 2]),
+        ({"name": "cosine", "final_fraction": 0.1}, [2, 2 * (0.55 + 0.45 * math.cos(math.pi / 4)), 2 * 0.55, 0.2]),
+        ({"name": "linear", "final_fraction": 0.1}, [2, 2 * 0.775, 2 * 0.55, 0.2]),
+        ({"name": "exponential", "final_fraction": 0.1}, [2, 2 * 0.1**0.25, 2 * math.sqrt(0.1), 0.2]),
+    ],
 )
-def test_decays_go_from_the_rate_to_its_final_fraction(name, middle):
-    config = optimizer_config(schedule={"name": name, "final_fraction": 0.1})
-    rates = [rate(config, progress=p) for p in (0, 0.5, 1)]
-    assert rates == pytest.approx([2.0, 2.0 * middle, 0.2])
-
-
-def test_cosine_is_a_cosine():
-    config = optimizer_config(schedule={"name": "cosine", "final_fraction": 0.0})
-    assert rate(config, progress=0.25) == pytest.approx(1 + math.cos(math.pi / 4))
+def test_schedules_go_from_the_rate_to_its_final_fraction(schedule, rates):
+    config = optimizer_config(**({"schedule": schedule} if schedule else {}))
+    assert [rate(config, progress=p) for p in (0, 0.25, 0.5, 1)] == pytest.approx(rates)
 
 
 def test_warmup_rises_linearly_and_multiplies_the_schedule():
