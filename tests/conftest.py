@@ -65,7 +65,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     first: dict[tuple[str, str], pytest.Item] = {}
     for item in items:
         parameters = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
-        kind = str(parameters.get("case", parameters.get("kind")))
+        case = parameters.get("case", parameters.get("kind"))
+        kind = str(getattr(case, "kind", case))  # not the variants of a kind
         if "slow" not in item.keywords:
             first.setdefault((item.nodeid.partition("[")[0], kind), item)
     kept = set(first.values())
