@@ -231,6 +231,7 @@ def start(
         name=run_name(request.source),
         group=group,
         machine=suggestion.machine,
+        text=suggestion.text,
         clock=clock,
         callbacks=callbacks,
     )
@@ -270,12 +271,15 @@ def _chosen(request: "Request", group: "ProcessGroup", clock: "Clock | None" = N
 def _with_model_of(request: "Request", initial: "Checkpoint", name: str) -> "tuple[Request, Vocabulary]":
     """The request with the model and vocabulary of a run; ConfigError or VocabularyError if something does not fit."""
     from charlm.config import of_run, override_config
-    from charlm.training.start import fine_tuned_vocabulary, settings_of_run
+    from charlm.data.corpus import Text
+    from charlm.training.start import check_same_model, fine_tuned_vocabulary, settings_of_run
 
     taken, cell = settings_of_run(initial.config), initial.config.model.cell
     request = replace(request, cell=cell)
     config = request.config({"data": {"source": request.source}}, taken)
-    vocabulary = fine_tuned_vocabulary(override_config(config, name, request.overrides, of_run(cell)), initial)
+    config = override_config(config, name, request.overrides, of_run(cell))
+    check_same_model(config, initial)
+    vocabulary = fine_tuned_vocabulary(config, initial, Text(config.data))
     request = replace(request, overrides=[*taken, *request.overrides], initial=name, vocabulary=vocabulary)
     return request, vocabulary
 

@@ -9,7 +9,7 @@ from charlm.choice.rule import LARGE_CHARS, Candidate, expected_nats, relative_n
 from charlm.choice.speed import Speeds
 from charlm.choice.text import TextFacts, text_facts
 from charlm.config import Config
-from charlm.data.corpus import Corpus, load_configured_corpus
+from charlm.data.corpus import Corpus, Text
 from charlm.data.progress import to_be_done_by
 from charlm.errors import ConfigError, DataError, DeviceError
 from charlm.model import count_parameters
@@ -57,6 +57,8 @@ class Suggestion:
     updates: int
     """How many the measured speed promises."""
     machine: Machine
+    text: Text
+    """The text that was read."""
 
 
 def suggest(request: Request, group: ProcessGroup = ONE_PROCESS, clock: Clock | None = None) -> Suggestion:
@@ -70,29 +72,31 @@ def suggest(request: Request, group: ProcessGroup = ONE_PROCESS, clock: Clock | 
     """
     base, cells = group.on_each(request.base), group.on_each(request.cells)
     machine = choose_machine(base, group, cells)
-    corpus = group.local_first(_load, request, base, clock)
-    text = group.on_first(text_facts, corpus)
-    families = group.on_first(_candidates, request, request.families(cells, machine.has_kernels), text, machine)
+    text, corpus = group.local_first(_load, request, base, clock)
+    facts = group.on_first(text_facts, corpus)
+    families = group.on_first(_candidates, request, request.families(cells, machine.has_kernels), facts, machine)
     given = _given_split(request, base, corpus)
 
     def with_training(candidate: Candidate, update_s: float) -> Candidate:
-        return _with_training(candidate, update_s, training_s(request.minutes, clock), text.chars, given)
+        return _with_training(candidate, update_s, training_s(request.minutes, clock), facts.chars, given)
 
-    speeds = Speeds(families, machine, text.vocabulary, min(5.0, 60 * request.minutes * _MEASURING))
+    speeds = Speeds(families, machine, facts.vocabulary, min(5.0, 60 * request.minutes * _MEASURING))
     while place := group.on_first(_next_to_measure, speeds, with_training):
         speeds.measure(*place)
-    return Suggestion(*group.on_first(_choose, request, base, text, speeds, with_training), machine)
+    return Suggestion(*group.on_first(_choose, request, base, facts, speeds, with_training), machine, text)
 
 
-def _load(request: Request, base: Config, clock: Clock | None) -> Corpus:
+def _load(request: Request, base: Config, clock: Clock | None) -> tuple[Text, Corpus]:
+    """The text, and all of it encoded."""
     with to_be_done_by(clock and clock.ends_s()):
-        corpus = load_configured_corpus(base.data, request.vocabulary, whole=True)
+        text = Text(base.data)
+        corpus = text.corpus(request.vocabulary, whole=True)
     if (chars := len(corpus.splits["train"])) < LEAST_CHARS:
         raise DataError(
             f"{request.source}: found {counted(chars, 'character')}; allowed: {LEAST_CHARS} or more, and 100,000 "
             "are about the least that gives readable words; add text"
         )
-    return corpus
+    return text, corpus
 
 
 def _given_split(request: Request, base: Config, corpus: Corpus) -> tuple[int, int] | None:
@@ -252,9 +256,10 @@ def _choose(
         share = 0.0 if base.data.valid_source else float(f"{best.valid_chars / text.chars:.2g}")
         split = [round(1 - share, 8), share, 0.0]
     settings = all_settings(best, request.minutes, split)
+    reasons_of_options = comments(best, settings)
     settings["data"] = base.data.model_dump(mode="json", exclude_defaults=True) | settings["data"]
     reasons = _reasons(request, text, best, len(prospects), machine)
-    return request.config(settings), comments(best, settings), reasons, best.updates
+    return request.config(settings), reasons_of_options, reasons, best.updates
 
 
 def _reasons(request: Request, text: TextFacts, best: Candidate, candidates: int, machine: Machine) -> dict[str, str]:

@@ -9,7 +9,7 @@ Text and ids stream through memory in chunks. For a text that the cache holds on
 import hashlib
 import itertools
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
@@ -173,12 +173,6 @@ def encode_file(
     except VocabularyError as error:
         raise VocabularyError(f"{error}; --skip-unknown leaves them out") from None
     return vocabulary.turned(ids), source.unknown(vocabulary)
-
-
-def unknown_characters(sources: Iterable[str], vocabulary: Vocabulary, unit: Unit = "text") -> str:
-    """The characters of all `sources` that `vocabulary` lacks, sorted, as `vocabulary.extended` takes them."""
-    opened = [count_source(source, vocabulary.level, unit) for source in sources]
-    return "".join(sorted({character for source in opened for character in source.unknown(vocabulary)}))
 
 
 def _check_line_ends(source: CountedSource) -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from charlm.config import Config
-from charlm.data.corpus import load_configured_corpus
+from charlm.data.corpus import Text
 from charlm.model import parameters_by_part
 from charlm.system.formatting import counted, format_bytes, format_duration
 from charlm.system.process_group import ONE_PROCESS, ProcessGroup
@@ -78,7 +78,7 @@ def measure_cost(config: Config, group: ProcessGroup = ONE_PROCESS) -> Cost:
     full = config.train.model_copy(update={"bptt_start": None, "vary_bptt": 0.0})
     config = config.model_copy(update={"train": full})
     machine = choose_machine(config, group)
-    trainer, corpus = prepare(config, group, lambda: load_configured_corpus(config.data), machine)
+    trainer, corpus = prepare(config, group, lambda: Text(config.data).corpus(), machine)
     activations_bytes = _saved_bytes(trainer)
     step_s = _median_s(trainer.update, trainer)
     communication_s = _median_s(lambda: _communicate(trainer), trainer) if group.is_distributed else 0.0

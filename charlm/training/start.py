@@ -12,7 +12,7 @@ import torch
 from charlm.checkpoint import Checkpoint, discard_leftovers, newest_whole, read_checkpoint
 from charlm.config import Config, differences, flatten, ignored_options
 from charlm.config.yaml import dump_flow
-from charlm.data.corpus import Corpus, load_configured_corpus, load_unchanged_corpus, unknown_characters
+from charlm.data.corpus import Corpus, Text, load_unchanged_corpus
 from charlm.data.places import with_absolute_paths, with_found_paths
 from charlm.data.progress import to_be_done_by
 from charlm.data.sources import check_apart
@@ -50,23 +50,30 @@ def start_run(
     name: str = "run",
     group: ProcessGroup = ONE_PROCESS,
     machine: Machine | None = None,
+    text: Text | None = None,
     clock: Clock | None = None,
     callbacks: Callbacks | None = None,
 ) -> Outcome:
     """Train a new model, or one that starts from the weights and vocabulary of `init_from`.
 
-    Without `run_dir` the run gets a new folder, runs/<name>-<time>. machine: that of the settings, if they were chosen
-    for it. clock: the run's minutes, if they have begun; None: they begin when everything is loaded.
+    Without `run_dir` the run gets a new folder, runs/<name>-<time>. machine, text: those for which the settings were
+    chosen, if they were. clock: the run's minutes, if they have begun; None: they begin when everything is loaded.
 
     Raises ConfigError, DataError, DeviceError, ProcessError, RunError or VocabularyError before it writes to the run's
     folder.
     """
+
+    def load() -> Corpus:
+        if init_from:
+            check_same_model(config, init_from)
+        opened = text or Text(config.data)
+        vocabulary = fine_tuned_vocabulary(config, init_from, opened) if init_from else None
+        return opened.corpus(vocabulary, split=config.data.split)
+
     with contextlib.ExitStack() as locks:
         place = run_dir or Path("runs")
         is_new = group.on_first(_check_folder, run_dir, config, locks)
         with to_be_done_by(clock and clock.ends_s()):
-            vocabulary = group.on_first(fine_tuned_vocabulary, config, init_from) if init_from else None
-            load = functools.partial(load_configured_corpus, config.data, vocabulary)
             trainer, corpus = prepare(config, group, load, machine)
         trainer.broadcast_weights()
         if init_from:
@@ -311,8 +318,8 @@ def settings_of_run(config: Config) -> list[str]:
     ]
 
 
-def fine_tuned_vocabulary(config: Config, init_from: Checkpoint) -> Vocabulary:
-    """The checkpoint's vocabulary, extended by the new text's characters if the config asks for it."""
+def check_same_model(config: Config, init_from: Checkpoint) -> None:
+    """ConfigError unless the config's model can take the checkpoint's weights."""
     changed = _changed(init_from.config, config)
     free = (*_FREE_TO_DIFFER, *(f"model.cell.{name}" for name in config.model.cell.initial))
     faults = [
@@ -322,13 +329,15 @@ def fine_tuned_vocabulary(config: Config, init_from: Checkpoint) -> Vocabulary:
     ]
     if faults:
         raise ConfigError(*faults)
-    data, vocabulary = config.data, init_from.vocabulary
-    sources = [source for source in (data.source, data.valid_source, data.test_source) if source]
-    unknown = unknown_characters(sources, vocabulary, data.unit)
-    if not unknown:
+
+
+def fine_tuned_vocabulary(config: Config, init_from: Checkpoint, text: Text) -> Vocabulary:
+    """The checkpoint's vocabulary, extended by the new text's characters if the config asks for it."""
+    vocabulary = init_from.vocabulary
+    if not (unknown := text.unknown(vocabulary)):
         return vocabulary
     listed = describe_characters(unknown, limit=20)
-    if not data.grow_vocabulary:
+    if not config.data.grow_vocabulary:
         raise VocabularyError(
             f"data.source: the checkpoint of --init-from has never seen {listed}; allowed: its "
             f"{counted(len(vocabulary), 'character')}; --set data.grow_vocabulary=true adds the new ones"

@@ -45,6 +45,7 @@ def text_of(monkeypatch):
     def build(chars, vocabulary=70):
         ids = np.lib.stride_tricks.as_strided(np.zeros(1, np.uint8), shape=(chars,), strides=(0,))
         corpus = Corpus(Vocabulary.of_code_points(np.arange(32, 32 + vocabulary)), {"train": ids}, "", chars, 1)
-        monkeypatch.setattr("charlm.choice.suggest.load_configured_corpus", lambda data, vocabulary, whole: corpus)
+        text = SimpleNamespace(corpus=lambda vocabulary, whole: corpus)
+        monkeypatch.setattr("charlm.choice.suggest.Text", lambda data: text)
 
     return build

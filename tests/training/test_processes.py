@@ -23,7 +23,7 @@ from charlm.checkpoint import Checkpoint, read_checkpoint
 from charlm.choice.families import USUAL, Request
 from charlm.choice.suggest import suggest
 from charlm.config import Config, parse_config
-from charlm.data.corpus import load_configured_corpus
+from charlm.data.corpus import Text, load_configured_corpus
 from charlm.errors import CharlmError, ConfigError, ProcessError, RunError
 from charlm.inference.evaluation import evaluate
 from charlm.model import build_model
@@ -415,10 +415,10 @@ def test_weights_that_differ_are_noticed_at_the_next_checkpoint(processes: Team,
 
 
 def other_text(group: ProcessGroup):
-    def load(data, vocabulary=None):
-        return load_configured_corpus(data.model_copy(update={"source": f"{data.source}{group.rank}"}))
+    def text(data):
+        return Text(data.model_copy(update={"source": f"{data.source}{group.rank}"}))
 
-    return mock.patch.object(charlm.training.start, "load_configured_corpus", load)
+    return mock.patch.object(charlm.training.start, "Text", text)
 
 
 def test_every_process_must_have_the_same_text(processes: Team, busy, tmp_path):
