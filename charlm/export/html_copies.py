@@ -4,8 +4,8 @@ Two hashes modulo 2³² of a window x_0 … x_19 of ids, one for each odd base b
 
     Σ_j x_j b^(19 − j)
 
-The first names one of 2^bits buckets, the second 16 bits that are kept there. So a window that does not occur in the
-text is taken for one that does with a probability of (windows in a bucket) / 2¹⁶.
+The first chooses one of 2^bits buckets; the bucket stores 16 bits of the second. So a window that does not occur in the
+text is taken for a copy with a probability of (windows in a bucket) / 2¹⁶.
 """
 
 from dataclasses import dataclass
@@ -73,16 +73,16 @@ def copies_of(ids: Ids) -> Copies:
 
 def _hashes(ids: Ids, base: int, count: int) -> Hashes:
     """The hash of each window."""
-    found = np.zeros(count, np.uint32)
+    hashes = np.zeros(count, np.uint32)
     for offset in range(WINDOW):
-        found *= np.uint32(base)
-        found += ids[offset : offset + count].astype(np.uint32)
-    return found
+        hashes *= np.uint32(base)
+        hashes += ids[offset : offset + count].astype(np.uint32)
+    return hashes
 
 
-def _mixed(found: Hashes) -> Hashes:
+def _mixed(hashes: Hashes) -> Hashes:
     """MurmurHash3's finalizer, modulo 2³²; a bijection whose result depends on all bits."""
     for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
-        found ^= found >> np.uint32(shift)
-        found *= np.uint32(factor)
-    return found ^ (found >> np.uint32(16))
+        hashes ^= hashes >> np.uint32(shift)
+        hashes *= np.uint32(factor)
+    return hashes ^ (hashes >> np.uint32(16))

@@ -167,16 +167,16 @@ _LOADING = '''def load() -> Model:
 
 def _coding(vocabulary: Vocabulary) -> str:
     """`encode` and `decode`."""
-    turned = "[::-1]" if vocabulary.backward else ""
+    reverse = "[::-1]" if vocabulary.backward else ""
     if vocabulary.level == "byte":
-        ids, text = "list(text.encode())", f'bytes(ids{turned}).decode("utf-8", "replace")'
+        ids, text = "list(text.encode())", f'bytes(ids{reverse}).decode("utf-8", "replace")'
     else:
         ids = '[VOCABULARY["characters"].index(character) for character in text]'
-        text = f'"".join(VOCABULARY["characters"][index] for index in ids{turned})'
+        text = f'"".join(VOCABULARY["characters"][index] for index in ids{reverse})'
     order = "; the last comes first, because the model reads backward" if vocabulary.backward else ""
     return f'''def encode(text: str) -> list[int]:
     """The ids of a text{order}."""
-    return {ids}{turned}
+    return {ids}{reverse}
 
 
 def decode(ids: list[int]) -> str:

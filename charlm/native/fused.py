@@ -27,7 +27,7 @@ _WIDEST = 16  # the largest W of vector.h
 
 
 MOST_OPERATIONS = 1000
-"""Of a step that becomes a kernel: compiling more takes minutes."""
+"""Longest step that becomes a kernel: compiling a longer one takes minutes."""
 
 
 @functools.lru_cache(maxsize=64)
@@ -77,8 +77,8 @@ class FusedDriver(Kernel, Driver):
         self.call(function, self.filled(passes, {**values, **scratch}))
 
     def variant(self, passes: Passes) -> int:
-        """Which of the library's cells computes these passes."""
-        if id(passes) not in self._known:  # to compare whole programs takes as long as a small layer
+        """The index of the library's cell that computes these passes."""
+        if id(passes) not in self._known:  # comparing whole programs takes as long as a small layer
             self._known[id(passes)] = (passes, self.variants.index(passes.split))
         return self._known[id(passes)][1]
 
@@ -95,7 +95,7 @@ class FusedDriver(Kernel, Driver):
         return struct
 
     def scratch(self, passes: Passes, values: Values, *, forward: bool) -> dict[str, list[Tensor | None]]:
-        """Memory that threads share in a call."""
+        """Scratch that the threads of a call share."""
         B, H, inputs = (int(values[name]) for name in ("B", "H", "I"))  # type: ignore[arg-type]
         if forward:
             copied = values["bf16"] or values.get("mask") is not None
