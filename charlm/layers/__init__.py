@@ -13,10 +13,11 @@ import torch
 from charlm.cells import CELLS
 from charlm.gpu.products import linear
 from charlm.layers.backend import Activations, Backend, Selection
-from charlm.layers.stack import RecurrentLayers, RecurrentState, as_tuple, dropout_mask
+from charlm.layers.stack import RecurrentLayers, RecurrentState, as_tuple
 from charlm.native.generate import Generator
 from charlm.native.lookup import Lookup
 from charlm.native.loss import cross_entropy
+from charlm.native.random import dropout_mask
 
 
 def select_backends(device: torch.device | str) -> dict[str, Selection]:

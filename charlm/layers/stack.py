@@ -22,9 +22,9 @@ from charlm.native.call import autocasts_to_bf16
 from charlm.native.fused import FusedDriver, fused
 from charlm.native.generate import Generator
 from charlm.native.lookup import Lookup
-from charlm.native.random import random_mask
+from charlm.native.random import dropout_mask
 from charlm.native.shared import SHARED_KERNELS
-from charlm.system.process_group import WHOLE_BATCH, Shard
+from charlm.system.process_group import WHOLE_BATCH
 
 RecurrentState = Tensor | tuple[Tensor, ...]
 """The state of all layers: [L, B, H], or one such tensor for each of `state_names` (LSTM: h and c)."""
@@ -33,23 +33,6 @@ RecurrentState = Tensor | tuple[Tensor, ...]
 def as_tuple(state: RecurrentState) -> tuple[Tensor, ...]:
     """The tensors of a recurrent state."""
     return (state,) if isinstance(state, Tensor) else tuple(state)
-
-
-def dropout_mask(
-    shape: tuple[int, ...], p: float, like: Tensor, *, shard: Shard = WHOLE_BATCH, streams: int = 1
-) -> Tensor:
-    """A mask of 0 with probability p, else 1/(1−p): multiplying by it leaves the expected value unchanged.
-
-    Drawn from torch's global generator, in the dtype and on the device of `like`. On the CPU, p is rounded to a
-    multiple of 2⁻¹⁶: drawing sixteen random bits per element is much faster than torch's own draws.
-
-    shard: the mask is this shard, along the dimension `streams`, of the mask of a whole batch: the processes of a run
-    have the masks of a single one.
-    """
-    if like.device.type == "cpu":
-        return random_mask(shape, max(1, round((1 - p) * 2**16)), shard, streams).to(like.dtype)
-    whole = (*shape[:streams], shape[streams] * shard.count, *shape[streams + 1 :])
-    return shard.of(torch.empty(whole, dtype=like.dtype, device=like.device).bernoulli_(1 - p).div_(1 - p), streams)
 
 
 class RecurrentLayers(nn.Module):
