@@ -1,5 +1,7 @@
 """What is searched: from text, and by default."""
 
+import itertools
+
 import pytest
 
 from charlm.cells import CELLS
@@ -148,9 +150,11 @@ def test_defaults_are_valid_and_around_the_config(kind):
     assert parse_space([f"{key}={as_text(option)}" for key, option in space.items()], config) == space
 
 
-@pytest.mark.parametrize("kind", CELLS)
-@pytest.mark.parametrize("bad", ["optimizer.lr=1e-6", "optimizer.lr=5.0", "model.cell.hidden=3", "model.dropout=0.9",
-                                 "train.bptt=2", "train.batch_size=1000", "model.zoneout=0.8"])  # fmt: skip
+BAD = ["optimizer.lr=1e-6", "optimizer.lr=5.0", "model.cell.hidden=3", "model.dropout=0.9", "train.bptt=2",
+       "train.batch_size=1000", "model.zoneout=0.8"]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "bad"), [*zip(CELLS, itertools.cycle(BAD)), *(("rhn", bad) for bad in BAD)])
 def test_defaults_lead_back_from_bad_values(kind, bad):
     good = parse_config({"model": {"cell": {"kind": kind}}}, "test", ["optimizer.lr=4e-3", "model.cell.hidden=300"])
     config = override_config(good, "test", [bad])
