@@ -1,6 +1,6 @@
 """Any input is used or refused in one clear line.
 
-scripts/fuzz feeds the same targets 100,000 inputs each; here Hypothesis makes a hundred.
+scripts/fuzz feeds the same targets 100,000 inputs each; here Hypothesis makes fifty.
 """
 
 import json
@@ -22,7 +22,7 @@ from tests.text import ESC, RTL
 bounded = settings(
     deadline=timedelta(seconds=LIMIT_S),
     derandomize=True,
-    max_examples=100,
+    max_examples=50,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 

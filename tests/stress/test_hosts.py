@@ -46,7 +46,11 @@ def hosts():
             ip("netns", "del", host)
 
 
-def launched(tmp_path: Path, number: int, disturbance: str) -> "subprocess.Popen[str]":
+# One is killed; the other is slow to notice, so their counts of restarts differ.
+KILLED = "if trainer.state.step == 4 and restarts == '0': (time.sleep(4) if rank == '0' else os.kill(os.getpid(), 9))"
+
+
+def launched(tmp_path: Path, number: int) -> "subprocess.Popen[str]":
     """torchrun on a host, whose folder holds the text. Only the first host gets the config and writes the run."""
     home = tmp_path / HOSTS[number]
     (home / "program.py").write_text(
@@ -55,7 +59,7 @@ def launched(tmp_path: Path, number: int, disturbance: str) -> "subprocess.Popen
         "update = Trainer.update\n"
         "def disturbed(trainer):\n"
         "    update(trainer)\n"
-        f"    {disturbance}\n"
+        f"    {KILLED}\n"
         "Trainer.update = disturbed\n"
         "main()\n"
     )
@@ -68,25 +72,20 @@ def launched(tmp_path: Path, number: int, disturbance: str) -> "subprocess.Popen
     return subprocess.Popen(command, cwd=home, env=os.environ | environment, stderr=subprocess.PIPE, text=True)
 
 
-# One is killed; the other is slow to notice, so their counts of restarts differ.
-KILLED = "if trainer.state.step == 4 and restarts == '0': (time.sleep(4) if rank == '0' else os.kill(os.getpid(), 9))"
-
-
 @pytest.mark.usefixtures("hosts")
-@pytest.mark.parametrize("disturbance", ["pass", KILLED], ids=["undisturbed", "killed"])
-def test_two_hosts_train_as_one_process_does(tmp_path, disturbance, cli):
+def test_two_hosts_train_as_one_process_does_although_one_is_killed(tmp_path, cli):
     for number, host in enumerate(HOSTS):
         (tmp_path / host).mkdir()
         (tmp_path / host / "text.txt").write_text(words_text(3000))
         if number == 0:
             (tmp_path / host / "tiny.yaml").write_text(TINY.format(source="text.txt"))
-    processes = [launched(tmp_path, number, disturbance) for number in range(2)]
+    processes = [launched(tmp_path, number) for number in range(2)]
     printed = [process.communicate(timeout=180)[1] for process in processes]
     assert [process.returncode for process in processes] == [0, 0], printed
     first, second = (tmp_path / host / "run" for host in HOSTS)
     assert not second.exists()
     assert ["done     max_steps" in text for text in printed] == [True, False]
-    assert ("resume   " in printed[0]) == (disturbance == KILLED)
+    assert "resume   " in printed[0]
 
     (tmp_path / "tiny.yaml").write_text(TINY.format(source=tmp_path / HOSTS[0] / "text.txt"))
     assert cli("train", "--config", tmp_path / "tiny.yaml", "--run-dir", tmp_path / "one").code == 0
