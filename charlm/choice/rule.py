@@ -1,4 +1,4 @@
-"""What a model will score, by its size, the time and the text: a rule fitted to measured trainings (docs/choice.md).
+"""What a model will score, by its size, the time and the text: a rule fitted to trainings (benchmarks/README.md).
 
     nats per character = c + A · (N / N₀)^−α + B · (D / D₀)^−β
 
