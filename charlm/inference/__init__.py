@@ -18,9 +18,12 @@ when a name is used.
     evaluation.py   evaluate: the cross-entropy of a text
     dynamic.py      evaluate_dynamically: the same while the model keeps learning
     texts.py        score_texts, text_features: many texts, each by itself
-    lines.py        score_lines: lines as they come, and how surprising the validation lines are
-    labels.py       Classification: the likeliest labels of lines
-    novelty.py      longest_copy: how much of a sample occurs in the training text
+    line_scores.py  LineScorer: lines as they come, each by itself; line_learning.py: learning from them
+    line_quantiles.py  how surprising the validation lines are
+    whole_text.py   the score of a file or of stdin
+    labels.py       Classification: the likeliest labels of lines; line_labels.py: of lines as they come
+    novelty.py      novelty: how much of a sample occurs in the training text
+    per_char.py     the scores of single characters as CSV
 """
 
 import importlib
