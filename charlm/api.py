@@ -102,7 +102,7 @@ def _train(
 ) -> "Run":
     _check(text, minutes, config, settings)
     source, config_file, initial = None if text is None else str(text), _path(config), _path(init_from)
-    check_start(source, minutes, config_file, settings, initial)
+    check_start(source, minutes, config_file, settings, initial, _path(run_dir))
     _import_torch()
 
     from charlm.system.device import check_fork, keep_freed_memory, own_settings
@@ -372,9 +372,14 @@ def config_settings(minutes: float | None, text: str | None, settings: list[str]
 
 
 def check_start(
-    text: str | None, minutes: float | None, config: Path | None, settings: list[str], init_from: Path | None = None
+    text: str | None,
+    minutes: float | None,
+    config: Path | None,
+    settings: list[str],
+    init_from: Path | None = None,
+    run_dir: Path | None = None,
 ) -> None:
-    """ConfigError, or an error of `check_there`, for what a run cannot start from.
+    """ConfigError, or an error of `check_there`, for what a run cannot start from, or DataError for its folder.
 
     The processes of torchrun skip it: their first one finds the same later, and prints it once.
     """
@@ -389,6 +394,10 @@ def check_start(
     else:
         parsed = _request(text, minutes, settings).base()
     check_there(options={"--init-from": init_from}, config=parsed)
+    if run_dir is not None and os.path.isdir(run_dir):  # noqa: PTH112 (Path.is_dir raises for a path that is too long)
+        from charlm.data.sources import check_texts_apart
+
+        check_texts_apart(parsed.data, run_dir)
 
 
 def _settings(overrides: Iterable[str] | Mapping[str, Any]) -> list[str]:

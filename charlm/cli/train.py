@@ -102,7 +102,7 @@ def train(
     if resume:
         _check_resumable(run_dir)
     else:
-        check_start(text, minutes, config, settings, init_from)
+        check_start(text, minutes, config, settings, init_from, run_dir)
 
     from charlm.system.device import keep_freed_memory
     from charlm.system.process_group import process_group

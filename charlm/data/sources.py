@@ -15,6 +15,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from charlm.config.schema import DataConfig
 from charlm.data.cache import writable_folder
 from charlm.data.outputs import TORCH_EXPORT, TORCH_FILES, is_torch_export, written_kind
 from charlm.data.reading import unreadable
@@ -71,13 +72,14 @@ def resolve(source: str, run: Path | None = None) -> list[Path]:
     raise DataError(f"{source}: {_kind_of(mode)}, which cannot be read twice; {_KINDS}; write its text to a file first")
 
 
-def check_apart(source: str, run: Path) -> None:
-    """DataError if the source has files in the folder of a run that is to start: later they would be left out."""
-    if not source.startswith(BUILTIN_PREFIX) and resolve(source) != resolve(source, run):
-        raise DataError(
-            f"{source}: has files in {run}, the folder of the run; allowed: a run's folder without files of its text; "
-            "take another --run-dir"
-        )
+def check_texts_apart(data: DataConfig, run: Path) -> None:
+    """DataError if a text has files in the folder of a run that is to start: later they would be left out."""
+    for source in filter(None, (data.source, data.valid_source, data.test_source)):
+        if not source.startswith(BUILTIN_PREFIX) and resolve(source) != resolve(source, run):
+            raise DataError(
+                f"{source}: has files in {run}, the folder of the run; allowed: a run's folder without files of its "
+                "text; take another --run-dir"
+            )
 
 
 def check_exists(source: str) -> None:

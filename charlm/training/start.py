@@ -15,7 +15,7 @@ from charlm.config.yaml import dump_flow
 from charlm.data.corpus import Corpus, Text, load_unchanged_corpus
 from charlm.data.places import with_absolute_paths, with_found_paths
 from charlm.data.progress import to_be_done_by
-from charlm.data.sources import check_apart
+from charlm.data.sources import check_texts_apart
 from charlm.data.streams import check_length
 from charlm.data.vocabulary import Vocabulary, describe_characters
 from charlm.errors import CheckpointError, ConfigError, DamagedCheckpointError, RunError, VocabularyError
@@ -189,12 +189,11 @@ def run_of_this_launch(group: ProcessGroup) -> Path | None:
 
 def _check_folder(run_dir: Path | None, config: Config, locks: contextlib.ExitStack) -> bool:
     """Claim the run's folder if it is there; whether it is new."""
-    place, data = run_dir or Path("runs"), config.data
+    place = run_dir or Path("runs")
     with refusing_os_errors(place):
         is_new = run_dir is None or not run_dir.is_dir()
     if run_dir is not None and not is_new:
-        for source in filter(None, (data.source, data.valid_source, data.test_source)):
-            check_apart(source, run_dir)
+        check_texts_apart(config.data, run_dir)
         _claim(run_dir, locks)
     check_writable(place)
     return is_new
