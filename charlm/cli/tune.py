@@ -22,27 +22,8 @@ from charlm.errors import StudyError
 from charlm.system.console import say
 
 if TYPE_CHECKING:
-    from charlm.tuning.study import Study, Trial
+    from charlm.tuning.study import Study
 
-ConfigOption = Annotated[Path | None, config_option("Not needed to continue a study.")]
-Hours = Annotated[
-    float | None,
-    typer.Option(
-        "--hours",
-        metavar="H",
-        callback=checked(lambda hours: 0 < hours < math.inf, "a number above 0"),
-        help="Hours from the start of the command to its end. Leave it out to continue a study until its time is over.",
-    ),
-]
-TrialMinutes = Annotated[
-    float | None,
-    typer.Option(
-        "--minutes",
-        metavar="M",
-        callback=minutes_checked,
-        help="Minutes that each trial trains.  [default: the config's limits, at most a tenth of the hours]",
-    ),
-]
 Over = Annotated[
     list[str] | None,
     typer.Option(
@@ -52,38 +33,46 @@ Over = Annotated[
         "repeatable.",
     ),
 ]
+Hours = Annotated[
+    float | None,
+    typer.Option(
+        metavar="H",
+        callback=checked(lambda hours: 0 < hours < math.inf, "a number above 0"),
+        help="Hours from the start of the command to its end. Leave it out to continue a study until its time is over.",
+    ),
+]
+TrialMinutes = Annotated[
+    float | None,
+    typer.Option(
+        metavar="M",
+        callback=minutes_checked,
+        help="Minutes that each trial trains.  [default: the config's limits, at most a tenth of the hours]",
+    ),
+]
 StudyFolder = Annotated[
     Path | None,
     typer.Option(
-        "--study",
-        metavar="DIR",
-        help="The study's folder; an existing study goes on.  [default: tunings/<config name>-<time>]",
+        metavar="DIR", help="The study's folder; an existing study goes on.  [default: tunings/<config name>-<time>]"
     ),
-]
-Trials = Annotated[
-    int | None,
-    typer.Option("--trials", metavar="N", min=1, help="End with this many trials, those of earlier calls included."),
 ]
 
 
 def tune(
     context: typer.Context,
-    config: ConfigOption = None,
+    config: Annotated[Path | None, config_option("Not needed to continue a study.")] = None,
     overrides: Overrides = None,
     hours: Hours = None,
     minutes: TrialMinutes = None,
-    trials: Trials = None,
+    trials: Annotated[int | None, typer.Option(metavar="N", min=1, help="End with this many trials in all.")] = None,
     over: Over = None,
     study: StudyFolder = None,
     json: Json = False,
 ) -> None:
     """Search for better settings around a config.
 
-    Trains trials, ordinary runs in the study's folder, one after another. The first one is the config as it is. The
-    second has what charlm would choose for the searched options. The third is charlm's own choice of all options, if it
-    differs in others than those searched. Optuna chooses the rest. A trial that falls behind ends early. At the end
-    there are a table, the best config as best.yaml, and trials.png. Without --over it searches learning rate, size,
-    dropout and a few more around the config's values.
+    Trains trials, ordinary runs in the study's folder: the config as it is, what charlm would choose, then what Optuna
+    chooses. A trial that falls behind ends early. At the end there are a table, the best config as best.yaml, and
+    trials.png. Without --over it searches learning rate, size, dropout and a few more around the config's values.
 
     Ctrl-C prints how to continue. Several processes, also on several machines, may work on one study at a time.
 
@@ -116,6 +105,7 @@ def tune(
     from charlm.training.signals import SIGNALS
     from charlm.tuning.search import Search
     from charlm.tuning.settings import StudySettings, choose_settings
+    from charlm.tuning.space import as_text
     from charlm.tuning.study import Study
 
     keep_freed_memory()
@@ -134,8 +124,8 @@ def tune(
         opened.settings.check_same(given, over or [], minutes)
     ends_s = _end(opened, began_s, hours)
     say("study", f"{opened.folder}; see it with: tensorboard --logdir {shlex.quote(str(opened.folder))}")
-    for line in opened.settings.searched():
-        say("search", line)
+    for key, option in opened.settings.space.items():
+        say("search", f"{key}: {as_text(option)}")
     signal = Search(opened, ends_s, trials).run()
     try:
         _print_result(opened, json, picture=not signal)
@@ -173,6 +163,7 @@ def _end(study: "Study", began_s: float, hours: float | None) -> float:
 
 
 def _print_result(study: "Study", json: bool, picture: bool) -> None:
+    from charlm.config.yaml import dump_flow
     from charlm.system.files import folder_bytes
     from charlm.system.formatting import format_bytes, nats_to_bits
     from charlm.tuning.report import ranked, write_best
@@ -196,14 +187,18 @@ def _print_result(study: "Study", json: bool, picture: bool) -> None:
         )
     else:
         names = short_names(study.settings.space)
-        header = ("trial", "nats", "minutes", "state", *names.values())
-        print_rows([header, *(_row(trial, names) for trial in trials[:10])], right=range(len(header)))
+        rows = [("trial", "nats", "minutes", "state", *names.values())]
+        for trial in trials[:10]:
+            nats = "—" if trial.nats is None else f"{trial.nats:.4f}"
+            minutes = "—" if trial.minutes is None else f"{trial.minutes:.3g}"
+            state = f"{trial.state}, chosen" if trial.chosen else trial.state
+            options = (dump_flow(trial.options[key]) if key in trial.options else "—" for key in names)
+            rows.append((str(trial.number), nats, minutes, state, *options))
+        print_rows(rows, right=range(len(rows[0])))
     say("disk", f"{format_bytes(used_bytes)} in {study.folder}; the folders of trials that have ended may be deleted")
     if leader and leader.nats is not None:
-        say(
-            "best",
-            f"{leader.nats:.4f} nats ({nats_to_bits(leader.nats):.4f} bits) per character: trial {leader.number}",
-        )
+        bits = f"({nats_to_bits(leader.nats):.4f} bits)"
+        say("best", f"{leader.nats:.4f} nats {bits} per character: trial {leader.number}")
         say("train", f"charlm train --config {shlex.quote(str(path))}")
     else:
         say("best", "none: no trial is complete")
@@ -217,13 +212,3 @@ def _draw(study: "Study") -> None:
             say("picture", str(path))
     except ModuleNotFoundError as error:
         say("picture", f"none: {(error.name or '').partition('.')[0]} is not installed; pip install matplotlib")
-
-
-def _row(trial: "Trial", names: dict[str, str]) -> tuple[str, ...]:
-    from charlm.config.yaml import dump_flow
-
-    nats = "—" if trial.nats is None else f"{trial.nats:.4f}"
-    minutes = "—" if trial.minutes is None else f"{trial.minutes:.3g}"
-    state = f"{trial.state}, chosen" if trial.chosen else trial.state
-    options = (dump_flow(trial.options[key]) if key in trial.options else "—" for key in names)
-    return str(trial.number), nats, minutes, state, *options

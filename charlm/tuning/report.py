@@ -4,13 +4,12 @@ import io
 import shlex
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 from charlm.config.commented import commented_yaml
 from charlm.config.yaml import dump_flow
 from charlm.system.files import replace_file
 from charlm.system.formatting import counted
-from charlm.tuning.space import OneOf, Space, as_text, short_names
+from charlm.tuning.space import OneOf, as_text, short_names
 from charlm.tuning.study import Study, Trial, best
 
 
@@ -44,8 +43,8 @@ def write_best(study: Study) -> Path | None:
 
 def draw(study: Study) -> Path | None:
     """Draw the score over each option into a file; None without scores. ModuleNotFoundError without matplotlib."""
-    trials, space = study.trials(), study.settings.space
-    if not (leader := best(trials)):
+    scored, space = [trial for trial in study.trials() if trial.nats is not None], study.settings.space
+    if not (leader := best(scored)):
         return None
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -55,45 +54,28 @@ def draw(study: Study) -> Path | None:
     figure = Figure(figsize=(3.2 * columns, 2.6 * rows + 0.4), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots(rows, columns, squeeze=False, sharey=True).flatten()
-    for axis, key in zip(axes, space, strict=False):
-        _draw_option(axis, key, space, trials, leader)
+    scores = [trial.nats or 0.0 for trial in scored]
+    top = min(scores) + max(5 * (median(scores) - min(scores)), 0.02 * min(scores))  # hopeless trials are drawn here
+    for axis, (key, option) in zip(axes, space.items(), strict=False):
+        for trial, nats in zip(scored, scores, strict=True):
+            color = "tab:red" if trial is leader else "tab:blue" if trial.state == "complete" else "silver"
+            if trial.chosen:  # may have another kind of cell or optimizer, without this option
+                axis.axhline(nats, color=color, ls="--", lw=1)
+                continue
+            value = trial.options[key]
+            x = option.choices.index(value) if isinstance(option, OneOf) else value
+            axis.scatter(x, min(nats, top), c=color, zorder=3 if trial is leader else 2)
+        if isinstance(option, OneOf):
+            axis.set_xticks(range(len(option.choices)), map(dump_flow, option.choices))
+        elif option.log:
+            axis.set_xscale("log")
+        axis.set_xlabel(short_names(space)[key])
     for axis in axes[len(space) :]:
         axis.set_visible(False)
     figure.supylabel("nats per character")
-    mark = "red line" if leader.chosen else "star"
-    line = "; dashed: charlm's own choice" if any(trial.chosen for trial in trials) else ""
-    title = f"{counted(len(trials), 'trial')}; "
-    title += f"best {leader.nats:.4f} nats (trial {leader.number}, {mark}); gray: pruned{line}"
+    title = f"best {leader.nats:.4f} nats (trial {leader.number}, red); gray: pruned; dashed: charlm's own choice"
     figure.suptitle(title, fontsize=10)
     path, picture = study.folder / "trials.png", io.BytesIO()
     figure.savefig(picture, dpi=120, format="png")
     replace_file(path, picture.getvalue())
     return path
-
-
-def _draw_option(axis: Any, key: str, space: Space, trials: list[Trial], leader: Trial) -> None:
-    option = space[key]
-    scores = [trial.nats for trial in trials if trial.nats is not None]
-    # A hopeless trial is drawn as a triangle at the top, so that it does not flatten the others.
-    top = min(max(scores), min(scores) + max(5 * (median(scores) - min(scores)), 0.02 * min(scores)))
-    for trial in trials:
-        if trial.nats is None:
-            continue
-        color = "tab:red" if trial is leader else "tab:blue" if trial.state == "complete" else "silver"
-        nats = min(trial.nats, top)
-        if trial.chosen:  # its kind of cell or optimizer may be another
-            axis.axhline(nats, color="tab:red" if trial is leader else "tab:green", ls="--", lw=1)
-            continue
-        value = trial.options[key]
-        x = option.choices.index(value) if isinstance(option, OneOf) else value
-        mark = "*" if trial is leader else "^" if trial.nats > top else "o"
-        axis.plot(
-            x, nats, marker=mark, ms=12 if trial is leader else 4, color=color, zorder=3 if trial is leader else 2
-        )
-    if isinstance(option, OneOf):
-        axis.set_xticks(range(len(option.choices)), map(dump_flow, option.choices))
-        axis.set_xlim(-0.5, len(option.choices) - 0.5)
-    elif option.log:
-        axis.set_xscale("log")
-    axis.set_xlabel(short_names(space)[key])
-    axis.grid(alpha=0.3)

@@ -6,6 +6,7 @@ from statistics import median
 
 import optuna
 
+from charlm.config.yaml import dump_flow
 from charlm.errors import (
     CheckpointError,
     ConfigError,
@@ -22,7 +23,7 @@ from charlm.training.loop import Callbacks, Outcome
 from charlm.training.signals import SIGNALS
 from charlm.training.start import resume_run, start_run
 from charlm.tuning.report import write_best
-from charlm.tuning.space import describe
+from charlm.tuning.space import short_names
 from charlm.tuning.study import Study, best, refusing_os_errors, trained_s
 
 _SHARES = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
@@ -128,5 +129,7 @@ class Search:
             )
 
     def _say(self, trial: optuna.Trial, *news: str) -> None:
+        values = trial.user_attrs["values"]
+        options = " · ".join(f"{name} {dump_flow(values[key])}" for key, name in short_names(values).items())
         left = f"{format_duration(max(self.ends_s - time.perf_counter(), 0))} left"
-        say("trial", "  ".join([f"{trial.number + 1:>4}", *news, describe(trial.user_attrs["values"]), left]))
+        say("trial", "  ".join([f"{trial.number + 1:>4}", *news, options, left]))

@@ -71,10 +71,6 @@ class StudySettings:
             if source is not None:
                 check_exists(source)
 
-    def searched(self) -> list[str]:
-        """A line for each searched option."""
-        return [f"{key}: {as_text(option)}" for key, option in self.space.items()]
-
     def chosen_values(self) -> dict[str, Any]:
         """The kinds and the searched options of charlm's own choice, as far as it has them."""
         values = flatten(self.chosen) if self.chosen else {}
@@ -98,26 +94,22 @@ class StudySettings:
 
     def check_same(self, config: Config | None, over: Iterable[str], minutes: float | None) -> None:
         """ConfigError unless what is given is what the study has."""
-        differing = differences(self.config, with_absolute_paths(config) if config else self.config)
-        faults = [f"{key}: found {after!r}, the study has {before!r}" for key, (before, after) in differing.items()]
+        differing = differences(self.config, with_absolute_paths(config)) if config else {}
+        pairs: list[tuple[str, Any, Any]] = [(key, repr(new), repr(old)) for key, (old, new) in differing.items()]
         for key, option in parse_space(over, self.config).items():
-            ours = self.space.get(key)
-            if option != ours:
-                has = as_text(ours) if ours else "no such option"
-                faults.append(f"--over {key}: found {as_text(option)}, the study has {has}")
+            if option != (ours := self.space.get(key)):
+                pairs.append((f"--over {key}", as_text(option), as_text(ours) if ours else "no such option"))
         if minutes is not None and minutes != self.minutes:
-            faults.append(f"--minutes: found {minutes:g}, the study has {self.minutes or 'none'}")
-        if faults:
-            allowed = "allowed: the same; leave it out to continue, or take another --study"
-            raise ConfigError(*(f"{fault}; {allowed}" for fault in faults))
+            pairs.append(("--minutes", f"{minutes:g}", self.minutes or "none"))
+        allowed = "allowed: the same; leave it out to continue, or take another --study"
+        if pairs:
+            raise ConfigError(*(f"{key}: found {new}, the study has {old}; {allowed}" for key, new, old in pairs))
 
 
 def choose_settings(
     config: Config, over: Iterable[str], hours: float, minutes: float | None
 ) -> tuple[StudySettings, list[dict[str, Any]]]:
     """The settings of a new study, and the values of its first trials: the config's own, and those charlm suggests.
-
-    charlm's own choice is not among them: it may lie outside of the space.
 
     Raises ConfigError for a wrong space, and what a run would raise for its text or device.
     """
@@ -148,24 +140,19 @@ def _limits(config: Config, hours: float, minutes: float | None) -> tuple[str, .
     own = config.train.max_minutes
     if own is None or own <= most:
         return ()
-    say(
-        "limit",
-        f"trials train for {format_duration(60 * most)} each, a tenth of the time; train.max_minutes says {own:g}; "
-        "--minutes M sets another",
-    )
+    say("limit", f"trials train for {format_duration(60 * most)} each, a tenth of --hours; --minutes M sets another")
     return (f"train.max_minutes={most}",)
 
 
 def _suggested(config: Config, searched: set[str], minutes: float) -> Config | None:
     """What charlm would choose for the searched options if all others keep their values; None if it cannot choose."""
-    free = [kind for kind in _KINDS if kind in searched]
-    kept = {
+    fixed = {
         key: value
         for key, value in flatten(config).items()
-        if key not in searched and key not in SCHEDULED and not any(_belongs(key, kind) for kind in free)
+        if key not in searched and key not in SCHEDULED and not _belongs(key, searched)
     }
     try:
-        return suggest(Request(config.data.source, minutes, overrides(kept))).config
+        return suggest(Request(config.data.source, minutes, overrides(fixed))).config
     except CharlmError as error:
         say("suggest", f"nothing ({error}); the search begins with the config alone")
         return None
@@ -179,12 +166,9 @@ def _own_choice(settings: StudySettings, asked: Space, minutes: float, second: C
     """
     space, ours = settings.space, flatten(settings.config)
     given = {key: value for key, value in ours.items() if not key.startswith(SEARCHABLE)}
-    given |= {key: ours[key] for key in _KINDS if any(_belongs(other, key) for other in asked)}
-    given |= {
-        key: option.choices[0]
-        for key, option in asked.items()
-        if isinstance(option, OneOf) and len(option.choices) == 1
-    }
+    given |= {kind: ours[kind] for kind in _KINDS if any(_belongs(key, [kind]) for key in asked)}
+    fixed = {key: option for key, option in asked.items() if isinstance(option, OneOf) and len(option.choices) == 1}
+    given |= {key: option.choices[0] for key, option in fixed.items()}
     try:
         config = suggest(Request(settings.config.data.source, minutes, overrides(given))).config
         values = flatten(config)
@@ -194,20 +178,17 @@ def _own_choice(settings: StudySettings, asked: Space, minutes: float, second: C
     except CharlmError as error:
         say("suggest", f"no trial of charlm's own choice ({error})")
         return None
-    searched = [key for key in _KINDS if key in space]
-    if all(
-        key in space or key in _OF_THE_STUDY or any(_belongs(key, kind) for kind in searched)
-        for key in differences(second, chosen)
-    ):
+    if all(key in space or key in _OF_THE_STUDY or _belongs(key, space) for key in differences(second, chosen)):
         return None
     cell, layers, optimizer = chosen.model.cell, chosen.model.layers, chosen.optimizer.name
     say("suggest", f"charlm's own choice, {cell.name}, {layers} × {cell.hidden}, {optimizer}: a trial")
     return chosen
 
 
-def _belongs(key: str, kind: str) -> bool:
-    """Whether an option is one of the section whose kind of cell, optimizer or schedule another one, `kind`, names."""
-    return key.startswith(f"{kind.rpartition('.')[0]}.") and key not in (*_KINDS, "model.cell.hidden")
+def _belongs(key: str, searched: Iterable[str]) -> bool:
+    """Whether an option is one of a cell, optimizer or schedule whose kind is searched."""
+    sections = tuple(f"{kind.rpartition('.')[0]}." for kind in searched if kind in _KINDS)
+    return key.startswith(sections) and key not in (*_KINDS, "model.cell.hidden")
 
 
 def _of_all_kinds(config: Config, asked: Space, space: Space) -> Space:

@@ -8,6 +8,7 @@ KEY=A,B,C            one of these values
 
 import difflib
 import math
+import re
 import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -27,26 +28,20 @@ Space = dict[str, Distribution]
 
 SEARCHABLE = ("model.", "train.", "optimizer.")
 """Sections whose options trials may differ in."""
+# fmt: off
 SCHEDULED = (
-    "train.max_steps",
-    "train.max_epochs",
-    "train.max_minutes",
-    "train.eval_every",
-    "train.save_every",
-    "train.sample_every",
-    "train.patience",
-    "train.keep_checkpoints",
+    "train.max_steps", "train.max_epochs", "train.max_minutes", "train.eval_every", "train.save_every",
+    "train.sample_every", "train.patience", "train.keep_checkpoints",
 )
+# fmt: on
 """Options that the study sets for all of its trials."""
 
 
 def ends(option: Distribution) -> list[str]:
     """Values that the config must allow, as YAML."""
-    return (
-        list(map(dump_flow, option.choices))
-        if isinstance(option, OneOf)
-        else [f"{option.low:.12g}", f"{option.high:.12g}"]
-    )
+    if isinstance(option, OneOf):
+        return list(map(dump_flow, option.choices))
+    return [f"{option.low:.12g}", f"{option.high:.12g}"]
 
 
 def as_text(option: Distribution) -> str:
@@ -87,13 +82,7 @@ def overrides(values: Mapping[str, Any]) -> list[str]:
 
 def short_names(keys: Iterable[str]) -> dict[str, str]:
     """Options without the name of their section: optimizer.lr → lr."""
-    sections = ("model.cell.", "model.", "train.", "optimizer.")
-    return {key: key.removeprefix(next((each for each in sections if key.startswith(each)), "")) for key in keys}
-
-
-def describe(values: Mapping[str, Any]) -> str:
-    """The values of a trial on one line."""
-    return " · ".join(f"{name} {dump_flow(values[key])}" for key, name in short_names(values).items())
+    return {key: re.sub(r"^(model\.cell|model|train|optimizer)\.", "", key) for key in keys}
 
 
 # From text
@@ -107,10 +96,10 @@ def parse_space(texts: Iterable[str], config: Config) -> Space:
         try:
             key, option = _parse(text, config)
             if key in space:
-                raise _fault(text, f"found {key} twice; allowed: once")
+                raise ConfigError(f"found {key} twice; allowed: once")
             space[key] = option
         except ConfigError as error:
-            faults += error.faults
+            faults += [f"--over {text}: {fault}" for fault in error.faults]
     if faults:
         raise ConfigError(*faults)
     return space
@@ -119,68 +108,53 @@ def parse_space(texts: Iterable[str], config: Config) -> Space:
 def _parse(text: str, config: Config) -> tuple[str, Distribution]:
     key, equals, values = (word.strip() for word in text.partition("="))
     if not (equals and values):
-        raise _fault(text, "found no KEY=VALUES; allowed: for example --over optimizer.lr=1e-3..3e-2:log")
+        raise ConfigError("found no KEY=VALUES; allowed: for example --over optimizer.lr=1e-3..3e-2:log")
     known = flatten(config)
-    _check_key(text, key, known)
-    option = _range(text, values, known[key]) if ".." in values else _choices(text, values)
+    searchable = [each for each in known if each.startswith(SEARCHABLE) and each not in SCHEDULED]
+    if key not in searchable:
+        near = [] if key in known else difflib.get_close_matches(key, searchable, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise ConfigError(
+            f"found {key}; allowed: options of model, train and optimizer in this config, no limits{hint}"
+        )
+    option = _range(values, known[key]) if ".." in values else _choices(values)
     for value in ends(option):
         try:
             override_config(config, "the config", [f"{key}={value}"])
         except ConfigError as error:
-            raise _fault(text, *(fault.partition(": ")[2] for fault in error.faults)) from None
+            raise ConfigError(*(fault.partition(": ")[2] for fault in error.faults)) from None
     return key, option
 
 
-def _check_key(text: str, key: str, known: Iterable[str]) -> None:
-    """ConfigError unless trials may differ in this option and can still be compared."""
-    searchable = [each for each in known if each.startswith(SEARCHABLE) and each not in SCHEDULED]
-    if key in searchable:
-        return
-    if key in known:
-        raise _fault(
-            text,
-            f"found {key}, which is the same in all trials; allowed: options of the model, its training and the "
-            "optimizer, but no limits",
-        )
-    near = difflib.get_close_matches(key, searchable, n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
-    raise _fault(text, f"unknown option; allowed: one of this config, see `charlm config options`{hint}")
-
-
-def _range(text: str, values: str, now: Any) -> Floats | Integers:
+def _range(values: str, now: Any) -> Floats | Integers:
     low_text, _, rest = values.partition("..")
     high_text, colon, grid = (word.strip() for word in rest.partition(":"))
-    low, high = _number(text, low_text), _number(text, high_text)
-    if low >= high:
-        raise _fault(text, f"found {low_text} to {high_text}; allowed: the lower number first")
-    log = grid == "log"
-    if log and low <= 0:
-        raise _fault(text, f"found {low_text} with :log; allowed: numbers above 0")
-    step = _number(text, grid) if colon and not log else None
+    low, high, log = _number(low_text), _number(high_text), grid == "log"
+    step = _number(grid) if colon and not log else None
     whole = type(low) is int and type(high) is int and not isinstance(now, float)
+    if low >= high:
+        raise ConfigError(f"found {low_text} to {high_text}; allowed: the lower number first")
+    if log and low <= 0:
+        raise ConfigError(f"found {low_text} with :log; allowed: numbers above 0")
     if step is not None and (not 0 < step <= high - low or (whole and type(step) is not int)):
-        raise _fault(text, f"found a step of {grid}; allowed: log, or a step that fits into the range")
+        raise ConfigError(f"found a step of {grid}; allowed: log, or a step that fits into the range")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Optuna warns if it lowers HIGH to the last number of the grid
         return Integers(low, high, log, step or 1) if whole else Floats(low, high, log, step)  # type: ignore[arg-type]
 
 
-def _number(text: str, written: str) -> float:
-    value = load_yaml(written, f"--over {text}")
+def _number(written: str) -> float:
+    value = load_yaml(written, "VALUES")
     if type(value) not in (int, float) or not abs(value) < 2**53:  # nan is not below either
-        raise _fault(text, f"found {written!r}; allowed: a number, as in 1e-3..3e-2:log")
+        raise ConfigError(f"found {written!r}; allowed: a number, as in 1e-3..3e-2:log")
     return value
 
 
-def _choices(text: str, values: str) -> OneOf:
-    choices = load_yaml(f"[{values}]", f"--over {text}")
+def _choices(values: str) -> OneOf:
+    choices = load_yaml(f"[{values}]", "VALUES")
     if not choices or any(isinstance(value, list | dict) for value in choices):
-        raise _fault(text, f"found {values!r}; allowed: single values, as in 8,16,32")
+        raise ConfigError(f"found {values!r}; allowed: single values, as in 8,16,32")
     return OneOf(tuple(dict.fromkeys(choices)))
-
-
-def _fault(text: str, *faults: str) -> ConfigError:
-    return ConfigError(*(f"--over {text}: {fault}" for fault in faults))
 
 
 # By default
@@ -199,7 +173,10 @@ def default_space(config: Config, suggested: Config | None = None) -> Space:
 
     space: Space = {"optimizer.lr": _learning_rates(config, suggested)}
     if config.optimizer.name in ("adamw", "muon"):
-        space["optimizer.weight_decay"] = _weight_decays(*both("optimizer.weight_decay"))
+        decays = both("optimizer.weight_decay")  # 0 has no logarithm
+        space["optimizer.weight_decay"] = (
+            Floats(min(*decays, 0.01), max(*decays, 1.0), log=True) if decays[0] else Floats(0.0, 0.3)
+        )
     if config.optimizer.schedule.name == "constant":
         falling = theirs["optimizer.schedule.name"] if suggested else "cosine"
         space["optimizer.schedule.name"] = OneOf(tuple(dict.fromkeys(("constant", falling))))
@@ -242,12 +219,6 @@ def _learning_rates(config: Config, suggested: Config | None) -> Floats:
 
 _USUAL_RATES = {"sgd": (0.01, 2.0), "rmsprop": (3e-4, 1e-2), "adagrad": (3e-3, 0.1)}
 """Learning rates of optimizers for which the kind's own, those of Adam, are no guide."""
-
-
-def _weight_decays(ours: float, theirs: float) -> Floats:
-    if ours == 0:  # has no logarithm
-        return Floats(0.0, 0.3)
-    return Floats(min(ours, theirs, 0.01), max(ours, theirs, 1.0), log=True)
 
 
 def _sizes(ours: int, theirs: int) -> Integers:

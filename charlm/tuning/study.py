@@ -1,14 +1,8 @@
 """A study on disk: Optuna's journal beside the runs of its trials. Several processes may work on one at a time.
 
-config.yaml    the config around which it searches
-journal.log    Optuna's journal: the settings of the study, and what came of each trial
-trial-0001/ …  the trials, ordinary runs
-best.yaml      the best config so far
-trials.png     the score over each option
-
-A trial belongs to the process that holds the lock in its folder. If none does and the trial has not ended, its process
-was killed, and the next process that asks for a trial continues it. Optuna's own retries need a database for its
-heartbeats, and SQLite does not work on every shared disk.
+A trial belongs to the process that holds the lock in its folder. If nobody holds it and the trial has not ended, its
+process was killed, and the next process that asks for a trial continues it. Optuna's own retries need a database for
+their heartbeats, and SQLite does not work on every shared disk.
 """
 
 import contextlib
@@ -73,8 +67,6 @@ class Study:
                 self.settings = StudySettings.from_json(self._study.user_attrs["settings"], folder)
 
     def _begin(self, settings: StudySettings, first: list[dict[str, Any]]) -> None:
-        if self._study.user_attrs:
-            raise StudyError(f"{self.folder}: holds a study of an older charlm; allowed: another --study")
         replace_file(self.folder / CONFIG, dump_config(settings.config).encode())
         for values in first:
             self._study.enqueue_trial(values, skip_if_exists=True)
@@ -95,20 +87,19 @@ class Study:
 
     def trials(self) -> list[Trial]:
         """All trials that have begun, in their order."""
-        frozen = self._study.get_trials(deepcopy=False)
-        return [self._described(trial) for trial in frozen if trial.state != TrialState.WAITING]
-
-    def _described(self, trial: FrozenTrial) -> Trial:
-        known = trial.user_attrs
-        return Trial(
-            trial.number + 1,
-            str(self.run_dir(trial)),
-            "failed" if "fault" in known else _STATES.get(trial.state, "unfinished"),
-            "chosen" in known,
-            known.get("values", {}),
-            **known.get("run", {}),
-            fault=known.get("fault"),
-        )
+        return [
+            Trial(
+                trial.number + 1,
+                str(self.run_dir(trial)),
+                "failed" if "fault" in trial.user_attrs else _STATES.get(trial.state, "unfinished"),
+                "chosen" in trial.user_attrs,
+                trial.user_attrs.get("values", {}),
+                **trial.user_attrs.get("run", {}),
+                fault=trial.user_attrs.get("fault"),
+            )
+            for trial in self._study.get_trials(deepcopy=False)
+            if trial.state != TrialState.WAITING
+        ]
 
     @contextlib.contextmanager
     def next_trial(self, most: int | None, fits: Callable[[float], bool]) -> Iterator[optuna.Trial | None]:
@@ -119,42 +110,46 @@ class Study:
         """
         with contextlib.ExitStack() as trial_lock:
             with locked(self.folder, wait=True), _calm():
-                trial = self._killed(trial_lock, fits)
-                if not trial and (most is None or len(self.trials()) < most) and fits(0.0):
-                    trial = self._new(trial_lock)
+                trial = self._next(trial_lock, most, fits)
             yield trial
 
-    def _killed(self, trial_lock: contextlib.ExitStack, fits: Callable[[float], bool]) -> optuna.Trial | None:
-        for frozen in self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
-            with contextlib.suppress(RunError):  # another process has it
-                if fits(trained_s(self.run_dir(frozen)) or 0.0):
-                    self._lock(frozen, trial_lock)
-                    return self._with_values(optuna.Trial(self._study, frozen._trial_id))
-        return None
-
-    def _new(self, trial_lock: contextlib.ExitStack) -> optuna.Trial:
+    def _next(
+        self, trial_lock: contextlib.ExitStack, most: int | None, fits: Callable[[float], bool]
+    ) -> optuna.Trial | None:
+        trial, begun = self._killed(trial_lock, fits), len(self.trials())
+        if not trial and not ((most is None or begun < most) and fits(0.0)):
+            return None
         self.settings.check_texts()  # or every trial would fail
-        # Another seed for each trial: processes that sample at the same time must not draw the same values.
-        seed = self.settings.config.seed + len(self.trials())
-        self._study.sampler = _sampler(seed, given=3 if self.settings.chosen else 2)
-        trial = self._study.ask()
-        self._lock(trial, trial_lock)
-        return self._with_values(trial)
-
-    def _lock(self, trial: optuna.Trial | FrozenTrial, trial_lock: contextlib.ExitStack) -> None:
-        folder = self.run_dir(trial)
-        refuse_links(self.folder, [folder.name])
-        folder.mkdir(exist_ok=True)
-        trial_lock.enter_context(locked(folder, ".tune"))
-
-    def _with_values(self, trial: optuna.Trial) -> optuna.Trial:
-        self.settings.check_texts()
+        given = 3 if self.settings.chosen else 2
+        if not trial:
+            # Two random trials follow those that are given. `group`: charlm's own choice lacks the searched options.
+            # Another seed for each trial: processes that sample at the same time must not draw the same values.
+            seed = (self.settings.config.seed + begun) % 2**32
+            self._study.sampler = optuna.samplers.TPESampler(
+                n_startup_trials=given + 2, multivariate=True, group=True, constant_liar=True, seed=seed
+            )
+            trial = self._study.ask()
+            self._lock(trial, trial_lock)
         if "chosen" in trial.user_attrs:
             values = self.settings.chosen_values()
         else:
             values = {key: suggest(trial, key, option) for key, option in self.settings.space.items()}
         trial.set_user_attr("values", values)
         return trial
+
+    def _killed(self, trial_lock: contextlib.ExitStack, fits: Callable[[float], bool]) -> optuna.Trial | None:
+        for frozen in self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
+            with contextlib.suppress(RunError):  # another process has it
+                if fits(trained_s(self.run_dir(frozen)) or 0.0):
+                    self._lock(frozen, trial_lock)
+                    return optuna.Trial(self._study, frozen._trial_id)
+        return None
+
+    def _lock(self, trial: optuna.Trial | FrozenTrial, trial_lock: contextlib.ExitStack) -> None:
+        folder = self.run_dir(trial)
+        refuse_links(self.folder, [folder.name])
+        folder.mkdir(exist_ok=True)
+        trial_lock.enter_context(locked(folder, ".tune"))
 
     def report(self, trial: optuna.Trial, share: float, nats: float) -> bool:
         """Report the score of a trial after a share of its run; True if it is not worth finishing.
@@ -179,8 +174,7 @@ class Study:
     def fail(self, trial: optuna.Trial, fault: str) -> None:
         """Store that a trial failed because of its options.
 
-        For Optuna it was pruned, and so as bad as can be: of a trial that FAILs the sampler would learn nothing, and a
-        made-up score would be taken for a real one.
+        For Optuna it was pruned, and so as bad as can be: the sampler would learn nothing from a trial that FAILs.
         """
         trial.set_user_attr("fault", fault)
         self._study.tell(trial, state=TrialState.PRUNED)
@@ -219,28 +213,14 @@ def _open(journal: Path) -> optuna.Study:
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     lock = JournalFileOpenLock(str(journal))
     lock.acquire()
-    try:
-        _drop_cut_line(journal)
+    try:  # a full disk or a power failure may have cut the last line: what Optuna appends would be lost with it
+        data = journal.read_bytes() if journal.is_file() else b""
+        if b"\n" in data and not data.endswith(b"\n"):
+            replace_file(journal, data[: data.rfind(b"\n") + 1])
     finally:
         lock.release()
     storage = JournalStorage(JournalFileBackend(str(journal), lock_obj=lock))
     return optuna.create_study(storage=storage, study_name="charlm", load_if_exists=True, pruner=_PRUNER)
-
-
-def _drop_cut_line(journal: Path) -> None:
-    """A full disk or a power failure may have cut the last line short: Optuna could not read on."""
-    data = journal.read_bytes() if journal.is_file() else b""
-    whole = data[: data.rfind(b"\n") + 1]
-    if whole and whole != data:
-        replace_file(journal, whole)
-
-
-def _sampler(seed: int, given: int) -> optuna.samplers.TPESampler:
-    """Two random trials follow those that are given. `group`: charlm's own choice lacks the searched options."""
-    with _calm():
-        return optuna.samplers.TPESampler(
-            n_startup_trials=given + 2, multivariate=True, group=True, constant_liar=True, seed=seed % 2**32
-        )
 
 
 @contextlib.contextmanager
@@ -256,11 +236,8 @@ def _refusing_damage(journal: Path) -> Iterator[None]:
     """Turn what Optuna and `StudySettings` raise for a journal with other content than theirs into a StudyError."""
     try:
         yield
-    except (AssertionError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
-        fault = "an unknown operation" if isinstance(error, AssertionError) else error  # Optuna's say no more
-        raise StudyError(
-            f"{journal}: damaged ({fault}); allowed: the journal of a study; take another --study"
-        ) from None
+    except (AssertionError, AttributeError, LookupError, RecursionError, TypeError, ValueError):
+        raise StudyError(f"{journal}: damaged; allowed: the journal of a study; take another --study") from None
 
 
 @contextlib.contextmanager
@@ -271,6 +248,5 @@ def refusing_os_errors(folder: Path) -> Iterator[None]:
     except NotOwnError as error:
         raise StudyError(f"{error.filename}: {error.strerror}") from None
     except OSError as error:
-        raise StudyError(
-            f"{folder}: {error.strerror or error}; allowed: a folder that can be written; see --study"
-        ) from None
+        fault = error.strerror or error
+        raise StudyError(f"{folder}: {fault}; allowed: a folder that can be written; see --study") from None

@@ -136,8 +136,10 @@ def test_usage(cli, words, text):
     assert cli("tune", *words).usage_error == f"Invalid value: {text}"
 
 
-def test_the_time_of_a_study_that_is_over(tune, monkeypatch):
+def test_the_time_of_a_study(tune, monkeypatch):
     assert tune(*new("--trials", 1)).code == 0
+    over = tune("--study", "study", "--hours", 1e-9).usage_error
+    assert re.fullmatch(r"Invalid value: --hours: found 1e-09; allowed: more than the \d+ s to start", over)
     monkeypatch.setattr("time.time", lambda: 1e11)
     error = tune("--study", "study").usage_error
     assert error == "Invalid value: --hours is needed, for example --hours 2: the time of the study is over"
@@ -146,18 +148,14 @@ def test_the_time_of_a_study_that_is_over(tune, monkeypatch):
 def test_a_clock_that_is_set_back_between_sessions_adds_at_most_the_hours(tune, monkeypatch):
     from charlm.tuning.search import Search
 
-    assert tune(*new("--trials", 1)).code == 0
     ends_s: list[float] = []
     monkeypatch.setattr(Search, "run", lambda search: ends_s.append(search.ends_s) or "")
+    monkeypatch.setattr("time.strftime", lambda *_: "20260102-030405")
+    assert tune("--config", "tiny.yaml", "--hours", 0.02).code == 0
+    study = "tunings/tiny-20260102-030405"  # the default: the config's name and the time
     monkeypatch.setattr("time.time", lambda: 1e8)
-    assert tune("--study", "study").code == 0
-    assert 60 < ends_s[0] - time.perf_counter() <= 72
-
-
-def test_hours_that_are_over_before_the_first_trial(tune):
-    assert tune(*new("--trials", 1)).code == 0
-    error = tune("--study", "study", "--hours", 1e-9).usage_error
-    assert re.fullmatch(r"Invalid value: --hours: found 1e-09; allowed: more than the \d+ s to start", error)
+    assert tune("--study", study).code == 0
+    assert 60 < ends_s[1] - time.perf_counter() <= 72
 
 
 def test_mistakes_leave_nothing_behind(tune, tmp_path):
@@ -165,7 +163,7 @@ def test_mistakes_leave_nothing_behind(tune, tmp_path):
     for words, text in (
         (["--study", "none"], "none: holds no study; allowed: the folder of one; --config and --hours begin one"),
         (["--config", "nix", "--hours", 1], "nix: found no such file; allowed: a YAML file, or a name from "),
-        (["--config", "tiny.yaml", "--hours", 1, "--over", "lr=1..2"], "--over lr=1..2: unknown option; allowed: "),
+        (["--config", "tiny.yaml", "--hours", 1, "--over", "lr=1..2"], "--over lr=1..2: found lr; allowed: "),
         (["--config", "tiny.yaml", "--hours", 1, "--set", "data.source=nix"], "nix: no such file or folder; "),
         (["--config", "tiny.yaml", "--hours", 1, "--set", "data.split=[1, 0, 0]"],
          "data.split: found no validation share; trials are compared by their validation score; allowed: "),
@@ -174,23 +172,17 @@ def test_mistakes_leave_nothing_behind(tune, tmp_path):
     assert set(tmp_path.iterdir()) == before
 
 
-def test_a_study_goes_on_from_another_folder(tune, tmp_path, monkeypatch):
-    words = new("--trials", 1, "--set", "data.source=text.txt")
-    assert tune(*words).code == 0
-    assert "the study has" not in tune(*words).err
-    (tmp_path / "elsewhere").mkdir()
-    monkeypatch.chdir(tmp_path / "elsewhere")
-    found = tune("--study", tmp_path / "study", "--hours", 1, "--trials", 2, "--json")
-    assert [trial["state"] for trial in json.loads(found.out)["trials"]] == ["complete"] * 2
-
-
 def test_a_study_moves_with_its_text(tune, tmp_path, monkeypatch):
     place, moved = tmp_path / "place", tmp_path / "moved"
     place.mkdir()
     (tmp_path / "text.txt").rename(place / "text.txt")
     source = ["--set", "data.source=place/text.txt"]
-    assert tune(*new("--trials", 1, *source, "--study", "place/study")).code == 0
+    words = new("--trials", 1, *source, "--study", "place/study")
+    assert tune(*words).code == 0
+    assert "the study has" not in tune(*words).err
     place.rename(moved)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
     again = tune("--study", moved / "study", "--hours", 1, "--trials", 2)
     assert again.err.splitlines()[0] == f"data     {place}/text.txt: not there; found {moved}/text.txt"
     assert sorted(row.split()[0] for row in again.out.splitlines()[1:]) == ["1", "2"]
@@ -203,12 +195,3 @@ def test_a_study_moves_with_its_text(tune, tmp_path, monkeypatch):
     assert not (moved / "study/trial-0003").exists()
     done = tune("--study", moved / "study", "--hours", 1, "--trials", 2)
     assert (done.code, len(done.out.splitlines())) == (0, 3)
-
-
-def test_the_folder_by_default_has_the_config_s_name_and_the_time(tune, tmp_path, monkeypatch):
-    from charlm.tuning.search import Search
-
-    monkeypatch.setattr(Search, "run", lambda search: "")
-    monkeypatch.setattr("time.strftime", lambda *_: "20260102-030405")
-    assert tune("--config", "tiny.yaml", "--hours", 1).code == 0
-    assert (tmp_path / "tunings/tiny-20260102-030405/journal.log").is_file()

@@ -29,7 +29,7 @@ def test_what_is_asked_for_and_the_default_for_the_rest(config_of, suggestion, k
     asked = suggestion(lambda request: suggest(request).config.model_dump(mode="json"))
     config = config_of(train={"reset_state": 0.25}, optimizer={"lr": 1e-5, "clip_norm": 3.0})
     settings, (ours, theirs) = choose_settings(config, ["model.cell.hidden=8,16"], hours=0.01, minutes=None)
-    assert "model.cell.hidden: 8, 16" in settings.searched()
+    assert settings.space["model.cell.hidden"].choices == (8, 16)
     assert {"optimizer.lr", "model.dropout.weights", "model.layers"} <= settings.space.keys()
     assert ours == {key: flatten(config)[key] for key in settings.space}
     assert 1e-3 < theirs["optimizer.lr"] < 0.1
@@ -118,10 +118,8 @@ def test_charlm_s_own_choice_is_no_trial_if_only_searched_options_differ(config_
 def test_trials_take_a_tenth_of_the_time_at_most(config_of, capsys):
     settings, _ = choose_settings(config_of(train={"max_steps": None, "max_minutes": 50.0}), OVER, 1, None)
     assert settings.minutes == 6
-    assert capsys.readouterr().err.splitlines()[2] == (
-        "limit    trials train for 6 min 0 s each, a tenth of the time; train.max_minutes says 50; --minutes M sets "
-        "another"
-    )
+    told = "limit    trials train for 6 min 0 s each, a tenth of --hours; --minutes M sets another"
+    assert capsys.readouterr().err.splitlines()[2] == told
     assert choose_settings(config_of(), OVER, 1, 2.5)[0].minutes == 2.5
     assert replace(settings, limits=()).minutes == 50
 

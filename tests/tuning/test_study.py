@@ -8,12 +8,11 @@ from charlm.tuning.study import Study
 from tests.tuning.test_search import no_settings
 
 
-@pytest.mark.parametrize("end", [b'{"op_code":4,"worker', b'{"op', b"\0\0\0"])
-def test_an_end_of_the_journal_that_was_cut_short_is_dropped(study_of, search, tmp_path, end):
+def test_a_last_line_that_was_cut_short_is_dropped(study_of, search, tmp_path):
     study = study_of()
     journal = tmp_path / "study/journal.log"
     whole = journal.read_bytes()
-    journal.write_bytes(whole + end)
+    journal.write_bytes(whole + b'{"op_code":4,"worker')
     again = Study(tmp_path / "study", no_settings)
     assert journal.read_bytes().startswith(whole + b'{"op_code":0,')
     assert again.settings == study.settings
@@ -22,35 +21,26 @@ def test_an_end_of_the_journal_that_was_cut_short_is_dropped(study_of, search, t
 
 
 @pytest.mark.parametrize(
-    ("change", "fault"),
+    "change",
     [
-        (lambda journal: b"what\n" + journal, "Expecting value: line 1 column 1 .*"),
-        (lambda journal: b"notes of mine", "an unknown operation"),
-        (lambda journal: journal + b"[" * 100_000 + b"\n", "maximum recursion .*"),
-        (lambda journal: journal + b'{"op_code":77}\n', "an unknown operation"),
-        (lambda journal: journal + b'{"op_code":4}\n', "'study_id'"),
-        (lambda journal: journal.replace(b'"space":{', b'"spaces":{'), "'space'"),
-        (lambda journal: journal.replace(b'{"settings":', b'{"settings":7,"other":'), "an unknown operation"),
+        lambda journal: b"what\n" + journal,
+        lambda journal: b"notes of mine",
+        lambda journal: journal + b"[" * 100_000 + b"\n",
+        lambda journal: journal + b'{"op_code":77}\n',
+        lambda journal: journal + b'{"op_code":4}\n',
+        lambda journal: journal.replace(b'"space":{', b'"spaces":{'),
     ],
 )
-def test_a_damaged_journal_stays_as_it_is(study_of, tmp_path, change, fault):
+def test_a_damaged_journal_stays_as_it_is(study_of, tmp_path, change):
     study_of()
     journal = tmp_path / "study/journal.log"
     damaged = change(journal.read_bytes())
     journal.write_bytes(damaged)
     with pytest.raises(
-        StudyError, match=rf"journal\.log: damaged \({fault}\); allowed: the journal of a study; take another --study$"
+        StudyError, match=r"journal\.log: damaged; allowed: the journal of a study; take another --study$"
     ):
         Study(tmp_path / "study", no_settings)
     assert journal.read_bytes().startswith(damaged)
-
-
-def test_a_study_of_an_older_version_is_refused(study_of, tmp_path):
-    study_of()
-    journal = tmp_path / "study/journal.log"
-    journal.write_bytes(journal.read_bytes().replace(b'{"settings":', b'{"plan":'))
-    with pytest.raises(StudyError, match=r"study: holds a study of an older charlm; allowed: another --study$"):
-        study_of()
 
 
 @pytest.mark.parametrize("name", ["journal.log", ".lock", "trial-0001", "trial-0001/.tune", "best.yaml", "trials.png"])
