@@ -1,8 +1,11 @@
 """Texts that tests train on, made here: no corpus is committed."""
 
+from functools import cache
+
 import numpy as np
 
 
+@cache
 def words_text(length: int, seed: int = 0) -> str:
     """`length` characters of sentences over a small made-up lexicon: quickly learned, never constant."""
     rng = np.random.default_rng(seed)

@@ -125,39 +125,6 @@ def test_suggest_prints_a_config(cli, text_file, tmp_path):
     assert cli("config", "check", file).code == 0
 
 
-@pytest.mark.parametrize(
-    ("arguments", "fault"),
-    [
-        ([], "a text is needed, for example my.txt"),
-        (["x.txt", "--resume", "--run-dir", "r"], "--resume continues with the run's own text"),
-        (["--init-from", "r"], "a text is needed, for example my.txt"),
-        (["x.txt", "--minutes", "0"], "--minutes: found 0; allowed: a number above 0"),
-        (["x.txt", "--minutes", "nan"], "--minutes: found nan; allowed: a number above 0"),
-        (["x.txt", "--minutes", "1e307"], "--minutes: found 1e+307; allowed: a number above 0, and 525,600 at most"),
-        (["x.txt", "--set", "train.max_minutes=3"], "--set train.max_minutes: found beside --minutes or its default"),
-    ],
-)
-def test_usage(cli, arguments, fault):
-    result = cli("train", *arguments)
-    assert (result.code, result.out) == (2, "")
-    assert fault in re.sub(r"\s+", " ", result.err)
-
-
-@pytest.mark.parametrize("command", [["train"], ["plan"], ["config", "suggest"]])
-@pytest.mark.usefixtures("quick")
-def test_faults(cli, command, text_file, tmp_path):
-    missing = cli(*command, tmp_path / "missing.txt")
-    assert (missing.code, missing.out) == (1, "")
-    assert missing.err.startswith(f"error: {tmp_path}/missing.txt: ")
-    wrong = cli(*command, text_file, "--set", "model.cell.hiden=3", "--set", "train.bptt=0")
-    assert wrong.code == 1
-    assert [line.split(":")[1].strip() for line in wrong.err.splitlines() if line.startswith("error")] == [
-        "--set model.cell.hiden=3",
-        "--set train.bptt=0",
-    ]
-    assert not (tmp_path / "runs").exists()
-
-
 def test_a_validation_score_that_rises_is_said(cli, tiny_config, tmp_path):
     (tmp_path / "text.txt").write_text("ab" * 400 + "cd" * 400)
     result = cli(

@@ -2,8 +2,6 @@
 
 import json
 
-import pytest
-
 from charlm.config import Config, flatten, load_config
 
 
@@ -19,27 +17,6 @@ def test_what_has_no_effect_is_said(cli, tiny_config, tmp_path):
     result = cli("config", "check", tiny_config, *words)
     assert (result.code, result.out, result.err) == (0, f"{tiny_config}: valid\n", line)
     assert line in cli("train", "--config", tiny_config, "--run-dir", tmp_path / "run", *words).err
-
-
-@pytest.mark.parametrize("command", ["config check", "config show", "plan --config", "train --config"])
-def test_missing_file(cli, command, tmp_path):
-    path = tmp_path / "no.yaml"
-    error = cli(*command.split(), path).error
-    assert error == f"{path}: found no such file; allowed: a YAML file, or a name from `charlm config list`"
-
-
-@pytest.mark.parametrize("command", ["config check", "config show", "plan --config", "train --config"])
-def test_all_faults_a_line_each(cli, command, tmp_path):
-    path = tmp_path / "bad.yaml"
-    path.write_text("model: {cell: {kind: rhn, dept: 3}}\nseed: true\n")
-    result = cli(*command.split(), path, "--set", "threads=-1")
-    assert (result.code, result.out) == (1, "")
-    assert result.err == (
-        f"error: {path}: model.cell.dept: unknown key; allowed: kind, hidden, depth, couple_gates, gate_bias; "
-        "did you mean 'depth'?\n"
-        f"error: {path}: seed: found true; allowed: an integer ≥ 0 and < 9223372036854775808\n"
-        "error: --set threads=-1: threads: found -1; allowed: an integer ≥ 0 and ≤ 1024\n"
-    )
 
 
 def test_show_can_be_read_back(cli, tiny_config, tmp_path):

@@ -51,22 +51,6 @@ def test_info_of_tinyshakespeare(cli, tinyshakespeare):
     assert rows["sha256"] == CATALOG["tinyshakespeare"].sha256
 
 
-def test_info_of_a_missing_file(cli, tmp_path):
-    (tmp_path / "there.txt").touch()
-    assert cli("data", "info", tmp_path / "three.txt").error == (
-        f"{tmp_path}/three.txt: no such file or folder; a source is a file, a folder, a glob or builtin:NAME; "
-        f"did you mean '{tmp_path}/there.txt'?"
-    )
-
-
-def test_fetch_of_an_unknown_name_fetches_nothing(cli, tmp_path):
-    error = cli("data", "fetch", "text8", "tinyshakespear", "--data-dir", tmp_path).error
-    assert error == (
-        "tinyshakespear: found no such text; allowed: tinyshakespeare | text8 | enwik8; did you mean 'tinyshakespeare'?"
-    )
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_fetch_of_what_is_here_prints_its_path(cli, tinyshakespeare):
     result = cli("data", "fetch", "tinyshakespeare", "--data-dir", tinyshakespeare.parent)
     assert (result.code, result.out, result.err) == (0, f"{tinyshakespeare}\n", "")

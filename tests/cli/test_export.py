@@ -80,18 +80,5 @@ def test_a_file_of_something_else_is_kept(cli, trained_run, place, monkeypatch):
     assert names_in(place) == ["mine"]
 
 
-def test_a_place_that_cannot_be_written(cli, trained_run, place):
-    words = ["export", trained_run, "--to", "torch", "--out"]
-    assert cli(*words, "none/mine").error == (
-        "--out none/mine: No such file or directory; allowed: a place that can be written"
-    )
-    assert names_in(place) == []
-
-
-def test_an_unknown_format(cli, trained_run, place):
-    result = cli("export", trained_run, "--to", "flax", "--out", "a")
-    assert "'flax' is not one of 'torch', 'onnx', 'html'" in result.usage_error
-
-
 def test_the_formats_of_the_command_are_those_that_there_are():
     assert [*Format] == [*FORMATS]

@@ -54,15 +54,6 @@ def test_the_model_of_lines_stays_one_of_lines(cli, tiny_config, trained_run, tm
     assert load_config(tmp_path / "again/config.yaml").data.unit == "line"
 
 
-def test_other_model(cli, tiny_config, trained_run, tmp_path):
-    words = ["--init-from", trained_run, "--set", "model.cell.hidden=32", "--set", "model.cell.kind=gru"]
-    result = cli("train", "--config", tiny_config, "--run-dir", tmp_path / "run", *words, "--set", "seed=2")
-    assert result.code == 1
-    assert result.err == (
-        "error: model.cell.kind: found 'gru'; the checkpoint of --init-from has 'lstm'; allowed: the same\n"
-    )
-
-
 def test_unseen_characters_and_a_grown_vocabulary(cli, tiny_config, trained_run, tmp_path):
     more = tmp_path / "more.txt"
     more.write_text(words_text(4000, seed=3) + "É Z\n" * 200)
@@ -81,11 +72,3 @@ def test_unseen_characters_and_a_grown_vocabulary(cli, tiny_config, trained_run,
     assert (written.code, written.out[:3]) == (0, "É Z")
     assert cli("eval", run, "--split", "test").code == 0
     assert cli("train", "--resume", "--run-dir", run, "--set", "train.max_steps=7").code == 0
-
-
-def test_missing_checkpoint(cli, tiny_config, tmp_path):
-    words = ["--run-dir", tmp_path / "run", "--init-from", tmp_path / "no"]
-    assert cli("train", "--config", tiny_config, *words).error == (
-        f"--init-from {tmp_path}/no: no such file or folder; allowed: a run's folder or a checkpoint in its "
-        "checkpoints/"
-    )

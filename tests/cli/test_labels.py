@@ -218,17 +218,6 @@ def test_the_choice_of_settings_keeps_the_separator(cli, folder, tmp_path, monke
     assert load(tmp_path / "run").labels.keys() == NAMES.keys()
 
 
-def test_labels_need_lines(cli, folder):
-    fault = cli("train", folder / "names.txt", "--labels", ": ").error
-    assert "data.label_separator: found ': ' with data.unit: text; allowed: with data.unit: line" in fault
-
-
-@pytest.mark.parametrize("separator", ["a\nb", "x" * 17])
-def test_separators_that_are_refused(cli, folder, separator):
-    fault = cli("train", folder / "names.txt", "--lines", "--labels", separator).error
-    assert "allowed: 16 characters at most, none of them a line end" in fault
-
-
 def test_percentiles_given_a_label_are_of_the_lines_with_it(cli, run, write):
     model = load(run)
     lines = [f"{first} {second}" for first in NAMES["de"] for second in NAMES["de"]]

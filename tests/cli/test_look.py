@@ -50,22 +50,3 @@ def test_a_model_of_lines(cli, tiny_config, tmp_path):
     lines = cli("sample", run, "--prompt", "so", "--length", 100, "--seed", 5, "--count", 100).out.splitlines()
     assert "\n".join(lines).startswith("\n".join(text_of(out).splitlines()))
     assert len(text_of(out)) >= 100
-
-
-def test_wrong_use(cli, trained_run, tmp_path, write):
-    file = write("a.txt", words_text(100))
-    assert (
-        "--file excludes --prompt and --sample" in cli("look", trained_run, "--file", file, "--sample", 9).usage_error
-    )
-    nowhere = tmp_path / "no" / "page.html"
-    error = cli("look", trained_run, "--file", file, "--out", nowhere).error
-    assert error == f"--out {nowhere}: No such file or directory; allowed: a file that can be written"
-    error = cli("look", trained_run, "--file", file, "--out", file).error
-    allowed = "allowed: a new or empty file, or an earlier page of charlm look"
-    assert error == f"--out {file}: exists and is not a page of charlm look; {allowed}"
-    out = tmp_path / "page.html"
-    error = cli("look", trained_run, "--prompt", "so Я", "--out", out).error
-    assert error.startswith("--prompt: found 'Я' (U+042F), which the model has never seen")
-    assert cli("look", trained_run, "--prompt", "so Я", "--skip-unknown", "--out", out).code == 0
-    error = cli("look", trained_run, "--prompt", "s", "--out", out).error
-    assert error == "look: found a text of 1 character; allowed: 2 or more"

@@ -71,7 +71,3 @@ def test_unknown_characters_of_the_prompt(cli, trained_run):
     skipped = cli("next", trained_run, "--prompt", "aZ", "--skip-unknown")
     assert (skipped.code, skipped.err) == (0, "skipped  --prompt: 'Z' (U+005A)\n")
     assert skipped.out == cli("next", trained_run, "--prompt", "a").out
-
-
-def test_no_run(cli, tmp_path):
-    assert cli("next", tmp_path / "none").error.startswith(f"{tmp_path}/none: no such file or folder; allowed: ")

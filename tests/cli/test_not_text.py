@@ -73,40 +73,6 @@ def test_text_is_text(cli, write, text):
     assert cli("data", "info", write("a.txt", text)).code == 0
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["train", "FILE", "--minutes", 0.01],
-        ["train", "--config", "lstm", "FILE"],
-        ["config", "suggest", "FILE"],
-        ["eval", "RUN", "--file", "FILE"],
-        ["look", "RUN", "--file", "FILE"],
-        ["score", "RUN", "FILE"],
-        ["score", "RUN", "FILE", "--lines"],
-        ["sample", "RUN", "--prompt-file", "FILE"],
-    ],
-    ids=lambda words: " ".join(map(str, words)),
-)  # fmt: skip
-def test_every_command_says_so(cli, write, trained_run, words):
-    path = write("a.gz", KINDS["a.gz"][0])
-    error = cli(*[{"FILE": path, "RUN": trained_run}.get(word, word) for word in words]).error
-    assert error == f"{path}: found a gzip file; allowed: text in UTF-8; unpack it: gunzip -k {path}"
-
-
-@pytest.mark.parametrize("words", [["score", "RUN", "-"], ["score", "RUN", "-", "--lines"]])
-def test_stdin_too(cli, trained_run, words):
-    words = [trained_run if word == "RUN" else word for word in words]
-    assert cli(*words, stdin=KINDS["a.gz"][0]).error == "stdin: found a gzip file; allowed: text in UTF-8; unpack it"
-
-
-def test_lines_that_end_as_on_old_macs(cli, write):
-    path = write("a.txt", "anna\rhanna\rjo\r")
-    assert cli("train", "--config", "lstm", path, "--lines").error == (
-        f"{path}: found no newline, and 2 carriage returns, which ended lines on old Macs; allowed: lines that "
-        rf"end with a newline; convert it: tr '\r' '\n' < {path} > lines.txt"
-    )
-
-
 # Characters
 
 

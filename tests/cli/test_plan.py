@@ -29,30 +29,6 @@ def test_table(cli, tiny_config, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["text.txt", "tiny.yaml"]
 
 
-@pytest.mark.parametrize(
-    ("setting", "fault"),
-    [
-        ("data.split=[0.9997,0.0003,0.0]", "valid split: "),
-        ("train.bptt=5000", "train split: "),
-        ("device=cuda:77", "device: found cuda:77"),
-        ("--device=cuda:77", "device: found cuda:77"),
-        ("model.cell.hidden=2000000", "memory: "),
-        ("data.source=none.txt", "none.txt: no such file or folder"),
-        ("data.unit=line", ""),
-    ],
-)
-def test_it_refuses_what_train_refuses(cli, tiny_config, text_file, tmp_path, setting, fault):
-    if setting == "data.unit=line":
-        text_file.write_text("a\nb\n" * 3)
-    words = ["--config", tiny_config, *(["--set"] if setting[0] != "-" else []), setting]
-    planned, trained = (
-        re.sub(r"\S+ GB are available", "", cli(*command, *words).error)
-        for command in (["plan"], ["train", "--run-dir", tmp_path / "run"])
-    )
-    assert planned == trained
-    assert planned.startswith(fault)
-
-
 def test_of_a_text_it_is_what_train_would_choose(cli, text_file, monkeypatch):
     monkeypatch.setattr("charlm.choice.speed.measure", lambda config, *_: 1e-8 * config.model.cell.hidden**2)
     settings = ["--minutes", 0.5, "--set", "data.split=[0.8,0.1,0.1]"]

@@ -10,34 +10,44 @@ import pytest
 
 import charlm
 
+COMMAND = [sys.executable, "-m", "charlm", "config", "schema"]
+
 
 def test_a_reader_that_has_gone_is_no_error():
     reading, writing = os.pipe()
     os.close(reading)
-    command = [sys.executable, "-m", "charlm", "config", "schema"]
     with os.fdopen(writing, "wb") as gone:
-        done = subprocess.run(command, stdout=gone, stderr=subprocess.PIPE, text=True)
+        done = subprocess.run(COMMAND, stdout=gone, stderr=subprocess.PIPE, text=True)
     assert (done.returncode, done.stderr) == (141, "")
 
 
 def test_a_terminal_that_has_gone_is_no_error():
     terminal, side = pty.openpty()
     os.close(terminal)
-    command = [sys.executable, "-m", "charlm", "config", "schema"]
     with os.fdopen(side, "wb", buffering=0) as gone:
-        done = subprocess.run(command, stdout=gone, stderr=subprocess.PIPE, text=True)
+        done = subprocess.run(COMMAND, stdout=gone, stderr=subprocess.PIPE, text=True)
     assert (done.returncode, done.stderr) == (129, "")
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_no_room_for_the_output_is_one_line():
     with Path("/dev/full").open("wb") as full:
-        command = [sys.executable, "-m", "charlm", "config", "schema"]
-        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
-    assert (done.returncode, done.stderr) == (
-        1,
-        "error: stdout: No space left on device; allowed: a place with room for the output\n",
-    )
+        done = subprocess.run(COMMAND, stdout=full, stderr=subprocess.PIPE, text=True)
+    error = "error: stdout: No space left on device; allowed: a place with room for the output\n"
+    assert (done.returncode, done.stderr) == (1, error)
+
+
+def test_errors_need_no_utf8_terminal_and_arguments_are_bytes(tmp_path):
+    (tmp_path / "bad.yaml").write_text("seed: -1\n")
+    environment = {**os.environ, "PYTHONIOENCODING": "latin-1", "PYTHONPATH": str(Path(charlm.__file__).parents[1])}
+    for words, error in (
+        ([b"bad.yaml"], b"error: bad.yaml: seed: found -1; allowed: an integer \\u2265 0 and < 9223372036854775808\n"),
+        ([b"\xff\x1b\xc2\x9b.yaml", b"--set", b"a\xe2\x80\xae=\xff"], rb"error: \xff\x1b\x9b.yaml: found no such file"),
+    ):
+        command = [*COMMAND[:-1], "check", *words]
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True)
+        assert (done.returncode, done.stdout) == (1, b"")
+        assert done.stderr.startswith(error)
 
 
 def test_a_closed_stdin_holds_nothing(cli, trained_run, monkeypatch):
@@ -45,19 +55,6 @@ def test_a_closed_stdin_holds_nothing(cli, trained_run, monkeypatch):
     result = cli("score", trained_run, "-", "--lines")
     assert (result.code, result.out, result.err) == (0, "", "")
     sys.stdin.close()
-
-
-def test_module_is_the_command_and_errors_need_no_utf8_terminal(tmp_path):
-    (tmp_path / "bad.yaml").write_text("seed: -1\n")
-    done = subprocess.run(
-        [sys.executable, "-m", "charlm", "config", "check", "bad.yaml"],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONIOENCODING": "latin-1", "PYTHONPATH": str(Path(charlm.__file__).parents[1])},
-        capture_output=True,
-        text=True,
-    )
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == ("error: bad.yaml: seed: found -1; allowed: an integer \\u2265 0 and < 9223372036854775808\n")
 
 
 def test_an_unexpected_error_keeps_its_traceback(cli, monkeypatch):

@@ -31,12 +31,3 @@ def test_runs_without_metrics_are_named(cli, trained_run, tmp_path):
     assert len(data_of(out.read_text())["runs"]) == 2
     error = cli("report", empty, "--out", out).error
     assert error.startswith(f"{empty}: nothing to show; allowed: a run with rows in its metrics.jsonl; ")
-
-
-def test_wrong_use(cli, trained_run, tmp_path):
-    needed = "allowed: the folder of a run, a checkpoint of one, or a folder that holds runs"
-    assert cli("report", tmp_path / "no").error == f"{tmp_path / 'no'}: no such file or folder; {needed}"
-    nowhere = tmp_path / "no/page.html"
-    error = cli("report", trained_run, "--out", nowhere).error
-    assert error == f"--out {nowhere}: No such file or directory; allowed: a file that can be written"
-    assert "Missing argument" in cli("report").usage_error

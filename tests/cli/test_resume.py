@@ -1,18 +1,6 @@
 """`charlm train --resume`."""
 
-import pytest
-
 from tests.text import words_text
-
-
-@pytest.mark.parametrize("made", [False, True])
-def test_without_a_run(cli, tmp_path, made):
-    if made:
-        (tmp_path / "run").mkdir()
-    found = "no checkpoints/ to resume from" if made else "no such file or folder"
-    assert cli("train", "--resume", "--run-dir", tmp_path / "run").error == (
-        f"{tmp_path}/run: {found}; allowed: the folder of a run"
-    )
 
 
 def test_with_other_options_of_the_model(cli, copied_run):
@@ -47,12 +35,6 @@ def test_with_another_config_file(cli, copied_run, tiny_config):
     moved = tiny_config.with_name("text.txt")
     assert result.err.startswith("change   data.source: ")
     assert result.err.splitlines()[0].endswith(f"→ '{moved}'")
-
-
-def test_with_a_fault_in_an_override(cli, copied_run):
-    error = cli("train", "--resume", "--run-dir", copied_run, "--set", "train.max_stesp=9").error
-    assert error.startswith("--set train.max_stesp=9: train.max_stesp: unknown key; allowed: ")
-    assert error.endswith("; did you mean 'max_steps'?")
 
 
 def test_with_a_changed_corpus(cli, tiny_config, text_file, tmp_path):

@@ -84,13 +84,6 @@ def test_a_run_itself_and_nothing(cli, runs, tmp_path, monkeypatch):
     assert cli("runs", "--json").out == "[]\n"
 
 
-def test_folders_that_are_none(cli, tmp_path):
-    (tmp_path / "file").touch()
-    for name, found in (("no", "no such folder"), ("file", "is a file")):
-        error = f"{tmp_path}/{name}: {found}; allowed: a folder that holds runs"
-        assert cli("runs", tmp_path / name).error == error
-
-
 def test_states(cli, trained_run, tmp_path):
     """All that a run can be, and whether it is resumable from an older checkpoint."""
     for name in ("damaged", "last damaged", "last gone", "no checkpoint", "used"):

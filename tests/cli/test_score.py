@@ -147,30 +147,3 @@ def test_a_pipe_gets_the_exact_bytes_and_json_readable_text(cli, trained_run, mo
     assert json.loads(cli(*words, "--json", stdin=b"t\xff\n").out)["text"] == "t\ufffd"
     monkeypatch.setattr("_pytest.capture.CaptureIO.isatty", lambda _: True)
     assert cli(*words, stdin=b"so\x1b[2J\r\nt\xff\n").out.split("\n")[0].endswith("\tso\\x1b[2J\\x0d")
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--sort"], "--sort, --above, --below and --label need --lines"),
-        (["--lines", "--skip-unknown", "--unknown-as", 3], "--skip-unknown and --unknown-as exclude one another"),
-        (["--lines", "--unknown-as", "inf"], "--unknown-as: found inf; allowed: a finite number"),
-        (["--lines", "--dynamic-lr", 3], "--dynamic-lr needs --dynamic"),
-        (["--dynamic", "--dynamic-lr", "inf"], "--dynamic-lr: found inf; allowed: a finite number"),
-        (["--lines", "--per-char"], "--per-char with --lines needs --json"),
-        (["--unknown-as", 3, "--per-char"], "--per-char with --unknown-as needs --lines"),
-        (["--lines", "--above", 3, "--below", "3bits"], "--above and --below: no score is between them"),
-        (["--lines", "--above", "much"], "--above: found 'much'; allowed: bits per character (3.2 or 3.2bits), "
-         "nats per character (2.1nats), or a percentile of the validation lines, p0 to p100 (p99)"),
-    ],
-)  # fmt: skip
-def test_wrong_usage(cli, trained_run, candidates, words, message):
-    assert message in cli("score", trained_run, candidates, *words).usage_error
-
-
-def test_files_that_cannot_be_read(cli, trained_run, tmp_path):
-    missing = tmp_path / "none.txt"
-    assert cli("score", trained_run, missing, "--lines").error == (
-        f"{missing}: no such file or folder; allowed: a text file, or - for stdin"
-    )
-    assert cli("score", trained_run, missing).error.startswith(f"{missing}: no such file or folder; ")

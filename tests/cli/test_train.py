@@ -92,72 +92,6 @@ def test_set_and_device_are_written_down(cli, tiny_config, tmp_path):
     assert (config.seed, config.device, config.train.max_steps) == (5, "cpu", 1)
 
 
-@pytest.mark.parametrize(
-    ("content", "text"),
-    [
-        (None, "{file}: no such file or folder; a source is a file, a folder, a glob or builtin:NAME; did you mean "
-               "'{folder}/text.txt'?"),
-        (b"", "{file}: no text in 0 B; at least one character is needed; add text"),
-        (b"\xef\xbb\xbf", "{file}: no text in 3 B; at least one character is needed; add text"),
-        (b"abc", "train split: 2 characters; 4 streams of 8 steps need at least 33; lower train.batch_size or "
-                 "train.bptt, or use more text (data.split)"),
-        (b"ab\xff", "{file}: byte 0xFF at offset 2 is not UTF-8 (invalid start byte); data.level: char needs UTF-8 "
-                    "text; convert the file or set data.level: byte"),
-    ],
-    ids=["missing", "empty", "only a byte order mark", "too small", "not UTF-8"],
-)  # fmt: skip
-def test_corpus_that_cannot_be_used(cli, tiny_config, tmp_path, content, text):
-    file = tmp_path / "texts.txt"
-    if content is not None:
-        file.write_bytes(content)
-    for command in (["train", "--run-dir", tmp_path / "run"], ["plan"]):
-        error = cli(*command, "--config", tiny_config, "--set", f"data.source={file}").error
-        assert error == text.format(file=file, folder=tmp_path)
-    assert not (tmp_path / "run").exists()
-
-
-def test_folder_that_holds_a_run(cli, tiny_config, trained_run):
-    before = (trained_run / "config.yaml").read_bytes()
-    assert cli("train", "--config", tiny_config, "--run-dir", trained_run).error == (
-        f"{trained_run}: already holds a run; allowed: --resume to continue it, or another --run-dir"
-    )
-    assert (trained_run / "config.yaml").read_bytes() == before
-
-
-def test_folder_that_is_a_file(cli, tiny_config, text_file):
-    assert cli("train", "--config", tiny_config, "--run-dir", text_file).error == (
-        f"{text_file}: {text_file} is a file; allowed: a folder that can be written; see --run-dir"
-    )
-
-
-def test_cuda_that_is_not_there(cli, tiny_config, trained_run, tmp_path):
-    import torch
-
-    if torch.cuda.is_available():
-        pytest.skip("there is a CUDA device")
-    for words in (
-        ["train", "--config", tiny_config, "--run-dir", tmp_path / "run"],
-        ["sample", trained_run],
-        ["eval", trained_run],
-    ):
-        assert re.fullmatch(
-            r"device: found cuda, but this PyTorch \(built (without CUDA|for CUDA [\d.]+)\) sees no GPU; "
-            r"allowed here: auto \| cpu",
-            cli(*words, "--device", "cuda").error,
-        )
-
-
-@pytest.mark.parametrize("option", ["model.embedding=99999999999999999999", "model.cell.hidden=4000000000"])
-def test_sizes_beyond_any_memory(cli, tiny_config, tmp_path, option):
-    words = ["--config", tiny_config, "--set", option]
-    for command in (["train", "--run-dir", tmp_path / "run"], ["plan"]):
-        assert re.fullmatch(
-            r"memory: the model and a window need at least [\d.,]+ [TE]B; \S+ GB are available \(cpu\); "
-            "lower model.cell.hidden, model.layers, train.batch_size or train.bptt",
-            cli(*command, *words).error,
-        )
-
-
 def test_memory_that_runs_out_all_the_same(cli, tiny_config, monkeypatch):
     monkeypatch.setattr("charlm.training.machine.available_bytes", lambda _: None)
     assert cli("plan", "--config", tiny_config, "--set", "model.cell.hidden=400000").error == (
@@ -177,22 +111,6 @@ def test_memory_of_a_gpu_that_runs_out(cli, tiny_config, monkeypatch):
         "out of memory: 2.00 GiB more were needed, 1.10 GiB are free; "
         "lower model.cell.hidden, train.batch_size or train.bptt"
     )
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "allowed"),
-    [
-        *(("CHARLM_TIMEOUT_S", value, "1 to 1000000") for value in ("0", "1e9", "9" * 5000, "inf", "-1", "", "ten")),
-        ("RANK", "2", "0 to 1"),
-        ("WORLD_SIZE", "0", "1 to 2147483647"),
-    ],
-)
-def test_variables_of_processes_that_make_no_sense(cli, tiny_config, monkeypatch, name, value, allowed):
-    for known, fine in (("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "127.0.0.1"), (name, value)):
-        monkeypatch.setenv(known, fine)
-    error = cli("train", "--config", tiny_config).error
-    assert error.startswith(f"{name}: found '{value[:1000]}")
-    assert f" in the environment; allowed: integers from {allowed}; " in error or len(value) > 1000
 
 
 def test_no_thread_is_one_line_and_leaves_no_folder(cli, tiny_config, tmp_path, monkeypatch):

@@ -119,23 +119,6 @@ def test_without_matplotlib(tune, monkeypatch):
     assert "picture  none: matplotlib is not installed; pip install matplotlib\n" in result.err
 
 
-@pytest.mark.parametrize(
-    ("words", "text"),
-    [
-        ([], "--config is needed, for example --config lstm; or --study, to continue one"),
-        (["--config", "lstm"], "--hours is needed, for example --hours 2"),
-        (["--study", "s", "--set", "seed=1"], "--set changes the config of a new study; it needs --config"),
-        (["--config", "lstm", "--hours", 0], "--hours: found 0; allowed: a number above 0"),
-        (["--config", "lstm", "--hours", 1, "--minutes", "nan"],
-         "--minutes: found nan; allowed: a number above 0, and 525,600 at most"),
-        (["--config", "lstm", "--hours", 1, "--minutes", 90],
-         "--minutes: found 90; allowed: at most the 60 minutes of --hours"),
-    ],
-)  # fmt: skip
-def test_usage(cli, words, text):
-    assert cli("tune", *words).usage_error == f"Invalid value: {text}"
-
-
 def test_the_time_of_a_study(tune, monkeypatch):
     assert tune(*new("--trials", 1)).code == 0
     over = tune("--study", "study", "--hours", 1e-9).usage_error
@@ -156,20 +139,6 @@ def test_a_clock_that_is_set_back_between_sessions_adds_at_most_the_hours(tune, 
     monkeypatch.setattr("time.time", lambda: 1e8)
     assert tune("--study", study).code == 0
     assert 60 < ends_s[1] - time.perf_counter() <= 72
-
-
-def test_mistakes_leave_nothing_behind(tune, tmp_path):
-    before = set(tmp_path.iterdir())
-    for words, text in (
-        (["--study", "none"], "none: holds no study; allowed: the folder of one; --config and --hours begin one"),
-        (["--config", "nix", "--hours", 1], "nix: found no such file; allowed: a YAML file, or a name from "),
-        (["--config", "tiny.yaml", "--hours", 1, "--over", "lr=1..2"], "--over lr=1..2: found lr; allowed: "),
-        (["--config", "tiny.yaml", "--hours", 1, "--set", "data.source=nix"], "nix: no such file or folder; "),
-        (["--config", "tiny.yaml", "--hours", 1, "--set", "data.split=[1, 0, 0]"],
-         "data.split: found no validation share; trials are compared by their validation score; allowed: "),
-    ):  # fmt: skip
-        assert tune(*words).error.startswith(text)
-    assert set(tmp_path.iterdir()) == before
 
 
 def test_a_study_moves_with_its_text(tune, tmp_path, monkeypatch):

@@ -194,11 +194,6 @@ def test_a_label_needs_a_model_with_labels(typing):
     assert "the model knows no labels" in typing("--label", "x").error
 
 
-def test_without_a_terminal(cli, trained_run):
-    fault = cli("write", trained_run, stdin=b"").error
-    assert fault == "write: found no terminal; allowed: a terminal to type in; charlm sample works without one"
-
-
 def test_without_the_package(cli, trained_run, monkeypatch):
     for name in [name for name in sys.modules if name.startswith(("prompt_toolkit", "charlm.cli.editor"))]:
         monkeypatch.delitem(sys.modules, name)

@@ -1,0 +1,304 @@
+"""What users do wrong: one line on stderr, its exit code, and nothing that a terminal obeys."""
+
+import gzip
+import os
+import re
+import shutil
+
+import pytest
+
+from tests.stress.fuzz import COMMANDS
+from tests.text import BYTE, ESC, RTL, SEEN
+
+USAGE = [
+    ("bogus", "No such command 'bogus'."),
+    (f"x{ESC}{RTL}", r"No such command 'x\x1bc\u202e'."),
+    (f"sample r --{ESC}{BYTE}", r"No such option: --\x1bc\xff"),
+    (f"sample r s{RTL}", r"(s\u202e)"),
+    (f"eval r --split {RTL}", r"is not one of 'train', 'valid', 'test'."),
+    ("train", "Invalid value: a text is needed, for example my.txt or builtin:python-stdlib; "
+              "or --config (see `charlm config list`)"),
+    ("train --init-from r", "a text is needed, for example my.txt"),
+    ("train --resume", "Invalid value: --resume needs --run-dir, the folder of the run to resume"),
+    ("train x.txt --resume --run-dir r", "--resume continues with the run's own text"),
+    ("train --resume --run-dir r --init-from c",
+     "Invalid value: --init-from starts a new run; leave out --init-from or --resume"),
+    ("train x.txt --minutes 1e307", "--minutes: found 1e+307; allowed: a number above 0, and 525,600 at most"),
+    ("train x.txt --set train.max_minutes=3", "--set train.max_minutes: found beside --minutes or its default"),
+    ("train --config c --device tpu", "'tpu' is none of 'auto', 'cpu', 'cuda', 'cuda:1' (the second GPU) and so on."),
+    ("train --confg c", "No such option: --confg"),
+    ("sample", "Missing argument 'CKPT'."),
+    ("sample r --prompt a --prompt-file b", "Invalid value: --prompt and --prompt-file exclude one another"),
+    ("sample r --temperature inf", "Invalid value: --temperature: found inf; allowed: a finite number"),
+    ("sample run --unique", "--unique and --novel need a model of lines"),
+    ("sample run --novel", "--unique and --novel need a model of lines"),
+    ("sample run --label x", "--label needs a model with labels"),
+    ("next", "Missing argument 'CKPT'."),
+    ("eval r --split test --file f", "Invalid value: --split and --file exclude one another"),
+    ("eval r --dynamic-lr 0.1", "Invalid value: --dynamic-lr needs --dynamic"),
+    ("eval r --dynamic-decay 0", "Invalid value: --dynamic-decay needs --dynamic"),
+    ("eval r --dynamic-steps 5 --json", "Invalid value: --dynamic-steps needs --dynamic"),
+    ("eval r --dynamic --dynamic-lr inf", "Invalid value: --dynamic-lr: found inf; allowed: a finite number"),
+    ("score run z.txt --sort", "--sort, --above, --below and --label need --lines"),
+    ("score run z.txt --lines --skip-unknown --unknown-as 3", "--skip-unknown and --unknown-as exclude one another"),
+    ("score run z.txt --lines --unknown-as inf", "--unknown-as: found inf; allowed: a finite number"),
+    ("score run z.txt --lines --dynamic-lr 3", "--dynamic-lr needs --dynamic"),
+    ("score run z.txt --dynamic --dynamic-lr inf", "--dynamic-lr: found inf; allowed: a finite number"),
+    ("score run z.txt --lines --per-char", "--per-char with --lines needs --json"),
+    ("score run z.txt --unknown-as 3 --per-char", "--per-char with --unknown-as needs --lines"),
+    ("score run z.txt --lines --above 3 --below 3bits", "--above and --below: no score is between them"),
+    ("score run z.txt --lines --above much", "--above: found 'much'; allowed: bits per character (3.2 or 3.2bits), "
+     "nats per character (2.1nats), or a percentile of the validation lines, p0 to p100 (p99)"),
+    ("look run --file z.txt --sample 9", "--file excludes --prompt and --sample"),
+    ("export run --to flax --out a", "'flax' is not one of 'torch', 'onnx', 'html'"),
+    ("report", "Missing argument"),
+    ("plan", "Invalid value: a text is needed, for example my.txt"),
+    ("tune", "--config is needed, for example --config lstm; or --study, to continue one"),
+    ("tune --config lstm", "--hours is needed, for example --hours 2"),
+    ("tune --study s --set seed=1", "--set changes the config of a new study; it needs --config"),
+    ("tune --config lstm --hours 0", "--hours: found 0; allowed: a number above 0"),
+    ("tune --config lstm --hours 1 --minutes nan", "--minutes: found nan; allowed: a number above 0, and 525,600 at m"),
+    ("tune --config lstm --hours 1 --minutes 90", "--minutes: found 90; allowed: at most the 60 minutes of --hours"),
+    ("config check", "a config is needed, for example lstm; `charlm config list` shows the others"),
+    ("config show a --config b", "found two configs, a and --config b; allowed: one; leave out the other"),
+    ("data fetch", "Missing argument 'NAME...'."),
+    ("data info x --level word", "Invalid value: --level: found 'word'; allowed: char | byte"),
+]  # fmt: skip
+
+OUT_OF_RANGE = {
+    "sample r --length": f"-1 9999999999999 {ESC}",
+    "sample r --count": "0 10001",
+    "sample r --seed": f"-1 {2**63}",
+    "sample r --temperature": "-1 nan",
+    "sample r --top-p": "1.5 nan",
+    "sample r --min-p": "-0.1 1.5 nan",
+    "sample r --top-k": "-1",
+    "next r --top": "0",
+    "eval r --streams": "0",
+    "eval r --dynamic --dynamic-lr": "-1 nan",
+    "eval r --dynamic --dynamic-decay": "1.5 nan",
+    "eval r --dynamic --dynamic-steps": "0",
+    "train x.txt --minutes": "0 nan",
+}
+
+NAME, SHOWN = f"a{ESC}{RTL}\u2028\n", r"a\x1bc\u202e\u2028\n"
+GZIP = "a.gz: found a gzip file; allowed: text in UTF-8; unpack it: gunzip -k a.gz"
+NO_RUN = "no such file or folder; allowed: a run's folder or a checkpoint in "
+WRITABLE = "No such file or directory; allowed: a file that can be written"
+LONG = "xxx: File name too long"
+ERRORS = [
+    (f"config check {NAME}{BYTE}", rf"{SHOWN}\xff: found no such file; allowed: a YAML file, "),
+    (f"sample {NAME}", f"{SHOWN}: {NO_RUN}"),
+    (f"data fetch {NAME}", f"{SHOWN}: found no such text; allowed: "),
+    (f"data info {NAME}", f"{SHOWN}: no such file or folder; "),
+    (f"data info {NAME}{BYTE}", rf"{SHOWN}\xff: no such file or folder; "),
+    (f"train --resume --run-dir {NAME}", f"{SHOWN}: no such file or folder; "),
+    (f"config check tiny.yaml --set {NAME}", f"--set {SHOWN}: found no KEY=VALUE; "),
+    (f"config check tiny.yaml --set {NAME}=1", rf"--set {SHOWN}=1: a\x1bc\u202e: unknown key; "),
+    (f"config check tiny.yaml --set {BYTE}=1", r': found "\xff", which is not Unicode text; '),
+    (f"config check tiny.yaml --set seed='{RTL}'", r"--set seed='\u202e': seed: found "),
+    (f"config check tiny.yaml --set seed={BYTE}", r"--set seed=\xff: unacceptable character #xdcff: "),
+    ("sample run --prompt \x1b", r"--prompt: found '\x1b' (U+001B), which the model has never "),
+    (f"sample run --prompt {RTL}{BYTE}", r": found '\u202e' (U+202E), '\udcff' (U+DCFF), which the "),
+    (f"sample run --stop {RTL}", r"--stop: found '\u202e' (U+202E), which the model never writes; "),
+    ("sample run --prompt aZbé", "--prompt: found 'Z' (U+005A), 'b' (U+0062), 'é' (U+00E9), which the model has never "
+                                 f"seen; allowed: {SEEN}; --skip-unknown leaves others out"),
+    ("next run --prompt aZ", "--prompt: found 'Z' (U+005A), which the model has never seen; allowed: "),
+    ("look run --prompt soЯ --out new", "--prompt: found 'Я' (U+042F), which the model has never seen"),
+    (f"sample run --prompt-file {NAME}", f"--prompt-file {SHOWN}: no such file or folder; "),
+    ("sample run --prompt-file folder", "--prompt-file folder: Is a directory; allowed: a text file, or - for stdin"),
+    ("sample run --prompt-file latin.txt", "--prompt-file latin.txt: found no UTF-8 at byte offset 3; allowed: UTF-8"),
+    ("sample run --prompt-file zz.txt", "--prompt-file zz.txt: found 'Z' (U+005A), which the model has never "),
+    (f"sample {'x' * 300}", LONG),
+    (f"eval {'x' * 300}", LONG),
+    (f"train --config tiny.yaml --run-dir {'x' * 300}", f"{LONG}; allowed: a folder that can "),
+    (f"train --resume --run-dir {'x' * 300}", f"{LONG}; allowed: a folder that can "),
+    ("sample run --device cpu --precision tf32",
+     "precision: found tf32, which cpu (1 thread) lacks; allowed here: fp32 | bf16"),
+    ("eval run --file odd.txt", r"'\x1b' (U+001B) × 1, '\u202e' (U+202E) × 1, '😀' (U+1F600) × 1: not in the model's "
+     "vocabulary of 14 characters; use text without them or a model that knows them; --skip-unknown leaves them out"),
+    ("eval run --file s.txt", "evaluation: found a text of 1 character; allowed: 2 or more"),
+    ("eval run --file zz.txt --skip-unknown", "zz.txt: none of its characters is in the model's vocabulary; use "),
+    ("eval run --per-char no/scores.csv", f"--per-char no/scores.csv: {WRITABLE}"),
+    ("eval run --dynamic --dynamic-lr 1e38", "; allowed: finite numbers; lower --dynamic-lr"),
+    ("look run --file text.txt --out no/page.html", f"--out no/page.html: {WRITABLE}"),
+    ("look run --file text.txt --out text.txt", "--out text.txt: exists and is not a page of charlm look; allowed: a "
+     "new or empty file, or an earlier page of charlm look"),
+    ("look run --prompt s --out new", "look: found a text of 1 character; allowed: 2 or more"),
+    ("report run --out no/page.html", f"--out no/page.html: {WRITABLE}"),
+    ("report folder", "folder: holds no run; allowed: the folder of a run, a checkpoint of one, or a folder that"),
+    ("runs text.txt", "text.txt: is a file; allowed: a folder that holds runs"),
+    ("export run --to torch --out no/a", "--out no/a: No such file or directory; allowed: a place that can be written"),
+    ("data info tex.txt", "tex.txt: no such file or folder; a source is a file, a folder, a glob or builtin:NAME; did "
+                          "you mean 'text.txt'?"),
+    ("data fetch text8 tinyshakespear --data-dir folder", "tinyshakespear: found no such text; allowed: tinyshakespeare"
+     " | text8 | enwik8; did you mean 'tinyshakespeare'?"),
+    ("train --resume --run-dir folder", "folder: no checkpoints/ to resume from; allowed: the folder of a run"),
+    ("train --resume --run-dir run --set train.max_stesp=9", "--set train.max_stesp=9: train.max_stesp: unknown key; "),
+    ("train --config tiny.yaml --run-dir run",
+     "run: already holds a run; allowed: --resume to continue it, or another --run-dir"),
+    ("train --config tiny.yaml --run-dir text.txt",
+     "text.txt: text.txt is a file; allowed: a folder that can be written; see --run-dir"),
+    ("train --config tiny.yaml --init-from run --set model.cell.hidden=32 --set model.cell.kind=gru",
+     "model.cell.kind: found 'gru'; the checkpoint of --init-from has 'lstm'; allowed: the same"),
+    ("train text.txt --labels :",
+     "data.label_separator: found ':' with data.unit: text; allowed: with data.unit: line"),
+    ("train text.txt --lines --labels a\nb", "allowed: 16 characters at most, none of them a line end"),
+    (f"train text.txt --lines --labels {'x' * 17}", "allowed: 16 characters at most, none of them a line end"),
+    ("train --config lstm mac.txt --lines", "mac.txt: found no newline, and 2 carriage returns, which ended lines on "
+     r"old Macs; allowed: lines that end with a newline; convert it: tr '\r' '\n' < mac.txt > lines.txt"),
+    ("classify run text.txt", "the model knows no labels; allowed: one that was trained with data.label_separator"),
+    ("train --config lstm zz.txt", "train split: 1 character; "),
+    ("config suggest z.txt", ": found 1 character; allowed: 500 or more"),
+    ("config suggest zz.txt", ": found 2 characters; allowed: 500 or more"),
+    ("tune --config tiny.yaml --hours 1 --over lr=1..2", "--over lr=1..2: found lr; allowed: "),
+    ("tune --config tiny.yaml --hours 1 --set data.source=nix", "nix: no such file or folder; "),
+    ("tune --config tiny.yaml --hours 1 --set data.split=[1,0,0]",
+     "data.split: found no validation share; trials are compared by their validation score; allowed: "),
+    ("train a.gz --minutes 0.01", GZIP),
+    ("train --config lstm a.gz", GZIP),
+    ("config suggest a.gz", GZIP),
+    ("eval run --file a.gz", GZIP),
+    ("look run --file a.gz", GZIP),
+    ("score run a.gz", GZIP),
+    ("score run a.gz --lines", GZIP),
+    ("sample run --prompt-file a.gz", GZIP),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("words", "text"), USAGE)
+def test_usage(cli, trained_run, tmp_path, monkeypatch, words, text):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run").symlink_to(trained_run)
+    (tmp_path / "z.txt").touch()
+    error = cli(*words.split(" ")).usage_error
+    assert text in error
+    assert not COMMANDS.search(error)
+
+
+@pytest.mark.parametrize("option", OUT_OF_RANGE)
+def test_values_out_of_range(cli, option):
+    for value in OUT_OF_RANGE[option].split(" "):
+        assert option.split()[-1] in cli(*option.split(), value).usage_error, value
+
+
+@pytest.fixture
+def in_folder(trained_run, text_file, tiny_config, tmp_path, monkeypatch):
+    """A current folder with a run, texts that cannot be used and a config."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(trained_run, "run")
+    (tmp_path / "folder").mkdir()
+    texts = {
+        "s.txt": b"s", "z.txt": b"Z", "zz.txt": b"ZZ", "odd.txt": "so \x1b\u202e😀".encode(), "latin.txt": b"abc\xff",
+        "mac.txt": b"anna\rhanna\rjo\r", "a.gz": gzip.compress(b"text"), "empty.txt": b"", "mark.txt": b"\xef\xbb\xbf",
+        "abc.txt": b"abc", "lines.txt": b"a\nb\n" * 3,
+    }  # fmt: skip
+    for name, content in texts.items():
+        (tmp_path / name).write_bytes(content)
+    return tmp_path
+
+
+@pytest.mark.parametrize(("words", "text"), ERRORS)
+def test_errors(cli, in_folder, words, text):
+    before = sorted(in_folder.glob("*"))
+    error = cli(*words.split(" ")).error
+    assert text in error
+    assert not COMMANDS.search(error)
+    assert sorted(in_folder.glob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("words", "stdin", "error"),
+    [
+        ("score run -", gzip.compress(b"text"), "stdin: found a gzip file; allowed: text in UTF-8; unpack it"),
+        ("score run - --lines", gzip.compress(b"text"), "stdin: found a gzip file; allowed: text in UTF-8; unpack it"),
+        ("score run -", b"soZ", "stdin: found 'Z' (U+005A), which the model has never seen"),
+        ("sample run --prompt-file -", b"\xff", "--prompt-file -: found no UTF-8 at byte offset 0; allowed: UTF-8"),
+        ("write run", b"", "write: found no terminal; allowed: a terminal to type in; charlm sample works without one"),
+    ],
+)
+def test_errors_of_stdin(cli, in_folder, words, stdin, error):
+    assert cli(*words.split(" "), stdin=stdin).error.startswith(error)
+
+
+TOO_LARGE = r"memory: the model and a window need at least [\d.,]+ [TE]B; \S+ GB are available \(cpu\); lower model\.ce"
+
+
+@pytest.mark.parametrize(
+    ("setting", "fault"),
+    [
+        ("data.source=none.txt", "none.txt: no such file or folder; a source is a file, "),
+        ("data.source=empty.txt", "empty.txt: no text in 0 B; at least one character is needed; add text$"),
+        ("data.source=mark.txt", "mark.txt: no text in 3 B; at least one character is needed; add text$"),
+        ("data.source=abc.txt", "train split: 2 characters; 4 streams of 8 steps need at least 33; lower "
+                                r"train.batch_size or train.bptt, or use more text \(data.split\)$"),
+        ("data.source=latin.txt", r"latin.txt: byte 0xFF at offset 3 is not UTF-8 \(invalid start byte\); data.level: "
+                                  "char needs UTF-8 text; convert the file or set data.level: byte$"),
+        ("data.split=[0.9997,0.0003,0.0]", "valid split: "),
+        ("train.bptt=5000", "train split: "),
+        ("device=cuda:77", "device: found cuda:77"),
+        ("--device=cuda:77", "device: found cuda:77"),
+        ("model.embedding=99999999999999999999", TOO_LARGE),
+        ("model.cell.hidden=4000000000", TOO_LARGE),
+        ("data.unit=line data.source=lines.txt", ""),
+    ],
+)  # fmt: skip
+def test_plan_refuses_what_train_refuses(cli, in_folder, setting, fault):
+    words = setting if setting[0] == "-" else " ".join(f"--set {each}" for each in setting.split())
+    trained, planned = (
+        cli(*command.split(), "--config", "tiny.yaml", *words.split()).error
+        for command in ("train --run-dir r", "plan")
+    )
+    assert re.sub(r"\S+ GB are", "", planned) == re.sub(r"\S+ GB are", "", trained)
+    assert re.match(fault, planned)
+    assert not os.path.lexists("r")
+
+
+@pytest.mark.parametrize("command", ["config check", "config show", "plan --config", "train --config"])
+def test_all_faults_of_a_config_have_a_line_each(cli, command, tmp_path):
+    path = tmp_path / "bad.yaml"
+    path.write_text("model: {cell: {kind: rhn, dept: 3}}\nseed: true\n")
+    result = cli(*command.split(), path, "--set", "threads=-1")
+    assert (result.code, result.out) == (1, "")
+    assert result.err == (
+        f"error: {path}: model.cell.dept: unknown key; allowed: kind, hidden, depth, couple_gates, gate_bias; "
+        "did you mean 'depth'?\n"
+        f"error: {path}: seed: found true; allowed: an integer ≥ 0 and < 9223372036854775808\n"
+        "error: --set threads=-1: threads: found -1; allowed: an integer ≥ 0 and ≤ 1024\n"
+    )
+
+
+@pytest.mark.parametrize("command", ["train", "plan", "config suggest"])
+def test_all_faults_beside_a_chosen_config_have_a_line_each(cli, command, text_file):
+    wrong = cli(*command.split(), text_file, "--set", "model.cell.hiden=3", "--set", "train.bptt=0")
+    faults = [line.split(":")[1].strip() for line in wrong.err.splitlines() if line.startswith("error")]
+    assert (wrong.code, faults) == (1, ["--set model.cell.hiden=3", "--set train.bptt=0"])
+
+
+@pytest.mark.parametrize("command", ["train --config tiny.yaml --run-dir new", "sample run", "eval run"])
+def test_cuda_that_is_not_there(cli, in_folder, command):
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("there is a CUDA device")
+    assert re.fullmatch(
+        r"device: found cuda, but this PyTorch \(built (without CUDA|for CUDA [\d.]+)\) sees no GPU; "
+        r"allowed here: auto \| cpu",
+        cli(*command.split(), "--device", "cuda").error,
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "allowed"),
+    [
+        *(("CHARLM_TIMEOUT_S", value, "1 to 1000000") for value in ("0", "1e9", "9" * 5000, "inf", "-1", "", "ten")),
+        ("RANK", "2", "0 to 1"),
+        ("WORLD_SIZE", "0", "1 to 2147483647"),
+    ],
+)
+def test_variables_of_processes_that_make_no_sense(cli, tiny_config, monkeypatch, name, value, allowed):
+    for known, fine in (("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "127.0.0.1"), (name, value)):
+        monkeypatch.setenv(known, fine)
+    error = cli("train", "--config", tiny_config).error
+    assert error.startswith(f"{name}: found '{value[:1000]}")
+    assert f" in the environment; allowed: integers from {allowed}; " in error or len(value) > 1000

@@ -1,0 +1,68 @@
+"""Names and texts full of control characters or without an encoding: every command works, and nothing comes out raw."""
+
+import json
+import os
+
+from charlm.config import load_config
+from charlm.runs import BEST, FOLDER, LAST, describe_run
+from tests.stress.fuzz import COMMANDS
+from tests.text import BYTE, ESC, RTL
+
+
+def test_characters_that_a_terminal_obeys(cli, tmp_path):
+    folder = tmp_path / f"a{ESC}{RTL}\u2028\n"
+    folder.mkdir()
+    text, config, run = folder / f"text{folder.name}.txt", folder / "c.yaml", folder / "run"
+    text.write_text(f"so{ESC}{RTL}\x9b\u2028\0 \x07" * 300, encoding="utf-8")
+    config.write_text(f"data: {{source: {json.dumps(str(text))}}}", encoding="utf-8")
+    settings = ["model.cell.hidden=4", "train.max_steps=2", "train.batch_size=2", "train.sample_every=1", "threads=1"]
+    overrides = [word for setting in settings for word in ("--set", setting)]
+    for command in (
+        ["train", "--config", config, "--run-dir", run, *overrides],
+        ["train", "--resume", "--run-dir", run, "--set", "train.max_steps=3", "--json"],
+        ["eval", run],
+        ["eval", run, "--file", text, "--json"],
+        ["plan", "--config", config, *overrides],
+        ["config", "check", config],
+        ["data", "info", text],
+        ["runs", folder],
+        ["config", "show", config],
+    ):
+        result = cli(*command)
+        assert result.code == 0, result
+        assert not COMMANDS.search(result.out + result.err), command
+    (tmp_path / "shown.yaml").write_text(result.out, encoding="utf-8")
+    assert load_config(tmp_path / "shown.yaml") == load_config(config)
+    samples = cli("sample", run, "--json", "--novelty", "--prompt", f"{ESC}{RTL}")
+    assert not COMMANDS.search(samples.out + samples.err)
+    assert json.loads(samples.out)["samples"][0]["prompt"] == f"{ESC}{RTL}"
+
+
+def test_a_run_in_a_folder_whose_name_is_not_utf8(cli, copied_run, tmp_path):
+    run = copied_run.rename(tmp_path / f"r{BYTE}n")
+    for words in (
+        ["train", "--resume", "--run-dir", run, "--set", "train.max_steps=8", "--json"],
+        ["runs", run], ["runs", tmp_path, "--json"], ["report", run, "--out", run / "page.html"],
+        ["sample", run, "--length", "5"], ["sample", run, "--length", "5", "--json"], ["eval", run, "--json"],
+        ["look", run, "--out", run / "look.html"], ["export", run, "--to", "html", "--out", run / "model.html"],
+    ):  # fmt: skip
+        result = cli(*words)
+        assert result.code == 0, (words, result.err)
+        if "--json" in words:
+            assert "r\\udcffn" in result.out
+            json.loads(result.out)
+    assert describe_run(run).step == 8
+    error = cli("export", run, "--to", "torch", "--out", run / "model").error
+    assert error.endswith(" is not valid UTF-8; allowed: a place that safetensors can read")
+
+
+def test_a_run_whose_checkpoints_are_a_pipe_and_a_broken_link(cli, tmp_path):
+    run = tmp_path / "new\nline\x1b[2J"
+    (run / FOLDER).mkdir(parents=True)
+    (run / "config.yaml").touch()
+    os.mkfifo(run / FOLDER / LAST)  # reading it would wait for ever
+    (run / FOLDER / BEST).symlink_to("nowhere.safetensors")
+    result = cli("runs", tmp_path)
+    assert (result.code, result.err) == (0, "")
+    assert result.out.splitlines()[1].startswith(f"{tmp_path}/new\\nline\\x1b[2J  ")
+    assert result.out.endswith("damaged\n")
