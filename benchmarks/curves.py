@@ -26,7 +26,7 @@ from typing import Any
 from charlm.choice.families import PLAIN, USUAL, Request, on_request
 from charlm.choice.recipe import all_settings
 from charlm.choice.rule import Candidate
-from charlm.choice.text import TextFacts, text_facts
+from charlm.choice.text import mean_line_chars, ngram_nats
 from charlm.config.schema import DataConfig
 from charlm.data.corpus import load_corpus
 from charlm.model import count_parameters
@@ -88,7 +88,14 @@ def main() -> None:
         for name, text in make_texts():
             texts[name] = Path(folder, f"{name}.txt")
             texts[name].write_text(text, encoding="utf-8")
-            facts[name] = text_facts(load_corpus(DataConfig(source=str(texts[name]), split=(1, 0, 0))))
+            corpus = load_corpus(DataConfig(source=str(texts[name]), split=(1, 0, 0)))
+            ids, vocabulary = corpus.splits["train"], corpus.vocabulary
+            facts[name] = {
+                "chars": len(ids),
+                "vocabulary": len(vocabulary),
+                "ngram_nats": ngram_nats(ids, len(vocabulary)),
+                "line_chars": mean_line_chars(ids, vocabulary),
+            }
         wanted = [
             point
             for point in points(texts)
@@ -96,7 +103,7 @@ def main() -> None:
             and point.size in (arguments.sizes or SIZES)
             and point.updates in (arguments.updates or UPDATES)
             and not (arguments.plain and point.dropout)
-            and (asdict(point), asdict(facts[point.text])) not in known
+            and (asdict(point), facts[point.text]) not in known
         ]
 
         def add(point: Point) -> None:
@@ -170,7 +177,7 @@ def points(texts: dict[str, Path]) -> Iterator[Point]:
                 yield Point(text, size, updates, dropout)
 
 
-def train(point: Point, text: Path, facts: TextFacts) -> dict[str, Any]:
+def train(point: Point, text: Path, facts: dict[str, Any]) -> dict[str, Any]:
     """Train on one thread in a process of its own; the text's facts, sizes, and the scores of four evaluations."""
     run = Path(tempfile.mkdtemp(dir=text.parent))
     file = run / "config.json"  # JSON is YAML
@@ -183,7 +190,7 @@ def train(point: Point, text: Path, facts: TextFacts) -> dict[str, Any]:
     outcome = json.loads(done.stdout)
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
     return {
-        "facts": asdict(facts),
+        "facts": facts,
         "parameters": outcome["parameters"],
         "best_nats": round(outcome["best_nats"], 4),
         "best_step": outcome["best_step"],
@@ -192,14 +199,22 @@ def train(point: Point, text: Path, facts: TextFacts) -> dict[str, Any]:
     }
 
 
-def settings_of(point: Point, text: str, facts: TextFacts) -> dict[str, Any]:
+def settings_of(point: Point, text: str, facts: dict[str, Any]) -> dict[str, Any]:
     """What charlm would choose for this model and so many updates, with the dropout of the point."""
     family, hidden = SIZES[point.size]
     request = Request(text, minutes=1)
     settings = request.settings(family, hidden, BATCH, STEPS)
     config = request.config(settings)
-    parameters, train_chars = count_parameters(config.model, facts.vocabulary), int(0.9 * facts.chars)
-    candidate = Candidate(family, settings, config, parameters, train_chars, facts.chars // 10, 1.0, point.updates)
+    candidate = Candidate(
+        family,
+        settings,
+        config,
+        parameters=count_parameters(config.model, facts["vocabulary"]),
+        train_chars=int(0.9 * facts["chars"]),
+        valid_chars=facts["chars"] // 10,
+        update_s=1.0,
+        updates=point.updates,
+    )
     settings = all_settings(candidate, minutes=1.0, split=[0.9, 0.1, 0.0])
     settings["model"]["dropout"] = point.dropout
     settings["train"] |= {

@@ -3,6 +3,7 @@
 Each function imports what it needs when it runs, so that `import charlm` never waits for torch.
 """
 
+import functools
 import os
 import re
 import shlex
@@ -19,11 +20,9 @@ if TYPE_CHECKING:
     from charlm.cells import Cell
     from charlm.checkpoint import Checkpoint
     from charlm.choice.families import Request
-    from charlm.choice.suggest import Suggestion
     from charlm.config import Config
-    from charlm.data.vocabulary import Vocabulary
+    from charlm.config.own import Own
     from charlm.inference import TrainedModel
-    from charlm.system.clock import Clock
     from charlm.system.process_group import ProcessGroup
     from charlm.training.loop import Callbacks, Outcome
 
@@ -83,26 +82,18 @@ def train(
     folder cannot be written, DivergenceError if a loss is not finite.
     """
     began_s = time.perf_counter()
-    from charlm.cells.file import given
+    from charlm.cells.file import given as cell_options
 
-    with given(cell) as options:
+    with cell_options(cell) as options:
         settings = [*_settings(options), *_settings(overrides)]
-        return _train(text, minutes, config, settings, run_dir, init_from, on_log, began_s)
+        _check(text, minutes, config)
+        source = None if text is None else str(text)
+        given = Start(source, minutes, _path(config), settings, _path(init_from), _path(run_dir))
+        return _train(given, on_log, began_s)
 
 
-def _train(
-    text: str | Path | None,
-    minutes: float | None,
-    config: str | Path | None,
-    settings: list[str],
-    run_dir: str | Path | None,
-    init_from: str | Path | None,
-    on_log: Callable[[dict[str, Any]], object] | None,
-    began_s: float,
-) -> "Run":
-    _check(text, minutes, config, settings)
-    source, config_file, initial = None if text is None else str(text), _path(config), _path(init_from)
-    check_start(source, minutes, config_file, settings, initial, _path(run_dir))
+def _train(given: "Start", on_log: Callable[[dict[str, Any]], object] | None, began_s: float) -> "Run":
+    given.check()
     _import_torch()
 
     from charlm.system.device import check_fork, keep_freed_memory, own_settings
@@ -116,17 +107,7 @@ def _train(
         loaded_s = time.perf_counter() - began_s
         with one_training(), own_settings(), process_group() as group:
             check_fork()
-            outcome = start(
-                group,
-                text=source,
-                minutes=minutes,
-                config=config_file,
-                settings=settings,
-                run_dir=_path(run_dir),
-                init_from=initial,
-                began_s=time.perf_counter() - loaded_s,
-                callbacks=callbacks,
-            )
+            outcome = start(given, group, time.perf_counter() - loaded_s, callbacks)
     except _LogError as error:
         raise error.fault from None
     say_if_stopped(outcome)
@@ -185,49 +166,97 @@ class Run:
         )
 
 
-def start(
-    group: "ProcessGroup",
-    *,
-    text: str | None,
-    minutes: float | None,
-    config: Path | None,
-    settings: list[str],
-    run_dir: Path | None,
-    init_from: Path | None,
-    began_s: float,
-    callbacks: "Callbacks | None" = None,
-) -> "Outcome":
+@dataclass(frozen=True)
+class Start:
+    """What a new run is to start from: a config, or a text for which settings are chosen."""
+
+    text: str | None
+    minutes: float | None
+    config: Path | None
+    settings: list[str]
+    """KEY=VALUE."""
+    init_from: Path | None = None
+    run_dir: Path | None = None
+
+    def check(self) -> None:
+        """ConfigError, DataError or CheckpointError for what a run cannot start from. Needs no torch.
+
+        The processes of torchrun skip most of it: their first one finds the same later, and prints it once.
+        """
+        check_minutes(self.minutes, self.settings, is_chosen=self.config is None)
+        if "RANK" not in os.environ:
+            # A run that starts from another's weights takes its cell, which is not read yet.
+            parsed = self.parsed if self.config else self.request().base()
+            check_there(options={"--init-from": self.init_from}, config=parsed)
+            run_dir = self.run_dir
+            if run_dir and os.path.isdir(run_dir):  # noqa: PTH112 (Path.is_dir raises for a path that is too long)
+                from charlm.data.sources import check_texts_apart
+
+                check_texts_apart(parsed.data, run_dir)
+
+    @functools.cached_property
+    def parsed(self) -> "Config":
+        """The config with the text and the settings; with minutes, these are the run's only limit."""
+        from charlm.config import as_data, from_file
+
+        return self.parsed_with(as_data if self.init_from else from_file)
+
+    def parsed_with(self, own: "Own") -> "Config":
+        from charlm.config import load_config
+        from charlm.config.yaml import dump_flow
+
+        assert self.config is not None
+        settings = []
+        if self.minutes is not None:
+            settings += [f"train.max_minutes={self.minutes}", "train.max_steps=null", "train.max_epochs=null"]
+        if self.text is not None:
+            settings.append(f"data.source={dump_flow(self.text)}")
+        return load_config(self.config, [*settings, *self.settings], own)
+
+    def request(self) -> "Request":
+        """The text and the minutes for which settings are to be chosen."""
+        from charlm.choice.families import Request
+
+        assert self.text is not None
+        return Request(self.text, self.minutes or DEFAULT_MINUTES, self.settings)
+
+
+def start(given: Start, group: "ProcessGroup", began_s: float, callbacks: "Callbacks | None" = None) -> "Outcome":
     """Train from a config, or with settings chosen for the text and the minutes, and say why.
 
-    settings: KEY=VALUE. began_s: when the minutes began, as time.perf_counter() tells it. For errors see `start_run`.
+    began_s: when the minutes began, as time.perf_counter() tells it. For errors see `start_run`.
 
     Processes that torchrun starts again after a fault resume their run.
     """
     from charlm.checkpoint import read_checkpoint
-    from charlm.config import from_file, load_config, of_run
+    from charlm.choice.suggest import suggest
+    from charlm.config import of_run
     from charlm.runs import find_checkpoint
     from charlm.system.clock import Clock
     from charlm.training.start import resume_run, run_of_this_launch, start_run
 
     if again := group.on_first(run_of_this_launch, group):
         return resume_run(again, group=group, callbacks=callbacks)
-    initial = group.on_first(read_checkpoint, find_checkpoint(init_from, "--init-from")) if init_from else None
-    if config is not None:
-        own = of_run(initial.config.model.cell) if initial else from_file
-        parsed = group.on_first(load_config, config, config_settings(minutes, text, settings), own)
-        clock = None if minutes is None else Clock(minutes, began_s)
-        return start_run(parsed, run_dir, initial, name=config.stem, group=group, clock=clock, callbacks=callbacks)
+    path = given.init_from
+    initial = group.on_first(read_checkpoint, find_checkpoint(path, "--init-from")) if path else None
+    if given.config is not None:
+        own = initial and of_run(initial.config.model.cell)
+        config = group.on_first(lambda: given.parsed_with(own) if own else given.parsed)
+        clock = None if given.minutes is None else Clock(given.minutes, began_s)
+        return start_run(
+            config, given.run_dir, initial, name=given.config.stem, group=group, clock=clock, callbacks=callbacks
+        )
 
-    request = _request(text, minutes, settings)
+    request = given.request()
     if initial:
-        request, vocabulary = group.on_first(_with_model_of, request, initial, str(init_from))
-        initial = replace(initial, vocabulary=vocabulary)  # with the new characters, if they are to be added
+        request = group.on_first(_with_model_of, request, initial, str(path))
     clock = Clock(request.minutes, began_s)
-    suggestion = _chosen(request, group, clock)
+    suggestion = suggest(request, group, clock)
+    suggestion.say_reasons()
     outcome = start_run(
         suggestion.config,
-        run_dir,
-        initial,
+        given.run_dir,
+        initial and replace(initial, vocabulary=suggestion.vocabulary),
         name=run_name(request.source),
         group=group,
         machine=suggestion.machine,
@@ -239,49 +268,27 @@ def start(
     return outcome
 
 
-def planned_config(
-    group: "ProcessGroup", *, text: str | None, minutes: float | None, config: Path | None, settings: list[str]
-) -> "Config":
+def planned_config(given: Start, group: "ProcessGroup") -> "Config":
     """What `start` would train with."""
-    from charlm.config import load_config
-
-    if config is not None:
-        return group.on_first(load_config, config, config_settings(minutes, text, settings))
-    return _chosen(_request(text, minutes, settings), group).config
-
-
-def _request(text: str | None, minutes: float | None, settings: list[str]) -> "Request":
-    from charlm.choice.families import Request
-
-    assert text is not None
-    return Request(text, minutes or DEFAULT_MINUTES, settings)
-
-
-def _chosen(request: "Request", group: "ProcessGroup", clock: "Clock | None" = None) -> "Suggestion":
-    """The settings for a text and its minutes; says why. For the clock and errors see `suggest`."""
     from charlm.choice.suggest import suggest
-    from charlm.system.console import say
 
-    suggestion = suggest(request, group, clock)
-    for label, reason in suggestion.reasons.items():
-        say(label, reason)
-    return suggestion
+    if given.config is not None:
+        return group.on_first(lambda: given.parsed)
+    suggestion = suggest(given.request(), group)
+    suggestion.say_reasons()
+    return suggestion.config
 
 
-def _with_model_of(request: "Request", initial: "Checkpoint", name: str) -> "tuple[Request, Vocabulary]":
-    """The request with the model and vocabulary of a run; ConfigError or VocabularyError if something does not fit."""
+def _with_model_of(request: "Request", initial: "Checkpoint", name: str) -> "Request":
+    """The request with the model of a run; ConfigError if the user's options do not fit it."""
     from charlm.config import of_run, override_config
-    from charlm.data.corpus import Text
-    from charlm.training.start import check_same_model, fine_tuned_vocabulary, settings_of_run
+    from charlm.training.start import check_same_model, settings_of_run
 
-    taken, cell = settings_of_run(initial.config), initial.config.model.cell
-    request = replace(request, cell=cell)
+    taken = settings_of_run(initial.config)
+    request = replace(request, initial=initial, initial_name=name)
     config = request.config({"data": {"source": request.source}}, taken)
-    config = override_config(config, name, request.overrides, of_run(cell))
-    check_same_model(config, initial)
-    vocabulary = fine_tuned_vocabulary(config, initial, Text(config.data))
-    request = replace(request, overrides=[*taken, *request.overrides], initial=name, vocabulary=vocabulary)
-    return request, vocabulary
+    check_same_model(override_config(config, name, request.overrides, of_run(initial.config.model.cell)), initial)
+    return replace(request, overrides=[*taken, *request.overrides])
 
 
 def say_if_stopped(outcome: "Outcome") -> bool:
@@ -359,45 +366,12 @@ def check_there(
             check_exists(str(text))
 
 
-def config_settings(minutes: float | None, text: str | None, settings: list[str]) -> list[str]:
-    """The settings of a run from a config: its only limit is the minutes, if they are given; the text is its source."""
-    found = []
-    if minutes is not None:
-        found += [f"train.max_minutes={minutes}", "train.max_steps=null", "train.max_epochs=null"]
-    if text is not None:
-        from charlm.config.yaml import dump_flow
+def check_minutes(minutes: float | None, settings: list[str], *, is_chosen: bool) -> None:
+    """ConfigError for minutes that are given twice. is_chosen: settings are chosen for the minutes or their default."""
+    from charlm.errors import ConfigError
 
-        found.append(f"data.source={dump_flow(text)}")
-    return [*found, *settings]
-
-
-def check_start(
-    text: str | None,
-    minutes: float | None,
-    config: Path | None,
-    settings: list[str],
-    init_from: Path | None = None,
-    run_dir: Path | None = None,
-) -> None:
-    """ConfigError, or an error of `check_there`, for what a run cannot start from, or DataError for its folder.
-
-    The processes of torchrun skip it: their first one finds the same later, and prints it once.
-    """
-    if "RANK" in os.environ:
-        return
-    if config is not None:
-        from charlm.config import as_data, from_file, load_config
-
-        # A run that starts from another's weights takes its cell, which is not read yet.
-        own = as_data if init_from else from_file
-        parsed = load_config(config, config_settings(minutes, text, settings), own)
-    else:
-        parsed = _request(text, minutes, settings).base()
-    check_there(options={"--init-from": init_from}, config=parsed)
-    if run_dir is not None and os.path.isdir(run_dir):  # noqa: PTH112 (Path.is_dir raises for a path that is too long)
-        from charlm.data.sources import check_texts_apart
-
-        check_texts_apart(parsed.data, run_dir)
+    if (is_chosen or minutes is not None) and any(each.startswith("train.max_minutes=") for each in settings):
+        raise ConfigError("train.max_minutes: found beside minutes or its default; allowed: minutes alone")
 
 
 def _settings(overrides: Iterable[str] | Mapping[str, Any]) -> list[str]:
@@ -414,12 +388,7 @@ def _settings(overrides: Iterable[str] | Mapping[str, Any]) -> list[str]:
     return [f"{key}={dump_flow(plain(value))}" for key, value in overrides.items()]
 
 
-def _check(
-    text: str | Path | None,
-    minutes: float | None,
-    config: str | Path | None,
-    settings: list[str],
-) -> None:
+def _check(text: str | Path | None, minutes: float | None, config: str | Path | None) -> None:
     """ConfigError or TypeError for arguments that are not allowed, or not together."""
     from charlm.errors import ConfigError
 
@@ -429,8 +398,6 @@ def _check(
         raise ConfigError("train: found neither text nor config; allowed: either, or both")
     if minutes is not None and not 0 < minutes <= MOST_MINUTES:
         raise ConfigError(f"minutes: found {minutes:g}; allowed: a number above 0, and {MOST_MINUTES:,} at most")
-    if (config is None or minutes is not None) and any(each.startswith("train.max_minutes=") for each in settings):
-        raise ConfigError("train.max_minutes: found beside minutes or its default; allowed: minutes alone")
 
 
 def _path(path: str | Path | None) -> Path | None:

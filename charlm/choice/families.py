@@ -1,13 +1,15 @@
-"""What the user asks for, and the models to choose from: families that differ in size only."""
+"""The models to choose from, in families that differ in size only, and what the user asks for."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from charlm.cells import Cell
 from charlm.config import Config, from_file, of_run, override_config, parse_config
-from charlm.data.vocabulary import Vocabulary
 from charlm.errors import ConfigError
+
+if TYPE_CHECKING:
+    from charlm.checkpoint import Checkpoint
 
 _SMALL = (96, 128, 192, 256, 384, 512)
 _DEEP = (160, 224, 320, 448, 640, 896)
@@ -114,11 +116,9 @@ class Request:
     minutes: float
     overrides: Sequence[str] = ()
     """KEY=VALUE: options that keep the value given."""
-    initial: str = ""
-    """The run whose model and weights the new run starts from, if any; its vocabulary and cell follow."""
-    vocabulary: Vocabulary | None = None
-    cell: Cell | None = None
-    """With it no file of a cell is run."""
+    initial: "Checkpoint | None" = None
+    """Where the new run takes model, vocabulary and weights from."""
+    initial_name: str = ""
 
     def gives(self, option: str) -> bool:
         """Whether the user gives this option, or one below it."""
@@ -128,7 +128,7 @@ class Request:
     def config(self, settings: dict[str, Any], overrides: Sequence[str] | None = None) -> Config:
         """The config of these settings, with the user's; ConfigError if they do not fit."""
         where = f"the settings for {self.source}"
-        own = of_run(self.cell) if self.cell else from_file
+        own = of_run(self.initial.config.model.cell) if self.initial else from_file
         overrides = self.overrides if overrides is None else overrides
         return override_config(parse_config(settings, where, own=own), where, overrides, own)
 
@@ -166,9 +166,10 @@ class Request:
             raise faults[0]
         return cells
 
-    def families(self, cells: Sequence[Cell], has_kernels: bool) -> list[Family]:
-        """The families to choose from: those of the user's kind, if the user asks for one."""
-        kinds = {cell.kind for cell in cells}
-        asked = kinds.pop() if len(kinds) == 1 else None
-        families = [family for family in USUAL if asked in (None, family.kind)] or [on_request(asked or "")]
-        return families if has_kernels or asked not in (None, PLAIN.kind) else [PLAIN, *families]
+
+def families_of(cells: Sequence[Cell], has_kernels: bool) -> list[Family]:
+    """The families to choose from, of one kind if all of `Request.cells` are."""
+    kinds = {cell.kind for cell in cells}
+    asked = kinds.pop() if len(kinds) == 1 else None
+    families = [family for family in USUAL if asked in (None, family.kind)] or [on_request(asked or "")]
+    return families if has_kernels or asked not in (None, PLAIN.kind) else [PLAIN, *families]

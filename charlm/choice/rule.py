@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from charlm.choice.families import Family
-from charlm.choice.text import TextFacts
 from charlm.config import Config
 
 A, ALPHA, PARAMETERS = 0.183, 0.44, 4e5
@@ -44,9 +43,9 @@ NGRAM_SHARE = 0.52
 """Nats per character that a large model would end with, relative to a 5-gram model's; see `expected_nats`."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Candidate:
-    """A model with its batch, and how long a run would train it."""
+    """A model with its batch, its speed, and how long a run would train it."""
 
     family: Family
     settings: dict[str, Any]
@@ -54,6 +53,8 @@ class Candidate:
     config: Config
     """The same with the user's."""
     parameters: int
+    measured_s: float | None = None
+    """Measured seconds per update."""
     train_chars: int = 0
     """Characters of the train split."""
     valid_chars: int = 0
@@ -88,14 +89,14 @@ def relative_nats(candidate: Candidate) -> float:
     return _nats(most * -math.expm1(-effective / most), candidate)
 
 
-def expected_nats(text: TextFacts, candidate: Candidate) -> float:
+def expected_nats(candidate: Candidate, ngram_nats: float, vocabulary_size: int) -> float:
     """Nats per character that a run ends with, roughly; at most those of guessing evenly.
 
-    In proportion to the score of the text's 5-gram model, and lower for models that learn more. Here a surplus of
-    parameters counts in full: what it is worth was fitted to differences between models on the same text only.
+    In proportion to `ngram_nats`, the score of the text's 5-gram model, and lower for models that learn more. Here a
+    surplus of parameters counts in full: its worth was fitted to differences between models on the same text only.
     """
     relative = _nats(effective_parameters(candidate), candidate)
-    return min(NGRAM_SHARE * text.ngram_nats * (1 + relative), math.log(text.vocabulary))
+    return min(NGRAM_SHARE * ngram_nats * (1 + relative), math.log(vocabulary_size))
 
 
 def effective_parameters(candidate: Candidate) -> float:

@@ -31,83 +31,47 @@ from charlm.training.machine import Machine
 from charlm.training.step import Trainer
 
 _ENOUGH_S = 0.15
-"""Updates of a model are timed for this long, or an eighth of the budget; at least one is."""
+"""Updates of a model are timed for this long at most; at least one is."""
 _LEAST_ON_GPU = 5
 """On a GPU at least so many updates are timed: graphs are recorded during the first ones."""
 _WINDOWS = 4
 """Windows of the random text."""
 _MOST_VOCABULARY = 15
 """Power of two of the largest vocabulary that is measured; all its code points are characters."""
-_LONGEST_S = 0.3
-"""A model whose updates are expected to take longer is not measured, unless it is its family's first."""
 _OUTDATED_S = 86_400
 """Figures of the cache count for a day: other programs may have slowed the measurement."""
 
 
-class Speeds:
-    """Seconds per update of the candidates of some families, each sorted by size.
+def update_seconds(config: Config, machine: Machine, vocabulary_size: int, enough_s: float) -> float | None:
+    """Seconds per update: from the cache, else measured for `enough_s`; None if it does not fit into memory.
 
-    The first process of a group decides with it what is measured; all measure together.
+    All processes of the machine's group call this together.
     """
-
-    def __init__(
-        self, families: Sequence[Sequence[Candidate]], machine: Machine, vocabulary_size: int, budget_s: float
-    ) -> None:
-        """`budget_s`: no measurement starts after this time, except the first one of the first family."""
-        self.families, self.machine = families, machine
-        # Rounded up to a power of two, so that similar texts share what was measured.
-        self._vocabulary_size = 2 ** min(max(6, math.ceil(math.log2(vocabulary_size))), _MOST_VOCABULARY)
-        self._enough_s = min(_ENOUGH_S, budget_s / 8)
-        self._ends_s = time.perf_counter() + budget_s
-        self._fitting = [len(family) for family in families]  # candidates that may fit into memory
-        self._known: list[dict[int, float]] = []  # for each family: index of a candidate → seconds
-        for family in families:
-            cached = ((index, _read(self._cache_name(candidate))) for index, candidate in enumerate(family))
-            self._known.append({index: seconds for index, seconds in cached if seconds})
-
-    def estimates(self, at: int) -> list[float]:
-        """Seconds of the candidates of a family that may fit into memory; empty if none is known."""
-        return _interpolated(self.families[at], self._known[at])[: self._fitting[at]] if self._known[at] else []
-
-    def to_measure(self, at: int, index: int) -> tuple[int, int] | None:
-        """The candidate, or else its family's largest that is fast enough; None if it is known or no time is left.
-
-        If nothing of the family is known, its second candidate, or the first if the second does not fit into memory.
-        """
-        if not self._known[at]:
-            index = min(1, self._fitting[at] - 1)
-            is_in_time = at == 0 or time.perf_counter() < self._ends_s
-            return (at, index) if index >= 0 and is_in_time else None
-        estimates = self.estimates(at)
-        while index > 0 and estimates[index] > _LONGEST_S:
-            index -= 1
-        return None if index in self._known[at] or time.perf_counter() > self._ends_s else (at, index)
-
-    def measure(self, at: int, index: int) -> None:
-        """Measure a candidate, and keep its seconds, or that it does not fit into memory."""
-        candidate = self.families[at][index]
-        seconds = measure(candidate.config, self.machine, self._vocabulary_size, self._enough_s)
-        if self.machine.device.type == "cuda":
+    # Rounded up to a power of two, so that similar texts share what was measured.
+    vocabulary_size = 2 ** min(max(6, math.ceil(math.log2(vocabulary_size))), _MOST_VOCABULARY)
+    name = _cache_name(config, machine, vocabulary_size)
+    seconds = machine.group.on_first(_read, name)
+    if seconds is None:
+        seconds = measure(config, machine, vocabulary_size, min(_ENOUGH_S, enough_s))
+        if machine.device.type == "cuda":
             free_memory()
-        if seconds is None:
-            self._fitting[at] = min(self._fitting[at], index)
-        else:
-            self._known[at][index] = seconds
-            self.machine.group.on_first(_write, self._cache_name(candidate), seconds)
+        if seconds is not None:
+            machine.group.on_first(_write, name, seconds)
+    return seconds
 
-    def _cache_name(self, candidate: Candidate) -> str:
-        """The file for a candidate: one for each machine, version and config."""
-        machine, config = self.machine, candidate.config
-        on_cpu, cell, train = machine.device.type == "cpu", config.model.cell, config.train
-        parts = [
-            *(__version__, torch.__version__, machine.threads, machine.group.size, machine.group.local_size),
-            describe_cpu() if on_cpu else torch.cuda.get_device_name(machine.device),
-            *(machine.has_kernels, machine.precision, self._vocabulary_size),
-            *(train.batch_size, train.bptt, train.ema > 0, config.optimizer.name, config.data.unit),
-            config.model.model_dump(mode="json"),
-            as_json(cell) if is_in_file(cell.kind) else "",  # the file may change
-        ]
-        return f"{hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]}.json"
+
+def _cache_name(config: Config, machine: Machine, vocabulary_size: int) -> str:
+    """One file for each machine, version and config."""
+    cell, train = config.model.cell, config.train
+    key = [
+        *(__version__, torch.__version__, machine.threads, machine.group.size, machine.group.local_size),
+        describe_cpu() if machine.device.type == "cpu" else torch.cuda.get_device_name(machine.device),
+        *(machine.has_kernels, machine.precision, vocabulary_size),
+        *(train.batch_size, train.bptt, train.ema > 0, config.optimizer.name, config.data.unit),
+        config.model.model_dump(mode="json"),
+        as_json(cell) if is_in_file(cell.kind) else "",  # the file may change
+    ]
+    return f"{hashlib.sha256(json.dumps(key).encode()).hexdigest()[:16]}.json"
 
 
 def _read(name: str) -> float | None:
@@ -131,10 +95,13 @@ _FOLDER = "speed"
 _MOST_BYTES = 100
 
 
-def _interpolated(family: Sequence[Candidate], known: dict[int, float]) -> list[float]:
-    """Seconds of all candidates: a power of the parameters between two known ones, in proportion to them beyond."""
-    measured = sorted((family[index].parameters, seconds) for index, seconds in known.items())
-    pairs = list(itertools.pairwise(measured)) or [(measured[0], measured[0])]
+def estimates(family: Sequence[Candidate]) -> list[float]:
+    """Seconds per update of the candidates of a family, which is sorted by size; empty if none is measured.
+
+    Between two measured ones a power of the parameters, beyond them in proportion to the parameters.
+    """
+    measured = [(each.parameters, each.measured_s) for each in family if each.measured_s]
+    pairs = list(itertools.pairwise(measured)) or [(each, each) for each in measured]
 
     def estimate(parameters: int) -> float:
         (low, low_s), (high, high_s) = next((pair for pair in pairs if parameters <= pair[1][0]), pairs[-1])
@@ -142,7 +109,7 @@ def _interpolated(family: Sequence[Candidate], known: dict[int, float]) -> list[
         power = min(max(power, 0.2), 1.2)
         return high_s * (parameters / high) ** (power if parameters <= high else max(power, 1.0))
 
-    return [known.get(index, estimate(candidate.parameters)) for index, candidate in enumerate(family)]
+    return [each.measured_s or estimate(each.parameters) for each in family] if measured else []
 
 
 def measure(config: Config, machine: Machine, vocabulary_size: int, enough_s: float) -> float | None:

@@ -1,24 +1,29 @@
 """`charlm train TEXT --minutes M`: settings from the text, the time and the machine."""
 
-from collections.abc import Callable, Iterator
+import math
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from charlm.choice.families import PLAIN, USUAL, Family, Request
+from charlm.choice.families import PLAIN, USUAL, Family, Request, families_of
 from charlm.choice.recipe import MOST_EPOCHS, all_settings, choose_valid_chars, comments
 from charlm.choice.rule import LARGE_CHARS, Candidate, expected_nats, relative_nats
-from charlm.choice.speed import Speeds
-from charlm.choice.text import TextFacts, text_facts
+from charlm.choice.speed import estimates, update_seconds
+from charlm.choice.text import mean_line_chars, ngram_nats
 from charlm.config import Config
 from charlm.data.corpus import Corpus, Text
 from charlm.data.progress import to_be_done_by
+from charlm.data.vocabulary import Vocabulary
 from charlm.errors import ConfigError, DataError, DeviceError
 from charlm.model import count_parameters
 from charlm.system.clock import LONGEST_START, Clock
+from charlm.system.console import say
 from charlm.system.device import describe_device
 from charlm.system.formatting import counted, format_duration
 from charlm.system.process_group import ONE_PROCESS, ProcessGroup
 from charlm.training.machine import Machine, choose_machine
 from charlm.training.memory import least_bytes
+from charlm.training.start import fine_tuned_vocabulary
 
 LEAST_CHARS = 500
 _SMALL_CHARS = 50_000
@@ -39,6 +44,8 @@ _TRAINING = 0.92
 """Share of the remaining time that updates get; evaluations, samples and checkpoints get the rest."""
 _MEASURING = 0.08
 """Share of the time, and 5 seconds at most, in which speed is measured."""
+_LONGEST_S = 0.3
+"""A model whose updates are expected to take longer is not measured, unless it is its family's first."""
 _FASTER = 1.5
 """How much faster a model may be than estimated."""
 _MEMORY = 0.5
@@ -59,6 +66,11 @@ class Suggestion:
     machine: Machine
     text: Text
     """The text that was read."""
+    vocabulary: Vocabulary
+
+    def say_reasons(self) -> None:
+        for label, reason in self.reasons.items():
+            say(label, reason)
 
 
 def suggest(request: Request, group: ProcessGroup = ONE_PROCESS, clock: Clock | None = None) -> Suggestion:
@@ -68,29 +80,37 @@ def suggest(request: Request, group: ProcessGroup = ONE_PROCESS, clock: Clock | 
 
     clock: the minutes, if they have begun; None: they begin with a later command. ConfigError for wrong overrides,
     DataError for a text that cannot be read or is too short, DeviceError for a device that is not there or has too
-    little memory.
+    little memory, VocabularyError for characters that a model to start from does not know.
     """
     base, cells = group.on_each(request.base), group.on_each(request.cells)
     machine = choose_machine(base, group, cells)
     text, corpus = group.local_first(_load, request, base, clock)
-    facts = group.on_first(text_facts, corpus)
-    families = group.on_first(_candidates, request, request.families(cells, machine.has_kernels), facts, machine)
+    chars, vocabulary_size = len(corpus.splits["train"]), len(corpus.vocabulary)
     given = _given_split(request, base, corpus)
 
     def with_training(candidate: Candidate, update_s: float) -> Candidate:
-        return _with_training(candidate, update_s, training_s(request.minutes, clock), facts.chars, given)
+        return _with_training(candidate, update_s, training_s(request.minutes, clock), chars, given)
 
-    speeds = Speeds(families, machine, facts.vocabulary, min(5.0, 60 * request.minutes * _MEASURING))
-    while place := group.on_first(_next_to_measure, speeds, with_training):
-        speeds.measure(*place)
-    return Suggestion(*group.on_first(_choose, request, base, facts, speeds, with_training), machine, text)
+    families = group.on_first(_candidates, request, families_of(cells, machine.has_kernels), corpus, machine)
+    budget_s = min(5.0, 60 * request.minutes * _MEASURING)
+    ends_s = time.perf_counter() + budget_s
+    while place := group.on_first(_next_to_measure, families, with_training, ends_s):
+        family, index = families[place[0]], place[1]
+        seconds = update_seconds(family[index].config, machine, vocabulary_size, budget_s / 8)
+        if seconds is None:
+            del family[index:]  # no larger one fits into memory either
+        else:
+            family[index].measured_s = seconds
+    choice = group.on_first(_choose, request, base, corpus, families, with_training, machine)
+    return Suggestion(*choice, machine, text, corpus.vocabulary)
 
 
 def _load(request: Request, base: Config, clock: Clock | None) -> tuple[Text, Corpus]:
     """The text, and all of it encoded."""
     with to_be_done_by(clock and clock.ends_s()):
         text = Text(base.data)
-        corpus = text.corpus(request.vocabulary, whole=True)
+        vocabulary = fine_tuned_vocabulary(base, request.initial, text) if request.initial else None
+        corpus = text.corpus(vocabulary, whole=True)
     if (chars := len(corpus.splits["train"])) < LEAST_CHARS:
         raise DataError(
             f"{request.source}: found {counted(chars, 'character')}; allowed: {LEAST_CHARS} or more, and 100,000 "
@@ -101,22 +121,23 @@ def _load(request: Request, base: Config, clock: Clock | None) -> tuple[Text, Co
 
 def _given_split(request: Request, base: Config, corpus: Corpus) -> tuple[int, int] | None:
     """Characters for training and validation, if the user's options decide."""
-    chars = len(corpus.splits["train"])
-    train, valid, test = base.data.split if request.gives("data.split") else (1.0, 0.0, 0.0)
+    chars, is_given = len(corpus.splits["train"]), request.gives("data.split")
+    train, valid, test = base.data.split if is_given else (1.0, 0.0, 0.0)
     if "valid" in corpus.splits:
         return int(chars * train / (train + test)), len(corpus.splits["valid"])
-    return (int(chars * train), int(chars * valid)) if request.gives("data.split") else None
+    return (int(chars * train), int(chars * valid)) if is_given else None
 
 
 # Candidates
 
 
-def _candidates(request: Request, families: list[Family], text: TextFacts, machine: Machine) -> list[list[Candidate]]:
+def _candidates(request: Request, families: list[Family], corpus: Corpus, machine: Machine) -> list[list[Candidate]]:
     """Candidates by family and batch, the smallest first; ConfigError if the user's options fit none."""
-    size, bptt, faults = machine.group.size, 64 if text.chars >= 5_000 else 16, []
-    batches = dict.fromkeys(-(-batch // size) * size for batch in _batches(request, text, machine))
+    size, chars = machine.group.size, len(corpus.splits["train"])
+    bptt, faults = 64 if chars >= 5_000 else 16, []
+    batches = dict.fromkeys(-(-batch // size) * size for batch in _batches(request, chars, machine))
     by_family = [
-        list(_sizes(request, family, batch, bptt, text, machine, faults)) for family in families for batch in batches
+        _sizes(request, family, batch, bptt, corpus, machine, faults) for family in families for batch in batches
     ]
     if not any(by_family):
         fault = DeviceError(f"memory: no model fits into what is free ({machine.device.type})")
@@ -124,11 +145,11 @@ def _candidates(request: Request, families: list[Family], text: TextFacts, machi
     return [sizes for sizes in by_family if sizes]
 
 
-def _batches(request: Request, text: TextFacts, machine: Machine) -> list[int]:
+def _batches(request: Request, chars: int, machine: Machine) -> list[int]:
     """Streams: few learn the most per character, many read more characters per second."""
-    if text.chars < 5_000:
+    if chars < 5_000:
         return [4]
-    is_large = text.chars > 100_000
+    is_large = chars > 100_000
     if machine.device.type != "cpu":
         return [64, 256] if is_large else [16, 64]
     return [16, 64] if is_large and (request.minutes >= 20 or machine.threads > 4) else [16]
@@ -139,25 +160,26 @@ def _sizes(
     family: Family,
     batch_size: int,
     bptt: int,
-    text: TextFacts,
+    corpus: Corpus,
     machine: Machine,
     faults: list[ConfigError],
-) -> Iterator[Candidate]:
-    """A family's models that fit into memory; none, and a fault, if the user's options do not fit it."""
-    seen = []
+) -> list[Candidate]:
+    """A family's models that fit into memory; a fault is added if the user's options do not fit it."""
+    candidates: list[Candidate] = []
+    vocabulary_size, most = len(corpus.vocabulary), _MEMORY * (machine.free_bytes or math.inf)
     for hidden in family.hidden:
         settings = request.settings(family, hidden, batch_size, bptt)
         try:
             config = request.config(settings)
         except ConfigError as error:
             faults.append(error)
-            return
-        if config in seen:  # the user's options leave no choice
+            break
+        if candidates and config == candidates[-1].config:  # the user's options leave no choice
             continue
-        if machine.free_bytes and least_bytes(config, text.vocabulary, machine) > _MEMORY * machine.free_bytes:
-            return
-        seen.append(config)
-        yield Candidate(family, settings, config, count_parameters(config.model, text.vocabulary))
+        if least_bytes(config, vocabulary_size, machine) > most:
+            break
+        candidates.append(Candidate(family, settings, config, count_parameters(config.model, vocabulary_size)))
+    return candidates
 
 
 # What they promise
@@ -184,34 +206,44 @@ def training_s(minutes: float, clock: Clock | None = None) -> float:
     return _TRAINING * (60 * minutes - min(starting_s, 60 * minutes * LONGEST_START))
 
 
-def _next_to_measure(speeds: Speeds, with_training: Callable[[Candidate, float], Candidate]) -> tuple[int, int] | None:
-    """First one candidate of each family, then those that may be the best; None if nothing is left to measure."""
-    for at in range(len(speeds.families)):
-        if not speeds.estimates(at) and (place := speeds.to_measure(at, 1)):
-            return place
-    prospects = _prospects(speeds, with_training)
-    if not prospects:
+def _next_to_measure(
+    families: list[list[Candidate]], with_training: Callable[[Candidate, float], Candidate], ends_s: float
+) -> tuple[int, int] | None:
+    """The family and size to measure next; None if nothing is left to measure, or no time.
+
+    First one candidate of each family, the second if it fits into memory; the first family's even if there is no time.
+    Then those that may be the best: they would be if they were somewhat faster than estimated.
+    """
+    is_in_time = time.perf_counter() < ends_s
+    for at, family in enumerate(families):
+        if family and (is_in_time or at == 0) and not estimates(family):
+            return at, min(1, len(family) - 1)
+    prospects = _prospects(families, with_training)
+    if not prospects or not is_in_time:
         return None
     promising = _promising(list(prospects.values()))
-    least = min(map(relative_nats, promising))
-    rivals = []
-    for place, prospect in prospects.items():
-        hope = with_training(prospect, prospect.update_s / _FASTER)
-        if _is_promising(hope) and (nats := relative_nats(hope)) < least:
-            rivals.append((nats, place))
-    best = _best(promising)
-    places = [*(place for _, place in sorted(rivals)), *(place for place in prospects if prospects[place] is best)]
-    return next((known for place in places if (known := speeds.to_measure(*place))), None)
+    least, best = min(map(relative_nats, promising)), _best(promising)
+    hopes = {place: with_training(each, each.update_s / _FASTER) for place, each in prospects.items()}
+    rivals = sorted((relative_nats(hope), place) for place, hope in hopes.items() if _is_promising(hope))
+    places = [place for nats, place in rivals if nats < least]
+    places += [place for place, each in prospects.items() if each is best]
+    for at, index in places:
+        seconds = estimates(families[at])
+        while index > 0 and seconds[index] > _LONGEST_S:
+            index -= 1  # the largest that is fast enough
+        if not families[at][index].measured_s:
+            return at, index
+    return None
 
 
 def _prospects(
-    speeds: Speeds, with_training: Callable[[Candidate, float], Candidate]
+    families: list[list[Candidate]], with_training: Callable[[Candidate, float], Candidate]
 ) -> dict[tuple[int, int], Candidate]:
     """The candidates of known speed: (family, size) → the candidate with its training."""
     return {
         (at, index): with_training(family[index], update_s)
-        for at, family in enumerate(speeds.families)
-        for index, update_s in enumerate(speeds.estimates(at))
+        for at, family in enumerate(families)
+        for index, update_s in enumerate(estimates(family))
     }
 
 
@@ -242,33 +274,37 @@ def _best(candidates: list[Candidate]) -> Candidate:
 def _choose(
     request: Request,
     base: Config,
-    text: TextFacts,
-    speeds: Speeds,
+    corpus: Corpus,
+    families: list[list[Candidate]],
     with_training: Callable[[Candidate, float], Candidate],
+    machine: Machine,
 ) -> tuple[Config, dict[str, str], dict[str, str], int]:
     """Config, comments, reasons and updates of the best candidate."""
-    machine, prospects = speeds.machine, list(_prospects(speeds, with_training).values())
+    prospects = list(_prospects(families, with_training).values())
     if not prospects:
         raise DeviceError(f"memory: not even a small model could be trained ({machine.device.type}); free some")
     best = _best(_promising(prospects))
     split = None
     if not request.gives("data.split"):
-        share = 0.0 if base.data.valid_source else float(f"{best.valid_chars / text.chars:.2g}")
+        chars = len(corpus.splits["train"])
+        share = 0.0 if base.data.valid_source else float(f"{best.valid_chars / chars:.2g}")
         split = [round(1 - share, 8), share, 0.0]
     settings = all_settings(best, request.minutes, split)
     reasons_of_options = comments(best, settings)
     settings["data"] = base.data.model_dump(mode="json", exclude_defaults=True) | settings["data"]
-    reasons = _reasons(request, text, best, len(prospects), machine)
+    reasons = _reasons(request, corpus, best, len(prospects), machine)
     return request.config(settings), reasons_of_options, reasons, best.updates
 
 
-def _reasons(request: Request, text: TextFacts, best: Candidate, candidates: int, machine: Machine) -> dict[str, str]:
+def _reasons(request: Request, corpus: Corpus, best: Candidate, candidates: int, machine: Machine) -> dict[str, str]:
+    """What was found out and chosen: label → text."""
+    ids, vocabulary_size = corpus.splits["train"], len(corpus.vocabulary)
+    nats, line_chars = ngram_nats(ids, vocabulary_size), mean_line_chars(ids, corpus.vocabulary)
     model, updates = best.config.model, counted(best.updates, "update")
     name = f"{model.cell.name}, {model.layers} × {model.cell.hidden} units, {best.parameters:,} parameters"
-    lines = f", mean line length {text.line_chars:.0f}" if text.line_chars < 1000 else ""
+    lines = f", mean line length {line_chars:.0f}" if line_chars < 1000 else ""
     reasons = {
-        "text": f"{text.chars:,} characters, {text.vocabulary:,} distinct{lines}; "
-        f"a 5-gram model scores {text.ngram_nats:.2f} nats",
+        "text": f"{len(ids):,} characters, {vocabulary_size:,} distinct{lines}; a 5-gram model scores {nats:.2f} nats",
         "machine": f"{describe_device(machine.device)}: {best.chars_per_s:,.0f} characters/s with this model",
         "choice": f"{name}: the best of {candidates} for {format_duration(60 * request.minutes)} by a rule fitted to "
         "measured trainings",
@@ -276,28 +312,29 @@ def _reasons(request: Request, text: TextFacts, best: Candidate, candidates: int
     }
     limit = f"after {MOST_EPOCHS:.0f} passes the text teaches little more; the run ends there"
     if request.initial:  # the rule holds only for models that begin with random weights
-        reasons["choice"] = f"{name}: the model of {request.initial}, which is trained on"
+        reasons["choice"] = f"{name}: the model of {request.initial_name}, which is trained on"
         return reasons | ({"limit": limit} if best.epochs >= MOST_EPOCHS else {})
-    error = 0.3 if text.chars >= LARGE_CHARS else 0.5
-    reasons["expect"] = f"about {expected_nats(text, best):.1f} nats per character, give or take {error}"
-    if text.chars < _SMALL_CHARS:
+    error = 0.3 if len(ids) >= LARGE_CHARS else 0.5
+    expected = expected_nats(best, nats, vocabulary_size)
+    reasons["expect"] = f"about {expected:.1f} nats per character, give or take {error}"
+    if len(ids) < _SMALL_CHARS:
         reasons["small"] = (
-            f"{text.chars:,} characters are few: expect words and layout, hardly sentences; 100,000 are about the "
+            f"{len(ids):,} characters are few: expect words and layout, hardly sentences; 100,000 are about the "
             "least that gives readable text"
         )
     if best.updates < _FEW_UPDATES:
         reasons["few"] = f"about {updates}: expect hardly more than letters and short words"
     if best.epochs >= MOST_EPOCHS:
         reasons["limit"] = limit
-    if outside := _outside(text, best):
+    if outside := _outside(len(ids), best):
         reasons["outside"] = f"{outside} is far outside of what the rule was fitted to; take its choice as a guess"
     return reasons
 
 
-def _outside(text: TextFacts, best: Candidate) -> str:
+def _outside(chars: int, best: Candidate) -> str:
     """What lies far outside the trainings that the rule was fitted to, if anything."""
-    if not 10_000 <= text.chars <= 20_000_000:
-        return f"a text of {text.chars:,} characters"
+    if not 10_000 <= chars <= 20_000_000:
+        return f"a text of {chars:,} characters"
     if best.parameters > 10_000_000:
         return f"a model of {best.parameters:,} parameters"
     if best.chars > 20_000_000:

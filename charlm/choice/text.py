@@ -1,61 +1,46 @@
-"""What a text is like: its size, and how well short contexts predict it."""
+"""How well short contexts predict a text, and how long its lines are."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
-from charlm.data.corpus import Corpus, Ids
+from charlm.data.corpus import Ids
+from charlm.data.vocabulary import Vocabulary
 
 _ORDER = 5
 _SAMPLE = 160_000
 """Characters that the n-gram model reads, so that it takes a fraction of a second for any text."""
-_PARTS = 8
+_PIECES = 8
 """Pieces of the sample, from all over the text."""
 
 Keys = npt.NDArray[np.uint64]
 
 
-@dataclass(frozen=True)
-class TextFacts:
-    """What the choice of settings knows about a text."""
+def ngram_nats(ids: Ids, vocabulary_size: int) -> float:
+    """Nats per character of a 5-gram model with backoff on pieces of the text that it has not read.
 
-    chars: int
-    """Characters (or bytes) of the text."""
-    vocabulary: int
-    """Distinct characters."""
-    ngram_nats: float
-    """Nats per character of a 5-gram model with backoff on pieces of the text that it has not read."""
-    line_chars: float
-    """Mean length of a line, with its end."""
+    It reads the beginning of each piece of the sample, and scores the last fifth. ids: 500 or more.
+    """
+    pieces = sample(ids)
+    cut = len(pieces[0]) * 4 // 5
+    return heldout_nats([piece[:cut] for piece in pieces], [piece[cut:] for piece in pieces], vocabulary_size)
 
 
-def text_facts(corpus: Corpus) -> TextFacts:
-    """Look at the train split of a corpus, 500 characters or more: at all of a small one, at pieces of a large one."""
-    ids = corpus.splits["train"]
-    known, unseen = sample(ids)
-    size = len(corpus.vocabulary)
-    newline = -1 if corpus.vocabulary.unknown("\n") else corpus.vocabulary.encode("\n")[0]
-    pieces = [*known, *unseen]
-    lines = sum(int(np.count_nonzero(piece == newline)) for piece in pieces)
-    return TextFacts(
-        chars=len(ids),
-        vocabulary=size,
-        ngram_nats=ngram_nats(known, unseen, size),
-        line_chars=sum(map(len, pieces)) / (lines + 1),
-    )
+def mean_line_chars(ids: Ids, vocabulary: Vocabulary) -> float:
+    """Mean length of a line, with its end, in the sample."""
+    newline = -1 if vocabulary.unknown("\n") else vocabulary.encode("\n")[0]
+    pieces = sample(ids)
+    return sum(map(len, pieces)) / (sum(int(np.count_nonzero(piece == newline)) for piece in pieces) + 1)
 
 
-def sample(ids: Ids) -> tuple[list[Ids], list[Ids]]:
-    """Pieces to learn from, and behind each a piece, a quarter as long, to score."""
-    length = min(len(ids), _SAMPLE) // _PARTS
-    starts = np.linspace(0, len(ids) - length, _PARTS).astype(int)
-    cut = length * 4 // 5
-    return [ids[start : start + cut] for start in starts], [ids[start + cut : start + length] for start in starts]
+def sample(ids: Ids) -> list[Ids]:
+    """Pieces of equal length from all over the text; of a small one, all of it."""
+    length = min(len(ids), _SAMPLE) // _PIECES
+    return [ids[start : start + length] for start in np.linspace(0, len(ids) - length, _PIECES).astype(int)]
 
 
-def ngram_nats(known: list[Ids], unseen: list[Ids], vocabulary_size: int) -> float:
+def heldout_nats(known: Sequence[Ids], unseen: Sequence[Ids], vocabulary_size: int) -> float:
     """Nats per character of `unseen` for a 5-gram model of `known`, smoothed as by Witten and Bell (1991).
 
     p(c | n characters) = (count + kinds · p(c | n − 1 characters)) / (total + kinds), where kinds is the number of
@@ -64,23 +49,21 @@ def ngram_nats(known: list[Ids], unseen: list[Ids], vocabulary_size: int) -> flo
     p = np.full(sum(len(piece) for piece in unseen) - _ORDER * len(unseen), 1 / vocabulary_size)
     for order in range(_ORDER):
         contexts, grams = (np.concatenate(keys) for keys in zip(*_keys(known, order), strict=True))
-        seen, count = np.unique(grams, return_counts=True)
+        seen, first, count = np.unique(grams, return_index=True, return_counts=True)
         before, total = np.unique(contexts, return_counts=True)
-        # Each gram once, with its context: how many different characters follow the context.
-        _, first = np.unique(grams, return_index=True)
-        after, kinds = np.unique(contexts[first], return_counts=True)
+        # Each gram once, with its context: how many different characters follow the context. The contexts are `before`.
+        _, kinds = np.unique(contexts[first], return_counts=True)
         context, gram = (np.concatenate(keys) for keys in zip(*_keys(unseen, order), strict=True))
         counts, totals, different = (
             _find(seen, count, gram),
             _find(before, total, context),
-            _find(after, kinds, context),
+            _find(before, kinds, context),
         )
-        mixed = (counts + different * p) / np.maximum(totals + different, 1)
-        p = np.where(totals > 0, mixed, p)
+        p = np.where(totals > 0, (counts + different * p) / np.maximum(totals + different, 1), p)
     return float(0.0 - np.log(p).mean())  # not -0.0
 
 
-def _keys(pieces: list[Ids], order: int) -> Iterator[tuple[Keys, Keys]]:
+def _keys(pieces: Sequence[Ids], order: int) -> Iterator[tuple[Keys, Keys]]:
     """Of each piece, a number for the `order` characters before each character, and one that includes it."""
     for piece in pieces:
         wide = piece.astype(np.uint64)

@@ -47,12 +47,6 @@ minutes_checked = checked(
 )
 
 
-def check_minutes(minutes: float | None, overrides: list[str] | None, chosen: bool) -> None:
-    """A usage error for minutes that are given twice. `chosen`: whether settings are chosen for these minutes."""
-    if (chosen or minutes is not None) and any(text.startswith("train.max_minutes=") for text in overrides or []):
-        raise usage_error("--set train.max_minutes: found beside --minutes or its default; give --minutes alone")
-
-
 # Options
 
 

@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from charlm.api import DEFAULT_MINUTES, check_there
+from charlm.api import DEFAULT_MINUTES, Start
 from charlm.cli.common import (
     CONFIG_HELP,
     LabelSeparator,
     Lines,
     Minutes,
     Overrides,
-    check_minutes,
     command_group,
     line_settings,
     print_table,
@@ -109,20 +108,17 @@ def suggest(
     Example:
       charlm config suggest my.txt --minutes 10 > mine.yaml
     """
-    check_minutes(minutes, overrides, chosen=True)
-    check_there(texts=[text])
+    given = Start(text, minutes, None, [*(overrides or []), *line_settings(lines, labels)])
+    given.check()
 
-    from charlm.choice.families import Request
     from charlm.choice.suggest import suggest as choose
     from charlm.config.commented import commented_yaml
     from charlm.system.device import keep_freed_memory
 
     keep_freed_memory()
-    minutes = minutes or DEFAULT_MINUTES
-    suggestion = choose(Request(text, minutes, [*(overrides or []), *line_settings(lines, labels)]))
-    for label, reason in suggestion.reasons.items():
-        say(label, reason)
-    heading = f"Settings for {minutes:g} minutes on {text}, chosen by `charlm config suggest`."
+    suggestion = choose(given.request())
+    suggestion.say_reasons()
+    heading = f"Settings for {minutes or DEFAULT_MINUTES:g} minutes on {text}, chosen by `charlm config suggest`."
     typer.echo(commented_yaml(suggestion.config, heading, suggestion.comments), nl=False)
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from charlm.api import check_start, planned_config, say_if_stopped, start
+from charlm.api import Start, check_minutes, planned_config, say_if_stopped, start
 from charlm.cli.common import (
     DEVICE_NAMES,
     Json,
@@ -17,7 +17,6 @@ from charlm.cli.common import (
     Lines,
     Minutes,
     Overrides,
-    check_minutes,
     config_option,
     device_name,
     line_settings,
@@ -95,14 +94,15 @@ def train(
       charlm train --resume --run-dir runs/mine --set train.max_steps=20000
       charlm train more.txt --init-from runs/mine --minutes 5
     """
-    check_minutes(minutes, overrides, chosen=config is None and not resume)
     began_s = time.perf_counter() if context.obj is None else context.obj
     settings = _settings(overrides, device, lines, labels)
     _check_usage(text, config, run_dir, resume, init_from)
+    given = Start(text, minutes, config, settings, init_from, run_dir)
     if resume:
+        check_minutes(minutes, settings, is_chosen=False)
         _check_resumable(run_dir)
     else:
-        check_start(text, minutes, config, settings, init_from, run_dir)
+        given.check()
 
     from charlm.system.device import keep_freed_memory
     from charlm.system.process_group import process_group
@@ -114,16 +114,8 @@ def train(
             limit = [] if minutes is None else [f"train.max_minutes={minutes}"]
             outcome = _resume(run_dir, config, [*limit, *settings], group)
         else:
-            outcome = start(
-                group,
-                text=text,
-                minutes=minutes,
-                config=config,
-                settings=settings,
-                run_dir=run_dir,
-                init_from=init_from,
-                began_s=began_s if config else began_s - _leaving_s(time.perf_counter() - began_s),
-            )
+            leaving_s = 0.0 if config else _leaving_s(time.perf_counter() - began_s)
+            outcome = start(given, group, began_s - leaving_s)
     _print_outcome(outcome, json and group.is_first)
     if config is None and not resume and not json and group.is_first:
         _print_sample(Path(outcome.run_dir))
@@ -243,10 +235,9 @@ def plan(
       charlm plan --config rhn
       charlm plan --config lstm my.txt --set model.cell.hidden=1024 --json
     """
-    check_minutes(minutes, overrides, chosen=config is None)
-    settings = _settings(overrides, device, lines, labels)
     _check_usage(text, config, None, False, None)
-    check_start(text, minutes, config, settings)
+    given = Start(text, minutes, config, _settings(overrides, device, lines, labels))
+    given.check()
 
     from charlm.system.device import keep_freed_memory
     from charlm.system.process_group import process_group
@@ -254,9 +245,7 @@ def plan(
 
     keep_freed_memory()
     with process_group() as group:
-        result = measure_cost(
-            planned_config(group, text=text, minutes=minutes, config=config, settings=settings), group
-        )
+        result = measure_cost(planned_config(given, group), group)
     if not group.is_first:
         return
     if json:

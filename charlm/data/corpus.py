@@ -136,9 +136,6 @@ def load_corpus(
     return Text(data).corpus(vocabulary, whole=whole, spread=spread)
 
 
-load_configured_corpus = load_corpus  # for callers that do not hold a `Text` yet
-
-
 def load_unchanged_corpus(data: DataConfig, vocabulary: Vocabulary, progress: Mapping[str, Any]) -> Corpus:
     """Load the corpus that a run with this progress was trained on; DataError if its text has changed."""
     changed = DataError(

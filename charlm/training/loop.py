@@ -15,7 +15,7 @@ from charlm.inference.evaluation import evaluate
 from charlm.inference.line_quantiles import line_quantiles
 from charlm.inference.options import SamplingOptions
 from charlm.model import parameters_by_part
-from charlm.system.clock import EVALUATION_COST
+from charlm.system.clock import EVALUATION_COST, Clock
 from charlm.system.console import say
 from charlm.system.device import describe_device
 from charlm.system.formatting import counted, format_duration, nats_to_bits
@@ -79,10 +79,10 @@ class TrainingLoop:
         corpus: Corpus,
         folder: RunFolder,
         tracker: Tracker,
-        began_s: float | None = None,
+        clock: Clock | None = None,
         callbacks: Callbacks | None = None,
     ) -> None:
-        """`began_s`: when the run's clock started, as time.perf_counter() tells it; None: now."""
+        """clock: the run's minutes, if they have begun; None: they begin now."""
         self.trainer = trainer
         self.config = trainer.config
         self.corpus = corpus
@@ -97,7 +97,7 @@ class TrainingLoop:
         self._saving_s = 0.0
         self._evaluation_timed = False
         self._pruned = False
-        self._clock_s = time.perf_counter() if began_s is None else began_s
+        self._clock_s = clock.start_of_training_s() if clock else time.perf_counter()
 
     def fit(self) -> Outcome:
         """Train until a limit or a signal; RunError if the folder cannot be written.

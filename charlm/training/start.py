@@ -167,8 +167,7 @@ def _fit(
     trainer.group.remember("run", str(run_dir.resolve()))
     # A GPU trains on while a checkpoint is written. A CPU would only lose cores to it.
     folder = RunFolder(run_dir, writes_behind=trainer.device.type == "cuda")
-    began_s = clock and clock.start_of_training_s()
-    return TrainingLoop(trainer, corpus, folder, tracker, began_s, callbacks).fit()
+    return TrainingLoop(trainer, corpus, folder, tracker, clock, callbacks).fit()
 
 
 def run_of_this_launch(group: ProcessGroup) -> Path | None:

@@ -10,7 +10,7 @@ from optuna.distributions import distribution_to_json, json_to_distribution
 from charlm.choice.families import Request
 from charlm.choice.suggest import suggest
 from charlm.config import Config, differences, flatten, override_config, parse_config
-from charlm.data.corpus import load_configured_corpus
+from charlm.data.corpus import load_corpus
 from charlm.data.places import with_absolute_paths, with_found_paths
 from charlm.data.sources import check_exists
 from charlm.errors import CharlmError, ConfigError
@@ -114,7 +114,7 @@ def choose_settings(
     Raises ConfigError for a wrong space, and what a run would raise for its text or device.
     """
     asked = parse_space(over, config)
-    if "valid" not in load_configured_corpus(config.data).splits:
+    if "valid" not in load_corpus(config.data).splits:
         raise ConfigError(
             "data.split: found no validation share; trials are compared by their validation score; allowed: a share "
             "above 0, or data.valid_source"

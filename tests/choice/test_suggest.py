@@ -11,7 +11,7 @@ from charlm.choice.families import USUAL, Request
 from charlm.choice.suggest import suggest
 from charlm.config import load_config
 from charlm.config.commented import commented_yaml
-from charlm.data.corpus import load_configured_corpus
+from charlm.data.corpus import load_corpus
 from charlm.errors import CharlmError, DataError
 from charlm.model import count_parameters
 from charlm.system.clock import Clock
@@ -186,7 +186,7 @@ def test_the_plan_knows_the_users_split(text_file, given, passes):
 def test_a_text_for_validation_leaves_the_whole_text_to_train_on(text_file, write):
     other = write("other.txt", words_text(30_000, seed=3))
     config = suggest(Request(text_file, 5, [f"data.valid_source={other}"])).config
-    assert len(load_configured_corpus(config.data).splits["train"]) == 120_000
+    assert len(load_corpus(config.data).splits["train"]) == 120_000
     assert config.train.eval_every > 0
 
 
@@ -265,6 +265,16 @@ def test_a_size_that_is_faster_than_its_neighbors_is_found(speed, monkeypatch, t
     )
     hidden = suggest(Request(text_file, 1 / 6)).config.model.cell.hidden
     assert (hidden == faster) == (faster == 192)
+
+
+def test_without_time_only_the_first_family_is_measured(speed, text_file):
+    suggest(Request(text_file, 1e-9))
+    assert len(speed.measured) == 1
+
+
+def test_models_with_long_updates_are_not_measured(speed, text_file):
+    suggest(Request(text_file, 480, ["model.cell.kind=rhn", "train.batch_size=16"]))
+    assert [config.model.cell.hidden for config in speed.measured] == [224, 448]
 
 
 @pytest.mark.parametrize(("chars", "minutes"), [(6_000, 0.5), (6_000, 5), (120_000, 1), (120_000, 5)])

@@ -24,7 +24,6 @@ USAGE = [
     ("train --resume --run-dir r --init-from c",
      "Invalid value: --init-from starts a new run; leave out --init-from or --resume"),
     ("train x.txt --minutes 1e307", "--minutes: found 1e+307; allowed: a number above 0, and 525,600 at most"),
-    ("train x.txt --set train.max_minutes=3", "--set train.max_minutes: found beside --minutes or its default"),
     ("train --config c --device tpu", "'tpu' is none of 'auto', 'cpu', 'cuda', 'cuda:1' (the second GPU) and so on."),
     ("train --confg c", "No such option: --confg"),
     ("sample", "Missing argument 'CKPT'."),

@@ -10,7 +10,7 @@ import charlm.training.loop
 import charlm.training.step
 from charlm.checkpoint import read_checkpoint
 from charlm.config import load_config
-from charlm.data.corpus import load_configured_corpus
+from charlm.data.corpus import load_corpus
 from charlm.inference import SamplingOptions, sample_text
 from charlm.inference.evaluation import evaluate
 from charlm.model import build_model, load_weights
@@ -25,7 +25,7 @@ def test_the_average_of_the_weights_is_what_is_scored_sampled_and_fine_tuned(tmp
     outcome = start_run(config, tmp_path / "first")
     sampled = [line for line in capsys.readouterr().err.splitlines() if line.startswith("sample ")][-1]
     checkpoint = read_checkpoint(tmp_path / "first/checkpoints/last.safetensors")
-    valid = load_configured_corpus(config.data).splits["valid"]
+    valid = load_corpus(config.data).splits["valid"]
     scores, samples = [], []
     for weights in (checkpoint.averaged, checkpoint.weights):
         model = build_model(config.model, len(checkpoint.vocabulary)).eval()
