@@ -37,7 +37,6 @@ __all__ = [
 
 # Ten times the longest useful config. PyYAML takes a second and 50 MB for this size, and time and memory grow with it.
 MAX_BYTES = 100_000
-_ALLOWED = "allowed: a YAML file, or a name from `charlm config list`"
 MAX_DEPTH = 8  # parts of an override's KEY; the schema has at most three
 
 
@@ -52,23 +51,22 @@ def load_config(file: Path, overrides: Iterable[str] = (), own: Own = from_file)
 
 def read_config_file(file: Path) -> Any:
     """Read a file or shipped config as YAML; ConfigError if it cannot be read or is not YAML."""
+    allowed = "allowed: a YAML file, or a name from `charlm config list`"
     try:
         with find_config(file).open("rb") as stream:
             data = stream.read(MAX_BYTES + 1)
     except FileNotFoundError:
         near = " or ".join(map(repr, nearest_configs(file)))
         hint = f"; did you mean {near}?" if near else ""
-        raise ConfigError(f"{file}: found no such file; {_ALLOWED}{hint}") from None
+        raise ConfigError(f"{file}: found no such file; {allowed}{hint}") from None
     except OSError as error:
-        raise ConfigError(f"{file}: {error.strerror}; {_ALLOWED}") from None
+        raise ConfigError(f"{file}: {error.strerror}; {allowed}") from None
     if len(data) > MAX_BYTES:
         raise ConfigError(f"{file}: found more than {MAX_BYTES} bytes; allowed: a YAML config")
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise ConfigError(
-            f"{file}: found byte 0x{data[error.start]:02x} at offset {error.start}, which is not UTF-8; allowed: UTF-8"
-        ) from None
+        raise ConfigError(f"{file}: found bytes that are not UTF-8 at offset {error.start}; allowed: UTF-8") from None
     return load_yaml(text, str(file))
 
 
@@ -88,12 +86,12 @@ def parse_config(
     for override in overrides:
         try:
             path, value = _parse_override(override)
-            made = _set(raw, path, value, override)
+            created = _set(raw, path, value, override)
         except ConfigError as error:
             faults += error.faults
             continue
         origin = {written: by for written, by in origin.items() if written[: len(path)] != path}
-        origin |= dict.fromkeys(made, f"--set {override}")
+        origin |= dict.fromkeys(created, f"--set {override}")
     try:
         schema = _schema_with_cell(raw, origin, folder, own)
     except CellError as error:
@@ -122,9 +120,9 @@ def _schema_with_cell(raw: dict[str, Any], origin: Mapping[Any, str], folder: Pa
     if not isinstance(section, dict) or not is_in_file(section.get("kind")):
         return Config
     is_override = written_at(_KIND, origin).startswith("--set ")
-    found = own(section["kind"], folder if folder and not is_override else Path(), section)
-    section["kind"] = found.model_fields["kind"].default
-    return config_with(found)
+    cell = own(section["kind"], folder if folder and not is_override else Path(), section)
+    section["kind"] = cell.model_fields["kind"].default
+    return config_with(cell)
 
 
 def override_config(config: Config, where: str, overrides: Iterable[str], own: Own = from_file) -> Config:
@@ -158,38 +156,25 @@ _KINDS = {
 def ignored_options(config: Config) -> list[str]:
     """One line for each option that is set but has no effect."""
     model, dropout = config.model, config.model.dropout
-    one_layer = model.layers == 1
-    dropped = dropout.embedding or dropout.input or dropout.output or (dropout.between_layers and not one_layer)
-    no_matrices = not model.cell.program(square=True).recurrent()
-    with_one_layer = "with one layer; set model.layers above 1"
-    with_cell = f"with cell.kind: {model.cell.name}; it has no recurrent matrices"
-    rows = [
-        (one_layer and model.residual, "model.residual", model.residual, with_one_layer),
-        (  # equal values may come from a single number, which sets both places
-            one_layer and dropout.between_layers not in (0, dropout.output),
-            "model.dropout.between_layers",
-            dropout.between_layers,
-            with_one_layer,
-        ),
-        (
-            dropout.variational and not dropped,
-            "model.dropout.variational",
-            dropout.variational,
-            "without dropout; set embedding, input, output, or between_layers with 2 layers or more",
-        ),
-        (no_matrices and dropout.state, "model.dropout.state", dropout.state, with_cell),
-        (no_matrices and dropout.weights, "model.dropout.weights", dropout.weights, with_cell),
-        (no_matrices and model.orthogonal, "model.orthogonal", model.orthogonal, with_cell),
-        (
-            config.data.unit == "line" and config.train.read_share < 1,
-            "train.read_share",
-            config.train.read_share,
-            "with data.unit: line; lines come in random order",
-        ),
-    ]
-    return [
-        f"{key}: found {show(value)}, which has no effect {reason}" for ignored, key, value, reason in rows if ignored
-    ]
+    ignored: dict[str, str] = {}
+    if model.layers == 1 and model.residual:
+        ignored["model.residual"] = "with one layer; set model.layers above 1"
+    # Equal values may come from a single number, which sets both places.
+    if model.layers == 1 and dropout.between_layers not in (0, dropout.output):
+        ignored["model.dropout.between_layers"] = "with one layer; set model.layers above 1"
+    between_layers = model.layers > 1 and dropout.between_layers
+    if dropout.variational and not (dropout.embedding or dropout.input or dropout.output or between_layers):
+        ignored["model.dropout.variational"] = (
+            "without dropout; set embedding, input, output, or between_layers with 2 layers or more"
+        )
+    values = flatten(config)
+    if not model.cell.program(square=True).recurrent():
+        because = f"with cell.kind: {model.cell.name}; it has no recurrent matrices"
+        of_matrices = ("model.dropout.state", "model.dropout.weights", "model.orthogonal")
+        ignored |= {key: because for key in of_matrices if values[key]}
+    if config.data.unit == "line" and config.train.read_share < 1:
+        ignored["train.read_share"] = "with data.unit: line; lines come in random order"
+    return [f"{key}: found {show(values[key])}, which has no effect {reason}" for key, reason in ignored.items()]
 
 
 def dump_config(config: Config) -> str:
@@ -217,8 +202,6 @@ def _flatten(section: dict[str, Any], prefix: str) -> dict[str, Any]:
 
 
 def _parse_override(override: str) -> tuple[tuple[str, ...], Any]:
-    if len(override) > MAX_BYTES:
-        raise ConfigError(f"--set {override[:60]}...: found {len(override)} characters; allowed: {MAX_BYTES}")
     key, equals, text = override.partition("=")
     path = tuple(key.strip().split("."))
     if not equals or not all(path) or len(path) > MAX_DEPTH:
@@ -227,17 +210,16 @@ def _parse_override(override: str) -> tuple[tuple[str, ...], Any]:
 
 
 def _set(raw: dict[str, Any], path: tuple[str, ...], value: Any, override: str) -> list[tuple[str, ...]]:
-    """Set the value at `path`; return the paths it created: its own, and those of missing sections above it."""
-    section, made = raw, [path]
+    """Set the value at `path`; return the paths that this creates: its own, and those of missing sections above it."""
+    section, created = raw, [path]
     for depth, key in enumerate(path[:-1], start=1):
         if section.get(key) is None:
             section[key] = {}
-            made.append(path[:depth])
+            created.append(path[:depth])
         section = section[key]
         if not isinstance(section, dict):
-            raise ConfigError(
-                f"--set {override}: found {'.'.join(path[:depth])}: {show(section)}, which has no keys; "
-                f"allowed: --set {'.'.join(path[:depth])}=VALUE"
-            )
+            name = ".".join(path[:depth])
+            fault = f"found {name}: {show(section)}, which has no keys; allowed: --set {name}=VALUE"
+            raise ConfigError(f"--set {override}: {fault}")
     section[path[-1]] = value
-    return made
+    return created

@@ -26,12 +26,11 @@ def fault_lines(error: ValidationError, model: type[BaseModel], raw: Any, origin
 
     `origin` maps a path to where its value was written: a file or --set. The longest matching prefix counts.
     """
-    schema = _schema(model)
     lines: dict[str, None] = {}  # an ordered set
     faults = error.errors()
     for fault in faults[:MAX_FAULTS]:
-        path, value, node = _follow(fault["loc"], raw, schema)
-        key, text = _explain(fault, path, value, node, schema)
+        path, value, node = _follow(fault["loc"], raw, json_schema(model))
+        key, text = _explain(fault, path, value, node)
         path += key
         name = ".".join(map(str, path))
         lines[f"{written_at(path, origin)}: {f'{name}: ' if name else ''}{text}"] = None
@@ -45,18 +44,31 @@ def written_at(path: Path, origin: Mapping[Path, str]) -> str:
 
 
 @functools.cache
-def _schema(model: type[BaseModel]) -> dict[str, Any]:
-    return model.model_json_schema()
+def json_schema(model: type[BaseModel]) -> dict[str, Any]:
+    """The JSON Schema of a model, with the definition in place of each reference."""
+    schema = model.model_json_schema()
+
+    def inlined(node: Any) -> Any:
+        if isinstance(node, list):
+            return [inlined(each) for each in node]
+        if isinstance(node, str) and node.startswith("#/$defs/"):
+            return inlined(schema["$defs"][node.removeprefix("#/$defs/")])
+        if not isinstance(node, dict):
+            return node
+        definition = inlined(node["$ref"]) if "$ref" in node else {}
+        return definition | {key: inlined(value) for key, value in node.items() if key not in ("$ref", "$defs")}
+
+    return inlined(schema)
 
 
-def _follow(loc: Sequence[str | int], raw: Any, schema: dict[str, Any]) -> tuple[Path, Any, dict[str, Any]]:
+def _follow(loc: Sequence[str | int], raw: Any, node: dict[str, Any]) -> tuple[Path, Any, dict[str, Any]]:
     """Follow Pydantic's location: the path in the file, the value there and the JSON Schema of the option.
 
     Pydantic puts the tag of a union into its locations (cell.rhn.dept); the file has no such key. For an unknown key,
     return the JSON Schema of its section.
     """
     path: list[str | int] = []
-    value, node, tag = raw, _resolve(schema, raw, schema), None
+    value, tag = raw, None
     for key in loc:
         if tag is not None and key == tag:
             tag = None
@@ -64,50 +76,25 @@ def _follow(loc: Sequence[str | int], raw: Any, schema: dict[str, Any]) -> tuple
         if isinstance(value, int | float):  # a number in place of a section: dropout allows it
             break
         path.append(key)
-        value = value[key] if _holds(value, key) else _MISSING
-        if isinstance(key, str) and key in node.get("properties", {}):
-            tag = _tag(node["properties"][key], value)
-            node = _resolve(node["properties"][key], value, schema)
-        elif isinstance(key, int) and key < len(node.get("prefixItems", ())):
-            node = _resolve(node["prefixItems"][key], value, schema)
+        try:
+            value = value[key]
+        except (LookupError, TypeError):
+            value = _MISSING
+        child = node.get("properties", {}).get(key) or (node["prefixItems"][0] if "prefixItems" in node else None)
+        if child and isinstance(value, dict) and "discriminator" in child:
+            name = child["discriminator"]["propertyName"]
+            tag = value.get(name, child["default"][name])
+            node = child["discriminator"]["mapping"].get(tag, child) if isinstance(tag, str) else child
+        elif child:
+            sections = [branch for branch in child.get("anyOf", []) if "properties" in branch]
+            node = sections[0] if sections and isinstance(value, dict) else child
     return tuple(path), value, node
 
 
 _MISSING: Any = object()
 
 
-def _holds(value: Any, key: str | int) -> bool:
-    return (isinstance(value, dict) and key in value) or (
-        isinstance(value, list) and isinstance(key, int) and key < len(value)
-    )
-
-
-def _resolve(node: dict[str, Any], value: Any, schema: dict[str, Any]) -> dict[str, Any]:
-    """Follow the reference of `node`, and choose the branch of a union by the tag in `value`."""
-    while "$ref" in node:
-        node = referred(node["$ref"], schema)
-    if "anyOf" in node and isinstance(value, dict):
-        node = next((branch for branch in node["anyOf"] if "properties" in branch), node)
-    tag = _tag(node, value)
-    if isinstance(tag, str) and tag in node["discriminator"]["mapping"]:
-        return referred(node["discriminator"]["mapping"][tag], schema)
-    return node
-
-
-def referred(reference: str, schema: dict[str, Any]) -> dict[str, Any]:
-    """The definition that a reference of the schema names."""
-    return schema["$defs"][reference.rpartition("/")[2]]
-
-
-def _tag(node: dict[str, Any], value: Any) -> Any:
-    """The tag in `value`, or the default tag, which chooses the branch of a union; None if `node` is no union."""
-    if "discriminator" not in node or not isinstance(value, dict):
-        return None
-    name = node["discriminator"]["propertyName"]
-    return value.get(name, node["default"][name])
-
-
-def _explain(fault: Any, path: Path, value: Any, node: dict[str, Any], schema: dict[str, Any]) -> tuple[Path, str]:
+def _explain(fault: Any, path: Path, value: Any, node: dict[str, Any]) -> tuple[Path, str]:
     """The faulty key below `path`, if the fault lies below it, and what is wrong."""
     kind = fault["type"]
     if kind == "extra_forbidden":
@@ -122,8 +109,8 @@ def _explain(fault: Any, path: Path, value: Any, node: dict[str, Any], schema: d
         return (tag,), f"found {show(found)}; allowed: {' | '.join(allowed)}{_nearest(found, allowed)}"
     if kind == "string_unicode":  # the value or the key itself
         return (), f"found {show(fault['input'])}, which is not Unicode text; allowed: UTF-8"
-    text = f"found {show(value)}; allowed: {allowed_text(node, schema)}"
-    return (), text + _nearest(value, [choice for choice in _choices(node) if isinstance(choice, str)])
+    choices = [choice for choice in _choices(node) if isinstance(choice, str)]
+    return (), f"found {show(value)}; allowed: {allowed_text(node)}{_nearest(value, choices)}"
 
 
 def _nearest(found: Any, known: Sequence[str]) -> str:
@@ -136,26 +123,21 @@ def _choices(node: dict[str, Any]) -> list[Any]:
     return [node["const"]] if "const" in node else node.get("enum", node.get("examples", []))
 
 
-def allowed_text(node: dict[str, Any], schema: dict[str, Any]) -> str:
+def allowed_text(node: dict[str, Any]) -> str:
     """Describe in words what a JSON Schema node allows."""
-    node = _resolve(node, None, schema)
     if "anyOf" in node:
-        return " or ".join(allowed_text(branch, schema) for branch in node["anyOf"])
+        return " or ".join(map(allowed_text, node["anyOf"]))
     if choices := _choices(node):
         return " | ".join(map(str, choices))
     if "discriminator" in node:
         return f"a section with {node['discriminator']['propertyName']}"
     if node.get("type") == "array":
-        return f"a list of {node['minItems']}: {allowed_text(node['prefixItems'][0], schema)} each"
+        return f"a list of {node['minItems']}: {allowed_text(node['prefixItems'][0])} each"
     if node.get("minLength"):
         return "text that is not empty"
-    bounds = [text.format(_plain(node[key])) for key, text in _BOUNDS.items() if key in node]
+    numbers = {key: node[key] for key in _BOUNDS if key in node}  # some versions of Pydantic write 1.0
+    bounds = [_BOUNDS[key].format(int(each) if each == int(each) else each) for key, each in numbers.items()]
     return " ".join([_TYPES[node["type"]], " and ".join(bounds)]).strip()
-
-
-def _plain(bound: float) -> float:
-    """Write 1.0 as 1: Pydantic's versions differ in how they write bounds."""
-    return int(bound) if bound == int(bound) else bound
 
 
 def show(value: Any) -> str:

@@ -29,14 +29,6 @@ def purpose(file: Path) -> str:
 
 
 def nearest_configs(missing: Path) -> list[str]:
-    """The names nearest to a missing config: the shipped config of its name, or up to three files and names like it."""
+    """The names nearest to a missing config: the shipped config of its name, or up to three like it."""
     shipped = list(shipped_configs())
-    if missing.stem in shipped:
-        return [missing.stem]
-    if len(str(missing)) > 100:  # difflib takes seconds for a name of megabytes
-        return []
-    try:
-        beside = [str(file) for file in sorted(missing.parent.iterdir()) if file.suffix in (".yaml", ".yml")]
-    except OSError:
-        beside = []
-    return difflib.get_close_matches(str(missing), [*beside, *shipped], n=3)
+    return [missing.stem] if missing.stem in shipped else difflib.get_close_matches(str(missing)[:100], shipped)

@@ -39,63 +39,44 @@ def test_list(cli):
     assert rows == [[name, purpose(file)] for name, file in CONFIGS.items()]
 
 
-class TestFind:
-    @pytest.fixture(autouse=True)
-    def empty_folder(self, tmp_path, monkeypatch):
-        monkeypatch.chdir(tmp_path)
+def test_a_file_comes_before_the_shipped_config_of_its_name_and_a_folder_does_not(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert load_config(Path("lstm")) == load_config(ROOT / "configs/lstm.yaml")
+    Path("rhn").mkdir()
+    assert find_config(Path("rhn")) == CONFIGS["rhn"]
+    Path("lstm").write_text("seed: 7")
+    assert load_config(Path("lstm")).seed == 7
 
-    def test_name(self):
-        assert load_config(Path("lstm")) == load_config(ROOT / "configs/lstm.yaml")
 
-    def test_a_file_comes_before_the_shipped_config_of_its_name(self):
-        Path("lstm").write_text("seed: 7")
-        assert load_config(Path("lstm")).seed == 7
+@pytest.mark.parametrize(
+    ("given", "near"),
+    [
+        ("lsmt", ["lstm", "slstm"]),
+        ("elsewhere/lstm.yml", ["lstm"]),
+        ("paper-rhn", ["paper-rhn-enwik8", "paper-char-rnn"]),
+        ("nothing like it", []),
+        ("x" * 10**7, []),
+    ],
+    ids=lambda value: str(value)[:20],
+)
+def test_a_missing_one_names_the_nearest(given, near):
+    assert nearest_configs(Path(given)) == near
 
-    def test_a_folder_does_not(self):
-        Path("lstm").mkdir()
-        assert find_config(Path("lstm")) == CONFIGS["lstm"]
 
-    @pytest.mark.parametrize(
-        ("given", "near"),
-        [
-            ("lsmt", "lstm"),
-            ("lstm.yaml", "lstm"),
-            ("configs/lstm.yaml", "lstm"),
-            ("elsewhere/lstm.yml", "lstm"),
-            ("char-rnn", "paper-char-rnn"),
-            ("paper-rhn", "paper-rhn-enwik8"),
-        ],
-    )
-    def test_a_missing_one_names_the_nearest(self, given, near):
-        assert nearest_configs(Path(given))[0] == near
+@pytest.mark.parametrize("command", ["config check", "config show --config", "plan --config", "train --config"])
+def test_commands_name_the_nearest(cli, command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert cli(*command.split(), "lsmt").error == f"lsmt: {ALLOWED}; did you mean 'lstm' or 'slstm'?"
 
-    def test_a_file_beside_a_missing_one_is_offered(self):
-        Path("mine").mkdir()
-        for name in ("novel.yaml", "poems.yml", "novel.txt"):
-            Path("mine", name).touch()
-        assert nearest_configs(Path("mine/novl.yaml"))[0] == "mine/novel.yaml"
-        assert nearest_configs(Path("mine/poem.yml"))[0] == "mine/poems.yml"
 
-    @pytest.mark.parametrize("name", ["nothing like it", "x" * 101, ""])
-    def test_nothing_is_near(self, name):
-        assert nearest_configs(Path(name)) == []
-
-    @pytest.mark.parametrize("command", ["config check", "config show --config", "plan --config", "train --config"])
-    def test_commands(self, cli, command):
-        assert cli(*command.split(), "lsmt").error == f"lsmt: {ALLOWED}; did you mean 'lstm' or 'slstm'?"
-        several = "'paper-rhn-enwik8' or 'paper-char-rnn'"
-        assert cli(*command.split(), "paper-rhn").error == f"paper-rhn: {ALLOWED}; did you mean {several}?"
-
-    def test_commands_take_a_name(self, cli):
-        assert cli("config", "check", "lstm").out == "lstm: valid\n"
-        assert cli("config", "show", "rhn").out == cli("config", "show", "--config", CONFIGS["rhn"]).out
-
-    def test_a_run_is_named_after_the_shipped_config(self, cli):
-        Path("my.txt").write_text("How now, brown cow? " * 200)
-        small = ["model.cell.hidden=8", "train.max_steps=1", "data.source=my.txt"]
-        result = cli("train", "--config", "lstm", *(word for option in small for word in ("--set", option)))
-        assert result.code == 0
-        assert [run.name.rsplit("-", 2)[0] for run in Path("runs").iterdir()] == ["lstm"]
+def test_commands_take_a_name(cli, tmp_path, monkeypatch, write):
+    monkeypatch.chdir(tmp_path)
+    assert cli("config", "check", "lstm").out == "lstm: valid\n"
+    assert cli("config", "show", "rhn").out == cli("config", "show", "--config", CONFIGS["rhn"]).out
+    write("my.txt", "How now, brown cow? " * 200)
+    small = ["model.cell.hidden=8", "train.max_steps=1", "data.source=my.txt"]
+    assert cli("train", "--config", "lstm", *(word for option in small for word in ("--set", option))).code == 0
+    assert [run.name.rsplit("-", 2)[0] for run in Path("runs").iterdir()] == ["lstm"]
 
 
 def test_an_installed_package_has_them_inside(tmp_path, monkeypatch):
