@@ -21,10 +21,10 @@ from charlm.data.places import with_found_paths
 from charlm.data.reading import NEWLINE
 from charlm.data.vocabulary import Vocabulary, describe_characters
 from charlm.errors import CheckpointError, DataError, LabelError, VocabularyError
-from charlm.inference import novelty as novelties
 from charlm.inference.dynamic import Adaptation, evaluate_dynamically
 from charlm.inference.evaluation import Evaluation, Ids, evaluate
 from charlm.inference.labels import Classification, LabelStarts, label_nats
+from charlm.inference.novelty import Verbatim, copied_share, longest_copy
 from charlm.inference.options import SamplingOptions
 from charlm.inference.sampling import next_probabilities, sample_text
 from charlm.inference.texts import Pool, char_features, each_text, one_text, score_texts, text_features
@@ -33,17 +33,6 @@ from charlm.runs import find_checkpoint
 from charlm.system.console import say
 from charlm.system.device import describe_device, precisions, prepare_device, resolve_device, used_precision
 from charlm.system.formatting import counted, html_table, nats_to_bits
-
-
-@dataclass(frozen=True)
-class Verbatim:
-    """How much of a text occurs verbatim in the training text."""
-
-    longest: int
-    """Length of the longest such stretch, in characters (bytes for a byte model)."""
-    stretch: str
-    windows_share: float | None
-    """Share of the text's windows of 20 characters; None if the text is shorter than one."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -176,16 +165,12 @@ class TrainedModel:
 
     def novelty(self, texts: Iterable[str]) -> list[Verbatim]:
         """Compare texts with the training text; DataError if that has changed or is gone."""
-        texts_ids = self._ids_of_all(texts)
-        found = novelties.novelty(texts_ids, self.training_splits("novelty")["train"])
-        return [
-            Verbatim(
-                longest=each.longest,
-                stretch=self.vocabulary.decode(ids[each.start : each.start + each.longest].tolist()),
-                windows_share=each.windows_share,
-            )
-            for ids, each in zip(texts_ids, found, strict=True)
-        ]
+        train_ids, copies = self.training_splits("novelty")["train"], []
+        for ids in self._ids_of_all(texts):
+            start, length = longest_copy(ids, train_ids)
+            stretch = self.vocabulary.decode(ids[start : start + length].tolist())
+            copies.append(Verbatim(length, stretch, copied_share(ids, train_ids)))
+        return copies
 
     # Scoring
 
