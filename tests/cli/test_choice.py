@@ -13,12 +13,6 @@ from tests.text import words_text
 LABELS = ["text", "machine", "choice", "plan", "expect", "small", "outside"]
 
 
-@pytest.fixture
-def quick(monkeypatch):
-    """Speeds that nothing measures."""
-    monkeypatch.setattr("charlm.choice.speed.measure", lambda config, *_: 1e-8 * config.model.cell.hidden**2)
-
-
 @pytest.mark.usefixtures("quick")
 def test_train_a_text(cli, text_file, tmp_path):
     result = cli("train", text_file, "--minutes", 0.05, "--run-dir", tmp_path / "run", "--set", "seed=5")

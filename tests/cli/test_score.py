@@ -16,10 +16,8 @@ LINES = ["so tee", "", "mmmmmmmm", "a tee so.", "lll"]
 
 
 @pytest.fixture
-def candidates(tmp_path):
-    path = tmp_path / "candidates.txt"
-    path.write_text("".join(f"{line}\n" for line in LINES))
-    return path
+def candidates(write):
+    return write("candidates.txt", "".join(f"{line}\n" for line in LINES))
 
 
 def columns(out):
@@ -28,23 +26,27 @@ def columns(out):
 
 
 def test_lines_of_a_file_and_of_stdin(cli, trained_run, candidates):
-    result = cli("score", trained_run, candidates, "--lines")
+    words = ["score", trained_run, "--lines"]
+    result = cli(*words, candidates)
     assert (result.code, result.err) == (0, "")
     rows = columns(result.out)
     assert [line for _, _, line in rows] == LINES
     for per_char, bits, line in rows:
         assert bits == pytest.approx(per_char * (len(line) + 1), abs=0.006)
     assert re.fullmatch(r"\d+\.\d{4}\t\d+\.\d\d\tso tee", result.out.splitlines()[0])
-    assert cli("score", trained_run, "-", "--lines", stdin=candidates.read_bytes()).out == result.out
-    assert cli("score", trained_run, "-", "--lines", stdin=b"\n".join(map(str.encode, LINES))).out == result.out
-    assert cli("score", trained_run, "-", "--lines", stdin=b"").out == ""
-
-
-def test_a_line_starts_where_next_starts(cli, trained_run):
-    model = load(trained_run)
-    probability = dict(model.next("", k=99))["\n"]
-    [(per_char, _, _)] = columns(cli("score", trained_run, "-", "--lines", stdin=b"\n").out)
-    assert 2**-per_char == pytest.approx(probability, rel=1e-3)
+    for end in (b"\n", b""):
+        assert cli(*words, "-", stdin="\n".join(LINES).encode() + end).out == result.out
+    assert cli(*words, "-", stdin=b"").out == ""
+    [(per_char, _, _)] = columns(cli(*words, "-", stdin=b"\n").out)
+    assert 2**-per_char == pytest.approx(dict(load(trained_run).next("", k=99))["\n"], rel=1e-3)
+    values = [json.loads(line) for line in cli(*words, candidates, "--json").out.splitlines()]
+    assert [list(value) for value in values] == [["line", "text", "bits_per_char", "bits", "chars"]] * 5
+    assert [(value["line"], value["text"], value["chars"]) for value in values] == [
+        (number, line, len(line) + 1) for number, line in enumerate(LINES, 1)
+    ]
+    for value in map(json.loads, cli(*words, candidates, "--json", "--per-char").out.splitlines()):
+        assert len(value["per_char"]) == value["chars"]
+        assert sum(value["per_char"]) == pytest.approx(value["bits"], abs=1e-2)
 
 
 def test_sort_and_limits(cli, trained_run, candidates):
@@ -62,46 +64,29 @@ def test_sort_and_limits(cli, trained_run, candidates):
     assert columns(cli(*words, "--above", "p60").out) == [row for row in rows if row[0] > limit]
 
 
-def test_json(cli, trained_run, candidates):
-    words = ["score", trained_run, candidates, "--lines", "--json"]
-    result = cli(*words)
-    found = [json.loads(line) for line in result.out.splitlines()]
-    assert (result.code, result.err) == (0, "")
-    assert [list(each) for each in found] == [["line", "text", "bits_per_char", "bits", "chars"]] * 5
-    assert [(each["line"], each["text"], each["chars"]) for each in found] == [
-        (number, line, len(line) + 1) for number, line in enumerate(LINES, 1)
-    ]
-    for each in map(json.loads, cli(*words, "--per-char").out.splitlines()):
-        assert len(each["per_char"]) == each["chars"]
-        assert sum(each["per_char"]) == pytest.approx(each["bits"], abs=1e-2)
-
-
 def test_a_whole_text_is_scored_as_by_eval(cli, trained_run, candidates):
     value = json.loads(cli("eval", trained_run, "--file", candidates, "--json").out)
-    result = cli("score", trained_run, candidates)
+    words = ["score", trained_run, candidates]
+    result = cli(*words)
     assert (result.code, result.err) == (0, "")
     [(per_char, bits, name)] = columns(result.out)
-    assert name == str(candidates)
+    assert name == candidates
     assert per_char == pytest.approx(value["bits_per_char"], abs=1e-4)
     assert bits == pytest.approx(value["bits_per_char"] * value["targets"], abs=1e-2)
-    [(from_stdin, _, name)] = columns(cli("score", trained_run, "-", stdin=candidates.read_bytes()).out)
+    text = "".join(f"{line}\n" for line in LINES)
+    [(from_stdin, _, name)] = columns(cli("score", trained_run, "-", stdin=text.encode()).out)
     assert (from_stdin, name) == (per_char, "stdin")
-    whole = json.loads(cli("score", trained_run, candidates, "--json", "--per-char").out)
+    whole = json.loads(cli(*words, "--json", "--per-char").out)
     assert list(whole) == ["checkpoint", "text", "bits_per_char", "bits", "chars", "per_char"]
     assert whole["chars"] == value["targets"] == len(whole["per_char"])
     assert sum(whole["per_char"]) == pytest.approx(whole["bits"], abs=1e-2)
-
-
-def test_per_char_of_a_whole_text(cli, trained_run, candidates):
-    header, *rows = csv.reader(io.StringIO(cli("score", trained_run, candidates, "--per-char").out, newline=""))
+    header, *rows = csv.reader(io.StringIO(cli(*words, "--per-char").out, newline=""))
     assert header == ["position", "character", "nats", "bits"]
-    assert [row[1] for row in rows] == list(candidates.read_text())[1:]
+    assert [row[1] for row in rows] == list(text)[1:]
 
 
-def test_dynamic(cli, trained_run, tmp_path):
-    file = tmp_path / "log.txt"
-    file.write_text("mmm lll rrr\n" * 1500)
-    words = ["score", trained_run, file]
+def test_dynamic(cli, trained_run, write):
+    words = ["score", trained_run, write("log.txt", "mmm lll rrr\n" * 1500)]
     static, dynamic = (cli(*words, "--lines", *more) for more in ([], ["--dynamic"]))
     assert dynamic.code == 0
     assert static.out.splitlines()[:16] == dynamic.out.splitlines()[:16]
@@ -113,30 +98,27 @@ def test_dynamic(cli, trained_run, tmp_path):
     assert diverged.code == 1
 
 
-def test_characters_that_the_model_does_not_know(cli, trained_run, tmp_path):
-    file = tmp_path / "log.txt"
-    file.write_text("so\ntee\nZe\nso\n")
-    result = cli("score", trained_run, file, "--lines")
+def test_characters_that_the_model_does_not_know(cli, trained_run, write):
+    text = "so\ntee\nZe\nso\n"
+    file = write("log.txt", text)
+    words = ["score", trained_run, file]
+    result = cli(*words, "--lines")
     assert result.code == 1
     assert [line for _, _, line in columns(result.out)] == ["so", "tee"]
     assert result.err == (
         f"error: {file}, line 3: found 'Z' (U+005A), which the model has never seen; allowed: {SEEN}; "
         "--skip-unknown leaves others out, --unknown-as BITS counts them\n"
     )
-    skipped, counted = (
-        columns(cli("score", trained_run, file, "--lines", *more).out)
-        for more in (["--skip-unknown"], ["--unknown-as", 20])
-    )
+    skipped = columns(cli(*words, "--lines", "--skip-unknown").out)
+    counted = columns(cli(*words, "--lines", "--unknown-as", 20).out)
     assert counted[2][1] == pytest.approx(skipped[2][1] + 20)
     assert counted[2][0] == pytest.approx(counted[2][1] / 3, abs=0.01)
     assert counted[3] == skipped[3]
-
-    assert cli("score", trained_run, file).error.startswith(f"{file}: 'Z' (U+005A) × 1: not in the model's vocabulary")
-    assert "stdin: found 'Z' (U+005A), which" in cli("score", trained_run, "-", stdin=file.read_bytes()).error
-    skipped = cli("score", trained_run, file, "--skip-unknown")
+    assert cli(*words).error.startswith(f"{file}: 'Z' (U+005A) × 1: not in the model's vocabulary")
+    skipped = cli(*words, "--skip-unknown")
     assert skipped.err.splitlines()[-1] == f"skipped  {file}: 1 character: 'Z' (U+005A)"
-    for name, stdin in ((file, None), ("-", file.read_bytes())):
-        counted = cli("score", trained_run, name, "--unknown-as", 20, stdin=stdin)
+    for name in (file, "-"):
+        counted = cli("score", trained_run, name, "--unknown-as", 20, stdin=text.encode())
         assert columns(counted.out)[0][1] == pytest.approx(columns(skipped.out)[0][1] + 20)
 
 

@@ -1,18 +1,16 @@
-"""`charlm train`: exit code, stdout, stderr; every mistake in one line."""
+"""`charlm train` with a config, `--resume` and `--init-from`: exit code, stdout, stderr."""
 
 import json
 import re
-from pathlib import Path
 
 import pytest
 import torch
 
+import charlm
 from charlm.config import load_config
 from charlm.training.step import Trainer
-
-
-def lines(file: Path) -> list[dict]:
-    return [json.loads(line) for line in file.read_text().splitlines()]
+from tests.runs import rows
+from tests.text import SEEN, words_text
 
 
 def test_what_runs_without_a_kernel_is_said(cli, trained_run, no_kernels):
@@ -23,7 +21,7 @@ def test_what_runs_without_a_kernel_is_said(cli, trained_run, no_kernels):
     assert (scored.code, scored.err.splitlines()[-1]) == (0, line)
 
 
-def test_train_sample_eval_resume(cli, tiny_config, tmp_path):
+def test_train_eval_resume(cli, tiny_config, tmp_path):
     run = tmp_path / "run"
     result = cli("train", "--config", tiny_config, "--run-dir", run)
     assert (result.code, result.out) == (0, "")
@@ -36,60 +34,156 @@ def test_train_sample_eval_resume(cli, tiny_config, tmp_path):
     done = r"done     max_steps at step 6, \d+\.\d s; best \d\.\d{4} nats \(\d\.\d{4} bits\) per character at step [36]"
     assert re.fullmatch(done, told[-2])
     assert told[-1] == f"sample   charlm sample {run}"
-
-    written = cli("sample", run, "--prompt", "a", "--length", 30, "--seed", 1)
-    assert (written.code, written.err) == (0, "")
-    assert re.fullmatch(r"a[a-z .\n]{30}\n", written.out)
-
     scored = cli("eval", run, "--json")
     assert (scored.code, scored.err) == (0, "")
-    rows = lines(run / "metrics.jsonl")
-    best = min((row["nats"], row["step"]) for row in rows if row["split"] == "valid")
-    assert (json.loads(scored.out)["nats_per_char"], json.loads(scored.out)["step"]) == (
-        pytest.approx(best[0]),
-        best[1],
-    )
-
+    best_nats, best_step = min((row["nats"], row["step"]) for row in rows(run) if row["split"] == "valid")
+    value = json.loads(scored.out)
+    assert (value["nats_per_char"], value["step"]) == (pytest.approx(best_nats), best_step)
     resumed = cli("train", "--resume", "--run-dir", run, "--set", "train.max_steps=9", "--json")
-    assert resumed.code == 0
+    assert (resumed.code, resumed.out.count("\n")) == (0, 1)
     assert "change   train.max_steps: 6 → 9\n" in resumed.err
     assert f"resume   {run}/checkpoints/last.safetensors, step 6\n" in resumed.err
     outcome = json.loads(resumed.out)
-    assert (outcome["step"], outcome["reason"], outcome["chars"]) == (9, "max_steps", 9 * 4 * 8)
-    assert [row["step"] for row in lines(run / "metrics.jsonl") if row["split"] == "valid"] == [3, 6, 9]
-
-    config = (run / "config.yaml").read_text()
-    assert "max_steps: 9" in config
-
-
-def test_json(cli, tiny_config, tmp_path):
-    result = cli("train", "--config", tiny_config, "--run-dir", tmp_path / "run", "--json")
-    assert result.code == 0
-    assert result.out.count("\n") == 1
-    outcome = json.loads(result.out)
     assert list(outcome) == [
         "run_dir", "reason", "step", "chars", "elapsed_s", "valid_nats", "best_nats", "best_step", "parameters",
         "best_nats_per_line",
     ]  # fmt: skip
-    assert outcome["run_dir"] == str(tmp_path / "run")
+    assert (outcome["run_dir"], outcome["step"], outcome["chars"]) == (str(run), 9, 9 * 4 * 8)
     assert outcome["best_nats"] <= outcome["valid_nats"]
+    assert [row["step"] for row in rows(run) if row["split"] == "valid"] == [3, 6, 9]
+    assert load_config(run / "config.yaml").train.max_steps == 9
 
 
 def test_run_dir_by_default_has_the_config_s_name_and_the_time(cli, tiny_config, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("time.strftime", lambda *_: "20260102-030405")
-    for name in ("tiny-20260102-030405", "tiny-20260102-030405-2"):
-        result = cli("train", "--config", tiny_config, "--set", "train.max_steps=1", "--json")
-        assert json.loads(result.out)["run_dir"] == f"runs/{name}"
-        assert (tmp_path / "runs" / name / "checkpoints" / "last.safetensors").is_file()
-
-
-def test_set_and_device_are_written_down(cli, tiny_config, tmp_path):
-    run = tmp_path / "run"
     words = ["--set", "seed=5", "--set", "device=auto", "--set", "train.max_steps=1", "--device", "cpu"]
-    assert cli("train", "--config", tiny_config, "--run-dir", run, *words).code == 0
-    config = load_config(run / "config.yaml")
-    assert (config.seed, config.device, config.train.max_steps) == (5, "cpu", 1)
+    for name in ("tiny-20260102-030405", "tiny-20260102-030405-2"):
+        result = cli("train", "--config", tiny_config, *words, "--json")
+        assert json.loads(result.out)["run_dir"] == f"runs/{name}"
+        config = load_config(tmp_path / "runs" / name / "config.yaml")
+        assert (config.seed, config.device, config.train.max_steps) == (5, "cpu", 1)
+
+
+REFUSED = "allowed on --resume: the same; start a new run"
+
+
+def test_resume_with_other_options(cli, copied_run, tiny_config):
+    resume = ["train", "--resume", "--run-dir", copied_run]
+    result = cli(*resume, "--set", "model.cell.hidden=32", "--set", "train.bptt=9", "--set", "train.max_steps=9")
+    assert (result.code, result.out) == (1, "")
+    assert result.err == (
+        f"error: model.cell.hidden: found 32, the run has 16; {REFUSED}\n"
+        f"error: train.bptt: found 9, the run has 8; {REFUSED}\n"
+    )
+    assert cli(*resume, "--set", "optimizer.name=sgd", "--set", "model.cell.kind=gru").err == (
+        f"error: optimizer.name: found 'sgd', the run has 'adamw'; {REFUSED}\n"
+        f"error: model.cell.kind: found 'gru', the run has 'lstm'; {REFUSED}\n"
+    )
+    assert cli(*resume, "--set", "optimizer.schedule.name=cosine", "--set", "train.max_steps=7").code == 0
+    result = cli(*resume, "--set", "optimizer.schedule.name=constant", "--set", "train.max_steps=8")
+    assert "change   optimizer.schedule.name: 'cosine' → 'constant'\n" in result.err
+    result = cli(*resume, "--config", tiny_config)
+    assert result.code == 0
+    assert re.match(rf"change   data\.source: .* → '{tiny_config.with_name('text.txt')}'\n", result.err)
+
+
+def test_resume_with_a_changed_corpus(cli, tiny_config, text_file, tmp_path):
+    run = tmp_path / "run"
+    assert cli("train", "--config", tiny_config, "--run-dir", run).code == 0
+    text_file.write_text(words_text(20_001, seed=1)[1:])
+    assert cli("train", "--resume", "--run-dir", run, "--set", "train.max_steps=9").error == (
+        f"{text_file}: the text has changed since the run was trained, and so have its splits; "
+        "allowed: the same text; train on a new text with --init-from, score one with --file"
+    )
+    assert cli("eval", run).error.startswith(f"{text_file}: the text has changed since the run was trained")
+    assert cli("eval", run, "--file", text_file).code == 0
+    text_file.write_text(words_text(19_999) + "Z")
+    assert cli("eval", run).error.startswith(f"{text_file}: the text has changed since the run was trained")
+
+
+def test_resume_from_a_damaged_checkpoint(cli, copied_run):
+    """The newest whole one takes its place; with none left, one line."""
+    last = copied_run / "checkpoints" / "last.safetensors"
+    best = last.with_name("best.safetensors")
+    best.write_bytes(best.read_bytes())  # no longer the same file under another name
+    last.write_bytes(last.read_bytes()[:-1])
+    result = cli("train", "--resume", "--run-dir", copied_run, "--set", "train.max_steps=8")
+    assert result.code == 0
+    assert f"damaged  {last}: damaged, or not a checkpoint (" in result.err
+    assert f"resume   {best}, step 6\n" in result.err
+    assert "done     max_steps at step 8" in result.err
+    for path in last.parent.iterdir():
+        path.write_bytes(b"")
+    error = cli("train", "--resume", "--run-dir", copied_run).error
+    assert error.startswith(f"{last}: damaged, or not a checkpoint (")
+    assert error.endswith(f"; use another one of the run; no other checkpoint in {last.parent} is whole")
+
+
+def test_a_checkpoint_of_a_later_version_is_not_passed_over(cli, copied_run):
+    last = copied_run / "checkpoints" / "last.safetensors"
+    last.write_bytes(last.read_bytes().replace(b'"version":"1"', b'"version":"2"'))
+    error = cli("train", "--resume", "--run-dir", copied_run).error
+    assert error == f"{last}: found format version 2; this charlm reads 1; update charlm"
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_text_alone_takes_the_model_of_the_run(cli, trained_run, tmp_path):
+    more, run = tmp_path / "more.txt", tmp_path / "run"
+    more.write_text(words_text(8000, seed=3))
+    words = ["train", more, "--init-from", trained_run, "--minutes", 0.02]
+    result = cli(*words, "--run-dir", run, "--set", "train.bptt=16", "--json")
+    assert result.code == 0
+    assert json.loads(result.out)["step"] > 0
+    assert f"lstm, 1 × 16 units, 2,014 parameters: the model of {trained_run}, which is trained on\n" in result.err
+    assert "expect" not in result.err
+    old, new = (load_config(each / "config.yaml") for each in (trained_run, run))
+    assert new.model.model_copy(update={"dropout": old.model.dropout}) == old.model
+    assert (new.data.source, new.train.bptt, new.train.max_minutes) == (str(more), 16, 0.02)
+    assert cli(*words, "--set", "model.cell.hidden=32").error == (
+        "model.cell.hidden: found 32; the checkpoint of --init-from has 16; allowed: the same"
+    )
+    assert cli(*words, "--set", "model.cell.kind=gru").error == (
+        "model.cell.kind: found 'gru'; the checkpoint of --init-from has 'lstm'; allowed: the same"
+    )
+    more.write_text(words_text(8000, seed=3) + "É")
+    assert cli(*words).error.startswith("data.source: the checkpoint of --init-from has never seen 'É' (U+00C9); ")
+    grown = charlm.train(
+        more, init_from=trained_run, minutes=0.02, run_dir=tmp_path / "grown", overrides={"data.grow_vocabulary": True}
+    )
+    assert grown.outcome.step > 0
+    assert grown.load().vocabulary.characters.endswith("É")
+
+
+@pytest.mark.usefixtures("quick")
+def test_the_model_of_lines_stays_one_of_lines(cli, tiny_config, trained_run, tmp_path):
+    lines, run = tmp_path / "lines.txt", tmp_path / "run"
+    lines.write_text("".join(f"{line}\n" for line in dict.fromkeys(words_text(8000).splitlines())))
+    first = ["--config", tiny_config, lines, "--lines", "--run-dir", run, "--set", "data.split=[0.8,0.2,0]"]
+    assert cli("train", *first).code == 0
+    again = ["--init-from", run, "--run-dir", tmp_path / "again", "--minutes", 0.02]
+    assert cli("train", lines, *again).code == 0
+    assert load_config(tmp_path / "again/config.yaml").data.unit == "line"
+
+
+def test_unseen_characters_and_a_grown_vocabulary(cli, tiny_config, trained_run, tmp_path):
+    more = tmp_path / "more.txt"
+    more.write_text(words_text(4000, seed=3) + "É Z\n" * 200)
+    run = tmp_path / "run"
+    words = ["train", "--config", tiny_config, "--run-dir", run, "--init-from", trained_run]
+    words += ["--set", f"data.source={more}"]
+    assert cli(*words).error == (
+        f"data.source: the checkpoint of --init-from has never seen 'Z' (U+005A), 'É' (U+00C9); allowed: {SEEN}; "
+        "--set data.grow_vocabulary=true adds the new ones"
+    )
+    assert not run.exists()
+    grown = cli(*words, "--set", "data.grow_vocabulary=true")
+    assert grown.code == 0
+    assert "grow     2 new characters: 'Z' (U+005A), 'É' (U+00C9)\n" in grown.err
+    written = cli("sample", run, "--prompt", "É Z", "--length", 5, "--seed", 1)
+    assert (written.code, written.out[:3]) == (0, "É Z")
+    assert cli("eval", run, "--split", "test").code == 0
+    assert cli("train", "--resume", "--run-dir", run, "--set", "train.max_steps=7").code == 0
 
 
 def test_memory_that_runs_out_all_the_same(cli, tiny_config, monkeypatch):

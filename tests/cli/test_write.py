@@ -76,12 +76,9 @@ def test_keys(keys, text):
     assert (editor.text, editor.exit_code) == (text, 0)
 
 
-def test_ctrl_c_keeps_the_text():
+def test_ctrl_c_and_signals_keep_the_text():
     editor = written("a", CTRL_C)
     assert (editor.text, editor.exit_code) == ("a", 130)
-
-
-def test_so_does_a_signal():
     editor = written("a", "b", draw=lambda text: (text == "ab" and os.kill(os.getpid(), signal.SIGTERM)) or [])
     assert (editor.text, editor.exit_code) == ("ab", 143)
 
@@ -106,14 +103,13 @@ def test_the_status_says_which_is_shown_and_what_is_skipped():
 @pytest.fixture
 def typing(cli, trained_run, monkeypatch):
     """Runs `charlm write` with these keys."""
+    run, drawn = Editor.run, Offer.drawn
 
     def typing(*words, keys=("so", CTRL_S)):
-        run = Editor.run
+        left = iter(keys)
 
         def from_keys(self):
-            left = iter(keys)
             with create_pipe_input() as pipe:
-                drawn = Offer.drawn
                 monkeypatch.setattr(Offer, "drawn", lambda *words: (drawn(*words), pipe.send_text(next(left, CTRL_S))))
                 return run(self, pipe, DummyOutput())
 
@@ -127,39 +123,44 @@ def typing(cli, trained_run, monkeypatch):
 def test_the_text_goes_to_stdout(typing):
     result = typing()
     assert (result.code, result.out, result.err) == (0, "so\n", "")
-
-
-def test_the_model_continues(typing):
     result = typing("--temperature", 0, "--length", 5, keys=("so", RIGHT))
     assert result.code == 0
     assert result.out.startswith("so")
     assert 2 < len(result.out) <= 8
+    assert "the model knows no labels" in typing("--label", "x").error
 
 
 def test_the_text_goes_to_a_file(typing, tmp_path):
     out = tmp_path / "a.txt"
+    assert (typing("--out", out, keys=(CTRL_D,)).out, out.exists()) == ("", False)
     result = typing("--out", out, keys=("soé\r",))
     assert (result.code, result.out, result.err) == (0, "", f"written  {out}\n")
     assert out.read_text(encoding="utf-8") == "soé\n"
     assert typing("--out", out).error == f"--out {out}: exists already; allowed: a new file"
     fault = typing("--out", tmp_path / "none/a.txt").error
     assert fault == f"--out {tmp_path}/none/a.txt: No such file or directory; allowed: a file that can be written"
-
-
-def test_ctrl_c_is_no_success_and_loses_nothing(typing, tmp_path):
-    out = tmp_path / "a.txt"
-    assert typing("--out", out, keys=("so", CTRL_C)).code == 130
-    assert out.read_text() == "so\n"
+    assert typing("--out", tmp_path / "b.txt", keys=("so", CTRL_C)).code == 130
+    assert (tmp_path / "b.txt").read_text() == "so\n"
 
 
 def test_a_file_that_cannot_be_written_loses_nothing(typing, tmp_path, monkeypatch):
+    out = tmp_path / "a.txt"
+
+    def keys():
+        yield "so"
+        out.write_text("theirs")
+
+    result = typing("--out", out, keys=keys())
+    assert (result.code, result.out, out.read_text()) == (1, "so\n", "theirs")
+    assert result.err == f"error: --out {out}: exists already; the text is on stdout\n"
+
     def full(*_):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("charlm.system.files.replace_file", full)
-    result = typing("--out", tmp_path / "a.txt")
+    result = typing("--out", tmp_path / "b.txt")
     assert (result.code, result.out) == (1, "so\n")
-    assert result.err == f"error: --out {tmp_path}/a.txt: No space left on device; the text is on stdout\n"
+    assert result.err == f"error: --out {tmp_path}/b.txt: No space left on device; the text is on stdout\n"
 
 
 def test_a_terminal_that_is_closed_says_that_the_text_is_lost(typing, monkeypatch):
@@ -171,27 +172,6 @@ def test_a_terminal_that_is_closed_says_that_the_text_is_lost(typing, monkeypatc
     result = typing()
     assert (result.code, result.out) == (129, "")
     assert result.err == "lost     stdout: Input/output error; the text is lost; --out FILE keeps it next time\n"
-
-
-def test_a_file_that_appears_meanwhile_is_kept(typing, tmp_path):
-    out = tmp_path / "a.txt"
-
-    def keys():
-        yield "so"
-        out.write_text("theirs")
-
-    result = typing("--out", out, keys=keys())
-    assert (result.code, result.out, out.read_text()) == (1, "so\n", "theirs")
-    assert result.err == f"error: --out {out}: exists already; the text is on stdout\n"
-
-
-def test_nothing_written_is_nothing(typing, tmp_path):
-    out = tmp_path / "a.txt"
-    assert (typing("--out", out, keys=(CTRL_D,)).out, out.exists()) == ("", False)
-
-
-def test_a_label_needs_a_model_with_labels(typing):
-    assert "the model knows no labels" in typing("--label", "x").error
 
 
 def test_without_the_package(cli, trained_run, monkeypatch):
