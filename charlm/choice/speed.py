@@ -76,23 +76,18 @@ def _cache_name(config: Config, machine: Machine, vocabulary_size: int) -> str:
 
 def _read(name: str) -> float | None:
     """Seconds of the cache; None if there are none, or the file is damaged or outdated."""
-    with contextlib.suppress(OSError, ValueError, DataError), open_private(cache_folder(_FOLDER) / name) as file:
-        seconds = float(file.read(_MOST_BYTES))
-        is_new = time.time() - os.fstat(file.fileno()).st_mtime < _OUTDATED_S
-        return seconds if is_new and 1e-6 < seconds < 3600 else None
+    with contextlib.suppress(OSError, ValueError, DataError), open_private(cache_folder("speed") / name) as file:
+        seconds, age_s = float(file.read(100)), time.time() - os.fstat(file.fileno()).st_mtime
+        return seconds if age_s < _OUTDATED_S and 1e-6 < seconds < 3600 else None
     return None
 
 
 def _write(name: str, seconds: float) -> None:
     """Keep the seconds; a cache that cannot be written only costs time."""
     try:
-        replace_file(make_cache_folder(_FOLDER) / name, repr(seconds).encode(), 0o600)
+        replace_file(make_cache_folder("speed") / name, repr(seconds).encode(), 0o600)
     except (OSError, DataError) as error:
         say("cache", f"speed cannot be kept ({error})")
-
-
-_FOLDER = "speed"
-_MOST_BYTES = 100
 
 
 def estimates(family: Sequence[Candidate]) -> list[float]:

@@ -25,6 +25,9 @@ from charlm.training.machine import Machine, choose_machine
 from charlm.training.memory import least_bytes
 from charlm.training.start import fine_tuned_vocabulary
 
+Prospects = dict[tuple[int, int], Candidate]
+"""Family and size → a candidate of known speed, with the training that it would get."""
+
 LEAST_CHARS = 500
 _SMALL_CHARS = 50_000
 """Below this, a line says that the text is small."""
@@ -85,23 +88,27 @@ def suggest(request: Request, group: ProcessGroup = ONE_PROCESS, clock: Clock | 
     base, cells = group.on_each(request.base), group.on_each(request.cells)
     machine = choose_machine(base, group, cells)
     text, corpus = group.local_first(_load, request, base, clock)
-    chars, vocabulary_size = len(corpus.splits["train"]), len(corpus.vocabulary)
-    given = _given_split(request, base, corpus)
-
-    def with_training(candidate: Candidate, update_s: float) -> Candidate:
-        return _with_training(candidate, update_s, training_s(request.minutes, clock), chars, given)
-
+    vocabulary_size, given = len(corpus.vocabulary), _given_split(request, base, corpus)
     families = group.on_first(_candidates, request, families_of(cells, machine.has_kernels), corpus, machine)
+
+    def prospects(faster: float = 1.0) -> Prospects:
+        left_s, chars = training_s(request.minutes, clock), len(corpus.splits["train"])
+        return {
+            (at, index): _with_training(family[index], update_s / faster, left_s, chars, given)
+            for at, family in enumerate(families)
+            for index, update_s in enumerate(estimates(family))
+        }
+
     budget_s = min(5.0, 60 * request.minutes * _MEASURING)
     ends_s = time.perf_counter() + budget_s
-    while place := group.on_first(_next_to_measure, families, with_training, ends_s):
+    while place := group.on_first(_next_to_measure, families, prospects, ends_s):
         family, index = families[place[0]], place[1]
         seconds = update_seconds(family[index].config, machine, vocabulary_size, budget_s / 8)
         if seconds is None:
             del family[index:]  # no larger one fits into memory either
         else:
             family[index].measured_s = seconds
-    choice = group.on_first(_choose, request, base, corpus, families, with_training, machine)
+    choice = group.on_first(lambda: _choose(request, base, corpus, list(prospects().values()), machine))
     return Suggestion(*choice, machine, text, corpus.vocabulary)
 
 
@@ -191,12 +198,10 @@ def _with_training(
     """The candidate with the updates that it makes in so many seconds, and what of the text it learns from."""
     train, chars = candidate.config.train, candidate.chars_per_update
     updates = max(1, int(seconds / update_s))
-    valid_chars = given[1] if given else choose_valid_chars(text_chars, updates * chars)
-    train_chars = max(given[0] if given else text_chars - valid_chars, 1)
+    train_chars = max(given[0] if given else text_chars - choose_valid_chars(text_chars, updates * chars), 1)
     passes = min(train.max_epochs or MOST_EPOCHS, MOST_EPOCHS)
     updates = min(updates, train.max_steps or updates, int(passes * train_chars / chars) + 1)
-    if not given:
-        valid_chars = choose_valid_chars(text_chars, updates * chars)
+    valid_chars = given[1] if given else choose_valid_chars(text_chars, updates * chars)
     return replace(candidate, update_s=update_s, updates=updates, train_chars=train_chars, valid_chars=valid_chars)
 
 
@@ -207,7 +212,7 @@ def training_s(minutes: float, clock: Clock | None = None) -> float:
 
 
 def _next_to_measure(
-    families: list[list[Candidate]], with_training: Callable[[Candidate, float], Candidate], ends_s: float
+    families: list[list[Candidate]], prospects: Callable[[float], Prospects], ends_s: float
 ) -> tuple[int, int] | None:
     """The family and size to measure next; None if nothing is left to measure, or no time.
 
@@ -218,15 +223,14 @@ def _next_to_measure(
     for at, family in enumerate(families):
         if family and (is_in_time or at == 0) and not estimates(family):
             return at, min(1, len(family) - 1)
-    prospects = _prospects(families, with_training)
-    if not prospects or not is_in_time:
+    likely = prospects(1.0)
+    if not likely or not is_in_time:
         return None
-    promising = _promising(list(prospects.values()))
+    promising = _promising(list(likely.values()))
     least, best = min(map(relative_nats, promising)), _best(promising)
-    hopes = {place: with_training(each, each.update_s / _FASTER) for place, each in prospects.items()}
-    rivals = sorted((relative_nats(hope), place) for place, hope in hopes.items() if _is_promising(hope))
+    rivals = sorted((relative_nats(hope), at) for at, hope in prospects(_FASTER).items() if _is_promising(hope))
     places = [place for nats, place in rivals if nats < least]
-    places += [place for place, each in prospects.items() if each is best]
+    places += [place for place, candidate in likely.items() if candidate is best]
     for at, index in places:
         seconds = estimates(families[at])
         while index > 0 and seconds[index] > _LONGEST_S:
@@ -234,17 +238,6 @@ def _next_to_measure(
         if not families[at][index].measured_s:
             return at, index
     return None
-
-
-def _prospects(
-    families: list[list[Candidate]], with_training: Callable[[Candidate, float], Candidate]
-) -> dict[tuple[int, int], Candidate]:
-    """The candidates of known speed: (family, size) → the candidate with its training."""
-    return {
-        (at, index): with_training(family[index], update_s)
-        for at, family in enumerate(families)
-        for index, update_s in enumerate(estimates(family))
-    }
 
 
 def _is_promising(candidate: Candidate) -> bool:
@@ -272,15 +265,9 @@ def _best(candidates: list[Candidate]) -> Candidate:
 
 
 def _choose(
-    request: Request,
-    base: Config,
-    corpus: Corpus,
-    families: list[list[Candidate]],
-    with_training: Callable[[Candidate, float], Candidate],
-    machine: Machine,
+    request: Request, base: Config, corpus: Corpus, prospects: list[Candidate], machine: Machine
 ) -> tuple[Config, dict[str, str], dict[str, str], int]:
     """Config, comments, reasons and updates of the best candidate."""
-    prospects = list(_prospects(families, with_training).values())
     if not prospects:
         raise DeviceError(f"memory: not even a small model could be trained ({machine.device.type}); free some")
     best = _best(_promising(prospects))
