@@ -15,17 +15,20 @@ from tests.text import words_text
 def speed(monkeypatch):
     """A machine of a known speed: an update takes 1 ms and 10 ns for each parameter and stream of 64 characters.
 
-    `factor` makes it slower, `largest` is the number of hidden units that fit into memory, and `measured` has the
-    configs that were measured.
+    `factor` makes it slower, models of `faster` hidden units faster, `without_kernels` all but the plain LSTM slower.
+    `largest` is the number of hidden units that fit into memory, and `measured` has the configs that were measured.
     """
-    speed = SimpleNamespace(factor=1.0, largest=10**6, measured=[])
+    speed = SimpleNamespace(factor=1.0, faster=None, without_kernels=1, largest=10**6, measured=[])
 
     def measure(config, machine, vocabulary_size, *_):
         speed.measured.append(config)
-        if config.model.cell.hidden > speed.largest:
+        model = config.model
+        if model.cell.hidden > speed.largest:
             return None
-        parameters = count_parameters(config.model, vocabulary_size)
-        return speed.factor * (1e-3 + 1e-8 * parameters * config.train.batch_size)
+        is_plain = model.cell.kind == "lstm" and model.layers == 1 and not model.cell.layer_norm
+        factor = speed.factor * (1 if is_plain else speed.without_kernels)
+        factor /= 1.5 if model.cell.hidden == speed.faster else 1
+        return factor * (1e-3 + 1e-8 * count_parameters(model, vocabulary_size) * config.train.batch_size)
 
     monkeypatch.setattr("charlm.choice.speed.measure", measure)
     return speed
