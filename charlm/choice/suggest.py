@@ -21,8 +21,7 @@ from charlm.system.console import say
 from charlm.system.device import describe_device
 from charlm.system.formatting import counted, format_duration
 from charlm.system.process_group import ONE_PROCESS, ProcessGroup
-from charlm.training.machine import Machine, choose_machine
-from charlm.training.memory import least_bytes
+from charlm.training.machine import Machine, choose_machine, least_bytes
 from charlm.training.start import fine_tuned_vocabulary
 
 Prospects = dict[tuple[int, int], Candidate]

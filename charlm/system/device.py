@@ -37,9 +37,10 @@ def resolve_device(name: str, group: ProcessGroup = ONE_PROCESS) -> torch.device
     if kind != "cuda" or not (number or "0").isdecimal():
         raise DeviceError(f"device: found {name}; allowed: auto | cpu | cuda | cuda:1 (the second GPU) and so on")
     if not torch.cuda.is_available():
-        built = "without CUDA" if torch.version.cuda is None else f"for CUDA {torch.version.cuda}"
-        found = f"found {name}, but this PyTorch (built {built}) sees no GPU"
-        raise DeviceError(f"device: {found}; allowed here: auto | cpu")
+        built = f"for CUDA {torch.version.cuda}" if torch.version.cuda else "without CUDA"
+        raise DeviceError(
+            f"device: found {name}, but this PyTorch (built {built}) sees no GPU; allowed here: auto | cpu"
+        )
     count, shared = torch.cuda.device_count(), group.local_size > 1 and not group.has_own_gpus
     if shared and (number or group.local_size > count):
         raise DeviceError(
@@ -56,10 +57,10 @@ def resolve_device(name: str, group: ProcessGroup = ONE_PROCESS) -> torch.device
 def prepare_device(device: torch.device, precision: str) -> None:
     """Settings of the process for a model on `device`: the current GPU, and what products of float32 compute there.
 
-    fp32 computes them as IEEE does; tf32 with operands rounded to ten bits of mantissa. With bf16 cuDNN's recurrent
-    layers take TF32, because autocast would cast them to float16; all other products of float32 are as in fp32. On the
-    CPU there is nothing to set. The settings hold for all models of the process, so models of several precisions cannot
-    be used side by side on a GPU. DeviceError if the device lacks the precision.
+    tf32 rounds their operands to ten bits of mantissa. With bf16 cuDNN's recurrent layers take TF32, because autocast
+    would cast them to float16; all other products of float32 are as in fp32. The settings hold for all models of the
+    process, so models of several precisions cannot be used side by side on a GPU. DeviceError if the device lacks the
+    precision.
     """
     check_precision(device, precision)
     if device.type != "cuda":
@@ -150,8 +151,7 @@ def describe_device(device: torch.device) -> str:
     """The device in words: "cpu (4 threads)", or which GPU and its name."""
     if device.type == "cuda":
         return f"{device} ({torch.cuda.get_device_name(device)})"
-    threads = torch.get_num_threads()
-    return f"cpu ({counted(threads, 'thread')})"
+    return f"cpu ({counted(torch.get_num_threads(), 'thread')})"
 
 
 def set_threads(threads: int) -> None:
@@ -206,15 +206,10 @@ def keep_freed_memory() -> None:
     """
     with contextlib.suppress(OSError, AttributeError):
         mallopt = ctypes.CDLL("libc.so.6").mallopt
-        mallopt(_M_MMAP_MAX, 0)
-        mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
-
-
-_M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
+        mallopt(-4, 0)  # M_MMAP_MAX
+        mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD
 
 
 def autocast(device: torch.device, precision: str) -> contextlib.AbstractContextManager[object]:
     """The autocast context for `precision`: bf16 takes products in bfloat16; weights, state and sums stay float32."""
-    if precision != "bf16":
-        return contextlib.nullcontext()
-    return torch.autocast(device.type, dtype=torch.bfloat16)
+    return torch.autocast(device.type, dtype=torch.bfloat16) if precision == "bf16" else contextlib.nullcontext()

@@ -18,8 +18,7 @@ from charlm.errors import DivergenceError
 from charlm.layers import RecurrentState
 from charlm.model import CharLM, WindowLoss, build_model, load_weights, map_state, window_loss
 from charlm.system.process_group import WHOLE_BATCH, Shard
-from charlm.training.machine import Machine
-from charlm.training.memory import check_memory
+from charlm.training.machine import Machine, check_memory
 from charlm.training.optimizer import build_optimizer, clip_gradients, learning_rate, skip_step_unless, state_copies
 from charlm.training.state import TrainState
 
