@@ -11,7 +11,6 @@ from charlm.system.formatting import one_line
 
 if TYPE_CHECKING:
     from charlm.cells import Cell
-    from charlm.cells.program import Parameter
 
 app = command_group("List and show kinds of cells, and check one of your own.", "charlm cells show lstm")
 
@@ -47,8 +46,7 @@ def show(
     respect to v, from dhₜ of the states after the step to dhₜ₋₁ of those before it.
 
     \b
-    Examples:
-      charlm cells show lstm
+    Example:
       charlm cells show lstm --set model.cell.layer_norm=true
     """
     from charlm.config import parse_config
@@ -70,6 +68,8 @@ def check(
     Example:
       charlm cells check leaky.py
     """
+    from pydantic import ValidationError
+
     from charlm.cells.file import cells_of_file, load_cell
     from charlm.config import is_in_file
     from charlm.errors import CellError
@@ -77,30 +77,22 @@ def check(
 
     if not is_in_file(file):
         raise CellError(f"{file}: found no path of a Python file; allowed: for example leaky.py, or leaky.py:Leaky")
-    cells = cells_of_file(Path(file)) if file.endswith(".py") else [load_cell(file, Path())]
-    for cell in cells:
-        made = _with_defaults(cell, HIDDEN)
-        _print(made)
+    classes = cells_of_file(Path(file)) if file.endswith(".py") else [load_cell(file, Path())]
+    for each in classes:
+        try:
+            cell = each(hidden=HIDDEN)
+        except ValidationError as error:
+            options = ", ".join(".".join(map(str, fault["loc"])) for fault in error.errors())
+            raise CellError(f"{each.__name__}: found no valid default of {options}; allowed: one for each") from None
+        _print(cell)
         typer.echo()
         rows = {}
         try:
-            rows.update(agreements(made))
+            rows.update(agreements(cell))
         finally:
             print_table(rows)
         typer.echo()
-    _print_speeds(cells)
-
-
-def _with_defaults(cell: "type[Cell]", hidden: int) -> "Cell":
-    from pydantic import ValidationError
-
-    from charlm.errors import CellError
-
-    try:
-        return cell(hidden=hidden)
-    except ValidationError as error:
-        options = ", ".join(".".join(map(str, fault["loc"])) for fault in error.errors())
-        raise CellError(f"{cell.__name__}: found no valid default of {options}; allowed: one for each") from None
+    _print_speeds(classes)
 
 
 def _print_speeds(own: "list[type[Cell]]") -> None:
@@ -133,24 +125,20 @@ def _print(cell: "Cell") -> None:
     except CellError:
         program, note = cell.program(square=True), "  (for layers with as many inputs as hidden units only)"
     options = {"hidden": cell.hidden, **cell.options()}
+    shapes = []
+    for parameter in program.parameters:
+        rows = f"{parameter.gates}·{parameter.size}" if parameter.gates > 1 else f"{parameter.size}"
+        sizes = [*([parameter.stack] if parameter.stack else []), rows, parameter.columns]
+        shapes.append(f"{parameter.name} [{', '.join(str(size) for size in sizes if size != '')}]")
     print_table(
         {
             cell.name: (_summary(type(cell)) or "without a docstring") + note,
             "states": ", ".join(cell.states),
             "options": ", ".join(f"{name} {json.dumps(value)}" for name, value in options.items()),
-            "parameters": ", ".join(map(_shape, program.parameters)),
+            "parameters": ", ".join(shapes),
         }
     )
     for lines in (equations(program), derivative(program)):
-        typer.echo()
-        typer.echo("\n".join(lines if len(lines) <= _MOST_LINES else lines[:_FIRST_LINES]))
         if len(lines) > _MOST_LINES:
-            typer.echo(f"… {len(lines) - _FIRST_LINES} more")
-
-
-def _shape(parameter: "Parameter") -> str:
-    """The name and shape of a parameter, as in weight_ih [4·H, I]."""
-    rows = f"{parameter.gates}·{parameter.size}" if parameter.gates > 1 else f"{parameter.size}"
-    stack = [str(parameter.stack)] if parameter.stack else []
-    columns = [str(parameter.columns)] if parameter.columns != "" else []
-    return f"{parameter.name} [{', '.join([*stack, rows, *columns])}]"
+            lines = [*lines[:_FIRST_LINES], f"… {len(lines) - _FIRST_LINES} more"]
+        typer.echo("\n" + "\n".join(lines))

@@ -19,7 +19,7 @@ import typer
 from charlm.api import DEFAULT_MINUTES, MOST_MINUTES
 from charlm.cli.completion import complete_config, complete_run
 from charlm.system.console import say, terminal_columns
-from charlm.system.formatting import columns_of, counted, escaped, one_line, to_json, wrapped
+from charlm.system.formatting import columns_of, counted, escaped, format_bytes, one_line, to_json, wrapped
 
 # The base class of BadParameter: click's, or the one in Typer's own copy of click (newer versions).
 UsageError: Any = typer.BadParameter.__mro__[1]
@@ -186,23 +186,18 @@ def check_escapes(trained: Any, text: str, where: str) -> None:
     r"""VocabularyError for an option's \n that the shell passed as it is, unless the model knows the backslash."""
     from charlm.errors import VocabularyError
 
-    escape = next((escape for escape in (r"\n", r"\t", r"\r") if escape in text), None)
-    if escape and trained.vocabulary.unknown("\\"):
+    if (escape := re.search(r"\\[ntr]", text)) and trained.vocabulary.unknown("\\"):
         raise VocabularyError(
-            f"{where}: found {escape} as a backslash and a letter, and the model has never seen a backslash; allowed: "
-            f"the character itself; in a shell: {where} $'…{escape}…'"
+            f"{where}: found {escape[0]} as a backslash and a letter, and the model has never seen a backslash; "
+            f"allowed: the character itself; in a shell: {where} $'…{escape[0]}…'"
         )
 
 
 def known_prompt(trained: Any, text: str, where: str, skip_unknown: bool) -> str:
-    """A prompt without the characters that the model does not know, which are reported; see `TrainedModel.known`.
-
-    Its letters with accents are composed or decomposed as in the training text.
-    """
+    """A prompt without the characters that the model does not know, which are reported; see `TrainedModel.known`."""
     if where == "--prompt" and not skip_unknown:
         check_escapes(trained, text, where)
-    text = trained.vocabulary.normalized(text)
-    text, skipped = trained.known(text, where, skip_unknown=skip_unknown)
+    text, skipped = trained.known(trained.vocabulary.normalized(text), where, skip_unknown=skip_unknown)
     if skipped:
         say("skipped", f"{where}: {skipped}")
     return text
@@ -307,7 +302,7 @@ def print_rows(rows: Sequence[Sequence[str]], right: Container[int]) -> None:
 def write_page(out: Path, page: str) -> None:
     """Write a page of HTML, and say where it is."""
     from charlm.data.outputs import write_output
-    from charlm.system.formatting import format_bytes
 
-    write_output(out, "--out", page.encode())
-    say("page", f"{out}, {format_bytes(len(page.encode()))}: open it in a browser")
+    data = page.encode()
+    write_output(out, "--out", data)
+    say("page", f"{out}, {format_bytes(len(data))}: open it in a browser")

@@ -1,7 +1,6 @@
 """What the shell offers for an incomplete argument. Everything here is cheap: no file is read whole, no torch."""
 
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -23,17 +22,13 @@ def complete_run(incomplete: str) -> list[str]:
 
 def _paths(incomplete: str, wanted: Callable[[Path], bool]) -> list[str]:
     """The wanted paths that start with `incomplete`, and the wanted entries of folders that start with it."""
-    head = incomplete[: incomplete.rfind("/") + 1]
-    found = []
-    for path in _entries(head):
-        if path.startswith(incomplete):
-            found += [each for each in (path, *_entries(f"{path}/")) if wanted(Path(each))]
-    return sorted(found)
+    head, slash, start = incomplete.rpartition("/")
+    matching = [path for path in _entries(Path(head + slash)) if path.name.startswith(start)]
+    return sorted(str(each) for path in matching for each in (path, *_entries(path)) if wanted(each))
 
 
-def _entries(folder: str) -> Iterator[str]:
-    """The paths in a folder ("" is the current one) without hidden ones; none if it cannot be read."""
-    with suppress(OSError), os.scandir(folder or ".") as entries:
-        for entry in entries:
-            if not entry.name.startswith("."):
-                yield folder + entry.name
+def _entries(folder: Path) -> list[Path]:
+    """The paths in a folder without hidden ones; none if it cannot be read."""
+    with suppress(OSError, ValueError):
+        return [path for path in folder.iterdir() if not path.name.startswith(".")]
+    return []

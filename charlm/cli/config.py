@@ -14,6 +14,7 @@ from charlm.cli.common import (
     Minutes,
     Overrides,
     command_group,
+    config_option,
     line_settings,
     print_table,
     usage_error,
@@ -30,10 +31,7 @@ app = command_group("List, check, resolve and document configs.", "charlm config
 Argument = Annotated[
     Path | None, typer.Argument(metavar="CONFIG", help=CONFIG_HELP, show_default=False, autocompletion=complete_config)
 ]
-Option = Annotated[
-    Path | None,
-    typer.Option("--config", metavar="CONFIG", help="The same, as an option.", autocompletion=complete_config),
-]
+Option = Annotated[Path | None, config_option("The same, as an option.")]
 
 
 def _load(argument: Path | None, option: Path | None, overrides: list[str] | None) -> "tuple[Path, Config]":
@@ -64,8 +62,7 @@ def check(file: Argument = None, config: Option = None, overrides: Overrides = N
     """Check a config and list all its faults at once.
 
     \b
-    Examples:
-      charlm config check lstm
+    Example:
       charlm config check mine.yaml --set model.cell.hidden=1024
     """
     from charlm.config import ignored_options
@@ -99,10 +96,9 @@ def suggest(
     labels: LabelSeparator = None,
     overrides: Overrides = None,
 ) -> None:
-    """Choose settings for a text, a time and this machine, and print them as commented YAML.
+    """Choose the settings of `charlm train TEXT --minutes M` for this machine, and print them as commented YAML.
 
-    Measures the speed of a few models, which takes up to five seconds the first time; the cache keeps it. These are
-    the settings of `charlm train TEXT --minutes M`.
+    Measures the speed of a few models, which takes up to five seconds the first time; the cache keeps it.
 
     \b
     Example:

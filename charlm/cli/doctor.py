@@ -6,6 +6,7 @@ import shlex
 import shutil
 import subprocess
 from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -24,64 +25,59 @@ def doctor(device: DeviceOption = "auto", json: Json = False) -> None:
     Says what is missing and what to do about it. Compiles the CPU kernels unless they are in the cache.
 
     \b
-    Examples:
-      charlm doctor
+    Example:
       charlm doctor --json
     """
-    report = {
-        "versions": {"charlm": __version__, "Python": platform.python_version(), "PyTorch": _tried(_torch_version)},
-        "packages": {name: _version(name) for name in _PACKAGES},
-        "system": " ".join(
+    checks: dict[str, Callable[[], Any]] = {
+        "versions": _versions,
+        "packages": lambda: {name: _version(name) for name in _PACKAGES},
+        "system": lambda: " ".join(
             filter(None, [platform.system(), platform.release(), platform.machine(), *platform.libc_ver()])
         ),
-        "cpu": _tried(describe_cpu),
-        "device": _tried(_device, device),
-        "precision": _tried(_precision, device),
-        "threads": _tried(_threads),
-        "backends": _tried(_backends, device),
-        "compiler": _tried(_compiler),
-        "cache": _tried(_cache),
-        "free": _tried(_free),
+        "cpu": describe_cpu,
+        "device": lambda: _device(device),
+        "precision": lambda: _precision(device),
+        "threads": _threads,
+        "backends": lambda: _backends(device),
+        "compiler": _compiler,
+        "cache": _cache,
+        "free": _free,
     }
+    report = {name: _tried(check) for name, check in checks.items()}
     if json:
         print_json(report)
-    else:
-        print_table(_lines(report))
-
-
-def _tried(check: Callable[..., Any], *words: str) -> Any:
-    """The result of a check, or why there is none."""
-    try:
-        return check(*words)
-    except Exception as error:  # the report matters more than any entry of it
-        return f"unknown: {' '.join(str(error).split()) or type(error).__name__}"
-
-
-def _lines(report: dict[str, Any]) -> dict[str, str]:
-    """The report as a table; kinds that the same backend computes share a line."""
+        return
     rows = {}
     for name, entry in report.items():
         if not isinstance(entry, dict):
             rows[name] = entry
-        elif name == "backends":
+        elif name == "backends":  # kinds that the same backend computes share a line
             for backend in dict.fromkeys(entry.values()):
                 rows[", ".join(kind for kind in entry if entry[kind] == backend)] = backend
         else:
             rows[name] = ", ".join(f"{key} {text}" for key, text in entry.items())
-    return rows
+    print_table(rows)
 
 
-def _torch_version() -> str:
+def _tried(check: Callable[[], Any]) -> Any:
+    """The result of a check, or why there is none."""
+    try:
+        return check()
+    except Exception as error:  # the report matters more than any entry of it
+        return f"unknown: {' '.join(str(error).split()) or type(error).__name__}"
+
+
+def _versions() -> dict[str, str]:
     try:
         import torch
+
+        pytorch = f"{torch.__version__} (CUDA {torch.version.cuda or 'not built in'})"
     except ImportError as error:
-        return f"cannot be imported ({error}); reinstall torch"
-    return f"{torch.__version__} (CUDA {torch.version.cuda or 'not built in'})"
+        pytorch = f"cannot be imported ({error}); reinstall torch"
+    return {"charlm": __version__, "Python": platform.python_version(), "PyTorch": pytorch}
 
 
 def _version(package: str) -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
     try:
         return version(package)
     except PackageNotFoundError:
@@ -98,14 +94,14 @@ def _device(name: str) -> str:
         device = resolve_device(name)
     except DeviceError as error:
         return f"none: {error}"
-    description = describe_device(device)
+    description, cuda = describe_device(device), torch.version.cuda
     if device.type == "cuda":
         free, total = torch.cuda.mem_get_info(device)
         return f"{description}, {format_bytes(free)} of {format_bytes(total)} free"
-    if torch.version.cuda is None:
+    if cuda is None:
         return f"{description}; no GPU: this PyTorch is built without CUDA; for a GPU install one built with it"
     if not torch.cuda.is_available():
-        return f"{description}; PyTorch (CUDA {torch.version.cuda}) sees no GPU; for one, check its driver (nvidia-smi)"
+        return f"{description}; PyTorch (CUDA {cuda}) sees no GPU; for one, check its driver (nvidia-smi)"
     return description
 
 
@@ -120,8 +116,8 @@ def _precision(name: str) -> str:
 def _threads() -> dict[str, str]:
     import torch
 
-    set_ones = {name: os.environ[name] for name in ("OMP_NUM_THREADS", "GOMP_SPINCOUNT") if name in os.environ}
-    return {"PyTorch": str(torch.get_num_threads())} | set_ones
+    variables = {name: os.environ[name] for name in ("OMP_NUM_THREADS", "GOMP_SPINCOUNT") if name in os.environ}
+    return {"PyTorch": str(torch.get_num_threads())} | variables
 
 
 def _backends(name: str) -> dict[str, str]:

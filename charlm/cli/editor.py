@@ -20,7 +20,7 @@ except ModuleNotFoundError as error:
 
 from prompt_toolkit.auto_suggest import Suggestion
 from prompt_toolkit.buffer import Buffer
-from prompt_toolkit.filters import Condition
+from prompt_toolkit.filters import Always, Condition, Filter
 from prompt_toolkit.input import Input, create_input
 from prompt_toolkit.key_binding import KeyBindings
 from prompt_toolkit.layout import BufferControl, HSplit, Layout, Window
@@ -38,14 +38,12 @@ _HELP = "Tab: a word  →: all  Alt-↑ Alt-↓: another  Ctrl-S: end"
 
 @dataclass
 class Editor:
-    """A text and its continuations, on a terminal.
-
-    draw: gives continuations of a text; called in another thread, once at a time.
-    note: what to say about a text, if anything; see `Unknown.new_in`.
-    """
+    """A text and its continuations, on a terminal."""
 
     draw: Callable[[str], list[str]]
+    """Gives continuations of a text; called in another thread, once at a time."""
     note: Callable[[str], str]
+    """What to say about a text, if anything."""
     offer: Offer = field(default_factory=Offer)
     exit_code: int = 0
     """As a shell gives it: 128 plus the number of the signal, or of Ctrl-C's, that ended it."""
@@ -122,19 +120,18 @@ class Editor:
             self.offer.choose(step)
             self._show()
 
-        keys.add("tab")(lambda event: None)
-        for names in (("tab",), ("escape", "f"), ("escape", "right"), ("c-right",)):
-            keys.add(*names, filter=offered)(lambda event: self.buffer.insert_text(self.offer.word))
-        for name in ("right", "end", "c-e", "c-f"):
-            keys.add(name, filter=offered)(lambda event: self.buffer.insert_text(self.offer.shown))
-        keys.add("escape", "up", filter=offered)(lambda event: choose(-1))
-        keys.add("escape", "down", filter=offered)(lambda event: choose(1))
-        keys.add("down", filter=offered)(lambda event: choose(1))
-        keys.add("up", filter=offered & first_line)(lambda event: choose(-1))
-        for name in ("c-s", "c-d"):
-            keys.add(name)(lambda event: event.app.exit())
-        for name in ("c-c", "<sigint>"):
-            keys.add(name)(lambda event: self._interrupt(signal.SIGINT))
+        def bind(names: str, do: Callable[[], None], when: Filter = offered) -> None:
+            for name in names.split():
+                keys.add(*name.split("+"), filter=when)(lambda event: do())
+
+        bind("tab", lambda: None, Always())
+        bind("tab escape+f escape+right c-right", lambda: self.buffer.insert_text(self.offer.word))
+        bind("right end c-e c-f", lambda: self.buffer.insert_text(self.offer.shown))
+        bind("escape+down down", lambda: choose(1))
+        bind("escape+up", lambda: choose(-1))
+        bind("up", lambda: choose(-1), offered & first_line)
+        bind("c-s c-d", lambda: self._application.exit(), Always())
+        bind("c-c <sigint>", lambda: self._interrupt(signal.SIGINT), Always())
         return keys
 
     def _interrupt(self, by: signal.Signals) -> None:

@@ -2,7 +2,7 @@
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -21,14 +21,10 @@ class Format(StrEnum):
 To = Annotated[
     Format,
     typer.Option(
-        "--to",
         help="torch: a folder with weights and a Python file that needs PyTorch alone. onnx: a file for ONNX runtimes. "
-        "html: a page that runs the model in a browser.",
+        "html: a page that runs the model in a browser."
     ),
 ]
-Out = Annotated[Path, typer.Option(metavar="PATH", help="The file or folder to write.")]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an earlier export.")]
-
 Int8 = Annotated[
     bool | None,
     typer.Option(
@@ -37,18 +33,17 @@ Int8 = Annotated[
         "[default: int8]",
     ),
 ]
-Novelty = Annotated[
-    bool, typer.Option("--novelty", help="For html: the page underlines what it copies from the training text.")
-]
 
 
 def export(
     checkpoint: CheckpointPath,
     to: To,
-    out: Out,
+    out: Annotated[Path, typer.Option(metavar="PATH", help="The file or folder to write.")],
     int8: Int8 = None,
-    novelty: Novelty = False,
-    overwrite: Overwrite = False,
+    novelty: Annotated[
+        bool, typer.Option("--novelty", help="For html: the page underlines what it copies from the training text.")
+    ] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier export.")] = False,
 ) -> None:
     """Write a trained model for use without charlm.
 
@@ -58,19 +53,15 @@ def export(
     \b
     Examples:
       charlm export runs/mine --to torch --out mine-torch
-      charlm export runs/mine --to onnx --out mine.onnx
       charlm export runs/mine --to html --out mine.html --novelty
     """
-    options: dict[str, Any] = {}
-    if to == Format.html:
-        options = {"int8": int8 is not False, "novelty": novelty}
-    elif int8 is not None or novelty:
+    if to != Format.html and (int8 is not None or novelty):
         raise usage_error("--int8, --float32 and --novelty need --to html")
-
     check_there(runs=[checkpoint])
 
     from charlm.export import export
     from charlm.inference import load
 
+    options = {"int8": int8 is not False, "novelty": novelty} if to == Format.html else {}
     done = export(load(checkpoint, "cpu"), to, out, overwrite=overwrite, **options)
     say("export", f"{done.path}: {format_bytes(done.size_bytes)}; {done.found}")

@@ -19,38 +19,32 @@ from charlm.cli.common import (
 from charlm.cli.completion import complete_run
 from charlm.system.console import say
 
-File = Annotated[Path | None, typer.Option(metavar="FILE", help="Look at this text.  [default: validation text]")]
-Prompt = Annotated[
-    str | None, typer.Option(metavar="TEXT", help="Look at this text; with --sample the model continues it.")
-]
-Sample = Annotated[
-    int | None, typer.Option(min=1, metavar="N", help="Look at N characters that the model writes itself.")
-]
-Length = Annotated[
-    int, typer.Option(min=2, max=1_000_000, metavar="N", help="Characters of the text at most, from its beginning.")
-]
-Temperature = Annotated[
-    float,
-    typer.Option(min=0, metavar="X", callback=finite, help="For --sample: below 1 is safer, above wilder."),
-]
-Seed = Annotated[int, typer.Option(min=0, max=2**63 - 1, metavar="N", help="For --sample: another seed, another text.")]
-Compare = Annotated[
-    Path | None,
-    typer.Option(metavar="CKPT", help="Show where this model is better or worse.", autocompletion=complete_run),
-]
-Units = Annotated[int, typer.Option(min=1, max=1000, metavar="N", help="How many units to show.")]
-
 
 def look(
     checkpoint: CheckpointPath,
-    file: File = None,
-    prompt: Prompt = None,
-    sample: Sample = None,
-    length: Length = 5000,
-    temperature: Temperature = 0.8,
-    seed: Seed = 1,
-    compare: Compare = None,
-    units: Units = 24,
+    file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Look at this text.  [default: validation text]")
+    ] = None,
+    prompt: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Look at this text; with --sample the model continues it.")
+    ] = None,
+    sample: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Look at N characters that the model writes itself.")
+    ] = None,
+    length: Annotated[
+        int, typer.Option(min=2, max=1_000_000, metavar="N", help="Characters of the text at most, from its beginning.")
+    ] = 5000,
+    temperature: Annotated[
+        float, typer.Option(min=0, metavar="X", callback=finite, help="For --sample: below 1 is safer, above wilder.")
+    ] = 0.8,
+    seed: Annotated[
+        int, typer.Option(min=0, max=2**63 - 1, metavar="N", help="For --sample: another seed, another text.")
+    ] = 1,
+    compare: Annotated[
+        Path | None,
+        typer.Option(metavar="CKPT", help="Show where this model is better or worse.", autocompletion=complete_run),
+    ] = None,
+    units: Annotated[int, typer.Option(min=1, max=1000, metavar="N", help="How many units to show.")] = 24,
     out: PageFile = Path("look.html"),
     skip_unknown: SkipUnknown = False,
 ) -> None:
@@ -61,10 +55,8 @@ def look(
 
     \b
     Examples:
-      charlm look runs/mine
-      charlm look runs/mine --file my.txt --out look.html
-      charlm look runs/mine --prompt "Once upon" --sample 2000
       charlm look runs/mine --file my.txt --compare runs/other
+      charlm look runs/mine --prompt "Once upon" --sample 2000
     """
     if file is not None and (prompt is not None or sample is not None):
         raise usage_error("--file excludes --prompt and --sample")

@@ -19,29 +19,26 @@ from charlm.cli.common import (
 )
 from charlm.system.console import say
 
-Prompt = Annotated[
-    str, typer.Option(metavar="TEXT", help="Text to read first; without it the model is at the start of a line.")
-]
-Top = Annotated[int, typer.Option(min=1, metavar="K", help="How many characters to list; bytes for a byte model.")]
-
 
 def next_characters(
     checkpoint: CheckpointPath,
-    prompt: Prompt = "",
-    top: Top = 5,
+    prompt: Annotated[
+        str, typer.Option(metavar="TEXT", help="Text to read first; without it the model is at the start of a line.")
+    ] = "",
+    top: Annotated[
+        int, typer.Option(min=1, metavar="K", help="How many characters to list; bytes for a byte model.")
+    ] = 5,
     skip_unknown: SkipUnknown = False,
     device: DeviceOption = "auto",
     precision: PrecisionOption = Precision.auto,
     json: Json = False,
 ) -> None:
-    """List the likeliest next characters and their probabilities.
+    """List the likeliest next characters and their probabilities, as `charlm sample` uses them at temperature 1.
 
-    These are the model's own probabilities, as `charlm sample` uses them at temperature 1. A byte model lists bytes. A
-    model that reads backward lists the characters before the prompt; with --json they are called "previous".
+    A model that reads backward lists the characters before the prompt; with --json they are called "previous".
 
     \b
-    Examples:
-      charlm next runs/mine --prompt "To b"
+    Example:
       charlm next runs/mine --prompt "To b" --top 20 --json
     """
     check_there(runs=[checkpoint])
@@ -53,13 +50,11 @@ def next_characters(
     report_backend(trained)
     text = known_prompt(trained, prompt, "--prompt", skip_unknown)
     likeliest = trained.next(text, k=top)
-    vocabulary = trained.vocabulary
+    vocabulary, name = trained.vocabulary, "character"
     if vocabulary.level == "byte":
-        likeliest = [(character.encode("utf-8", "surrogateescape"), p) for character, p in likeliest]
-        rows = [{"byte": symbol[0], "probability": p} for symbol, p in likeliest]
-    else:
-        rows = [{"character": character, "probability": p} for character, p in likeliest]
+        name, likeliest = "byte", [(character.encode("utf-8", "surrogateescape"), p) for character, p in likeliest]
     if json:
+        rows = [{name: symbol[0], "probability": p} for symbol, p in likeliest]  # b"x"[0] is a number
         listed = {"previous" if vocabulary.backward else "next": rows}
         print_json({"checkpoint": str(trained.path), "prompt": readable(text), **listed})
         return

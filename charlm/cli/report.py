@@ -12,12 +12,7 @@ from charlm.system.formatting import one_line
 
 Runs = Annotated[
     list[Path],
-    typer.Argument(
-        metavar="RUN...",
-        help="Folders of runs, or a folder that holds some.",
-        show_default=False,
-        autocompletion=complete_run,
-    ),
+    typer.Argument(metavar="RUN...", help="Runs, or folders that hold some.", autocompletion=complete_run),
 ]
 
 
@@ -28,10 +23,8 @@ def report(runs: Runs, out: PageFile = Path("report.html")) -> None:
     time, and the final scores. One file: open it in a browser, offline, or send it to a colleague.
 
     \b
-    Examples:
-      charlm report runs/mine
+    Example:
       charlm report runs/mine runs/other --out report.html
-      charlm report runs
     """
     from charlm.data.outputs import check_output, page_of
     from charlm.errors import RunError

@@ -14,13 +14,11 @@ from charlm.system.formatting import one_line
 if TYPE_CHECKING:
     from charlm.runs import Run
 
-Folder = Annotated[
-    Path | None,
-    typer.Argument(metavar="DIR", help="A folder of runs, or one run.  [default: runs]", show_default=False),
-]
 
-
-def runs(folder: Folder = None, json: Json = False) -> None:
+def runs(
+    folder: Annotated[Path | None, typer.Argument(metavar="DIR", help="Runs, or one run.  [default: runs]")] = None,
+    json: Json = False,
+) -> None:
     """List the runs in a folder: model, steps, best score, state.
 
     The newest run comes first. Reads only a few kilobytes per run, and never disturbs one that is being trained.
@@ -33,8 +31,7 @@ def runs(folder: Folder = None, json: Json = False) -> None:
       damaged        no checkpoint of it can be read
       no checkpoint  it stopped before it wrote one
     \b
-    Examples:
-      charlm runs
+    Example:
       charlm runs experiments --json
     """
     from charlm.errors import RunError
@@ -45,10 +42,8 @@ def runs(folder: Folder = None, json: Json = False) -> None:
         fault = "is a file" if folder.exists() else "no such folder"
         raise RunError(f"{folder}: {fault}; allowed: a folder that holds runs")
 
-    def say_unreadable(error: OSError) -> None:
-        say("skipped", f"{error.filename}: {error.strerror}")
-
-    listed = [describe_run(path) for path in find_runs(where, say_unreadable)] if where.is_dir() else []
+    paths = find_runs(where, lambda error: say("skipped", f"{error.filename}: {error.strerror}"))
+    listed = [describe_run(path) for path in paths] if where.is_dir() else []
     listed.sort(key=lambda run: (-run.written_s, str(run.path)))
     if json:
         print_json([_as_json(run) for run in listed])
