@@ -1,22 +1,30 @@
 """The page of runs: everything that charlm/web/report/ shows, thinned and packed."""
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from charlm import __version__
 from charlm.config.yaml import dump_flow
 from charlm.report.run import PLACES, VALUES, Floats, RunRecord, short_names
-from charlm.report.thin import last_of, stretches, summary_of
 from charlm.system.formatting import one_line
 from charlm.web.page import html_page, packed
 
+MOST = 1200
+"""Points of a curve on the page, which is about as many pixels as it is wide."""
 SAMPLES = 20
 """How many samples of a run the page has: the first, the last, and others evenly between them."""
 SAMPLE_LENGTH = 2000
 """Characters of a sample on the page."""
+# A finished run ends where it should.
+_ENDS = {
+    "in use": "still training when this page was written",
+    "resumable": "stopped; it can be resumed",
+    "damaged": "the last row; no checkpoint can be read",
+    "no checkpoint": "the last row; there is no checkpoint",
+}
 
 
 def report_page(records: Sequence[RunRecord]) -> str:
@@ -32,7 +40,9 @@ def report_page(records: Sequence[RunRecord]) -> str:
 
 
 def _run(name: str, record: RunRecord) -> dict[str, Any]:
-    about = record.about
+    about, samples = record.about, record.samples
+    if len(samples) > SAMPLES:
+        samples = [samples[place] for place in np.linspace(0, len(samples) - 1, SAMPLES).round().astype(int)]
     return {
         "name": name,
         "model": f"{about.kind}, {about.layers} × {about.hidden} units" if about.kind else None,
@@ -40,7 +50,7 @@ def _run(name: str, record: RunRecord) -> dict[str, Any]:
         "faults": [one_line(fault) for fault in record.faults],
         "curves": {split: _curves(columns, VALUES[split]) for split, columns in record.splits.items()},
         "events": _events(record),
-        "samples": [_sample(row) for row in _some(record.samples)],
+        "samples": [_sample(row) for row in samples],
     }
 
 
@@ -48,9 +58,13 @@ def _scores(record: RunRecord) -> dict[str, Any]:
     """The final scores, None for what is unknown."""
     train, valid = record.splits["train"], record.splits["valid"]
     known = np.flatnonzero(np.isfinite(valid["nats"]))
-    best = None if not len(known) else known[np.argmin(valid["nats"][known])]
+    best = known[np.argmin(valid["nats"][known])] if len(known) else None
     speeds = train["chars_per_s"][np.isfinite(train["chars_per_s"])]
     ends = {name: max(map(float, [*train[name], *valid[name]]), default=None) for name in PLACES}
+    last, train_last = (
+        float(column[-1]) if len(column) and np.isfinite(column[-1]) else None
+        for column in (valid["nats"], train["nats"])
+    )
     return {
         "state": record.about.state,
         "parameters": record.about.parameters,
@@ -59,15 +73,10 @@ def _scores(record: RunRecord) -> dict[str, Any]:
         "elapsed_s": ends["elapsed_s"],
         "best_nats": None if best is None else float(valid["nats"][best]),
         "best_step": None if best is None else int(valid["step"][best]),
-        "last_nats": _last(valid["nats"]),
-        "train_nats": _last(train["nats"]),
+        "last_nats": last,
+        "train_nats": train_last,
         "chars_per_s": float(np.median(speeds)) if len(speeds) else None,
     }
-
-
-def _last(column: Floats) -> float | None:
-    """The last value; None if there is none, or it is not finite."""
-    return float(column[-1]) if len(column) and math.isfinite(column[-1]) else None
 
 
 def _curves(columns: dict[str, Floats], names: Sequence[str]) -> dict[str, Any]:
@@ -76,7 +85,8 @@ def _curves(columns: dict[str, Floats], names: Sequence[str]) -> dict[str, Any]:
     if not rows:
         return {"rows": 0}
     starts = stretches(rows)
-    curves: dict[str, Any] = {"rows": rows, "at": {name: packed(last_of(columns[name], starts)) for name in PLACES}}
+    lasts = np.append(starts[1:], rows) - 1
+    curves: dict[str, Any] = {"rows": rows, "at": {name: packed(columns[name][lasts]) for name in PLACES}}
     for name in names:
         mean, low, high = (values.astype(np.float32) for values in summary_of(columns[name], starts))
         curves[name] = {"mean": packed(mean)}
@@ -85,13 +95,26 @@ def _curves(columns: dict[str, Floats], names: Sequence[str]) -> dict[str, Any]:
     return curves
 
 
-# A finished run ends where it should.
-_ENDS = {
-    "in use": "still training when this page was written",
-    "resumable": "stopped; it can be resumed",
-    "damaged": "the last row; no checkpoint can be read",
-    "no checkpoint": "the last row; there is no checkpoint",
-}
+def stretches(rows: int) -> npt.NDArray[np.int64]:
+    """Where each stretch of rows starts that becomes one point: at most MOST, and fewer rows each at the beginning.
+
+    Two thirds of the points lie evenly. The others lie evenly on a logarithmic axis, where the beginning is wide.
+    """
+    if rows <= MOST:
+        return np.arange(rows)
+    even = np.linspace(0, rows, 2 * MOST // 3, endpoint=False).astype(np.int64)
+    early = np.geomspace(1, rows, MOST // 3, endpoint=False).astype(np.int64)
+    return np.unique(np.concatenate([even, early]))
+
+
+def summary_of(column: Floats, starts: npt.NDArray[np.int64]) -> tuple[Floats, Floats, Floats]:
+    """Mean, least and greatest finite value of each stretch; nan for a stretch without one."""
+    finite = np.isfinite(column)
+    counts = np.add.reduceat(finite.astype(np.float64), starts)
+    with np.errstate(invalid="ignore"):
+        mean = np.add.reduceat(np.where(finite, column, 0.0), starts) / counts
+    known = np.where(finite, column, np.nan)
+    return mean, np.fmin.reduceat(known, starts), np.fmax.reduceat(known, starts)
 
 
 def _events(record: RunRecord) -> list[dict[str, Any]]:
@@ -100,9 +123,9 @@ def _events(record: RunRecord) -> list[dict[str, Any]]:
         return []
     places = {name: np.concatenate([[0.0], *(columns[name] for columns in record.splits.values())]) for name in PLACES}
     order = np.argsort(places["step"], kind="stable")
-    end = int(places["step"].max())
-    events = [(event.step, "rollback", event.text) for event in record.events]
-    events += [(end, "end", _ENDS[record.about.state])] if record.about.state in _ENDS else []
+    events = [(step, "rollback", text) for step, text in record.events]
+    if record.about.state in _ENDS:
+        events.append((int(places["step"].max()), "end", _ENDS[record.about.state]))
     return [
         {
             "kind": kind,
@@ -111,12 +134,6 @@ def _events(record: RunRecord) -> list[dict[str, Any]]:
         }
         for step, kind, text in events
     ]
-
-
-def _some(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    if len(rows) <= SAMPLES:
-        return rows
-    return [rows[place] for place in np.linspace(0, len(rows) - 1, SAMPLES).round().astype(int)]
 
 
 def _sample(row: dict[str, Any]) -> dict[str, Any]:

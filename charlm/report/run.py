@@ -1,4 +1,4 @@
-"""What a run has left on disk, as far as it can be read: never an error, but a line for each thing that is missing."""
+"""What a run has left on disk, as far as it can be read: no error, but a line for each thing that is missing."""
 
 import itertools
 import json
@@ -25,14 +25,6 @@ _NEEDED = "the folder of a run, a checkpoint of one, or a folder that holds runs
 
 
 @dataclass(frozen=True)
-class Event:
-    """Something that happened besides updates, such as a rollback."""
-
-    step: int
-    text: str
-
-
-@dataclass(frozen=True)
 class RunRecord:
     """A run as a report shows it."""
 
@@ -42,7 +34,8 @@ class RunRecord:
     """Every option by its dotted path; empty if the config cannot be read."""
     splits: dict[str, dict[str, Floats]] = field(default_factory=dict)
     """For "train" and "valid" the columns PLACES and VALUES, [rows] each, in the order of steps; nan for no number."""
-    events: list[Event] = field(default_factory=list)
+    events: list[tuple[int, str]] = field(default_factory=list)
+    """Step and text of each row that is no score, such as a rollback."""
     samples: list[dict[str, Any]] = field(default_factory=list)
     """step, text, and bits: a number or None for each character, or None for all."""
     faults: list[str] = field(default_factory=list)
@@ -72,29 +65,22 @@ def runs_in(path: Path) -> list[Path]:
 def read_run(path: Path) -> RunRecord:
     """Read a run, which may be training: takes no lock and writes nothing. OSError if its folder cannot be read."""
     faults: list[str] = []
-    about = describe_run(path)
+    about, options = describe_run(path), {}
     if about.state == "damaged":
         faults.append("No checkpoint can be read.")
     if about.state == "no checkpoint":
         faults.append("It has no checkpoint.")
     splits, events = _metrics(path / METRICS, faults)
-    record = RunRecord(
-        path, about, _options(path / CONFIG, faults), splits, events, _samples(path / SAMPLES, faults), faults
-    )
-    if record.is_empty:
-        if not any(METRICS in fault for fault in faults):
-            faults.append(f"{METRICS} has no rows yet.")
-    elif not len(splits["valid"]["step"]):
+    try:
+        options = flatten(load_config(path / CONFIG, own=as_data))
+    except ConfigError as error:
+        faults.append(f"{CONFIG} cannot be read: {error.faults[0].removeprefix(f'{path / CONFIG}: ')}.")
+    record = RunRecord(path, about, options, splits, events, _samples(path / SAMPLES, faults), faults)
+    if record.is_empty and not any(METRICS in fault for fault in faults):
+        faults.append(f"{METRICS} has no rows yet.")
+    if not record.is_empty and not len(splits["valid"]["step"]):
         faults.append("No validation scores yet, or no validation split.")
     return record
-
-
-def _options(file: Path, faults: list[str]) -> dict[str, Any]:
-    try:
-        return flatten(load_config(file, own=as_data))
-    except ConfigError as error:
-        faults.append(f"{CONFIG} cannot be read: {error.faults[0].removeprefix(f'{file}: ')}.")
-        return {}
 
 
 def _lines(file: Path, faults: list[str]) -> list[dict[str, Any]]:
@@ -123,7 +109,7 @@ def _row(line: bytes) -> dict[str, Any] | None:
     return row if known else None
 
 
-def _metrics(file: Path, faults: list[str]) -> tuple[dict[str, dict[str, Floats]], list[Event]]:
+def _metrics(file: Path, faults: list[str]) -> tuple[dict[str, dict[str, Floats]], list[tuple[int, str]]]:
     rows = sorted(_lines(file, faults), key=lambda row: row["step"])
     splits: dict[str, dict[str, Floats]] = {}
     for split, names in VALUES.items():
@@ -131,23 +117,19 @@ def _metrics(file: Path, faults: list[str]) -> tuple[dict[str, dict[str, Floats]
         table = {name: np.array([_number(row.get(name)) for row in own]) for name in (*PLACES, *names)}
         placed = np.all([np.isfinite(table[name]) for name in PLACES], axis=0)
         splits[split] = {name: column[placed] for name, column in table.items()}
-    others = [row for row in rows if row.get("split") not in [*VALUES]]  # it may be unhashable
-    return splits, [Event(row["step"], _as_text(row)) for row in others]
+    events = []
+    for row in rows:
+        if row.get("split") == "rollback":
+            text = f"rolled back from step {row.get('diverged_step')}: {row.get('fault')}; "
+            events.append((row["step"], f"{text}learning rate × {row.get('lr_factor')} from here"))
+        elif row.get("split") not in [*VALUES]:  # it may be unhashable
+            events.append((row["step"], to_json({name: value for name, value in row.items() if name != "step"})))
+    return splits, events
 
 
 def _number(value: Any) -> float:
     """nan for what is no number, or too large for the page, whose numbers are of single precision."""
     return float(value) if type(value) in (int, float) and abs(value) < 1e38 else math.nan
-
-
-def _as_text(row: dict[str, Any]) -> str:
-    """A row that is no score."""
-    if row.get("split") == "rollback":
-        return (
-            f"rolled back from step {row.get('diverged_step')}: {row.get('fault')}; "
-            f"learning rate × {row.get('lr_factor')} from here"
-        )
-    return to_json({name: value for name, value in row.items() if name != "step"})
 
 
 def _samples(file: Path, faults: list[str]) -> list[dict[str, Any]]:

@@ -8,18 +8,17 @@ import numpy as np
 import pytest
 
 from charlm.report import read_run, report_page
-from charlm.report.page import SAMPLE_LENGTH, SAMPLES
-from charlm.report.thin import MOST, last_of, stretches, summary_of
+from charlm.report.page import MOST, SAMPLE_LENGTH, SAMPLES, stretches, summary_of
 from charlm.web import page as web
 from tests.look.test_page import data_of, unpacked
-from tests.report.conftest import train_row, valid_row
+from tests.report.conftest import train_row
 
 
 def page_of(*runs):
     return report_page([read_run(run) for run in runs])
 
 
-@pytest.mark.parametrize("rows", [1, 2, MOST - 1, MOST, MOST + 1, 2 * MOST, 100_000])
+@pytest.mark.parametrize("rows", [1, MOST, MOST + 1, 100_000])
 def test_stretches_cover_all_rows_once(rows):
     starts = stretches(rows)
     assert starts[0] == 0
@@ -38,12 +37,10 @@ def test_a_thinned_curve_loses_no_extreme():
     starts = stretches(len(values))
     mean, low, high = summary_of(values, starts)
     assert (low.min(), high.max()) == (-50.0, 50.0)
-    lengths = np.diff(np.append(starts, len(values)))
     whole = ~np.isnan(values)
     counts = np.add.reduceat(whole.astype(int), starts)
     assert (mean * counts).sum() == pytest.approx(values[whole].sum())
     assert ((low <= mean + 1e-9) & (mean <= high + 1e-9)).all()
-    assert last_of(np.arange(10_000.0), starts).tolist() == (starts + lengths - 1).tolist()
     mean, low, high = summary_of(np.array([1.0, np.nan]), np.array([0, 1]))
     np.testing.assert_array_equal([mean, low, high], [[1, np.nan]] * 3)
 
@@ -95,18 +92,17 @@ def test_samples_are_thinned_and_cut(run_of):
 
 
 def test_a_hundred_thousand_rows_stay_small(run_of):
-    draw = np.random.default_rng(0).normal
+    draws = np.random.default_rng(0).normal(size=(100_000, 4)).tolist()
     rows = [
-        train_row(step, 2 + draw() / 10, grad_norm=abs(draw()), lr=abs(draw()), chars_per_s=1e4 + draw())
-        for step in range(1, 100_001)
+        train_row(step, 2 + a / 10, grad_norm=abs(b), lr=abs(c), chars_per_s=1e4 + d)
+        for step, (a, b, c, d) in enumerate(draws, start=1)
     ]
-    rows += [valid_row(step, 2 + draw() / 10) for step in range(100, 100_001, 100)]
     page = page_of(run_of("long", rows))
     assert len(page) < 500_000
-    [shown] = data_of(page)["runs"]
-    curve = shown["curves"]["train"]
+    curve = data_of(page)["runs"][0]["curves"]["train"]
     assert curve["rows"] == 100_000
-    assert unpacked(curve["nats"]["high"]).max() == np.float32(max(row["nats"] for row in rows[:100_000]))
+    assert unpacked(curve["at"]["step"])[-1] == 100_000
+    assert unpacked(curve["nats"]["high"]).max() == np.float32(max(row["nats"] for row in rows))
 
 
 def test_nothing_in_the_data_is_markup(run_of):

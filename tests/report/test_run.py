@@ -8,7 +8,7 @@ import pytest
 
 from charlm.errors import RunError
 from charlm.report import read_run, runs_in
-from charlm.report.run import Event, short_names
+from charlm.report.run import short_names
 from charlm.system.lock import locked
 from tests.report.conftest import train_row, valid_row
 from tests.runs import contents, rows
@@ -59,8 +59,8 @@ def test_other_rows_are_events(run_of):
     rollback = {"step": 4, "split": "rollback", "diverged_step": 9, "fault": "loss inf", "lr_factor": 0.5}
     record = read_run(run_of("events", [train_row(4), rollback, {"step": 5, "split": "new", "why": float("nan")}]))
     assert record.events == [
-        Event(4, "rolled back from step 9: loss inf; learning rate × 0.5 from here"),
-        Event(5, '{"split": "new", "why": null}'),
+        (4, "rolled back from step 9: loss inf; learning rate × 0.5 from here"),
+        (5, '{"split": "new", "why": null}'),
     ]
 
 
