@@ -11,7 +11,6 @@ bench_encoding.py   encoding texts, each in its own process
 """
 
 import argparse
-import contextlib
 import json
 import os
 import signal
@@ -90,17 +89,12 @@ def main() -> None:
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="scripts/bench",
-        usage="scripts/bench [SECTION ...] [--quick] [--rounds N] [--threads N] [--json FILE] [--skip-tests]",
         description=(__doc__ or "").splitlines()[0],
         epilog="sections:\n" + "\n".join(f"  {name:<10} {text}" for name, text in SECTIONS.items()),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument(
-        "sections", nargs="*", metavar="SECTION", help="sections to measure; default: all of those below"
-    )
-    parser.add_argument(
-        "--quick", action="store_true", help="about a minute on an idle machine: fewer sizes and rounds"
-    )
+    parser.add_argument("sections", nargs="*", metavar="SECTION", help="sections to measure; default: all those below")
+    parser.add_argument("--quick", action="store_true", help="a minute on an idle machine: fewer sizes and rounds")
     parser.add_argument(
         "--rounds", type=int, metavar="N", help="rounds per comparison, however long they take; default: up to 15"
     )
@@ -108,39 +102,17 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures to a JSON file")
     parser.add_argument("--skip-tests", action="store_true", help="skip the tests that run first")
     arguments = parser.parse_args()
-    for section in arguments.sections:
-        if section not in SECTIONS:
-            fail(f"section {section!r}: unknown; allowed: {' | '.join(SECTIONS)}", code=2)
+    if unknown := [name for name in arguments.sections if name not in SECTIONS]:
+        parser.error(f"section {unknown[0]!r}: unknown; allowed: {' | '.join(SECTIONS)}")
     if arguments.rounds is not None and arguments.rounds < 1:
-        fail(f"--rounds: found {arguments.rounds}; allowed: integers ≥ 1", code=2)
-    if not 0 <= arguments.threads <= 1024:
-        fail(f"--threads: found {arguments.threads}; allowed: 0 to 1024", code=2)
+        parser.error(f"--rounds: found {arguments.rounds}; allowed: integers ≥ 1")
     if arguments.json:
-        check_writable(arguments.json)
+        arguments.json.open("a", encoding="utf-8").close()  # fails now rather than after ten minutes
     return arguments
 
 
-def check_writable(path: Path) -> None:
-    """Fail now rather than after ten minutes of measuring; leaves no file behind."""
-    existed = path.exists()
-    try:
-        path.open("a", encoding="utf-8").close()
-        if not existed:
-            path.unlink()
-    except OSError as error:
-        fail(f"--json: {path}: {error.strerror}; allowed: a file that can be written; name another")
-
-
 def write_json(path: Path, found: dict[str, Any]) -> None:
-    try:
-        path.write_text(json.dumps(found, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
-    except OSError as error:
-        fail(f"--json: {path}: {error.strerror}")
-
-
-def fail(message: str, code: int = 1) -> None:
-    print(f"error: {message}", file=sys.stderr)
-    sys.exit(code)
+    path.write_text(json.dumps(found, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
 
 
 def run_tests() -> str:
@@ -152,7 +124,7 @@ def run_tests() -> str:
     last = (lines or result.stderr.strip().splitlines() or ["pytest printed nothing"])[-1].strip("= ")
     if result.returncode:
         print(*(line for line in lines if line.startswith("FAILED")), sep="\n", file=sys.stderr)
-        fail(f"kernel tests: {last}; wrong results have no speed; see scripts/test {' '.join(TESTS)}")
+        sys.exit(f"error: kernel tests: {last}; wrong results have no speed; see scripts/test {' '.join(TESTS)}")
     return f"results verified by tests: {last}"
 
 
@@ -182,7 +154,6 @@ def words_of_load(load: list[float] | None) -> str:
 
 
 def measure(section: str, report: "Report", effort: "Effort") -> None:
-    import torch
     from bench_encoding import measure_corpus_growth, measure_encoding
     from bench_gpu import measure_gpu
     from bench_grid import measure_busy, measure_grid
@@ -190,34 +161,26 @@ def measure(section: str, report: "Report", effort: "Effort") -> None:
     from bench_processes import measure_processes
     from bench_uses import measure_lines, measure_sampling, measure_train
 
-    match section:
-        case "kernels":
-            measure_kernels(report, effort)
-        case "grid":
-            measure_grid(report, effort)
-        case "busy":
-            measure_busy(report, effort)
-        case "gpu":
-            if torch.cuda.is_available():
-                measure_gpu(report, effort, torch.device("cuda", 0))
-            else:
-                report.note("gpu: there is none")
-        case "train":
-            measure_train(report, effort)
-        case "lines":
-            measure_lines(report, effort)
-        case "processes":
-            measure_processes(report, effort)
-        case "sampling":
-            measure_sampling(report, effort)
-        case "encoding":
-            measure_encoding(report, effort)
-        case "scaling":
-            columns = ["ms at 1×", "2×", "4×", "8×"]
-            explanation = "time for n× the work ÷ (n × the time for 1×); 1.00 is proportional"
-            report.table("scaling: forward and backward (T 64 unless varied), and encoding", explanation, columns)
-            measure_growth(report, effort, columns)
-            measure_corpus_growth(report, effort, columns)
+    def measure_scaling(report: "Report", effort: "Effort") -> None:
+        columns = ["ms at 1×", "2×", "4×", "8×"]
+        explanation = "time for n× the work ÷ (n × the time for 1×); 1.00 is proportional"
+        report.table("scaling: forward and backward (T 64 unless varied), and encoding", explanation, columns)
+        measure_growth(report, effort, columns)
+        measure_corpus_growth(report, effort, columns)
+
+    functions = {
+        "kernels": measure_kernels,
+        "grid": measure_grid,
+        "busy": measure_busy,
+        "gpu": measure_gpu,
+        "train": measure_train,
+        "lines": measure_lines,
+        "processes": measure_processes,
+        "sampling": measure_sampling,
+        "encoding": measure_encoding,
+        "scaling": measure_scaling,
+    }
+    functions[section](report, effort)
 
 
 def print_targets(report: "Report", sections: list[str]) -> list[dict[str, Any]]:
@@ -228,18 +191,10 @@ def print_targets(report: "Report", sections: list[str]) -> list[dict[str, Any]]
     return [target.judge(report.rows) for target in TARGETS if target.asked_in in sections]
 
 
-def stop(number: int, _: object) -> None:
-    sys.exit(128 + number)
-
-
 if __name__ == "__main__":
     # Exit normally on SIGTERM, so that temporary files are removed.
-    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     try:
         main()
     except KeyboardInterrupt:
-        fail("stopped", code=130)
-    except BrokenPipeError:
-        with contextlib.suppress(OSError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(141)
+        sys.exit(130)

@@ -45,8 +45,12 @@ UPDATES = {
 }
 
 
-def measure_gpu(report: Report, effort: Effort, device: torch.device) -> None:
+def measure_gpu(report: Report, effort: Effort) -> None:
     """The section `gpu`."""
+    if not torch.cuda.is_available():
+        report.note("gpu: there is none")
+        return
+    device = torch.device("cuda", 0)
     report.table(
         f"gpu: forward and backward, T {T}",
         "GF/s counts 6 × weights × T × B; ÷ x: speed divided by that of x: the reference loop, torch.nn's plain layer, "

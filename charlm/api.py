@@ -249,7 +249,7 @@ def start(given: Start, group: "ProcessGroup", began_s: float, callbacks: "Callb
 
     request = given.request()
     if initial:
-        request = group.on_first(_with_model_of, request, initial, str(path))
+        request = group.on_each(_with_model_of, request, initial, str(path))
     clock = Clock(request.minutes, began_s)
     suggestion = suggest(request, group, clock)
     suggestion.say_reasons()
