@@ -99,8 +99,13 @@ def train(
     _check_usage(text, config, run_dir, resume, init_from)
     given = Start(text, minutes, config, settings, init_from, run_dir)
     if resume:
+        from charlm.runs import check_resumable
+
         check_minutes(minutes, settings, is_chosen=False)
-        _check_resumable(run_dir)
+        # The first process of torchrun checks it later, and so does every run where the system cannot say.
+        if run_dir is not None and "RANK" not in os.environ:
+            with contextlib.suppress(OSError):
+                check_resumable(run_dir)
     else:
         given.check()
 
@@ -141,15 +146,6 @@ def _check_usage(
         )
 
 
-def _check_resumable(run_dir: Path | None) -> None:
-    from charlm.runs import check_resumable
-
-    # The first process of torchrun checks it later, and so does every run where the system cannot say.
-    if run_dir is not None and "RANK" not in os.environ:
-        with contextlib.suppress(OSError):
-            check_resumable(run_dir)
-
-
 _WORSE = 1.005
 """Ratio of the last score to the best from which on a line says that it rose."""
 
@@ -169,9 +165,9 @@ def _resume(run_dir: Path, config: Path | None, settings: list[str], group: Any)
 
     def change(saved: Config) -> Config:
         own = of_run(saved.model.cell)
-        if config is not None:
-            return load_config(config, settings, own)
-        return override_config(saved, f"{run_dir}/config.yaml", settings, own)
+        if config is None:
+            return override_config(saved, f"{run_dir}/config.yaml", settings, own)
+        return load_config(config, settings, own)
 
     return resume_run(run_dir, change, group)
 
@@ -207,10 +203,7 @@ def _print_sample(run_dir: Path) -> None:
     from charlm.system.formatting import printable
 
     model = load(run_dir, load_config(run_dir / "config.yaml", own=as_data).device).for_sampling()
-    if model.network.begins is None:
-        typer.echo(printable(model.sample(length=400, seed=1)))
-        return
-    for seed in range(1, 11):
+    for seed in [1] if model.network.begins is None else range(1, 11):
         typer.echo(printable(model.sample(length=400, seed=seed)))
 
 
