@@ -14,16 +14,25 @@ LABELS = ["text", "machine", "choice", "plan", "expect", "small", "outside"]
 
 
 @pytest.mark.usefixtures("quick")
-def test_train_a_text(cli, text_file, tmp_path):
-    result = cli("train", text_file, "--minutes", 0.05, "--run-dir", tmp_path / "run", "--set", "seed=5")
+def test_train_a_text(cli, text_file, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = cli("train", text_file, "--minutes", 0.02, "--set", "seed=5")
     assert result.code == 0
     told = [line.split()[0] for line in result.err.splitlines()]
     assert [label for label in LABELS if label in told] == LABELS[:-1]
     assert len(result.out) == 401
-    config = load_config(tmp_path / "run/config.yaml")
-    assert (config.train.max_minutes, config.seed, config.data.source) == (0.05, 5, str(text_file))
-    assert cli("train", "--resume", "--run-dir", tmp_path / "run", "--minutes", 0.06).code == 0
-    assert load_config(tmp_path / "run/config.yaml").train.max_minutes == 0.06
+    [run] = (tmp_path / "runs").iterdir()
+    assert run.name.startswith(f"{text_file.stem}-")
+    config = load_config(run / "config.yaml")
+    assert (config.train.max_minutes, config.seed, config.data.source) == (0.02, 5, str(text_file))
+    resumed = cli("train", "--resume", "--run-dir", run, "--minutes", 0.03, "--json")
+    assert json.loads(resumed.out)["reason"] == "max_minutes"
+    assert load_config(run / "config.yaml").train.max_minutes == 0.03
+    monkeypatch.setattr("charlm.training.start.run_of_this_launch", lambda group: run)
+    again = cli("train", text_file, "--minutes", 0.02)  # as torchrun starts it again
+    assert (again.code, len(again.out)) == (0, 401)
+    assert "choice" not in again.err
+    assert "resume" in again.err
 
 
 @pytest.mark.parametrize(("measured_s", "slow"), [(1e-5, True), (1.0, False)])
@@ -41,37 +50,11 @@ def test_a_run_that_is_far_slower_than_measured_says_so(cli, text_file, tmp_path
 
 
 @pytest.mark.usefixtures("quick")
-def test_what_torchrun_starts_again_chooses_nothing(cli, text_file, tmp_path, monkeypatch):
-    run = tmp_path / "run"
-    assert cli("train", text_file, "--minutes", 0.02, "--run-dir", run).code == 0
-    monkeypatch.setattr("charlm.training.start.run_of_this_launch", lambda group: run)
-    again = cli("train", text_file, "--minutes", 0.02, "--run-dir", run)
-    assert (again.code, len(again.out)) == (0, 401)
-    assert "choice" not in again.err
-    assert "resume" in again.err
-
-
-@pytest.mark.usefixtures("quick")
 def test_a_start_that_takes_the_whole_time_leaves_some_to_train(cli, text_file, tmp_path, monkeypatch):
-    minutes = 0.02
-    monkeypatch.setattr("charlm.cli.train._leaving_s", lambda loading_s: 60 * minutes)
-    result = cli("train", text_file, "--minutes", minutes, "--run-dir", tmp_path / "run", "--json")
+    monkeypatch.setattr("charlm.cli.train._leaving_s", lambda loading_s: 1.2)
+    result = cli("train", text_file, "--minutes", 0.02, "--run-dir", tmp_path / "run", "--json")
     assert "starting took most of 1.2 s; training gets 50% of them anyway" in result.err
     assert json.loads(result.out)["step"] > 0
-
-
-@pytest.mark.usefixtures("quick")
-def test_json_is_all_that_stdout_gets(cli, text_file, tmp_path):
-    result = cli("train", text_file, "--minutes", 0.02, "--run-dir", tmp_path / "run", "--json")
-    assert json.loads(result.out)["reason"] == "max_minutes"
-
-
-@pytest.mark.usefixtures("quick")
-def test_without_run_dir_the_run_is_named_after_the_text(cli, text_file, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert cli("train", text_file, "--minutes", 0.01).code == 0
-    [run] = (tmp_path / "runs").iterdir()
-    assert run.name.startswith(f"{text_file.stem}-")
 
 
 @pytest.mark.parametrize(

@@ -10,32 +10,17 @@ from charlm.cli.completion import complete_config, complete_run
 from charlm.config.shipped import shipped_configs
 
 
-def charlm(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+def charlm(*words: str, **variables: str) -> str:
     command = [sys.executable, "-m", "charlm", *words]
-    return subprocess.run(command, env=os.environ | variables, capture_output=True, text=True)
-
-
-def completed(words: str) -> list[str]:
-    """What bash is offered for the last of these words."""
-    position = str(len(words.split()) - 1)
-    done = charlm(_CHARLM_COMPLETE="complete_bash", COMP_WORDS=words, COMP_CWORD=position)
+    done = subprocess.run(command, env=os.environ | variables, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
-    return done.stdout.split()
+    return done.stdout
 
 
-def test_the_script_for_the_shell():
-    done = charlm("--show-completion", "bash")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "complete" in done.stdout
-    assert "_CHARLM_COMPLETE" in done.stdout
-
-
-def test_a_config_by_its_name():
-    assert completed("charlm train --config sls") == ["slstm"]
-
-
-def test_a_command():
-    assert completed("charlm doc") == ["doctor"]
+def test_the_script_for_the_shell_and_what_bash_is_offered():
+    assert "_CHARLM_COMPLETE" in charlm("--show-completion", "bash")
+    words = "charlm train --config sls"
+    assert charlm(_CHARLM_COMPLETE="complete_bash", COMP_WORDS=words, COMP_CWORD="3") == "slstm\n"
 
 
 def test_configs(tmp_path, monkeypatch):

@@ -85,6 +85,7 @@ GZIP = "a.gz: found a gzip file; allowed: text in UTF-8; unpack it: gunzip -k a.
 NO_RUN = "no such file or folder; allowed: a run's folder or a checkpoint in "
 WRITABLE = "No such file or directory; allowed: a file that can be written"
 LONG = "xxx: File name too long"
+COMMANDS_OF_MODELS = ("sample", "next", "eval", "look", "export --to torch --out new")
 ERRORS = [
     (f"config check {NAME}{BYTE}", rf"{SHOWN}\xff: found no such file; allowed: a YAML file, "),
     (f"sample {NAME}", f"{SHOWN}: {NO_RUN}"),
@@ -125,6 +126,9 @@ ERRORS = [
      "new or empty file, or an earlier page of charlm look"),
     ("look run --prompt s --out new", "look: found a text of 1 character; allowed: 2 or more"),
     ("report run --out no/page.html", f"--out no/page.html: {WRITABLE}"),
+    *((f"{command} damaged", "damaged: damaged, or not a checkpoint (") for command in COMMANDS_OF_MODELS),
+    *((f"{command} folder", "folder: no checkpoint in folder/checkpoints; allowed: the folder of a run, or a checkp")
+      for command in COMMANDS_OF_MODELS),
     ("report folder", "folder: holds no run; allowed: the folder of a run, a checkpoint of one, or a folder that"),
     ("runs text.txt", "text.txt: is a file; allowed: a folder that holds runs"),
     ("export run --to torch --out no/a", "--out no/a: No such file or directory; allowed: a place that can be written"),
@@ -188,7 +192,8 @@ def in_folder(trained_run, text_file, tiny_config, tmp_path, monkeypatch):
     shutil.copytree(trained_run, "run")
     (tmp_path / "folder").mkdir()
     texts = {
-        "s.txt": b"s", "z.txt": b"Z", "zz.txt": b"ZZ", "odd.txt": "so \x1b\u202e😀".encode(), "latin.txt": b"abc\xff",
+        "s.txt": b"s", "damaged": b"not", "z.txt": b"Z", "zz.txt": b"ZZ",
+        "odd.txt": "so \x1b\u202e😀".encode(), "latin.txt": b"abc\xff",
         "mac.txt": b"anna\rhanna\rjo\r", "a.gz": gzip.compress(b"text"), "empty.txt": b"", "mark.txt": b"\xef\xbb\xbf",
         "abc.txt": b"abc", "lines.txt": b"a\nb\n" * 3,
     }  # fmt: skip

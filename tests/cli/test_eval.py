@@ -8,6 +8,7 @@ import re
 import pytest
 
 from charlm import load
+from charlm.checkpoint import read_checkpoint, save_checkpoint
 from charlm.inference.dynamic import Adaptation
 from tests.text import words_text
 
@@ -144,3 +145,20 @@ def test_unknown_characters_of_a_file(cli, trained_run, tmp_path):
         skipped.err.splitlines(True)[-1] == f"skipped  {file}: 4 characters: 'Z' (U+005A), ',' (U+002C), 'é' (U+00E9)\n"
     )
     assert json.loads(skipped.out)["targets"] == 8
+
+
+def test_weights_that_overflow_are_told_and_no_json_holds_nan(cli, copied_run, text_file, tmp_path):
+    """Their numbers are finite, their logits are not."""
+    path = copied_run / "checkpoints" / "best.safetensors"
+    checkpoint = read_checkpoint(path)
+    for tensor in checkpoint.weights.values():
+        tensor.fill_(3e38)
+    save_checkpoint(checkpoint, path)
+    error = "logits: found numbers that are not finite; use another checkpoint of the run, or another text"
+    for words in (["next", path, "--json"], ["look", path, "--out", tmp_path / "page.html"]):
+        assert cli(*words).err.splitlines()[-1] == f"error: {error}", words
+    for words in (["eval", path], ["score", path, text_file], ["score", path, text_file, "--lines", "--above", "1"]):
+        lines = cli(*words, "--json").out.splitlines()
+        assert lines, words
+        for line in lines:
+            assert json.loads(line, parse_constant=pytest.fail)["bits_per_char"] is None

@@ -27,57 +27,41 @@ def test_it_says_what_it_has_written(cli, trained_run, place):
     assert names_in(place) == ["mine"]
 
 
-def test_nothing_is_replaced_without_being_asked_to(cli, trained_run, place):
-    words = ["export", trained_run, "--to", "torch", "--out", "mine"]
+def test_an_earlier_export_is_replaced_if_asked_to_and_nothing_else(cli, trained_run, place, monkeypatch):
+    pytest.importorskip("onnxruntime")
+    words = ["export", trained_run, "--to", "torch", "--out"]
     Path("mine").mkdir()
-    assert cli(*words).error == "--out mine: exists already; --overwrite replaces an earlier export"
-    assert cli(*words, "--overwrite").code == 0
-    Path("mine/char_model.py").write_text("old")
-    assert cli(*words, "--overwrite").code == 0
-    assert Path("mine/char_model.py").read_text() != "old"
+    assert cli(*words, "mine").error == "--out mine: exists already; --overwrite replaces an earlier export"
+    assert cli(*words, "mine", "--overwrite").code == 0
     Path("mine").rename("elsewhere")
     Path("mine").symlink_to("elsewhere")
     Path("elsewhere/char_model.py").write_text("old")
-    assert cli(*words, "--overwrite").code == 0
-    assert Path("elsewhere/char_model.py").read_text() == "old"
+    assert cli(*words, "mine", "--overwrite").code == 0
     assert not Path("mine").is_symlink()
-    assert names_in(place) == ["elsewhere", "mine"]
-
-
-def test_a_folder_of_something_else_is_kept(cli, trained_run, place):
-    Path("mine").mkdir()
-    Path("mine/thesis.tex").write_text("years of work")
-    words = ["export", trained_run, "--to", "torch", "--out", "mine", "--overwrite"]
-    assert cli(*words).error == ("--out mine: holds thesis.tex, so it is not an earlier export; name another folder")
-    words[5] = "mine/thesis.tex"
-    assert cli(*words).error == (
-        "--out mine/thesis.tex: exists and is not an export for PyTorch; allowed: a new or empty folder, or an earlier "
+    assert Path("mine/char_model.py").read_text() != Path("elsewhere/char_model.py").read_text() == "old"
+    for name in ("thesis.tex", "vocabulary.json"):
+        other = Path(name[0]) / name
+        other.parent.mkdir()
+        other.write_text("years of work")
+        assert cli(*words, name[0], "--overwrite").error == (
+            f"--out {name[0]}: holds {name}, so it is not an earlier export; name another folder"
+        )
+        assert names_in(name[0]) == [name]
+    assert cli(*words, "t/thesis.tex", "--overwrite").error == (
+        "--out t/thesis.tex: exists and is not an export for PyTorch; allowed: a new or empty folder, or an earlier "
         "export for PyTorch"
     )
-    assert names_in("mine") == ["thesis.tex"]
-    Path("other").mkdir()
-    Path("other/vocabulary.json").write_text("[]")
-    words[5] = "other"
-    assert (
-        cli(*words).error == "--out other: holds vocabulary.json, so it is not an earlier export; name another folder"
-    )
-    assert Path("mine/thesis.tex").read_text() == "years of work"
-
-
-def test_a_file_of_something_else_is_kept(cli, trained_run, place, monkeypatch):
-    pytest.importorskip("onnxruntime")
-    words = ["export", trained_run, "--to", "onnx", "--out", "mine", "--overwrite"]
-    Path("mine").write_text("years of work")
+    words[3] = "onnx"
     with monkeypatch.context() as patch:  # refused before anything is computed
         patch.setitem(FORMATS, "onnx", None)
-        assert cli(*words).error == (
-            "--out mine: exists and is not an export for ONNX; allowed: a new or empty file, or an earlier export for "
-            "ONNX"
+        assert cli(*words, "t/thesis.tex", "--overwrite").error == (
+            "--out t/thesis.tex: exists and is not an export for ONNX; allowed: a new or empty file, or an earlier "
+            "export for ONNX"
         )
-    assert Path("mine").read_text() == "years of work"
-    Path("mine").write_text("")
-    assert [cli(*words).code for _ in range(2)] == [0, 0]
-    assert names_in(place) == ["mine"]
+    assert Path("t/thesis.tex").read_text() == "years of work"
+    Path("a.onnx").touch()
+    assert [cli(*words, "a.onnx", "--overwrite").code for _ in range(2)] == [0, 0]
+    assert names_in(place) == ["a.onnx", "elsewhere", "mine", "t", "v"]
 
 
 def test_the_formats_of_the_command_are_those_that_there_are():

@@ -42,7 +42,6 @@ def test_training_sampling_and_scoring_need_no_network(tiny_config, tmp_path):
     done = offline(
         ["--version"],
         ["data", "list"],
-        ["plan", "--config", tiny_config],
         ["train", "--config", tiny_config, "--run-dir", run],
         ["train", "--resume", "--run-dir", run, "--set", "train.max_steps=8"],
         ["sample", run, "--length", 20, "--novelty"],

@@ -4,14 +4,13 @@ import bz2
 import gzip
 import io
 import lzma
+import unicodedata
 import zipfile
 
 import pytest
 
-from charlm.config import load_config
 from charlm.inference import load
-from charlm.training.start import start_run
-from tests.conftest import TINY
+from tests.cli.conftest import train
 
 ENGLISH = "the cat sat on the mat – ‘meow’.\n" * 300
 CHINESE = "今天的天气很好，我们去公园散步。一二三四五六\n" * 300
@@ -26,21 +25,16 @@ def packed(*names: str) -> bytes:
 
 
 SAVE = "open it in its program and save it as plain text (UTF-8)"
+CONVERT = "convert it: iconv -f"
+OFFICE = "an Office document (docx, xlsx or pptx)"
 KINDS = {
     "a.gz": (gzip.compress(ENGLISH.encode()), "a gzip file", "unpack it: gunzip -k {}"),
     "a.bz2": (bz2.compress(ENGLISH.encode()), "a bzip2 file", "unpack it: bunzip2 -k {}"),
     "a.xz": (lzma.compress(ENGLISH.encode()), "an xz file", "unpack it: unxz -k {}"),
     "a.zst": (b"\x28\xb5\x2f\xfd\x04\x00", "a Zstandard file", "unpack it: unzstd {}"),
     "a.zip": (packed("a.txt"), "a zip archive", "unpack it: unzip {}"),
-    "a.docx": (packed("[Content_Types].xml"), "an Office document (docx, xlsx or pptx)", SAVE),
-    **{
-        f"{folder}.zip": (
-            packed(f"{folder}/a.xml", "[Content_Types].xml"),
-            "an Office document (docx, xlsx or pptx)",
-            SAVE,
-        )
-        for folder in ("_rels", "word", "xl", "ppt")
-    },
+    "a.docx": (packed("[Content_Types].xml"), OFFICE, SAVE),
+    **{f"{name}.zip": (packed(f"{name}/a", "[Content_Types].xml"), OFFICE, SAVE) for name in ("_rels", "word", "ppt")},
     "a.rtf": (rb"{\rtf1\ansi " + ENGLISH.encode("ascii", "ignore") + b"}", "an RTF document", SAVE),
     "a.pdf": (b"%PDF-1.7\n" + ENGLISH.encode(), "a PDF document", "take its text: pdftotext {}"),
     "a.png": (b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR", "a PNG picture", "take another file"),
@@ -48,14 +42,14 @@ KINDS = {
     "a.safetensors": (b'\x40\x88\0\0\0\0\0\0{"decoder.bias":', "a safetensors file (weights)", "take another file"),
     "a.elf": (b"\x7fELF\x02\x01\x01" + bytes(9), "a program or library (ELF)", "take another file"),
     **{
-        f"{name}.{codec}": (
+        f"{len(text)}.{codec}": (
             text.encode(codec),
-            f"text in {known}",
-            f"convert it: iconv -f {known} -t UTF-8 {{}} > utf8.txt",
+            f"text in {name}",
+            f"convert it: iconv -f {name} -t UTF-8 {{}} > utf8.txt",
         )
-        for name, text in (("english", ENGLISH), ("chinese", CHINESE))
+        for text in (ENGLISH, CHINESE)
         for codec in ("utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le", "utf-32-be")
-        for known in [codec.upper().replace("-LE", "LE").replace("-BE", "BE")]
+        for name in [codec.upper().replace("-LE", "LE").replace("-BE", "BE")]
     },
 }
 
@@ -76,17 +70,13 @@ def test_text_is_text(cli, write, text):
 # Characters
 
 
-@pytest.fixture(scope="module", params=["Café à la carte.\n", "Cafe\u0301 a\u0300 la carte.\n"], ids=["NFC", "NFD"])
-def accents(request, tmp_path_factory):
+@pytest.fixture(scope="module", params=["NFC", "NFD"])
+def accents(request, tmp_path_factory, compiled):
     """A run on a text whose letters with accents are one character each, or two; and the other form of them."""
-    folder = tmp_path_factory.mktemp("accents")
-    (folder / "text.txt").write_text(request.param * 300)
-    settings = TINY.format(source=folder / "text.txt").replace("max_steps: 6", "max_steps: 1")
-    (folder / "tiny.yaml").write_text(settings)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("CHARLM_CACHE", str(folder / "cache"))
-        start_run(load_config(folder / "tiny.yaml"), folder / "run")
-    return folder / "run", *(("é", "e\u0301") if len(request.param) == 17 else ("e\u0301", "é"))
+    text = unicodedata.normalize(request.param, "Café à la carte.\n") * 300
+    known, other = (unicodedata.normalize(form, "é") for form in ("NFC", "NFD"))
+    run = train(tmp_path_factory.mktemp("accents"), text, "train.max_steps=1")
+    return (run, known, other) if request.param == "NFC" else (run, other, known)
 
 
 def test_a_prompt_takes_the_form_of_the_text(cli, accents):
@@ -129,12 +119,3 @@ def test_a_backslash_that_the_shell_has_passed(cli, trained_run):
             rf"{option}: found \n as a backslash and a letter, and the model has never seen a backslash; allowed: the "
             rf"character itself; in a shell: {option} $'…\n…'"
         )
-
-
-@pytest.mark.parametrize("text", ["x", "xy"])
-def test_one_character_is_one(cli, write, trained_run, text):
-    path, found = write("a.txt", text), f"{len(text)} character{'s'[: len(text) - 1]}"
-    assert f": found {found}; allowed: 500 or more" in cli("config", "suggest", path).error
-    assert f"train split: {len(text) - 1} character" in cli("train", "--config", "lstm", path).error
-    words = ["--file", write("b.txt", f"{text}so"), "--skip-unknown"]
-    assert f": {found}: 'x'" in cli("eval", trained_run, *words).err
