@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -82,7 +83,7 @@ def start_run(
         if is_new:
             run_dir = group.on_first(_make_folder, run_dir, name, locks)
         assert run_dir is not None
-        tracker = group.on_each(_tracker, run_dir, None, group.is_first)
+        tracker = group.on_each(_tracker, run_dir, None, group.is_first, is_new)
         return _fit(trainer, corpus, run_dir, tracker, clock, callbacks)
 
 
@@ -215,9 +216,15 @@ def _claim(folder: Path, locks: contextlib.ExitStack) -> None:
         discard_leftovers(folder)
 
 
-def _tracker(run_dir: Path, resume: tuple[int, int] | None, writes: bool) -> Tracker:
-    with refusing_os_errors(run_dir):
-        return Tracker(run_dir, resume, writes=writes)
+def _tracker(run_dir: Path, resume: tuple[int, int] | None, writes: bool, is_new: bool = False) -> Tracker:
+    """The tracker of this process. If it fails, a folder that is new is removed again."""
+    try:
+        with refusing_os_errors(run_dir):
+            return Tracker(run_dir, resume, writes=writes)
+    except Exception:
+        if is_new:
+            shutil.rmtree(run_dir, ignore_errors=True)
+        raise
 
 
 # Resume
