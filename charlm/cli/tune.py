@@ -22,6 +22,7 @@ from charlm.errors import StudyError
 from charlm.system.console import say
 
 if TYPE_CHECKING:
+    from charlm.config import Config
     from charlm.tuning.study import Study
 
 Over = Annotated[
@@ -101,27 +102,12 @@ def tune(
         raise _no_study(study)
 
     from charlm.system.device import keep_freed_memory
-    from charlm.training.folder import new_folder
     from charlm.training.signals import SIGNALS
     from charlm.tuning.search import Search
-    from charlm.tuning.settings import StudySettings, choose_settings
     from charlm.tuning.space import as_text
-    from charlm.tuning.study import Study
 
     keep_freed_memory()
-
-    def choose() -> tuple[StudySettings, list[dict[str, Any]]]:
-        if given is None or hours is None:
-            raise _no_study(study)
-        return choose_settings(given, over or [], hours, minutes)
-
-    if study is None:
-        assert config is not None
-        chosen = choose()  # before the folder is made
-        opened = Study(new_folder(config.stem, "tunings"), lambda: chosen)
-    else:
-        opened = Study(study, choose)
-        opened.settings.check_same(given, over or [], minutes)
+    opened = _open(study, config, given, over or [], hours, minutes)
     ends_s = _end(opened, began_s, hours)
     say("study", f"{opened.folder}; see it with: tensorboard --logdir {shlex.quote(str(opened.folder))}")
     for key, option in opened.settings.space.items():
@@ -139,6 +125,29 @@ def tune(
         raise typer.Exit(SIGNALS[signal])
 
 
+def _open(
+    folder: Path | None, file: Path | None, config: "Config | None", over: list[str], hours: float | None,
+    minutes: float | None,
+) -> "Study":  # fmt: skip
+    """The study in the folder; without one, a new study in a new folder that has the name of the config's file."""
+    from charlm.training.folder import new_folder
+    from charlm.tuning.settings import StudySettings, choose_settings
+    from charlm.tuning.study import Study
+
+    def choose() -> tuple[StudySettings, list[dict[str, Any]]]:
+        if config is None or hours is None:
+            raise _no_study(folder)
+        return choose_settings(config, over, hours, minutes)
+
+    if folder is None:
+        assert file is not None
+        chosen = choose()  # before the folder is made
+        return Study(new_folder(file.stem, "tunings"), lambda: chosen)
+    study = Study(folder, choose)
+    study.settings.check_same(config, over, minutes)
+    return study
+
+
 def _no_study(folder: Path | None) -> StudyError:
     return StudyError(f"{folder}: holds no study; allowed: the folder of one; --config and --hours begin one")
 
@@ -149,16 +158,13 @@ def _end(study: "Study", began_s: float, hours: float | None) -> float:
     Processes share the time of day. It is read only here, because it may be set while they run.
     """
     now_s = time.perf_counter()
+    left_s = study.left_s() if hours is None else began_s + 3600 * hours - now_s
+    if left_s <= 0 and hours is None:
+        raise usage_error("--hours is needed, for example --hours 2: the time of the study is over")
+    if left_s <= 0:
+        raise usage_error(f"--hours: found {hours:g}; allowed: more than the {now_s - began_s:.0f} s to start")
     if hours is not None:
-        left_s = began_s + 3600 * hours - now_s
-        study.set_number("ends_s", time.time() + left_s)
-        study.set_number("hours", hours)
-        if left_s <= 0:
-            raise usage_error(f"--hours: found {hours:g}; allowed: more than the {now_s - began_s:.0f} s to start")
-    else:
-        left_s = min(study.number("ends_s") - time.time(), 3600 * study.number("hours") or math.inf)
-        if left_s <= 0:
-            raise usage_error("--hours is needed, for example --hours 2: the time of the study is over")
+        study.set_left(left_s)
     return now_s + left_s
 
 
@@ -166,14 +172,18 @@ def _print_result(study: "Study", json: bool, picture: bool) -> None:
     from charlm.config.yaml import dump_flow
     from charlm.system.files import folder_bytes
     from charlm.system.formatting import format_bytes, nats_to_bits
-    from charlm.tuning.report import ranked, write_best
+    from charlm.tuning.report import draw, ranked, write_best
     from charlm.tuning.space import short_names
     from charlm.tuning.study import best
 
     trials = ranked(study.trials())
     leader, path = best(trials), write_best(study)
     if picture:
-        _draw(study)
+        try:
+            if drawn := draw(study):
+                say("picture", str(drawn))
+        except ModuleNotFoundError as error:
+            say("picture", f"none: {(error.name or '').partition('.')[0]} is not installed; pip install matplotlib")
     used_bytes = folder_bytes(study.folder)
     if json:
         print_json(
@@ -202,13 +212,3 @@ def _print_result(study: "Study", json: bool, picture: bool) -> None:
         say("train", f"charlm train --config {shlex.quote(str(path))}")
     else:
         say("best", "none: no trial is complete")
-
-
-def _draw(study: "Study") -> None:
-    from charlm.tuning.report import draw
-
-    try:
-        if path := draw(study):
-            say("picture", str(path))
-    except ModuleNotFoundError as error:
-        say("picture", f"none: {(error.name or '').partition('.')[0]} is not installed; pip install matplotlib")

@@ -18,22 +18,9 @@ from charlm.config.yaml import dump_yaml, load_yaml
 from charlm.errors import CellError, ConfigError
 
 __all__ = [
-    "Config",
-    "Own",
-    "as_data",
-    "differences",
-    "dump_config",
-    "flatten",
-    "from_file",
-    "ignored_options",
-    "is_in_file",
-    "load_config",
-    "of_run",
-    "override_config",
-    "parse_config",
-    "read_config_file",
-    "unless_same",
-]
+    "Config", "Own", "as_data", "differences", "dump_config", "flatten", "from_file", "ignored_options", "is_in_file",
+    "load_config", "of_run", "override_config", "parse_config", "read_config_file", "unless_same",
+]  # fmt: skip
 
 # Ten times the longest useful config. PyYAML takes a second and 50 MB for this size, and time and memory grow with it.
 MAX_BYTES = 100_000

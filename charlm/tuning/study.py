@@ -6,6 +6,7 @@ their heartbeats, and SQLite does not work on every shared disk.
 """
 
 import contextlib
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -74,13 +75,14 @@ class Study:
             self._study.enqueue_trial({}, user_attrs={"chosen": True}, skip_if_exists=True)
         self._study.set_user_attr("settings", settings.as_json())  # last: from here on there is a study
 
-    def set_number(self, name: str, value: float) -> None:
-        """Keep a number for other processes and later sessions."""
-        self._study.set_user_attr(name, value)
+    def set_left(self, left_s: float) -> None:
+        """Keep for other processes and later sessions when the study's time is over, by the time of day."""
+        self._study.set_user_attr("ends_s", [time.time() + left_s, left_s])
 
-    def number(self, name: str) -> float:
-        """A number that `set_number` has kept; 0 if there is none."""
-        return float(self._study.user_attrs.get(name, 0.0))
+    def left_s(self) -> float:
+        """How much of its time is left; a clock that was set back adds none."""
+        end_s, most_s = self._study.user_attrs.get("ends_s", (0.0, 0.0))
+        return min(end_s - time.time(), most_s)
 
     def run_dir(self, trial: optuna.Trial | FrozenTrial) -> Path:
         return self.folder / f"trial-{trial.number + 1:04}"
