@@ -20,8 +20,7 @@ import numpy as np
 import charlm
 from charlm.inference import TrainedModel
 from charlm.inference.dynamic import Adaptation
-from charlm.inference.line_learning import LINES
-from charlm.inference.line_scores import LineScorer, Unknown
+from charlm.inference.lines import LINE_ADAPTATION, score_lines
 from charlm.system.formatting import bits_to_nats, nats_to_bits
 
 TRAINING, SCORED, PLANTED = 100_000, 20_000, 20
@@ -146,13 +145,13 @@ def log(seed: int, lines: int, *, start_s: float, planted: int = 0) -> Iterator[
 def scores_of(model: TrainedModel, lines: list[str], adaptation: Adaptation | None) -> tuple[np.ndarray, float]:
     """Of each line, bits per character and the bits of its most surprising character, [2, N]; and characters/s."""
     blocks = ("".join(f"{line}\n" for line in lines[at : at + 1000]).encode() for at in range(0, len(lines), 1000))
-    unknown = Unknown(nats=bits_to_nats(20))
-    scorer = LineScorer(model, "log", unknown, per_char=True, adaptation=adaptation)
     began_s = time.perf_counter()
     scores = [
-        (score.bits_per_char, nats_to_bits(score.per_char_nats.max()))
-        for found in scorer.scores(blocks)
-        for score in found
+        (nats_to_bits(score.nats_per_char), nats_to_bits(score.per_char_nats.max()))
+        for scores_of_block in score_lines(
+            model, blocks, "log", unknown_nats=bits_to_nats(20), per_char=True, adaptation=adaptation
+        )
+        for score in scores_of_block
     ]
     return np.array(scores).T, sum(map(len, lines)) / (time.perf_counter() - began_s)
 
@@ -161,8 +160,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--minutes", type=float, default=1.0)
     parser.add_argument("--run", type=Path, help="a run of an earlier call, in place of training")
-    parser.add_argument("--lr", type=float, nargs="*", default=[LINES.lr])
-    parser.add_argument("--decay", type=float, default=LINES.decay)
+    parser.add_argument("--lr", type=float, nargs="*", default=[LINE_ADAPTATION.lr])
+    parser.add_argument("--decay", type=float, default=LINE_ADAPTATION.decay)
     parser.add_argument("--seed", type=int, default=2, help="of the scored log; choose rates with another one")
     parser.add_argument("--lines", type=int, default=SCORED, help="how many lines to score")
     parser.add_argument("--keep", type=Path, help="a folder for the log and the run")
@@ -181,7 +180,9 @@ def main() -> None:
         *log(options.seed, options.lines, start_s=start_s + TRAINING / 20, planted=PLANTED * options.lines // SCORED)
     ]
     lines, sorts = [line for line, _ in found], np.array([sort for _, sort in found])
-    ways = {"static": None} | {f"dynamic {lr:g}": replace(LINES, lr=lr, decay=options.decay) for lr in options.lr}
+    ways = {"static": None} | {
+        f"dynamic {lr:g}": replace(LINE_ADAPTATION, lr=lr, decay=options.decay) for lr in options.lr
+    }
     columns = [["", *SORTS, "all", "lines of the new service among the top", "mean", "characters/s"]]
     for name, adaptation in ways.items():
         by_ranking, chars_per_s = scores_of(model, lines, adaptation)

@@ -2,6 +2,8 @@
 
 import math
 import sys
+from collections import Counter
+from collections.abc import Container
 from typing import Annotated, Any
 
 import typer
@@ -59,34 +61,36 @@ def classify(
     from charlm.data.arriving import arriving_lines
     from charlm.data.vocabulary import describe_characters
     from charlm.inference import load
-    from charlm.inference.line_labels import LineClassifier
+    from charlm.inference.lines import classify_lines
 
     trained = load(checkpoint, device, precision)
     trained.check_labels()
     report_backend(trained)
     name = "stdin" if file == "-" else file
-    classifier = LineClassifier(trained, name, labeled, skip_unknown)
-    terminal = sys.stdout.isatty()
-    for answers in classifier.answers(arriving_lines(file, trained.vocabulary.level, trained.config.data.unit)):
+    blocks = arriving_lines(file, trained.vocabulary.level, trained.config.data.unit)
+    unknown, pairs = set[str](), Counter[tuple[str, str]]()
+    for answers in classify_lines(trained, blocks, name, labeled=labeled, skip_unknown=skip_unknown):
+        unknown |= set(answers.unknown)
+        pairs.update(zip(answers.true or [], answers.predicted.best, strict=False))
         if json:
             _print_objects(answers, top)
         else:
             rows = "".join("\t".join(row) + "\n" for row in _rows(answers, top))
-            sys.stdout.write(printable(rows) if terminal else rows)
+            sys.stdout.write(printable(rows) if sys.stdout.isatty() else rows)
         sys.stdout.flush()
-    if classifier.skipped:
-        say("skipped", f"{name}: {describe_characters(sorted(classifier.skipped))}")
+    if unknown:
+        say("skipped", f"{name}: {describe_characters(sorted(unknown))}")
     if labeled:
-        _report(classifier.confusion, json)
+        _report(pairs, trained.labels, json)
 
 
 def _rows(answers: Any, top: int | None) -> list[list[str]]:
     """The columns of each line."""
-    found = answers.found
+    predicted = answers.predicted
     if top is None:
-        begins = [[label, f"{bits:.2f}"] for label, bits in zip(found.best, found.margin_bits, strict=True)]
+        begins = [[label, f"{bits:.2f}"] for label, bits in zip(predicted.best, predicted.margin_bits, strict=True)]
     else:
-        begins = [[text for label, p in row for text in (label, f"{p:.4f}")] for row in found.top(top)]
+        begins = [[text for label, p in row for text in (label, f"{p:.4f}")] for row in predicted.top(top)]
     true = [[label] for label in answers.true] if answers.true else [[]] * len(begins)
     return [[*first, *label, line] for first, label, line in zip(begins, true, answers.lines, strict=True)]
 
@@ -94,9 +98,11 @@ def _rows(answers: Any, top: int | None) -> list[list[str]]:
 def _print_objects(answers: Any, top: int | None) -> None:
     from charlm.data.vocabulary import readable
 
-    found = answers.found
-    likeliest = found.top(top or 1)
-    for n, (line, label, bits) in enumerate(zip(answers.lines, found.best, found.margin_bits.tolist(), strict=True)):
+    predicted = answers.predicted
+    likeliest = predicted.top(top or 1)
+    for n, (line, label, bits) in enumerate(
+        zip(answers.lines, predicted.best, predicted.margin_bits.tolist(), strict=True)
+    ):
         row = {"label": readable(label), "margin_bits": bits if math.isfinite(bits) else None, "line": readable(line)}
         if answers.true:
             row["true"] = readable(answers.true[n])
@@ -105,30 +111,30 @@ def _print_objects(answers: Any, top: int | None) -> None:
         print_json(row)
 
 
-def _report(confusion: Any, json: bool) -> None:
-    """How many labels were right, and what was found for those that were not."""
-    table = confusion.table()
+def _report(pairs: Counter[tuple[str, str]], labels: Container[str], json: bool) -> None:
+    """How many labels were right, and what was predicted for the others; pairs: (true, predicted label) → lines."""
+    lines, unseen = pairs.total(), sum(count for (true, _), count in pairs.items() if true not in labels)
+    accuracy = sum(count for (true, label), count in pairs.items() if true == label) / lines if lines else None
+    totals = Counter[str]()
+    for (true, _), count in pairs.items():
+        totals[true] += count
+    table: dict[str, dict[str, int]] = {true: {} for true, _ in totals.most_common() if true in labels}
+    for (true, label), count in pairs.most_common():
+        if true in labels:
+            table[true][label] = count
     if json:
-        print_json(
-            {
-                "accuracy": confusion.accuracy,
-                "lines": confusion.lines,
-                "unseen_labels": confusion.unseen,
-                "confusion": table,
-            }
-        )
+        print_json({"accuracy": accuracy, "lines": lines, "unseen_labels": unseen, "confusion": table})
         return
-    if not confusion.lines:
+    if not lines:
         say("right", "found no line")
         return
-    say("right", f"{confusion.accuracy:.1%} of {counted(confusion.lines, 'line')}")
+    say("right", f"{accuracy:.1%} of {counted(lines, 'line')}")
     for true, row in table.items():
-        total = sum(row.values())
         wrong = [f"{label!r} × {count:,}" for label, count in row.items() if label != true]
         shown = f"; found {', '.join(wrong[:_SHOWN])}{' …' if len(wrong) > _SHOWN else ''}" if wrong else ""
-        say("label", f"{true!r}: {row.get(true, 0) / total:.1%} of {counted(total, 'line')}{shown}")
-    if confusion.unseen:
-        say("unseen", f"{counted(confusion.unseen, 'line')} with a label that the model has never seen")
+        say("label", f"{true!r}: {row.get(true, 0) / totals[true]:.1%} of {counted(totals[true], 'line')}{shown}")
+    if unseen:
+        say("unseen", f"{counted(unseen, 'line')} with a label that the model has never seen")
 
 
 _SHOWN = 5

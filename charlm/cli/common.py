@@ -1,6 +1,7 @@
 """Options and output that several commands share."""
 
 import codecs
+import csv
 import functools
 import inspect
 import io
@@ -12,14 +13,23 @@ from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import fields
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TextIO
 
 import typer
 
 from charlm.api import DEFAULT_MINUTES, MOST_MINUTES
 from charlm.cli.completion import complete_config, complete_run
 from charlm.system.console import say, terminal_columns
-from charlm.system.formatting import columns_of, counted, escaped, format_bytes, one_line, to_json, wrapped
+from charlm.system.formatting import (
+    columns_of,
+    counted,
+    escaped,
+    format_bytes,
+    nats_to_bits,
+    one_line,
+    to_json,
+    wrapped,
+)
 
 # The base class of BadParameter: click's, or the one in Typer's own copy of click (newer versions).
 UsageError: Any = typer.BadParameter.__mro__[1]
@@ -228,6 +238,22 @@ def report_backend(trained: Any) -> None:
 
 
 # Output
+
+
+def write_char_scores(out: TextIO, vocabulary: Any, ids: Any, nats: Any) -> None:
+    """Write a CSV row for each scored character of `ids` [N]: position in the text, character (or byte), nats, bits.
+
+    nats: [N − 1], of all characters except the one that the model reads first, in the order of the text.
+    """
+    text, first = vocabulary.turned(ids), 0 if vocabulary.backward else 1
+    is_byte = vocabulary.level == "byte"
+    writer = csv.writer(out)
+    writer.writerow(("position", "byte" if is_byte else "character", "nats", "bits"))
+    for position, loss in enumerate(nats.tolist(), start=first):
+        id = int(text[position])
+        symbol = id if is_byte else vocabulary.characters[id]
+        writer.writerow((position, symbol, f"{loss:.6f}", f"{nats_to_bits(loss):.6f}"))
+
 
 EXACT = "charlm.exact"
 """An error handler for encoding: the bytes of a byte model as they are, and escapes for what has no bytes at all."""

@@ -14,11 +14,13 @@ from charlm.cli.common import (
     Precision,
     PrecisionOption,
     SkipUnknown,
+    finite,
     known_ids,
     print_json,
     print_table,
     report_backend,
     usage_error,
+    write_char_scores,
 )
 
 
@@ -57,11 +59,18 @@ Dynamic = Annotated[
     ),
 ]
 DynamicLr = Annotated[
-    float | None, typer.Option(min=0, metavar="X", help="How far the weights move per window.  [default: 0.0005]")
+    float | None,
+    typer.Option(min=0, callback=finite, metavar="X", help="How far the weights move per window.  [default: 0.0005]"),
 ]
 DynamicDecay = Annotated[
     float | None,
-    typer.Option(min=0, max=1, metavar="X", help="How fast they return to the trained weights.  [default: 0.0005]"),
+    typer.Option(
+        min=0,
+        max=1,
+        callback=finite,
+        metavar="X",
+        help="How fast they return to the trained weights.  [default: 0.0005]",
+    ),
 ]
 DynamicSteps = Annotated[int | None, typer.Option(min=1, metavar="N", help="Characters per window.  [default: 50]")]
 
@@ -96,20 +105,28 @@ def evaluate(
     """
     if split is not None and file is not None:
         raise usage_error("--split and --file exclude one another")
-    learning = _learning(dynamic, {"lr": dynamic_lr, "decay": dynamic_decay, "steps": dynamic_steps})
+    options = {"lr": dynamic_lr, "decay": dynamic_decay, "steps": dynamic_steps}
+    chosen = {name: value for name, value in options.items() if value is not None}
+    if chosen and not dynamic:
+        raise usage_error(f"--dynamic-{next(iter(chosen))} needs --dynamic")
     check_there(runs=[checkpoint], texts=[file])
 
     from charlm.data.outputs import SCORES, check_output
+    from charlm.errors import DataError
     from charlm.inference import Adaptation, load
-    from charlm.inference.per_char import write_per_char
 
-    adaptation = Adaptation(**learning) if dynamic else None
+    adaptation = Adaptation(**chosen) if dynamic else None
     trained = load(checkpoint, device, precision)
     if per_char is not None:
         check_output(per_char, "--per-char", SCORES, trained.config.data, file)
     if adaptation:
         trained.training_splits("--dynamic")
-    name, ids = _text(trained, split or Split.valid, file, skip_unknown)
+    if file is None:
+        name = str(split or Split.valid)
+        ids = trained.split(name)
+    else:
+        name = str(file)
+        ids = trained.scored_ids(known_ids(trained, file, skip_unknown))
     report_backend(trained)
     alike = 1 if adaptation else None  # both scores read the text in as many streams
     score = trained.evaluate(ids, streams=streams or alike, per_char=per_char is not None and not adaptation)
@@ -119,30 +136,16 @@ def evaluate(
     if adaptation:
         score = trained.evaluate_dynamically(ids, adaptation, streams=streams or 1, per_char=per_char is not None)
         result["dynamic"] = _described(score) | {"streams": streams or 1, **vars(adaptation)}
-    if per_char is not None and score.per_char_nats is not None:
-        write_per_char(per_char, trained.vocabulary, ids, score.per_char_nats)
+    if per_char is not None:
+        try:
+            with per_char.open("w", encoding="utf-8", newline="") as out:
+                write_char_scores(out, trained.vocabulary, ids, score.per_char_nats)
+        except OSError as error:
+            raise DataError(f"--per-char {per_char}: {error.strerror}; allowed: a file that can be written") from None
     if json:
         print_json(result)
     else:
         _print(result)
-
-
-def _learning(dynamic: bool, options: dict[str, Any]) -> dict[str, Any]:
-    """What the --dynamic-… options ask for."""
-    chosen = {name: value for name, value in options.items() if value is not None}
-    if chosen and not dynamic:
-        raise usage_error(f"--dynamic-{next(iter(chosen))} needs --dynamic")
-    for name, value in chosen.items():
-        if not value < float("inf"):
-            raise usage_error(f"--dynamic-{name}: found {value}; allowed: a finite number")
-    return chosen
-
-
-def _text(trained: Any, split: Split, file: Path | None, skip_unknown: bool) -> tuple[str, Any]:
-    """The name and the ids of the text to score; the characters left out of a file are reported."""
-    if file is None:
-        return str(split), trained.split(split)
-    return str(file), trained.scored_ids(known_ids(trained, file, skip_unknown))
 
 
 def _described(score: Any) -> dict[str, Any]:

@@ -15,12 +15,14 @@ from charlm.cli.common import (
     SkipUnknown,
     as_json,
     check_files,
+    finite,
     print_json,
     report_backend,
     usage_error,
+    write_char_scores,
 )
 from charlm.system.console import say
-from charlm.system.formatting import printable
+from charlm.system.formatting import counted, nats_to_bits, printable
 
 File = Annotated[str, typer.Argument(metavar="FILE", help="The text to score; - is stdin.")]
 Lines = Annotated[bool, typer.Option("--lines", help="Score each line by itself, as it comes.")]
@@ -37,6 +39,7 @@ UnknownAs = Annotated[
     typer.Option(
         "--unknown-as",
         min=0,
+        callback=finite,
         metavar="BITS",
         help="Count each character that the model does not know as so many bits.",
     ),
@@ -51,7 +54,10 @@ Dynamic = Annotated[
 DynamicLr = Annotated[
     float | None,
     typer.Option(
-        min=0, metavar="X", help="How far the weights move per window.  [default: 0.0005; with --lines 0.00001]"
+        min=0,
+        callback=finite,
+        metavar="X",
+        help="How far the weights move per window.  [default: 0.0005; with --lines 0.00001]",
     ),
 ]
 Label = Annotated[
@@ -90,162 +96,159 @@ def score(
       charlm score runs/mine book.txt --per-char --json
       charlm score runs/logs app.log --lines --dynamic --unknown-as 20
     """
-    _check_usage(lines, sort, bool(above or below or label is not None), skip_unknown, unknown_as, per_char, json)
-    check_there(runs=[checkpoint], texts=[] if lines or file == "-" else [file])
-    if lines:
-        check_files(file=file)
-    limits, adaptation = _limits(above, below), _adaptation(lines, dynamic, dynamic_lr)
-
-    from charlm.inference import load
-
-    trained = load(checkpoint, device, precision)
-    report_backend(trained)
-    unknown = _unknown(skip_unknown, unknown_as)
-    if lines:
-        options = {"label": label, "per_char": per_char, "adaptation": adaptation}
-        _score_lines(trained, file, unknown, limits, options, sort=sort, json=json)
-    else:
-        _score_text(trained, file, unknown, adaptation, per_char=per_char, json=json)
-
-
-def _check_usage(
-    lines: bool, sort: bool, limited: bool, skip_unknown: bool, unknown_as: float | None, per_char: bool, json: bool
-) -> None:
-    if not lines and (sort or limited):
+    if not lines and (sort or above or below or label is not None):
         raise usage_error("--sort, --above, --below and --label need --lines")
     if skip_unknown and unknown_as is not None:
         raise usage_error("--skip-unknown and --unknown-as exclude one another")
-    if unknown_as is not None and not unknown_as < float("inf"):
-        raise usage_error(f"--unknown-as: found {unknown_as}; allowed: a finite number")
     if lines and per_char and not json:
         raise usage_error("--per-char with --lines needs --json")
     if not lines and per_char and unknown_as is not None:
         raise usage_error("--per-char with --unknown-as needs --lines")
+    if dynamic_lr is not None and not dynamic:
+        raise usage_error("--dynamic-lr needs --dynamic")
+    check_there(runs=[checkpoint], texts=[] if lines or file == "-" else [file])
+    if lines:
+        check_files(file=file)
 
+    from dataclasses import replace
 
-def _limits(above: str | None, below: str | None) -> dict[str, Any]:
-    """The limits that are given, by option."""
-    from charlm.inference.line_quantiles import Limit
+    from charlm.inference import Adaptation, load
+    from charlm.inference.lines import LINE_ADAPTATION, Limit
+    from charlm.system.formatting import bits_to_nats
 
-    found = {}
+    limits: dict[str, Limit] = {}
     for option, text in (("--above", above), ("--below", below)):
         if text is not None:
             try:
-                found[option] = Limit.parse(text)
+                limits[option] = Limit.parse(text)
             except ValueError as error:
                 raise usage_error(f"{option}: {error}") from None
-    return found
-
-
-def _adaptation(lines: bool, dynamic: bool, lr: float | None) -> Any:
-    """How the model learns; None without --dynamic."""
-    if lr is not None and not dynamic:
-        raise usage_error("--dynamic-lr needs --dynamic")
-    if lr is not None and not lr < float("inf"):
-        raise usage_error(f"--dynamic-lr: found {lr}; allowed: a finite number")
-    if not dynamic:
-        return None
-    from dataclasses import replace
-
-    from charlm.inference import Adaptation
-    from charlm.inference.line_learning import LINES
-
-    chosen = LINES if lines else Adaptation()
-    return chosen if lr is None else replace(chosen, lr=lr)
-
-
-def _unknown(skip_unknown: bool, unknown_as: float | None) -> Any:
-    from charlm.inference.line_scores import Unknown
-    from charlm.system.formatting import bits_to_nats
-
-    return Unknown(skip_unknown, None if unknown_as is None else bits_to_nats(unknown_as))
+    adaptation = LINE_ADAPTATION if lines else Adaptation()
+    if dynamic_lr is not None:
+        adaptation = replace(adaptation, lr=dynamic_lr)
+    options: dict[str, Any] = {
+        "skip_unknown": skip_unknown,
+        "unknown_nats": None if unknown_as is None else bits_to_nats(unknown_as),
+        "adaptation": adaptation if dynamic else None,
+        "per_char": per_char,
+    }
+    trained = load(checkpoint, device, precision)
+    report_backend(trained)
+    if lines:
+        _score_lines(trained, file, limits, sort=sort, json=json, label=label, **options)
+    else:
+        _score_text(trained, file, json=json, **options)
 
 
 def _score_lines(
     trained: Any,
     file: str,
-    unknown: Any,
     limits: dict[str, Any],
-    options: dict[str, Any],
     *,
     sort: bool,
     json: bool,
+    label: str | None,
+    **options: Any,
 ) -> None:
     from charlm.data.arriving import open_arriving
-    from charlm.inference.line_scores import LineScorer
+    from charlm.inference.lines import score_lines
 
-    nats = {option: limit.nats(trained, option, options["label"]) for option, limit in limits.items()}
+    nats = {option: limit.nats(trained, option, label) for option, limit in limits.items()}
     low, high = nats.get("--above", float("-inf")), nats.get("--below", float("inf"))
     if not low < high:
         raise usage_error("--above and --below: no score is between them")
     arriving = open_arriving(file)
-    scorer = LineScorer(trained, arriving.name, unknown, **options)
-    kept = []
-    for scores in scorer.scores(arriving.blocks()):
-        found = [each for each in scores if not (each.nats_per_char <= low or each.nats_per_char >= high)]  # nan stays
+    to_sort: list[Any] = []
+    for scores in score_lines(trained, arriving.blocks(), arriving.name, label=label, **options):
+        within = [line for line in scores if not (line.nats_per_char <= low or line.nats_per_char >= high)]  # nan stays
         if sort:
-            kept += found
+            to_sort += within
         else:
-            _print_lines(found, json=json)
-    if sort:
-        kept.sort(key=lambda each: each.nats_per_char)
-        for at in range(0, len(kept), 1000):
-            _print_lines(kept[at : at + 1000], json=json)
+            _print_lines(within, json=json)
+    to_sort.sort(key=lambda line: line.nats_per_char)
+    for at in range(0, len(to_sort), 1000):
+        _print_lines(to_sort[at : at + 1000], json=json)
 
 
 def _print_lines(scores: list[Any], *, json: bool) -> None:
     """Print scores and lines; a file or pipe gets the exact bytes of the lines."""
-    if not scores:
-        return
-    if json:
-        for each in scores:
-            sys.stdout.write(f"{_as_json(each)}\n")
-    elif sys.stdout.isatty():
-        for each in scores:
-            sys.stdout.write(f"{_columns(each)}{printable(_decoded(each.text))}\n")
-    else:
-        parts = [part for each in scores for part in (_columns(each).encode(), each.text, b"\n")]
-        sys.stdout.buffer.writelines(parts)
+    from charlm.data.vocabulary import readable
+
+    for line in scores:
+        text = line.text.decode("utf-8", "surrogateescape")
+        if json:
+            value = {"line": line.number, "text": readable(text)} | _bits(line.nats, line.chars)
+            if line.per_char_nats is not None:
+                value["per_char"] = _rounded_bits(line.per_char_nats)
+            sys.stdout.write(f"{as_json(value)}\n")
+        elif sys.stdout.isatty():
+            sys.stdout.write(f"{_columns(line.nats, line.chars)}{printable(text)}\n")
+        else:
+            sys.stdout.buffer.write(b"%s%s\n" % (_columns(line.nats, line.chars).encode(), line.text))
     sys.stdout.flush()
 
 
-def _columns(score: Any) -> str:
-    return f"{score.bits_per_char:.4f}\t{score.bits:.2f}\t"
+def _score_text(
+    trained: Any,
+    file: str,
+    *,
+    json: bool,
+    skip_unknown: bool,
+    unknown_nats: float | None,
+    adaptation: Any,
+    per_char: bool,
+) -> None:
+    """Score a text as `charlm eval` does; unknown characters add their scores if they count."""
+    from charlm.data.corpus import encode_file
+    from charlm.data.vocabulary import describe_characters
 
-
-def _decoded(text: bytes) -> str:
-    return text.decode("utf-8", "surrogateescape")
-
-
-def _as_json(score: Any) -> str:
-    from charlm.data.vocabulary import readable
-
-    value = {"line": score.number, "text": readable(_decoded(score.text))}
-    value |= {"bits_per_char": score.bits_per_char, "bits": score.bits, "chars": score.chars}
-    if score.per_char_nats is not None:
-        value["per_char"] = _bits(score.per_char_nats)
-    return as_json(value)
-
-
-def _bits(nats: Any) -> list[float]:
-    from charlm.system.formatting import nats_to_bits
-
-    return [round(nats_to_bits(each), 4) for each in nats.tolist()]
-
-
-def _score_text(trained: Any, file: str, unknown: Any, adaptation: Any, *, per_char: bool, json: bool) -> None:
-    from charlm.inference.per_char import write_rows
-    from charlm.inference.whole_text import read_text, score_text
-
-    text = read_text(trained, file, unknown)
-    if text.skipped:
-        say("skipped", f"{text.name}: {text.skipped}")
-    found = score_text(trained, text, unknown, adaptation, per_char=per_char)
-    if json:
-        value = {"checkpoint": str(trained.path), "text": text.name, "bits_per_char": found.bits_per_char}
-        value |= {"bits": found.bits, "chars": found.chars}
-        print_json(value | ({"per_char": _bits(found.per_char_nats)} if per_char else {}))
-    elif found.per_char_nats is not None:
-        write_rows(sys.stdout, trained.vocabulary, text.ids, found.per_char_nats)
+    name, is_tolerant = "stdin" if file == "-" else file, skip_unknown or unknown_nats is not None
+    if file == "-":
+        text = _stdin(trained)
+        unknown = {character: text.count(character) for character in trained.vocabulary.unknown(text)}
+        ids = trained.vocabulary.encode(trained.known(text, name, skip_unknown=is_tolerant)[0])
     else:
-        typer.echo(f"{_columns(found)}{printable(text.name)}")
+        unit = trained.config.data.unit
+        ids, unknown = encode_file(file, trained.vocabulary, skip_unknown=is_tolerant, unit=unit)
+    unknown_count = sum(unknown.values())
+    if unknown and skip_unknown:
+        say("skipped", f"{name}: {counted(unknown_count, 'character')}: {describe_characters(unknown)}")
+    ids = trained.scored_ids(ids)
+    if adaptation:
+        score = trained.evaluate_dynamically(ids, adaptation, per_char=per_char)
+    else:
+        score = trained.evaluate(ids, per_char=per_char)
+    nats, chars = score.nats_sum, score.targets
+    if unknown_nats is not None:
+        nats, chars = nats + unknown_count * unknown_nats, chars + unknown_count
+    if json:
+        value = {"checkpoint": str(trained.path), "text": name} | _bits(nats, chars)
+        print_json(value | ({"per_char": _rounded_bits(score.per_char_nats)} if per_char else {}))
+    elif per_char:
+        write_char_scores(sys.stdout, trained.vocabulary, ids, score.per_char_nats)
+    else:
+        typer.echo(f"{_columns(nats, chars)}{printable(name)}")
+
+
+def _stdin(trained: Any) -> str:
+    from charlm.data.arriving import as_in_training, open_arriving
+    from charlm.errors import DataError
+
+    level = trained.vocabulary.level
+    data = b"".join(as_in_training(open_arriving("-").blocks(), level, trained.config.data.unit, "stdin"))
+    try:
+        return data.decode("utf-8", "surrogateescape" if level == "byte" else "strict")
+    except UnicodeDecodeError as error:
+        raise DataError(f"stdin: found no UTF-8 at byte offset {error.start}; allowed: UTF-8") from None
+
+
+def _bits(nats: float, chars: int) -> dict[str, float]:
+    return {"bits_per_char": nats_to_bits(nats / chars), "bits": nats_to_bits(nats), "chars": chars}
+
+
+def _columns(nats: float, chars: int) -> str:
+    return f"{nats_to_bits(nats / chars):.4f}\t{nats_to_bits(nats):.2f}\t"
+
+
+def _rounded_bits(nats: Any) -> list[float]:
+    return [round(nats_to_bits(each), 4) for each in nats.tolist()]

@@ -50,25 +50,12 @@ def arriving_lines(path: str, level: Level, unit: Unit) -> Iterator[list[str]]:
     file cannot be read, or at level char is not UTF-8.
     """
     arriving, number = open_arriving(path), 0
-    for lines in _whole_lines(as_in_training(arriving.blocks(), level, unit, arriving.name)):
+    for lines in whole_lines(as_in_training(arriving.blocks(), level, unit, arriving.name)):
         yield [_decoded(line, arriving.name, number + place, level) for place, line in enumerate(lines, start=1)]
         number += len(lines)
 
 
-def turned_lines(blocks: Iterable[bytes]) -> Iterator[bytes]:
-    """The blocks with each line from its end to its beginning; a long line comes whole."""
-    for lines in _whole_lines(blocks):
-        yield b"".join(turned_line(line) + b"\n" for line in lines)
-
-
-def turned_line(line: bytes | bytearray) -> bytes:
-    """The characters of a line from the last to the first; what is not UTF-8 is turned byte by byte."""
-    if line.isascii():
-        return bytes(line[::-1])
-    return line.decode("utf-8", "surrogateescape")[::-1].encode("utf-8", "surrogateescape")
-
-
-def _whole_lines(blocks: Iterable[bytes]) -> Iterator[list[bytes]]:
+def whole_lines(blocks: Iterable[bytes]) -> Iterator[list[bytes]]:
     """The lines that end in each block, without their ends; at last the one that has none."""
     begun: list[bytes] = []  # parts of a line without its end
     for block in blocks:

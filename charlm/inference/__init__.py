@@ -18,12 +18,9 @@ when a name is used.
     evaluation.py   evaluate: the cross-entropy of a text
     dynamic.py      evaluate_dynamically: the same while the model keeps learning
     texts.py        score_texts, text_features: many texts, each by itself
-    line_scores.py  LineScorer: lines as they come, each by itself; line_learning.py: learning from them
-    line_quantiles.py  how surprising the validation lines are
-    whole_text.py   the score of a file or of stdin
-    labels.py       Classification: the likeliest labels of lines; line_labels.py: of lines as they come
-    novelty.py      novelty: how much of a sample occurs in the training text
-    per_char.py     the scores of single characters as CSV
+    lines.py        score_lines: lines as they come, each by itself; Limit: bounds on such scores; classify_lines
+    labels.py       Classification: the likeliest labels of lines
+    novelty.py      longest_copy, copied_share: how much of a sample occurs in the training text
 """
 
 import importlib

@@ -10,7 +10,7 @@ windows of the training text: weights with large gradients in training get small
 
 import contextlib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -131,7 +131,8 @@ def evaluate_dynamically(
     rule = Rule.of(model, gradient_rms(model, train_ids, device, steps=steps, streams=len(cut.begin_B)), adaptation)
     windows = scored_windows(model, ids, device, cut, steps=steps)
     with evaluating(model), rule.restoring():
-        return sum_windows(rule.learning_from(windows), cut, per_char=per_char)
+        score, nats = sum_windows(rule.learning_from(windows), cut, steps=cut.longest if per_char else 0)
+    return replace(score, per_char_nats=np.concatenate(nats)) if per_char else score
 
 
 def gradient_rms(model: CharLM, ids: Ids, device: torch.device, *, steps: int, streams: int) -> list[Tensor]:

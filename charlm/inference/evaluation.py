@@ -31,7 +31,9 @@ WARMUP = 256
 _LONG = 4096
 """Characters from which on a line may be read in several parts."""
 _SAMPLE = 2**22
-"""Characters of a text whose lines are looked at one by one."""
+"""Characters of a text whose lines are scored one by one."""
+PERCENTS = np.array([*range(10), *range(10, 991, 10), *range(991, 1001)]) / 10
+"""The percentiles of `line_quantiles`: 0 to 100 by 1, and by 0.1 below 1 and above 99."""
 _STEPS = 128
 """Steps of a window at most."""
 _LOGITS = 2**23
@@ -52,7 +54,7 @@ class Evaluation:
     lines: int | None = None
     """Number of lines scored; None unless the model is one of lines."""
     line_nats: npt.NDArray[np.float64] | None = None
-    """Nats per character of lines spread over the text, see `LineSample`; None unless asked for, or without lines."""
+    """Nats per character of lines spread over the text; None unless asked for, or without lines."""
 
     @property
     def nats_per_char(self) -> float:
@@ -96,12 +98,17 @@ def evaluate(
     """
     assert group.size == 1 or not (per_char or per_line)
     cut = Cut.of(ids, streams or most_streams(device), model.begins)
-    sample = LineSample(ids, cut, model.begins) if per_line and model.begins is not None else None
+    # The lines in the first characters of each part are spread over the text.
+    steps = cut.longest if per_char else -(-_SAMPLE // len(cut.begin_B)) if per_line and cut.lines is not None else 0
     with evaluating(model), torch.inference_mode():
         windows = scored_windows(model, ids, device, cut, shard=group.shard)
-        windows = _checked(check, sample.passing(windows) if sample else windows)
-        score = sum_windows(windows, cut, per_char=per_char)
-    return replace(score, nats_sum=group.sum(score.nats_sum), line_nats=sample.nats() if sample else None)
+        score, first_nats = sum_windows(_checked(check, windows), cut, steps=steps)
+    return replace(
+        score,
+        nats_sum=group.sum(score.nats_sum),
+        per_char_nats=np.concatenate(first_nats) if per_char else None,
+        line_nats=_line_means(first_nats, ids, cut, model.begins) if per_line and model.begins is not None else None,
+    )
 
 
 def _checked(check: Callable[[], object], windows: Iterable[Tensor]) -> Iterator[Tensor]:
@@ -140,16 +147,16 @@ class Cut:
         return cls(begin_B, length_B, WARMUP if B > 1 and begins is None else 0, lines)
 
     @classmethod
-    def of_lines(cls, ids: Ids, read: int, streams: int, begins: int | np.integer[Any]) -> "Cut":
-        """Up to `streams` nearly equal parts of the ids [N] after the first `read` ones, even if they are short.
+    def of_lines(cls, ids: Ids, streams: int, begins: int) -> "Cut":
+        """Up to `streams` nearly equal parts of lines, even if they are short; a line begins after each id `begins`.
 
-        Each begins with a line, unless the line before goes on for more than _LONG characters: then the part begins
-        inside it, after the WARMUP before.
+        Each part begins with a line, unless the line before goes on for more than _LONG characters: then the part
+        begins inside it, after the WARMUP before.
         """
-        first, end = read - 1, len(ids) - 1
-        places = first + np.flatnonzero(ids[first:end] == begins)
-        B = min(streams, max(len(places), (end - first) // _LONG, 1))
-        begin_B = first + (end - first) * np.arange(B) // B
+        end = len(ids) - 1
+        places = np.flatnonzero(ids[:end] == begins)
+        B = min(streams, max(len(places), end // _LONG, 1))
+        begin_B = end * np.arange(B) // B
         next_B = np.append(places, end)[np.searchsorted(places, begin_B)]
         begin_B[1:] = np.where(next_B - begin_B > _LONG, begin_B, next_B)[1:]
         begin_B = np.unique(begin_B[begin_B < end])
@@ -181,42 +188,23 @@ def _count(ids: Ids, wanted: int) -> int:
     return sum(int(np.count_nonzero(ids[at : at + 2**22] == wanted)) for at in range(0, len(ids), 2**22))
 
 
-class LineSample:
-    """The scores of some lines of a text, taken from the windows of its evaluation: those in the first characters of
-    each part of the cut, so they are spread over the text.
-    """
-
-    def __init__(self, ids: Ids, cut: Cut, newline: int) -> None:
-        self._ids, self._cut, self._newline = ids, cut, newline
-        self._steps = -(-_SAMPLE // len(cut.begin_B))
-        self._windows: list[Tensor] = []
-
-    def passing(self, windows: Iterable[Tensor]) -> Iterator[Tensor]:
-        """Pass on the nats [T, B] of all windows, and keep the first ones."""
-        offset = 0
-        for nats_TB in windows:
-            if offset < self._steps:
-                self._windows.append(nats_TB)
-            offset += len(nats_TB)
-            yield nats_TB
-
-    def nats(self) -> npt.NDArray[np.float64] | None:
-        """Nats per character of each line of the sample; None if no line ends there."""
-        found_BS = torch.cat(self._windows).T.cpu().numpy()
-        means = []
-        for begin, length, nats_S in zip(self._cut.begin_B, self._cut.length_B, found_BS, strict=True):
-            read = min(int(length), len(nats_S))
-            ends = np.flatnonzero(self._ids[begin + 1 : begin + 1 + read] == self._newline) + 1
-            means.append(line_sums(nats_S, ends) / np.diff(ends, prepend=0))
-        found = np.concatenate(means)
-        return found if len(found) else None
+def _line_means(
+    first_nats: list[npt.NDArray[np.float32]], ids: Ids, cut: Cut, newline: int
+) -> npt.NDArray[np.float64] | None:
+    """Nats per character of each line that ends in the first characters of a part; None if no line does."""
+    means = [np.zeros(0)]
+    for begin, nats in zip(cut.begin_B, first_nats, strict=True):
+        ends = np.flatnonzero(ids[begin + 1 : begin + 1 + len(nats)] == newline) + 1
+        if len(ends):
+            sums = np.add.reduceat(nats[: ends[-1]].astype(np.float64), np.append(0, ends[:-1]))
+            means.append(sums / np.diff(ends, prepend=0))
+    all_means = np.concatenate(means)
+    return all_means if len(all_means) else None
 
 
-def line_sums(nats: npt.NDArray[np.floating[Any]], ends: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-    """The sums of lines that stand one behind the other in `nats` and end at `ends`, in float64."""
-    if not len(ends):
-        return np.zeros(0)
-    return np.add.reduceat(nats[: ends[-1]].astype(np.float64), np.concatenate([[0], ends[:-1]]))
+def line_quantiles(line_nats: npt.NDArray[np.floating[Any]]) -> list[float]:
+    """The quantiles at PERCENTS of the nats per character of lines, to five digits."""
+    return [float(f"{nats:.5g}") for nats in np.quantile(line_nats, PERCENTS / 100)]
 
 
 def scored_windows(
@@ -268,25 +256,27 @@ def scored_windows(
         state = map_state(Tensor.detach, state)
 
 
-def sum_windows(windows: Iterable[Tensor], cut: Cut, *, per_char: bool = False) -> Evaluation:
-    """The score of a text from the nats [T, B] of all its windows, in order; times the windows too."""
+def sum_windows(
+    windows: Iterable[Tensor], cut: Cut, *, steps: int = 0
+) -> tuple[Evaluation, list[npt.NDArray[np.float32]]]:
+    """The score of a text from the nats [T, B] of all its windows, in order; times the windows too.
+
+    Also returns the nats of the first `steps` characters of each part, or of some more.
+    """
     start_s = time.perf_counter()
-    total, offset, nats_BS = 0.0, 0, None
-    for nats_TB in windows:
-        found_TB = nats_TB.detach()
-        T, B = found_TB.shape
+    total, offset, first_windows = 0.0, 0, []
+    for window in windows:
+        nats_TB = window.detach()
         # All results stay on the device until the end: reading them here would wait for it at every window.
-        total = total + found_TB.sum(dtype=torch.float64)
-        if per_char:
-            if nats_BS is None:
-                nats_BS = found_TB.new_empty(B, cut.longest)
-            nats_BS[:, offset : offset + T] = found_TB.T
-        offset += T
-    flat = None
-    if nats_BS is not None:
-        rows = zip(nats_BS.cpu().numpy(), cut.length_B, strict=True)
-        flat = np.concatenate([row_S[:length] for row_S, length in rows])
-    return Evaluation(float(total), cut.targets, time.perf_counter() - start_s, flat, cut.lines)
+        total = total + nats_TB.sum(dtype=torch.float64)
+        if offset < steps:
+            first_windows.append(nats_TB)
+        offset += len(nats_TB)
+    first_nats = []
+    if first_windows:
+        rows = zip(torch.cat(first_windows).T.cpu().numpy(), cut.length_B, strict=True)
+        first_nats = [row_S[:length] for row_S, length in rows]
+    return Evaluation(float(total), cut.targets, time.perf_counter() - start_s, lines=cut.lines), first_nats
 
 
 @contextlib.contextmanager

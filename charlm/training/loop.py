@@ -11,8 +11,7 @@ from charlm.checkpoint import newest_whole
 from charlm.config import flatten
 from charlm.data.corpus import Corpus
 from charlm.errors import DivergenceError, RunError
-from charlm.inference.evaluation import evaluate
-from charlm.inference.line_quantiles import line_quantiles
+from charlm.inference.evaluation import evaluate, line_quantiles
 from charlm.inference.options import SamplingOptions
 from charlm.model import parameters_by_part
 from charlm.system.clock import EVALUATION_COST, Clock

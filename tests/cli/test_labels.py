@@ -11,7 +11,7 @@ from charlm.checkpoint import read_checkpoint
 from charlm.config import load_config
 from charlm.errors import LabelError
 from charlm.inference import TrainedModel, load
-from charlm.inference.line_quantiles import Limit
+from charlm.inference.lines import Limit
 from tests.cli.conftest import LABELED
 
 

@@ -9,7 +9,8 @@ import pytest
 
 from charlm.checkpoint import read_checkpoint, save_checkpoint
 from charlm.inference import load
-from charlm.inference.line_quantiles import PERCENTS, Limit
+from charlm.inference.evaluation import PERCENTS
+from charlm.inference.lines import Limit
 from tests.cli.conftest import LINES
 
 

@@ -9,7 +9,7 @@ import re
 import pytest
 
 from charlm.inference import load
-from charlm.inference.line_quantiles import Limit
+from charlm.inference.lines import Limit
 from tests.text import SEEN
 
 LINES = ["so tee", "", "mmmmmmmm", "a tee so.", "lll"]
