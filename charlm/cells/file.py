@@ -182,6 +182,6 @@ def _with_kind(cell: type[Cell], kind: str) -> type[Cell]:
     """The class with its kind as an option, as built-in kinds have it."""
     description = inspect.cleandoc(cell.__doc__ or "").partition("\n")[0]
     field: Any = (Literal[kind], kind)
-    made = create_model(cell.__name__, __base__=cell, __module__=cell.__module__, __doc__=cell.__doc__, kind=field)
-    made.model_fields["kind"].description = description
-    return made
+    named = create_model(cell.__name__, __base__=cell, __module__=cell.__module__, __doc__=cell.__doc__, kind=field)
+    named.model_fields["kind"].description = description
+    return named

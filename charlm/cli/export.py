@@ -64,4 +64,4 @@ def export(
 
     options = {"int8": int8 is not False, "novelty": novelty} if to == Format.html else {}
     done = export(load(checkpoint, "cpu"), to, out, overwrite=overwrite, **options)
-    say("export", f"{done.path}: {format_bytes(done.size_bytes)}; {done.found}")
+    say("export", f"{done.path}: {format_bytes(done.size_bytes)}; {done.check}")

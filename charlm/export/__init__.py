@@ -5,15 +5,15 @@
     step_code.py      the step of a cell in it
     onnx_graph.py     one file for any runtime of ONNX
     onnx_layer.py     the step of a layer in it
-    agreement.py      does what was written compute what charlm computes?
+    agreement.py      what all share: the model, its vocabulary, and whether the copy computes what charlm does
     html.py           one page of HTML that runs the model in a browser
     html_model.py     its programs and weights, packed
     html_copies.py    the training text's windows, as a set in the page
 
 Steps are written from the program of a cell (charlm/cells/program.py), so every cell can be exported.
 
-A format is a function that writes the model to a path and returns what its check found, whose `str` is for people, and
-a line in `FORMATS`. `export` does the rest: it writes beside the place first, so nothing half-written is ever there.
+A format is a function that writes the model to a path and returns the outcome of its check, whose `str` is for people,
+and a line in `FORMATS`. `export` writes beside the place first, so nothing half-written is ever there.
 """
 
 import os
@@ -34,7 +34,7 @@ from charlm.export.torch_module import write_torch
 from charlm.inference import TrainedModel
 
 FORMATS: dict[str, Callable[..., object]] = {"torch": write_torch, "onnx": write_onnx, "html": write_html}
-"""(trained, path, options of the format) → what the check found."""
+"""(trained, path, options of the format) → the outcome of the check."""
 _KINDS = {"torch": TORCH_EXPORT, "onnx": ONNX_EXPORT, "html": page_of("export")}
 
 
@@ -44,8 +44,8 @@ class Exported:
 
     path: Path
     size_bytes: int
-    found: Any
-    """What its check found: an Agreement, or of a page its Costs."""
+    check: Any
+    """Its outcome: an Agreement, or of a page its Costs."""
 
 
 def export(trained: TrainedModel, to: str, out: Path, *, overwrite: bool = False, **options: Any) -> Exported:
@@ -57,7 +57,7 @@ def export(trained: TrainedModel, to: str, out: Path, *, overwrite: bool = False
     beside = out.absolute().parent / f".{out.name}.{uuid.uuid4().hex}.tmp"
     try:
         _check_place(out, to, overwrite)
-        found = FORMATS[to](trained, beside, **options)
+        check = FORMATS[to](trained, beside, **options)
         _check_place(out, to, overwrite)
         _move(beside, out)
     except OSError as error:
@@ -67,7 +67,7 @@ def export(trained: TrainedModel, to: str, out: Path, *, overwrite: bool = False
     finally:
         _remove(beside)
     files = [out] if out.is_file() else [*out.iterdir()]
-    return Exported(out, sum(file.stat().st_size for file in files), found)
+    return Exported(out, sum(file.stat().st_size for file in files), check)
 
 
 def _check_place(out: Path, to: str, overwrite: bool) -> None:

@@ -1,4 +1,4 @@
-"""Does what was written compute what charlm computes?"""
+"""What all formats share: the model that is written, its vocabulary, and whether the copy computes what charlm does."""
 
 import copy
 from collections.abc import Callable
@@ -40,6 +40,15 @@ def plain_copy(trained: TrainedModel) -> CharLM:
     return network
 
 
+def vocabulary_json(trained: TrainedModel) -> dict[str, str]:
+    """Level, characters (the place of each is its id; none for bytes), unit and direction, as in the config."""
+    return {
+        **trained.vocabulary.to_json(),
+        "unit": trained.config.data.unit,
+        "direction": trained.vocabulary.direction,
+    }
+
+
 @torch.inference_mode()
 def check_agreement(network: CharLM, step: Step, name: str) -> Agreement:
     """Compare the logits of `step` with those of the network, over windows with carried state.
@@ -55,13 +64,13 @@ def check_agreement(network: CharLM, step: Step, name: str) -> Agreement:
         if network.begins is not None:
             ids_TB[torch.rand(shape, generator=generator) < 0.2] = network.begins
         logits, state = network(ids_TB, state)
-        found, theirs = step(ids_TB, theirs)
-        for one, other in zip((found, *theirs), (logits, *as_tuple(state)), strict=True):
+        their_logits, theirs = step(ids_TB, theirs)
+        for one, other in zip((their_logits, *theirs), (logits, *as_tuple(state)), strict=True):
             difference = float((one - other).abs().max())
             if not difference <= TOLERANCE * max(1.0, float(other.abs().max())):
                 raise ExportError(
                     f"{name}: its logits or states differ from charlm's by {difference:.2g}; allowed: {TOLERANCE:g}; "
                     "nothing was written; please report this with the run's config.yaml"
                 )
-        largest = max(largest, float((found - logits).abs().max()))
+        largest = max(largest, float((their_logits - logits).abs().max()))
     return Agreement(largest)

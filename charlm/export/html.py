@@ -56,19 +56,19 @@ class Costs:
 
     def __str__(self) -> str:
         if self.before_nats is None:
-            found = [f"{self.precision}; nats not compared: {self.why_not}"]
+            sentences = [f"{self.precision}; nats not compared: {self.why_not}"]
         else:
-            found = [
+            sentences = [
                 f"{self.precision}: {self.before_nats:.4f} nats per character before, {self.after_nats:.4f} after "
                 f"({self.loss:+.2%}), on {self.scored:,} characters of validation text"
             ]
         if self.copies is not None:
             part = "" if self.copies.covered == self.copies.total else f"the first {self.copies.covered:,} of "
-            found.append(
+            sentences.append(
                 f"copies: {format_bytes(self.copies_bytes)} for {part}{self.copies.total:,} characters of training "
                 f"text; a window of 20 that is new is taken for a copy once in {1 / max(self.copies.chance, 1e-9):,.0f}"
             )
-        return "; ".join(found)
+        return "; ".join(sentences)
 
 
 def write_html(trained: TrainedModel, path: Path, *, int8: bool = True, novelty: bool = False) -> Costs:
@@ -80,7 +80,7 @@ def write_html(trained: TrainedModel, path: Path, *, int8: bool = True, novelty:
     copies = copies_of(trained.training_splits("--novelty")["train"]) if novelty else None
     before, after, scored, why_not = _nats(trained, int8)
     copied = copies and copies.packed()
-    size = sum(len(copied[name]["data"]) for name in ("counts", "kept")) if copied else 0
+    size = sum(len(copied[name]["data"]) for name in ("counts", "fingerprints")) if copied else 0
     costs = Costs("int8" if int8 else "float32", before, after, scored, why_not, copies, size)
     if not costs.loss <= MOST_LOSS:
         raise ExportError(

@@ -20,7 +20,7 @@ from charlm.web.page import packed
 MOST_WINDOWS = 2**22
 """Windows of one page: about 13 MB. Of a longer text only the beginning is in the page."""
 _BASES = (0x9E3779B1, 0x85EBCA77)
-_KEPT_BITS = 16
+_FINGERPRINT_BITS = 16
 
 Hashes = npt.NDArray[np.uint32]
 
@@ -37,8 +37,8 @@ class Copies:
     """The probability that a window of another text is taken for one of this text."""
     counts_B: npt.NDArray[np.uint8]
     """How many windows are in each bucket."""
-    kept_N: npt.NDArray[np.uint16]
-    """What is kept of each window, bucket after bucket."""
+    fingerprints_N: npt.NDArray[np.uint16]
+    """16 more bits of each window's hash, bucket after bucket."""
 
     def packed(self) -> dict[str, Any]:
         """For the page."""
@@ -49,7 +49,7 @@ class Copies:
             "total": self.total,
             "chance": self.chance,
             "counts": packed(self.counts_B),
-            "kept": packed(self.kept_N),
+            "fingerprints": packed(self.fingerprints_N),
         }
 
 
@@ -58,16 +58,18 @@ def copies_of(ids: Ids) -> Copies:
     total, ids = len(ids), ids[: MOST_WINDOWS + WINDOW - 1]
     count = max(0, len(ids) - WINDOW + 1)
     bits = max(1, count.bit_length() - 1)
-    places, kept = (_mixed(_hashes(ids, base, count)) for base in _BASES)
-    keys = np.unique(((places >> np.uint32(32 - bits)).astype(np.uint64) << _KEPT_BITS) | (kept >> np.uint32(16)))
-    counts = np.bincount((keys >> np.uint64(_KEPT_BITS)).astype(np.int64), minlength=2**bits)
+    places, fingerprints = (_mixed(_hashes(ids, base, count)) for base in _BASES)
+    keys = np.unique(
+        ((places >> np.uint32(32 - bits)).astype(np.uint64) << _FINGERPRINT_BITS) | (fingerprints >> np.uint32(16))
+    )
+    counts = np.bincount((keys >> np.uint64(_FINGERPRINT_BITS)).astype(np.int64), minlength=2**bits)
     assert counts.max() < 256, counts.max()
     return Copies(
         covered=len(ids),
         total=total,
-        chance=len(keys) / 2 ** (bits + _KEPT_BITS),
+        chance=len(keys) / 2 ** (bits + _FINGERPRINT_BITS),
         counts_B=counts.astype(np.uint8),
-        kept_N=keys.astype(np.uint16),  # the lower bits
+        fingerprints_N=keys.astype(np.uint16),  # the lower bits
     )
 
 

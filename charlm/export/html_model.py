@@ -16,8 +16,7 @@ import torch
 from torch import Tensor
 
 from charlm.cells.javascript import program_json
-from charlm.export.agreement import plain_copy
-from charlm.export.vocabulary import vocabulary_json
+from charlm.export.agreement import plain_copy, vocabulary_json
 from charlm.inference import TrainedModel
 from charlm.inference.evaluation import Ids, evaluate
 from charlm.inference.sampling import prompt_ids
@@ -108,15 +107,15 @@ def round_to_int8(network: CharLM) -> None:
 
 def _parameters(layers: RecurrentLayers, layer: int, int8: bool) -> dict[str, Any]:
     """A layer's parameters by name: matrices, lists of them, or flat vectors."""
-    found: dict[str, Any] = {}
+    parameters: dict[str, Any] = {}
     for declared, tensor in zip(layers.program(layer).parameters, layers.layer_parameters(layer), strict=True):
         if declared.columns == "":
-            found[declared.name] = packed(tensor.detach().numpy())
+            parameters[declared.name] = packed(tensor.detach().numpy())
         elif declared.stack:
-            found[declared.name] = [_matrix(each, int8) for each in tensor]
+            parameters[declared.name] = [_matrix(each, int8) for each in tensor]
         else:
-            found[declared.name] = _matrix(tensor, int8)
-    return found
+            parameters[declared.name] = _matrix(tensor, int8)
+    return parameters
 
 
 def _matrix(tensor: Tensor, int8: bool) -> dict[str, Any]:

@@ -14,9 +14,8 @@ import torch
 from torch import Tensor
 
 from charlm.errors import ExportError, PackageError
-from charlm.export.agreement import Agreement, check_agreement, plain_copy
+from charlm.export.agreement import Agreement, check_agreement, plain_copy, vocabulary_json
 from charlm.export.onnx_layer import Nodes, OnnxLayer
-from charlm.export.vocabulary import vocabulary_json
 from charlm.inference import TrainedModel
 from charlm.model import CharLM
 

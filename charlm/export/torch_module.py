@@ -13,9 +13,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from charlm.data.outputs import CODE, VOCABULARY, WEIGHTS
-from charlm.export.agreement import Agreement, check_agreement, plain_copy
+from charlm.export.agreement import Agreement, check_agreement, plain_copy, vocabulary_json
 from charlm.export.module_code import model_code, zoneout_share
-from charlm.export.vocabulary import vocabulary_json
 from charlm.inference import TrainedModel
 from charlm.layers import as_tuple
 from charlm.model import CharLM

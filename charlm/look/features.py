@@ -25,7 +25,7 @@ _QUOTES = {'"': '"', "“": "”", "„": "“", "«": "»"}
 def features_of(text: str) -> dict[str, Values]:
     """Feature → its value at every character of the text, [N]. The value is that after reading the character."""
     in_word_N = _word_positions(text)
-    found = {
+    features = {
         "upper case": _each(text, str.isupper),
         "digit": _each(text, str.isdigit),
         "space": _each(text, lambda c: c in " \t"),
@@ -44,7 +44,7 @@ def features_of(text: str) -> dict[str, Values]:
         "after a colon in the line": _after(text, ":"),
         "after # in the line": _after(text, "#"),
     }
-    return {name: values for name, values in found.items() if values.min(initial=0) != values.max(initial=0)}
+    return {name: values for name, values in features.items() if values.min(initial=0) != values.max(initial=0)}
 
 
 def _each(text: str, test: Callable[[str], bool]) -> Values:
@@ -68,13 +68,13 @@ def _since(text: str, test: Callable[[str], bool]) -> Values:
 def _word_positions(text: str) -> Values:
     """1 for the first letter of a word, 0 between words. An ideograph is a word."""
     alone = re.compile(IDEOGRAPH)
-    found, position, starts = [], 0, True
+    positions, position, starts = [], 0, True
     for character in text:
         ideograph = alone.match(character) is not None
         position = 0 if not character.isalpha() else 1 if starts or ideograph else position + 1
         starts = ideograph
-        found.append(float(position))
-    return np.array(found, np.float64)
+        positions.append(float(position))
+    return np.array(positions, np.float64)
 
 
 def _last_letters(in_word_N: Values) -> Values:
@@ -109,7 +109,7 @@ def _bracket_depths(text: str) -> Values:
 
 def _indentations(text: str) -> Values:
     """Spaces at the beginning of the line, a tab as four; those of the blanks read so far within them."""
-    found, depth, leading = [], 0, True
+    depths, depth, leading = [], 0, True
     for character in text:
         if character == "\n":
             depth, leading = 0, True
@@ -117,16 +117,16 @@ def _indentations(text: str) -> Values:
             depth += 4 if character == "\t" else 1
         else:
             leading = False
-        found.append(float(depth))
-    return np.array(found, np.float64)
+        depths.append(float(depth))
+    return np.array(depths, np.float64)
 
 
 def _after(text: str, mark: str) -> Values:
-    found, seen = [], False
+    after_N, seen = [], False
     for character in text:
         seen = character != "\n" and (seen or character == mark)
-        found.append(float(seen))
-    return np.array(found, np.float64)
+        after_N.append(float(seen))
+    return np.array(after_N, np.float64)
 
 
 @dataclass(frozen=True)
@@ -199,7 +199,7 @@ def tracked(
     first: dict[Series, Values], second: dict[Series, Values], names: list[str]
 ) -> dict[tuple[Series, int], Tracked]:
     """What each unit tracks; units that change with no feature are left out."""
-    found = {}
+    units_tracked = {}
     for series, chosen_FH in first.items():
         for unit in range(chosen_FH.shape[1]):
             strength_F = np.abs(chosen_FH[:, unit])
@@ -208,22 +208,22 @@ def tracked(
             best = int(np.nanargmax(strength_F))
             reported = float(second[series][best, unit])
             if not np.isnan(reported):
-                found[series, unit] = Tracked(names[best], reported)
-    return found
+                units_tracked[series, unit] = Tracked(names[best], reported)
+    return units_tracked
 
 
-def most_telling(found: dict[tuple[Series, int], Tracked], count: int) -> list[tuple[Series, int]]:
+def most_telling(units_tracked: dict[tuple[Series, int], Tracked], count: int) -> list[tuple[Series, int]]:
     """The units to show, each by the state that tells most: by turns the best for each feature.
 
     So one feature does not take all places.
     """
     by_feature: dict[str, list[tuple[Series, int]]] = {}
     best: dict[tuple[int, int], tuple[Series, int]] = {}
-    for series, unit in sorted(found, key=lambda unit: -abs(found[unit].correlation)):
+    for series, unit in sorted(units_tracked, key=lambda unit: -abs(units_tracked[unit].correlation)):
         best.setdefault((series.layer, unit), (series, unit))
     ranked = list(best.values())
     for unit in ranked:
-        by_feature.setdefault(found[unit].feature, []).append(unit)
+        by_feature.setdefault(units_tracked[unit].feature, []).append(unit)
     turn = {unit: place for units in by_feature.values() for place, unit in enumerate(units)}
     chosen = sorted(ranked, key=lambda unit: turn[unit])[:count]
-    return sorted(chosen, key=lambda unit: -abs(found[unit].correlation))
+    return sorted(chosen, key=lambda unit: -abs(units_tracked[unit].correlation))

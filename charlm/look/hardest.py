@@ -46,15 +46,15 @@ def better_words(
 
 def _most_per_word(text: str, stretches: list[Stretch], count: int) -> list[Stretch]:
     """The stretches with most bits, if above 0; each word once."""
-    found: dict[str, Stretch] = {}
+    by_text: dict[str, Stretch] = {}
     for start, length, bits in sorted(stretches, key=lambda stretch: -stretch[2]):
         if bits > 0:
-            found.setdefault(text[start : start + length], (start, length, bits))
-    return list(found.values())[:count]
+            by_text.setdefault(text[start : start + length], (start, length, bits))
+    return list(by_text.values())[:count]
 
 
-def _summed(found: Iterable[re.Match[str]], bits_N: npt.NDArray[np.float64]) -> list[Stretch]:
+def _summed(matches: Iterable[re.Match[str]], bits_N: npt.NDArray[np.float64]) -> list[Stretch]:
     """Each stretch with its bits; those with the first character, which has none, are left out."""
     sums = np.concatenate([[0.0], np.cumsum(np.nan_to_num(bits_N))])
-    scored = (match.span() for match in found if not np.isnan(bits_N[match.start()]))
+    scored = (match.span() for match in matches if not np.isnan(bits_N[match.start()]))
     return [(start, end - start, float(sums[end] - sums[start])) for start, end in scored]

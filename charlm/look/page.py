@@ -6,9 +6,12 @@ from typing import Any
 
 import numpy as np
 
+from charlm.data.line_split import NEWLINE
 from charlm.errors import DataError, VocabularyError
-from charlm.inference import TrainedModel
+from charlm.inference import SamplingOptions, TrainedModel
+from charlm.inference.line_samples import sample_lines
 from charlm.inference.novelty import copied_stretches
+from charlm.inference.sampling import sample_text
 from charlm.look.features import correlations, features_of, most_telling, tracked
 from charlm.look.hardest import better_words, hardest_lines, hardest_words
 from charlm.look.predictions import Ids, Predictions, Series, activations, context_curve, read
@@ -124,7 +127,7 @@ def _packed(predictions: Predictions, vocabulary_size: int) -> dict[str, Any]:
         "rank": packed(predictions.rank_N.astype(np.min_scalar_type(vocabulary_size + 1))),
         "top": packed(predictions.top_ids_NK.astype(narrow).reshape(-1)),
         "p": packed((predictions.top_p_NK * 65535).round().astype(np.uint16).reshape(-1)),
-        "kept": predictions.top_ids_NK.shape[1],
+        "likeliest": predictions.top_ids_NK.shape[1],
     }
 
 
@@ -152,26 +155,26 @@ def _units(trained: TrainedModel, ids: Ids, hidden: int, shown: str, count: int)
     features = features_of(shown)
     if len(shown) < _LEAST_TO_TRACK or not features:
         why_not = f"To find what units track takes {_LEAST_TO_TRACK} characters of text."
-        return {"kept": [], "left_out": 0, "why_not": why_not}
+        return {"shown": [], "left_out": 0, "why_not": why_not}
     # The newline that a model of lines reads first gets the features of the next character.
     read_FN = [trained.vocabulary.turned(values) for values in features.values()]
     features_FN = np.array([np.concatenate([values[:hidden], values]) for values in read_FN])
-    found = tracked(*correlations(activations(trained.network, ids), features_FN), list(features))
-    changing = len({(series.layer, unit) for series, unit in found})
-    found = {unit: each for unit, each in found.items() if abs(each.correlation) >= LEAST_CORRELATION}
-    if not found:
+    units = tracked(*correlations(activations(trained.network, ids), features_FN), list(features))
+    changing = len({(series.layer, unit) for series, unit in units})
+    units = {unit: each for unit, each in units.items() if abs(each.correlation) >= LEAST_CORRELATION}
+    if not units:
         why_not = f"No unit goes with a feature: no correlation is {LEAST_CORRELATION} or more."
-        return {"kept": [], "left_out": changing, "why_not": why_not}
-    chosen = most_telling(found, count)
+        return {"shown": [], "left_out": changing, "why_not": why_not}
+    chosen = most_telling(units, count)
     curves = _curves(trained, ids, hidden, chosen)
     nearest = _nearest(np.array([curves[place][series] for place, (series, _) in enumerate(chosen)]))
-    kept = [
+    shown_units = [
         {
             "layer": series.layer + 1,
             "state": series.name,
             "unit": unit,
-            "feature": found[series, unit].feature,
-            "correlation": found[series, unit].correlation,
+            "feature": units[series, unit].feature,
+            "correlation": units[series, unit].correlation,
             "like": nearest[place],
             "curves": [
                 {"name": each.name, "gate": each.gate} | _quantized(curves[place][each]) for each in curves[place]
@@ -179,11 +182,7 @@ def _units(trained: TrainedModel, ids: Ids, hidden: int, shown: str, count: int)
         }
         for place, (series, unit) in enumerate(chosen)
     ]
-    return {
-        "kept": kept,
-        "left_out": changing - len(kept),
-        "why_not": None,
-    }
+    return {"shown": shown_units, "left_out": changing - len(shown_units), "why_not": None}
 
 
 def _curves(
@@ -214,12 +213,12 @@ def _nearest(values_UN: np.ndarray) -> list[list[tuple[int, float]]]:
         return [[] for _ in values_UN]
     centered_UN = values_UN.astype(np.float64) - values_UN.mean(1, keepdims=True)
     centered_UN /= np.maximum(np.linalg.norm(centered_UN, axis=1, keepdims=True), 1e-12)
-    found = []
+    nearest = []
     for unit, row_U in enumerate(centered_UN @ centered_UN.T):
         order = [int(other) for other in np.argsort(-np.abs(row_U), kind="stable") if other != unit]
         alike = [other for other in order if abs(row_U[other]) >= LEAST_CORRELATION]
-        found.append([(other, float(row_U[other])) for other in alike[:_NEAREST]])
-    return found
+        nearest.append([(other, float(row_U[other])) for other in alike[:_NEAREST]])
+    return nearest
 
 
 def _compared(
@@ -248,3 +247,22 @@ def _compared(
         "memory": _context(other, same, read_first),
         "words": [first_words, second_words],
     }
+
+
+def written_text(trained: TrainedModel, prompt: str, length: int, *, temperature: float, seed: int) -> str:
+    """The prompt and `length` characters that the model writes; of a model of lines, several lines.
+
+    Each of these lines begins with the prompt, and all are written until they have `length` characters in total.
+    """
+    options = SamplingOptions(length=length, temperature=temperature)
+    joined = trained.vocabulary.joined
+    if trained.network.begins is None:
+        pieces = sample_text(trained.network, trained.vocabulary, prompt, options, [seed])
+        return joined(prompt, "".join(piece for [piece] in pieces))
+    lines, missing = [], length
+    for _, line, _ in sample_lines(trained, prompt, options, seed, count=length):
+        lines.append(joined(prompt, line[:missing]))
+        missing -= len(line) + len(NEWLINE)
+        if missing <= 0:
+            break
+    return NEWLINE.join(lines)

@@ -51,7 +51,7 @@ def test_it_says_what_the_page_costs(cli, trained_run, place, option, name):
 
 def test_nats_before_are_those_of_charlm(trained_run, tmp_path):
     trained = load(trained_run, "cpu")
-    costs = export(trained, "html", tmp_path / "a.html", int8=False).found
+    costs = export(trained, "html", tmp_path / "a.html", int8=False).check
     assert costs.before_nats == pytest.approx(trained.evaluate(trained.split("valid")).nats_per_char, rel=1e-6)
     assert costs.after_nats == pytest.approx(costs.before_nats, rel=1e-6)
     assert costs.scored == len(trained.split("valid")) - 1
@@ -77,8 +77,8 @@ def test_a_text_of_one_character_loses_nothing(cli, tiny_config, text_file, plac
 
 def test_without_the_training_text(tmp_path, without_training_text):
     done = export(model_of(), "html", tmp_path / "a.html")
-    assert str(done.found).startswith("int8; nats not compared: the text is gone")
-    assert done.found.loss == 0
+    assert str(done.check).startswith("int8; nats not compared: the text is gone")
+    assert done.check.loss == 0
 
 
 def test_only_an_earlier_page_is_replaced(cli, trained_run, place):
@@ -110,11 +110,11 @@ def test_novelty(cli, trained_run, place):
 def test_every_window_is_in_its_bucket(monkeypatch):
     ids = np.random.default_rng(0).integers(0, 60, 5000).astype(np.uint8)
     copies = copies_of(ids)
-    assert copies.counts_B.sum() == len(copies.kept_N)
+    assert copies.counts_B.sum() == len(copies.fingerprints_N)
     assert len(copies.counts_B) == 4096
-    assert copies.chance == pytest.approx(len(copies.kept_N) / 4096 / 65536)
+    assert copies.chance == pytest.approx(len(copies.fingerprints_N) / 4096 / 65536)
     repeated = copies_of(np.tile(ids[:100], 50))
-    assert len(repeated.kept_N) == 100
+    assert len(repeated.fingerprints_N) == 100
     monkeypatch.setattr(html_copies, "MOST_WINDOWS", 1000)
     cut = copies_of(ids)
     assert (cut.covered, cut.total) == (1019, 5000)
@@ -122,7 +122,7 @@ def test_every_window_is_in_its_bucket(monkeypatch):
 
 @pytest.mark.parametrize("length", [0, 1, 19, 20, 21])
 def test_short_training_texts(length):
-    assert len(copies_of(np.arange(length, dtype=np.uint8)).kept_N) == max(0, length - 19)
+    assert len(copies_of(np.arange(length, dtype=np.uint8)).fingerprints_N) == max(0, length - 19)
 
 
 def test_novelty_needs_the_training_text(tmp_path, without_training_text):

@@ -24,7 +24,7 @@ onnxruntime = pytest.importorskip("onnxruntime")
 
 
 def session_of(trained, path, bound=1e-4):
-    assert export(trained, "onnx", path).found.difference < bound
+    assert export(trained, "onnx", path).check.difference < bound
     return onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
 
 

@@ -20,7 +20,7 @@ def exported(tmp_path, monkeypatch):
 
     def exported(trained: TrainedModel):
         done = export(trained, "torch", tmp_path / "out")
-        assert done.found.difference < max(1e-5, rounding_of(trained))
+        assert done.check.difference < max(1e-5, rounding_of(trained))
         assert done.size_bytes == sum(file.stat().st_size for file in (tmp_path / "out").iterdir())
         with monkeypatch.context() as patch:
             for name in [name for name in sys.modules if name.split(".")[0] == "charlm"]:
@@ -54,7 +54,7 @@ def test_it_computes_and_writes_what_charlm_does(exported, options):
 @pytest.mark.parametrize("case", CELLS_TO_EXPORT)
 def test_gates_far_out_of_their_range(tmp_path, case):
     trained = extreme_model_of(case)
-    assert export(trained, "torch", tmp_path / "out").found.difference < rounding_of(trained)
+    assert export(trained, "torch", tmp_path / "out").check.difference < rounding_of(trained)
 
 
 @pytest.mark.parametrize("case", ["rnn", "rnn-relu", "lstm", "gru"])

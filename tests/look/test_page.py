@@ -51,7 +51,7 @@ def test_the_page_says_what_the_model_says(model):
     p = unpacked(data["reading"]["p"]).reshape(-1, 5)[200]
     np.testing.assert_allclose(p / 65535, [share for _, share in likeliest], atol=1e-5)
     assert data["copied"] == {"stretches": [[0, 400]], "why_not": None}
-    assert len(data["units"]["kept"]) == 3
+    assert len(data["units"]["shown"]) == 3
     assert data["units"]["left_out"] == 13
 
 
@@ -62,12 +62,12 @@ def test_noise_is_not_offered_as_meaning(model, monkeypatch):
         return data_of(look_page(model, text, units=16))["units"]
 
     found = units()
-    shown = [unit["correlation"] for unit in found["kept"]] + [r for unit in found["kept"] for _, r in unit["like"]]
+    shown = [unit["correlation"] for unit in found["shown"]] + [r for unit in found["shown"] for _, r in unit["like"]]
     assert min(map(abs, shown)) >= 0.3
-    assert len(found["kept"]) + found["left_out"] == 16
+    assert len(found["shown"]) + found["left_out"] == 16
     monkeypatch.setattr(look, "LEAST_CORRELATION", 1.1)
     assert units() == {
-        "kept": [],
+        "shown": [],
         "left_out": 16,
         "why_not": "No unit goes with a feature: no correlation is 1.1 or more.",
     }
@@ -75,7 +75,7 @@ def test_noise_is_not_offered_as_meaning(model, monkeypatch):
 
 def test_activations_are_within_half_a_step_of_eight_bits(model):
     text = words_text(400)
-    [unit] = data_of(look_page(model, text, units=1))["units"]["kept"]
+    [unit] = data_of(look_page(model, text, units=1))["units"]["shown"]
     names = [curve["name"] for curve in unit["curves"]]
     assert sorted(names) == ["c", "f", "g", "h", "i", "o"]
     h = next(curve for curve in unit["curves"] if curve["name"] == "h")
@@ -94,12 +94,12 @@ def test_a_model_of_lines_and_a_comparison_with_a_text_model(model):
     assert data["text"] == f"{text}\n"
     bits = unpacked(data["reading"]["bits"])
     np.testing.assert_allclose(bits / 1000, model.score([text], per_char=True)[0], atol=1e-3)
-    assert len(unpacked(data["units"]["kept"][0]["curves"][0])) == len(bits)
+    assert len(unpacked(data["units"]["shown"][0]["curves"][0])) == len(bits)
 
 
 def test_short_texts(model):
     data = data_of(look_page(model, "so"))
-    assert data["units"]["kept"] == []
+    assert data["units"]["shown"] == []
     assert data["memory"]["curve"] == []
     with pytest.raises(DataError, match="found a text of 1 character;"):
         look_page(model, "s")

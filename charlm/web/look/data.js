@@ -28,9 +28,9 @@ export function excerpt(characters, start, length, most = 60) {
 
 /** An element with properties and children; text is never parsed as markup. */
 export function element(tag, properties = {}, ...children) {
-  const made = Object.assign(document.createElement(tag), properties);
-  made.append(...children);
-  return made;
+  const node = Object.assign(document.createElement(tag), properties);
+  node.append(...children);
+  return node;
 }
 
 export const byId = (id) => document.getElementById(id);

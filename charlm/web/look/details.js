@@ -19,16 +19,16 @@ export function sentence(data, reading, place) {
 /** The likeliest characters as bars, and the true one below them if it is none of them. */
 function bars(reading, symbols, place, character) {
   const rank = reading.rank[place];
-  const found = [];
-  for (let k = 0; k < reading.kept; k++) {
-    const at = place * reading.kept + k;
+  const candidates = [];
+  for (let k = 0; k < reading.likeliest; k++) {
+    const at = place * reading.likeliest + k;
     const symbol = symbols[reading.top[at]];
     // A byte of a longer character is no character of the text, so its rank tells.
     const isTrue = symbol === character || (symbol.startsWith("byte ") && rank === k + 1);
-    found.push({ symbol, share: reading.p[at] / 65535, isTrue });
+    candidates.push({ symbol, share: reading.p[at] / 65535, isTrue });
   }
-  if (rank > reading.kept) found.push({ symbol: character, share: 2 ** -bitsAt(reading, place), isTrue: true });
-  const rows = found.map(({ symbol, share, isTrue }) => {
+  if (rank > reading.likeliest) candidates.push({ symbol: character, share: 2 ** -bitsAt(reading, place), isTrue: true });
+  const rows = candidates.map(({ symbol, share, isTrue }) => {
     const fill = element("span", { className: "bar-fill" });
     fill.style.width = `${100 * share}%`;
     return element(

@@ -5,7 +5,7 @@ import { unpackArray } from "../shared/unpack.js";
 async function unpackedReading(reading) {
   const names = ["bits", "entropy", "rank", "top", "p"];
   const arrays = await Promise.all(names.map((name) => unpackArray(reading[name])));
-  return { kept: reading.kept, ...Object.fromEntries(names.map((name, place) => [name, arrays[place]])) };
+  return { likeliest: reading.likeliest, ...Object.fromEntries(names.map((name, place) => [name, arrays[place]])) };
 }
 
 async function unpackedUnit(unit) {
@@ -18,7 +18,7 @@ export async function loadData() {
   const data = JSON.parse(document.getElementById("data").textContent);
   data.characters = Array.from(data.text);
   data.reading = await unpackedReading(data.reading);
-  data.units.kept = await Promise.all(data.units.kept.map(unpackedUnit));
+  data.units.shown = await Promise.all(data.units.shown.map(unpackedUnit));
   if (data.compare) data.compare.reading = await unpackedReading(data.compare.reading);
   return data;
 }

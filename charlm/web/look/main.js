@@ -18,7 +18,7 @@ async function start() {
   const models = data.compare ? [data, data.compare] : [data];
   let view = "";
 
-  const units = new Units(data.units.kept, () => setView("unit"));
+  const units = new Units(data.units.shown, () => setView("unit"));
   const strip = new Strip(byId("strip"), length, selectRange, (place) => text.show(place, true));
   const marks = copiedMarks(length, data.copied.stretches);
   const text = new TextView(byId("text"), byId("printed"), data.characters, marks, tell, (sight) => strip.look(sight));
@@ -56,7 +56,7 @@ async function start() {
       says: "Difference of the two models' bits over the text",
     },
   };
-  if (!data.units.kept.length) delete views.unit;
+  if (!data.units.shown.length) delete views.unit;
   if (!data.compare) delete views.compare;
 
   function tell(place) {
@@ -71,10 +71,10 @@ async function start() {
   function setView(name) {
     view = name;
     const { value, shade, signed, words, says } = views[name];
-    const found = value();
-    text.shade = (place) => shade(found(place));
+    const valueAt = value();
+    text.shade = (place) => shade(valueAt(place));
     text.render(true);
-    strip.show(found, Boolean(signed));
+    strip.show(valueAt, Boolean(signed));
     byId("strip").setAttribute("aria-label", `${says}, ${strip.says()}; drag, or Shift and the arrow keys, to select a part`);
     byId("unit-bar").hidden = name !== "unit";
     const gradient = element("span", { className: "gradient" });
@@ -148,7 +148,7 @@ async function start() {
   byId("units-note").textContent =
     data.units.why_not ??
     `Each with the feature it goes with most in the first half of the text; the correlation is that in the second half.${left ? ` ${whole(left)} others left out.` : ""}`;
-  byId("unit-search").hidden = !data.units.kept.length;
+  byId("unit-search").hidden = !data.units.shown.length;
   if (data.compare) {
     byId("compare-card").hidden = false;
     fillCompared(byId("compared"), data, go);

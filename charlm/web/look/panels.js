@@ -30,10 +30,10 @@ export const hundredths = (bits) => bits.toFixed(2);
 const SVG = "http://www.w3.org/2000/svg";
 
 function shape(tag, attributes, text = "") {
-  const made = document.createElementNS(SVG, tag);
-  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
-  made.textContent = text;
-  return made;
+  const node = document.createElementNS(SVG, tag);
+  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
+  node.textContent = text;
+  return node;
 }
 
 /** The loss of each model by length of context, as curves with a sentence for those who cannot see them. */
@@ -129,9 +129,9 @@ export function fillCompared(box, data, go) {
   });
   const share = (count) => `${((100 * count) / Math.max(1, first + second)).toFixed(0)} %`;
   const list = (stretches) => {
-    const made = element("ol", { className: "chips" });
-    fillStretches(made, data.characters, stretches, (bits) => `−${tenths(bits)}`, go);
-    return made;
+    const node = element("ol", { className: "chips" });
+    fillStretches(node, data.characters, stretches, (bits) => `−${tenths(bits)}`, go);
+    return node;
   };
   box.replaceChildren(
     element(

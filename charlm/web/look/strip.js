@@ -94,9 +94,9 @@ export class Strip {
       let sum = 0;
       let count = 0;
       for (let place = first; place < end; place++) {
-        const found = value(place);
-        if (!Number.isNaN(found)) {
-          sum += found;
+        const number = value(place);
+        if (!Number.isNaN(number)) {
+          sum += number;
           count++;
         }
       }

@@ -14,8 +14,8 @@ export function unitSays(unit) {
 
 export class Units {
   /** onChange() when another unit or gate is chosen. */
-  constructor(kept, onChange) {
-    this.kept = kept;
+  constructor(shown, onChange) {
+    this.shown = shown;
     this.onChange = onChange;
     this.chosen = 0;
     this.curve = "";
@@ -24,18 +24,18 @@ export class Units {
     this.says = document.getElementById("unit-says");
     this.list = document.getElementById("unit-list");
     this.search = document.getElementById("unit-search");
-    this.slider.max = Math.max(0, kept.length - 1);
+    this.slider.max = Math.max(0, shown.length - 1);
     this.slider.addEventListener("input", () => this.choose(Number(this.slider.value)));
     this.select.addEventListener("change", () => this.chooseCurve(this.select.value));
     this.search.addEventListener("input", () => this.fillList());
-    if (!kept.length) return;
+    if (!shown.length) return;
     this.curve = this.unit.state;
     this.fillList();
     this.describe();
   }
 
   get unit() {
-    return this.kept[this.chosen];
+    return this.shown[this.chosen];
   }
 
   /** The chosen curve: value(place), −1 to 1. */
@@ -75,7 +75,7 @@ export class Units {
     this.select.value = this.curve;
     this.select.disabled = this.unit.curves.length === 1;
     const like = this.unit.like.map(([other, correlation]) => {
-      const text = `${unitName(this.kept[other])} (${correlation.toFixed(2).replace("-", "−")})`;
+      const text = `${unitName(this.shown[other])} (${correlation.toFixed(2).replace("-", "−")})`;
       return element("button", {
         type: "button",
         className: "link",
@@ -93,7 +93,7 @@ export class Units {
 
   fillList() {
     const words = this.search.value.toLowerCase().split(/\s+/).filter(Boolean);
-    const rows = this.kept.flatMap((unit, number) => {
+    const rows = this.shown.flatMap((unit, number) => {
       const text = `${unitName(unit)} ${unit.feature}`.toLowerCase();
       if (!words.every((word) => text.includes(word))) return [];
       const button = element(

@@ -9,9 +9,9 @@ export function probabilities(logits) {
 }
 
 function likeliest(logits) {
-  let found = 0;
-  for (let id = 1; id < logits.length; id++) if (logits[id] > logits[found]) found = id;
-  return found;
+  let first = 0;
+  for (let id = 1; id < logits.length; id++) if (logits[id] > logits[first]) first = id;
+  return first;
 }
 
 /** The first place from which on `isAfter` holds in a sorted list; its length if there is none. */
@@ -57,13 +57,13 @@ function eligible(ratios, sum, { topK, topP, minP }, draw) {
   const needed = topP < 1 ? topP : minP === 0 ? draw : 1;
   for (let least = 1 / 4; ; least = least > 1e-9 ? least ** 2 : 0) {
     const ids = [];
-    let found = 0;
+    let covered = 0;
     for (let id = 0; id < ratios.length; id++) {
       if (ratios[id] < least) continue;
       ids.push(id);
-      found += ratios[id];
+      covered += ratios[id];
     }
-    const enough = topK > 0 ? ids.length >= topK : least <= minP || found > (needed + ROUNDING) * sum;
+    const enough = topK > 0 ? ids.length >= topK : least <= minP || covered > (needed + ROUNDING) * sum;
     if (enough || least === 0) return ids;
   }
 }
@@ -81,14 +81,14 @@ export function choose(logits, { temperature = 1, topK = 0, topP = 1, minP = 0 }
   let order = byLikelihood(logits, eligible(ratios, sum, { topK, topP, minP }, draw));
   if (topK > 0) order = order.subarray(0, topK);
   const cumulated = new Float64Array(order.length);
-  let found = 0;
+  let covered = 0;
   let likely = 0; // ids that min-p keeps
   for (let place = 0; place < order.length; place++) {
     const ratio = ratios[order[place]];
-    cumulated[place] = found += ratio;
+    cumulated[place] = covered += ratio;
     if (ratio >= minP) likely++;
   }
-  if (topK > 0 || order.length === ratios.length) sum = found;
+  if (topK > 0 || order.length === ratios.length) sum = covered;
   for (let place = 0; place < cumulated.length; place++) cumulated[place] /= sum;
   // The ids that top-p and min-p keep come first, so scaling the draw by their total probability draws among them.
   const most = Math.max(likely - 1, 0);

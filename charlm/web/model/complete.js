@@ -46,10 +46,10 @@ export class CompleteTab {
     const fault = byId("complete-fault");
     fault.replaceChildren();
     if (unknown.length) tellUnknown(fault, this.field, unknown, () => this.update());
-    const found = await this.context.read(ids, (place) => {
+    const reading = await this.context.read(ids, (place) => {
       byId("next").textContent = `reading: ${Math.floor((100 * place) / ids.length)} %`;
     });
-    if (found) this.show(this.continuation(found), this.nextOnes(found.logits));
+    if (reading) this.show(this.continuation(reading), this.nextOnes(reading.logits));
   }
 
   nextOnes(logits) {

@@ -2,14 +2,14 @@
 
 import { Slices } from "./slices.js";
 
-const KEPT_EVERY = 64; // ids between two states that are kept
+const SNAPSHOT_EVERY = 64; // ids between two snapshots
 
 export class Context {
   constructor(model) {
     this.model = model;
     this.turn = 0;
     this.ids = [];
-    this.kept = [model.start()]; // the states after 0, 64, 128, … ids
+    this.snapshots = [model.start()]; // the states after 0, 64, 128, … ids
     this.state = model.start();
   }
 
@@ -39,19 +39,19 @@ export class Context {
     this.turn++;
   }
 
-  /** To the nearest state kept before a place. */
+  /** To the nearest snapshot before a place. */
   back(place) {
     if (place === this.ids.length) return;
-    const number = Math.floor(place / KEPT_EVERY);
-    this.kept.length = number + 1;
-    this.ids.length = number * KEPT_EVERY;
-    this.state = this.model.copy(this.kept[number]);
+    const number = Math.floor(place / SNAPSHOT_EVERY);
+    this.snapshots.length = number + 1;
+    this.ids.length = number * SNAPSHOT_EVERY;
+    this.state = this.model.copy(this.snapshots[number]);
   }
 
   add(id) {
     const logits = this.model.read(this.state, id);
     this.ids.push(id);
-    if (this.ids.length % KEPT_EVERY === 0) this.kept.push(this.model.copy(this.state));
+    if (this.ids.length % SNAPSHOT_EVERY === 0) this.snapshots.push(this.model.copy(this.state));
     return logits;
   }
 }

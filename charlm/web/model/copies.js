@@ -5,15 +5,15 @@ import { unpackArray } from "../shared/unpack.js";
 /** The set of the page's JSON; null if there is none. */
 export async function openCopies(data) {
   if (!data) return null;
-  const [counts, kept] = await Promise.all([unpackArray(data.counts), unpackArray(data.kept)]);
-  return new Copies(data, counts, kept);
+  const [counts, fingerprints] = await Promise.all([unpackArray(data.counts), unpackArray(data.fingerprints)]);
+  return new Copies(data, counts, fingerprints);
 }
 
 class Copies {
-  constructor(data, counts, kept) {
+  constructor(data, counts, fingerprints) {
     this.window = data.window;
     this.bases = data.bases;
-    this.kept = kept;
+    this.fingerprints = fingerprints;
     this.shift = 32 - Math.log2(counts.length);
     this.starts = new Uint32Array(counts.length + 1);
     counts.forEach((count, bucket) => {
@@ -26,7 +26,7 @@ class Copies {
     const bucket = mixed(one) >>> this.shift;
     const wanted = mixed(other) >>> 16;
     for (let place = this.starts[bucket]; place < this.starts[bucket + 1]; place++) {
-      if (this.kept[place] === wanted) return true;
+      if (this.fingerprints[place] === wanted) return true;
     }
     return false;
   }
@@ -54,15 +54,15 @@ export class CopyFinder {
 }
 
 function power(base, exponent) {
-  let found = 1;
-  for (let turn = 0; turn < exponent; turn++) found = Math.imul(found, base);
-  return found;
+  let result = 1;
+  for (let turn = 0; turn < exponent; turn++) result = Math.imul(result, base);
+  return result;
 }
 
 /** MurmurHash3's finalizer. */
 function mixed(hash) {
-  let found = hash;
-  found = Math.imul(found ^ (found >>> 16), 0x85ebca6b);
-  found = Math.imul(found ^ (found >>> 13), 0xc2b2ae35);
-  return (found ^ (found >>> 16)) >>> 0;
+  let bits = hash;
+  bits = Math.imul(bits ^ (bits >>> 16), 0x85ebca6b);
+  bits = Math.imul(bits ^ (bits >>> 13), 0xc2b2ae35);
+  return (bits ^ (bits >>> 16)) >>> 0;
 }

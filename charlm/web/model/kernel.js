@@ -41,7 +41,7 @@ function move(matrix, heap, kernel) {
   const product = heap.take(Float32Array, R);
   const scales = heap.take(Float32Array, R);
   if (matrix.scales) scales.set(matrix.scales);
-  const [own, found] = [x.subarray(0, columns), product.subarray(0, rows)];
+  const [own, outputs] = [x.subarray(0, columns), product.subarray(0, rows)];
   const largest = largestWhole(columns);
   Object.assign(matrix, { values: moved, stride: K });
   matrix.multiply = (vector) => {
@@ -52,7 +52,7 @@ function move(matrix, heap, kernel) {
       own.set(vector);
       kernel.multiply_float32(R, K, moved.byteOffset, x.byteOffset, product.byteOffset);
     }
-    return found;
+    return outputs;
   };
 }
 

@@ -5,13 +5,13 @@ export const LIKELIEST = 5;
 
 /** The `count` likeliest ids, the likeliest first; of equal ones the first comes first. */
 export function likeliestIds(shares, count) {
-  const found = [];
+  const ids = [];
   shares.forEach((share, id) => {
-    if (found.length === count && share <= shares[found[count - 1]]) return;
-    let place = found.length;
-    while (place > 0 && share > shares[found[place - 1]]) place--;
-    found.splice(place, 0, id);
-    if (found.length > count) found.pop();
+    if (ids.length === count && share <= shares[ids[count - 1]]) return;
+    let place = ids.length;
+    while (place > 0 && share > shares[ids[place - 1]]) place--;
+    ids.splice(place, 0, id);
+    if (ids.length > count) ids.pop();
   });
-  return found;
+  return ids;
 }

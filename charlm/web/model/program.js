@@ -80,7 +80,7 @@ export class Layer {
     /** What the loop reads of what depends on the input alone. */
     this.windows = values.filter((_, place) => nodes[place].stage === WINDOW && read.has(place));
     this.states = states.map(({ name, result, internal }) => {
-      return { name, internal, before: find("state", name), after: values[result], kept: internal ? 0 : zoneout };
+      return { name, internal, before: find("state", name), after: values[result], zoneoutShare: internal ? 0 : zoneout };
     });
     this.shown = Object.entries(shown).map(([name, place]) => ({ name, values: values[place] }));
   }
@@ -101,10 +101,10 @@ export class Layer {
   step({ states, shown }) {
     for (const { name, before } of this.states) before?.set(states[name]);
     for (const loop of this.stages[LOOP]) loop();
-    for (const { name, after, kept } of this.states) {
+    for (const { name, after, zoneoutShare } of this.states) {
       // Zoneout (Krueger et al. 2017): the expected value of a unit in a trained model.
       const state = states[name];
-      for (let u = 0; u < state.length; u++) state[u] = kept ? after[u] + kept * (state[u] - after[u]) : after[u];
+      for (let u = 0; u < state.length; u++) state[u] = zoneoutShare ? after[u] + zoneoutShare * (state[u] - after[u]) : after[u];
     }
     for (const { name, values } of this.shown) shown[name].set(values);
   }

@@ -105,9 +105,9 @@ export class ScoreTab {
     reading.exact += -Math.log2(shares[id]);
     reading.entropy[at] = Math.round(1000 * entropy);
     reading.rank[at] = rank;
-    likeliestIds(shares, reading.kept).forEach((other, turn) => {
-      reading.top[at * reading.kept + turn] = other;
-      reading.p[at * reading.kept + turn] = Math.round(65535 * shares[other]);
+    likeliestIds(shares, reading.likeliest).forEach((other, turn) => {
+      reading.top[at * reading.likeliest + turn] = other;
+      reading.p[at * reading.likeliest + turn] = Math.round(65535 * shares[other]);
     });
   }
 
@@ -145,15 +145,15 @@ export class ScoreTab {
 }
 
 /** As a page of charlm look has it; `exact`: the bits of all characters. */
-function emptyReading(length, kept) {
+function emptyReading(length, likeliest) {
   return {
-    kept,
+    likeliest,
     exact: 0,
     bits: new Uint16Array(length),
     entropy: new Uint16Array(length),
     rank: new Uint32Array(length),
-    top: new Uint32Array(length * kept),
-    p: new Uint16Array(length * kept),
+    top: new Uint32Array(length * likeliest),
+    p: new Uint16Array(length * likeliest),
   };
 }
 

@@ -89,7 +89,7 @@ export class Chart {
   /** The curves in sight: run, split, the points' places and values, and what is drawn of them. */
   collect() {
     const { axis, range, hidden, splits } = this.view;
-    const found = [];
+    const curves = [];
     for (const run of this.runs) {
       for (const { split, key, dots } of this.what.curves) {
         const { rows, at, [key]: values } = run.curves[split];
@@ -101,10 +101,10 @@ export class Chart {
             .filter(([, array]) => array)
             .map(([name, array]) => [name, array.filter(inside)]),
         );
-        if (points.at.length) found.push({ run, split, dots, ...points });
+        if (points.at.length) curves.push({ run, split, dots, ...points });
       }
     }
-    return found;
+    return curves;
   }
 
   draw() {
@@ -241,21 +241,21 @@ export class Chart {
   }
 
   drawCursor() {
-    const found = this.atCursor();
-    this.tip.hidden = !found.length || this.view.chart !== this;
+    const curves = this.atCursor();
+    this.tip.hidden = !curves.length || this.view.chart !== this;
     this.cursor?.replaceChildren();
-    if (!found.length || this.view.cursor < this.x.low || this.view.cursor > this.x.high) return;
+    if (!curves.length || this.view.cursor < this.x.low || this.view.cursor > this.x.high) return;
     const place = this.x.place(this.view.cursor);
     this.cursor.append(drawn("line", { x1: place, x2: place, y1: MARGIN.top, y2: this.height - MARGIN.bottom }));
-    for (const { curve, place: at } of found) {
+    for (const { curve, place: at } of curves) {
       if (this.visible(curve.line[at])) this.cursor.append(this.dot(curve.at[at], curve.line[at], `hit ${runClass(curve.run)}`));
     }
-    if (!this.tip.hidden) this.fillTip(found, place);
+    if (!this.tip.hidden) this.fillTip(curves, place);
   }
 
-  fillTip(found, place) {
+  fillTip(curves, place) {
     const { axis, cursor } = this.view;
-    const rows = found.map(({ curve, place: at }) => {
+    const rows = curves.map(({ curve, place: at }) => {
       const range = curve.low && curve.low[at] < curve.high[at] ? ` (${this.what.text(curve.low[at])} to ${this.what.text(curve.high[at])})` : "";
       const where = element("span", { className: "quiet", textContent: AXES[axis].text(curve.at[at]) });
       return element("li", {}, swatch(curve.run), element("span", { textContent: curveName(this.what, curve) }), element("b", { textContent: this.what.text(curve.mean[at]) + range }), where);

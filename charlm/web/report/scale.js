@@ -37,15 +37,15 @@ function logTicks(low, high, count) {
   if (decades < 1.2) return evenTicks(low, high, count).filter((value) => value >= low);
   const every = Math.max(1, Math.ceil(decades / count));
   const factors = decades < count / 3 ? [1, 2, 5] : decades < count / 2 ? [1, 3] : [1];
-  const found = [];
+  const ticks = [];
   for (let power = Math.floor(Math.log10(low)); 10 ** power <= high; power++) {
     if (power % every) continue;
     for (const factor of factors) {
       const value = Number((factor * 10 ** power).toPrecision(12));
-      if (value >= low && value <= high) found.push(value);
+      if (value >= low && value <= high) ticks.push(value);
     }
   }
-  return found;
+  return ticks;
 }
 
 /** Least and greatest of numbers, those not finite left out, and of an axis with `log` those not above 0; null if none. */
