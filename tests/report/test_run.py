@@ -50,14 +50,11 @@ def test_damaged_lines_are_counted_and_the_others_kept(run_of):
     ]
 
 
-def test_rows_come_in_the_order_of_steps(run_of):
-    record = read_run(run_of("mixed", [train_row(3), train_row(1), valid_row(2, 1.0)]))
-    assert record.splits["train"]["step"].tolist() == [1, 3]
-
-
-def test_other_rows_are_events(run_of):
+def test_rows_come_in_the_order_of_steps_and_other_rows_are_events(run_of):
     rollback = {"step": 4, "split": "rollback", "diverged_step": 9, "fault": "loss inf", "lr_factor": 0.5}
-    record = read_run(run_of("events", [train_row(4), rollback, {"step": 5, "split": "new", "why": float("nan")}]))
+    other = {"step": 5, "split": "new", "why": float("nan")}
+    record = read_run(run_of("events", [other, train_row(4), rollback, train_row(1), valid_row(2, 1.0)]))
+    assert record.splits["train"]["step"].tolist() == [1, 4]
     assert record.events == [
         (4, "rolled back from step 9: loss inf; learning rate × 0.5 from here"),
         (5, '{"split": "new", "why": null}'),
@@ -80,19 +77,14 @@ def test_what_is_missing_is_said(run_of, tmp_path):
     assert "did you mean 'hidden'?" in record.faults[2]
 
 
-def test_damaged_checkpoints_hide_no_curves(run_of):
-    run = run_of("no checkpoints", [train_row(1), valid_row(1, 2.0)])
+def test_a_run_that_trains_now_and_one_with_damaged_checkpoints(run_of):
+    run = run_of("now", [train_row(1), valid_row(1, 2.0)])
+    with locked(run):
+        assert read_run(run).about.state == "in use"
     for file in (run / "checkpoints").iterdir():
         file.write_bytes(b"x")
     record = read_run(run)
-    assert record.faults == ["No checkpoint can be read."]
-    assert not record.is_empty
-
-
-def test_a_run_that_trains_now(run_of):
-    run = run_of("now")
-    with locked(run):
-        assert read_run(run).about.state == "in use"
+    assert (record.faults, record.is_empty) == (["No checkpoint can be read."], False)
 
 
 def test_runs_are_named_by_folder_checkpoint_or_the_folder_above(run_of, tmp_path):

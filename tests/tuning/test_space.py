@@ -3,6 +3,7 @@
 import itertools
 
 import pytest
+from optuna.trial import FixedTrial
 
 from charlm.cells import CELLS
 from charlm.config import flatten, override_config, parse_config
@@ -82,27 +83,18 @@ def test_faults(text, fault):
     assert caught.value.faults == (f"--over {text}: {fault}", twice)  # all faults at once
 
 
-class Given:
-    """An Optuna trial that suggests a given number, or the last of several values."""
-
-    def __init__(self, number=None):
-        self.number = number
-
-    def suggest_float(self, key, low, high, **options):
-        return self.number
-
-    suggest_int = suggest_float
-
-    def suggest_categorical(self, key, values):
-        return values[-1]
-
-
-def test_suggested_numbers_have_three_digits_and_stay_in_the_range():
-    assert suggest(Given(0.0123456), "lr", Floats(1e-3, 3e-2, log=True)) == 0.0123
-    assert suggest(Given(0.0123445), "lr", Floats(0.0123444, 1.0)) == 0.0123444
-    assert suggest(Given(0.15000000000000002), "p", Floats(0, 1, step=0.05)) == 0.15
-    assert suggest(Given(1234), "hidden", Integers(100, 3000)) == 1234
-    assert suggest(Given(), "layers", OneOf((1, 2))) == 2
+@pytest.mark.parametrize(
+    ("option", "drawn", "value"),
+    [
+        (Floats(1e-3, 3e-2, log=True), 0.0123456, 0.0123),
+        (Floats(0.0123444, 1.0), 0.0123445, 0.0123444),
+        (Floats(0, 1, step=0.05), 0.15000000000000002, 0.15),
+        (Integers(100, 3000), 1234, 1234),
+        (OneOf((1, 2)), 2, 2),
+    ],
+)
+def test_suggested_numbers_have_three_digits_and_stay_in_the_range(option, drawn, value):
+    assert suggest(FixedTrial({"key": drawn}), "key", option) == value
 
 
 @pytest.mark.parametrize(
@@ -155,13 +147,14 @@ def test_defaults_lead_back_from_bad_values(kind, bad):
 
 
 @pytest.mark.parametrize("name", ["adam", "muon", "sgd", "rmsprop", "adagrad"])
-def test_weight_decay_is_searched_where_it_is_decoupled(name):
-    config = parse_config({"optimizer": {"name": name, "schedule": {"name": "cosine"}}}, "test")
+def test_what_is_left_out(name):
+    config = parse_config(
+        {
+            "optimizer": {"name": name, "schedule": {"name": "cosine"}},
+            "model": {"tie_embeddings": True, "embedding": 256},
+        },
+        "test",
+    )
     space = default_space(config)
-    assert ("optimizer.weight_decay" in space) == (name == "muon")
-    assert "optimizer.schedule.name" not in space
-
-
-def test_tied_embeddings_fix_the_size():
-    config = parse_config({"model": {"tie_embeddings": True, "embedding": 256}}, "test")
-    assert "model.cell.hidden" not in default_space(config)
+    assert ("optimizer.weight_decay" in space) == (name == "muon")  # where it is decoupled
+    assert not {"optimizer.schedule.name", "model.cell.hidden"} & space.keys()
