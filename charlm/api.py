@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from charlm.inference import TrainedModel
     from charlm.system.process_group import ProcessGroup
     from charlm.training.loop import Callbacks, Outcome
+    from charlm.training.plan import Cost
 
 DEFAULT_MINUTES = 5.0
 """How long a run takes whose settings are chosen."""
@@ -268,15 +269,16 @@ def start(given: Start, group: "ProcessGroup", began_s: float, callbacks: "Callb
     return outcome
 
 
-def planned_config(given: Start, group: "ProcessGroup") -> "Config":
-    """What `start` would train with."""
+def cost_of(given: Start, group: "ProcessGroup") -> "Cost":
+    """What the run that `start` would train will cost."""
     from charlm.choice.suggest import suggest
+    from charlm.training.plan import measure_cost
 
     if given.config is not None:
-        return group.on_first(lambda: given.parsed)
+        return measure_cost(group.on_first(lambda: given.parsed), group)
     suggestion = suggest(given.request(), group)
     suggestion.say_reasons()
-    return suggestion.config
+    return measure_cost(suggestion.config, group, suggestion.machine, suggestion.text)
 
 
 def _with_model_of(request: "Request", initial: "Checkpoint", name: str) -> "Request":

@@ -43,11 +43,6 @@ def test_every_public_name_exists_and_types_are_shipped():
     assert (ROOT / "charlm/py.typed").is_file()
 
 
-def test_load(trained_run):
-    model = charlm.load(trained_run, device="cpu")
-    assert model.path == trained_run / "checkpoints" / "best.safetensors"
-
-
 @pytest.mark.usefixtures("no_pandas")
 def test_a_run_from_a_config_is_that_of_the_command(cli, tiny_config, tmp_path, capsys):
     rows = []
@@ -81,31 +76,11 @@ def test_settings_are_chosen_for_a_text_and_minutes(text_file, tmp_path, monkeyp
     assert (run.outcome.reason, "\nchoice " in capsys.readouterr().err) == ("max_minutes", True)
 
 
-def test_a_folder_given_as_a_path(tiny_config, text_file, tmp_path):
-    (tmp_path / "texts").mkdir()
-    text_file.rename(tmp_path / "texts/a.txt")
-    run = charlm.train(tmp_path / "texts", config=tiny_config, run_dir=tmp_path / "run")
-    assert run.outcome.step == 6
-
-
-def test_a_config_with_a_text_and_minutes(tiny_config, tmp_path):
-    other = tmp_path / "other: text.txt"
-    other.write_text("the quick brown fox\n" * 200)
-    run = charlm.train(other, config=str(tiny_config), minutes=0.005, run_dir=str(tmp_path / "run"))
-    config = load_config(run.path / "config.yaml")
-    assert (config.train.max_minutes, config.train.max_steps, config.data.source) == (0.005, None, str(other))
-
-
-def test_from_the_weights_of_a_run(trained_run, tiny_config, tmp_path):
-    run = charlm.train(config=tiny_config, init_from=trained_run, run_dir=tmp_path / "run")
-    first = charlm.load(trained_run, "cpu")
-    assert run.load("cpu").vocabulary == first.vocabulary
-
-
-def test_overrides_of_every_type(tiny_config, tmp_path, write):
-    text = write("a: b.txt", "ab\n" * 2000)
+def test_a_folder_with_a_config_minutes_and_overrides_of_every_type(tiny_config, tmp_path):
+    folder = tmp_path / "other: texts"
+    folder.mkdir()
+    (folder / "a.txt").write_text("the quick brown fox\n" * 200)
     overrides = {
-        "data.source": Path(text),
         "data.split": (0.8, 0.1, 0.1),
         "optimizer.lr": 3e-4,
         "train.save_every": 0,
@@ -113,10 +88,19 @@ def test_overrides_of_every_type(tiny_config, tmp_path, write):
         "train.max_steps": 1,
         "train.max_epochs": None,
     }
-    config = load_config(
-        charlm.train(config=tiny_config, run_dir=tmp_path / "run", overrides=overrides).path / "config.yaml"
-    )
-    assert (config.data.source, config.data.split, config.optimizer.lr) == (text, (0.8, 0.1, 0.1), 3e-4)
+    run_dir = str(tmp_path / "run")
+    run = charlm.train(folder, config=str(tiny_config), minutes=0.5, run_dir=run_dir, overrides=overrides)
+    config = load_config(run.path / "config.yaml")
+    assert (config.data.source, config.data.split, config.optimizer.lr) == (str(folder), (0.8, 0.1, 0.1), 3e-4)
+    assert (config.train.max_minutes, run.outcome.step) == (0.5, 1)
+
+
+def test_from_the_weights_of_a_run(trained_run, tiny_config, text_file, tmp_path):
+    first = charlm.load(trained_run, device="cpu")
+    assert first.path == trained_run / "checkpoints" / "best.safetensors"
+    overrides = {"data.source": text_file, "train.max_steps": 1}
+    run = charlm.train(config=tiny_config, init_from=trained_run, run_dir=tmp_path / "run", overrides=overrides)
+    assert run.load("cpu").vocabulary == first.vocabulary
 
 
 def test_metrics_are_a_data_frame_where_there_is_pandas(trained_run, monkeypatch):

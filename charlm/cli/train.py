@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from charlm.api import Start, check_minutes, planned_config, say_if_stopped, start
+from charlm.api import Start, check_minutes, cost_of, say_if_stopped, start
 from charlm.cli.common import (
     DEVICE_NAMES,
     Json,
@@ -234,11 +234,10 @@ def plan(
 
     from charlm.system.device import keep_freed_memory
     from charlm.system.process_group import process_group
-    from charlm.training.plan import measure_cost
 
     keep_freed_memory()
     with process_group() as group:
-        result = measure_cost(planned_config(given, group), group)
+        result = cost_of(given, group)
     if not group.is_first:
         return
     if json:

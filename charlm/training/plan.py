@@ -13,7 +13,7 @@ from charlm.data.corpus import Text
 from charlm.model import parameters_by_part
 from charlm.system.formatting import counted, format_bytes, format_duration
 from charlm.system.process_group import ONE_PROCESS, ProcessGroup
-from charlm.training.machine import choose_machine
+from charlm.training.machine import Machine, choose_machine
 from charlm.training.start import prepare
 from charlm.training.step import Trainer
 
@@ -72,13 +72,17 @@ class Cost:
         }
 
 
-def measure_cost(config: Config, group: ProcessGroup = ONE_PROCESS) -> Cost:
+def measure_cost(
+    config: Config, group: ProcessGroup = ONE_PROCESS, machine: Machine | None = None, text: Text | None = None
+) -> Cost:
     """Make the trainer of a config and a few updates, and throw them away. Refuses what `start_run` refuses."""
     # Full windows, as at the end of the run.
     full = config.train.model_copy(update={"bptt_start": None, "vary_bptt": 0.0})
     config = config.model_copy(update={"train": full})
-    machine = choose_machine(config, group)
-    trainer, corpus = prepare(config, group, lambda: Text(config.data).corpus(), machine)
+    machine = machine or choose_machine(config, group)
+    trainer, corpus = prepare(
+        config, group, lambda: (text or Text(config.data)).corpus(split=config.data.split), machine
+    )
     activations_bytes = _saved_bytes(trainer)
     step_s = _median_s(trainer.update, trainer)
     communication_s = _median_s(lambda: _communicate(trainer), trainer) if group.is_distributed else 0.0
