@@ -9,7 +9,7 @@
     derivative.py   derives the passes, by reverse mode
     stages.py       splits a pass at its products
     cpp.py          the passes in C++; cpp_class.py: the frame of its classes
-    triton.py       the passes as Triton kernels
+    triton.py       the passes as Triton kernels; triton_kernel.py writes one of them
     file.py         a cell in a Python file of the user
     check.py        checks a program
     stored.py       a cell as a checkpoint holds it

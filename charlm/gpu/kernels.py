@@ -10,7 +10,8 @@ from torch import Tensor
 
 from charlm.cells.passes import Operand, Passes
 from charlm.cells.program import Size
-from charlm.cells.triton import Argument, Kernel, Options, Stage, kernels
+from charlm.cells.triton import Stage, kernels
+from charlm.cells.triton_kernel import Argument, Kernel, Options
 from charlm.gpu.products import product
 from charlm.gpu.steps import Steps, Window
 

@@ -73,7 +73,8 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from charlm.cells import CELLS
 from charlm.cells.derivative import passes_of
-from charlm.cells.triton import Options, kernels
+from charlm.cells.triton import kernels
+from charlm.cells.triton_kernel import Options
 from charlm.gpu.kernels import AS_WRITTEN, compiled, shape
 
 dump = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
