@@ -245,7 +245,7 @@ def write_char_scores(out: TextIO, vocabulary: Any, ids: Any, nats: Any) -> None
 
     nats: [N − 1], of all characters except the one that the model reads first, in the order of the text.
     """
-    text, first = vocabulary.turned(ids), 0 if vocabulary.backward else 1
+    text, first = vocabulary.reversed_if_backward(ids), 0 if vocabulary.backward else 1
     is_byte = vocabulary.level == "byte"
     writer = csv.writer(out)
     writer.writerow(("position", "byte" if is_byte else "character", "nats", "bits"))

@@ -88,5 +88,5 @@ def _ids(trained: Any, file: Path | None, length: int, skip_unknown: bool) -> An
     ids = known_ids(trained, file, skip_unknown)
     if len(ids) > length:
         say("text", f"{file}: the first {length:,} of {len(ids):,} characters; --length takes more")
-    turned = trained.vocabulary.turned
-    return trained.scored_ids(turned(turned(ids)[:length]))
+    in_text_order = trained.vocabulary.reversed_if_backward
+    return trained.scored_ids(in_text_order(in_text_order(ids)[:length]))

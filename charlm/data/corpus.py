@@ -119,7 +119,7 @@ class Text:
         digests = [source.sha256 for source in sources]
         return Corpus(
             vocabulary=vocabulary,
-            splits={name: vocabulary.turned(splits[name]) for name in SPLITS if name in splits},
+            splits={name: vocabulary.reversed_if_backward(splits[name]) for name in SPLITS if name in splits},
             sha256=digests[0] if len(digests) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest(),
             size_bytes=sum(source.size_bytes for source in sources),
             files=sum(len(source.paths) for source in sources),
@@ -169,7 +169,7 @@ def encode_file(
         ids = encode(source, vocabulary, skip_unknown=skip_unknown)
     except VocabularyError as error:
         raise VocabularyError(f"{error}; --skip-unknown leaves them out") from None
-    return vocabulary.turned(ids), source.unknown(vocabulary)
+    return vocabulary.reversed_if_backward(ids), source.unknown(vocabulary)
 
 
 def _check_line_ends(source: CountedSource) -> None:

@@ -199,7 +199,7 @@ class _Repeats:
         number = int(is_dominant.argmax())
         begin, end = np.r_[0, ends][number : number + 2]
         line = chunk[begin : end - 1]
-        text = self._vocabulary.decode(self._vocabulary.turned(line[:60]).tolist(), "surrogateescape")
+        text = self._vocabulary.decode(self._vocabulary.reversed_if_backward(line[:60]).tolist(), "surrogateescape")
         what = f"{text!r}{' …' if len(line) > 60 else ''}" if len(line) else "empty"
         say(
             "lines",

@@ -83,8 +83,8 @@ class Vocabulary:
         """Whether the model reads text from its end."""
         return self.direction == "backward"
 
-    def turned(self, symbols: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """From the order of the text to that of the model, or from that to the order of the text: a view."""
+    def reversed_if_backward(self, symbols: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """From the order of the text to the order in which the model reads, or back: a view."""
         return symbols[::-1] if self.backward else symbols
 
     def joined(self, before: str, after: str) -> str:
@@ -124,14 +124,14 @@ class Vocabulary:
                 data = text.encode("utf-8", "surrogateescape")
             except UnicodeEncodeError as error:
                 raise VocabularyError(f"U+{ord(text[error.start]):04X}: not a character; it has no bytes") from None
-            return np.ascontiguousarray(self.turned(np.frombuffer(data, dtype=np.uint8)))
+            return np.ascontiguousarray(self.reversed_if_backward(np.frombuffer(data, dtype=np.uint8)))
         ids = self.id_of_code_point[code_points(text)]
         if (ids == UNKNOWN).any():
             raise VocabularyError(
                 f"{describe_characters(unknown := self.unknown(text))}: not in the model's vocabulary of "
                 f"{counted(len(self), 'character')}{self.advice(unknown)}"
             )
-        return np.ascontiguousarray(self.turned(ids.astype(self.dtype)))
+        return np.ascontiguousarray(self.reversed_if_backward(ids.astype(self.dtype)))
 
     def symbol(self, index: int) -> str:
         """The character with this id; a byte from 128 on as a lone surrogate, as from Python's "surrogateescape"."""

@@ -205,7 +205,7 @@ class TrainedModel:
         VocabularyError if the model does not know a character of a text.
         """
         nats = score_texts(self.network, [self._line(ids) for ids in self._ids_of_all(texts)], self.device)
-        bits = [nats_to_bits(1) * self.vocabulary.turned(each).astype(np.float64) for each in nats]
+        bits = [nats_to_bits(1) * self.vocabulary.reversed_if_backward(each).astype(np.float64) for each in nats]
         return bits if per_char else np.array([each.mean() if len(each) else np.nan for each in bits], np.float64)
 
     @overload
@@ -230,7 +230,9 @@ class TrainedModel:
             raise ValueError(f"pool: found {pool!r}; allowed: 'last', 'mean' or None")
         ids = [self._line(ids, end=False) for ids in self._ids_of_all(texts)]
         if pool is None:
-            return [self.vocabulary.turned(each) for each in char_features(self.network, ids, self.device)]
+            return [
+                self.vocabulary.reversed_if_backward(each) for each in char_features(self.network, ids, self.device)
+            ]
         return text_features(self.network, ids, self.device, pool)
 
     def evaluate_dynamically(
@@ -254,7 +256,7 @@ class TrainedModel:
     def _in_order(self, score: Evaluation) -> Evaluation:
         """The score with its characters in the order of the text."""
         nats = score.per_char_nats
-        return score if nats is None else replace(score, per_char_nats=self.vocabulary.turned(nats))
+        return score if nats is None else replace(score, per_char_nats=self.vocabulary.reversed_if_backward(nats))
 
     def _ids(self, text: str | Ids) -> Ids:
         if isinstance(text, np.ndarray) and text.dtype.kind in "iu":
@@ -263,8 +265,10 @@ class TrainedModel:
 
     def scored_ids(self, ids: Ids) -> Ids:
         """The ids of a text as `evaluate` takes them: for a model of lines a newline, and then whole lines."""
-        text = self.vocabulary.turned(ids)
-        return self.vocabulary.turned(self._line(text, end=not len(text) or text[-1] != self.network.begins))
+        text = self.vocabulary.reversed_if_backward(ids)
+        return self.vocabulary.reversed_if_backward(
+            self._line(text, end=not len(text) or text[-1] != self.network.begins)
+        )
 
     def _line(self, ids: Ids, *, end: bool = True) -> Ids:
         """For a model of lines, the ids with the newline that begins the line, and the one that ends it."""

@@ -72,7 +72,7 @@ def shown_text(trained: TrainedModel, ids: Ids) -> str:
     """A character for each id, in the order of the text. The last byte of a character shows it, others show a dot."""
     if trained.vocabulary.level == "char":
         return trained.vocabulary.decode(ids.tolist())
-    shown, whole = ["·"] * len(ids), bytes(trained.vocabulary.turned(ids).tolist())
+    shown, whole = ["·"] * len(ids), bytes(trained.vocabulary.reversed_if_backward(ids).tolist())
     place = 0
     while place < len(whole):
         length = next((n for n in range(1, 5) if _is_character(whole[place : place + n])), 0)
@@ -157,7 +157,7 @@ def _units(trained: TrainedModel, ids: Ids, hidden: int, shown: str, count: int)
         why_not = f"To find what units track takes {_LEAST_TO_TRACK} characters of text."
         return {"shown": [], "left_out": 0, "why_not": why_not}
     # The newline that a model of lines reads first gets the features of the next character.
-    read_FN = [trained.vocabulary.turned(values) for values in features.values()]
+    read_FN = [trained.vocabulary.reversed_if_backward(values) for values in features.values()]
     features_FN = np.array([np.concatenate([values[:hidden], values]) for values in read_FN])
     units = tracked(*correlations(activations(trained.network, ids), features_FN), list(features))
     changing = len({(series.layer, unit) for series, unit in units})
@@ -195,7 +195,7 @@ def _curves(
             for each, values_TH in stretch.items():
                 if each == series or (place < _WITH_GATES and each.layer == series.layer):
                     curves[place].setdefault(each, []).append(values_TH[:, unit].copy())
-    in_text_order = trained.vocabulary.turned
+    in_text_order = trained.vocabulary.reversed_if_backward
     return [
         {series: in_text_order(np.concatenate(values)[hidden:]) for series, values in unit.items()} for unit in curves
     ]

@@ -54,7 +54,7 @@ class Predictions:
 
     def in_text_order(self, vocabulary: Vocabulary) -> "Predictions":
         """The predictions in the order of the text; a model that reads backward makes them in reverse."""
-        return Predictions(*(vocabulary.turned(values) for values in vars(self).values()))
+        return Predictions(*(vocabulary.reversed_if_backward(values) for values in vars(self).values()))
 
 
 @torch.inference_mode()

@@ -52,12 +52,14 @@ TEXTS = [words_text(200), "so", "o", "", words_text(31)]
 
 
 def check_texts(forward, backward):
-    turned = [text[::-1] for text in TEXTS]
-    np.testing.assert_allclose(backward.score(TEXTS), forward.score(turned), rtol=1e-14)  # summed from the other end
-    np.testing.assert_array_equal(backward.features(TEXTS), forward.features(turned))
+    reversed_texts = [text[::-1] for text in TEXTS]
+    np.testing.assert_allclose(
+        backward.score(TEXTS), forward.score(reversed_texts), rtol=1e-14
+    )  # summed from the other end
+    np.testing.assert_array_equal(backward.features(TEXTS), forward.features(reversed_texts))
     pairs = [
-        (backward.score(TEXTS, per_char=True), forward.score(turned, per_char=True)),
-        (backward.features(TEXTS, pool=None), forward.features(turned, pool=None)),
+        (backward.score(TEXTS, per_char=True), forward.score(reversed_texts, per_char=True)),
+        (backward.features(TEXTS, pool=None), forward.features(reversed_texts, pool=None)),
     ]
     for ours, theirs in pairs:
         for one, other in zip(ours, theirs, strict=True):
@@ -73,20 +75,16 @@ def test_scores_and_features_are_those_of_the_reversed_text(forward, backward):
     assert backward.next("so t") == forward.next("t os")
 
 
-@pytest.mark.parametrize("text", ["so\nto me\n", "so\nto me", "\nso\n\nto", "", "\n", "so"])
-def test_lines_are_framed_alike(lines, text):
-    backward = reversed_model(lines)
-    framed = f"\n{text}" if text.endswith("\n") else f"\n{text}\n"
-    ids = backward.scored_ids(backward.vocabulary.encode(text))
-    assert ids.tolist() == lines.vocabulary.encode(framed[::-1]).tolist()
-
-
 def test_lines_are_scored_from_their_ends(lines):
     backward = reversed_model(lines)
     check_texts(lines, backward)
     one, other = (m.evaluate(t, per_char=True) for m, t in ((backward, "so\nto me\n"), (lines, "em ot\nos\n")))
     np.testing.assert_array_equal(one.per_char_nats, other.per_char_nats[::-1])
     assert len(one.per_char_nats) == 9
+    for text in ("so\nto me\n", "so\nto me", "\nso\n\nto", "", "\n", "so"):
+        ids = backward.scored_ids(backward.vocabulary.encode(text))
+        framed = f"\n{text}" if text.endswith("\n") else f"\n{text}\n"
+        assert ids.tolist() == lines.vocabulary.encode(framed[::-1]).tolist()
 
 
 def test_samples_are_reversed(forward, backward):
@@ -121,13 +119,8 @@ def test_bytes_are_reversed_back_before_they_are_decoded(text):
     sample = SampleText(vocabulary, "", None)
     pieces = [sample.append(index, last=place == len(ids)) for place, index in enumerate(ids, start=1)]
     assert "".join(pieces) == text
-
-
-def test_a_byte_sample_stops_at_its_text():
-    vocabulary = Vocabulary("byte", direction="backward")
     sample = SampleText(vocabulary, "é", None)
-    pieces = [sample.append(index, last=False) for index in vocabulary.encode("xxéabc").tolist()]
-    assert "".join(pieces) == "éabc"
+    assert "".join(sample.append(index, last=False) for index in vocabulary.encode("xxéabc").tolist()) == "éabc"
 
 
 @pytest.fixture
@@ -216,17 +209,14 @@ def test_weights_of_another_direction_are_refused(cli, run, tiny_config, tmp_pat
     assert changed.error.startswith("data.direction: found 'forward', the run has 'backward'; allowed on --resume: ")
 
 
-def test_labels_stand_at_the_beginning():
-    data = {"unit": "line", "direction": "backward", "label_separator": ","}
-    with pytest.raises(ConfigError, match="label_separator: found ',' with data"):
-        parse_config({"data": data}, "a test")
-
-
-def test_write_continues_texts_only(cli, run, monkeypatch):
+def test_write_and_labels_need_a_forward_model(cli, run, monkeypatch):
     monkeypatch.setattr("charlm.cli.write._check_terminal", lambda: None)
     assert cli("write", run).error.endswith(
         "best.safetensors: the model reads backward; allowed: one that continues a text (forward)"
     )
+    data = {"unit": "line", "direction": "backward", "label_separator": ","}
+    with pytest.raises(ConfigError, match="label_separator: found ',' with data"):
+        parse_config({"data": data}, "a test")
 
 
 @pytest.mark.parametrize("unit", ["text", "line"])

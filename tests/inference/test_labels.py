@@ -1,6 +1,7 @@
 """Labels of lines: each score is that of the whole line with the label, read by itself."""
 
 import copy
+import itertools
 import math
 
 import numpy as np
@@ -30,7 +31,7 @@ def model_of(kind="lstm"):
     return model.eval()
 
 
-def some_lines(count=40, longest=30):
+def some_lines(count, longest=30):
     draw = np.random.default_rng(1)
     lengths = [*draw.integers(0, longest + 1, size=count), 300, 0]
     return ["".join(draw.choice(list(":abcdefgh"), size=length)) for length in lengths]
@@ -38,50 +39,42 @@ def some_lines(count=40, longest=30):
 
 def one_by_one(model, lines):
     """−ln p of each line with each label, from the equations."""
-    found = np.zeros((len(lines), len(PREFIXES)))
+    nats = np.zeros((len(lines), len(PREFIXES)))
     for n, line in enumerate(lines):
         for k, prefix in enumerate(PREFIXES):
             x = torch.from_numpy(VOCABULARY.encode(f"\n{prefix}{line}\n").astype(np.int64))
             with torch.no_grad():
                 outputs, _ = model.layers.forward_reference(model.embedding(x[:-1])[:, None])
                 logits = F.linear(outputs[:, 0], model.decoder.weight, model.decoder.bias)
-            found[n, k] = F.cross_entropy(logits, x[1:], reduction="none").sum(dtype=torch.float64)
-    return found
+            nats[n, k] = F.cross_entropy(logits, x[1:], reduction="none").sum(dtype=torch.float64)
+    return nats
 
 
-@pytest.mark.parametrize("kind", CELLS)
-@pytest.mark.parametrize("together", [1, 4096])
+@pytest.mark.parametrize(("kind", "together"), [*zip(CELLS, itertools.cycle([1, 4096]), strict=False)])
 def test_scores_are_those_of_whole_lines(kind, together, monkeypatch):
     """At most four times as far from the truth, in float64, as the reference in float32."""
     monkeypatch.setattr(labels, "_TOGETHER", together)
     monkeypatch.setattr(evaluation, "STREAMS", 7)
-    model, lines = model_of(kind), some_lines(8 if together == 1 else 40)
+    model, lines = model_of(kind), some_lines(8)
     starts = LabelStarts.of(model, VOCABULARY, PREFIXES, CPU)
-    found = label_nats(model, [VOCABULARY.encode(f"{line}\n") for line in lines], starts, CPU)
+    nats = label_nats(model, [VOCABULARY.encode(f"{line}\n") for line in lines], starts, CPU)
     single, double = (one_by_one(each, lines) for each in (model, copy.deepcopy(model).double()))
-    assert found.dtype == np.float64
-    np.testing.assert_allclose(found, double, rtol=0, atol=4 * np.abs(single - double).max() + 1e-6)
-
-
-def test_no_lines():
-    model = model_of()
-    starts = LabelStarts.of(model, VOCABULARY, PREFIXES, CPU)
-    found = Classification(tuple(PREFIXES), label_nats(model, [], starts, CPU))
-    assert (found.nats.shape, found.best, found.top(2), len(found.margin_bits)) == ((0, 5), [], [], 0)
+    assert nats.dtype == np.float64
+    np.testing.assert_allclose(nats, double, rtol=0, atol=4 * np.abs(single - double).max() + 1e-6)
 
 
 def test_what_the_scores_say():
-    found = Classification(("a", "b", "c"), np.array([[3.0, 1.0, 2.0], [900.0, 900.0, 905.0]]))
-    assert len(found) == 2
-    assert found.best == ["b", "a"]
-    assert found.margin_bits.tolist() == pytest.approx([1 / math.log(2), 0])
+    classification = Classification(("a", "b", "c"), np.array([[3.0, 1.0, 2.0], [900.0, 900.0, 905.0]]))
+    assert len(classification) == 2
+    assert classification.best == ["b", "a"]
+    assert classification.margin_bits.tolist() == pytest.approx([1 / math.log(2), 0])
     total = 1 + math.exp(-1) + math.exp(-2)
-    assert found.probabilities[0].tolist() == pytest.approx([math.exp(-2) / total, 1 / total, math.exp(-1) / total])
-    assert found.probabilities.sum(1).tolist() == pytest.approx([1, 1])
-    assert [[label for label, _ in row] for row in found.top(2)] == [["b", "c"], ["a", "b"]]
-    assert found.top(9)[0] == [(found.labels[k], pytest.approx(found.probabilities[0, k])) for k in (1, 2, 0)]
-
-
-def test_a_single_label_has_no_rival():
-    found = Classification(("a",), np.array([[3.0]]))
-    assert (found.best, found.margin_bits.tolist(), found.top(2)) == (["a"], [math.inf], [[("a", 1.0)]])
+    p = classification.probabilities
+    assert p[0].tolist() == pytest.approx([math.exp(-2) / total, 1 / total, math.exp(-1) / total])
+    assert p.sum(1).tolist() == pytest.approx([1, 1])
+    assert [[label for label, _ in row] for row in classification.top(2)] == [["b", "c"], ["a", "b"]]
+    assert classification.top(9)[0] == [("abc"[k], pytest.approx(p[0, k])) for k in (1, 2, 0)]
+    single = Classification(("a",), np.array([[3.0]]))
+    assert (single.best, single.margin_bits.tolist(), single.top(2)) == (["a"], [math.inf], [[("a", 1.0)]])
+    none = Classification(tuple(PREFIXES), np.zeros((0, 5)))
+    assert (none.best, none.top(2), len(none.margin_bits)) == ([], [], 0)

@@ -11,7 +11,7 @@ import charlm.inference
 from charlm.data.vocabulary import Vocabulary, readable
 from charlm.errors import CheckpointError, DataError, DeviceError, VocabularyError
 from charlm.inference import Adaptation, TrainedModel, load
-from charlm.inference.trained import Verbatim, _valid
+from charlm.inference.trained import _valid
 from tests.text import words_text
 
 
@@ -37,6 +37,7 @@ def test_samples_are_those_of_the_command(model, cli, trained_run):
     assert model.sample(seed=1) != model.sample(seed=2)
     stop = text[20:23]
     assert model.sample("so ", length=60, temperature=0.7, top_k=5, seed=3, stop=stop).endswith(stop)
+    assert model.novelty([words_text(20_000)[100:160]])[0].windows_share == 1
     assert model.sample("sZo É", length=60, temperature=0.7, top_k=5, seed=3, skip_unknown=True) == text
 
 
@@ -82,20 +83,10 @@ def test_next_is_what_the_whole_text_says(model):
         model.next(k=0)
     with pytest.raises(VocabularyError, match="not in the model's vocabulary"):
         model.next("Z")
-
-
-def test_a_byte_with_its_prompt_is_a_prompt():
-    """Half of é is a lone surrogate, and both halves are é."""
-    bytes_ = Vocabulary.of_bytes()
-    assert bytes_.encode("".join(map(bytes_.symbol, "é".encode()))).tolist() == list("é".encode())
+    vocabulary = Vocabulary.of_bytes()  # half of é is a lone surrogate, and both halves are é
+    assert vocabulary.encode("".join(map(vocabulary.symbol, "é".encode()))).tolist() == list("é".encode())
     with pytest.raises(VocabularyError, match=r"^U\+D800: not a character; it has no bytes$"):
-        bytes_.encode("a\ud800")
-    assert bytes_.symbol(0x65) == "e"
-
-
-def test_a_length_below_0_is_refused(model):
-    with pytest.raises(ValueError, match=r"^length: found -1; allowed: 0 to 1,000,000,000$"):
-        model.sample(length=-1)
+        vocabulary.encode("a\ud800")
 
 
 def test_scores_are_those_of_the_command(model, cli, trained_run):
@@ -109,22 +100,11 @@ def test_scores_are_those_of_the_command(model, cli, trained_run):
     assert faster.nats_per_char != dynamic["nats_per_char"]
     assert faster.per_char_nats is not None
     assert len(faster.per_char_nats) == len(ids) - 1
-
-
-def test_a_text_is_scored_as_its_ids(model):
     text = words_text(500)
     assert model.evaluate(text).nats_sum == model.evaluate(model.vocabulary.encode(text)).nats_sum
 
 
-def test_novelty(model):
-    text = words_text(20_000)
-    [copied] = model.novelty([text[100:160]])
-    assert copied == Verbatim(longest=60, stretch=text[100:160], windows_share=1.0)
-
-
 def test_mistakes(model, tmp_path, monkeypatch):
-    import torch
-
     with pytest.raises(VocabularyError, match=r"'Z' \(U\+005A\): not in the model's vocabulary"):
         model.sample("Z")
     with pytest.raises(VocabularyError, match="not in the model's vocabulary"):
@@ -139,20 +119,20 @@ def test_mistakes(model, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "wrong",
+    ("option", "wrong"),
     [
-        {"temperature": -1},
-        {"temperature": float("nan")},
-        {"temperature": float("inf")},
-        {"top_k": -1},
-        {"top_p": 1.5},
-        {"min_p": -0.1},
-        {"min_p": 1.5},
+        ("length", -1),
+        ("temperature", -1),
+        ("temperature", float("nan")),
+        ("temperature", float("inf")),
+        ("top_k", -1),
+        ("top_p", 1.5),
+        ("min_p", -0.1),
     ],
 )
-def test_choices_that_are_none(model, wrong):
-    with pytest.raises(ValueError, match=f"{next(iter(wrong))}: found .*; allowed: "):
-        model.sample("so", **wrong)
+def test_sampling_options_out_of_range(model, option, wrong):
+    with pytest.raises(ValueError, match=f"{option}: found .*; allowed: "):
+        model.sample("so", **{option: wrong})
 
 
 def test_every_public_name_exists():

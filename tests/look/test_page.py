@@ -177,8 +177,8 @@ def test_every_module_imports_what_exists():
 
 def test_a_model_that_reads_backward(model):
     text = words_text(300)
-    turned = replace(model, vocabulary=replace(model.vocabulary, direction="backward"))
-    data = data_of(look_page(turned, text, model, units=2))
+    backward = replace(model, vocabulary=replace(model.vocabulary, direction="backward"))
+    data = data_of(look_page(backward, text, model, units=2))
     assert data["text"] == text
     bits = unpacked(data["reading"]["bits"])
     assert bits[-1] == 65535
