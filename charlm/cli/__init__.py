@@ -129,7 +129,7 @@ def main() -> None:
 
 
 def _explained(error: Exception) -> Iterable[str] | None:
-    """The lines that explain an error to the user; None for an error of charlm's own."""
+    """The lines that explain a user's mistake or a lack of memory, disk or threads; None for a bug."""
     if isinstance(error, ConfigError) and not error.already_reported:
         return error.faults
     if isinstance(error, CharlmError):

@@ -159,14 +159,9 @@ def _cache() -> str:
 
 
 def _free() -> str:
-    disk = format_bytes(shutil.disk_usage(Path.cwd()).free)
-    return f"memory {_tried(_memory)}, disk {disk} in {Path.cwd()}"
-
-
-def _memory() -> str:
     import torch
 
     from charlm.system.device import available_bytes
 
-    free = available_bytes(torch.device("cpu"))
-    return "unknown" if free is None else format_bytes(free)
+    memory, disk = available_bytes(torch.device("cpu")), shutil.disk_usage(Path.cwd()).free
+    return f"memory {'unknown' if memory is None else format_bytes(memory)}, disk {format_bytes(disk)} in {Path.cwd()}"

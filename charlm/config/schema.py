@@ -54,24 +54,17 @@ class DataConfig(Section):
 
     @model_validator(mode="after")
     def _labels_are_of_lines(self) -> "DataConfig":
-        separator = self.label_separator
+        separator, fault = self.label_separator, ""
         if separator is None:
             return self
         if "\n" in separator or len(separator) > _LONGEST_SEPARATOR:
-            raise ValueError(
-                f"label_separator: found {separator[:40]!r}; allowed: {_LONGEST_SEPARATOR} characters at most, none of "
-                "them a line end"
-            )
-        if self.unit != "line":
-            raise ValueError(
-                f"label_separator: found {separator!r} with data.unit: {self.unit}; allowed: with data.unit: line; "
-                "set that (--lines) or leave the separator out"
-            )
-        if self.direction == "backward":
-            raise ValueError(
-                f"label_separator: found {separator!r} with data.direction: backward, which reads the label last; "
-                "allowed: with data.direction: forward; leave one of them out"
-            )
+            fault = f"; allowed: {_LONGEST_SEPARATOR} characters at most, none of them a line end"
+        elif self.unit != "line":
+            fault = f" with data.unit: {self.unit}; allowed: with data.unit: line (--lines), or no separator"
+        elif self.direction == "backward":
+            fault = " with data.direction: backward; allowed: data.direction: forward, or no separator"
+        if fault:
+            raise ValueError(f"label_separator: found {separator[:40]!r}{fault}")
         return self
 
 

@@ -1,6 +1,5 @@
 """What a run has left on disk, as far as it can be read: no error, but a line for each thing that is missing."""
 
-import itertools
 import json
 import math
 from dataclasses import dataclass, field
@@ -147,11 +146,10 @@ def _samples(file: Path, faults: list[str]) -> list[dict[str, Any]]:
 
 def short_names(paths: list[Path]) -> list[str]:
     """How the runs are called: by their folder, with as many folders above it as tell them apart."""
-    parts = [path.absolute().parts for path in paths]
-    names = []
-    for own in parts:
-        lengths = itertools.takewhile(
-            lambda length, own=own: sum(other[-length:] == own[-length:] for other in parts) > 1, range(1, len(own))
-        )
-        names.append("/".join(own[-1 - len([*lengths]) :]))
-    return names
+    runs = [path.absolute().parts for path in paths]
+
+    def name(own: tuple[str, ...]) -> str:
+        lengths = (n for n in range(1, len(own)) if sum(other[-n:] == own[-n:] for other in runs) == 1)
+        return "/".join(own[-next(lengths, len(own)) :])
+
+    return [name(own) for own in runs]
