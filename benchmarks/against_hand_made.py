@@ -15,7 +15,6 @@ import itertools
 import json
 import os
 import random
-import subprocess
 import sys
 import tempfile
 import threading
@@ -25,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from curves import joined, shuffled
+from curves import joined, run_charlm, shuffled, write_lines
 
 from charlm.choice.families import Request
 from charlm.choice.speed import measure
@@ -34,7 +33,6 @@ from charlm.config import Config, dump_config, override_config, parse_config
 from charlm.system.device import keep_freed_memory
 from charlm.training.machine import choose_machine
 
-ROOT = Path(__file__).parents[1]
 FILE = Path(__file__).with_name("against-hand-made.json")
 CHOSEN = "chosen"
 MINUTES = (1 / 6, 1.0, 5.0)
@@ -115,13 +113,13 @@ def main() -> None:
         with lock:
             row |= result
             print(row, file=sys.stderr, flush=True)
-            write(found)
+            write_lines(FILE, found)
 
     with tempfile.TemporaryDirectory() as folder, concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         if arguments.hours:
             jobs = jobs_of(arguments, found, Path(folder))
             plan(jobs, found)
-            write(found)
+            write_lines(FILE, found)
             rows = [(job, row) for job in jobs for row in found if row.items() >= job.row.items() and "nats" not in row]
             for done in [
                 pool.submit(add, job, row, Path(folder))
@@ -130,11 +128,6 @@ def main() -> None:
             ]:
                 done.result()
     report([row for row in found if "nats" in row])
-
-
-def write(found: list[dict[str, Any]]) -> None:
-    lines = ",\n".join(json.dumps(one) for one in found)
-    FILE.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
 
 
 def jobs_of(arguments: argparse.Namespace, found: list[dict[str, Any]], folder: Path) -> list[Job]:
@@ -217,14 +210,7 @@ def train(config: Config, updates: int, folder: Path) -> dict[str, Any]:
     if config.train.eval_every:
         limits["eval_every"] = max(updates // 10, 1)
     fixed = config.model_copy(update={"threads": 1, "train": config.train.model_copy(update=limits)})
-    run = folder / f"run-{time.monotonic_ns()}"
-    file = run.with_suffix(".yaml")
-    file.write_text(dump_config(fixed), encoding="utf-8")
-    command = [sys.executable, "-m", "charlm", "train", "--config", str(file), "--run-dir", str(run), "--json"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    if done.returncode:
-        sys.exit(f"error: {' '.join(command)}\n{done.stderr}")
-    outcome = json.loads(done.stdout)
+    outcome, _ = run_charlm(dump_config(fixed), folder)
     return {"nats": round(outcome["best_nats"], 4), "parameters": outcome["parameters"]}
 
 

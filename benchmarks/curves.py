@@ -113,12 +113,17 @@ def main() -> None:
             with lock:
                 print(point, f"{result['best_nats']:.4f} nats at step {result['best_step']}", flush=True)
                 found.append({"point": asdict(point), **result})
-                lines = ",\n".join(json.dumps(one) for one in found)
-                arguments.json.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
+                write_lines(arguments.json, found)
 
         lock = threading.Lock()
         with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
             list(pool.map(add, wanted))
+
+
+def write_lines(file: Path, found: list[dict[str, Any]]) -> None:
+    """A JSON file with a line for each training, so that a diff shows which ones changed."""
+    lines = ",\n".join(json.dumps(one) for one in found)
+    file.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
 
 
 def make_texts() -> Iterator[tuple[str, str]]:
@@ -177,17 +182,22 @@ def points(texts: dict[str, Path]) -> Iterator[Point]:
                 yield Point(text, size, updates, dropout)
 
 
-def train(point: Point, text: Path, facts: dict[str, Any]) -> dict[str, Any]:
-    """Train on one thread in a process of its own; the text's facts, sizes, and the scores of four evaluations."""
-    run = Path(tempfile.mkdtemp(dir=text.parent))
-    file = run / "config.json"  # JSON is YAML
-    file.write_text(json.dumps(settings_of(point, str(text), facts)), encoding="utf-8")
+def run_charlm(config: str, folder: Path) -> tuple[dict[str, Any], Path]:
+    """Train a config, as YAML, in a process of its own; the outcome and the run's folder."""
+    run = Path(tempfile.mkdtemp(dir=folder))
+    file = run / "config.yaml"
+    file.write_text(config, encoding="utf-8")
     run /= "run"
     command = [sys.executable, "-m", "charlm", "train", "--config", str(file), "--run-dir", str(run), "--json"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode:
-        sys.exit(f"error: {point}\n{done.stderr}")
-    outcome = json.loads(done.stdout)
+        sys.exit(f"error: {' '.join(command)}\n{done.stderr}")
+    return json.loads(done.stdout), run
+
+
+def train(point: Point, text: Path, facts: dict[str, Any]) -> dict[str, Any]:
+    """Train on one thread; the text's facts, sizes, and the scores of four evaluations."""
+    outcome, run = run_charlm(json.dumps(settings_of(point, str(text), facts)), text.parent)  # JSON is YAML
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
     return {
         "facts": facts,
