@@ -1,11 +1,13 @@
 """The rule: what more parameters, more text and more time are worth."""
 
 import itertools
+from dataclasses import replace
 
 import pytest
 
 from charlm.choice.families import USUAL, Request
 from charlm.choice.rule import Candidate, dropout, expected_nats, regularization, relative_nats
+from charlm.choice.suggest import _best, _is_promising
 from charlm.config.schema import Dropout
 
 
@@ -53,6 +55,22 @@ def test_slow_families_gain_with_the_number_of_updates():
 
 def test_a_loss_of_last_characters_learns_less():
     assert nats(overrides=["train.loss=last"]) > nats()
+
+
+def test_of_equals_the_largest_of_those_that_the_rule_was_fitted_to():
+    """Larger ones must promise more than what counts as equal."""
+
+    def best(train_chars):
+        sizes = (10**6, 2_200_000, 10**7, 10**8)
+        return _best([candidate(size, updates=5000, train_chars=train_chars) for size in sizes]).parameters
+
+    assert (best(10**5), best(10**9)) == (2_200_000, 10**8)
+
+
+@pytest.mark.parametrize(("hidden", "least"), [(320, 2000), (640, 4000)])
+def test_a_wide_model_has_a_lower_learning_rate_and_needs_more_updates(hidden, least):
+    rhn = replace(USUAL[1], hidden=(hidden,))
+    assert [_is_promising(candidate(updates=updates, family=rhn)) for updates in (least - 1, least)] == [False, True]
 
 
 def test_dropout_grows_with_passes_up_to_sixteen_and_with_parameters_per_character():

@@ -13,7 +13,6 @@ from charlm.config import load_config
 from charlm.config.commented import commented_yaml
 from charlm.data.corpus import load_corpus
 from charlm.errors import CharlmError, DataError
-from charlm.model import count_parameters
 from charlm.system.clock import Clock
 from charlm.system.process_group import ProcessGroup
 from charlm.training.machine import Machine
@@ -52,28 +51,6 @@ def test_more_time_or_a_faster_machine_means_a_larger_model_and_more_dropout(spe
     assert units(suggest(Request(text_file, 1)).config) < units(fast)
 
 
-def test_of_equals_the_largest_of_those_that_the_rule_was_fitted_to(text_of, monkeypatch):
-    """Larger ones must promise more than what counts as equal."""
-    text_of(1_000_000)
-    for nats_per_parameter, least, most in ((1e-10, 2.0e6, 2.5e6), (-1e-11, 2.0e6, 2.5e6), (-1e-8, 20e6, 1e9)):
-        monkeypatch.setattr(
-            "charlm.choice.suggest.relative_nats", lambda each, slope=nats_per_parameter: 1 + slope * each.parameters
-        )
-        assert least < count_parameters(suggest(Request("my.txt", 30)).config.model, 70) < most
-
-
-@pytest.mark.parametrize(("least_updates", "hidden"), [(2000, 448), (1400, 640)])
-def test_a_wide_model_needs_more_updates(text_of, monkeypatch, least_updates, hidden):
-    """The RHN of 640 units makes 3,000 in half an hour, and has half the learning rate of narrow ones."""
-    text_of(1_000_000)
-    families = (USUAL[0], replace(USUAL[1], least_updates=least_updates))
-    monkeypatch.setattr("charlm.choice.families.USUAL", families)
-    monkeypatch.setattr(
-        "charlm.choice.suggest.relative_nats", lambda each: 2 - (each.family.kind == "rhn") - 1e-8 * each.parameters
-    )
-    assert suggest(Request("my.txt", 30)).config.model.cell.hidden == hidden
-
-
 @pytest.mark.parametrize("chars", [300_000, 3_000_000, 30_000_000])
 def test_a_run_of_few_passes_ends_with_a_pass(text_of, chars):
     """Nine tenths of what it reads are whole passes over pieces of the text."""
@@ -81,11 +58,9 @@ def test_a_run_of_few_passes_ends_with_a_pass(text_of, chars):
     suggestion = suggest(Request("my.txt", 1))
     train, (updates, _) = suggestion.config.train, planned(suggestion)
     passes = updates * train.batch_size * train.bptt / (chars * suggestion.config.data.split[0])
-    if passes < 3:
-        assert 0.9 * passes / train.read_share == pytest.approx(math.ceil(0.9 * passes), rel=0.01)
-        assert "train.read_share" in suggestion.comments
-    else:
-        assert train.read_share == 1
+    whole_passes = math.ceil(0.9 * passes) if passes < 3 else 0.9 * passes
+    assert 0.9 * passes / train.read_share == pytest.approx(whole_passes, rel=0.01)
+    assert ("train.read_share" in suggestion.comments) == (train.read_share < 1)
     lines = suggest(Request("my.txt", 1, ["data.unit=line"])).config
     assert lines.train.read_share == 1  # they come in a random order
 
