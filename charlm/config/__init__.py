@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from charlm.cells import Cell
 from charlm.config.faults import fault_lines, show, written_at
 from charlm.config.optimizers import Optimizer, Schedule
-from charlm.config.own import Own, as_data, check_traced, from_file, is_in_file, of_run, unless_same
+from charlm.config.own import Own, as_data, check_traced, from_file, is_in_file, of_run
 from charlm.config.schema import Config, config_with
 from charlm.config.shipped import find_config, nearest_configs
 from charlm.config.yaml import dump_yaml, load_yaml
@@ -19,7 +19,7 @@ from charlm.errors import CellError, ConfigError
 
 __all__ = [
     "Config", "Own", "as_data", "differences", "dump_config", "flatten", "from_file", "ignored_options", "is_in_file",
-    "load_config", "of_run", "override_config", "parse_config", "read_config_file", "unless_same",
+    "load_config", "of_run", "override_config", "parse_config", "read_config_file",
 ]  # fmt: skip
 
 # Ten times the longest useful config. PyYAML takes a second and 50 MB for this size, and time and memory grow with it.
@@ -130,7 +130,12 @@ def override_config(config: Config, where: str, overrides: Iterable[str], own: O
             if kind != section[path[-1]]:
                 for key in section.keys() - _KINDS[path].model_fields.keys():
                     del section[key]
-    return parse_config(raw, where, overrides, own=unless_same(config.model.cell, own))
+    cell = config.model.cell
+
+    def same_or_other(kind: str, folder: Path, section: Mapping[str, Any]) -> type[Cell]:
+        return type(cell) if kind == cell.kind else own(kind, folder, section)
+
+    return parse_config(raw, where, overrides, own=same_or_other)
 
 
 _KINDS = {

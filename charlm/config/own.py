@@ -46,11 +46,6 @@ def of_run(cell: Cell) -> Own:
     return find
 
 
-def unless_same(cell: Cell, own: Own) -> Own:
-    """The class of this cell for its own kind, and `own` for others."""
-    return lambda kind, folder, section: type(cell) if kind == cell.kind else own(kind, folder, section)
-
-
 def check_traced(model: ModelConfig) -> None:
     """CellError unless the step of a cell that is not built in becomes a program in layers of this model."""
     cell = model.cell

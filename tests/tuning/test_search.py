@@ -139,13 +139,15 @@ def test_a_hopeless_trial_is_pruned(study_of, search, suggestion, capsys):
     study = study_of(over=(*OVER, "optimizer.schedule.name=constant,cosine"), optimizer=BAD)
     for _ in range(3):
         finished_trial(study, end=0.5)
+    assert search(study, 4) == ""
+    assert states(study)[3] == "complete"  # two others are too few
     finished_trial(study, end=0.5)
-    assert search(study, 5) == ""
+    assert search(study, 6) == ""
     trial = study.trials()[-1]
     assert (trial.state, trial.steps) == ("pruned", 6)  # 30 percent
-    assert [row["step"] for row in rows(study.folder / "trial-0005") if row["split"] == "valid"] == [6]
+    assert [row["step"] for row in rows(study.folder / "trial-0006") if row["split"] == "valid"] == [6]
     assert " nats pruned after " in capsys.readouterr().err
-    assert best(study.trials()).number != 5
+    assert best(study.trials()).number != 6
     assert ranked(study.trials())[-1] == trial
     assert draw(study).read_bytes().startswith(b"\x89PNG")
 
