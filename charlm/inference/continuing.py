@@ -67,14 +67,14 @@ class Continuer:
 
 def _distinct(drawn: Sequence[str]) -> list[str]:
     """The first different ones: their beginnings up to the second line end, and without control characters."""
-    found = []
+    distinct = []
     for text in drawn:
         first = re.match(r"\n?[^\n]*", text)
         assert first is not None
         shown = CONTROLS.split(first[0])[0].rstrip(" ")
-        if shown and shown not in found:
-            found.append(shown)
-    return found[:OFFERED]
+        if shown and shown not in distinct:
+            distinct.append(shown)
+    return distinct[:OFFERED]
 
 
 @dataclass
@@ -96,13 +96,13 @@ class Offer:
     @property
     def word(self) -> str:
         """Its first word, with the blanks before it."""
-        found = re.match(r"\s*\S+", self.shown)
-        return found[0] if found else self.shown
+        word = re.match(r"\s*\S+", self.shown)
+        return word[0] if word else self.shown
 
     def typed(self, text: str) -> None:
-        """The text is another one now: what continues it is kept, the shown one first."""
-        kept = [self.shown, *self.options] if self.options else []
-        self._offer(_after(self.text, kept, text))
+        """The text is another one now: go on offering what continues it, the shown one first."""
+        shown_first = [self.shown, *self.options] if self.options else []
+        self._offer(_after(self.text, shown_first, text))
         self.text = text
 
     def drawn(self, text: str, options: Sequence[str]) -> None:

@@ -168,4 +168,4 @@ def gradient_rms(model: CharLM, ids: Ids, device: torch.device, *, steps: int, s
 
 
 def _streams_from(first: int, count: int, state: RecurrentState) -> RecurrentState:
-    return map_state(lambda part: part[:, first : first + count].contiguous(), state)
+    return map_state(lambda layers: layers[:, first : first + count].contiguous(), state)

@@ -28,8 +28,6 @@ _VALUES = 2**25
 """Values at most of one tensor of a window on a GPU (128 MiB): the layers' inputs, or their products."""
 WARMUP = 256
 """Characters that each stream reads unscored first, so that its state is nearly that of one long stream."""
-_LONG = 4096
-"""Characters from which on a line may be read in several parts."""
 _SAMPLE = 2**22
 """Characters of a text whose lines are scored one by one."""
 PERCENTS = np.array([*range(10), *range(10, 991, 10), *range(991, 1001)]) / 10
@@ -88,7 +86,7 @@ def evaluate(
 
     The text is cut into up to `streams` contiguous parts, which are read side by side; see `scored_windows`. None: as
     many as the device needs. For a model of lines `ids` must begin with a newline, and each part begins with a line.
-    With `per_line`, the scores of some lines are found too.
+    `per_line` adds the scores of some lines.
 
     The processes of the group share the streams, and each returns the score of the whole; `per_char` and `per_line`
     need a single process. The model keeps its mode (training or evaluation).
@@ -148,20 +146,13 @@ class Cut:
 
     @classmethod
     def of_lines(cls, ids: Ids, streams: int, begins: int) -> "Cut":
-        """Up to `streams` nearly equal parts of lines, even if they are short; a line begins after each id `begins`.
-
-        Each part begins with a line, unless the line before goes on for more than _LONG characters: then the part
-        begins inside it, after the WARMUP before.
-        """
+        """Up to `streams` nearly equal parts of whole lines, however short; a line begins with each id `begins`."""
         end = len(ids) - 1
         places = np.flatnonzero(ids[:end] == begins)
-        B = min(streams, max(len(places), end // _LONG, 1))
-        begin_B = end * np.arange(B) // B
-        next_B = np.append(places, end)[np.searchsorted(places, begin_B)]
-        begin_B[1:] = np.where(next_B - begin_B > _LONG, begin_B, next_B)[1:]
+        B = min(streams, len(places))
+        begin_B = np.append(places, end)[np.searchsorted(places, end * np.arange(B) // B)]
         begin_B = np.unique(begin_B[begin_B < end])
-        inside = bool((ids[begin_B] != begins).any())
-        return cls(begin_B, np.diff(begin_B, append=end), WARMUP if inside else 0)
+        return cls(begin_B, np.diff(begin_B, append=end), 0)
 
     @property
     def targets(self) -> int:
@@ -176,9 +167,9 @@ def _next_place(ids: Ids, wanted: int, place: int) -> int:
     """Where the id occurs next in `ids`, without its last element; the place of that if it does not."""
     end = len(ids) - 1
     while place < end:
-        found = np.flatnonzero(ids[place : min(place + 4096, end)] == wanted)
-        if len(found):
-            return place + int(found[0])
+        places = np.flatnonzero(ids[place : min(place + 4096, end)] == wanted)
+        if len(places):
+            return place + int(places[0])
         place += 4096
     return end
 

@@ -62,10 +62,10 @@ class Classification:
     def top(self, k: int) -> list[list[tuple[str, float]]]:
         """The k likeliest labels of each line with their p(label | line), the likeliest first."""
         order = self.nats.argsort(1, kind="stable")[:, :k]
-        found = np.take_along_axis(self.probabilities, order, 1)
+        top_p = np.take_along_axis(self.probabilities, order, 1)
         return [
             [(self.labels[index], p) for index, p in zip(row, values, strict=True)]
-            for row, values in zip(order.tolist(), found.tolist(), strict=True)
+            for row, values in zip(order.tolist(), top_p.tolist(), strict=True)
         ]
 
 
@@ -98,7 +98,7 @@ class LabelStarts:
     def take(self, labels_B: npt.NDArray[np.int64]) -> RecurrentState:
         """The state [L, B, H] after these labels."""
         index_B = to_device(labels_B, self.logits_KV.device)
-        return map_state(lambda part: part[:, index_B], self.state)
+        return map_state(lambda layers: layers[:, index_B], self.state)
 
 
 @torch.inference_mode()

@@ -164,17 +164,17 @@ class _Learner:
         self._bytes = 0
 
     def segments(self, lines: list[bytes], more_bytes: int) -> Iterator[list[bytes]]:
-        """Yield parts of the lines, each in one segment, for the caller to score and `read`; learn between segments."""
-        part: list[bytes] = []
+        """Yield the lines of each segment, for the caller to score and `read`; learn between segments."""
+        segment: list[bytes] = []
         for line in lines:
-            part.append(line)
+            segment.append(line)
             self._bytes += more_bytes + len(line) + 1
-            if len(self._ids) + len(part) == _SEGMENT_LINES or self._bytes >= _SEGMENT_BYTES:
-                yield part
+            if len(self._ids) + len(segment) == _SEGMENT_LINES or self._bytes >= _SEGMENT_BYTES:
+                yield segment
                 self._learn()
-                part = []
-        if part:
-            yield part
+                segment = []
+        if segment:
+            yield segment
 
     def read(self, lines: list[Ids]) -> None:
         """Take the ids of lines that have been scored, each with a newline before and after it."""

@@ -210,3 +210,13 @@ class SampleText:
         if self._vocabulary.level == "byte":
             return self._bytes.decode(bytes(new), final=self.done)
         return self._vocabulary.decode(new)
+
+
+def valid_text(pieces: Iterator[str]) -> Iterator[str]:
+    """The pieces with U+FFFD for bytes that are not UTF-8, as `readable` would make of the whole text."""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    for piece in pieces:
+        if valid := decoder.decode(piece.encode("utf-8", "surrogateescape")):
+            yield valid
+    if valid := decoder.decode(b"", final=True):
+        yield valid

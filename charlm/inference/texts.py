@@ -58,9 +58,9 @@ def score_texts(model: CharLM, texts: Sequence[Ids], device: torch.device) -> li
     for window in _windows(model, [ids[:-1] for ids in texts], device):
         T = len(window.outputs_TBH)
         targets_TB = to_device(_side_by_side(texts, window.texts_B, window.offset + 1, T), device)
-        found_BT = cross_entropy(model.logits(window.outputs_TBH), targets_TB).T.cpu().numpy()
-        for text, length, found_T in zip(window.texts_B, window.lengths_B, found_BT, strict=True):
-            nats[text][window.offset : window.offset + length] = found_T[:length]
+        nats_BT = cross_entropy(model.logits(window.outputs_TBH), targets_TB).T.cpu().numpy()
+        for text, length, nats_T in zip(window.texts_B, window.lengths_B, nats_BT, strict=True):
+            nats[text][window.offset : window.offset + length] = nats_T[:length]
     return nats
 
 
@@ -71,9 +71,9 @@ def sum_texts(model: CharLM, texts: Sequence[Ids], device: torch.device, start: 
     for window in _windows(model, [ids[:-1] for ids in texts], device, start):
         T = len(window.outputs_TBH)
         targets_TB = to_device(_side_by_side(texts, window.texts_B, window.offset + 1, T), device)
-        found_TB = cross_entropy(model.logits(window.outputs_TBH), targets_TB)
+        nats_TB = cross_entropy(model.logits(window.outputs_TBH), targets_TB)
         inside_TB = torch.arange(T, device=device).unsqueeze(1) < to_device(window.lengths_B, device)
-        nats[window.texts_B] += torch.where(inside_TB, found_TB, 0.0).sum(0, dtype=torch.float64).cpu().numpy()
+        nats[window.texts_B] += torch.where(inside_TB, nats_TB, 0.0).sum(0, dtype=torch.float64).cpu().numpy()
     return nats
 
 
@@ -88,14 +88,14 @@ def text_features(model: CharLM, texts: Sequence[Ids], device: torch.device, poo
         lengths_B = to_device(window.lengths_B, device)
         if pool == "last":
             streams_B = torch.arange(len(lengths_B), device=device)
-            found_BH = window.outputs_TBH[lengths_B - 1, streams_B].double()
+            pooled_BH = window.outputs_TBH[lengths_B - 1, streams_B].double()
         else:
             steps_T1 = torch.arange(len(window.outputs_TBH), device=device).unsqueeze(1)
             inside_TB1 = (steps_T1 < lengths_B).unsqueeze(-1)
-            found_BH = torch.where(inside_TB1, window.outputs_TBH, 0.0).sum(0, dtype=torch.float64)
+            pooled_BH = torch.where(inside_TB1, window.outputs_TBH, 0.0).sum(0, dtype=torch.float64)
         # A window that goes on replaces the last output of the one before it, or adds to its sum.
         before_BH = pooled_NH[window.texts_B] if pool == "mean" and window.offset else 0.0
-        pooled_NH[window.texts_B] = before_BH + found_BH.cpu().numpy()
+        pooled_NH[window.texts_B] = before_BH + pooled_BH.cpu().numpy()
     if pool == "mean":
         pooled_NH /= np.array([max(len(ids), 1) for ids in texts], np.float64).reshape(-1, 1)
     return pooled_NH.astype(np.float32)
@@ -109,9 +109,9 @@ def char_features(model: CharLM, texts: Sequence[Ids], device: torch.device) -> 
     """
     outputs = [np.zeros((len(ids), model.layers.hidden_size), np.float32) for ids in texts]
     for window in _windows(model, texts, device):
-        found_BTH = window.outputs_TBH.transpose(0, 1).float().cpu().numpy()
-        for text, length, found_TH in zip(window.texts_B, window.lengths_B, found_BTH, strict=True):
-            outputs[text][window.offset : window.offset + length] = found_TH[:length]
+        nats_BTH = window.outputs_TBH.transpose(0, 1).float().cpu().numpy()
+        for text, length, outputs_TH in zip(window.texts_B, window.lengths_B, nats_BTH, strict=True):
+            outputs[text][window.offset : window.offset + length] = outputs_TH[:length]
     return outputs
 
 
@@ -133,7 +133,7 @@ def _windows(
         while B := int((lengths_N[texts_B] > offset).sum()):
             if state is not None:  # the texts that have ended are the last ones
                 texts_B = texts_B[:B]
-                state = map_state(lambda part, B=B: part[:, :B].contiguous(), state)
+                state = map_state(lambda layers, B=B: layers[:, :B].contiguous(), state)
             longest = int(lengths_N[texts_B[0]]) - offset
             T = min(longest, most_steps(B, model, device), score_steps(B, model))
             ids_TB = to_device(_side_by_side(texts, texts_B, offset, T), device)
@@ -146,6 +146,6 @@ def _side_by_side(texts: Sequence[Ids], texts_B: npt.NDArray[np.int64], offset: 
     """The ids [T, B] of these texts from `offset` on; 0 past the end of a text."""
     ids_TB = np.zeros((T, len(texts_B)), np.int64)
     for b, text in enumerate(texts_B):
-        part = texts[text][offset : offset + T]
-        ids_TB[: len(part), b] = part
+        window = texts[text][offset : offset + T]
+        ids_TB[: len(window), b] = window
     return ids_TB

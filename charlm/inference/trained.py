@@ -1,6 +1,5 @@
 """A trained model for use: loaded from a run's folder or a checkpoint file, it writes and scores text."""
 
-import codecs
 import copy
 import functools
 import secrets
@@ -26,7 +25,7 @@ from charlm.inference.evaluation import Evaluation, Ids, evaluate
 from charlm.inference.labels import Classification, LabelStarts, label_nats
 from charlm.inference.novelty import Verbatim, copied_share, longest_copy
 from charlm.inference.options import SamplingOptions
-from charlm.inference.sampling import next_probabilities, sample_text
+from charlm.inference.sampling import next_probabilities, sample_text, valid_text
 from charlm.inference.texts import Pool, char_features, each_text, one_text, score_texts, text_features
 from charlm.model import CharLM, count_parameters, load_weights, uninitialized_model
 from charlm.runs import find_checkpoint
@@ -39,12 +38,9 @@ from charlm.system.formatting import counted, html_table, nats_to_bits
 class TrainedModel:
     """A model in evaluation mode, with its vocabulary and the config and progress of its training; see `load`.
 
-    Several threads may use it at once, but not while `evaluate_dynamically` runs, which changes the weights and puts
-    them back. For a model of level "byte" a character is a byte everywhere.
-
-    A model that reads backward (`data.direction`) still takes and gives text in its usual order. It predicts each
-    character from the text after it: `next` gives the characters before the prompt, and `sample` writes before the
-    prompt.
+    Several threads may use it at once, but not while `evaluate_dynamically` changes the weights. For a model of level
+    "byte" a character is a byte. A model that reads backward (`data.direction`) takes and gives text in its usual
+    order, but `next` and `sample` give what comes before the prompt.
     """
 
     path: Path
@@ -89,10 +85,7 @@ class TrainedModel:
     # Writing
 
     def for_sampling(self) -> "TrainedModel":
-        """The model where it writes fastest: on the CPU, in float32, if it is small and a kernel can generate it there.
-
-        A GPU computes a character in some thirty operators, and the host waits for the id of every one.
-        """
+        """The model where it writes fastest: on the CPU, in float32, if it is small and a kernel can generate there."""
         cpu = torch.device("cpu")
         if self.device.type == "cpu" or sum(p.numel() for p in self.network.parameters()) > _CPU_PARAMETERS:
             return self
@@ -129,9 +122,8 @@ class TrainedModel:
                 backward, everything comes at the end.
             options: length, temperature, top_k, top_p, min_p and stop; see `SamplingOptions`.
 
-        Bytes that are not UTF-8 become U+FFFD. LabelError for an unknown label; VocabularyError if the model does not
-        know a character of the prompt; ValueError for an option that is out of its range, or for a line end in the
-        prompt beside a label.
+        Bytes that are not UTF-8 become U+FFFD. LabelError for an unknown label; VocabularyError for an unknown
+        character; ValueError for an option out of its range, or for a line end in the prompt beside a label.
         """
         chosen = SamplingOptions(**options)
         chosen = replace(chosen, stop=self.vocabulary.normalized(one_text(chosen.stop, "stop")))
@@ -143,18 +135,17 @@ class TrainedModel:
                 raise ValueError("prompt: found a line end beside a label; allowed: the beginning of one line")
             prompt = self.label_prefix(label) + prompt
         seeds = [secrets.randbelow(2**32) if seed is None else seed]
-        pieces = _valid(piece for [piece] in sample_text(self.network, self.vocabulary, prompt, chosen, seeds))
+        pieces = valid_text(piece for [piece] in sample_text(self.network, self.vocabulary, prompt, chosen, seeds))
         return pieces if stream else "".join(pieces)
 
     def next(self, prompt: str = "", k: int = 5) -> list[tuple[str, float]]:
         """The k likeliest characters after the prompt, the likeliest first, with their probabilities, 0 to 1.
 
-        These are the probabilities at temperature 1. An empty prompt means the start of a line, as in `sample`. There
-        are fewer than k if the vocabulary is smaller. A byte model gives bytes; those from 128 on come as lone
-        surrogates, as from Python's "surrogateescape", so prompt + character is a prompt again. A model that reads
-        backward gives the characters before the prompt.
+        These are the probabilities at temperature 1; there are fewer than k if the vocabulary is smaller. An empty
+        prompt means the start of a line. A byte model gives bytes; those from 128 on come as lone surrogates, as from
+        Python's "surrogateescape", so prompt + character is a prompt again.
 
-        VocabularyError if the model does not know a character of the prompt; ValueError for k < 1.
+        VocabularyError for an unknown character of the prompt; ValueError for k < 1.
         """
         if k < 1:
             raise ValueError(f"k: found {k}; allowed: an integer ≥ 1")
@@ -177,8 +168,8 @@ class TrainedModel:
     def evaluate(self, text: str | Ids, *, streams: int | None = None, per_char: bool = False) -> Evaluation:
         """Score a text, or its ids as `scored_ids` gives them: nats per character, lower is better.
 
-        `per_char` adds the nats of single characters, in the order of the text.
-        VocabularyError if the model does not know a character of the text, DataError if it is shorter than two.
+        `per_char` adds the nats of single characters, in the order of the text. VocabularyError for an unknown
+        character; DataError for a text shorter than two.
         """
         score = evaluate(self.network, self._ids(text), self.device, streams=streams, per_char=per_char)
         return self._in_order(score)
@@ -194,15 +185,12 @@ class TrainedModel:
     ) -> npt.NDArray[np.float64] | list[npt.NDArray[np.float64]]:
         """Score each text by itself: bits per character, [N] for N texts; lower is better.
 
-        The score of a text is the mean of −log2 p over every character after its first, where p is the probability
-        that the model gave to this character after reading the text before it, from the zero state. It is nan for a
-        text of one character or none. With `per_char`, returns −log2 p of each of these characters instead, an array
-        [length − 1] for each text; it is empty for a text of one character or none.
+        The score is the mean of −log2 p over every character after the first, given the text before it, from the zero
+        state; nan for a text of one character or none. `per_char` gives −log2 p of each of these characters instead,
+        [length − 1] for each text.
 
-        A model of lines scores every character, the newline that ends the line included: [length + 1]. If it reads
-        backward, that newline is the one before the line.
-
-        VocabularyError if the model does not know a character of a text.
+        A model of lines scores every character, and the newline that ends the line (the one before it, if the model
+        reads backward): [length + 1]. VocabularyError for an unknown character.
         """
         nats = score_texts(self.network, [self._line(ids) for ids in self._ids_of_all(texts)], self.device)
         bits = [nats_to_bits(1) * self.vocabulary.reversed_if_backward(each).astype(np.float64) for each in nats]
@@ -217,22 +205,17 @@ class TrainedModel:
     def features(
         self, texts: Iterable[str], *, pool: Pool | None = "last"
     ) -> npt.NDArray[np.float32] | list[npt.NDArray[np.float32]]:
-        """The outputs of the top layer, from which the model computes its probabilities: [N, H] for N texts.
+        """The outputs of the top layer for N texts, each read by itself from the zero state: [N, H].
 
-        Each text is read by itself from the zero state. pool: "last" takes the output after the last character,
-        "mean" the mean over all characters; both are nan for an empty text. None returns the outputs after every
-        character instead, an array [length, H] for each text. A model of lines reads a newline first, the one after the
-        line if it reads backward; for it there are [length + 1, H].
-
-        VocabularyError if the model does not know a character of a text; ValueError for another pool.
+        pool: "last" takes the output after the last character, "mean" the mean over all; both are nan for an empty
+        text. None gives the outputs after every character, [length, H] for each text; [length + 1, H] from a model of
+        lines, which reads a newline first. VocabularyError for an unknown character; ValueError for another pool.
         """
         if pool not in ("last", "mean", None):
             raise ValueError(f"pool: found {pool!r}; allowed: 'last', 'mean' or None")
         ids = [self._line(ids, end=False) for ids in self._ids_of_all(texts)]
         if pool is None:
-            return [
-                self.vocabulary.reversed_if_backward(each) for each in char_features(self.network, ids, self.device)
-            ]
+            return [*map(self.vocabulary.reversed_if_backward, char_features(self.network, ids, self.device))]
         return text_features(self.network, ids, self.device, pool)
 
     def evaluate_dynamically(
@@ -242,15 +225,9 @@ class TrainedModel:
 
         No other thread may use the model meanwhile. Needs the training text: DataError if that has changed or is gone.
         """
-        score = evaluate_dynamically(
-            self.network,
-            self._ids(text),
-            self.training_splits("dynamic evaluation")["train"],
-            self.device,
-            adaptation or Adaptation(),
-            streams=streams,
-            per_char=per_char,
-        )
+        ids, train_ids = self._ids(text), self.training_splits("dynamic evaluation")["train"]
+        options = {"streams": streams, "per_char": per_char}
+        score = evaluate_dynamically(self.network, ids, train_ids, self.device, adaptation or Adaptation(), **options)
         return self._in_order(score)
 
     def _in_order(self, score: Evaluation) -> Evaluation:
@@ -266,9 +243,8 @@ class TrainedModel:
     def scored_ids(self, ids: Ids) -> Ids:
         """The ids of a text as `evaluate` takes them: for a model of lines a newline, and then whole lines."""
         text = self.vocabulary.reversed_if_backward(ids)
-        return self.vocabulary.reversed_if_backward(
-            self._line(text, end=not len(text) or text[-1] != self.network.begins)
-        )
+        framed = self._line(text, end=not len(text) or text[-1] != self.network.begins)
+        return self.vocabulary.reversed_if_backward(framed)
 
     def _line(self, ids: Ids, *, end: bool = True) -> Ids:
         """For a model of lines, the ids with the newline that begins the line, and the one that ends it."""
@@ -280,13 +256,13 @@ class TrainedModel:
 
     def _ids_of_all(self, texts: Iterable[str], name: str = "texts") -> list[Ids]:
         """The ids of each text; VocabularyError, with the text's position, for unknown characters."""
-        found = []
+        all_ids = []
         for position, text in enumerate(each_text(texts, name)):
             try:
-                found.append(self.vocabulary.encode(text))
+                all_ids.append(self.vocabulary.encode(text))
             except VocabularyError as error:
                 raise VocabularyError(f"{name}[{position}]: {error}") from None
-        return found
+        return all_ids
 
     # Labels
 
@@ -296,9 +272,9 @@ class TrainedModel:
         if label in self.labels:
             return f"{label}{self.config.data.label_separator}"
         known = list(map(repr, self.labels))
-        more = f" and {len(known) - _LISTED:,} more" if len(known) > _LISTED else ""
+        more = f" and {len(known) - 30:,} more" if len(known) > 30 else ""
         raise LabelError(
-            f"label: found {label!r}, which the model has never seen; allowed: {', '.join(known[:_LISTED])}{more}"
+            f"label: found {label!r}, which the model has never seen; allowed: {', '.join(known[:30])}{more}"
         )
 
     def check_labels(self) -> None:
@@ -311,8 +287,7 @@ class TrainedModel:
     def classify(self, lines: Iterable[str]) -> Classification:
         """The labels of lines: for each line and label, how likely the line has the label; see `Classification`.
 
-        LabelError for a model without labels, VocabularyError if the model does not know a character of a line,
-        ValueError for a line end within a line.
+        LabelError for a model without labels; VocabularyError for an unknown character; ValueError for a line end.
         """
         self.check_labels()
         lines = each_text(lines, "lines")
@@ -323,8 +298,7 @@ class TrainedModel:
 
     @functools.cached_property
     def _label_starts(self) -> LabelStarts:
-        prefixes = [self.label_prefix(label) for label in self.labels]
-        return LabelStarts.of(self.network, self.vocabulary, prefixes, self.device)
+        return LabelStarts.of(self.network, self.vocabulary, [*map(self.label_prefix, self.labels)], self.device)
 
     # The training text
 
@@ -372,18 +346,6 @@ class TrainedModel:
         return "".join(c for c in text if c not in unknown), listed
 
 
-def _valid(pieces: Iterator[str]) -> Iterator[str]:
-    """The pieces with U+FFFD for bytes that are not UTF-8, as `readable` would make of the whole text."""
-    decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    for piece in pieces:
-        if valid := decoder.decode(piece.encode("utf-8", "surrogateescape")):
-            yield valid
-    if valid := decoder.decode(b"", final=True):
-        yield valid
-
-
-_LISTED = 30
-"""Labels that an error lists."""
 _CPU_PARAMETERS = 10_000_000
 """Up to so many, a few hundred microseconds per character, the CPU writes faster than a GPU: an estimate."""
 
@@ -415,9 +377,9 @@ def load_model(checkpoint: Checkpoint, device: torch.device, precision: str = "a
     CheckpointError if the weights do not fit the config, DeviceError if the device lacks the precision.
     """
     expected = count_parameters(checkpoint.config.model, len(checkpoint.vocabulary))
-    found = sum(tensor.numel() for tensor in checkpoint.weights.values())
-    if found != expected:  # checked before a forged config can ask for memory
-        raise CheckpointError(f"weights: found {found:,}; the model has {expected:,}; use a checkpoint of its config")
+    stored = sum(tensor.numel() for tensor in checkpoint.weights.values())
+    if stored != expected:  # checked before a forged config can ask for memory
+        raise CheckpointError(f"weights: found {stored:,}; the model has {expected:,}; use a checkpoint of its config")
     if precision == "auto":
         precision = used_precision(checkpoint.config.precision)
         if precision not in precisions(device):

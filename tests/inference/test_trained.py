@@ -11,7 +11,7 @@ import charlm.inference
 from charlm.data.vocabulary import Vocabulary, readable
 from charlm.errors import CheckpointError, DataError, DeviceError, VocabularyError
 from charlm.inference import Adaptation, TrainedModel, load
-from charlm.inference.trained import _valid
+from charlm.inference.sampling import valid_text
 from tests.text import words_text
 
 
@@ -55,7 +55,7 @@ def test_a_sample_as_it_is_written(model):
 def test_pieces_that_are_not_utf8(text):
     whole = readable(text)
     for cut in range(len(text) + 1):
-        assert "".join(_valid(iter([text[:cut], *text[cut:]]))) == whole
+        assert "".join(valid_text(iter([text[:cut], *text[cut:]]))) == whole
 
 
 def test_a_table_for_notebooks(model):
