@@ -11,36 +11,12 @@ from charlm.config.yaml import dump_yaml, load_yaml
 from charlm.errors import ConfigError
 
 VALUES = {
-    "3e-4": 0.0003,
-    "1e3": 1000.0,
-    ".5": 0.5,
-    "-1.5": -1.5,
-    ".inf": math.inf,
-    "-.Inf": -math.inf,
-    "010": 10,
-    "0o10": 8,
-    "0x1F": 31,
-    "true": True,
-    "null": None,
-    "~": None,
-    "": None,
-    "no": "no",
-    "yes": "yes",
-    "y": "y",
-    "tRUE": "tRUE",
-    "1:30": "1:30",
-    "1_000": "1_000",
-    "0o8": "0o8",
-    "2001-02-03": "2001-02-03",
-    "1.2.3": "1.2.3",
-    ".": ".",
-    "٣": "٣",
-    "=": "=",
-    "'3e-4'": "3e-4",
-    '"no"': "no",
-    "[1, 2.0, x]": [1, 2.0, "x"],
-    "{b: {c: 010}}": {"b": {"c": 10}},
-}
+    "3e-4": 0.0003, "1e3": 1000.0, ".5": 0.5, "-1.5": -1.5, ".inf": math.inf, "-.Inf": -math.inf,
+    "010": 10, "0o10": 8, "0x1F": 31, "true": True, "null": None, "~": None, "": None, "no": "no",
+    "yes": "yes", "y": "y", "tRUE": "tRUE", "1:30": "1:30", "1_000": "1_000", "0o8": "0o8",
+    "2001-02-03": "2001-02-03", "1.2.3": "1.2.3", ".": ".", "٣": "٣", "=": "=", "'3e-4'": "3e-4",
+    '"no"': "no", "[1, 2.0, x]": [1, 2.0, "x"], "{b: {c: 010}}": {"b": {"c": 10}},
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("text", "value"), VALUES.items())
