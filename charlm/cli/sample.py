@@ -3,7 +3,7 @@
 import secrets
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -50,14 +50,11 @@ Novelty = Annotated[
         "of 20-character windows that occur there. The prompt does not count.",
     ),
 ]
-
-
 Unique = Annotated[bool, typer.Option("--unique", help="With a model of lines: write other lines in place of repeats.")]
 Novel = Annotated[
     bool,
     typer.Option("--novel", help="With a model of lines: write other lines in place of those of the training text."),
 ]
-
 Label = Annotated[
     str | None,
     typer.Option(metavar="TEXT", help="With a model of labels: write lines with this label, and not the label."),
@@ -127,27 +124,22 @@ def sample(
         say("seed", str(seed))
 
     kinds = Counter[str]()
-    seeds = [seed + n for n in range(count)]
     of_lines = trained.network.begins is not None and not novelty
     if of_lines:
         lines = sample_lines(trained, text, options, seed, count, label=label, unique=unique, novel=novel)
-        drawn = _new_lines(lines, kinds)
+        samples = _new_lines(lines, kinds)
     else:
-        drawn = _samples(trained, prefix + text, options, seeds, at_once=json)
+        samples = _samples(trained, prefix + text, options, range(seed, seed + count), side_by_side=json)
     rows: list[dict[str, Any]] = []
-    for own_seed, pieces in drawn:
-        if json:
-            sample = "".join(piece for [piece] in pieces)
-            rows.append({"seed": own_seed, "prompt": readable(text), "text": readable(sample)})
-        else:
-            if count > 1 and not of_lines:
-                typer.echo(f"--- seed {own_seed} ---")
-            sample = _print(text, pieces, trained.vocabulary.backward)
+    for own_seed, pieces in samples:
+        if count > 1 and not (json or of_lines):
+            typer.echo(f"--- seed {own_seed} ---")
+        sample = "".join(pieces) if json else _print(text, pieces, trained.vocabulary.backward)
+        rows.append({"seed": own_seed, "prompt": readable(text), "text": readable(sample)})
         if novelty:
             [copied] = trained.novelty([sample])
-            if json:
-                rows[-1]["novelty"] = vars(copied)
-            else:
+            rows[-1]["novelty"] = vars(copied)
+            if not json:
                 say("novelty", _novelty_line(own_seed, copied, trained.vocabulary.level))
     if json:
         labeled = {} if label is None else {"label": readable(label)}
@@ -202,20 +194,22 @@ def _check_stop(trained: Any, stop: str) -> None:
         )
 
 
-Samples = Iterator[tuple[int, Iterable[list[str]]]]
+Samples = Iterator[tuple[int, Iterable[str]]]
 """The seed of each sample, and its pieces."""
 
 
-def _samples(trained: Any, prompt: str, options: SamplingOptions, seeds: list[int], at_once: bool) -> Samples:
-    """One sample per seed: all at once, side by side, or one after another, as their pieces are taken."""
+def _samples(
+    trained: Any, prompt: str, options: SamplingOptions, seeds: Sequence[int], *, side_by_side: bool
+) -> Samples:
+    """One sample per seed: side by side, or one after another, as their pieces are taken."""
     from charlm.inference import sample_text
 
-    if at_once:
-        pieces = sample_text(trained.network, trained.vocabulary, prompt, options, seeds)
-        yield from zip(seeds, ([["".join(parts)]] for parts in zip(*pieces, strict=True)), strict=True)
+    if side_by_side:
+        steps = sample_text(trained.network, trained.vocabulary, prompt, options, seeds)
+        yield from zip(seeds, zip(*steps, strict=True), strict=True)
         return
     for seed in seeds:
-        yield seed, sample_text(trained.network, trained.vocabulary, prompt, options, [seed])
+        yield seed, (piece for [piece] in sample_text(trained.network, trained.vocabulary, prompt, options, [seed]))
 
 
 def _new_lines(lines: Iterable[tuple[int, str, str]], kinds: Counter[str]) -> Samples:
@@ -223,7 +217,7 @@ def _new_lines(lines: Iterable[tuple[int, str, str]], kinds: Counter[str]) -> Sa
     for seed, line, kind in lines:
         kinds[kind] += 1
         if kind == "new":
-            yield seed, [[line]]
+            yield seed, [line]
 
 
 def _novelty_line(seed: int, copied: Any, level: str) -> str:
@@ -236,7 +230,7 @@ def _novelty_line(seed: int, copied: Any, level: str) -> str:
     )
 
 
-def _print(prompt: str, pieces: Iterable[list[str]], backward: bool) -> str:
+def _print(prompt: str, pieces: Iterable[str], backward: bool) -> str:
     """Write the prompt, and after it, or before it if `backward`, a sample as it comes; returns the sample alone.
 
     A file or pipe gets the exact bytes of a byte model; a terminal gets no control characters.
@@ -249,7 +243,7 @@ def _print(prompt: str, pieces: Iterable[list[str]], backward: bool) -> str:
 
     if not backward:
         write(prompt)
-    for [piece] in pieces:
+    for piece in pieces:
         write(piece)
         written.append(piece)
     write(f"{prompt}\n" if backward else "\n")
