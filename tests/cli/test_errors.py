@@ -121,6 +121,10 @@ ERRORS = [
     ("eval run --file zz.txt --skip-unknown", "zz.txt: none of its characters is in the model's vocabulary; use "),
     ("eval run --per-char no/scores.csv", f"--per-char no/scores.csv: {WRITABLE}"),
     ("eval run --dynamic --dynamic-lr 1e38", "; allowed: finite numbers; lower --dynamic-lr"),
+    ("eval run --per-char new --file gone", "gone: no such file or folder; "),
+    ("look run --out new --file gone", "gone: no such file or folder; "),
+    ("tune --config tiny.yaml --hours 1 --study mine",
+     "mine: holds config.yaml, but no study; allowed: a study, or another folder"),
     ("look run --file text.txt --out no/page.html", f"--out no/page.html: {WRITABLE}"),
     ("look run --file text.txt --out text.txt", "--out text.txt: exists and is not a page of charlm look; allowed: a "
      "new or empty file, or an earlier page of charlm look"),
@@ -190,7 +194,9 @@ def in_folder(trained_run, text_file, tiny_config, tmp_path, monkeypatch):
     """A current folder with a run, texts that cannot be used and a config."""
     monkeypatch.chdir(tmp_path)
     shutil.copytree(trained_run, "run")
-    (tmp_path / "folder").mkdir()
+    for name in ("folder", "mine"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "mine/config.yaml").write_text("years of work")
     texts = {
         "s.txt": b"s", "damaged": b"not", "z.txt": b"Z", "zz.txt": b"ZZ",
         "odd.txt": "so \x1b\u202e😀".encode(), "latin.txt": b"abc\xff",

@@ -1,7 +1,6 @@
 """What commands write where the user says: nothing of the user's is lost by it, and none of it becomes text."""
 
 import shutil
-from pathlib import Path
 
 import pytest
 
@@ -61,18 +60,7 @@ def test_each_command_replaces_its_own_earlier_file_alone(cli, copied_run, outpu
     assert all(path.read_bytes() == data for path, data in before.items() if path.name not in option)
 
 
-def test_an_earlier_file_that_is_scored_is_kept(cli, trained_run, outputs):
-    file = outputs / "eval"
-    before = file.read_bytes()
-    for source in (file, Path(shutil.copy(file, outputs / "scores.csv"))):
-        result = cli("eval", trained_run, "--file", source, "--skip-unknown", "--per-char", file)
-        assert (result.code == 0) == (source != file)
-        if source == file:
-            assert result.error == (f"--per-char {file}: a text of the model or of this command; allowed: another file")
-            assert file.read_bytes() == before
-
-
-def test_an_empty_file_or_a_link_to_an_earlier_one_is_written(cli, trained_run, outputs):
+def test_an_earlier_file_is_written_again_unless_it_is_scored(cli, trained_run, outputs):
     (outputs / "empty").touch()
     (outputs / "link").symlink_to("eval")
     (outputs / "eval").write_text("position,character,nats,bits\r\n", newline="")
@@ -80,13 +68,13 @@ def test_an_empty_file_or_a_link_to_an_earlier_one_is_written(cli, trained_run, 
         assert cli(*words("eval", trained_run, outputs / name)).code == 0
     assert (outputs / "link").is_symlink()
     assert len((outputs / "eval").read_bytes()) == len((outputs / "empty").read_bytes()) > 1000
-
-
-def test_a_failed_command_leaves_no_file(cli, trained_run, tmp_path):
-    out = tmp_path / "new"
-    for command in ("eval", "look"):
-        assert cli(*words(command, trained_run, out), "--file", tmp_path / "none").code == 1
-        assert not out.exists()
+    scored = ["eval", trained_run, "--skip-unknown", "--file"]
+    file, before = outputs / "eval", (outputs / "eval").read_bytes()
+    assert cli(*scored, outputs / "empty", "--per-char", file).code == 0
+    file.write_bytes(before)
+    fault = cli(*scored, file, "--per-char", file).error
+    assert fault == f"--per-char {file}: a text of the model or of this command; allowed: another file"
+    assert file.read_bytes() == before
 
 
 def test_a_run_in_its_text(cli, tiny_config, tmp_path, text_file):
@@ -112,11 +100,3 @@ def test_a_run_in_its_text(cli, tiny_config, tmp_path, text_file):
     (folder / "part/metrics.jsonl").write_text("years of work")
     error = cli("train", "--config", tiny_config, "--run-dir", folder / "part").error
     assert error == f"{folder}/part/metrics.jsonl: exists, and the run would write to it; allowed: another --run-dir"
-
-
-def test_a_study_keeps_the_files_of_its_folder(cli, tiny_config, tmp_path):
-    pytest.importorskip("optuna")
-    (tmp_path / "config.yaml").write_bytes(tiny_config.read_bytes())
-    error = cli("tune", "--config", tmp_path / "config.yaml", "--hours", 1, "--study", tmp_path).error
-    assert error == f"{tmp_path}: holds config.yaml, but no study; allowed: a study, or another folder"
-    assert (tmp_path / "config.yaml").read_bytes() == tiny_config.read_bytes()

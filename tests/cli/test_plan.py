@@ -9,14 +9,13 @@ import yaml
 
 
 @pytest.fixture(autouse=True)
-def quick(monkeypatch):
-    from charlm.training import plan
-
-    monkeypatch.setattr(plan, "_MEASURE_S", 0.01)
+def measured_shortly(monkeypatch):
+    monkeypatch.setattr("charlm.training.plan._MEASURE_S", 0.01)
 
 
-def test_table(cli, tiny_config, tmp_path):
-    result = cli("plan", "--config", tiny_config)
+def test_table_and_json(cli, tiny_config, tmp_path):
+    words = ["plan", "--config", tiny_config, "--set", "train.bptt=16"]
+    result = cli(*words)
     assert result.code == 0
     assert all(line.startswith("data ") for line in result.err.splitlines()), result.err
     rows = dict(re.split("  +", line, maxsplit=1) for line in result.out.splitlines())
@@ -27,10 +26,24 @@ def test_table(cli, tiny_config, tmp_path):
     # V·E; 4·H·(E + H) and torch's two biases of 4·H; H·V + V
     assert rows["parameters"] == "2,014 (embedding 112, layers 1,664, logits 238)"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["text.txt", "tiny.yaml"]
+    result = cli(*words, tmp_path / "text.txt", "--minutes", 1, "--json")
+    assert (result.code, result.out.count("\n")) == (0, 1)
+    value = json.loads(result.out)
+    assert list(value) == [
+        "splits", "vocabulary", "parameters", "weights_bytes", "optimizer_bytes", "activations_bytes",
+        "peak_bytes", "available_bytes", "steps_per_epoch", "step_s", "chars_per_s", "epoch_s", "backend",
+        "processes", "communication_s",
+    ]  # fmt: skip
+    assert value.items() >= {"peak_bytes": None, "processes": 1, "communication_s": 0}.items()
+    assert value["available_bytes"] > 2**27
+    assert value["splits"] == {"train": 18_000, "valid": 1000, "test": 1000}
+    assert value["steps_per_epoch"] == (17_999 // 4) // 16
+    assert value["chars_per_s"] == pytest.approx(4 * 16 / value["step_s"])
+    assert value["weights_bytes"] == 2 * 4 * sum(value["parameters"].values())
 
 
-def test_of_a_text_it_is_what_train_would_choose(cli, text_file, monkeypatch):
-    monkeypatch.setattr("charlm.choice.speed.measure", lambda config, *_: 1e-8 * config.model.cell.hidden**2)
+@pytest.mark.usefixtures("quick")
+def test_of_a_text_it_is_what_train_would_choose(cli, text_file):
     settings = ["--minutes", 0.5, "--set", "data.split=[0.8,0.1,0.1]"]
     planned = cli("plan", text_file, *settings, "--json")
     chosen = yaml.safe_load(cli("config", "suggest", text_file, *settings).out)
@@ -41,12 +54,6 @@ def test_of_a_text_it_is_what_train_would_choose(cli, text_file, monkeypatch):
     assert value["steps_per_epoch"] == 15_999 // chosen["train"]["batch_size"] // chosen["train"]["bptt"]
     assert [line.split()[0] for line in planned.err.splitlines()].count("choice") == 1
     assert not (text_file.parent / "runs").exists()
-
-
-def test_a_text_or_a_config_is_needed(cli, tiny_config, text_file):
-    assert "a text is needed" in cli("plan").usage_error
-    other = cli("plan", text_file, "--config", tiny_config, "--set", "train.bptt=16", "--minutes", 1, "--json")
-    assert other.code == 0
 
 
 def test_windows_that_grow_are_measured_at_their_full_length(cli, tiny_config, monkeypatch):
@@ -62,24 +69,6 @@ def test_windows_that_grow_are_measured_at_their_full_length(cli, tiny_config, m
     monkeypatch.setattr(plan, "_median_s", update_once)
     result = cli("plan", "--config", tiny_config, "--set", "train.bptt_start=1", "--set", "train.vary_bptt=0.5")
     assert (result.code, found) == (0, [4 * 8])
-
-
-def test_json(cli, tiny_config):
-    result = cli("plan", "--config", tiny_config, "--set", "train.bptt=16", "--json")
-    assert (result.code, result.out.count("\n")) == (0, 1)
-    value = json.loads(result.out)
-    assert list(value) == [
-        "splits", "vocabulary", "parameters", "weights_bytes", "optimizer_bytes", "activations_bytes",
-        "peak_bytes", "available_bytes", "steps_per_epoch", "step_s", "chars_per_s", "epoch_s", "backend",
-        "processes", "communication_s",
-    ]  # fmt: skip
-    assert value["peak_bytes"] is None
-    assert (value["processes"], value["communication_s"]) == (1, 0)
-    assert value["available_bytes"] > 2**27
-    assert value["splits"] == {"train": 18_000, "valid": 1000, "test": 1000}
-    assert value["steps_per_epoch"] == (17_999 // 4) // 16
-    assert value["chars_per_s"] == pytest.approx(4 * 16 / value["step_s"])
-    assert value["weights_bytes"] == 2 * 4 * sum(value["parameters"].values())
 
 
 @pytest.mark.cuda
