@@ -165,8 +165,8 @@ def test_the_commands_take_and_give_text_in_its_order(cli, run, tmp_path):
     value = json.loads(cli(*words, "--json").out)
     assert (value["direction"], value["samples"][0]["text"]) == ("backward", text)
 
-    note = cli("next", run, "--prompt", "so ", "--top", 1)
-    assert note.err == "backward these characters come before the prompt\n"
+    result = cli("next", run, "--prompt", "so ", "--top", 1)
+    assert result.err == "backward these characters come before the prompt\n"
     value = json.loads(cli("next", run, "--prompt", "so ", "--top", 1, "--json").out)
     [(first, _)] = model.next("so ", k=1)
     assert [each["character"] for each in value["previous"]] == [first]
