@@ -194,6 +194,8 @@ def _flatten(section: dict[str, Any], prefix: str) -> dict[str, Any]:
 
 
 def _parse_override(override: str) -> tuple[tuple[str, ...], Any]:
+    if len(override) > MAX_BYTES:
+        raise ConfigError(f"--set {override[:60]}...: found {len(override)} characters; allowed: {MAX_BYTES}")
     key, equals, text = override.partition("=")
     path = tuple(key.strip().split("."))
     if not equals or not all(path) or len(path) > MAX_DEPTH:
