@@ -22,7 +22,7 @@ def list_corpora(data_dir: Folder = Path("data")) -> None:
     Example:
       charlm data list
     """
-    from charlm.data.fetch import CATALOG
+    from charlm.data.catalog import CATALOG
     from charlm.data.sources import BUILTINS
     from charlm.system.formatting import format_bytes
 
@@ -49,8 +49,8 @@ def info(
       charlm data info my-texts/
       charlm data info tinyshakespeare
     """
+    from charlm.data.catalog import CATALOG
     from charlm.data.counted import count_source
-    from charlm.data.fetch import CATALOG
     from charlm.system.formatting import format_bytes
 
     if level not in ("char", "byte"):
@@ -92,7 +92,7 @@ def fetch(
     """
     import difflib
 
-    from charlm.data.fetch import CATALOG
+    from charlm.data.catalog import CATALOG
     from charlm.data.fetch import fetch as download
     from charlm.errors import DataError
 

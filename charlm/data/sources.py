@@ -17,6 +17,7 @@ from pathlib import Path
 
 from charlm.config.schema import DataConfig
 from charlm.data.cache import writable_folder
+from charlm.data.catalog import CATALOG
 from charlm.data.outputs import TORCH_EXPORT, TORCH_FILES, is_torch_export, written_kind
 from charlm.data.reading import unreadable
 from charlm.errors import DataError
@@ -294,8 +295,6 @@ def _say_left_out(source: str, found: tuple[tuple[str, str], ...]) -> None:
 
 def _missing(source: str, path: Path) -> DataError:
     """The error for a path that does not exist, with the likeliest remedy."""
-    from charlm.data.fetch import CATALOG  # imported here because it loads the HTTP client
-
     downloads = {item.filename: item.name for item in CATALOG.values()} | {name: name for name in CATALOG}
     if name := downloads.get(path.name):
         remedy = f"`charlm data fetch {name}` downloads it to data/"

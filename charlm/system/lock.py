@@ -8,18 +8,17 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from filelock import FileLock, Timeout
+
 from charlm.errors import RunError
 from charlm.system.console import say
 from charlm.system.files import unlinked
 
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None
-
 LOCK = ".lock"
 _MOST = 1000
 """Characters at most that are read of what a lock's file says."""
+_PATIENCE_S = 0.2
+"""Longer than `lock_holder` holds a lock."""
 
 
 @contextlib.contextmanager
@@ -28,66 +27,46 @@ def locked(folder: Path, name: str = LOCK, *, wait: bool = False) -> Iterator[No
 
     If another process has it, wait for it, or raise a RunError that names the holder.
 
-    The operating system releases it when the process ends, so no lock is ever stale. The file stays. Without locks
-    (Windows, some network file systems) nothing is locked.
+    The operating system releases it when the process ends, so no lock is ever stale. The file stays. On a file system
+    without locks nothing is locked.
     """
-    if fcntl is None:
+    file = folder / name
+    with open(file, "a", opener=unlinked):
+        lock = FileLock(file, fallback_to_soft=False)
+    try:
+        lock.acquire(timeout=-1 if wait else _PATIENCE_S)
+    except Timeout:
+        raise RunError(
+            f"{folder}: in use by {_holder(file) or 'another process'}; allowed: one process at a time; "
+            "wait for it or stop it, or take another --run-dir"
+        ) from None
+    except OSError:  # some network file systems have no locks
+        pass
+    try:
+        since = time.strftime("%Y-%m-%d %H:%M:%S")
+        file.write_text(f"process {os.getpid()} on {socket.gethostname()} since {since}\n", encoding="utf-8")
         yield
-        return
-    with open(folder / name, "a+", encoding="utf-8", opener=unlinked) as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            file.seek(0)
-            holder = file.read(_MOST).strip() or "another process"
-            raise RunError(
-                f"{folder}: in use by {holder}; allowed: one process at a time; "
-                "wait for it or stop it, or take another --run-dir"
-            ) from None
-        except OSError:  # some network file systems have no locks
-            pass
-        file.seek(0)
-        file.truncate()
-        file.write(f"process {os.getpid()} on {socket.gethostname()} since {time.strftime('%Y-%m-%d %H:%M:%S')}\n")
-        file.flush()
-        yield
+    finally:
+        lock.release()
 
 
 def lock_holder(folder: Path) -> str | None:
-    """The process that holds the folder's lock, in words; None if nobody does. Takes no lock itself.
-
-    Linux lists its locks. Elsewhere the process that the file names counts as the holder while it is alive.
-    """
+    """The process that holds the folder's lock, in words; None if nobody does."""
+    file = folder / LOCK
     try:
-        with open(folder / LOCK, encoding="utf-8", errors="replace", opener=unlinked) as file:
-            status, named = os.fstat(file.fileno()), file.read(_MOST).strip()
+        if not file.is_file():
+            return None
+        with FileLock(file, timeout=0, fallback_to_soft=False):
+            return None
+    except Timeout:
+        return _holder(file) or "another process"
     except OSError:
         return None
-    words = named.split()
-    pid = words[1] if named.startswith("process ") and len(words) > 3 and words[1].isdecimal() else ""
-    try:
-        listed = Path("/proc/locks").read_text(encoding="ascii", errors="replace").splitlines()
-    except OSError:
-        held = bool(pid) and words[3] == socket.gethostname() and _is_alive(int(pid))
-    else:
-        place = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
-        # Some file systems list a device other than stat's: then inode and process must both match.
-        held = any(
-            fields[5] == place or (fields[4] == pid and fields[5].endswith(f":{status.st_ino}"))
-            for fields in map(str.split, listed)
-            if len(fields) > 5 and fields[1] == "FLOCK"
-        )
-    return (named or "another process") if held else None
 
 
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except PermissionError:
-        return True
-    except (OSError, OverflowError):
-        return False
-    return True
+def _holder(file: Path) -> str:
+    with open(file, encoding="utf-8", errors="replace", opener=unlinked) as opened:
+        return opened.read(_MOST).strip()
 
 
 class _Turns:

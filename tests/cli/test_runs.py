@@ -203,25 +203,6 @@ def test_a_forged_header_hides_no_other_run(cli, runs, tmp_path):
     assert "\\x1b[2J 1 × 16" in cli("runs", runs / "new").out
 
 
-def test_where_the_system_lists_no_locks(tmp_path, monkeypatch):
-    """The file's process counts while it is alive."""
-    read_text = Path.read_text
-
-    def no_proc(path, *args, **options):
-        if str(path).startswith("/proc"):
-            raise FileNotFoundError
-        return read_text(path, *args, **options)
-
-    with locked(tmp_path):
-        pass
-    monkeypatch.setattr(Path, "read_text", no_proc)
-    assert str(lock_holder(tmp_path)).startswith(f"process {os.getpid()} on ")
-    text = (tmp_path / ".lock").read_text()
-    for other in (text.replace(str(os.getpid()), "999999999"), text.replace(" on ", " on not-"), "", "process"):
-        (tmp_path / ".lock").write_text(other)
-        assert lock_holder(tmp_path) is None
-
-
 def test_what_stands_in_the_place_of_a_lock_is_not_read(tmp_path):
     """A named pipe would wait for its writer."""
     os.mkfifo(tmp_path / LOCK)

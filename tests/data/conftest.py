@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from charlm.data import fetch as fetch_module
-from charlm.data.fetch import Download
+from charlm.data.catalog import Download
 from tests.data.server import ARCHIVE, TEXT, Answer, Server, sha256
 
 
@@ -24,7 +24,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
 
 @pytest.fixture
 def text(server: Server) -> Download:
-    return Download("corpus", server.url, sha256(TEXT), len(TEXT), "corpus.txt", "a test")
+    return Download("corpus", server.url, sha256(TEXT), len(TEXT), "a test")
 
 
 @pytest.fixture

@@ -13,13 +13,14 @@ from typing import Any
 
 import pytest
 
-from charlm.data.fetch import Download, fetch
+from charlm.data.catalog import Download
+from charlm.data.fetch import fetch
 from charlm.errors import DataError
 
 TEXT = bytes(range(256)) * 1000  # 256,000 bytes: several chunks
 
 
-CUT = 100_000
+CUT = 6 << 14
 
 
 def sha256(content: bytes) -> str:
