@@ -21,7 +21,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from charlm.system.threads import limit_spinning
+from charlm.system.host import limit_spinning
 
 if TYPE_CHECKING:
     from bench_measure import Effort, Report

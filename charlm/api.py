@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from charlm.system.threads import limit_spinning
+from charlm.system.host import limit_spinning
 
 if TYPE_CHECKING:
     from charlm.cells import Cell
@@ -97,12 +97,11 @@ def _train(given: "Start", on_log: Callable[[dict[str, Any]], object] | None, be
     given.check()
     _import_torch()
 
-    from charlm.system.device import check_fork, keep_freed_memory, own_settings
+    from charlm.system.device import check_fork, own_settings
     from charlm.system.lock import one_training
     from charlm.system.process_group import process_group
     from charlm.training.loop import Callbacks
 
-    keep_freed_memory()
     callbacks = Callbacks(on_row=_passing_on(on_log)) if on_log else None
     try:
         loaded_s = time.perf_counter() - began_s

@@ -23,9 +23,9 @@ from charlm.data.vocabulary import Vocabulary
 from charlm.errors import DataError, DeviceError, is_out_of_memory
 from charlm.system.cache import cache_folder, make_cache_folder, open_private
 from charlm.system.console import say
-from charlm.system.cpu import describe_cpu
 from charlm.system.device import free_memory
 from charlm.system.files import replace_file
+from charlm.system.host import describe_cpu
 from charlm.system.process_group import ONE_PROCESS
 from charlm.training.machine import Machine
 from charlm.training.step import Trainer

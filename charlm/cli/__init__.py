@@ -25,7 +25,7 @@ from charlm.cli.report import report
 from charlm.errors import CharlmError, ConfigError, is_out_of_memory
 from charlm.system.console import say_error
 from charlm.system.formatting import printable
-from charlm.system.threads import limit_spinning
+from charlm.system.host import limit_spinning
 
 
 class _Commands(TyperGroup):

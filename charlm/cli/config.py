@@ -109,9 +109,7 @@ def suggest(
 
     from charlm.choice.suggest import suggest as choose
     from charlm.config.commented import commented_yaml
-    from charlm.system.device import keep_freed_memory
 
-    keep_freed_memory()
     suggestion = choose(given.request())
     suggestion.say_reasons()
     heading = f"Settings for {minutes or DEFAULT_MINUTES:g} minutes on {text}, chosen by `charlm config suggest`."

@@ -12,9 +12,9 @@ from typing import Any
 
 from charlm import __version__
 from charlm.cli.common import DeviceOption, Json, print_json, print_table
-from charlm.system.cpu import describe_cpu
 from charlm.system.files import folder_bytes, nearest_existing
 from charlm.system.formatting import format_bytes
+from charlm.system.host import describe_cpu
 
 _PACKAGES = ("numpy", "pydantic", "pyyaml", "safetensors", "tensorboard", "tqdm", "typer")
 

@@ -109,10 +109,8 @@ def train(
     else:
         given.check()
 
-    from charlm.system.device import keep_freed_memory
     from charlm.system.process_group import process_group
 
-    keep_freed_memory()
     with process_group() as group:
         if resume:
             assert run_dir is not None
@@ -232,10 +230,8 @@ def plan(
     given = Start(text, minutes, config, _settings(overrides, device, lines, labels))
     given.check()
 
-    from charlm.system.device import keep_freed_memory
     from charlm.system.process_group import process_group
 
-    keep_freed_memory()
     with process_group() as group:
         result = cost_of(given, group)
     if not group.is_first:

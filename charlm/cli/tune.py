@@ -101,12 +101,10 @@ def tune(
     if given is None and study is not None and not study.is_dir():
         raise _no_study(study)
 
-    from charlm.system.device import keep_freed_memory
     from charlm.training.signals import SIGNALS
     from charlm.tuning.search import Search
     from charlm.tuning.space import as_text
 
-    keep_freed_memory()
     opened = _open(study, config, given, over or [], hours, minutes)
     ends_s = _end(opened, began_s, hours)
     say("study", f"{opened.folder}; see it with: tensorboard --logdir {shlex.quote(str(opened.folder))}")

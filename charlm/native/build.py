@@ -26,9 +26,8 @@ from charlm.native.structs import Struct
 from charlm.system.cache import cache_dir, make_cache_folder, open_private
 from charlm.system.clock import count_compilation
 from charlm.system.console import say
-from charlm.system.cpu import usable_cores
 from charlm.system.files import remove_leftovers, replace_file, temporary_beside
-from charlm.system.memory import free_bytes
+from charlm.system.host import free_bytes, usable_cores
 
 _FLAGS = ["-std=c++17", "-O3", "-ffp-contract=fast", "-fPIC", "-shared", "-fvisibility=hidden"]
 _TIMEOUT_S = 300
@@ -203,8 +202,8 @@ def _compile_all(
 
 def _compilers() -> int:
     """How many compilers may run at once: one for each core, as far as there is memory."""
-    free = free_bytes()
-    return max(1, usable_cores() if free is None else min(usable_cores(), free // _COMPILER_BYTES))
+    cores, free = len(usable_cores()), free_bytes()
+    return max(1, cores if free is None else min(cores, free // _COMPILER_BYTES))
 
 
 _COMPILER_BYTES = 400_000_000

@@ -14,7 +14,7 @@ import torch
 from charlm.errors import DeviceError
 from charlm.system.console import say
 from charlm.system.formatting import counted
-from charlm.system.memory import free_bytes
+from charlm.system.host import free_bytes
 from charlm.system.process_group import ONE_PROCESS, ProcessGroup
 
 
@@ -55,14 +55,17 @@ def resolve_device(name: str, group: ProcessGroup = ONE_PROCESS) -> torch.device
 
 
 def prepare_device(device: torch.device, precision: str) -> None:
-    """Settings of the process for a model on `device`: the current GPU, and what products of float32 compute there.
+    """Set up the process for a model on `device`: the current GPU, and how it multiplies float32 matrices.
 
-    tf32 rounds their operands to ten bits of mantissa. With bf16 cuDNN's recurrent layers take TF32, because autocast
-    would cast them to float16; all other products of float32 are as in fp32. The settings hold for all models of the
-    process, so models of several precisions cannot be used side by side on a GPU. DeviceError if the device lacks the
-    precision.
+    tf32 rounds their operands to ten bits of mantissa. With bf16, cuDNN's recurrent layers take TF32, because autocast
+    would cast them to float16; all other products are as in fp32. The settings hold for the whole process, so a GPU
+    cannot serve models of several precisions side by side. DeviceError if the device lacks the precision.
     """
-    check_precision(device, precision)
+    if precision not in precisions(device):
+        raise DeviceError(
+            f"precision: found {precision}, which {describe_device(device)} lacks; "
+            f"allowed here: {' | '.join(precisions(device))}"
+        )
     if device.type != "cuda":
         return
     # With this cuBLAS gives the same bits in every run. It is read when the first product is computed.
@@ -74,9 +77,9 @@ def prepare_device(device: torch.device, precision: str) -> None:
 
 @contextlib.contextmanager
 def own_settings() -> Iterator[None]:
-    """Settings of torch for a training in the block: with gradients; at its end the caller's are back.
+    """Enable gradients in the block, and restore the caller's settings of torch after it.
 
-    The caller's are the random state, the number of threads and, on a machine with GPUs, what `prepare_device` sets.
+    These are the random state, the number of threads and, on a machine with GPUs, what `prepare_device` sets.
     """
     state, threads = torch.get_rng_state(), torch.get_num_threads()
     gpus = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
@@ -97,13 +100,13 @@ def own_settings() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _own_precision() -> Iterator[None]:
-    """Put the precisions that `prepare_device` sets back; torch has two names for each, not always both readable."""
+    """Restore the precisions that `prepare_device` sets. torch has two names for each, not always both readable."""
     if not torch.cuda.is_available():
         yield
         return
     cudnn: Any = torch.backends.cudnn
-    places = (torch.backends.cuda.matmul, cudnn.conv, cudnn.rnn)
-    values = [place.fp32_precision for place in places]
+    backends = (torch.backends.cuda.matmul, cudnn.conv, cudnn.rnn)
+    values = [backend.fp32_precision for backend in backends]
     older = None
     with contextlib.suppress(RuntimeError):  # the caller uses the newer names
         older = torch.get_float32_matmul_precision(), cudnn.allow_tf32
@@ -113,37 +116,26 @@ def _own_precision() -> Iterator[None]:
         if older:
             torch.set_float32_matmul_precision(older[0])
             cudnn.allow_tf32 = older[1]
-        for place, value in zip(places, values, strict=True):
-            place.fp32_precision = value
+        for backend, value in zip(backends, values, strict=True):
+            backend.fp32_precision = value
 
 
 def precisions(device: torch.device) -> tuple[str, ...]:
-    """The precisions of matrix products that the device has; CPUs without instructions for bfloat16 emulate it."""
+    """The precisions that the device can multiply matrices in; CPUs without bfloat16 instructions emulate them."""
     if device.type != "cuda":
         return "fp32", "bf16"
     return ("fp32", "tf32", "bf16") if torch.cuda.get_device_capability(device) >= (8, 0) else ("fp32",)
 
 
 def used_precision(precision: str) -> str:
-    """fp32 for `auto`, which stands in the checkpoints of older versions."""
+    """`precision`, or fp32 for `auto`, which checkpoints of older versions contain."""
     return "fp32" if precision == "auto" else precision
 
 
-def check_precision(device: torch.device, precision: str) -> None:
-    """DeviceError if the device lacks the precision."""
-    if precision != "auto" and precision not in precisions(device):
-        raise DeviceError(
-            f"precision: found {precision}, which {describe_device(device)} lacks; "
-            f"allowed here: {' | '.join(precisions(device))}"
-        )
-
-
 def to_device(array: npt.NDArray[np.int64], device: torch.device) -> torch.Tensor:
-    """A copy of the array on the device. To a GPU it goes through pinned memory, in order with the current stream, and
-    the caller does not wait.
-    """
+    """A copy of the array on the device; to a GPU through pinned memory, asynchronously in the current stream."""
     tensor = torch.from_numpy(array)
-    # The pinned memory's allocator keeps the block until the copy has finished.
+    # The allocator of pinned memory keeps the block until the copy has finished.
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 
 
@@ -155,7 +147,7 @@ def describe_device(device: torch.device) -> str:
 
 
 def set_threads(threads: int) -> None:
-    """Set the number of CPU threads; 0 keeps torch's default, one per core. A forked process keeps its single one."""
+    """Set the number of CPU threads; 0 keeps torch's default, one per core. A forked process keeps one thread."""
     if threads > 1 and _forked:
         say("threads", f"1 instead of {threads}: this process was forked; one started by 'spawn' has all")
     elif threads:
@@ -192,7 +184,7 @@ def available_bytes(device: torch.device) -> int | None:
 
 
 def free_memory() -> None:
-    """Return what a discarded model held, so that others see it as free."""
+    """Return a discarded model's memory to the system."""
     gc.collect()  # a model and its optimizer refer to each other
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
@@ -201,8 +193,8 @@ def free_memory() -> None:
 def keep_freed_memory() -> None:
     """Make glibc keep large freed blocks instead of returning them to the system; no effect with other C libraries.
 
-    Every update frees and allocates the tensors of a window. Fresh pages must be cleared by the system, which takes up
-    to a third of the time.
+    Every update frees and allocates the tensors of a window, and the system would clear fresh pages for up to a third
+    of the time.
     """
     with contextlib.suppress(OSError, AttributeError):
         mallopt = ctypes.CDLL("libc.so.6").mallopt

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from charlm.errors import CharlmError, ProcessError
 from charlm.system import console
+from charlm.system.host import usable_cores
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -44,110 +45,41 @@ WHOLE_BATCH = Shard()
 
 
 class ProcessGroup:
-    """A run of one process: nothing is exchanged."""
+    """The processes of a run; without a timeout it is this one, and nothing is exchanged.
 
-    rank = 0
-    """The number of this process; the first one is 0."""
-    size = 1
-    local_rank = 0
-    """The number of this process on its machine."""
-    local_size = 1
-    """How many processes run on this machine."""
-    has_own_gpus = False
-    """Whether this process sees other GPUs than the others of its machine."""
-
-    is_distributed = False
-    """Whether gradients go through `all_reduce_`."""
-
-    @property
-    def is_first(self) -> bool:
-        return self.rank == 0
-
-    @property
-    def shard(self) -> Shard:
-        """The shard of the batch that this process computes."""
-        return Shard(self.rank, self.size)
-
-    def threads(self, asked: int) -> int:
-        """CPU threads for this process: the number asked for, or, for 0, its share of the cores; 0: torch's default."""
-        return asked
-
-    def use(self, device: torch.device) -> None:
-        """Set the device of the tensors that are exchanged; the same kind in all processes."""
-
-    def all_reduce_(self, tensor: Tensor) -> None:
-        """Replace a tensor by its sum over all processes; the same bits in all of them."""
-
-    def broadcast_(self, tensor: Tensor) -> None:
-        """Replace a tensor by that of the first process."""
-
-    def all_gather(self, shard: Tensor, dim: int) -> Tensor:
-        """The tensor of the whole batch from the shards of all processes; the inverse of `Shard.of`."""
-        return shard
-
-    def sum(self, number: float) -> float:
-        """The sum of a number over all processes, in float64; the same in all of them."""
-        return number
-
-    def on_first(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Call the function in the first process only; all processes return its result."""
-        return function(*args, **kwargs)
-
-    def on_each(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Call the function in every process; all end if it raises in one."""
-        return function(*args, **kwargs)
-
-    def local_first(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """`on_each`, but the first process of each machine fills the caches before the others start."""
-        return function(*args, **kwargs)
-
-    def check_equal(self, name: str, find: Callable[[], object]) -> None:
-        """ProcessError unless `find` returns the same in all processes; a single process does not call it."""
-
-    def agree(self, elapsed_s: float, signals: list[str]) -> tuple[float, list[str]]:
-        """The first process's clock, and the signals that any process has received."""
-        return elapsed_s, signals
-
-    def shared_error(self, error: E) -> E:
-        """An error that all processes raise: the first one prints it."""
-        return error
-
-    def remember(self, name: str, value: str) -> None:
-        """Keep the first process's text for processes that torchrun starts in place of these."""
-
-    def recall(self, name: str) -> str | None:
-        """A text that an earlier process of the same launch has kept."""
-        return None
-
-
-ONE_PROCESS = ProcessGroup()
-
-
-class TorchrunGroup(ProcessGroup):
-    """The processes that torchrun started. Decisions go through a group of their own, which never waits for a GPU.
-
-    Every method raises ProcessError if another process has ended or does not answer in time.
+    Decisions go through a group of their own, which never waits for a GPU. Every method raises ProcessError if another
+    process has ended or does not answer in time.
     """
 
-    is_distributed = True
-
-    def __init__(self, rank: int, size: int, local_rank: int, local_size: int, timeout_s: float) -> None:
-        from torch.distributed.rendezvous import rendezvous
-
-        self.rank, self.size, self.local_rank, self.local_size = rank, size, local_rank, local_size
-        self._timeout_s = timeout_s
+    def __init__(
+        self, rank: int = 0, size: int = 1, local_rank: int = 0, local_size: int = 1, timeout_s: float | None = None
+    ) -> None:
+        self.rank, self.size = rank, size
+        self.local_rank, self.local_size = local_rank, local_size
+        """The number of this process on its machine, and how many run there."""
+        self.is_distributed = timeout_s is not None
+        """Whether torchrun started this process, alone or with others."""
+        self.has_own_gpus = False
+        """Whether this process sees other GPUs than the others of its machine."""
         self._group: Any = None
         self._store: Any = None
         self._meeting = ""
-        self._said_share = False
+        self._announced_share = False
+        if timeout_s is not None:
+            self._join(timeout_s)
+
+    def _join(self, timeout_s: float) -> None:
+        from torch.distributed.rendezvous import rendezvous
+
+        self._timeout_s = timeout_s
         timeout = timedelta(seconds=timeout_s)
-        with self._answered(f"not all {size} have come", then="start all of them, and check their --rdzv-endpoint"):
-            self._store, _, _ = next(rendezvous("env://", rank, size, timeout=timeout))
+        with self._answered(f"not all {self.size} have come", "start all of them, and check their --rdzv-endpoint"):
+            self._store, _, _ = next(rendezvous("env://", self.rank, self.size, timeout=timeout))
             self._meeting = self._meet()
             store = dist.PrefixStore(self._meeting, self._store)  # pyright: ignore[reportPrivateImportUsage]
-            dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=timeout)
-        places = self._gather((_host(), _cores(), os.environ.get("CUDA_VISIBLE_DEVICES")))
-        host, cores, gpus = places[rank]
+            dist.init_process_group("gloo", store=store, rank=self.rank, world_size=self.size, timeout=timeout)
+        places = self._gather((_host(), usable_cores(), os.environ.get("CUDA_VISIBLE_DEVICES")))
+        host, cores, gpus = places[self.rank]
         beside = [place for place in places if place[0] == host]
         # Slurm may give each process cores and GPUs of its own; torchrun gives everyone all of them.
         self._share = max(1, len(cores) // sum(not cores.isdisjoint(others) for _, others, _ in beside))
@@ -164,7 +96,7 @@ class TorchrunGroup(ProcessGroup):
         missing, end_s = set(range(1, self.size)), time.monotonic() + self._timeout_s
         while missing := {other for other in missing if not store.check([f"here/{own}/{other}"])}:
             for other in missing:
-                # The last greeting may be that of a process that is gone; its answer then does no harm.
+                # The last greeting may come from a process that is gone; then the answer does no harm.
                 if store.check([f"hello/{other}"]):
                     store.set(f"answer/{store.get(f'hello/{other}').decode()}", own)
             if time.monotonic() > end_s:
@@ -172,18 +104,31 @@ class TorchrunGroup(ProcessGroup):
             time.sleep(0.02)
         return own
 
-    def threads(self, asked: int) -> int:
+    @property
+    def is_first(self) -> bool:
+        return self.rank == 0
+
+    @property
+    def shard(self) -> Shard:
+        """The shard of the batch that this process computes."""
+        return Shard(self.rank, self.size)
+
+    def threads(self, requested: int) -> int:
+        """CPU threads for this process: as requested, or, for 0, its share of the cores; 0: torch's default."""
         # torchrun sets this variable to 1 if the user has not set it.
-        if asked or self.local_size == 1 or os.environ.get("OMP_NUM_THREADS", "1") != "1":
-            return asked
-        if not self._said_share:
-            self._said_share = True
+        if requested or self.local_size == 1 or os.environ.get("OMP_NUM_THREADS", "1") != "1":
+            return requested
+        if not self._announced_share:
+            self._announced_share = True
             console.say(
                 "threads", f"{self._share} for each process, its share of the cores; `threads` sets another number"
             )
         return self._share
 
     def use(self, device: torch.device) -> None:
+        """Set the device of the tensors that are exchanged; the same kind in all processes."""
+        if not self.is_distributed:
+            return
         self.check_equal("device", lambda: device.type)
         # The group for decisions shall be the first to notice that a process does not answer: its error is one line.
         backend, timeout_s = ("nccl", 2 * self._timeout_s) if device.type == "cuda" else ("gloo", self._timeout_s)
@@ -193,14 +138,20 @@ class TorchrunGroup(ProcessGroup):
             self._group = dist.new_group(backend=backend, timeout=timedelta(seconds=timeout_s))
 
     def all_reduce_(self, tensor: Tensor) -> None:
+        """Replace a tensor by its sum over all processes; the same bits in all of them."""
         with self._answered():
             dist.all_reduce(tensor, group=self._group)
 
     def broadcast_(self, tensor: Tensor) -> None:
-        with self._answered():
-            dist.broadcast(tensor, 0, group=self._group)
+        """Replace a tensor by the first process's."""
+        if self.is_distributed:
+            with self._answered():
+                dist.broadcast(tensor, 0, group=self._group)
 
     def all_gather(self, shard: Tensor, dim: int) -> Tensor:
+        """The tensor of the whole batch from the shards of all processes; the inverse of `Shard.of`."""
+        if self.size == 1:
+            return shard
         shard = shard.contiguous()
         shards = [torch.empty_like(shard) for _ in range(self.size)]
         with self._answered():
@@ -208,9 +159,13 @@ class TorchrunGroup(ProcessGroup):
         return torch.cat(shards, dim)
 
     def sum(self, number: float) -> float:
-        return float(self._sum([number])[0])
+        """The sum of a number over all processes, in float64; the same in all of them."""
+        return self._sum([number])[0]
 
     def on_first(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call the function in the first process only; all processes return its result."""
+        if self.size == 1:
+            return function(*args, **kwargs)
         value, error = _result_or_error(function, *args, **kwargs) if self.is_first else (None, None)
         outcome: list[Any] = [(value, error and _described(error))]
         with self._answered():
@@ -223,6 +178,9 @@ class TorchrunGroup(ProcessGroup):
         return value
 
     def on_each(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call the function in every process; all end if it raises in one."""
+        if self.size == 1:
+            return function(*args, **kwargs)
         value, error = _result_or_error(function, *args, **kwargs)
         faults = self._gather(error and (_described(error), isinstance(error, CharlmError)))
         if isinstance(error, CharlmError):
@@ -236,6 +194,7 @@ class TorchrunGroup(ProcessGroup):
         return value  # type: ignore[return-value]
 
     def local_first(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """`on_each`, but the first process of each machine fills the caches before the others start."""
         if self.local_rank:
             self.on_each(lambda: None)  # while the first one fills the caches
             return self.on_each(function, *args, **kwargs)
@@ -244,6 +203,9 @@ class TorchrunGroup(ProcessGroup):
         return result
 
     def check_equal(self, name: str, find: Callable[[], object]) -> None:
+        """ProcessError unless `find` returns the same in all processes; a single process does not call it."""
+        if self.size == 1:
+            return
         value = find()
         for rank, other in enumerate(self._gather(value)):
             if other != value:
@@ -255,23 +217,29 @@ class TorchrunGroup(ProcessGroup):
                 )
 
     def agree(self, elapsed_s: float, signals: list[str]) -> tuple[float, list[str]]:
+        """The first process's clock, and the signals that any process has received."""
+        if self.size == 1:
+            return elapsed_s, signals
         names = ("SIGHUP", "SIGINT", "SIGTERM")
         first_s, *counts = self._sum([elapsed_s if self.is_first else 0.0, *(name in signals for name in names)])
         return first_s, [name for name, count in zip(names, counts, strict=True) if count]
 
     def shared_error(self, error: E) -> E:
+        """An error that all processes raise: the first one prints it."""
         return error if self.is_first else _reported_elsewhere(error)
 
     def remember(self, name: str, value: str) -> None:
-        if self.is_first:
+        """Keep the first process's text for processes that torchrun starts in place of these."""
+        if self._store is not None and self.is_first:
             self._store.set(f"remembered/{name}", value)
 
     def recall(self, name: str) -> str | None:
+        """A text that an earlier process of the same launch has kept."""
         key = f"remembered/{name}"
-        return self._store.get(key).decode() if self._store.check([key]) else None
+        return self._store.get(key).decode() if self._store is not None and self._store.check([key]) else None
 
     def leave(self, *, failed: bool) -> None:
-        """End the groups; without waiting for others if this process failed."""
+        """End the groups, without waiting for the others if this process failed."""
         with contextlib.suppress(RuntimeError):
             if failed and self._group is not None and dist.get_backend(self._group) == "nccl":
                 dist.distributed_c10d._abort_process_group()
@@ -280,6 +248,8 @@ class TorchrunGroup(ProcessGroup):
 
     def _sum(self, numbers: Sequence[float]) -> list[float]:
         """Sums over all processes, in float64, by the group for decisions."""
+        if self.size == 1:
+            return list(numbers)
         tensor = torch.tensor(numbers, dtype=torch.float64)
         with self._answered():
             dist.all_reduce(tensor)
@@ -299,11 +269,11 @@ class TorchrunGroup(ProcessGroup):
         except (RuntimeError, ValueError) as error:
             # torch's message begins with a place in its source, and goes on with general advice.
             reason = re.sub(r"^\[\S+\] ", "", str(error).strip()).splitlines()[0].partition(". ")[0]
-            found = ProcessError(
+            fault = ProcessError(
                 f"processes: {what} ({reason}); they wait {self._timeout_s:g} s for each other (CHARLM_TIMEOUT_S); "
                 f"{then or 'see its own message, and go on with --resume'}"
             )
-            raise (found if self._is_first_to_report() else _reported_elsewhere(found)) from None
+            raise (fault if self._is_first_to_report() else _reported_elsewhere(fault)) from None
 
     def _is_first_to_report(self) -> bool:
         """False if another process of this meeting prints that one is missing."""
@@ -339,11 +309,7 @@ def _host() -> str:
         return socket.gethostname()
 
 
-def _cores() -> frozenset[int]:
-    """The cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return frozenset(os.sched_getaffinity(0))
-    return frozenset(range(os.cpu_count() or 1))
+ONE_PROCESS = ProcessGroup()
 
 
 @contextlib.contextmanager
@@ -358,10 +324,10 @@ def process_group() -> Iterator[ProcessGroup]:
         yield ONE_PROCESS
         return
     rank, local_rank = _number("RANK", 0, most=size - 1), _number("LOCAL_RANK", 0)
-    timeout_s = _number("CHARLM_TIMEOUT_S", 1800, least=1, most=_LONGEST_S)
+    timeout_s = _number("CHARLM_TIMEOUT_S", 1800, least=1, most=1_000_000)  # eleven days
     if rank:
         console.speak_for(f"process {rank}")
-    group = TorchrunGroup(rank, size, local_rank, local_size, timeout_s)
+    group = ProcessGroup(rank, size, local_rank, local_size, timeout_s)
     failed = True
     try:
         yield group
@@ -371,15 +337,11 @@ def process_group() -> Iterator[ProcessGroup]:
 
 
 def _number(name: str, default: int, *, least: int = 0, most: int = 2**31 - 1) -> int:
-    found = os.environ.get(name, str(default))
-    number = int(found) if found.isdecimal() and len(found) <= len(str(most)) else -1
+    text = os.environ.get(name, str(default))
+    number = int(text) if text.isdecimal() and len(text) <= len(str(most)) else -1
     if not least <= number <= most:
         raise ProcessError(
-            f"{name}: found {found!r} in the environment; allowed: integers from {least} to {most}; set it to one, or "
+            f"{name}: found {text!r} in the environment; allowed: integers from {least} to {most}; set it to one, or "
             "unset it"
         )
     return number
-
-
-_LONGEST_S = 1_000_000
-"""Eleven days."""

@@ -15,7 +15,7 @@ from charlm.native.fused import fused
 from charlm.native.precision import choose_precision
 from charlm.native.shared import SHARED_KERNELS
 from charlm.system.console import say
-from charlm.system.device import available_bytes, prepare_device, resolve_device, set_threads
+from charlm.system.device import available_bytes, keep_freed_memory, prepare_device, resolve_device, set_threads
 from charlm.system.formatting import format_bytes
 from charlm.system.process_group import ONE_PROCESS, ProcessGroup
 from charlm.training.optimizer import least_copies
@@ -54,6 +54,7 @@ def choose_machine(config: Config, group: ProcessGroup = ONE_PROCESS, cells: Ite
     device = group.on_each(resolve_device, config.device, group)
     group.use(device)
     set_threads(group.threads(config.threads))
+    keep_freed_memory()
     free_bytes = available_bytes(device)
     has_kernels = group.local_first(_compile_kernels, list(cells) or [config.model.cell], device)
     precision, reason = group.on_first(choose_precision, config.precision, device)

@@ -161,7 +161,7 @@ def test_libraries_that_are_loaded_one_after_another_are_told_apart(kernel: Kern
 def test_as_many_compilers_as_cores_and_memory_allow(
     monkeypatch: pytest.MonkeyPatch, cores: int, free_bytes: int | None, compilers: int
 ) -> None:
-    monkeypatch.setattr(build, "usable_cores", lambda: cores)
+    monkeypatch.setattr(build, "usable_cores", lambda: range(cores))
     monkeypatch.setattr(build, "free_bytes", lambda: free_bytes)
     assert build._compilers() == compilers
 

@@ -5,7 +5,7 @@ import torch
 
 from charlm.errors import DeviceError
 from charlm.system import device as module
-from charlm.system.device import check_fork, check_precision, own_settings, precisions, prepare_device, resolve_device
+from charlm.system.device import check_fork, own_settings, precisions, prepare_device, resolve_device
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def test_precisions():
     assert precisions(torch.device("cuda", 0)) == ("fp32",)
     assert precisions(torch.device("cuda", 1)) == ("fp32", "tf32", "bf16")
     with pytest.raises(DeviceError, match=r"^precision: found tf32, which cuda:0 \(card\) lacks; allowed here: fp32$"):
-        check_precision(torch.device("cuda", 0), "tf32")
+        prepare_device(torch.device("cuda", 0), "tf32")
 
 
 @pytest.mark.usefixtures("two_gpus")

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from charlm.system.threads import limit_spinning
+from charlm.system.host import limit_spinning
 
 FEW, MANY = "2000", "100000"
 VIRTUAL = "processor\t: 0\nflags\t\t: fpu sse2 hypervisor lahf_lm\nbogomips\t: 5200.00\n"
@@ -48,7 +48,7 @@ def test_beside_other_work_they_spin_shortly(spins, running, found):
 
 def test_work_of_a_moment_is_none(spins, monkeypatch, tmp_path):
     monkeypatch.setattr(
-        "charlm.system.threads.time.sleep", lambda _: (tmp_path / "proc/loadavg").write_text("0 0 0 1/9 9")
+        "charlm.system.host.time.sleep", lambda _: (tmp_path / "proc/loadavg").write_text("0 0 0 1/9 9")
     )
     assert spins(VIRTUAL, running=2) == MANY
 

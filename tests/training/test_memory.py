@@ -12,7 +12,7 @@ from charlm.config import parse_config
 from charlm.errors import CheckpointError, DeviceError
 from charlm.inference.trained import load_model
 from charlm.model import build_model, count_parameters
-from charlm.system.memory import free_bytes
+from charlm.system.host import free_bytes
 from charlm.training.machine import check_memory, choose_machine, least_bytes
 from charlm.training.plan import _saved_bytes
 from charlm.training.step import Trainer
