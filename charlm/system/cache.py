@@ -54,46 +54,39 @@ def open_private(path: Path) -> BinaryIO:
     """Open a file of the cache; OSError if it is a link or no file, or others could have written it."""
     file = open(path, "rb", opener=unlinked)  # noqa: SIM115
     status = os.fstat(file.fileno())
-    if _fault(status):
+    if hasattr(os, "getuid") and _fault(status):
         file.close()
         raise OSError(errno.EPERM, "others could have written it", str(path))
     return file
 
 
-def who_else_writes(folder: Path) -> str:
+def who_else_writes(folder: Path, links: int = 0) -> str:
     """Why others could have written the folder, or could put another in its place, in words; "" if they could not.
 
-    A parent may be a link that this user or root has made: what it points to is checked with its own parents. In a
-    parent with the sticky bit, such as /tmp, others cannot replace what is not theirs. What is missing is no fault.
+    A parent may be a link that this user or root has made: its target is checked like the other parents, after `links`
+    links on the way. In a parent with the sticky bit, such as /tmp, others cannot replace files that they do not own.
+    A missing folder is safe.
     """
     if not hasattr(os, "getuid"):
         return ""
-    place, waiting, links = Path("/"), [*reversed(folder.absolute().parts[1:])], 0
-    while waiting:
-        name = waiting.pop()
-        entry = place / name
+    folder = folder.absolute()
+    for entry in (*reversed(folder.parents), folder):
+        is_parent = entry != folder or links > 0
         try:
             status = entry.lstat()
         except OSError:
             return ""
-        if stat.S_ISLNK(status.st_mode) and waiting and links < _MOST_LINKS and _is_trusted(status.st_uid):
-            target, links = entry.readlink(), links + 1
-            place = Path("/") if target.is_absolute() else place
-            waiting += [part for part in reversed(target.parts) if part != target.anchor]
-            continue
-        if fault := _fault(status, is_parent=bool(waiting)):
-            return fault.format(entry if waiting else "it")
-        place = place.parent if name == ".." else entry
+        if stat.S_ISLNK(status.st_mode) and is_parent and links < 40 and _is_trusted(status.st_uid):
+            fault = who_else_writes(entry.parent / entry.readlink(), links + 1)
+        else:
+            fault = _fault(status, is_parent=is_parent).format(entry if is_parent else "it")
+        if fault:
+            return fault
     return ""
-
-
-_MOST_LINKS = 40
 
 
 def _fault(status: os.stat_result, *, is_parent: bool = False) -> str:
     """Why others could have written a file or folder, or may replace what is in it, with {} for its name."""
-    if not hasattr(os, "getuid"):
-        return ""
     if not _is_trusted(status.st_uid):
         return "{} belongs to another user"
     if stat.S_ISLNK(status.st_mode):
@@ -116,10 +109,10 @@ def _is_own_group(group: int) -> bool:
         import grp
         import pwd
 
-        name, found = pwd.getpwuid(os.getuid()).pw_name, grp.getgrgid(group)
+        user, entry = pwd.getpwuid(os.getuid()).pw_name, grp.getgrgid(group)
     except (ImportError, KeyError):
         return False
-    return found.gr_name == name and set(found.gr_mem) <= {name}
+    return entry.gr_name == user and set(entry.gr_mem) <= {user}
 
 
 @functools.cache

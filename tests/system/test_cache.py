@@ -29,6 +29,12 @@ def tree(tmp_path):
 def linked(path, target):
     shutil.rmtree(path, ignore_errors=True)
     path.symlink_to(target)
+    return path
+
+
+def given(path):
+    """The file or link, as another user's."""
+    os.chown(path, OTHER, OTHER, follow_symlinks=False)
 
 
 @pytest.mark.parametrize(
@@ -45,28 +51,24 @@ def linked(path, target):
         (lambda tree: linked(tree / "home/.cache", tree / "shared/me"), "others may write to {}/shared (chmod go-w "),
         (lambda tree: linked(tree / "home/.cache/charlm/kernels", tree / "disk/me"), "it is a link"),
         (lambda tree: linked(tree / "home/.cache/charlm/kernels", "nowhere"), "it is a link"),
+        pytest.param(lambda tree: given(tree / "home"), "{}/home belongs to another user", marks=as_root),
+        pytest.param(
+            lambda tree: given(linked(tree / "home/.cache", tree / "disk/me")),
+            "{}/home/.cache belongs to another user",
+            marks=as_root,
+        ),
+        pytest.param(
+            lambda tree: (os.chown(tree / "home/.cache", -1, OTHER), (tree / "home/.cache").chmod(0o775)),
+            "others may write to {}/home/.cache (chmod go-w ",
+            marks=as_root,
+        ),
     ],
 )  # fmt: skip
 def test_every_parent_counts_and_own_links_are_followed(tree, change, fault):
     change(tree)
-    found = who_else_writes(tree / "home/.cache/charlm/kernels")
-    assert found.startswith(fault.format(tree))
-    assert bool(found) == bool(fault)
-
-
-@as_root
-@pytest.mark.parametrize(
-    ("change", "fault"),
-    [
-        (lambda tree: os.chown(tree / "home", OTHER, OTHER), "{}/home belongs to another user"),
-        (lambda tree: linked(tree / "home/.cache", tree / "disk/me"), "{}/home/.cache belongs to another user"),
-        (lambda tree: (tree / "home/.cache").chmod(0o775), "others may write to {}/home/.cache (chmod go-w "),
-    ],
-)
-def test_what_other_users_and_groups_have_made(tree, change, fault):
-    change(tree)
-    os.chown(tree / "home/.cache", OTHER if "belongs" in fault else -1, OTHER, follow_symlinks=False)
-    assert who_else_writes(tree / "home/.cache/charlm/kernels").startswith(fault.format(tree))
+    reason = who_else_writes(tree / "home/.cache/charlm/kernels")
+    assert reason.startswith(fault.format(tree))
+    assert bool(reason) == bool(fault)
 
 
 def test_a_group_of_this_user_alone_may_write_to_parents(tree, monkeypatch):
@@ -80,7 +82,7 @@ def test_a_group_of_this_user_alone_may_write_to_parents(tree, monkeypatch):
     monkeypatch.setattr(pwd, "getpwuid", lambda _: pwd.struct_passwd(["ada", "", os.getuid(), group, "", "", ""]))
     (tree / "home/.cache").chmod(0o775)
     for name, members, safe in (("ada", [], True), ("ada", ["ada"], True), ("ada", ["eve"], False), ("us", [], False)):
-        monkeypatch.setattr(grp, "getgrgid", lambda _, found=(name, "", group, members): grp.struct_group(found))
+        monkeypatch.setattr(grp, "getgrgid", lambda _, entry=(name, "", group, members): grp.struct_group(entry))
         cache._is_own_group.cache_clear()
         assert (who_else_writes(tree / "home/.cache/charlm/kernels") == "") == safe
     cache._is_own_group.cache_clear()
@@ -107,9 +109,9 @@ def test_a_folder_that_another_user_creates_at_the_same_time_is_not_used(cache, 
 
     cache.mkdir(parents=True)
     monkeypatch.setattr(Path, "mkdir", too_late)
-    found = make_cache_folder("attacked")
-    assert found != cache / "attacked"
-    assert who_else_writes(found) == ""
+    folder = make_cache_folder("attacked")
+    assert folder != cache / "attacked"
+    assert who_else_writes(folder) == ""
     assert f"cache    {cache / 'attacked'}: not used, because others may write to it" in capsys.readouterr().err
 
 
@@ -159,11 +161,11 @@ def shared(monkeypatch):
 @pytest.mark.parametrize("script", ["mkdir charlm", "ln -s . charlm", "mkdir -p mine/kernels && ln -s mine charlm"])
 def test_another_user_who_comes_first_in_tmp_plants_nothing(shared, script, capsys):
     assert shared(0o1777, script) == 0
-    found = make_cache_folder("kernels")
-    assert shared.folder not in found.parents
+    folder = make_cache_folder("kernels")
+    assert shared.folder not in folder.parents
     assert capsys.readouterr().err == (
         f"cache    {shared.folder}/charlm/kernels: not used, because {shared.folder}/charlm belongs to another user; "
-        f"name another in CHARLM_CACHE; this process uses {found}\n"
+        f"name another in CHARLM_CACHE; this process uses {folder}\n"
     )
 
 
@@ -176,8 +178,8 @@ def test_another_user_cannot_swap_folders(shared, capsys):
     assert make_cache_folder("kernels") == shared.folder / "charlm/kernels"
     assert capsys.readouterr().err == ""
     shared.folder.chmod(0o777)
-    found = make_cache_folder("kernels")
-    assert shared.folder not in found.parents
+    folder = make_cache_folder("kernels")
+    assert shared.folder not in folder.parents
     assert f"because others may write to {shared.folder} (chmod go-w changes that); name" in capsys.readouterr().err
     assert shared(0o777, swap) == 0
     assert make_cache_folder("kernels") != shared.folder / "charlm/kernels"
