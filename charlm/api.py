@@ -83,7 +83,7 @@ def train(
     folder cannot be written, DivergenceError if a loss is not finite.
     """
     began_s = time.perf_counter()
-    from charlm.cells.file import given as cell_options
+    from charlm.cells.file import registered as cell_options
 
     with cell_options(cell) as options:
         settings = [*_settings(options), *_settings(overrides)]

@@ -18,9 +18,9 @@ def is_name(text: str) -> bool:
     return len(text) <= LONGEST_NAME and text.isascii() and text.isidentifier() and not text.startswith("_")
 
 
-def require(holds: bool, found: str) -> None:
+def require(holds: bool, fault: str) -> None:
     if not holds:
-        raise ValueError(f"found {found}")
+        raise ValueError(f"found {fault}")
 
 
 def check(program: Program, square: bool) -> None:

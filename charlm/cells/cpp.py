@@ -16,13 +16,13 @@ def cpp(programs: Sequence[Passes]) -> str:
     """The steps of several programs, which Arguments::variant chooses from."""
     cells = "\n".join(_cell(variant, derived) for variant, derived in enumerate(programs))
     cases = "".join(f"  if (variant == {k}) return function(Cell{k}{{}});\n" for k in range(len(programs)))
-    choice = f"template <class Function>\nvoid with_cell(Index variant, const Function& function) {{\n{cases}}}\n"
-    return f"{cells}\n{choice}"
+    dispatch = f"template <class Function>\nvoid with_cell(Index variant, const Function& function) {{\n{cases}}}\n"
+    return f"{cells}\n{dispatch}"
 
 
 def _cell(variant: int, derived: Passes) -> str:
     classes = [_Forward(derived), _Backward(derived), _BeforeLoop(derived, before_loop(derived.split))]
-    text = "\n".join(each.text() for each in classes)
+    text = "\n".join(pass_class.text() for pass_class in classes)
     states = f"  static constexpr Index STATES = {len(derived.split.loop.states)};\n"
     return f"struct Cell{variant} {{\n{states}{_work(derived)}\n{text}}};\n"
 
@@ -142,7 +142,7 @@ class _Forward(_OfPasses):
             return [*self.merge(place), f"if (member.id == 0) {loop}"]
         p = self.products[place]
         k = self.derived.products[p].operand
-        operand, first = self.derived.operands[k], [each.operand for each in self.derived.products].index(k)
+        operand, first = self.derived.operands[k], [product.operand for product in self.derived.products].index(k)
         if operand.state:
             row = f"a.state({self.states.index(operand.state)}, t, 0)"
         else:

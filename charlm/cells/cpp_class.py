@@ -184,12 +184,12 @@ class LoopText:
 
     def text(self) -> str:
         owner, at = self.owner, (self.stage, self.size)
-        done = 0
+        written = 0
         puts = owner.puts.get(at, [])
-        while done < len(puts):  # the list grows while values are computed
-            place, put = puts[done]
+        while written < len(puts):  # the list grows while values are computed
+            place, put = puts[written]
             self.lines.append(put(self, self.value(place)))
-            done += 1
+            written += 1
         for place, put in owner.last.get(at, []):
             self.lines.append(put(self, self.value(place)))
         inner = "".join(f"          {line}\n" for line in self.lines)

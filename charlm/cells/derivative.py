@@ -188,11 +188,11 @@ class _Derivation:
         nodes = self.forward.nodes
         self.after = {place: name for name, place in zip(self.loop.states, self.loop.results, strict=True)}
         self.final = Builder()
-        wanted = self._used(gradients)
-        self.chosen = self._chosen(wanted)
+        required = self._required(gradients)
+        self.chosen = self._chosen(required)
         for place in sorted(self.chosen):
             self.saved.setdefault(nodes[place].size, []).append(place)
-        values = self._values(wanted)
+        values = self._values(required)
         new: dict[int, int] = {}
         for place, node in enumerate(self.back.nodes):
             if node.op == "value":
@@ -209,7 +209,7 @@ class _Derivation:
                 )
         return self._passes(gradients, new)
 
-    def _used(self, gradients: dict[int, Rows]) -> list[int]:
+    def _required(self, gradients: dict[int, Rows]) -> list[int]:
         """Forward nodes whose values the backward pass needs, in order."""
         ready = [row for rows in gradients.values() for row in rows]
         ready += [
@@ -221,7 +221,7 @@ class _Derivation:
         self._live = live = set(needed(self.back.nodes, ready))
         return sorted({self.back.nodes[place].index for place in live if self.back.nodes[place].op == "value"})
 
-    def _chosen(self, wanted: list[int]) -> set[int]:
+    def _chosen(self, required: list[int]) -> set[int]:
         """The values to save, so that all that are wanted can be loaded or recomputed."""
         chosen: set[int] = set()
         plain: set[int] = set()  # in memory, or arithmetic and normalization of such values
@@ -234,7 +234,7 @@ class _Derivation:
             again = again or (node.op in (*UNARY, "normalize") and plain.issuperset(node.args))
             if self.is_there(place) or again:
                 known.add(place)
-            elif place in wanted:
+            elif place in required:
                 known.add(place)
                 chosen.add(self._what_to_save(place))
         return chosen
@@ -254,11 +254,11 @@ class _Derivation:
         one, zero = self.forward.constant(1.0), self.forward.constant(0.0)
         return self.forward.apply("where", place, one, zero, size=node.size)
 
-    def _values(self, wanted: list[int]) -> dict[int, int]:
+    def _values(self, required: list[int]) -> dict[int, int]:
         """Values of the forward pass as nodes of the backward pass: in memory, or computed again."""
         nodes = self.forward.nodes
         loaded_or_recomputed: set[int] = set()
-        ready = list(wanted)
+        ready = list(required)
         while ready:
             place = ready.pop()
             if place not in loaded_or_recomputed:

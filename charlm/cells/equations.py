@@ -51,7 +51,7 @@ class _Unicode(Lines):
         super().__init__(program, ends)
         # Arguments of normalizations get a line, so that the derivative can name their vectors.
         normalized = [node for node in self.nodes if node.op.endswith("normalize") and node.count > 1]
-        self.alone |= {arg for node in normalized for arg in node.args}
+        self.own_line |= {arg for node in normalized for arg in node.args}
 
     def before(self, state: str) -> str:
         return self.symbol(state, self.past)
@@ -142,7 +142,7 @@ class _Back(_Unicode):
     def __init__(self, program: Program) -> None:
         derived, forward, builder = passes(split(program)), self.notation(program), Builder()
         back = derived.backward
-        taken = {name for name, _ in forward.lines()}
+        used_names = {name for name, _ in forward.lines()}
         whole = scalars(builder, program.nodes)
         ahead, behind = _in_single_vectors(derived, builder, whole)
         known: dict[int, str] = {}
@@ -163,14 +163,14 @@ class _Back(_Unicode):
         nodes = [Node("known", name=known[k]) if k in known else node for k, node in enumerate(builder.nodes)]
         program = program._replace(nodes=tuple(nodes), results=tuple(results), gates=(), shown=())
         super().__init__(program, [behind[row][0] for row in ends])
-        self.taken |= taken
+        self.used_names |= used_names
         after = {forward.after(state): self.symbol(state) for state in program.states}
         for named in (("known",), ("vector", "input"), UNARY):
             for place, gradient in back.gradients.items():
                 node = self.nodes[ahead[place][0]]
                 if node.op in named and all(self.nodes[arg].op == "vector" for arg in node.args):
                     text, _ = self.formula(ahead[place][0])
-                    self.wanted.setdefault(self.same[behind[gradient][0]], f"d{after.get(text, text)}")
+                    self.preferred.setdefault(self.same[behind[gradient][0]], f"d{after.get(text, text)}")
         self.gradients: set[int] = set()
         for place, node in enumerate(self.nodes):
             if node.op == "d_state" or not self.gradients.isdisjoint(node.args):

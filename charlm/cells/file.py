@@ -33,8 +33,8 @@ def load_cell(kind: str, folder: Path) -> type[Cell]:
     """
     written, is_named, name = kind.rpartition(".py:")
     path = _absolute(folder, f"{written}.py" if is_named else kind)
-    if given_class := _GIVEN.get(f"{path}:{name}"):
-        return given_class
+    if registered_class := _REGISTERED.get(f"{path}:{name}"):
+        return registered_class
     module = _module(path, _source(path))
     if not is_named or not name:
         name = _only_cell(path, module)
@@ -49,12 +49,12 @@ def cells_of_file(path: Path) -> list[type[Cell]]:
     return [_with_kind(_cell(path, module, name), f"{path}:{name}") for name in names]
 
 
-_GIVEN: dict[str, type[Cell]] = {}
-"""Classes passed to `given`, by their kind."""
+_REGISTERED: dict[str, type[Cell]] = {}
+"""Classes passed to `registered`, by their kind."""
 
 
 @contextmanager
-def given(cell: Any) -> Iterator[dict[str, Any]]:
+def registered(cell: Any) -> Iterator[dict[str, Any]]:
     """The options that ask for a class of cells, or for a cell as it is, from Python. They hold during the block.
 
     TypeError if it is neither, nor None.
@@ -75,14 +75,14 @@ def given(cell: Any) -> Iterator[dict[str, Any]]:
         file = getattr(sys.modules.get(kind_of.__module__), "__file__", None) or f"{kind_of.__module__}.py"
         kind = f"{_absolute(Path.cwd(), file)}:{kind_of.__name__}"
         kind_of = _with_kind(kind_of, kind)
-    before = _GIVEN.get(kind)
-    _GIVEN[kind] = kind_of
+    before = _REGISTERED.get(kind)
+    _REGISTERED[kind] = kind_of
     try:
         yield _as_settings(kind, options)
     finally:
-        del _GIVEN[kind]
+        del _REGISTERED[kind]
         if before:
-            _GIVEN[kind] = before
+            _REGISTERED[kind] = before
 
 
 def _as_settings(kind: str, options: dict[str, Any]) -> dict[str, Any]:
@@ -137,28 +137,29 @@ def _own_cells(module: types.ModuleType) -> list[str]:
 
 def _only_cell(path: Path, module: types.ModuleType) -> str:
     """The name of the one cell of a file."""
-    own = _own_cells(module)
-    if len(own) == 1:
-        return own[0]
-    if own:
+    own_cells = _own_cells(module)
+    if len(own_cells) == 1:
+        return own_cells[0]
+    if own_cells:
         raise CellError(
-            f"{path}: found {len(own)} cells, {', '.join(own)}; allowed: one's name, as {path.name}:{own[0]}"
+            f"{path}: found {len(own_cells)} cells, {', '.join(own_cells)}; allowed: one's name, as "
+            f"{path.name}:{own_cells[0]}"
         )
     raise CellError(f"{path}: found no subclass of charlm.cells.Cell; {_ALLOWED}")
 
 
 def _cell(path: Path, module: types.ModuleType, name: str) -> type[Cell]:
-    own = _own_cells(module)
+    own_cells = _own_cells(module)
     named = getattr(module, name, None)
     if inspect.isclass(named) and issubclass(named, Cell) and named is not Cell:
         _check_names(str(path), named)
         if name in CELLS:
             raise CellError(f"{path}: found a class {name}, as a built-in kind is called; allowed: another name")
         return named
-    what = f"no class {name}" if named is None else f"{name}, which is no subclass of charlm.cells.Cell"
-    near = difflib.get_close_matches(name, own, n=1)
+    description = f"no class {name}" if named is None else f"{name}, which is no subclass of charlm.cells.Cell"
+    near = difflib.get_close_matches(name, own_cells, n=1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
-    raise CellError(f"{path}: found {what}; allowed: {' | '.join(own) or 'a class of a cell'}{hint}")
+    raise CellError(f"{path}: found {description}; allowed: {' | '.join(own_cells) or 'a class of a cell'}{hint}")
 
 
 def _check_names(where: str, cell: type[Cell]) -> None:

@@ -55,12 +55,12 @@ class Lines:
         uses = [arg for place in self.places for arg in self.nodes[place].args]
         self.uses = Counter(uses)
         unpacked = {self.nodes[place].args[0] for place in self.places if self.nodes[place].op == "part"}
-        self.wanted = {same[place]: self.looked_at(name) for name, place in (*program.gates, *program.shown)}
-        self.wanted |= {place: self.after(name) for name, place in zip(program.states, self.results, strict=True)}
-        self.alone = {*self.wanted, *unpacked, *self.ends}
+        self.preferred = {same[place]: self.looked_at(name) for name, place in (*program.gates, *program.shown)}
+        self.preferred |= {place: self.after(name) for name, place in zip(program.states, self.results, strict=True)}
+        self.own_line = {*self.preferred, *unpacked, *self.ends}
         self.same = same
         self.names: dict[int, str] = {}
-        self.taken = {"", *self.reserved()}
+        self.used_names = {"", *self.reserved()}
 
     def lines(self) -> Iterator[tuple[str, str]]:
         """Names and their expressions, in the order of computation."""
@@ -70,10 +70,10 @@ class Lines:
                 continue
             text, _ = self.formula(place)
             again = self.uses[place] > 1 and not self.repeats(place)
-            if place in self.alone or again or len(text) > self.longest:
-                name = self.wanted.get(place, "")
-                self.names[place] = name if name not in self.taken else self.unnamed(place, fresh)
-                self.taken.add(self.names[place])
+            if place in self.own_line or again or len(text) > self.longest:
+                name = self.preferred.get(place, "")
+                self.names[place] = name if name not in self.used_names else self.unnamed(place, fresh)
+                self.used_names.add(self.names[place])
                 yield self.names[place], text
         for state, place in zip(self.program.states, self.results, strict=True):
             if self.names.get(place) != self.after(state):
@@ -83,18 +83,18 @@ class Lines:
         """Whether a value that is used more than once is repeated in each expression, without a line of its own."""
         return False
 
-    def text(self, place: int, least: int = 0) -> str:
-        """A value by its name or as an expression, in parentheses if its precedence is below `least`."""
+    def text(self, place: int, lowest: int = 0) -> str:
+        """A value by its name or as an expression, in parentheses if its precedence is below `lowest`."""
         text, binds = (self.names[place], ATOM) if place in self.names else self.formula(place)
-        return text if binds >= least else f"({text})"
+        return text if binds >= lowest else f"({text})"
 
     def formula(self, place: int) -> tuple[str, int]:
         """The expression of a value, and its precedence."""
         node = self.nodes[place]
         if node.op in self.leaves:
             return self.leaf(node)
-        binds, *least = self.binds.get(node.op, (ATOM, *[0] * len(node.args)))
-        args = [self.text(arg, each) for arg, each in zip(node.args, least, strict=True)]
+        binds, *lowest = self.binds.get(node.op, (ATOM, *[0] * len(node.args)))
+        args = [self.text(arg, each) for arg, each in zip(node.args, lowest, strict=True)]
         if node.op in ("add", "mul") and self.nodes[node.args[1]].op == node.op:  # a + (b + c)
             args[1] = self.text(node.args[1], binds)
         if node.op not in self.templates:
@@ -117,10 +117,10 @@ class Lines:
     def fresh(self) -> Iterator[str]:
         """Short names that are free."""
         letters = string.ascii_lowercase
-        initials = {name[0] for name in (*self.taken, *self.wanted.values()) if name}
+        initials = {name[0] for name in (*self.used_names, *self.preferred.values()) if name}
         yield from (letter for letter in letters if letter not in initials)
         longer = (word for length in itertools.count(2) for word in itertools.product(letters, repeat=length))
-        yield from (name for word in longer if (name := self.looked_at("".join(word))) not in self.taken)
+        yield from (name for word in longer if (name := self.looked_at("".join(word))) not in self.used_names)
 
     def unnamed(self, place: int, fresh: Iterator[str]) -> str:
         """The name of a value that has none; `fresh` are free names."""

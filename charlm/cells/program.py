@@ -107,8 +107,8 @@ def when(nodes: Sequence[Node]) -> list[int]:
     """STATIC, WINDOW or LOOP for each node."""
     kinds: list[int] = []
     for node in nodes:
-        own = {"input": WINDOW, "state": LOOP}.get(node.op, STATIC)
-        kinds.append(max([own, *(kinds[arg] for arg in node.args)]))
+        own_kind = {"input": WINDOW, "state": LOOP}.get(node.op, STATIC)
+        kinds.append(max([own_kind, *(kinds[arg] for arg in node.args)]))
     return kinds
 
 

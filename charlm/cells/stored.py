@@ -104,9 +104,9 @@ def _attributes(kind: str, stored: str) -> dict[str, Any]:
     except ValidationError as error:
         fault = error.errors(include_url=False)[0]
         where, value = ".".join(map(str, fault["loc"])), fault["input"]
-        what = "nothing" if fault["type"] == "missing" else f"a {type(value).__name__}"
-        found = f"{value!r:.40}" if isinstance(value, str | int | float) else what
-        raise ValueError(f"{where or 'the JSON'}: found {found}; {fault['msg']}") from None
+        kind_text = "nothing" if fault["type"] == "missing" else f"a {type(value).__name__}"
+        value_text = f"{value!r:.40}" if isinstance(value, str | int | float) else kind_text
+        raise ValueError(f"{where or 'the JSON'}: found {value_text}; {fault['msg']}") from None
     require(0 < len(set(raw.states)) == len(raw.states) <= MOST_STATES, "no, equal or too many states")
     require(all(map(is_name, (*raw.states, *raw.initial))), "states or initial options without proper names")
     require(len(raw.initial) <= MOST_OPTIONS, f"{len(raw.initial)} initial options; allowed: {MOST_OPTIONS}")

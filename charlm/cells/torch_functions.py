@@ -37,8 +37,10 @@ def _square(v: Any) -> Any:
 def _pow(v: Any, exponent: Any) -> Any:
     allowed = (0.5, *range(1, MOST_FACTORS + 1))
     if not isinstance(exponent, int | float) or abs(exponent) not in allowed:
-        found = exponent if isinstance(exponent, int | float) else f"a {type(exponent).__name__}"
-        v.tracing.fail(f"found {found} as an exponent; allowed: ±0.5, ±1, …, ±{MOST_FACTORS}; or use exp(b * log(v))")
+        exponent_text = exponent if isinstance(exponent, int | float) else f"a {type(exponent).__name__}"
+        v.tracing.fail(
+            f"found {exponent_text} as an exponent; allowed: ±0.5, ±1, …, ±{MOST_FACTORS}; or use exp(b * log(v))"
+        )
     if abs(exponent) == 0.5:
         return _do("sqrt", v) if exponent > 0 else _rsqrt(v)
     power = functools.reduce(lambda a, b: a * b, [v] * int(abs(exponent)))

@@ -148,13 +148,13 @@ class _Tracing(Parameters):
                 f"{cell}: found states {names!r}, internal {internal!r}; allowed: a tuple of different names, as in "
                 'states: ClassVar = ("h", "c"), and some of them, but not the first, as internal'
             )
-        wanted = ", ".join(("self", "p", "x", *names))
+        signature = ", ".join(("self", "p", "x", *names))
         if type(self.cell).step is Cell.step:
-            raise CellError(f"{cell}: found no step; allowed: def step({wanted})")
+            raise CellError(f"{cell}: found no step; allowed: def step({signature})")
         try:
             inspect.signature(self.cell.step).bind(self, x, *states)
         except TypeError as error:
-            self.fail(f"{error}; allowed: def step({wanted}), with one argument for each of the states")
+            self.fail(f"{error}; allowed: def step({signature}), with one argument for each of the states")
 
     # Called by values and functions
 
@@ -185,8 +185,8 @@ class _Tracing(Parameters):
             size = None if size is None else self.joined(size, value.node.size)
         counts = {value.node.count for value in values} - {1}
         if size is None or len(counts) > 1:
-            found = " and ".join(f"{value.node.count} × {value.node.size or 'constant'}" for value in values)
-            self.fail(f"{op} of vectors of different sizes: {found}")
+            sizes = " and ".join(f"{value.node.count} × {value.node.size or 'constant'}" for value in values)
+            self.fail(f"{op} of vectors of different sizes: {sizes}")
         place = self.builder.apply(op, *(value.place for value in values), size=size)
         return Condition(self, place) if op == "greater" else Value(self, place)
 

@@ -205,8 +205,10 @@ class _Backward(_Pass):
             place = back.states.get(name, -1)
             last = self.at.get(place, 0)
             for stage in {0, last} if self.zones_out(s) else {last}:
-                own = place if stage == last else -1
-                stores.append(Store(own, stage, "H", functools.partial(self.put_state, s, own, stage)))
+                stored_place = place if stage == last else -1
+                stores.append(
+                    Store(stored_place, stage, "H", functools.partial(self.put_state, s, stored_place, stage))
+                )
         for index, rows in back.products.items():
             stores += self.each(rows, passes.products[index].size, functools.partial(self.put_product, index))
         for index in back.windows.keys() - passes.like_windows.keys():

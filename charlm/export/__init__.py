@@ -78,10 +78,10 @@ def _check_place(out: Path, to: str, overwrite: bool) -> None:
         raise ExportError(f"--out {out}: exists already; --overwrite replaces an earlier export")
     kind = _KINDS[to]
     if kind == TORCH_EXPORT and out.is_dir():
-        held, written = {file.name for file in out.iterdir()}, {*TORCH_FILES}
-        if held and held != written:
-            other = min(held - written or held)
-            raise ExportError(f"--out {out}: holds {other}, so it is not an earlier export; name another folder")
+        existing, expected = {file.name for file in out.iterdir()}, {*TORCH_FILES}
+        if existing and existing != expected:
+            unexpected = min(existing - expected or existing)
+            raise ExportError(f"--out {out}: holds {unexpected}, so it is not an earlier export; name another folder")
     elif kind == TORCH_EXPORT or not out.is_file() or (out.stat().st_size and written_kind(out) != kind):
         raise ExportError(other_output("--out", out, kind))
 

@@ -57,20 +57,20 @@ def check_agreement(network: CharLM, step: Step, name: str) -> Agreement:
     """
     generator = torch.Generator().manual_seed(1)
     state = network.layers.zero_state(_STREAMS)
-    theirs, largest = as_tuple(state), 0.0
+    exported_state, largest = as_tuple(state), 0.0
     for steps in _STEPS:
         shape = (steps, _STREAMS)
         ids_TB = torch.randint(network.vocabulary_size, shape, generator=generator)
         if network.begins is not None:
             ids_TB[torch.rand(shape, generator=generator) < 0.2] = network.begins
         logits, state = network(ids_TB, state)
-        their_logits, theirs = step(ids_TB, theirs)
-        for one, other in zip((their_logits, *theirs), (logits, *as_tuple(state)), strict=True):
-            difference = float((one - other).abs().max())
-            if not difference <= TOLERANCE * max(1.0, float(other.abs().max())):
+        exported_logits, exported_state = step(ids_TB, exported_state)
+        for exported, expected in zip((exported_logits, *exported_state), (logits, *as_tuple(state)), strict=True):
+            difference = float((exported - expected).abs().max())
+            if not difference <= TOLERANCE * max(1.0, float(expected.abs().max())):
                 raise ExportError(
                     f"{name}: its logits or states differ from charlm's by {difference:.2g}; allowed: {TOLERANCE:g}; "
                     "nothing was written; please report this with the run's config.yaml"
                 )
-        largest = max(largest, float((their_logits - logits).abs().max()))
+        largest = max(largest, float((exported_logits - logits).abs().max()))
     return Agreement(largest)

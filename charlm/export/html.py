@@ -63,9 +63,9 @@ class Costs:
                 f"({self.loss:+.2%}), on {self.scored:,} characters of validation text"
             ]
         if self.copies is not None:
-            part = "" if self.copies.covered == self.copies.total else f"the first {self.copies.covered:,} of "
+            extent = "" if self.copies.covered == self.copies.total else f"the first {self.copies.covered:,} of "
             sentences.append(
-                f"copies: {format_bytes(self.copies_bytes)} for {part}{self.copies.total:,} characters of training "
+                f"copies: {format_bytes(self.copies_bytes)} for {extent}{self.copies.total:,} characters of training "
                 f"text; a window of 20 that is new is taken for a copy once in {1 / max(self.copies.chance, 1e-9):,.0f}"
             )
         return "; ".join(sentences)

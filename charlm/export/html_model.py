@@ -44,15 +44,15 @@ class Int8(NamedTuple):
 
 def int8_matrix(weights: npt.NDArray[np.float32]) -> Int8:
     """The matrix with the scale of each row that leaves the least squared error."""
-    most = np.abs(weights).max(axis=1)
+    largest = np.abs(weights).max(axis=1)
     values, scales = np.zeros(weights.shape, np.int8), np.ones(len(weights), np.float32)
-    least = np.full(len(weights), np.inf)
+    smallest_error = np.full(len(weights), np.inf)
     for share in _CLIPPED:
-        tried = np.where(most > 0, most * share / LARGEST, 1).astype(np.float32)
-        rounded = np.rint(weights / tried[:, None]).clip(-LARGEST, LARGEST)
-        error = np.square(rounded * tried[:, None] - weights).sum(axis=1)
-        better = error < least
-        values[better], scales[better], least[better] = rounded[better], tried[better], error[better]
+        candidate = np.where(largest > 0, largest * share / LARGEST, 1).astype(np.float32)
+        rounded = np.rint(weights / candidate[:, None]).clip(-LARGEST, LARGEST)
+        error = np.square(rounded * candidate[:, None] - weights).sum(axis=1)
+        better = error < smallest_error
+        values[better], scales[better], smallest_error[better] = rounded[better], candidate[better], error[better]
     return Int8(values, scales)
 
 

@@ -88,7 +88,7 @@ def _layers_class(layers: RecurrentLayers, programs: dict[str, Program]) -> str:
         step = f"""new = {called}(x_t, *states, *parameters)
                 states = tuple(map(torch.lerp, new, states, self.zoneout[0].chunk({len(layers.state_names)}, -1)))"""
     several = len(layers.state_names) > 1
-    given, returned = ("state", "tuple(last)") if several else ("(state,)", "last[0]")
+    given_state, returned = ("state", "tuple(last)") if several else ("(state,)", "last[0]")
     output = "            x = torch.stack(outputs)"
     if layers.residual:
         output = """            y = torch.stack(outputs)
@@ -105,7 +105,7 @@ def _layers_class(layers: RecurrentLayers, programs: dict[str, Program]) -> str:
 {buffer}
     def forward(self, x, state=None):
         zeros = x.new_zeros({layers.num_layers}, x.shape[1], {layers.hidden_size})
-        state = [zeros] * {len(layers.state_names)} if state is None else {given}
+        state = [zeros] * {len(layers.state_names)} if state is None else {given_state}
         last = []
         for layer in range({layers.num_layers}):
 {chosen}            parameters = [getattr(self, f"{{name}}_l{{layer}}") for name in {names}]
@@ -136,12 +136,12 @@ def _model_class(network: CharLM, plain: bool) -> str:
         forward = f"        x, state = self.layers({inputs}, state)\n"
     else:
         one = len(layers.state_names) == 1
-        carried = "state * goes_on" if one else "tuple(part * goes_on for part in state)"
+        reset_state = "state * goes_on" if one else "tuple(part * goes_on for part in state)"
         forward = f"""        outputs = []
         for step_ids, x in zip(ids, {inputs}):
             if state is not None:  # a newline begins a line, from the zero state
                 goes_on = (step_ids != {network.begins}).unsqueeze(-1)
-                state = {carried}
+                state = {reset_state}
             output, state = self.layers(x.unsqueeze(0), state)
             outputs.append(output)
         x = torch.cat(outputs)

@@ -44,7 +44,7 @@ def write_onnx(trained: TrainedModel, path: Path) -> Agreement:
     names = network.layers.state_names
 
     def step(ids_TB: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, tuple[Tensor, ...]]:
-        inputs = {name: part.numpy() for name, part in zip(names, state, strict=True)}
+        inputs = {name: tensor.numpy() for name, tensor in zip(names, state, strict=True)}
         logits, *last = session.run(None, {"ids": ids_TB.numpy(), **inputs})
         return torch.from_numpy(logits), tuple(map(torch.from_numpy, last))
 
@@ -87,7 +87,9 @@ def build_model(network: CharLM) -> Any:
 
     ids = helper.make_tensor_value_info("ids", TensorProto.INT64, ["T", "B"])
     logits = helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["T", "B", network.vocabulary_size])
-    graph = helper.make_graph(nodes.taken(), "charlm", [ids, *states("")], [logits, *states("new_")], nodes.constants)
+    graph = helper.make_graph(
+        nodes.take_nodes(), "charlm", [ids, *states("")], [logits, *states("new_")], nodes.constants
+    )
     opset = helper.make_opsetid("", OPSET)
     return helper.make_model(graph, producer_name="charlm", ir_version=_IR_VERSION, opset_imports=[opset])
 
@@ -98,9 +100,9 @@ def _scan_body(network: CharLM, nodes: Nodes) -> tuple[list[Any], list[str]]:
     states = [f"step_{name}" for name in layers.state_names]
     if network.begins is not None:
         is_begin = nodes.one("Equal", "step_ids", nodes.constant(np.int64(network.begins)))
-        carried_B1 = nodes.one("Cast", nodes.one("Not", is_begin), to=1)
-        carried_B1 = nodes.one("Unsqueeze", carried_B1, nodes.constant(np.array([1])))
-        states = [nodes.one("Mul", name, carried_B1) for name in states]
+        carry_B1 = nodes.one("Cast", nodes.one("Not", is_begin), to=1)
+        carry_B1 = nodes.one("Unsqueeze", carry_B1, nodes.constant(np.array([1])))
+        states = [nodes.one("Mul", name, carry_B1) for name in states]
     if network.embedding is None:
         depth, values = nodes.constant(np.int64(network.vocabulary_size)), nodes.constant(np.array([0, 1], np.float32))
         y = nodes.one("OneHot", "step_ids", depth, values)
@@ -109,14 +111,14 @@ def _scan_body(network: CharLM, nodes: Nodes) -> tuple[list[Any], list[str]]:
     ones, axis = nodes.constant(np.ones(layers.num_layers, np.int64)), nodes.constant(np.array([0]))
     of_layers: list[list[str]] = [[] for _ in range(layers.num_layers)]
     for name in states:
-        parts = nodes.add("Split", [name, ones], layers.num_layers, axis=0)
-        for own, part in zip(of_layers, parts, strict=True):
-            own.append(nodes.one("Squeeze", part, axis))
+        tensors = nodes.add("Split", [name, ones], layers.num_layers, axis=0)
+        for layer_state, tensor in zip(of_layers, tensors, strict=True):
+            layer_state.append(nodes.one("Squeeze", tensor, axis))
     last: list[list[str]] = []
-    for layer, own in enumerate(of_layers):
-        new = OnnxLayer(layers, layer, y, own, nodes).new_states()
+    for layer, layer_state in enumerate(of_layers):
+        new = OnnxLayer(layers, layer, y, layer_state, nodes).new_states()
         y = nodes.one("Add", y, new[0]) if layer and layers.residual else new[0]
         last.append([nodes.one("Unsqueeze", name, axis) for name in new])
-    joined = [nodes.add("Concat", parts, axis=0)[0] for parts in zip(*last, strict=True)]
+    joined = [nodes.add("Concat", tensors, axis=0)[0] for tensors in zip(*last, strict=True)]
     output = nodes.one("Identity", y)  # a graph's outputs are distinct
-    return nodes.taken(), [*joined, output]
+    return nodes.take_nodes(), [*joined, output]

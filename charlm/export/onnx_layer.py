@@ -42,7 +42,7 @@ class Nodes:
         self.constants.append(numpy_helper.from_array(array, self._new("constant")))
         return self.constants[-1].name
 
-    def taken(self) -> list[Any]:
+    def take_nodes(self) -> list[Any]:
         """The nodes since the last call."""
         nodes, self._nodes = self._nodes, []
         return nodes

@@ -14,9 +14,9 @@ def step_code(programs: Mapping[str, Program]) -> str:
     """Functions `name(x, *states, *parameters)`, which return a tuple of the new states, after what they call."""
     steps = {name: _Python(program) for name, program in programs.items()}
     nodes = [lines.nodes[place] for lines in steps.values() for place in lines.places]
-    used = {node.op for node in nodes}
+    ops = {node.op for node in nodes}
     several = any(node.op == "product" and node.count > 1 for node in nodes)
-    helpers = [code for op, code in _HELPERS.items() if op in used and (op != "product" or several)]
+    helpers = [code for op, code in _HELPERS.items() if op in ops and (op != "product" or several)]
     return "\n\n\n".join([*helpers, *(_function(name, lines) for name, lines in steps.items())])
 
 

@@ -66,10 +66,10 @@ class Graphs:
     are forgotten.
     """
 
-    def __init__(self, record: Callable[[Launches, torch.device], Launches] | None = None, most: int = 64) -> None:
+    def __init__(self, record: Callable[[Launches, torch.device], Launches] | None = None, capacity: int = 64) -> None:
         self._record = record or Recorder()
-        self._most = most
-        self._seen: OrderedDict[Hashable, None] = OrderedDict()
+        self._capacity = capacity
+        self._launched: OrderedDict[Hashable, None] = OrderedDict()
         self._recorded: OrderedDict[Hashable, Launches] = OrderedDict()
         self.enabled = True
         self.replays = 0
@@ -88,12 +88,12 @@ class Graphs:
             self.replays += 1
             return replay()
         launches()
-        if call not in self._seen:
-            _put(self._seen, call, None, self._most)
+        if call not in self._launched:
+            _put(self._launched, call, None, self._capacity)
             return None
-        del self._seen[call]
+        del self._launched[call]
         try:
-            _put(self._recorded, call, self._record(launches, device), self._most)
+            _put(self._recorded, call, self._record(launches, device), self._capacity)
         except RuntimeError as error:
             self.enabled = False
             reason = str(error).strip().partition("\n")[0]
@@ -101,9 +101,9 @@ class Graphs:
         return None
 
 
-def _put(items: OrderedDict[Hashable, Any], key: Hashable, item: Any, most: int) -> None:
+def _put(items: OrderedDict[Hashable, Any], key: Hashable, item: Any, capacity: int) -> None:
     items[key] = item
-    if len(items) > most:
+    if len(items) > capacity:
         items.popitem(last=False)
 
 

@@ -64,20 +64,23 @@ def _agreements(cell: Cell, inputs: int) -> Iterator[tuple[str, str]]:
     single = copy.deepcopy(layers).float()
     rounding = _runs(single, partial(_by, single, reference), starts)
     yield "reference loop in float32", f"largest difference {_largest(rounding, truth):.1g}"
-    for each, expected in ((layers, truth), (single, rounding)):
-        name = f"step on tensors in {_dtype(each)}"
-        yield name, _compared(f"{cell.name}: {name}", _runs(each, partial(step_by_step, each), starts), expected, truth)
+    for variant, expected in ((layers, truth), (single, rounding)):
+        name = f"step on tensors in {_dtype(variant)}"
+        yield (
+            name,
+            _compared(f"{cell.name}: {name}", _runs(variant, partial(step_by_step, variant), starts), expected, truth),
+        )
     for device in _devices():
-        for each in (layers.to(device), single.to(device)):
-            for backend in each.backends(device):
+        for variant in (layers.to(device), single.to(device)):
+            for backend in variant.backends(device):
                 if backend.name == reference.name and device.type == "cpu":
                     continue
-                name = f"{backend.name} in {_dtype(each)} on {device.type}"
+                name = f"{backend.name} in {_dtype(variant)} on {device.type}"
                 if reason := backend.prepare(device, True):
                     yield name, f"none: {reason}"
                     continue
-                found = _runs(each, partial(_by, each, backend), starts)
-                yield name, _compared(f"{cell.name}: {name}", found, truth if each is layers else rounding, truth)
+                results = _runs(variant, partial(_by, variant, backend), starts)
+                yield name, _compared(f"{cell.name}: {name}", results, truth if variant is layers else rounding, truth)
 
 
 def _devices() -> list[torch.device]:
@@ -113,37 +116,44 @@ def _run(layers: RecurrentLayers, forward: Forward, start: tuple[Tensor, ...]) -
     inputs |= {f"d{name}": parameter for name, parameter in layers.named_parameters()}
     generator = torch.Generator().manual_seed(2)
     upstream = [torch.randn(output.shape, generator=generator).to(output) for output in outputs.values()]
-    used = [pair for pair in zip(outputs.values(), upstream, strict=True) if pair[0].requires_grad]
-    if not used:
+    connected = [pair for pair in zip(outputs.values(), upstream, strict=True) if pair[0].requires_grad]
+    if not connected:
         raise CellError(f"{layers.cell.name}: no gradient reaches any parameter; allowed: a step that can learn")
     gradients = torch.autograd.grad(
-        [output for output, _ in used], list(inputs.values()), [one for _, one in used], allow_unused=True
+        [output for output, _ in connected],
+        list(inputs.values()),
+        [d_output for _, d_output in connected],
+        allow_unused=True,
     )
     pairs = zip(inputs.items(), gradients, strict=True)
-    found = outputs | {name: torch.zeros_like(tensor) if one is None else one for (name, tensor), one in pairs}
-    return {name: tensor.detach().cpu().double() for name, tensor in found.items()}
+    results = outputs | {
+        name: torch.zeros_like(tensor) if gradient is None else gradient for (name, tensor), gradient in pairs
+    }
+    return {name: tensor.detach().cpu().double() for name, tensor in results.items()}
 
 
-def _compared(label: str, found: list[Results], expected: list[Results], truth: list[Results]) -> str:
+def _compared(label: str, results: list[Results], expected: list[Results], truth: list[Results]) -> str:
     """The largest difference from the truth, in words. CellError if the errors are more than _TIMES those expected.
 
     That holds for the geometric mean over all runs: in one, the expected results may be exact by luck.
     """
-    least = _EXACT if expected is truth else 2 * torch.finfo(torch.float32).eps
+    tolerance = _EXACT if expected is truth else 2 * torch.finfo(torch.float32).eps
     for name in truth[0]:
         shares = []
-        for one, other, true in zip(found, expected, (run[name] for run in truth), strict=True):
-            allowed = _TIMES * _error(other[name], true) + least * max(1.0, float(true.abs().max()))
-            shares.append(max(1 / _TIMES, _error(one[name], true) / allowed))
+        for result, reference, true in zip(results, expected, (run[name] for run in truth), strict=True):
+            allowed = _TIMES * _error(reference[name], true) + tolerance * max(1.0, float(true.abs().max()))
+            shares.append(max(1 / _TIMES, _error(result[name], true) / allowed))
         if not math.prod(shares) <= 1:
-            worst = _largest([{name: run[name]} for run in found], truth)
+            worst = _largest([{name: run[name]} for run in results], truth)
             raise CellError(f"{label}: {name} differs from the reference loop by up to {worst:.2g}; allowed: rounding")
-    return f"agrees; largest difference {_largest(found, truth):.1g}"
+    return f"agrees; largest difference {_largest(results, truth):.1g}"
 
 
-def _largest(found: list[Results], truth: list[Results]) -> float:
+def _largest(results: list[Results], truth: list[Results]) -> float:
     return max(
-        _error(tensor, true[name]) for one, true in zip(found, truth, strict=True) for name, tensor in one.items()
+        _error(tensor, true[name])
+        for result, true in zip(results, truth, strict=True)
+        for name, tensor in result.items()
     )
 
 
@@ -151,5 +161,5 @@ def _dtype(layers: RecurrentLayers) -> str:
     return str(next(layers.parameters()).dtype).removeprefix("torch.")
 
 
-def _error(found: Tensor, truth: Tensor) -> float:
-    return float((found - truth).abs().max())
+def _error(result: Tensor, truth: Tensor) -> float:
+    return float((result - truth).abs().max())

@@ -26,7 +26,7 @@ def driven_layer(
 
 
 def loop_inputs(
-    driver: Driver, parts: Split, x: Tensor | Lookup, parameters: Mapping[str, Tensor], input_size: int
+    driver: Driver, split: Split, x: Tensor | Lookup, parameters: Mapping[str, Tensor], input_size: int
 ) -> LoopInputs:
     """What a loop reads besides states. For a lookup, its windows are computed for each row of the table.
 
@@ -36,30 +36,30 @@ def loop_inputs(
     input_size = input_size if isinstance(x, Lookup) else x.shape[-1]
     rows, ids_TB = _rows_of_table(x, input_size) if isinstance(x, Lookup) else (x.to(dtype), None)
     before = Evaluation(
-        parts.program, parameters, dtype, x=rows, input_size=input_size, linear=driver.linear, additions=parts.additions
+        split.program, parameters, dtype, x=rows, input_size=input_size, linear=driver.linear, additions=split.additions
     )
-    windows = [before.value(place) for place in parts.windows]
-    vectors = [before.value(place) for place in parts.vectors]
+    windows = [before.value(place) for place in split.windows]
+    vectors = [before.value(place) for place in split.vectors]
     if ids_TB is not None and not driver.takes_ids:
         windows, ids_TB = [F.embedding(ids_TB, window) for window in windows], None
     steps = len(x.ids_TB if isinstance(x, Lookup) else x)
-    reads_size = any(node.size == "I" for node in parts.loop.nodes)
+    reads_size = any(node.size == "I" for node in split.loop.nodes)
     return LoopInputs(windows, ids_TB, vectors, parameters, input_size if reads_size else 0, steps)
 
 
 def generating_layer(driver: Driver, input_size: int, call: LayerCall, characters: Lookup | None) -> GeneratingLayer:
     """A layer for generation. characters: the first layer's input for each character; None above it."""
-    derived, parameters, parts = call.passes, call.parameters, call.passes.split
-    before = before_loop(parts)
+    derived, parameters, split = call.passes, call.parameters, call.passes.split
+    before = before_loop(split)
     B, H = call.state[0].shape
-    values = Evaluation(parts.program, parameters, call.state[0].dtype, input_size=input_size, linear=driver.linear)
-    vectors = [values.value(place) for place in (*parts.vectors, *before.vectors)]
+    values = Evaluation(split.program, parameters, call.state[0].dtype, input_size=input_size, linear=driver.linear)
+    vectors = [values.value(place) for place in (*split.vectors, *before.vectors)]
     if characters is None:
-        nodes = [parts.program.nodes[place] for place in parts.windows]
+        nodes = [split.program.nodes[place] for place in split.windows]
         widths = [node.count * units(node.size, H, input_size) for node in nodes]
         windows = [call.state[0].new_empty(B, width) for width in widths]
     else:
-        inputs = loop_inputs(driver, parts, characters, parameters, input_size)
+        inputs = loop_inputs(driver, split, characters, parameters, input_size)
         windows = inputs.windows
     nodes = before.program.nodes
     of_before = [matrix(parameters[nodes[place].name], nodes[place].index) for place in before.products]

@@ -25,23 +25,23 @@ def zone_out(new_BH: Tensor, old_BH: Tensor, zoneout_TBH: Tensor | None, t: int)
 
 def reference_layer(x_TBI: Tensor, call: LayerCall) -> tuple[Tensor, LayerState]:
     """Outputs [T, B, H] and last states [B, H] from inputs [T, B, I], by autograd's operators."""
-    program, parts, parameters = call.passes.split.program, call.passes.split, call.parameters
+    program, split, parameters = call.passes.split.program, call.passes.split, call.parameters
     dtype = call.state[0].dtype
-    before = Evaluation(program, parameters, dtype, x=x_TBI, additions=parts.additions)
-    windows = [before.value(place) for place in parts.windows]
-    vectors = [before.value(place) for place in parts.vectors]
+    before = Evaluation(program, parameters, dtype, x=x_TBI, additions=split.additions)
+    windows = [before.value(place) for place in split.windows]
+    vectors = [before.value(place) for place in split.vectors]
     shares: Sequence[Tensor | None] = [None] * len(program.states)
     if call.zoneout_TBS is not None:
         chunks = call.zoneout_TBS.chunk(len(program.states), dim=2)
         named = zip(program.states, chunks, strict=True)
         shares = [None if name in program.internal else chunk for name, chunk in named]
-    loop = parts.loop
+    loop = split.loop
     states, outputs = call.state, []
     for t in range(len(x_TBI)):
         step = Evaluation(
             loop, parameters, dtype, states=dict(zip(loop.states, states, strict=True)),
             windows=[window[t] for window in windows], vectors=vectors, mask_BH=call.mask_BH,
-            additions=parts.loop_additions,
+            additions=split.loop_additions,
         )  # fmt: skip
         after = [step.value(place) for place in loop.results]
         pairs = zip(after, states, shares, strict=True)

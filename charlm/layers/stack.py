@@ -231,11 +231,11 @@ class RecurrentLayers(nn.Module):
         torchs = [TorchOperator(self).backend(device)] if has_operator(self.cell) else []
         reference = self.reference_backend()
         if device.type == "cpu":
-            own = driven("fused CPU kernel", self.fused_layer, self.compile_cpu_kernel, generates=True)
-            return [own, *torchs, reference]
+            ours = driven("fused CPU kernel", self.fused_layer, self.compile_cpu_kernel, generates=True)
+            return [ours, *torchs, reference]
         layer = partial(driven_layer, self.gpu_driver, self.input_size, self._buffer_cache)
-        own = driven("loop with its own backward pass", layer, library=self.gpu_driver.library)
-        return [*torchs, own, reference]
+        ours = driven("loop with its own backward pass", layer, library=self.gpu_driver.library)
+        return [*torchs, ours, reference]
 
     gpu_driver = TensorRecurrence()
     """For all cells on a GPU."""

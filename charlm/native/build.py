@@ -140,10 +140,10 @@ def find_compiler() -> list[str]:
     """The command in $CXX, or else the first usual compiler that is installed."""
     if named := shlex.split(os.environ.get("CXX", "")):
         return named
-    found = next((name for name in ("g++", "clang++", "c++") if shutil.which(name)), None)
-    if found is None:
+    compiler = next((name for name in ("g++", "clang++", "c++") if shutil.which(name)), None)
+    if compiler is None:
         raise KernelError("no C++ compiler; install g++ or clang++ for speed")
-    return [found]
+    return [compiler]
 
 
 def _machine_flags() -> list[str]:
@@ -192,8 +192,8 @@ def _compile_all(
     say("compile", f"for this CPU, once: {', '.join(library.name for library in libraries)} ...")
     start_s = time.perf_counter()
     with ThreadPoolExecutor(min(len(libraries), _compilers())) as pool:
-        made = pool.map(lambda library: _compile(library, command, paths[library]), libraries)
-        outcomes = dict(zip(libraries, made, strict=True))
+        results = pool.map(lambda library: _compile(library, command, paths[library]), libraries)
+        outcomes = dict(zip(libraries, results, strict=True))
     seconds = count_compilation(start_s)
     if not any(isinstance(outcome, KernelError) for outcome in outcomes.values()):
         say("compile", f"done in {seconds:.1f} s")

@@ -94,9 +94,9 @@ class Generator:
         draws_NB = draws_NB.double().contiguous()
         drawn = torch.empty(draws_NB.shape, dtype=torch.int64)
         assert draws_NB.shape[1] == self._batch_size, draws_NB.shape
-        choice = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
+        sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
         threads = min(self._threads, torch.get_num_threads())  # one in a process that was forked since
-        values = self._sizes | self._tensors | choice | {"threads": threads, "layers": ctypes.addressof(self._layers)}
+        values = self._sizes | self._tensors | sampling | {"threads": threads, "layers": ctypes.addressof(self._layers)}
         struct = self._driver.structs[1].fill(count=len(draws_NB), draws=draws_NB, drawn=drawn, **values)
         self._driver.call("recurrence_generate", struct)
         return drawn

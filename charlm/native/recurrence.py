@@ -122,9 +122,9 @@ class _Call(NamedTuple):
 
     def split_tensors(self, tensors: Sequence[Tensor]) -> tuple[list[Tensor], ...]:
         """Windows, vectors, matrices and states."""
-        rest = iter(tensors)
+        remaining = iter(tensors)
         counts = len(self.passes.split.windows), len(self.passes.split.vectors), len(self.names)
-        return (*(list(itertools.islice(rest, count)) for count in counts), list(rest))
+        return (*(list(itertools.islice(remaining, count)) for count in counts), list(remaining))
 
     def matrices(self, weights: Sequence[Tensor]) -> list[Tensor]:
         """The matrix of each product, from the tensors of `names`."""
@@ -251,7 +251,7 @@ def _matrix_gradients(
 ) -> list[Tensor]:
     """The gradients of the matrices: each product's output gradient times its operand, summed over steps."""
     passes, states, mask_BH = call.passes, saved["states"], saved["mask"]
-    d_weights, begun = [torch.empty_like(weight) for weight in weights], set()
+    d_weights, written = [torch.empty_like(weight) for weight in weights], set()
     for product, d_TBG, d_matrix in zip(passes.products, d_products, call.matrices(d_weights), strict=True):
         operand = passes.operands[product.operand]
         if operand.state:
@@ -260,8 +260,8 @@ def _matrix_gradients(
             v_TBK = saved["operands"][passes.stored_operands.index(product.operand)][: len(d_TBG)]
         if mask_BH is not None and operand.size == "H":
             v_TBK = v_TBK * mask_BH
-        again = (product.name, product.index) in begun
-        begun.add((product.name, product.index))
+        again = (product.name, product.index) in written
+        written.add((product.name, product.index))
         out = torch.empty_like(d_matrix) if again else d_matrix
         call.driver.matmul(d_TBG.flatten(0, 1).t(), v_TBK.flatten(0, 1), bf16=call.bf16, out=out)
         if again:

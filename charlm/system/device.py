@@ -23,7 +23,7 @@ def resolve_device(name: str, group: ProcessGroup = ONE_PROCESS) -> torch.device
 
     GPUs are counted as CUDA_VISIBLE_DEVICES leaves them. Several processes on a machine get a GPU each, in order.
     """
-    wanted = name
+    requested = name
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if name == "cpu":
@@ -31,8 +31,8 @@ def resolve_device(name: str, group: ProcessGroup = ONE_PROCESS) -> torch.device
     kind, _, number = name.partition(":")
     if torch.cuda._is_in_bad_fork():
         raise DeviceError(
-            f"device: found {wanted} in a process that was forked from one that uses a GPU; allowed here: cpu; start "
-            "processes with multiprocessing's 'spawn' to use a GPU"
+            f"device: found {requested} in a process that was forked from one that uses a GPU; allowed here: cpu; "
+            "start processes with multiprocessing's 'spawn' to use a GPU"
         )
     if kind != "cuda" or not (number or "0").isdecimal():
         raise DeviceError(f"device: found {name}; allowed: auto | cpu | cuda | cuda:1 (the second GPU) and so on")
@@ -44,7 +44,7 @@ def resolve_device(name: str, group: ProcessGroup = ONE_PROCESS) -> torch.device
     count, shared = torch.cuda.device_count(), group.local_size > 1 and not group.has_own_gpus
     if shared and (number or group.local_size > count):
         raise DeviceError(
-            f"device: found {wanted} for {group.local_size} processes on a machine with {count} "
+            f"device: found {requested} for {group.local_size} processes on a machine with {count} "
             f"GPU{'s' * (count != 1)}; allowed: cpu, or cuda with at most as many processes as GPUs (--nproc-per-node)"
         )
     index = int(number or (group.local_rank if shared else 0))

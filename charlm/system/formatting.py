@@ -59,12 +59,12 @@ CONTROLS = re.compile(
 
 def printable(text: str) -> str:
     r"""`text` with control characters as escapes: \x1b, \u202e, and \xff for a byte that is not UTF-8."""
-    return CONTROLS.sub(lambda found: _written_out(found[0]), text)
+    return CONTROLS.sub(lambda match: _written_out(match[0]), text)
 
 
 def escaped(text: str) -> str:
     r"""JSON or double-quoted YAML with control characters as \u202e; its value stays the same."""
-    return CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return CONTROLS.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def to_json(value: Any, *, ascii: bool = True) -> str:
@@ -97,17 +97,17 @@ def columns_of(text: str) -> int:
 def wrapped(words: Iterable[str], columns: int | None, indent: int) -> str:
     """The words in lines of so many columns, indented from the second on; None: in one line. No word is cut."""
     first, *others = words
-    lines, used = [first], columns_of(first)
+    lines, filled = [first], columns_of(first)
     indent = indent if columns is None or indent <= columns // 2 else 2
     for word in others:
         width = columns_of(word)
-        if columns is None or used + 1 + width <= columns:
+        if columns is None or filled + 1 + width <= columns:
             lines[-1] += f" {word}"
-            used += 1 + width
+            filled += 1 + width
         else:
             lines[-1] = lines[-1].rstrip()
             lines.append(" " * indent + word)
-            used = indent + width
+            filled = indent + width
     return "\n".join(lines)
 
 

@@ -33,8 +33,10 @@ def usable_cores() -> frozenset[int]:
 def _mac_model() -> str:
     if sys.platform != "darwin":
         return ""
-    done = subprocess.run(["sysctl", "-n", "machdep.cpu.brand_string"], capture_output=True, text=True, check=False)
-    return done.stdout.strip()
+    completed = subprocess.run(
+        ["sysctl", "-n", "machdep.cpu.brand_string"], capture_output=True, text=True, check=False
+    )
+    return completed.stdout.strip()
 
 
 _UNREADABLE = (OSError, ValueError, LookupError)
@@ -66,15 +68,15 @@ def _group_bytes(system: Path) -> Iterator[int]:
             if controllers and "memory" not in controllers.split(","):
                 continue
             root, limit_file, used_file, freeable = _V1 if controllers else _V2
-            own = system / root / path.lstrip("/")
-            for group in (own, *own.parents):
+            innermost = system / root / path.lstrip("/")
+            for group in (innermost, *innermost.parents):
                 if not group.is_relative_to(system / root):
                     break
                 # A group without the file, or with "max" in it, has no limit. Without a limit, v1 names one near 2⁶³.
                 with contextlib.suppress(*_UNREADABLE):
-                    limit = int((group / limit_file).read_text())
-                    used = int((group / used_file).read_text()) - _table(group / "memory.stat")[freeable]
-                    yield max(0, limit - used)
+                    limit_bytes = int((group / limit_file).read_text())
+                    used_bytes = int((group / used_file).read_text()) - _table(group / "memory.stat")[freeable]
+                    yield max(0, limit_bytes - used_bytes)
 
 
 def _table(file: Path) -> dict[str, int]:

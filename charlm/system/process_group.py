@@ -78,31 +78,31 @@ class ProcessGroup:
             self._meeting = self._meet()
             store = dist.PrefixStore(self._meeting, self._store)  # pyright: ignore[reportPrivateImportUsage]
             dist.init_process_group("gloo", store=store, rank=self.rank, world_size=self.size, timeout=timeout)
-        places = self._gather((_host(), usable_cores(), os.environ.get("CUDA_VISIBLE_DEVICES")))
-        host, cores, gpus = places[self.rank]
-        beside = [place for place in places if place[0] == host]
+        locations = self._gather((_host(), usable_cores(), os.environ.get("CUDA_VISIBLE_DEVICES")))
+        host, cores, gpus = locations[self.rank]
+        beside = [location for location in locations if location[0] == host]
         # Slurm may give each process cores and GPUs of its own; torchrun gives everyone all of them.
         self._share = max(1, len(cores) // sum(not cores.isdisjoint(others) for _, others, _ in beside))
-        self.has_own_gpus = len({place[2] for place in beside}) == len(beside) and gpus is not None
+        self.has_own_gpus = len({location[2] for location in beside}) == len(beside) and gpus is not None
 
     def _meet(self) -> str:
         """A name for this meeting. torchrun's store keeps what processes that it started before have written."""
-        own, store = uuid.uuid4().hex, self._store
+        token, store = uuid.uuid4().hex, self._store
         if not self.is_first:
-            store.set(f"hello/{self.rank}", own)
-            name = store.get(f"answer/{own}").decode()
+            store.set(f"hello/{self.rank}", token)
+            name = store.get(f"answer/{token}").decode()
             store.set(f"here/{name}/{self.rank}", "")
             return name
         missing, end_s = set(range(1, self.size)), time.monotonic() + self._timeout_s
-        while missing := {other for other in missing if not store.check([f"here/{own}/{other}"])}:
+        while missing := {other for other in missing if not store.check([f"here/{token}/{other}"])}:
             for other in missing:
                 # The last greeting may come from a process that is gone; then the answer does no harm.
                 if store.check([f"hello/{other}"]):
-                    store.set(f"answer/{store.get(f'hello/{other}').decode()}", own)
+                    store.set(f"answer/{store.get(f'hello/{other}').decode()}", token)
             if time.monotonic() > end_s:
                 raise RuntimeError(f"{self.size - len(missing)} of {self.size}")
             time.sleep(0.02)
-        return own
+        return token
 
     @property
     def is_first(self) -> bool:
@@ -262,7 +262,7 @@ class ProcessGroup:
         return values
 
     @contextlib.contextmanager
-    def _answered(self, what: str = "another one ended or did not answer", then: str = "") -> Iterator[None]:
+    def _answered(self, what: str = "another one ended or did not answer", advice: str = "") -> Iterator[None]:
         """Turn what torch says about other processes into one line."""
         try:
             yield
@@ -271,7 +271,7 @@ class ProcessGroup:
             reason = re.sub(r"^\[\S+\] ", "", str(error).strip()).splitlines()[0].partition(". ")[0]
             fault = ProcessError(
                 f"processes: {what} ({reason}); they wait {self._timeout_s:g} s for each other (CHARLM_TIMEOUT_S); "
-                f"{then or 'see its own message, and go on with --resume'}"
+                f"{advice or 'see its own message, and go on with --resume'}"
             )
             raise (fault if self._is_first_to_report() else _reported_elsewhere(fault)) from None
 

@@ -32,7 +32,7 @@ def html_page(name: str, title: str, data: dict[str, Any], *, wasm: bool = False
     folder = files("charlm.web") / name
     script = joined_modules(name)
     style = joined_styles(name)
-    parts = {
+    fields = {
         "policy": html.escape(content_policy(script, style, wasm=wasm), quote=True),
         "title": html.escape(title),
         "style": style,
@@ -40,7 +40,7 @@ def html_page(name: str, title: str, data: dict[str, Any], *, wasm: bool = False
         "data": json_block(data),
     }
     template = (folder / "page.html").read_text(encoding="utf-8")
-    return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], template)
+    return re.sub(r"\{\{(\w+)\}\}", lambda match: fields[match[1]], template)
 
 
 def content_policy(script: str, style: str, *, wasm: bool = False) -> str:
@@ -55,18 +55,18 @@ def content_policy(script: str, style: str, *, wasm: bool = False) -> str:
 def joined_modules(name: str, roots: Collection[str] = ()) -> str:
     """The modules of a page as one script; with `roots`, only these and what they import."""
     sources = _listed(name, ".js")
-    wanted = set(roots or sources)
+    included = set(roots or sources)
     for module, source in reversed(sources.items()):  # a module comes after those that it imports
-        if module in wanted:
+        if module in included:
             folder = posixpath.dirname(module)
-            wanted.update(posixpath.normpath(posixpath.join(folder, found[1])) for found in _IMPORT.finditer(source))
-    return "".join(_EXPORT.sub("", _IMPORT.sub("", source)) for module, source in sources.items() if module in wanted)
+            included.update(posixpath.normpath(posixpath.join(folder, match[1])) for match in _IMPORT.finditer(source))
+    return "".join(_EXPORT.sub("", _IMPORT.sub("", source)) for module, source in sources.items() if module in included)
 
 
 def joined_styles(name: str) -> str:
     """The styles that modules.txt lists, and that of the page itself."""
-    own = (files("charlm.web") / name / "page.css").read_text(encoding="utf-8")
-    return "".join([*_listed(name, ".css").values(), own])
+    page_style = (files("charlm.web") / name / "page.css").read_text(encoding="utf-8")
+    return "".join([*_listed(name, ".css").values(), page_style])
 
 
 def _listed(name: str, ending: str) -> dict[str, str]:

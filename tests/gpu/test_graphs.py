@@ -94,7 +94,7 @@ def test_another_address_or_number_is_another_call() -> None:
 
 def test_what_was_not_used_for_longest_is_forgotten() -> None:
     recorder = Recorder()
-    graphs = Graphs(recorder, most=2)
+    graphs = Graphs(recorder, capacity=2)
     runs: list[int] = []
 
     def run(call: int) -> None:
@@ -111,7 +111,7 @@ def test_what_was_not_used_for_longest_is_forgotten() -> None:
 
 def test_a_call_that_always_differs_is_never_recorded() -> None:
     recorder = Recorder()
-    graphs = Graphs(recorder, most=4)
+    graphs = Graphs(recorder, capacity=4)
     for call in range(100):
         graphs.run(call, lambda: None, CPU)
     assert recorder.recorded == 0
