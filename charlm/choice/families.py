@@ -46,61 +46,26 @@ class Family:
         return min(self.lr_hidden / hidden, 1.0)
 
 
+# fmt: off
 USUAL = (
-    Family(
-        "lstm",
-        1,
-        _SMALL,
-        1.2e-2,
-        most_short_lr=2.0,
-        forget_bias_updates=5000,
-        cell={"forget_bias": None, "layer_norm": True},
-    ),
-    Family(
-        "rhn",
-        1,
-        _DEEP,
-        8e-3,
-        320,
-        most_short_lr=1.0,
-        least_updates=2000,
-        multiplier=0.73,
-        multiplier_power=0.21,
-        cell={"depth": 4, "gate_bias": -2.0},
-    ),
-    Family(
-        "lstm",
-        2,
-        _LARGE,
-        1.2e-2,
-        embedding=256,
-        forget_bias_updates=2000,
-        multiplier=0.54,
-        multiplier_power=0.26,
-        cell={"forget_bias": None},
-    ),
+    Family("lstm", 1, _SMALL, 1.2e-2, most_short_lr=2.0, forget_bias_updates=5000,
+           cell={"forget_bias": None, "layer_norm": True}),
+    Family("rhn", 1, _DEEP, 8e-3, lr_hidden=320, most_short_lr=1.0, least_updates=2000, multiplier=0.73,
+           multiplier_power=0.21, cell={"depth": 4, "gate_bias": -2.0}),
+    Family("lstm", 2, _LARGE, 1.2e-2, embedding=256, forget_bias_updates=2000, multiplier=0.54, multiplier_power=0.26,
+           cell={"forget_bias": None}),
 )
 """The families to choose from."""
-
-PLAIN = Family(
-    "lstm",
-    1,
-    _SMALL,
-    1.2e-2,
-    forget_bias_updates=2000,
-    multiplier=0.62,
-    multiplier_power=0.2,
-    cell={"forget_bias": None},
-)
+PLAIN = Family("lstm", 1, _SMALL, 1.2e-2, forget_bias_updates=2000, multiplier=0.62, multiplier_power=0.2,
+               cell={"forget_bias": None})
 """One more family where there are no kernels: PyTorch's own operator computes it several times as fast as a loop in
-Python computes the normalized LSTM and the RHN.
-"""
-
+Python computes the normalized LSTM and the RHN."""
 _ON_REQUEST = {
-    "gru": Family("gru", 1, (128, 192, 256, 384, 512, 768), 8e-3, 256, multiplier=0.7),
-    "rnn": Family("rnn", 2, _LARGE, 1.5e-3, 512, multiplier=0.2),
+    "gru": Family("gru", 1, (128, 192, 256, 384, 512, 768), 8e-3, lr_hidden=256, multiplier=0.7),
+    "rnn": Family("rnn", 2, _LARGE, 1.5e-3, lr_hidden=512, multiplier=0.2),
     "slstm": Family("slstm", 1, _SMALL, 8e-3),
 }
+# fmt: on
 
 
 def on_request(kind: str) -> Family:

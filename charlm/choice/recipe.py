@@ -1,15 +1,13 @@
 """All settings of a run, from its model, how much it reads, and how long that takes."""
 
 import copy
+import functools
 import math
 from typing import Any
 
-from charlm.choice.rule import DROPOUT_PASSES, Candidate, dropout, regularization
+from charlm.choice.rule import DROPOUT_PASSES, MOST_EPOCHS, Candidate, dropout, regularization
 from charlm.system.clock import EVALUATION_COST
 
-MOST_EPOCHS = 60.0
-"""Passes over the text at most."""
-_LEAST_VALID, _MOST_VALID = 5_000, 250_000
 _SHORT = 2000
 """Updates of a short run."""
 _EVALUATIONS, _EVALUATIONS_SHARE = 20, 0.06
@@ -20,12 +18,6 @@ _READ_AT, _FEW_EPOCHS = 0.9, 3.0
 """Share of a run after which a pass ends with the text, if the run makes fewer passes than this."""
 _RATES = {"sgd": 25.0, "rmsprop": 1 / 3, "adagrad": 5.0}
 """Learning rates relative to AdamW's, of optimizers that need others."""
-
-
-def choose_valid_chars(chars: int, chars_read: int) -> int:
-    """Characters for validation: enough to be trusted, but not more than evaluations have time for."""
-    most = min(_MOST_VALID, max(_LEAST_VALID, chars_read // 5))
-    return int(min(max(0.1 * chars, _LEAST_VALID), most, 0.2 * chars))
 
 
 def all_settings(candidate: Candidate, minutes: float, split: list[float] | None) -> dict[str, Any]:
@@ -149,10 +141,7 @@ def comments(candidate: Candidate, settings: dict[str, Any]) -> dict[str, str]:
     }
 
     def value(key: str) -> Any:
-        found: Any = settings
-        for name in key.split("."):
-            found = found.get(name) if isinstance(found, dict) else None
-        return found
+        return functools.reduce(lambda section, name: section.get(name, 0), key.split("."), settings)
 
     reasons = {key: reason for key, reason in reasons.items() if value(key) not in (None, 0)}
     if train.loss == "last":

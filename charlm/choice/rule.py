@@ -33,6 +33,8 @@ LAST = 4.0
 
 Measured once: an LSTM of 112,000 parameters, 800 windows of 16 × 64 characters, 2.31 nats.
 """
+MOST_EPOCHS = 60.0
+"""Passes over the text at most."""
 DROPOUT_PASSES = 16.0
 """Passes after which more passes need no more dropout."""
 MODERATE = 0.4

@@ -1,19 +1,30 @@
-"""The rule: what more parameters, more text and more time are worth."""
+"""What the choice rests on: the rule for models, texts and times, the speed of the machine, and facts of the text."""
 
 import itertools
+import math
+import time
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from charlm.choice.families import USUAL, Request
 from charlm.choice.rule import Candidate, dropout, expected_nats, regularization, relative_nats
-from charlm.choice.suggest import _best, _is_promising
+from charlm.choice.search import best, is_promising
+from charlm.choice.speed import estimates, measure
+from charlm.choice.text import heldout_nats, mean_line_chars, ngram_nats
+from charlm.config import parse_config
 from charlm.config.schema import Dropout
+from charlm.data.vocabulary import Vocabulary
+from charlm.model import count_parameters
+from charlm.training.machine import choose_machine
+from tests.text import MarkovSource, words_text
 
 
-def candidate(parameters=10**6, *, updates=1000, batch_size=16, train_chars=10**6, family=USUAL[0], overrides=()):
+def candidate(parameters=10**6, *, updates=1000, batch_size=16, train_chars=10**6, family=USUAL[0], overrides=(),
+              hidden=None):  # fmt: skip
     request = Request("x", 1, overrides)
-    settings = request.settings(family, family.hidden[0], batch_size, 64)
+    settings = request.settings(family, hidden or family.hidden[0], batch_size, 64)
     return Candidate(family, settings, request.config(settings), parameters, train_chars=train_chars, updates=updates)
 
 
@@ -21,14 +32,30 @@ def nats(*parameters, **options):
     return relative_nats(candidate(*parameters, **options))
 
 
-def test_more_of_anything_never_hurts():
-    assert nats(2 * 10**6) < nats(10**6)
-    assert nats(updates=2000) < nats(updates=1000)
-    assert nats(updates=5000, train_chars=10**7) < nats(updates=5000)
+def strength(parameters=10**6, **options):
+    return regularization(candidate(parameters, **options))
 
 
-def test_a_large_batch_reads_more_and_learns_less_per_character():
-    assert nats(updates=4000) < nats(updates=1000, batch_size=64) < nats(updates=1000)
+RHN, LONG = USUAL[1], 10**8
+
+
+@pytest.mark.parametrize(
+    "falling",
+    [
+        [nats(10**6), nats(2 * 10**6)],
+        [nats(updates=updates) for updates in (1000, 2000)],
+        [nats(updates=5000, train_chars=chars) for chars in (10**6, 10**7)],
+        # A large batch reads more and learns less per character.
+        [nats(), nats(updates=1000, batch_size=64), nats(updates=4000)],
+        [nats(overrides=["train.loss=last"]), nats()],
+        # Slow families gain with the number of updates.
+        [nats(updates=n, family=RHN, train_chars=LONG) - nats(updates=n, train_chars=LONG) for n in (250, 1000, 8000)],
+        # Dropout grows with passes, and with parameters per character.
+        [0.0, *(-strength(updates=updates) for updates in (12_000, 15_000)), -strength(10**7, updates=15_000)],
+    ],
+)
+def test_what_lowers_the_expected_nats_or_raises_dropout(falling):
+    assert all(after < before for before, after in itertools.pairwise(falling))
 
 
 def test_a_surplus_of_parameters_gains_only_where_there_is_text_for_it():
@@ -46,42 +73,25 @@ def test_repetitions_teach_less_and_less():
     assert gains[-1] < gains[0] / 10
 
 
-def test_slow_families_gain_with_the_number_of_updates():
-    def behind(updates):
-        return nats(updates=updates, family=USUAL[1], train_chars=10**8) - nats(updates=updates, train_chars=10**8)
-
-    assert behind(250) > behind(1000) > 0 > behind(8000)
-
-
-def test_a_loss_of_last_characters_learns_less():
-    assert nats(overrides=["train.loss=last"]) > nats()
-
-
 def test_of_equals_the_largest_of_those_that_the_rule_was_fitted_to():
     """Larger ones must promise more than what counts as equal."""
 
-    def best(train_chars):
-        sizes = (10**6, 2_200_000, 10**7, 10**8)
-        return _best([candidate(size, updates=5000, train_chars=train_chars) for size in sizes]).parameters
+    def parameters(train_chars):
+        sizes = (10**6, 2_200_000, 8 * 10**6, 10**8)
+        return best([candidate(size, updates=5000, train_chars=train_chars) for size in sizes]).parameters
 
-    assert (best(10**5), best(10**9)) == (2_200_000, 10**8)
+    assert (parameters(10**5), parameters(10**9)) == (2_200_000, 10**8)
 
 
 @pytest.mark.parametrize(("hidden", "least"), [(320, 2000), (640, 4000)])
-def test_a_wide_model_has_a_lower_learning_rate_and_needs_more_updates(hidden, least):
-    rhn = replace(USUAL[1], hidden=(hidden,))
-    assert [_is_promising(candidate(updates=updates, family=rhn)) for updates in (least - 1, least)] == [False, True]
+def test_a_wide_model_needs_more_updates(hidden, least):
+    found = [is_promising(candidate(updates=updates, family=RHN, hidden=hidden)) for updates in (least - 1, least)]
+    assert found == [False, True]
 
 
-def test_dropout_grows_with_passes_up_to_sixteen_and_with_parameters_per_character():
+def test_dropout_grows_with_passes_up_to_sixteen():
     """Reading 270,000 characters 32 times, more scored 1.7 to 3 % worse: benchmarks/long-runs.json."""
-
-    def strength(parameters=10**6, **options):
-        return regularization(candidate(parameters, **options))
-
     assert strength(updates=900) == 0
-    assert 0 < strength(updates=12_000) < strength(updates=15_000)
-    assert strength(updates=12_000) < strength(10**7, updates=12_000)
     assert strength(updates=256 * 16, train_chars=1024 * 256) == strength(updates=256 * 60, train_chars=1024 * 256)
     most = strength(10**9, updates=10**9, train_chars=1000)
     for layers in (1, 2):
@@ -90,12 +100,74 @@ def test_dropout_grows_with_passes_up_to_sixteen_and_with_parameters_per_charact
         assert (places.between_layers > 0) == (layers > 1)
 
 
-def test_the_expected_score_of_a_small_text_is_near_the_measured_one():
-    """Two of benchmarks/dropout.json, after 1,000 updates of an LSTM with 384 units: 1.90 and 1.44 nats."""
-    for chars, ngram_nats, measured in ((30_000, 1.87, 1.90), (100_000, 1.64, 1.44)):
-        expected = expected_nats(candidate(722_000, train_chars=int(0.9 * chars)), ngram_nats, 60)
+def test_the_expected_score():
+    """Two of benchmarks/dropout.json, after 1,000 updates of an LSTM with 384 units; and that of guessing evenly."""
+    for chars, of_ngrams, measured in ((30_000, 1.87, 1.90), (100_000, 1.64, 1.44)):
+        expected = expected_nats(candidate(722_000, train_chars=int(0.9 * chars)), of_ngrams, 60)
         assert expected == pytest.approx(measured, abs=0.2)
+    assert expected_nats(candidate(100, updates=1), 0.69, 2) == pytest.approx(math.log(2))
 
 
-def test_no_more_nats_are_expected_than_guessing_costs():
-    assert expected_nats(candidate(100, updates=1), 0.69, 2) == pytest.approx(0.693, abs=1e-3)
+# Speed
+
+
+def test_what_is_not_measured_follows_a_power_of_the_parameters():
+    family = [candidate(hidden=hidden) for hidden in USUAL[0].hidden]
+    family = [replace(each, parameters=count_parameters(each.config.model, 70)) for each in family]
+    exact = [1e-3 + 1.6e-7 * each.parameters for each in family]
+
+    def measured(*indices):
+        seconds = [exact[n] if n in indices else None for n in range(len(family))]
+        return estimates([replace(each, measured_s=one_s) for each, one_s in zip(family, seconds, strict=True)])
+
+    assert measured() == []
+    one = measured(1)
+    assert one[1:] == pytest.approx([exact[1] * each.parameters / family[1].parameters for each in family[1:]])
+    assert measured(1, 3, 5) == pytest.approx(exact, rel=0.05)
+
+
+@pytest.mark.usefixtures("kernels")
+@pytest.mark.parametrize("family", USUAL)
+def test_measure(family):
+    machine = choose_machine(parse_config({"device": "cpu", "threads": 1, "precision": "fp32"}, "test"))
+    config, start_s = candidate(family=family).config, time.perf_counter()
+    seconds = measure(config, machine, 64, 0.05)
+    assert 0 < seconds < time.perf_counter() - start_s
+    assert measure(config, replace(machine, free_bytes=1000), 64, 0.05) is None
+
+
+# Text
+
+
+def facts(text):
+    """The 5-gram model's score of a text, and the mean length of its lines."""
+    vocabulary = Vocabulary.of_code_points(np.unique([ord(character) for character in text]))
+    ids = vocabulary.encode(text)
+    return ngram_nats(ids, len(vocabulary)), mean_line_chars(ids, vocabulary)
+
+
+def test_a_source_of_known_entropy():
+    """No model scores less than the source's entropy; five characters of context are enough to come near it."""
+    source = MarkovSource()
+    assert source.entropy_nats * 0.99 < facts(source.text(200_000, seed=3))[0] < source.entropy_nats * 1.05
+
+
+def test_characters_drawn_evenly_and_probabilities_that_sum_to_one():
+    ids = np.random.default_rng(1).integers(50, size=(1, 20_000)).astype(np.uint8)
+    assert math.log(50) < heldout_nats(ids[:, :16_000], ids[:, 16_000:], 50) < 1.2 * math.log(50)
+    known = np.random.default_rng(2).integers(4, size=(1, 300)).astype(np.uint8)
+    ends = [np.append(known[0, 100:105], np.uint8(last))[None] for last in range(4)]
+    assert sum(math.exp(-heldout_nats(known, end, 4)) for end in ends) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("length", [500, 2_001, 60_000])
+def test_lines_and_any_length(length):
+    text = words_text(length)
+    nats_per_char, line_chars = facts(text)
+    assert 0 < nats_per_char < math.log(30)
+    assert line_chars == pytest.approx(length / (text.count("\n") + 1), rel=0.1)
+
+
+def test_repetition_is_easy_and_has_no_lines():
+    nats_per_char, line_chars = facts("abcdefghij" * 3000)
+    assert (nats_per_char < 0.01, line_chars) == (True, 30_000)

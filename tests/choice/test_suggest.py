@@ -3,7 +3,9 @@
 import math
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 
@@ -11,14 +13,66 @@ from charlm.choice.families import USUAL, Request
 from charlm.choice.suggest import suggest
 from charlm.config import load_config
 from charlm.config.commented import commented_yaml
-from charlm.data.corpus import load_corpus
-from charlm.errors import CharlmError, DataError
+from charlm.data.corpus import Corpus, load_corpus
+from charlm.data.vocabulary import Vocabulary
+from charlm.errors import CharlmError
+from charlm.model import count_parameters
 from charlm.system.clock import Clock
 from charlm.system.process_group import ProcessGroup
 from charlm.training.machine import Machine
 from tests.text import words_text
 
 pytestmark = pytest.mark.usefixtures("speed", "kernels")
+
+
+@pytest.fixture
+def speed(monkeypatch):
+    """A machine of a known speed: an update takes 1 ms and 10 ns for each parameter and stream of 64 characters.
+
+    `factor` makes it slower, models of `faster` hidden units faster, `without_kernels` all but the plain LSTM slower.
+    `largest` is the number of hidden units that fit into memory, and `measured` has the configs that were measured.
+    """
+    speed = SimpleNamespace(factor=1.0, faster=None, without_kernels=1, largest=10**6, measured=[])
+
+    def measure(config, machine, vocabulary_size, *_):
+        speed.measured.append(config)
+        model = config.model
+        if model.cell.hidden > speed.largest:
+            return None
+        is_plain = model.cell.kind == "lstm" and model.layers == 1 and not model.cell.layer_norm
+        factor = speed.factor * (1 if is_plain else speed.without_kernels)
+        factor /= 1.5 if model.cell.hidden == speed.faster else 1
+        return factor * (1e-3 + 1e-8 * count_parameters(model, vocabulary_size) * config.train.batch_size)
+
+    monkeypatch.setattr("charlm.choice.speed.measure", measure)
+    return speed
+
+
+@pytest.fixture
+def text_file(write):
+    return write("my.txt", words_text(120_000))
+
+
+@pytest.fixture
+def text_of(monkeypatch):
+    """Make every source a text of so many characters, without writing it."""
+
+    def build(chars, vocabulary=70):
+        ids = np.lib.stride_tricks.as_strided(np.zeros(1, np.uint8), shape=(chars,), strides=(0,))
+        corpus = Corpus(Vocabulary.of_code_points(np.arange(32, 32 + vocabulary)), {"train": ids}, "", chars, 1)
+        text = SimpleNamespace(corpus=lambda vocabulary, whole: corpus)
+        monkeypatch.setattr("charlm.choice.suggest.Text", lambda data: text)
+
+    return build
+
+
+@pytest.fixture
+def of_machine(monkeypatch):
+    """Change the machine for which settings are chosen."""
+    from charlm.choice import suggest as module
+
+    choose = module.choose_machine
+    return lambda **changes: monkeypatch.setattr(module, "choose_machine", lambda *a: replace(choose(*a), **changes))
 
 
 def planned(suggestion):
@@ -31,23 +85,13 @@ def units(config):
     return config.model.layers * config.model.cell.hidden
 
 
-@pytest.fixture
-def of_machine(monkeypatch):
-    """Change the machine for which settings are chosen."""
-    from charlm.choice import suggest as module
-
-    choose = module.choose_machine
-    return lambda **changes: monkeypatch.setattr(module, "choose_machine", lambda *a: replace(choose(*a), **changes))
-
-
-def test_more_time_or_a_faster_machine_means_a_larger_model_and_more_dropout(speed, text_file, tmp_path, monkeypatch):
+def test_more_time_or_a_faster_machine_means_a_larger_model_and_more_dropout(speed, text_file):
     short, long = (suggest(Request(text_file, minutes)).config for minutes in (0.2, 30))
     assert units(long) > units(short)
     assert long.model.dropout.output > short.model.dropout.output
     assert (short.train.max_minutes, long.train.max_minutes) == (0.2, 30)
     fast = suggest(Request(text_file, 1)).config
     speed.factor = 30
-    monkeypatch.setenv("CHARLM_CACHE", str(tmp_path / "empty"))
     assert units(suggest(Request(text_file, 1)).config) < units(fast)
 
 
@@ -112,11 +156,24 @@ def test_the_last_loss_promises_less(text_file):
 
 
 @pytest.mark.parametrize(
-    ("given", "kind"),
-    [("model.cell.gate_bias=-3", "rhn"), ("model.cell.layer_norm=true", "lstm"), ("model.cell.kind=slstm", "slstm")],
+    ("given", "kinds"),
+    [
+        (["model.cell.gate_bias=-3", "train.bptt_start=32"], {("rhn", 1)}),
+        (["model.cell.layer_norm=true", "model.cell.hidden=100"], {("lstm", 1), ("lstm", 2)}),
+        (["model.cell.kind=slstm", "optimizer.schedule.final_fraction=0.1"], {("slstm", 1)}),
+        (["model.cell.kind=gru", "data.level=byte"], {("gru", 1)}),
+        (["model.layers=3", "model.dropout=0.3"], {("lstm", 3), ("rhn", 3)}),
+        (["model.cell.hidden=100", "train.bptt=256"], {(family.kind, family.layers) for family in USUAL}),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_an_option_of_one_kind_chooses_the_kind(text_file, given, kind):
-    assert suggest(Request(text_file, 1, [given])).config.model.cell.kind == kind
+def test_options_choose_the_kinds_that_have_them_and_a_size_is_the_only_one(speed, text_file, given, kinds):
+    config = suggest(Request(text_file, 1, given)).config
+    assert 1e-4 < config.optimizer.lr < 5e-2
+    models = [measured.model for measured in speed.measured]
+    assert {(model.cell.kind, model.layers) for model in models} == kinds
+    if "model.cell.hidden=100" in given:
+        assert {model.cell.hidden for model in models} == {config.model.cell.hidden} == {100}
 
 
 def test_without_kernels_a_plain_lstm_is_chosen_where_it_is_four_times_as_fast(speed, text_file, of_machine):
@@ -125,13 +182,6 @@ def test_without_kernels_a_plain_lstm_is_chosen_where_it_is_four_times_as_fast(s
     model = suggest(Request(text_file, 0.5)).config.model
     assert (model.cell.kind, model.layers, model.cell.layer_norm) == ("lstm", 1, False)
     assert suggest(Request(text_file, 0.5, ["model.cell.kind=rhn"])).config.model.cell.kind == "rhn"
-
-
-def test_a_size_that_is_given_is_the_only_one_measured(speed, text_file):
-    assert suggest(Request(text_file, 1, ["model.cell.hidden=100"])).config.model.cell.hidden == 100
-    measured = [config.model for config in speed.measured]
-    assert {(model.cell.kind, model.layers) for model in measured} == {(each.kind, each.layers) for each in USUAL}
-    assert {model.cell.hidden for model in measured} == {100}
 
 
 @pytest.mark.parametrize(
@@ -159,21 +209,6 @@ def test_another_optimizer_has_its_own_numbers(text_file, name, rate):
     assert optimizer.lr == pytest.approx(rate * usual.lr, rel=0.1)
 
 
-@pytest.mark.parametrize(
-    "given",
-    [
-        ["train.batch_size=1024", "train.bptt=256"],
-        ["train.bptt_start=32", "model.cell.kind=gru"],
-        ["optimizer.schedule.final_fraction=0.1", "data.level=byte"],
-        ["model.layers=3", "model.dropout=0.3"],
-    ],
-)
-def test_options_that_are_not_for_all_candidates(text_file, given):
-    config = suggest(Request(text_file, 1, given)).config
-    assert config.optimizer.lr < 5e-2
-    assert "model.cell.kind=gru" not in given or (config.model.layers, config.model.cell.kind) == (1, "gru")
-
-
 def test_odd_texts(text_of, write):
     for text in ("a" * 5000, "one line without an end " * 300, "\n" * 2000):
         assert 0 < suggest(Request(write("odd.txt", text), 1)).config.data.split[1] <= 0.2
@@ -186,7 +221,6 @@ def test_a_gpu_gets_larger_batches_and_a_bounded_rate(text_of, monkeypatch):
     gpu = Machine(torch.device("cuda", 0), ProcessGroup(), 1, "bf16", "", 10**11, True)
     monkeypatch.setattr("charlm.choice.suggest.choose_machine", lambda *_: gpu)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a GPU")
-    monkeypatch.setattr("charlm.choice.speed.free_memory", lambda: None)
     config = suggest(Request("my.txt", 10)).config
     assert config.train.batch_size in (64, 256)
     assert config.optimizer.lr <= 2.4e-2
@@ -195,19 +229,17 @@ def test_a_gpu_gets_larger_batches_and_a_bounded_rate(text_of, monkeypatch):
 @pytest.mark.parametrize(
     ("given", "fault"),
     [
-        ("model.cell.dept=6", "model.cell.rhn.dept|model.cell.dept"),
+        ("model.cell.dept=6", "model.cell.dept: unknown key"),
         ("model.cell.kind=foo", "model.cell.kind"),
         ("device=cuda:99", "device: found cuda"),
+        ("data.source=short.txt", r": found 57 characters; allowed: 500 or more"),
     ],
 )
-def test_faults(text_file, given, fault):
+def test_faults(text_file, write, tmp_path, monkeypatch, given, fault):
+    monkeypatch.chdir(tmp_path)
+    write("short.txt", "to be or not to be\n" * 3)
     with pytest.raises(CharlmError, match=fault):
         suggest(Request(text_file, 1, [given]))
-
-
-def test_a_text_that_is_too_short(write):
-    with pytest.raises(DataError, match=r"short.txt: found 57 characters; allowed: 500 or more"):
-        suggest(Request(write("short.txt", "to be or not to be\n" * 3), 1))
 
 
 def test_a_size_that_is_faster_than_its_neighbors_is_found(speed, text_file):
@@ -235,13 +267,11 @@ def test_what_is_chosen_was_measured(speed, write, chars, minutes):
     assert size(chosen) in {size(config.model) for config in speed.measured}
 
 
-def test_memory_bounds_the_model(speed, text_file, of_machine, tmp_path, monkeypatch):
+def test_memory_bounds_the_model(speed, text_file, of_machine):
     assert suggest(Request(text_file, 5)).config.model.cell.hidden >= 256
     speed.largest = 200
-    monkeypatch.setenv("CHARLM_CACHE", str(tmp_path / "empty"))
     assert suggest(Request(text_file, 5)).config.model.cell.hidden <= 200
     speed.largest = 0
-    monkeypatch.setenv("CHARLM_CACHE", str(tmp_path / "another"))
     with pytest.raises(CharlmError, match="memory: not even a small model could be trained"):
         suggest(Request(text_file, 5))
     speed.largest = 10**6

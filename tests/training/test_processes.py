@@ -589,26 +589,19 @@ def test_a_plan_is_for_the_whole_batch(processes: Team, raw):
     assert "processes" not in planned(ONE_PROCESS, raw).as_table()["speed"]
 
 
-def suggested(group: ProcessGroup, source, cache) -> tuple[Config, int]:
+def suggested(group: ProcessGroup, source) -> tuple[Config, int]:
     """The settings that this process gets for a text, and how many updates it makes to measure them."""
     choose_machine(parse_config({}, "test"), cells=[CELLS[family.kind]() for family in USUAL])  # in the tests' cache
     update = Trainer.update
-    with (
-        mock.patch.dict(os.environ, {"CHARLM_CACHE": str(cache)}),
-        mock.patch.object(Trainer, "update", autospec=True, side_effect=update) as updates,
-    ):
+    with mock.patch.object(Trainer, "update", autospec=True, side_effect=update) as updates:
         config = suggest(Request(source, 0.05, ["device=cpu"]), group).config
     return config, updates.call_count
 
 
-def test_processes_measure_together_and_keep_their_own_speeds(processes: Team, raw, tmp_path):
-    suggested(ONE_PROCESS, raw["data"]["source"], tmp_path)
-    of_one = {file: file.read_bytes() for file in (tmp_path / "speed").iterdir()}
-    found = processes(suggested, raw["data"]["source"], tmp_path)
+def test_processes_measure_together(processes: Team, raw, tmp_path):
+    found = processes(suggested, raw["data"]["source"])
     assert found == [found[0]] * len(found)
     assert found[0][1] > 0
-    of_all = {file: file.read_bytes() for file in (tmp_path / "speed").iterdir()}
-    assert of_all.items() > of_one.items()
     missing = processes(refused_text, tmp_path / "none.txt")
     assert missing[0].startswith(f"DataError: {tmp_path}/none.txt: ")
     assert set(missing[1:]) == {missing[0].replace("DataError: ", "ProcessError: process 0: ")}

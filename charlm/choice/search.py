@@ -1,0 +1,141 @@
+"""The candidates for a text and a machine, which of them to measure next, and which is best."""
+
+import itertools
+import math
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from charlm.choice.families import Family, Request
+from charlm.choice.rule import MOST_EPOCHS, Candidate, relative_nats
+from charlm.choice.speed import estimates
+from charlm.data.corpus import Corpus
+from charlm.errors import ConfigError, DeviceError
+from charlm.model import count_parameters
+from charlm.training.machine import Machine, least_bytes
+
+Prospects = dict[tuple[int, int], Candidate]
+"""Family and size → a candidate of known speed, with the training that it would get."""
+
+_MOST_PER_CHAR = 80
+"""Parameters per character of the text at most."""
+_TIE_NATS = 0.005
+"""Much less than the rule's error. Smaller differences are no reason to prefer a model."""
+_MEASURED_PARAMETERS = 2_000_000
+"""Larger models do not win a tie for their size. Of these, only two layers of 384 units are in the rule's fit."""
+_LONGEST_S = 0.3
+"""A model whose updates are expected to take longer is not measured, unless it is its family's first."""
+_FASTER = 1.5
+"""How much faster a model may be than estimated."""
+_MEMORY = 0.5
+"""Share of the free memory that the lower bound of what a run needs may take."""
+
+
+def candidates_by_family(
+    request: Request, families: list[Family], corpus: Corpus, machine: Machine
+) -> list[list[Candidate]]:
+    """Models that fit into memory, by family and batch, the smallest first.
+
+    ConfigError if the user's options fit none.
+    """
+    size, chars, vocabulary_size = machine.group.size, len(corpus.splits["train"]), len(corpus.vocabulary)
+    bptt, most_bytes = 64 if chars >= 5_000 else 16, _MEMORY * (machine.free_bytes or math.inf)
+    batches = dict.fromkeys(-(-batch // size) * size for batch in _batches(request, chars, machine))
+    by_family: list[list[Candidate]] = []
+    faults: list[ConfigError] = []
+    for family, batch_size in itertools.product(families, batches):
+        sizes: list[Candidate] = []
+        for hidden in family.hidden:
+            settings = request.settings(family, hidden, batch_size, bptt)
+            try:
+                config = request.config(settings)
+            except ConfigError as error:
+                faults.append(error)
+                break
+            if sizes and config == sizes[-1].config:  # the user's options leave no choice
+                continue
+            if least_bytes(config, vocabulary_size, machine) > most_bytes:
+                break
+            sizes.append(Candidate(family, settings, config, count_parameters(config.model, vocabulary_size)))
+        if sizes:
+            by_family.append(sizes)
+    if not by_family:
+        fault = DeviceError(f"memory: no model fits into what is free ({machine.device.type})")
+        raise faults[0] if faults else fault
+    return by_family
+
+
+def _batches(request: Request, chars: int, machine: Machine) -> list[int]:
+    """Streams: few learn the most per character, many read more characters per second."""
+    if chars < 5_000:
+        return [4]
+    is_large = chars > 100_000
+    if machine.device.type != "cpu":
+        return [64, 256] if is_large else [16, 64]
+    return [16, 64] if is_large and (request.minutes >= 20 or machine.threads > 4) else [16]
+
+
+def with_training(
+    candidate: Candidate, update_s: float, seconds: float, split: Callable[[int], tuple[int, int]]
+) -> Candidate:
+    """The candidate with the updates that it makes in so many seconds, and what of the text it learns from.
+
+    split: characters for training and validation in a run that reads so many.
+    """
+    train, chars = candidate.config.train, candidate.chars_per_update
+    updates = max(1, int(seconds / update_s))
+    train_chars = max(split(updates * chars)[0], 1)
+    passes = min(train.max_epochs or MOST_EPOCHS, MOST_EPOCHS)
+    updates = min(updates, train.max_steps or updates, int(passes * train_chars / chars) + 1)
+    valid_chars = split(updates * chars)[1]
+    return replace(candidate, update_s=update_s, updates=updates, train_chars=train_chars, valid_chars=valid_chars)
+
+
+def next_to_measure(
+    families: list[list[Candidate]], prospects: Callable[[float], Prospects], ends_s: float
+) -> tuple[int, int] | None:
+    """The family and size to measure next; None if nothing is left to measure, or no time.
+
+    First one candidate of each family, the second if it fits into memory; the first family's even if there is no time.
+    Then those that may be the best: they would be if they were somewhat faster than estimated.
+    """
+    is_in_time = time.perf_counter() < ends_s
+    for at, family in enumerate(families):
+        if family and (is_in_time or at == 0) and not estimates(family):
+            return at, min(1, len(family) - 1)
+    likely = prospects(1.0)
+    if not likely or not is_in_time:
+        return None
+    least, leader = min(map(relative_nats, _promising(list(likely.values())))), best(list(likely.values()))
+    rivals = sorted((relative_nats(hope), at) for at, hope in prospects(_FASTER).items() if is_promising(hope))
+    places = [place for nats, place in rivals if nats < least]
+    places += [place for place, candidate in likely.items() if candidate is leader]
+    for at, index in places:
+        seconds = estimates(families[at])
+        while index > 0 and seconds[index] > _LONGEST_S:
+            index -= 1  # the largest that is fast enough
+        if not families[at][index].measured_s:
+            return at, index
+    return None
+
+
+def is_promising(candidate: Candidate) -> bool:
+    """Whether there are enough updates, and not too many parameters."""
+    least = candidate.family.least_updates / candidate.family.width_factor(candidate.config.model.cell.hidden)
+    return candidate.updates >= least and candidate.parameters <= _MOST_PER_CHAR * candidate.train_chars
+
+
+def _promising(candidates: list[Candidate]) -> list[Candidate]:
+    """The promising ones; if there is none, the smallest model."""
+    return [each for each in candidates if is_promising(each)] or [min(candidates, key=lambda each: each.parameters)]
+
+
+def best(candidates: list[Candidate]) -> Candidate:
+    """The largest of the promising models with nearly the best score: it gains most if the machine turns out faster.
+
+    Of those beyond `_MEASURED_PARAMETERS` the smallest.
+    """
+    promising = _promising(candidates)
+    least = min(map(relative_nats, promising))
+    near = [candidate for candidate in promising if relative_nats(candidate) < least + _TIE_NATS]
+    return max(near, key=lambda each: (min(each.parameters, _MEASURED_PARAMETERS), -each.parameters))
