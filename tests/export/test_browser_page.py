@@ -297,9 +297,9 @@ def test_a_text_is_scored(page, level, direction, unit):
     assert view.text_content("#score-status").startswith(f"{bits:.3f} bits per {'byte' if level == 'byte' else 'char'}")
     size = len(text.encode()) if level == "byte" else len(text)
     assert view.locator("#score-box .row span").count() == size + (unit == "line")
-    view.hover('[data-place="3"]')
+    view.hover('[data-index="3"]')
     assert view.locator("#prediction .bars li").count() >= 5
-    view.click('[data-place="2"]')
+    view.click('[data-index="2"]')
     view.keyboard.press("ArrowRight")
     assert "4 of" in view.text_content("#prediction")
 
@@ -356,7 +356,7 @@ def test_a_hostile_model_does_nothing(page):
     view.click("#score-tab")
     view.fill("#pasted", hostile)
     view.click("#score")
-    view.hover('#score-box [data-place="1"]')
+    view.hover('#score-box [data-index="1"]')
     assert view.text_content("#prediction .context") == r"\u202e<"
     assert view.evaluate("window.broken") is None
     assert view.locator("img").count() == 0

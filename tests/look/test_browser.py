@@ -40,19 +40,19 @@ def test_pointing_at_a_character_tells_its_prediction(view):
     assert view.text_content("#facts").startswith("lstm, 1 × 16 units · ")
     view.click("#views button[value=surprise]")
     assert shaded(view) > 100
-    view.hover('[data-place="40"]')
+    view.hover('[data-index="40"]')
     assert "character 41 of 3,000" in view.text_content("#prediction")
     assert view.locator("#prediction .bars").first.locator("li").count() in (5, 6)
-    view.click('[data-place="50"]')
-    view.hover('[data-place="60"]')  # a click holds the character
+    view.click('[data-index="50"]')
+    view.hover('[data-index="60"]')  # a click holds the character
     assert "character 51 of" in view.text_content("#prediction")
     view.focus("#unit-search")
     view.keyboard.press("Escape")
-    view.hover('[data-place="61"]')
+    view.hover('[data-index="61"]')
     assert "character 62 of" in view.text_content("#prediction")
     view.click("#words button >> nth=5")
-    selected = view.get_attribute(".row .selected", "data-place")
-    view.hover(f'[data-place="{int(selected) + 1}"]')  # a jump holds nothing
+    selected = view.get_attribute(".row .selected", "data-index")
+    view.hover(f'[data-index="{int(selected) + 1}"]')  # a jump holds nothing
     assert f"character {int(selected) + 2:,} of" in view.text_content("#prediction")
 
 
@@ -81,16 +81,16 @@ def dark_share(view, x: float, y: float, width: float, height: float) -> float:
 
 
 def test_keys_move_through_the_text(view):
-    view.click('[data-place="0"]')
+    view.click('[data-index="0"]')
     view.focus("#text")
     for key in ("ArrowRight", "ArrowRight", "ArrowLeft"):
         view.keyboard.press(key)
     assert "character 2 of" in view.text_content("#prediction")
     view.keyboard.press("Control+End")
     assert "character 3,000 of" in view.text_content("#prediction")
-    assert view.locator('[data-place="2999"].selected').is_visible()
+    assert view.locator('[data-index="2999"].selected').is_visible()
     view.keyboard.press("Control+Home")
-    first = view.locator('[data-place="0"]').bounding_box()
+    first = view.locator('[data-index="0"]').bounding_box()
     assert dark_share(view, first["x"] - 1, first["y"] + 5, 1, first["height"] - 10) == 1  # the box around it is whole
     view.keyboard.press("n")
     bits = float(view.text_content("#prediction p:nth-of-type(3)").split()[0])
@@ -98,7 +98,7 @@ def test_keys_move_through_the_text(view):
 
 
 def test_units_by_slider_list_search_and_likeness(view):
-    view.click('[data-place="40"]')
+    view.click('[data-index="40"]')
     assert " after it." not in view.text_content("#prediction")
     view.click("#views button[value=unit]")
     assert view.locator("#unit-bar").is_visible()
@@ -135,7 +135,7 @@ def test_a_part_is_selected_on_the_chart_but_not_by_a_finger_that_scrolls(view):
     view.mouse.move(box["x"] + box["width"] * 0.75, box["y"] + 20)
     view.mouse.up()
     assert "characters 1,501 to 2,25" in view.text_content("#range")
-    assert view.locator('[data-place="1500"]').is_visible()
+    assert view.locator('[data-index="1500"]').is_visible()
     view.keyboard.press("Escape")
     assert "in all 3,000 characters" in view.text_content("#range")
     view.focus("#strip")
@@ -146,7 +146,7 @@ def test_a_part_is_selected_on_the_chart_but_not_by_a_finger_that_scrolls(view):
 def test_lists_lead_into_the_text(view):
     word = view.text_content("#words button .what >> nth=5")
     view.click("#words button >> nth=5")
-    place = int(view.get_attribute(".row .selected", "data-place"))
+    place = int(view.get_attribute(".row .selected", "data-index"))
     assert words_text(3000)[place : place + len(word)] == word
     assert "3000 characters" in view.text_content("#copied")
     assert view.locator(".row .copied1").count() > 100
@@ -186,7 +186,7 @@ def test_right_to_left(opened, of_characters, level):
     cells = view.locator(".row span").all()
     assert len(cells) == len(data["text"])
     for place, cell in enumerate(cells):
-        assert cell.get_attribute("data-place") == str(place)
+        assert cell.get_attribute("data-index") == str(place)
         shown = cell.text_content()
         assert shown == ("⏎" if data["text"][place] == "\n" else data["text"][place])
         color = cell.evaluate("cell => cell.style.backgroundColor")
@@ -202,16 +202,16 @@ def test_right_to_left(opened, of_characters, level):
         view.mouse.move(
             *(boxes[place][side] + boxes[place][size] / 2 for side, size in (("x", "width"), ("y", "height")))
         )
-        assert int(view.get_attribute(".row .selected", "data-place")) == place
+        assert int(view.get_attribute(".row .selected", "data-index")) == place
         assert f" {place + 1} of " in view.text_content("#prediction")
     chart = view.locator("#strip").bounding_box()
     right = chart["x"] + chart["width"] - 2  # the last column within the border
     assert dark_share(view, right, chart["y"] + 20, 1, 20) == 1  # the frame ends where the text ends
     if level == "char":
         assert [cell.get_attribute("class") for cell in cells[8:13]] == [None, "copied1", "copied1", "copied1", None]
-    view.click('[data-place="1"]')
+    view.click('[data-index="1"]')
     view.keyboard.press("ArrowLeft")  # onward, as the text runs
-    assert view.locator('[data-place="2"].selected').is_visible()
+    assert view.locator('[data-index="2"].selected').is_visible()
     assert view.eval_on_selector(".context", "context => getComputedStyle(context).direction") == "rtl"
 
 
@@ -219,9 +219,9 @@ def test_a_hostile_text_and_vocabulary_do_nothing(opened, of_characters):
     path = Path("runs/<script>window.broken=1/checkpoints/x")
     text = HOSTILE * 9 + "\u202eab <img src=x onerror=window.broken=1>"
     view = opened(look_page(of_characters(text, path=path), text))
-    view.hover('[data-place="5"]')
+    view.hover('[data-index="5"]')
     place = text.index("\u202e") + 1
-    view.hover(f'[data-place="{place}"]')
+    view.hover(f'[data-index="{place}"]')
     assert view.text_content("#prediction .context").endswith(r"\u202e" + text[place])
     assert "\u202e" not in view.text_content("main")
     assert view.evaluate("window.broken") is None
@@ -243,7 +243,7 @@ def test_dark_wide_narrow_and_printed(opened, page):
     view.emulate_media(media="screen")
     view.evaluate("dispatchEvent(new Event('afterprint'))")
     assert view.locator("#printed .row span").count() == 0
-    assert view.locator('[data-place="40"]').first.is_visible()
+    assert view.locator('[data-index="40"]').first.is_visible()
     view.set_viewport_size({"width": 390, "height": 800})
     view.wait_for_function("document.documentElement.scrollWidth <= 390")
 
@@ -253,7 +253,7 @@ def test_a_long_text_has_few_elements_and_its_rows_stay_in_order(opened, model):
     for top in (200, 3000, 2800, 1000, 1e9, 0):
         view.evaluate(f"document.getElementById('text').scrollTop = {top}")
         view.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
-        places = view.eval_on_selector_all("#text .row span", "cells => cells.map(cell => Number(cell.dataset.place))")
+        places = view.eval_on_selector_all("#text .row span", "cells => cells.map(cell => Number(cell.dataset.index))")
         assert places == list(range(places[0], places[0] + len(places)))
         assert len(places) < 10_000
         assert (14_999 in places) == (top == 1e9)

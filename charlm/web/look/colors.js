@@ -10,14 +10,14 @@ const SHADES = 16;
  * on, and a little less than half of it at the median. surprising: the bits of what stands out.
  */
 export function surpriseScale(all) {
-  const bits = Float64Array.from(all.filter((each) => !Number.isNaN(each))).sort();
-  const at = (share) => bits[Math.floor(share * (bits.length - 1))] ?? 0;
-  const most = Math.max(1, Math.ceil(at(0.98)));
+  const bits = Float64Array.from(all.filter((value) => !Number.isNaN(value))).sort();
+  const quantile = (share) => bits[Math.floor(share * (bits.length - 1))] ?? 0;
+  const most = Math.max(1, Math.ceil(quantile(0.98)));
   // At least the root, so that differences among likely characters show too.
-  const power = Math.min(4, Math.max(0.5, Math.log(0.45) / Math.log(Math.min(at(0.5) / most, 0.99))));
+  const power = Math.min(4, Math.max(0.5, Math.log(0.45) / Math.log(Math.min(quantile(0.5) / most, 0.99))));
   return {
     most,
-    surprising: Math.max(4, at(0.8)),
+    surprising: Math.max(4, quantile(0.8)),
     shade: (value) => (Number.isNaN(value) ? 0 : Math.round(SHADES * Math.min(value / most, 1) ** power)),
   };
 }

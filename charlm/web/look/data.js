@@ -3,8 +3,8 @@
 import { printable } from "../shared/printable.js";
 
 /** Bits of a character; NaN for the first, which has no prediction. */
-export function bitsAt(reading, place) {
-  const thousandths = reading.bits[place];
+export function bitsAt(reading, index) {
+  const thousandths = reading.bits[index];
   return thousandths === 65535 ? NaN : thousandths / 1000;
 }
 
@@ -19,11 +19,11 @@ export function nameOf(character) {
 }
 
 /** A stretch of the text on one line, shortened. */
-export function excerpt(characters, start, length, most = 60) {
-  const shown = printable(characters.slice(start, start + Math.min(length, most)).join(""))
+export function excerpt(characters, start, length, longest = 60) {
+  const shown = printable(characters.slice(start, start + Math.min(length, longest)).join(""))
     .replaceAll("\n", "⏎")
     .replaceAll("\t", " ");
-  return length > most ? `${shown}…` : shown;
+  return length > longest ? `${shown}…` : shown;
 }
 
 /** An element with properties and children; text is never parsed as markup. */

@@ -5,7 +5,7 @@ import { unpackArray } from "../shared/unpack.js";
 async function unpackedReading(reading) {
   const names = ["bits", "entropy", "rank", "top", "p"];
   const arrays = await Promise.all(names.map((name) => unpackArray(reading[name])));
-  return { likeliest: reading.likeliest, ...Object.fromEntries(names.map((name, place) => [name, arrays[place]])) };
+  return { likeliest: reading.likeliest, ...Object.fromEntries(names.map((name, index) => [name, arrays[index]])) };
 }
 
 async function unpackedUnit(unit) {

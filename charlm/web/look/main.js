@@ -13,28 +13,28 @@ import { Units } from "./units.js";
 async function start() {
   const data = await loadData();
   const length = data.characters.length;
-  const first = data.characters.findIndex((_, place) => !Number.isNaN(bitsAt(data.reading, place)));
-  const scale = surpriseScale(data.characters.map((_, place) => bitsAt(data.reading, place)));
+  const first = data.characters.findIndex((_, index) => !Number.isNaN(bitsAt(data.reading, index)));
+  const scale = surpriseScale(data.characters.map((_, index) => bitsAt(data.reading, index)));
   const models = data.compare ? [data, data.compare] : [data];
   let view = "";
 
   const units = new Units(data.units.shown, () => setView("unit"));
-  const strip = new Strip(byId("strip"), length, selectRange, (place) => text.show(place, true));
+  const strip = new Strip(byId("strip"), length, selectRange, (index) => text.show(index, true));
   const marks = copiedMarks(length, data.copied.stretches);
   const text = new TextView(byId("text"), byId("printed"), data.characters, marks, tell, (sight) => strip.look(sight));
-  text.isSurprise = (place) => bitsAt(data.reading, place) >= scale.surprising;
+  text.isSurprise = (index) => bitsAt(data.reading, index) >= scale.surprising;
 
   const views = {
     surprise: {
       label: "Surprise",
-      value: () => (place) => bitsAt(data.reading, place),
+      value: () => (index) => bitsAt(data.reading, index),
       shade: (value) => scale.shade(value),
       words: ["0 bits", `${scale.most} bits or more`],
       says: "Bits per character over the text",
     },
     entropy: {
       label: "Uncertainty",
-      value: () => (place) => (Number.isNaN(bitsAt(data.reading, place)) ? NaN : data.reading.entropy[place] / 1000),
+      value: () => (index) => (Number.isNaN(bitsAt(data.reading, index)) ? NaN : data.reading.entropy[index] / 1000),
       shade: (value) => scale.shade(value),
       words: ["sure", "unsure"],
       says: "Entropy of the prediction over the text",
@@ -50,7 +50,7 @@ async function start() {
     compare: {
       label: "Compare",
       signed: true,
-      value: () => (place) => -advantage(data, place),
+      value: () => (index) => -advantage(data, index),
       shade: (value) => (Number.isNaN(value) ? 0 : signedShade(value / 4)),
       words: [`${data.name} better`, `${data.compare?.name} better`],
       says: "Difference of the two models' bits over the text",
@@ -59,12 +59,12 @@ async function start() {
   if (!data.units.shown.length) delete views.unit;
   if (!data.compare) delete views.compare;
 
-  function tell(place) {
-    const more = view === "unit" ? units.tells(place) : "";
-    showPrediction(byId("prediction"), data, place, more);
+  function tell(index) {
+    const more = view === "unit" ? units.tells(index) : "";
+    showPrediction(byId("prediction"), data, index, more);
     // Only what the keys move to is spoken: the pointer moves too fast.
     if (document.activeElement === byId("text")) {
-      byId("spoken").textContent = `${nameOf(data.characters[place])}: ${sentence(data, data.reading, place)} ${more}`;
+      byId("spoken").textContent = `${nameOf(data.characters[index])}: ${sentence(data, data.reading, index)} ${more}`;
     }
   }
 
@@ -72,7 +72,7 @@ async function start() {
     view = name;
     const { value, shade, signed, words, says } = views[name];
     const valueAt = value();
-    text.shade = (place) => shade(valueAt(place));
+    text.shade = (index) => shade(valueAt(index));
     text.render(true);
     strip.show(valueAt, Boolean(signed));
     byId("strip").setAttribute("aria-label", `${says}, ${strip.says()}; drag, or Shift and the arrow keys, to select a part`);
@@ -94,10 +94,10 @@ async function start() {
       const mean = meanBits(reading, ...(range ?? [0, length - 1])).toFixed(2);
       return data.compare ? `${name} ${mean}` : mean;
     });
-    const what = range
+    const extent = range
       ? `${data.symbol}s ${whole(range[0] + 1)} to ${whole(range[1] + 1)}`
       : `all ${whole(length)} ${data.symbol}s`;
-    byId("range").textContent = `${bits.join(", ")} bits per ${data.symbol} in ${what}`;
+    byId("range").textContent = `${bits.join(", ")} bits per ${data.symbol} in ${extent}`;
     if (range) text.show(range[0], true);
   }
 
@@ -159,11 +159,11 @@ async function start() {
   document.documentElement.dataset.ready = "yes";
 }
 
-/** The mean from one place to another. */
+/** The mean from one index to another. */
 function meanBits(reading, from, to) {
   let [sum, count] = [0, 0];
-  for (let place = from; place <= to; place++) {
-    const bits = bitsAt(reading, place);
+  for (let index = from; index <= to; index++) {
+    const bits = bitsAt(reading, index);
     if (Number.isNaN(bits)) continue;
     sum += bits;
     count++;

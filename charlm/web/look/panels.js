@@ -48,12 +48,12 @@ export function fillMemory(box, all, symbol) {
   const bits = models.flatMap(({ memory }) => [...memory.curve.map(([, value]) => value), memory.whole]);
   const high = Math.max(...bits);
   const low = Math.max(0, Math.min(...bits) - 0.1 * (high - Math.min(...bits)));
-  const x = (place) => left + (place * (width - left - 14)) / Math.max(1, first.curve.length - 1);
+  const x = (index) => left + (index * (width - left - 14)) / Math.max(1, first.curve.length - 1);
   const y = (value) => top + ((high - value) * (height - top - bottom)) / Math.max(high - low, 1e-9);
-  const said = models.map(({ name, memory }) =>
+  const sentences = models.map(({ name, memory }) =>
     models.length > 1 ? `${name}: ${memorySentence(memory, symbol)}` : memorySentence(memory, symbol),
   );
-  const picture = shape("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": said.join(" ") });
+  const picture = shape("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": sentences.join(" ") });
   models.forEach(({ memory }, turn) => {
     // The colors are those of the comparison: blue for the first of two.
     const sign = models.length > 1 && turn === 0 ? "negative" : "positive";
@@ -64,18 +64,18 @@ export function fillMemory(box, all, symbol) {
       shape("line", { x1: left, x2: width, y1: level, y2: level, class: `whole ${sign}` }),
       shape("text", { x: width - 2, y: level + (below ? 13 : -5), class: "label end" }, `whole text: ${memory.whole.toFixed(2)}`),
       shape("polyline", {
-        points: memory.curve.map(([, value], place) => `${x(place)},${y(value)}`).join(" "),
+        points: memory.curve.map(([, value], index) => `${x(index)},${y(value)}`).join(" "),
         class: `curve ${sign}`,
       }),
     );
-    memory.curve.forEach(([length, value], place) => {
-      const dot = shape("circle", { cx: x(place), cy: y(value), r: 3.5, class: `dot ${sign}` });
+    memory.curve.forEach(([length, value], index) => {
+      const dot = shape("circle", { cx: x(index), cy: y(value), r: 3.5, class: `dot ${sign}` });
       dot.append(shape("title", {}, `${length} ${symbol}s: ${value.toFixed(2)} bits`));
       picture.append(dot);
     });
   });
-  first.curve.forEach(([length], place) => {
-    picture.append(shape("text", { x: x(place), y: height - 14, class: "label middle" }, String(length)));
+  first.curve.forEach(([length], index) => {
+    picture.append(shape("text", { x: x(index), y: height - 14, class: "label middle" }, String(length)));
   });
   for (const value of [high, low])
     picture.append(shape("text", { x: left - 6, y: y(value) + 4, class: "label end" }, value.toFixed(1)));
@@ -83,7 +83,7 @@ export function fillMemory(box, all, symbol) {
     shape("text", { x: (left + width) / 2, y: height - 1, class: "label middle" }, `${symbol}s of context`),
   );
   const signs = models.length > 1 ? [swatch("negative"), swatch("positive")] : [""];
-  box.replaceChildren(picture, ...said.map((text, turn) => element("p", {}, signs[turn], text)));
+  box.replaceChildren(picture, ...sentences.map((text, turn) => element("p", {}, signs[turn], text)));
 }
 
 /** How far back the model looks: the context after which less than 0.02 bits are left to gain. */
@@ -110,20 +110,20 @@ export function fillCopied(list, note, data, go) {
   fillStretches(list, data.characters, longest, (_, length) => `${length} ${data.symbol}s`, go);
   const total = stretches.reduce((sum, [, length]) => sum + length, 0);
   const share = ((100 * total) / data.characters.length).toFixed(1);
-  const least = `Stretches of 20 ${data.symbol}s or more that stand there verbatim`;
+  const label = `Stretches of 20 ${data.symbol}s or more that stand there verbatim`;
   note.textContent =
-    whyNot ?? (stretches.length ? `${least}: ${stretches.length}, ${share} % of this text.` : `${least}: none.`);
+    whyNot ?? (stretches.length ? `${label}: ${stretches.length}, ${share} % of this text.` : `${label}: none.`);
 }
 
 /** Difference in bits, positive where the second model is more surprised. */
-export function advantage(data, place) {
-  return bitsAt(data.compare.reading, place) - bitsAt(data.reading, place);
+export function advantage(data, index) {
+  return bitsAt(data.compare.reading, index) - bitsAt(data.reading, index);
 }
 
 export function fillCompared(box, data, go) {
   let [first, second] = [0, 0];
-  data.characters.forEach((_, place) => {
-    const bits = advantage(data, place);
+  data.characters.forEach((_, index) => {
+    const bits = advantage(data, index);
     if (bits > 0) first++;
     else if (bits < 0) second++;
   });

@@ -3,7 +3,7 @@
 import { themeColor } from "./colors.js";
 
 export class Strip {
-  /** onRange([first, last] | null) when a part is selected; onGo(place) when a place is clicked. */
+  /** onRange([first, last] | null) when a part is selected; onGo(index) when a index is clicked. */
   constructor(canvas, length, onRange, onGo) {
     Object.assign(this, { canvas, length, onRange, onGo });
     this.value = () => NaN;
@@ -19,7 +19,7 @@ export class Strip {
     new ResizeObserver(() => this.measure()).observe(canvas);
   }
 
-  placeAt(event) {
+  indexAt(event) {
     const { left, width } = this.canvas.getBoundingClientRect();
     return Math.max(0, Math.min(this.length - 1, Math.floor(((event.clientX - left) / width) * this.length)));
   }
@@ -27,13 +27,13 @@ export class Strip {
   pressed(event) {
     this.canvas.setPointerCapture(event.pointerId);
     this.before = this.range;
-    this.start = { x: event.clientX, place: this.placeAt(event) };
+    this.start = { x: event.clientX, index: this.indexAt(event) };
   }
 
   moved(event) {
     if (this.start === null || Math.abs(event.clientX - this.start.x) < 4) return;
-    const place = this.placeAt(event);
-    this.range = [Math.min(place, this.start.place), Math.max(place, this.start.place)];
+    const index = this.indexAt(event);
+    this.range = [Math.min(index, this.start.index), Math.max(index, this.start.index)];
     this.draw();
   }
 
@@ -41,7 +41,7 @@ export class Strip {
     if (this.start === null) return;
     const dragged = Math.abs(event.clientX - this.start.x) >= 4;
     if (dragged) this.onRange(this.range);
-    else this.onGo(this.placeAt(event));
+    else this.onGo(this.indexAt(event));
     this.start = null;
   }
 
@@ -82,7 +82,7 @@ export class Strip {
     this.draw();
   }
 
-  /** Draw value(place); signed ones on both sides of a line in the middle, −1 to 1. */
+  /** Draw value(index); signed ones on both sides of a line in the middle, −1 to 1. */
   show(value, signed) {
     this.value = value;
     this.signed = signed;
@@ -93,8 +93,8 @@ export class Strip {
       const end = Math.max(first + 1, Math.floor(((bar + 1) * this.length) / bars));
       let sum = 0;
       let count = 0;
-      for (let place = first; place < end; place++) {
-        const number = value(place);
+      for (let index = first; index < end; index++) {
+        const number = value(index);
         if (!Number.isNaN(number)) {
           sum += number;
           count++;
@@ -102,14 +102,14 @@ export class Strip {
       }
       this.means[bar] = count ? sum / count : 0;
     }
-    const most = this.means.reduce((high, mean) => Math.max(high, Math.abs(mean)), 0);
-    this.scale = most || 1;
+    const highest = this.means.reduce((high, mean) => Math.max(high, Math.abs(mean)), 0);
+    this.scale = highest || 1;
     this.draw();
   }
 
   /** Where the chart is highest, in words. */
   says() {
-    const bar = this.means.reduce((best, mean, place) => (Math.abs(mean) > Math.abs(this.means[best]) ? place : best), 0);
+    const bar = this.means.reduce((best, mean, index) => (Math.abs(mean) > Math.abs(this.means[best]) ? index : best), 0);
     const first = Math.floor((bar * this.length) / this.means.length);
     return `highest near ${first + 1} of ${this.length}: ${this.means[bar].toFixed(2)}`;
   }
@@ -123,20 +123,20 @@ export class Strip {
     const middle = this.signed ? height / 2 : height;
     const room = middle - 2;
     const [negative, positive, faint, ink] = this.colors;
-    this.means.forEach((mean, place) => {
-      const inside = this.within((place + 0.5) / this.means.length);
+    this.means.forEach((mean, index) => {
+      const inside = this.within((index + 0.5) / this.means.length);
       context.fillStyle = !inside ? faint : mean < 0 ? negative : positive;
       const length = (Math.abs(mean) / this.scale) * room;
-      context.fillRect(place * bar, mean < 0 ? middle : middle - length, Math.max(1, bar - 1), Math.max(1, length));
+      context.fillRect(index * bar, mean < 0 ? middle : middle - length, Math.max(1, bar - 1), Math.max(1, length));
     });
     context.strokeStyle = ink;
     context.lineWidth = Math.max(1, Math.round((devicePixelRatio || 1) * 1.5));
-    const [first, end] = [this.sight[0], this.sight[1] + 1].map((place) => (place / this.length) * width);
+    const [first, end] = [this.sight[0], this.sight[1] + 1].map((index) => (index / this.length) * width);
     context.strokeRect(first + 1, 1, Math.max(3, end - first - 2), height - 2);
   }
 
   within(share) {
-    const place = share * this.length;
-    return !this.range || (place >= this.range[0] && place <= this.range[1] + 1);
+    const index = share * this.length;
+    return !this.range || (index >= this.range[0] && index <= this.range[1] + 1);
   }
 }

@@ -22,28 +22,28 @@ export function directionOf(text) {
 /** Starts of the rows of a text wrapped at `columns`, after a space where there is one in the row's second half. */
 export function wrapRows(characters, columns) {
   const starts = [0];
-  let used = 0;
+  let filled = 0;
   let space = -1;
-  for (let place = 0; place < characters.length; place++) {
-    const character = characters[place];
-    used += character === "\t" ? 4 : WIDE.test(character) ? 2 : 1;
-    if (used > columns && place > starts.at(-1)) {
+  for (let index = 0; index < characters.length; index++) {
+    const character = characters[index];
+    filled += character === "\t" ? 4 : WIDE.test(character) ? 2 : 1;
+    if (filled > columns && index > starts.at(-1)) {
       const first = starts.at(-1);
-      const next = space + 1 - first > columns / 2 ? space + 1 : place;
+      const next = space + 1 - first > columns / 2 ? space + 1 : index;
       starts.push(next);
-      used = place - next + 1;
+      filled = index - next + 1;
     }
-    if (character === " ") space = place;
-    if (character === "\n" && place + 1 < characters.length) {
-      starts.push(place + 1);
-      used = 0;
+    if (character === " ") space = index;
+    if (character === "\n" && index + 1 < characters.length) {
+      starts.push(index + 1);
+      filled = 0;
     }
   }
   return starts;
 }
 
 export class TextView {
-  /** shade(place) → shade; copied: Uint8Array, 1 or 2 where underlined; onSelect(place), onScroll([first, last]). */
+  /** shade(index) → shade; copied: Uint8Array, 1 or 2 where underlined; onSelect(index), onScroll([first, last]). */
   constructor(box, printed, characters, copied, onSelect, onScroll) {
     Object.assign(this, { box, printed, characters, copied, onSelect, onScroll });
     this.shade = () => 0;
@@ -89,12 +89,12 @@ export class TextView {
   }
 
   /** The row of a character. */
-  rowOf(place) {
+  rowOf(index) {
     let low = 0;
     let high = this.starts.length - 1;
     while (low < high) {
       const middle = (low + high + 1) >> 1;
-      if (this.starts[middle] <= place) low = middle;
+      if (this.starts[middle] <= index) low = middle;
       else high = middle - 1;
     }
     return low;
@@ -148,58 +148,58 @@ export class TextView {
     const end = starts[number + 1] ?? this.characters.length;
     const dir = this.isBackward(starts[number], end) ? "rtl" : "ltr";
     const row = element("div", { className: "row", dir });
-    for (let place = starts[number]; place < end; place++) row.append(this.cell(place));
+    for (let index = starts[number]; index < end; index++) row.append(this.cell(index));
     return row;
   }
 
   /** Whether a row is read from right to left: by the first letter of its line, or the last one before such a line. */
   isBackward(start, end) {
-    const letter = (place) => /\p{L}/u.test(this.characters[place]);
-    const least = Math.max(0, start - LOOK_BACK);
+    const letter = (index) => /\p{L}/u.test(this.characters[index]);
+    const earliest = Math.max(0, start - LOOK_BACK);
     let first = start;
-    while (first > least && this.characters[first - 1] !== "\n") first--;
-    let place = first;
-    while (place < end && !letter(place)) place++;
-    if (place === end) {
-      for (place = first - 1; place > least && !letter(place); place--);
+    while (first > earliest && this.characters[first - 1] !== "\n") first--;
+    let index = first;
+    while (index < end && !letter(index)) index++;
+    if (index === end) {
+      for (index = first - 1; index > earliest && !letter(index); index--);
     }
-    return RIGHT_TO_LEFT.test(this.characters[place] ?? "");
+    return RIGHT_TO_LEFT.test(this.characters[index] ?? "");
   }
 
-  cell(place) {
-    const character = this.characters[place];
+  cell(index) {
+    const character = this.characters[index];
     const shown = character === "\n" ? "⏎" : character === "\t" ? "⇥   " : /\p{C}/u.test(character) ? "�" : character;
     const cell = element("span", { textContent: shown });
-    cell.dataset.place = place;
-    cell.style.backgroundColor = shadeColor(this.shade(place));
+    cell.dataset.index = index;
+    cell.style.backgroundColor = shadeColor(this.shade(index));
     const marks = [];
     if (character === "\n" || character === "\t") marks.push("sign");
-    if (place === this.selected) marks.push("selected");
-    if (this.underlines && this.copied[place]) marks.push(`copied${this.copied[place]}`);
-    if (this.range && (place < this.range[0] || place > this.range[1])) marks.push("outside");
+    if (index === this.selected) marks.push("selected");
+    if (this.underlines && this.copied[index]) marks.push(`copied${this.copied[index]}`);
+    if (this.range && (index < this.range[0] || index > this.range[1])) marks.push("outside");
     if (marks.length) cell.className = marks.join(" ");
     return cell;
   }
 
   pointed(event, click) {
-    const place = Number(event.target.dataset?.place ?? NaN);
-    if (Number.isNaN(place) || (this.pinned && !click)) return;
-    this.pinned = click && !(this.pinned && place === this.selected);
-    this.select(place);
+    const index = Number(event.target.dataset?.index ?? NaN);
+    if (Number.isNaN(index) || (this.pinned && !click)) return;
+    this.pinned = click && !(this.pinned && index === this.selected);
+    this.select(index);
   }
 
   /** Mark a character and tell about it; `show` scrolls to it. */
-  select(place, show = false) {
+  select(index, show = false) {
     const old = this.rows.querySelector(".selected");
     if (old) old.classList.remove("selected");
-    this.selected = Math.max(0, Math.min(this.characters.length - 1, place));
+    this.selected = Math.max(0, Math.min(this.characters.length - 1, index));
     if (show) this.show(this.selected);
-    this.rows.querySelector(`[data-place="${this.selected}"]`)?.classList.add("selected");
+    this.rows.querySelector(`[data-index="${this.selected}"]`)?.classList.add("selected");
     this.onSelect(this.selected);
   }
 
-  show(place, middle = false) {
-    const top = this.rowOf(place) * this.height;
+  show(index, middle = false) {
+    const top = this.rowOf(index) * this.height;
     const { scrollTop, clientHeight } = this.box;
     if (middle || top < scrollTop || top + this.height > scrollTop + clientHeight) {
       this.box.scrollTop = top - clientHeight / 3;
@@ -208,9 +208,9 @@ export class TextView {
   }
 
   pressed(event) {
-    const place = Math.max(this.selected, 0);
-    const row = this.rowOf(place);
-    const column = place - this.starts[row];
+    const index = Math.max(this.selected, 0);
+    const row = this.rowOf(index);
+    const column = index - this.starts[row];
     const page = Math.max(1, Math.floor(this.box.clientHeight / this.height) - 2);
     const inRow = (number) => {
       const target = Math.max(0, Math.min(this.starts.length - 1, number));
@@ -218,31 +218,31 @@ export class TextView {
     };
     const right = this.isBackward(this.starts[row], this.starts[row + 1] ?? this.characters.length) ? -1 : 1;
     const moves = {
-      ArrowLeft: () => place - right,
-      ArrowRight: () => place + right,
+      ArrowLeft: () => index - right,
+      ArrowRight: () => index + right,
       ArrowUp: () => inRow(row - 1),
       ArrowDown: () => inRow(row + 1),
       PageUp: () => inRow(row - page),
       PageDown: () => inRow(row + page),
       Home: () => (event.ctrlKey ? 0 : this.starts[row]),
       End: () => (event.ctrlKey ? this.characters.length : (this.starts[row + 1] ?? this.characters.length)) - 1,
-      n: () => this.nextSurprise(place, 1),
-      p: () => this.nextSurprise(place, -1),
+      n: () => this.nextSurprise(index, 1),
+      p: () => this.nextSurprise(index, -1),
     };
     // With Ctrl only Home and End: the browser has its own Ctrl+P.
-    const other = event.metaKey || event.altKey || (event.ctrlKey && !["Home", "End"].includes(event.key));
-    const move = other ? undefined : moves[event.key];
+    const ignored = event.metaKey || event.altKey || (event.ctrlKey && !["Home", "End"].includes(event.key));
+    const move = ignored ? undefined : moves[event.key];
     if (!move) return;
     event.preventDefault();
     this.pinned = true;
     this.select(move(), true);
   }
 
-  nextSurprise(place, step) {
-    for (let next = place + step; next >= 0 && next < this.characters.length; next += step) {
+  nextSurprise(index, step) {
+    for (let next = index + step; next >= 0 && next < this.characters.length; next += step) {
       if (this.isSurprise(next)) return next;
     }
-    return place;
+    return index;
   }
 
   printAll() {

@@ -38,18 +38,18 @@ export class Units {
     return this.shown[this.chosen];
   }
 
-  /** The chosen curve: value(place), −1 to 1. */
+  /** The chosen curve: value(index), −1 to 1. */
   value() {
     const { values, scale } = this.unit.curves.find(({ name }) => name === this.curve);
     // Values within ±1, as those of gates and h, are shown as they are; others, as c, relative to the largest.
     const factor = Math.min(scale, 1 / 127);
-    return (place) => values[place] * factor;
+    return (index) => values[index] * factor;
   }
 
-  /** The activation after the character at a place, in words. */
-  tells(place) {
+  /** The activation after the character at a index, in words. */
+  tells(index) {
     const { values, scale, gate } = this.unit.curves.find(({ name }) => name === this.curve);
-    const value = (values[place] * scale).toFixed(2).replace("-", "−");
+    const value = (values[index] * scale).toFixed(2).replace("-", "−");
     return `${unitName(this.unit)}: ${gate ? "gate" : "state"} ${this.curve} is ${value} after it.`;
   }
 
@@ -111,5 +111,5 @@ export class Units {
 }
 
 function spaced(nodes) {
-  return nodes.flatMap((node, place) => (place ? [" ", node] : [node]));
+  return nodes.flatMap((node, index) => (index ? [" ", node] : [node]));
 }

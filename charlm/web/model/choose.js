@@ -2,9 +2,9 @@
 
 /** Probabilities of logits, in double precision. */
 export function probabilities(logits) {
-  const most = logits.reduce((one, other) => Math.max(one, other), -Infinity);
-  const shares = Float64Array.from(logits, (logit) => Math.exp(logit - most));
-  const sum = shares.reduce((one, other) => one + other, 0);
+  const largest = logits.reduce((a, b) => Math.max(a, b), -Infinity);
+  const shares = Float64Array.from(logits, (logit) => Math.exp(logit - largest));
+  const sum = shares.reduce((a, b) => a + b, 0);
   return shares.map((share) => share / sum);
 }
 
@@ -14,8 +14,8 @@ function likeliest(logits) {
   return first;
 }
 
-/** The first place from which on `isAfter` holds in a sorted list; its length if there is none. */
-function firstPlace(values, isAfter) {
+/** The first index from which on `isAfter` holds in a sorted list; its length if there is none. */
+function firstIndex(values, isAfter) {
   let [low, high] = [0, values.length];
   while (low < high) {
     const middle = (low + high) >> 1;
@@ -32,17 +32,17 @@ const IDS = 2 ** 21; // more than there are characters
  * does several times as fast as with a comparison: 32 bits that fall as the logit rises, then 21 bits of the id.
  */
 function byLikelihood(logits, ids) {
-  const wanted = new Float32Array(ids.length);
-  for (let place = 0; place < ids.length; place++) wanted[place] = logits[ids[place]] + 0; // + 0: there is no −0
-  const bits = new Uint32Array(wanted.buffer);
+  const chosenLogits = new Float32Array(ids.length);
+  for (let index = 0; index < ids.length; index++) chosenLogits[index] = logits[ids[index]] + 0; // + 0: there is no −0
+  const bits = new Uint32Array(chosenLogits.buffer);
   const keys = new Float64Array(ids.length);
-  for (let place = 0; place < ids.length; place++) {
-    const falling = bits[place] >>> 31 ? bits[place] : ~bits[place] & 0x7fffffff;
-    keys[place] = (falling >>> 0) * IDS + ids[place];
+  for (let index = 0; index < ids.length; index++) {
+    const falling = bits[index] >>> 31 ? bits[index] : ~bits[index] & 0x7fffffff;
+    keys[index] = (falling >>> 0) * IDS + ids[index];
   }
   keys.sort();
   const ordered = new Int32Array(keys.length);
-  for (let place = 0; place < ordered.length; place++) ordered[place] = keys[place] & (IDS - 1);
+  for (let index = 0; index < ordered.length; index++) ordered[index] = keys[index] & (IDS - 1);
   return ordered;
 }
 
@@ -55,16 +55,16 @@ const ROUNDING = 1e-9; // more than a sum of probabilities errs by
 function eligible(ratios, sum, { topK, topP, minP }, draw) {
   // A draw without limits depends on ids up to this share of the probability.
   const needed = topP < 1 ? topP : minP === 0 ? draw : 1;
-  for (let least = 1 / 4; ; least = least > 1e-9 ? least ** 2 : 0) {
+  for (let lowest = 1 / 4; ; lowest = lowest > 1e-9 ? lowest ** 2 : 0) {
     const ids = [];
     let covered = 0;
     for (let id = 0; id < ratios.length; id++) {
-      if (ratios[id] < least) continue;
+      if (ratios[id] < lowest) continue;
       ids.push(id);
       covered += ratios[id];
     }
-    const enough = topK > 0 ? ids.length >= topK : least <= minP || covered > (needed + ROUNDING) * sum;
-    if (enough || least === 0) return ids;
+    const enough = topK > 0 ? ids.length >= topK : lowest <= minP || covered > (needed + ROUNDING) * sum;
+    if (enough || lowest === 0) return ids;
   }
 }
 
@@ -83,16 +83,16 @@ export function choose(logits, { temperature = 1, topK = 0, topP = 1, minP = 0 }
   const cumulated = new Float64Array(order.length);
   let covered = 0;
   let likely = 0; // ids that min-p keeps
-  for (let place = 0; place < order.length; place++) {
-    const ratio = ratios[order[place]];
-    cumulated[place] = covered += ratio;
+  for (let index = 0; index < order.length; index++) {
+    const ratio = ratios[order[index]];
+    cumulated[index] = covered += ratio;
     if (ratio >= minP) likely++;
   }
   if (topK > 0 || order.length === ratios.length) sum = covered;
-  for (let place = 0; place < cumulated.length; place++) cumulated[place] /= sum;
+  for (let index = 0; index < cumulated.length; index++) cumulated[index] /= sum;
   // The ids that top-p and min-p keep come first, so scaling the draw by their total probability draws among them.
-  const most = Math.max(likely - 1, 0);
-  const last = Math.min(firstPlace(cumulated, (share) => share >= topP), most);
-  const drawn = topP < 1 || minP > 0 ? draw * cumulated[last] : draw;
-  return order[Math.min(firstPlace(cumulated, (share) => share > drawn), last)];
+  const lastLikely = Math.max(likely - 1, 0);
+  const last = Math.min(firstIndex(cumulated, (share) => share >= topP), lastLikely);
+  const scaledDraw = topP < 1 || minP > 0 ? draw * cumulated[last] : draw;
+  return order[Math.min(firstIndex(cumulated, (share) => share > scaledDraw), last)];
 }

@@ -24,7 +24,7 @@ export class CompleteTab {
       byId("ghost").scrollTop = this.field.scrollTop;
     });
     document.addEventListener("selectionchange", () => {
-      if (document.activeElement === this.field && this.seen !== this.before()) this.update();
+      if (document.activeElement === this.field && this.lastText !== this.before()) this.update();
     });
     byId("take").addEventListener("click", () => this.take());
   }
@@ -40,14 +40,14 @@ export class CompleteTab {
 
   async update() {
     const text = this.before();
-    this.seen = text;
+    this.lastText = text;
     this.show("", []);
     const { ids, unknown } = idsBefore(this.vocabulary, this.prefix(), text);
     const fault = byId("complete-fault");
     fault.replaceChildren();
     if (unknown.length) tellUnknown(fault, this.field, unknown, () => this.update());
-    const reading = await this.context.read(ids, (place) => {
-      byId("next").textContent = `reading: ${Math.floor((100 * place) / ids.length)} %`;
+    const reading = await this.context.read(ids, (index) => {
+      byId("next").textContent = `reading: ${Math.floor((100 * index) / ids.length)} %`;
     });
     if (reading) this.show(this.continuation(reading), this.nextOnes(reading.logits));
   }
@@ -92,17 +92,17 @@ export class CompleteTab {
     byId("take").disabled = !word.length;
     const quoted = element("bdi", { textContent: excerpt(word, 0, word.length, 24) });
     byId("take").replaceChildren(...(word.length ? ["Tab: “", quoted, "”"] : ["Tab"]));
-    byId("next").replaceChildren(...likely.map((each, place) => this.button(each, place)));
+    byId("next").replaceChildren(...likely.map((candidate, index) => this.button(candidate, index)));
   }
 
-  button({ name, share }, place) {
+  button({ name, share }, index) {
     const shown = nameOf(name);
     const fill = element("span", { className: "bar-fill" });
     fill.style.width = `${100 * share}%`;
     const button = element(
       "button",
       { type: "button", onclick: () => this.insert(name) },
-      element("kbd", { textContent: `Alt+${place + 1}` }),
+      element("kbd", { textContent: `Alt+${index + 1}` }),
       element("span", { className: "glyph", textContent: shown, dir: "auto" }),
       element("span", { className: "bar-room" }, fill),
       element("span", { className: "number", textContent: percent(share) }),

@@ -15,7 +15,7 @@ export class Context {
 
   /**
    * Reads these ids, at least one: { state, logits }, copies; or null if another call or `stop` has come in between.
-   * onProgress(place) while it takes long.
+   * onProgress(index) while it takes long.
    */
   async read(ids, onProgress = () => {}) {
     const turn = ++this.turn;
@@ -39,10 +39,10 @@ export class Context {
     this.turn++;
   }
 
-  /** To the nearest snapshot before a place. */
-  back(place) {
-    if (place === this.ids.length) return;
-    const number = Math.floor(place / SNAPSHOT_EVERY);
+  /** To the nearest snapshot before a index. */
+  back(index) {
+    if (index === this.ids.length) return;
+    const number = Math.floor(index / SNAPSHOT_EVERY);
     this.snapshots.length = number + 1;
     this.ids.length = number * SNAPSHOT_EVERY;
     this.state = this.model.copy(this.snapshots[number]);

@@ -22,11 +22,11 @@ class Copies {
   }
 
   /** Whether a window with these hashes is in the set. */
-  has(one, other) {
-    const bucket = mixed(one) >>> this.shift;
-    const wanted = mixed(other) >>> 16;
-    for (let place = this.starts[bucket]; place < this.starts[bucket + 1]; place++) {
-      if (this.fingerprints[place] === wanted) return true;
+  has(first, second) {
+    const bucket = mixed(first) >>> this.shift;
+    const fingerprint = mixed(second) >>> 16;
+    for (let index = this.starts[bucket]; index < this.starts[bucket + 1]; index++) {
+      if (this.fingerprints[index] === fingerprint) return true;
     }
     return false;
   }

@@ -29,10 +29,10 @@ export async function openModel(data) {
     unpackParameter(data.outputBias),
     data.embedding && unpackParameter(data.embedding),
   ]);
-  const multiplied = [output, ...parameters.flatMap(Object.values).flat()].filter((each) => each instanceof Matrix);
+  const multiplied = [output, ...parameters.flatMap(Object.values).flat()].filter((parameter) => parameter instanceof Matrix);
   const whyPlain = await accelerate(multiplied, data.kernel).then(() => null, String);
-  const programOf = (place) => data.programs[Math.min(place, data.programs.length - 1)];
-  const layers = parameters.map((each, place) => new Layer(programOf(place), each, data.zoneout));
+  const programOf = (index) => data.programs[Math.min(index, data.programs.length - 1)];
+  const layers = parameters.map((ofLayer, index) => new Layer(programOf(index), ofLayer, data.zoneout));
   return new Model(data, { layers, output, outputBias, embedding: data.tied ? output : embedding, whyPlain });
 }
 
@@ -66,14 +66,14 @@ class Model {
   read(state, id) {
     if (id === this.begins) for (const { states } of state) for (const values of Object.values(states)) values.fill(0);
     const y = this.outputs;
-    this.layers.forEach((layer, place) => {
-      if (place) layer.read(y);
+    this.layers.forEach((layer, index) => {
+      if (index) layer.read(y);
       else this.readId(id);
-      layer.step(state[place]);
+      layer.step(state[index]);
       // With residual connections, a layer above the first adds its input to its output.
-      const own = state[place].states[layer.states[0].name];
-      if (!place || !this.residual) y.set(own);
-      else for (let unit = 0; unit < y.length; unit++) y[unit] += own[unit];
+      const output = state[index].states[layer.states[0].name];
+      if (!index || !this.residual) y.set(output);
+      else for (let unit = 0; unit < y.length; unit++) y[unit] += output[unit];
     });
     const product = this.output.multiply(y);
     for (let row = 0; row < this.size; row++) this.logits[row] = product[row] + this.outputBias[row];
@@ -82,24 +82,24 @@ class Model {
 
   /** What people look at: [{ layer, name, values }], copies. */
   units(state) {
-    return state.flatMap((_, place) =>
-      Object.entries(this.shown(state, place)).map(([name, values]) => ({ layer: place + 1, name, values: values.slice() })),
+    return state.flatMap((_, index) =>
+      Object.entries(this.shown(state, index)).map(([name, values]) => ({ layer: index + 1, name, values: values.slice() })),
     );
   }
 
   /** The same of one layer, by name, not copied. */
-  shown(state, place) {
-    return this.layers[place].lookAt(state[place]);
+  shown(state, index) {
+    return this.layers[index].lookAt(state[index]);
   }
 
   /** The input of the first layer: an embedding, or one-hot. */
   readId(id) {
     const [first] = this.layers;
     if (this.ofId[id]) {
-      first.windows.forEach((values, place) => values.set(this.ofId[id][place]));
+      first.windows.forEach((values, index) => values.set(this.ofId[id][index]));
       return;
     }
-    first.read(this.embedding ? this.embedding.row(id) : Float32Array.from({ length: this.size }, (_, each) => each === id));
+    first.read(this.embedding ? this.embedding.row(id) : Float32Array.from({ length: this.size }, (_, unit) => unit === id));
     this.ofId[id] = first.windows.map((values) => values.slice());
   }
 }

@@ -14,11 +14,11 @@ export class FieldError extends Error {}
 export function numberIn(id) {
   const field = byId(id);
   const name = field.labels[0].textContent.trim();
-  const [least, most] = [field.min, field.max].map((limit) => (limit === "" ? null : Number(limit)));
+  const [lowest, highest] = [field.min, field.max].map((limit) => (limit === "" ? null : Number(limit)));
   const value = field.valueAsNumber;
   const isWhole = field.step === "1";
-  if (Number.isNaN(value) || value < least || (most !== null && value > most) || (isWhole && value % 1)) {
-    const allowed = `${isWhole ? "a whole number" : "a number"} from ${least}${most === null ? "" : ` to ${most}`}`;
+  if (Number.isNaN(value) || value < lowest || (highest !== null && value > highest) || (isWhole && value % 1)) {
+    const allowed = `${isWhole ? "a whole number" : "a number"} from ${lowest}${highest === null ? "" : ` to ${highest}`}`;
     throw new FieldError(`${name}: found “${field.value}”; allowed: ${allowed}`);
   }
   return value;

@@ -41,15 +41,15 @@ function move(matrix, heap, kernel) {
   const product = heap.take(Float32Array, R);
   const scales = heap.take(Float32Array, R);
   if (matrix.scales) scales.set(matrix.scales);
-  const [own, outputs] = [x.subarray(0, columns), product.subarray(0, rows)];
+  const [input, outputs] = [x.subarray(0, columns), product.subarray(0, rows)];
   const largest = largestWhole(columns);
   Object.assign(matrix, { values: moved, stride: K });
   matrix.multiply = (vector) => {
     if (matrix.scales) {
-      const scale = quantize(vector, own, largest);
+      const scale = quantize(vector, input, largest);
       kernel.multiply_int8(R, K, moved.byteOffset, x.byteOffset, scales.byteOffset, scale, product.byteOffset);
     } else {
-      own.set(vector);
+      input.set(vector);
       kernel.multiply_float32(R, K, moved.byteOffset, x.byteOffset, product.byteOffset);
     }
     return outputs;

@@ -8,9 +8,9 @@ export function likeliestIds(shares, count) {
   const ids = [];
   shares.forEach((share, id) => {
     if (ids.length === count && share <= shares[ids[count - 1]]) return;
-    let place = ids.length;
-    while (place > 0 && share > shares[ids[place - 1]]) place--;
-    ids.splice(place, 0, id);
+    let index = ids.length;
+    while (index > 0 && share > shares[ids[index - 1]]) index--;
+    ids.splice(index, 0, id);
     if (ids.length > count) ids.pop();
   });
   return ids;

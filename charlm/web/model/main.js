@@ -16,10 +16,10 @@ async function start() {
   const [model, copies] = await Promise.all([openModel(data.model), openCopies(data.copies)]);
   const vocabulary = new Vocabulary(data.vocabulary);
   const prefix = () => (byId("label").value === "" ? "" : data.labels[byId("label").value] + data.separator);
-  const parts = { data, model, vocabulary, copies, prefix };
-  const write = new WriteTab(parts);
-  const complete = new CompleteTab(parts);
-  new ScoreTab(parts);
+  const shared = { data, model, vocabulary, copies, prefix };
+  const write = new WriteTab(shared);
+  const complete = new CompleteTab(shared);
+  new ScoreTab(shared);
   byId("backend").textContent = `Runs in this browser (${model.backend}); nothing is sent anywhere.`;
   fillLabels(data.labels);
   byId("label").addEventListener("change", () => complete.update());
@@ -38,12 +38,12 @@ function tellAbout(data) {
     data.precision,
   ];
   byId("facts").textContent = facts.filter(Boolean).join(" · ");
-  for (const place of document.querySelectorAll(".symbol")) place.textContent = data.symbol;
+  for (const name of document.querySelectorAll(".symbol")) name.textContent = data.symbol;
   if (!data.copies) return;
   const { covered, total, window, chance } = data.copies;
-  const part = covered === total ? `all ${whole(total)}` : `the first ${whole(covered)} of ${whole(total)}`;
+  const extent = covered === total ? `all ${whole(total)}` : `the first ${whole(covered)} of ${whole(total)}`;
   byId("copies-note").textContent =
-    `Underlined: ${window} ${data.symbol}s or more in a row that stand in the training text (${part} ${data.symbol}s of ` +
+    `Underlined: ${window} ${data.symbol}s or more in a row that stand in the training text (${extent} ${data.symbol}s of ` +
     `it are known here). One of ${whole(Math.round(1 / Math.max(chance, 1e-9)))} stretches of ${window} that are new ` +
     `is underlined by chance; of longer ones, far fewer.`;
 }
@@ -59,7 +59,7 @@ function fillLabels(labels) {
   byId("label-field").hidden = !labels.length;
   byId("label").append(
     element("option", { value: "", textContent: "none" }),
-    ...labels.map((label, place) => element("option", { value: place, textContent: label })),
+    ...labels.map((label, index) => element("option", { value: index, textContent: label })),
   );
 }
 

@@ -10,15 +10,15 @@ export function largestWhole(columns) {
 
 /** Rounds x to whole numbers times a scale, which is returned. The largest of them is ±largest, for the largest |x|. */
 export function quantize(x, wholes, largest) {
-  let most = 0;
-  for (let place = 0; place < x.length; place++) most = Math.max(most, Math.abs(x[place]));
-  if (!(most > 0)) {
+  let peak = 0;
+  for (let index = 0; index < x.length; index++) peak = Math.max(peak, Math.abs(x[index]));
+  if (!(peak > 0)) {
     wholes.fill(0);
     return 0;
   }
-  const scale = largest / most;
-  for (let place = 0; place < x.length; place++) wholes[place] = Math.round(x[place] * scale);
-  return most / largest;
+  const scale = largest / peak;
+  for (let index = 0; index < x.length; index++) wholes[index] = Math.round(x[index] * scale);
+  return peak / largest;
 }
 
 /** W [rows, columns]. With scales, W is scales[row] · values[row, column]. */

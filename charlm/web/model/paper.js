@@ -23,15 +23,15 @@ export class Paper {
     this.box.replaceChildren();
   }
 
-  /** Adds an entry; returns its place. value: what colors it, if anything. */
+  /** Adds an entry; returns its index. value: what colors it, if anything. */
   add(text, prompt = false, value = 0) {
-    const place = this.entries.length;
+    const index = this.entries.length;
     const last = this.entries.at(-1);
-    if (this.backward ? text.startsWith("\n") : last?.text.endsWith("\n")) this.starts.push(place);
+    if (this.backward ? text.startsWith("\n") : last?.text.endsWith("\n")) this.starts.push(index);
     this.entries.push({ text, prompt, copied: false, value });
     this.peak = Math.max(this.peak, Math.abs(value));
-    this.touch(place);
-    return place;
+    this.touch(index);
+    return index;
   }
 
   /** Underlines the last `count` entries; returns how many of them were not underlined yet. */
@@ -42,8 +42,8 @@ export class Paper {
     return fresh.length;
   }
 
-  touch(place) {
-    this.changed = Math.min(this.changed, place);
+  touch(index) {
+    this.changed = Math.min(this.changed, index);
   }
 
   /** Brings what is shown up to date; goes on showing the end if that is in sight. */
@@ -85,13 +85,13 @@ export class Paper {
   /** Entries that look the same are one run. */
   runsFrom(first, end) {
     const runs = [];
-    for (let place = first; place < end; place++) {
-      const { text, prompt, copied, value } = this.entries[place];
+    for (let index = first; index < end; index++) {
+      const { text, prompt, copied, value } = this.entries[index];
       const color = shadeColor(signedShade(value / this.peak));
       const look = `${prompt ? "prompt " : ""}${copied ? "copied" : ""}`;
       const run = runs.at(-1);
       if (run && run.look === look && run.color === color && run.texts.length < RUN) run.texts.push(text);
-      else runs.push({ first: place, texts: [text], look, color });
+      else runs.push({ first: index, texts: [text], look, color });
     }
     return runs;
   }
@@ -104,9 +104,9 @@ export class Paper {
 
   /** Another value for every entry; 0 for none. */
   recolor(values) {
-    this.peak = values.reduce((most, value) => Math.max(most, Math.abs(value)), 1);
-    this.entries.forEach((entry, place) => {
-      entry.value = values[place];
+    this.peak = values.reduce((peak, value) => Math.max(peak, Math.abs(value)), 1);
+    this.entries.forEach((entry, index) => {
+      entry.value = values[index];
     });
     this.touch(0);
     this.draw();

@@ -1,6 +1,6 @@
 // A layer of a recurrent cell, computed from the cell's program: see charlm/cells/javascript.py and program.py.
 //
-// Every node of the program has an array of its own, and a loop over its units that fills it. Parts, and rows of
+// Every node of the program has its own array, and a loop over its units that fills it. Parts, and rows of
 // parameters, are views. So a page runs any cell without code of its own, and without eval.
 
 import { Matrix } from "./matrix.js";
@@ -73,16 +73,16 @@ export class Layer {
     }
     for (const loop of stages[0]) loop();
     const read = new Set(nodes.filter(({ stage }) => stage === LOOP).flatMap(({ args }) => args));
-    for (const place of [...states.map(({ result }) => result), ...Object.values(shown)]) read.add(place);
+    for (const index of [...states.map(({ result }) => result), ...Object.values(shown)]) read.add(index);
     const find = (op, name) => values[nodes.findIndex((node) => node.op === op && node.name === name)];
     this.stages = stages;
     this.input = find("input", "");
     /** What the loop reads of what depends on the input alone. */
-    this.windows = values.filter((_, place) => nodes[place].stage === WINDOW && read.has(place));
+    this.windows = values.filter((_, index) => nodes[index].stage === WINDOW && read.has(index));
     this.states = states.map(({ name, result, internal }) => {
       return { name, internal, before: find("state", name), after: values[result], zoneoutShare: internal ? 0 : zoneout };
     });
-    this.shown = Object.entries(shown).map(([name, place]) => ({ name, values: values[place] }));
+    this.shown = Object.entries(shown).map(([name, index]) => ({ name, values: values[index] }));
   }
 
   /** The zero state of H units: the states, and the other values that people look at, by name. */
@@ -111,7 +111,7 @@ export class Layer {
 
   /** What people look at in a state of this layer, by name. */
   lookAt({ states, shown }) {
-    const own = this.states.filter(({ internal }) => !internal).map(({ name }) => [name, states[name]]);
-    return { ...Object.fromEntries(own), ...shown };
+    const visible = this.states.filter(({ internal }) => !internal).map(({ name }) => [name, states[name]]);
+    return { ...Object.fromEntries(visible), ...shown };
   }
 }

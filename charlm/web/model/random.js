@@ -12,11 +12,11 @@ export class Uniform {
   constructor(seed) {
     this.words = new Uint32Array(LENGTH);
     this.words[0] = Number(BigInt.asUintN(32, BigInt(seed)));
-    for (let place = 1; place < LENGTH; place++) {
-      const last = this.words[place - 1];
-      this.words[place] = Math.imul(1812433253, last ^ (last >>> 30)) + place;
+    for (let index = 1; index < LENGTH; index++) {
+      const last = this.words[index - 1];
+      this.words[index] = Math.imul(1812433253, last ^ (last >>> 30)) + index;
     }
-    this.place = LENGTH;
+    this.index = LENGTH;
   }
 
   next() {
@@ -26,8 +26,8 @@ export class Uniform {
   }
 
   bits32() {
-    if (this.place === LENGTH) this.twist();
-    let y = this.words[this.place++];
+    if (this.index === LENGTH) this.twist();
+    let y = this.words[this.index++];
     y ^= y >>> 11;
     y ^= (y << 7) & 0x9d2c5680;
     y ^= (y << 15) & 0xefc60000;
@@ -36,10 +36,10 @@ export class Uniform {
 
   twist() {
     const { words } = this;
-    for (let place = 0; place < LENGTH; place++) {
-      const y = (words[place] & UPPER) | (words[(place + 1) % LENGTH] & LOWER);
-      words[place] = words[(place + MIDDLE) % LENGTH] ^ (y >>> 1) ^ (y & 1 ? TWIST : 0);
+    for (let index = 0; index < LENGTH; index++) {
+      const y = (words[index] & UPPER) | (words[(index + 1) % LENGTH] & LOWER);
+      words[index] = words[(index + MIDDLE) % LENGTH] ^ (y >>> 1) ^ (y & 1 ? TWIST : 0);
     }
-    this.place = 0;
+    this.index = 0;
   }
 }

@@ -44,21 +44,21 @@ export class ScoreTab {
     const { unknown } = this.vocabulary.encode(text);
     if (unknown.length) return tellUnknown(fault, byId("pasted"), unknown, () => this.score());
     const read = this.toRead(text);
-    const shown = read.filter((each) => each.shown);
-    if (!read.some((each, place) => place > 0 && each.shown)) {
+    const shown = read.filter(({ shown }) => shown);
+    if (!read.some(({ shown }, index) => index > 0 && shown)) {
       fault.textContent = `Text: found ${shown.length} ${this.data.symbol}${shown.length === 1 ? "" : "s"}; allowed: 2 or more`;
       return;
     }
     const reading = emptyReading(shown.length, Math.min(LIKELIEST, this.model.size));
     const state = this.model.start();
     const slices = new Slices();
-    let place = 0;
+    let index = 0;
     let logits = null;
     for (const { id, shown } of read) {
-      if (shown) this.note(reading, place++, logits, id);
+      if (shown) this.note(reading, index++, logits, id);
       logits = this.model.read(state, id);
       if (slices.over) {
-        byId("score-status").textContent = `${whole(place)} of ${whole(reading.bits.length)} ${this.data.symbol}s`;
+        byId("score-status").textContent = `${whole(index)} of ${whole(reading.bits.length)} ${this.data.symbol}s`;
         logits = logits.slice(); // others may use the model now
         await slices.next();
         if (turn !== this.turn) return;
@@ -80,18 +80,18 @@ export class ScoreTab {
     const before = vocabulary.backward && ids[0] === begins ? ids.slice(1) : ids;
     const lines = before.at(-1) === begins && before.length ? before : [...before, begins];
     const read = [{ id: begins, shown: false }, ...prefix];
-    lines.forEach((id, place) => {
+    lines.forEach((id, index) => {
       read.push({ id, shown: true });
-      if (id === begins && place < lines.length - 1) read.push(...prefix);
+      if (id === begins && index < lines.length - 1) read.push(...prefix);
     });
     return read;
   }
 
-  /** What the model said of the character at `place` of the reading; no logits: nothing. */
-  note(reading, place, logits, id) {
-    const at = this.vocabulary.backward ? reading.bits.length - 1 - place : place;
+  /** What the model said of the character at `index` of the reading; no logits: nothing. */
+  note(reading, index, logits, id) {
+    const entry = this.vocabulary.backward ? reading.bits.length - 1 - index : index;
     if (logits === null) {
-      reading.bits[at] = UNKNOWN_BITS;
+      reading.bits[entry] = UNKNOWN_BITS;
       return;
     }
     const shares = probabilities(logits);
@@ -101,20 +101,20 @@ export class ScoreTab {
       if (share > shares[id] || (share === shares[id] && other < id)) rank++;
       if (share > 0) entropy -= share * Math.log2(share);
     });
-    reading.bits[at] = Math.round(1000 * Math.min(MOST_BITS_SHOWN, -Math.log2(shares[id])));
+    reading.bits[entry] = Math.round(1000 * Math.min(MOST_BITS_SHOWN, -Math.log2(shares[id])));
     reading.exact += -Math.log2(shares[id]);
-    reading.entropy[at] = Math.round(1000 * entropy);
-    reading.rank[at] = rank;
+    reading.entropy[entry] = Math.round(1000 * entropy);
+    reading.rank[entry] = rank;
     likeliestIds(shares, reading.likeliest).forEach((other, turn) => {
-      reading.top[at * reading.likeliest + turn] = other;
-      reading.p[at * reading.likeliest + turn] = Math.round(65535 * shares[other]);
+      reading.top[entry * reading.likeliest + turn] = other;
+      reading.p[entry * reading.likeliest + turn] = Math.round(65535 * shares[other]);
     });
   }
 
   show(reading, characters) {
     const { symbol } = this.data;
     const data = { characters, symbol, reading, symbols: this.symbols };
-    const count = characters.filter((_, place) => !Number.isNaN(bitsAt(reading, place))).length;
+    const count = characters.filter((_, index) => !Number.isNaN(bitsAt(reading, index))).length;
     const mean = reading.exact / count;
     byId("score-status").textContent =
       `${mean.toFixed(3)} bits per ${symbol} · perplexity ${(2 ** mean).toFixed(2)} · ` +
@@ -127,19 +127,19 @@ export class ScoreTab {
     const printed = element("div", { className: "printed" });
     printed.setAttribute("aria-hidden", "true");
     byId("score-box").replaceChildren(box, printed);
-    const text = new TextView(box, printed, characters, new Uint8Array(0), (place) => this.tell(data, box, place), () => {});
-    const scale = surpriseScale(characters.map((_, place) => bitsAt(reading, place)));
-    text.shade = (place) => scale.shade(bitsAt(reading, place));
-    text.isSurprise = (place) => bitsAt(reading, place) >= scale.surprising;
+    const text = new TextView(box, printed, characters, new Uint8Array(0), (index) => this.tell(data, box, index), () => {});
+    const scale = surpriseScale(characters.map((_, index) => bitsAt(reading, index)));
+    text.shade = (index) => scale.shade(bitsAt(reading, index));
+    text.isSurprise = (index) => bitsAt(reading, index) >= scale.surprising;
     text.render(true);
     text.select(0);
   }
 
-  tell(data, box, place) {
-    showPrediction(byId("prediction"), data, place);
+  tell(data, box, index) {
+    showPrediction(byId("prediction"), data, index);
     // Only what the keys move to is spoken: the pointer moves too fast.
     if (document.activeElement === box) {
-      byId("spoken").textContent = `${nameOf(data.characters[place])}: ${sentence(data, data.reading, place)}`;
+      byId("spoken").textContent = `${nameOf(data.characters[index])}: ${sentence(data, data.reading, index)}`;
     }
   }
 }

@@ -48,15 +48,15 @@ export class Vocabulary {
 
 /** Of bytes from the last to the first: a character is complete with any byte that is not a continuation (10xxxxxx). */
 function backwardDecoder() {
-  let held = [];
+  let pending = [];
   function end() {
-    const text = utf8(held);
-    held = [];
+    const text = utf8(pending);
+    pending = [];
     return text;
   }
   return {
     push(id) {
-      held.unshift(id);
+      pending.unshift(id);
       return id >> 6 === 2 ? "" : end();
     },
     end,

@@ -12,8 +12,8 @@ export class Watch {
     this.slider = byId("unit");
     this.select.append(
       element("option", { value: "", textContent: "nothing" }),
-      ...this.series.map(({ layer, name }, place) =>
-        element("option", { value: place, textContent: `layer ${layer}, ${name}` }),
+      ...this.series.map(({ layer, name }, index) =>
+        element("option", { value: index, textContent: `layer ${layer}, ${name}` }),
       ),
     );
     this.select.addEventListener("change", () => this.changed());

@@ -79,20 +79,20 @@ export class WriteTab {
   }
 
   async run(settings) {
-    const most = settings.seeds.length * settings.length;
+    const total = settings.seeds.length * settings.length;
     const run = (this.latest = Symbol("run"));
-    let drawn; // when the paper was drawn last, and how much work was done by then
+    let lastDraw; // when the paper was drawn last, and how much work was done by then
     const show = () => {
-      drawn = { ms: performance.now(), workedMs: Slices.workedMs };
+      lastDraw = { ms: performance.now(), workedMs: Slices.workedMs };
       this.paper.draw();
-      this.tell(most);
+      this.tell(total);
     };
     this.setRunning(true);
     show();
     await this.writer.write(settings, () => {
       // No more often than the screen, and in a quarter of the time: the browser needs long for a long line.
-      const passedMs = performance.now() - drawn.ms;
-      const isTime = passedMs > 15 && Slices.workedMs - drawn.workedMs > 0.75 * passedMs;
+      const passedMs = performance.now() - lastDraw.ms;
+      const isTime = passedMs > 15 && Slices.workedMs - lastDraw.workedMs > 0.75 * passedMs;
       if (isTime && this.latest === run) show();
     });
     if (this.latest !== run) return;
@@ -102,7 +102,7 @@ export class WriteTab {
     if (this.watch.on) this.writer.recolor(); // the unit may have been changed meanwhile
   }
 
-  tell(most) {
+  tell(total) {
     const { count, copied, longest, begun, share } = this.writer;
     if (this.running && begun === null) {
       byId("write-status").textContent = `reading the prompt: ${Math.floor(100 * share)} %`;
@@ -110,14 +110,14 @@ export class WriteTab {
     }
     const elapsedMs = performance.now() - begun;
     const symbol = this.data.symbol;
-    const size = this.lines ? `${whole(count)} ${symbol}s` : `${whole(count)} of ${whole(most)} ${symbol}s`;
-    const parts = [size];
-    if (count && elapsedMs > 50) parts.push(`${whole(Math.round((1000 * count) / elapsedMs))} ${symbol}s/s`);
+    const size = this.lines ? `${whole(count)} ${symbol}s` : `${whole(count)} of ${whole(total)} ${symbol}s`;
+    const phrases = [size];
+    if (count && elapsedMs > 50) phrases.push(`${whole(Math.round((1000 * count) / elapsedMs))} ${symbol}s/s`);
     if (this.copies && count) {
       const share = ((100 * copied) / count).toFixed(1);
-      parts.push(copied ? `${share} % copied, at most ${longest} ${symbol}s in a row` : "nothing copied");
+      phrases.push(copied ? `${share} % copied, at most ${longest} ${symbol}s in a row` : "nothing copied");
     }
-    byId("write-status").textContent = parts.join(" · ");
+    byId("write-status").textContent = phrases.join(" · ");
   }
 
   stop() {

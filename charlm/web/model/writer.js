@@ -16,7 +16,7 @@ export class Writer {
   clear() {
     this.stop();
     this.paper.clear();
-    this.log = []; // [id, the place of its entry on the paper or −1] for every id that was read
+    this.log = []; // [id, the index of its entry on the paper or −1] for every id that was read
     this.share = 0; // of the prompt that was read
     this.begun = null; // when the first id was drawn, in milliseconds
     this.count = 0; // ids written
@@ -40,8 +40,8 @@ export class Writer {
     const turn = this.turn;
     const { ids } = idsBefore(vocabulary, settings.prefix, settings.prompt);
     const hidden = ids.length - vocabulary.encode(settings.prompt).ids.length; // a newline and a label, or what is read first
-    const start = await this.context.read(ids, (place) => {
-      this.share = place / ids.length;
+    const start = await this.context.read(ids, (index) => {
+      this.share = index / ids.length;
       onProgress();
     });
     if (start === null) return;
@@ -50,8 +50,8 @@ export class Writer {
       if (turn !== this.turn) return;
       if (number > 0) this.paper.add("\n");
       const decoder = vocabulary.decoder();
-      ids.forEach((id, place) => {
-        this.log.push([id, place < hidden ? -1 : this.paper.add(decoder.push(id), true)]);
+      ids.forEach((id, index) => {
+        this.log.push([id, index < hidden ? -1 : this.paper.add(decoder.push(id), true)]);
       });
       await this.sample(start, seed, settings, turn, onProgress);
     }
@@ -76,15 +76,15 @@ export class Writer {
       if (finder) this.note((hits = finder.push(id) ? hits + 1 : 0));
       tail.push(id);
       if (tail.length > stop.length) tail.shift();
-      if (stop.length && tail.length === stop.length && tail.every((each, place) => each === stop[place])) break;
+      if (stop.length && tail.length === stop.length && tail.every((last, index) => last === stop[index])) break;
       if (slices.over) {
         logits = logits.slice(); // others may use the model now
         await slices.next(onProgress);
         if (turn !== this.turn) break;
       }
     }
-    const rest = decoder.end();
-    if (rest && turn === this.turn) paper.add(rest);
+    const pending = decoder.end();
+    if (pending && turn === this.turn) paper.add(pending);
   }
 
   /** After an id: so many windows in a row, the one that ends here included, are in the training text. */
@@ -102,9 +102,9 @@ export class Writer {
     if (this.watch.on) {
       const state = this.model.start();
       const slices = new Slices();
-      for (const [id, place] of this.log) {
+      for (const [id, index] of this.log) {
         this.model.read(state, id);
-        if (place >= 0) values[place] = this.watch.value(state);
+        if (index >= 0) values[index] = this.watch.value(state);
         if (slices.over) await slices.next();
         if (turn !== this.turn) return;
       }

@@ -1,6 +1,6 @@
 // A chart: one or two curves of every run over a shared axis, with a cursor, a selection by dragging, and notes.
 
-import { drawn, element, runClass, swatch } from "./data.js";
+import { svg, element, runClass, swatch } from "./data.js";
 import { AXES, short, tickText, timeUnit } from "./numbers.js";
 import { extent, makeScale, ticksOf, widened } from "./scale.js";
 import { nearest, smoothed } from "./smooth.js";
@@ -22,7 +22,7 @@ export class Chart {
     this.button = element("button", { type: "button", className: "small", textContent: "log", onclick: () => this.setLog(!this.log) });
     this.button.title = "Logarithmic axis";
     this.button.setAttribute("aria-label", `${what.name}: logarithmic axis`);
-    this.svg = drawn("svg", { class: "plot", "aria-hidden": "true" });
+    this.svg = svg("svg", { class: "plot", "aria-hidden": "true" });
     this.tip = element("div", { className: "tip", hidden: true });
     this.area = element("div", { className: "area", tabIndex: 0 }, this.svg, this.tip);
     this.area.setAttribute("role", "application");
@@ -34,7 +34,7 @@ export class Chart {
 
   listen() {
     this.area.addEventListener("pointerdown", (event) => {
-      if (event.button === 0) this.dragged = [this.shareAt(event), event.clientX];
+      if (event.button === 0) this.dragged = [this.pixelAt(event), event.clientX];
       this.moved(event);
     });
     for (const kind of ["pointerenter", "pointermove"]) this.area.addEventListener(kind, (event) => this.moved(event));
@@ -49,18 +49,18 @@ export class Chart {
     addEventListener("pointercancel", () => this.cancelled()); // a finger that scrolls the page
   }
 
-  shareAt(event) {
+  pixelAt(event) {
     const { left } = this.svg.getBoundingClientRect();
-    const place = event.clientX - left;
-    return Math.max(MARGIN.left, Math.min(this.width - MARGIN.right, place));
+    const pixel = event.clientX - left;
+    return Math.max(MARGIN.left, Math.min(this.width - MARGIN.right, pixel));
   }
 
   moved(event) {
     if (!this.x) return;
-    const place = this.shareAt(event);
-    this.onCursor(this.x.value(place), this);
+    const pixel = this.pixelAt(event);
+    this.onCursor(this.x.value(pixel), this);
     if (this.dragged && event.buttons) {
-      const [first, last] = [this.dragged[0], place].sort((a, b) => a - b);
+      const [first, last] = [this.dragged[0], pixel].sort((a, b) => a - b);
       this.selection.setAttribute("x", first);
       this.selection.setAttribute("width", last - first);
     }
@@ -72,7 +72,7 @@ export class Chart {
     this.dragged = null;
     this.selection?.setAttribute("width", 0);
     if (!this.x || Math.abs(event.clientX - clientX) < DRAG) return;
-    const ends = [this.x.value(start), this.x.value(this.shareAt(event))];
+    const ends = [this.x.value(start), this.x.value(this.pixelAt(event))];
     this.onRange(ends.sort((a, b) => a - b));
   }
 
@@ -86,7 +86,7 @@ export class Chart {
     this.draw();
   }
 
-  /** The curves in sight: run, split, the points' places and values, and what is drawn of them. */
+  /** The curves in sight: run, split, the x and y of their points, and whether points are marked. */
   collect() {
     const { axis, range, hidden, splits } = this.view;
     const curves = [];
@@ -94,10 +94,10 @@ export class Chart {
       for (const { split, key, dots } of this.what.curves) {
         const { rows, at, [key]: values } = run.curves[split];
         if (!rows || hidden.has(run.number) || (this.what.curves.length > 1 && !splits.has(split))) continue;
-        const turned = (array) => array && Array.from(array, this.what.value);
-        const inside = (_, place) => !range || (at[axis][place] >= range[0] && at[axis][place] <= range[1]);
+        const converted = (array) => array && Array.from(array, this.what.value);
+        const inside = (_, index) => !range || (at[axis][index] >= range[0] && at[axis][index] <= range[1]);
         const points = Object.fromEntries(
-          Object.entries({ at: Array.from(at[axis]), mean: turned(values.mean), low: turned(values.low), high: turned(values.high) })
+          Object.entries({ at: Array.from(at[axis]), mean: converted(values.mean), low: converted(values.low), high: converted(values.high) })
             .filter(([, array]) => array)
             .map(([name, array]) => [name, array.filter(inside)]),
         );
@@ -132,12 +132,12 @@ export class Chart {
     this.y = makeScale(...widened(up, this.log, 0.05), bottom, top, this.log);
     const clip = `inside-${this.what.id}`;
     const room = { x: left, y: top, width: right - left, height: bottom - top };
-    this.selection = drawn("rect", { ...room, width: 0, class: "selection" });
-    this.cursor = drawn("g", { class: "cursor" });
+    this.selection = svg("rect", { ...room, width: 0, class: "selection" });
+    this.cursor = svg("g", { class: "cursor" });
     this.svg.replaceChildren(
-      drawn("clipPath", { id: clip }, drawn("rect", room)),
+      svg("clipPath", { id: clip }, svg("rect", room)),
       this.drawAxes(room),
-      drawn("g", { "clip-path": `url(#${clip})` }, ...this.curves.flatMap((curve) => this.drawCurve(curve))),
+      svg("g", { "clip-path": `url(#${clip})` }, ...this.curves.flatMap((curve) => this.drawCurve(curve))),
       ...this.drawNotes(room),
       this.selection,
       this.cursor,
@@ -146,42 +146,42 @@ export class Chart {
   }
 
   drawNothing() {
-    const text = drawn("text", { x: this.width / 2, y: this.height / 2, class: "label middle" }, "nothing to show");
+    const text = svg("text", { x: this.width / 2, y: this.height / 2, class: "label middle" }, "nothing to show");
     this.svg.replaceChildren(text);
     this.tip.hidden = true;
   }
 
   drawAxes({ x, y, width, height }) {
-    const parts = [];
+    const nodes = [];
     for (const value of ticksOf(this.y, height / 45)) {
-      const place = this.y.place(value).toFixed(1);
-      parts.push(drawn("line", { x1: x, x2: x + width, y1: place, y2: place, class: "grid" }));
-      parts.push(drawn("text", { x: x - 7, y: place, dy: "0.35em", class: "label end" }, short(value)));
+      const pixel = this.y.pixel(value).toFixed(1);
+      nodes.push(svg("line", { x1: x, x2: x + width, y1: pixel, y2: pixel, class: "grid" }));
+      nodes.push(svg("text", { x: x - 7, y: pixel, dy: "0.35em", class: "label end" }, short(value)));
     }
     const { axis } = this.view;
     const { size, name } = axis === "elapsed_s" ? timeUnit(this.x.high) : { size: 1, name: AXES[axis].label };
     const scaled = { low: this.x.low / size, high: this.x.high / size, log: this.x.log };
     for (const value of ticksOf(scaled, width / 70)) {
-      const place = this.x.place(value * size).toFixed(1);
-      parts.push(drawn("line", { x1: place, x2: place, y1: y + height, y2: y + height + 4, class: "tick" }));
-      parts.push(drawn("text", { x: place, y: y + height + 17, class: "label middle" }, tickText(value)));
+      const pixel = this.x.pixel(value * size).toFixed(1);
+      nodes.push(svg("line", { x1: pixel, x2: pixel, y1: y + height, y2: y + height + 4, class: "tick" }));
+      nodes.push(svg("text", { x: pixel, y: y + height + 17, class: "label middle" }, tickText(value)));
     }
-    parts.push(drawn("line", { x1: x, x2: x + width, y1: y + height, y2: y + height, class: "tick" }));
-    parts.push(drawn("text", { x: x + width, y: y + height + 33, class: "label end" }, name));
-    return drawn("g", {}, ...parts);
+    nodes.push(svg("line", { x1: x, x2: x + width, y1: y + height, y2: y + height, class: "tick" }));
+    nodes.push(svg("text", { x: x + width, y: y + height + 33, class: "label end" }, name));
+    return svg("g", {}, ...nodes);
   }
 
   drawCurve(curve) {
     const { run, split, at, mean, line, low, high, dots } = curve;
     const classes = `${split} ${runClass(run)}`;
-    const parts = [];
-    if (low) parts.push(drawn("path", { d: this.band(at, low, high), class: `band ${classes}` }));
-    else if (line !== mean) parts.push(drawn("path", { d: this.path(at, mean), class: `raw ${classes}` }));
-    parts.push(drawn("path", { d: this.path(at, line), class: `line ${classes}` }));
+    const nodes = [];
+    if (low) nodes.push(svg("path", { d: this.band(at, low, high), class: `band ${classes}` }));
+    else if (line !== mean) nodes.push(svg("path", { d: this.path(at, mean), class: `raw ${classes}` }));
+    nodes.push(svg("path", { d: this.path(at, line), class: `line ${classes}` }));
     if (dots && at.length <= DOTS) {
-      at.forEach((value, place) => this.visible(line[place]) && parts.push(this.dot(value, line[place], `dot ${classes}`)));
+      at.forEach((value, index) => this.visible(line[index]) && nodes.push(this.dot(value, line[index], `dot ${classes}`)));
     }
-    return parts;
+    return nodes;
   }
 
   visible(value) {
@@ -190,54 +190,54 @@ export class Chart {
 
   dot(at, value, classes) {
     const r = classes.startsWith("dot") ? 2.6 : 4;
-    return drawn("circle", { cx: this.x.place(at).toFixed(1), cy: this.y.place(value).toFixed(1), r, class: classes });
+    return svg("circle", { cx: this.x.pixel(at).toFixed(1), cy: this.y.pixel(value).toFixed(1), r, class: classes });
   }
 
   path(at, values) {
     let path = "";
     let pen = "M";
-    at.forEach((value, place) => {
-      const seen = this.visible(values[place]);
-      if (seen) path += `${pen}${this.x.place(value).toFixed(1)} ${this.y.place(values[place]).toFixed(1)}`;
-      pen = seen ? "L" : "M";
+    at.forEach((value, index) => {
+      const isVisible = this.visible(values[index]);
+      if (isVisible) path += `${pen}${this.x.pixel(value).toFixed(1)} ${this.y.pixel(values[index]).toFixed(1)}`;
+      pen = isVisible ? "L" : "M";
     });
     return path;
   }
 
   band(at, low, high) {
-    const least = this.y.low;
-    const edge = (values, place) =>
-      `${this.x.place(at[place]).toFixed(1)} ${this.y.place(this.visible(values[place]) ? values[place] : least).toFixed(1)}`;
-    const places = at.map((_, place) => place).filter((place) => Number.isFinite(high[place]));
-    if (!places.length) return "";
-    const there = places.map((place) => edge(high, place));
-    return `M${there.concat(places.reverse().map((place) => edge(low, place))).join("L")}Z`;
+    const lowest = this.y.low;
+    const edge = (values, index) =>
+      `${this.x.pixel(at[index]).toFixed(1)} ${this.y.pixel(this.visible(values[index]) ? values[index] : lowest).toFixed(1)}`;
+    const indices = at.map((_, index) => index).filter((index) => Number.isFinite(high[index]));
+    if (!indices.length) return "";
+    const upper = indices.map((index) => edge(high, index));
+    return `M${upper.concat(indices.reverse().map((index) => edge(low, index))).join("L")}Z`;
   }
 
   drawNotes({ y, height }) {
-    const parts = [];
+    const nodes = [];
     for (const run of this.runs) {
       if (this.view.hidden.has(run.number)) continue;
       for (const { kind, text, at } of run.events) {
         const value = at[this.view.axis];
         if (!(value >= this.x.low && value <= this.x.high)) continue;
-        const place = this.x.place(value);
-        const mark = kind === "end" ? `M${place - 4} ${y}h8v8h-8z` : `M${place - 5} ${y}h10l-5 9z`;
-        const line = drawn("line", { x1: place, x2: place, y1: y, y2: y + height, class: `note ${runClass(run)}` });
-        parts.push(drawn("g", {}, drawn("title", {}, `${run.name}: ${text}`), line, drawn("path", { d: mark, class: `mark ${runClass(run)}` })));
+        const pixel = this.x.pixel(value);
+        const mark = kind === "end" ? `M${pixel - 4} ${y}h8v8h-8z` : `M${pixel - 5} ${y}h10l-5 9z`;
+        const line = svg("line", { x1: pixel, x2: pixel, y1: y, y2: y + height, class: `note ${runClass(run)}` });
+        nodes.push(svg("g", {}, svg("title", {}, `${run.name}: ${text}`), line, svg("path", { d: mark, class: `mark ${runClass(run)}` })));
       }
     }
-    return parts;
+    return nodes;
   }
 
-  /** The values of every run at the cursor: [{ curve, place }]. */
+  /** The values of every run at the cursor: [{ curve, index }]. */
   atCursor() {
     const { cursor } = this.view;
     if (cursor === null || !this.x) return [];
     // A run that has ended has no values further on.
     const near = (value) => Math.abs(this.x.share(value) - this.x.share(cursor)) < NEAR;
     const within = ({ at }) => (cursor >= at[0] && cursor <= at.at(-1)) || near(at[0]) || near(at.at(-1));
-    return this.curves.filter(within).map((curve) => ({ curve, place: nearest(curve.at, cursor) }));
+    return this.curves.filter(within).map((curve) => ({ curve, index: nearest(curve.at, cursor) }));
   }
 
   drawCursor() {
@@ -245,20 +245,20 @@ export class Chart {
     this.tip.hidden = !curves.length || this.view.chart !== this;
     this.cursor?.replaceChildren();
     if (!curves.length || this.view.cursor < this.x.low || this.view.cursor > this.x.high) return;
-    const place = this.x.place(this.view.cursor);
-    this.cursor.append(drawn("line", { x1: place, x2: place, y1: MARGIN.top, y2: this.height - MARGIN.bottom }));
-    for (const { curve, place: at } of curves) {
-      if (this.visible(curve.line[at])) this.cursor.append(this.dot(curve.at[at], curve.line[at], `hit ${runClass(curve.run)}`));
+    const pixel = this.x.pixel(this.view.cursor);
+    this.cursor.append(svg("line", { x1: pixel, x2: pixel, y1: MARGIN.top, y2: this.height - MARGIN.bottom }));
+    for (const { curve, index } of curves) {
+      if (this.visible(curve.line[index])) this.cursor.append(this.dot(curve.at[index], curve.line[index], `hit ${runClass(curve.run)}`));
     }
-    if (!this.tip.hidden) this.fillTip(curves, place);
+    if (!this.tip.hidden) this.fillTip(curves, pixel);
   }
 
-  fillTip(curves, place) {
+  fillTip(curves, pixel) {
     const { axis, cursor } = this.view;
-    const rows = curves.map(({ curve, place: at }) => {
-      const range = curve.low && curve.low[at] < curve.high[at] ? ` (${this.what.text(curve.low[at])} to ${this.what.text(curve.high[at])})` : "";
-      const where = element("span", { className: "quiet", textContent: AXES[axis].text(curve.at[at]) });
-      return element("li", {}, swatch(curve.run), element("span", { textContent: curveName(this.what, curve) }), element("b", { textContent: this.what.text(curve.mean[at]) + range }), where);
+    const rows = curves.map(({ curve, index }) => {
+      const range = curve.low && curve.low[index] < curve.high[index] ? ` (${this.what.text(curve.low[index])} to ${this.what.text(curve.high[index])})` : "";
+      const where = element("span", { className: "quiet", textContent: AXES[axis].text(curve.at[index]) });
+      return element("li", {}, swatch(curve.run), element("span", { textContent: curveName(this.what, curve) }), element("b", { textContent: this.what.text(curve.mean[index]) + range }), where);
     });
     const list = element("ul", {}, ...rows);
     list.style.columnCount = Math.max(1, Math.min(MOST_COLUMNS, Math.floor(this.width / COLUMN), Math.ceil((rows.length * ROW) / this.height)));
@@ -266,14 +266,14 @@ export class Chart {
     // A list that is higher than the chart must not leave the window.
     this.tip.classList.toggle("high", this.area.getBoundingClientRect().top > innerHeight / 2);
     const wide = this.tip.offsetWidth;
-    const beside = place > this.width / 2 ? place - 14 - wide : place + 14;
+    const beside = pixel > this.width / 2 ? pixel - 14 - wide : pixel + 14;
     this.tip.style.left = `${Math.max(0, Math.min(this.width - wide, beside))}px`;
   }
 
   /** What the cursor shows, in words. */
   says() {
     return this.atCursor()
-      .map(({ curve, place }) => `${curveName(this.what, curve)} ${this.what.text(curve.mean[place])}`)
+      .map(({ curve, index }) => `${curveName(this.what, curve)} ${this.what.text(curve.mean[index])}`)
       .join("; ");
   }
 }

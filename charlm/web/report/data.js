@@ -3,14 +3,14 @@
 import { unpackArray } from "../shared/unpack.js";
 
 async function unpackedAll(named) {
-  const entries = await Promise.all(Object.entries(named).map(async ([name, each]) => [name, await unpackArray(each)]));
+  const entries = await Promise.all(Object.entries(named).map(async ([name, packed]) => [name, await unpackArray(packed)]));
   return Object.fromEntries(entries);
 }
 
 async function unpackedCurves({ rows, at, ...curves }) {
   if (!rows) return { rows };
   const values = await Promise.all(
-    Object.entries(curves).map(async ([name, each]) => [name, await unpackedAll(each)]),
+    Object.entries(curves).map(async ([name, packed]) => [name, await unpackedAll(packed)]),
   );
   return { rows, at: await unpackedAll(at), ...Object.fromEntries(values) };
 }
@@ -23,7 +23,7 @@ async function unpackedRun(run, number) {
   return { ...run, number, curves: { train, valid }, samples };
 }
 
-/** All data, ready to use; `number` of a run is its place among the runs. */
+/** All data, ready to use; `number` of a run is its index among the runs. */
 export async function loadData() {
   const data = JSON.parse(document.getElementById("data").textContent);
   data.runs = await Promise.all(data.runs.map(unpackedRun));
@@ -38,7 +38,7 @@ export function element(tag, properties = {}, ...children) {
 }
 
 /** The same in SVG, with attributes. */
-export function drawn(tag, attributes = {}, ...children) {
+export function svg(tag, attributes = {}, ...children) {
   const node = document.createElementNS("http://www.w3.org/2000/svg", tag);
   for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
   node.append(...children);
@@ -52,6 +52,6 @@ export function runClass(run) {
 
 /** A short line as the run has it on the charts. */
 export function swatch(run) {
-  const line = drawn("line", { x1: 1, x2: 21, y1: 6, y2: 6, class: `swatch ${runClass(run)}` });
-  return drawn("svg", { viewBox: "0 0 22 12", width: 22, height: 12, "aria-hidden": "true" }, line);
+  const line = svg("line", { x1: 1, x2: 21, y1: 6, y2: 6, class: `swatch ${runClass(run)}` });
+  return svg("svg", { viewBox: "0 0 22 12", width: 22, height: 12, "aria-hidden": "true" }, line);
 }

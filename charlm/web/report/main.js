@@ -51,7 +51,7 @@ async function start() {
   function point(at, chart) {
     view.cursor = at;
     view.chart = chart;
-    for (const each of charts) each.drawCursor();
+    for (const other of charts) other.drawCursor();
   }
 
   function zoom(range) {
@@ -121,14 +121,14 @@ async function start() {
   /** Keys of a chart: move the cursor over all points, or zoom around it. */
   function keyed(event, chart) {
     if (!chart.x || event.ctrlKey || event.metaKey || event.altKey) return;
-    const places = [...new Set(chart.curves.flatMap(({ at }) => at))].sort((a, b) => a - b);
-    const now = view.cursor ?? places[0];
-    const here = Math.max(0, places.findIndex((place) => place >= now));
+    const points = [...new Set(chart.curves.flatMap(({ at }) => at))].sort((a, b) => a - b);
+    const now = view.cursor ?? points[0];
+    const here = Math.max(0, points.findIndex((point) => point >= now));
     const steps = { ArrowLeft: -1, ArrowRight: 1, PageUp: -10, PageDown: 10, Home: -Infinity, End: Infinity };
     const factor = { "+": 0.5, "=": 0.5, "-": 2 }[event.key];
     if (event.key in steps) {
       const next = view.cursor === null ? 0 : here + steps[event.key];
-      point(places[Math.max(0, Math.min(places.length - 1, next))], chart);
+      point(points[Math.max(0, Math.min(points.length - 1, next))], chart);
       byId("spoken").textContent = `${AXES[view.axis].text(view.cursor)}: ${chart.says()}`;
     } else if (factor) {
       const { low, high } = chart.x;
@@ -187,14 +187,14 @@ async function start() {
 
 function fillAllSettings(runs, settings) {
   const known = runs.filter((run) => settings.some(({ values }) => values[run.number] !== null));
-  const own = settings.map((each) => ({ ...each, values: known.map(({ number }) => each.values[number]) }));
-  const differing = own.filter(({ differs }) => differs);
+  const listed = settings.map((each) => ({ ...each, values: known.map(({ number }) => each.values[number]) }));
+  const differing = listed.filter(({ differs }) => differs);
   fillSettings(byId("differing"), known, differing);
-  fillSettings(byId("settings"), known, own);
+  fillSettings(byId("settings"), known, listed);
   byId("differing").hidden = !differing.length;
   byId("all-settings").hidden = !known.length;
   byId("same").textContent = differing.length
-    ? `${whole(differing.length)} of ${whole(own.length)} options differ.`
+    ? `${whole(differing.length)} of ${whole(listed.length)} options differ.`
     : known.length > 1
       ? "The runs have the same settings."
       : "";

@@ -17,17 +17,17 @@ function shadeOf(tenths) {
 function shadedText({ text, bits }) {
   const characters = Array.from(text);
   if (!bits) return [printable(text)];
-  const parts = [];
+  const spans = [];
   let start = 0;
-  for (let place = 1; place <= characters.length; place++) {
-    if (place < characters.length && shadeOf(bits[place]) === shadeOf(bits[start])) continue;
+  for (let index = 1; index <= characters.length; index++) {
+    if (index < characters.length && shadeOf(bits[index]) === shadeOf(bits[start])) continue;
     const shade = shadeOf(bits[start]);
-    const part = element("span", { textContent: printable(characters.slice(start, place).join("")) });
-    if (shade) part.style.backgroundColor = `rgba(230,120,0,${((0.72 * shade) / SHADES).toFixed(3)})`;
-    parts.push(part);
-    start = place;
+    const span = element("span", { textContent: printable(characters.slice(start, index).join("")) });
+    if (shade) span.style.backgroundColor = `rgba(230,120,0,${((0.72 * shade) / SHADES).toFixed(3)})`;
+    spans.push(span);
+    start = index;
   }
-  return parts;
+  return spans;
 }
 
 export class Samples {

@@ -1,19 +1,19 @@
-// Axes: from values to places, and where the marks are.
+// Axes: from values to pixels, and where the marks are.
 
-/** An axis from values [low, high] to places [from, to]. On a logarithmic one, values must be above 0. */
+/** An axis from values [low, high] to pixels [from, to]. On a logarithmic one, values must be above 0. */
 export function makeScale(low, high, from, to, log) {
-  const turn = log ? Math.log : (value) => value;
-  const back = log ? Math.exp : (value) => value;
-  const [first, last] = [turn(low), turn(high)];
+  const transform = log ? Math.log : (value) => value;
+  const inverse = log ? Math.exp : (value) => value;
+  const [first, last] = [transform(low), transform(high)];
   const span = last - first || 1;
   return {
     low,
     high,
     log,
-    place: (value) => from + ((turn(value) - first) / span) * (to - from),
-    value: (place) => back(first + ((place - from) / (to - from)) * span),
+    pixel: (value) => from + ((transform(value) - first) / span) * (to - from),
+    value: (pixel) => inverse(first + ((pixel - from) / (to - from)) * span),
     /** 0 to 1 over the axis. */
-    share: (value) => (turn(value) - first) / span,
+    share: (value) => (transform(value) - first) / span,
   };
 }
 
@@ -26,10 +26,10 @@ function evenTicks(low, high, count) {
   const rough = (high - low) / Math.max(count, 1);
   if (!(rough > 0)) return [low];
   const size = 10 ** Math.floor(Math.log10(rough));
-  const step = [1, 2, 5, 10].map((factor) => factor * size).find((each) => each >= rough);
+  const step = [1, 2, 5, 10].map((factor) => factor * size).find((size) => size >= rough);
   const first = Math.ceil(low / step - 1e-9);
   const last = Math.floor(high / step + 1e-9);
-  return Array.from({ length: last - first + 1 }, (_, place) => Number(((first + place) * step).toPrecision(12)));
+  return Array.from({ length: last - first + 1 }, (_, index) => Number(((first + index) * step).toPrecision(12)));
 }
 
 function logTicks(low, high, count) {
