@@ -4,7 +4,7 @@ import math
 import shlex
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -129,10 +129,10 @@ def _open(
 ) -> "Study":  # fmt: skip
     """The study in the folder; without one, a new study in a new folder that has the name of the config's file."""
     from charlm.training.folder import new_folder
-    from charlm.tuning.settings import StudySettings, choose_settings
+    from charlm.tuning.settings import FirstTrial, StudySettings, choose_settings
     from charlm.tuning.study import Study
 
-    def choose() -> tuple[StudySettings, list[dict[str, Any]]]:
+    def choose() -> tuple[StudySettings, list[FirstTrial]]:
         if config is None or hours is None:
             raise _no_study(folder)
         return choose_settings(config, over, hours, minutes)

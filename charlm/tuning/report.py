@@ -36,8 +36,7 @@ def write_best(study: Study) -> Path | None:
             f"\nIt is charlm's own choice for {leader.minutes:.3g} minutes. To train for longer, ask it again:\n"
             f"charlm config suggest {shlex.quote(settings.config.data.source)} --minutes M"
         )
-    config = settings.tuned(leader.options, leader.chosen)
-    replace_file(path, commented_yaml(config, heading, comments).encode())
+    replace_file(path, commented_yaml(study.tuned(leader.number), heading, comments).encode())
     return path
 
 

@@ -101,7 +101,7 @@ class Search:
     def _train(self, trial: optuna.Trial, trained_before_s: float | None) -> Outcome:
         settings, run_dir = self.study.settings, self.study.run_dir(trial)
         minutes = min((self._left_s() + (trained_before_s or 0.0)) / 60, settings.minutes or float("inf"))
-        config = settings.trial_config(trial.user_attrs["values"], "chosen" in trial.user_attrs, minutes)
+        config = settings.trial_config(trial.user_attrs["values"], minutes, trial.user_attrs.get("chosen"))
         callbacks = Callbacks(prune_at=_SHARES, should_prune=lambda share, nats: self.study.report(trial, share, nats))
         with quiet():
             if trained_before_s is None:

@@ -12,7 +12,6 @@ from charlm.choice.suggest import suggest
 from charlm.config import Config, differences, flatten, override_config, parse_config
 from charlm.data.corpus import load_corpus
 from charlm.data.places import with_absolute_paths, with_found_paths
-from charlm.data.sources import check_exists
 from charlm.errors import CharlmError, ConfigError
 from charlm.system.console import say
 from charlm.system.device import resolve_device
@@ -38,6 +37,14 @@ _KINDS = ("model.cell.kind", "optimizer.name", "optimizer.schedule.name")
 _OF_THE_STUDY = (*SCHEDULED, "train.log_every", "train.sample_length", "train.sample_temperature")
 
 
+FirstTrial = tuple[dict[str, Any], dict[str, Any]]
+"""Values of searched options, and attributes of Optuna's trial.
+
+Only charlm's own choice, which may lie outside of the space, has attributes: `chosen`, its config, and `values`, its
+kinds and its searched options.
+"""
+
+
 @dataclass(frozen=True)
 class StudySettings:
     """What is the same for all trials, and for all processes that work on a study."""
@@ -46,51 +53,33 @@ class StudySettings:
     space: Space
     limits: tuple[str, ...] = ()
     """Overrides that say how long a trial trains, where this differs from the config."""
-    chosen: Config | None = None
-    """charlm's own choice if the config had only the text and the machine: a trial of its own; None: no trial."""
 
     @property
     def minutes(self) -> float | None:
         """How long a trial trains; None if steps or epochs limit it."""
         return override_config(self.config, "the config", self.limits).train.max_minutes
 
-    def tuned(self, values: dict[str, Any], chosen: bool = False) -> Config:
+    def tuned(self, values: dict[str, Any], chosen: dict[str, Any] | None = None) -> Config:
         """The config with the values of a trial, or charlm's own choice. ConfigError if values exclude one another."""
-        if chosen and self.chosen:
-            return self.chosen
+        if chosen:
+            return parse_config(chosen, "charlm's own choice").model_copy(update={"data": self.config.data})
         return override_config(self.config, "the config", overrides(values))
 
-    def trial_config(self, values: dict[str, Any], chosen: bool, minutes: float) -> Config:
+    def trial_config(self, values: dict[str, Any], minutes: float, chosen: dict[str, Any] | None = None) -> Config:
         """The config that a trial trains with, for so many minutes at most."""
         run = [f"train.{option}" for option in (*_RUN, f"max_minutes={minutes}")]
         return override_config(self.tuned(values, chosen), "the config", [*self.limits, *run])
 
-    def check_texts(self) -> None:
-        """DataError for a text that is not there. Reads none."""
-        for source in (self.config.data.source, self.config.data.valid_source, self.config.data.test_source):
-            if source is not None:
-                check_exists(source)
-
-    def chosen_values(self) -> dict[str, Any]:
-        """The kinds and the searched options of charlm's own choice, as far as it has them."""
-        values = flatten(self.chosen) if self.chosen else {}
-        return {key: values[key] for key in (*self.space, *_KINDS) if key in values}
-
     def as_json(self) -> dict[str, Any]:
-        return {
-            "config": self.config.model_dump(mode="json"),
-            "space": {key: distribution_to_json(option) for key, option in self.space.items()},
-            "limits": list(self.limits),
-            "chosen": self.chosen.model_dump(mode="json") if self.chosen else None,
-        }
+        space = {key: distribution_to_json(option) for key, option in self.space.items()}
+        return {"config": self.config.model_dump(mode="json"), "space": space, "limits": list(self.limits)}
 
     @classmethod
     def from_json(cls, saved: dict[str, Any], folder: Path) -> "StudySettings":
         """The settings of the study in a folder, with its texts where they are now: they may have moved together."""
         config = with_found_paths(parse_config(saved["config"], str(folder)), folder)
         space: Any = {key: json_to_distribution(text) for key, text in saved["space"].items()}
-        chosen = saved["chosen"] and parse_config(saved["chosen"], str(folder)).model_copy(update={"data": config.data})
-        return cls(config, space, tuple(saved["limits"]), chosen)
+        return cls(config, space, tuple(saved["limits"]))
 
     def check_same(self, config: Config | None, over: Iterable[str], minutes: float | None) -> None:
         """ConfigError unless what is given is what the study has."""
@@ -108,8 +97,8 @@ class StudySettings:
 
 def choose_settings(
     config: Config, over: Iterable[str], hours: float, minutes: float | None
-) -> tuple[StudySettings, list[dict[str, Any]]]:
-    """The settings of a new study, and the values of its first trials: the config's own, and those charlm suggests.
+) -> tuple[StudySettings, list[FirstTrial]]:
+    """The settings of a new study, and its first trials: the config, charlm's settings in it, and charlm's own choice.
 
     Raises ConfigError for a wrong space, and what a run would raise for its text or device.
     """
@@ -122,14 +111,27 @@ def choose_settings(
     config = with_absolute_paths(config)
     resolve_device(config.device)
     settings = StudySettings(config, {}, _limits(config, hours, minutes))
-    trial_minutes = settings.minutes or 60 * hours * _SHARE
-    suggested = _suggested(config, {*default_space(config), *asked}, trial_minutes)
+    trial_minutes, ours = settings.minutes or 60 * hours * _SHARE, flatten(config)
+    searched = {*default_space(config), *asked}
+    fixed = {key: value for key, value in ours.items() if not (key in searched or key in SCHEDULED)}
+    fixed = {key: value for key, value in fixed.items() if not _belongs(key, searched)}
+    try:
+        suggested = suggest(Request(config.data.source, trial_minutes, overrides(fixed))).config
+    except CharlmError as error:
+        say("suggest", f"nothing ({error}); the search begins with the config alone")
+        suggested = None
     space = _of_all_kinds(config, asked, default_space(config, suggested)) | asked
-    configs = [flatten(config), *([flatten(config) | flatten(suggested)] if suggested else [])]
-    first = [{key: nearest(option, values[key]) for key, option in space.items()} for values in configs]
     settings = replace(settings, space=space)
-    chosen = _own_choice(settings, asked, trial_minutes, settings.tuned(first[1])) if suggested else None
-    return replace(settings, chosen=chosen), first
+    first: list[FirstTrial] = [({key: nearest(option, ours[key]) for key, option in space.items()}, {})]
+    if suggested:
+        theirs = ours | flatten(suggested)
+        second = {key: nearest(option, theirs[key]) for key, option in space.items()}
+        first.append((second, {}))
+        if chosen := _own_choice(settings, asked, trial_minutes, settings.tuned(second)):
+            known = flatten(chosen)
+            values = {key: known[key] for key in (*space, *_KINDS) if key in known}
+            first.append(({}, {"chosen": chosen.model_dump(mode="json"), "values": values}))
+    return settings, first
 
 
 def _limits(config: Config, hours: float, minutes: float | None) -> tuple[str, ...]:
@@ -142,20 +144,6 @@ def _limits(config: Config, hours: float, minutes: float | None) -> tuple[str, .
         return ()
     say("limit", f"trials train for {format_duration(60 * most)} each, a tenth of --hours; --minutes M sets another")
     return (f"train.max_minutes={most}",)
-
-
-def _suggested(config: Config, searched: set[str], minutes: float) -> Config | None:
-    """What charlm would choose for the searched options if all others keep their values; None if it cannot choose."""
-    fixed = {
-        key: value
-        for key, value in flatten(config).items()
-        if key not in searched and key not in SCHEDULED and not _belongs(key, searched)
-    }
-    try:
-        return suggest(Request(config.data.source, minutes, overrides(fixed))).config
-    except CharlmError as error:
-        say("suggest", f"nothing ({error}); the search begins with the config alone")
-        return None
 
 
 def _own_choice(settings: StudySettings, asked: Space, minutes: float, second: Config) -> Config | None:

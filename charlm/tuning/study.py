@@ -18,17 +18,20 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 from optuna.trial import FrozenTrial, TrialState
 
-from charlm.config import dump_config
+from charlm.config import Config, dump_config
+from charlm.data.sources import check_exists
 from charlm.errors import DamagedCheckpointError, RunError, StudyError
-from charlm.runs import CONFIG, FOLDER, JOURNAL, LAST, OWN_FILES, is_run, read_header
+from charlm.runs import CONFIG, FOLDER, JOURNAL, LAST, read_header
 from charlm.system.files import NotOwnError, refuse_links, replace_file
-from charlm.system.lock import locked
+from charlm.system.lock import LOCK, locked
 from charlm.training.loop import Outcome
-from charlm.tuning.settings import StudySettings
+from charlm.tuning.settings import FirstTrial, StudySettings
 from charlm.tuning.space import suggest
 
 _PRUNER = optuna.pruners.MedianPruner(n_startup_trials=0, n_warmup_steps=30, n_min_trials=3)
 """Steps are percent of a run. A trial ends early if its best score so far is worse than the median at this point."""
+_SETTINGS = "settings 2"
+"""The attribute of Optuna's study that has the settings. Its number is that of the format."""
 _STATES = {TrialState.COMPLETE: "complete", TrialState.PRUNED: "pruned"}
 
 
@@ -55,25 +58,28 @@ class Trial:
 class Study:
     """A study in its folder."""
 
-    def __init__(self, folder: Path, choose: Callable[[], tuple[StudySettings, list[dict[str, Any]]]]) -> None:
-        """Open the study in the folder; if there is none, `choose` its settings and the values of its first trials."""
+    def __init__(self, folder: Path, choose: Callable[[], tuple[StudySettings, list[FirstTrial]]]) -> None:
+        """Open the study in the folder; if there is none, `choose` its settings and its first trials."""
         self.folder = folder
         with refusing_os_errors(folder):
             chosen = None if _holds_study(folder) else choose()
             folder.mkdir(parents=True, exist_ok=True)
             with locked(folder, wait=True), _refusing_damage(folder / JOURNAL):
                 self._study = _open(folder / JOURNAL)
-                if "settings" not in self._study.user_attrs:
+                if _SETTINGS not in self._study.user_attrs:
+                    if any(trial.state != TrialState.WAITING for trial in self._study.get_trials(deepcopy=False)):
+                        raise StudyError(
+                            f"{folder}: found a study of another version of charlm; allowed: one of this version; take "
+                            "another folder"
+                        )
                     self._begin(*(chosen or choose()))
-                self.settings = StudySettings.from_json(self._study.user_attrs["settings"], folder)
+                self.settings = StudySettings.from_json(self._study.user_attrs[_SETTINGS], folder)
 
-    def _begin(self, settings: StudySettings, first: list[dict[str, Any]]) -> None:
+    def _begin(self, settings: StudySettings, first: list[FirstTrial]) -> None:
         replace_file(self.folder / CONFIG, dump_config(settings.config).encode())
-        for values in first:
-            self._study.enqueue_trial(values, skip_if_exists=True)
-        if settings.chosen:
-            self._study.enqueue_trial({}, user_attrs={"chosen": True}, skip_if_exists=True)
-        self._study.set_user_attr("settings", settings.as_json())  # last: from here on there is a study
+        for values, attributes in first:  # some are there if a process was killed here
+            self._study.enqueue_trial(values, attributes, skip_if_exists=True)
+        self._study.set_user_attr(_SETTINGS, settings.as_json())  # last: from here on there is a study
 
     def set_left(self, left_s: float) -> None:
         """Keep for other processes and later sessions when the study's time is over, by the time of day."""
@@ -112,46 +118,56 @@ class Study:
         """
         with contextlib.ExitStack() as trial_lock:
             with locked(self.folder, wait=True), _calm():
-                trial = self._next(trial_lock, most, fits)
+                trial = self._killed_trial(trial_lock, fits) or self._new_trial(trial_lock, most, fits)
+                if trial and "chosen" not in trial.user_attrs:
+                    values = {key: suggest(trial, key, option) for key, option in self.settings.space.items()}
+                    trial.set_user_attr("values", values)
             yield trial
 
-    def _next(
-        self, trial_lock: contextlib.ExitStack, most: int | None, fits: Callable[[float], bool]
-    ) -> optuna.Trial | None:
-        trial, begun = self._killed(trial_lock, fits), len(self.trials())
-        if not trial and not ((most is None or begun < most) and fits(0.0)):
-            return None
-        self.settings.check_texts()  # or every trial would fail
-        given = 3 if self.settings.chosen else 2
-        if not trial:
-            # Two random trials follow those that are given. `group`: charlm's own choice lacks the searched options.
-            # Another seed for each trial: processes that sample at the same time must not draw the same values.
-            seed = (self.settings.config.seed + begun) % 2**32
-            self._study.sampler = optuna.samplers.TPESampler(
-                n_startup_trials=given + 2, multivariate=True, group=True, constant_liar=True, seed=seed
-            )
-            trial = self._study.ask()
-            self._lock(trial, trial_lock)
-        if "chosen" in trial.user_attrs:
-            values = self.settings.chosen_values()
-        else:
-            values = {key: suggest(trial, key, option) for key, option in self.settings.space.items()}
-        trial.set_user_attr("values", values)
-        return trial
-
-    def _killed(self, trial_lock: contextlib.ExitStack, fits: Callable[[float], bool]) -> optuna.Trial | None:
+    def _killed_trial(self, trial_lock: contextlib.ExitStack, fits: Callable[[float], bool]) -> optuna.Trial | None:
         for frozen in self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
             with contextlib.suppress(RunError):  # another process has it
                 if fits(trained_s(self.run_dir(frozen)) or 0.0):
+                    self._check_texts()
                     self._lock(frozen, trial_lock)
                     return optuna.Trial(self._study, frozen._trial_id)
         return None
+
+    def _new_trial(
+        self, trial_lock: contextlib.ExitStack, most: int | None, fits: Callable[[float], bool]
+    ) -> optuna.Trial | None:
+        trials = self._study.get_trials(deepcopy=False)
+        begun = sum(trial.state != TrialState.WAITING for trial in trials)
+        if not ((most is None or begun < most) and fits(0.0)):
+            return None
+        self._check_texts()
+        # Two random trials follow those that are given. `group`: charlm's own choice lacks the searched options.
+        # Another seed for each trial: processes that sample at the same time must not draw the same values.
+        random = 4 + any("chosen" in trial.user_attrs for trial in trials)
+        seed = (self.settings.config.seed + begun) % 2**32
+        self._study.sampler = optuna.samplers.TPESampler(
+            n_startup_trials=random, multivariate=True, group=True, constant_liar=True, seed=seed
+        )
+        trial = self._study.ask()
+        self._lock(trial, trial_lock)
+        return trial
+
+    def _check_texts(self) -> None:
+        """DataError for a text that is not there, before all trials fail for it."""
+        data = self.settings.config.data
+        for source in filter(None, (data.source, data.valid_source, data.test_source)):
+            check_exists(source)
 
     def _lock(self, trial: optuna.Trial | FrozenTrial, trial_lock: contextlib.ExitStack) -> None:
         folder = self.run_dir(trial)
         refuse_links(self.folder, [folder.name])
         folder.mkdir(exist_ok=True)
         trial_lock.enter_context(locked(folder, ".tune"))
+
+    def tuned(self, number: int) -> Config:
+        """The config with the values of a trial, or charlm's own choice; without a trial's limits."""
+        attributes = self._study.get_trials(deepcopy=False)[number - 1].user_attrs
+        return self.settings.tuned(attributes["values"], attributes.get("chosen"))
 
     def report(self, trial: optuna.Trial, share: float, nats: float) -> bool:
         """Report the score of a trial after a share of its run; True if it is not worth finishing.
@@ -200,13 +216,11 @@ def trained_s(run_dir: Path) -> float | None:
 
 def _holds_study(folder: Path) -> bool:
     """Whether a study is in the folder; StudyError if something else is."""
-    if is_run(folder):
-        raise StudyError(f"{folder}: holds a run; allowed: the folder of a study, or a new one")
     refuse_links(folder, [JOURNAL])
-    others = [name for name in OWN_FILES if (folder / name).exists()]  # first: a study begins with its journal
-    exists = (folder / JOURNAL).is_file()
+    others = sorted({path.name for path in folder.iterdir()} - {LOCK}) if folder.is_dir() else []
+    exists = (folder / JOURNAL).is_file()  # looked for last: a study begins with its journal
     if others and not exists:
-        raise StudyError(f"{folder}: holds {others[0]}, but no study; allowed: a study, or another folder")
+        raise StudyError(f"{folder}: holds {others[0]}, but no study; allowed: a study, or a new folder")
     return exists
 
 

@@ -1,6 +1,7 @@
 """Fixtures for tests of studies."""
 
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -24,12 +25,11 @@ def suggestion(monkeypatch):
     asked = []
 
     def replace(choose):
-        class Suggested:
-            def __init__(self, request):
-                asked.append(sorted(request.overrides))
-                self.config = request.config(choose(request))
+        def suggest(request):
+            asked.append(sorted(request.overrides))
+            return SimpleNamespace(config=request.config(choose(request)))
 
-        monkeypatch.setattr(settings, "suggest", Suggested)
+        monkeypatch.setattr(settings, "suggest", suggest)
         return asked
 
     def nothing(request):

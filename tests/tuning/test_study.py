@@ -80,13 +80,26 @@ def test_a_study_killed_while_it_was_made_is_made_again(study_of, monkeypatch):
     assert study.settings.space["optimizer.lr"]
 
 
-def test_folders_that_are_none(study_of, search, tmp_path):
+def test_a_study_of_an_older_version_stays_as_it_is(study_of, search, tmp_path):
     search(study_of(), 1)
-    with pytest.raises(StudyError, match="trial-0001: holds a run; allowed: the folder of a study, or a new one"):
-        study_of(name="study/trial-0001")
+    journal = tmp_path / "study/journal.log"
+    journal.write_bytes(journal.read_bytes().replace(b'"settings 2"', b'"settings"'))
+    with pytest.raises(StudyError, match=r"study: found a study of another version of charlm; .*; take another folder"):
+        study_of()
+    assert (tmp_path / "study/trial-0001").is_dir()
+    assert b'"settings 2"' not in journal.read_bytes()
+
+
+@pytest.mark.parametrize("name", ["best.yaml", "checkpoints/last.safetensors", "notes.txt"])
+def test_a_folder_that_holds_something_else(study_of, write, tmp_path, name):
+    write(f"other/{name}", "mine")
+    with pytest.raises(StudyError) as caught:
+        study_of(name="other")
+    held = name.split("/")[0]
+    assert str(caught.value) == (f"{tmp_path}/other: holds {held}, but no study; allowed: a study, or a new folder")
+    assert [path.name for path in (tmp_path / "other").iterdir()] == [held]
+
+
+def test_a_folder_that_cannot_be(study_of):
     with pytest.raises(StudyError, match=r"text\.txt/study: Not a directory; allowed: a folder that can be written"):
         study_of(name="text.txt/study")
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other/best.yaml").touch()
-    with pytest.raises(StudyError, match=r"other: holds best\.yaml, but no study; allowed: a study, or another folder"):
-        study_of(name="other")
