@@ -32,10 +32,10 @@ _SAMPLE = 2**22
 """Characters of a text whose lines are scored one by one."""
 PERCENTS = np.array([*range(10), *range(10, 991, 10), *range(991, 1001)]) / 10
 """The percentiles of `line_quantiles`: 0 to 100 by 1, and by 0.1 below 1 and above 99."""
-_STEPS = 128
-"""Steps of a window at most."""
+STEPS = 128
+"""Steps of a window at most, unless a text is long."""
 _LOGITS = 2**23
-"""Logits of a window at most (32 MiB): a large vocabulary makes windows shorter than _STEPS."""
+"""Logits of a window at most (32 MiB): a large vocabulary makes windows shorter."""
 
 
 @dataclass(frozen=True)
@@ -100,20 +100,13 @@ def evaluate(
     steps = cut.longest if per_char else -(-_SAMPLE // len(cut.begin_B)) if per_line and cut.lines is not None else 0
     with evaluating(model), torch.inference_mode():
         windows = scored_windows(model, ids, device, cut, shard=group.shard)
-        score, first_nats = sum_windows(_checked(check, windows), cut, steps=steps)
+        score, first_nats = sum_windows(windows, cut, steps=steps, check=check)
     return replace(
         score,
         nats_sum=group.sum(score.nats_sum),
         per_char_nats=np.concatenate(first_nats) if per_char else None,
         line_nats=_line_means(first_nats, ids, cut, model.begins) if per_line and model.begins is not None else None,
     )
-
-
-def _checked(check: Callable[[], object], windows: Iterable[Tensor]) -> Iterator[Tensor]:
-    check()
-    for window in windows:
-        yield window
-        check()
 
 
 @dataclass(frozen=True)
@@ -215,8 +208,7 @@ def scored_windows(
     last = len(ids) - 1
     mine = np.array_split(np.arange(len(cut.begin_B)), shard.count)[shard.index]
     streams = -(-len(cut.begin_B) // shard.count)  # of the largest part
-    most = most_steps(streams, model, device)
-    steps = steps or min(most, score_steps(streams, model))
+    steps = steps or window_steps(streams, model, device)
     if not len(mine):
         yield from (torch.zeros(length, 0, device=device) for _, length in _windows(0, cut.longest, steps))
         return
@@ -229,13 +221,14 @@ def scored_windows(
         return to_device(ids[at_BT].T.astype(np.int64, order="C"), device)
 
     state = None
-    for offset, length in _windows(-cut.warmup, 0, most):
+    for offset, length in _windows(-cut.warmup, 0, window_steps(streams, model, device)):
         # Nothing comes before a part at the text's beginning: what it reads here does not matter, as its state is
         # cleared below.
         with torch.no_grad():
             _, state = model.features(ids_TB(places_BT(offset, length).clip(0, last - 1)), state)
     if state is not None and cut.begin_B[mine[0]] == 0:
-        state = map_state(_without_first_stream, state)
+        first_stream = torch.zeros(1, dtype=torch.int64, device=device)
+        state = map_state(lambda layers: layers.index_fill(1, first_stream, 0), state)
     lengths_B = to_device(cut.length_B[mine], device)
     for offset, length in _windows(0, cut.longest, steps):
         # One copy to the device: the targets are the inputs, a step later.
@@ -248,12 +241,13 @@ def scored_windows(
 
 
 def sum_windows(
-    windows: Iterable[Tensor], cut: Cut, *, steps: int = 0
+    windows: Iterable[Tensor], cut: Cut, *, steps: int = 0, check: Callable[[], object] = lambda: None
 ) -> tuple[Evaluation, list[npt.NDArray[np.float32]]]:
     """The score of a text from the nats [T, B] of all its windows, in order; times the windows too.
 
-    Also returns the nats of the first `steps` characters of each part, or of some more.
+    Also returns the nats of the first `steps` characters of each part, or of some more. check: see `evaluate`.
     """
+    check()
     start_s = time.perf_counter()
     total, offset, first_windows = 0.0, 0, []
     for window in windows:
@@ -263,6 +257,7 @@ def sum_windows(
         if offset < steps:
             first_windows.append(nats_TB)
         offset += len(nats_TB)
+        check()
     first_nats = []
     if first_windows:
         rows = zip(torch.cat(first_windows).T.cpu().numpy(), cut.length_B, strict=True)
@@ -291,21 +286,10 @@ def most_streams(device: torch.device) -> int:
     return STREAMS if device.type == "cpu" else GPU_STREAMS
 
 
-def most_steps(streams: int, model: CharLM, device: torch.device) -> int:
-    """Steps of a window so that the widest tensors of a GPU's many streams stay small."""
-    if device.type == "cpu":
-        return _STEPS
-    rows = model.layers.get_parameter("weight_ih_l0").shape[0]
-    return max(1, min(_STEPS, _VALUES // (streams * max(rows, model.layers.input_size))))
-
-
-def score_steps(streams: int, model: CharLM) -> int:
-    """Steps of a window so that its logits stay small."""
-    return max(1, min(_STEPS, _LOGITS // (streams * model.vocabulary_size)))
-
-
-def _without_first_stream(state: Tensor) -> Tensor:
-    """The state [L, B, H] with stream 0, which begins the text, set to zero."""
-    state = state.clone()
-    state[:, 0] = 0
-    return state
+def window_steps(streams: int, model: CharLM, device: torch.device, most: int = STEPS) -> int:
+    """Steps of a window, at most so many, so that its logits and a GPU's widest tensors stay small."""
+    steps = min(most, _LOGITS // (streams * model.vocabulary_size))
+    if device.type != "cpu":
+        rows = model.layers.get_parameter("weight_ih_l0").shape[0]
+        steps = min(steps, _VALUES // (streams * max(rows, model.layers.input_size)))
+    return max(1, steps)

@@ -12,11 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
 
 from charlm.data.vocabulary import Vocabulary
 from charlm.inference.evaluation import Ids
-from charlm.inference.texts import score_texts, sum_texts
+from charlm.inference.texts import score_texts
 from charlm.layers import RecurrentState
 from charlm.model import CharLM, map_state
 from charlm.system.device import to_device
@@ -69,51 +68,34 @@ class Classification:
         ]
 
 
-@dataclass(frozen=True)
-class LabelStarts:
-    """Where lines with each of K labels start: what the model has read, and what it expects."""
-
-    nats_K: Nats
-    """−ln p(label<SEPARATOR>)"""
-    logits_KV: Tensor
-    """Logits of a line's first character."""
-    state: RecurrentState
-    """[L, K, H]"""
-
-    @classmethod
-    @torch.inference_mode()
-    def of(cls, model: CharLM, vocabulary: Vocabulary, prefixes: Sequence[str], device: torch.device) -> "LabelStarts":
-        """prefixes: the labels with their separators. The model must be in evaluation mode."""
-        begins = model.begins
-        assert begins is not None
-        read = [np.r_[begins, vocabulary.encode(prefix)].astype(np.int64) for prefix in prefixes]
-        # Newlines before a shorter prefix change nothing: each sets the state to zero.
-        ids_KT = np.full((len(read), max(map(len, read))), begins, np.int64)
-        for row_T, ids in zip(ids_KT, read, strict=True):
-            row_T[-len(ids) :] = ids
-        outputs_TKH, state = model.outputs(to_device(np.ascontiguousarray(ids_KT.T), device))
-        nats = score_texts(model, read, device)
-        return cls(np.array([each.sum(dtype=np.float64) for each in nats]), model.logits(outputs_TKH[-1]), state)
-
-    def take(self, labels_B: npt.NDArray[np.int64]) -> RecurrentState:
-        """The state [L, B, H] after these labels."""
-        index_B = to_device(labels_B, self.logits_KV.device)
-        return map_state(lambda layers: layers[:, index_B], self.state)
-
-
 @torch.inference_mode()
-def label_nats(model: CharLM, lines: Sequence[Ids], starts: LabelStarts, device: torch.device) -> Nats:
+def label_nats(
+    model: CharLM, vocabulary: Vocabulary, prefixes: Sequence[str], lines: Sequence[Ids], device: torch.device
+) -> Nats:
     """−ln p(label, line), [N, K], for each line, which must end with its newline.
 
-    The model must be in evaluation mode.
+    prefixes: the labels with their separators. The model must be in evaluation mode.
     """
-    K = len(starts.nats_K)
-    first_KV = starts.logits_KV.double().log_softmax(-1).cpu().numpy()
+    begins, K = model.begins, len(prefixes)
+    assert begins is not None
+    labels = [np.r_[begins, vocabulary.encode(prefix)].astype(np.int64) for prefix in prefixes]
+    # Newlines before a shorter label change nothing: each sets the state to zero.
+    ids_KT = np.full((K, max(map(len, labels))), begins, np.int64)
+    for row_T, ids in zip(ids_KT, labels, strict=True):
+        row_T[-len(ids) :] = ids
+    outputs_TKH, state = model.outputs(to_device(np.ascontiguousarray(ids_KT.T), device))
+    first_KV = model.logits(outputs_TKH[-1]).double().log_softmax(-1).cpu().numpy()  # of a line's first character
+    label_nats_K = np.array([nats.sum(dtype=np.float64) for nats in score_texts(model, labels, device)])
+
+    def after_label(texts_B: npt.NDArray[np.int64]) -> RecurrentState:
+        index_B = to_device(texts_B % K, device)
+        return map_state(lambda layers: layers[:, index_B], state)
+
     nats_NK = np.empty((len(lines), K))
     together = max(1, _TOGETHER // K)
     for begin in range(0, len(lines), together):
         some = lines[begin : begin + together]
-        texts = [line for line in some for _ in range(K)]
-        after_NK = sum_texts(model, texts, device, lambda texts_B: starts.take(texts_B % K)).reshape(-1, K)
-        nats_NK[begin : begin + together] = starts.nats_K - first_KV[:, [line[0] for line in some]].T + after_NK
+        scores = score_texts(model, [line for line in some for _ in range(K)], device, after_label)
+        rest_NK = np.array([nats.sum(dtype=np.float64) for nats in scores]).reshape(-1, K)
+        nats_NK[begin : begin + together] = label_nats_K - first_KV[:, [line[0] for line in some]].T + rest_NK
     return nats_NK

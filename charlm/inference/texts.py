@@ -8,10 +8,13 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from charlm.inference.evaluation import Ids, most_steps, most_streams, score_steps
+from charlm.inference.evaluation import STEPS, Ids, most_streams, window_steps
 from charlm.layers import RecurrentState, cross_entropy
 from charlm.model import CharLM, map_state
 from charlm.system.device import to_device
+
+_LONG = 2**13
+"""Characters of a window of long texts."""
 
 Pool = Literal["last", "mean"]
 Start = Callable[[npt.NDArray[np.int64]], RecurrentState]
@@ -49,32 +52,42 @@ class _Window(NamedTuple):
 
 
 @torch.inference_mode()
-def score_texts(model: CharLM, texts: Sequence[Ids], device: torch.device) -> list[npt.NDArray[np.float32]]:
+def score_texts(
+    model: CharLM, texts: Sequence[Ids], device: torch.device, start: Start | None = None
+) -> list[npt.NDArray[np.float32]]:
     """Nats of every character after the first of each text [N], given those before it in the text: [N − 1] each.
 
     A text of no character scores none, as does a text of one. The model must be in evaluation mode.
     """
-    nats = [np.zeros(max(len(ids) - 1, 0), np.float32) for ids in texts]
-    for window in _windows(model, [ids[:-1] for ids in texts], device):
-        T = len(window.outputs_TBH)
-        targets_TB = to_device(_side_by_side(texts, window.texts_B, window.offset + 1, T), device)
-        nats_BT = cross_entropy(model.logits(window.outputs_TBH), targets_TB).T.cpu().numpy()
-        for text, length, nats_T in zip(window.texts_B, window.lengths_B, nats_BT, strict=True):
-            nats[text][window.offset : window.offset + length] = nats_T[:length]
-    return nats
+
+    def nats_TB(window: _Window) -> Tensor:
+        targets_TB = _side_by_side(texts, window.texts_B, window.offset + 1, len(window.outputs_TBH))
+        return cross_entropy(model.logits(window.outputs_TBH), to_device(targets_TB, device))
+
+    read = [ids[:-1] for ids in texts]
+    return _per_char(nats_TB, _windows(model, read, device, start), read, ())
 
 
 @torch.inference_mode()
-def sum_texts(model: CharLM, texts: Sequence[Ids], device: torch.device, start: Start) -> npt.NDArray[np.float64]:
-    """The sum of what `score_texts` gives for each text, [texts], where the texts do not start from the zero state."""
-    nats = np.zeros(len(texts))
-    for window in _windows(model, [ids[:-1] for ids in texts], device, start):
-        T = len(window.outputs_TBH)
-        targets_TB = to_device(_side_by_side(texts, window.texts_B, window.offset + 1, T), device)
-        nats_TB = cross_entropy(model.logits(window.outputs_TBH), targets_TB)
-        inside_TB = torch.arange(T, device=device).unsqueeze(1) < to_device(window.lengths_B, device)
-        nats[window.texts_B] += torch.where(inside_TB, nats_TB, 0.0).sum(0, dtype=torch.float64).cpu().numpy()
-    return nats
+def char_features(model: CharLM, texts: Sequence[Ids], device: torch.device) -> list[npt.NDArray[np.float32]]:
+    """Outputs of the last layer after every character of each text [N]: [N, H] each.
+
+    The model must be in evaluation mode.
+    """
+    windows = _windows(model, texts, device)
+    return _per_char(lambda window: window.outputs_TBH, windows, texts, (model.layers.hidden_size,))
+
+
+def _per_char(
+    values: Callable[[_Window], Tensor], windows: Iterable[_Window], texts: Sequence[Ids], shape: tuple[int, ...]
+) -> list[npt.NDArray[np.float32]]:
+    """For each text the values [T, B, …] of its windows, one after the other."""
+    of_texts = [np.zeros((len(ids), *shape), np.float32) for ids in texts]
+    for window in windows:
+        values_BT = values(window).transpose(0, 1).float().cpu().numpy()
+        for text, length, values_T in zip(window.texts_B, window.lengths_B, values_BT, strict=True):
+            of_texts[text][window.offset : window.offset + length] = values_T[:length]
+    return of_texts
 
 
 @torch.inference_mode()
@@ -101,20 +114,6 @@ def text_features(model: CharLM, texts: Sequence[Ids], device: torch.device, poo
     return pooled_NH.astype(np.float32)
 
 
-@torch.inference_mode()
-def char_features(model: CharLM, texts: Sequence[Ids], device: torch.device) -> list[npt.NDArray[np.float32]]:
-    """Outputs of the last layer after every character of each text [N]: [N, H] each.
-
-    The model must be in evaluation mode.
-    """
-    outputs = [np.zeros((len(ids), model.layers.hidden_size), np.float32) for ids in texts]
-    for window in _windows(model, texts, device):
-        nats_BTH = window.outputs_TBH.transpose(0, 1).float().cpu().numpy()
-        for text, length, outputs_TH in zip(window.texts_B, window.lengths_B, nats_BTH, strict=True):
-            outputs[text][window.offset : window.offset + length] = outputs_TH[:length]
-    return outputs
-
-
 def _windows(
     model: CharLM, texts: Sequence[Ids], device: torch.device, start: Start | None = None
 ) -> Iterator[_Window]:
@@ -135,7 +134,9 @@ def _windows(
                 texts_B = texts_B[:B]
                 state = map_state(lambda layers, B=B: layers[:, :B].contiguous(), state)
             longest = int(lengths_N[texts_B[0]]) - offset
-            T = min(longest, most_steps(B, model, device), score_steps(B, model))
+            # Each window costs time, so a long text has long ones.
+            most = max(STEPS, min(longest // 16, _LONG // B))
+            T = min(longest, window_steps(B, model, device, most))
             ids_TB = to_device(_side_by_side(texts, texts_B, offset, T), device)
             outputs_TBH, state = model.outputs(ids_TB, state)
             yield _Window(texts_B, offset, (lengths_N[texts_B] - offset).clip(max=T), outputs_TBH)

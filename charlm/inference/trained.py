@@ -22,7 +22,7 @@ from charlm.data.vocabulary import Vocabulary, describe_characters
 from charlm.errors import CheckpointError, DataError, LabelError, VocabularyError
 from charlm.inference.dynamic import Adaptation, evaluate_dynamically
 from charlm.inference.evaluation import Evaluation, Ids, evaluate
-from charlm.inference.labels import Classification, LabelStarts, label_nats
+from charlm.inference.labels import Classification, label_nats
 from charlm.inference.novelty import Verbatim, copied_share, longest_copy
 from charlm.inference.options import SamplingOptions
 from charlm.inference.sampling import next_probabilities, sample_text, valid_text
@@ -294,11 +294,8 @@ class TrainedModel:
         if any(NEWLINE in line for line in lines):
             raise ValueError("lines: found a line end within a line; allowed: lines without their ends")
         ids = [self._line(ids)[1:] for ids in self._ids_of_all(lines, "lines")]
-        return Classification(tuple(self.labels), label_nats(self.network, ids, self._label_starts, self.device))
-
-    @functools.cached_property
-    def _label_starts(self) -> LabelStarts:
-        return LabelStarts.of(self.network, self.vocabulary, [*map(self.label_prefix, self.labels)], self.device)
+        prefixes = [*map(self.label_prefix, self.labels)]
+        return Classification(tuple(self.labels), label_nats(self.network, self.vocabulary, prefixes, ids, self.device))
 
     # The training text
 

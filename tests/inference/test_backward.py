@@ -31,9 +31,11 @@ def reversed_model(model: TrainedModel) -> TrainedModel:
     return replace(model, vocabulary=vocabulary, config=model.config.model_copy(update={"data": data}))
 
 
-@pytest.fixture
-def forward(trained_run) -> TrainedModel:
-    return load(trained_run, device="cpu")
+@pytest.fixture(params=["text", "line"])
+def forward(request, model) -> TrainedModel:
+    if request.param == "line":
+        model.network.begins = int(model.vocabulary.encode("\n")[0])
+    return model
 
 
 @pytest.fixture
@@ -41,21 +43,13 @@ def backward(forward) -> TrainedModel:
     return reversed_model(forward)
 
 
-@pytest.fixture
-def lines(forward) -> TrainedModel:
-    """A forward model of lines."""
-    forward.network.begins = int(forward.vocabulary.encode("\n")[0])
-    return forward
-
-
 TEXTS = [words_text(200), "so", "o", "", words_text(31)]
 
 
-def check_texts(forward, backward):
+def test_scores_and_features_are_those_of_the_reversed_text(forward, backward):
     reversed_texts = [text[::-1] for text in TEXTS]
-    np.testing.assert_allclose(
-        backward.score(TEXTS), forward.score(reversed_texts), rtol=1e-14
-    )  # summed from the other end
+    # Scores are summed from the other end.
+    np.testing.assert_allclose(backward.score(TEXTS), forward.score(reversed_texts), rtol=1e-14)
     np.testing.assert_array_equal(backward.features(TEXTS), forward.features(reversed_texts))
     pairs = [
         (backward.score(TEXTS, per_char=True), forward.score(reversed_texts, per_char=True)),
@@ -64,29 +58,22 @@ def check_texts(forward, backward):
     for ours, theirs in pairs:
         for one, other in zip(ours, theirs, strict=True):
             np.testing.assert_array_equal(one, other[::-1])
-
-
-def test_scores_and_features_are_those_of_the_reversed_text(forward, backward):
-    check_texts(forward, backward)
-    text = words_text(3000)
+    assert backward.next("so t") == forward.next("t os")
+    text = words_text(3000) if forward.network.begins is None else "so\nto me"
     one, other = (model.evaluate(t, per_char=True) for model, t in ((backward, text), (forward, text[::-1])))
     assert one.nats_sum == other.nats_sum
     np.testing.assert_array_equal(one.per_char_nats, other.per_char_nats[::-1])
-    assert backward.next("so t") == forward.next("t os")
 
 
-def test_lines_are_scored_from_their_ends(lines):
-    backward = reversed_model(lines)
-    check_texts(lines, backward)
-    one, other = (m.evaluate(t, per_char=True) for m, t in ((backward, "so\nto me\n"), (lines, "em ot\nos\n")))
-    np.testing.assert_array_equal(one.per_char_nats, other.per_char_nats[::-1])
-    assert len(one.per_char_nats) == 9
+def test_whole_lines_are_scored(model):
+    model.network.begins = int(model.vocabulary.encode("\n")[0])
     for text in ("so\nto me\n", "so\nto me", "\nso\n\nto", "", "\n", "so"):
-        ids = backward.scored_ids(backward.vocabulary.encode(text))
+        ids = reversed_model(model).scored_ids(model.vocabulary.encode(text)[::-1])
         framed = f"\n{text}" if text.endswith("\n") else f"\n{text}\n"
-        assert ids.tolist() == lines.vocabulary.encode(framed[::-1]).tolist()
+        assert ids.tolist() == model.vocabulary.encode(framed[::-1]).tolist()
 
 
+@pytest.mark.parametrize("forward", ["text"], indirect=True)
 def test_samples_are_reversed(forward, backward):
     words = {"length": 60, "temperature": 0.7, "seed": 3}
     text = backward.sample("so", **words)
@@ -100,12 +87,12 @@ def test_samples_are_reversed(forward, backward):
     assert backward.sample("so", stop="Z", **words) == text
 
 
-def test_lines_end_at_their_beginning(lines):
-    backward = reversed_model(lines)
+@pytest.mark.parametrize("forward", ["line"], indirect=True)
+def test_lines_end_at_their_beginning(forward, backward):
     options = SamplingOptions(length=200, temperature=1.2)
     ours, theirs = (
         list(sample_lines(model, prompt, options, 1, 40, unique=True))
-        for model, prompt in ((backward, "so"), (lines, "os"))
+        for model, prompt in ((backward, "so"), (forward, "os"))
     )
     assert [(seed, text[::-1], kind) for seed, text, kind in ours] == theirs
     assert not any("\n" in text for _, text, _ in ours)

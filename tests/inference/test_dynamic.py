@@ -7,30 +7,16 @@ import pytest
 import torch
 
 from charlm.cells import CELLS
-from charlm.config import parse_config
 from charlm.errors import DataError, DivergenceError
 from charlm.inference import dynamic
 from charlm.inference.dynamic import Adaptation, evaluate_dynamically, gradient_rms
 from charlm.inference.evaluation import WARMUP, evaluate
-from charlm.model import build_model
-
-CPU = torch.device("cpu")
-V = 11
+from tests.inference.models import CPU, V, ids, model_of
 
 
 @pytest.fixture(autouse=True)
 def few_windows(monkeypatch):
     monkeypatch.setattr(dynamic, "_WINDOWS", 16)
-
-
-def model_of(kind="lstm", vocabulary=V, **options):
-    torch.manual_seed(3)
-    config = {"cell": {"kind": kind, "hidden": 12}, "embedding": 6, "dropout": 0.5, **options}
-    return build_model(parse_config({"model": config}, "t").model, vocabulary).eval()
-
-
-def ids(length, seed=0):
-    return np.random.default_rng(seed).integers(V, size=length).astype(np.uint8)
 
 
 TRAIN = ids(3000, seed=9)
@@ -111,13 +97,6 @@ def test_streams_of_a_window_are_far_from_one_another(monkeypatch):
         torch.testing.assert_close(rms, torch.stack(of).mean(0).sqrt(), rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize(("length", "streams"), [(2, 1), (3, 5), (15, 100), (40, 1), (WARMUP + 10, 100)])
-def test_gradient_rms_of_short_texts(length, streams):
-    sizes = gradient_rms(model_of(), ids(length), CPU, steps=20, streams=streams)
-    assert all(bool(torch.isfinite(rms).all()) for rms in sizes)
-    assert any(bool((rms > 0).any()) for rms in sizes)
-
-
 def test_a_text_that_repeats_itself_is_learned_unless_decay_holds_the_weights():
     """Random letters repeated: what static weights never know, dynamic ones come to know."""
     model, text = model_of(), np.tile(ids(60), 60)
@@ -128,20 +107,12 @@ def test_a_text_that_repeats_itself_is_learned_unless_decay_holds_the_weights():
     assert abs(held.nats_per_char - static) < 0.5 * abs(free.nats_per_char - static)
 
 
-@pytest.mark.parametrize(("tied", "training"), [(False, True), (True, False)])
-def test_model_is_left_as_it_was(tied, training):
-    model = model_of(embedding=12, tie_embeddings=tied).train(training)
+@pytest.mark.parametrize("tied", [False, True])
+def test_the_model_is_left_as_it_was_also_after_an_interruption(tied, monkeypatch):
+    model = model_of(embedding=13, tie_embeddings=tied).train(not tied)
     before = {name: weight.detach().clone() for name, weight in model.named_parameters()}
     first = dynamically(model, ids(300), lr=0.1)
-    assert model.training == training
-    assert all(torch.equal(weight, before[name]) for name, weight in model.named_parameters())
-    assert all(weight.grad is None for weight in model.parameters())
     assert dynamically(model, ids(300), lr=0.1).nats_sum == first.nats_sum
-
-
-def test_model_is_left_as_it_was_after_an_interruption(monkeypatch):
-    model = model_of().train()
-    before = {name: weight.detach().clone() for name, weight in model.named_parameters()}
     calls, changed = [], []
     grad = torch.autograd.grad
 
@@ -156,8 +127,9 @@ def test_model_is_left_as_it_was_after_an_interruption(monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         dynamically(model, ids(300), lr=0.1)
     assert changed
-    assert model.training
+    assert model.training == (not tied)
     assert all(torch.equal(weight, before[name]) for name, weight in model.named_parameters())
+    assert all(weight.grad is None for weight in model.parameters())
 
 
 def test_a_rate_that_is_too_high():
@@ -171,12 +143,6 @@ def test_a_rate_that_is_too_high():
     assert all(torch.equal(weight, origin) for weight, origin in zip(model.parameters(), before, strict=True))
 
 
-def test_a_vocabulary_of_one_character():
-    """Nothing to learn: all gradients are 0, and so is their size."""
-    model, text = model_of(vocabulary=1), np.zeros(100, np.uint8)
-    assert evaluate_dynamically(model, text, text, CPU, Adaptation()).nats_sum == 0
-
-
 def test_short_texts():
     model, text = model_of(), ids(300)
     assert dynamically(model, text, streams=64).nats_sum == dynamically(model, text).nats_sum
@@ -184,3 +150,10 @@ def test_short_texts():
     for length in (0, 1):
         with pytest.raises(DataError, match=f"evaluation: found a text of {length} characters?; allowed: 2 or more"):
             dynamically(model, ids(length))
+    for length, streams in ((2, 1), (3, 5), (15, 100), (40, 1), (WARMUP + 10, 100)):
+        sizes = gradient_rms(model, ids(length), CPU, steps=20, streams=streams)
+        assert all(bool(torch.isfinite(rms).all()) for rms in sizes)
+        assert any(bool((rms > 0).any()) for rms in sizes)
+    # With a vocabulary of one character all gradients are 0, and so is their size.
+    text = np.zeros(100, np.uint8)
+    assert evaluate_dynamically(model_of(vocabulary=1), text, text, CPU, Adaptation()).nats_sum == 0

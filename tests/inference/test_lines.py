@@ -6,15 +6,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
 
 from charlm.data.vocabulary import Vocabulary
 from charlm.errors import DataError, VocabularyError
-from charlm.inference import load
 from charlm.inference.dynamic import Adaptation
 from charlm.inference.evaluation import PERCENTS, evaluate, line_quantiles
 from charlm.inference.lines import Limit, score_lines
 from charlm.model import build_model
+from tests.inference.models import alone
 from tests.text import words_text
 
 LINES = [line.encode() for line in [*words_text(3000).splitlines(), "", "a", "tee. " * 60, "", words_text(6000)[:5000]]]
@@ -23,8 +22,7 @@ FAST = Adaptation(lr=0.02, decay=0.001, steps=64)
 
 
 @pytest.fixture
-def trained(trained_run):
-    model = load(trained_run, "cpu")
+def trained(model):
     with torch.no_grad():
         model.network.decoder.weight.mul_(6)
     return model
@@ -39,14 +37,8 @@ def of_lines(trained, direction="forward"):
 
 def one_by_one(trained, lines):
     """Nats of every character of each line, its newline included, in float64."""
-    network, nats = copy.deepcopy(trained.network).double(), []
-    network.begins = None
-    for line in lines:
-        ids = torch.from_numpy(trained.vocabulary.encode(f"\n{line.decode()}\n").astype(np.int64))
-        with torch.no_grad():
-            logits, _ = network(ids[:-1, None])
-        nats.append(F.cross_entropy(logits[:, 0], ids[1:], reduction="none").numpy())
-    return nats
+    network = copy.deepcopy(trained.network).double()
+    return [alone(network, trained.vocabulary.encode(f"\n{line.decode()}\n"))[1] for line in lines]
 
 
 def in_blocks(data, seed):
@@ -145,9 +137,6 @@ def test_a_byte_model_scores_bytes(trained):
     assert [(line.text, line.chars) for line in scores] == [(b"\xef\xbb\xbf\xff\r", 6), (b"\xc3\xa9", 3)]
 
 
-# Learning
-
-
 def test_it_learns_from_segments_that_it_has_scored(trained):
     weights = [parameter.clone() for parameter in trained.network.parameters()]
     data = b"mmm lll rrr\n" * 100
@@ -171,20 +160,12 @@ def test_what_it_learns_does_not_depend_on_when_the_lines_come(trained):
     assert whole[-1].nats < 0.99 * scored(trained, [data])[-1].nats
 
 
-# Limits
-
-
-@pytest.mark.parametrize(
-    ("text", "nats"), [("3", 3 * np.log(2)), ("3.5bits", 3.5 * np.log(2)), (".5nats", 0.5), ("2nats", 2.0)]
-)
-def test_limits(text, nats):
-    assert Limit.parse(text).nats(None, "--above") == pytest.approx(nats)
-
-
-@pytest.mark.parametrize("text", ["", "p", "p101", "-1", "3 bits", "p9bits", "nan", "1e3", "bits", "٣"])
-def test_what_is_no_limit(text):
-    with pytest.raises(ValueError, match=r"allowed: bits per character \(3.2 or 3.2bits\), nats per character"):
-        Limit.parse(text)
+def test_limits():
+    for text, nats in {"3": 3 * np.log(2), "3.5bits": 3.5 * np.log(2), ".5nats": 0.5, "2nats": 2.0}.items():
+        assert Limit.parse(text).nats(None, "--above") == pytest.approx(nats)
+    for text in ("", "p", "p101", "-1", "3 bits", "p9bits", "nan", "1e3", "bits", "٣"):
+        with pytest.raises(ValueError, match=r"allowed: bits per character \(3.2 or 3.2bits\), nats per character"):
+            Limit.parse(text)
 
 
 def test_percentiles_are_those_of_the_validation_lines(trained):
@@ -199,9 +180,6 @@ def test_percentiles_are_those_of_the_validation_lines(trained):
         Limit.parse("p99").nats(replace(trained, progress=stored | {"line_quantiles": None}), "--above")
     assert str(error.value).startswith("--above p99: the checkpoint holds no scores of validation lines, and they ")
     assert str(error.value).endswith("; allowed: bits or nats per character, such as 3.2bits")
-
-
-# Evaluation of a text of lines
 
 
 def test_an_evaluation_scores_lines_spread_over_the_text(trained, monkeypatch):

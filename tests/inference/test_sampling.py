@@ -14,7 +14,7 @@ from charlm.inference.options import SamplingOptions
 from charlm.inference.sampling import StepByStep, choose, read_ids, sample_ids, sample_text
 from charlm.model import build_model, map_state
 from tests.cells.measure import own
-from tests.pairwise import pairwise
+from tests.pairwise import all_pairs
 from tests.recordable import CheckedGraphs
 
 VOCABULARY = Vocabulary("char", "\n abcdefgé")
@@ -188,9 +188,13 @@ LIMITS = [
 
 
 @pytest.mark.usefixtures("needs_kernels")
-@pairwise(cell=GENERATED, model=MODELS, threads=[1, 3], precision=["fp32", "bf16"])
-def test_the_kernel_draws_what_the_loop_over_characters_does(cell, model, threads, precision, monkeypatch):
+@pytest.mark.parametrize(
+    ("cell", "others"),
+    [*zip(2 * GENERATED, itertools.cycle(all_pairs(MODELS, [1, 3], ["fp32", "bf16"])), strict=False)],
+)
+def test_the_kernel_draws_what_the_loop_over_characters_does(cell, others, monkeypatch):
     torch.manual_seed(1)
+    model, threads, precision = others
     hidden = 150 if threads > 1 else 21
     config = parse_config({"model": {"cell": cell | {"hidden": hidden}, **model}}, "test").model
     model = build_model(config, 11, precision).eval()

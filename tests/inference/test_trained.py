@@ -1,23 +1,24 @@
 """The Python face of a trained model says what the commands say."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 import charlm.inference
 from charlm.data.vocabulary import Vocabulary, readable
 from charlm.errors import CheckpointError, DataError, DeviceError, VocabularyError
-from charlm.inference import Adaptation, TrainedModel, load
+from charlm.inference import Adaptation, SamplingOptions, load
+from charlm.inference.continuing import Continuer
 from charlm.inference.sampling import valid_text
+from charlm.model import build_model
 from tests.text import words_text
 
-
-@pytest.fixture
-def model(trained_run) -> TrainedModel:
-    return load(trained_run, device="cpu")
+WORDS = {"length": 60, "temperature": 0.7, "top_k": 5, "seed": 3}
 
 
 def test_loaded_from_a_run_or_a_file(model, trained_run):
@@ -27,66 +28,47 @@ def test_loaded_from_a_run_or_a_file(model, trained_run):
     assert repr(model) == f"<TrainedModel {path}: lstm, 1 × 16 units, cpu>"
     assert model.progress["step"] == 6
     assert len(model.vocabulary) == len(set(words_text(20_000)))
+    table = model._repr_html_()
+    assert table.startswith("<table><tr><th>model</th><td>lstm, 1 × 16 units, ")
+    assert "<th>trained</th><td>6 steps</td>" in table
+    other = replace(model, path=Path("<a\n&b>"), vocabulary=Vocabulary.of_bytes(), progress={})._repr_html_()
+    assert all(f"<td>{each}</td>" in other for each in (r"&lt;a\n&amp;b&gt;", "bytes", "—"))
+    assert all(hasattr(charlm.inference, name) for name in charlm.inference.__all__)
 
 
 def test_samples_are_those_of_the_command(model, cli, trained_run):
-    text = model.sample("so ", length=60, temperature=0.7, top_k=5, seed=3)
+    text = model.sample("so ", **WORDS)
     words = ["--prompt", "so ", "--length", 60, "--temperature", 0.7, "--top-k", 5, "--seed", 3]
     assert cli("sample", trained_run, *words).out == f"so {text}\n"
     assert len(model.sample()) == 500
     assert model.sample(seed=1) != model.sample(seed=2)
-    stop = text[20:23]
-    assert model.sample("so ", length=60, temperature=0.7, top_k=5, seed=3, stop=stop).endswith(stop)
+    assert model.sample("so ", **WORDS, stop=text[20:23]).endswith(text[20:23])
     assert model.novelty([words_text(20_000)[100:160]])[0].windows_share == 1
-    assert model.sample("sZo É", length=60, temperature=0.7, top_k=5, seed=3, skip_unknown=True) == text
-
-
-def test_a_sample_as_it_is_written(model):
-    words = {"length": 60, "temperature": 0.7, "seed": 3}
-    pieces = model.sample("so ", stream=True, **words)
+    assert model.sample("sZo É", **WORDS, skip_unknown=True) == text
+    pieces = model.sample("so ", stream=True, **WORDS)
     first = next(pieces)
     assert len(first) == 1
-    assert first + "".join(pieces) == model.sample("so ", **words)
-    with pytest.raises(VocabularyError):
-        model.sample("Z", stream=True)
+    assert first + "".join(pieces) == text
 
 
 @pytest.mark.parametrize("text", ["é€😀", "aé\udce2\udc82", "\udce2\udc82b", "\udcff\udce2é\udcf0\udc9f\udc98", ""])
 def test_pieces_that_are_not_utf8(text):
-    whole = readable(text)
     for cut in range(len(text) + 1):
-        assert "".join(valid_text(iter([text[:cut], *text[cut:]]))) == whole
-
-
-def test_a_table_for_notebooks(model):
-    table = model._repr_html_()
-    assert table.startswith("<table><tr><th>model</th><td>lstm, 1 × 16 units, ")
-    assert "<th>trained</th><td>6 steps</td>" in table
-    assert f"<td>{model.path}</td>" in table
-    other = replace(model, path=Path("<a\n&b>"), vocabulary=Vocabulary.of_bytes(), progress={})
-    assert r"<td>&lt;a\n&amp;b&gt;</td>" in other._repr_html_()
-    assert "<td>bytes</td>" in other._repr_html_()
-    assert "<td>—</td>" in other._repr_html_()
+        assert "".join(valid_text(iter([text[:cut], *text[cut:]]))) == readable(text)
 
 
 def test_next_is_what_the_whole_text_says(model):
     prompt = words_text(300)
     logits, _ = model.network(torch.from_numpy(model.vocabulary.encode(prompt).astype("int64"))[:, None])
     expected = logits[-1, 0].softmax(-1).tolist()
-    found = model.next(prompt, k=1000)
-    assert "".join(sorted(character for character, _ in found)) == model.vocabulary.characters
-    for character, probability in found:
+    likeliest = model.next(prompt, k=1000)
+    assert "".join(sorted(character for character, _ in likeliest)) == model.vocabulary.characters
+    for character, probability in likeliest:
         assert probability == pytest.approx(expected[model.vocabulary.characters.index(character)], abs=1e-6)
-    assert model.next(prompt) == found[:5]
-    assert model.next(prompt, k=1)[0][1] == max(probability for _, probability in found)
-    with pytest.raises(ValueError, match="k: found 0; allowed: an integer ≥ 1"):
-        model.next(k=0)
-    with pytest.raises(VocabularyError, match="not in the model's vocabulary"):
-        model.next("Z")
+    assert model.next(prompt) == likeliest[:5]
+    assert likeliest[0][1] == max(probability for _, probability in likeliest)
     vocabulary = Vocabulary.of_bytes()  # half of é is a lone surrogate, and both halves are é
     assert vocabulary.encode("".join(map(vocabulary.symbol, "é".encode()))).tolist() == list("é".encode())
-    with pytest.raises(VocabularyError, match=r"^U\+D800: not a character; it has no bytes$"):
-        vocabulary.encode("a\ud800")
 
 
 def test_scores_are_those_of_the_command(model, cli, trained_run):
@@ -98,19 +80,63 @@ def test_scores_are_those_of_the_command(model, cli, trained_run):
     assert model.evaluate_dynamically(ids).nats_per_char == dynamic["nats_per_char"]
     faster = model.evaluate_dynamically(ids, Adaptation(lr=0.01), per_char=True)
     assert faster.nats_per_char != dynamic["nats_per_char"]
-    assert faster.per_char_nats is not None
     assert len(faster.per_char_nats) == len(ids) - 1
     text = words_text(500)
     assert model.evaluate(text).nats_sum == model.evaluate(model.vocabulary.encode(text)).nats_sum
 
 
+def test_the_score_of_a_text_is_its_mean_in_bits(model):
+    lines = [*words_text(2000).splitlines(), "", "a", words_text(700)]
+    scores, per_char = model.score(lines), model.score(lines, per_char=True)
+    assert (scores.shape, scores.dtype) == ((len(lines),), np.float64)
+    for line, score, bits in zip(lines, scores, per_char, strict=True):
+        assert (len(bits), bits.dtype) == (max(len(line) - 1, 0), np.float64)
+        if len(line) > 1:
+            assert score == pytest.approx(model.evaluate(line, streams=1).bits_per_char, rel=1e-6)
+            assert score == pytest.approx(bits.mean())
+        else:
+            assert np.isnan(score)
+
+
+def test_features_are_what_the_probabilities_come_from(model):
+    [last], [mean], [every] = (model.features(["so tee"], pool=pool) for pool in ("last", "mean", None))
+    logits = last @ model.network.decoder.weight.detach().numpy().T + model.network.decoder.bias.detach().numpy()
+    assert model.vocabulary.characters[int(logits.argmax())] == model.next("so tee", k=1)[0][0]
+    assert every.shape == (6, 16)
+    np.testing.assert_array_equal(every[-1], last)
+    np.testing.assert_allclose(every.mean(0), mean, rtol=1e-5)
+
+
+def test_a_byte_model_counts_bytes(model):
+    network = build_model(model.config.model, 256).eval()
+    model = replace(model, network=network, vocabulary=Vocabulary.of_bytes())
+    assert [len(bits) for bits in model.score(["é", "aé", "a", ""], per_char=True)] == [1, 2, 0, 0]
+    assert [len(each) for each in model.features(["é", ""], pool=None)] == [2, 0]
+
+
 def test_mistakes(model, tmp_path, monkeypatch):
-    with pytest.raises(VocabularyError, match=r"'Z' \(U\+005A\): not in the model's vocabulary"):
-        model.sample("Z")
-    with pytest.raises(VocabularyError, match="not in the model's vocabulary"):
-        model.evaluate("so Z")
+    for use in (model.sample, model.next, model.evaluate, lambda text: model.sample(text, stream=True)):
+        with pytest.raises(VocabularyError, match=r"'Z' \(U\+005A\): not in the model's vocabulary"):
+            use("so Z")
+    for use in (model.score, model.features, model.novelty):
+        with pytest.raises(VocabularyError, match=r"^texts\[1\]: 'Z' \(U\+005A\): not in the model's vocabulary of "):
+            use(["so", "Z", "É"])
+    with pytest.raises(VocabularyError, match=r"^U\+D800: not a character; it has no bytes$"):
+        Vocabulary.of_bytes().encode("a\ud800")
     with pytest.raises(DataError, match="evaluation: found a text of 1 character; allowed: 2 or more"):
         model.evaluate("s")
+    with pytest.raises(ValueError, match="k: found 0; allowed: an integer ≥ 1"):
+        model.next(k=0)
+    with pytest.raises(ValueError, match="pool: found 'max'; allowed: 'last', 'mean' or None"):
+        model.features(["so"], pool="max")
+    for option, wrong in {
+        "length": -1, "temperature": float("nan"), "top_k": -1, "top_p": 1.5, "min_p": -0.1,
+    }.items():  # fmt: skip
+        with pytest.raises(ValueError, match=f"{option}: found .*; allowed: "):
+            model.sample("so", **{option: wrong})
+    for wrong in (-1, float("inf")):
+        with pytest.raises(ValueError, match=r"temperature: found .*; allowed: a finite number ≥ 0"):
+            SamplingOptions(temperature=wrong)
     with pytest.raises(CheckpointError, match="no checkpoint in"):
         load(tmp_path)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
@@ -118,37 +144,83 @@ def test_mistakes(model, tmp_path, monkeypatch):
         load(model.path, device="cuda")
 
 
-@pytest.mark.parametrize(
-    ("option", "wrong"),
-    [
-        ("length", -1),
-        ("temperature", -1),
-        ("temperature", float("nan")),
-        ("temperature", float("inf")),
-        ("top_k", -1),
-        ("top_p", 1.5),
-        ("min_p", -0.1),
-    ],
-)
-def test_sampling_options_out_of_range(model, option, wrong):
-    with pytest.raises(ValueError, match=f"{option}: found .*; allowed: "):
-        model.sample("so", **{option: wrong})
+def test_what_is_no_text(model):
+    labeled = replace(model, labels={"a": 1})
+    for method in (model.score, model.features, model.novelty, labeled.classify):
+        name = "lines" if method == labeled.classify else "texts"
+        for wrong in (None, float("nan"), ("so",), b"so"):
+            with pytest.raises(TypeError, match=rf"^{name}\[1\]: found {type(wrong).__name__}; allowed: str$"):
+                method(["so", wrong])
+        with pytest.raises(TypeError, match=f"^{name}: found a string; allowed: a list of strings; put it"):
+            method("so")
+        for wrong in (None, 1.5, b"so", {"so": 1}, np.array([["so"]])):
+            with pytest.raises(TypeError, match=rf"^{name}: found {type(wrong).__name__}; allowed: a list of strings"):
+                method(wrong)
+    for method, name in [
+        (model.sample, "prompt"),
+        (lambda text: model.sample(stop=text), "stop"),
+        (model.next, "prompt"),
+        (model.evaluate, "text"),
+        (model.evaluate_dynamically, "text"),
+        (Continuer(model, SamplingOptions(length=5)), "text"),
+    ]:
+        with pytest.raises(TypeError, match=f"^{name}: found float; allowed: str$"):
+            method(float("nan"))
 
 
-def test_every_public_name_exists():
-    assert all(hasattr(charlm.inference, name) for name in charlm.inference.__all__)
+def test_lists_of_texts_of_every_kind(model):
+    texts = ["so ", "teeso"]
+    for make in (tuple, iter, np.array, lambda texts: np.array(texts, object)):
+        for method in (model.score, model.features, lambda texts: model.score(texts, per_char=True)[1]):
+            np.testing.assert_array_equal(method(make(texts)), method(texts))
+        assert model.novelty(make(texts)) == model.novelty(texts)
+    assert model.next(np.str_("so")) == model.next("so")
+    assert model.score([]).shape == (0,)
+    assert model.features([]).shape == model.features([], pool="mean").shape == (0, 16)
+    assert model.score([], per_char=True) == model.features([], pool=None) == model.novelty([]) == []
+
+
+@pytest.mark.parametrize(("kernels", "team"), [(True, 1), (True, 3), (False, 1)])
+def test_eight_threads_get_what_one_gets(model, kernels, team, threads, request):
+    """Also where each call computes with a team of threads of its own."""
+    request.getfixturevalue("needs_kernels" if kernels else "no_kernels")
+    lines = words_text(1500).splitlines()
+    if team > 1:
+        threads(team)
+        cell = model.config.model.cell.model_copy(update={"hidden": 150})
+        wide = build_model(model.config.model.model_copy(update={"cell": cell}), len(model.vocabulary)).eval()
+        model = replace(model, network=wide)
+
+    def use(n):
+        own = lines[n % 4 :]
+        return (
+            model.score(own),
+            model.features(own, pool="mean"),
+            model.next(own[0]),
+            model.sample(own[0], length=100, seed=n % 4),
+            list(model.sample(own[0], length=50, seed=n % 4, stream=True)),
+        )
+
+    by_one = [use(n) for n in range(4)]
+    with ThreadPoolExecutor(8) as pool:
+        for n, (score, features, following, *written) in enumerate(pool.map(use, range(24))):
+            np.testing.assert_allclose(score, by_one[n % 4][0], rtol=1e-5)
+            np.testing.assert_allclose(features, by_one[n % 4][1], rtol=1e-4, atol=1e-6)
+            assert [c for c, _ in following] == [c for c, _ in by_one[n % 4][2]]
+            assert written == list(by_one[n % 4][3:])
 
 
 @pytest.mark.parametrize("kernels", [True, False])
-def test_a_small_model_on_a_gpu_writes_on_the_cpu_if_a_kernel_can(trained_run, kernels, request, capsys):
+def test_a_small_model_on_a_gpu_writes_on_the_cpu_if_a_kernel_can(model, kernels, request, capsys):
     request.getfixturevalue("needs_kernels" if kernels else "no_kernels")
-    model = replace(load(trained_run, "cpu"), device=torch.device("meta"))
+    text = model.sample("a", seed=1)
+    model = replace(model, device=torch.device("meta"))
     model.network.precision = "bf16"
-    found = model.for_sampling()
+    writer = model.for_sampling()
     assert model.network.precision == "bf16"
     if kernels:
-        assert (found.device.type, found.network.precision) == ("cpu", "fp32")
+        assert (writer.device.type, writer.network.precision) == ("cpu", "fp32")
         assert capsys.readouterr().err.startswith("device   cpu, which writes faster with a model of this size; ")
-        assert found.sample("a", seed=1) == load(trained_run, "cpu").sample("a", seed=1)
+        assert writer.sample("a", seed=1) == text
     else:
-        assert found is model
+        assert writer is model

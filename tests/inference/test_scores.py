@@ -1,0 +1,154 @@
+"""Scores, features and labels: every text is read as if it were alone, whatever is read beside it."""
+
+import copy
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+from charlm.cells import CELLS
+from charlm.data.vocabulary import Vocabulary
+from charlm.errors import DataError
+from charlm.inference import evaluation, labels
+from charlm.inference.evaluation import STREAMS, WARMUP, evaluate
+from charlm.inference.labels import Classification, label_nats
+from charlm.inference.texts import char_features, score_texts, text_features
+from tests.inference.models import CPU, V, alone, ids, model_of
+
+NEWLINE = 3
+LENGTHS = [5, 0, 40, 1, 3, 300, 2, 129, 40, 128]
+
+
+@pytest.mark.parametrize(("kind", "streams"), [*zip(CELLS, itertools.cycle([3, 64]), strict=False)])
+def test_texts_are_read_as_each_alone(kind, streams, monkeypatch):
+    """At most four times as far from the truth, in float64, as the reference in float32."""
+    monkeypatch.setattr(evaluation, "STREAMS", streams)
+    if streams == 3:  # a large vocabulary makes windows shorter
+        monkeypatch.setattr(evaluation, "_LOGITS", 10 * 3 * V)
+    model, texts = model_of(kind), [ids(length, length) for length in LENGTHS]
+    single, double = ([alone(m, text) for text in texts] for m in (model, copy.deepcopy(model).double()))
+    outputs, nats = char_features(model, texts, CPU), score_texts(model, texts, CPU)
+    for found, which in ((outputs, 0), (nats, 1)):
+        error = max(np.abs(a[which] - b[which]).max(initial=0) for a, b in zip(single, double, strict=True))
+        for each, truth in zip(found, double, strict=True):
+            assert each.dtype == np.float32
+            np.testing.assert_allclose(each, truth[which], rtol=0, atol=4 * error + 1e-7)
+    last, mean = (text_features(model, texts, CPU, pool) for pool in ("last", "mean"))
+    assert last.dtype == mean.dtype == np.float32
+    for n, each in enumerate(outputs):
+        if len(each):
+            np.testing.assert_array_equal(last[n], each[-1])
+            np.testing.assert_allclose(mean[n], each.mean(0, dtype=np.float64), rtol=1e-6, atol=1e-7)
+        else:
+            assert np.isnan([last[n], mean[n]]).all()
+
+
+def test_long_texts_are_read_in_windows_and_short_ones_together(monkeypatch):
+    model, read = model_of(), []
+    outputs = model.outputs
+    monkeypatch.setattr(model, "outputs", lambda x, *state: read.append(tuple(x.shape)) or outputs(x, *state))
+    score_texts(model, [ids(length) for length in (301, 11, 131, 11, 0)], CPU)
+    assert read == [(128, 4), (128, 2), (44, 1)]
+    read.clear()
+    score_texts(model, [ids(6)] * 70, CPU)
+    assert read == [(5, 64), (5, 6)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "length"), [*zip(CELLS, itertools.cycle([2, 3, 127, 128, 129, 130, 1000]), strict=False)]
+)
+def test_one_stream_is_one_pass_over_the_text(kind, length):
+    model, text = model_of(kind), ids(length)
+    score, (_, truth) = evaluate(model, text, CPU, streams=1, per_char=True), alone(model, text)
+    assert score.targets == length - 1
+    np.testing.assert_allclose(score.per_char_nats, truth, rtol=1e-4, atol=1e-5)
+    assert score.nats_per_char == pytest.approx(float(truth.astype(np.float64).mean()), rel=1e-6)
+    assert score.bits_per_char == pytest.approx(score.nats_per_char / math.log(2))
+
+
+@pytest.mark.parametrize(("streams", "extra"), [(2, 0), (3, 1), (7, 5), (7, 0)])
+def test_many_streams_score_every_target_once_in_its_place(streams, extra):
+    """Each stream begins with the state that the text before leaves: without warm-up the seams would be off."""
+    model, part = model_of(), 4 * WARMUP
+    text = ids(streams * part + 1 + extra)
+    score, (_, truth) = evaluate(model, text, CPU, streams=streams, per_char=True), alone(model, text)
+    np.testing.assert_allclose(score.per_char_nats, truth, rtol=1e-3, atol=1e-4)
+    assert score.nats_sum == pytest.approx(float(score.per_char_nats.sum(dtype=np.float64)), rel=1e-6)
+    for seam in range(0, streams * part, -(-(len(text) - 1) // streams)):
+        np.testing.assert_allclose(score.per_char_nats[seam : seam + 3], truth[seam : seam + 3], atol=1e-5)
+    _, cold = alone(model, text[part : 2 * part])
+    assert np.abs(cold[:3] - truth[part : part + 3]).max() > 1e-2
+
+
+SIZES = itertools.product([1, 7], [(1, 0), (1, 30), (40, 8), (300, 20), (9, 900)])
+
+
+@pytest.mark.parametrize(("kind", "size"), [*zip(CELLS, itertools.cycle(SIZES), strict=False)], ids=str)
+def test_the_score_of_lines_is_the_sum_of_their_scores(kind, size):
+    model, (streams, (count, longest)) = model_of(kind), size
+    draw, symbols = np.random.default_rng(count), [symbol for symbol in range(V) if symbol != NEWLINE]
+    lines = [[*draw.choice(symbols, size=draw.integers(0, longest + 1)), NEWLINE] for _ in range(count)]
+    truth = np.concatenate([alone(model.double(), [NEWLINE, *line])[1] for line in lines])
+    model.float().begins = NEWLINE
+    text = np.array([NEWLINE, *itertools.chain(*lines)], np.uint8)
+    score = evaluate(model, text, CPU, streams=streams, per_char=True)
+    assert score.targets == len(truth) == len(text) - 1
+    np.testing.assert_allclose(score.per_char_nats, truth, rtol=2e-4, atol=2e-5)
+    assert score.nats_sum == pytest.approx(truth.sum(), rel=1e-6)
+    assert score.nats_per_line == pytest.approx(truth.sum() / len(lines), rel=1e-6)
+
+
+def test_mode_is_restored_and_dropout_is_off():
+    model, text = model_of().train(), ids(STREAMS * 4 * WARMUP // 8)
+    score = evaluate(model, text, CPU)
+    assert score.nats_sum == evaluate(model, text, CPU).nats_sum
+    assert model.training
+    assert score.nats_per_char == pytest.approx(evaluate(model, text, CPU, streams=1).nats_per_char, rel=1e-5)
+    for length in (0, 1):
+        with pytest.raises(DataError, match=f"evaluation: found a text of {length} characters?; allowed: 2 or more"):
+            evaluate(model, ids(length), CPU)
+
+
+VOCABULARY = Vocabulary("char", "\n:abcdefgh")
+PREFIXES = ["a:", "abc:", ":", "b:", "hgfedcba:"]
+
+
+@pytest.mark.parametrize(("kind", "together"), [*zip(CELLS, itertools.cycle([1, 4096]), strict=False)])
+def test_labels_have_the_scores_of_whole_lines(kind, together, monkeypatch):
+    """At most four times as far from the truth, in float64, as the reference in float32."""
+    monkeypatch.setattr(labels, "_TOGETHER", together)
+    monkeypatch.setattr(evaluation, "STREAMS", 7)
+    model, draw = model_of(kind, len(VOCABULARY)), np.random.default_rng(1)
+    lengths = [*draw.integers(0, 31, size=8), 300, 0]
+    lines = ["".join(draw.choice(list(":abcdefgh"), size=length)) for length in lengths]
+    single, double = (
+        np.array(
+            [
+                [alone(m, VOCABULARY.encode(f"\n{prefix}{line}\n"))[1].sum(dtype=np.float64) for prefix in PREFIXES]
+                for line in lines
+            ]
+        )
+        for m in (model, copy.deepcopy(model).double())
+    )
+    model.begins = 0
+    nats = label_nats(model, VOCABULARY, PREFIXES, [VOCABULARY.encode(f"{line}\n") for line in lines], CPU)
+    assert nats.dtype == np.float64
+    np.testing.assert_allclose(nats, double, rtol=0, atol=4 * np.abs(single - double).max() + 1e-6)
+
+
+def test_what_a_classification_says():
+    classification = Classification(("a", "b", "c"), np.array([[3.0, 1.0, 2.0], [900.0, 900.0, 905.0]]))
+    assert len(classification) == 2
+    assert classification.best == ["b", "a"]
+    assert classification.margin_bits.tolist() == pytest.approx([1 / math.log(2), 0])
+    total = 1 + math.exp(-1) + math.exp(-2)
+    p = classification.probabilities
+    assert p[0].tolist() == pytest.approx([math.exp(-2) / total, 1 / total, math.exp(-1) / total])
+    assert p.sum(1).tolist() == pytest.approx([1, 1])
+    assert [[label for label, _ in row] for row in classification.top(2)] == [["b", "c"], ["a", "b"]]
+    assert classification.top(9)[0] == [("abc"[k], pytest.approx(p[0, k])) for k in (1, 2, 0)]
+    single = Classification(("a",), np.array([[3.0]]))
+    assert (single.best, single.margin_bits.tolist(), single.top(2)) == (["a"], [math.inf], [[("a", 1.0)]])
+    none = Classification(tuple(PREFIXES), np.zeros((0, 5)))
+    assert (none.best, none.top(2), len(none.margin_bits)) == ([], [], 0)
