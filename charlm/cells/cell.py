@@ -32,7 +32,7 @@ class Cell(Section):
 
     @property
     def name(self) -> str:
-        """The kind, in short: of a class in a file only its name."""
+        """The kind; of a class in a file only the class name."""
         return self.kind.rpartition(":")[2] or type(self).__name__
 
     def program(self, square: bool) -> Program:
@@ -71,8 +71,8 @@ class Parameters:
     ) -> Any:
         """W v: a matrix times a vector. Several gates: the vectors of each, side by side.
 
-        index, of: the parameter is a stack of matrices, and this is one of them. size: units of the result, H, "I" for
-        as many as the input has, or a number.
+        index, of: the parameter is a stack of matrices, and this is one of them. size: the result's units, "H", "I"
+        for as many as the input has, or a number.
         """
         raise NotImplementedError
 
@@ -95,19 +95,19 @@ class Parameters:
         raise NotImplementedError
 
     def note(self, **gates: Any) -> None:
-        """Name gates and candidates, for people who look at a model at work."""
+        """Name gates and candidates, for people who watch a model at work."""
 
     def show(self, **states: Any) -> None:
-        """Name what people look at besides the states, or instead of one."""
+        """Name values for people to watch besides a state, or in its place."""
 
     def linear(self, x: Any, h: Any, gates: int = 1, start: tuple[float | None, ...] | None = None) -> Any:
-        """W x + b + R h + b', with torch.nn's names of the parameters. start: of the sum of both biases."""
+        """W x + b + R h + b', with torch.nn's names of the parameters. start: initial value of b + b'."""
         other = start and tuple(None if one is None else 0.0 for one in start)
         biases = self.vector("bias_ih", gates, start=start) + self.vector("bias_hh", gates, start=other)
         return self.product("weight_ih", x, gates) + biases + self.product("weight_hh", h, gates)
 
     def layer_norm(self, value: Any, name: str, of: int = 0, start: Any = 0.0) -> Any:
-        """Layer normalization (Ba et al. 2016) of each vector over its units; of: their number, 0 for one alone."""
+        """Layer normalization (Ba et al. 2016) of each vector over its units; of: how many, 0 for one alone."""
         gain = self.vector(f"weight_ln_{name}", of=of, start=1.0)
         return normalize(value) * gain + self.vector(f"bias_ln_{name}", of=of, start=start)
 

@@ -1,4 +1,4 @@
-"""C++ of a cell's passes: classes for charlm/native/recurrence.cpp, made of those in recurrence.h."""
+"""C++ of a cell's passes: classes for charlm/native/recurrence.cpp, built from those in recurrence.h."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from charlm.cells.stages import ANYWHERE
 
 
 def cpp(programs: Sequence[Passes]) -> str:
-    """The steps of several programs, which Arguments::variant chooses from."""
+    """The steps of several programs; Arguments::variant chooses one."""
     cells = "\n".join(_cell(variant, derived) for variant, derived in enumerate(programs))
     cases = "".join(f"  if (variant == {k}) return function(Cell{k}{{}});\n" for k in range(len(programs)))
     dispatch = f"template <class Function>\nvoid with_cell(Index variant, const Function& function) {{\n{cases}}}\n"
@@ -307,7 +307,7 @@ class _Backward(_OfPasses):
 
 
 class _BeforeLoop(ClassText):
-    """What comes before the loop, one step at a time: generation has the input of a layer only then."""
+    """The part before the loop, one step at a time: generation gets the input of a layer step by step."""
 
     name = "Before"
     of_step = ("const float* x", "x")

@@ -136,7 +136,7 @@ class ClassText:
             self.begin += f"partials_{size}.turn();\n"
 
     def of_size(self, index: int) -> tuple[Size, int]:
-        """The size of a normalization, and its place among those of this size."""
+        """The size of a normalization, and its index among those of this size."""
         size = self.norms[index][0]
         return size, sum(norm[0] == size for norm in self.norms[:index])
 
@@ -174,7 +174,7 @@ def store_row(name: str, row: str, offset: str, loop: LoopText, value: str) -> s
 
 
 class LoopText:
-    """One loop over units: what a stage computes of one size."""
+    """One loop over units: the values of one size that a stage computes."""
 
     def __init__(self, owner: ClassText, stage: int, size: Size) -> None:
         self.owner, self.stage, self.size = owner, stage, size

@@ -22,7 +22,7 @@ def passes_of(cell: Cell, square: bool) -> Passes:
 
 
 def least_saved(cell: Cell) -> int:
-    """A lower bound on the numbers that a step keeps for the backward pass, for each unit and stream of a layer."""
+    """A lower bound on the numbers saved for the backward pass, per step, unit and stream of a layer."""
     derived = passes_of(cell, True)
     operands = sum(derived.operands[k].size == "H" for k in derived.stored_operands)
     return len(cell.states) + len(derived.forward.saved.get("H", ())) + operands
@@ -154,9 +154,9 @@ class _Derivation:
         return self.back.apply("where", condition, zero if a is None else a, zero if b is None else b, size=size)
 
     def to_the_extreme(self, place: int, node: Node, d: int) -> None:
-        """The gradient of a maximum or minimum goes to one argument; of two that are equal, a half to each.
+        """Pass the gradient of a maximum or minimum to the chosen argument; half to each if they are equal.
 
-        If one argument is a number, the other gets all of the gradient where it is not beyond that number.
+        If one argument is a number, the other gets the whole gradient unless it is beyond that number.
         """
         number = next((arg for arg in node.args if self.forward.nodes[arg].op == "constant"), None)
         if number is None:
@@ -222,7 +222,7 @@ class _Derivation:
         return sorted({self.back.nodes[place].index for place in live if self.back.nodes[place].op == "value"})
 
     def _chosen(self, required: list[int]) -> set[int]:
-        """The values to save, so that all that are wanted can be loaded or recomputed."""
+        """The values to save so that every required one can be loaded or recomputed."""
         chosen: set[int] = set()
         plain: set[int] = set()  # in memory, or arithmetic and normalization of such values
         known: set[int] = set()  # can be loaded or recomputed

@@ -2,10 +2,10 @@
 
 W v is a matrix times a vector, ⊙ a product unit by unit, and a₁, a₂, … are the vectors that are side by side in a.
 
-Of the backward pass, dv is the gradient of the loss with respect to v, and δ₁, δ₂, … are gradients of values without a
-name. It begins with those of the states after the step, such as dhₜ, and ends with those before it, such as dhₜ₋₁.
-normalize′(v, d) is the gradient of v where d is that of normalize(v). Matrices and biases are left out: for W hₜ₋₁ + b
-and its gradient da they get the sums of da hₜ₋₁ᵀ and da over all steps.
+In the backward pass, dv is the gradient of the loss with respect to v, and δ₁, δ₂, … are gradients of unnamed values.
+It leads from the gradients of the states after the step, such as dhₜ, to those before it, such as dhₜ₋₁.
+normalize′(v, d) is the gradient of v if d is the gradient of normalize(v). Matrices and biases are left out: if da is
+the gradient of W hₜ₋₁ + b, their gradients are the sums of da hₜ₋₁ᵀ and da over all steps.
 """
 
 import functools
@@ -28,12 +28,12 @@ def equations(program: Program) -> list[str]:
 
 
 def derivative(program: Program) -> list[str]:
-    """The same of the backward pass, such as `dcₜ₋₁ = dc ⊙ f`, in the names of the equations."""
+    """The equations of the backward pass, such as `dcₜ₋₁ = dc ⊙ f`, with the names of the forward equations."""
     return [f"{name} = {text}" for name, text in _UnicodeBack(program).lines()]
 
 
 def latex(program: Program, *, backward: bool = False) -> str:
-    """The equations, or those of the backward pass, as an `aligned` environment for display math."""
+    """The equations of the forward or backward pass as an `aligned` environment for display math."""
     written = _LatexBack(program) if backward else _Latex(program)
     lines = " \\\\\n".join(rf"  {name} &= {text}" for name, text in written.lines())
     return f"\\begin{{aligned}}\n{lines}\n\\end{{aligned}}"
@@ -69,7 +69,7 @@ class _Unicode(Lines):
         return self.symbol(whole, str(index + 1))
 
     def row(self, node: Node) -> str:
-        """A parameter, weight_ih as W_ih, and which of its matrices or rows if there are more, from 1 on."""
+        """A parameter's symbol, W_ih for weight_ih, with the number of the matrix or row if it has several."""
         declared = self.parameters[node.name]
         letter = "w" if declared.columns == "" else "W"
         name = self.symbol(re.sub("^weight", letter, re.sub("^bias", "b", node.name)))
@@ -90,7 +90,7 @@ class _Unicode(Lines):
         return f"{matrix}ᵀ"
 
     def symbol(self, name: str, *below: str) -> str:
-        """A name with subscripts: those given, and its own digits and words after a `_`."""
+        """A name with subscripts: its own digits and words after a `_`, then those in `below`."""
         text, *words = _SYMBOL.findall(name)
         for word in (*words, *below):
             lowered = word.translate(_LOWERED)
@@ -134,7 +134,7 @@ class _Latex(_Unicode):
 
 
 class _Back(_Unicode):
-    """The backward pass. The values that have a name in the forward equations are `known` by it."""
+    """The backward pass. Values that the forward equations name become `known` nodes."""
 
     notation: ClassVar[type[_Unicode]]
     leaves: ClassVar = (*Lines.leaves, "known", "d_state")
@@ -199,7 +199,7 @@ class _Back(_Unicode):
         return f"{name}{self.prime}" if op.endswith("_back") else name
 
     def repeats(self, place: int) -> bool:
-        """One operation on values that have names is repeated."""
+        """Repeat a single operation on named values."""
         node = self.nodes[place]
         named = all(arg in self.names or self.nodes[arg].op in self.leaves for arg in node.args)
         return named and not node.op.endswith("_back")
@@ -224,7 +224,7 @@ Rows = list[list[int]]
 
 
 def _in_single_vectors(derived: Passes, builder: Builder, whole: Rows) -> tuple[Rows, Rows]:
-    """The nodes of both passes in the builder of the whole program, in which a loaded value is the saved one."""
+    """Both passes as single vectors in the builder of the whole program, where loading a value is the value itself."""
     nodes = derived.forward.nodes
     norms = [nodes[place] for place in numbered(nodes, "normalize")]
     ahead: Rows = []

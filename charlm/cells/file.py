@@ -55,9 +55,9 @@ _REGISTERED: dict[str, type[Cell]] = {}
 
 @contextmanager
 def registered(cell: Any) -> Iterator[dict[str, Any]]:
-    """The options that ask for a class of cells, or for a cell as it is, from Python. They hold during the block.
+    """The settings that choose a cell class or a cell object passed from Python; they hold during the block.
 
-    TypeError if it is neither, nor None.
+    TypeError for anything else except None.
     """
     if cell is None:
         yield {}

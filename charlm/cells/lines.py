@@ -17,8 +17,8 @@ class Lines:
     """Writes what the new states need. A subclass is a notation.
 
     A value gets a line of its own if it is a new state, if people look at it (then it has the name they see), if it is
-    used more than once, if it has several vectors that are used one by one, or if it is long. All others stand in the
-    expressions of these.
+    used more than once, if it has several vectors that are used one by one, or if it is long. All others become parts
+    of these expressions.
     """
 
     templates: ClassVar[dict[str, str]]
@@ -39,7 +39,7 @@ class Lines:
     leaves: ClassVar[tuple[str, ...]] = ("input", "state", "constant", "vector", "part")
     """Operations that never get a line."""
     longest: ClassVar[int] = 100
-    """Most letters of an expression within another."""
+    """The most characters of an expression within another."""
     keeps_stops: ClassVar[bool] = False
     """Whether the notation shows `stop`."""
 
@@ -163,7 +163,7 @@ class Lines:
 
 
 def _readable(nodes: Iterable[Node], *, keep_stops: bool, squares: bool) -> tuple[list[Node], list[int]]:
-    """The nodes with `neg`, `scale`, `log_sigmoid`, `rms_normalize` and rows of parameters, and the place of each."""
+    """The nodes, rewritten with `neg`, `scale`, `log_sigmoid`, `rms_normalize` and rows, and the new place of each."""
     readable: list[Node] = []
     same: list[int] = []
     for place, old in enumerate(nodes):

@@ -8,7 +8,7 @@ from charlm.cells.program import STATIC, WINDOW, Builder, Node, Program, scalari
 
 
 class Split(NamedTuple):
-    """A program in two parts. Node numbers of `windows` and `vectors` are those of the whole program."""
+    """A program split in two. `windows` and `vectors` are places in the whole program."""
 
     program: Program
     windows: tuple[int, ...]
@@ -16,8 +16,8 @@ class Split(NamedTuple):
     vectors: tuple[int, ...]
     """Values that the loop reads and that depend on parameters only."""
     loop: Program
-    """The rest. Its leaves are states, constants, and the nodes `window` and `static`, whose `index` is the place in
-    `windows` or `vectors`."""
+    """The rest. Its leaves are states, constants, and nodes `window` and `static` with an `index` into `windows` or
+    `vectors`."""
     additions: dict[int, tuple[int, int]]
     """See `additions_of_products`."""
     loop_additions: dict[int, tuple[int, int]]
@@ -100,7 +100,7 @@ def additions_of_products(program: Program) -> dict[int, tuple[int, int]]:
 
 
 class Before(NamedTuple):
-    """The part before the loop as a program of its own, for a kernel that has the input of only one step."""
+    """The part before the loop as a program of its own, for a kernel that gets the input step by step."""
 
     program: Program
     """Its results are the vectors of all windows, in order; its leaves are `input`, `constant` and `static`."""

@@ -5,12 +5,13 @@ a program they have:
 
     window, static   window or vector `index` of the `Split`; `part` takes one of its vectors
     before, after    the state `name` before the step, and after it (before zoneout)
-    saved            value `index` of those of this size that the forward pass saves
+    saved            the saved value `index` of this size
     operand          operand `index` of the products, if it is not a state
     d_state          the gradient of the state `name` after the step (before zoneout)
-    product_back     the gradient of the operand of product `index`; args: the gradients of all its gates
+    product_back     the gradient of product `index` with respect to its operand; args: the gradients of its gates
     normalized       args[0] normalized with the saved moments of normalization `index`
-    normalize_back   the gradient of the argument of normalization `index`; args: the gradient of its result, its result
+    normalize_back   the gradient of normalization `index` with respect to its argument; args: the gradient
+                     of its result, its result
 """
 
 import functools
@@ -32,7 +33,7 @@ class Operand(NamedTuple):
     """Its node in the forward pass."""
     size: Size
     state: str
-    """The name of the state that it is; "" for another value, which is stored for the backward pass."""
+    """The name of the state; "" if it is no state: then it is stored for the backward pass."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class Product:
     gates: int
     size: Size
     operand: int
-    """The place in `Passes.operands`."""
+    """Its index in `Passes.operands`."""
 
 
 class Normalization(NamedTuple):
@@ -61,7 +62,7 @@ class Pass:
 
     nodes: list[Node] = field(default_factory=list)
     states: dict[str, int] = field(default_factory=dict)
-    """Forward: each state after the step. Backward: the gradient of each before it, except through products of it."""
+    """Forward: each state after the step. Backward: its gradient before the step, without its products' share."""
     saved: dict[Size, Rows] = field(default_factory=dict)
     """Forward: the values saved for the backward pass, by size."""
     products: dict[int, Rows] = field(default_factory=dict)
@@ -87,9 +88,9 @@ class Passes:
     through: dict[str, Rows]
     """For each state the products that read it: their `product_back` adds to its gradient before the step."""
     like_windows: dict[int, int]
-    """Windows whose gradient equals that of a product → the product: the two share memory."""
+    """Windows whose gradient equals a product's → this product; the two share memory."""
     like_vectors: dict[int, int]
-    """Vectors whose gradient is that of a product → the product: it is summed from the product's."""
+    """Vectors whose gradient sums a product's over steps and streams → this product."""
 
     @functools.cached_property
     def stored_operands(self) -> tuple[int, ...]:

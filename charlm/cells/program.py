@@ -1,7 +1,7 @@
-"""A cell's step as data. The tracer makes it from `step`; loops, derivatives, kernels and exports are made from it.
+"""A cell's step as data: traced from `step`, and the source of loops, derivatives, kernels and exports.
 
-A program is a list of nodes in the order of computation. Each node is a value: vectors over units, `count` of them side
-by side (stacked gates). Shapes: H hidden units, I inputs.
+A program is a list of nodes in the order of computation; a node's place is its index in the list. Each node is a value:
+`count` vectors over units, side by side (stacked gates). Shapes: H hidden units, I inputs.
 """
 
 import math
@@ -23,7 +23,7 @@ UNARY = ("exp", "log", "tanh", "sigmoid", "softplus", "relu", "sqrt")
 BINARY = ("add", "sub", "mul", "div", "max", "min", "greater")
 OTHER = ("input", "state", "constant", "vector", "product", "part", "where", "normalize", "stop")
 OPERATIONS = (*UNARY, *BINARY, *OTHER)
-"""All operations there are; see `Node`."""
+"""All operations, see `Node`."""
 
 
 @dataclass(frozen=True)
@@ -60,9 +60,9 @@ class Parameter(NamedTuple):
     gates: int = 1
     size: Size = "H"
     columns: Size = ""
-    """Size of what a matrix multiplies; "" for a vector."""
+    """Size of the vectors that a matrix multiplies; "" for a vector."""
     stack: int = 0
-    """The length of the first dimension; 0: there is none."""
+    """Length of the first dimension; 0: no such dimension."""
     starts: tuple[float | None, ...] = ()
     """The initial value of each row of a vector; None: drawn at random."""
     bound: float | None = None
@@ -92,7 +92,7 @@ class Program(NamedTuple):
     """Names and nodes that people look at like states."""
 
     def recurrent(self) -> tuple[str, ...]:
-        """Names of the matrices that multiply something of size H inside of the loop over time."""
+        """Names of the matrices that multiply something of size H inside the loop over time."""
         kinds = when(self.nodes)
         nodes = [node for node in self.nodes if node.op == "product" and kinds[node.args[0]] == LOOP]
         columns = {parameter.name: parameter.columns for parameter in self.parameters}
@@ -132,7 +132,7 @@ class Builder:
         self._known = {node: place for place, node in enumerate(nodes)}
 
     def put(self, node: Node) -> int:
-        """The place of this node, which is appended unless there is one like it."""
+        """The place of this node, which is appended unless there is an equal one."""
         if node not in self._known:
             self._known[node] = len(self.nodes)
             self.nodes.append(node)
@@ -142,7 +142,7 @@ class Builder:
         return self.put(Node("constant", size="", number=float(number)))
 
     def apply(self, op: str, *args: int, size: Size | None = None) -> int:
-        """An operation unit by unit; the size is that of the arguments that have one."""
+        """An operation unit by unit; by default its size is the size of its arguments."""
         if (simple := self._simplified(op, args)) is not None:
             return simple
         nodes = [self.nodes[arg] for arg in args]
@@ -206,7 +206,7 @@ _OF_NUMBERS = {
 
 
 def scalarized(program: Program) -> Program:
-    """The same program in single vectors. Only products and leaves have several, and `part` takes one of them."""
+    """The same program in single vectors. Only products and leaves keep several, and `part` takes one of them."""
     builder = Builder()
     single = [places[0] for places in scalars(builder, program.nodes)]
     return program._replace(
@@ -218,7 +218,7 @@ def scalarized(program: Program) -> Program:
 
 
 def scalars(builder: Builder, nodes: Sequence[Node]) -> list[list[int]]:
-    """Put nodes into a builder in single vectors: the places of the vectors of each."""
+    """Put nodes into a builder as single vectors; returns the places of each node's vectors."""
     parts: list[list[int]] = []
 
     def gate(arg: int, k: int) -> int:

@@ -126,7 +126,7 @@ def _plain(value: Any) -> Any:
     return value
 
 
-# The JSON. Its types are checked here, all else by `check`.
+# The JSON. Its types are checked here, everything else by `check`.
 
 _Strings = Annotated[tuple[str, ...], FailFast()]
 _Named = Annotated[tuple[tuple[str, int], ...], FailFast()]

@@ -1,4 +1,4 @@
-"""Traces a cell's `step` on symbols: its program."""
+"""Runs a cell's `step` on symbols, which gives its program."""
 
 import functools
 import inspect
@@ -29,7 +29,7 @@ def trace(cell: Cell, square: bool) -> Program:
     """The program of a cell's step.
 
     square: whether a layer has as many inputs as hidden units, so that both kinds of vectors can be added.
-    CellError, which names the line of the source, for what no program can hold.
+    CellError, which names the source line, for a step that no program can express.
     """
     program = _traced(cell, square)
     if _traced(cell, square) != program:
@@ -81,7 +81,7 @@ def _traced(cell: Cell, square: bool) -> Program:
 
 
 def _explained(error: Exception) -> str:
-    """An error of Python in a step."""
+    """An exception of a step, in words."""
     if isinstance(error, ValidationError):
         return (
             "an attribute of the cell is set, which keeps nothing; what a step needs of the past is one of its states"
@@ -90,7 +90,7 @@ def _explained(error: Exception) -> str:
 
 
 class _Tracing(Parameters):
-    """Declares parameters, and notes what a step computes."""
+    """Declares parameters, and records what a step computes."""
 
     def __init__(self, cell: Cell, square: bool) -> None:
         self.cell, self.square = cell, square
@@ -159,7 +159,7 @@ class _Tracing(Parameters):
     # Called by values and functions
 
     def value(self, value: Any) -> "Value":
-        """A number becomes a constant."""
+        """The value itself; a number becomes a constant."""
         if isinstance(value, Value):
             if value.tracing is not self:
                 self.fail("found a value of another step; what a step needs of the past is one of its states")

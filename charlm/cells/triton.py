@@ -53,7 +53,7 @@ _ROW = ("normalize", "normalize_back")
 
 
 class Store(NamedTuple):
-    """Writes the statements that store a value."""
+    """A store of a value, in a stage."""
 
     place: int
     """The node of the value; −1 if it is not one node."""
@@ -107,7 +107,7 @@ class _Pass:
         return kernel
 
     def unified(self, size: Size) -> Size:
-        """H for I too if the step adds vectors of both sizes."""
+        """The size, with H in place of I if the step adds vectors of both sizes."""
         return "H" if size == "I" and self.passes.mixes_sizes else size
 
     def is_leaf(self, place: int) -> bool:

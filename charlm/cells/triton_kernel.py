@@ -66,7 +66,7 @@ _FUNCTIONS = {**{op: op for op in UNARY}, "max": "maximum", "min": "minimum", "w
 
 
 class KernelsOfPass(Protocol):
-    """What a kernel needs to know of the pass that it is part of."""
+    """What a kernel needs to know about its pass."""
 
     passes: Passes
     options: Options

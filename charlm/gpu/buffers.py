@@ -19,10 +19,10 @@ _MOST_FORMS = 2
 
 
 class BufferCache:
-    """Buffers of a stack's layers: a call takes those of an earlier call of the same form that is over.
+    """Buffers of a stack's layers: a call reuses the buffers of a finished call of the same form.
 
-    Calls that overlap, of several layers or of windows that wait for their backward passes, therefore never share
-    buffers of "window". All layers share those of "forward" and "backward".
+    So overlapping calls, by several layers or by windows that wait for their backward passes, never share buffers of
+    "window". All layers share buffers of "forward" and "backward".
     """
 
     def __init__(self) -> None:

@@ -9,8 +9,8 @@ import triton.language as tl
 
 @triton.jit
 def exp(x):
-    # 2^(a + b), with a = x log₂ e, rounded, and b what that lacks; log₂ e is 1.442695… in float32 and a rest. Without b
-    # the result errs the more, the larger |x| is: for the values of σ and tanh that does not matter.
+    # 2^(a + b), where a = x log₂ e rounded and b is the rounding error; log₂ e is split into 1.442695… in float32 and a
+    # remainder. Without b the error grows with |x|, which does not matter in σ and tanh.
     a = x * 1.4426950408889634
     b = tl.fma(x, 1.4426950408889634, -a) + x * 1.9259630335e-8
     return tl.where(tl.abs(x) < 80.0, tl.exp2(a) * (1 + b * 0.6931471805599453), tl.exp(x))
@@ -38,7 +38,7 @@ def tanh(x):
 
 @triton.jit
 def softplus(x):
-    # log(1 + y), y = e^−|x|: the quotient mends what rounding does to 1 + y, so that a small result is right too.
+    # log(1 + y), y = e^−|x|: the quotient corrects the rounding of 1 + y, so small results are accurate too.
     y = tl.exp(-tl.abs(x))
     rounded = 1 + y
     return relu(x) + tl.where(rounded == 1, y, tl.log(rounded) * (y / (rounded - 1)))

@@ -1,7 +1,7 @@
 """CUDA graphs: thousands of launches become one.
 
-A graph repeats the launches that it recorded, on the addresses that they had. It is therefore replayed only for a call
-with the same addresses, shapes and numbers; memory.py gives the calls of a layer the same addresses again. All other
+A graph repeats its recorded launches on their recorded addresses. It is therefore replayed only for a call
+with the same addresses, shapes and numbers; buffers.py gives the calls of a layer the same addresses again. All other
 calls are launched step by step.
 """
 
@@ -28,7 +28,7 @@ class Recorder:
         self._pools: dict[torch.device, Any] = {}
 
     def __call__(self, launches: Launches, device: torch.device) -> Launches:
-        """What replays the launches on the current stream; RuntimeError if CUDA cannot record them."""
+        """A function that replays the launches on the current stream; RuntimeError if CUDA cannot record them."""
         graph, stream = torch.cuda.CUDAGraph(), _stream(device)
         # torch.cuda.graph would also empty the allocator's cache, and so change the addresses of the next tensors.
         with torch.cuda.device(device), torch.cuda.stream(stream):
@@ -49,7 +49,7 @@ class Recorder:
 
 @functools.cache
 def _stream(device: torch.device) -> torch.cuda.Stream:
-    """For all graphs: cuBLAS keeps a workspace for each stream."""
+    """One stream for all graphs, because cuBLAS keeps a workspace for each stream."""
     with torch.cuda.device(device):
         return torch.cuda.Stream()
 
@@ -62,8 +62,7 @@ launches of another one takes it again."""
 class Graphs:
     """Runs launches, and replays those that it has recorded.
 
-    A call is recorded when it comes for the second time. Calls and graphs that have not been used for the longest time
-    are forgotten.
+    A call is recorded the second time. The least recently used calls and graphs are forgotten.
     """
 
     def __init__(self, record: Callable[[Launches, torch.device], Launches] | None = None, capacity: int = 64) -> None:

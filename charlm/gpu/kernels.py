@@ -18,7 +18,7 @@ from charlm.gpu.steps import Steps, Window
 _BLOCK = 256
 
 AS_WRITTEN = {"enable_fp_fusion": False}
-"""Options of all kernels: no fused multiply-adds, with which a·b − a·b need not be 0."""
+"""Options of all kernels: no fused multiply-adds, because a·b − a·b must be 0."""
 
 
 @functools.lru_cache(maxsize=64)
@@ -41,7 +41,7 @@ def shape(kernel: Kernel, units: int) -> dict[str, int]:
 
 
 class TritonSteps(Steps):
-    """`Steps` by these kernels, in float32."""
+    """`Steps` by Triton's kernels, in float32."""
 
     BF16 = torch.bfloat16  # of the operands that the kernels write; tests replace it
 

@@ -8,7 +8,7 @@ from charlm.native.call import without_autocast
 
 
 def product(a_MK: Tensor, b_KN: Tensor, *, bf16: bool, out: Tensor | None = None) -> Tensor:
-    """a b, [M, N]; with `bf16` of operands rounded to bfloat16. The result is not rounded. No gradients.
+    """a b, [M, N]; with `bf16` the operands are rounded to bfloat16, the result is not. No gradients.
 
     Call it under `without_autocast`.
     """

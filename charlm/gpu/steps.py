@@ -1,4 +1,4 @@
-"""A window's steps by the passes of any cell, in PyTorch's operators; kernels.py has the same in Triton's kernels.
+"""A window's steps by the passes of any cell, in PyTorch's operators; kernels.py does the same by Triton's kernels.
 
 They also run on the CPU, where the tests compare them with the reference.
 """

@@ -70,7 +70,7 @@ def load(*libraries: Library) -> list[ctypes.CDLL]:
 
 _outcomes: dict[Library, ctypes.CDLL | KernelError] = {}
 _making = threading.Lock()
-"""Held while libraries are made: a second thread that needs them waits, instead of compiling them again."""
+"""Held while libraries are compiled: a second thread that needs them waits instead of compiling them again."""
 
 
 def _make(libraries: list[Library]) -> dict[Library, ctypes.CDLL | KernelError]:
@@ -98,7 +98,7 @@ def _remedy() -> str:
 
 
 def _find(library: Library, path: Path) -> ctypes.CDLL | KernelError | None:
-    """The library from the cache; None unless it is there, undamaged, and nobody else could have put it there."""
+    """The library from the cache; None if it is missing or damaged, or if others could have written it."""
     try:
         with open_private(path) as file, open_private(path.with_suffix(".sha256")) as checksum:
             data = file.read()
@@ -113,10 +113,10 @@ _DIGEST_BYTES = 64
 
 
 def _open(library: Library, file: BinaryIO, data: bytes) -> ctypes.CDLL | KernelError:
-    """Load the library from the file that was read, whatever has its name by now."""
+    """Load the library from the opened file, even if another file has taken its name."""
     try:
         if _DESCRIPTORS.is_dir():
-            # The linker takes equal names for equal libraries, and descriptors return: each gets another slash.
+            # The linker takes equal names for equal libraries, and descriptors are reused: another slash each time.
             opened = ctypes.CDLL(f"{_DESCRIPTORS}{'/' * next(_slashes)}{file.fileno()}")
         else:
             with tempfile.TemporaryDirectory(prefix="charlm-", ignore_cleanup_errors=True) as folder:
@@ -187,7 +187,7 @@ def _cannot_store(folder: Path, error: OSError) -> KernelError:
 def _compile_all(
     libraries: list[Library], command: list[str], paths: dict[Library, Path]
 ) -> dict[Library, ctypes.CDLL | KernelError]:
-    """Compile as many at a time as the machine can take, and load them; for each the library or the error."""
+    """Compile as many at a time as the machine can take, and load them; returns a library or an error for each."""
     remove_leftovers(next(iter(paths.values())).parent, _TIMEOUT_S)
     say("compile", f"for this CPU, once: {', '.join(library.name for library in libraries)} ...")
     start_s = time.perf_counter()
@@ -201,7 +201,7 @@ def _compile_all(
 
 
 def _compilers() -> int:
-    """How many compilers may run at once: one for each core, as far as there is memory."""
+    """How many compilers may run at once: one for each core if there is enough memory."""
     cores, free = len(usable_cores()), free_bytes()
     return max(1, cores if free is None else min(cores, free // _COMPILER_BYTES))
 

@@ -21,7 +21,7 @@ class Kernel(Library):
     Args:
         source: the file.
         structs: default: the file's `struct Arguments`.
-        name: of the library; default: that of the file.
+        name: the library's name; default: the file's.
         text: C++ that follows the file.
     """
 
@@ -70,7 +70,7 @@ def autocasts_to_bf16(device: torch.device = _CPU) -> bool:
 
 
 def without_autocast(device: torch.device) -> torch.autocast:
-    """A context for products of torch, whose operands and results autocast would otherwise round as it likes."""
+    """A context in which autocast does not round operands and results of torch's products."""
     return torch.autocast(_autocast_name(device), enabled=False)
 
 

@@ -50,12 +50,12 @@ def fused(cell: Cell) -> "FusedDriver":
         if all(passes.split != other.split for other in programs):
             programs.append(passes)
     text = cpp(programs)
-    key = repr((text, [passes.split for passes in programs]))  # names of gates differ in equal texts
+    key = repr((text, [passes.split for passes in programs]))  # equal texts can have different names of gates
     return _drivers.setdefault(key, FusedDriver(cell.name, programs, text))
 
 
 _drivers: dict[str, "FusedDriver"] = {}
-"""Each library once: cells that differ in sizes or initial values have the same."""
+"""Each library once: cells that differ only in sizes or initial values share it."""
 
 
 class FusedDriver(Kernel, Driver):

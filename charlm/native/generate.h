@@ -9,8 +9,7 @@
 
 #include "recurrence.h"
 
-// B streams, L layers of H units, V characters. Pointers are used only during the call. They
-// overlap only where stated.
+// B streams, L layers of H units, V characters. Pointers are used only during the call, and overlap only where stated.
 struct Generation {
   Index count, B, H, V, L, threads;
   Index bf16;                     // multiply in bfloat16; sums and states are float in any case
@@ -31,7 +30,7 @@ struct Generation {
 };
 
 // One character, drawn by inverting the cumulative probabilities in order of probability; −1 if a logit is not finite,
-// because NaN has no place in an order. order, cumulated: scratch.
+// because NaN cannot be ordered. order, cumulated: scratch.
 inline Index choose(const Generation& g, const float* logits, double draw, std::vector<Index>& order,
                     std::vector<double>& cumulated) {
   if (!std::all_of(logits, logits + g.V, [](float logit) { return std::isfinite(logit); })) return -1;
@@ -51,8 +50,8 @@ inline Index choose(const Generation& g, const float* logits, double draw, std::
   for (double& c : cumulated) c /= sum;
   // The characters that top-p and min-p keep come first, so scaling the draw by their total probability draws among
   // them.
-  const auto most = cumulated.begin() + std::max<Index>(likely - 1, 0);
-  const auto last = std::min(std::lower_bound(cumulated.begin(), cumulated.end(), g.top_p), most);
+  const auto last_likely = cumulated.begin() + std::max<Index>(likely - 1, 0);
+  const auto last = std::min(std::lower_bound(cumulated.begin(), cumulated.end(), g.top_p), last_likely);
   return order[std::min(std::upper_bound(cumulated.begin(), cumulated.end(), draw * *last), last) - cumulated.begin()];
 }
 
@@ -85,7 +84,7 @@ class Layer {
  public:
   explicit Layer(const Arguments& a) : a(a) {}
   virtual ~Layer() = default;
-  // What comes before the loop, from the layer's input [B, I]; layer 0 has a table of it.
+  // Compute the part before the loop from the layer's input [B, I]; layer 0 reads a table instead.
   virtual void read(const float* x) = 0;
   virtual void step() = 0;
   // Copy this member's units of the states after the step over those before it.

@@ -20,7 +20,7 @@ class GeneratingLayer(NamedTuple):
     windows: Sequence[Tensor]
     """First layer: a row for each character, [V, n]. Other layers: scratch [B, n]."""
     vectors: Sequence[Tensor]
-    """Those of the loop, then those of what comes before it."""
+    """The vectors of the loop, then those of the part before it."""
     weights: Sequence[Tensor]
     """The matrices of the products in the loop, then of those before it."""
     before_widths: Sequence[int]
@@ -53,12 +53,12 @@ class Generator:
         V, H = w_VH.shape
         B = len(layers[0].state[0])
         self._batch_size, self._ids = B, torch.zeros(B, dtype=torch.int64)
-        fields = [self._fields(layer, self._ids if place == 0 else None) for place, layer in enumerate(layers)]
-        structs = [driver.filled(layer.passes, one) for layer, one in zip(layers, fields, strict=True)]
+        fields = [self._fields(layer, self._ids if number == 0 else None) for number, layer in enumerate(layers)]
+        structs = [driver.filled(layer.passes, values) for layer, values in zip(layers, fields, strict=True)]
         logits = w_VH.new_empty(B, V)
         bf16 = autocasts_to_bf16()
         self._sizes = {"B": B, "H": H, "V": V, "L": len(layers), "residual": residual, "bf16": bf16}
-        # The most threads of any call, because the layers' scratch is allocated for this number.
+        # No call uses more threads, because the layers' scratch is allocated for this number.
         self._threads = torch.get_num_threads()
         self._tensors = {"output_weights": w_VH, "output_biases": b_V, "logits": logits, "ids": self._ids}
         self._layers = (ctypes.c_void_p * len(structs))(*map(ctypes.addressof, structs))

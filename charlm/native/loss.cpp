@@ -18,15 +18,15 @@ void score(const Arguments& a, const Member& member) {
   float* powers = fresh_scratch().get<float>(a.V + W);
   for (Index i = member.begin(a.N); i < member.end(a.N); i++) {
     const float* logits = a.logits + i * a.V;
-    const float most = *std::max_element(logits, logits + a.V);
+    const float largest = *std::max_element(logits, logits + a.V);
     Floats sums = {};
     each_vector(0, a.V, [&](Index v, Index n) {
-      const Floats power = first_lanes(exp_between(clamp(load(logits + v, n) - most, 87.0f)), n);
+      const Floats power = first_lanes(exp_between(clamp(load(logits + v, n) - largest, 87.0f)), n);
       store(powers + v, power);
       sums += power;
     });
     const float total = sum(sums);
-    a.nats[i] = std::log(total) + (most - logits[a.targets[i]]);
+    a.nats[i] = std::log(total) + (largest - logits[a.targets[i]]);
     if (!a.d_logits) continue;
     float* d_logits = a.d_logits + i * a.V;
     each_vector(0, a.V, [&](Index v, Index n) { store(d_logits + v, load(powers + v) * (1.0f / total), n); });

@@ -1,4 +1,4 @@
-"""The precision of matrix products: what `auto` takes."""
+"""Chooses the precision of matrix products for `auto`."""
 
 import torch
 
@@ -18,7 +18,7 @@ def bf16_instructions() -> str:
 
 
 def choose_precision(precision: str, device: torch.device) -> tuple[str, str]:
-    """fp32 or bf16 for `auto`, and why, in words; other values as they are, with a reason to choose another, or ""."""
+    """The precision, fp32 or bf16 for `auto`, and a reason: why `auto` takes it, or why another is faster, or ""."""
     if device.type != "cpu":
         if precision != "auto":
             return precision, ""

@@ -109,14 +109,14 @@ void multiply_panel(Index rows, Index columns, Index depth, const Bf16* a, const
     });
 }
 
-// One member's part of a product: its own rows of c or, if c has more panels than row blocks, its own panels. Each panel of b is
-// packed by one member. Where members read each other's panels there is a barrier before and after.
+// One member's share of a product: some rows of c or, if c has more panels than row blocks, some panels. One member packs
+// each panel of b. Where members read each other's panels there is a barrier before and after.
 template <class Operand>
-class Part : Sizes<Operand> {
+class MemberShare : Sizes<Operand> {
   using Sizes<Operand>::HEIGHT, Sizes<Operand>::BLOCK_M, Sizes<Operand>::BLOCK_K;
 
  public:
-  Part(const Arguments& p, const Member& member, Operand* packed_b)
+  MemberShare(const Arguments& p, const Member& member, Operand* packed_b)
       : p(p), member(member), packed_b(packed_b), wide(panels > row_blocks),
         first_row(wide ? 0 : member.begin(row_blocks) * HEIGHT),
         end_row(wide ? p.M : std::min(p.M, member.end(row_blocks) * HEIGHT)),
@@ -174,7 +174,7 @@ void multiply_in(const Arguments& p) {
   shared.restart();
   Operand* packed_b = shared.get<Operand>(panels_of(p.N) * Sizes<Operand>::BLOCK_K * PANEL);
   run_team(p, p.M * p.N * p.K, 1, [packed_b](const Arguments& p, const Member& member) {
-    Part<Operand>(p, member, packed_b).compute();
+    MemberShare<Operand>(p, member, packed_b).compute();
   });
 }
 

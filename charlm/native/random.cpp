@@ -6,8 +6,8 @@ struct Arguments {
   Index rows, size, threads;
   Index first, stride;  // row r holds the elements first + r · stride … + size of the whole mask
   Index seed;           // any 64 bits
-  Index kept;           // each element is kept with probability kept / 65536
-  float* mask;          // written [rows, size]: 65536 / kept, or 0
+  Index keep;           // each element is kept with probability keep / 65536
+  float* mask;          // written [rows, size]: 65536 / keep, or 0
 };
 
 namespace {
@@ -22,7 +22,7 @@ inline std::uint64_t random_bits(std::uint64_t seed, std::uint64_t n) {
 
 // Element 4 n + i of the whole mask is decided by the i-th 16 bits of the n-th output.
 void fill(const Arguments& a, const Member& member) {
-  const float scale = 65536.0f / a.kept;
+  const float scale = 65536.0f / a.keep;
   for (Index row = 0; row < a.rows; row++) {
     const Index begin = a.first + row * a.stride, end = begin + a.size;
     const Index before = begin / 4, groups = (end + 3) / 4 - before;
@@ -31,7 +31,7 @@ void fill(const Arguments& a, const Member& member) {
       const std::uint64_t bits = random_bits(a.seed, n);
       for (Index i = 0; i < 4; i++) {
         const Index k = 4 * n + i;
-        if (k >= begin && k < end) mask[k] = static_cast<Index>(bits >> (16 * i) & 0xffff) < a.kept ? scale : 0.0f;
+        if (k >= begin && k < end) mask[k] = static_cast<Index>(bits >> (16 * i) & 0xffff) < a.keep ? scale : 0.0f;
       }
     }
   }

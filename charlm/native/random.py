@@ -13,8 +13,8 @@ from charlm.system.process_group import WHOLE_BATCH, Shard
 RANDOM = Kernel(Path(__file__).with_name("random.cpp"))
 
 
-def random_mask(shape: tuple[int, ...], kept: int, shard: Shard = WHOLE_BATCH, dim: int = 0) -> Tensor:
-    """A float32 tensor on the CPU: 65536 / kept with probability kept / 65536, else 0; 1 ≤ kept ≤ 65536.
+def random_mask(shape: tuple[int, ...], keep: int, shard: Shard = WHOLE_BATCH, dim: int = 0) -> Tensor:
+    """A float32 tensor on the CPU: 65536 / keep with probability keep / 65536, else 0; 1 ≤ keep ≤ 65536.
 
     It is this shard, along `dim`, of a mask for a whole batch. The seed comes from torch's global generator. The draws
     are the same with and without a compiler.
@@ -25,12 +25,12 @@ def random_mask(shape: tuple[int, ...], kept: int, shard: Shard = WHOLE_BATCH, d
     if RANDOM.works():
         mask = torch.empty(shape)
         where = {"first": shard.index * size, "stride": shard.count * size}
-        RANDOM("random_mask", rows=rows, size=size, **where, seed=seed, kept=kept, mask=mask)
+        RANDOM("random_mask", rows=rows, size=size, **where, seed=seed, keep=keep, mask=mask)
         return mask
     # Element 4 n + i is decided by the i-th 16 bits of the n-th output, as in random.cpp.
     draws = _split_mix_64(seed, (rows * shard.count * size + 3) // 4).astype("<u8").view("<u2")
     of_shard = draws[: rows * shard.count * size].reshape(rows, shard.count, size)[:, shard.index]
-    return torch.from_numpy(np.where(of_shard < kept, np.float32(65536 / kept), np.float32(0))).view(shape)
+    return torch.from_numpy(np.where(of_shard < keep, np.float32(65536 / keep), np.float32(0))).view(shape)
 
 
 def _split_mix_64(seed: int, count: int) -> np.ndarray:

@@ -15,13 +15,13 @@ struct Arguments {
   Index T, B, H, I, threads;
   Index variant;               // which cell of the library
   Index bf16;                  // multiply in bfloat16; sums and states are always float
-  Index saved_steps;           // T; 1 without a backward pass: every step then writes to the same place in `saved`,
-                               // `pre_zoneout` and `moments`, and to two places in turn in `operands`
+  Index saved_steps;           // T; 1 without a backward pass: every step then overwrites `saved`, `pre_zoneout` and
+                               // `moments`, and alternates between two places in `operands`
   Index zoneout_rows;          // T·B, or 1 for all steps and streams
-  const float* const* weights; // [P]: [rows, columns]; after them those of the products before the loop
+  const float* const* weights; // [P]: [rows, columns]; then those of the products before the loop
   const float* const* windows; // [M]: [T, B, n]; with ids [R, n]
   const Index* ids;            // [T, B]: which row of the windows each step reads; or null
-  const float* const* vectors; // [V]: [n]; after them those before the loop
+  const float* const* vectors; // [V]: [n]; then those of the part before the loop
   const float* mask;           // [B, H]: state dropout, multiplies operands of size H; or null
   const float* zoneout;        // [zoneout_rows, S·H]: the share of the states before the step that zoneout keeps; or null
   const float* carry;          // [T, B]: 0 where a stream's states are reset to zero before the step, else 1; or null.
@@ -35,12 +35,12 @@ struct Arguments {
   float* const* saved;         // for each size: [steps, B, groups of W units, count, W], written
   float* const* operands;      // operands that are not states: [steps or 2, B, size], written
   float* moments;              // [steps, B, N, 2], written: 1/σ and mean
-  float* const* copies;        // for each operand, in the backward pass for each product: scratch of zeros for copies of
-                               // what products read, [2, B, padded]
+  float* const* copies;        // for each operand (backward pass: each product): scratch of zeros, [2, B, padded], for
+                               // copies of the rows that products read
   float* const* partials;      // for each size: scratch [2, threads, N, 2, B]: sums that members exchange
-  const float* x;              // [B, I]: the input of a single step, for what comes before the loop
+  const float* x;              // [B, I]: the input of a single step, for the part before the loop
   const float* d_outputs;      // [T, B, H]: gradient of the outputs
-  const float* d_last;         // [S, B, H]: gradient of the states after the last step, without that of the outputs
+  const float* d_last;         // [S, B, H]: gradient of the states after the last step, without the outputs' share
   float* const* d_products;    // [P]: [T, B, rows], written: gradient of the products
   float* const* d_windows;     // [M]: [T, B, n], written; shares memory with d_products where both are equal
   float* const* d_vectors;     // [V]: [n], added to; or null
@@ -86,9 +86,9 @@ class Copies {
   // What the product reads: `rows` [B, K] or their copies. Later calls of `put` are for the next product.
   const Operand* take(const float* rows) {
     if (!copies_) return reinterpret_cast<const Operand*>(rows);
-    const Operand* taken = next();
+    const Operand* current = next();
     turn_ ^= 1;
-    return taken;
+    return current;
   }
 
  private:
@@ -225,9 +225,9 @@ class Partials {
   }
 
   void put(Index part, Index k, Index b, float x, float y) const {
-    float* own = of_part(part) + 2 * k * B_ + b;
-    own[0] = x;
-    own[B_] = y;
+    float* pair = of_part(part) + 2 * k * B_ + b;
+    pair[0] = x;
+    pair[B_] = y;
   }
 
   // Put the mean and the sum of squared deviations of a part; values: its rows [groups, W], which sum to `total`.
@@ -293,8 +293,8 @@ class Partials {
   }
 };
 
-// Gradients of the states between steps, [B, S, columns]: `skip`, around the products of the later step, and `bypass`,
-// around the later step itself, by zoneout.
+// Gradients of the states between two steps, [B, S, columns]: `skip` goes around the products of the later step;
+// `bypass` goes around the whole later step, by zoneout.
 class StateGradients {
  public:
   StateGradients(const Arguments& a, Index S, const Slice& slice, Scratch& scratch)
@@ -321,7 +321,7 @@ class StateGradients {
     return (1.0f - share) * sum;
   }
 
-  // Store the gradient of state s before the step, without that through products.
+  // Store the gradient of state s before the step, without the part through products.
   void put(Index s, Index b, Index i, Floats d) const {
     if (zoneout.is_on()) d += load(bypass_.row(b, s) + i * W);
     store(skip_.row(b, s) + i * W, d);

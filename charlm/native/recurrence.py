@@ -24,7 +24,7 @@ class LoopInputs(NamedTuple):
     weights: Mapping[str, Tensor]
     """The matrices of the products in the loop, [rows, columns] or a stack of them, by name."""
     input_size: int
-    """0 if no vector in the loop has as many units: layers of different inputs are then alike."""
+    """0 if no vector in the loop has this size: then a call does not depend on it."""
     steps: int
 
 
@@ -40,7 +40,7 @@ class Buffers:
         return tensor.contiguous()
 
     def result(self, tensor: Tensor) -> Tensor:
-        """A tensor that the driver wrote, as the caller gets it."""
+        """A tensor that the driver wrote, for the caller."""
         return tensor
 
 
@@ -117,7 +117,7 @@ class _Call(NamedTuple):
     with_backward: bool
     bf16: bool
     names: tuple[str, ...]
-    """Of the matrices."""
+    """Names of the matrices."""
     buffers_of: BuffersOf
 
     def split_tensors(self, tensors: Sequence[Tensor]) -> tuple[list[Tensor], ...]:
@@ -166,7 +166,7 @@ def saved_for_backward(
 
 
 def numbers(input_size: int, T: int, like: Tensor, zoneout_TBS: Tensor | None, *, steps: int, bf16: bool) -> Values:
-    """The numbers in `Arguments`. like: a state; steps: those of `saved_for_backward`."""
+    """The numbers in `Arguments`. like: a state; steps: as in `saved_for_backward`."""
     B, H = like.shape
     rows = 0 if zoneout_TBS is None else zoneout_TBS.shape[0] * zoneout_TBS.shape[1]
     return {"T": T, "B": B, "H": H, "I": input_size, "bf16": bf16, "saved_steps": steps, "zoneout_rows": rows}

@@ -1,4 +1,4 @@
-"""The structs through which Python calls C++: read from the C++ text, checked against what the compiler made of it."""
+"""The structs through which Python calls C++: parsed from the C++ text, checked against the compiled layout."""
 
 import ctypes
 import functools

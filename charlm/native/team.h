@@ -37,7 +37,7 @@ inline double seconds() {
 // A barrier for all members of a team. Everything written before it is visible to all of them after it.
 class Barrier {
  public:
-  explicit Barrier(int most) : slots_(most) {}
+  explicit Barrier(int members) : slots_(members) {}
 
   void wait(int id, int size) {
     // Each member counts in its own cache line; a shared counter would move between the cores.
@@ -66,15 +66,15 @@ class Barrier {
       if (has_arrived()) return;
       pause();
     }
-    // The other one has lost its core. If a virtual machine's host took it, it is soon back; a member that sleeps would
-    // be woken late, which cost 10 % of the time on one such machine.
+    // The other member has lost its core. If a virtual machine's host took the core, it soon gives it back, while waking
+    // a sleeping member takes long: sleeping cost 10 % of the time on one such machine.
     const double start_s = seconds();
     while (!has_arrived() && seconds() - start_s < 500e-6) sched_yield();
-    // If another process took it, a member that sleeps is soon scheduled again when it wakes; one that spins on uses up
-    // its time.
+    // If another process took it, sleep: the system soon schedules a member that wakes, but one that spins uses up its
+    // time slice.
     if (!has_arrived()) {
       other.sleepers.fetch_add(1);
-      for (unsigned found; (found = other.arrivals.load()) < arrival;) sleep_while(other.arrivals, found);
+      for (unsigned count; (count = other.arrivals.load()) < arrival;) sleep_while(other.arrivals, count);
       other.sleepers.fetch_sub(1);
     }
     slept_s += seconds() - start_s;
@@ -107,15 +107,15 @@ class Barrier {
 // faster. A member that has lost its core holds up all others.
 class TeamSize {
  public:
-  // `most`, or its largest divisor below, so that the parts of the work can stay the same.
-  int choose(int most) {
+  // `largest`, or its largest proper divisor, so that the parts of the work can stay the same.
+  int choose(int largest) {
     if (halved_ && seconds() >= retry_s_) halved_ = false, late_calls_ = 1;
 #if defined(CHARLM_HALF_TEAM)  // Tests compare the results of both sizes.
     halved_ = true;
 #endif
-    int half = std::max(most / 2, 1);
-    while (most % half) half--;
-    return halved_ ? half : most;
+    int half = std::max(largest / 2, 1);
+    while (largest % half) half--;
+    return halved_ ? half : largest;
   }
 
   // Note the time of a call with this number of steps, and the average share of it that members spent waiting.
@@ -154,8 +154,8 @@ class TeamSize {
 struct Member {
   int id;
   int size;
-  int parts;  // It divides its share into this many parts and rounds a sum once per part. All members together have the
-              // same parts, whatever the size of the team.
+  int parts;  // It divides its share into this many parts and rounds a sum once per part. The parts of all members
+              // are the same for every size of the team.
   Barrier& barrier;
 
   void meet() const {
@@ -182,7 +182,7 @@ struct Member {
 template <class Arguments, class Function>
 void run_team(const Arguments& arguments, Index multiplications, Index steps, const Function& function) {
   const int useful = static_cast<int>(std::min(arguments.threads, 1 + multiplications / 16384));
-  // For each function, size of the problem and thread that calls.
+  // One for each function, problem size and calling thread.
   thread_local std::map<std::pair<const void*, Index>, TeamSize> team_sizes;
   const void* name = nullptr;
   if constexpr (std::is_pointer_v<Function>) name = reinterpret_cast<const void*>(function);

@@ -151,11 +151,11 @@ inline Floats relu(Floats x) { return x < 0.0f ? Floats{} : x; }
 
 // eˣ; 0 below −87.3 and infinite above 88.7.
 inline Floats exp(Floats x) {
-  // Beyond 87 in two factors, of which the first is e⁸⁷: what is too large becomes infinite.
-  const Floats most = x > 175.0f ? Floats{} + 175.0f : x;
-  const Floats rest = most > 87.0f ? most - 87.0f : most;
+  // Above 87, the product of e⁸⁷ and another power: if it is too large, it becomes infinite.
+  const Floats capped = x > 175.0f ? Floats{} + 175.0f : x;
+  const Floats rest = capped > 87.0f ? capped - 87.0f : capped;
   const Floats power = exp_between(rest < -87.0f ? Floats{} - 87.0f : rest);
-  const Floats result = most > 87.0f ? power * 6.0760302e37f : power;
+  const Floats result = capped > 87.0f ? power * 6.0760302e37f : power;
   return x < -87.3f ? Floats{} : result;
 }
 
@@ -180,7 +180,7 @@ inline Floats log(Floats x) {
 
 // log(1 + eˣ) = max(x, 0) + log(1 + e^−|x|), accurate to about one unit in the last place.
 inline Floats softplus(Floats x) {
-  const Floats most = x < 0.0f ? Floats{} : x;
+  const Floats positive = x < 0.0f ? Floats{} : x;
   const Floats u = exp_between(clamp(x < 0.0f ? x : -x, 87.0f));
   // log(1 + u) = 2 artanh(s) with s = u / (2 + u) ≤ 1/3; the first omitted term of the series is below 1e-8.
   const Floats s = u / (2.0f + u), q = s * s;
@@ -190,7 +190,7 @@ inline Floats softplus(Floats x) {
   p = p * q + (1.0f / 5);
   p = p * q + (1.0f / 3);
   p = p * q + 1.0f;
-  return most + 2.0f * s * p;
+  return positive + 2.0f * s * p;
 }
 
 inline Floats square_root(Floats x) {
