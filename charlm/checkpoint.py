@@ -26,7 +26,7 @@ from torch import Tensor
 from charlm.cells import Cell
 from charlm.cells.stored import as_json, stored_cell
 from charlm.config import Config, is_in_file, parse_config
-from charlm.data.labels import Labels, labels_from_json
+from charlm.data.lines import Labels, labels_from_json
 from charlm.data.vocabulary import Vocabulary
 from charlm.errors import CheckpointError, ConfigError, DamagedCheckpointError, RunError
 from charlm.runs import FOLDER, FORMAT, VERSION, parse_progress, read_header

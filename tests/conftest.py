@@ -297,13 +297,3 @@ def write(tmp_path: Path) -> Callable[[str, bytes | str], str]:
         return str(path)
 
     return write
-
-
-@pytest.fixture(params=[1, 2, 3, 5, 7, None])
-def chunk_bytes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    """Reads in chunks that cut multi-byte sequences everywhere; None: in chunks of the usual size."""
-    from charlm.data import reading
-
-    if request.param is not None:
-        monkeypatch.setattr(reading, "CHUNK_BYTES", request.param)
-    return reading.CHUNK_BYTES

@@ -58,7 +58,7 @@ def classify(
     check_there(runs=[checkpoint])
     check_files(file=file)
 
-    from charlm.data.arriving import arriving_lines
+    from charlm.data.reading import arriving_lines
     from charlm.data.vocabulary import describe_characters
     from charlm.inference import load
     from charlm.inference.lines import classify_lines

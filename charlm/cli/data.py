@@ -50,7 +50,7 @@ def info(
       charlm data info tinyshakespeare
     """
     from charlm.data.catalog import CATALOG
-    from charlm.data.counted import count_source
+    from charlm.data.corpus import count_source
     from charlm.system.formatting import format_bytes
 
     if level not in ("char", "byte"):

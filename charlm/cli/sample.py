@@ -166,12 +166,12 @@ def _prompt(trained: Any, text: str, file: Path | None, skip_unknown: bool) -> s
 
 
 def _read_prompt(file: Path, level: str) -> str:
-    from charlm.data.arriving import open_arriving
     from charlm.data.kinds import check_text
+    from charlm.data.reading import arriving
     from charlm.errors import DataError
 
     try:
-        data = b"".join(open_arriving("-").blocks()) if str(file) == "-" else file.read_bytes()
+        data = b"".join(arriving("-")) if str(file) == "-" else file.read_bytes()
         if level == "char":
             check_text("stdin" if str(file) == "-" else file, data)
         return data.decode("utf-8", "surrogateescape") if level == "byte" else data.decode("utf-8-sig")

@@ -150,16 +150,15 @@ def _score_lines(
     label: str | None,
     **options: Any,
 ) -> None:
-    from charlm.data.arriving import open_arriving
+    from charlm.data.reading import arriving
     from charlm.inference.lines import score_lines
 
     nats = {option: limit.nats(trained, option, label) for option, limit in limits.items()}
     low, high = nats.get("--above", float("-inf")), nats.get("--below", float("inf"))
     if not low < high:
         raise usage_error("--above and --below: no score is between them")
-    arriving = open_arriving(file)
     to_sort: list[Any] = []
-    for scores in score_lines(trained, arriving.blocks(), arriving.name, label=label, **options):
+    for scores in score_lines(trained, arriving(file), "stdin" if file == "-" else file, label=label, **options):
         within = [line for line in scores if not (line.nats_per_char <= low or line.nats_per_char >= high)]  # nan stays
         if sort:
             to_sort += within
@@ -231,11 +230,11 @@ def _score_text(
 
 
 def _stdin(trained: Any) -> str:
-    from charlm.data.arriving import as_in_training, open_arriving
+    from charlm.data.reading import arriving, as_in_training
     from charlm.errors import DataError
 
     level = trained.vocabulary.level
-    data = b"".join(as_in_training(open_arriving("-").blocks(), level, trained.config.data.unit, "stdin"))
+    data = b"".join(as_in_training(arriving("-"), level, trained.config.data.unit, "stdin"))
     try:
         return data.decode("utf-8", "surrogateescape" if level == "byte" else "strict")
     except UnicodeDecodeError as error:

@@ -8,6 +8,7 @@ Text and ids stream through memory in chunks. For a text that the cache holds on
 
 import hashlib
 import itertools
+import json
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,20 +20,105 @@ import numpy as np
 import numpy.typing as npt
 
 from charlm.config.schema import DataConfig
-from charlm.data.cache import find_entry, store_entry
-from charlm.data.counted import CountedSource, count_source, short_digest, vocabulary_of
-from charlm.data.labels import LabelCounter, Labels, find_labels, store_labels
-from charlm.data.line_split import Lines, Starts, backward_starts, find_splits, split_lines
+from charlm.data.cache import check_room, find_entry, has_entry, store_entry
+from charlm.data.lines import Ids, Labels, count_labels, line_starts, newline_of, write_splits
 from charlm.data.progress import Progress
-from charlm.data.reading import NEWLINE, Unit
-from charlm.data.vocabulary import UNKNOWN, Vocabulary, describe_characters
+from charlm.data.reading import Unit, changed, file_size, read_chunks, read_symbols
+from charlm.data.sources import resolve
+from charlm.data.vocabulary import CODE_POINTS, UNKNOWN, Level, Vocabulary, describe_characters
 from charlm.errors import DataError, VocabularyError
 from charlm.system.console import say
-from charlm.system.formatting import counted
-
-Ids = npt.NDArray[np.unsignedinteger[Any]]
+from charlm.system.formatting import counted, format_bytes
 
 SPLITS = ("train", "valid", "test")
+_FORMAT = 3
+"""Part of every cache key: raise it when the content of cached files changes its meaning."""
+
+
+@dataclass(frozen=True)
+class CountedSource:
+    """The files of a source, and what they contain."""
+
+    source: str
+    paths: list[Path]
+    level: Level
+    unit: Unit
+    size_bytes: int
+    sha256: str
+    """Of the bytes of all files, one after another."""
+    cache_key: str
+    symbols: npt.NDArray[np.int64]
+    """The code points (or bytes, at level byte) that occur, sorted."""
+    counts: npt.NDArray[np.int64]
+    """Occurrences of each of the `symbols`."""
+
+    @property
+    def length(self) -> int:
+        """Characters (or bytes) of the text."""
+        return int(self.counts.sum())
+
+    def count(self, character: str) -> int:
+        """Occurrences of a character."""
+        return int(self.counts[self.symbols == ord(character)].sum())
+
+    def unknown(self, vocabulary: Vocabulary) -> dict[str, int]:
+        """Occurrences of each character that `vocabulary` lacks, the most frequent first."""
+        if self.level == "byte":
+            return {}
+        lacking = vocabulary.id_of_code_point[self.symbols] == UNKNOWN
+        pairs = zip(self.symbols[lacking].tolist(), self.counts[lacking].tolist(), strict=True)
+        return {chr(code): count for code, count in sorted(pairs, key=lambda pair: (-pair[1], pair[0]))}
+
+
+def count_source(source: str, level: Level, unit: Unit = "text") -> CountedSource:
+    """Count the characters of a source, or find the counts in the cache; DataError if it has no text or is not UTF-8.
+
+    DataError too, and at once, if the disk of the cache has too little room for the ids.
+    """
+    paths = resolve(source)
+    sizes = [file_size(path) for path in paths]
+    # The sizes of the files are part of the key, because a byte order mark is dropped where a file starts.
+    layout = short_digest(_FORMAT, level, sizes, unit)
+    sha256 = _sha256_of(paths) if has_entry(f"{layout}-") else ""
+    table = find_entry(f"{layout}-{sha256}")
+    if table is None:
+        # A character of UTF-8 has 4 bytes at most, and its id has 1 or more.
+        check_room(source, sum(sizes) if level == "byte" else sum(sizes) // 4)
+        say("data", f"{source}: reading {format_bytes(sum(sizes))} in {counted(len(paths), 'file')}")
+        sha256, counts = _count(paths, level, unit, Progress(sum(sizes), f"{source}: reading"))
+        symbols = np.flatnonzero(counts)
+        if not len(symbols):
+            raise DataError(
+                f"{source}: no text in {format_bytes(sum(sizes))}; at least one character is needed; add text"
+            )
+        table = store_entry(f"{layout}-{sha256}", np.dtype(np.int64), [symbols, counts[symbols]])
+    symbols, counts = np.array(table).reshape(2, -1)
+    return CountedSource(source, paths, level, unit, sum(sizes), sha256, f"{layout}-{sha256}", symbols, counts)
+
+
+def _sha256_of(paths: list[Path]) -> str:
+    """SHA-256 of the bytes of all files, one after another."""
+    hasher = hashlib.sha256()
+    for path in paths:
+        for chunk in read_chunks(path):
+            hasher.update(chunk)
+    return hasher.hexdigest()
+
+
+def _count(paths: list[Path], level: Level, unit: Unit, progress: Progress) -> tuple[str, npt.NDArray[np.int64]]:
+    """SHA-256 of the bytes, and the occurrences of every code point (or byte), [CODE_POINTS]."""
+    hasher = hashlib.sha256()
+    counts = np.zeros(CODE_POINTS, np.int64)
+
+    def see(chunk: bytes) -> None:
+        hasher.update(chunk)
+        progress.passed(len(chunk))
+
+    for path in paths:
+        for symbols in read_symbols(path, level, unit, see):
+            of_chunk = np.bincount(symbols)
+            counts[: len(of_chunk)] += of_chunk
+    return hasher.hexdigest(), counts
 
 
 @dataclass(frozen=True)
@@ -43,19 +129,19 @@ class Corpus:
     splits: dict[str, Ids]
     """"train", "valid", "test" → ids [N], memory-mapped, read-only; splits of share 0 are absent.
 
-    If lines are the unit, a split is a newline and then its lines, see `split_lines`. For a model that reads backward,
+    If lines are the unit, a split is a newline and then its lines, see `write_splits`. For a model that reads backward,
     each split begins with its last character, as a view.
     """
     sha256: str
     """Of the source's bytes; with a valid or test source, of the joined digests of all sources."""
     size_bytes: int
     files: int
-    starts: dict[str, Starts] | None = None
+    starts: dict[str, Ids] | None = None
     """Where each line of a split starts, if lines are the unit; else None."""
     labels: Labels = field(default_factory=dict)
     """How many lines of the train split have each label; empty if lines have none."""
     spread: bool = True
-    """Whether frequent lines are in all splits, see `split_lines`."""
+    """Whether frequent lines are in all splits, see `write_splits`."""
 
 
 class Text:
@@ -91,28 +177,31 @@ class Text:
 
         vocabulary: default: the characters of all sources, sorted. split: the shares of train, valid and test; default:
         those of the config. A source of its own is a split by itself: its share is ignored, and the other shares are
-        rescaled to sum to 1. If lines are the unit, the shares are of the lines, and every line ends with a newline,
-        see `whole_lines`; with labels, every line must have one. whole: all of the source is for training, in its own
-        order. spread: see `split_lines`.
+        rescaled to sum to 1. If lines are the unit, the shares are of the lines, and with labels every line must have
+        one. whole: all of the source is for training, in its own order. spread: see `write_splits`.
 
         VocabularyError for characters that the vocabulary lacks.
         """
         data, sources = self._data, list(self.sources.values())
-        vocabulary = replace(vocabulary or vocabulary_of(sources), direction=data.direction)
+        if vocabulary is None and data.level == "byte":
+            vocabulary = Vocabulary.of_bytes()
+        elif vocabulary is None:
+            vocabulary = Vocabulary.of_code_points(np.unique(np.concatenate([source.symbols for source in sources])))
+        vocabulary = replace(vocabulary, direction=data.direction)
         shares = {"train": 1.0} if whole else dict(zip(SPLITS, split or data.split, strict=True))
         shares = {
             name: share for name, share in shares.items() if name == "train" or (share and name not in self.sources)
         }
-        splits: dict[str, npt.NDArray[Any]] = {}
-        starts, labels = None, {}
+        splits: dict[str, Ids] = {}
+        starts, labels, separator = None, {}, data.label_separator
         if data.unit == "line" and not whole:
             starts = {}
             for name, source in self.sources.items():
                 own_shares = shares if name == "train" else {name: 1.0}
-                lines, own_labels = _split_lines(source, vocabulary, own_shares, data.label_separator, spread)
-                labels |= own_labels  # only the training text's are counted
-                for each, (ids, line_starts) in lines.items():
-                    splits[each], starts[each] = ids, line_starts
+                for each, lines in _split_lines(source, vocabulary, own_shares, separator, spread).items():
+                    splits[each], starts[each] = lines
+            if separator is not None:
+                labels = count_labels(splits["train"][1:], separator, vocabulary, data.source)
         else:
             splits = {name: encode(source, vocabulary) for name, source in self.sources.items()}
             splits |= zip(shares, cut(splits["train"], list(shares.values())), strict=True)
@@ -154,7 +243,7 @@ def load_unchanged_corpus(data: DataConfig, vocabulary: Vocabulary, progress: Ma
 
 def begin_of(unit: Unit, vocabulary: Vocabulary) -> int | None:
     """The id that begins a sample of its own, see `CharLM.begins`: a newline if lines are the unit."""
-    return int(vocabulary.encode(NEWLINE)[0]) if unit == "line" else None
+    return int(newline_of(vocabulary)) if unit == "line" else None
 
 
 def encode_file(
@@ -162,7 +251,7 @@ def encode_file(
 ) -> tuple[Ids, dict[str, int]]:
     """Encode the text of `path` (any source); also return how often each unknown character was skipped.
 
-    For the unit see `whole_lines`. Without `skip_unknown`, an unknown character is a VocabularyError.
+    For the unit see `as_in_training`. Without `skip_unknown`, an unknown character is a VocabularyError.
     """
     source = count_source(str(path), vocabulary.level, unit)
     try:
@@ -185,29 +274,22 @@ def _check_line_ends(source: CountedSource) -> None:
 
 def _split_lines(
     source: CountedSource, vocabulary: Vocabulary, shares: dict[str, float], separator: str | None, spread: bool
-) -> tuple[dict[str, Lines], Labels]:
-    """The lines of a source in splits, and the labels of its train split, which are counted in the same pass.
+) -> dict[str, tuple[Ids, Ids]]:
+    """The lines of a source in splits, in the order of the text; and where each line starts, as the model reads them.
 
-    The starts are those of the direction in which the model reads; the ids are in the order of the text.
+    With a separator, DataError for a line without a label.
     """
-    key = f"{source.cache_key}-{short_digest(vocabulary.to_json(), shares, spread)}"
-    labels_key = f"{key}-labels-{short_digest(separator)}"
-    labels = {} if separator is None else find_labels(labels_key)
-    splits = None if labels is None else find_splits(key, shares)
-    if labels is None or splits is None:
-        counter = None if separator is None else LabelCounter(separator, vocabulary, source.source)
+    key = f"{source.cache_key}-{short_digest(vocabulary.to_json(), shares, spread, separator)}"
+    splits: dict[str, Ids] = {name: ids for name in shares if (ids := find_entry(f"{key}-{name}")) is not None}
+    if len(splits) < len(shares):
         ids = encode(source, vocabulary)
-        sees = counter and counter.see
-        splits = split_lines(ids, vocabulary, shares, key=key, source=source.source, sees=sees, spread=spread)
-        labels = counter.labels() if counter else {}
-        if counter:
-            store_labels(labels_key, labels)
-    if vocabulary.backward:
-        splits = {
-            name: (ids, backward_starts(ids, starts, key=f"{key}-{name}-backward"))
-            for name, (ids, starts) in splits.items()
-        }
-    return splits, labels
+        if separator is not None:
+            count_labels(ids, separator, vocabulary, source.source)
+        splits = write_splits(ids, vocabulary, shares, key=key, source=source.source, spread=spread)
+    return {
+        name: (ids, line_starts(vocabulary.reversed_if_backward(ids), vocabulary, f"{key}-{name}"))
+        for name, ids in splits.items()
+    }
 
 
 def cut(ids: Ids, shares: Sequence[float]) -> list[Ids]:
@@ -248,13 +330,15 @@ def encode(source: CountedSource, vocabulary: Vocabulary, *, skip_unknown: bool 
 
 
 def _encoded(source: CountedSource, vocabulary: Vocabulary, *, skipping: bool) -> Iterator[Ids]:
-    """Yield the ids of the text in chunks, without unknown characters."""
+    """Yield the ids of the text in chunks, without unknown characters; DataError if the files have changed."""
     ids_of = np.arange(256) if source.level == "byte" else vocabulary.id_of_code_point
     narrow = ids_of.astype(vocabulary.dtype)
-    for symbols in source.read():
-        if skipping:
-            symbols = symbols[ids_of[symbols] != UNKNOWN]
-        yield narrow.take(symbols)
+    hasher = hashlib.sha256()
+    for path in source.paths:
+        for symbols in read_symbols(path, source.level, source.unit, hasher.update):
+            yield narrow.take(symbols[ids_of[symbols] != UNKNOWN] if skipping else symbols)
+    if hasher.hexdigest() != source.sha256:
+        raise changed(source.source)
 
 
 def _lacking(source: CountedSource, unknown: dict[str, int], vocabulary: Vocabulary) -> VocabularyError:
@@ -265,3 +349,8 @@ def _lacking(source: CountedSource, unknown: dict[str, int], vocabulary: Vocabul
         f"{counted(len(vocabulary), 'character')}; use text without them or a model that knows them"
         f"{vocabulary.advice(unknown)}"
     )
+
+
+def short_digest(*parts: object) -> str:
+    """A part of a cache key: 16 hexadecimal digits that stand for `parts`."""
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]

@@ -1,247 +1,208 @@
-"""Training windows of texts whose lines are records: whole lines in random order, side by side in B streams."""
+"""Texts whose lines are records: their splits, where their lines start, and their labels.
 
+A line is in a split by its hash, so equal lines are in the same one. A line that would fill much of a split by itself,
+such as the empty line, is in all of them: its occurrences follow one another through the splits, by the multiples of
+the golden ratio modulo 1 (Weyl 1916), so each split gets its share.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
-from charlm.data.hashes import scattered
-from charlm.data.streams import check_length
-from charlm.system.device import to_device
-from charlm.system.process_group import WHOLE_BATCH, Shard
+from charlm.data.cache import find_entry, map_entry, open_entry, store_entry
+from charlm.data.hashes import BASE, line_hashes
+from charlm.data.progress import Progress
+from charlm.data.reading import NEWLINE
+from charlm.data.vocabulary import Vocabulary
+from charlm.errors import CheckpointError, DataError
+from charlm.system.console import say
+from charlm.system.formatting import counted
 
-_ROUNDS = 8
-_BLOCK = 1 << 8
-"""Lines that stand together in the text, and that are drawn together."""
-_GROUP = 1 << 10
-"""Blocks whose lines are shuffled together."""
-_AHEAD = 256
-"""Lines that a stream looks up at once."""
-_CHARS = 1 << 13
-"""Characters that a stream copies at once."""
+Ids = npt.NDArray[np.integer[Any]]
+Hashes = npt.NDArray[np.uint64]
+Buckets = npt.NDArray[np.int64]
+Labels = dict[str, int]
+"""Label → lines of the train split that have it, the most frequent first."""
 
-Indices = npt.NDArray[np.uint64]
+MOST_LABELS = 1000
+LONGEST_LABEL = 100
+LABEL_ADVICE = "a label, {!r} and the record in every line"
+_CHUNK = 1 << 18
+"""Characters that are read at once; more if a line is longer."""
+_BUCKETS = 1 << 20
+"""Lines are counted by their hashes modulo this number, in constant memory."""
+_FREQUENT = 0.1
+"""A line is frequent if it has more than this share of the lines that the smallest split should get …"""
+_LEAST_SHARE = 1e-3
+"""… or one of this share, and then few rare lines are in the bucket of a frequent one …"""
+_FEW = 4
+"""… and more than so many occurrences."""
+_DOMINANT = 0.2
+"""A frequent line with this share of all lines is reported."""
 
 
-class Shuffle:
-    """A random order of n things in constant memory: a permutation of 0 … n − 1 that depends on a seed.
+def newline_of(vocabulary: Vocabulary) -> np.integer[Any]:
+    """The id of a newline; VocabularyError if it has none."""
+    return vocabulary.dtype.type(vocabulary.encode(NEWLINE)[0])
 
-    A Feistel network (Luby & Rackoff 1988) permutes the numbers of 2w bits; a result of n or more is permuted again
-    until it is smaller (Black & Rogaway 2002).
+
+def write_splits(
+    ids: Ids, vocabulary: Vocabulary, shares: Mapping[str, float], *, key: str, source: str, spread: bool
+) -> dict[str, Ids]:
+    """Write the lines of `ids` [N] into an entry `key-NAME` of the cache for each split: a newline and then its lines.
+
+    Every line must end with a newline, the last one too. The split of a line depends on its characters and the shares
+    alone: not on other lines, nor on the vocabulary. `spread` spreads the occurrences of a frequent line over the
+    splits. DataError for a split that gets no line.
     """
+    say("data", f"{source}: splitting {counted(len(ids), 'character')} by lines")
+    newline, progress = newline_of(vocabulary), Progress(2 * len(ids), f"{source}: splitting")
+    counts = np.zeros(_BUCKETS, np.int64)
+    for chunk in progress.of(line_chunks(ids, newline)):
+        np.add.at(counts, _buckets(line_hashes(chunk, _line_ends(chunk, newline), vocabulary)), 1)
+    lines, dominant = int(counts.sum()), int(counts.argmax())
+    smallest = max(min(shares.values()) / sum(shares.values()), _LEAST_SHARE)
+    frequent = counts > (max(_FREQUENT * smallest * lines, _FEW) if spread else lines)
+    dominates = frequent[dominant] and counts[dominant] >= _DOMINANT * lines
+    seen, sizes = Counter[int](), dict.fromkeys(shares, 0)
+    with ExitStack() as opened:
+        writers = {name: opened.enter_context(open_entry(f"{key}-{name}", newline.dtype)) for name in shares}
+        for append in writers.values():
+            append(np.array([newline]))
+        for chunk in progress.of(line_chunks(ids, newline)):
+            ends = _line_ends(chunk, newline)
+            hashes = line_hashes(chunk, ends, vocabulary)
+            buckets = _buckets(hashes)
+            if dominates and (is_dominant := buckets == dominant).any():
+                begin, end = np.r_[0, ends][is_dominant.argmax() :][:2]
+                _report_dominant(vocabulary, chunk[begin : end - 1], counts[dominant] / lines, lines, source)
+                dominates = False
+            for bucket in np.unique(buckets[frequent[buckets]]).tolist():
+                (places,) = np.nonzero(buckets == bucket)
+                hashes[places] += np.arange(seen[bucket], seen[bucket] + len(places), dtype=np.uint64) * BASE
+                seen[bucket] += len(places)
+            split_of_chars = np.repeat(_splits_of(hashes, shares), np.diff(ends, prepend=0))
+            for number, (name, append) in enumerate(writers.items()):
+                append(own := chunk[split_of_chars == number])
+                sizes[name] += len(own)
+        for name, size in sizes.items():
+            if not size:
+                raise DataError(
+                    f"{source}: none of {counted(lines, 'line')} is in the {name} split, which "
+                    "takes lines by a hash, and equal lines together; allowed: a line or more in each split; add "
+                    "lines, change the shares (data.split), or give each split a text of its own (data.valid_source)"
+                )
+    return {name: map_entry(f"{key}-{name}", newline.dtype) for name in shares}
 
-    def __init__(self, n: int, seed: tuple[int, ...]) -> None:
-        assert n >= 1, n
-        self.n = n
-        self._half = np.uint64(-(-max((n - 1).bit_length(), 2) // 2))
-        self._mask = np.uint64((1 << int(self._half)) - 1)
-        self._keys = np.random.SeedSequence(seed).generate_state(_ROUNDS, np.uint64)
 
-    def __call__(self, places: npt.ArrayLike) -> Indices:
-        """What stands at these places of the order."""
-        found = self._permuted(np.atleast_1d(np.asarray(places, np.uint64)))
-        while (outside := found >= self.n).any():
-            found[outside] = self._permuted(found[outside])
-        return found
-
-    def _permuted(self, x: Indices) -> Indices:
-        left, right = x >> self._half, x & self._mask
-        for key in self._keys:
-            left, right = right, left ^ (scattered(right ^ key) & self._mask)
-        return (left << self._half) | right
+def _buckets(hashes: Hashes) -> Buckets:
+    return (hashes & np.uint64(_BUCKETS - 1)).astype(np.int64)
 
 
-class LineOrder:
-    """A random order of the lines of a text that takes little time and memory even for a hundred million lines.
+def _splits_of(hashes: Hashes, shares: Mapping[str, float]) -> npt.NDArray[np.uint8]:
+    """The index of each line's split."""
+    bounds = np.cumsum(list(shares.values()))
+    # In 53 bits, which a float64 holds.
+    place = (hashes >> np.uint64(11)).astype(np.float64) / 2.0**53 * bounds[-1]
+    return np.searchsorted(bounds, place, side="right").clip(max=len(bounds) - 1).astype(np.uint8)
 
-    Blocks of lines that stand together in the text are drawn in random order, and put into groups. The lines of each
-    group are shuffled. The order of a text with up to 262,144 lines is thus any; in larger texts reading stays near few
-    places of the text at a time, so that it may be larger than memory.
 
-    starts      see `LineStreams`
-    seed        what the order depends on
+def _report_dominant(vocabulary: Vocabulary, line: Ids, share: float, lines: int, source: str) -> None:
+    what = _shown(_text(line[:61], vocabulary)) if len(line) else "empty"
+    say(
+        "lines",
+        f"{source}: {share:.0%} of {lines:,} lines are {what}; they count as much in the scores; remove them from the "
+        "text if they are no records",
+    )
+
+
+def line_chunks(ids: Ids, newline: np.integer[Any]) -> Iterator[Ids]:
+    """Whole lines, some at a time; the last one ends with a newline too."""
+    start = end = 0
+    while start < len(ids):
+        assert end < len(ids), "the last line has no newline"
+        begin, end = end, min(end + _CHUNK, len(ids))
+        ends = _line_ends(ids[begin:end], newline)
+        if len(ends):
+            yield np.asarray(ids[start : begin + int(ends[-1])])
+            start = begin + int(ends[-1])
+
+
+def _line_ends(chunk: Ids, newline: np.integer[Any]) -> npt.NDArray[np.int64]:
+    """Where the lines of a chunk end, behind their newlines."""
+    return np.flatnonzero(chunk == newline) + 1
+
+
+def line_starts(ids: Ids, vocabulary: Vocabulary, key: str) -> Ids:
+    """Where each line of a split starts, and where the last one ends, [lines + 1], memory-mapped.
+
+    ids: of the split with this key in the cache, in the order in which the model reads them.
     """
-
-    def __init__(self, starts: npt.NDArray[np.integer[Any]], seed: tuple[int, ...]) -> None:
-        self._starts, self._seed = starts, seed
-        self.lines = len(starts) - 1
-        blocks = Shuffle(-(-self.lines // _BLOCK), seed)
-        first = blocks(np.arange(blocks.n)).astype(np.int64) * _BLOCK
-        last = np.minimum(first + _BLOCK, self.lines)
-        group_begins = np.arange(0, blocks.n, _GROUP)
-        self._first_lines = first
-        self._block_sizes = last - first
-        self._group_ends = np.cumsum(np.add.reduceat(self._block_sizes, group_begins))
-        chars = starts[last].astype(np.int64) - starts[first].astype(np.int64)
-        self._group_char_ends = np.cumsum(np.add.reduceat(chars, group_begins))
-        self._kept = -1, chars
-
-    @property
-    def chars(self) -> int:
-        """Characters of all lines."""
-        return int(self._group_char_ends[-1])
-
-    def ahead(self, place: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Where the lines from this place of the order on begin and end in the text: some, at least one."""
-        group, first = self._group_of(place)
-        last = min(place + _AHEAD, int(self._group_ends[group]))
-        return self._bounds(group, np.arange(place - first, last - first))
-
-    def find(self, char: int) -> tuple[int, int, int]:
-        """The line that has this character of the order: its place, its length, and the character's offset in it."""
-        group = int(np.searchsorted(self._group_char_ends, char, side="right"))
-        before = int(self._group_char_ends[group - 1]) if group else 0
-        ends = before + self._char_ends(group)
-        inside = int(np.searchsorted(ends, char, side="right"))
-        begin = int(ends[inside - 1]) if inside else before
-        place = inside + (int(self._group_ends[group - 1]) if group else 0)
-        return place, int(ends[inside]) - begin, char - begin
-
-    def _group_of(self, place: int) -> tuple[int, int]:
-        """The group of a place, and the place of its first line."""
-        group = int(np.searchsorted(self._group_ends, place, side="right"))
-        return group, int(self._group_ends[group - 1]) if group else 0
-
-    def _char_ends(self, group: int) -> npt.NDArray[np.int64]:
-        """Where each line of a group ends, in characters from the group's beginning; keeps those of one group."""
-        if group != self._kept[0]:
-            size = int(self._group_ends[group]) - (int(self._group_ends[group - 1]) if group else 0)
-            begins, ends = self._bounds(group, np.arange(size))
-            self._kept = group, np.cumsum(ends - begins)
-        return self._kept[1]
-
-    def _bounds(self, group: int, inside: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Begin and end in the text of the lines at these places of a group's order."""
-        blocks = slice(group * _GROUP, (group + 1) * _GROUP)
-        block_ends = np.cumsum(self._block_sizes[blocks])
-        drawn = Shuffle(int(block_ends[-1]), (*self._seed, group + 1))(inside).astype(np.int64)
-        block = np.searchsorted(block_ends, drawn, side="right")
-        lines = drawn - (block_ends - self._block_sizes[blocks])[block] + self._first_lines[blocks][block]
-        return self._starts[lines].astype(np.int64), self._starts[lines + 1].astype(np.int64)
+    key = f"{key}-{vocabulary.direction}"
+    starts = find_entry(key)
+    if starts is None:
+        newline, begins = newline_of(vocabulary), range(0, len(ids), _CHUNK)
+        blocks = (begin + _line_ends(ids[begin : begin + _CHUNK], newline) for begin in begins)
+        starts = store_entry(key, np.min_scalar_type(len(ids)), blocks)
+    return starts
 
 
-class LineStreams:
-    """B streams of whole lines, each line once in an epoch, in an order of its own for every epoch.
+def text_lines(ids: Ids, vocabulary: Vocabulary) -> Iterator[list[str]]:
+    """The lines of `ids`, in the order of the text, without their newlines, some at a time; see `line_chunks`.
 
-    Has the interface of `Streams`. A stream is the newline that starts its first line, and then line after line. It
-    begins with the first line of the epoch's order that starts at or behind b · S characters of it, and has
-    S = N // B characters, so that the last line may be cut. Lines that start in the last characters of the order follow
-    those at its beginning.
-
-    ids         [1 + N] unsigned integers: a newline, then the lines, each with its newline; may be memory-mapped
-    starts      [lines + 1]: where in `ids` each line begins; the last element is 1 + N
-    seed        what the order of lines depends on
-    others      see `Streams`
+    Bytes that are not UTF-8 become lone surrogates.
     """
-
-    def __init__(
-        self,
-        ids: npt.NDArray[np.integer[Any]],
-        starts: npt.NDArray[np.integer[Any]],
-        batch_size: int,
-        bptt: int,
-        name: str = "train split",
-        shard: Shard = WHOLE_BATCH,
-        seed: int = 1,
-    ) -> None:
-        check_length(len(ids), batch_size, bptt, name)
-        self.batch_size = batch_size
-        self.bptt = bptt
-        self.length = (len(ids) - 1) // batch_size
-        """S, characters per stream."""
-        # Views of the plain type: slices of a memory map take several times as long.
-        self._ids, self._starts, self._seed = np.asarray(ids), np.asarray(starts), seed
-        self._own = np.array_split(np.arange(batch_size), shard.count)[shard.index]
-        self._epoch = -1
-        self._position = 0
-        self._streams: list[_Stream] = []
-
-    @property
-    def windows_per_epoch(self) -> int:
-        """Whole windows of T steps per stream."""
-        return self.length // self.bptt
-
-    def epoch_start(self, epoch: int) -> int:
-        """Where an epoch starts in each stream: at its first line. The characters left out differ in every epoch."""
-        return 0
-
-    def read(
-        self, position: int, steps: int, device: torch.device | str | None = None, epoch: int = 0
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Inputs and targets for `steps` characters from `position`, see `Streams.read`.
-
-        Reading on from where the last call ended is fast; anything else looks up where each stream is.
-        """
-        assert position >= 0, position
-        assert 1 <= steps <= self.length - position, (position, steps, self.length)
-        if epoch != self._epoch or position != self._position:
-            self._seek(epoch, position)
-        window_BT = np.empty((len(self._streams), steps + 1), np.int64)
-        for row_T, stream in zip(window_BT, self._streams, strict=True):
-            stream.read(row_T)
-        self._position = position + steps
-        ids_TB = to_device(np.ascontiguousarray(window_BT.T), torch.device(device or "cpu"))
-        return ids_TB[:-1], ids_TB[1:]
-
-    def _seek(self, epoch: int, position: int) -> None:
-        if epoch != self._epoch:
-            self._order = LineOrder(self._starts, (self._seed, epoch))
-        self._streams = [self._stream_at(int(b), position) for b in self._own]
-        self._epoch, self._position = epoch, position
-
-    def _stream_at(self, b: int, position: int) -> "_Stream":
-        """Stream b, from a position on."""
-        order, begin = self._order, b * self.length
-        _, length, offset = order.find(begin)
-        if offset:  # the stream begins with the next line
-            begin += length - offset
-        place, _, offset = order.find((begin + position) % order.chars)
-        return _Stream(self._ids, order, place, offset)
+    for chunk in line_chunks(ids, newline_of(vocabulary)):
+        yield _text(chunk, vocabulary).split(NEWLINE)[:-1]
 
 
-class _Stream:
-    """One stream: line after line from an offset in the line at a place in the order; after the last comes the first.
+def _text(ids: Ids, vocabulary: Vocabulary) -> str:
+    return vocabulary.decode(vocabulary.reversed_if_backward(ids), "surrogateescape")
 
-    ids: see `LineStreams`.
+
+def _shown(line: str) -> str:
+    return f"{line[:60]!r}{' …' if len(line) > 60 else ''}"
+
+
+# Labels: `label<SEPARATOR>record`
+
+
+def count_labels(ids: Ids, separator: str, vocabulary: Vocabulary, source: str) -> Labels:
+    """How many lines have each label, which ends where the separator first occurs.
+
+    DataError for a line without a label, or for too many labels.
     """
+    labels, number, doubt = Counter[str](), 0, "is data.label_separator right?"
+    for lines in text_lines(ids, vocabulary):
+        for line in lines:
+            number += 1
+            label, has_label, _ = line.partition(separator)
+            if not has_label:
+                raise DataError(
+                    f"{source}: line {number:,}: found {_shown(line)}; allowed: {LABEL_ADVICE.format(separator)}; "
+                    f"correct the line; {doubt}"
+                )
+            if len(label) > LONGEST_LABEL:
+                raise DataError(
+                    f"{source}: line {number:,}: found {_shown(line)} with a label of more than {LONGEST_LABEL} "
+                    f"characters; allowed: {LONGEST_LABEL} at most; {doubt}"
+                )
+            labels[label] += 1
+        if len(labels) > MOST_LABELS:
+            some = ", ".join(map(repr, [*labels][:3]))
+            raise DataError(
+                f"{source}: found more than {MOST_LABELS:,} labels, among them {some}; allowed: {MOST_LABELS:,} at "
+                f"most; {doubt}"
+            )
+    return dict(sorted(labels.items(), key=lambda pair: (-pair[1], pair[0])))
 
-    def __init__(self, ids: npt.NDArray[Any], order: LineOrder, place: int, offset: int) -> None:
-        self._ids, self._order, self._place = ids, order, place
-        self._look_ahead()
-        self._begins[0] += offset
-        self._last = int(ids[self._begins[0] - 1])
-        self._chars, self._read = ids[:0], 0
-        """Characters that come next, and how many of them were read."""
 
-    def read(self, row: npt.NDArray[np.int64]) -> None:
-        """Fill `row` with the last character that was read, and those that follow."""
-        row[0] = self._last
-        filled = 1
-        while filled < len(row):
-            if self._read == len(self._chars):
-                self._chars, self._read = self._copied(), 0
-            part = self._chars[self._read : self._read + len(row) - filled]
-            row[filled : filled + len(part)] = part
-            filled += len(part)
-            self._read += len(part)
-        self._last = int(row[-1])
-
-    def _copied(self) -> npt.NDArray[Any]:
-        """The next lines, as many as are short enough together; or a part of a long one."""
-        if not len(self._begins):
-            self._look_ahead()
-        lengths = self._ends - self._begins
-        ends = np.cumsum(lengths)
-        count = int(np.searchsorted(ends, _CHARS, side="right"))
-        if not count:
-            begin = self._begins[0]
-            self._begins[0] += _CHARS
-            return self._ids[begin : begin + _CHARS]
-        shifts = self._begins[:count] - (ends[:count] - lengths[:count])
-        self._begins, self._ends = self._begins[count:], self._ends[count:]
-        return self._ids[np.repeat(shifts, lengths[:count]) + np.arange(ends[count - 1])]
-
-    def _look_ahead(self) -> None:
-        self._begins, self._ends = self._order.ahead(self._place)
-        self._place = (self._place + len(self._begins)) % self._order.lines
+def labels_from_json(value: object) -> Labels:
+    """Labels as a checkpoint keeps them; CheckpointError for anything that `count_labels` cannot have counted."""
+    if isinstance(value, dict) and all(type(count) is int and count > 0 for count in value.values()):
+        return value
+    raise CheckpointError("labels: not a table of labels and numbers")

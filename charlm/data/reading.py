@@ -1,37 +1,73 @@
-"""Read files in chunks: as bytes, or as text."""
+"""Read text from files in chunks, and from pipes as it arrives."""
 
 import codecs
-import hashlib
+import contextlib
 import itertools
 import os
+import select
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
+
 from charlm.data.kinds import check_text
-from charlm.data.vocabulary import Level
+from charlm.data.vocabulary import CodePoints, Level, code_points
 from charlm.errors import DataError
 
 CHUNK_BYTES = 1 << 18
+_ARRIVING_BYTES = 1 << 16
+"""As much as a pipe holds on Linux."""
 
 Unit = Literal["text", "line"]
 NEWLINE = "\n"
 
 
-def read_text(
+def read_symbols(
     path: Path, level: Level, unit: Unit = "text", see: Callable[[bytes], object] = lambda chunk: None
-) -> Iterator[str]:
-    """The characters of a file in chunks; at level byte each character stands for a byte.
+) -> Iterator[CodePoints]:
+    """The code points of a file, or its bytes at level byte, in chunks as training reads them, see `as_in_training`.
 
-    At level char, DataError unless the file is UTF-8, and a byte order mark at its start is dropped. Line ends are
-    changed only if lines are the unit, see `whole_lines`. `see` gets the bytes of each chunk.
+    `see` gets the bytes of each chunk. DataError unless the file is UTF-8 at level char, or if it changes meanwhile.
     """
-    chunks = read_chunks(path, see)
-    text = _decoded(path, chunks) if level == "char" else (chunk.decode("latin-1") for chunk in chunks)
-    return whole_lines(text) if unit == "line" else text
+    chunks = as_in_training(read_chunks(path, see), level, unit, path)
+    if level == "byte":
+        yield from (np.frombuffer(chunk, np.uint8) for chunk in chunks)
+        return
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    try:
+        for chunk in itertools.chain(chunks, [b""]):
+            if text := decoder.decode(chunk, final=not chunk):
+                yield code_points(text)
+    except UnicodeDecodeError:
+        raise _not_utf8(path) from None
 
 
-def read_chunks(path: Path, see: Callable[[bytes], object]) -> Iterator[bytes]:
+def as_in_training(chunks: Iterable[bytes], level: Level, unit: Unit, name: str | Path) -> Iterator[bytes]:
+    """The bytes of a file or pipe as training reads them.
+
+    At level char a byte order mark at the start is dropped, and a file of a known kind that is not text is a DataError,
+    which begins with the name. If lines are the unit, every line ends with a newline: CR LF becomes one, and the last
+    line gets one. Empty text stays empty.
+    """
+    mark = codecs.BOM_UTF8 if level == "char" else b""
+    held, last = b"", b"\n"  # a CR at the end of a chunk waits for what follows it
+    for chunk in chunks:
+        if mark:
+            check_text(name, chunk)
+        chunk, mark = held + chunk.removeprefix(mark), b""
+        if unit == "line":
+            held = b"\r" if chunk.endswith(b"\r") else b""
+            chunk = chunk[: len(chunk) - len(held)].replace(b"\r\n", b"\n")
+        if chunk:
+            last = chunk[-1:]
+            yield chunk
+    if unit == "line" and (held or last != b"\n"):
+        yield b"\n"
+
+
+def read_chunks(path: Path, see: Callable[[bytes], object] = lambda chunk: None) -> Iterator[bytes]:
     """Call `see` with each chunk of the file, then yield it; DataError if the file changes meanwhile.
 
     `see` must not raise OSError, which would be reported as an error of the file.
@@ -49,51 +85,28 @@ def read_chunks(path: Path, see: Callable[[bytes], object]) -> Iterator[bytes]:
         raise changed(path)
 
 
-def sha256_of(paths: Iterable[Path]) -> str:
-    """SHA-256 of the bytes of all files, one after another."""
-    hasher = hashlib.sha256()
-    for path in paths:
-        for _ in read_chunks(path, hasher.update):
-            pass
-    return hasher.hexdigest()
+def _not_utf8(path: Path) -> DataError:
+    """Read the file again to find the first byte that is not UTF-8."""
+    decoder, size = codecs.getincrementaldecoder("utf-8")(), 0
+    for chunk in itertools.chain(read_chunks(path), [b""]):
+        size += len(chunk)
+        try:
+            decoder.decode(chunk, final=not chunk)
+        except UnicodeDecodeError as error:
+            offset = size - len(error.object) + error.start
+            return DataError(
+                f"{path}: byte 0x{error.object[error.start]:02X} at offset {offset} is not UTF-8 ({error.reason}); "
+                "data.level: char needs UTF-8 text; convert the file or set data.level: byte"
+            )
+    return changed(path)
 
 
-def _decoded(path: Path, chunks: Iterable[bytes]) -> Iterator[str]:
-    decoder = codecs.getincrementaldecoder("utf-8")()
-    read, at_start = 0, True
+def file_size(path: Path) -> int:
+    """Bytes of a file; DataError if it is not there."""
     try:
-        for chunk in itertools.chain(chunks, [b""]):
-            if not read:
-                check_text(path, chunk)
-            read += len(chunk)
-            text = decoder.decode(chunk, final=not chunk)
-            if text and at_start:
-                text, at_start = text.removeprefix("\ufeff"), False
-            yield text
-    except UnicodeDecodeError as error:
-        offset = read - len(error.object) + error.start
-        raise DataError(
-            f"{path}: byte 0x{error.object[error.start]:02X} at offset {offset} is not UTF-8 ({error.reason}); "
-            "data.level: char needs UTF-8 text; convert the file or set data.level: byte"
-        ) from error
-
-
-def whole_lines(text: Iterable[str]) -> Iterator[str]:
-    """The text of a file, in chunks, with a newline at the end of every line: CR LF becomes one, the last gets one.
-
-    Text that is empty stays empty.
-    """
-    last, carriage_return = NEWLINE, ""  # a CR at a chunk's end waits for what follows it
-    for chunk in text:
-        chunk = carriage_return + chunk
-        carriage_return = "\r" if chunk.endswith("\r") else ""
-        if "\r" in chunk:  # many times as fast as replacing
-            chunk = chunk.removesuffix("\r").replace("\r\n", NEWLINE)
-        if chunk:
-            last = chunk[-1]
-            yield chunk
-    if carriage_return or last != NEWLINE:
-        yield NEWLINE
+        return path.stat().st_size
+    except OSError as error:
+        raise unreadable(path, error) from error
 
 
 def unreadable(path: Path, error: OSError) -> DataError:
@@ -106,3 +119,56 @@ def unreadable(path: Path, error: OSError) -> DataError:
 def changed(source: str | Path) -> DataError:
     """The error for a source that has changed since charlm began to read it."""
     return DataError(f"{source}: changed while being read; a source must not change; run again when it is complete")
+
+
+def arriving(path: str) -> Iterator[bytes]:
+    """The bytes of a file, or of stdin for "-", as they come; DataError if they cannot be read."""
+    try:
+        with contextlib.ExitStack() as opened:
+            if path == "-":
+                file = getattr(sys.stdin.buffer, "raw", sys.stdin.buffer)
+            else:
+                file = opened.enter_context(Path(path).open("rb", buffering=0))
+            while (data := file.read(_ARRIVING_BYTES)) != b"":
+                if data is None:  # a pipe in non-blocking mode, which a parent process may have set
+                    select.select([file], [], [])
+                else:
+                    yield data
+    except OSError as error:
+        name = "stdin" if path == "-" else path
+        raise DataError(f"{name}: {error.strerror}; allowed: a text file, or - for stdin") from None
+
+
+def whole_lines(blocks: Iterable[bytes]) -> Iterator[list[bytes]]:
+    """The lines that end in each block, without their ends; at last the one that has none."""
+    begun: list[bytes] = []  # parts of a line without its end
+    for block in blocks:
+        *whole, rest = block.split(b"\n")
+        if whole:
+            whole[0] = b"".join([*begun, whole[0]])
+            begun.clear()
+            yield whole
+        if rest:
+            begun.append(rest)
+    if begun:
+        yield [b"".join(begun)]
+
+
+def arriving_lines(path: str, level: Level, unit: Unit) -> Iterator[list[str]]:
+    """The lines of a file, or of stdin for "-", without their ends: as many at a time as have come.
+
+    At level byte, bytes that are not UTF-8 become lone surrogates, as from Python's "surrogateescape". DataError if the
+    file cannot be read, or at level char is not UTF-8.
+    """
+    name, number = "stdin" if path == "-" else path, 0
+    for lines in whole_lines(as_in_training(arriving(path), level, unit, name)):
+        decoded = []
+        for line in lines:
+            number += 1
+            try:
+                decoded.append(line.decode("utf-8", "surrogateescape" if level == "byte" else "strict"))
+            except UnicodeDecodeError as error:
+                raise DataError(
+                    f"{name}: line {number:,}: found no UTF-8 at byte {error.start} of the line; allowed: UTF-8"
+                ) from None
+        yield decoded

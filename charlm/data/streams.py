@@ -1,11 +1,13 @@
-"""Training windows: B contiguous streams of a corpus, read in parallel for truncated backpropagation."""
+"""Training windows: B streams of a corpus side by side, for truncated backpropagation."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from charlm.data.hashes import scattered
 from charlm.errors import DataError
 from charlm.system.device import to_device
 from charlm.system.formatting import counted
@@ -14,6 +16,13 @@ from charlm.system.process_group import WHOLE_BATCH, Shard
 _PIECE = 1024
 """Characters of a piece at least, if an epoch reads so many, and less than double. The state is carried over the gap
 after it, so pieces should be long."""
+_BLOCK = 1 << 8
+"""Lines that stand together in the text, and that are drawn together."""
+_GROUP = 1 << 10
+"""Blocks whose lines are shuffled together."""
+_AHEAD = 256
+"""Lines that a stream looks up at once."""
+_ROUNDS = 8
 
 
 class Streams:
@@ -109,3 +118,177 @@ def check_length(length: int, batch_size: int, bptt: int, name: str) -> None:
             f"{name}: {counted(length, 'character')}; {counted(batch_size, 'stream')} of {counted(bptt, 'step')} need "
             f"at least {needed:,}; lower train.batch_size or train.bptt, or use more text (data.split)"
         )
+
+
+def shuffled(places: npt.ArrayLike, n: int, seed: tuple[int, ...]) -> npt.NDArray[np.int64]:
+    """What stands at these places of a random order of 0 … n − 1, in constant memory.
+
+    A Feistel network (Luby & Rackoff 1988) permutes the numbers of 2w bits; a result of n or more is permuted again
+    until it is smaller (Black & Rogaway 2002).
+    """
+    half = np.uint64(-(-max((n - 1).bit_length(), 2) // 2))
+    mask = np.uint64((1 << int(half)) - 1)
+    keys = np.random.SeedSequence(seed).generate_state(_ROUNDS, np.uint64)
+    drawn = np.array(places, np.uint64)
+    outside = np.ones(len(drawn), bool)
+    while outside.any():
+        left, right = drawn[outside] >> half, drawn[outside] & mask
+        for key in keys:
+            left, right = right, left ^ (scattered(right ^ key) & mask)
+        drawn[outside] = (left << half) | right
+        outside = drawn >= n
+    return drawn.astype(np.int64)
+
+
+class LineOrder:
+    """A random order of the lines of a text that takes little time and memory even for a hundred million lines.
+
+    Blocks of lines that stand together in the text are drawn in random order, and put into groups. The lines of each
+    group are shuffled. The order of a text with up to 262,144 lines is thus any; in larger texts reading stays near few
+    places of the text at a time, so that it may be larger than memory.
+
+    starts      see `LineStreams`
+    seed        what the order depends on
+    """
+
+    def __init__(self, starts: npt.NDArray[np.integer[Any]], seed: tuple[int, ...]) -> None:
+        self._starts, self._seed, self.lines = starts, seed, len(starts) - 1
+        blocks = -(-self.lines // _BLOCK)
+        self._firsts = shuffled(np.arange(blocks), blocks, seed) * _BLOCK
+        ends = np.minimum(self._firsts + _BLOCK, self.lines)
+        self._sizes = ends - self._firsts
+        chars = starts[ends].astype(np.int64) - starts[self._firsts].astype(np.int64)
+        groups = np.arange(0, blocks, _GROUP)
+        self._group_lines = np.r_[0, np.cumsum(np.add.reduceat(self._sizes, groups))]
+        self._group_chars = np.r_[0, np.cumsum(np.add.reduceat(chars, groups))]
+        self.chars = int(self._group_chars[-1])
+        self._cached = -1, chars
+        """A group, and where its lines begin in characters of the order."""
+
+    def ahead(self, place: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Where the lines from this place of the order on begin and end in the text: some, at least one."""
+        group = int(np.searchsorted(self._group_lines, place, side="right")) - 1
+        first, end = self._group_lines[group : group + 2]
+        return self._bounds(group, np.arange(place, min(place + _AHEAD, end)) - first)
+
+    def find(self, char: int) -> tuple[int, int, int]:
+        """The line that has this character of the order: its place, the character's offset in it, and those after."""
+        group = int(np.searchsorted(self._group_chars, char, side="right")) - 1
+        if group != self._cached[0]:
+            begins, ends = self._bounds(group, np.arange(self._group_lines[group + 1] - self._group_lines[group]))
+            self._cached = group, self._group_chars[group] + np.r_[0, np.cumsum(ends - begins)]
+        begins = self._cached[1]
+        inside = int(np.searchsorted(begins, char, side="right")) - 1
+        begin, end = begins[inside : inside + 2].tolist()
+        return int(self._group_lines[group]) + inside, char - begin, end - char
+
+    def _bounds(self, group: int, places: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Begin and end in the text of the lines at these places of a group's order."""
+        blocks = slice(group * _GROUP, (group + 1) * _GROUP)
+        block_ends = np.cumsum(self._sizes[blocks])
+        drawn = shuffled(places, int(block_ends[-1]), (*self._seed, group + 1))
+        block = np.searchsorted(block_ends, drawn, side="right")
+        lines = drawn - (block_ends - self._sizes[blocks])[block] + self._firsts[blocks][block]
+        return self._starts[lines].astype(np.int64), self._starts[lines + 1].astype(np.int64)
+
+
+class LineStreams:
+    """B streams of whole lines, each line once in an epoch, in an order of its own for every epoch.
+
+    Has the interface of `Streams`. A stream is the newline that starts its first line, and then line after line. It
+    begins with the first line of the epoch's order that starts at or behind b · S characters of it, and has
+    S = N // B characters, so that the last line may be cut. Lines that start in the last characters of the order follow
+    those at its beginning.
+
+    ids         [1 + N] unsigned integers: a newline, then the lines, each with its newline; may be memory-mapped
+    starts      [lines + 1]: where in `ids` each line begins; the last element is 1 + N
+    seed        what the order of lines depends on
+    others      see `Streams`
+    """
+
+    def __init__(
+        self,
+        ids: npt.NDArray[np.integer[Any]],
+        starts: npt.NDArray[np.integer[Any]],
+        batch_size: int,
+        bptt: int,
+        name: str = "train split",
+        shard: Shard = WHOLE_BATCH,
+        seed: int = 1,
+    ) -> None:
+        check_length(len(ids), batch_size, bptt, name)
+        self.batch_size = batch_size
+        self.bptt = bptt
+        self.length = (len(ids) - 1) // batch_size
+        """S, characters per stream."""
+        # Views of the plain type: slices of a memory map take several times as long.
+        self._ids, self._starts, self._seed = np.asarray(ids), np.asarray(starts), seed
+        self._own = np.array_split(np.arange(batch_size), shard.count)[shard.index].tolist()
+        self._next = -1, 0
+        """The epoch and the position at which each of the `_streams` is."""
+        self._streams: list[_LineStream] = []
+
+    @property
+    def windows_per_epoch(self) -> int:
+        """Whole windows of T steps per stream."""
+        return self.length // self.bptt
+
+    def epoch_start(self, epoch: int) -> int:
+        """Where an epoch starts in each stream: at its first line. The characters left out differ in every epoch."""
+        return 0
+
+    def read(
+        self, position: int, steps: int, device: torch.device | str | None = None, epoch: int = 0
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Inputs and targets for `steps` characters from `position`, see `Streams.read`.
+
+        Reading on from where the last call ended is fast; anything else looks up where each stream is.
+        """
+        assert position >= 0, position
+        assert 1 <= steps <= self.length - position, (position, steps, self.length)
+        if epoch != self._next[0]:
+            self._order = LineOrder(self._starts, (self._seed, epoch))
+        if (epoch, position) != self._next:
+            self._streams = [self._stream_at(b, position) for b in self._own]
+        window_BT = np.stack([stream.read(steps + 1) for stream in self._streams])
+        self._next = epoch, position + steps
+        ids_TB = to_device(np.ascontiguousarray(window_BT.T), torch.device(device or "cpu"))
+        return ids_TB[:-1], ids_TB[1:]
+
+    def _stream_at(self, b: int, position: int) -> "_LineStream":
+        """Stream b, from a position on."""
+        begin = b * self.length
+        _, offset, rest = self._order.find(begin)
+        if offset:  # the stream begins with the next line
+            begin += rest
+        place, offset, _ = self._order.find((begin + position) % self._order.chars)
+        return _LineStream(self._ids, self._order, place, offset)
+
+
+class _LineStream:
+    """Line after line from an offset in the line at a place of the order; after the last line comes the first."""
+
+    def __init__(self, ids: npt.NDArray[Any], order: LineOrder, place: int, offset: int) -> None:
+        self._stretches = self._lines(ids, order, place, offset)
+        self._ahead = next(self._stretches)
+        """Characters from the last one that was read on."""
+
+    def _lines(self, ids: npt.NDArray[Any], order: LineOrder, place: int, offset: int) -> Iterator[npt.NDArray[Any]]:
+        offset -= 1  # the character before the first that is a target
+        while True:
+            begins, ends = order.ahead(place)
+            begins[0] += offset
+            yield from (ids[begin:end] for begin, end in zip(begins.tolist(), ends.tolist(), strict=True))
+            place, offset = (place + len(begins)) % order.lines, 0
+
+    def read(self, count: int) -> npt.NDArray[np.int64]:
+        """The next characters, the first of them the last one that was read."""
+        row, filled = np.empty(count, np.int64), 0
+        while True:
+            stretch = self._ahead[: count - filled]
+            row[filled : filled + len(stretch)] = stretch
+            filled += len(stretch)
+            if filled == count:
+                self._ahead = self._ahead[len(stretch) - 1 :]
+                return row
+            self._ahead = next(self._stretches)

@@ -141,11 +141,10 @@ class Vocabulary:
 
     def decode(self, ids: Iterable[int], errors: str = "replace") -> str:
         """The text of `ids`; bytes that are not UTF-8 become U+FFFD, or lone surrogates with "surrogateescape"."""
-        if self.backward:
-            ids = [*ids][::-1]
+        array = self.reversed_if_backward(ids if isinstance(ids, np.ndarray) else np.array([*ids], np.int64))
         if self.level == "byte":
-            return bytes(ids).decode("utf-8", errors)
-        return "".join(self.characters[i] for i in ids)
+            return array.astype(np.uint8).tobytes().decode("utf-8", errors)
+        return self.symbols[array].astype("<u4").tobytes().decode("utf-32-le", "surrogatepass")
 
     def extended(self, characters: str) -> "Vocabulary":
         """This vocabulary with more characters at its end; existing ids do not change."""

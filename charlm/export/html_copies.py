@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from charlm.data.hashes import window_hashes
 from charlm.inference.novelty import WINDOW, Ids
 from charlm.web.page import packed
 
@@ -58,7 +59,7 @@ def copies_of(ids: Ids) -> Copies:
     total, ids = len(ids), ids[: MOST_WINDOWS + WINDOW - 1]
     count = max(0, len(ids) - WINDOW + 1)
     bits = max(1, count.bit_length() - 1)
-    places, fingerprints = (_mixed(_hashes(ids, base, count)) for base in _BASES)
+    places, fingerprints = (_mixed(window_hashes(ids, WINDOW, np.uint32(base))) for base in _BASES)
     keys = np.unique(
         ((places >> np.uint32(32 - bits)).astype(np.uint64) << _FINGERPRINT_BITS) | (fingerprints >> np.uint32(16))
     )
@@ -71,15 +72,6 @@ def copies_of(ids: Ids) -> Copies:
         counts_B=counts.astype(np.uint8),
         fingerprints_N=keys.astype(np.uint16),  # the lower bits
     )
-
-
-def _hashes(ids: Ids, base: int, count: int) -> Hashes:
-    """The hash of each window."""
-    hashes = np.zeros(count, np.uint32)
-    for offset in range(WINDOW):
-        hashes *= np.uint32(base)
-        hashes += ids[offset : offset + count].astype(np.uint32)
-    return hashes
 
 
 def _mixed(hashes: Hashes) -> Hashes:

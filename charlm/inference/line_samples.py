@@ -6,10 +6,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from charlm.data.labels import separator_ids, without_labels
-from charlm.data.line_split import Starts, line_chunks, line_ends, line_hashes
-from charlm.data.reading import NEWLINE
-from charlm.inference.evaluation import Ids
+from charlm.data.lines import text_lines
 from charlm.inference.options import SamplingOptions
 from charlm.inference.sampling import sample_text
 from charlm.inference.trained import TrainedModel
@@ -40,7 +37,7 @@ def sample_lines(
     is gone.
     """
     prefix = "" if label is None else trained.label_prefix(label)
-    known = _known_lines(trained) if novel else np.empty(0, np.uint64)
+    known = _known_lines(trained) if novel else np.empty(0, np.int64)
     tries, earlier = count * (_TRIES if unique or novel else 1), set[str]()
     for first in range(0, tries, _TOGETHER):
         seeds = range(seed + first, seed + min(first + _TOGETHER, tries))
@@ -60,26 +57,21 @@ def sample_lines(
                     return
 
 
-def _known_lines(trained: TrainedModel) -> npt.NDArray[np.uint64]:
+def _known_lines(trained: TrainedModel) -> npt.NDArray[np.int64]:
     """The hashes of the lines of the train split, without their labels, sorted: 8 bytes each."""
-    ids = trained.training_splits("--novel")["train"]
-    newline = ids[0]
-    chunks = line_chunks(ids[1:], newline)
-    hashes = np.concatenate([np.empty(0, np.uint64), *(_hashes(c, line_ends(c, newline), trained) for c in chunks)])
-    hashes.sort()
-    return hashes
+    vocabulary = trained.vocabulary
+    ids = vocabulary.reversed_if_backward(trained.training_splits("--novel")["train"])[1:]
+    hashes = [np.array([hash(_record(line, trained)) for line in lines]) for lines in text_lines(ids, vocabulary)]
+    return np.sort(np.concatenate([np.empty(0, np.int64), *hashes]))
 
 
-def _is_in(known: npt.NDArray[np.uint64], trained: TrainedModel, line: str) -> bool:
-    ids = np.append(trained.vocabulary.encode(line), trained.vocabulary.encode(NEWLINE))
-    [wanted] = _hashes(ids, np.array([len(ids)]), trained)
+def _is_in(known: npt.NDArray[np.int64], trained: TrainedModel, line: str) -> bool:
+    wanted = hash(_record(line, trained))
     place = np.searchsorted(known, wanted)
     return bool(place < len(known) and known[place] == wanted)
 
 
-def _hashes(lines: Ids, ends: Starts, trained: TrainedModel) -> npt.NDArray[np.uint64]:
-    """The hashes of lines without their labels; they end at `ends`."""
-    vocabulary, separator = trained.vocabulary, trained.config.data.label_separator
-    if separator is not None:
-        lines, ends = without_labels(lines, ends, separator_ids(separator, vocabulary))
-    return line_hashes(lines, ends, vocabulary)
+def _record(line: str, trained: TrainedModel) -> str:
+    """A line without its label."""
+    separator = trained.config.data.label_separator
+    return line if separator is None else line.split(separator, 1)[-1]

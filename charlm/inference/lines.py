@@ -10,9 +10,8 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from charlm.data.arriving import as_in_training, whole_lines
-from charlm.data.labels import LABEL_ADVICE
-from charlm.data.reading import NEWLINE
+from charlm.data.lines import LABEL_ADVICE
+from charlm.data.reading import NEWLINE, as_in_training, whole_lines
 from charlm.data.vocabulary import UNKNOWN, Vocabulary, code_points, describe_characters
 from charlm.errors import DataError, VocabularyError
 from charlm.inference.dynamic import Adaptation, Rule, gradient_rms
@@ -66,7 +65,7 @@ def score_lines(
     per_char: bool = False,
     adaptation: Adaptation | None = None,
 ) -> Iterator[list[LineScore]]:
-    """Yield the scores of the lines that end in each block, in order. For blocks see `Arriving.blocks`.
+    """Yield the scores of the lines that end in each block of bytes, in order.
 
     Every character counts, the newline that ends the line too. The model reads a newline before each line, from the
     zero state, even if it was trained on running text; VocabularyError if it has never seen one.

@@ -15,7 +15,7 @@ import torch
 from charlm.checkpoint import Checkpoint, read_checkpoint
 from charlm.config import Config
 from charlm.data.corpus import begin_of, load_unchanged_corpus
-from charlm.data.labels import Labels
+from charlm.data.lines import Labels
 from charlm.data.places import with_found_paths
 from charlm.data.reading import NEWLINE
 from charlm.data.vocabulary import Vocabulary, describe_characters

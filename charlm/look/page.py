@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from charlm.data.line_split import NEWLINE
+from charlm.data.reading import NEWLINE
 from charlm.errors import DataError, VocabularyError
 from charlm.inference import SamplingOptions, TrainedModel
 from charlm.inference.line_samples import sample_lines

@@ -12,8 +12,7 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 from charlm.checkpoint import all_finite
 from charlm.config import Config
 from charlm.data.corpus import Corpus, begin_of
-from charlm.data.lines import LineStreams
-from charlm.data.streams import Streams
+from charlm.data.streams import LineStreams, Streams
 from charlm.errors import DivergenceError
 from charlm.layers import RecurrentState
 from charlm.model import CharLM, WindowLoss, build_model, load_weights, map_state, window_loss

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import charlm
-from charlm.data import counted
+from charlm.data import corpus as counted
 from charlm.data.corpus import Corpus, encode_file
 from charlm.data.vocabulary import Vocabulary
 from charlm.errors import DataError
@@ -205,7 +205,7 @@ def test_a_text_without_room_for_its_cache_is_refused_before_it_is_read(level, t
     sparse = tmp_path / "sparse"
     sparse.touch()
     os.truncate(sparse, 5 * shutil.disk_usage(tmp_path).free)
-    monkeypatch.setattr(counted, "read_text", lambda *_: pytest.fail("read"))
+    monkeypatch.setattr(counted, "read_symbols", lambda *_: pytest.fail("read"))
     assert re.fullmatch(
         rf"{sparse}: its cache needs at least \S+ [GT]B; {cache}/corpora has \S+ [GT]B free; any folder with room "
         "will do; name one in CHARLM_CACHE, or use a part of the text",

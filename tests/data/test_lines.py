@@ -1,4 +1,4 @@
-"""Streams of lines in random order."""
+"""Texts of lines: their splits and their labels."""
 
 import itertools
 from collections import Counter
@@ -6,161 +6,187 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from charlm.data.lines import LineOrder, LineStreams, Shuffle
-from charlm.errors import DataError
-from charlm.system.process_group import Shard
+from charlm.data import hashes, lines
+from charlm.data.hashes import line_hashes
+from charlm.data.lines import labels_from_json
+from charlm.data.vocabulary import Vocabulary
+from charlm.errors import CheckpointError, DataError, VocabularyError
+from tests.corpora import load_corpus
 
-NEWLINE = 0
-
-
-def text_of(lines: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:
-    """The ids of lines without their newlines, and where each starts."""
-    ids = [NEWLINE, *itertools.chain(*([*line, NEWLINE] for line in lines))]
-    starts = np.cumsum([1, *(len(line) + 1 for line in lines)])
-    return np.array(ids, np.uint8), starts
+SHARES = (0.7, 0.2, 0.1)
+LABELED = [f"{'abcdefg'[n % 7] * (n % 5)}::{n * 7919 % 1009}:::{n}" for n in range(400)]
 
 
-def some_lines(count: int, longest: int = 9) -> list[list[int]]:
-    draw = np.random.default_rng(count)
-    return [draw.integers(1, 200, size=draw.integers(0, longest + 1)).tolist() for _ in range(count)]
+@pytest.fixture(params=[1 << 18, 100, 1])
+def chunk(request, monkeypatch) -> None:
+    """Reads so many characters at once."""
+    monkeypatch.setattr(lines, "_CHUNK", request.param)
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 16, 17, 1000, 4097])
-def test_a_shuffle_is_a_permutation_that_depends_on_the_seed(n):
-    orders = [Shuffle(n, (1, epoch))(np.arange(n)).tolist() for epoch in range(3)]
-    assert all(sorted(order) == list(range(n)) for order in orders)
-    assert Shuffle(n, (1, 0))(np.arange(n)).tolist() == orders[0]
-    if n >= 1000:
-        assert len({tuple(order) for order in orders}) == 3
+@pytest.fixture
+def split(write):
+    """Loads a text of these lines, and returns those of each split without newlines; the starts must be theirs."""
+
+    def split(text: list[str], shares=SHARES, **options) -> dict[str, list[str]]:
+        corpus = load_corpus(write("x.txt", "\n".join(text) + "\n"), split=shares, unit="line", **options)
+        found = {}
+        for name, ids in corpus.splits.items():
+            decoded = corpus.vocabulary.decode(ids)
+            found[name] = [decoded[start : end - 1] for start, end in itertools.pairwise(corpus.starts[name])]
+            assert "".join(f"\n{line}" for line in found[name]) + "\n" == decoded
+        return found
+
+    return split
 
 
-def test_every_place_gets_every_thing_equally_often():
-    counts = np.zeros((6, 6), int)
-    for seed in range(3000):
-        counts[np.arange(6), Shuffle(6, (seed,))(np.arange(6)).astype(int)] += 1
-    # 500 each with a standard deviation of 20.
-    assert (np.abs(counts - 500) < 120).all(), counts
+def numbered(count: int) -> list[str]:
+    return [f"line {number * 7919 % 10007}" for number in range(count)]
 
 
-def test_large_shuffles_need_no_memory():
-    shuffle = Shuffle(10**12, (1,))
-    found = shuffle(np.arange(10**12 - 1000, 10**12))
-    assert len(set(found.tolist())) == 1000
-    assert found.max() < 10**12
+@pytest.mark.usefixtures("chunk")
+def test_every_line_is_in_one_split_in_its_order(split, capsys):
+    text = [*numbered(300), "", "x" * 1000, "", "last é"]
+    found = split(text)
+    assert Counter(itertools.chain(*found.values())) == Counter(text)
+    for own in found.values():
+        places = [text.index(line) for line in dict.fromkeys(own)]
+        assert places == sorted(places)
+    assert split(text) == found  # from the cache
+    assert capsys.readouterr().err.count("splitting") == 1
 
 
-def stream_texts(streams: LineStreams, steps: int, epoch: int = 0) -> list[list[int]]:
-    """All that each stream reads in an epoch; inputs and targets must overlap."""
-    texts = None
-    for position in range(0, streams.length, steps):
-        x_TB, y_TB = streams.read(position, min(steps, streams.length - position), epoch=epoch)
-        assert (x_TB[1:] == y_TB[:-1]).all()
-        if texts is None:
-            texts = [[first] for first in x_TB[0].tolist()]
-        for text, first, last in zip(texts, x_TB[0].tolist(), y_TB.T.tolist(), strict=True):
-            assert text[-1] == first
-            text.extend(last)
-    assert texts is not None
-    return texts
+def test_shares_are_kept_and_sorted_lines_do_not_skew_them(split):
+    found = split(sorted(numbered(10_000)))
+    assert [len(own) / 10_000 for own in found.values()] == pytest.approx(SHARES, abs=0.02)
+    assert len({line[5] for line in found["valid"]}) == 9
 
 
-def lines_of(text: list[int]) -> tuple[list[tuple[int, ...]], tuple[int, ...]]:
-    """The whole lines of a stream, and the beginning of the last, which is cut."""
-    assert text[0] == NEWLINE
-    lines: list[list[int]] = [[]]
-    for symbol in text[1:]:
-        if symbol == NEWLINE:
-            lines.append([])
-        else:
-            lines[-1].append(symbol)
-    *whole, last = map(tuple, lines)
-    return whole, last
+def test_equal_lines_stay_together_and_other_lines_and_vocabularies_move_none(split):
+    text = numbered(500) * 5
+    found = split(text)
+    assert Counter(itertools.chain(*found.values())) == Counter(text)
+    assert not set(found["train"]) & (set(found["valid"]) | set(found["test"]))
+    more = split(["zzz", *reversed(numbered(500)), "ÄÖÜ é"])
+    assert {name: set(own) - {"zzz", "ÄÖÜ é"} for name, own in more.items()} == {
+        name: set(own) for name, own in found.items()
+    }
 
 
-@pytest.fixture(params=[False, True], ids=["one group", "many groups"])
-def groups(request, monkeypatch):
-    """A text of one group of lines, or of many; streams that look far ahead, or not."""
-    if request.param:
-        for name, value in {"_BLOCK": 4, "_GROUP": 3, "_AHEAD": 2, "_CHARS": 5}.items():
-            monkeypatch.setattr(f"charlm.data.lines.{name}", value)
+def test_frequent_lines_are_spread_and_rare_ones_stay_together(split, capsys):
+    """Titles with blank lines between them, and a separator after every tenth; some titles come twice."""
+    titles = [*numbered(2000), *numbered(300)]
+    text = [line for n, title in enumerate(titles) for line in (title, "", *(["=" * 70] if n % 10 == 0 else []))]
+    found = split(text)
+    for frequent in ("", "=" * 70):
+        shares = [own.count(frequent) for own in found.values()]
+        assert shares == pytest.approx(np.array(SHARES) * text.count(frequent), abs=2)
+    assert [len(own) / len(text) for own in found.values()] == pytest.approx(SHARES, abs=0.02)
+    assert [set(a) & set(b) for a, b in itertools.combinations(found.values(), 2)] == [{"", "=" * 70}] * 3
+    assert (
+        capsys.readouterr()
+        .err.splitlines()[-1]
+        .endswith(
+            f"x.txt: 48% of {len(text):,} lines are empty; they count as much in the scores; remove them from the "
+            "text if they are no records"
+        )
+    )
+    older = split(text, spread=False)  # as runs of older versions split them, by the hash of each line alone
+    assert sorted(bool(own.count("")) for own in older.values()) == [False, False, True]
 
 
-@pytest.mark.usefixtures("groups")
-@pytest.mark.parametrize("count", [1, 3, 12, 13, 201])
-def test_an_order_has_every_line_once(count):
-    _, starts = text_of(some_lines(count))
-    order = LineOrder(starts, (1, 0))
-    begins, ends, place = [], [], 0
-    while place < order.lines:
-        some_begins, some_ends = order.ahead(place)
-        begins += some_begins.tolist()
-        ends += some_ends.tolist()
-        place += len(some_begins)
-    assert sorted(begins) == starts[:-1].tolist()
-    assert sorted(ends) == starts[1:].tolist()
-    assert count < 12 or begins != sorted(begins)
-    chars = [
-        (place, end - begin, at)
-        for place, (begin, end) in enumerate(zip(begins, ends, strict=True))
-        for at in range(end - begin)
-    ]
-    assert [order.find(char) for char in range(order.chars)] == chars
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [(["one line"], "1 line"), (["a", "b"], "2 lines"), (["equal"] * 4, "4 lines")],
+    ids=["one", "two", "equal"],
+)
+def test_a_split_without_lines_is_refused(split, text, found):
+    with pytest.raises(DataError) as refused:
+        split(text, (0.9, 0.1, 0))
+    assert str(refused.value).endswith(
+        f"x.txt: none of {found} is in the valid split, which takes lines by a hash, and equal lines together; "
+        "allowed: a line or more in each split; add lines, change the shares (data.split), or give each split a text "
+        "of its own (data.valid_source)"
+    )
+    assert split(text, (1, 0, 0)) == {"train": text}
 
 
-@pytest.mark.usefixtures("groups")
-@pytest.mark.parametrize("batch_size", [1, 2, 5])
-@pytest.mark.parametrize("steps", [1, 7, 64])
-def test_streams_are_whole_lines_each_about_once(batch_size, steps):
-    lines = some_lines(200)
-    ids, starts = text_of(lines)
-    streams = LineStreams(ids, starts, batch_size, 5)
-    counts: Counter[tuple[int, ...]] = Counter()
-    for text in stream_texts(streams, steps):
-        assert len(text) == streams.length + 1
-        whole, last = lines_of(text)
-        counts.update(whole)
-        assert not last or any(line[: len(last)] == list(last) for line in lines)
-    wanted = Counter(map(tuple, lines))
-    assert set(counts) <= set(wanted)
-    assert (wanted - counts).total() <= batch_size
-    assert (counts - wanted).total() <= batch_size
+@pytest.mark.parametrize("piece", [1 << 15, 4, 1])
+def test_the_hash_of_a_line_does_not_depend_on_its_place(monkeypatch, piece):
+    vocabulary = Vocabulary.of_code_points(np.array([10, *range(1000, 0x110000, 997)]))
+    draw = np.random.default_rng(1)
+    text = [np.r_[draw.integers(1, len(vocabulary), size=size), 0] for size in (0, 1, 1, 5, 300, 7)]
+    alone = [int(line_hashes(line, np.array([len(line)]), vocabulary)[0]) for line in text]
+    monkeypatch.setattr(hashes, "_PIECE", piece)
+    ends = np.cumsum([len(line) for line in text])
+    assert line_hashes(np.concatenate(text), ends, vocabulary).tolist() == alone
+    assert len(set(alone)) == len(text)
 
 
-def test_epochs_differ_in_their_order_and_seeds_too():
-    ids, starts = text_of(some_lines(50))
-    streams = LineStreams(ids, starts, 2, 5)
-    first, second = stream_texts(streams, 16), stream_texts(streams, 16, epoch=1)
-    assert first != second
-    assert stream_texts(streams, 16) == first
-    assert stream_texts(LineStreams(ids, starts, 2, 5, seed=2), 16) != first
+# Labels
 
 
-@pytest.mark.usefixtures("groups")
-def test_reading_on_from_anywhere_is_as_reading_from_the_start():
-    ids, starts = text_of(some_lines(80))
-    texts = stream_texts(LineStreams(ids, starts, 3, 5), 10)
-    for position in range(0, 60, 7):
-        x_TB, y_TB = LineStreams(ids, starts, 3, 5).read(position, 11)
-        assert x_TB.T.tolist() == [text[position : position + 11] for text in texts]
-        assert y_TB.T.tolist() == [text[position + 1 : position + 12] for text in texts]
+def load(source, separator="::", **options):
+    return load_corpus(source, split=(0.6, 0.3, 0.1), unit="line", label_separator=separator, **options)
 
 
-def test_parts_have_the_streams_of_the_whole():
-    ids, starts = text_of(some_lines(80))
-    texts = stream_texts(LineStreams(ids, starts, 4, 5), 10)
-    parts = [stream_texts(LineStreams(ids, starts, 4, 5, shard=Shard(index, 2)), 10) for index in range(2)]
-    assert parts[0] + parts[1] == texts
+@pytest.mark.usefixtures("chunk")
+@pytest.mark.parametrize("separator", ["::", ":", ":::"])
+def test_labels_of_the_training_lines_are_counted(write, separator):
+    file = write("a.txt", "\n".join(LABELED))
+    corpus, plain = load(file, separator), load(file, None)
+    training = corpus.vocabulary.decode(corpus.splits["train"]).split("\n")[1:-1]
+    expected = Counter(line.split(separator)[0] for line in training)
+    assert list(corpus.labels.items()) == sorted(expected.items(), key=lambda pair: (-pair[1], pair[0]))
+    assert plain.labels == {}
+    assert all(np.array_equal(ids, plain.splits[name]) for name, ids in corpus.splits.items())
+    assert load(file, separator).labels == corpus.labels
 
 
-@pytest.mark.parametrize("lines", [[[1, 2, 3]], [[]] * 30, [[5] * 500, [6]]], ids=["one", "empty", "a long one"])
-def test_odd_texts(lines):
-    ids, starts = text_of(lines)
-    for text in stream_texts(LineStreams(ids, starts, 1, 2), 7):
-        whole, _ = lines_of(text)
-        assert Counter(whole) == Counter(map(tuple, lines))
+def test_other_sources_are_checked_and_not_counted(write):
+    train = write("train.txt", "\n".join(LABELED))
+    assert "new" not in load(train, valid_source=write("valid.txt", "new::12\n")).labels
+    with pytest.raises(DataError, match=r"valid.txt: line 2: found '12'; allowed: "):
+        load(train, valid_source=write("valid.txt", "new::12\n12\n"))
 
 
-def test_too_few_characters():
-    ids, starts = text_of([[1, 2]])
-    with pytest.raises(DataError, match="train split: 4 characters; 2 streams of 5 steps need at least 11"):
-        LineStreams(ids, starts, 2, 5)
+def test_labels_of_bytes(write):
+    file = write("a.bin", b"\xff\xc3\xa9\tx\n" * 20 + b"\xc3\xa9\ty\n")
+    corpus = load_corpus(file, level="byte", split=(1, 0, 0), unit="line", label_separator="\t")
+    assert corpus.labels == {"\udcffé": 20, "é": 1}
+
+
+@pytest.mark.usefixtures("chunk")
+@pytest.mark.parametrize(
+    ("place", "line", "found"),
+    [
+        (0, "none", "line 1: found 'none'; allowed: a label, '::' and the record in every line; correct the line; "),
+        (300, "", "line 301: found ''; allowed: "),
+        (400, "a:b" * 30, f"line 401: found '{('a:b' * 30)[:60]}' …; allowed: "),
+        (7, "a" * 101 + "::b", "with a label of more than 100 characters; allowed: 100 at most; "),
+    ],
+)
+def test_a_line_without_a_label_is_named(write, place, line, found):
+    file = write("a.txt", "\n".join([*LABELED[:place], line, *LABELED[place:]]))
+    with pytest.raises(DataError) as refused:
+        load(file)
+    assert str(refused.value).startswith(f"{file}: line {place + 1:,}: found ")
+    assert found in str(refused.value)
+    assert str(refused.value).endswith("; is data.label_separator right?")
+
+
+def test_too_many_labels(write):
+    many = [f"{n}::x" for n in range(1001)]
+    with pytest.raises(DataError, match=r"found more than 1,000 labels, among them '0', '1', '2'; allowed: 1,000 at"):
+        load(write("a.txt", "\n".join(many)))
+    assert len(load(write("b.txt", "\n".join(many[:1000] * 2))).labels) < 1000
+
+
+def test_a_given_vocabulary_that_lacks_a_character(write):
+    with pytest.raises(VocabularyError):
+        load(write("a.txt", "a::b\n"), vocabulary=Vocabulary("char", "\nab"))
+
+
+@pytest.mark.parametrize("value", [[], "a", {"a": 0}, {"a": True}, {"a": 1.0}, None])
+def test_labels_that_no_checkpoint_holds(value):
+    with pytest.raises(CheckpointError):
+        labels_from_json(value)

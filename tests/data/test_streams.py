@@ -1,6 +1,8 @@
-"""B streams side by side are the corpus, and targets are the inputs one character later."""
+"""B streams side by side are the corpus, or its lines in random order; targets are the inputs one character later."""
 
+import itertools
 import math
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -8,43 +10,36 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from charlm.data.streams import Streams
+from charlm.data import streams as streams_module
+from charlm.data.streams import LineStreams, Streams, shuffled
 from charlm.errors import DataError
+from charlm.system.process_group import Shard
 from tests.corpora import load_corpus
 
+NEWLINE = 0
 sizes = st.tuples(st.integers(1, 9), st.integers(1, 9), st.integers(1, 400)).filter(
     lambda size: size[0] * size[1] + 1 <= size[2]
 )
 
 
-def refused(*args, **kwargs) -> str:
-    with pytest.raises(DataError) as caught:
-        Streams(*args, **kwargs)
-    return str(caught.value)
-
-
 @settings(deadline=None)
-@given(sizes)
-def test_streams_end_to_end_are_the_corpus_less_a_tail_shorter_than_a_row(size):
+@given(sizes, st.data())
+def test_streams_end_to_end_are_the_corpus_less_a_tail_shorter_than_a_row(size, data):
     batch_size, bptt, n = size
-    ids = np.arange(n, dtype=np.uint16)
+    ids = np.random.default_rng(n).integers(0, 256, n, dtype=np.uint8)
     streams = Streams(ids, batch_size, bptt)
-    x_TB, y_TB = streams.read(0, streams.length)
-    assert x_TB.T.flatten().tolist() == ids[: batch_size * streams.length].tolist()
-    assert y_TB.T.flatten().tolist() == ids[1 : batch_size * streams.length + 1].tolist()
-    assert 0 <= n - 1 - batch_size * streams.length < batch_size
-
-
-@settings(deadline=None)
-@given(sizes)
-def test_windows_joined_are_the_whole(size):
-    batch_size, bptt, n = size
-    streams = Streams(np.arange(n, dtype=np.uint32), batch_size, bptt)
-    assert streams.windows_per_epoch * bptt <= streams.length < (streams.windows_per_epoch + 1) * bptt
-    windows = [streams.read(index * bptt, bptt) for index in range(streams.windows_per_epoch)]
-    for number, part in enumerate(zip(*windows, strict=True)):
-        whole = streams.read(0, streams.windows_per_epoch * bptt)[number]
-        torch.testing.assert_close(torch.cat(part), whole, rtol=0, atol=0)
+    S = streams.length
+    assert 0 <= n - 1 - batch_size * S < batch_size
+    x_TB, y_TB = streams.read(0, S)
+    assert x_TB.T.flatten().tolist() == ids[: batch_size * S].tolist()
+    assert y_TB.T.flatten().tolist() == ids[1 : batch_size * S + 1].tolist()
+    position = data.draw(st.integers(0, S - 1))
+    steps = data.draw(st.integers(1, S - position))
+    for window, whole in zip(streams.read(position, steps), (x_TB, y_TB), strict=True):
+        assert window.dtype == torch.long
+        assert window.is_contiguous()
+        assert torch.equal(window, whole[position : position + steps])
+    assert streams.windows_per_epoch * bptt <= S < (streams.windows_per_epoch + 1) * bptt
 
 
 @settings(deadline=None)
@@ -52,8 +47,7 @@ def test_windows_joined_are_the_whole(size):
 def test_an_epoch_that_reads_a_share_sees_all_of_the_text(batch_size, bptt, characters, share):
     """The last piece ends with the stream, and the next epochs read what is between the pieces of the first."""
     stream = max(bptt, characters)
-    ids = np.arange(batch_size * stream + 1)
-    streams = Streams(ids, batch_size, bptt, share=share)
+    streams = Streams(np.arange(batch_size * stream + 1), batch_size, bptt, share=share)
     assert bptt <= streams.length <= stream
     assert streams.length == pytest.approx(max(share * stream, bptt), rel=0.02, abs=stream // 1024 + bptt)
 
@@ -79,76 +73,47 @@ def test_windows_go_on_over_the_gap_between_two_pieces():
     assert streams.read(0, 1, epoch=1)[0].item() == 0
 
 
-@settings(deadline=None)
-@given(sizes, st.data())
-def test_a_window_of_any_place_and_length(size, data):
-    batch_size, bptt, n = size
-    ids = np.random.default_rng(n).integers(0, 256, n, dtype=np.uint8)
-    streams = Streams(ids, batch_size, bptt)
-    position = data.draw(st.integers(0, streams.length - 1))
-    steps = data.draw(st.integers(1, streams.length - position))
-    x_TB, y_TB = streams.read(position, steps)
-    for tensor in (x_TB, y_TB):
-        assert tensor.dtype == torch.long
-        assert tensor.shape == (steps, batch_size)
-        assert tensor.is_contiguous()
-    for b in range(batch_size):
-        start = b * streams.length + position
-        assert x_TB[:, b].tolist() == ids[start : start + steps].tolist()
-        assert y_TB[:, b].tolist() == ids[start + 1 : start + steps + 1].tolist()
-
-
-def test_a_window_owns_its_numbers():
-    ids = np.arange(20, dtype=np.int64)
-    streams = Streams(ids, 1, 4)
-    assert not streams._ids_BS.flags.writeable
-    x_TB, _ = streams.read(0, 4)
-    x_TB.zero_()
-    assert ids.tolist() == list(range(20))
-
-
 def test_streams_of_a_mapped_split_read_only_their_own_part(write):
     text = "".join(chr(0x100 + i) for i in range(1000))
-    corpus = load_corpus(write("text", text), level="char", split=(0.9, 0.1, 0.0))
+    corpus = load_corpus(write("text", text), split=(0.9, 0.1, 0.0))
     streams = Streams(corpus.splits["valid"], 3, 8, "valid split")
     assert np.shares_memory(streams._ids_BS, corpus.splits["valid"])
-    assert streams.length == 33
-    assert corpus.vocabulary.decode(streams.read(0, 33)[0].T.flatten().tolist()) == text[900:999]
-    assert corpus.vocabulary.decode(streams.read(0, 33)[1].T.flatten().tolist()) == text[901:1000]
+    assert not streams._ids_BS.flags.writeable
+    x_TB, y_TB = (corpus.vocabulary.decode(ids.T.flatten().tolist()) for ids in streams.read(0, 33))
+    assert (x_TB, y_TB) == (text[900:999], text[901:1000])
 
 
 def test_every_other_id_can_be_streamed():
-    ids = np.arange(40, dtype=np.uint8)[::2]
-    assert Streams(ids, 2, 3).read(1, 2)[0].tolist() == [[2, 20], [4, 22]]
+    assert Streams(np.arange(40, dtype=np.uint8)[::2], 2, 3).read(1, 2, "cpu")[0].tolist() == [[2, 20], [4, 22]]
 
 
 def test_the_least_text_is_enough_and_one_character_less_is_refused():
     assert Streams(np.zeros(2049, np.uint8), 32, 64).windows_per_epoch == 1
-    assert refused(np.zeros(2048, np.uint8), 32, 64) == (
-        "train split: 2,048 characters; 32 streams of 64 steps need at least 2,049; "
-        "lower train.batch_size or train.bptt, or use more text (data.split)"
-    )
+    need = "lower train.batch_size or train.bptt, or use more text (data.split)"
+    ids, starts = text_of([[1, 2]])
+    for call, fault in (
+        (
+            lambda: Streams(np.zeros(2048, np.uint8), 32, 64),
+            "train split: 2,048 characters; 32 streams of 64 steps need at least 2,049; ",
+        ),
+        (
+            lambda: Streams(np.zeros(0, np.uint8), 1, 1, name="valid split"),
+            "valid split: 0 characters; 1 stream of 1 step need at least 2; ",
+        ),
+        (
+            lambda: LineStreams(ids, starts, 2, 5),
+            "train split: 4 characters; 2 streams of 5 steps need at least 11; ",
+        ),
+    ):
+        with pytest.raises(DataError) as refused:
+            call()
+        assert str(refused.value) == fault + need
 
 
-def test_a_split_that_is_too_small_is_named():
-    assert refused(np.zeros(0, np.uint8), 1, 1, name="valid split") == (
-        "valid split: 0 characters; 1 stream of 1 step need at least 2; "
-        "lower train.batch_size or train.bptt, or use more text (data.split)"
-    )
-
-
-@pytest.mark.parametrize(("position", "steps"), [(-1, 2), (0, 0), (0, 10), (8, 2), (9, 1)])
+@pytest.mark.parametrize(("position", "steps"), [(-1, 2), (0, 0), (0, 10), (9, 1)])
 def test_reading_beyond_a_stream_is_a_programmers_mistake(position, steps):
-    streams = Streams(np.arange(19, dtype=np.uint8), 2, 3)
-    assert streams.length == 9
     with pytest.raises(AssertionError):
-        streams.read(position, steps)
-
-
-def test_a_device_that_is_the_cpu():
-    streams = Streams(np.arange(19, dtype=np.uint8), 2, 3)
-    for device in ("cpu", torch.device("cpu")):
-        assert [tensor.tolist() for tensor in streams.read(2, 2, device)] == [[[2, 11], [3, 12]], [[3, 12], [4, 13]]]
+        Streams(np.arange(19, dtype=np.uint8), 2, 3).read(position, steps)
 
 
 @pytest.mark.cuda
@@ -162,3 +127,112 @@ def test_windows_on_the_gpu_are_those_on_the_cpu():
         assert x_TB.is_cuda
         torch.testing.assert_close(x_TB.cpu(), expected_x_TB, rtol=0, atol=0)
         torch.testing.assert_close(y_TB.cpu(), expected_y_TB, rtol=0, atol=0)
+
+
+# Lines in random order
+
+
+def text_of(lines: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:
+    """The ids of lines without their newlines, and where each starts."""
+    ids = [NEWLINE, *itertools.chain(*([*line, NEWLINE] for line in lines))]
+    return np.array(ids, np.uint8), np.cumsum([1, *(len(line) + 1 for line in lines)])
+
+
+def some_lines(count: int) -> list[list[int]]:
+    draw = np.random.default_rng(count)
+    return [draw.integers(1, 200, size=draw.integers(0, 10)).tolist() for _ in range(count)]
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 16, 17, 1000, 4097])
+def test_a_shuffle_is_a_permutation_that_depends_on_the_seed(n):
+    orders = [shuffled(np.arange(n), n, (1, epoch)).tolist() for epoch in range(3)]
+    assert all(sorted(order) == list(range(n)) for order in orders)
+    assert shuffled(np.arange(n), n, (1, 0)).tolist() == orders[0]
+    if n >= 1000:
+        assert len({tuple(order) for order in orders}) == 3
+
+
+def test_a_shuffle_is_fair_and_needs_no_memory():
+    counts = np.zeros((6, 6), int)
+    for seed in range(3000):
+        counts[np.arange(6), shuffled(np.arange(6), 6, (seed,))] += 1
+    assert (np.abs(counts - 500) < 120).all(), counts  # 500 each with a standard deviation of 20
+    places = shuffled(np.arange(10**12 - 1000, 10**12), 10**12, (1,))
+    assert len(set(places.tolist())) == 1000
+    assert places.max() < 10**12
+
+
+def stream_texts(streams: LineStreams, steps: int, epoch: int = 0) -> list[list[int]]:
+    """All that each stream reads in an epoch; inputs and targets must overlap."""
+    windows = [
+        streams.read(position, min(steps, streams.length - position), epoch=epoch)
+        for position in range(0, streams.length, steps)
+    ]
+    x_TB, y_TB = (torch.cat(ids) for ids in zip(*windows, strict=True))
+    assert torch.equal(x_TB[1:], y_TB[:-1])
+    return torch.cat([x_TB[:1], y_TB]).T.tolist()
+
+
+def lines_of(text: list[int]) -> tuple[list[tuple[int, ...]], tuple[int, ...]]:
+    """The whole lines of a stream, and the beginning of the last, which is cut."""
+    _, *whole, last = map(tuple, "".join(map(chr, text)).split(chr(NEWLINE)))
+    return [tuple(map(ord, line)) for line in whole], tuple(map(ord, last))
+
+
+@pytest.fixture(params=[False, True], ids=["one group", "many groups"])
+def groups(request, monkeypatch):
+    """A text of one group of lines, or of many; streams that look far ahead, or not."""
+    if request.param:
+        for name, value in {"_BLOCK": 4, "_GROUP": 3, "_AHEAD": 2}.items():
+            monkeypatch.setattr(streams_module, name, value)
+
+
+@pytest.mark.usefixtures("groups")
+@pytest.mark.parametrize("batch_size", [1, 2, 5])
+@pytest.mark.parametrize("steps", [1, 7, 64])
+def test_streams_are_whole_lines_each_about_once(batch_size, steps):
+    lines = some_lines(200)
+    streams = LineStreams(*text_of(lines), batch_size, 5)
+    counts: Counter[tuple[int, ...]] = Counter()
+    for text in stream_texts(streams, steps):
+        assert len(text) == streams.length + 1
+        assert text[0] == NEWLINE
+        whole, last = lines_of(text)
+        counts.update(whole)
+        assert not last or any(line[: len(last)] == list(last) for line in lines)
+    wanted = Counter(map(tuple, lines))
+    assert set(counts) <= set(wanted)
+    assert (wanted - counts).total() <= batch_size
+    assert (counts - wanted).total() <= batch_size
+
+
+def test_epochs_differ_in_their_order_and_seeds_too():
+    text = text_of(some_lines(50))
+    streams = LineStreams(*text, 2, 5)
+    first, second = stream_texts(streams, 16), stream_texts(streams, 16, epoch=1)
+    assert first != second
+    assert stream_texts(streams, 16) == first
+    assert stream_texts(LineStreams(*text, 2, 5, seed=2), 16) != first
+    assert [text[:8] for text in first] == [  # a run that resumes needs the same order in every version
+        [0, 111, 116, 90, 178, 107, 4, 157],
+        [0, 131, 53, 137, 197, 0, 178, 70],
+    ]
+
+
+@pytest.mark.usefixtures("groups")
+def test_reading_on_from_anywhere_and_a_shard_are_as_reading_all_from_the_start():
+    text = text_of(some_lines(80))
+    texts = stream_texts(LineStreams(*text, 4, 5), 10)
+    for position in range(0, 60, 7):
+        x_TB, y_TB = LineStreams(*text, 4, 5).read(position, 11)
+        assert x_TB.T.tolist() == [stream[position : position + 11] for stream in texts]
+        assert y_TB.T.tolist() == [stream[position + 1 : position + 12] for stream in texts]
+    shards = [stream_texts(LineStreams(*text, 4, 5, shard=Shard(index, 2)), 10) for index in range(2)]
+    assert shards[0] + shards[1] == texts
+
+
+@pytest.mark.usefixtures("groups")
+@pytest.mark.parametrize("lines", [[[1, 2, 3]], [[]] * 30, [[5] * 500, [6]]], ids=["one", "empty", "a long one"])
+def test_odd_texts(lines):
+    for text in stream_texts(LineStreams(*text_of(lines), 1, 2), 7):
+        assert Counter(lines_of(text)[0]) == Counter(map(tuple, lines))

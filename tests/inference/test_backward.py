@@ -10,7 +10,7 @@ import torch
 
 from charlm.checkpoint import read_checkpoint
 from charlm.config import parse_config
-from charlm.data import line_split
+from charlm.data import lines as data_lines
 from charlm.data.vocabulary import Vocabulary
 from charlm.errors import ConfigError
 from charlm.inference import SamplingOptions, TrainedModel, load
@@ -209,7 +209,7 @@ def test_write_and_labels_need_a_forward_model(cli, run, monkeypatch):
 @pytest.mark.parametrize("unit", ["text", "line"])
 def test_files_stay_on_disk(write, monkeypatch, unit):
     """The splits are views of the same entries of the cache, as are the starts of lines, in chunks of any size."""
-    monkeypatch.setattr(line_split, "_CHUNK", 3)
+    monkeypatch.setattr(data_lines, "_CHUNK", 3)
     options = {"level": "char", "split": (0.6, 0.2, 0.2), "unit": unit}
     source = write("names.txt", "\n".join(NAMES * 5))
     ours, theirs = (load_corpus(source, **options, direction=each) for each in ("backward", "forward"))
