@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import functools
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from charlm.cells import Cell
-from charlm.config.faults import fault_lines, show, written_at
+from charlm.config.faults import Source, fault_lines, show, written_at
 from charlm.config.optimizers import Optimizer, Schedule
 from charlm.config.own import Own, as_data, check_traced, from_file, is_in_file, of_run
 from charlm.config.schema import Config, config_with
@@ -68,25 +69,30 @@ def parse_config(
     raw = {} if raw is None else copy.deepcopy(raw)
     if not isinstance(raw, dict):
         raise ConfigError(f"{where}: found {type(raw).__name__}; allowed: sections such as data:, model:, train:")
-    origin: dict[tuple[str | int, ...], str] = {(): where}
+    sources: list[Source] = [([()], where)]
     faults: list[str] = []
     for override in overrides:
         try:
             path, value = _parse_override(override)
-            created = _set(raw, path, value, override)
+            sources.append((_set(raw, path, value, override), f"--set {override}"))
         except ConfigError as error:
             faults += error.faults
-            continue
-        origin = {written: by for written, by in origin.items() if written[: len(path)] != path}
-        origin |= dict.fromkeys(created, f"--set {override}")
-    try:
-        schema = _schema_with_cell(raw, origin, folder, own)
-    except CellError as error:
-        raise ConfigError(*faults, f"{written_at(_KIND, origin)}: model.cell.kind: {error}") from None
+    section: Any = raw
+    for key in _KIND[:-1]:
+        section = section.get(key) if isinstance(section, dict) else None
+    schema = Config
+    if isinstance(section, dict) and is_in_file(section.get("kind")):
+        source = written_at(_KIND, sources)
+        try:
+            cell = own(section["kind"], Path() if source.startswith("--set ") or not folder else folder, section)
+        except CellError as error:
+            raise ConfigError(*faults, f"{source}: model.cell.kind: {error}") from None
+        section["kind"] = cell.model_fields["kind"].default
+        schema = config_with(cell)
     try:
         config = schema.model_validate(raw)
     except ValidationError as error:
-        faults += fault_lines(error, schema, raw, origin)
+        faults += fault_lines(error, schema, raw, sources)
     else:
         if not faults:
             check_traced(config.model)
@@ -95,21 +101,8 @@ def parse_config(
 
 
 _KIND = ("model", "cell", "kind")
-
-
-def _schema_with_cell(raw: dict[str, Any], origin: Mapping[Any, str], folder: Path | None, own: Own) -> type[Config]:
-    """The schema for a config. If it names a cell by file and class, load that and set the kind in `raw` to its own.
-
-    CellError if there is no such cell.
-    """
-    model = raw.get("model")
-    section = model.get("cell") if isinstance(model, dict) else None
-    if not isinstance(section, dict) or not is_in_file(section.get("kind")):
-        return Config
-    is_override = written_at(_KIND, origin).startswith("--set ")
-    cell = own(section["kind"], folder if folder and not is_override else Path(), section)
-    section["kind"] = cell.model_fields["kind"].default
-    return config_with(cell)
+_KINDS = {_KIND: Cell, ("optimizer", "name"): Optimizer, ("optimizer", "schedule", "name"): Schedule}
+"""The options that name the kind of a section → the options that all its kinds share."""
 
 
 def override_config(config: Config, where: str, overrides: Iterable[str], own: Own = from_file) -> Config:
@@ -122,27 +115,17 @@ def override_config(config: Config, where: str, overrides: Iterable[str], own: O
     for override in overrides:
         with contextlib.suppress(ConfigError):  # parse_config reports it with the other faults
             path, kind = _parse_override(override)
-            if path not in _KINDS:
-                continue
-            section = raw
-            for key in path[:-1]:
-                section = section[key]
-            if kind != section[path[-1]]:
-                for key in section.keys() - _KINDS[path].model_fields.keys():
-                    del section[key]
+            if path in _KINDS:
+                section = functools.reduce(dict.__getitem__, path[:-1], raw)
+                if kind != section[path[-1]]:
+                    for key in section.keys() - _KINDS[path].model_fields.keys():
+                        del section[key]
     cell = config.model.cell
 
     def same_or_other(kind: str, folder: Path, section: Mapping[str, Any]) -> type[Cell]:
         return type(cell) if kind == cell.kind else own(kind, folder, section)
 
     return parse_config(raw, where, overrides, own=same_or_other)
-
-
-_KINDS = {
-    _KIND: Cell,
-    ("optimizer", "name"): Optimizer,
-    ("optimizer", "schedule", "name"): Schedule,
-}
 
 
 def ignored_options(config: Config) -> list[str]:

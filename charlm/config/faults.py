@@ -3,12 +3,14 @@
 import difflib
 import functools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
 Path = tuple[str | int, ...]
+Source = tuple[Sequence[Path], str]
+"""Paths that a file or an override writes, and its name. Later ones replace what earlier ones wrote."""
 MAX_FAULTS = 100
 _BOUNDS = {"minimum": "≥ {}", "exclusiveMinimum": "> {}", "maximum": "≤ {}", "exclusiveMaximum": "< {}"}
 _TYPES = {
@@ -21,11 +23,8 @@ _TYPES = {
 }
 
 
-def fault_lines(error: ValidationError, model: type[BaseModel], raw: Any, origin: Mapping[Path, str]) -> list[str]:
-    """One line per fault, at most MAX_FAULTS, in the order of the schema; unknown keys come last in a section.
-
-    `origin` maps a path to where its value was written: a file or --set. The longest matching prefix counts.
-    """
+def fault_lines(error: ValidationError, model: type[BaseModel], raw: Any, sources: Sequence[Source]) -> list[str]:
+    """One line per fault, at most MAX_FAULTS, in the order of the schema; unknown keys come last in a section."""
     lines: dict[str, None] = {}  # an ordered set
     faults = error.errors()
     for fault in faults[:MAX_FAULTS]:
@@ -33,14 +32,14 @@ def fault_lines(error: ValidationError, model: type[BaseModel], raw: Any, origin
         key, text = _explain(fault, path, value, node)
         path += key
         name = ".".join(map(str, path))
-        lines[f"{written_at(path, origin)}: {f'{name}: ' if name else ''}{text}"] = None
-    more = [f"{origin[()]}: and {len(faults) - MAX_FAULTS} more"] if len(faults) > MAX_FAULTS else []
+        lines[f"{written_at(path, sources)}: {f'{name}: ' if name else ''}{text}"] = None
+    more = [f"{sources[0][1]}: and {len(faults) - MAX_FAULTS} more"] if len(faults) > MAX_FAULTS else []
     return [*lines, *more]
 
 
-def written_at(path: Path, origin: Mapping[Path, str]) -> str:
-    """Where the value at a path was written: in the file, or in an override."""
-    return origin[max((p for p in origin if path[: len(p)] == p), key=len)]
+def written_at(path: Path, sources: Sequence[Source]) -> str:
+    """The file or override that wrote the value at a path."""
+    return next(name for paths, name in reversed(sources) if any(path[: len(each)] == each for each in paths))
 
 
 @functools.cache

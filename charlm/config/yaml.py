@@ -12,18 +12,13 @@ import yaml
 from charlm.errors import ConfigError
 from charlm.system.formatting import CONTROLS, escaped
 
-_INT = re.compile(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+")
-_FLOAT = re.compile(
-    r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)"
-)
-_RESOLVERS = {
-    "tag:yaml.org,2002:null": (re.compile(r"~|null|Null|NULL|"), [*"~nN", ""]),
-    "tag:yaml.org,2002:bool": (re.compile(r"true|True|TRUE|false|False|FALSE"), [*"tTfF"]),
-    "tag:yaml.org,2002:int": (_INT, [*"-+0123456789"]),
-    "tag:yaml.org,2002:float": (_FLOAT, [*"-+.0123456789"]),
+_PATTERNS = {
+    "null": r"~|null|Null|NULL|",
+    "bool": r"true|True|TRUE|false|False|FALSE",
+    "int": r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+",
+    "float": r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)",
 }
-
-
+"""Plain text that is no string, by type."""
 MAX_DIGITS = 100
 
 
@@ -85,10 +80,9 @@ def _represent_str(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
     return dumper.represent_scalar("tag:yaml.org,2002:str", value, style)
 
 
-for _tag, (_pattern, _first) in _RESOLVERS.items():
-    whole = re.compile(rf"(?:{_pattern.pattern})\Z")
-    _Loader.add_implicit_resolver(_tag, whole, _first)
-    _Dumper.add_implicit_resolver(_tag, whole, _first)
+for _type, _pattern in _PATTERNS.items():
+    for _class in (_Loader, _Dumper):
+        _class.add_implicit_resolver(f"tag:yaml.org,2002:{_type}", re.compile(rf"(?:{_pattern})\Z"), None)
 _Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_int)
 _Loader.add_constructor("tag:yaml.org,2002:float", _Loader.construct_float)
 _Dumper.add_representer(float, _represent_float)

@@ -13,18 +13,19 @@ from charlm.config import (
     differences,
     dump_config,
     flatten,
-    ignored_options,
     load_config,
     override_config,
     parse_config,
-    read_config_file,
 )
 from charlm.config.commented import commented_yaml
 from charlm.config.schema import ModelConfig
 from charlm.config.yaml import load_yaml
 from charlm.errors import ConfigError
-from tests.config.reading import CONFIGS, DROPOUT, INTEGER, KEYS, OPTIMIZERS, accepts, faults, parse
 
+KEYS = "data, model, train, optimizer, seed, device, precision, threads"
+INTEGER = "an integer ≥ 0 and < 9223372036854775808"
+DROPOUT = "a number ≥ 0 and < 1 or a section"
+OPTIMIZERS = "adagrad | adam | adamw | muon | nadam | radam | rmsprop | sgd"
 SPLIT = "a list of 3: a number ≥ 0 and ≤ 1 each"
 KINDS = get_args(ModelConfig.model_fields["cell"].annotation)
 CELLS = " | ".join(sorted(get_args(kind.model_fields["kind"].annotation)[0] for kind in KINDS))
@@ -36,52 +37,40 @@ NO_VALIDATION = (
 )
 
 
-@pytest.mark.parametrize("file", CONFIGS, ids=lambda file: file.name)
-def test_shipped_config_is_valid_says_so_to_editors_and_sets_nothing_in_vain(file):
-    config = load_config(file)
-    assert accepts(read_config_file(file))
-    assert parse(dump_config(config)) == config
-    assert parse(commented_yaml(config, "a heading", {})) == config
-    assert ignored_options(config) == []
+def parse(text: str, *overrides: str) -> Config:
+    return parse_config(load_yaml(text, "f"), "f", overrides)
 
 
-def test_empty_file_is_all_defaults():
-    assert parse("") == parse("# nothing") == Config()
+def faults(text: str, *overrides: str) -> list[str]:
+    with pytest.raises(ConfigError) as refusal:
+        parse(text, *overrides)
+    assert str(refusal.value) == "\n".join(refusal.value.faults)
+    return list(refusal.value.faults)
 
 
 REFUSED_BY_EDITORS_TOO = [
     ("seed: true", f"seed: found true; allowed: {INTEGER}"),
-    ("seed: '5'", f'seed: found "5"; allowed: {INTEGER}'),
-    ("seed: 1:30", f'seed: found "1:30"; allowed: {INTEGER}'),
-    ("seed: -1", f"seed: found -1; allowed: {INTEGER}"),
     ("seed: 9223372036854775808", f"seed: found 9223372036854775808; allowed: {INTEGER}"),
     ("seed:", f"seed: found null; allowed: {INTEGER}"),
     ("seed: {a: 1}", f'seed: found {{"a": 1}}; allowed: {INTEGER}'),
     (f"seed: {'x' * 100}", f'seed: found "{"x" * 56}...; allowed: {INTEGER}'),
     ("device: gpu", "device: found \"gpu\"; allowed: auto | cpu | cuda | cuda:1; did you mean 'cpu'?"),
-    ("data: {source: 5}", "data.source: found 5; allowed: text that is not empty"),
     ("data: {valid_source: ''}", 'data.valid_source: found ""; allowed: text that is not empty or null'),
     ("data: {grow_vocabulary: no}", 'data.grow_vocabulary: found "no"; allowed: true or false'),
     ("data: {split: [1, 0, 0, 0]}", f"data.split: found [1, 0, 0, 0]; allowed: {SPLIT}"),
-    ("data: {split: 1}", f"data.split: found 1; allowed: {SPLIT}"),
-    ("data: {split: [1, '0', 0]}", 'data.split.1: found "0"; allowed: a number ≥ 0 and ≤ 1'),
     ("data: {split: [1, 0]}", "data.split.2: found nothing; allowed: a number ≥ 0 and ≤ 1"),
     ("train: {max_steps: 0}", "train.max_steps: found 0; allowed: an integer ≥ 1 or null"),
     ("optimizer: {lr: 3e-4x}", 'optimizer.lr: found "3e-4x"; allowed: a number > 0'),
     ("optimizer: {name: adam, betas: [0.9, true]}", "optimizer.betas.1: found true; allowed: a number ≥ 0 and < 1"),
-    ("optimizer: {name: 5}", f"optimizer.name: found 5; allowed: {OPTIMIZERS}"),
     ("optimizer: adam", 'optimizer: found "adam"; allowed: a section with name'),
     ("model: [1]", "model: found [1]; allowed: a section"),
-    ("model:", "model: found null; allowed: a section"),
     ("model: {dropout: 1}", f"model.dropout: found 1; allowed: {DROPOUT}"),
-    ("model: {dropout: true}", f"model.dropout: found true; allowed: {DROPOUT}"),
     ("model: {dropout: {state: 1}}", "model.dropout.state: found 1; allowed: a number ≥ 0 and < 1"),
     ("model: {dropout: {outptu: 1}}",
      "model.dropout.outptu: unknown key; allowed: embedding, input, state, weights, between_layers, output, "
      "variational; did you mean 'output'?"),
     ("model: {cell: {kind: rnh}}", f"model.cell.kind: found \"rnh\"; allowed: {CELLS}; did you mean 'rnn'?"),
     ("model: {cell: {kind: [rhn]}}", f'model.cell.kind: found ["rhn"]; allowed: {CELLS}'),
-    ("model: {cell: lstm}", 'model.cell: found "lstm"; allowed: a section with kind'),
     # The tag that pydantic puts behind `cell` is no part of the path, even where a key has the tag's name.
     ("model: {cell: {kind: rhn, hidden: x}}", 'model.cell.hidden: found "x"; allowed: an integer ≥ 1'),
     ("model: {cell: {kind: rhn, dept: 1}}", f"model.cell.dept: unknown key; allowed: {RHN}; did you mean 'depth'?"),
@@ -91,7 +80,6 @@ REFUSED_BY_EDITORS_TOO = [
 ]  # fmt: skip
 REFUSED_BY_CHARLM_ALONE = [
     ("seed: 5.0", f"seed: found 5.0; allowed: {INTEGER}"),
-    ("optimizer: {lr: .nan}", "optimizer.lr: found NaN; allowed: a number > 0"),
     ("optimizer: {lr: 1e400}", "optimizer.lr: found Infinity; allowed: a number > 0"),
     ("data: {split: [0.9, 0.2, 0]}", "data.split: found [0.9, 0.2, 0.0], which sum to 1.1; allowed: a sum of 1"),
     ("data: {split: [0, 1, 0]}", "data.split: found a train share of 0; allowed: above 0"),
@@ -106,41 +94,13 @@ REFUSED_BY_CHARLM_ALONE = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("text", "line"), REFUSED_BY_EDITORS_TOO)
+@pytest.mark.parametrize(("text", "line"), REFUSED_BY_EDITORS_TOO + REFUSED_BY_CHARLM_ALONE)
 def test_fault(text, line):
     assert faults(text) == [f"f: {line}"]
-    assert not accepts(load_yaml(text, "f"))
-
-
-@pytest.mark.parametrize(("text", "line"), REFUSED_BY_CHARLM_ALONE)
-def test_fault_that_no_editor_sees(text, line):
-    assert faults(text) == [f"f: {line}"]
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "data: {split: [0.9, 0.1, 0]}",
-        "data: {split: [1, 0, 0], valid_source: v.txt}\ntrain: {max_steps: 1, patience: 2}",
-        "model: {tie_embeddings: true, embedding: 8, cell: {kind: gru, hidden: 8}}",
-        "train: {max_epochs: 1}",
-        "optimizer: {name: sgd, nesterov: true, momentum: 0.9}",
-        "optimizer: {name: adamw, lr: 1}",
-        "seed: 9223372036854775807",
-        "data: {source: no}",
-    ],
-)
-def test_valid_and_refused_by_no_editor(text):
-    parse(text)
-    assert accepts(load_yaml(text, "f"))
-
-
-@pytest.mark.parametrize(("text", "name"), [("[1, 2]", "list"), ("5", "int"), ("text", "str"), ("true", "bool")])
-def test_top_level_is_a_section(text, name):
-    assert faults(text) == [f"f: found {name}; allowed: sections such as data:, model:, train:"]
 
 
 def test_all_faults_at_once(tmp_path):
+    assert faults("[1, 2]") == ["f: found list; allowed: sections such as data:, model:, train:"]
     file = tmp_path / "bad.yaml"
     file.write_text(
         "data: {source: 7, level: chars}\n"
@@ -237,19 +197,21 @@ def test_a_saved_config_takes_another_kind():
 # What a config is
 
 
-def test_defaults_and_short_forms():
+def test_defaults_short_forms_and_valid_combinations():
     config = parse("{model: {cell: {hidden: 7}}, optimizer: {lr: 1, schedule: {warmup_steps: 3}}, train: {bptt: 5}}")
     assert (config.model.cell.kind, config.model.cell.hidden) == ("lstm", 7)
     assert (config.optimizer.name, config.optimizer.clip_norm) == ("adamw", parse("").optimizer.clip_norm)
     assert (type(config.optimizer.lr), config.optimizer.lr) == (float, 1.0)
+    assert yaml.safe_load(dump_config(config))["optimizer"]["lr"] == 1.0  # other tools use PyYAML's own loader
     assert (config.optimizer.schedule.name, config.optimizer.schedule.warmup_steps) == ("constant", 3)
+    assert parse("") == parse("# nothing") == Config()
     assert (config.train.max_steps, parse("").train.max_steps) == (2000, 2000)
     assert parse("train: {max_minutes: 3}").train.max_steps is None
     assert parse("model: {dropout: 0.3}") == parse("model: {dropout: {between_layers: 0.3, output: 0.3}}")
-
-
-def test_config_is_frozen():
-    config = parse("model: {dropout: 0.3}")
+    assert parse("{data: {split: [1, 0, 0], valid_source: v.txt}, train: {max_steps: 1, patience: 2}}").train.patience
+    assert parse("model: {tie_embeddings: true, embedding: 8, cell: {kind: gru, hidden: 8}}").model.tie_embeddings
+    assert parse("optimizer: {name: sgd, nesterov: true, momentum: 0.9}").optimizer.options()["nesterov"]
+    assert parse("seed: 9223372036854775807").seed == 2**63 - 1
     for section, name, value in ((config, "seed", 2), (config.train, "bptt", 3), (config.model.cell, "hidden", 4)):
         with pytest.raises(ValidationError, match="frozen"):
             setattr(section, name, value)
@@ -281,7 +243,7 @@ LOOKALIKES = ["3e-4", "010", "no", "null", "~", "1:30", "- a", "a: b", "#", "*a"
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20) | st.sampled_from(LOOKALIKES)
 
 
-@settings(deadline=None, derandomize=True, max_examples=200)
+@settings(deadline=None, derandomize=True, max_examples=100)
 @given(lr=NUMBERS, eps=NUMBERS, source=TEXTS, valid=st.none() | TEXTS, seed=st.integers(0, 2**63 - 1))
 def test_dump_and_parse_give_the_same_config(lr, eps, source, valid, seed):
     optimizer = {"name": "adam", "lr": lr, "eps": eps}
@@ -290,12 +252,6 @@ def test_dump_and_parse_give_the_same_config(lr, eps, source, valid, seed):
     )
     assert parse(dump_config(config)) == config
     assert parse(commented_yaml(config, f"for {source}", {"data.source": f"is {source}"})) == config
-
-
-def test_any_yaml_reader_understands_the_dump():
-    """Other tools read the config of a run with PyYAML's own loader."""
-    config = parse("data: {source: no, valid_source: '010'}\noptimizer: {name: adam, lr: 0.25}")
-    assert yaml.safe_load(dump_config(config))["optimizer"]["lr"] == 0.25
 
 
 def test_defaults_are_left_out_and_comments_stand_beside_their_options():

@@ -8,28 +8,26 @@ from pathlib import Path
 import pytest
 
 import charlm
-from charlm.config import load_config, shipped
+from charlm.config import dump_config, ignored_options, load_config, shipped
+from charlm.config.commented import commented_yaml
 from charlm.config.shipped import find_config, nearest_configs, purpose, shipped_configs
+from tests.config.test_config import parse
 from tests.conftest import ROOT
 
 CONFIGS = shipped_configs()
 ALLOWED = "found no such file; allowed: a YAML file, or a name from `charlm config list`"
 
 
-def test_every_file_of_configs_is_shipped():
+def test_each_is_valid_says_what_it_is_for_and_sets_nothing_in_vain():
     assert sorted(CONFIGS.values()) == sorted((ROOT / "configs").iterdir())
-
-
-def test_no_two_have_the_same_settings():
     configs = {name: load_config(file) for name, file in CONFIGS.items()}
     assert [pair for pair in itertools.combinations(configs, 2) if configs[pair[0]] == configs[pair[1]]] == []
-
-
-@pytest.mark.parametrize("name", CONFIGS)
-def test_the_first_line_says_what_it_is_for(name):
-    assert CONFIGS[name].read_text(encoding="utf-8").startswith(f"# {purpose(CONFIGS[name])}\n")
-    assert purpose(CONFIGS[name]).endswith(".")
-    assert 20 < len(purpose(CONFIGS[name])) <= 100
+    for name, config in configs.items():
+        assert parse(dump_config(config)) == parse(commented_yaml(config, "a heading", {})) == config
+        assert ignored_options(config) == []
+        assert CONFIGS[name].read_text(encoding="utf-8").startswith(f"# {purpose(CONFIGS[name])}\n")
+        assert purpose(CONFIGS[name]).endswith(".")
+        assert 20 < len(purpose(CONFIGS[name])) <= 100
 
 
 def test_list(cli):
@@ -63,14 +61,10 @@ def test_a_missing_one_names_the_nearest(given, near):
     assert nearest_configs(Path(given)) == near
 
 
-@pytest.mark.parametrize("command", ["config check", "config show --config", "plan --config", "train --config"])
-def test_commands_name_the_nearest(cli, command, tmp_path, monkeypatch):
+def test_commands_take_a_name_and_name_the_nearest(cli, tmp_path, monkeypatch, write):
     monkeypatch.chdir(tmp_path)
-    assert cli(*command.split(), "lsmt").error == f"lsmt: {ALLOWED}; did you mean 'lstm' or 'slstm'?"
-
-
-def test_commands_take_a_name(cli, tmp_path, monkeypatch, write):
-    monkeypatch.chdir(tmp_path)
+    for command in ("config check", "config show --config", "plan --config", "train --config"):
+        assert cli(*command.split(), "lsmt").error == f"lsmt: {ALLOWED}; did you mean 'lstm' or 'slstm'?"
     assert cli("config", "check", "lstm").out == "lstm: valid\n"
     assert cli("config", "show", "rhn").out == cli("config", "show", "--config", CONFIGS["rhn"]).out
     write("my.txt", "How now, brown cow? " * 200)
