@@ -3,15 +3,33 @@
 `tests/conftest.py` imports the fixtures for all tests.
 """
 
+import base64
+import json
+import re
 import shutil
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+HOSTILE = "</script><script>window.broken=1</script><!--{{data}}\u2028&'\""
+
+
+def data_of(page: str) -> dict[str, Any]:
+    """The data that a page shows."""
+    [data] = re.findall(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
+    return json.loads(data)
+
+
+def unpacked(packed: dict[str, str]) -> np.ndarray:
+    dtype = np.dtype(packed["type"]).newbyteorder("<")
+    return np.frombuffer(zlib.decompress(base64.b64decode(packed["data"])), dtype)
 
 
 @pytest.fixture(scope="module")

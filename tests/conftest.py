@@ -13,12 +13,16 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from charlm.system.cache import cache_dir
 from tests.browser import chromium, opened  # noqa: F401 (fixtures)
 from tests.text import words_text
+
+if TYPE_CHECKING:
+    from charlm.inference import TrainedModel
 
 ROOT = Path(__file__).parents[1]
 USERS_CACHE = cache_dir()
@@ -275,6 +279,14 @@ def trained_run(tmp_path_factory: pytest.TempPathFactory, compiled: Path) -> Pat
     (folder / "tiny.yaml").write_text(TINY.format(source=folder / "text.txt"), encoding="utf-8")
     start_run(load_config(folder / "tiny.yaml"), folder / "run")
     return folder / "run"
+
+
+@pytest.fixture
+def model(trained_run: Path) -> "TrainedModel":
+    """The model of that run."""
+    from charlm.inference import load
+
+    return load(trained_run, device="cpu")
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 import re
 import shutil
 
-from tests.look.test_page import data_of
+from tests.browser import data_of
 
 
 def test_a_page_of_runs(cli, trained_run, tmp_path):

@@ -12,12 +12,11 @@ import torch
 from charlm.data.vocabulary import Vocabulary
 from charlm.errors import DataError
 from charlm.export import export
-from charlm.inference import TrainedModel, load
+from charlm.inference import TrainedModel
 from charlm.model import build_model
 from charlm.system.formatting import printable
-from tests.browser import unnamed
+from tests.browser import HOSTILE, unnamed
 from tests.export.models import CHARACTERS, model_of
-from tests.look.test_page import HOSTILE
 from tests.pairwise import pairwise
 
 
@@ -38,11 +37,6 @@ def page(opened, tmp_path, monkeypatch):
         return view
 
     return page
-
-
-@pytest.fixture
-def model(trained_run) -> TrainedModel:
-    return load(trained_run, "cpu")
 
 
 def done(view) -> None:

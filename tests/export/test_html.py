@@ -1,24 +1,29 @@
-"""`charlm export --to html`: what the command writes and says, and the set of the training text's windows."""
+"""`charlm export --to html`: what the command writes and says, weights, and the set of the training text's windows."""
 
-import json
 import re
+import shutil
+import subprocess
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from charlm.errors import DataError, ExportError
 from charlm.export import export, html, html_copies
+from charlm.export.agreement import plain_copy
 from charlm.export.html_copies import copies_of
-from charlm.inference import TrainedModel, load
-from tests.export.models import model_of
+from charlm.export.html_model import html_nats, int8_matrix, packed_model, round_to_int8
+from charlm.inference import TrainedModel
+from charlm.inference.evaluation import evaluate
+from charlm.web import page as web
+from tests.browser import data_of, unpacked
+from tests.conftest import ROOT
+from tests.export.models import model_of, some_ids
 from tests.export.odd import Odd
 
-
-def data_of(page: str) -> dict:
-    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
-    assert found
-    return json.loads(found[1])
+MODEL = Path(web.__file__).parent / "model"
 
 
 @pytest.fixture
@@ -30,81 +35,82 @@ def without_training_text(monkeypatch):
 
 
 @pytest.fixture
-def place(tmp_path, monkeypatch):
+def command(cli, trained_run, tmp_path, monkeypatch):
+    """`charlm export` of a run to a.html, in its own folder; returns the result and the data of the page."""
     monkeypatch.chdir(tmp_path)
-    return tmp_path
+
+    def command(*words, run=trained_run):
+        result = cli("export", run, "--to", "html", "--out", "a.html", *words)
+        return result, data_of(Path("a.html").read_text(encoding="utf-8")) if result.code == 0 else None
+
+    return command
 
 
-@pytest.mark.parametrize(("option", "name"), [([], "int8"), (["--float32"], "float32")])
-def test_it_says_what_the_page_costs(cli, trained_run, place, option, name):
-    result = cli("export", trained_run, "--to", "html", "--out", "a.html", *option)
+@pytest.mark.parametrize(("options", "name"), [([], "int8"), (["--float32", "--novelty"], "float32")])
+def test_it_says_what_the_page_costs(command, tmp_path, model, options, name):
+    result, data = command(*options)
     assert (result.code, result.out) == (0, "")
-    assert re.fullmatch(
-        rf"(data .*\n)*export   a\.html: [\d.]+ kB; {name}: \d\.\d{{4}} nats per character before, \d\.\d{{4}} after "
-        r"\([+-]0\.\d\d%\), on [\d,]+ characters of validation text\n",
+    copies = r"; copies: [\d.]+ kB for [\d,]+ characters of training text; a window of 20 .*" if options else ""
+    before, after, scored = re.fullmatch(
+        rf"(?:data .*\n)*export   a\.html: [\d.]+ kB; {name}: (\d\.\d{{4}}) nats per character before, (\d\.\d{{4}}) "
+        rf"after \([+-]0\.\d\d%\), on ([\d,]+) characters of validation text{copies}\n",
         result.err,
-    )
-    data = data_of(Path("a.html").read_text(encoding="utf-8"))
-    assert (data["precision"], data["copies"]) == (name, None)
-    assert [file.name for file in place.iterdir()] == ["a.html"]
+    ).groups()
+    valid = model.split("valid")
+    assert float(before) == pytest.approx(model.evaluate(valid).nats_per_char, abs=1e-4)
+    assert after == before or name == "int8"
+    assert int(scored.replace(",", "")) == len(valid) - 1
+    assert data["precision"] == name
+    if options:
+        assert (data["copies"]["window"], data["copies"]["covered"]) == (20, data["copies"]["total"])
+    else:
+        assert data["copies"] is None
+    assert [file.name for file in tmp_path.iterdir()] == ["a.html"]
 
 
-def test_nats_before_are_those_of_charlm(trained_run, tmp_path):
-    trained = load(trained_run, "cpu")
-    costs = export(trained, "html", tmp_path / "a.html", int8=False).check
-    assert costs.before_nats == pytest.approx(trained.evaluate(trained.split("valid")).nats_per_char, rel=1e-6)
-    assert costs.after_nats == pytest.approx(costs.before_nats, rel=1e-6)
-    assert costs.scored == len(trained.split("valid")) - 1
-
-
-def test_weights_that_lose_too_much_are_refused(trained_run, tmp_path, monkeypatch):
-    monkeypatch.setattr(html, "html_nats", lambda *_, **__: 99.0)
-    with pytest.raises(ExportError, match=r"html: int8 weights raise the loss .* allowed: 0\.5%; use --float32"):
-        export(load(trained_run, "cpu"), "html", tmp_path / "a.html")
-    monkeypatch.setattr(html, "html_nats", lambda *_, **__: float("nan"))
-    with pytest.raises(ExportError, match="raise the loss"):
-        export(load(trained_run, "cpu"), "html", tmp_path / "a.html")
+def test_weights_that_lose_too_much_are_refused(model, tmp_path, monkeypatch):
+    for nats in (99.0, float("nan")):
+        monkeypatch.setattr(html, "html_nats", lambda *_, nats=nats, **__: nats)
+        with pytest.raises(ExportError, match=r"html: int8 weights raise the loss .* allowed: 0\.5%; use --float32"):
+            export(model, "html", tmp_path / "a.html")
     assert [*tmp_path.iterdir()] == []
 
 
-def test_a_text_of_one_character_loses_nothing(cli, tiny_config, text_file, place):
+def test_a_text_of_one_character_loses_nothing(cli, command, tiny_config, text_file):
     text_file.write_text("a" * 2000)
-    for words in (["train", "--config", tiny_config, "--run-dir", "run"], ["export", "run", "--to", "html"]):
-        result = cli(*words, *(["--out", "a.html"] if words[0] == "export" else []))
-        assert result.code == 0, result.err
+    assert cli("train", "--config", tiny_config, "--run-dir", "run").code == 0
+    result, _ = command(run="run")
     assert "int8: 0.0000 nats per character before, 0.0000 after (+0.00%), on 99 characters" in result.err
 
 
 def test_without_the_training_text(tmp_path, without_training_text):
-    done = export(model_of(), "html", tmp_path / "a.html")
+    """Of a cell that charlm does not have; the page loads nothing and runs nothing else."""
+    done = export(model_of("odd"), "html", tmp_path / "a.html")
     assert str(done.check).startswith("int8; nats not compared: the text is gone")
     assert done.check.loss == 0
+    page = (tmp_path / "a.html").read_text(encoding="utf-8")
+    [program] = data_of(page)["model"]["programs"]
+    assert [state["name"] for state in program["states"]] == [*Odd.states]
+    assert [*program["shown"]] == ["leaky", "norm", "gate decay"]
+    assert not any(each in page for each in ("eval(", "unsafe-inline", "://"))
+    with pytest.raises(DataError, match="the text is gone"):
+        export(model_of(), "html", tmp_path / "b.html", novelty=True)
+    assert [*tmp_path.iterdir()] == [tmp_path / "a.html"]
 
 
-def test_only_an_earlier_page_is_replaced(cli, trained_run, place):
-    words = ["export", trained_run, "--to", "html", "--out", "a.html"]
+def test_only_an_earlier_page_is_replaced(cli, command, trained_run):
     Path("a.html").write_text("<!DOCTYPE html>\n<title>years of work</title>", encoding="utf-8")
-    assert cli(*words).error == "--out a.html: exists already; --overwrite replaces an earlier export"
-    assert cli(*words, "--overwrite").error == (
+    assert command()[0].error == "--out a.html: exists already; --overwrite replaces an earlier export"
+    assert command("--overwrite")[0].error == (
         "--out a.html: exists and is not a page of charlm export; allowed: a new or empty file, or an earlier page of "
         "charlm export"
     )
     assert "years of work" in Path("a.html").read_text(encoding="utf-8")
     Path("a.html").unlink()
-    assert [cli(*words, "--overwrite").code for _ in range(2)] == [0, 0]
-
-
-@pytest.mark.parametrize("option", ["--int8", "--float32", "--novelty"])
-def test_options_of_the_page_need_it(cli, trained_run, option):
-    result = cli("export", trained_run, "--to", "torch", "--out", "a", option)
-    assert result.usage_error.endswith("--int8, --float32 and --novelty need --to html")
-
-
-def test_novelty(cli, trained_run, place):
-    result = cli("export", trained_run, "--to", "html", "--out", "a.html", "--novelty")
-    assert re.search(r"; copies: [\d.]+ kB for [\d,]+ characters of training text; a window of 20 ", result.err)
-    copies = data_of(Path("a.html").read_text(encoding="utf-8"))["copies"]
-    assert (copies["window"], copies["covered"]) == (20, copies["total"])
+    assert [command("--overwrite")[0].code for _ in range(2)] == [0, 0]
+    for option in ("--int8", "--float32", "--novelty"):
+        result = cli("export", trained_run, "--to", "torch", "--out", "a", option)
+        assert result.usage_error.endswith("--int8, --float32 and --novelty need --to html")
 
 
 def test_every_window_is_in_its_bucket(monkeypatch):
@@ -113,34 +119,73 @@ def test_every_window_is_in_its_bucket(monkeypatch):
     assert copies.counts_B.sum() == len(copies.fingerprints_N)
     assert len(copies.counts_B) == 4096
     assert copies.chance == pytest.approx(len(copies.fingerprints_N) / 4096 / 65536)
-    repeated = copies_of(np.tile(ids[:100], 50))
-    assert len(repeated.fingerprints_N) == 100
+    assert len(copies_of(np.tile(ids[:100], 50)).fingerprints_N) == 100
+    for length in (0, 1, 19, 20, 21):
+        assert len(copies_of(np.arange(length, dtype=np.uint8)).fingerprints_N) == max(0, length - 19)
     monkeypatch.setattr(html_copies, "MOST_WINDOWS", 1000)
     cut = copies_of(ids)
     assert (cut.covered, cut.total) == (1019, 5000)
 
 
-@pytest.mark.parametrize("length", [0, 1, 19, 20, 21])
-def test_short_training_texts(length):
-    assert len(copies_of(np.arange(length, dtype=np.uint8)).fingerprints_N) == max(0, length - 19)
+def test_rows_of_int8_have_the_scale_of_the_least_error():
+    rng = np.random.default_rng(0)
+    weights = (rng.normal(size=(20, 300)) * rng.uniform(0.01, 10, size=(20, 1))).astype(np.float32)
+    weights[3] = 0
+    weights[4] = np.sign(weights[4])
+    int8 = int8_matrix(weights)
+    assert int8.values.dtype == np.int8
+    assert np.abs(int8.values).max() <= 127
+    most = np.abs(weights).max(axis=1, keepdims=True) / 127
+    with np.errstate(invalid="ignore"):
+        simple = np.nan_to_num(np.rint(weights / most)) * most
+    error, simple_error = (np.square(each - weights).sum(axis=1) for each in (int8.dense, simple))
+    assert (error <= simple_error * 1.0001).all()
+    assert error.sum() < 0.98 * simple_error.sum()
+    np.testing.assert_array_equal(int8.dense[3], 0)
+    np.testing.assert_allclose(int8.dense[4], weights[4], rtol=1e-6)
+    assert (int8.scales > 0).all()
 
 
-def test_novelty_needs_the_training_text(tmp_path, without_training_text):
-    with pytest.raises(DataError, match="the text is gone"):
-        export(model_of(), "html", tmp_path / "a.html", novelty=True)
-    assert [*tmp_path.iterdir()] == []
+def test_the_page_has_the_weights_that_charlm_scores():
+    trained = model_of("rhn", inputs="tied", layers=2)
+    before = [parameter.clone() for parameter in trained.network.parameters()]
+    network = plain_copy(trained)
+    round_to_int8(network)
+    packed: dict[str, Any] = packed_model(trained, int8=True)["model"]
+
+    def dense(matrix: dict[str, Any]) -> np.ndarray:
+        values = unpacked(matrix["values"]).reshape(matrix["rows"], matrix["columns"])
+        return values * unpacked(matrix["scales"])[:, None]
+
+    expected = {name: parameter.detach() for name, parameter in network.named_parameters()}
+    depths = np.stack([dense(each) for each in packed["layers"][1]["weight_hh"]])
+    np.testing.assert_array_equal(depths, expected["layers.weight_hh_l1"])
+    np.testing.assert_array_equal(dense(packed["output"]), expected["embedding.weight"])
+    np.testing.assert_array_equal(unpacked(packed["layers"][1]["bias_hh"]), expected["layers.bias_hh_l1"].flatten())
+    assert packed["embedding"] is None
+    ids = some_ids(trained, 3000, 1)[:, 0].numpy()
+    nats = evaluate(trained.network, ids, torch.device("cpu")).nats_per_char
+    assert html_nats(trained, ids, int8=False) == pytest.approx(nats, abs=1e-6)
+    assert 0 < abs(html_nats(trained, ids, int8=True) - nats) < 0.01
+    assert all(map(torch.equal, before, trained.network.parameters()))
 
 
-def test_a_cell_that_charlm_does_not_have(tmp_path, without_training_text):
-    export(model_of("odd"), "html", tmp_path / "a.html")
-    [program] = data_of((tmp_path / "a.html").read_text(encoding="utf-8"))["model"]["programs"]
-    assert [state["name"] for state in program["states"]] == [*Odd.states]
-    assert [*program["shown"]] == ["leaky", "norm", "gate decay"]
+def test_only_a_page_that_needs_webassembly_may_compile_it():
+    assert "wasm" not in web.content_policy("", "")
+    allowed = web.content_policy("", "", wasm=True)
+    assert re.search(r"script-src 'sha256-[^']*' 'wasm-unsafe-eval';", allowed)
+    assert "'unsafe-eval'" not in allowed
 
 
-def test_the_page_loads_nothing_and_runs_nothing_else(tmp_path, without_training_text):
-    export(model_of(), "html", tmp_path / "a.html")
-    page = (tmp_path / "a.html").read_text(encoding="utf-8")
-    assert "eval(" not in page
-    assert "unsafe-inline" not in page
-    assert "://" not in page
+def test_the_kernel_is_compiled_from_its_source(tmp_path):
+    wanted = re.search(r"with clang ([\d.]+)\.$", (MODEL / "kernel.c").read_text(encoding="utf-8"), re.MULTILINE)
+    assert wanted
+    if not (shutil.which("clang") and shutil.which("wasm-ld")):
+        pytest.skip("no clang or no wasm-ld")
+    version = subprocess.run(["clang", "--version"], capture_output=True, text=True, check=True).stdout
+    if f"clang version {wanted[1]}" not in version:
+        pytest.skip(f"another clang than {wanted[1]}")
+    out = tmp_path / "kernel.wasm"
+    done = subprocess.run([ROOT / "scripts/wasm", out], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert out.read_bytes() == (MODEL / "kernel.wasm").read_bytes()

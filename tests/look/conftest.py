@@ -7,14 +7,9 @@ import torch
 
 from charlm.cells import LSTM
 from charlm.data.vocabulary import Vocabulary
-from charlm.inference import TrainedModel, load
+from charlm.inference import TrainedModel
 from charlm.layers import RecurrentLayers
 from charlm.model import CharLM
-
-
-@pytest.fixture
-def model(trained_run) -> TrainedModel:
-    return load(trained_run, device="cpu")
 
 
 @pytest.fixture

@@ -15,8 +15,7 @@ from charlm.inference import load
 from charlm.layers import RecurrentLayers
 from charlm.look import look_page
 from charlm.model import CharLM
-from tests.browser import unnamed
-from tests.look.test_page import HOSTILE, data_of, unpacked
+from tests.browser import HOSTILE, data_of, unnamed, unpacked
 from tests.text import words_text
 
 

@@ -2,13 +2,9 @@
 
 import base64
 import hashlib
-import json
 import re
-import subprocess
-import zlib
 from dataclasses import replace
 from pathlib import Path
-from shutil import which
 
 import numpy as np
 import pytest
@@ -20,20 +16,10 @@ from charlm.look import look_page
 from charlm.look import page as look
 from charlm.look.page import shown_text
 from charlm.web import page as web
+from tests.browser import HOSTILE, data_of, unpacked
 from tests.text import words_text
 
 FOLDER = Path(web.__file__).parent / "look"
-
-
-def data_of(page: str) -> dict:
-    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
-    assert found
-    return json.loads(found[1])
-
-
-def unpacked(packed: dict) -> np.ndarray:
-    dtype = np.dtype(packed["type"]).newbyteorder("<")
-    return np.frombuffer(zlib.decompress(base64.b64decode(packed["data"])), dtype)
 
 
 def test_the_page_says_what_the_model_says(model):
@@ -119,9 +105,6 @@ def test_bytes_of_a_character_are_shown_by_the_last(model, text):
     assert shown == expected[text]
 
 
-HOSTILE = "</script><script>window.broken=1</script><!--{{data}}\u2028&'\""
-
-
 def test_nothing_in_the_data_is_markup(of_characters):
     hostile: TrainedModel = of_characters(HOSTILE, path=Path("runs/<script>window.broken=1/checkpoints/x"))
     page = look_page(hostile, HOSTILE)
@@ -165,14 +148,6 @@ def test_modules_are_listed_small_and_joined_without_imports(name):
         for imported in re.findall(r'from "(\.[^"]+)"', module.read_text(encoding="utf-8")):
             earlier = (module.parent / imported).resolve() in modules[:position]
             assert earlier, f"{module} imports {imported}, which comes later"
-
-
-@pytest.mark.skipif(which("node") is None, reason="no node to read JavaScript with")
-def test_every_module_imports_what_exists():
-    wrapped = "JSON.stringify(m.wrapRows(Array.from('ab cd\\nefghijk'), 4))"
-    code = f"import('file://{FOLDER}/text.js').then(m => console.log({wrapped}))"
-    done = subprocess.run(["node", "--input-type=module", "-e", code], capture_output=True, text=True, timeout=60)
-    assert (done.returncode, json.loads(done.stdout)) == (0, [0, 3, 6, 10]), done.stderr
 
 
 def test_a_model_that_reads_backward(model):

@@ -10,7 +10,7 @@ import pytest
 from charlm.report import read_run, report_page
 from charlm.report.page import MOST, SAMPLE_LENGTH, SAMPLES, stretches, summary_of
 from charlm.web import page as web
-from tests.look.test_page import data_of, unpacked
+from tests.browser import data_of, unpacked
 from tests.report.conftest import train_row
 
 
