@@ -33,56 +33,43 @@ class ConfigError(CharlmError):
         self.faults = faults
 
 
-class CellError(CharlmError):
-    """A cell whose step cannot become a program."""
+class CellError(CharlmError): ...
 
 
-class DataError(CharlmError):
-    """The corpus cannot be used."""
+class DataError(CharlmError): ...
 
 
-class VocabularyError(CharlmError):
-    """Text holds characters that the vocabulary lacks."""
+class VocabularyError(CharlmError): ...
 
 
-class LabelError(CharlmError):
-    """The model has no such label, or none at all."""
+class LabelError(CharlmError): ...
 
 
-class CheckpointError(CharlmError):
-    """The checkpoint cannot be used."""
+class CheckpointError(CharlmError): ...
 
 
-class DamagedCheckpointError(CheckpointError):
-    """The file is damaged, altered, not a checkpoint, or missing in its run."""
+class DamagedCheckpointError(CheckpointError): ...
 
 
-class RunError(CharlmError):
-    """The run's folder cannot be used."""
+class RunError(CharlmError): ...
 
 
-class DeviceError(CharlmError):
-    """The requested device or precision is not available."""
+class DeviceError(CharlmError): ...
 
 
-class ProcessError(CharlmError):
-    """The processes of a run cannot go on together."""
+class ProcessError(CharlmError): ...
 
 
-class PackageError(CharlmError):
-    """A package of an extra is not installed."""
+class PackageError(CharlmError): ...
 
 
-class ExportError(CharlmError):
-    """The model cannot be exported."""
+class ExportError(CharlmError): ...
 
 
-class StudyError(CharlmError):
-    """The study cannot be used."""
+class StudyError(CharlmError): ...
 
 
-class DivergenceError(CharlmError):
-    """Training produced a number that is not finite."""
+class DivergenceError(CharlmError): ...
 
 
 def is_out_of_memory(error: BaseException) -> bool:

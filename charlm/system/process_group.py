@@ -166,22 +166,20 @@ class ProcessGroup:
         """Call the function in the first process only; all processes return its result."""
         if self.size == 1:
             return function(*args, **kwargs)
-        value, error = _result_or_error(function, *args, **kwargs) if self.is_first else (None, None)
-        outcome: list[Any] = [(value, error and _described(error))]
+        results: list[Any] = [self.on_each(function, *args, **kwargs) if self.is_first else self.on_each(lambda: None)]
         with self._answered():
-            dist.broadcast_object_list(outcome)
-        if error is not None:
-            raise error
-        value, fault = outcome[0]
-        if fault:
-            raise _reported_elsewhere(ProcessError(fault))
-        return value
+            dist.broadcast_object_list(results)
+        return results[0]
 
     def on_each(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call the function in every process; all end if it raises in one."""
         if self.size == 1:
             return function(*args, **kwargs)
-        value, error = _result_or_error(function, *args, **kwargs)
+        value, error = None, None
+        try:
+            value = function(*args, **kwargs)
+        except Exception as raised:
+            error = raised
         faults = self._gather(error and (_described(error), isinstance(error, CharlmError)))
         if isinstance(error, CharlmError):
             raise self.shared_error(error)
@@ -282,13 +280,6 @@ class ProcessGroup:
             return self._store.add(f"reported/{meeting}", 1) == 1
         except (AttributeError, RuntimeError):  # no store, or its process is the one that is missing
             return True
-
-
-def _result_or_error(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> tuple[T | None, Exception | None]:
-    try:
-        return function(*args, **kwargs), None
-    except Exception as error:
-        return None, error
 
 
 def _reported_elsewhere(error: E) -> E:

@@ -367,7 +367,7 @@ def test_a_checkpoint_that_cannot_be_written_ends_all(processes: Team, busy, tmp
     busy["train"]["eval_every"] = 0
     first, *others = processes(run_of, busy, tmp_path / "run", [full_disk])
     assert first == "RunError: no space left"
-    assert set(others) == {"ProcessError: no space left"}
+    assert set(others) == {"ProcessError: process 0: no space left"}
     assert last_of(tmp_path / "run").progress["step"] == 0
 
 
@@ -470,8 +470,8 @@ CHARLMS, PROGRAMS = ConfigError("a.b: wrong"), KeyError("k")
         (1, "on_each", CHARLMS, ("ConfigError a.b: wrong", True), "ProcessError process 1: a.b: wrong"),
         (1, "local_first", CHARLMS, ("ConfigError a.b: wrong", True), "ProcessError process 1: a.b: wrong"),
         (1, "on_each", PROGRAMS, ("KeyError 'k'", False), "ProcessError process 1: KeyError: 'k'"),
-        (0, "on_first", CHARLMS, ("ConfigError a.b: wrong", False), "ProcessError a.b: wrong"),
-        (0, "on_first", PROGRAMS, ("KeyError 'k'", False), "ProcessError KeyError: 'k'"),
+        (0, "on_first", CHARLMS, ("ConfigError a.b: wrong", False), "ProcessError process 0: a.b: wrong"),
+        (0, "on_first", PROGRAMS, ("KeyError 'k'", False), "ProcessError process 0: KeyError: 'k'"),
     ],
 )
 def test_an_error_of_one_is_an_error_of_all_and_one_prints_it(processes: Team, rank, where, error, own, others):
