@@ -3,6 +3,7 @@
 import itertools
 import re
 import time
+from pathlib import Path
 
 import pytest
 
@@ -24,6 +25,11 @@ BAD = {"lr": 1e-5, "weight_decay": 0.0}
 
 def no_settings():
     raise AssertionError("the study is there")
+
+
+def evaluated(trial):
+    """The steps of a trial's evaluations."""
+    return [row["step"] for row in rows(Path(trial.run_dir)) if row["split"] == "valid"]
 
 
 def states(study):
@@ -70,30 +76,36 @@ def finished_trial(study, end, reason="max_steps"):
         study.end(trial, Outcome(run_dir, reason, 20, 800, 30.0, end, end, 20, 100))
 
 
-def test_a_search_finds_better_than_a_bad_learning_rate(study_of, search, suggestion, capsys):
-    suggestion(lambda request: {"optimizer": {"lr": 0.03, "weight_decay": 0.0}})
-    study = study_of(optimizer=BAD, train={"eval_every": 1, "save_every": 1, "sample_every": 1})
+def test_a_search_finds_better_than_a_bad_learning_rate(study_of, config_of, search, suggestion, capsys):
+    theirs = {"model": {"embedding": 4}, "train": {"bptt": 32}, "optimizer": {"lr": 0.03, "weight_decay": 0.0}}
+    suggestion(lambda request: theirs)
+    train = {"eval_every": 1, "save_every": 1, "patience": 9, "keep_checkpoints": 2}
+    study = study_of(optimizer=BAD, train=train)
     assert search(study, 6) == ""
-    trials = study.trials()
+    trials, leader = study.trials(), best(study.trials())
     assert [trial.number for trial in trials] == [1, 2, 3, 4, 5, 6]
     assert trials[1].options == trials[0].options | {"optimizer.lr": 0.03}
-    assert len({trial.options["optimizer.lr"] for trial in trials if not trial.chosen}) == 5
-    leader = best(trials)
-    assert leader.nats == min(trial.nats for trial in trials)
-    assert leader.nats < trials[0].nats - 0.1
-    assert ranked(trials)[0] == leader
+    assert len({trial.options["optimizer.lr"] for trial in trials}) == 6
+    assert leader == ranked(trials)[0]
+    assert leader.nats == min(trial.nats for trial in trials) < trials[0].nats - 0.1
     for trial in trials:
         run = describe_run(study.folder / f"trial-{trial.number:04}")
         assert (run.step, run.best_nats) == (trial.steps, trial.nats)
+    assert evaluated(trials[0]) == [6, 8, 10, 12, 14, 16, 18, 20]
+    names = {path.name for path in (study.folder / "trial-0001/checkpoints").iterdir()}
+    assert names == {"last.safetensors", "best.safetensors"}
     lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("trial ")]
     assert re.fullmatch(
         r"trial       1  (\d\.\d{4}) nats in \S+ s  best \1 \(trial 1\)  lr 1e-05 · .*  \S+ s left", lines[0]
     )
     assert len(lines) == 6
-    names = {path.name for path in (study.folder / "trial-0001/checkpoints").iterdir()}
-    assert names == {"last.safetensors", "best.safetensors"}
-    evaluated = [row["step"] for row in rows(study.folder / "trial-0001") if row["split"] == "valid"]
-    assert evaluated == [6, 8, 10, 12, 14, 16, 18, 20]
+    path = write_best(study)
+    assert flatten(load_config(path)) == flatten(config_of(train=train, optimizer=BAD)) | leader.options
+    text = path.read_text()
+    assert text.startswith(f"# The best of 6 trials of `charlm tune`: {leader.nats:.4f} nats per character after ")
+    assert f"charlm train --config {path}\n" in text
+    assert f"lr: {leader.options['optimizer.lr']}" in text
+    assert "# searched 1e-05..0.1:log" in text
 
 
 def test_charlm_s_own_choice_is_a_trial_although_it_lies_outside_of_the_space(study_of, search, suggestion):
@@ -103,35 +115,17 @@ def test_charlm_s_own_choice_is_a_trial_although_it_lies_outside_of_the_space(st
     with interrupted_after(7):
         assert search(study, 3) == "SIGINT"
     again = Study(study.folder, no_settings)
-    assert search(again, 7) == ""
-    trials = again.trials()
-    assert states(again)[:3] == ["complete"] * 3
-    assert [trial.number for trial in trials if trial.chosen] == [3]
-    assert trials[2].steps == 20
-    assert trials[2].options["optimizer.lr"] == 0.04
+    assert search(again, 4) == ""
+    own = again.trials()[2]
+    assert [trial.chosen for trial in again.trials()] == [False, False, True, False]
+    assert (states(again)[2], own.steps, own.options["optimizer.lr"]) == ("complete", 20, 0.04)
     trained = load_config(study.folder / "trial-0003/config.yaml")
     assert (trained.model.cell.kind, trained.optimizer.name, trained.model.embedding) == ("gru", "adagrad", 6)
-    assert best(trials).number == 3
+    assert best(again.trials()) == own
     written = load_config(write_best(again))
     assert (written.model, written.optimizer) == (trained.model, trained.optimizer)
     assert "It is charlm's own choice for" in (study.folder / "best.yaml").read_text()
     assert draw(again)
-
-
-def test_the_best_config_is_that_of_the_best_trial_with_the_study_s_limits(study_of, config_of):
-    train = {"max_steps": None, "max_minutes": 50.0, "eval_every": 7, "patience": 9, "keep_checkpoints": 2}
-    study = study_of(train=train, optimizer=BAD)
-    for end in (2.0, 1.5):
-        finished_trial(study, end)
-    leader = study.trials()[1]
-    path = write_best(study)
-    written = flatten(load_config(path))
-    assert written == flatten(config_of(train=train, optimizer=BAD)) | leader.options
-    text = path.read_text()
-    assert f"lr: {leader.options['optimizer.lr']}" in text
-    assert "# searched 1e-05..0.1:log" in text
-    assert text.startswith("# The best of 2 trials of `charlm tune`: 1.5000 nats per character after 0.5")
-    assert f"charlm train --config {path}\n" in text
 
 
 def test_a_hopeless_trial_is_pruned(study_of, search, suggestion, capsys):
@@ -145,7 +139,7 @@ def test_a_hopeless_trial_is_pruned(study_of, search, suggestion, capsys):
     assert search(study, 6) == ""
     trial = study.trials()[-1]
     assert (trial.state, trial.steps) == ("pruned", 6)  # 30 percent
-    assert [row["step"] for row in rows(study.folder / "trial-0006") if row["split"] == "valid"] == [6]
+    assert evaluated(trial) == [6]
     assert " nats pruned after " in capsys.readouterr().err
     assert best(study.trials()).number != 6
     assert ranked(study.trials())[-1] == trial
@@ -161,8 +155,7 @@ def test_an_interrupted_trial_goes_on_where_it_stopped(study_of, search, updates
     assert search(study, 2) == ""
     assert updates == [*range(1, 21), *range(1, 21)]
     assert states(study) == ["complete", "complete"]
-    evaluated = [row["step"] for row in rows(study.folder / "trial-0001") if row["split"] == "valid"]
-    assert evaluated == [6, 8, 10, 12, 14, 16, 18, 20]
+    assert evaluated(study.trials()[0]) == [6, 8, 10, 12, 14, 16, 18, 20]
     reported = study._study.get_trials()[0].intermediate_values
     assert list(reported) == [30, 40, 50, 60, 70, 80, 90]
 
@@ -186,30 +179,33 @@ def test_a_process_killed_while_it_takes_a_trial(study_of, search, monkeypatch):
         patch.setattr(Study, "_lock", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         assert search(study, 2) == "SIGINT"
     assert [(trial.state, trial.options) for trial in study.trials()] == [("unfinished", {})]
-    assert (ranked(study.trials()), draw(study)) == (study.trials(), None)
+    assert (ranked(study.trials()), draw(study), write_best(study)) == (study.trials(), None, None)
     assert search(study, 1) == ""
     assert states(study) == ["complete"]
 
 
-def test_failed_trials_do_not_end_the_search(study_of, search, starting, suggestion, capsys):
+def test_failed_trials_end_the_search_after_ten_in_a_row(study_of, search, starting, suggestion, capsys):
     suggestion(own_choice)  # the third fails too
-    errors = [
-        DivergenceError("step 3: found loss nan; lower it"),
-        DeviceError("memory: too little"),
-        DataError("train split: 5 characters"),
-        MemoryError(),
-        RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB."),
-    ]
-    starting(*errors)
+    faults = ["step 3: found loss nan; lower it", "memory: too little", "train split: 5 characters"]
+    errors = [DivergenceError(faults[0]), DeviceError(faults[1]), DataError(faults[2]), MemoryError()]
+    errors.append(RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB."))
+    starting(*errors, None, *[DivergenceError("step 1: found nan")] * 10)
     study = study_of(optimizer={"name": "sgd"})
     assert search(study, 6) == ""
     *failed, other = study.trials()
     assert [trial.number for trial in failed if trial.chosen] == [3]
-    assert draw(study)
-    faults = [str(error) for error in errors[:3]] + ["out of memory"] * 2
+    faults += ["out of memory"] * 2
     assert [(trial.state, trial.fault, trial.nats) for trial in failed] == [("failed", fault, None) for fault in faults]
     assert other.state == "complete"
     assert f"trial       1  failed: {faults[0]}  lr 0.02 · " in capsys.readouterr().err
+    assert draw(study)
+    with pytest.raises(StudyError) as caught:
+        search(study, 50)
+    assert str(caught.value) == (
+        f"{study.folder}: 10 trials in a row failed, the last with: step 1: found nan; allowed: a space in which some "
+        "succeed; start another study with --over"
+    )
+    assert len(study.trials()) == 16
 
 
 def test_kinds_are_searched_with_what_all_of_them_have(study_of, search):
@@ -223,19 +219,6 @@ def test_kinds_are_searched_with_what_all_of_them_have(study_of, search):
     study = study_of("other", over=[*OVER, "optimizer.name=sgd", "optimizer.eps=1e-8"])
     assert search(study, 1) == ""
     assert ": optimizer.eps: unknown key; allowed: name, lr, " in study.trials()[0].fault
-
-
-def test_a_search_in_which_all_fails_ends(study_of, search, starting):
-    starting(*[DivergenceError("step 1: found nan")] * 10)
-    study = study_of()
-    with pytest.raises(StudyError) as caught:
-        search(study, 50)
-    assert str(caught.value) == (
-        f"{study.folder}: 10 trials in a row failed, the last with: step 1: found nan; allowed: a space in which some "
-        "succeed; start another study with --over"
-    )
-    assert len(study.trials()) == 10
-    assert (best(study.trials()), write_best(study), draw(study)) == (None, None, None)
 
 
 def test_a_full_disk_ends_the_search_and_its_trial_goes_on_later(study_of, search, starting, monkeypatch):

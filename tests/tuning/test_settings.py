@@ -2,7 +2,6 @@
 
 import contextlib
 import itertools
-from dataclasses import replace
 
 import pytest
 
@@ -101,25 +100,21 @@ def test_charlm_s_own_choice_lies_within_what_is_asked_for(config_of, suggestion
     assert own["values"]["optimizer.name"] == "adagrad"
 
 
-@pytest.mark.parametrize(("embedding", "is_tried"), [(64, False), (8, True)])
-def test_charlm_s_own_choice_is_no_trial_if_only_searched_options_differ(config_of, suggestion, embedding, is_tried):
+def test_charlm_s_own_choice_is_no_trial_if_only_searched_options_differ(config_of, suggestion):
     suggestion(lambda request: {"optimizer": {"lr": 0.03}})
-    config = override_config(config_of(), "test", ["train.bptt=64", f"model.embedding={embedding}"])
-    _, [_, (second, _), *own] = choose_settings(config, [], hours=0.1, minutes=None)
-    assert second["optimizer.lr"] == 0.03
-    assert bool(own) == is_tried
+    for embedding, is_tried in ((64, False), (8, True)):
+        config = override_config(config_of(), "test", ["train.bptt=64", f"model.embedding={embedding}"])
+        _, [_, (second, _), *own] = choose_settings(config, [], hours=0.1, minutes=None)
+        assert second["optimizer.lr"] == 0.03
+        assert bool(own) == is_tried
 
 
-def test_trials_take_a_tenth_of_the_time_at_most(config_of, capsys):
+def test_trials_take_a_tenth_of_the_time_at_most_and_need_a_validation_split(config_of, tmp_path, capsys):
     settings, _ = choose_settings(config_of(train={"max_steps": None, "max_minutes": 50.0}), OVER, 1, None)
     assert settings.minutes == 6
     told = "limit    trials train for 6 min 0 s each, a tenth of --hours; --minutes M sets another"
     assert capsys.readouterr().err.splitlines()[2] == told
     assert choose_settings(config_of(), OVER, 1, 2.5)[0].minutes == 2.5
-    assert replace(settings, limits=()).minutes == 50
-
-
-def test_a_study_needs_a_validation_split(config_of, tmp_path):
     config = config_of(data={"source": str(tmp_path / "text.txt"), "split": [1, 0, 0]})
     with pytest.raises(ConfigError, match=r"^data\.split: found no validation share; trials are compared by "):
         choose_settings(config, OVER, hours=1, minutes=None)

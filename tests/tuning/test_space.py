@@ -8,17 +8,7 @@ from optuna.trial import FixedTrial
 from charlm.cells import CELLS
 from charlm.config import flatten, override_config, parse_config
 from charlm.errors import ConfigError
-from charlm.tuning.space import (
-    Floats,
-    Integers,
-    OneOf,
-    as_text,
-    default_space,
-    ends,
-    nearest,
-    parse_space,
-    suggest,
-)
+from charlm.tuning.space import Floats, Integers, OneOf, as_text, default_space, ends, nearest, parse_space, suggest
 
 CONFIG = parse_config({"model": {"cell": {"kind": "lstm"}}}, "test")
 
@@ -36,7 +26,6 @@ CONFIG = parse_config({"model": {"cell": {"kind": "lstm"}}}, "test")
         ("model.cell.layer_norm=true,false", OneOf((True, False))),
         ("model.cell.forget_bias=null, 1.0", OneOf((None, 1.0))),
         ("optimizer.schedule.name=constant,cosine", OneOf(("constant", "cosine"))),
-        ("model.cell.kind=lstm,gru", OneOf(("lstm", "gru"))),
         ("train.batch_size=16", OneOf((16,))),
     ],
 )
@@ -55,14 +44,10 @@ NUMBER = "allowed: a number, as in 1e-3..3e-2:log"
     ("text", "fault"),
     [
         ("optimizer.lr", KEYS),
-        ("optimizer.lr=", KEYS),
         ("optimizer.lrr=1..2", f"found optimizer.lrr; {SHARED}; did you mean 'optimizer.lr'?"),
         ("train.max_steps=1..2", f"found train.max_steps; {SHARED}"),
-        ("seed=1,2", f"found seed; {SHARED}"),
         ("optimizer.lr=a..2", f"found 'a'; {NUMBER}"),
-        ("optimizer.lr=1e-3..", f"found ''; {NUMBER}"),
         ("optimizer.lr=.nan..2", f"found '.nan'; {NUMBER}"),
-        ("optimizer.lr=1e-3..1e300", f"found '1e300'; {NUMBER}"),
         ("optimizer.lr=1..2:lin", f"found 'lin'; {NUMBER}"),
         ("optimizer.lr=2..1", "found 2 to 1; allowed: the lower number first"),
         ("optimizer.clip_norm=0..1:log", "found 0 with :log; allowed: numbers above 0"),
@@ -72,7 +57,6 @@ NUMBER = "allowed: a number, as in 1e-3..3e-2:log"
         ("model.layers=#",
          "VALUES: line 1, column 4: expected the node content, but found '<stream end>'; allowed: plain YAML"),
         ("optimizer.lr=-1..1", "optimizer.lr: found -1; allowed: a number > 0"),
-        ("model.layers=1.5..2.5", "model.layers: found 1.5; allowed: an integer ≥ 1"),
         ("model.cell.layer_norm=0..1", "model.cell.layer_norm: found 0; allowed: true or false"),
     ],
 )  # fmt: skip
@@ -83,31 +67,26 @@ def test_faults(text, fault):
     assert caught.value.faults == (f"--over {text}: {fault}", twice)  # all faults at once
 
 
-@pytest.mark.parametrize(
-    ("option", "drawn", "value"),
-    [
+def test_suggested_numbers_have_three_digits_and_stay_in_the_range():
+    for option, drawn, value in (
         (Floats(1e-3, 3e-2, log=True), 0.0123456, 0.0123),
         (Floats(0.0123444, 1.0), 0.0123445, 0.0123444),
         (Floats(0, 1, step=0.05), 0.15000000000000002, 0.15),
         (Integers(100, 3000), 1234, 1234),
         (OneOf((1, 2)), 2, 2),
-    ],
-)
-def test_suggested_numbers_have_three_digits_and_stay_in_the_range(option, drawn, value):
-    assert suggest(FixedTrial({"key": drawn}), "key", option) == value
+    ):
+        assert suggest(FixedTrial({"key": drawn}), "key", option) == value
 
 
 @pytest.mark.parametrize(
     ("option", "value", "expected"),
     [
-        (Floats(0.1, 0.5), 0.3, 0.3),
         (Floats(0.1, 0.5), 7, 0.5),
         (Floats(0.1, 0.5), None, 0.1),
         (Floats(0.0, 0.6, step=0.05), 0.13, 0.15),
         (Floats(0.0, 0.4, step=0.2), 0.5, 0.4),
         (Integers(8, 24, step=8), 99, 24),
         (Integers(8, 32), 9, 9),
-        (OneOf((8, 16)), 16, 16),
         (OneOf((8, 16)), 14, 16),
         (OneOf(("a", "b")), 3, "a"),
     ],
@@ -146,15 +125,10 @@ def test_defaults_lead_back_from_bad_values(kind, bad):
         assert found == wanted or abs(found - wanted) < 0.03 * wanted, key
 
 
-@pytest.mark.parametrize("name", ["adam", "muon", "sgd", "rmsprop", "adagrad"])
-def test_what_is_left_out(name):
-    config = parse_config(
-        {
-            "optimizer": {"name": name, "schedule": {"name": "cosine"}},
-            "model": {"tie_embeddings": True, "embedding": 256},
-        },
-        "test",
-    )
-    space = default_space(config)
-    assert ("optimizer.weight_decay" in space) == (name == "muon")  # where it is decoupled
-    assert not {"optimizer.schedule.name", "model.cell.hidden"} & space.keys()
+def test_what_is_left_out():
+    model = {"tie_embeddings": True, "embedding": 256}
+    for name in ("adam", "muon", "sgd", "rmsprop", "adagrad"):
+        optimizer = {"name": name, "schedule": {"name": "cosine"}}
+        space = default_space(parse_config({"optimizer": optimizer, "model": model}, "test"))
+        assert ("optimizer.weight_decay" in space) == (name == "muon")  # where it is decoupled
+        assert not {"optimizer.schedule.name", "model.cell.hidden"} & space.keys()
