@@ -10,8 +10,6 @@ import hashlib
 import json
 import math
 import os
-import shutil
-import stat
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -20,7 +18,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 
 from charlm.cells import Cell
@@ -30,7 +28,7 @@ from charlm.data.lines import Labels, labels_from_json
 from charlm.data.vocabulary import Vocabulary
 from charlm.errors import CheckpointError, ConfigError, DamagedCheckpointError, RunError
 from charlm.runs import FOLDER, FORMAT, VERSION, parse_progress, read_header
-from charlm.system.files import remove_leftovers, temporary_beside
+from charlm.system.files import replace_file, temporary_beside
 
 
 @dataclass(frozen=True)
@@ -55,9 +53,9 @@ _GROUPS = ("weights", "averaged", "optimizer", "carried")
 
 
 def save_checkpoint(checkpoint: Checkpoint, path: Path, also_as: Iterable[Path] = ()) -> None:
-    """Write a checkpoint to `path`, and under further names: to a temporary file, flushed, then renamed.
+    """Write a checkpoint to `path`, and under further names; each name has its old file or the whole new one.
 
-    RunError if it cannot be written; the files that had these names before are then still whole.
+    RunError if it cannot be written.
     """
     tensors = {
         f"{group}/{name}": tensor.contiguous()
@@ -76,67 +74,28 @@ def save_checkpoint(checkpoint: Checkpoint, path: Path, also_as: Iterable[Path] 
     if checkpoint.labels:
         header["labels"] = json.dumps(checkpoint.labels)
     header["sha256"] = digest(header, tensors)
-    temporary = temporary_beside(path)
+    # `path` comes last: a run killed before this resumes from the older file and writes the other names again.
+    first, *others = *also_as, path
     try:
         path.parent.mkdir(exist_ok=True)  # but not the run's folder, if the user removed it
-        mode = _create(temporary)
-        save_file(tensors, temporary, header)
-        temporary.chmod(mode)
-        _flush(temporary)
-        # `path` comes last: a run killed before this resumes from the older file and writes the other names again.
-        for name in also_as:
-            _link(temporary, name)
-        temporary.replace(path)
-        _flush(path.parent)
-    except (OSError, SafetensorError) as error:
+        replace_file(first, save(tensors, header))
+        for name in others:
+            _link(first, name)
+    except OSError as error:
         raise RunError(
             f"{path}: cannot be written ({error}); earlier checkpoints are whole; free space or check permissions"
         ) from None
-    finally:
-        _discard(temporary)
-
-
-def _create(temporary: Path) -> int:
-    """Create a file; returns its permissions. safetensors replaces it by one that only the owner can read."""
-    with temporary.open("xb") as file:
-        return stat.S_IMODE(os.fstat(file.fileno()).st_mode)
 
 
 def _link(path: Path, name: Path) -> None:
     """Give `path` a second name, which may exist already; a copy if the file system has no hard links."""
     temporary = temporary_beside(name)
     try:
-        try:
-            os.link(path, temporary)
-        except OSError:
-            shutil.copyfile(path, temporary)
-            _flush(temporary)
+        os.link(path, temporary)
         temporary.replace(name)
-    finally:
-        _discard(temporary)
-
-
-def _discard(temporary: Path) -> None:
-    with contextlib.suppress(OSError):
+    except OSError:
         temporary.unlink(missing_ok=True)
-
-
-def _flush(path: Path) -> None:
-    """Wait until a file, or the entries of a folder, are on disk."""
-    if path.is_dir() and os.name == "nt":
-        return
-    descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def discard_leftovers(run_dir: Path) -> None:
-    """Remove the temporary files of a run that was killed while it wrote. Only the holder of its lock may do so."""
-    remove_leftovers(run_dir, -math.inf)
-    for pattern in (".*.tmp", ".tmp??????"):  # also those of safetensors and of older versions
-        remove_leftovers(run_dir / FOLDER, -math.inf, pattern)
+        replace_file(name, path.read_bytes())
 
 
 def read_checkpoint(path: Path) -> Checkpoint:

@@ -10,7 +10,7 @@ import torch
 
 from charlm.checkpoint import read_checkpoint
 from charlm.config import parse_config
-from charlm.training.metrics import Row, train_row
+from charlm.training.metrics import train_row
 from charlm.training.step import Trainer
 
 TIMES = {"elapsed_s", "chars_per_s"}
@@ -64,6 +64,6 @@ class interrupted_after:
         Trainer.update = self.update
 
 
-def row_of(trainer: Trainer) -> Row:
+def row_of(trainer: Trainer) -> dict[str, Any]:
     """The metrics since the trainer's last row."""
     return train_row(trainer.state, trainer.config.train)

@@ -28,10 +28,21 @@ def replacing(file: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
             opened.flush()
             os.fsync(opened.fileno())
         temporary.replace(file)
+        _flush_folder(file.parent)
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
     remove_leftovers(file.parent)
+
+
+def _flush_folder(folder: Path) -> None:
+    """Wait until the names in a folder are on disk; Windows has no call for it."""
+    if os.name != "nt":
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def replace_file(file: Path, data: bytes, mode: int = 0o666) -> None:
@@ -45,9 +56,9 @@ def temporary_beside(file: Path) -> Path:
     return file.with_name(f".{secrets.token_hex(8)}{_TEMPORARY}")
 
 
-def remove_leftovers(folder: Path, age_s: float = 3600, pattern: str = f".*{_TEMPORARY}") -> None:
+def remove_leftovers(folder: Path, age_s: float = 3600) -> None:
     """Remove the temporary files of killed processes: those older than `age_s`, longer than writing takes."""
-    for path in folder.glob(pattern):
+    for path in folder.glob(f".*{_TEMPORARY}"):
         with contextlib.suppress(OSError):
             status = path.lstat()
             if stat.S_ISREG(status.st_mode) and time.time() - status.st_mtime > age_s:

@@ -19,7 +19,7 @@ from charlm.system.console import say
 from charlm.system.device import describe_device
 from charlm.system.formatting import counted, format_duration, nats_to_bits
 from charlm.training.folder import RunFolder
-from charlm.training.metrics import Row, Tracker, train_row, valid_row
+from charlm.training.metrics import Tracker, metrics_row, train_row
 from charlm.training.progress import Progress
 from charlm.training.sample import draw_sample
 from charlm.training.signals import SIGNALS, catch_signals
@@ -222,7 +222,7 @@ class TrainingLoop:
         nats = score.nats_per_char
         if not math.isfinite(nats):
             raise divergence(state.step, f"a validation score of {nats} nats")
-        self._record(valid_row(state, score, self.config.train))
+        self._record(metrics_row(state, self.config.train, "valid", nats, None, score.chars_per_s))
         quantiles = None if score.line_nats is None else line_quantiles(score.line_nats)
         improved = state.take_score(nats, quantiles)
         per_line = "" if score.nats_per_line is None else f"  {score.nats_per_line:.2f} nats/line"
@@ -290,15 +290,15 @@ class TrainingLoop:
         self._guess_ending()
         self.trainer.state.count_row()
 
-    def _train_row(self) -> Row:
+    def _train_row(self) -> dict[str, Any]:
         """The metrics since the last row; DivergenceError if an update was not finite."""
         self.trainer.check_finite()
         return train_row(self.trainer.state, self.config.train)
 
-    def _record(self, row: Row) -> None:
+    def _record(self, row: dict[str, Any]) -> None:
         self.tracker.record(row)
-        self._call_back(row.as_json())
-        if row.split == "train":
+        self._call_back(row)
+        if row["split"] == "train":
             self.progress.note(row)
 
     def _call_back(self, row: dict[str, Any]) -> None:

@@ -1,73 +1,62 @@
-"""Metrics of a run: metrics.jsonl, samples.jsonl and TensorBoard events."""
+"""Logs of a run: metrics.jsonl, samples.jsonl and TensorBoard events.
 
+torch's SummaryWriter writes from a thread, which cannot report a full disk to its caller; here each event is written
+before the call returns.
+"""
+
+import io
 import itertools
 import json
 import math
+import os
+import socket
+import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tensorboard.compat.proto.event_pb2 import Event, SessionLog  # pyright: ignore[reportAttributeAccessIssue]
+from tensorboard.summary.writer.record_writer import RecordWriter
+from torch.utils.tensorboard import summary
+
 from charlm.config.schema import TrainConfig
 from charlm.errors import RunError
-from charlm.inference.evaluation import Evaluation
-from charlm.runs import METRICS, SAMPLES
+from charlm.runs import CHARTS, METRICS, SAMPLES
 from charlm.system.console import say
 from charlm.system.files import replace_file, unlinked
 from charlm.system.formatting import nats_to_bits, to_json
 from charlm.training.sample import Sample, shaded
 from charlm.training.state import TrainState
-from charlm.training.tensorboard import Charts
 
 
-@dataclass(frozen=True)
-class Row:
-    """One line of metrics.jsonl."""
-
-    step: int
-    """Updates so far."""
-    chars: int
-    """Characters trained on so far."""
-    split: str
-    """train: mean since the last row; valid: the whole split."""
-    loss: float
-    """Training objective without penalties: nats per character × scored steps in a window of `bptt`."""
-    nats: float
-    """Nats per character."""
-    lr: float
-    grad_norm: float | None
-    """Norm of the last gradient before clipping; None for valid."""
-    chars_per_s: float
-    elapsed_s: float
-
-    def as_json(self) -> dict[str, Any]:
-        """The fields in order, with bits per character after nats."""
-        row: dict[str, Any] = {}
-        for name, value in vars(self).items():
-            row[name] = value
-            if name == "nats":
-                row["bpc"] = nats_to_bits(self.nats)
-        return row
-
-
-def train_row(state: TrainState, train: TrainConfig) -> Row:
-    """The mean over the updates since the last row."""
+def train_row(state: TrainState, train: TrainConfig) -> dict[str, Any]:
+    """The mean over the updates since the last row, see `metrics_row`."""
     steps = state.interval_bptt if train.loss == "sum" else state.interval_steps
     nats = state.objective_sum.item() / steps
     chars_per_s = state.interval_bptt * train.batch_size / state.interval_s
-    return _row(state, train, "train", nats, state.grad_norm.item(), chars_per_s)
+    return metrics_row(state, train, "train", nats, state.grad_norm.item(), chars_per_s)
 
 
-def valid_row(state: TrainState, score: Evaluation, train: TrainConfig) -> Row:
-    """The score of the validation split."""
-    return _row(state, train, "valid", score.nats_per_char, None, score.chars_per_s)
-
-
-def _row(
+def metrics_row(
     state: TrainState, train: TrainConfig, split: str, nats: float, grad_norm: float | None, chars_per_s: float
-) -> Row:
-    loss = nats * (train.bptt if train.loss == "sum" else 1)
-    return Row(state.step, state.chars, split, loss, nats, state.lr, grad_norm, chars_per_s, state.elapsed_s)
+) -> dict[str, Any]:
+    """One line of metrics.jsonl.
+
+    loss: training objective without penalties, nats per character × scored steps in a window of `bptt`.
+    grad_norm: norm of the last gradient before clipping; None for the split valid.
+    """
+    return {
+        "step": state.step,
+        "chars": state.chars,
+        "split": split,
+        "loss": nats * (train.bptt if train.loss == "sum" else 1),
+        "nats": nats,
+        "bpc": nats_to_bits(nats),
+        "lr": state.lr,
+        "grad_norm": grad_norm,
+        "chars_per_s": chars_per_s,
+        "elapsed_s": state.elapsed_s,
+    }
 
 
 class Tracker:
@@ -75,68 +64,87 @@ class Tracker:
 
     resume: (rows, step) for a resumed run, which keeps that many rows of metrics and the events up to that step.
 
-    A fault such as a full disk does not end the run. It is printed once; rows wait for the next attempt, and
-    TensorBoard misses events until it can be written again.
+    A fault such as a full disk does not end the run. It is printed once; what could not be written waits.
     """
 
     def __init__(self, folder: Path, resume: tuple[int, int] | None = None, *, writes: bool = True) -> None:
-        self._folder, self._writes = folder, writes
+        self._folder = folder
         self._faults: set[str] = set()
+        self._files: dict[str, _Log] = {}
         if not writes:
             return
-        rows, step = resume or (0, 0)
         if resume:
+            rows, step = resume
             _truncate(folder / METRICS, step, rows)
             _truncate(folder / SAMPLES, step)
-        self._charts = Charts(folder, first_step=step + 1 if resume else None)
-        self._metrics = JsonLines(folder / METRICS)
-        self._samples = JsonLines(folder / SAMPLES)
+        self._files = {name: _Log(folder / name) for name in (METRICS, SAMPLES)}
+        self._begin_charts(resume[1] + 1 if resume else None)
+
+    def _begin_charts(self, first_step: int | None) -> None:
+        """Begin new files of events; of older ones TensorBoard drops what they have from `first_step` on.
+
+        There is one per split: TensorBoard draws equal tags from several folders into one chart.
+        """
+        start = Event(step=first_step, session_log=SessionLog(status=SessionLog.START))
+        for split in CHARTS:
+            (self._folder / split).mkdir(exist_ok=True)
+            new = _event_file(self._folder / split, *([] if first_step is None else [start]))
+            if split in self._files:
+                self._attempt(self._files[split].close)
+            self._files[split] = new
+            self._attempt(new.append)
 
     def rewind(self, rows: int, step: int) -> None:
         """Drop later rows, samples and events, as a run that resumes at `step` does."""
-        self._attempt(lambda: self._metrics.rewind(step, rows))
-        self._attempt(lambda: self._samples.rewind(step))
-        self._attempt(lambda: self._charts.begin_files(step + 1))
+        if self._files:
+            self._attempt(self._files[METRICS].rewind, step, rows)
+            self._attempt(self._files[SAMPLES].rewind, step)
+            self._attempt(self._begin_charts, step + 1)
 
-    def record(self, row: Row) -> None:
-        """Log one row to the file and to the charts."""
-        self._attempt(lambda: self._metrics.append(row.as_json()))
-        scalars = {
-            "score/loss": row.loss,
-            "score/nats_per_char": row.nats,
-            "score/bits_per_char": nats_to_bits(row.nats),
-        }
-        if row.grad_norm is not None:
-            scalars |= {"training/lr": row.lr, "training/grad_norm": row.grad_norm}
-            scalars["training/chars_per_s"] = row.chars_per_s
-        self._attempt(lambda: self._charts.scalars(row.split, row.step, scalars))
+    def record(self, row: Mapping[str, Any]) -> None:
+        """Log a row of metrics to the file and to the charts."""
+        self._append(METRICS, _line(row))
+        scalars = {"score/loss": row["loss"], "score/nats_per_char": row["nats"], "score/bits_per_char": row["bpc"]}
+        if row["split"] == "train":
+            scalars |= {f"training/{name}": row[name] for name in ("lr", "grad_norm", "chars_per_s")}
+        summaries = itertools.starmap(summary.scalar, scalars.items())
+        self._append(row["split"], _events(*(Event(step=row["step"], summary=each) for each in summaries)))
 
-    def note(self, row: dict[str, Any]) -> None:
+    def note(self, row: Mapping[str, Any]) -> None:
         """Log an event, which is named by the row's `split`, as a row of metrics and as text."""
-        self._attempt(lambda: self._metrics.append(row))
+        self._append(METRICS, _line(row))
         values = {name: value for name, value in row.items() if name not in ("step", "split")}
         # Indented, so that TensorBoard's Markdown shows it unchanged.
-        self._attempt(lambda: self._charts.text(row["split"], f"    {to_json(values)}", row["step"]))
+        self._append_text(row["split"], f"    {to_json(values)}", row["step"])
 
     def sample(self, sample: Sample, step: int) -> None:
         """Log a text sample with its surprise."""
-        self._attempt(lambda: self._samples.append(sample.as_json(step)))
-        self._attempt(lambda: self._charts.text("sample", shaded(sample), step))
+        self._append(SAMPLES, _line(sample.as_json(step)))
+        self._append_text("sample", shaded(sample), step)
 
     def finish(self, options: Mapping[str, Any], scores: Mapping[str, float]) -> None:
         """Log options and final scores for TensorBoard's HParams page."""
-        self._attempt(lambda: self._charts.hparams(options, scores))
+        # The page shows booleans as 1.0000 and 0.0000 unless they are text.
+        plain = {k: v if type(v) in (int, float, str) else to_json(v) for k, v in options.items()}
+        summaries = [*summary.hparams(plain, dict(scores)), *itertools.starmap(summary.scalar, scores.items())]
+        if self._files:
+            self._attempt(lambda: _event_file(self._folder, *(Event(summary=each) for each in summaries)).close())
 
     def close(self) -> None:
-        self._attempt(lambda: self._metrics.close())
-        self._attempt(lambda: self._samples.close())
+        for file in self._files.values():
+            self._attempt(file.close)
 
-    def _attempt(self, write: Callable[[], object]) -> None:
+    def _append_text(self, tag: str, text: str, step: int) -> None:
+        self._append("train", _events(Event(step=step, summary=summary.text(tag, text))))
+
+    def _append(self, file: str, data: bytes) -> None:
+        if self._files:
+            self._attempt(self._files[file].append, data)
+
+    def _attempt(self, write: Callable[..., object], *arguments: object) -> None:
         """Report an OSError, once per cause, and go on."""
-        if not self._writes:
-            return
         try:
-            write()
+            write(*arguments)
         except OSError as error:
             fault = error.strerror or str(error)
             if fault not in self._faults:
@@ -144,36 +152,49 @@ class Tracker:
             self._faults.add(fault)
 
 
-class JsonLines:
-    """Appends JSON lines to a file. Lines that cannot be written wait for the next attempt."""
+class _Log:
+    """Appends to a file. Data that cannot be written waits for the next attempt."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._file = self._opened()
-        self._waiting = b""
+    def __init__(self, path: Path, waiting: bytes = b"") -> None:
+        self._path, self._waiting = path, waiting
+        self._file: Any = self._opened()
 
     def _opened(self) -> Any:
         return open(self._path, "ab", buffering=0, opener=unlinked)
 
-    def append(self, row: Mapping[str, Any]) -> None:
-        self._waiting += to_json(row).encode() + b"\n"
-        self._flush()
-
-    def _flush(self) -> None:
+    def append(self, data: bytes = b"") -> None:
+        self._waiting += data
         while self._waiting:
-            written = self._file.write(self._waiting)
-            self._waiting = self._waiting[written:]
+            self._waiting = self._waiting[self._file.write(self._waiting) :]
 
     def rewind(self, step: int, rows: int | None = None) -> None:
         """Keep the first lines only, see `_truncate`."""
-        self._flush()
+        self.append()
         _truncate(self._path, step, rows)
         before, self._file = self._file, self._opened()
         before.close()
 
     def close(self) -> None:
         with self._file:
-            self._flush()
+            self.append()
+
+
+def _line(row: Mapping[str, Any]) -> bytes:
+    return to_json(row).encode() + b"\n"
+
+
+def _events(*events: Event) -> bytes:
+    data = io.BytesIO()
+    for event in events:
+        event.wall_time = time.time()
+        RecordWriter(data).write(event.SerializeToString())
+    return data.getvalue()
+
+
+def _event_file(folder: Path, *events: Event) -> _Log:
+    """A new file of events. TensorBoard reads the files of a folder in the order of their names."""
+    name = f"events.out.tfevents.{time.time():.6f}.{socket.gethostname()}.{os.getpid()}"
+    return _Log(folder / name, _events(Event(file_version="brain.Event:2"), *events))
 
 
 def read_rows(folder: Path) -> list[dict[str, Any]]:
@@ -186,7 +207,7 @@ def read_rows(folder: Path) -> list[dict[str, Any]]:
 
 
 def _truncate(file: Path, step: int, rows: int | None = None) -> None:
-    """Drop all rows behind the first `rows`, and behind the first that is incomplete or of a later step."""
+    """Drop all rows after the first `rows`, and from the first on that is incomplete or of a later step."""
     lines: list[bytes] = []
     if file.exists():
         with open(file, "rb", opener=unlinked) as opened:

@@ -3,19 +3,21 @@
 import contextlib
 import sys
 import time
+from collections.abc import Mapping
+from typing import Any
 
 from tqdm import tqdm
 
 from charlm.system.console import terminal_columns
-from charlm.system.formatting import format_duration, nats_to_bits
-from charlm.training.metrics import Row
+from charlm.system.formatting import format_duration
 
 
 class Progress:
     """A bar for the fraction of the run that is done; invisible if stderr is not a terminal, or if not `shown`."""
 
     def __init__(self, shown: bool = True) -> None:
-        self._bar = _Bar(
+        tqdm.monitor_interval = 0  # no thread that looks after bars
+        self._bar = tqdm(
             total=1.0,
             file=sys.stderr,
             disable=None if shown else True,
@@ -25,10 +27,9 @@ class Progress:
         self._note: list[str] = []
         self._shown_s = 0.0
 
-    def note(self, row: Row) -> None:
-        """Show the scores of this row."""
-        bits = nats_to_bits(row.nats)
-        self._note = [f"{row.nats:.3f} nats", f"{row.chars_per_s:,.0f} chars/s", f"{bits:.3f} bits/char"]
+    def note(self, row: Mapping[str, Any]) -> None:
+        """Show the scores of this row of metrics."""
+        self._note = [f"{row['nats']:.3f} nats", f"{row['chars_per_s']:,.0f} chars/s", f"{row['bpc']:.3f} bits/char"]
 
     def show(self, step: int, share: float, elapsed_s: float) -> None:
         """Move the bar to `share`, 0 to 1, at most every `_REFRESH_S`."""
@@ -53,10 +54,6 @@ class Progress:
     def close(self) -> None:
         with contextlib.suppress(OSError):
             self._bar.close()
-
-
-class _Bar(tqdm):
-    monitor_interval = 0  # no thread that looks after bars that are not shown for long
 
 
 _REFRESH_S = 0.2

@@ -1,6 +1,5 @@
 """Converts a trainer's complete training state to a checkpoint and back."""
 
-import itertools
 from collections.abc import Mapping
 
 import torch
@@ -10,7 +9,6 @@ from charlm.checkpoint import Checkpoint, digest
 from charlm.errors import CheckpointError
 from charlm.model import load_weights, map_state
 from charlm.system.process_group import ONE_PROCESS
-from charlm.training.optimizer import state_tensors
 from charlm.training.state import TrainState
 from charlm.training.step import Trainer
 
@@ -28,20 +26,13 @@ def take_snapshot(trainer: Trainer, *, copied: bool = False) -> Checkpoint:
     carried = {**trainer.state.tensors(trainer.group), "rng.cpu": torch.get_rng_state()}
     if trainer.device.type == "cuda":
         carried["rng.cuda"] = torch.cuda.get_rng_state(trainer.device)
-    named = dict(trainer.model.named_parameters())
-    optimizer = {
-        f"{key}/{name}": value
-        for name, parameter in named.items()
-        for key, value in trainer.optimizer.state.get(parameter, {}).items()
-        if isinstance(value, Tensor)
-    }
     return Checkpoint(
         config=trainer.config,
         vocabulary=trainer.vocabulary,
         labels=trainer.labels,
-        weights=taken(named),
+        weights=taken(dict(trainer.model.named_parameters())),
         averaged=taken({} if trainer.averaged is None else dict(trainer.averaged.named_parameters())),
-        optimizer=taken(optimizer),
+        optimizer=taken(_optimizer_tensors(trainer)),
         carried=taken(carried),
         progress=trainer.state.progress(),
     )
@@ -57,9 +48,6 @@ def fingerprint(checkpoint: Checkpoint) -> str:
 
 def restore_snapshot(trainer: Trainer, checkpoint: Checkpoint) -> None:
     """Load weights, optimizer state, random state and progress; CheckpointError where they do not fit the run."""
-    load_weights(trainer.model, checkpoint.weights)
-    if trainer.averaged is not None:
-        load_weights(trainer.averaged, checkpoint.averaged or checkpoint.weights)
     try:
         _restore_optimizer(trainer, checkpoint.optimizer)
         carried = dict(checkpoint.carried)
@@ -71,6 +59,9 @@ def restore_snapshot(trainer: Trainer, checkpoint: Checkpoint) -> None:
         steps = {"interval_bptt": checkpoint.progress["interval_steps"] * trainer.config.train.bptt}
         state = TrainState.restored(steps | dict(checkpoint.progress), carried, trainer.device)
         _check_state(trainer, state)
+        load_weights(trainer.model, checkpoint.weights)
+        if trainer.averaged is not None:
+            load_weights(trainer.averaged, checkpoint.averaged or checkpoint.weights)
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         raise CheckpointError(f"checkpoint: its training state does not fit ({error}); use another one") from None
     state.threads = torch.get_num_threads()
@@ -94,32 +85,31 @@ def _check_state(trainer: Trainer, state: TrainState) -> None:
 
 
 def _restore_optimizer(trainer: Trainer, tensors: Mapping[str, Tensor]) -> None:
-    optimizer = trainer.optimizer
-    names = {id(parameter): name for name, parameter in trainer.model.named_parameters()}
-    ordered = [names[id(p)] for group in optimizer.param_groups for p in group["params"]]
-    state: dict[int, dict[str, Tensor]] = {}
-    for key_and_name, tensor in tensors.items():
-        key, _, name = key_and_name.partition("/")
-        state.setdefault(ordered.index(name), {})[key] = tensor.clone()
-    _check_optimizer(optimizer, state)
-    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+    """Copy the tensors into the optimizer's state; ValueError unless all are there in its shapes.
 
-
-def _check_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[int, dict[str, Tensor]]) -> None:
-    """ValueError unless each parameter has its whole optimizer state or none, because fused optimizers do not check.
-
-    If the resumed run switches momentum on, its buffers start from zero.
+    A step without gradients makes the state, because fused optimizers do not check what they are given. Momentum that
+    the resumed run switches on starts from zero. The weights are restored after this.
     """
-    number = itertools.count()
-    for group in optimizer.param_groups:
-        expected = state_tensors(optimizer, group)
-        for parameter in group["params"]:
-            tensors = state.get(next(number))
-            if not tensors:
-                continue
-            if "momentum_buffer" in expected:
-                tensors.setdefault("momentum_buffer", torch.zeros_like(parameter))
-            for key, shaped in expected.items():
-                shape = parameter.shape if shaped else torch.Size()
-                if key not in tensors or tensors[key].shape != shape or not tensors[key].is_floating_point():
-                    raise ValueError(f"optimizer {key}: missing, or not {list(shape)} numbers")
+    optimizer = trainer.optimizer
+    optimizer.state.clear()
+    if not tensors:  # before the first step
+        return
+    for parameter in trainer.parameters:
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    for name, tensor in _optimizer_tensors(trainer).items():
+        stored = tensors.get(name)
+        if stored is None and name.startswith("momentum_buffer/"):
+            stored = torch.zeros_like(tensor)
+        if stored is None or stored.shape != tensor.shape or not stored.is_floating_point():
+            raise ValueError(f"optimizer {name}: missing, or not {list(tensor.shape)} numbers")
+        tensor.copy_(stored)
+
+
+def _optimizer_tensors(trainer: Trainer) -> dict[str, Tensor]:
+    return {
+        f"{key}/{name}": value
+        for name, parameter in trainer.model.named_parameters()
+        for key, value in trainer.optimizer.state.get(parameter, {}).items()
+        if isinstance(value, Tensor)
+    }

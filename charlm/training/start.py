@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import math
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 import torch
 
-from charlm.checkpoint import Checkpoint, discard_leftovers, newest_whole, read_checkpoint
+from charlm.checkpoint import Checkpoint, newest_whole, read_checkpoint
 from charlm.config import Config, differences, flatten, ignored_options
 from charlm.config.yaml import dump_flow
 from charlm.data.corpus import Corpus, Text, load_unchanged_corpus
@@ -24,6 +25,7 @@ from charlm.runs import FOLDER, LAST, check_resumable
 from charlm.system.clock import Clock
 from charlm.system.console import say
 from charlm.system.device import used_precision
+from charlm.system.files import remove_leftovers
 from charlm.system.formatting import counted, format_bytes
 from charlm.system.process_group import ONE_PROCESS, ProcessGroup
 from charlm.training.folder import (
@@ -213,7 +215,7 @@ def _claim(folder: Path, locks: contextlib.ExitStack) -> None:
     locks.enter_context(claimed(folder))
     with refusing_os_errors(folder):
         refuse_existing_run(folder)
-        discard_leftovers(folder)
+        _remove_leftovers(folder)
 
 
 def _tracker(run_dir: Path, resume: tuple[int, int] | None, writes: bool, is_new: bool = False) -> Tracker:
@@ -225,6 +227,12 @@ def _tracker(run_dir: Path, resume: tuple[int, int] | None, writes: bool, is_new
         if is_new:
             shutil.rmtree(run_dir, ignore_errors=True)
         raise
+
+
+def _remove_leftovers(run_dir: Path) -> None:
+    """Remove what a killed process was writing. Only the holder of the folder's lock may do so."""
+    for folder in (run_dir, run_dir / FOLDER):
+        remove_leftovers(folder, -math.inf)
 
 
 # Resume
@@ -252,7 +260,7 @@ def _clean(run_dir: Path, path: Path, needed_bytes: int) -> None:
     """Check that there is space, and remove what a killed session left."""
     check_space(run_dir, needed_bytes)
     with refusing_os_errors(run_dir):
-        discard_leftovers(run_dir)
+        _remove_leftovers(run_dir)
         if path.name != LAST:
             (run_dir / FOLDER / LAST).unlink(missing_ok=True)  # damaged: the loop writes a new one as it starts
 

@@ -121,16 +121,13 @@ def take_second():
 STAGES = {
     "step": "def after_step_4(): take_first(); take_second()",
     "saving": """
-save_file = charlm.checkpoint.save_file
-
-def save_half(tensors, path, header):
-    save_file(tensors, path, header)
-    os.truncate(path, 1000)
+def flush_half(descriptor):
+    os.ftruncate(descriptor, 1000)
     take_second()
 
 def after_step_4():
     take_first()
-    charlm.checkpoint.save_file = save_half
+    os.fsync = flush_half
 """,
     "closing evaluation": """
 def evaluate(*_, **options):

@@ -5,7 +5,6 @@ import sys
 
 import pytest
 
-from charlm.training.metrics import Row
 from charlm.training.progress import Progress
 
 
@@ -30,7 +29,7 @@ def test_the_time_left_comes_first_and_what_does_not_fit_is_left_out(monkeypatch
     monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setenv("COLUMNS", str(columns))
     progress = Progress()
-    progress.note(Row(12_345, 1, "train", 1.0, 1.5, 0.1, None, 109_000.0, 1.0))
+    progress.note({"nats": 1.5, "bpc": 2.164, "chars_per_s": 109_000.0})
     progress.show(12_345, 0.5, 3660.0)
     assert f" 50%|█████     | {shown}" in [line.rstrip() for line in terminal.getvalue().split("\r")]
     progress.close()

@@ -40,9 +40,9 @@ def test_updates_are_truncated_backpropagation_with_carried_state(trainer_of, ki
         trainer.update()
         row = row_of(trainer)
         trainer.state.count_row()
-        assert row.loss == pytest.approx(loss.item(), rel=1e-5)
-        assert row.nats == pytest.approx(loss.item() / 200, rel=1e-5)
-        assert row.grad_norm == pytest.approx(norm.item(), rel=1e-4)
+        assert row["loss"] == pytest.approx(loss.item(), rel=1e-5)
+        assert row["nats"] == pytest.approx(loss.item() / 200, rel=1e-5)
+        assert row["grad_norm"] == pytest.approx(norm.item(), rel=1e-4)
     assert trainer.state.epoch == 5 // windows
     for (name, a), b in zip(trainer.model.named_parameters(), model.parameters(), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5, msg=name)
@@ -61,9 +61,9 @@ def test_windows_of_varied_length_partition_the_streams(trainer_of):
     assert set(lengths[:-1]) <= set(range(5, 16))
     assert len(set(lengths)) > 8
     row = row_of(trainer)
-    assert row.nats == pytest.approx(trainer.state.objective_sum.item() / sum(lengths))
-    assert row.loss == pytest.approx(10 * row.nats)  # as that of a validation split, whose rows stand beside it
-    assert row.nats < 1.2 * math.log(len(trainer.vocabulary))
+    assert row["nats"] == pytest.approx(trainer.state.objective_sum.item() / sum(lengths))
+    assert row["loss"] == pytest.approx(10 * row["nats"])  # as that of a validation split, whose rows stand beside it
+    assert row["nats"] < 1.2 * math.log(len(trainer.vocabulary))
 
 
 def test_windows_grow_in_the_course_of_the_run(trainer_of):
@@ -82,8 +82,8 @@ def test_penalties_are_not_part_of_the_loss_that_is_logged(trainer_of):
     plain, penalized = trainer_of(), trainer_of(train={"activation_penalty": 100.0, "change_penalty": 100.0})
     plain.update()
     penalized.update()
-    assert row_of(plain).loss == row_of(penalized).loss
-    assert row_of(plain).grad_norm < row_of(penalized).grad_norm
+    assert row_of(plain)["loss"] == row_of(penalized)["loss"]
+    assert row_of(plain)["grad_norm"] < row_of(penalized)["grad_norm"]
 
 
 def test_place_in_the_corpus(trainer_of):
@@ -230,9 +230,9 @@ def test_loss_last_trains_on_the_last_step_alone(trainer_of):
     for _ in range(3):
         trainer.update()
     row = row_of(trainer)
-    assert row.loss == pytest.approx(row.nats)
-    assert 1 < row.nats < 4
-    assert row.chars == 120
+    assert row["loss"] == pytest.approx(row["nats"])
+    assert 1 < row["nats"] < 4
+    assert row["chars"] == 120
 
 
 def test_average_of_the_weights(trainer_of):
@@ -257,7 +257,7 @@ def test_bf16_keeps_weights_and_state_in_fp32(trainer_of):
     exact = trainer_of()
     for _ in range(3):
         exact.update()
-    got, wanted = row_of(trainer).nats, row_of(exact).nats
+    got, wanted = row_of(trainer)["nats"], row_of(exact)["nats"]
     assert got != wanted
     assert got == pytest.approx(wanted, rel=0.02)
 
