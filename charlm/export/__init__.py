@@ -2,9 +2,9 @@
 
     torch_module.py   a folder: the weights, the vocabulary, and Python that needs PyTorch alone
     module_code.py    that Python
-    step_code.py      the step of a cell in it
+    step_code.py      a cell's step in that Python
     onnx_graph.py     one file for any runtime of ONNX
-    onnx_layer.py     the step of a layer in it
+    onnx_layer.py     a layer's step in that file
     agreement.py      what all share: the model, its vocabulary, and whether the copy computes what charlm does
     html.py           one page of HTML that runs the model in a browser
     html_model.py     its programs and weights, packed
@@ -45,11 +45,11 @@ class Exported:
     path: Path
     size_bytes: int
     check: Any
-    """Its outcome: an Agreement, or of a page its Costs."""
+    """The outcome of the check: an Agreement, or Costs for a page."""
 
 
 def export(trained: TrainedModel, to: str, out: Path, *, overwrite: bool = False, **options: Any) -> Exported:
-    """Write the model to `out` in one of FORMATS, checked against charlm's own model; options: those of the format.
+    """Write the model to `out` in one of FORMATS, checked against charlm's own model; options: the format's.
 
     ExportError if something is there and `overwrite` is off, if it is not an earlier export, if the result does not
     compute what charlm computes, or if it cannot be written. PackageError if a package is missing.

@@ -41,7 +41,7 @@ def plain_copy(trained: TrainedModel) -> CharLM:
 
 
 def vocabulary_json(trained: TrainedModel) -> dict[str, str]:
-    """Level, characters (the place of each is its id; none for bytes), unit and direction, as in the config."""
+    """Level, characters (a character's index is its id; none for bytes), unit and direction, as in the config."""
     return {
         **trained.vocabulary.to_json(),
         "unit": trained.config.data.unit,

@@ -22,7 +22,7 @@ from charlm.web.page import html_page
 MOST_LOSS = 0.005
 """The share of its nats that a model may lose."""
 _LEAST_NATS = 0.001
-"""A loss below counts as this one; a text of one character has 0."""
+"""Smaller losses count as this one: a text that repeats one character has 0."""
 _LEAST_SCORED, _MOST_SCORED = 10_000, 100_000
 """Characters of validation text that are scored, if there are so many."""
 _SCORED_WORK = 10**11
@@ -31,20 +31,20 @@ _SCORED_WORK = 10**11
 
 @dataclass(frozen=True)
 class Costs:
-    """What the page costs: nats, and room."""
+    """What the page costs, in nats and in bytes."""
 
     precision: str
     """int8 or float32."""
     before_nats: float | None
     """Nats per character of the model, on `scored` characters of validation text; None if that is gone."""
     after_nats: float | None
-    """The same of the page's weights."""
+    """Nats per character with the page's weights."""
     scored: int
     why_not: str
     """Why nothing was scored."""
     copies: Copies | None
     copies_bytes: int
-    """How much of the page they are."""
+    """Their share of the page, in bytes."""
 
     @property
     def loss(self) -> float:

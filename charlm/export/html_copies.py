@@ -19,7 +19,7 @@ from charlm.inference.novelty import WINDOW, Ids
 from charlm.web.page import packed
 
 MOST_WINDOWS = 2**22
-"""Windows of one page: about 13 MB. Of a longer text only the beginning is in the page."""
+"""Windows in one page: about 13 MB. Only the beginning of a longer text is covered."""
 _BASES = (0x9E3779B1, 0x85EBCA77)
 _FINGERPRINT_BITS = 16
 

@@ -27,8 +27,8 @@ from charlm.web.page import packed
 KERNEL = files("charlm.web") / "model" / "kernel.wasm"
 LARGEST = 127
 _CLIPPED = np.linspace(1.0, 0.95, 26)
-"""Shares of a row's largest weight that are tried as the largest of int8; weights beyond it are clipped. To clip more
-costs more than finer steps gain, unless a row has tens of thousands of weights."""
+"""Shares of a row's largest weight to try as the largest int8 value; larger weights are clipped. More clipping costs
+more than finer steps gain, except in rows of tens of thousands of weights."""
 
 
 class Int8(NamedTuple):
@@ -57,7 +57,7 @@ def int8_matrix(weights: npt.NDArray[np.float32]) -> Int8:
 
 
 def packed_model(trained: TrainedModel, *, int8: bool) -> dict[str, Any]:
-    """The keys "model" and "vocabulary" of the page's JSON; int8: whether the matrices are, instead of float32."""
+    """The keys "model" and "vocabulary" of the page's JSON; int8: matrices are int8, not float32."""
     network = plain_copy(trained)
     layers, embedding = network.layers, network.embedding
     tied = embedding is not None and embedding.weight is network.decoder.weight

@@ -27,7 +27,7 @@ Forward = Callable[[Tensor, LayerState], tuple[Tensor, LayerState]]
 
 
 def agreements(cell: Cell) -> Iterator[tuple[str, str]]:
-    """What was compared, and how it went: (name, text) for every backend and number of inputs that the cell allows.
+    """Compare every backend, for each number of inputs that the cell allows; yields (what was compared, outcome).
 
     The cell has HIDDEN units. CellError for the first thing that does not agree, or is not finite.
     """
@@ -49,7 +49,7 @@ def _agreements(cell: Cell, inputs: int) -> Iterator[tuple[str, str]]:
         torch.manual_seed(1)
         layers = RecurrentLayers(cell, inputs).double()
         with torch.no_grad():
-            for parameter in layers.parameters():  # so that none has a value that hides what it does
+            for parameter in layers.parameters():  # some initial values, such as 0, hide an effect
                 parameter += 0.2 * torch.randn_like(parameter)
         starts = [_start(layers) for _ in range(_RUNS)]
     reference = layers.reference_backend()
@@ -133,9 +133,9 @@ def _run(layers: RecurrentLayers, forward: Forward, start: tuple[Tensor, ...]) -
 
 
 def _compared(label: str, results: list[Results], expected: list[Results], truth: list[Results]) -> str:
-    """The largest difference from the truth, in words. CellError if the errors are more than _TIMES those expected.
+    """The largest difference from the truth, in words. CellError if the errors exceed _TIMES the expected errors.
 
-    That holds for the geometric mean over all runs: in one, the expected results may be exact by luck.
+    This compares geometric means over all runs, because in one run the expected results may be exact by luck.
     """
     tolerance = _EXACT if expected is truth else 2 * torch.finfo(torch.float32).eps
     for name in truth[0]:

@@ -45,7 +45,7 @@ class LayerCall(NamedTuple):
     S = H for each of the states, side by side. [1, 1, S] applies to all steps and streams.
     """
     carry_TB: Tensor | None = None
-    """0 where a stream's state is set to zero before the step, else 1; None: it always goes on."""
+    """0 where a stream's state is set to zero before the step, else 1; None: no resets."""
     activations: Activations | None = None
     """Where the reference loop records states and gates; other backends do not."""
 
@@ -55,7 +55,7 @@ LayerFunction = Callable[[Any, LayerCall], tuple[Tensor, LayerState]]
 
 
 def in_segments(layer: LayerFunction, x_TBI: Tensor, call: LayerCall, carry_TB: Tensor) -> tuple[Tensor, LayerState]:
-    """A call that resets states, by calls that do not: one from each step at which a stream is reset to the next."""
+    """Compute a call with resets by calls without: one from each step that resets a stream to the next such step."""
     resets = (carry_TB[1:] == 0).any(dim=1).nonzero().flatten() + 1
     ends = [*resets.tolist(), len(carry_TB)]
     outputs, state = [], call.state

@@ -122,7 +122,7 @@ class Evaluation:
         else:
             args = [self.one_hot() if self.values[arg] is None else self.values[arg] for arg in node.args]
             if node.op == "where" and isinstance(args[1], float):
-                args[1] = torch.tensor(args[1], dtype=self.dtype)  # of two numbers torch makes float32
+                args[1] = torch.tensor(args[1], dtype=self.dtype)  # torch.where of two numbers gives float32
             if node.op == "normalize":
                 self.values[place] = _normalize(node, *args)
             else:
@@ -149,7 +149,7 @@ class Evaluation:
         return self.linear(v, weights).to(self.dtype) + added
 
     def one_hot(self) -> Tensor:
-        """All one-hot inputs, [I, I]; products of them do without."""
+        """All one-hot inputs, [I, I]; products do not need them."""
         like = next(iter(self.parameters.values()))
         return torch.eye(self.input_size, dtype=self.dtype, device=like.device)
 

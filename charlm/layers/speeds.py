@@ -13,7 +13,7 @@ from charlm.system.device import autocast
 
 HIDDEN, STREAMS, STEPS = 128, 16, 64
 _ENOUGH_S = 1.0
-"""How long all cells are measured together; each at least once."""
+"""Total time of the measurement; each cell is measured at least once."""
 
 
 class Speed(NamedTuple):
@@ -21,7 +21,7 @@ class Speed(NamedTuple):
 
     chars_per_s: float
     backend: str
-    """What computed it, if a faster one could not; else ""."""
+    """The backend, if a faster one cannot compute the cell; else ""."""
 
 
 def speeds(cells: Sequence[Cell]) -> tuple[str, list[Speed]]:

@@ -43,7 +43,7 @@ class RecurrentLayers(nn.Module):
         input_size: I, the features of the first layer's input.
         dropout: probability of dropping a unit of the input of every layer above the first.
         variational: use one such mask for all steps of a call, instead of a new one at every step.
-        state_dropout: probability of dropping a unit of what enters the recurrent products, other than units of the
+        state_dropout: probability of dropping a unit of the operands of recurrent products, except units of the
             input; one mask per layer for all steps of a call (Gal & Ghahramani 2016).
         weight_dropout: probability of dropping a recurrent weight; one mask of each recurrent matrix per layer for all
             steps and streams of a call (Merity et al. 2018).
@@ -99,7 +99,7 @@ class RecurrentLayers(nn.Module):
         self.zoneout = zoneout
         self.residual = residual
         self.shard = WHOLE_BATCH
-        """The shard of the batch that `forward` gets; its masks are those of this shard."""
+        """The shard of the batch that `forward` computes; masks are drawn for it."""
         self._buffer_cache = BufferCache()
         self._selections: dict[object, Selection] = {}
         for layer in range(num_layers):
@@ -303,8 +303,8 @@ class RecurrentLayers(nn.Module):
     def carry_mask(self, resets_TB: Tensor, T: int, B: int) -> Tensor:
         """`LayerCall.carry_TB`; ValueError unless `resets_TB` is a bool tensor [T, B]."""
         if resets_TB.dtype != torch.bool or list(resets_TB.shape) != [T, B]:
-            found = f"{resets_TB.dtype} of shape {list(resets_TB.shape)}"
-            raise ValueError(f"{self.kind}: resets are {found}; allowed: torch.bool of shape [T, B] = {[T, B]}")
+            description = f"{resets_TB.dtype} of shape {list(resets_TB.shape)}"
+            raise ValueError(f"{self.kind}: resets are {description}; allowed: torch.bool of shape [T, B] = {[T, B]}")
         return (~resets_TB).to(next(self.parameters()).dtype)
 
     # State
@@ -322,10 +322,10 @@ class RecurrentLayers(nn.Module):
             state = self.zero_state(batch_size)
         tensors = as_tuple(state)
         shape = [self.num_layers, batch_size, self.hidden_size]
-        found = [list(tensor.shape) for tensor in tensors]
-        if found != [shape] * len(self.state_names):
+        shapes = [list(tensor.shape) for tensor in tensors]
+        if shapes != [shape] * len(self.state_names):
             raise ValueError(
-                f"{self.kind}: state of shapes {', '.join(map(str, found))}; "
+                f"{self.kind}: state of shapes {', '.join(map(str, shapes))}; "
                 f"allowed: ({', '.join(self.state_names)}) of shape [L, B, H] = {shape} each"
             )
         return list(zip(*(tensor.unbind() for tensor in tensors), strict=True))

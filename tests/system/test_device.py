@@ -18,24 +18,23 @@ def two_gpus(monkeypatch):
 
 
 @pytest.mark.usefixtures("two_gpus")
-def test_names():
-    found = [str(resolve_device(name)) for name in ("auto", "cpu", "cuda", "cuda:0", "cuda:1")]
-    assert found == ["cuda:0", "cpu", "cuda:0", "cuda:0", "cuda:1"]
+@pytest.mark.parametrize(
+    ("name", "device"),
+    [("auto", "cuda:0"), ("cpu", "cpu"), ("cuda", "cuda:0"), ("cuda:0", "cuda:0"), ("cuda:1", "cuda:1")],
+)
+def test_devices_by_name(name, device):
+    assert str(resolve_device(name)) == device
 
 
 @pytest.mark.usefixtures("two_gpus")
-@pytest.mark.parametrize("name", ["cuda:2", "cuda:256", "cuda:99999999999"])
-def test_a_gpu_that_is_not_there(name):
+@pytest.mark.parametrize("name", ["cuda:2", "cuda:99999999999", "mps", "cuda:x", "cuda:-1"])
+def test_names_of_no_device(name):
+    listed = (
+        "here: auto | cpu | cuda | cuda:0 | cuda:1" if name[5:].isdecimal() else ": auto | cpu | cuda | cuda:1 (the "
+    )
     with pytest.raises(DeviceError) as caught:
         resolve_device(name)
-    assert str(caught.value) == f"device: found {name}; allowed here: auto | cpu | cuda | cuda:0 | cuda:1"
-
-
-@pytest.mark.usefixtures("two_gpus")
-@pytest.mark.parametrize("name", ["mps", "meta", "cuda:x", "cuda:-1", "gpu"])
-def test_a_name_that_is_none(name):
-    with pytest.raises(DeviceError, match=f"^device: found {name}; allowed: auto | cpu | cuda | cuda:1 "):
-        resolve_device(name)
+    assert str(caught.value).startswith(f"device: found {name}; allowed{' ' * (listed[0] == 'h')}{listed}")
 
 
 @pytest.mark.usefixtures("two_gpus")
@@ -50,7 +49,7 @@ def test_precisions():
 @pytest.mark.usefixtures("two_gpus")
 @pytest.mark.parametrize("usual", ["highest", "medium"])
 def test_what_a_training_sets_ends_with_it(usual, monkeypatch):
-    def found():
+    def precision_settings():
         cudnn = torch.backends.cudnn
         newer = [place.fp32_precision for place in (torch.backends.cuda.matmul, cudnn.conv, cudnn.rnn)]
         return torch.get_float32_matmul_precision(), cudnn.allow_tf32, *newer, torch.initial_seed()
@@ -59,13 +58,13 @@ def test_what_a_training_sets_ends_with_it(usual, monkeypatch):
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
     torch.set_float32_matmul_precision(usual)
     try:
-        before = found()
+        before = precision_settings()
         for precision in ("fp32", "tf32", "bf16"):
             with own_settings():
                 prepare_device(torch.device("cuda", 1), precision)
                 torch.manual_seed(3)
                 assert torch.backends.cudnn.allow_tf32 == (precision != "fp32")
-            assert found() == before
+            assert precision_settings() == before
     finally:
         torch.set_float32_matmul_precision("highest")
 
