@@ -9,7 +9,7 @@ from pathlib import Path
 
 from charlm.config.schema import DataConfig
 from charlm.errors import DamagedCheckpointError, DataError
-from charlm.runs import read_header
+from charlm.runs import OWN_FILES, is_run, is_study, read_header
 
 SCORES = "a table of charlm eval --per-char"
 TORCH_EXPORT, ONNX_EXPORT = "an export for PyTorch", "an export for ONNX"
@@ -42,9 +42,20 @@ def written_kind(file: Path) -> str:
     return "a checkpoint" if file.suffix == ".safetensors" and _is_checkpoint(file) else ""
 
 
-def is_torch_export(folder: Path) -> bool:
-    """Whether a folder holds an export for PyTorch."""
-    return all((folder / name).is_file() for name in TORCH_FILES)
+def written_folder_kind(folder: Path) -> str:
+    """What charlm has written into this folder, in words; "" for other folders."""
+    if is_run(folder):
+        return "a run"
+    if is_study(folder):
+        return "a study"
+    return TORCH_EXPORT if all((folder / name).is_file() for name in TORCH_FILES) else ""
+
+
+def names_written(kind: str) -> dict[str, str]:
+    """The files that charlm writes into a folder of this kind, each with what it is."""
+    if kind == TORCH_EXPORT:
+        return dict.fromkeys(TORCH_FILES, "a file of the export")
+    return dict.fromkeys(OWN_FILES if kind else (), "a file of the run")
 
 
 def _is_checkpoint(file: Path) -> bool:

@@ -11,17 +11,16 @@ import stat
 import sys
 import sysconfig
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from charlm.config.schema import DataConfig
+from charlm.config.schema import Config, DataConfig
 from charlm.data.cache import writable_folder
 from charlm.data.catalog import CATALOG
-from charlm.data.outputs import TORCH_EXPORT, TORCH_FILES, is_torch_export, written_kind
+from charlm.data.outputs import names_written, written_folder_kind, written_kind
 from charlm.data.reading import unreadable
 from charlm.errors import DataError
-from charlm.runs import OWN_FILES, is_run, is_study
 from charlm.system.cache import cache_dir
 from charlm.system.console import say
 from charlm.system.files import replace_file
@@ -33,13 +32,15 @@ BUILTINS: dict[str, str] = {
     "unicode-names": "the names of Unicode's characters, one a line: about 140,000 lines, for --lines; "
     "other versions of Python know other characters",
 }
-
 _KINDS = f"a source is a file, a folder, a glob or {BUILTIN_PREFIX}NAME"
-
-
-Pattern = tuple[str, ...]
-"""The parts of a glob below its first wildcard; `**` is never the last."""
-_ALL_BELOW: Pattern = ("**", "*")
+_PATH_WORDS, _PATH_CHARS = 5, 255
+"""What has more is rather a text than the path of one."""
+_ESCAPED = re.compile(r"\[([*?[])\]")
+_NAME = re.compile(rf"([^*?[]|{_ESCAPED.pattern})*")
+"""A part of a glob that stands for one name."""
+_WILD = re.compile(r"(?<!\[)[*?]")  # glob.escape writes [*]
+_NOWHERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
+"""Errors of a broken link, and of a file or folder that was removed since it was listed."""
 
 
 def resolve(source: str, run: Path | None = None) -> list[Path]:
@@ -68,9 +69,14 @@ def resolve(source: str, run: Path | None = None) -> list[Path]:
         raise unreadable(path, error) from error
     if stat.S_ISREG(mode):
         return [path]
-    if stat.S_ISDIR(mode):
-        return _folder(source, path, run)
-    raise DataError(f"{source}: {_kind_of(mode)}, which cannot be read twice; {_KINDS}; write its text to a file first")
+    if not stat.S_ISDIR(mode):
+        kind = {stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}.get(stat.S_IFMT(mode), "a device")
+        raise DataError(f"{source}: {kind}, which cannot be read twice; {_KINDS}; write its text to a file first")
+    if not (files := _files_below(source, path, ("**", "*"), run)):
+        raise DataError(
+            f"{source}: a folder without text; hidden files and what charlm writes do not count; add text files"
+        )
+    return files
 
 
 def check_texts_apart(data: DataConfig, run: Path) -> None:
@@ -85,8 +91,7 @@ def check_texts_apart(data: DataConfig, run: Path) -> None:
 
 def check_exists(source: str) -> None:
     """DataError if there is nothing at `source`. Reads no file and no folder that exists."""
-    builtin = source.startswith(BUILTIN_PREFIX) and source.removeprefix(BUILTIN_PREFIX) in BUILTINS
-    if builtin or os.path.exists(_at_home(source)):  # noqa: PTH110 (Path.exists raises for a path that is too long)
+    if source.removeprefix(BUILTIN_PREFIX) in BUILTINS or _exists(source):
         return
     words = source.split()
     if len(words) > _PATH_WORDS or len(source) > _PATH_CHARS:
@@ -95,45 +100,128 @@ def check_exists(source: str) -> None:
     resolve(source)
 
 
-_PATH_WORDS, _PATH_CHARS = 5, 255
-"""What has more is rather a text than the path of one."""
-
-
-def _folder(source: str, root: Path, run: Path | None) -> list[Path]:
-    files, _ = _files_below(source, root, _ALL_BELOW, run)
-    if not files:
-        raise DataError(
-            f"{source}: a folder without text; hidden files and what charlm writes do not count; add text files"
-        )
-    return files
-
-
 def _glob(source: str, run: Path | None) -> list[Path]:
     parts = Path(_at_home(source)).parts
     named = next((place for place, part in enumerate(parts) if not _NAME.fullmatch(part)), len(parts) - 1)
-    root, pattern = Path(*(_ESCAPE.sub(r"\1", part) for part in parts[:named])), parts[named:]
-    files, folders = _files_below(source, root, (*pattern, "*") if pattern[-1] == "**" else pattern, run)
+    root, pattern = Path(*(_ESCAPED.sub(r"\1", part) for part in parts[:named])), parts[named:]
+    files = _files_below(source, root, (*pattern, "*") if pattern[-1] == "**" else pattern, run)
     if not files:
-        found = f"only folders match ({folders})" if folders else "no file matches"
-        raise DataError(f"{source}: {found}; a glob names files, `**` any depth of folders; check the pattern")
+        raise DataError(f"{source}: no file matches; a glob names files, `**` any depth of folders; check the pattern")
     return files
 
 
-_ESCAPE = re.compile(r"\[([*?[])\]")
-_NAME = re.compile(rf"([^*?[]|{_ESCAPE.pattern})*")
-"""A part of a glob that stands for one name."""
+def _files_below(
+    source: str,
+    root: Path,
+    pattern: tuple[str, ...],
+    run: Path | None = None,
+    keep: Callable[[str], bool] = lambda name: name != "__pycache__",
+) -> list[Path]:
+    """The files that match the parts of a pattern, sorted by relative path; `**` is never the last of the parts.
+
+    `keep` decides by name what else to leave out, without a word.
+    """
+    files: dict[Path, tuple[int, int]] = {}
+    left_out: dict[str, str] = {}
+    own = {os.path.realpath(run): "a run"} if run else {}
+    with suppress(DataError):  # a user without a home has no cache
+        own[os.path.realpath(cache_dir())] = "charlm's cache"
+
+    def folder_kind(folder: Path) -> str:
+        return own.get(os.path.realpath(folder)) or written_folder_kind(folder)
+
+    own_names = names_written(folder_kind(root))
+
+    def walk(folder: Path, first: str, *rest: str) -> None:
+        if first == "**":
+            walk(folder, *rest)
+        for name, is_link in _listed(folder):
+            path, is_hidden = folder / name, name.startswith(".") and not first.startswith(".")
+            if is_hidden or not keep(name) or (first != "**" and not fnmatch.fnmatch(name, first)):
+                continue
+            try:
+                status = path.stat()
+                is_folder = stat.S_ISDIR(status.st_mode)
+                if is_folder and rest:
+                    if first == "**" and is_link:
+                        left_out[path.as_posix()] = "a link to a folder"
+                    elif kind := folder_kind(path):
+                        left_out[path.as_posix()] = kind
+                    else:
+                        walk(path, *([first] if first == "**" else []), *rest)
+                elif stat.S_ISREG(status.st_mode) and not rest:
+                    if kind := (folder == root and own_names.get(name)) or written_kind(path):
+                        left_out[path.as_posix()] = kind
+                    else:
+                        files[path] = (status.st_dev, status.st_ino)
+            except OSError as error:
+                if error.errno not in _NOWHERE:
+                    raise unreadable(path, error) from error
+
+    walk(root, *pattern)
+    if left_out and not run:
+        _say_left_out(source, tuple(sorted(left_out.items())))
+    first_names: dict[tuple[int, int], Path] = {}
+    for path in sorted(files, key=Path.as_posix):
+        first_names.setdefault(files[path], path)
+    return list(first_names.values())
+
+
+def _listed(folder: Path) -> list[tuple[str, bool]]:
+    """The names in a folder, each with whether it is a link; none if there is no such folder."""
+    try:
+        with os.scandir(folder) as entries:
+            return [(entry.name, entry.is_symlink()) for entry in entries]
+    except OSError as error:
+        if error.errno in _NOWHERE:
+            return []
+        raise unreadable(folder, error) from error
+
+
+@functools.cache
+def _say_left_out(source: str, left_out: tuple[tuple[str, str], ...]) -> None:
+    """Say it once, however often the source is read."""
+    shown = ", ".join(f"{path} ({kind})" for path, kind in left_out[:3])
+    more = f" and {len(left_out) - 3:,} more" if len(left_out) > 3 else ""
+    say("data", f"{source}: leaves out {shown}{more}")
+
+
+def _missing(source: str, path: Path) -> DataError:
+    """The error for a path that does not exist, with the likeliest remedy."""
+    if name := next((name for name in CATALOG if path.name in (name, f"{name}.txt")), None):
+        remedy = f"`charlm data fetch {name}` downloads it to data/"
+    elif source in BUILTINS:
+        remedy = f"did you mean '{BUILTIN_PREFIX}{source}'?"
+    else:
+        names: list[str] = []
+        with suppress(OSError, ValueError):  # the error line just goes without a hint
+            names = sorted(entry.name for entry in path.parent.iterdir())
+        near = difflib.get_close_matches(path.name, names, n=1)
+        remedy = f"did you mean '{path.with_name(near[0])}'?" if near else "check the path"
+    return DataError(f"{source}: no such file or folder; {_KINDS}; {remedy}")
+
+
+def _at_home(source: str) -> str:
+    """Expand a leading ~; Path.expanduser would raise for an unknown ~user."""
+    return os.path.expanduser(source)  # noqa: PTH111
+
+
+def _exists(source: str) -> bool:
+    return os.path.exists(_at_home(source))  # noqa: PTH110 (Path.exists raises for a path that is too long)
+
+
+# Builtins
 
 
 def _builtin(name: str) -> list[Path]:
     if name not in BUILTINS:
         near = difflib.get_close_matches(name, BUILTINS, n=1, cutoff=0.4)
         hint = f"; did you mean '{BUILTIN_PREFIX}{near[0]}'?" if near else ""
-        known = ", ".join(BUILTINS)
-        raise DataError(f"{BUILTIN_PREFIX}{name}: unknown builtin; allowed: {known}{hint}")
-    return [unicode_names()] if name == "unicode-names" else _python_stdlib()
+        raise DataError(f"{BUILTIN_PREFIX}{name}: unknown builtin; allowed: {', '.join(BUILTINS)}{hint}")
+    return [_unicode_names()] if name == "unicode-names" else _python_stdlib()
 
 
-def unicode_names() -> Path:
+def _unicode_names() -> Path:
     """A file with the name of each character that has one, by code point; made at first use and kept in the cache."""
     with writable_folder() as folder:
         path = folder / f"unicode-names-{unicodedata.unidata_version}.txt"
@@ -144,22 +232,20 @@ def unicode_names() -> Path:
 
 
 def _python_stdlib() -> list[Path]:
+    """Without tests, installed packages, and files that were generated when this Python was built."""
+    skipped = re.compile(
+        r"tests?|idle_test|(site|dist)-packages|__pycache__|(test_|config-|_sysconfigdata|\.).*", re.DOTALL
+    )
     root = Path(sysconfig.get_path("stdlib"))
-    files, _ = _files_below(f"{BUILTIN_PREFIX}python-stdlib", root, ("**", "*.py"), keep=_is_library_name)
-    python_files = [file for file in files if _is_utf8(file)]
-    if not python_files:
+    source = f"{BUILTIN_PREFIX}python-stdlib"
+    files = _files_below(source, root, ("**", "*.py"), keep=lambda name: not skipped.fullmatch(name))
+    files = [file for file in files if _is_utf8(file)]
+    if not files:
         raise DataError(
-            f"{BUILTIN_PREFIX}python-stdlib: no .py files under {root}; "
-            "this Python has no readable standard library; name a file or folder instead"
+            f"{source}: no .py files under {root}; this Python has no readable standard library; name a file or folder "
+            "instead"
         )
-    return python_files
-
-
-def _is_library_name(name: str) -> bool:
-    """False for tests, installed packages, and files that were generated when this Python was built."""
-    if name in ("test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__"):
-        return False
-    return not name.startswith(("test_", "config-", "_sysconfigdata", "."))
+    return files
 
 
 def _is_utf8(path: Path) -> bool:
@@ -173,154 +259,65 @@ def _is_utf8(path: Path) -> bool:
     return True
 
 
-def _is_text_name(name: str) -> bool:
-    return name != "__pycache__"
+# Where the sources of a run are
 
 
-_NOWHERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
-"""Errors of a broken link, and of a file that was removed since it was listed."""
+def with_absolute_paths(config: Config) -> Config:
+    """The same config, with paths of its sources that hold in every folder."""
+    return _with_sources(config, _absolute)
 
 
-def _files_below(
-    source: str, root: Path, pattern: Pattern, run: Path | None = None, keep: Callable[[str], bool] = _is_text_name
-) -> tuple[list[Path], int]:
-    """The files that match the pattern, sorted by relative path, and how many folders match.
+def with_found_paths(config: Config, run_dir: Path) -> Config:
+    """The config of a run, with its sources where they are now: where the config says, or else beside the run.
 
-    `keep` decides by name what else to leave out, without a word.
+    A run may have moved together with its text: old/place/data/my.txt is looked for as place/data/my.txt,
+    data/my.txt and my.txt, in the run's folder and in those above it. A line says what was found.
     """
-    files: dict[Path, tuple[int, int]] = {}
-    left_out: dict[Path, str] = {}
-    count_folders = 0
-    is_own = _own_folders(run)
-    own_names = _names_written(is_own(root))
-    waiting = [(root, {pattern})]
-    while waiting:
-        folder, patterns = waiting.pop()
-        for name, linked in _listed(folder):
-            path, left = folder / name, _after(patterns, name)
-            if not left or not keep(name):
-                continue
-            try:
-                status = path.stat()
-                is_file = stat.S_ISREG(status.st_mode) and () in left
-                own_name = own_names.get(name) if folder == root else None
-                kind = own_name or written_kind(path) if is_file else ""
-            except OSError as error:
-                if error.errno in _NOWHERE:
-                    continue
-                raise unreadable(path, error) from error
-            if is_file:
-                if kind:
-                    left_out[path] = kind
-                else:
-                    files[path] = (status.st_dev, status.st_ino)
-            elif stat.S_ISDIR(status.st_mode):
-                count_folders += () in left
-                below = _after(patterns, name, linked) - {()}
-                if left == {()}:
-                    continue
-                if kind := is_own(path):
-                    left_out[path] = kind
-                elif below:
-                    waiting.append((path, below))
-                else:
-                    left_out[path] = "a link to a folder"
-    if left_out and not run:
-        _say_left_out(source, tuple(sorted((path.as_posix(), kind) for path, kind in left_out.items())))
-    first_names: dict[tuple[int, int], Path] = {}
-    for path in sorted(files, key=Path.as_posix):
-        first_names.setdefault(files[path], path)
-    return list(first_names.values()), count_folders
+
+    def present(source: str) -> str:
+        if _is_there(source):
+            return _absolute(source)
+        moved = next(filter(_is_there, _candidates(source, run_dir)), source)
+        if moved != source:
+            say("data", f"{source}: not there; found {moved}")
+        return moved
+
+    return _with_sources(config, present)
 
 
-def _after(patterns: set[Pattern], name: str, linked: bool = False) -> set[Pattern]:
-    """What is left of the patterns behind an entry of this name; () of one that ends with it.
-
-    linked: it is a link to a folder, which `**` does not follow.
-    """
-    left: set[Pattern] = set()
-    for first, *others in patterns:
-        rest = tuple(others)
-        hidden = name.startswith(".") and not first.startswith(".")
-        if first == "**":
-            left |= _after({rest}, name, linked)
-            if not (hidden or linked):
-                left.add((first, *rest))
-        elif fnmatch.fnmatch(name, first) and not hidden:
-            left.add(rest)
-    return left
+def _with_sources(config: Config, changed: Callable[[str], str]) -> Config:
+    sources = {key: getattr(config.data, key) for key in ("source", "valid_source", "test_source")}
+    update = {key: changed(source) for key, source in sources.items() if source is not None}
+    return config.model_copy(update={"data": config.data.model_copy(update=update)})
 
 
-def _listed(folder: Path) -> list[tuple[str, bool]]:
-    """The names in a folder, each with whether it is a link; none if there is no such folder."""
+def _absolute(source: str) -> str:
+    """The path of a source from the root; one that begins with ~ stays as it is, and so does a builtin."""
+    if source.startswith(BUILTIN_PREFIX) or Path(_at_home(source)).is_absolute():
+        return source
     try:
-        with os.scandir(folder) as entries:
-            return [(entry.name, entry.is_symlink()) for entry in entries]
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    except OSError as error:
-        raise unreadable(folder, error) from error
+        folder = str(Path.cwd())
+        folder.encode()  # a config holds Unicode text
+    except (OSError, UnicodeEncodeError):
+        return source
+    if _exists(source) or not glob.has_magic(source):
+        return str(Path(folder, source))
+    return os.path.join(glob.escape(folder), source)  # noqa: PTH118
 
 
-def _own_folders(run: Path | None) -> Callable[[Path], str]:
-    """A function that says what charlm writes into a folder; "" if nothing."""
-    own: dict[str, str] = {os.path.realpath(run): "a run"} if run else {}
-    with suppress(DataError):  # a user without a home has no cache
-        own[os.path.realpath(cache_dir())] = "charlm's cache"
-
-    def is_own(folder: Path) -> str:
-        if kind := own.get(os.path.realpath(folder)):
-            return kind
-        if is_run(folder):
-            return "a run"
-        return "a study" if is_study(folder) else TORCH_EXPORT if is_torch_export(folder) else ""
-
-    return is_own
+def _candidates(source: str, run_dir: Path) -> Iterator[str]:
+    """Where a source may be that has moved together with the run, the nearest folder first."""
+    path = Path(_at_home(source))
+    parts = path.relative_to(path.anchor).parts
+    # Only a name is looked for: a pattern such as **/*.txt would match anything.
+    named = next((place for place, part in enumerate(parts) if _WILD.search(part)), len(parts))
+    for folder in (run_dir.resolve(), *run_dir.resolve().parents):
+        root = str(folder) if named == len(parts) else glob.escape(str(folder))
+        yield from (str(Path(root, *parts[start:])) for start in range(named))
 
 
-def _names_written(kind: str) -> dict[str, str]:
-    """The files that charlm writes into a folder of this kind, each with what it is."""
-    if kind == TORCH_EXPORT:
-        return dict.fromkeys(TORCH_FILES, "a file of the export")
-    return dict.fromkeys(OWN_FILES if kind else (), "a file of the run")
-
-
-@functools.cache
-def _say_left_out(source: str, found: tuple[tuple[str, str], ...]) -> None:
-    """Say it once, however often the source is read."""
-    shown = ", ".join(f"{path} ({kind})" for path, kind in found[:3])
-    more = f" and {len(found) - 3:,} more" if len(found) > 3 else ""
-    say("data", f"{source}: leaves out {shown}{more}")
-
-
-def _missing(source: str, path: Path) -> DataError:
-    """The error for a path that does not exist, with the likeliest remedy."""
-    downloads = {item.filename: item.name for item in CATALOG.values()} | {name: name for name in CATALOG}
-    if name := downloads.get(path.name):
-        remedy = f"`charlm data fetch {name}` downloads it to data/"
-    elif source in BUILTINS:
-        remedy = f"did you mean '{BUILTIN_PREFIX}{source}'?"
-    else:
-        near = difflib.get_close_matches(path.name, _names_in(path.parent), n=1)
-        remedy = f"did you mean '{path.with_name(near[0])}'?" if near else "check the path"
-    return DataError(f"{source}: no such file or folder; {_KINDS}; {remedy}")
-
-
-def _at_home(source: str) -> str:
-    """Expand a leading ~; Path.expanduser would raise for an unknown ~user."""
-    return os.path.expanduser(source)  # noqa: PTH111
-
-
-def _names_in(folder: Path) -> list[str]:
-    try:
-        return sorted(entry.name for entry in folder.iterdir())
-    except (OSError, ValueError):  # the error line just goes without a hint
-        return []
-
-
-def _kind_of(mode: int) -> str:
-    if stat.S_ISFIFO(mode):
-        return "a pipe"
-    if stat.S_ISSOCK(mode):
-        return "a socket"
-    return "a device"
+def _is_there(source: str) -> bool:
+    if source.startswith(BUILTIN_PREFIX) or _exists(source):
+        return True
+    # Path.glob takes no absolute patterns.
+    return glob.has_magic(source) and any(glob.iglob(_at_home(source), recursive=True))  # noqa: PTH207

@@ -16,8 +16,8 @@ from charlm.checkpoint import Checkpoint, read_checkpoint
 from charlm.config import Config
 from charlm.data.corpus import begin_of, load_unchanged_corpus
 from charlm.data.lines import Labels
-from charlm.data.places import with_found_paths
 from charlm.data.reading import NEWLINE
+from charlm.data.sources import with_found_paths
 from charlm.data.vocabulary import Vocabulary, describe_characters
 from charlm.errors import CheckpointError, DataError, LabelError, VocabularyError
 from charlm.inference.dynamic import Adaptation, evaluate_dynamically

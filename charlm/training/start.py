@@ -14,9 +14,8 @@ from charlm.checkpoint import Checkpoint, newest_whole, read_checkpoint
 from charlm.config import Config, differences, flatten, ignored_options
 from charlm.config.yaml import dump_flow
 from charlm.data.corpus import Corpus, Text, load_unchanged_corpus
-from charlm.data.places import with_absolute_paths, with_found_paths
 from charlm.data.progress import to_be_done_by
-from charlm.data.sources import check_texts_apart
+from charlm.data.sources import check_texts_apart, with_absolute_paths, with_found_paths
 from charlm.data.streams import check_length
 from charlm.data.vocabulary import Vocabulary, describe_characters
 from charlm.errors import CheckpointError, ConfigError, DamagedCheckpointError, RunError, VocabularyError

@@ -11,7 +11,7 @@ from charlm.choice.families import Request
 from charlm.choice.suggest import suggest
 from charlm.config import Config, differences, flatten, override_config, parse_config
 from charlm.data.corpus import load_corpus
-from charlm.data.places import with_absolute_paths, with_found_paths
+from charlm.data.sources import with_absolute_paths, with_found_paths
 from charlm.errors import CharlmError, ConfigError
 from charlm.system.console import say
 from charlm.system.device import resolve_device

@@ -8,7 +8,7 @@ import pytest
 
 from charlm.checkpoint import read_checkpoint, save_checkpoint
 from charlm.config import load_config, parse_config
-from charlm.data.places import with_absolute_paths
+from charlm.data.sources import with_absolute_paths
 from tests.conftest import TINY
 from tests.text import words_text
 
