@@ -53,6 +53,13 @@ def test_pointing_at_a_character_tells_its_prediction(view):
     selected = view.get_attribute(".row .selected", "data-index")
     view.hover(f'[data-index="{int(selected) + 1}"]')  # a jump holds nothing
     assert f"character {int(selected) + 2:,} of" in view.text_content("#prediction")
+    word = view.text_content("#words button .what >> nth=5")
+    assert words_text(3000)[int(selected) :].startswith(word)
+    assert "3000 characters" in view.text_content("#copied")
+    assert view.locator(".row .copied1").count() > 100
+    view.uncheck("#copies")
+    assert view.locator(".row .copied1").count() == 0
+    assert view.locator("#memory svg circle").count() == 20
 
 
 def test_two_models_are_compared_at_once_and_every_control_and_chart_has_a_name(view):
@@ -140,18 +147,6 @@ def test_a_part_is_selected_on_the_chart_but_not_by_a_finger_that_scrolls(view):
     view.focus("#strip")
     view.keyboard.press("Shift+ArrowRight")
     assert "bits per character in characters" in view.text_content("#range")
-
-
-def test_lists_lead_into_the_text(view):
-    word = view.text_content("#words button .what >> nth=5")
-    view.click("#words button >> nth=5")
-    place = int(view.get_attribute(".row .selected", "data-index"))
-    assert words_text(3000)[place : place + len(word)] == word
-    assert "3000 characters" in view.text_content("#copied")
-    assert view.locator(".row .copied1").count() > 100
-    view.uncheck("#copies")
-    assert view.locator(".row .copied1").count() == 0
-    assert view.locator("#memory svg circle").count() == 20
 
 
 RTL = "אבג, דהו 12 זח.\n\nab אב\n"

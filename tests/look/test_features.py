@@ -9,16 +9,9 @@ from charlm.look import hardest
 from charlm.look.features import Tracked, correlations, features_of, most_telling, tracked
 from charlm.look.predictions import Series
 
-TEXT = 'He said "Go (on 7)!".\n  it: x # A\n\tend “so”'
 
-
-def marked(name: str, text: str = TEXT) -> str:
-    return "".join(f"{int(value)}" for value in features_of(text)[name])
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "expected"),
-    [
+def test_features():
+    for name, text, expected in [
         ("inside quotes", 'a "b" c“d”', "0011000110"),
         ("inside quotes", 'a "b\n\nc', "0011000"),
         ("depth of brackets", "a(b[c])", "0112210"),
@@ -34,14 +27,9 @@ def marked(name: str, text: str = TEXT) -> str:
         ("after # in the line", "a#b\nc", "01100"),
         ("upper case", "aBé", "010"),
         ("digit", "a1", "01"),
-    ],
-)
-def test_features(name, text, expected):
-    assert marked(name, text) == expected
-
-
-def test_features_that_do_not_change_are_left_out():
-    assert "digit" not in features_of("abc")
+    ]:
+        assert "".join(f"{int(value)}" for value in features_of(text)[name]) == expected, (name, text)
+    assert "digit" not in features_of("abc")  # it does not change
     assert features_of("") == {}
 
 

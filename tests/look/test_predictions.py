@@ -1,5 +1,6 @@
 """Predictions and activations are those of a plain loop over characters in float64."""
 
+import itertools
 import math
 
 import numpy as np
@@ -29,39 +30,24 @@ def ids() -> np.ndarray:
     return np.random.default_rng(0).integers(V, size=35).astype(np.uint8)
 
 
-def naive(network: CharLM, ids: np.ndarray) -> list[list[float]]:
-    """The probabilities before each character but the first; one character at a time."""
-    found, state = [], None
-    with torch.no_grad():
-        for index in ids[:-1].tolist():
+@pytest.mark.parametrize("of_lines", [False, True])
+def test_predictions(network, ids, of_lines):
+    """Those of a loop over single characters."""
+    if of_lines:
+        network.begins = ids[0] = 3
+    predictions, state = read(network, ids), None
+    assert np.isnan([predictions.bits_N[0], predictions.entropy_N[0]]).all()
+    assert predictions.rank_N[0] == 0
+    for place, (index, true) in enumerate(itertools.pairwise(ids.tolist()), start=1):
+        with torch.no_grad():
             outputs, state, _ = network.outputs_and_activations(torch.tensor([[index]]), state)
-            found.append((outputs[0, 0] @ network.decoder.weight.T + network.decoder.bias).softmax(-1).tolist())
-    return found
-
-
-def check_predictions(network: CharLM, ids: np.ndarray) -> None:
-    found = read(network, ids)
-    assert math.isnan(found.bits_N[0])
-    assert math.isnan(found.entropy_N[0])
-    assert found.rank_N[0] == 0
-    for place, p in enumerate(naive(network, ids), start=1):
-        true = p[ids[place]]
+            p = (outputs[0, 0] @ network.decoder.weight.T + network.decoder.bias).softmax(-1).tolist()
         order = sorted(range(V), key=lambda index: -p[index])
-        assert found.bits_N[place] == pytest.approx(-math.log2(true), rel=1e-9)
-        assert found.entropy_N[place] == pytest.approx(-sum(q * math.log2(q) for q in p), rel=1e-9)
-        assert found.rank_N[place] == 1 + order.index(ids[place])
-        assert found.top_ids_NK[place].tolist() == order[:5]
-        assert found.top_p_NK[place] == pytest.approx([p[index] for index in order[:5]], rel=1e-9)
-
-
-def test_predictions(network, ids):
-    check_predictions(network, ids)
-
-
-def test_predictions_of_a_model_of_lines(network, ids):
-    network.begins = 3
-    ids[0] = 3
-    check_predictions(network, ids)
+        assert predictions.bits_N[place] == pytest.approx(-math.log2(p[true]), rel=1e-9)
+        assert predictions.entropy_N[place] == pytest.approx(-sum(q * math.log2(q) for q in p), rel=1e-9)
+        assert predictions.rank_N[place] == 1 + order.index(true)
+        assert predictions.top_ids_NK[place].tolist() == order[:5]
+        assert predictions.top_p_NK[place] == pytest.approx([p[index] for index in order[:5]], rel=1e-9)
 
 
 def test_activations_do_not_depend_on_the_stretches(network, ids, monkeypatch):
@@ -86,8 +72,5 @@ def test_memory_is_the_loss_after_exactly_so_many_characters(network, ids):
     for length, bits in curve:
         each = [read(network, ids[place - length : place + 1]).bits_N[-1] for place in places]
         assert bits == pytest.approx(np.mean(each), rel=1e-6)
-
-
-def test_memory_of_a_short_text(network, ids):
     assert context_curve(network, ids[:7])[0] == []
     assert [length for length, _ in context_curve(network, ids[:8])[0]] == [1, 2]

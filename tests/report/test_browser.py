@@ -131,7 +131,7 @@ def test_scores_notes_and_settings(view):
     assert view.locator("#settings tbody tr").count() > 40
 
 
-def test_samples_by_step(view):
+def test_samples_by_step_and_text_alternatives(view):
     assert view.text_content("#sample-step") == "step 150"
     view.focus("#sample-slider")
     view.keyboard.press("Home")
@@ -141,6 +141,15 @@ def test_samples_by_step(view):
     assert shaded.all_text_contents() == ["at 5", "0\n<b>\\u202e"]
     colors = [each.evaluate("span => span.style.backgroundColor") for each in shaded.all()]
     assert colors == ["rgba(230, 120, 0, 0.72)", ""]
+    loss = view.get_attribute("#chart-loss .area", "aria-label")
+    assert loss.startswith("Loss, nats per character: chart; one training from 4.0000 to 1.0150, lowest 1.0150; ")
+    assert view.get_attribute("#smooth", "aria-valuetext") == "1 % of the axis"
+    view.fill("#smooth", "0")
+    assert view.get_attribute("#smooth", "aria-valuetext") == "off"
+    for button in (0, 1):
+        view.click(f"#legend button >> nth={button}")
+    assert "nothing to show" in view.get_attribute("#chart-loss .area", "aria-label")
+    assert unnamed(view) == []
 
 
 def test_dark_narrow_and_printed(opened, learning):
@@ -176,18 +185,6 @@ def test_a_finger(opened, learning):
     assert not view.locator("#zoomed").is_visible()
     view.touchscreen.tap(1000, 20)
     assert not view.locator("#chart-loss .tip").is_visible()
-
-
-def test_charts_and_controls_have_a_text_alternative(view):
-    loss = view.get_attribute("#chart-loss .area", "aria-label")
-    assert loss.startswith("Loss, nats per character: chart; one training from 4.0000 to 1.0150, lowest 1.0150; ")
-    assert view.get_attribute("#smooth", "aria-valuetext") == "1 % of the axis"
-    view.fill("#smooth", "0")
-    assert view.get_attribute("#smooth", "aria-valuetext") == "off"
-    view.click("#legend button >> nth=0")
-    view.click("#legend button >> nth=1")
-    assert "nothing to show" in view.get_attribute("#chart-loss .area", "aria-label")
-    assert unnamed(view) == []
 
 
 def test_damaged_and_empty_runs_have_their_line(opened, run_of, learning):

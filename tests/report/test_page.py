@@ -57,10 +57,6 @@ def test_curves_are_those_of_the_rows(learning):
     assert set(valid) == {"rows", "at", "nats"}
     [rollback] = [event for event in shown["events"] if event["kind"] == "rollback"]
     assert rollback["at"] == {"step": 100, "chars": 4000, "elapsed_s": 10}
-
-
-def test_scores(learning):
-    [shown] = data_of(page_of(learning()))["runs"]
     assert shown["scores"] == {
         "state": "finished", "parameters": 2014, "step": 6, "chars": 8000, "elapsed_s": 20, "best_nats": 1.02,
         "best_step": 200, "last_nats": 1.02, "train_nats": 1.015, "chars_per_s": 1000,
@@ -80,42 +76,26 @@ def test_settings_that_differ(learning):
     assert not any(each["differs"] for each in data_of(page_of(one, other))["settings"])
 
 
-def test_samples_are_thinned_and_cut(run_of):
+def test_many_rows_and_samples_are_thinned(run_of):
+    draws = np.random.default_rng(0).normal(size=(20_000, 4)).tolist()
+    rows = [
+        train_row(step, 2 + a / 10, grad_norm=abs(b), lr=abs(c), chars_per_s=1e4 + d)
+        for step, (a, b, c, d) in enumerate(draws, start=1)
+    ]
     long = "x" * (SAMPLE_LENGTH + 7)
     samples = [{"step": step, "text": long, "bits": [None, 0.26, 99.0] + [1.0] * (len(long) - 3)} for step in range(99)]
-    [shown] = data_of(page_of(run_of("many", [train_row(1)], samples)))["runs"]
+    page = page_of(run_of("many", rows, samples))
+    assert len(page) < 500_000
+    [shown] = data_of(page)["runs"]
+    curve = shown["curves"]["train"]
+    assert curve["rows"] == 20_000
+    assert unpacked(curve["at"]["step"])[-1] == 20_000
+    assert unpacked(curve["nats"]["high"]).max() == np.float32(max(row["nats"] for row in rows))
     assert len(shown["samples"]) == SAMPLES
     assert [shown["samples"][place]["step"] for place in (0, -1)] == [0, 98]
     first = shown["samples"][0]
     assert (len(first["text"]), first["left_out"]) == (SAMPLE_LENGTH, 7)
     assert unpacked(first["bits"])[:4].tolist() == [255, 3, 254, 10]
-
-
-def test_a_hundred_thousand_rows_stay_small(run_of):
-    draws = np.random.default_rng(0).normal(size=(100_000, 4)).tolist()
-    rows = [
-        train_row(step, 2 + a / 10, grad_norm=abs(b), lr=abs(c), chars_per_s=1e4 + d)
-        for step, (a, b, c, d) in enumerate(draws, start=1)
-    ]
-    page = page_of(run_of("long", rows))
-    assert len(page) < 500_000
-    curve = data_of(page)["runs"][0]["curves"]["train"]
-    assert curve["rows"] == 100_000
-    assert unpacked(curve["at"]["step"])[-1] == 100_000
-    assert unpacked(curve["nats"]["high"]).max() == np.float32(max(row["nats"] for row in rows))
-
-
-def test_nothing_in_the_data_is_markup(run_of):
-    hostile = "<script>broken=1"
-    mark = "</script><script>window.broken=1</script><!--{{data}}"
-    rows = [train_row(1), {"step": 1, "split": mark, mark: mark}]
-    run = run_of(f"{hostile}", rows, [{"step": 1, "text": mark, "bits": None}])
-    page, plain = page_of(run), page_of(run_of("plain", [train_row(1)], []))
-    for each in ("<script", "</script", "<!--", "</title"):
-        assert page.count(each) == plain.count(each), each
-    [shown] = data_of(page)["runs"]
-    assert shown["name"] == hostile
-    assert shown["samples"][0]["text"] == mark
 
 
 @pytest.mark.skipif(which("node") is None, reason="no node to read JavaScript with")

@@ -62,6 +62,13 @@ def test_rows_come_in_the_order_of_steps_and_other_rows_are_events(run_of):
 
 
 def test_what_is_missing_is_said(run_of, tmp_path):
+    run = run_of("now", [train_row(1), valid_row(1, 2.0)])
+    with locked(run):
+        assert read_run(run).about.state == "in use"
+    for file in (run / "checkpoints").iterdir():
+        file.write_bytes(b"x")
+    record = read_run(run)
+    assert (record.faults, record.is_empty) == (["No checkpoint can be read."], False)
     run = run_of("empty", [], [])
     assert read_run(run).faults == ["metrics.jsonl has no rows yet."]
     (run / "metrics.jsonl").unlink()
@@ -77,16 +84,6 @@ def test_what_is_missing_is_said(run_of, tmp_path):
     assert "did you mean 'hidden'?" in record.faults[2]
 
 
-def test_a_run_that_trains_now_and_one_with_damaged_checkpoints(run_of):
-    run = run_of("now", [train_row(1), valid_row(1, 2.0)])
-    with locked(run):
-        assert read_run(run).about.state == "in use"
-    for file in (run / "checkpoints").iterdir():
-        file.write_bytes(b"x")
-    record = read_run(run)
-    assert (record.faults, record.is_empty) == (["No checkpoint can be read."], False)
-
-
 def test_runs_are_named_by_folder_checkpoint_or_the_folder_above(run_of, tmp_path):
     b, a = run_of("some/b"), run_of("some/a")
     assert runs_in(a) == [a]
@@ -100,9 +97,6 @@ def test_runs_are_named_by_folder_checkpoint_or_the_folder_above(run_of, tmp_pat
                         (a / "config.yaml", "is no checkpoint in the folder of a run")):  # fmt: skip
         with pytest.raises(RunError, match=f"{found}; allowed: the folder of a run"):
             runs_in(path)
-
-
-def test_names_tell_runs_apart(tmp_path):
     paths = [tmp_path / name for name in ("x/one", "x/two", "y/one", "z/y/one")]
     assert short_names(paths) == ["x/one", "two", f"{tmp_path.name}/y/one", "z/y/one"]
     assert short_names(paths[:1]) == ["one"]
