@@ -48,15 +48,13 @@ def faults(text: str, *overrides: str) -> list[str]:
     return list(refusal.value.faults)
 
 
-REFUSED_BY_EDITORS_TOO = [
+FAULTS = [
     ("seed: true", f"seed: found true; allowed: {INTEGER}"),
-    ("seed: 9223372036854775808", f"seed: found 9223372036854775808; allowed: {INTEGER}"),
     ("seed:", f"seed: found null; allowed: {INTEGER}"),
     ("seed: {a: 1}", f'seed: found {{"a": 1}}; allowed: {INTEGER}'),
     (f"seed: {'x' * 100}", f'seed: found "{"x" * 56}...; allowed: {INTEGER}'),
     ("device: gpu", "device: found \"gpu\"; allowed: auto | cpu | cuda | cuda:1; did you mean 'cpu'?"),
     ("data: {valid_source: ''}", 'data.valid_source: found ""; allowed: text that is not empty or null'),
-    ("data: {grow_vocabulary: no}", 'data.grow_vocabulary: found "no"; allowed: true or false'),
     ("data: {split: [1, 0, 0, 0]}", f"data.split: found [1, 0, 0, 0]; allowed: {SPLIT}"),
     ("data: {split: [1, 0]}", "data.split.2: found nothing; allowed: a number ≥ 0 and ≤ 1"),
     ("train: {max_steps: 0}", "train.max_steps: found 0; allowed: an integer ≥ 1 or null"),
@@ -77,8 +75,7 @@ REFUSED_BY_EDITORS_TOO = [
     ("model: {cell: {kind: gru, gru: {}}}", "model.cell.gru: unknown key; allowed: kind, hidden"),
     ("zzz: 1", f"zzz: unknown key; allowed: {KEYS}"),
     ("data.source: x", f"data.source: unknown key; allowed: {KEYS}; did you mean 'data'?"),
-]  # fmt: skip
-REFUSED_BY_CHARLM_ALONE = [
+    # What the JSON Schema does not say.
     ("seed: 5.0", f"seed: found 5.0; allowed: {INTEGER}"),
     ("optimizer: {lr: 1e400}", "optimizer.lr: found Infinity; allowed: a number > 0"),
     ("data: {split: [0.9, 0.2, 0]}", "data.split: found [0.9, 0.2, 0.0], which sum to 1.1; allowed: a sum of 1"),
@@ -94,7 +91,7 @@ REFUSED_BY_CHARLM_ALONE = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("text", "line"), REFUSED_BY_EDITORS_TOO + REFUSED_BY_CHARLM_ALONE)
+@pytest.mark.parametrize(("text", "line"), FAULTS)
 def test_fault(text, line):
     assert faults(text) == [f"f: {line}"]
 
@@ -151,8 +148,6 @@ NO_KEY = "found no KEY=VALUE; allowed: for example --set train.max_steps=500"
     [
         ("", ["seed=x"], f'--set seed=x: seed: found "x"; allowed: {INTEGER}'),
         ("", ["sede=1"], f"--set sede=1: sede: unknown key; allowed: {KEYS}; did you mean 'seed'?"),
-        ("", ["seed=1", "seed="], f"--set seed=: seed: found null; allowed: {INTEGER}"),
-        ("", ["model.dropout=2"], f"--set model.dropout=2: model.dropout: found 2; allowed: {DROPOUT}"),
         # A validator's fault, and that of a union's tag, lie below the place that pydantic names.
         ("model: {embedding: 8}", ["model.tie_embeddings=true"],
          "--set model.tie_embeddings=true: model.tie_embeddings: found embedding 8 and hidden 256; allowed: equal "
