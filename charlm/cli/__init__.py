@@ -16,12 +16,9 @@ import typer
 from typer.core import TyperGroup
 
 from charlm import IMPORTED_S, __version__
-from charlm.cli import cells, classify, config, data, doctor, evaluate, runs, sample, score, train, tune, write
-from charlm.cli.common import UsageError, open_output
-from charlm.cli.export import export
-from charlm.cli.look import look
-from charlm.cli.next import next_characters
-from charlm.cli.report import report
+from charlm.cli import cells, classify, config, data, doctor, runs, sample, score, train, tune, write
+from charlm.cli.common import open_output
+from charlm.cli.usage import UsageError
 from charlm.errors import CharlmError, ConfigError, is_out_of_memory
 from charlm.system.console import say_error
 from charlm.system.formatting import printable
@@ -86,16 +83,16 @@ First steps:
 app.command("train")(train.train)
 app.command("sample")(sample.sample)
 app.command("write", short_help="Write a text with a model's help.")(write.write)
-app.command("next")(next_characters)
+app.command("next")(sample.next_characters)
 app.command("classify")(classify.classify)
-app.command("eval")(evaluate.evaluate)
-app.command("look")(look)
+app.command("eval")(score.evaluate)
+app.command("look")(runs.look)
 app.command("score")(score.score)
-app.command("export")(export)
+app.command("export")(runs.export)
 app.command("plan", short_help="Measure what a config will cost before it runs.")(train.plan)
 app.command("tune", short_help="Search for better settings around a config.")(tune.tune)
 app.command("runs")(runs.runs)
-app.command("report")(report)
+app.command("report")(runs.report)
 app.command("doctor")(doctor.doctor)
 app.add_typer(cells.app, name="cells")
 app.add_typer(config.app, name="config")

@@ -6,13 +6,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from charlm.cli.common import Overrides, command_group, print_table
+from charlm.cli import usage
+from charlm.cli.common import print_table
+from charlm.errors import CellError
 from charlm.system.formatting import one_line
 
 if TYPE_CHECKING:
     from charlm.cells import Cell
 
-app = command_group("List and show kinds of cells, and check one of your own.", "charlm cells show lstm")
+app = usage.command_group("List and show kinds of cells, and check one of your own.", "charlm cells show lstm")
 
 _MOST_LINES, _FIRST_LINES = 60, 30
 """Equations that are printed; of more only the first."""
@@ -38,7 +40,7 @@ def list_cells() -> None:
 @app.command()
 def show(
     kind: Annotated[str, typer.Argument(metavar="KIND", help="A built-in kind, or FILE.py:CLASS for one of your own.")],
-    overrides: Overrides = None,
+    overrides: usage.Overrides = None,
 ) -> None:
     """Show what a cell computes: its options, its parameters and their shapes, its equations, and their derivative.
 
@@ -72,7 +74,6 @@ def check(
 
     from charlm.cells.file import cells_of_file, load_cell
     from charlm.config import is_in_file
-    from charlm.errors import CellError
     from charlm.layers.agreement import HIDDEN, agreements
 
     if not is_in_file(file):
@@ -118,7 +119,6 @@ def _summary(cell: "type[Cell]") -> str:
 
 def _print(cell: "Cell") -> None:
     from charlm.cells.equations import derivative, equations
-    from charlm.errors import CellError
 
     try:
         program, note = cell.program(square=False), ""

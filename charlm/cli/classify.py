@@ -1,29 +1,17 @@
 """charlm classify."""
 
 import math
-import sys
 from collections import Counter
 from collections.abc import Container
 from typing import Annotated, Any
 
 import typer
 
-from charlm.api import check_there
-from charlm.cli.common import (
-    CheckpointPath,
-    DeviceOption,
-    Json,
-    Precision,
-    PrecisionOption,
-    SkipUnknown,
-    check_files,
-    print_json,
-    report_backend,
-)
+from charlm.cli import usage
+from charlm.cli.common import check_file, open_model, print_exactly, print_json
 from charlm.system.console import say
-from charlm.system.formatting import counted, printable
+from charlm.system.formatting import counted
 
-File = Annotated[str, typer.Argument(metavar="FILE", help="The lines; - is stdin.")]
 Top = Annotated[
     int | None,
     typer.Option(min=1, metavar="K", help="Print the K likeliest labels with their probabilities, and no margin."),
@@ -32,17 +20,19 @@ Labeled = Annotated[
     bool,
     typer.Option("--labeled", help="The lines begin with their labels, as in training: say how many are right."),
 ]
+_SHOWN = 5
+"""Other labels that are listed for a label."""
 
 
 def classify(
-    checkpoint: CheckpointPath,
-    file: File,
+    checkpoint: usage.Checkpoint,
+    file: Annotated[str, typer.Argument(metavar="FILE", help="The lines; - is stdin.")],
     top: Top = None,
     labeled: Labeled = False,
-    skip_unknown: SkipUnknown = False,
-    device: DeviceOption = "auto",
-    precision: PrecisionOption = Precision.auto,
-    json: Json = False,
+    skip_unknown: usage.SkipUnknown = False,
+    device: usage.Device = "auto",
+    precision: usage.Precision = "auto",
+    json: usage.Json = False,
 ) -> None:
     """Find the label of each line, with a model that was trained with data.label_separator.
 
@@ -55,17 +45,14 @@ def classify(
       charlm classify runs/titles - --json < titles.txt
       charlm classify runs/titles held-out.txt --labeled > found.txt
     """
-    check_there(runs=[checkpoint])
-    check_files(file=file)
+    check_file(file)
+    trained = open_model(checkpoint, device, precision)
+    trained.check_labels()
 
     from charlm.data.reading import arriving_lines
     from charlm.data.vocabulary import describe_characters
-    from charlm.inference import load
     from charlm.inference.lines import classify_lines
 
-    trained = load(checkpoint, device, precision)
-    trained.check_labels()
-    report_backend(trained)
     name = "stdin" if file == "-" else file
     blocks = arriving_lines(file, trained.vocabulary.level, trained.config.data.unit)
     unknown, pairs = set[str](), Counter[tuple[str, str]]()
@@ -75,9 +62,7 @@ def classify(
         if json:
             _print_objects(answers, top)
         else:
-            rows = "".join("\t".join(row) + "\n" for row in _rows(answers, top))
-            sys.stdout.write(printable(rows) if sys.stdout.isatty() else rows)
-        sys.stdout.flush()
+            print_exactly("".join("\t".join(row) + "\n" for row in _rows(answers, top)))
     if unknown:
         say("skipped", f"{name}: {describe_characters(sorted(unknown))}")
     if labeled:
@@ -113,29 +98,23 @@ def _print_objects(answers: Any, top: int | None) -> None:
 
 def _report(pairs: Counter[tuple[str, str]], labels: Container[str], json: bool) -> None:
     """How many labels were right, and what was predicted for the others; pairs: (true, predicted label) → lines."""
-    lines, unseen = pairs.total(), sum(count for (true, _), count in pairs.items() if true not in labels)
-    accuracy = sum(count for (true, label), count in pairs.items() if true == label) / lines if lines else None
+    lines, right = pairs.total(), sum(count for (true, label), count in pairs.items() if true == label)
     totals = Counter[str]()
     for (true, _), count in pairs.items():
         totals[true] += count
     table: dict[str, dict[str, int]] = {true: {} for true, _ in totals.most_common() if true in labels}
     for (true, label), count in pairs.most_common():
-        if true in labels:
+        if true in table:
             table[true][label] = count
+    unseen = sum(count for true, count in totals.items() if true not in table)
     if json:
+        accuracy = right / lines if lines else None
         print_json({"accuracy": accuracy, "lines": lines, "unseen_labels": unseen, "confusion": table})
         return
-    if not lines:
-        say("right", "found no line")
-        return
-    say("right", f"{accuracy:.1%} of {counted(lines, 'line')}")
+    say("right", f"{right / lines:.1%} of {counted(lines, 'line')}" if lines else "found no line")
     for true, row in table.items():
         wrong = [f"{label!r} × {count:,}" for label, count in row.items() if label != true]
         shown = f"; found {', '.join(wrong[:_SHOWN])}{' …' if len(wrong) > _SHOWN else ''}" if wrong else ""
         say("label", f"{true!r}: {row.get(true, 0) / totals[true]:.1%} of {counted(totals[true], 'line')}{shown}")
     if unseen:
         say("unseen", f"{counted(unseen, 'line')} with a label that the model has never seen")
-
-
-_SHOWN = 5
-"""Other labels that are listed for a label."""

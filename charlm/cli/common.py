@@ -1,24 +1,19 @@
-"""Options and output that several commands share."""
+"""What several commands do: open a model, read a text, print a result."""
 
 import codecs
 import csv
-import functools
-import inspect
 import io
-import math
 import os
 import re
 import sys
-from collections.abc import Callable, Container, Iterator, Sequence
-from dataclasses import fields
-from enum import StrEnum
+from collections.abc import Container, Sequence
 from pathlib import Path
-from typing import Annotated, Any, TextIO
+from typing import Any, TextIO
 
 import typer
 
-from charlm.api import DEFAULT_MINUTES, MOST_MINUTES
-from charlm.cli.completion import complete_config, complete_run
+from charlm.api import check_there, load
+from charlm.errors import DataError, VocabularyError
 from charlm.system.console import say, terminal_columns
 from charlm.system.formatting import (
     columns_of,
@@ -27,175 +22,62 @@ from charlm.system.formatting import (
     format_bytes,
     nats_to_bits,
     one_line,
+    printable,
     to_json,
     wrapped,
-)
+)  # fmt: skip
 
-# The base class of BadParameter: click's, or the one in Typer's own copy of click (newer versions).
-UsageError: Any = typer.BadParameter.__mro__[1]
-
-
-def usage_error(message: str) -> Exception:
-    """The error for a wrong use of options: exit code 2."""
-    return UsageError(f"Invalid value: {message}")
+# Models and texts
 
 
-def checked(is_allowed: Callable[[float], bool], allowed: str) -> Callable[[typer.CallbackParam, Any], Any]:
-    """A callback of an option: a usage error for numbers that are not allowed. nan passes `min` and `max`."""
+def open_model(
+    path: Path, device: str, precision: str, text: Path | str | None = None, *, samples: bool = False
+) -> Any:
+    """The model of a run or checkpoint; says what computes its layers if a faster backend cannot, and bf16.
 
-    def check(option: typer.CallbackParam, value: float | None) -> float | None:
-        if value is not None and not is_allowed(value):
-            raise usage_error(f"{option.opts[0]}: found {value:g}; allowed: {allowed}")
-        return value
-
-    return check
-
-
-finite = checked(math.isfinite, "a finite number")
-minutes_checked = checked(
-    lambda minutes: 0 < minutes <= MOST_MINUTES, f"a number above 0, and {MOST_MINUTES:,} at most"
-)
-
-
-# Options
-
-
-def device_name(value: str) -> str:
-    """The name of a device; a usage error for other words."""
-    from charlm.system.section import DEVICE
-
-    if not re.fullmatch(DEVICE, value):
-        raise typer.BadParameter(f"{value!r} is none of 'auto', 'cpu', 'cuda', 'cuda:1' (the second GPU) and so on.")
-    return value
-
-
-class Precision(StrEnum):
-    auto = "auto"
-    fp32 = "fp32"
-    tf32 = "tf32"
-    bf16 = "bf16"
-
-
-DEVICE_NAMES = "<auto|cpu|cuda|cuda:N>"
-CONFIG_HELP = "A YAML file, or the name of a shipped config (see `charlm config list`)."
-Overrides = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Override an option, e.g. train.max_steps=500; repeatable."),
-]
-DeviceOption = Annotated[
-    str,
-    typer.Option(
-        "--device", parser=device_name, metavar=DEVICE_NAMES, help="Where to compute; auto takes a GPU if there is one."
-    ),
-]
-PrecisionOption = Annotated[
-    Precision,
-    typer.Option("--precision", help="Precision of matrix products; auto: as in training. Exports compute in fp32."),
-]
-Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout.")]
-SkipUnknown = Annotated[bool, typer.Option("--skip-unknown", help="Leave out characters that the model does not know.")]
-Minutes = Annotated[
-    float | None,
-    typer.Option(
-        "--minutes",
-        metavar="M",
-        callback=minutes_checked,
-        help="Minutes from the start of the command to its end; with --resume, those of all sessions.  "
-        f"[default without a config: {DEFAULT_MINUTES:g}]",
-    ),
-]
-Lines = Annotated[
-    bool, typer.Option("--lines", help="Each line of the text is a sample of its own; the same as data.unit=line.")
-]
-LabelSeparator = Annotated[
-    str | None,
-    typer.Option(
-        "--labels",
-        metavar="SEPARATOR",
-        help=r"With --lines: each line is a label, this text (\t: a tab) and a record; or data.label_separator.",
-    ),
-]
-CheckpointPath = Annotated[
-    Path,
-    typer.Argument(
-        metavar="CKPT",
-        help="The folder of a run, for its best checkpoint, or a checkpoint file.",
-        autocompletion=complete_run,
-    ),
-]
-PageFile = Annotated[Path, typer.Option("--out", metavar="FILE", help="Where to write the page.")]
-
-
-def config_option(more_help: str) -> Any:
-    """The option --config of a command."""
-    return typer.Option("--config", metavar="CONFIG", help=f"{CONFIG_HELP} {more_help}", autocompletion=complete_config)
-
-
-def command_group(help: str, example: str) -> typer.Typer:
-    """A command that has commands."""
-    return typer.Typer(help=help, no_args_is_help=True, rich_markup_mode=None, epilog=f"Example: {example}")
-
-
-def with_options(options: type[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Let a command take the fields of an options class as options of its own, in place of a parameter `options`.
-
-    A field's metadata are arguments of `typer.Option`. A usage error for a value that the class refuses.
+    A run or a text that is not there is an error before torch is imported. samples: take the quickest way to sample.
     """
-    names = [option.name for option in fields(options)]
+    check_there(runs=[path], texts=[text])
+    trained = load(path, device, precision)
+    if samples and device == "auto" and precision in ("auto", "fp32"):
+        trained = trained.for_sampling()
 
-    def parameters(command: Callable[..., None]) -> Iterator[inspect.Parameter]:
-        for parameter in inspect.signature(command).parameters.values():
-            if parameter.name != "options":
-                yield parameter
-                continue
-            for option in fields(options):
-                annotation = Annotated[option.type, typer.Option(**option.metadata)]
-                yield parameter.replace(name=option.name, default=option.default, annotation=annotation)
+    from charlm.native.precision import choose_precision
 
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        @functools.wraps(command)
-        def flat(**values: Any) -> None:
-            try:
-                chosen = options(**{name: values.pop(name) for name in names})
-            except ValueError as error:
-                name, _, fault = str(error).partition(":")
-                raise usage_error(f"--{name.replace('_', '-')}:{fault}") from None
-            command(**values, options=chosen)
-
-        flat.__signature__ = inspect.Signature([*parameters(command)])  # pyright: ignore[reportAttributeAccessIssue]
-        return flat
-
-    return decorate
+    selection = trained.network.select_backend(trained.device, training=False)
+    if selection.passed_over:
+        say("layers", selection.description)
+    if trained.precision == "bf16":
+        _, slow = choose_precision("bf16", trained.device)
+        as_before = ", as in training" if trained.config.precision == "bf16" else ""
+        say("slow" if slow else "device", f"precision bf16{as_before}{f': {slow}' if slow else ''}")
+    return trained
 
 
-def line_settings(lines: bool, separator: str | None) -> list[str]:
-    """What --lines and --labels set, as KEY=VALUE."""
-    settings = ["data.unit=line"] if lines else []
-    if separator is not None:
-        from charlm.config.yaml import dump_flow
-
-        separator = separator.replace(r"\t", "\t")
-        settings.append(f"data.label_separator={dump_flow(separator)}")
-    return settings
-
-
-def check_files(**files: Path | str | None) -> None:
+def check_file(file: Path | str | None, option: str = "") -> None:
     """DataError for the file of an option or argument that is not there; - is stdin."""
-    from charlm.errors import DataError
-
-    for name, file in files.items():
-        if file is not None and str(file) != "-" and not os.path.exists(file):  # noqa: PTH110
-            option = f"--{name.replace('_', '-')} " if name != "file" else ""
-            raise DataError(f"{option}{file}: no such file or folder; allowed: a text file, or - for stdin")
+    if file is not None and str(file) != "-" and not os.path.exists(file):  # noqa: PTH110
+        raise DataError(f"{option}{file}: no such file or folder; allowed: a text file, or - for stdin")
 
 
-# What the model knows
+def read_text(trained: Any, file: Path | str, option: str = "") -> str:
+    """The text of a file, or of stdin for "-", as the model's training would have read it."""
+    from charlm.data.reading import arriving, as_in_training
+
+    name, level = "stdin" if str(file) == "-" else str(file), trained.vocabulary.level
+    where = f"{option}{file}" if option else name
+    try:
+        blocks = arriving("-") if name == "stdin" else [Path(file).read_bytes()]
+        data = b"".join(as_in_training(blocks, level, trained.config.data.unit, name))
+        return data.decode("utf-8", "surrogateescape" if level == "byte" else "strict")
+    except OSError as error:
+        raise DataError(f"{where}: {error.strerror}; allowed: a text file, or - for stdin") from None
+    except UnicodeDecodeError as error:
+        raise DataError(f"{where}: found no UTF-8 at byte offset {error.start}; allowed: UTF-8") from None
 
 
 def check_escapes(trained: Any, text: str, where: str) -> None:
     r"""VocabularyError for an option's \n that the shell passed as it is, unless the model knows the backslash."""
-    from charlm.errors import VocabularyError
-
     if (escape := re.search(r"\\[ntr]", text)) and trained.vocabulary.unknown("\\"):
         raise VocabularyError(
             f"{where}: found {escape[0]} as a backslash and a letter, and the model has never seen a backslash; "
@@ -213,28 +95,25 @@ def known_prompt(trained: Any, text: str, where: str, skip_unknown: bool) -> str
     return text
 
 
-def known_ids(trained: Any, file: Path, skip_unknown: bool) -> Any:
-    """The ids of a file without the characters that the model does not know, which are reported; see `encode_file`."""
+def known_ids(trained: Any, file: Path | str, skip_unknown: bool, *, counts_unknown: bool = False) -> tuple[Any, int]:
+    """The ids of a text without the characters that the model does not know, and how many these are.
+
+    Reports them if they are skipped. VocabularyError for them unless they are skipped or counted.
+    """
     from charlm.data.corpus import encode_file
     from charlm.data.vocabulary import describe_characters
 
-    ids, skipped = encode_file(file, trained.vocabulary, skip_unknown=skip_unknown, unit=trained.config.data.unit)
-    if skipped:
-        say("skipped", f"{file}: {counted(sum(skipped.values()), 'character')}: {describe_characters(skipped)}")
-    return ids
-
-
-def report_backend(trained: Any) -> None:
-    """Say what computes the layers if a faster backend cannot, and the precision if it is bf16."""
-    from charlm.native.precision import choose_precision
-
-    selection = trained.network.select_backend(trained.device, training=False)
-    if selection.passed_over:
-        say("layers", selection.description)
-    if trained.precision == "bf16":
-        _, slow = choose_precision("bf16", trained.device)
-        as_before = ", as in training" if trained.config.precision == "bf16" else ""
-        say("slow" if slow else "device", f"precision bf16{as_before}{f': {slow}' if slow else ''}")
+    vocabulary, leaves_out = trained.vocabulary, skip_unknown or counts_unknown
+    if str(file) == "-":
+        file, text = "stdin", read_text(trained, file)
+        unknown = {character: text.count(character) for character in vocabulary.unknown(text)}
+        ids = vocabulary.encode(trained.known(text, file, skip_unknown=leaves_out)[0])
+    else:
+        ids, unknown = encode_file(file, vocabulary, skip_unknown=leaves_out, unit=trained.config.data.unit)
+    count = sum(unknown.values())
+    if unknown and skip_unknown:
+        say("skipped", f"{file}: {counted(count, 'character')}: {describe_characters(unknown)}")
+    return ids, count
 
 
 # Output
@@ -287,6 +166,12 @@ def open_output() -> None:
             sys.stdout.reconfigure(encoding="utf-8", errors=EXACT)
         elif name == "ascii":
             sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")
+
+
+def print_exactly(text: str) -> None:
+    """Print a text and nothing behind it. A file or pipe gets its exact bytes, a terminal no control characters."""
+    sys.stdout.write(printable(text) if sys.stdout.isatty() else text)
+    sys.stdout.flush()
 
 
 def as_json(value: Any) -> str:

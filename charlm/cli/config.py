@@ -7,40 +7,30 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from charlm.api import DEFAULT_MINUTES, Start
-from charlm.cli.common import (
-    CONFIG_HELP,
-    LabelSeparator,
-    Lines,
-    Minutes,
-    Overrides,
-    command_group,
-    config_option,
-    line_settings,
-    print_table,
-    usage_error,
-)
-from charlm.cli.completion import complete_config
+from charlm.cli import usage
+from charlm.cli.common import print_table
 from charlm.system.console import say
 from charlm.system.formatting import one_line
 
 if TYPE_CHECKING:
     from charlm.config import Config
 
-app = command_group("List, check, resolve and document configs.", "charlm config check lstm")
+app = usage.command_group("List, check, resolve and document configs.", "charlm config check lstm")
 
 Argument = Annotated[
-    Path | None, typer.Argument(metavar="CONFIG", help=CONFIG_HELP, show_default=False, autocompletion=complete_config)
+    Path | None,
+    typer.Argument(metavar="CONFIG", help=usage.CONFIG_HELP, show_default=False, autocompletion=usage.complete_config),
 ]
-Option = Annotated[Path | None, config_option("The same, as an option.")]
+Option = Annotated[Path | None, usage.config_option("The same, as an option.")]
 
 
 def _load(argument: Path | None, option: Path | None, overrides: list[str] | None) -> "tuple[Path, Config]":
     from charlm.config import load_config
 
     if argument and option:
-        raise usage_error(f"found two configs, {argument} and --config {option}; allowed: one; leave out the other")
+        raise usage.error(f"found two configs, {argument} and --config {option}; allowed: one; leave out the other")
     if not (path := argument or option):
-        raise usage_error("a config is needed, for example lstm; `charlm config list` shows the others")
+        raise usage.error("a config is needed, for example lstm; `charlm config list` shows the others")
     return path, load_config(path, overrides or [])
 
 
@@ -58,7 +48,7 @@ def list_configs() -> None:
 
 
 @app.command()
-def check(file: Argument = None, config: Option = None, overrides: Overrides = None) -> None:
+def check(file: Argument = None, config: Option = None, overrides: usage.Overrides = None) -> None:
     """Check a config and list all its faults at once.
 
     \b
@@ -74,7 +64,7 @@ def check(file: Argument = None, config: Option = None, overrides: Overrides = N
 
 
 @app.command()
-def show(file: Argument = None, config: Option = None, overrides: Overrides = None) -> None:
+def show(file: Argument = None, config: Option = None, overrides: usage.Overrides = None) -> None:
     """Print the whole config: the file, the defaults and the overrides.
 
     \b
@@ -91,10 +81,10 @@ def suggest(
     text: Annotated[
         str, typer.Argument(metavar="TEXT", help="A file, a folder, a glob, or builtin:NAME (see `charlm data list`).")
     ],
-    minutes: Minutes = None,
-    lines: Lines = False,
-    labels: LabelSeparator = None,
-    overrides: Overrides = None,
+    minutes: usage.Minutes = None,
+    lines: usage.Lines = False,
+    labels: usage.LabelSeparator = None,
+    overrides: usage.Overrides = None,
 ) -> None:
     """Choose the settings of `charlm train TEXT --minutes M` for this machine, and print them as commented YAML.
 
@@ -104,7 +94,7 @@ def suggest(
     Example:
       charlm config suggest my.txt --minutes 10 > mine.yaml
     """
-    given = Start(text, minutes, None, [*(overrides or []), *line_settings(lines, labels)])
+    given = Start(text, minutes, None, usage.as_settings(overrides, lines, labels))
     given.check()
 
     from charlm.choice.suggest import suggest as choose

@@ -6,10 +6,12 @@ from typing import Annotated
 
 import typer
 
-from charlm.cli.common import command_group, print_table
-from charlm.system.formatting import one_line
+from charlm.cli import usage
+from charlm.cli.common import print_table
+from charlm.errors import DataError
+from charlm.system.formatting import format_bytes, one_line
 
-app = command_group("List, inspect and download texts.", "charlm data list")
+app = usage.command_group("List, inspect and download texts.", "charlm data list")
 
 Folder = Annotated[Path, typer.Option("--data-dir", metavar="DIR", help="Folder for downloads.")]
 
@@ -24,7 +26,6 @@ def list_corpora(data_dir: Folder = Path("data")) -> None:
     """
     from charlm.data.catalog import CATALOG
     from charlm.data.sources import BUILTINS
-    from charlm.system.formatting import format_bytes
 
     rows = {f"builtin:{name}": f"built in    {summary}" for name, summary in BUILTINS.items()}
     for name, download in CATALOG.items():
@@ -51,7 +52,6 @@ def info(
     """
     from charlm.data.catalog import CATALOG
     from charlm.data.corpus import count_source
-    from charlm.system.formatting import format_bytes
 
     if level not in ("char", "byte"):
         raise typer.BadParameter(f"--level: found {level!r}; allowed: char | byte")
@@ -94,7 +94,6 @@ def fetch(
 
     from charlm.data.catalog import CATALOG
     from charlm.data.fetch import fetch as download
-    from charlm.errors import DataError
 
     for name in names:
         if name not in CATALOG:

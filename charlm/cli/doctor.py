@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from charlm import __version__
-from charlm.cli.common import DeviceOption, Json, print_json, print_table
+from charlm.cli import usage
+from charlm.cli.common import print_json, print_table
 from charlm.system.files import folder_bytes, nearest_existing
 from charlm.system.formatting import format_bytes
 from charlm.system.host import describe_cpu
@@ -19,7 +20,7 @@ from charlm.system.host import describe_cpu
 _PACKAGES = ("numpy", "pydantic", "pyyaml", "safetensors", "tensorboard", "tqdm", "typer")
 
 
-def doctor(device: DeviceOption = "auto", json: Json = False) -> None:
+def doctor(device: usage.Device = "auto", json: usage.Json = False) -> None:
     """Describe this machine and installation for a bug report.
 
     Says what is missing and what to do about it. Compiles the CPU kernels unless they are in the cache.

@@ -1,23 +1,24 @@
-"""charlm runs."""
+"""charlm runs, report, look, export: what there is on disk, and what can be made of it."""
 
 import time
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
-from charlm.cli.common import Json, print_json, print_rows
+from charlm.api import check_there, load
+from charlm.cli import usage
+from charlm.cli.common import known_ids, known_prompt, print_json, print_rows, write_page
+from charlm.errors import RunError
+from charlm.runs import Run, describe_run, find_runs
 from charlm.system.console import say
-from charlm.system.formatting import one_line
-
-if TYPE_CHECKING:
-    from charlm.runs import Run
+from charlm.system.formatting import format_bytes, one_line
 
 
 def runs(
     folder: Annotated[Path | None, typer.Argument(metavar="DIR", help="Runs, or one run.  [default: runs]")] = None,
-    json: Json = False,
+    json: usage.Json = False,
 ) -> None:
     """List the runs in a folder: model, steps, best score, state.
 
@@ -34,9 +35,6 @@ def runs(
     Example:
       charlm runs experiments --json
     """
-    from charlm.errors import RunError
-    from charlm.runs import describe_run, find_runs
-
     where = folder or Path("runs")
     if folder and not folder.is_dir():
         fault = "is a file" if folder.exists() else "no such folder"
@@ -54,7 +52,7 @@ def runs(
         say("runs", f"none in {where}; start one, for example:", "charlm train my.txt --minutes 10")
 
 
-def _as_json(run: "Run") -> dict[str, Any]:
+def _as_json(run: Run) -> dict[str, Any]:
     try:
         written = datetime.fromtimestamp(run.written_s).astimezone().isoformat(timespec="seconds")
     except (ValueError, OverflowError, OSError):  # a year that Python does not have
@@ -63,7 +61,7 @@ def _as_json(run: "Run") -> dict[str, Any]:
     return {name: value for name, value in values.items() if name != "written_s"}
 
 
-def _row(run: "Run") -> tuple[str, ...]:
+def _row(run: Run) -> tuple[str, ...]:
     return (
         one_line(str(run.path)),
         f"{one_line(run.kind)} {run.layers} × {run.hidden}" if run.kind else "—",
@@ -81,3 +79,152 @@ def _ago(seconds: float) -> str:
         if seconds >= length_s:
             return f"{seconds // length_s:.0f} {unit} ago"
     return "just now"
+
+
+Runs = Annotated[
+    list[Path],
+    typer.Argument(metavar="RUN...", help="Runs, or folders that hold some.", autocompletion=usage.complete_run),
+]
+
+
+def report(runs: Runs, out: usage.PageFile = Path("report.html")) -> None:
+    """Write a page of HTML about one or several runs.
+
+    The curves of loss, learning rate, gradient norm and speed, the settings in which the runs differ, samples over
+    time, and the final scores. One file: open it in a browser, offline, or send it to a colleague.
+
+    \b
+    Example:
+      charlm report runs/mine runs/other --out report.html
+    """
+    from charlm.data.outputs import check_output, page_of
+    from charlm.report import read_run, report_page, runs_in
+
+    paths = {path.resolve(): path for given in runs for path in runs_in(given)}
+    records = [read_run(path) for path in paths.values()]
+    for record in records:
+        for fault in record.faults:
+            say("note", f"{record.path}: {fault}")
+    if all(record.is_empty for record in records):
+        raise RunError(
+            f"{records[0].path}: nothing to show; allowed: a run with rows in its metrics.jsonl; "
+            "training writes one every train.log_every steps"
+        )
+    check_output(out, "--out", page_of("report"))
+    write_page(out, report_page(records))
+
+
+def look(
+    checkpoint: usage.Checkpoint,
+    file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Look at this text.  [default: validation text]")
+    ] = None,
+    prompt: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Look at this text; with --sample the model continues it.")
+    ] = None,
+    sample: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Look at N characters that the model writes itself.")
+    ] = None,
+    length: Annotated[
+        int, typer.Option(min=2, max=1_000_000, metavar="N", help="Characters of the text at most, from its beginning.")
+    ] = 5000,
+    temperature: Annotated[
+        float,
+        typer.Option(min=0, metavar="X", callback=usage.finite, help="For --sample: below 1 is safer, above wilder."),
+    ] = 0.8,
+    seed: Annotated[
+        int, typer.Option(min=0, max=2**63 - 1, metavar="N", help="For --sample: another seed, another text.")
+    ] = 1,
+    compare: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="CKPT", help="Show where this model is better or worse.", autocompletion=usage.complete_run
+        ),
+    ] = None,
+    units: Annotated[int, typer.Option(min=1, max=1000, metavar="N", help="How many units to show.")] = 24,
+    out: usage.PageFile = Path("look.html"),
+    skip_unknown: usage.SkipUnknown = False,
+) -> None:
+    """Write a page of HTML that shows what a model does with a text.
+
+    Every character shaded by its surprise, what single units respond to, how far back the model looks, and what is
+    copied from the training text. One file: open it in a browser, offline.
+
+    \b
+    Examples:
+      charlm look runs/mine --file my.txt --compare runs/other
+      charlm look runs/mine --prompt "Once upon" --sample 2000
+    """
+    has_own_text = prompt is not None or sample is not None
+    usage.refuse_if(file is not None and has_own_text, "--file excludes --prompt and --sample")
+    check_there(runs=[checkpoint], options={"--compare": compare}, texts=[file])
+
+    trained = load(checkpoint, "cpu", "fp32")
+
+    from charlm.data.outputs import check_output, page_of
+    from charlm.look import look_page, written_text
+
+    check_output(out, "--out", page_of("look"), trained.config.data, file)
+    other = None if compare is None else load(compare, "cpu", "fp32")
+    if has_own_text:
+        text = known_prompt(trained, prompt or "", "--prompt", skip_unknown)
+        if sample is not None:
+            text = written_text(trained, text, sample, temperature=temperature, seed=seed)
+        ids = trained.scored_ids(trained.vocabulary.encode(text))
+    elif file is not None:
+        ids, _ = known_ids(trained, file, skip_unknown)
+        if len(ids) > length:
+            say("text", f"{file}: the first {length:,} of {len(ids):,} characters; --length takes more")
+        in_text_order = trained.vocabulary.reversed_if_backward
+        ids = trained.scored_ids(in_text_order(in_text_order(ids)[:length]))
+    else:
+        newline = int(trained.network.begins is not None)  # hidden, before the first line
+        ids = trained.split("valid")[: length + newline]
+    write_page(out, look_page(trained, ids, other, units=units))
+
+
+To = Annotated[
+    Literal["torch", "onnx", "html"],
+    typer.Option(
+        help="torch: a folder with weights and a Python file that needs PyTorch alone. onnx: a file for ONNX runtimes. "
+        "html: a page that runs the model in a browser."
+    ),
+]
+Int8 = Annotated[
+    bool | None,
+    typer.Option(
+        "--int8/--float32",
+        help="For html: weights of 8 bits, refused if they raise the loss by more than 0.5 %; or exact ones.  "
+        "[default: int8]",
+    ),
+]
+
+
+def export(
+    checkpoint: usage.Checkpoint,
+    to: To,
+    out: Annotated[Path, typer.Option(metavar="PATH", help="The file or folder to write.")],
+    int8: Int8 = None,
+    novelty: Annotated[
+        bool, typer.Option("--novelty", help="For html: the page underlines what it copies from the training text.")
+    ] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier export.")] = False,
+) -> None:
+    """Write a trained model for use without charlm.
+
+    The result is checked before it is put in its place: for torch and onnx its logits are those of charlm, for html its
+    loss.
+
+    \b
+    Examples:
+      charlm export runs/mine --to torch --out mine-torch
+      charlm export runs/mine --to html --out mine.html --novelty
+    """
+    usage.refuse_if(to != "html" and (int8 is not None or novelty), "--int8, --float32 and --novelty need --to html")
+    trained = load(checkpoint, "cpu")
+
+    from charlm.export import export
+
+    options = {"int8": int8 is not False, "novelty": novelty} if to == "html" else {}
+    done = export(trained, to, out, overwrite=overwrite, **options)
+    say("export", f"{done.path}: {format_bytes(done.size_bytes)}; {done.check}")

@@ -1,33 +1,29 @@
-"""charlm sample."""
+"""charlm sample, charlm next."""
 
+import functools
 import secrets
-import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from charlm.api import check_there
+from charlm.cli import usage
 from charlm.cli.common import (
-    CheckpointPath,
-    DeviceOption,
-    Json,
-    Precision,
-    PrecisionOption,
-    SkipUnknown,
     check_escapes,
-    check_files,
+    check_file,
     known_prompt,
+    open_model,
+    print_exactly,
     print_json,
-    report_backend,
-    usage_error,
-    with_options,
-)
+    print_table,
+    read_text,
+)  # fmt: skip
+from charlm.errors import VocabularyError
 from charlm.inference.options import SamplingOptions
 from charlm.system.console import say
-from charlm.system.formatting import counted, printable
+from charlm.system.formatting import counted
 
 Prompt = Annotated[str | None, typer.Option(metavar="TEXT", help="Text to continue.")]
 PromptFile = Annotated[Path | None, typer.Option(metavar="FILE", help="Read the prompt from a file; - is stdin.")]
@@ -61,9 +57,9 @@ Label = Annotated[
 ]
 
 
-@with_options(SamplingOptions)
+@usage.with_options(SamplingOptions)
 def sample(
-    checkpoint: CheckpointPath,
+    checkpoint: usage.Checkpoint,
     prompt: Prompt = None,
     prompt_file: PromptFile = None,
     label: Label = None,
@@ -74,10 +70,10 @@ def sample(
     novelty: Novelty = False,
     unique: Unique = False,
     novel: Novel = False,
-    skip_unknown: SkipUnknown = False,
-    device: DeviceOption = "auto",
-    precision: PrecisionOption = Precision.auto,
-    json: Json = False,
+    skip_unknown: usage.SkipUnknown = False,
+    device: usage.Device = "auto",
+    precision: usage.Precision = "auto",
+    json: usage.Json = False,
 ) -> None:
     """Write text with a trained model.
 
@@ -95,26 +91,21 @@ def sample(
       charlm sample runs/names --count 50 --novel --unique
       charlm sample runs/titles --label horror --count 10
     """
-    if prompt is not None and prompt_file is not None:
-        raise usage_error("--prompt and --prompt-file exclude one another")
-    if (unique or novel) and novelty:
-        raise usage_error("--novelty excludes --unique and --novel")
-    check_there(runs=[checkpoint])
-    check_files(prompt_file=prompt_file)
+    usage.refuse_if(prompt is not None and prompt_file is not None, "--prompt and --prompt-file exclude one another")
+    usage.refuse_if((unique or novel) and novelty, "--novelty excludes --unique and --novel")
+    check_file(prompt_file, "--prompt-file ")
+    trained = open_model(checkpoint, device, precision, samples=True)
+    is_of_lines, vocabulary = trained.network.begins is not None, trained.vocabulary
+    if (unique or novel) and not is_of_lines:
+        raise usage.error("--unique and --novel need a model of lines (`charlm train TEXT --lines`)")
+    if label is not None and not trained.labels:
+        raise usage.error("--label needs a model with labels (data.label_separator)")
+    prefix = "" if label is None else trained.label_prefix(label)
 
     from charlm.data.vocabulary import readable
-    from charlm.inference import load
+    from charlm.inference import sample_text
     from charlm.inference.line_samples import sample_lines
 
-    trained = load(checkpoint, device, precision)
-    if (unique or novel) and trained.network.begins is None:
-        raise usage_error("--unique and --novel need a model of lines (`charlm train TEXT --lines`)")
-    if label is not None and not trained.labels:
-        raise usage_error("--label needs a model with labels (data.label_separator)")
-    prefix = "" if label is None else trained.label_prefix(label)
-    if device == "auto" and precision in ("auto", "fp32"):
-        trained = trained.for_sampling()
-    report_backend(trained)
     text = _prompt(trained, prompt or "", prompt_file, skip_unknown)
     _check_stop(trained, options.stop)
     if novelty:
@@ -123,28 +114,32 @@ def sample(
         seed = secrets.randbelow(2**32)
         say("seed", str(seed))
 
-    kinds = Counter[str]()
-    of_lines = trained.network.begins is not None and not novelty
-    if of_lines:
+    kinds, seeds = Counter[str](), range(seed, seed + count)
+    samples: Iterable[tuple[int, Iterable[str]]]  # the seed of each, and its pieces
+    if is_of_lines and not novelty:
         lines = sample_lines(trained, text, options, seed, count, label=label, unique=unique, novel=novel)
         samples = _new_lines(lines, kinds)
-    else:
-        samples = _samples(trained, prefix + text, options, range(seed, seed + count), side_by_side=json)
+    elif json:  # side by side
+        steps = sample_text(trained.network, vocabulary, prefix + text, options, seeds)
+        samples = zip(seeds, zip(*steps, strict=True), strict=True)
+    else:  # as they are drawn
+        draw = functools.partial(sample_text, trained.network, vocabulary, prefix + text, options)
+        samples = ((each, (piece for [piece] in draw([each]))) for each in seeds)
     rows: list[dict[str, Any]] = []
     for own_seed, pieces in samples:
-        if count > 1 and not (json or of_lines):
+        if count > 1 and not json and (novelty or not is_of_lines):
             typer.echo(f"--- seed {own_seed} ---")
-        sample = "".join(pieces) if json else _print(text, pieces, trained.vocabulary.backward)
+        sample = "".join(pieces) if json else _print(text, pieces, vocabulary.backward)
         rows.append({"seed": own_seed, "prompt": readable(text), "text": readable(sample)})
         if novelty:
             [copied] = trained.novelty([sample])
             rows[-1]["novelty"] = vars(copied)
             if not json:
-                say("novelty", _novelty_line(own_seed, copied, trained.vocabulary.level))
+                say("novelty", _novelty_line(own_seed, copied, vocabulary.level))
     if json:
         labeled = {} if label is None else {"label": readable(label)}
         # The texts of a model that reads backward stand before their prompts.
-        direction = {"direction": "backward"} if trained.vocabulary.backward else {}
+        direction = {"direction": "backward"} if vocabulary.backward else {}
         print_json({"checkpoint": str(trained.path), **labeled, **direction, "samples": rows})
     if unique or novel:
         copies, repeats = counted(kinds["copy"], "line"), counted(kinds["repeat"], "repeat")
@@ -157,34 +152,17 @@ def _prompt(trained: Any, text: str, file: Path | None, skip_unknown: bool) -> s
     where = "--prompt"
     if file is not None:
         where = f"--prompt-file {file}"
-        text = _read_prompt(file, trained.vocabulary.level)
+        text = read_text(trained, file, "--prompt-file ")
         if trained.network.begins is not None:  # the end of the file's line
-            text = text.removesuffix("\n").removesuffix("\r")
+            text = text.removesuffix("\n")
     if trained.network.begins is not None and "\n" in text:
-        raise usage_error(f"{where}: found a line end; allowed with a model of lines: a part of one line")
+        raise usage.error(f"{where}: found a line end; allowed with a model of lines: a part of one line")
     return known_prompt(trained, text, where, skip_unknown)
-
-
-def _read_prompt(file: Path, level: str) -> str:
-    from charlm.data.kinds import check_text
-    from charlm.data.reading import arriving
-    from charlm.errors import DataError
-
-    try:
-        data = b"".join(arriving("-")) if str(file) == "-" else file.read_bytes()
-        if level == "char":
-            check_text("stdin" if str(file) == "-" else file, data)
-        return data.decode("utf-8", "surrogateescape") if level == "byte" else data.decode("utf-8-sig")
-    except OSError as error:
-        raise DataError(f"--prompt-file {file}: {error.strerror}; allowed: a text file, or - for stdin") from None
-    except UnicodeDecodeError as error:
-        raise DataError(f"--prompt-file {file}: found no UTF-8 at byte offset {error.start}; allowed: UTF-8") from None
 
 
 def _check_stop(trained: Any, stop: str) -> None:
     """VocabularyError if the model can never write the text that a sample is to end with."""
     from charlm.data.vocabulary import describe_characters
-    from charlm.errors import VocabularyError
 
     check_escapes(trained, stop, "--stop")
     if unknown := trained.vocabulary.unknown(stop):
@@ -194,25 +172,7 @@ def _check_stop(trained: Any, stop: str) -> None:
         )
 
 
-Samples = Iterator[tuple[int, Iterable[str]]]
-"""The seed of each sample, and its pieces."""
-
-
-def _samples(
-    trained: Any, prompt: str, options: SamplingOptions, seeds: Sequence[int], *, side_by_side: bool
-) -> Samples:
-    """One sample per seed: side by side, or one after another, as their pieces are taken."""
-    from charlm.inference import sample_text
-
-    if side_by_side:
-        steps = sample_text(trained.network, trained.vocabulary, prompt, options, seeds)
-        yield from zip(seeds, zip(*steps, strict=True), strict=True)
-        return
-    for seed in seeds:
-        yield seed, (piece for [piece] in sample_text(trained.network, trained.vocabulary, prompt, options, [seed]))
-
-
-def _new_lines(lines: Iterable[tuple[int, str, str]], kinds: Counter[str]) -> Samples:
+def _new_lines(lines: Iterable[tuple[int, str, str]], kinds: Counter[str]) -> Iterator[tuple[int, Iterable[str]]]:
     """The new ones of these lines; counts all by their kind."""
     for seed, line, kind in lines:
         kinds[kind] += 1
@@ -231,20 +191,52 @@ def _novelty_line(seed: int, copied: Any, level: str) -> str:
 
 
 def _print(prompt: str, pieces: Iterable[str], backward: bool) -> str:
-    """Write the prompt, and after it, or before it if `backward`, a sample as it comes; returns the sample alone.
-
-    A file or pipe gets the exact bytes of a byte model; a terminal gets no control characters.
-    """
-    written, terminal = [], sys.stdout.isatty()
-
-    def write(text: str) -> None:
-        sys.stdout.write(printable(text) if terminal else text)
-        sys.stdout.flush()
-
+    """Write the prompt, and after it, or before it if `backward`, a sample as it comes; returns the sample alone."""
     if not backward:
-        write(prompt)
+        print_exactly(prompt)
+    written = []
     for piece in pieces:
-        write(piece)
+        print_exactly(piece)
         written.append(piece)
-    write(f"{prompt}\n" if backward else "\n")
+    print_exactly(f"{prompt}\n" if backward else "\n")
     return "".join(written)
+
+
+def next_characters(
+    checkpoint: usage.Checkpoint,
+    prompt: Annotated[
+        str, typer.Option(metavar="TEXT", help="Text to read first; without it the model is at the start of a line.")
+    ] = "",
+    top: Annotated[
+        int, typer.Option(min=1, metavar="K", help="How many characters to list; bytes for a byte model.")
+    ] = 5,
+    skip_unknown: usage.SkipUnknown = False,
+    device: usage.Device = "auto",
+    precision: usage.Precision = "auto",
+    json: usage.Json = False,
+) -> None:
+    """List the likeliest next characters and their probabilities, as `charlm sample` uses them at temperature 1.
+
+    A model that reads backward lists the characters before the prompt; with --json they are called "previous".
+
+    \b
+    Example:
+      charlm next runs/mine --prompt "To b" --top 20 --json
+    """
+    trained = open_model(checkpoint, device, precision)
+
+    from charlm.data.vocabulary import readable
+
+    text = known_prompt(trained, prompt, "--prompt", skip_unknown)
+    likeliest = trained.next(text, k=top)
+    vocabulary, name = trained.vocabulary, "character"
+    if vocabulary.level == "byte":
+        name, likeliest = "byte", [(character.encode("utf-8", "surrogateescape"), p) for character, p in likeliest]
+    if json:
+        rows = [{name: symbol[0], "probability": p} for symbol, p in likeliest]  # b"x"[0] is a number
+        listed = {"previous" if vocabulary.backward else "next": rows}
+        print_json({"checkpoint": str(trained.path), "prompt": readable(text), **listed})
+        return
+    if vocabulary.backward:
+        say("backward", "these characters come before the prompt")
+    print_table({repr(symbol): f"{p:.4f}" for symbol, p in likeliest})

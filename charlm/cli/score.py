@@ -1,31 +1,159 @@
-"""charlm score."""
+"""charlm eval, charlm score: how surprising a text is to a model."""
 
+import itertools
 import sys
-from typing import Annotated, Any
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
 import typer
 
-from charlm.api import check_there
+from charlm.cli import usage
 from charlm.cli.common import (
-    CheckpointPath,
-    DeviceOption,
-    Json,
-    Precision,
-    PrecisionOption,
-    SkipUnknown,
     as_json,
-    check_files,
-    finite,
+    check_file,
+    known_ids,
+    open_model,
+    print_exactly,
     print_json,
-    report_backend,
-    usage_error,
+    print_table,
     write_char_scores,
-)
-from charlm.system.console import say
-from charlm.system.formatting import counted, nats_to_bits, printable
+)  # fmt: skip
+from charlm.errors import DataError
+from charlm.system.formatting import bits_to_nats, nats_to_bits, printable
 
-File = Annotated[str, typer.Argument(metavar="FILE", help="The text to score; - is stdin.")]
-Lines = Annotated[bool, typer.Option("--lines", help="Score each line by itself, as it comes.")]
+Split = Annotated[
+    Literal["train", "valid", "test"] | None,
+    typer.Option("--split", help="Which part of the run's own text.  [default: valid]"),
+]
+PerCharFile = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE", help="Also write the score of every character to a CSV file; with --dynamic the dynamic score."
+    ),
+]
+Streams = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        metavar="N",
+        help="Read the text in N parts side by side. 1 is slower and exact. With --dynamic, streams learn from one "
+        "another: faster, but no longer the score of a text read from left to right.  "
+        "[default: 64; with --dynamic 1]",
+    ),
+]
+Dynamic = Annotated[
+    bool,
+    typer.Option(
+        "--dynamic",
+        help="Also score the text while the model learns from what it has scored (Krause et al. 2018). "
+        "Needs the training text; changes nothing in the checkpoint.",
+    ),
+]
+DynamicLr = Annotated[
+    float | None,
+    typer.Option(
+        min=0, callback=usage.finite, metavar="X", help="How far the weights move per window.  [default: 0.0005]"
+    ),
+]
+DynamicDecay = Annotated[
+    float | None,
+    typer.Option(
+        min=0,
+        max=1,
+        callback=usage.finite,
+        metavar="X",
+        help="How fast they return to the trained weights.  [default: 0.0005]",
+    ),
+]
+
+
+def evaluate(
+    checkpoint: usage.Checkpoint,
+    split: Split = None,
+    file: Annotated[Path | None, typer.Option(metavar="FILE", help="Score this text instead.")] = None,
+    per_char: PerCharFile = None,
+    streams: Streams = None,
+    dynamic: Dynamic = False,
+    dynamic_lr: DynamicLr = None,
+    dynamic_decay: DynamicDecay = None,
+    dynamic_steps: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Characters per window.  [default: 50]")
+    ] = None,
+    skip_unknown: usage.SkipUnknown = False,
+    device: usage.Device = "auto",
+    precision: usage.Precision = "auto",
+    json: usage.Json = False,
+) -> None:
+    """Score a text with a trained model.
+
+    Prints the cross-entropy in nats and bits per character: lower is better. The score is the mean over the whole text,
+    where the model has read everything before a character. A model of lines scores each line by itself, and the nats
+    per line are printed too.
+
+    \b
+    Examples:
+      charlm eval runs/mine
+      charlm eval runs/mine --split test --json
+      charlm eval runs/mine --file other.txt --per-char scores.csv
+      charlm eval runs/mine --split test --dynamic
+    """
+    usage.refuse_if(split is not None and file is not None, "--split and --file exclude one another")
+    options = {"lr": dynamic_lr, "decay": dynamic_decay, "steps": dynamic_steps}
+    chosen: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+    if chosen and not dynamic:
+        raise usage.error(f"--dynamic-{next(iter(chosen))} needs --dynamic")
+    trained = open_model(checkpoint, device, precision, file)
+
+    from charlm.data.outputs import SCORES, check_output
+    from charlm.inference import Adaptation
+
+    adaptation = Adaptation(**chosen) if dynamic else None
+    if per_char is not None:
+        check_output(per_char, "--per-char", SCORES, trained.config.data, file)
+    if adaptation:
+        trained.training_splits("--dynamic")
+    name = str(file or split or "valid")
+    ids = trained.split(name) if file is None else trained.scored_ids(known_ids(trained, file, skip_unknown)[0])
+    alike = 1 if adaptation else None  # both scores read the text in as many streams
+    score = trained.evaluate(ids, streams=streams or alike, per_char=per_char is not None and not adaptation)
+    step = trained.progress.get("step")
+    result = {"checkpoint": str(trained.path), "step": step, "text": name, "precision": trained.precision}
+    result |= _described(score)
+    if adaptation:
+        score = trained.evaluate_dynamically(ids, adaptation, streams=streams or 1, per_char=per_char is not None)
+        result["dynamic"] = _described(score) | {"streams": streams or 1, **vars(adaptation)}
+    if per_char is not None:
+        try:
+            with per_char.open("w", encoding="utf-8", newline="") as out:
+                write_char_scores(out, trained.vocabulary, ids, score.per_char_nats)
+        except OSError as error:
+            raise DataError(f"--per-char {per_char}: {error.strerror}; allowed: a file that can be written") from None
+    if json:
+        print_json(result)
+    else:
+        _print_evaluation(result)
+
+
+def _described(score: Any) -> dict[str, Any]:
+    names = ("nats_per_char", "bits_per_char", "nats_per_line", "targets", "lines", "chars_per_s")
+    values = {name: getattr(score, name) for name in names}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _print_evaluation(result: dict[str, Any]) -> None:
+    """A table, with the dynamic score beside the static one."""
+    formats = {"nats_per_char": ".4f", "bits_per_char": ".4f", "nats_per_line": ".2f", "chars_per_s": ",.0f"}
+    rows = {key: format(value, formats.get(key, "")) for key, value in result.items() if key != "dynamic"}
+    if dynamic := result.get("dynamic"):
+        rows |= {
+            key: f"{rows[key]} static  {dynamic[key]:{form}} dynamic" for key, form in formats.items() if key in rows
+        }
+        rows["dynamic"] = ", ".join(f"{key} {dynamic[key]}" for key in ("streams", "lr", "decay", "steps"))
+    print_table(rows)
+
+
+# charlm score
+
 Sort = Annotated[
     bool, typer.Option("--sort", help="Print the likeliest lines first, at the end. Keeps all printed lines in memory.")
 ]
@@ -33,29 +161,28 @@ LIMIT = "3.2bits or 2.1nats per character, or p99, the percentile of the run's v
 Above = Annotated[
     str | None, typer.Option("--above", metavar="X", help=f"Print only lines with a higher score: {LIMIT}.")
 ]
-Below = Annotated[str | None, typer.Option("--below", metavar="X", help="Print only lines with a lower score.")]
 UnknownAs = Annotated[
     float | None,
     typer.Option(
         "--unknown-as",
         min=0,
-        callback=finite,
+        callback=usage.finite,
         metavar="BITS",
         help="Count each character that the model does not know as so many bits.",
     ),
 ]
-Dynamic = Annotated[
+DynamicLines = Annotated[
     bool,
     typer.Option(
         "--dynamic",
         help="The model learns from what it has scored (see `charlm eval --dynamic`). Needs the training text.",
     ),
 ]
-DynamicLr = Annotated[
+LinesLr = Annotated[
     float | None,
     typer.Option(
         min=0,
-        callback=finite,
+        callback=usage.finite,
         metavar="X",
         help="How far the weights move per window.  [default: 0.0005; with --lines 0.00001]",
     ),
@@ -64,25 +191,24 @@ Label = Annotated[
     str | None,
     typer.Option(metavar="TEXT", help="With --lines and a model of labels: score lines given this label."),
 ]
-PerChar = Annotated[bool, typer.Option("--per-char", help="Also print the bits of every character.")]
 
 
 def score(
-    checkpoint: CheckpointPath,
-    file: File,
-    lines: Lines = False,
+    checkpoint: usage.Checkpoint,
+    file: Annotated[str, typer.Argument(metavar="FILE", help="The text to score; - is stdin.")],
+    lines: Annotated[bool, typer.Option("--lines", help="Score each line by itself, as it comes.")] = False,
     sort: Sort = False,
     above: Above = None,
-    below: Below = None,
+    below: Annotated[str | None, typer.Option(metavar="X", help="Print only lines with a lower score.")] = None,
     label: Label = None,
-    skip_unknown: SkipUnknown = False,
+    skip_unknown: usage.SkipUnknown = False,
     unknown_as: UnknownAs = None,
-    dynamic: Dynamic = False,
-    dynamic_lr: DynamicLr = None,
-    per_char: PerChar = False,
-    device: DeviceOption = "auto",
-    precision: PrecisionOption = Precision.auto,
-    json: Json = False,
+    dynamic: DynamicLines = False,
+    dynamic_lr: LinesLr = None,
+    per_char: Annotated[bool, typer.Option("--per-char", help="Also print the bits of every character.")] = False,
+    device: usage.Device = "auto",
+    precision: usage.Precision = "auto",
+    json: usage.Json = False,
 ) -> None:
     """Say how surprising a text, or each of its lines, is to the model.
 
@@ -96,122 +222,83 @@ def score(
       charlm score runs/mine book.txt --per-char --json
       charlm score runs/logs app.log --lines --dynamic --unknown-as 20
     """
-    if not lines and (sort or above or below or label is not None):
-        raise usage_error("--sort, --above, --below and --label need --lines")
-    if skip_unknown and unknown_as is not None:
-        raise usage_error("--skip-unknown and --unknown-as exclude one another")
-    if lines and per_char and not json:
-        raise usage_error("--per-char with --lines needs --json")
-    if not lines and per_char and unknown_as is not None:
-        raise usage_error("--per-char with --unknown-as needs --lines")
-    if dynamic_lr is not None and not dynamic:
-        raise usage_error("--dynamic-lr needs --dynamic")
-    check_there(runs=[checkpoint], texts=[] if lines or file == "-" else [file])
+    of_lines, has_unknown_score = sort or above or below or label is not None, unknown_as is not None
+    usage.refuse_if(of_lines and not lines, "--sort, --above, --below and --label need --lines")
+    usage.refuse_if(skip_unknown and has_unknown_score, "--skip-unknown and --unknown-as exclude one another")
+    usage.refuse_if(lines and per_char and not json, "--per-char with --lines needs --json")
+    usage.refuse_if(per_char and has_unknown_score and not lines, "--per-char with --unknown-as needs --lines")
+    usage.refuse_if(dynamic_lr is not None and not dynamic, "--dynamic-lr needs --dynamic")
     if lines:
-        check_files(file=file)
+        check_file(file)
+    trained = open_model(checkpoint, device, precision, None if lines or file == "-" else file)
 
     from dataclasses import replace
 
-    from charlm.inference import Adaptation, load
-    from charlm.inference.lines import LINE_ADAPTATION, Limit
-    from charlm.system.formatting import bits_to_nats
+    from charlm.inference import Adaptation
+    from charlm.inference.lines import LINE_ADAPTATION
 
-    limits: dict[str, Limit] = {}
-    for option, text in (("--above", above), ("--below", below)):
-        if text is not None:
-            try:
-                limits[option] = Limit.parse(text)
-            except ValueError as error:
-                raise usage_error(f"{option}: {error}") from None
-    adaptation = LINE_ADAPTATION if lines else Adaptation()
-    if dynamic_lr is not None:
+    adaptation = (LINE_ADAPTATION if lines else Adaptation()) if dynamic else None
+    if adaptation and dynamic_lr is not None:
         adaptation = replace(adaptation, lr=dynamic_lr)
-    options: dict[str, Any] = {
-        "skip_unknown": skip_unknown,
-        "unknown_nats": None if unknown_as is None else bits_to_nats(unknown_as),
-        "adaptation": adaptation if dynamic else None,
-        "per_char": per_char,
-    }
-    trained = load(checkpoint, device, precision)
-    report_backend(trained)
-    if lines:
-        _score_lines(trained, file, limits, sort=sort, json=json, label=label, **options)
-    else:
-        _score_text(trained, file, json=json, **options)
+    unknown_nats = None if unknown_as is None else bits_to_nats(unknown_as)
+    if not lines:
+        _score_text(trained, file, skip_unknown, unknown_nats, adaptation, per_char, json)
+        return
 
-
-def _score_lines(
-    trained: Any,
-    file: str,
-    limits: dict[str, Any],
-    *,
-    sort: bool,
-    json: bool,
-    label: str | None,
-    **options: Any,
-) -> None:
     from charlm.data.reading import arriving
     from charlm.inference.lines import score_lines
 
-    nats = {option: limit.nats(trained, option, label) for option, limit in limits.items()}
-    low, high = nats.get("--above", float("-inf")), nats.get("--below", float("inf"))
-    if not low < high:
-        raise usage_error("--above and --below: no score is between them")
-    to_sort: list[Any] = []
-    for scores in score_lines(trained, arriving(file), "stdin" if file == "-" else file, label=label, **options):
-        within = [line for line in scores if not (line.nats_per_char <= low or line.nats_per_char >= high)]  # nan stays
-        if sort:
-            to_sort += within
-        else:
-            _print_lines(within, json=json)
-    to_sort.sort(key=lambda line: line.nats_per_char)
-    for at in range(0, len(to_sort), 1000):
-        _print_lines(to_sort[at : at + 1000], json=json)
+    low = _limit_nats(trained, "--above", above, label, float("-inf"))
+    high = _limit_nats(trained, "--below", below, label, float("inf"))
+    usage.refuse_if(not low < high, "--above and --below: no score is between them")
+    options = {"unknown_nats": unknown_nats, "label": label, "per_char": per_char, "adaptation": adaptation}
+    scored = score_lines(
+        trained, arriving(file), "stdin" if file == "-" else file, skip_unknown=skip_unknown, **options
+    )
+    # A score that is nan stays.
+    within = (
+        [each for each in some if not (each.nats_per_char <= low or each.nats_per_char >= high)] for some in scored
+    )
+    if sort:
+        within = [sorted(itertools.chain(*within), key=lambda each: each.nats_per_char)]
+    for some in within:
+        _print_lines(some, json)
 
 
-def _print_lines(scores: list[Any], *, json: bool) -> None:
-    """Print scores and lines; a file or pipe gets the exact bytes of the lines."""
+def _limit_nats(trained: Any, option: str, text: str | None, label: str | None, otherwise: float) -> float:
+    from charlm.inference.lines import Limit
+
+    if text is None:
+        return otherwise
+    try:
+        limit = Limit.parse(text)
+    except ValueError as error:
+        raise usage.error(f"{option}: {error}") from None
+    return limit.nats(trained, option, label)
+
+
+def _print_lines(scores: list[Any], json: bool) -> None:
     from charlm.data.vocabulary import readable
 
+    rows = []
     for line in scores:
         text = line.text.decode("utf-8", "surrogateescape")
         if json:
             value = {"line": line.number, "text": readable(text)} | _bits(line.nats, line.chars)
             if line.per_char_nats is not None:
                 value["per_char"] = _rounded_bits(line.per_char_nats)
-            sys.stdout.write(f"{as_json(value)}\n")
-        elif sys.stdout.isatty():
-            sys.stdout.write(f"{_columns(line.nats, line.chars)}{printable(text)}\n")
+            rows.append(as_json(value))
         else:
-            sys.stdout.buffer.write(b"%s%s\n" % (_columns(line.nats, line.chars).encode(), line.text))
-    sys.stdout.flush()
+            rows.append(_columns(line.nats, line.chars) + text)
+    print_exactly("".join(f"{row}\n" for row in rows))
 
 
 def _score_text(
-    trained: Any,
-    file: str,
-    *,
-    json: bool,
-    skip_unknown: bool,
-    unknown_nats: float | None,
-    adaptation: Any,
-    per_char: bool,
+    trained: Any, file: str, skip_unknown: bool, unknown_nats: float | None, adaptation: Any, per_char: bool, json: bool
 ) -> None:
     """Score a text as `charlm eval` does; unknown characters add their scores if they count."""
-    from charlm.data.corpus import encode_file
-    from charlm.data.vocabulary import describe_characters
-
-    name, is_tolerant = "stdin" if file == "-" else file, skip_unknown or unknown_nats is not None
-    if file == "-":
-        text = _stdin(trained)
-        unknown = {character: text.count(character) for character in trained.vocabulary.unknown(text)}
-        ids = trained.vocabulary.encode(trained.known(text, name, skip_unknown=is_tolerant)[0])
-    else:
-        unit = trained.config.data.unit
-        ids, unknown = encode_file(file, trained.vocabulary, skip_unknown=is_tolerant, unit=unit)
-    unknown_count = sum(unknown.values())
-    if unknown and skip_unknown:
-        say("skipped", f"{name}: {counted(unknown_count, 'character')}: {describe_characters(unknown)}")
+    name = "stdin" if file == "-" else file
+    ids, unknown_count = known_ids(trained, file, skip_unknown, counts_unknown=unknown_nats is not None)
     ids = trained.scored_ids(ids)
     if adaptation:
         score = trained.evaluate_dynamically(ids, adaptation, per_char=per_char)
@@ -227,18 +314,6 @@ def _score_text(
         write_char_scores(sys.stdout, trained.vocabulary, ids, score.per_char_nats)
     else:
         typer.echo(f"{_columns(nats, chars)}{printable(name)}")
-
-
-def _stdin(trained: Any) -> str:
-    from charlm.data.reading import arriving, as_in_training
-    from charlm.errors import DataError
-
-    level = trained.vocabulary.level
-    data = b"".join(as_in_training(arriving("-"), level, trained.config.data.unit, "stdin"))
-    try:
-        return data.decode("utf-8", "surrogateescape" if level == "byte" else "strict")
-    except UnicodeDecodeError as error:
-        raise DataError(f"stdin: found no UTF-8 at byte offset {error.start}; allowed: UTF-8") from None
 
 
 def _bits(nats: float, chars: int) -> dict[str, float]:

@@ -10,31 +10,21 @@ from typing import Annotated, Any
 import typer
 
 from charlm.api import Start, check_minutes, cost_of, say_if_stopped, start
-from charlm.cli.common import (
-    DEVICE_NAMES,
-    Json,
-    LabelSeparator,
-    Lines,
-    Minutes,
-    Overrides,
-    config_option,
-    device_name,
-    line_settings,
-    print_json,
-    print_table,
-    usage_error,
-)
-from charlm.cli.completion import complete_run
+from charlm.cli import usage
+from charlm.cli.common import print_exactly, print_json, print_table
+from charlm.runs import check_resumable
 from charlm.system.console import say
+from charlm.system.formatting import format_duration, nats_to_bits
+from charlm.training.signals import SIGNALS
 
-ConfigOption = Annotated[Path | None, config_option("Not needed with TEXT or --resume.")]
+ConfigOption = Annotated[Path | None, usage.config_option("Not needed with TEXT or --resume.")]
 RunDir = Annotated[
     Path | None,
     typer.Option(
         "--run-dir",
         metavar="DIR",
         help="The run's folder.  [default: runs/<name of the config or text>-<time>]",
-        autocompletion=complete_run,
+        autocompletion=usage.complete_run,
     ),
 ]
 InitFrom = Annotated[
@@ -43,14 +33,16 @@ InitFrom = Annotated[
         "--init-from",
         metavar="CKPT",
         help="Start from the weights and vocabulary of a checkpoint; without --config, with its model.",
-        autocompletion=complete_run,
+        autocompletion=usage.complete_run,
     ),
 ]
 
 
 Device = Annotated[
     str | None,
-    typer.Option("--device", parser=device_name, metavar=DEVICE_NAMES, help="Override the config's device."),
+    typer.Option(
+        "--device", parser=usage.device_name, metavar=usage.DEVICE_NAMES, help="Override the config's device."
+    ),
 ]
 Text = Annotated[
     str | None,
@@ -63,16 +55,16 @@ Text = Annotated[
 def train(
     context: typer.Context,
     text: Text = None,
-    minutes: Minutes = None,
+    minutes: usage.Minutes = None,
     config: ConfigOption = None,
-    lines: Lines = False,
-    labels: LabelSeparator = None,
-    overrides: Overrides = None,
+    lines: usage.Lines = False,
+    labels: usage.LabelSeparator = None,
+    overrides: usage.Overrides = None,
     run_dir: RunDir = None,
     resume: Annotated[bool, typer.Option("--resume", help="Resume the run in --run-dir.")] = False,
     init_from: InitFrom = None,
     device: Device = None,
-    json: Json = False,
+    json: usage.Json = False,
 ) -> None:
     """Train a new model, or resume a run.
 
@@ -96,11 +88,12 @@ def train(
     """
     began_s = time.perf_counter() if context.obj is None else context.obj
     settings = _settings(overrides, device, lines, labels)
-    _check_usage(text, config, run_dir, resume, init_from)
+    usage.refuse_if(resume and run_dir is None, "--resume needs --run-dir, the folder of the run to resume")
+    usage.refuse_if(resume and init_from, "--init-from starts a new run; leave out --init-from or --resume")
+    usage.refuse_if(resume and text is not None, "--resume continues with the run's own text; leave out TEXT")
+    usage.refuse_if(not (config or resume) and text is None, _NO_TEXT)
     given = Start(text, minutes, config, settings, init_from, run_dir)
     if resume:
-        from charlm.runs import check_resumable
-
         check_minutes(minutes, settings, is_chosen=False)
         # The first process of torchrun checks it later, and so does every run where the system cannot say.
         if run_dir is not None and "RANK" not in os.environ:
@@ -126,24 +119,10 @@ def train(
 
 def _settings(overrides: list[str] | None, device: str | None, lines: bool, labels: str | None) -> list[str]:
     """What the options set, as KEY=VALUE."""
-    return [*(overrides or []), *([f"device={device}"] if device else []), *line_settings(lines, labels)]
+    return [*usage.as_settings(overrides, lines, labels), *([f"device={device}"] if device else [])]
 
 
-def _check_usage(
-    text: str | None, config: Path | None, run_dir: Path | None, resume: bool, init_from: Path | None
-) -> None:
-    if resume and run_dir is None:
-        raise usage_error("--resume needs --run-dir, the folder of the run to resume")
-    if resume and init_from is not None:
-        raise usage_error("--init-from starts a new run; leave out --init-from or --resume")
-    if resume and text is not None:
-        raise usage_error("--resume continues with the run's own text; leave out TEXT")
-    if config is None and text is None and not resume:
-        raise usage_error(
-            "a text is needed, for example my.txt or builtin:python-stdlib; or --config (see `charlm config list`)"
-        )
-
-
+_NO_TEXT = "a text is needed, for example my.txt or builtin:python-stdlib; or --config (see `charlm config list`)"
 _WORSE = 1.005
 """Ratio of the last score to the best from which on a line says that it rose."""
 
@@ -171,9 +150,6 @@ def _resume(run_dir: Path, config: Path | None, settings: list[str], group: Any)
 
 
 def _print_outcome(outcome: Any, json: bool) -> None:
-    from charlm.system.formatting import format_duration, nats_to_bits
-    from charlm.training.signals import SIGNALS
-
     stopped = say_if_stopped(outcome)  # before the result: stdout may be a terminal that was closed
     if json:
         print_json(outcome.as_json())
@@ -198,22 +174,21 @@ def _print_outcome(outcome: Any, json: bool) -> None:
 def _print_sample(run_dir: Path) -> None:
     from charlm.config import as_data, load_config
     from charlm.inference import load
-    from charlm.system.formatting import printable
 
     model = load(run_dir, load_config(run_dir / "config.yaml", own=as_data).device).for_sampling()
     for seed in [1] if model.network.begins is None else range(1, 11):
-        typer.echo(printable(model.sample(length=400, seed=seed)))
+        print_exactly(f"{model.sample(length=400, seed=seed)}\n")
 
 
 def plan(
     text: Text = None,
-    minutes: Minutes = None,
+    minutes: usage.Minutes = None,
     config: ConfigOption = None,
-    lines: Lines = False,
-    labels: LabelSeparator = None,
-    overrides: Overrides = None,
+    lines: usage.Lines = False,
+    labels: usage.LabelSeparator = None,
+    overrides: usage.Overrides = None,
     device: Device = None,
-    json: Json = False,
+    json: usage.Json = False,
 ) -> None:
     """Show what a run will cost: sizes, parameters, memory, characters/s, time per epoch.
 
@@ -226,7 +201,7 @@ def plan(
       charlm plan --config rhn
       charlm plan --config lstm my.txt --set model.cell.hidden=1024 --json
     """
-    _check_usage(text, config, None, False, None)
+    usage.refuse_if(config is None and text is None, _NO_TEXT)
     given = Start(text, minutes, config, _settings(overrides, device, lines, labels))
     given.check()
 

@@ -8,18 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from charlm.cli.common import (
-    Json,
-    Overrides,
-    checked,
-    config_option,
-    minutes_checked,
-    print_json,
-    print_rows,
-    usage_error,
-)
+from charlm.api import check_there
+from charlm.cli import usage
+from charlm.cli.common import print_json, print_rows
 from charlm.errors import StudyError
 from charlm.system.console import say
+from charlm.system.files import folder_bytes
+from charlm.system.formatting import format_bytes, nats_to_bits
+from charlm.training.signals import SIGNALS
 
 if TYPE_CHECKING:
     from charlm.config import Config
@@ -38,7 +34,7 @@ Hours = Annotated[
     float | None,
     typer.Option(
         metavar="H",
-        callback=checked(lambda hours: 0 < hours < math.inf, "a number above 0"),
+        callback=usage.checked(lambda hours: 0 < hours < math.inf, "a number above 0"),
         help="Hours from the start of the command to its end. Leave it out to continue a study until its time is over.",
     ),
 ]
@@ -46,7 +42,7 @@ TrialMinutes = Annotated[
     float | None,
     typer.Option(
         metavar="M",
-        callback=minutes_checked,
+        callback=usage.minutes_checked,
         help="Minutes that each trial trains.  [default: the config's limits, at most a tenth of the hours]",
     ),
 ]
@@ -60,14 +56,14 @@ StudyFolder = Annotated[
 
 def tune(
     context: typer.Context,
-    config: Annotated[Path | None, config_option("Not needed to continue a study.")] = None,
-    overrides: Overrides = None,
+    config: Annotated[Path | None, usage.config_option("Not needed to continue a study.")] = None,
+    overrides: usage.Overrides = None,
     hours: Hours = None,
     minutes: TrialMinutes = None,
     trials: Annotated[int | None, typer.Option(metavar="N", min=1, help="End with this many trials in all.")] = None,
     over: Over = None,
     study: StudyFolder = None,
-    json: Json = False,
+    json: usage.Json = False,
 ) -> None:
     """Search for better settings around a config.
 
@@ -83,17 +79,13 @@ def tune(
       charlm tune --config lstm --hours 2 --minutes 5 --over optimizer.lr=1e-3..3e-2:log --over model.layers=1,2
       charlm tune --study tunings/lstm-20260102-030405 --hours 1
     """
-    if config is None and study is None:
-        raise usage_error("--config is needed, for example --config lstm; or --study, to continue one")
-    if config is None and overrides:
-        raise usage_error("--set changes the config of a new study; it needs --config")
-    if study is None and hours is None:
-        raise usage_error("--hours is needed, for example --hours 2")
+    usage.refuse_if(not (config or study), "--config is needed, for example --config lstm; or --study, to continue one")
+    usage.refuse_if(config is None and overrides, "--set changes the config of a new study; it needs --config")
+    usage.refuse_if(study is None and hours is None, "--hours is needed, for example --hours 2")
     if hours is not None and minutes is not None and minutes > 60 * hours:
-        raise usage_error(f"--minutes: found {minutes:g}; allowed: at most the {60 * hours:g} minutes of --hours")
+        raise usage.error(f"--minutes: found {minutes:g}; allowed: at most the {60 * hours:g} minutes of --hours")
     began_s = time.perf_counter() if context.obj is None else context.obj
 
-    from charlm.api import check_there
     from charlm.config import load_config
 
     given = load_config(config, overrides or []) if config else None
@@ -101,7 +93,6 @@ def tune(
     if given is None and study is not None and not study.is_dir():
         raise _no_study(study)
 
-    from charlm.training.signals import SIGNALS
     from charlm.tuning.search import Search
     from charlm.tuning.space import as_text
 
@@ -158,9 +149,9 @@ def _end(study: "Study", began_s: float, hours: float | None) -> float:
     now_s = time.perf_counter()
     left_s = study.left_s() if hours is None else began_s + 3600 * hours - now_s
     if left_s <= 0 and hours is None:
-        raise usage_error("--hours is needed, for example --hours 2: the time of the study is over")
+        raise usage.error("--hours is needed, for example --hours 2: the time of the study is over")
     if left_s <= 0:
-        raise usage_error(f"--hours: found {hours:g}; allowed: more than the {now_s - began_s:.0f} s to start")
+        raise usage.error(f"--hours: found {hours:g}; allowed: more than the {now_s - began_s:.0f} s to start")
     if hours is not None:
         study.set_left(left_s)
     return now_s + left_s
@@ -168,8 +159,6 @@ def _end(study: "Study", began_s: float, hours: float | None) -> float:
 
 def _print_result(study: "Study", json: bool, picture: bool) -> None:
     from charlm.config.yaml import dump_flow
-    from charlm.system.files import folder_bytes
-    from charlm.system.formatting import format_bytes, nats_to_bits
     from charlm.tuning.report import draw, ranked, write_best
     from charlm.tuning.space import short_names
     from charlm.tuning.study import best

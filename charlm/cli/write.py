@@ -8,24 +8,19 @@ from typing import Annotated
 import typer
 
 from charlm.api import check_there
-from charlm.cli.common import (
-    EXACT,
-    CheckpointPath,
-    DeviceOption,
-    Precision,
-    PrecisionOption,
-    finite,
-    report_backend,
-)
+from charlm.cli import usage
+from charlm.cli.common import EXACT, open_model, print_exactly
+from charlm.errors import CheckpointError, RunError
+from charlm.inference.options import SamplingOptions
 from charlm.system.console import say
-from charlm.system.formatting import printable
+from charlm.system.files import replace_file
 
 Out = Annotated[Path | None, typer.Option(metavar="FILE", help="Write the text to this new file, not to stdout.")]
 Temperature = Annotated[
     float,
     typer.Option(
         min=0,
-        callback=finite,
+        callback=usage.finite,
         metavar="X",
         help="Below 1 is safer, above 1 is wilder; 0 offers only the likeliest continuation.",
     ),
@@ -37,13 +32,13 @@ Length = Annotated[int, typer.Option(min=1, max=1000, metavar="N", help="Charact
 
 
 def write(
-    checkpoint: CheckpointPath,
+    checkpoint: usage.Checkpoint,
     out: Out = None,
     label: Label = None,
     temperature: Temperature = 0.5,
     length: Length = 40,
-    device: DeviceOption = "auto",
-    precision: PrecisionOption = Precision.auto,
+    device: usage.Device = "auto",
+    precision: usage.Precision = "auto",
 ) -> None:
     """Write a text with a model's help. Needs `pip install prompt_toolkit`.
 
@@ -59,20 +54,19 @@ def write(
     check_there(runs=[checkpoint])
 
     from charlm.cli.editor import Editor
+    from charlm.data.outputs import check_output
     from charlm.data.vocabulary import describe_characters
-    from charlm.errors import CheckpointError
-    from charlm.inference import SamplingOptions, load
     from charlm.inference.continuing import Continuer
 
     _check_terminal()
-    _check_out(out)
-    trained = load(checkpoint, device, precision)
+    if out is not None:
+        if os.path.lexists(out):
+            raise RunError(f"--out {out}: exists already; allowed: a new file")
+        check_output(out, "--out", "a text of charlm write")
+    trained = open_model(checkpoint, device, precision, samples=True)
     if trained.vocabulary.backward:
         raise CheckpointError(f"{trained.path}: the model reads backward; allowed: one that continues a text (forward)")
     prefix = "" if label is None else trained.label_prefix(label)
-    if device == "auto" and precision in ("auto", "fp32"):
-        trained = trained.for_sampling()
-    report_backend(trained)
     reported = set[str]()
 
     def note(text: str) -> str:
@@ -87,55 +81,32 @@ def write(
     try:
         editor.run()
     finally:  # what was written is kept in any case
-        _keep(editor.buffer.text, out)
+        if text := editor.buffer.text:
+            _keep(text if text.endswith("\n") else f"{text}\n", out)
     sys.exit(editor.exit_code)
 
 
 def _check_terminal() -> None:
-    from charlm.errors import RunError
-
     if not sys.stdin.isatty() or not (sys.stdout.isatty() or sys.stderr.isatty()):
         raise RunError("write: found no terminal; allowed: a terminal to type in; charlm sample works without one")
 
 
-def _check_out(out: Path | None) -> None:
-    """RunError or DataError unless the file is new and can be written."""
-    from charlm.data.outputs import check_output
-    from charlm.errors import RunError
-
-    if out is None:
-        return
-    if os.path.lexists(out):
-        raise RunError(f"--out {out}: exists already; allowed: a new file")
-    check_output(out, "--out", "a text of charlm write")
-
-
 def _keep(text: str, out: Path | None) -> None:
     """Write the text to the file, or to stdout; to stdout too if the file cannot be written."""
-    from charlm.errors import RunError
-    from charlm.system.files import replace_file
-
-    if not text:
-        return
-    text = text if text.endswith("\n") else f"{text}\n"
-    if out is None:
-        _print(text)
-        return
-    if os.path.lexists(out):  # made while the text was written
-        _print(text)
-        raise RunError(f"--out {out}: exists already; the text is on stdout")
+    fault = None
+    if out is not None:
+        try:
+            if os.path.lexists(out):  # made while the text was written
+                raise FileExistsError(17, "exists already")
+            replace_file(out, text.encode("utf-8", EXACT))
+            say("written", str(out))
+            return
+        except OSError as error:
+            fault = RunError(f"--out {out}: {error.strerror}; the text is on stdout")
     try:
-        replace_file(out, text.encode("utf-8", EXACT))
-    except OSError as error:
-        _print(text)
-        raise RunError(f"--out {out}: {error.strerror}; the text is on stdout") from None
-    say("written", str(out))
-
-
-def _print(text: str) -> None:
-    try:
-        sys.stdout.write(printable(text) if sys.stdout.isatty() else text)
-        sys.stdout.flush()
+        print_exactly(text)
     except OSError as error:
         say("lost", f"stdout: {error.strerror}; the text is lost; --out FILE keeps it next time")
         raise
+    if fault:
+        raise fault

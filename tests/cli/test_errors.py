@@ -124,7 +124,7 @@ ERRORS = [
     ("eval run --per-char new --file gone", "gone: no such file or folder; "),
     ("look run --out new --file gone", "gone: no such file or folder; "),
     ("tune --config tiny.yaml --hours 1 --study mine",
-     "mine: holds config.yaml, but no study; allowed: a study, or another folder"),
+     "mine: holds config.yaml, but no study; allowed: a study, or a new folder"),
     ("look run --file text.txt --out no/page.html", f"--out no/page.html: {WRITABLE}"),
     ("look run --file text.txt --out text.txt", "--out text.txt: exists and is not a page of charlm look; allowed: a "
      "new or empty file, or an earlier page of charlm look"),

@@ -18,7 +18,7 @@ def test_what_runs_without_a_kernel_is_said(cli, trained_run, no_kernels):
     sampled = cli("sample", trained_run, "--seed", 1, "--length", 5)
     assert (sampled.code, sampled.err.splitlines()) == (0, [line])
     scored = cli("eval", trained_run)
-    assert (scored.code, scored.err.splitlines()[-1]) == (0, line)
+    assert (scored.code, scored.err.splitlines()[0]) == (0, line)
 
 
 def test_train_eval_resume(cli, tiny_config, tmp_path):

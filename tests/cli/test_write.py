@@ -157,7 +157,7 @@ def test_a_file_that_cannot_be_written_loses_nothing(typing, tmp_path, monkeypat
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("charlm.system.files.replace_file", full)
+    monkeypatch.setattr("charlm.cli.write.replace_file", full)
     result = typing("--out", tmp_path / "b.txt")
     assert (result.code, result.out) == (1, "so\n")
     assert result.err == f"error: --out {tmp_path}/b.txt: No space left on device; the text is on stdout\n"

@@ -1,0 +1,195 @@
+"""How commands are called: the options that several share, usage errors, and what the shell completes.
+
+Nothing here imports torch or reads a whole file.
+"""
+
+import functools
+import inspect
+import math
+import re
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import fields
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from charlm.api import DEFAULT_MINUTES, MOST_MINUTES
+from charlm.runs import is_run
+
+# The base class of BadParameter: click's, or the one in Typer's own copy of click (newer versions).
+UsageError: Any = typer.BadParameter.__mro__[1]
+
+
+def error(message: str) -> Exception:
+    """The error for a wrong use of options: exit code 2."""
+    return UsageError(f"Invalid value: {message}")
+
+
+def refuse_if(is_wrong: object, message: str) -> None:
+    """A usage error with this message, if so."""
+    if is_wrong:
+        raise error(message)
+
+
+def checked(is_allowed: Callable[[float], bool], allowed: str) -> Callable[[typer.CallbackParam, Any], Any]:
+    """A callback of an option: a usage error for numbers that are not allowed. nan passes `min` and `max`."""
+
+    def check(option: typer.CallbackParam, value: float | None) -> float | None:
+        if value is not None and not is_allowed(value):
+            raise error(f"{option.opts[0]}: found {value:g}; allowed: {allowed}")
+        return value
+
+    return check
+
+
+finite = checked(math.isfinite, "a finite number")
+minutes_checked = checked(
+    lambda minutes: 0 < minutes <= MOST_MINUTES, f"a number above 0, and {MOST_MINUTES:,} at most"
+)
+
+
+def device_name(value: str) -> str:
+    """The name of a device; a usage error for other words."""
+    from charlm.system.section import DEVICE
+
+    if not re.fullmatch(DEVICE, value):
+        raise typer.BadParameter(f"{value!r} is none of 'auto', 'cpu', 'cuda', 'cuda:1' (the second GPU) and so on.")
+    return value
+
+
+# What the shell offers for an incomplete argument. No file is read whole.
+
+
+def complete_config(incomplete: str) -> list[str]:
+    """The names of shipped configs, and YAML files."""
+    from charlm.config.shipped import shipped_configs
+
+    names = [name for name in shipped_configs() if name.startswith(incomplete)]
+    return names + _complete_path(incomplete, lambda path: path.suffix in (".yaml", ".yml"))
+
+
+def complete_run(incomplete: str) -> list[str]:
+    """Folders of runs, and checkpoint files."""
+    return _complete_path(incomplete, lambda path: path.suffix == ".safetensors" or is_run(path))
+
+
+def _complete_path(incomplete: str, wanted: Callable[[Path], bool]) -> list[str]:
+    """The wanted paths that start with `incomplete`, and the wanted entries of folders that start with it."""
+    head, slash, start = incomplete.rpartition("/")
+    matching = [path for path in _entries(Path(head + slash)) if path.name.startswith(start)]
+    return sorted(str(each) for path in matching for each in (path, *_entries(path)) if wanted(each))
+
+
+def _entries(folder: Path) -> list[Path]:
+    """The paths in a folder without hidden ones; none if it cannot be read."""
+    with suppress(OSError, ValueError):
+        return [path for path in folder.iterdir() if not path.name.startswith(".")]
+    return []
+
+
+# Options
+
+
+DEVICE_NAMES = "<auto|cpu|cuda|cuda:N>"
+CONFIG_HELP = "A YAML file, or the name of a shipped config (see `charlm config list`)."
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Override an option, e.g. train.max_steps=500; repeatable."),
+]
+Device = Annotated[
+    str,
+    typer.Option(
+        "--device", parser=device_name, metavar=DEVICE_NAMES, help="Where to compute; auto takes a GPU if there is one."
+    ),
+]
+Precision = Annotated[
+    Literal["auto", "fp32", "tf32", "bf16"],
+    typer.Option("--precision", help="Precision of matrix products; auto: as in training. Exports compute in fp32."),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout.")]
+SkipUnknown = Annotated[bool, typer.Option("--skip-unknown", help="Leave out characters that the model does not know.")]
+Minutes = Annotated[
+    float | None,
+    typer.Option(
+        "--minutes",
+        metavar="M",
+        callback=minutes_checked,
+        help="Minutes from the start of the command to its end; with --resume, those of all sessions.  "
+        f"[default without a config: {DEFAULT_MINUTES:g}]",
+    ),
+]
+Lines = Annotated[
+    bool, typer.Option("--lines", help="Each line of the text is a sample of its own; the same as data.unit=line.")
+]
+LabelSeparator = Annotated[
+    str | None,
+    typer.Option(
+        "--labels",
+        metavar="SEPARATOR",
+        help=r"With --lines: each line is a label, this text (\t: a tab) and a record; or data.label_separator.",
+    ),
+]
+Checkpoint = Annotated[
+    Path,
+    typer.Argument(
+        metavar="CKPT",
+        help="The folder of a run, for its best checkpoint, or a checkpoint file.",
+        autocompletion=complete_run,
+    ),
+]
+PageFile = Annotated[Path, typer.Option("--out", metavar="FILE", help="Where to write the page.")]
+
+
+def config_option(more_help: str) -> Any:
+    """The option --config of a command."""
+    return typer.Option("--config", metavar="CONFIG", help=f"{CONFIG_HELP} {more_help}", autocompletion=complete_config)
+
+
+def command_group(help: str, example: str) -> typer.Typer:
+    """A command that has commands."""
+    return typer.Typer(help=help, no_args_is_help=True, rich_markup_mode=None, epilog=f"Example: {example}")
+
+
+def with_options(options: type[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Let a command take the fields of an options class as options of its own, in place of a parameter `options`.
+
+    A field's metadata are arguments of `typer.Option`. A usage error for a value that the class refuses.
+    """
+    names = [option.name for option in fields(options)]
+
+    def parameters(command: Callable[..., None]) -> Iterator[inspect.Parameter]:
+        for parameter in inspect.signature(command).parameters.values():
+            if parameter.name != "options":
+                yield parameter
+                continue
+            for option in fields(options):
+                annotation = Annotated[option.type, typer.Option(**option.metadata)]
+                yield parameter.replace(name=option.name, default=option.default, annotation=annotation)
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(command)
+        def flat(**values: Any) -> None:
+            try:
+                chosen = options(**{name: values.pop(name) for name in names})
+            except ValueError as refused:
+                name, _, fault = str(refused).partition(":")
+                raise error(f"--{name.replace('_', '-')}:{fault}") from None
+            command(**values, options=chosen)
+
+        flat.__signature__ = inspect.Signature([*parameters(command)])  # pyright: ignore[reportAttributeAccessIssue]
+        return flat
+
+    return decorate
+
+
+def as_settings(overrides: list[str] | None, lines: bool, separator: str | None) -> list[str]:
+    """What --set, --lines and --labels set, as KEY=VALUE."""
+    settings = [*(overrides or []), *(["data.unit=line"] if lines else [])]
+    if separator is not None:
+        from charlm.config.yaml import dump_flow
+
+        separator = separator.replace(r"\t", "\t")
+        settings.append(f"data.label_separator={dump_flow(separator)}")
+    return settings
