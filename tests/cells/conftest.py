@@ -1,11 +1,13 @@
 """A test that takes `case` runs over every kind in CELLS and every variant."""
 
+import importlib.util
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+from charlm.gpu.recurrence import Steps, TensorRecurrence, Window
 from tests.cells.measure import CASES, Case
 
 
@@ -25,3 +27,17 @@ def poison(monkeypatch: pytest.MonkeyPatch) -> None:
             return tensor.fill_(torch.nan) if tensor.is_floating_point() else tensor
 
         monkeypatch.setattr(owner, name, poisoned)
+
+
+@pytest.fixture
+def interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loop of GPUs computes by Triton's kernels on the CPU too, in Triton's interpreter (tests/conftest.py)."""
+    if importlib.util.find_spec("triton") is None or torch.cuda.is_available():
+        pytest.skip("no Triton, or no interpreter of it")
+
+    def steps_by_triton(driver: TensorRecurrence, window: Window) -> Steps:
+        from charlm.gpu.kernels import TritonSteps
+
+        return TritonSteps(window)
+
+    monkeypatch.setattr(TensorRecurrence, "steps", steps_by_triton)

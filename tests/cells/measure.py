@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from charlm.cells import CELLS
-from charlm.gpu.recurrence import Steps, TensorRecurrence, Window
 from charlm.layers import RecurrentLayers, RecurrentState, as_tuple
 from charlm.layers.backend import Backend
 from charlm.layers.driven import driven_layer
+from charlm.model import map_state
 
 Run = dict[str, Tensor]
 
@@ -55,6 +55,10 @@ VARIANTS = [
     Case("mingru", {"positive": True}),
     Case("mogrifier", {"rounds": 2, "rank": 16}),
 ]
+
+
+EXTREMES = (0.0, 88.0, -88.0, 110.0, -110.0, 1e4, -1e4)
+"""Arguments of gates far out of their range."""
 
 
 CASES = [Case(kind) for kind in CELLS] + VARIANTS
@@ -139,8 +143,8 @@ def assert_equal_runs(found: Run, expected: Run, tolerance: float = 1e-12) -> No
 
 
 def in_dtype_of(stack: RecurrentLayers, x: Tensor, state: RecurrentState) -> tuple[Tensor, RecurrentState]:
-    tensors = tuple(tensor.to(next(stack.parameters()).dtype) for tensor in as_tuple(state))
-    return x.to(tensors[0].dtype), tensors[0] if len(tensors) == 1 else tensors
+    dtype = next(stack.parameters()).dtype
+    return x.to(dtype), map_state(lambda tensor: tensor.to(dtype), state)
 
 
 def rounded(tensor: Tensor) -> Tensor:
@@ -198,10 +202,3 @@ def hold_to_the_rule(
     truth = runs(stack.forward_reference)
     stack = stack.float()
     assert_as_accurate(runs(forward_of(stack)), runs(stack.forward_reference), truth)
-
-
-def steps_by_triton(driver: TensorRecurrence, window: Window) -> Steps:
-    """In place of `TensorRecurrence.steps`: Triton's kernels on the CPU too, in its interpreter (tests/conftest.py)."""
-    from charlm.gpu.kernels import TritonSteps
-
-    return TritonSteps(window)

@@ -1,21 +1,23 @@
-"""What the reference loop computes: a cell's step, and what the paper says where torch.nn has no such cell."""
+"""The reference loop computes each cell's step, and each step is the equations of its paper or of torch.nn."""
 
+import math
 from collections.abc import Callable
 from typing import Any, ClassVar, Literal
 
-import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional as F
 
+from charlm.cells import LSTM, Mogrifier
 from charlm.cells import cell as c
 from charlm.cells.cell import Cell, Parameters
-from charlm.layers import RecurrentLayers
+from charlm.layers import Activations, RecurrentLayers
 from charlm.layers.on_tensors import step_by_step
-from tests.cells.measure import CASES, Case, as_tuple, assert_equal_runs, random_input, random_state, run
+from tests.cells.measure import CASES, Case, as_tuple, assert_equal_runs, random_input, random_state, run, seeded
 
-Array = np.ndarray
-P = dict[str, Array]
+Weights = dict[str, Tensor]
+Mask = Callable[[Tensor], Tensor]
 
 
 class Everything(Cell):
@@ -49,80 +51,233 @@ def test_the_reference_computes_the_step(case: Case | None, inputs: int) -> None
     assert_equal_runs(run(stack.forward_reference, stack, x, state), run(by_step, stack, x, state))
 
 
-def logistic(a: Array) -> Array:
-    return 1 / (1 + np.exp(-a))
+# The papers. `dropped` is state dropout; biases and weights have torch's shapes.
 
 
-def normalized(a: Array, gain: Array, bias: Array) -> Array:
-    return gain * (a - a.mean(1, keepdims=True)) / np.sqrt(a.var(1, keepdims=True) + 1e-5) + bias
+def lstm(cell: Any, w: Weights, dropped: Mask, x: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, ...]:
+    """Ba et al. 2016, with the layer norm of the sum of both products and of each gate separately."""
+    a = x @ w["weight_ih"].t() + w["bias_ih"] + dropped(h) @ w["weight_hh"].t() + w["bias_hh"]
+    i, f, g, o = a.chunk(4, -1)
+    if cell.kind == "lstm":
+        gains = zip((i, f, g, o), w["weight_ln_gates"], w["bias_ln_gates"], strict=True)
+        i, f, g, o = (F.layer_norm(a, a.shape[-1:], gain, bias) for a, gain, bias in gains)
+    c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+    normalized = F.layer_norm(c, c.shape[-1:], w["weight_ln_cell"], w["bias_ln_cell"]) if cell.kind == "lstm" else c
+    return o.sigmoid() * normalized.tanh(), c
 
 
-def lstm(p: P, x: Array, dropped: Callable[[Array], Array], h: Array, c: Array) -> tuple[Array, ...]:
-    """Ba et al. 2016, of the sum of both products and of each gate separately."""
-    a = x @ p["weight_ih"].T + p["bias_ih"] + dropped(h) @ p["weight_hh"].T + p["bias_hh"]
-    i, f, g, o = map(normalized, np.split(a, 4, axis=1), p["weight_ln_gates"], p["bias_ln_gates"])
-    c = logistic(f) * c + logistic(i) * np.tanh(g)
-    return logistic(o) * np.tanh(normalized(c, p["weight_ln_cell"], p["bias_ln_cell"])), c
-
-
-def rhn(p: P, x: Array, dropped: Callable[[Array], Array], s: Array) -> tuple[Array, ...]:
+def rhn(cell: Any, w: Weights, dropped: Mask, x: Tensor, s: Tensor) -> tuple[Tensor, ...]:
     """Zilly et al. 2017, (6) to (9)."""
-    from_input = x @ p["weight_ih"].T
-    for weights, bias in zip(p["weight_hh"], p["bias_hh"], strict=True):
-        h, t, *c = np.split(from_input + dropped(s) @ weights.T + bias, len(bias) // s.shape[1], axis=1)
-        s = np.tanh(h) * logistic(t) + s * (logistic(c[0]) if c else 1 - logistic(t))
+    from_input: Any = x @ w["weight_ih"].t()
+    for weights, bias in zip(w["weight_hh"], w["bias_hh"], strict=True):
+        h, t, *carry = (from_input + dropped(s) @ weights.t() + bias).split(s.shape[1], -1)
+        s = h.tanh() * t.sigmoid() + s * (carry[0].sigmoid() if carry else 1 - t.sigmoid())
         from_input = 0
     return (s,)
 
 
 def slstm(
-    p: P, x: Array, dropped: Callable[[Array], Array], h: Array, c: Array, n: Array, m: Array, forget: Any = logistic
-) -> tuple[Array, ...]:
+    cell: Any, w: Weights, dropped: Mask, x: Tensor, h: Tensor, c: Tensor, n: Tensor, m: Tensor
+) -> tuple[Tensor, ...]:
     """Beck et al. 2024, (8) to (15), with c and n free of the scale e^−m."""
-    i, f, z, o = np.split(x @ p["weight_ih"].T + dropped(h) @ p["weight_hh"].T + p["bias"], 4, axis=1)
-    c = forget(f) * c * np.exp(m) + np.exp(i) * np.tanh(z)
-    n = forget(f) * n * np.exp(m) + np.exp(i)
-    m = np.maximum(np.log(forget(f)) + m, i)
-    return logistic(o) * c / n, c * np.exp(-m), n * np.exp(-m), m
+    i, f, z, o = (x @ w["weight_ih"].t() + dropped(h) @ w["weight_hh"].t() + w["bias"]).chunk(4, -1)
+    forget = f.exp() if cell.forget_gate == "exponential" else f.sigmoid()
+    c = forget * c * m.exp() + i.exp() * z.tanh()
+    n = forget * n * m.exp() + i.exp()
+    m = torch.maximum(forget.log() + m, i).detach()
+    return o.sigmoid() * c / n, c * (-m).exp(), n * (-m).exp(), m
 
 
-PAPERS = [
-    pytest.param(Case("lstm", {"layer_norm": True}), lstm, 2, id="lstm with layer norm"),
-    pytest.param(Case("rhn"), rhn, 1, id="rhn"),
-    pytest.param(Case("rhn", {"couple_gates": False}), rhn, 1, id="rhn with a learned carry"),
-    pytest.param(Case("slstm"), slstm, 1, id="slstm"),
-    pytest.param(
-        Case("slstm", {"forget_gate": "exponential"}),
-        lambda *args: slstm(*args, forget=np.exp),
-        1,
-        id="slstm with an exponential gate",
-    ),
+def positive(cell: Any, a: Tensor) -> Tensor:
+    """Feng et al. 2024: the candidate, or g of it."""
+    return torch.where(a >= 0, a + 0.5, a.sigmoid()) if cell.positive else a
+
+
+def mingru(cell: Any, w: Weights, dropped: Mask, x: Tensor, h: Tensor) -> tuple[Tensor, ...]:
+    z, candidate = F.linear(x, w["weight_ih"], w["bias_ih"]).chunk(2, -1)
+    return ((1 - z.sigmoid()) * h + z.sigmoid() * positive(cell, candidate),)
+
+
+def minlstm(cell: Any, w: Weights, dropped: Mask, x: Tensor, h: Tensor) -> tuple[Tensor, ...]:
+    f, i, candidate = F.linear(x, w["weight_ih"], w["bias_ih"]).chunk(3, -1)
+    f, i = f.sigmoid(), i.sigmoid()
+    return (f / (f + i) * h + i / (f + i) * positive(cell, candidate),)
+
+
+def sru(cell: Any, w: Weights, dropped: Mask, x: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, ...]:
+    read = x / (x.square().mean(-1, keepdim=True) + 1e-5).sqrt() * w["weight_ln_input"] if cell.normalize else x
+    u, f, r, *highway = F.linear(read, w["weight_ih"]).split(h.shape[1], -1)
+    v_f, v_r = w["peephole"].chunk(2)
+    b_f, b_r = w["bias"].chunk(2)
+    f = torch.sigmoid(f + v_f * c + b_f)
+    r = torch.sigmoid(r + v_r * c + b_r)
+    c = f * c + (1 - f) * u
+    return r * c + (1 - r) * (highway or [x])[0] * math.sqrt(1 + math.exp(cell.highway_bias) * 2), c
+
+
+def mogrifier(cell: Any, w: Weights, dropped: Mask, x: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, ...]:
+    def matrix(name: str, index: int) -> Tensor:
+        return w[f"{name}_left"][index] @ w[f"{name}_right"][index] if cell.rank else w[name][index]
+
+    for i in range(cell.rounds):
+        if i % 2 == 0:
+            x = 2 * torch.sigmoid(dropped(h) @ matrix("weight_q", i // 2).t()) * x
+        else:
+            h = 2 * torch.sigmoid(x @ matrix("weight_r", i // 2).t()) * h
+    return lstm(cell, w, dropped, x, h, c)
+
+
+PAPERS: list[tuple[Case, Callable[..., Any]]] = [
+    (Case("lstm", {"layer_norm": True}), lstm),
+    (Case("rhn"), rhn),
+    (Case("rhn", {"couple_gates": False}), rhn),
+    (Case("slstm"), slstm),
+    (Case("slstm", {"forget_gate": "exponential"}), slstm),
+    *((Case("mingru", {"positive": value}), mingru) for value in (False, True)),
+    *((Case("minlstm", {"positive": value}), minlstm) for value in (False, True)),
+    (Case("sru", {"highway_bias": -1.0}), sru),
+    (Case("sru", {"normalize": False}), sru),
+    *((Case("mogrifier", {"rounds": rounds}), mogrifier) for rounds in (0, 1, 2, 5)),
+    (Case("mogrifier", {"rank": 2}), mogrifier),
 ]
 
 
-@pytest.mark.parametrize(("case", "step", "zoned"), PAPERS)
-@pytest.mark.parametrize("training", [True, False])
-def test_a_step_follows_the_paper(case: Case, step: Callable[..., Any], zoned: int, training: bool) -> None:
-    """State dropout acts on what enters the recurrent products; zoneout mixes old and new states after the step.
+@pytest.mark.parametrize(("case", "step"), PAPERS, ids=lambda value: str(value) if isinstance(value, Case) else "")
+@pytest.mark.parametrize(("inputs", "training"), [(3, True), (3, False), (4, False)])
+def test_a_layer_follows_its_paper(case: Case, step: Callable[..., Any], inputs: int, training: bool) -> None:
+    """State dropout acts on what enters the recurrent products; zoneout mixes old and new states after the step."""
+    stack = case.build(inputs, 4, state_dropout=0.4, zoneout=0.3).train(training)
+    weights = {name.removesuffix("_l0"): tensor for name, tensor in stack.named_parameters()}
 
-    zoned: how many of the states have zoneout, from the first on.
-    """
-    stack = case.build(3, 4, state_dropout=0.4, zoneout=0.3).train(training)
-    x, state = random_input(stack, 3, 6), random_state(stack, 6)
-    torch.manual_seed(5)
-    call = stack.layer_call(0, stack.split_state(state, 6)[0], steps=3, training=training)
-    torch.manual_seed(5)
-    y, last = stack.forward_reference(x, state)
-
-    p = {name.removesuffix("_l0"): parameter.detach().numpy() for name, parameter in stack.named_parameters()}
-    mask = 1.0 if call.mask_BH is None else call.mask_BH.numpy()
-    states = [tensor[0].numpy() for tensor in as_tuple(state)]
-    for t in range(3):
-        after = step(p, x[t].numpy(), lambda v: v * mask, *states)
+    def by_paper(x: Tensor, state: Any) -> tuple[Tensor, Any]:
+        states = tuple(tensor[0] for tensor in as_tuple(state))
+        call = stack.layer_call(0, states, steps=len(x), training=training)
         assert call.zoneout_TBS is not None
-        kept = np.split(call.zoneout_TBS[t % len(call.zoneout_TBS)].numpy(), len(states), axis=1)
-        mixed = [k * old + (1 - k) * new for k, old, new in zip(kept, states, after, strict=True)]
-        states = [*mixed[:zoned], *after[zoned:]]
-        np.testing.assert_allclose(y[t].detach(), states[0], rtol=1e-12, atol=1e-13)
-    for found, expected in zip(as_tuple(last), states, strict=True):
-        np.testing.assert_allclose(found[0].detach(), expected, rtol=1e-12, atol=1e-13)
+        mask = 1.0 if call.mask_BH is None else call.mask_BH
+        outputs = []
+        for t, x_BI in enumerate(x):
+            after = step(stack.cell, weights, lambda v: v * mask, x_BI, *states)
+            shares = call.zoneout_TBS[t % len(call.zoneout_TBS)].chunk(len(states), -1)
+            mixed = zip(shares, states, after, strict=True)
+            states = tuple(share * old + (1 - share) * new for share, old, new in mixed)
+            outputs.append(states[0])
+        return torch.stack(outputs), tuple(tensor[None] for tensor in states)
+
+    x, state = random_input(stack, 5, 3), random_state(stack, 3)
+    found, expected = (run(seeded(forward), stack, x, state) for forward in (stack.forward_reference, by_paper))
+    if case.kind == "slstm":  # the gradients of its internal states depend on their scale, see test_gradients
+        found, expected = ({name: one[name] for name in ("y", *stack.state_names)} for one in (found, expected))
+    assert_equal_runs(found, expected, tolerance=1e-11)
+
+
+def test_gradients_are_those_of_finite_differences(case: Case) -> None:
+    dropouts = {"dropout": 0.3, "weight_dropout": 0.3, "residual": True, "state_dropout": 0.3, "zoneout": 0.3}
+    stack = case.build(2, 2, 2, **dropouts)
+    x = random_input(stack, 2, 2).requires_grad_()
+    state = tuple(tensor.detach().requires_grad_() for tensor in as_tuple(random_state(stack, 2)))
+
+    def outputs(x: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
+        # gradcheck moves the inputs, parameters among them, in place; the seed fixes the masks.
+        first = rest[: len(state)]
+        y, last = seeded(stack.forward_reference)(x, first[0] if len(first) == 1 else first)
+        # Not internal states: an sLSTM scales its own by e^−m, whose choice has no gradient.
+        states = zip(stack.state_names, as_tuple(last), strict=True)
+        return y, *(tensor for name, tensor in states if name not in stack.cell.internal)
+
+    assert torch.autograd.gradcheck(outputs, (x, *state, *stack.parameters()), fast_mode=True)
+
+
+TORCHS: list[tuple[Case, Callable[..., nn.RNNBase]]] = [
+    (Case("rnn"), nn.RNN),
+    (Case("rnn", {"nonlinearity": "relu"}), nn.RNN),
+    (Case("lstm", {"forget_bias": None}), nn.LSTM),
+    (Case("gru"), nn.GRU),
+]
+
+
+@pytest.mark.parametrize(("case", "theirs"), TORCHS, ids=lambda value: str(value) if isinstance(value, Case) else "")
+def test_the_cells_of_torch(case: Case, theirs: Callable[..., nn.RNNBase]) -> None:
+    """Same parameters, same start, same numbers; weights go from one to the other."""
+    options = {name: value for name, value in case.options.items() if name == "nonlinearity"}
+    torch.manual_seed(1)
+    stack = case.start(3, 17, 2)
+    torch.manual_seed(1)
+    module = theirs(3, 17, 2, **options)
+    found, expected = stack.state_dict(), module.state_dict()
+    assert list(found) == list(expected)
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+
+    stack, module = case.build(3, 17, 2), module.double()
+    module.load_state_dict(stack.state_dict())
+    x, state = random_input(stack, 5, 4), random_state(stack, 4)
+    contiguous = tuple(tensor.contiguous() for tensor in as_tuple(state))
+    y, last = module(x, contiguous[0] if len(contiguous) == 1 else contiguous)
+    expected = {"y": y} | dict(zip(stack.state_names, as_tuple(last), strict=True))
+    for forward in (stack, stack.forward_reference):
+        found = run(forward, stack, x, state)
+        assert_equal_runs({name: found[name] for name in expected}, expected)
+
+
+def test_a_mogrifier_of_no_rounds_is_an_lstm() -> None:
+    one, other = RecurrentLayers(Mogrifier(hidden=4, rounds=0), 5, 2), RecurrentLayers(LSTM(hidden=4), 5, 2)
+    one.load_state_dict(other.state_dict())  # which refuses other names or shapes
+    x = torch.randn(6, 2, 5)
+    assert torch.equal(one.forward_reference(x)[0], other.forward_reference(x)[0])
+
+
+def test_closed_gates_of_a_minlstm_share_out_the_state() -> None:
+    """Both gates round to 0 in single precision, their quotients do not."""
+    stack = Case("minlstm").start(1, 1)
+    with torch.no_grad():
+        stack.get_parameter("bias_ih_l0").copy_(torch.tensor([-200.0, -200.0, 0.0]))
+        stack.get_parameter("weight_ih_l0").zero_()
+        y, _ = stack.forward_reference(torch.zeros(1, 1, 1), torch.ones(1, 1, 1))
+    assert y.item() == 0.5
+
+
+# The activations that the reference loop records
+
+
+def recorded(stack: RecurrentLayers) -> list[dict[str, Tensor]]:
+    """States and gates of each layer, [T, B, H] by name, of a window with resets."""
+    activations = [Activations() for _ in range(stack.num_layers)]
+    x_TBI, resets_TB = torch.randn(5, 2, 3, dtype=torch.float64), torch.eye(5, 2).bool()
+    stack = stack.double().eval()
+    outputs, _ = stack.forward_reference(x_TBI, None, resets_TB, activations)
+    assert torch.equal(outputs, stack.forward_reference(x_TBI, None, resets_TB)[0])
+    layers = [{name: torch.stack(steps) for name, steps in (a.states | a.gates).items()} for a in activations]
+    assert torch.equal(layers[-1][stack.state_names[0]], outputs)
+    assert all(steps.shape == (5, 2, 4) for layer in layers for steps in layer.values())
+    return layers
+
+
+def test_every_kind_records_its_activations(case: Case) -> None:
+    assert len(recorded(case.start(3, 4, 2, zoneout=0.3))) == 2
+
+
+def test_recorded_activations_obey_the_equations() -> None:
+    def after_the_resets(kind: str, **options: Any) -> dict[str, Tensor]:
+        [layer] = recorded(Case(kind).start(3, 4, **options))
+        return {name: steps[1:] for name, steps in layer.items()} | {f"{name}0": s[1:-1] for name, s in layer.items()}
+
+    v = after_the_resets("lstm")
+    torch.testing.assert_close(v["h"], v["o"] * v["c"].tanh())
+    torch.testing.assert_close(v["c"][1:], v["f"][1:] * v["c0"] + v["i"][1:] * v["g"][1:])
+    v = after_the_resets("gru")
+    torch.testing.assert_close(v["h"][1:], (1 - v["z"][1:]) * v["n"][1:] + v["z"][1:] * v["h0"])
+    assert 0 < v["r"].min() < v["r"].max() < 1
+    for couple_gates in (True, False):
+        stack = Case("rhn").start(3, 4, depth=3, couple_gates=couple_gates)
+        [v] = recorded(stack)
+        assert "s3" not in v
+        for depth, old, new in ((2, v["s1"], v["s2"]), (3, v["s2"], v["s"])):
+            a = old @ stack.get_parameter("weight_hh_l0")[depth - 1].T + stack.get_parameter("bias_hh_l0")[depth - 1]
+            carry = 1 - v[f"g{depth}"] if couple_gates else v[f"c{depth}"]
+            torch.testing.assert_close(new, a[..., :4].tanh() * v[f"g{depth}"] + old * carry)
+    for forget_gate in ("sigmoid", "exponential"):
+        [v] = recorded(Case("slstm").start(3, 4, forget_gate=forget_gate))
+        assert set(v) == {"h", "c", "i", "f", "o"}, "n and m mean nothing to people"
+        torch.testing.assert_close(v["h"], v["o"] * v["c"])
+        torch.testing.assert_close(v["i"] + v["f"], torch.ones(5, 2, 4, dtype=torch.float64))
+        # c / n is a mean of tanh(z), weighted by the shares: it stays within ±1.
+        assert v["c"].abs().max() < 1

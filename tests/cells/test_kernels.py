@@ -4,21 +4,20 @@
 """
 
 import shlex
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 from unittest import mock
 
 import pytest
 import torch
-from pydantic import create_model
 from torch import Tensor
 from torch.nn import functional as F
 
-from charlm.cells import LSTM, Cell, Parameters, exp, maximum, minimum, relu, sigmoid, tanh
+from charlm.cells import Cell, Parameters, exp, maximum, minimum, relu, sigmoid, tanh
 from charlm.cells.cpp import cpp
-from charlm.layers import RecurrentLayers, RecurrentState, cross_entropy, linear
+from charlm.layers import Lookup, RecurrentLayers, RecurrentState, cross_entropy, linear
 from charlm.layers.on_tensors import step_by_step
 from charlm.native import build
-from charlm.native.fused import FusedDriver, fused
+from charlm.native.fused import FusedDriver
 from tests.cells.measure import (
     CASES,
     Case,
@@ -31,8 +30,10 @@ from tests.cells.measure import (
     random_state,
     resets_of,
     run,
+    seeded,
 )
 from tests.cells.programs import drawn
+from tests.export.odd import Odd
 from tests.pairwise import pairwise
 
 pytestmark = pytest.mark.usefixtures("needs_kernels")
@@ -43,14 +44,31 @@ def in_float32(stack: RecurrentLayers, steps: int, batch_size: int) -> tuple[Rec
     return stack.float(), *in_dtype_of(stack, x, state)
 
 
-def test_results_depend_on_nothing_but_the_arguments(case: Case, threads: Any) -> None:
+def assert_same_bits(found: Any, expected: Any) -> None:
+    """Of outputs and last states."""
+    assert torch.equal(found[0], expected[0])
+    assert all(map(torch.equal, as_tuple(found[1]), as_tuple(expected[1])))
+
+
+@pairwise(case=CASES, zoneout=[0.0, 0.3], resets=[False, True])
+def test_results_depend_on_nothing_but_the_arguments(case: Case, zoneout: float, resets: bool, threads: Any) -> None:
+    """Not on calls before or in between, nor on whether there are gradients."""
     threads(3)
-    stack = case.build(5, 70, 2)
-    stack, x, state = in_float32(stack, 6, 9)
-    first = run(stack, stack, x, state)
-    run(stack, stack, x[:2] * 3, state)
-    again = run(stack, stack, x, state)
+    stack, x, state = in_float32(case.build(5, 70, 2, zoneout=zoneout).eval(), 6, 9)
+    resets_TB = resets_of(6, 9) if resets else None
+    first = run(seeded(stack, resets_TB), stack, x, state)
+    y, last = stack(x, state, resets_TB)
+    other, _ = stack(x[:2] * 3, state)
+    other.sum().backward()
+    upstream = torch.randn(y.shape)
+    parameters = list(stack.parameters())
+    one, two = (torch.autograd.grad(y, parameters, upstream, retain_graph=True) for _ in range(2))
+    assert all(map(torch.equal, one, two))
+    again = run(seeded(stack, resets_TB), stack, x, state)
     assert all(torch.equal(again[name], tensor) for name, tensor in first.items())
+    for context in (torch.no_grad(), torch.inference_mode()):
+        with context:
+            assert_same_bits(stack(x, state, resets_TB), (y, last))
 
 
 @pytest.mark.slow
@@ -72,69 +90,17 @@ def test_a_smaller_team_computes_the_same_bits(threads: Any, monkeypatch: pytest
         assert all(torch.equal(found[name], tensor) for name, tensor in wanted.items())
 
 
-def test_the_library_of_a_cell_in_a_file_has_the_name_of_its_class(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("charlm.native.fused._drivers", {})
-    kind = "/folder/mine.py:Mine"
-    assert fused(create_model("Mine", __base__=LSTM, kind=(Literal[kind], kind))()).name == "Mine"  # pyright: ignore
-
-
-def test_no_streams(case: Case) -> None:
+def test_no_streams_and_numbers_that_are_not_finite(case: Case) -> None:
     stack = case.build(3, 20, state_dropout=0.4, zoneout=0.3).float()
     y, _ = stack(torch.zeros(4, 0, 3))
     y.sum().backward()
     assert y.shape == (4, 0, 20)
     assert all((parameter.grad == 0).all() for parameter in stack.parameters() if parameter.grad is not None)
-
-
-def test_a_generator_outlives_a_change_of_threads(threads: Any) -> None:
-    stack = Case("lstm").build(4, 5, 2).float()
-    decoder = torch.randn(4, 5), torch.zeros(4)
-    draws = torch.rand(9, 300, dtype=torch.float64).t()
-    texts = []
-    for number in (1, 3):
-        generator = stack.generator(stack.zero_state(9), None, decoder)
-        assert generator is not None
-        threads(number)
-        texts.append(generator.draw(draws, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0))
-        threads(1)
-    assert torch.equal(*texts)
-
-
-def test_forwards_and_backwards_may_interleave(case: Case) -> None:
-    stack = case.build(3, 20)
-    stack, x, state = in_float32(stack, 5, 2)
-    name = next(reversed(stack.parameter_shapes(0)))
-    parameter, expected = stack.get_parameter(f"{name}_l0"), run(stack, stack, x, state)[f"d{name}_l0"]
-    one, two = stack(x, state)[0], stack(x * 2, state)[0]
-    two.sum().backward()
-    upstream = torch.randn(one.shape)
-    (first,) = torch.autograd.grad(one, [parameter], upstream, retain_graph=True)
-    (second,) = torch.autograd.grad(one, [parameter], upstream)
-    assert torch.equal(first, second)
-    assert first.shape == expected.shape
-
-
-@pairwise(case=CASES, zoneout=[0.0, 0.3], resets=[False, True])
-def test_without_gradients_the_outputs_are_the_same(case: Case, zoneout: float, resets: bool) -> None:
-    stack = case.build(3, 20, 2, zoneout=zoneout).eval()
-    stack, x, state = in_float32(stack, 5, 2)
-    resets_TB = resets_of(5, 2) if resets else None
-    expected, expected_last = stack(x, state, resets_TB)
-    for context in (torch.no_grad(), torch.inference_mode()):
-        with context:
-            y, last = stack(x, state, resets_TB)
-        assert torch.equal(y, expected)
-        assert all(map(torch.equal, as_tuple(last), as_tuple(expected_last)))
-        assert not y.requires_grad
-
-
-def test_numbers_that_are_not_finite_do_not_hide(case: Case) -> None:
-    stack = case.build(3, 20).float()
     with torch.no_grad():
         stack.layer_parameters(0)[1].view(-1)[0] = torch.nan
     for value in (torch.nan, torch.inf):
         x = torch.full((2, 3, 3), value)
-        y, _ = stack(x)
+        y, _ = stack.eval()(x)
         reference, _ = stack.forward_reference(x)
         assert torch.equal(y.isfinite(), reference.isfinite())
         assert y.isnan().any()
@@ -151,6 +117,48 @@ def test_second_derivatives_are_refused() -> None:
     ):
         with pytest.raises(RuntimeError, match="has no second derivative; use forward_reference"):
             torch.autograd.grad(value, of, create_graph=True)
+
+
+# Generation
+
+
+@pytest.mark.parametrize("bf16", [False, True])
+@pytest.mark.parametrize(
+    ("embedding", "layers", "options"),
+    [(5, 1, {}), (5, 3, {"residual": True}), (13, 2, {"zoneout": 0.3}), (0, 2, {})],  # I ≠ H, I = H, one-hot
+)
+@torch.no_grad()
+def test_an_odd_cell_writes_what_its_layers_do(
+    embedding: int, layers: int, options: dict[str, Any], bf16: bool
+) -> None:
+    """Greedy characters from a kernel are those of step after step."""
+    V, B = 11, 3
+    stack = RecurrentLayers(Odd(hidden=13), embedding or V, layers, **options).eval()
+    for parameter in stack.parameters():
+        parameter += 0.3 * torch.randn_like(parameter)
+    table_VE = torch.randn(V, embedding) if embedding else None
+    decoder = torch.randn(V, 13), torch.randn(V)
+    with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+        y, state = stack(Lookup(torch.randint(V, (4, B)), table_VE))
+        generator = stack.generator(state, table_VE, decoder)
+        assert generator is not None
+        for ids in generator.draw(torch.rand(30, B), temperature=0.0, top_k=0, top_p=1.0, min_p=0.0):
+            assert torch.equal(linear(y[-1], *decoder).argmax(-1), ids)
+            y, state = stack(Lookup(ids[None], table_VE), state)
+
+
+def test_a_generator_outlives_a_change_of_threads(threads: Any) -> None:
+    stack = Case("lstm").build(4, 5, 2).float()
+    decoder = torch.randn(4, 5), torch.zeros(4)
+    draws = torch.rand(9, 300, dtype=torch.float64).t()
+    texts = []
+    for number in (1, 3):
+        generator = stack.generator(stack.zero_state(9), None, decoder)
+        assert generator is not None
+        threads(number)
+        texts.append(generator.draw(draws, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0))
+        threads(1)
+    assert torch.equal(*texts)
 
 
 # Cells of these tests, in one library

@@ -1,6 +1,8 @@
-"""How many parameters there are, and where they start."""
+"""Which parameters a stack has, where they start, and what it says of itself."""
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -8,6 +10,30 @@ from torch import Tensor
 
 from charlm.layers import RecurrentLayers
 from tests.cells.measure import Case, random_input
+
+# Shapes and initial values of layers with I = 3 and H = 4, for kinds that torch.nn lacks.
+Shapes = dict[str, tuple[int, ...]]
+SHAPES: list[tuple[Case, int, Shapes]] = [
+    (Case("rhn", {"depth": 2}), 3, {"weight_ih": (8, 3), "weight_hh": (2, 8, 4), "bias_hh": (2, 8)}),
+    (Case("slstm"), 3, {"weight_ih": (16, 3), "weight_hh": (16, 4), "bias": (16,)}),
+    (Case("mingru"), 3, {"weight_ih": (8, 3), "bias_ih": (8,)}),
+    (Case("minlstm"), 3, {"weight_ih": (12, 3), "bias_ih": (12,)}),
+    (Case("sru"), 3, {"weight_ih": (16, 3), "weight_ln_input": (3,), "peephole": (8,), "bias": (8,)}),
+    (Case("sru", {"normalize": False}), 4, {"weight_ih": (12, 4), "peephole": (8,), "bias": (8,)}),
+    (
+        Case("mogrifier", {"rounds": 3, "rank": 2}),
+        3,
+        {
+            "weight_q_right": (2, 2, 4), "weight_q_left": (2, 3, 2), "weight_r_right": (1, 2, 3),
+            "weight_r_left": (1, 4, 2), "weight_ih": (16, 3), "weight_hh": (16, 4), "bias_ih": (16,), "bias_hh": (16,),
+        },
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("case", "inputs", "shapes"), SHAPES, ids=lambda value: str(value)[:20])
+def test_shapes(case: Case, inputs: int, shapes: Shapes) -> None:
+    assert case.start(inputs, 4).parameter_shapes(0) == shapes
 
 
 def test_every_parameter_takes_part(case: Case) -> None:
@@ -23,43 +49,28 @@ def test_every_parameter_takes_part(case: Case) -> None:
     assert all(entries.all() for entries in alive.values()), alive
 
 
-def without_start(stack: RecurrentLayers) -> dict[str, Tensor]:
-    """For each parameter without a bound of its own, a mask of the entries that have no initial value."""
-    masks = {}
-    for layer in range(stack.num_layers):
+def test_parameters_start_uniform_unless_they_have_a_start(case: Case) -> None:
+    """Within ±1/√H, as in torch.nn; `init_uniform_` draws weights within its bound and clears biases."""
+    stack = case.start(9, 64, 2)
+    first = {name: parameter.detach().clone() for name, parameter in stack.named_parameters()}
+    for parameter in stack.parameters():
+        torch.nn.init.constant_(parameter, 5.0)
+    stack.init_uniform_(0.01)
+    for layer in range(2):
         for declared in stack.program(layer).parameters:
             name = f"{declared.name}_l{layer}"
             if declared.bound is not None:
                 continue
-            rows = torch.tensor([start is None for start in declared.starts or [None]])
-            shape = stack.get_parameter(name).shape
-            masks[name] = rows[:, None].expand(-1, shape.numel() // len(rows)).reshape(shape)
-    return masks
-
-
-def test_weights_and_biases_start_uniform_within_one_over_root_h(case: Case) -> None:
-    stack = case.start(9, 64, 2)
-    for name, mask in without_start(stack).items():
-        if mask.any():
-            values = stack.get_parameter(name)[mask]
-            assert values.abs().max() <= 1 / 8, name
-            assert values.max() > 0.8 / 8, name
-            assert values.min() < -0.8 / 8, name
-
-
-def test_init_uniform_draws_weights_and_clears_biases(case: Case) -> None:
-    stack = case.start(9, 64, 2)
-    start = {name: parameter.clone() for name, parameter in stack.named_parameters()}
-    for parameter in stack.parameters():
-        torch.nn.init.constant_(parameter, 5.0)
-    stack.init_uniform_(0.01)
-    for name, mask in without_start(stack).items():
-        values = stack.get_parameter(name)
-        assert torch.equal(values[~mask], start[name][~mask]), name
-        if name.startswith("weight") and mask.any():
-            assert 0.009 < values[mask].abs().max() <= 0.01, name
-        else:
-            assert (values[mask] == 0).all(), name
+            without_start = [start is None for start in declared.starts or [None]]
+            rows = first[name].view(len(without_start), -1), stack.get_parameter(name).view(len(without_start), -1)
+            for drawn, at_start, now in zip(without_start, *rows, strict=True):
+                if not drawn:
+                    assert torch.equal(now, at_start), name
+                    continue
+                assert 0.8 / 8 < at_start.max() <= 1 / 8, name
+                assert -1 / 8 <= at_start.min() < -0.8 / 8, name
+                largest = now.abs().max()
+                assert (0.009 < largest <= 0.01) if name.startswith("weight") else largest == 0, name
 
 
 @pytest.mark.parametrize("bound", [-0.1, math.inf, math.nan])
@@ -68,60 +79,61 @@ def test_init_uniform_refuses_a_bound_that_is_none(bound: float) -> None:
         Case("rnn").start(2, 3).init_uniform_(bound)
 
 
-@pytest.mark.parametrize("forget_bias", [1.0, -0.5])
-def test_lstm_forget_bias(forget_bias: float) -> None:
-    stack = Case("lstm").start(3, 4, 2, forget_bias=forget_bias)
-    for layer in range(2):
-        _, _, b_ih, b_hh = stack.layer_parameters(layer)
-        assert (b_ih[4:8] == forget_bias).all()
-        assert (b_hh[4:8] == 0).all()
+# Kind and options; a parameter of a layer with H = 500, in rows of H; what each row starts with (None: random).
+STARTS: list[tuple[str, dict[str, Any], str, list[float | None]]] = [
+    ("lstm", {"forget_bias": -0.5}, "bias_ih", [None, -0.5, None, None]),
+    ("lstm", {"forget_bias": -0.5}, "bias_hh", [None, 0, None, None]),
+    ("lstm", {"forget_bias": None}, "bias_ih", [None] * 4),
+    ("lstm", {"layer_norm": True, "forget_bias": 0.5}, "bias_ln_gates", [0, 0.5, 0, 0]),
+    ("lstm", {"layer_norm": True, "forget_bias": 0.5}, "weight_ln_gates", [1] * 4),
+    ("lstm", {"layer_norm": True, "forget_bias": 0.5}, "weight_ln_cell", [1]),
+    ("lstm", {"layer_norm": True, "forget_bias": 0.5}, "bias_ln_cell", [0]),
+    ("lstm", {"layer_norm": True, "forget_bias": 0.5}, "bias_ih", [None] * 4),
+    ("slstm", {"forget_bias": 2.5}, "bias", [None, 2.5, None, None]),
+    ("rhn", {"depth": 2, "couple_gates": False, "gate_bias": -1.5}, "bias_hh", [None, -1.5, 1.5] * 2),
+    ("sru", {"highway_bias": -2.0}, "bias", [0, -2.0]),
+]
 
 
-def test_slstm_forget_bias() -> None:
-    stack = Case("slstm").start(3, 4, 2, forget_bias=2.5)
-    for layer in range(2):
-        assert (stack.layer_parameters(layer)[2].view(4, 4) == 2.5).all(1).tolist() == [False, True, False, False]
+@pytest.mark.parametrize(("kind", "options", "name", "rows"), STARTS)
+def test_special_biases(kind: str, options: dict[str, Any], name: str, rows: list[float | None]) -> None:
+    stack = Case(kind).start(3, 500, 2, **options)
+    resets: list[tuple[Callable[[], None], float]] = [(lambda: None, 1), (lambda: stack.init_uniform_(0.1), 0)]
+    for reset, spread in resets:
+        reset()
+        for layer in range(2):
+            found = stack.get_parameter(f"{name}_l{layer}").view(-1, 500)
+            for values, start in zip(found, rows, strict=True):
+                assert (len(values.unique()) > 1) == (start is None and spread == 1)
+                assert start is None or (values == start).all()
 
 
-def test_lstm_with_layer_norm_has_its_forget_bias_after_it() -> None:
-    stack = Case("lstm").start(3, 4, 2, layer_norm=True, forget_bias=0.7)
-    for layer in range(2):
-        _, _, b_ih, b_hh, gain_gates, bias_gates, gain_cell, bias_cell = stack.layer_parameters(layer)
-        assert bias_gates.tolist() == [[0.0] * 4, [pytest.approx(0.7)] * 4, [0.0] * 4, [0.0] * 4]
-        assert (gain_gates == 1).all()
-        assert (gain_cell == 1).all()
-        assert (bias_cell == 0).all()
-        assert (b_ih.abs() + b_hh.abs() > 0).all()
-
-
-def test_lstm_without_forget_bias_clears_every_bias_in_init_uniform() -> None:
-    stack = Case("lstm").start(3, 4, forget_bias=None)
-    stack.init_uniform_(0.1)
-    assert (stack.get_parameter("bias_ih_l0") == 0).all()
-
-
-def test_rhn_gate_bias_of_every_depth() -> None:
-    stack = Case("rhn").start(3, 4, 2, depth=3, couple_gates=False, gate_bias=-1.5)
-    for layer in range(2):
-        bias = stack.get_parameter(f"bias_hh_l{layer}")
-        assert bias.shape == (3, 12)
-        assert (bias[:, :4].abs() <= 0.5).all()
-        assert (bias[:, 4:8] == -1.5).all()
-        assert (bias[:, 8:] == 1.5).all()
+def test_peepholes_of_an_sru_start_with_a_variance_of_one_half() -> None:
+    stack = Case("sru").start(3, 500)
+    assert stack.get_parameter("peephole_l0").var().item() == pytest.approx(0.5, rel=0.2)
 
 
 def test_rhn_learned_carry_starts_as_the_coupled_one() -> None:
-    state = torch.randn(1, 2, 4)
+    state, x = torch.randn(1, 2, 4), torch.randn(6, 2, 3)
     outputs = []
     for couple_gates in (True, False):
         stack = Case("rhn").start(3, 4, couple_gates=couple_gates)
         stack.init_uniform_(0.0)
-        outputs.append(stack(torch.randn(6, 2, 3), state)[0])
+        outputs.append(stack(x, state)[0])
     torch.testing.assert_close(*outputs)
 
 
+def test_orthogonal_matrices() -> None:
+    stack = Case("mogrifier").start(3, 4)
+    stack.init_orthogonal_()
+    for name, columns in (("weight_q", 3), ("weight_hh", 4)):
+        for block in stack.get_parameter(f"{name}_l0").view(-1, columns, 4):
+            torch.testing.assert_close(block @ block.t(), torch.eye(columns))
+
+
 def test_repr_names_the_options() -> None:
-    assert repr(Case("rhn").start(3, 4, depth=2)) == (
+    stack: RecurrentLayers = Case("rhn").start(3, 4, depth=2)
+    assert repr(stack) == (
         "RecurrentLayers(rhn, 3, 4, num_layers=1, depth=2, couple_gates=True, gate_bias=-2.0, "
         "dropout=0.0, state_dropout=0.0, weight_dropout=0.0, variational=False, zoneout=0.0, residual=False)"
     )

@@ -1,45 +1,51 @@
-"""What must hold of any recurrent layer: windows join, streams keep apart, layers stack."""
+"""What holds of any recurrent layer: windows join, streams keep apart, layers stack, resets begin a stream."""
 
+import re
 from typing import Any
 
 import pytest
 import torch
+from pydantic import ValidationError
+from torch import Tensor
 
-from tests.cells.measure import Case, as_tuple, random_input, random_state
+from charlm.cells import CELLS
+from charlm.model import map_state
+from tests.cells.measure import (
+    RESET_STEPS,
+    Case,
+    Run,
+    as_tuple,
+    assert_equal_runs,
+    random_input,
+    random_state,
+    resets_of,
+    run,
+    seeded,
+)
 
 
-@pytest.mark.parametrize("options", [{}, {"residual": True, "zoneout": 0.3}], ids=str)
-def test_a_window_split_in_two_equals_the_whole(case: Case, options: dict[str, Any]) -> None:
-    stack = case.build(3, 5, 3, **options).eval()
-    x, state = random_input(stack, 7, 2), random_state(stack, 2)
-    whole_y, whole_last = stack(x, state)
+def test_windows_join_and_streams_keep_apart(case: Case) -> None:
+    stack = case.build(3, 5, 3, residual=True, zoneout=0.3).eval()
+    x, state = random_input(stack, 7, 3), random_state(stack, 3)
+    whole = results(stack(x, state))
     first_y, between = stack(x[:3], state)
     second_y, last = stack(x[3:], between)
-    torch.testing.assert_close(torch.cat([first_y, second_y]), whole_y, rtol=1e-12, atol=1e-12)
-    for found, expected in zip(as_tuple(last), as_tuple(whole_last), strict=True):
-        torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
-
-
-def test_permuted_streams_permute_outputs_and_states(case: Case) -> None:
-    stack = case.build(3, 5, 2)
-    x, state = random_input(stack, 4, 3), random_state(stack, 3)
+    assert_equal_runs(results((torch.cat([first_y, second_y]), last)), whole)
     order = [2, 0, 1]
-    permuted = tuple(tensor[:, order] for tensor in as_tuple(state))
-    y, last = stack(x, state)
-    found_y, found_last = stack(x[:, order], permuted[0] if len(permuted) == 1 else permuted)
-    torch.testing.assert_close(found_y, y[:, order], rtol=1e-12, atol=1e-12)
-    for found, expected in zip(as_tuple(found_last), as_tuple(last), strict=True):
-        torch.testing.assert_close(found, expected[:, order], rtol=1e-12, atol=1e-12)
+    permuted = {name: tensor[:, order] for name, tensor in whole.items()}
+    assert_equal_runs(results(stack(x[:, order], map_state(lambda tensor: tensor[:, order], state))), permuted)
 
-
-def test_outputs_see_neither_other_streams_nor_the_future(case: Case) -> None:
-    stack = case.build(3, 5, 2)
-    x = random_input(stack, 4, 3).requires_grad_()
+    x.requires_grad_()
     y, _ = stack(x)
     (dx,) = torch.autograd.grad(y[1, 1].sum(), x)
     assert (dx[:, [0, 2]] == 0).all()
     assert (dx[2:] == 0).all()
     assert (dx[:2, 1] != 0).any(dim=1).all()
+
+
+def results(outcome: Any) -> Run:
+    y, last = outcome
+    return {"y": y} | {str(number): tensor for number, tensor in enumerate(as_tuple(last))}
 
 
 @pytest.mark.parametrize("residual", [False, True])
@@ -51,12 +57,124 @@ def test_a_layer_reads_the_outputs_of_the_one_below(case: Case, residual: bool) 
         single = case.build(stack.layer_input_size(layer), 4)
         weights = {n: w for n, w in stack.state_dict().items() if n.endswith(f"_l{layer}")}
         single.load_state_dict({name.replace(f"_l{layer}", "_l0"): w for name, w in weights.items()})
-        part = tuple(tensor[layer : layer + 1] for tensor in as_tuple(state))
-        output, last_of_layer = single(y, part[0] if len(part) == 1 else part)
+        of_layer = slice(layer, layer + 1)
+        output, last_of_layer = single(y, map_state(lambda tensor, of_layer=of_layer: tensor[of_layer], state))
         y = y + output if residual and layer > 0 else output
         last.append(as_tuple(last_of_layer))
+    expected = y, tuple(torch.cat(layers) for layers in zip(*last, strict=True))
+    assert_equal_runs(results(stack(x, state)), results(expected))
 
-    found_y, found_last = stack(x, state)
-    torch.testing.assert_close(found_y, y, rtol=1e-12, atol=1e-12)
-    for found, parts in zip(as_tuple(found_last), zip(*last, strict=True), strict=True):
-        torch.testing.assert_close(found, torch.cat(parts), rtol=1e-12, atol=1e-12)
+
+def test_a_reset_begins_a_stream(case: Case) -> None:
+    """As if the stream ended there and another began."""
+    steps = 7
+    stack = case.build(3, 5, 2, zoneout=0.3, residual=True).eval()
+
+    def one_by_one(x: Tensor, state: Any) -> tuple[Tensor, Any]:
+        """Every stretch between two resets by itself, without the others of its window."""
+        outputs, last = [], []
+        for b, resets in enumerate(RESET_STEPS):
+            of_stream = map_state(lambda tensor, b=b: tensor[:, b : b + 1], state)
+            stretches = []
+            for start, end in zip((0, *resets), (*resets, steps), strict=True):
+                if start in resets:
+                    of_stream = stack.zero_state(1)
+                if end > start:
+                    y, of_stream = stack.forward_reference(x[start:end, b : b + 1], of_stream)
+                    stretches.append(y)
+            outputs.append(torch.cat(stretches))
+            last.append(as_tuple(of_stream))
+        return torch.cat(outputs, dim=1), tuple(torch.cat(tensors, dim=1) for tensors in zip(*last, strict=True))
+
+    x, state = random_input(stack, steps, 4), random_state(stack, 4)
+    found = run(seeded(stack.forward_reference, resets_of(steps, 4)), stack, x, state)
+    assert_equal_runs(found, run(one_by_one, stack, x, state), tolerance=1e-11)
+
+
+def test_no_state_is_a_state_of_zeros_and_shapes_are_kept(case: Case) -> None:
+    stack = case.build(3, 5, 2).float()
+    x = torch.randn(4, 2, 3)
+    (y, last), (expected_y, expected_last) = stack(x), stack(x, stack.zero_state(2))
+    assert torch.equal(y, expected_y)
+    assert all(map(torch.equal, as_tuple(last), as_tuple(expected_last)))
+    assert (y.shape, y.dtype) == ((4, 2, 5), torch.float32)
+    assert isinstance(last, torch.Tensor) == (len(stack.state_names) == 1)
+    assert [tensor.shape for tensor in as_tuple(last)] == [(2, 2, 5)] * len(stack.state_names)
+    assert torch.equal(as_tuple(last)[0][-1], y[-1])
+
+
+# What a caller can get wrong
+
+
+@pytest.mark.parametrize(
+    ("options", "allowed"),
+    [
+        ({"input_size": 0}, "integers ≥ 1"),
+        ({"input_size": 2.0}, "integers ≥ 1"),
+        ({"num_layers": True}, "integers ≥ 1"),
+        ({"dropout": 1.0}, "0 ≤ dropout < 1"),
+        ({"dropout": -0.1}, "0 ≤ dropout < 1"),
+        ({"state_dropout": 1.5}, "0 ≤ state_dropout < 1"),
+        ({"weight_dropout": 1.0}, "0 ≤ weight_dropout < 1"),
+        ({"zoneout": -0.5}, "0 ≤ zoneout < 1"),
+        ({"variational": "no"}, "False, True"),
+        ({"residual": "no"}, "False, True"),
+    ],
+    ids=str,
+)
+def test_options_of_layers(options: dict[str, Any], allowed: str) -> None:
+    [(name, value)] = options.items()
+    with pytest.raises(ValueError, match=f"^{re.escape(f'gru: {name}={value!r}; allowed: {allowed}')}$"):
+        Case("gru").start(**{"input_size": 3, "hidden_size": 4} | options)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "message"),
+    [
+        ("rnn", {"nonlinearity": "sigmoid"}, "Input should be 'tanh' or 'relu'"),
+        ("lstm", {"layer_norm": "yes"}, "Input should be a valid boolean"),
+        ("lstm", {"forget_bias": float("nan")}, "Input should be a finite number"),
+        ("rhn", {"depth": 0}, "Input should be greater than or equal to 1"),
+        ("rhn", {"depth": 1001}, "Input should be less than or equal to 1000"),
+        ("gru", {"hidden": -1}, "Input should be greater than or equal to 1"),
+        ("gru", {"hidden": 2.0}, "Input should be a valid integer"),
+        ("gru", {"hiden": 4}, "Extra inputs are not permitted"),
+    ],
+    ids=str,
+)
+def test_options_of_a_cell(kind: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError) as refused:
+        CELLS[kind](**options)
+    [error] = refused.value.errors()
+    assert (error["loc"], error["msg"]) == (tuple(options), message)
+
+
+LONG, WIDE = torch.zeros(1, 5, 4), torch.zeros(2, 2, 3)
+STATES = "state of shapes {}; allowed: ({}) of shape [L, B, H] = [2, 2, 4] each"
+MIXED_UP: list[tuple[str, tuple[Any, ...], str]] = [
+    *(
+        ("gru", (torch.zeros(shape),), f"input of shape {list(shape)}; allowed: [T, B, 3] with T ≥ 1")
+        for shape in ((5, 3), (5, 2, 4), (0, 2, 3), (5, 2, 3, 1))
+    ),
+    ("gru", (torch.zeros(5, 2, 3), LONG), STATES.format("[1, 5, 4]", "h")),
+    ("lstm", (torch.zeros(5, 2, 3), (WIDE, WIDE)), STATES.format("[2, 2, 3], [2, 2, 3]", "h, c")),
+    # An LSTM of two layers must not take the layers of one tensor for h and c.
+    ("lstm", (torch.zeros(5, 2, 3), torch.zeros(2, 2, 4)), STATES.format("[2, 2, 4]", "h, c")),
+    ("gru", (torch.zeros(5, 2, 3), (torch.zeros(2, 2, 4),) * 2), STATES.format("[2, 2, 4], [2, 2, 4]", "h")),
+    (
+        "gru",
+        (torch.zeros(2, 3, 3), None, torch.zeros(2, 3)),
+        "resets are torch.float32 of shape [2, 3]; allowed: torch.bool of shape [T, B] = [2, 3]",
+    ),
+    (
+        "gru",
+        (torch.zeros(2, 3, 3), None, torch.zeros(3, 2).bool()),
+        "resets are torch.bool of shape [3, 2]; allowed: torch.bool of shape [T, B] = [2, 3]",
+    ),
+]
+
+
+@pytest.mark.parametrize(("kind", "arguments", "message"), MIXED_UP, ids=lambda value: str(value)[:60])
+def test_inputs_states_and_resets_that_do_not_fit(kind: str, arguments: tuple[Any, ...], message: str) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(f'{kind}: {message}')}$"):
+        Case(kind).start(3, 4, 2)(*arguments)

@@ -11,7 +11,7 @@ from charlm.data.corpus import begin_of
 from charlm.data.vocabulary import Vocabulary
 from charlm.inference import TrainedModel
 from charlm.model import build_model
-from tests.cells.test_extremes import EXTREMES
+from tests.cells.measure import EXTREMES
 from tests.export.odd import Odd
 from tests.pairwise import all_pairs
 
