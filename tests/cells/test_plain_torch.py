@@ -1,4 +1,4 @@
-"""Cells as someone writes them who knows PyTorch and nothing else of charlm."""
+"""Cells as someone writes them who knows PyTorch and nothing else of charlm, and random cells."""
 
 from collections.abc import Callable
 from typing import Any, ClassVar
@@ -6,24 +6,16 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional as F
 
 from charlm.cells import Cell
+from charlm.cells.program import scalarized
 from charlm.cells.trace import trace
 from charlm.layers.reference import Evaluation
-from tests.cells.programs import assert_program_is_step
-
-
-class Leaky(Cell):
-    """A leaky network with a learned rate of each unit."""
-
-    kind: Any = "leaky"
-
-    def step(self, p: Any, x: Any, h: Any) -> Any:
-        rate = torch.sigmoid(p.vector("rate", start=-1.0))
-        new = torch.tanh(p.product("w_x", x) + p.product("w_h", h) + p.vector("b"))
-        return (1 - rate) * h + rate * new
+from tests.cells.programs import assert_program_is_step, cells
 
 
 class Peephole(Cell):
@@ -73,9 +65,21 @@ class Residual(Cell):
 
 
 @pytest.mark.parametrize("inputs", [3, 4])
-@pytest.mark.parametrize("cell", [Leaky, Peephole, Coupled, Residual])
+@pytest.mark.parametrize("cell", [Peephole, Coupled, Residual])
 def test_a_strangers_cell(cell: type[Cell], inputs: int) -> None:
     assert_program_is_step(cell(hidden=4), inputs)
+
+
+@settings(max_examples=60, deadline=None)
+@given(cells(), st.sampled_from([3, 4]))
+def test_a_random_cell(cell: Cell, inputs: int) -> None:
+    assert_program_is_step(cell, inputs)
+    program = scalarized(trace(cell, inputs == 4))
+    assert scalarized(program) == program
+    for node in program.nodes:
+        assert node.count == 1 or node.op in ("vector", "product")
+        several = [program.nodes[arg].count for arg in node.args if program.nodes[arg].count > 1]
+        assert not several or node.op == "part"
 
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
@@ -121,15 +125,13 @@ class OfTwo(Cell):
 
 @pytest.mark.parametrize("function", FUNCTIONS.values(), ids=FUNCTIONS)
 def test_functions_and_their_gradients(function: Callable[..., Any]) -> None:
-    torch.manual_seed(0)
     a, b = (torch.randn(7, 5, dtype=torch.float64, requires_grad=True) for _ in range(2))
-    found, expected = OfTwo(function=function).of(a, b), function(a, b)
-    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-13)
 
-    def gradients(of: Tensor) -> tuple[Tensor, ...]:
-        return torch.autograd.grad(of.sum(), [a, b], allow_unused=True, materialize_grads=True)
+    def results(value: Tensor) -> tuple[Tensor, ...]:
+        gradients = torch.autograd.grad(value.sum(), [a, b], allow_unused=True, materialize_grads=True)
+        return value, *gradients
 
-    for one, other in zip(gradients(found), gradients(expected), strict=True):
+    for one, other in zip(results(OfTwo(function=function).of(a, b)), results(function(a, b)), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-13)
 
 

@@ -8,13 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import nn
 from torch.nn import functional as F
 
-from charlm.cells import CELLS, GRU, LSTM, RHN, RNN, SLSTM, SRU, Cell, MinGRU, MinLSTM, Mogrifier
-from charlm.cells.cell import exp, log, normalize, relu, sigmoid, softplus, sqrt, stop_gradient, tanh, where
+from charlm.cells import GRU, LSTM, RHN, RNN, SLSTM, SRU, Cell, MinGRU, MinLSTM, Mogrifier
+from charlm.cells.cell import exp, log, normalize, relu, sigmoid, softplus, sqrt, tanh, where
 from charlm.cells.loop import split
-from charlm.cells.program import LOOP, STATIC, WINDOW, Program, when
+from charlm.cells.program import WINDOW, Program, when
 from charlm.cells.trace import trace
 from charlm.errors import CellError
 from charlm.layers import RecurrentLayers
@@ -47,22 +46,18 @@ def test_equal_values_are_one_node() -> None:
     assert count(different, "product") == 2
 
 
-FOLDED: dict[str, Step] = {
-    "0 + h": lambda self, p, x, h: 0 + h,
-    "h + 0": lambda self, p, x, h: h + 0.0,
-    "h - 0": lambda self, p, x, h: h - 0,
-    "1 * h": lambda self, p, x, h: 1 * h,
-    "h / 1": lambda self, p, x, h: h / 1,
-    "functions of numbers": lambda self, p, x, h: (
-        h * exp(0 * h) * relu(0 * h + 1) * tanh(100 + 0 * h) * (2 * sigmoid(0 * h)) / sqrt(0 * h + 1) + log(1 + 0 * h)
-    ),
-    "comparisons of numbers": lambda self, p, x, h: where(0 * h > 1, tanh(h), h),
-}
-
-
-@pytest.mark.parametrize("step", FOLDED.values(), ids=FOLDED)
-def test_constants_are_folded(step: Step) -> None:
-    program = program_of(lambda self, p, x, h: step(self, p, x, p.product("w", h)))
+@pytest.mark.parametrize(
+    "of",
+    [
+        lambda h: 0 + h - 0.0,
+        lambda h: 1 * h / 1 + 0,
+        lambda h: h * exp(0 * h) * relu(0 * h + 1) * tanh(100 + 0 * h) * (2 * sigmoid(0 * h)) / sqrt(0 * h + 1),
+        lambda h: h + log(1 + 0 * h),
+        lambda h: where(0 * h > 1, tanh(h), h),
+    ],
+)
+def test_constants_are_folded(of: Callable[[Any], Any]) -> None:
+    program = program_of(lambda self, p, x, h: of(p.product("w", h)))
     assert program.nodes[program.results[0]].op == "product"
 
 
@@ -82,10 +77,8 @@ def test_several_vectors_unpack_and_combine_with_one() -> None:
         assert a[0].place == first.place
         return first + rest[0] * rest[1]
 
-    program = program_of(step)
-    assert {(node.op, node.count) for node in program.nodes if node.count > 1} == {
-        ("product", 3), ("mul", 3), ("vector", 3), ("add", 3),
-    }  # fmt: skip
+    several = {(node.op, node.count) for node in program_of(step).nodes if node.count > 1}
+    assert several == {("product", 3), ("mul", 3), ("vector", 3), ("add", 3)}
 
 
 # When values are computed
@@ -135,70 +128,21 @@ def test_what_is_computed_before_the_loop(cell: Cell, square: bool, expected: tu
     assert shape(cell, square) == expected
 
 
-@pytest.mark.parametrize("square", [False, True])
-@pytest.mark.parametrize("kind", CELLS)
-def test_a_loop_has_no_leaves_but_its_own(kind: str, square: bool) -> None:
-    program = trace(CELLS[kind](hidden=8), square)
-    parts = split(program)
-    kinds = when(program.nodes)
-    assert {kinds[place] for place in parts.windows} <= {WINDOW}
-    assert {kinds[place] for place in parts.vectors} <= {STATIC}
-    assert {kinds[place] for place in program.results} <= {LOOP, WINDOW}
-    leaves = {node.op for node in parts.loop.nodes if not node.args}
-    assert leaves <= {"state", "window", "static", "constant"}
-    for op, places in (("window", parts.windows), ("static", parts.vectors)):
-        assert sorted(node.index for node in parts.loop.nodes if node.op == op) == [*range(len(places))]
-    for place, node in enumerate(parts.loop.nodes):
-        assert all(arg < place for arg in node.args)
-
-
 @pytest.mark.parametrize(
     ("cell", "names"),
     [
         (LSTM(), ("weight_hh",)),
         (RHN(), ("weight_hh",)),
         (MinGRU(), ()),
-        (MinLSTM(), ()),
         (SRU(), ()),
         (Mogrifier(), ("weight_q", "weight_hh")),
         (Mogrifier(rank=2), ("weight_q_right", "weight_hh")),
+        (cell_of(lambda self, p, x, h: p.product("w", tanh(p.product("v", x))) + h), ()),
     ],
     ids=repr,
 )
-@pytest.mark.parametrize("square", [False, True])
-def test_recurrent_matrices(cell: Cell, names: tuple[str, ...], square: bool) -> None:
-    assert trace(cell, square).recurrent() == names
-
-
-def test_a_matrix_before_the_loop_is_not_recurrent() -> None:
-    assert program_of(lambda self, p, x, h: p.product("w", tanh(p.product("v", x))) + h).recurrent() == ()
-
-
-# Parameters
-
-
-@pytest.mark.parametrize(("cell", "of_torch"), [(RNN, nn.RNN), (LSTM, nn.LSTM), (GRU, nn.GRU)])
-def test_parameters_are_torchs(cell: type[Cell], of_torch: Any) -> None:
-    ours, theirs = RecurrentLayers(cell(hidden=4), 3, 2), of_torch(3, 4, 2)
-    assert [(n, t.shape) for n, t in ours.named_parameters()] == [(n, t.shape) for n, t in theirs.named_parameters()]
-
-
-def test_shapes_of_other_parameters() -> None:
-    def shapes(cell: Cell, inputs: int = 3) -> dict[str, tuple[int, ...]]:
-        return RecurrentLayers(cell, inputs).parameter_shapes(0)
-
-    assert shapes(RHN(hidden=4, depth=2)) == {"weight_ih": (8, 3), "weight_hh": (2, 8, 4), "bias_hh": (2, 8)}
-    assert shapes(SLSTM(hidden=4)) == {"weight_ih": (16, 3), "weight_hh": (16, 4), "bias": (16,)}
-    normalized = shapes(LSTM(hidden=4, layer_norm=True))
-    assert [*normalized][4:] == ["weight_ln_gates", "bias_ln_gates", "weight_ln_cell", "bias_ln_cell"]
-    assert [normalized[name] for name in ("weight_ln_gates", "bias_ln_cell")] == [(4, 4), (4,)]
-    assert shapes(MinGRU(hidden=4)) == {"weight_ih": (8, 3), "bias_ih": (8,)}
-    assert shapes(MinLSTM(hidden=4)) == {"weight_ih": (12, 3), "bias_ih": (12,)}
-    assert shapes(SRU(hidden=4)) == {"weight_ih": (16, 3), "weight_ln_input": (3,), "peephole": (8,), "bias": (8,)}
-    assert shapes(SRU(hidden=4, normalize=False), 4) == {"weight_ih": (12, 4), "peephole": (8,), "bias": (8,)}
-    mogrifier = shapes(Mogrifier(hidden=4, rounds=3, rank=2))
-    assert [mogrifier[f"weight_q_{side}"] for side in ("right", "left")] == [(2, 2, 4), (2, 3, 2)]
-    assert [mogrifier[f"weight_r_{side}"] for side in ("right", "left")] == [(1, 2, 3), (1, 4, 2)]
+def test_recurrent_matrices_are_those_of_products_in_the_loop(cell: Cell, names: tuple[str, ...]) -> None:
+    assert trace(cell, False).recurrent() == names
 
 
 def test_initial_values() -> None:
@@ -230,19 +174,18 @@ ALLOWED = (
 )
 BRANCH = "a branch on a value, which a trace does not know; use where(condition, a, b)"
 EARLIER: list[Any] = []
+# Steps, and what is said of each, up to the list of all that is allowed.
 FAULTS: list[tuple[Step, str]] = [
     # Values that a trace does not know
     (lambda self, p, x, h: h if h > 0 else -h, BRANCH),
-    (lambda self, p, x, h: max(h, 0.5 * h), BRANCH),
-    (lambda self, p, x, h: h * (x == h), f"a comparison with == or !=; {ALLOWED}"),
-    (lambda self, p, x, h: h * math.exp(h), f"a number is needed where a vector was found; {ALLOWED}"),
+    (lambda self, p, x, h: h * (x == h), "a comparison with == or !="),
+    (lambda self, p, x, h: h * math.exp(h), "a number is needed where a vector was found"),
     (
         lambda self, p, x, h: where(h, h, 0.0),
         "where needs a comparison as its condition; allowed: for example where(a > b, a, b)",
     ),
     # Functions that are none of a step
-    (lambda self, p, x, h: torch.cumsum(h, -1), f"torch's cumsum is no operation of a step; {ALLOWED}"),
-    (lambda self, p, x, h: F.gelu(h), f"torch's gelu is no operation of a step; {ALLOWED}"),
+    (lambda self, p, x, h: F.gelu(h), "torch's gelu is no operation of a step"),
     (
         lambda self, p, x, h: torch.cat([x, h], -1),
         "torch's cat is no operation of a step; write a product of each vector, and their sum instead",
@@ -252,23 +195,17 @@ FAULTS: list[tuple[Step, str]] = [
         "torch's layer_norm is no operation of a step; write normalize(v), or p.layer_norm(v, name) instead",
     ),
     (lambda self, p, x, h: torch.zeros_like(h), "torch's zeros_like is no operation of a step; write a number instead"),
-    (lambda self, p, x, h: h.softmax(-1), f"AttributeError: a vector of a step has no softmax; {ALLOWED}"),
+    (lambda self, p, x, h: h.softmax(-1), "AttributeError: a vector of a step has no softmax"),
     (
         lambda self, p, x, h: p.product("w", x, 2).chunk(2),
-        f"AttributeError: a vector of a step has no chunk; write i, f = p.product(name, v, 2) instead; {ALLOWED}",
+        "AttributeError: a vector of a step has no chunk; write i, f = p.product(name, v, 2) instead",
     ),
-    (
-        lambda self, p, x, h: np.tanh(h),
-        f"TypeError: operand 'Value' does not support ufuncs (__array_ufunc__=None); {ALLOWED}",
-    ),
-    (lambda self, p, x, h: h & h, f"TypeError: unsupported operand type(s) for &: 'Value' and 'Value'; {ALLOWED}"),
+    (lambda self, p, x, h: np.tanh(h), "TypeError: operand 'Value' does not support ufuncs (__array_ufunc__=None)"),
+    (lambda self, p, x, h: h & h, "TypeError: unsupported operand type(s) for &: 'Value' and 'Value'"),
     (lambda self, p, x, h: h**0.3, "found 0.3 as an exponent; allowed: ±0.5, ±1, …, ±8; or use exp(b * log(v))"),
-    (lambda self, p, x, h: h**h, "found a Value as an exponent; allowed: ±0.5, ±1, …, ±8; or use exp(b * log(v))"),
     (lambda self, p, x, h: h.sigmoid(h), "sigmoid of 2 values; allowed: 1"),
-    (lambda self, p, x, h: h + torch.ones(3), f"found a Tensor where a vector or a number belongs; {ALLOWED}"),
-    (lambda self, p, x, h: h + None, f"found a NoneType where a vector or a number belongs; {ALLOWED}"),
-    (lambda self, p, x, h: tanh(h.missing), f"AttributeError: a vector of a step has no missing; {ALLOWED}"),
-    (lambda self, p, x, h: h + 1 / 0, f"ZeroDivisionError: division by zero; {ALLOWED}"),
+    (lambda self, p, x, h: h + torch.ones(3), "found a Tensor where a vector or a number belongs"),
+    (lambda self, p, x, h: h + 1 / 0, "ZeroDivisionError: division by zero"),
     (lambda self, p, x, h: h + normalize(0 * h), "normalize of a constant; allowed: of vectors"),
     # Sizes
     (lambda self, p, x, h: x + h, "add of vectors of different sizes: 1 × I and 1 × H"),
@@ -285,7 +222,6 @@ FAULTS: list[tuple[Step, str]] = [
         lambda self, p, x, h: p.product("w", p.vector("b", 2)),
         "w: the operand has 2 vectors; allowed: 1, and no constant",
     ),
-    (lambda self, p, x, h: p.product("w", x, size="I") + x, "the new state h is 1 × I; allowed: 1 × H"),
     (lambda self, p, x, h: p.product("w", h, size=7), "the new state h is 1 × 7; allowed: 1 × H"),
     (lambda self, p, x, h: p.product("w", h, 2), "the new state h is 2 × H; allowed: 1 × H"),
     (
@@ -295,10 +231,7 @@ FAULTS: list[tuple[Step, str]] = [
     # Results
     (lambda self, p, x, h: (h, h), "the number of values that step returns is 2; allowed: 1: h"),
     (lambda self, p, x, h: [h], "step returns a list; allowed: a tuple, or one value"),
-    (
-        lambda self, p, x, h: p.note(h=p.product("w", h)),
-        f"found a NoneType where a vector or a number belongs; {ALLOWED}",
-    ),
+    (lambda self, p, x, h: p.note(h=p.product("w", h)), "found a NoneType where a vector or a number belongs"),
     (
         lambda self, p, x, h: p.product("w", EARLIER[0]),
         "found a value of another step; what a step needs of the past is one of its states",
@@ -329,12 +262,8 @@ def test_faults_name_file_and_line(step: Step, fault: str) -> None:
     with pytest.raises(CellError) as raised:
         program_of(step)
     line = step.__code__.co_firstlineno
-    assert str(raised.value) == f"{Path(__file__).name}, line {line}, Own.step: {fault}"
-
-
-def test_the_number_of_states() -> None:
-    with pytest.raises(CellError, match=r"Own\.step: the number of values that step returns is 1; allowed: 2: h, c$"):
-        program_of(lambda self, p, x, h, c: p.product("w", h), "h", "c")
+    said = f"{Path(__file__).name}, line {line}, Own.step: {fault}"
+    assert str(raised.value).removesuffix(f"; {ALLOWED}") == said
 
 
 def gate(v: Any) -> Any:
@@ -357,10 +286,3 @@ def test_x_and_states_fit_in_a_square_layer() -> None:
     assert [parameter.name for parameter in trace(cell, False).parameters] == ["w", "b"]
     with pytest.raises(CellError, match="add of vectors of different sizes: 1 × I and 1 × H"):
         program_of(lambda self, p, x, h: x + h)
-
-
-def test_no_gradient_flows_through_a_stop() -> None:
-    layers = RecurrentLayers(cell_of(lambda self, p, x, h: p.product("w", x) + stop_gradient(tanh(h)) * h), 3)
-    h = torch.randn(1, 2, 256, requires_grad=True)
-    y, _ = layers.forward_reference(torch.randn(1, 2, 3), h)
-    torch.testing.assert_close(torch.autograd.grad(y.sum(), h)[0], h.tanh())

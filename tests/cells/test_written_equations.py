@@ -9,80 +9,65 @@ from hypothesis import strategies as st
 
 from charlm.cells import CELLS, GRU, LSTM, RHN, RNN, SLSTM, Cell, MinGRU, sigmoid
 from charlm.cells.equations import derivative, equations, latex
-from charlm.cells.program import Program
 from charlm.cells.trace import trace
 from tests.cells.programs import cells
 from tests.export.odd import Odd
 
 
-def program_of(cell: Any) -> Program:
-    return trace(cell, square=False)
+class Leaky(Cell):
+    kind: Any = "leaky"
+
+    def step(self, p: Any, x: Any, h: Any) -> Any:
+        return h + sigmoid(p.vector("leak")) * (p.product("w", x) - h)
 
 
-def test_lstm():
-    assert equations(program_of(LSTM())) == [
-        "a = W_ih xₜ + b_ih + b_hh + W_hh hₜ₋₁",
-        "i = σ(a₁)",
-        "f = σ(a₂)",
-        "g = tanh(a₃)",
-        "o = σ(a₄)",
-        "cₜ = f ⊙ cₜ₋₁ + i ⊙ g",
-        "hₜ = o ⊙ tanh(cₜ)",
-    ]
-
-
-def test_options_change_the_equations():
-    first, second, *_, last = equations(program_of(LSTM(layer_norm=True)))
-    assert first == "a = W_ih xₜ + b_ih + b_hh + W_hh hₜ₋₁"
-    assert second == "e = normalize(a) ⊙ w_ln_gates + b_ln_gates"
-    assert last == "hₜ = o ⊙ tanh(normalize(cₜ) ⊙ w_ln_cell + b_ln_cell)"
-
-
-def test_stacks_of_matrices():
-    assert equations(program_of(RHN(depth=2))) == [
-        "a = W_ih xₜ + b_hh[1] + W_hh[1] sₜ₋₁",
-        "g₁ = σ(a₂)",
-        "s₁ = sₜ₋₁ + g₁ ⊙ (tanh(a₁) − sₜ₋₁)",
-        "c = b_hh[2] + W_hh[2] s₁",
-        "g₂ = σ(c₂)",
-        "sₜ = s₁ + g₂ ⊙ (tanh(c₁) − s₁)",
-    ]
-
-
-def test_what_is_named_like_a_state_gets_another_name():
-    assert equations(program_of(SLSTM()))[-4:] == ["nₜ = j ⊙ nₜ₋₁ + g", "o = σ(a₄)", "k = cₜ / nₜ", "hₜ = o ⊙ k"]
-
-
-def test_every_operation():
-    assert equations(program_of(Odd())) == [
-        "a = plain xₜ ⊙ plain_gain + turn rms_normalize(2 σ(q yₜ₋₁ + q_bias) ⊙ xₜ) + turn_bias",
-        "c = normalize(a) ⊙ gain + back[2] yₜ₋₁",
-        "e = c₁ − 0.1 c₂",
-        "leaky = (e where e > 0, else rate ⊙ e) + (1 where c₂ > rows[3], else 0) ⊙ (c₂ − rows[3])",
-        "decay = 1 / (1 + softplus(c₂) + exp(min(c₁, 1)))",
-        "h = decay ⊙ lambdaₜ₋₁ + (1 − decay) ⊙ min(leaky, 3)",
-        "normₜ = 0.9 normₜ₋₁ + √(1 + relu(widen (tanh(narrow max(c₁, −0.5)) + five)))",
-        "i = back[1] h",
-        "yₜ = tanh(h / max(normₜ, rate)) − 0.1 i₂",
-        "lambdaₜ = −h",
-    ]
-
-
-def test_latex():
-    assert (
-        latex(program_of(GRU()))
-        == r"""\begin{aligned}
-  a &= W_{ih} \, x_{t} + b_{ih} \\
-  c &= W_{hh} \, h_{t-1} + b_{hh} \\
-  r &= \sigma(a_{1} + c_{1}) \\
-  z &= \sigma(a_{2} + c_{2}) \\
-  n &= \operatorname{tanh}(a_{3} + r \odot c_{3}) \\
-  h_{t} &= n + z \odot (h_{t-1} - n)
-\end{aligned}"""
-    )
-
-
-DERIVATIVES = [
+# The last lines of the equations.
+EQUATIONS: list[tuple[Cell, list[str]]] = [
+    (
+        LSTM(),
+        [
+            "a = W_ih xₜ + b_ih + b_hh + W_hh hₜ₋₁",
+            "i = σ(a₁)",
+            "f = σ(a₂)",
+            "g = tanh(a₃)",
+            "o = σ(a₄)",
+            "cₜ = f ⊙ cₜ₋₁ + i ⊙ g",
+            "hₜ = o ⊙ tanh(cₜ)",
+        ],
+    ),
+    (LSTM(layer_norm=True), ["hₜ = o ⊙ tanh(normalize(cₜ) ⊙ w_ln_cell + b_ln_cell)"]),
+    # Stacks of matrices
+    (
+        RHN(depth=2),
+        [
+            "a = W_ih xₜ + b_hh[1] + W_hh[1] sₜ₋₁",
+            "g₁ = σ(a₂)",
+            "s₁ = sₜ₋₁ + g₁ ⊙ (tanh(a₁) − sₜ₋₁)",
+            "c = b_hh[2] + W_hh[2] s₁",
+            "g₂ = σ(c₂)",
+            "sₜ = s₁ + g₂ ⊙ (tanh(c₁) − s₁)",
+        ],
+    ),
+    # What is named like a state gets another name.
+    (SLSTM(), ["nₜ = j ⊙ nₜ₋₁ + g", "o = σ(a₄)", "k = cₜ / nₜ", "hₜ = o ⊙ k"]),
+    # Every operation
+    (
+        Odd(),
+        [
+            "a = plain xₜ ⊙ plain_gain + turn rms_normalize(2 σ(q yₜ₋₁ + q_bias) ⊙ xₜ) + turn_bias",
+            "c = normalize(a) ⊙ gain + back[2] yₜ₋₁",
+            "e = c₁ − 0.1 c₂",
+            "leaky = (e where e > 0, else rate ⊙ e) + (1 where c₂ > rows[3], else 0) ⊙ (c₂ − rows[3])",
+            "decay = 1 / (1 + softplus(c₂) + exp(min(c₁, 1)))",
+            "h = decay ⊙ lambdaₜ₋₁ + (1 − decay) ⊙ min(leaky, 3)",
+            "normₜ = 0.9 normₜ₋₁ + √(1 + relu(widen (tanh(narrow max(c₁, −0.5)) + five)))",
+            "i = back[1] h",
+            "yₜ = tanh(h / max(normₜ, rate)) − 0.1 i₂",
+            "lambdaₜ = −h",
+        ],
+    ),
+]
+DERIVATIVES: list[tuple[Cell, list[str]]] = [
     (
         LSTM(),
         [
@@ -121,32 +106,36 @@ DERIVATIVES = [
 ]
 
 
-@pytest.mark.parametrize(("cell", "lines"), DERIVATIVES, ids=[cell.kind for cell, _ in DERIVATIVES])
-def test_derivatives(cell: Any, lines: list[str]) -> None:
-    assert derivative(program_of(cell)) == lines
+@pytest.mark.parametrize(("cell", "lines"), EQUATIONS, ids=repr)
+def test_equations(cell: Cell, lines: list[str]) -> None:
+    assert equations(trace(cell, False))[-len(lines) :] == lines
 
 
-def test_the_derivative_of_a_normalization():
-    lines = derivative(program_of(LSTM(layer_norm=True)))
+@pytest.mark.parametrize(("cell", "lines"), DERIVATIVES, ids=repr)
+def test_derivatives(cell: Cell, lines: list[str]) -> None:
+    assert derivative(trace(cell, False)) == lines
+
+
+def test_derivatives_of_normalizations_and_of_functions_of_parameters() -> None:
+    lines = derivative(trace(LSTM(layer_norm=True), False))
     assert "dw_ln_gates[1] = de₁ ⊙ normalize(a₁)" in lines
     assert "da₁ = normalize′(a₁, de₁ ⊙ w_ln_gates[1])" in lines
+    assert derivative(trace(Leaky(), False))[0].startswith("dσ(leak) = dhₜ ⊙ (")
 
 
-def test_the_derivative_of_a_function_of_a_parameter():
-    class Leaky(Cell):
-        def step(self, p: Any, x: Any, h: Any) -> Any:
-            return h + sigmoid(p.vector("leak")) * (x - h)
-
-    lines = derivative(Leaky().program(square=True))
-    assert lines == ["dσ(leak) = dhₜ ⊙ (xₜ − hₜ₋₁)", "dxₜ = dhₜ ⊙ σ(leak)", "dhₜ₋₁ = dhₜ − dxₜ"]
-
-
-def test_latex_of_a_derivative():
-    assert (
-        latex(program_of(RHN(depth=2)), backward=True).splitlines()[3]
-        == r"  ds_{1} &= ds_{t} - ds_{t} \odot g_{2} + {W_{hh}^{(2)}}^{\top} \, dc \\"
-    )
-    assert latex(program_of(RNN()), backward=True).splitlines()[1].startswith(r"  \delta_{1} &= dh_{t} \odot")
+def test_latex() -> None:
+    gru = r"""\begin{aligned}
+  a &= W_{ih} \, x_{t} + b_{ih} \\
+  c &= W_{hh} \, h_{t-1} + b_{hh} \\
+  r &= \sigma(a_{1} + c_{1}) \\
+  z &= \sigma(a_{2} + c_{2}) \\
+  n &= \operatorname{tanh}(a_{3} + r \odot c_{3}) \\
+  h_{t} &= n + z \odot (h_{t-1} - n)
+\end{aligned}"""
+    assert latex(trace(GRU(), False)) == gru
+    backward = latex(trace(RHN(depth=2), False), backward=True).splitlines()
+    assert backward[3] == r"  ds_{1} &= ds_{t} - ds_{t} \odot g_{2} + {W_{hh}^{(2)}}^{\top} \, dc \\"
+    assert latex(trace(RNN(), False), backward=True).splitlines()[1].startswith(r"  \delta_{1} &= dh_{t} \odot")
 
 
 @settings(max_examples=60, deadline=None)
@@ -172,8 +161,8 @@ DIGITS = str.maketrans("₀₁₂₃₄₅₆₇₈₉", "0123456789")
 
 
 @pytest.mark.parametrize("cell", [*(kind() for kind in CELLS.values()), Odd()], ids=lambda cell: cell.kind)
-def test_braces_and_parentheses_are_closed(cell):
-    program = program_of(cell)
+def test_braces_and_parentheses_are_closed(cell: Cell) -> None:
+    program = trace(cell, False)
     for written in (latex(program), latex(program, backward=True), *equations(program), *derivative(program)):
         for opened, closed in ("{}", "()", "[]"):
             assert written.count(opened) == written.count(closed)
