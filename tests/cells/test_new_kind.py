@@ -7,8 +7,6 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -58,26 +56,41 @@ precision: fp32
 """
 
 
+def fill(folder: Path) -> Path:
+    """A folder with a text, a cell, and in a folder of their own both again with a config that names them."""
+    (folder / "own").mkdir()
+    for name, text in {"leaky.py": LEAKY, "own/leaky.py": LEAKY, "own/mine.yaml": CONFIG}.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    (folder / "text.txt").write_text(words_text(20_000), encoding="utf-8")
+    return folder
+
+
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with a text, a cell, and in a folder of their own both again with a config that names them."""
     monkeypatch.setattr("charlm.training.plan._MEASURE_S", 0.0)
     monkeypatch.chdir(tmp_path)
-    Path("own").mkdir()
-    for name, text in {"leaky.py": LEAKY, "own/leaky.py": LEAKY, "own/mine.yaml": CONFIG}.items():
-        Path(name).write_text(text, encoding="utf-8")
-    Path("text.txt").write_text(words_text(20_000), encoding="utf-8")
-    return tmp_path
+    return fill(tmp_path)
 
 
-def trained(cli, *words: object) -> Path:
-    """A run of the cell, whose file is gone."""
-    assert cli("train", "--config", "own/mine.yaml", "--run-dir", "run", *words).code == 0
-    Path("own/leaky.py").unlink()
-    return Path("run")
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory, compiled: Path) -> Path:
+    """A run of the cell, whose file is gone. To read only."""
+    folder = fill(tmp_path_factory.mktemp("own"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        charlm.train(config="own/mine.yaml", run_dir="run")
+    (folder / "own/leaky.py").unlink()
+    return folder / "run"
 
 
-def test_a_cell_outside_of_charlm_goes_through_every_command(cli, folder: Path) -> None:
+@pytest.fixture
+def run(trained: Path, folder: Path) -> Path:
+    """A copy of the run. A file at the old place must not be run."""
+    Path("own/leaky.py").write_text("raise AssertionError\n")
+    return shutil.copytree(trained, folder / "run")
+
+
+def test_a_cell_outside_of_charlm_goes_through_every_command(cli, folder: Path, trained: Path) -> None:
     kind = f"{folder}/own/leaky.py:Leaky"
     shown = cli("config", "show", "own/mine.yaml")
     assert shown.err == f"cell     {folder}/own/leaky.py: runs this file, for the cells in it\n"
@@ -85,76 +98,60 @@ def test_a_cell_outside_of_charlm_goes_through_every_command(cli, folder: Path) 
     planned = json.loads(cli("plan", "--config", "own/mine.yaml", "--json").out)
     assert "Leaky: " in planned["backend"]
     assert planned["parameters"]["layers"] == (12 * 6 + 12 * 12 + 2 * 12) + (12 * 12 + 12 * 12 + 2 * 12)
+    kind_of_run = yaml.safe_load((trained / "config.yaml").read_text())["model"]["cell"]["kind"]
+    assert kind_of_run == f"{trained.parent}/own/leaky.py:Leaky"
+    assert 0 < json.loads(cli("eval", trained, "--json").out)["nats_per_char"] < 4
+    assert len(cli("sample", trained, "--seed", 1, "--length", 40).out.rstrip("\n")) >= 1
+    assert json.loads(cli("runs", trained, "--json").out)[0]["kind"] == "Leaky"
+    for words in (
+        ["score", trained, "text.txt"],
+        ["look", trained, "--out", "look.html"],
+        ["report", trained, "--out", "report.html"],
+        ["export", trained, "--to", "torch", "--out", "exported"],
+        ["export", trained, "--to", "onnx", "--out", "exported.onnx"],
+    ):
+        assert cli(*words).code == 0, words
+    assert Path("exported").exists()
+    assert Path("exported.onnx").exists()
+    model = charlm.load(trained, device="cpu")
+    assert "Leaky, 2 × 12 units" in repr(model)
+    assert model.sample(length=20, seed=1) == charlm.load(trained, device="cpu").sample(length=20, seed=1)
 
-    run = trained(cli)
-    assert yaml.safe_load((run / "config.yaml").read_text())["model"]["cell"]["kind"] == kind
-    resumed = cli("train", "--resume", "--run-dir", run, "--set", "train.max_steps=6")
+
+def test_resuming_and_fine_tuning_run_no_file(cli, run: Path) -> None:
+    resumed = cli("train", "--resume", "--run-dir", run, "--config", "own/mine.yaml", "--set", "train.max_steps=6")
     assert (resumed.code, rows(run)[-1]["step"]) == (0, 6)
-    assert "runs this file" not in resumed.err
-    assert 0 < json.loads(cli("eval", run, "--json").out)["nats_per_char"] < 4
-    assert len(cli("sample", run, "--seed", 1, "--length", 40).out.rstrip("\n")) >= 1
-    assert cli("score", run, "text.txt").code == 0
-    assert cli("look", run, "--out", "look.html").code == 0
-    assert cli("report", run, "--out", "report.html").code == 0
-    assert json.loads(cli("runs", run, "--json").out)[0]["kind"] == "Leaky"
-    fine_tuned = cli(
-        "train", "--config", "own/mine.yaml", "--init-from", run, "--run-dir", "next", "--set", "model.cell.leak=-1"
-    )
-    assert fine_tuned.code == 0, fine_tuned.err
-    assert "runs this file" not in fine_tuned.err
-
-
-@pytest.mark.parametrize(("target", "place"), [("torch", "exported"), ("onnx", "exported.onnx")])
-def test_its_model_is_exported(cli, target: str, place: str) -> None:
-    exported = cli("export", trained(cli), "--to", target, "--out", place)
-    assert exported.code == 0, exported.err
-    assert Path(place).exists()
-
-
-def test_resuming_equals_one_training_and_runs_no_file(cli) -> None:
-    trained(cli)
-    Path("own/leaky.py").write_text("raise AssertionError\n")
-    words = ["train", "--resume", "--run-dir", "run", "--config", "own/mine.yaml"]
-    assert cli(*words, "--set", "train.max_steps=6").code == 0
+    words = ["train", "--config", "own/mine.yaml", "--init-from", run, "--run-dir", "next"]
+    tuned = cli(*words, "--set", "model.cell.leak=-1", "--set", "train.max_steps=1")
+    assert tuned.code == 0, tuned.err
+    assert "runs this file" not in resumed.err + tuned.err
     Path("own/leaky.py").write_text(LEAKY)
     assert cli("train", "--config", "own/mine.yaml", "--run-dir", "whole", "--set", "train.max_steps=6").code == 0
-    assert rows(Path("run"))[-1]["nats"] == rows(Path("whole"))[-1]["nats"]
+    assert rows(run)[-1]["nats"] == rows(Path("whole"))[-1]["nats"]
 
 
 @pytest.mark.parametrize(
-    ("words", "fault"),
+    ("override", "fault"),
     [
-        (["--set", "model.cell.leak=1"], "model.cell.leak: found 1, the run has 0.5; allowed on --resume: the same"),
-        (["--set", "model.cell.leek=1"], "unknown key; allowed: kind, hidden, leak; did you mean 'leak'?"),
-        (["--set", "model.cell.kind=other.py:Other"], "found 'other.py:Other'; the run has"),
-        (["--set", "model.cell.kind=gru"], "model.cell.kind: found 'gru', the run has"),
+        ("model.cell.leak=1", "model.cell.leak: found 1, the run has 0.5; allowed on --resume: the same"),
+        ("model.cell.leek=1", "unknown key; allowed: kind, hidden, leak; did you mean 'leak'?"),
+        ("model.cell.kind=other.py:Other", "found 'other.py:Other'; the run has"),
+        ("model.cell.kind=gru", "model.cell.kind: found 'gru', the run has"),
     ],
 )
-def test_a_run_keeps_its_cell(cli, words: list[str], fault: str) -> None:
-    trained(cli)
+def test_a_run_stays_with_its_cell(cli, trained: Path, override: str, fault: str) -> None:
     Path("other.py").write_text("raise AssertionError\n")
-    refused = cli("train", "--resume", "--run-dir", "run", *words)
-    assert refused.code == 1
-    assert fault in refused.error
+    assert fault in cli("train", "--resume", "--run-dir", trained, "--set", override).error
 
 
 def test_a_run_of_a_built_in_kind_runs_no_file(cli, trained_run: Path) -> None:
     Path("leaky.py").write_text("raise AssertionError\n")
     for words in (["--resume", "--run-dir", trained_run], ["text.txt", "--init-from", trained_run]):
-        refused = cli("train", *words, "--set", "model.cell.kind=./leaky.py:Leaky")
-        assert refused.code == 1
-        assert "model.cell.kind: found './leaky.py:Leaky'; the run has 'lstm'; allowed: the same" in refused.error
+        error = cli("train", *words, "--set", "model.cell.kind=./leaky.py:Leaky").error
+        assert "model.cell.kind: found './leaky.py:Leaky'; the run has 'lstm'; allowed: the same" in error
 
 
-def test_a_checkpoint_is_loaded_where_the_file_is_not(cli, folder: Path, tmp_path_factory) -> None:
-    elsewhere = shutil.move(trained(cli), tmp_path_factory.mktemp("elsewhere") / "run")
-    model = charlm.load(elsewhere, device="cpu")
-    assert repr(model).startswith("<TrainedModel ")
-    assert "Leaky, 2 × 12 units" in repr(model)
-    assert model.sample(length=20, seed=1) == charlm.load(elsewhere, device="cpu").sample(length=20, seed=1)
-
-
-def test_settings_are_chosen_around_it(cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_are_chosen_and_searched_around_it(cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("charlm.choice.speed.measure", lambda *_: 0.01)
     words = ["text.txt", "--minutes", 1, "--set", "model.cell.kind=./leaky.py:Leaky", "--set", "model.cell.hidden=24"]
     suggested = cli("config", "suggest", *words)
@@ -163,9 +160,6 @@ def test_settings_are_chosen_around_it(cli, monkeypatch: pytest.MonkeyPatch) -> 
     assert cli("config", "check", "suggested.yaml").out == "suggested.yaml: valid\n"
     wrong = cli("config", "suggest", *words, "--set", "model.cell.leek=3")
     assert wrong.error.endswith("model.cell.leek: unknown key; allowed: kind, hidden, leak; did you mean 'leak'?")
-
-
-def test_tune_searches_its_options(cli) -> None:
     words = ["--hours", 0.01, "--trials", 2, "--over", "model.cell.leak=-1..1", "--study", "study"]
     tuned = cli("tune", "--config", "own/mine.yaml", *words, "--set", "train.max_steps=2", "--json")
     assert tuned.code == 0, tuned.err
@@ -173,15 +167,6 @@ def test_tune_searches_its_options(cli) -> None:
 
 
 # The file
-
-
-@contextmanager
-def faulty(kind: str) -> Iterator[pytest.ExceptionInfo[ConfigError]]:
-    with pytest.raises(ConfigError) as raised:
-        yield raised
-    [fault] = raised.value.faults
-    assert fault.startswith(f"--set model.cell.kind={kind}: model.cell.kind: ")
-    assert "\n" not in fault
 
 
 @pytest.mark.parametrize(
@@ -214,9 +199,12 @@ def test_what_is_wrong_with_the_file_is_one_line(source: str | None, name: str, 
     if source is not None:
         Path("wrong.py").write_text(source, encoding="utf-8")
     kind = f"wrong.py:{name}" if name else "wrong.py"
-    with faulty(kind) as raised:
+    with pytest.raises(ConfigError) as raised:
         parse_config({}, "x", [f"model.cell.kind={kind}"])
-    assert fault in str(raised.value)
+    [line] = raised.value.faults
+    assert line.startswith(f"--set model.cell.kind={kind}: model.cell.kind: ")
+    assert fault in line
+    assert "\n" not in line
 
 
 def test_a_step_that_is_no_program_names_its_line(cli) -> None:
@@ -228,12 +216,9 @@ def test_a_step_that_is_no_program_names_its_line(cli) -> None:
 
 
 def test_a_changed_file_is_run_again() -> None:
-    def leak() -> float:
-        return parse_config({}, "x", ["model.cell.kind=leaky.py"]).model.cell.leak  # type: ignore[attr-defined]
-
-    assert leak() == 0
-    Path("leaky.py").write_text(LEAKY.replace("float = 0.0", "float = 3.0"))
-    assert leak() == 3
+    for leak in (0, 3):
+        Path("leaky.py").write_text(LEAKY.replace("float = 0.0", f"float = {leak}.0"))
+        assert parse_config({}, "x", ["model.cell.kind=leaky.py"]).model.cell.leak == leak  # type: ignore[attr-defined]
 
 
 def test_other_processes_get_its_programs_instead_of_its_class() -> None:
@@ -246,45 +231,34 @@ def test_other_processes_get_its_programs_instead_of_its_class() -> None:
 
 
 def test_two_cells_with_the_same_kernel_may_note_other_gates(cli) -> None:
-    Path("noted.py").write_text(LEAKY)
     Path("silent.py").write_text(LEAKY.replace("p.note(new=new, a=a)", "pass"))
-    for file in ("noted.py", "silent.py"):
+    for file in ("leaky.py", "silent.py"):
         assert cli("cells", "check", file).code == 0
 
 
-# From Python
+class Mine(LSTM):
+    """An LSTM whose output is scaled, which no kernel of the LSTM computes."""
+
+    scale: float = 0.5
+
+    def step(self, p, x, h, c):
+        h, c = super().step(p, x, h, c)
+        return h * self.scale, c
 
 
 @pytest.mark.usefixtures("no_kernels")
-def test_python_takes_a_class_and_an_object(folder: Path) -> None:
-    class Mine(LSTM):
-        """An LSTM whose output is scaled, which no kernel of the LSTM computes."""
-
-        scale: float = 0.5
-
-        def step(self, p, x, h, c):
-            h, c = super().step(p, x, h, c)
-            return h * self.scale, c
-
+def test_python_takes_a_class_and_an_object() -> None:
+    Path("tiny.yaml").write_text("data: {source: text.txt}\nmodel: {embedding: 4}\n")
     limits = {"train.max_steps": 2, "device": "cpu", "threads": 1, "train.batch_size": 2, "train.bptt": 8}
-    for cell, hidden in ((Mine, 256), (Mine(hidden=7, scale=0.25), 7), (LSTM(hidden=9), 9)):
-        run = charlm.train(
-            config=folder / "tiny.yaml" if (folder / "tiny.yaml").exists() else _tiny(folder),
-            cell=cell,
-            overrides=limits,
-        )
-        found = run.load().config.model.cell
-        assert found.hidden == hidden
-        assert found.name == ("lstm" if isinstance(cell, LSTM) and type(cell) is LSTM else "Mine")
-        assert getattr(found, "scale", None) == {256: 0.5, 7: 0.25, 9: None}[hidden]
+    for cell, name, hidden, scale in (
+        (Mine, "Mine", 256, 0.5),
+        (Mine(hidden=7, scale=0.25), "Mine", 7, 0.25),
+        (LSTM(hidden=9), "lstm", 9, None),
+    ):
+        trained = charlm.train(config="tiny.yaml", cell=cell, overrides=limits).load().config.model.cell
+        assert (trained.name, trained.hidden, getattr(trained, "scale", None)) == (name, hidden, scale)
     with pytest.raises(TypeError, match=r"^cell: found 3; allowed: a subclass of charlm\.cells\.Cell"):
         charlm.train("text.txt", cell=3)  # type: ignore[arg-type]
-
-
-def _tiny(folder: Path) -> Path:
-    path = folder / "tiny.yaml"
-    path.write_text(f"data: {{source: {folder}/text.txt}}\nmodel: {{embedding: 4}}\n")
-    return path
 
 
 # Inside of charlm
