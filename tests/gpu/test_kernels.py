@@ -1,4 +1,4 @@
-"""Triton's kernels of a step: in its interpreter on the CPU, and compiled for three generations of GPUs."""
+"""The loop of GPUs for random cells, and Triton's kernels: interpreted on the CPU, and compiled for three GPUs."""
 
 import importlib.util
 import os
@@ -8,60 +8,80 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from charlm.cells import Cell
-from charlm.gpu.recurrence import TensorRecurrence
-from tests.cells.measure import CASES, Case, hold_to_the_rule, own, steps_by_triton
+from charlm.gpu.products import product
+from charlm.layers import RecurrentLayers
+from tests.cells.measure import (
+    CASES,
+    Case,
+    Run,
+    assert_equal_runs,
+    error,
+    hold_to_the_rule,
+    in_dtype_of,
+    own,
+    random_input,
+    random_state,
+    resets_of,
+    rounded,
+    run,
+    seeded,
+)
 from tests.cells.programs import cells
 from tests.cells.test_bf16 import assert_operands_are_rounded
 from tests.conftest import ROOT
-from tests.gpu.test_derivative import MASKS, SIZES, plain, random_call, results
 from tests.pairwise import pairwise
 
-pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="no Triton")
-
-
-@pytest.fixture
-def interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kernels, in Triton's interpreter (tests/conftest.py), on the CPU too."""
-    if torch.cuda.is_available():
-        pytest.skip("there is a CUDA device, where the kernels themselves are tested")
-
-    monkeypatch.setattr(TensorRecurrence, "steps", steps_by_triton)
-
-
+needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="no Triton")
 OPTIONS = [{"zoneout": 0.3, "residual": True}, {"state_dropout": 0.4, "weight_dropout": 0.2, "zoneout": 0.3}, {}]
+SIZES = [(6, 3, 5, 7), (1, 1, 1, 1), (4, 2, 7, 7), (5, 4, 11, 3)]  # T, B, I, H
 
 
+def two_ways(cell: Cell, size: tuple[int, ...], options: dict[str, Any], resets: bool, dtype: torch.dtype) -> list[Run]:
+    """One window by the reference loop and by the loop of GPUs."""
+    T, B, inputs, H = size
+    stack = RecurrentLayers(cell.model_copy(update={"hidden": H}), inputs, **options).to(dtype)
+    with torch.no_grad():
+        for parameter in stack.parameters():
+            parameter += 0.2 * torch.randn_like(parameter)
+    x, state = in_dtype_of(stack, random_input(stack, T, B), random_state(stack, B))
+    resets_TB = resets_of(T, B) if resets else None
+    return [run(seeded(f, resets_TB), stack, x, state) for f in (stack.forward_reference, own(stack))]
+
+
+@settings(max_examples=100, deadline=None)
+@given(cells(), st.sampled_from(SIZES), st.sampled_from(OPTIONS), st.booleans())
+def test_both_passes_of_random_cells(cell: Cell, size: tuple[int, ...], options: Any, resets: bool) -> None:
+    expected, found = two_ways(cell, size, options, resets, torch.float64)
+    assert_equal_runs(found, expected)
+
+
+@needs_triton
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.usefixtures("interpreter")
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(cells(jumps=False), st.sampled_from(SIZES), st.sampled_from(OPTIONS), st.booleans())
+def test_triton_kernels_of_random_cells(cell: Cell, size: tuple[int, ...], options: Any, resets: bool) -> None:
+    expected, found = two_ways(cell, (2, *size[1:]), options, resets, torch.float32)
+    for name, tensor in expected.items():
+        largest = float(tensor.abs().max().clamp(min=1))
+        torch.testing.assert_close(found[name], tensor, rtol=0, atol=1e-4 * largest, msg=name)
+
+
+@needs_triton
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy's, of numbers that the kernels do not store
 @pytest.mark.usefixtures("interpreter", "poison")
 @pairwise(
     case=CASES, size=[(3, 3, 5, 17, 1), (1, 1, 1, 1, 1), (2, 5, 60, 60, 1)], options=OPTIONS, resets=[True, False]
 )
-def test_they_err_no_more_than_the_reference(
+def test_triton_kernels_err_no_more_than_the_reference(
     case: Case, size: tuple[int, ...], options: dict[str, Any], resets: bool
 ) -> None:
     steps, batch_size, *sizes = size
     hold_to_the_rule(case.build(*sizes, **options), steps, batch_size, own, resets)
-
-
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")
-@settings(max_examples=20, deadline=None)
-@given(cells(jumps=False), st.sampled_from(SIZES), st.sampled_from(MASKS))
-def test_random_cells(cell: Cell, size: tuple[int, ...], masks: tuple[str, ...]) -> None:
-    """Kernels with several stages and sizes of vectors compute what PyTorch's operators do."""
-    if torch.cuda.is_available():
-        pytest.skip("Triton's interpreter is off where there is a GPU")
-    x, call = random_call(cell.model_copy(update={"hidden": size[-1]}), (2, *size[1:]), masks, torch.float32)
-    expected = results(plain, x, call)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(TensorRecurrence, "steps", steps_by_triton)
-        found = results(plain, x, call)
-    for name, tensor in expected.items():
-        largest = float(tensor.abs().max().clamp(min=1))
-        torch.testing.assert_close(found[name], tensor, rtol=0, atol=1e-4 * largest, msg=name)
 
 
 COMPILE = """\
@@ -107,6 +127,7 @@ for kind, options in eval(sys.argv[1]):
 
 
 @pytest.mark.slow
+@needs_triton
 @pytest.mark.skipif(sys.platform != "linux", reason="Triton compiles on Linux only")
 @pytest.mark.parametrize("half", [0, 1])
 def test_they_compile_for_gpus_without_spilling(half: int) -> None:
@@ -116,6 +137,7 @@ def test_they_compile_for_gpus_without_spilling(half: int) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@needs_triton
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.usefixtures("interpreter")
 def test_in_bf16_they_round_the_operands_of_products_and_nothing_else(
@@ -126,3 +148,17 @@ def test_in_bf16_they_round_the_operands_of_products_and_nothing_else(
     # The interpreter cuts off where a GPU rounds to bfloat16; so the product rounds what the kernels write.
     monkeypatch.setattr(TritonSteps, "BF16", torch.float32)
     assert_operands_are_rounded(case, 1, 17, {"zoneout": 0.3}, own, layers=1)
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)])
+def test_sums_of_bf16_operands_are_not_rounded(device: str) -> None:
+    if device == "cuda" and not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    a, b = torch.randn(17, 300, device=device), torch.randn(300, 40, device=device)
+    truth, exact = rounded(a).double() @ rounded(b).double(), a.double() @ b.double()
+    for one, other in ((a, b), (a.t().contiguous().t(), b.t().contiguous().t())):
+        for out in (None, torch.empty(17, 40, device=device)):
+            found = product(one, other, bf16=True, out=out)
+            assert found.dtype == torch.float32
+            assert out is None or found is out
+            assert error(found, truth) < 1e-3 < error(found, exact)

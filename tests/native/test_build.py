@@ -6,9 +6,11 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier
+from typing import Any
 
 import pytest
 import torch
@@ -54,72 +56,75 @@ def kernel(tmp_path: Path) -> Kernel:
     return Kernel(path)
 
 
+@pytest.fixture
+def lines(capsys: pytest.CaptureFixture[str]) -> Callable[[Kernel], list[str]]:
+    """What is said when a process uses the kernel for the first time."""
+
+    def said(kernel: Kernel) -> list[str]:
+        build._outcomes.clear()
+        capsys.readouterr()
+        kernel.check()
+        return [line.split(" in ")[0] for line in capsys.readouterr().err.splitlines()]
+
+    return said
+
+
+COMPILES = ["compile  for this CPU, once: adding ...", "compile  done"]
+
+
 def compiled(cache: Path) -> list[str]:
     """Names of what is in the cache, without digests; libraries have a checksum beside them."""
     return sorted(path.name.split("-")[0] + path.suffix for path in (cache / "kernels").iterdir())
 
 
-def test_threads_that_need_a_kernel_at_once_compile_it_once(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
-    made, make, both = [], build._make, Barrier(2)
-    monkeypatch.setattr(build, "_make", lambda missing: made.append(missing) or make(missing))
-
-    def use(_: int) -> bool:
-        both.wait(10)
-        return kernel.works()
-
-    with ThreadPoolExecutor(2) as pool:
-        assert list(pool.map(use, range(2))) == [True, True]
-    assert made == [[kernel]]
-
-
-def test_only_the_first_use_compiles_and_says_so(
-    kernel: Kernel, cache: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    capsys.readouterr()
+def add_up(kernel: Kernel, *numbers: float) -> float:
     total = torch.zeros(1)
-    kernel("add_up", n=3, a=torch.tensor([1.0, 2.0, 4.0]), factor=0.5, sum=total)
-    assert total.item() == 3.5
-    told = capsys.readouterr().err.splitlines()
-    assert [line.split(" in ")[0] for line in told] == ["compile  for this CPU, once: adding ...", "compile  done"]
-    build._outcomes.clear()
-    kernel.check()
-    assert capsys.readouterr().err == ""
+    kernel("add_up", n=len(numbers), a=torch.tensor(numbers).float(), factor=0.5, sum=total)
+    return total.item()
+
+
+def test_a_kernel_is_compiled_once_for_a_source_and_a_compiler(
+    kernel: Kernel, cache: Path, lines: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert lines(kernel) == COMPILES
+    assert add_up(kernel, 1, 2, 4) == 3.5
+    assert lines(kernel) == []
     assert compiled(cache) == ["adding.sha256", "adding.so"]
-
-
-def test_another_text_or_compiler_is_another_library(
-    kernel: Kernel, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    kernel.check()
     kernel.source.write_text(SOURCE + "// changed\n")
-    build._outcomes.clear()
-    kernel.check()
+    assert lines(kernel) == COMPILES
     monkeypatch.setenv("CXX", shlex.join([*build.find_compiler(), "-DANY"]))
-    build._outcomes.clear()
-    kernel.check()
+    assert lines(kernel) == COMPILES
     assert compiled(cache) == ["adding.sha256"] * 3 + ["adding.so"] * 3
+    # Libraries that are loaded one after another may get the same descriptor.
+    other = Kernel(kernel.source.with_name("doubling.cpp"))
+    other.source.write_text(SOURCE.replace("a->factor;", "a->factor * 2;"))
+    assert (add_up(kernel, 1), add_up(other, 1)) == (0.5, 1.0)
 
 
-@pytest.mark.parametrize("path", ["folder", "library"])
-def test_a_library_that_others_could_have_written_is_not_loaded(
-    kernel: Kernel, cache: Path, path: str, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("damage", ["cut", "missing", "changed", "writable by others"])
+@pytest.mark.parametrize("suffix", [".so", ".sha256"])
+def test_a_library_that_is_damaged_or_not_ones_own_is_made_again(
+    kernel: Kernel, cache: Path, suffix: str, damage: str, lines: Any
 ) -> None:
+    kernel.check()
+    (path,) = (path for path in (cache / "kernels").iterdir() if path.suffix == suffix)
+    data = path.read_bytes()
+    path.unlink()  # This process has it mapped.
+    if damage != "missing":
+        path.write_bytes({"cut": data[: len(data) // 2], "changed": b"x" + data[1:]}.get(damage, data))
+        path.chmod(0o777 if damage == "writable by others" else 0o600)
+    assert lines(kernel) == COMPILES
+    assert path.stat().st_mode & 0o022 == 0
+    assert lines(kernel) == []
+
+
+def test_a_folder_that_others_can_write_to_is_not_used(kernel: Kernel, cache: Path, lines: Any) -> None:
     kernel.check()
     folder = cache / "kernels"
-    (library,) = folder.glob("*.so")
-    (folder if path == "folder" else library).chmod(0o777)
-    build._outcomes.clear()
-    capsys.readouterr()
-    kernel.check()
-    told = capsys.readouterr().err
-    assert "compile  for this CPU, once: adding ..." in told
-    if path == "folder":
-        assert f"cache    {folder}: not used, because others may write to it (chmod go-w changes that); name " in told
-    else:
-        assert library.stat().st_mode & 0o022 == 0
-    build._outcomes.clear()
-    kernel.check()
-    assert capsys.readouterr().err == ""
+    folder.chmod(0o777)
+    first, *others = lines(kernel)
+    assert first.startswith(f"cache    {folder}: not used, because others may write to it (chmod go-w changes that); ")
+    assert others == COMPILES
 
 
 @pytest.mark.parametrize("descriptors", ["/proc/self/fd", "/nowhere"])
@@ -143,16 +148,22 @@ def test_the_library_that_was_checked_is_loaded_whatever_has_its_name_by_then(
     assert library.read_text() == "planted"
 
 
-def test_libraries_that_are_loaded_one_after_another_are_told_apart(kernel: Kernel, tmp_path: Path) -> None:
-    """They may get the same descriptor."""
-    other = Kernel(tmp_path / "doubling.cpp")
-    other.source.write_text(SOURCE.replace("a->factor;", "a->factor * 2;"))
-    sums = []
-    for each in (kernel, other):
-        total = torch.zeros(1)
-        each("add_up", n=1, a=torch.ones(1), factor=0.5, sum=total)
-        sums.append(total.item())
-    assert sums == [0.5, 1.0]
+def test_threads_that_need_a_kernel_at_once_compile_it_once(kernel: Kernel, capfd: pytest.CaptureFixture[str]) -> None:
+    both = Barrier(2)
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(lambda _: both.wait(10) is not None and kernel.works(), range(2))) == [True, True]
+    assert capfd.readouterr().err.count("compile  for this CPU") == 1
+
+
+@pytest.mark.slow
+def test_processes_that_compile_at_once(kernel: Kernel, cache: Path) -> None:
+    code = "import pathlib, sys; from charlm.native.call import Kernel; Kernel(pathlib.Path(sys.argv[1])).check()"
+    command = [sys.executable, "-c", code, str(kernel.source)]
+    running = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    for process in running:
+        _, errors = process.communicate(timeout=120)
+        assert process.returncode == 0, errors
+    assert compiled(cache) == ["adding.sha256", "adding.so"]
 
 
 @pytest.mark.parametrize(
@@ -166,28 +177,29 @@ def test_as_many_compilers_as_cores_and_memory_allow(
     assert build._compilers() == compilers
 
 
+@pytest.mark.parametrize(
+    ("variables", "error"),
+    [
+        ({"CXX": "", "PATH": ""}, r"^no C\+\+ compiler; install g\+\+ or clang\+\+ for speed$"),
+        ({"CXX": "no-such-compiler"}, r"^the kernel could not be built: .*no-such-compiler"),
+        ({"CXX": "false"}, r"^false failed on the kernel: exit code 1; see .*; fix or unset CXX$"),
+        ({"CHARLM_CACHE": "FILE"}, r"/kernels: .* stored there .*; set CHARLM_CACHE to another folder$"),
+    ],
+)
+def test_why_nothing_can_be_compiled(
+    kernel: Kernel, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], error: str
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value.replace("FILE", str(kernel.source)))
+    with pytest.raises(KernelError, match=error):
+        kernel.check()
+    assert not kernel.works()
+
+
 def test_a_library_with_another_layout_is_not_called(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Struct, "layout", property(lambda struct: [48, 0, 8, 24, 16, 32]))
     with pytest.raises(KernelError, match=r"^the compiler lays out struct Arguments of adding.cpp in another way$"):
         kernel.check()
-
-
-@pytest.mark.parametrize(
-    ("compiler", "error"),
-    [
-        ("", r"^no C\+\+ compiler; install g\+\+ or clang\+\+ for speed$"),
-        ("no-such-compiler", r"^the kernel could not be built: .*no-such-compiler"),
-        ("false", r"^false failed on the kernel: exit code 1; see .*; fix or unset CXX$"),
-    ],
-)
-def test_a_compiler_that_is_none(kernel: Kernel, monkeypatch: pytest.MonkeyPatch, compiler: str, error: str) -> None:
-    monkeypatch.setenv("CXX", compiler)
-    if not compiler:
-        monkeypatch.delenv("CXX")
-        monkeypatch.setenv("PATH", "")
-    with pytest.raises(KernelError, match=error):
-        kernel.check()
-    assert not kernel.works()
 
 
 def test_a_fault_of_compilation_is_shown_and_leaves_other_kernels(kernel: Kernel, tmp_path: Path, cache: Path) -> None:
@@ -199,55 +211,17 @@ def test_a_fault_of_compilation_is_shown_and_leaves_other_kernels(kernel: Kernel
     assert "nothing" in log.read_text()
     assert "faulty.cpp" in log.read_text().splitlines()[0]
     assert compiled(cache) == ["adding.sha256", "adding.so", "faulty.log"]
-    assert kernel.works()
-    assert not faulty.works()
+    assert (kernel.works(), faulty.works()) == (True, False)
 
 
-def test_a_damaged_library_is_made_again(kernel: Kernel, cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    kernel.check()
-    for suffix, damage in ((".so", "cut"), (".so", "missing"), (".sha256", "changed"), (".sha256", "missing")):
-        (path,) = (path for path in (cache / "kernels").iterdir() if path.suffix == suffix)
-        data = path.read_bytes()
-        path.unlink()  # This process has it mapped.
-        if damage != "missing":
-            path.write_bytes(data[: len(data) // 2] if damage == "cut" else b"x" + data[1:])
-        for lines in (2, 0):
-            build._outcomes.clear()
-            capsys.readouterr()
-            kernel.check()
-            assert capsys.readouterr().err.count("\n") == lines, (suffix, damage)
-
-
-def test_a_cache_that_cannot_be_written(kernel: Kernel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("CHARLM_CACHE", str(tmp_path / "file"))
-    with pytest.raises(KernelError, match=r"^.*file/kernels: .* stored there .*; set CHARLM_CACHE to another folder$"):
-        kernel.check()
-
-
-def test_leftovers_of_a_killed_compilation_go_and_nothing_else(kernel: Kernel, cache: Path) -> None:
-    old, new, linked, other = (
-        cache / "kernels" / name for name in (".a.charlm.tmp", ".b.charlm.tmp", ".c.charlm.tmp", "tmpmine")
-    )
-    other.mkdir(parents=True)
-    for file in (old, new, other / ".a.charlm.tmp"):
+def test_leftovers_of_a_killed_compilation_go(kernel: Kernel, cache: Path) -> None:
+    old, new = (cache / "kernels" / name for name in (".a.charlm.tmp", ".b.charlm.tmp"))
+    old.parent.mkdir(parents=True)
+    for file in (old, new):
         file.touch()
-    linked.symlink_to(other)
-    for path in (old, linked, other):
-        os.utime(path, (0, 0), follow_symlinks=False)
+    os.utime(old, (0, 0))
     kernel.check()
-    assert [path.exists() for path in (old, new, linked / ".a.charlm.tmp", other)] == [False, True, True, True]
-
-
-@pytest.mark.slow
-def test_processes_that_compile_at_once(kernel: Kernel, cache: Path) -> None:
-    code = "import pathlib, sys; from charlm.native.call import Kernel; Kernel(pathlib.Path(sys.argv[1])).check()"
-    command = [sys.executable, "-c", code, str(kernel.source)]
-    running = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(2)]
-    for process in running:
-        _, errors = process.communicate(timeout=120)
-        assert process.returncode == 0, errors
-    assert compiled(cache) == ["adding.sha256", "adding.so"]
+    assert [path.exists() for path in (old, new)] == [False, True]
 
 
 def test_a_layer_without_its_kernel_says_why(monkeypatch: pytest.MonkeyPatch) -> None:

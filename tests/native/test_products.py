@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.nn import functional as F
 
 from charlm.layers import cross_entropy, linear
 from charlm.native.linear import matmul
@@ -14,15 +15,6 @@ from tests.conftest import ROOT
 from tests.pairwise import pairwise
 
 pytestmark = pytest.mark.usefixtures("needs_kernels")
-
-
-def test_operands_of_another_device_or_type_are_left_to_torch() -> None:
-    x, w = torch.randn(2, 3), torch.randn(4, 3)
-    linear(x, w.to("meta"))  # Torch's answer is of no use, but nobody reads memory that is not there.
-    with pytest.raises(RuntimeError):
-        linear(x, w, torch.zeros(4, dtype=torch.float64))
-    assert linear(x[0], w).shape == (4,)
-    assert linear(x.double(), w.double()).dtype == torch.float64
 
 
 SIZES = [(1, 1, 1), (7, 65, 33), (130, 17, 1000), (65, 130, 513), (13, 16, 256)]
@@ -50,11 +42,6 @@ def test_product_of_matrices(
     allowed = 4 * error(a @ b + bias, truth) + 2 * torch.finfo(torch.float32).eps * float(truth.abs().max())
     assert error(matmul(a, b, bias), truth) <= allowed
     assert error(matmul(a, b), truth - bias) <= allowed
-
-
-@pairwise(size=SIZES, transposed=TRANSPOSED, number=[1, 3])
-def test_product_in_bf16(size: tuple[int, int, int], transposed: tuple[bool, bool], number: int, threads: Any) -> None:
-    threads(number)
     assert_bf16_product(*size, transposed)
 
 
@@ -73,10 +60,6 @@ def test_product_of_operands_with_gaps() -> None:
 
 @pytest.mark.parametrize("rows", [1, 16])
 def test_rounding_to_bf16_is_torch_s(rows: int) -> None:
-    assert_rounds_like_torch(rows)
-
-
-def assert_rounds_like_torch(rows: int) -> None:
     """To nearest, ties to even, NaN of any bits to NaN."""
     bits = [0x3F808000, 0x3F818000, 0x3F808001, 0x3F817FFF, 0x7F7F7FFF, 0x7F7FFFFF, 0x7F800000, 0x7F800001, 0x7FFFFFFF]
     x = torch.tensor(bits, dtype=torch.int32).view(torch.float32)
@@ -98,11 +81,11 @@ import torch
 from tests.conftest import ROOT
 from tests.cells.measure import CASES
 from tests.cells.test_bf16 import assert_operands_are_rounded
-from tests.native.test_products import SIZES, assert_bf16_product, assert_rounds_like_torch
+from tests.native.test_products import SIZES, assert_bf16_product, test_rounding_to_bf16_is_torch_s
 
 for number in (1, 3):
     torch.set_num_threads(number)
-    assert_rounds_like_torch(rows=16)
+    test_rounding_to_bf16_is_torch_s(rows=16)
     for size in SIZES:
         torch.manual_seed(0)
         assert_bf16_product(*size, transposed=(False, True))
@@ -120,23 +103,30 @@ def test_bf16_without_the_permission_to_use_tiles() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_operands_need_not_lie_side_by_side() -> None:
-    logits, targets = torch.randn(3, 6, 4).movedim(1, 2), torch.arange(24).view(3, 8)[:, ::2] % 6
-    expected = torch.nn.functional.cross_entropy(logits.movedim(-1, 1), targets, reduction="none")
-    torch.testing.assert_close(cross_entropy(logits, targets), expected)
-    x, w, bias = torch.randn(2, 3), torch.randn(4, 3), torch.randn(8)[::2]
-    torch.testing.assert_close(linear(x, w, bias), torch.nn.functional.linear(x, w, bias))
-    torch.testing.assert_close(linear(torch._neg_view(x), w), torch.nn.functional.linear(-x, w))
-    assert linear(torch.zeros(2, 0), torch.zeros(4, 0)).shape == (2, 4)
-
-
 def test_linear_is_torch_s() -> None:
     x, w, b = (torch.randn(*shape, requires_grad=True) for shape in ((4, 3, 20), (7, 20), (7,)))
     upstream = torch.randn(4, 3, 7)
     for bias in (b, None):
         inputs = [x, w] if bias is None else [x, w, b]
-        found, expected = linear(x, w, bias), torch.nn.functional.linear(x, w, bias)
-        torch.testing.assert_close(found, expected)
-        gradients = (torch.autograd.grad(y, inputs, upstream) for y in (found, expected))
+        y, expected = linear(x, w, bias), F.linear(x, w, bias)
+        torch.testing.assert_close(y, expected)
+        gradients = (torch.autograd.grad(y, inputs, upstream) for y in (y, expected))
         for mine, theirs in zip(*gradients, strict=True):
             torch.testing.assert_close(mine, theirs)
+    gaps = torch.randn(14)[::2]
+    torch.testing.assert_close(linear(x, w, gaps), F.linear(x, w, gaps))
+    torch.testing.assert_close(linear(torch._neg_view(x), w), F.linear(-x, w))
+    assert linear(torch.zeros(2, 0), torch.zeros(4, 0)).shape == (2, 4)
+    # Operands of another device or type are left to torch, whose answer is of no use on "meta", but nobody reads memory
+    # that is not there.
+    linear(x, w.to("meta"))
+    with pytest.raises(RuntimeError):
+        linear(x, w, torch.zeros(7, dtype=torch.float64))
+    assert linear(x[0, 0], w).shape == (7,)
+    assert linear(x.double(), w.double()).dtype == torch.float64
+
+
+def test_cross_entropy_of_operands_with_gaps() -> None:
+    logits, targets = torch.randn(3, 6, 4).movedim(1, 2), torch.arange(24).view(3, 8)[:, ::2] % 6
+    expected = F.cross_entropy(logits.movedim(-1, 1), targets, reduction="none")
+    torch.testing.assert_close(cross_entropy(logits, targets), expected)
