@@ -110,7 +110,8 @@ class Search:
 
     def _end(self, trial: optuna.Trial, outcome: Outcome) -> None:
         self._faults = 0
-        self.study.end(trial, outcome)
+        run = {"nats": outcome.best_nats, "minutes": outcome.elapsed_s / 60, "steps": outcome.step}
+        self.study.end(trial, None if outcome.reason == "pruned" else outcome.best_nats, run=run)
         leader = best(self.study.trials())
         if leader and leader.number == trial.number + 1:
             write_best(self.study)
@@ -120,7 +121,7 @@ class Search:
 
     def _fail(self, trial: optuna.Trial, fault: str) -> None:
         self._faults += 1
-        self.study.fail(trial, fault)
+        self.study.end(trial, None, fault=fault)
         self._say(trial, f"failed: {fault}")
         if self._faults == _MOST_FAULTS:
             raise StudyError(

@@ -24,7 +24,6 @@ from charlm.errors import DamagedCheckpointError, RunError, StudyError
 from charlm.runs import CONFIG, FOLDER, JOURNAL, LAST, read_header
 from charlm.system.files import NotOwnError, refuse_links, replace_file
 from charlm.system.lock import LOCK, locked
-from charlm.training.loop import Outcome
 from charlm.tuning.settings import FirstTrial, StudySettings
 from charlm.tuning.space import suggest
 
@@ -64,16 +63,16 @@ class Study:
         with refusing_os_errors(folder):
             chosen = None if _holds_study(folder) else choose()
             folder.mkdir(parents=True, exist_ok=True)
-            with locked(folder, wait=True), _refusing_damage(folder / JOURNAL):
-                self._study = _open(folder / JOURNAL)
-                if _SETTINGS not in self._study.user_attrs:
-                    if any(trial.state != TrialState.WAITING for trial in self._study.get_trials(deepcopy=False)):
-                        raise StudyError(
-                            f"{folder}: found a study of another version of charlm; allowed: one of this version; take "
-                            "another folder"
-                        )
-                    self._begin(*(chosen or choose()))
-                self.settings = StudySettings.from_json(self._study.user_attrs[_SETTINGS], folder)
+            with locked(folder, wait=True):
+                try:
+                    self._study = _open(folder / JOURNAL)
+                    if _SETTINGS not in self._study.user_attrs:
+                        self._begin(*(chosen or choose()))
+                    self.settings = StudySettings.from_json(self._study.user_attrs[_SETTINGS], folder)
+                except (AssertionError, AttributeError, LookupError, RecursionError, TypeError, ValueError):
+                    raise StudyError(
+                        f"{folder / JOURNAL}: damaged; allowed: the journal of a study; take another --study"
+                    ) from None
 
     def _begin(self, settings: StudySettings, first: list[FirstTrial]) -> None:
         replace_file(self.folder / CONFIG, dump_config(settings.config).encode())
@@ -180,22 +179,15 @@ class Study:
             trial.report(nats, round(100 * share))
         return trial.should_prune()
 
-    def end(self, trial: optuna.Trial, outcome: Outcome) -> None:
-        """Store how a trial ended."""
-        run = {"nats": outcome.best_nats, "minutes": outcome.elapsed_s / 60, "steps": outcome.step}
-        trial.set_user_attr("run", run)
-        if outcome.reason == "pruned":
-            self._study.tell(trial, state=TrialState.PRUNED)
-        else:
-            self._study.tell(trial, outcome.best_nats)
+    def end(self, trial: optuna.Trial, nats: float | None, **attributes: Any) -> None:
+        """Store how a trial ended.
 
-    def fail(self, trial: optuna.Trial, fault: str) -> None:
-        """Store that a trial failed because of its options.
-
-        For Optuna it was pruned, and so as bad as can be: the sampler would learn nothing from a trial that FAILs.
+        nats: None if it was pruned, or failed because of its options. Then it is as bad as can be for Optuna; from a
+        trial that FAILs the sampler would learn nothing.
         """
-        trial.set_user_attr("fault", fault)
-        self._study.tell(trial, state=TrialState.PRUNED)
+        for name, value in attributes.items():
+            trial.set_user_attr(name, value)
+        self._study.tell(trial, nats, TrialState.PRUNED if nats is None else None)
 
 
 def best(trials: list[Trial]) -> Trial | None:
@@ -217,7 +209,8 @@ def trained_s(run_dir: Path) -> float | None:
 def _holds_study(folder: Path) -> bool:
     """Whether a study is in the folder; StudyError if something else is."""
     refuse_links(folder, [JOURNAL])
-    others = sorted({path.name for path in folder.iterdir()} - {LOCK}) if folder.is_dir() else []
+    names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
+    others = sorted(name for name in names if not name.endswith(LOCK))
     exists = (folder / JOURNAL).is_file()  # looked for last: a study begins with its journal
     if others and not exists:
         raise StudyError(f"{folder}: holds {others[0]}, but no study; allowed: a study, or a new folder")
@@ -225,7 +218,7 @@ def _holds_study(folder: Path) -> bool:
 
 
 def _open(journal: Path) -> optuna.Study:
-    """The study in a journal; a new one if the journal is empty or missing."""
+    """The study in a journal; a new one if the journal is empty or missing. StudyError for that of another version."""
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     lock = JournalFileOpenLock(str(journal))
     lock.acquire()
@@ -236,7 +229,14 @@ def _open(journal: Path) -> optuna.Study:
     finally:
         lock.release()
     storage = JournalStorage(JournalFileBackend(str(journal), lock_obj=lock))
-    return optuna.create_study(storage=storage, study_name="charlm", load_if_exists=True, pruner=_PRUNER)
+    study = optuna.create_study(storage=storage, study_name="charlm", load_if_exists=True, pruner=_PRUNER)
+    begun = [trial for trial in study.get_trials(deepcopy=False) if trial.state != TrialState.WAITING]
+    if begun and _SETTINGS not in study.user_attrs:
+        raise StudyError(
+            f"{journal.parent}: found a study of another version of charlm; allowed: one of this version; take another "
+            "folder"
+        )
+    return study
 
 
 @contextlib.contextmanager
@@ -245,15 +245,6 @@ def _calm() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
-
-
-@contextlib.contextmanager
-def _refusing_damage(journal: Path) -> Iterator[None]:
-    """Turn what Optuna and `StudySettings` raise for a journal with other content than theirs into a StudyError."""
-    try:
-        yield
-    except (AssertionError, AttributeError, LookupError, RecursionError, TypeError, ValueError):
-        raise StudyError(f"{journal}: damaged; allowed: the journal of a study; take another --study") from None
 
 
 @contextlib.contextmanager

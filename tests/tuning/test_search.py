@@ -68,12 +68,11 @@ def starting(monkeypatch):
     return replace
 
 
-def finished_trial(study, end, reason="max_steps"):
-    """A trial of another process, which has this score at 30 percent and at its end."""
+def finished_trial(study, nats):
+    """A trial of another process, which has this score at 30 percent and at its end, after 30 seconds."""
     with study.next_trial(None, lambda _: True) as trial:
-        study.report(trial, 0.3, end)
-        run_dir = str(study.run_dir(trial))
-        study.end(trial, Outcome(run_dir, reason, 20, 800, 30.0, end, end, 20, 100))
+        study.report(trial, 0.3, nats)
+        study.end(trial, nats, run={"nats": nats, "minutes": 0.5, "steps": 20})
 
 
 def test_a_search_finds_better_than_a_bad_learning_rate(study_of, config_of, search, suggestion, capsys):
@@ -132,10 +131,10 @@ def test_a_hopeless_trial_is_pruned(study_of, search, suggestion, capsys):
     suggestion(own_choice)  # it does not count among the three
     study = study_of(over=(*OVER, "optimizer.schedule.name=constant,cosine"), optimizer=BAD)
     for _ in range(3):
-        finished_trial(study, end=0.5)
+        finished_trial(study, nats=0.5)
     assert search(study, 4) == ""
     assert states(study)[3] == "complete"  # two others are too few
-    finished_trial(study, end=0.5)
+    finished_trial(study, nats=0.5)
     assert search(study, 6) == ""
     trial = study.trials()[-1]
     assert (trial.state, trial.steps) == ("pruned", 6)  # 30 percent
@@ -260,7 +259,7 @@ def test_a_trial_begins_if_there_is_time_for_half_of_it(study_of, monkeypatch, s
 
 def test_the_time_of_trials_limited_by_steps_is_that_of_the_others(study_of):
     study = study_of()
-    finished_trial(study, end=1.0)  # in 30 seconds
+    finished_trial(study, nats=1.0)  # in 30 seconds
     assert not Search(study, time.perf_counter() + 14, None)._fits(0)
     assert Search(study, time.perf_counter() + 14, None)._fits(4)
     assert Search(study, time.perf_counter() + 20, None)._fits(0)
