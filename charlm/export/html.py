@@ -14,7 +14,7 @@ from charlm.export.html_copies import Copies, copies_of
 from charlm.export.html_model import html_nats, packed_model
 from charlm.inference import TrainedModel
 from charlm.inference.evaluation import Ids, evaluate
-from charlm.look.page import model_name
+from charlm.look.page import model_facts
 from charlm.model import overflow
 from charlm.system.formatting import format_bytes
 from charlm.web.page import html_page
@@ -88,7 +88,7 @@ def write_html(trained: TrainedModel, path: Path, *, int8: bool = True, novelty:
             f"{costs.loss:.2%}; allowed: {MOST_LOSS:.1%}; use --float32"
         )
     data = _facts(trained, costs) | packed_model(trained, int8=int8) | {"copies": copied}
-    page = html_page("model", f"{model_name(trained)} · charlm", data, wasm=True).encode()
+    page = html_page("model", f"{data['name']} · charlm", data, wasm=True).encode()
     path.write_bytes(page)
     return costs
 
@@ -110,17 +110,11 @@ def _nats(trained: TrainedModel, int8: bool) -> tuple[float | None, float | None
 
 def _facts(trained: TrainedModel, costs: Costs) -> dict[str, Any]:
     """What the page says about the model."""
-    model = trained.config.model
-    return {
-        "name": model_name(trained),
-        "kind": f"{model.cell.name}, {model.layers} × {model.cell.hidden} units",
-        "parameters": sum(parameter.numel() for parameter in trained.network.parameters()),
-        "step": trained.progress.get("step"),
+    return model_facts(trained) | {
         "precision": costs.precision,
         "validNats": trained.progress.get("valid_nats"),
         "nats": costs.after_nats,
         "scored": costs.scored,
-        "symbol": "byte" if trained.vocabulary.level == "byte" else "character",
         "labels": [*trained.labels],
         "separator": trained.config.data.label_separator or "",
     }

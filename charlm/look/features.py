@@ -24,7 +24,7 @@ _QUOTES = {'"': '"', "“": "”", "„": "“", "«": "»"}
 
 def features_of(text: str) -> dict[str, Values]:
     """Feature → its value at every character of the text, [N]. The value is that after reading the character."""
-    in_word_N = _word_positions(text)
+    since_line_end, in_word = _since(text, lambda c: c == "\n"), _word_positions(text)
     features = {
         "upper case": _each(text, str.isupper),
         "digit": _each(text, str.isdigit),
@@ -33,16 +33,16 @@ def features_of(text: str) -> dict[str, Values]:
         "punctuation": _each(text, lambda c: not (c.isalnum() or c.isspace())),
         "end of sentence": _each(text, lambda c: c in _ENDS),
         "vowel": _each(text, lambda c: c.lower() in "aeiouäöüàáâéèêíîóôúûаеёиоуыэюяαεηιουω"),
-        "last letter of a word": _last_letters(in_word_N),
-        "last character of a line": _last(_each(text, lambda c: c != "\n")),
-        "position in the line": _since(text, lambda c: c == "\n"),
-        "position in the word": in_word_N,
+        "last letter of a word": _lasts(in_word),
+        "last character of a line": _lasts(since_line_end),
+        "position in the line": since_line_end,
+        "position in the word": in_word,
         "position in the sentence": _since(text, lambda c: c in _ENDS),
-        "inside quotes": np.minimum(_quote_depths(text), 1),
+        "inside quotes": _inside_quotes(text),
         "depth of brackets": _bracket_depths(text),
         "depth of indentation": _indentations(text),
-        "after a colon in the line": _after(text, ":"),
-        "after # in the line": _after(text, "#"),
+        "after a colon in the line": (_since(text, lambda c: c == ":") < since_line_end).astype(float),
+        "after # in the line": (_since(text, lambda c: c == "#") < since_line_end).astype(float),
     }
     return {name: values for name, values in features.items() if values.min(initial=0) != values.max(initial=0)}
 
@@ -50,13 +50,6 @@ def features_of(text: str) -> dict[str, Values]:
 def _each(text: str, test: Callable[[str], bool]) -> Values:
     by_character = {character: float(test(character)) for character in set(text)}
     return np.array([by_character[character] for character in text], np.float64)
-
-
-def _last(inside_N: Values) -> Values:
-    """1 where a stretch of ones ends; unknown, so 0, at the end of the text."""
-    ends_N = np.zeros_like(inside_N)
-    ends_N[:-1] = inside_N[:-1] * (1 - inside_N[1:])
-    return ends_N
 
 
 def _since(text: str, test: Callable[[str], bool]) -> Values:
@@ -77,14 +70,14 @@ def _word_positions(text: str) -> Values:
     return np.array(positions, np.float64)
 
 
-def _last_letters(in_word_N: Values) -> Values:
-    """1 for a letter before the end of its word; unknown, so 0, at the end of the text."""
-    ends_N = np.zeros_like(in_word_N)
-    ends_N[:-1] = (in_word_N[:-1] > 0) & (in_word_N[1:] <= 1)
+def _lasts(position_N: Values) -> Values:
+    """1 for the last position above 0 before they begin anew; unknown, so 0, at the end of the text."""
+    ends_N = np.zeros_like(position_N)
+    ends_N[:-1] = (position_N[:-1] > 0) & (position_N[1:] <= 1)
     return ends_N
 
 
-def _quote_depths(text: str) -> Values:
+def _inside_quotes(text: str) -> Values:
     """1 from an opening quotation mark to the one before the closing; an empty line closes it."""
     depths, closing = [], ""
     for place, character in enumerate(text):
@@ -121,14 +114,6 @@ def _indentations(text: str) -> Values:
     return np.array(depths, np.float64)
 
 
-def _after(text: str, mark: str) -> Values:
-    after_N, seen = [], False
-    for character in text:
-        seen = character != "\n" and (seen or character == mark)
-        after_N.append(float(seen))
-    return np.array(after_N, np.float64)
-
-
 @dataclass(frozen=True)
 class Tracked:
     """What a unit seems to track."""
@@ -143,52 +128,37 @@ def correlations(
 ) -> tuple[dict[Series, Values], dict[Series, Values]]:
     """Correlations [F, H] of every state with every feature [F, N], over the first half and over the second.
 
-    nan where the unit or the feature does not change within the half. Sums are float64; the stretches are not kept.
+    nan where the unit or the feature does not change within the half. Sums are float64; the stretches are not stored.
     """
-    middle = features_FN.shape[1] // 2
-    first: dict[Series, _Sums] = {}
-    second: dict[Series, _Sums] = {}
-    start = 0
+    middle, start = features_FN.shape[1] // 2, 0
+    halves: tuple[dict[Series, Values], dict[Series, Values]] = ({}, {})
     for stretch in stretches:
         states = {series: values_TH for series, values_TH in stretch.items() if not series.gate}
         end = start + len(next(iter(states.values())))
-        for half, begin, until in ((first, start, min(end, middle)), (second, max(start, middle), end)):
+        for sums, begin, until in zip(halves, (start, max(start, middle)), (min(end, middle), end), strict=True):
             if begin < until:
                 for series, values_TH in states.items():
-                    part_TH = values_TH[begin - start : until - start].astype(np.float64)
-                    half.setdefault(series, _Sums()).add(features_FN[:, begin:until], part_TH)
+                    own_TH = values_TH[begin - start : until - start].astype(np.float64)
+                    sums[series] = sums.get(series, 0) + _moments(features_FN[:, begin:until], own_TH)
         start = end
-    return (
-        {series: sums.correlations() for series, sums in first.items()},
-        {series: sums.correlations() for series, sums in second.items()},
-    )
+    first, second = ({series: _pearson(sums_FH) for series, sums_FH in half.items()} for half in halves)
+    return first, second
 
 
-class _Sums:
-    """Running sums for Pearson's correlation of features [F] with units [H]."""
+def _moments(f_FT: Values, x_TH: Values) -> Values:
+    """Sums over time of the products of 1, f, f² [1 + 2F] with 1, x, x² [1 + 2H]."""
+    ones = np.ones((len(x_TH), 1))
+    return np.concatenate([ones.T, f_FT, f_FT**2]) @ np.concatenate([ones, x_TH, x_TH**2], axis=1)
 
-    def __init__(self) -> None:
-        self.count = 0
-        self.f_F: Values | float = 0.0
-        self.ff_F: Values | float = 0.0
-        self.x_H: Values | float = 0.0
-        self.xx_H: Values | float = 0.0
-        self.fx_FH: Values | float = 0.0
 
-    def add(self, f_FT: Values, x_TH: Values) -> None:
-        self.count += len(x_TH)
-        self.f_F = self.f_F + f_FT.sum(1)
-        self.ff_F = self.ff_F + (f_FT**2).sum(1)
-        self.x_H = self.x_H + x_TH.sum(0)
-        self.xx_H = self.xx_H + (x_TH**2).sum(0)
-        self.fx_FH = self.fx_FH + f_FT @ x_TH
-
-    def correlations(self) -> Values:
-        n = self.count
-        covariance_FH = self.fx_FH / n - np.multiply.outer(self.f_F, self.x_H) / n**2
-        f_F, x_H = self.ff_F / n - (self.f_F / n) ** 2, self.xx_H / n - (self.x_H / n) ** 2
-        scale_FH = np.sqrt(np.multiply.outer(np.where(f_F > _LEAST, f_F, np.nan), np.where(x_H > _LEAST, x_H, np.nan)))
-        return covariance_FH / scale_FH
+def _pearson(moments: Values) -> Values:
+    """Pearson's correlation [F, H]: cov(f, x) / √(var f · var x)."""
+    mean = moments / moments[0, 0]
+    F, H = mean.shape[0] // 2, mean.shape[1] // 2
+    f_F, x_H = mean[1 : F + 1, 0], mean[0, 1 : H + 1]
+    var_f_F, var_x_H = mean[F + 1 :, 0] - f_F**2, mean[0, H + 1 :] - x_H**2
+    var_f_F[var_f_F <= _LEAST], var_x_H[var_x_H <= _LEAST] = np.nan, np.nan
+    return (mean[1 : F + 1, 1 : H + 1] - np.outer(f_F, x_H)) / np.sqrt(np.outer(var_f_F, var_x_H))
 
 
 _LEAST = 1e-12

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from charlm.data.reading import NEWLINE
+from charlm.data.vocabulary import readable
 from charlm.errors import DataError, VocabularyError
 from charlm.inference import SamplingOptions, TrainedModel
 from charlm.inference.line_samples import sample_lines
@@ -44,21 +45,19 @@ def look_page(trained: TrainedModel, text: str | Ids, other: TrainedModel | None
     # The newline that a model of lines reads first is no part of the text.
     hidden = int(trained.network.begins is not None)
     shown = shown_text(trained, ids[hidden:])
-    read_first = read(trained.network, ids)
-    predictions = (read_first.without_first() if hidden else read_first).in_text_order(trained.vocabulary)
-    data = _facts(trained, predictions) | {
+    as_read = read(trained.network, ids)
+    predictions = as_read.of_text(trained.vocabulary, hidden)
+    data = _predicted(trained, predictions) | {
         "text": shown,
-        "symbols": _symbols(trained),
-        "reading": _packed(predictions, len(trained.vocabulary)),
         "words": hardest_words(shown, predictions.bits_N),
         "lines": hardest_lines(shown, predictions.bits_N),
-        "memory": _context(trained, ids, read_first),
+        "memory": _context(trained, ids, as_read.bits_N),
         "copied": _copied(trained, ids[hidden:]),
         "units": _units(trained, ids, hidden, shown, units),
     }
     if other is not None:
         data["compare"] = _compared(trained, ids[hidden:], other, shown, predictions)
-    return html_page("look", f"{model_name(trained)} · charlm look", data)
+    return html_page("look", f"{data['name']} · charlm look", data)
 
 
 def _in_float32(trained: TrainedModel) -> TrainedModel:
@@ -70,38 +69,31 @@ def _in_float32(trained: TrainedModel) -> TrainedModel:
 
 def shown_text(trained: TrainedModel, ids: Ids) -> str:
     """A character for each id, in the order of the text. The last byte of a character shows it, others show a dot."""
+    text = trained.vocabulary.decode(ids.tolist(), "surrogateescape")
     if trained.vocabulary.level == "char":
-        return trained.vocabulary.decode(ids.tolist())
-    shown, whole = ["·"] * len(ids), bytes(trained.vocabulary.reversed_if_backward(ids).tolist())
-    place = 0
-    while place < len(whole):
-        length = next((n for n in range(1, 5) if _is_character(whole[place : place + n])), 0)
-        shown[place + max(length, 1) - 1] = whole[place : place + length].decode() if length else "\ufffd"
-        place += max(length, 1)
-    return "".join(shown)
+        return text
+    sizes = [len(character.encode("utf-8", "surrogateescape")) for character in text]
+    return "".join("·" * (size - 1) + readable(c) for size, c in zip(sizes, text, strict=True))
 
 
-def _is_character(data: bytes) -> bool:
-    try:
-        return len(data.decode()) == 1
-    except UnicodeDecodeError:
-        return False
-
-
-def model_name(trained: TrainedModel) -> str:
-    """The name of the run's folder, or of the file if there is none."""
-    return printable(trained.path.absolute().parent.parent.name or trained.path.name)
-
-
-def _facts(trained: TrainedModel, predictions: Predictions) -> dict[str, Any]:
+def model_facts(trained: TrainedModel) -> dict[str, Any]:
+    """What a page says about a model. Its name is that of the run's folder, or of the file if there is none."""
     model = trained.config.model
     return {
-        "name": model_name(trained),
-        "model": f"{model.cell.name}, {model.layers} × {model.cell.hidden} units",
+        "name": printable(trained.path.absolute().parent.parent.name or trained.path.name),
+        "kind": f"{model.cell.name}, {model.layers} × {model.cell.hidden} units",
         "parameters": sum(parameter.numel() for parameter in trained.network.parameters()),
         "step": trained.progress.get("step"),
         "symbol": "byte" if trained.vocabulary.level == "byte" else "character",
+    }
+
+
+def _predicted(trained: TrainedModel, predictions: Predictions) -> dict[str, Any]:
+    """The facts of a model and its predictions, in the order of the text."""
+    return model_facts(trained) | {
         "bits": float(np.nanmean(predictions.bits_N)),
+        "symbols": _symbols(trained),
+        "reading": _packed(predictions, len(trained.vocabulary)),
     }
 
 
@@ -131,10 +123,10 @@ def _packed(predictions: Predictions, vocabulary_size: int) -> dict[str, Any]:
     }
 
 
-def _context(trained: TrainedModel, ids: Ids, predictions: Predictions) -> dict[str, Any]:
-    """The loss by length of context; predictions: of all `ids`."""
+def _context(trained: TrainedModel, ids: Ids, bits_N: np.ndarray) -> dict[str, Any]:
+    """The loss by length of context; bits_N: of all `ids`."""
     curve, places = context_curve(trained.network, ids)
-    whole = float(np.mean(predictions.bits_N[places])) if curve else None
+    whole = float(np.mean(bits_N[places])) if curve else None
     return {"curve": curve, "whole": whole, "targets": len(places)}
 
 
@@ -238,14 +230,11 @@ def _compared(
     begins = other.network.begins
     if begins is not None:
         same = np.concatenate([[begins], same]).astype(same.dtype)
-    read_first = read(other.network, same)
-    second = (read_first if begins is None else read_first.without_first()).in_text_order(other.vocabulary)
-    first_words, second_words = better_words(shown, predictions.bits_N, second.bits_N)
-    return _facts(other, second) | {
-        "symbols": _symbols(other),
-        "reading": _packed(second, len(other.vocabulary)),
-        "memory": _context(other, same, read_first),
-        "words": [first_words, second_words],
+    as_read = read(other.network, same)
+    second = as_read.of_text(other.vocabulary, int(begins is not None))
+    return _predicted(other, second) | {
+        "memory": _context(other, same, as_read.bits_N),
+        "words": better_words(shown, predictions.bits_N, second.bits_N),
     }
 
 

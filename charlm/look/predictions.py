@@ -48,13 +48,10 @@ class Predictions:
     """The likeliest characters, the likeliest first."""
     top_p_NK: npt.NDArray[np.float64]
 
-    def without_first(self) -> "Predictions":
-        """The predictions of a text without its first character."""
-        return Predictions(*(values[1:] for values in vars(self).values()))
-
-    def in_text_order(self, vocabulary: Vocabulary) -> "Predictions":
-        """The predictions in the order of the text; a model that reads backward makes them in reverse."""
-        return Predictions(*(vocabulary.reversed_if_backward(values) for values in vars(self).values()))
+    def of_text(self, vocabulary: Vocabulary, hidden: int) -> "Predictions":
+        """The predictions in the order of the text, without the first `hidden` characters that the model reads."""
+        values = (vocabulary.reversed_if_backward(values[hidden:]) for values in vars(self).values())
+        return Predictions(*values)
 
 
 @torch.inference_mode()

@@ -2,7 +2,7 @@
 
 const ORANGE = "230,120,0";
 const BLUE = "30,110,210";
-const SHADES = 16;
+export const SHADES = 16;
 
 /**
  * How the surprises of a text are shaded, from their bits; NaN is left out. Nearly all of a text in English is below

@@ -26,14 +26,5 @@ export function excerpt(characters, start, length, longest = 60) {
   return length > longest ? `${shown}…` : shown;
 }
 
-/** An element with properties and children; text is never parsed as markup. */
-export function element(tag, properties = {}, ...children) {
-  const node = Object.assign(document.createElement(tag), properties);
-  node.append(...children);
-  return node;
-}
-
-export const byId = (id) => document.getElementById(id);
-
 /** A whole number with commas. */
 export const whole = (number) => number.toLocaleString("en");

@@ -1,6 +1,7 @@
 // What the model predicted for one character.
 
-import { bitsAt, element, excerpt, nameOf } from "./data.js";
+import { element } from "../shared/elements.js";
+import { bitsAt, excerpt, nameOf } from "./data.js";
 
 /** A probability. */
 export const percent = (share) =>

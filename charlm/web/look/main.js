@@ -1,7 +1,8 @@
 // Puts the page together: what the colors show, and what happens when something is chosen.
 
 import { legendColors, signedShade, surpriseScale } from "./colors.js";
-import { bitsAt, byId, element, nameOf, whole } from "./data.js";
+import { byId, element } from "../shared/elements.js";
+import { bitsAt, nameOf, whole } from "./data.js";
 import { sentence, showPrediction } from "./details.js";
 import { loadData } from "./load.js";
 import { advantage, copiedMarks, fillCompared, fillCopied, fillMemory } from "./panels.js";
@@ -109,7 +110,7 @@ async function start() {
   byId("name").textContent = data.name;
   document.querySelector(".unit-name").textContent = data.symbol;
   const facts = [
-    data.model,
+    data.kind,
     `${whole(data.parameters)} parameters`,
     data.step ? `${whole(data.step)} steps` : "",
     `${data.bits.toFixed(3)} bits per ${data.symbol} of this text`,

@@ -1,6 +1,7 @@
 // The cards beside the text: hardest words and lines, memory, copies, and the comparison.
 
-import { bitsAt, element, excerpt } from "./data.js";
+import { element, svg } from "../shared/elements.js";
+import { bitsAt, excerpt } from "./data.js";
 
 function jump(text, detail, go) {
   return element(
@@ -27,15 +28,6 @@ export function fillStretches(list, characters, stretches, unit, go) {
 export const tenths = (bits) => bits.toFixed(1);
 export const hundredths = (bits) => bits.toFixed(2);
 
-const SVG = "http://www.w3.org/2000/svg";
-
-function shape(tag, attributes, text = "") {
-  const node = document.createElementNS(SVG, tag);
-  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
-  node.textContent = text;
-  return node;
-}
-
 /** The loss of each model by length of context, as curves with a sentence for those who cannot see them. */
 export function fillMemory(box, all, symbol) {
   const models = all.filter(({ memory }) => memory.curve.length);
@@ -53,7 +45,7 @@ export function fillMemory(box, all, symbol) {
   const sentences = models.map(({ name, memory }) =>
     models.length > 1 ? `${name}: ${memorySentence(memory, symbol)}` : memorySentence(memory, symbol),
   );
-  const picture = shape("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": sentences.join(" ") });
+  const picture = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": sentences.join(" ") });
   models.forEach(({ memory }, turn) => {
     // The colors are those of the comparison: blue for the first of two.
     const sign = models.length > 1 && turn === 0 ? "negative" : "positive";
@@ -61,26 +53,26 @@ export function fillMemory(box, all, symbol) {
     const other = models[1 - turn]?.memory.whole;
     const below = !(memory.whole > other || (memory.whole === other && turn === 0)); // so the two do not overprint
     picture.append(
-      shape("line", { x1: left, x2: width, y1: level, y2: level, class: `whole ${sign}` }),
-      shape("text", { x: width - 2, y: level + (below ? 13 : -5), class: "label end" }, `whole text: ${memory.whole.toFixed(2)}`),
-      shape("polyline", {
+      svg("line", { x1: left, x2: width, y1: level, y2: level, class: `whole ${sign}` }),
+      svg("text", { x: width - 2, y: level + (below ? 13 : -5), class: "label end" }, `whole text: ${memory.whole.toFixed(2)}`),
+      svg("polyline", {
         points: memory.curve.map(([, value], index) => `${x(index)},${y(value)}`).join(" "),
         class: `curve ${sign}`,
       }),
     );
     memory.curve.forEach(([length, value], index) => {
-      const dot = shape("circle", { cx: x(index), cy: y(value), r: 3.5, class: `dot ${sign}` });
-      dot.append(shape("title", {}, `${length} ${symbol}s: ${value.toFixed(2)} bits`));
+      const dot = svg("circle", { cx: x(index), cy: y(value), r: 3.5, class: `dot ${sign}` });
+      dot.append(svg("title", {}, `${length} ${symbol}s: ${value.toFixed(2)} bits`));
       picture.append(dot);
     });
   });
   first.curve.forEach(([length], index) => {
-    picture.append(shape("text", { x: x(index), y: height - 14, class: "label middle" }, String(length)));
+    picture.append(svg("text", { x: x(index), y: height - 14, class: "label middle" }, String(length)));
   });
   for (const value of [high, low])
-    picture.append(shape("text", { x: left - 6, y: y(value) + 4, class: "label end" }, value.toFixed(1)));
+    picture.append(svg("text", { x: left - 6, y: y(value) + 4, class: "label end" }, value.toFixed(1)));
   picture.append(
-    shape("text", { x: (left + width) / 2, y: height - 1, class: "label middle" }, `${symbol}s of context`),
+    svg("text", { x: (left + width) / 2, y: height - 1, class: "label middle" }, `${symbol}s of context`),
   );
   const signs = models.length > 1 ? [swatch("negative"), swatch("positive")] : [""];
   box.replaceChildren(picture, ...sentences.map((text, turn) => element("p", {}, signs[turn], text)));
@@ -138,13 +130,13 @@ export function fillCompared(box, data, go) {
       "p",
       {},
       swatch("negative"),
-      `${data.name}, ${data.model}: ${data.bits.toFixed(3)} bits per ${data.symbol}; better in ${share(first)} of them.`,
+      `${data.name}, ${data.kind}: ${data.bits.toFixed(3)} bits per ${data.symbol}; better in ${share(first)} of them.`,
     ),
     element(
       "p",
       {},
       swatch("positive"),
-      `${data.compare.name}, ${data.compare.model}: ${data.compare.bits.toFixed(3)} bits; better in ${share(second)}.`,
+      `${data.compare.name}, ${data.compare.kind}: ${data.compare.bits.toFixed(3)} bits; better in ${share(second)}.`,
     ),
     element("h3", { textContent: `Words that ${data.name} knows better, bits saved` }),
     list(data.compare.words[0]),

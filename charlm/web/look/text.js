@@ -1,7 +1,7 @@
 // The text: rows of equal height, of which only those in sight are in the document.
 
 import { shadeColor } from "./colors.js";
-import { element } from "./data.js";
+import { element } from "../shared/elements.js";
 
 const MARGIN = 25; // rows drawn above and below those in sight
 const NEAR = 22; // rows between the sight and the end of what is drawn before more are drawn, a few at a time

@@ -1,6 +1,6 @@
 // Units: a list to search, a slider, and the curve that the text is colored by.
 
-import { element } from "./data.js";
+import { element } from "../shared/elements.js";
 
 /** "h 17, layer 1". */
 export function unitName(unit) {

@@ -1,6 +1,7 @@
 // The tab that completes a text while it is typed.
 
-import { byId, element, excerpt, nameOf } from "../look/data.js";
+import { byId, element } from "../shared/elements.js";
+import { excerpt, nameOf } from "../look/data.js";
 import { percent } from "../look/details.js";
 import { directionOf } from "../look/text.js";
 import { printable } from "../shared/printable.js";

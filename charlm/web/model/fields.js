@@ -1,6 +1,7 @@
 // Fields, their faults, and messages about them.
 
-import { byId, element, nameOf } from "../look/data.js";
+import { byId, element } from "../shared/elements.js";
+import { nameOf } from "../look/data.js";
 
 /** Whether a key belongs to an input method, which composes a character; 229 in browsers that do not say it otherwise. */
 export const composing = (event) => event.isComposing || event.keyCode === 229;

@@ -1,6 +1,7 @@
 // Puts the page together.
 
-import { byId, element, whole } from "../look/data.js";
+import { byId, element } from "../shared/elements.js";
+import { whole } from "../look/data.js";
 import { CompleteTab } from "./complete.js";
 import { openCopies } from "./copies.js";
 import { openModel } from "./engine.js";

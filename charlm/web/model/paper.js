@@ -1,7 +1,7 @@
 // Text as it is written: an entry for each id, a block for each line, of which only the changed ones are drawn again.
 
 import { shadeColor, signedShade } from "../look/colors.js";
-import { element } from "../look/data.js";
+import { element } from "../shared/elements.js";
 import { printable } from "../shared/printable.js";
 
 const RUN = 256; // entries of an element at most: little is drawn again when the text grows

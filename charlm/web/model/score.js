@@ -1,7 +1,8 @@
 // The tab that scores a text: every character shaded by its bits.
 
 import { surpriseScale } from "../look/colors.js";
-import { bitsAt, byId, element, nameOf, whole } from "../look/data.js";
+import { byId, element } from "../shared/elements.js";
+import { bitsAt, nameOf, whole } from "../look/data.js";
 import { sentence, showPrediction } from "../look/details.js";
 import { TextView } from "../look/text.js";
 import { probabilities } from "./choose.js";

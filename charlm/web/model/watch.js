@@ -1,6 +1,6 @@
 // The unit whose activation colors what is written.
 
-import { byId, element } from "../look/data.js";
+import { byId, element } from "../shared/elements.js";
 
 export class Watch {
   /** onChange() when another unit is chosen. */

@@ -1,7 +1,8 @@
 // The tab that writes.
 
 import { legendColors } from "../look/colors.js";
-import { byId, whole } from "../look/data.js";
+import { byId } from "../shared/elements.js";
+import { whole } from "../look/data.js";
 import { Context } from "./context.js";
 import { FieldError, composing, listed, numberIn, seedIn, tellUnknown } from "./fields.js";
 import { Paper } from "./paper.js";

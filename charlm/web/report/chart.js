@@ -1,6 +1,7 @@
 // A chart: one or two curves of every run over a shared axis, with a cursor, a selection by dragging, and notes.
 
-import { svg, element, runClass, swatch } from "./data.js";
+import { element, svg } from "../shared/elements.js";
+import { runClass, swatch } from "./data.js";
 import { AXES, short, tickText, timeUnit } from "./numbers.js";
 import { extent, makeScale, ticksOf, widened } from "./scale.js";
 import { nearest, smoothed } from "./smooth.js";

@@ -1,5 +1,6 @@
 // What the page shows: the JSON of the page, with its packed arrays unpacked.
 
+import { svg } from "../shared/elements.js";
 import { unpackArray } from "../shared/unpack.js";
 
 async function unpackedAll(named) {
@@ -28,21 +29,6 @@ export async function loadData() {
   const data = JSON.parse(document.getElementById("data").textContent);
   data.runs = await Promise.all(data.runs.map(unpackedRun));
   return data;
-}
-
-/** An element with properties and children; text is never parsed as markup. */
-export function element(tag, properties = {}, ...children) {
-  const node = Object.assign(document.createElement(tag), properties);
-  node.append(...children);
-  return node;
-}
-
-/** The same in SVG, with attributes. */
-export function svg(tag, attributes = {}, ...children) {
-  const node = document.createElementNS("http://www.w3.org/2000/svg", tag);
-  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
-  node.append(...children);
-  return node;
 }
 
 /** The classes that give a run its color and dashes. */

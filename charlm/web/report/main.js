@@ -1,12 +1,12 @@
 // Puts the page together: what the charts share, the controls, the keys.
 
 import { Chart } from "./chart.js";
-import { element, loadData, swatch } from "./data.js";
+import { byId, element } from "../shared/elements.js";
+import { loadData, swatch } from "./data.js";
 import { AXES, lossIn, short, whole } from "./numbers.js";
 import { Samples } from "./samples.js";
 import { fillNotes, fillScores, fillSettings } from "./tables.js";
 
-const byId = (id) => document.getElementById(id);
 const WIDE = 30; // largest over least value from which on an axis starts out logarithmic
 
 async function start() {

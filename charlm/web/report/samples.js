@@ -1,11 +1,12 @@
 // What the models wrote while they were trained, shaded by surprise.
 
+import { SHADES, shadeColor } from "../look/colors.js";
 import { printable } from "../shared/printable.js";
-import { element, runClass, swatch } from "./data.js";
+import { element } from "../shared/elements.js";
+import { runClass, swatch } from "./data.js";
 import { whole } from "./numbers.js";
 import { nearest } from "./smooth.js";
 
-const SHADES = 16;
 const MOST_BITS = 8;
 
 /** Shade of a surprise, 0 to 16; the root, so that differences among likely characters show too. */

@@ -1,6 +1,7 @@
 // Tables: final scores, and settings.
 
-import { element, swatch } from "./data.js";
+import { element } from "../shared/elements.js";
+import { swatch } from "./data.js";
 import { compact, duration, lossText, whole } from "./numbers.js";
 
 const cell = (text, heading = false) => element(heading ? "th" : "td", { textContent: text });
