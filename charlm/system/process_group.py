@@ -150,7 +150,7 @@ class ProcessGroup:
 
     def all_gather(self, shard: Tensor, dim: int) -> Tensor:
         """The tensor of the whole batch from the shards of all processes; the inverse of `Shard.of`."""
-        if self.size == 1:
+        if not self.is_distributed:
             return shard
         shard = shard.contiguous()
         shards = [torch.empty_like(shard) for _ in range(self.size)]
@@ -164,7 +164,7 @@ class ProcessGroup:
 
     def on_first(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call the function in the first process only; all processes return its result."""
-        if self.size == 1:
+        if not self.is_distributed:
             return function(*args, **kwargs)
         results: list[Any] = [self.on_each(function, *args, **kwargs) if self.is_first else self.on_each(lambda: None)]
         with self._answered():
@@ -173,7 +173,7 @@ class ProcessGroup:
 
     def on_each(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call the function in every process; all end if it raises in one."""
-        if self.size == 1:
+        if not self.is_distributed:
             return function(*args, **kwargs)
         value, error = None, None
         try:
@@ -202,7 +202,7 @@ class ProcessGroup:
 
     def check_equal(self, name: str, find: Callable[[], object]) -> None:
         """ProcessError unless `find` returns the same in all processes; a single process does not call it."""
-        if self.size == 1:
+        if not self.is_distributed:
             return
         value = find()
         for rank, other in enumerate(self._gather(value)):
@@ -216,7 +216,7 @@ class ProcessGroup:
 
     def agree(self, elapsed_s: float, signals: list[str]) -> tuple[float, list[str]]:
         """The first process's clock, and the signals that any process has received."""
-        if self.size == 1:
+        if not self.is_distributed:
             return elapsed_s, signals
         names = ("SIGHUP", "SIGINT", "SIGTERM")
         first_s, *counts = self._sum([elapsed_s if self.is_first else 0.0, *(name in signals for name in names)])
@@ -246,7 +246,7 @@ class ProcessGroup:
 
     def _sum(self, numbers: Sequence[float]) -> list[float]:
         """Sums over all processes, in float64, by the group for decisions."""
-        if self.size == 1:
+        if not self.is_distributed:
             return list(numbers)
         tensor = torch.tensor(numbers, dtype=torch.float64)
         with self._answered():
