@@ -135,6 +135,6 @@ class Request:
 def families_of(cells: Sequence[Cell], has_kernels: bool) -> list[Family]:
     """The families to choose from, of one kind if all of `Request.cells` are."""
     kinds = {cell.kind for cell in cells}
-    asked = kinds.pop() if len(kinds) == 1 else None
-    families = [family for family in USUAL if asked in (None, family.kind)] or [on_request(asked or "")]
-    return families if has_kernels or asked not in (None, PLAIN.kind) else [PLAIN, *families]
+    requested = kinds.pop() if len(kinds) == 1 else None
+    families = [family for family in USUAL if requested in (None, family.kind)] or [on_request(requested or "")]
+    return families if has_kernels or requested not in (None, PLAIN.kind) else [PLAIN, *families]

@@ -87,8 +87,8 @@ def relative_nats(candidate: Candidate) -> float:
     A model too large for the text gains little: n effective parameters are worth S · (1 − e^(−n / S)), where S is
     `PER_CHAR` times the characters of the train split.
     """
-    effective, most = effective_parameters(candidate), PER_CHAR * candidate.train_chars
-    return _nats(most * -math.expm1(-effective / most), candidate)
+    effective, usable = effective_parameters(candidate), PER_CHAR * candidate.train_chars
+    return _nats(usable * -math.expm1(-effective / usable), candidate)
 
 
 def expected_nats(candidate: Candidate, ngram_nats: float, vocabulary_size: int) -> float:

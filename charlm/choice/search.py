@@ -106,9 +106,9 @@ def next_to_measure(
     likely = prospects(1.0)
     if not likely or not is_in_time:
         return None
-    least, leader = min(map(relative_nats, _promising(list(likely.values())))), best(list(likely.values()))
+    lowest, leader = min(map(relative_nats, _promising(list(likely.values())))), best(list(likely.values()))
     rivals = sorted((relative_nats(hope), at) for at, hope in prospects(_FASTER).items() if is_promising(hope))
-    places = [place for nats, place in rivals if nats < least]
+    places = [place for nats, place in rivals if nats < lowest]
     places += [place for place, candidate in likely.items() if candidate is leader]
     for at, index in places:
         seconds = estimates(families[at])
@@ -121,8 +121,8 @@ def next_to_measure(
 
 def is_promising(candidate: Candidate) -> bool:
     """Whether there are enough updates, and not too many parameters."""
-    least = candidate.family.least_updates / candidate.family.width_factor(candidate.config.model.cell.hidden)
-    return candidate.updates >= least and candidate.parameters <= _MOST_PER_CHAR * candidate.train_chars
+    least_updates = candidate.family.least_updates / candidate.family.width_factor(candidate.config.model.cell.hidden)
+    return candidate.updates >= least_updates and candidate.parameters <= _MOST_PER_CHAR * candidate.train_chars
 
 
 def _promising(candidates: list[Candidate]) -> list[Candidate]:
@@ -136,6 +136,6 @@ def best(candidates: list[Candidate]) -> Candidate:
     Of those beyond `_MEASURED_PARAMETERS` the smallest.
     """
     promising = _promising(candidates)
-    least = min(map(relative_nats, promising))
-    near = [candidate for candidate in promising if relative_nats(candidate) < least + _TIE_NATS]
+    lowest = min(map(relative_nats, promising))
+    near = [candidate for candidate in promising if relative_nats(candidate) < lowest + _TIE_NATS]
     return max(near, key=lambda each: (min(each.parameters, _MEASURED_PARAMETERS), -each.parameters))

@@ -125,8 +125,8 @@ def _split(request: Request, base: Config, corpus: Corpus, chars_read: int) -> t
         return int(chars * train / (train + test)), len(corpus.splits["valid"])
     if is_given:
         return int(chars * train), int(chars * valid)
-    most = min(_MOST_VALID, max(_LEAST_VALID, chars_read // 5))
-    chosen = int(min(max(0.1 * chars, _LEAST_VALID), most, 0.2 * chars))
+    highest = min(_MOST_VALID, max(_LEAST_VALID, chars_read // 5))
+    chosen = int(min(max(0.1 * chars, _LEAST_VALID), highest, 0.2 * chars))
     return chars - chosen, chosen
 
 

@@ -65,7 +65,7 @@ def _keys(pieces: Ids, order: int) -> tuple[Keys, Keys]:
     return context.ravel(), (context + wide[:, _ORDER:]).ravel()
 
 
-def _look_up(keys: Keys, values: npt.NDArray[np.int64], wanted: Keys) -> npt.NDArray[np.int64]:
+def _look_up(keys: Keys, values: npt.NDArray[np.int64], queries: Keys) -> npt.NDArray[np.int64]:
     """The value of each wanted key, 0 where it is missing."""
-    at = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
-    return np.where(keys[at] == wanted, values[at], 0)
+    at = np.minimum(np.searchsorted(keys, queries), len(keys) - 1)
+    return np.where(keys[at] == queries, values[at], 0)

@@ -104,17 +104,17 @@ def _explain(fault: Any, path: Path, value: Any, node: dict[str, Any]) -> tuple[
         return (tuple(key.split(".")), f"found {text}") if colon else ((), key)
     if kind in ("union_tag_invalid", "union_tag_not_found"):
         tag, allowed = node["discriminator"]["propertyName"], list(node["discriminator"]["mapping"])
-        found = value.get(tag, _MISSING)
-        return (tag,), f"found {show(found)}; allowed: {' | '.join(allowed)}{_nearest(found, allowed)}"
+        tag_value = value.get(tag, _MISSING)
+        return (tag,), f"found {show(tag_value)}; allowed: {' | '.join(allowed)}{_nearest(tag_value, allowed)}"
     if kind == "string_unicode":  # the value or the key itself
         return (), f"found {show(fault['input'])}, which is not Unicode text; allowed: UTF-8"
     choices = [choice for choice in _choices(node) if isinstance(choice, str)]
     return (), f"found {show(value)}; allowed: {allowed_text(node)}{_nearest(value, choices)}"
 
 
-def _nearest(found: Any, known: Sequence[str]) -> str:
-    is_short = isinstance(found, str) and len(found) < 100  # difflib takes seconds for 10 MB
-    near = difflib.get_close_matches(found, known, n=1, cutoff=0.5) if is_short else []
+def _nearest(tag_value: Any, known: Sequence[str]) -> str:
+    is_short = isinstance(tag_value, str) and len(tag_value) < 100  # difflib takes seconds for 10 MB
+    near = difflib.get_close_matches(tag_value, known, n=1, cutoff=0.5) if is_short else []
     return f"; did you mean {near[0]!r}?" if near else ""
 
 

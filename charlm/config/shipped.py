@@ -16,10 +16,10 @@ def shipped_configs() -> dict[str, Path]:
     return {file.stem: file for file in sorted(folder.glob("*.yaml"))}
 
 
-def find_config(given: Path) -> Path:
+def find_config(file: Path) -> Path:
     """The file that a user means: the file at this path, or else the shipped config of this name."""
-    shipped = shipped_configs().get(str(given))
-    return given if shipped is None or given.is_file() else shipped
+    shipped = shipped_configs().get(str(file))
+    return file if shipped is None or file.is_file() else shipped
 
 
 def purpose(file: Path) -> str:

@@ -22,8 +22,8 @@ _PATTERNS = {
 MAX_DIGITS = 100
 
 
-def _fault(found: str, at: Any) -> yaml.MarkedYAMLError:
-    return yaml.MarkedYAMLError(problem=f"found {found}", problem_mark=at.start_mark)
+def _fault(fault: str, at: Any) -> yaml.MarkedYAMLError:
+    return yaml.MarkedYAMLError(problem=f"found {fault}", problem_mark=at.start_mark)
 
 
 class _Loader(yaml.SafeLoader):
@@ -38,16 +38,16 @@ class _Loader(yaml.SafeLoader):
         return super().compose_node(parent, index)
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-        seen: set[str] = set()
+        keys: set[str] = set()
         for key_node, _ in node.value:
             key = key_node.value
             if not isinstance(key, str):
                 raise _fault("a list or section as a key", key_node)
             if key_node.tag != "tag:yaml.org,2002:str":
                 raise _fault(f"key {key}, which is not text", key_node)
-            if key in seen:
+            if key in keys:
                 raise _fault(f"key {key!r} twice in one section", key_node)
-            seen.add(key)
+            keys.add(key)
         return super().construct_mapping(node, deep=True)
 
     def construct_int(self, node: Any) -> int:

@@ -68,11 +68,11 @@ def check_text(name: str | Path, head: bytes) -> None:
     is_utf8 = _is_utf8(head)
     if is_utf8 and b"\x00" not in head and not head.startswith((b"%PDF-", b"{\\rtf")):
         return
-    found = next(((kind, advice) for offset, magic, kind, advice in _FORMS if head.startswith(magic, offset)), None)
-    if found is None and (encoding := _encoding(head, _LEAST_COMMON if is_utf8 else 0.0)):
-        found = f"text in {encoding}", f"convert it: iconv -f {encoding} -t UTF-8 {{}} > utf8.txt"
-    if found:
-        kind, advice = found
+    form = next(((kind, advice) for offset, magic, kind, advice in _FORMS if head.startswith(magic, offset)), None)
+    if form is None and (encoding := _encoding(head, _LEAST_COMMON if is_utf8 else 0.0)):
+        form = f"text in {encoding}", f"convert it: iconv -f {encoding} -t UTF-8 {{}} > utf8.txt"
+    if form:
+        kind, advice = form
         advice = advice.partition(":")[0] if name == "stdin" else advice.format(shlex.quote(str(name)))
         raise DataError(f"{name}: found {kind}; {_ALLOWED}; {advice}")
 

@@ -68,7 +68,7 @@ def write_splits(
     smallest = max(min(shares.values()) / sum(shares.values()), _LEAST_SHARE)
     frequent = counts > (max(_FREQUENT * smallest * lines, _FEW) if spread else lines)
     dominates = frequent[dominant] and counts[dominant] >= _DOMINANT * lines
-    seen, sizes = Counter[int](), dict.fromkeys(shares, 0)
+    occurrences, sizes = Counter[int](), dict.fromkeys(shares, 0)
     with ExitStack() as opened:
         writers = {name: opened.enter_context(open_entry(f"{key}-{name}", newline.dtype)) for name in shares}
         for append in writers.values():
@@ -83,12 +83,14 @@ def write_splits(
                 dominates = False
             for bucket in np.unique(buckets[frequent[buckets]]).tolist():
                 (places,) = np.nonzero(buckets == bucket)
-                hashes[places] += np.arange(seen[bucket], seen[bucket] + len(places), dtype=np.uint64) * BASE
-                seen[bucket] += len(places)
+                hashes[places] += (
+                    np.arange(occurrences[bucket], occurrences[bucket] + len(places), dtype=np.uint64) * BASE
+                )
+                occurrences[bucket] += len(places)
             split_of_chars = np.repeat(_splits_of(hashes, shares), np.diff(ends, prepend=0))
             for number, (name, append) in enumerate(writers.items()):
-                append(own := chunk[split_of_chars == number])
-                sizes[name] += len(own)
+                append(split_ids := chunk[split_of_chars == number])
+                sizes[name] += len(split_ids)
         for name, size in sizes.items():
             if not size:
                 raise DataError(
@@ -112,11 +114,11 @@ def _splits_of(hashes: Hashes, shares: Mapping[str, float]) -> npt.NDArray[np.ui
 
 
 def _report_dominant(vocabulary: Vocabulary, line: Ids, share: float, lines: int, source: str) -> None:
-    what = _shown(_text(line[:61], vocabulary)) if len(line) else "empty"
+    content = _shown(_text(line[:61], vocabulary)) if len(line) else "empty"
     say(
         "lines",
-        f"{source}: {share:.0%} of {lines:,} lines are {what}; they count as much in the scores; remove them from the "
-        "text if they are no records",
+        f"{source}: {share:.0%} of {lines:,} lines are {content}; they count as much in the scores; remove them "
+        "from the text if they are no records",
     )
 
 

@@ -52,18 +52,18 @@ def as_in_training(chunks: Iterable[bytes], level: Level, unit: Unit, name: str 
     line gets one. Empty text stays empty.
     """
     mark = codecs.BOM_UTF8 if level == "char" else b""
-    held, last = b"", b"\n"  # a CR at the end of a chunk waits for what follows it
+    carriage_return, last = b"", b"\n"  # a CR at the end of a chunk waits for what follows it
     for chunk in chunks:
         if mark:
             check_text(name, chunk)
-        chunk, mark = held + chunk.removeprefix(mark), b""
+        chunk, mark = carriage_return + chunk.removeprefix(mark), b""
         if unit == "line":
-            held = b"\r" if chunk.endswith(b"\r") else b""
-            chunk = chunk[: len(chunk) - len(held)].replace(b"\r\n", b"\n")
+            carriage_return = b"\r" if chunk.endswith(b"\r") else b""
+            chunk = chunk[: len(chunk) - len(carriage_return)].replace(b"\r\n", b"\n")
         if chunk:
             last = chunk[-1:]
             yield chunk
-    if unit == "line" and (held or last != b"\n"):
+    if unit == "line" and (carriage_return or last != b"\n"):
         yield b"\n"
 
 
@@ -141,17 +141,17 @@ def arriving(path: str) -> Iterator[bytes]:
 
 def whole_lines(blocks: Iterable[bytes]) -> Iterator[list[bytes]]:
     """The lines that end in each block, without their ends; at last the one that has none."""
-    begun: list[bytes] = []  # parts of a line without its end
+    partial: list[bytes] = []  # parts of a line without its end
     for block in blocks:
-        *whole, rest = block.split(b"\n")
+        *whole, remainder = block.split(b"\n")
         if whole:
-            whole[0] = b"".join([*begun, whole[0]])
-            begun.clear()
+            whole[0] = b"".join([*partial, whole[0]])
+            partial.clear()
             yield whole
-        if rest:
-            begun.append(rest)
-    if begun:
-        yield [b"".join(begun)]
+        if remainder:
+            partial.append(remainder)
+    if partial:
+        yield [b"".join(partial)]
 
 
 def arriving_lines(path: str, level: Level, unit: Unit) -> Iterator[list[str]]:

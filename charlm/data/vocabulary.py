@@ -109,13 +109,13 @@ class Vocabulary:
         unknown, known = set(unknown), set(self.characters)
         alike = {a: b for a, b in _ALIKE.items() if a in unknown and known.issuperset(b)}
         alike |= {b: a for a, b in reversed(_ALIKE.items()) if b in unknown and a in known}
-        found = [f"replace {_shown(a)} with {_shown(b)}" for a, b in alike.items()]
+        hints = [f"replace {_shown(a)} with {_shown(b)}" for a, b in alike.items()]
         decomposed = {c: unicodedata.normalize("NFD", c) for c in sorted(known | unknown)}
         if c := next((c for c in sorted(known) if unknown & set(decomposed[c][1:])), ""):
-            found.append(f"the model knows {c!r} as one character: normalize the text to NFC")
+            hints.append(f"the model knows {c!r} as one character: normalize the text to NFC")
         if c := next((c for c in sorted(unknown) if c != decomposed[c] and known.issuperset(decomposed[c])), ""):
-            found.append(f"the model knows {c!r} as several characters: normalize the text to NFD")
-        return "".join(f"; {each}" for each in found)
+            hints.append(f"the model knows {c!r} as several characters: normalize the text to NFD")
+        return "".join(f"; {each}" for each in hints)
 
     def encode(self, text: str) -> npt.NDArray[np.integer]:
         """The ids of `text`, [N], in the narrowest type; VocabularyError if a character has no id."""

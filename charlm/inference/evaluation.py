@@ -132,7 +132,7 @@ class Cut:
         B = max(1, min(streams, targets // (4 * WARMUP)))
         begin_B = np.minimum(-(-targets // B) * np.arange(B), targets)
         if begins is not None:
-            begin_B = np.array([0, *(_next_place(ids, begins, place) for place in begin_B[1:])])
+            begin_B = np.array([0, *(_next_position(ids, begins, position) for position in begin_B[1:])])
         length_B = np.diff(begin_B, append=targets)
         lines = None if begins is None else _count(ids[1:], begins)
         return cls(begin_B, length_B, WARMUP if B > 1 and begins is None else 0, lines)
@@ -141,9 +141,9 @@ class Cut:
     def of_lines(cls, ids: Ids, streams: int, begins: int) -> "Cut":
         """Up to `streams` nearly equal parts of whole lines, however short; a line begins with each id `begins`."""
         end = len(ids) - 1
-        places = np.flatnonzero(ids[:end] == begins)
-        B = min(streams, len(places))
-        begin_B = np.append(places, end)[np.searchsorted(places, end * np.arange(B) // B)]
+        offsets = np.flatnonzero(ids[:end] == begins)
+        B = min(streams, len(offsets))
+        begin_B = np.append(offsets, end)[np.searchsorted(offsets, end * np.arange(B) // B)]
         begin_B = np.unique(begin_B[begin_B < end])
         return cls(begin_B, np.diff(begin_B, append=end), 0)
 
@@ -156,20 +156,20 @@ class Cut:
         return int(self.length_B.max())
 
 
-def _next_place(ids: Ids, wanted: int, place: int) -> int:
+def _next_position(ids: Ids, symbol_id: int, position: int) -> int:
     """Where the id occurs next in `ids`, without its last element; the place of that if it does not."""
     end = len(ids) - 1
-    while place < end:
-        places = np.flatnonzero(ids[place : min(place + 4096, end)] == wanted)
-        if len(places):
-            return place + int(places[0])
-        place += 4096
+    while position < end:
+        offsets = np.flatnonzero(ids[position : min(position + 4096, end)] == symbol_id)
+        if len(offsets):
+            return position + int(offsets[0])
+        position += 4096
     return end
 
 
-def _count(ids: Ids, wanted: int) -> int:
+def _count(ids: Ids, symbol_id: int) -> int:
     """How often the id occurs; in parts, because `ids` may be larger than memory."""
-    return sum(int(np.count_nonzero(ids[at : at + 2**22] == wanted)) for at in range(0, len(ids), 2**22))
+    return sum(int(np.count_nonzero(ids[at : at + 2**22] == symbol_id)) for at in range(0, len(ids), 2**22))
 
 
 def _line_means(
@@ -206,15 +206,15 @@ def scored_windows(
     state is detached between windows, and the caller may change the weights there.
     """
     last = len(ids) - 1
-    mine = np.array_split(np.arange(len(cut.begin_B)), shard.count)[shard.index]
+    own_rows = np.array_split(np.arange(len(cut.begin_B)), shard.count)[shard.index]
     streams = -(-len(cut.begin_B) // shard.count)  # of the largest part
     steps = steps or window_steps(streams, model, device)
-    if not len(mine):
+    if not len(own_rows):
         yield from (torch.zeros(length, 0, device=device) for _, length in _windows(0, cut.longest, steps))
         return
-    begin_B1 = cut.begin_B[mine, None]
+    begin_B1 = cut.begin_B[own_rows, None]
 
-    def places_BT(offset: int, length: int) -> npt.NDArray[np.int64]:
+    def positions_BT(offset: int, length: int) -> npt.NDArray[np.int64]:
         return begin_B1 + np.arange(offset, offset + length)
 
     def ids_TB(at_BT: npt.NDArray[np.int64]) -> Tensor:
@@ -225,14 +225,14 @@ def scored_windows(
         # Nothing comes before a part at the text's beginning: what it reads here does not matter, as its state is
         # cleared below.
         with torch.no_grad():
-            _, state = model.features(ids_TB(places_BT(offset, length).clip(0, last - 1)), state)
-    if state is not None and cut.begin_B[mine[0]] == 0:
+            _, state = model.features(ids_TB(positions_BT(offset, length).clip(0, last - 1)), state)
+    if state is not None and cut.begin_B[own_rows[0]] == 0:
         first_stream = torch.zeros(1, dtype=torch.int64, device=device)
         state = map_state(lambda layers: layers.index_fill(1, first_stream, 0), state)
-    lengths_B = to_device(cut.length_B[mine], device)
+    lengths_B = to_device(cut.length_B[own_rows], device)
     for offset, length in _windows(0, cut.longest, steps):
         # One copy to the device: the targets are the inputs, a step later.
-        both_TB = ids_TB(places_BT(offset, length + 1).clip(0, last))
+        both_TB = ids_TB(positions_BT(offset, length + 1).clip(0, last))
         logits, state = model(both_TB[:-1], state)  # [T, B, V]
         nats_TB = cross_entropy(logits, both_TB[1:])
         steps_T1 = torch.arange(offset, offset + length, device=device).unsqueeze(1)
@@ -286,9 +286,9 @@ def most_streams(device: torch.device) -> int:
     return STREAMS if device.type == "cpu" else GPU_STREAMS
 
 
-def window_steps(streams: int, model: CharLM, device: torch.device, most: int = STEPS) -> int:
+def window_steps(streams: int, model: CharLM, device: torch.device, longest: int = STEPS) -> int:
     """Steps of a window, at most so many, so that its logits and a GPU's widest tensors stay small."""
-    steps = min(most, _LOGITS // (streams * model.vocabulary_size))
+    steps = min(longest, _LOGITS // (streams * model.vocabulary_size))
     if device.type != "cpu":
         rows = model.layers.get_parameter("weight_ih_l0").shape[0]
         steps = min(steps, _VALUES // (streams * max(rows, model.layers.input_size)))

@@ -42,8 +42,8 @@ def sample_lines(
     for first in range(0, tries, _TOGETHER):
         seeds = range(seed + first, seed + min(first + _TOGETHER, tries))
         pieces = sample_text(trained.network, trained.vocabulary, prefix + prompt, options, seeds)
-        for own_seed, parts in zip(seeds, zip(*pieces, strict=True), strict=True):
-            text = "".join(parts)
+        for own_seed, pieces_of_line in zip(seeds, zip(*pieces, strict=True), strict=True):
+            text = "".join(pieces_of_line)
             line = trained.vocabulary.joined(prompt, text)
             if novel and _is_in(known, trained, prefix + line):
                 yield own_seed, text, "copy"
@@ -66,9 +66,9 @@ def _known_lines(trained: TrainedModel) -> npt.NDArray[np.int64]:
 
 
 def _is_in(known: npt.NDArray[np.int64], trained: TrainedModel, line: str) -> bool:
-    wanted = hash(_record(line, trained))
-    place = np.searchsorted(known, wanted)
-    return bool(place < len(known) and known[place] == wanted)
+    line_hash = hash(_record(line, trained))
+    index = np.searchsorted(known, line_hash)
+    return bool(index < len(known) and known[index] == line_hash)
 
 
 def _record(line: str, trained: TrainedModel) -> str:

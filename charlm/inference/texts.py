@@ -135,8 +135,8 @@ def _windows(
                 state = map_state(lambda layers, B=B: layers[:, :B].contiguous(), state)
             longest = int(lengths_N[texts_B[0]]) - offset
             # Each window costs time, so a long text has long ones.
-            most = max(STEPS, min(longest // 16, _LONG // B))
-            T = min(longest, window_steps(B, model, device, most))
+            longest_window = max(STEPS, min(longest // 16, _LONG // B))
+            T = min(longest, window_steps(B, model, device, longest_window))
             ids_TB = to_device(_side_by_side(texts, texts_B, offset, T), device)
             outputs_TBH, state = model.outputs(ids_TB, state)
             yield _Window(texts_B, offset, (lengths_N[texts_B] - offset).clip(max=T), outputs_TBH)

@@ -112,8 +112,8 @@ def _metrics(file: Path, faults: list[str]) -> tuple[dict[str, dict[str, Floats]
     rows = sorted(_lines(file, faults), key=lambda row: row["step"])
     splits: dict[str, dict[str, Floats]] = {}
     for split, names in VALUES.items():
-        own = [row for row in rows if row.get("split") == split]
-        table = {name: np.array([_number(row.get(name)) for row in own]) for name in (*PLACES, *names)}
+        split_rows = [row for row in rows if row.get("split") == split]
+        table = {name: np.array([_number(row.get(name)) for row in split_rows]) for name in (*PLACES, *names)}
         placed = np.all([np.isfinite(table[name]) for name in PLACES], axis=0)
         splits[split] = {name: column[placed] for name, column in table.items()}
     events = []
@@ -148,8 +148,8 @@ def short_names(paths: list[Path]) -> list[str]:
     """How the runs are called: by their folder, with as many folders above it as tell them apart."""
     runs = [path.absolute().parts for path in paths]
 
-    def name(own: tuple[str, ...]) -> str:
-        lengths = (n for n in range(1, len(own)) if sum(other[-n:] == own[-n:] for other in runs) == 1)
-        return "/".join(own[-next(lengths, len(own)) :])
+    def name(parts: tuple[str, ...]) -> str:
+        lengths = (n for n in range(1, len(parts)) if sum(other[-n:] == parts[-n:] for other in runs) == 1)
+        return "/".join(parts[-next(lengths, len(parts)) :])
 
-    return [name(own) for own in runs]
+    return [name(parts) for parts in runs]

@@ -121,10 +121,10 @@ def _numbered(step: int) -> str:
 @contextlib.contextmanager
 def claimed(folder: Path) -> Iterator[None]:
     """Hold the lock of an existing folder; RunError if another process holds it or the folder cannot be written."""
-    with contextlib.ExitStack() as held:
+    with contextlib.ExitStack() as lock:
         with refusing_os_errors(folder):
             refuse_links(folder, (FOLDER, METRICS, SAMPLES, *CHARTS))
-            held.enter_context(locked(folder))
+            lock.enter_context(locked(folder))
         yield
 
 
@@ -191,5 +191,5 @@ def refusing_os_errors(folder: Path) -> Iterator[None]:
         raise _unwritable(folder, error.strerror or str(error)) from None
 
 
-def _unwritable(folder: Path, found: str) -> RunError:
-    return RunError(f"{folder}: {found}; allowed: a folder that can be written; see --run-dir")
+def _unwritable(folder: Path, fault: str) -> RunError:
+    return RunError(f"{folder}: {fault}; allowed: a folder that can be written; see --run-dir")

@@ -38,10 +38,10 @@ class Machine:
     has_kernels: bool
     """Whether the CPU kernels compile; True on a GPU, which needs none."""
 
-    def say_precision(self, asked: str) -> None:
+    def say_precision(self, requested: str) -> None:
         """Print why the precision is the one asked for, or is another one."""
         if self.precision_reason:
-            label = "auto" if asked == "auto" else "slow"
+            label = "auto" if requested == "auto" else "slow"
             say(label, f"precision {self.precision}: {self.precision_reason}")
 
 

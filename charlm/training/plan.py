@@ -53,7 +53,7 @@ class Cost:
 
     def as_table(self) -> dict[str, str]:
         """For people: label → text."""
-        parts = ", ".join(f"{name} {count:,}" for name, count in self.parameters.items())
+        components = ", ".join(f"{name} {count:,}" for name, count in self.parameters.items())
         memory = self.weights_bytes + self.optimizer_bytes + self.activations_bytes
         peak = f"; at the peak {format_bytes(self.peak_bytes)}" if self.peak_bytes else ""
         shared = f"; {self.processes} processes, {self.communication_s / self.step_s:.0%} communication"
@@ -61,7 +61,7 @@ class Cost:
         return {
             **{name: counted(count, "character") for name, count in self.splits.items()},
             "vocabulary": f"{self.vocabulary:,}",
-            "parameters": f"{sum(self.parameters.values()):,} ({parts})",
+            "parameters": f"{sum(self.parameters.values()):,} ({components})",
             "memory": f"{format_bytes(memory)}: weights and gradients {format_bytes(self.weights_bytes)}, "
             f"optimizer {format_bytes(self.optimizer_bytes)}, activations {format_bytes(self.activations_bytes)}"
             f"{peak}{available}",

@@ -27,9 +27,9 @@ def catch_signals(*, patient: bool = False) -> Iterator[list[str]]:
     # A signal that the shell ignores for background jobs stays ignored. None: a handler that Python cannot restore.
     before = {number: handler for number, handler in handlers.items() if handler not in (signal.SIG_IGN, None)}
 
-    def restore(*kept: str) -> None:
+    def restore(*unchanged: str) -> None:
         for number, handler in before.items():
-            if number.name not in kept:
+            if number.name not in unchanged:
                 signal.signal(number, handler)
 
     def receive(number: int, frame: FrameType | None) -> None:

@@ -20,7 +20,7 @@ def take_snapshot(trainer: Trainer, *, copied: bool = False) -> Checkpoint:
     together and get the same checkpoint, that of a single process: it holds the hidden state of all streams.
     """
 
-    def taken(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def on_cpu(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return {name: tensor.detach().to("cpu", copy=copied) for name, tensor in tensors.items()}
 
     carried = {**trainer.state.tensors(trainer.group), "rng.cpu": torch.get_rng_state()}
@@ -30,10 +30,10 @@ def take_snapshot(trainer: Trainer, *, copied: bool = False) -> Checkpoint:
         config=trainer.config,
         vocabulary=trainer.vocabulary,
         labels=trainer.labels,
-        weights=taken(dict(trainer.model.named_parameters())),
-        averaged=taken({} if trainer.averaged is None else dict(trainer.averaged.named_parameters())),
-        optimizer=taken(_optimizer_tensors(trainer)),
-        carried=taken(carried),
+        weights=on_cpu(dict(trainer.model.named_parameters())),
+        averaged=on_cpu({} if trainer.averaged is None else dict(trainer.averaged.named_parameters())),
+        optimizer=on_cpu(_optimizer_tensors(trainer)),
+        carried=on_cpu(carried),
         progress=trainer.state.progress(),
     )
 
@@ -77,10 +77,10 @@ def _check_state(trainer: Trainer, state: TrainState) -> None:
         raise ValueError(f"position: found {state.position}; a stream has {trainer.streams.length}")
     trainer.model.layers.split_state(state.recurrent, trainer.config.train.batch_size)
     for name, tensor in state.tensors(ONE_PROCESS).items():
-        wanted = getattr(trainer.state, name, None)
-        if wanted is None:  # part of the hidden state: its shape was checked above, its dtype is that of the weights
-            wanted = tensor.to(trainer.parameters[0].dtype)
-        if (tensor.dtype, tensor.shape) != (wanted.dtype, wanted.shape):
+        expected = getattr(trainer.state, name, None)
+        if expected is None:  # part of the hidden state: its shape was checked above, its dtype is that of the weights
+            expected = tensor.to(trainer.parameters[0].dtype)
+        if (tensor.dtype, tensor.shape) != (expected.dtype, expected.shape):
             raise ValueError(f"{name}: found {tensor.dtype} {list(tensor.shape)}")
 
 

@@ -273,8 +273,8 @@ _ENDING = 0.25
 """The largest share of a run's minutes that is reserved for the last evaluation and checkpoint."""
 
 
-def divergence(step: int, found: str) -> DivergenceError:
+def divergence(step: int, description: str) -> DivergenceError:
     """The error for a non-finite number at `step`."""
     return DivergenceError(
-        f"step {step}: found {found}; allowed: finite numbers; lower optimizer.lr or set optimizer.clip_norm"
+        f"step {step}: found {description}; allowed: finite numbers; lower optimizer.lr or set optimizer.clip_norm"
     )

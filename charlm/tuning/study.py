@@ -109,7 +109,7 @@ class Study:
         ]
 
     @contextlib.contextmanager
-    def next_trial(self, most: int | None, fits: Callable[[float], bool]) -> Iterator[optuna.Trial | None]:
+    def next_trial(self, most_trials: int | None, fits: Callable[[float], bool]) -> Iterator[optuna.Trial | None]:
         """A trial that is this process's during the block: one whose process was killed, or a new one.
 
         None if `most` trials have begun, or if the time does not suffice: `fits` is asked with the seconds that a trial
@@ -117,7 +117,7 @@ class Study:
         """
         with contextlib.ExitStack() as trial_lock:
             with locked(self.folder, wait=True), _calm():
-                trial = self._killed_trial(trial_lock, fits) or self._new_trial(trial_lock, most, fits)
+                trial = self._killed_trial(trial_lock, fits) or self._new_trial(trial_lock, most_trials, fits)
                 if trial and "chosen" not in trial.user_attrs:
                     values = {key: suggest(trial, key, option) for key, option in self.settings.space.items()}
                     trial.set_user_attr("values", values)
@@ -133,17 +133,17 @@ class Study:
         return None
 
     def _new_trial(
-        self, trial_lock: contextlib.ExitStack, most: int | None, fits: Callable[[float], bool]
+        self, trial_lock: contextlib.ExitStack, most_trials: int | None, fits: Callable[[float], bool]
     ) -> optuna.Trial | None:
         trials = self._study.get_trials(deepcopy=False)
-        begun = sum(trial.state != TrialState.WAITING for trial in trials)
-        if not ((most is None or begun < most) and fits(0.0)):
+        started = sum(trial.state != TrialState.WAITING for trial in trials)
+        if not ((most_trials is None or started < most_trials) and fits(0.0)):
             return None
         self._check_texts()
         # Two random trials follow those that are given. `group`: charlm's own choice lacks the searched options.
         # Another seed for each trial: processes that sample at the same time must not draw the same values.
         random = 4 + any("chosen" in trial.user_attrs for trial in trials)
-        seed = (self.settings.config.seed + begun) % 2**32
+        seed = (self.settings.config.seed + started) % 2**32
         self._study.sampler = optuna.samplers.TPESampler(
             n_startup_trials=random, multivariate=True, group=True, constant_liar=True, seed=seed
         )
