@@ -1,14 +1,12 @@
 """Write a trained model in a form that other programs use without charlm.
 
     torch_module.py   a folder: the weights, the vocabulary, and Python that needs PyTorch alone
-    module_code.py    that Python
     step_code.py      a cell's step in that Python
     onnx_graph.py     one file for any runtime of ONNX
     onnx_layer.py     a layer's step in that file
     agreement.py      what all share: the model, its vocabulary, and whether the copy computes what charlm does
     html.py           one page of HTML that runs the model in a browser
     html_model.py     its programs and weights, packed
-    html_copies.py    the training text's windows, as a set in the page
 
 Steps are written from the program of a cell (charlm/cells/program.py), so every cell can be exported.
 

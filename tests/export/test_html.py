@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from charlm.errors import DataError, ExportError
-from charlm.export import export, html, html_copies
+from charlm.export import export, html
 from charlm.export.agreement import plain_copy
-from charlm.export.html_copies import copies_of
+from charlm.export.html import copies_of
 from charlm.export.html_model import html_nats, int8_matrix, packed_model, round_to_int8
 from charlm.inference import TrainedModel
 from charlm.inference.evaluation import evaluate
@@ -115,17 +115,20 @@ def test_only_an_earlier_page_is_replaced(cli, command, trained_run):
 
 
 def test_every_window_is_in_its_bucket(monkeypatch):
+    def fingerprints(ids):
+        return len(unpacked(copies_of(ids)["fingerprints"]))
+
     ids = np.random.default_rng(0).integers(0, 60, 5000).astype(np.uint8)
     copies = copies_of(ids)
-    assert copies.counts_B.sum() == len(copies.fingerprints_N)
-    assert len(copies.counts_B) == 4096
-    assert copies.chance == pytest.approx(len(copies.fingerprints_N) / 4096 / 65536)
-    assert len(copies_of(np.tile(ids[:100], 50)).fingerprints_N) == 100
+    counts = unpacked(copies["counts"])
+    assert (counts.sum(), len(counts)) == (fingerprints(ids), 4096)
+    assert copies["chance"] == pytest.approx(fingerprints(ids) / 4096 / 65536)
+    assert fingerprints(np.tile(ids[:100], 50)) == 100
     for length in (0, 1, 19, 20, 21):
-        assert len(copies_of(np.arange(length, dtype=np.uint8)).fingerprints_N) == max(0, length - 19)
-    monkeypatch.setattr(html_copies, "MOST_WINDOWS", 1000)
+        assert fingerprints(np.arange(length, dtype=np.uint8)) == max(0, length - 19)
+    monkeypatch.setattr(html, "MOST_WINDOWS", 1000)
     cut = copies_of(ids)
-    assert (cut.covered, cut.total) == (1019, 5000)
+    assert (cut["covered"], cut["total"]) == (1019, 5000)
 
 
 def test_rows_of_int8_have_the_scale_of_the_least_error():

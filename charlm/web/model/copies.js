@@ -1,4 +1,4 @@
-// The windows of the training text as a set: does the text copy it? See charlm/export/html_copies.py.
+// The windows of the training text as a set: does the text copy it? See `copies_of` in charlm/export/html.py.
 
 import { unpackArray } from "../shared/unpack.js";
 
