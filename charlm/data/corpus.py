@@ -75,12 +75,16 @@ def count_source(source: str, level: Level, unit: Unit = "text") -> CountedSourc
 
     DataError too, and at once, if the disk of the cache has too little room for the ids.
     """
-    paths = resolve(source)
+    paths, table, sha256 = resolve(source), None, ""
     sizes = [file_size(path) for path in paths]
     # The sizes of the files are part of the key, because a byte order mark is dropped where a file starts.
     layout = short_digest(_FORMAT, level, sizes, unit)
-    sha256 = _sha256_of(paths) if has_entry(f"{layout}-") else ""
-    table = find_entry(f"{layout}-{sha256}")
+    if has_entry(f"{layout}-"):
+        hasher = hashlib.sha256()
+        for chunk in itertools.chain(*map(read_chunks, paths)):
+            hasher.update(chunk)
+        sha256 = hasher.hexdigest()
+        table = find_entry(f"{layout}-{sha256}")
     if table is None:
         # A character of UTF-8 has 4 bytes at most, and its id has 1 or more.
         check_room(source, sum(sizes) if level == "byte" else sum(sizes) // 4)
@@ -94,15 +98,6 @@ def count_source(source: str, level: Level, unit: Unit = "text") -> CountedSourc
         table = store_entry(f"{layout}-{sha256}", np.dtype(np.int64), [symbols, counts[symbols]])
     symbols, counts = np.array(table).reshape(2, -1)
     return CountedSource(source, paths, level, unit, sum(sizes), sha256, f"{layout}-{sha256}", symbols, counts)
-
-
-def _sha256_of(paths: list[Path]) -> str:
-    """SHA-256 of the bytes of all files, one after another."""
-    hasher = hashlib.sha256()
-    for path in paths:
-        for chunk in read_chunks(path):
-            hasher.update(chunk)
-    return hasher.hexdigest()
 
 
 def _count(paths: list[Path], level: Level, unit: Unit, progress: Progress) -> tuple[str, npt.NDArray[np.int64]]:
@@ -188,9 +183,10 @@ class Text:
         elif vocabulary is None:
             vocabulary = Vocabulary.of_code_points(np.unique(np.concatenate([source.symbols for source in sources])))
         vocabulary = replace(vocabulary, direction=data.direction)
-        shares = {"train": 1.0} if whole else dict(zip(SPLITS, split or data.split, strict=True))
         shares = {
-            name: share for name, share in shares.items() if name == "train" or (share and name not in self.sources)
+            name: 1.0 if whole else share
+            for name, share in zip(SPLITS, split or data.split, strict=True)
+            if name == "train" or (share and not whole and name not in self.sources)
         }
         splits: dict[str, Ids] = {}
         starts, labels, separator = None, {}, data.label_separator

@@ -2,7 +2,6 @@
 
 import codecs
 import shlex
-import unicodedata
 from pathlib import Path
 
 from charlm.errors import DataError
@@ -31,29 +30,17 @@ _FORMS: tuple[tuple[int, bytes, str, str], ...] = (
     (0, b"{\\rtf", "an RTF document", _SAVE),
     (0, b"\x89PNG\r\n\x1a\n", "a PNG picture", _NO_TEXT),
     (0, b"\xff\xd8\xff", "a JPEG picture", _NO_TEXT),
-    (0, b"GIF8", "a GIF picture", _NO_TEXT),
-    (0, b"RIFF", "a RIFF file (sound, video or a picture)", _NO_TEXT),
-    (4, b"ftyp", "an MP4 file (sound, video or a picture)", _NO_TEXT),
-    (0, b"ID3", "an MP3 file", _NO_TEXT),
-    (0, b"OggS", "an Ogg file", _NO_TEXT),
-    (0, b"fLaC", "a FLAC file", _NO_TEXT),
     (0, b"SQLite format 3\x00", "an SQLite database", "write its text to a file"),
     (5, b'\x00\x00\x00{"', "a safetensors file (weights)", _NO_TEXT),
-    (0, b"PAR1", "a Parquet table", "write its text to a file"),
-    (0, b"\x89HDF\r\n\x1a\n", "an HDF5 file", "write its text to a file"),
-    (0, b"\x93NUMPY", "a NumPy array", "write its text to a file"),
     (0, b"\x7fELF", "a program or library (ELF)", _NO_TEXT),
     (0, b"MZ", "a program for Windows", _NO_TEXT),
-    (0, b"\xcf\xfa\xed\xfe", "a program for macOS", _NO_TEXT),
-    (0, b"\xca\xfe\xba\xbe", "a Java class or a program for macOS", _NO_TEXT),
-    (0, b"\x00asm", "a WebAssembly module", _NO_TEXT),
 )
 """Where a file has these bytes, what it is then, and what to do with it."""
 _MARKS = {  # UTF-32 first: its mark begins with that of UTF-16
-    b"\xff\xfe\x00\x00": "UTF-32",
-    b"\x00\x00\xfe\xff": "UTF-32",
-    b"\xff\xfe": "UTF-16",
-    b"\xfe\xff": "UTF-16",
+    codecs.BOM_UTF32_LE: "UTF-32",
+    codecs.BOM_UTF32_BE: "UTF-32",
+    codecs.BOM_UTF16_LE: "UTF-16",
+    codecs.BOM_UTF16_BE: "UTF-16",
 }
 _LEAST_COMMON = 0.1
 """Text in UTF-8 may hold null characters: it is taken for UTF-16 if more than this share is common characters there."""
@@ -64,26 +51,19 @@ def check_text(name: str | Path, head: bytes) -> None:
 
     name: of the file, or "stdin".
     """
-    head = head[:HEAD_BYTES]
-    is_utf8 = _is_utf8(head)
+    head, is_utf8 = head[:HEAD_BYTES], True
+    try:
+        codecs.utf_8_decode(head, "strict", False)  # a character may be cut at the end
+    except UnicodeDecodeError:
+        is_utf8 = False
     if is_utf8 and b"\x00" not in head and not head.startswith((b"%PDF-", b"{\\rtf")):
         return
-    form = next(((kind, advice) for offset, magic, kind, advice in _FORMS if head.startswith(magic, offset)), None)
-    if form is None and (encoding := _encoding(head, _LEAST_COMMON if is_utf8 else 0.0)):
-        form = f"text in {encoding}", f"convert it: iconv -f {encoding} -t UTF-8 {{}} > utf8.txt"
-    if form:
-        kind, advice = form
+    kind, advice = next(((kind, advice) for at, magic, kind, advice in _FORMS if head.startswith(magic, at)), ("", ""))
+    if not kind and (encoding := _encoding(head, _LEAST_COMMON if is_utf8 else 0.0)):
+        kind, advice = f"text in {encoding}", f"convert it: iconv -f {encoding} -t UTF-8 {{}} > utf8.txt"
+    if kind:
         advice = advice.partition(":")[0] if name == "stdin" else advice.format(shlex.quote(str(name)))
         raise DataError(f"{name}: found {kind}; {_ALLOWED}; {advice}")
-
-
-def _is_utf8(head: bytes) -> bool:
-    """Whether the head is UTF-8, except for a character at its end that is cut."""
-    try:
-        codecs.utf_8_decode(head, "strict", False)
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 def _encoding(head: bytes, least_common: float) -> str | None:
@@ -102,7 +82,7 @@ def _common(head: bytes, encoding: str) -> float:
         text = codecs.getincrementaldecoder(encoding)().decode(head)
     except UnicodeDecodeError:
         return 0.0
-    odd = sum(unicodedata.category(c) in ("Cc", "Cn", "Co") and c not in "\t\n\r\f" for c in text)
-    if odd > len(text) // 100 or not any(c in " \n" for c in text):
+    odd = sum(not (c.isprintable() or c.isspace()) for c in text)
+    if odd > len(text) // 100 or not {" ", "\n"} & set(text):
         return 0.0
     return sum(c < "\u0100" for c in text) / len(text)

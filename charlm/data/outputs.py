@@ -5,6 +5,7 @@ They are never part of a folder's text, and they replace nothing but an earlier 
 
 import os
 import re
+from contextlib import suppress
 from pathlib import Path
 
 from charlm.config.schema import DataConfig
@@ -39,7 +40,11 @@ def written_kind(file: Path) -> str:
         return SCORES
     if _ONNX.match(head):
         return ONNX_EXPORT
-    return "a checkpoint" if file.suffix == ".safetensors" and _is_checkpoint(file) else ""
+    if file.suffix == ".safetensors":
+        with suppress(DamagedCheckpointError):
+            read_header(file)
+            return "a checkpoint"
+    return ""
 
 
 def written_folder_kind(folder: Path) -> str:
@@ -56,14 +61,6 @@ def names_written(kind: str) -> dict[str, str]:
     if kind == TORCH_EXPORT:
         return dict.fromkeys(TORCH_FILES, "a file of the export")
     return dict.fromkeys(OWN_FILES if kind else (), "a file of the run")
-
-
-def _is_checkpoint(file: Path) -> bool:
-    try:
-        read_header(file)
-    except DamagedCheckpointError:
-        return False
-    return True
 
 
 def other_output(option: str, path: Path, kind: str) -> str:

@@ -13,10 +13,7 @@ from charlm.system.console import say
 from charlm.system.formatting import format_duration
 
 Block = TypeVar("Block", bound=npt.NDArray[Any])
-
 EVERY_S = 5.0
-
-
 _ends_s: ContextVar[float | None] = ContextVar("ends_s", default=None)
 
 
@@ -34,22 +31,23 @@ class Progress:
     """Says every few seconds how much of `total` is done; DataError once it is clear that it takes too long."""
 
     def __init__(self, total: int, doing: str) -> None:
-        self._total, self._doing, self._ends_s = total, doing, _ends_s.get()
-        self._done, self._began_s = 0, time.perf_counter()
-        self._said_s = self._began_s
+        self._total, self._doing, self._done = total, doing, 0
+        self._began_s = self._said_s = time.perf_counter()
 
     def passed(self, count: int) -> None:
         """So much more is done."""
         self._done += count
-        if (now_s := time.perf_counter()) >= self._said_s + EVERY_S:
-            self._said_s = now_s
-            say("data", f"{self._doing}: {self._done / self._total:.0%}")
-            takes_s = (now_s - self._began_s) * self._total / self._done
-            if self._ends_s is not None and self._began_s + takes_s > self._ends_s:
-                raise DataError(
-                    f"{self._doing} takes about {format_duration(takes_s)}; allowed: what is done before the run's "
-                    "minutes are over; give more --minutes, or a part of the text"
-                )
+        now_s, ends_s = time.perf_counter(), _ends_s.get()
+        if now_s < self._said_s + EVERY_S:
+            return
+        self._said_s = now_s
+        say("data", f"{self._doing}: {self._done / self._total:.0%}")
+        takes_s = (now_s - self._began_s) * self._total / self._done
+        if ends_s is not None and self._began_s + takes_s > ends_s:
+            raise DataError(
+                f"{self._doing} takes about {format_duration(takes_s)}; allowed: what is done before the run's "
+                "minutes are over; give more --minutes, or a part of the text"
+            )
 
     def of(self, blocks: Iterable[Block]) -> Iterator[Block]:
         """The blocks; each has passed by its length when the next is taken."""

@@ -24,8 +24,50 @@ _AHEAD = 256
 """Lines that a stream looks up at once."""
 _ROUNDS = 8
 
+Ids = npt.NDArray[np.integer[Any]]
 
-class Streams:
+
+class Windows:
+    """B streams of a text side by side, read in windows of T steps."""
+
+    length: int
+    """Characters of each stream that an epoch reads."""
+
+    def __init__(self, ids: Ids, batch_size: int, bptt: int, name: str) -> None:
+        assert ids.ndim == 1, ids.shape
+        assert batch_size >= 1, batch_size
+        assert bptt >= 1, bptt
+        check_length(len(ids), batch_size, bptt, name)
+        self.batch_size, self.bptt = batch_size, bptt
+
+    @property
+    def windows_per_epoch(self) -> int:
+        """Whole windows of T steps per stream."""
+        return self.length // self.bptt
+
+    def epoch_start(self, epoch: int) -> int:
+        """Where an epoch starts in each stream."""
+        raise NotImplementedError
+
+    def read(
+        self, position: int, steps: int, device: torch.device | str | None = None, epoch: int = 0
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Inputs and targets for `steps` characters from `position` in every stream: two [T, B] int64 tensors.
+
+        B counts the streams of the shard. Both are views of one tensor, so write to neither. For a CUDA `device` the
+        copy goes through pinned memory and is asynchronous, in order with the device's current stream.
+        """
+        assert position >= 0, position
+        assert 1 <= steps <= self.length - position, (position, steps, self.length)
+        x_TB, y_TB = to_device(self._read(position, steps, epoch), torch.device(device or "cpu"))
+        return x_TB, y_TB
+
+    def _read(self, position: int, steps: int, epoch: int) -> npt.NDArray[np.int64]:
+        """Inputs and targets, [2, T, B]."""
+        raise NotImplementedError
+
+
+class Streams(Windows):
     """B streams of S = (N - 1) // B characters, end to end in a corpus of N characters.
 
     Stream b reads inputs ids[b·S : (b+1)·S]; its targets are the characters that follow each of them. The last target
@@ -45,24 +87,18 @@ class Streams:
 
     def __init__(
         self,
-        ids: npt.NDArray[np.integer[Any]],
+        ids: Ids,
         batch_size: int,
         bptt: int,
         name: str = "train split",
         shard: Shard = WHOLE_BATCH,
         share: float = 1.0,
     ) -> None:
-        assert ids.ndim == 1, ids.shape
-        assert batch_size >= 1, batch_size
-        assert bptt >= 1, bptt
-        self.batch_size = batch_size
-        self.bptt = bptt
-        check_length(len(ids), batch_size, bptt, name)
+        super().__init__(ids, batch_size, bptt, name)
         self._whole = (len(ids) - 1) // batch_size
         self._pieces = max(int(share * self._whole / max(_PIECE, bptt)), 1) if share < 1 else 1
         self._piece = max(int(share * self._whole / self._pieces), bptt)
         self.length = self._pieces * self._piece
-        """Characters of each stream that an epoch reads: S if it reads all."""
         # Rows overlap by one: row b ends with the first character of stream b + 1, which is its last target.
         stride = ids.strides[0]
         all_BS = np.lib.stride_tricks.as_strided(
@@ -70,44 +106,17 @@ class Streams:
         )
         self._ids_BS = np.split(all_BS, shard.count)[shard.index]
 
-    @property
-    def windows_per_epoch(self) -> int:
-        """Whole windows of T steps per stream."""
-        return self.length // self.bptt
-
     def epoch_start(self, epoch: int) -> int:
-        """Where an epoch starts in each stream.
-
-        A stream is rarely a whole number of windows. Even epochs leave out the remainder at its end, odd epochs at
-        its start, so every character is trained on.
-        """
+        """Even epochs leave out the rest after the last whole window, odd epochs one before the first."""
         return self.length % self.bptt if epoch % 2 else 0
 
-    def read(
-        self, position: int, steps: int, device: torch.device | str | None = None, epoch: int = 0
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Inputs and targets for `steps` characters from `position` in every stream: two [T, B] int64 tensors.
-
-        B counts the streams of the part; with a share of 1 every epoch reads the same. Both are views of one tensor, so
-        write to neither. For a CUDA `device` the copy goes through pinned memory and is asynchronous, in order with the
-        device's current stream.
-        """
-        assert position >= 0, position
-        assert 1 <= steps <= self.length - position, (position, steps, self.length)
-        at_T = self._places(np.arange(position, position + steps), epoch)
-        ids_B2T = self._ids_BS[:, np.stack([at_T, at_T + 1])]
-        ids_2TB = np.array(ids_B2T.transpose(1, 2, 0), dtype=np.int64, order="C")
-        x_TB, y_TB = to_device(ids_2TB, torch.device(device or "cpu"))
-        return x_TB, y_TB
-
-    def _places(self, positions_T: npt.NDArray[np.int64], epoch: int) -> npt.NDArray[np.int64]:
-        """Where in a stream the characters at these positions of an epoch are.
-
-        A piece of the first epoch ends where an equal part of the stream does, so the last one ends with the stream.
-        """
-        piece_T, inside_T = np.divmod(positions_T, self._piece)
+    def _read(self, position: int, steps: int, epoch: int) -> npt.NDArray[np.int64]:
+        # A piece of the first epoch ends where an equal part of the stream does, so the last one ends with the stream.
+        piece_T, inside_T = np.divmod(np.arange(position, position + steps), self._piece)
         ends_T = (piece_T + 1) * self._whole // self._pieces
-        return (ends_T - (epoch + 1) * self._piece + inside_T) % self._whole
+        at_T = (ends_T - (epoch + 1) * self._piece + inside_T) % self._whole
+        ids_B2T = self._ids_BS[:, np.stack([at_T, at_T + 1])]
+        return np.array(ids_B2T.transpose(1, 2, 0), dtype=np.int64, order="C")
 
 
 def check_length(length: int, batch_size: int, bptt: int, name: str) -> None:
@@ -151,7 +160,7 @@ class LineOrder:
     seed        what the order depends on
     """
 
-    def __init__(self, starts: npt.NDArray[np.integer[Any]], seed: tuple[int, ...]) -> None:
+    def __init__(self, starts: Ids, seed: tuple[int, ...]) -> None:
         self._starts, self._seed, self.lines = starts, seed, len(starts) - 1
         blocks = -(-self.lines // _BLOCK)
         self._firsts = shuffled(np.arange(blocks), blocks, seed) * _BLOCK
@@ -192,13 +201,12 @@ class LineOrder:
         return self._starts[lines].astype(np.int64), self._starts[lines + 1].astype(np.int64)
 
 
-class LineStreams:
+class LineStreams(Windows):
     """B streams of whole lines, each line once in an epoch, in an order of its own for every epoch.
 
-    Has the interface of `Streams`. A stream is the newline that starts its first line, and then line after line. It
-    begins with the first line of the epoch's order that starts at or behind b · S characters of it, and has
-    S = N // B characters, so that the last line may be cut. Lines that start in the last characters of the order follow
-    those at its beginning.
+    A stream is the newline that starts its first line, and then line after line. It begins with the first line of the
+    epoch's order that starts at or behind b · S characters of it, and has S = N // B characters, so that the last line
+    may be cut. Lines that start in the last characters of the order follow those at its beginning.
 
     ids         [1 + N] unsigned integers: a newline, then the lines, each with its newline; may be memory-mapped
     starts      [lines + 1]: where in `ids` each line begins; the last element is 1 + N
@@ -208,19 +216,16 @@ class LineStreams:
 
     def __init__(
         self,
-        ids: npt.NDArray[np.integer[Any]],
-        starts: npt.NDArray[np.integer[Any]],
+        ids: Ids,
+        starts: Ids,
         batch_size: int,
         bptt: int,
         name: str = "train split",
         shard: Shard = WHOLE_BATCH,
         seed: int = 1,
     ) -> None:
-        check_length(len(ids), batch_size, bptt, name)
-        self.batch_size = batch_size
-        self.bptt = bptt
+        super().__init__(ids, batch_size, bptt, name)
         self.length = (len(ids) - 1) // batch_size
-        """S, characters per stream."""
         # Views of the plain type: slices of a memory map take several times as long.
         self._ids, self._starts, self._seed = np.asarray(ids), np.asarray(starts), seed
         self._own = np.array_split(np.arange(batch_size), shard.count)[shard.index].tolist()
@@ -228,32 +233,19 @@ class LineStreams:
         """The epoch and the position at which each of the `_streams` is."""
         self._streams: list[_LineStream] = []
 
-    @property
-    def windows_per_epoch(self) -> int:
-        """Whole windows of T steps per stream."""
-        return self.length // self.bptt
-
     def epoch_start(self, epoch: int) -> int:
-        """Where an epoch starts in each stream: at its first line. The characters left out differ in every epoch."""
+        """At the first line. The characters left out differ in every epoch."""
         return 0
 
-    def read(
-        self, position: int, steps: int, device: torch.device | str | None = None, epoch: int = 0
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Inputs and targets for `steps` characters from `position`, see `Streams.read`.
-
-        Reading on from where the last call ended is fast; anything else looks up where each stream is.
-        """
-        assert position >= 0, position
-        assert 1 <= steps <= self.length - position, (position, steps, self.length)
+    def _read(self, position: int, steps: int, epoch: int) -> npt.NDArray[np.int64]:
+        """Reading on from where the last call ended is fast; anything else looks up where each stream is."""
         if epoch != self._next[0]:
             self._order = LineOrder(self._starts, (self._seed, epoch))
         if (epoch, position) != self._next:
             self._streams = [self._stream_at(b, position) for b in self._own]
-        window_BT = np.stack([stream.read(steps + 1) for stream in self._streams])
         self._next = epoch, position + steps
-        ids_TB = to_device(np.ascontiguousarray(window_BT.T), torch.device(device or "cpu"))
-        return ids_TB[:-1], ids_TB[1:]
+        ids_TB = np.stack([stream.read(steps + 1) for stream in self._streams], axis=1)
+        return np.stack([ids_TB[:-1], ids_TB[1:]])
 
     def _stream_at(self, b: int, position: int) -> "_LineStream":
         """Stream b, from a position on."""
@@ -268,12 +260,12 @@ class LineStreams:
 class _LineStream:
     """Line after line from an offset in the line at a place of the order; after the last line comes the first."""
 
-    def __init__(self, ids: npt.NDArray[Any], order: LineOrder, place: int, offset: int) -> None:
+    def __init__(self, ids: Ids, order: LineOrder, place: int, offset: int) -> None:
         self._stretches = self._lines(ids, order, place, offset)
         self._ahead = next(self._stretches)
         """Characters from the last one that was read on."""
 
-    def _lines(self, ids: npt.NDArray[Any], order: LineOrder, place: int, offset: int) -> Iterator[npt.NDArray[Any]]:
+    def _lines(self, ids: Ids, order: LineOrder, place: int, offset: int) -> Iterator[Ids]:
         offset -= 1  # the character before the first that is a target
         while True:
             begins, ends = order.ahead(place)

@@ -12,7 +12,7 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 from charlm.checkpoint import all_finite
 from charlm.config import Config
 from charlm.data.corpus import Corpus, begin_of
-from charlm.data.streams import LineStreams, Streams
+from charlm.data.streams import LineStreams, Streams, Windows
 from charlm.errors import DivergenceError
 from charlm.layers import RecurrentState
 from charlm.model import CharLM, WindowLoss, build_model, load_weights, map_state, window_loss
@@ -261,7 +261,7 @@ class Trainer:
         self.optimizer.zero_grad()
 
 
-def open_streams(config: Config, corpus: Corpus, shard: Shard = WHOLE_BATCH) -> Streams | LineStreams:
+def open_streams(config: Config, corpus: Corpus, shard: Shard = WHOLE_BATCH) -> Windows:
     """The streams of the train split, or a part of them; DataError if it is too short for one window."""
     ids, train = corpus.splits["train"], config.train
     if corpus.starts is None:

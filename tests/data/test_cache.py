@@ -11,16 +11,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import charlm
-from charlm.data import corpus as counted
+from charlm.data import corpus as corpus_module
 from charlm.data.corpus import Corpus, encode_file
 from charlm.data.vocabulary import Vocabulary
 from charlm.errors import DataError
-from charlm.system.cache import who_else_writes
+from tests.conftest import ROOT
 from tests.corpora import load_corpus
 
-ROOT = Path(charlm.__file__).parents[1]
 TEXT = "abcé中😀" * 500
+READING, ENCODING = "reading 6 kB in 1 file", "encoding 3,000 characters over a vocabulary of 6"
 
 
 def load(path: str, **options) -> Corpus:
@@ -31,29 +30,31 @@ def ids_of(corpus: Corpus) -> list[int]:
     return corpus.splits["train"].tolist()
 
 
+@pytest.fixture
+def said(capsys):
+    """The lines on stderr since the last call, without the text's path."""
+    return lambda: [line.rpartition("text: ")[2] for line in capsys.readouterr().err.splitlines()]
+
+
 def entries(cache: Path) -> list[str]:
     return sorted(path.name for path in (cache / "corpora").iterdir())
 
 
-def refused(call, *args) -> str:
+def refused(call, *args, **options) -> str:
     with pytest.raises(DataError) as caught:
-        call(*args)
+        call(*args, **options)
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
 
-def test_a_cached_text_is_neither_counted_nor_encoded_again(write, capsys):
+def test_a_cached_text_is_neither_counted_nor_encoded_again(write, said):
     path = write("text", TEXT)
     first = load(path)
-    assert capsys.readouterr().err.splitlines() == [
-        f"data     {path}: reading 6 kB in 1 file",
-        f"data     {path}: encoding 3,000 characters over a vocabulary of 6",
-    ]
+    assert said() == [READING, ENCODING]
     assert isinstance(first.splits["train"], np.memmap)
     assert not first.splits["train"].flags.writeable
-
     again, elsewhere = load(path), load(write("renamed", TEXT))
-    assert capsys.readouterr().err == ""
+    assert said() == []
     assert again.vocabulary == elsewhere.vocabulary == first.vocabulary
     assert ids_of(again) == ids_of(elsewhere) == ids_of(first) == first.vocabulary.encode(TEXT).tolist()
     assert (again.sha256, again.size_bytes, again.files) == (first.sha256, first.size_bytes, first.files)
@@ -69,49 +70,51 @@ def test_another_text_level_or_vocabulary_is_another_entry(write):
     assert load(path).vocabulary.decode(ids_of(load(path))) == TEXT[::-1]
 
 
-def truncate(path: Path) -> None:
-    os.truncate(path, path.stat().st_size - 7)
-
-
 def flip_the_last_bit(path: Path) -> None:
     content = path.read_bytes()
     path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
 
 
-def replace_by_other_json(path: Path) -> None:
-    path.write_text('{"crc32": 3, "dtype": []}')
-
-
 @pytest.mark.parametrize(
     ("damage", "suffix", "kind"),
     [
-        (truncate, ".bin", "counts"),
-        (truncate, ".json", "ids"),
+        (lambda path: os.truncate(path, path.stat().st_size - 7), ".bin", "counts"),
+        (lambda path: os.truncate(path, path.stat().st_size - 7), ".json", "ids"),
         (flip_the_last_bit, ".bin", "ids"),
         (flip_the_last_bit, ".json", "counts"),
-        (replace_by_other_json, ".json", "ids"),
+        (lambda path: path.write_text('{"crc32": 3, "dtype": []}'), ".json", "ids"),
         (Path.unlink, ".bin", "ids"),
         (Path.unlink, ".json", "counts"),
+        (lambda path: path.chmod(0o666), ".bin", "ids"),  # others could have written it
     ],
 )
-def test_a_damaged_entry_is_rebuilt(damage, suffix, kind, write, cache, capsys):
+def test_a_damaged_entry_is_rebuilt(damage, suffix, kind, write, cache, said):
     path = write("text", TEXT)
     first = ids_of(load(path))
     dashes = {"counts": 1, "ids": 2}[kind]
     (damaged,) = [e for e in (cache / "corpora").iterdir() if e.name.count("-") == dashes and e.suffix == suffix]
     intact = damaged.read_bytes()
     damage(damaged)
-
-    capsys.readouterr()
+    said()
     assert ids_of(load(path)) == first
-    lines = capsys.readouterr().err.splitlines()
-    assert [line.split()[2] for line in lines] == [{"counts": "reading", "ids": "encoding"}[kind]]
+    assert said() == [{"counts": READING, "ids": ENCODING}[kind]]
     assert damaged.read_bytes() == intact
     assert len(entries(cache)) == 4
 
 
+def test_a_folder_that_others_could_write_to_is_not_used(write, cache, said):
+    text = write("text", TEXT)
+    first = load(text)
+    (cache / "corpora").chmod(0o777)
+    said()
+    assert ids_of(load(text)) == ids_of(first)
+    assert said()[0].startswith(f"cache    {cache}/corpora: not used, because others may write to it")
+    load(text)
+    assert said() == []
+
+
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads the peak memory from Linux's /proc")
-def test_processes_that_encode_a_large_text_at_once(write, tmp_path, cache):
+def test_processes_that_encode_a_large_text_at_once(tmp_path, cache):
     """They do not disturb one another, and their memory stays small beside the text."""
     text = "plain ASCII text\n" * 50_000 + "Ünïcode: ещё 中文 😀 text\n" * 5_000
     with (tmp_path / "large").open("wb") as file:
@@ -154,23 +157,6 @@ def test_nothing_is_written_outside_the_cache(write, tmp_path, cache, monkeypatc
     assert len(entries(cache)) == 6
 
 
-@pytest.mark.parametrize("path", ["folder", "entry"])
-def test_an_entry_that_others_could_have_written_is_not_read(write, cache, path, capsys):
-    text = write("text", TEXT)
-    first = load(text)
-    folder = cache / "corpora"
-    for place in [folder] if path == "folder" else folder.iterdir():
-        place.chmod(0o777)
-    assert (who_else_writes(folder) != "") == (path == "folder")
-    capsys.readouterr()
-    assert ids_of(load(text)) == ids_of(first)
-    said = capsys.readouterr().err
-    assert "encoding 3,000 characters" in said
-    assert (f"cache    {folder}: not used, because others may write to it" in said) == (path == "folder")
-    load(text)
-    assert capsys.readouterr().err == ""
-
-
 def test_a_cache_that_cannot_be_written(write, monkeypatch):
     path = write("text", TEXT)
     monkeypatch.setenv("CHARLM_CACHE", path)
@@ -205,11 +191,11 @@ def test_a_text_without_room_for_its_cache_is_refused_before_it_is_read(level, t
     sparse = tmp_path / "sparse"
     sparse.touch()
     os.truncate(sparse, 5 * shutil.disk_usage(tmp_path).free)
-    monkeypatch.setattr(counted, "read_symbols", lambda *_: pytest.fail("read"))
+    monkeypatch.setattr(corpus_module, "read_symbols", lambda *_: pytest.fail("read"))
     assert re.fullmatch(
         rf"{sparse}: its cache needs at least \S+ [GT]B; {cache}/corpora has \S+ [GT]B free; any folder with room "
         "will do; name one in CHARLM_CACHE, or use a part of the text",
-        refused(lambda: load(str(sparse), level=level)),
+        refused(load, str(sparse), level=level),
     )
 
 
@@ -222,5 +208,4 @@ def test_what_a_killed_encoding_has_left_goes_with_the_next(write, cache):
         path.write_text("half")
     os.utime(old, (0, 0))
     load(write("text", "some text"))
-    assert not old.exists()
-    assert new.exists()
+    assert (old.exists(), new.exists()) == (False, True)

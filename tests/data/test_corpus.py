@@ -1,8 +1,9 @@
-"""Text to ids and splits: exact characters, exact errors."""
+"""Text to ids and splits: exact characters, exact errors, nothing lost."""
 
 import hashlib
 import os
 from collections import Counter
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from charlm.config.schema import DataConfig
 from charlm.data import progress, reading
-from charlm.data.corpus import Text, count_source, encode, encode_file
+from charlm.data.corpus import Corpus, Text, count_source, cut, encode, encode_file
 from charlm.data.vocabulary import Vocabulary
 from charlm.errors import DataError, VocabularyError
 from tests.corpora import load_corpus
@@ -22,9 +23,12 @@ BOM = "\ufeff"
 EVERY_WIDTH = "aé中😀\x00\r\n\u2028\U0010ffff"  # one to four bytes, line ends of all kinds, first and last
 
 
+def texts_of(corpus: Corpus) -> dict[str, str]:
+    return {name: corpus.vocabulary.decode(ids) for name, ids in corpus.splits.items()}
+
+
 def text_of(source: str, level="char") -> str:
-    corpus = load_corpus(source, level=level, split=WHOLE)
-    return corpus.vocabulary.decode(corpus.splits["train"])
+    return texts_of(load_corpus(source, level=level, split=WHOLE))["train"]
 
 
 def refused(error: type[Exception], call, *args, **kwargs) -> str:
@@ -49,12 +53,16 @@ characters = st.text(
 @example(text=EVERY_WIDTH * 20 + "a" * 11 + "é" * 11 + "中" * 11 + "😀" * 11, chunk_bytes=3)
 def test_decoding_the_ids_gives_the_text(text, chunk_bytes, write, monkeypatch):
     monkeypatch.setattr(reading, "CHUNK_BYTES", chunk_bytes)
-    corpus = load_corpus(write("text", BOM + text), split=WHOLE)
+    path = write("text", BOM + text)
+    corpus = load_corpus(path, split=WHOLE)
     ids = corpus.splits["train"]
-    assert corpus.vocabulary.decode(ids) == text
+    assert texts_of(corpus) == {"train": text}
     assert corpus.vocabulary.characters == "".join(sorted(set(text)))
     assert ids.dtype == np.uint8
     np.testing.assert_array_equal(ids, corpus.vocabulary.encode(text))
+    of_bytes = load_corpus(path, level="byte", split=WHOLE)
+    assert bytes(of_bytes.splits["train"]) == (BOM + text).encode()
+    assert len(of_bytes.vocabulary) == 256
 
 
 @pytest.mark.parametrize("level", ["char", "byte"])
@@ -71,16 +79,6 @@ def test_a_long_text(level, write):
     source = count_source(path, level)
     assert dict(zip(source.symbols.tolist(), source.counts.tolist(), strict=True)) == Counter(symbols)
     assert source.sha256 == hashlib.sha256(text.encode()).hexdigest()
-
-
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(content=st.binary(min_size=1), chunk_bytes=st.integers(1, 9))
-@example(content=bytes(range(256)), chunk_bytes=7)
-def test_at_level_byte_the_ids_are_the_bytes(content, chunk_bytes, write, monkeypatch):
-    monkeypatch.setattr(reading, "CHUNK_BYTES", chunk_bytes)
-    corpus = load_corpus(write("bytes", content), level="byte", split=WHOLE)
-    assert bytes(corpus.splits["train"]) == content
-    assert len(corpus.vocabulary) == 256
 
 
 @pytest.mark.parametrize("chunk_bytes", [1, 3, 1 << 18])
@@ -108,44 +106,29 @@ def test_an_invalid_byte_is_named_with_its_offset(before, bad, reason, chunk_byt
     assert text_of(path, "byte") == (before + bad).decode("utf-8", "replace")
 
 
-def test_a_sequence_does_not_go_on_in_the_next_file(write, tmp_path):
-    first = write("folder/1", b"ab\xc3")
-    write("folder/2", b"\xa9")
-    assert refused(DataError, count_source, f"{tmp_path}/folder", "char").startswith(
-        f"{first}: byte 0xC3 at offset 2 is not UTF-8 (unexpected end of data); "
-    )
-
-
-@pytest.mark.parametrize("chunk_bytes", [3, 1 << 18])
-def test_a_byte_order_mark_is_dropped_at_the_start_of_each_file_only(write, tmp_path, chunk_bytes, monkeypatch):
-    monkeypatch.setattr(reading, "CHUNK_BYTES", chunk_bytes)
-    for name, content in {"1": BOM + "a" + BOM + "b", "2": BOM, "3": "", "4": BOM + BOM + "c"}.items():
-        write(f"folder/{name}", content)
-    assert text_of(f"{tmp_path}/folder") == f"a{BOM}b{BOM}c"
-    assert text_of(f"{tmp_path}/folder/1", "byte") == f"{BOM}a{BOM}b"
-
-
-def test_the_same_bytes_in_other_files_are_another_text(write, tmp_path):
-    write("one/1", "a" + BOM + "b")
-    write("two/1", "a")
-    write("two/2", BOM + "b")
-    corpora = [load_corpus(f"{tmp_path}/{name}", split=WHOLE) for name in ("one", "two")]
-    assert corpora[0].sha256 == corpora[1].sha256
-    assert [corpus.vocabulary.decode(corpus.splits["train"]) for corpus in corpora] == [f"a{BOM}b", "ab"]
-
-
-def test_line_ends_stay_as_they_are(write):
-    text = "a\r\nb\rc\n\u2028\x85\r\r\n\n"
-    assert text_of(write("text", text)) == text
-
-
 def test_files_are_joined_in_order_with_nothing_between(write, tmp_path):
     for name, content in {"b": "2", "a/z": "1", "c": "", "d": "3"}.items():
         write(f"folder/{name}", content)
     corpus = load_corpus(f"{tmp_path}/folder", split=WHOLE)
-    assert corpus.vocabulary.decode(corpus.splits["train"]) == "123"
+    assert texts_of(corpus) == {"train": "123"}
     assert (corpus.files, corpus.size_bytes) == (4, 3)
     assert corpus.sha256 == hashlib.sha256(b"123").hexdigest()
+
+
+def test_a_file_is_decoded_by_itself(write, tmp_path):
+    """A byte order mark is dropped at its start only, and a sequence does not go on in the next file."""
+    for name, content in {"1": BOM + "a" + BOM + "b", "2": BOM, "3": "", "4": BOM + BOM + "c"}.items():
+        write(f"marks/{name}", content)
+    assert text_of(f"{tmp_path}/marks") == f"a{BOM}b{BOM}c"
+    assert text_of(f"{tmp_path}/marks/1", "byte") == f"{BOM}a{BOM}b"
+    write("same/1", f"{BOM}a")
+    write("same/2", f"{BOM}b{BOM}{BOM}{BOM}c")  # the bytes of the other folder
+    assert text_of(f"{tmp_path}/same") == f"ab{BOM}{BOM}{BOM}c"
+    first = write("cut/1", b"ab\xc3")
+    write("cut/2", b"\xa9")
+    assert refused(DataError, count_source, f"{tmp_path}/cut", "char").startswith(
+        f"{first}: byte 0xC3 at offset 2 is not UTF-8 (unexpected end of data); "
+    )
 
 
 @pytest.mark.parametrize(("size", "dtype"), [(256, "u1"), (257, "u2"), (65536, "u2"), (65537, "u4")])
@@ -153,7 +136,7 @@ def test_ids_have_the_narrowest_type(size, dtype, write):
     text = "".join(chr(code) for code in range(0x10000, 0x10000 + size))
     corpus = load_corpus(write("text", text), split=WHOLE)
     assert corpus.splits["train"].dtype == np.dtype(dtype)
-    assert corpus.vocabulary.decode(corpus.splits["train"]) == text
+    assert texts_of(corpus) == {"train": text}
 
 
 @pytest.mark.parametrize("content", ["", BOM])
@@ -192,10 +175,24 @@ def test_a_text_that_changes_is_refused(change, write, monkeypatch):
     assert message == f"{path}: changed while being read; a source must not change; run again when it is complete"
 
 
-def test_a_given_vocabulary_keeps_its_ids(write):
-    corpus = load_corpus(write("text", "abca"), split=WHOLE, vocabulary=Vocabulary("char", "zcba"))
-    assert corpus.vocabulary.characters == "zcba"
-    assert corpus.splits["train"].tolist() == [3, 2, 1, 3]
+@pytest.mark.parametrize("every_s", [0.0, 1000.0])
+def test_what_takes_long_says_how_far_it_is(write, monkeypatch, capsys, every_s):
+    monkeypatch.setattr(progress, "EVERY_S", every_s)
+    load_corpus(write("text", "".join(f"{number}\n" for number in range(1000))), split=(0.8, 0.2, 0), unit="line")
+    said = [line.rpartition(": ")[2] for line in capsys.readouterr().err.splitlines() if line.endswith("%")]
+    assert said == (["100%", "100%", "50%", "100%"] if every_s == 0 else [])
+
+
+# A vocabulary that is given
+
+
+def test_a_given_vocabulary_keeps_its_ids_and_can_be_extended(write):
+    text = Text(DataConfig(source=write("1", "abca"), valid_source=write("2", "zéa"), split=WHOLE))
+    vocabulary = Vocabulary("char", "ba")
+    assert text.unknown(vocabulary) == "czé"
+    corpus = text.corpus(vocabulary.extended("czé"))
+    assert {name: ids.tolist() for name, ids in corpus.splits.items()} == {"train": [1, 0, 2, 1], "valid": [3, 4, 1]}
+    assert text.unknown(corpus.vocabulary) == ""
 
 
 def test_characters_that_the_vocabulary_lacks_are_refused_and_counted(write):
@@ -207,16 +204,6 @@ def test_characters_that_the_vocabulary_lacks_are_refused_and_counted(write):
     )
     many = write("many", "abcdefghijkl")
     assert "'j' (U+006A) × 1 and 2 more: not in" in refused(VocabularyError, encode_file, many, vocabulary)
-
-
-def test_an_extended_vocabulary_takes_the_text(write):
-    text = Text(DataConfig(source=write("1", "abc"), valid_source=write("2", "zéa"), split=WHOLE))
-    vocabulary = Vocabulary("char", "ba")
-    assert text.unknown(vocabulary) == "czé"
-    corpus = text.corpus(vocabulary.extended("czé"))
-    assert corpus.splits["train"].tolist() == [1, 0, 2]
-    assert corpus.splits["valid"].tolist() == [3, 4, 1]
-    assert text.unknown(corpus.vocabulary) == ""
 
 
 def test_a_vocabulary_of_the_other_level_is_refused(write):
@@ -241,9 +228,52 @@ def test_a_file_for_evaluation(write):
     )
 
 
-@pytest.mark.parametrize("every_s", [0.0, 1000.0])
-def test_what_takes_long_says_how_far_it_is(write, monkeypatch, capsys, every_s):
-    monkeypatch.setattr(progress, "EVERY_S", every_s)
-    load_corpus(write("text", "".join(f"{number}\n" for number in range(1000))), split=(0.8, 0.2, 0), unit="line")
-    said = [line.rpartition(": ")[2] for line in capsys.readouterr().err.splitlines() if line.endswith("%")]
-    assert said == (["100%", "100%", "50%", "100%"] if every_s == 0 else [])
+# Splits
+
+
+@pytest.mark.parametrize("shares", [(0.9, 0.1, 0.0), (0.9, 0.05, 0.05), (0.8, 0.1, 0.1), (0.7, 0.2, 0.1), WHOLE])
+def test_splits_are_exact_and_partition_the_text(shares):
+    for n in [*range(1, 500), 1_115_394, 99_999_999, 10**12 + 7]:
+        sizes = [len(ids) for ids in cut(np.broadcast_to(np.uint8(0), n), shares)]  # of no size in memory
+        assert sum(sizes) == n
+        assert sizes[0] == n * round(shares[0] * 100) // 100
+        assert sizes[0] + sizes[1] == n * round((shares[0] + shares[1]) * 100) // 100
+    ids = np.arange(1000)
+    np.testing.assert_array_equal(np.concatenate(cut(ids, shares)), ids)
+
+
+@settings(deadline=None)
+@given(st.integers(0, 10**6), st.lists(st.floats(0, 1, allow_subnormal=False), min_size=1, max_size=3).filter(any))
+def test_the_last_split_ends_at_the_end_whatever_the_fractions_sum_to(n, shares):
+    sizes = [len(ids) for ids in cut(np.broadcast_to(np.uint8(0), n), shares)]
+    assert sum(sizes) == n
+    total = sum(Fraction(str(share)) for share in shares)
+    assert sizes[0] == Fraction(str(shares[0])) * n // total
+
+
+@pytest.mark.parametrize(
+    ("split", "others", "expected"),
+    [
+        (WHOLE, {}, {"train": 1000}),
+        ((0.5, 0.0, 0.5), {}, {"train": 500, "test": 500}),
+        ((0.8, 0.1, 0.1), {}, {"train": 800, "valid": 100, "test": 100}),
+        ((0.8, 0.1, 0.1), {"valid": "v" * 7}, {"train": 888, "valid": "v" * 7, "test": 112}),
+        ((0.8, 0.1, 0.1), {"test": "é" * 5}, {"train": 888, "valid": 112, "test": "é" * 5}),
+        (WHOLE, {"valid": "v" * 7, "test": "é" * 5}, {"train": 1000, "valid": "v" * 7, "test": "é" * 5}),
+    ],
+)
+def test_splits_are_in_order_and_a_source_of_its_own_is_a_whole_split(split, others, expected, write):
+    """The share of a split with a source of its own is ignored, and the other shares are rescaled."""
+    text = "".join(map(chr, range(0x100, 0x100 + 1000)))
+    sources = {f"{name}_source": write(name, content) for name, content in others.items()}
+    corpus = load_corpus(write("train", text), split=split, **sources)
+    start = 0
+    for (name, own), size in zip(texts_of(corpus).items(), expected.values(), strict=True):
+        assert own == (text[start : start + size] if isinstance(size, int) else size), name
+        start += size if isinstance(size, int) else 0
+    assert list(corpus.splits) == list(expected)
+    contents = [text, *others.values()]
+    assert corpus.vocabulary.characters == "".join(sorted(set("".join(contents))))
+    assert (corpus.files, corpus.size_bytes) == (len(contents), sum(len(each.encode()) for each in contents))
+    digests = [hashlib.sha256(each.encode()).hexdigest() for each in contents]
+    assert corpus.sha256 == (hashlib.sha256("".join(digests).encode()).hexdigest() if others else digests[0])
