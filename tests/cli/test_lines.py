@@ -8,52 +8,51 @@ import numpy as np
 import pytest
 
 from charlm.checkpoint import read_checkpoint, save_checkpoint
-from charlm.inference import load
+from charlm.inference import TrainedModel, load
 from charlm.inference.evaluation import PERCENTS
 from charlm.inference.lines import Limit
 from tests.cli.conftest import LINES
+
+
+@pytest.fixture(scope="module")
+def model(lines_run) -> TrainedModel:
+    return load(lines_run)
 
 
 def lines_of(model, split):
     return model.vocabulary.decode(model.split(split)).split("\n")[1:-1]
 
 
-def test_samples_are_lines_without_headings(cli, lines_run):
-    result = cli("sample", lines_run, "--count", 70, "--seed", 1, "--temperature", 0.5)
-    *lines, end = result.out.split("\n")
+def test_samples_are_lines_without_headings(cli, lines_run, model):
+    words = ["sample", lines_run, "--seed", 1]
+    *lines, end = cli(*words, "--count", 70, "--temperature", 0.5).out.split("\n")
     assert (len(lines), end) == (70, "")
     assert sum(line in LINES for line in lines) > 50
     alone = [cli("sample", lines_run, "--seed", seed, "--temperature", 0.5).out for seed in (1, 2, 70)]
     assert alone == [f"{lines[place]}\n" for place in (0, 1, 69)]
 
-
-def test_a_prompt_begins_a_line_and_has_no_line_end_but_that_of_its_file(cli, lines_run):
-    words = ["sample", lines_run, "--seed", 1]
     lines = cli(*words, "--prompt", "jo", "--count", 5).out.split("\n")[:-1]
     assert all(line.startswith("jo") for line in lines)
     value = json.loads(cli(*words, "--prompt", "jo", "--count", 2, "--json").out)
     assert [one["prompt"] + one["text"] for one in value["samples"]] == lines[:2]
-    for data in (b"jo", b"jo\n", b"jo\r\n"):
+    for data in (b"jo", b"jo\n", b"jo\r\n"):  # a prompt has no line end but that of its file
         assert cli(*words, "--prompt-file", "-", stdin=data).out == f"{lines[0]}\n"
     fault = cli(*words, "--prompt-file", "-", stdin=b"jo\n\n").usage_error
     assert "--prompt-file -: found a line end; allowed with a model of lines: a part of one line" in fault
 
-
-def test_unique_and_novel_drop_lines_and_say_how_many(cli, lines_run):
-    unique = cli("sample", lines_run, "--count", 4, "--seed", 1, "--unique")
+    unique = cli(*words, "--count", 4, "--unique")
     lines = unique.out.split("\n")[:-1]
     assert len(set(lines)) == len(lines) == 4
     assert unique.err.startswith("dropped  0 lines of the training text, ")
-    novel = cli("sample", lines_run, "--count", 3, "--seed", 1, "--novel", "--temperature", 1.5)
-    assert not {*novel.out.split("\n")[:-1]} & {*lines_of(load(lines_run), "train")}
+    novel = cli(*words, "--count", 3, "--novel", "--temperature", 1.5)
+    assert not {*novel.out.split("\n")[:-1]} & {*lines_of(model, "train")}
     assert ", 0 repeats" in novel.err
-    none = cli("sample", lines_run, "--count", 2, "--seed", 1, "--novel", "--temperature", 0)
+    none = cli(*words, "--count", 2, "--novel", "--temperature", 0)
     assert (none.code, none.out) == (0, "")
     assert none.err == "dropped  40 lines of the training text, 0 repeats; gave up with 0 of 2\n"
 
 
-def test_a_text_is_scored_line_by_line_whatever_ends_its_lines(cli, lines_run, write):
-    model = load(lines_run)
+def test_a_text_is_scored_line_by_line_whatever_ends_its_lines(cli, lines_run, model, write):
     bits = np.concatenate(model.score(["anna", "jo"], per_char=True))
     whole = json.loads(cli("eval", lines_run, "--file", write("a.txt", "anna\njo"), "--json").out)
     assert whole["targets"] == len(bits) == 8
@@ -65,11 +64,8 @@ def test_a_text_is_scored_line_by_line_whatever_ends_its_lines(cli, lines_run, w
     file = write("a.txt", "anna\r\njo\r\n")
     assert cli("score", lines_run, file).out.split("\t")[:2] == expected.out.split("\t")[:2]
 
-
-def test_next_is_what_follows_within_a_line(lines_run):
-    model = load(lines_run)
-    assert model.next("hann")[0][0] == "a"
     assert model.next("jo\nhann") == model.next("hann")
+    assert model.next("hann")[0][0] == "a"
     assert model.features(["anna", "jo"]).shape == (2, 24)
     bits = -math.log2(dict(model.next("", k=20))["a"])
     assert model.score(["a"], per_char=True)[0][0] == pytest.approx(bits, rel=1e-4)
@@ -85,23 +81,14 @@ def test_the_choice_of_settings_takes_lines_too(cli, tmp_path, write):
     assert (result.code, result.out.count("\n")) == (0, 10)
 
 
-def test_training_and_eval_say_nats_per_line(cli, lines_run, tmp_path):
-    model = load(lines_run)
+def test_training_and_eval_say_nats_per_line(cli, lines_run, model, tmp_path):
     value = json.loads(cli("eval", lines_run, "--json").out)
     lines = lines_of(model, "valid")
     per_line = sum(bits.sum() for bits in model.score(lines, per_char=True)) * math.log(2) / len(lines)
     assert value["lines"] == len(lines)
     assert value["nats_per_line"] == pytest.approx(per_line, rel=1e-5)
-    words = [
-        "train",
-        "--config",
-        lines_run / "config.yaml",
-        "--set",
-        "train.max_steps=3",
-        "--run-dir",
-        tmp_path / "run",
-    ]
-    result = cli(*words, "--json")
+    words = ["--config", lines_run / "config.yaml", "--set", "train.max_steps=3", "--run-dir", tmp_path / "run"]
+    result = cli("train", *words, "--json")
     outcome = json.loads(result.out)
     assert outcome["best_nats_per_line"] == pytest.approx(outcome["best_nats"] * value["targets"] / len(lines))
     assert f"bits/char  {outcome['best_nats_per_line']:.2f} nats/line  " in result.err
@@ -113,18 +100,22 @@ def test_training_and_eval_say_nats_per_line(cli, lines_run, tmp_path):
 
 def test_a_run_of_an_older_version_keeps_its_split(cli, tmp_path, write):
     """Frequent lines were in one split; `--resume` and `eval` must not move lines from training into validation."""
-    text = write("titles.txt", "\n\n".join(f"title {n * 7919 % 1009}" for n in range(400)))
+    text, run = write("titles.txt", "\n\n".join(f"title {n * 7919 % 1009}" for n in range(400))), tmp_path / "run"
     settings = ["data.split=[0.6,0.4,0]", "model.cell.hidden=8", "train.batch_size=4", "train.bptt=8"]
     words = [word for setting in [*settings, "train.max_steps=2", "threads=1"] for word in ("--set", setting)]
-    trained = cli("train", "--config", "lstm", text, "--lines", "--run-dir", tmp_path / "run", *words)
+    trained = cli("train", "--config", "lstm", text, "--lines", "--run-dir", run, *words)
     assert "lines    " in trained.err
-    new = json.loads(cli("eval", tmp_path / "run", "--json").out)["lines"]
+
+    def lines():
+        return json.loads(cli("eval", run, "--json").out)["lines"]
+
+    new = lines()
     assert new == pytest.approx(0.4 * 799, rel=0.1)
-    for file in (tmp_path / "run/checkpoints").iterdir():
+    for file in (run / "checkpoints").iterdir():
         checkpoint = read_checkpoint(file)
         older = {key: value for key, value in checkpoint.progress.items() if key != "spread"}
         save_checkpoint(replace(checkpoint, progress=older), file)
-    old = json.loads(cli("eval", tmp_path / "run", "--json").out)["lines"]
+    old = lines()
     assert abs(old - new) > 100
-    assert cli("train", "--resume", "--run-dir", tmp_path / "run", "--set", "train.max_steps=4").code == 0
-    assert json.loads(cli("eval", tmp_path / "run", "--json").out)["lines"] == old
+    assert cli("train", "--resume", "--run-dir", run, "--set", "train.max_steps=4").code == 0
+    assert lines() == old

@@ -32,10 +32,15 @@ def listed(cli, folder) -> list[dict]:
     return json.loads(result.out)
 
 
-def test_table_and_json(cli, runs):
+def test_table_and_json(cli, runs, monkeypatch):
+    files = [path for path in runs.rglob("*") if path.is_file()]
+    before = [(path.read_bytes(), path.stat().st_mtime_ns) for path in files]
+    (runs / "notes" / "up").symlink_to(runs)  # links in a circle, and one that leads nowhere
+    (runs / "notes" / "gone").symlink_to(runs / "nothing")
     result = cli("runs", runs)
     assert (result.code, result.err) == (0, "")
-    header, *rows = [re.split("  +", line) for line in result.out.splitlines()]
+    wide = result.out.splitlines()
+    header, *rows = [re.split("  +", line) for line in wide]
     assert header == ["run", "model", "parameters", "steps", "best nats/char", "written", "state"]
     best = read_header(runs / "new" / FOLDER / BEST).progress["best_nats"]
     assert rows[0] == [str(runs / "new"), "lstm 1 × 16", "2,014", "6", f"{best:.4f}", rows[0][5], "finished"]
@@ -49,19 +54,17 @@ def test_table_and_json(cli, runs):
     ]  # fmt: skip
     assert list(new.values())[:8] == [str(runs / "new"), "finished", None, "lstm", 1, 16, 2014, 6]
     assert old["written"].startswith("2001-09-0")
-
-
-@pytest.mark.parametrize("columns", [80, 40])
-def test_a_narrow_terminal_gets_the_name_on_a_line_of_its_own(cli, runs, monkeypatch, columns):
-    wide = cli("runs", runs).out.splitlines()
+    assert [(path.read_bytes(), path.stat().st_mtime_ns) for path in files] == before
+    with locked(runs / "new"):  # nothing is locked
+        pass
     monkeypatch.setattr("_pytest.capture.CaptureIO.isatty", lambda _: True)
-    monkeypatch.setenv("COLUMNS", str(columns))
-    narrow = cli("runs", runs).out.splitlines()
-    names = narrow[::2]
-    assert names == ["run", str(runs / "new"), str(runs / "by topic" / "Öl-日本")]
-    others = [line.removeprefix(name).split() for line, name in zip(wide, names, strict=True)]
-    assert [line.split() for line in narrow[1::2]] == others
-    assert max(map(len, narrow[1::2])) < 80
+    for columns in (80, 40):  # the name on a line of its own
+        monkeypatch.setenv("COLUMNS", str(columns))
+        narrow = cli("runs", runs).out.splitlines()
+        assert narrow[::2] == ["run", str(runs / "new"), str(runs / "by topic" / "Öl-日本")]
+        others = [line.removeprefix(name).split() for line, name in zip(wide, narrow[::2], strict=True)]
+        assert [line.split() for line in narrow[1::2]] == others
+        assert max(map(len, narrow[1::2])) < 80
     monkeypatch.setenv("COLUMNS", "300")
     assert cli("runs", runs).out.splitlines() == wide
 
@@ -74,85 +77,6 @@ def test_a_run_itself_and_nothing(cli, runs, tmp_path, monkeypatch):
     line = "runs     none in runs; start one, for example: charlm train my.txt --minutes 10\n"
     assert (result.code, result.out, result.err) == (0, "", line)
     assert cli("runs", "--json").out == "[]\n"
-
-
-def test_states(cli, trained_run, tmp_path):
-    """All that a run can be, and whether it is resumable from an older checkpoint."""
-    for name in ("damaged", "last damaged", "last gone", "no checkpoint", "used", "stopped"):
-        shutil.copytree(trained_run, tmp_path / name)
-    for file in (tmp_path / "damaged" / FOLDER).iterdir():
-        file.write_bytes(b"not a checkpoint")
-    last = tmp_path / "last damaged" / FOLDER / LAST
-    content = last.read_bytes()
-    last.unlink()  # a link to `best` otherwise
-    last.write_bytes(content[:-1])
-    (tmp_path / "last gone" / FOLDER / LAST).unlink()
-    shutil.rmtree(tmp_path / "no checkpoint" / FOLDER)
-    (tmp_path / "no checkpoint" / FOLDER).mkdir()
-    forge(tmp_path / "stopped" / FOLDER / LAST, "config", '"max_steps": 6', '"max_steps": 60')
-    with locked(tmp_path / "used"):
-        states = {Path(run["path"]).name: run for run in listed(cli, tmp_path)}
-    assert {name: run["state"] for name, run in states.items()} == {
-        "damaged": "damaged",
-        "last damaged": "finished",
-        "last gone": "finished",
-        "no checkpoint": "no checkpoint",
-        "used": "in use",
-        "stopped": "resumable",
-    }
-    assert states["used"]["used_by"].startswith(f"process {os.getpid()} on ")
-    assert states["damaged"]["kind"] is None
-    assert "—" in cli("runs", tmp_path / "damaged").out
-
-
-@pytest.mark.parametrize(
-    ("limit", "reached"),
-    [
-        ({"max_steps": 10}, True),
-        ({"max_steps": 11}, False),
-        ({"max_steps": None, "max_epochs": 2}, True),
-        ({"max_epochs": 2.5}, False),
-        ({"max_minutes": 1}, True),
-        ({"max_minutes": 1.1}, False),
-        ({"patience": 3}, True),
-        ({"patience": 0}, False),
-    ],
-)
-def test_limits(limit, reached):
-    progress = {"step": 10, "epoch": 2, "elapsed_s": 60.0, "evaluations_since_best": 3}
-    assert limit_reached(limit, progress) == reached
-
-
-def test_nothing_is_written_or_locked(cli, runs):
-    files = [path for path in runs.rglob("*") if path.is_file()]
-    before = [(path.read_bytes(), path.stat().st_mtime_ns) for path in files]
-    (runs / "notes" / "up").symlink_to(runs)  # links in a circle, and one that leads nowhere
-    (runs / "notes" / "gone").symlink_to(runs / "nothing")
-    assert len(listed(cli, runs)) == 2
-    assert [(path.read_bytes(), path.stat().st_mtime_ns) for path in files] == before
-    with locked(runs / "new"):  # free
-        pass
-
-
-def test_headers_that_are_none(runs, tmp_path):
-    good = (runs / "new" / FOLDER / LAST).read_bytes()
-    size = int.from_bytes(good[:8], "little")
-    bad = {
-        "empty": b"",
-        "short": good[:100],
-        "cut": good[:-1],
-        "longer": good + b"x",
-        "huge": (2**60).to_bytes(8, "little") + good[8:],
-        "no json": good[:8] + b"[" * size + good[8 + size :],
-        "a list": (2).to_bytes(8, "little") + b"[]",
-        "no metadata": (2).to_bytes(8, "little") + b"{}",
-        "other": good.replace(b"charlm checkpoint", b"somebody else's!!"),
-    }
-    for name, content in bad.items():
-        path = tmp_path / name
-        path.write_bytes(content)
-        with pytest.raises(DamagedCheckpointError, match=f"^{re.escape(str(path))}: damaged, or not a checkpoint"):
-            read_header(path)
 
 
 FORGED = {
@@ -185,22 +109,66 @@ def forge(path: Path, part: str, old: str, new: str) -> None:
     path.write_bytes(len(altered).to_bytes(8, "little") + altered.encode() + content[end:])
 
 
-def test_a_forged_header_hides_no_other_run(cli, runs, tmp_path):
+def test_states_and_headers_that_are_damaged_or_forged(cli, trained_run, tmp_path):
+    """Whatever a run holds, the others are listed."""
+    folder = tmp_path / "runs"
+    states = {
+        "new": "finished", "damaged": "damaged", "last damaged": "finished", "last gone": "finished",
+        "no checkpoint": "no checkpoint", "used": "in use", "stopped": "resumable", **dict.fromkeys(FORGED, "damaged"),
+    }  # fmt: skip
+    for name in states:
+        shutil.copytree(trained_run, folder / name)
+    for file in (folder / "damaged" / FOLDER).iterdir():
+        file.write_bytes(b"not a checkpoint")
+    last = folder / "last damaged" / FOLDER / LAST
+    content = last.read_bytes()
+    last.unlink()  # a link to `best` otherwise
+    last.write_bytes(content[:-1])
+    (folder / "last gone" / FOLDER / LAST).unlink()
+    shutil.rmtree(folder / "no checkpoint" / FOLDER)
+    (folder / "no checkpoint" / FOLDER).mkdir()
+    forge(folder / "stopped" / FOLDER / LAST, "config", '"max_steps": 6', '"max_steps": 60')
     for name, (part, old, new) in FORGED.items():
-        shutil.copytree(runs / "new", runs / name)
-        (runs / name / FOLDER / BEST).unlink()
-        forge(runs / name / FOLDER / LAST, part, old, new)
-    found = {Path(run["path"]).name: run["state"] for run in listed(cli, runs)}
-    assert found == {"new": "finished", "Öl-日本": "finished", **dict.fromkeys(FORGED, "damaged")}
-    assert len(cli("runs", runs).out.splitlines()) == 1 + len(found)
-    metrics = runs / "new" / "metrics.jsonl"
+        (folder / name / FOLDER / BEST).unlink()
+        forge(folder / name / FOLDER / LAST, part, old, new)
+    with locked(folder / "used"):
+        runs = {Path(run["path"]).name: run for run in listed(cli, folder)}
+    assert {name: run["state"] for name, run in runs.items()} == states
+    assert runs["used"]["used_by"].startswith(f"process {os.getpid()} on ")
+    assert runs["damaged"]["kind"] is None
+    assert "—" in cli("runs", folder / "damaged").out
+    assert len(cli("runs", folder).out.splitlines()) == 1 + len(states)
+    metrics = folder / "new" / "metrics.jsonl"
     metrics.write_text(metrics.read_text() + '{"step": 6, "split": []}\n')
-    result = cli("report", runs, "--out", tmp_path / "page.html")
-    assert (result.code, result.err.count("No checkpoint can be read.")) == (0, len(FORGED))
+    result = cli("report", folder, "--out", tmp_path / "page.html")
+    assert (result.code, result.err.count("No checkpoint can be read.")) == (0, len(FORGED) + 1)
     for name in FORGED:
-        assert cli("train", "--resume", "--run-dir", runs / name).error.startswith(f"{runs / name}/checkpoints/last.")
-    forge(runs / "new" / FOLDER / LAST, "config", '"kind": "lstm"', '"kind": "\\u001b[2J"')
-    assert "\\x1b[2J 1 × 16" in cli("runs", runs / "new").out
+        error = cli("train", "--resume", "--run-dir", folder / name).error
+        assert error.startswith(f"{folder / name}/checkpoints/last.")
+    forge(folder / "new" / FOLDER / LAST, "config", '"kind": "lstm"', '"kind": "\\u001b[2J"')
+    assert "\\x1b[2J 1 × 16" in cli("runs", folder / "new").out
+
+
+def test_headers_that_are_none(trained_run, tmp_path):
+    good = (trained_run / FOLDER / LAST).read_bytes()
+    size, path = int.from_bytes(good[:8], "little"), tmp_path / "file"
+    for content in (
+        b"", good[:100], good[:-1], good + b"x", (2**60).to_bytes(8, "little") + good[8:],
+        good[:8] + b"[" * size + good[8 + size :], (2).to_bytes(8, "little") + b"[]",
+        (2).to_bytes(8, "little") + b"{}", good.replace(b"charlm checkpoint", b"somebody else's!!"),
+    ):  # fmt: skip
+        path.write_bytes(content)
+        with pytest.raises(DamagedCheckpointError, match=f"^{re.escape(str(path))}: damaged, or not a checkpoint"):
+            read_header(path)
+
+
+def test_limits():
+    progress = {"step": 10, "epoch": 2, "elapsed_s": 60.0, "evaluations_since_best": 3}
+    for name, reached, open_limits in (
+        ("max_steps", 10, (11,)), ("max_epochs", 2, (2.5, None)), ("max_minutes", 1, (1.1,)), ("patience", 3, (0, 4)),
+    ):  # fmt: skip
+        assert limit_reached({name: reached}, progress)
+        assert not any(limit_reached({name: limit}, progress) for limit in open_limits)
 
 
 def test_what_stands_in_the_place_of_a_lock_is_not_read(tmp_path):

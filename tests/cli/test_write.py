@@ -41,57 +41,40 @@ def written(*keys, draw=continuations, note=lambda text: ""):
                 pipe.send_text(next(left, CTRL_S))
 
         editor = Editor(draw, note, Steps())
-        editor.text = editor.run(pipe, DummyOutput())
+        editor.run(pipe, DummyOutput())
     return editor
 
 
 @pytest.mark.parametrize(
     ("keys", "text"),
     [
-        ((), ""),
-        (("a",), "a"),
-        (("a", "b"), "ab"),
-        (("a", TAB), "a one"),
-        (("a", TAB + TAB), "a one two"),
-        (("a", RIGHT), "a one two"),
-        (("a", END), "a one two"),
-        (("a", "\x1bf"), "a one"),
-        (("a", "\x1b[1;5C"), "a one"),
-        (("a", ALT_DOWN + TAB), "a three"),
-        (("a", ALT_DOWN * 2 + TAB), "a!"),
-        (("a", ALT_UP + TAB), "a!"),
-        (("a", DOWN + DOWN + UP + TAB), "a three"),
+        ((), ""), (("a",), "a"), (("a", "b"), "ab"), (("a", TAB), "a one"), (("a", TAB + TAB), "a one two"),
+        (("a", RIGHT), "a one two"), (("a", END), "a one two"), (("a", "\x1bf"), "a one"),
+        (("a", "\x1b[1;5C"), "a one"), (("a", ALT_DOWN + TAB), "a three"), (("a", ALT_DOWN * 2 + TAB), "a!"),
+        (("a", ALT_UP + TAB), "a!"), (("a", DOWN + DOWN + UP + TAB), "a three"),
         (("a", LEFT + TAB + RIGHT + "b"), "ab"),
-        (("a", LEFT + END + "b"), "ab"),
-        (("a", BACK + "b" + RIGHT), "b"),
-        (("a\rb", UP + "c"), "ac\nb"),
-        (("a", "\rb"), "a\nb"),
-        ((PASTE.format("é\r\n\tü"), TAB), "é\n\tü one"),
-        (("a", CTRL_D + "b"), "a"),
+        (("a", LEFT + END + "b"), "ab"), (("a", BACK + "b" + RIGHT), "b"), (("a\rb", UP + "c"), "ac\nb"),
+        (("a", "\rb"), "a\nb"), ((PASTE.format("é\r\n\tü"), TAB), "é\n\tü one"), (("a", CTRL_D + "b"), "a"),
         (("a" + TAB + "b",), "ab"),
     ],
-)
+)  # fmt: skip
 def test_keys(keys, text):
     editor = written(*keys)
-    assert (editor.text, editor.exit_code) == (text, 0)
+    assert (editor.buffer.text, editor.exit_code) == (text, 0)
 
 
 def test_ctrl_c_and_signals_keep_the_text():
     editor = written("a", CTRL_C)
-    assert (editor.text, editor.exit_code) == ("a", 130)
+    assert (editor.buffer.text, editor.exit_code) == ("a", 130)
     editor = written("a", "b", draw=lambda text: (text == "ab" and os.kill(os.getpid(), signal.SIGTERM)) or [])
-    assert (editor.text, editor.exit_code) == ("ab", 143)
+    assert (editor.buffer.text, editor.exit_code) == ("ab", 143)
 
 
-def test_a_line_end_in_a_continuation_is_a_character_on_the_screen():
+def test_a_line_end_is_shown_as_a_sign_and_the_status_says_what_is_shown_and_skipped():
     editor = written("a", RIGHT, draw=lambda text: ["\nb c"] if text == "a" else [])
-    assert editor.text == "a\nb c"
-    shown = []
-    written("a", draw=lambda text: ["\nb c"], note=lambda text: shown.append(text) or "")
-    assert shown[-1] == "a"
-
-
-def test_the_status_says_which_is_shown_and_what_is_skipped():
+    assert editor.buffer.text == "a\nb c"
+    editor = written("a", draw=lambda text: ["\nb c"])
+    assert editor.buffer.suggestion.text == "↵b c"
     editor = written("é", note=lambda text: "the model skips 'é'" if text else "")
     assert editor._status().endswith("Ctrl-S: end  1/3  the model skips 'é'")
     assert editor.buffer.suggestion.text == " one two"
@@ -120,17 +103,12 @@ def typing(cli, trained_run, monkeypatch):
     return typing
 
 
-def test_the_text_goes_to_stdout(typing):
+def test_the_text_goes_to_stdout_or_to_a_file(typing, tmp_path):
     result = typing()
     assert (result.code, result.out, result.err) == (0, "so\n", "")
     result = typing("--temperature", 0, "--length", 5, keys=("so", RIGHT))
-    assert result.code == 0
-    assert result.out.startswith("so")
-    assert 2 < len(result.out) <= 8
+    assert (result.code, result.out[:2], 2 < len(result.out) <= 8) == (0, "so", True)
     assert "the model knows no labels" in typing("--label", "x").error
-
-
-def test_the_text_goes_to_a_file(typing, tmp_path):
     out = tmp_path / "a.txt"
     assert (typing("--out", out, keys=(CTRL_D,)).out, out.exists()) == ("", False)
     result = typing("--out", out, keys=("soé\r",))
@@ -154,16 +132,15 @@ def test_a_file_that_cannot_be_written_loses_nothing(typing, tmp_path, monkeypat
     assert (result.code, result.out, out.read_text()) == (1, "so\n", "theirs")
     assert result.err == f"error: --out {out}: exists already; the text is on stdout\n"
 
-    def full(*_):
-        raise OSError(28, "No space left on device")
+    def keys_and_a_folder_that_is_gone():
+        yield "so"
+        (tmp_path / "there").rmdir()
 
-    monkeypatch.setattr("charlm.cli.write.replace_file", full)
-    result = typing("--out", tmp_path / "b.txt")
+    (tmp_path / "there").mkdir()
+    result = typing("--out", tmp_path / "there/b.txt", keys=keys_and_a_folder_that_is_gone())
     assert (result.code, result.out) == (1, "so\n")
-    assert result.err == f"error: --out {tmp_path}/b.txt: No space left on device; the text is on stdout\n"
+    assert result.err.endswith("there/b.txt: No such file or directory; the text is on stdout\n")
 
-
-def test_a_terminal_that_is_closed_says_that_the_text_is_lost(typing, monkeypatch):
     def gone(_):
         raise OSError(errno.EIO, "Input/output error")
 
