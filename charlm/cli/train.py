@@ -87,7 +87,7 @@ def train(
       charlm train more.txt --init-from runs/mine --minutes 5
     """
     began_s = time.perf_counter() if context.obj is None else context.obj
-    settings = _settings(overrides, device, lines, labels)
+    settings = usage.as_settings(overrides, lines, labels, device)
     usage.refuse_if(resume and run_dir is None, "--resume needs --run-dir, the folder of the run to resume")
     usage.refuse_if(resume and init_from, "--init-from starts a new run; leave out --init-from or --resume")
     usage.refuse_if(resume and text is not None, "--resume continues with the run's own text; leave out TEXT")
@@ -115,11 +115,6 @@ def train(
     _print_outcome(outcome, json and group.is_first)
     if config is None and not resume and not json and group.is_first:
         _print_sample(Path(outcome.run_dir))
-
-
-def _settings(overrides: list[str] | None, device: str | None, lines: bool, labels: str | None) -> list[str]:
-    """What the options set, as KEY=VALUE."""
-    return [*usage.as_settings(overrides, lines, labels), *([f"device={device}"] if device else [])]
 
 
 _NO_TEXT = "a text is needed, for example my.txt or builtin:python-stdlib; or --config (see `charlm config list`)"
@@ -202,7 +197,7 @@ def plan(
       charlm plan --config lstm my.txt --set model.cell.hidden=1024 --json
     """
     usage.refuse_if(config is None and text is None, _NO_TEXT)
-    given = Start(text, minutes, config, _settings(overrides, device, lines, labels))
+    given = Start(text, minutes, config, usage.as_settings(overrides, lines, labels, device))
     given.check()
 
     from charlm.system.process_group import process_group

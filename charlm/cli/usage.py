@@ -184,9 +184,11 @@ def with_options(options: type[Any]) -> Callable[[Callable[..., None]], Callable
     return decorate
 
 
-def as_settings(overrides: list[str] | None, lines: bool, separator: str | None) -> list[str]:
-    """What --set, --lines and --labels set, as KEY=VALUE."""
-    settings = [*(overrides or []), *(["data.unit=line"] if lines else [])]
+def as_settings(
+    overrides: list[str] | None, lines: bool, separator: str | None, device: str | None = None
+) -> list[str]:
+    """What --set, --lines, --labels and --device set, as KEY=VALUE."""
+    settings = [*(overrides or []), *([f"device={device}"] if device else []), *(["data.unit=line"] if lines else [])]
     if separator is not None:
         from charlm.config.yaml import dump_flow
 

@@ -186,25 +186,37 @@ def test_unseen_characters_and_a_grown_vocabulary(cli, tiny_config, trained_run,
     assert cli("train", "--resume", "--run-dir", run, "--set", "train.max_steps=7").code == 0
 
 
-def test_memory_that_runs_out_all_the_same(cli, tiny_config, monkeypatch):
-    monkeypatch.setattr("charlm.training.machine.available_bytes", lambda _: None)
-    assert cli("plan", "--config", tiny_config, "--set", "model.cell.hidden=400000").error == (
-        "out of memory: 2560000000000 bytes more were needed; lower model.cell.hidden, train.batch_size or train.bptt"
-    )
+LOWER = "; lower model.cell.hidden, train.batch_size or train.bptt"
 
 
-def test_memory_of_a_gpu_that_runs_out(cli, tiny_config, monkeypatch):
+@pytest.mark.parametrize(
+    ("fault", "line"),
+    [
+        (
+            torch.OutOfMemoryError(
+                "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.15 GiB of which "
+                "1.10 GiB is free. Including non-PyTorch memory, this process has 78.05 GiB memory in use."
+            ),
+            f"out of memory: 2.00 GiB more were needed, 1.10 GiB are free{LOWER}",
+        ),
+        (MemoryError(), f"out of memory{LOWER}"),
+        (
+            ImportError("libtorch.so: failed to map segment from shared object"),
+            "out of memory: a library cannot be loaded (libtorch.so: failed to map segment from shared object); free "
+            "some, or raise the limit (`ulimit -v`)",
+        ),
+    ],
+)
+def test_memory_that_runs_out_is_one_line(cli, tiny_config, monkeypatch, fault, line):
     def update(trainer):
-        raise torch.OutOfMemoryError(
-            "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.15 GiB of which 1.10 GiB "
-            "is free. Including non-PyTorch memory, this process has 78.05 GiB memory in use."
-        )
+        raise fault
 
-    monkeypatch.setattr(Trainer, "update", update)
-    assert cli("plan", "--config", tiny_config).error == (
-        "out of memory: 2.00 GiB more were needed, 1.10 GiB are free; "
-        "lower model.cell.hidden, train.batch_size or train.bptt"
-    )
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "update", update)
+        assert cli("plan", "--config", tiny_config).error == line
+    monkeypatch.setattr("charlm.training.machine.available_bytes", lambda _: None)
+    too_large = cli("plan", "--config", tiny_config, "--set", "model.cell.hidden=400000").error
+    assert too_large == f"out of memory: 2560000000000 bytes more were needed{LOWER}"
 
 
 def test_no_thread_is_one_line_and_leaves_no_folder(cli, tiny_config, tmp_path, monkeypatch):
@@ -217,15 +229,3 @@ def test_no_thread_is_one_line_and_leaves_no_folder(cli, tiny_config, tmp_path, 
         "raise it"
     )
     assert not (tmp_path / "run").exists()
-
-
-def test_a_library_that_lacks_memory_is_one_line(cli, trained_run, monkeypatch):
-    error = ImportError("libtorch.so: failed to map segment from shared object")
-
-    def refused(*_, **options):
-        raise error
-
-    monkeypatch.setattr("charlm.inference.load", refused)
-    assert cli("sample", trained_run).error == (
-        f"out of memory: a library cannot be loaded ({error}); free some, or raise the limit (`ulimit -v`)"
-    )

@@ -2,18 +2,15 @@
 
 import re
 import shlex
-from collections.abc import Iterator
 from typing import Any
 
 import typer
 
+from charlm.cli import app
 from charlm.config.options import options_table
 from charlm.config.shipped import shipped_configs
 from tests.conftest import ROOT
 from tests.docs.pages import NAMES, PAGES, anchors, commands, inline_code
-
-KEYS = set(re.findall(r"^\| `([\w.]+)`", options_table(), re.MULTILINE))
-SECTIONS = {key.rpartition(".")[0] for key in KEYS}
 
 
 def test_readme_is_short():
@@ -74,74 +71,55 @@ def test_no_placeholder_is_left():
         ), page
 
 
-def command(words: list[str]) -> Any:
+def innermost(words: list[str]) -> Any:
     """The innermost command that these words name; the words behind it are its arguments."""
-    from charlm.cli import app
-
-    found: Any = typer.main.get_command(app)
+    command: Any = typer.main.get_command(app)
     for word in words:
-        if word in getattr(found, "commands", {}):
-            found = found.commands[word]
-        else:
-            assert not hasattr(found, "commands") or word.startswith("-"), f"charlm {' '.join(words)}"
+        if word not in getattr(command, "commands", {}):
+            assert not hasattr(command, "commands") or word.startswith("-"), f"charlm {' '.join(words)}"
             break
-    return found
+        command = command.commands[word]
+    return command
 
 
-def options(found: Any) -> set[str]:
-    return {name for parameter in found.params for name in [*parameter.opts, *parameter.secondary_opts]} | {"--help"}
-
-
-def every_command(found: Any) -> Iterator[Any]:
-    yield found
-    for below in getattr(found, "commands", {}).values():
-        yield from every_command(below)
+def options(command: Any) -> set[str]:
+    """The options of a command and of those below it."""
+    own = {name for parameter in command.params for name in [*parameter.opts, *parameter.secondary_opts]} | {"--help"}
+    return own.union(*map(options, getattr(command, "commands", {}).values()))
 
 
 def test_commands_and_their_options_exist():
+    scripts = "".join(file.read_text() for place in ("scripts/*", "benchmarks/*.py") for file in ROOT.glob(place))
+    every_option = options(typer.main.get_command(app))
     for name in NAMES:
         for text in {*commands(ROOT / name), *inline_code(ROOT / name)}:
             if text.startswith("charlm "):
                 words = shlex.split(text)[1:]
-                known = options(command(words))
-                assert [word for word in words if word.startswith("--") and word.split("=")[0] not in known] == [], (
-                    f"{name}: {text}"
-                )
+                used = {word.split("=")[0] for word in words if word.startswith("--")}
+                assert used <= options(innermost(words)), f"{name}: {text}"
+            elif text.startswith("--"):  # without the command that it belongs to
+                option = text.split()[0]
+                assert option in every_option or f'"{option}"' in scripts, f"{name}: {text}"
 
 
 def test_the_quickstart_uses_and_shows_commands_that_exist():
     lines = re.findall(r"\.venv/bin/charlm (.*)", (ROOT / "scripts/quickstart").read_text(encoding="utf-8"))
     assert len(lines) == 5
     for words in map(shlex.split, lines):
-        assert {word for word in words if word.startswith("--")} <= options(command(words)), words
+        assert {word for word in words if word.startswith("--")} <= options(innermost(words)), words
         if "--config" in words:
             assert words[words.index("--config") + 1] in shipped_configs()
 
 
-def test_options_alone_exist():
-    """`--novelty` and the like, without the command that they belong to."""
-    for name in NAMES:
-        known = {option for found in every_command(command([])) for option in options(found)}
-        scripts = "".join(file.read_text() for place in ("scripts/*", "benchmarks/*.py") for file in ROOT.glob(place))
-        for text in inline_code(ROOT / name):
-            if text.startswith("--"):
-                option = text.split()[0]
-                assert option in known or f'"{option}"' in scripts, f"{name}: {text}"
-
-
-def test_config_keys_exist():
+def test_keys_configs_and_files_exist():
+    keys = set(re.findall(r"^\| `([\w.]+)`", options_table(), re.MULTILINE))
+    keys |= {key.rpartition(".")[0] for key in keys}
     for name in NAMES:
         text = "\n".join([*commands(ROOT / name), *inline_code(ROOT / name)])
-        for key in re.findall(r"(?<![\w./-])(?:data|model|train|optimizer)\.[a-z_.]+\b(?!/)", text):
-            assert key in KEYS | SECTIONS, f"{name}: {key}"
-
-
-def test_configs_and_files_exist():
-    for name in NAMES:
+        used = set(re.findall(r"(?<![\w./-])(?:data|model|train|optimizer)\.[a-z_.]+\b(?!/)", text))
+        assert used <= keys, name
         for text in inline_code(ROOT / name):
             if re.fullmatch(r"(tinyshakespeare|python-stdlib|paper)-[\w-]+", text):
                 assert text in shipped_configs(), f"{name}: {text}"
-            if name != "data/README.md" and re.fullmatch(
-                r"(charlm|benchmarks|tests|scripts|configs|docs)/[\w./-]*", text
-            ):
-                assert (ROOT / text).exists(), f"{name}: {text}"
+            is_path = re.fullmatch(r"(charlm|benchmarks|tests|scripts|configs|docs)/[\w./-]*", text)
+            assert not is_path or name == "data/README.md" or (ROOT / text).exists(), f"{name}: {text}"
