@@ -1,6 +1,6 @@
 """What `import charlm` gives, and how a run starts from a text or a config, for Python and the command line alike.
 
-Each function imports what it needs when it runs, so that `import charlm` never waits for torch.
+Functions import what takes long when they run, so that `import charlm` waits for neither torch nor pydantic.
 """
 
 import functools
@@ -14,6 +14,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from charlm.errors import ConfigError
+from charlm.runs import find_checkpoint
+from charlm.system.console import say
+from charlm.system.formatting import format_duration, html_table
 from charlm.system.host import limit_spinning
 
 if TYPE_CHECKING:
@@ -88,9 +92,14 @@ def train(
     with cell_options(cell) as options:
         settings = [*_settings(options), *_settings(overrides)]
         _check(text, minutes, config)
-        source = None if text is None else str(text)
-        given = Start(source, minutes, _path(config), settings, _path(init_from), _path(run_dir))
+        paths = (None if path is None else Path(path) for path in (config, init_from, run_dir))
+        config, init_from, run_dir = paths
+        given = Start(None if text is None else str(text), minutes, config, settings, init_from, run_dir)
         return _train(given, on_log, began_s)
+
+
+class _LogError(Exception):
+    """`on_log` has failed."""
 
 
 def _train(given: "Start", on_log: Callable[[dict[str, Any]], object] | None, began_s: float) -> "Run":
@@ -102,14 +111,24 @@ def _train(given: "Start", on_log: Callable[[dict[str, Any]], object] | None, be
     from charlm.system.process_group import process_group
     from charlm.training.loop import Callbacks
 
-    callbacks = Callbacks(on_row=_passing_on(on_log)) if on_log else None
+    faults: list[Exception] = []
+
+    def on_row(row: dict[str, Any]) -> None:
+        assert on_log
+        try:
+            on_log(row)
+        except Exception as error:  # the loop would take an OSError for a fault of the run's folder
+            faults.append(error)
+            raise _LogError from None
+
+    callbacks = Callbacks(on_row=on_row) if on_log else None
     try:
         loaded_s = time.perf_counter() - began_s
         with one_training(), own_settings(), process_group() as group:
             check_fork()
             outcome = start(given, group, time.perf_counter() - loaded_s, callbacks)
-    except _LogError as error:
-        raise error.fault from None
+    except _LogError:
+        raise faults[0] from None
     say_if_stopped(outcome)
     return Run(Path(outcome.run_dir), outcome)
 
@@ -154,8 +173,6 @@ class Run:
 
     def _repr_html_(self) -> str:
         """A table for notebooks."""
-        from charlm.system.formatting import format_duration, html_table
-
         return html_table(
             {
                 "run": str(self.path),
@@ -231,7 +248,6 @@ def start(given: Start, group: "ProcessGroup", began_s: float, callbacks: "Callb
     from charlm.checkpoint import read_checkpoint
     from charlm.choice.suggest import suggest
     from charlm.config import of_run
-    from charlm.runs import find_checkpoint
     from charlm.system.clock import Clock
     from charlm.training.start import resume_run, run_of_this_launch, start_run
 
@@ -294,13 +310,11 @@ def _with_model_of(request: "Request", initial: "Checkpoint", name: str) -> "Req
 
 def say_if_stopped(outcome: "Outcome") -> bool:
     """Whether a signal has stopped the run; if so, say how to resume it."""
-    from charlm.system.console import say
     from charlm.training.signals import SIGNALS
 
     if outcome.reason not in SIGNALS:
         return False
-    resume = f"charlm train --resume --run-dir {shlex.quote(outcome.run_dir)}"
-    say("stopped", f"{outcome.reason} at step {outcome.step}; resume with:", resume)
+    say("stopped", f"{outcome.reason} at step {outcome.step}; resume with:", _resume(outcome))
     return True
 
 
@@ -310,17 +324,17 @@ _SLOW = 0.5
 
 def _say_if_slow(outcome: "Outcome", planned: int, minutes: float) -> None:
     """Say it if the time was over long before the updates that the speed before the run promised."""
-    from charlm.system.console import say
+    if outcome.reason == "max_minutes" and outcome.step < _SLOW * planned:
+        say(
+            "slow",
+            f"{outcome.step:,} updates instead of about {planned:,}: training was slower than measured before; look "
+            "for other programs that use the processors; to train as long again:",
+            f"{_resume(outcome)} --minutes {2 * minutes:g}",
+        )
 
-    if outcome.reason != "max_minutes" or outcome.step >= _SLOW * planned:
-        return
-    resume = f"charlm train --resume --run-dir {shlex.quote(outcome.run_dir)} --minutes {2 * minutes:g}"
-    say(
-        "slow",
-        f"{outcome.step:,} updates instead of about {planned:,}: training was slower than measured before; look for "
-        "other programs that use the processors; to train as long again:",
-        resume,
-    )
+
+def _resume(outcome: "Outcome") -> str:
+    return f"charlm train --resume --run-dir {shlex.quote(outcome.run_dir)}"
 
 
 def run_name(text: str) -> str:
@@ -356,7 +370,6 @@ def check_there(
     Needs no torch, whose import takes seconds, and reads no text.
     """
     from charlm.data.sources import check_exists
-    from charlm.runs import find_checkpoint
 
     for option, run in (*(("", run) for run in runs), *(options or {}).items()):
         if run is not None:
@@ -369,8 +382,6 @@ def check_there(
 
 def check_minutes(minutes: float | None, settings: list[str], *, is_chosen: bool) -> None:
     """ConfigError for minutes that are given twice. is_chosen: settings are chosen for the minutes or their default."""
-    from charlm.errors import ConfigError
-
     if (is_chosen or minutes is not None) and any(each.startswith("train.max_minutes=") for each in settings):
         raise ConfigError("train.max_minutes: found beside minutes or its default; allowed: minutes alone")
 
@@ -383,41 +394,15 @@ def _settings(overrides: Iterable[str] | Mapping[str, Any]) -> list[str]:
         return list(overrides)
     from charlm.config.yaml import dump_flow
 
-    def plain(value: Any) -> Any:
-        return str(value) if isinstance(value, Path) else list(value) if isinstance(value, tuple) else value
-
-    return [f"{key}={dump_flow(plain(value))}" for key, value in overrides.items()]
+    plain = {key: str(value) if isinstance(value, Path) else value for key, value in overrides.items()}
+    return [f"{key}={dump_flow(list(value) if isinstance(value, tuple) else value)}" for key, value in plain.items()]
 
 
 def _check(text: str | Path | None, minutes: float | None, config: str | Path | None) -> None:
     """ConfigError or TypeError for arguments that are not allowed, or not together."""
-    from charlm.errors import ConfigError
-
     if not isinstance(text, str | Path | None):
         raise TypeError(f"text: found {type(text).__name__}; allowed: one path, of a file or a folder, or a glob")
     if text is None and config is None:
         raise ConfigError("train: found neither text nor config; allowed: either, or both")
     if minutes is not None and not 0 < minutes <= MOST_MINUTES:
         raise ConfigError(f"minutes: found {minutes:g}; allowed: a number above 0, and {MOST_MINUTES:,} at most")
-
-
-def _path(path: str | Path | None) -> Path | None:
-    return None if path is None else Path(path)
-
-
-class _LogError(Exception):
-    """Carries an exception of `on_log` through the loop, which would take an OSError for a fault of the folder."""
-
-    def __init__(self, fault: Exception) -> None:
-        super().__init__()
-        self.fault = fault
-
-
-def _passing_on(on_log: Callable[[dict[str, Any]], object]) -> Callable[[dict[str, Any]], object]:
-    def sees(row: dict[str, Any]) -> None:
-        try:
-            on_log(row)
-        except Exception as error:
-            raise _LogError(error) from None
-
-    return sees

@@ -17,16 +17,8 @@ import torch
 from torch import Tensor
 
 from charlm.errors import DivergenceError
-from charlm.inference.evaluation import (
-    WARMUP,
-    Cut,
-    Evaluation,
-    Ids,
-    evaluating,
-    scored_windows,
-    sum_windows,
-)
-from charlm.layers import RecurrentState, cross_entropy
+from charlm.inference.evaluation import WARMUP, Cut, Evaluation, Ids, evaluating, scored_windows, sum_windows
+from charlm.layers import cross_entropy
 from charlm.model import CharLM, map_state
 from charlm.system.device import to_device
 
@@ -52,28 +44,16 @@ class Adaptation:
     """Characters per window and stream. Shorter windows adapt sooner and take longer."""
 
 
-@dataclass(frozen=True)
 class Rule:
-    """The module's equation, ready to be applied to a model's parameters."""
+    """The module's equation, ready to be applied to a model's parameters; sizes: RMS of each."""
 
-    parameters: list[Tensor]
-    trained: list[Tensor]
-    rates: list[Tensor]
-    """η / (RMS + ε)"""
-    pulls: list[Tensor]
-    """λ RMS / mean(RMS), at most 1: a larger pull would overshoot the trained weights."""
-
-    @classmethod
-    def of(cls, model: CharLM, sizes: list[Tensor], adaptation: Adaptation) -> "Rule":
-        """sizes: RMS of each parameter."""
-        parameters: list[Tensor] = list(model.parameters())
+    def __init__(self, model: CharLM, sizes: list[Tensor], adaptation: Adaptation) -> None:
         mean = torch.cat([rms.flatten() for rms in sizes]).mean().clamp(min=1e-20)
-        return cls(
-            parameters=parameters,
-            trained=[parameter.detach().clone() for parameter in parameters],
-            rates=[adaptation.lr / (rms + _EPSILON * mean) for rms in sizes],
-            pulls=[(adaptation.decay * rms / mean).clamp(max=1) for rms in sizes],
-        )
+        self.parameters: list[Tensor] = list(model.parameters())
+        self.trained = [parameter.detach().clone() for parameter in self.parameters]
+        self.rates = [adaptation.lr / (rms + _EPSILON * mean) for rms in sizes]
+        # A pull above 1 would overshoot the trained weights.
+        self.pulls = [(adaptation.decay * rms / mean).clamp(max=1) for rms in sizes]
 
     def learning_from(self, windows: Iterable[Tensor]) -> Iterator[Tensor]:
         """Pass on the nats [T, B] of each window, then take a step on them; DivergenceError if they are not finite."""
@@ -128,7 +108,7 @@ def evaluate_dynamically(
     """
     cut = Cut.of(ids, streams, model.begins)
     steps = max(1, min(adaptation.steps, cut.longest))
-    rule = Rule.of(model, gradient_rms(model, train_ids, device, steps=steps, streams=len(cut.begin_B)), adaptation)
+    rule = Rule(model, gradient_rms(model, train_ids, device, steps=steps, streams=len(cut.begin_B)), adaptation)
     windows = scored_windows(model, ids, device, cut, steps=steps)
     with evaluating(model), rule.restoring():
         score, nats = sum_windows(rule.learning_from(windows), cut, steps=cut.longest if per_char else 0)
@@ -160,12 +140,9 @@ def gradient_rms(model: CharLM, ids: Ids, device: torch.device, *, steps: int, s
                     _, state = model.features(ids_TB[:warmup])
             for b in range(0, ids_TB.shape[1], streams):
                 window_TB = ids_TB[warmup:, b : b + streams].contiguous()
-                logits, _ = model(window_TB[:-1], _streams_from(b, streams, state))
+                own_state = map_state(lambda layers, b=b: layers[:, b : b + streams].contiguous(), state)
+                logits, _ = model(window_TB[:-1], own_state)
                 loss = cross_entropy(logits, window_TB[1:]).sum() / streams
                 for square, gradient in zip(squares, torch.autograd.grad(loss, parameters), strict=True):
                     square.addcmul_(gradient, gradient)
     return [square.div_(windows).sqrt_() for square in squares]
-
-
-def _streams_from(first: int, count: int, state: RecurrentState) -> RecurrentState:
-    return map_state(lambda layers: layers[:, first : first + count].contiguous(), state)

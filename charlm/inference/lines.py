@@ -158,7 +158,7 @@ class _Learner:
         self._device, self._steps = trained.device, adaptation.steps
         train_ids = trained.training_splits("--dynamic")["train"]
         sizes = gradient_rms(self._network, train_ids, self._device, steps=self._steps, streams=_SEGMENT_LINES)
-        self.rule = Rule.of(self._network, sizes, adaptation)
+        self.rule = Rule(self._network, sizes, adaptation)
         self._ids: list[Ids] = []
         self._bytes = 0
 

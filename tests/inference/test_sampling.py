@@ -11,7 +11,7 @@ from charlm.config import parse_config
 from charlm.data.vocabulary import Vocabulary
 from charlm.errors import DivergenceError, VocabularyError
 from charlm.inference.options import SamplingOptions
-from charlm.inference.sampling import StepByStep, choose, read_ids, sample_ids, sample_text
+from charlm.inference.sampling import SampleText, StepByStep, choose, read_ids, sample_ids, sample_text
 from charlm.model import build_model, map_state
 from tests.cells.measure import own
 from tests.pairwise import all_pairs
@@ -140,27 +140,10 @@ def test_an_empty_prompt_is_a_line_start_and_an_unknown_character_an_error():
 
 
 def test_bytes_come_out_as_whole_characters():
-    """A byte model that writes é € 😀 and then half a character: nothing is shown before it is whole."""
-    wanted = "é€😀".encode() + b"\xe2\x82"
-
-    class Scripted:
-        begins = None
-        decoder = torch.nn.Linear(1, 1)
-
-        def generator(self, state):
-            return None
-
-        def logits(self, features):
-            return features
-
-        def features(self, x_TB, state=None):
-            place = torch.zeros(1, x_TB.shape[1], 1) if state is None else state
-            logits = torch.full((1, x_TB.shape[1], 256), -50.0)
-            logits[..., wanted[min(int(place[0, 0, 0]), len(wanted) - 1)]] = 50.0
-            return logits, place + 1
-
-    _, *steps = sample_text(Scripted(), Vocabulary.of_bytes(), "x", options(length=len(wanted)), [0])
-    assert [piece for [piece] in steps] == ["", "é", "", "", "€", "", "", "", "😀", "", "\udce2\udc82"]
+    sample = SampleText(Vocabulary.of_bytes(), "", None)
+    ids = "é€😀".encode() + b"\xe2\x82"
+    pieces = [sample.append(id, last=place == len(ids)) for place, id in enumerate(ids, start=1)]
+    assert pieces == ["", "é", "", "", "€", "", "", "", "😀", "", "\udce2\udc82"]
 
 
 GENERATED = [
