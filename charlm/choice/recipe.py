@@ -54,12 +54,18 @@ def all_settings(candidate: Candidate, minutes: float, split: list[float] | None
 
 
 def _optimizer(candidate: Candidate) -> dict[str, Any]:
-    """Learning rate, decay, clipping and schedule, as far as they fit the optimizer, which may be the user's."""
-    name, updates = candidate.config.optimizer.name, candidate.updates
+    """Learning rate, decay, clipping and schedule, as far as they fit the optimizer, which may be the user's.
+
+    The rate grows with the root of the batch, at most to the double, and falls with the width and the updates.
+    """
+    name, updates, family = candidate.config.optimizer.name, candidate.updates, candidate.family
     is_short = updates < _SHORT
+    lr = _RATES.get(name, 1.0) * family.lr * min(math.sqrt(candidate.chars_per_update / 1024), 2.0)
+    lr *= family.width_factor(candidate.config.model.cell.hidden)
+    lr *= min(20_000 / updates, 1.0) ** 0.2 * min(max(1000 / updates, 1.0) ** 0.5, family.most_short_lr)
     options: dict[str, Any] = {
         "clip_norm": 10.0,
-        "lr": _learning_rate(candidate),
+        "lr": float(f"{lr:.2g}"),
         "weight_decay": 0.1 if name in ("adamw", "muon") else 0.0,  # for the others it is a penalty
         "schedule": {
             "name": "linear" if is_short else "cosine",
@@ -68,16 +74,6 @@ def _optimizer(candidate: Candidate) -> dict[str, Any]:
         },
     }
     return options | ({"betas": [0.9, 0.98]} if name == "adamw" and is_short else {})
-
-
-def _learning_rate(candidate: Candidate) -> float:
-    """Grows with the root of the batch, at most to the double; falls with the width and the number of updates."""
-    family, config, updates = candidate.family, candidate.config, candidate.updates
-    optimizer = _RATES.get(config.optimizer.name, 1.0)
-    batch = min(math.sqrt(candidate.chars_per_update / 1024), 2.0)
-    width = family.width_factor(config.model.cell.hidden)
-    length = min(20_000 / updates, 1.0) ** 0.2 * min(max(1000 / updates, 1.0) ** 0.5, family.most_short_lr)
-    return float(f"{optimizer * family.lr * batch * width * length:.2g}")
 
 
 def _read_share(epochs: float) -> float:

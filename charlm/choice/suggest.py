@@ -185,21 +185,14 @@ def _reasons(request: Request, corpus: Corpus, chosen: Candidate, candidates: in
         reasons["few"] = f"about {updates}: expect hardly more than letters and short words"
     if chosen.epochs >= MOST_EPOCHS:
         reasons["limit"] = limit
-    if outside := _outside(len(ids), chosen):
-        reasons["outside"] = f"{outside} is far outside of what the rule was fitted to; take its choice as a guess"
+    outside = {
+        f"a text of {len(ids):,} characters": not 10_000 <= len(ids) <= 20_000_000,
+        f"a model of {chosen.parameters:,} parameters": chosen.parameters > 10_000_000,
+        f"reading {chosen.chars:,} characters": chosen.chars > 20_000_000,
+        f"the kind {model.cell.name}": chosen.family not in (*USUAL, PLAIN),
+        "train.loss: last": chosen.config.train.loss == "last",
+    }
+    if any(outside.values()):
+        first = next(what for what, is_outside in outside.items() if is_outside)
+        reasons["outside"] = f"{first} is far outside of what the rule was fitted to; take its choice as a guess"
     return reasons
-
-
-def _outside(chars: int, chosen: Candidate) -> str:
-    """What lies far outside the trainings that the rule was fitted to, if anything."""
-    if not 10_000 <= chars <= 20_000_000:
-        return f"a text of {chars:,} characters"
-    if chosen.parameters > 10_000_000:
-        return f"a model of {chosen.parameters:,} parameters"
-    if chosen.chars > 20_000_000:
-        return f"reading {chosen.chars:,} characters"
-    if chosen.family not in (*USUAL, PLAIN):
-        return f"the kind {chosen.config.model.cell.name}"
-    if chosen.config.train.loss == "last":
-        return "train.loss: last"
-    return ""

@@ -52,7 +52,7 @@ def as_text(option: Distribution) -> str:
     return "..".join(ends(option)) + (":log" if option.log else f":{option.step:.12g}" if has_grid else "")
 
 
-def suggest(trial: optuna.Trial, key: str, option: Distribution) -> Any:
+def trial_value(trial: optuna.Trial, key: str, option: Distribution) -> Any:
     """A value for a trial; numbers have three digits, so that configs stay readable."""
     if isinstance(option, OneOf):
         return trial.suggest_categorical(key, option.choices)

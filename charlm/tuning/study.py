@@ -25,7 +25,7 @@ from charlm.runs import CONFIG, FOLDER, JOURNAL, LAST, read_header
 from charlm.system.files import NotOwnError, refuse_links, replace_file
 from charlm.system.lock import LOCK, locked
 from charlm.tuning.settings import FirstTrial, StudySettings
-from charlm.tuning.space import suggest
+from charlm.tuning.space import trial_value
 
 _PRUNER = optuna.pruners.MedianPruner(n_startup_trials=0, n_warmup_steps=30, n_min_trials=3)
 """Steps are percent of a run. A trial ends early if its best score so far is worse than the median at this point."""
@@ -119,7 +119,7 @@ class Study:
             with locked(self.folder, wait=True), _calm():
                 trial = self._killed_trial(trial_lock, fits) or self._new_trial(trial_lock, most_trials, fits)
                 if trial and "chosen" not in trial.user_attrs:
-                    values = {key: suggest(trial, key, option) for key, option in self.settings.space.items()}
+                    values = {key: trial_value(trial, key, option) for key, option in self.settings.space.items()}
                     trial.set_user_attr("values", values)
             yield trial
 

@@ -4,6 +4,7 @@ import itertools
 import re
 import time
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -11,6 +12,7 @@ from charlm.config import flatten, load_config
 from charlm.errors import DataError, DeviceError, DivergenceError, RunError, StudyError
 from charlm.runs import describe_run
 from charlm.training.loop import Outcome
+from charlm.training.start import start_run
 from charlm.training.step import Trainer
 from charlm.tuning import search as search_module
 from charlm.tuning.report import draw, ranked, write_best
@@ -52,18 +54,11 @@ def updates(monkeypatch):
 
 @pytest.fixture
 def starting(monkeypatch):
-    """Raises errors in place of the next starts of a trial."""
-    start_run = search_module.start_run
+    """Raises errors in place of the next starts of a trial; None: the trial starts."""
 
     def replace(*errors):
-        left = list(errors)
-
-        def start(*arguments, **options):
-            if left and (error := left.pop(0)):
-                raise error
-            return start_run(*arguments, **options)
-
-        monkeypatch.setattr(search_module, "start_run", start)
+        effects = itertools.chain((error or mock.DEFAULT for error in errors), itertools.repeat(mock.DEFAULT))
+        monkeypatch.setattr(search_module, "start_run", mock.Mock(wraps=start_run, side_effect=effects))
 
     return replace
 

@@ -8,7 +8,7 @@ from optuna.trial import FixedTrial
 from charlm.cells import CELLS
 from charlm.config import flatten, override_config, parse_config
 from charlm.errors import ConfigError
-from charlm.tuning.space import Floats, Integers, OneOf, as_text, default_space, ends, nearest, parse_space, suggest
+from charlm.tuning.space import Floats, Integers, OneOf, as_text, default_space, ends, nearest, parse_space, trial_value
 
 CONFIG = parse_config({"model": {"cell": {"kind": "lstm"}}}, "test")
 
@@ -75,7 +75,7 @@ def test_suggested_numbers_have_three_digits_and_stay_in_the_range():
         (Integers(100, 3000), 1234, 1234),
         (OneOf((1, 2)), 2, 2),
     ):
-        assert suggest(FixedTrial({"key": drawn}), "key", option) == value
+        assert trial_value(FixedTrial({"key": drawn}), "key", option) == value
 
 
 @pytest.mark.parametrize(
