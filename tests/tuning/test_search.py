@@ -167,10 +167,9 @@ def test_a_trial_of_another_process_is_left_to_it_while_it_lives(study_of, searc
     assert study.trials()[0].options == theirs.user_attrs["values"]
 
 
-def test_a_process_killed_while_it_takes_a_trial(study_of, search, monkeypatch):
+def test_a_process_killed_while_it_takes_a_trial(study_of, search):
     study = study_of()
-    with monkeypatch.context() as patch:
-        patch.setattr(Study, "_lock", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    with mock.patch.object(Study, "_lock", side_effect=KeyboardInterrupt):
         assert search(study, 2) == "SIGINT"
     assert [(trial.state, trial.options) for trial in study.trials()] == [("unfinished", {})]
     assert (ranked(study.trials()), draw(study), write_best(study)) == (study.trials(), None, None)
@@ -255,9 +254,8 @@ def test_a_trial_begins_if_there_is_time_for_half_of_it(study_of, monkeypatch, s
 def test_the_time_of_trials_limited_by_steps_is_that_of_the_others(study_of):
     study = study_of()
     finished_trial(study, nats=1.0)  # in 30 seconds
-    assert not Search(study, time.perf_counter() + 14, None)._fits(0)
-    assert Search(study, time.perf_counter() + 14, None)._fits(4)
-    assert Search(study, time.perf_counter() + 20, None)._fits(0)
+    for left_s, elapsed_s, fits in ((14, 0, False), (14, 4, True), (20, 0, True)):
+        assert Search(study, time.perf_counter() + left_s, None)._fits(elapsed_s) == fits
 
 
 def test_a_trial_limited_by_steps_ends_in_time_whatever_the_time_of_day(study_of, search, monkeypatch):

@@ -1,6 +1,7 @@
 """The folder of a study: its journal, and what else may be in it."""
 
 import contextlib
+from unittest import mock
 
 import pytest
 
@@ -65,11 +66,9 @@ def test_a_study_from_somebody_else_writes_nothing_outside(study_of, search, tmp
     assert (target.read_bytes() == before) if before else not [*target.iterdir()]
 
 
-def test_a_study_killed_while_it_was_made_is_made_again(study_of, monkeypatch):
-    with monkeypatch.context() as patch:
-        patch.setattr("optuna.Study.set_user_attr", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
-        with pytest.raises(KeyboardInterrupt):
-            study_of()
+def test_a_study_killed_while_it_was_made_is_made_again(study_of):
+    with mock.patch("optuna.Study.set_user_attr", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
+        study_of()
     study = study_of()
     assert len(study._study.get_trials()) == 1
     assert study.settings.space["optimizer.lr"]
