@@ -13,12 +13,10 @@ from charlm.system.console import say
 from charlm.system.formatting import counted
 
 Top = Annotated[
-    int | None,
-    typer.Option(min=1, metavar="K", help="Print the K likeliest labels with their probabilities, and no margin."),
+    int | None, usage.option("K", "Print the K likeliest labels with their probabilities, and no margin.", min=1)
 ]
 Labeled = Annotated[
-    bool,
-    typer.Option("--labeled", help="The lines begin with their labels, as in training: say how many are right."),
+    bool, typer.Option("--labeled", help="The lines begin with their labels, as in training: say how many are right.")
 ]
 _SHOWN = 5
 """Other labels that are listed for a label."""

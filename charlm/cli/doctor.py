@@ -13,6 +13,8 @@ from typing import Any
 from charlm import __version__
 from charlm.cli import usage
 from charlm.cli.common import print_json, print_table
+from charlm.errors import DeviceError
+from charlm.system.cache import cache_dir, who_else_writes
 from charlm.system.files import folder_bytes, nearest_existing
 from charlm.system.formatting import format_bytes
 from charlm.system.host import describe_cpu
@@ -44,7 +46,12 @@ def doctor(device: usage.Device = "auto", json: usage.Json = False) -> None:
         "cache": _cache,
         "free": _free,
     }
-    report = {name: _tried(check) for name, check in checks.items()}
+    report: dict[str, Any] = {}
+    for name, check in checks.items():
+        try:
+            report[name] = check()
+        except Exception as error:  # the report matters more than any entry of it
+            report[name] = f"unknown: {' '.join(str(error).split()) or type(error).__name__}"
     if json:
         print_json(report)
         return
@@ -58,14 +65,6 @@ def doctor(device: usage.Device = "auto", json: usage.Json = False) -> None:
         else:
             rows[name] = ", ".join(f"{key} {text}" for key, text in entry.items())
     print_table(rows)
-
-
-def _tried(check: Callable[[], Any]) -> Any:
-    """The result of a check, or why there is none."""
-    try:
-        return check()
-    except Exception as error:  # the report matters more than any entry of it
-        return f"unknown: {' '.join(str(error).split()) or type(error).__name__}"
 
 
 def _versions() -> dict[str, str]:
@@ -88,7 +87,6 @@ def _version(package: str) -> str:
 def _device(name: str) -> str:
     import torch
 
-    from charlm.errors import DeviceError
     from charlm.system.device import describe_device, resolve_device
 
     try:
@@ -146,8 +144,6 @@ def _compiler() -> str:
 
 
 def _cache() -> str:
-    from charlm.system.cache import cache_dir, who_else_writes
-
     folder = cache_dir()
     sizes = []
     for name in ("kernels", "corpora"):

@@ -116,32 +116,23 @@ def report(runs: Runs, out: usage.PageFile = Path("report.html")) -> None:
 
 def look(
     checkpoint: usage.Checkpoint,
-    file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Look at this text.  [default: validation text]")
-    ] = None,
+    file: Annotated[Path | None, usage.option("FILE", "Look at this text.  [default: validation text]")] = None,
     prompt: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Look at this text; with --sample the model continues it.")
+        str | None, usage.option("TEXT", "Look at this text; with --sample the model continues it.")
     ] = None,
     sample: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Look at N characters that the model writes itself.")
+        int | None, usage.option("N", "Look at N characters that the model writes itself.", min=1)
     ] = None,
     length: Annotated[
-        int, typer.Option(min=2, max=1_000_000, metavar="N", help="Characters of the text at most, from its beginning.")
+        int, usage.option("N", "Characters of the text at most, from its beginning.", min=2, max=1_000_000)
     ] = 5000,
-    temperature: Annotated[
-        float,
-        typer.Option(min=0, metavar="X", callback=usage.finite, help="For --sample: below 1 is safer, above wilder."),
-    ] = 0.8,
-    seed: Annotated[
-        int, typer.Option(min=0, max=2**63 - 1, metavar="N", help="For --sample: another seed, another text.")
-    ] = 1,
+    temperature: Annotated[float, usage.number("X", "For --sample: below 1 is safer, above wilder.")] = 0.8,
+    seed: Annotated[int, usage.option("N", "For --sample: another seed, another text.", min=0, max=2**63 - 1)] = 1,
     compare: Annotated[
         Path | None,
-        typer.Option(
-            metavar="CKPT", help="Show where this model is better or worse.", autocompletion=usage.complete_run
-        ),
+        usage.option("CKPT", "Show where this model is better or worse.", autocompletion=usage.complete_run),
     ] = None,
-    units: Annotated[int, typer.Option(min=1, max=1000, metavar="N", help="How many units to show.")] = 24,
+    units: Annotated[int, usage.option("N", "How many units to show.", min=1, max=1000)] = 24,
     out: usage.PageFile = Path("look.html"),
     skip_unknown: usage.SkipUnknown = False,
 ) -> None:
@@ -203,7 +194,7 @@ Int8 = Annotated[
 def export(
     checkpoint: usage.Checkpoint,
     to: To,
-    out: Annotated[Path, typer.Option(metavar="PATH", help="The file or folder to write.")],
+    out: Annotated[Path, usage.option("PATH", "The file or folder to write.")],
     int8: Int8 = None,
     novelty: Annotated[
         bool, typer.Option("--novelty", help="For html: the page underlines what it copies from the training text.")

@@ -25,17 +25,17 @@ from charlm.inference.options import SamplingOptions
 from charlm.system.console import say
 from charlm.system.formatting import counted
 
-Prompt = Annotated[str | None, typer.Option(metavar="TEXT", help="Text to continue.")]
-PromptFile = Annotated[Path | None, typer.Option(metavar="FILE", help="Read the prompt from a file; - is stdin.")]
-Count = Annotated[int, typer.Option(min=1, max=10_000, metavar="N", help="How many samples to write.")]
+Prompt = Annotated[str | None, usage.option("TEXT", "Text to continue.")]
+PromptFile = Annotated[Path | None, usage.option("FILE", "Read the prompt from a file; - is stdin.")]
+Count = Annotated[int, usage.option("N", "How many samples to write.", min=1, max=10_000)]
 Seed = Annotated[
     int | None,
-    typer.Option(
+    usage.option(
+        "N",
+        "The same seed gives the same text; further samples take seed + 1, seed + 2, …  "
+        "[default: a new one, printed on stderr]",
         min=0,
         max=2**63 - 1,
-        metavar="N",
-        help="The same seed gives the same text; further samples take seed + 1, seed + 2, …  "
-        "[default: a new one, printed on stderr]",
     ),
 ]
 Novelty = Annotated[
@@ -52,8 +52,7 @@ Novel = Annotated[
     typer.Option("--novel", help="With a model of lines: write other lines in place of those of the training text."),
 ]
 Label = Annotated[
-    str | None,
-    typer.Option(metavar="TEXT", help="With a model of labels: write lines with this label, and not the label."),
+    str | None, usage.option("TEXT", "With a model of labels: write lines with this label, and not the label.")
 ]
 
 
@@ -205,11 +204,9 @@ def _print(prompt: str, pieces: Iterable[str], backward: bool) -> str:
 def next_characters(
     checkpoint: usage.Checkpoint,
     prompt: Annotated[
-        str, typer.Option(metavar="TEXT", help="Text to read first; without it the model is at the start of a line.")
+        str, usage.option("TEXT", "Text to read first; without it the model is at the start of a line.")
     ] = "",
-    top: Annotated[
-        int, typer.Option(min=1, metavar="K", help="How many characters to list; bytes for a byte model.")
-    ] = 5,
+    top: Annotated[int, usage.option("K", "How many characters to list; bytes for a byte model.", min=1)] = 5,
     skip_unknown: usage.SkipUnknown = False,
     device: usage.Device = "auto",
     precision: usage.Precision = "auto",

@@ -27,18 +27,16 @@ Split = Annotated[
 ]
 PerCharFile = Annotated[
     Path | None,
-    typer.Option(
-        metavar="FILE", help="Also write the score of every character to a CSV file; with --dynamic the dynamic score."
-    ),
+    usage.option("FILE", "Also write the score of every character to a CSV file; with --dynamic the dynamic score."),
 ]
 Streams = Annotated[
     int | None,
-    typer.Option(
-        min=1,
-        metavar="N",
-        help="Read the text in N parts side by side. 1 is slower and exact. With --dynamic, streams learn from one "
+    usage.option(
+        "N",
+        "Read the text in N parts side by side. 1 is slower and exact. With --dynamic, streams learn from one "
         "another: faster, but no longer the score of a text read from left to right.  "
         "[default: 64; with --dynamic 1]",
+        min=1,
     ),
 ]
 Dynamic = Annotated[
@@ -49,36 +47,22 @@ Dynamic = Annotated[
         "Needs the training text; changes nothing in the checkpoint.",
     ),
 ]
-DynamicLr = Annotated[
-    float | None,
-    typer.Option(
-        min=0, callback=usage.finite, metavar="X", help="How far the weights move per window.  [default: 0.0005]"
-    ),
-]
+DynamicLr = Annotated[float | None, usage.number("X", "How far the weights move per window.  [default: 0.0005]")]
 DynamicDecay = Annotated[
-    float | None,
-    typer.Option(
-        min=0,
-        max=1,
-        callback=usage.finite,
-        metavar="X",
-        help="How fast they return to the trained weights.  [default: 0.0005]",
-    ),
+    float | None, usage.number("X", "How fast they return to the trained weights.  [default: 0.0005]", max=1)
 ]
 
 
 def evaluate(
     checkpoint: usage.Checkpoint,
     split: Split = None,
-    file: Annotated[Path | None, typer.Option(metavar="FILE", help="Score this text instead.")] = None,
+    file: Annotated[Path | None, usage.option("FILE", "Score this text instead.")] = None,
     per_char: PerCharFile = None,
     streams: Streams = None,
     dynamic: Dynamic = False,
     dynamic_lr: DynamicLr = None,
     dynamic_decay: DynamicDecay = None,
-    dynamic_steps: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Characters per window.  [default: 50]")
-    ] = None,
+    dynamic_steps: Annotated[int | None, usage.option("N", "Characters per window.  [default: 50]", min=1)] = None,
     skip_unknown: usage.SkipUnknown = False,
     device: usage.Device = "auto",
     precision: usage.Precision = "auto",
@@ -158,18 +142,10 @@ Sort = Annotated[
     bool, typer.Option("--sort", help="Print the likeliest lines first, at the end. Keeps all printed lines in memory.")
 ]
 LIMIT = "3.2bits or 2.1nats per character, or p99, the percentile of the run's validation lines"
-Above = Annotated[
-    str | None, typer.Option("--above", metavar="X", help=f"Print only lines with a higher score: {LIMIT}.")
-]
+Above = Annotated[str | None, usage.option("X", f"Print only lines with a higher score: {LIMIT}.", "--above")]
 UnknownAs = Annotated[
     float | None,
-    typer.Option(
-        "--unknown-as",
-        min=0,
-        callback=usage.finite,
-        metavar="BITS",
-        help="Count each character that the model does not know as so many bits.",
-    ),
+    usage.number("BITS", "Count each character that the model does not know as so many bits.", "--unknown-as"),
 ]
 DynamicLines = Annotated[
     bool,
@@ -179,18 +155,9 @@ DynamicLines = Annotated[
     ),
 ]
 LinesLr = Annotated[
-    float | None,
-    typer.Option(
-        min=0,
-        callback=usage.finite,
-        metavar="X",
-        help="How far the weights move per window.  [default: 0.0005; with --lines 0.00001]",
-    ),
+    float | None, usage.number("X", "How far the weights move per window.  [default: 0.0005; with --lines 0.00001]")
 ]
-Label = Annotated[
-    str | None,
-    typer.Option(metavar="TEXT", help="With --lines and a model of labels: score lines given this label."),
-]
+Label = Annotated[str | None, usage.option("TEXT", "With --lines and a model of labels: score lines given this label.")]
 
 
 def score(
@@ -199,7 +166,7 @@ def score(
     lines: Annotated[bool, typer.Option("--lines", help="Score each line by itself, as it comes.")] = False,
     sort: Sort = False,
     above: Above = None,
-    below: Annotated[str | None, typer.Option(metavar="X", help="Print only lines with a lower score.")] = None,
+    below: Annotated[str | None, usage.option("X", "Print only lines with a lower score.")] = None,
     label: Label = None,
     skip_unknown: usage.SkipUnknown = False,
     unknown_as: UnknownAs = None,

@@ -20,29 +20,26 @@ from charlm.training.signals import SIGNALS
 ConfigOption = Annotated[Path | None, usage.config_option("Not needed with TEXT or --resume.")]
 RunDir = Annotated[
     Path | None,
-    typer.Option(
+    usage.option(
+        "DIR",
+        "The run's folder.  [default: runs/<name of the config or text>-<time>]",
         "--run-dir",
-        metavar="DIR",
-        help="The run's folder.  [default: runs/<name of the config or text>-<time>]",
         autocompletion=usage.complete_run,
     ),
 ]
 InitFrom = Annotated[
     Path | None,
-    typer.Option(
+    usage.option(
+        "CKPT",
+        "Start from the weights and vocabulary of a checkpoint; without --config, with its model.",
         "--init-from",
-        metavar="CKPT",
-        help="Start from the weights and vocabulary of a checkpoint; without --config, with its model.",
         autocompletion=usage.complete_run,
     ),
 ]
 
 
 Device = Annotated[
-    str | None,
-    typer.Option(
-        "--device", parser=usage.device_name, metavar=usage.DEVICE_NAMES, help="Override the config's device."
-    ),
+    str | None, usage.option(usage.DEVICE_NAMES, "Override the config's device.", "--device", parser=usage.device_name)
 ]
 Text = Annotated[
     str | None,

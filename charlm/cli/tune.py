@@ -23,34 +23,31 @@ if TYPE_CHECKING:
 
 Over = Annotated[
     list[str] | None,
-    typer.Option(
+    usage.option(
+        "KEY=VALUES",
+        "Search over LOW..HIGH, LOW..HIGH:log, LOW..HIGH:STEP or A,B,C; a single value fixes an option; repeatable.",
         "--over",
-        metavar="KEY=VALUES",
-        help="Search over LOW..HIGH, LOW..HIGH:log, LOW..HIGH:STEP or A,B,C; a single value fixes an option; "
-        "repeatable.",
     ),
 ]
 Hours = Annotated[
     float | None,
-    typer.Option(
-        metavar="H",
+    usage.option(
+        "H",
+        "Hours from the start of the command to its end. Leave it out to continue a study until its time is over.",
         callback=usage.checked(lambda hours: 0 < hours < math.inf, "a number above 0"),
-        help="Hours from the start of the command to its end. Leave it out to continue a study until its time is over.",
     ),
 ]
 TrialMinutes = Annotated[
     float | None,
-    typer.Option(
-        metavar="M",
+    usage.option(
+        "M",
+        "Minutes that each trial trains.  [default: the config's limits, at most a tenth of the hours]",
         callback=usage.minutes_checked,
-        help="Minutes that each trial trains.  [default: the config's limits, at most a tenth of the hours]",
     ),
 ]
 StudyFolder = Annotated[
     Path | None,
-    typer.Option(
-        metavar="DIR", help="The study's folder; an existing study goes on.  [default: tunings/<config name>-<time>]"
-    ),
+    usage.option("DIR", "The study's folder; an existing study goes on.  [default: tunings/<config name>-<time>]"),
 ]
 
 
@@ -60,7 +57,7 @@ def tune(
     overrides: usage.Overrides = None,
     hours: Hours = None,
     minutes: TrialMinutes = None,
-    trials: Annotated[int | None, typer.Option(metavar="N", min=1, help="End with this many trials in all.")] = None,
+    trials: Annotated[int | None, usage.option("N", "End with this many trials in all.", min=1)] = None,
     over: Over = None,
     study: StudyFolder = None,
     json: usage.Json = False,

@@ -92,17 +92,23 @@ def _entries(folder: Path) -> list[Path]:
 # Options
 
 
+def option(metavar: str, help: str, *names: str, **more: Any) -> Any:
+    """An option that takes a value; `more`: arguments of `typer.Option`."""
+    return typer.Option(*names, metavar=metavar, help=help, **more)
+
+
+def number(metavar: str, help: str, *names: str, max: float | None = None) -> Any:
+    """An option that takes a finite number from 0 on."""
+    return option(metavar, help, *names, min=0, max=max, callback=finite)
+
+
 DEVICE_NAMES = "<auto|cpu|cuda|cuda:N>"
 CONFIG_HELP = "A YAML file, or the name of a shipped config (see `charlm config list`)."
 Overrides = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Override an option, e.g. train.max_steps=500; repeatable."),
+    list[str] | None, option("KEY=VALUE", "Override an option, e.g. train.max_steps=500; repeatable.", "--set")
 ]
 Device = Annotated[
-    str,
-    typer.Option(
-        "--device", parser=device_name, metavar=DEVICE_NAMES, help="Where to compute; auto takes a GPU if there is one."
-    ),
+    str, option(DEVICE_NAMES, "Where to compute; auto takes a GPU if there is one.", "--device", parser=device_name)
 ]
 Precision = Annotated[
     Literal["auto", "fp32", "tf32", "bf16"],
@@ -112,12 +118,12 @@ Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on 
 SkipUnknown = Annotated[bool, typer.Option("--skip-unknown", help="Leave out characters that the model does not know.")]
 Minutes = Annotated[
     float | None,
-    typer.Option(
-        "--minutes",
-        metavar="M",
-        callback=minutes_checked,
-        help="Minutes from the start of the command to its end; with --resume, those of all sessions.  "
+    option(
+        "M",
+        "Minutes from the start of the command to its end; with --resume, those of all sessions.  "
         f"[default without a config: {DEFAULT_MINUTES:g}]",
+        "--minutes",
+        callback=minutes_checked,
     ),
 ]
 Lines = Annotated[
@@ -125,10 +131,10 @@ Lines = Annotated[
 ]
 LabelSeparator = Annotated[
     str | None,
-    typer.Option(
+    option(
+        "SEPARATOR",
+        r"With --lines: each line is a label, this text (\t: a tab) and a record; or data.label_separator.",
         "--labels",
-        metavar="SEPARATOR",
-        help=r"With --lines: each line is a label, this text (\t: a tab) and a record; or data.label_separator.",
     ),
 ]
 Checkpoint = Annotated[
@@ -139,12 +145,12 @@ Checkpoint = Annotated[
         autocompletion=complete_run,
     ),
 ]
-PageFile = Annotated[Path, typer.Option("--out", metavar="FILE", help="Where to write the page.")]
+PageFile = Annotated[Path, option("FILE", "Where to write the page.", "--out")]
 
 
 def config_option(more_help: str) -> Any:
     """The option --config of a command."""
-    return typer.Option("--config", metavar="CONFIG", help=f"{CONFIG_HELP} {more_help}", autocompletion=complete_config)
+    return option("CONFIG", f"{CONFIG_HELP} {more_help}", "--config", autocompletion=complete_config)
 
 
 def command_group(help: str, example: str) -> typer.Typer:

@@ -5,8 +5,6 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from charlm.api import check_there
 from charlm.cli import usage
 from charlm.cli.common import EXACT, open_model, print_exactly
@@ -15,20 +13,12 @@ from charlm.inference.options import SamplingOptions
 from charlm.system.console import say
 from charlm.system.files import replace_file
 
-Out = Annotated[Path | None, typer.Option(metavar="FILE", help="Write the text to this new file, not to stdout.")]
+Out = Annotated[Path | None, usage.option("FILE", "Write the text to this new file, not to stdout.")]
 Temperature = Annotated[
-    float,
-    typer.Option(
-        min=0,
-        callback=usage.finite,
-        metavar="X",
-        help="Below 1 is safer, above 1 is wilder; 0 offers only the likeliest continuation.",
-    ),
+    float, usage.number("X", "Below 1 is safer, above 1 is wilder; 0 offers only the likeliest continuation.")
 ]
-Label = Annotated[
-    str | None, typer.Option(metavar="TEXT", help="With a model of labels: the label of every line, not shown.")
-]
-Length = Annotated[int, typer.Option(min=1, max=1000, metavar="N", help="Characters of a continuation.")]
+Label = Annotated[str | None, usage.option("TEXT", "With a model of labels: the label of every line, not shown.")]
+Length = Annotated[int, usage.option("N", "Characters of a continuation.", min=1, max=1000)]
 
 
 def write(
