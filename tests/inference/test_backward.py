@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from charlm.checkpoint import read_checkpoint
-from charlm.config import parse_config
+from charlm.config import load_config, parse_config
 from charlm.data import lines as data_lines
 from charlm.data.vocabulary import Vocabulary
 from charlm.errors import ConfigError
@@ -17,6 +17,8 @@ from charlm.inference import SamplingOptions, TrainedModel, load
 from charlm.inference.line_samples import sample_lines
 from charlm.inference.sampling import SampleText
 from charlm.inference.trained import Verbatim
+from charlm.training.start import start_run
+from tests.conftest import TINY
 from tests.corpora import load_corpus
 from tests.runs import untimed
 from tests.text import words_text
@@ -43,6 +45,7 @@ def backward(forward) -> TrainedModel:
     return reversed_model(forward)
 
 
+TEXT = words_text(20_000)
 TEXTS = [words_text(200), "so", "o", "", words_text(31)]
 
 
@@ -110,38 +113,37 @@ def test_bytes_are_reversed_back_before_they_are_decoded(text):
     assert "".join(sample.append(index, last=False) for index in vocabulary.encode("xxéabc").tolist()) == "éabc"
 
 
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory, compiled):
+    """(direction, unit) → a run on a text that is also the validation text; the forward ones read it reversed."""
+    folder, runs = tmp_path_factory.mktemp("directions"), {}
+    (folder / "tiny.yaml").write_text(TINY.format(source="none"))
+    for direction, text in (("backward", TEXT), ("forward", TEXT[::-1])):
+        file = folder / f"{direction}.txt"
+        file.write_text(text)
+        for unit in ("text", "line"):
+            settings = {"source": file, "valid_source": file, "split": "[1,0,0]", "unit": unit, "direction": direction}
+            config = load_config(folder / "tiny.yaml", [f"data.{key}={value}" for key, value in settings.items()])
+            runs[direction, unit] = folder / f"{direction}-{unit}"
+            start_run(config, runs[direction, unit])
+    return runs
+
+
 @pytest.fixture
-def train(cli, tiny_config, tmp_path, text_file):
-    """Trains on a text, reversed or not, that is also the validation text; returns the run's folder."""
-    (tmp_path / "reversed.txt").write_text(text_file.read_text()[::-1])
-
-    def train(source, *settings):
-        file, run = tmp_path / source, tmp_path / f"{len([*tmp_path.iterdir()])}"
-        settings = [f"data.source={file}", f"data.valid_source={file}", "data.split=[1,0,0]", *settings]
-        words = [word for setting in settings for word in ("--set", setting)]
-        result = cli("train", "--config", tiny_config, "--run-dir", run, *words)
-        assert result.code == 0, result.err
-        return run
-
-    return train
+def run(runs):
+    return runs["backward", "text"]
 
 
 @pytest.mark.parametrize("unit", ["text", "line"])
-def test_training_is_training_on_the_reversed_text_bit_for_bit(train, unit):
-    ours = train("text.txt", f"data.unit={unit}", "data.direction=backward")
-    theirs = train("reversed.txt", f"data.unit={unit}")
-    one, other = (read_checkpoint(run / "checkpoints/last.safetensors") for run in (ours, theirs))
+def test_training_is_training_on_the_reversed_text_bit_for_bit(runs, unit):
+    folders = [runs[direction, unit] for direction in ("backward", "forward")]
+    one, other = (read_checkpoint(folder / "checkpoints/last.safetensors") for folder in folders)
     for group in ("weights", "optimizer", "carried"):
-        found, expected = getattr(one, group), getattr(other, group)
-        assert found.keys() == expected.keys()
-        assert all(torch.equal(found[name], expected[name]) for name in found)
-    assert untimed(ours) == untimed(theirs)
+        ours, theirs = getattr(one, group), getattr(other, group)
+        assert ours.keys() == theirs.keys()
+        assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+    assert untimed(folders[0]) == untimed(folders[1])
     assert one.vocabulary == replace(other.vocabulary, direction="backward")
-
-
-@pytest.fixture
-def run(train):
-    return train("text.txt", "data.direction=backward")
 
 
 def test_the_commands_take_and_give_text_in_its_order(cli, run, tmp_path):
@@ -169,20 +171,17 @@ def test_the_commands_take_and_give_text_in_its_order(cli, run, tmp_path):
     assert [float(row["bits"]) for row in rows] == pytest.approx(bits.tolist(), abs=1e-5)
 
 
-def test_novelty_and_dynamic_evaluation_see_the_training_text(train, run, text_file):
-    model, other = load(run, device="cpu"), load(train("reversed.txt"), device="cpu")
-    text = text_file.read_text()
-    assert model.novelty([text[100:160]]) == [Verbatim(longest=60, stretch=text[100:160], windows_share=1.0)]
-    scores = [m.evaluate_dynamically(t, per_char=True) for m, t in ((model, text[:800]), (other, text[799::-1]))]
+def test_novelty_and_dynamic_evaluation_see_the_training_text(runs):
+    model, other, lines = (
+        load(runs[key], "cpu") for key in (("backward", "text"), ("forward", "text"), ("backward", "line"))
+    )
+    assert model.novelty([TEXT[100:160]]) == [Verbatim(longest=60, stretch=TEXT[100:160], windows_share=1.0)]
+    scores = [m.evaluate_dynamically(t, per_char=True) for m, t in ((model, TEXT[:800]), (other, TEXT[799::-1]))]
     assert scores[0].nats_sum == scores[1].nats_sum
     np.testing.assert_array_equal(scores[0].per_char_nats, scores[1].per_char_nats[::-1])
-
-
-def test_novel_lines_are_not_in_the_training_text(train, text_file):
-    model = load(train("text.txt", "data.unit=line", "data.direction=backward"), device="cpu")
-    known = text_file.read_text().split("\n")
-    for prompt, kind in ((known[3], "copy"), (known[3][::-1], "new"), ("so", "new")):
-        [(_, _, first), *_] = sample_lines(model, prompt, SamplingOptions(length=0), 1, 1, novel=True)
+    known = TEXT.split("\n")[3]
+    for prompt, kind in ((known, "copy"), (known[::-1], "new"), ("so", "new")):
+        [(_, _, first), *_] = sample_lines(lines, prompt, SamplingOptions(length=0), 1, 1, novel=True)
         assert first == kind
 
 
