@@ -106,8 +106,7 @@ def write_html(trained: TrainedModel, path: Path, *, int8: bool = True, novelty:
 
 def _costs(trained: TrainedModel, int8: bool, copies: dict[str, Any] | None) -> Costs:
     precision, network = "int8" if int8 else "float32", plain_copy(trained)
-    parameters = sum(parameter.numel() for parameter in network.parameters())
-    length = min(max(_SCORED_WORK // parameters, _LEAST_SCORED), _MOST_SCORED)
+    length = min(max(_SCORED_WORK // trained.parameters, _LEAST_SCORED), _MOST_SCORED)
     try:
         ids: Ids = trained.split("valid")[:length]
         before = evaluate(network, ids, trained.device)

@@ -33,7 +33,7 @@ def write_onnx(trained: TrainedModel, path: Path) -> Agreement:
     """
     onnx, runtime = _packages()
     network = plain_copy(trained)
-    size = 4 * sum(parameter.numel() for parameter in network.parameters())
+    size = 4 * trained.parameters
     if size > _MOST_BYTES:
         raise ExportError(f"onnx: the weights are {size:,} bytes; allowed: {_MOST_BYTES:,}; export --to torch")
     model = build_model(network)

@@ -55,19 +55,15 @@ class TrainedModel:
     """How many lines of the train split have each label, the most frequent first; empty for a model without labels."""
 
     def __repr__(self) -> str:
-        model = self.config.model
-        return (
-            f"<TrainedModel {self.path}: {model.cell.name}, {model.layers} × {model.cell.hidden} units, {self.device}>"
-        )
+        return f"<TrainedModel {self.path}: {self.kind}, {self.device}>"
 
     def _repr_html_(self) -> str:
         """A table for notebooks."""
-        model, best_nats = self.config.model, self.progress.get("best_nats")
-        parameters = sum(parameter.numel() for parameter in self.network.parameters())
+        best_nats = self.progress.get("best_nats")
         symbols = "bytes" if self.vocabulary.level == "byte" else counted(len(self.vocabulary), "character")
         return html_table(
             {
-                "model": f"{model.cell.name}, {model.layers} × {model.cell.hidden} units, {parameters:,} parameters",
+                "model": f"{self.kind}, {self.parameters:,} parameters",
                 "vocabulary": symbols,
                 "direction": self.vocabulary.direction,
                 "trained": f"{self.progress.get('step', 0):,} steps",
@@ -76,6 +72,16 @@ class TrainedModel:
                 "device": f"{self.device}, {self.precision}",
             }
         )
+
+    @property
+    def kind(self) -> str:
+        """The cell and its size: "lstm, 1 × 16 units"."""
+        model = self.config.model
+        return f"{model.cell.name}, {model.layers} × {model.cell.hidden} units"
+
+    @property
+    def parameters(self) -> int:
+        return sum(parameter.numel() for parameter in self.network.parameters())
 
     @property
     def precision(self) -> str:
@@ -87,7 +93,7 @@ class TrainedModel:
     def for_sampling(self) -> "TrainedModel":
         """The model where it writes fastest: on the CPU, in float32, if it is small and a kernel can generate there."""
         cpu = torch.device("cpu")
-        if self.device.type == "cpu" or sum(p.numel() for p in self.network.parameters()) > _CPU_PARAMETERS:
+        if self.device.type == "cpu" or self.parameters > _CPU_PARAMETERS:
             return self
         network = copy.deepcopy(self.network).to(cpu)
         network.precision = "fp32"

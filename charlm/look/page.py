@@ -78,11 +78,10 @@ def shown_text(trained: TrainedModel, ids: Ids) -> str:
 
 def model_facts(trained: TrainedModel) -> dict[str, Any]:
     """What a page says about a model. Its name is that of the run's folder, or of the file if there is none."""
-    model = trained.config.model
     return {
         "name": printable(trained.path.absolute().parent.parent.name or trained.path.name),
-        "kind": f"{model.cell.name}, {model.layers} × {model.cell.hidden} units",
-        "parameters": sum(parameter.numel() for parameter in trained.network.parameters()),
+        "kind": trained.kind,
+        "parameters": trained.parameters,
         "step": trained.progress.get("step"),
         "symbol": "byte" if trained.vocabulary.level == "byte" else "character",
     }
