@@ -2,6 +2,7 @@
 
 import html
 import math
+import textwrap
 import unicodedata
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from charlm.inference.options import SamplingOptions
 from charlm.inference.sampling import prompt_ids, sample_text
 from charlm.inference.texts import score_texts
 from charlm.model import CharLM
-from charlm.system.formatting import CONTROLS, nats_to_bits
+from charlm.system.formatting import CONTROLS, columns_of, nats_to_bits
 
 COLUMNS = 80
 """Where `shaded` wraps lines."""
@@ -81,29 +82,22 @@ def shaded(sample: Sample) -> str:
     The tab sanitizes HTML and removes colors, so a monospaced font carries the shading. Characters of 4 bits or more
     are bold. A row with letters that are written from right to left has no bars, which would stand below other letters.
     """
-    rows = ["Below each character: its surprise, from ▁ 1 bit to █ 8 bits or more. Bold: 4 bits or more.", ""]
-    for start, end in _rows(sample.text):
-        characters, bits = sample.text[start:end], sample.bits[start:end]
-        rows.append("".join(map(_marked, characters, bits)))
-        if not any(unicodedata.bidirectional(character) in ("R", "AL") for character in characters):
-            rows.append("".join(map(_bar, characters, bits)).rstrip())
+    rows, start = ["Below each character: its surprise, from ▁ 1 bit to █ 8 bits or more. Bold: 4 bits or more.", ""], 0
+    for line in sample.text.split("\n"):
+        for characters in textwrap.wrap(line, COLUMNS, **_AS_WRITTEN) or [""]:
+            bits = sample.bits[start : start + len(characters)]
+            rows.append("".join(map(_marked, characters, bits)))
+            if not any(unicodedata.bidirectional(character) in ("R", "AL") for character in characters):
+                rows.append("".join(map(_bar, characters, bits)).rstrip())
+            start += len(characters)
+        start += 1
     text = "\n".join(rows)
     return f"<pre>{text}</pre>"
 
 
-def _rows(text: str) -> list[tuple[int, int]]:
-    """Start and end of every row without its line end: wrapped at `COLUMNS`, after a space in its second half."""
-    rows, start = [], 0
-    for line in text.split("\n"):
-        end = start + len(line)
-        while end - start > COLUMNS:
-            space = text.rfind(" ", start + COLUMNS // 2, start + COLUMNS)
-            cut = start + COLUMNS if space < 0 else space + 1
-            rows.append((start, cut))
-            start = cut
-        rows.append((start, end))
-        start = end + 1
-    return rows
+_AS_WRITTEN: Any = dict.fromkeys(
+    ("expand_tabs", "replace_whitespace", "drop_whitespace", "fix_sentence_endings", "break_on_hyphens"), False
+)
 
 
 def _marked(character: str, bits: float | None) -> str:
@@ -113,7 +107,4 @@ def _marked(character: str, bits: float | None) -> str:
 
 def _bar(character: str, bits: float | None) -> str:
     """As wide as the character."""
-    columns = 2 if unicodedata.east_asian_width(character) in "WF" else 1
-    if unicodedata.category(character) in ("Mn", "Me", "Cf"):
-        columns = 0
-    return columns * _BARS[0 if bits is None else min(int(bits), len(_BARS) - 1)]
+    return columns_of(character) * _BARS[0 if bits is None else min(int(bits), len(_BARS) - 1)]

@@ -183,7 +183,7 @@ def test_the_data_is_on_the_disk_before_it_gets_its_name(checkpoint, saved, monk
     assert events == ["flush file", "rename", "flush folder"]
 
 
-@pytest.mark.parametrize("path", ["file/last.safetensors", "file/deeper/last.safetensors", "folder"])
+@pytest.mark.parametrize("path", ["file/last.safetensors", "removed/checkpoints/last.safetensors", "folder"])
 def test_a_place_where_no_file_can_be(checkpoint, tmp_path, path):
     (tmp_path / "file").write_text("in the way")
     (tmp_path / "folder").mkdir()

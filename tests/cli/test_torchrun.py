@@ -62,6 +62,7 @@ def test_a_killed_process_ends_all_with_one_line_and_costs_no_bit_with_restarts(
     assert done.returncode == 0, done.stderr
     (line,) = (line for line in done.stderr.splitlines() if line.startswith("error: "))
     assert line.startswith("error: processes: another one ended or did not answer (")
+    assert line.endswith(" s for each other (CHARLM_TIMEOUT_S); see its own message, and go on with --resume")
     assert f"resume   {tmp_path}/killed/checkpoints/last.safetensors, step 3\n" in done.stderr
     for name in ("last", "best"):
         assert_same_checkpoint(*(tmp_path / f"{run}/checkpoints/{name}.safetensors" for run in ("whole", "killed")))

@@ -1,5 +1,6 @@
 """Fixtures for tests of training."""
 
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -7,31 +8,25 @@ import torch
 
 from charlm.config import parse_config
 from charlm.training.machine import choose_machine
+from charlm.training.start import start_run
 from charlm.training.step import Trainer
 from tests.corpora import load_corpus
 from tests.text import words_text
 
 
-@pytest.fixture
-def config_of(tmp_path):
-    file = tmp_path / "text.txt"
+@pytest.fixture(scope="session")
+def config_of(tmp_path_factory):
+    """A config of twelve steps."""
+    file = tmp_path_factory.mktemp("texts") / "text.txt"
     file.write_text(words_text(4000))
 
     def build(train=None, model=None, data=None, **top):
+        busy = {"batch_size": 4, "bptt": 10, "max_steps": 12, "log_every": 3, "eval_every": 4, "save_every": 5}
         return parse_config(
             {
                 "data": {"source": str(file), "split": [0.8, 0.2, 0], **(data or {})},
                 "model": {"cell": {"kind": "lstm", "hidden": 12}, **(model or {})},
-                "train": {
-                    "batch_size": 4,
-                    "bptt": 10,
-                    "max_steps": 12,
-                    "log_every": 3,
-                    "eval_every": 4,
-                    "save_every": 5,
-                    "sample_every": 6,
-                    **(train or {}),
-                },
+                "train": {**busy, "sample_every": 6, **(train or {})},
                 "threads": 1,
                 "precision": "fp32",
                 **top,
@@ -40,6 +35,39 @@ def config_of(tmp_path):
         )
 
     return build
+
+
+@pytest.fixture(scope="session")
+def finished_run(tmp_path_factory, config_of, compiled):
+    """The folder of a run of `config_of()`, to read only."""
+    torch.set_num_threads(1)
+    run = tmp_path_factory.mktemp("finished") / "run"
+    start_run(config_of(), run)
+    return run
+
+
+@pytest.fixture
+def run(finished_run, tmp_path):
+    """A copy of the finished run."""
+    return shutil.copytree(finished_run, tmp_path / "run")
+
+
+@pytest.fixture
+def before_update(monkeypatch):
+    """Calls a function with the trainer before the update that follows `step` updates; also after a rollback."""
+
+    def arrange(step, happen, times=1000):
+        update, calls = Trainer.update, []
+
+        def updated(trainer):
+            if trainer.state.step == step and len(calls) < times:
+                calls.append(step)
+                happen(trainer)
+            update(trainer)
+
+        monkeypatch.setattr(Trainer, "update", updated)
+
+    return arrange
 
 
 @pytest.fixture

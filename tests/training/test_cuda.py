@@ -10,9 +10,9 @@ from charlm.inference.sampling import read_ids, sample_ids
 from charlm.training.snapshot import restore_snapshot, take_snapshot
 from tests.runs import row_of
 
+pytestmark = [pytest.mark.cuda, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
 
-@pytest.mark.cuda
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("kind", CELLS)
 def test_cuda_trains_like_the_cpu(trainer_of, kind, precision):
@@ -25,8 +25,6 @@ def test_cuda_trains_like_the_cpu(trainer_of, kind, precision):
     assert row_of(cuda)["nats"] == pytest.approx(row_of(cpu)["nats"], rel=0.05 if precision == "bf16" else 0.005)
 
 
-@pytest.mark.cuda
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 @pytest.mark.parametrize("kind", CELLS)
 @pytest.mark.parametrize("name", ["adamw", "sgd", "rmsprop"])
@@ -50,8 +48,6 @@ def test_cuda_updates_do_not_wait_for_the_device(trainer_of, kind, name):
     trainer.check_finite()
 
 
-@pytest.mark.cuda
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_cuda_checkpoint_goes_on_on_the_cpu_and_back(trainer_of, tmp_path):
     cuda = trainer_of(device="cuda", train={"ema": 0.9}, optimizer={"name": "adamw", "lr": 0.01})
     for _ in range(5):
@@ -73,17 +69,6 @@ def _drawn(model, length):
     return torch.stack([*sample_ids(model, *read_ids(model, [1, 2]), options, [3, 4])])
 
 
-@pytest.mark.cuda
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_cuda_samples_what_the_cpu_does(trainer_of):
-    cpu, cuda = (trainer_of(device=device) for device in ("cpu", "cuda"))
-    cuda.model.load_state_dict(cpu.model.state_dict())
-    texts = [_drawn(trainer.model.eval(), 100) for trainer in (cpu, cuda)]
-    assert torch.equal(*texts)
-
-
-@pytest.mark.cuda
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("kind", CELLS)
 def test_cuda_resumes_bit_for_bit(trainer_of, kind, precision, tmp_path):
@@ -108,18 +93,19 @@ def test_cuda_resumes_bit_for_bit(trainer_of, kind, precision, tmp_path):
         assert torch.equal(parameter, whole.model.get_parameter(name)), name
 
 
-@pytest.mark.cuda
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.parametrize("kind", CELLS)
-def test_cuda_trains_on_after_several_samples(trainer_of, kind, capsys):
-    trainer = trainer_of(device="cuda", model={"cell": {"kind": kind, "hidden": 16}, "dropout": 0.1})
-    samples = []
-    for _ in range(3):
-        trainer.model.eval()
-        samples.append(_drawn(trainer.model, 40))
-        trainer.model.train()
-        torch.rand(3, device="cuda")
-    assert torch.equal(samples[0], samples[2])
-    trainer.update()
-    trainer.check_finite()
+def test_cuda_samples_what_the_cpu_does_and_trains_on(trainer_of, kind, capsys):
+    model = {"cell": {"kind": kind, "hidden": 16}, "dropout": 0.1}
+    cpu, cuda = (trainer_of(device=device, model=model) for device in ("cpu", "cuda"))
+    cuda.model.load_state_dict(cpu.model.state_dict())
+    options, samples = SamplingOptions(length=40, temperature=1.0), []
+    for trainer in (cpu, cuda, cuda):
+        network = trainer.model.eval()
+        samples.append(torch.stack([*sample_ids(network, *read_ids(network, [1, 2]), options, [3, 4])]))
+        torch.rand(3, device=trainer.device)
+    assert torch.equal(samples[0], samples[1])
+    assert torch.equal(samples[1], samples[2])
+    cuda.model.train()
+    cuda.update()
+    cuda.check_finite()
     assert "graph " not in capsys.readouterr().err

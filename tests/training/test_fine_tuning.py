@@ -9,73 +9,71 @@ from charlm.inference import load
 from charlm.training.start import start_run
 from tests.text import words_text
 
+LAST = "checkpoints/last.safetensors"
+STILL = {"train": {"max_steps": 1}, "optimizer": {"name": "sgd", "lr": 1e-30}}
+"""Without an update worth the name."""
 
-def test_init_from_keeps_ids_and_grows_the_vocabulary(tmp_path, config_of):
-    first = tmp_path / "first"
-    start_run(config_of(), first)
-    checkpoint = read_checkpoint(first / "checkpoints/last.safetensors")
+
+@pytest.fixture(scope="module")
+def first(finished_run):
+    return read_checkpoint(finished_run / LAST)
+
+
+def test_ids_stay_and_the_vocabulary_grows(tmp_path, config_of, first):
     other = tmp_path / "other.txt"
     other.write_text(words_text(4000, seed=3).replace("a", "ä").replace("e", "日"))
     with pytest.raises(VocabularyError, match=r"never seen 'ä' \(U\+00E4\), '日' \(U\+65E5\); allowed: its \d+ char"):
-        start_run(config_of(data={"source": str(other)}), tmp_path / "refused", checkpoint)
+        start_run(config_of(data={"source": str(other)}), tmp_path / "refused", first)
     assert not (tmp_path / "refused").exists()
     grown = config_of(data={"source": str(other), "grow_vocabulary": True}, train={"max_steps": 1})
-    start_run(grown, tmp_path / "second", checkpoint)
-    result = read_checkpoint(tmp_path / "second/checkpoints/last.safetensors")
-    assert result.vocabulary.characters == checkpoint.vocabulary.characters + "ä日"
-    old, new = checkpoint.weights["embedding.weight"], result.weights["embedding.weight"]
+    start_run(grown, tmp_path / "second", first)
+    second = read_checkpoint(tmp_path / "second" / LAST)
+    assert second.vocabulary.characters == first.vocabulary.characters + "ä日"
+    old, new = first.weights["embedding.weight"], second.weights["embedding.weight"]
     assert new.shape[0] == old.shape[0] + 2
     assert (new[: len(old)] - old).abs().max() < 0.05
 
 
 @pytest.mark.parametrize("embedding", [0, 12])
-def test_init_from_starts_where_the_other_ended(tmp_path, config_of, embedding):
+def test_a_run_starts_where_the_other_ended(tmp_path, config_of, embedding):
     """On the same text and without an update, the new run scores what the old one scored."""
     model = {"embedding": embedding, "tie_embeddings": embedding > 0}
     outcome = start_run(config_of(model=model), tmp_path / "first")
-    checkpoint = read_checkpoint(tmp_path / "first/checkpoints/last.safetensors")
-    still = config_of(model=model, train={"max_steps": 1}, optimizer={"name": "sgd", "lr": 1e-30})
-    again = start_run(still, tmp_path / "second", checkpoint)
+    checkpoint = read_checkpoint(tmp_path / "first" / LAST)
+    again = start_run(config_of(model=model, **STILL), tmp_path / "second", checkpoint)
     assert again.valid_nats == pytest.approx(outcome.valid_nats, rel=1e-6)
 
 
-def test_init_from_may_change_what_is_no_part_of_the_weights(tmp_path, config_of):
-    start_run(config_of(), tmp_path / "first")
-    checkpoint = read_checkpoint(tmp_path / "first/checkpoints/last.safetensors")
+def test_what_is_no_part_of_the_weights_may_change(tmp_path, config_of, first):
     model = {"dropout": 0.1, "zoneout": 0.2, "orthogonal": True, "init_uniform": 0.1}
-    still = config_of(model=model, train={"max_steps": 1}, optimizer={"name": "sgd", "lr": 1e-30})
-    start_run(still, tmp_path / "second", checkpoint)
-    weights = read_checkpoint(tmp_path / "second/checkpoints/last.safetensors").weights
-    assert all(torch.equal(weights[name], weight) for name, weight in checkpoint.weights.items())
+    start_run(config_of(model=model, **STILL), tmp_path / "second", first)
+    weights = read_checkpoint(tmp_path / "second" / LAST).weights
+    assert all(torch.equal(weights[name], weight) for name, weight in first.weights.items())
 
 
 @pytest.mark.parametrize(("before", "after"), [("text", "line"), ("line", "text")])
-def test_init_from_may_change_the_unit(tmp_path, config_of, before, after):
+def test_the_unit_may_change(tmp_path, config_of, before, after):
     """Without an update the new run scores what the old weights score with the new unit."""
     start_run(config_of(data={"unit": before}), tmp_path / "first")
-    checkpoint = read_checkpoint(tmp_path / "first/checkpoints/last.safetensors")
-    still = config_of(data={"unit": after}, train={"max_steps": 1}, optimizer={"name": "sgd", "lr": 1e-30})
-    outcome = start_run(still, tmp_path / "second", checkpoint)
+    checkpoint = read_checkpoint(tmp_path / "first" / LAST)
+    outcome = start_run(config_of(data={"unit": after}, **STILL), tmp_path / "second", checkpoint)
     model = load(tmp_path / "second")
     assert (model.network.begins is None) == (after == "text")
     assert model.evaluate(model.split("valid")).nats_per_char == pytest.approx(outcome.valid_nats, rel=1e-6)
 
 
-def test_init_from_a_model_that_has_never_seen_a_line_end(tmp_path, config_of):
+def test_lines_need_a_model_that_has_seen_a_line_end(tmp_path, config_of):
     text = tmp_path / "text.txt"
     text.write_text(words_text(4000).replace("\n", " "))
-    start_run(config_of(), tmp_path / "first")
-    checkpoint = read_checkpoint(tmp_path / "first/checkpoints/last.safetensors")
-    text.write_text(words_text(4000))
+    start_run(config_of(data={"source": str(text)}), tmp_path / "first")
+    checkpoint = read_checkpoint(tmp_path / "first" / LAST)
     with pytest.raises(VocabularyError, match=r"has never seen '\\n' \(U\+000A\); allowed: .*grow_vocabulary=true"):
         start_run(config_of(data={"unit": "line"}), tmp_path / "refused", checkpoint)
     grown = config_of(data={"unit": "line", "grow_vocabulary": True}, train={"max_steps": 1})
     assert start_run(grown, tmp_path / "second", checkpoint).step == 1
 
 
-def test_init_from_another_model_names_every_difference(tmp_path, config_of):
-    start_run(config_of(), tmp_path / "first")
-    checkpoint = read_checkpoint(tmp_path / "first/checkpoints/last.safetensors")
+def test_another_model_is_refused_with_every_difference(tmp_path, config_of, first):
     with pytest.raises(ConfigError) as caught:
-        start_run(config_of(model={"layers": 2, "embedding": 8}), tmp_path / "second", checkpoint)
+        start_run(config_of(model={"layers": 2, "embedding": 8}), tmp_path / "second", first)
     assert [fault.split(":")[0] for fault in caught.value.faults] == ["model.layers", "model.embedding"]

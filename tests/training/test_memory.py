@@ -41,10 +41,8 @@ def test_parameters_are_counted_as_they_will_be(kind):
 @pytest.mark.parametrize(
     "override",
     [
-        "model.cell.hidden=100000",
         "model.cell.hidden=100000000000000000000",
         "model.layers=1000000000",
-        "model.cell={kind: rhn, depth: 1000, hidden: 100000}",
         "model.embedding=1000000000000",
         "train.batch_size=1000000000",
         "train.bptt=1000000000000",

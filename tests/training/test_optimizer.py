@@ -16,35 +16,30 @@ def optimizer_config(**options):
     return parse_config({"optimizer": {"name": "sgd", "lr": 2.0, "clip_norm": 0, **options}}, "test").optimizer
 
 
-def rate(config, step=0, epochs=0, progress=0.0):
-    return learning_rate(config, step=step, epochs=epochs, progress=progress)
+COSINE, LINEAR, EXPONENTIAL = ({"name": name, "final_fraction": 0.1} for name in ("cosine", "linear", "exponential"))
 
 
 @pytest.mark.parametrize(
-    ("schedule", "rates"),
+    ("schedule", "progress", "rates"),
     [
-        ({}, [2, 2, 2, 2]),
-        ({"name": "cosine", "final_fraction": 0.1}, [2, 2 * (0.55 + 0.45 * math.cos(math.pi / 4)), 2 * 0.55, 0.2]),
-        ({"name": "linear", "final_fraction": 0.1}, [2, 2 * 0.775, 2 * 0.55, 0.2]),
-        ({"name": "exponential", "final_fraction": 0.1}, [2, 2 * 0.1**0.25, 2 * math.sqrt(0.1), 0.2]),
+        ({"name": "constant"}, "progress", [2, 2, 2, 2]),
+        (COSINE, "progress", [2, 2 * (0.55 + 0.45 * math.cos(math.pi / 4)), 2 * 0.55, 0.2]),
+        (LINEAR, "progress", [2, 2 * 0.775, 2 * 0.55, 0.2]),
+        (EXPONENTIAL, "progress", [2, 2 * 0.1**0.25, 2 * math.sqrt(0.1), 0.2]),
+        # char-rnn's and the RHN paper's staircase: after N epochs each further epoch multiplies the rate once more.
+        ({"name": "step", "factor": 0.5, "after_epochs": 2}, "epochs", [2, 2, 1, 0.5, 0.25]),
+        ({"name": "linear", "warmup_steps": 4, "final_fraction": 0}, "step", [0.5, 0.9, 1.2, 1.4, 1.2, 1.0]),
     ],
 )
-def test_schedules_go_from_the_rate_to_its_final_fraction(schedule, rates):
-    config = optimizer_config(**({"schedule": schedule} if schedule else {}))
-    assert [rate(config, progress=p) for p in (0, 0.25, 0.5, 1)] == pytest.approx(rates)
-
-
-def test_warmup_rises_linearly_and_multiplies_the_schedule():
-    config = optimizer_config(schedule={"name": "linear", "warmup_steps": 4, "final_fraction": 0})
-    assert [rate(config, step=s, progress=s / 10) for s in range(6)] == pytest.approx(
-        [2 * 0.25, 2 * 0.5 * 0.9, 2 * 0.75 * 0.8, 2 * 0.7, 2 * 0.6, 2 * 0.5]
-    )
-
-
-def test_step_is_char_rnns_and_the_rhn_papers_staircase():
-    """After N full epochs each further epoch multiplies the rate once more: epoch N + 1 is the first below."""
-    config = optimizer_config(schedule={"name": "step", "factor": 0.5, "after_epochs": 2})
-    assert [rate(config, epochs=e) for e in range(5)] == [2.0, 2.0, 1.0, 0.5, 0.25]
+def test_schedules(schedule, progress, rates):
+    """By the share of the run, by epochs, and by steps of a tenth of the run, of which the first four are a warmup."""
+    config = optimizer_config(schedule=schedule)
+    found = []
+    for number in range(len(rates)):
+        share = {"progress": (0, 0.25, 0.5, 1)[number % 4], "epochs": 0.0, "step": number / 10}[progress]
+        step, epochs = number * (progress == "step"), number * (progress == "epochs")
+        found.append(learning_rate(config, step=step, epochs=epochs, progress=share))
+    assert found == pytest.approx(rates)
 
 
 def model_and(config):
@@ -93,11 +88,7 @@ def test_steps_are_torchs_without_the_import_of_dynamo(name, monkeypatch):
 def test_options_reach_the_optimizer():
     config = optimizer_config(momentum=0.5, nesterov=True)
     _, optimizer = model_and(config)
-    assert (optimizer.defaults["momentum"], optimizer.defaults["nesterov"], optimizer.defaults["lr"]) == (
-        0.5,
-        True,
-        2.0,
-    )
+    assert [optimizer.defaults[name] for name in ("momentum", "nesterov", "lr")] == [0.5, True, 2.0]
 
 
 def test_weights_decay_but_biases_and_gains_do_not():
@@ -156,30 +147,22 @@ def test_muon_is_torchs_gate_by_gate():
     assert difference < 0.02  # theirs takes its products in bfloat16
 
 
-def test_muon_decays_its_matrices():
-    """Without a gradient nothing else moves them."""
-    model = model_with({"kind": "gru", "hidden": 8}, layers=1)
-    weight = model.layers.get_parameter("weight_hh_l0")
-    before = weight.detach().clone()
-    weight.grad = torch.zeros_like(weight)
-    muon_and(model, lr=0.1, weight_decay=0.5).step()
-    torch.testing.assert_close(weight, before * 0.95)
-
-
-def test_muon_follows_the_scheduled_rate():
-    """As it would at that rate from the first."""
+def test_muon_decays_its_matrices_at_the_scheduled_rate():
+    """As it would at that rate from the first; without a gradient nothing else moves them."""
     stepped = []
-    for lr in (0.01, 1.0):
+    for lr, gradient in ((0.1, 0.0), (0.01, 1.0), (1.0, 1.0)):
         model = model_with({"kind": "gru", "hidden": 8}, layers=1)
+        before = model.layers.get_parameter("weight_hh_l0").detach().clone()
         muon = muon_and(model, lr=lr, weight_decay=0.5)
-        for group in muon.param_groups:
-            group["lr"] = 0.01
         torch.manual_seed(1)
         for parameter in model.parameters():
-            parameter.grad = torch.randn_like(parameter)
+            parameter.grad = gradient * torch.randn_like(parameter)
+        for group in muon.param_groups:
+            group["lr"] = 0.1
         muon.step()
         stepped.append(model)
-    for first, second in zip(stepped[0].parameters(), stepped[1].parameters(), strict=True):
+    torch.testing.assert_close(stepped[0].layers.get_parameter("weight_hh_l0"), before * 0.95)
+    for first, second in zip(stepped[1].parameters(), stepped[2].parameters(), strict=True):
         torch.testing.assert_close(first, second, rtol=0, atol=0)
 
 
@@ -212,25 +195,19 @@ def clip(request):
     return clipped
 
 
-def test_clip_by_norm_scales_all_and_returns_the_norm_before(clip):
-    norm, (first, second) = clip([3.0], [0.0, 4.0], clip_norm=1.0)
-    assert norm == pytest.approx(5.0)
-    assert first == pytest.approx([0.6], rel=1e-5)
-    assert second == pytest.approx([0.0, 0.8], rel=1e-5)
-
-
-def test_clip_by_norm_leaves_short_gradients_alone(clip):
-    _, (steps,) = clip([0.3, 0.4], clip_norm=1.0)
-    assert steps == pytest.approx([0.3, 0.4], rel=1e-7)
-
-
-def test_clip_by_value_is_elementwise_and_comes_before_the_norm(clip):
-    norm, (steps,) = clip([-30.0, 4.0, 3.0], clip_value=4.0)
-    assert norm == pytest.approx(math.sqrt(925))
-    assert steps == [-4.0, 4.0, 3.0]
-    _, (steps,) = clip([-30.0, 4.0], clip_value=3.0, clip_norm=0.3)
-    assert steps == pytest.approx([-0.3 / math.sqrt(2), 0.3 / math.sqrt(2)], rel=1e-4)
-
-
-def test_no_clipping(clip):
-    assert clip([100.0]) == (100.0, [[100.0]])
+@pytest.mark.parametrize(
+    ("gradients", "options", "norm", "steps"),
+    [
+        ([[3.0], [0.0, 4.0]], {"clip_norm": 1.0}, 5.0, [[0.6], [0.0, 0.8]]),  # all are scaled by the same
+        ([[0.3, 0.4]], {"clip_norm": 1.0}, 0.5, [[0.3, 0.4]]),
+        ([[-30.0, 4.0, 3.0]], {"clip_value": 4.0}, math.sqrt(925), [[-4.0, 4.0, 3.0]]),
+        # By value first, then by norm.
+        ([[-30.0, 4.0]], {"clip_value": 3.0, "clip_norm": 0.3}, math.sqrt(916), [[-0.3 / 2**0.5, 0.3 / 2**0.5]]),
+        ([[100.0]], {}, 100.0, [[100.0]]),
+    ],
+)
+def test_clipping_returns_the_norm_before_it(clip, gradients, options, norm, steps):
+    found, clipped = clip(*gradients, **options)
+    assert found == pytest.approx(norm)
+    for step, expected in zip(clipped, steps, strict=True):
+        assert step == pytest.approx(expected, rel=1e-5 if len(options) < 2 else 1e-4)

@@ -4,7 +4,6 @@ import contextlib
 import os
 import shutil
 import signal
-import time
 from pathlib import Path
 from unittest import mock
 
@@ -35,7 +34,6 @@ from charlm.training.plan import Cost, measure_cost
 from charlm.training.snapshot import restore_snapshot, take_snapshot
 from charlm.training.start import resume_run, run_of_this_launch, start_run
 from charlm.training.step import Trainer
-from tests.pairwise import pairwise
 from tests.processes import Team, team
 from tests.runs import assert_same_checkpoint, untimed, with_max_steps
 from tests.text import words_text
@@ -43,10 +41,10 @@ from tests.text import words_text
 PLACES = {"embedding": 0.1, "input": 0.1, "between_layers": 0.1, "output": 0.1, "state": 0.1, "weights": 0.1}
 
 
-@pytest.fixture(scope="module", params=[2, pytest.param(4, marks=pytest.mark.slow)])
-def processes(request):
-    with team(request.param) as found:
-        yield found
+@pytest.fixture(scope="module")
+def processes():
+    with team(2) as pair:
+        yield pair
 
 
 @pytest.fixture
@@ -131,28 +129,30 @@ def assert_near(found, wanted, tolerance):
         assert found[name] == (pytest.approx(value, rel=tolerance) if isinstance(value, float) else value), name
 
 
-@pairwise(
-    kind=list(CELLS),
-    model=[
-        {"layers": 2, "dropout": PLACES, "zoneout": 0.2, "embedding": 6},
-        {"layers": 2, "dropout": {**PLACES, "variational": True}, "residual": True},
-        {},
-    ],
-    train=[
-        {"reset_state": 0.3, "ema": 0.9, "activation_penalty": 0.5, "change_penalty": 0.5},
-        {"vary_bptt": 0.4, "bptt_start": 2, "max_minutes": 0.5},
-        {"loss": "last"},
-    ],
-    optimizer=[
-        {"clip_norm": 0.1, "schedule": {"name": "cosine"}},
-        {"name": "sgd", "clip_value": 0.01},
-        {"name": "muon"},
-    ],
-)
-def test_weights_are_those_of_one_process(processes: Team, raw, kind, model, train, optimizer):
-    raw["model"] = {"cell": {"kind": kind, "hidden": 10}, **model}
-    raw["train"] |= train
-    raw["optimizer"] |= optimizer
+MODELS = [
+    {"layers": 2, "dropout": PLACES, "zoneout": 0.2, "embedding": 6},
+    {"layers": 2, "dropout": {**PLACES, "variational": True}, "residual": True},
+    {},
+]
+TRAIN = [
+    {"reset_state": 0.3, "ema": 0.9, "activation_penalty": 0.5, "change_penalty": 0.5},
+    {"vary_bptt": 0.4, "bptt_start": 2, "max_minutes": 0.5},
+    {"loss": "last"},
+]
+OPTIMIZERS = [
+    {"clip_norm": 0.1, "schedule": {"name": "cosine"}},
+    {"name": "sgd", "clip_value": 0.01},
+    {"name": "muon"},
+]
+
+
+@pytest.mark.parametrize(("number", "kind"), list(enumerate(CELLS)))
+def test_weights_are_those_of_one_process(processes: Team, raw, kind, number):
+    """With nine kinds, every option of a model meets every option of training and every optimizer."""
+    model, train = number % 3, number // 3 % 3
+    raw["model"] = {"cell": {"kind": kind, "hidden": 10}, **MODELS[model]}
+    raw["train"] |= TRAIN[train]
+    raw["optimizer"] |= OPTIMIZERS[(model + train) % 3]
     wanted = trained(ONE_PROCESS, raw, 8)
     for found in processes(trained, raw, 8):
         assert_equal(found, wanted)
@@ -214,21 +214,6 @@ def test_scores_are_those_of_one_process(processes: Team, raw):
         assert found == pytest.approx(wanted, rel=1e-9)
 
 
-def refused_batch(group: ProcessGroup, raw) -> str:
-    with pytest.raises(ConfigError) as found:
-        measure_cost(parse_config(raw, "test"), group)
-    return str(found.value)
-
-
-def test_a_batch_that_cannot_be_shared(processes: Team, raw):
-    raw["train"]["batch_size"] = 11
-    messages = processes(refused_batch, raw)
-    count, low = len(messages), 11 // len(messages) * len(messages)
-    assert set(messages) == {
-        f"train.batch_size: found 11 for {count} processes; allowed: multiples of {count}; take {low} or {low + count}"
-    }
-
-
 # Whole runs
 
 
@@ -263,31 +248,23 @@ def busy(raw):
     return raw
 
 
-def test_a_run_writes_what_a_run_of_one_process_does(processes: Team, busy, tmp_path):
-    wanted = run_of(ONE_PROCESS, busy, tmp_path / "one")
-    found = processes(run_of, busy, tmp_path / "many")
-    assert {one[:2] for one in found} == {wanted[:2]} == {("max_steps", 20)}
-    assert [one[2] for one in found] == [pytest.approx(wanted[2], abs=1e-5)] * len(found)
-    assert len({one[2] for one in found}) == 1
-    names = sorted(path.name for path in (tmp_path / "one/checkpoints").iterdir())
-    assert sorted(path.name for path in (tmp_path / "many/checkpoints").iterdir()) == names
-    assert last_of(tmp_path / "many").carried["recurrent.0"].shape == (1, 8, 10)
-    pairs = list(zip(untimed(tmp_path / "many"), untimed(tmp_path / "one"), strict=True))
-    assert len(pairs) == 6 + 5 + 1
-    for one, other in pairs:
-        assert_near(one, other, 1e-3)
-
-
-def test_processes_resume_the_run_of_one_and_it_theirs(processes: Team, busy, tmp_path):
-    whole, run = tmp_path / "whole", tmp_path / "a"
-    run_of(ONE_PROCESS, busy, whole)
+def test_processes_and_one_process_write_the_same_and_resume_each_others_run(processes: Team, busy, tmp_path):
+    whole = tmp_path / "whole"
+    wanted = run_of(ONE_PROCESS, busy, whole)
     busy["train"]["max_steps"] = 10
-    processes(run_of, busy, run)
-    shutil.copytree(run, tmp_path / "b")
-    resume_run(run, with_max_steps(20))
-    processes(resumed, tmp_path / "b")
-    for name in "ab":
-        assert_equal(last_of(tmp_path / name), last_of(whole), tolerance=1e-3)
+    outcomes = processes(run_of, busy, tmp_path / "a")
+    assert outcomes == [outcomes[0]] * 2
+    assert outcomes[0][:2] == ("max_steps", 10)
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    resume_run(tmp_path / "a", with_max_steps(20))
+    assert processes(resumed, tmp_path / "b") == [20, 20]
+    names = sorted(path.name for path in (whole / "checkpoints").iterdir())
+    for run in (tmp_path / "a", tmp_path / "b"):
+        assert sorted(path.name for path in (run / "checkpoints").iterdir()) == names
+        assert_equal(last_of(run), last_of(whole), tolerance=1e-3)
+        assert last_of(run).progress["best_nats"] == pytest.approx(wanted[2], abs=1e-5)
+        for one, other in zip(untimed(run), untimed(whole), strict=True):
+            assert_near(one, other, 1e-3)
 
 
 def resumed(group: ProcessGroup, run, patches=()) -> int:
@@ -363,12 +340,33 @@ def full_disk(group: ProcessGroup):
     return mock.patch.object(RunFolder, "save", saved)
 
 
-def test_a_checkpoint_that_cannot_be_written_ends_all(processes: Team, busy, tmp_path):
-    busy["train"]["eval_every"] = 0
-    first, *others = processes(run_of, busy, tmp_path / "run", [full_disk])
-    assert first == "RunError: no space left"
-    assert set(others) == {"ProcessError: process 0: no space left"}
-    assert last_of(tmp_path / "run").progress["step"] == 0
+def other_weights(group: ProcessGroup):
+    """Weights that another process does not have."""
+    update = Trainer.update
+
+    def updated(trainer):
+        update(trainer)
+        with torch.no_grad():
+            trainer.parameters[0][0, 0] += 1e-6 * group.rank
+
+    return mock.patch.object(Trainer, "update", updated)
+
+
+def other_text(group: ProcessGroup):
+    return text_of(group, lambda source: Path(source).write_text(words_text(6000, seed=group.rank)))
+
+
+def no_text(group: ProcessGroup):
+    return text_of(group, lambda source: group.is_first and shutil.copy(source[:-1], source))
+
+
+def text_of(group: ProcessGroup, write):
+    def text(data):
+        source = f"{data.source}{group.rank}"
+        write(source)
+        return Text(data.model_copy(update={"source": source}))
+
+    return mock.patch.object(charlm.training.start, "Text", text)
 
 
 def nan_once(group: ProcessGroup):
@@ -386,50 +384,34 @@ def nan_once(group: ProcessGroup):
     return mock.patch.object(charlm.training.step, "window_loss", loss_of)
 
 
-def test_nan_in_one_is_a_divergence_in_all(processes: Team, busy, tmp_path):
-    busy["train"]["on_divergence"] = "stop"
-    found = processes(run_of, busy, tmp_path / "stopped", [nan_once])
-    assert len(set(found)) == 1
-    assert found[0].startswith("DivergenceError: step 8: found loss nan, gradient norm nan; allowed: finite numbers")
+DIFFER = "process 0 and process 1 differ; allowed: the same in all processes; use the same files, packages and kind of"
+
+
+@pytest.mark.parametrize(
+    ("fault", "first", "other"),
+    [
+        (full_disk, "RunError: no space left", "ProcessError: process 0: no space left"),
+        (other_weights, f"ProcessError: weights: {DIFFER}", "ProcessError: weights: process 1 and process 0 differ"),
+        (other_text, f"ProcessError: text: {DIFFER}", "ProcessError: text: process 1 and process 0 differ"),
+        (no_text, "ProcessError: process 1: /", "DataError: /"),
+        (nan_once, *["DivergenceError: step 8: found loss nan, gradient norm nan; allowed: finite numbers"] * 2),
+    ],
+)
+def test_a_fault_of_one_process_ends_all(processes: Team, busy, tmp_path, fault, first, other):
+    busy["train"] |= {"on_divergence": "stop", "eval_every": 0}
+    errors = processes(run_of, busy, tmp_path / "run", [fault])
+    assert errors[0].startswith(first)
+    assert errors[1].startswith(other)
+    assert (tmp_path / "run").exists() == (fault not in (other_text, no_text))
+    if fault is full_disk:
+        assert last_of(tmp_path / "run").progress["step"] == 0
+
+
+def test_nan_in_one_is_a_rollback_in_all(processes: Team, busy, tmp_path):
     busy["train"]["on_divergence"] = "rollback"
     outcomes = processes(run_of, busy, tmp_path / "back", [nan_once])
     assert {one[:2] for one in outcomes} == {("max_steps", 20)}
     assert last_of(tmp_path / "back").progress["rollbacks"] == 1
-
-
-def other_weights(group: ProcessGroup):
-    """Weights that another process does not have."""
-    update = Trainer.update
-
-    def updated(trainer):
-        update(trainer)
-        with torch.no_grad():
-            trainer.parameters[0][0, 0] += 1e-6 * group.rank
-
-    return mock.patch.object(Trainer, "update", updated)
-
-
-def test_weights_that_differ_are_noticed_at_the_next_checkpoint(processes: Team, busy, tmp_path):
-    first, *_ = processes(run_of, busy, tmp_path / "run", [other_weights])
-    assert first.startswith("ProcessError: weights: process 0 and process 1 differ; allowed: the same")
-
-
-def other_text(group: ProcessGroup):
-    def text(data):
-        return Text(data.model_copy(update={"source": f"{data.source}{group.rank}"}))
-
-    return mock.patch.object(charlm.training.start, "Text", text)
-
-
-def test_every_process_must_have_the_same_text(processes: Team, busy, tmp_path):
-    for rank in range(5):
-        Path(f"{busy['data']['source']}{rank}").write_text(words_text(6000, seed=min(rank, 1)))
-    first, *_ = processes(run_of, busy, tmp_path / "run", [other_text])
-    assert first.startswith("ProcessError: text: process 0 and process 1 differ; allowed: the same in all processes")
-    Path(f"{busy['data']['source']}1").unlink()
-    first, second, *_ = processes(run_of, busy, tmp_path / "run", [other_text])
-    assert first == f"ProcessError: process 1: {second.removeprefix('DataError: ')}"
-    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.slow
@@ -456,9 +438,9 @@ def raising(group: ProcessGroup, rank: int, where: str, error: Exception) -> tup
             raise error
         return group.rank
 
-    with pytest.raises((ProcessError, ConfigError, KeyError)) as found:
+    with pytest.raises((ProcessError, ConfigError, KeyError)) as caught:
         getattr(group, where)(function)
-    return f"{type(found.value).__name__} {found.value}", getattr(found.value, "already_reported", False)
+    return f"{type(caught.value).__name__} {caught.value}", getattr(caught.value, "already_reported", False)
 
 
 CHARLMS, PROGRAMS = ConfigError("a.b: wrong"), KeyError("k")
@@ -478,46 +460,7 @@ def test_an_error_of_one_is_an_error_of_all_and_one_prints_it(processes: Team, r
     """A mistake of the user's the first process, a fault of the program the process where it happens."""
     found = processes(raising, rank, where, error)
     assert found[rank] == own
-    first_prints = rank == 1 and error is CHARLMS
-    others_found = [one for other, one in enumerate(found) if other != rank]
-    assert others_found == [(others, not (first_prints and not number)) for number in range(len(others_found))]
-
-
-def meeting(group: ProcessGroup, restarts: int) -> tuple[str | None, int]:
-    """What a second meeting by the same store finds; torchrun counts restarts on each machine for itself."""
-    with mock.patch.dict(os.environ, {"TORCHELASTIC_RESTART_COUNT": str(restarts + group.rank)}):
-        names = {group._meet() for _ in range(3)}
-    found = group.recall("place")
-    group.on_each(lambda: None)
-    if group.is_first:
-        group.remember("place", "here")
-    group.on_each(lambda: None)
-    return found, len(names)
-
-
-def test_processes_that_meet_again_in_one_store_are_not_misled(processes: Team):
-    found = [processes(meeting, restarts) for restarts in (0, 1)]
-    assert found == [[(None, 3)] * len(found[0]), [("here", 3)] * len(found[0])]
-
-
-def late(group: ProcessGroup) -> tuple[str, bool]:
-    """The first process answers too late."""
-    if group.is_first:
-        time.sleep(2.5)
-    with pytest.raises(ProcessError) as found:
-        group.check_equal("times", lambda: [group.agree(1.0, []) for _ in range(3)])
-    return str(found.value), found.value.already_reported
-
-
-@pytest.mark.slow
-def test_one_process_tells_that_another_does_not_answer():
-    with team(2, timeout_s=1) as pair:
-        (_, first_is_silent), (line, second_is_silent) = pair(late)
-    assert (first_is_silent, second_is_silent) == (True, False)
-    assert line.startswith("processes: another one ended or did not answer (")
-    assert line.endswith(
-        "; they wait 1 s for each other (CHARLM_TIMEOUT_S); see its own message, and go on with --resume"
-    )
+    assert found[1 - rank] == (others, not (rank == 1 and error is CHARLMS))
 
 
 def results(group: ProcessGroup):
@@ -539,8 +482,7 @@ def results(group: ProcessGroup):
     }
 
 
-def test_what_the_methods_return(processes: Team):
-    found = processes(results)
+def assert_results(found):
     size = len(found)
     for rank, one in enumerate(found):
         assert one == {
@@ -554,6 +496,25 @@ def test_what_the_methods_return(processes: Team):
             "total": pytest.approx(0.1 * size + size * (size - 1) / 2),
             "agree": (7.0, ["SIGTERM"]),
         }
+
+
+def test_what_the_methods_return(processes: Team):
+    assert_results(processes(results))
+
+
+@pytest.mark.slow
+def test_more_than_two_processes(raw):
+    """Also more than the streams of a validation split."""
+    raw["model"] = {"cell": {"kind": "gru", "hidden": 10}, **MODELS[0]}
+    raw["train"] |= TRAIN[0]
+    lengths = [2, 1000, 2100, 3100, 5400]
+    wanted, wanted_scores = trained(ONE_PROCESS, raw, 8), scores(ONE_PROCESS, raw, lengths)
+    with team(4) as four:
+        assert_results(four(results))
+        for found in four(trained, raw, 8):
+            assert_equal(found, wanted)
+        for found in four(scores, raw, lengths):
+            assert found == pytest.approx(wanted_scores, rel=1e-9)
 
 
 def threads(group: ProcessGroup) -> tuple[list[int], int]:
@@ -574,19 +535,24 @@ def test_processes_share_the_cores_unless_the_user_says_otherwise(processes: Tea
     assert max(lines) <= 1
 
 
-def planned(group: ProcessGroup, raw) -> Cost:
+def planned(group: ProcessGroup, raw) -> Cost | str:
     with mock.patch.multiple(charlm.training.plan, _MEASURE_S=0.0):
-        return measure_cost(parse_config(raw, "test"), group)
+        try:
+            return measure_cost(parse_config(raw, "test"), group)
+        except ConfigError as error:
+            return str(error)
 
 
-def test_a_plan_is_for_the_whole_batch(processes: Team, raw):
-    plans = processes(planned, raw)
-    for found in plans:
-        assert found.processes == len(plans)
+def test_a_plan_is_for_the_whole_batch_which_must_be_shared_evenly(processes: Team, raw):
+    for found in processes(planned, raw):
+        assert found.processes == 2
         assert found.chars_per_s == pytest.approx(8 * 7 / found.step_s)
         assert found.communication_s > 0
         assert "processes, " in found.as_table()["speed"]
     assert "processes" not in planned(ONE_PROCESS, raw).as_table()["speed"]
+    raw["train"]["batch_size"] = 11
+    refused = "train.batch_size: found 11 for 2 processes; allowed: multiples of 2; take 10 or 12"
+    assert processes(planned, raw) == [refused] * 2
 
 
 def suggested(group: ProcessGroup, source) -> tuple[Config, int]:

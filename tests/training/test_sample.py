@@ -11,36 +11,22 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from charlm.inference import load
 from charlm.inference.options import SamplingOptions
-from charlm.training.metrics import Tracker
 from charlm.training.sample import COLUMNS, Sample, _of_characters, draw_sample, shaded
-from charlm.training.start import resume_run, start_run
-from tests.runs import interrupted_after, with_max_steps
+from charlm.training.start import start_run
 
 
 def samples(run):
     return [json.loads(line) for line in (run / "samples.jsonl").read_text().splitlines()]
 
 
-@pytest.fixture(scope="module")
-def trained(trained_run):
-    return load(trained_run, "cpu")
-
-
-def test_bits_are_those_of_the_scores(trained):
-    options = SamplingOptions(length=50)
-    drawn = draw_sample(trained.network, trained.vocabulary, options=options, seed=3, device=trained.device)
-    assert drawn.text == trained.sample(length=50, seed=3)
-    expected = trained.score([f"\n{drawn.text}"], per_char=True)[0]
-    np.testing.assert_allclose(drawn.bits, expected, atol=0.006)
-
-
 @pytest.mark.parametrize("direction", ["forward", "backward"])
 @pytest.mark.parametrize("unit", ["text", "line"])
 @pytest.mark.parametrize("level", ["char", "byte"])
-def test_every_character_has_bits(tmp_path, config_of, level, unit, direction):
-    (tmp_path / "text.txt").write_text("".join(f"ü {n}.\nπός {n} 日本 €\n" for n in range(300)))
-    train = {"max_steps": 6, "sample_every": 6, "sample_length": 60}
-    start_run(config_of(train, data={"level": level, "unit": unit, "direction": direction}), tmp_path / "run")
+def test_every_character_has_the_bits_of_its_score(tmp_path, config_of, level, unit, direction):
+    text = tmp_path / "text.txt"
+    text.write_text("".join(f"ü {n}.\nπός {n} 日本 €\n" for n in range(300)))
+    data = {"source": str(text), "level": level, "unit": unit, "direction": direction}
+    start_run(config_of({"max_steps": 6, "sample_every": 6, "sample_length": 60}, data=data), tmp_path / "run")
     [row] = samples(tmp_path / "run")
     text, bits = row["text"], row["bits"]
     assert row["step"] == 6
@@ -60,40 +46,6 @@ def test_bits_of_bytes_add_up_to_those_of_characters():
     assert len(_of_characters(np.array([]), "")) == 0
 
 
-def test_a_resumed_run_has_the_same_samples(tmp_path, config_of):
-    whole, parts = tmp_path / "whole", tmp_path / "parts"
-    config = config_of({"sample_every": 2, "save_every": 5})
-    start_run(config, whole)
-    assert [row["step"] for row in samples(whole)] == [2, 4, 6, 8, 10, 12]
-    with interrupted_after(7):
-        start_run(config, parts)
-    with (parts / "samples.jsonl").open("a") as file:
-        file.write('{"step": 8, "text": "of a killed process", "bits": []}\n{"step": 1')
-    resume_run(parts, lambda saved: saved)
-    assert (parts / "samples.jsonl").read_bytes() == (whole / "samples.jsonl").read_bytes()
-
-
-def test_a_run_without_kept_samples_resumes(tmp_path, config_of):
-    start_run(config_of(), tmp_path / "run")
-    (tmp_path / "run/samples.jsonl").unlink()
-    resume_run(tmp_path / "run", with_max_steps(18))
-    assert [row["step"] for row in samples(tmp_path / "run")] == [18]
-
-
-def test_a_rollback_drops_later_samples(tmp_path):
-    tracker = Tracker(tmp_path)
-    for step in (2, 4, 6):
-        tracker.sample(Sample("a", [1.0]), step)
-    tracker.rewind(0, 4)
-    tracker.sample(Sample("b", [None]), 5)
-    tracker.close()
-    assert [(row["step"], row["text"], row["bits"]) for row in samples(tmp_path)] == [
-        (2, "a", [1.0]),
-        (4, "a", [1.0]),
-        (5, "b", [None]),
-    ]
-
-
 def test_sampling_draws_nothing_that_training_needs(tmp_path, config_of):
     """Weights and random state are the same with samples and without."""
     for every in (0, 1):
@@ -102,7 +54,8 @@ def test_sampling_draws_nothing_that_training_needs(tmp_path, config_of):
     assert all(torch.equal(with_samples[name], tensor) for name, tensor in without.items())
 
 
-def test_a_model_that_is_not_finite_has_no_bits(trained, monkeypatch):
+def test_a_model_that_is_not_finite_has_no_bits(trained_run, monkeypatch):
+    trained = load(trained_run, "cpu")
     monkeypatch.setattr(
         "charlm.training.sample.score_texts", lambda model, texts, device: [np.full(len(texts[0]) - 1, np.nan)]
     )
@@ -121,14 +74,25 @@ def rows_of(sample):
         warnings.simplefilter("ignore")  # TensorBoard's copy of a sanitizer speaks of its future
         from tensorboard.plugin_util import markdown_to_safe_html
     page = markdown_to_safe_html(shaded(sample))
-    found = re.fullmatch(r"<pre>(.*)</pre>\s*", page, re.DOTALL)
-    assert found, page
-    return found[1].split("\n")[2:]
+    shown = re.fullmatch(r"<pre>(.*)</pre>\s*", page, re.DOTALL)
+    assert shown, page
+    return shown[1].split("\n")[2:]
 
 
-def test_bars_stand_below_characters():
-    sample = Sample("so, 日é\u0301\n\tx", [0.2, 1.0, 3.99, 8.1, 30.0, 2.0, 1.0, None, 5.0, 0.0])
-    assert rows_of(sample) == ["so,<strong> </strong><strong>日</strong>é\u0301", " ▁▃███▂", "<strong>→</strong>x", "▅"]
+@pytest.mark.parametrize(
+    ("text", "bits", "rows"),
+    [
+        (  # bars stand below characters
+            "so, 日é\u0301\n\tx",
+            [0.2, 1.0, 3.99, 8.1, 30.0, 2.0, 1.0, None, 5.0, 0.0],
+            ["so,<strong> </strong><strong>日</strong>é\u0301", " ▁▃███▂", "<strong>→</strong>x", "▅"],
+        ),
+        ("a\x00\x1b\u202eb", [1.0] * 5, ["a\ufffd\ufffd\ufffdb", "▁▁▁▁▁"]),
+        ("שלום\nab", [1.0] * 7, ["שלום", "ab", "▁▁"]),  # letters from right to left have none
+    ],
+)
+def test_rows(text, bits, rows):
+    assert rows_of(Sample(text, bits))[: len(rows)] == rows
 
 
 @pytest.mark.parametrize(
@@ -140,10 +104,6 @@ def test_nothing_is_markup_or_markdown(text):
     assert rows[::2] == escaped.split("\n")
 
 
-def test_control_characters_show_as_one_sign():
-    assert rows_of(Sample("a\x00\x1b\u202e", [1.0] * 4))[0] == "a\ufffd\ufffd\ufffd"
-
-
 def test_rows_are_wrapped_and_have_all_characters():
     text = "word " * 50 + "x" * 200 + "\n\nend"
     rows = rows_of(Sample(text, [1.0] * len(text)))[::2]
@@ -151,14 +111,9 @@ def test_rows_are_wrapped_and_have_all_characters():
     assert "".join(rows) == text.replace("\n", "")
 
 
-def test_letters_from_right_to_left_have_no_bars():
-    assert rows_of(Sample("שלום\nab", [1.0] * 7)) == ["שלום", "ab", "▁▁"]
-
-
-def test_the_event_is_the_shaded_sample(tmp_path, config_of):
-    start_run(config_of(), tmp_path / "run")
-    events = EventAccumulator(str(tmp_path / "run/train")).Reload().Tensors("sample/text_summary")
+def test_the_event_is_the_shaded_sample(finished_run):
+    events = EventAccumulator(str(finished_run / "train")).Reload().Tensors("sample/text_summary")
     shown = [event.tensor_proto.string_val[0].decode() for event in events]
-    kept = samples(tmp_path / "run")
-    assert [event.step for event in events] == [row["step"] for row in kept] == [6, 12]
-    assert shown == [shaded(Sample(row["text"], row["bits"])) for row in kept]
+    written = samples(finished_run)
+    assert [event.step for event in events] == [row["step"] for row in written] == [6, 12]
+    assert shown == [shaded(Sample(row["text"], row["bits"])) for row in written]

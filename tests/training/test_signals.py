@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
@@ -19,58 +18,48 @@ from tests.runs import assert_same_checkpoint, interrupted_after, untimed
 
 
 @pytest.fixture
-def command(tmp_path, config_of):
-    """The command of a run that goes on until it is stopped."""
+def endless(tmp_path, config_of):
+    """The config of a run that goes on until it is stopped."""
     file = tmp_path / "c.yaml"
     file.write_text(dump_config(config_of(train={"max_steps": 10**6, "log_every": 1})))
-    return [sys.executable, "-m", "charlm", "train", "--config", str(file), "--run-dir", str(tmp_path / "run")]
+    return file
 
 
-@pytest.mark.usefixtures("kernels")
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_signals_as_a_user_sends_them(tmp_path, command, number, code):
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)], ids=str
+)
+def test_a_signal_stops_the_run_after_a_checkpoint(tmp_path, cli, endless, number, code):
     run = tmp_path / "run"
-
-    def as_in_a_terminal():  # a shell's background jobs have Ctrl-C ignored
-        signal.signal(number, signal.SIG_DFL)
-
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen(command, **pipes, text=True, preexec_fn=as_in_a_terminal) as process:
-        wait_for_rows(run, process)
-        process.send_signal(number)
-        out, err = process.communicate(timeout=60)
-    assert process.returncode == code
-    assert out == ""
-    assert "Traceback" not in err
-    step = read_checkpoint(run / "checkpoints/last.safetensors").progress["step"]
-    assert err.splitlines()[-1] == (
-        f"stopped  {number.name} at step {step}; resume with: charlm train --resume --run-dir {run}"
+    with interrupted_after(5, number):
+        result = cli("train", "--config", endless, "--run-dir", run)
+    assert (result.code, result.out) == (code, "")
+    assert result.err.splitlines()[-1] == (
+        f"stopped  {number.name} at step 5; resume with: charlm train --resume --run-dir {run}"
     )
+    assert read_checkpoint(run / "checkpoints/last.safetensors").progress["step"] == 5
 
 
 @pytest.mark.usefixtures("kernels")
-def test_a_terminal_that_is_closed_stops_the_run_after_a_checkpoint(tmp_path, command):
+def test_a_terminal_that_is_closed_stops_the_run_after_a_checkpoint(tmp_path, endless):
+    run = tmp_path / "run"
+    command = [sys.executable, "-m", "charlm", "train", "--config", str(endless), "--run-dir", str(run), "--json"]
     terminal, side = pty.openpty()
     with subprocess.Popen(
         # A process of its own session takes the first terminal that it opens as its own.
-        ["sh", "-c", 'exec "$@" <"$0" >"$0" 2>err', os.ttyname(side), *command, "--json"],
+        ["sh", "-c", 'exec "$@" <"$0" >"$0" 2>err', os.ttyname(side), *command],
         cwd=tmp_path,
         start_new_session=True,
     ) as process:
         os.close(side)
-        wait_for_rows(tmp_path / "run", process)
+        deadline = time.monotonic() + 60
+        while not (run / "metrics.jsonl").exists() or (run / "metrics.jsonl").read_text().count("\n") < 3:
+            assert time.monotonic() < deadline
+            assert process.poll() is None
+            time.sleep(0.05)
         os.close(terminal)
         assert process.wait(60) == 129
     assert (tmp_path / "err").read_text().splitlines()[-1].startswith("stopped  SIGHUP at step ")
-    assert read_checkpoint(tmp_path / "run/checkpoints/last.safetensors").progress["step"] >= 3
-
-
-def wait_for_rows(run: Path, process: "subprocess.Popen[bytes] | subprocess.Popen[str]"):
-    deadline = time.monotonic() + 60
-    while not (run / "metrics.jsonl").exists() or len((run / "metrics.jsonl").read_text().splitlines()) < 3:
-        assert time.monotonic() < deadline
-        assert process.poll() is None
-        time.sleep(0.05)
+    assert read_checkpoint(run / "checkpoints/last.safetensors").progress["step"] >= 3
 
 
 def test_the_kernel_and_the_shell_each_send_a_sighup(tmp_path, config_of):

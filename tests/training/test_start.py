@@ -1,13 +1,18 @@
 """What a new run checks and writes before its first step."""
 
+import os
 import re
 import shutil
+import subprocess
+import sys
 import time
 
 import pytest
 
 from charlm.errors import CharlmError, DataError, RunError
-from charlm.training.start import start_run
+from charlm.system.lock import locked
+from charlm.training.start import resume_run, start_run
+from tests.runs import contents, with_max_steps
 
 
 def test_kernels_are_compiled_before_there_is_a_folder_and_a_clock(tmp_path, config_of, monkeypatch):
@@ -34,15 +39,16 @@ def test_a_disk_without_room_for_checkpoints_is_refused_before_training(tmp_path
         rf"{run}: 1 MB free on its disk; checkpoints need 2\.\d+ MB; free space or take another --run-dir",
         str(caught.value),
     )
-    assert not (run / "config.yaml").exists()
-    assert start_run(config_of(), run).step == 12
+    assert not run.exists()
 
 
-def test_runs_of_the_same_second_have_folders_of_their_own(tmp_path, config_of, monkeypatch):
+def test_runs_write_only_into_folders_of_their_own(tmp_path, config_of, monkeypatch):
+    """Also those of the same second."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("time.strftime", lambda _: "now")
     folders = [start_run(config_of(train={"max_steps": 1}), name="test").run_dir for _ in range(3)]
     assert folders == ["runs/test-now", "runs/test-now-2", "runs/test-now-3"]
+    assert [path.name for path in tmp_path.iterdir()] == ["runs"]
 
 
 @pytest.mark.parametrize("split", ["valid", "test"])
@@ -53,21 +59,39 @@ def test_a_split_smaller_than_a_window_is_refused_at_once(tmp_path, config_of, s
     assert not (tmp_path / "run").exists()
 
 
-def test_a_folder_that_holds_a_run_is_refused(tmp_path, config_of):
-    start_run(config_of(), tmp_path / "run")
+def test_a_folder_that_cannot_hold_the_run_is_refused(tmp_path, config_of, run):
     with pytest.raises(RunError, match="already holds a run; allowed: --resume"):
-        start_run(config_of(), tmp_path / "run")
-
-
-def test_a_run_writes_only_into_its_folder_and_the_cache(tmp_path, config_of, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    before = {p for p in tmp_path.rglob("*") if "cache" not in str(p)}
-    start_run(config_of(), tmp_path / "run")
-    new = {p for p in tmp_path.rglob("*") if "cache" not in str(p)} - before
-    assert all(p == tmp_path / "run" or tmp_path / "run" in p.parents for p in new)
-
-
-def test_an_unwritable_run_folder_is_one_line(tmp_path, config_of):
+        start_run(config_of(), run)
     (tmp_path / "file").write_text("")
     with pytest.raises(CharlmError, match=r"file/run: .*/file is a file; allowed: a folder that can be written"):
         start_run(config_of(), tmp_path / "file" / "run")
+
+
+def test_a_second_process_is_refused_and_told_of_the_first(config_of, run):
+    before = contents(run)
+    with locked(run):
+        for again in (lambda: start_run(config_of(), run), lambda: resume_run(run, with_max_steps(20))):
+            with pytest.raises(RunError) as caught:
+                again()
+            assert re.fullmatch(
+                rf"{run}: in use by process {os.getpid()} on \S+ since [-\d]+ [:\d]+; allowed: one process at a time; "
+                "wait for it or stop it, or take another --run-dir",
+                str(caught.value),
+            )
+    assert contents(run) == before
+    assert resume_run(run, with_max_steps(14)).step == 14
+
+
+def test_the_lock_of_a_killed_process_is_taken_over(tmp_path):
+    program = (
+        "import sys, time; from pathlib import Path; from charlm.system.lock import locked\n"
+        "with locked(Path(sys.argv[1])): print('held', flush=True); time.sleep(60)"
+    )
+    with subprocess.Popen([sys.executable, "-c", program, str(tmp_path)], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        with pytest.raises(RunError, match=f"in use by process {process.pid} on "), locked(tmp_path):
+            pass
+        process.kill()
+    with locked(tmp_path):
+        pass

@@ -17,11 +17,6 @@ LAST = "checkpoints/last.safetensors"
 
 @pytest.fixture
 def behind(monkeypatch):
-    monkeypatch.setattr("charlm.training.start.RunFolder", lambda path, **_: RunFolder(path, writes_behind=True))
-
-
-@pytest.fixture
-def slowed(monkeypatch):
     """Each write of a checkpoint waits until three more updates have been made, or the run waits for it."""
     update, wait, save = Trainer.update, RunFolder.wait, charlm.training.folder.save_checkpoint
     goes_on, steps = threading.Semaphore(0), [0]
@@ -47,41 +42,29 @@ def slowed(monkeypatch):
     monkeypatch.setattr(Trainer, "update", counted)
     monkeypatch.setattr(RunFolder, "wait", waiting)
     monkeypatch.setattr(charlm.training.folder, "save_checkpoint", late)
+    monkeypatch.setattr("charlm.training.start.RunFolder", lambda path, **_: RunFolder(path, writes_behind=True))
     return late
 
 
-def test_files_are_those_of_a_run_that_waits(tmp_path, config_of, request):
-    config = config_of(train={"ema": 0.9}, optimizer={"name": "adamw", "lr": 0.01})
-    plain, late = tmp_path / "plain", tmp_path / "late"
-    start_run(config, plain)
-    slowed = [request.getfixturevalue(name) for name in ("behind", "slowed")][1]
-    start_run(config, late)
-    assert slowed.updates_meanwhile >= 2
-    names = sorted(path.name for path in (plain / "checkpoints").iterdir())
-    assert sorted(path.name for path in (late / "checkpoints").iterdir()) == names
+def test_files_are_those_of_a_run_that_waits(tmp_path, config_of, finished_run, behind):
+    """Also of a run that was resumed."""
+    start_run(config_of(), tmp_path / "late")
+    assert behind.updates_meanwhile >= 2
+    start_run(with_max_steps(7)(config_of()), tmp_path / "parts")
+    resume_run(tmp_path / "parts", with_max_steps(12))
+    names = sorted(path.name for path in (finished_run / "checkpoints").iterdir())
+    for run in (tmp_path / "late", tmp_path / "parts"):
+        assert untimed(finished_run) == untimed(run)
+        assert sorted(path.name for path in (run / "checkpoints").iterdir()) == names
     for name in names:
-        assert_same_checkpoint(plain / "checkpoints" / name, late / "checkpoints" / name)
-    assert untimed(plain) == untimed(late)
+        assert_same_checkpoint(finished_run / "checkpoints" / name, tmp_path / "late/checkpoints" / name)
 
 
-@pytest.mark.usefixtures("behind", "slowed")
-def test_it_resumes(tmp_path, config_of):
-    config = config_of(optimizer={"name": "adamw", "lr": 0.01, "schedule": {"name": "constant"}})
-    whole, parts = tmp_path / "whole", tmp_path / "parts"
-    start_run(config, whole)
-    start_run(with_max_steps(7)(config), parts)
-    resume_run(parts, with_max_steps(12))
-    assert_same_checkpoint(whole / LAST, parts / LAST)
-
-
-@pytest.mark.usefixtures("behind")
-def test_a_write_that_fails_ends_the_run(tmp_path, config_of, monkeypatch):
-    save = charlm.training.folder.save_checkpoint
-
+def test_a_write_that_fails_ends_the_run(tmp_path, config_of, behind, monkeypatch):
     def full_disk(checkpoint, *names):
         if checkpoint.progress["step"] == 5:
             raise RunError("no space left")
-        save(checkpoint, *names)
+        behind(checkpoint, *names)
 
     monkeypatch.setattr(charlm.training.folder, "save_checkpoint", full_disk)
     with pytest.raises(RunError, match="no space left"):
@@ -89,31 +72,16 @@ def test_a_write_that_fails_ends_the_run(tmp_path, config_of, monkeypatch):
     assert read_checkpoint(tmp_path / "run" / LAST).progress["step"] == 4
 
 
-@pytest.mark.usefixtures("behind", "slowed")
-def test_a_run_that_diverges_ends_with_its_checkpoint_written(tmp_path, config_of, monkeypatch):
-    update = Trainer.update
-
-    def diverging(trainer):
-        if trainer.state.step == 5:
-            raise DivergenceError("step 6: not finite")
-        update(trainer)
-
-    monkeypatch.setattr(Trainer, "update", diverging)
-    with pytest.raises(DivergenceError, match="not finite"):
-        start_run(config_of(train={"on_divergence": "stop"}), tmp_path / "run")
-    assert read_checkpoint(tmp_path / "run" / LAST).progress["step"] == 5
-
-
 @pytest.mark.usefixtures("behind")
-def test_a_run_goes_back_to_the_checkpoint_that_is_being_written(tmp_path, config_of, monkeypatch, slowed):
-    update, faults = Trainer.update, [DivergenceError("step 6: not finite")]
+def test_a_run_that_diverges_waits_for_its_checkpoint(tmp_path, config_of, before_update):
+    """It ends with the checkpoint, or goes back to it."""
 
-    def diverging(trainer):
-        if trainer.state.step == 5 and faults:
-            raise faults.pop()
-        update(trainer)
+    def diverge(trainer):
+        raise DivergenceError("step 6: not finite")
 
-    monkeypatch.setattr(Trainer, "update", diverging)
-    outcome = start_run(config_of(train={"on_divergence": "rollback"}), tmp_path / "run")
-    assert outcome.step == 12
-    assert read_checkpoint(tmp_path / "run" / LAST).progress["rollbacks"] == 1
+    before_update(5, diverge, times=2)
+    with pytest.raises(DivergenceError, match="not finite"):
+        start_run(config_of(train={"on_divergence": "stop"}), tmp_path / "stopped")
+    assert read_checkpoint(tmp_path / "stopped" / LAST).progress["step"] == 5
+    assert start_run(config_of(train={"on_divergence": "rollback"}), tmp_path / "back").step == 12
+    assert read_checkpoint(tmp_path / "back" / LAST).progress["rollbacks"] == 1
