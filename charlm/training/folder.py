@@ -35,38 +35,21 @@ class RunFolder:
         self.checkpoints = path / FOLDER
         self.last = self.checkpoints / LAST
         self.writes_behind = writes_behind
-        self._identity: os.stat_result | None = None
+        self._is_begun = self.last.exists()
+        self._writer = ThreadPoolExecutor(max_workers=1)
         self._writing: Future[None] | None = None
 
-    @contextlib.contextmanager
-    def held_open(self) -> Iterator[None]:
-        """Remember the folder's identity. While the folder is open, no new folder can have the same identity.
-
-        Waits at the end for the checkpoint that is being written.
-        """
-        with contextlib.ExitStack() as stack:
-            if os.name == "nt":
-                self._identity = self.path.stat()
-            else:
-                descriptor = os.open(self.path, os.O_RDONLY)
-                stack.callback(os.close, descriptor)
-                self._identity = os.fstat(descriptor)
-            self._writer = stack.enter_context(ThreadPoolExecutor(max_workers=1))
-            yield
-            self.wait()
-
     def check(self) -> None:
-        """RunError if the folder was removed or replaced: writing on would leave a partial run."""
-        assert self._identity is not None
-        try:
-            there = os.path.samestat(self.path.stat(), self._identity)
-        except (FileNotFoundError, NotADirectoryError):
-            there = False
-        if not there:
+        """RunError if the folder was removed, renamed or replaced: writing on would leave a partial run."""
+        if self._is_begun and not self.last.exists():
             raise RunError(
                 f"{self.path}: removed or renamed during the run; allowed: a folder that stays until the run ends; "
                 "start a new run, or --resume the folder at its new place"
             )
+
+    def close(self) -> None:
+        """Let the checkpoint that is being written be finished."""
+        self._writer.shutdown()
 
     def write_config(self, config: Config) -> None:
         replace_file(self.path / CONFIG, dump_config(config).encode())
@@ -93,6 +76,7 @@ class RunFolder:
         save_checkpoint(checkpoint, self.last, [self.checkpoints / name for name in names])
         for old in self._numbered_files()[:-keep]:
             old.unlink(missing_ok=True)
+        self._is_begun = True
 
     def drop_after(self, step: int) -> None:
         """Remove the numbered checkpoints of later steps."""

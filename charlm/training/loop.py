@@ -1,6 +1,5 @@
 """The training loop: evaluate → sample → save → stop → step → log."""
 
-import contextlib
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -104,19 +103,17 @@ class TrainingLoop:
         After a divergence, return to an earlier checkpoint if the config allows it.
         """
         self._print_header()
-        is_first = self.group.is_first
         try:
-            with (
-                catch_signals(patient=self.group.is_distributed) as self._received,
-                self.folder.held_open() if is_first else contextlib.nullcontext(),
-            ):
+            with catch_signals(patient=self.group.is_distributed) as self._received:
                 if not self.group.on_first(self.folder.last.exists):
                     self._save(best=False)
                     self.group.on_first(self.folder.wait)  # from here on the run can be resumed
                 self.group.on_first(self.folder.write_config, self.config)
                 while True:
                     try:
-                        return self._outcome(self._finish(self._train()))
+                        reason = self._finish(self._train())
+                        self.group.on_first(self.folder.wait)
+                        return self._outcome(reason)
                     except DivergenceError as error:
                         self._roll_back(error)
         except OSError as error:
@@ -125,6 +122,7 @@ class TrainingLoop:
         finally:
             self.progress.close()
             self.tracker.close()
+            self.folder.close()
 
     def _train(self) -> str:
         """Make steps until there is a reason to stop, and return it.
@@ -235,13 +233,9 @@ class TrainingLoop:
 
     def _sample(self) -> None:
         """Log a sample, and its first characters to stderr; _Stopped if a signal comes first."""
-        if not self.group.on_first(self._draw_sample):
-            self._stop_if_signaled()
-
-    def _draw_sample(self) -> bool:
-        train, trainer = self.config.train, self.trainer
-        step = trainer.state.step
-        sample = draw_sample(
+        train, trainer, step = self.config.train, self.trainer, self.trainer.state.step
+        sample = self.group.on_first(
+            draw_sample,
             trainer.evaluated_model.eval(),
             trainer.vocabulary,
             options=SamplingOptions(length=train.sample_length, temperature=train.sample_temperature),
@@ -251,10 +245,10 @@ class TrainingLoop:
         )
         trainer.model.train()
         if sample is None:
-            return False
-        self.tracker.sample(sample, step)
-        say("sample", f"step {step:>6}  {sample.text[:80]!r}")
-        return True
+            self._stop_if_signaled()
+        else:
+            self.tracker.sample(sample, step)
+            say("sample", f"step {step:>6}  {sample.text[:80]!r}")
 
     def _save(self, best: bool) -> None:
         """Write the `last` checkpoint, the numbered one if it is due, and `best` on request."""
@@ -286,22 +280,19 @@ class TrainingLoop:
 
     def _log(self) -> None:
         self.group.on_first(self.folder.check)
-        self._record(self._train_row())
+        self._record_train()
         self._guess_ending()
         self.trainer.state.count_row()
 
-    def _train_row(self) -> dict[str, Any]:
-        """The metrics since the last row; DivergenceError if an update was not finite."""
+    def _record_train(self) -> None:
+        """Log the metrics since the last row; DivergenceError if an update was not finite."""
         self.trainer.check_finite()
-        return train_row(self.trainer.state, self.config.train)
+        row = train_row(self.trainer.state, self.config.train)
+        self._record(row)
+        self.progress.note(row)
 
     def _record(self, row: dict[str, Any]) -> None:
         self.tracker.record(row)
-        self._call_back(row)
-        if row["split"] == "train":
-            self.progress.note(row)
-
-    def _call_back(self, row: dict[str, Any]) -> None:
         if self.callbacks.on_row and self.group.is_first:
             self.callbacks.on_row(row)
 
@@ -328,7 +319,7 @@ class TrainingLoop:
         self._save(best=state.is_best)
         if reason not in SIGNALS:
             if state.interval_steps:
-                self._record(self._train_row())
+                self._record_train()
             try:
                 if "valid" in self.corpus.splits and state.evaluated_step != state.step:
                     self._save(best=self._score())
@@ -364,12 +355,9 @@ class TrainingLoop:
         self.tracker.rewind(state.rows, state.step)
         state.rollbacks, state.elapsed_s = diverged.rollbacks + 1, diverged.elapsed_s
         state.rows += 1
-        factor = state.lr_factor
-        row = {"step": state.step, "split": "rollback", "diverged_step": diverged.step}
-        row |= {"fault": str(error), "lr_factor": factor}
-        self.tracker.note(row)
-        self._call_back(row)
-        say("rollback", f"{error}; back to step {state.step}, learning rate × {factor:g} from now on")
+        row = {"step": state.step, "split": "rollback", "diverged_step": diverged.step, "fault": str(error)}
+        self._record(row | {"lr_factor": state.lr_factor})
+        say("rollback", f"{error}; back to step {state.step}, learning rate × {state.lr_factor:g} from now on")
         self._save(best=False)
         self.group.on_first(self.folder.wait)
         self.group.on_first(self.folder.drop_after, state.step)

@@ -102,20 +102,18 @@ class Tracker:
             self._attempt(self._begin_charts, step + 1)
 
     def record(self, row: Mapping[str, Any]) -> None:
-        """Log a row of metrics to the file and to the charts."""
+        """Log a row of metrics, or an event that the row's `split` names, to the file and to TensorBoard."""
         self._append(METRICS, _line(row))
+        if row["split"] not in CHARTS:
+            values = {name: value for name, value in row.items() if name not in ("step", "split")}
+            # Indented, so that TensorBoard's Markdown shows it unchanged.
+            self._append_text(row["split"], f"    {to_json(values)}", row["step"])
+            return
         scalars = {"score/loss": row["loss"], "score/nats_per_char": row["nats"], "score/bits_per_char": row["bpc"]}
         if row["split"] == "train":
             scalars |= {f"training/{name}": row[name] for name in ("lr", "grad_norm", "chars_per_s")}
         summaries = itertools.starmap(summary.scalar, scalars.items())
         self._append(row["split"], _events(*(Event(step=row["step"], summary=each) for each in summaries)))
-
-    def note(self, row: Mapping[str, Any]) -> None:
-        """Log an event, which is named by the row's `split`, as a row of metrics and as text."""
-        self._append(METRICS, _line(row))
-        values = {name: value for name, value in row.items() if name not in ("step", "split")}
-        # Indented, so that TensorBoard's Markdown shows it unchanged.
-        self._append_text(row["split"], f"    {to_json(values)}", row["step"])
 
     def sample(self, sample: Sample, step: int) -> None:
         """Log a text sample with its surprise."""

@@ -118,21 +118,13 @@ def orthogonal(blocks: Tensor) -> Tensor:
     return blocks
 
 
-def state_tensors(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> dict[str, bool]:
-    """Optimizer state per parameter of a group: tensor name → True if it has the parameter's shape, False if 0-d.
-
-    Found by making one step on a parameter of one number.
-    """
+def state_copies(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> int:
+    """Number of tensors of a parameter's shape in its optimizer state, found by one step on a single number."""
     parameter = nn.Parameter(torch.zeros(1, 1))
     parameter.grad = torch.zeros(1, 1)
     trial = type(optimizer)([{**group, "params": [parameter]}])  # type: ignore[call-arg]
     trial.step()
-    return {name: value.dim() == 2 for name, value in trial.state[parameter].items() if isinstance(value, Tensor)}
-
-
-def state_copies(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> int:
-    """Number of tensors of a parameter's shape in its optimizer state."""
-    return sum(state_tensors(optimizer, group).values())
+    return sum(value.dim() == 2 for value in trial.state[parameter].values() if isinstance(value, Tensor))
 
 
 def least_copies(config: Optimizer) -> int:

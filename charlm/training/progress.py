@@ -24,15 +24,15 @@ class Progress:
             leave=False,
             bar_format="{percentage:3.0f}%|{bar:10}| {desc}",
         )
-        self._note: list[str] = []
+        self._scores = ""
         self._shown_s = 0.0
 
     def note(self, row: Mapping[str, Any]) -> None:
         """Show the scores of this row of metrics."""
-        self._note = [f"{row['nats']:.3f} nats", f"{row['chars_per_s']:,.0f} chars/s", f"{row['bpc']:.3f} bits/char"]
+        self._scores = f" · {row['nats']:.3f} nats · {row['chars_per_s']:,.0f} chars/s · {row['bpc']:.3f} bits/char"
 
     def show(self, step: int, share: float, elapsed_s: float) -> None:
-        """Move the bar to `share`, 0 to 1, at most every `_REFRESH_S`."""
+        """Move the bar to `share`, 0 to 1, at most every `_REFRESH_S`. Text that does not fit is cut."""
         now_s = time.perf_counter()
         if self._bar.disable or now_s - self._shown_s < _REFRESH_S:
             return
@@ -41,15 +41,7 @@ class Progress:
         self._bar.n = min(share, 1.0)
         self._bar.ncols = terminal_columns(sys.stderr)
         with contextlib.suppress(OSError):
-            self._bar.set_description_str(self._fitting(f"{left} left", f"step {step}", *self._note))
-
-    def _fitting(self, text: str, *others: str) -> str:
-        """The texts that fit beside the bar, the first in any case."""
-        for other in others:
-            if _BAR_COLUMNS + len(text) + 3 + len(other) >= (self._bar.ncols or 80):
-                break
-            text += f" · {other}"
-        return text
+            self._bar.set_description_str(f"{left} left · step {step}{self._scores}")
 
     def close(self) -> None:
         with contextlib.suppress(OSError):
@@ -57,4 +49,3 @@ class Progress:
 
 
 _REFRESH_S = 0.2
-_BAR_COLUMNS = len("100%|") + 10 + len("| ")

@@ -3,7 +3,6 @@
 import contextlib
 import functools
 import math
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -84,8 +83,7 @@ def start_run(
         if is_new:
             run_dir = group.on_first(_make_folder, run_dir, name, locks)
         assert run_dir is not None
-        tracker = group.on_each(_tracker, run_dir, None, group.is_first, is_new)
-        return _fit(trainer, corpus, run_dir, tracker, clock, callbacks)
+        return _fit(trainer, corpus, run_dir, clock, callbacks)
 
 
 def resume_run(
@@ -112,9 +110,8 @@ def resume_run(
             )
         del checkpoint  # as large as the model and its optimizer state
         group.on_first(_clean, run_dir, path, trainer.checkpoint_bytes())
-        tracker = group.on_each(_tracker, run_dir, (state.rows, state.step), group.is_first)
         say("resume", f"{path}, step {state.step}")
-        return _fit(trainer, corpus, run_dir, tracker, None, callbacks)
+        return _fit(trainer, corpus, run_dir, None, callbacks, resumed=True)
 
 
 def prepare(
@@ -161,11 +158,14 @@ def _fit(
     trainer: Trainer,
     corpus: Corpus,
     run_dir: Path,
-    tracker: Tracker,
     clock: Clock | None,
     callbacks: Callbacks | None,
+    resumed: bool = False,
 ) -> Outcome:
-    trainer.group.remember("run", str(run_dir.resolve()))
+    group, state = trainer.group, trainer.state
+    log = refusing_os_errors(run_dir)(Tracker)
+    tracker = group.on_each(log, run_dir, (state.rows, state.step) if resumed else None, writes=group.is_first)
+    group.remember("run", str(run_dir.resolve()))
     # A GPU trains on while a checkpoint is written. A CPU would only lose cores to it.
     folder = RunFolder(run_dir, writes_behind=trainer.device.type == "cuda")
     return TrainingLoop(trainer, corpus, folder, tracker, clock, callbacks).fit()
@@ -215,17 +215,6 @@ def _claim(folder: Path, locks: contextlib.ExitStack) -> None:
     with refusing_os_errors(folder):
         refuse_existing_run(folder)
         _remove_leftovers(folder)
-
-
-def _tracker(run_dir: Path, resume: tuple[int, int] | None, writes: bool, is_new: bool = False) -> Tracker:
-    """The tracker of this process. If it fails, a folder that is new is removed again."""
-    try:
-        with refusing_os_errors(run_dir):
-            return Tracker(run_dir, resume, writes=writes)
-    except Exception:
-        if is_new:
-            shutil.rmtree(run_dir, ignore_errors=True)
-        raise
 
 
 def _remove_leftovers(run_dir: Path) -> None:

@@ -223,7 +223,7 @@ def test_no_thread_is_one_line_and_leaves_no_folder(cli, tiny_config, tmp_path, 
     def refused(*_, **options):
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr("charlm.training.metrics._Log", refused)
+    monkeypatch.setattr("charlm.training.start.Trainer", refused)
     assert cli("train", "--config", tiny_config, "--run-dir", tmp_path / "run").err.splitlines()[-1] == (
         "error: can't start new thread; allowed: as many as the system's limit (`ulimit -u`); end other processes, or "
         "raise it"

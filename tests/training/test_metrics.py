@@ -121,14 +121,15 @@ class Terminal(io.StringIO):
         return True
 
 
-@pytest.mark.parametrize(("columns", "parts"), [(200, 5), (80, 4), (60, 3), (40, 1)])
-def test_the_bar_shows_the_time_left_first_and_leaves_out_what_does_not_fit(monkeypatch, columns, parts):
+@pytest.mark.parametrize("columns", [200, 40])
+def test_the_bar_shows_the_time_left_first_and_cuts_what_does_not_fit(monkeypatch, columns):
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setenv("COLUMNS", str(columns))
     progress = Progress()
     progress.note({"nats": 1.5, "bpc": 2.164, "chars_per_s": 109_000.0})
     progress.show(12_345, 0.5, 3660.0)
-    shown = ["1 h 1 min left", "step 12345", "1.500 nats", "109,000 chars/s", "2.164 bits/char"][:parts]
-    assert f" 50%|█████     | {' · '.join(shown)}" in [line.rstrip() for line in terminal.getvalue().split("\r")]
+    line = " 50%|█████     | 1 h 1 min left · step 12345 · 1.500 nats · 109,000 chars/s · 2.164 bits/char"
+    shown = [text.rstrip() for text in terminal.getvalue().split("\r")]
+    assert line[:columns] in shown
     progress.close()
