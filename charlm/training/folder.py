@@ -8,6 +8,7 @@ train/ valid/  TensorBoard events
 """
 
 import contextlib
+import math
 import os
 import shutil
 import time
@@ -19,7 +20,7 @@ from charlm.checkpoint import Checkpoint, save_checkpoint
 from charlm.config import Config, dump_config
 from charlm.errors import RunError
 from charlm.runs import BEST, CHARTS, CONFIG, FOLDER, LAST, METRICS, SAMPLES
-from charlm.system.files import NotOwnError, nearest_existing, refuse_links, replace_file
+from charlm.system.files import NotOwnError, nearest_existing, refuse_links, remove_leftovers, replace_file
 from charlm.system.formatting import format_bytes
 from charlm.system.lock import locked
 
@@ -102,23 +103,27 @@ def _numbered(step: int) -> str:
 # Before the run
 
 
-@contextlib.contextmanager
-def claimed(folder: Path) -> Iterator[None]:
-    """Hold the lock of an existing folder; RunError if another process holds it or the folder cannot be written."""
-    with contextlib.ExitStack() as lock:
-        with refusing_os_errors(folder):
-            refuse_links(folder, (FOLDER, METRICS, SAMPLES, *CHARTS))
-            lock.enter_context(locked(folder))
-        yield
+def claim(folder: Path, locks: contextlib.ExitStack) -> None:
+    """Lock an existing folder until `locks` are closed, and remove what a killed process was writing there.
+
+    RunError if another process holds the lock or the folder cannot be written.
+    """
+    with refusing_os_errors(folder):
+        refuse_links(folder, (FOLDER, METRICS, SAMPLES, *CHARTS))
+        locks.enter_context(locked(folder))
+        for place in (folder, folder / FOLDER):
+            remove_leftovers(place, -math.inf)
 
 
-def refuse_existing_run(folder: Path) -> None:
-    """RunError if the folder holds a run. A run killed before its first checkpoint does not count."""
-    if (folder / CONFIG).exists() or any((folder / FOLDER).glob("*.safetensors")):
-        raise RunError(f"{folder}: already holds a run; allowed: --resume to continue it, or another --run-dir")
-    for file in (folder / METRICS, folder / SAMPLES):
-        if file.exists() and not _is_log(file):
-            raise RunError(f"{file}: exists, and the run would write to it; allowed: another --run-dir")
+def claim_new(folder: Path, locks: contextlib.ExitStack) -> None:
+    """Claim a folder for a new run; RunError if it holds one. One killed before its first checkpoint does not count."""
+    claim(folder, locks)
+    with refusing_os_errors(folder):
+        if (folder / CONFIG).exists() or any((folder / FOLDER).glob("*.safetensors")):
+            raise RunError(f"{folder}: already holds a run; allowed: --resume to continue it, or another --run-dir")
+        for file in (folder / METRICS, folder / SAMPLES):
+            if file.exists() and not _is_log(file):
+                raise RunError(f"{file}: exists, and the run would write to it; allowed: another --run-dir")
 
 
 def _is_log(file: Path) -> bool:

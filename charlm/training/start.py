@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,16 +22,15 @@ from charlm.runs import FOLDER, LAST, check_resumable
 from charlm.system.clock import Clock
 from charlm.system.console import say
 from charlm.system.device import used_precision
-from charlm.system.files import remove_leftovers
 from charlm.system.formatting import counted, format_bytes
 from charlm.system.process_group import ONE_PROCESS, ProcessGroup
 from charlm.training.folder import (
     RunFolder,
     check_space,
     check_writable,
-    claimed,
+    claim,
+    claim_new,
     new_folder,
-    refuse_existing_run,
     refusing_os_errors,
 )
 from charlm.training.loop import Callbacks, Outcome, TrainingLoop
@@ -109,7 +107,10 @@ def resume_run(
                 "threads", f"found {state.threads}, the run had {threads}: results differ in the last bits; see threads"
             )
         del checkpoint  # as large as the model and its optimizer state
-        group.on_first(_clean, run_dir, path, trainer.checkpoint_bytes())
+        group.on_first(check_space, run_dir, trainer.checkpoint_bytes())
+        if path.name != LAST:  # damaged: the loop writes a new one as it starts
+            last = run_dir / FOLDER / LAST
+            group.on_first(refusing_os_errors(run_dir)(last.unlink), missing_ok=True)
         say("resume", f"{path}, step {state.step}")
         return _fit(trainer, corpus, run_dir, None, callbacks, resumed=True)
 
@@ -194,7 +195,7 @@ def _check_folder(run_dir: Path | None, config: Config, locks: contextlib.ExitSt
         is_new = run_dir is None or not run_dir.is_dir()
     if run_dir is not None and not is_new:
         check_texts_apart(config.data, run_dir)
-        _claim(run_dir, locks)
+        claim_new(run_dir, locks)
     check_writable(place)
     return is_new
 
@@ -206,33 +207,26 @@ def _make_folder(run_dir: Path | None, name: str, locks: contextlib.ExitStack) -
             run_dir = new_folder(name)
         else:
             run_dir.mkdir(parents=True, exist_ok=True)
-    _claim(run_dir, locks)
+    claim_new(run_dir, locks)
     return run_dir
-
-
-def _claim(folder: Path, locks: contextlib.ExitStack) -> None:
-    locks.enter_context(claimed(folder))
-    with refusing_os_errors(folder):
-        refuse_existing_run(folder)
-        _remove_leftovers(folder)
-
-
-def _remove_leftovers(run_dir: Path) -> None:
-    """Remove what a killed process was writing. Only the holder of the folder's lock may do so."""
-    for folder in (run_dir, run_dir / FOLDER):
-        remove_leftovers(folder, -math.inf)
 
 
 # Resume
 
 
 def _claim_run(run_dir: Path, locks: contextlib.ExitStack) -> tuple[Path, Checkpoint]:
-    """Claim the folder of a run, and read its last checkpoint."""
+    """Claim the folder of a run, and read its last checkpoint; if it is damaged or missing, the newest whole one."""
+    last = run_dir / FOLDER / LAST
     with refusing_os_errors(run_dir):
         check_resumable(run_dir)
-    locks.enter_context(claimed(run_dir))
-    with refusing_os_errors(run_dir):
-        return _read_last(run_dir)
+        claim(run_dir, locks)
+        try:
+            return last, read_checkpoint(last)
+        except DamagedCheckpointError as error:
+            if not (newest := newest_whole(run_dir)):
+                raise CheckpointError(f"{error}; no other checkpoint in {run_dir / FOLDER} is whole") from None
+            say("damaged", str(error))
+            return newest
 
 
 def _changed_config(saved: Config, change: Callable[[Config], Config], run_dir: Path) -> Config:
@@ -242,28 +236,6 @@ def _changed_config(saved: Config, change: Callable[[Config], Config], run_dir: 
         config = config.model_copy(update={"precision": saved.precision})
     _check_resumable(saved, config)
     return config.model_copy(update={"precision": used_precision(config.precision)})
-
-
-def _clean(run_dir: Path, path: Path, needed_bytes: int) -> None:
-    """Check that there is space, and remove what a killed session left."""
-    check_space(run_dir, needed_bytes)
-    with refusing_os_errors(run_dir):
-        _remove_leftovers(run_dir)
-        if path.name != LAST:
-            (run_dir / FOLDER / LAST).unlink(missing_ok=True)  # damaged: the loop writes a new one as it starts
-
-
-def _read_last(run_dir: Path) -> tuple[Path, Checkpoint]:
-    """The last checkpoint of a run; if it is damaged or missing, the newest whole one, and a line says so."""
-    last = run_dir / FOLDER / LAST
-    try:
-        return last, read_checkpoint(last)
-    except DamagedCheckpointError as error:
-        fault = error
-    if not (found := newest_whole(run_dir)):
-        raise CheckpointError(f"{fault}; no other checkpoint in {run_dir / FOLDER} is whole")
-    say("damaged", str(fault))
-    return found
 
 
 _FIXED_SECTIONS = ("data.", "model.")
