@@ -152,9 +152,15 @@ class Text:
             name: count_source(source, data.level, data.unit) for name, source in named.items() if source is not None
         }
         """"train", and "valid" and "test" if these splits have texts of their own."""
-        if data.unit == "line":
-            for source in self.sources.values():
-                _check_line_ends(source)
+        for source in self.sources.values() if data.unit == "line" else ():
+            returns, newlines = source.count("\r"), source.count("\n")
+            if returns > newlines <= len(source.paths):  # no file has a line end but its last
+                name = shlex.quote(str(source.paths[0]))
+                raise DataError(
+                    f"{source.source}: found no newline, and {counted(returns, 'carriage return')}, which ended lines "
+                    "on old Macs; allowed: lines that end with a newline; convert it: "
+                    f"tr '\\r' '\\n' < {name} > lines.txt"
+                )
 
     def unknown(self, vocabulary: Vocabulary) -> str:
         """The characters that `vocabulary` lacks, sorted, as `vocabulary.extended` takes them."""
@@ -255,17 +261,6 @@ def encode_file(
     except VocabularyError as error:
         raise VocabularyError(f"{error}; --skip-unknown leaves them out") from None
     return vocabulary.reversed_if_backward(ids), source.unknown(vocabulary)
-
-
-def _check_line_ends(source: CountedSource) -> None:
-    """DataError if no file has a line end but its last, and carriage returns instead."""
-    returns, newlines = source.count("\r"), source.count("\n")
-    if returns > newlines <= len(source.paths):
-        name = shlex.quote(str(source.paths[0]))
-        raise DataError(
-            f"{source.source}: found no newline, and {counted(returns, 'carriage return')}, which ended lines on old "
-            f"Macs; allowed: lines that end with a newline; convert it: tr '\\r' '\\n' < {name} > lines.txt"
-        )
 
 
 def _split_lines(

@@ -42,7 +42,7 @@ class Progress:
             return
         self._said_s = now_s
         say("data", f"{self._doing}: {self._done / self._total:.0%}")
-        takes_s = (now_s - self._began_s) * self._total / self._done
+        takes_s = (now_s - self._began_s) * self._total / max(self._done, 1)
         if ends_s is not None and self._began_s + takes_s > ends_s:
             raise DataError(
                 f"{self._doing} takes about {format_duration(takes_s)}; allowed: what is done before the run's "

@@ -121,7 +121,7 @@ def test_processes_that_encode_a_large_text_at_once(tmp_path, cache):
         for _ in range(100):
             file.write(text.encode())
     program = (
-        "import hashlib, re, sys, torch; from tests.corpora import load_corpus\n"
+        "import re, sys; from tests.corpora import load_corpus\n"
         "def peak_kib(): return int(re.search(r'VmHWM:\\s+(\\d+)', open('/proc/self/status').read())[1])\n"
         "before = peak_kib()\n"
         "print('ready', flush=True); sys.stdin.readline()\n"

@@ -48,7 +48,7 @@ characters = st.text(
 ).filter(lambda text: text.strip(BOM))
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(text=characters, chunk_bytes=st.integers(3, 9))
 @example(text=EVERY_WIDTH * 20 + "a" * 11 + "é" * 11 + "中" * 11 + "😀" * 11, chunk_bytes=3)
 def test_decoding_the_ids_gives_the_text(text, chunk_bytes, write, monkeypatch):

@@ -17,7 +17,7 @@ SHARES = (0.7, 0.2, 0.1)
 LABELED = [f"{'abcdefg'[n % 7] * (n % 5)}::{n * 7919 % 1009}:::{n}" for n in range(400)]
 
 
-@pytest.fixture(params=[1 << 18, 100, 1])
+@pytest.fixture(params=[1 << 18, 7])
 def chunk(request, monkeypatch) -> None:
     """Reads so many characters at once."""
     monkeypatch.setattr(lines, "_CHUNK", request.param)
