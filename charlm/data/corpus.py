@@ -23,7 +23,7 @@ from charlm.config.schema import DataConfig
 from charlm.data.cache import check_room, find_entry, has_entry, store_entry
 from charlm.data.lines import Ids, Labels, count_labels, line_starts, newline_of, write_splits
 from charlm.data.progress import Progress
-from charlm.data.reading import Unit, changed, file_size, read_chunks, read_symbols
+from charlm.data.reading import Unit, changed, read_chunks, read_symbols
 from charlm.data.sources import resolve
 from charlm.data.vocabulary import CODE_POINTS, UNKNOWN, Level, Vocabulary, describe_characters
 from charlm.errors import DataError, VocabularyError
@@ -76,7 +76,7 @@ def count_source(source: str, level: Level, unit: Unit = "text") -> CountedSourc
     DataError too, and at once, if the disk of the cache has too little room for the ids.
     """
     paths, table, sha256 = resolve(source), None, ""
-    sizes = [file_size(path) for path in paths]
+    sizes = [path.stat().st_size for path in paths]
     # The sizes of the files are part of the key, because a byte order mark is dropped where a file starts.
     layout = short_digest(_FORMAT, level, sizes, unit)
     if has_entry(f"{layout}-"):

@@ -17,8 +17,7 @@ from charlm.data.vocabulary import CodePoints, Level, code_points
 from charlm.errors import DataError
 
 CHUNK_BYTES = 1 << 18
-_ARRIVING_BYTES = 1 << 16
-"""As much as a pipe holds on Linux."""
+"""As much is read at once; of a pipe, what there is."""
 
 Unit = Literal["text", "line"]
 NEWLINE = "\n"
@@ -101,14 +100,6 @@ def _not_utf8(path: Path) -> DataError:
     return changed(path)
 
 
-def file_size(path: Path) -> int:
-    """Bytes of a file; DataError if it is not there."""
-    try:
-        return path.stat().st_size
-    except OSError as error:
-        raise unreadable(path, error) from error
-
-
 def unreadable(path: Path, error: OSError) -> DataError:
     """The error for a file or folder that cannot be read."""
     return DataError(
@@ -129,7 +120,7 @@ def arriving(path: str) -> Iterator[bytes]:
                 file = getattr(sys.stdin.buffer, "raw", sys.stdin.buffer)
             else:
                 file = opened.enter_context(Path(path).open("rb", buffering=0))
-            while (data := file.read(_ARRIVING_BYTES)) != b"":
+            while (data := file.read(CHUNK_BYTES)) != b"":
                 if data is None:  # a pipe in non-blocking mode, which a parent process may have set
                     select.select([file], [], [])
                 else:
