@@ -52,6 +52,15 @@ def written(view, **fields: object) -> str:
     return view.text_content("#paper")
 
 
+CHOICES = [  # Each stays in its fields until it is replaced.
+    {"temperature": 0},
+    {"temperature": 0.9, "top_p": 0.6},
+    {"temperature": 1.2, "top_p": 1, "top_k": 3},
+    {"temperature": 1, "top_k": 0, "min_p": 0.3},
+    {"temperature": 1.5, "top_k": 5, "top_p": 0.9, "min_p": 0.1},
+]
+
+
 @pytest.mark.parametrize(("level", "direction"), [("char", "forward"), ("byte", "backward")])
 def test_the_same_seed_gives_the_text_of_charlm_sample(page, level, direction):
     trained = model_of("gru", level=level, direction=direction)
@@ -62,8 +71,9 @@ def test_the_same_seed_gives_the_text_of_charlm_sample(page, level, direction):
         expected = trained.vocabulary.joined(prompt, trained.sample(prompt, length=60, seed=seed))
         assert written(view, prompt=prompt, seed=seed) == printable(expected)
         assert "".join(view.locator("#paper .prompt").all_text_contents()) == prompt
-    choice = {"temperature": 1.5, "top_k": 5, "top_p": 0.9, "min_p": 0.1}
-    assert written(view, prompt="", seed=3, **choice) == printable(trained.sample(length=60, seed=3, **choice))
+    for seed, choice in enumerate(CHOICES):
+        expected = printable(trained.sample(length=60, seed=seed, **choice))
+        assert written(view, prompt="", seed=seed, **choice) == expected
 
 
 def with_bias(trained: TrainedModel, character: str) -> TrainedModel:

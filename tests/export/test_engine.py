@@ -12,7 +12,7 @@ from charlm.export.agreement import plain_copy
 from charlm.export.html_model import packed_model, round_to_int8
 from charlm.inference import TrainedModel
 from charlm.inference.options import SamplingOptions
-from charlm.inference.sampling import choose, prompt_ids, read_ids, sample_ids
+from charlm.inference.sampling import choose
 from charlm.web.page import packed
 from tests.export.models import CELLS_TO_EXPORT, every_model, extreme_model_of, model_of, some_ids
 
@@ -114,55 +114,11 @@ def test_states_and_gates_that_people_look_at(engine, case):
         torch.testing.assert_close(torch.tensor(values), expected[name][0], atol=1e-5, rtol=0, msg=name)
 
 
-SAMPLES = """async ({ data, prompt, length, choices, seeds }) => {
-  const model = await engine.openModel(data);
-  return choices.map((choice, place) => {
-    const [state, uniform] = [model.start(), new engine.Uniform(seeds[place])];
-    let logits = prompt.map((id) => model.read(state, id)).at(-1);
-    return Array.from({ length }, () => {
-      const id = engine.choose(logits, choice, uniform.next());
-      logits = model.read(state, id);
-      return id;
-    });
-  });
-}"""
-CHOICES = [
-    {"temperature": 0.0},
-    {"temperature": 1.0},
-    {"temperature": 0.7},
-    {"temperature": 1.2, "top_k": 3},
-    {"temperature": 0.9, "top_p": 0.6},
-    {"temperature": 1.0, "min_p": 0.3},
-    {"temperature": 0.5, "top_k": 5, "top_p": 0.9, "min_p": 0.05},
-]
 IN_JAVASCRIPT = {"top_k": "topK", "top_p": "topP", "min_p": "minP"}
 
 
 def in_javascript(choice: dict[str, Any]) -> dict[str, Any]:
     return {IN_JAVASCRIPT.get(name, name): value for name, value in choice.items()}
-
-
-@pytest.mark.parametrize(
-    ("case", "others"), [("lstm", {"layers": 2}), ("rhn", {"unit": "line"}), ("gru", {"level": "byte"})]
-)
-def test_a_seed_gives_the_text_of_charlm_sample(engine, needs_kernels, case, others):
-    trained = model_of(case, **others)
-    prompt = prompt_ids(trained.network, trained.vocabulary, "abba")
-    seeds = [1, 0, 2**32 + 5, 2**53 - 1, 7, 8, 9]
-    expected = []
-    for choice, seed in zip(CHOICES, seeds, strict=True):
-        options = SamplingOptions(length=300, **choice)
-        ids = sample_ids(trained.network, *read_ids(trained.network, prompt), options, [seed])
-        expected.append(until([int(index) for index in ids], trained.network.begins))
-    data = packed_model(trained, int8=False)["model"]
-    arguments = {"data": data, "prompt": prompt, "length": 300, "choices": [*map(in_javascript, CHOICES)]}
-    written = engine.evaluate(SAMPLES, arguments | {"seeds": seeds})
-    assert [until(ids, trained.network.begins) for ids in written] == expected
-
-
-def until(ids: list[int], end: int | None) -> list[int]:
-    """The ids before `end`, where the sample of a model of lines ends."""
-    return ids[: ids.index(end)] if end in ids else ids
 
 
 def test_random_numbers_are_those_of_torch(engine):

