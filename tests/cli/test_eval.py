@@ -108,13 +108,15 @@ def test_what_needs_the_training_text(cli, tiny_config, text_file, tmp_path):
     file.write_text("so\ntee\n" * 30)
     text_file.write_text("so\ntee\n" * 30)
     needing = (["eval", run, "--file", file, "--dynamic"], ["sample", run, "--novelty"])
-    has_changed = f"{text_file}: the text has changed since the run was trained, and so have its splits; "
+    has_changed = f"{text_file}: the text has changed since the run was trained, and so have its splits; allowed: the "
     for fault in (has_changed, f"{text_file}: no such file or folder; "):
         for *words, option in needing:
             for error in (cli(*words, option).error, cli(*words, option, "--json").error):
                 assert error.startswith(f"{option} needs the text that the run was trained on: {fault}")
                 assert error.endswith(f"; put it back or leave out {option}")
             assert cli(*words).code == 0
+        assert cli("eval", run).error.startswith(fault)
+        assert cli("train", "--resume", "--run-dir", run, "--set", "train.max_steps=9").error.startswith(fault)
         text_file.unlink(missing_ok=True)
 
 

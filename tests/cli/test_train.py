@@ -88,26 +88,15 @@ def test_resume_with_other_options(cli, copied_run, tiny_config):
     assert re.match(rf"change   data\.source: .* → '{tiny_config.with_name('text.txt')}'\n", result.err)
 
 
-def test_resume_with_a_changed_corpus(cli, tiny_config, text_file, tmp_path):
-    run = tmp_path / "run"
-    assert cli("train", "--config", tiny_config, "--run-dir", run).code == 0
-    text_file.write_text(words_text(20_001, seed=1)[1:])
-    assert cli("train", "--resume", "--run-dir", run, "--set", "train.max_steps=9").error == (
-        f"{text_file}: the text has changed since the run was trained, and so have its splits; "
-        "allowed: the same text; train on a new text with --init-from, score one with --file"
-    )
-    assert cli("eval", run).error.startswith(f"{text_file}: the text has changed since the run was trained")
-    assert cli("eval", run, "--file", text_file).code == 0
-    text_file.write_text(words_text(19_999) + "Z")
-    assert cli("eval", run).error.startswith(f"{text_file}: the text has changed since the run was trained")
-
-
 def test_resume_from_a_damaged_checkpoint(cli, copied_run):
-    """The newest whole one takes its place; with none left, one line."""
+    """The newest whole one takes its place, but not that of a later version; with none left, one line."""
     last = copied_run / "checkpoints" / "last.safetensors"
-    best = last.with_name("best.safetensors")
-    best.write_bytes(best.read_bytes())  # no longer the same file under another name
-    last.write_bytes(last.read_bytes()[:-1])
+    best, content = last.with_name("best.safetensors"), last.read_bytes()
+    last.unlink()  # the same file under another name
+    last.write_bytes(content.replace(b'"version":"1"', b'"version":"2"'))
+    error = cli("train", "--resume", "--run-dir", copied_run).error
+    assert error == f"{last}: found format version 2; this charlm reads 1; update charlm"
+    last.write_bytes(content[:-1])
     result = cli("train", "--resume", "--run-dir", copied_run, "--set", "train.max_steps=8")
     assert result.code == 0
     assert f"damaged  {last}: damaged, or not a checkpoint (" in result.err
@@ -118,13 +107,6 @@ def test_resume_from_a_damaged_checkpoint(cli, copied_run):
     error = cli("train", "--resume", "--run-dir", copied_run).error
     assert error.startswith(f"{last}: damaged, or not a checkpoint (")
     assert error.endswith(f"; use another one of the run; no other checkpoint in {last.parent} is whole")
-
-
-def test_a_checkpoint_of_a_later_version_is_not_passed_over(cli, copied_run):
-    last = copied_run / "checkpoints" / "last.safetensors"
-    last.write_bytes(last.read_bytes().replace(b'"version":"1"', b'"version":"2"'))
-    error = cli("train", "--resume", "--run-dir", copied_run).error
-    assert error == f"{last}: found format version 2; this charlm reads 1; update charlm"
 
 
 @pytest.mark.usefixtures("quick")
@@ -142,9 +124,6 @@ def test_a_text_alone_takes_the_model_of_the_run(cli, trained_run, tmp_path):
     assert (new.data.source, new.train.bptt, new.train.max_minutes) == (str(more), 16, 0.02)
     assert cli(*words, "--set", "model.cell.hidden=32").error == (
         "model.cell.hidden: found 32; the checkpoint of --init-from has 16; allowed: the same"
-    )
-    assert cli(*words, "--set", "model.cell.kind=gru").error == (
-        "model.cell.kind: found 'gru'; the checkpoint of --init-from has 'lstm'; allowed: the same"
     )
     more.write_text(words_text(8000, seed=3) + "É")
     assert cli(*words).error.startswith("data.source: the checkpoint of --init-from has never seen 'É' (U+00C9); ")
