@@ -149,7 +149,6 @@ def look(
     has_own_text = prompt is not None or sample is not None
     usage.refuse_if(file is not None and has_own_text, "--file excludes --prompt and --sample")
     check_there(runs=[checkpoint], options={"--compare": compare}, texts=[file])
-
     trained = load(checkpoint, "cpu", "fp32")
 
     from charlm.data.outputs import check_output, page_of

@@ -163,16 +163,16 @@ def with_options(options: type[Any]) -> Callable[[Callable[..., None]], Callable
 
     A field's metadata are arguments of `typer.Option`. A usage error for a value that the class refuses.
     """
-    names = [option.name for option in fields(options)]
+    names = [field.name for field in fields(options)]
 
     def parameters(command: Callable[..., None]) -> Iterator[inspect.Parameter]:
         for parameter in inspect.signature(command).parameters.values():
             if parameter.name != "options":
                 yield parameter
                 continue
-            for option in fields(options):
-                annotation = Annotated[option.type, typer.Option(**option.metadata)]
-                yield parameter.replace(name=option.name, default=option.default, annotation=annotation)
+            for field in fields(options):
+                annotation = Annotated[field.type, typer.Option(**field.metadata)]
+                yield parameter.replace(name=field.name, default=field.default, annotation=annotation)
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(command)
