@@ -3,8 +3,11 @@
 import json
 import os
 
+import pytest
+
 from charlm.config import load_config
 from charlm.runs import BEST, FOLDER, LAST, describe_run
+from charlm.system.lock import LOCK
 from tests.stress.fuzz import COMMANDS
 from tests.text import BYTE, ESC, RTL
 
@@ -56,12 +59,14 @@ def test_a_run_in_a_folder_whose_name_is_not_utf8(cli, copied_run, tmp_path):
     assert error.endswith(" is not valid UTF-8; allowed: a place that safetensors can read")
 
 
-def test_a_run_whose_checkpoints_are_a_pipe_and_a_broken_link(cli, tmp_path):
+@pytest.mark.parametrize("lock", ["/dev/zero", "pipe"])
+def test_a_run_whose_files_are_pipes_and_broken_links(cli, tmp_path, lock):
     run = tmp_path / "new\nline\x1b[2J"
     (run / FOLDER).mkdir(parents=True)
     (run / "config.yaml").touch()
     os.mkfifo(run / FOLDER / LAST)  # reading it would wait for ever
     (run / FOLDER / BEST).symlink_to("nowhere.safetensors")
+    os.mkfifo(run / LOCK) if lock == "pipe" else (run / LOCK).symlink_to(lock)
     result = cli("runs", tmp_path)
     assert (result.code, result.err) == (0, "")
     assert result.out.splitlines()[1].startswith(f"{tmp_path}/new\\nline\\x1b[2J  ")

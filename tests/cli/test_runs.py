@@ -11,7 +11,7 @@ import pytest
 
 from charlm.errors import DamagedCheckpointError
 from charlm.runs import BEST, FOLDER, LAST, limit_reached, read_header
-from charlm.system.lock import LOCK, lock_holder, locked
+from charlm.system.lock import locked
 
 
 @pytest.fixture
@@ -169,15 +169,6 @@ def test_limits():
     ):  # fmt: skip
         assert limit_reached({name: reached}, progress)
         assert not any(limit_reached({name: limit}, progress) for limit in open_limits)
-
-
-def test_what_stands_in_the_place_of_a_lock_is_not_read(tmp_path):
-    """A named pipe would wait for its writer."""
-    os.mkfifo(tmp_path / LOCK)
-    assert lock_holder(tmp_path) is None
-    (tmp_path / LOCK).unlink()
-    (tmp_path / LOCK).symlink_to("/dev/zero")
-    assert lock_holder(tmp_path) is None
 
 
 def test_many_runs_are_listed_at_once(cli, trained_run, tmp_path):

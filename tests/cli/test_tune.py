@@ -100,18 +100,16 @@ def test_a_terminal_that_is_closed_takes_no_result(tune, monkeypatch):
     assert result.err.splitlines()[-1].startswith("stopped  SIGHUP; continue with: charlm tune --study study --hours 0")
 
 
-def test_without_optuna(tune, monkeypatch):
+def test_what_is_not_installed(tune, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "matplotlib.backends.backend_agg", None)
+        result = tune(*new("--trials", 1))
+        assert result.code == 0
+        assert "picture  none: matplotlib is not installed; pip install matplotlib\n" in result.err
     monkeypatch.setitem(sys.modules, "optuna", None)
     for name in [name for name in sys.modules if name.startswith("charlm.tuning")]:
         monkeypatch.delitem(sys.modules, name)
     assert tune(*new()).error == "tune: optuna is not installed; pip install optuna matplotlib"
-
-
-def test_without_matplotlib(tune, monkeypatch):
-    monkeypatch.setitem(sys.modules, "matplotlib.backends.backend_agg", None)
-    result = tune(*new("--trials", 1))
-    assert result.code == 0
-    assert "picture  none: matplotlib is not installed; pip install matplotlib\n" in result.err
 
 
 def test_the_time_of_a_study(tune, monkeypatch):
