@@ -65,10 +65,9 @@ def write_splits(
     for chunk in progress.of(line_chunks(ids, newline)):
         np.add.at(counts, _buckets(line_hashes(chunk, _line_ends(chunk, newline), vocabulary)), 1)
     lines, dominant = int(counts.sum()), int(counts.argmax())
-    smallest = max(min(shares.values()) / sum(shares.values()), _LEAST_SHARE)
-    frequent = counts > (max(_FREQUENT * smallest * lines, _FEW) if spread else lines)
+    frequent = _frequent(counts, shares) if spread else np.zeros(_BUCKETS, np.bool_)
     dominates = frequent[dominant] and counts[dominant] >= _DOMINANT * lines
-    occurrences, sizes = Counter[int](), dict.fromkeys(shares, 0)
+    earlier, sizes = Counter[int](), dict.fromkeys(shares, 0)
     with ExitStack() as opened:
         writers = {name: opened.enter_context(open_entry(f"{key}-{name}", newline.dtype)) for name in shares}
         for append in writers.values():
@@ -83,10 +82,8 @@ def write_splits(
                 dominates = False
             for bucket in np.unique(buckets[frequent[buckets]]).tolist():
                 (places,) = np.nonzero(buckets == bucket)
-                hashes[places] += (
-                    np.arange(occurrences[bucket], occurrences[bucket] + len(places), dtype=np.uint64) * BASE
-                )
-                occurrences[bucket] += len(places)
+                hashes[places] += np.arange(earlier[bucket], earlier[bucket] + len(places), dtype=np.uint64) * BASE
+                earlier[bucket] += len(places)
             split_of_chars = np.repeat(_splits_of(hashes, shares), np.diff(ends, prepend=0))
             for number, (name, append) in enumerate(writers.items()):
                 append(split_ids := chunk[split_of_chars == number])
@@ -99,6 +96,12 @@ def write_splits(
                     "lines, change the shares (data.split), or give each split a text of its own (data.valid_source)"
                 )
     return {name: map_entry(f"{key}-{name}", newline.dtype) for name in shares}
+
+
+def _frequent(counts: Buckets, shares: Mapping[str, float]) -> npt.NDArray[np.bool_]:
+    """Which buckets hold a line that would fill much of a split by itself."""
+    smallest = max(min(shares.values()) / sum(shares.values()), _LEAST_SHARE)
+    return counts > max(_FREQUENT * smallest * counts.sum(), _FEW)
 
 
 def _buckets(hashes: Hashes) -> Buckets:
