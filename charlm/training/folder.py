@@ -58,8 +58,9 @@ class RunFolder:
     def save(self, checkpoint: Checkpoint, *, best: bool, numbered: bool, keep: int) -> None:
         """Write `last` and, on request, `best` and a numbered checkpoint; keep the newest `keep` numbered ones.
 
-        One checkpoint at a time: waits for the one before it.
+        One checkpoint at a time: waits for the one before it. RunError if the folder has gone, see `check`.
         """
+        self.check()
         self.wait()
         names = [BEST] * best + [_numbered(checkpoint.progress["step"])] * numbered
         if self.writes_behind:

@@ -252,7 +252,6 @@ class TrainingLoop:
 
     def _save(self, best: bool) -> None:
         """Write the `last` checkpoint, the numbered one if it is due, and `best` on request."""
-        self.group.on_first(self.folder.check)
         self._tick()
         start_s = self.trainer.state.elapsed_s
         train = self.config.train

@@ -42,29 +42,6 @@ def test_schedules(schedule, progress, rates):
     assert found == pytest.approx(rates)
 
 
-def model_and(config):
-    torch.manual_seed(0)
-    model = build_model(
-        parse_config({"model": {"cell": {"kind": "lstm", "hidden": 4, "layer_norm": True}}}, "t").model, 5
-    )
-    return model, build_optimizer(model, config)
-
-
-@pytest.mark.parametrize("name", ["adamw", "adam", "nadam", "radam", "sgd", "rmsprop", "adagrad", "muon"])
-def test_every_optimizer_steps_downhill(name):
-    config = parse_config({"optimizer": {"name": name, "lr": 1e-2}}, "test").optimizer
-    model, optimizer = model_and(config)
-    x = torch.arange(10).reshape(5, 2) % 5
-    losses = []
-    for _ in range(25):
-        loss = torch.nn.functional.cross_entropy(model(x)[0].flatten(0, 1), ((x + 1) % 5).flatten())
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        losses.append(loss.item())
-    assert losses[-1] < losses[0] - 0.005
-
-
 @pytest.mark.parametrize("name", _CLASSES)
 def test_steps_are_torchs_without_the_import_of_dynamo(name, monkeypatch):
     """The eager classes step as torch's own do, without torch._dynamo."""
@@ -85,19 +62,15 @@ def test_steps_are_torchs_without_the_import_of_dynamo(name, monkeypatch):
     assert parameters[0].tolist() == parameters[1].tolist() != [[0, 1, 2], [3, 4, 5]]
 
 
-def test_options_reach_the_optimizer():
-    config = optimizer_config(momentum=0.5, nesterov=True)
-    _, optimizer = model_and(config)
+def test_options_reach_the_optimizer_and_biases_and_gains_do_not_decay():
+    config = optimizer_config(momentum=0.5, nesterov=True, weight_decay=0.1)
+    model = model_with({"kind": "lstm", "hidden": 4, "layer_norm": True}, layers=1)
+    optimizer = build_optimizer(model, config)
     assert [optimizer.defaults[name] for name in ("momentum", "nesterov", "lr")] == [0.5, True, 2.0]
-
-
-def test_weights_decay_but_biases_and_gains_do_not():
-    config = optimizer_config(weight_decay=0.1)
-    model, optimizer = model_and(config)
     names = {id(p): name for name, p in model.named_parameters()}
-    decayed, kept = ({names[id(p)] for p in group["params"]} for group in optimizer.param_groups)
+    decayed, others = ({names[id(p)] for p in group["params"]} for group in optimizer.param_groups)
     assert decayed == {"embedding.weight", "layers.weight_ih_l0", "layers.weight_hh_l0", "decoder.weight"}
-    assert decayed | kept == set(names.values())
+    assert decayed | others == set(names.values())
     assert [group["weight_decay"] for group in optimizer.param_groups] == [0.1, 0.0]
 
 
@@ -196,18 +169,18 @@ def clip(request):
 
 
 @pytest.mark.parametrize(
-    ("gradients", "options", "norm", "steps"),
+    ("gradients", "options", "norm", "steps", "rel"),
     [
-        ([[3.0], [0.0, 4.0]], {"clip_norm": 1.0}, 5.0, [[0.6], [0.0, 0.8]]),  # all are scaled by the same
-        ([[0.3, 0.4]], {"clip_norm": 1.0}, 0.5, [[0.3, 0.4]]),
-        ([[-30.0, 4.0, 3.0]], {"clip_value": 4.0}, math.sqrt(925), [[-4.0, 4.0, 3.0]]),
+        ([[3.0], [0.0, 4.0]], {"clip_norm": 1.0}, 5.0, [[0.6], [0.0, 0.8]], 1e-5),  # all are scaled by the same
+        ([[0.3, 0.4]], {"clip_norm": 1.0}, 0.5, [[0.3, 0.4]], 1e-7),
+        ([[-30.0, 4.0, 3.0]], {"clip_value": 4.0}, math.sqrt(925), [[-4.0, 4.0, 3.0]], 0),
         # By value first, then by norm.
-        ([[-30.0, 4.0]], {"clip_value": 3.0, "clip_norm": 0.3}, math.sqrt(916), [[-0.3 / 2**0.5, 0.3 / 2**0.5]]),
-        ([[100.0]], {}, 100.0, [[100.0]]),
+        ([[-30.0, 4.0]], {"clip_value": 3.0, "clip_norm": 0.3}, math.sqrt(916), [[-0.3 / 2**0.5, 0.3 / 2**0.5]], 1e-4),
+        ([[100.0]], {}, 100.0, [[100.0]], 0),
     ],
 )
-def test_clipping_returns_the_norm_before_it(clip, gradients, options, norm, steps):
+def test_clipping_returns_the_norm_before_it(clip, gradients, options, norm, steps, rel):
     found, clipped = clip(*gradients, **options)
     assert found == pytest.approx(norm)
     for step, expected in zip(clipped, steps, strict=True):
-        assert step == pytest.approx(expected, rel=1e-5 if len(options) < 2 else 1e-4)
+        assert step == pytest.approx(expected, rel=rel, abs=0)

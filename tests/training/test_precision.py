@@ -13,11 +13,12 @@ from charlm.config import load_config
 from charlm.inference import load
 from charlm.native import precision
 from charlm.training.start import resume_run, start_run
+from tests.runs import rows
 
 pytestmark = pytest.mark.usefixtures("needs_kernels")
 
 
-@pytest.fixture(params=["", "AVX512_BF16", "AMX"], ids=["none", "AVX512_BF16", "AMX"])
+@pytest.fixture(params=["", "AMX"], ids=["none", "AMX"])
 def fast(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """The instructions of this CPU for bfloat16."""
     monkeypatch.setattr(precision, "bf16_instructions", lambda: request.param)
@@ -46,23 +47,6 @@ def test_auto_takes_what_this_cpu_computes_faster(config_of, tmp_path: Path, fas
     assert load(tmp_path / "run").precision == taken
 
 
-def test_a_resumed_run_keeps_its_precision(config_of, tmp_path: Path, fast: str, capsys) -> None:
-    start_run(config_of(precision="bf16"), tmp_path / "run")
-    slow = "slow     precision bf16: fp32 would be faster here (no instructions for it)\n"
-    assert (slow in capsys.readouterr().err) == (not fast)
-
-    def change(config):
-        return config.model_copy(
-            update={"precision": "auto", "train": config.train.model_copy(update={"max_steps": 14})}
-        )
-
-    resume_run(tmp_path / "run", change)
-    told = capsys.readouterr().err
-    assert (slow in told) == (not fast)
-    assert "change   precision" not in told
-    assert load_config(tmp_path / "run/config.yaml").precision == "bf16"
-
-
 def test_runs_from_before_auto_chose_stay_in_fp32(config_of, tmp_path: Path, monkeypatch) -> None:
     start_run(config_of(precision="fp32"), tmp_path / "run")
     for path in (tmp_path / "run/checkpoints").iterdir():
@@ -73,21 +57,29 @@ def test_runs_from_before_auto_chose_stay_in_fp32(config_of, tmp_path: Path, mon
     assert load(tmp_path / "run").precision == "fp32"
 
 
-def test_use_is_in_the_precision_of_training(config_of, tmp_path: Path, cli, fast: str) -> None:
-    start_run(config_of(precision="bf16"), tmp_path / "run")
-    scored = cli("eval", tmp_path / "run", "--dynamic", "--json")
+def test_resuming_and_use_are_in_the_precision_of_training(config_of, tmp_path: Path, cli, fast: str, capsys) -> None:
+    run = tmp_path / "run"
+    start_run(config_of(precision="bf16"), run)
+    slow = "slow     precision bf16: fp32 would be faster here (no instructions for it)\n"
+    assert (slow in capsys.readouterr().err) == (not fast)
+    resume_run(run, lambda _: config_of(precision="auto", train={"max_steps": 14}))
+    told = capsys.readouterr().err
+    assert (slow in told) == (not fast)
+    assert "change   precision" not in told
+    assert load_config(run / "config.yaml").precision == "bf16"
+
+    scored = cli("eval", run, "--dynamic", "--json")
     line = "device   precision bf16, as in training\n"
     if not fast:
         line = "slow     precision bf16, as in training: fp32 would be faster here (no instructions for it)\n"
     assert scored.err == line
-    assert cli("sample", tmp_path / "run", "--seed", 1).err == line
+    assert cli("sample", run, "--seed", 1).err == line
     found = json.loads(scored.out)
     assert found["precision"] == "bf16"
-    rows = [json.loads(row) for row in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
-    best = min(row["nats"] for row in rows if row["split"] == "valid")
+    best = min(row["nats"] for row in rows(run) if row["split"] == "valid")
     assert found["nats_per_char"] == pytest.approx(best, abs=1e-12)
 
-    trained = load(tmp_path / "run")
+    trained = load(run)
     x_TB = torch.zeros(3, 2, dtype=torch.int64)
     in_bf16, _ = trained.network(x_TB)
     trained.network.precision = "fp32"
