@@ -69,7 +69,7 @@ def _follow(loc: Sequence[str | int], raw: Any, node: dict[str, Any]) -> tuple[P
     path: list[str | int] = []
     value, tag = raw, None
     for key in loc:
-        if tag is not None and key == tag:
+        if key == tag:
             tag = None
             continue
         if isinstance(value, int | float):  # a number in place of a section: dropout allows it
@@ -112,9 +112,9 @@ def _explain(fault: Any, path: Path, value: Any, node: dict[str, Any]) -> tuple[
     return (), f"found {show(value)}; allowed: {allowed_text(node)}{_nearest(value, choices)}"
 
 
-def _nearest(tag_value: Any, known: Sequence[str]) -> str:
-    is_short = isinstance(tag_value, str) and len(tag_value) < 100  # difflib takes seconds for 10 MB
-    near = difflib.get_close_matches(tag_value, known, n=1, cutoff=0.5) if is_short else []
+def _nearest(value: Any, known: Sequence[str]) -> str:
+    is_short = isinstance(value, str) and len(value) < 100  # difflib takes seconds for 10 MB
+    near = difflib.get_close_matches(value, known, n=1, cutoff=0.5) if is_short else []
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
