@@ -80,7 +80,8 @@ def test_of_equals_the_largest_of_those_that_the_rule_was_fitted_to():
     assert (parameters(10**5), parameters(10**9)) == (2_200_000, 10**8)
 
 
-def test_a_wide_model_needs_more_updates():
+def test_a_wide_model_needs_more_updates_and_no_model_is_far_larger_than_the_text():
+    assert not is_promising(candidate(10**8, train_chars=10**6))
     for hidden, least in ((320, 2000), (640, 4000)):
         found = [is_promising(candidate(updates=updates, family=RHN, hidden=hidden)) for updates in (least - 1, least)]
         assert found == [False, True]

@@ -214,6 +214,12 @@ def test_odd_texts(text_of, write):
     assert suggest(Request("my.txt", 1)).config.train.max_minutes == 1
 
 
+def test_a_wide_model_has_a_lower_rate(text_file):
+    same = ["train.max_steps=500", "train.batch_size=16", "model.cell.kind=lstm", "model.layers=2"]
+    rates = [suggest(Request(text_file, 30, [*same, f"model.cell.hidden={n}"])).config.optimizer.lr for n in (384, 768)]
+    assert rates[0] == pytest.approx(2 * rates[1], rel=0.05)
+
+
 def test_a_gpu_gets_larger_batches_and_a_bounded_rate(text_of, monkeypatch):
     text_of(10_000_000)
     gpu = Machine(torch.device("cuda", 0), ProcessGroup(), 1, "bf16", "", 10**11, True)

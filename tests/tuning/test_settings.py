@@ -92,11 +92,12 @@ def test_charlm_s_own_choice_keeps_the_kind_of_options_that_are_asked_for(config
 def test_charlm_s_own_choice_lies_within_what_is_asked_for(config_of, suggestion):
     asked = suggestion(own_choice)
     config = config_of(train={"max_steps": 12}, optimizer={"name": "sgd", "lr": 1e-6})
-    settings, [*_, (_, own)] = choose_settings(config, OVER[1:], hours=0.1, minutes=None)
+    settings, [*_, (_, own)] = choose_settings(config, [*OVER[1:], "train.bptt=8,16"], hours=0.1, minutes=None)
     assert [text for text in asked[1] if text.startswith(("model.", "train.", "optimizer."))] == sorted(OVER[1:])
     chosen = settings.tuned(own["values"], own["chosen"])
     assert (chosen.model.cell.kind, chosen.optimizer.name, chosen.model.embedding) == ("gru", "adagrad", 6)
-    assert (chosen.model.cell.hidden, chosen.train.max_steps, chosen.data) == (8, 12, config.data)
+    assert (chosen.model.cell.hidden, chosen.train.bptt, chosen.train.max_steps) == (8, 16, 12)
+    assert chosen.data == config.data
     assert own["values"]["optimizer.name"] == "adagrad"
 
 
