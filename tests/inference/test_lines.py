@@ -78,7 +78,7 @@ def test_each_line_is_scored_as_if_it_were_alone_however_the_blocks_are_cut(trai
 
 
 def test_a_long_line_is_read_in_windows_with_bounded_memory(trained, monkeypatch):
-    lines = [b"tee", words_text(50_000).replace("\n", " ").encode(), b"so"]
+    lines = [b"tee", words_text(20_000).replace("\n", " ").encode(), b"so"]
     truth, shapes, outputs = one_by_one(trained, lines), [], trained.network.outputs
     monkeypatch.setattr(
         trained.network, "outputs", lambda x, *state: shapes.append(tuple(x.shape)) or outputs(x, *state)
