@@ -24,7 +24,7 @@ from charlm.export.step_code import step_code
 from charlm.inference import TrainedModel
 from charlm.inference.sampling import first_read
 from charlm.layers import RecurrentLayers, as_tuple
-from charlm.layers.torch_operator import TorchOperator, has_operator
+from charlm.layers.torch_operator import torch_backend
 from charlm.model import CharLM
 
 
@@ -81,9 +81,8 @@ def model_code(trained: TrainedModel, network: CharLM) -> str:
 
 def is_plain(layers: RecurrentLayers) -> bool:
     """Whether one of torch.nn's modules computes all layers."""
-    if layers.residual or not has_operator(layers.cell):
-        return False
-    return TorchOperator(layers).why_not(torch.device("cpu"), training=False) is None
+    backend = torch_backend(layers, torch.device("cpu"))
+    return not layers.residual and backend is not None and backend.prepare(False) is None
 
 
 def zoneout_share(layers: RecurrentLayers) -> Tensor | None:

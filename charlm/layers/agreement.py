@@ -2,16 +2,20 @@
 
 import copy
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from charlm.cells import Cell
+from charlm.cells.cell import Parameters
+from charlm.cells.program import Size
 from charlm.errors import CellError
 from charlm.layers.backend import Backend, LayerState
-from charlm.layers.on_tensors import step_by_step
+from charlm.layers.reference import REFERENCE
 from charlm.layers.stack import RecurrentLayers, as_tuple
 
 HIDDEN = 13
@@ -52,8 +56,7 @@ def _agreements(cell: Cell, inputs: int) -> Iterator[tuple[str, str]]:
             for parameter in layers.parameters():  # some initial values, such as 0, hide an effect
                 parameter += 0.2 * torch.randn_like(parameter)
         starts = [_start(layers) for _ in range(_RUNS)]
-    reference = layers.reference_backend()
-    truth = _runs(layers, partial(_by, layers, reference), starts)
+    truth = _runs(layers, partial(_by, layers, REFERENCE), starts)
     if faulty := [name for one in truth for name, tensor in one.items() if not tensor.isfinite().all()]:
         raise CellError(
             f"{cell.name}: {faulty[0]} is not finite; allowed: steps whose exp, log, sqrt and ÷ stay finite"
@@ -62,7 +65,7 @@ def _agreements(cell: Cell, inputs: int) -> Iterator[tuple[str, str]]:
     if without := [name for name in parameters if not any(one[f"d{name}"].any() for one in truth)]:
         yield "without gradient", ", ".join(name.removesuffix("_l0") for name in without)
     single = copy.deepcopy(layers).float()
-    rounding = _runs(single, partial(_by, single, reference), starts)
+    rounding = _runs(single, partial(_by, single, REFERENCE), starts)
     yield "reference loop in float32", f"largest difference {_largest(rounding, truth):.1g}"
     for variant, expected in ((layers, truth), (single, rounding)):
         name = f"step on tensors in {_dtype(variant)}"
@@ -73,10 +76,10 @@ def _agreements(cell: Cell, inputs: int) -> Iterator[tuple[str, str]]:
     for device in _devices():
         for variant in (layers.to(device), single.to(device)):
             for backend in variant.backends(device):
-                if backend.name == reference.name and device.type == "cpu":
+                if backend.name == REFERENCE.name and device.type == "cpu":
                     continue
                 name = f"{backend.name} in {_dtype(variant)} on {device.type}"
-                if reason := backend.prepare(device, True):
+                if reason := backend.prepare(True):
                     yield name, f"none: {reason}"
                     continue
                 results = _runs(variant, partial(_by, variant, backend), starts)
@@ -163,3 +166,52 @@ def _dtype(layers: RecurrentLayers) -> str:
 
 def _error(result: Tensor, truth: Tensor) -> float:
     return float((result - truth).abs().max())
+
+
+# The step on tensors
+
+
+class TensorParameters(Parameters):
+    """A layer's parameters as tensors, so that `cell.step(p, x_BI, *states)` computes the states after a step.
+
+    Several vectors side by side are [gates, B, H]; rows of a vector are [gates, 1, H], one alone is [1, H].
+    """
+
+    def __init__(self, parameters: Mapping[str, Tensor], square: bool) -> None:
+        self.parameters, self.square = parameters, square
+
+    def product(
+        self, name: str, operand: Tensor, gates: int = 1, *, index: int | None = None, of: int = 0, size: Size = "H"
+    ) -> Tensor:
+        product_BG = F.linear(operand, self._of_stack(name, index))
+        return product_BG if gates == 1 else product_BG.unflatten(-1, (gates, -1)).movedim(-2, 0)
+
+    def vector(
+        self,
+        name: str,
+        gates: int = 1,
+        *,
+        start: Any = None,
+        bound: float | None = None,
+        index: int | None = None,
+        of: int = 0,
+        size: Size = "H",
+    ) -> Tensor:
+        rows = gates if index is not None else gates * max(of, 1)
+        vectors = self._of_stack(name, index)
+        return vectors.reshape(1, -1) if rows == 1 else vectors.reshape(rows, 1, -1)
+
+    def _of_stack(self, name: str, index: int | None) -> Tensor:
+        return self.parameters[name] if index is None else self.parameters[name][index]
+
+
+def step_by_step(layers: RecurrentLayers, x_TBI: Tensor, state: LayerState) -> tuple[Tensor, LayerState]:
+    """Outputs [T, B, H] and last states [B, H] of the first layer, by calling `step` for every time step."""
+    parameters = layers.named_layer_parameters(0)
+    p = TensorParameters(parameters, square=layers.input_size == layers.hidden_size)
+    outputs = []
+    for x_BI in x_TBI:
+        after = layers.cell.step(p, x_BI, *state)
+        state = after if isinstance(after, tuple) else (after,)
+        outputs.append(state[0])
+    return torch.stack(outputs), state

@@ -1,4 +1,4 @@
-"""Backends: the ways to compute one recurrent layer, and the choice of the fastest that can.
+"""Backends: the ways to compute one recurrent layer.
 
 `RecurrentLayers.backends` lists them, fastest first. The reference loop comes last and can
 compute every layer. A new backend is one more entry in that list.
@@ -45,33 +45,9 @@ class LayerCall(NamedTuple):
     S = H for each of the states, side by side. [1, 1, S] applies to all steps and streams.
     """
     carry_TB: Tensor | None = None
-    """0 where a stream's state is set to zero before the step, else 1; None: no resets."""
+    """0 where a stream's state is set to zero before the step, else 1; None: it always goes on."""
     activations: Activations | None = None
     """Where the reference loop records states and gates; other backends do not."""
-
-
-LayerFunction = Callable[[Any, LayerCall], tuple[Tensor, LayerState]]
-"""(x_TBI, call) → (y_TBH, last state of the layer)."""
-
-
-def in_segments(layer: LayerFunction, x_TBI: Tensor, call: LayerCall, carry_TB: Tensor) -> tuple[Tensor, LayerState]:
-    """Compute a call with resets by calls without: one from each step that resets a stream to the next such step."""
-    resets = (carry_TB[1:] == 0).any(dim=1).nonzero().flatten() + 1
-    ends = [*resets.tolist(), len(carry_TB)]
-    outputs, state = [], call.state
-    for start, end in itertools.pairwise([0, *ends]):
-        state = tuple(tensor * carry_TB[start, :, None] for tensor in state)
-        zoneout_TBS = call.zoneout_TBS
-        if zoneout_TBS is not None and len(zoneout_TBS) > 1:
-            zoneout_TBS = zoneout_TBS[start:end]
-        segment = call._replace(state=state, zoneout_TBS=zoneout_TBS, carry_TB=None)
-        y_TBH, state = layer(x_TBI[start:end], segment)
-        outputs.append(y_TBH)
-    return torch.cat(outputs), state
-
-
-def always_ready(device: torch.device, training: bool) -> None:
-    """The `prepare` of a backend that can compute every layer."""
 
 
 @dataclass(frozen=True)
@@ -79,11 +55,12 @@ class Backend:
     """One way to compute a layer."""
 
     name: str
-    layer: LayerFunction
-    prepare: Callable[[torch.device, bool], str | None] = always_ready
-    """(device, training) → why this backend cannot compute the layer, or None if it can. May compile a kernel."""
-    library: Callable[[], str] | None = None
-    """Names the library that does the work, if that depends on the device. Called only to describe the backend."""
+    layer: Callable[[Any, LayerCall], tuple[Tensor, LayerState]]
+    """(x_TBI, call) → (y_TBH, last state of the layer)."""
+    prepare: Callable[[bool], str | None] = lambda training: None
+    """training → why this backend cannot compute the layer, or None if it can. May compile a kernel."""
+    library: str = ""
+    """Names the library that does the work, if that depends on the device."""
     takes_lookup: bool = False
     """Whether `layer` also accepts a Lookup as input."""
     takes_resets: bool = False
@@ -92,10 +69,20 @@ class Backend:
     """Whether `Generator` can compute the layer too."""
 
     def compute(self, x: Any, call: LayerCall) -> tuple[Tensor, LayerState]:
-        """One layer; by segments if the call resets states and `layer` does not accept that."""
-        if call.carry_TB is None or self.takes_resets:
+        """One layer. If it does not take resets: a call from each step at which a stream is reset to the next."""
+        carry_TB = call.carry_TB
+        if carry_TB is None or self.takes_resets:
             return self.layer(x, call)
-        return in_segments(self.layer, x, call, call.carry_TB)
+        resets = (carry_TB[1:] == 0).any(dim=1).nonzero().flatten() + 1
+        outputs, state = [], call.state
+        for start, end in itertools.pairwise([0, *resets.tolist(), len(carry_TB)]):
+            state = tuple(tensor * carry_TB[start, :, None] for tensor in state)
+            zoneout_TBS = call.zoneout_TBS
+            if zoneout_TBS is not None and len(zoneout_TBS) > 1:
+                zoneout_TBS = zoneout_TBS[start:end]
+            y_TBH, state = self.layer(x[start:end], call._replace(state=state, zoneout_TBS=zoneout_TBS, carry_TB=None))
+            outputs.append(y_TBH)
+        return torch.cat(outputs), state
 
 
 class Selection(NamedTuple):
@@ -109,17 +96,6 @@ class Selection(NamedTuple):
     @property
     def description(self) -> str:
         """One line for people, e.g. "rhn: reference loop; no fused CPU kernel: no C++ compiler"."""
-        library = f" ({self.backend.library()})" if self.backend.library else ""
+        library = f" ({self.backend.library})" if self.backend.library else ""
         reasons = [f"; no {name}: {reason}" for name, reason in self.passed_over.items()]
         return f"{self.kind}: {self.backend.name}{library}{''.join(reasons)}"
-
-
-def select(kind: str, backends: list[Backend], device: torch.device, training: bool) -> Selection:
-    """The first of `backends` that can compute the layer on `device`. Compiles kernels at first use."""
-    passed_over: dict[str, str] = {}
-    for backend in backends:
-        reason = backend.prepare(device, training)
-        if reason is None:
-            return Selection(kind, backend, passed_over)
-        passed_over[backend.name] = reason
-    raise AssertionError(f"{kind}: the last backend must be able to compute every layer")

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from charlm.cells.program import Node, Program
 from charlm.gpu.steps import OPERATORS
-from charlm.layers.backend import LayerCall, LayerState
+from charlm.layers.backend import Backend, LayerCall, LayerState
 from charlm.native.recurrence import matrix
 
 
@@ -54,6 +54,9 @@ def reference_layer(x_TBI: Tensor, call: LayerCall) -> tuple[Tensor, LayerState]
                 call.activations.gates[name].append(gate)
         outputs.append(states[0])
     return torch.stack(outputs), states
+
+
+REFERENCE = Backend("reference loop", reference_layer)
 
 
 class Evaluation:

@@ -13,10 +13,10 @@ from charlm.cells.passes import Passes
 from charlm.cells.program import Program
 from charlm.gpu.buffers import BufferCache
 from charlm.gpu.recurrence import TensorRecurrence
-from charlm.layers.backend import Activations, Backend, LayerCall, LayerState, Selection, select
+from charlm.layers.backend import Activations, Backend, LayerCall, LayerState, Selection
 from charlm.layers.driven import driven_layer, generating_layer
-from charlm.layers.reference import reference_layer
-from charlm.layers.torch_operator import TorchOperator, has_operator
+from charlm.layers.reference import REFERENCE
+from charlm.layers.torch_operator import torch_backend
 from charlm.native.build import KernelError, load
 from charlm.native.call import autocasts_to_bf16
 from charlm.native.fused import FusedDriver, fused
@@ -147,7 +147,7 @@ class RecurrentLayers(nn.Module):
 
         activations: one for each layer, which records them.
         """
-        return self.run_layers(self.reference_backend(), x, state, resets_TB, activations)
+        return self.run_layers(REFERENCE, x, state, resets_TB, activations)
 
     def run_layers(
         self,
@@ -159,7 +159,12 @@ class RecurrentLayers(nn.Module):
     ) -> tuple[Tensor, RecurrentState]:
         """`forward` by the given backend."""
         T, B = self._check_input(x)
-        carry_TB = None if resets_TB is None else self.carry_mask(resets_TB, T, B)
+        carry_TB = None
+        if resets_TB is not None:
+            if resets_TB.dtype != torch.bool or list(resets_TB.shape) != [T, B]:
+                given = f"{resets_TB.dtype} of shape {list(resets_TB.shape)}"
+                raise ValueError(f"{self.kind}: resets are {given}; allowed: torch.bool of shape [T, B] = {[T, B]}")
+            carry_TB = (~resets_TB).to(next(self.parameters()).dtype)
         mask_shape = (1 if self.variational else T, B, self.hidden_size)
         if isinstance(x, Lookup) and not backend.takes_lookup:
             x = x.dense(self.input_size, like=next(self.parameters()))
@@ -227,15 +232,15 @@ class RecurrentLayers(nn.Module):
 
     def backends(self, device: torch.device) -> list[Backend]:
         """The ways to compute a layer on `device`, fastest first; the last one can compute every layer."""
-        driven = partial(Backend, takes_lookup=True, takes_resets=True)
-        torchs = [TorchOperator(self).backend(device)] if has_operator(self.cell) else []
-        reference = self.reference_backend()
+        torchs, takes_all = torch_backend(self, device), partial(Backend, takes_lookup=True, takes_resets=True)
         if device.type == "cpu":
-            ours = driven("fused CPU kernel", self.fused_layer, self.compile_cpu_kernel, generates=True)
-            return [ours, *torchs, reference]
+            prepare = self.compile_cpu_kernel
+            own = takes_all("fused CPU kernel", self.fused_layer, prepare, generates=True)
+            return [own, *([torchs] if torchs else []), REFERENCE]
         layer = partial(driven_layer, self.gpu_driver, self.input_size, self._buffer_cache)
-        ours = driven("loop with its own backward pass", layer, library=self.gpu_driver.library)
-        return [*torchs, ours, reference]
+        library = self.gpu_driver.library()
+        own = takes_all("loop with its own backward pass", layer, library=library)
+        return [*([torchs] if torchs else []), own, REFERENCE]
 
     gpu_driver = TensorRecurrence()
     """For all cells on a GPU."""
@@ -249,14 +254,10 @@ class RecurrentLayers(nn.Module):
         """One layer by the CPU kernels."""
         return driven_layer(self.cpu_driver, self.input_size, self._buffer_cache, x, call)
 
-    def reference_backend(self) -> Backend:
-        return Backend("reference loop", reference_layer)
-
     def select_backend(self, device: torch.device | str, training: bool = True, resets: bool = False) -> Selection:
         """The backend that `forward` uses on `device`, and why not a faster one. Compiles kernels at first use.
 
-        resets: whether `forward` gets `resets_TB`. A backend that takes them is then faster than one that needs a call
-        for every step at which any stream is reset.
+        resets: whether `forward` gets `resets_TB`.
 
         Call it under the same autocast as `forward`: the choice depends on it.
         """
@@ -264,17 +265,20 @@ class RecurrentLayers(nn.Module):
         autocast = torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
         conditions = device, training, resets, like.device.type, like.dtype, autocast
         if conditions not in self._selections:
+            passed_over: dict[str, str] = {}
             backends = self.backends(device)
-            if resets:
-                backends = sorted(backends, key=lambda backend: not backend.takes_resets)
-            self._selections[conditions] = select(self.kind, backends, device, training)
+            if resets:  # those that take them are faster than calls for every step at which any stream is reset
+                backends.sort(key=lambda backend: not backend.takes_resets)
+            while reason := backends[0].prepare(training):
+                passed_over[backends.pop(0).name] = reason
+            self._selections[conditions] = Selection(self.kind, backends[0], passed_over)
         return self._selections[conditions]
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy selects its own backends, which refer to it."""
         return {**self.__dict__, "_selections": {}}
 
-    def compile_cpu_kernel(self, device: torch.device, training: bool) -> str | None:
+    def compile_cpu_kernel(self, training: bool) -> str | None:
         """Compile the kind's CPU kernel at first use; why it cannot compute a layer, or None if it can."""
         parameter = next(self.parameters())
         if parameter.device.type != "cpu" or parameter.dtype != torch.float32:
@@ -299,13 +303,6 @@ class RecurrentLayers(nn.Module):
         if len(shape) != 3 or shape[0] == 0 or shape[2] != self.input_size:
             raise ValueError(f"{self.kind}: input of shape {shape}; allowed: [T, B, {self.input_size}] with T ≥ 1")
         return shape[0], shape[1]
-
-    def carry_mask(self, resets_TB: Tensor, T: int, B: int) -> Tensor:
-        """`LayerCall.carry_TB`; ValueError unless `resets_TB` is a bool tensor [T, B]."""
-        if resets_TB.dtype != torch.bool or list(resets_TB.shape) != [T, B]:
-            description = f"{resets_TB.dtype} of shape {list(resets_TB.shape)}"
-            raise ValueError(f"{self.kind}: resets are {description}; allowed: torch.bool of shape [T, B] = {[T, B]}")
-        return (~resets_TB).to(next(self.parameters()).dtype)
 
     # State
 

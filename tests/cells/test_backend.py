@@ -1,5 +1,6 @@
 """The backend that computes a layer, and the line that says which it is and why."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -50,10 +51,10 @@ def test_lines_with_a_kernel() -> None:
 
 def test_lines_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.backends.cudnn, "is_available", lambda: True)
-    layers = Case("lstm").start(3, 4)
-    assert layers.select_backend("cuda").description == "lstm: fused torch layer (cuDNN)"
-    with torch.backends.cudnn.flags(enabled=False):
-        assert layers.select_backend("cuda").description == "lstm: fused torch layer (ATen)"
+    for library, enabled in (("cuDNN", True), ("ATen", False)):
+        with torch.backends.cudnn.flags(enabled=enabled):
+            selection = Case("lstm").start(3, 4).select_backend("cuda")
+            assert selection.description == f"lstm: fused torch layer ({library})"
     for kind in CELLS:  # cuDNN takes no resets
         selection = Case(kind).start(3, 4).select_backend("cuda", resets=True)
         assert (selection.backend.name, selection.passed_over) == ("loop with its own backward pass", {})
@@ -93,13 +94,13 @@ def test_the_line_says_what_runs(
     request.getfixturevalue("needs_kernels" if kernels else "no_kernels")
     ran = []
 
-    def record(words: str, owner: Any, name: str) -> None:
-        original = getattr(owner, name)
-        monkeypatch.setattr(owner, name, lambda *args: ran.append(words) or original(*args))
+    def recorded(words: str, function: Any) -> Any:
+        return lambda *args: ran.append(words) or function(*args)
 
-    record("fused CPU kernel", stack, "driven_layer")
-    record("reference loop", stack, "reference_layer")
-    record("fused torch layer", torch_operator.TorchOperator, "layer")
+    monkeypatch.setattr(stack, "driven_layer", recorded("fused CPU kernel", stack.driven_layer))
+    monkeypatch.setattr(torch_operator, "operator_layer", recorded("fused torch layer", torch_operator.operator_layer))
+    reference = replace(stack.REFERENCE, layer=recorded("reference loop", stack.REFERENCE.layer))
+    monkeypatch.setattr(stack, "REFERENCE", reference)
     layers = case.start(3, 4, **options).train(training)
     with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
         line = layers.select_backend("cpu", training=training).description

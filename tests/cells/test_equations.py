@@ -13,7 +13,7 @@ from charlm.cells import LSTM, Mogrifier
 from charlm.cells import cell as c
 from charlm.cells.cell import Cell, Parameters
 from charlm.layers import Activations, RecurrentLayers
-from charlm.layers.on_tensors import step_by_step
+from charlm.layers.agreement import step_by_step
 from tests.cells.measure import CASES, Case, as_tuple, assert_equal_runs, random_input, random_state, run, seeded
 
 Weights = dict[str, Tensor]
@@ -164,6 +164,7 @@ def test_a_layer_follows_its_paper(case: Case, step: Callable[..., Any], inputs:
         return torch.stack(outputs), tuple(tensor[None] for tensor in states)
 
     x, state = random_input(stack, 5, 3), random_state(stack, 3)
+    x = 8 * x if case.kind == "slstm" else x  # exponential gates of many sizes
     found, expected = (run(seeded(forward), stack, x, state) for forward in (stack.forward_reference, by_paper))
     if case.kind == "slstm":  # the gradients of its internal states depend on their scale, see test_gradients
         found, expected = ({name: one[name] for name in ("y", *stack.state_names)} for one in (found, expected))

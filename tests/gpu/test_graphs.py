@@ -13,6 +13,7 @@ from torch import Tensor
 from charlm.gpu.buffers import BufferCache
 from charlm.gpu.graphs import Graphs, Launches, identity
 from charlm.layers import RecurrentLayers
+from charlm.native.recurrence import Values
 from tests.cells.measure import CASES, Case, as_tuple, own, random_input, random_state
 from tests.pairwise import pairwise
 from tests.recordable import CheckedGraphs, Recordable
@@ -84,11 +85,11 @@ def test_threads_record_and_run_one_after_the_other() -> None:
 
 
 def test_another_address_or_number_is_another_call() -> None:
-    x, y = torch.zeros(8), torch.zeros(8)
+    x, y = torch.zeros(4, 4), torch.zeros(4, 4)
     values: dict[str, Any] = {"T": 3, "epsilon": 0.5, "x": x, "mask": None}
     same = identity({"T": 3, "epsilon": 0.5, "x": x.detach(), "mask": None})
     assert identity(values) == same
-    tensors = [y, x[:4], x.view(2, 4), x.view(torch.int32), x[::2]]
+    tensors = [y, x[:2], x.view(2, 8), x.view(torch.int32), x.t()]
     others: list[dict[str, Any]] = [{"T": 4}, {"epsilon": 0.25}, {"mask": y}, *({"x": tensor} for tensor in tensors)]
     assert all(identity(values | other) != same for other in others)
 
@@ -159,24 +160,29 @@ def test_every_window_from_the_third_on_is_replayed_with_the_same_results(
 
 
 def test_another_cell_or_precision_on_the_same_tensors_is_another_call(recorder: Recorder) -> None:
-    stacks = [Case("rnn", {"nonlinearity": name}).start(3, 5) for name in ("tanh", "relu")]
-    state, x = torch.zeros(1, 2, 5), torch.randn(4, 2, 3)
-    for name, parameter in stacks[0].named_parameters():
-        setattr(stacks[1], name, parameter)
-    stacks[1]._buffer_cache = stacks[0]._buffer_cache
-    products = torch.backends.cuda.matmul
-    with torch.no_grad():
-        for _ in range(3):
-            own(stacks[0])(x, state)
-        assert (recorder.recorded, recorder.replayed) == (1, 1)
-        y, _ = own(stacks[1])(x, state)
+    """A window reads what the tensors hold at the time."""
+    driver, products = RecurrentLayers.gpu_driver, torch.backends.cuda.matmul
+    by_tanh, by_relu = (Case("rnn", {"nonlinearity": name}).start(1, 5).passes(0) for name in ("tanh", "relu"))
+    T, B, H = 3, 2, 5
+    weights_HH, inputs_TBH, states = torch.empty(H, H), torch.empty(T, B, H), torch.randn(1, 1 + T, B, H)
+    values: Values = {"T": T, "B": B, "H": H, "I": 0, "bf16": False, "saved_steps": T, "states": states}
+    values |= {"weights": [weights_HH], "windows": [inputs_TBH], "vectors": [], "saved": [], "operands": []}
+    for _ in range(4):
+        inputs_TBH.normal_()
+        weights_HH.normal_()
+        driver.run("recurrence_forward", by_tanh, values)
+        h_BH = states[0, 0]
+        for a_BH in inputs_TBH:
+            h_BH = torch.tanh(a_BH + h_BH @ weights_HH.t())
+        torch.testing.assert_close(states[0, -1], h_BH)
+    driver.run("recurrence_forward", by_relu, values)
+    assert states[0, 1:].min() >= 0
+    products.allow_tf32 = not products.allow_tf32
+    try:
+        driver.run("recurrence_forward", by_tanh, values)
+    finally:
         products.allow_tf32 = not products.allow_tf32
-        try:
-            own(stacks[0])(x, state)
-        finally:
-            products.allow_tf32 = not products.allow_tf32
-    assert y.min() >= 0
-    assert (recorder.recorded, recorder.replayed) == (1, 1)
+    assert (recorder.recorded, recorder.replayed) == (1, 2)
 
 
 def test_without_graphs_no_buffers_are_cached_and_copies_take_none_along(recorder: Recorder) -> None:

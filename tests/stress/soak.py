@@ -5,6 +5,7 @@ back at any time. Reads /proc, so for Linux alone.
 """
 
 import argparse
+import contextlib
 import os
 import random
 import shutil
@@ -13,7 +14,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -28,15 +28,6 @@ train: {{batch_size: 8, bptt: 16, max_steps: {steps}, ema: 0.9, log_every: 10, e
   sample_every: {every}, sample_length: 50}}
 threads: 1
 """
-
-
-@dataclass(frozen=True)
-class Reading:
-    """A process at one moment."""
-
-    memory_mb: float
-    files: int
-    training: bool
 
 
 def main() -> None:
@@ -67,21 +58,15 @@ def many_steps(folder: Path, steps: int) -> list[str]:
     write_text(text, 100_000)
     every = max(20, steps // 100)
     config = CONFIG.format(text=text, train=0.9, valid=0.1, steps=steps, every=every)
-    readings = [reading for reading in watch(folder, config) if reading.training]
+    readings = [(memory_mb, files) for memory_mb, files, training in watch(folder, config) if training]
     fifth = max(1, len(readings) // 5)
-    before, after = readings[fifth : 2 * fifth], readings[-fifth:]
-    memory = [statistics.median(reading.memory_mb for reading in part) for part in (before, after)]
-    files = [min(reading.files for reading in part) for part in (before, after)]  # but those of an evaluation or a save
-    print(
-        f"{steps:,} steps, {steps // every} times evaluated, sampled and saved: "
-        f"memory {memory[0]:.1f} → {memory[1]:.1f} MB, open files {files[0]} → {files[1]}"
-    )
-    faults = []
-    if memory[1] > memory[0] + GROWTH_MB:
-        faults.append(f"memory grew from {memory[0]:.1f} to {memory[1]:.1f} MB")
-    if files[1] > files[0]:
-        faults.append(f"open files grew from {files[0]} to {files[1]}")
-    return faults
+    parts = readings[fifth : 2 * fifth], readings[-fifth:]
+    memory_mb = [statistics.median(memory_mb for memory_mb, _ in part) for part in parts]
+    files = [min(files for _, files in part) for part in parts]  # without those of an evaluation or a save
+    said = f"memory {memory_mb[0]:.1f} → {memory_mb[1]:.1f} MB, open files {files[0]} → {files[1]}"
+    print(f"{steps:,} steps, {steps // every} times evaluated, sampled and saved: {said}")
+    grew = memory_mb[1] > memory_mb[0] + GROWTH_MB or files[1] > files[0]
+    return [f"it grew: {said}"] if grew else []
 
 
 def large_text(folder: Path, gigabytes: float) -> list[str]:
@@ -90,7 +75,7 @@ def large_text(folder: Path, gigabytes: float) -> list[str]:
     write_text(text, size)
     valid = 2e5 / size
     readings = watch(folder, CONFIG.format(text=text, train=1 - valid, valid=valid, steps=200, every=100))
-    highest = max(reading.memory_mb for reading in readings)
+    highest = max(memory_mb for memory_mb, _, _ in readings)
     print(f"{gigabytes:g} GB encoded and trained on for 200 steps: {highest:.0f} MB")
     return [f"{highest:.0f} MB for a text of {gigabytes:g} GB; at most {LARGE_MB}"] if highest > LARGE_MB else []
 
@@ -106,6 +91,10 @@ def write_text(path: Path, size: int) -> None:
             number += 1
 
 
+Reading = tuple[float, int, bool]
+"""MB of memory, number of open files, whether the training has begun."""
+
+
 def watch(folder: Path, config: str) -> list[Reading]:
     """Train, and read memory and open files ten times a second."""
     file = folder / "config.yaml"
@@ -115,10 +104,13 @@ def watch(folder: Path, config: str) -> list[Reading]:
         own = os.environ | {"CHARLM_CACHE": str(cache_in(Path(place)))}
         said, readings = Path(place, "stderr"), []
         with said.open("w") as stream, subprocess.Popen(command, cwd=ROOT, stderr=stream, env=own) as run:
+            process = Path(f"/proc/{run.pid}")
             while run.poll() is None:
-                begun = Path(place, "run/checkpoints").exists()
-                if (reading := read(run.pid, begun)) is not None:
-                    readings.append(reading)
+                with contextlib.suppress(OSError, StopIteration):  # it has just ended
+                    lines = (process / "status").read_text().splitlines()
+                    kilobytes = next(int(line.split()[1]) for line in lines if line.startswith("RssAnon:"))
+                    files = len(list((process / "fd").iterdir()))
+                    readings.append((kilobytes / 1024, files, Path(place, "run/checkpoints").exists()))
                 time.sleep(0.1)
         if run.returncode:
             sys.exit(f"soak: {' '.join(command)} ended with {run.returncode}:\n{said.read_text()}")
@@ -134,16 +126,6 @@ def cache_in(folder: Path) -> Path:
     cache.mkdir()
     shutil.copytree(kernels, cache / "kernels")
     return cache
-
-
-def read(process: int, training: bool) -> Reading | None:
-    """None where it has just ended."""
-    try:
-        lines = Path(f"/proc/{process}/status").read_text().splitlines()
-        kilobytes = next(int(line.split()[1]) for line in lines if line.startswith("RssAnon:"))
-        return Reading(kilobytes / 1024, len(list(Path(f"/proc/{process}/fd").iterdir())), training)
-    except (OSError, StopIteration):
-        return None
 
 
 if __name__ == "__main__":

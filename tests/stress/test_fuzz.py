@@ -13,9 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from charlm.config import Config, load_config, parse_config
-from charlm.data.vocabulary import Vocabulary
 from charlm.errors import ConfigError
-from tests.stress.fuzz import FLAGS, NAMES, OPTIONS, good_inputs, guarded
+from tests.stress.fuzz import NAMES, good_inputs, guarded
 from tests.stress.test_horrors import LIMIT_S
 from tests.text import ESC, RTL
 
@@ -39,23 +38,8 @@ def damaged(draw: st.DrawFn, seeds: list[bytes]) -> bytes:
     return data
 
 
-ODD = [
-    bytes(text, "utf-8", "surrogatepass")
-    for text in (
-        ESC,
-        RTL,
-        "\0",
-        "\ud800",
-        "\u200f",
-        "\x9b",
-        "\r",
-        "\u2028",
-        "\ufeff",
-        "[" * 2000,
-        '{"a":' * 500,
-        "9" * 500,
-    )
-]
+ODD = [ESC, RTL, "\0", "\ud800", "\u200f", "\x9b", "\r", "\u2028", "\ufeff", "[" * 2000, '{"a":' * 500, "9" * 500]
+ODD = [bytes(text, "utf-8", "surrogatepass") for text in ODD]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -84,11 +68,7 @@ def sections(node: dict[str, Any], schema: dict[str, Any]) -> Iterator[dict[str,
 
 
 SCHEMA = Config.model_json_schema()
-
-
 ANY_TEXT = st.text(max_size=20)  # lone surrogates too
-
-
 ODD_VALUES = (
     st.none()
     | st.booleans()
@@ -134,22 +114,3 @@ def test_near_configs(targets, value):
     assert in_file == direct or not isinstance(in_file, Config)
     for each in (in_file, direct, set_alone):
         assert isinstance(each, Config) or all(each)
-
-
-@bounded
-@given(
-    st.lists(st.tuples(st.sampled_from(OPTIONS), ANY_TEXT | st.integers().map(str) | st.floats().map(str)), max_size=4)
-)
-def test_options_of_sample(targets, pairs):
-    words = [word for name, value in pairs for word in ([name] if name in FLAGS else [name, value.replace("\0", "")])]
-    targets._command("sample", str(targets.checkpoint), *words, "--length", "20", "--count", "2")
-
-
-@bounded
-@given(ANY_TEXT)
-def test_vocabulary_reads_its_own_characters(text):
-    characters = "".join(sorted(set(text)))
-    if not characters:
-        return
-    vocabulary = Vocabulary.from_json(json.loads(json.dumps(Vocabulary("char", characters).to_json())))
-    assert vocabulary.decode(vocabulary.encode(text).tolist()) == text

@@ -13,8 +13,6 @@ from tests.stress.fuzz import COMMANDS
 from tests.text import BYTE, ESC, RTL
 
 LIMIT_S = 10
-
-
 LIMIT_MB = 150  # beyond what the process held before; an input of 10 MB counts
 
 
@@ -43,23 +41,16 @@ def bounded_refusal(read: Callable[[], object]) -> list[str]:
 BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 10)
 )
-
-
 TOO_LONG = "found more than 100000 bytes; allowed: a YAML config"
-
-
-NO_YAML = "allowed: plain YAML in UTF-8"
-
-
+TOO_DEEP = "nested too deeply; allowed: the sections of `charlm config schema`"
+ALIAS = "found an alias (*name); write the value out; allowed: plain YAML"
 HORRORS = {
-    "bomb": (BOMB, "line 2, column 10: found an alias (*name); write the value out; allowed: plain YAML"),
+    "bomb": (BOMB, f"line 2, column 10: {ALIAS}"),
     "key of 10 MB": ("k" * 10**7 + ": 1", TOO_LONG),
-    "explicit key of 10 MB": ("? " + "k" * 10**7 + "\n: 1", TOO_LONG),
-    "scalar of 10 MB": ("seed: " + "v" * 10**7, TOO_LONG),
     "quoted scalar of 10 MB": ('seed: "' + "v" * 10**7 + '"', TOO_LONG),
-    "nested 100,000 deep": ("[" * 100_000, "nested too deeply; allowed: the sections of `charlm config schema`"),
-    "nested 90,000 deep, in a section": ("a: " + "{b: " * 22_000, "nested too deeply; "),
-    "nested in lines": ("\n".join(" " * n + "a:" for n in range(400)), "nested too deeply; "),
+    "nested 100,000 deep": ("[" * 100_000, TOO_DEEP),
+    "nested 90,000 deep, in a section": ("a: " + "{b: " * 22_000, TOO_DEEP),
+    "nested in lines": ("\n".join(" " * n + "a:" for n in range(400)), TOO_DEEP),
     "as many lists as can be": ("[" + "[]," * 33_000 + "]", "found list; allowed: sections such as data:, model:"),
     "as long a key as can be": ("? " + "k" * 99_000 + "\n: 1", "unknown key; allowed: data, model, "),
     "as long a value as can be": ("seed: " + "v" * 99_000, "seed: found "),
@@ -69,7 +60,7 @@ HORRORS = {
     "NUL, written out": (r'seed: "\0"', r'seed: found "\u0000"; allowed: '),
     "a lone surrogate, written out": (r'seed: "\ud800"', "seed: found "),
     "right-to-left marks": (f"{RTL}: \u200f", "\u202e: unknown key; "),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", HORRORS)
@@ -98,16 +89,15 @@ def test_more_faults_than_anyone_reads(tmp_path):
     ("override", "told"),
     [
         ("k" * 10**7 + "=1", "found 10000002 characters; allowed: 100000"),
-        ("seed=" + "v" * 10**7, "found 10000005 characters; allowed: 100000"),
         ("a." * 40_000 + "b=1", "found no KEY=VALUE; allowed: for example --set train.max_steps=500"),
-        ("seed=" + "[" * 99_000, "nested too deeply; allowed: the sections of `charlm config schema`"),
-        ("seed=[&a [1], *a]", "column 10: found an alias (*name); write the value out; allowed: plain YAML"),
+        ("seed=" + "[" * 99_000, TOO_DEEP),
+        ("seed=[&a [1], *a]", f"column 10: {ALIAS}"),
         ("seed=\0", "unacceptable character #x0000: "),
         (f"seed={BYTE}", "unacceptable character #xdcff: "),
         ("seed=\u200f1", "seed: found "),
     ],
     ids=lambda text: repr(text[:20]),
-)  # fmt: skip
+)
 def test_override_horrors(override, told):
     [line] = bounded_refusal(lambda: parse_config({}, "x", [override]))
     assert told in line
@@ -124,24 +114,17 @@ def test_long_words_make_no_long_errors(cli, trained_run, words, length):
     assert "; allowed: " in error
 
 
-@pytest.mark.parametrize(
-    ("start", "told"),
-    [
-        (b"\xff" * 8, "damaged, or not a checkpoint ("),
-        ((2**62).to_bytes(8, "little") + b"{}", "damaged, or not a checkpoint ("),
-        (None, "damaged, or not a checkpoint ("),
-    ],
-)
-def test_checkpoint_that_promises_more_than_it_holds(tmp_path, start, told):
+TENSOR_OF_4_TB = json.dumps({"x": {"dtype": "F32", "shape": [2**40], "data_offsets": [0, 2**42]}}).encode()
+
+
+@pytest.mark.parametrize("length", [2**64 - 1, 2**62, len(TENSOR_OF_4_TB)])
+def test_checkpoint_that_promises_more_than_it_holds(tmp_path, length):
     from charlm.checkpoint import read_checkpoint
 
-    if start is None:  # a tensor of 4 TB
-        header = json.dumps({"x": {"dtype": "F32", "shape": [2**40], "data_offsets": [0, 2**42]}}).encode()
-        start = len(header).to_bytes(8, "little") + header
     path = tmp_path / "x.safetensors"
-    path.write_bytes(start)
+    path.write_bytes(length.to_bytes(8, "little") + TENSOR_OF_4_TB)
     [line] = bounded_refusal(lambda: read_checkpoint(path))
-    assert line.startswith(f"{path}: {told}")
+    assert line.startswith(f"{path}: damaged, or not a checkpoint (")
 
 
 @pytest.mark.parametrize(
