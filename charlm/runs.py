@@ -34,7 +34,7 @@ _HEADER_BYTES = 100_000_000
 
 
 @dataclass(frozen=True)
-class Run:
+class RunSummary:
     """What the newest readable checkpoint of a run says; None for what it does not say."""
 
     path: Path
@@ -190,7 +190,7 @@ def find_runs(folder: Path, unreadable: Callable[[OSError], object] = lambda err
             unreadable(error)
 
 
-def describe_run(folder: Path) -> Run:
+def describe_run(folder: Path) -> RunSummary:
     """The state of a run; takes no lock and writes nothing. OSError if the folder cannot be read."""
     files = sorted((folder / FOLDER).glob("*.safetensors"), key=_written_s, reverse=True)
     used_by = lock_holder(folder)
@@ -202,16 +202,16 @@ def describe_run(folder: Path) -> Run:
         except (DamagedCheckpointError, KeyError, TypeError, AttributeError):
             continue
     state = "in use" if used_by else "damaged" if files else "no checkpoint"
-    return Run(folder, state, _written_s(files[0] if files else folder), used_by)
+    return RunSummary(folder, state, _written_s(files[0] if files else folder), used_by)
 
 
-def _described(folder: Path, written_s: float, header: Header, used_by: str | None) -> Run:
+def _described(folder: Path, written_s: float, header: Header, used_by: str | None) -> RunSummary:
     model, progress = header.config["model"], header.progress
     kind, layers, hidden = model["cell"]["kind"], model["layers"], model["cell"]["hidden"]
     if not (isinstance(kind, str) and type(layers) is type(hidden) is int and max(layers, hidden) < 2**63):
         raise TypeError
     finished = header.version == str(VERSION) and limit_reached(header.config["train"], progress)
-    return Run(
+    return RunSummary(
         path=folder,
         state="in use" if used_by else "finished" if finished else "resumable",
         written_s=written_s,

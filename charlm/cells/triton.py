@@ -11,22 +11,22 @@ from typing import NamedTuple
 from charlm.cells.passes import Passes, numbered
 from charlm.cells.program import UNARY, Node, Size
 from charlm.cells.stages import ANYWHERE, stages
-from charlm.cells.triton_kernel import Argument, Kernel, Options, Vector, Writer
+from charlm.cells.triton_kernel import Argument, Options, TritonKernel, Vector, Writer
 
 
-class Stage(NamedTuple):
+class TritonStage(NamedTuple):
     """Products, then kernels that read their results."""
 
     products: tuple[int, ...]
-    kernels: tuple[Kernel, ...]
+    kernels: tuple[TritonKernel, ...]
 
 
 class Kernels(NamedTuple):
     """All kernels, and the order in which they run."""
 
     source: str
-    forward: list[Stage]
-    backward: list[Stage]
+    forward: list[TritonStage]
+    backward: list[TritonStage]
 
 
 _HEAD = f"""\
@@ -76,7 +76,7 @@ class _Pass:
         """Values that earlier kernels have stored."""
         self.texts: list[str] = []
 
-    def stages(self) -> list[Stage]:
+    def stages(self) -> list[TritonStage]:
         all_stores = self.stores()
         result = []
         for stage, level in enumerate(self.levels):
@@ -85,10 +85,10 @@ class _Pass:
             sizes = [*(self.nodes[place].size for place in computed), *(store.size for store in stores)]
             sizes = [size for size in dict.fromkeys(map(self.unified, sizes)) if size != ""]
             products = tuple(self.product(place) for place in level.begins)
-            result.append(Stage(products, tuple(self.kernel(stage, size, computed, stores) for size in sizes)))
+            result.append(TritonStage(products, tuple(self.kernel(stage, size, computed, stores) for size in sizes)))
         return result
 
-    def kernel(self, stage: int, size: Size, computed: list[int], stores: list[Store]) -> Kernel:
+    def kernel(self, stage: int, size: Size, computed: list[int], stores: list[Store]) -> TritonKernel:
         writer = Writer(self)
         places = [place for place in computed if self.unified(self.nodes[place].size) == size]
         stores = [store for store in stores if self.unified(store.size) == size]
@@ -102,7 +102,7 @@ class _Pass:
         for store in (store for store in stores if store.place not in places):
             store.write(writer)
         whole_rows = any(self.nodes[place].op in _ROW for place in places)
-        kernel = Kernel(f"{self.name}_{stage}_{size}", size, whole_rows, tuple(writer.arguments))
+        kernel = TritonKernel(f"{self.name}_{stage}_{size}", size, whole_rows, tuple(writer.arguments))
         self.texts.append(writer.text(kernel))
         return kernel
 
@@ -194,9 +194,9 @@ class _Backward(_Pass):
     def product(self, place: int) -> int:
         return self.nodes[place].index
 
-    def stages(self) -> list[Stage]:
+    def stages(self) -> list[TritonStage]:
         through = tuple(index for indices in self.passes.through.values() for index in indices)
-        return [*super().stages(), Stage(through, ())]
+        return [*super().stages(), TritonStage(through, ())]
 
     def stores(self) -> list[Store]:
         passes, back, program = self.passes, self.passes.backward, self.passes.split.program

@@ -50,7 +50,7 @@ class Argument:
         return f"{self.kind}_{self.index}"
 
 
-class Kernel(NamedTuple):
+class TritonKernel(NamedTuple):
     name: str
     size: Size
     whole_rows: bool
@@ -90,7 +90,7 @@ class Writer:
         self.loads: dict[str, str] = {}
         self.gradients: set[str] = set()
 
-    def text(self, kernel: Kernel) -> str:
+    def text(self, kernel: TritonKernel) -> str:
         names = ", ".join([*(argument.name for argument in kernel.arguments), "B", "N"])
         if kernel.whole_rows:
             lines = ["b = tl.program_id(0).to(INDEX)", "u = tl.arange(0, BLOCK)", "inside = u < N"]

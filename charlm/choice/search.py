@@ -108,9 +108,9 @@ def next_to_measure(
         return None
     lowest, leader = min(map(relative_nats, _promising(list(likely.values())))), best(list(likely.values()))
     rivals = sorted((relative_nats(hope), at) for at, hope in prospects(_FASTER).items() if is_promising(hope))
-    places = [place for nats, place in rivals if nats < lowest]
-    places += [place for place, candidate in likely.items() if candidate is leader]
-    for at, index in places:
+    models = [model for nats, model in rivals if nats < lowest]
+    models += [model for model, candidate in likely.items() if candidate is leader]
+    for at, index in models:
         seconds = estimates(families[at])
         while index > 0 and seconds[index] > _LONGEST_S:
             index -= 1  # the largest that is fast enough

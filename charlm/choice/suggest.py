@@ -86,8 +86,8 @@ def suggest(request: Request, group: ProcessGroup = ONE_PROCESS, clock: Clock | 
 
     budget_s = min(_MOST_MEASURING_S, 60 * request.minutes * _MEASURING)
     ends_s, enough_s = time.perf_counter() + budget_s, min(_MEASURED_S, budget_s / 8)
-    while place := group.on_first(next_to_measure, families, prospects, ends_s):
-        family, index = families[place[0]], place[1]
+    while next_model := group.on_first(next_to_measure, families, prospects, ends_s):
+        family, index = families[next_model[0]], next_model[1]
         config = family[index].config
         seconds = speed.measure(config, machine, len(corpus.vocabulary), enough_s)
         if machine.device.type == "cuda":

@@ -11,7 +11,7 @@ from charlm.api import check_there, load
 from charlm.cli import usage
 from charlm.cli.common import known_ids, known_prompt, print_json, print_rows, write_page
 from charlm.errors import RunError
-from charlm.runs import Run, describe_run, find_runs
+from charlm.runs import RunSummary, describe_run, find_runs
 from charlm.system.console import say
 from charlm.system.formatting import format_bytes, one_line
 
@@ -52,7 +52,7 @@ def runs(
         say("runs", f"none in {where}; start one, for example:", "charlm train my.txt --minutes 10")
 
 
-def _as_json(run: Run) -> dict[str, Any]:
+def _as_json(run: RunSummary) -> dict[str, Any]:
     try:
         written = datetime.fromtimestamp(run.written_s).astimezone().isoformat(timespec="seconds")
     except (ValueError, OverflowError, OSError):  # a year that Python does not have
@@ -61,7 +61,7 @@ def _as_json(run: Run) -> dict[str, Any]:
     return {name: value for name, value in values.items() if name != "written_s"}
 
 
-def _row(run: Run) -> tuple[str, ...]:
+def _row(run: RunSummary) -> tuple[str, ...]:
     return (
         one_line(str(run.path)),
         f"{one_line(run.kind)} {run.layers} × {run.hidden}" if run.kind else "—",

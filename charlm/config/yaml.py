@@ -95,9 +95,9 @@ def load_yaml(text: str, where: str) -> Any:
         return yaml.load(text, _Loader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
-        place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+        location = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
         problem = (error.problem or "found no YAML").removeprefix("but ")
-        raise ConfigError(f"{where}: {place}{problem}; allowed: plain YAML") from None
+        raise ConfigError(f"{where}: {location}{problem}; allowed: plain YAML") from None
     except yaml.YAMLError as error:
         raise ConfigError(f"{where}: {' '.join(str(error).split())}; allowed: plain YAML in UTF-8") from None
     except RecursionError:

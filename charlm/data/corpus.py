@@ -22,7 +22,7 @@ import numpy.typing as npt
 from charlm.config.schema import DataConfig
 from charlm.data.cache import check_room, find_entry, has_entry, store_entry
 from charlm.data.lines import Ids, Labels, count_labels, line_starts, newline_of, write_splits
-from charlm.data.progress import Progress
+from charlm.data.progress import ProgressLines
 from charlm.data.reading import Unit, changed, read_chunks, read_symbols
 from charlm.data.sources import resolve
 from charlm.data.vocabulary import CODE_POINTS, UNKNOWN, Level, Vocabulary, describe_characters
@@ -89,7 +89,7 @@ def count_source(source: str, level: Level, unit: Unit = "text") -> CountedSourc
         # A character of UTF-8 has 4 bytes at most, and its id has 1 or more.
         check_room(source, sum(sizes) if level == "byte" else sum(sizes) // 4)
         say("data", f"{source}: reading {format_bytes(sum(sizes))} in {counted(len(paths), 'file')}")
-        sha256, counts = _count(paths, level, unit, Progress(sum(sizes), f"{source}: reading"))
+        sha256, counts = _count(paths, level, unit, ProgressLines(sum(sizes), f"{source}: reading"))
         symbols = np.flatnonzero(counts)
         if not len(symbols):
             raise DataError(
@@ -100,7 +100,7 @@ def count_source(source: str, level: Level, unit: Unit = "text") -> CountedSourc
     return CountedSource(source, paths, level, unit, sum(sizes), sha256, f"{layout}-{sha256}", symbols, counts)
 
 
-def _count(paths: list[Path], level: Level, unit: Unit, progress: Progress) -> tuple[str, npt.NDArray[np.int64]]:
+def _count(paths: list[Path], level: Level, unit: Unit, progress: ProgressLines) -> tuple[str, npt.NDArray[np.int64]]:
     """SHA-256 of the bytes, and the occurrences of every code point (or byte), [CODE_POINTS]."""
     hasher = hashlib.sha256()
     counts = np.zeros(CODE_POINTS, np.int64)
@@ -315,7 +315,7 @@ def encode(source: CountedSource, vocabulary: Vocabulary, *, skip_unknown: bool 
     if ids is None:
         name = source.source
         say("data", f"{name}: encoding {counted(length, 'character')} over a vocabulary of {len(vocabulary):,}")
-        blocks = Progress(length, f"{name}: encoding").of(_encoded(source, vocabulary, skipping=bool(unknown)))
+        blocks = ProgressLines(length, f"{name}: encoding").of(_encoded(source, vocabulary, skipping=bool(unknown)))
         ids = store_entry(key, vocabulary.dtype, blocks)
     return ids
 

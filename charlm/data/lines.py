@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from charlm.data.cache import find_entry, map_entry, open_entry, store_entry
 from charlm.data.hashes import BASE, line_hashes
-from charlm.data.progress import Progress
+from charlm.data.progress import ProgressLines
 from charlm.data.reading import NEWLINE
 from charlm.data.vocabulary import Vocabulary
 from charlm.errors import CheckpointError, DataError
@@ -60,7 +60,7 @@ def write_splits(
     splits. DataError for a split that gets no line.
     """
     say("data", f"{source}: splitting {counted(len(ids), 'character')} by lines")
-    newline, progress = newline_of(vocabulary), Progress(2 * len(ids), f"{source}: splitting")
+    newline, progress = newline_of(vocabulary), ProgressLines(2 * len(ids), f"{source}: splitting")
     counts = np.zeros(_BUCKETS, np.int64)
     for chunk in progress.of(line_chunks(ids, newline)):
         np.add.at(counts, _buckets(line_hashes(chunk, _line_ends(chunk, newline), vocabulary)), 1)

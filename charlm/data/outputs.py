@@ -69,8 +69,8 @@ def other_output(option: str, path: Path, kind: str) -> str:
 
 
 def _allowed(kind: str) -> str:
-    place = "folder" if kind == TORCH_EXPORT else "file"
-    return f"allowed: a new or empty {place}, or an earlier {kind.partition(' ')[2]}"
+    form = "folder" if kind == TORCH_EXPORT else "file"
+    return f"allowed: a new or empty {form}, or an earlier {kind.partition(' ')[2]}"
 
 
 def check_output(file: Path, option: str, kind: str, data: DataConfig | None = None, text: Path | None = None) -> None:

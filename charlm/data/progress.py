@@ -1,4 +1,4 @@
-"""Lines of progress for what takes long."""
+"""Lines that show the progress of long tasks."""
 
 import time
 from collections.abc import Iterable, Iterator
@@ -19,7 +19,7 @@ _ends_s: ContextVar[float | None] = ContextVar("ends_s", default=None)
 
 @contextmanager
 def to_be_done_by(ends_s: float | None) -> Iterator[None]:
-    """What the block reads must be read by `ends_s`, a time of time.perf_counter(); None: no limit. See `Progress`."""
+    """Set a deadline for `ProgressLines` in the block, a time of time.perf_counter(); None: no deadline."""
     token = _ends_s.set(ends_s)
     try:
         yield
@@ -27,7 +27,7 @@ def to_be_done_by(ends_s: float | None) -> Iterator[None]:
         _ends_s.reset(token)
 
 
-class Progress:
+class ProgressLines:
     """Says every few seconds how much of `total` is done; DataError once it is clear that it takes too long."""
 
     def __init__(self, total: int, doing: str) -> None:
@@ -35,7 +35,7 @@ class Progress:
         self._began_s = self._said_s = time.perf_counter()
 
     def passed(self, count: int) -> None:
-        """So much more is done."""
+        """Count more as done."""
         self._done += count
         now_s, ends_s = time.perf_counter(), _ends_s.get()
         if now_s < self._said_s + EVERY_S:

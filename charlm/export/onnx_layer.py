@@ -9,7 +9,7 @@ from torch import Tensor
 
 from charlm.cells.program import STATIC, units, when
 from charlm.layers import RecurrentLayers
-from charlm.layers.reference import Evaluation
+from charlm.layers.reference import NodeValues
 from charlm.native.recurrence import matrix
 
 
@@ -67,7 +67,7 @@ class OnnxLayer:
         self.nodes, self.program = nodes, layers.program(layer)
         self.parameters = layers.named_layer_parameters(layer)
         self.hidden, self.inputs = layers.hidden_size, layers.layer_input_size(layer)
-        self.static = Evaluation(self.program, self.parameters, torch.float32)
+        self.static = NodeValues(self.program, self.parameters, torch.float32)
         self.when = when(self.program.nodes)
         self.x, self.states, self.zoneout = x, dict(zip(self.program.states, states, strict=True)), layers.zoneout
         self.known: dict[tuple[int, int], str] = {}

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from charlm.cells.passes import Operand, Passes
 from charlm.cells.program import Size
-from charlm.cells.triton import Stage, kernels
-from charlm.cells.triton_kernel import Argument, Kernel, Options
+from charlm.cells.triton import TritonStage, kernels
+from charlm.cells.triton_kernel import Argument, Options, TritonKernel
 from charlm.gpu.products import product
 from charlm.gpu.steps import Steps, Window
 
@@ -32,7 +32,7 @@ def compiled(passes: Passes, options: Options) -> dict[str, Any]:
     return functions
 
 
-def shape(kernel: Kernel, units: int) -> dict[str, int]:
+def shape(kernel: TritonKernel, units: int) -> dict[str, int]:
     """The size of a program, in units and warps."""
     if not kernel.whole_rows:
         return {"BLOCK": _BLOCK, "num_warps": 4}
@@ -87,7 +87,7 @@ class TritonSteps(Steps):
             if total is not None and sums is not None:
                 total += sums.sum(0)
 
-    def _run(self, stages: list[Stage], t: int) -> None:
+    def _run(self, stages: list[TritonStage], t: int) -> None:
         w = self.w
         for stage in stages:
             for index in stage.products:
@@ -96,7 +96,7 @@ class TritonSteps(Steps):
             for kernel in stage.kernels:
                 self._launch(kernel, t)
 
-    def _launch(self, kernel: Kernel, t: int) -> None:
+    def _launch(self, kernel: TritonKernel, t: int) -> None:
         units = self.w.units(kernel.size)
         arguments = [self._argument(argument, t) for argument in kernel.arguments]
         block = shape(kernel, units)

@@ -177,7 +177,7 @@ class _Learner:
 
     def read(self, lines: list[Ids]) -> None:
         """Take the ids of lines that have been scored, each with a newline before and after it."""
-        self._ids += [ids[bool(self._ids or place) :] for place, ids in enumerate(lines)]
+        self._ids += [ids[bool(self._ids or index) :] for index, ids in enumerate(lines)]
 
     def _learn(self) -> None:
         """Learn from the segment, and begin the next one."""
@@ -273,17 +273,17 @@ def classify_lines(
     """
     number = 0
     for lines in blocks:
-        places = [f"{name}: line {number + place:,}" for place in range(1, len(lines) + 1)]
+        locations = [f"{name}: line {number + index:,}" for index in range(1, len(lines) + 1)]
         true = None
         if labeled:
             separator = trained.config.data.label_separator or ""
             pairs = [line.partition(separator) for line in lines]
-            for place, line, (_, has_label, _) in zip(places, lines, pairs, strict=True):
+            for location, line, (_, has_label, _) in zip(locations, lines, pairs, strict=True):
                 if not has_label:
-                    raise DataError(f"{place}: found {line[:60]!r}; allowed: {LABEL_ADVICE.format(separator)}")
+                    raise DataError(f"{location}: found {line[:60]!r}; allowed: {LABEL_ADVICE.format(separator)}")
             true, lines = [label for label, _, _ in pairs], [record for _, _, record in pairs]
         unknown, known = trained.vocabulary.unknown("".join(lines)), lines
         if unknown:
-            known = [trained.known(*pair, skip_unknown=skip_unknown)[0] for pair in zip(lines, places, strict=True)]
+            known = [trained.known(*pair, skip_unknown=skip_unknown)[0] for pair in zip(lines, locations, strict=True)]
         yield Answers(lines, true, trained.classify(known), unknown)
         number += len(lines)

@@ -56,10 +56,10 @@ def longest_copy(text: Ids, corpus: Ids) -> tuple[int, int]:
         # A copy may extend past the end of the block. Blocks are at least twice as long, so few ids are read twice.
         size = max(_BLOCK, 2 * length)
         for position, number in zip(*windows.find(corpus[begin : begin + size + length]), strict=True):
-            place = int(windows.places[number])
-            common = _common_prefix(corpus[begin + position :], text[place:])
+            start_in_text = int(windows.positions[number])
+            common = _common_prefix(corpus[begin + position :], text[start_in_text:])
             if common > length:
-                start, length = place, common
+                start, length = start_in_text, common
                 windows = _Windows(text, length + 1)
                 break
         else:
@@ -84,14 +84,14 @@ def copied_stretches(text: Ids, corpus: Ids) -> list[tuple[int, int]]:
         positions.append(begin + at[order][first])
     order = np.argsort(np.concatenate(numbers), kind="stable")
     all_numbers, all_positions = np.concatenate(numbers)[order], np.concatenate(positions)[order]
-    stretches, place = [], 0
-    while place < len(windows.numbers):
-        number = windows.numbers[place]
+    stretches, start_in_text = [], 0
+    while start_in_text < len(windows.numbers):
+        number = windows.numbers[start_in_text]
         begin, end = np.searchsorted(all_numbers, [number, number + 1])
-        length = _longest_after(text[place:], corpus, all_positions[begin:end])
+        length = _longest_after(text[start_in_text:], corpus, all_positions[begin:end])
         if length:
-            stretches.append((place, length))
-        place += max(1, length)
+            stretches.append((start_in_text, length))
+        start_in_text += max(1, length)
     return stretches
 
 
@@ -112,7 +112,7 @@ class _Windows:
 
     def __init__(self, text: Ids, length: int) -> None:
         self._length = length
-        self.hashes, self.places, self.numbers = np.unique(
+        self.hashes, self.positions, self.numbers = np.unique(
             window_hashes(text, length), return_index=True, return_inverse=True
         )
         """For each number its hash and its first place in the text; the number of each window of the text."""

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 from charlm.cells.loop import Split, before_loop
 from charlm.cells.program import units
 from charlm.layers.backend import LayerCall, LayerState
-from charlm.layers.reference import Evaluation
+from charlm.layers.reference import NodeValues
 from charlm.native.generate import GeneratingLayer
 from charlm.native.lookup import Lookup, check_ids
 from charlm.native.recurrence import Driver, LoopInputs, matrices, matrix
@@ -35,7 +35,7 @@ def loop_inputs(
     dtype = next(iter(parameters.values())).dtype
     input_size = input_size if isinstance(x, Lookup) else x.shape[-1]
     rows, ids_TB = _rows_of_table(x, input_size) if isinstance(x, Lookup) else (x.to(dtype), None)
-    before = Evaluation(
+    before = NodeValues(
         split.program, parameters, dtype, x=rows, input_size=input_size, linear=driver.linear, additions=split.additions
     )
     windows = [before.value(place) for place in split.windows]
@@ -52,7 +52,7 @@ def generating_layer(driver: Driver, input_size: int, call: LayerCall, character
     derived, parameters, split = call.passes, call.parameters, call.passes.split
     before = before_loop(split)
     B, H = call.state[0].shape
-    values = Evaluation(split.program, parameters, call.state[0].dtype, input_size=input_size, linear=driver.linear)
+    values = NodeValues(split.program, parameters, call.state[0].dtype, input_size=input_size, linear=driver.linear)
     vectors = [values.value(place) for place in (*split.vectors, *before.vectors)]
     if characters is None:
         nodes = [split.program.nodes[place] for place in split.windows]

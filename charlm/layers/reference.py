@@ -27,7 +27,7 @@ def reference_layer(x_TBI: Tensor, call: LayerCall) -> tuple[Tensor, LayerState]
     """Outputs [T, B, H] and last states [B, H] from inputs [T, B, I], by autograd's operators."""
     program, split, parameters = call.passes.split.program, call.passes.split, call.parameters
     dtype = call.state[0].dtype
-    before = Evaluation(program, parameters, dtype, x=x_TBI, additions=split.additions)
+    before = NodeValues(program, parameters, dtype, x=x_TBI, additions=split.additions)
     windows = [before.value(place) for place in split.windows]
     vectors = [before.value(place) for place in split.vectors]
     shares: Sequence[Tensor | None] = [None] * len(program.states)
@@ -38,7 +38,7 @@ def reference_layer(x_TBI: Tensor, call: LayerCall) -> tuple[Tensor, LayerState]
     loop = split.loop
     states, outputs = call.state, []
     for t in range(len(x_TBI)):
-        step = Evaluation(
+        step = NodeValues(
             loop, parameters, dtype, states=dict(zip(loop.states, states, strict=True)),
             windows=[window[t] for window in windows], vectors=vectors, mask_BH=call.mask_BH,
             additions=split.loop_additions,
@@ -59,7 +59,7 @@ def reference_layer(x_TBI: Tensor, call: LayerCall) -> tuple[Tensor, LayerState]
 REFERENCE = Backend("reference loop", reference_layer)
 
 
-class Evaluation:
+class NodeValues:
     """The values of a program's nodes for given leaves, each computed when it is first asked for.
 
     Several vectors side by side are one tensor [..., gates · units]. x: inputs [..., I]; None: all one-hot vectors of
@@ -179,7 +179,7 @@ class Evaluation:
         ]
 
 
-_VALUES: dict[str, Callable[[Evaluation, Node], Any]] = {
+_VALUES: dict[str, Callable[[NodeValues, Node], Any]] = {
     "input": lambda self, node: self.x,
     "state": lambda self, node: self.states[node.name],
     "window": lambda self, node: self.windows[node.index],

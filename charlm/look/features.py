@@ -80,8 +80,8 @@ def _lasts(position_N: Values) -> Values:
 def _inside_quotes(text: str) -> Values:
     """1 from an opening quotation mark to the one before the closing; an empty line closes it."""
     depths, closing = [], ""
-    for place, character in enumerate(text):
-        if closing and (character == closing or text.startswith("\n\n", place)):
+    for position, character in enumerate(text):
+        if closing and (character == closing or text.startswith("\n\n", position)):
             closing = ""
         elif not closing:
             closing = _QUOTES.get(character, "")
@@ -194,6 +194,6 @@ def most_telling(units_tracked: dict[tuple[Series, int], Tracked], count: int) -
     ranked = list(best.values())
     for unit in ranked:
         by_feature.setdefault(units_tracked[unit].feature, []).append(unit)
-    turn = {unit: place for units in by_feature.values() for place, unit in enumerate(units)}
+    turn = {unit: rank for units in by_feature.values() for rank, unit in enumerate(units)}
     chosen = sorted(ranked, key=lambda unit: turn[unit])[:count]
     return sorted(chosen, key=lambda unit: -abs(units_tracked[unit].correlation))

@@ -124,9 +124,9 @@ def _packed(predictions: Predictions, vocabulary_size: int) -> dict[str, Any]:
 
 def _context(trained: TrainedModel, ids: Ids, bits_N: np.ndarray) -> dict[str, Any]:
     """The loss by length of context; bits_N: of all `ids`."""
-    curve, places = context_curve(trained.network, ids)
-    whole = float(np.mean(bits_N[places])) if curve else None
-    return {"curve": curve, "whole": whole, "targets": len(places)}
+    curve, positions = context_curve(trained.network, ids)
+    whole = float(np.mean(bits_N[positions])) if curve else None
+    return {"curve": curve, "whole": whole, "targets": len(positions)}
 
 
 def _copied(trained: TrainedModel, ids: Ids) -> dict[str, Any]:
@@ -158,7 +158,7 @@ def _units(trained: TrainedModel, ids: Ids, hidden: int, shown: str, count: int)
         return {"shown": [], "left_out": changing, "why_not": why_not}
     chosen = most_telling(units, count)
     curves = _curves(trained, ids, hidden, chosen)
-    nearest = _nearest(np.array([curves[place][series] for place, (series, _) in enumerate(chosen)]))
+    nearest = _nearest(np.array([curves[index][series] for index, (series, _) in enumerate(chosen)]))
     shown_units = [
         {
             "layer": series.layer + 1,
@@ -166,12 +166,12 @@ def _units(trained: TrainedModel, ids: Ids, hidden: int, shown: str, count: int)
             "unit": unit,
             "feature": units[series, unit].feature,
             "correlation": units[series, unit].correlation,
-            "like": nearest[place],
+            "like": nearest[index],
             "curves": [
-                {"name": each.name, "gate": each.gate} | _quantized(curves[place][each]) for each in curves[place]
+                {"name": each.name, "gate": each.gate} | _quantized(curves[index][each]) for each in curves[index]
             ],
         }
-        for place, (series, unit) in enumerate(chosen)
+        for index, (series, unit) in enumerate(chosen)
     ]
     return {"shown": shown_units, "left_out": changing - len(shown_units), "why_not": None}
 
@@ -182,10 +182,10 @@ def _curves(
     """For each chosen unit its state over the text, [N]; for the first of them its other states and its gates too."""
     curves: list[dict[Series, list[np.ndarray]]] = [{series: []} for series, _ in chosen]
     for stretch in activations(trained.network, ids):
-        for place, (series, unit) in enumerate(chosen):
+        for index, (series, unit) in enumerate(chosen):
             for each, values_TH in stretch.items():
-                if each == series or (place < _WITH_GATES and each.layer == series.layer):
-                    curves[place].setdefault(each, []).append(values_TH[:, unit].copy())
+                if each == series or (index < _WITH_GATES and each.layer == series.layer):
+                    curves[index].setdefault(each, []).append(values_TH[:, unit].copy())
     in_text_order = trained.vocabulary.reversed_if_backward
     return [
         {series: in_text_order(np.concatenate(values)[hidden:]) for series, values in unit.items()} for unit in curves

@@ -111,12 +111,12 @@ def context_curve(model: CharLM, ids: Ids, longest: int = _LONGEST) -> tuple[lis
     lengths = [2**power for power in range(longest.bit_length())] if longest >= 2 else []
     if not lengths:
         return [], np.zeros(0, np.int64)
-    places = np.unique(np.linspace(lengths[-1], len(ids) - 1, _TARGETS).round().astype(np.int64))
-    targets_1B = torch.from_numpy(ids[places].astype(np.int64))[None]
+    positions = np.unique(np.linspace(lengths[-1], len(ids) - 1, _TARGETS).round().astype(np.int64))
+    targets_1B = torch.from_numpy(ids[positions].astype(np.int64))[None]
     curve = []
     for length in lengths:
-        x_TB = torch.from_numpy(ids[places[None] + np.arange(-length, 0)[:, None]].astype(np.int64))
+        x_TB = torch.from_numpy(ids[positions[None] + np.arange(-length, 0)[:, None]].astype(np.int64))
         outputs_TBH, _ = model.outputs(x_TB)
         nats_1B = cross_entropy(model.logits(outputs_TBH[-1:]), targets_1B)
         curve.append((length, nats_to_bits(float(nats_1B.double().mean()))))
-    return curve, places
+    return curve, positions

@@ -42,7 +42,7 @@ def report_page(records: Sequence[RunRecord]) -> str:
 def _run(name: str, record: RunRecord) -> dict[str, Any]:
     about, samples = record.about, record.samples
     if len(samples) > SAMPLES:
-        samples = [samples[place] for place in np.linspace(0, len(samples) - 1, SAMPLES).round().astype(int)]
+        samples = [samples[index] for index in np.linspace(0, len(samples) - 1, SAMPLES).round().astype(int)]
     return {
         "name": name,
         "model": f"{about.kind}, {about.layers} × {about.hidden} units" if about.kind else None,
@@ -121,16 +121,16 @@ def _events(record: RunRecord) -> list[dict[str, Any]]:
     """Rollbacks and the end, with the place of each on every axis."""
     if record.is_empty:
         return []
-    places = {name: np.concatenate([[0.0], *(columns[name] for columns in record.splits.values())]) for name in PLACES}
-    order = np.argsort(places["step"], kind="stable")
+    axes = {name: np.concatenate([[0.0], *(columns[name] for columns in record.splits.values())]) for name in PLACES}
+    order = np.argsort(axes["step"], kind="stable")
     events = [(step, "rollback", text) for step, text in record.events]
     if record.about.state in _ENDS:
-        events.append((int(places["step"].max()), "end", _ENDS[record.about.state]))
+        events.append((int(axes["step"].max()), "end", _ENDS[record.about.state]))
     return [
         {
             "kind": kind,
             "text": one_line(text),
-            "at": {name: float(np.interp(step, places["step"][order], places[name][order])) for name in PLACES},
+            "at": {name: float(np.interp(step, axes["step"][order], axes[name][order])) for name in PLACES},
         }
         for step, kind, text in events
     ]

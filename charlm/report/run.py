@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from charlm.config import as_data, flatten, load_config
 from charlm.errors import ConfigError, RunError
-from charlm.runs import CONFIG, FOLDER, METRICS, SAMPLES, Run, describe_run, find_runs, is_run
+from charlm.runs import CONFIG, FOLDER, METRICS, SAMPLES, RunSummary, describe_run, find_runs, is_run
 from charlm.system.formatting import to_json
 
 Floats = npt.NDArray[np.float64]
@@ -28,7 +28,7 @@ class RunRecord:
     """A run as a report shows it."""
 
     path: Path
-    about: Run
+    about: RunSummary
     options: dict[str, Any] = field(default_factory=dict)
     """Every option by its dotted path; empty if the config cannot be read."""
     splits: dict[str, dict[str, Floats]] = field(default_factory=dict)

@@ -136,9 +136,9 @@ def _is_log(file: Path) -> bool:
         return opened.read(len(begin)) in (b"", begin)
 
 
-def new_folder(name: str, place: str = "runs") -> Path:
+def new_folder(name: str, parent: str = "runs") -> Path:
     """Create runs/<name>-<time>; runs that start in the same second get -2, -3, …"""
-    first = Path(place) / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    first = Path(parent) / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
     path, number = first, 1
     while True:
         try:

@@ -19,7 +19,7 @@ from charlm.system.device import describe_device
 from charlm.system.formatting import counted, format_duration, nats_to_bits
 from charlm.training.folder import RunFolder
 from charlm.training.metrics import Tracker, metrics_row, train_row
-from charlm.training.progress import Progress
+from charlm.training.progress import ProgressBar
 from charlm.training.sample import draw_sample
 from charlm.training.signals import SIGNALS, catch_signals
 from charlm.training.snapshot import fingerprint, restore_snapshot, take_snapshot
@@ -88,7 +88,7 @@ class TrainingLoop:
         self.tracker = tracker
         self.callbacks = callbacks or Callbacks()
         self.group = trainer.group
-        self.progress = Progress(self.group.is_first)
+        self.progress = ProgressBar(self.group.is_first)
         self._received: list[str] = []
         self._signals: list[str] = []  # as all processes know them
         self._rolled_back_to = -1  # step

@@ -12,7 +12,7 @@ from charlm.system.console import terminal_columns
 from charlm.system.formatting import format_duration
 
 
-class Progress:
+class ProgressBar:
     """A bar for the fraction of the run that is done; invisible if stderr is not a terminal, or if not `shown`."""
 
     def __init__(self, shown: bool = True) -> None:

@@ -184,11 +184,11 @@ def default_space(config: Config, suggested: Config | None = None) -> Space:
         space["model.cell.hidden"] = _sizes(*both("model.cell.hidden"))
     depth = "model.cell.depth" if "model.cell.depth" in ours else "model.layers"
     space[depth] = _counts(*both(depth))
-    for place, p in model.dropout:
-        high = {"output": 0.6, "weights": 0.5}.get(place)
-        without_effect = place == "between_layers" and model.layers == 1 and "model.layers" not in space
-        if place != "variational" and (high or p) and not without_effect:
-            space[f"model.dropout.{place}"] = _probabilities(p, high or 0.5)
+    for option, p in model.dropout:
+        high = {"output": 0.6, "weights": 0.5}.get(option)
+        without_effect = option == "between_layers" and model.layers == 1 and "model.layers" not in space
+        if option != "variational" and (high or p) and not without_effect:
+            space[f"model.dropout.{option}"] = _probabilities(p, high or 0.5)
     if model.zoneout:
         space["model.zoneout"] = _probabilities(model.zoneout, 0.3)
     space["train.batch_size"] = OneOf(tuple(sorted({8, 16, 32, 64, *both("train.batch_size")})))

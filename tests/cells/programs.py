@@ -29,7 +29,7 @@ from charlm.cells.program import Program, scalarized
 from charlm.cells.trace import trace
 from charlm.layers import RecurrentLayers, as_tuple
 from charlm.layers.agreement import step_by_step
-from charlm.layers.reference import Evaluation
+from charlm.layers.reference import NodeValues
 
 Bounded = tuple[Any, float]
 """A value and a bound of its size, so that no value of a random cell grows."""
@@ -159,7 +159,7 @@ def evaluated(program: Program, parameters: dict[str, Tensor], x: Tensor, states
     outputs = []
     for x_BI in x:
         named = dict(zip(program.states, states, strict=True))
-        step = Evaluation(program, parameters, x.dtype, x=x_BI, states=named)
+        step = NodeValues(program, parameters, x.dtype, x=x_BI, states=named)
         states = tuple(step.value(place) for place in program.results)
         outputs.append(states[0])
     return [torch.stack(outputs), *states]

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from charlm.cells import Cell
 from charlm.cells.program import scalarized
 from charlm.cells.trace import trace
-from charlm.layers.reference import Evaluation
+from charlm.layers.reference import NodeValues
 from tests.cells.programs import assert_program_is_step, cells
 
 
@@ -120,7 +120,7 @@ class OfTwo(Cell):
     def of(self, a: Tensor, b: Tensor) -> Tensor:
         """What the program computes."""
         program = trace(self, False)
-        return Evaluation(program, {}, a.dtype, states={"a": a, "b": b}).value(program.results[0])
+        return NodeValues(program, {}, a.dtype, states={"a": a, "b": b}).value(program.results[0])
 
 
 @pytest.mark.parametrize("function", FUNCTIONS.values(), ids=FUNCTIONS)

@@ -166,7 +166,7 @@ def test_a_text_that_changes_is_refused(change, write, monkeypatch):
             os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
 
     if change == "while it is counted":
-        monkeypatch.setattr(progress.Progress, "passed", rewrite)
+        monkeypatch.setattr(progress.ProgressLines, "passed", rewrite)
         message = refused(DataError, count_source, str(path), "char")
     else:
         source = count_source(str(path), "char")

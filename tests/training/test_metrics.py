@@ -10,7 +10,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from charlm.training.metrics import Tracker
-from charlm.training.progress import Progress
+from charlm.training.progress import ProgressBar
 from charlm.training.sample import Sample
 from charlm.training.start import resume_run
 from tests.runs import rows, with_max_steps
@@ -126,7 +126,7 @@ def test_the_bar_shows_the_time_left_first_and_cuts_what_does_not_fit(monkeypatc
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setenv("COLUMNS", str(columns))
-    progress = Progress()
+    progress = ProgressBar()
     progress.note({"nats": 1.5, "bpc": 2.164, "chars_per_s": 109_000.0})
     progress.show(12_345, 0.5, 3660.0)
     line = " 50%|█████     | 1 h 1 min left · step 12345 · 1.500 nats · 109,000 chars/s · 2.164 bits/char"
