@@ -92,6 +92,7 @@ def test_extreme_draws():
         assert choose(logits, options(), torch.tensor([draw], dtype=torch.float64)).item() in (0, 2)
     alike = torch.zeros(3, 4, dtype=torch.float64)
     assert choose(alike, options(min_p=1.0), torch.tensor([0.1, 0.6, 0.9])).tolist() == [0, 2, 3]
+    assert choose(alike, options(top_p=0.5), torch.tensor([0.1, 0.6, 0.9])).tolist() == [0, 1, 1]  # exactly two
 
 
 @pytest.mark.parametrize(("kind", "length"), [*zip(CELLS, itertools.cycle([3, 560]), strict=False)])

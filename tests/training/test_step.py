@@ -130,6 +130,9 @@ def test_schedule_by_minutes_follows_the_clock(trainer_of):
     assert trainer.learning_rate() == pytest.approx(0.05 / 2)
     trainer.state.elapsed_s = 110.0
     assert trainer.share_of_minutes() >= 1
+    trainer.state.ending_s = 1000.0  # at most a quarter of the minutes is kept for the end
+    trainer.state.starting_s, trainer.state.elapsed_s = 0.0, 45.0
+    assert trainer.share_of_minutes() == 0.5
 
 
 def test_run_that_starts_late_reads_the_end_first(trainer_of):
@@ -156,6 +159,9 @@ def test_reset_state_begins_streams_again(trainer_of):
     h_zeroed, c_zeroed = (torch.stack([(states[number] == 0).all(-1)[0] for states in carried]) for number in (0, 1))
     assert torch.equal(h_zeroed, c_zeroed)
     assert 0.4 < h_zeroed.float().mean() < 0.6
+    lines = trainer_of(train={"reset_state": 1.0}, unit="line")
+    lines.update()
+    assert lines._carried_state() is lines.state.recurrent  # every line starts from zero anyway
 
 
 @pytest.mark.parametrize("deferred", [False, True])
