@@ -127,6 +127,8 @@ def test_from_ten_seconds_to_eight_hours_and_500_characters_to_a_gigabyte(speed,
     assert train.batch_size * (train.bptt + 1) < chars * data.split[0]
     assert 1e-4 < suggestion.config.optimizer.lr < 5e-2
     assert updates >= 30 or "few" in suggestion.reasons
+    if minutes == 480 and chars <= 20_000:
+        assert train.max_epochs == 60
     assert train.eval_every <= updates
     assert train.patience == 0 or train.patience == updates // train.eval_every // 2 >= 5
     assert suggestion.config.optimizer.schedule.warmup_steps >= 1
