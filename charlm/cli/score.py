@@ -19,6 +19,7 @@ from charlm.cli.common import (
     write_char_scores,
 )  # fmt: skip
 from charlm.errors import DataError
+from charlm.inference.options import Limit
 from charlm.system.formatting import bits_to_nats, nats_to_bits, printable
 
 Split = Annotated[
@@ -195,6 +196,7 @@ def score(
     usage.refuse_if(lines and per_char and not json, "--per-char with --lines needs --json")
     usage.refuse_if(per_char and has_unknown_score and not lines, "--per-char with --unknown-as needs --lines")
     usage.refuse_if(dynamic_lr is not None and not dynamic, "--dynamic-lr needs --dynamic")
+    lowest, highest = _limit("--above", above), _limit("--below", below)
     if lines:
         check_file(file)
     trained = open_model(checkpoint, device, precision, None if lines or file == "-" else file)
@@ -213,10 +215,10 @@ def score(
         return
 
     from charlm.data.reading import arriving
-    from charlm.inference.lines import score_lines
+    from charlm.inference.lines import limit_nats, score_lines
 
-    low = _limit_nats(trained, "--above", above, label, float("-inf"))
-    high = _limit_nats(trained, "--below", below, label, float("inf"))
+    low = float("-inf") if lowest is None else limit_nats(lowest, trained, "--above", label)
+    high = float("inf") if highest is None else limit_nats(highest, trained, "--below", label)
     usage.refuse_if(not low < high, "--above and --below: no score is between them")
     options = {"unknown_nats": unknown_nats, "label": label, "per_char": per_char, "adaptation": adaptation}
     scored = score_lines(
@@ -232,16 +234,11 @@ def score(
         _print_lines(some, json)
 
 
-def _limit_nats(trained: Any, option: str, text: str | None, label: str | None, otherwise: float) -> float:
-    from charlm.inference.lines import Limit
-
-    if text is None:
-        return otherwise
+def _limit(option: str, text: str | None) -> Limit | None:
     try:
-        limit = Limit.parse(text)
+        return None if text is None else Limit.parse(text)
     except ValueError as error:
         raise usage.error(f"{option}: {error}") from None
-    return limit.nats(trained, option, label)
 
 
 def _print_lines(scores: list[Any], json: bool) -> None:

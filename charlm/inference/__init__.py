@@ -11,14 +11,14 @@
 when a name is used.
 
     trained.py      load, TrainedModel: the checkpoint's model, vocabulary and config
-    options.py      SamplingOptions: how text is drawn
+    options.py      SamplingOptions: how text is drawn; Limit: a bound on the scores of lines
     sampling.py     sample_text: characters drawn one by one
     line_samples.py sample_lines: lines without repeats, or without those of the training text
     continuing.py   Continuer: continuations while a text is written
     evaluation.py   evaluate: the cross-entropy of a text
     dynamic.py      evaluate_dynamically: the same while the model keeps learning
     texts.py        score_texts, text_features: many texts, each by itself
-    lines.py        score_lines: lines as they come, each by itself; Limit: bounds on such scores; classify_lines
+    lines.py        score_lines, classify_lines: lines as they come, each by itself; limit_nats
     labels.py       Classification: the likeliest labels of lines
     novelty.py      longest_copy, copied_share: how much of a sample occurs in the training text
 """

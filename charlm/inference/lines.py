@@ -2,10 +2,8 @@
 
 import contextlib
 import copy
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +15,7 @@ from charlm.errors import DataError, VocabularyError
 from charlm.inference.dynamic import Adaptation, Rule, gradient_rms
 from charlm.inference.evaluation import PERCENTS, Cut, Ids, line_quantiles, scored_windows
 from charlm.inference.labels import Classification
+from charlm.inference.options import Limit
 from charlm.inference.texts import score_texts
 from charlm.inference.trained import TrainedModel
 from charlm.system.formatting import bits_to_nats, counted
@@ -31,7 +30,6 @@ _SEGMENT_BYTES = 1 << 14
 """A segment ends earlier with the line that fills so many bytes."""
 _MOST_CHARS = 2**20
 """Characters of the validation text that are scored if the checkpoint does not hold the quantiles."""
-_LIMIT = re.compile(r"(?P<percentile>p)?(?P<number>\d+(?:\.\d*)?|\.\d+)(?P<unit>bits|nats)?", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -191,45 +189,24 @@ class _Learner:
 # Limits
 
 
-@dataclass(frozen=True)
-class Limit:
-    """A bound on a line's score, per character."""
+def limit_nats(limit: Limit, trained: TrainedModel, option: str, label: str | None = None) -> float:
+    """A limit in nats per character; DataError, which begins with the option, if a percentile is not known.
 
-    number: float
-    unit: Literal["bits", "nats", "percentile"]
-
-    @classmethod
-    def parse(cls, text: str) -> "Limit":
-        """The limit that 3.2, 3.2bits, 2.1nats or p99 stands for; a bare number is one of bits. ValueError."""
-        match = _LIMIT.fullmatch(text)
-        if not match or (match["percentile"] and (match["unit"] or float(match["number"]) > 100)):
-            raise ValueError(
-                f"found {text!r}; allowed: bits per character (3.2 or 3.2bits), nats per character (2.1nats), or a "
-                "percentile of the validation lines, p0 to p100 (p99)"
-            )
-        number = float(match["number"])
-        if match["percentile"]:
-            return cls(number, "percentile")
-        return cls(number, "nats" if match["unit"] == "nats" else "bits")
-
-    def nats(self, trained: TrainedModel, option: str, label: str | None = None) -> float:
-        """The limit in nats per character; DataError, which begins with the option, if a percentile is not known.
-
-        label: percentiles are those of the validation lines with this label, given the label. The checkpoint has the
-        percentiles of all lines; others are computed from the text.
-        """
-        if self.unit != "percentile":
-            return bits_to_nats(self.number) if self.unit == "bits" else self.number
-        quantiles = trained.progress.get("line_quantiles") if label is None else None
-        if not (isinstance(quantiles, list) and [*map(type, quantiles)] == [float] * len(PERCENTS)):
-            try:
-                quantiles = line_quantiles(_validation_scores(trained, label))
-            except DataError as error:
-                raise DataError(
-                    f"{option} p{self.number:g}: the checkpoint holds no scores of validation lines, and they cannot "
-                    f"be found now ({error}); allowed: bits or nats per character, such as 3.2bits"
-                ) from None
-        return float(np.interp(self.number, PERCENTS, quantiles))
+    label: percentiles are those of the validation lines with this label, given the label. The checkpoint has the
+    percentiles of all lines; others are computed from the text.
+    """
+    if limit.unit != "percentile":
+        return bits_to_nats(limit.number) if limit.unit == "bits" else limit.number
+    quantiles = trained.progress.get("line_quantiles") if label is None else None
+    if not (isinstance(quantiles, list) and [*map(type, quantiles)] == [float] * len(PERCENTS)):
+        try:
+            quantiles = line_quantiles(_validation_scores(trained, label))
+        except DataError as error:
+            raise DataError(
+                f"{option} p{limit.number:g}: the checkpoint holds no scores of validation lines, and they cannot "
+                f"be found now ({error}); allowed: bits or nats per character, such as 3.2bits"
+            ) from None
+    return float(np.interp(limit.number, PERCENTS, quantiles))
 
 
 def _validation_scores(trained: TrainedModel, label: str | None) -> npt.NDArray[np.float64]:

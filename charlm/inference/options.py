@@ -1,7 +1,10 @@
-"""How text is drawn: what `charlm sample`, `TrainedModel.sample` and the sampler read. Imports no torch."""
+"""How text is drawn, and bounds on the scores of lines: what options of the command line mean. Imports no torch."""
 
+import re
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, Literal
+
+_LIMIT = re.compile(r"(?P<percentile>p)?(?P<number>\d+(?:\.\d*)?|\.\d+)(?P<unit>bits|nats)?", re.ASCII)
 
 
 def _option(default: Any, metavar: str, help: str, lowest: int | None = 0, highest: int | None = None) -> Any:
@@ -40,3 +43,25 @@ class SamplingOptions:
     def of_a_character(self) -> dict[str, float]:
         """The options that say how a single character is drawn."""
         return {name: value for name, value in vars(self).items() if name not in ("length", "stop")}
+
+
+@dataclass(frozen=True)
+class Limit:
+    """A bound on a line's score, per character; see `limit_nats`."""
+
+    number: float
+    unit: Literal["bits", "nats", "percentile"]
+
+    @classmethod
+    def parse(cls, text: str) -> "Limit":
+        """The limit that 3.2, 3.2bits, 2.1nats or p99 stands for; a bare number is one of bits. ValueError."""
+        match = _LIMIT.fullmatch(text)
+        if not match or (match["percentile"] and (match["unit"] or float(match["number"]) > 100)):
+            raise ValueError(
+                f"found {text!r}; allowed: bits per character (3.2 or 3.2bits), nats per character (2.1nats), or a "
+                "percentile of the validation lines, p0 to p100 (p99)"
+            )
+        number = float(match["number"])
+        if match["percentile"]:
+            return cls(number, "percentile")
+        return cls(number, "nats" if match["unit"] == "nats" else "bits")

@@ -44,6 +44,7 @@ USAGE = [
     ("score run z.txt --lines --above 3 --below 3bits", "--above and --below: no score is between them"),
     ("score run z.txt --lines --above much", "--above: found 'much'; allowed: bits per character (3.2 or 3.2bits), "
      "nats per character (2.1nats), or a percentile of the validation lines, p0 to p100 (p99)"),
+    ("score no-such-run z.txt --lines --below p101", "--below: found 'p101'; allowed: bits per character"),
     ("look run --file z.txt --sample 9", "--file excludes --prompt and --sample"),
     ("export run --to flax --out a", "'flax' is not one of 'torch', 'onnx', 'html'"),
     ("plan", "Invalid value: a text is needed, for example my.txt"),

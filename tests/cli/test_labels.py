@@ -11,7 +11,8 @@ from charlm.checkpoint import read_checkpoint
 from charlm.config import load_config
 from charlm.errors import LabelError
 from charlm.inference import TrainedModel, load
-from charlm.inference.lines import Limit
+from charlm.inference.lines import limit_nats
+from charlm.inference.options import Limit
 from tests.cli.conftest import LABELED
 
 
@@ -125,7 +126,7 @@ def test_scores_of_lines_given_their_label(cli, labels_run, model, write, monkey
     monkeypatch.setattr(TrainedModel, "split", lambda self, name: self.vocabulary.encode(f"\n{of_validation}"))
     per_char = [float(row.split("\t")[0]) for row in cli(*words).out.splitlines()]
     for percent in (10, 50, 100):
-        limit = Limit.parse(f"p{percent}").nats(model, "--above", "de") / math.log(2)
+        limit = limit_nats(Limit.parse(f"p{percent}"), model, "--above", "de") / math.log(2)
         assert limit == pytest.approx(np.percentile(per_char, percent), abs=1e-4)
     of_validation = "it: luca luca\n"
     assert "cannot be found now (no validation line has the label)" in cli(*words, "--above", "p50").error

@@ -10,7 +10,8 @@ import pytest
 from charlm.checkpoint import read_checkpoint, save_checkpoint
 from charlm.inference import TrainedModel, load
 from charlm.inference.evaluation import PERCENTS
-from charlm.inference.lines import Limit
+from charlm.inference.lines import limit_nats
+from charlm.inference.options import Limit
 from tests.cli.conftest import LINES
 
 
@@ -95,7 +96,7 @@ def test_training_and_eval_say_nats_per_line(cli, lines_run, model, tmp_path):
     assert f" per character, {outcome['best_nats_per_line']:.2f} nats per line, at step 3\n" in result.err
     quantiles = np.quantile(model.score(lines), PERCENTS / 100) * math.log(2)
     np.testing.assert_allclose(model.progress["line_quantiles"], quantiles, rtol=1e-3)
-    assert Limit.parse("p50").nats(model, "--above") == pytest.approx(quantiles[59], rel=1e-3)
+    assert limit_nats(Limit.parse("p50"), model, "--above") == pytest.approx(quantiles[59], rel=1e-3)
 
 
 def test_a_run_of_an_older_version_keeps_its_split(cli, tmp_path, write):

@@ -9,7 +9,8 @@ import re
 import pytest
 
 from charlm.inference import load
-from charlm.inference.lines import Limit
+from charlm.inference.lines import limit_nats
+from charlm.inference.options import Limit
 from tests.text import SEEN
 
 LINES = ["so tee", "", "mmmmmmmm", "a tee so.", "lll"]
@@ -60,7 +61,7 @@ def test_sort_and_limits(cli, trained_run, candidates):
     assert len(above) + len(below) == 5
     between = cli(*words, "--above", middle - 0.0002, "--below", f"{(middle + 0.0002) * math.log(2)}nats").out
     assert [row[0] for row in columns(between)] == [middle]
-    limit = Limit.parse("p60").nats(load(trained_run), "--above") / math.log(2)
+    limit = limit_nats(Limit.parse("p60"), load(trained_run), "--above") / math.log(2)
     assert columns(cli(*words, "--above", "p60").out) == [row for row in rows if row[0] > limit]
 
 

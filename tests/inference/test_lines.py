@@ -11,7 +11,8 @@ from charlm.data.vocabulary import Vocabulary
 from charlm.errors import DataError, VocabularyError
 from charlm.inference.dynamic import Adaptation
 from charlm.inference.evaluation import PERCENTS, evaluate, line_quantiles
-from charlm.inference.lines import Limit, score_lines
+from charlm.inference.lines import limit_nats, score_lines
+from charlm.inference.options import Limit
 from charlm.model import build_model
 from tests.inference.models import alone
 from tests.text import words_text
@@ -162,7 +163,7 @@ def test_what_it_learns_does_not_depend_on_when_the_lines_come(trained):
 
 def test_limits():
     for text, nats in {"3": 3 * np.log(2), "3.5bits": 3.5 * np.log(2), ".5nats": 0.5, "2nats": 2.0}.items():
-        assert Limit.parse(text).nats(None, "--above") == pytest.approx(nats)
+        assert limit_nats(Limit.parse(text), None, "--above") == pytest.approx(nats)
     for text in ("", "p", "p101", "-1", "3 bits", "p9bits", "nan", "1e3", "bits", "٣"):
         with pytest.raises(ValueError, match=r"allowed: bits per character \(3.2 or 3.2bits\), nats per character"):
             Limit.parse(text)
@@ -172,12 +173,12 @@ def test_percentiles_are_those_of_the_validation_lines(trained):
     lines = trained.vocabulary.decode(trained.split("valid")).split("\n")[1:-1]
     truth = [nats.mean() for nats in one_by_one(trained, [line.encode() for line in lines])]
     for percent in (0, 12.5, 50, 99, 99.95):
-        limit = Limit.parse(f"p{percent}").nats(trained, "--above")
+        limit = limit_nats(Limit.parse(f"p{percent}"), trained, "--above")
         assert limit == pytest.approx(np.quantile(truth, percent / 100), rel=0.02)
     stored = {**trained.progress, "line_quantiles": (PERCENTS / 10).tolist(), "corpus_sha256": "other"}
-    assert Limit.parse("p99").nats(replace(trained, progress=stored), "--above") == pytest.approx(9.9)
+    assert limit_nats(Limit.parse("p99"), replace(trained, progress=stored), "--above") == pytest.approx(9.9)
     with pytest.raises(DataError) as error:
-        Limit.parse("p99").nats(replace(trained, progress=stored | {"line_quantiles": None}), "--above")
+        limit_nats(Limit.parse("p99"), replace(trained, progress=stored | {"line_quantiles": None}), "--above")
     assert str(error.value).startswith("--above p99: the checkpoint holds no scores of validation lines, and they ")
     assert str(error.value).endswith("; allowed: bits or nats per character, such as 3.2bits")
 
