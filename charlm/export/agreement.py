@@ -1,6 +1,5 @@
-"""What all formats share: the model that is written, its vocabulary, and whether the copy computes what charlm does."""
+"""What all formats share: the vocabulary that is written, and whether the copy computes what charlm does."""
 
-import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -31,13 +30,6 @@ class Agreement:
 
     def __str__(self) -> str:
         return f"logits differ by {self.difference:.1e} at most"
-
-
-def plain_copy(trained: TrainedModel) -> CharLM:
-    """A copy of the network on the CPU that multiplies in float32."""
-    network = copy.deepcopy(trained.network).to("cpu").eval()
-    network.precision = "fp32"
-    return network
 
 
 def vocabulary_json(trained: TrainedModel) -> dict[str, str]:

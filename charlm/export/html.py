@@ -12,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 
 from charlm.errors import DataError, ExportError
-from charlm.export.agreement import plain_copy
 from charlm.export.html_model import html_nats, packed_model
 from charlm.inference import TrainedModel
 from charlm.inference.evaluation import Ids, evaluate
@@ -105,11 +104,11 @@ def write_html(trained: TrainedModel, path: Path, *, int8: bool = True, novelty:
 
 
 def _costs(trained: TrainedModel, int8: bool, copies: dict[str, Any] | None) -> Costs:
-    precision, network = "int8" if int8 else "float32", plain_copy(trained)
+    precision, exported = "int8" if int8 else "float32", trained.on_cpu_in_float32()
     length = min(max(_SCORED_WORK // trained.parameters, _LEAST_SCORED), _MOST_SCORED)
     try:
         ids: Ids = trained.split("valid")[:length]
-        before = evaluate(network, ids, trained.device)
+        before = evaluate(exported.network, ids, exported.device)
     except DataError as error:
         return Costs(precision, None, None, 0, str(error), copies)
     if not math.isfinite(before.nats_sum):

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from charlm.cells.javascript import program_json
-from charlm.export.agreement import plain_copy, vocabulary_json
+from charlm.export.agreement import vocabulary_json
 from charlm.inference import TrainedModel
 from charlm.inference.evaluation import Ids, evaluate
 from charlm.inference.sampling import prompt_ids
@@ -58,7 +58,7 @@ def int8_matrix(weights: npt.NDArray[np.float32]) -> Int8:
 
 def packed_model(trained: TrainedModel, *, int8: bool) -> dict[str, Any]:
     """The keys "model" and "vocabulary" of the page's JSON; int8: matrices are int8, not float32."""
-    network = plain_copy(trained)
+    network = trained.on_cpu_in_float32().network
     layers, embedding = network.layers, network.embedding
     tied = embedding is not None and embedding.weight is network.decoder.weight
     model = {
@@ -84,7 +84,7 @@ def packed_model(trained: TrainedModel, *, int8: bool) -> dict[str, Any]:
 
 def html_nats(trained: TrainedModel, ids: Ids, *, int8: bool) -> float:
     """Nats per character of these ids with the page's weights, computed by charlm in float32."""
-    network = plain_copy(trained)
+    network = trained.on_cpu_in_float32().network
     if int8:
         round_to_int8(network)
     return evaluate(network, ids, torch.device("cpu")).nats_per_char

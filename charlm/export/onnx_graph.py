@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from charlm.errors import ExportError, PackageError
-from charlm.export.agreement import Agreement, check_agreement, plain_copy, vocabulary_json
+from charlm.export.agreement import Agreement, check_agreement, vocabulary_json
 from charlm.export.onnx_layer import Nodes, OnnxLayer
 from charlm.inference import TrainedModel
 from charlm.model import CharLM
@@ -32,7 +32,7 @@ def write_onnx(trained: TrainedModel, path: Path) -> Agreement:
     PackageError if onnx or onnxruntime is missing, ExportError if the model is too large for one file.
     """
     onnx, runtime = _packages()
-    network = plain_copy(trained)
+    network = trained.on_cpu_in_float32().network
     size = 4 * trained.parameters
     if size > _MOST_BYTES:
         raise ExportError(f"onnx: the weights are {size:,} bytes; allowed: {_MOST_BYTES:,}; export --to torch")

@@ -19,7 +19,7 @@ from torch import Tensor
 from charlm.cells.program import Program
 from charlm.data.outputs import CODE, VOCABULARY, WEIGHTS
 from charlm.data.vocabulary import Vocabulary
-from charlm.export.agreement import Agreement, check_agreement, plain_copy, vocabulary_json
+from charlm.export.agreement import Agreement, check_agreement, vocabulary_json
 from charlm.export.step_code import step_code
 from charlm.inference import TrainedModel
 from charlm.inference.sampling import first_read
@@ -30,7 +30,7 @@ from charlm.model import CharLM
 
 def write_torch(trained: TrainedModel, path: Path) -> Agreement:
     """Write the folder, run its code, and compare its logits with charlm's."""
-    network = plain_copy(trained)
+    network = trained.on_cpu_in_float32().network
     path.mkdir()
     save_file(state_dict(network), path / WEIGHTS)
     (path / VOCABULARY).write_text(json.dumps(vocabulary_json(trained), ensure_ascii=False), encoding="utf-8")

@@ -88,19 +88,24 @@ class TrainedModel:
         """The precision of matrix products: fp32, tf32 or bf16."""
         return used_precision(self.network.precision)
 
+    def on_cpu_in_float32(self) -> "TrainedModel":
+        """A copy on the CPU that multiplies in float32, with weights of its own."""
+        cpu = torch.device("cpu")
+        network = copy.deepcopy(self.network).to(cpu)
+        network.precision = "fp32"
+        return replace(self, network=network, device=cpu)
+
     # Writing
 
     def for_sampling(self) -> "TrainedModel":
         """The model where it writes fastest: on the CPU, in float32, if it is small and a kernel can generate there."""
-        cpu = torch.device("cpu")
         if self.device.type == "cpu" or self.parameters > _CPU_PARAMETERS:
             return self
-        network = copy.deepcopy(self.network).to(cpu)
-        network.precision = "fp32"
-        if not network.layers.select_backend(cpu, training=False).backend.generates:
+        writer = self.on_cpu_in_float32()
+        if not writer.network.layers.select_backend(writer.device, training=False).backend.generates:
             return self
         say("device", "cpu, which writes faster with a model of this size; --device cuda takes the GPU all the same")
-        return replace(self, network=network, device=cpu)
+        return writer
 
     @overload
     def sample(self, prompt: str = "", *, stream: Literal[False] = False, **options: Any) -> str: ...

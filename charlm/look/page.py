@@ -1,7 +1,5 @@
 """The page of a text: everything that charlm/web/look/ shows, computed and packed."""
 
-import copy
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -35,10 +33,10 @@ _MOST_BITS = 65.0
 def look_page(trained: TrainedModel, text: str | Ids, other: TrainedModel | None = None, *, units: int = UNITS) -> str:
     """A page of HTML about what the model does with the text, and where another does better.
 
-    text: a text, or its ids as `TrainedModel.scored_ids` gives them. The models must be on the CPU; they compute in
-    float32. VocabularyError if a model does not know a character, DataError for less than two characters.
+    text: a text, or its ids as `TrainedModel.scored_ids` gives them. The models compute on the CPU in float32.
+    VocabularyError if a model does not know a character, DataError for less than two characters.
     """
-    trained = _in_float32(trained)
+    trained = trained.on_cpu_in_float32()
     ids = trained.scored_ids(trained.vocabulary.encode(text)) if isinstance(text, str) else text
     if len(ids) < 2:
         raise DataError(f"look: found a text of {counted(len(ids), 'character')}; allowed: 2 or more")
@@ -58,13 +56,6 @@ def look_page(trained: TrainedModel, text: str | Ids, other: TrainedModel | None
     if other is not None:
         data["compare"] = _compared(trained, ids[hidden:], other, shown, predictions)
     return html_page("look", f"{data['name']} · charlm look", data)
-
-
-def _in_float32(trained: TrainedModel) -> TrainedModel:
-    """The same model with the same weights, which multiplies in float32."""
-    network = copy.copy(trained.network)
-    network.precision = "fp32"
-    return replace(trained, network=network)
 
 
 def shown_text(trained: TrainedModel, ids: Ids) -> str:
@@ -221,7 +212,7 @@ def _compared(
             f"--compare: found a model of level {other.vocabulary.level}; allowed: one of level "
             f"{trained.vocabulary.level}, as the first"
         )
-    other = _in_float32(other)
+    other = other.on_cpu_in_float32()
     try:
         same = other.vocabulary.encode(trained.vocabulary.decode(ids.tolist(), "surrogateescape"))
     except VocabularyError as error:

@@ -8,7 +8,6 @@ import torch
 
 from charlm.cells import CELLS
 from charlm.data.vocabulary import Vocabulary
-from charlm.export.agreement import plain_copy
 from charlm.export.html_model import packed_model, round_to_int8
 from charlm.inference import TrainedModel
 from charlm.inference.options import SamplingOptions
@@ -43,7 +42,7 @@ DIFFERENCES = """async ({ models, ids, logits }) => {
 
 def check_logits(engine, trained, int8, steps, bound, most):
     """Logits of the page's model differ by at most `bound`, or so much of what is above `most`."""
-    network, ids = plain_copy(trained), some_ids(trained, steps, 1)
+    network, ids = trained.on_cpu_in_float32().network, some_ids(trained, steps, 1)
     if int8:
         round_to_int8(network)
     with torch.inference_mode():

@@ -3,6 +3,7 @@
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,6 @@ import torch
 
 from charlm.errors import DataError, ExportError
 from charlm.export import export, html
-from charlm.export.agreement import plain_copy
 from charlm.export.html import copies_of
 from charlm.export.html_model import html_nats, int8_matrix, packed_model, round_to_int8
 from charlm.inference import TrainedModel
@@ -66,6 +66,13 @@ def test_it_says_what_the_page_costs(command, tmp_path, model, options, name):
     else:
         assert data["copies"] is None
     assert [file.name for file in tmp_path.iterdir()] == ["a.html"]
+
+
+def test_the_page_of_a_model_on_a_gpu_is_scored_on_the_cpu(model, tmp_path):
+    there = replace(model, device=torch.device("meta"))  # its network stays on the CPU
+    assert str(export(there, "html", tmp_path / "a.html").check) == str(
+        export(model, "html", tmp_path / "b.html").check
+    )
 
 
 def test_weights_that_lose_too_much_are_refused(model, tmp_path, monkeypatch):
@@ -153,7 +160,7 @@ def test_rows_of_int8_have_the_scale_of_the_least_error():
 def test_the_page_has_the_weights_that_charlm_scores():
     trained = model_of("rhn", inputs="tied", layers=2)
     before = [parameter.clone() for parameter in trained.network.parameters()]
-    network = plain_copy(trained)
+    network = trained.on_cpu_in_float32().network
     round_to_int8(network)
     packed: dict[str, Any] = packed_model(trained, int8=True)["model"]
 
