@@ -286,7 +286,7 @@ def _split_lines(
 def cut(ids: Ids, shares: Sequence[float]) -> list[Ids]:
     """Contiguous parts of `ids` in proportion to `shares`, as views.
 
-    Shard k ends at floor(N · (share_0 + … + share_k) / (sum of all shares)). The fractions are exact: 0.9 is 9/10, and
+    Part k ends at floor(N · (share_0 + … + share_k) / (sum of all shares)). The fractions are exact: 0.9 is 9/10, and
     the last part ends at N.
     """
     exact = [Fraction(str(float(share))) for share in shares]

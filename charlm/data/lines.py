@@ -36,11 +36,11 @@ _CHUNK = 1 << 18
 _BUCKETS = 1 << 20
 """Lines are counted by their hashes modulo this number, in constant memory."""
 _FREQUENT = 0.1
-"""A line is frequent if it has more than this share of the lines that the smallest split should get …"""
 _LEAST_SHARE = 1e-3
-"""… or one of this share, and then few rare lines are in the bucket of a frequent one …"""
 _FEW = 4
-"""… and more than so many occurrences."""
+"""A line is frequent if it occurs more than `_FEW` times and makes up more than `_FREQUENT` of the smallest split's
+share of lines. Shares below `_LEAST_SHARE` count as `_LEAST_SHARE`, so that a frequent line outnumbers the rare
+lines in its bucket."""
 _DOMINANT = 0.2
 """A frequent line with this share of all lines is reported."""
 

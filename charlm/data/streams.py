@@ -14,8 +14,8 @@ from charlm.system.formatting import counted
 from charlm.system.process_group import WHOLE_BATCH, Shard
 
 _PIECE = 1024
-"""Characters of a piece at least, if an epoch reads so many, and less than double. The state is carried over the gap
-after it, so pieces should be long."""
+"""Minimum length of a piece in characters, or T if that is longer; pieces are shorter than twice that. An epoch that
+reads fewer is one piece. State carries across gaps, so pieces should be long."""
 _BLOCK = 1 << 8
 """Lines that stand together in the text, and that are drawn together."""
 _GROUP = 1 << 10

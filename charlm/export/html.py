@@ -53,7 +53,7 @@ class Costs:
 
     @property
     def loss(self) -> float:
-        """The share of nats lost, 0 if it is not known; of a model that has hardly any, the share of _LEAST_NATS."""
+        """Relative increase of the loss, 0 if it is not known; the denominator is at least `_LEAST_NATS`."""
         if self.before_nats is None or self.after_nats is None:
             return 0.0
         return (self.after_nats - self.before_nats) / max(self.before_nats, _LEAST_NATS)

@@ -96,7 +96,10 @@ def copied_stretches(text: Ids, corpus: Ids) -> list[tuple[int, int]]:
 
 
 def _longest_after(text: Ids, corpus: Ids, at: Places) -> int:
-    """How far the text goes with the corpus from one of these places, where the first window is the same; 0 without."""
+    """Longest match of the text with the corpus at any of these positions; 0 if there are none.
+
+    The first window is the same at each of them.
+    """
     length = WINDOW if len(at) else 0
     while 0 < length < len(text):
         at = at[at + length < len(corpus)]

@@ -183,9 +183,9 @@ def tracked(
 
 
 def most_telling(units_tracked: dict[tuple[Series, int], Tracked], count: int) -> list[tuple[Series, int]]:
-    """The units to show, each by the state that tells most: by turns the best for each feature.
+    """The `count` units to show: the best unit of each feature, then the second best of each, and so on.
 
-    So one feature does not take all places.
+    They are sorted by correlation, the strongest first. Each unit comes with its state of the strongest correlation.
     """
     by_feature: dict[str, list[tuple[Series, int]]] = {}
     best: dict[tuple[int, int], tuple[Series, int]] = {}
