@@ -12,8 +12,8 @@ import torch
 
 from charlm.choice.rule import Candidate
 from charlm.config import Config
-from charlm.data.corpus import Corpus, Ids
-from charlm.data.vocabulary import Vocabulary
+from charlm.data.corpus import Corpus
+from charlm.data.vocabulary import Ids, Vocabulary
 from charlm.errors import DeviceError, is_out_of_memory
 from charlm.system.device import free_memory
 from charlm.system.process_group import ONE_PROCESS

@@ -10,7 +10,7 @@ from charlm.choice.rule import LARGE_CHARS, MOST_EPOCHS, Candidate, expected_nat
 from charlm.choice.search import Prospects, best, candidates_by_family, next_to_measure, with_training
 from charlm.choice.text import mean_line_chars, ngram_nats
 from charlm.config import Config
-from charlm.data.corpus import Corpus, Text
+from charlm.data.corpus import Corpus, CountedSources
 from charlm.data.progress import to_be_done_by
 from charlm.data.vocabulary import Vocabulary
 from charlm.errors import DataError, DeviceError
@@ -50,7 +50,7 @@ class Suggestion:
     updates: int
     """How many the measured speed promises."""
     machine: Machine
-    text: Text
+    text: CountedSources
     """The text that was read."""
     vocabulary: Vocabulary
 
@@ -100,10 +100,10 @@ def suggest(request: Request, group: ProcessGroup = ONE_PROCESS, clock: Clock | 
     return Suggestion(*choice, machine, text, corpus.vocabulary)
 
 
-def _load(request: Request, base: Config, clock: Clock | None) -> tuple[Text, Corpus]:
+def _load(request: Request, base: Config, clock: Clock | None) -> tuple[CountedSources, Corpus]:
     """The text, and all of it encoded."""
     with to_be_done_by(clock and clock.ends_s()):
-        text = Text(base.data)
+        text = CountedSources(base.data)
         vocabulary = fine_tuned_vocabulary(base, request.initial, text) if request.initial else None
         corpus = text.corpus(vocabulary, whole=True)
     if (chars := len(corpus.splits["train"])) < LEAST_CHARS:

@@ -3,8 +3,7 @@
 import numpy as np
 import numpy.typing as npt
 
-from charlm.data.corpus import Ids
-from charlm.data.vocabulary import Vocabulary
+from charlm.data.vocabulary import Ids, Vocabulary
 
 _ORDER = 5
 _SAMPLE, _PIECES = 160_000, 8

@@ -86,16 +86,16 @@ def check_escapes(trained: Any, text: str, where: str) -> None:
 
 
 def known_prompt(trained: Any, text: str, where: str, skip_unknown: bool) -> str:
-    """A prompt without the characters that the model does not know, which are reported; see `TrainedModel.known`."""
+    """A prompt without the characters that the model does not know, which are reported."""
     if where == "--prompt" and not skip_unknown:
         check_escapes(trained, text, where)
-    text, skipped = trained.known(trained.vocabulary.normalized(text), where, skip_unknown=skip_unknown)
+    text, skipped = trained.without_unknown(trained.vocabulary.normalized(text), where, skip_unknown=skip_unknown)
     if skipped:
         say("skipped", f"{where}: {skipped}")
     return text
 
 
-def known_ids(trained: Any, file: Path | str, skip_unknown: bool, *, counts_unknown: bool = False) -> tuple[Any, int]:
+def encode_text(trained: Any, file: Path | str, skip_unknown: bool, *, counts_unknown: bool = False) -> tuple[Any, int]:
     """The ids of a text without the characters that the model does not know, and how many these are.
 
     Reports them if they are skipped. VocabularyError for them unless they are skipped or counted.
@@ -107,7 +107,7 @@ def known_ids(trained: Any, file: Path | str, skip_unknown: bool, *, counts_unkn
     if str(file) == "-":
         file, text = "stdin", read_text(trained, file)
         unknown = {character: text.count(character) for character in vocabulary.unknown(text)}
-        ids = vocabulary.encode(trained.known(text, file, skip_unknown=leaves_out)[0])
+        ids = vocabulary.encode(trained.without_unknown(text, file, skip_unknown=leaves_out)[0])
     else:
         ids, unknown = encode_file(file, vocabulary, skip_unknown=leaves_out, unit=trained.config.data.unit)
     count = sum(unknown.values())

@@ -9,7 +9,7 @@ import typer
 
 from charlm.api import check_there, load
 from charlm.cli import usage
-from charlm.cli.common import known_ids, known_prompt, print_json, print_rows, write_page
+from charlm.cli.common import encode_text, known_prompt, print_json, print_rows, write_page
 from charlm.errors import RunError
 from charlm.runs import RunSummary, describe_run, find_runs
 from charlm.system.console import say
@@ -162,7 +162,7 @@ def look(
             text = written_text(trained, text, sample, temperature=temperature, seed=seed)
         ids = trained.scored_ids(trained.vocabulary.encode(text))
     elif file is not None:
-        ids, _ = known_ids(trained, file, skip_unknown)
+        ids, _ = encode_text(trained, file, skip_unknown)
         if len(ids) > length:
             say("text", f"{file}: the first {length:,} of {len(ids):,} characters; --length takes more")
         in_text_order = trained.vocabulary.reversed_if_backward

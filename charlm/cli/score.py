@@ -11,7 +11,7 @@ from charlm.cli import usage
 from charlm.cli.common import (
     as_json,
     check_file,
-    known_ids,
+    encode_text,
     open_model,
     print_exactly,
     print_json,
@@ -98,7 +98,7 @@ def evaluate(
     if adaptation:
         trained.training_splits("--dynamic")
     name = str(file or split or "valid")
-    ids = trained.split(name) if file is None else trained.scored_ids(known_ids(trained, file, skip_unknown)[0])
+    ids = trained.split(name) if file is None else trained.scored_ids(encode_text(trained, file, skip_unknown)[0])
     alike = 1 if adaptation else None  # both scores read the text in as many streams
     score = trained.evaluate(ids, streams=streams or alike, per_char=per_char is not None and not adaptation)
     step = trained.progress.get("step")
@@ -262,7 +262,7 @@ def _score_text(
 ) -> None:
     """Score a text as `charlm eval` does; unknown characters add their scores if they count."""
     name = "stdin" if file == "-" else file
-    ids, unknown_count = known_ids(trained, file, skip_unknown, counts_unknown=unknown_nats is not None)
+    ids, unknown_count = encode_text(trained, file, skip_unknown, counts_unknown=unknown_nats is not None)
     ids = trained.scored_ids(ids)
     if adaptation:
         score = trained.evaluate_dynamically(ids, adaptation, per_char=per_char)

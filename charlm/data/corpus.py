@@ -21,11 +21,11 @@ import numpy.typing as npt
 
 from charlm.config.schema import DataConfig
 from charlm.data.cache import check_room, find_entry, has_entry, store_entry
-from charlm.data.lines import Ids, Labels, count_labels, line_starts, newline_of, write_splits
+from charlm.data.lines import Labels, count_labels, line_starts, newline_of, write_splits
 from charlm.data.progress import ProgressLines
 from charlm.data.reading import Unit, changed, read_chunks, read_symbols
 from charlm.data.sources import resolve
-from charlm.data.vocabulary import CODE_POINTS, UNKNOWN, Level, Vocabulary, describe_characters
+from charlm.data.vocabulary import CODE_POINTS, UNKNOWN, Ids, Level, Vocabulary, describe_characters
 from charlm.errors import DataError, VocabularyError
 from charlm.system.console import say
 from charlm.system.formatting import counted, format_bytes
@@ -139,7 +139,7 @@ class Corpus:
     """Whether frequent lines are in all splits, see `write_splits`."""
 
 
-class Text:
+class CountedSources:
     """The sources of a config's `data` section, found and counted once; `corpus` encodes them.
 
     DataError for sources that cannot be used.
@@ -223,8 +223,8 @@ class Text:
 def load_corpus(
     data: DataConfig, vocabulary: Vocabulary | None = None, *, whole: bool = False, spread: bool = True
 ) -> Corpus:
-    """Load the corpus of a config's `data` section, see `Text`."""
-    return Text(data).corpus(vocabulary, whole=whole, spread=spread)
+    """Load the corpus of a config's `data` section, see `CountedSources`."""
+    return CountedSources(data).corpus(vocabulary, whole=whole, spread=spread)
 
 
 def load_unchanged_corpus(data: DataConfig, vocabulary: Vocabulary, progress: Mapping[str, Any]) -> Corpus:

@@ -17,12 +17,11 @@ from charlm.data.cache import find_entry, map_entry, open_entry, store_entry
 from charlm.data.hashes import BASE, line_hashes
 from charlm.data.progress import ProgressLines
 from charlm.data.reading import NEWLINE
-from charlm.data.vocabulary import Vocabulary
+from charlm.data.vocabulary import Ids, Vocabulary
 from charlm.errors import CheckpointError, DataError
 from charlm.system.console import say
 from charlm.system.formatting import counted
 
-Ids = npt.NDArray[np.integer[Any]]
 Hashes = npt.NDArray[np.uint64]
 Buckets = npt.NDArray[np.int64]
 Labels = dict[str, int]

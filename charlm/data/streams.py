@@ -1,13 +1,13 @@
 """Training windows: B streams of a corpus side by side, for truncated backpropagation."""
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from charlm.data.hashes import scattered
+from charlm.data.vocabulary import Ids
 from charlm.errors import DataError
 from charlm.system.device import to_device
 from charlm.system.formatting import counted
@@ -23,8 +23,6 @@ _GROUP = 1 << 10
 _AHEAD = 256
 """Lines that a stream looks up at once."""
 _ROUNDS = 8
-
-Ids = npt.NDArray[np.integer[Any]]
 
 
 class Windows:

@@ -17,6 +17,7 @@ Direction = Literal["forward", "backward"]
 CODE_POINTS = 0x110000
 UNKNOWN = np.uint32(0xFFFFFFFF)
 CodePoints = npt.NDArray[np.unsignedinteger[Any]]
+Ids = npt.NDArray[np.integer[Any]]
 
 
 _ALIKE = {

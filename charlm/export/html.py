@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from charlm.data.vocabulary import Ids
 from charlm.errors import DataError, ExportError
 from charlm.export.html_model import html_nats, packed_model
 from charlm.inference import TrainedModel
-from charlm.inference.evaluation import Ids, evaluate
+from charlm.inference.evaluation import evaluate
 from charlm.inference.novelty import WINDOW
 from charlm.look.page import model_facts
 from charlm.model import overflow

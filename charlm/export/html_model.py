@@ -16,9 +16,10 @@ import torch
 from torch import Tensor
 
 from charlm.cells.javascript import program_json
+from charlm.data.vocabulary import Ids
 from charlm.export.agreement import vocabulary_json
 from charlm.inference import TrainedModel
-from charlm.inference.evaluation import Ids, evaluate
+from charlm.inference.evaluation import evaluate
 from charlm.inference.sampling import prompt_ids
 from charlm.layers import RecurrentLayers
 from charlm.model import CharLM

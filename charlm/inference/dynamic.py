@@ -16,8 +16,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from charlm.data.vocabulary import Ids
 from charlm.errors import DivergenceError
-from charlm.inference.evaluation import WARMUP, Cut, Evaluation, Ids, evaluating, scored_windows, sum_windows
+from charlm.inference.evaluation import WARMUP, Cut, Evaluation, evaluating, scored_windows, sum_windows
 from charlm.layers import cross_entropy
 from charlm.model import CharLM, map_state
 from charlm.system.device import to_device

@@ -11,14 +11,13 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from charlm.data.vocabulary import Ids
 from charlm.errors import DataError
 from charlm.layers import cross_entropy
 from charlm.model import CharLM, map_state
 from charlm.system.device import to_device
 from charlm.system.formatting import counted, nats_to_bits
 from charlm.system.process_group import ONE_PROCESS, WHOLE_BATCH, ProcessGroup, Shard
-
-Ids = npt.NDArray[np.integer[Any]]
 
 STREAMS = 64
 """How many streams to read side by side at most. A single stream is exact but leaves most of the machine idle."""

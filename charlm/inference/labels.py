@@ -13,8 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from charlm.data.vocabulary import Vocabulary
-from charlm.inference.evaluation import Ids
+from charlm.data.vocabulary import Ids, Vocabulary
 from charlm.inference.texts import score_texts
 from charlm.layers import RecurrentState
 from charlm.model import CharLM, map_state

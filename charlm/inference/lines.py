@@ -10,10 +10,10 @@ import numpy.typing as npt
 
 from charlm.data.lines import LABEL_ADVICE
 from charlm.data.reading import NEWLINE, as_in_training, whole_lines
-from charlm.data.vocabulary import UNKNOWN, Vocabulary, code_points, describe_characters
+from charlm.data.vocabulary import UNKNOWN, Ids, Vocabulary, code_points, describe_characters
 from charlm.errors import DataError, VocabularyError
 from charlm.inference.dynamic import Adaptation, Rule, gradient_rms
-from charlm.inference.evaluation import PERCENTS, Cut, Ids, line_quantiles, scored_windows
+from charlm.inference.evaluation import PERCENTS, Cut, line_quantiles, scored_windows
 from charlm.inference.labels import Classification
 from charlm.inference.options import Limit
 from charlm.inference.texts import score_texts
@@ -228,8 +228,8 @@ def _validation_scores(trained: TrainedModel, label: str | None) -> npt.NDArray[
 
 
 @dataclass(frozen=True)
-class Answers:
-    """What was found for some lines."""
+class ClassifiedLines:
+    """A batch of lines and their predicted labels."""
 
     lines: list[str]
     """Without their labels."""
@@ -242,7 +242,7 @@ class Answers:
 
 def classify_lines(
     trained: TrainedModel, blocks: Iterable[list[str]], name: str, *, labeled: bool = False, skip_unknown: bool = False
-) -> Iterator[Answers]:
+) -> Iterator[ClassifiedLines]:
     """Classify lines that come some at a time.
 
     labeled: the lines begin with their labels; DataError for a line without one. skip_unknown: leave out characters
@@ -261,6 +261,7 @@ def classify_lines(
             true, lines = [label for label, _, _ in pairs], [record for _, _, record in pairs]
         unknown, known = trained.vocabulary.unknown("".join(lines)), lines
         if unknown:
-            known = [trained.known(*pair, skip_unknown=skip_unknown)[0] for pair in zip(lines, locations, strict=True)]
-        yield Answers(lines, true, trained.classify(known), unknown)
+            located = zip(lines, locations, strict=True)
+            known = [trained.without_unknown(*each, skip_unknown=skip_unknown)[0] for each in located]
+        yield ClassifiedLines(lines, true, trained.classify(known), unknown)
         number += len(lines)

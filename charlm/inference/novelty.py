@@ -5,14 +5,13 @@ the text only. The corpus may be memory-mapped.
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from charlm.data.hashes import BASE, Hashes, window_hashes
+from charlm.data.vocabulary import Ids
 
-Ids = npt.NDArray[np.integer[Any]]
 Places = npt.NDArray[np.int64]
 
 WINDOW = 20

@@ -8,7 +8,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from charlm.inference.evaluation import STEPS, Ids, most_streams, window_steps
+from charlm.data.vocabulary import Ids
+from charlm.inference.evaluation import STEPS, most_streams, window_steps
 from charlm.layers import RecurrentState, cross_entropy
 from charlm.model import CharLM, map_state
 from charlm.system.device import to_device
@@ -17,7 +18,7 @@ _LONG = 2**13
 """Characters of a window of long texts."""
 
 Pool = Literal["last", "mean"]
-Start = Callable[[npt.NDArray[np.int64]], RecurrentState]
+InitialState = Callable[[npt.NDArray[np.int64]], RecurrentState]
 """The state [L, B, H] in which these texts start."""
 
 
@@ -53,7 +54,7 @@ class _Window(NamedTuple):
 
 @torch.inference_mode()
 def score_texts(
-    model: CharLM, texts: Sequence[Ids], device: torch.device, start: Start | None = None
+    model: CharLM, texts: Sequence[Ids], device: torch.device, start: InitialState | None = None
 ) -> list[npt.NDArray[np.float32]]:
     """Nats of every character after the first of each text [N], given those before it in the text: [N − 1] each.
 
@@ -115,7 +116,7 @@ def text_features(model: CharLM, texts: Sequence[Ids], device: torch.device, poo
 
 
 def _windows(
-    model: CharLM, texts: Sequence[Ids], device: torch.device, start: Start | None = None
+    model: CharLM, texts: Sequence[Ids], device: torch.device, start: InitialState | None = None
 ) -> Iterator[_Window]:
     """Read the texts, the longest first, in windows with the state carried from one to the next.
 

@@ -18,10 +18,10 @@ from charlm.data.corpus import begin_of, load_unchanged_corpus
 from charlm.data.lines import Labels
 from charlm.data.reading import NEWLINE
 from charlm.data.sources import with_found_paths
-from charlm.data.vocabulary import Vocabulary, describe_characters
+from charlm.data.vocabulary import Ids, Vocabulary, describe_characters
 from charlm.errors import CheckpointError, DataError, LabelError, VocabularyError
 from charlm.inference.dynamic import Adaptation, evaluate_dynamically
-from charlm.inference.evaluation import Evaluation, Ids, evaluate
+from charlm.inference.evaluation import Evaluation, evaluate
 from charlm.inference.labels import Classification, label_nats
 from charlm.inference.novelty import Verbatim, copied_share, longest_copy
 from charlm.inference.options import SamplingOptions
@@ -140,7 +140,7 @@ class TrainedModel:
         chosen = replace(chosen, stop=self.vocabulary.normalized(one_text(chosen.stop, "stop")))
         prompt = self.vocabulary.normalized(one_text(prompt, "prompt"))
         if skip_unknown:
-            prompt, _ = self.known(prompt, "prompt", skip_unknown=True)
+            prompt, _ = self.without_unknown(prompt, "prompt", skip_unknown=True)
         if label is not None:
             if NEWLINE in prompt:
                 raise ValueError("prompt: found a line end beside a label; allowed: the beginning of one line")
@@ -338,7 +338,7 @@ class TrainedModel:
 
     # Characters that the model does not know
 
-    def known(self, text: str, where: str, *, skip_unknown: bool) -> tuple[str, str]:
+    def without_unknown(self, text: str, where: str, *, skip_unknown: bool) -> tuple[str, str]:
         """`text` without the characters that the model does not know, and a list of those for people.
 
         VocabularyError, which begins with `where`, if there are some and `skip_unknown` is off.

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from charlm.data.reading import NEWLINE
-from charlm.data.vocabulary import readable
+from charlm.data.vocabulary import Ids, readable
 from charlm.errors import DataError, VocabularyError
 from charlm.inference import SamplingOptions, TrainedModel
 from charlm.inference.line_samples import sample_lines
@@ -13,7 +13,7 @@ from charlm.inference.novelty import copied_stretches
 from charlm.inference.sampling import sample_text
 from charlm.look.features import correlations, features_of, most_telling, tracked
 from charlm.look.hardest import better_words, hardest_lines, hardest_words
-from charlm.look.predictions import Ids, Predictions, Series, activations, context_curve, read
+from charlm.look.predictions import Predictions, Series, activations, context_curve, read
 from charlm.system.console import say
 from charlm.system.formatting import counted, printable
 from charlm.web.page import html_page, packed

@@ -8,12 +8,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from charlm.data.vocabulary import Vocabulary
+from charlm.data.vocabulary import Ids, Vocabulary
 from charlm.layers import cross_entropy
 from charlm.model import CharLM, overflow
 from charlm.system.formatting import nats_to_bits
 
-Ids = npt.NDArray[np.integer[Any]]
 Floats = npt.NDArray[np.floating[Any]]
 
 TOP = 5

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from charlm.config import Config
-from charlm.data.corpus import Text
+from charlm.data.corpus import CountedSources
 from charlm.model import parameters_by_part
 from charlm.system.formatting import counted, format_bytes, format_duration
 from charlm.system.process_group import ONE_PROCESS, ProcessGroup
@@ -73,7 +73,10 @@ class Cost:
 
 
 def measure_cost(
-    config: Config, group: ProcessGroup = ONE_PROCESS, machine: Machine | None = None, text: Text | None = None
+    config: Config,
+    group: ProcessGroup = ONE_PROCESS,
+    machine: Machine | None = None,
+    text: CountedSources | None = None,
 ) -> Cost:
     """Make the trainer of a config and a few updates, and throw them away. Refuses what `start_run` refuses."""
     # Full windows, as at the end of the run.
@@ -81,7 +84,7 @@ def measure_cost(
     config = config.model_copy(update={"train": full})
     machine = machine or choose_machine(config, group)
     trainer, corpus = prepare(
-        config, group, lambda: (text or Text(config.data)).corpus(split=config.data.split), machine
+        config, group, lambda: (text or CountedSources(config.data)).corpus(split=config.data.split), machine
     )
     activations_bytes = _saved_bytes(trainer)
     step_s = _median_s(trainer.update, trainer)

@@ -11,7 +11,7 @@ import torch
 from charlm.checkpoint import Checkpoint, newest_whole, read_checkpoint
 from charlm.config import Config, differences, flatten, ignored_options
 from charlm.config.yaml import dump_flow
-from charlm.data.corpus import Corpus, Text, load_unchanged_corpus
+from charlm.data.corpus import Corpus, CountedSources, load_unchanged_corpus
 from charlm.data.progress import to_be_done_by
 from charlm.data.sources import check_texts_apart, with_absolute_paths, with_found_paths
 from charlm.data.streams import check_length
@@ -48,7 +48,7 @@ def start_run(
     name: str = "run",
     group: ProcessGroup = ONE_PROCESS,
     machine: Machine | None = None,
-    text: Text | None = None,
+    text: CountedSources | None = None,
     clock: Clock | None = None,
     callbacks: Callbacks | None = None,
 ) -> Outcome:
@@ -64,7 +64,7 @@ def start_run(
     def load() -> Corpus:
         if init_from:
             check_same_model(config, init_from)
-        opened = text or Text(config.data)
+        opened = text or CountedSources(config.data)
         vocabulary = fine_tuned_vocabulary(config, init_from, opened) if init_from else None
         return opened.corpus(vocabulary, split=config.data.split)
 
@@ -297,7 +297,7 @@ def check_same_model(config: Config, init_from: Checkpoint) -> None:
         raise ConfigError(*faults)
 
 
-def fine_tuned_vocabulary(config: Config, init_from: Checkpoint, text: Text) -> Vocabulary:
+def fine_tuned_vocabulary(config: Config, init_from: Checkpoint, text: CountedSources) -> Vocabulary:
     """The checkpoint's vocabulary, extended by the new text's characters if the config asks for it."""
     vocabulary = init_from.vocabulary
     if not (unknown := text.unknown(vocabulary)):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from charlm.config.schema import DataConfig
 from charlm.data import progress, reading
-from charlm.data.corpus import Corpus, Text, count_source, cut, encode, encode_file
+from charlm.data.corpus import Corpus, CountedSources, count_source, cut, encode, encode_file
 from charlm.data.vocabulary import Vocabulary
 from charlm.errors import DataError, VocabularyError
 from tests.corpora import load_corpus
@@ -187,7 +187,7 @@ def test_what_takes_long_says_how_far_it_is(write, monkeypatch, capsys, every_s)
 
 
 def test_a_given_vocabulary_keeps_its_ids_and_can_be_extended(write):
-    text = Text(DataConfig(source=write("1", "abca"), valid_source=write("2", "zéa"), split=WHOLE))
+    text = CountedSources(DataConfig(source=write("1", "abca"), valid_source=write("2", "zéa"), split=WHOLE))
     vocabulary = Vocabulary("char", "ba")
     assert text.unknown(vocabulary) == "czé"
     corpus = text.corpus(vocabulary.extended("czé"))

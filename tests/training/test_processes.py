@@ -22,7 +22,7 @@ from charlm.checkpoint import Checkpoint, read_checkpoint
 from charlm.choice.families import USUAL, Request
 from charlm.choice.suggest import suggest
 from charlm.config import Config, parse_config
-from charlm.data.corpus import Text, load_corpus
+from charlm.data.corpus import CountedSources, load_corpus
 from charlm.errors import CharlmError, ConfigError, ProcessError, RunError
 from charlm.inference.evaluation import evaluate
 from charlm.model import build_model
@@ -356,9 +356,9 @@ def text_of(group: ProcessGroup, write):
     def text(data):
         source = f"{data.source}{group.rank}"
         write(source)
-        return Text(data.model_copy(update={"source": source}))
+        return CountedSources(data.model_copy(update={"source": source}))
 
-    return mock.patch.object(charlm.training.start, "Text", text)
+    return mock.patch.object(charlm.training.start, "CountedSources", text)
 
 
 def nan_once(group: ProcessGroup):
