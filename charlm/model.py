@@ -63,8 +63,8 @@ class CharLM(nn.Module):
         self.output_dropout = output_dropout
         self.variational = variational
         self.precision = precision
-        self.begins: int | None = None
-        """The id before which the state is set to zero: it begins a sample of its own. None: the text runs on."""
+        self.reset_id: int | None = None
+        """The state is set to zero before this id, the newline that begins a line; None: the text runs on."""
         self.embedding = nn.Embedding(vocabulary_size, embedding_size) if embedding_size else None
         self.layers = layers
         self.decoder = nn.Linear(layers.hidden_size, vocabulary_size)
@@ -72,6 +72,11 @@ class CharLM(nn.Module):
         if tie_embeddings:
             assert self.embedding is not None
             self.embedding.weight = self.decoder.weight
+
+    @property
+    def is_line_model(self) -> bool:
+        """Whether each line is a sample of its own."""
+        return self.reset_id is not None
 
     def init_uniform_(self, bound: float) -> None:
         """Draw all weights from U(±bound) and set biases to 0, except the special biases of the cell."""
@@ -97,20 +102,20 @@ class CharLM(nn.Module):
 
     def outputs(self, x_TB: Tensor, state: RecurrentState | None = None) -> tuple[Tensor, RecurrentState]:
         """Outputs [T, B, H] of the last layer, and the last state."""
-        resets_TB = None if self.begins is None else x_TB == self.begins
+        resets_TB = None if self.reset_id is None else x_TB == self.reset_id
         with self.autocast(x_TB.device):
             return self.layers(self._embed(x_TB), state, resets_TB)
 
     def select_backend(self, device: torch.device, training: bool = True) -> Selection:
         """The backend of the layers, see `RecurrentLayers.select_backend`."""
         with self.autocast(device):
-            return self.layers.select_backend(device, training, resets=self.begins is not None)
+            return self.layers.select_backend(device, training, resets=self.is_line_model)
 
     def outputs_and_activations(
         self, x_TB: Tensor, state: RecurrentState | None = None
     ) -> tuple[Tensor, RecurrentState, list[Activations]]:
         """`outputs` by the reference loop in the parameters' precision, and the activations of each layer."""
-        resets_TB = None if self.begins is None else x_TB == self.begins
+        resets_TB = None if self.reset_id is None else x_TB == self.reset_id
         activations = [Activations() for _ in range(self.layers.num_layers)]
         outputs, last_state = self.layers.forward_reference(self._embed(x_TB), state, resets_TB, activations)
         return outputs, last_state, activations

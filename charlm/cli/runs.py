@@ -168,7 +168,7 @@ def look(
         in_text_order = trained.vocabulary.reversed_if_backward
         ids = trained.scored_ids(in_text_order(in_text_order(ids)[:length]))
     else:
-        newline = int(trained.network.begins is not None)  # hidden, before the first line
+        newline = int(trained.network.is_line_model)  # hidden, before the first line
         ids = trained.split("valid")[: length + newline]
     write_page(out, look_page(trained, ids, other, units=units))
 

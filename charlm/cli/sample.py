@@ -94,8 +94,8 @@ def sample(
     usage.refuse_if((unique or novel) and novelty, "--novelty excludes --unique and --novel")
     check_file(prompt_file, "--prompt-file ")
     trained = open_model(checkpoint, device, precision, samples=True)
-    is_of_lines, vocabulary = trained.network.begins is not None, trained.vocabulary
-    if (unique or novel) and not is_of_lines:
+    is_line_model, vocabulary = trained.network.is_line_model, trained.vocabulary
+    if (unique or novel) and not is_line_model:
         raise usage.error("--unique and --novel need a model of lines (`charlm train TEXT --lines`)")
     if label is not None and not trained.labels:
         raise usage.error("--label needs a model with labels (data.label_separator)")
@@ -115,7 +115,7 @@ def sample(
 
     kinds, seeds = Counter[str](), range(seed, seed + count)
     samples: Iterable[tuple[int, Iterable[str]]]  # the seed of each, and its pieces
-    if is_of_lines and not novelty:
+    if is_line_model and not novelty:
         lines = sample_lines(trained, text, options, seed, count, label=label, unique=unique, novel=novel)
         samples = _new_lines(lines, kinds)
     elif json:  # side by side
@@ -126,7 +126,7 @@ def sample(
         samples = ((each, (piece for [piece] in draw([each]))) for each in seeds)
     rows: list[dict[str, Any]] = []
     for own_seed, pieces in samples:
-        if count > 1 and not json and (novelty or not is_of_lines):
+        if count > 1 and not json and (novelty or not is_line_model):
             typer.echo(f"--- seed {own_seed} ---")
         sample = "".join(pieces) if json else _print(text, pieces, vocabulary.backward)
         rows.append({"seed": own_seed, "prompt": readable(text), "text": readable(sample)})
@@ -152,9 +152,9 @@ def _prompt(trained: Any, text: str, file: Path | None, skip_unknown: bool) -> s
     if file is not None:
         where = f"--prompt-file {file}"
         text = read_text(trained, file, "--prompt-file ")
-        if trained.network.begins is not None:  # the end of the file's line
+        if trained.network.is_line_model:  # the end of the file's line
             text = text.removesuffix("\n")
-    if trained.network.begins is not None and "\n" in text:
+    if trained.network.is_line_model and "\n" in text:
         raise usage.error(f"{where}: found a line end; allowed with a model of lines: a part of one line")
     return known_prompt(trained, text, where, skip_unknown)
 

@@ -168,7 +168,7 @@ def _print_sample(run_dir: Path) -> None:
     from charlm.inference import load
 
     model = load(run_dir, load_config(run_dir / "config.yaml", own=as_data).device).for_sampling()
-    for seed in [1] if model.network.begins is None else range(1, 11):
+    for seed in range(1, 11) if model.network.is_line_model else [1]:
         print_exactly(f"{model.sample(length=400, seed=seed)}\n")
 
 

@@ -243,8 +243,8 @@ def load_unchanged_corpus(data: DataConfig, vocabulary: Vocabulary, progress: Ma
     return corpus
 
 
-def begin_of(unit: Unit, vocabulary: Vocabulary) -> int | None:
-    """The id that begins a sample of its own, see `CharLM.begins`: a newline if lines are the unit."""
+def reset_id_of(unit: Unit, vocabulary: Vocabulary) -> int | None:
+    """The id before which the state is set to zero, see `CharLM.reset_id`: a newline if lines are the unit."""
     return int(newline_of(vocabulary)) if unit == "line" else None
 
 

@@ -53,8 +53,8 @@ def check_agreement(network: CharLM, step: Step, name: str) -> Agreement:
     for steps in _STEPS:
         shape = (steps, _STREAMS)
         ids_TB = torch.randint(network.vocabulary_size, shape, generator=generator)
-        if network.begins is not None:
-            ids_TB[torch.rand(shape, generator=generator) < 0.2] = network.begins
+        if network.reset_id is not None:
+            ids_TB[torch.rand(shape, generator=generator) < 0.2] = network.reset_id
         logits, state = network(ids_TB, state)
         exported_logits, exported_state = step(ids_TB, exported_state)
         for exported, expected in zip((exported_logits, *exported_state), (logits, *as_tuple(state)), strict=True):

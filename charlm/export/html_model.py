@@ -66,7 +66,7 @@ def packed_model(trained: TrainedModel, *, int8: bool) -> dict[str, Any]:
         "hidden": layers.hidden_size,
         "zoneout": layers.zoneout,
         "residual": layers.residual,
-        "begins": network.begins,
+        "begins": network.reset_id,
         "programs": [
             program_json(layers.program(layer), layers.hidden_size, layers.layer_input_size(layer))
             for layer in range(min(2, layers.num_layers))  # all layers above the first have the same
@@ -79,7 +79,7 @@ def packed_model(trained: TrainedModel, *, int8: bool) -> dict[str, Any]:
         "kernel": base64.b64encode(KERNEL.read_bytes()).decode("ascii"),
     }
     first, *_ = prompt_ids(network, trained.vocabulary, "")
-    vocabulary = vocabulary_json(trained) | {"begins": network.begins, "firstRead": first}
+    vocabulary = vocabulary_json(trained) | {"begins": network.reset_id, "firstRead": first}
     return {"model": model, "vocabulary": vocabulary}
 
 

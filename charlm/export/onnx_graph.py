@@ -98,8 +98,8 @@ def _scan_body(network: CharLM, nodes: Nodes) -> tuple[list[Any], list[str]]:
     """One step for B streams: its nodes, and the names of the new states and of the outputs [B, H]."""
     layers = network.layers
     states = [f"step_{name}" for name in layers.state_names]
-    if network.begins is not None:
-        is_begin = nodes.one("Equal", "step_ids", nodes.constant(np.int64(network.begins)))
+    if network.reset_id is not None:
+        is_begin = nodes.one("Equal", "step_ids", nodes.constant(np.int64(network.reset_id)))
         carry_B1 = nodes.one("Cast", nodes.one("Not", is_begin), to=1)
         carry_B1 = nodes.one("Unsqueeze", carry_B1, nodes.constant(np.array([1])))
         states = [nodes.one("Mul", name, carry_B1) for name in states]

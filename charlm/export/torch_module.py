@@ -175,7 +175,7 @@ def _model_class(network: CharLM, plain: bool) -> str:
     module = f"nn.{layers.kind.upper()}({size})" if plain else "Layers()"
     tied = E is not None and E.weight is network.decoder.weight
     tie = "        self.decoder.weight = self.embedding.weight\n" if tied else ""
-    if network.begins is None:
+    if not network.is_line_model:
         forward = f"        x, state = self.layers({inputs}, state)\n"
     else:
         one = len(layers.state_names) == 1
@@ -183,7 +183,7 @@ def _model_class(network: CharLM, plain: bool) -> str:
         forward = f"""        outputs = []
         for step_ids, x in zip(ids, {inputs}):
             if state is not None:  # a newline begins a line, from the zero state
-                goes_on = (step_ids != {network.begins}).unsqueeze(-1)
+                goes_on = (step_ids != {network.reset_id}).unsqueeze(-1)
                 state = {reset_state}
             output, state = self.layers(x.unsqueeze(0), state)
             outputs.append(output)
@@ -228,13 +228,13 @@ def decode(ids: list[int]) -> str:
 
 
 def _sampling(trained: TrainedModel) -> str:
-    begins, vocabulary = trained.network.begins, trained.vocabulary
+    reset_id, vocabulary = trained.network.reset_id, trained.vocabulary
     start = repr(first_read(vocabulary))
-    if begins is None:
+    if reset_id is None:
         read = f"prompt or {start}"
     else:
         read = f"prompt + {start}" if vocabulary.backward else f"{start} + prompt"
-    ends = "" if begins is None else f"        if int(ids) == {begins}:\n            break\n"
+    ends = "" if reset_id is None else f"        if int(ids) == {reset_id}:\n            break\n"
     result = "decode(written) + prompt" if vocabulary.backward else "prompt + decode(written)"
     where = "ends with" if vocabulary.backward else "begins with"
     return f'''@torch.inference_mode()

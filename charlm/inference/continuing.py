@@ -52,7 +52,7 @@ class Continuer:
         return _distinct(["".join(text) for text in zip(*pieces, strict=True)])
 
     def _read(self, text: str) -> tuple[Tensor, RecurrentState]:
-        if self._network.begins is not None:  # the lines before do not matter
+        if self._network.is_line_model:  # the lines before do not matter
             text = self._prefix + text.rpartition(NEWLINE)[2]
         ids = prompt_ids(self._network, self._vocabulary, text)
         read = len(self._ids)

@@ -107,7 +107,7 @@ def evaluate_dynamically(
     train_ids: the training text, which gives RMS. DataError if the text is too short to score; DivergenceError if
     `adaptation.lr` is so high that the loss is no longer finite.
     """
-    cut = Cut.of(ids, streams, model.begins)
+    cut = Cut.of(ids, streams, model.reset_id)
     steps = max(1, min(adaptation.steps, cut.longest))
     rule = Rule(model, gradient_rms(model, train_ids, device, steps=steps, streams=len(cut.begin_B)), adaptation)
     windows = scored_windows(model, ids, device, cut, steps=steps)

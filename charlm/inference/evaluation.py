@@ -94,7 +94,7 @@ def evaluate(
     evaluation.
     """
     assert group.size == 1 or not (per_char or per_line)
-    cut = Cut.of(ids, streams or most_streams(device), model.begins)
+    cut = Cut.of(ids, streams or most_streams(device), model.reset_id)
     # The lines in the first characters of each part are spread over the text.
     steps = cut.longest if per_char else -(-_SAMPLE // len(cut.begin_B)) if per_line and cut.lines is not None else 0
     with evaluating(model), torch.inference_mode():
@@ -104,7 +104,7 @@ def evaluate(
         score,
         nats_sum=group.sum(score.nats_sum),
         per_char_nats=np.concatenate(first_nats) if per_char else None,
-        line_nats=_line_means(first_nats, ids, cut, model.begins) if per_line and model.begins is not None else None,
+        line_nats=None if model.reset_id is None or not per_line else _line_means(first_nats, ids, cut, model.reset_id),
     )
 
 
@@ -120,27 +120,27 @@ class Cut:
     """Number of lines, where lines are scored."""
 
     @classmethod
-    def of(cls, ids: Ids, streams: int, begins: int | None = None) -> "Cut":
+    def of(cls, ids: Ids, streams: int, reset_id: int | None = None) -> "Cut":
         """Up to `streams` nearly equal parts, fewer if they would be short; DataError if N < 2.
 
-        begins: the id that begins every part, see `CharLM.begins`.
+        reset_id: the id that begins every part, see `CharLM.reset_id`.
         """
         if len(ids) < 2:
             raise DataError(f"evaluation: found a text of {counted(len(ids), 'character')}; allowed: 2 or more")
         targets = len(ids) - 1
         B = max(1, min(streams, targets // (4 * WARMUP)))
         begin_B = np.minimum(-(-targets // B) * np.arange(B), targets)
-        if begins is not None:
-            begin_B = np.array([0, *(_next_position(ids, begins, position) for position in begin_B[1:])])
+        if reset_id is not None:
+            begin_B = np.array([0, *(_next_position(ids, reset_id, position) for position in begin_B[1:])])
         length_B = np.diff(begin_B, append=targets)
-        lines = None if begins is None else _count(ids[1:], begins)
-        return cls(begin_B, length_B, WARMUP if B > 1 and begins is None else 0, lines)
+        lines = None if reset_id is None else _count(ids[1:], reset_id)
+        return cls(begin_B, length_B, WARMUP if B > 1 and reset_id is None else 0, lines)
 
     @classmethod
-    def of_lines(cls, ids: Ids, streams: int, begins: int) -> "Cut":
-        """Up to `streams` nearly equal parts of whole lines, however short; a line begins with each id `begins`."""
+    def of_lines(cls, ids: Ids, streams: int, reset_id: int) -> "Cut":
+        """Up to `streams` nearly equal parts of whole lines, however short; a line begins with each `reset_id`."""
         end = len(ids) - 1
-        offsets = np.flatnonzero(ids[:end] == begins)
+        offsets = np.flatnonzero(ids[:end] == reset_id)
         B = min(streams, len(offsets))
         begin_B = np.append(offsets, end)[np.searchsorted(offsets, end * np.arange(B) // B)]
         begin_B = np.unique(begin_B[begin_B < end])

@@ -75,11 +75,11 @@ def label_nats(
 
     prefixes: the labels with their separators. The model must be in evaluation mode.
     """
-    begins, K = model.begins, len(prefixes)
-    assert begins is not None
-    labels = [np.r_[begins, vocabulary.encode(prefix)].astype(np.int64) for prefix in prefixes]
+    reset_id, K = model.reset_id, len(prefixes)
+    assert reset_id is not None
+    labels = [np.r_[reset_id, vocabulary.encode(prefix)].astype(np.int64) for prefix in prefixes]
     # Newlines before a shorter label change nothing: each sets the state to zero.
-    ids_KT = np.full((K, max(map(len, labels))), begins, np.int64)
+    ids_KT = np.full((K, max(map(len, labels))), reset_id, np.int64)
     for row_T, ids in zip(ids_KT, labels, strict=True):
         row_T[-len(ids) :] = ids
     outputs_TKH, state = model.outputs(to_device(np.ascontiguousarray(ids_KT.T), device))

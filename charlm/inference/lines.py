@@ -152,7 +152,7 @@ class _Learner:
 
     def __init__(self, trained: TrainedModel, adaptation: Adaptation) -> None:
         self._network = copy.copy(trained.network)  # with the same weights; it resets its state at every newline
-        self._network.begins = self._newline = int(trained.vocabulary.encode(NEWLINE)[0])
+        self._network.reset_id = self._newline = int(trained.vocabulary.encode(NEWLINE)[0])
         self._device, self._steps = trained.device, adaptation.steps
         train_ids = trained.training_splits("--dynamic")["train"]
         sizes = gradient_rms(self._network, train_ids, self._device, steps=self._steps, streams=_SEGMENT_LINES)

@@ -46,7 +46,7 @@ def continued_text(
     seeds: Sequence[int],
 ) -> Iterator[list[str]]:
     """`sample_text` after a prompt that has been read: its last output [1, 1, H] and state [L, 1, H]."""
-    texts = [SampleText(vocabulary, options.stop, model.begins) for _ in seeds]
+    texts = [SampleText(vocabulary, options.stop, model.reset_id) for _ in seeds]
     yield ["" for _ in texts]  # also if length is 0
     for step, ids in enumerate(sample_ids(model, output, state, options, seeds), start=1):
         yield [text.append(id, last=step == options.length) for text, id in zip(texts, ids.tolist(), strict=True)]
@@ -172,8 +172,8 @@ def read_ids(model: CharLM, ids: Sequence[int], state: RecurrentState | None = N
 
 def prompt_ids(model: CharLM, vocabulary: Vocabulary, prompt: str) -> list[int]:
     """The ids that the model reads before it writes, at least one; VocabularyError for unknown characters."""
-    if model.begins is not None:
-        return [model.begins, *vocabulary.encode(prompt).tolist()]
+    if model.reset_id is not None:
+        return [model.reset_id, *vocabulary.encode(prompt).tolist()]
     return vocabulary.encode(prompt or first_read(vocabulary)).tolist()
 
 

@@ -14,7 +14,7 @@ import torch
 
 from charlm.checkpoint import Checkpoint, read_checkpoint
 from charlm.config import Config
-from charlm.data.corpus import begin_of, load_unchanged_corpus
+from charlm.data.corpus import load_unchanged_corpus, reset_id_of
 from charlm.data.lines import Labels
 from charlm.data.reading import NEWLINE
 from charlm.data.sources import with_found_paths
@@ -254,15 +254,15 @@ class TrainedModel:
     def scored_ids(self, ids: Ids) -> Ids:
         """The ids of a text as `evaluate` takes them: for a model of lines a newline, and then whole lines."""
         text = self.vocabulary.reversed_if_backward(ids)
-        framed = self._line(text, end=not len(text) or text[-1] != self.network.begins)
+        framed = self._line(text, end=not len(text) or text[-1] != self.network.reset_id)
         return self.vocabulary.reversed_if_backward(framed)
 
     def _line(self, ids: Ids, *, end: bool = True) -> Ids:
         """For a model of lines, the ids with the newline that begins the line, and the one that ends it."""
-        begins = self.network.begins
-        if begins is None:
+        reset_id = self.network.reset_id
+        if reset_id is None:
             return ids
-        newline = [ids.dtype.type(begins)]
+        newline = [ids.dtype.type(reset_id)]
         return np.concatenate([newline, ids, newline] if end else [newline, ids]).astype(ids.dtype)
 
     def _ids_of_all(self, texts: Iterable[str], name: str = "texts") -> list[Ids]:
@@ -395,6 +395,6 @@ def load_model(checkpoint: Checkpoint, device: torch.device, precision: str = "a
             precision = "fp32"
     prepare_device(device, precision)
     model = uninitialized_model(checkpoint.config.model, len(checkpoint.vocabulary), precision)
-    model.begins = begin_of(checkpoint.config.data.unit, checkpoint.vocabulary)
+    model.reset_id = reset_id_of(checkpoint.config.data.unit, checkpoint.vocabulary)
     load_weights(model, checkpoint.averaged or checkpoint.weights)
     return model.to(device).eval()

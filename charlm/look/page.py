@@ -41,7 +41,7 @@ def look_page(trained: TrainedModel, text: str | Ids, other: TrainedModel | None
     if len(ids) < 2:
         raise DataError(f"look: found a text of {counted(len(ids), 'character')}; allowed: 2 or more")
     # The newline that a model of lines reads first is no part of the text.
-    hidden = int(trained.network.begins is not None)
+    hidden = int(trained.network.is_line_model)
     shown = shown_text(trained, ids[hidden:])
     as_read = read(trained.network, ids)
     predictions = as_read.of_text(trained.vocabulary, hidden)
@@ -217,11 +217,11 @@ def _compared(
         same = other.vocabulary.encode(trained.vocabulary.decode(ids.tolist(), "surrogateescape"))
     except VocabularyError as error:
         raise VocabularyError(f"--compare: {error}; use text without them or a second model that knows them") from None
-    begins = other.network.begins
-    if begins is not None:
-        same = np.concatenate([[begins], same]).astype(same.dtype)
+    reset_id = other.network.reset_id
+    if reset_id is not None:
+        same = np.concatenate([[reset_id], same]).astype(same.dtype)
     as_read = read(other.network, same)
-    second = as_read.of_text(other.vocabulary, int(begins is not None))
+    second = as_read.of_text(other.vocabulary, int(reset_id is not None))
     return _predicted(other, second) | {
         "memory": _context(other, same, as_read.bits_N),
         "words": better_words(shown, predictions.bits_N, second.bits_N),
@@ -235,7 +235,7 @@ def written_text(trained: TrainedModel, prompt: str, length: int, *, temperature
     """
     options = SamplingOptions(length=length, temperature=temperature)
     joined = trained.vocabulary.joined
-    if trained.network.begins is None:
+    if not trained.network.is_line_model:
         pieces = sample_text(trained.network, trained.vocabulary, prompt, options, [seed])
         return joined(prompt, "".join(piece for [piece] in pieces))
     lines, missing = [], length

@@ -11,7 +11,7 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from charlm.checkpoint import all_finite
 from charlm.config import Config
-from charlm.data.corpus import Corpus, begin_of
+from charlm.data.corpus import Corpus, reset_id_of
 from charlm.data.streams import LineStreams, Streams, Windows
 from charlm.errors import DivergenceError
 from charlm.layers import RecurrentState
@@ -44,7 +44,7 @@ class Trainer:
         check_memory(config, len(corpus.vocabulary), machine)
         self.vocabulary, self.labels = corpus.vocabulary, corpus.labels
         self.model = build_model(config.model, len(corpus.vocabulary), machine.precision).to(device).train()
-        self.model.begins = begin_of(config.data.unit, corpus.vocabulary)
+        self.model.reset_id = reset_id_of(config.data.unit, corpus.vocabulary)
         self.model.layers.shard = group.shard
         self.backend = self.model.select_backend(device).description
         self.parameters: list[Tensor] = list(self.model.parameters())
@@ -197,7 +197,7 @@ class Trainer:
         lines are the unit, every line starts from it.
         """
         p = self.config.train.reset_state
-        if self.state.recurrent is None or p == 0 or self.model.begins is not None:
+        if self.state.recurrent is None or p == 0 or self.model.is_line_model:
             return self.state.recurrent
         drawn_B1 = torch.rand(self.config.train.batch_size, 1, device=self.device)  # for the streams of all processes
         continues_B1 = self.group.shard.of(drawn_B1, dim=0) >= p

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from charlm.config import parse_config
-from charlm.data.corpus import begin_of
+from charlm.data.corpus import reset_id_of
 from charlm.data.vocabulary import Vocabulary
 from charlm.inference import TrainedModel
 from charlm.model import build_model
@@ -74,7 +74,7 @@ def model_of(
         config = config.model_copy(update={"model": whole})
     vocabulary = Vocabulary(level, "" if level == "byte" else CHARACTERS, direction)
     network = build_model(config.model, len(vocabulary)).eval()
-    network.begins = begin_of(unit, vocabulary)
+    network.reset_id = reset_id_of(unit, vocabulary)
     with torch.no_grad():
         network.decoder.weight.mul_(4)
         network.decoder.bias.uniform_(-1, 1)

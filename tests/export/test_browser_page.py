@@ -317,7 +317,7 @@ def test_a_hostile_model_does_nothing(page):
         "char", "".join(sorted({*hostile, *trained.vocabulary.characters, *"".join(trained.labels)}))
     )
     network = build_model(trained.config.model, len(vocabulary)).eval()
-    network.begins = int(vocabulary.encode("\n")[0])
+    network.reset_id = int(vocabulary.encode("\n")[0])
     path = Path("runs/<script>window.broken=1/checkpoints/x")
     view = page(replace(trained, vocabulary=vocabulary, network=network, path=path))
     view.select_option("#label", index=2)

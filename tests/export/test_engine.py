@@ -193,7 +193,7 @@ def test_text_and_ids(engine, level, direction):
     encoded, decoded, first, begins = coded(engine, trained, texts, ids)
     assert encoded == [{"ids": vocabulary.encode(text).tolist(), "unknown": []} for text in texts]
     assert decoded == [vocabulary.decode(each) for each in ids]
-    assert first == begins == trained.network.begins
+    assert first == begins == trained.network.reset_id
 
 
 def test_unknown_characters_and_names(engine):

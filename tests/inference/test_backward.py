@@ -36,7 +36,7 @@ def reversed_model(model: TrainedModel) -> TrainedModel:
 @pytest.fixture(params=["text", "line"])
 def forward(request, model) -> TrainedModel:
     if request.param == "line":
-        model.network.begins = int(model.vocabulary.encode("\n")[0])
+        model.network.reset_id = int(model.vocabulary.encode("\n")[0])
     return model
 
 
@@ -62,14 +62,14 @@ def test_scores_and_features_are_those_of_the_reversed_text(forward, backward):
         for one, other in zip(ours, theirs, strict=True):
             np.testing.assert_array_equal(one, other[::-1])
     assert backward.next("so t") == forward.next("t os")
-    text = words_text(3000) if forward.network.begins is None else "so\nto me"
+    text = words_text(3000) if not forward.network.is_line_model else "so\nto me"
     one, other = (model.evaluate(t, per_char=True) for model, t in ((backward, text), (forward, text[::-1])))
     assert one.nats_sum == other.nats_sum
     np.testing.assert_array_equal(one.per_char_nats, other.per_char_nats[::-1])
 
 
 def test_whole_lines_are_scored(model):
-    model.network.begins = int(model.vocabulary.encode("\n")[0])
+    model.network.reset_id = int(model.vocabulary.encode("\n")[0])
     for text in ("so\nto me\n", "so\nto me", "\nso\n\nto", "", "\n", "so"):
         ids = reversed_model(model).scored_ids(model.vocabulary.encode(text)[::-1])
         framed = f"\n{text}" if text.endswith("\n") else f"\n{text}\n"

@@ -28,7 +28,7 @@ def test_each_key_costs_one_step_and_another_text_is_read_anew(model):
 
 
 def test_a_model_of_lines_reads_the_last_line_only(model):
-    model.network.begins = int(model.vocabulary.encode("\n")[0])
+    model.network.reset_id = int(model.vocabulary.encode("\n")[0])
     continuer = continuer_of(model, 10)
     assert continuer("anything\nso ") == continuer("so ")
     assert continuer.steps == 4

@@ -32,7 +32,7 @@ def trained(model):
 def of_lines(trained, direction="forward"):
     """The same weights as a model of lines."""
     network = copy.copy(trained.network)
-    network.begins = int(trained.vocabulary.encode("\n")[0])
+    network.reset_id = int(trained.vocabulary.encode("\n")[0])
     return replace(trained, network=network, vocabulary=replace(trained.vocabulary, direction=direction))
 
 

@@ -90,7 +90,7 @@ def test_the_score_of_lines_is_the_sum_of_their_scores(kind, size):
     draw, symbols = np.random.default_rng(count), [symbol for symbol in range(V) if symbol != NEWLINE]
     lines = [[*draw.choice(symbols, size=draw.integers(0, longest + 1)), NEWLINE] for _ in range(count)]
     truth = np.concatenate([alone(model.double(), [NEWLINE, *line])[1] for line in lines])
-    model.float().begins = NEWLINE
+    model.float().reset_id = NEWLINE
     text = np.array([NEWLINE, *itertools.chain(*lines)], np.uint8)
     score = evaluate(model, text, CPU, streams=streams, per_char=True)
     assert score.targets == len(truth) == len(text) - 1
@@ -131,7 +131,7 @@ def test_labels_have_the_scores_of_whole_lines(kind, together, monkeypatch):
         )
         for m in (model, copy.deepcopy(model).double())
     )
-    model.begins = 0
+    model.reset_id = 0
     nats = label_nats(model, VOCABULARY, PREFIXES, [VOCABULARY.encode(f"{line}\n") for line in lines], CPU)
     assert nats.dtype == np.float64
     np.testing.assert_allclose(nats, double, rtol=0, atol=4 * np.abs(single - double).max() + 1e-6)

@@ -66,7 +66,7 @@ def test_a_model_of_lines_and_a_comparison_with_a_text_model(model):
     assert plain["compare"]["words"] == [[], []]
     assert plain["compare"]["reading"] == plain["reading"]
     assert plain["compare"]["memory"] == plain["memory"]
-    model.network.begins = int(model.vocabulary.encode("\n")[0])
+    model.network.reset_id = int(model.vocabulary.encode("\n")[0])
     data = data_of(look_page(model, text, units=2))
     assert data["text"] == f"{text}\n"
     bits = unpacked(data["reading"]["bits"])

@@ -34,7 +34,7 @@ def ids() -> np.ndarray:
 def test_predictions(network, ids, of_lines):
     """Those of a loop over single characters."""
     if of_lines:
-        network.begins = ids[0] = 3
+        network.reset_id = ids[0] = 3
     predictions, state = read(network, ids), None
     assert np.isnan([predictions.bits_N[0], predictions.entropy_N[0]]).all()
     assert predictions.rank_N[0] == 0

@@ -58,7 +58,7 @@ def test_the_unit_may_change(tmp_path, config_of, before, after):
     checkpoint = read_checkpoint(tmp_path / "first" / LAST)
     outcome = start_run(config_of(data={"unit": after}, **STILL), tmp_path / "second", checkpoint)
     model = load(tmp_path / "second")
-    assert (model.network.begins is None) == (after == "text")
+    assert model.network.is_line_model == (after != "text")
     assert model.evaluate(model.split("valid")).nats_per_char == pytest.approx(outcome.valid_nats, rel=1e-6)
 
 
