@@ -74,7 +74,7 @@ def check(
 
     from charlm.cells.file import cells_of_file, load_cell
     from charlm.config import is_in_file
-    from charlm.layers.agreement import HIDDEN, agreements
+    from charlm.layers.check_backends import HIDDEN, agreements
 
     if not is_in_file(file):
         raise CellError(f"{file}: found no path of a Python file; allowed: for example leaky.py, or leaky.py:Leaky")

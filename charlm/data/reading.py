@@ -12,7 +12,7 @@ from typing import Literal
 
 import numpy as np
 
-from charlm.data.kinds import check_text
+from charlm.data.file_types import check_text
 from charlm.data.vocabulary import CodePoints, Level, code_points
 from charlm.errors import DataError
 

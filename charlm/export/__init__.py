@@ -4,7 +4,7 @@
     step_code.py      a cell's step in that Python
     onnx_graph.py     one file for any runtime of ONNX
     onnx_layer.py     a layer's step in that file
-    agreement.py      what all share: the vocabulary, and whether the copy computes what charlm does
+    check_export.py   what all share: the vocabulary, and whether the copy computes what charlm does
     html.py           one page of HTML that runs the model in a browser
     html_model.py     its programs and weights, packed
 

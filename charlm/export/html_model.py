@@ -17,7 +17,7 @@ from torch import Tensor
 
 from charlm.cells.javascript import program_json
 from charlm.data.vocabulary import Ids
-from charlm.export.agreement import vocabulary_json
+from charlm.export.check_export import vocabulary_json
 from charlm.inference import TrainedModel
 from charlm.inference.evaluation import evaluate
 from charlm.inference.sampling import prompt_ids

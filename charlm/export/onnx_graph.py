@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from charlm.errors import ExportError, PackageError
-from charlm.export.agreement import Agreement, check_agreement, vocabulary_json
+from charlm.export.check_export import Agreement, check_agreement, vocabulary_json
 from charlm.export.onnx_layer import Nodes, OnnxLayer
 from charlm.inference import TrainedModel
 from charlm.model import CharLM

@@ -19,7 +19,7 @@ from torch import Tensor
 from charlm.cells.program import Program
 from charlm.data.outputs import CODE, VOCABULARY, WEIGHTS
 from charlm.data.vocabulary import Vocabulary
-from charlm.export.agreement import Agreement, check_agreement, vocabulary_json
+from charlm.export.check_export import Agreement, check_agreement, vocabulary_json
 from charlm.export.step_code import step_code
 from charlm.inference import TrainedModel
 from charlm.inference.sampling import first_read

@@ -28,7 +28,7 @@ from charlm.cells.cell import (
 from charlm.cells.program import Program, scalarized
 from charlm.cells.trace import trace
 from charlm.layers import RecurrentLayers, as_tuple
-from charlm.layers.agreement import step_by_step
+from charlm.layers.check_backends import step_by_step
 from charlm.layers.reference import NodeValues
 
 Bounded = tuple[Any, float]

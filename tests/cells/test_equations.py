@@ -13,7 +13,7 @@ from charlm.cells import LSTM, Mogrifier
 from charlm.cells import cell as c
 from charlm.cells.cell import Cell, Parameters
 from charlm.layers import Activations, RecurrentLayers
-from charlm.layers.agreement import step_by_step
+from charlm.layers.check_backends import step_by_step
 from tests.cells.measure import CASES, Case, as_tuple, assert_equal_runs, random_input, random_state, run, seeded
 
 Weights = dict[str, Tensor]

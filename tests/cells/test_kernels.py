@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from charlm.cells import Cell, Parameters, exp, maximum, minimum, relu, sigmoid, tanh
 from charlm.cells.cpp import cpp
 from charlm.layers import Lookup, RecurrentLayers, RecurrentState, cross_entropy, linear
-from charlm.layers.agreement import step_by_step
+from charlm.layers.check_backends import step_by_step
 from charlm.native import build
 from charlm.native.fused import FusedDriver
 from tests.cells.measure import (

@@ -7,7 +7,7 @@ import pytest
 
 from charlm.cells import CELLS, Cell, exp, log, stop_gradient, tanh
 from charlm.errors import CellError
-from charlm.layers.agreement import agreements
+from charlm.layers.check_backends import agreements
 from tests.cells.test_new_kind import LEAKY
 
 
