@@ -335,11 +335,8 @@ def _encoded(source: CountedSource, vocabulary: Vocabulary, *, skipping: bool) -
 def _lacking(source: CountedSource, unknown: dict[str, int], vocabulary: Vocabulary) -> VocabularyError:
     shown = [f"{describe_characters([character])} × {count:,}" for character, count in list(unknown.items())[:8]]
     more = f" and {len(unknown) - len(shown)} more" if len(unknown) > len(shown) else ""
-    return VocabularyError(
-        f"{source.source}: {', '.join(shown)}{more}: not in the model's vocabulary of "
-        f"{counted(len(vocabulary), 'character')}; use text without them or a model that knows them"
-        f"{vocabulary.advice(unknown)}"
-    )
+    ways_out = "; use text without others or a model that knows them"
+    return vocabulary.unknown_error(unknown, source.source, ways_out, listed=", ".join(shown) + more)
 
 
 def short_digest(*parts: object) -> str:

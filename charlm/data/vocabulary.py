@@ -118,6 +118,19 @@ class Vocabulary:
             hints.append(f"the model knows {c!r} as several characters: normalize the text to NFD")
         return "".join(f"; {each}" for each in hints)
 
+    def unknown_error(
+        self, unknown: Iterable[str], where: str = "", ways_out: str = "", *, listed: str = ""
+    ) -> VocabularyError:
+        """The error for characters that have no id.
+
+        where: begins the message. ways_out: "; …", what else the user can do. listed: the characters for people;
+        default: as `describe_characters` has them.
+        """
+        return VocabularyError(
+            f"{where}{': ' if where else ''}found {listed or describe_characters(unknown)}, which the model has never "
+            f"seen; allowed: its {counted(len(self), 'character')}{ways_out}{self.advice(unknown)}"
+        )
+
     def encode(self, text: str) -> npt.NDArray[np.integer]:
         """The ids of `text`, [N], in the narrowest type; VocabularyError if a character has no id."""
         if self.level == "byte":
@@ -128,10 +141,7 @@ class Vocabulary:
             return np.ascontiguousarray(self.reversed_if_backward(np.frombuffer(data, dtype=np.uint8)))
         ids = self.id_of_code_point[code_points(text)]
         if (ids == UNKNOWN).any():
-            raise VocabularyError(
-                f"{describe_characters(unknown := self.unknown(text))}: not in the model's vocabulary of "
-                f"{counted(len(self), 'character')}{self.advice(unknown)}"
-            )
+            raise self.unknown_error(self.unknown(text))
         return np.ascontiguousarray(self.reversed_if_backward(ids.astype(self.dtype)))
 
     def symbol(self, index: int) -> str:

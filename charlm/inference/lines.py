@@ -18,7 +18,7 @@ from charlm.inference.labels import Classification
 from charlm.inference.options import Limit
 from charlm.inference.texts import score_texts
 from charlm.inference.trained import TrainedModel
-from charlm.system.formatting import bits_to_nats, counted
+from charlm.system.formatting import bits_to_nats
 
 LINE_ADAPTATION = Adaptation(lr=0.00001, decay=0.01, steps=64)
 """How fast a model learns from lines, chosen on 12,000 lines of another log (benchmarks/anomalies.py --seed 3).
@@ -128,11 +128,8 @@ def _unknown(trained: TrainedModel, where: str, line: bytes) -> VocabularyError:
     others = [c for c in unknown if not "\udc80" <= c <= "\udcff"]
     more = f" and {len(raw) - 8} more such bytes" if len(raw) > 8 else ""
     listed = ", ".join([*([describe_characters(others)] if others else []), *raw[:8]]) + more
-    return VocabularyError(
-        f"{where}: found {listed}, which the model has never seen; allowed: its "
-        f"{counted(len(trained.vocabulary), 'character')}; --skip-unknown leaves others out, "
-        f"--unknown-as BITS counts them{trained.vocabulary.advice(unknown)}"
-    )
+    ways_out = "; --skip-unknown leaves others out, --unknown-as BITS counts them"
+    return trained.vocabulary.unknown_error(unknown, where, ways_out, listed=listed)
 
 
 def _check_newline(trained: TrainedModel) -> None:

@@ -344,14 +344,9 @@ class TrainedModel:
         VocabularyError, which begins with `where`, if there are some and `skip_unknown` is off.
         """
         unknown = self.vocabulary.unknown(text)
-        listed = describe_characters(unknown)
         if unknown and not skip_unknown:
-            raise VocabularyError(
-                f"{where}: found {listed}, which the model has never seen; allowed: its "
-                f"{counted(len(self.vocabulary), 'character')}; --skip-unknown leaves others out"
-                f"{self.vocabulary.advice(unknown)}"
-            )
-        return "".join(c for c in text if c not in unknown), listed
+            raise self.vocabulary.unknown_error(unknown, where, "; --skip-unknown leaves others out")
+        return "".join(c for c in text if c not in unknown), describe_characters(unknown)
 
 
 _CPU_PARAMETERS = 10_000_000

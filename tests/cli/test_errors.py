@@ -105,8 +105,9 @@ ERRORS = [
     (f"train --resume --run-dir {'x' * 300}", f"{LONG}; allowed: a folder that can "),
     ("sample run --device cpu --precision tf32",
      "precision: found tf32, which cpu (1 thread) lacks; allowed here: fp32 | bf16"),
-    ("eval run --file odd.txt", r"'\x1b' (U+001B) × 1, '\u202e' (U+202E) × 1, '😀' (U+1F600) × 1: not in the model's "
-     "vocabulary of 14 characters; use text without them or a model that knows them; --skip-unknown leaves them out"),
+    ("eval run --file odd.txt", r"odd.txt: found '\x1b' (U+001B) × 1, '\u202e' (U+202E) × 1, '😀' (U+1F600) × 1, which "
+     f"the model has never seen; allowed: {SEEN}; use text without others or a model that knows them; --skip-unknown "
+     "leaves them out"),
     ("eval run --file s.txt", "evaluation: found a text of 1 character; allowed: 2 or more"),
     ("eval run --file zz.txt --skip-unknown", "zz.txt: none of its characters is in the model's vocabulary; use "),
     ("eval run --per-char no/scores.csv", f"--per-char no/scores.csv: {WRITABLE}"),

@@ -133,8 +133,8 @@ def test_unknown_characters_of_a_file(cli, trained_run, tmp_path):
     file.write_text("so\nZ so Z, é\n", encoding="utf-8")
     listed = "'Z' (U+005A) × 2, ',' (U+002C) × 1, 'é' (U+00E9) × 1"
     assert cli("eval", trained_run, "--file", file).error == (
-        f"{file}: {listed}: not in the model's vocabulary of 14 characters; use text without them or a model that "
-        "knows them; --skip-unknown leaves them out"
+        f"{file}: found {listed}, which the model has never seen; allowed: its 14 characters; use text without others "
+        "or a model that knows them; --skip-unknown leaves them out"
     )
     skipped = cli("eval", trained_run, "--file", file, "--skip-unknown", "--json")
     assert skipped.code == 0

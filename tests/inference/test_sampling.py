@@ -136,7 +136,7 @@ def test_an_empty_prompt_is_a_line_start_and_an_unknown_character_an_error():
     assert text_of(model, prompt="", temperature=0) == text_of(model, prompt="\n", temperature=0)
     vocabulary = Vocabulary("char", "xyz")  # neither line end nor space
     assert len(text_of(model_of(vocabulary=vocabulary), vocabulary=vocabulary, prompt="")[0]) == 40
-    with pytest.raises(VocabularyError, match=r"'z' \(U\+007A\): not in the model's vocabulary of 10 characters"):
+    with pytest.raises(VocabularyError, match=r"'z' \(U\+007A\), which .* never seen; allowed: its 10 char"):
         text_of(model, prompt="az")
 
 

@@ -116,10 +116,10 @@ def test_a_byte_model_counts_bytes(model):
 
 def test_mistakes(model, tmp_path, monkeypatch):
     for use in (model.sample, model.next, model.evaluate, lambda text: model.sample(text, stream=True)):
-        with pytest.raises(VocabularyError, match=r"'Z' \(U\+005A\): not in the model's vocabulary"):
+        with pytest.raises(VocabularyError, match=r"^found 'Z' \(U\+005A\), which the model has never seen"):
             use("so Z")
     for use in (model.score, model.features, model.novelty):
-        with pytest.raises(VocabularyError, match=r"^texts\[1\]: 'Z' \(U\+005A\): not in the model's vocabulary of "):
+        with pytest.raises(VocabularyError, match=r"^texts\[1\]: found 'Z' \(U\+005A\), which the model has never"):
             use(["so", "Z", "É"])
     with pytest.raises(VocabularyError, match=r"^U\+D800: not a character; it has no bytes$"):
         Vocabulary.of_bytes().encode("a\ud800")
