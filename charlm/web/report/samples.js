@@ -1,6 +1,6 @@
 // What the models wrote while they were trained, shaded by surprise.
 
-import { SHADES, shadeColor } from "../look/colors.js";
+import { SHADES } from "../look/colors.js";
 import { printable } from "../shared/printable.js";
 import { element } from "../shared/elements.js";
 import { runClass, swatch } from "./data.js";
