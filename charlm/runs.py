@@ -141,7 +141,7 @@ def parse_progress(text: str) -> dict[str, Any]:
     progress = json.loads(text, parse_constant=_number, parse_float=_number, parse_int=_number)
     if not isinstance(progress, dict):
         raise ValueError(f"progress: found {type(progress).__name__}; allowed: a table")
-    for name, kinds in (("step", (int,)), ("best_nats", (int, float, NoneType))):
+    for name, kinds in (("step", (int,)), ("best_nats", (int, float, NoneType)), ("stop_reason", (str,))):
         if name in progress and type(progress[name]) not in kinds:
             raise ValueError(f"progress: {name}: found {type(progress[name]).__name__}")
     return progress
@@ -210,7 +210,10 @@ def _described(folder: Path, written_s: float, header: Header, used_by: str | No
     kind, layers, hidden = model["cell"]["kind"], model["layers"], model["cell"]["hidden"]
     if not (isinstance(kind, str) and type(layers) is type(hidden) is int and max(layers, hidden) < 2**63):
         raise TypeError
-    finished = header.version == str(VERSION) and limit_reached(header.config["train"], progress)
+    train = header.config["train"]
+    reason = progress.get("stop_reason")
+    reached = limit_reached(train, progress) if reason is None else reason not in ("", "pruned")
+    finished = header.version == str(VERSION) and reached
     return RunSummary(
         path=folder,
         state="in use" if used_by else "finished" if finished else "resumable",
@@ -226,10 +229,7 @@ def _described(folder: Path, written_s: float, header: Header, used_by: str | No
 
 
 def limit_reached(train: dict[str, Any], progress: dict[str, Any]) -> bool:
-    """Whether the training has reached a limit of the config's section `train`.
-
-    Counts whole epochs only: the header does not say how long an epoch is.
-    """
+    """Whether a run has about reached a limit of its section `train`; for older checkpoints, without `stop_reason`."""
     reached = {
         "max_steps": progress["step"],
         "max_epochs": progress.get("epoch", 0),

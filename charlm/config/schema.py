@@ -177,7 +177,8 @@ class TrainConfig(Section):
     eval_every: CountOrNever = 250
     """Steps between two evaluations of the whole validation split; 0: only at the end."""
     save_every: CountOrNever = 500
-    """Steps between two checkpoints; 0: only at the end."""
+    """Steps between two numbered checkpoints; 0: none. `last` is also written at the start, at each best score and at
+    the end."""
     sample_every: CountOrNever = 500
     """Steps between two text samples; 0: none."""
     sample_length: Count = 300

@@ -188,7 +188,7 @@ class TrainingLoop:
             raise _Stopped
 
     def _evaluate(self) -> None:
-        """Make the evaluation that is due, for the config or the pruner, and ask the pruner."""
+        """Evaluate if the config or the pruner asks for it at this step; then let the pruner decide."""
         state, callbacks, share_done = self.trainer.state, self.callbacks, self.trainer.share_done()
         share = max((share for share in callbacks.prune_at if state.watched_share < share <= share_done), default=None)
         due = share is not None or self._due(self.config.train.eval_every)
@@ -314,14 +314,18 @@ class TrainingLoop:
         Saving comes first, so a fault in the final evaluation costs nothing. The final rows are not counted in
         `rows`: a longer run that resumes from here drops them and gets the metrics of a run that never stopped.
         """
-        state = self.trainer.state
+        state, signaled = self.trainer.state, reason in SIGNALS
+        evaluates = not signaled and "valid" in self.corpus.splits and state.evaluated_step != state.step
+        state.stop_reason = "" if signaled or evaluates else reason
         self._save(best=state.is_best)
-        if reason not in SIGNALS:
+        if not signaled:
             if state.interval_steps:
                 self._record_train()
             try:
-                if "valid" in self.corpus.splits and state.evaluated_step != state.step:
-                    self._save(best=self._score())
+                if evaluates:
+                    improved = self._score()
+                    state.stop_reason = reason
+                    self._save(best=improved)
             except _Stopped:
                 return self._signals[0]
             scores: dict[str, float] = {"final/steps": state.step}

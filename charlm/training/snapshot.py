@@ -64,7 +64,7 @@ def restore_snapshot(trainer: Trainer, checkpoint: Checkpoint) -> None:
             load_weights(trainer.averaged, checkpoint.averaged or checkpoint.weights)
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         raise CheckpointError(f"checkpoint: its training state does not fit ({error}); use another one") from None
-    state.threads = torch.get_num_threads()
+    state.threads, state.stop_reason = torch.get_num_threads(), ""
     if state.recurrent is not None:
         state.recurrent = map_state(lambda state_LBH: trainer.group.shard.of(state_LBH, dim=1), state.recurrent)
     trainer.state = state

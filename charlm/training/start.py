@@ -239,7 +239,15 @@ def _changed_config(saved: Config, change: Callable[[Config], Config], run_dir: 
 
 
 _FIXED_SECTIONS = ("data.", "model.")
-_FIXED = ("seed", "train.batch_size", "train.bptt", "train.read_share", "train.loss", "optimizer.name")
+_FIXED = (
+    "seed",
+    "train.batch_size",
+    "train.bptt",
+    "train.read_share",
+    "train.start_at",
+    "train.loss",
+    "optimizer.name",
+)
 _FREE = ("data.grow_vocabulary", "data.source", "data.valid_source", "data.test_source")
 
 

@@ -18,8 +18,8 @@ class TrainState:
 
     corpus_sha256: str
     spread: bool = False
-    """Whether frequent lines are in all splits, see `split_lines`. Checkpoints of older versions do not say; there they
-    are not."""
+    """Whether frequent lines are in all splits, see `write_splits`. Checkpoints of older versions do not say; there
+    they are not."""
     step: int = 0
     """Updates so far."""
     epoch: int = 0
@@ -53,7 +53,10 @@ class TrainState:
     watched_share: float = 0.0
     """Fraction of the run, 0 to 1, after which the pruner was asked last."""
     unfinished: bool = False
-    """Whether a signal came before the evaluation, sample or checkpoint that is due at this step."""
+    """Whether the evaluation, sample or checkpoint of this step has not been made yet; in a checkpoint only after a
+    signal."""
+    stop_reason: str = ""
+    """The limit that ended the run, or "pruned". "" while it trains or evaluates, and after a signal."""
     rollbacks: int = 0
     """Returns to an earlier checkpoint after non-finite numbers. Each one halves the learning rate."""
     averaged_updates: int = 0

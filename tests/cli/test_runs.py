@@ -87,7 +87,7 @@ FORGED = {
     "no number": ("progress", '"ending_s": ', '"ending_s": NaN, "b": '),
     "layers": ("config", '"layers": 1', f'"layers": {10**400}'),
     "a kind": ("config", '"kind": "lstm"', '"kind": ["lstm"]'),
-    "a limit": ("config", '"max_steps": 6', '"max_steps": "6"'),
+    "a reason": ("progress", '"stop_reason": "max_steps"', '"stop_reason": ["max_steps"]'),
     "a shape": ("weights/decoder.bias", "[14]", f"[{2**62}, {2**62}]"),
     "more shapes": ("weights/decoder.bias", "[14]", f"[{', '.join(['9' * 4000] * 9)}]"),
 }
@@ -127,7 +127,7 @@ def test_states_and_headers_that_are_damaged_or_forged(cli, trained_run, tmp_pat
     (folder / "last gone" / FOLDER / LAST).unlink()
     shutil.rmtree(folder / "no checkpoint" / FOLDER)
     (folder / "no checkpoint" / FOLDER).mkdir()
-    forge(folder / "stopped" / FOLDER / LAST, "config", '"max_steps": 6', '"max_steps": 60')
+    forge(folder / "stopped" / FOLDER / LAST, "progress", '"stop_reason": "max_steps"', '"stop_reason": ""')
     for name, (part, old, new) in FORGED.items():
         (folder / name / FOLDER / BEST).unlink()
         forge(folder / name / FOLDER / LAST, part, old, new)
@@ -162,7 +162,7 @@ def test_headers_that_are_none(trained_run, tmp_path):
             read_header(path)
 
 
-def test_limits():
+def test_limits_of_checkpoints_without_a_reason():
     progress = {"step": 10, "epoch": 2, "elapsed_s": 60.0, "evaluations_since_best": 3}
     for name, reached, open_limits in (
         ("max_steps", 10, (11,)), ("max_epochs", 2, (2.5, None)), ("max_minutes", 1, (1.1,)), ("patience", 3, (0, 4)),

@@ -10,6 +10,8 @@ from charlm.cells import CELLS
 from charlm.checkpoint import read_checkpoint
 from charlm.config import load_config, parse_config
 from charlm.errors import ConfigError, DataError
+from charlm.runs import describe_run
+from charlm.training.loop import TrainingLoop
 from charlm.training.start import resume_run, start_run
 from charlm.training.step import Trainer
 from tests.runs import assert_same_checkpoint, interrupted_after, rows, untimed, with_max_steps
@@ -127,6 +129,38 @@ def test_a_run_that_ended_goes_on_as_if_it_had_not(tmp_path, config_of, train):
     assert all(torch.equal(ours.weights[name], theirs.weights[name]) for name in ours.weights)
 
 
+@pytest.mark.parametrize(
+    ("train", "more"),
+    [
+        ({"max_steps": 12, "eval_every": 4}, "train.max_steps=13"),
+        ({"max_steps": 12}, "train.max_steps=13"),
+        ({"max_steps": 12, "max_minutes": 10}, "train.max_steps=13"),  # an ending that seems to take longer
+        (
+            {"max_steps": None, "max_epochs": 0.15, "start_at": 0.95},
+            "train.max_epochs=0.2",
+        ),  # a pass ends after 4
+    ],
+)
+def test_whether_a_run_is_finished_or_resumable(tmp_path, config_of, monkeypatch, train, more):
+    """A signal leaves it resumable, and so do a last evaluation that fails and a higher limit."""
+    monkeypatch.setattr("charlm.training.loop.EVALUATION_COST", 1e9)
+    run, config = tmp_path / "run", config_of(train={"eval_every": 0, **train})
+    with interrupted_after(7):
+        start_run(config, run)
+    assert describe_run(run).state == "resumable"
+    resume_run(run)
+    assert describe_run(run).state == "finished"
+    if not config.train.eval_every:
+        with mock.patch.object(TrainingLoop, "_score", side_effect=ZeroDivisionError), pytest.raises(ZeroDivisionError):
+            resume_run(run)
+        assert describe_run(run).state == "resumable"
+        resume_run(run)
+        assert describe_run(run).state == "finished"
+    with interrupted_after(13):
+        resume_run(run, lambda saved: parse_config(saved.model_dump(mode="json"), "saved", [more]))
+    assert describe_run(run).state == "resumable"
+
+
 @pytest.mark.parametrize("eval_every", [4, 5, 0])
 def test_resuming_a_run_that_is_done_changes_nothing(tmp_path, config_of, eval_every):
     start_run(config_of(train={"eval_every": eval_every}), tmp_path / "run")
@@ -163,7 +197,9 @@ def test_resume_refuses_another_model_and_another_text(tmp_path, config_of):
     text.write_text(words_text(4000))
     start_run(config_of(data={"source": str(text)}, train={"max_steps": 1}), run)
     other = config_of(
-        model={"cell": {"kind": "lstm", "hidden": 13}}, train={"bptt": 11}, data={"source": str(text), "unit": "line"}
+        model={"cell": {"kind": "lstm", "hidden": 13}},
+        train={"bptt": 11, "start_at": 0.5},
+        data={"source": str(text), "unit": "line"},
     )
     with pytest.raises(ConfigError) as caught:
         resume_run(run, lambda _: other)
@@ -171,6 +207,7 @@ def test_resume_refuses_another_model_and_another_text(tmp_path, config_of):
         "data.unit: found 'line', the run has 'text'",
         "model.cell.hidden: found 13, the run has 12",
         "train.bptt: found 11, the run has 10",
+        "train.start_at: found 0.5, the run has 0.0",
     ]
     text.write_text(words_text(3999))
     with pytest.raises(DataError, match="the text has changed since"):
