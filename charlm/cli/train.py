@@ -184,8 +184,8 @@ def plan(
 ) -> None:
     """Show what a run will cost: sizes, parameters, memory, characters/s, time per epoch.
 
-    Without --config, plans what `charlm train` would choose for the text and the minutes. Makes a few updates to
-    measure them. Writes nothing except the cache.
+    Without --config, plans what `charlm train` would choose for the text and the minutes. Makes updates for
+    about three seconds, at least 5, to measure them. Writes nothing except the cache.
 
     \b
     Examples:

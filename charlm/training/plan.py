@@ -1,4 +1,4 @@
-"""`charlm plan`: what a config will cost, measured on a few updates."""
+"""`charlm plan`: what a config will cost, measured on some updates."""
 
 import time
 from collections.abc import Callable
@@ -78,7 +78,7 @@ def measure_cost(
     machine: Machine | None = None,
     text: CountedSources | None = None,
 ) -> Cost:
-    """Make the trainer of a config and a few updates, and throw them away. Refuses what `start_run` refuses."""
+    """Make the trainer of a config and some updates, and throw them away. Refuses what `start_run` refuses."""
     # Full windows, as at the end of the run.
     full = config.train.model_copy(update={"bptt_start": None, "vary_bptt": 0.0})
     config = config.model_copy(update={"train": full})
