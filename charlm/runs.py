@@ -121,12 +121,16 @@ def find_checkpoint(path: Path, option: str = "") -> Path:
         raise CheckpointError(f"{where}: {found}; allowed: a run's folder or a checkpoint in its {FOLDER}/") from None
     if not is_folder:
         return path
-    if path.name == FOLDER and not (path / FOLDER).exists():
-        path = path.parent
+    path = run_of(path)
     for name in (BEST, LAST):
         if (path / FOLDER / name).is_file():
             return path / FOLDER / name
     raise CheckpointError(f"{where}: no checkpoint in {path / FOLDER}; allowed: the folder of a run, or a checkpoint")
+
+
+def run_of(folder: Path) -> Path:
+    """The run whose checkpoints the folder holds; else the folder itself."""
+    return folder.parent if folder.name == FOLDER and not (folder / FOLDER).exists() else folder
 
 
 def check_resumable(run_dir: Path) -> None:

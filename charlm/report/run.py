@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from charlm.config import as_data, flatten, load_config
 from charlm.errors import ConfigError, RunError
-from charlm.runs import CONFIG, FOLDER, METRICS, SAMPLES, RunSummary, describe_run, find_runs, is_run
+from charlm.runs import CONFIG, FOLDER, METRICS, SAMPLES, RunSummary, describe_run, find_runs, is_run, run_of
 from charlm.system.formatting import to_json
 
 Floats = npt.NDArray[np.float64]
@@ -49,8 +49,8 @@ def runs_in(path: Path) -> list[Path]:
     """The run that a path names, or the runs in a folder, by name; RunError if there are none."""
     if path.is_file() and path.suffix == ".safetensors" and path.absolute().parent.name == FOLDER:
         path = path.parent.parent
-    elif path.is_dir() and path.name == FOLDER and not (path / FOLDER).exists():
-        path = path.parent
+    elif path.is_dir():
+        path = run_of(path)
     if not path.is_dir():
         fault = "is no checkpoint in the folder of a run" if path.exists() else "no such file or folder"
         raise RunError(f"{path}: {fault}; allowed: {_NEEDED}")

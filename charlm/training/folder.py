@@ -18,7 +18,7 @@ from pathlib import Path
 
 from charlm.checkpoint import Checkpoint, save_checkpoint
 from charlm.config import Config, dump_config
-from charlm.errors import RunError
+from charlm.errors import CharlmError, RunError
 from charlm.runs import BEST, CHARTS, CONFIG, FOLDER, LAST, METRICS, SAMPLES
 from charlm.system.files import NotOwnError, nearest_existing, refuse_links, remove_leftovers, replace_file
 from charlm.system.formatting import format_bytes
@@ -154,9 +154,9 @@ def check_writable(folder: Path) -> None:
     with refusing_os_errors(folder):
         nearest = nearest_existing(folder)
         if not nearest.is_dir():
-            raise _unwritable(folder, f"{nearest} is a file")
+            raise RunError(_unwritable(folder, f"{nearest} is a file"))
         if not os.access(nearest, os.W_OK):
-            raise _unwritable(folder, f"{nearest} is read-only")
+            raise RunError(_unwritable(folder, f"{nearest} is read-only"))
 
 
 def check_space(folder: Path, needed_bytes: int) -> None:
@@ -171,15 +171,15 @@ def check_space(folder: Path, needed_bytes: int) -> None:
 
 
 @contextlib.contextmanager
-def refusing_os_errors(folder: Path) -> Iterator[None]:
-    """Turn an OSError into a RunError about the folder, or about what is not charlm's own in it."""
+def refusing_os_errors(folder: Path, kind: type[CharlmError] = RunError, option: str = "--run-dir") -> Iterator[None]:
+    """Turn an OSError into an error about the folder, which `option` names, or about what is not charlm's own in it."""
     try:
         yield
     except NotOwnError as error:
-        raise RunError(f"{error.filename}: {error.strerror}") from None
+        raise kind(f"{error.filename}: {error.strerror}") from None
     except OSError as error:
-        raise _unwritable(folder, error.strerror or str(error)) from None
+        raise kind(_unwritable(folder, error.strerror or str(error), option)) from None
 
 
-def _unwritable(folder: Path, fault: str) -> RunError:
-    return RunError(f"{folder}: {fault}; allowed: a folder that can be written; see --run-dir")
+def _unwritable(folder: Path, fault: str, option: str = "--run-dir") -> str:
+    return f"{folder}: {fault}; allowed: a folder that can be written; see {option}"

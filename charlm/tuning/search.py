@@ -19,12 +19,13 @@ from charlm.errors import (
 from charlm.system.console import quiet, say
 from charlm.system.device import free_memory
 from charlm.system.formatting import format_duration
+from charlm.training.folder import refusing_os_errors
 from charlm.training.loop import Callbacks, Outcome
 from charlm.training.signals import SIGNALS
 from charlm.training.start import resume_run, start_run
 from charlm.tuning.report import write_best
 from charlm.tuning.space import short_names
-from charlm.tuning.study import Study, best, refusing_os_errors, trained_s
+from charlm.tuning.study import Study, best, trained_s
 
 _SHARES = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 """When a trial is evaluated and may be pruned, besides its end."""
@@ -56,7 +57,7 @@ class Search:
     def run(self) -> str:
         """Train until the time is over or there are enough trials; "", or the name of the signal that stopped it."""
         try:
-            with refusing_os_errors(self.study.folder):
+            with refusing_os_errors(self.study.folder, StudyError, "--study"):
                 while True:
                     with self.study.next_trial(self.most_trials, self._fits) as trial:
                         if trial is None:

@@ -22,8 +22,9 @@ from charlm.config import Config, dump_config
 from charlm.data.sources import check_exists
 from charlm.errors import DamagedCheckpointError, RunError, StudyError
 from charlm.runs import CONFIG, FOLDER, JOURNAL, LAST, read_header
-from charlm.system.files import NotOwnError, refuse_links, replace_file
+from charlm.system.files import refuse_links, replace_file
 from charlm.system.lock import LOCK, locked
+from charlm.training.folder import refusing_os_errors
 from charlm.tuning.settings import FirstTrial, StudySettings
 from charlm.tuning.space import trial_value
 
@@ -60,7 +61,7 @@ class Study:
     def __init__(self, folder: Path, choose: Callable[[], tuple[StudySettings, list[FirstTrial]]]) -> None:
         """Open the study in the folder; if there is none, `choose` its settings and its first trials."""
         self.folder = folder
-        with refusing_os_errors(folder):
+        with refusing_os_errors(folder, StudyError, "--study"):
             chosen = None if _holds_study(folder) else choose()
             folder.mkdir(parents=True, exist_ok=True)
             with locked(folder, wait=True):
@@ -245,15 +246,3 @@ def _calm() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
-
-
-@contextlib.contextmanager
-def refusing_os_errors(folder: Path) -> Iterator[None]:
-    """Turn an OSError into a StudyError about the folder, or about what is not charlm's own in it."""
-    try:
-        yield
-    except NotOwnError as error:
-        raise StudyError(f"{error.filename}: {error.strerror}") from None
-    except OSError as error:
-        fault = error.strerror or error
-        raise StudyError(f"{folder}: {fault}; allowed: a folder that can be written; see --study") from None
