@@ -323,7 +323,7 @@ _SLOW = 0.5
 
 
 def _say_if_slow(outcome: "Outcome", planned: int, minutes: float) -> None:
-    """Say it if the time was over long before the updates that the speed before the run promised."""
+    """Say so if the run made fewer than half of the planned updates."""
     if outcome.reason == "max_minutes" and outcome.step < _SLOW * planned:
         say(
             "slow",
@@ -382,8 +382,14 @@ def check_there(
 
 def check_minutes(minutes: float | None, settings: list[str], *, is_chosen: bool) -> None:
     """ConfigError for minutes that are given twice. is_chosen: settings are chosen for the minutes or their default."""
-    if (is_chosen or minutes is not None) and any(each.startswith("train.max_minutes=") for each in settings):
-        raise ConfigError("train.max_minutes: found beside minutes or its default; allowed: minutes alone")
+    from charlm.config import valid_overrides
+
+    if not is_chosen and minutes is None:
+        return
+    for _, path, value in valid_overrides(settings):
+        is_in_section = path == ("train",) and isinstance(value, dict) and "max_minutes" in value
+        if path == ("train", "max_minutes") or is_in_section:
+            raise ConfigError("train.max_minutes: found beside minutes or its default; allowed: minutes alone")
 
 
 def _settings(overrides: Iterable[str] | Mapping[str, Any]) -> list[str]:

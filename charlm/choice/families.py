@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from charlm.cells import Cell
-from charlm.config import Config, from_file, of_run, override_config, parse_config
+from charlm.config import Config, from_file, of_run, override_config, parse_config, valid_overrides
 from charlm.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -86,9 +86,10 @@ class Request:
     initial_name: str = ""
 
     def gives(self, option: str) -> bool:
-        """Whether the user gives this option, or one below it."""
-        keys = [override.partition("=")[0].strip() for override in self.overrides]
-        return any(key == option or key.startswith(f"{option}.") for key in keys)
+        """Whether the user gives this option, one below it, or the whole section that it is in."""
+        asked = option.split(".")
+        paths = [path for _, path, _ in valid_overrides(self.overrides)]
+        return any(all(a == b for a, b in zip(path, asked, strict=False)) for path in paths)
 
     def config(self, settings: dict[str, Any], overrides: Sequence[str] | None = None) -> Config:
         """The config of these settings, with the user's; ConfigError if they do not fit."""
@@ -99,8 +100,9 @@ class Request:
 
     def base(self) -> Config:
         """The text and the machine, before anything is chosen."""
-        sections = ("data.", "device=", "precision=", "threads=")
-        return self.config({"data": {"source": self.source}}, [o for o in self.overrides if o.startswith(sections)])
+        sections = ("data", "device", "precision", "threads")
+        given = [override for override, path, _ in valid_overrides(self.overrides) if path[0] in sections]
+        return self.config({"data": {"source": self.source}}, given)
 
     def settings(self, family: Family, hidden: int, batch_size: int, bptt: int) -> dict[str, Any]:
         """The options that decide how long an update takes, and what is the same for all models; without the user's."""

@@ -1,9 +1,8 @@
 """The config of a run: read from YAML, changed by overrides, and checked as a whole."""
 
-import contextlib
 import copy
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from charlm.errors import CellError, ConfigError
 
 __all__ = [
     "Config", "Own", "as_data", "differences", "dump_config", "flatten", "from_file", "ignored_options", "is_in_file",
-    "load_config", "of_run", "override_config", "parse_config", "read_config_file",
+    "load_config", "of_run", "override_config", "parse_config", "parse_override", "read_config_file", "valid_overrides",
 ]  # fmt: skip
 
 # Ten times the longest useful config. PyYAML takes a second and 50 MB for this size, and time and memory grow with it.
@@ -73,7 +72,7 @@ def parse_config(
     faults: list[str] = []
     for override in overrides:
         try:
-            path, value = _parse_override(override)
+            path, value = parse_override(override)
             sources.append((_set(raw, path, value, override), f"--set {override}"))
         except ConfigError as error:
             faults += error.faults
@@ -112,14 +111,12 @@ def override_config(config: Config, where: str, overrides: Iterable[str], own: O
     """
     raw = config.model_dump(mode="json")
     overrides = list(overrides)
-    for override in overrides:
-        with contextlib.suppress(ConfigError):  # parse_config reports it with the other faults
-            path, kind = _parse_override(override)
-            if path in _KINDS:
-                section = functools.reduce(dict.__getitem__, path[:-1], raw)
-                if kind != section[path[-1]]:
-                    for key in section.keys() - _KINDS[path].model_fields.keys():
-                        del section[key]
+    for _, path, kind in valid_overrides(overrides):
+        if path in _KINDS:
+            section = functools.reduce(dict.__getitem__, path[:-1], raw)
+            if kind != section[path[-1]]:
+                for key in section.keys() - _KINDS[path].model_fields.keys():
+                    del section[key]
     cell = config.model.cell
 
     def same_or_other(kind: str, folder: Path, section: Mapping[str, Any]) -> type[Cell]:
@@ -176,7 +173,18 @@ def _flatten(section: dict[str, Any], prefix: str) -> dict[str, Any]:
     return flat
 
 
-def _parse_override(override: str) -> tuple[tuple[str, ...], Any]:
+def valid_overrides(overrides: Iterable[str]) -> Iterator[tuple[str, tuple[str, ...], Any]]:
+    """Each override with its path and value, without those that have none: `parse_config` names these faults."""
+    for override in overrides:
+        try:
+            path, value = parse_override(override)
+        except ConfigError:
+            continue
+        yield override, path, value
+
+
+def parse_override(override: str) -> tuple[tuple[str, ...], Any]:
+    """The path and the value of KEY=VALUE; the key may be that of a whole section. ConfigError if it is neither."""
     if len(override) > MAX_BYTES:
         raise ConfigError(f"--set {override[:60]}...: found {len(override)} characters; allowed: {MAX_BYTES}")
     key, equals, text = override.partition("=")

@@ -146,6 +146,21 @@ def test_the_users_options_stay(text_file, write):
     assert load_config(Path(write("mine.yaml", commented_yaml(config, "settings", suggestion.comments)))) == config
 
 
+@pytest.mark.parametrize("split", ["data.split = [0.5,0.25,0.25]", "data={source: SOURCE, split: [0.5,0.25,0.25]}"])
+def test_keys_with_spaces_and_whole_sections_decide_text_and_machine(text_file, write, split):
+    other = str(write("other.txt", words_text(30_000)))
+    given = [" device=cpu", "threads =1", split.replace("SOURCE", other)]
+    if "SOURCE" not in split:
+        given.append(f" data.source={other}")
+    request = Request(text_file, 1, given)
+    base = request.base()
+    assert (base.device, base.threads, base.data.source) == ("cpu", 1, other)
+    assert base.data.split == (0.5, 0.25, 0.25)
+    suggestion = suggest(request)
+    assert suggestion.config.data == base.data
+    assert suggestion.reasons["text"].startswith("30,000 characters")
+
+
 def test_the_last_loss_promises_less(text_file):
     sum_, last = (suggest(Request(text_file, 1, [f"train.loss={loss}"])) for loss in ("sum", "last"))
     assert float(last.reasons["expect"].split()[1]) > 1.2 * float(sum_.reasons["expect"].split()[1])

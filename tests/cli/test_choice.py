@@ -105,9 +105,10 @@ def test_suggest_prints_a_config(cli, text_file, tmp_path):
 @pytest.mark.parametrize(
     "command", [["train", "x"], ["plan", "x"], ["config", "suggest", "x"], ["train", "--resume", "--run-dir", "r"]]
 )
-def test_minutes_that_are_given_twice(cli, command):
+@pytest.mark.parametrize("override", ["train.max_minutes=3", "train.max_minutes =3", "train={max_minutes: 3}"])
+def test_minutes_that_are_given_twice(cli, command, override):
     fault = "train.max_minutes: found beside minutes or its default; allowed: minutes alone"
-    assert cli(*command, "--minutes", 1, "--set", "train.max_minutes=3").error == fault
+    assert cli(*command, "--minutes", 1, "--set", override).error == fault
 
 
 def test_a_validation_score_that_rises_is_said(cli, tiny_config, tmp_path):
