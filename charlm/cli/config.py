@@ -88,7 +88,7 @@ def suggest(
 ) -> None:
     """Choose the settings of `charlm train TEXT --minutes M` for this machine, and print them as commented YAML.
 
-    Measures the speed of a few models, which takes up to five seconds the first time; the cache keeps it.
+    Measures the speed of a few models each time, which takes at most about five seconds.
 
     \b
     Example:

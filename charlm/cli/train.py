@@ -120,10 +120,7 @@ _WORSE = 1.005
 
 
 def _leaving_s(loading_s: float) -> float:
-    """How long Python starts before charlm, and leaves after it has printed the sample: half as long as charlm loads.
-
-    At most 1.5 seconds, because loading may also have waited for the disk.
-    """
+    """Estimated time for Python to start and exit: half of charlm's import time, at most 1.5 s."""
     return min(loading_s / 2, 1.5)
 
 

@@ -1,4 +1,5 @@
-"""A study on disk: Optuna's journal beside the runs of its trials. Several processes may work on one at a time.
+"""A study on disk: Optuna's journal beside the runs of its trials. Several processes may work on one study at the
+same time.
 
 A trial belongs to the process that holds the lock in its folder. If nobody holds it and the trial has not ended, its
 process was killed, and the next process that asks for a trial continues it. Optuna's own retries need a database for
@@ -113,7 +114,7 @@ class Study:
     def next_trial(self, most_trials: int | None, fits: Callable[[float], bool]) -> Iterator[optuna.Trial | None]:
         """A trial that is this process's during the block: one whose process was killed, or a new one.
 
-        None if `most` trials have begun, or if the time does not suffice: `fits` is asked with the seconds that a trial
+        None if `most_trials` have begun, or if the time does not suffice: `fits` is asked with the seconds that a trial
         has trained already.
         """
         with contextlib.ExitStack() as trial_lock:
