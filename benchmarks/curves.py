@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import Any
 
 from charlm.choice.families import PLAIN, USUAL, Request, on_request
+from charlm.choice.ngram import mean_line_chars, ngram_nats
 from charlm.choice.recipe import all_settings
 from charlm.choice.rule import Candidate
-from charlm.choice.text import mean_line_chars, ngram_nats
 from charlm.config.schema import DataConfig
 from charlm.data.corpus import load_corpus
 from charlm.model import count_parameters

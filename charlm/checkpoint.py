@@ -165,7 +165,7 @@ def _parse(path: Path, header: Mapping[str, str], tensors: Mapping[str, Tensor])
         group, _, rest = name.partition("/")
         groups.setdefault(group, {})[rest] = tensor
     try:
-        config = parse_config(json.loads(header["config"]), f"{path}: config", own=partial(_stored_cell, header))
+        config = parse_config(json.loads(header["config"]), f"{path}: config", find_cell=partial(_stored_cell, header))
         vocabulary = Vocabulary.from_json(json.loads(header["vocabulary"]), config.data.direction)
         progress = parse_progress(header["progress"])
         labels = labels_from_json(json.loads(header.get("labels", "{}")))

@@ -94,9 +94,9 @@ class Request:
     def config(self, settings: dict[str, Any], overrides: Sequence[str] | None = None) -> Config:
         """The config of these settings, with the user's; ConfigError if they do not fit."""
         where = f"the settings for {self.source}"
-        own = of_run(self.initial.config.model.cell) if self.initial else from_file
+        find_cell = of_run(self.initial.config.model.cell) if self.initial else from_file
         overrides = self.overrides if overrides is None else overrides
-        return override_config(parse_config(settings, where, own=own), where, overrides, own)
+        return override_config(parse_config(settings, where, find_cell=find_cell), where, overrides, find_cell)
 
     def base(self) -> Config:
         """The text and the machine, before anything is chosen."""

@@ -133,10 +133,10 @@ def regularization(candidate: Candidate) -> float:
     `MODERATE` it also grows with the updates: a short run ends before it overfits, and a long one gains from some
     dropout before it does.
     """
-    passes = math.log(min(max(candidate.epochs, 1), DROPOUT_PASSES))
+    log_passes = math.log(min(max(candidate.epochs, 1), DROPOUT_PASSES))
     share = candidate.parameters / candidate.train_chars
-    strength = passes + 0.5 * math.log(max(share, 1e-9)) - 2.0
-    longer = min(0.5 * math.log(max(candidate.updates / UPDATES, 1)), passes)
+    strength = log_passes + 0.5 * math.log(max(share, 1e-9)) - 2.0
+    longer = min(0.5 * math.log(max(candidate.updates / UPDATES, 1)), log_passes)
     return min(max(strength, min(strength + longer, MODERATE), 0.0), 3.5)
 
 

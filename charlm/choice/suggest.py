@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 from charlm.choice import speed
 from charlm.choice.families import PLAIN, USUAL, Request, families_of
+from charlm.choice.ngram import mean_line_chars, ngram_nats
 from charlm.choice.recipe import all_settings, comments
 from charlm.choice.rule import LARGE_CHARS, MOST_EPOCHS, Candidate, expected_nats
 from charlm.choice.search import Prospects, best, candidates_by_family, next_to_measure, with_training
-from charlm.choice.text import mean_line_chars, ngram_nats
 from charlm.config import Config
 from charlm.data.corpus import Corpus, CountedSources
 from charlm.data.progress import to_be_done_by

@@ -12,8 +12,9 @@ from typing import Any, TextIO
 
 import typer
 
-from charlm.api import check_there, load
+from charlm.api import load
 from charlm.errors import DataError, VocabularyError
+from charlm.new_run import check_there
 from charlm.system.console import say, terminal_columns
 from charlm.system.formatting import (
     columns_of,

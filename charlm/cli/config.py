@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from charlm.api import DEFAULT_MINUTES, Start
 from charlm.cli import usage
 from charlm.cli.common import print_table
+from charlm.new_run import DEFAULT_MINUTES, NewRun
 from charlm.system.console import say
 from charlm.system.formatting import one_line
 
@@ -94,7 +94,7 @@ def suggest(
     Example:
       charlm config suggest my.txt --minutes 10 > mine.yaml
     """
-    given = Start(text, minutes, None, usage.as_settings(overrides, lines, labels))
+    given = NewRun(text, minutes, None, usage.as_settings(overrides, lines, labels))
     given.check()
 
     from charlm.choice.suggest import suggest as choose

@@ -7,10 +7,11 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from charlm.api import check_there, load
+from charlm.api import load
 from charlm.cli import usage
 from charlm.cli.common import encode_text, known_prompt, print_json, print_rows, write_page
 from charlm.errors import RunError
+from charlm.new_run import check_there
 from charlm.runs import RunSummary, describe_run, find_runs
 from charlm.system.console import say
 from charlm.system.formatting import format_bytes, one_line

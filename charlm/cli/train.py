@@ -9,9 +9,9 @@ from typing import Annotated, Any
 
 import typer
 
-from charlm.api import Start, check_minutes, cost_of, say_if_stopped, start
 from charlm.cli import usage
 from charlm.cli.common import print_exactly, print_json, print_table
+from charlm.new_run import NewRun, check_minutes, cost_of, say_if_stopped, start
 from charlm.runs import check_resumable
 from charlm.system.console import say
 from charlm.system.formatting import format_duration, nats_to_bits
@@ -89,7 +89,7 @@ def train(
     usage.refuse_if(resume and init_from, "--init-from starts a new run; leave out --init-from or --resume")
     usage.refuse_if(resume and text is not None, "--resume continues with the run's own text; leave out TEXT")
     usage.refuse_if(not (config or resume) and text is None, _NO_TEXT)
-    given = Start(text, minutes, config, settings, init_from, run_dir)
+    new = NewRun(text, minutes, config, settings, init_from, run_dir)
     if resume:
         check_minutes(minutes, settings, is_chosen=False)
         # The first process of torchrun checks it later, and so does every run where the system cannot say.
@@ -97,7 +97,7 @@ def train(
             with contextlib.suppress(OSError):
                 check_resumable(run_dir)
     else:
-        given.check()
+        new.check()
 
     from charlm.system.process_group import process_group
 
@@ -108,7 +108,7 @@ def train(
             outcome = _resume(run_dir, config, [*limit, *settings], group)
         else:
             leaving_s = 0.0 if config else _leaving_s(time.perf_counter() - began_s)
-            outcome = start(given, group, began_s - leaving_s)
+            outcome = start(new, group, began_s - leaving_s)
     _print_outcome(outcome, json and group.is_first)
     if config is None and not resume and not json and group.is_first:
         _print_sample(Path(outcome.run_dir))
@@ -164,7 +164,7 @@ def _print_sample(run_dir: Path) -> None:
     from charlm.config import as_data, load_config
     from charlm.inference import load
 
-    model = load(run_dir, load_config(run_dir / "config.yaml", own=as_data).device).for_sampling()
+    model = load(run_dir, load_config(run_dir / "config.yaml", find_cell=as_data).device).for_sampling()
     for seed in range(1, 11) if model.network.is_line_model else [1]:
         print_exactly(f"{model.sample(length=400, seed=seed)}\n")
 
@@ -191,13 +191,13 @@ def plan(
       charlm plan --config lstm my.txt --set model.cell.hidden=1024 --json
     """
     usage.refuse_if(config is None and text is None, _NO_TEXT)
-    given = Start(text, minutes, config, usage.as_settings(overrides, lines, labels, device))
-    given.check()
+    new = NewRun(text, minutes, config, usage.as_settings(overrides, lines, labels, device))
+    new.check()
 
     from charlm.system.process_group import process_group
 
     with process_group() as group:
-        result = cost_of(given, group)
+        result = cost_of(new, group)
     if not group.is_first:
         return
     if json:

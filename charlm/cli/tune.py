@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from charlm.api import check_there
 from charlm.cli import usage
 from charlm.cli.common import print_json, print_rows
 from charlm.errors import StudyError
+from charlm.new_run import check_there
 from charlm.system.console import say
 from charlm.system.files import folder_bytes
 from charlm.system.formatting import format_bytes, nats_to_bits

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from charlm.api import DEFAULT_MINUTES, MOST_MINUTES
+from charlm.new_run import DEFAULT_MINUTES, MOST_MINUTES
 from charlm.runs import is_run
 
 # The base class of BadParameter: click's, or the one in Typer's own copy of click (newer versions).

@@ -5,11 +5,11 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-from charlm.api import check_there
 from charlm.cli import usage
 from charlm.cli.common import EXACT, open_model, print_exactly
 from charlm.errors import CheckpointError, RunError
 from charlm.inference.options import SamplingOptions
+from charlm.new_run import check_there
 from charlm.system.console import say
 from charlm.system.files import replace_file
 

@@ -9,17 +9,18 @@ from typing import Any
 from pydantic import ValidationError
 
 from charlm.cells import Cell
+from charlm.config.cell_finder import CellFinder, as_data, check_traced, from_file, is_in_file, of_run
 from charlm.config.faults import Source, fault_lines, show, written_at
 from charlm.config.optimizers import Optimizer, Schedule
-from charlm.config.own import Own, as_data, check_traced, from_file, is_in_file, of_run
 from charlm.config.schema import Config, config_with
 from charlm.config.shipped import find_config, nearest_configs
 from charlm.config.yaml import dump_yaml, load_yaml
 from charlm.errors import CellError, ConfigError
 
 __all__ = [
-    "Config", "Own", "as_data", "differences", "dump_config", "flatten", "from_file", "ignored_options", "is_in_file",
-    "load_config", "of_run", "override_config", "parse_config", "parse_override", "read_config_file", "valid_overrides",
+    "CellFinder", "Config", "as_data", "differences", "dump_config", "flatten", "from_file", "ignored_options",
+    "is_in_file", "load_config", "of_run", "override_config", "parse_config", "parse_override", "read_config_file",
+    "valid_overrides",
 ]  # fmt: skip
 
 # Ten times the longest useful config. PyYAML takes a second and 50 MB for this size, and time and memory grow with it.
@@ -27,13 +28,15 @@ MAX_BYTES = 100_000
 MAX_DEPTH = 8  # parts of an override's KEY; the schema has at most three
 
 
-def load_config(file: Path, overrides: Iterable[str] = (), own: Own = from_file) -> Config:
+def load_config(file: Path, overrides: Iterable[str] = (), find_cell: CellFinder = from_file) -> Config:
     """Read a config file, or the shipped config of this name, and apply `a.b=VALUE` overrides.
 
-    `own` finds a cell that is not built in; by default it runs the Python file that the config names. The ConfigError
-    names all faults at once.
+    `find_cell` finds a cell that is not built in; by default it runs the Python file that the config names. The
+    ConfigError names all faults at once.
     """
-    return parse_config(read_config_file(file), str(file), overrides, folder=find_config(file).parent, own=own)
+    return parse_config(
+        read_config_file(file), str(file), overrides, folder=find_config(file).parent, find_cell=find_cell
+    )
 
 
 def read_config_file(file: Path) -> Any:
@@ -58,7 +61,12 @@ def read_config_file(file: Path) -> Any:
 
 
 def parse_config(
-    raw: Any, where: str, overrides: Iterable[str] = (), *, folder: Path | None = None, own: Own = from_file
+    raw: Any,
+    where: str,
+    overrides: Iterable[str] = (),
+    *,
+    folder: Path | None = None,
+    find_cell: CellFinder = from_file,
 ) -> Config:
     """Make a config of a YAML value that was read from `where`; the value itself is not changed.
 
@@ -83,7 +91,7 @@ def parse_config(
     if isinstance(section, dict) and is_in_file(section.get("kind")):
         source = written_at(_KIND, sources)
         try:
-            cell = own(section["kind"], Path() if source.startswith("--set ") or not folder else folder, section)
+            cell = find_cell(section["kind"], Path() if source.startswith("--set ") or not folder else folder, section)
         except CellError as error:
             raise ConfigError(*faults, f"{source}: model.cell.kind: {error}") from None
         section["kind"] = cell.model_fields["kind"].default
@@ -104,10 +112,10 @@ _KINDS = {_KIND: Cell, ("optimizer", "name"): Optimizer, ("optimizer", "schedule
 """The options that name the kind of a section → the options that all its kinds share."""
 
 
-def override_config(config: Config, where: str, overrides: Iterable[str], own: Own = from_file) -> Config:
+def override_config(config: Config, where: str, overrides: Iterable[str], find_cell: CellFinder = from_file) -> Config:
     """Apply overrides to a config from `where`. A section that changes its kind keeps only shared options.
 
-    own: finds another cell than the config's that is not built in.
+    find_cell: finds another cell than the config's that is not built in.
     """
     raw = config.model_dump(mode="json")
     overrides = list(overrides)
@@ -120,9 +128,9 @@ def override_config(config: Config, where: str, overrides: Iterable[str], own: O
     cell = config.model.cell
 
     def same_or_other(kind: str, folder: Path, section: Mapping[str, Any]) -> type[Cell]:
-        return type(cell) if kind == cell.kind else own(kind, folder, section)
+        return type(cell) if kind == cell.kind else find_cell(kind, folder, section)
 
-    return parse_config(raw, where, overrides, own=same_or_other)
+    return parse_config(raw, where, overrides, find_cell=same_or_other)
 
 
 def ignored_options(config: Config) -> list[str]:

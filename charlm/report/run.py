@@ -71,7 +71,7 @@ def read_run(path: Path) -> RunRecord:
         faults.append("It has no checkpoint.")
     splits, events = _metrics(path / METRICS, faults)
     try:
-        options = flatten(load_config(path / CONFIG, own=as_data))
+        options = flatten(load_config(path / CONFIG, find_cell=as_data))
     except ConfigError as error:
         faults.append(f"{CONFIG} cannot be read: {error.faults[0].removeprefix(f'{path / CONFIG}: ')}.")
     record = RunRecord(path, about, options, splits, events, _samples(path / SAMPLES, faults), faults)

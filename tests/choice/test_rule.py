@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from charlm.choice.families import USUAL, Request
+from charlm.choice.ngram import heldout_nats, mean_line_chars, ngram_nats
 from charlm.choice.rule import Candidate, dropout, expected_nats, regularization, relative_nats
 from charlm.choice.search import best, is_promising
 from charlm.choice.speed import estimates, measure
-from charlm.choice.text import heldout_nats, mean_line_chars, ngram_nats
 from charlm.config import parse_config
 from charlm.config.schema import Dropout
 from charlm.data.vocabulary import Vocabulary

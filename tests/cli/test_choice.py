@@ -6,8 +6,8 @@ import re
 import pytest
 
 import charlm
-from charlm.api import run_name
 from charlm.config import load_config
+from charlm.new_run import run_name
 from tests.text import words_text
 
 LABELS = ["text", "machine", "choice", "plan", "expect", "small", "outside"]

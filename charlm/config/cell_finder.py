@@ -10,7 +10,7 @@ from charlm.cells.stored import StoredCell, stored_cell
 from charlm.config.schema import ModelConfig
 from charlm.errors import CellError
 
-Own = Callable[[str, Path, Mapping[str, Any]], type[Cell]]
+CellFinder = Callable[[str, Path, Mapping[str, Any]], type[Cell]]
 """(kind, folder in which a relative path starts, section `model.cell`) → the class of the cell. CellError if none."""
 
 
@@ -34,7 +34,7 @@ def as_data(kind: str, folder: Path, section: Mapping[str, Any]) -> type[Cell]:
         raise CellError(str(error)) from None
 
 
-def of_run(cell: Cell) -> Own:
+def of_run(cell: Cell) -> CellFinder:
     """The class of a run's own cell; other files are refused, and none is run."""
 
     def find(kind: str, folder: Path, section: Mapping[str, Any]) -> type[Cell]:
