@@ -184,7 +184,8 @@ def in_folder(trained_run, text_file, tiny_config, tmp_path, monkeypatch):
     texts = {
         "s.txt": b"s", "damaged": b"not", "z.txt": b"Z", "zz.txt": b"ZZ",
         "odd.txt": "so \x1b\u202e😀".encode(), "latin.txt": b"abc\xff",
-        "mac.txt": b"anna\rhanna\rjo\r", "a.gz": gzip.compress(b"text"), "empty.txt": b"", "mark.txt": b"\xef\xbb\xbf",
+        "mac.txt": b"anna\rhanna\rjo\r", "a.gz": gzip.compress(b"text", mtime=0), "empty.txt": b"",
+        "mark.txt": b"\xef\xbb\xbf",
         "abc.txt": b"abc", "lines.txt": b"a\nb\n" * 3,
     }  # fmt: skip
     for name, content in texts.items():
@@ -204,8 +205,12 @@ def test_errors(cli, in_folder, words, text):
 @pytest.mark.parametrize(
     ("words", "stdin", "error"),
     [
-        ("score run -", gzip.compress(b"text"), "stdin: found a gzip file; allowed: text in UTF-8; unpack it"),
-        ("score run - --lines", gzip.compress(b"text"), "stdin: found a gzip file; allowed: text in UTF-8; unpack it"),
+        ("score run -", gzip.compress(b"text", mtime=0), "stdin: found a gzip file; allowed: text in UTF-8; unpack it"),
+        (
+            "score run - --lines",
+            gzip.compress(b"text", mtime=0),
+            "stdin: found a gzip file; allowed: text in UTF-8; unpack it",
+        ),
         ("score run -", b"soZ", "stdin: found 'Z' (U+005A), which the model has never seen"),
         ("sample run --prompt-file -", b"\xff", "--prompt-file -: found no UTF-8 at byte offset 0; allowed: UTF-8"),
         ("write run", b"", "write: found no terminal; allowed: a terminal to type in; charlm sample works without one"),
