@@ -184,7 +184,7 @@ def _parse(path: Path, header: Mapping[str, str], tensors: Mapping[str, Tensor])
 
 
 def _stored_cell(header: Mapping[str, str], kind: str, folder: Path, section: Mapping[str, Any]) -> type[Cell]:
-    """The cell in a header; see `charlm.config.Own`. ValueError if it is missing or damaged."""
+    """The cell in a header; see `charlm.config.CellFinder`. ValueError if it is missing or damaged."""
     if not header.get("cell"):
         raise ValueError(f"cell: found no program of {kind[:100]!r}")
     try:

@@ -130,10 +130,10 @@ def _resume(run_dir: Path, config: Path | None, settings: list[str], group: Any)
     from charlm.training.start import resume_run
 
     def change(saved: Config) -> Config:
-        own = of_run(saved.model.cell)
+        find_cell = of_run(saved.model.cell)
         if config is None:
-            return override_config(saved, f"{run_dir}/config.yaml", settings, own)
-        return load_config(config, settings, own)
+            return override_config(saved, f"{run_dir}/config.yaml", settings, find_cell)
+        return load_config(config, settings, find_cell)
 
     return resume_run(run_dir, change, group)
 

@@ -203,7 +203,10 @@ def parse_override(override: str) -> tuple[tuple[str, ...], Any]:
 
 
 def _set(raw: dict[str, Any], path: tuple[str, ...], value: Any, override: str) -> list[tuple[str, ...]]:
-    """Set the value at `path`; return the paths that this creates: its own, and those of missing sections above it."""
+    """Set the value at `path`; return the paths that this creates: its own, and those of missing sections above it.
+
+    A section of one kind only keeps the options that are not in the value.
+    """
     section, created = raw, [path]
     for depth, key in enumerate(path[:-1], start=1):
         if section.get(key) is None:
@@ -214,5 +217,9 @@ def _set(raw: dict[str, Any], path: tuple[str, ...], value: Any, override: str) 
             name = ".".join(path[:depth])
             fault = f"found {name}: {show(section)}, which has no keys; allowed: --set {name}=VALUE"
             raise ConfigError(f"--set {override}: {fault}")
+    before = section.get(path[-1])
+    if isinstance(before, dict) and isinstance(value, dict) and not any(kind[:-1] == path for kind in _KINDS):
+        before |= value
+        return [(*path, key) for key in value]
     section[path[-1]] = value
     return created

@@ -95,6 +95,7 @@ def test_check_prints_what_it_knows_before_an_error(cli) -> None:
     assert differs.splitlines()[-1].startswith("I ≠ H, reference loop in float32  largest difference ")
 
 
+@pytest.mark.slow
 def test_check_names_the_fault_of_a_step() -> None:
     class Square(Cell):
         def step(self, p, x, h):

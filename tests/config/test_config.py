@@ -261,3 +261,14 @@ def test_defaults_are_left_out_and_comments_stand_beside_their_options():
         "train:\n"
         "  max_epochs: 3.0                   # enough\n"
     )
+
+
+def test_a_section_that_is_set_keeps_its_other_options_unless_it_may_change_its_kind():
+    text = "data: {source: my.txt}\ntrain: {max_steps: 7}\nmodel: {cell: {kind: lstm, layer_norm: true}, layers: 2}"
+    overrides = ["data={level: byte}", "train={batch_size: 4}", "model={embedding: 8}", "model.cell={kind: gru}"]
+    config = parse(text, *overrides)
+    assert (config.data.source, config.data.level) == ("my.txt", "byte")
+    assert (config.train.max_steps, config.train.batch_size) == (7, 4)
+    assert (config.model.layers, config.model.embedding, config.model.cell.kind) == (2, 8, "gru")
+    with pytest.raises(ConfigError, match=r'^--set data=\{level: bits\}: data.level: found "bits"'):
+        parse(text, "data={level: bits}")

@@ -60,6 +60,7 @@ def test_both_passes_of_random_cells(cell: Cell, size: tuple[int, ...], options:
 
 
 @needs_triton
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.usefixtures("interpreter")
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

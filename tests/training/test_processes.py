@@ -146,7 +146,10 @@ OPTIMIZERS = [
 ]
 
 
-@pytest.mark.parametrize(("number", "kind"), list(enumerate(CELLS)))
+@pytest.mark.parametrize(
+    ("number", "kind"),
+    [pytest.param(*each, marks=pytest.mark.slow if each[0] else ()) for each in enumerate(CELLS)],
+)
 def test_weights_are_those_of_one_process(processes: Team, raw, kind, number):
     """With nine kinds, every option of a model meets every option of training and every optimizer."""
     model, train = number % 3, number // 3 % 3
@@ -543,6 +546,7 @@ def suggested(group: ProcessGroup, source) -> tuple[Config, int]:
     return config, updates.call_count
 
 
+@pytest.mark.slow
 def test_processes_measure_together(processes: Team, raw, tmp_path):
     found = processes(suggested, raw["data"]["source"])
     assert found == [found[0]] * len(found)

@@ -177,6 +177,7 @@ def test_a_process_killed_while_it_takes_a_trial(study_of, search):
     assert states(study) == ["complete"]
 
 
+@pytest.mark.slow
 def test_failed_trials_end_the_search_after_ten_in_a_row(study_of, search, starting, suggestion, capsys):
     suggestion(own_choice)  # the third fails too
     faults = ["step 3: found loss nan; lower it", "memory: too little", "train split: 5 characters"]
