@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from charlm.native import build
+from charlm.native import build, compiler
 from charlm.native.precision import choose_precision
 
 Way = Callable[[], object]
@@ -228,7 +228,7 @@ def machine() -> dict[str, Any]:
 
 def _compiler() -> str:
     try:
-        command = [*build.find_compiler(), "--version"]
+        command = [*compiler.find_compiler(), "--version"]
         lines = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout.splitlines()
         return lines[0]
     except (build.KernelError, OSError, IndexError, subprocess.SubprocessError) as error:

@@ -9,7 +9,7 @@
 Imports torch only when a function is called.
 """
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 import time as _time
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from charlm.errors import ConfigError
 from charlm.new_run import MOST_MINUTES, NewRun, check_there, say_if_stopped, start
 from charlm.system.formatting import format_duration, html_table
-from charlm.system.host import limit_spinning
+from charlm.system.host import limit_spinning, limit_threads
 
 if TYPE_CHECKING:
     from charlm.cells import Cell
@@ -169,18 +169,16 @@ class Run:
 
 
 def _import_torch() -> None:
-    """Import torch with a setting that it reads from the environment then; the command line makes the same."""
+    """Import torch with settings that it reads from the environment then; the command line makes the same."""
     if "torch" not in sys.modules:
-        is_set = _SPINS in os.environ
+        unset = {"GOMP_SPINCOUNT", "OMP_NUM_THREADS"} - os.environ.keys()
         limit_spinning()
+        limit_threads()
         try:
             import torch  # noqa: F401
         finally:
-            if not is_set:
-                del os.environ[_SPINS]
-
-
-_SPINS = "GOMP_SPINCOUNT"
+            for name in unset:
+                os.environ.pop(name, None)
 
 
 def _settings(overrides: Iterable[str] | Mapping[str, Any]) -> list[str]:

@@ -10,6 +10,7 @@ import hashlib
 import json
 import math
 import os
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -28,7 +29,7 @@ from charlm.data.lines import Labels, labels_from_json
 from charlm.data.vocabulary import Vocabulary
 from charlm.errors import CheckpointError, ConfigError, DamagedCheckpointError, RunError
 from charlm.runs import FOLDER, FORMAT, VERSION, parse_progress, read_header
-from charlm.system.files import replace_file, temporary_beside
+from charlm.system.files import move, replace_file, temporary_beside
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,7 @@ def _link(path: Path, name: Path) -> None:
     temporary = temporary_beside(name)
     try:
         os.link(path, temporary)
-        temporary.replace(name)
+        move(temporary, name)
     except OSError:
         temporary.unlink(missing_ok=True)
         replace_file(name, path.read_bytes())
@@ -113,7 +114,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
                 raise CheckpointError(
                     f"{path}: found format version {header.get('version')}; this charlm reads {VERSION}; update charlm"
                 )
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            tensors = {name: _kept(file.get_tensor(name)) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
         raise DamagedCheckpointError(
             f"{path}: damaged, or not a checkpoint ({' '.join(str(error).split())}); use another one of the run"
@@ -123,6 +124,11 @@ def read_checkpoint(path: Path) -> Checkpoint:
     if fault := next((name for name, tensor in tensors.items() if not all_finite(tensor)), None):
         raise DamagedCheckpointError(f"{path}: {fault} holds numbers that are not finite; use another one of the run")
     return _parse(path, header, tensors)
+
+
+def _kept(mapped: Tensor) -> Tensor:
+    """The tensor itself; on Windows a copy, because the next checkpoint could not replace a file that is mapped."""
+    return mapped.clone() if sys.platform == "win32" else mapped
 
 
 @contextlib.contextmanager

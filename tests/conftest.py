@@ -1,7 +1,6 @@
 """What tests of whole commands and runs share. Nothing here imports torch: tests that need none start at once."""
 
 import errno
-import fcntl
 import io
 import itertools
 import os
@@ -16,10 +15,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from filelock import FileLock
 
 from charlm.system.cache import cache_dir
 from tests.browser import chromium, opened  # noqa: F401 (fixtures)
 from tests.text import words_text
+from tests.windows import windows  # noqa: F401 (a fixture)
 
 if TYPE_CHECKING:
     from charlm.inference import TrainedModel
@@ -118,8 +119,7 @@ def compiled() -> Path:
     folder = USERS_CACHE / "kernels"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     # The first worker compiles while the others wait, then they find the kernels in the cache.
-    with (folder / ".lock").open("w") as lock, pytest.MonkeyPatch.context() as patch, suppress(KernelError):
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with FileLock(folder / ".lock"), pytest.MonkeyPatch.context() as patch, suppress(KernelError):
         patch.setenv("CHARLM_CACHE", str(USERS_CACHE))
         load(*SHARED_KERNELS, *of_kinds)
     return folder
@@ -199,13 +199,11 @@ class Result:
 
 @pytest.fixture
 def no_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What charlm does where no kernel can be compiled."""
+    """What charlm does without kernels."""
     from charlm.native import build
 
     monkeypatch.setattr(build, "_outcomes", {})
-    monkeypatch.setattr(
-        build, "_make", lambda sources: dict.fromkeys(sources, build.KernelError("switched off by this test"))
-    )
+    monkeypatch.setenv("CHARLM_KERNELS", "none")
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from charlm.cli.usage import UsageError
 from charlm.errors import CharlmError, ConfigError, is_out_of_memory
 from charlm.system.console import say_error
 from charlm.system.formatting import printable
-from charlm.system.host import limit_spinning
+from charlm.system.host import limit_spinning, limit_threads, torch_fault
 
 
 class _Commands(TyperGroup):
@@ -109,12 +109,16 @@ def _version(version: bool = typer.Option(False, "--version", help="Print the ve
 def main() -> None:
     """Run the command line; a user's mistake is one line on stderr and exit code 1 (2 for usage)."""
     limit_spinning()
+    limit_threads()
     # Python has None for a stream that is closed (`<&-`): there is nothing to read, and what is written is lost.
     nothing = Path(os.devnull)
     sys.stdin = sys.stdin or nothing.open(encoding="utf-8")
     sys.stdout = sys.stdout or nothing.open("w", encoding="utf-8")
     sys.stderr = sys.stderr or nothing.open("w", encoding="utf-8")
     open_output()
+    if fault := torch_fault():
+        say_error(fault)
+        sys.exit(1)
     try:
         app(prog_name="charlm", obj=IMPORTED_S)
     except Exception as error:

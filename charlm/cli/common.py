@@ -151,7 +151,7 @@ _json_is_ascii = False
 
 
 def open_output() -> None:
-    """Let stdout and stderr take every text.
+    """Let stdout and stderr take every text, with line ends as they are.
 
     A file or pipe gets stdout as UTF-8 in every locale, with the exact bytes of a byte model. A terminal gets escapes
     for what its encoding lacks; if that is ASCII, the locale says nothing, and the terminal gets UTF-8 too.
@@ -159,7 +159,7 @@ def open_output() -> None:
     global _json_is_ascii
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
+            stream.reconfigure(errors="backslashreplace", newline="\n")  # Windows would write CR LF
     if isinstance(sys.stdout, io.TextIOWrapper):
         name = codecs.lookup(sys.stdout.encoding).name
         _json_is_ascii = name != "utf-8"

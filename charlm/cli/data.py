@@ -1,17 +1,17 @@
-"""charlm data: list, info, fetch."""
+"""charlm data: list, info, fetch, cache."""
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from charlm.cli import usage
-from charlm.cli.common import print_table
+from charlm.cli.common import print_json, print_table
 from charlm.errors import DataError
 from charlm.system.formatting import format_bytes, one_line
 
-app = usage.command_group("List, inspect and download texts.", "charlm data list")
+app = usage.command_group("List, inspect and download texts; show and clear the cache.", "charlm data list")
 
 Folder = Annotated[Path, typer.Option("--data-dir", metavar="DIR", help="Folder for downloads.")]
 
@@ -103,3 +103,46 @@ def fetch(
     for name in names:
         path = str(download(CATALOG[name], data_dir, progress=True))
         typer.echo(one_line(path) if sys.stdout.isatty() else path)
+
+
+@app.command()
+def cache(
+    clear: Annotated[bool, typer.Option("--clear", help="Remove all that no running command uses.")] = False,
+    json: usage.Json = False,
+) -> None:
+    """Show or clear the cache: encoded texts and compiled kernels, which are made again when they are needed.
+
+    Above its bound each folder loses what was not used for the longest time.
+
+    \b
+    Examples:
+      charlm data cache
+      charlm data cache --clear
+    """
+    from charlm.system.cache import cache_dir, who_else_writes
+    from charlm.system.cache_bound import BOUNDS, cache_entries, remove
+
+    rows = {"folder": str(cache_dir())}
+    report: dict[str, Any] = dict(rows)
+    for name, bound_bytes in BOUNDS.items():
+        if fault := who_else_writes(cache_dir() / name):
+            report[name] = {"unused": fault}
+            rows[name] = f"not used, because {fault}"
+            continue
+        entries = cache_entries(name, cache_dir() / name)
+        gone = [entry for entry in entries if clear and remove(entry)]
+        left = [entry for entry in entries if entry not in gone]
+        size, freed = (sum(entry.size_bytes for entry in some) for some in (left, gone))
+        report[name] = {"bytes": size, "entries": len(left), "bound_bytes": bound_bytes}
+        rows[name] = f"{_entries(len(left))} of {format_bytes(size)}, at most {format_bytes(bound_bytes)}"
+        if clear:
+            report[name] |= {"cleared_bytes": freed, "cleared_entries": len(gone)}
+            rows[name] = f"cleared {_entries(len(gone))} of {format_bytes(freed)}; {_entries(len(left))} in use"
+    if json:
+        print_json(report)
+    else:
+        print_table(rows)
+
+
+def _entries(count: int) -> str:
+    return f"{count:,} {'entry' if count == 1 else 'entries'}"

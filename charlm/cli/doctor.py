@@ -42,6 +42,7 @@ def doctor(device: usage.Device = "auto", json: usage.Json = False) -> None:
         "precision": lambda: _precision(device),
         "threads": _threads,
         "backends": lambda: _backends(device),
+        "kernels": _kernels,
         "compiler": _compiler,
         "cache": _cache,
         "free": _free,
@@ -128,8 +129,19 @@ def _backends(name: str) -> dict[str, str]:
     return {kind: selection.description.removeprefix(f"{kind}: ") for kind, selection in selected.items()}
 
 
+def _kernels() -> str:
+    """Of the CPU; `_backends` has loaded them."""
+    from charlm.native.build import SHIPPED, used_kernels
+
+    if (used := used_kernels()) not in ("", "compiled"):
+        return f"came with charlm, for {used}"
+    came = "those that came with charlm are not for this CPU" if SHIPPED.is_dir() else "none came with charlm"
+    return f"{used or 'none'}; {came}"
+
+
 def _compiler() -> str:
-    from charlm.native.build import KernelError, find_compiler
+    from charlm.native.compiler import find_compiler
+    from charlm.native.library import KernelError
 
     try:
         command = find_compiler()

@@ -241,7 +241,7 @@ class Config(Section):
     where it is faster: on CPUs with AMX, on AMD's with AVX512_BF16, and on GPUs that have it; else fp32. The run keeps
     what it took."""
     threads: Annotated[int, Field(ge=0, le=1024)] = 0
-    """CPU threads; 0: one per core. Results are bit-identical for the same number of threads."""
+    """CPU threads; 0: one per core, fewer under a quota. Results are bit-identical for the same number of threads."""
 
     @model_validator(mode="after")
     def _patience_needs_validation(self) -> "Config":

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from charlm.errors import DataError
 from charlm.system.cache import cache_dir, cache_folder, make_cache_folder, open_private
+from charlm.system.cache_bound import limit_cache, use
 from charlm.system.files import replace_file, replacing
 from charlm.system.formatting import format_bytes
 
@@ -36,10 +37,11 @@ def find_entry(key: str) -> Array | None:
         with open_private(path.with_suffix(".json")) as file:
             about = json.loads(file.read())
         with open_private(path) as file:
+            use(file)
             checksum = 0
             while chunk := file.read(1 << 18):
                 checksum = zlib.crc32(chunk, checksum)
-        return np.memmap(path, about["dtype"], "r") if checksum == about["crc32"] else None
+            return np.memmap(file, about["dtype"], "r") if checksum == about["crc32"] else None
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return None
 
@@ -71,11 +73,20 @@ def open_entry(key: str, dtype: np.dtype) -> Iterator[Append]:
 
             yield append
         replace_file(path.with_suffix(".json"), json.dumps({"dtype": dtype.str, "crc32": checksum}).encode(), 0o600)
+    limit_cache("corpora")
 
 
 def map_entry(key: str, dtype: np.dtype) -> Array:
     """The array of an entry that this process has just written, memory-mapped."""
-    return np.memmap(cache_folder("corpora") / f"{key}.bin", dtype, "r")
+    path = cache_folder("corpora") / f"{key}.bin"
+    try:
+        with open_private(path) as file:
+            use(file)
+            return np.memmap(file, dtype, "r")
+    except FileNotFoundError as error:
+        raise DataError(
+            f"{path}: found no file where one was just written; was the cache cleared? start again"
+        ) from error
 
 
 @contextmanager
@@ -97,5 +108,6 @@ def check_room(source: str, needed_bytes: int) -> None:
     if free < needed_bytes:
         raise DataError(
             f"{source}: its cache needs at least {format_bytes(needed_bytes)}; {folder} has {format_bytes(free)} free; "
-            "any folder with room will do; name one in CHARLM_CACHE, or use a part of the text"
+            "any folder with room will do; name one in CHARLM_CACHE, use a part of the text, or make room "
+            "(`charlm data cache --clear`)"
         )

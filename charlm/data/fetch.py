@@ -8,7 +8,7 @@ import shutil
 import time
 import zipfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from tqdm import tqdm
 from charlm.data.catalog import Download
 from charlm.errors import DataError
 from charlm.system.console import say
+from charlm.system.files import move
 from charlm.system.formatting import format_bytes
 
 PAUSES_S = (1.0, 2.0, 4.0, 8.0)
@@ -56,7 +57,7 @@ def fetch(download: Download, folder: Path, *, progress: bool) -> Path:
                 _extract(part, download, path)
                 part.unlink()
             else:
-                part.replace(path)
+                move(part, path)
     except OSError as error:
         space = format_bytes(download.size + download.archive_size)
         raise DataError(
@@ -92,7 +93,7 @@ def _extract(archive: Path, download: Download, path: Path) -> None:
     with zipfile.ZipFile(archive) as opened, opened.open(download.member) as source, temporary.open("wb") as text:
         shutil.copyfileobj(source, text)
     _check_received(temporary, download.sha256, download.url)
-    temporary.replace(path)
+    move(temporary, path)
 
 
 @contextmanager
@@ -107,7 +108,8 @@ def _one_process(download: Download, folder: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        Path(lock.lock_file).unlink(missing_ok=True)  # before others can have it: they make a new one
+        with suppress(PermissionError):  # Windows removes no open file; filelock does it there
+            Path(lock.lock_file).unlink(missing_ok=True)  # before others can have it: they make a new one
         lock.release()
 
 

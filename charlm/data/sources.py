@@ -21,7 +21,8 @@ from charlm.data.catalog import CATALOG
 from charlm.data.outputs import names_written, written_folder_kind, written_kind
 from charlm.data.reading import unreadable
 from charlm.errors import DataError
-from charlm.system.cache import cache_dir
+from charlm.system.cache import cache_dir, open_private
+from charlm.system.cache_bound import use
 from charlm.system.console import say
 from charlm.system.files import replace_file
 
@@ -228,6 +229,8 @@ def _unicode_names() -> Path:
         if not path.is_file():
             names = (unicodedata.name(chr(code), "") for code in range(sys.maxunicode + 1))
             replace_file(path, "".join(f"{name}\n" for name in names if name).encode("ascii"), 0o600)
+        with suppress(OSError), open_private(path) as file:
+            use(file)
     return path
 
 

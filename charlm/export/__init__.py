@@ -30,6 +30,7 @@ from charlm.export.html import write_html
 from charlm.export.onnx_graph import write_onnx
 from charlm.export.torch_module import write_torch
 from charlm.inference import TrainedModel
+from charlm.system.files import move
 
 FORMATS: dict[str, Callable[..., object]] = {"torch": write_torch, "onnx": write_onnx, "html": write_html}
 """(trained, path, options of the format) → the outcome of the check."""
@@ -86,7 +87,7 @@ def _check_place(out: Path, to: str, overwrite: bool) -> None:
 
 def _move(new: Path, out: Path) -> None:
     if not out.is_dir():
-        new.replace(out)
+        move(new, out)
         return
     # A folder cannot replace one that is not empty.
     old = new.with_suffix(".old")

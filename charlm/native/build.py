@@ -1,64 +1,32 @@
-"""Builds C++ kernels: compiles them for this machine at first use, and keeps the libraries in the cache."""
+"""Gets libraries of kernels: those that come with charlm, or else compiled at first use."""
 
 import contextlib
 import ctypes
-import hashlib
-import itertools
+import functools
 import os
-import platform
-import shlex
-import shutil
-import subprocess
-import sys
-import tempfile
 import threading
-import time
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
 
-# Loads the OpenMP runtime whose threads the kernels share.
-import torch
+from charlm.native.compiler import compiled
+from charlm.native.library import KernelError, Library, Outcomes
 
-from charlm.errors import DataError
-from charlm.native.structs import Struct
-from charlm.system.cache import cache_dir, make_cache_folder, open_private
-from charlm.system.clock import count_compilation
-from charlm.system.console import say
-from charlm.system.files import remove_leftovers, replace_file, temporary_beside
-from charlm.system.host import free_bytes, usable_cores
-
-_FLAGS = ["-std=c++17", "-O3", "-ffp-contract=fast", "-fPIC", "-shared", "-fvisibility=hidden"]
-_TIMEOUT_S = 300
-
-
-class KernelError(Exception):
-    """A short reason why this machine cannot run a kernel."""
-
-
-@dataclass(eq=False)
-class Library:
-    """A library to compile."""
-
-    source: Path
-    structs: tuple[Struct, ...]
-    """The structs through which it is called. The library exports their layout."""
-    name: str
-    text: str = ""
-    """C++ that follows the source."""
+SHIPPED = Path(__file__).with_name("shipped")
+"""Libraries in charlm's wheels: THREADS, which runs on any CPU, and a folder of the others for each level of CPU."""
+THREADS = Library(Path(__file__).with_name("threads.cpp"), (), "threads")
+"""The threads that all libraries share, and the level of this CPU."""
 
 
 def load(*libraries: Library) -> list[ctypes.CDLL]:
-    """Libraries, compiled at first use, in parallel.
+    """Libraries that came with charlm, or were compiled at first use, in parallel.
 
-    KernelError if there is no compiler, if it fails, or if torch has no OpenMP. The outcome is remembered: later
-    calls return or raise the same at once.
+    `CHARLM_KERNELS` allows only one of both, or neither. KernelError if there is no compiler or if it fails. The
+    outcome is remembered: later calls return or raise the same at once.
     """
     if any(library not in _outcomes for library in libraries):
-        with _making:
-            if missing := [library for library in libraries if library not in _outcomes]:
-                _outcomes.update(_make(missing))
+        with _loading:
+            if missing := [library for library in (THREADS, *libraries) if library not in _outcomes]:
+                _outcomes.update(_share_threads(_get(missing)))
     loaded = []
     for library in libraries:
         outcome = _outcomes[library]
@@ -68,184 +36,119 @@ def load(*libraries: Library) -> list[ctypes.CDLL]:
     return loaded
 
 
-_outcomes: dict[Library, ctypes.CDLL | KernelError] = {}
-_making = threading.Lock()
-"""Held while libraries are compiled: a second thread that needs them waits instead of compiling them again."""
+_outcomes: Outcomes = {}
+_loading = threading.Lock()
+"""Held while libraries are loaded: a second thread that needs them waits instead of compiling them again."""
+_preferred = ""
 
 
-def _make(libraries: list[Library]) -> dict[Library, ctypes.CDLL | KernelError]:
-    try:
-        if not hasattr(ctypes.CDLL(None), "GOMP_parallel"):
-            raise KernelError(f"PyTorch {torch.__version__} has no OpenMP runtime that kernels can share")
-        command = [*find_compiler(), *_FLAGS, *_machine_flags()]
-        paths = _paths(libraries, command)
-        outcomes = {library: _find(library, path) for library, path in paths.items()}
-        known = {library: outcome for library, outcome in outcomes.items() if outcome}
-        new = [library for library in libraries if library not in known]
-        return known | (_compile_all(new, command, paths) if new else {})
-    except KernelError as error:
-        return dict.fromkeys(libraries, error)
-    except (OSError, TypeError, ValueError, DataError, subprocess.SubprocessError) as error:
-        return dict.fromkeys(libraries, _fault(error))
+def used_kernels() -> str:
+    """Where the loaded kernels came from: "compiled", or the level of those that came with charlm; "" if none are."""
+    threads = _outcomes.get(THREADS, _MISSING)
+    if isinstance(threads, KernelError):
+        return ""
+    return (_level() if Path(threads._name).parent == SHIPPED else "") or "compiled"
 
 
-def _fault(error: Exception) -> KernelError:
-    return KernelError(f"the kernel could not be built: {error}{_remedy()}")
+@contextlib.contextmanager
+def preferring(kernels: str) -> Iterator[None]:
+    """Within the block load the kernels that a run had, see `used_kernels`, where this machine has them.
 
-
-def _remedy() -> str:
-    return "; fix or unset CXX" if os.environ.get("CXX") else ""
-
-
-def _find(library: Library, path: Path) -> ctypes.CDLL | KernelError | None:
-    """The library from the cache; None if it is missing or damaged, or if others could have written it."""
-    try:
-        with open_private(path) as file, open_private(path.with_suffix(".sha256")) as checksum:
-            data = file.read()
-            if hashlib.sha256(data).hexdigest().encode() != checksum.read(_DIGEST_BYTES + 1):
-                return None
-            return _open(library, file, data)
-    except OSError:
-        return None
-
-
-_DIGEST_BYTES = 64
-
-
-def _open(library: Library, file: BinaryIO, data: bytes) -> ctypes.CDLL | KernelError:
-    """Load the library from the opened file, even if another file has taken its name."""
-    try:
-        if _DESCRIPTORS.is_dir():
-            # The linker takes equal names for equal libraries, and descriptors are reused: another slash each time.
-            opened = ctypes.CDLL(f"{_DESCRIPTORS}{'/' * next(_slashes)}{file.fileno()}")
-        else:
-            with tempfile.TemporaryDirectory(prefix="charlm-", ignore_cleanup_errors=True) as folder:
-                copy = Path(folder, "kernel.so")
-                copy.write_bytes(data)
-                opened = ctypes.CDLL(str(copy))
-    except OSError as error:
-        return _fault(error)
-    for struct in library.structs:
-        if not struct.fits(opened):
-            return KernelError(f"the compiler lays out struct {struct.name} of {struct.file.name} in another way")
-    return opened
-
-
-_DESCRIPTORS = Path("/proc/self/fd")
-"""Linux: the files that this process has open."""
-_slashes = itertools.count(1)
-
-
-def find_compiler() -> list[str]:
-    """The command in $CXX, or else the first usual compiler that is installed."""
-    if named := shlex.split(os.environ.get("CXX", "")):
-        return named
-    compiler = next((name for name in ("g++", "clang++", "c++") if shutil.which(name)), None)
-    if compiler is None:
-        raise KernelError("no C++ compiler; install g++ or clang++ for speed")
-    return [compiler]
-
-
-def _machine_flags() -> list[str]:
-    """Use all instructions of this CPU. On macOS, resolve OpenMP's functions at load time, in torch's runtime."""
-    is_arm = platform.machine() in ("aarch64", "arm64")
-    flags = ["-mcpu=native"] if is_arm else ["-march=native"] if platform.machine() in ("x86_64", "AMD64") else []
-    return [*flags, "-undefined", "dynamic_lookup"] if sys.platform == "darwin" else flags
-
-
-def _paths(libraries: list[Library], command: list[str]) -> dict[Library, Path]:
-    """The file of each library. Its name contains a digest of everything that determines the result.
-
-    That is the source, its text, the headers of this folder, the command, and the compiler's predefined
-    macros, which identify its version and the CPU.
+    `CHARLM_KERNELS` goes before it. All kernels differ in the last bits only.
     """
-    macros = subprocess.run(
-        [*command, "-dM", "-E", "-x", "c++", "-"], input=b"", capture_output=True, timeout=_TIMEOUT_S, check=False
-    )
-    folder = _folder()
-    paths = {}
-    for library in libraries:
-        headers = sorted(library.source.parent.glob("*.h"))
-        texts = [file.read_bytes() for file in (*headers, library.source)]
-        texts += [library.text.encode(), *(struct.layout_code.encode() for struct in library.structs)]
-        digest = hashlib.sha256(b"\0".join([repr(command).encode(), macros.stdout, *texts])).hexdigest()[:16]
-        paths[library] = folder / f"{library.name}-{digest}.so"
-    return paths
-
-
-def _folder() -> Path:
+    global _preferred
+    before = used_kernels()
+    if before != kernels:
+        _outcomes.clear()
+    _preferred = kernels
     try:
-        return make_cache_folder("kernels")
-    except OSError as error:
-        raise _cannot_store(cache_dir() / "kernels", error) from error
+        yield
+    finally:
+        _preferred = ""
+        if used_kernels() != before:
+            _outcomes.clear()
 
 
-def _cannot_store(folder: Path, error: OSError) -> KernelError:
-    return KernelError(f"{folder}: kernels cannot be stored there ({error}); set CHARLM_CACHE to another folder")
+_MISSING = KernelError("it does not come with charlm for this CPU")
 
 
-def _compile_all(
-    libraries: list[Library], command: list[str], paths: dict[Library, Path]
-) -> dict[Library, ctypes.CDLL | KernelError]:
-    """Compile as many at a time as the machine can take, and load them; returns a library or an error for each."""
-    remove_leftovers(next(iter(paths.values())).parent, _TIMEOUT_S)
-    say("compile", f"for this CPU, once: {', '.join(library.name for library in libraries)} ...")
-    start_s = time.perf_counter()
-    with ThreadPoolExecutor(min(len(libraries), _compilers())) as pool:
-        results = pool.map(lambda library: _compile(library, command, paths[library]), libraries)
-        outcomes = dict(zip(libraries, results, strict=True))
-    seconds = count_compilation(start_s)
-    if not any(isinstance(outcome, KernelError) for outcome in outcomes.values()):
-        say("compile", f"done in {seconds:.1f} s")
+def _get(libraries: list[Library]) -> Outcomes:
+    allowed = os.environ.get("CHARLM_KERNELS", "")
+    if allowed == "none":
+        return dict.fromkeys(libraries, KernelError("switched off by CHARLM_KERNELS"))
+    sources = {"": [_shipped, compiled], "shipped": [_shipped], "compile": [compiled]}
+    if allowed not in sources:
+        error = KernelError(f"CHARLM_KERNELS: found {allowed}; allowed: {', '.join(filter(None, sources))}, none")
+        return dict.fromkeys(libraries, error)
+    outcomes: Outcomes = {}
+    for get in sources[allowed][:: -1 if _preferred == "compiled" else 1]:
+        if missing := [library for library in libraries if isinstance(outcomes.get(library, _MISSING), KernelError)]:
+            outcomes |= get(missing)
     return outcomes
 
 
-def _compilers() -> int:
-    """How many compilers may run at once: one for each core if there is enough memory."""
-    cores, free = len(usable_cores()), free_bytes()
-    return max(1, cores if free is None else min(cores, free // _COMPILER_BYTES))
-
-
-_COMPILER_BYTES = 400_000_000
-"""g++ 12 takes up to 350 MB for a kernel."""
-
-
-def _compile(library: Library, command: list[str], path: Path) -> ctypes.CDLL | KernelError:
-    """Build the library and its checksum, move each to its place in one step, and load it."""
-    compiled = temporary_beside(path)
-    options = ["-include", str(library.source), "-x", "c++", "-", "-o", str(compiled)]
-    try:
-        result = subprocess.run(
-            [*command, *options],
-            input="\n".join([library.text, *(struct.layout_code for struct in library.structs)]),
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_TIMEOUT_S,
-            check=False,
+def _shipped(libraries: list[Library]) -> Outcomes:
+    """The libraries that came with charlm for this CPU; KernelErrors for the others."""
+    level = _level()
+    outcomes: Outcomes = {}
+    for library in libraries:
+        folder = SHIPPED if library is THREADS else SHIPPED / level
+        path = shipped_path(folder, library)
+        is_there = path.is_file() and (level or library is THREADS)
+        outcomes[library] = (
+            _open(library, path) if is_there else KernelError("it does not come with charlm for this CPU")
         )
-        if result.returncode:
-            return _compiler_fault(result, path.with_suffix(".log"))
-        compiled.chmod(0o700)
-        with open_private(compiled) as file:
-            data = file.read()
-            compiled.replace(path)
-            replace_file(path.with_suffix(".sha256"), hashlib.sha256(data).hexdigest().encode(), 0o600)
-            return _open(library, file, data)
+    return outcomes
+
+
+def _level() -> str:
+    """The folder of SHIPPED for this CPU: the preferred level, or else the fastest; "" if there is none."""
+    levels = [level for level in cpu_levels() if (SHIPPED / level).is_dir()]
+    return _preferred if _preferred in levels else next(iter(levels), "")
+
+
+def _open(library: Library, path: Path) -> ctypes.CDLL | KernelError:
+    try:
+        return library.checked(ctypes.CDLL(str(path)))
     except OSError as error:
-        return _cannot_store(path.parent, error)
-    except subprocess.SubprocessError as error:
-        return _fault(error)
-    finally:
-        with contextlib.suppress(OSError):
-            compiled.unlink(missing_ok=True)
+        return KernelError(f"{path} cannot be loaded ({error}); install charlm again")
 
 
-def _compiler_fault(result: "subprocess.CompletedProcess[str]", log: Path) -> KernelError:
-    """The compiler's first error line, and the file with all of them."""
-    lines = result.stderr.splitlines()
-    first = next((line.strip() for line in lines if "error" in line), f"exit code {result.returncode}")
-    with contextlib.suppress(OSError):
-        log.write_text(f"{shlex.join(result.args)}\n{result.stderr}", encoding="utf-8")
-        first += f"; see {log}"
-    return KernelError(f"{result.args[0]} failed on the kernel: {first}{_remedy()}")
+def shipped_path(folder: Path, library: Library) -> Path:
+    """The file of a library that comes with charlm."""
+    return folder / f"{library.name}-{library.digest}.so"
+
+
+@functools.cache
+def cpu_levels() -> list[str]:
+    """The levels that this CPU and its system support, the fastest first; empty where no kernels came with charlm."""
+    path = shipped_path(SHIPPED, THREADS)
+    if not path.is_file():
+        return []
+    function = ctypes.CDLL(str(path)).cpu_levels
+    function.restype = ctypes.c_char_p
+    return function().decode().split()
+
+
+def _share_threads(outcomes: Outcomes) -> Outcomes:
+    """Give all libraries the functions of `THREADS`; without these, its error to all."""
+    shared = outcomes.get(THREADS) or _outcomes[THREADS]
+    if isinstance(shared, KernelError):
+        return dict.fromkeys(outcomes, shared)
+    if THREADS in outcomes:
+        _use_openmp(shared)
+    functions = ctypes.c_void_p * 2
+    for library in outcomes.values():
+        if not isinstance(library, KernelError) and hasattr(library, "threads"):
+            functions.in_dll(library, "threads")[:] = functions.in_dll(shared, "threads")[:]
+    return outcomes
+
+
+def _use_openmp(threads: ctypes.CDLL) -> None:
+    """Let kernels run in the threads of torch's OpenMP runtime, if it has GCC's interface."""
+    process = ctypes.CDLL(None if os.name == "posix" else "kernel32")
+    functions = [
+        getattr(process, name, None) for name in ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")
+    ]
+    if all(functions):
+        threads.use_openmp(*functions)

@@ -34,6 +34,6 @@ void add_up(const Arguments& a, const Member& member) {
 
 }  // namespace
 
-KERNEL void lookup_gradient(const Arguments* a) {
+extern "C" KERNEL void lookup_gradient(const Arguments* a) {
   run_team(*a, (a->N + a->V) * a->columns, 1, add_up);
 }

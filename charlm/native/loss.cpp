@@ -36,7 +36,7 @@ void score(const Arguments& a, const Member& member) {
 
 }  // namespace
 
-KERNEL void cross_entropy(const Arguments* a) {
+extern "C" KERNEL void cross_entropy(const Arguments* a) {
   // An exponential takes about as long as 16 multiplications in a matrix product.
   run_team(*a, 16 * a->N * a->V, 1, score);
 }

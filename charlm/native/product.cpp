@@ -181,6 +181,6 @@ void multiply_in(const Arguments& p) {
 }  // namespace
 
 // Set `bf16` to the instructions that multiply bfloat16 faster than float here: 2: AMX, 1: AVX512_BF16, 0: none.
-KERNEL void product_fast_bf16(Arguments* p) { p->bf16 = may_use_tiles() ? 2 : has_fast_dot_products(); }
+extern "C" KERNEL void product_fast_bf16(Arguments* p) { p->bf16 = may_use_tiles() ? 2 : has_fast_dot_products(); }
 
-KERNEL void product(const Arguments* p) { p->bf16 ? multiply_in<Bf16>(*p) : multiply_in<float>(*p); }
+extern "C" KERNEL void product(const Arguments* p) { p->bf16 ? multiply_in<Bf16>(*p) : multiply_in<float>(*p); }

@@ -39,6 +39,6 @@ void fill(const Arguments& a, const Member& member) {
 
 }  // namespace
 
-KERNEL void random_mask(const Arguments* a) {
+extern "C" KERNEL void random_mask(const Arguments* a) {
   run_team(*a, a->rows * a->size, 1, fill);
 }

@@ -16,21 +16,21 @@ void backward(const Arguments& a, const Member& member) {
   layer.finish();
 }
 
-KERNEL void recurrence_forward(const Arguments* a) {
+extern "C" KERNEL void recurrence_forward(const Arguments* a) {
   with_cell(a->variant, [a](auto cell) {
     using C = decltype(cell);
     run_team(*a, C::work(*a), a->T, a->bf16 ? forward<C, Bf16> : forward<C, float>);
   });
 }
 
-KERNEL void recurrence_backward(const Arguments* a) {
+extern "C" KERNEL void recurrence_backward(const Arguments* a) {
   with_cell(a->variant, [a](auto cell) {
     using C = decltype(cell);
     run_team(*a, C::work(*a), a->T, a->bf16 ? backward<C, Bf16> : backward<C, float>);
   });
 }
 
-KERNEL void recurrence_generate(const Generation* g) {
+extern "C" KERNEL void recurrence_generate(const Generation* g) {
   with_cell(g->layers[0]->variant, [g](auto cell) {
     // As many threads as one character keeps busy. That is fewer than in training: if other programs use the cores too,
     // every barrier waits for the slowest thread.

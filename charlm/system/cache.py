@@ -4,6 +4,7 @@ import errno
 import functools
 import os
 import stat
+import sys
 import tempfile
 from pathlib import Path
 from typing import BinaryIO
@@ -54,7 +55,7 @@ def open_private(path: Path) -> BinaryIO:
     """Open a file of the cache; OSError if it is a link or no file, or others could have written it."""
     file = open(path, "rb", opener=unlinked)  # noqa: SIM115
     status = os.fstat(file.fileno())
-    if hasattr(os, "getuid") and _fault(status):
+    if sys.platform != "win32" and _fault(status):
         file.close()
         raise OSError(errno.EPERM, "others could have written it", str(path))
     return file
@@ -67,7 +68,7 @@ def who_else_writes(folder: Path, links: int = 0) -> str:
     links on the way. In a parent with the sticky bit, such as /tmp, others cannot replace files that they do not own.
     A missing folder is safe.
     """
-    if not hasattr(os, "getuid"):
+    if sys.platform == "win32":
         return ""
     folder = folder.absolute()
     for entry in (*reversed(folder.parents), folder):
@@ -99,12 +100,14 @@ def _fault(status: os.stat_result, *, is_parent: bool = False) -> str:
 
 def _is_trusted(user: int) -> bool:
     """Whether a user is this one or root; the owner of / is root, also where a container shows another number."""
-    return user in (0, os.getuid(), Path("/").stat().st_uid)
+    return sys.platform == "win32" or user in (0, os.getuid(), Path("/").stat().st_uid)
 
 
 @functools.cache
 def _is_own_group(group: int) -> bool:
     """Whether only this user is in the group, which then has the user's name: many systems let it write by default."""
+    if sys.platform == "win32":
+        return False
     try:
         import grp
         import pwd

@@ -4,6 +4,7 @@ import contextlib
 import ctypes
 import gc
 import os
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,7 +15,7 @@ import torch
 from charlm.errors import DeviceError
 from charlm.system.console import say
 from charlm.system.formatting import counted
-from charlm.system.host import free_bytes
+from charlm.system.host import count_cores, free_bytes
 from charlm.system.process_group import ONE_PROCESS, ProcessGroup
 
 
@@ -147,11 +148,16 @@ def describe_device(device: torch.device) -> str:
 
 
 def set_threads(threads: int) -> None:
-    """Set the number of CPU threads; 0 keeps torch's default, one per core. A forked process keeps one thread."""
+    """Set the number of CPU threads. A forked process keeps one thread.
+
+    0 keeps torch's default, one per core, unless that is more than this process may keep busy.
+    """
     if threads > 1 and _forked:
         say("threads", f"1 instead of {threads}: this process was forked; one started by 'spawn' has all")
     elif threads:
         torch.set_num_threads(threads)
+    elif "OMP_NUM_THREADS" not in os.environ and (cores := count_cores()) < torch.get_num_threads():
+        torch.set_num_threads(cores)
 
 
 _forked = False
@@ -174,7 +180,7 @@ def check_fork() -> None:
             raise DeviceError(f"train: {reason}; start processes with multiprocessing's 'spawn' to train") from None
 
 
-if hasattr(os, "register_at_fork"):  # not on Windows
+if sys.platform != "win32":
     os.register_at_fork(after_in_child=_keep_one_thread)
 
 

@@ -5,6 +5,7 @@ import errno
 import os
 import secrets
 import stat
+import sys
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -27,7 +28,7 @@ def replacing(file: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
             yield opened
             opened.flush()
             os.fsync(opened.fileno())
-        temporary.replace(file)
+        move(temporary, file)
         _flush_folder(file.parent)
     finally:
         with contextlib.suppress(OSError):
@@ -35,9 +36,23 @@ def replacing(file: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
     remove_leftovers(file.parent)
 
 
+def move(source: Path, target: Path) -> None:
+    """Give a file, which nobody has open, the place of another. On Windows wait for those who have that one open."""
+    for pause_s in _PAUSES_S:
+        try:
+            source.replace(target)
+            return
+        except PermissionError:
+            time.sleep(pause_s)
+    source.replace(target)
+
+
+_PAUSES_S = (0.01, 0.1, 0.5, 1.0) if sys.platform == "win32" else ()
+
+
 def _flush_folder(folder: Path) -> None:
     """Wait until the names in a folder are on disk; Windows has no call for it."""
-    if os.name != "nt":
+    if sys.platform != "win32":
         descriptor = os.open(folder, os.O_RDONLY)
         try:
             os.fsync(descriptor)

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import socket
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -17,6 +18,8 @@ from charlm.system.files import unlinked
 LOCK = ".lock"
 _MOST = 1000
 """Characters at most that are read of what a lock's file says."""
+_TEXT = 1
+"""Where the text begins in the file: on Windows no other handle reads or writes the first byte of a locked one."""
 _PATIENCE_S = 0.2
 """Longer than `lock_holder` holds a lock."""
 
@@ -44,7 +47,10 @@ def locked(folder: Path, name: str = LOCK, *, wait: bool = False) -> Iterator[No
         pass
     try:
         since = time.strftime("%Y-%m-%d %H:%M:%S")
-        file.write_text(f"process {os.getpid()} on {socket.gethostname()} since {since}\n", encoding="utf-8")
+        with open(file, "r+b", buffering=0, opener=unlinked) as opened:
+            opened.truncate(_TEXT)
+            opened.seek(_TEXT)
+            opened.write(f"process {os.getpid()} on {socket.gethostname()} since {since}\n".encode())
         yield
     finally:
         lock.release()
@@ -65,8 +71,9 @@ def lock_holder(folder: Path) -> str | None:
 
 
 def _holder(file: Path) -> str:
-    with open(file, encoding="utf-8", errors="replace", opener=unlinked) as opened:
-        return opened.read(_MOST).strip()
+    with open(file, "rb", buffering=0, opener=unlinked) as opened:
+        opened.seek(_TEXT)
+        return opened.read(_MOST).decode(errors="replace").strip()
 
 
 class _Turns:
@@ -101,5 +108,5 @@ one_training = _Turns()
 
 Trainings share torch's random generator.
 """
-if hasattr(os, "register_at_fork"):  # not on Windows
+if sys.platform != "win32":
     os.register_at_fork(after_in_child=one_training.forked)

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from charlm.errors import CharlmError, ProcessError
 from charlm.system import console
-from charlm.system.host import usable_cores
+from charlm.system.host import count_cores, usable_cores
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -82,7 +82,8 @@ class ProcessGroup:
         host, cores, gpus = locations[self.rank]
         beside = [location for location in locations if location[0] == host]
         # Slurm may give each process cores and GPUs of its own; torchrun gives everyone all of them.
-        self._share = max(1, len(cores) // sum(not cores.isdisjoint(others) for _, others, _ in beside))
+        sharing = sum(not cores.isdisjoint(others) for _, others, _ in beside)
+        self._share = max(1, count_cores() // sharing)
         self.has_own_gpus = len({location[2] for location in beside}) == len(beside) and gpus is not None
 
     def _meet(self) -> str:

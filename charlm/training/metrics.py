@@ -162,19 +162,22 @@ class _Log:
 
     def append(self, data: bytes = b"") -> None:
         self._waiting += data
+        if self._file.closed:
+            self._file = self._opened()
         while self._waiting:
             self._waiting = self._waiting[self._file.write(self._waiting) :]
 
     def rewind(self, step: int, rows: int | None = None) -> None:
         """Keep the first lines only, see `_truncate`."""
-        self.append()
+        self.close()  # Windows cannot replace an open file
         _truncate(self._path, step, rows)
-        before, self._file = self._file, self._opened()
-        before.close()
+        self.append()
 
     def close(self) -> None:
-        with self._file:
+        try:
             self.append()
+        finally:
+            self._file.close()
 
 
 def _line(row: Mapping[str, Any]) -> bytes:

@@ -8,6 +8,7 @@ from torch import Tensor
 from charlm.checkpoint import Checkpoint, digest
 from charlm.errors import CheckpointError
 from charlm.model import load_weights, map_state
+from charlm.native.build import used_kernels
 from charlm.system.process_group import ONE_PROCESS
 from charlm.training.state import TrainState
 from charlm.training.step import Trainer
@@ -64,7 +65,7 @@ def restore_snapshot(trainer: Trainer, checkpoint: Checkpoint) -> None:
             load_weights(trainer.averaged, checkpoint.averaged or checkpoint.weights)
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         raise CheckpointError(f"checkpoint: its training state does not fit ({error}); use another one") from None
-    state.threads, state.stop_reason = torch.get_num_threads(), ""
+    state.threads, state.kernels, state.stop_reason = torch.get_num_threads(), used_kernels(), ""
     if state.recurrent is not None:
         state.recurrent = map_state(lambda state_LBH: trainer.group.shard.of(state_LBH, dim=1), state.recurrent)
     trainer.state = state

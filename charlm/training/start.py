@@ -18,6 +18,7 @@ from charlm.data.streams import check_length
 from charlm.data.vocabulary import Vocabulary, describe_characters
 from charlm.errors import CheckpointError, ConfigError, DamagedCheckpointError, RunError, VocabularyError
 from charlm.model import CharLM
+from charlm.native.build import preferring
 from charlm.runs import FOLDER, LAST, check_resumable
 from charlm.system.clock import Clock
 from charlm.system.console import say
@@ -99,6 +100,8 @@ def resume_run(
         path, checkpoint = group.on_first(_claim_run, run_dir, locks)
         config = group.on_first(_changed_config, checkpoint.config, change, run_dir)
         load = functools.partial(load_unchanged_corpus, config.data, checkpoint.vocabulary, checkpoint.progress)
+        kernels = checkpoint.progress.get("kernels", "compiled")
+        locks.enter_context(preferring(kernels))
         trainer, corpus = prepare(config, group, load)
         group.on_each(restore_snapshot, trainer, checkpoint)
         state = trainer.state
@@ -106,6 +109,9 @@ def resume_run(
             say(
                 "threads", f"found {state.threads}, the run had {threads}: results differ in the last bits; see threads"
             )
+        if kernels != state.kernels and trainer.device.type == "cpu":
+            found, had = state.kernels or "none", kernels or "none"
+            say("kernels", f"found {found}, the run had {had}: results differ in the last bits; see CHARLM_KERNELS")
         del checkpoint  # as large as the model and its optimizer state
         group.on_first(check_space, run_dir, trainer.checkpoint_bytes())
         if path.name != LAST:  # damaged: the loop writes a new one as it starts

@@ -38,6 +38,9 @@ class TrainState:
     """Wall time that the last evaluation and checkpoint of a run are expected to take; part of train.max_minutes."""
     threads: int = 0
     """CPU threads of the last session. Another number rounds sums differently."""
+    kernels: str = "compiled"
+    """CPU kernels of the last session, see `used_kernels`. Others round differently. Older checkpoints do not say;
+    theirs were compiled."""
     rows: int = 0
     """Rows of metrics that belong to the steps so far."""
     best_nats: float | None = None

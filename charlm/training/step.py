@@ -16,6 +16,7 @@ from charlm.data.streams import LineStreams, Streams, Windows
 from charlm.errors import DivergenceError
 from charlm.layers import RecurrentState
 from charlm.model import CharLM, WindowLoss, build_model, load_weights, map_state, window_loss
+from charlm.native.build import used_kernels
 from charlm.system.process_group import WHOLE_BATCH, Shard
 from charlm.training.machine import Machine, check_memory
 from charlm.training.optimizer import build_optimizer, clip_gradients, learning_rate, skip_step_unless, state_copies
@@ -55,6 +56,7 @@ class Trainer:
             corpus.spread,
             position=self._first_position,
             threads=machine.threads,
+            kernels=used_kernels(),
             objective_sum=torch.zeros((), dtype=torch.float64, device=device),
             grad_norm=torch.zeros((), device=device),
         )

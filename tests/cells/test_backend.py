@@ -13,7 +13,7 @@ from tests.pairwise import pairwise
 
 onednn = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="torch has no oneDNN here")
 OPTIONS = [{}, {"state_dropout": 0.5}, {"weight_dropout": 0.5}, {"zoneout": 0.5}]
-NO_KERNEL = "; no fused CPU kernel: switched off by this test"
+NO_KERNEL = "; no fused CPU kernel: switched off by CHARLM_KERNELS"
 LACKS = f"reference loop{NO_KERNEL}; no fused torch layer: it lacks"
 
 LINES = [

@@ -16,7 +16,7 @@ from charlm.cells import Cell, Parameters, exp, maximum, minimum, relu, sigmoid,
 from charlm.cells.cpp import cpp
 from charlm.layers import Lookup, RecurrentLayers, RecurrentState, cross_entropy, linear
 from charlm.layers.check_backends import step_by_step
-from charlm.native import build
+from charlm.native import build, compiler
 from charlm.native.fused import FusedDriver
 from tests.cells.measure import (
     CASES,
@@ -84,7 +84,7 @@ def test_a_smaller_team_computes_the_same_bits(threads: Any, monkeypatch: pytest
         return found
 
     expected = runs()
-    monkeypatch.setenv("CXX", shlex.join([*build.find_compiler(), "-DCHARLM_HALF_TEAM"]))
+    monkeypatch.setenv("CXX", shlex.join([*compiler.find_compiler(), "-DCHARLM_HALF_TEAM"]))
     monkeypatch.setattr(build, "_outcomes", {})
     for found, wanted in zip(runs(), expected, strict=True):
         assert all(torch.equal(found[name], tensor) for name, tensor in wanted.items())

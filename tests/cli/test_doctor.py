@@ -16,7 +16,7 @@ def report(cli):
     def report(*words) -> dict[str, str]:
         result = cli("doctor", *words)
         assert result.code == 0
-        assert len(result.out.splitlines()) <= 15
+        assert len(result.out.splitlines()) <= 16
         return dict(re.split("  +", line, maxsplit=1) for line in result.out.splitlines())
 
     return report
@@ -26,11 +26,13 @@ def report(cli):
 def test_report(cli, report, cache):
     rows, kinds = report(), ", ".join(CELLS)
     assert list(rows) == [
-        "versions", "packages", "system", "cpu", "device", "precision", "threads", kinds, "compiler", "cache", "free",
+        "versions", "packages", "system", "cpu", "device", "precision", "threads", kinds, "kernels", "compiler",
+        "cache", "free",
     ]  # fmt: skip
     assert rows["versions"].startswith(f"charlm {charlm.__version__}, Python 3.")
     assert re.search(r"numpy \d+\.\d", rows["packages"])
     assert rows[kinds] == "fused CPU kernel"
+    assert rows["kernels"] == "compiled; none came with charlm"
     assert re.fullmatch(rf"{re.escape(str(cache))}: kernels \S+ [kM]?B, corpora 0 B", rows["cache"])
     assert re.fullmatch(r"memory \S+ .B, disk \S+ .B in /.*", rows["free"])
     assert not any("unknown" in text for text in rows.values())
@@ -50,7 +52,7 @@ def test_what_is_missing_and_what_to_do(report, monkeypatch, tmp_path, cache):
     (cache / "corpora").chmod(0o777)
     rows = report()
     assert rows["compiler"] == "none: no C++ compiler; install g++ or clang++ for speed"
-    assert rows["lstm"] == "fused torch layer (oneDNN); no fused CPU kernel: switched off by this test"
+    assert rows["lstm"] == "fused torch layer (oneDNN); no fused CPU kernel: switched off by CHARLM_KERNELS"
     assert rows["cache"].endswith("corpora 0 B not used, because others may write to it (chmod go-w changes that)")
     monkeypatch.setenv("CHARLM_CACHE", "/proc/nowhere")
     monkeypatch.setattr("os.access", lambda path, mode: False)

@@ -25,9 +25,9 @@ def run(tmp_path_factory, compiled):
 def shown(cli, monkeypatch):
     """Runs a command with a stdout of this encoding; returns its bytes."""
 
-    def shown(encoding, *words, terminal=False, **kwargs):
+    def shown(encoding, *words, terminal=False, newline="\n", **kwargs):
         out = io.BytesIO()
-        wrapped = io.TextIOWrapper(out, encoding=encoding)
+        wrapped = io.TextIOWrapper(out, encoding=encoding, newline=newline)
         wrapped.isatty = lambda: terminal
         with monkeypatch.context() as patch:
             patch.setattr(sys, "stdout", wrapped)
@@ -37,6 +37,13 @@ def shown(cli, monkeypatch):
         return out.getvalue()
 
     return shown
+
+
+def test_line_ends_are_the_texts_own_where_streams_write_others(shown, run, write):
+    """As Python's stdout does on Windows."""
+    score = ["score", run, write("a.txt", f"{PROMPT}\n"), "--lines"]
+    assert shown("cp1252", *score, newline="\r\n") == shown("cp1252", *score)
+    assert b"\r" not in shown("cp1252", "sample", run, "--label", "é", "--seed", 1, newline="\r\n")
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)

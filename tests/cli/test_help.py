@@ -15,7 +15,7 @@ COMMANDS = [
     "train", "sample", "write", "next", "classify", "eval", "look", "score", "export", "plan", "tune", "runs",
     "report", "doctor", "cells list", "cells show", "cells check",
     "config list", "config check", "config show", "config suggest", "config schema",
-    "config options", "data list", "data info", "data fetch",
+    "config options", "data list", "data info", "data fetch", "data cache",
 ]  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from tests.text import SEEN, words_text
 
 
 def test_what_runs_without_a_kernel_is_said(cli, trained_run, no_kernels):
-    line = "layers   lstm: fused torch layer (oneDNN); no fused CPU kernel: switched off by this test"
+    line = "layers   lstm: fused torch layer (oneDNN); no fused CPU kernel: switched off by CHARLM_KERNELS"
     sampled = cli("sample", trained_run, "--seed", 1, "--length", 5)
     assert (sampled.code, sampled.err.splitlines()) == (0, [line])
     scored = cli("eval", trained_run)

@@ -22,7 +22,7 @@ def tune(cli, tiny_config, tmp_path, monkeypatch):
     from charlm.tuning import settings
 
     def nothing(request):
-        raise DataError("switched off by this test")
+        raise DataError("switched off by CHARLM_KERNELS")
 
     monkeypatch.setattr(settings, "suggest", nothing)
     monkeypatch.setattr("charlm.cli.IMPORTED_S", time.perf_counter())  # when the hours begin
@@ -41,7 +41,7 @@ def test_a_study_and_its_continuation(tune, tmp_path):
     assert [line.split()[0] for line in told] == [
         *["data"] * 2, "suggest", "study", *["search"] * 9, "trial", "trial", "picture", "disk", "best", "train",
     ]  # fmt: skip
-    assert told[2] == "suggest  nothing (switched off by this test); the search begins with the config alone"
+    assert told[2] == "suggest  nothing (switched off by CHARLM_KERNELS); the search begins with the config alone"
     assert told[3] == "study    study; see it with: tensorboard --logdir study"
     assert told[4] == "search   optimizer.lr: 0.001..0.1:log"
     assert re.fullmatch(

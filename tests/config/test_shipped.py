@@ -92,12 +92,12 @@ def test_wheel_and_sdist(tmp_path):
     with tarfile.open(sdist) as archive:
         archive.extractall(tmp_path, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
     contents = []
-    for root in (ROOT, tmp_path / f"charlm-{charlm.__version__}"):
+    for root in (ROOT, tmp_path / f"charlm_trainer-{charlm.__version__}"):
         (wheel,) = WheelBuilder(str(root)).build(directory=str(tmp_path), versions=["standard"])
         with zipfile.ZipFile(wheel) as archive:
             contents.append({name: archive.read(name) for name in archive.namelist()})
     assert contents[0] == contents[1]
-    info = f"charlm-{charlm.__version__}.dist-info"
+    info = f"charlm_trainer-{charlm.__version__}.dist-info"
     suffixes = (".py", ".typed", ".h", ".c", ".cpp", ".wasm", ".js", ".css", ".html", ".json", ".txt")
     needed = {file for file in (ROOT / "charlm").rglob("*") if file.suffix in suffixes}
     wanted = {file.relative_to(ROOT).as_posix(): file for file in needed}
@@ -107,3 +107,8 @@ def test_wheel_and_sdist(tmp_path):
     assert contents[0].keys() == wanted.keys() | made
     assert all(contents[0][name] == file.read_bytes() for name, file in wanted.items())
     assert f"\nVersion: {charlm.__version__}\n".encode() in contents[0][f"{info}/METADATA"]
+
+
+def test_what_names_the_version_names_this_one():
+    assert f"\nversion: {charlm.__version__}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert f"\n## {charlm.__version__}" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")

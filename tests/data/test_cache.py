@@ -5,16 +5,20 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 import zlib
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from charlm.data import cache as cache_module
 from charlm.data import corpus as corpus_module
 from charlm.data.corpus import Corpus, encode_file
 from charlm.data.vocabulary import Vocabulary
 from charlm.errors import DataError
+from charlm.system import cache_bound
+from charlm.system.cache import cache_folder
 from tests.conftest import ROOT
 from tests.corpora import load_corpus
 
@@ -194,7 +198,7 @@ def test_a_text_without_room_for_its_cache_is_refused_before_it_is_read(level, t
     monkeypatch.setattr(corpus_module, "read_symbols", lambda *_: pytest.fail("read"))
     assert re.fullmatch(
         rf"{sparse}: its cache needs at least \S+ [GT]B; {cache}/corpora has \S+ [GT]B free; any folder with room "
-        "will do; name one in CHARLM_CACHE, or use a part of the text",
+        r"will do; name one in CHARLM_CACHE, use a part of the text, or make room \(`charlm data cache --clear`\)",
         refused(load, str(sparse), level=level),
     )
 
@@ -209,3 +213,57 @@ def test_what_a_killed_encoding_has_left_goes_with_the_next(write, cache):
     os.utime(old, (0, 0))
     load(write("text", "some text"))
     assert (old.exists(), new.exists()) == (False, True)
+
+
+@pytest.fixture
+def bounded(cache, monkeypatch):
+    """A cache of texts with room for two of 3,000 bytes, whose entries were all used long ago."""
+    monkeypatch.setitem(cache_bound.BOUNDS, "corpora", 8_000)
+
+    def age(hours: int) -> None:
+        for path in (cache / "corpora").iterdir():
+            if path.stat().st_mtime > time.time() - 1800:
+                os.utime(path, (time.time() - hours * 3600,) * 2)
+
+    return age
+
+
+def test_above_its_bound_the_cache_loses_what_was_not_used_for_the_longest_time(bounded, write, said):
+    paths = [write(f"text {letter}", letter * 3000) for letter in "abc"]
+    for hours, path in ((9, paths[0]), (8, paths[1]), (7, paths[0]), (0, paths[2])):
+        load(path)
+        bounded(hours)
+    said()
+    load(paths[0])
+    load(paths[2])
+    assert said() == []
+    load(paths[1])
+    assert len(said()) == 2
+
+
+def test_a_text_that_is_in_use_or_was_just_used_stays(bounded, write, cache, monkeypatch, said):
+    monkeypatch.setitem(cache_bound.BOUNDS, "corpora", 1)
+    path = write("text", TEXT)
+    corpus = load(path)
+    kept = entries(cache)
+    assert len(kept) == 4  # just used
+    bounded(9)
+    load(write("other", "abc"))
+    assert set(kept) < set(entries(cache))  # in use
+    assert corpus.splits["train"].tolist() == corpus.vocabulary.encode(TEXT).tolist()
+    del corpus
+    load(write("another", "abcd"))
+    assert set(kept) & set(entries(cache)) == set()
+    said()
+    load(path)
+    assert said() == [READING, ENCODING]
+
+
+def test_a_text_that_is_removed_as_soon_as_it_is_written(write, monkeypatch):
+    def remove(name):
+        for path in cache_folder("corpora").glob("*-*-*.bin"):
+            path.unlink()
+
+    monkeypatch.setattr(cache_module, "limit_cache", remove)
+    error = refused(load, write("text", TEXT))
+    assert error.endswith(".bin: found no file where one was just written; was the cache cleared? start again")

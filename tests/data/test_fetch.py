@@ -154,6 +154,10 @@ def test_a_text_is_downloaded_once_into_a_new_folder(server, text, tmp_path):
     assert server.ranges == [None]
 
 
+def test_a_text_is_downloaded_where_open_files_cannot_be_removed(windows, archive, tmp_path):
+    assert fetch(archive, tmp_path, progress=False).read_bytes() == TEXT
+
+
 def test_another_file_is_never_overwritten(server, archive, tmp_path):
     (tmp_path / "corpus.zip").write_bytes(b"another")
     assert failure(archive, tmp_path) == (

@@ -6,6 +6,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,10 +18,11 @@ import torch
 
 from charlm.cells import RHN
 from charlm.layers import RecurrentLayers
-from charlm.native import build
+from charlm.native import build, compiler
 from charlm.native.build import KernelError
 from charlm.native.call import Kernel
 from charlm.native.structs import Struct
+from charlm.system import cache_bound
 
 COMPILERS = ("g++", "clang++", "c++")
 pytestmark = pytest.mark.skipif(not any(map(shutil.which, COMPILERS)), reason="no C++ compiler")
@@ -45,8 +47,16 @@ extern "C" __attribute__((visibility("default"))) void add_up(const Arguments* a
 
 @pytest.fixture(autouse=True)
 def forget(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Libraries loaded by other tests are not known here, nor these there."""
-    monkeypatch.setattr(build, "_outcomes", {})
+    """Libraries loaded by other tests are not known here, nor these there; except the one of threads."""
+    (threads,) = build.load(build.THREADS)
+    monkeypatch.setattr(build, "_outcomes", {build.THREADS: threads})
+    monkeypatch.setattr(build, "SHIPPED", Path("nowhere"))
+
+
+def new_process() -> None:
+    """From here on no library but that of threads is known."""
+    for library in build._outcomes.keys() - {build.THREADS}:
+        del build._outcomes[library]
 
 
 @pytest.fixture
@@ -61,12 +71,43 @@ def lines(capsys: pytest.CaptureFixture[str]) -> Callable[[Kernel], list[str]]:
     """What is said when a process uses the kernel for the first time."""
 
     def said(kernel: Kernel) -> list[str]:
-        build._outcomes.clear()
+        new_process()
         capsys.readouterr()
         kernel.check()
         return [line.split(" in ")[0] for line in capsys.readouterr().err.splitlines()]
 
     return said
+
+
+@pytest.fixture(scope="session")
+def threads(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The library of threads, compiled."""
+    folder = tmp_path_factory.mktemp("threads")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CHARLM_CACHE", str(folder))
+        compiler.compiled([build.THREADS])
+    return next((folder / "kernels").glob("*.so"))
+
+
+@pytest.fixture
+def ship(kernel: Kernel, threads: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[list[str]], None]:
+    """Makes the kernel come with charlm for levels of CPU, all of which this one has."""
+
+    def ship(levels: list[str]) -> None:
+        kernel.check()
+        new_process()
+        library = next((cache / "kernels").glob("adding*.so")).read_bytes()
+        shutil.rmtree(cache / "kernels")
+        shutil.copytree(threads.parent, cache / "kernels")
+        for level in levels:
+            (cache / "shipped" / level).mkdir(parents=True)
+            build.shipped_path(cache / "shipped" / level, kernel).write_bytes(library)
+            build.shipped_path(cache / "shipped", build.THREADS).write_bytes(threads.read_bytes())
+        del build._outcomes[build.THREADS]
+        monkeypatch.setattr(build, "SHIPPED", cache / "shipped")
+        monkeypatch.setattr(build, "cpu_levels", lambda: levels)
+
+    return ship
 
 
 COMPILES = ["compile  for this CPU, once: adding ...", "compile  done"]
@@ -92,13 +133,20 @@ def test_a_kernel_is_compiled_once_for_a_source_and_a_compiler(
     assert compiled(cache) == ["adding.sha256", "adding.so"]
     kernel.source.write_text(SOURCE + "// changed\n")
     assert lines(kernel) == COMPILES
-    monkeypatch.setenv("CXX", shlex.join([*build.find_compiler(), "-DANY"]))
+    monkeypatch.setenv("CXX", shlex.join([*compiler.find_compiler(), "-DANY"]))
     assert lines(kernel) == COMPILES
     assert compiled(cache) == ["adding.sha256"] * 3 + ["adding.so"] * 3
     # Libraries that are loaded one after another may get the same descriptor.
     other = Kernel(kernel.source.with_name("doubling.cpp"))
     other.source.write_text(SOURCE.replace("a->factor;", "a->factor * 2;"))
     assert (add_up(kernel, 1), add_up(other, 1)) == (0.5, 1.0)
+
+
+def test_a_kernel_is_compiled_where_open_files_cannot_be_replaced(
+    kernel: Kernel, cache: Path, lines: Any, windows: None
+) -> None:
+    assert (lines(kernel), lines(kernel)) == (COMPILES, [])
+    assert (add_up(kernel, 1, 2, 4), compiled(cache)) == (3.5, ["adding.sha256", "adding.so"])
 
 
 @pytest.mark.parametrize("damage", ["cut", "missing", "changed", "writable by others"])
@@ -116,6 +164,25 @@ def test_a_library_that_is_damaged_or_not_ones_own_is_made_again(
     assert lines(kernel) == COMPILES
     assert path.stat().st_mode & 0o022 == 0
     assert lines(kernel) == []
+
+
+def test_above_its_bound_the_cache_loses_the_kernel_that_was_not_used_for_the_longest_time(
+    kernel: Kernel, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cache_bound, "_RECENT_S", 0)
+    others = [Kernel(kernel.source.with_name(f"{name}.cpp")) for name in ("other", "third")]
+    for other in others:
+        other.source.write_text(SOURCE)
+    for age_s, used in ((900, kernel), (800, others[0]), (700, kernel)):
+        used.check()
+        new_process()
+        for path in (cache / "kernels").iterdir():
+            if path.stat().st_mtime > time.time() - 60:
+                os.utime(path, (time.time() - age_s,) * 2)
+    size = sum(path.stat().st_size for path in (cache / "kernels").iterdir())
+    monkeypatch.setitem(cache_bound.BOUNDS, "kernels", size)
+    others[1].check()
+    assert compiled(cache) == ["adding.sha256", "adding.so", "third.sha256", "third.so"]
 
 
 def test_a_folder_that_others_can_write_to_is_not_used(kernel: Kernel, cache: Path, lines: Any) -> None:
@@ -141,9 +208,9 @@ def test_the_library_that_was_checked_is_loaded_whatever_has_its_name_by_then(
             library.write_text("planted")
         return load(name)
 
-    monkeypatch.setattr(build, "_DESCRIPTORS", Path(descriptors))
+    monkeypatch.setattr(compiler, "_DESCRIPTORS", Path(descriptors))
     monkeypatch.setattr(ctypes, "CDLL", swapped)
-    build._outcomes.clear()
+    new_process()
     kernel.check()
     assert library.read_text() == "planted"
 
@@ -159,11 +226,12 @@ def test_threads_that_need_a_kernel_at_once_compile_it_once(kernel: Kernel, capf
 def test_processes_that_compile_at_once(kernel: Kernel, cache: Path) -> None:
     code = "import pathlib, sys; from charlm.native.call import Kernel; Kernel(pathlib.Path(sys.argv[1])).check()"
     command = [sys.executable, "-c", code, str(kernel.source)]
-    running = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    env = {**os.environ, "CHARLM_KERNELS": "compile"}
+    running = [subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True) for _ in range(2)]
     for process in running:
         _, errors = process.communicate(timeout=120)
         assert process.returncode == 0, errors
-    assert compiled(cache) == ["adding.sha256", "adding.so"]
+    assert compiled(cache) == ["adding.sha256", "adding.so", "threads.sha256", "threads.so"]
 
 
 @pytest.mark.parametrize(
@@ -172,9 +240,9 @@ def test_processes_that_compile_at_once(kernel: Kernel, cache: Path) -> None:
 def test_as_many_compilers_as_cores_and_memory_allow(
     monkeypatch: pytest.MonkeyPatch, cores: int, free_bytes: int | None, compilers: int
 ) -> None:
-    monkeypatch.setattr(build, "usable_cores", lambda: range(cores))
-    monkeypatch.setattr(build, "free_bytes", lambda: free_bytes)
-    assert build._compilers() == compilers
+    monkeypatch.setattr(compiler, "count_cores", lambda: cores)
+    monkeypatch.setattr(compiler, "free_bytes", lambda: free_bytes)
+    assert compiler._compilers() == compilers
 
 
 @pytest.mark.parametrize(
@@ -212,6 +280,75 @@ def test_a_fault_of_compilation_is_shown_and_leaves_other_kernels(kernel: Kernel
     assert "faulty.cpp" in log.read_text().splitlines()[0]
     assert compiled(cache) == ["adding.sha256", "adding.so", "faulty.log"]
     assert (kernel.works(), faulty.works()) == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("allowed", "is_shipped", "outcome"),
+    [
+        ("", True, []),
+        ("", False, COMPILES),
+        ("shipped", True, []),
+        ("shipped", False, "it does not come with charlm for this CPU"),
+        ("compile", True, COMPILES),
+        ("none", True, "switched off by CHARLM_KERNELS"),
+        ("both", True, "CHARLM_KERNELS: found both; allowed: shipped, compile, none"),
+    ],
+)
+def test_which_kernels_are_used(
+    kernel: Kernel,
+    ship: Any,
+    lines: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    allowed: str,
+    is_shipped: bool,
+    outcome: Any,
+) -> None:
+    ship(["x86-64-v9"] if is_shipped else [])
+    monkeypatch.setenv("CHARLM_KERNELS", allowed)
+    if isinstance(outcome, list):
+        assert lines(kernel) == outcome
+        assert add_up(kernel, 1, 2, 4) == 3.5
+    else:
+        with pytest.raises(KernelError) as caught:
+            lines(kernel)
+        assert str(caught.value) == outcome
+
+
+@pytest.mark.parametrize(
+    ("preferred", "outcome", "used"),
+    [
+        ("", [], "x86-64-v9"),
+        ("x86-64-v8", [], "x86-64-v8"),
+        ("x86-64-v7", [], "x86-64-v9"),
+        ("compiled", COMPILES, "compiled"),
+    ],
+)
+def test_the_kernels_that_a_run_had_are_preferred(
+    kernel: Kernel,
+    ship: Any,
+    lines: Any,
+    preferred: str,
+    outcome: list[str],
+    used: str,
+) -> None:
+    ship(["x86-64-v9", "x86-64-v8"])
+    with build.preferring(preferred):
+        assert lines(kernel) == outcome
+        assert build.used_kernels() == used
+        if not outcome:
+            assert Path(build.load(kernel)[0]._name).parent.name == used
+    with build.preferring("x86-64-v9"):
+        assert Path(build.load(kernel)[0]._name).parent.name == "x86-64-v9"
+
+
+def test_without_a_compiler_what_comes_with_charlm_replaces_what_was_compiled(
+    kernel: Kernel, ship: Any, lines: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ship(["x86-64-v9"])
+    monkeypatch.setenv("PATH", "")
+    with build.preferring("compiled"):
+        assert lines(kernel) == []
+        assert build.used_kernels() == "x86-64-v9"
 
 
 def test_leftovers_of_a_killed_compilation_go(kernel: Kernel, cache: Path) -> None:

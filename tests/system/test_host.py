@@ -1,12 +1,16 @@
-"""How long idle threads spin is set by the kind of machine and its other work, and left to a user who has set it."""
+"""How many threads there are and how long idle ones spin: set by the machine, and left to a user who has set it."""
 
 import os
+import re
 import subprocess
 import sys
 
 import pytest
+import torch
 
-from charlm.system.host import limit_spinning
+from charlm.system import host
+from charlm.system.device import set_threads
+from charlm.system.host import count_cores, describe_cpu, limit_spinning, limit_threads, torch_fault
 
 FEW, MANY = "2000", "100000"
 VIRTUAL = "processor\t: 0\nflags\t\t: fpu sse2 hypervisor lahf_lm\nbogomips\t: 5200.00\n"
@@ -35,6 +39,67 @@ def test_threads_spin_longer_on_a_virtual_machine_without_other_work(cpuinfo, ru
     monkeypatch.setenv("GOMP_SPINCOUNT", "7")
     limit_spinning(tmp_path)
     assert os.environ["GOMP_SPINCOUNT"] == "7"
+
+
+@pytest.mark.parametrize(
+    ("files", "cores"),
+    [
+        ({}, 8),
+        ({"job/a/cpu.max": "max 100000\n"}, 8),
+        ({"job/a/cpu.max": "300000 100000\n"}, 3),
+        ({"job/a/cpu.max": "max 100000\n", "job/cpu.max": "200000 100000\n", "cpu.max": "400000 100000\n"}, 2),
+        ({"job/a/cpu.max": "150000 100000\n"}, 1),
+        ({"job/a/cpu.max": "20000 100000\n"}, 1),
+        ({"job/a/cpu.max": "9900000 100000\n"}, 8),
+        *(({"job/a/cpu.max": text}, 8) for text in ("", "300000\n", "a b\n", "300000 0\n")),
+        ({"job/b/cpu.max": "300000 100000\n"}, 8),
+        ({"cpu/job/a/cpu.cfs_quota_us": "-1\n", "cpu/job/a/cpu.cfs_period_us": "100000\n"}, 8),
+        ({"cpu/job/a/cpu.cfs_quota_us": "250000\n", "cpu/job/a/cpu.cfs_period_us": "50000\n"}, 5),
+        ({"cpu/cpu.cfs_quota_us": "200000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 2),
+        ({"cpu/job/a/cpu.cfs_quota_us": "250000\n"}, 8),
+    ],
+)
+def test_as_many_cores_as_the_quotas_of_the_control_groups_allow(files, cores, monkeypatch, tmp_path):
+    monkeypatch.setattr(host, "usable_cores", lambda: frozenset(range(8)))
+    within = {"proc/self/cgroup": "9:name=systemd:/job/b\n4:cpu,cpuacct:/job/a\n0::/job/a\n"}
+    for name, value in (within | {f"sys/fs/cgroup/{name}": value for name, value in files.items()}).items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(value)
+    assert count_cores(tmp_path) == cores
+    monkeypatch.setenv("OMP_NUM_THREADS", "")  # restored after the test
+    for variable, value in (("RANK", "0"), ("OMP_NUM_THREADS", "7"), ("", "")):
+        monkeypatch.delenv("RANK", raising=False)
+        monkeypatch.delenv("OMP_NUM_THREADS")
+        if variable:
+            monkeypatch.setenv(variable, value)
+        before = dict(os.environ)
+        limit_threads(tmp_path)
+        limit = {"OMP_NUM_THREADS": str(cores)} if cores < 8 and not variable else {}
+        assert os.environ == before | limit
+        monkeypatch.setenv("OMP_NUM_THREADS", "")
+
+
+def test_a_training_takes_no_more_threads_than_cores_unless_told(monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(host, "usable_cores", lambda: frozenset(range(4)))
+    before = torch.get_num_threads()
+    try:
+        for quota, requested, threads in ((1.0, 0, 1), (1.0, 3, 3), (9.0, 0, 2)):
+            monkeypatch.setattr(host, "_quota_cpus", lambda system, quota=quota: quota)
+            torch.set_num_threads(2)
+            set_threads(requested)
+            assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_the_report_names_a_quota(monkeypatch):
+    monkeypatch.setattr(host, "usable_cores", lambda: frozenset(range(4)))
+    monkeypatch.setattr(os, "cpu_count", lambda: 16)
+    monkeypatch.setattr(host, "_quota_cpus", lambda system: 2.5)
+    assert ", 2 of 16 cores (the control group's CPU quota is 2.5)" in describe_cpu()
+    monkeypatch.setattr(host, "_quota_cpus", lambda system: 4.0)
+    assert re.search(r", 4 of 16 cores(,|$)", describe_cpu())
 
 
 COMMAND = """
@@ -67,3 +132,26 @@ def test_set_before_torch_is_imported(program):
         [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
     ).stdout
     assert output.splitlines()[-1] in (f"{FEW} False", f"{MANY} False")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="starts a shell script")
+@pytest.mark.parametrize(
+    ("cpuinfo", "import_torch", "fault"),
+    [
+        ("flags: fpu sse2\n\nflags: avx", "kill -ILL $$", "PyTorch: this CPU has no AVX, which this build of PyTorch"),
+        ("flags: fpu sse2", "exit 0", ""),
+        ("flags: fpu sse2", "exit 1", ""),
+        ("flags: fpu avx avx2", "kill -ILL $$", ""),
+        ("Features: fp asimd", "kill -ILL $$", ""),
+        (None, "kill -ILL $$", ""),
+    ],
+)
+def test_a_cpu_for_which_pytorch_is_not_built(cpuinfo, import_torch, fault, monkeypatch, tmp_path):
+    (tmp_path / "proc").mkdir()
+    if cpuinfo is not None:
+        (tmp_path / "proc/cpuinfo").write_text(cpuinfo)
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\n{import_torch}\n")
+    python.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(python))
+    assert torch_fault(tmp_path).partition(" needs;")[0] == fault

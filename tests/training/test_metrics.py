@@ -76,7 +76,7 @@ def test_a_full_disk_costs_no_row_and_no_sample(tmp_path, capsys, rolls_back):
     assert [event.step for event in events] == ([1, 3, 4] if rolls_back else [1, 2, 3, 4])
 
 
-def test_a_rollback_drops_later_rows_samples_and_events(tmp_path):
+def test_a_rollback_drops_later_rows_samples_and_events(tmp_path, windows):
     tracker = Tracker(tmp_path)
     for step in (2, 4, 6):
         tracker.record(row_at(step))

@@ -10,6 +10,7 @@ from charlm.cells import CELLS
 from charlm.checkpoint import read_checkpoint
 from charlm.config import load_config, parse_config
 from charlm.errors import ConfigError, DataError
+from charlm.native import build
 from charlm.runs import describe_run
 from charlm.training.loop import TrainingLoop
 from charlm.training.start import resume_run, start_run
@@ -88,6 +89,27 @@ def test_a_killed_run_rewrites_what_came_after_its_checkpoint(finished_run, run)
         samples.write('{"step": 8, "text": "of a killed process", "bits": []}\n{"step": 1')
     resume_run(run)
     assert_same(finished_run, run)
+
+
+@pytest.mark.usefixtures("needs_kernels")
+def test_other_kernels_or_threads_than_before_are_said(run, capsys, monkeypatch):
+    """And the last session's are what the next one expects."""
+    more = iter(range(13, 99))
+
+    def said(threads: int = 1) -> list[str]:
+        options = [f"train.max_steps={next(more)}", f"threads={threads}"]
+        resume_run(run, lambda saved: parse_config(saved.model_dump(mode="json"), "saved", options))
+        lines = capsys.readouterr().err.splitlines()
+        return [line.split(", ")[0] for line in lines if line.startswith(("kernels ", "threads "))]
+
+    assert said() == []
+    assert said(2) == ["threads  found 2"]
+    with monkeypatch.context() as patch:
+        patch.setattr(build, "_outcomes", {})
+        patch.setenv("CHARLM_KERNELS", "none")
+        assert said() == ["threads  found 1", "kernels  found none"]
+    assert said() == [f"kernels  found {build.used_kernels()}"]
+    assert said() == []
 
 
 def test_a_run_that_dies_at_once_can_be_resumed(finished_run, tmp_path, config_of):

@@ -9,10 +9,11 @@ import time
 
 import pytest
 
+from charlm.checkpoint import read_checkpoint
 from charlm.errors import CharlmError, DataError, RunError
-from charlm.system.lock import locked
+from charlm.system.lock import lock_holder, locked
 from charlm.training.start import resume_run, start_run
-from tests.runs import contents, with_max_steps
+from tests.runs import contents, interrupted_after, with_max_steps
 
 
 def test_kernels_are_compiled_before_there_is_a_folder_and_a_clock(tmp_path, config_of, monkeypatch):
@@ -21,10 +22,10 @@ def test_kernels_are_compiled_before_there_is_a_folder_and_a_clock(tmp_path, con
     def slow(sources):
         assert not (tmp_path / "run").exists()
         time.sleep(0.4)
-        return dict.fromkeys(sources, build.KernelError("switched off by this test"))
+        return dict.fromkeys(sources, build.KernelError("switched off by CHARLM_KERNELS"))
 
     monkeypatch.setattr(build, "_outcomes", {})
-    monkeypatch.setattr(build, "_make", slow)
+    monkeypatch.setattr(build, "_get", slow)
     assert start_run(config_of(train={"max_steps": None, "max_minutes": 0.005}), tmp_path / "run").step > 0
 
 
@@ -80,6 +81,22 @@ def test_a_second_process_is_refused_and_told_of_the_first(config_of, run):
             )
     assert contents(run) == before
     assert resume_run(run, with_max_steps(14)).step == 14
+
+
+def test_a_run_goes_on_where_open_files_cannot_be_replaced(windows, config_of, tmp_path, capsys):
+    with interrupted_after(7):
+        start_run(config_of(), tmp_path / "run")
+    last = read_checkpoint(tmp_path / "run/checkpoints/last.safetensors")
+    assert resume_run(tmp_path / "run", with_max_steps(20)).step == 20
+    assert last.progress["step"] == 7
+    assert "cannot be" not in capsys.readouterr().err
+
+
+def test_what_a_lock_says_leaves_out_the_byte_that_windows_locks(tmp_path):
+    (tmp_path / ".lock").write_bytes(b"x")
+    with locked(tmp_path):
+        assert (tmp_path / ".lock").read_bytes().startswith(f"xprocess {os.getpid()} on ".encode())
+        assert str(lock_holder(tmp_path)).startswith(f"process {os.getpid()} on ")
 
 
 def test_the_lock_of_a_killed_process_is_taken_over(tmp_path):

@@ -33,7 +33,7 @@ def suggestion(monkeypatch):
         return asked
 
     def nothing(request):
-        raise DataError("switched off by this test")
+        raise DataError("switched off by CHARLM_KERNELS")
 
     replace(nothing)
     return replace

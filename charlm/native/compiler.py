@@ -1,0 +1,203 @@
+"""Compiles libraries for this machine, and keeps them in the cache."""
+
+import contextlib
+import ctypes
+import hashlib
+import itertools
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import BinaryIO
+
+from charlm.errors import DataError
+from charlm.native.library import KernelError, Library, Outcomes
+from charlm.system.cache import cache_dir, make_cache_folder, open_private
+from charlm.system.cache_bound import limit_cache, use
+from charlm.system.clock import count_compilation
+from charlm.system.console import say
+from charlm.system.files import move, remove_leftovers, replace_file, temporary_beside
+from charlm.system.host import count_cores, free_bytes
+
+_FLAGS = ["-std=c++20", "-O3", "-ffp-contract=fast", "-fPIC", "-shared", "-fvisibility=hidden"]
+_TIMEOUT_S = 300
+
+
+def compiled(libraries: list[Library]) -> Outcomes:
+    """Each library from the cache, or compiled now; KernelErrors where that fails."""
+    try:
+        command = [*find_compiler(), *_FLAGS, *_machine_flags()]
+        paths = _paths(libraries, command)
+        cached = {library: outcome for library, path in paths.items() if (outcome := _find(library, path))}
+        missing = [library for library in libraries if library not in cached]
+        return cached | (_compile_all(missing, command, paths) if missing else {})
+    except KernelError as error:
+        return dict.fromkeys(libraries, error)
+    except (OSError, TypeError, ValueError, DataError, subprocess.SubprocessError) as error:
+        return dict.fromkeys(libraries, _fault(error))
+
+
+def _fault(error: Exception) -> KernelError:
+    return KernelError(f"the kernel could not be built: {error}{_remedy()}")
+
+
+def _remedy() -> str:
+    return "; fix or unset CXX" if os.environ.get("CXX") else ""
+
+
+def _find(library: Library, path: Path) -> ctypes.CDLL | KernelError | None:
+    """The library from the cache; None if it is missing or damaged, or if others could have written it."""
+    try:
+        with open_private(path) as file, open_private(path.with_suffix(".sha256")) as checksum:
+            data = file.read()
+            if hashlib.sha256(data).hexdigest().encode() != checksum.read(_DIGEST_BYTES + 1):
+                return None
+            use(file)
+            return _open(library, file, data)
+    except OSError:
+        return None
+
+
+_DIGEST_BYTES = 64
+
+
+def _open(library: Library, file: BinaryIO, data: bytes) -> ctypes.CDLL | KernelError:
+    """Load the library from the opened file, even if another file has taken its name."""
+    try:
+        if _DESCRIPTORS.is_dir():
+            # The linker takes equal names for equal libraries, and descriptors are reused: another slash each time.
+            opened = ctypes.CDLL(f"{_DESCRIPTORS}{'/' * next(_slashes)}{file.fileno()}")
+        else:
+            with tempfile.TemporaryDirectory(prefix="charlm-", ignore_cleanup_errors=True) as folder:
+                copy = Path(folder, "kernel.so")
+                copy.write_bytes(data)
+                opened = ctypes.CDLL(str(copy))
+    except OSError as error:
+        return _fault(error)
+    return library.checked(opened)
+
+
+_DESCRIPTORS = Path("/proc/self/fd")
+"""Linux: the files that this process has open."""
+_slashes = itertools.count(1)
+
+
+def find_compiler() -> list[str]:
+    """The command in $CXX, or else the first usual compiler that is installed."""
+    if named := shlex.split(os.environ.get("CXX", "")):
+        return named
+    compiler = next((name for name in ("g++", "clang++", "c++") if shutil.which(name)), None)
+    if compiler is None:
+        raise KernelError("no C++ compiler; install g++ or clang++ for speed")
+    return [compiler]
+
+
+def _machine_flags() -> list[str]:
+    """Use all instructions of this CPU."""
+    is_arm = platform.machine() in ("aarch64", "arm64")
+    flags = ["-mcpu=native"] if is_arm else ["-march=native"] if platform.machine() in ("x86_64", "AMD64") else []
+    if sys.platform == "win32":
+        return [*flags, "-static"]  # Windows does not look for the compiler's own libraries where they are
+    return [*flags, "-undefined", "dynamic_lookup"] if sys.platform == "darwin" else flags
+
+
+def _paths(libraries: list[Library], command: list[str]) -> dict[Library, Path]:
+    """The file of each library. Its name contains a digest of everything that determines the result.
+
+    That is the library's own digest, the command, and the compiler's predefined macros, which identify its version and
+    the CPU.
+    """
+    macros = subprocess.run(
+        [*command, "-dM", "-E", "-x", "c++", "-"], input=b"", capture_output=True, timeout=_TIMEOUT_S, check=False
+    )
+    folder = _folder()
+    paths = {}
+    for library in libraries:
+        parts = [repr(command).encode(), macros.stdout, library.digest.encode()]
+        digest = hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
+        paths[library] = folder / f"{library.name}-{digest}.so"
+    return paths
+
+
+def _folder() -> Path:
+    try:
+        return make_cache_folder("kernels")
+    except OSError as error:
+        raise _cannot_store(cache_dir() / "kernels", error) from error
+
+
+def _cannot_store(folder: Path, error: OSError) -> KernelError:
+    return KernelError(f"{folder}: kernels cannot be stored there ({error}); set CHARLM_CACHE to another folder")
+
+
+def _compile_all(libraries: list[Library], command: list[str], paths: dict[Library, Path]) -> Outcomes:
+    """Compile as many at a time as the machine can take, and load them; returns a library or an error for each."""
+    remove_leftovers(next(iter(paths.values())).parent, _TIMEOUT_S)
+    say("compile", f"for this CPU, once: {', '.join(library.name for library in libraries)} ...")
+    start_s = time.perf_counter()
+    with ThreadPoolExecutor(min(len(libraries), _compilers())) as pool:
+        results = pool.map(lambda library: _compile(library, command, paths[library]), libraries)
+        outcomes = dict(zip(libraries, results, strict=True))
+    limit_cache("kernels")
+    seconds = count_compilation(start_s)
+    if not any(isinstance(outcome, KernelError) for outcome in outcomes.values()):
+        say("compile", f"done in {seconds:.1f} s")
+    return outcomes
+
+
+def _compilers() -> int:
+    """How many compilers may run at once: one for each core if there is enough memory."""
+    cores, free = count_cores(), free_bytes()
+    return max(1, cores if free is None else min(cores, free // _COMPILER_BYTES))
+
+
+_COMPILER_BYTES = 400_000_000
+"""g++ 12 takes up to 350 MB for a kernel."""
+
+
+def _compile(library: Library, command: list[str], path: Path) -> ctypes.CDLL | KernelError:
+    """Build the library and its checksum, move each to its place in one step, and load it."""
+    compiled = temporary_beside(path)
+    options = ["-include", str(library.source), "-x", "c++", "-", "-o", str(compiled)]
+    try:
+        result = subprocess.run(
+            [*command, *options],
+            input=library.code,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=_TIMEOUT_S,
+            check=False,
+        )
+        if result.returncode:
+            return _compiler_fault(result, path.with_suffix(".log"))
+        compiled.chmod(0o700)
+        with open_private(compiled) as file:
+            data = file.read()
+            opened = _open(library, file, data)
+        move(compiled, path)
+        replace_file(path.with_suffix(".sha256"), hashlib.sha256(data).hexdigest().encode(), 0o600)
+        return opened
+    except OSError as error:
+        return _cannot_store(path.parent, error)
+    except subprocess.SubprocessError as error:
+        return _fault(error)
+    finally:
+        with contextlib.suppress(OSError):
+            compiled.unlink(missing_ok=True)
+
+
+def _compiler_fault(result: "subprocess.CompletedProcess[str]", log: Path) -> KernelError:
+    """The compiler's first error line, and the file with all of them."""
+    lines = result.stderr.splitlines()
+    first = next((line.strip() for line in lines if "error" in line), f"exit code {result.returncode}")
+    with contextlib.suppress(OSError):
+        log.write_text(f"{shlex.join(result.args)}\n{result.stderr}", encoding="utf-8")
+        first += f"; see {log}"
+    return KernelError(f"{result.args[0]} failed on the kernel: {first}{_remedy()}")
