@@ -135,7 +135,7 @@ def _kernels() -> str:
 
     if (used := used_kernels()) not in ("", "compiled"):
         return f"came with charlm, for {used}"
-    came = "those that came with charlm are not for this CPU" if SHIPPED.is_dir() else "none came with charlm"
+    came = "those that came with charlm need AVX2 or NEON" if SHIPPED.is_dir() else "none came with charlm"
     return f"{used or 'none'}; {came}"
 
 
