@@ -13,9 +13,9 @@ __version__ = "0.2.0"
 
 import time as _time
 
-from charlm.api import Run, load, train
+from charlm.api import Run, compare, load, train
 
-__all__ = ["Run", "__version__", "load", "train"]
+__all__ = ["Run", "__version__", "compare", "load", "train"]
 
 IMPORTED_S = _time.perf_counter()
 """When this process began to import charlm, before the slow imports: `charlm train --minutes` counts from here."""

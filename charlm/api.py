@@ -7,12 +7,21 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from charlm.errors import ConfigError
-from charlm.new_run import MOST_MINUTES, NewRun, check_there, say_if_stopped, start
+from charlm.new_run import (
+    DEFAULT_MINUTES,
+    MOST_MINUTES,
+    NewRun,
+    check_minutes,
+    check_there,
+    run_name,
+    say_if_stopped,
+    start,
+)
 from charlm.system.formatting import format_duration, html_table
 from charlm.system.host import limit_spinning, limit_threads
 
@@ -118,6 +127,50 @@ def _train(new: NewRun, on_log: Callable[[dict[str, Any]], object] | None, began
     return Run(Path(outcome.run_dir), outcome)
 
 
+def compare(
+    text: str | Path,
+    *,
+    cells: Iterable[str] = ("rnn", "lstm", "gru", "rhn", "sru"),
+    minutes: float = DEFAULT_MINUTES,
+    equal: str = "parameters",
+    seeds: int = 1,
+    overrides: Iterable[str] | Mapping[str, Any] = (),
+    folder: str | Path | None = None,
+) -> Any:
+    """Compare kinds of cells on a text, as `charlm compare` does: a table with a row for each.
+
+    A pandas DataFrame where pandas is installed, else a list of dicts; `charlm.comparison.Row` describes the columns.
+    folder: default comparisons/<text>; a comparison that was stopped goes on in its folder. KeyboardInterrupt after a
+    signal; ComparisonError for a folder with another comparison. For other errors see `train`.
+    """
+    settings = _settings(overrides)
+    check_minutes(minutes, settings, is_chosen=True)
+    check_there(texts=[text])
+    _import_torch()
+    from charlm.comparison import Plan, compare
+    from charlm.system.device import check_fork, own_settings
+    from charlm.system.lock import one_training
+
+    plan = Plan(str(text), minutes, tuple(cells), equal, seeds, tuple(settings))
+    with one_training(), own_settings():
+        check_fork()
+        rows, signal = compare(plan, Path(folder or Path("comparisons") / run_name(str(text))))
+    if signal:
+        raise KeyboardInterrupt
+    return _table([asdict(row) for row in rows])
+
+
+def _table(rows: list[dict[str, Any]]) -> Any:
+    """A pandas DataFrame where pandas is installed, else the rows."""
+    import importlib
+
+    try:
+        pandas = importlib.import_module("pandas")
+    except ImportError:
+        return rows
+    return pandas.DataFrame(rows)
+
+
 @dataclass(frozen=True, repr=False)
 class Run:
     """A run that `train` has made."""
@@ -133,16 +186,9 @@ class Run:
 
         docs/training.md describes the columns. RunError if the file cannot be read.
         """
-        import importlib
-
         from charlm.training.metrics import read_rows
 
-        rows = read_rows(self.path)
-        try:
-            pandas = importlib.import_module("pandas")
-        except ImportError:
-            return rows
-        return pandas.DataFrame(rows)
+        return _table(read_rows(self.path))
 
     def load(self, device: str = "auto", precision: str = "auto") -> "TrainedModel":
         """The run's model, from its best checkpoint; see `charlm.load`."""

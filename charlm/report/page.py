@@ -27,13 +27,17 @@ _ENDS = {
 }
 
 
-def report_page(records: Sequence[RunRecord]) -> str:
-    """A page of HTML about runs: curves, settings, samples, scores."""
+def report_page(records: Sequence[RunRecord], passages: Sequence[tuple[str, list[dict[str, Any]]]] = ()) -> str:
+    """A page of HTML about runs: curves, settings, samples, scores.
+
+    passages: a title, and a text with its bits for each run; a row of such a text is one of `RunRecord.samples`.
+    """
     names = [one_line(name) for name in short_names([record.path for record in records])]
     data = {
         "version": __version__,
         "runs": [_run(name, record) for name, record in zip(names, records, strict=True)],
         "settings": _settings(records),
+        "passages": [{"title": title, "texts": [_sample(row) for row in rows]} for title, rows in passages],
     }
     title = names[0] if len(names) == 1 else f"{len(names)} runs"
     return html_page("report", f"{title} · charlm report", data)

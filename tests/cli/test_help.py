@@ -12,8 +12,8 @@ from charlm.cli import app
 from charlm.config.shipped import shipped_configs
 
 COMMANDS = [
-    "train", "sample", "write", "next", "classify", "eval", "look", "score", "export", "plan", "tune", "runs",
-    "report", "doctor", "cells list", "cells show", "cells check",
+    "train", "sample", "write", "next", "classify", "eval", "look", "score", "export", "plan", "tune", "compare",
+    "runs", "report", "doctor", "cells list", "cells show", "cells check",
     "config list", "config check", "config show", "config suggest", "config schema",
     "config options", "data list", "data info", "data fetch", "data cache",
 ]  # fmt: skip

@@ -16,18 +16,20 @@ async function unpackedCurves({ rows, at, ...curves }) {
   return { rows, at: await unpackedAll(at), ...Object.fromEntries(values) };
 }
 
+function unpackedTexts(texts) {
+  return Promise.all(texts.map(async (text) => ({ ...text, bits: text.bits && (await unpackArray(text.bits)) })));
+}
+
 async function unpackedRun(run, number) {
   const [train, valid] = await Promise.all([run.curves.train, run.curves.valid].map(unpackedCurves));
-  const samples = await Promise.all(
-    run.samples.map(async (sample) => ({ ...sample, bits: sample.bits && (await unpackArray(sample.bits)) })),
-  );
-  return { ...run, number, curves: { train, valid }, samples };
+  return { ...run, number, curves: { train, valid }, samples: await unpackedTexts(run.samples) };
 }
 
 /** All data, ready to use; `number` of a run is its index among the runs. */
 export async function loadData() {
   const data = JSON.parse(document.getElementById("data").textContent);
   data.runs = await Promise.all(data.runs.map(unpackedRun));
+  data.passages = await Promise.all(data.passages.map(async ({ title, texts }) => ({ title, texts: await unpackedTexts(texts) })));
   return data;
 }
 

@@ -4,13 +4,14 @@ import { Chart } from "./chart.js";
 import { byId, element } from "../shared/elements.js";
 import { loadData, swatch } from "./data.js";
 import { AXES, lossIn, short, whole } from "./numbers.js";
+import { fillPassages } from "./passages.js";
 import { Samples } from "./samples.js";
 import { fillNotes, fillScores, fillSettings } from "./tables.js";
 
 const WIDE = 30; // largest over least value from which on an axis starts out logarithmic
 
 async function start() {
-  const { runs, settings, version } = await loadData();
+  const { runs, settings, passages, version } = await loadData();
   const view = {
     axis: "step",
     logX: false,
@@ -182,6 +183,7 @@ async function start() {
   fillLegend();
   fillNotes(byId("notes"), runs);
   fillAllSettings(runs, settings);
+  fillPassages(byId("passages"), runs, passages);
   document.documentElement.dataset.ready = "yes";
 }
 

@@ -15,7 +15,7 @@ function shadeOf(tenths) {
 }
 
 /** Neighbors with the same shade become one element. */
-function shadedText({ text, bits }) {
+export function shadedText({ text, bits }) {
   const characters = Array.from(text);
   if (!bits) return [printable(text)];
   const spans = [];
