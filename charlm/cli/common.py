@@ -34,7 +34,7 @@ from charlm.system.formatting import (
 def open_model(
     path: Path, device: str, precision: str, text: Path | str | None = None, *, samples: bool = False
 ) -> Any:
-    """The model of a run or checkpoint; says what computes its layers if a faster backend cannot, and bf16.
+    """The model of a run or checkpoint; says what computes its layers if a faster backend cannot.
 
     A run or a text that is not there is an error before torch is imported. samples: take the quickest way to sample.
     """
@@ -51,7 +51,8 @@ def open_model(
     if trained.precision == "bf16":
         _, slow = choose_precision("bf16", trained.device)
         as_before = ", as in training" if trained.config.precision == "bf16" else ""
-        say("slow" if slow else "device", f"precision bf16{as_before}{f': {slow}' if slow else ''}")
+        if slow:
+            say("slow", f"precision bf16{as_before}: {slow}")
     return trained
 
 

@@ -331,7 +331,7 @@ class TrainingLoop:
             scores: dict[str, float] = {"final/steps": state.step}
             if (nats := state.best_nats) is not None:
                 scores = {"final/best_nats_per_char": nats, "final/best_bits_per_char": nats_to_bits(nats)}
-            self.tracker.finish(flatten(self.config), scores)
+            self.tracker.finish(flatten(self.config), scores, state.step)
         self._tick()
         return reason
 

@@ -109,24 +109,27 @@ class Tracker:
             # Indented, so that TensorBoard's Markdown shows it unchanged.
             self._append_text(row["split"], f"    {to_json(values)}", row["step"])
             return
-        scalars = {"score/loss": row["loss"], "score/nats_per_char": row["nats"], "score/bits_per_char": row["bpc"]}
-        if row["split"] == "train":
-            scalars |= {f"training/{name}": row[name] for name in ("lr", "grad_norm", "chars_per_s")}
-        summaries = itertools.starmap(summary.scalar, scalars.items())
-        self._append(row["split"], _events(*(Event(step=row["step"], summary=each) for each in summaries)))
+        charts = [
+            _scalar(tag, row[name], about)
+            for tag, (name, about) in _CHARTS.items()
+            if row["split"] == "train" or not tag.startswith("training/")
+        ]
+        self._append(row["split"], _events(*(Event(step=row["step"], summary=each) for each in charts)))
 
     def sample(self, sample: Sample, step: int) -> None:
         """Log a text sample with its surprise."""
         self._append(SAMPLES, _line(sample.as_json(step)))
         self._append_text("sample", shaded(sample), step)
 
-    def finish(self, options: Mapping[str, Any], scores: Mapping[str, float]) -> None:
-        """Log options and final scores for TensorBoard's HParams page."""
+    def finish(self, options: Mapping[str, Any], scores: Mapping[str, float], step: int) -> None:
+        """Log options and the scores of the last step for TensorBoard's HParams page."""
         # The page shows booleans as 1.0000 and 0.0000 unless they are text.
         plain = {k: v if type(v) in (int, float, str) else to_json(v) for k, v in options.items()}
-        summaries = [*summary.hparams(plain, dict(scores)), *itertools.starmap(summary.scalar, scores.items())]
+        first = {name: plain[name] for name in _FIRST if name in plain}
+        summaries = [*summary.hparams(first | plain, dict(scores)), *itertools.starmap(summary.scalar, scores.items())]
+        events = [Event(step=step, summary=each) for each in summaries]
         if self._files:
-            self._attempt(lambda: _event_file(self._folder, *(Event(summary=each) for each in summaries)).close())
+            self._attempt(lambda: _event_file(self._folder, *events).close())
 
     def close(self) -> None:
         for file in self._files.values():
@@ -148,6 +151,25 @@ class Tracker:
             if fault not in self._faults:
                 say("log", f"{self._folder}: cannot be written ({fault}); training goes on")
             self._faults.add(fault)
+
+
+_CHARTS = {
+    "loss/nats_per_char": ("nats", "Cross-entropy in nats per character; lower is better."),
+    "other_units/bits_per_char": ("bpc", "The same in bits: nats / ln 2."),
+    "other_units/window_loss": ("loss", "What is minimized: nats summed over the steps of a window, per stream."),
+    "training/lr": ("lr", "Learning rate of the last update."),
+    "training/grad_norm": ("grad_norm", "Norm of the last gradient before clipping."),
+    "training/chars_per_s": ("chars_per_s", "Characters read per second."),
+}
+"""TensorBoard's tag → the field of a row, and what the chart says of it. The page sorts by tag."""
+_FIRST = ("model.cell.kind", "model.cell.hidden", "model.layers", "optimizer.lr")
+"""The options with which the page of hyperparameters opens."""
+
+
+def _scalar(tag: str, value: float, about: str) -> Any:
+    made = summary.scalar(tag, value)
+    made.value[0].metadata.summary_description = about
+    return made
 
 
 class _Log:

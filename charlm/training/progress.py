@@ -22,7 +22,7 @@ class ProgressBar:
             file=sys.stderr,
             disable=None if shown else True,
             leave=False,
-            bar_format="{percentage:3.0f}%|{bar:10}| {desc}",
+            bar_format="{desc} {percentage:3.0f}%|{bar:10}| {unit}",
         )
         self._scores = ""
         self._shown_s = 0.0
@@ -41,7 +41,8 @@ class ProgressBar:
         self._bar.n = min(share, 1.0)
         self._bar.ncols = terminal_columns(sys.stderr)
         with contextlib.suppress(OSError):
-            self._bar.set_description_str(f"{left} left · step {step}{self._scores}")
+            self._bar.unit = f"step {step}{self._scores}"
+            self._bar.set_description_str(f"{left} left")
 
     def close(self) -> None:
         with contextlib.suppress(OSError):

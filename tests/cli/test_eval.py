@@ -41,7 +41,7 @@ def test_precision(cli, trained_run, write):
         assert "precision bf16" not in cli(name, trained_run, *words).err
         other = cli(name, trained_run, *words, "--precision", "bf16")
         assert other.code == 0
-        assert re.search("precision bf16(:|\n)", other.err)
+        assert "device" not in other.err
     value = json.loads(cli("eval", trained_run, "--precision", "bf16", "--json").out)
     assert value["precision"] == load(trained_run, "cpu", precision="bf16").precision == "bf16"
     assert value["nats_per_char"] != json.loads(cli("eval", trained_run, "--json").out)["nats_per_char"]

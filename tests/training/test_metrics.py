@@ -8,6 +8,8 @@ import sys
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader as Loader
+from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
 from charlm.training.metrics import Tracker
 from charlm.training.progress import ProgressBar
@@ -31,7 +33,7 @@ def test_rows_and_events_of_a_run(finished_run):
         assert (row["grad_norm"] is None) == (row["split"] == "valid")
     assert [row["elapsed_s"] for row in logged] == sorted(row["elapsed_s"] for row in logged)
 
-    names = {"score/loss": "loss", "score/nats_per_char": "nats", "score/bits_per_char": "bpc"}
+    names = {"loss/nats_per_char": "nats", "other_units/bits_per_char": "bpc", "other_units/window_loss": "loss"}
     for split, tags in (
         (valid, {}),
         (train, {f"training/{name}": name for name in ("lr", "grad_norm", "chars_per_s")}),
@@ -40,7 +42,33 @@ def test_rows_and_events_of_a_run(finished_run):
         for tag, name in (names | tags).items():
             shown = [(event.step, pytest.approx(event.value, rel=1e-6)) for event in events.Scalars(tag)]
             assert [(row["step"], row[name]) for row in logged if row["split"] == split] == shown
-    assert "final/best_nats_per_char" in EventAccumulator(str(finished_run)).Reload().Tags()["scalars"]
+    final = EventAccumulator(str(finished_run)).Reload().Scalars("final/best_nats_per_char")
+    assert [event.step for event in final] == [12]
+
+
+def test_what_tensorboard_shows_first_and_says_of_a_chart(finished_run):
+    tags = EventAccumulator(str(finished_run / "train")).Reload().Tags()["scalars"]
+    assert sorted(tags)[0] == "loss/nats_per_char"
+    described = [
+        value.metadata.summary_description
+        for event in Loader(str(next((finished_run / "train").glob("events.*")))).Load()
+        for value in event.summary.value
+        if value.tag == "loss/nats_per_char"
+    ]
+    assert described[0] == "Cross-entropy in nats per character; lower is better."
+    first = ["model.cell.kind", "model.cell.hidden", "model.layers", "optimizer.lr"]
+    assert table_of_options(finished_run)[:4] == first
+
+
+def table_of_options(run):
+    """The hyperparameters in the order in which they are written."""
+    for file in run.glob("events.*"):
+        for event in Loader(str(file)).Load():
+            for value in event.summary.value:
+                if value.tag == "_hparams_/experiment":
+                    content = HParamsPluginData.FromString(value.metadata.plugin_data.content)
+                    return [info.name for info in content.experiment.hparam_infos]
+    return []
 
 
 @contextlib.contextmanager
@@ -72,7 +100,7 @@ def test_a_full_disk_costs_no_row_and_no_sample(tmp_path, capsys, rolls_back):
     assert [row["step"] for row in rows(folder)] == [1, 2, 3, 4]
     assert (folder / "samples.jsonl").read_text().count("\n") == 4
     assert capsys.readouterr().err == f"log      {folder}: cannot be written (File too large); training goes on\n"
-    events = EventAccumulator(str(folder / "valid")).Reload().Scalars("score/loss")
+    events = EventAccumulator(str(folder / "valid")).Reload().Scalars("loss/nats_per_char")
     assert [event.step for event in events] == ([1, 3, 4] if rolls_back else [1, 2, 3, 4])
 
 
@@ -88,7 +116,7 @@ def test_a_rollback_drops_later_rows_samples_and_events(tmp_path, windows):
     assert [row["step"] for row in rows(tmp_path)] == [2, 4, 5]
     first, second = '{"step": 2, "text": "a", "bits": [1.0]}\n', '{"step": 4, "text": "a", "bits": [1.0]}\n'
     assert (tmp_path / "samples.jsonl").read_text() == first + second + '{"step": 5, "text": "b", "bits": [null]}\n'
-    events = EventAccumulator(str(tmp_path / "valid")).Reload().Scalars("score/loss")
+    events = EventAccumulator(str(tmp_path / "valid")).Reload().Scalars("loss/nats_per_char")
     assert [event.step for event in events] == [2, 4, 5]
 
 
@@ -129,7 +157,7 @@ def test_the_bar_shows_the_time_left_first_and_cuts_what_does_not_fit(monkeypatc
     progress = ProgressBar()
     progress.note({"nats": 1.5, "bpc": 2.164, "chars_per_s": 109_000.0})
     progress.show(12_345, 0.5, 3660.0)
-    line = " 50%|█████     | 1 h 1 min left · step 12345 · 1.500 nats · 109,000 chars/s · 2.164 bits/char"
+    line = "1 h 1 min left  50%|█████     | step 12345 · 1.500 nats · 109,000 chars/s · 2.164 bits/char"
     shown = [text.rstrip() for text in terminal.getvalue().split("\r")]
     assert line[:columns] in shown
     progress.close()
