@@ -171,6 +171,7 @@ def look(
     else:
         newline = int(trained.network.is_line_model)  # hidden, before the first line
         ids = trained.split("valid")[: length + newline]
+    say("look", f"reading {len(ids):,} characters, and looking for what units track and what is copied ...")
     write_page(out, look_page(trained, ids, other, units=units))
 
 
@@ -217,5 +218,6 @@ def export(
     from charlm.export import export
 
     options = {"int8": int8 is not False, "novelty": novelty} if to == "html" else {}
+    say("export", f"writing {out} and checking it against charlm's own model ...")
     done = export(trained, to, out, overwrite=overwrite, **options)
     say("export", f"{done.path}: {format_bytes(done.size_bytes)}; {done.check}")

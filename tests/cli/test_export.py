@@ -21,7 +21,9 @@ def place(tmp_path, monkeypatch):
 def test_it_says_what_it_has_written(cli, trained_run, place):
     result = cli("export", trained_run, "--to", "torch", "--out", "mine")
     assert (result.code, result.out) == (0, "")
-    assert re.fullmatch(r"export   mine: [\d.]+ kB; logits differ by \d\.\de-0\d at most\n", result.err)
+    assert re.fullmatch(
+        r"export   writing .*\nexport   mine: [\d.]+ kB; logits differ by \d\.\de-0\d at most\n", result.err
+    )
     assert names_in("mine") == ["char_model.py", "vocabulary.json", "weights.safetensors"]
     assert names_in(place) == ["mine"]
 

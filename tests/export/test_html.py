@@ -52,7 +52,8 @@ def test_it_says_what_the_page_costs(command, tmp_path, model, options, name):
     assert (result.code, result.out) == (0, "")
     copies = r"; copies: [\d.]+ kB for [\d,]+ characters of training text; a window of 20 .*" if options else ""
     before, after, scored = re.fullmatch(
-        rf"(?:data .*\n)*export   a\.html: [\d.]+ kB; {name}: (\d\.\d{{4}}) nats per character before, (\d\.\d{{4}}) "
+        r"(?:data .*\n|export   writing .*\n)*"
+        rf"export   a\.html: [\d.]+ kB; {name}: (\d\.\d{{4}}) nats per character before, (\d\.\d{{4}}) "
         rf"after \([+-]0\.\d\d%\), on ([\d,]+) characters of validation text{copies}\n",
         result.err,
     ).groups()
