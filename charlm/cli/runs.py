@@ -153,7 +153,7 @@ def look(
     trained = load(checkpoint, "cpu", "fp32")
 
     from charlm.data.outputs import check_output, page_of
-    from charlm.look import look_page, written_text
+    from charlm.look import look_page, opening, written_text
 
     check_output(out, "--out", page_of("look"), trained.config.data, file)
     other = None if compare is None else load(compare, "cpu", "fp32")
@@ -169,8 +169,7 @@ def look(
         in_text_order = trained.vocabulary.reversed_if_backward
         ids = trained.scored_ids(in_text_order(in_text_order(ids)[:length]))
     else:
-        newline = int(trained.network.is_line_model)  # hidden, before the first line
-        ids = trained.split("valid")[: length + newline]
+        ids = opening(trained, length)
     say("look", f"reading {len(ids):,} characters, and looking for what units track and what is copied ...")
     write_page(out, look_page(trained, ids, other, units=units))
 

@@ -10,6 +10,6 @@ hardest.py      the words and lines that surprised most
 page.py         look_page: all of it as one page; charlm/web/look/ shows it
 """
 
-from charlm.look.page import look_page, written_text
+from charlm.look.page import look_page, opening, written_text
 
-__all__ = ["look_page", "written_text"]
+__all__ = ["look_page", "opening", "written_text"]

@@ -1,5 +1,6 @@
 """The page of a text: everything that charlm/web/look/ shows, computed and packed."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from charlm.inference import SamplingOptions, TrainedModel
 from charlm.inference.line_samples import sample_lines
 from charlm.inference.novelty import copied_stretches
 from charlm.inference.sampling import sample_text
-from charlm.look.features import correlations, features_of, most_telling, tracked
+from charlm.look.features import Tracked, correlations, features_of, most_telling, tracked
 from charlm.look.hardest import better_words, hardest_lines, hardest_words
 from charlm.look.predictions import Predictions, Series, activations, context_curve, read
 from charlm.system.console import say
@@ -58,6 +59,31 @@ def look_page(trained: TrainedModel, text: str | Ids, other: TrainedModel | None
     return html_page("look", f"{data['name']} · charlm look", data)
 
 
+def opening(trained: TrainedModel, length: int) -> Ids:
+    """The beginning of the validation text: at most `length` characters, from the first start of a line on.
+
+    With a model of lines, and the newline that it reads first. DataError if there is no validation text.
+    """
+    valid, train = trained.split("valid"), trained.split("train")
+    if trained.network.is_line_model:
+        return valid[: length + 1]
+    vocabulary = trained.vocabulary
+    if vocabulary.unknown(NEWLINE):
+        return valid[:length]
+    newline = vocabulary.encode(NEWLINE)[0]
+    if vocabulary.backward:
+        text = vocabulary.reversed_if_backward(valid[:length])
+        return vocabulary.reversed_if_backward(text[_line_start(text == newline) :])
+    skipped = 0 if train[-1] == newline else _line_start(valid[:length] == newline)
+    return valid[skipped : skipped + length]
+
+
+def _line_start(is_newline_N: np.ndarray) -> int:
+    """The first character after the first newlines; 0 if there is none."""
+    first = int(is_newline_N.argmax())
+    return first + int((~is_newline_N[first:]).argmax()) if is_newline_N.any() else 0
+
+
 def shown_text(trained: TrainedModel, ids: Ids) -> str:
     """A character for each id, in the order of the text. The last byte of a character shows it, others show a dot."""
     text = trained.vocabulary.decode(ids.tolist(), "surrogateescape")
@@ -73,9 +99,17 @@ def model_facts(trained: TrainedModel) -> dict[str, Any]:
         "name": printable(trained.path.absolute().parent.parent.name or trained.path.name),
         "kind": trained.kind,
         "parameters": trained.parameters,
+        "source": _source_name(trained.config.data.source),
         "step": trained.progress.get("step"),
+        "elapsed": trained.progress.get("elapsed_s"),
+        "backward": trained.vocabulary.backward,
         "symbol": "byte" if trained.vocabulary.level == "byte" else "character",
     }
+
+
+def _source_name(source: str) -> str:
+    """How people call a text: its file or folder; a name with ":" or a pattern as it is."""
+    return printable(source if ":" in source or "*" in source else Path(source).name or source)
 
 
 def _predicted(trained: TrainedModel, predictions: Predictions) -> dict[str, Any]:
@@ -132,18 +166,19 @@ def _copied(trained: TrainedModel, ids: Ids) -> dict[str, Any]:
     return {"stretches": stretches, "why_not": None}
 
 
+def tracking_units(trained: TrainedModel, ids: Ids, count: int) -> list[dict[str, Any]]:
+    """The units that go most with a feature of the text, `count` at most, as `_named` tells of each."""
+    hidden = int(trained.network.is_line_model)
+    units, _ = _tracked(trained, ids, hidden, shown_text(trained, ids[hidden:]))
+    return [_named(series, unit, units[series, unit]) for series, unit in most_telling(units, count)]
+
+
 def _units(trained: TrainedModel, ids: Ids, hidden: int, shown: str, count: int) -> dict[str, Any]:
     """The units that track something, with their activations, and how many were left out."""
-    features = features_of(shown)
-    if len(shown) < _LEAST_TO_TRACK or not features:
+    units, changing = _tracked(trained, ids, hidden, shown)
+    if changing is None:
         why_not = f"To find what units track takes {_LEAST_TO_TRACK} characters of text."
         return {"shown": [], "left_out": 0, "why_not": why_not}
-    # The newline that a model of lines reads first gets the features of the next character.
-    read_FN = [trained.vocabulary.reversed_if_backward(values) for values in features.values()]
-    features_FN = np.array([np.concatenate([values[:hidden], values]) for values in read_FN])
-    units = tracked(*correlations(activations(trained.network, ids), features_FN), list(features))
-    changing = len({(series.layer, unit) for series, unit in units})
-    units = {unit: each for unit, each in units.items() if abs(each.correlation) >= LEAST_CORRELATION}
     if not units:
         why_not = f"No unit goes with a feature: no correlation is {LEAST_CORRELATION} or more."
         return {"shown": [], "left_out": changing, "why_not": why_not}
@@ -151,12 +186,8 @@ def _units(trained: TrainedModel, ids: Ids, hidden: int, shown: str, count: int)
     curves = _curves(trained, ids, hidden, chosen)
     nearest = _nearest(np.array([curves[index][series] for index, (series, _) in enumerate(chosen)]))
     shown_units = [
-        {
-            "layer": series.layer + 1,
-            "state": series.name,
-            "unit": unit,
-            "feature": units[series, unit].feature,
-            "correlation": units[series, unit].correlation,
+        _named(series, unit, units[series, unit])
+        | {
             "like": nearest[index],
             "curves": [
                 {"name": each.name, "gate": each.gate} | _quantized(curves[index][each]) for each in curves[index]
@@ -165,6 +196,27 @@ def _units(trained: TrainedModel, ids: Ids, hidden: int, shown: str, count: int)
         for index, (series, unit) in enumerate(chosen)
     ]
     return {"shown": shown_units, "left_out": changing - len(shown_units), "why_not": None}
+
+
+def _tracked(
+    trained: TrainedModel, ids: Ids, hidden: int, shown: str
+) -> tuple[dict[tuple[Series, int], Tracked], int | None]:
+    """What units track, if it is more than noise, and the number of units that change; None for a short text."""
+    features = features_of(shown)
+    if len(shown) < _LEAST_TO_TRACK or not features:
+        return {}, None
+    # The newline that a model of lines reads first gets the features of the next character.
+    read_FN = [trained.vocabulary.reversed_if_backward(values) for values in features.values()]
+    features_FN = np.array([np.concatenate([values[:hidden], values]) for values in read_FN])
+    units = tracked(*correlations(activations(trained.network, ids), features_FN), list(features))
+    changing = len({(series.layer, unit) for series, unit in units})
+    return {unit: each for unit, each in units.items() if abs(each.correlation) >= LEAST_CORRELATION}, changing
+
+
+def _named(series: Series, unit: int, tracks: Tracked) -> dict[str, Any]:
+    """The name of a unit's state, and what it tracks."""
+    named = {"layer": series.layer + 1, "state": series.name, "unit": unit}
+    return named | {"feature": tracks.feature, "correlation": tracks.correlation}
 
 
 def _curves(

@@ -80,6 +80,81 @@ def test_two_models_are_compared_at_once_and_every_control_and_chart_has_a_name(
     assert unnamed(view) == []
 
 
+def test_it_says_what_it_is_and_begins_with_the_strongest_surprise_in_sight(opened, trained_run):
+    model, text = load(trained_run, "cpu"), words_text(3000)
+    page = look_page(model, text, units=5)
+    view = opened(page)
+    minutes = model.progress["elapsed_s"]
+    assert minutes < 57
+    seconds = max(1, round(minutes))
+    source = Path(model.config.data.source).name
+    read = f"A network read {source} for {seconds} second{'s' * (seconds > 1)}."
+    assert view.text_content("#story") == f"{read} It guesses every next character; orange: it was surprised."
+    view.click("#views button[value=unit]")
+    assert view.text_content("#story").startswith(f"{read} The color is one number of its memory, a unit: ")
+    first, last = (view.locator("#text .row span").nth(place).get_attribute("data-index") for place in (0, -1))
+    assert first == "0"
+    box, row = view.locator("#text").bounding_box(), 24
+    in_sight = text[: int(last)].split("\n")[: int((box["height"] - 11) / row)]
+    bits = unpacked(data_of(page)["reading"]["bits"]).astype(float)
+    bits[0] = 0
+    strongest = int(bits[: len("\n".join(in_sight))].argmax())
+    assert view.get_attribute(".row .selected", "data-index") == str(strongest)
+    for card in view.locator("aside .card:visible").all():
+        assert card.locator("p").first.text_content()  # says what the card is
+
+
+def test_a_stretch_of_the_text_is_selected_and_units_are_sorted_by_it(opened, trained_run):
+    page = look_page(load(trained_run, "cpu"), words_text(3000), units=5)
+    shown = data_of(page)["units"]["shown"]
+    assert len(shown) > 1
+    view = opened(page)
+    names = view.locator("#unit-list strong")
+    before = names.all_text_contents()
+    start, end = (view.locator(f'[data-index="{place}"]').bounding_box() for place in (4, 9))
+    view.mouse.move(start["x"] + 1, start["y"] + 8)
+    view.mouse.down()
+    view.mouse.move(end["x"] + end["width"] - 1, end["y"] + 8)
+    view.mouse.up()
+    view.wait_for_selector("#range:has-text('characters 5 to 10')")
+    apart = {}
+    for unit in shown:
+        values = next(unpacked(each).astype(float) for each in unit["curves"] if each["name"] == unit["state"])
+        distance = abs(values[4:10].mean() - np.delete(values, range(4, 10)).mean()) / values.std()
+        apart[f"{unit['state']} {unit['unit']}, layer {unit['layer']}"] = distance
+    assert names.all_text_contents() == sorted(apart, key=lambda name: -apart[name])
+    first = view.text_content("#unit-list span >> nth=0")
+    assert first.endswith(f" elsewhere: {max(apart.values()):.2f} standard deviations apart")
+    assert view.text_content("#units-order") == " that differ most in the selection"
+    assert [view.locator(f'[data-index="{place}"].outside').count() for place in (3, 4, 9, 10)] == [1, 0, 0, 1]
+    view.keyboard.press("Escape")
+    assert names.all_text_contents() == before
+    view.focus("#text")
+    view.keyboard.press("Control+Home")
+    for _ in range(3):
+        view.keyboard.press("Shift+ArrowRight")
+    assert "characters 1 to 4" in view.text_content("#range")
+
+
+def test_on_a_phone_jumps_lead_to_the_text_and_the_card_can_be_closed(opened, page):
+    view = opened(page, has_touch=True)
+    view.set_viewport_size({"width": 390, "height": 780})
+    view.reload()
+    view.wait_for_selector("html[data-ready=yes]", state="attached")
+    selected, card = view.locator(".row .selected").bounding_box(), view.locator("#details").bounding_box()
+    assert card["height"] < 330  # of two models
+    assert selected["y"] + selected["height"] <= card["y"]  # the strongest surprise that is not covered
+    view.click("#close-details")
+    assert not view.locator("#details").is_visible()
+    view.locator("#lines").scroll_into_view_if_needed()
+    assert view.locator("#text").bounding_box()["y"] < -300
+    view.click("#lines button >> nth=2")
+    assert 0 <= view.locator("#text").bounding_box()["y"] < 30
+    assert view.locator("#details").is_visible()
+    selected, card = view.locator(".row .selected").bounding_box(), view.locator("#details").bounding_box()
+    assert 0 < selected["y"] < card["y"] - selected["height"]
+
+
 def dark_share(view, x: float, y: float, width: float, height: float) -> float:
     """How much of a part of the page is as dark as its ink."""
     picture = imread(io.BytesIO(view.screenshot(clip={"x": x, "y": y, "width": width, "height": height})))
@@ -230,6 +305,7 @@ def test_dark_wide_narrow_and_printed(opened, page):
     assert view.locator("#printed .row span").count() == 0
     assert view.locator('[data-index="40"]').first.is_visible()
     view.set_viewport_size({"width": 390, "height": 800})
+    view.click("#close-details")
     view.wait_for_function("document.documentElement.scrollWidth <= 390")
 
 

@@ -12,7 +12,7 @@ import pytest
 from charlm.data.vocabulary import Vocabulary
 from charlm.errors import DataError
 from charlm.inference.trained import TrainedModel
-from charlm.look import look_page
+from charlm.look import look_page, opening
 from charlm.look import page as look
 from charlm.look.page import shown_text
 from charlm.web import page as web
@@ -39,6 +39,30 @@ def test_the_page_says_what_the_model_says(model):
     assert data["copied"] == {"stretches": [[0, 400]], "why_not": None}
     assert len(data["units"]["shown"]) == 3
     assert data["units"]["left_out"] == 13
+
+
+@pytest.mark.parametrize(
+    ("before", "valid", "shown"),
+    [
+        ("ab", "cd\n\nef\ngh", "ef\ngh"),
+        ("ab\n", "cd\nef", "cd\nef"),  # the split begins with a line
+        ("ab", "cdefgh", "cdefgh"),  # no line begins there
+        ("ab", "cd\nefghijk", "efghij"),
+    ],
+)
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+def test_the_validation_text_is_shown_from_the_start_of_a_line(
+    of_characters, monkeypatch, direction, before, valid, shown
+):
+    trained = of_characters("\nabcdefghijk")
+    vocabulary = replace(trained.vocabulary, direction=direction)
+    trained = replace(trained, vocabulary=vocabulary)
+    splits = {"train": vocabulary.encode(before), "valid": vocabulary.encode(valid)}
+    monkeypatch.setattr(TrainedModel, "split", lambda _, name: splits[name])
+    if direction == "backward":  # it reads from the end, and what comes before is not known
+        end = valid[-6:]
+        shown = end[end.index("\n") :].lstrip("\n") if "\n" in end else end
+    assert shown_text(trained, opening(trained, 6)) == shown
 
 
 def test_units_that_go_with_something(model, monkeypatch):

@@ -18,7 +18,7 @@ export function sentence(data, reading, index) {
 }
 
 /** The likeliest characters as bars, and the true one below them if it is none of them. */
-function bars(reading, symbols, index, character) {
+export function bars(reading, symbols, index, character) {
   const rank = reading.rank[index];
   const candidates = [];
   for (let k = 0; k < reading.likeliest; k++) {
@@ -43,13 +43,20 @@ function bars(reading, symbols, index, character) {
   return element("ol", { className: "bars" }, ...rows);
 }
 
+/** A character after the text before it; of text that is written to the left, before the text after it. */
+export function contextLine(text, character, backward = false) {
+  const line = element("p", { className: "context", dir: "auto" }, text);
+  line[backward ? "prepend" : "append"](element("mark", { textContent: nameOf(character) }));
+  return line;
+}
+
 /** Fill `box` with the prediction of the character at `index`; `more`: a further line. */
 export function showPrediction(box, data, index, more = "") {
   const character = data.characters[index];
   const first = Math.max(0, index - 24);
   const before = excerpt(data.characters, first, index - first);
   const children = [
-    element("p", { className: "context", dir: "auto" }, before, element("mark", { textContent: nameOf(character) })),
+    contextLine(before, character),
     element("p", {
       className: "quiet",
       textContent: `${data.symbol} ${(index + 1).toLocaleString("en")} of ${data.characters.length.toLocaleString("en")}`,

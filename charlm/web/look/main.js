@@ -4,6 +4,7 @@ import { legendColors, signedShade, surpriseScale } from "./colors.js";
 import { byId, element } from "../shared/elements.js";
 import { bitsAt, nameOf, whole } from "./data.js";
 import { sentence, showPrediction } from "./details.js";
+import { story } from "../shared/story.js";
 import { loadData } from "./load.js";
 import { advantage, copiedMarks, fillCompared, fillCopied, fillMemory } from "./panels.js";
 import { fillStretches, hundredths, tenths } from "./panels.js";
@@ -14,15 +15,18 @@ import { Units } from "./units.js";
 async function start() {
   const data = await loadData();
   const length = data.characters.length;
-  const first = data.characters.findIndex((_, index) => !Number.isNaN(bitsAt(data.reading, index)));
   const scale = surpriseScale(data.characters.map((_, index) => bitsAt(data.reading, index)));
   const models = data.compare ? [data, data.compare] : [data];
+  const guesses = `It guesses every ${data.backward ? "previous" : "next"} ${data.symbol};`;
   let view = "";
 
-  const units = new Units(data.units.shown, () => setView("unit"));
+  const units = new Units(data.units.shown, () => {
+    setView("unit");
+    toText();
+  });
   const strip = new Strip(byId("strip"), length, selectRange, (index) => text.show(index, true));
   const marks = copiedMarks(length, data.copied.stretches);
-  const text = new TextView(byId("text"), byId("printed"), data.characters, marks, tell, (sight) => strip.look(sight));
+  const text = new TextView(byId("text"), byId("printed"), data.characters, marks, tell, (sight) => strip.look(sight), select);
   text.isSurprise = (index) => bitsAt(data.reading, index) >= scale.surprising;
 
   const views = {
@@ -32,6 +36,7 @@ async function start() {
       shade: (value) => scale.shade(value),
       words: ["0 bits", `${scale.most} bits or more`],
       says: "Bits per character over the text",
+      color: `${guesses} orange: it was surprised.`,
     },
     entropy: {
       label: "Uncertainty",
@@ -39,6 +44,7 @@ async function start() {
       shade: (value) => scale.shade(value),
       words: ["sure", "unsure"],
       says: "Entropy of the prediction over the text",
+      color: `${guesses} orange: it was unsure.`,
     },
     unit: {
       label: "Unit",
@@ -47,6 +53,7 @@ async function start() {
       shade: (value) => signedShade(value),
       words: ["negative", "positive"],
       says: "Activation of the chosen unit over the text",
+      color: "The color is one number of its memory, a unit: orange above 0, blue below.",
     },
     compare: {
       label: "Compare",
@@ -55,12 +62,14 @@ async function start() {
       shade: (value) => (Number.isNaN(value) ? 0 : signedShade(value / 4)),
       words: [`${data.name} better`, `${data.compare?.name} better`],
       says: "Difference of the two models' bits over the text",
+      color: `${guesses} blue: it was less surprised than ${data.compare?.name}; orange: more.`,
     },
   };
   if (!data.units.shown.length) delete views.unit;
   if (!data.compare) delete views.compare;
 
   function tell(index) {
+    document.body.classList.remove("no-details");
     const more = view === "unit" ? units.tells(index) : "";
     showPrediction(byId("prediction"), data, index, more);
     // Only what the keys move to is spoken: the pointer moves too fast.
@@ -71,7 +80,8 @@ async function start() {
 
   function setView(name) {
     view = name;
-    const { value, shade, signed, words, says } = views[name];
+    const { value, shade, signed, words, says, color } = views[name];
+    byId("story").textContent = `${story(data)} ${color}`;
     const valueAt = value();
     text.shade = (index) => shade(valueAt(index));
     text.render(true);
@@ -88,9 +98,21 @@ async function start() {
     if (text.selected >= 0) tell(text.selected);
   }
 
+  /** A part was selected on the chart, or null. */
   function selectRange(range) {
-    text.range = range;
-    text.render(true);
+    selectPart(range);
+    if (range) text.show(range[0], true);
+  }
+
+  /** A part was selected in the text. */
+  function select(range) {
+    strip.mark(range);
+    selectPart(range);
+  }
+
+  function selectPart(range) {
+    text.mark(range);
+    units.compare(range);
     const bits = models.map(({ name, reading }) => {
       const mean = meanBits(reading, ...(range ?? [0, length - 1])).toFixed(2);
       return data.compare ? `${name} ${mean}` : mean;
@@ -99,12 +121,17 @@ async function start() {
       ? `${data.symbol}s ${whole(range[0] + 1)} to ${whole(range[1] + 1)}`
       : `all ${whole(length)} ${data.symbol}s`;
     byId("range").textContent = `${bits.join(", ")} bits per ${data.symbol} in ${extent}`;
-    if (range) text.show(range[0], true);
+  }
+
+  /** On a narrow screen, where the text may be out of sight, scroll the page to it. */
+  function toText() {
+    if (matchMedia("(max-width: 900px)").matches) byId("text").scrollIntoView();
   }
 
   function go(start) {
     text.select(start, true);
     text.show(start, true);
+    toText();
   }
 
   byId("name").textContent = data.name;
@@ -135,6 +162,7 @@ async function start() {
     text.underlines = event.target.checked;
     text.render(true);
   });
+  byId("close-details").addEventListener("click", () => document.body.classList.add("no-details"));
   byId("copies").checked = text.underlines = data.copied.stretches.length > 0;
   addEventListener("keydown", (event) => {
     if (event.key === "Escape") strip.set(null);
@@ -152,12 +180,28 @@ async function start() {
   byId("unit-search").hidden = !data.units.shown.length;
   if (data.compare) {
     byId("compare-card").hidden = false;
+    document.body.classList.add("two");
     fillCompared(byId("compared"), data, go);
   }
   setView(data.compare ? "compare" : "surprise");
   selectRange(null);
-  text.select(Math.max(first, 0));
+  text.select(strongest(data.reading, text.sight(uncovered(byId("text")))));
   document.documentElement.dataset.ready = "yes";
+}
+
+/** How many pixels of a box are on the screen; on a narrow one the prediction covers its lower part. */
+function uncovered(box) {
+  const bottom = innerHeight - parseFloat(getComputedStyle(document.body).paddingBottom);
+  const { top, height } = box.getBoundingClientRect();
+  return Math.max(1, Math.min(height, bottom - top) - parseFloat(getComputedStyle(box).paddingTop));
+}
+
+/** Where the surprise is strongest from one index to another. */
+function strongest(reading, [from, to]) {
+  const bits = (index) => bitsAt(reading, index) || 0; // the first character has none
+  let best = from;
+  for (let index = from; index <= to; index++) if (bits(index) > bits(best)) best = index;
+  return best;
 }
 
 /** The mean from one index to another. */

@@ -62,8 +62,13 @@ export class Strip {
   }
 
   set(range) {
-    this.range = range;
+    this.mark(range);
     this.onRange(range);
+  }
+
+  /** Mark a part that was selected elsewhere; null for none. */
+  mark(range) {
+    this.range = range;
     this.draw();
   }
 

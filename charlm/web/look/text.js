@@ -43,14 +43,18 @@ export function wrapRows(characters, columns) {
 }
 
 export class TextView {
-  /** shade(index) → shade; copied: Uint8Array, 1 or 2 where underlined; onSelect(index), onScroll([first, last]). */
-  constructor(box, printed, characters, copied, onSelect, onScroll) {
-    Object.assign(this, { box, printed, characters, copied, onSelect, onScroll });
+  /**
+   * shade(index) → shade; copied: Uint8Array, 1 or 2 where underlined; onSelect(index), onScroll([first, last]) with what
+   * is in sight, onRange([first, last]) when a part is selected.
+   */
+  constructor(box, printed, characters, copied, onSelect, onScroll, onRange = () => {}) {
+    Object.assign(this, { box, printed, characters, copied, onSelect, onScroll, onRange });
     this.shade = () => 0;
     this.selected = -1;
     this.drawn = new Map(); // row → element
     this.window = [0, 0]; // first row drawn, and the one after the last
     this.range = null;
+    this.anchor = null; // where a selection by keys began
     this.underlines = false;
     this.spacer = element("div", { className: "spacer" });
     this.rows = element("div", { className: "rows" });
@@ -61,6 +65,7 @@ export class TextView {
     box.addEventListener("click", (event) => this.pointed(event, true));
     box.addEventListener("keydown", (event) => this.pressed(event));
     new ResizeObserver(() => this.layout()).observe(box);
+    document.onselectionchange = () => this.dragged();
     // A page has one such view at a time: the newest takes the place of those before it.
     window.onbeforeprint = () => this.printAll();
     window.onafterprint = () => this.printed.replaceChildren();
@@ -100,10 +105,11 @@ export class TextView {
     return low;
   }
 
-  /** First and last character in sight. */
-  sight() {
-    const first = Math.floor(this.box.scrollTop / this.height);
-    const last = Math.ceil((this.box.scrollTop + this.box.clientHeight) / this.height);
+  /** First and last character in sight; with `height`, those in rows that are whole within that many pixels. */
+  sight(height = null) {
+    const { scrollTop, clientHeight } = this.box;
+    const first = Math.floor(scrollTop / this.height);
+    const last = height === null ? Math.ceil((scrollTop + clientHeight) / this.height) : Math.floor((scrollTop + height) / this.height);
     return [this.starts[Math.min(first, this.starts.length - 1)], (this.starts[last] ?? this.characters.length) - 1];
   }
 
@@ -176,9 +182,31 @@ export class TextView {
     if (character === "\n" || character === "\t") marks.push("sign");
     if (index === this.selected) marks.push("selected");
     if (this.underlines && this.copied[index]) marks.push(`copied${this.copied[index]}`);
-    if (this.range && (index < this.range[0] || index > this.range[1])) marks.push("outside");
+    if (this.isOutside(index)) marks.push("outside");
     if (marks.length) cell.className = marks.join(" ");
     return cell;
+  }
+
+  /** Mark a part, null for none; rows stay as they are, so that what the browser has selected stays selected. */
+  mark(range) {
+    this.range = range;
+    for (const cell of this.rows.querySelectorAll("[data-index]")) cell.classList.toggle("outside", this.isOutside(Number(cell.dataset.index)));
+  }
+
+  isOutside(index) {
+    return this.range !== null && (index < this.range[0] || index > this.range[1]);
+  }
+
+  /** The browser has selected another part. */
+  dragged() {
+    const selection = getSelection();
+    if (selection.isCollapsed || !this.box.contains(selection.anchorNode)) return;
+    const { startContainer, startOffset, endContainer, endOffset } = selection.getRangeAt(0);
+    const [from, to] = [startContainer, endContainer].map((node) => node.parentElement?.dataset.index);
+    if (from === undefined || to === undefined) return;
+    const first = Number(from) + (startOffset === startContainer.length ? 1 : 0);
+    const last = Number(to) - (endOffset === 0 ? 1 : 0);
+    if (last > first) this.onRange([first, last]);
   }
 
   pointed(event, click) {
@@ -235,7 +263,9 @@ export class TextView {
     if (!move) return;
     event.preventDefault();
     this.pinned = true;
+    this.anchor = event.shiftKey ? (this.anchor ?? index) : null;
     this.select(move(), true);
+    if (this.anchor !== null) this.onRange([this.anchor, this.selected].sort((a, b) => a - b));
   }
 
   nextSurprise(index, step) {

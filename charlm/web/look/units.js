@@ -7,9 +7,26 @@ export function unitName(unit) {
   return `${unit.state} ${unit.unit}, layer ${unit.layer}`;
 }
 
+const rounded = (value) => value.toFixed(2).replace("-", "−");
+
 /** "correlation 0.83 with “inside quotes”". */
 export function unitSays(unit) {
-  return `correlation ${unit.correlation.toFixed(2).replace("-", "−")} with “${unit.feature}”`;
+  return `correlation ${rounded(unit.correlation)} with “${unit.feature}”`;
+}
+
+/** The means of a unit's state in the range and elsewhere, and how many standard deviations they are apart. */
+export function difference({ state, curves }, [first, last]) {
+  const { values, scale } = curves.find(({ name }) => name === state);
+  let [inside, sum, squares] = [0, 0, 0];
+  values.forEach((value, index) => {
+    sum += value;
+    squares += value * value;
+    if (index >= first && index <= last) inside += value;
+  });
+  const [count, length] = [last - first + 1, values.length];
+  const deviation = Math.sqrt(squares / length - (sum / length) ** 2);
+  const [here, elsewhere] = [inside / count, (sum - inside) / Math.max(1, length - count)];
+  return { here: here * scale, elsewhere: elsewhere * scale, apart: deviation ? (here - elsewhere) / deviation : 0 };
 }
 
 export class Units {
@@ -19,6 +36,7 @@ export class Units {
     this.onChange = onChange;
     this.chosen = 0;
     this.curve = "";
+    this.differences = null; // of each unit, if a part of the text is selected
     this.slider = document.getElementById("unit-slider");
     this.select = document.getElementById("gate");
     this.says = document.getElementById("unit-says");
@@ -49,8 +67,22 @@ export class Units {
   /** The activation after the character at a index, in words. */
   tells(index) {
     const { values, scale, gate } = this.unit.curves.find(({ name }) => name === this.curve);
-    const value = (values[index] * scale).toFixed(2).replace("-", "−");
-    return `${unitName(this.unit)}: ${gate ? "gate" : "state"} ${this.curve} is ${value} after it.`;
+    return `${unitName(this.unit)}: ${gate ? "gate" : "state"} ${this.curve} is ${rounded(values[index] * scale)} after it.`;
+  }
+
+  /** List the units that differ most in a part of the text first; null: in their own order. */
+  compare(range) {
+    this.differences = range && this.shown.map((unit) => difference(unit, range));
+    document.getElementById("units-order").textContent = range ? " that differ most in the selection" : "";
+    this.fillList();
+  }
+
+  /** What the list says of a unit. */
+  listed(number) {
+    if (!this.differences) return unitSays(this.shown[number]);
+    const { here, elsewhere, apart } = this.differences[number];
+    const distance = rounded(Math.abs(apart));
+    return `mean ${rounded(here)} here, ${rounded(elsewhere)} elsewhere: ${distance} standard deviations apart`;
   }
 
   choose(number) {
@@ -75,7 +107,7 @@ export class Units {
     this.select.value = this.curve;
     this.select.disabled = this.unit.curves.length === 1;
     const like = this.unit.like.map(([other, correlation]) => {
-      const text = `${unitName(this.shown[other])} (${correlation.toFixed(2).replace("-", "−")})`;
+      const text = `${unitName(this.shown[other])} (${rounded(correlation)})`;
       return element("button", {
         type: "button",
         className: "link",
@@ -93,14 +125,17 @@ export class Units {
 
   fillList() {
     const words = this.search.value.toLowerCase().split(/\s+/).filter(Boolean);
-    const rows = this.shown.flatMap((unit, number) => {
+    const order = [...this.shown.keys()];
+    if (this.differences) order.sort((a, b) => Math.abs(this.differences[b].apart) - Math.abs(this.differences[a].apart));
+    const rows = order.flatMap((number) => {
+      const unit = this.shown[number];
       const text = `${unitName(unit)} ${unit.feature}`.toLowerCase();
       if (!words.every((word) => text.includes(word))) return [];
       const button = element(
         "button",
         { type: "button", className: "unit", onclick: () => this.choose(number) },
         element("strong", { textContent: unitName(unit) }),
-        element("span", { textContent: unitSays(unit) }),
+        element("span", { textContent: this.listed(number) }),
       );
       button.setAttribute("aria-pressed", String(number === this.chosen));
       return [element("li", {}, button)];
