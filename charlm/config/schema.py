@@ -180,7 +180,7 @@ class TrainConfig(Section):
     """Steps between two numbered checkpoints; 0: none. `last` is also written at the start, at each best score and at
     the end."""
     sample_every: CountOrNever = 500
-    """Steps between two text samples; 0: none."""
+    """Steps between two text samples, the first ones at steps 0, 10, 30, 100, 300, …; 0: none."""
     sample_length: Count = 300
     """Characters of a text sample."""
     sample_temperature: NonNegative = 0.8

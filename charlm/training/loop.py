@@ -130,14 +130,16 @@ class TrainingLoop:
         If a signal comes during an evaluation or a sample, `state.unfinished` makes --resume do it again.
         """
         every, state = self.config.train, self.trainer.state
-        if state.step == 0:
-            self._tick()
-            state.starting_s = state.elapsed_s
         try:
+            if state.step == 0:
+                if self._sample_due():
+                    self._sample()
+                self._tick()
+                state.starting_s = state.elapsed_s
             while True:
                 if state.unfinished:
                     self._evaluate()
-                    if self._due(every.sample_every):
+                    if self._sample_due():
                         self._sample()
                     state.unfinished = False
                     if state.is_best or self._due(every.save_every):
@@ -171,6 +173,12 @@ class TrainingLoop:
     def _due(self, every: int) -> bool:
         step = self.trainer.state.step
         return every > 0 and step > 0 and step % every == 0
+
+    def _sample_due(self) -> bool:
+        """Every `sample_every` steps; before the first of them at 0, 10, 30, 100, 300, …, where noise becomes words."""
+        every, step = self.config.train.sample_every, self.trainer.state.step
+        early = step >= 10 and step < every and str(step).rstrip("0") in ("1", "3")
+        return every > 0 and (step % every == 0 or early)
 
     def _tick(self) -> None:
         """Bring `elapsed_s`, the signals and the progress bar up to date."""

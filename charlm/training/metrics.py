@@ -62,7 +62,8 @@ def metrics_row(
 class Tracker:
     """Writes the metrics, samples and TensorBoard events of a run; nothing unless `writes`.
 
-    resume: (rows, step) for a resumed run, which keeps that many rows of metrics and the events up to that step.
+    resume: (rows, step) for a resumed run, which keeps that many rows of metrics and the events up to that step; at
+    step 0 it draws the sample of that step again.
 
     A fault such as a full disk does not end the run. It is printed once; what could not be written waits.
     """
@@ -76,7 +77,7 @@ class Tracker:
         if resume:
             rows, step = resume
             _truncate(folder / METRICS, step, rows)
-            _truncate(folder / SAMPLES, step)
+            _truncate(folder / SAMPLES, step or -1)
         self._files = {name: _Log(folder / name) for name in (METRICS, SAMPLES)}
         self._begin_charts(resume[1] + 1 if resume else None)
 
@@ -98,7 +99,7 @@ class Tracker:
         """Drop later rows, samples and events, as a run that resumes at `step` does."""
         if self._files:
             self._attempt(self._files[METRICS].rewind, step, rows)
-            self._attempt(self._files[SAMPLES].rewind, step)
+            self._attempt(self._files[SAMPLES].rewind, step or -1)
             self._attempt(self._begin_charts, step + 1)
 
     def record(self, row: Mapping[str, Any]) -> None:

@@ -3,6 +3,7 @@
 import json
 import re
 import warnings
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -12,7 +13,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from charlm.inference import load
 from charlm.inference.options import SamplingOptions
 from charlm.training.sample import COLUMNS, Sample, _of_characters, draw_sample, shaded
-from charlm.training.start import start_run
+from charlm.training.start import resume_run, start_run
+from charlm.training.step import Trainer
 
 
 def samples(run):
@@ -27,7 +29,7 @@ def test_every_character_has_the_bits_of_its_score(tmp_path, config_of, level, u
     text.write_text("".join(f"ü {n}.\nπός {n} 日本 €\n" for n in range(300)))
     data = {"source": str(text), "level": level, "unit": unit, "direction": direction}
     start_run(config_of({"max_steps": 6, "sample_every": 6, "sample_length": 60}, data=data), tmp_path / "run")
-    [row] = samples(tmp_path / "run")
+    [_, row] = samples(tmp_path / "run")
     text, bits = row["text"], row["bits"]
     assert row["step"] == 6
     assert len(text) == len(bits)
@@ -44,6 +46,28 @@ def test_every_character_has_the_bits_of_its_score(tmp_path, config_of, level, u
 def test_bits_of_bytes_add_up_to_those_of_characters():
     np.testing.assert_array_equal(_of_characters(np.arange(1.0, 8), "aé\udcff日"), [1, 5, 4, 18])
     assert len(_of_characters(np.array([]), "")) == 0
+
+
+@pytest.mark.parametrize(
+    ("every", "steps"), [(500, [0, 10, 30, 100]), (20, [0, 10, 20, 40, 60, 80, 100]), (0, []), (10, range(0, 101, 10))]
+)
+def test_the_first_samples_are_early(tmp_path, config_of, every, steps):
+    train = {"max_steps": 100, "sample_every": every, "sample_length": 3, "eval_every": 0, "save_every": 0, "bptt": 2}
+    start_run(config_of(train), tmp_path / "run")
+    drawn = samples(tmp_path / "run")
+    assert [row["step"] for row in drawn] == [*steps]
+    events = EventAccumulator(str(tmp_path / "run/train"), {"tensors": 0}).Reload()
+    charted = events.Tensors("sample/text_summary") if steps else []
+    assert [event.step for event in charted] == [*steps]
+
+
+def test_a_run_that_is_killed_before_its_first_checkpoint_has_one_sample_of_step_0(tmp_path, config_of, finished_run):
+    with mock.patch.object(Trainer, "update", side_effect=ZeroDivisionError), pytest.raises(ZeroDivisionError):
+        start_run(config_of(), tmp_path / "run")
+    [first] = samples(tmp_path / "run")
+    resume_run(tmp_path / "run")
+    assert samples(tmp_path / "run") == samples(finished_run)
+    assert samples(finished_run)[0] == first
 
 
 def test_sampling_draws_nothing_that_training_needs(tmp_path, config_of):
@@ -115,5 +139,5 @@ def test_the_event_is_the_shaded_sample(finished_run):
     events = EventAccumulator(str(finished_run / "train")).Reload().Tensors("sample/text_summary")
     shown = [event.tensor_proto.string_val[0].decode() for event in events]
     written = samples(finished_run)
-    assert [event.step for event in events] == [row["step"] for row in written] == [6, 12]
+    assert [event.step for event in events] == [row["step"] for row in written] == [0, 6, 12]
     assert shown == [shaded(Sample(row["text"], row["bits"])) for row in written]

@@ -97,7 +97,7 @@ CHARACTER = SampleText, "append"
         (WINDOW, {}, {}, [(2, 4), (3, 4), (9, 8)]),  # the second time after resuming, and in the next evaluation
         (WINDOW, {}, {"unit": "line"}, [(2, 4)]),
         (WINDOW, {"eval_every": 0, "max_steps": 11}, {}, [(2, 11)]),  # the final evaluation
-        (CHARACTER, {"sample_every": 4}, {}, [(20, 4), (20, 4), (320, 8)]),
+        (CHARACTER, {"sample_every": 4}, {}, [(20, 0), (320, 4), (20, 4), (320, 8)]),
     ],
     ids=["evaluation", "line evaluation", "final evaluation", "sample"],
 )
