@@ -17,7 +17,7 @@ from charlm.export.html_model import html_nats, packed_model
 from charlm.inference import TrainedModel
 from charlm.inference.evaluation import evaluate
 from charlm.inference.novelty import WINDOW
-from charlm.look.page import model_facts
+from charlm.look.page import UNITS, model_facts, opening, tracking_units
 from charlm.model import overflow
 from charlm.system.formatting import format_bytes
 from charlm.web.page import html_page, packed
@@ -32,6 +32,8 @@ _SCORED_WORK = 10**11
 """Characters times parameters that are scored: a few seconds on two cores."""
 MOST_WINDOWS = 2**22
 """Windows of the training text in a page: about 13 MB. Of a longer text only the beginning is in the page."""
+_UNITS_LENGTH = 5000
+"""Characters of validation text by which units get their names."""
 _BASES = (0x9E3779B1, 0x85EBCA77)
 _FINGERPRINT_BITS = 16
 
@@ -99,6 +101,7 @@ def write_html(trained: TrainedModel, path: Path, *, int8: bool = True, novelty:
         "labels": [*trained.labels],
         "separator": trained.config.data.label_separator or "",
         "copies": copies,
+        "units": _named_units(trained),
     }
     path.write_bytes(html_page("model", f"{data['name']} · charlm", data, wasm=True).encode())
     return costs
@@ -115,6 +118,14 @@ def _costs(trained: TrainedModel, int8: bool, copies: dict[str, Any] | None) -> 
     if not math.isfinite(before.nats_sum):
         raise overflow()
     return Costs(precision, before.nats_per_char, html_nats(trained, ids, int8=int8), before.targets, "", copies)
+
+
+def _named_units(trained: TrainedModel) -> list[dict[str, Any]]:
+    """The units that go with a feature of the text, as a page of charlm look names them; none if that text is gone."""
+    try:
+        return tracking_units(trained.on_cpu_in_float32(), opening(trained, _UNITS_LENGTH), UNITS)
+    except DataError:
+        return []
 
 
 def copies_of(ids: Ids) -> dict[str, Any]:

@@ -13,16 +13,18 @@ from charlm.data.vocabulary import Vocabulary
 from charlm.errors import DataError
 from charlm.export import export
 from charlm.inference import TrainedModel
+from charlm.look import look_page, opening
 from charlm.model import build_model
 from charlm.system.formatting import printable
-from tests.browser import HOSTILE, unnamed
+from tests.browser import HOSTILE, data_of, unnamed
 from tests.export.models import CHARACTERS, model_of
 from tests.pairwise import pairwise
 
 
 @pytest.fixture
 def page(opened, tmp_path, monkeypatch):
-    """Exports a model, whose training text is gone, and opens its page."""
+    """Exports a model, whose training text is gone, and opens its page with all settings in sight, for a person who
+    wants little motion: the page writes as fast as it can."""
 
     def gone(*_):
         raise DataError("the text is gone")
@@ -32,8 +34,9 @@ def page(opened, tmp_path, monkeypatch):
     def page(trained: TrainedModel, **options: bool):
         viewport = {"color_scheme": "dark"} if options.pop("dark", False) else {}
         export(trained, "html", tmp_path / "exported.html", overwrite=True, **{"int8": False, **options})
-        view = opened((tmp_path / "exported.html").read_text(encoding="utf-8"), **viewport)
+        view = opened((tmp_path / "exported.html").read_text(encoding="utf-8"), reduced_motion="reduce", **viewport)
         done(view)
+        view.click("summary")
         return view
 
     return page
@@ -41,6 +44,12 @@ def page(opened, tmp_path, monkeypatch):
 
 def done(view) -> None:
     view.wait_for_selector("#paper[aria-busy=false]")
+
+
+def until(view, condition: str) -> None:
+    """Wait for a condition; its policy forbids the page to evaluate one again and again."""
+    while not view.evaluate(condition):
+        view.wait_for_timeout(20)
 
 
 def written(view, **fields: object) -> str:
@@ -76,10 +85,10 @@ def test_the_same_seed_gives_the_text_of_charlm_sample(page, level, direction):
         assert written(view, prompt="", seed=seed, **choice) == expected
 
 
-def with_bias(trained: TrainedModel, character: str) -> TrainedModel:
+def with_bias(trained: TrainedModel, character: str, bias: float = 50) -> TrainedModel:
     """The model with one character far likelier than the others."""
     with torch.no_grad():
-        trained.network.decoder.bias[int(trained.vocabulary.encode(character)[0])] += 50
+        trained.network.decoder.bias[int(trained.vocabulary.encode(character)[0])] += bias
     return trained
 
 
@@ -172,10 +181,13 @@ def signs(view) -> str:
 def test_a_unit_colors_the_text(page):
     trained = model_of("lstm", layers=2)
     view = page(trained)
+    assert {*signs(view)} == {"+"}  # the surprise
+    view.select_option("#series", "nothing")
+    view.wait_for_selector("#paper span", state="detached")
     assert {*signs(view)} == {"0"}
     options = view.locator("#series option").all_text_contents()
     names = ("h", "c", "gate i", "gate f", "gate g", "gate o")
-    assert options == ["nothing", *(f"layer {layer}, {name}" for layer in (1, 2) for name in names)]
+    assert options == ["surprise", "nothing", *(f"layer {layer}, {name}" for layer in (1, 2) for name in names)]
     view.select_option("#series", "layer 2, h")
     view.wait_for_selector("#paper span", state="attached")
     for unit in (0, 1, 2):
@@ -188,6 +200,145 @@ def test_a_unit_colors_the_text(page):
         view.keyboard.press("ArrowRight")
     view.select_option("#series", "nothing")
     view.wait_for_selector("#paper span", state="detached")
+
+
+def test_units_have_the_names_that_look_gives_them(opened, model, tmp_path):
+    export(model, "html", tmp_path / "a.html")
+    shown = data_of(look_page(model, opening(model, 5000)))["units"]["shown"]
+    named = data_of((tmp_path / "a.html").read_text(encoding="utf-8"))["units"]
+    assert len(named) > 3
+    assert named == [{name: unit[name] for name in named[0]} for unit in shown]
+    view = opened((tmp_path / "a.html").read_text(encoding="utf-8"), reduced_motion="reduce")
+    labels = [f"{unit['state']} {unit['unit']}, layer {unit['layer']}: {unit['feature']}" for unit in named]
+    assert view.locator("#series optgroup >> nth=0").locator("option").all_text_contents() == labels
+    unit = next(unit for unit in named if unit["state"] == "h")
+    view.select_option("#series", labels[named.index(unit)])
+    done(view)
+    text = view.text_content("#paper")
+    [outputs_TH] = model.features([f"\n{text}"], pool=None)
+    values = np.abs(outputs_TH[1:, unit["unit"]])
+    far = values > 0.1  # int8 weights
+    expected = np.sign(outputs_TH[1:, unit["unit"]])
+    assert [sign for sign, is_far in zip(signs(view), far, strict=True) if is_far] == [
+        "0+-"[int(sign)] for sign in expected[far]
+    ]
+    assert view.text_content("#unit-name").startswith(f"correlation {unit['correlation']:.2f}".replace("-", "−"))
+    assert not view.locator("#unit-field").is_visible()
+
+
+CENTER = """([index]) => {
+  const walker = document.createTreeWalker(document.getElementById("paper"), NodeFilter.SHOW_TEXT);
+  let [node, passed] = [walker.nextNode(), 0];
+  while (passed + node.length <= index) [passed, node] = [passed + node.length, walker.nextNode()];
+  const range = document.createRange();
+  range.setStart(node, index - passed);
+  range.setEnd(node, index - passed + 1);
+  const { left, top, width, height } = range.getBoundingClientRect();
+  return [left + width / 2, top + height / 2];
+}"""
+
+
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+def test_pointing_at_written_text_tells_what_else_could_have_come(page, direction):
+    backward = direction == "backward"
+    trained = with_bias(model_of("gru", direction=direction), "a", 2)
+    view = page(trained)
+
+    def center(text: str, place: int) -> list[float]:
+        """Where a character is in the window."""
+        return view.evaluate(CENTER, [len(text[:place].encode("utf-16-le")) // 2])
+
+    assert view.text_content("#alternatives") == "Point at a character that it wrote, or tap it."
+    text = written(view, prompt="ab", length=80)
+    wrote = text[:-2] if backward else text[2:]
+    place = next(place for place in range(20, 60) if wrote[place] in "abcdefgh")
+    before, character = (wrote[place + 1 :] + "ab", wrote[place]) if backward else ("ab" + wrote[:place], wrote[place])
+    view.mouse.move(*center(text, place if backward else place + 2))
+    assert view.locator("#alternatives .glyph").all_text_contents()[:5] == names(trained.next(before, 5))
+    [bits] = trained.score([character + before if backward else before + character], per_char=True)
+    assert view.text_content("#alternatives p >> nth=1").startswith(f"{bits[0 if backward else -1]:.2f} bits, ")
+    assert view.text_content("#alternatives mark") == character
+    frame, point = view.locator("#frame").bounding_box(), center(text, place if backward else place + 2)
+    assert abs(frame["x"] + frame["width"] / 2 - point[0]) < 1
+    assert abs(frame["y"] + frame["height"] / 2 - point[1]) < 1
+    view.mouse.move(*center(text, len(wrote) if backward else 0))
+    assert "The prompt: it was given this." in view.text_content("#alternatives")
+    view.focus("#paper")
+    view.keyboard.press("ArrowLeft" if backward else "ArrowRight")
+    view.keyboard.press("ArrowLeft" if backward else "ArrowRight")
+    assert " bits, probability " in view.text_content("#spoken")
+    view.click("#write")
+    done(view)
+    assert view.text_content("#alternatives").startswith("Point at ")
+
+
+def test_the_text_is_shaded_by_its_surprise(page):
+    trained = with_bias(model_of("gru"), "a", 3)
+    view = page(trained)
+    text = written(view, length=200)
+    [bits] = trained.score([f"\n{text}"], per_char=True)
+    alphas = view.eval_on_selector_all(
+        "#paper .line",
+        """lines => lines.flatMap(line => [...line.childNodes].flatMap(part => Array.from(part.textContent).map(() =>
+        Number(part.style?.backgroundColor.split(",").at(-1).replace(")", "") ?? 0))))""",
+    )
+    assert alphas == pytest.approx(0.72 * np.rint(16 * np.sqrt(np.minimum(bits / 8, 1))) / 16, abs=0.046)
+    assert len({*alphas}) > 4
+
+
+def test_it_begins_simply_and_writes_at_a_pace_that_can_be_read(opened, tmp_path, page):
+    page(model_of())
+    view = opened((tmp_path / "exported.html").read_text(encoding="utf-8"))
+    assert view.input_value("#pace") == "60"
+    fields = [
+        name for name in ("prompt", "wildness", "temperature", "write", "pace") if view.locator(f"#{name}").is_visible()
+    ]
+    assert len(fields) == 5
+    assert not any(
+        view.locator(f"#{name}").is_visible() for name in ("length", "top-k", "top-p", "min-p", "seed", "stop-text")
+    )
+    assert (
+        view.text_content("#story")
+        == "A network that has not been trained yet. It writes: every next character is drawn from its guesses."
+    )
+    view.fill("#wildness", "1.5")
+    assert view.input_value("#temperature") == "1.5"
+    view.fill("#temperature", "0.25")
+    assert view.input_value("#wildness") == "0.25"
+    view.click("#write")
+    started = view.evaluate("performance.now()")
+    until(view, "document.getElementById('paper').textContent.length >= 30")
+    assert view.evaluate("performance.now()") - started > 350  # 60 characters/s
+    assert len(view.text_content("#paper")) < 1000
+    view.select_option("#pace", "as fast as it can")
+    done(view)
+    assert len(view.text_content("#paper")) == 1000
+    assert view.evaluate("document.getElementById('more').open") is False
+    view.evaluate("document.getElementById('seed').value = 'x'")
+    view.evaluate("document.getElementById('new-seed').checked = false")
+    view.click("#write")
+    assert "Seed: found “x”" in view.text_content("#write-fault")
+    assert view.locator("#seed").is_visible()  # what is wrong comes into sight
+
+
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+def test_the_beginning_stays_in_sight(page, direction):
+    view = page(with_bias(model_of("gru", direction=direction), "\n", 3))
+    written(view, length=600)
+    where = "({ scrollTop, scrollHeight, clientHeight }) => [scrollTop, scrollHeight - scrollTop - clientHeight]"
+    near, far = view.eval_on_selector("#paper", where)[:: -1 if direction == "backward" else 1]
+    assert near < 2
+    assert far > 500
+    view.select_option("#pace", "400")
+    view.click("#write")
+    until(view, "document.querySelectorAll('#paper .line').length > 30")
+    view.evaluate(f"document.getElementById('paper').scrollTop = {0 if direction == 'backward' else 1e9}")
+    until(view, "document.querySelectorAll('#paper .line').length > 45")
+    near, far = view.eval_on_selector("#paper", where)[:: -1 if direction == "backward" else 1]
+    assert far < 40  # whoever has scrolled to the end follows it
+    assert near > 300
+    view.keyboard.press("Escape")
+    done(view)
 
 
 def names(likeliest: list[tuple[str, float]]) -> list[str]:

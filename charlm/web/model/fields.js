@@ -9,7 +9,12 @@ export const composing = (event) => event.isComposing || event.keyCode === 229;
 const LISTED = 8; // unknown characters in a message
 
 /** What a person has entered is not allowed; the message is for them. */
-export class FieldError extends Error {}
+export class FieldError extends Error {
+  constructor(message, id) {
+    super(message);
+    this.field = byId(id);
+  }
+}
 
 /** The number in a field; whole numbers only if its step is 1. */
 export function numberIn(id) {
@@ -20,7 +25,7 @@ export function numberIn(id) {
   const isWhole = field.step === "1";
   if (Number.isNaN(value) || value < lowest || (highest !== null && value > highest) || (isWhole && value % 1)) {
     const allowed = `${isWhole ? "a whole number" : "a number"} from ${lowest}${highest === null ? "" : ` to ${highest}`}`;
-    throw new FieldError(`${name}: found “${field.value}”; allowed: ${allowed}`);
+    throw new FieldError(`${name}: found “${field.value}”; allowed: ${allowed}`, id);
   }
   return value;
 }
@@ -31,7 +36,7 @@ const MOST_SEED = 2n ** 63n - 1n;
 export function seedIn(id) {
   const text = byId(id).value.trim();
   if (!/^\d{1,19}$/.test(text) || BigInt(text) > MOST_SEED) {
-    throw new FieldError(`Seed: found “${text}”; allowed: a whole number from 0 to ${MOST_SEED}`);
+    throw new FieldError(`Seed: found “${text}”; allowed: a whole number from 0 to ${MOST_SEED}`, id);
   }
   return BigInt(text);
 }

@@ -1,6 +1,7 @@
 // Puts the page together.
 
 import { byId, element } from "../shared/elements.js";
+import { story } from "../shared/story.js";
 import { whole } from "../look/data.js";
 import { CompleteTab } from "./complete.js";
 import { openCopies } from "./copies.js";
@@ -31,6 +32,8 @@ async function start() {
 
 function tellAbout(data) {
   byId("name").textContent = data.name;
+  const drawn = `every ${data.backward ? "previous" : "next"} ${data.symbol} is drawn from its guesses`;
+  byId("story").textContent = `${story(data)} It writes: ${drawn}.`;
   const facts = [
     data.kind,
     `${whole(data.parameters)} parameters`,

@@ -1,16 +1,15 @@
 // Text as it is written: an entry for each id, a block for each line, of which only the changed ones are drawn again.
 
-import { shadeColor, signedShade } from "../look/colors.js";
 import { element } from "../shared/elements.js";
 import { printable } from "../shared/printable.js";
 
 const RUN = 256; // entries of an element at most: little is drawn again when the text grows
 
 export class Paper {
-  /** backward: whether the text grows to the left, and new lines come above. */
-  constructor(box, backward) {
-    this.box = box;
-    this.backward = backward;
+  /** backward: whether the text grows to the left, and new lines come above; color(value, peak) of an entry. */
+  constructor(box, backward, color) {
+    Object.assign(this, { box, backward, color });
+    this.frame = element("div", { id: "frame" });
     this.clear();
   }
 
@@ -20,7 +19,9 @@ export class Paper {
     this.lines = []; // of each: its element, and the runs in it, which have a first entry and a node
     this.changed = Infinity; // the first entry that is not drawn as it is
     this.peak = 1; // the largest absolute value so far
-    this.box.replaceChildren();
+    this.framed = -1; // the entry that has a frame
+    this.frame.hidden = true;
+    this.box.replaceChildren(this.frame);
   }
 
   /** Adds an entry; returns its index. value: what colors it, if anything. */
@@ -46,16 +47,20 @@ export class Paper {
     this.changed = Math.min(this.changed, index);
   }
 
-  /** Brings what is shown up to date; goes on showing the end if that is in sight. */
+  /** Brings what is shown up to date. The beginning stays in sight, unless somebody has scrolled to the end. */
   draw() {
     if (this.changed === Infinity) return;
     const { box } = this;
-    const following = this.backward ? box.scrollTop < 40 : box.scrollHeight - box.scrollTop - box.clientHeight < 40;
+    const below = box.scrollHeight - box.scrollTop - box.clientHeight;
+    const [fromBeginning, fromEnd] = this.backward ? [below, box.scrollTop] : [box.scrollTop, below];
+    const following = fromBeginning > 1 && fromEnd < 40;
     let line = this.starts.length - 1;
     while (line > 0 && this.starts[line] > this.changed) line--;
     for (; line < this.starts.length; line++) this.drawLine(line);
     this.changed = Infinity;
     if (following) box.scrollTop = this.backward ? 0 : box.scrollHeight;
+    else if (this.backward) box.scrollTop = box.scrollHeight - box.clientHeight - below;
+    this.mark(this.framed);
   }
 
   /** Draws a line again from the run with the first changed entry on; the last run may grow. */
@@ -76,8 +81,10 @@ export class Paper {
     for (const run of this.runsFrom(first, this.starts[number + 1] ?? this.entries.length)) {
       if (this.backward) run.texts.reverse();
       const node = drawnRun(printable(run.texts.join("")), run);
+      node.run = run;
       this.put(fresh, node);
-      runs.push({ first: run.first, node });
+      run.node = node;
+      runs.push(run);
     }
     this.put(line, fresh);
   }
@@ -87,13 +94,51 @@ export class Paper {
     const runs = [];
     for (let index = first; index < end; index++) {
       const { text, prompt, copied, value } = this.entries[index];
-      const color = shadeColor(signedShade(value / this.peak));
+      const color = this.color(value, this.peak);
       const look = `${prompt ? "prompt " : ""}${copied ? "copied" : ""}`;
       const run = runs.at(-1);
       if (run && run.look === look && run.color === color && run.texts.length < RUN) run.texts.push(text);
       else runs.push({ first: index, texts: [text], look, color });
     }
     return runs;
+  }
+
+  /** Where each entry of a run stands in its text: [{ index, start, end }]. */
+  placesIn({ first, texts }) {
+    let start = 0;
+    return texts.map((text, order) => {
+      const end = start + printable(text).length;
+      const place = { index: first + (this.backward ? texts.length - 1 - order : order), start, end };
+      start = end;
+      return place;
+    });
+  }
+
+  /** The entry at a point of the window; −1 if there is none. */
+  entryAt(x, y) {
+    const caret = document.caretPositionFromPoint?.(x, y) ?? document.caretRangeFromPoint?.(x, y);
+    const node = caret?.offsetNode ?? caret?.startContainer;
+    const run = node?.run ?? node?.parentElement?.run;
+    if (!run || !this.box.contains(node)) return -1;
+    const inside = ({ left, right, top, bottom }) => x >= left && x < right && y >= top && y < bottom;
+    const place = this.placesIn(run).find(({ start, end }) => end > start && inside(areaOf(run.node, start, end)));
+    return place?.index ?? -1;
+  }
+
+  /** Puts a frame around an entry; −1: none. */
+  mark(index) {
+    this.framed = index;
+    const run = index < 0 ? undefined : this.lines.flatMap(({ runs }) => runs).findLast(({ first }) => first <= index);
+    const place = run && this.placesIn(run).find((place) => place.index === index);
+    const area = place && place.end > place.start && areaOf(run.node, place.start, place.end);
+    this.frame.hidden = !area?.width;
+    if (this.frame.hidden) return;
+    const { left, top } = this.box.getBoundingClientRect();
+    const { clientLeft, clientTop, scrollLeft, scrollTop } = this.box;
+    this.frame.style.left = `${area.left - left - clientLeft + scrollLeft}px`;
+    this.frame.style.top = `${area.top - top - clientTop + scrollTop}px`;
+    this.frame.style.width = `${area.width}px`;
+    this.frame.style.height = `${area.height}px`;
   }
 
   /** Adds a node where the text goes on. */
@@ -111,6 +156,15 @@ export class Paper {
     this.touch(0);
     this.draw();
   }
+}
+
+/** The area of a part of a run's text. */
+function areaOf(node, start, end) {
+  const text = node.firstChild ?? node;
+  const range = document.createRange();
+  range.setStart(text, start);
+  range.setEnd(text, end);
+  return range.getBoundingClientRect();
 }
 
 function drawnRun(text, { look, color }) {

@@ -7,11 +7,9 @@ import { sentence, showPrediction } from "../look/details.js";
 import { TextView } from "../look/text.js";
 import { probabilities } from "./choose.js";
 import { composing, tellUnknown } from "./fields.js";
-import { LIKELIEST, likeliestIds } from "./likeliest.js";
+import { LIKELIEST } from "./likeliest.js";
+import { Reading } from "./reading.js";
 import { Slices } from "./slices.js";
-
-const UNKNOWN_BITS = 65535;
-const MOST_BITS_SHOWN = 65;
 
 export class ScoreTab {
   constructor({ data, model, vocabulary, prefix }) {
@@ -50,13 +48,16 @@ export class ScoreTab {
       fault.textContent = `Text: found ${shown.length} ${this.data.symbol}${shown.length === 1 ? "" : "s"}; allowed: 2 or more`;
       return;
     }
-    const reading = emptyReading(shown.length, Math.min(LIKELIEST, this.model.size));
+    const reading = new Reading(Math.min(LIKELIEST, this.model.size), shown.length);
     const state = this.model.start();
     const slices = new Slices();
     let index = 0;
     let logits = null;
     for (const { id, shown } of read) {
-      if (shown) this.note(reading, index++, logits, id);
+      if (shown) {
+        if (logits) reading.note(this.vocabulary.backward ? reading.bits.length - 1 - index : index, probabilities(logits), id);
+        index++;
+      }
       logits = this.model.read(state, id);
       if (slices.over) {
         byId("score-status").textContent = `${whole(index)} of ${whole(reading.bits.length)} ${this.data.symbol}s`;
@@ -86,30 +87,6 @@ export class ScoreTab {
       if (id === begins && index < lines.length - 1) read.push(...prefix);
     });
     return read;
-  }
-
-  /** What the model said of the character at `index` of the reading; no logits: nothing. */
-  note(reading, index, logits, id) {
-    const entry = this.vocabulary.backward ? reading.bits.length - 1 - index : index;
-    if (logits === null) {
-      reading.bits[entry] = UNKNOWN_BITS;
-      return;
-    }
-    const shares = probabilities(logits);
-    let rank = 1;
-    let entropy = 0;
-    shares.forEach((share, other) => {
-      if (share > shares[id] || (share === shares[id] && other < id)) rank++;
-      if (share > 0) entropy -= share * Math.log2(share);
-    });
-    reading.bits[entry] = Math.round(1000 * Math.min(MOST_BITS_SHOWN, -Math.log2(shares[id])));
-    reading.exact += -Math.log2(shares[id]);
-    reading.entropy[entry] = Math.round(1000 * entropy);
-    reading.rank[entry] = rank;
-    likeliestIds(shares, reading.likeliest).forEach((other, turn) => {
-      reading.top[entry * reading.likeliest + turn] = other;
-      reading.p[entry * reading.likeliest + turn] = Math.round(65535 * shares[other]);
-    });
   }
 
   show(reading, characters) {
@@ -143,19 +120,6 @@ export class ScoreTab {
       byId("spoken").textContent = `${nameOf(data.characters[index])}: ${sentence(data, data.reading, index)}`;
     }
   }
-}
-
-/** As a page of charlm look has it; `exact`: the bits of all characters. */
-function emptyReading(length, likeliest) {
-  return {
-    likeliest,
-    exact: 0,
-    bits: new Uint16Array(length),
-    entropy: new Uint16Array(length),
-    rank: new Uint32Array(length),
-    top: new Uint32Array(length * likeliest),
-    p: new Uint16Array(length * likeliest),
-  };
 }
 
 /** A string for each id, in the order of the text. The last byte of a character shows it, others show a dot. */

@@ -6,7 +6,7 @@ const channel = new MessageChannel();
 channel.port1.onmessage = () => waiting.shift()();
 
 export class Slices {
-  /** Milliseconds of work in all slices so far, without what the browser did between them. */
+  /** Milliseconds of work and rest in all slices so far, without what else the browser did between them. */
   static workedMs = 0;
 
   constructor() {
@@ -20,6 +20,14 @@ export class Slices {
   /** Whether it is time for `await next(between)`, which calls `between` and lets the browser do what waits. */
   get over() {
     return performance.now() > this.begun + SLICE_MS;
+  }
+
+  /** Do nothing for so many milliseconds; `between` is called first. */
+  async rest(ms, between = () => {}) {
+    Slices.workedMs += performance.now() - this.begun + ms;
+    between();
+    await new Promise((resolve) => setTimeout(resolve, ms));
+    this.begin();
   }
 
   async next(between = () => {}) {

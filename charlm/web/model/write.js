@@ -1,8 +1,8 @@
 // The tab that writes.
 
-import { legendColors } from "../look/colors.js";
 import { byId } from "../shared/elements.js";
 import { whole } from "../look/data.js";
+import { Alternatives } from "./alternatives.js";
 import { Context } from "./context.js";
 import { FieldError, composing, listed, numberIn, seedIn, tellUnknown } from "./fields.js";
 import { Paper } from "./paper.js";
@@ -18,11 +18,13 @@ export class WriteTab {
     Object.assign(this, { data, vocabulary, copies, prefix });
     this.lines = vocabulary.begins !== null;
     this.running = false;
-    const paper = new Paper(byId("paper"), vocabulary.backward);
-    this.watch = new Watch(model, () => this.watched());
+    this.watch = new Watch(model, data.units, () => this.watched());
+    const paper = new Paper(byId("paper"), vocabulary.backward, (value, peak) => this.watch.color(value, peak));
     this.writer = new Writer(model, vocabulary, new Context(model), copies, paper, this.watch);
     this.paper = paper;
-    byId("unit-legend").querySelector(".gradient").style.backgroundImage = legendColors(true);
+    this.alternatives = new Alternatives(data.symbol, vocabulary, this.writer, paper);
+    this.followTemperature();
+    this.followPace();
     byId("count-field").hidden = !this.lines;
     byId("stop-field").hidden = this.lines;
     byId("write").addEventListener("click", () => this.write());
@@ -40,13 +42,38 @@ export class WriteTab {
     });
   }
 
+  /** The slider and the number are one setting; the number may be higher. */
+  followTemperature() {
+    const [slider, number] = [byId("wildness"), byId("temperature")];
+    slider.addEventListener("input", () => {
+      number.value = slider.value;
+    });
+    number.addEventListener("input", () => {
+      slider.value = number.value;
+    });
+  }
+
+  followPace() {
+    const select = byId("pace");
+    for (const option of select.options) option.textContent = option.textContent.replace("characters", `${this.data.symbol}s`);
+    if (matchMedia("(prefers-reduced-motion: reduce)").matches) select.value = "Infinity";
+    const follow = () => {
+      this.writer.pace = Number(select.value);
+    };
+    select.addEventListener("change", follow);
+    follow();
+  }
+
   /** What the fields ask for; FieldError if they ask for something that is not allowed. */
   settings() {
     const prompt = byId("prompt").value;
-    if (this.lines && prompt.includes("\n")) throw new FieldError("Prompt: found a line end; allowed: a part of one line");
+    if (this.lines && prompt.includes("\n")) {
+      throw new FieldError("Prompt: found a line end; allowed: a part of one line", "prompt");
+    }
     const stop = this.vocabulary.encode(byId("stop-text").value);
-    if (stop.unknown.length)
-      throw new FieldError(`Stop text: found ${listed(stop.unknown)}, which the model never writes`);
+    if (stop.unknown.length) {
+      throw new FieldError(`Stop text: found ${listed(stop.unknown)}, which the model never writes`, "stop-text");
+    }
     const seed = seedIn("seed");
     const count = this.lines ? numberIn("count") : 1;
     return {
@@ -76,6 +103,7 @@ export class WriteTab {
     } catch (error) {
       if (!(error instanceof FieldError)) throw error;
       fault.textContent = error.message;
+      error.field.closest("details")?.setAttribute("open", "");
     }
   }
 
@@ -89,6 +117,7 @@ export class WriteTab {
       this.tell(total);
     };
     this.setRunning(true);
+    this.alternatives.release();
     show();
     await this.writer.write(settings, () => {
       // No more often than the screen, and in a quarter of the time: the browser needs long for a long line.
@@ -100,7 +129,7 @@ export class WriteTab {
     this.setRunning(false);
     show();
     byId("spoken").textContent = byId("write-status").textContent;
-    if (this.watch.on) this.writer.recolor(); // the unit may have been changed meanwhile
+    if (this.watch.on || this.watch.surprise) this.writer.recolor(); // it may have been changed meanwhile
   }
 
   tell(total) {

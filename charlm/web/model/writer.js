@@ -1,15 +1,21 @@
 // Writes samples, as charlm sample does: the same seed gives the same text.
 
-import { choose } from "./choose.js";
+import { bitsAt } from "../look/data.js";
+import { choose, probabilities } from "./choose.js";
 import { idsBefore } from "./context.js";
 import { CopyFinder } from "./copies.js";
+import { LIKELIEST } from "./likeliest.js";
 import { Uniform } from "./random.js";
+import { Reading } from "./reading.js";
 import { Slices } from "./slices.js";
+
+const SHORTEST_REST_MS = 4;
 
 export class Writer {
   /** copies: the set of the training text's windows, or null. */
   constructor(model, vocabulary, context, copies, paper, watch) {
     Object.assign(this, { model, vocabulary, context, copies, paper, watch });
+    this.pace = Infinity; // ids per second at most; may change at any time
     this.clear();
   }
 
@@ -22,6 +28,8 @@ export class Writer {
     this.count = 0; // ids written
     this.longest = 0; // of the copied stretches
     this.copied = 0; // ids in such stretches
+    this.dueMs = 0; // when the next id may be written at this pace
+    this.reading = new Reading(Math.min(LIKELIEST, this.model.size)); // what it said of the entries on the paper
   }
 
   /** Ends what is being read, written or colored. */
@@ -70,21 +78,36 @@ export class Writer {
     for (let written = 0; written < length; written++) {
       const id = choose(logits, choice, uniform.next());
       if (id === vocabulary.begins) break;
+      const entry = paper.entries.length;
+      this.reading.note(entry, probabilities(logits), id);
       logits = model.read(state, id);
-      this.log.push([id, paper.add(decoder.push(id), false, this.watch.value(state))]);
+      this.log.push([id, paper.add(decoder.push(id), false, this.watch.value(state, this.bits(entry)))]);
       this.count++;
       if (finder) this.note((hits = finder.push(id) ? hits + 1 : 0));
       tail.push(id);
       if (tail.length > stop.length) tail.shift();
       if (stop.length && tail.length === stop.length && tail.every((last, index) => last === stop[index])) break;
-      if (slices.over) {
+      const waitMs = this.waitMs();
+      if (waitMs > SHORTEST_REST_MS || slices.over) {
         logits = logits.slice(); // others may use the model now
-        await slices.next(onProgress);
+        await (waitMs > SHORTEST_REST_MS ? slices.rest(waitMs, onProgress) : slices.next(onProgress));
         if (turn !== this.turn) break;
       }
     }
     const pending = decoder.end();
     if (pending && turn === this.turn) paper.add(pending);
+  }
+
+  /** The bits of an entry; 0 if it was not predicted. */
+  bits(entry) {
+    return bitsAt(this.reading, entry) || 0;
+  }
+
+  /** How long the next id must wait; time that was lost is not made up for. */
+  waitMs() {
+    const now = performance.now();
+    this.dueMs = Math.max(this.dueMs, now - 1000 / this.pace) + 1000 / this.pace;
+    return this.dueMs - now;
   }
 
   /** After an id: so many windows in a row, the one that ends here included, are in the training text. */
@@ -95,11 +118,12 @@ export class Writer {
     this.longest = Math.max(this.longest, hits + window - 1);
   }
 
-  /** Colors everything that was written by the unit that is watched now. */
+  /** Colors everything that was written by what is watched now. */
   async recolor() {
     const turn = ++this.turn;
     const values = new Float32Array(this.paper.entries.length);
-    if (this.watch.on) {
+    if (this.watch.surprise) values.forEach((_, entry) => (values[entry] = this.bits(entry)));
+    else if (this.watch.on) {
       const state = this.model.start();
       const slices = new Slices();
       for (const [id, index] of this.log) {
