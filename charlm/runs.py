@@ -52,6 +52,8 @@ class RunSummary:
     step: int | None = None
     best_nats: float | None = None
     """Lowest validation score so far, nats per character."""
+    corpus_sha256: str | None = None
+    """Of the text."""
 
 
 @dataclass(frozen=True)
@@ -229,6 +231,7 @@ def _described(folder: Path, written_s: float, header: Header, used_by: str | No
         parameters=header.parameters,
         step=progress["step"],
         best_nats=progress.get("best_nats"),
+        corpus_sha256=progress.get("corpus_sha256"),
     )
 
 

@@ -1,6 +1,7 @@
 """The page of runs: everything that charlm/web/report/ shows, thinned and packed."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,13 +10,19 @@ import numpy.typing as npt
 from charlm import __version__
 from charlm.config.yaml import dump_flow
 from charlm.report.run import PLACES, VALUES, Floats, RunRecord, short_names
-from charlm.system.formatting import one_line
+from charlm.system.formatting import one_line, to_json
 from charlm.web.page import html_page, packed
 
 MOST = 1200
 """Points of a curve on the page, which is about as many pixels as it is wide."""
 SAMPLES = 20
-"""How many samples of a run the page has: the first, the last, and others evenly between them."""
+"""How many samples of a run the page has at most: the first ones, and others evenly up to the last."""
+_SCORED = "data.valid_source", "data.split", "data.level", "data.unit", "data.label_separator"
+"""The options that decide which characters of a text are scored."""
+_INTERVALS = "train.log_every", "train.eval_every", "train.save_every", "train.sample_every"
+"""Options that follow from the speed of the machine and change nothing that is learned: no difference of runs."""
+_EARLY_SAMPLES = 8
+"""How many of them are the first ones, which see noise become words."""
 SAMPLE_LENGTH = 2000
 """Characters of a sample on the page."""
 # A finished run ends where it should.
@@ -35,7 +42,10 @@ def report_page(records: Sequence[RunRecord], passages: Sequence[tuple[str, list
     names = [one_line(name) for name in short_names([record.path for record in records])]
     data = {
         "version": __version__,
-        "runs": [_run(name, record) for name, record in zip(names, records, strict=True)],
+        "runs": [
+            _run(name, record) | {"text": text, "ranked": number}
+            for name, record, text, number in zip(names, records, *_texts(records), strict=True)
+        ],
         "settings": _settings(records),
         "passages": [{"title": title, "texts": [_sample(row) for row in rows]} for title, rows in passages],
     }
@@ -43,10 +53,31 @@ def report_page(records: Sequence[RunRecord], passages: Sequence[tuple[str, list
     return html_page("report", f"{title} · charlm report", data)
 
 
+def _texts(records: Sequence[RunRecord]) -> tuple[list[str | None], list[int | None]]:
+    """The name of each run's text, and a number that runs share whose scores can be ranked; None for what is unknown.
+
+    They are of the same characters: the same text, divided in the same way.
+    """
+    sources = [record.options.get("data.source") for record in records]
+    known = list(dict.fromkeys(source for source in sources if source))
+    short = dict(zip(known, short_names([Path(source) for source in known]), strict=True))
+    keys = [
+        to_json([record.about.corpus_sha256 or source, *(record.options.get(key) for key in _SCORED)])
+        if source
+        else None
+        for source, record in zip(sources, records, strict=True)
+    ]
+    numbers = {key: number for number, key in enumerate(dict.fromkeys(filter(None, keys)))}
+    return [one_line(short[source]) if source else None for source in sources], [
+        None if key is None else numbers[key] for key in keys
+    ]
+
+
 def _run(name: str, record: RunRecord) -> dict[str, Any]:
     about, samples = record.about, record.samples
     if len(samples) > SAMPLES:
-        samples = [samples[index] for index in np.linspace(0, len(samples) - 1, SAMPLES).round().astype(int)]
+        later = np.linspace(_EARLY_SAMPLES, len(samples) - 1, SAMPLES - _EARLY_SAMPLES).round().astype(int)
+        samples = [samples[index] for index in (*range(_EARLY_SAMPLES), *later)]
     return {
         "name": name,
         "model": f"{about.kind}, {about.layers} × {about.hidden} units" if about.kind else None,
@@ -151,10 +182,10 @@ def _sample(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _settings(records: Sequence[RunRecord]) -> list[dict[str, Any]]:
-    """Every option, its value in each run as YAML (None if the run lacks it), and whether runs differ in it."""
+    """Every option, its value in each run as YAML (None if the run lacks it), and whether it tells the runs apart."""
     settings = []
     for key in dict.fromkeys(key for record in records for key in record.options):
         values = [dump_flow(each.options[key]) if key in each.options else None for each in records]
         known = {value for value, record in zip(values, records, strict=True) if record.options}
-        settings.append({"key": key, "values": values, "differs": len(known) > 1})
+        settings.append({"key": key, "values": values, "differs": len(known) > 1 and key not in _INTERVALS})
     return settings

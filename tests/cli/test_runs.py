@@ -50,7 +50,8 @@ def test_table_and_json(cli, runs, monkeypatch):
     assert len(rows) == 2
     new, old = listed(cli, runs)
     assert list(new) == [
-        "path", "state", "used_by", "kind", "layers", "hidden", "parameters", "step", "best_nats", "written",
+        "path", "state", "used_by", "kind", "layers", "hidden", "parameters", "step", "best_nats", "corpus_sha256",
+        "written",
     ]  # fmt: skip
     assert list(new.values())[:8] == [str(runs / "new"), "finished", None, "lstm", 1, 16, 2014, 6]
     assert old["written"].startswith("2001-09-0")

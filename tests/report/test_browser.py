@@ -101,6 +101,86 @@ def test_dragging_zooms_all_charts(view):
     assert "200" in ticks(view)
 
 
+def test_lines_of_a_part_lead_to_its_edges(view):
+    """Between two evaluations there is no point, but the line; the axis holds what is in sight of it."""
+    point_at(view, 0.55)
+    view.mouse.down()
+    point_at(view, 0.7)
+    view.mouse.up()
+    drawn = view.eval_on_selector_all(
+        "#chart-loss path.line.valid",
+        "paths => paths.map(path => path.getAttribute('d').split(/[ML ]/).filter(Boolean).map(Number))",
+    )
+    left, right = 62, view.locator("#chart-loss svg.plot").bounding_box()["width"] - 24
+    assert len(drawn) == 2
+    for numbers in drawn:
+        assert len(numbers) == 4
+        assert numbers[0] < left
+        assert numbers[2] > right
+    numbers = [float(text) for text in ticks(view) if "." in text or text.isdigit()]
+    assert max(value for value in numbers if value < 10) < 2.2  # not 4, where the loss began
+    view.focus("#chart-loss .area")
+    view.keyboard.press("Home")
+    assert int(view.text_content("#spoken").split(":")[0].removeprefix("step ")) >= 110
+    label = view.get_attribute("#chart-loss .area", "aria-label")
+    assert "one validation has no values; " in label
+
+
+def test_every_axis_has_two_labels(opened, run_of):
+    rows = [train_row(step, 2 - step / 1e4, lr=1e-3 * 0.93**step, grad_norm=3.1 + step / 100, chars_per_s=1e5 + step)
+            for step in range(20, 31)]  # fmt: skip
+    view = opened(report_page([read_run(run_of("narrow", rows, []))]))
+    for width in (1300, 390):
+        view.set_viewport_size({"width": width, "height": 800})
+        for log in (False, True):
+            for chart in ("loss", "lr", "grad", "speed"):
+                if (view.get_attribute(f"#chart-{chart} .small", "aria-pressed") == "true") != log:
+                    view.click(f"#chart-{chart} .small")
+                for side in ("middle", "end:not(:last-child)"):
+                    labels = view.locator(f"#chart-{chart} text.label.{side}").all_text_contents()
+                    assert len({*labels}) >= 2, (chart, log, side, labels)
+
+
+def test_scores_are_ranked_on_the_same_text_only(opened, learning):
+    """A text that was moved is the same; another text, or one that is divided in another way, is not."""
+    runs = {name: learning(name, best) for name, best in (("a", 1.0), ("moved", 2.0), ("other", 0.5), ("split", 0.4))}
+    for name, old, new in (
+        ("moved", "source: ", "source: /elsewhere"),
+        ("split", "- 0.9\n  - 0.05", "- 0.8\n  - 0.15"),
+    ):
+        config = runs[name] / "config.yaml"
+        assert old in config.read_text()
+        config.write_text(config.read_text().replace(old, new, 1))
+    records = {name: read_run(run) for name, run in runs.items()}
+    assert records["a"].about.corpus_sha256
+    records["other"] = replace(records["other"], about=replace(records["other"].about, corpus_sha256="0"))
+    view = opened(report_page([*records.values()]))
+    assert view.locator("#scores .best").all_text_contents() == ["1.0200"]
+    assert view.text_content("#scores thead th >> nth=1") == "text"
+    texts = view.locator("#scores tbody tr td:nth-of-type(1)").all_text_contents()
+    assert texts[0] == texts[2] == texts[3] != texts[1]
+    assert all(text.endswith("text.txt") for text in texts)
+    assert view.locator("#ranked").is_visible()
+
+
+def test_runs_without_samples_are_named_and_intervals_are_no_differences(opened, learning, run_of):
+    without = run_of("without", [train_row(1)], [])
+    config = without / "config.yaml"
+    text = config.read_text()
+    for option in ("log_every", "eval_every", "save_every", "sample_every"):
+        assert re.search(f"{option}: \\d+", text)
+        text = re.sub(f"{option}: \\d+", f"{option}: 77", text)
+    config.write_text(text)
+    view = opened(report_page([read_run(learning("one")), read_run(without)]))
+    assert view.text_content("#no-samples") == "Without samples: without."
+    assert view.text_content("#same") == "The runs have the same settings."
+    assert view.locator("#differing").is_hidden()
+    view.click("summary")
+    assert "77" in view.text_content("#settings")
+    view.click("#legend button >> nth=1")
+    assert view.text_content("#no-samples") == ""
+
+
 def test_the_keyboard_alone(view):
     view.focus("#chart-loss .area")
     view.keyboard.press("End")

@@ -26,7 +26,7 @@ def test_a_whole_run(trained_run):
             assert column.tolist() == [row[name] for row in own], name
     assert record.options["model.cell.hidden"] == 16
     assert record.options["train.patience"] == 0
-    assert [sample["step"] for sample in record.samples] == [3, 6]
+    assert [sample["step"] for sample in record.samples] == [0, 3, 6]
     assert all(len(sample["bits"]) == len(sample["text"]) == 20 for sample in record.samples)
 
 

@@ -4,7 +4,7 @@ import { element, svg } from "../shared/elements.js";
 import { runClass, swatch } from "./data.js";
 import { AXES, short, tickText, timeUnit } from "./numbers.js";
 import { extent, makeScale, ticksOf, widened } from "./scale.js";
-import { nearest, smoothed } from "./smooth.js";
+import { nearest, seenValues, smoothed, withNeighbors } from "./smooth.js";
 import { chartWords, curveName } from "./words.js";
 
 const MARGIN = { left: 62, right: 24, top: 10, bottom: 38 };
@@ -87,7 +87,10 @@ export class Chart {
     this.draw();
   }
 
-  /** The curves in sight: run, split, the x and y of their points, and whether points are marked. */
+  /**
+   * The curves in sight: run, split, the x and y of their points, and whether points are marked. Of a part of the axis
+   * they have a point more on either side; inside: the first index within the part, and the one after the last.
+   */
   collect() {
     const { axis, range, hidden, splits } = this.view;
     const curves = [];
@@ -96,13 +99,14 @@ export class Chart {
         const { rows, at, [key]: values } = run.curves[split];
         if (!rows || hidden.has(run.number) || (this.what.curves.length > 1 && !splits.has(split))) continue;
         const converted = (array) => array && Array.from(array, this.what.value);
-        const inside = (_, index) => !range || (at[axis][index] >= range[0] && at[axis][index] <= range[1]);
+        const [first, end] = range ? withNeighbors(at[axis], range) : [0, rows];
         const points = Object.fromEntries(
           Object.entries({ at: Array.from(at[axis]), mean: converted(values.mean), low: converted(values.low), high: converted(values.high) })
             .filter(([, array]) => array)
-            .map(([name, array]) => [name, array.filter(inside)]),
+            .map(([name, array]) => [name, array.slice(first, end)]),
         );
-        if (points.at.length) curves.push({ run, split, dots, ...points });
+        const inside = range ? [points.at[0] < range[0] ? 1 : 0, points.at.length - (points.at.at(-1) > range[1] ? 1 : 0)] : [0];
+        if (points.at.length) curves.push({ run, split, dots, inside, ...points });
       }
     }
     return curves;
@@ -118,7 +122,7 @@ export class Chart {
     this.curves = this.collect();
     this.area.setAttribute("aria-label", chartWords(this.title.textContent, this.what, this.curves));
     const { logX, range, smooth } = this.view;
-    const across = range ?? extent(this.curves.map(({ at }) => at), logX);
+    const across = range && this.curves.length ? range : extent(this.curves.map(({ at }) => at), logX);
     this.x = null;
     if (!across) return this.drawNothing();
     const [left, right] = [MARGIN.left, this.width - MARGIN.right];
@@ -127,7 +131,7 @@ export class Chart {
       const width = this.what.smooth && !curve.dots ? smooth / 100 : 0;
       curve.line = smoothed(curve.at.map(this.x.share), curve.mean, width);
     }
-    const up = extent(this.curves.flatMap(seenValues), this.log);
+    const up = extent(this.curves.flatMap((curve) => seenValues(curve, this.x)), this.log);
     if (!up) return this.drawNothing();
     const [bottom, top] = [this.height - MARGIN.bottom, MARGIN.top];
     this.y = makeScale(...widened(up, this.log, 0.05), bottom, top, this.log);
@@ -249,7 +253,8 @@ export class Chart {
     const pixel = this.x.pixel(this.view.cursor);
     this.cursor.append(svg("line", { x1: pixel, x2: pixel, y1: MARGIN.top, y2: this.height - MARGIN.bottom }));
     for (const { curve, index } of curves) {
-      if (this.visible(curve.line[index])) this.cursor.append(this.dot(curve.at[index], curve.line[index], `hit ${runClass(curve.run)}`));
+      const inSight = curve.at[index] >= this.x.low && curve.at[index] <= this.x.high;
+      if (inSight && this.visible(curve.line[index])) this.cursor.append(this.dot(curve.at[index], curve.line[index], `hit ${runClass(curve.run)}`));
     }
     if (!this.tip.hidden) this.fillTip(curves, pixel);
   }
@@ -277,11 +282,4 @@ export class Chart {
       .map(({ curve, index }) => `${curveName(this.what, curve)} ${this.what.text(curve.mean[index])}`)
       .join("; ");
   }
-}
-
-/** What the vertical axis must hold of a curve: its line, and nine tenths of its band's edges. */
-function seenValues({ line, low, high }) {
-  if (!low) return [line];
-  const tail = Math.floor(low.length / 10);
-  return [line, [low.toSorted((a, b) => a - b)[tail], high.toSorted((a, b) => b - a)[tail]]];
 }

@@ -122,7 +122,8 @@ async function start() {
   /** Keys of a chart: move the cursor over all points, or zoom around it. */
   function keyed(event, chart) {
     if (!chart.x || event.ctrlKey || event.metaKey || event.altKey) return;
-    const points = [...new Set(chart.curves.flatMap(({ at }) => at))].sort((a, b) => a - b);
+    const points = [...new Set(chart.curves.flatMap(({ at, inside }) => at.slice(...inside)))].sort((a, b) => a - b);
+    if (!points.length) return;
     const now = view.cursor ?? points[0];
     const here = Math.max(0, points.findIndex((point) => point >= now));
     const steps = { ArrowLeft: -1, ArrowRight: 1, PageUp: -10, PageDown: 10, Home: -Infinity, End: Infinity };
@@ -181,6 +182,7 @@ async function start() {
   byId("name").textContent = runs.length === 1 ? runs[0].name : `${runs.length} runs`;
   byId("facts").textContent = [runs.length === 1 ? runs[0].model : "", `charlm ${version}`].filter(Boolean).join(" · ");
   fillLegend();
+  byId("ranked").hidden = new Set(runs.map(({ ranked }) => ranked)).size < 2;
   fillNotes(byId("notes"), runs);
   fillAllSettings(runs, settings);
   fillPassages(byId("passages"), runs, passages);

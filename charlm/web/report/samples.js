@@ -55,7 +55,11 @@ export class Samples {
     const step = this.steps[Number(this.slider.value)];
     this.label.textContent = `step ${whole(step)}`;
     this.slider.setAttribute("aria-valuetext", this.label.textContent);
-    const shown = this.runs.filter(({ number, samples }) => samples.length && !this.view.hidden.has(number));
+    const visible = this.runs.filter(({ number }) => !this.view.hidden.has(number));
+    const [shown, without] = [true, false].map((has) => visible.filter(({ samples }) => samples.length > 0 === has));
+    document.getElementById("no-samples").textContent = without.length
+      ? `Without samples: ${without.map(({ name }) => name).join(", ")}.`
+      : "";
     this.box.replaceChildren(...shown.map((run) => this.card(run, step)));
   }
 

@@ -17,9 +17,15 @@ export function makeScale(low, high, from, to, log) {
   };
 }
 
-/** Round values inside an axis, about `count` of them. */
+const MOST_TRIES = 6;
+
+/** Round values inside an axis, about `count` of them and at least two. */
 export function ticksOf({ low, high, log }, count) {
-  return log ? logTicks(low, high, count) : evenTicks(low, high, count);
+  let ticks = [];
+  for (let tries = 0; ticks.length < 2 && tries < MOST_TRIES; tries++) {
+    ticks = (log ? logTicks : evenTicks)(low, high, count * 2 ** tries);
+  }
+  return ticks;
 }
 
 function evenTicks(low, high, count) {

@@ -1,4 +1,4 @@
-// Curves: smoothed, and looked up.
+// Curves: smoothed, looked up, and what is in sight of them.
 
 /** Values smoothed along an axis: the mean with weights exp(−distance / width), to both sides, so nothing is shifted.
  *
@@ -45,4 +45,30 @@ export function nearest(sorted, value) {
     else high = middle;
   }
   return low > 0 && value - sorted[low - 1] <= sorted[low] - value ? low - 1 : low;
+}
+
+/**
+ * The first index of the values within a range, and the one after the last, both one further, so that lines lead to the
+ * edges; [0, 0] for a curve that ends before the range or begins after it. `sorted` is ascending.
+ */
+export function withNeighbors(sorted, [low, high]) {
+  const first = sorted.findIndex((value) => value >= low);
+  const end = sorted.findIndex((value) => value > high);
+  if (first === -1 || end === 0) return [0, 0];
+  return [Math.max(0, first - 1), end === -1 ? sorted.length : end + 1];
+}
+
+/** What the vertical axis must hold of a curve: its line up to the chart's edges, and nine tenths of its band's edges. */
+export function seenValues({ at, line, low, high, inside }, x) {
+  const values = line.slice(...inside);
+  for (const edge of [x.low, x.high]) {
+    const next = at.findIndex((value) => value > edge);
+    if (next < 1) continue;
+    const share = (x.share(edge) - x.share(at[next - 1])) / (x.share(at[next]) - x.share(at[next - 1]));
+    values.push(line[next - 1] + share * (line[next] - line[next - 1]));
+  }
+  if (!low) return [values];
+  const [lows, highs] = [low.slice(...inside), high.slice(...inside)];
+  const tail = Math.floor(lows.length / 10);
+  return [values, lows.length ? [lows.toSorted((a, b) => a - b)[tail], highs.toSorted((a, b) => b - a)[tail]] : []];
 }

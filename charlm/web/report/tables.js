@@ -16,19 +16,19 @@ function runHeading(run, scope) {
 
 const STATES = { "in use": "training", resumable: "stopped" };
 
-/** One row for each run; the best validation score is bold. */
+/** One row for each run; of the runs on the same text, the best validation score is bold. */
 export function fillScores(table, runs, unit) {
-  const best = Math.min(...runs.map(({ scores }) => scores.best_nats ?? Infinity));
-  const names = ["run", "model", "parameters", "steps", "characters read", "time", `best validation, ${unit}`];
+  const names = ["run", "text", "model", "parameters", "steps", "characters read", "time", `best validation, ${unit}`];
   const more = ["at step", "last validation", "last training", "characters/s, median", "state"];
   const rows = runs.map((run) => {
     const { scores } = run;
     const first = cell(lossText(unit, scores.best_nats));
-    if (scores.best_nats === best && runs.length > 1) first.className = "best";
+    if (isBest(run, runs)) first.className = "best";
     return element(
       "tr",
       {},
       runHeading(run, "row"),
+      cell(run.text ?? "—"),
       cell(run.model ?? "—"),
       cell(whole(scores.parameters)),
       cell(whole(scores.step)),
@@ -44,6 +44,13 @@ export function fillScores(table, runs, unit) {
   });
   const head = element("tr", {}, ...[...names, ...more].map((name) => heading(name)));
   table.replaceChildren(element("thead", {}, head), element("tbody", {}, ...rows));
+}
+
+/** Whether no run on the same text has a better score, and another has a score at all. */
+function isBest({ ranked, scores }, runs) {
+  const all = runs.filter((run) => run.ranked === ranked && run.scores.best_nats !== null);
+  const least = Math.min(...all.map((run) => run.scores.best_nats));
+  return ranked !== null && all.length > 1 && scores.best_nats === least;
 }
 
 /** Options by run; null where a run has no such option. */

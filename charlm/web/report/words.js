@@ -11,7 +11,7 @@ export function curveName(what, { run, split }) {
 /** A chart's text alternative: where each curve in sight begins, ends and is lowest. */
 export function chartWords(title, what, curves) {
   const told = curves.slice(0, MOST).map((curve) => {
-    const known = curve.mean.filter(Number.isFinite);
+    const known = curve.mean.slice(...curve.inside).filter(Number.isFinite);
     if (!known.length) return `${curveName(what, curve)} has no values`;
     const least = known.reduce((low, value) => Math.min(low, value));
     const [first, low, last] = [known[0], least, known.at(-1)].map(what.text);
