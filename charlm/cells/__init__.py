@@ -15,6 +15,7 @@
     stored.py       a cell as a checkpoint holds it
     lines.py        a program as lines of text, in any notation
     equations.py    its equations for people
+    markdown.py     a page about a cell, from its program
     javascript.py   a program as JSON, for exported pages
 
 Nothing here imports torch. To add a kind: a file here, its class in `CELLS`, and a YAML in configs/.

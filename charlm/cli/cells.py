@@ -40,6 +40,9 @@ def list_cells() -> None:
 @app.command()
 def show(
     kind: Annotated[str, typer.Argument(metavar="KIND", help="A built-in kind, or FILE.py:CLASS for one of your own.")],
+    markdown: Annotated[
+        bool, typer.Option("--markdown", help="Print Markdown, with the equations in LaTeX too, for notes or slides.")
+    ] = False,
     overrides: usage.Overrides = None,
 ) -> None:
     """Show what a cell computes: its options, its parameters and their shapes, its equations, and their derivative.
@@ -53,7 +56,13 @@ def show(
     """
     from charlm.config import parse_config
 
-    _print(parse_config({"model": {"cell": {"kind": kind}}}, "KIND", overrides or []).model.cell)
+    cell = parse_config({"model": {"cell": {"kind": kind}}}, "KIND", overrides or []).model.cell
+    if markdown:
+        from charlm.cells.markdown import markdown as page_of
+
+        typer.echo(page_of(cell), nl=False)
+    else:
+        _print(cell)
 
 
 @app.command()
@@ -119,20 +128,14 @@ def _summary(cell: "type[Cell]") -> str:
 
 def _print(cell: "Cell") -> None:
     from charlm.cells.equations import derivative, equations
+    from charlm.cells.markdown import general_program, shape
 
-    try:
-        program, note = cell.program(square=False), ""
-    except CellError:
-        program, note = cell.program(square=True), "  (for layers with as many inputs as hidden units only)"
+    program, note = general_program(cell)
     options = {"hidden": cell.hidden, **cell.options()}
-    shapes = []
-    for parameter in program.parameters:
-        rows = f"{parameter.gates}·{parameter.size}" if parameter.gates > 1 else f"{parameter.size}"
-        sizes = [*([parameter.stack] if parameter.stack else []), rows, parameter.columns]
-        shapes.append(f"{parameter.name} [{', '.join(str(size) for size in sizes if size != '')}]")
+    shapes = [f"{parameter.name} {shape(parameter)}" for parameter in program.parameters]
     print_table(
         {
-            cell.name: (_summary(type(cell)) or "without a docstring") + note,
+            cell.name: (_summary(type(cell)) or "without a docstring") + (f"  ({note})" if note else ""),
             "states": ", ".join(cell.states),
             "options": ", ".join(f"{name} {json.dumps(value)}" for name, value in options.items()),
             "parameters": ", ".join(shapes),

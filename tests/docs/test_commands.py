@@ -35,7 +35,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         **dict.fromkeys(["candidates.txt", "app.log", "book.txt"], TEXT),
         **dict.fromkeys(["lines.txt", "held-out.txt"], "".join(labeled)),
         "new.txt": "import os\nint x = 1;\n",
-        "leaky.py": blocks(ROOT / "docs/cells.md", "python")[0],
+        "leaky.py": blocks(ROOT / "docs/cells/own.md", "python")[0],
     }
     for name, text in texts.items():
         Path(name).parent.mkdir(exist_ok=True)

@@ -4,13 +4,15 @@ import re
 import shlex
 from typing import Any
 
+import pytest
 import typer
 
+from charlm.cells import CELLS
 from charlm.cli import app
 from charlm.config.options import options_table
 from charlm.config.shipped import shipped_configs
 from tests.conftest import ROOT
-from tests.docs.pages import NAMES, PAGES, anchors, commands, inline_code
+from tests.docs.pages import NAMES, PAGES, anchors, blocks, commands, inline_code
 
 
 def test_readme_is_short():
@@ -38,8 +40,26 @@ def test_links_lead_somewhere():
 
 
 def test_every_page_is_linked_from_the_readme():
-    linked = set(re.findall(r"\((docs/[\w-]+\.md)", (ROOT / "README.md").read_text(encoding="utf-8")))
-    assert linked == {name for name in NAMES if name.startswith("docs/")}
+    """Those of the cells from docs/cells.md."""
+    linked = set(re.findall(r"\((docs/[\w/-]+\.md)", (ROOT / "README.md").read_text(encoding="utf-8")))
+    cells = re.findall(r"\((cells/[\w-]+\.md)", (ROOT / "docs/cells.md").read_text(encoding="utf-8"))
+    assert linked | {f"docs/{page}" for page in cells} == {name for name in NAMES if name.startswith("docs/")}
+
+
+@pytest.mark.parametrize("kind", CELLS)
+def test_the_page_of_a_cell(kind, cli):
+    """It says what the cell is for, has a check of it, and ends with what charlm derives from its step."""
+    page = ROOT / f"docs/cells/{kind}.md"
+    written, heading, generated = page.read_text(encoding="utf-8").partition("## Parameters\n")
+    command = commands(page)[-1]
+    assert written.endswith(f"The rest of this page is the output of\n\n```sh\n{command}\n```\n\n")
+    assert command.startswith(f"charlm cells show {kind} --markdown")
+    assert heading + generated == cli(*shlex.split(command)[1:]).out, (
+        f"{page.name}: put the output of `{command}` below it"
+    )
+    for part in ("**What it is for:**", "**What it costs:**", "**What to try:**", "## Check it by hand"):
+        assert part in written, part
+    assert all("assert_" in block for block in blocks(page, "python"))
 
 
 def test_the_layout_names_every_layer():

@@ -1,0 +1,73 @@
+"""A cell as a page of Markdown: its states, options, parameters, equations and their derivative."""
+
+import json
+from collections import Counter
+
+from charlm.cells.cell import Cell
+from charlm.cells.equations import derivative, equations, latex
+from charlm.cells.program import Parameter, Program
+from charlm.errors import CellError
+
+
+def general_program(cell: Cell) -> tuple[Program, str]:
+    """The program for layers of any number of inputs, and ""; else that of square layers, and a note that says so."""
+    try:
+        return cell.program(square=False), ""
+    except CellError:
+        return cell.program(square=True), "for layers with as many inputs as hidden units only"
+
+
+def shape(parameter: Parameter) -> str:
+    """The shape of a parameter, such as [4·H, I]."""
+    rows = f"{parameter.gates}·{parameter.size}" if parameter.gates > 1 else f"{parameter.size}"
+    sizes = [*([parameter.stack] if parameter.stack else []), rows, parameter.columns]
+    return f"[{', '.join(str(size) for size in sizes if size != '')}]"
+
+
+def markdown(cell: Cell) -> str:
+    """What the step says, for a page about the cell."""
+    program, note = general_program(cell)
+    states = [f"`{name}`" for name in cell.states]
+    listed = f"{', '.join(states[:-1])} and {states[-1]}" if len(states) > 1 else states[0]
+    lines = ["## Parameters", ""]
+    lines += [f"State: {listed}, each of H units. The output of a layer is {states[0]}. I is its number of inputs."]
+    lines += [f"This is the step {note}."] if note else []
+    lines += ["", "| parameter | shape | initial value |", "|---|---|---|"]
+    lines += [f"| `{each.name}` | {shape(each)} | {_start(each)} |" for each in program.parameters]
+    lines += ["", f"In total {_count(program)} numbers a layer.", ""]
+    fields = {name: type(cell).model_fields[name] for name in cell.options()}
+    if fields:
+        lines += ["| option | default | meaning |", "|---|---|---|"]
+        for name, field in fields.items():
+            meaning = " ".join((field.description or "").split())  # a row is one line
+            lines += [f"| `{name}` | {json.dumps(field.default, ensure_ascii=False)} | {meaning} |"]
+        lines += [""]
+    lines += ["## Equations", "", f"```math\n{latex(program)}\n```", ""]
+    lines += ["The same as text, then the derivative, which the kernels compute:", "", "```text"]
+    lines += [*equations(program), "", *derivative(program), "```"]
+    return "\n".join(lines) + "\n"
+
+
+def _start(parameter: Parameter) -> str:
+    """How a parameter starts, one value for each gate where they differ."""
+    drawn = "U(±1/√H)" if parameter.bound is None else f"U(±{parameter.bound:.4g})"
+    starts = [drawn if start is None else f"{start:g}" for start in parameter.starts or (None,)]
+    if len(set(starts)) == 1:
+        return starts[0]
+    rows = starts[: parameter.gates]
+    return ", ".join(rows if starts == rows * max(parameter.stack, 1) else starts)
+
+
+def _count(program: Program) -> str:
+    """The number of parameters as a sum, such as 4·H·H + 4·H·I + 8·H."""
+    terms: Counter[str] = Counter()
+    for each in program.parameters:
+        number, letters = each.gates * max(each.stack, 1), ""
+        for size in (each.size, each.columns):
+            if isinstance(size, int):
+                number *= size
+            else:
+                letters += size
+        terms["·".join(sorted(letters)).replace("H·H", "H²")] += number
+    order = sorted(terms, key=lambda term: (-len(term.replace("²", "··")), term))
+    return " + ".join(f"{terms[term]:,}·{term}" if terms[term] > 1 else term for term in order)
