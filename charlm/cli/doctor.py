@@ -135,8 +135,11 @@ def _kernels() -> str:
 
     if (used := used_kernels()) not in ("", "compiled"):
         return f"came with charlm, for {used}"
-    came = "those that came with charlm need AVX2 or NEON" if SHIPPED.is_dir() else "none came with charlm"
-    return f"{used or 'none'}; {came}"
+    came = "those that came with charlm were not used (they need AVX2 or NEON)"
+    reason = came if SHIPPED.is_dir() else "none came with charlm"
+    if allowed := os.environ.get("CHARLM_KERNELS"):
+        reason = f"CHARLM_KERNELS is {allowed}"
+    return f"{used or 'none'}; {reason}"
 
 
 def _compiler() -> str:

@@ -23,13 +23,15 @@ def load(*libraries: Library) -> list[ctypes.CDLL]:
     `CHARLM_KERNELS` allows only one of both, or neither. KernelError if there is no compiler or if it fails. The
     outcome is remembered: later calls return or raise the same at once.
     """
-    if any(library not in _outcomes for library in libraries):
+    outcomes = _outcomes  # `preferring` replaces it
+    if any(library not in outcomes for library in libraries):
         with _loading:
-            if missing := [library for library in (THREADS, *libraries) if library not in _outcomes]:
-                _outcomes.update(_share_threads(_get(missing)))
+            outcomes = _outcomes
+            if missing := [library for library in (THREADS, *libraries) if library not in outcomes]:
+                outcomes.update(_share_threads(_get(missing)))
     loaded = []
     for library in libraries:
-        outcome = _outcomes[library]
+        outcome = outcomes[library]
         if isinstance(outcome, KernelError):
             raise KernelError(*outcome.args)  # a new one: an error keeps what its callers had, down to the tensors
         loaded.append(outcome)
@@ -56,20 +58,23 @@ def preferring(kernels: str) -> Iterator[None]:
 
     `CHARLM_KERNELS` goes before it. All kernels differ in the last bits only.
     """
-    global _preferred
     before = used_kernels()
-    if before != kernels:
-        _outcomes.clear()
-    _preferred = kernels
+    _prefer(kernels, forget=before != kernels)
     try:
         yield
     finally:
-        _preferred = ""
-        if used_kernels() != before:
-            _outcomes.clear()
+        _prefer("", forget=used_kernels() != before)
 
 
-_MISSING = KernelError("it does not come with charlm for this CPU")
+def _prefer(kernels: str, *, forget: bool) -> None:
+    global _outcomes, _preferred
+    with _loading:
+        _preferred = kernels
+        if forget:
+            _outcomes = {}
+
+
+_MISSING = KernelError("no kernel for it comes with charlm for this CPU")
 
 
 def _get(libraries: list[Library]) -> Outcomes:
@@ -95,9 +100,7 @@ def _shipped(libraries: list[Library]) -> Outcomes:
         folder = SHIPPED if library is THREADS else SHIPPED / level
         path = shipped_path(folder, library)
         is_there = path.is_file() and (level or library is THREADS)
-        outcomes[library] = (
-            _open(library, path) if is_there else KernelError("it does not come with charlm for this CPU")
-        )
+        outcomes[library] = _open(library, path) if is_there else _MISSING
     return outcomes
 
 
@@ -123,9 +126,10 @@ def shipped_path(folder: Path, library: Library) -> Path:
 def cpu_levels() -> list[str]:
     """The levels that this CPU and its system support, the fastest first; empty where no kernels came with charlm."""
     path = shipped_path(SHIPPED, THREADS)
-    if not path.is_file():
+    try:
+        function = ctypes.CDLL(str(path)).cpu_levels
+    except OSError:  # missing, or the system refuses it: see `_open`
         return []
-    function = ctypes.CDLL(str(path)).cpu_levels
     function.restype = ctypes.c_char_p
     return function().decode().split()
 

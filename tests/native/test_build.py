@@ -6,6 +6,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -288,7 +289,7 @@ def test_a_fault_of_compilation_is_shown_and_leaves_other_kernels(kernel: Kernel
         ("", True, []),
         ("", False, COMPILES),
         ("shipped", True, []),
-        ("shipped", False, "it does not come with charlm for this CPU"),
+        ("shipped", False, "no kernel for it comes with charlm for this CPU"),
         ("compile", True, COMPILES),
         ("none", True, "switched off by CHARLM_KERNELS"),
         ("both", True, "CHARLM_KERNELS: found both; allowed: shipped, compile, none"),
@@ -339,6 +340,38 @@ def test_the_kernels_that_a_run_had_are_preferred(
             assert Path(build.load(kernel)[0]._name).parent.name == used
     with build.preferring("x86-64-v9"):
         assert Path(build.load(kernel)[0]._name).parent.name == "x86-64-v9"
+
+
+def test_after_a_run_with_other_kernels_the_fastest_are_used_again(kernel: Kernel, ship: Any) -> None:
+    ship(["x86-64-v9", "x86-64-v8"])
+    kernel.check()
+    with build.preferring("x86-64-v8"):
+        kernel.check()
+    assert Path(build.load(kernel)[0]._name).parent.name == "x86-64-v9"
+
+
+def test_another_thread_may_load_kernels_while_a_run_changes_them(
+    kernel: Kernel, ship: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ship(["x86-64-v9", "x86-64-v8"])
+    get = build._get
+
+    def interrupted(libraries: list[Any]) -> Any:
+        ends = threading.Thread(target=lambda: build._prefer("", forget=True), daemon=True)
+        ends.start()
+        ends.join(0.05)
+        return get(libraries)
+
+    monkeypatch.setattr(build, "_get", interrupted)
+    kernel.check()
+
+
+def test_threads_that_the_system_refuses_to_load_count_as_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build, "SHIPPED", tmp_path)
+    build.shipped_path(tmp_path, build.THREADS).touch()
+    assert build.cpu_levels.__wrapped__() == []
 
 
 def test_without_a_compiler_what_comes_with_charlm_replaces_what_was_compiled(
