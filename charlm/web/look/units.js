@@ -82,7 +82,7 @@ export class Units {
     if (!this.differences) return unitSays(this.shown[number]);
     const { here, elsewhere, apart } = this.differences[number];
     const distance = rounded(Math.abs(apart));
-    return `mean ${rounded(here)} here, ${rounded(elsewhere)} elsewhere: ${distance} standard deviations apart`;
+    return `“${this.shown[number].feature}”; mean ${rounded(here)} here, ${rounded(elsewhere)} elsewhere: ${distance} standard deviations apart`;
   }
 
   choose(number) {
