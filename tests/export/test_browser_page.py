@@ -499,6 +499,16 @@ def test_dark_narrow_and_by_keyboard(page):
     for name in ("complete", "score", "write"):
         view.click(f"#{name}-tab")
         assert unnamed(view) == []
+    assert not view.locator("#guess").is_visible()
+    view.evaluate("document.getElementById('paper').scrollIntoView()")
+    letter = re.search("[a-h]", view.text_content("#paper"))
+    assert letter
+    view.mouse.click(*view.evaluate(CENTER, [letter.start()]))
+    assert view.locator("#guess .bars").is_visible()
+    assert view.locator("#frame").bounding_box()["y"] < view.locator("#guess").bounding_box()["y"]
+    view.click("#close-guess")
+    assert not view.locator("#guess").is_visible()
+    assert view.evaluate("document.documentElement.scrollWidth") <= 360
 
 
 def test_a_text_from_right_to_left(page):
