@@ -134,6 +134,9 @@ def look(
         usage.option("CKPT", "Show where this model is better or worse.", autocompletion=usage.complete_run),
     ] = None,
     units: Annotated[int, usage.option("N", "How many units to show.", min=1, max=1000)] = 24,
+    gradients: Annotated[
+        bool, typer.Option("--gradients", help="Show how far gradients reach, and what led to each prediction.")
+    ] = False,
     out: usage.PageFile = Path("look.html"),
     skip_unknown: usage.SkipUnknown = False,
 ) -> None:
@@ -171,7 +174,7 @@ def look(
     else:
         ids = opening(trained, length)
     say("look", f"reading {len(ids):,} characters, and looking for what units track and what is copied ...")
-    write_page(out, look_page(trained, ids, other, units=units))
+    write_page(out, look_page(trained, ids, other, units=units, gradients=gradients))
 
 
 To = Annotated[

@@ -13,6 +13,7 @@ from charlm.inference.line_samples import sample_lines
 from charlm.inference.novelty import copied_stretches
 from charlm.inference.sampling import sample_text
 from charlm.look.features import Tracked, correlations, features_of, most_telling, tracked
+from charlm.look.gradients import influence_data, norms_data
 from charlm.look.hardest import better_words, hardest_lines, hardest_words
 from charlm.look.predictions import Predictions, Series, activations, context_curve, read
 from charlm.system.console import say
@@ -31,10 +32,18 @@ LEAST_CORRELATION = 0.3
 _MOST_BITS = 65.0
 
 
-def look_page(trained: TrainedModel, text: str | Ids, other: TrainedModel | None = None, *, units: int = UNITS) -> str:
+def look_page(
+    trained: TrainedModel,
+    text: str | Ids,
+    other: TrainedModel | None = None,
+    *,
+    units: int = UNITS,
+    gradients: bool = False,
+) -> str:
     """A page of HTML about what the model does with the text, and where another does better.
 
-    text: a text, or its ids as `TrainedModel.scored_ids` gives them. The models compute on the CPU in float32.
+    text: a text, or its ids as `TrainedModel.scored_ids` gives them. gradients: with what flows back to the states and
+    characters before each prediction. The models compute on the CPU in float32.
     VocabularyError if a model does not know a character, DataError for less than two characters.
     """
     trained = trained.on_cpu_in_float32()
@@ -55,7 +64,9 @@ def look_page(trained: TrainedModel, text: str | Ids, other: TrainedModel | None
         "units": _units(trained, ids, hidden, shown, units),
     }
     if other is not None:
-        data["compare"] = _compared(trained, ids[hidden:], other, shown, predictions)
+        data["compare"] = _compared(trained, ids[hidden:], other, shown, predictions, gradients=gradients)
+    if gradients:
+        data["gradients"] = norms_data(trained, ids) | {"influence": influence_data(trained, ids, hidden)}
     return html_page("look", f"{data['name']} · charlm look", data)
 
 
@@ -256,7 +267,7 @@ def _nearest(values_UN: np.ndarray) -> list[list[tuple[int, float]]]:
 
 
 def _compared(
-    trained: TrainedModel, ids: Ids, other: TrainedModel, shown: str, predictions: Predictions
+    trained: TrainedModel, ids: Ids, other: TrainedModel, shown: str, predictions: Predictions, *, gradients: bool
 ) -> dict[str, Any]:
     """The second model's predictions of the same characters, and the words where each of the two is better."""
     if other.vocabulary.level != trained.vocabulary.level:
@@ -277,6 +288,7 @@ def _compared(
     return _predicted(other, second) | {
         "memory": _context(other, same, as_read.bits_N),
         "words": better_words(shown, predictions.bits_N, second.bits_N),
+        "gradients": norms_data(other, same) if gradients else None,
     }
 
 

@@ -51,3 +51,11 @@ def test_a_model_of_lines(cli, lines_run, tmp_path):
     lines = cli("sample", run, "--prompt", "jo", "--length", 100, "--seed", 5, "--count", 100).out.splitlines()
     assert "\n".join(lines).startswith("\n".join(text_of(out).splitlines()))
     assert len(text_of(out)) >= 100
+
+
+def test_gradients(cli, trained_run, tmp_path):
+    out = tmp_path / "page.html"
+    assert cli("look", trained_run, "--length", 250, "--gradients", "--out", out).code == 0
+    assert '"influence":' in out.read_text(encoding="utf-8")
+    refused = cli("look", trained_run, "--prompt", "so", "--gradients", "--out", out)
+    assert refused.error == "gradients: found a text of 2 characters; allowed: 3 or more"

@@ -1,6 +1,7 @@
 """The page's data, packed and safe."""
 
 import base64
+import copy
 import hashlib
 import re
 from dataclasses import replace
@@ -8,9 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from charlm.data.vocabulary import Vocabulary
 from charlm.errors import DataError
+from charlm.inference.gradients import gradient_norms, influences
 from charlm.inference.trained import TrainedModel
 from charlm.look import look_page, opening
 from charlm.look import page as look
@@ -170,3 +173,40 @@ def test_a_model_that_reads_backward(model):
     np.testing.assert_array_equal(bits, unpacked(forward["reading"]["bits"])[::-1])
     assert data["memory"] == forward["memory"]
     assert unpacked(data["compare"]["reading"]["bits"])[0] == 65535
+
+
+def test_gradients_and_influences(model):
+    text = words_text(300)
+    assert "gradients" not in data_of(look_page(model, text))
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    data = data_of(look_page(model, text, model, gradients=True))
+    assert torch.equal(torch.get_rng_state(), before)
+    ids = model.vocabulary.encode(text)
+    trained, untrained = (np.array(data["gradients"][name]) for name in ("trained", "untrained"))
+    np.testing.assert_allclose(trained, gradient_norms(model.network, ids), rtol=1e-5)
+    assert trained.shape == untrained.shape == (1, 100)
+    assert not np.isclose(trained, untrained, rtol=0.05).all()
+    assert data["compare"]["gradients"] == {name: data["gradients"][name] for name in ("trained", "untrained")}
+    found = unpacked(data["gradients"]["influence"]["values"]).reshape(300, 64)
+    expected = influences(model.network, ids)
+    strongest = np.abs(expected).max(1, keepdims=True)
+    np.testing.assert_allclose(found[1:] / 127, (expected / np.maximum(strongest, 1e-30))[1:], atol=0.6 / 127)
+    assert (found[0] == 0).all()
+
+
+@pytest.mark.parametrize("unit", ["text", "line"])
+def test_influences_of_a_model_that_reads_backward_are_in_the_order_of_the_text(model, unit):
+    text = words_text(120)
+    backward = replace(model, vocabulary=replace(model.vocabulary, direction="backward"))
+    if unit == "line":
+        backward = replace(backward, network=copy.deepcopy(model.network))
+        backward.network.reset_id = int(model.vocabulary.encode(" ")[0])
+    influence = data_of(look_page(backward, text, gradients=True))["gradients"]["influence"]
+    ids = backward.scored_ids(backward.vocabulary.encode(text))
+    expected = influences(backward.network, ids)[unit == "line" :][::-1]
+    found = unpacked(influence["values"]).reshape(-1, influence["reach"])
+    assert influence["backward"] is True
+    assert len(found) == len(expected)
+    assert (np.sign(found) * np.sign(expected) >= 0).all()
+    assert (np.abs(found).argmax(1) == np.abs(expected).argmax(1)).mean() > 0.9

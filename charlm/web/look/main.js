@@ -8,6 +8,7 @@ import { story } from "../shared/story.js";
 import { loadData } from "./load.js";
 import { advantage, copiedMarks, fillCompared, fillCopied, fillMemory } from "./panels.js";
 import { fillStretches, hundredths, tenths } from "./panels.js";
+import { addGradients } from "./gradients.js";
 import { Strip } from "./strip.js";
 import { TextView } from "./text.js";
 import { Units } from "./units.js";
@@ -67,6 +68,7 @@ async function start() {
   };
   if (!data.units.shown.length) delete views.unit;
   if (!data.compare) delete views.compare;
+  await addGradients(data, views, text, strip);
 
   function tell(index) {
     document.body.classList.remove("no-details");

@@ -1,0 +1,31 @@
+"""What flows back in a model: for the page, as numbers."""
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from charlm.data.vocabulary import Ids
+from charlm.inference import TrainedModel
+from charlm.inference.gradients import gradient_norms, influences
+from charlm.model import build_model
+from charlm.web.page import packed
+
+
+def norms_data(trained: TrainedModel, ids: Ids) -> dict[str, Any]:
+    """Norms of gradients [L][K] of the model, and of one with the same config and random weights."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(trained.config.seed)
+        untrained = build_model(trained.config.model, len(trained.vocabulary)).eval()
+    untrained.reset_id = trained.network.reset_id
+    models = {"trained": trained.network, "untrained": untrained}
+    return {name: gradient_norms(model, ids).tolist() for name, model in models.items()}
+
+
+def influence_data(trained: TrainedModel, ids: Ids, hidden: int) -> dict[str, Any]:
+    """The influences on each character in the order of the text, [N · K], relative to the strongest on it: ±127."""
+    found_NK = influences(trained.network, ids)
+    strongest_N1 = np.maximum(np.abs(found_NK).max(1, keepdims=True), 1e-30)
+    in_text_order = trained.vocabulary.reversed_if_backward((found_NK / strongest_N1)[hidden:])
+    values = np.round(127 * in_text_order).astype(np.int8)
+    return {"reach": values.shape[1], "backward": trained.vocabulary.backward, "values": packed(values.reshape(-1))}
