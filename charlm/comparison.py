@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from charlm import __version__
 from charlm.choice.families import Request
@@ -17,8 +15,7 @@ from charlm.choice.suggest import suggest
 from charlm.config import Config, parse_config
 from charlm.errors import ComparisonError
 from charlm.inference import TrainedModel, load
-from charlm.inference.evaluation import evaluating
-from charlm.layers import as_tuple, cross_entropy
+from charlm.inference.gradients import gradient_norms
 from charlm.look.predictions import context_curve, read
 from charlm.model import CharLM, count_parameters
 from charlm.report import RunRecord, read_run, report_page
@@ -88,7 +85,7 @@ class Row:
     """Characters of context with which the score is within 0.02 bits of that with 256."""
     gradient: float | None
     """Norm of the gradient of a character's loss by the state 100 steps before it, divided by that by the state 1 step
-    before it."""
+    before it; of all layers together, see `gradient_norms`."""
 
 
 def compare(plan: Plan, folder: Path) -> tuple[list[Row], str]:
@@ -262,33 +259,13 @@ def _memory(model: CharLM, ids: np.ndarray) -> int | None:
     return next((length for length, bits in curve if bits <= curve[-1][1] + _SAME), None)
 
 
-def gradient_back(model: CharLM, ids: np.ndarray, back: int = BACK, streams: int = 16) -> float | None:
-    """How much of a gradient is left `back` steps before a character, see `Row.gradient`.
-
-    The mean over streams of the norm of ∂loss_t/∂state_{t−back}, over all layers and units, divided by that of
-    ∂loss_t/∂state_{t−1}. None for a text of fewer than 3 · back characters.
-    """
-    if len(ids) < 3 * back:
+def gradient_back(model: CharLM, ids: np.ndarray) -> float | None:
+    """See `Row.gradient`; None for a text of 2 · BACK characters or less."""
+    norms_LK = gradient_norms(model, ids, BACK)
+    if norms_LK.shape[1] < BACK:
         return None
-    starts = np.linspace(0, len(ids) - 2 * back - 1, streams).astype(np.int64)
-    x_TB = torch.from_numpy(ids[starts + np.arange(2 * back + 1)[:, None]].astype(np.int64))
-    far, near = (_norm(model, x_TB, steps) for steps in (back, 1))
-    return far / near if near > 0 else None
-
-
-def _norm(model: CharLM, x_TB: Tensor, back: int) -> float:
-    """Mean over streams of the norm of the gradient of the last character's loss by the state `back` steps before."""
-    at = len(x_TB) - 1 - back
-    with evaluating(model), torch.enable_grad():
-        with torch.no_grad():
-            _, state = model.outputs(x_TB[:at])
-        leaves = tuple(layer.detach().clone().requires_grad_() for layer in as_tuple(state))
-        outputs_TBH, _ = model.outputs(x_TB[at:-1], leaves if isinstance(state, tuple) else leaves[0])
-        loss = cross_entropy(model.logits(outputs_TBH[-1:]), x_TB[-1:]).sum()
-        gradients = torch.autograd.grad(loss, leaves, allow_unused=True)
-    squares_B = sum(g.double().square().sum((0, 2)) for g in gradients if g is not None)
-    assert isinstance(squares_B, Tensor)
-    return float(squares_B.sqrt().mean())
+    norms_K = np.sqrt(np.square(norms_LK).sum(0))
+    return float(norms_K[-1] / norms_K[0]) if norms_K[0] > 0 else None
 
 
 # The page
