@@ -8,6 +8,7 @@ from torch.nn import functional as F
 
 from charlm.data.vocabulary import Ids
 from charlm.errors import DataError
+from charlm.inference.evaluation import evaluating
 from charlm.layers import Lookup, RecurrentState, as_tuple
 from charlm.model import CharLM, map_state
 from charlm.system.formatting import counted
@@ -29,27 +30,26 @@ def gradient_norms(
     loss_t is the cross-entropy, in nats, of the character that follows step t. h_{t−k} is the state that a layer
     carries from step t − k to the next: all its tensors that are not internal, side by side (an LSTM's h and c). K is
     `longest`, or less for a short text: each position reads 2 K characters from the zero state, the first K of them
-    without a gradient. By autograd through the reference loop. The model is in evaluation mode. DataError for a text
-    of less than 3 characters.
+    without a gradient. By autograd through the reference loop, in evaluation mode. DataError for a text of less than 3
+    characters.
     """
     longest = min(longest, (len(ids) - 1) // 2)
     if longest < 1:
         raise DataError(f"gradients: found a text of {counted(len(ids), 'character')}; allowed: 3 or more")
     ends_P = np.unique(np.linspace(2 * longest, len(ids) - 1, positions).astype(np.int64))
     read_TP = _windows(model, ids, ends_P - 2 * longest, 2 * longest + 1)
-    with torch.no_grad():
-        _, state = model.outputs(read_TP[:longest])
-    carried, logits_PV = [], torch.empty(0)
-    with torch.enable_grad():
+    carried, outputs_1PH = [], torch.empty(0)
+    with evaluating(model), torch.enable_grad():
+        with torch.no_grad():
+            _, state = model.outputs(read_TP[:longest])
         state = map_state(lambda tensor: tensor.detach().requires_grad_(), state)
         for x_P in read_TP[longest:-1]:
             named = zip(model.layers.state_names, as_tuple(state), strict=True)
             carried += [tensor for name, tensor in named if name not in model.layers.cell.internal]
             outputs_1PH, state, _ = model.outputs_and_activations(x_P[None], state)
-            logits_PV = model.logits(outputs_1PH[0])
             # Copies are for the next step alone: a gradient of c does not pass through h, which was computed from it.
             state = map_state(Tensor.clone, state)
-        loss = F.cross_entropy(logits_PV, read_TP[-1], reduction="sum")
+        loss = F.cross_entropy(model.logits(outputs_1PH[0]), read_TP[-1], reduction="sum")
         gradients = torch.autograd.grad(loss, carried, materialize_grads=True, allow_unused=True)
     squares_KLP = torch.stack([gradient.double().square().sum(-1) for gradient in gradients])
     squares_KLP = squares_KLP.unflatten(0, (longest, -1)).sum(1)

@@ -11,6 +11,7 @@ from charlm.config import flatten
 from charlm.data.corpus import Corpus
 from charlm.errors import DivergenceError, RunError
 from charlm.inference.evaluation import evaluate, line_quantiles
+from charlm.inference.gradients import gradient_norms
 from charlm.inference.options import SamplingOptions
 from charlm.model import parameters_by_part
 from charlm.system.clock import EVALUATION_COST, Clock
@@ -207,6 +208,8 @@ class TrainingLoop:
             state.ending_s = state.elapsed_s - start_s + 2 * self._saving_s  # `_finish` saves twice
             self._evaluation_timed = True
             state.count_evaluation(improved)
+            if self._due(self.config.train.eval_every * self.config.train.watch_gradients):
+                self._watch_gradients()
         if share is not None:
             state.watched_share = share
             if callbacks.should_prune and state.valid_nats is not None:
@@ -238,6 +241,11 @@ class TrainingLoop:
             f"{format_duration(state.elapsed_s)}{'  best' if improved else ''}",
         )
         return improved
+
+    def _watch_gradients(self) -> None:
+        """Log how far gradients reach back in the validation text."""
+        norms_LK = self.group.on_first(gradient_norms, self.trainer.evaluated_model, self.corpus.splits["valid"])
+        self.tracker.gradients(norms_LK, self.trainer.state.step)
 
     def _sample(self) -> None:
         """Log a sample, and its first characters to stderr; _Stopped if a signal comes first."""

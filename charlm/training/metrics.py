@@ -15,6 +15,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog  # pyright: ignore[reportAttributeAccessIssue]
 from tensorboard.summary.writer.record_writer import RecordWriter
 from torch.utils.tensorboard import summary
@@ -111,7 +113,7 @@ class Tracker:
             self._append_text(row["split"], f"    {to_json(values)}", row["step"])
             return
         charts = [
-            _scalar(tag, row[name], about)
+            _described(summary.scalar(tag, row[name]), about)
             for tag, (name, about) in _CHARTS.items()
             if row["split"] == "train" or not tag.startswith("training/")
         ]
@@ -121,6 +123,21 @@ class Tracker:
         """Log a text sample with its surprise."""
         self._append(SAMPLES, _line(sample.as_json(step)))
         self._append_text("sample", shaded(sample), step)
+
+    def gradients(self, norms_LK: npt.NDArray[np.float64], step: int) -> None:
+        """Log the norms of `gradient_norms` as a histogram for each layer, with a bucket for each number of steps back.
+
+        A bucket holds the share of the norm in the sum over all steps.
+        """
+        back_K = np.arange(1, norms_LK.shape[1] + 1)
+        summaries = []
+        for layer, norms_K in enumerate(norms_LK, 1):
+            shares_K = norms_K / max(norms_K.sum(), 1e-300)
+            moments = float(shares_K @ back_K), float(shares_K @ back_K**2)
+            buckets = (back_K + 0.5).tolist(), shares_K.tolist()
+            made = summary.histogram_raw(f"gradients/layer_{layer}", 0.5, back_K[-1] + 0.5, 1, *moments, *buckets)
+            summaries.append(_described(made, _GRADIENTS))
+        self._append("valid", _events(*(Event(step=step, summary=each) for each in summaries)))
 
     def finish(self, options: Mapping[str, Any], scores: Mapping[str, float], step: int) -> None:
         """Log options and the scores of the last step for TensorBoard's HParams page."""
@@ -167,8 +184,10 @@ _FIRST = ("model.cell.kind", "model.cell.hidden", "model.layers", "optimizer.lr"
 """The options with which the page of hyperparameters opens."""
 
 
-def _scalar(tag: str, value: float, about: str) -> Any:
-    made = summary.scalar(tag, value)
+_GRADIENTS = "Norm of the gradient of a loss with respect to the state so many characters back, as a share of the sum."
+
+
+def _described(made: Any, about: str) -> Any:
     made.value[0].metadata.summary_description = about
     return made
 

@@ -31,7 +31,7 @@ from charlm.tuning.space import (
 
 _SHARE = 0.1
 """Share of the study's time that a trial takes at most, unless --minutes says otherwise."""
-_RUN = ["eval_every=0", "save_every=0", "sample_every=0", "patience=0", "keep_checkpoints=1"]
+_RUN = ["eval_every=0", "watch_gradients=0", "save_every=0", "sample_every=0", "patience=0", "keep_checkpoints=1"]
 """Options of the section `train` for trials: the study says when they are evaluated; `last` and `best` are kept."""
 _KINDS = ("model.cell.kind", "optimizer.name", "optimizer.schedule.name")
 _OF_THE_STUDY = (*SCHEDULED, "train.log_every", "train.sample_length", "train.sample_temperature")

@@ -30,8 +30,8 @@ SEARCHABLE = ("model.", "train.", "optimizer.")
 """Sections whose options trials may differ in."""
 # fmt: off
 SCHEDULED = (
-    "train.max_steps", "train.max_epochs", "train.max_minutes", "train.eval_every", "train.save_every",
-    "train.sample_every", "train.patience", "train.keep_checkpoints",
+    "train.max_steps", "train.max_epochs", "train.max_minutes", "train.eval_every", "train.watch_gradients",
+    "train.save_every", "train.sample_every", "train.patience", "train.keep_checkpoints",
 )
 # fmt: on
 """Options that the study sets for all of its trials."""

@@ -6,15 +6,18 @@ import math
 import resource
 import sys
 
+import numpy as np
 import pytest
+import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader as Loader
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
+from charlm.checkpoint import read_checkpoint
 from charlm.training.metrics import Tracker
 from charlm.training.progress import ProgressBar
 from charlm.training.sample import Sample
-from charlm.training.start import resume_run
+from charlm.training.start import resume_run, start_run
 from tests.runs import rows, with_max_steps
 
 FIELDS = ["step", "chars", "split", "loss", "nats", "bpc", "lr", "grad_norm", "chars_per_s", "elapsed_s"]
@@ -161,3 +164,36 @@ def test_the_bar_shows_the_time_left_first_and_cuts_what_does_not_fit(monkeypatc
     shown = [text.rstrip() for text in terminal.getvalue().split("\r")]
     assert line[:columns] in shown
     progress.close()
+
+
+def test_gradients_are_watched_every_few_evaluations(tmp_path, config_of):
+    """Evaluations are at steps 4, 8 and 12; the run is the one without it, bit for bit."""
+    watching = config_of({"watch_gradients": 2}, {"layers": 2})
+    start_run(config_of({}, {"layers": 2}), tmp_path / "plain")
+    start_run(watching, tmp_path / "run")
+    last = [read_checkpoint(tmp_path / name / "checkpoints/last.safetensors") for name in ("run", "plain")]
+    assert_same_weights(*last)
+    events = EventAccumulator(str(tmp_path / "run/valid")).Reload()
+    for layer in (1, 2):
+        [event] = events.Histograms(f"gradients/layer_{layer}")
+        assert event.step == 8
+        shares = np.array(event.histogram_value.bucket)
+        assert event.histogram_value.bucket_limit == [back + 0.5 for back in range(1, 101)]
+        assert shares.sum() == pytest.approx(1)
+        assert shares[0] > 10 * shares[20] > 0
+    assert EventAccumulator(str(tmp_path / "plain/valid")).Reload().Tags()["histograms"] == []
+
+
+def assert_same_weights(one, other):
+    assert one.weights.keys() == other.weights.keys()
+    assert all(torch.equal(one.weights[name], other.weights[name]) for name in one.weights)
+
+
+def test_the_shares_of_gradients_by_steps_back(tmp_path):
+    tracker = Tracker(tmp_path)
+    tracker.gradients(np.array([[3.0, 1.0]]), 7)
+    tracker.close()
+    [event] = EventAccumulator(str(tmp_path / "valid")).Reload().Histograms("gradients/layer_1")
+    shown = event.histogram_value
+    assert (shown.min, shown.max, shown.num, shown.sum, shown.sum_squares) == (0.5, 2.5, 1, 1.25, 1.75)
+    assert (list(shown.bucket_limit), list(shown.bucket)) == ([1.5, 2.5], [0.75, 0.25])
