@@ -1,0 +1,84 @@
+"""What the exercises share: finds open holes, runs an exercise's check, and says in plain words what is wrong."""
+
+import ast
+import sys
+import traceback
+from pathlib import Path
+
+import numpy as np
+
+
+class Wrong(Exception):
+    """An answer is not right yet; the message says why."""
+
+
+def expect(condition, message):
+    if not condition:
+        raise Wrong(message)
+
+
+def close(found, right, tolerance=1e-6):
+    try:
+        found, right = np.asarray(found, dtype=float), np.asarray(right, dtype=float)
+    except (TypeError, ValueError):
+        return False
+    return found.shape == right.shape and bool(np.allclose(found, right, rtol=tolerance, atol=tolerance))
+
+
+def compare(name, found, right, hint, *mistakes, tolerance=1e-6):
+    """Wrong unless `found` is close to `right`. mistakes: pairs of the value that a mistake gives, and its own hint."""
+    if close(found, right, tolerance):
+        return
+    shape = getattr(np.asarray(right), "shape", ())
+    expect(
+        np.shape(found) == shape,
+        f"{name}: found the shape {list(np.shape(found))}, expected {list(shape)}.\n{hint}",
+    )
+    hint = next((own for value, own in mistakes if close(found, value, tolerance)), hint)
+    with np.printoptions(precision=4, suppress=True):
+        expect(False, f"{name}: found {_short(found)}, expected {_short(right)}.\n{hint}")
+
+
+def numeric(loss, x, epsilon=1e-5):
+    """The gradient of loss() with respect to the array x, by experiment."""
+    dx = np.zeros_like(x)
+    for place in np.ndindex(x.shape):
+        values = []
+        for step in (epsilon, -epsilon):
+            x[place] += step
+            values.append(loss())
+            x[place] -= step
+        dx[place] = (values[0] - values[1]) / (2 * epsilon)
+    return dx
+
+
+def examine(check):
+    """Run the check of an exercise and end the program: exit code 0 if all is right, else 1."""
+    file = Path(check.__code__.co_filename)
+    holes = open_holes(file.read_text(encoding="utf-8"))
+    if holes:
+        lines = ", ".join(map(str, holes))
+        sys.exit(f"{file.name}: {len(holes)} to fill in, in place of `...`: line {lines}")
+    try:
+        with np.errstate(all="ignore"):
+            seen = check()
+    except Wrong as wrong:
+        sys.exit(f"{file.name}: not yet. {wrong}")
+    except Exception as error:
+        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename) == file]
+        sys.exit(
+            f"{file.name}: line {frames[-1].lineno} stopped.\n  {frames[-1].line}\n{type(error).__name__}: {error}"
+        )
+    print(f"{file.name}: right. {seen}")
+    following = sorted(file.parent.glob(f"{int(file.name[:2]) + 1:02}_*.py"))
+    print(f"Next: python {following[0]}" if following else "That was the last one.")
+
+
+def open_holes(source):
+    """The lines in which `...` stands."""
+    nodes = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Constant)]
+    return sorted(node.lineno for node in nodes if node.value is ...)
+
+
+def _short(value):
+    return f"{value:.6g}" if isinstance(value, int | float | np.floating) else str(value).replace("\n", "")
