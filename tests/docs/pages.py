@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tests.conftest import ROOT
 
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), ROOT / "data/README.md"]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), ROOT / "data/README.md", ROOT / "learn/README.md"]
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 
 FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

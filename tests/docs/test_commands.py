@@ -117,7 +117,8 @@ def test_every_command_is_known_here():
     lines = [line for name in NAMES for line in commands(ROOT / name)]
     assert len([line for line in lines if line.startswith("charlm ") and "fetch" not in line]) > 20
     programs = {line.split()[0] for line in lines if not line.startswith("./scripts/")}
-    assert programs == {"charlm", "tensorboard", "torchrun"}
+    assert programs == {"charlm", "tensorboard", "torchrun", "python"}
+    assert all((ROOT / line.split()[1]).is_file() for line in lines if line.startswith("python "))
     fetched = {word for line in lines if line.startswith("charlm data fetch") for word in line.split()[3:]}
     assert fetched
     assert fetched <= CATALOG.keys()

@@ -141,5 +141,5 @@ def test_keys_configs_and_files_exist():
         for text in inline_code(ROOT / name):
             if re.fullmatch(r"(tinyshakespeare|python-stdlib|paper)-[\w-]+", text):
                 assert text in shipped_configs(), f"{name}: {text}"
-            is_path = re.fullmatch(r"(charlm|benchmarks|tests|scripts|configs|docs)/[\w./-]*", text)
+            is_path = re.fullmatch(r"(charlm|benchmarks|tests|scripts|configs|docs|learn)/[\w./-]*", text)
             assert not is_path or name == "data/README.md" or (ROOT / text).exists(), f"{name}: {text}"

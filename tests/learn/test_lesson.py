@@ -1,0 +1,191 @@
+"""The lesson: its gradients are charlm's, it learns, and its notebook is the same text and runs."""
+
+import functools
+import re
+import runpy
+import sys
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+import charlm
+from charlm import cells
+from charlm.layers import RecurrentLayers
+from charlm.layers.stack import as_tuple
+from charlm.model import CharLM
+from tests.learn.notebook import LESSON, NOTEBOOK, code_cells, notebook
+from tests.text import words_text
+
+H, V, T, B = 7, 11, 13, 3
+
+
+@pytest.fixture(scope="module")
+def lesson() -> dict[str, Any]:
+    return runpy.run_path(str(LESSON))
+
+
+def random(*shape: int) -> np.ndarray:
+    return np.random.default_rng(len(shape)).normal(size=shape)
+
+
+def pair(lesson: dict[str, Any], kind: str) -> tuple[Any, CharLM]:
+    """A network of the lesson and charlm's model with the same weights, in float64."""
+    network = lesson["Network"](lesson[kind](H), V, dtype=np.float64)
+    model = CharLM(V, 0, RecurrentLayers(getattr(cells, kind)(hidden=H, **({"depth": 3} if kind == "RHN" else {})), V))
+    model = model.double()
+    model.load_state_dict({named(name): torch.tensor(value) for name, value in network.w.items()})
+    return network, model
+
+
+def named(name: str) -> str:
+    """charlm's name of one of the lesson's weights."""
+    return name if name.startswith("decoder") else f"layers.{name}_l0"
+
+
+@pytest.mark.parametrize("kind", ["RNN", "LSTM", "RHN"])
+def test_loss_states_and_gradients_are_charlms(lesson, kind):
+    network, model = pair(lesson, kind)
+    ids = np.random.default_rng(1).integers(V, size=(T + 1, B))
+    state = tuple(random(B, H) * (n + 1) for n in range(network.cell.states))
+    logits, last, saved = network.forward(ids[:-1], state)
+    loss, d_logits = lesson["surprise"](logits, ids[1:])
+    gradients, _ = network.backward(d_logits, saved)
+
+    tensors = tuple(torch.tensor(s)[None] for s in state)
+    x_TB, y_TB = torch.tensor(ids[:-1]), torch.tensor(ids[1:])
+    their_logits, their_last = model(x_TB, tensors if len(tensors) > 1 else tensors[0])
+    their_loss = F.cross_entropy(their_logits.flatten(0, 1), y_TB.flatten(), reduction="sum") / B
+    their_loss.backward()
+    assert loss == pytest.approx(their_loss.item(), abs=1e-9)
+    for ours, tensor in zip(last, as_tuple(their_last), strict=True):
+        np.testing.assert_allclose(ours, tensor[0].detach(), atol=1e-9)
+    parameters = dict(model.named_parameters())
+    assert {named(name) for name in gradients} == parameters.keys()
+    for name, gradient in gradients.items():
+        assert np.abs(gradient).max() > 1e-3, name
+        np.testing.assert_allclose(gradient, parameters[named(name)].grad, atol=1e-6, err_msg=name)
+
+
+@pytest.mark.parametrize("kind", ["RNN", "LSTM", "RHN"])
+def test_norms_are_those_of_the_states_gradients(lesson, kind):
+    """∂loss/∂state at a step, by differences: a state is handed over between two halves of the window."""
+    network, _ = pair(lesson, kind)
+    ids = np.random.default_rng(1).integers(V, size=(T + 1, B))
+    logits, _, saved = network.forward(ids[:-1])
+    d_logits = lesson["surprise"](logits, ids[1:])[1]
+    d_logits[:-1] = 0
+    norms = network.backward(d_logits, saved)[1]
+    _, state, _ = network.forward(ids[: T - 4])
+
+    def last_loss() -> float:
+        logits, _, _ = network.forward(ids[T - 4 : T], state)
+        return lesson["surprise"](logits[-1:], ids[T:])[0]
+
+    squares = 0.0
+    for array in state:
+        for place in np.ndindex(array.shape):
+            array[place] += 1e-5
+            above = last_loss()
+            array[place] -= 2e-5
+            squares += ((above - last_loss()) / 2e-5) ** 2
+            array[place] += 1e-5
+    assert norms[4] == pytest.approx(squares**0.5, rel=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["RNN", "LSTM", "RHN"])
+def test_initial_weights_are_drawn_as_in_charlm(lesson, kind):
+    network, model = pair(lesson, kind)
+    fresh = type(model.layers)(model.layers.cell, V)
+    for name, theirs in fresh.named_parameters():
+        ours = network.w[name.removesuffix("_l0")]
+        special = theirs.detach().abs() >= 1 / H**0.5  # the biases that start at a value of their own, and zeros
+        special |= theirs.detach() == 0
+        np.testing.assert_array_equal(ours[special], theirs.detach()[special])
+        assert np.abs(ours[~special.numpy()]).max() <= H**-0.5
+
+
+@pytest.mark.parametrize("kind", ["RNN", "LSTM", "RHN"])
+def test_training_learns_a_text(lesson, kind):
+    """A text in which the next character depends on the last two, so that it takes a memory."""
+    vocabulary, ids = np.unique(list("aab" * 700), return_inverse=True)
+    network = lesson["train"](lesson[kind](16), *lesson["cut_into_streams"](ids, 4), 2, updates=100, T=20)
+    assert lesson["write"](network, vocabulary, prompt="aabaab", length=10, temperature=0.1) == "aabaabaaba"
+
+
+def test_streams_are_the_text_and_the_targets_come_next(lesson):
+    x, y = lesson["cut_into_streams"](np.arange(32), 3)
+    assert x.T.tolist() == [list(range(10)), list(range(10, 20)), list(range(20, 30))]
+    np.testing.assert_array_equal(y, x + 1)
+
+
+def test_it_is_short():
+    assert len(LESSON.read_text(encoding="utf-8").splitlines()) <= 250
+
+
+@pytest.fixture
+def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working folder, and a standard library of one small module."""
+    (tmp_path / "library").mkdir()
+    (tmp_path / "library/module.py").write_text(f"def \n{words_text(60_000)}", encoding="utf-8")
+    get_path, library = sysconfig.get_path, str(tmp_path / "library")
+    monkeypatch.setattr(
+        sysconfig, "get_path", lambda name, *more: library if name == "stdlib" else get_path(name, *more)
+    )
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.usefixtures("small")
+def test_the_program_ends_with_commands_of_charlm(lesson, capsys, cli):
+    lesson["compare"](H=8, B=4, updates=2)
+    out = capsys.readouterr().out
+    assert re.findall(r"^(\w+) writes:$", out, re.MULTILINE) == ["RNN", "LSTM", "RHN"]
+    assert re.findall(r"^(\w+) +[\d,]+ +\d\.\d\d(?: +\d+e-\d+){3}$|\Z", out, re.MULTILINE)[:3] == ["RNN", "LSTM", "RHN"]
+    commands = re.findall(r"^  charlm (.*?)(?:   .*)?$", out, re.MULTILINE)
+    assert [line.split()[0] for line in commands] == ["train", "look", "cells"]
+    tiny = "--set model.cell.hidden=8 --set train.batch_size=2 --set train.max_steps=2 --set threads=1 --set device=cpu"
+    for line in commands:
+        result = cli(*line.split(), *(tiny.split() if line.startswith("train") else []))
+        assert result.code == 0, result.err
+
+
+def test_the_program_reads_a_file(lesson, tmp_path, capsys):
+    (tmp_path / "my.txt").write_text(words_text(60_000), encoding="utf-8")
+    lesson["compare"](tmp_path / "my.txt", H=8, B=4, updates=1)
+    out = capsys.readouterr().out
+    assert out.startswith("60,000 characters")
+    assert f"charlm train {tmp_path / 'my.txt'} " in out
+
+
+def test_a_short_text_is_refused(lesson, tmp_path):
+    (tmp_path / "my.txt").write_text("abc", encoding="utf-8")
+    with pytest.raises(SystemExit, match=r"my\.txt: 3 characters; the lesson needs 50,000"):
+        lesson["compare"](tmp_path / "my.txt")
+
+
+def test_the_notebook_is_made_from_the_lesson():
+    assert NOTEBOOK.read_text(encoding="utf-8") == notebook(), "learn/charlm.ipynb: run ./scripts/notebook"
+
+
+@pytest.mark.usefixtures("small", "kernels")
+def test_the_notebook_runs(monkeypatch, capsys):
+    """Its cells, one after the other, with tiny networks."""
+    tiny = {"model.cell.hidden": 8, "train.batch_size": 2, "train.max_steps": 2, "threads": 1, "device": "cpu"}
+    monkeypatch.setattr("charlm.choice.speed.measure", lambda *_: 0.01)
+    monkeypatch.setattr(charlm, "train", functools.partial(charlm.train, overrides=tiny))
+    monkeypatch.setattr(sys, "argv", ["ipykernel", "-f", "connection.json"])
+    names: dict[str, Any] = {"__name__": "__main__"}
+    for code in code_cells():
+        exec(compile(code, "cell", "exec"), names)
+        if "compare" in names:
+            names["compare"].__defaults__ = (None, 8, 4, 2)
+    out = capsys.readouterr().out
+    assert "RHN writes:" in out
+    differences = [float(number) for number in re.findall(r"largest difference (\S+)", out)]
+    assert len(differences) == 3
+    assert max(differences) < 1e-6
