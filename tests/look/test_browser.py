@@ -143,6 +143,7 @@ def test_on_a_phone_jumps_lead_to_the_text_and_the_card_can_be_closed(opened, pa
     view.wait_for_selector("html[data-ready=yes]", state="attached")
     selected, card = view.locator(".row .selected").bounding_box(), view.locator("#details").bounding_box()
     assert card["height"] < 330  # of two models
+    assert card["y"] + card["height"] == 780  # at the bottom of the screen
     assert selected["y"] + selected["height"] <= card["y"]  # the strongest surprise that is not covered
     view.click("#close-details")
     assert not view.locator("#details").is_visible()
