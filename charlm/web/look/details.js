@@ -13,7 +13,7 @@ export function sentence(data, reading, index) {
   if (Number.isNaN(bits)) return `The model reads this ${data.symbol} first, so it is not predicted.`;
   return (
     `${bits.toFixed(2)} bits, probability ${percent(2 ** -bits)}, rank ${reading.rank[index]}; ` +
-    `the model expected ${(reading.entropy[index] / 1000).toFixed(2)} bits.`
+    `on average it expected ${(reading.entropy[index] / 1000).toFixed(2)} bits of surprise here.`
   );
 }
 

@@ -178,7 +178,7 @@ async function start() {
   const left = data.units.left_out;
   byId("units-note").textContent =
     data.units.why_not ??
-    `Each with the feature it goes with most in the first half of the text; the correlation is that in the second half.${left ? ` ${whole(left)} others left out.` : ""}`;
+    `Correlation: 1 always together, −1 always opposite, 0 unrelated. The feature was found in the first half of the text, the number is that of the second.${left ? ` ${whole(left)} others left out.` : ""}`;
   byId("unit-search").hidden = !data.units.shown.length;
   if (data.compare) {
     byId("compare-card").hidden = false;

@@ -85,7 +85,7 @@ export function memorySentence(memory, symbol) {
   const [first, alone] = memory.curve[0];
   return (
     `From ${alone.toFixed(2)} bits with ${first} ${symbol} of context to ${bits.toFixed(2)} with ${enough}; ` +
-    `longer contexts help by less than 0.02 bits. The same ${memory.targets} ${symbol}s for every length, after a reset of the state.`
+    `longer contexts help by less than 0.02 bits. The same ${memory.targets} ${symbol}s for every length; it begins with an empty memory each time.`
   );
 }
 
@@ -102,7 +102,7 @@ export function fillCopied(list, note, data, go) {
   fillStretches(list, data.characters, longest, (_, length) => `${length} ${data.symbol}s`, go);
   const total = stretches.reduce((sum, [, length]) => sum + length, 0);
   const share = ((100 * total) / data.characters.length).toFixed(1);
-  const label = `Stretches of 20 ${data.symbol}s or more that stand there verbatim`;
+  const label = `Stretches of 20 ${data.symbol}s or more that stand in the training text word for word`;
   note.textContent =
     whyNot ?? (stretches.length ? `${label}: ${stretches.length}, ${share} % of this text.` : `${label}: none.`);
 }
