@@ -305,10 +305,10 @@ def test_it_begins_simply_and_writes_at_a_pace_that_can_be_read(opened, tmp_path
     assert view.input_value("#temperature") == "1.5"
     view.fill("#temperature", "0.25")
     assert view.input_value("#wildness") == "0.25"
-    view.click("#write")
     started = view.evaluate("performance.now()")
+    view.click("#write")
     until(view, "document.getElementById('paper').textContent.length >= 30")
-    assert view.evaluate("performance.now()") - started > 350  # 60 characters/s
+    assert view.evaluate("performance.now()") - started > 350  # 60 characters/s; a slow machine writes no faster
     assert len(view.text_content("#paper")) < 1000
     view.select_option("#pace", "as fast as it can")
     done(view)
