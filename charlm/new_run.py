@@ -218,7 +218,5 @@ def check_minutes(minutes: float | None, settings: list[str], *, is_chosen: bool
 
     if not is_chosen and minutes is None:
         return
-    for _, path, value in valid_overrides(settings):
-        is_in_section = path == ("train",) and isinstance(value, dict) and "max_minutes" in value
-        if path == ("train", "max_minutes") or is_in_section:
-            raise ConfigError("train.max_minutes: found beside minutes or its default; allowed: minutes alone")
+    if any(path == ("train", "max_minutes") for _, path, _ in valid_overrides(settings)):
+        raise ConfigError("train.max_minutes: found beside minutes or its default; allowed: minutes alone")

@@ -86,7 +86,7 @@ class Request:
     initial_name: str = ""
 
     def gives(self, option: str) -> bool:
-        """Whether the user gives this option, one below it, or the whole section that it is in."""
+        """Whether the user gives this option, one below it, or the section that it is in if that names its kind."""
         asked = option.split(".")
         paths = [path for _, path, _ in valid_overrides(self.overrides)]
         return any(all(a == b for a, b in zip(path, asked, strict=False)) for path in paths)
@@ -101,8 +101,8 @@ class Request:
     def base(self) -> Config:
         """The text and the machine, before anything is chosen."""
         sections = ("data", "device", "precision", "threads")
-        given = [override for override, path, _ in valid_overrides(self.overrides) if path[0] in sections]
-        return self.config({"data": {"source": self.source}}, given)
+        given = {override: None for override, path, _ in valid_overrides(self.overrides) if path[0] in sections}
+        return self.config({"data": {"source": self.source}}, [*given])
 
     def settings(self, family: Family, hidden: int, batch_size: int, bptt: int) -> dict[str, Any]:
         """The options that decide how long an update takes, and what is the same for all models; without the user's."""

@@ -19,8 +19,7 @@ from charlm.errors import CellError, ConfigError
 
 __all__ = [
     "CellFinder", "Config", "as_data", "differences", "dump_config", "flatten", "from_file", "ignored_options",
-    "is_in_file", "load_config", "of_run", "override_config", "parse_config", "parse_override", "read_config_file",
-    "valid_overrides",
+    "is_in_file", "load_config", "of_run", "override_config", "parse_config", "read_config_file", "valid_overrides",
 ]  # fmt: skip
 
 # Ten times the longest useful config. PyYAML takes a second and 50 MB for this size, and time and memory grow with it.
@@ -80,7 +79,7 @@ def parse_config(
     faults: list[str] = []
     for override in overrides:
         try:
-            path, value = parse_override(override)
+            path, value = _parse_override(override)
             sources.append((_set(raw, path, value, override), f"--set {override}"))
         except ConfigError as error:
             faults += error.faults
@@ -184,16 +183,24 @@ def _flatten(section: dict[str, Any], prefix: str) -> dict[str, Any]:
 
 
 def valid_overrides(overrides: Iterable[str]) -> Iterator[tuple[str, tuple[str, ...], Any]]:
-    """Each override with its path and value, without those that have none: `parse_config` names these faults."""
+    """Each override with the path and the value of each option that it sets; `parse_config` names those at fault."""
     for override in overrides:
         try:
-            path, value = parse_override(override)
+            path, value = _parse_override(override)
         except ConfigError:
             continue
-        yield override, path, value
+        if isinstance(value, dict) and _is_merged(path):
+            yield from ((override, (*path, key), value[key]) for key in value)
+        else:
+            yield override, path, value
 
 
-def parse_override(override: str) -> tuple[tuple[str, ...], Any]:
+def _is_merged(path: tuple[str, ...]) -> bool:
+    """Whether a section that is set keeps its other options: one that names a kind is replaced."""
+    return not any(kind[:-1] == path for kind in _KINDS)
+
+
+def _parse_override(override: str) -> tuple[tuple[str, ...], Any]:
     """The path and the value of KEY=VALUE; the key may be that of a whole section. ConfigError if it is neither."""
     if len(override) > MAX_BYTES:
         raise ConfigError(f"--set {override[:60]}...: found {len(override)} characters; allowed: {MAX_BYTES}")
@@ -205,10 +212,7 @@ def parse_override(override: str) -> tuple[tuple[str, ...], Any]:
 
 
 def _set(raw: dict[str, Any], path: tuple[str, ...], value: Any, override: str) -> list[tuple[str, ...]]:
-    """Set the value at `path`; return the paths that this creates: its own, and those of missing sections above it.
-
-    A section of one kind only keeps the options that are not in the value.
-    """
+    """Set the value at `path`; return the paths that this creates: its own, and those of missing sections above it."""
     section, created = raw, [path]
     for depth, key in enumerate(path[:-1], start=1):
         if section.get(key) is None:
@@ -220,7 +224,7 @@ def _set(raw: dict[str, Any], path: tuple[str, ...], value: Any, override: str) 
             fault = f"found {name}: {show(section)}, which has no keys; allowed: --set {name}=VALUE"
             raise ConfigError(f"--set {override}: {fault}")
     before = section.get(path[-1])
-    if isinstance(before, dict) and isinstance(value, dict) and not any(kind[:-1] == path for kind in _KINDS):
+    if isinstance(before, dict) and isinstance(value, dict) and _is_merged(path):
         before |= value
         return [(*path, key) for key in value]
     section[path[-1]] = value

@@ -161,6 +161,13 @@ def test_keys_with_spaces_and_whole_sections_decide_text_and_machine(text_file, 
     assert suggestion.reasons["text"].startswith("30,000 characters")
 
 
+def test_a_section_gives_the_options_that_are_in_it_and_all_if_it_may_change_its_kind():
+    request = Request("my.txt", 1, ["train={batch_size: 4, loss: sum}", "model={cell: {kind: gru}}"])
+    given = ("train.batch_size", "train.loss", "model.cell.kind", "model.cell.hidden")
+    left = ("train.bptt", "train.eval_every", "model.layers", "data.split")
+    assert [request.gives(option) for option in (*given, *left)] == [True] * 4 + [False] * 4
+
+
 def test_the_last_loss_promises_less(text_file):
     sum_, last = (suggest(Request(text_file, 1, [f"train.loss={loss}"])) for loss in ("sum", "last"))
     assert float(last.reasons["expect"].split()[1]) > 1.2 * float(sum_.reasons["expect"].split()[1])
