@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from charlm.errors import ConfigError
 from charlm.new_run import (
+    COMPARED,
     DEFAULT_MINUTES,
     MOST_MINUTES,
     NewRun,
     check_minutes,
     check_there,
-    run_name,
+    comparison_folder,
     say_if_stopped,
     start,
 )
@@ -130,7 +131,7 @@ def _train(new: NewRun, on_log: Callable[[dict[str, Any]], object] | None, began
 def compare(
     text: str | Path,
     *,
-    cells: Iterable[str] = ("rnn", "lstm", "gru", "rhn", "sru"),
+    cells: Iterable[str] = COMPARED,
     minutes: float = DEFAULT_MINUTES,
     equal: str = "parameters",
     seeds: int = 1,
@@ -154,7 +155,7 @@ def compare(
     plan = Plan(str(text), minutes, tuple(cells), equal, seeds, tuple(settings))
     with one_training(), own_settings():
         check_fork()
-        rows, signal = compare(plan, Path(folder or Path("comparisons") / run_name(str(text))))
+        rows, signal = compare(plan, Path(folder or comparison_folder(str(text))))
     if signal:
         raise KeyboardInterrupt
     return _table([asdict(row) for row in rows])

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from charlm.config import Config, parse_config
 from charlm.errors import ComparisonError
 from charlm.inference import TrainedModel, load
 from charlm.inference.gradients import gradient_norms
+from charlm.look import opening
 from charlm.look.predictions import context_curve, read
 from charlm.model import CharLM, count_parameters
 from charlm.report import RunRecord, read_run, report_page
@@ -106,7 +107,7 @@ def compare(plan: Plan, folder: Path) -> tuple[list[Row], str]:
 
 
 def run_name(cell: str, seed: int) -> str:
-    """The folder of a training."""
+    """The name of a training's folder."""
     return f"{Path(cell).stem}-{seed}"
 
 
@@ -163,13 +164,16 @@ def _chosen(plan: Plan) -> list[Config]:
         return config, updates, len(suggestion.vocabulary)
 
     say("compare", f"settings of {', '.join(plan.cells)} for {plan.minutes:g} minutes each")
-    asked = [ask(cell) for cell in plan.cells]
+    # How much of the text is for validation follows from the speed of a kind; all are scored on the same.
+    asked = [ask(plan.cells[0])]
+    split = f"data.split={list(asked[0][0].data.split)}"
+    asked += [ask(cell, split) for cell in plan.cells[1:]]
     if plan.equal == "time":
         return [config for config, _, _ in asked]
     vocabulary_size = asked[0][2]
     smallest = min(count_parameters(config.model, vocabulary_size) for config, _, _ in asked)
     like = asked[0][0].train
-    same = [f"train.batch_size={like.batch_size}", f"train.bptt={like.bptt}"]
+    same = [split, f"train.batch_size={like.batch_size}", f"train.bptt={like.bptt}"]
     sized = []
     for cell, (config, _, _) in zip(plan.cells, asked, strict=True):
         hidden = hidden_for(config, vocabulary_size, smallest)
@@ -218,7 +222,7 @@ def _row(name: str, config: Config, records: Sequence[RunRecord], ends: dict[str
     best = [record.about.best_nats for record in records]
     known = [nats for nats in best if nats is not None]
     trained = load(records[0].path, "cpu", "fp32")
-    ids = _validation(trained)
+    ids = trained.split("valid")[:_MEASURED]
     return Row(
         cell=name,
         layers=config.model.layers,
@@ -249,11 +253,6 @@ def _at(record: RunRecord, place: str, end: float) -> float | None:
     return float(np.interp(math.log(end), np.log(at), nats))
 
 
-def _validation(trained: TrainedModel) -> np.ndarray:
-    ids = trained.training_splits("the comparison")["valid"]
-    return np.array(ids[:_MEASURED])
-
-
 def _memory(model: CharLM, ids: np.ndarray) -> int | None:
     curve, _ = context_curve(model, ids)
     return next((length for length, bits in curve if bits <= curve[-1][1] + _SAME), None)
@@ -273,9 +272,9 @@ def gradient_back(model: CharLM, ids: np.ndarray) -> float | None:
 
 def comparison_page(plan: Plan, folder: Path, prompt: str = "") -> str:
     """The report of the trainings, with a passage that all read and a prompt that all continue, shaded by surprise."""
-    records = [read_run(path) for path in _first_runs(plan, folder)]
+    records = [read_run(folder / run_name(cell, 1)) for cell in plan.cells]
     models = [load(record.path, "cpu", "fp32") for record in records]
-    passage = _passage(models[0].vocabulary.decode(_validation(models[0])[: 2 * _PASSAGE]))
+    passage = models[0].vocabulary.decode(opening(models[0], _PASSAGE)).lstrip("\n")
     prompt = prompt or f"{passage.partition(chr(10))[0][:60]}\n"
     return report_page(
         records,
@@ -284,20 +283,6 @@ def comparison_page(plan: Plan, folder: Path, prompt: str = "") -> str:
             ("The same beginning, continued by each", [_continued(model, prompt) for model in models]),
         ],
     )
-
-
-def _passage(text: str) -> str:
-    """A piece that begins after an empty line, or else with a line, if there is one in the first half."""
-    for end in ("\n\n", "\n"):
-        start = text.find(end, 0, _PASSAGE)
-        if start >= 0:
-            return text[start + len(end) :].lstrip("\n")[:_PASSAGE]
-    return text[:_PASSAGE]
-
-
-def _first_runs(plan: Plan, folder: Path) -> Iterator[Path]:
-    for name in plan.cells:
-        yield folder / run_name(name, 1)
 
 
 def _shaded(model: TrainedModel, text: str) -> dict[str, Any]:

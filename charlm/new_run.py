@@ -184,6 +184,15 @@ def _resume(outcome: "Outcome") -> str:
     return f"charlm train --resume --run-dir {shlex.quote(outcome.run_dir)}"
 
 
+COMPARED = ("rnn", "lstm", "gru", "rhn", "sru")
+"""The kinds that are compared unless others are named."""
+
+
+def comparison_folder(text: str) -> Path:
+    """Where a comparison on this text is kept."""
+    return Path("comparisons") / run_name(text)
+
+
 def run_name(text: str) -> str:
     """A name for a run on this text: of the last part of its path, what is a letter, a digit, - or _."""
     return re.sub(r"[^\w-]+", "-", Path(text).stem).strip("-")[:40] or "run"

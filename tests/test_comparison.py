@@ -36,6 +36,8 @@ def test_models_of_equal_size_and_the_same_rows_again(cli, text, tmp_path):
     small, large = sorted(row["parameters"] for row in first["rows"])
     assert large < 1.1 * small
     assert sorted(path.name for path in find_runs(tmp_path / "all")) == ["gru-1", "gru-2", "rnn-1", "rnn-2"]
+    configs = json.loads((tmp_path / "all/comparison.json").read_text(encoding="utf-8"))["configs"]
+    assert configs["rnn"]["data"]["split"] == configs["gru"]["data"]["split"]
     page = (tmp_path / "all/comparison.html").read_text(encoding="utf-8")
     assert "The same passage, as each reads it" in page
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "all").rglob("*.safetensors")}

@@ -8,8 +8,7 @@ import typer
 
 from charlm.cli import usage
 from charlm.cli.common import print_json, print_rows, write_page
-from charlm.new_run import DEFAULT_MINUTES, check_minutes, check_there
-from charlm.new_run import run_name as folder_name
+from charlm.new_run import COMPARED, DEFAULT_MINUTES, check_minutes, check_there, comparison_folder
 from charlm.system.console import say
 
 if TYPE_CHECKING:
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
 Cells = Annotated[
     str, usage.option("KINDS", "Kinds of cells, or Python files with a cell of your own, with commas between them.")
 ]
+_CELLS = ",".join(COMPARED)
 Equal = Annotated[
     Literal["parameters", "time", "updates"],
     usage.option("WHAT", "What the models have in common: parameters, time or updates."),
@@ -29,7 +29,7 @@ def compare(
     minutes: Annotated[
         float, usage.option("M", "Minutes that each model trains.", callback=usage.minutes_checked)
     ] = DEFAULT_MINUTES,
-    cells: Cells = "rnn,lstm,gru,rhn,sru",
+    cells: Cells = _CELLS,
     equal: Equal = "parameters",
     seeds: Annotated[int, usage.option("N", "Train each kind with seeds 1 to N.", min=1, max=100)] = 1,
     overrides: usage.Overrides = None,
@@ -58,7 +58,7 @@ def compare(
     usage.refuse_if(len(kinds) < 2, "--cells: found fewer than two; allowed: for example rnn,lstm")
     check_minutes(minutes, [*settings], is_chosen=True)
     check_there(texts=[text])
-    folder = out or Path("comparisons") / folder_name(text)
+    folder = out or comparison_folder(text)
 
     from charlm.comparison import Plan, compare, comparison_page
     from charlm.training.signals import SIGNALS
