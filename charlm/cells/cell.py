@@ -21,6 +21,8 @@ class Cell(Section):
     """States that mean something only together: zoneout leaves them alone, and people do not look at them."""
     initial: ClassVar[tuple[str, ...]] = ()
     """Options that only set initial values, so a run that starts from trained weights may change them."""
+    meanings: ClassVar[dict[str, tuple[str, ...]]] = {}
+    """What pages call a state, a candidate or a gate; of a gate also what it does at 0 and at 1. Not in checkpoints."""
 
     kind: Any = ""  # each kind narrows it; declared here so that it is printed first
     hidden: Count = 256

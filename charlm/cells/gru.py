@@ -1,6 +1,6 @@
 """The gated recurrent unit (Cho et al. 2014)."""
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from charlm.cells.cell import Cell, Parameters, sigmoid, tanh
 
@@ -11,6 +11,13 @@ class GRU(Cell):
     As in torch.nn and cuDNN, and unlike Cho et al., r multiplies the recurrent product with its bias, so that one
     product serves all gates.
     """
+
+    meanings: ClassVar = {
+        "h": ("memory",),
+        "r": ("reset gate", "ignores the past", "uses the past"),
+        "z": ("update gate", "replaces", "keeps"),
+        "n": ("new value",),
+    }
 
     kind: Literal["gru"] = "gru"
     """Gated recurrent unit."""

@@ -14,6 +14,14 @@ class LSTM(Cell):
 
     states: ClassVar = ("h", "c")
     initial: ClassVar = ("forget_bias",)
+    meanings: ClassVar = {
+        "h": ("output",),
+        "c": ("memory",),
+        "i": ("input gate", "blocks", "lets in"),
+        "f": ("forget gate", "forgets", "keeps"),
+        "g": ("new value",),
+        "o": ("output gate", "hides", "shows"),
+    }
 
     kind: Literal["lstm"] = "lstm"
     """Long short-term memory."""

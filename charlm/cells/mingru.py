@@ -1,6 +1,6 @@
 """The minimal gated recurrent unit (Feng et al. 2024, arXiv:2410.01201)."""
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from charlm.cells.cell import Cell, Parameters, sigmoid, where
 
@@ -10,6 +10,8 @@ class MinGRU(Cell):
 
     No product is inside of the loop over time. The paper's log-space form (appendix B) needs h̃ > 0, from g.
     """
+
+    meanings: ClassVar = {"h": ("memory",), "z": ("update gate", "keeps", "replaces")}
 
     kind: Literal["mingru"] = "mingru"
     """Minimal GRU, whose gates read the input only (Feng et al. 2024)."""

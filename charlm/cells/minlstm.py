@@ -12,6 +12,7 @@ class MinLSTM(Cell):
     """
 
     initial: ClassVar = ("forget_bias",)
+    meanings: ClassVar = {"h": ("memory",), "f": ("forget gate", "forgets", "keeps")}
 
     kind: Literal["minlstm"] = "minlstm"
     """Minimal LSTM, whose gates read the input only (Feng et al. 2024)."""

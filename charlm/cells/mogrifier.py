@@ -12,6 +12,14 @@ class Mogrifier(Cell):
 
     states: ClassVar = ("h", "c")
     initial: ClassVar = ("forget_bias",)
+    meanings: ClassVar = {
+        "h": ("output",),
+        "c": ("memory",),
+        "i": ("input gate", "blocks", "lets in"),
+        "f": ("forget gate", "forgets", "keeps"),
+        "g": ("new value",),
+        "o": ("output gate", "hides", "shows"),
+    }
 
     kind: Literal["mogrifier"] = "mogrifier"
     """LSTM whose input and state first scale each other (Melis et al. 2020)."""

@@ -17,6 +17,11 @@ class RHN(Cell):
 
     states: ClassVar = ("s",)
     initial: ClassVar = ("gate_bias",)
+    meanings: ClassVar = {
+        "s": ("memory",),
+        "g": ("transform gate", "blocks", "lets in"),
+        "c": ("carry gate", "forgets", "keeps"),
+    }
 
     kind: Literal["rhn"] = "rhn"
     """Recurrent highway network (Zilly et al. 2017)."""

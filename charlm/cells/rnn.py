@@ -1,12 +1,14 @@
 """The simple recurrent network (Elman 1990)."""
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from charlm.cells.cell import Cell, Parameters, relu, tanh
 
 
 class RNN(Cell):
     """h_t = φ(W x_t + b + R h_{t−1} + b'), as in torch.nn.RNN."""
+
+    meanings: ClassVar = {"h": ("memory",)}
 
     kind: Literal["rnn"] = "rnn"
     """Elman network: one linear map and one nonlinearity per step."""

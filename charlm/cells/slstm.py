@@ -18,6 +18,13 @@ class SLSTM(Cell):
     states: ClassVar = ("h", "c", "n", "m")
     internal: ClassVar = ("c", "n", "m")
     initial: ClassVar = ("forget_bias",)
+    meanings: ClassVar = {
+        "h": ("output",),
+        "c": ("memory",),
+        "i": ("input gate", "blocks", "lets in"),
+        "f": ("forget gate", "forgets", "keeps"),
+        "o": ("output gate", "hides", "shows"),
+    }
 
     kind: Literal["slstm"] = "slstm"
     """LSTM with exponential gates and scalar memory, one head (Beck et al. 2024)."""

@@ -17,6 +17,12 @@ class SRU(Cell):
     """
 
     states: ClassVar = ("h", "c")
+    meanings: ClassVar = {
+        "h": ("output",),
+        "c": ("memory",),
+        "f": ("forget gate", "forgets", "keeps"),
+        "r": ("reset gate", "shows the input", "shows the memory"),
+    }
 
     kind: Literal["sru"] = "sru"
     """Simple recurrent unit (Lei et al. 2018): all products before the loop, and a highway around each layer."""

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from charlm.cells import Cell
 from charlm.data.reading import NEWLINE
 from charlm.data.vocabulary import Ids, readable
 from charlm.errors import DataError, VocabularyError
@@ -193,7 +194,7 @@ def _units(trained: TrainedModel, ids: Ids, hidden: int, shown: str, count: int)
     if not units:
         why_not = f"No unit goes with a feature: no correlation is {LEAST_CORRELATION} or more."
         return {"shown": [], "left_out": changing, "why_not": why_not}
-    chosen = most_telling(units, count)
+    chosen, cell = most_telling(units, count), trained.config.model.cell
     curves = _curves(trained, ids, hidden, chosen)
     nearest = _nearest(np.array([curves[index][series] for index, (series, _) in enumerate(chosen)]))
     shown_units = [
@@ -201,7 +202,8 @@ def _units(trained: TrainedModel, ids: Ids, hidden: int, shown: str, count: int)
         | {
             "like": nearest[index],
             "curves": [
-                {"name": each.name, "gate": each.gate} | _quantized(curves[index][each]) for each in curves[index]
+                {"name": each.name, "gate": each.gate, "meaning": meaning(cell, each.name)} | _quantized(values_N)
+                for each, values_N in curves[index].items()
             ],
         }
         for index, (series, unit) in enumerate(chosen)
@@ -228,6 +230,11 @@ def _named(series: Series, unit: int, tracks: Tracked) -> dict[str, Any]:
     """The name of a unit's state, and what it tracks."""
     named = {"layer": series.layer + 1, "state": series.name, "unit": unit}
     return named | {"feature": tracks.feature, "correlation": tracks.correlation}
+
+
+def meaning(cell: Cell, name: str) -> tuple[str, ...]:
+    """What the cell's `meanings` say of a state or gate, () if nothing; an RHN's g3 is its g at depth 3."""
+    return cell.meanings.get(name) or cell.meanings.get(name.rstrip("0123456789"), ())
 
 
 def _curves(

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from charlm.cells import CELLS, RHN
 from charlm.data.vocabulary import Vocabulary
 from charlm.errors import DataError
 from charlm.inference.gradients import gradient_norms, influences
@@ -85,6 +86,16 @@ def test_units_that_go_with_something(model, monkeypatch):
         "left_out": 16,
         "why_not": "No unit goes with a feature: no correlation is 1.1 or more.",
     }
+
+
+@pytest.mark.parametrize(
+    "cell", [*(kind() for kind in CELLS.values()), RHN(couple_gates=False)], ids=lambda cell: cell.kind
+)
+def test_every_kind_says_what_its_states_and_gates_are(cell):
+    program = cell.program(square=True)
+    states = {*program.states} - {*program.internal} | {*dict(program.shown)}
+    assert all(len(look.meaning(cell, name)) == 1 for name in states)
+    assert all(look.meaning(cell, name) for name in dict(program.gates))
 
 
 def test_a_model_of_lines_and_a_comparison_with_a_text_model(model):
