@@ -14,6 +14,8 @@ IDEOGRAPH = "[\u3005\u3007\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U00
 _LETTER = rf"(?!{IDEOGRAPH})\w"
 WORD = re.compile(rf"{IDEOGRAPH}|(?:{_LETTER})+(?:['’-](?:{_LETTER})+)*")
 LINE = re.compile(r"[^\n]+")
+LEAST_SAVED = 0.5
+"""Bits; a smaller difference between two models on a word means nothing."""
 _LEAST_LINE = 10
 """Shorter lines have too few characters for a mean."""
 
@@ -36,19 +38,19 @@ def hardest_lines(text: str, bits_N: npt.NDArray[np.float64], count: int = 12) -
 def better_words(
     text: str, bits_N: npt.NDArray[np.float64], other_N: npt.NDArray[np.float64], count: int = 12
 ) -> tuple[list[Stretch], list[Stretch]]:
-    """The words where the first of two models saves most bits, and those where the second does."""
+    """The words where the first of two models saves most bits, and those where the second does; each `LEAST_SAVED`."""
     first, second = (
-        _most_per_word(text, _summed(WORD.finditer(text), saved_N), count)
+        _most_per_word(text, _summed(WORD.finditer(text), saved_N), count, LEAST_SAVED)
         for saved_N in (other_N - bits_N, bits_N - other_N)
     )
     return first, second
 
 
-def _most_per_word(text: str, stretches: list[Stretch], count: int) -> list[Stretch]:
-    """The stretches with most bits, if above 0; each word once."""
+def _most_per_word(text: str, stretches: list[Stretch], count: int, least: float = 0.0) -> list[Stretch]:
+    """The stretches with most bits, if above `least`; each word once."""
     by_text: dict[str, Stretch] = {}
     for start, length, bits in sorted(stretches, key=lambda stretch: -stretch[2]):
-        if bits > 0:
+        if bits > least:
             by_text.setdefault(text[start : start + length], (start, length, bits))
     return list(by_text.values())[:count]
 

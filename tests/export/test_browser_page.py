@@ -256,7 +256,7 @@ def test_pointing_at_written_text_tells_what_else_could_have_come(page, directio
     view.mouse.move(*center(text, place if backward else place + 2))
     assert view.locator("#alternatives .glyph").all_text_contents()[:5] == names(trained.next(before, 5))
     [bits] = trained.score([character + before if backward else before + character], per_char=True)
-    assert view.text_content("#alternatives p >> nth=1").startswith(f"{bits[0 if backward else -1]:.2f} bits, ")
+    assert view.text_content("#alternatives p >> nth=1").startswith(f"{bits[0 if backward else -1]:.2f} bits (")
     assert view.text_content("#alternatives mark") == character
     frame, point = view.locator("#frame").bounding_box(), center(text, place if backward else place + 2)
     assert abs(frame["x"] + frame["width"] / 2 - point[0]) < 1
@@ -266,7 +266,7 @@ def test_pointing_at_written_text_tells_what_else_could_have_come(page, directio
     view.focus("#paper")
     view.keyboard.press("ArrowLeft" if backward else "ArrowRight")
     view.keyboard.press("ArrowLeft" if backward else "ArrowRight")
-    assert " bits, probability " in view.text_content("#spoken")
+    assert ", probability " in view.text_content("#spoken")
     view.click("#write")
     done(view)
     assert view.text_content("#alternatives").startswith("Point at ")

@@ -35,13 +35,18 @@ def shaded(view) -> int:
     return view.eval_on_selector_all(".row span", "cells => cells.filter(cell => cell.style.backgroundColor).length")
 
 
-def test_pointing_at_a_character_tells_its_prediction(view):
+def test_pointing_at_a_character_tells_its_prediction(view, page):
     assert view.text_content("#facts").startswith("lstm, 1 × 16 units · ")
     view.click("#views button[value=surprise]")
     assert shaded(view) > 100
     view.hover('[data-index="40"]')
     assert "character 41 of 3,000" in view.text_content("#prediction")
     assert view.locator("#prediction .bars").first.locator("li").count() in (5, 6)
+    rank = unpacked(data_of(page)["reading"]["rank"])[40]
+    ordinal = {1: "1st", 2: "2nd", 3: "3rd"}.get(rank, f"{rank}th")
+    surprise = rf"\d+\.\d\d bits \(1 bit: a coin toss\), probability .+\s%, its {ordinal} guess\."
+    said = view.text_content("#prediction .beside p >> nth=0")
+    assert re.fullmatch(rf"{surprise} It expected \d\.\d\d bits on average\.", said)
     view.click('[data-index="50"]')
     view.hover('[data-index="60"]')  # a click holds the character
     assert "character 51 of" in view.text_content("#prediction")
@@ -55,10 +60,13 @@ def test_pointing_at_a_character_tells_its_prediction(view):
     assert f"character {int(selected) + 2:,} of" in view.text_content("#prediction")
     word = view.text_content("#words button .what >> nth=5")
     assert words_text(3000)[int(selected) :].startswith(word)
+    assert "".join(view.locator(".row .framed").all_text_contents()) == word
+    view.keyboard.press("Escape")
+    assert view.locator(".row .framed").count() == 0
     assert "3000 characters" in view.text_content("#copied")
-    assert view.locator(".row .copied1").count() > 100
+    assert view.locator(".row .copied").count() > 100
     view.uncheck("#copies")
-    assert view.locator(".row .copied1").count() == 0
+    assert view.locator(".row .copied").count() == 0
     assert view.locator("#memory svg circle").count() == 20
 
 
@@ -105,10 +113,10 @@ def test_it_says_what_it_is_and_begins_with_the_strongest_surprise_in_sight(open
 
 
 def test_a_stretch_of_the_text_is_selected_and_units_are_sorted_by_it(opened, trained_run):
-    page = look_page(load(trained_run, "cpu"), words_text(3000), units=5)
+    page = look_page(load(trained_run, "cpu"), words_text(3000))
     shown = data_of(page)["units"]["shown"]
-    assert len(shown) > 1
     view = opened(page)
+    view.evaluate("document.getElementById('unit-list').scrollTop = 60")
     names = view.locator("#unit-list strong")
     before = names.all_text_contents()
     start, end = (view.locator(f'[data-index="{place}"]').bounding_box() for place in (4, 9))
@@ -123,12 +131,19 @@ def test_a_stretch_of_the_text_is_selected_and_units_are_sorted_by_it(opened, tr
         distance = abs(values[4:10].mean() - np.delete(values, range(4, 10)).mean()) / values.std()
         apart[f"{unit['state']} {unit['unit']}, layer {unit['layer']}"] = distance
     assert names.all_text_contents() == sorted(apart, key=lambda name: -apart[name])
-    first = view.text_content("#unit-list span >> nth=0")
-    assert first.endswith(f" elsewhere: {max(apart.values()):.2f} standard deviations apart")
+    assert view.evaluate("document.getElementById('unit-list').scrollTop") == 0
+    said = view.locator("#unit-list span").all_text_contents()
+    assert said[0].endswith(f" elsewhere: {max(apart.values()):.2f} standard deviations apart")
+    assert min(apart.values()) < 0.5
+    assert said[-1].endswith("; much the same here as elsewhere")
+    view.click("#views button[value=entropy]")  # whose color is not about these bits
+    assert view.text_content("#range") == "Selected: characters 5 to 10"
     assert view.text_content("#units-order") == " that differ most in the selection"
     assert [view.locator(f'[data-index="{place}"].outside').count() for place in (3, 4, 9, 10)] == [1, 0, 0, 1]
     view.keyboard.press("Escape")
     assert names.all_text_contents() == before
+    assert view.text_content("#range") == ""
+    view.click("#views button[value=surprise]")
     view.focus("#text")
     view.keyboard.press("Control+Home")
     for _ in range(3):
@@ -143,6 +158,7 @@ def test_on_a_phone_jumps_lead_to_the_text_and_the_card_can_be_closed(opened, pa
     view.wait_for_selector("html[data-ready=yes]", state="attached")
     selected, card = view.locator(".row .selected").bounding_box(), view.locator("#details").bounding_box()
     assert card["height"] < 330  # of two models
+    assert "1 bit: a coin toss" in view.inner_text("#details")
     assert card["y"] + card["height"] == 780  # at the bottom of the screen
     assert selected["y"] + selected["height"] <= card["y"]  # the strongest surprise that is not covered
     view.click("#close-details")
@@ -175,7 +191,7 @@ def test_keys_move_through_the_text(view):
     first = view.locator('[data-index="0"]').bounding_box()
     assert dark_share(view, first["x"] - 1, first["y"] + 5, 1, first["height"] - 10) == 1  # the box around it is whole
     view.keyboard.press("n")
-    bits = float(view.text_content("#prediction p:nth-of-type(3)").split()[0])
+    bits = float(view.text_content("#prediction .beside p >> nth=0").split()[0])
     assert bits >= 4
 
 
@@ -191,10 +207,18 @@ def test_units_by_slider_list_search_and_likeness(view):
     assert first != second
     colors = "cells => cells.slice(0, 300).map(cell => cell.style.backgroundColor).join()"
     before = view.eval_on_selector_all(".row span", colors)
-    assert f"{second}: state " in view.text_content("#prediction")
+    assert re.search(rf"{second}: (output h|memory c) is ", view.text_content("#prediction"))
+    options = ["c: memory", "f: forget gate", "g: new value", "h: output", "i: input gate", "o: output gate"]
+    assert sorted(view.locator("#gate option").all_text_contents()) == options
     view.select_option("#gate", "f")
-    assert f"{second}: gate f is " in view.text_content("#prediction")
+    assert f"{second}: forget gate f is " in view.text_content("#prediction")
     assert view.eval_on_selector_all(".row span", colors) != before
+    keeps = "The color is the forget gate f of one unit: at 0 it forgets, at 1 (orange) it keeps."
+    assert view.text_content("#story").endswith(keeps)
+    assert view.text_content("#legend") == "0 forgets1 keeps"
+    view.select_option("#gate", "g")
+    assert view.text_content("#story").endswith("The color is the new value g of one unit: orange above 0, blue below.")
+    assert view.text_content("#legend") == "negativepositive"
     view.click("#unit-says .link >> nth=0")
     assert view.text_content("#unit-says strong") != second
     view.fill("#unit-search", first.replace(",", " "))
@@ -204,6 +228,22 @@ def test_units_by_slider_list_search_and_likeness(view):
     view.fill("#unit-search", "no such unit")
     assert view.locator("#unit-list button").count() == 0
     assert view.text_content("#unit-list") == "No unit or feature has these words."
+
+
+def test_gates_without_words_and_units_without_gates(opened, trained_run):
+    page = look_page(load(trained_run, "cpu"), words_text(3000), units=8)
+    view = opened(re.sub(r'"meaning": \[[^]]*\]', '"meaning": []', page))  # as a person's own cell has it
+    view.click("#views button[value=unit]")
+    assert view.text_content("#gate option >> nth=3") == "gate f"
+    view.select_option("#gate", "f")
+    assert view.text_content("#story").endswith("The color is gate f of one unit: blank at 0, orange at 1.")
+    assert view.text_content("#legend") == "01"
+    why = "The page has the gates of the first 6 units only."
+    assert why not in view.text_content("#unit-says")
+    view.click("#unit-list button >> nth=6")
+    assert view.locator("#gate").is_disabled()
+    assert view.get_attribute("#gate", "title") == why
+    assert view.text_content("#unit-says").endswith(f". {why}")
 
 
 def test_a_part_is_selected_on_the_chart_but_not_by_a_finger_that_scrolls(view):
@@ -269,7 +309,8 @@ def test_right_to_left(opened, of_characters, level):
     right = chart["x"] + chart["width"] - 2  # the last column within the border
     assert dark_share(view, right, chart["y"] + 20, 1, 20) == 1  # the frame ends where the text ends
     if level == "char":
-        assert [cell.get_attribute("class") for cell in cells[8:13]] == [None, "copied1", "copied1", "copied1", None]
+        assert [cell.get_attribute("class") for cell in cells[8:13]] == [None, "copied", "copied", "copied", None]
+    assert view.locator("#copies").is_visible() == (level == "char")  # there are no copies to underline
     view.click('[data-index="1"]')
     view.keyboard.press("ArrowLeft")  # onward, as the text runs
     assert view.locator('[data-index="2"].selected').is_visible()
@@ -293,6 +334,8 @@ def test_a_hostile_text_and_vocabulary_do_nothing(opened, of_characters):
 
 def test_dark_wide_narrow_and_printed(opened, page):
     view = opened(page, color_scheme="dark")
+    view.set_viewport_size({"width": 1100, "height": 640})
+    assert view.locator("#details").bounding_box()["height"] < 330  # of two models
     assert view.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(20, 23, 27)"
     view.set_viewport_size({"width": 2500, "height": 900})
     view.evaluate("dispatchEvent(new Event('beforeprint'))")

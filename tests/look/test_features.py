@@ -76,6 +76,7 @@ def test_hardest_words_and_lines():
     assert hardest.hardest_words(text, bits_N, 2) == [(4, 3, 7.0), (8, 4, 4.0)]
     assert hardest.hardest_lines(text, bits_N) == [(8, 17, 1.0)]
     assert hardest.hardest_words("a \u6211\u4eecab, it's", bits_N[:12])[:3] == [(4, 2, 6.0), (8, 4, 4.0), (2, 1, 1.0)]
+    assert hardest.better_words(text, bits_N, bits_N + 0.01) == ([], [])  # too little to mean anything
     other_N = np.where(np.arange(len(text)) < 8, bits_N + 1, bits_N - 0.5)
     assert hardest.better_words(text, bits_N, other_N) == (
         [(4, 3, 3.0)],

@@ -3,6 +3,8 @@
 import { element } from "../shared/elements.js";
 import { bitsAt, excerpt, nameOf } from "./data.js";
 
+const ORDINALS = new Intl.PluralRules("en", { type: "ordinal" });
+
 /** A probability. */
 export const percent = (share) =>
   share >= 0.1 ? `${(100 * share).toFixed(0)} %` : share >= 0.001 ? `${(100 * share).toFixed(1)} %` : "< 0.1 %";
@@ -12,9 +14,15 @@ export function sentence(data, reading, index) {
   const bits = bitsAt(reading, index);
   if (Number.isNaN(bits)) return `The model reads this ${data.symbol} first, so it is not predicted.`;
   return (
-    `${bits.toFixed(2)} bits, probability ${percent(2 ** -bits)}, rank ${reading.rank[index]}; ` +
-    `on average it expected ${(reading.entropy[index] / 1000).toFixed(2)} bits of surprise here.`
+    `${bits.toFixed(2)} bits (1 bit: a coin toss), probability ${percent(2 ** -bits).replaceAll(" ", "\u00a0")}, its ${ordinal(reading.rank[index])} guess. ` +
+    `It expected ${(reading.entropy[index] / 1000).toFixed(2)} bits on average.`
   );
+}
+
+/** 1 → "1st". */
+function ordinal(number) {
+  const ending = { one: "st", two: "nd", few: "rd", other: "th" }[ORDINALS.select(number)];
+  return `${number.toLocaleString("en")}${ending}`;
 }
 
 /** The likeliest characters as bars, and the true one below them if it is none of them. */
@@ -55,19 +63,19 @@ export function showPrediction(box, data, index, more = "") {
   const character = data.characters[index];
   const first = Math.max(0, index - 24);
   const before = excerpt(data.characters, first, index - first);
+  const said = ({ reading, symbols }) => [
+    Number.isNaN(bitsAt(reading, index)) ? "" : bars(reading, symbols, index, character),
+    element("p", { textContent: sentence(data, reading, index) }),
+  ];
+  const named = (model) => element("div", {}, element("h3", { textContent: model.name }), ...said(model));
   const children = [
     contextLine(before, character),
-    element("p", {
-      className: "quiet",
-      textContent: `${data.symbol} ${(index + 1).toLocaleString("en")} of ${data.characters.length.toLocaleString("en")}`,
-    }),
+    data.compare
+      ? element("div", { className: "beside two" }, named(data), named(data.compare))
+      : element("div", { className: "beside" }, ...said(data)),
   ];
   if (more) children.push(element("p", { textContent: more }));
-  const models = data.compare ? [data, data.compare] : [data];
-  for (const model of models) {
-    if (data.compare) children.push(element("h3", { textContent: model.name }));
-    children.push(element("p", { textContent: sentence(data, model.reading, index) }));
-    if (!Number.isNaN(bitsAt(model.reading, index))) children.push(bars(model.reading, model.symbols, index, character));
-  }
+  const place = `${data.symbol} ${(index + 1).toLocaleString("en")} of ${data.characters.length.toLocaleString("en")}`;
+  children.push(element("p", { className: "quiet", textContent: place }));
   box.replaceChildren(...children);
 }

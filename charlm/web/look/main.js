@@ -20,6 +20,7 @@ async function start() {
   const models = data.compare ? [data, data.compare] : [data];
   const guesses = `It guesses every ${data.backward ? "previous" : "next"} ${data.symbol};`;
   let view = "";
+  let selected = null; // a part of the text
 
   const units = new Units(data.units.shown, () => {
     setView("unit");
@@ -37,6 +38,7 @@ async function start() {
       shade: (value) => scale.shade(value),
       words: ["0 bits", `${scale.most} bits or more`],
       says: "Bits per character over the text",
+      inBits: true,
       color: `${guesses} orange: it was surprised.`,
     },
     entropy: {
@@ -49,12 +51,8 @@ async function start() {
     },
     unit: {
       label: "Unit",
-      signed: true,
       value: () => units.value(),
       shade: (value) => signedShade(value),
-      words: ["negative", "positive"],
-      says: "Activation of the chosen unit over the text",
-      color: "The color is one number of its memory, a unit: orange above 0, blue below.",
     },
     compare: {
       label: "Compare",
@@ -63,6 +61,7 @@ async function start() {
       shade: (value) => (Number.isNaN(value) ? 0 : signedShade(value / 4)),
       words: [`${data.name} better`, `${data.compare?.name} better`],
       says: "Difference of the two models' bits over the text",
+      inBits: true,
       color: `${guesses} blue: it was less surprised than ${data.compare?.name}; orange: more.`,
     },
   };
@@ -82,7 +81,7 @@ async function start() {
 
   function setView(name) {
     view = name;
-    const { value, shade, signed, words, says, color } = views[name];
+    const { value, shade, signed, words, says, color } = { ...views[name], ...(name === "unit" && units.colored()) };
     byId("story").textContent = `${story(data)} ${color}`;
     const valueAt = value();
     text.shade = (index) => shade(valueAt(index));
@@ -97,6 +96,7 @@ async function start() {
       button.setAttribute("aria-checked", String(button.value === name));
       button.tabIndex = button.value === name ? 0 : -1;
     }
+    tellRange();
     if (text.selected >= 0) tell(text.selected);
   }
 
@@ -113,16 +113,23 @@ async function start() {
   }
 
   function selectPart(range) {
+    selected = range;
     text.mark(range);
     units.compare(range);
+    tellRange();
+  }
+
+  /** Which part is selected, and its mean if the color is about bits. */
+  function tellRange() {
     const bits = models.map(({ name, reading }) => {
-      const mean = meanBits(reading, ...(range ?? [0, length - 1])).toFixed(2);
+      const mean = meanBits(reading, ...(selected ?? [0, length - 1])).toFixed(2);
       return data.compare ? `${name} ${mean}` : mean;
     });
-    const extent = range
-      ? `${data.symbol}s ${whole(range[0] + 1)} to ${whole(range[1] + 1)}`
+    const extent = selected
+      ? `${data.symbol}s ${whole(selected[0] + 1)} to ${whole(selected[1] + 1)}`
       : `all ${whole(length)} ${data.symbol}s`;
-    byId("range").textContent = `${bits.join(", ")} bits per ${data.symbol} in ${extent}`;
+    const mean = `${bits.join(", ")} bits per ${data.symbol} in ${extent}`;
+    byId("range").textContent = views[view].inBits ? mean : selected ? `Selected: ${extent}` : "";
   }
 
   /** On a narrow screen, where the text may be out of sight, scroll the page to it. */
@@ -130,7 +137,8 @@ async function start() {
     if (matchMedia("(max-width: 900px)").matches) byId("text").scrollIntoView();
   }
 
-  function go(start) {
+  function go(start, size) {
+    text.frame([start, start + size - 1]);
     text.select(start, true);
     text.show(start, true);
     toText();
@@ -166,8 +174,11 @@ async function start() {
   });
   byId("close-details").addEventListener("click", () => document.body.classList.add("no-details"));
   byId("copies").checked = text.underlines = data.copied.stretches.length > 0;
+  byId("copies").parentElement.hidden = !text.underlines;
   addEventListener("keydown", (event) => {
-    if (event.key === "Escape") strip.set(null);
+    if (event.key !== "Escape") return;
+    text.frame(null);
+    strip.set(null);
   });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => strip.measure());
   byId("text").setAttribute("aria-label", `The text, ${whole(length)} ${data.symbol}s`);

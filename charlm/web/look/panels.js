@@ -89,10 +89,10 @@ export function memorySentence(memory, symbol) {
   );
 }
 
-/** Marks of the copied stretches: 1 and 2 by turns, so that neighbors can be told apart. */
+/** 1 for each character that is in a copied stretch. */
 export function copiedMarks(length, stretches) {
   const marks = new Uint8Array(length);
-  stretches.forEach(([start, size], turn) => marks.fill(1 + (turn % 2), start, start + size));
+  for (const [start, size] of stretches) marks.fill(1, start, start + size);
   return marks;
 }
 
@@ -121,6 +121,7 @@ export function fillCompared(box, data, go) {
   });
   const share = (count) => `${((100 * count) / Math.max(1, first + second)).toFixed(0)} %`;
   const list = (stretches) => {
+    if (!stretches.length) return element("p", { className: "quiet", textContent: "None by more than half a bit." });
     const node = element("ol", { className: "chips" });
     fillStretches(node, data.characters, stretches, (bits) => `−${tenths(bits)}`, go);
     return node;

@@ -44,7 +44,7 @@ export function wrapRows(characters, columns) {
 
 export class TextView {
   /**
-   * shade(index) → shade; copied: Uint8Array, 1 or 2 where underlined; onSelect(index), onScroll([first, last]) with what
+   * shade(index) → shade; copied: Uint8Array, 1 where underlined; onSelect(index), onScroll([first, last]) with what
    * is in sight, onRange([first, last]) when a part is selected.
    */
   constructor(box, printed, characters, copied, onSelect, onScroll, onRange = () => {}) {
@@ -53,7 +53,7 @@ export class TextView {
     this.selected = -1;
     this.drawn = new Map(); // row → element
     this.window = [0, 0]; // first row drawn, and the one after the last
-    this.range = null;
+    this.range = this.framed = null; // what is selected, and what a card has led to
     this.anchor = null; // where a selection by keys began
     this.underlines = false;
     this.spacer = element("div", { className: "spacer" });
@@ -181,7 +181,8 @@ export class TextView {
     const marks = [];
     if (character === "\n" || character === "\t") marks.push("sign");
     if (index === this.selected) marks.push("selected");
-    if (this.underlines && this.copied[index]) marks.push(`copied${this.copied[index]}`);
+    if (this.underlines && this.copied[index]) marks.push("copied");
+    if (this.isFramed(index)) marks.push("framed");
     if (this.isOutside(index)) marks.push("outside");
     if (marks.length) cell.className = marks.join(" ");
     return cell;
@@ -190,7 +191,21 @@ export class TextView {
   /** Mark a part, null for none; rows stay as they are, so that what the browser has selected stays selected. */
   mark(range) {
     this.range = range;
-    for (const cell of this.rows.querySelectorAll("[data-index]")) cell.classList.toggle("outside", this.isOutside(Number(cell.dataset.index)));
+    this.toggle("outside", (index) => this.isOutside(index));
+  }
+
+  /** Frame a stretch, null for none, until the next click or key. */
+  frame(range) {
+    this.framed = range;
+    this.toggle("framed", (index) => this.isFramed(index));
+  }
+
+  toggle(name, test) {
+    for (const cell of this.rows.querySelectorAll("[data-index]")) cell.classList.toggle(name, test(Number(cell.dataset.index)));
+  }
+
+  isFramed(index) {
+    return this.framed !== null && index >= this.framed[0] && index <= this.framed[1];
   }
 
   isOutside(index) {
@@ -213,6 +228,7 @@ export class TextView {
     const index = Number(event.target.dataset?.index ?? NaN);
     if (Number.isNaN(index) || (this.pinned && !click)) return;
     this.pinned = click && !(this.pinned && index === this.selected);
+    if (click) this.frame(null);
     this.select(index);
   }
 
@@ -263,6 +279,7 @@ export class TextView {
     if (!move) return;
     event.preventDefault();
     this.pinned = true;
+    this.frame(null);
     this.anchor = event.shiftKey ? (this.anchor ?? index) : null;
     this.select(move(), true);
     if (this.anchor !== null) this.onRange([this.anchor, this.selected].sort((a, b) => a - b));

@@ -7,7 +7,14 @@ export function unitName(unit) {
   return `${unit.state} ${unit.unit}, layer ${unit.layer}`;
 }
 
+const LEAST_APART = 0.5; // standard deviations; less is no difference worth a number
+
 const rounded = (value) => value.toFixed(2).replace("-", "−");
+
+/** "forget gate f"; "gate f" if its cell does not say what it is. */
+function curveName({ name, gate, meaning: [what] }) {
+  return `${what ?? (gate ? "gate" : "state")} ${name}`;
+}
 
 /** "correlation 0.83 with “inside quotes”". */
 export function unitSays(unit) {
@@ -56,18 +63,37 @@ export class Units {
     return this.shown[this.chosen];
   }
 
+  get chosenCurve() {
+    return this.unit.curves.find(({ name }) => name === this.curve);
+  }
+
   /** The chosen curve: value(index), −1 to 1. */
   value() {
-    const { values, scale } = this.unit.curves.find(({ name }) => name === this.curve);
+    const { values, scale } = this.chosenCurve;
     // Values within ±1, as those of gates and h, are shown as they are; others, as c, relative to the largest.
     const factor = Math.min(scale, 1 / 127);
     return (index) => values[index] * factor;
   }
 
+  /** What the color of the chosen curve says: as a legend, a sentence and a name of the chart. */
+  colored() {
+    const { gate, values, scale, meaning } = this.chosenCurve;
+    const [, low, high] = meaning;
+    const called = `${meaning.length ? "the " : ""}${curveName(this.chosenCurve)}`;
+    const says = `${curveName(this.chosenCurve)} of ${unitName(this.unit)} over the text`;
+    if (gate && 127 * scale < 1.001 && values.every((value) => value >= 0)) {
+      const ends = high ? `at 0 it ${low}, at 1 (orange) it ${high}` : "blank at 0, orange at 1";
+      const words = high ? [`0 ${low}`, `1 ${high}`] : ["0", "1"];
+      return { signed: false, words, says, color: `The color is ${called} of one unit: ${ends}.` };
+    }
+    const what = gate ? `${called} of one unit` : "one number of its memory, a unit";
+    return { signed: true, words: ["negative", "positive"], says, color: `The color is ${what}: orange above 0, blue below.` };
+  }
+
   /** The activation after the character at a index, in words. */
   tells(index) {
-    const { values, scale, gate } = this.unit.curves.find(({ name }) => name === this.curve);
-    return `${unitName(this.unit)}: ${gate ? "gate" : "state"} ${this.curve} is ${rounded(values[index] * scale)} after it.`;
+    const { values, scale } = this.chosenCurve;
+    return `${unitName(this.unit)}: ${curveName(this.chosenCurve)} is ${rounded(values[index] * scale)} after it.`;
   }
 
   /** List the units that differ most in a part of the text first; null: in their own order. */
@@ -75,12 +101,14 @@ export class Units {
     this.differences = range && this.shown.map((unit) => difference(unit, range));
     document.getElementById("units-order").textContent = range ? " that differ most in the selection" : "";
     this.fillList();
+    this.list.scrollTop = 0;
   }
 
   /** What the list says of a unit. */
   listed(number) {
     if (!this.differences) return unitSays(this.shown[number]);
     const { here, elsewhere, apart } = this.differences[number];
+    if (Math.abs(apart) < LEAST_APART) return `“${this.shown[number].feature}”; much the same here as elsewhere`;
     const distance = rounded(Math.abs(apart));
     return `“${this.shown[number].feature}”; mean ${rounded(here)} here, ${rounded(elsewhere)} elsewhere: ${distance} standard deviations apart`;
   }
@@ -101,11 +129,19 @@ export class Units {
   describe() {
     this.slider.value = this.chosen;
     this.slider.setAttribute("aria-valuetext", `${unitName(this.unit)}, ${unitSays(this.unit)}`);
-    const option = ({ name, gate }) =>
-      element("option", { value: name, textContent: `${gate ? "gate" : "state"} ${name}` });
+    const option = (curve) => {
+      const { name, meaning } = curve;
+      const depth = name.match(/\d+$/); // of an RHN's g3
+      const words = `${name}: ${meaning[0]}${depth ? `, depth ${depth[0]}` : ""}`;
+      return element("option", { value: name, textContent: meaning.length ? words : curveName(curve) });
+    };
     this.select.replaceChildren(...this.unit.curves.map(option));
     this.select.value = this.curve;
-    this.select.disabled = this.unit.curves.length === 1;
+    const withMore = this.shown.filter(({ curves }) => curves.length > 1).length;
+    const alone = this.unit.curves.length === 1;
+    this.select.disabled = alone;
+    this.select.parentElement.hidden = !withMore; // there is no choice
+    this.select.title = alone ? `The page has the gates of the first ${withMore} units only.` : "";
     const like = this.unit.like.map(([other, correlation]) => {
       const text = `${unitName(this.shown[other])} (${rounded(correlation)})`;
       return element("button", {
@@ -119,7 +155,8 @@ export class Units {
     this.says.replaceChildren(
       strong,
       `: ${unitSays(this.unit)}.`,
-      ...(like.length ? [" Units like this one: ", ...spaced(like)] : []),
+      ...(like.length ? [" Units like this one: ", ...spaced(like), "."] : []),
+      ...(alone && withMore ? [` ${this.select.title}`] : []),
     );
   }
 
