@@ -10,7 +10,8 @@
 `load` returns a `TrainedModel`, which is enough for most uses; the other functions take a CharLM. Imports torch only
 when a name is used.
 
-    trained.py      load, TrainedModel: the checkpoint's model, vocabulary and config
+    loading.py      load: a trained model from a run or a checkpoint
+    trained.py      TrainedModel: the checkpoint's model, vocabulary and config
     options.py      SamplingOptions: how text is drawn; Limit: a bound on the scores of lines
     sampling.py     sample_text: characters drawn one by one
     line_samples.py sample_lines: lines without repeats, or without those of the training text
@@ -31,9 +32,10 @@ if TYPE_CHECKING:
     from charlm.inference.dynamic import Adaptation, evaluate_dynamically
     from charlm.inference.evaluation import Evaluation, evaluate
     from charlm.inference.labels import Classification
+    from charlm.inference.loading import load
     from charlm.inference.options import SamplingOptions
     from charlm.inference.sampling import sample_text
-    from charlm.inference.trained import TrainedModel, Verbatim, load
+    from charlm.inference.trained import TrainedModel, Verbatim
 
 __all__ = [
     "Adaptation",
@@ -50,7 +52,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    for module in ("trained", "options", "dynamic", "evaluation", "labels", "sampling"):
+    for module in ("trained", "loading", "options", "dynamic", "evaluation", "labels", "sampling"):
         if name in __all__ and hasattr(home := importlib.import_module(f"charlm.inference.{module}"), name):
             return getattr(home, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

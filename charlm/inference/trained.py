@@ -12,25 +12,24 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from charlm.checkpoint import Checkpoint, read_checkpoint
 from charlm.config import Config
-from charlm.data.corpus import load_unchanged_corpus, reset_id_of
+from charlm.data.corpus import load_unchanged_corpus
 from charlm.data.lines import Labels
 from charlm.data.reading import NEWLINE
 from charlm.data.sources import with_found_paths
 from charlm.data.vocabulary import Ids, Vocabulary, describe_characters
-from charlm.errors import CheckpointError, DataError, LabelError, VocabularyError
+from charlm.errors import DataError, LabelError, VocabularyError
 from charlm.inference.dynamic import Adaptation, evaluate_dynamically
 from charlm.inference.evaluation import Evaluation, evaluate
+from charlm.inference.gradients import LONGEST, gradient_norms
 from charlm.inference.labels import Classification, label_nats
 from charlm.inference.novelty import Verbatim, copied_share, longest_copy
 from charlm.inference.options import SamplingOptions
 from charlm.inference.sampling import next_probabilities, sample_text, valid_text
 from charlm.inference.texts import Pool, char_features, each_text, one_text, score_texts, text_features
-from charlm.model import CharLM, count_parameters, load_weights, uninitialized_model
-from charlm.runs import find_checkpoint
+from charlm.model import CharLM, build_model
 from charlm.system.console import say
-from charlm.system.device import describe_device, precisions, prepare_device, resolve_device, used_precision
+from charlm.system.device import used_precision
 from charlm.system.formatting import counted, html_table, nats_to_bits
 
 
@@ -94,6 +93,15 @@ class TrainedModel:
         network = copy.deepcopy(self.network).to(cpu)
         network.precision = "fp32"
         return replace(self, network=network, device=cpu)
+
+    def untrained(self) -> "TrainedModel":
+        """A model of the same config with random weights, drawn from its seed, to compare this one with."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.config.seed)
+            network = build_model(self.config.model, len(self.vocabulary), self.network.precision).eval()
+        network.reset_id = self.network.reset_id
+        progress = {**self.progress, "step": 0, "best_nats": None, "elapsed_s": 0.0}
+        return replace(self, network=network.to(self.device), progress=progress)
 
     # Writing
 
@@ -241,6 +249,17 @@ class TrainedModel:
         score = evaluate_dynamically(self.network, ids, train_ids, self.device, adaptation or Adaptation(), **options)
         return self._in_order(score)
 
+    def gradient_norms(self, text: str | Ids, *, longest: int = LONGEST) -> npt.NDArray[np.float64]:
+        """How far gradients reach: the norm of ∂loss_t/∂h_{t−k} for each layer and k = 1 … K: [L, K].
+
+        loss_t is the loss, in nats, of the character after step t; h_{t−k} is what the layer carries from step t − k to
+        the next. The mean over up to 256 positions t of the text. K is `longest`, or less for a short text.
+        VocabularyError for an unknown character; DataError for a text shorter than three; ValueError for longest < 1.
+        """
+        if longest < 1:
+            raise ValueError(f"longest: found {longest}; allowed: an integer ≥ 1")
+        return gradient_norms(self.network, self._ids(text), longest)
+
     def _in_order(self, score: Evaluation) -> Evaluation:
         """The score with its characters in the order of the text."""
         nats = score.per_char_nats
@@ -351,45 +370,3 @@ class TrainedModel:
 
 _CPU_PARAMETERS = 10_000_000
 """Up to so many, a few hundred microseconds per character, the CPU writes faster than a GPU: an estimate."""
-
-
-def load(path: str | Path, device: str = "auto", precision: str = "auto") -> TrainedModel:
-    """Load a trained model from a run's folder (its best checkpoint) or from a checkpoint file.
-
-    device: auto, cpu, cuda or cuda:N. precision: see `load_model`. CheckpointError if there is no usable checkpoint,
-    DeviceError if there is no such GPU, or if it lacks the precision.
-    """
-    where = resolve_device(device)
-    file = find_checkpoint(Path(path))
-    checkpoint = read_checkpoint(file)
-    return TrainedModel(
-        path=file,
-        network=load_model(checkpoint, where, precision),
-        vocabulary=checkpoint.vocabulary,
-        device=where,
-        config=checkpoint.config,
-        progress=checkpoint.progress,
-        labels=checkpoint.labels,
-    )
-
-
-def load_model(checkpoint: Checkpoint, device: torch.device, precision: str = "auto") -> CharLM:
-    """Build the model of a checkpoint in evaluation mode, with the averaged weights if the run kept them.
-
-    precision: of matrix products: fp32, tf32 or bf16; auto: as in training, or fp32 if the device lacks that.
-    CheckpointError if the weights do not fit the config, DeviceError if the device lacks the precision.
-    """
-    expected = count_parameters(checkpoint.config.model, len(checkpoint.vocabulary))
-    stored = sum(tensor.numel() for tensor in checkpoint.weights.values())
-    if stored != expected:  # checked before a forged config can ask for memory
-        raise CheckpointError(f"weights: found {stored:,}; the model has {expected:,}; use a checkpoint of its config")
-    if precision == "auto":
-        precision = used_precision(checkpoint.config.precision)
-        if precision not in precisions(device):
-            say("device", f"precision fp32: {describe_device(device)} lacks {precision}, the precision of the training")
-            precision = "fp32"
-    prepare_device(device, precision)
-    model = uninitialized_model(checkpoint.config.model, len(checkpoint.vocabulary), precision)
-    model.reset_id = reset_id_of(checkpoint.config.data.unit, checkpoint.vocabulary)
-    load_weights(model, checkpoint.averaged or checkpoint.weights)
-    return model.to(device).eval()

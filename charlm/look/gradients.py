@@ -3,23 +3,17 @@
 from typing import Any
 
 import numpy as np
-import torch
 
 from charlm.data.vocabulary import Ids
 from charlm.inference import TrainedModel
-from charlm.inference.gradients import gradient_norms, influences
-from charlm.model import build_model
+from charlm.inference.gradients import influences
 from charlm.web.page import packed
 
 
 def norms_data(trained: TrainedModel, ids: Ids) -> dict[str, Any]:
     """Norms of gradients [L][K] of the model, and of one with the same config and random weights."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(trained.config.seed)
-        untrained = build_model(trained.config.model, len(trained.vocabulary)).eval()
-    untrained.reset_id = trained.network.reset_id
-    models = {"trained": trained.network, "untrained": untrained}
-    return {name: gradient_norms(model, ids).tolist() for name, model in models.items()}
+    models = {"trained": trained, "untrained": trained.untrained()}
+    return {name: model.gradient_norms(ids).tolist() for name, model in models.items()}
 
 
 def influence_data(trained: TrainedModel, ids: Ids, hidden: int) -> dict[str, Any]:

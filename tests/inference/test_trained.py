@@ -1,5 +1,6 @@
 """The Python face of a trained model says what the commands say."""
 
+import copy
 import json
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -14,6 +15,7 @@ from charlm.data.vocabulary import Vocabulary, readable
 from charlm.errors import CheckpointError, DataError, DeviceError, VocabularyError
 from charlm.inference import Adaptation, SamplingOptions, load
 from charlm.inference.continuing import Continuer
+from charlm.inference.gradients import gradient_norms
 from charlm.inference.sampling import valid_text
 from charlm.model import build_model
 from tests.text import words_text
@@ -105,6 +107,36 @@ def test_features_are_what_the_probabilities_come_from(model):
     assert every.shape == (6, 16)
     np.testing.assert_array_equal(every[-1], last)
     np.testing.assert_allclose(every.mean(0), mean, rtol=1e-5)
+
+
+def test_gradient_norms_are_those_of_the_network(model):
+    text = words_text(300)
+    norms = model.gradient_norms(text)
+    assert (norms.shape, norms.dtype) == ((1, 100), np.float64)
+    np.testing.assert_array_equal(norms, gradient_norms(model.network, model.vocabulary.encode(text)))
+    assert model.gradient_norms(text, longest=3).shape == (1, 3)
+    lines = replace(model, network=copy.deepcopy(model.network))
+    lines.network.reset_id = int(model.vocabulary.encode("\n")[0])
+    framed = model.vocabulary.encode("\ntea on a line\n")
+    np.testing.assert_array_equal(lines.gradient_norms("tea on a line"), gradient_norms(lines.network, framed))
+    with pytest.raises(DataError, match="gradients: found a text of 2 characters; allowed: 3 or more"):
+        model.gradient_norms("so")
+    with pytest.raises(ValueError, match="longest: found 0; allowed: an integer ≥ 1"):
+        model.gradient_norms(text, longest=0)
+
+
+def test_an_untrained_model_has_the_weights_that_the_seed_draws(model):
+    before = torch.get_rng_state()
+    untrained = model.untrained()
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.manual_seed(model.config.seed)
+    first = build_model(model.config.model, len(model.vocabulary)).state_dict()
+    drawn = untrained.network.state_dict()
+    assert all(torch.equal(drawn[name], first[name]) for name in first)
+    assert not untrained.network.training
+    assert (untrained.progress["step"], untrained.progress["best_nats"]) == (0, None)
+    assert untrained.evaluate(words_text(2000)).nats_per_char > model.evaluate(words_text(2000)).nats_per_char
+    assert untrained.novelty([words_text(20_000)[100:160]])[0].windows_share == 1
 
 
 def test_a_byte_model_counts_bytes(model):
