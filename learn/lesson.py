@@ -10,7 +10,6 @@ An array called x_TB has the shape [T, B]. dx is always the gradient of the loss
 
 import os
 import sys
-import sysconfig
 from pathlib import Path
 
 os.environ["OPENBLAS_NUM_THREADS"] = "1"  # matrices this small are faster on one core
@@ -19,12 +18,14 @@ import numpy as np
 
 # %% 1. Characters become numbers
 # The network sees a character as its place in the vocabulary. At each step it guesses the next one, so the targets y
-# are the text itself, one character later. B streams start at B places of the text and are read side by side: a matrix
-# times B vectors takes hardly longer than times one.
+# are the text itself, one character later. B parts of the text are read side by side; it takes hardly longer than one.
 def read_text(path=None):
     """The text of a file, or else of the modules in Python's standard library."""
-    files = [Path(path)] if path else sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))
-    return "".join(file.read_text(encoding="utf-8" if path else "ascii", errors="ignore") for file in files)
+    files = [Path(path)] if path else sorted(Path(os.__file__).parent.glob("*.py"))
+    try:
+        return "".join(file.read_text(encoding="utf-8" if path else "ascii", errors="ignore") for file in files)
+    except OSError as error:
+        sys.exit(f"{error.filename}: cannot be read ({error.strerror}); name a text file, or none for Python's modules")
 
 
 def cut_into_streams(ids, B):

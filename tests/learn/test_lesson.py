@@ -1,8 +1,10 @@
 """The lesson: its gradients are charlm's, it learns, and its notebook is the same text and runs."""
 
 import functools
+import os
 import re
 import runpy
+import subprocess
 import sys
 import sysconfig
 from pathlib import Path
@@ -133,6 +135,7 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "library").mkdir()
     (tmp_path / "library/module.py").write_text(f"def \n{words_text(60_000)}", encoding="utf-8")
     get_path, library = sysconfig.get_path, str(tmp_path / "library")
+    monkeypatch.setattr(os, "__file__", f"{library}/os.py")
     monkeypatch.setattr(
         sysconfig, "get_path", lambda name, *more: library if name == "stdlib" else get_path(name, *more)
     )
@@ -166,6 +169,15 @@ def test_a_short_text_is_refused(lesson, tmp_path):
     (tmp_path / "my.txt").write_text("abc", encoding="utf-8")
     with pytest.raises(SystemExit, match=r"my\.txt: 3 characters; the lesson needs 50,000"):
         lesson["compare"](tmp_path / "my.txt")
+
+
+@pytest.mark.parametrize(("name", "reason"), [("none.txt", "No such file or directory"), ("", "Is a directory")])
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows gives other reasons")
+def test_a_file_that_cannot_be_read_takes_one_line(name, reason, tmp_path):
+    file = str(tmp_path / name)
+    done = subprocess.run([sys.executable, str(LESSON), file], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == f"{file}: cannot be read ({reason}); name a text file, or none for Python's modules\n"
 
 
 def test_the_notebook_is_made_from_the_lesson():
