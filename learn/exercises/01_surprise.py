@@ -1,7 +1,7 @@
 """1. Surprise: what a loss in nats means.
 
 A model gave the characters that really came the probabilities p. Its surprise at one of them is −log p: 0 if it was
-certain, and the larger the less it expected it. The loss is the mean over all characters.
+certain, and larger the less it expected the character. The loss is the mean over all characters.
 
 The natural logarithm gives nats, the logarithm to base 2 bits. Perplexity says how many equally likely characters
 would be as hard to guess.

@@ -3,7 +3,7 @@
     new = tanh(W x + R h)
     h'  = h + a ⊙ (new − h),    a = σ(leak)
 
-Each unit learns how fast it forgets: with a near 0 it keeps its state. (docs/cells.md trains this cell in charlm.)
+Each unit learns how fast it forgets: with a near 0 it keeps its state. (docs/cells/own.md trains this cell in charlm.)
 `step` is given; find the gradients. dv stands for the gradient of the loss with respect to v. Shapes: [B, H], R [H, H],
 leak [H]. Some values reach the loss on two paths: their gradients add up.
 """
@@ -21,7 +21,7 @@ def step(leak, R, Wx, h):
 def back(leak, R, Wx, h, dh_new):
     """The gradients of leak, R and h, from that of the new state."""
     _, a, new = step(leak, R, Wx, h)
-    da = ...  # [H]: all streams share it
+    da = ...  # [H]: all streams share a
     dleak = ...  # through the sigmoid: σ' = σ (1 − σ)
     dnew = ...
     dinside = ...  # of W x + R h, through tanh

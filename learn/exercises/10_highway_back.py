@@ -4,7 +4,7 @@
     s' = h ⊙ g + s ⊙ c
 
 A recurrent highway network may have a carry gate c with weights of its own (charlm: couple_gates: false); the lesson's
-has c = 1 − g. The three a come side by side from one product: a = W x + R s + b, [B, 3H]. Find the gradients of a, s.
+has c = 1 − g. All three a are side by side in one product: a = W x + R s + b, [B, 3H]. Find the gradients of a and s.
 """
 
 import numpy as np
@@ -67,7 +67,7 @@ def check():
         (ds_new * (1 - g) + through, "1 − g carries if the gates are coupled. Here the carry gate is c."),
         tolerance=1e-5,
     )  # fmt: skip
-    return "That is all of backpropagation. charlm derives it from the forward step of any cell: see docs/cells.md."
+    return "That is all of backpropagation. charlm derives it from the forward step of any cell: see docs/cells/own.md."
 
 
 if __name__ == "__main__":

@@ -29,11 +29,8 @@ def compare(name, found, right, hint, *mistakes, tolerance=1e-6):
     """Wrong unless `found` is close to `right`. mistakes: pairs of the value that a mistake gives, and its own hint."""
     if close(found, right, tolerance):
         return
-    shape = getattr(np.asarray(right), "shape", ())
-    expect(
-        np.shape(found) == shape,
-        f"{name}: found the shape {list(np.shape(found))}, expected {list(shape)}.\n{hint}",
-    )
+    expect(found is not None, f"{name}: found None, so nothing was returned.\n{hint}")
+    expect(np.shape(found) == np.shape(right), f"{name}: found {_form(found)}, expected {_form(right)}.\n{hint}")
     hint = next((own for value, own in mistakes if close(found, value, tolerance)), hint)
     with np.printoptions(precision=4, suppress=True):
         expect(False, f"{name}: found {_short(found)}, expected {_short(right)}.\n{hint}")
@@ -58,7 +55,7 @@ def examine(check):
     holes = open_holes(file.read_text(encoding="utf-8"))
     if holes:
         lines = ", ".join(map(str, holes))
-        sys.exit(f"{file.name}: {len(holes)} to fill in, in place of `...`: line {lines}")
+        sys.exit(f"{file.name}: {len(holes)} left to fill in; replace `...` on line {lines}")
     try:
         with np.errstate(all="ignore"):
             seen = check()
@@ -71,13 +68,22 @@ def examine(check):
         )
     print(f"{file.name}: right. {seen}")
     following = sorted(file.parent.glob(f"{int(file.name[:2]) + 1:02}_*.py"))
-    print(f"Next: python {following[0]}" if following else "That was the last one.")
+    if following:
+        here = Path.cwd()
+        print("Next: python", following[0].relative_to(here) if following[0].is_relative_to(here) else following[0])
+    else:
+        print("That was the last one.")
 
 
 def open_holes(source):
     """The lines in which `...` stands."""
     nodes = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Constant)]
     return sorted(node.lineno for node in nodes if node.value is ...)
+
+
+def _form(value):
+    shape = np.shape(value)
+    return f"the shape {list(shape)}" if shape else "one number"
 
 
 def _short(value):

@@ -50,8 +50,9 @@ MISTAKES = [
     ("01_surprise", 0, "-np.log(p).sum()", "This is the sum"),
     ("01_surprise", 0, "-np.log2(p).mean()", "These are bits"),
     ("01_surprise", 0, "-np.log(p.mean())", "its own surprise"),
-    ("01_surprise", 0, "-np.log(p)", "found the shape [3], expected []"),
+    ("01_surprise", 0, "-np.log(p)", "found the shape [3], expected one number"),
     ("01_surprise", 0, "1 - p.mean()", "Take the logarithm of each"),
+    ("01_surprise", 0, "None", "found None, so nothing was returned"),
     ("01_surprise", 1, "nats * np.log(2)", "multiplied where you should divide"),
     ("01_surprise", 1, "nats", "A fair coin"),
     ("01_surprise", 2, "2**nats", "Nats belong to e"),
@@ -88,7 +89,7 @@ MISTAKES = [
     ("05_leaky_back", 1, "da", "The sigmoid is missing"),
     ("05_leaky_back", 0, "(dh_new * new).sum(axis=0)", "a also makes h smaller"),
     ("05_leaky_back", 0, "(dh_new * (new - h)).mean(axis=0)", "mean over the streams"),
-    ("05_leaky_back", 0, "dh_new * (new - h)", "dleak: found the shape [2, 3], expected [3]"),
+    ("05_leaky_back", 0, "dh_new * (new - h)", "dleak: found the shape [2, 3], expected the shape [3]"),
     ("05_leaky_back", 0, "(dh_new * h).sum(axis=0)", "Sum over the streams"),
     ("05_leaky_back", 4, "h.T @ dinside", "It is transposed"),
     ("05_leaky_back", 2, "dh_new", "lacks a"),
@@ -202,7 +203,7 @@ def test_open_holes_are_named_with_their_lines(name, told):
     source = (EXERCISES / f"{name}.py").read_text(encoding="utf-8")
     lines = [str(n) for n, line in enumerate(source.splitlines(), 1) if re.search(r"(?<!\w)\.\.\.", line)]
     out = told(name, source)
-    assert out == f"{name}.py: {len(ANSWERS[name])} to fill in, in place of `...`: line {', '.join(lines)}"
+    assert out == f"{name}.py: {len(ANSWERS[name])} left to fill in; replace `...` on line {', '.join(lines)}"
 
 
 def test_wrong_answers_are_told_why(told):
@@ -233,7 +234,7 @@ def test_it_runs_as_a_program(tmp_path):
     command = [sys.executable, str(EXERCISES / "01_surprise.py")]
     result = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
     assert (result.returncode, result.stdout) == (1, "")
-    assert result.stderr == "01_surprise.py: 3 to fill in, in place of `...`: line 16, 21, 26\n"
+    assert result.stderr == "01_surprise.py: 3 left to fill in; replace `...` on line 16, 21, 26\n"
 
 
 def test_the_gru_is_torchs():
