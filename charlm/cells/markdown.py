@@ -30,11 +30,17 @@ def markdown(cell: Cell) -> str:
     states = [f"`{name}`" for name in cell.states]
     listed = f"{', '.join(states[:-1])} and {states[-1]}" if len(states) > 1 else states[0]
     lines = ["## Parameters", ""]
-    lines += [f"State: {listed}, each of H units. The output of a layer is {states[0]}. I is its number of inputs."]
+    carried = f"states {listed}" if len(states) > 1 else f"state {listed}"
+    lines += [
+        f"A layer has I inputs and H units. From step to step it carries the {carried}; its output is {states[0]}."
+    ]
     lines += [f"This is the step {note}."] if note else []
     lines += ["", "| parameter | shape | initial value |", "|---|---|---|"]
     lines += [f"| `{each.name}` | {shape(each)} | {_start(each)} |" for each in program.parameters]
-    lines += ["", f"In total {_count(program)} numbers a layer.", ""]
+    lines += ["", f"A layer has {_count(program)} parameters. U(±a) is uniform between −a and a."]
+    if any("," in _start(each) for each in program.parameters):
+        lines += ["Where there are several initial values, each is for H rows, from the first row on."]
+    lines += [""]
     fields = {name: type(cell).model_fields[name] for name in cell.options()}
     if fields:
         lines += ["| option | default | meaning |", "|---|---|---|"]
@@ -42,10 +48,24 @@ def markdown(cell: Cell) -> str:
             meaning = " ".join((field.description or "").split())  # a row is one line
             lines += [f"| `{name}` | {json.dumps(field.default, ensure_ascii=False)} | {meaning} |"]
         lines += [""]
-    lines += ["## Equations", "", f"```math\n{latex(program)}\n```", ""]
-    lines += ["The same as text, then the derivative, which the kernels compute:", "", "```text"]
-    lines += [*equations(program), "", *derivative(program), "```"]
+    forward, backward = equations(program), derivative(program)
+    lines += ["## Equations", "", _notation(forward), "", f"```math\n{latex(program)}\n```", ""]
+    unnamed = ", and δ₁ that of a value without a name" if "δ" in str(backward) else ""
+    lines += [
+        "The same as text, and below it the derivative, which the kernels compute. There, dv is the gradient of the"
+    ]
+    lines += [f"loss with respect to v{unnamed}. Gradients of matrices and biases are left out.", ""]
+    lines += ["```text", *forward, "", *backward, "```"]
     return "\n".join(lines) + "\n"
+
+
+def _notation(forward: list[str]) -> str:
+    """What the symbols in the equations mean."""
+    text = "\n".join(forward)
+    stacked = [name for name in (line.split(" = ")[0] for line in forward) if f"{name}₁" in text]
+    sigmoid = "σ is the logistic sigmoid; " if "σ" in text else ""
+    parts = "; {0}₁ is the first H numbers of {0}, {0}₂ the next H".format(*stacked) if stacked else ""
+    return f"{sigmoid}⊙ multiplies unit by unit{parts}."
 
 
 def _start(parameter: Parameter) -> str:
