@@ -79,7 +79,7 @@ def _fastest_s(trainer: Trainer, enough_s: float) -> float:
         start_s = time.perf_counter()
         trainer.update()
         if is_gpu:
-            torch.cuda.synchronize()
+            torch.cuda.synchronize(trainer.device)
         spent_s, _ = trainer.group.agree(sum(times), [])  # as after every update of a run
         if trainer.state.step > 1:  # the first one allocates
             times.append(time.perf_counter() - start_s)

@@ -30,13 +30,12 @@ class BufferCache:
         self._lock = threading.RLock()  # reentrant: freeing tensors can return other buffers
 
     def buffers_of(self, form: Hashable, layer_kind: Hashable = None) -> BuffersOf:
-        """The buffers of a call. form: equal for calls whose tensors have equal shapes.
+        """The buffers of a call. form: equal for calls in the same stream whose tensors have equal shapes.
 
         layer_kind: a stack's first layer can have more vectors than the others.
         """
-        # Tensors made in inference mode cannot be written outside it; those of another stream may be in use.
-        stream = torch.cuda.current_stream().cuda_stream if torch.cuda.is_available() else None
-        form = form, torch.is_inference_mode_enabled(), stream
+        # Tensors made in inference mode cannot be written outside it.
+        form = form, torch.is_inference_mode_enabled()
         return partial(self._take, form, (layer_kind, torch.is_grad_enabled()))
 
     def _take(self, form: Hashable, kind: Hashable, phase: str) -> Buffers:

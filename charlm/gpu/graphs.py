@@ -21,22 +21,27 @@ from charlm.system.console import say
 Launches = Callable[[], None]
 
 
+def stream_of(device: torch.device) -> int:
+    """The stream in which this thread launches on the device, which need not be its current device."""
+    return torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
+
+
 class Recorder:
     """Records launches on a GPU, without running them."""
 
     def __init__(self) -> None:
-        self._pools: dict[torch.device, Any] = {}
+        self._pools: dict[tuple[torch.device, int], Any] = {}
 
     def __call__(self, launches: Launches, device: torch.device) -> Launches:
-        """A function that replays the launches on the current stream; RuntimeError if CUDA cannot record them."""
-        graph, stream = torch.cuda.CUDAGraph(), _stream(device)
+        """A function that replays the launches in the stream of now; RuntimeError if CUDA cannot record them."""
+        graph, stream, place = torch.cuda.CUDAGraph(), _stream(device), (device, stream_of(device))
         # torch.cuda.graph would also empty the allocator's cache, and so change the addresses of the next tensors.
         with torch.cuda.device(device), torch.cuda.stream(stream):
-            # One pool for all graphs of this recorder, because no graph's memory is needed after its replay. A pool
-            # dies with its last graph, so recorders do not share one.
-            if device not in self._pools:
-                self._pools[device] = torch.cuda.graph_pool_handle()
-            graph.capture_begin(pool=self._pools[device], capture_error_mode="thread_local")
+            # One pool for all graphs of this recorder that are replayed in one stream, because no graph's memory is
+            # needed after its replay. A pool dies with its last graph, so recorders do not share one.
+            if place not in self._pools:
+                self._pools[place] = torch.cuda.graph_pool_handle()
+            graph.capture_begin(pool=self._pools[place], capture_error_mode="thread_local")
             try:
                 launches()
             except BaseException:
@@ -60,7 +65,7 @@ launches of another one takes it again."""
 
 
 class Graphs:
-    """Runs launches, and replays those that it has recorded.
+    """Runs launches, and replays those that it has recorded, in the same stream.
 
     A call is recorded the second time. The least recently used calls and graphs are forgotten.
     """
@@ -79,7 +84,7 @@ class Graphs:
         if not self.enabled:
             return launches()
         with _ALONE:
-            return self._run(call, launches, device)
+            return self._run((call, device, stream_of(device)), launches, device)
 
     def _run(self, call: Hashable, launches: Launches, device: torch.device) -> None:
         if replay := self._recorded.get(call):

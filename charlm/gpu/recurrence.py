@@ -10,7 +10,7 @@ from torch import Tensor
 
 from charlm.cells.passes import Passes
 from charlm.gpu.buffers import BufferCache
-from charlm.gpu.graphs import Graphs, identity
+from charlm.gpu.graphs import Graphs, identity, stream_of
 from charlm.gpu.products import device_linear, matmul
 from charlm.gpu.steps import Steps, Window
 from charlm.native.call import without_autocast
@@ -29,7 +29,7 @@ class TensorRecurrence(Driver):
 
         def launches() -> None:
             window = Window(passes, **fields)  # type: ignore[arg-type]
-            with torch.cuda.device_of(window.states), without_autocast(device):
+            with without_autocast(device):
                 steps = self.steps(window)
                 if function == "recurrence_forward":
                     for t in range(window.T):
@@ -39,15 +39,20 @@ class TensorRecurrence(Driver):
                         steps.backward(t)
                     steps.finish()
 
-        if self.takes_graphs(device):
-            tf32 = torch.backends.cuda.matmul.allow_tf32
-            self.graphs.run((function, device, passes, tf32, identity(fields)), launches, device)
-        else:
-            launches()
+        # Triton launches on this thread's current device, whichever holds the tensors.
+        with torch.cuda.device_of(values["states"]):
+            if self.takes_graphs(device):
+                tf32 = torch.backends.cuda.matmul.allow_tf32
+                self.graphs.run((function, passes, tf32, identity(fields)), launches, device)
+            else:
+                launches()
 
     def takes_graphs(self, device: torch.device) -> bool:
         """Whether windows become graphs on this device; not while the caller records a graph of its own."""
-        return device.type == "cuda" and not torch.cuda.is_current_stream_capturing()
+        if device.type != "cuda":
+            return False
+        with torch.cuda.device(device):
+            return not torch.cuda.is_current_stream_capturing()
 
     def steps(self, window: "Window") -> "Steps":
         """What computes the steps of a window: Triton's kernels on a GPU, if they can."""
@@ -66,7 +71,8 @@ class TensorRecurrence(Driver):
             return super().buffers_of(numbers, tensors, cache)
         shapes = (None if tensor is None else (tensor.shape, tensor.dtype, tensor.device) for tensor in tensors)
         passes, input_size, *_ = numbers
-        return cache.buffers_of((self, numbers, *shapes), layer_kind=(passes, input_size))
+        # Buffers of another stream may be in use.
+        return cache.buffers_of((self, numbers, stream_of(device), *shapes), layer_kind=(passes, input_size))
 
     def linear(self, x: Tensor, w_NK: Tensor, bias_N: Tensor | None = None) -> Tensor:
         return device_linear(x, w_NK, bias_N)

@@ -117,7 +117,7 @@ def _median_s(function: Callable[[], None], trainer: Trainer) -> float:
         start_s = time.perf_counter()
         function()
         if trainer.device.type == "cuda":
-            torch.cuda.synchronize()
+            torch.cuda.synchronize(trainer.device)
         if call >= _WARMUP_STEPS:
             times.append(time.perf_counter() - start_s)
         spent_s, _ = trainer.group.agree(sum(times), [])
