@@ -89,8 +89,9 @@ class _Pass:
         return result
 
     def kernel(self, stage: int, size: Size, computed: list[int], stores: list[Store]) -> TritonKernel:
-        writer = Writer(self)
         places = [place for place in computed if self.unified(self.nodes[place].size) == size]
+        whole_rows = any(self.nodes[place].op in _ROW for place in places)
+        writer = Writer(self, whole_rows)
         stores = [store for store in stores if self.unified(store.size) == size]
         for place in places:
             writer.compute(place)
@@ -101,7 +102,6 @@ class _Pass:
                 writer.store_value(Argument("node", place, self.nodes[place].size), place)
         for store in (store for store in stores if store.place not in places):
             store.write(writer)
-        whole_rows = any(self.nodes[place].op in _ROW for place in places)
         kernel = TritonKernel(f"{self.name}_{stage}_{size}", size, whole_rows, tuple(writer.arguments))
         self.texts.append(writer.text(kernel))
         return kernel

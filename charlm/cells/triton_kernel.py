@@ -80,10 +80,10 @@ class KernelsOfPass(Protocol):
 
 
 class Writer:
-    """Writes one kernel."""
+    """Writes one kernel. whole_rows: each program computes all units of a stream."""
 
-    def __init__(self, of: KernelsOfPass) -> None:
-        self.of = of
+    def __init__(self, of: KernelsOfPass, whole_rows: bool) -> None:
+        self.of, self.whole_rows = of, whole_rows
         self.lines: list[str] = []
         self.arguments: dict[Argument, None] = {}
         self.values: dict[int, str] = {}
@@ -92,11 +92,11 @@ class Writer:
 
     def text(self, kernel: TritonKernel) -> str:
         names = ", ".join([*(argument.name for argument in kernel.arguments), "B", "N"])
-        if kernel.whole_rows:
+        if self.whole_rows:
             lines = ["b = tl.program_id(0).to(INDEX)", "u = tl.arange(0, BLOCK)", "inside = u < N"]
         else:
             at = "at = tl.program_id(0).to(INDEX) * BLOCK + tl.arange(0, BLOCK)"
-            lines = [at, "inside = at < B * N", "b, u = at // N, at % N"]
+            lines = [at, "b, u = at // N, at % N", "inside = b < B"]  # B · N may not fit into 32 bits
         head = f"@triton.jit\ndef {kernel.name}({names}, BLOCK: tl.constexpr, INDEX: tl.constexpr):\n"
         return head + "".join(f"    {line}\n" for line in (*lines, *self.lines))
 
@@ -136,6 +136,10 @@ class Writer:
         """An operand of a product, or its gradient."""
         return f"{value} * {self.read('mask')}" if self.of.options.mask and size == "H" else value
 
+    def load_of_stream(self, address: str) -> str:
+        """A number of this stream; 0 past the last one, where a block of units of any streams can end."""
+        return f"tl.load({address})" if self.whole_rows else f"tl.load({address}, inside, other=0.0)"
+
     def moment(self, number: int, k: int) -> str:
         """The address of 1 / σ, or of the mean, of a normalization."""
         return f"{self.pointer('moments')} + (b * {len(self.of.passes.normalizations)} + {number}) * 2 + {k}"
@@ -146,7 +150,7 @@ class Writer:
 
     def with_resets(self, value: str) -> str:
         """The value with resets."""
-        return f"{value} * tl.load({self.pointer('carry')} + b)"
+        return f"{value} * {self.load_of_stream(self.pointer('carry') + ' + b')}"
 
     def d_state(self, s: int) -> str:
         """The gradient of a state after the step, before zoneout. `bypass_{s}` is the part that zoneout passes on."""
@@ -215,10 +219,11 @@ class Writer:
             self.let(f"{name}, scale, mean", f"normalize({args[0]}, N, {node.number}, {not node.index}, inside)")
             self.lines += [f"tl.store({self.moment(number, k)}, {one})" for k, one in enumerate(("scale", "mean"))]
         elif node.op == "normalized":
-            centered = f"({args[0]} - tl.load({self.moment(node.index, 1)}))" if norms[node.index].centered else args[0]
-            self.let(name, f"{centered} * tl.load({self.moment(node.index, 0)})")
+            scale, mean = (self.load_of_stream(self.moment(node.index, k)) for k in (0, 1))
+            centered = f"({args[0]} - {mean})" if norms[node.index].centered else args[0]
+            self.let(name, f"{centered} * {scale}")
         elif node.op == "normalize_back":
-            scale = f"tl.load({self.moment(node.index, 0)})"
+            scale = self.load_of_stream(self.moment(node.index, 0))
             self.let(name, f"normalize_back({', '.join(args)}, {scale}, N, {norms[node.index].centered}, inside)")
         elif node.op == "d_state":
             self.values[place] = self.d_state(self.of.names.index(node.name))

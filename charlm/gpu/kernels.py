@@ -102,7 +102,7 @@ class TritonSteps(Steps):
         block = shape(kernel, units)
         grid = (self.w.B,) if kernel.whole_rows else (-(-self.w.B * units // _BLOCK),)
         largest = max(argument.numel() for argument in arguments if isinstance(argument, Tensor))
-        index = tl.int32 if largest < 2**31 else tl.int64
+        index = tl.int32 if largest <= 2**31 - _BLOCK else tl.int64  # the last block may begin at the last unit
         self._functions[kernel.name][grid](*arguments, self.w.B, units, INDEX=index, **block, **AS_WRITTEN)
 
     def _operand(self, index: int, t: int) -> Tensor:

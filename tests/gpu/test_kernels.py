@@ -100,12 +100,12 @@ from charlm.gpu.kernels import AS_WRITTEN, compiled, shape
 
 dump = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
 
-def check(function, kernel, architecture, units):
+def check(function, kernel, architecture, units, index=tl.int32):
     kinds = {"zoneout_row": "i32", "copy": "*bf16", "d_copy": "*bf16"}
     types = {argument.name: kinds.get(argument.kind, "*fp32") for argument in kernel.arguments}
     types |= {"B": "i32", "N": "i32", "BLOCK": "constexpr", "INDEX": "constexpr"}
     block = shape(kernel, units)
-    constants = {"BLOCK": block.pop("BLOCK"), "INDEX": tl.int32}
+    constants = {"BLOCK": block.pop("BLOCK"), "INDEX": index}
     source = ASTSource(fn=function, signature=types, constexprs=constants)
     compiled = triton.compile(source, target=GPUTarget("cuda", architecture, 32), options={**block, **AS_WRITTEN})
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
@@ -124,6 +124,7 @@ for kind, options in eval(sys.argv[1]):
             for units in (40, 512, 1500) if kernel.whole_rows else (512,):
                 for architecture in (80, 90, 100):
                     check(functions[kernel.name], kernel, architecture, units)
+            check(functions[kernel.name], kernel, 90, 512, tl.int64)
 """
 
 
