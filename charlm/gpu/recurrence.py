@@ -15,6 +15,7 @@ from charlm.gpu.products import device_linear, matmul
 from charlm.gpu.steps import Steps, Window
 from charlm.native.call import without_autocast
 from charlm.native.recurrence import BuffersOf, Driver, Values
+from charlm.system.device import fp32_precision
 
 
 class TensorRecurrence(Driver):
@@ -42,8 +43,7 @@ class TensorRecurrence(Driver):
         # Triton launches on this thread's current device, whichever holds the tensors.
         with torch.cuda.device_of(values["states"]):
             if self.takes_graphs(device):
-                tf32 = torch.backends.cuda.matmul.allow_tf32
-                self.graphs.run((function, passes, tf32, identity(fields)), launches, device)
+                self.graphs.run((function, passes, fp32_precision(), identity(fields)), launches, device)
             else:
                 launches()
 

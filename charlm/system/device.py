@@ -5,7 +5,8 @@ import ctypes
 import gc
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -72,8 +73,25 @@ def prepare_device(device: torch.device, precision: str) -> None:
     # With this cuBLAS gives the same bits in every run. It is read when the first product is computed.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.cuda.set_device(device)
-    torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
-    torch.backends.cudnn.allow_tf32 = precision in ("tf32", "bf16")
+    fp32_precision(("tf32" if precision == "tf32" else "ieee", "ieee" if precision == "fp32" else "tf32"))
+
+
+_backends: Any = torch.backends
+_PLACES = _backends.cuda.matmul, _backends.cudnn.rnn, _backends.cudnn.conv
+
+
+def fp32_precision(new: tuple[str, str] | None = None) -> tuple[str, str]:
+    """How GPUs multiply float32, in matrix products and in cuDNN's layers: ieee, tf32, or none, torch's default.
+
+    Sets `new`, if given, for the whole process.
+    """
+    # torch has two names for each. Reading the older one raises where the newer one was set alone, so only the newer
+    # one is read, and both are set. Setting cuDNN's older one to False leaves TF32 on where it is torch's for all.
+    if new:
+        _backends.cuda.matmul.allow_tf32, _backends.cudnn.allow_tf32 = (one == "tf32" for one in new)
+        for place, value in zip(_PLACES, (*new, new[1]), strict=True):
+            place.fp32_precision = value
+    return _PLACES[0].fp32_precision, _PLACES[1].fp32_precision
 
 
 @contextlib.contextmanager
@@ -101,24 +119,27 @@ def own_settings() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _own_precision() -> Iterator[None]:
-    """Restore the precisions that `prepare_device` sets. torch has two names for each, not always both readable."""
+    """Restore what `fp32_precision` sets, under both of its names where the caller could read both."""
     if not torch.cuda.is_available():
         yield
         return
-    cudnn: Any = torch.backends.cudnn
-    backends = (torch.backends.cuda.matmul, cudnn.conv, cudnn.rnn)
-    values = [backend.fp32_precision for backend in backends]
-    older = None
-    with contextlib.suppress(RuntimeError):  # the caller uses the newer names
-        older = torch.get_float32_matmul_precision(), cudnn.allow_tf32
+    places = (*_PLACES, _backends.mkldnn.matmul)  # set_float32_matmul_precision sets the last one too
+    values = [place.fp32_precision for place in places]
+    restore: list[Callable[[], object]] = []
+    for place in (_backends.cuda.matmul, _backends.cudnn):
+        with contextlib.suppress(RuntimeError):
+            restore.append(partial(setattr, place, "allow_tf32", place.allow_tf32))
+    with contextlib.suppress(RuntimeError):
+        restore.append(partial(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision()))
     try:
         yield
     finally:
-        if older:
-            torch.set_float32_matmul_precision(older[0])
-            cudnn.allow_tf32 = older[1]
-        for backend, value in zip(backends, values, strict=True):
-            backend.fp32_precision = value
+        for call in restore:
+            call()
+        for place, value in zip(places, values, strict=True):
+            place.fp32_precision = "none"
+            if place.fp32_precision != value:  # else it has its value from torch.backends.fp32_precision
+                place.fp32_precision = value
 
 
 def precisions(device: torch.device) -> tuple[str, ...]:

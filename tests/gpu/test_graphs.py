@@ -161,7 +161,7 @@ def test_every_window_from_the_third_on_is_replayed_with_the_same_results(
 
 def test_another_cell_or_precision_on_the_same_tensors_is_another_call(recorder: Recorder) -> None:
     """A window reads what the tensors hold at the time."""
-    driver, products = RecurrentLayers.gpu_driver, torch.backends.cuda.matmul
+    driver = RecurrentLayers.gpu_driver
     by_tanh, by_relu = (Case("rnn", {"nonlinearity": name}).start(1, 5).passes(0) for name in ("tanh", "relu"))
     T, B, H = 3, 2, 5
     weights_HH, inputs_TBH, states = torch.empty(H, H), torch.empty(T, B, H), torch.randn(1, 1 + T, B, H)
@@ -177,11 +177,11 @@ def test_another_cell_or_precision_on_the_same_tensors_is_another_call(recorder:
         torch.testing.assert_close(states[0, -1], h_BH)
     driver.run("recurrence_forward", by_relu, values)
     assert states[0, 1:].min() >= 0
-    products.allow_tf32 = not products.allow_tf32
+    torch.backends.cuda.matmul.fp32_precision = "tf32"  # by its newer name alone, so allow_tf32 cannot be read
     try:
         driver.run("recurrence_forward", by_tanh, values)
     finally:
-        products.allow_tf32 = not products.allow_tf32
+        torch.backends.cuda.matmul.fp32_precision = "none"
     assert (recorder.recorded, recorder.replayed) == (1, 2)
 
 

@@ -5,7 +5,7 @@ import torch
 
 from charlm.errors import DeviceError
 from charlm.system import device as module
-from charlm.system.device import check_fork, own_settings, precisions, prepare_device, resolve_device
+from charlm.system.device import check_fork, fp32_precision, own_settings, precisions, prepare_device, resolve_device
 
 
 @pytest.fixture
@@ -46,27 +46,78 @@ def test_precisions():
         prepare_device(torch.device("cuda", 0), "tf32")
 
 
-@pytest.mark.usefixtures("two_gpus")
-@pytest.mark.parametrize("usual", ["highest", "medium"])
-def test_what_a_training_sets_ends_with_it(usual, monkeypatch):
-    def precision_settings():
-        cudnn = torch.backends.cudnn
-        newer = [place.fp32_precision for place in (torch.backends.cuda.matmul, cudnn.conv, cudnn.rnn)]
-        return torch.get_float32_matmul_precision(), cudnn.allow_tf32, *newer, torch.initial_seed()
+CUDNN, PRODUCTS = torch.backends.cudnn, torch.backends.cuda.matmul
 
+
+def precision_settings():
+    """All of torch's, by name; "raises" for those that torch refuses to tell, as newer names were set alone."""
+
+    def read(setting):
+        try:
+            return setting()
+        except RuntimeError:
+            return "raises"
+
+    places = {"all": torch.backends, "products": PRODUCTS, "conv": CUDNN.conv, "rnn": CUDNN.rnn}
+    places["on CPUs"] = torch.backends.mkldnn.matmul
+    settings = {name: read(lambda place=place: place.fp32_precision) for name, place in places.items()}
+    settings["older"] = read(torch.get_float32_matmul_precision)
+    return settings | {"TF32": read(lambda: PRODUCTS.allow_tf32), "cuDNN's TF32": read(lambda: CUDNN.allow_tf32)}
+
+
+@pytest.fixture
+def usual_settings():
+    """torch's defaults again after the test."""
+    yield
+    torch.backends.fp32_precision = "none"
+    torch.set_float32_matmul_precision("highest")
+    PRODUCTS.fp32_precision = torch.backends.mkldnn.matmul.fp32_precision = "none"
+    CUDNN.allow_tf32 = True
+
+
+CALLERS = {
+    "sets nothing": [],
+    "older name": [lambda: torch.set_float32_matmul_precision("medium")],
+    "newer names": [lambda: setattr(PRODUCTS, "fp32_precision", "tf32")],
+    "newer name of cuDNN": [lambda: setattr(CUDNN.rnn, "fp32_precision", "ieee")],
+    "name of all": [lambda: setattr(torch.backends, "fp32_precision", "tf32")],
+    "both names": [
+        lambda: torch.set_float32_matmul_precision("medium"),
+        lambda: setattr(torch.backends.mkldnn.matmul, "fp32_precision", "tf32"),
+    ],
+}
+
+
+@pytest.mark.usefixtures("two_gpus", "usual_settings")
+@pytest.mark.parametrize("caller", CALLERS)
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16"])
+def test_what_a_training_sets_ends_with_it(caller, precision, monkeypatch):
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":16:8")
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
-    torch.set_float32_matmul_precision(usual)
-    try:
-        before = precision_settings()
-        for precision in ("fp32", "tf32", "bf16"):
-            with own_settings():
-                prepare_device(torch.device("cuda", 1), precision)
-                torch.manual_seed(3)
-                assert torch.backends.cudnn.allow_tf32 == (precision != "fp32")
-            assert precision_settings() == before
-    finally:
-        torch.set_float32_matmul_precision("highest")
+    for call in CALLERS[caller]:
+        call()
+    before, seed = precision_settings(), torch.initial_seed()
+    with own_settings():
+        prepare_device(torch.device("cuda", 1), precision)
+        torch.manual_seed(3)
+        products, layers = precision == "tf32", precision != "fp32"
+        found = precision_settings()
+        assert (
+            fp32_precision()
+            == (found["products"], found["rnn"])
+            == tuple("tf32" if allowed else "ieee" for allowed in (products, layers))
+        )
+        # Callers and torch itself may read the older names.
+        assert (found["TF32"], found["cuDNN's TF32"]) == (products, layers)
+    assert torch.initial_seed() == seed
+    after = precision_settings()
+    assert {name: after[name] for name, value in before.items() if value != "raises"} == {
+        name: value for name, value in before.items() if value != "raises"
+    }
+    if caller in ("sets nothing", "name of all"):  # products had their value from the name of all, and still have
+        for value in ("tf32", "ieee"):
+            torch.backends.fp32_precision = value
+            assert fp32_precision()[0] == value
 
 
 @pytest.mark.usefixtures("two_gpus")
