@@ -11,9 +11,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from charlm.comparison.plan import KINDS, Equal, Plan
 from charlm.errors import ConfigError
 from charlm.new_run import (
-    COMPARED,
     DEFAULT_MINUTES,
     MOST_MINUTES,
     NewRun,
@@ -131,34 +131,39 @@ def _train(new: NewRun, on_log: Callable[[dict[str, Any]], object] | None, began
 def compare(
     text: str | Path,
     *,
-    cells: Iterable[str] = COMPARED,
+    cells: Iterable[str] = KINDS,
     minutes: float = DEFAULT_MINUTES,
-    equal: str = "parameters",
+    equal: Equal = "parameters",
     seeds: int = 1,
     overrides: Iterable[str] | Mapping[str, Any] = (),
     folder: str | Path | None = None,
 ) -> Any:
-    """Compare kinds of cells on a text, as `charlm compare` does: a table with a row for each.
+    """Compare kinds of cells on a text, as `charlm compare` does: a table with a row for each, the best first.
 
-    A pandas DataFrame where pandas is installed, else a list of dicts; `charlm.comparison.Row` describes the columns.
-    folder: default comparisons/<text>; a comparison that was stopped goes on in its folder. KeyboardInterrupt after a
-    signal; ComparisonError for a folder with another comparison. For other errors see `train`.
+    A pandas DataFrame where pandas is installed, else a list of dicts; `charlm.comparison.compare.Row` describes the
+    columns. folder: default comparisons/<text>; a comparison that was stopped goes on in its folder.
+
+    KeyboardInterrupt after a signal; ComparisonError for a folder with another comparison, or for what cannot be
+    compared, such as one kind. For other errors see `train`.
     """
+    if isinstance(cells, str):
+        raise TypeError("cells: found a string; allowed: a list of kinds")
+    _check(text, minutes, None)
     settings = _settings(overrides)
+    plan = Plan(str(text), minutes, tuple(cells), equal, seeds, tuple(settings))
     check_minutes(minutes, settings, is_chosen=True)
     check_there(texts=[text])
     _import_torch()
-    from charlm.comparison import Plan, compare
+    from charlm.comparison.compare import compare
     from charlm.system.device import check_fork, own_settings
     from charlm.system.lock import one_training
 
-    plan = Plan(str(text), minutes, tuple(cells), equal, seeds, tuple(settings))
     with one_training(), own_settings():
         check_fork()
-        rows, signal = compare(plan, Path(folder or comparison_folder(str(text))))
+        compared, signal = compare(plan, Path(folder or comparison_folder(str(text))))
     if signal:
         raise KeyboardInterrupt
-    return _table([asdict(row) for row in rows])
+    return _table([asdict(kind.row) for kind in compared])
 
 
 def _table(rows: list[dict[str, Any]]) -> Any:

@@ -184,10 +184,6 @@ def _resume(outcome: "Outcome") -> str:
     return f"charlm train --resume --run-dir {shlex.quote(outcome.run_dir)}"
 
 
-COMPARED = ("rnn", "lstm", "gru", "rhn", "sru")
-"""The kinds that are compared unless others are named."""
-
-
 def comparison_folder(text: str) -> Path:
     """Where a comparison on this text is kept."""
     return Path("comparisons") / run_name(text)

@@ -1,6 +1,7 @@
-"""Cells compared: sizes that match, a comparison that goes on, and the measures."""
+"""Cells compared: sizes that match, a comparison that goes on, the measures, and the page."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,12 +9,20 @@ import torch
 
 import charlm
 from charlm.cells import RNN
-from charlm.comparison import EQUAL, Plan, compare, gradient_back, hidden_for
+from charlm.cli.compare import _print
+from charlm.comparison import compare
+from charlm.comparison.compare import Compared, Row, gradient_back
+from charlm.comparison.page import PASSAGE, comparison_page
+from charlm.comparison.plan import Plan
+from charlm.comparison.settings import hidden_for
 from charlm.config import parse_config
-from charlm.errors import ComparisonError
+from charlm.errors import ComparisonError, ConfigError, VocabularyError
+from charlm.inference import load
 from charlm.layers import RecurrentLayers
 from charlm.model import CharLM, count_parameters
+from charlm.report import read_run
 from charlm.runs import find_runs
+from tests.browser import HOSTILE, data_of, unnamed, unpacked
 from tests.runs import interrupted_after
 from tests.text import words_text
 
@@ -23,6 +32,20 @@ SHORT = ("--minutes", 0.02, "--set", "train.max_steps=6", "--set", "threads=1", 
 @pytest.fixture
 def text(write):
     return write("my.txt", words_text(30_000))
+
+
+def row_of(cell, nats, **others):
+    row = Row(cell, 1, 16, 2014, 61_234.0, nats, None, nats, None, nats, 512, 7.6e-5)
+    return replace(row, **others)
+
+
+@pytest.fixture
+def page(trained_run):
+    """The page of two kinds that came out differently, whose runs and models are the same."""
+    record, model = read_run(trained_run), load(trained_run, "cpu", "fp32")
+    rows = row_of("lstm", 1.5), row_of(f"cells/{HOSTILE}.py", 2.25, memory=None, gradient=None, nats_after_chars=2.0)
+    plan = Plan(f"texts/{HOSTILE}", 2, tuple(row.cell for row in rows), seeds=3)
+    return lambda **more: comparison_page(plan, [Compared(row, [record], model) for row in rows], **more)
 
 
 def nats_of(rows):
@@ -38,8 +61,9 @@ def test_models_of_equal_size_and_the_same_rows_again(cli, text, tmp_path):
     assert sorted(path.name for path in find_runs(tmp_path / "all")) == ["gru-1", "gru-2", "rnn-1", "rnn-2"]
     configs = json.loads((tmp_path / "all/comparison.json").read_text(encoding="utf-8"))["configs"]
     assert configs["rnn"]["data"]["split"] == configs["gru"]["data"]["split"]
-    page = (tmp_path / "all/comparison.html").read_text(encoding="utf-8")
-    assert "The same passage, as each reads it" in page
+    page = data_of((tmp_path / "all/comparison.html").read_text(encoding="utf-8"))
+    assert page["rows"] == first["rows"]
+    assert [run["name"] for run in page["runs"]] == [row["cell"] for row in first["rows"]]
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "all").rglob("*.safetensors")}
     again = json.loads(cli(*words).out)
     assert again == first
@@ -76,27 +100,39 @@ def test_one_that_was_stopped_goes_on_as_if_it_had_not(cli, text, tmp_path):
     assert nats_of(json.loads(cli(*words("parts")).out)["rows"]) == nats_of(whole)
 
 
-def test_a_table(cli, text, tmp_path):
+def test_a_table_and_each_model_loaded_once(cli, text, tmp_path, monkeypatch):
+    loaded = []
+    monkeypatch.setattr("charlm.comparison.compare.load", lambda path, *more: loaded.append(path) or load(path, *more))
     words = ("compare", text, "--cells", "rnn,mingru", *SHORT, "--equal", "time", "--out", tmp_path / "all")
-    lines = cli(*words).out.splitlines()
-    assert lines[0].split() == [
-        "cell",
-        "units",
-        "parameters",
-        "chars/s",
-        "best",
-        "nats",
-        "u",
-        "c",
-        "t",
-        "memory",
-        "gradient",
-    ]
+    result = cli(*words)
+    lines = result.out.splitlines()
+    assert lines[0].split() == ["cell", "units", "params", "chars/s", "nats", "u", "c", "t", "memory", "grad"]
     assert {line.split()[0] for line in lines[1:]} == {"rnn", "mingru"}
+    assert len(loaded) == 2
+    assert (tmp_path / "all/comparison.html").is_file()
+
+
+def test_a_table_in_80_columns(monkeypatch, capsys):
+    monkeypatch.setattr("charlm.cli.common.terminal_columns", lambda _: 80)
+    rows = [row_of("mogrifier", 1.2345, hidden=1024, parameters=302_123), row_of("rnn", 2.3, nats_after_chars=2.4)]
+    _print(rows)
+    lines = capsys.readouterr().out.splitlines()
+    assert " ".join(lines[1].split()) == "mogrifier 1×1024 302 k 61.2 k 1.234 1.234 — 1.234 512 7.6e-05"
+    assert {len(line) for line in lines} == {79}
 
 
 def test_errors(cli, text, tmp_path):
-    assert cli("compare", text, "--cells", "rnn").code == 2
+    allowed = "allowed: two kinds or more, each once, for example rnn, lstm"
+    assert cli("compare", text, "--cells", "rnn").usage_error == f"Invalid value: --cells: found rnn; {allowed}"
+    for cells in ([], ["rnn"], ["rnn", "rnn"], ["mine.py", "others/mine.py"]):
+        with pytest.raises(ComparisonError, match=f"^cells: found {', '.join(cells) or 'none'}; {allowed}$"):
+            charlm.compare(text, cells=cells)
+    with pytest.raises(TypeError, match="cells: found a string"):
+        charlm.compare(text, cells="rnn,lstm")
+    with pytest.raises(ComparisonError, match=r"^seeds: found 0; allowed: 1 or more$"):
+        charlm.compare(text, seeds=0)
+    with pytest.raises(ConfigError, match=r"^data.split: found no validation share; kinds are compared by"):
+        charlm.compare(text, overrides=["data.split=[1,0,0]"], folder=tmp_path / "none")
     assert cli("compare", tmp_path / "gone", "--cells", "rnn,lstm").error.startswith(f"{tmp_path / 'gone'}: ")
     folder = tmp_path / "all"
     folder.mkdir()
@@ -108,8 +144,7 @@ def test_errors(cli, text, tmp_path):
     with pytest.raises(ComparisonError, match=r"found a comparison with cells: \['rnn', 'gru'\]; allowed: the same"):
         charlm.compare(text, cells=["rnn", "lstm"], folder=folder)
     with pytest.raises(ComparisonError, match=r"^equal: found 'size'; allowed: parameters, time, updates$"):
-        compare(Plan(text, 1, ("rnn", "lstm"), "size"), folder)
-    assert EQUAL == ("parameters", "time", "updates")
+        charlm.compare(text, equal="size")
 
 
 @pytest.mark.parametrize("kind", ["lstm", "rhn", "sru"])
@@ -137,3 +172,56 @@ def test_the_gradient_of_a_linear_network_is_a_power(factor):
     ids = np.random.default_rng(1).integers(0, 5, 400)
     assert gradient_back(model, ids) == pytest.approx(factor**99, rel=1e-3)
     assert gradient_back(model, ids[:200]) is None
+
+
+def test_the_data_of_the_page(page, model):
+    data = data_of(page())
+    [passage, same] = data["passages"]
+    assert passage == same
+    assert len(passage["text"]) == len(unpacked(passage["bits"])) == PASSAGE
+    [units, _] = data["units"]
+    assert units
+    for unit in units:
+        assert abs(unit["correlation"]) >= 0.3
+        shades = unpacked(unit["shades"])
+        assert len(shades) == PASSAGE
+        assert np.abs(shades).max() == 127
+    begun = data_of(page(prompt="a true"))["continued"][0]
+    assert begun["text"].startswith("a true")
+    assert len(begun["text"]) == len(unpacked(begun["bits"]))
+    with pytest.raises(VocabularyError, match=r"^--prompt: found '€'"):
+        page(prompt="a €")
+
+
+def test_the_page_in_a_browser(page, opened):
+    view = opened(page(), color_scheme="dark")
+    assert view.text_content("h1") == "2 kinds of cells compared"
+    assert "for 2 minutes and learned to guess its next character. All have about the same" in view.text_content(
+        "#story"
+    )
+    assert "the means of 3 trainings" in view.text_content("#story")
+    cells = view.locator("#comparison tbody tr >> nth=0").locator("td").all_text_contents()
+    assert cells == ["1.500", "1.500", "—", "1.500", "512", "7.6e−5", "61,234", "2,014", "1 × 16"]
+    assert view.locator("#comparison .best").all_text_contents() == ["1.500", "1.500", "1.500", "2.000"]
+    view.click("#units [role=radio] >> nth=1")
+    assert view.get_attribute("#units [role=radio] >> nth=1", "aria-checked") == "true"
+    feature = view.text_content("#units [role=radio] >> nth=1")
+    assert f"with “{feature}”" in view.text_content("#units .quiet >> nth=0")
+    assert view.locator("#units .sample >> nth=0").text_content() == view.text_content("#passages .sample >> nth=0")
+    assert view.locator("#chart-loss path.line").count() == 4
+    assert view.evaluate("window.broken") is None
+    assert unnamed(view) == []
+    view.set_viewport_size({"width": 390, "height": 800})
+    view.wait_for_function("document.documentElement.scrollWidth <= 390")
+
+
+@pytest.mark.parametrize("back", [1, 7, 20])
+def test_the_memory_of_a_network_that_needs_one_character(monkeypatch, back):
+    """A character costs 1 nat, and nothing once the one `back` places before it has been read."""
+    nats = np.concatenate([np.ones(back - 1), np.zeros(600)])
+    monkeypatch.setattr(compare, "score_texts", lambda _, texts, *more: [nats[: len(ids) - 1] for ids in texts])
+    model, ids = CharLM(5, 0, RecurrentLayers(RNN(hidden=8), 5)), np.zeros(4000, np.uint8)
+    assert back <= compare.memory(model, ids) <= 1.25 * back + 1
+    monkeypatch.setattr(compare, "score_texts", lambda _, texts, *more: [-np.arange(len(ids) - 1) for ids in texts])
+    assert compare.memory(model, ids) == compare.CONTEXT
+    assert compare.memory(model, ids[:15]) is None

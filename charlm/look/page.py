@@ -185,6 +185,23 @@ def tracking_units(trained: TrainedModel, ids: Ids, count: int) -> list[dict[str
     return [_named(series, unit, units[series, unit]) for series, unit in most_telling(units, count)]
 
 
+def shaded_units(trained: TrainedModel, ids: Ids, count: int, length: int) -> list[dict[str, Any]]:
+    """The same units, each with "meaning" and "shades": how far its state is from its mean over a part of the text.
+
+    The part is the first `length` characters that the model reads; the shades are in the order of the text.
+    """
+    hidden = int(trained.network.is_line_model)
+    units, _ = _tracked(trained, ids, hidden, shown_text(trained, ids[hidden:]))
+    chosen = most_telling(units, count)
+    curves = _curves(trained, ids[: hidden + length], hidden, chosen)
+    states, cell = [curve[series] for (series, _), curve in zip(chosen, curves, strict=True)], trained.config.model.cell
+    return [
+        _named(series, unit, units[series, unit])
+        | {"meaning": meaning(cell, series.name), "shades": _quantized(values_N - values_N.mean())}
+        for (series, unit), values_N in zip(chosen, states, strict=True)
+    ]
+
+
 def _units(trained: TrainedModel, ids: Ids, hidden: int, shown: str, count: int) -> dict[str, Any]:
     """The units that track something, with their activations, and how many were left out."""
     units, changing = _tracked(trained, ids, hidden, shown)

@@ -34,23 +34,23 @@ _ENDS = {
 }
 
 
-def report_page(records: Sequence[RunRecord], passages: Sequence[tuple[str, list[dict[str, Any]]]] = ()) -> str:
-    """A page of HTML about runs: curves, settings, samples, scores.
-
-    passages: a title, and a text with its bits for each run; a row of such a text is one of `RunRecord.samples`.
-    """
+def report_page(records: Sequence[RunRecord]) -> str:
+    """A page of HTML about runs: curves, settings, samples, scores."""
     names = [one_line(name) for name in short_names([record.path for record in records])]
-    data = {
+    title = names[0] if len(names) == 1 else f"{len(names)} runs"
+    return html_page("report", f"{title} · charlm report", report_data(records, names))
+
+
+def report_data(records: Sequence[RunRecord], names: Sequence[str]) -> dict[str, Any]:
+    """What the page shows of runs, by these names."""
+    return {
         "version": __version__,
         "runs": [
             _run(name, record) | {"text": text, "ranked": number}
             for name, record, text, number in zip(names, records, *_texts(records), strict=True)
         ],
         "settings": _settings(records),
-        "passages": [{"title": title, "texts": [_sample(row) for row in rows]} for title, rows in passages],
     }
-    title = names[0] if len(names) == 1 else f"{len(names)} runs"
-    return html_page("report", f"{title} · charlm report", data)
 
 
 def _texts(records: Sequence[RunRecord]) -> tuple[list[str | None], list[int | None]]:
@@ -85,7 +85,7 @@ def _run(name: str, record: RunRecord) -> dict[str, Any]:
         "faults": [one_line(fault) for fault in record.faults],
         "curves": {split: _curves(columns, VALUES[split]) for split, columns in record.splits.items()},
         "events": _events(record),
-        "samples": [_sample(row) for row in samples],
+        "samples": [sample_data(row) for row in samples],
     }
 
 
@@ -171,8 +171,8 @@ def _events(record: RunRecord) -> list[dict[str, Any]]:
     ]
 
 
-def _sample(row: dict[str, Any]) -> dict[str, Any]:
-    """Bits in tenths; 255 for bits that are unknown."""
+def sample_data(row: dict[str, Any]) -> dict[str, Any]:
+    """A text with its bits, as in `RunRecord.samples`: bits in tenths; 255 for bits that are unknown."""
     text, bits = row["text"], row["bits"]
     sample = {"step": row["step"], "text": text[:SAMPLE_LENGTH], "left_out": max(len(text) - SAMPLE_LENGTH, 0)}
     if bits is None:

@@ -28,6 +28,11 @@ def format_bytes(count: float) -> str:
     return f"{count:,.0f} EB"
 
 
+def format_count(count: float) -> str:
+    """A large number with three digits: 1115394 → '1.12 M'."""
+    return format_bytes(count).removesuffix("B").rstrip()
+
+
 def counted(count: int, thing: str) -> str:
     """A number of things: '1 line', '2,000 lines'."""
     return f"{count:,} {thing}{'s' * (count != 1)}"

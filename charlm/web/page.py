@@ -1,5 +1,7 @@
 """One file of HTML from a page's template, style, modules and data.
 
+A template holds the data as {{data}} and so on, and the parts that `modules.txt` lists: {{curves}} is curves.html.
+
 Modules import only from one another, a line each: `import { name } from "./other.js";`, or `"../look/other.js"` of
 another page. Here they become one script in the order of `modules.txt`, without these lines and without `export`; names
 are therefore unique among a page's modules.
@@ -32,7 +34,8 @@ def html_page(name: str, title: str, data: dict[str, Any], *, wasm: bool = False
     folder = files("charlm.web") / name
     script = joined_modules(name)
     style = joined_styles(name)
-    fields = {
+    parts = {posixpath.basename(file).removesuffix(".html"): part for file, part in _listed(name, ".html").items()}
+    fields = parts | {
         "policy": html.escape(content_policy(script, style, wasm=wasm), quote=True),
         "title": html.escape(title),
         "style": style,

@@ -16,9 +16,9 @@ from charlm.data.vocabulary import Vocabulary
 from charlm.errors import DataError
 from charlm.inference.gradients import gradient_norms, influences
 from charlm.inference.trained import TrainedModel
-from charlm.look import look_page, opening
+from charlm.look import look_page, opening, shaded_units, shown_text
 from charlm.look import page as look
-from charlm.look.page import shown_text
+from charlm.look.predictions import Series, activations
 from charlm.web import page as web
 from tests.browser import HOSTILE, data_of, unpacked
 from tests.text import words_text
@@ -221,3 +221,13 @@ def test_influences_of_a_model_that_reads_backward_are_in_the_order_of_the_text(
     assert len(found) == len(expected)
     assert (np.sign(found) * np.sign(expected) >= 0).all()
     assert (np.abs(found).argmax(1) == np.abs(expected).argmax(1)).mean() > 0.9
+
+
+def test_shades_of_a_unit_are_in_the_order_of_the_text(model):
+    backward = replace(model, vocabulary=replace(model.vocabulary, direction="backward"))
+    ids = backward.vocabulary.encode(words_text(300))
+    [unit, _] = shaded_units(backward, ids, 2, 100)
+    [states] = activations(model.network, ids[:100])
+    values = states[Series(unit["layer"] - 1, unit["state"], False)][::-1, unit["unit"]]
+    scale = unit["shades"]["scale"]
+    np.testing.assert_allclose(unpacked(unit["shades"]) * scale, values - values.mean(), atol=0.6 * scale)

@@ -15,7 +15,7 @@ const DRAG = 6; // pixels below which a drag is a click
 
 export class Chart {
   /** what: { id, name, unit(), log, smooth, curves: [{ split, key, dots }], value(number), text(number) }; view: what
-   * all charts share, see main.js; onCursor(at, chart), onRange(range). */
+   * all charts share, see show.js; onCursor(at, chart), onRange(range). */
   constructor(box, runs, what, view, onCursor, onRange) {
     Object.assign(this, { box, runs, what, view, onCursor, onRange });
     this.log = what.log;

@@ -16,7 +16,8 @@ async function unpackedCurves({ rows, at, ...curves }) {
   return { rows, at: await unpackedAll(at), ...Object.fromEntries(values) };
 }
 
-function unpackedTexts(texts) {
+/** Texts with their bits unpacked. */
+export function unpackedTexts(texts) {
   return Promise.all(texts.map(async (text) => ({ ...text, bits: text.bits && (await unpackArray(text.bits)) })));
 }
 
@@ -29,7 +30,6 @@ async function unpackedRun(run, number) {
 export async function loadData() {
   const data = JSON.parse(document.getElementById("data").textContent);
   data.runs = await Promise.all(data.runs.map(unpackedRun));
-  data.passages = await Promise.all(data.passages.map(async ({ title, texts }) => ({ title, texts: await unpackedTexts(texts) })));
   return data;
 }
 

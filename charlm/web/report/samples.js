@@ -1,6 +1,6 @@
 // What the models wrote while they were trained, shaded by surprise.
 
-import { SHADES } from "../look/colors.js";
+import { SHADES, shadeColor } from "../look/colors.js";
 import { printable } from "../shared/printable.js";
 import { element } from "../shared/elements.js";
 import { runClass, swatch } from "./data.js";
@@ -14,21 +14,30 @@ function shadeOf(tenths) {
   return tenths === 255 ? 0 : Math.round(SHADES * Math.sqrt(Math.min(tenths / 10 / MOST_BITS, 1)));
 }
 
-/** Neighbors with the same shade become one element. */
+/** A text shaded by its bits. */
 export function shadedText({ text, bits }) {
+  return bits ? shadedSpans(text, (index) => shadeOf(bits[index])) : [printable(text)];
+}
+
+/** A text shaded by shade(index), −16 to 16. Neighbors with the same shade become one element. */
+export function shadedSpans(text, shade) {
   const characters = Array.from(text);
-  if (!bits) return [printable(text)];
   const spans = [];
-  let start = 0;
-  for (let index = 1; index <= characters.length; index++) {
-    if (index < characters.length && shadeOf(bits[index]) === shadeOf(bits[start])) continue;
-    const shade = shadeOf(bits[start]);
-    const span = element("span", { textContent: printable(characters.slice(start, index).join("")) });
-    if (shade) span.style.backgroundColor = `rgba(230,120,0,${((0.72 * shade) / SHADES).toFixed(3)})`;
+  for (let start = 0, end = 0; start < characters.length; start = end) {
+    for (end = start + 1; end < characters.length && shade(end) === shade(start); ) end++;
+    const span = element("span", { textContent: printable(characters.slice(start, end).join("")) });
+    span.style.backgroundColor = shadeColor(shade(start));
     spans.push(span);
-    start = index;
   }
   return spans;
+}
+
+/** A box for a text, with a label for those who cannot see where it stands. */
+export function textBox(label, ...spans) {
+  const box = element("div", { className: "sample", dir: "auto", tabIndex: 0 }, ...spans);
+  box.setAttribute("role", "group");
+  box.setAttribute("aria-label", label);
+  return box;
 }
 
 export class Samples {
@@ -69,9 +78,7 @@ export class Samples {
     const sample = run.samples[nearest(steps, step)];
     const left = sample.left_out ? `, ${whole(sample.left_out)} more characters left out` : "";
     const title = element("h3", {}, swatch(run), ` ${run.name} `, element("span", { className: "quiet", textContent: `step ${whole(sample.step)}${left}` }));
-    const text = element("div", { className: "sample", dir: "auto", tabIndex: 0 }, ...shadedText(sample));
-    text.setAttribute("role", "group");
-    text.setAttribute("aria-label", `Sample of ${run.name}, step ${whole(sample.step)}`);
+    const text = textBox(`Sample of ${run.name}, step ${whole(sample.step)}`, ...shadedText(sample));
     return element("article", { className: runClass(run) }, title, text);
   }
 }

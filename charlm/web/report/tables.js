@@ -4,13 +4,13 @@ import { element } from "../shared/elements.js";
 import { swatch } from "./data.js";
 import { compact, duration, lossText, whole } from "./numbers.js";
 
-const cell = (text, heading = false) => element(heading ? "th" : "td", { textContent: text });
+export const cell = (text, properties = {}) => element("td", { textContent: text, ...properties });
 
-function heading(text, scope = "col") {
+export function heading(text, scope = "col") {
   return element("th", { textContent: text, scope });
 }
 
-function runHeading(run, scope) {
+export function runHeading(run, scope) {
   return element("th", { scope }, swatch(run), ` ${run.name}`);
 }
 

@@ -1,0 +1,66 @@
+"""The page of a comparison: everything that charlm/web/compare/ shows beside the curves and settings of a report."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from charlm.comparison.compare import Compared
+from charlm.comparison.plan import Plan, short_name
+from charlm.data.vocabulary import Ids
+from charlm.inference import TrainedModel
+from charlm.look import opening, shaded_units, shown_text, written_text
+from charlm.look.predictions import read
+from charlm.report import report_data, sample_data
+from charlm.system.formatting import one_line
+from charlm.web.page import html_page
+
+PASSAGE, CONTINUED = 600, 400
+"""Characters of the passage and of a continuation."""
+UNITS = 4
+"""How many units of each kind the page shades the passage by, at most."""
+_NAMED_BY = 2000
+"""Characters of text, the passage first, by which units are named."""
+_PROMPT = 60
+
+
+def comparison_page(plan: Plan, compared: Sequence[Compared], prompt: str = "") -> str:
+    """A page of HTML about the kinds, in the order given. VocabularyError if the models do not know the prompt."""
+    models = [kind.model for kind in compared]
+    vocabulary, hidden = models[0].vocabulary, int(models[0].network.is_line_model)
+    ids = opening(models[0], _NAMED_BY)
+    prompt = vocabulary.normalized(prompt)
+    if unknown := vocabulary.unknown(prompt):
+        raise vocabulary.unknown_error(unknown, "--prompt")
+    if not prompt:
+        passage = vocabulary.decode(ids[hidden : hidden + PASSAGE], "ignore")
+        prompt = passage.lstrip("\n").partition("\n")[0][:_PROMPT]
+    names = [one_line(short_name(kind.row.cell)) for kind in compared]
+    data = report_data([kind.records[0] for kind in compared], names)
+    return html_page(
+        "compare",
+        f"{len(names)} kinds of cells · charlm compare",
+        data
+        | {
+            "text": one_line(Path(plan.text).name or plan.text),
+            "minutes": plan.minutes,
+            "equal": plan.equal,
+            "seeds": plan.seeds,
+            "rows": [asdict(kind.row) for kind in compared],
+            "passages": [_shaded(model, ids[: hidden + PASSAGE]) for model in models],
+            "continued": [_shaded(model, _continued(model, prompt)) for model in models],
+            "units": [shaded_units(model, ids, UNITS, PASSAGE) for model in models],
+        },
+    )
+
+
+def _shaded(model: TrainedModel, ids: Ids) -> dict[str, Any]:
+    """The text, with its bits."""
+    hidden = int(model.network.is_line_model)
+    bits = read(model.network, ids).of_text(model.vocabulary, hidden).bits_N
+    return sample_data({"step": None, "text": shown_text(model, ids[hidden:]), "bits": bits})
+
+
+def _continued(model: TrainedModel, prompt: str) -> Ids:
+    text = written_text(model, prompt, CONTINUED, temperature=0.7, seed=1)
+    return model.scored_ids(model.vocabulary.encode(text))

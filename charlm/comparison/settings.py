@@ -1,0 +1,113 @@
+"""The settings of the kinds that are compared: chosen for each, made equal in what the plan asks for."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from charlm import __version__
+from charlm.choice.families import Request
+from charlm.choice.suggest import suggest
+from charlm.comparison.plan import Plan
+from charlm.config import Config, parse_config
+from charlm.errors import ComparisonError, ConfigError
+from charlm.model import count_parameters
+from charlm.system.console import say
+from charlm.system.files import replace_file
+from charlm.system.formatting import to_json
+from charlm.training.start import settings_of_run
+
+FILE = "comparison.json"
+"""Holds plan and configs, so that a comparison that was stopped goes on with the same."""
+EVALUATIONS = 10
+"""Of each training, so that scores can be compared before its end."""
+
+
+def configs_of(plan: Plan, folder: Path) -> dict[str, Config]:
+    """The config of each kind: those of the folder, or chosen now and kept there.
+
+    ComparisonError for a folder with another comparison, ConfigError for a text without a validation share.
+    """
+    path = folder / FILE
+    asked = json.loads(to_json(asdict(plan)))
+    if path.is_file():
+        kept = _kept(path)
+        if kept["plan"] != asked:
+            other = [f"{key}: {kept['plan'].get(key)}" for key in asked if kept["plan"].get(key) != asked[key]]
+            raise ComparisonError(
+                f"{folder}: found a comparison with {', '.join(other)}; allowed: the same, or another --out"
+            )
+        return {name: parse_config(raw, f"{path}: {name}") for name, raw in kept["configs"].items()}
+    configs = dict(zip(plan.cells, _chosen(plan), strict=True))
+    folder.mkdir(parents=True, exist_ok=True)
+    raw = {name: config.model_dump(mode="json") for name, config in configs.items()}
+    replace_file(path, to_json({"charlm": __version__, "plan": asked, "configs": raw}).encode())
+    return configs
+
+
+def _kept(path: Path) -> dict[str, Any]:
+    try:
+        kept = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(kept["plan"], dict) and isinstance(kept["configs"], dict):
+            return kept
+    except (OSError, ValueError, KeyError, TypeError):
+        pass
+    raise ComparisonError(f"{path}: damaged; allowed: the file of a comparison; delete it, or take another --out")
+
+
+def _chosen(plan: Plan) -> list[Config]:
+    def ask(cell: str, *options: str) -> tuple[Config, int, int]:
+        """The settings for a kind, its updates, and the size of the vocabulary."""
+        request = Request(plan.text, plan.minutes, [f"model.cell.kind={cell}", *options, *plan.overrides])
+        suggestion = suggest(request)
+        config, updates = suggestion.config, suggestion.updates
+        if config.data.valid_source is None and not config.data.split[1]:
+            raise ConfigError(
+                "data.split: found no validation share; kinds are compared by their validation score; allowed: a share "
+                "above 0, or data.valid_source"
+            )
+        if not request.gives("train.eval_every"):
+            train = config.train.model_copy(update={"eval_every": max(1, updates // EVALUATIONS)})
+            config = config.model_copy(update={"train": train})
+        return config, updates, len(suggestion.vocabulary)
+
+    say("compare", f"settings of {', '.join(plan.cells)} for {plan.minutes:g} minutes each")
+    # How much of the text is for validation follows from the speed of a kind; all are scored on the same.
+    asked = [ask(plan.cells[0])]
+    split = f"data.split={list(asked[0][0].data.split)}"
+    asked += [ask(cell, split) for cell in plan.cells[1:]]
+    if plan.equal == "time":
+        return [config for config, _, _ in asked]
+    vocabulary_size = asked[0][2]
+    smallest = min(count_parameters(config.model, vocabulary_size) for config, _, _ in asked)
+    like = asked[0][0].train
+    same = [split, f"train.batch_size={like.batch_size}", f"train.bptt={like.bptt}"]
+    sized = []
+    for cell, (config, _, _) in zip(plan.cells, asked, strict=True):
+        hidden = hidden_for(config, vocabulary_size, smallest)
+        sized.append(ask(cell, *settings_of_run(config), f"model.cell.hidden={hidden}", *same))
+    if plan.equal == "parameters":
+        return [config for config, _, _ in sized]
+    steps = max(1, min(updates for _, updates, _ in sized))
+    return [_for_steps(config, steps) for config, _, _ in sized]
+
+
+def hidden_for(config: Config, vocabulary_size: int, parameters: int) -> int:
+    """The hidden units with which the model has the number of parameters that comes nearest."""
+
+    def count(hidden: int) -> int:
+        cell = config.model.cell.model_copy(update={"hidden": hidden})
+        return count_parameters(config.model.model_copy(update={"cell": cell}), vocabulary_size)
+
+    low, high = 1, 2
+    while count(high) < parameters:
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if count(middle) < parameters else (low, middle)
+    return min(low, high, key=lambda hidden: abs(count(hidden) - parameters))
+
+
+def _for_steps(config: Config, steps: int) -> Config:
+    train = config.train.model_copy(update={"max_steps": steps, "max_minutes": None, "max_epochs": None})
+    return config.model_copy(update={"train": train})
