@@ -1,10 +1,12 @@
-"""Takes the pictures of pages in docs/: charlm.png, which is the README's too, browser.png, report.png and phones.png.
+"""Takes the pictures of pages in docs/: charlm.png (also in README), browser.png, report.png, phones.png, compare.png.
 
     .venv/bin/python benchmarks/picture.py runs/shakespeare runs/other
 
 The first run is that of the pages of `charlm look` and `charlm export`; the report is on all of them. Make runs with
 `charlm train data/tinyshakespeare.txt --minutes 1`, and `--set model.cell.kind=gru` for another. Needs Playwright,
-Chromium, and Pillow, which comes with matplotlib.
+Chromium, and Pillow, which comes with matplotlib. compare.png is of a page that `charlm compare` has written:
+
+    .venv/bin/python benchmarks/picture.py comparisons/tinyshakespeare/comparison.html
 """
 
 import io
@@ -67,6 +69,25 @@ def main(runs: list[Path]) -> None:
         browser.close()
 
 
+def take_comparison(page: Path) -> None:
+    """Take the picture of a comparison: the table, and what the first kinds make of the passage."""
+    with sync_playwright() as tools:
+        browser = tools.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        view = browser.new_page(viewport={"width": 1240, "height": 900})
+        view.goto(page.absolute().as_uri())
+        view.wait_for_selector("html[data-ready=yes]", state="attached")
+        for part in (".bar", ".charts", "#keys", "#units article:nth-child(n + 4)"):
+            view.eval_on_selector_all(part, "elements => elements.forEach((each) => each.remove())")
+        for card in ("#passages", "#continued"):
+            view.locator(card).locator("xpath=..").evaluate("card => card.remove()")
+        end = view.locator("#units").locator("xpath=..").bounding_box()
+        assert end
+        clip = {"x": 0, "y": 0, "width": 1240, "height": end["y"] + end["height"] + 14}
+        picture = Image.open(io.BytesIO(view.screenshot(full_page=True, clip=clip)))
+        save(picture, "compare", 256, Image.Quantize.MAXCOVERAGE)
+        browser.close()
+
+
 def point_at_text(view: Page) -> None:
     """Point at a character of what the model wrote."""
     view.wait_for_selector("#paper[aria-busy=false]")
@@ -84,9 +105,12 @@ def point_at_loss(view: Page) -> None:
     view.hover("#chart-loss .area")
 
 
-def save(picture: Image.Image, name: str) -> None:
-    picture.convert("RGB").quantize(128, dither=Image.Dither.NONE).save(DOCS / f"{name}.png", optimize=True)
+def save(picture: Image.Image, name: str, colors: int = 128, method: Image.Quantize = Image.Quantize.MEDIANCUT) -> None:
+    """Save a picture in few colors; MAXCOVERAGE keeps those of small areas."""
+    few = picture.convert("RGB").quantize(colors, method, dither=Image.Dither.NONE)
+    few.save(DOCS / f"{name}.png", optimize=True)
 
 
 if __name__ == "__main__":
-    main([Path(run) for run in sys.argv[1:]])
+    paths = [Path(path) for path in sys.argv[1:]]
+    take_comparison(paths[0]) if paths[0].suffix == ".html" else main(paths)
