@@ -1,8 +1,9 @@
-"""Trains what docs/results.md shows, and rewrites its table, its plot and the README's short table.
+"""Trains what docs/results.md shows, and rewrites its tables, its plot and the README's short table.
 
 Run by scripts/reproduce. Each run has its own folder under runs/reproduce/: a complete one is not trained again, an
-interrupted one is resumed. benchmarks/results.json records what each run reached and on which machine; tables and plot
-are made from it. A row without a complete run in runs/reproduce/ keeps its record.
+interrupted one is resumed. The row `cells` is a comparison of all kinds by `charlm compare`. benchmarks/results.json
+and benchmarks/cells.json record what each run reached and on which machine; tables and plot are made from them. A row
+without a complete run in runs/reproduce/ keeps its record.
 """
 
 import argparse
@@ -17,11 +18,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from charlm.config.shipped import shipped_configs
+from charlm.cells import CELLS
 
 ROOT = Path(__file__).parents[1]
 RUNS = ROOT / "runs/reproduce"
-RESULTS = ROOT / "benchmarks/results.json"
+RESULTS, COMPARISON = ROOT / "benchmarks/results.json", ROOT / "benchmarks/cells.json"
 PAGE = ROOT / "docs/results.md"
 README = ROOT / "README.md"
 PLOT = ROOT / "docs/results.png"
@@ -31,21 +32,20 @@ PLAYS, CODE, NAMES = "tinyshakespeare", "python-stdlib", "unicode-names"
 SPLITS = {PLAYS: "[0.9, 0.1, 0]", CODE: "[0.98, 0.02, 0]", NAMES: "[0.9, 0.1, 0]"}
 """Text → shares for training, validation and test."""
 MINUTES = {"10 s": 1 / 6, "1 min": 1, "5 min": 5, "30 min": 30}
-KINDS = [name for name in shipped_configs() if not name.startswith("paper-")]
+COMPARED, COMPARED_MINUTES = "cells", 2
+"""Name of the row that compares the kinds of cells on tinyshakespeare, and the minutes of each."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """A row of the table. Without a config, charlm chooses all settings."""
+    """A row of the table; charlm chooses all settings."""
 
     name: str
     text: str
     time: str
-    config: str = ""
 
 
 ROWS = [Row(f"{text}-{time.replace(' ', '')}", text, time) for text in SPLITS for time in MINUTES]
-ROWS += [Row(kind, PLAYS, "5 min", config=kind) for kind in KINDS]
 
 PUBLISHED = {"nanoGPT, A100: 1.47": (180, 1.4697), "nanoGPT, 4 CPU cores: 1.88": (74, 1.88)}
 """Seconds and validation nats on tinyshakespeare from nanoGPT's README, on random windows without carried state. We
@@ -81,15 +81,18 @@ def main() -> None:
         if not arguments.rows or row.name in arguments.rows:
             for seed in range(1, arguments.seeds + 1):
                 train(row, seed, arguments.source)
-    results = record()
+    if arguments.seeds and (not arguments.rows or COMPARED in arguments.rows):
+        compare(arguments.source)
+    results, compared = record(), json.loads(COMPARISON.read_text(encoding="utf-8"))
     write_between(PAGE, "results", table(results))
+    write_between(PAGE, "cells", table_of_cells(compared))
     write_between(README, "results", summary(results))
     draw(results)
 
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="scripts/reproduce", description=(__doc__ or "").splitlines()[0])
-    names = [row.name for row in ROWS]
+    names = [*(row.name for row in ROWS), COMPARED]
     parser.add_argument("rows", nargs="*", metavar="ROW", help=f"default: all of {', '.join(names)}")
     parser.add_argument("--seeds", type=int, default=1, metavar="N", help="of each row; 0: train nothing; default: 1")
     parser.add_argument("--source", type=Path, metavar="FILE", help="tinyshakespeare's text, if not in data/")
@@ -113,8 +116,7 @@ def train(row: Row, seed: int, source: Path | None) -> None:
     words = ["--resume"]
     if not (run / "checkpoints/last.safetensors").is_file():
         settings = [f"--set=data.split={SPLITS[row.text]}", f"--set=seed={seed}", "--device=cpu"]
-        config = [f"--config={row.config}"] if row.config else []
-        words = [text(row, source), f"--minutes={MINUTES[row.time]:.4g}", *config, *settings]
+        words = [text(row, source), f"--minutes={MINUTES[row.time]:.4g}", *settings]
     print(f"=== {row.name}, seed {seed}", file=sys.stderr, flush=True)
     subprocess.run(charlm("train", *words, "--run-dir", run), cwd=ROOT, check=True)
     dynamic = row.text == PLAYS and MINUTES[row.time] >= 5
@@ -124,10 +126,22 @@ def train(row: Row, seed: int, source: Path | None) -> None:
     (run / "result.json").write_text(json.dumps(asdict(result)), encoding="utf-8")
 
 
+def compare(source: Path | None) -> None:
+    """Compare all kinds of cells, and record the rows and the machine."""
+    from bench_measure import cpu
+
+    settings = [f"--set=data.split={SPLITS[PLAYS]}", "--set=device=cpu"]
+    words = [plays(source), f"--minutes={COMPARED_MINUTES}", f"--cells={','.join(CELLS)}", *settings]
+    command = charlm("compare", *words, "--out", RUNS / COMPARED, "--json")
+    done = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True)
+    found = {**cpu(), "rows": json.loads(done.stdout)["rows"]}
+    COMPARISON.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+
+
 def text(row: Row, source: Path | None) -> str:
     """What `charlm train` is given as the text of a row."""
     if row.text == PLAYS:
-        return str(source.resolve()) if source else "data/tinyshakespeare.txt"
+        return plays(source)
     if row.text == CODE:
         return "builtin:python-stdlib"
     from curves import unicode_names
@@ -136,6 +150,10 @@ def text(row: Row, source: Path | None) -> str:
     file = RUNS / "unicode-names.txt"
     file.write_text(unicode_names(), encoding="utf-8")
     return str(file)
+
+
+def plays(source: Path | None) -> str:
+    return str(source.resolve()) if source else "data/tinyshakespeare.txt"
 
 
 def read_run(run: Path, seed: int, score: dict[str, Any]) -> Run:
@@ -194,7 +212,7 @@ def line(row: Row, runs: list[Run]) -> str:
     cells = [
         row.text,
         row.time,
-        (f"`--config {row.config}`: " if row.config else "") + each(model(run) for run in runs),
+        each(model(run) for run in runs),
         each(f"{run.parameters:,}" for run in runs),
         each(f"{run.cores} × {run.cpu}, {run.precision}" for run in runs),
         f"{statistics.median(run.chars_per_s for run in runs):,.0f}",
@@ -202,6 +220,26 @@ def line(row: Row, runs: list[Run]) -> str:
         f"{statistics.mean(dynamic):.4f}" if dynamic else "–",
     ]
     return f"| {' | '.join(cells)} |\n"
+
+
+def table_of_cells(compared: dict[str, Any]) -> str:
+    """The comparison's table, the best kind first."""
+    columns = [
+        "cell (layers × units)",
+        "parameters",
+        "characters/s",
+        "nats",
+        "after equal updates",
+        "memory",
+        "gradient",
+    ]
+    heading = f"| {' | '.join(columns)} |\n{'|---' * len(columns)}|\n"
+    lines = [
+        f"| {row['cell']}, {row['layers']} × {row['hidden']} | {row['parameters']:,} | {row['chars_per_s']:,.0f} "
+        f"| {row['nats']:.4f} | {row['nats_after_updates']:.4f} | {row['memory']} | {row['gradient']:.1e} |\n"
+        for row in sorted(compared["rows"], key=lambda row: row["nats"])
+    ]
+    return heading + "".join(lines)
 
 
 def each(values: Iterable[str]) -> str:
@@ -217,16 +255,16 @@ def model(run: Run) -> str:
 def summary(results: Results) -> str:
     """The README's table: scores as a newcomer reads them."""
     lines = ["| training time | chosen model (layers × units) | nats per character | bits |\n|---|---|---|---|\n"]
-    for row in chosen(results):
+    for row in plays_rows(results):
         runs = results[row.name]
         nats = statistics.mean(run.nats for run in runs)
         lines.append(f"| {row.time} | {each(map(model, runs))} | {nats:.2f} | {nats / math.log(2):.2f} |\n")
     return "".join(lines)
 
 
-def chosen(results: Results) -> list[Row]:
-    """The rows of tinyshakespeare with settings that charlm chose."""
-    return [row for row in ROWS if row.text == PLAYS and not row.config and row.name in results]
+def plays_rows(results: Results) -> list[Row]:
+    """The rows of tinyshakespeare."""
+    return [row for row in ROWS if row.text == PLAYS and row.name in results]
 
 
 def write_between(page: Path, mark: str, table: str) -> None:
@@ -240,10 +278,9 @@ def write_between(page: Path, mark: str, table: str) -> None:
 
 
 def draw(results: Results) -> None:
-    """Validation score over training time: a line for each chosen row, a point for each kind, nanoGPT's stars."""
-    lines = [results[row.name][0] for row in chosen(results)]
-    points = sorted((run for kind in KINDS for run in results.get(kind, [])[:1]), key=lambda run: run.nats)
-    if not lines and not points:
+    """Validation score over training time: a line for each row, and nanoGPT's stars."""
+    lines = [results[row.name][0] for row in plays_rows(results)]
+    if not lines:
         return
     import matplotlib
 
@@ -257,21 +294,14 @@ def draw(results: Results) -> None:
         axes.plot(*zip(*run.curve, strict=True), color="tab:blue", alpha=0.5)
         axes.plot(seconds, run.nats, "o", color="tab:blue")
         label = f"{model(run)}: {run.nats:.2f}"
-        # Beside the points of each kind, but inside the axes.
         offset, align = ((0, -17), "center") if run is lines[0] else ((-8, -15), "right")
         axes.annotate(label, (seconds, run.nats), offset, ha=align, color="tab:blue", weight="bold", **style)
-    height = 0.0
-    for run in points:
-        seconds, height = run.curve[-1][0], max(run.nats, height + LABEL_NATS)
-        axes.plot(seconds, run.nats, "o", color="tab:orange", markersize=5)
-        label = f"{run.model['cell']['kind']} {run.nats:.2f}"
-        axes.annotate(label, (seconds, height), (9, -3), color="tab:orange", **style)
     for name, (seconds, nats) in PUBLISHED.items():
         axes.plot(seconds, nats, "k*", markersize=9)
         axes.annotate(name, (seconds, nats), (-9, 20), ha="right", **style)
-    axes.set_title("Tinyshakespeare: chosen settings (blue) and each kind in five minutes (orange)", loc="left")
+    axes.set_title("Tinyshakespeare: four times, four models that charlm chose", loc="left")
     axes.set(xscale="log", xlabel="training time", ylabel="validation, nats per character (lower is better)")
-    ends = [run.nats for run in (*lines, *points)]
+    ends = [run.nats for run in lines]
     axes.set(xlim=(5, 4000), ylim=(min(ends) - 0.06, max(*ends, 1.9) + 0.05))
     axes.set_xticks([60 * minutes for minutes in MINUTES.values()], list(MINUTES))
     axes.minorticks_off()
@@ -279,10 +309,6 @@ def draw(results: Results) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(PLOT, dpi=110, bbox_inches="tight")
     print(f"plot: {PLOT}", file=sys.stderr)
-
-
-LABEL_NATS = 0.027
-"""Height of a label in the plot."""
 
 
 if __name__ == "__main__":

@@ -38,6 +38,10 @@ class Family:
     """Effective-parameter multiplier relative to the one-layer LSTM at 1,000 updates; see `rule`."""
     multiplier_power: float = 0.0
     """The multiplier grows with this power of the number of updates."""
+    residual: bool = True
+    """Whether layers above the first add their input to their output."""
+    activation_penalty: bool = True
+    """Whether outputs gain from being kept small."""
     cell: dict[str, Any] = field(default_factory=dict)
     """Options of the cell."""
 
@@ -64,6 +68,9 @@ _ON_REQUEST = {
     "gru": Family("gru", 1, (128, 192, 256, 384, 512, 768), 8e-3, lr_hidden=256, multiplier=0.7),
     "rnn": Family("rnn", 2, _LARGE, 1.5e-3, lr_hidden=512, multiplier=0.2),
     "slstm": Family("slstm", 1, _SMALL, 8e-3),
+    "mogrifier": Family("mogrifier", 1, _SMALL, 8e-3),
+    "sru": Family("sru", 4, _LARGE, 6e-3, residual=False, activation_penalty=False, cell={"highway_bias": -2.0}),
+    **{kind: Family(kind, 4, _LARGE, 6e-3, activation_penalty=False) for kind in ("mingru", "minlstm")},
 }
 # fmt: on
 
@@ -111,7 +118,7 @@ class Request:
             "model": {
                 "cell": {"kind": family.kind, "hidden": hidden, **family.cell},
                 "layers": family.layers,
-                "residual": family.layers > 1,
+                "residual": family.residual and family.layers > 1,
                 "embedding": family.embedding,
             },
             "train": {"batch_size": batch_size, "bptt": bptt, "ema": 0.99, "max_minutes": self.minutes},

@@ -22,18 +22,18 @@ _RATES = {"sgd": 25.0, "rmsprop": 1 / 3, "adagrad": 5.0}
 
 def all_settings(candidate: Candidate, minutes: float, split: list[float] | None) -> dict[str, Any]:
     """All settings of a run, without the user's. split: shares of train, valid and test; None: the user's."""
-    updates, update_s, model = candidate.updates, candidate.update_s, candidate.config.model
+    updates, update_s, model, family = candidate.updates, candidate.update_s, candidate.config.model, candidate.family
     settings = copy.deepcopy(candidate.settings)
     if split:
         settings["data"]["split"] = split
-    if updates < candidate.family.forget_bias_updates:
+    if updates < family.forget_bias_updates:
         settings["model"]["cell"]["forget_bias"] = 1.0
     settings["model"]["dropout"] = dropout(regularization(candidate), model.layers)
     eval_every = _eval_every(candidate, minutes)
     evaluations = updates // eval_every if eval_every else 0
     settings["train"] |= {
         "ema": round(min(max(1 - 25 / updates, 0.9), 0.9999), 5),
-        "activation_penalty": round(min(max(updates / 10_000, 0.5), 1.0), 2),
+        "activation_penalty": round(min(max(updates / 10_000, 0.5), 1.0), 2) if family.activation_penalty else 0.0,
         "max_minutes": minutes,
         "log_every": _round_up(min(2 / update_s, updates / 20)),
         "eval_every": eval_every,

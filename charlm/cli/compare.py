@@ -43,11 +43,10 @@ def compare(
 ) -> None:
     """Compare kinds of cells on a text: train one after the other, print a table, and write a page.
 
-    charlm chooses settings for each kind. With equal parameters, all get as many as the smallest model that it would
-    choose, and the same batch and window. The columns u, c and t are the validation score after as many updates,
-    characters and seconds as the run with the fewest made. Memory: from how many characters of
-    context on a longer one helps by less than 0.02 bits. Grad: what is left of the gradient 100 characters back. --json
-    has all digits.
+    charlm chooses settings for each kind. With equal parameters, all get as many as the middle one of its models, and
+    the same batch and window. The columns u, c and t are the validation score after as many updates, characters and
+    seconds as the run with the fewest made. Memory: from how many characters of context on a longer one helps by less
+    than 0.02 bits. Grad: what is left of the gradient 100 characters back. --json has all digits.
 
     Ctrl-C stops; the same command goes on.
 

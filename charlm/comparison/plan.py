@@ -11,7 +11,7 @@ KINDS = ("rnn", "lstm", "gru", "rhn", "sru")
 Equal = Literal["parameters", "time", "updates"]
 """What the models have in common.
 
-parameters: all have as many as the smallest model that charlm would choose, and the same batch and window.
+parameters: all have as many as the middle one of the models that charlm would choose, and one batch and window.
 time: the minutes alone; each has the size that charlm chooses for it.
 updates: the same parameters, and as many updates as the slowest makes in its minutes.
 """

@@ -1,6 +1,7 @@
 """The settings of the kinds that are compared: chosen for each, made equal in what the plan asks for."""
 
 import json
+import statistics
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -79,12 +80,12 @@ def _chosen(plan: Plan) -> list[Config]:
     if plan.equal == "time":
         return [config for config, _, _ in asked]
     vocabulary_size = asked[0][2]
-    smallest = min(count_parameters(config.model, vocabulary_size) for config, _, _ in asked)
+    parameters = statistics.median_low(count_parameters(config.model, vocabulary_size) for config, _, _ in asked)
     like = asked[0][0].train
     same = [split, f"train.batch_size={like.batch_size}", f"train.bptt={like.bptt}"]
     sized = []
     for cell, (config, _, _) in zip(plan.cells, asked, strict=True):
-        hidden = hidden_for(config, vocabulary_size, smallest)
+        hidden = hidden_for(config, vocabulary_size, parameters)
         sized.append(ask(cell, *settings_of_run(config), f"model.cell.hidden={hidden}", *same))
     if plan.equal == "parameters":
         return [config for config, _, _ in sized]

@@ -10,11 +10,25 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from charlm.config import differences, load_config, parse_config
+from charlm.cells import CELLS
+from charlm.config import differences, load_config
 from tests.conftest import ROOT
 
 MARKED = "<!-- results -->\n{}<!-- /results -->\n"
+CELLS_MARKED = "<!-- cells -->\n{}<!-- /cells -->\n"
 PAGE = "Before.\n\n" + MARKED.format("The table that was there.\n") + "\nAfter.\n"
+KIND = {
+    "cell": "gru",
+    "layers": 1,
+    "hidden": 256,
+    "parameters": 1_234_567,
+    "chars_per_s": 1234.5,
+    "nats": 1.5,
+    "nats_after_updates": 1.51,
+    "memory": 32,
+    "gradient": 0.0123,
+}
+"""A row of `charlm compare --json`, as far as the page shows it."""
 
 
 @pytest.fixture
@@ -28,11 +42,14 @@ def recorded(monkeypatch) -> ModuleType:
 def reproduce(recorded, tmp_path, monkeypatch) -> ModuleType:
     """The script, with pages, runs and a plot of its own in `tmp_path`, and nothing recorded."""
     files = {"RUNS": "runs", "RESULTS": "results.json", "PAGE": "a.md", "README": "b.md", "PLOT": "results.png"}
-    for name, file in files.items():
+    for name, file in (files | {"COMPARISON": "cells.json"}).items():
         monkeypatch.setattr(recorded, name, tmp_path / file)
     recorded.RESULTS.write_text("{}\n", encoding="utf-8")
+    recorded.COMPARISON.write_text('{"rows": []}\n', encoding="utf-8")
     for page in (recorded.PAGE, recorded.README):
         page.write_text(PAGE, encoding="utf-8")
+    with recorded.PAGE.open("a", encoding="utf-8") as page:
+        page.write(CELLS_MARKED.format(""))
     return recorded
 
 
@@ -48,6 +65,8 @@ def run_script(reproduce, trained_run, monkeypatch):
             commands.append(words)
             if words[0] == "train":
                 shutil.copytree(trained_run, words[-1], dirs_exist_ok=True)
+            if words[0] == "compare":
+                return SimpleNamespace(stdout=json.dumps({"rows": [KIND, KIND | {"cell": "lstm", "nats": 1.4}]}))
             dynamic = {"dynamic": {"nats_per_char": 1.25}} if "--dynamic" in words else {}
             return SimpleNamespace(stdout=json.dumps({"nats_per_char": 1.5, **dynamic}))
 
@@ -76,7 +95,8 @@ def complete(reproduce, name, *runs):
 
 def written(page):
     """The rows of the table in a page; the text around them must be unchanged."""
-    before, table, after = page.read_text(encoding="utf-8").replace("<!-- /", "<!-- ").split("<!-- results -->")
+    text = page.read_text(encoding="utf-8").partition("<!-- cells -->")[0]
+    before, table, after = text.replace("<!-- /", "<!-- ").split("<!-- results -->")
     assert (before, after) == ("Before.\n\n", "\n\nAfter.\n")
     return table.strip().splitlines()[2:]
 
@@ -96,7 +116,6 @@ def test_lines_of_the_table(reproduce):
         "| 1.4895 (3 seeds: 1.4880 to 1.4922) | 1.3167 |\n"
     )
     assert line("python-stdlib-10s", {"nats": 1.4399}).endswith(" | 1,234 | 1.4399 | – |\n")
-    assert line("gru", {"kind": "gru"}).startswith("| tinyshakespeare | 5 min | `--config gru`: gru, 2 × 384 |")
     mixed = line("tinyshakespeare-1min", {}, {"layers": 1, "precision": "bf16"})
     assert " | lstm, 2 × 384 or lstm, 1 × 384 | 1,234,567 | 4 × CPU, fp32 or 4 × CPU, bf16 | " in mixed
 
@@ -105,19 +124,20 @@ def test_some_rows_leave_the_others_as_recorded(reproduce, run_script):
     assert run_script("--seeds", "0") == []
     assert written(reproduce.PAGE) == written(reproduce.README) == []
     assert not reproduce.PLOT.exists()
-    for name, nats in (("tinyshakespeare-10s", 1.7), ("python-stdlib-1min", 1.3), ("rnn", 1.6)):
+    for name, nats in (("tinyshakespeare-10s", 1.7), ("python-stdlib-1min", 1.3), ("unicode-names-10s", 1.6)):
         complete(reproduce, name, made_up(reproduce, nats=nats))
     run_script("--seeds", "0")
     before = reproduce.read_results()
     shutil.rmtree(reproduce.RUNS)
     five_minutes = made_up(reproduce, 2, 1.42, 1.31), made_up(reproduce, 1, 1.40, 1.30)
     complete(reproduce, "tinyshakespeare-5min", *five_minutes)
-    complete(reproduce, "rnn", made_up(reproduce, 2, 1.50, 1.40, kind="rnn"))
+    complete(reproduce, "unicode-names-10s", made_up(reproduce, 2, 1.50, kind="rnn"))
     assert run_script("tinyshakespeare-5min", "--seeds", "2") == []
     after = reproduce.read_results()
-    assert list(after) == ["tinyshakespeare-10s", "tinyshakespeare-5min", "python-stdlib-1min", "rnn"]
+    names = ["tinyshakespeare-10s", "tinyshakespeare-5min", "python-stdlib-1min", "unicode-names-10s"]
+    assert list(after) == names
     assert all(after[name] == before[name] for name in ("tinyshakespeare-10s", "python-stdlib-1min"))
-    assert [[run.seed for run in after[name]] for name in ("tinyshakespeare-5min", "rnn")] == [[1, 2], [2]]
+    assert [[run.seed for run in after[name]] for name in names[1::2]] == [[1, 2], [2]]
     lines = written(reproduce.PAGE)
     assert len(lines) == len(reproduce.RESULTS.read_text(encoding="utf-8").splitlines()) == 4
     assert lines[1].endswith(" | 1,234 | 1.4100 (2 seeds: 1.4000 to 1.4200) | 1.3050 |")
@@ -129,7 +149,7 @@ def test_some_rows_leave_the_others_as_recorded(reproduce, run_script):
 @pytest.mark.parametrize(
     ("name", "text", "given", "dynamic"),
     [
-        ("gru", "text.txt", ["--minutes=5", "--config=gru", "--set=data.split=[0.9, 0.1, 0]"], ["--dynamic"]),
+        ("tinyshakespeare-5min", "text.txt", ["--minutes=5", "--set=data.split=[0.9, 0.1, 0]"], ["--dynamic"]),
         ("python-stdlib-5min", "builtin:python-stdlib", ["--minutes=5", "--set=data.split=[0.98, 0.02, 0]"], []),
         ("unicode-names-1min", "runs/unicode-names.txt", ["--minutes=1", "--set=data.split=[0.9, 0.1, 0]"], []),
     ],
@@ -153,6 +173,20 @@ def test_trains_scores_and_records(reproduce, run_script, tmp_path, name, text, 
     assert run_script(*words) == [["train", "--resume", "--run-dir", run], score]
 
 
+def test_compares_and_records_the_kinds(reproduce, run_script, tmp_path):
+    text = str(tmp_path / "text.txt")
+    settings = [f"--cells={','.join(CELLS)}", "--set=data.split=[0.9, 0.1, 0]", "--set=device=cpu"]
+    words = ["compare", text, "--minutes=2", *settings, "--out", str(reproduce.RUNS / "cells"), "--json"]
+    assert run_script("cells", "--source", text) == [words]
+    assert json.loads(reproduce.COMPARISON.read_text(encoding="utf-8"))["rows"][0] == KIND
+    before, _, table = reproduce.PAGE.read_text(encoding="utf-8").partition("<!-- cells -->\n")
+    assert before == PAGE.replace("The table that was there.\n", reproduce.table({}))
+    assert table.splitlines()[2:4] == [
+        "| lstm, 1 × 256 | 1,234,567 | 1,234 | 1.4000 | 1.5100 | 32 | 1.2e-02 |",
+        "| gru, 1 × 256 | 1,234,567 | 1,234 | 1.5000 | 1.5100 | 32 | 1.2e-02 |",
+    ]
+
+
 def test_wrong_arguments_and_pages_without_marks_are_refused(reproduce, run_script, capsys):
     with pytest.raises(SystemExit, match="2"):
         run_script("no-such-row")
@@ -168,14 +202,14 @@ def test_wrong_arguments_and_pages_without_marks_are_refused(reproduce, run_scri
 
 
 def test_this_checkout_shows_what_is_recorded(recorded):
-    """If a shipped config changes without being trained again, the page would show the old one's figures."""
     results = recorded.read_results()
+    compared = json.loads(recorded.COMPARISON.read_text(encoding="utf-8"))
+    page = recorded.PAGE.read_text(encoding="utf-8")
     assert results.keys() <= {row.name for row in recorded.ROWS}
-    assert MARKED.format(recorded.table(results)) in recorded.PAGE.read_text(encoding="utf-8")
+    assert MARKED.format(recorded.table(results)) in page
+    assert CELLS_MARKED.format(recorded.table_of_cells(compared)) in page
     assert MARKED.format(recorded.summary(results)) in recorded.README.read_text(encoding="utf-8")
-    for kind in recorded.KINDS:
-        for run in results.get(kind, []):
-            assert parse_config({"model": run.model}, "results.json").model == load_config(Path(kind)).model, kind
+    assert {row["cell"] for row in compared["rows"]} == CELLS.keys()
 
 
 # scripts/ablate
