@@ -2,9 +2,7 @@
 
 import ctypes
 import functools
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -83,16 +81,8 @@ class FusedDriver(Kernel, Driver):
         return self._known[id(passes)][1]
 
     def filled(self, passes: Passes, values: Values) -> ctypes.Structure:
-        """The struct of a call. Its tensors and `tables` must outlive it."""
-        fields: dict[str, Any] = {**values, "variant": self.variant(passes)}
-        tables = []
-        for name, value in values.items():
-            if isinstance(value, list):
-                tables.append(_table(value))
-                fields[name] = ctypes.addressof(tables[-1]) if value else None
-        struct = self.structs[0].fill(**fields)
-        struct.tables = tables
-        return struct
+        """The struct of a call. Its tensors must outlive it."""
+        return self.structs[0].fill(**values, variant=self.variant(passes))
 
     def scratch(self, passes: Passes, values: Values, *, forward: bool) -> dict[str, list[Tensor | None]]:
         """Scratch that the threads of a call share."""
@@ -127,9 +117,3 @@ class FusedDriver(Kernel, Driver):
 
     def matmul(self, a_MK: Tensor, b_KN: Tensor, *, bf16: bool, out: Tensor) -> None:
         matmul(a_MK, b_KN, bf16=bf16, out=out)
-
-
-def _table(tensors: Sequence[Tensor | None]) -> "ctypes.Array[ctypes.c_void_p]":
-    """Addresses of float32 tensors."""
-    assert all(tensor is None or (tensor.dtype == torch.float32 and tensor.is_contiguous()) for tensor in tensors)
-    return (ctypes.c_void_p * len(tensors))(*(None if tensor is None else tensor.data_ptr() for tensor in tensors))

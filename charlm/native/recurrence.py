@@ -47,8 +47,8 @@ class Buffers:
 BuffersOf = Callable[[str], Buffers]
 """Phase → its buffers. Those of "window" live until the backward pass is over, those of "forward" and "backward" only
 during that pass."""
-Values = dict[str, Value | Sequence[Tensor | None]]
-"""The fields of `Arguments` in recurrence.h; a table of pointers is a list of tensors."""
+Values = dict[str, Value]
+"""The fields of `Arguments` in recurrence.h."""
 
 
 class Driver:

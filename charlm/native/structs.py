@@ -3,13 +3,14 @@
 import ctypes
 import functools
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-Value = int | float | Tensor | None
-"""A value for a field of a struct."""
+Value = int | float | Tensor | Sequence[Tensor | None] | None
+"""A value for a field of a struct; a sequence for a table of pointers."""
 
 _NUMBERS = {"Index": ctypes.c_ssize_t, "double": ctypes.c_double}
 _POINTEES = {"Index*": torch.int64, "float*": torch.float32, "double*": torch.float64}
@@ -37,16 +38,24 @@ class Struct:
     def fill(self, **values: Value) -> ctypes.Structure:
         """The struct with these values. `threads` defaults to torch's number; other fields to 0 or null.
 
-        A pointer field takes an address or a tensor. The tensor must have the pointer's type, be contiguous and on the
-        CPU, and outlive the struct, which does not keep it alive. A bool becomes an integer.
+        A pointer field takes an address or a tensor; a table of pointers to floats takes a sequence of tensors. Tensors
+        must have the pointer's type, be contiguous and on the CPU, and outlive the struct, which does not keep them
+        alive. A bool becomes an integer.
         """
         struct, pointees = self._parsed
         assert values.keys() <= pointees.keys(), values.keys()
-        fields = {
-            field: _address(value, pointees[field]) if isinstance(value, Tensor) else value
-            for field, value in values.items()
-        }
-        return struct(**{"threads": torch.get_num_threads()} | fields)
+        fields, tables = {}, []
+        for field, value in values.items():
+            if isinstance(value, Tensor):
+                fields[field] = _address(value, pointees[field])
+            elif isinstance(value, Sequence):
+                tables.append(_table(value))
+                fields[field] = ctypes.addressof(tables[-1]) if value else None
+            else:
+                fields[field] = value
+        filled = struct(**{"threads": torch.get_num_threads()} | fields)
+        filled.tables = tables  # kept alive
+        return filled
 
     @property
     def layout(self) -> list[int]:
@@ -70,7 +79,13 @@ class Struct:
 
 
 def _address(tensor: Tensor, dtype: torch.dtype | None) -> int:
-    assert tensor.device.type == "cpu", tensor.device
+    assert tensor.is_cpu, tensor.device
     assert tensor.dtype == dtype, (tensor.dtype, dtype)
     assert tensor.is_contiguous(), tensor.stride()
     return tensor.data_ptr()
+
+
+def _table(tensors: Sequence[Tensor | None]) -> "ctypes.Array[ctypes.c_void_p]":
+    """Addresses of float32 tensors."""
+    addresses = (None if tensor is None else _address(tensor, torch.float32) for tensor in tensors)
+    return (ctypes.c_void_p * len(tensors))(*addresses)

@@ -5,8 +5,10 @@
 #include <cstdint>
 #include <cstring>
 
-#if defined(__AVX512BF16__)
+#if defined(__AVX__)
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 #if defined(CHARLM_WIDTH)  // Tests set another width than the CPU's.
@@ -194,9 +196,18 @@ inline Floats softplus(Floats x) {
 }
 
 inline Floats square_root(Floats x) {
+  // By name: because of errno, compilers do not vectorize the loop.
+#if defined(__AVX512F__) && !defined(CHARLM_WIDTH)
+  return (Floats)_mm512_sqrt_ps((__m512)x);
+#elif defined(__AVX__) && !defined(CHARLM_WIDTH)
+  return (Floats)_mm256_sqrt_ps((__m256)x);
+#elif defined(__aarch64__) && !defined(CHARLM_WIDTH)
+  return (Floats)vsqrtq_f32((float32x4_t)x);
+#else
   Floats roots;
   for (int i = 0; i < W; i++) roots[i] = __builtin_sqrtf(x[i]);
   return roots;
+#endif
 }
 
 // 1 / (1 + e⁻ˣ)

@@ -2,11 +2,12 @@
 
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from charlm.config.optimizers import (
     CosineSchedule,
@@ -17,6 +18,7 @@ from charlm.config.optimizers import (
     Schedule,
     StepSchedule,
 )
+from charlm.native.update import adam_step, gradient_norm
 
 
 def _eager(optimizer: type[torch.optim.Optimizer]) -> Any:
@@ -80,19 +82,23 @@ class Muon(_AdamW):
     bfloat16, which is slow on most CPUs.
     """
 
-    @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         """Make one step. `closure` is not supported."""
+        self.step_matrices()
+        super().step(closure)
+
+    @torch.no_grad()
+    def step_matrices(self) -> None:
+        """Step along orthogonal matrices, and drop the gradients of their parameters, so that AdamW skips them."""
         for group in self.param_groups:
             if "momentum" not in group:
                 continue
             for parameter in group["params"]:
                 if parameter.grad is not None:
-                    self._step_matrices(parameter, group)
-                    parameter.grad = None  # so that AdamW skips it
-        super().step(closure)
+                    self._step_parameter(parameter, group)
+                    parameter.grad = None
 
-    def _step_matrices(self, parameter: Tensor, group: dict[str, Any]) -> None:
+    def _step_parameter(self, parameter: Tensor, group: dict[str, Any]) -> None:
         state, gradient = self.state[parameter], parameter.grad
         assert gradient is not None
         if not state:
@@ -116,6 +122,20 @@ def orthogonal(blocks: Tensor) -> Tensor:
         gram = blocks @ blocks.mT
         blocks = a * blocks + (b * gram + c * gram @ gram) @ blocks
     return blocks
+
+
+def step_and_average(optimizer: torch.optim.Optimizer, averages: Mapping[Tensor, Tensor], decay: float) -> None:
+    """Make a step; then average ← decay · average + (1 − decay) · weight.
+
+    averages: the running average of each weight, or empty.
+    """
+    if isinstance(optimizer, Muon):
+        optimizer.step_matrices()
+    if isinstance(optimizer, torch.optim.Adam) and adam_step(optimizer, averages, decay):
+        return
+    optimizer.step()
+    if averages:
+        get_ema_multi_avg_fn(decay)([*averages.values()], [*averages], None)
 
 
 def state_copies(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> int:
@@ -180,11 +200,11 @@ def clip_gradients(optimizer: torch.optim.Optimizer, config: Optimizer) -> Tenso
     """
     parameters = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
     gradients = [p.grad for p in parameters]
-    norm = nn.utils.get_total_norm(gradients)
+    norm = gradient_norm(gradients)
     if config.clip_value:
         nn.utils.clip_grad_value_(parameters, config.clip_value)
     if config.clip_norm:
-        clipped = nn.utils.get_total_norm(gradients) if config.clip_value else norm
+        clipped = gradient_norm(gradients) if config.clip_value else norm
         if optimizer.defaults.get("fused"):
             # The step divides gradients by this; the constant is that of clip_grad_norm_.
             optimizer.grad_scale = ((clipped + 1e-6) / config.clip_norm).clamp(min=1)  # type: ignore[attr-defined]

@@ -7,7 +7,6 @@ import time
 
 import torch
 from torch import Tensor
-from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from charlm.checkpoint import all_finite
 from charlm.config import Config
@@ -19,7 +18,14 @@ from charlm.model import CharLM, WindowLoss, build_model, load_weights, map_stat
 from charlm.native.build import used_kernels
 from charlm.system.process_group import WHOLE_BATCH, Shard
 from charlm.training.machine import Machine, check_memory
-from charlm.training.optimizer import build_optimizer, clip_gradients, learning_rate, skip_step_unless, state_copies
+from charlm.training.optimizer import (
+    build_optimizer,
+    clip_gradients,
+    learning_rate,
+    skip_step_unless,
+    state_copies,
+    step_and_average,
+)
 from charlm.training.state import TrainState
 
 
@@ -128,12 +134,7 @@ class Trainer:
         grad_norm = clip_gradients(self.optimizer, config.optimizer)
         self._stop_unless_finite(loss.objective, grad_norm)
         lr = self.learning_rate()
-        for group in self.optimizer.param_groups:
-            group["lr"] = lr
-        with self._optimizer_precision():
-            self.optimizer.step()
-        self.optimizer.zero_grad()
-        self._average_weights()
+        self._step(lr)
         seconds = time.perf_counter() - start_s
         window = len(x_TB), config.train.batch_size
         state.count_update(loss, window=window, lr=lr, grad_norm=grad_norm, seconds=seconds)
@@ -205,14 +206,21 @@ class Trainer:
         continues_B1 = self.group.shard.of(drawn_B1, dim=0) >= p
         return map_state(lambda state_LBH: state_LBH * continues_B1, self.state.recurrent)
 
-    def _average_weights(self) -> None:
-        """Add the weights to their running average. Its decay rises to `ema`, so the first weights soon fade."""
-        if self.averaged is None:
-            return
-        updates = self.state.averaged_updates
+    def _step(self, lr: float) -> None:
+        """Make the optimizer's step, and add the weights to their running average.
+
+        The average's decay rises to `ema`, so the first weights soon fade.
+        """
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr
+        averages, updates = {}, self.state.averaged_updates
+        if self.averaged is not None:
+            averages = dict(zip(self.parameters, self.averaged.parameters(), strict=True))
+            self.state.averaged_updates += 1
         decay = min((1 + updates) / (10 + updates), self.config.train.ema) if updates else 0.0
-        get_ema_multi_avg_fn(decay)(list(self.averaged.parameters()), self.parameters, updates)
-        self.state.averaged_updates += 1
+        with self._optimizer_precision():
+            step_and_average(self.optimizer, averages, decay)
+        self.optimizer.zero_grad()
 
     def start_from_weights(self, weights: dict[str, Tensor]) -> None:
         """Replace the initial weights and their running average."""

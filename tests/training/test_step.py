@@ -8,6 +8,7 @@ import torch.nn.functional as F
 
 from charlm.cells import CELLS
 from charlm.errors import DataError, DivergenceError
+from charlm.native.update import UPDATE
 from tests.runs import row_of
 
 CPU = torch.device("cpu")
@@ -218,6 +219,26 @@ def test_average_of_the_weights(trainer_of):
     assert trainer.evaluated_model is not trainer.model
     torch.testing.assert_close(trainer.evaluated_model.decoder.weight, expected)
     assert trainer_of().evaluated_model.decoder.weight.shape == expected.shape
+
+
+@pytest.mark.usefixtures("needs_kernels")
+@pytest.mark.parametrize("name", ["adamw", "adam", "muon"])
+def test_updates_by_the_kernel_are_torchs(trainer_of, name, monkeypatch):
+    """With clipping, decay and a running average."""
+    options = {"name": name, "lr": 0.01, "clip_norm": 0.5, "weight_decay": 0.1}
+    by_kernel, by_torch = (trainer_of(train={"ema": 0.5}, optimizer=options) for _ in range(2))
+    for _ in range(4):
+        by_kernel.update()
+    monkeypatch.setattr(UPDATE, "works", lambda: False)
+    for _ in range(4):
+        by_torch.update()
+    assert row_of(by_kernel)["grad_norm"] == pytest.approx(row_of(by_torch)["grad_norm"], rel=1e-4)
+    for one, other in zip(by_kernel.parameters, by_torch.parameters, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+    ours, theirs = by_kernel.evaluated_model, by_torch.evaluated_model
+    for one, other in zip(ours.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+    assert not torch.equal(by_kernel.model.decoder.weight, by_torch.model.decoder.weight)
 
 
 def test_bf16_keeps_weights_and_state_in_fp32(trainer_of):

@@ -1,0 +1,80 @@
+"""What follows the backward pass of an update: the norm of all gradients, Adam, the running average of the weights."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from charlm.native.call import Kernel
+
+UPDATE = Kernel(Path(__file__).with_name("update.cpp"))
+
+
+def gradient_norm(gradients: Sequence[Tensor]) -> Tensor:
+    """The L2 norm of all gradients together, 0-d. In float32 on the CPU it is the same with any number of threads."""
+    if not gradients or not _takes(gradients):
+        return nn.utils.get_total_norm(gradients)
+    norm = torch.empty(())
+    UPDATE("gradient_norm", tensors=len(gradients), sizes=_sizes(gradients), gradients=gradients, norm=norm)
+    return norm
+
+
+def adam_step(optimizer: torch.optim.Adam, averages: Mapping[Tensor, Tensor], decay: float) -> bool:
+    """Step of Adam or AdamW; then average ← decay · average + (1 − decay) · weight. In one pass; state as torch's.
+
+    averages: the running average of each weight, or empty. As in torch's fused step, gradients are divided by
+    `optimizer.grad_scale`, and `optimizer.found_inf` skips the step.
+
+    Returns False, without doing anything, if the kernel does not compile or a tensor is not in float32 on the CPU.
+    """
+    weights = [weight for group in optimizer.param_groups for weight in group["params"]]
+    gradients = [weight.grad for weight in weights if weight.grad is not None]
+    if not _takes([*weights, *gradients, *averages.values()]):
+        return False
+    scale, skipped = getattr(optimizer, "grad_scale", None), getattr(optimizer, "found_inf", None)
+    for group in optimizer.param_groups:
+        weights = group["params"]
+        gradients = [None if skipped else weight.grad for weight in weights]
+        states = [
+            {} if gradient is None else _state(optimizer, weight)
+            for weight, gradient in zip(weights, gradients, strict=True)
+        ]
+        UPDATE(
+            "adam_step",
+            tensors=len(weights),
+            sizes=_sizes(weights),
+            gradients=gradients,
+            weights=weights,
+            averages=[averages.get(weight) for weight in weights],
+            means=[state.get("exp_avg") for state in states],
+            squares=[state.get("exp_avg_sq") for state in states],
+            steps=[state.get("step") for state in states],
+            lr=group["lr"],
+            beta1=group["betas"][0],
+            beta2=group["betas"][1],
+            eps=group["eps"],
+            decay=group["weight_decay"],
+            decoupled=group["decoupled_weight_decay"],
+            gradient_scale=1.0 if scale is None else 1 / float(scale),
+            average_decay=decay,
+        )
+    return True
+
+
+def _takes(tensors: Sequence[Tensor]) -> bool:
+    """Whether the kernel can read and write them."""
+    fits = (t.is_cpu and t.dtype == torch.float32 and t.is_contiguous() for t in tensors)
+    return all(fits) and UPDATE.works()
+
+
+def _state(optimizer: torch.optim.Adam, weight: Tensor) -> dict[str, Tensor]:
+    """The state of a weight; before its first step zeros, as torch makes them."""
+    state = optimizer.state[weight]
+    if not state:
+        state |= {"step": torch.zeros(()), "exp_avg": torch.zeros_like(weight), "exp_avg_sq": torch.zeros_like(weight)}
+    return state
+
+
+def _sizes(tensors: Sequence[Tensor]) -> Tensor:
+    return torch.tensor([tensor.numel() for tensor in tensors], dtype=torch.int64)

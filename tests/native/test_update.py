@@ -1,0 +1,176 @@
+"""The norm of all gradients, Adam, and the running average of the weights."""
+
+import copy
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.optim.swa_utils import get_ema_multi_avg_fn
+
+from charlm.native import update
+from charlm.native.update import adam_step, gradient_norm
+from tests.cells.measure import Run, assert_as_accurate
+from tests.pairwise import pairwise
+
+pytestmark = pytest.mark.usefixtures("needs_kernels")
+
+# About the length of a vector and of a chunk.
+SHAPES = [[(1,)], [(5,), (3, 11), (64, 64)], [(4095,), (2, 17, 241), (4097,)], [(1,), (3, 4096), (33, 33)]]
+ADAMW = {"lr": 1e-2, "betas": (0.9, 0.98), "weight_decay": 0.1}
+OPTIMIZERS = [
+    (torch.optim.AdamW, ADAMW),
+    (torch.optim.Adam, {"lr": 1e-3, "eps": 1e-3}),
+    (torch.optim.Adam, {"lr": 1e-3, "weight_decay": 0.3}),
+]
+
+
+class Updates:
+    """Parameters with an optimizer and running averages, and gradients for five steps: the same for each seed."""
+
+    def __init__(self, shapes: list[tuple[int, ...]], kind: Any, options: dict[str, Any], seed: int = 0) -> None:
+        generator = torch.Generator().manual_seed(seed)
+
+        def numbers(shape: tuple[int, ...]) -> Tensor:
+            return torch.randn(shape, generator=generator) * 10 ** torch.empty(()).uniform_(-3, 1, generator=generator)
+
+        weights = [numbers(shape) for shape in shapes]
+        self.gradients = [[numbers(shape) for shape in shapes] for _ in range(5)]
+        self.scales = [1.0, 3.7, 1.0, 1.5, 22.0]
+        self.decays = [0.0, 0.2, 0.9, 0.99, 0.999]
+        self.weights = [weight.requires_grad_() for weight in weights]
+        # Some decay, others do not.
+        groups = [{"params": self.weights[:1]}, {"params": self.weights[1:], "weight_decay": 0.0}]
+        self.optimizer = kind(groups, **options)
+        self.averages = {weight: weight.detach().clone() for weight in self.weights}
+
+    def by_kernel(self, steps: int = 5) -> Run:
+        for number in range(steps):
+            self.optimizer.grad_scale = torch.tensor(self.scales[number])
+            self.give_gradients(number)
+            assert adam_step(self.optimizer, self.averages, self.decays[number])
+        return self.found()
+
+    def by_torch(self, dtype: torch.dtype) -> Run:
+        other = copy.deepcopy(self)
+        for weight, average in other.averages.items():
+            weight.data, average.data = weight.data.to(dtype), average.data.to(dtype)
+        for number in range(5):
+            other.give_gradients(number)
+            for weight in other.weights:
+                assert weight.grad is not None
+                weight.grad /= other.scales[number]
+            other.optimizer.step()
+            get_ema_multi_avg_fn(other.decays[number])([*other.averages.values()], [*other.averages], None)
+        return other.found()
+
+    def give_gradients(self, number: int) -> None:
+        for weight, gradient in zip(self.weights, self.gradients[number], strict=True):
+            weight.grad = gradient.to(weight.dtype)
+
+    def found(self) -> Run:
+        found = {}
+        for place, weight in enumerate(self.weights):
+            state = self.optimizer.state[weight]
+            found |= {f"weight {place}": weight.detach(), f"average {place}": self.averages[weight]}
+            found |= {f"{name} {place}": state[name] for name in ("exp_avg", "exp_avg_sq", "step") if state}
+        return {name: tensor.clone() for name, tensor in found.items()}
+
+
+@pairwise(shapes=SHAPES, optimizer=OPTIMIZERS, number=[1, 2, 3])
+def test_steps_are_as_accurate_as_torchs(
+    shapes: list[tuple[int, ...]], optimizer: tuple[Any, dict[str, Any]], number: int, threads: Any
+) -> None:
+    threads(number)
+    runs = [Updates(shapes, *optimizer, seed=seed) for seed in range(3)]
+    truth, reference = ([one.by_torch(dtype) for one in runs] for dtype in (torch.float64, torch.float32))
+    assert_as_accurate([one.by_kernel() for one in runs], reference, truth)
+
+
+def test_steps_and_norm_have_the_same_bits_with_any_number_of_threads(threads: Any) -> None:
+    runs, norms = [], []
+    for number in (1, 2, 3):
+        threads(number)
+        updates = Updates([(300, 130), (17,), (5000,)], torch.optim.AdamW, ADAMW)
+        norms.append(gradient_norm(updates.gradients[0]).item())
+        runs.append(updates.by_kernel())
+    assert norms[0] == norms[1] == norms[2]
+    for run in runs[1:]:
+        assert all(torch.equal(tensor, run[name]) for name, tensor in runs[0].items())
+
+
+def test_torch_goes_on_from_the_kernels_state() -> None:
+    updates = Updates([(70,)], torch.optim.AdamW, ADAMW)
+    updates.by_kernel()
+    restored = copy.deepcopy(updates)
+    restored.optimizer = type(updates.optimizer)(restored.optimizer.param_groups, fused=True)
+    restored.optimizer.load_state_dict(copy.deepcopy(updates.optimizer.state_dict()))
+    updates.by_kernel(1)
+    restored.give_gradients(0)
+    restored.optimizer.step()
+    for name in ("weight 0", "exp_avg 0", "exp_avg_sq 0", "step 0"):
+        torch.testing.assert_close(restored.found()[name], updates.found()[name])
+    assert updates.found()["step 0"] == 6
+
+
+@pytest.mark.parametrize("skipped", [False, True])
+def test_a_weight_without_a_gradient_is_averaged_only(skipped: bool) -> None:
+    """As are all where `found_inf` skips the step."""
+    updates = Updates([(40,), (50,), (60,)], torch.optim.AdamW, ADAMW)
+    still = updates.weights if skipped else updates.weights[1:2]
+    updates.give_gradients(0)
+    updates.weights[1].grad = None
+    updates.optimizer.found_inf = torch.tensor(float(skipped))
+    before = [weight.detach().clone() for weight in updates.weights]
+    for average in updates.averages.values():
+        average.zero_()
+    assert adam_step(updates.optimizer, updates.averages, 0.75)
+    for weight, old in zip(updates.weights, before, strict=True):
+        assert torch.equal(weight, old) == any(weight is one for one in still)
+        assert (weight in updates.optimizer.state) != any(weight is one for one in still)
+        torch.testing.assert_close(updates.averages[weight], 0.25 * weight.detach())
+
+
+def test_without_averages_the_weights_are_the_same() -> None:
+    with_averages, without = (Updates([(4100,)], torch.optim.AdamW, ADAMW) for _ in range(2))
+    for updates, averages in ((with_averages, with_averages.averages), (without, {})):
+        updates.give_gradients(0)
+        assert adam_step(updates.optimizer, averages, 0.9)
+    assert torch.equal(with_averages.weights[0], without.weights[0])
+
+
+def test_what_the_kernel_does_not_take_is_left_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    double = [torch.randn(5, dtype=torch.float64, requires_grad=True)]
+    transposed = [torch.randn(5, 3, requires_grad=True)]
+    for weights, gradients in ((double, [torch.randn(5).double()]), (transposed, [torch.randn(3, 5).t()])):
+        before = weights[0].detach().clone()
+        weights[0].grad = gradients[0]
+        assert gradient_norm(gradients) == torch.nn.utils.get_total_norm(gradients)
+        assert not adam_step(torch.optim.AdamW(weights), {}, 0.9)
+        assert torch.equal(weights[0], before)
+    monkeypatch.setattr(update.UPDATE, "works", lambda: False)
+    updates = Updates([(5,)], torch.optim.AdamW, ADAMW)
+    assert not adam_step(updates.optimizer, updates.averages, 0.9)
+    assert not updates.optimizer.state
+    assert gradient_norm(updates.gradients[0]) == torch.nn.utils.get_total_norm(updates.gradients[0])
+    assert gradient_norm([]) == 0
+
+
+@pytest.mark.parametrize("sizes", [[1], [4096, 5, 4097], [100_000, 1]])
+def test_norm_of_views_of_one_buffer(sizes: list[int]) -> None:
+    """As processes get their gradients: no view begins where a vector would."""
+    gradients = [*torch.randn(1 + sum(sizes))[1:].split(sizes)]
+    gradients[0] *= 1e15  # also of numbers whose squares are large
+    truth = torch.cat(gradients).double().norm()
+    assert gradient_norm(gradients).item() == pytest.approx(truth.item(), rel=2e-7)
+    assert gradient_norm(gradients).shape == ()
+
+
+@pytest.mark.parametrize("place", [0, 15, 32, 4096, 4100])
+@pytest.mark.parametrize(("value", "norm"), [(math.nan, math.nan), (-math.inf, math.inf), (1e20, math.inf)])
+def test_norm_of_numbers_that_are_not_finite(place: int, value: float, norm: float) -> None:
+    """A float cannot hold the square of the last one."""
+    gradient = torch.ones(4101)
+    gradient[place] = value
+    assert gradient_norm([torch.ones(3), gradient]).item() == pytest.approx(norm, nan_ok=True)
