@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog  # pyright: ignore[reportAttributeAccessIssue]
+from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData  # pyright: ignore[reportAttributeAccessIssue]
 from tensorboard.summary.writer.record_writer import RecordWriter
 from torch.utils.tensorboard import summary
 
@@ -143,8 +144,9 @@ class Tracker:
         """Log options and the scores of the last step for TensorBoard's HParams page."""
         # The page shows booleans as 1.0000 and 0.0000 unless they are text.
         plain = {k: v if type(v) in (int, float, str) else to_json(v) for k, v in options.items()}
-        first = {name: plain[name] for name in _FIRST if name in plain}
-        summaries = [*summary.hparams(first | plain, dict(scores)), *itertools.starmap(summary.scalar, scores.items())]
+        experiment, *session = summary.hparams(plain, dict(scores))
+        _put_first(experiment)
+        summaries = [experiment, *session, *itertools.starmap(summary.scalar, scores.items())]
         events = [Event(step=step, summary=each) for each in summaries]
         if self._files:
             self._attempt(lambda: _event_file(self._folder, *events).close())
@@ -181,10 +183,18 @@ _CHARTS = {
 }
 """TensorBoard's tag → the field of a row, and what the chart says of it. The page sorts by tag."""
 _FIRST = ("model.cell.kind", "model.cell.hidden", "model.layers", "optimizer.lr")
-"""The options with which the page of hyperparameters opens."""
-
+"""The options with which the page of hyperparameters opens, by name."""
 
 _GRADIENTS = "Norm of the gradient of a loss with respect to the state so many characters back, as a share of the sum."
+
+
+def _put_first(experiment: Any) -> None:
+    """Mark those options as different between runs: TensorBoard sorts by that mark, then by name, and shows five."""
+    plugin = experiment.value[0].metadata.plugin_data
+    data = HParamsPluginData.FromString(plugin.content)
+    for option in data.experiment.hparam_infos:
+        option.differs = option.name in _FIRST
+    plugin.content = data.SerializeToString()
 
 
 def _described(made: Any, about: str) -> Any:
