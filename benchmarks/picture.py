@@ -1,24 +1,28 @@
-"""Takes the pictures of pages in docs/: charlm.png (also in README), browser.png, report.png, phones.png, compare.png.
+"""Takes the pictures of pages in docs/, all but results.png.
 
-    .venv/bin/python benchmarks/picture.py runs/shakespeare runs/other
-
-The first run is that of the pages of `charlm look` and `charlm export`; the report is on all of them. Make runs with
-`charlm train data/tinyshakespeare.txt --minutes 1`, and `--set model.cell.kind=gru` for another. Needs Playwright,
-Chromium, and Pillow, which comes with matplotlib. compare.png is of a page that `charlm compare` has written:
-
+    .venv/bin/python benchmarks/picture.py runs
     .venv/bin/python benchmarks/picture.py comparisons/tinyshakespeare/comparison.html
+
+The first takes those of a folder of runs. `shakespeare` is in charlm.png, which is the README's too, browser.png and
+phones.png, and with `other` in report.png. Make them with `charlm train data/tinyshakespeare.txt --minutes 1
+--set model.cell.kind=lstm --run-dir runs/shakespeare`, and a gru for the other. `rnn`, `lstm` and `rhn` are in
+gradients.png and tensorboard.png; docs/look.md has the commands. The second takes compare.png, of a page that
+`charlm compare` has written. Needs Playwright, Chromium, and Pillow, which comes with matplotlib.
 """
 
 import io
+import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from PIL import Image
 from playwright.sync_api import Page, sync_playwright
+from tensorboard.program import TensorBoard
 
 from charlm.export import export
 from charlm.inference import load
@@ -29,6 +33,10 @@ DOCS = Path(__file__).parents[1] / "docs"
 LENGTH = 5000
 DESKTOP: dict[str, Any] = {"viewport": {"width": 1100, "height": 640}, "device_scale_factor": 2}
 TALL: dict[str, Any] = {"viewport": {"width": 1100, "height": 760}, "device_scale_factor": 2}
+CARD: dict[str, Any] = {"viewport": {"width": 360, "height": 200}, "device_scale_factor": 2}
+WIDE: dict[str, Any] = {"viewport": {"width": 1240, "height": 900}}
+CHARTS: dict[str, Any] = {"viewport": {"width": 1500, "height": 820}}
+TABLE: dict[str, Any] = {"viewport": {"width": 1500, "height": 300}}
 PHONE: dict[str, Any] = {
     "viewport": {"width": 390, "height": 780},
     "device_scale_factor": 2,
@@ -36,63 +44,120 @@ PHONE: dict[str, Any] = {
     "has_touch": True,
     "color_scheme": "dark",
 }
-_LINE = 4
-"""The line of the written text at which the pictures point."""
+_LINE = 2
+"""Which of the long lines of the written text the pictures point at."""
+_CELLS = ("rnn", "lstm", "rhn")
+_GAP = 40
+
+Shot = Callable[..., Image.Image]
 
 
-def main(runs: list[Path]) -> None:
-    """Take the pictures of these runs."""
-    trained = load(runs[0], "cpu")
-    with sync_playwright() as tools, tempfile.TemporaryDirectory() as folder:
-        look, model, report = (Path(folder) / f"{name}.html" for name in ("look", "model", "report"))
-        look.write_text(look_page(trained, opening(trained, LENGTH)), encoding="utf-8")
-        export(trained, "html", model, novelty=True)
-        report.write_text(report_page([read_run(run) for run in runs]), encoding="utf-8")
+@contextmanager
+def shots() -> Iterator[Shot]:
+    """A function that opens a page, prepares it, and takes a picture of the window, the whole page or a part."""
+    with sync_playwright() as tools:
         browser = tools.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
 
-        def shot(path: Path, prepare: Callable[[Page], object], *, whole: bool = False, **window: Any) -> Image.Image:
+        def shot(
+            url: str,
+            prepare: Callable[[Page], object] = lambda view: None,
+            *,
+            ready: str = "html[data-ready=yes]",
+            whole: bool = False,
+            part: str = "",
+            **window: Any,
+        ) -> Image.Image:
             view = browser.new_page(reduced_motion="reduce", **window)
-            view.goto(path.as_uri())
-            view.wait_for_selector("html[data-ready=yes]", state="attached")
+            view.goto(url)
+            view.wait_for_selector(ready, state="attached")
             prepare(view)
             view.wait_for_timeout(200)
-            return Image.open(io.BytesIO(view.screenshot(full_page=whole)))
+            return Image.open(io.BytesIO(view.locator(part).screenshot() if part else view.screenshot(full_page=whole)))
 
-        save(shot(look, lambda view: None, **DESKTOP), "charlm")
-        save(shot(model, point_at_text, **TALL), "browser")
-        save(shot(report, point_at_loss, whole=True, viewport={"width": 1240, "height": 900}), "report")
-        phones = [shot(look, lambda view: None, **PHONE), shot(model, point_at_text, **PHONE)]
-        both = Image.new("RGB", (2 * phones[0].width + 40, phones[0].height), "white")
-        for number, phone in enumerate(phones):
-            both.paste(phone, (number * (phone.width + 40), 0))
-        save(both, "phones")
+        yield shot
         browser.close()
+
+
+def take_runs(runs: Path) -> None:
+    """Take the pictures of the runs in this folder."""
+    trained, both = load(runs / "shakespeare", "cpu"), [read_run(runs / name) for name in ("shakespeare", "other")]
+    with shots() as shot, tempfile.TemporaryDirectory() as folder:
+        look, model, report, norms = (Path(folder) / f"{name}.html" for name in ("look", "model", "report", "norms"))
+        look.write_text(look_page(trained, opening(trained, LENGTH)), encoding="utf-8")
+        export(trained, "html", model, novelty=True)
+        report.write_text(report_page(both), encoding="utf-8")
+        save(shot(look.as_uri(), **DESKTOP), "charlm")
+        save(shot(model.as_uri(), point_at_text, **TALL), "browser")
+        save(shot(report.as_uri(), point_at_loss, whole=True, **WIDE), "report")
+        save(beside([shot(look.as_uri(), **PHONE), shot(model.as_uri(), point_at_text, **PHONE)]), "phones")
+        cards = []
+        for cell in (load(runs / name, "cpu") for name in _CELLS):
+            norms.write_text(look_page(cell, opening(cell, LENGTH), gradients=True), encoding="utf-8")
+            cards.append(shot(norms.as_uri(), leave_norms, part="#gradients-card", **CARD))
+        save(beside(cards), "gradients")
+        board = TensorBoard()
+        board.configure(logdir_spec=",".join(f"{name}:{runs / name}" for name in _CELLS), port=0)
+        url = f"{board.launch()}?darkMode=false"
+        charts = shot(f"{url}#timeseries", show_splits, ready="card-view", **CHARTS)
+        table = shot(f"{url}#hparams", lambda view: view.wait_for_timeout(4000), ready="tf-hparams-main", **TABLE)
+        save(beneath(charts, table), "tensorboard")
 
 
 def take_comparison(page: Path) -> None:
     """Take the picture of a comparison: the table, and what the first kinds make of the passage."""
-    with sync_playwright() as tools:
-        browser = tools.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
-        view = browser.new_page(viewport={"width": 1240, "height": 900})
-        view.goto(page.absolute().as_uri())
-        view.wait_for_selector("html[data-ready=yes]", state="attached")
+
+    def leave_first(view: Page) -> None:
         for part in (".bar", ".charts", "#keys", "#units article:nth-child(n + 4)"):
             view.eval_on_selector_all(part, "elements => elements.forEach((each) => each.remove())")
         for card in ("#passages", "#continued"):
             view.locator(card).locator("xpath=..").evaluate("card => card.remove()")
-        end = view.locator("#units").locator("xpath=..").bounding_box()
-        assert end
-        clip = {"x": 0, "y": 0, "width": 1240, "height": end["y"] + end["height"] + 14}
-        picture = Image.open(io.BytesIO(view.screenshot(full_page=True, clip=clip)))
+        last = view.locator("#units").locator("xpath=..")
+        last.evaluate("card => { while (card.nextElementSibling) card.nextElementSibling.remove(); }")
+
+    with shots() as shot:
+        picture = shot(page.absolute().as_uri(), leave_first, whole=True, **WIDE)
         save(picture, "compare", 256, Image.Quantize.MAXCOVERAGE)
-        browser.close()
+
+
+def leave_norms(view: Page) -> None:
+    """Leave the chart of gradients alone on the page, below the kind of the model."""
+    view.evaluate("""() => {
+        const card = document.getElementById("gradients-card");
+        card.querySelectorAll("#gradients ~ *").forEach((influence) => influence.remove());
+        card.querySelector("h2").textContent = JSON.parse(document.getElementById("data").textContent).kind;
+        document.body.replaceChildren(card);
+    }""")
+
+
+def show_splits(view: Page) -> None:
+    """Show the charts of training and validation, without the settings and the final scores."""
+    view.locator(".run-filter input").press_sequentially("train|valid")
+    view.get_by_label("Close side pane").click()
+    view.wait_for_timeout(3000)
+
+
+def beside(pictures: list[Image.Image]) -> Image.Image:
+    """The pictures side by side."""
+    width, height = pictures[0].width, max(picture.height for picture in pictures)
+    row = Image.new("RGB", (len(pictures) * (width + _GAP) - _GAP, height), "white")
+    for number, picture in enumerate(pictures):
+        row.paste(picture, (number * (width + _GAP), 0))
+    return row
+
+
+def beneath(first: Image.Image, second: Image.Image) -> Image.Image:
+    """The second picture below the first."""
+    column = Image.new("RGB", (first.width, first.height + _GAP + second.height), "white")
+    column.paste(first, (0, 0))
+    column.paste(second, (0, first.height + _GAP))
+    return column
 
 
 def point_at_text(view: Page) -> None:
     """Point at a character of what the model wrote."""
     view.wait_for_selector("#paper[aria-busy=false]")
     view.select_option("#pace", "60")
-    line = view.locator("#paper .line").nth(_LINE)
+    line = view.locator("#paper .line", has_text=re.compile(r"\w.{20}")).nth(_LINE)
     line.evaluate("line => innerWidth < 500 && scrollBy(0, line.parentElement.getBoundingClientRect().top - 200)")
     box = line.bounding_box()
     assert box
@@ -112,5 +177,5 @@ def save(picture: Image.Image, name: str, colors: int = 128, method: Image.Quant
 
 
 if __name__ == "__main__":
-    paths = [Path(path) for path in sys.argv[1:]]
-    take_comparison(paths[0]) if paths[0].suffix == ".html" else main(paths)
+    path = Path(sys.argv[1])
+    take_comparison(path) if path.suffix == ".html" else take_runs(path)
