@@ -35,9 +35,11 @@ def map_state(function: Callable[[Tensor], Tensor], state: RecurrentState) -> Re
 class CharLM(nn.Module):
     """A character-level language model.
 
-    vocabulary_size V; embedding_size E, or 0 for one-hot input; `layers` take E (or V) features. With `tie_embeddings`
-    the embedding and the logits share one weight Parameter. `precision` is that of the matrix products, in training and
-    in use: bf16, or anything else for float32 (see `prepare_device`).
+    vocabulary_size V; embedding_size E, or 0 for one-hot input; `layers` take E (or V) features and have H units. With
+    `tie_embeddings` the embedding and the logits share one weight Parameter [V, E] (Press & Wolf 2017,
+    arXiv:1608.05859); where E differs from H, a `projection` [E, H] of the outputs comes before it, as in Lan et al.
+    2020 (arXiv:1909.11942, 3.1): logits = W P h + b. `precision` is that of the matrix products, in training and in
+    use: bf16, or anything else for float32 (see `prepare_device`).
 
     In training mode, characters, units of the embedding and units of the output are dropped with these probabilities;
     if `variational`, the same in all steps of a window.
@@ -67,7 +69,10 @@ class CharLM(nn.Module):
         """The state is set to zero before this id, the newline that begins a line; None: the text runs on."""
         self.embedding = nn.Embedding(vocabulary_size, embedding_size) if embedding_size else None
         self.layers = layers
-        self.decoder = nn.Linear(layers.hidden_size, vocabulary_size)
+        H = layers.hidden_size
+        is_factored = tie_embeddings and embedding_size != H
+        self.projection = nn.Linear(H, embedding_size, bias=False) if is_factored else None
+        self.decoder = nn.Linear(embedding_size if is_factored else H, vocabulary_size)
         nn.init.zeros_(self.decoder.bias)
         if tie_embeddings:
             assert self.embedding is not None
@@ -83,6 +88,8 @@ class CharLM(nn.Module):
         if self.embedding is not None:
             nn.init.uniform_(self.embedding.weight, -bound, bound)
         self.layers.init_uniform_(bound)
+        if self.projection is not None:
+            nn.init.uniform_(self.projection.weight, -bound, bound)
         nn.init.uniform_(self.decoder.weight, -bound, bound)
 
     def forward(self, x_TB: Tensor, state: RecurrentState | None = None) -> tuple[Tensor, RecurrentState]:
@@ -93,7 +100,14 @@ class CharLM(nn.Module):
     def logits(self, features: Tensor) -> Tensor:
         """Logits [..., V] of features [..., H]."""
         with self.autocast(features.device):
+            if self.projection is not None:
+                features = linear(features, self.projection.weight)
             return linear(features, self.decoder.weight, self.decoder.bias)
+
+    def logit_weights(self) -> Tensor:
+        """The weights [V, H] of the logits, with the projection multiplied in; no gradients."""
+        weight = self.decoder.weight.detach()
+        return weight if self.projection is None else linear(weight, self.projection.weight.detach().t())
 
     def features(self, x_TB: Tensor, state: RecurrentState | None = None) -> tuple[Tensor, RecurrentState]:
         """The input of the logits, [T, B, H] after dropout, and the last state."""
@@ -130,9 +144,9 @@ class CharLM(nn.Module):
 
     def generator(self, state: RecurrentState) -> Generator | None:
         """Generates characters in a kernel, starting from `state`; None if no kernel can."""
-        table = None if self.embedding is None else self.embedding.weight
+        table, weight_VH = None if self.embedding is None else self.embedding.weight, self.logit_weights()
         with self.autocast(self.decoder.weight.device):
-            return self.layers.generator(state, table, (self.decoder.weight, self.decoder.bias))
+            return self.layers.generator(state, table, (weight_VH, self.decoder.bias))
 
     def _embed(self, x_TB: Tensor) -> Tensor | Lookup:
         """The input of the layers: [T, B, E], or one-hot [T, B, V]."""
@@ -209,9 +223,16 @@ def count_parameters(config: ModelConfig, vocabulary_size: int) -> int:
     def of_layer(inputs: int) -> int:
         return sum(math.prod(one.shape(H, inputs)) for one in config.cell.program(inputs == H).parameters)
 
-    embedding = 0 if config.tie_embeddings else V * config.embedding
     others = (config.layers - 1) * of_layer(H) if config.layers > 1 else 0
-    return embedding + of_layer(config.embedding or V) + others + V * H + V
+    return of_layer(config.embedding or V) + others + count_vocabulary_parameters(config, V)
+
+
+def count_vocabulary_parameters(config: ModelConfig, vocabulary_size: int) -> int:
+    """The number of parameters in embedding and logits."""
+    V, H, E = vocabulary_size, config.cell.hidden, config.embedding
+    if not config.tie_embeddings:
+        return V * E + V * H + V
+    return V * E + V + (0 if E == H else E * H)
 
 
 class _Uninitialized(TorchFunctionMode):
@@ -228,8 +249,8 @@ def parameters_by_part(model: CharLM) -> dict[str, int]:
     parts = {"embedding": 0, "layers": 0, "logits": 0}
     decoder = {id(p) for p in model.decoder.parameters()}
     for name, parameter in model.named_parameters():
-        part = "logits" if id(parameter) in decoder else name.split(".")[0]
-        parts[part] += parameter.numel()
+        module = name.split(".")[0]
+        parts["logits" if id(parameter) in decoder or module == "projection" else module] += parameter.numel()
     return parts
 
 

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -123,6 +124,32 @@ def test_tied_embeddings_are_one_parameter_with_the_gradients_of_both():
     assert parameters_by_part(tied) == {"embedding": 0, "layers": 8 * 8 * 2 + 8 * 2, "logits": 8 * V + V}
 
 
+def test_a_tied_embedding_of_another_size_against_numpy():
+    """Logits W P h + b in float64; W has the gradients of embedding and logits, and P that of a matrix before them."""
+    tied = model_of(cell={"kind": "rnn", "hidden": 8}, embedding=3, tie_embeddings=True).double()
+    free = model_of(cell={"kind": "rnn", "hidden": 8}, embedding=3).double()
+    torch.nn.init.uniform_(tied.decoder.bias)
+    assert tied.projection is not None
+    assert free.embedding is not None
+    W, P, b = (each.detach().numpy() for each in (tied.decoder.weight, tied.projection.weight, tied.decoder.bias))
+    w_ih, w_hh, b_ih, b_hh = (each.detach().numpy() for each in tied.layers.parameters())
+    h_BH, expected = np.zeros((B, 8)), []
+    for x_B in ids().numpy():
+        h_BH = np.tanh(W[x_B] @ w_ih.T + b_ih + h_BH @ w_hh.T + b_hh)
+        expected.append(h_BH @ P.T @ W.T + b)
+    np.testing.assert_allclose(tied(ids())[0].detach(), np.stack(expected), rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(tied.logit_weights(), W @ P, rtol=1e-12, atol=1e-14)
+    free.load_state_dict({**tied.state_dict(), "decoder.weight": tied.logit_weights()}, strict=False)
+    for model in (tied, free):
+        window_loss(model, ids(), ids(seed=1), None).objective.backward()
+    d_weights_VH = free.decoder.weight.grad.numpy()
+    np.testing.assert_allclose(tied.projection.weight.grad, W.T @ d_weights_VH, rtol=1e-10, atol=1e-14)
+    both = free.embedding.weight.grad.numpy() + d_weights_VH @ P.T
+    np.testing.assert_allclose(tied.decoder.weight.grad, both, rtol=1e-10, atol=1e-14)
+    parts = {"embedding": 0, "layers": 8 * 8 + 8 * 3 + 8 * 2, "logits": 3 * 8 + 3 * V + V}
+    assert parameters_by_part(tied) == parts
+
+
 def test_parameters_by_part_add_up():
     model = model_of(cell={"kind": "rhn", "hidden": 8, "depth": 3}, embedding=4)
     parts = parameters_by_part(model)
@@ -131,7 +158,7 @@ def test_parameters_by_part_add_up():
 
 
 def test_init_uniform_bounds_weights_and_zeroes_biases():
-    model = model_of(cell={"kind": "lstm", "hidden": 32}, init_uniform=0.05)
+    model = model_of(cell={"kind": "lstm", "hidden": 32}, embedding=24, tie_embeddings=True, init_uniform=0.05)
     for name, parameter in model.named_parameters():
         if "bias" not in name:
             assert 0.04 < parameter.abs().max().item() <= 0.05, name

@@ -112,7 +112,8 @@ class ModelConfig(Section):
     embedding: CountOrNever = 64
     """Size of the character embedding, E; 0: one-hot input."""
     tie_embeddings: bool = False
-    """Use the embedding as the weights of the logits too (Press & Wolf 2017); needs `embedding` = `cell.hidden`."""
+    """Use the embedding as the weights of the logits too (Press & Wolf 2017). Where `embedding` differs from
+    `cell.hidden`, a matrix projects the outputs to its size first, which saves parameters with a large vocabulary."""
     dropout: Dropout = Dropout()
     """One number, or a section by place."""
     zoneout: Probability = 0.0
@@ -125,11 +126,11 @@ class ModelConfig(Section):
     """Initialize the recurrent matrices orthogonally, gate by gate (Saxe et al. 2014)."""
 
     @model_validator(mode="after")
-    def _tied_sizes(self) -> "ModelConfig":
-        if self.tie_embeddings and self.embedding != self.cell.hidden:
+    def _tied_embedding(self) -> "ModelConfig":
+        if self.tie_embeddings and not self.embedding:
             raise ValueError(
-                f"tie_embeddings: found embedding {self.embedding} and hidden {self.cell.hidden}; "
-                "allowed: equal sizes; set embedding to the hidden size"
+                "tie_embeddings: found true with embedding 0, one-hot input; allowed: embedding above 0; set it or "
+                "tie_embeddings to false"
             )
         return self
 

@@ -74,6 +74,7 @@ def packed_model(trained: TrainedModel, *, int8: bool) -> dict[str, Any]:
         "layers": [_parameters(layers, layer, int8) for layer in range(layers.num_layers)],
         "embedding": None if embedding is None or tied else _matrix(embedding.weight, int8),
         "tied": tied,
+        "projection": None if network.projection is None else _matrix(network.projection.weight, int8),
         "output": _matrix(network.decoder.weight, int8),
         "outputBias": packed(network.decoder.bias.detach().numpy()),
         "kernel": base64.b64encode(KERNEL.read_bytes()).decode("ascii"),
@@ -95,7 +96,7 @@ def html_nats(trained: TrainedModel, ids: Ids, *, int8: bool) -> float:
 def round_to_int8(network: CharLM) -> None:
     """Replace the weights by those that int8 matrices stand for."""
     layers = network.layers
-    matrices = [network.decoder.weight]
+    matrices = [network.decoder.weight] + ([] if network.projection is None else [network.projection.weight])
     if network.embedding is not None and network.embedding.weight is not network.decoder.weight:
         matrices.append(network.embedding.weight)
     for layer in range(layers.num_layers):

@@ -81,8 +81,11 @@ def build_model(network: CharLM) -> Any:
     step = helper.make_graph(body, "step", [*states("step_"), ids_B], [*last, output_BH])
     new = [f"new_{name}" for name in names]
     nodes.add("Scan", [*names, "ids"], [*new, "outputs"], body=step, num_scan_inputs=1)
-    weight_HV = nodes.constant(network.decoder.weight.t())
-    nodes.add("MatMul", ["outputs", weight_HV], ["products"])
+    features = "outputs"
+    if network.projection is not None:
+        features = nodes.one("MatMul", features, nodes.constant(network.projection.weight.t()))
+    weight = nodes.constant(network.decoder.weight.t())
+    nodes.add("MatMul", [features, weight], ["products"])
     nodes.add("Add", ["products", nodes.constant(network.decoder.bias)], ["logits"])
 
     ids = helper.make_tensor_value_info("ids", TensorProto.INT64, ["T", "B"])

@@ -175,6 +175,11 @@ def _model_class(network: CharLM, plain: bool) -> str:
     module = f"nn.{layers.kind.upper()}({size})" if plain else "Layers()"
     tied = E is not None and E.weight is network.decoder.weight
     tie = "        self.decoder.weight = self.embedding.weight\n" if tied else ""
+    projection, logits, features = "", "self.decoder(x)", layers.hidden_size
+    if network.projection is not None:
+        features = network.projection.out_features
+        projection = f"        self.projection = nn.Linear({layers.hidden_size}, {features}, bias=False)\n"
+        logits = "self.decoder(self.projection(x))"
     if not network.is_line_model:
         forward = f"        x, state = self.layers({inputs}, state)\n"
     else:
@@ -195,10 +200,10 @@ def _model_class(network: CharLM, plain: bool) -> str:
     def __init__(self) -> None:
         super().__init__()
 {embedding}        self.layers = {module}
-        self.decoder = nn.Linear({layers.hidden_size}, {V})
+{projection}        self.decoder = nn.Linear({features}, {V})
 {tie}
     def forward(self, ids, state=None):
-{forward}        return self.decoder(x), state'''
+{forward}        return {logits}, state'''
 
 
 _LOADING = '''def load() -> Model:

@@ -180,8 +180,7 @@ def default_space(config: Config, suggested: Config | None = None) -> Space:
     if config.optimizer.schedule.name == "constant":
         falling = theirs["optimizer.schedule.name"] if suggested else "cosine"
         space["optimizer.schedule.name"] = OneOf(tuple(dict.fromkeys(("constant", falling))))
-    if not model.tie_embeddings:
-        space["model.cell.hidden"] = _sizes(*both("model.cell.hidden"))
+    space["model.cell.hidden"] = _sizes(*both("model.cell.hidden"))
     depth = "model.cell.depth" if "model.cell.depth" in ours else "model.layers"
     space[depth] = _counts(*both(depth))
     for option, p in model.dropout:

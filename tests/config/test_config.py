@@ -31,6 +31,10 @@ KINDS = get_args(ModelConfig.model_fields["cell"].annotation)
 CELLS = " | ".join(sorted(get_args(kind.model_fields["kind"].annotation)[0] for kind in KINDS))
 RHN = "kind, hidden, depth, couple_gates, gate_bias"
 NO_LIMIT = "train: found no limit; allowed: at least one of max_steps, max_epochs, max_minutes"
+TIED = (
+    "model.tie_embeddings: found true with embedding 0, one-hot input; allowed: embedding above 0; set it or "
+    "tie_embeddings to false"
+)
 NO_VALIDATION = (
     "train.patience: found early stopping without a validation split; allowed: 0, or a validation share in "
     "data.split, or data.valid_source"
@@ -80,8 +84,7 @@ FAULTS = [
     ("optimizer: {lr: 1e400}", "optimizer.lr: found Infinity; allowed: a number > 0"),
     ("data: {split: [0.9, 0.2, 0]}", "data.split: found [0.9, 0.2, 0.0], which sum to 1.1; allowed: a sum of 1"),
     ("data: {split: [0, 1, 0]}", "data.split: found a train share of 0; allowed: above 0"),
-    ("model: {tie_embeddings: true}",
-     "model.tie_embeddings: found embedding 64 and hidden 256; allowed: equal sizes; set embedding to the hidden size"),
+    ("model: {tie_embeddings: true, embedding: 0}", TIED),
     ("train: {max_steps: null}", NO_LIMIT),
     ("train: {bptt: 8, bptt_start: 9}",
      "train.bptt_start: found 9; allowed: at most bptt, 8; lower it or raise bptt"),
@@ -149,9 +152,7 @@ NO_KEY = "found no KEY=VALUE; allowed: for example --set train.max_steps=500"
         ("", ["seed=x"], f'--set seed=x: seed: found "x"; allowed: {INTEGER}'),
         ("", ["sede=1"], f"--set sede=1: sede: unknown key; allowed: {KEYS}; did you mean 'seed'?"),
         # A validator's fault, and that of a union's tag, lie below the place that pydantic names.
-        ("model: {embedding: 8}", ["model.tie_embeddings=true"],
-         "--set model.tie_embeddings=true: model.tie_embeddings: found embedding 8 and hidden 256; allowed: equal "
-         "sizes; set embedding to the hidden size"),
+        ("model: {embedding: 0}", ["model.tie_embeddings=true"], f"--set model.tie_embeddings=true: {TIED}"),
         ("", ["optimizer.name=zzz"], f'--set optimizer.name=zzz: optimizer.name: found "zzz"; allowed: {OPTIMIZERS}'),
         ("data: {split: [1, 0, 0]}", ["train={max_steps: 1}", "train.patience=2"],
          f"--set train.patience=2: {NO_VALIDATION}"),
@@ -204,7 +205,7 @@ def test_defaults_short_forms_and_valid_combinations():
     assert parse("train: {max_minutes: 3}").train.max_steps is None
     assert parse("model: {dropout: 0.3}") == parse("model: {dropout: {between_layers: 0.3, output: 0.3}}")
     assert parse("{data: {split: [1, 0, 0], valid_source: v.txt}, train: {max_steps: 1, patience: 2}}").train.patience
-    assert parse("model: {tie_embeddings: true, embedding: 8, cell: {kind: gru, hidden: 8}}").model.tie_embeddings
+    assert parse("model: {tie_embeddings: true, embedding: 8, cell: {kind: gru, hidden: 9}}").model.tie_embeddings
     assert parse("optimizer: {name: sgd, nesterov: true, momentum: 0.9}").optimizer.options()["nesterov"]
     assert parse("seed: 9223372036854775807").seed == 2**63 - 1
     for section, name, value in ((config, "seed", 2), (config.train, "bptt", 3), (config.model.cell, "hidden", 4)):

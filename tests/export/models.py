@@ -36,6 +36,7 @@ EMBEDDINGS = {
     "embedding": {"embedding": 7},
     "one-hot": {"embedding": 0},
     "tied": {"embedding": HIDDEN, "tie_embeddings": True},
+    "projected": {"embedding": 7, "tie_embeddings": True},
 }
 
 _COLUMNS: dict[str, list[Any]] = {

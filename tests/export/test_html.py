@@ -159,7 +159,7 @@ def test_rows_of_int8_have_the_scale_of_the_least_error():
 
 
 def test_the_page_has_the_weights_that_charlm_scores():
-    trained = model_of("rhn", inputs="tied", layers=2)
+    trained = model_of("rhn", inputs="projected", layers=2)
     before = [parameter.clone() for parameter in trained.network.parameters()]
     network = trained.on_cpu_in_float32().network
     round_to_int8(network)
@@ -173,6 +173,7 @@ def test_the_page_has_the_weights_that_charlm_scores():
     depths = np.stack([dense(each) for each in packed["layers"][1]["weight_hh"]])
     np.testing.assert_array_equal(depths, expected["layers.weight_hh_l1"])
     np.testing.assert_array_equal(dense(packed["output"]), expected["embedding.weight"])
+    np.testing.assert_array_equal(dense(packed["projection"]), expected["projection.weight"])
     np.testing.assert_array_equal(unpacked(packed["layers"][1]["bias_hh"]), expected["layers.bias_hh_l1"].flatten())
     assert packed["embedding"] is None
     ids = some_ids(trained, 3000, 1)[:, 0].numpy()

@@ -25,11 +25,10 @@ def options(**others):
     return SamplingOptions(**{"temperature": 1.0, **others})
 
 
-def model_of(kind="lstm", vocabulary=VOCABULARY):
+def model_of(kind="lstm", vocabulary=VOCABULARY, **model):
     torch.manual_seed(5)
-    return build_model(
-        parse_config({"model": {"cell": {"kind": kind, "hidden": 16}}}, "t").model, len(vocabulary)
-    ).eval()
+    config = parse_config({"model": {"cell": {"kind": kind, "hidden": 16}, **model}}, "t").model
+    return build_model(config, len(vocabulary)).eval()
 
 
 def ids_after(model, prompt, seeds=(0,), **others):
@@ -95,10 +94,16 @@ def test_extreme_draws():
     assert choose(alike, options(top_p=0.5), torch.tensor([0.1, 0.6, 0.9])).tolist() == [0, 1, 1]  # exactly two
 
 
-@pytest.mark.parametrize(("kind", "length"), [*zip(CELLS, itertools.cycle([3, 560]), strict=False)])
-def test_steps_with_carried_state_are_the_whole_sequence(kind, length):
+TIED = {"embedding": 5, "tie_embeddings": True}
+
+
+@pytest.mark.parametrize(
+    ("kind", "length", "model"),
+    [*zip(CELLS, itertools.cycle([3, 560]), itertools.cycle([{}, {}, TIED]), strict=False)],
+)
+def test_steps_with_carried_state_are_the_whole_sequence(kind, length, model):
     """Greedy text is what the argmax of one pass over prompt and text says, also after a prompt of several windows."""
-    model, prompt = model_of(kind), np.random.default_rng(0).integers(10, size=length).tolist()
+    model, prompt = model_of(kind, **model), np.random.default_rng(0).integers(10, size=length).tolist()
     ids = ids_after(model, prompt, [0, 1], length=20, temperature=0)
     assert torch.equal(ids[:, 0], ids[:, 1])
     logits, _ = model(torch.tensor([*prompt, *ids[:, 0].tolist()]).unsqueeze(1))

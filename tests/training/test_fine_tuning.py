@@ -34,7 +34,7 @@ def test_ids_stay_and_the_vocabulary_grows(tmp_path, config_of, first):
     assert (new[: len(old)] - old).abs().max() < 0.05
 
 
-@pytest.mark.parametrize("embedding", [0, 12])
+@pytest.mark.parametrize("embedding", [0, 5, 12])
 def test_a_run_starts_where_the_other_ended(tmp_path, config_of, embedding):
     """On the same text and without an update, the new run scores what the old one scored."""
     model = {"embedding": embedding, "tie_embeddings": embedding > 0}

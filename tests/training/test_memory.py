@@ -34,8 +34,9 @@ def machine():
 def test_parameters_are_counted_as_they_will_be(kind):
     for layers in (1, 2, 5):
         cell = f"model.cell={{kind: {kind}, hidden: 6}}"
-        model = config_with(cell, f"model.layers={layers}", "model.embedding=0").model
-        assert count_parameters(model, 11) == sum(p.numel() for p in build_model(model, 11).parameters())
+        for inputs in ("embedding: 0", "embedding: 6, tie_embeddings: true", "embedding: 4, tie_embeddings: true"):
+            model = config_with(f"model={{{inputs}}}", cell, f"model.layers={layers}").model
+            assert count_parameters(model, 11) == sum(p.numel() for p in build_model(model, 11).parameters())
 
 
 @pytest.mark.parametrize(

@@ -23,21 +23,23 @@ async function unpackLayer(parameters) {
 
 /** The model of the page's JSON, ready to read. */
 export async function openModel(data) {
-  const [parameters, output, outputBias, embedding] = await Promise.all([
+  const [parameters, projection, output, outputBias, embedding] = await Promise.all([
     Promise.all(data.layers.map(unpackLayer)),
+    data.projection && unpackParameter(data.projection),
     unpackParameter(data.output),
     unpackParameter(data.outputBias),
     data.embedding && unpackParameter(data.embedding),
   ]);
-  const multiplied = [output, ...parameters.flatMap(Object.values).flat()].filter((parameter) => parameter instanceof Matrix);
+  const multiplied = [projection, output, ...parameters.flatMap(Object.values).flat()].filter((parameter) => parameter instanceof Matrix);
   const whyPlain = await accelerate(multiplied, data.kernel).then(() => null, String);
   const programOf = (index) => data.programs[Math.min(index, data.programs.length - 1)];
   const layers = parameters.map((ofLayer, index) => new Layer(programOf(index), ofLayer, data.zoneout));
-  return new Model(data, { layers, output, outputBias, embedding: data.tied ? output : embedding, whyPlain });
+  const ends = { projection, output, outputBias, embedding: data.tied ? output : embedding };
+  return new Model(data, { layers, ...ends, whyPlain });
 }
 
 class Model {
-  constructor(data, { layers, output, outputBias, embedding, whyPlain }) {
+  constructor(data, { layers, projection, output, outputBias, embedding, whyPlain }) {
     this.backend = whyPlain ? "JavaScript" : "WebAssembly";
     this.whyPlain = whyPlain; // why there is no WebAssembly; null if there is
     this.size = output.rows;
@@ -46,6 +48,7 @@ class Model {
     this.residual = data.residual;
     this.layers = layers;
     this.embedding = embedding;
+    this.projection = projection; // of the outputs, where the embedding is the output matrix but has another size
     this.output = output;
     this.outputBias = outputBias;
     this.logits = new Float32Array(this.size);
@@ -75,7 +78,7 @@ class Model {
       if (!index || !this.residual) y.set(output);
       else for (let unit = 0; unit < y.length; unit++) y[unit] += output[unit];
     });
-    const product = this.output.multiply(y);
+    const product = this.output.multiply(this.projection ? this.projection.multiply(y) : y);
     for (let row = 0; row < this.size; row++) this.logits[row] = product[row] + this.outputBias[row];
     return this.logits;
   }
