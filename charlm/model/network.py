@@ -1,16 +1,12 @@
-"""The model: characters → embedding or one-hot → recurrent layers → dropout → logits. Also its loss."""
+"""A network: characters → embedding or one-hot → recurrent layers → dropout → logits."""
 
 import contextlib
-import math
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
-from charlm.config.schema import ModelConfig
-from charlm.errors import CheckpointError, DivergenceError
+from charlm.errors import DivergenceError
 from charlm.layers import (
     Activations,
     Generator,
@@ -18,7 +14,6 @@ from charlm.layers import (
     RecurrentLayers,
     RecurrentState,
     Selection,
-    cross_entropy,
     dropout_mask,
     linear,
 )
@@ -178,163 +173,8 @@ class CharLM(nn.Module):
         return values * dropout_mask(shape, p, values, shard=self.layers.shard)
 
 
-def build_model(config: ModelConfig, vocabulary_size: int, precision: str = "fp32") -> CharLM:
-    """The model of a config, with products of this precision. Only this function turns config into modules."""
-    layers = RecurrentLayers(
-        config.cell,
-        config.embedding or vocabulary_size,
-        config.layers,
-        dropout=config.dropout.between_layers,
-        state_dropout=config.dropout.state,
-        weight_dropout=config.dropout.weights,
-        variational=config.dropout.variational,
-        zoneout=config.zoneout,
-        residual=config.residual,
-    )
-    model = CharLM(
-        vocabulary_size,
-        config.embedding,
-        layers,
-        character_dropout=config.dropout.embedding,
-        input_dropout=config.dropout.input,
-        output_dropout=config.dropout.output,
-        variational=config.dropout.variational,
-        tie_embeddings=config.tie_embeddings,
-        precision=precision,
-    )
-    if config.init_uniform is not None:
-        model.init_uniform_(config.init_uniform)
-    if config.orthogonal:
-        model.layers.init_orthogonal_()
-    return model
-
-
-def uninitialized_model(config: ModelConfig, vocabulary_size: int, precision: str = "fp32") -> CharLM:
-    """The model of a config, for weights that are loaded into it: it draws no random numbers."""
-    with _Uninitialized():
-        plain = config.model_copy(update={"orthogonal": False, "init_uniform": None})
-        return build_model(plain, vocabulary_size, precision)
-
-
-def count_parameters(config: ModelConfig, vocabulary_size: int) -> int:
-    """The number of a model's parameters."""
-    V, H = vocabulary_size, config.cell.hidden
-
-    def of_layer(inputs: int) -> int:
-        return sum(math.prod(one.shape(H, inputs)) for one in config.cell.program(inputs == H).parameters)
-
-    others = (config.layers - 1) * of_layer(H) if config.layers > 1 else 0
-    return of_layer(config.embedding or V) + others + count_vocabulary_parameters(config, V)
-
-
-def count_vocabulary_parameters(config: ModelConfig, vocabulary_size: int) -> int:
-    """The number of parameters in embedding and logits."""
-    V, H, E = vocabulary_size, config.cell.hidden, config.embedding
-    if not config.tie_embeddings:
-        return V * E + V * H + V
-    return V * E + V + (0 if E == H else E * H)
-
-
-class _Uninitialized(TorchFunctionMode):
-    """Skips torch.nn.init: on meta tensors it would import torch._dynamo, which takes more than a second."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if getattr(func, "__module__", "") == "torch.nn.init":
-            return args[0] if args else kwargs["tensor"]
-        return func(*args, **(kwargs or {}))
-
-
-def parameters_by_part(model: CharLM) -> dict[str, int]:
-    """Number of parameters in embedding, layers and logits; a tied matrix counts with the logits only."""
-    parts = {"embedding": 0, "layers": 0, "logits": 0}
-    decoder = {id(p) for p in model.decoder.parameters()}
-    for name, parameter in model.named_parameters():
-        module = name.split(".")[0]
-        parts["logits" if id(parameter) in decoder or module == "projection" else module] += parameter.numel()
-    return parts
-
-
-def load_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
-    """Copy weights by name; CheckpointError where names, shapes or types are not the model's."""
-    parameters = dict(model.named_parameters())
-    kinds: tuple[Callable[[Tensor], object], ...] = lambda tensor: tuple(tensor.shape), lambda tensor: tensor.dtype
-    for describe in kinds:
-        theirs, ours = ({name: describe(tensor) for name, tensor in each.items()} for each in (weights, parameters))
-        for name in sorted(theirs.keys() | ours.keys()):
-            if theirs.get(name) != ours.get(name):
-                raise CheckpointError(
-                    f"weights {name}: found {theirs.get(name, 'none')}; the model has {ours.get(name, 'none')}; "
-                    "use a checkpoint of the same model section"
-                )
-    with torch.no_grad():
-        for name, parameter in parameters.items():
-            parameter.copy_(weights[name])
-
-
 def overflow() -> DivergenceError:
     """The error for logits that are not finite, although the weights are."""
     return DivergenceError(
         "logits: found numbers that are not finite; use another checkpoint of the run, or another text"
     )
-
-
-class WindowLoss(NamedTuple):
-    """The loss of one window of B streams and T steps."""
-
-    objective: Tensor
-    """Cross-entropy plus penalties; call `backward` on this."""
-    cross_entropy: Tensor
-    """In nats, summed over the scored steps, averaged over streams; detached."""
-    state: RecurrentState
-    """The last state, detached."""
-
-
-class _MeanSquare(torch.autograd.Function):
-    """The mean of the squares. Its backward pass reads the values once; composed of operators, three times."""
-
-    @staticmethod
-    def forward(ctx: Any, values: Tensor) -> Tensor:
-        ctx.save_for_backward(values)
-        return torch.linalg.vector_norm(values).square() / values.numel()
-
-    @staticmethod
-    def backward(ctx: Any, d_mean: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
-        (values,) = ctx.saved_tensors
-        return values * (2 * d_mean / values.numel())
-
-
-def mean_square(values: Tensor) -> Tensor:
-    """The mean of the squares."""
-    mean: Tensor = _MeanSquare.apply(values)  # type: ignore[assignment]
-    return mean
-
-
-def window_loss(
-    model: CharLM,
-    x_TB: Tensor,
-    y_TB: Tensor,
-    state: RecurrentState | None,
-    *,
-    last_only: bool = False,
-    activation_penalty: float = 0.0,
-    change_penalty: float = 0.0,
-) -> WindowLoss:
-    """Run one window and score its targets `y_TB`, those of all steps or of the last only.
-
-    The penalties are activation regularization and temporal activation regularization (Merity et al. 2017,
-    arXiv:1708.01009). They are means over units, streams and steps, multiplied by the number of scored steps to
-    match the cross-entropy, which is a sum over these.
-    """
-    outputs, last_state = model.outputs(x_TB, state)
-    features = model.drop_outputs(outputs)
-    scored = features
-    if last_only:
-        scored, y_TB = features[-1:], y_TB[-1:]
-    losses_TB = cross_entropy(model.logits(scored), y_TB)
-    total = losses_TB.sum() / x_TB.shape[1]
-    objective = total
-    if activation_penalty:
-        objective = objective + len(losses_TB) * activation_penalty * mean_square(features)
-    if change_penalty and len(outputs) > 1:
-        objective = objective + len(losses_TB) * change_penalty * mean_square(outputs.diff(dim=0))
-    return WindowLoss(objective, total.detach(), map_state(Tensor.detach, last_state))

@@ -1,0 +1,71 @@
+"""The training loss of one window: cross-entropy and penalties."""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from charlm.layers import RecurrentState, cross_entropy
+from charlm.model.network import CharLM, map_state
+
+
+class WindowLoss(NamedTuple):
+    """The loss of one window of B streams and T steps."""
+
+    objective: Tensor
+    """Cross-entropy plus penalties; call `backward` on this."""
+    cross_entropy: Tensor
+    """In nats, summed over the scored steps, averaged over streams; detached."""
+    state: RecurrentState
+    """The last state, detached."""
+
+
+class _MeanSquare(torch.autograd.Function):
+    """The mean of the squares. Its backward pass reads the values once; composed of operators, three times."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor) -> Tensor:
+        ctx.save_for_backward(values)
+        return torch.linalg.vector_norm(values).square() / values.numel()
+
+    @staticmethod
+    def backward(ctx: Any, d_mean: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        (values,) = ctx.saved_tensors
+        return values * (2 * d_mean / values.numel())
+
+
+def mean_square(values: Tensor) -> Tensor:
+    """The mean of the squares."""
+    mean: Tensor = _MeanSquare.apply(values)  # type: ignore[assignment]
+    return mean
+
+
+def window_loss(
+    model: CharLM,
+    x_TB: Tensor,
+    y_TB: Tensor,
+    state: RecurrentState | None,
+    *,
+    last_only: bool = False,
+    activation_penalty: float = 0.0,
+    change_penalty: float = 0.0,
+) -> WindowLoss:
+    """Run one window and score its targets `y_TB`, those of all steps or of the last only.
+
+    The penalties are activation regularization and temporal activation regularization (Merity et al. 2017,
+    arXiv:1708.01009). They are means over units, streams and steps, multiplied by the number of scored steps to
+    match the cross-entropy, which is a sum over these.
+    """
+    outputs, last_state = model.outputs(x_TB, state)
+    features = model.drop_outputs(outputs)
+    scored = features
+    if last_only:
+        scored, y_TB = features[-1:], y_TB[-1:]
+    losses_TB = cross_entropy(model.logits(scored), y_TB)
+    total = losses_TB.sum() / x_TB.shape[1]
+    objective = total
+    if activation_penalty:
+        objective = objective + len(losses_TB) * activation_penalty * mean_square(features)
+    if change_penalty and len(outputs) > 1:
+        objective = objective + len(losses_TB) * change_penalty * mean_square(outputs.diff(dim=0))
+    return WindowLoss(objective, total.detach(), map_state(Tensor.detach, last_state))
