@@ -48,8 +48,7 @@ def linear_by(multiply: Callable[..., Tensor], x: Tensor, w_NK: Tensor, bias_N: 
 
 
 def _is_for_kernels(tensor: Tensor) -> bool:
-    strided = tensor.layout == torch.strided and not tensor.is_neg()
-    return tensor.device.type == "cpu" and tensor.dtype == torch.float32 and strided
+    return tensor.is_cpu and tensor.dtype == torch.float32 and tensor.layout == torch.strided and not tensor.is_neg()
 
 
 class _Linear(torch.autograd.Function):

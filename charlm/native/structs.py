@@ -44,16 +44,16 @@ class Struct:
         """
         struct, pointees = self._parsed
         assert values.keys() <= pointees.keys(), values.keys()
-        fields, tables = {}, []
+        filled = struct(threads=torch.get_num_threads())
+        tables = []
         for field, value in values.items():
-            if isinstance(value, Tensor):
-                fields[field] = _address(value, pointees[field])
-            elif isinstance(value, Sequence):
+            if isinstance(value, (int, float)):
+                setattr(filled, field, value)
+            elif isinstance(value, Tensor):
+                setattr(filled, field, _address(value, pointees[field]))
+            elif value:
                 tables.append(_table(value))
-                fields[field] = ctypes.addressof(tables[-1]) if value else None
-            else:
-                fields[field] = value
-        filled = struct(**{"threads": torch.get_num_threads()} | fields)
+                setattr(filled, field, ctypes.addressof(tables[-1]))
         filled.tables = tables  # kept alive
         return filled
 
@@ -80,12 +80,12 @@ class Struct:
 
 def _address(tensor: Tensor, dtype: torch.dtype | None) -> int:
     assert tensor.is_cpu, tensor.device
-    assert tensor.dtype == dtype, (tensor.dtype, dtype)
+    assert tensor.dtype is dtype, (tensor.dtype, dtype)
     assert tensor.is_contiguous(), tensor.stride()
     return tensor.data_ptr()
 
 
 def _table(tensors: Sequence[Tensor | None]) -> "ctypes.Array[ctypes.c_void_p]":
     """Addresses of float32 tensors."""
-    addresses = (None if tensor is None else _address(tensor, torch.float32) for tensor in tensors)
-    return (ctypes.c_void_p * len(tensors))(*addresses)
+    addresses = [None if tensor is None else _address(tensor, torch.float32) for tensor in tensors]
+    return (ctypes.c_void_p * len(addresses))(*addresses)

@@ -56,6 +56,8 @@ class Trainer:
         self.backend = self.model.select_backend(device).description
         self.parameters: list[Tensor] = list(self.model.parameters())
         self.averaged = copy.deepcopy(self.model).requires_grad_(False) if config.train.ema else None
+        averages = [] if self.averaged is None else self.averaged.parameters()
+        self._averages = dict(zip(self.parameters, averages, strict=False))
         self.optimizer = build_optimizer(self.model, config.optimizer)
         self.state = TrainState(
             corpus.sha256,
@@ -213,13 +215,11 @@ class Trainer:
         """
         for group in self.optimizer.param_groups:
             group["lr"] = lr
-        averages, updates = {}, self.state.averaged_updates
-        if self.averaged is not None:
-            averages = dict(zip(self.parameters, self.averaged.parameters(), strict=True))
-            self.state.averaged_updates += 1
+        updates = self.state.averaged_updates
         decay = min((1 + updates) / (10 + updates), self.config.train.ema) if updates else 0.0
         with self._optimizer_precision():
-            step_and_average(self.optimizer, averages, decay)
+            step_and_average(self.optimizer, self._averages, decay)
+        self.state.averaged_updates += self.averaged is not None
         self.optimizer.zero_grad()
 
     def start_from_weights(self, weights: dict[str, Tensor]) -> None:
