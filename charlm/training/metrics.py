@@ -146,7 +146,8 @@ class Tracker:
         plain = {k: v if type(v) in (int, float, str) else to_json(v) for k, v in options.items()}
         experiment, *session = summary.hparams(plain, dict(scores))
         _put_first(experiment)
-        summaries = [experiment, *session, *itertools.starmap(summary.scalar, scores.items())]
+        charts = [_described(summary.scalar(tag, score), _FINAL[tag]) for tag, score in scores.items()]
+        summaries = [experiment, *session, *charts]
         events = [Event(step=step, summary=each) for each in summaries]
         if self._files:
             self._attempt(lambda: _event_file(self._folder, *events).close())
@@ -156,7 +157,8 @@ class Tracker:
             self._attempt(file.close)
 
     def _append_text(self, tag: str, text: str, step: int) -> None:
-        self._append("train", _events(Event(step=step, summary=summary.text(tag, text))))
+        made = _described(summary.text(tag, text), _TEXTS[tag])
+        self._append("train", _events(Event(step=step, summary=made)))
 
     def _append(self, file: str, data: bytes) -> None:
         if self._files:
@@ -182,6 +184,15 @@ _CHARTS = {
     "training/chars_per_s": ("chars_per_s", "Characters read per second."),
 }
 """TensorBoard's tag → the field of a row, and what the chart says of it. The page sorts by tag."""
+_FINAL = {
+    "final/best_nats_per_char": "Best validation score of the run, in nats per character; lower is better.",
+    "final/best_bits_per_char": "The same in bits: nats / ln 2.",
+    "final/steps": "Updates of the run, which has no validation text.",
+}
+_TEXTS = {
+    "sample": "Text that the model wrote at this step; the stronger the color, the more the character surprised it.",
+    "rollback": "The update that was not finite, and the learning rate's factor after the run went back.",
+}
 _FIRST = ("model.cell.kind", "model.cell.hidden", "model.layers", "optimizer.lr")
 """The options with which the page of hyperparameters opens, by name."""
 

@@ -53,13 +53,17 @@ def test_rows_and_events_of_a_run(finished_run):
 def test_what_tensorboard_shows_first_and_says_of_a_chart(finished_run):
     tags = EventAccumulator(str(finished_run / "train")).Reload().Tags()["scalars"]
     assert sorted(tags)[0] == "loss/nats_per_char"
-    described = [
-        value.metadata.summary_description
-        for event in Loader(str(next((finished_run / "train").glob("events.*")))).Load()
+    described = {
+        value.tag: value.metadata.summary_description
+        for path in finished_run.rglob("events.*")
+        for event in Loader(str(path)).Load()
         for value in event.summary.value
-        if value.tag == "loss/nats_per_char"
-    ]
-    assert described[0] == "Cross-entropy in nats per character; lower is better."
+        if not value.tag.startswith("_hparams_")
+    }
+    assert described["loss/nats_per_char"] == "Cross-entropy in nats per character; lower is better."
+    assert described["final/best_nats_per_char"].startswith("Best validation score of the run, in nats per character")
+    assert {"final/best_bits_per_char", "sample/text_summary"} <= described.keys()
+    assert all(described.values())
     first = ["model.cell.hidden", "model.cell.kind", "model.layers", "optimizer.lr"]
     assert table_of_options(finished_run)[:4] == first
 
