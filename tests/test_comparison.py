@@ -44,8 +44,10 @@ def page(trained_run):
     """The page of two kinds that came out differently, whose runs and models are the same."""
     record, model = read_run(trained_run), load(trained_run, "cpu", "fp32")
     rows = row_of("lstm", 1.5), row_of(f"cells/{HOSTILE}.py", 2.25, memory=None, gradient=None, nats_after_chars=2.0)
-    plan = Plan(f"texts/{HOSTILE}", 2, tuple(row.cell for row in rows), seeds=3)
-    return lambda **more: comparison_page(plan, [Compared(row, [record], model) for row in rows], **more)
+    cells = tuple(row.cell for row in rows)
+    return lambda minutes=2, **more: comparison_page(
+        Plan(f"texts/{HOSTILE}", minutes, cells, seeds=3), [Compared(row, [record], model) for row in rows], **more
+    )
 
 
 def nats_of(rows):
@@ -200,6 +202,7 @@ def test_the_page_in_a_browser(page, opened):
         "#story"
     )
     assert "the means of 3 trainings" in view.text_content("#story")
+    assert "for 3 seconds and learned" in opened(page(minutes=0.05)).text_content("#story")
     cells = view.locator("#comparison tbody tr >> nth=0").locator("td").all_text_contents()
     assert cells == ["1.500", "1.500", "—", "1.500", "512", "7.6e−5", "61,234", "2,014", "1 × 16"]
     assert view.locator("#comparison .best").all_text_contents() == ["1.500", "1.500", "1.500", "2.000"]

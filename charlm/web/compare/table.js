@@ -3,6 +3,7 @@
 import { short, whole } from "../report/numbers.js";
 import { cell, heading, runHeading } from "../report/tables.js";
 import { element } from "../shared/elements.js";
+import { timeSpan } from "../shared/story.js";
 
 const NATS = {
   nats: "best",
@@ -18,7 +19,7 @@ const SAME = {
 
 /** What the networks have done; all are of one size or not. */
 export function comparisonStory({ text, minutes, equal, seeds }) {
-  const time = minutes === 1 ? "1 minute" : `${Number(minutes.toPrecision(3))} minutes`;
+  const time = minutes <= 1 ? timeSpan(60 * minutes) : `${Number(minutes.toPrecision(3))} minutes`;
   const told =
     equal === "updates"
       ? `Each network learned to guess the next character of ${text}. All have about the same number of parameters, and made as many updates as the slowest makes in ${time}.`
