@@ -33,6 +33,8 @@ def ticks(view, chart="loss"):
 
 def test_pointing_at_a_chart_tells_the_values_of_all_runs(view):
     assert (lines(view), lines(view, "lr"), lines(view, "grad"), lines(view, "speed")) == (4, 2, 2, 2)
+    read = "2 networks learned to guess every next character of text.txt."
+    assert view.text_content("#story") == f"{read} Loss: how much the text surprised them; lower is better."
     point_at(view, 1.0)
     tip = view.text_content("#chart-loss .tip")
     assert tip.startswith("step 200")
@@ -167,7 +169,7 @@ def test_runs_without_samples_are_named_and_intervals_are_no_differences(opened,
     without = run_of("without", [train_row(1)], [])
     config = without / "config.yaml"
     text = config.read_text()
-    for option in ("log_every", "eval_every", "save_every", "sample_every"):
+    for option in ("log_every", "eval_every", "save_every", "sample_every", "watch_gradients"):
         assert re.search(f"{option}: \\d+", text)
         text = re.sub(f"{option}: \\d+", f"{option}: 77", text)
     config.write_text(text)
