@@ -141,7 +141,8 @@ def compare(
     """Compare kinds of cells on a text, as `charlm compare` does: a table with a row for each, the best first.
 
     A pandas DataFrame where pandas is installed, else a list of dicts; `charlm.comparison.compare.Row` describes the
-    columns. folder: default comparisons/<text>; a comparison that was stopped goes on in its folder.
+    columns. folder: default comparisons/<text>; a comparison that was stopped goes on in its folder, also by the same
+    `charlm compare`, which writes the page too.
 
     KeyboardInterrupt after a signal; ComparisonError for a folder with another comparison, or for what cannot be
     compared, such as one kind. For other errors see `train`.

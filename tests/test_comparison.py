@@ -13,10 +13,10 @@ from charlm.cli.compare import _print
 from charlm.comparison import compare
 from charlm.comparison.compare import Compared, Row, gradient_back
 from charlm.comparison.page import PASSAGE, comparison_page
-from charlm.comparison.plan import Plan
+from charlm.comparison.plan import Plan, short_name
 from charlm.comparison.settings import hidden_for
 from charlm.config import parse_config
-from charlm.errors import ComparisonError, ConfigError, VocabularyError
+from charlm.errors import ComparisonError, ConfigError
 from charlm.inference import load
 from charlm.layers import RecurrentLayers
 from charlm.model import CharLM, count_parameters
@@ -124,14 +124,31 @@ def test_a_table_in_80_columns(monkeypatch, capsys):
 
 
 def test_errors(cli, text, tmp_path):
-    allowed = "allowed: two kinds or more, each once, for example rnn, lstm"
+    allowed = "allowed: two kinds or more, for example rnn, lstm"
     assert cli("compare", text, "--cells", "rnn").usage_error == f"Invalid value: --cells: found rnn; {allowed}"
-    for cells in ([], ["rnn"], ["rnn", "rnn"], ["mine.py", "others/mine.py"]):
+    for cells in ([], ["rnn"]):
         with pytest.raises(ComparisonError, match=f"^cells: found {', '.join(cells) or 'none'}; {allowed}$"):
             charlm.compare(text, cells=cells)
+    for cells, name in ((["rnn", "rnn"], "rnn"), (["mine.py", "others/mine.py"], "mine"), (["gru", "gru.py"], "gru")):
+        found = f"^cells: found {' and '.join(cells)}, which are both called '{name}'; allowed: each name once$"
+        with pytest.raises(ComparisonError, match=found):
+            charlm.compare(text, cells=cells)
+    for option, decides in (
+        ("model.cell.kind=gru", "cells"),
+        ("model={cell: {kind: gru}}", "cells"),
+        ("seed=5", "seeds"),
+        ("model.cell.hidden=64", "equal parameters"),
+    ):
+        refused = cli("compare", text, "--cells", "rnn,lstm", "--set", option).usage_error
+        assert f"found an option that --{decides} decides; leave it out" in refused
+    plan = Plan(text, 1, ("two.py:First", "two.py:Second"), "time", overrides=("model.cell.hidden=64",))
+    assert [short_name(cell) for cell in plan.cells] == ["First", "Second"]
+    refused = cli("compare", text, "--cells", "rnn,lstm", *SHORT, "--out", tmp_path / "unknown", "--prompt", "日")
+    assert "日" in refused.error
+    assert not any((tmp_path / "unknown").glob("rnn-1"))
     with pytest.raises(TypeError, match="cells: found a string"):
         charlm.compare(text, cells="rnn,lstm")
-    with pytest.raises(ComparisonError, match=r"^seeds: found 0; allowed: 1 or more$"):
+    with pytest.raises(ComparisonError, match=r"^seeds: found 0; allowed: whole numbers from 1 on$"):
         charlm.compare(text, seeds=0)
     with pytest.raises(ConfigError, match=r"^data.split: found no validation share; kinds are compared by"):
         charlm.compare(text, overrides=["data.split=[1,0,0]"], folder=tmp_path / "none")
@@ -141,7 +158,7 @@ def test_errors(cli, text, tmp_path):
     (folder / "comparison.json").write_text("{}")
     with pytest.raises(ComparisonError, match="damaged; allowed: the file of a comparison"):
         charlm.compare(text, cells=["rnn", "lstm"], folder=folder)
-    plan = {"text": text, "minutes": 5.0, "cells": ["rnn", "gru"], "equal": "parameters", "seeds": 1, "overrides": []}
+    plan = {"text": text, "minutes": 5.0, "cells": ["rnn", "gru"], "equal": "parameters", "seeds": 1, "overrides": {}}
     (folder / "comparison.json").write_text(json.dumps({"plan": plan, "configs": {}}))
     with pytest.raises(ComparisonError, match=r"found a comparison with cells: \['rnn', 'gru'\]; allowed: the same"):
         charlm.compare(text, cells=["rnn", "lstm"], folder=folder)
@@ -191,8 +208,6 @@ def test_the_data_of_the_page(page, model):
     begun = data_of(page(prompt="a true"))["continued"][0]
     assert begun["text"].startswith("a true")
     assert len(begun["text"]) == len(unpacked(begun["bits"]))
-    with pytest.raises(VocabularyError, match=r"^--prompt: found '€'"):
-        page(prompt="a €")
 
 
 def test_the_page_in_a_browser(page, opened):

@@ -68,7 +68,10 @@ def compare(
     from charlm.comparison.page import comparison_page
     from charlm.training.signals import SIGNALS
 
-    compared, signal = compare(plan, folder)
+    try:
+        compared, signal = compare(plan, folder, prompt)
+    except KeyboardInterrupt:
+        compared, signal = [], "SIGINT"
     if signal:
         say("stopped", f"{signal}; the same command goes on")
         raise typer.Exit(SIGNALS[signal])

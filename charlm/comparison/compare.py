@@ -10,6 +10,7 @@ import numpy as np
 from charlm.comparison.plan import Plan
 from charlm.comparison.settings import configs_of
 from charlm.config import Config
+from charlm.data.corpus import load_corpus
 from charlm.data.vocabulary import Ids
 from charlm.inference import TrainedModel, load
 from charlm.inference.gradients import gradient_norms
@@ -72,29 +73,34 @@ class Compared:
     """Of the first seed."""
 
 
-def compare(plan: Plan, folder: Path) -> tuple[list[Compared], str]:
+def compare(plan: Plan, folder: Path, prompt: str = "") -> tuple[list[Compared], str]:
     """Train what is not trained yet, and measure; the best kind first. Beside it "", or the name of a signal that
     stopped it, and then no kinds.
 
     A folder that holds a part of the same comparison is continued. For errors see `configs_of` and `start_run`.
+    prompt: VocabularyError if the text lacks one of its characters.
     """
     configs = configs_of(plan, folder)
-    for seed in range(1, plan.seeds + 1):
-        for name, config in configs.items():
-            outcome = _train(config.model_copy(update={"seed": seed}), plan.run_dir(folder, name, seed))
-            if outcome and outcome.reason in SIGNALS:
-                return [], outcome.reason
-    say("compare", "memory and gradients of the models")
+    if prompt:
+        vocabulary = load_corpus(next(iter(configs.values())).data).vocabulary
+        if unknown := vocabulary.unknown(vocabulary.normalized(prompt)):
+            raise vocabulary.unknown_error(unknown, "--prompt")
+    trainings = [(seed, name) for seed in range(1, plan.seeds + 1) for name in configs]
+    for place, (seed, name) in enumerate(trainings, 1):
+        run_dir, config = plan.run_dir(folder, name, seed), configs[name].model_copy(update={"seed": seed})
+        outcome = _train(config, run_dir, f"{place} of {len(trainings)}: {run_dir}")
+        if outcome and outcome.reason in SIGNALS:
+            return [], outcome.reason
     records = {name: [read_run(plan.run_dir(folder, name, seed + 1)) for seed in range(plan.seeds)] for name in configs}
     return _compared(configs, records), ""
 
 
-def _train(config: Config, run_dir: Path) -> Outcome | None:
+def _train(config: Config, run_dir: Path, progress: str) -> Outcome | None:
     """Start or resume a run; None if it has reached its end."""
     state = describe_run(run_dir).state if run_dir.is_dir() else ""
     if state == "finished":
         return None
-    say("compare", str(run_dir))
+    say("compare", progress)
     return resume_run(run_dir) if state == "resumable" else start_run(config, run_dir)
 
 
@@ -117,6 +123,7 @@ def _row(
     name: str, config: Config, records: Sequence[RunRecord], ends: dict[str, float], model: CharLM, ids: Ids
 ) -> Row:
     """ids: of the text that the model is measured on."""
+    say("measure", f"memory and gradient of {name}")
     best = [record.about.best_nats for record in records]
     known = [nats for nats in best if nats is not None]
     return Row(
@@ -168,9 +175,9 @@ def memory(model: CharLM, ids: Ids) -> int | None:
 
 
 def gradient_back(model: CharLM, ids: Ids) -> float | None:
-    """See `Row.gradient`; None for a text of 2 · BACK characters or less."""
+    """See `Row.gradient`; None for a text of 2 · BACK characters or less, and for lines that are all shorter."""
     norms_LK = gradient_norms(model, ids, BACK, _POSITIONS)
     if norms_LK.shape[1] < BACK:
         return None
     norms_K = np.sqrt(np.square(norms_LK).sum(0))
-    return float(norms_K[-1] / norms_K[0]) if norms_K[0] > 0 else None
+    return float(norms_K[-1] / norms_K[0]) if norms_K[-1] > 0 else None

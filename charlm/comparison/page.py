@@ -25,16 +25,14 @@ _PROMPT = 60
 
 
 def comparison_page(plan: Plan, compared: Sequence[Compared], prompt: str = "") -> str:
-    """A page of HTML about the kinds, in the order given. VocabularyError if the models do not know the prompt."""
+    """A page of HTML about the kinds, in the order given. The models must know the prompt's characters."""
     models = [kind.model for kind in compared]
     vocabulary, hidden = models[0].vocabulary, int(models[0].network.is_line_model)
     ids = opening(models[0], _NAMED_BY)
     prompt = vocabulary.normalized(prompt)
-    if unknown := vocabulary.unknown(prompt):
-        raise vocabulary.unknown_error(unknown, "--prompt")
-    if not prompt:
+    if not prompt and not hidden:  # a model of lines writes lines of its own
         passage = vocabulary.decode(ids[hidden : hidden + PASSAGE], "ignore")
-        prompt = passage.lstrip("\n").partition("\n")[0][:_PROMPT]
+        prompt = passage.lstrip("\r\n").partition("\n")[0][:_PROMPT].rstrip("\r")
     names = [one_line(short_name(kind.row.cell)) for kind in compared]
     data = report_data([kind.records[0] for kind in compared], names)
     return html_page(

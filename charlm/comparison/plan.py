@@ -1,8 +1,9 @@
 """What is compared. Imports no torch: the command line reads its options from here."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from charlm.errors import ComparisonError
 
@@ -33,20 +34,47 @@ class Plan:
     """KEY=VALUE: options that keep the value given, in all trainings."""
 
     def __post_init__(self) -> None:
-        names = [*map(short_name, self.cells)]
-        if len(names) < 2 or len({*names}) < len(names):
+        if len(self.cells) < 2:
             found = ", ".join(self.cells) or "none"
-            raise ComparisonError(f"cells: found {found}; allowed: two kinds or more, each once, for example rnn, lstm")
+            raise ComparisonError(f"cells: found {found}; allowed: two kinds or more, for example rnn, lstm")
+        names: dict[str, str] = {}
+        for cell in self.cells:
+            if (name := short_name(cell)) in names:
+                both = f"{names[name]} and {cell}"
+                raise ComparisonError(f"cells: found {both}, which are both called {name!r}; allowed: each name once")
+            names[name] = cell
         if self.equal not in EQUAL:
             raise ComparisonError(f"equal: found {self.equal!r}; allowed: {', '.join(EQUAL)}")
-        if self.seeds < 1:
-            raise ComparisonError(f"seeds: found {self.seeds}; allowed: 1 or more")
+        if not isinstance(self.seeds, int) or self.seeds < 1:
+            raise ComparisonError(f"seeds: found {self.seeds}; allowed: whole numbers from 1 on")
+        decided = {"model.cell.kind": "cells", "seed": "seeds"}
+        if self.equal != "time":
+            decided["model.cell.hidden"] = f"equal {self.equal}"
+        for option in self.options():
+            if option in decided:
+                raise ComparisonError(f"set {option}: found an option that --{decided[option]} decides; leave it out")
+
+    def options(self) -> dict[str, Any]:
+        """Option → the value that it keeps in all trainings."""
+        from charlm.config import valid_overrides
+
+        return dict(leaf for _, path, value in valid_overrides(self.overrides) for leaf in _leaves(path, value))
 
     def run_dir(self, folder: Path, cell: str, seed: int) -> Path:
         """The folder of a training."""
         return folder / f"{short_name(cell)}-{seed}"
 
 
+def _leaves(path: tuple[str, ...], value: Any) -> Iterator[tuple[str, Any]]:
+    """Each option of a section that is set, or the option itself."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _leaves((*path, key), inner)
+    else:
+        yield ".".join(path), value
+
+
 def short_name(cell: str) -> str:
-    """How a kind, or a file with a cell, is called."""
-    return Path(cell).stem
+    """How a kind is called; a cell of one's own by its class, if that is given, or by its file."""
+    file, is_named, class_name = cell.partition(".py:")
+    return class_name if is_named else Path(file).stem

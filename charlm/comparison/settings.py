@@ -30,7 +30,7 @@ def configs_of(plan: Plan, folder: Path) -> dict[str, Config]:
     ComparisonError for a folder with another comparison, ConfigError for a text without a validation share.
     """
     path = folder / FILE
-    asked = json.loads(to_json(asdict(plan)))
+    asked = json.loads(to_json(asdict(plan) | {"overrides": plan.options()}))
     if path.is_file():
         kept = _kept(path)
         if kept["plan"] != asked:
