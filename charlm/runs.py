@@ -48,12 +48,19 @@ class RunSummary:
     """Of a cell in a Python file, the name of its class."""
     layers: int | None = None
     hidden: int | None = None
+    members: int | None = None
+    """Networks that predict together."""
     parameters: int | None = None
     step: int | None = None
     best_nats: float | None = None
     """Lowest validation score so far, nats per character."""
     corpus_sha256: str | None = None
     """Of the text."""
+
+    @property
+    def several(self) -> str:
+        """For people: ", 3 members"; "" for a model of one."""
+        return f", {self.members} members" if self.members and self.members > 1 else ""
 
 
 @dataclass(frozen=True)
@@ -214,7 +221,9 @@ def describe_run(folder: Path) -> RunSummary:
 def _described(folder: Path, written_s: float, header: Header, used_by: str | None) -> RunSummary:
     model, progress = header.config["model"], header.progress
     kind, layers, hidden = model["cell"]["kind"], model["layers"], model["cell"]["hidden"]
-    if not (isinstance(kind, str) and type(layers) is type(hidden) is int and max(layers, hidden) < 2**63):
+    members = model.get("members", 1)  # older checkpoints have none
+    sizes = layers, hidden, members
+    if not (isinstance(kind, str) and {*map(type, sizes)} == {int} and max(sizes) < 2**63):
         raise TypeError
     train = header.config["train"]
     reason = progress.get("stop_reason")
@@ -228,6 +237,7 @@ def _described(folder: Path, written_s: float, header: Header, used_by: str | No
         kind=kind.rpartition(":")[2],
         layers=layers,
         hidden=hidden,
+        members=members,
         parameters=header.parameters,
         step=progress["step"],
         best_nats=progress.get("best_nats"),

@@ -65,7 +65,7 @@ def _as_json(run: RunSummary) -> dict[str, Any]:
 def _row(run: RunSummary) -> tuple[str, ...]:
     return (
         one_line(str(run.path)),
-        f"{one_line(run.kind)} {run.layers} × {run.hidden}" if run.kind else "—",
+        f"{one_line(run.kind)} {run.layers} × {run.hidden}{run.several}" if run.kind else "—",
         "—" if run.parameters is None else f"{run.parameters:,}",
         "—" if run.step is None else f"{run.step:,}",
         "—" if run.best_nats is None else f"{run.best_nats:.4f}",

@@ -110,10 +110,10 @@ def _compared(configs: dict[str, Config], records: dict[str, list[RunRecord]]) -
                     if len(record.splits["valid"][place])), default=math.nan)
         for place in ("step", "chars", "elapsed_s")
     }  # fmt: skip
-    models = {name: load(each[0].path, "cpu", "fp32") for name, each in records.items()}
+    models = {name: load(each[0].path, "cpu", "fp32").first_member("compare") for name, each in records.items()}
     ids = next(iter(models.values())).split("valid")[:_MEASURED]
     compared = [
-        Compared(_row(name, config, records[name], ends, models[name].network, ids), records[name], models[name])
+        Compared(_row(name, config, records[name], ends, models[name].only_member, ids), records[name], models[name])
         for name, config in configs.items()
     ]
     return sorted(compared, key=lambda kind: math.inf if kind.row.nats is None else kind.row.nats)
@@ -166,7 +166,7 @@ def memory(model: CharLM, ids: Ids) -> int | None:
     if C < 2:
         return None
     stretches = [ids[start : start + 2 * C] for start in range(0, len(ids) - 2 * C + 1, C)]
-    nats_BT = np.stack(score_texts(model, stretches, model.decoder.weight.device)).astype(np.float64)
+    nats_BT = np.stack(score_texts(model, stretches, model.device)).astype(np.float64)
     gained_K = (nats_BT[1:, : C - 1] - nats_BT[:-1, C:]).mean(0)  # with 1 … C − 1 characters of context
     for k in range(1, C):
         if gained_K[math.ceil(0.8 * k) - 1 : math.floor(1.25 * k)].mean() <= bits_to_nats(_SAME):

@@ -109,6 +109,9 @@ class ModelConfig(Section):
     """Recurrent layers, L; each reads the output of the one below."""
     residual: bool = False
     """Add each layer's input to its output, from the second layer on (He et al. 2016)."""
+    members: Count = 1
+    """Networks of this section that a run trains side by side, with different initial weights and dropout. They predict
+    together, by the mean of their probabilities."""
     embedding: CountOrNever = 64
     """Size of the character embedding, E; 0: one-hot input."""
     tie_embeddings: bool = False
@@ -133,6 +136,12 @@ class ModelConfig(Section):
                 "tie_embeddings to false"
             )
         return self
+
+    @property
+    def description(self) -> str:
+        """The cell and the sizes: "lstm, 2 × 256 units, 3 members"."""
+        members = f", {self.members} members" if self.members > 1 else ""
+        return f"{self.cell.name}, {self.layers} × {self.cell.hidden} units{members}"
 
 
 class TrainConfig(Section):

@@ -56,7 +56,7 @@ def export(trained: TrainedModel, to: str, out: Path, *, overwrite: bool = False
     beside = out.absolute().parent / f".{out.name}.{uuid.uuid4().hex}.tmp"
     try:
         _check_place(out, to, overwrite)
-        check = FORMATS[to](trained, beside, **options)
+        check = FORMATS[to](trained.first_member("export"), beside, **options)
         _check_place(out, to, overwrite)
         _move(beside, out)
     except OSError as error:

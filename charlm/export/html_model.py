@@ -59,7 +59,7 @@ def int8_matrix(weights: npt.NDArray[np.float32]) -> Int8:
 
 def packed_model(trained: TrainedModel, *, int8: bool) -> dict[str, Any]:
     """The keys "model" and "vocabulary" of the page's JSON; int8: matrices are int8, not float32."""
-    network = trained.on_cpu_in_float32().network
+    network = trained.on_cpu_in_float32().only_member
     layers, embedding = network.layers, network.embedding
     tied = embedding is not None and embedding.weight is network.decoder.weight
     model = {
@@ -86,7 +86,7 @@ def packed_model(trained: TrainedModel, *, int8: bool) -> dict[str, Any]:
 
 def html_nats(trained: TrainedModel, ids: Ids, *, int8: bool) -> float:
     """Nats per character of these ids with the page's weights, computed by charlm in float32."""
-    network = trained.on_cpu_in_float32().network
+    network = trained.on_cpu_in_float32().only_member
     if int8:
         round_to_int8(network)
     return evaluate(network, ids, torch.device("cpu")).nats_per_char

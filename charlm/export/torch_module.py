@@ -30,7 +30,7 @@ from charlm.model import CharLM
 
 def write_torch(trained: TrainedModel, path: Path) -> Agreement:
     """Write the folder, run its code, and compare its logits with charlm's."""
-    network = trained.on_cpu_in_float32().network
+    network = trained.on_cpu_in_float32().only_member
     path.mkdir()
     save_file(state_dict(network), path / WEIGHTS)
     (path / VOCABULARY).write_text(json.dumps(vocabulary_json(trained), ensure_ascii=False), encoding="utf-8")

@@ -20,7 +20,7 @@ from charlm.data.vocabulary import Ids
 from charlm.errors import DivergenceError
 from charlm.inference.evaluation import WARMUP, Cut, Evaluation, evaluating, scored_windows, sum_windows
 from charlm.layers import cross_entropy
-from charlm.model import CharLM, map_state
+from charlm.model import Network, map_state
 from charlm.system.device import to_device
 
 _WINDOWS = 512
@@ -48,7 +48,7 @@ class Adaptation:
 class Rule:
     """The module's equation, ready to be applied to a model's parameters; sizes: RMS of each."""
 
-    def __init__(self, model: CharLM, sizes: list[Tensor], adaptation: Adaptation) -> None:
+    def __init__(self, model: Network, sizes: list[Tensor], adaptation: Adaptation) -> None:
         mean = torch.cat([rms.flatten() for rms in sizes]).mean().clamp(min=1e-20)
         self.parameters: list[Tensor] = list(model.parameters())
         self.trained = [parameter.detach().clone() for parameter in self.parameters]
@@ -90,7 +90,7 @@ def _check_finite(objective: Tensor) -> None:
 
 
 def evaluate_dynamically(
-    model: CharLM,
+    model: Network,
     ids: Ids,
     train_ids: Ids,
     device: torch.device,
@@ -116,7 +116,7 @@ def evaluate_dynamically(
     return replace(score, per_char_nats=np.concatenate(nats)) if per_char else score
 
 
-def gradient_rms(model: CharLM, ids: Ids, device: torch.device, *, steps: int, streams: int) -> list[Tensor]:
+def gradient_rms(model: Network, ids: Ids, device: torch.device, *, steps: int, streams: int) -> list[Tensor]:
     """√(mean of g²) of every parameter, over windows [steps, streams] spread evenly over `ids`.
 
     Each window is read after the WARMUP characters before it, with dropout off. If the text is shorter than a window,
@@ -135,7 +135,7 @@ def gradient_rms(model: CharLM, ids: Ids, device: torch.device, *, steps: int, s
         for first in range(0, len(starts), together):
             at_TB = np.arange(warmup + T + 1)[:, None] + starts[first : first + together]
             ids_TB = to_device(ids[at_TB].astype(np.int64), device)
-            state = model.layers.zero_state(ids_TB.shape[1])
+            state = model.zero_state(ids_TB.shape[1])
             if warmup:
                 with torch.no_grad():
                     _, state = model.features(ids_TB[:warmup])

@@ -14,7 +14,7 @@ from torch import Tensor
 from charlm.data.vocabulary import Ids
 from charlm.errors import DataError
 from charlm.layers import cross_entropy
-from charlm.model import CharLM, map_state
+from charlm.model import Network, map_state
 from charlm.system.device import to_device
 from charlm.system.formatting import counted, nats_to_bits
 from charlm.system.process_group import ONE_PROCESS, WHOLE_BATCH, ProcessGroup, Shard
@@ -71,7 +71,7 @@ class Evaluation:
 
 
 def evaluate(
-    model: CharLM,
+    model: Network,
     ids: Ids,
     device: torch.device,
     *,
@@ -191,7 +191,7 @@ def line_quantiles(line_nats: npt.NDArray[np.floating[Any]]) -> list[float]:
 
 
 def scored_windows(
-    model: CharLM, ids: Ids, device: torch.device, cut: Cut, *, steps: int | None = None, shard: Shard = WHOLE_BATCH
+    model: Network, ids: Ids, device: torch.device, cut: Cut, *, steps: int | None = None, shard: Shard = WHOLE_BATCH
 ) -> Iterator[Tensor]:
     """Yield the cross-entropy in nats, [T, B], of window after window of `ids` [N], cut into B parts.
 
@@ -265,7 +265,7 @@ def sum_windows(
 
 
 @contextlib.contextmanager
-def evaluating(model: CharLM) -> Iterator[None]:
+def evaluating(model: Network) -> Iterator[None]:
     """Put the model into evaluation mode for the duration of the block."""
     training = model.training
     model.eval()
@@ -285,10 +285,11 @@ def most_streams(device: torch.device) -> int:
     return STREAMS if device.type == "cpu" else GPU_STREAMS
 
 
-def window_steps(streams: int, model: CharLM, device: torch.device, longest: int = STEPS) -> int:
+def window_steps(streams: int, model: Network, device: torch.device, longest: int = STEPS) -> int:
     """Steps of a window, at most so many, so that its logits and a GPU's widest tensors stay small."""
-    steps = min(longest, _LOGITS // (streams * model.vocabulary_size))
+    steps = min(longest, _LOGITS // (streams * model.vocabulary_size * len(model.members)))
     if device.type != "cpu":
-        rows = model.layers.get_parameter("weight_ih_l0").shape[0]
-        steps = min(steps, _VALUES // (streams * max(rows, model.layers.input_size)))
+        layers = model.members[0].layers  # members compute one after the other
+        rows = layers.get_parameter("weight_ih_l0").shape[0]
+        steps = min(steps, _VALUES // (streams * max(rows, layers.input_size)))
     return max(1, steps)

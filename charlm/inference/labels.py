@@ -16,7 +16,7 @@ import torch
 from charlm.data.vocabulary import Ids, Vocabulary
 from charlm.inference.texts import score_texts
 from charlm.layers import RecurrentState
-from charlm.model import CharLM, map_state
+from charlm.model import Network, map_state
 from charlm.system.device import to_device
 from charlm.system.formatting import nats_to_bits
 
@@ -69,7 +69,7 @@ class Classification:
 
 @torch.inference_mode()
 def label_nats(
-    model: CharLM, vocabulary: Vocabulary, prefixes: Sequence[str], lines: Sequence[Ids], device: torch.device
+    model: Network, vocabulary: Vocabulary, prefixes: Sequence[str], lines: Sequence[Ids], device: torch.device
 ) -> Nats:
     """−ln p(label, line), [N, K], for each line, which must end with its newline.
 
@@ -82,7 +82,7 @@ def label_nats(
     ids_KT = np.full((K, max(map(len, labels))), reset_id, np.int64)
     for row_T, ids in zip(ids_KT, labels, strict=True):
         row_T[-len(ids) :] = ids
-    outputs_TKH, state = model.outputs(to_device(np.ascontiguousarray(ids_KT.T), device))
+    outputs_TKH, state = model.features(to_device(np.ascontiguousarray(ids_KT.T), device))
     first_KV = model.logits(outputs_TKH[-1]).double().log_softmax(-1).cpu().numpy()  # of a line's first character
     label_nats_K = np.array([nats.sum(dtype=np.float64) for nats in score_texts(model, labels, device)])
 

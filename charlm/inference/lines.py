@@ -1,7 +1,6 @@
 """Lines as they come, each by itself, many side by side: their scores, limits of scores, and their labels."""
 
 import contextlib
-import copy
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -148,8 +147,8 @@ class _Learner:
     """
 
     def __init__(self, trained: TrainedModel, adaptation: Adaptation) -> None:
-        self._network = copy.copy(trained.network)  # with the same weights; it resets its state at every newline
-        self._network.reset_id = self._newline = int(trained.vocabulary.encode(NEWLINE)[0])
+        self._newline = int(trained.vocabulary.encode(NEWLINE)[0])
+        self._network = trained.network.resetting_at(self._newline)
         self._device, self._steps = trained.device, adaptation.steps
         train_ids = trained.training_splits("--dynamic")["train"]
         sizes = gradient_rms(self._network, train_ids, self._device, steps=self._steps, streams=_SEGMENT_LINES)

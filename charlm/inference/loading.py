@@ -8,7 +8,7 @@ from charlm.checkpoint import Checkpoint, read_checkpoint
 from charlm.data.corpus import reset_id_of
 from charlm.errors import CheckpointError
 from charlm.inference.trained import TrainedModel
-from charlm.model import CharLM, count_parameters, load_weights, uninitialized_model
+from charlm.model import Network, count_parameters, load_weights, uninitialized_model
 from charlm.runs import find_checkpoint
 from charlm.system.console import say
 from charlm.system.device import describe_device, precisions, prepare_device, resolve_device, used_precision
@@ -34,7 +34,7 @@ def load(path: str | Path, device: str = "auto", precision: str = "auto") -> Tra
     )
 
 
-def load_model(checkpoint: Checkpoint, device: torch.device, precision: str = "auto") -> CharLM:
+def load_model(checkpoint: Checkpoint, device: torch.device, precision: str = "auto") -> Network:
     """Build the model of a checkpoint in evaluation mode, with the averaged weights if the run kept them.
 
     precision: of matrix products: fp32, tf32 or bf16; auto: as in training, or fp32 if the device lacks that.

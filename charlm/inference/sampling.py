@@ -13,7 +13,7 @@ from charlm.data.vocabulary import Vocabulary
 from charlm.gpu.graphs import Graphs
 from charlm.inference.options import SamplingOptions
 from charlm.layers import RecurrentState, as_tuple
-from charlm.model import CharLM, map_state, overflow
+from charlm.model import Network, map_state, overflow
 
 _WINDOW = 256
 """Characters of a prompt that are read at once, and random numbers that are drawn at once."""
@@ -22,7 +22,7 @@ _CALL_S = 0.05
 
 
 def sample_text(
-    model: CharLM, vocabulary: Vocabulary, prompt: str, options: SamplingOptions, seeds: Sequence[int]
+    model: Network, vocabulary: Vocabulary, prompt: str, options: SamplingOptions, seeds: Sequence[int]
 ) -> Iterator[list[str]]:
     """Yield, step by step, what each sample gains after the prompt, until all samples are done.
 
@@ -38,7 +38,7 @@ def sample_text(
 
 
 def continued_text(
-    model: CharLM,
+    model: Network,
     vocabulary: Vocabulary,
     output: Tensor,
     state: RecurrentState,
@@ -56,7 +56,7 @@ def continued_text(
 
 @torch.inference_mode()
 def sample_ids(
-    model: CharLM, output: Tensor, state: RecurrentState, options: SamplingOptions, seeds: Sequence[int]
+    model: Network, output: Tensor, state: RecurrentState, options: SamplingOptions, seeds: Sequence[int]
 ) -> Iterator[Tensor]:
     """Yield the next id of each sample, [N] on the CPU, `length` times; N = len(seeds).
 
@@ -94,7 +94,7 @@ class StepByStep:
     output [1, N, H] and state: those after the prompt.
     """
 
-    def __init__(self, model: CharLM, output: Tensor, state: RecurrentState, options: SamplingOptions) -> None:
+    def __init__(self, model: Network, output: Tensor, state: RecurrentState, options: SamplingOptions) -> None:
         self._model, self._options = model, options
         self._output, self._state = output.clone(), map_state(Tensor.clone, state)
         N, self._device = output.shape[1], output.device
@@ -146,7 +146,7 @@ def choose(logits_NV: Tensor, options: SamplingOptions, draws_N: Tensor) -> Tens
 
 
 @torch.inference_mode()
-def next_probabilities(model: CharLM, vocabulary: Vocabulary, prompt: str) -> Tensor:
+def next_probabilities(model: Network, vocabulary: Vocabulary, prompt: str) -> Tensor:
     """The probabilities [V] of the character after the prompt, or before it if the model reads backward, in float64.
 
     An empty prompt means the start of a line. VocabularyError if the model does not know a character of the prompt,
@@ -160,9 +160,9 @@ def next_probabilities(model: CharLM, vocabulary: Vocabulary, prompt: str) -> Te
 
 
 @torch.inference_mode()
-def read_ids(model: CharLM, ids: Sequence[int], state: RecurrentState | None = None) -> tuple[Tensor, RecurrentState]:
+def read_ids(model: Network, ids: Sequence[int], state: RecurrentState | None = None) -> tuple[Tensor, RecurrentState]:
     """The last output [1, 1, H] and the state after reading one id or more, in windows, from `state` on."""
-    ids_T1 = torch.tensor(ids, device=model.decoder.weight.device).unsqueeze(1)
+    ids_T1 = torch.tensor(ids, device=model.device).unsqueeze(1)
     first, *rest = ids_T1.split(_WINDOW)
     output, state = model.features(first, state)
     for window in rest:
@@ -170,7 +170,7 @@ def read_ids(model: CharLM, ids: Sequence[int], state: RecurrentState | None = N
     return output[-1:], state
 
 
-def prompt_ids(model: CharLM, vocabulary: Vocabulary, prompt: str) -> list[int]:
+def prompt_ids(model: Network, vocabulary: Vocabulary, prompt: str) -> list[int]:
     """The ids that the model reads before it writes, at least one; VocabularyError for unknown characters."""
     if model.reset_id is not None:
         return [model.reset_id, *vocabulary.encode(prompt).tolist()]

@@ -11,7 +11,7 @@ from torch import Tensor
 from charlm.data.vocabulary import Ids
 from charlm.inference.evaluation import STEPS, most_streams, window_steps
 from charlm.layers import RecurrentState, cross_entropy
-from charlm.model import CharLM, map_state
+from charlm.model import Network, map_state
 from charlm.system.device import to_device
 
 _LONG = 2**13
@@ -54,7 +54,7 @@ class _Window(NamedTuple):
 
 @torch.inference_mode()
 def score_texts(
-    model: CharLM, texts: Sequence[Ids], device: torch.device, start: InitialState | None = None
+    model: Network, texts: Sequence[Ids], device: torch.device, start: InitialState | None = None
 ) -> list[npt.NDArray[np.float32]]:
     """Nats of every character after the first of each text [N], given those before it in the text: [N − 1] each.
 
@@ -70,13 +70,13 @@ def score_texts(
 
 
 @torch.inference_mode()
-def char_features(model: CharLM, texts: Sequence[Ids], device: torch.device) -> list[npt.NDArray[np.float32]]:
+def char_features(model: Network, texts: Sequence[Ids], device: torch.device) -> list[npt.NDArray[np.float32]]:
     """Outputs of the last layer after every character of each text [N]: [N, H] each.
 
     The model must be in evaluation mode.
     """
     windows = _windows(model, texts, device)
-    return _per_char(lambda window: window.outputs_TBH, windows, texts, (model.layers.hidden_size,))
+    return _per_char(lambda window: window.outputs_TBH, windows, texts, (model.feature_size,))
 
 
 def _per_char(
@@ -92,12 +92,12 @@ def _per_char(
 
 
 @torch.inference_mode()
-def text_features(model: CharLM, texts: Sequence[Ids], device: torch.device, pool: Pool) -> npt.NDArray[np.float32]:
+def text_features(model: Network, texts: Sequence[Ids], device: torch.device, pool: Pool) -> npt.NDArray[np.float32]:
     """Outputs of the last layer, [texts, H]: after the last character, or their mean over the characters.
 
     A text of no character has nan. The model must be in evaluation mode.
     """
-    pooled_NH = np.full((len(texts), model.layers.hidden_size), np.nan, np.float64)
+    pooled_NH = np.full((len(texts), model.feature_size), np.nan, np.float64)
     for window in _windows(model, texts, device):
         lengths_B = to_device(window.lengths_B, device)
         if pool == "last":
@@ -116,7 +116,7 @@ def text_features(model: CharLM, texts: Sequence[Ids], device: torch.device, poo
 
 
 def _windows(
-    model: CharLM, texts: Sequence[Ids], device: torch.device, start: InitialState | None = None
+    model: Network, texts: Sequence[Ids], device: torch.device, start: InitialState | None = None
 ) -> Iterator[_Window]:
     """Read the texts, the longest first, in windows with the state carried from one to the next.
 
@@ -139,7 +139,7 @@ def _windows(
             longest_window = max(STEPS, min(longest // 16, _LONG // B))
             T = min(longest, window_steps(B, model, device, longest_window))
             ids_TB = to_device(_side_by_side(texts, texts_B, offset, T), device)
-            outputs_TBH, state = model.outputs(ids_TB, state)
+            outputs_TBH, state = model.features(ids_TB, state)
             yield _Window(texts_B, offset, (lengths_N[texts_B] - offset).clip(max=T), outputs_TBH)
             offset += T
 

@@ -27,7 +27,7 @@ from charlm.inference.novelty import Verbatim, copied_share, longest_copy
 from charlm.inference.options import SamplingOptions
 from charlm.inference.sampling import next_probabilities, sample_text, valid_text
 from charlm.inference.texts import Pool, char_features, each_text, one_text, score_texts, text_features
-from charlm.model import CharLM, build_model
+from charlm.model import CharLM, Network, build_model
 from charlm.system.console import say
 from charlm.system.device import used_precision
 from charlm.system.formatting import counted, html_table, nats_to_bits
@@ -44,7 +44,7 @@ class TrainedModel:
 
     path: Path
     """The checkpoint file."""
-    network: CharLM
+    network: Network
     vocabulary: Vocabulary
     device: torch.device
     config: Config
@@ -74,9 +74,8 @@ class TrainedModel:
 
     @property
     def kind(self) -> str:
-        """The cell and its size: "lstm, 1 × 16 units"."""
-        model = self.config.model
-        return f"{model.cell.name}, {model.layers} × {model.cell.hidden} units"
+        """The cell and the sizes: "lstm, 1 × 16 units"."""
+        return self.config.model.description
 
     @property
     def parameters(self) -> int:
@@ -103,6 +102,28 @@ class TrainedModel:
         progress = {**self.progress, "step": 0, "best_nats": None, "elapsed_s": 0.0}
         return replace(self, network=network.to(self.device), progress=progress)
 
+    def first_member(self, wanted_by: str) -> "TrainedModel":
+        """A model of the first member alone, for what explains or exports one network; says so if there are several.
+
+        Its progress has no scores: those are of all members together.
+        """
+        if (count := len(self.network.members)) == 1:
+            return self
+        say(wanted_by, f"the first of {count} members; together they score better")
+        model = self.config.model.model_copy(update={"members": 1})
+        return replace(
+            self,
+            network=self.network.members[0],
+            config=self.config.model_copy(update={"model": model}),
+            progress={**self.progress, "best_nats": None, "valid_nats": None, "line_quantiles": None},
+        )
+
+    @property
+    def only_member(self) -> CharLM:
+        """The network of a model of one member, see `first_member`."""
+        [member] = self.network.members
+        return member
+
     # Writing
 
     def for_sampling(self) -> "TrainedModel":
@@ -110,7 +131,7 @@ class TrainedModel:
         if self.device.type == "cpu" or self.parameters > _CPU_PARAMETERS:
             return self
         writer = self.on_cpu_in_float32()
-        if not writer.network.layers.select_backend(writer.device, training=False).backend.generates:
+        if not writer.network.generates:
             return self
         say("device", "cpu, which writes faster with a model of this size; --device cuda takes the GPU all the same")
         return writer
@@ -226,6 +247,8 @@ class TrainedModel:
     ) -> npt.NDArray[np.float32] | list[npt.NDArray[np.float32]]:
         """The outputs of the top layer for N texts, each read by itself from the zero state: [N, H].
 
+        Those of several members stand side by side: [N, M·H].
+
         pool: "last" takes the output after the last character, "mean" the mean over all; both are nan for an empty
         text. None gives the outputs after every character, [length, H] for each text; [length + 1, H] from a model of
         lines, which reads a newline first. VocabularyError for an unknown character; ValueError for another pool.
@@ -258,7 +281,8 @@ class TrainedModel:
         """
         if longest < 1:
             raise ValueError(f"longest: found {longest}; allowed: an integer ≥ 1")
-        return gradient_norms(self.network, self._ids(text), longest)
+        only = self.first_member("gradients").only_member
+        return gradient_norms(only, self._ids(text), longest)
 
     def _in_order(self, score: Evaluation) -> Evaluation:
         """The score with its characters in the order of the text."""

@@ -10,7 +10,7 @@ import torch
 
 from charlm.data.vocabulary import Ids, Vocabulary
 from charlm.layers import cross_entropy
-from charlm.model import CharLM, overflow
+from charlm.model import CharLM, Network, overflow
 from charlm.system.formatting import nats_to_bits
 
 Floats = npt.NDArray[np.floating[Any]]
@@ -54,7 +54,7 @@ class Predictions:
 
 
 @torch.inference_mode()
-def read(model: CharLM, ids: Ids) -> Predictions:
+def read(model: Network, ids: Ids) -> Predictions:
     """The predictions of all characters of `ids` [N] by one stream, from the zero state on.
 
     The model is in evaluation mode on the CPU. Probabilities are computed in float64 from its logits; DivergenceError

@@ -1,6 +1,7 @@
 """The model around the cells, and its loss.
 
 network.py   CharLM: embedding → recurrent layers → logits
+members.py   Members: several of them that predict together
 build.py     from a config to modules; their parameters
 loss.py      the loss of one window
 """
@@ -14,10 +15,13 @@ from charlm.model.build import (
     uninitialized_model,
 )
 from charlm.model.loss import WindowLoss, mean_square, window_loss
+from charlm.model.members import Members, Network
 from charlm.model.network import CharLM, map_state, overflow
 
 __all__ = [
     "CharLM",
+    "Members",
+    "Network",
     "WindowLoss",
     "build_model",
     "count_parameters",

@@ -11,11 +11,17 @@ from torch.overrides import TorchFunctionMode
 from charlm.config.schema import ModelConfig
 from charlm.errors import CheckpointError
 from charlm.layers import RecurrentLayers
+from charlm.model.members import Members, Network
 from charlm.model.network import CharLM
 
 
-def build_model(config: ModelConfig, vocabulary_size: int, precision: str = "fp32") -> CharLM:
+def build_model(config: ModelConfig, vocabulary_size: int, precision: str = "fp32") -> Network:
     """The model of a config, with products of this precision. Only this function turns config into modules."""
+    members = [_build_member(config, vocabulary_size, precision) for _ in range(config.members)]
+    return members[0] if len(members) == 1 else Members(members)
+
+
+def _build_member(config: ModelConfig, vocabulary_size: int, precision: str) -> CharLM:
     layers = RecurrentLayers(
         config.cell,
         config.embedding or vocabulary_size,
@@ -45,7 +51,7 @@ def build_model(config: ModelConfig, vocabulary_size: int, precision: str = "fp3
     return model
 
 
-def uninitialized_model(config: ModelConfig, vocabulary_size: int, precision: str = "fp32") -> CharLM:
+def uninitialized_model(config: ModelConfig, vocabulary_size: int, precision: str = "fp32") -> Network:
     """The model of a config, for weights that are loaded into it: it draws no random numbers."""
     with _Uninitialized():
         plain = config.model_copy(update={"orthogonal": False, "init_uniform": None})
@@ -60,11 +66,11 @@ def count_parameters(config: ModelConfig, vocabulary_size: int) -> int:
         return sum(math.prod(one.shape(H, inputs)) for one in config.cell.program(inputs == H).parameters)
 
     others = (config.layers - 1) * of_layer(H) if config.layers > 1 else 0
-    return of_layer(config.embedding or V) + others + count_vocabulary_parameters(config, V)
+    return config.members * (of_layer(config.embedding or V) + others + count_vocabulary_parameters(config, V))
 
 
 def count_vocabulary_parameters(config: ModelConfig, vocabulary_size: int) -> int:
-    """The number of parameters in embedding and logits."""
+    """The number of parameters in embedding and logits of one member."""
     V, H, E = vocabulary_size, config.cell.hidden, config.embedding
     if not config.tie_embeddings:
         return V * E + V * H + V
@@ -80,13 +86,14 @@ class _Uninitialized(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def parameters_by_part(model: CharLM) -> dict[str, int]:
+def parameters_by_part(model: Network) -> dict[str, int]:
     """Number of parameters in embedding, layers and logits; a tied matrix counts with the logits only."""
     parts = {"embedding": 0, "layers": 0, "logits": 0}
-    decoder = {id(p) for p in model.decoder.parameters()}
-    for name, parameter in model.named_parameters():
-        module = name.split(".")[0]
-        parts["logits" if id(parameter) in decoder or module == "projection" else module] += parameter.numel()
+    for member in model.members:
+        decoder = {id(p) for p in member.decoder.parameters()}
+        for name, parameter in member.named_parameters():
+            module = name.split(".")[0]
+            parts["logits" if id(parameter) in decoder or module == "projection" else module] += parameter.numel()
     return parts
 
 

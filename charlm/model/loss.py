@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from charlm.layers import RecurrentState, cross_entropy
+from charlm.model.members import Network
 from charlm.model.network import CharLM, map_state
 
 
@@ -41,7 +42,7 @@ def mean_square(values: Tensor) -> Tensor:
 
 
 def window_loss(
-    model: CharLM,
+    model: Network,
     x_TB: Tensor,
     y_TB: Tensor,
     state: RecurrentState | None,
@@ -55,7 +56,28 @@ def window_loss(
     The penalties are activation regularization and temporal activation regularization (Merity et al. 2017,
     arXiv:1708.01009). They are means over units, streams and steps, multiplied by the number of scored steps to
     match the cross-entropy, which is a sum over these.
+
+    Each member learns as if alone: the objective is the sum over members, the cross-entropy the mean of theirs.
     """
+    losses = [
+        _loss_of_member(member, x_TB, y_TB, own, last_only, activation_penalty, change_penalty)
+        for member, own in zip(model.members, model.split_state(state), strict=True)
+    ]
+    if len(losses) == 1:
+        return losses[0]
+    objectives, entropies, states = zip(*losses, strict=True)
+    return WindowLoss(torch.stack(objectives).sum(), torch.stack(entropies).mean(), model.join_states(states))
+
+
+def _loss_of_member(
+    model: CharLM,
+    x_TB: Tensor,
+    y_TB: Tensor,
+    state: RecurrentState | None,
+    last_only: bool,
+    activation_penalty: float,
+    change_penalty: float,
+) -> WindowLoss:
     outputs, last_state = model.outputs(x_TB, state)
     features = model.drop_outputs(outputs)
     scored = features

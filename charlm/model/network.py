@@ -1,7 +1,8 @@
 """A network: characters → embedding or one-hot → recurrent layers → dropout → logits."""
 
 import contextlib
-from collections.abc import Callable
+import copy
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -74,9 +75,29 @@ class CharLM(nn.Module):
             self.embedding.weight = self.decoder.weight
 
     @property
+    def members(self) -> "Sequence[CharLM]":
+        """The models that predict together: this one alone, see `Members`."""
+        return (self,)
+
+    @property
+    def device(self) -> torch.device:
+        return self.decoder.weight.device
+
+    @property
+    def feature_size(self) -> int:
+        """H, the size of the features."""
+        return self.layers.hidden_size
+
+    @property
     def is_line_model(self) -> bool:
         """Whether each line is a sample of its own."""
         return self.reset_id is not None
+
+    def resetting_at(self, reset_id: int) -> "CharLM":
+        """A model with the same weights, whose state is set to zero before this id."""
+        twin = copy.copy(self)
+        twin.reset_id = reset_id
+        return twin
 
     def init_uniform_(self, bound: float) -> None:
         """Draw all weights from U(±bound) and set biases to 0, except the special biases of the cell."""
@@ -129,6 +150,19 @@ class CharLM(nn.Module):
         outputs, last_state = self.layers.forward_reference(self._embed(x_TB), state, resets_TB, activations)
         return outputs, last_state, activations
 
+    def zero_state(self, batch_size: int) -> RecurrentState:
+        """The initial state of so many streams."""
+        return self.layers.zero_state(batch_size)
+
+    def split_state(self, state: RecurrentState | None) -> list[RecurrentState | None]:
+        """The state of each member."""
+        return [state]
+
+    def join_states(self, states: Sequence[RecurrentState]) -> RecurrentState:
+        """The inverse of `split_state`."""
+        [state] = states
+        return state
+
     def autocast(self, device: torch.device) -> contextlib.AbstractContextManager[object]:
         """The context of the matrix products; weights, state and sums stay float32."""
         return autocast(device, self.precision)
@@ -136,6 +170,12 @@ class CharLM(nn.Module):
     def drop_outputs(self, outputs: Tensor) -> Tensor:
         """Apply dropout to outputs [T, B, H]."""
         return self._drop_units(outputs, self.output_dropout)
+
+    @property
+    def generates(self) -> bool:
+        """Whether a kernel can generate characters."""
+        with self.autocast(self.device):
+            return self.layers.select_backend(self.device, training=False).backend.generates
 
     def generator(self, state: RecurrentState) -> Generator | None:
         """Generates characters in a kernel, starting from `state`; None if no kernel can."""

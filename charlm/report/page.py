@@ -80,7 +80,7 @@ def _run(name: str, record: RunRecord) -> dict[str, Any]:
         samples = [samples[index] for index in (*range(_EARLY_SAMPLES), *later)]
     return {
         "name": name,
-        "model": f"{about.kind}, {about.layers} × {about.hidden} units" if about.kind else None,
+        "model": f"{about.kind}, {about.layers} × {about.hidden} units{about.several}" if about.kind else None,
         "scores": _scores(record),
         "faults": [one_line(fault) for fault in record.faults],
         "curves": {split: _curves(columns, VALUES[split]) for split, columns in record.splits.items()},

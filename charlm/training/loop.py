@@ -244,8 +244,8 @@ class TrainingLoop:
 
     def _watch_gradients(self) -> None:
         """Log how far gradients reach back in the validation text."""
-        norms_LK = self.group.on_first(gradient_norms, self.trainer.evaluated_model, self.corpus.splits["valid"])
-        self.tracker.gradients(norms_LK, self.trainer.state.step)
+        first, valid = self.trainer.evaluated_model.members[0], self.corpus.splits["valid"]
+        self.tracker.gradients(self.group.on_first(gradient_norms, first, valid), self.trainer.state.step)
 
     def _sample(self) -> None:
         """Log a sample, and its first characters to stderr; _Stopped if a signal comes first."""
@@ -284,7 +284,7 @@ class TrainingLoop:
     def _print_header(self) -> None:
         trainer, model = self.trainer, self.config.model
         count = sum(parameters_by_part(trainer.model).values())
-        say("model", f"{model.cell.name}, {model.layers} × {model.cell.hidden} units: {count:,} parameters")
+        say("model", f"{model.description}: {count:,} parameters")
         say("device", f"{describe_device(trainer.device)}, {self.config.precision}; {trainer.backend}")
         say("run", str(self.folder.path))
         if rollbacks := trainer.state.rollbacks:

@@ -91,7 +91,7 @@ def least_bytes(config: Config, vocabulary_size: int, machine: Machine) -> int:
     model, train, group = config.model, config.train, machine.group
     parameters = count_parameters(model, vocabulary_size)
     # Numbers per character: what the layers save for the backward pass, and logits with their gradient.
-    per_char = least_saved(model.cell) * model.layers * model.cell.hidden + 2 * vocabulary_size
+    per_char = model.members * (least_saved(model.cell) * model.layers * model.cell.hidden + 2 * vocabulary_size)
     copies = 2 + least_copies(config.optimizer) + (train.ema > 0)
     of_process = 4 * (copies * parameters + train.batch_size // group.size * train.bptt * per_char)
     return of_process * (group.local_size if machine.device.type == "cpu" else 1)

@@ -2,7 +2,7 @@
 
 import inspect
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -192,22 +192,35 @@ def skip_step_unless(finite: Tensor, optimizer: torch.optim.Optimizer) -> None:
                 parameter.grad.masked_fill_(~finite, 0.0)
 
 
-def clip_gradients(optimizer: torch.optim.Optimizer, config: Optimizer) -> Tensor:
+def clip_gradients(
+    optimizer: torch.optim.Optimizer, config: Optimizer, members: Sequence[Sequence[Tensor]] = ()
+) -> Tensor:
     """Clip gradients by value and then by norm; return the norm before clipping, a 0-d tensor.
 
     Fused optimizers clip by norm in their next step, which saves a pass over the gradients; for the others they change
     in place. Never waits for the device: the caller decides when to read the norm.
+
+    members: the parameters of each member. Several are clipped one by one, in place; the norm returned is the root mean
+    square of theirs.
     """
-    parameters = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
-    gradients = [p.grad for p in parameters]
+    if len(members) > 1:
+        return torch.stack([_clip(parameters, config) for parameters in members]).square().mean().sqrt()
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    return _clip(parameters, config, optimizer if optimizer.defaults.get("fused") else None)
+
+
+def _clip(parameters: Sequence[Tensor], config: Optimizer, fused: torch.optim.Optimizer | None = None) -> Tensor:
+    """`clip_gradients` of some parameters. fused: clips by norm in its next step."""
+    parameters = [p for p in parameters if p.grad is not None]
+    gradients = [p.grad for p in parameters if p.grad is not None]
     norm = gradient_norm(gradients)
     if config.clip_value:
         nn.utils.clip_grad_value_(parameters, config.clip_value)
     if config.clip_norm:
         clipped = gradient_norm(gradients) if config.clip_value else norm
-        if optimizer.defaults.get("fused"):
+        if fused is not None:
             # The step divides gradients by this; the constant is that of clip_grad_norm_.
-            optimizer.grad_scale = ((clipped + 1e-6) / config.clip_norm).clamp(min=1)  # type: ignore[attr-defined]
+            fused.grad_scale = ((clipped + 1e-6) / config.clip_norm).clamp(min=1)  # type: ignore[attr-defined]
         elif clipped.device.type != "cpu" or clipped > config.clip_norm:
             # On a CPU reading the norm is free, and scaling by 1 costs as much as computing the norm: skip it.
             nn.utils.clip_grads_with_norm_(parameters, config.clip_norm, clipped)

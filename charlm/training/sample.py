@@ -15,7 +15,7 @@ from charlm.data.vocabulary import Vocabulary
 from charlm.inference.options import SamplingOptions
 from charlm.inference.sampling import prompt_ids, sample_text
 from charlm.inference.texts import score_texts
-from charlm.model import CharLM
+from charlm.model import Network
 from charlm.system.formatting import CONTROLS, columns_of, nats_to_bits
 
 COLUMNS = 80
@@ -40,7 +40,7 @@ class Sample:
 
 
 def draw_sample(
-    model: CharLM,
+    model: Network,
     vocabulary: Vocabulary,
     *,
     options: SamplingOptions,

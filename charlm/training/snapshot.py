@@ -76,7 +76,9 @@ def _check_state(trainer: Trainer, state: TrainState) -> None:
     """ValueError for a state that does not fit the text or the model."""
     if state.position >= trainer.streams.length:
         raise ValueError(f"position: found {state.position}; a stream has {trainer.streams.length}")
-    trainer.model.layers.split_state(state.recurrent, trainer.config.train.batch_size)
+    model, batch_size = trainer.model, trainer.config.train.batch_size
+    for member, own_state in zip(model.members, model.split_state(state.recurrent), strict=True):
+        member.layers.split_state(own_state, batch_size)
     for name, tensor in state.tensors(ONE_PROCESS).items():
         expected = getattr(trainer.state, name, None)
         if expected is None:  # part of the hidden state: its shape was checked above, its dtype is that of the weights

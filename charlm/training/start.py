@@ -17,7 +17,7 @@ from charlm.data.sources import check_texts_apart, with_absolute_paths, with_fou
 from charlm.data.streams import check_length
 from charlm.data.vocabulary import Vocabulary, describe_characters
 from charlm.errors import CheckpointError, ConfigError, DamagedCheckpointError, RunError, VocabularyError
-from charlm.model import CharLM
+from charlm.model import Network
 from charlm.native.build import preferring
 from charlm.runs import FOLDER, LAST, check_resumable
 from charlm.system.clock import Clock
@@ -327,7 +327,7 @@ def fine_tuned_vocabulary(config: Config, init_from: Checkpoint, text: CountedSo
     return vocabulary.extended(unknown)
 
 
-def _grown_weights(model: CharLM, checkpoint: Checkpoint) -> dict[str, torch.Tensor]:
+def _grown_weights(model: Network, checkpoint: Checkpoint) -> dict[str, torch.Tensor]:
     """The checkpoint's weights in the model's shapes.
 
     New characters keep their random rows and columns; each gets the lowest output bias of the old characters.
@@ -338,7 +338,7 @@ def _grown_weights(model: CharLM, checkpoint: Checkpoint) -> dict[str, torch.Ten
         if old is None or old.shape == parameter.shape or old.dim() != parameter.dim():
             continue
         grown = parameter.detach().cpu().clone()
-        if name == "decoder.bias":
+        if name.endswith("decoder.bias"):
             grown.fill_(old.min())
         grown[tuple(slice(size) for size in old.shape)] = old
         weights[name] = grown

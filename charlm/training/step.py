@@ -13,8 +13,8 @@ from charlm.config import Config
 from charlm.data.corpus import Corpus, reset_id_of
 from charlm.data.streams import LineStreams, Streams, Windows
 from charlm.errors import DivergenceError
-from charlm.layers import RecurrentState
-from charlm.model import CharLM, WindowLoss, build_model, load_weights, map_state, window_loss
+from charlm.layers import RecurrentState, as_tuple
+from charlm.model import Network, WindowLoss, build_model, load_weights, map_state, window_loss
 from charlm.native.build import used_kernels
 from charlm.system.process_group import WHOLE_BATCH, Shard
 from charlm.training.machine import Machine, check_memory
@@ -52,13 +52,15 @@ class Trainer:
         self.vocabulary, self.labels = corpus.vocabulary, corpus.labels
         self.model = build_model(config.model, len(corpus.vocabulary), machine.precision).to(device).train()
         self.model.reset_id = reset_id_of(config.data.unit, corpus.vocabulary)
-        self.model.layers.shard = group.shard
+        for member in self.model.members:
+            member.layers.shard = group.shard
         self.backend = self.model.select_backend(device).description
         self.parameters: list[Tensor] = list(self.model.parameters())
         self.averaged = copy.deepcopy(self.model).requires_grad_(False) if config.train.ema else None
         averages = [] if self.averaged is None else self.averaged.parameters()
         self._averages = dict(zip(self.parameters, averages, strict=False))
         self.optimizer = build_optimizer(self.model, config.optimizer)
+        self._clipped = [list(member.parameters()) for member in self.model.members]
         self.state = TrainState(
             corpus.sha256,
             corpus.spread,
@@ -75,7 +77,7 @@ class Trainer:
     # Where the run stands
 
     @property
-    def evaluated_model(self) -> CharLM:
+    def evaluated_model(self) -> Network:
         """The model to score and sample with: the running average of the weights if there is one."""
         return self.averaged if self.averaged is not None else self.model
 
@@ -113,8 +115,7 @@ class Trainer:
 
     def checkpoint_bytes(self) -> int:
         """Upper bound of a checkpoint's size."""
-        layers = self.model.layers
-        states = 4 * len(layers.state_names) * layers.num_layers * self.config.train.batch_size * layers.hidden_size
+        states = self.config.train.batch_size * sum(tensor.nbytes for tensor in as_tuple(self.model.zero_state(1)))
         weights = 0
         for group in self.optimizer.param_groups:
             copies = 1 + (self.averaged is not None) + state_copies(self.optimizer, group)
@@ -133,7 +134,7 @@ class Trainer:
         config, state = self.config, self.state
         x_TB, y_TB = self.streams.read(state.position, self._window_steps(), self.device, state.epoch)
         loss = self._backward(self.loss(x_TB, y_TB, self._carried_state()))
-        grad_norm = clip_gradients(self.optimizer, config.optimizer)
+        grad_norm = clip_gradients(self.optimizer, config.optimizer, self._clipped)
         self._stop_unless_finite(loss.objective, grad_norm)
         lr = self.learning_rate()
         self._step(lr)

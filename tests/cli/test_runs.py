@@ -50,10 +50,10 @@ def test_table_and_json(cli, runs, monkeypatch):
     assert len(rows) == 2
     new, old = listed(cli, runs)
     assert list(new) == [
-        "path", "state", "used_by", "kind", "layers", "hidden", "parameters", "step", "best_nats", "corpus_sha256",
-        "written",
+        "path", "state", "used_by", "kind", "layers", "hidden", "members", "parameters", "step", "best_nats",
+        "corpus_sha256", "written",
     ]  # fmt: skip
-    assert list(new.values())[:8] == [str(runs / "new"), "finished", None, "lstm", 1, 16, 2014, 6]
+    assert list(new.values())[:9] == [str(runs / "new"), "finished", None, "lstm", 1, 16, 1, 2014, 6]
     assert old["written"].startswith("2001-09-0")
     assert [(path.read_bytes(), path.stat().st_mtime_ns) for path in files] == before
     with locked(runs / "new"):  # nothing is locked

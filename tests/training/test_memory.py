@@ -37,6 +37,8 @@ def test_parameters_are_counted_as_they_will_be(kind):
         for inputs in ("embedding: 0", "embedding: 6, tie_embeddings: true", "embedding: 4, tie_embeddings: true"):
             model = config_with(f"model={{{inputs}}}", cell, f"model.layers={layers}").model
             assert count_parameters(model, 11) == sum(p.numel() for p in build_model(model, 11).parameters())
+            several = model.model_copy(update={"members": 3})
+            assert count_parameters(several, 11) == sum(p.numel() for p in build_model(several, 11).parameters())
 
 
 @pytest.mark.parametrize(

@@ -174,7 +174,7 @@ def test_lines_are_those_of_one_process(processes: Team, raw):
 
 
 def test_any_number_of_processes_goes_on(processes: Team, raw):
-    raw["model"] |= {"dropout": PLACES, "zoneout": 0.2}
+    raw["model"] |= {"dropout": PLACES, "zoneout": 0.2, "members": 2}
     raw["train"] |= {"reset_state": 0.3, "ema": 0.9}
     whole, half = trained(ONE_PROCESS, raw, 10), trained(ONE_PROCESS, raw, 5)
     first = processes(trained, raw, 5)[0]

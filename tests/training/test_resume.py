@@ -42,6 +42,11 @@ CASES["a tied embedding of another size"] = {
     "model": {"embedding": 5, "tie_embeddings": True, "dropout": DROPOUT},
     "train": {"ema": 0.9, "sample_every": 2},
 }
+CASES["members"] = {
+    "model": {"members": 2, "layers": 2, "dropout": DROPOUT},
+    "train": {"ema": 0.9, "sample_every": 2},
+    "optimizer": {"name": "adamw", "lr": 0.01, "clip_norm": 0.5},
+}
 CASES["windows of changing length"] = {"train": {"bptt_start": 3, "vary_bptt": 0.3}}
 # Across the end of an epoch, whose order of lines is another.
 CASES["lines"] = {"data": {"unit": "line"}, "train": {"batch_size": 1, "bptt": 450}}

@@ -1,0 +1,191 @@
+"""A model of several members: each learns as if alone, and they predict together."""
+
+import math
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+
+from charlm.config import parse_config
+from charlm.config.optimizers import AdamWConfig
+from charlm.errors import CheckpointError
+from charlm.inference.dynamic import Adaptation, evaluate_dynamically
+from charlm.inference.evaluation import evaluate
+from charlm.inference.options import SamplingOptions
+from charlm.inference.sampling import choose, read_ids, sample_ids
+from charlm.inference.texts import score_texts, text_features
+from charlm.layers import as_tuple
+from charlm.model import build_model, load_weights, map_state, parameters_by_part, window_loss
+from charlm.training.optimizer import build_optimizer, clip_gradients
+
+V, H, M, B = 7, 5, 3, 2
+CPU = torch.device("cpu")
+SIZES = {"cell": {"kind": "lstm", "hidden": H}, "layers": 2, "embedding": 4}
+
+
+def model_of(members=M, seed=0, **options):
+    torch.manual_seed(seed)
+    return build_model(parse_config({"model": {**SIZES, "members": members, **options}}, "test").model, V)
+
+
+def alone(member, **options):
+    """A model of one member with these weights."""
+    model = model_of(1, **options)
+    model.load_state_dict(member.state_dict())
+    return model
+
+
+def ids(*shape, seed=0):
+    return torch.randint(V, shape, generator=torch.Generator().manual_seed(seed))
+
+
+def text(length=900, seed=1):
+    return np.random.default_rng(seed).integers(V, size=length).astype(np.uint8)
+
+
+def sharpened(model):
+    """Larger weights of the logits, so that members differ in what they predict."""
+    with torch.no_grad():
+        for member in model.members:
+            member.decoder.weight.mul_(8)
+    return model.eval()
+
+
+@pytest.mark.parametrize("cell", ["lstm", "gru"])  # two state tensors, and one
+@pytest.mark.parametrize("last_only", [False, True])
+def test_each_member_learns_as_if_alone(cell, last_only):
+    sizes = {"cell": {"kind": cell, "hidden": H}}
+    model, x, y = model_of(**sizes), ids(6, B), ids(6, B, seed=1)
+    loss_of = partial(window_loss, last_only=last_only, activation_penalty=0.3, change_penalty=0.2)
+    state = map_state(lambda zeros: torch.randn(zeros.shape), model.zero_state(B))
+    loss = loss_of(model, x, y, state)
+    loss.objective.backward()
+    assert all(part.shape == (M * 2, B, H) for part in as_tuple(loss.state))
+    nats = []
+    for m, member in enumerate(model.members):
+        single = alone(member, **sizes)
+        own = loss_of(single, x, y, map_state(lambda part, m=m: part[2 * m : 2 * m + 2], state))
+        own.objective.backward()
+        nats.append(own.cross_entropy)
+        for parameter, wanted in zip(member.parameters(), single.parameters(), strict=True):
+            assert torch.equal(parameter.grad, wanted.grad)
+        for joined, part in zip(as_tuple(loss.state), as_tuple(own.state), strict=True):
+            assert torch.equal(joined[2 * m : 2 * m + 2], part)
+    assert loss.cross_entropy.item() == pytest.approx(sum(nats).item() / M, rel=1e-6)
+
+
+def test_members_have_weights_and_dropout_of_their_own():
+    model = model_of(dropout=0.5)
+    first, second, _ = model.members
+    assert not torch.equal(first.decoder.weight, second.decoder.weight)
+    second.load_state_dict(first.state_dict())
+    one, two, _ = model.train().features(ids(4, B))[0].chunk(M, -1)
+    assert not torch.equal(one == 0, two == 0)
+
+
+def test_probabilities_are_the_mean_of_the_members():
+    model, x = sharpened(model_of()), ids(9, B)
+    logits, state = model(x)
+    wanted = torch.stack([member.double()(x)[0].softmax(-1) for member in model.members]).mean(0).log()
+    assert logits.dtype == torch.float32
+    torch.testing.assert_close(logits.double(), wanted, rtol=0, atol=4e-6)
+    assert (logits.exp().sum(-1) - 1).abs().max() < 1e-6
+    model.float()
+    first, between = model(x[:4])
+    second, last = model(x[4:], between)
+    torch.testing.assert_close(torch.cat([first, second]), logits, rtol=0, atol=1e-6)
+    for one, other in zip(as_tuple(last), as_tuple(state), strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-6)
+
+
+def test_probabilities_that_are_nearly_0_stay_finite():
+    model = model_of()
+    with torch.no_grad():
+        for member in model.members:
+            member.decoder.bias[0] = 500
+    assert model.eval()(ids(3, B))[0][..., 1:].max() < -400
+    assert model(ids(3, B))[0].isfinite().all()
+
+
+def test_equal_members_score_as_one_of_them():
+    model = sharpened(model_of())
+    for member in model.members[1:]:
+        member.load_state_dict(model.members[0].state_dict())
+    single = alone(model.members[0]).eval()
+    ours, theirs = (evaluate(each, text(), CPU, per_char=True) for each in (model, single))
+    assert ours.nats_per_char == pytest.approx(theirs.nats_per_char, rel=1e-6)
+    np.testing.assert_allclose(ours.per_char_nats, theirs.per_char_nats, rtol=0, atol=4e-6)
+    [scored], [wanted] = (score_texts(each, [text()], CPU) for each in (model, single))
+    np.testing.assert_allclose(scored, wanted, rtol=0, atol=4e-6)
+    features, wanted = (text_features(each, [text()], CPU, "mean") for each in (model, single))
+    np.testing.assert_array_equal(features, np.tile(wanted, M))
+
+
+@pytest.mark.parametrize("limits", [{}, {"temperature": 0}, {"temperature": 0.7, "top_p": 0.8}])
+def test_samples_are_drawn_from_the_mean(limits):
+    model, seeds, length = sharpened(model_of()), (3, 4), 20
+    options = SamplingOptions(**{"temperature": 1.0, "length": length, **limits})
+    drawn = torch.stack([*sample_ids(model, *read_ids(model, [1, 2]), options, seeds)])
+    for n, seed in enumerate(seeds):
+        uniform = torch.rand(256, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        read, written = [1, 2], []
+        for draw in uniform[:length]:
+            p = torch.stack([member(torch.tensor([read]).t())[0][-1, 0].softmax(-1) for member in model.members])
+            written.append(int(choose(p.mean(0).log()[None].double(), options, draw[None])))
+            read.append(written[-1])
+        assert drawn[:, n].tolist() == written
+
+
+def test_lines_begin_from_the_zero_state_in_every_member():
+    model, x = sharpened(model_of()), ids(6, 1)
+    lines = model.resetting_at(0)
+    x[3] = 0
+    assert (lines.is_line_model, model.is_line_model, lines.training) == (True, False, False)
+    assert [*map(id, lines.parameters())] == [*map(id, model.parameters())]
+    torch.testing.assert_close(lines(x)[0][3:], model(x[3:])[0], rtol=0, atol=1e-6)
+    assert not torch.allclose(model(x)[0][3:], model(x[3:])[0])
+
+
+def test_dynamic_evaluation_adapts_all_members_and_restores_them():
+    model = sharpened(model_of())
+    before = {name: weight.clone() for name, weight in model.state_dict().items()}
+    repeated = np.tile(text(50), 20)
+    static = evaluate(model, repeated, CPU, streams=1).nats_per_char
+    adapted = evaluate_dynamically(model, repeated, text(), CPU, Adaptation(lr=0.01, steps=10)).nats_per_char
+    assert adapted < static - 0.05
+    assert all(torch.equal(weight, before[name]) for name, weight in model.state_dict().items())
+
+
+def test_names_and_numbers_of_weights():
+    model, single = model_of(), model_of(1)
+    own = [name for name, _ in single.named_parameters()]
+    assert [name for name, _ in model.named_parameters()] == [f"members.{m}.{name}" for m in range(M) for name in own]
+    assert own[0] == "embedding.weight"
+    assert parameters_by_part(model) == {part: M * count for part, count in parameters_by_part(single).items()}
+    with pytest.raises(CheckpointError, match=r"^weights decoder\.bias: found \(7,\); the model has none"):
+        load_weights(model, dict(single.named_parameters()))
+
+
+@pytest.mark.parametrize("options", [{"clip_norm": 1.0}, {"clip_value": 0.5, "clip_norm": 0.25}, {}])
+def test_each_member_is_clipped_by_its_own_norm(options):
+    config = AdamWConfig(name="adamw", **options)
+    model = model_of()
+    optimizer = build_optimizer(model, config)
+    singles = []
+    for scale, member in zip((0.01, 1.0, 5.0), model.members, strict=True):
+        single = alone(member)
+        for parameter, other in zip(member.parameters(), single.parameters(), strict=True):
+            parameter.grad = scale * torch.randn(parameter.shape)
+            other.grad = parameter.grad.clone()
+        singles.append(single)
+    norm = clip_gradients(optimizer, config, [list(member.parameters()) for member in model.members])
+    optimizer.step()
+    squares = 0.0
+    for member, single in zip(model.members, singles, strict=True):
+        step = build_optimizer(single, config)
+        squares += clip_gradients(step, config).item() ** 2
+        step.step()
+        for parameter, wanted in zip(member.parameters(), single.parameters(), strict=True):
+            torch.testing.assert_close(parameter, wanted, rtol=1e-5, atol=1e-7)
+    assert norm.item() == pytest.approx(math.sqrt(squares / M), rel=1e-5)
