@@ -4,8 +4,8 @@ W v is a matrix times a vector, ⊙ a product unit by unit, and a₁, a₂, … 
 
 In the backward pass, dv is the gradient of the loss with respect to v, and δ₁, δ₂, … are gradients of unnamed values.
 It leads from the gradients of the states after the step, such as dhₜ, to those before it, such as dhₜ₋₁.
-normalize′(v, d) is the gradient of v if d is the gradient of normalize(v). Matrices and biases are left out: if da is
-the gradient of W hₜ₋₁ + b, their gradients are the sums of da hₜ₋₁ᵀ and da over all steps.
+Matrices and biases are left out: if da is the gradient of W hₜ₋₁ + b, their gradients are the sums of da hₜ₋₁ᵀ and da
+over all steps.
 """
 
 import functools
@@ -32,6 +32,20 @@ def derivative(program: Program) -> list[str]:
     return [f"{name} = {text}" for name, text in _UnicodeBack(program).lines()]
 
 
+def notes(lines: Iterable[str]) -> list[str]:
+    """What those functions in the equations are that have no common name."""
+    text = "\n".join(lines)
+    found = [f"{name}(v) is {what}." for name, what in _FUNCTIONS.items() if re.search(rf"\b{name}\(", text)]
+    derived = [name for name in _FUNCTIONS if re.search(rf"\b{name}′", text)]
+    return found + [f"{name}′(v, d) is the gradient of v, where d is that of {name}(v)." for name in derived]
+
+
+_FUNCTIONS = {
+    "normalize": "v shifted and scaled to mean 0 and variance 1",
+    "rms_normalize": "v divided by its root mean square",
+}
+
+
 def latex(program: Program, *, backward: bool = False) -> str:
     """The equations of the forward or backward pass as an `aligned` environment for display math."""
     written = _LatexBack(program) if backward else _Latex(program)
@@ -45,6 +59,7 @@ class _Unicode(Lines):
         "mul": "{0} ⊙ {1}", "div": "{0} / {1}", "product": "{matrix} {0}", "sigmoid": "σ({0})", "sqrt": "√({0})",
         "log_sigmoid": "log σ({0})", "where": "({1} where {0}, else {2})", "square": "{0}²",
     }  # fmt: skip
+    letters = "abeklmpquvy"  # papers call gates, candidates and states by the others
     input, now, past, minus, prime = "xₜ", "ₜ", "ₜ₋₁", "−", "′"
 
     def __init__(self, program: Program, ends: Iterable[int] = ()) -> None:

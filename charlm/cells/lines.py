@@ -40,6 +40,8 @@ class Lines:
     """Operations that never get a line."""
     longest: ClassVar[int] = 100
     """The most characters of an expression within another."""
+    letters: ClassVar = string.ascii_lowercase
+    """What names of unnamed values are made of."""
     keeps_stops: ClassVar[bool] = False
     """Whether the notation shows `stop`."""
 
@@ -116,10 +118,9 @@ class Lines:
 
     def fresh(self) -> Iterator[str]:
         """Short names that are free."""
-        letters = string.ascii_lowercase
         initials = {name[0] for name in (*self.used_names, *self.preferred.values()) if name}
-        yield from (letter for letter in letters if letter not in initials)
-        longer = (word for length in itertools.count(2) for word in itertools.product(letters, repeat=length))
+        yield from (letter for letter in self.letters if letter not in initials)
+        longer = (word for length in itertools.count(2) for word in itertools.product(self.letters, repeat=length))
         yield from (name for word in longer if (name := self.looked_at("".join(word))) not in self.used_names)
 
     def unnamed(self, place: int, fresh: Iterator[str]) -> str:

@@ -4,7 +4,7 @@ import json
 from collections import Counter
 
 from charlm.cells.cell import Cell
-from charlm.cells.equations import derivative, equations, latex
+from charlm.cells.equations import derivative, equations, latex, notes
 from charlm.cells.program import Parameter, Program
 from charlm.errors import CellError
 
@@ -55,6 +55,7 @@ def markdown(cell: Cell) -> str:
         "The same as text, and below it the derivative, which the kernels compute. There, dv is the gradient of the"
     ]
     lines += [f"loss with respect to v{unnamed}. Gradients of matrices and biases are left out.", ""]
+    lines += [*explained, ""] if (explained := notes(forward + backward)) else []
     lines += ["```text", *forward, "", *backward, "```"]
     return "\n".join(lines) + "\n"
 

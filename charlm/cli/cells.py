@@ -54,9 +54,12 @@ def show(
     Example:
       charlm cells show lstm --set model.cell.layer_norm=true
     """
+    from charlm.cells import CELLS
     from charlm.config import parse_config
 
     cell = parse_config({"model": {"cell": {"kind": kind}}}, "KIND", overrides or []).model.cell
+    another = cell.kind != kind and {cell.kind, kind} & {*CELLS}
+    usage.refuse_if(another, f"--set: found the kind {cell.name}; allowed: {kind}, as KIND says")
     if markdown:
         from charlm.cells.markdown import markdown as page_of
 
@@ -127,7 +130,7 @@ def _summary(cell: "type[Cell]") -> str:
 
 
 def _print(cell: "Cell") -> None:
-    from charlm.cells.equations import derivative, equations
+    from charlm.cells.equations import derivative, equations, notes
     from charlm.cells.markdown import general_program, shape
 
     program, note = general_program(cell)
@@ -141,7 +144,8 @@ def _print(cell: "Cell") -> None:
             "parameters": ", ".join(shapes),
         }
     )
-    for lines in (equations(program), derivative(program)):
+    forward, backward = equations(program), derivative(program)
+    for lines in filter(None, (forward, backward, notes(forward + backward))):
         if len(lines) > _MOST_LINES:
             lines = [*lines[:_FIRST_LINES], f"… {len(lines) - _FIRST_LINES} more"]
         typer.echo("\n" + "\n".join(lines))

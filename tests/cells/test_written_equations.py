@@ -43,27 +43,27 @@ EQUATIONS: list[tuple[Cell, list[str]]] = [
             "a = W_ih xₜ + b_hh[1] + W_hh[1] sₜ₋₁",
             "g₁ = σ(a₂)",
             "s₁ = sₜ₋₁ + g₁ ⊙ (tanh(a₁) − sₜ₋₁)",
-            "c = b_hh[2] + W_hh[2] s₁",
-            "g₂ = σ(c₂)",
-            "sₜ = s₁ + g₂ ⊙ (tanh(c₁) − s₁)",
+            "e = b_hh[2] + W_hh[2] s₁",
+            "g₂ = σ(e₂)",
+            "sₜ = s₁ + g₂ ⊙ (tanh(e₁) − s₁)",
         ],
     ),
     # What is named like a state gets another name.
-    (SLSTM(), ["nₜ = j ⊙ nₜ₋₁ + g", "o = σ(a₄)", "k = cₜ / nₜ", "hₜ = o ⊙ k"]),
+    (SLSTM(), ["nₜ = l ⊙ nₜ₋₁ + k", "o = σ(a₄)", "p = cₜ / nₜ", "hₜ = o ⊙ p"]),
     # Every operation
     (
         Odd(),
         [
             "a = plain xₜ ⊙ plain_gain + turn rms_normalize(2 σ(q yₜ₋₁ + q_bias) ⊙ xₜ) + turn_bias",
-            "c = normalize(a) ⊙ gain + back[2] yₜ₋₁",
-            "e = c₁ − 0.1 c₂",
-            "leaky = (e where e > 0, else rate ⊙ e) + (1 where c₂ > rows[3], else 0) ⊙ (c₂ − rows[3])",
-            "decay = 1 / (1 + softplus(c₂) + exp(min(c₁, 1)))",
-            "h = decay ⊙ lambdaₜ₋₁ + (1 − decay) ⊙ min(leaky, 3)",
-            "normₜ = 0.9 normₜ₋₁ + √(1 + relu(widen (tanh(narrow max(c₁, −0.5)) + five)))",
-            "i = back[1] h",
-            "yₜ = tanh(h / max(normₜ, rate)) − 0.1 i₂",
-            "lambdaₜ = −h",
+            "e = normalize(a) ⊙ gain + back[2] yₜ₋₁",
+            "k = e₁ − 0.1 e₂",
+            "leaky = (k where k > 0, else rate ⊙ k) + (1 where e₂ > rows[3], else 0) ⊙ (e₂ − rows[3])",
+            "decay = 1 / (1 + softplus(e₂) + exp(min(e₁, 1)))",
+            "m = decay ⊙ lambdaₜ₋₁ + (1 − decay) ⊙ min(leaky, 3)",
+            "normₜ = 0.9 normₜ₋₁ + √(1 + relu(widen (tanh(narrow max(e₁, −0.5)) + five)))",
+            "u = back[1] m",
+            "yₜ = tanh(m / max(normₜ, rate)) − 0.1 u₂",
+            "lambdaₜ = −m",
         ],
     ),
 ]
@@ -84,18 +84,18 @@ DERIVATIVES: list[tuple[Cell, list[str]]] = [
         GRU(),
         [
             "da₃ = (dhₜ − dhₜ ⊙ z) ⊙ (1 − n²)",
-            "dc₃ = da₃ ⊙ r",
+            "de₃ = da₃ ⊙ r",
             "da₂ = dhₜ ⊙ (hₜ₋₁ − n) ⊙ z ⊙ (1 − z)",
-            "da₁ = da₃ ⊙ c₃ ⊙ r ⊙ (1 − r)",
-            "dhₜ₋₁ = dhₜ ⊙ z + W_hhᵀ (da₁, da₂, dc₃)",
+            "da₁ = da₃ ⊙ e₃ ⊙ r ⊙ (1 − r)",
+            "dhₜ₋₁ = dhₜ ⊙ z + W_hhᵀ (da₁, da₂, de₃)",
         ],
     ),
     (
         RHN(depth=2),
         [
-            "dc₂ = dsₜ ⊙ (tanh(c₁) − s₁) ⊙ g₂ ⊙ (1 − g₂)",
-            "dc₁ = dsₜ ⊙ g₂ ⊙ (1 − tanh(c₁)²)",
-            "ds₁ = dsₜ − dsₜ ⊙ g₂ + W_hh[2]ᵀ dc",
+            "de₂ = dsₜ ⊙ (tanh(e₁) − s₁) ⊙ g₂ ⊙ (1 − g₂)",
+            "de₁ = dsₜ ⊙ g₂ ⊙ (1 − tanh(e₁)²)",
+            "ds₁ = dsₜ − dsₜ ⊙ g₂ + W_hh[2]ᵀ de",
             "da₂ = ds₁ ⊙ (tanh(a₁) − sₜ₋₁) ⊙ g₁ ⊙ (1 − g₁)",
             "da₁ = ds₁ ⊙ g₁ ⊙ (1 − tanh(a₁)²)",
             "dsₜ₋₁ = ds₁ − ds₁ ⊙ g₁ + W_hh[1]ᵀ da",
@@ -126,15 +126,15 @@ def test_derivatives_of_normalizations_and_of_functions_of_parameters() -> None:
 def test_latex() -> None:
     gru = r"""\begin{aligned}
   a &= W_{ih} \, x_{t} + b_{ih} \\
-  c &= W_{hh} \, h_{t-1} + b_{hh} \\
-  r &= \sigma(a_{1} + c_{1}) \\
-  z &= \sigma(a_{2} + c_{2}) \\
-  n &= \operatorname{tanh}(a_{3} + r \odot c_{3}) \\
+  e &= W_{hh} \, h_{t-1} + b_{hh} \\
+  r &= \sigma(a_{1} + e_{1}) \\
+  z &= \sigma(a_{2} + e_{2}) \\
+  n &= \operatorname{tanh}(a_{3} + r \odot e_{3}) \\
   h_{t} &= n + z \odot (h_{t-1} - n)
 \end{aligned}"""
     assert latex(trace(GRU(), False)) == gru
     backward = latex(trace(RHN(depth=2), False), backward=True).splitlines()
-    assert backward[3] == r"  ds_{1} &= ds_{t} - ds_{t} \odot g_{2} + {W_{hh}^{(2)}}^{\top} \, dc \\"
+    assert backward[3] == r"  ds_{1} &= ds_{t} - ds_{t} \odot g_{2} + {W_{hh}^{(2)}}^{\top} \, de \\"
     assert latex(trace(RNN(), False), backward=True).splitlines()[1].startswith(r"  \delta_{1} &= dh_{t} \odot")
 
 

@@ -26,7 +26,7 @@ def test_list(cli) -> None:
 def test_show(cli) -> None:
     shown = cli("cells", "show", "lstm", "--set", "model.cell.layer_norm=true")
     assert (shown.code, shown.err) == (0, "")
-    head, equations, derivative = shown.out.split("\n\n")
+    head, equations, derivative, notes = shown.out.split("\n\n")
     assert head.splitlines()[:3] == [
         "lstm        Long short-term memory",
         "states      h, c",
@@ -35,6 +35,10 @@ def test_show(cli) -> None:
     assert "weight_ih [4·H, I]" in head
     assert "cₜ = f ⊙ cₜ₋₁ + i ⊙ g" in equations.splitlines()
     assert "dcₜ₋₁ = dc ⊙ f" in derivative.splitlines()
+    assert notes.splitlines() == [
+        "normalize(v) is v shifted and scaled to mean 0 and variance 1.",
+        "normalize′(v, d) is the gradient of v, where d is that of normalize(v).",
+    ]
     for block in cli("cells", "show", "rhn", "--set", "model.cell.depth=40").out.split("\n\n")[1:]:
         assert (len(block.splitlines()), block.splitlines()[-1]) == (31, "… 90 more")
 
