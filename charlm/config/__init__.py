@@ -153,8 +153,6 @@ def ignored_options(config: Config) -> list[str]:
         ignored |= {key: because for key in of_matrices if values[key]}
     if config.data.unit == "line" and config.train.read_share < 1:
         ignored["train.read_share"] = "with data.unit: line; lines come in random order"
-    if config.train.watch_gradients and not config.train.eval_every:
-        ignored["train.watch_gradients"] = "with train.eval_every: 0; set it above 0"
     return [f"{key}: found {show(values[key])}, which has no effect {reason}" for key, reason in ignored.items()]
 
 

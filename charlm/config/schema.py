@@ -187,7 +187,8 @@ class TrainConfig(Section):
     eval_every: CountOrNever = 250
     """Steps between two evaluations of the whole validation split; 0: only at the end."""
     watch_gradients: CountOrNever = 0
-    """Evaluations of `eval_every` between two histograms of how far gradients reach, for TensorBoard; 0: none."""
+    """Evaluations of `eval_every` between two histograms of how far gradients reach, for TensorBoard, which also gets
+    one at the end; 0: none."""
     save_every: CountOrNever = 500
     """Steps between two numbered checkpoints; 0: none. `last` is also written at the start, at each best score and at
     the end."""

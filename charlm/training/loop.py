@@ -208,8 +208,7 @@ class TrainingLoop:
             state.ending_s = state.elapsed_s - start_s + 2 * self._saving_s  # `_finish` saves twice
             self._evaluation_timed = True
             state.count_evaluation(improved)
-            if self._due(self.config.train.eval_every * self.config.train.watch_gradients):
-                self._watch_gradients()
+            self._watch_gradients()
         if share is not None:
             state.watched_share = share
             if callbacks.should_prune and state.valid_nats is not None:
@@ -242,10 +241,12 @@ class TrainingLoop:
         )
         return improved
 
-    def _watch_gradients(self) -> None:
-        """Log how far gradients reach back in the validation text."""
-        first, valid = self.trainer.evaluated_model.members[0], self.corpus.splits["valid"]
-        self.tracker.gradients(self.group.on_first(gradient_norms, first, valid), self.trainer.state.step)
+    def _watch_gradients(self, *, last: bool = False) -> None:
+        """Log how far gradients reach back in the validation text, if it is due; `last`: if it is not."""
+        every, ids = self.config.train.watch_gradients, self.corpus.splits.get("valid")
+        if every and ids is not None and last != self._due(self.config.train.eval_every * every):
+            norms_LK = self.group.on_first(gradient_norms, self.trainer.evaluated_model.members[0], ids)
+            self.tracker.gradients(norms_LK, self.trainer.state.step)
 
     def _sample(self) -> None:
         """Log a sample, and its first characters to stderr; _Stopped if a signal comes first."""
@@ -270,12 +271,11 @@ class TrainingLoop:
         """Write the `last` checkpoint, the numbered one if it is due, and `best` on request."""
         self._tick()
         start_s = self.trainer.state.elapsed_s
-        train = self.config.train
         snapshot = take_snapshot(self.trainer, copied=self.folder.writes_behind)
         self.group.check_equal("weights", lambda: fingerprint(snapshot))
         self.trainer.check_finite(weights=True)
-        numbered = self._due(train.save_every)
-        self.group.on_first(self.folder.save, snapshot, best=best, numbered=numbered, keep=train.keep_checkpoints)
+        numbered, keep = self._due(self.config.train.save_every), self.config.train.keep_checkpoints
+        self.group.on_first(self.folder.save, snapshot, best=best, numbered=numbered, keep=keep)
         self._tick()
         self._saving_s = self.trainer.state.elapsed_s - start_s
 
@@ -326,7 +326,6 @@ class TrainingLoop:
         """Save; then, unless a signal stopped the run, write the last rows of metrics and evaluate once more.
 
         Returns why the run ends: the reason given, or a signal that came during the evaluation.
-
         Saving comes first, so a fault in the final evaluation costs nothing. The final rows are not counted in
         `rows`: a longer run that resumes from here drops them and gets the metrics of a run that never stopped.
         """
@@ -344,6 +343,7 @@ class TrainingLoop:
                     self._save(best=improved)
             except _Stopped:
                 return self._signals[0]
+            self._watch_gradients(last=True)
             scores: dict[str, float] = {"final/steps": state.step}
             if (nats := state.best_nats) is not None:
                 scores = {"final/best_nats_per_char": nats, "final/best_bits_per_char": nats_to_bits(nats)}

@@ -173,21 +173,28 @@ def test_the_bar_shows_the_time_left_first_and_cuts_what_does_not_fit(monkeypatc
 
 
 def test_gradients_are_watched_every_few_evaluations(tmp_path, config_of):
-    """Evaluations are at steps 4, 8 and 12; the run is the one without it, bit for bit."""
+    """And at the last. Evaluations are at steps 4, 8 and 12; the run is the one without it, bit for bit."""
     watching = config_of({"watch_gradients": 2}, {"layers": 2})
     start_run(config_of({}, {"layers": 2}), tmp_path / "plain")
     start_run(watching, tmp_path / "run")
     last = [read_checkpoint(tmp_path / name / "checkpoints/last.safetensors") for name in ("run", "plain")]
     assert_same_weights(*last)
-    events = EventAccumulator(str(tmp_path / "run/valid")).Reload()
+    events = EventAccumulator(str(tmp_path / "run/valid"), {"histograms": 0}).Reload()
     for layer in (1, 2):
-        [event] = events.Histograms(f"gradients/layer_{layer}")
-        assert event.step == 8
+        event, last_event = events.Histograms(f"gradients/layer_{layer}")
+        assert (event.step, last_event.step) == (8, 12)
         shares = np.array(event.histogram_value.bucket)
         assert event.histogram_value.bucket_limit == [back + 0.5 for back in range(1, 101)]
         assert shares.sum() == pytest.approx(1)
         assert shares[0] > 10 * shares[20] > 0
     assert EventAccumulator(str(tmp_path / "plain/valid")).Reload().Tags()["histograms"] == []
+
+
+@pytest.mark.parametrize(("eval_every", "steps"), [(0, [12]), (6, [12]), (5, [10, 12])])
+def test_gradients_are_watched_once_at_the_last_evaluation(tmp_path, config_of, eval_every, steps):
+    start_run(config_of({"watch_gradients": 2, "eval_every": eval_every}), tmp_path)
+    events = EventAccumulator(str(tmp_path / "valid"), {"histograms": 0}).Reload()
+    assert [event.step for event in events.Histograms("gradients/layer_1")] == steps
 
 
 def assert_same_weights(one, other):
