@@ -202,6 +202,25 @@ def test_a_unit_colors_the_text(page):
     view.wait_for_selector("#paper span", state="detached")
 
 
+def test_another_color_is_on_all_letters_at_once_while_it_writes(page):
+    view = page(model_of("lstm"))
+    view.select_option("#pace", "60")
+    view.fill("#length", "100000")
+    view.fill("#seed", "1")
+    view.click("#write")
+    until(view, "document.getElementById('paper').textContent.length >= 20")
+    for chosen, colors in (("nothing", {"0"}), ("layer 1, h", {"+", "-"}), ("surprise", {"+"})):
+        view.select_option("#series", chosen)
+        until(view, "document.getElementById('unit-legend').hidden === " + ("true" if chosen == "nothing" else "false"))
+        view.wait_for_timeout(100)
+        seen = signs(view)
+        assert view.get_attribute("#paper", "aria-busy") == "true"
+        assert len(seen) >= 20
+        assert {*seen} - {"0"} == colors - {"0"}, chosen
+    view.click("#stop")
+    done(view)
+
+
 def test_units_have_the_names_that_look_gives_them(opened, model, tmp_path):
     export(model, "html", tmp_path / "a.html")
     shown = data_of(look_page(model, opening(model, 5000)))["units"]["shown"]

@@ -147,12 +147,10 @@ export class Paper {
     else parent.append(node);
   }
 
-  /** Another value for every entry; 0 for none. */
+  /** Other values for the first entries; 0 for none. */
   recolor(values) {
-    this.peak = values.reduce((peak, value) => Math.max(peak, Math.abs(value)), 1);
-    this.entries.forEach((entry, index) => {
-      entry.value = values[index];
-    });
+    values.forEach((value, index) => (this.entries[index].value = value));
+    this.peak = this.entries.reduce((peak, { value }) => Math.max(peak, Math.abs(value)), 1);
     this.touch(0);
     this.draw();
   }

@@ -18,7 +18,7 @@ export class WriteTab {
     Object.assign(this, { data, vocabulary, copies, prefix });
     this.lines = vocabulary.begins !== null;
     this.running = false;
-    this.watch = new Watch(model, data.units, () => this.watched());
+    this.watch = new Watch(model, data.units, () => this.writer.recolor());
     const paper = new Paper(byId("paper"), vocabulary.backward, (value, peak) => this.watch.color(value, peak));
     this.writer = new Writer(model, vocabulary, new Context(model), copies, paper, this.watch);
     this.paper = paper;
@@ -129,7 +129,7 @@ export class WriteTab {
     this.setRunning(false);
     show();
     byId("spoken").textContent = byId("write-status").textContent;
-    if (this.watch.on || this.watch.surprise) this.writer.recolor(); // it may have been changed meanwhile
+    if (this.watch.on) this.writer.recolor(); // by the largest value, which may have come last
   }
 
   tell(total) {
@@ -152,10 +152,6 @@ export class WriteTab {
 
   stop() {
     this.writer.stop();
-  }
-
-  watched() {
-    if (!this.running) this.writer.recolor();
   }
 
   setRunning(running) {

@@ -21,6 +21,7 @@ export class Writer {
 
   clear() {
     this.stop();
+    this.coloring = null; // the latest call of recolor()
     this.paper.clear();
     this.log = []; // [id, the index of its entry on the paper or −1] for every id that was read
     this.share = 0; // of the prompt that was read
@@ -32,7 +33,7 @@ export class Writer {
     this.reading = new Reading(Math.min(LIKELIEST, this.model.size)); // what it said of the entries on the paper
   }
 
-  /** Ends what is being read, written or colored. */
+  /** Ends what is being read or written. */
   stop() {
     this.context.stop();
     this.turn = (this.turn ?? 0) + 1;
@@ -118,21 +119,21 @@ export class Writer {
     this.longest = Math.max(this.longest, hits + window - 1);
   }
 
-  /** Colors everything that was written by what is watched now. */
+  /** Colors what is written so far by what is watched now, as what is written from now on is colored already. */
   async recolor() {
-    const turn = ++this.turn;
+    const coloring = (this.coloring = Symbol("coloring"));
     const values = new Float32Array(this.paper.entries.length);
     if (this.watch.surprise) values.forEach((_, entry) => (values[entry] = this.bits(entry)));
     else if (this.watch.on) {
       const state = this.model.start();
       const slices = new Slices();
-      for (const [id, index] of this.log) {
+      for (const [id, index] of [...this.log]) {
         this.model.read(state, id);
         if (index >= 0) values[index] = this.watch.value(state);
         if (slices.over) await slices.next();
-        if (turn !== this.turn) return;
+        if (coloring !== this.coloring) return;
       }
     }
-    this.paper.recolor(Array.from(values));
+    this.paper.recolor(values);
   }
 }
