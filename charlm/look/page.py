@@ -82,18 +82,18 @@ def opening(trained: TrainedModel, length: int) -> Ids:
     vocabulary = trained.vocabulary
     if vocabulary.unknown(NEWLINE):
         return valid[:length]
-    newline = vocabulary.encode(NEWLINE)[0]
+    ends = [vocabulary.encode(end)[0] for end in ("\r", NEWLINE) if not vocabulary.unknown(end)]
     if vocabulary.backward:
         text = vocabulary.reversed_if_backward(valid[:length])
-        return vocabulary.reversed_if_backward(text[_line_start(text == newline) :])
-    skipped = 0 if train[-1] == newline else _line_start(valid[:length] == newline)
+        return vocabulary.reversed_if_backward(text[_line_start(text, ends) :])
+    skipped = 0 if train[-1] == ends[-1] else _line_start(valid[:length], ends)
     return valid[skipped : skipped + length]
 
 
-def _line_start(is_newline_N: np.ndarray) -> int:
-    """The first character after the first newlines; 0 if there is none."""
-    first = int(is_newline_N.argmax())
-    return first + int((~is_newline_N[first:]).argmax()) if is_newline_N.any() else 0
+def _line_start(ids: Ids, ends: list[int]) -> int:
+    """The first character after the first line ends, the last of which is a newline; 0 if there is none."""
+    newlines = np.flatnonzero(ids == ends[-1])
+    return int(newlines[0] + (~np.isin(ids[newlines[0] :], ends)).argmax()) if len(newlines) else 0
 
 
 def shown_text(trained: TrainedModel, ids: Ids) -> str:

@@ -332,6 +332,14 @@ def test_a_hostile_text_and_vocabulary_do_nothing(opened, of_characters):
     assert view.text_content("h1") == "<script>window.broken=1"
 
 
+def test_line_ends_of_windows_are_quiet(opened, of_characters):
+    text = "and so on\r\n" * 30
+    view = opened(look_page(of_characters(text), text))
+    ends = view.locator("#text .row .sign")
+    assert ends.all_text_contents()[:4] == ["␍", "⏎"] * 2
+    assert "and so on␍" in view.text_content("#lines")
+
+
 def test_dark_wide_narrow_and_printed(opened, page):
     view = opened(page, color_scheme="dark")
     view.set_viewport_size({"width": 1100, "height": 640})

@@ -52,20 +52,21 @@ def test_the_page_says_what_the_model_says(model):
         ("ab\n", "cd\nef", "cd\nef"),  # the split begins with a line
         ("ab", "cdefgh", "cdefgh"),  # no line begins there
         ("ab", "cd\nefghijk", "efghij"),
+        ("ab", "c\r\n\r\nef\r\ng", "ef\r\ng"),
     ],
 )
 @pytest.mark.parametrize("direction", ["forward", "backward"])
 def test_the_validation_text_is_shown_from_the_start_of_a_line(
     of_characters, monkeypatch, direction, before, valid, shown
 ):
-    trained = of_characters("\nabcdefghijk")
+    trained = of_characters("\n\rabcdefghijk")
     vocabulary = replace(trained.vocabulary, direction=direction)
     trained = replace(trained, vocabulary=vocabulary)
     splits = {"train": vocabulary.encode(before), "valid": vocabulary.encode(valid)}
     monkeypatch.setattr(TrainedModel, "split", lambda _, name: splits[name])
     if direction == "backward":  # it reads from the end, and what comes before is not known
         end = valid[-6:]
-        shown = end[end.index("\n") :].lstrip("\n") if "\n" in end else end
+        shown = end[end.index("\n") :].lstrip("\r\n") if "\n" in end else end
     assert shown_text(trained, opening(trained, 6)) == shown
 
 

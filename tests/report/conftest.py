@@ -41,7 +41,7 @@ def learning(run_of):
         rows = [train_row(step, best + 3 / step) for step in range(1, 201)]
         rows += [valid_row(step, best + 4 / step) for step in range(50, 201, 50)]
         rows.append({"step": 100, "split": "rollback", "diverged_step": 117, "fault": "loss inf", "lr_factor": 0.5})
-        samples = [{"step": step, "text": f"at {step}\n<b>\u202e", "bits": [8.0] * 4 + [0.0] * (len(str(step)) + 4)}
+        samples = [{"step": step, "text": f"at {step}\r\n<b>\u202e", "bits": [8.0] * 4 + [0.0] * (len(str(step)) + 5)}
                    for step in (50, 100, 150)]  # fmt: skip
         return run_of(name, rows, samples)
 

@@ -218,9 +218,9 @@ def test_samples_by_step_and_text_alternatives(view):
     view.focus("#sample-slider")
     view.keyboard.press("Home")
     assert view.text_content("#sample-step") == "step 50"
-    assert view.text_content(".sample >> nth=1") == "at 50\n<b>\\u202e"
+    assert view.text_content(".sample >> nth=1") == "at 50␍\n<b>\\u202e"
     shaded = view.locator(".sample >> nth=0").locator("span")
-    assert shaded.all_text_contents() == ["at 5", "0\n<b>\\u202e"]
+    assert shaded.all_text_contents() == ["at 5", "0␍\n<b>\\u202e"]
     colors = [each.evaluate("span => span.style.backgroundColor") for each in shaded.all()]
     assert colors == ["rgba(230, 120, 0, 0.72)", ""]
     loss = view.get_attribute("#chart-loss .area", "aria-label")

@@ -2,6 +2,7 @@
 
 import { shadeColor } from "./colors.js";
 import { element } from "../shared/elements.js";
+import { CARRIAGE_RETURN } from "../shared/printable.js";
 
 const MARGIN = 25; // rows drawn above and below those in sight
 const NEAR = 22; // rows between the sight and the end of what is drawn before more are drawn, a few at a time
@@ -9,6 +10,8 @@ const PRINTED_COLUMNS = 100; // as many as fit on paper, whatever the width of t
 
 const WIDE =
   /[\u1100-\u115f\u2e80-\ua4cf\uac00-\ud7a3\uf900-\ufaff\ufe30-\ufe4f\uff00-\uff60\u{1f300}-\u{1faff}\u{20000}-\u{3fffd}]/u;
+
+const SIGNS = { "\n": "⏎", "\t": "⇥   ", "\r": CARRIAGE_RETURN };
 
 const RIGHT_TO_LEFT = /[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc\u{10800}-\u{10fff}\u{1e800}-\u{1efff}]/u;
 const LOOK_BACK = 1000; // characters before a row in which the letter is looked for that tells its direction
@@ -174,12 +177,12 @@ export class TextView {
 
   cell(index) {
     const character = this.characters[index];
-    const shown = character === "\n" ? "⏎" : character === "\t" ? "⇥   " : /\p{C}/u.test(character) ? "�" : character;
+    const shown = SIGNS[character] ?? (/\p{C}/u.test(character) ? "�" : character);
     const cell = element("span", { textContent: shown });
     cell.dataset.index = index;
     cell.style.backgroundColor = shadeColor(this.shade(index));
     const marks = [];
-    if (character === "\n" || character === "\t") marks.push("sign");
+    if (character in SIGNS) marks.push("sign");
     if (index === this.selected) marks.push("selected");
     if (this.underlines && this.copied[index]) marks.push("copied");
     if (this.isFramed(index)) marks.push("framed");
