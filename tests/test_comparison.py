@@ -16,8 +16,9 @@ from charlm.comparison.page import PASSAGE, comparison_page
 from charlm.comparison.plan import Plan, short_name
 from charlm.comparison.settings import hidden_for
 from charlm.config import parse_config
+from charlm.data.vocabulary import Vocabulary
 from charlm.errors import ComparisonError, ConfigError
-from charlm.inference import load
+from charlm.inference import TrainedModel, load
 from charlm.layers import RecurrentLayers
 from charlm.model import CharLM, count_parameters
 from charlm.report import read_run
@@ -45,7 +46,7 @@ def page(trained_run):
     record, model = read_run(trained_run), load(trained_run, "cpu", "fp32")
     rows = row_of("lstm", 1.5), row_of(f"cells/{HOSTILE}.py", 2.25, memory=None, gradient=None, nats_after_chars=2.0)
     cells = tuple(row.cell for row in rows)
-    return lambda minutes=2, **more: comparison_page(
+    return lambda minutes=2, model=model, **more: comparison_page(
         Plan(f"texts/{HOSTILE}", minutes, cells, seeds=3), [Compared(row, [record], model) for row in rows], **more
     )
 
@@ -219,7 +220,7 @@ def test_the_page_in_a_browser(page, opened):
     assert "the means of 3 trainings" in view.text_content("#story")
     assert "for 3 seconds and learned" in opened(page(minutes=0.05)).text_content("#story")
     cells = view.locator("#comparison tbody tr >> nth=0").locator("td").all_text_contents()
-    assert cells == ["1.500", "1.500", "—", "1.500", "512", "7.6e−5", "61,234", "2,014", "1 × 16"]
+    assert cells == ["1.500", "512", "7.6e−5", "1.500", "—", "1.500", "61,234", "2,014", "1 × 16"]
     assert view.locator("#comparison .best").all_text_contents() == ["1.500", "1.500", "1.500", "2.000"]
     view.click("#units [role=radio] >> nth=1")
     assert view.get_attribute("#units [role=radio] >> nth=1", "aria-checked") == "true"
@@ -231,6 +232,22 @@ def test_the_page_in_a_browser(page, opened):
     assert unnamed(view) == []
     view.set_viewport_size({"width": 390, "height": 800})
     view.wait_for_function("document.documentElement.scrollWidth <= 390")
+    right = view.locator("#comparison").locator("..").evaluate("box => box.getBoundingClientRect().right")
+    for column in range(3):  # what the text explains is in sight
+        box = view.locator("#comparison tbody td").nth(column).bounding_box()
+        assert box["x"] + box["width"] <= right
+
+
+def test_a_page_of_bytes_read_backward(page, model, opened, monkeypatch):
+    vocabulary = Vocabulary("byte", direction="backward")
+    network = CharLM(256, 0, RecurrentLayers(RNN(hidden=8), 256)).eval()
+    monkeypatch.setattr(TrainedModel, "split", lambda *_: vocabulary.encode(words_text(3000)))
+    view = opened(page(model=replace(model, vocabulary=vocabulary, network=network)))
+    assert "learned to guess its previous byte." in view.text_content("#story")
+    assert view.text_content("#continued-title") == "The same end, continued by each"
+    texts = [view.locator("#comparison").inner_text(), *view.locator(".words").all_text_contents()]
+    assert "bytes read per second" in texts[0]
+    assert "character" not in " ".join(texts)
 
 
 @pytest.mark.parametrize("back", [1, 7, 20])

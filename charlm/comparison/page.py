@@ -41,6 +41,8 @@ def comparison_page(plan: Plan, compared: Sequence[Compared], prompt: str = "") 
         data
         | {
             "text": one_line(Path(plan.text).name or plan.text),
+            "symbol": "byte" if vocabulary.level == "byte" else "character",
+            "backward": vocabulary.backward,
             "minutes": plan.minutes,
             "equal": plan.equal,
             "seeds": plan.seeds,

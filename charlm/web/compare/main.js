@@ -16,10 +16,13 @@ async function start() {
   byId("name").textContent = `${data.runs.length} kinds of cells compared`;
   byId("facts").textContent = `charlm ${data.version}`;
   byId("story").textContent = comparisonStory(data);
-  fillComparison(byId("comparison"), data.runs, data.rows);
+  for (const node of document.querySelectorAll(".symbol")) node.textContent = data.symbol;
+  fillComparison(byId("comparison"), data);
   showRuns(data);
   fillTexts(byId("passages"), data.runs, passages, "The passage");
-  fillTexts(byId("continued"), data.runs, continued, "The beginning, continued");
+  const given = data.backward ? "end" : "beginning";
+  byId("continued-title").textContent = `The same ${given}, continued by each`;
+  fillTexts(byId("continued"), data.runs, continued, `The ${given}, continued`);
   fillUnits(byId("units"), data.runs, passages, units);
   document.documentElement.dataset.ready = "yes";
 }
