@@ -34,10 +34,23 @@ def test_ids_stay_and_the_vocabulary_grows(tmp_path, config_of, first):
     assert (new[: len(old)] - old).abs().max() < 0.05
 
 
-@pytest.mark.parametrize("embedding", [0, 5, 12])
-def test_a_run_starts_where_the_other_ended(tmp_path, config_of, embedding):
+def test_every_member_gets_the_new_characters(tmp_path, config_of):
+    start_run(config_of(model={"members": 2}), tmp_path / "first")
+    first = read_checkpoint(tmp_path / "first" / LAST)
+    other = tmp_path / "other.txt"
+    other.write_text(words_text(4000).replace("a", "ä"))
+    grown = config_of(data={"source": str(other), "grow_vocabulary": True}, model={"members": 2}, **STILL)
+    start_run(grown, tmp_path / "second", first)
+    second = read_checkpoint(tmp_path / "second" / LAST)
+    for member in ("members.0", "members.1"):
+        old, new = (each.weights[f"{member}.decoder.bias"] for each in (first, second))
+        assert torch.equal(new, torch.cat([old, old.min()[None]]))
+
+
+@pytest.mark.parametrize(("embedding", "members"), [(0, 1), (5, 2), (12, 1)])
+def test_a_run_starts_where_the_other_ended(tmp_path, config_of, embedding, members):
     """On the same text and without an update, the new run scores what the old one scored."""
-    model = {"embedding": embedding, "tie_embeddings": embedding > 0}
+    model = {"embedding": embedding, "tie_embeddings": embedding > 0, "members": members}
     outcome = start_run(config_of(model=model), tmp_path / "first")
     checkpoint = read_checkpoint(tmp_path / "first" / LAST)
     again = start_run(config_of(model=model, **STILL), tmp_path / "second", checkpoint)
