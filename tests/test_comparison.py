@@ -11,7 +11,7 @@ import charlm
 from charlm.cells import RNN
 from charlm.cli.compare import _print
 from charlm.comparison import compare
-from charlm.comparison.compare import Compared, Row, gradient_back
+from charlm.comparison.compare import Compared, Row, _gradient_back, gradient_left
 from charlm.comparison.page import PASSAGE, comparison_page
 from charlm.comparison.plan import Plan, short_name
 from charlm.comparison.settings import hidden_for
@@ -46,9 +46,13 @@ def page(trained_run):
     record, model = read_run(trained_run), load(trained_run, "cpu", "fp32")
     rows = row_of("lstm", 1.5), row_of(f"cells/{HOSTILE}.py", 2.25, memory=None, gradient=None, nats_after_chars=2.0)
     cells = tuple(row.cell for row in rows)
-    return lambda minutes=2, model=model, **more: comparison_page(
-        Plan(f"texts/{HOSTILE}", minutes, cells, seeds=3), [Compared(row, [record], model) for row in rows], **more
-    )
+    left = {"trained": 0.9 ** np.arange(100), "untrained": 0.5 ** np.arange(100)}
+
+    def make(minutes=2, model=model, **more):
+        compared = [Compared(row, [record], model, left) for row in rows]
+        return comparison_page(Plan(f"texts/{HOSTILE}", minutes, cells, seeds=3), compared, **more)
+
+    return make
 
 
 def nats_of(rows):
@@ -190,8 +194,10 @@ def test_the_gradient_of_a_linear_network_is_a_power(factor):
             if "weight_hh" in name:
                 parameter.copy_(factor * torch.eye(8))
     ids = np.random.default_rng(1).integers(0, 5, 400)
-    assert gradient_back(model, ids) == pytest.approx(factor**99, rel=1e-3)
-    assert gradient_back(model, ids[:200]) is None
+    left = gradient_left(model, ids)
+    assert left == pytest.approx(factor ** np.arange(100), rel=1e-3)
+    assert _gradient_back(left) == left[-1]
+    assert _gradient_back(gradient_left(model, ids[:200])) is None
 
 
 def test_the_data_of_the_page(page, model):
@@ -228,6 +234,11 @@ def test_the_page_in_a_browser(page, opened):
     assert f"with “{feature}”" in view.text_content("#units .quiet >> nth=0")
     assert view.locator("#units .sample >> nth=0").text_content() == view.text_content("#passages .sample >> nth=0")
     assert view.locator("#chart-loss path.line").count() == 4
+    assert (view.locator("#gradients .trained").count(), view.locator("#gradients .untrained").count()) == (2, 2)
+    told = view.get_attribute("#gradients svg[role=img]", "aria-label")
+    assert told.startswith("What is left of the gradient 100 characters back: lstm 3e−5 trained, 1.6e−30 untrained; ")
+    widths = view.eval_on_selector_all("#gradients path", "paths => paths.map(path => path.getBBox().width)")
+    assert widths[0] < widths[2]  # the untrained ones leave the chart
     assert view.evaluate("window.broken") is None
     assert unnamed(view) == []
     view.set_viewport_size({"width": 390, "height": 800})

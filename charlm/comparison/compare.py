@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from charlm.comparison.plan import Plan
 from charlm.comparison.settings import configs_of
@@ -71,6 +72,8 @@ class Compared:
     """One for each seed."""
     model: TrainedModel
     """Of the first seed."""
+    gradients: dict[str, npt.NDArray[np.float64]]
+    """See `gradient_left`: of the model, "trained", and of the same with random weights, "untrained"."""
 
 
 def compare(plan: Plan, folder: Path, prompt: str = "") -> tuple[list[Compared], str]:
@@ -112,18 +115,25 @@ def _compared(configs: dict[str, Config], records: dict[str, list[RunRecord]]) -
     }  # fmt: skip
     models = {name: load(each[0].path, "cpu", "fp32").first_member("compare") for name, each in records.items()}
     ids = next(iter(models.values())).split("valid")[:_MEASURED]
-    compared = [
-        Compared(_row(name, config, records[name], ends, models[name].only_member, ids), records[name], models[name])
-        for name, config in configs.items()
-    ]
+    compared = []
+    for name, config in configs.items():
+        say("measure", f"memory and gradient of {name}")
+        states = {"trained": models[name], "untrained": models[name].untrained()}
+        gradients = {state: gradient_left(model.only_member, ids) for state, model in states.items()}
+        measured = memory(models[name].only_member, ids), _gradient_back(gradients["trained"])
+        row = _row(name, config, records[name], ends, *measured)
+        compared.append(Compared(row, records[name], models[name], gradients))
     return sorted(compared, key=lambda kind: math.inf if kind.row.nats is None else kind.row.nats)
 
 
 def _row(
-    name: str, config: Config, records: Sequence[RunRecord], ends: dict[str, float], model: CharLM, ids: Ids
+    name: str,
+    config: Config,
+    records: Sequence[RunRecord],
+    ends: dict[str, float],
+    memory: int | None,
+    gradient: float | None,
 ) -> Row:
-    """ids: of the text that the model is measured on."""
-    say("measure", f"memory and gradient of {name}")
     best = [record.about.best_nats for record in records]
     known = [nats for nats in best if nats is not None]
     return Row(
@@ -137,8 +147,8 @@ def _row(
         nats_after_updates=_mean([_at(record, "step", ends["step"]) for record in records]),
         nats_after_chars=_mean([_at(record, "chars", ends["chars"]) for record in records]),
         nats_after_time=_mean([_at(record, "elapsed_s", ends["elapsed_s"]) for record in records]),
-        memory=memory(model, ids),
-        gradient=gradient_back(model, ids),
+        memory=memory,
+        gradient=gradient,
     )
 
 
@@ -174,10 +184,15 @@ def memory(model: CharLM, ids: Ids) -> int | None:
     return C
 
 
-def gradient_back(model: CharLM, ids: Ids) -> float | None:
-    """See `Row.gradient`; None for a text of 2 · BACK characters or less, and for lines that are all shorter."""
-    norms_LK = gradient_norms(model, ids, BACK, _POSITIONS)
-    if norms_LK.shape[1] < BACK:
-        return None
-    norms_K = np.sqrt(np.square(norms_LK).sum(0))
-    return float(norms_K[-1] / norms_K[0]) if norms_K[-1] > 0 else None
+def gradient_left(model: CharLM, ids: Ids) -> npt.NDArray[np.float64]:
+    """Norms of the gradient of a character's loss by the states 1 … K steps before it, divided by the first: [K].
+
+    Of all layers together, see `gradient_norms`. K is BACK, or less for a text of 2 · BACK characters or less.
+    """
+    norms_K = np.sqrt(np.square(gradient_norms(model, ids, BACK, _POSITIONS)).sum(0))
+    return norms_K / max(norms_K[0], 1e-300)
+
+
+def _gradient_back(left_K: npt.NDArray[np.float64]) -> float | None:
+    """See `Row.gradient`; None for a short text, and for lines that are all shorter."""
+    return float(left_K[-1]) if len(left_K) == BACK and left_K[-1] > 0 else None

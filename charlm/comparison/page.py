@@ -5,6 +5,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from charlm.comparison.compare import Compared
 from charlm.comparison.plan import Plan, short_name
 from charlm.data.vocabulary import Ids
@@ -13,7 +15,7 @@ from charlm.look import opening, shaded_units, shown_text, written_text
 from charlm.look.predictions import read
 from charlm.report import report_data, sample_data
 from charlm.system.formatting import one_line
-from charlm.web.page import html_page
+from charlm.web.page import html_page, packed
 
 PASSAGE, CONTINUED = 600, 400
 """Characters of the passage and of a continuation."""
@@ -47,6 +49,10 @@ def comparison_page(plan: Plan, compared: Sequence[Compared], prompt: str = "") 
             "equal": plan.equal,
             "seeds": plan.seeds,
             "rows": [asdict(kind.row) for kind in compared],
+            "gradients": [
+                {state: packed(left_K.astype(np.float32)) for state, left_K in kind.gradients.items()}
+                for kind in compared
+            ],
             "passages": [_shaded(model, ids[: hidden + PASSAGE]) for model in models],
             "continued": [_shaded(model, _continued(model, prompt)) for model in models],
             "units": [shaded_units(model, ids, UNITS, PASSAGE) for model in models],

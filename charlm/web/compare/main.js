@@ -1,9 +1,10 @@
 // The page of charlm compare.
 
-import { loadData, unpackedTexts } from "../report/data.js";
+import { loadData, unpackedAll, unpackedTexts } from "../report/data.js";
 import { showRuns } from "../report/show.js";
 import { byId } from "../shared/elements.js";
 import { unpackArray } from "../shared/unpack.js";
+import { fillGradients } from "./gradients.js";
 import { fillTexts, fillUnits } from "./passages.js";
 import { comparisonStory, fillComparison } from "./table.js";
 
@@ -13,11 +14,13 @@ async function start() {
   const unpackedUnits = (units) =>
     Promise.all(units.map(async (unit) => ({ ...unit, shades: await unpackArray(unit.shades) })));
   const units = await Promise.all(data.units.map(unpackedUnits));
+  const gradients = await Promise.all(data.gradients.map(unpackedAll));
   byId("name").textContent = `${data.runs.length} kinds of cells compared`;
   byId("facts").textContent = `charlm ${data.version}`;
   byId("story").textContent = comparisonStory(data);
   for (const node of document.querySelectorAll(".symbol")) node.textContent = data.symbol;
   fillComparison(byId("comparison"), data);
+  fillGradients(byId("gradients"), data.runs, gradients, data.symbol);
   showRuns(data);
   fillTexts(byId("passages"), data.runs, passages, "The passage");
   const given = data.backward ? "end" : "beginning";

@@ -3,7 +3,8 @@
 import { svg } from "../shared/elements.js";
 import { unpackArray } from "../shared/unpack.js";
 
-async function unpackedAll(named) {
+/** Packed arrays by name, unpacked. */
+export async function unpackedAll(named) {
   const entries = await Promise.all(Object.entries(named).map(async ([name, packed]) => [name, await unpackArray(packed)]));
   return Object.fromEntries(entries);
 }
