@@ -116,7 +116,7 @@ def start(new: NewRun, group: "ProcessGroup", began_s: float, callbacks: "Callba
     clock = Clock(request.minutes, began_s)
     suggestion = suggest(request, group, clock)
     suggestion.say_reasons()
-    outcome = start_run(
+    return start_run(
         suggestion.config,
         new.run_dir,
         initial and replace(initial, vocabulary=suggestion.vocabulary),
@@ -124,11 +124,9 @@ def start(new: NewRun, group: "ProcessGroup", began_s: float, callbacks: "Callba
         group=group,
         machine=suggestion.machine,
         text=suggestion.text,
-        clock=clock,
+        clock=replace(clock, updates=suggestion.updates),
         callbacks=callbacks,
     )
-    _say_if_slow(outcome, suggestion.updates, request.minutes)
-    return outcome
 
 
 def cost_of(new: NewRun, group: "ProcessGroup") -> "Cost":
@@ -161,27 +159,12 @@ def say_if_stopped(outcome: "Outcome") -> bool:
 
     if outcome.reason not in SIGNALS:
         return False
-    say("stopped", f"{outcome.reason} at step {outcome.step}; resume with:", _resume(outcome))
+    say(
+        "stopped",
+        f"{outcome.reason} at step {outcome.step}; resume with:",
+        f"charlm train --resume --run-dir {shlex.quote(outcome.run_dir)}",
+    )
     return True
-
-
-_SLOW = 0.5
-"""Share of the planned updates below which a line says that the run was slow."""
-
-
-def _say_if_slow(outcome: "Outcome", planned: int, minutes: float) -> None:
-    """Say so if the run made fewer than half of the planned updates."""
-    if outcome.reason == "max_minutes" and outcome.step < _SLOW * planned:
-        say(
-            "slow",
-            f"{outcome.step:,} updates instead of about {planned:,}: training was slower than measured before; look "
-            "for other programs that use the processors; to train as long again:",
-            f"{_resume(outcome)} --minutes {2 * minutes:g}",
-        )
-
-
-def _resume(outcome: "Outcome") -> str:
-    return f"charlm train --resume --run-dir {shlex.quote(outcome.run_dir)}"
 
 
 def comparison_folder(text: str) -> Path:

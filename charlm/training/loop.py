@@ -14,20 +14,18 @@ from charlm.inference.evaluation import evaluate, line_quantiles
 from charlm.inference.gradients import gradient_norms
 from charlm.inference.options import SamplingOptions
 from charlm.model import parameters_by_part
-from charlm.system.clock import EVALUATION_COST, Clock
+from charlm.system.clock import Clock
 from charlm.system.console import say
 from charlm.system.device import describe_device
 from charlm.system.formatting import counted, format_duration, nats_to_bits
 from charlm.training.folder import RunFolder
 from charlm.training.metrics import Tracker, metrics_row, train_row
+from charlm.training.pace import Pace
 from charlm.training.progress import ProgressBar
 from charlm.training.sample import draw_sample
 from charlm.training.signals import SIGNALS, catch_signals
 from charlm.training.snapshot import fingerprint, restore_snapshot, take_snapshot
 from charlm.training.step import Trainer, divergence
-
-_GUESS_STEPS = 3
-"""Updates after which the time of an evaluation is guessed; again at every row of metrics."""
 
 
 @dataclass(frozen=True)
@@ -93,8 +91,7 @@ class TrainingLoop:
         self._received: list[str] = []
         self._signals: list[str] = []  # as all processes know them
         self._rolled_back_to = -1  # step
-        self._saving_s = 0.0
-        self._evaluation_timed = False
+        self._pace = Pace(self.config, len(corpus.splits.get("valid", ())), folder.path, clock)
         self._pruned = False
         self._clock_s = clock.start_of_training_s() if clock else time.perf_counter()
 
@@ -147,12 +144,12 @@ class TrainingLoop:
                         self._save(best=state.is_best)
                 if reason := self._reason_to_stop():
                     return reason
+                start_s, start_chars = state.elapsed_s, state.chars
                 self.trainer.update()
                 self._tick()
+                self._pace.count_update(state, state.elapsed_s - start_s, state.chars - start_chars)
                 if self._due(every.log_every):
                     self._log()
-                elif state.step == _GUESS_STEPS:
-                    self._guess_ending()
                 state.unfinished = True
         except _Stopped:
             return self._signals[0]
@@ -200,13 +197,13 @@ class TrainingLoop:
         """Evaluate if the config or the pruner asks for it at this step; then let the pruner decide."""
         state, callbacks, share_done = self.trainer.state, self.callbacks, self.trainer.share_done()
         share = max((share for share in callbacks.prune_at if state.watched_share < share <= share_done), default=None)
-        due = share is not None or self._due(self.config.train.eval_every)
+        scheduled = self._due(self.config.train.eval_every) and not self._pace.ends_soon(state)
+        due = share is not None or scheduled
         if due and state.evaluated_step != state.step and "valid" in self.corpus.splits:
             self._tick()
             start_s = state.elapsed_s
             improved = self._score()
-            state.ending_s = state.elapsed_s - start_s + 2 * self._saving_s  # `_finish` saves twice
-            self._evaluation_timed = True
+            self._pace.count_evaluation(state, state.elapsed_s - start_s)
             state.count_evaluation(improved)
             self._watch_gradients()
         if share is not None:
@@ -266,6 +263,7 @@ class TrainingLoop:
         else:
             self.tracker.sample(sample, step)
             say("sample", f"step {step:>6}  {sample.text[:80]!r}")
+            self._tick()
 
     def _save(self, best: bool) -> None:
         """Write the `last` checkpoint, the numbered one if it is due, and `best` on request."""
@@ -277,7 +275,7 @@ class TrainingLoop:
         numbered, keep = self._due(self.config.train.save_every), self.config.train.keep_checkpoints
         self.group.on_first(self.folder.save, snapshot, best=best, numbered=numbered, keep=keep)
         self._tick()
-        self._saving_s = self.trainer.state.elapsed_s - start_s
+        self._pace.saving_s = self.trainer.state.elapsed_s - start_s
 
     # Log
 
@@ -296,7 +294,6 @@ class TrainingLoop:
     def _log(self) -> None:
         self.group.on_first(self.folder.check)
         self._record_train()
-        self._guess_ending()
         self.trainer.state.count_row()
 
     def _record_train(self) -> None:
@@ -310,15 +307,6 @@ class TrainingLoop:
         self.tracker.record(row)
         if self.callbacks.on_row and self.group.is_first:
             self.callbacks.on_row(row)
-
-    def _guess_ending(self) -> None:
-        """Guess how long the last evaluation and checkpoint will take, unless an evaluation has been timed."""
-        if self._evaluation_timed or not self.config.train.max_minutes:
-            return
-        state, ids = self.trainer.state, self.corpus.splits.get("valid", ())
-        interval_s, _ = self.group.agree(state.interval_s, [])
-        chars = max(state.interval_bptt, 1) * self.config.train.batch_size
-        state.ending_s = EVALUATION_COST * len(ids) * interval_s / chars + 2 * self._saving_s
 
     # Finish, roll back
 

@@ -104,8 +104,8 @@ class Trainer:
         if not (minutes := self.config.train.max_minutes):
             return 0.0
         state = self.state
-        end_s = 60 * minutes - min(state.ending_s, 60 * minutes * _ENDING)
-        return (state.elapsed_s - state.starting_s) / max(end_s - state.starting_s, 1e-9)
+        left_s = max(60 * minutes - state.starting_s, 1e-9)
+        return (state.elapsed_s - state.starting_s) / (left_s - min(state.ending_s, _ENDING * left_s))
 
     def learning_rate(self) -> float:
         """Learning rate of the next update."""
@@ -280,8 +280,8 @@ def open_streams(config: Config, corpus: Corpus, shard: Shard = WHOLE_BATCH) -> 
     return LineStreams(ids, corpus.starts["train"], train.batch_size, train.bptt, shard=shard, seed=config.seed)
 
 
-_ENDING = 0.25
-"""The largest share of a run's minutes that is reserved for the last evaluation and checkpoint."""
+_ENDING = 0.5
+"""The largest share of a run's minutes, from the first update on, that its last evaluation and checkpoint get."""
 
 
 def divergence(step: int, description: str) -> DivergenceError:

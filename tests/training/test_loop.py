@@ -103,25 +103,69 @@ def test_minutes_include_the_last_evaluation_and_checkpoints(tmp_path, config_of
     assert last["step"] == outcome.step
 
 
+@pytest.mark.parametrize("slow_from", [2, 60, 150])
+def test_the_minutes_are_kept_when_the_machine_becomes_five_times_slower(
+    tmp_path, config_of, clock, before_update, slow_from
+):
+    """A minute with an evaluation before, at step 50. The last one takes 15 s instead of 3."""
+    before_update(slow_from, lambda trainer: setattr(clock, "slower", 5))
+    config = config_of(
+        train={"max_steps": None, "max_minutes": 1, "eval_every": 50, "sample_every": 0, "save_every": 0},
+        optimizer={"lr": 0.01, "schedule": {"name": "linear", "final_fraction": 0}},
+    )
+    outcome = start_run(config, tmp_path / "run", clock=Clock(1, clock.now_s))
+    assert 55 < outcome.elapsed_s < 61.2
+    valid = [row for row in rows(tmp_path / "run") if row["split"] == "valid"]
+    assert valid[-1]["step"] == outcome.step > valid[0]["step"]
+    assert read_checkpoint(tmp_path / "run" / LAST).progress["lr"] < 0.01 * 0.03
+
+
+@pytest.mark.parametrize(
+    ("planned", "slower", "line"),
+    [
+        (1400, 1, "4.8 times slower than measured: about 290 updates instead of 1,400; look for"),
+        (500, 1, None),
+        (290, 5, None),  # only the first 2 s
+    ],
+)
+def test_a_run_that_is_far_slower_than_planned_says_so_once_and_early(
+    tmp_path, config_of, clock, before_update, capsys, planned, slower, line
+):
+    """After a checkpoint of 1 s, 10 updates a second make 290 in half a minute."""
+    clock.slower = slower
+    before_update(6, lambda trainer: setattr(clock, "slower", 1))
+    config = config_of(
+        train={"max_steps": None, "max_minutes": 0.5, "eval_every": 60, "sample_every": 0, "save_every": 0}
+    )
+    start_run(config, tmp_path / "run", clock=Clock(0.5, clock.now_s, planned))
+    told = [text for text in capsys.readouterr().err.splitlines() if text.startswith(("slow ", "valid "))]
+    assert [text[9:].startswith(line or "never") for text in told] == [line is not None, *[False] * (len(told) - 1)]
+    assert line is None or told[0].endswith(f": charlm train --resume --run-dir {tmp_path}/run --minutes 1")
+
+
 @pytest.fixture
 def clock(monkeypatch):
-    """A clock that only updates (0.1 s), evaluations (3 s) and checkpoints (1 s) move."""
+    """A clock that only updates (0.1 s), evaluations (3 s) and checkpoints (1 s) move.
+
+    `slower` is how many times longer updates and evaluations take.
+    """
 
     class Clock:
         now_s = time.perf_counter()
+        slower = 1
 
-    def slowed(name, module, seconds):
+    def slowed(name, module, seconds, computes=True):
         function = getattr(module, name)
 
         def slow(*arguments, **options):
-            Clock.now_s += seconds
+            Clock.now_s += seconds * (Clock.slower if computes else 1)
             return function(*arguments, **options)
 
         monkeypatch.setattr(module, name, slow)
 
     slowed("window_loss", charlm.training.step, 0.1)
     slowed("evaluate", charlm.training.loop, 3.0)
-    slowed("save_checkpoint", charlm.training.folder, 1.0)
+    slowed("save_checkpoint", charlm.training.folder, 1.0, computes=False)
     monkeypatch.setattr(charlm.training.loop.time, "perf_counter", lambda: Clock.now_s)
     return Clock
 

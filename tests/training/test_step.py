@@ -131,8 +131,8 @@ def test_schedule_by_minutes_follows_the_clock(trainer_of):
     assert trainer.learning_rate() == pytest.approx(0.05 / 2)
     trainer.state.elapsed_s = 110.0
     assert trainer.share_of_minutes() >= 1
-    trainer.state.ending_s = 1000.0  # at most a quarter of the minutes is kept for the end
-    trainer.state.starting_s, trainer.state.elapsed_s = 0.0, 45.0
+    trainer.state.ending_s = 1000.0  # at most half of the minutes after the start are kept for the end
+    trainer.state.starting_s, trainer.state.elapsed_s = 20.0, 45.0
     assert trainer.share_of_minutes() == 0.5
 
 
