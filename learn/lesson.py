@@ -151,10 +151,10 @@ class RHN(RNN):
 # from the last to the first. A state gets two gradients, which add up: from its own guess and from the step after it.
 class Network:
     def __init__(self, cell, V, seed=1, dtype=np.float32):
-        random, bound = np.random.default_rng(seed), cell.H**-0.5
+        self.cell, random, bound = cell, np.random.default_rng(seed), cell.H**-0.5
         draw = lambda *shape: random.uniform(-bound, bound, shape).astype(dtype)  # noqa: E731
-        self.cell, self.w = cell, cell.weights(V, draw)
-        self.w |= {"decoder.weight": draw(V, cell.H), "decoder.bias": np.zeros(V, dtype)}
+        self.w = cell.weights(V, draw) | {"decoder.weight": draw(V, cell.H), "decoder.bias": np.zeros(V, dtype)}
+        self.size = sum(value.size for value in self.w.values())
 
     def forward(self, x_TB, state=None):
         w, outputs, steps = self.w, [], []
@@ -188,13 +188,13 @@ class Network:
 # is carried from window to window; gradients are not. Adam divides a gradient by its usual size, so that all weights
 # move at a similar pace. The rate falls to 0: large steps find the way, small ones arrive.
 def train(cell, x_NB, y_NB, V, updates, T=32, rate=0.01):
-    network, at = Network(cell, V), len(x_NB)
+    network, at, losses, kind = Network(cell, V), len(x_NB), np.zeros(500), type(cell).__name__
     mean, square = ({name: np.zeros_like(value) for name, value in network.w.items()} for _ in range(2))
     for n in range(1, updates + 1):
         if at + T > len(x_NB):  # at the beginning, and when the text has been read
             at, state = 0, None
         logits, state, saved = network.forward(x_NB[at : at + T], state)
-        loss, d_logits = surprise(logits, y_NB[at : at + T])
+        losses[n % 500], d_logits = surprise(logits, y_NB[at : at + T])
         for name, gradient in network.backward(d_logits, saved)[0].items():
             mean[name] += 0.1 * (gradient - mean[name])
             square[name] += 0.01 * (gradient**2 - square[name])
@@ -202,7 +202,7 @@ def train(cell, x_NB, y_NB, V, updates, T=32, rate=0.01):
             network.w[name] -= rate * (1 - n / updates) * mean[name] / (1 - 0.9**n) / usual
         at += T
         if n % 500 == 0:
-            print(f"{type(cell).__name__}: update {n}, {loss / T:.2f} nats per character")
+            print(f"{kind}: {losses.mean() / T:.2f} nats per character in updates {n - 499} to {n}")
     return network
 
 
@@ -219,8 +219,8 @@ def write(network, vocabulary, prompt="\n", length=200, temperature=0.7):
 
 
 # %% 9. Three networks, one text
-# The last columns tell what flows back: the gradient of the surprise at one character, for the state 1, 10 and 50 steps
-# before it. Where it has vanished, nothing from that long ago can be learned.
+# The last columns tell what flows back: how much of the gradient of the surprise at one character is left 1, 10 and 50
+# steps before it, in the state. Where it has vanished, nothing from that long ago can be learned.
 def compare(path=None, H=128, B=16, updates=1500):
     vocabulary, ids = np.unique(list(read_text(path)), return_inverse=True)
     if len(ids) < 50_000:
@@ -228,15 +228,15 @@ def compare(path=None, H=128, B=16, updates=1500):
     V, cut = len(vocabulary), len(ids) * 9 // 10  # the last tenth is for the score
     (x, y), (x_test, y_test) = cut_into_streams(ids[:cut], B), cut_into_streams(ids[cut:][:32_001], 64)
     print(f"{len(ids):,} characters, {V} different ones: guessing evenly costs {np.log(V):.2f} nats")
-    rows = ["cell  parameters   nats   gradient 1, 10, 50 steps back"]
+    rows = ["cell  parameters   nats   share of the gradient left 1, 10, 50 steps back"]
     for cell in RNN(H), LSTM(H), RHN(H):
         network, name = train(cell, x, y, V, updates), type(cell).__name__
-        print(f"\n{name} writes:\n{write(network, vocabulary)}")
+        print(f"\n{name}, {network.size:,} parameters, writes:\n{write(network, vocabulary)}")
         logits, _, saved = network.forward(x_test)
         loss, d_logits = surprise(logits, y_test)
         d_logits[:-1] = 0  # only the surprise at the last character flows back
         norms = network.backward(d_logits, saved)[1]
-        row = f"{name:5} {sum(value.size for value in network.w.values()):10,} {loss / len(x_test):6.2f}"
+        row = f"{name:5} {network.size:10,} {loss / len(x_test):6.2f}"
         rows.append(row + "".join(f"{norms[k] / norms[0]:10.0e}" for k in (1, 10, 50)))
     print("", *rows, sep="\n")
     print(f"""

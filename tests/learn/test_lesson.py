@@ -119,6 +119,19 @@ def test_training_learns_a_text(lesson, kind):
     assert lesson["write"](network, vocabulary, prompt="aabaab", length=10, temperature=0.1) == "aabaabaaba"
 
 
+def test_training_prints_the_mean_of_500_updates(lesson, capsys, monkeypatch):
+    """The first 500 windows have a loss of 2 for each character, those after it of 1."""
+    T, losses = 3, iter([2.0] * 500 + [1.0] * 500)
+    surprise = lesson["surprise"]
+    monkeypatch.setitem(lesson["train"].__globals__, "surprise", lambda *both: (T * next(losses), surprise(*both)[1]))
+    vocabulary, ids = np.unique(list("aab" * 100), return_inverse=True)
+    lesson["train"](lesson["RNN"](2), *lesson["cut_into_streams"](ids, 2), len(vocabulary), updates=1000, T=T)
+    assert capsys.readouterr().out.splitlines() == [
+        "RNN: 2.00 nats per character in updates 1 to 500",
+        "RNN: 1.00 nats per character in updates 501 to 1000",
+    ]
+
+
 def test_streams_are_the_text_and_the_targets_come_next(lesson):
     x, y = lesson["cut_into_streams"](np.arange(32), 3)
     assert x.T.tolist() == [list(range(10)), list(range(10, 20)), list(range(20, 30))]
@@ -147,7 +160,7 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_program_ends_with_commands_of_charlm(lesson, capsys, cli):
     lesson["compare"](H=8, B=4, updates=2)
     out = capsys.readouterr().out
-    assert re.findall(r"^(\w+) writes:$", out, re.MULTILINE) == ["RNN", "LSTM", "RHN"]
+    assert re.findall(r"^(\w+), [\d,]+ parameters, writes:$", out, re.MULTILINE) == ["RNN", "LSTM", "RHN"]
     assert re.findall(r"^(\w+) +[\d,]+ +\d\.\d\d(?: +\d+e-\d+){3}$|\Z", out, re.MULTILINE)[:3] == ["RNN", "LSTM", "RHN"]
     commands = re.findall(r"^  charlm (.*?)(?:   .*)?$", out, re.MULTILINE)
     assert [line.split()[0] for line in commands] == ["train", "look", "cells"]
@@ -197,7 +210,7 @@ def test_the_notebook_runs(monkeypatch, capsys):
         if "compare" in names:
             names["compare"].__defaults__ = (None, 8, 4, 2)
     out = capsys.readouterr().out
-    assert "RHN writes:" in out
+    assert re.search(r"^RHN, [\d,]+ parameters, writes:$", out, re.MULTILINE)
     differences = [float(number) for number in re.findall(r"largest difference (\S+)", out)]
     assert len(differences) == 3
     assert max(differences) < 1e-6
