@@ -55,7 +55,9 @@ def test_a_model_of_lines(cli, lines_run, tmp_path):
 
 def test_gradients(cli, trained_run, tmp_path):
     out = tmp_path / "page.html"
-    assert cli("look", trained_run, "--length", 250, "--gradients", "--out", out).code == 0
+    looked = cli("look", trained_run, "--length", 250, "--gradients", "--out", out)
+    assert looked.code == 0
+    assert len(re.findall(r"^look +following gradients back ", looked.err, re.MULTILINE)) == 2
     assert '"influence":' in out.read_text(encoding="utf-8")
     refused = cli("look", trained_run, "--prompt", "so", "--gradients", "--out", out)
     assert refused.error == "gradients: found a text of 2 characters; allowed: 3 or more"
