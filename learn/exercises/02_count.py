@@ -36,7 +36,8 @@ def check():
         "a is the text without its last character, b the text without its first.",
         (right.T, "a and b are exchanged: the row is the character that came first."),
     )  # fmt: skip
-    p, smooth = probabilities(right), right + 1
+    smooth = right + 1
+    p = probabilities(right)
     expect(close(np.shape(p), (3, 3)), f"probabilities: found the shape {list(np.shape(p))}, expected [3, 3].")
     expect(np.all(np.asarray(p) > 0), "probabilities: one of them is 0, or not a number. Add 1 to every count first.")
     compare(

@@ -1,6 +1,7 @@
 """The exercises: right answers pass, open holes are named, and each usual mistake is told in its own words."""
 
 import ast
+import importlib
 import io
 import re
 import subprocess
@@ -173,6 +174,7 @@ def filled(name: str, answers: list[str]) -> str:
 def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     """Runs the source of an exercise as a program; what it says at its end."""
     monkeypatch.syspath_prepend(EXERCISES)
+    monkeypatch.setattr(importlib.import_module("checking"), "passed", [])
 
     def run(name: str, source: str) -> str:
         file = tmp_path / f"{name}.py"
@@ -204,6 +206,33 @@ def test_open_holes_are_named_with_their_lines(name, told):
     lines = [str(n) for n, line in enumerate(source.splitlines(), 1) if re.search(r"(?<!\w)\.\.\.", line)]
     out = told(name, source)
     assert out == f"{name}.py: {len(ANSWERS[name])} left to fill in; replace `...` on line {', '.join(lines)}"
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("judged", ["right", "wrong", "stops"])
+def test_functions_without_holes_are_judged(name, judged, told):
+    """All answers to one function, and none to the others. Those to several are needed only by what calls another."""
+    source = (EXERCISES / f"{name}.py").read_text(encoding="utf-8")
+    holes = [
+        token.start[0] for token in tokenize.generate_tokens(io.StringIO(source).readline) if token.string == "..."
+    ]
+    needed = {"06_vanishing": {"reach": ["jacobian"]}, "07_clip": {"clip": ["norm"]}}.get(name, {})
+    ranges = {f.name: range(f.lineno, (f.end_lineno or 0) + 1) for f in ast.parse(source).body
+              if isinstance(f, ast.FunctionDef)}  # fmt: skip
+    owners = [next(f for f, lines in ranges.items() if hole in lines) for hole in holes]
+    for function in dict.fromkeys(owners):
+        closed = {function, *needed.get(function, [])}
+        if closed == {*owners}:
+            continue
+        answers = [answer if owner in closed else "..." for owner, answer in zip(owners, ANSWERS[name], strict=True)]
+        if judged != "right":
+            answers[owners.index(function)] = "None" if judged == "wrong" else "nothing_of_this_name"
+        out = told(name, filled(name, answers))
+        if judged == "right":
+            assert re.match(rf"{name}\.py: right so far: .*; {answers.count('...')} left to fill in; ", out), out
+        else:
+            assert f"{name}.py: not yet. " in out or " stopped.\n" in out, out
+            assert f"{answers.count('...')} left to fill in; replace `...` on line" in out, out
 
 
 def test_wrong_answers_are_told_why(told):
