@@ -2,7 +2,7 @@
 
 import { shadeColor } from "./colors.js";
 import { element } from "../shared/elements.js";
-import { CARRIAGE_RETURN } from "../shared/printable.js";
+import { SIGNS } from "../shared/printable.js";
 
 const MARGIN = 25; // rows drawn above and below those in sight
 const NEAR = 22; // rows between the sight and the end of what is drawn before more are drawn, a few at a time
@@ -10,8 +10,6 @@ const PRINTED_COLUMNS = 100; // as many as fit on paper, whatever the width of t
 
 const WIDE =
   /[\u1100-\u115f\u2e80-\ua4cf\uac00-\ud7a3\uf900-\ufaff\ufe30-\ufe4f\uff00-\uff60\u{1f300}-\u{1faff}\u{20000}-\u{3fffd}]/u;
-
-const SIGNS = { "\n": "⏎", "\t": "⇥   ", "\r": CARRIAGE_RETURN };
 
 const RIGHT_TO_LEFT = /[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc\u{10800}-\u{10fff}\u{1e800}-\u{1efff}]/u;
 const LOOK_BACK = 1000; // characters before a row in which the letter is looked for that tells its direction
@@ -237,8 +235,7 @@ export class TextView {
 
   /** Mark a character and tell about it; `show` scrolls to it. */
   select(index, show = false) {
-    const old = this.rows.querySelector(".selected");
-    if (old) old.classList.remove("selected");
+    this.rows.querySelector(".selected")?.classList.remove("selected");
     this.selected = Math.max(0, Math.min(this.characters.length - 1, index));
     if (show) this.show(this.selected);
     this.rows.querySelector(`[data-index="${this.selected}"]`)?.classList.add("selected");

@@ -1,6 +1,7 @@
 // Text whose control characters can be seen.
 
-export const CARRIAGE_RETURN = "␍"; // before the newline in texts from Windows
+/** For characters that have no glyph; a carriage return stands before the newline in texts from Windows. */
+export const SIGNS = { "\n": "⏎", "\t": "⇥   ", "\r": "␍" };
 
 // As in charlm/system/formatting.py.
 const CONTROLS = /(?![\t\n])\p{Cc}|\p{Bidi_Control}|[\u2028\u2029]|\p{Surrogate}/gu;
@@ -8,7 +9,7 @@ const CONTROLS = /(?![\t\n])\p{Cc}|\p{Bidi_Control}|[\u2028\u2029]|\p{Surrogate}
 /** The text with control characters, such as those that change its direction, as escapes: \x1b, \u202e; ␍ for \r. */
 export function printable(text) {
   return text.replace(CONTROLS, (control) => {
-    if (control === "\r") return CARRIAGE_RETURN;
+    if (control === "\r") return SIGNS[control];
     const code = control.codePointAt(0);
     return code < 256 ? `\\x${code.toString(16).padStart(2, "0")}` : `\\u${code.toString(16).padStart(4, "0")}`;
   });
