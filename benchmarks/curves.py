@@ -90,10 +90,11 @@ def main() -> None:
             texts[name].write_text(text, encoding="utf-8")
             corpus = load_corpus(DataConfig(source=str(texts[name]), split=(1, 0, 0)))
             ids, vocabulary = corpus.splits["train"], corpus.vocabulary
+            train_chars = int(0.9 * len(ids))
             facts[name] = {
                 "chars": len(ids),
                 "vocabulary": len(vocabulary),
-                "ngram_nats": ngram_nats(ids, len(vocabulary)),
+                "ngram_nats": ngram_nats(ids[:train_chars], ids[train_chars:], len(vocabulary)),
                 "line_chars": mean_line_chars(ids, vocabulary),
             }
         wanted = [

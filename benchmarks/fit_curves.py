@@ -3,13 +3,14 @@
 Of benchmarks/curves.json it uses trainings without dropout that read their text at most five times, so that they do not
 overfit. First A, α, the useful parameters per character and the multiplier of each family, from trainings on the same
 text with the same number of updates, also on the small texts of benchmarks/dropout.json. Then the multiplier of the
-plain LSTM, with all of these held fixed. Then B and β, from what is left, with a constant c for each text. Last, what
-to expect from the score of a 5-gram model.
+plain LSTM, with all of these held fixed. Then B and β, from what is left, with a constant c for each text. Last, how c
+follows from the score of a 5-gram model, also on the texts of benchmarks/other-texts.json.
 """
 
 import argparse
 import json
 import math
+import statistics
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,11 +19,15 @@ import torch
 from torch import Tensor
 
 from charlm.choice.families import PLAIN, USUAL, Family
-from charlm.choice.rule import CHARS, LARGE_CHARS, PARAMETERS, UPDATES, distinct_chars
+from charlm.choice.ngram import KNOWN_CHARS
+from charlm.choice.rule import CHARS, PARAMETERS, UPDATES, distinct_chars, expected_error
 
 FAMILIES = (*USUAL, PLAIN)
 FILE = Path(__file__).with_name("curves.json")
 SMALL = Path(__file__).with_name("dropout.json")
+OTHERS = Path(__file__).with_name("other-texts.json")
+LARGE_CHARS = 500_000
+"""Characters from which on a text is large."""
 BATCH, STEPS = 16, 64
 EPOCHS = 5.0
 
@@ -55,11 +60,7 @@ def main() -> None:
         of_text = torch.tensor([one["point"]["text"] == text for one in found])
         residuals[of_text] -= residuals[of_text].mean().item()
     report("same text", found, residuals)
-    expected = expectation(sizes, chars, found)
-    share = (expected * scores(found))[chosen].sum() / expected.square()[chosen].sum()
-    print(f"share of the 5-gram model's nats: {share:.2f}")
-    report("what to expect", found, share * expected - scores(found))
-    report("the same on small texts", small, share * expectation(sizes, chars, small) - scores(small))
+    report_expected(sizes, chars, found + small + json.loads(OTHERS.read_text(encoding="utf-8")))
 
 
 def small_texts() -> list[dict[str, Any]]:
@@ -206,10 +207,38 @@ def least_squares(start: list[float], residuals: Callable[[Tensor], Tensor], pul
 # What to expect
 
 
+def report_expected(sizes: Tensor, chars: Tensor, found: list[dict[str, Any]]) -> None:
+    """Print how far expected scores are off, each text by the share of all texts but those of its kind."""
+    kinds = [one["point"]["text"].split("-")[0] for one in found]
+    shares = scores(found) / expectation(sizes, chars, found)
+    print(f"share of the 5-gram model's nats: {mean_by_text(shares, found, [True] * len(found)):.2f}")
+    of_others = {kind: mean_by_text(shares, found, [other != kind for other in kinds]) for kind in kinds}
+    expected = scores(found) * torch.tensor([of_others[kind] for kind in kinds], dtype=torch.float64) / shares
+    errors = expected - scores(found)
+    report("expected scores of kinds of text left out", found, errors)
+    within = (errors.abs() <= torch.tensor([expected_error(nats) for nats in expected.tolist()])).double()
+    is_large = [one["facts"]["chars"] >= LARGE_CHARS for one in found]
+    for name, counted in (("large", is_large), ("small", [not each for each in is_large])):
+        square, share = (mean_by_text(values, found, counted) for values in (errors.square(), within))
+        print(f"{name} texts, each counted the same: root mean square {math.sqrt(square):.3f}, as said {share:.0%}")
+    print(f"as said on {mean_by_text(within, found, [True] * len(found)):.0%} of all texts")
+
+
+def mean_by_text(values: Tensor, found: list[dict[str, Any]], counted: list[bool]) -> float:
+    """The mean over texts of the mean over their trainings, of those that are counted."""
+    by_text: dict[str, list[float]] = {}
+    for one, value, is_counted in zip(found, values.tolist(), counted, strict=True):
+        if is_counted:
+            by_text.setdefault(one["point"]["text"], []).append(value)
+    return statistics.mean(map(statistics.mean, by_text.values()))
+
+
 def expectation(sizes: Tensor, chars: Tensor, found: list[dict[str, Any]]) -> Tensor:
     """What the score of each training is in proportion to."""
     ngram_nats = torch.tensor([one["facts"]["ngram_nats"] for one in found], dtype=torch.float64)
-    return ngram_nats * (1 + size_part(sizes, effective(sizes, found)) + chars_part(chars, found))
+    known = torch.tensor([min(train_chars(one), KNOWN_CHARS) for one in found], dtype=torch.float64)
+    ngram_part = chars[0].exp() * (known / CHARS) ** -chars[1]
+    return ngram_nats / (1 + ngram_part) * (1 + size_part(sizes, useful(sizes, found)) + chars_part(chars, found))
 
 
 if __name__ == "__main__":

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 from charlm.choice import speed
 from charlm.choice.families import PLAIN, USUAL, Request, families_of
-from charlm.choice.ngram import mean_line_chars, ngram_nats
+from charlm.choice.ngram import mean_line_chars, ngram_nats, spread_ngram_nats
 from charlm.choice.recipe import all_settings, comments
-from charlm.choice.rule import LARGE_CHARS, MOST_EPOCHS, Candidate, expected_nats
+from charlm.choice.rule import MOST_EPOCHS, Candidate, expected_error, expected_nats
 from charlm.choice.search import Prospects, best, candidates_by_family, next_to_measure, with_training
 from charlm.config import Config
 from charlm.data.corpus import Corpus, CountedSources
@@ -28,6 +28,8 @@ _SMALL_CHARS = 50_000
 _FEW_UPDATES = 200
 """Below this, a line says that the updates are few."""
 _LEAST_VALID, _MOST_VALID = 5_000, 250_000
+_LEAST_NGRAM_CHARS = 100
+"""If a split is shorter, the 5-gram model scores parts from all over the text instead."""
 _START_S, _AFTER_CHOICE_S = 3.0, 1.5
 """Seconds before the first update and after the last, and the part of them that comes after the choice."""
 _TRAINING = 0.92
@@ -155,10 +157,23 @@ def _choose(
     return request.config(settings), reasons_of_options, reasons, chosen.updates
 
 
+def _ngram_nats(corpus: Corpus, chosen: Candidate) -> float:
+    """What a 5-gram model of the train split scores on the validation split.
+
+    Lines are in either split by their hashes, so the validation split is then like any part of the text.
+    """
+    ids, train = corpus.splits["train"], chosen.train_chars
+    known, unseen = ids[:train], corpus.splits.get("valid", ids[train : train + chosen.valid_chars])
+    is_spread = chosen.config.data.unit == "line" and "valid" not in corpus.splits
+    if is_spread or min(len(known), len(unseen)) < _LEAST_NGRAM_CHARS:
+        return spread_ngram_nats(ids, len(corpus.vocabulary))
+    return ngram_nats(known, unseen, len(corpus.vocabulary))
+
+
 def _reasons(request: Request, corpus: Corpus, chosen: Candidate, candidates: int, machine: Machine) -> dict[str, str]:
     """What was found out and chosen: label → text."""
     ids, vocabulary_size = corpus.splits["train"], len(corpus.vocabulary)
-    nats, line_chars = ngram_nats(ids, vocabulary_size), mean_line_chars(ids, corpus.vocabulary)
+    nats, line_chars = _ngram_nats(corpus, chosen), mean_line_chars(ids, corpus.vocabulary)
     model = chosen.config.model.model_copy(update={"members": chosen.members})
     updates = counted(chosen.updates, "update")
     name = f"{model.description}, {chosen.members * chosen.parameters:,} parameters"
@@ -174,9 +189,10 @@ def _reasons(request: Request, corpus: Corpus, chosen: Candidate, candidates: in
     if request.initial:  # the rule holds only for models that begin with random weights
         reasons["choice"] = f"{name}: the model of {request.initial_name}, which is trained on"
         return reasons | ({"limit": limit} if chosen.epochs >= MOST_EPOCHS else {})
-    error = 0.3 if len(ids) >= LARGE_CHARS else 0.5
     expected = expected_nats(chosen, nats, vocabulary_size)
-    reasons["expect"] = f"about {expected:.1f} nats per character, give or take {error}"
+    reasons["expect"] = (
+        f"about {expected:.2f} nats per character; four of five texts end within {expected_error(expected):.2f} of it"
+    )
     if len(ids) < _SMALL_CHARS:
         reasons["small"] = (
             f"{len(ids):,} characters are few: expect words and layout, hardly sentences; 100,000 are about the "

@@ -168,9 +168,34 @@ def test_a_section_gives_the_options_that_are_in_it_and_all_if_it_may_change_its
     assert [request.gives(option) for option in (*given, *left)] == [True] * 4 + [False] * 4
 
 
+def expected(suggestion):
+    return float(suggestion.reasons["expect"].split()[1])
+
+
+def test_the_expected_score_follows_the_part_that_is_scored(text_file, write):
+    text = words_text(120_000)
+    other = write("other.txt", text[:60_000].upper())
+    end = write("end.txt", text[:108_000] + text[108_000:].upper())
+    base, of_end, of_valid, of_lines = (
+        expected(suggest(request))
+        for request in (
+            Request(text_file, 1),
+            Request(end, 1),
+            Request(write("both.txt", text + "AEIOUNRSTLM"), 1, [f"data.valid_source={other}"]),
+            Request(end, 1, ["data.unit=line"]),  # the validation split has lines from all over
+        )
+    )
+    assert max(base, of_lines) < 1.5 < 2 < min(of_end, of_valid)
+
+
+@pytest.mark.parametrize("split", ["[0.9,0.02,0.08]", "[1,0,0]", "[0.15,0.7,0.15]"])
+def test_a_score_is_expected_whatever_the_split(write, split):
+    assert 0 < expected(suggest(Request(write("short.txt", words_text(500)), 1, [f"data.split={split}"]))) < 3
+
+
 def test_the_last_loss_promises_less(text_file):
     sum_, last = (suggest(Request(text_file, 1, [f"train.loss={loss}"])) for loss in ("sum", "last"))
-    assert float(last.reasons["expect"].split()[1]) > 1.2 * float(sum_.reasons["expect"].split()[1])
+    assert expected(last) > 1.2 * expected(sum_)
     assert last.reasons["outside"].startswith("train.loss: last is far outside of what the rule was fitted to")
     assert "the loss is a sum over the window" in commented_yaml(sum_.config, "", sum_.comments)
     as_yaml = commented_yaml(last.config, "", last.comments)
