@@ -109,10 +109,18 @@ def _version(version: bool = typer.Option(False, "--version", help="Print the ve
         raise typer.Exit
 
 
+def _skip_last_collection() -> None:
+    """Keep Python from collecting garbage among torch's objects at exit, which takes half a second.
+
+    Triton prints a list of all its objects that are not collected.
+    """
+    if "triton" not in sys.modules:
+        gc.freeze()
+
+
 def main() -> None:
     """Run the command line; a user's mistake is one line on stderr and exit code 1 (2 for usage)."""
-    # At exit Python would collect garbage among torch's objects for half a second.
-    atexit.register(gc.freeze)
+    atexit.register(_skip_last_collection)
     limit_spinning()
     limit_threads()
     # Python has None for a stream that is closed (`<&-`): there is nothing to read, and what is written is lost.
