@@ -29,6 +29,8 @@ _FASTER = 1.5
 """How much faster a model may be than estimated."""
 _MEMBERS, _SEVERAL_NATS = (1, 2, 3), 0.01
 """Numbers of members to choose from, and what several must gain: they write more slowly than one."""
+_SEVERAL_PASSES = 20.0
+"""Passes over the text that each of several must make. After 12, three scored worse than one after 20."""
 _MEMORY = 0.5
 """Share of the free memory that the lower bound of what a run needs may take."""
 
@@ -88,8 +90,8 @@ def with_training(
     Its members are as many as score best, and no more than that takes. update_s: of one member. split: characters for
     training and validation in a run that reads so many.
     """
-    trained = [_with_members(candidate, count, update_s, seconds, split) for count in candidate.member_counts]
-    return min(trained, key=_score)
+    fewest, *more = (_with_members(candidate, count, update_s, seconds, split) for count in candidate.member_counts)
+    return min([fewest, *(each for each in more if each.epochs >= _SEVERAL_PASSES)], key=_score)
 
 
 def _with_members(
