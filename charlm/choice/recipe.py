@@ -28,8 +28,6 @@ def all_settings(candidate: Candidate, minutes: float, split: list[float] | None
         settings["data"]["split"] = split
     if updates < family.forget_bias_updates:
         settings["model"]["cell"]["forget_bias"] = 1.0
-    if candidate.members > 1:
-        settings["model"]["members"] = candidate.members
     settings["model"]["dropout"] = dropout(regularization(candidate), model.layers)
     eval_every = _eval_every(candidate, minutes)
     evaluations = updates // eval_every if eval_every else 0
@@ -112,7 +110,6 @@ def comments(candidate: Candidate, settings: dict[str, Any]) -> dict[str, str]:
         "data.split": f"training, validation, test; about {candidate.train_chars:,} characters to learn from",
         "model.cell.hidden": "",
         "model.cell": f"{candidate.parameters:,} parameters",
-        "model.members": "models that learn side by side: more of them teach more here than more passes",
         "model.layers": "",
         "model.embedding": "",
         "model.dropout": f"about {candidate.epochs:.1f} passes over the text; more passes, up to "

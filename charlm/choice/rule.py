@@ -1,11 +1,11 @@
 """What a model will score, by its size, the time and the text: a rule fitted to trainings (benchmarks/README.md).
 
-    nats per character = c + A · (N / N₀)^−α + B · (D / D₀)^−β − G · (1 − 1 / M)
+    nats per character = c + A · (N / N₀)^−α + B · (D / D₀)^−β
 
-c: what no model of this form gets below on the text; N: useful parameters of a member; D: characters read, counted less
-for repetitions and for large batches; M: members. The first three terms are those of Hoffmann et al. 2022
-(arXiv:2203.15556, (2)); repetitions count as in Muennighoff et al. 2023 (arXiv:2305.16264, (5)).
-`benchmarks/fit_curves.py` fits A, α, B, β, the multipliers of the families, `PER_CHAR` and `NGRAM_SHARE`.
+c: what no model of this form gets below on the text; N: useful parameters; D: characters read, counted less for
+repetitions and for large batches. The form is that of Hoffmann et al. 2022 (arXiv:2203.15556, (2)); repetitions count
+as in Muennighoff et al. 2023 (arXiv:2305.16264, (5)). `benchmarks/fit_curves.py` fits A, α, B, β, the multipliers of
+the families, `PER_CHAR` and `NGRAM_SHARE`.
 """
 
 import math
@@ -18,8 +18,6 @@ from charlm.config import Config
 
 A, ALPHA, PARAMETERS = 0.183, 0.44, 4e5
 B, BETA, CHARS = 0.451, 0.36, 1e6
-MEMBERS = 0.044
-"""G: what many members gain over one with as many updates."""
 UPDATES, LEAST_UPDATES, MOST_UPDATES = 1000, 250, 8000
 """A family's multiplier grows with the updates, relative to the first number, between the other two.
 
@@ -56,17 +54,12 @@ class Candidate:
     config: Config
     """The same with the user's."""
     parameters: int
-    """Of one member."""
-    member_counts: tuple[int, ...] = (1,)
-    """The numbers of members to choose from."""
-    members: int = 1
     measured_s: float | None = None
-    """Measured seconds per update of one member."""
+    """Measured seconds per update."""
     train_chars: int = 0
     """Characters of the train split."""
     valid_chars: int = 0
     update_s: float = 0.0
-    """Seconds per update of all members."""
     updates: int = 0
 
     @property
@@ -121,12 +114,11 @@ def effective_parameters(candidate: Candidate) -> float:
 
 
 def _nats(parameters: float, candidate: Candidate) -> float:
-    """The terms of the rule without c."""
+    """The two terms of the rule."""
     train = candidate.config.train
     share = 1.0 if train.loss == "sum" else min(LAST / train.bptt, 1.0)
     learned = max(distinct_chars(candidate.updates, candidate.chars_per_update, candidate.train_chars, share), 1.0)
-    alone = A * (parameters / PARAMETERS) ** -ALPHA + B * (learned / CHARS) ** -BETA
-    return alone - MEMBERS * (1 - 1 / candidate.members)
+    return A * (parameters / PARAMETERS) ** -ALPHA + B * (learned / CHARS) ** -BETA
 
 
 def distinct_chars(updates: int, chars_per_update: int, train_chars: int, share: float = 1.0) -> float:

@@ -27,10 +27,6 @@ _LONGEST_S = 0.3
 """A model whose updates are expected to take longer is not measured, unless it is its family's first."""
 _FASTER = 1.5
 """How much faster a model may be than estimated."""
-_MEMBERS, _SEVERAL_NATS = (1, 2, 3), 0.01
-"""Numbers of members to choose from, and what several must gain: they write more slowly than one."""
-_SEVERAL_PASSES = 20.0
-"""Passes over the text that each of several must make. After 12, three scored worse than one after 20."""
 _MEMORY = 0.5
 """Share of the free memory that the lower bound of what a run needs may take."""
 
@@ -60,10 +56,7 @@ def candidates_by_family(
                 continue
             if least_bytes(config, vocabulary_size, machine) > most_bytes:
                 break
-            given = config.model.members
-            parameters = count_parameters(config.model, vocabulary_size) // given
-            counts = (given,) if request.gives("model.members") else _MEMBERS
-            sizes.append(Candidate(family, settings, config, parameters, counts))
+            sizes.append(Candidate(family, settings, config, count_parameters(config.model, vocabulary_size)))
         if sizes:
             by_family.append(sizes)
     if not by_family:
@@ -87,24 +80,15 @@ def with_training(
 ) -> Candidate:
     """The candidate with the updates that it makes in so many seconds, and what of the text it learns from.
 
-    Its members are as many as score best, and no more than that takes. update_s: of one member. split: characters for
-    training and validation in a run that reads so many.
+    split: characters for training and validation in a run that reads so many.
     """
-    fewest, *more = (_with_members(candidate, count, update_s, seconds, split) for count in candidate.member_counts)
-    return min([fewest, *(each for each in more if each.epochs >= _SEVERAL_PASSES)], key=_score)
-
-
-def _with_members(
-    candidate: Candidate, members: int, update_s: float, seconds: float, split: Callable[[int], tuple[int, int]]
-) -> Candidate:
-    train, chars, update_s = candidate.config.train, candidate.chars_per_update, members * update_s
+    train, chars = candidate.config.train, candidate.chars_per_update
     updates = max(1, int(seconds / update_s))
     train_chars = max(split(updates * chars)[0], 1)
     passes = min(train.max_epochs or MOST_EPOCHS, MOST_EPOCHS)
     updates = min(updates, train.max_steps or updates, int(passes * train_chars / chars) + 1)
     valid_chars = split(updates * chars)[1]
-    trained = replace(candidate, update_s=update_s, updates=updates, train_chars=train_chars, valid_chars=valid_chars)
-    return replace(trained, members=members)
+    return replace(candidate, update_s=update_s, updates=updates, train_chars=train_chars, valid_chars=valid_chars)
 
 
 def next_to_measure(
@@ -122,8 +106,8 @@ def next_to_measure(
     likely = prospects(1.0)
     if not likely or not is_in_time:
         return None
-    lowest, leader = min(map(_score, _promising(list(likely.values())))), best(list(likely.values()))
-    rivals = sorted((_score(hope), at) for at, hope in prospects(_FASTER).items() if is_promising(hope))
+    lowest, leader = min(map(relative_nats, _promising(list(likely.values())))), best(list(likely.values()))
+    rivals = sorted((relative_nats(hope), at) for at, hope in prospects(_FASTER).items() if is_promising(hope))
     models = [model for nats, model in rivals if nats < lowest]
     models += [model for model, candidate in likely.items() if candidate is leader]
     for at, index in models:
@@ -133,11 +117,6 @@ def next_to_measure(
         if not families[at][index].measured_s:
             return at, index
     return None
-
-
-def _score(candidate: Candidate) -> float:
-    """By what candidates are compared, in nats."""
-    return relative_nats(candidate) + (_SEVERAL_NATS if candidate.members > 1 else 0.0)
 
 
 def is_promising(candidate: Candidate) -> bool:
@@ -157,6 +136,6 @@ def best(candidates: list[Candidate]) -> Candidate:
     Of those beyond `_MEASURED_PARAMETERS` the smallest.
     """
     promising = _promising(candidates)
-    lowest = min(map(_score, promising))
-    near = [candidate for candidate in promising if _score(candidate) < lowest + _TIE_NATS]
+    lowest = min(map(relative_nats, promising))
+    near = [candidate for candidate in promising if relative_nats(candidate) < lowest + _TIE_NATS]
     return max(near, key=lambda each: (min(each.parameters, _MEASURED_PARAMETERS), -each.parameters))

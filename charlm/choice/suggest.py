@@ -97,7 +97,7 @@ def suggest(request: Request, group: ProcessGroup = ONE_PROCESS, clock: Clock | 
         if seconds is None:
             del family[index:]  # no larger one fits into memory either
         for same in (each for sizes in families for each in sizes if each.config == config):
-            same.measured_s = seconds and seconds / config.model.members
+            same.measured_s = seconds
     choice = group.on_first(lambda: _choose(request, base, corpus, list(prospects().values()), machine))
     return Suggestion(*choice, machine, text, corpus.vocabulary)
 
@@ -174,9 +174,8 @@ def _reasons(request: Request, corpus: Corpus, chosen: Candidate, candidates: in
     """What was found out and chosen: label → text."""
     ids, vocabulary_size = corpus.splits["train"], len(corpus.vocabulary)
     nats, line_chars = _ngram_nats(corpus, chosen), mean_line_chars(ids, corpus.vocabulary)
-    model = chosen.config.model.model_copy(update={"members": chosen.members})
-    updates = counted(chosen.updates, "update")
-    name = f"{model.description}, {chosen.members * chosen.parameters:,} parameters"
+    model, updates = chosen.config.model, counted(chosen.updates, "update")
+    name = f"{model.description}, {chosen.parameters:,} parameters"
     lines = f", mean line length {line_chars:.0f}" if line_chars < 1000 else ""
     reasons = {
         "text": f"{len(ids):,} characters, {vocabulary_size:,} distinct{lines}; a 5-gram model scores {nats:.2f} nats",

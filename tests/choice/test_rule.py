@@ -11,7 +11,7 @@ import pytest
 from charlm.choice.families import USUAL, Request
 from charlm.choice.ngram import heldout_nats, mean_line_chars, ngram_nats, spread_ngram_nats
 from charlm.choice.rule import Candidate, dropout, expected_error, expected_nats, regularization, relative_nats
-from charlm.choice.search import best, is_promising, with_training
+from charlm.choice.search import best, is_promising
 from charlm.choice.speed import estimates, measure
 from charlm.config import parse_config
 from charlm.config.schema import Dropout
@@ -68,24 +68,6 @@ def test_a_surplus_of_parameters_and_repetitions_gain_little():
     gains = [before - after for before, after in itertools.pairwise(passes)]
     assert all(gain > 0 for gain in gains)
     assert gains[-1] < gains[0] / 10
-
-
-@pytest.mark.parametrize(
-    ("train_chars", "minutes", "counts", "members"),
-    [
-        (10**5, 5, (1, 2, 3), 3),  # more passes would teach nothing
-        (10**6, 30, (1, 2, 3), 3),
-        (10**6, 1, (1, 2, 3), 1),
-        (10**8, 30, (1, 2, 3), 1),
-        (10**8, 30, (2,), 2),  # the user's
-    ],
-)
-def test_members_where_more_passes_would_teach_less(train_chars, minutes, counts, members):
-    one = replace(candidate(), member_counts=counts)
-    chosen = with_training(one, 0.01, 60 * minutes, lambda chars: (train_chars, 0))
-    assert chosen.members == members
-    assert chosen.update_s == pytest.approx(0.01 * members)
-    assert chosen.updates * chosen.update_s <= 60 * minutes
 
 
 def test_of_equals_the_largest_of_those_that_the_rule_was_fitted_to():
