@@ -1,6 +1,5 @@
 """What is compared. Imports no torch: the command line reads its options from here."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -56,22 +55,16 @@ class Plan:
 
     def options(self) -> dict[str, Any]:
         """Option → the value that it keeps in all trainings."""
-        from charlm.config import valid_overrides
+        from charlm.config import flatten_section, valid_overrides
 
-        return dict(leaf for _, path, value in valid_overrides(self.overrides) for leaf in _leaves(path, value))
+        options: dict[str, Any] = {}
+        for _, path, value in valid_overrides(self.overrides):
+            options |= flatten_section({".".join(path): value})
+        return options
 
     def run_dir(self, folder: Path, cell: str, seed: int) -> Path:
         """The folder of a training."""
         return folder / f"{short_name(cell)}-{seed}"
-
-
-def _leaves(path: tuple[str, ...], value: Any) -> Iterator[tuple[str, Any]]:
-    """Each option of a section that is set, or the option itself."""
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            yield from _leaves((*path, key), inner)
-    else:
-        yield ".".join(path), value
 
 
 def short_name(cell: str) -> str:

@@ -170,13 +170,14 @@ def differences(old: Config, new: Config) -> dict[str, tuple[Any, Any]]:
 
 def flatten(config: Config) -> dict[str, Any]:
     """Every option by its dotted path: {"train.max_steps": 2000, …}."""
-    return _flatten(config.model_dump(mode="json"), "")
+    return flatten_section(config.model_dump(mode="json"))
 
 
-def _flatten(section: dict[str, Any], prefix: str) -> dict[str, Any]:
+def flatten_section(section: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Every option of a section by its path, which begins with `prefix`."""
     flat: dict[str, Any] = {}
     for key, value in section.items():
-        flat |= _flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+        flat |= flatten_section(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
     return flat
 
 

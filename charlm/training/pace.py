@@ -12,7 +12,7 @@ from charlm.training.state import TrainState
 _FIRST_UPDATES = 2
 """Updates of a session that are not timed: they allocate memory, and on a GPU record graphs."""
 _WINDOW, _WINDOW_S, _MOST_WINDOW = 0.02, 2.0, 0.1
-"""The time of updates is averaged over about the first share of the minutes and so many seconds, at most the second."""
+"""The time of updates is averaged over about 2 % of the minutes and 2 seconds, but at most 10 % of the minutes."""
 _WATCHED = 2
 """Windows that a run is watched before a line says that it is slow: other load may soon be over."""
 _AFTER_S = 0.25

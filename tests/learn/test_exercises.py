@@ -251,7 +251,7 @@ def test_wrong_answers_are_told_why(told):
 
 
 def hints(name: str) -> list[str]:
-    """The sentences in the check of an exercise, but for the one that it ends with."""
+    """The sentences in the check of an exercise, except the last."""
     tree = ast.parse((EXERCISES / f"{name}.py").read_text(encoding="utf-8"))
     [check] = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "check"]
     constants = [node for line in check.body[:-1] for node in ast.walk(line) if isinstance(node, ast.Constant)]
