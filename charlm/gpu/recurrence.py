@@ -10,7 +10,7 @@ from torch import Tensor
 
 from charlm.cells.passes import Passes
 from charlm.gpu.buffers import BufferCache
-from charlm.gpu.graphs import Graphs, identity, stream_of
+from charlm.gpu.graphs import Graphs, identity, inside_graph, stream_of
 from charlm.gpu.products import device_linear, matmul
 from charlm.gpu.steps import Steps, Window
 from charlm.native.call import without_autocast
@@ -48,8 +48,8 @@ class TensorRecurrence(Driver):
                 launches()
 
     def takes_graphs(self, device: torch.device) -> bool:
-        """Whether windows become graphs on this device; not while the caller records a graph of its own."""
-        if device.type != "cuda":
+        """Whether windows become graphs on this device; not where the caller has a graph of its own."""
+        if device.type != "cuda" or inside_graph():
             return False
         with torch.cuda.device(device):
             return not torch.cuda.is_current_stream_capturing()

@@ -284,6 +284,8 @@ class TrainingLoop:
         count = sum(parameters_by_part(trainer.model).values())
         say("model", f"{model.description}: {count:,} parameters")
         say("device", f"{describe_device(trainer.device)}, {self.config.precision}; {trainer.backend}")
+        if trainer.no_graph_reason:
+            say("graph", f"none for whole updates: {trainer.no_graph_reason}; their kernels are launched one by one")
         say("run", str(self.folder.path))
         if rollbacks := trainer.state.rollbacks:
             say("rollback", f"{rollbacks} so far: learning rate × {trainer.state.lr_factor:g}")

@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from charlm.config.optimizers import (
     CosineSchedule,
@@ -108,7 +107,11 @@ class Muon(_AdamW):
         size = parameter.shape[-1]
         blocks = gradient.lerp(average, group["momentum"]).view(-1, size, size)
         parameter.mul_(1 - group["lr"] * group["weight_decay"])
-        parameter.add_(orthogonal(blocks).view_as(parameter), alpha=-0.2 * math.sqrt(size) * group["lr"])
+        direction, rate = orthogonal(blocks).view_as(parameter), -0.2 * math.sqrt(size) * group["lr"]
+        if isinstance(rate, Tensor):  # add_ would read it
+            parameter.addcmul_(direction, rate)
+        else:
+            parameter.add_(direction, alpha=rate)
 
 
 def orthogonal(blocks: Tensor) -> Tensor:
@@ -124,25 +127,36 @@ def orthogonal(blocks: Tensor) -> Tensor:
     return blocks
 
 
-def step_and_average(optimizer: torch.optim.Optimizer, averages: Mapping[Tensor, Tensor], decay: float) -> None:
+def keep_on_device(optimizer: torch.optim.Optimizer) -> bool:
+    """Let the optimizer keep all its numbers on a GPU, also the learning rate, a 0-d tensor. False if it cannot."""
+    for group in optimizer.param_groups:
+        group |= {"capturable": True, "foreach": not group.get("fused")}
+    return "capturable" in optimizer.defaults or isinstance(optimizer, torch.optim.SGD)
+
+
+def step_and_average(
+    optimizer: torch.optim.Optimizer, averages: Mapping[Tensor, Tensor], decay: float | Tensor
+) -> None:
     """Make a step; then average ← decay · average + (1 − decay) · weight.
 
-    averages: the running average of each weight, or empty.
+    averages: the running average of each weight, or empty. decay: a 0-d tensor if the learning rate is one.
     """
     if isinstance(optimizer, Muon):
         optimizer.step_matrices()
-    if isinstance(optimizer, torch.optim.Adam) and adam_step(optimizer, averages, decay):
+    on_cpu = not isinstance(decay, Tensor)
+    if on_cpu and isinstance(optimizer, torch.optim.Adam) and adam_step(optimizer, averages, decay):
         return
     optimizer.step()
-    if averages:
-        get_ema_multi_avg_fn(decay)([*averages.values()], [*averages], None)
+    with torch.no_grad():
+        for weight, average in averages.items():
+            average.lerp_(weight, 1 - decay)
 
 
 def state_copies(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> int:
     """Number of tensors of a parameter's shape in its optimizer state, found by one step on a single number."""
     parameter = nn.Parameter(torch.zeros(1, 1))
     parameter.grad = torch.zeros(1, 1)
-    trial = type(optimizer)([{**group, "params": [parameter]}])  # type: ignore[call-arg]
+    trial = type(optimizer)([{**group, "params": [parameter], "lr": 0.0, "capturable": False}])  # type: ignore[call-arg]
     trial.step()
     return sum(value.dim() == 2 for value in trial.state[parameter].values() if isinstance(value, Tensor))
 

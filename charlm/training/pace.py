@@ -9,8 +9,8 @@ from charlm.system.clock import EVALUATION_COST, Clock
 from charlm.system.console import say
 from charlm.training.state import TrainState
 
-_FIRST_UPDATES = 2
-"""Updates of a session that are not timed: they allocate memory, and on a GPU record graphs."""
+_FIRST_UPDATES = 3
+"""Updates of a session that are not timed: they allocate memory, and on a GPU the third one is recorded as a graph."""
 _WINDOW, _WINDOW_S, _MOST_WINDOW = 0.02, 2.0, 0.1
 """The time of updates is averaged over about 2 % of the minutes and 2 seconds, but at most 10 % of the minutes."""
 _WATCHED = 2

@@ -78,17 +78,18 @@ class TrainState:
     recurrent: RecurrentState | None = None
     """Hidden state carried from the last window; None where an epoch starts."""
 
-    def count_update(
-        self, loss: WindowLoss, *, window: tuple[int, int], lr: float, grad_norm: Tensor, seconds: float
-    ) -> None:
-        """Count an update on a window [T, B], and carry its hidden state."""
+    def carry(self, loss: WindowLoss, grad_norm: Tensor) -> None:
+        """Take over the tensors of an update."""
+        self.grad_norm, self.recurrent = grad_norm, loss.state
+        self.objective_sum += loss.cross_entropy
+
+    def count_update(self, *, window: tuple[int, int], lr: float, seconds: float) -> None:
+        """Count an update on a window [T, B]."""
         steps, batch_size = window
-        self.lr, self.grad_norm = lr, grad_norm
+        self.lr = lr
         self.step += 1
         self.chars += steps * batch_size
         self.position += steps
-        self.recurrent = loss.state
-        self.objective_sum += loss.cross_entropy
         self.interval_steps += 1
         self.interval_bptt += steps
         self.interval_s += seconds

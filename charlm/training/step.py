@@ -17,10 +17,12 @@ from charlm.layers import RecurrentState, as_tuple
 from charlm.model import Network, WindowLoss, build_model, load_weights, map_state, window_loss
 from charlm.native.build import used_kernels
 from charlm.system.process_group import WHOLE_BATCH, Shard
+from charlm.training.graph import UpdateGraph
 from charlm.training.machine import Machine, check_memory
 from charlm.training.optimizer import (
     build_optimizer,
     clip_gradients,
+    keep_on_device,
     learning_rate,
     skip_step_unless,
     state_copies,
@@ -73,6 +75,11 @@ class Trainer:
         # Reading a number from a GPU makes the host wait for it, so the check for finite numbers is deferred there.
         self._defers_checks = device.type != "cpu"
         self._diverged_step = torch.full((), -1, device=device)
+        self.no_graph_reason = self._why_no_graph() if self._defers_checks else ""
+        """Why an update on a GPU is not one CUDA graph; "" if it is, and on a CPU."""
+        self._graph = None
+        if self._defers_checks and not self.no_graph_reason:
+            self._graph = UpdateGraph(self.model.zero_state(config.train.batch_size))
 
     # Where the run stands
 
@@ -133,18 +140,46 @@ class Trainer:
         start_s = time.perf_counter()
         config, state = self.config, self.state
         x_TB, y_TB = self.streams.read(state.position, self._window_steps(), self.device, state.epoch)
-        loss = self._backward(self.loss(x_TB, y_TB, self._carried_state()))
-        grad_norm = clip_gradients(self.optimizer, config.optimizer, self._clipped)
-        self._stop_unless_finite(loss.objective, grad_norm)
-        lr = self.learning_rate()
-        self._step(lr)
+        lr, decay = self.learning_rate(), self._average_decay()
+        if self._graph is None:
+            self._learn(x_TB, y_TB, lr, decay, state.step + 1)
+        else:
+            self._graph.run(self._learn, state, (x_TB, y_TB, lr, decay, state.step + 1), self._learned_tensors())
+        state.averaged_updates += self.averaged is not None
         seconds = time.perf_counter() - start_s
-        window = len(x_TB), config.train.batch_size
-        state.count_update(loss, window=window, lr=lr, grad_norm=grad_norm, seconds=seconds)
+        state.count_update(window=(len(x_TB), config.train.batch_size), lr=lr, seconds=seconds)
         if state.position + config.train.bptt > self.streams.length:
             state.epoch += 1
             state.position = self.streams.epoch_start(state.epoch)
             state.recurrent = None
+
+    def _learn(self, x_TB: Tensor, y_TB: Tensor, lr: float | Tensor, decay: float | Tensor, step: int | Tensor) -> None:
+        """The part of an update that a GPU can repeat without Python.
+
+        What changes from one update to the next is in arguments, which are tensors there, or in tensors of the trainer.
+        """
+        try:
+            loss = self._backward(self.loss(x_TB, y_TB, self._carried_state()))
+            grad_norm = clip_gradients(self.optimizer, self.config.optimizer, self._clipped)
+            self._stop_unless_finite(loss.objective, grad_norm, step)
+            self._step(lr, decay)
+            self.state.carry(loss, grad_norm)
+        finally:  # also where the update diverges, or CUDA refuses to record it
+            self.optimizer.zero_grad()
+
+    def _learned_tensors(self) -> list[object]:
+        """What `_learn` reads and writes besides its arguments and `state`."""
+        optimizer = (value for state in self.optimizer.state.values() for value in state.values())
+        return [*self.parameters, *self._averages.values(), self._diverged_step, *optimizer]
+
+    def _why_no_graph(self) -> str:
+        """Why an update cannot be recorded; "" if it can. Prepares the optimizer for it."""
+        train = self.config.train
+        if self.group.is_distributed:
+            return "several processes add up their gradients"
+        if train.vary_bptt or train.bptt_start is not None:
+            return "windows vary in length (train.vary_bptt, train.bptt_start)"
+        return "" if keep_on_device(self.optimizer) else f"{self.config.optimizer.name} counts its steps on the host"
 
     def loss(self, x_TB: Tensor, y_TB: Tensor, state: RecurrentState | None) -> WindowLoss:
         """The loss of a window, as the config weighs it."""
@@ -209,19 +244,17 @@ class Trainer:
         continues_B1 = self.group.shard.of(drawn_B1, dim=0) >= p
         return map_state(lambda state_LBH: state_LBH * continues_B1, self.state.recurrent)
 
-    def _step(self, lr: float) -> None:
-        """Make the optimizer's step, and add the weights to their running average.
+    def _average_decay(self) -> float:
+        """Decay of the running average in the next update: it rises to `ema`, so the first weights soon fade."""
+        updates = self.state.averaged_updates
+        return min((1 + updates) / (10 + updates), self.config.train.ema) if updates else 0.0
 
-        The average's decay rises to `ema`, so the first weights soon fade.
-        """
+    def _step(self, lr: float | Tensor, decay: float | Tensor) -> None:
+        """Make the optimizer's step, and add the weights to their running average."""
         for group in self.optimizer.param_groups:
             group["lr"] = lr
-        updates = self.state.averaged_updates
-        decay = min((1 + updates) / (10 + updates), self.config.train.ema) if updates else 0.0
         with self._optimizer_precision():
             step_and_average(self.optimizer, self._averages, decay)
-        self.state.averaged_updates += self.averaged is not None
-        self.optimizer.zero_grad()
 
     def start_from_weights(self, weights: dict[str, Tensor]) -> None:
         """Replace the initial weights and their running average."""
@@ -237,15 +270,14 @@ class Trainer:
 
     # Finite numbers
 
-    def _stop_unless_finite(self, objective: Tensor, grad_norm: Tensor) -> None:
-        step = self.state.step + 1
+    def _stop_unless_finite(self, objective: Tensor, grad_norm: Tensor, step: int | Tensor) -> None:
         if self._defers_checks:
             finite = torch.isfinite(grad_norm) & torch.isfinite(objective)
             skip_step_unless(finite, self.optimizer)
             first = ~finite & (self._diverged_step < 0)
-            self._diverged_step = torch.where(first, step, self._diverged_step)
+            self._diverged_step.copy_(torch.where(first, step, self._diverged_step))
         elif not (math.isfinite(grad_norm) and math.isfinite(objective)):
-            raise divergence(step, f"loss {objective:.6g}, gradient norm {grad_norm:.6g}")
+            raise divergence(int(step), f"loss {objective:.6g}, gradient norm {grad_norm:.6g}")
 
     def check_finite(self, weights: bool = False) -> None:
         """DivergenceError if an update had a non-finite loss or gradient.

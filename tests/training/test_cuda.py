@@ -7,7 +7,9 @@ from charlm.cells import CELLS
 from charlm.checkpoint import read_checkpoint, save_checkpoint
 from charlm.inference.options import SamplingOptions
 from charlm.inference.sampling import read_ids, sample_ids
+from charlm.system.process_group import ONE_PROCESS
 from charlm.training.snapshot import restore_snapshot, take_snapshot
+from tests.pairwise import pairwise
 from tests.runs import row_of
 
 pytestmark = [pytest.mark.cuda, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
@@ -27,7 +29,7 @@ def test_cuda_trains_like_the_cpu(trainer_of, kind, precision):
 
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 @pytest.mark.parametrize("kind", CELLS)
-@pytest.mark.parametrize("name", ["adamw", "sgd", "rmsprop"])
+@pytest.mark.parametrize("name", ["adamw", "sgd", "rmsprop", "muon"])
 def test_cuda_updates_do_not_wait_for_the_device(trainer_of, kind, name):
     places = {"embedding": 0.1, "input": 0.1, "between_layers": 0.1, "output": 0.1}
     trainer = trainer_of(
@@ -46,6 +48,43 @@ def test_cuda_updates_do_not_wait_for_the_device(trainer_of, kind, name):
     finally:
         torch.cuda.set_sync_debug_mode("default")
     trainer.check_finite()
+
+
+@pairwise(
+    kind=list(CELLS),
+    name=["adamw", "muon", "sgd", "rmsprop"],
+    model=[{"dropout": 0.1, "zoneout": 0.1, "layers": 2}, {}, {"members": 2}],
+    train=[{"ema": 0.9, "reset_state": 0.3}, {}],
+    unit=["text", "line"],
+    precision=["fp32", "bf16"],
+)
+def test_cuda_replayed_updates_have_the_bits_of_launched_ones(
+    trainer_of, kind, name, model, train, unit, precision, capsys
+):
+    """Over the end of an epoch, with a learning rate that changes."""
+
+    def updated(*, replays):
+        trainer = trainer_of(
+            device="cuda",
+            precision=precision,
+            model={"cell": {"kind": kind, "hidden": 16}, **model},
+            optimizer={"name": name, "lr": 0.01, "schedule": {"name": "linear", "final_fraction": 0.1}},
+            train={"start_at": 0.93, **train},
+            unit=unit,
+        )
+        trainer._graph.graphs.enabled = replays
+        for _ in range(10):
+            trainer.update()
+        trainer.check_finite()
+        return trainer
+
+    launched, replayed = updated(replays=False), updated(replays=True)
+    assert "not used" not in capsys.readouterr().err
+    assert replayed._graph.graphs.replays >= 7
+    assert (replayed.state.epoch, replayed.state.lr) == (1, launched.state.lr)
+    both = ([*t._learned_tensors(), *t.state.tensors(ONE_PROCESS).values()] for t in (replayed, launched))
+    for ours, theirs in zip(*both, strict=True):
+        assert torch.equal(ours, theirs) if isinstance(ours, torch.Tensor) else ours == theirs
 
 
 def test_cuda_checkpoint_goes_on_on_the_cpu_and_back(trainer_of, tmp_path):
