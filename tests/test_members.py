@@ -106,6 +106,8 @@ def test_probabilities_that_are_nearly_0_stay_finite():
             member.decoder.bias[0] = 500
     assert model.eval()(ids(3, B))[0][..., 1:].max() < -400
     assert model(ids(3, B))[0].isfinite().all()
+    drawn = sample_ids(model, *read_ids(model, [1]), SamplingOptions(temperature=1.0, length=5), [0])
+    assert torch.cat([*drawn]).tolist() == [0] * 5
 
 
 def test_equal_members_score_as_one_of_them():
@@ -122,8 +124,10 @@ def test_equal_members_score_as_one_of_them():
     np.testing.assert_array_equal(features, np.tile(wanted, M))
 
 
+@pytest.mark.parametrize("kernels", ["needs_kernels", "no_kernels"])
 @pytest.mark.parametrize("limits", [{}, {"temperature": 0}, {"temperature": 0.7, "top_p": 0.8}])
-def test_samples_are_drawn_from_the_mean(limits):
+def test_samples_are_drawn_from_the_mean(limits, kernels, request):
+    request.getfixturevalue(kernels)
     model, seeds, length = sharpened(model_of()), (3, 4), 20
     options = SamplingOptions(**{"temperature": 1.0, "length": length, **limits})
     drawn = torch.stack([*sample_ids(model, *read_ids(model, [1, 2]), options, seeds)])

@@ -13,7 +13,7 @@ from charlm.data.vocabulary import Vocabulary
 from charlm.gpu.graphs import Graphs
 from charlm.inference.options import SamplingOptions
 from charlm.layers import RecurrentState, as_tuple
-from charlm.model import Network, map_state, overflow
+from charlm.model import Network, generator_of, map_state, overflow
 
 _WINDOW = 256
 """Characters of a prompt that are read at once, and random numbers that are drawn at once."""
@@ -65,7 +65,7 @@ def sample_ids(
     """
     N = len(seeds)
     output, state = output.expand(-1, N, -1), map_state(lambda layer: layer.repeat(1, N, 1), state)
-    if generator := model.generator(state):
+    if generator := generator_of(model, state):
         draw: Callable[[Tensor], Tensor] = functools.partial(generator.draw, **options.of_a_character)
     else:
         draw = StepByStep(model, output, state, options)

@@ -20,7 +20,7 @@ from charlm.layers.torch_operator import torch_backend
 from charlm.native.build import KernelError, load
 from charlm.native.call import autocasts_to_bf16
 from charlm.native.fused import FusedDriver, fused
-from charlm.native.generate import Generator
+from charlm.native.generate import GeneratingLayer
 from charlm.native.lookup import Lookup
 from charlm.native.random import dropout_mask
 from charlm.native.shared import SHARED_KERNELS
@@ -209,24 +209,16 @@ class RecurrentLayers(nn.Module):
                 zoneout_TBH.zero_()
         return zoneout_TBS
 
-    def generator(
-        self, state: RecurrentState, table_VI: Tensor | None, decoder: tuple[Tensor, Tensor]
-    ) -> Generator | None:
-        """Generates characters in a kernel, starting from `state`, in evaluation mode; None if no kernel can.
-
-        table_VI: the layers' input for each character, None for one-hot; decoder: weights [V, H] and biases [V] of
-        the logits.
-        """
-        backend = self.select_backend(next(self.parameters()).device, training=False).backend
-        if not backend.generates:
-            return None
+    def generating_layers(
+        self, state: RecurrentState | None, batch_size: int, characters: Lookup
+    ) -> list[GeneratingLayer]:
+        """The layers for a `Generator`, starting from `state`, in evaluation mode. characters: their inputs."""
         layers = []
-        batch_size = as_tuple(state)[0].shape[1]
         for layer, layer_state in enumerate(self.split_state(state, batch_size)):
             call = self.layer_call(layer, layer_state, steps=1, training=False)
-            characters = Lookup(torch.arange(len(decoder[0])), table_VI) if layer == 0 else None
-            layers.append(generating_layer(self.cpu_driver, self.layer_input_size(layer), call, characters))
-        return Generator(self.cpu_driver, layers, decoder, residual=self.residual)
+            inputs = characters if layer == 0 else None
+            layers.append(generating_layer(self.cpu_driver, self.layer_input_size(layer), call, inputs))
+        return layers
 
     # Backends
 

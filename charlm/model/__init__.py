@@ -15,7 +15,7 @@ from charlm.model.build import (
     uninitialized_model,
 )
 from charlm.model.loss import WindowLoss, mean_square, window_loss
-from charlm.model.members import Members, Network
+from charlm.model.members import Members, Network, generator_of
 from charlm.model.network import CharLM, map_state, overflow
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "build_model",
     "count_parameters",
     "count_vocabulary_parameters",
+    "generator_of",
     "load_weights",
     "map_state",
     "mean_square",

@@ -8,7 +8,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from charlm.layers import RecurrentState, Selection, as_tuple
+from charlm.layers import Generator, Lookup, RecurrentState, Selection, as_tuple
 from charlm.model.network import CharLM, map_state
 
 
@@ -20,8 +20,6 @@ class Members(nn.Module):
     Features are those of the members side by side, [T, B, M·H]. A state is [M·L, B, H]: all layers of the first member,
     then all of the second, and so on.
     """
-
-    generates = False
 
     def __init__(self, members: Sequence[CharLM]) -> None:
         super().__init__()
@@ -112,9 +110,26 @@ class Members(nn.Module):
         """See `CharLM`."""
         return self.members[0].autocast(device)
 
-    def generator(self, state: RecurrentState) -> None:
-        """No kernel generates characters of several members."""
+    @property
+    def generates(self) -> bool:
+        """See `CharLM`."""
+        return self.members[0].generates
 
 
 Network = CharLM | Members
 """What a run trains."""
+
+
+def generator_of(model: Network, state: RecurrentState) -> Generator | None:
+    """Generates characters in a kernel, starting from `state`; None if no kernel can."""
+    if not model.generates:
+        return None
+    batch_size, layers = as_tuple(state)[0].shape[1], []
+    decoders = [(member.logit_weights(), member.decoder.bias) for member in model.members]
+    with model.autocast(model.device):
+        for member, own_state in zip(model.members, model.split_state(state), strict=True):
+            table_VE = None if member.embedding is None else member.embedding.weight
+            characters = Lookup(torch.arange(model.vocabulary_size), table_VE)
+            layers += member.layers.generating_layers(own_state, batch_size, characters)
+        first = model.members[0].layers
+        return Generator(first.cpu_driver, layers, decoders, residual=first.residual)

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from charlm.errors import DivergenceError
 from charlm.layers import (
     Activations,
-    Generator,
     Lookup,
     RecurrentLayers,
     RecurrentState,
@@ -176,12 +175,6 @@ class CharLM(nn.Module):
         """Whether a kernel can generate characters."""
         with self.autocast(self.device):
             return self.layers.select_backend(self.device, training=False).backend.generates
-
-    def generator(self, state: RecurrentState) -> Generator | None:
-        """Generates characters in a kernel, starting from `state`; None if no kernel can."""
-        table, weight_VH = None if self.embedding is None else self.embedding.weight, self.logit_weights()
-        with self.autocast(self.decoder.weight.device):
-            return self.layers.generator(state, table, (weight_VH, self.decoder.bias))
 
     def _embed(self, x_TB: Tensor) -> Tensor | Lookup:
         """The input of the layers: [T, B, E], or one-hot [T, B, V]."""

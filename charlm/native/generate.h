@@ -9,25 +9,47 @@
 
 #include "recurrence.h"
 
-// B streams, L layers of H units, V characters. Pointers are used only during the call, and overlap only where stated.
+// B streams, M networks that predict together, each of L layers of H units, V characters. Pointers are used only during
+// the call, and overlap only where stated.
 struct Generation {
-  Index count, B, H, V, L, threads;
+  Index count, B, M, H, V, L, threads;
   Index bf16;                     // multiply in bfloat16; sums and states are float in any case
   Index residual;                 // whether layers above the first add their input to their output
   Index top_k;                    // draw among this many most likely characters; 0: all
   double temperature;             // 0: take the most likely
   double top_p;                   // draw among the most likely that together have this probability
   double min_p;                   // draw among those at least this share as likely as the most likely; 0: all
-  const Arguments* const* layers; // [L]: with T = 1, and states [S, 2, B, H]: both halves are the states before the
+  const Arguments* const* layers; // [M, L]: with T = 1, and states [S, 2, B, H]: both halves are the states before the
                                   // call, and overwritten with those after it. The windows of layer 0 are tables of V
                                   // rows, those of the others scratch [1, B, n]
-  const float* output_weights;    // [V, H]
-  const float* output_biases;     // [V]
+  const float* const* weights;    // [M]: [V, H], of the logits
+  const float* const* biases;     // [M]: [V], of the logits
   const double* draws;            // [count, B]: uniform random numbers in [0, 1)
-  float* logits;                  // scratch [B, V]
-  Index* ids;                     // [B], written: the same memory as `ids` of layer 0
+  float* logits;                  // scratch [M, B, V]
+  Index* ids;                     // [B], written: the same memory as `ids` of every layer 0
   Index* drawn;                   // [count, B], written: −1 where a logit is not finite
 };
+
+// Replace the first network's logits of stream b by the logarithms of the networks' mean probabilities.
+inline void mix(const Generation& g, Index b) {
+  if (g.M == 1) return;
+  const auto row = [&](Index m) { return g.logits + (m * g.B + b) * g.V; };
+  for (Index m = 0; m < g.M; m++) {
+    float* const logits = row(m);
+    const float largest = *std::max_element(logits, logits + g.V);
+    double sum = 0;
+    for (Index v = 0; v < g.V; v++) sum += std::exp(logits[v] - largest);
+    const float log_sum = std::log(sum);
+    for (Index v = 0; v < g.V; v++) logits[v] = logits[v] - largest - log_sum;
+  }
+  for (Index v = 0; v < g.V; v++) {
+    // Relative to the largest: small probabilities would underflow.
+    float largest = row(0)[v], sum = 0;
+    for (Index m = 1; m < g.M; m++) largest = std::max(largest, row(m)[v]);
+    for (Index m = 0; m < g.M; m++) sum += std::exp(row(m)[v] - largest);
+    row(0)[v] = largest + std::log(sum / g.M);
+  }
+}
 
 // One character, drawn by inverting the cumulative probabilities in order of probability; −1 if a logit is not finite,
 // because NaN cannot be ordered. order, cumulated: scratch.
@@ -55,25 +77,27 @@ inline Index choose(const Generation& g, const float* logits, double draw, std::
   return order[std::min(std::upper_bound(cumulated.begin(), cumulated.end(), draw * *last), last) - cumulated.begin()];
 }
 
-// The logits of this member's characters: rows of weights [V, H] times a vector per stream, plus a bias.
+// A network's logits of this member's characters: rows of weights [V, H] times a vector per stream, plus a bias.
 template <class Operand>
 class Decoder {
  public:
-  Decoder(const Generation& g, const Member& member, Scratch& scratch)
-      : g(g), slice(member, g.V), copy(g.B, g.H, scratch),
-        product(Product<Operand>::forward(g.B, g.H, slice, 1, g.output_weights, scratch)) {}
+  Decoder(const Generation& g, Index m, const Member& member, Scratch& scratch)
+      : g(g), biases(g.biases[m]), logits(g.logits + m * g.B * g.V), slice(member, g.V), copy(g.B, g.H, scratch),
+        product(Product<Operand>::forward(g.B, g.H, slice, 1, g.weights[m], scratch)) {}
 
   // y: read [B, H].
   void apply(const float* y) {
     product.multiply(copy.take(y));
     for (Index b = 0; b < g.B; b++)
       slice.each_group([&](Index v, Index n, Index i) {
-        store(g.logits + b * g.V + v, load(product.row(b) + i * W) + load(g.output_biases + v, n), n);
+        store(logits + b * g.V + v, load(product.row(b) + i * W) + load(biases + v, n), n);
       });
   }
 
  private:
   const Generation& g;
+  const float* biases;  // [V]
+  float* logits;        // [B, V]
   const Slice slice;
   OwnCopy<Operand> copy;
   const Product<Operand> product;
@@ -141,35 +165,61 @@ class Below {
 template <class Function>
 void with_cell(Index variant, const Function& function);
 
+// One of the networks, one step at a time.
+template <class Operand>
+class Network {
+ public:
+  Network(const Generation& g, Index m, const Member& member, Scratch& scratch)
+      : decoder(g, m, member, scratch), below(g, scratch) {
+    for (Index l = 0; l < g.L; l++) {
+      const Arguments& a = *g.layers[m * g.L + l];
+      with_cell(a.variant, [&](auto cell) {
+        layers.push_back(std::make_unique<LayerOf<decltype(cell), Operand>>(a, l == 0, member, scratch));
+      });
+      add(l);
+    }
+  }
+
+  void decode() { decoder.apply(below.read); }
+  void step(Index l) {
+    if (l > 0) layers[l]->read(below.read);
+    layers[l]->step();
+  }
+  // Call it after the barrier that follows the step.
+  void add(Index l) { below.add(l, layers[l]->output()); }
+  void carry() const {
+    for (const auto& layer : layers) layer->carry();
+  }
+
+ private:
+  Decoder<Operand> decoder;
+  Below below;
+  std::vector<std::unique_ptr<Layer>> layers;
+};
+
 template <class Operand>
 void generate(const Generation& g, const Member& member) {
   Scratch& scratch = fresh_scratch();
-  std::vector<std::unique_ptr<Layer>> layers;
-  for (Index l = 0; l < g.L; l++)
-    with_cell(g.layers[l]->variant, [&](auto cell) {
-      layers.push_back(std::make_unique<LayerOf<decltype(cell), Operand>>(*g.layers[l], l == 0, member, scratch));
-    });
-  Decoder<Operand> decoder(g, member, scratch);
+  std::vector<Network<Operand>> networks;
+  for (Index m = 0; m < g.M; m++) networks.emplace_back(g, m, member, scratch);
   std::vector<Index> order;
   std::vector<double> cumulated;
-  Below below(g, scratch);
-  for (Index l = 0; l < g.L; l++) below.add(l, layers[l]->output());
 
   for (Index n = 0; n < g.count; n++) {
-    decoder.apply(below.read);
+    for (auto& network : networks) network.decode();
     member.meet();
     for (Index b = member.begin(g.B); b < member.end(g.B); b++) {
+      mix(g, b);
       const Index id = choose(g, g.logits + b * g.V, g.draws[n * g.B + b], order, cumulated);
       g.drawn[n * g.B + b] = id;
       g.ids[b] = std::max<Index>(id, 0);
     }
     member.meet();
     for (Index l = 0; l < g.L; l++) {
-      if (l > 0) layers[l]->read(below.read);
-      layers[l]->step();
+      for (auto& network : networks) network.step(l);
       member.meet();
-      below.add(l, layers[l]->output());
+      for (auto& network : networks) network.add(l);
     }
-    for (const auto& layer : layers) layer->carry();
+    for (const auto& network : networks) network.carry();
   }
 }

@@ -36,31 +36,37 @@ class GeneratingLayer(NamedTuple):
 class Generator:
     """Draws characters from a model, starting from the state after a prompt. On the CPU, no gradients.
 
-    Under autocast to bfloat16 the products are bfloat16; logits and states stay float32.
+    Several networks of the same kind and size predict together, by the mean of their probabilities. Under autocast to
+    bfloat16 the products are bfloat16; logits and states stay float32.
 
     Args:
         driver: of all layers.
-        layers: from the lowest to the highest.
-        decoder: weights [V, H] and biases [V] of the logits.
+        layers: of each network from the lowest to the highest, one network after the other.
+        decoders: of each network the weights [V, H] and biases [V] of the logits.
         residual: whether layers above the first add their input to their output.
     """
 
     def __init__(
-        self, driver: FusedDriver, layers: Sequence[GeneratingLayer], decoder: tuple[Tensor, Tensor], *, residual: bool
+        self,
+        driver: FusedDriver,
+        layers: Sequence[GeneratingLayer],
+        decoders: Sequence[tuple[Tensor, Tensor]],
+        *,
+        residual: bool,
     ) -> None:
         self._driver = driver
-        w_VH, b_V = (parameter.detach().contiguous() for parameter in decoder)
-        V, H = w_VH.shape
-        B = len(layers[0].state[0])
+        weights, biases = ([each.detach().contiguous() for each in of_all] for of_all in zip(*decoders, strict=True))
+        (V, H), M = weights[0].shape, len(decoders)
+        B, L = len(layers[0].state[0]), len(layers) // M
         self._batch_size, self._ids = B, torch.zeros(B, dtype=torch.int64)
-        fields = [self._fields(layer, self._ids if number == 0 else None) for number, layer in enumerate(layers)]
+        fields = [self._fields(layer, None if place % L else self._ids) for place, layer in enumerate(layers)]
         structs = [driver.filled(layer.passes, values) for layer, values in zip(layers, fields, strict=True)]
-        logits = w_VH.new_empty(B, V)
+        logits = weights[0].new_empty(M, B, V)
         bf16 = autocasts_to_bf16()
-        self._sizes = {"B": B, "H": H, "V": V, "L": len(layers), "residual": residual, "bf16": bf16}
+        self._sizes = {"B": B, "M": M, "H": H, "V": V, "L": L, "residual": residual, "bf16": bf16}
         # No call uses more threads, because the layers' scratch is allocated for this number.
         self._threads = torch.get_num_threads()
-        self._tensors = {"output_weights": w_VH, "output_biases": b_V, "logits": logits, "ids": self._ids}
+        self._tensors = {"weights": weights, "biases": biases, "logits": logits, "ids": self._ids}
         self._layers = (ctypes.c_void_p * len(structs))(*map(ctypes.addressof, structs))
         # The structs hold addresses only.
         self._kept_alive = (fields, structs)

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from charlm.cells import Cell, Parameters, exp, maximum, minimum, relu, sigmoid, tanh
 from charlm.cells.cpp import cpp
-from charlm.layers import Lookup, RecurrentLayers, RecurrentState, cross_entropy, linear
+from charlm.layers import Generator, Lookup, RecurrentLayers, RecurrentState, cross_entropy, linear
 from charlm.layers.check_backends import step_by_step
 from charlm.native import build, compiler
 from charlm.native.fused import FusedDriver
@@ -140,8 +140,8 @@ def test_an_odd_cell_writes_what_its_layers_do(
     decoder = torch.randn(V, 13), torch.randn(V)
     with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
         y, state = stack(Lookup(torch.randint(V, (4, B)), table_VE))
-        generator = stack.generator(state, table_VE, decoder)
-        assert generator is not None
+        layers = stack.generating_layers(state, B, Lookup(torch.arange(V), table_VE))
+        generator = Generator(stack.cpu_driver, layers, [decoder], residual=stack.residual)
         for ids in generator.draw(torch.rand(30, B), temperature=0.0, top_k=0, top_p=1.0, min_p=0.0):
             assert torch.equal(linear(y[-1], *decoder).argmax(-1), ids)
             y, state = stack(Lookup(ids[None], table_VE), state)
@@ -153,8 +153,8 @@ def test_a_generator_outlives_a_change_of_threads(threads: Any) -> None:
     draws = torch.rand(9, 300, dtype=torch.float64).t()
     texts = []
     for number in (1, 3):
-        generator = stack.generator(stack.zero_state(9), None, decoder)
-        assert generator is not None
+        layers = stack.generating_layers(None, 9, Lookup(torch.arange(4), None))
+        generator = Generator(stack.cpu_driver, layers, [decoder], residual=False)
         threads(number)
         texts.append(generator.draw(draws, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0))
         threads(1)

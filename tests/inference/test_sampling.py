@@ -12,7 +12,7 @@ from charlm.data.vocabulary import Vocabulary
 from charlm.errors import DivergenceError, VocabularyError
 from charlm.inference.options import SamplingOptions
 from charlm.inference.sampling import SampleText, StepByStep, choose, read_ids, sample_ids, sample_text
-from charlm.model import build_model, map_state
+from charlm.model import build_model, generator_of, map_state
 from tests.cells.measure import own
 from tests.pairwise import all_pairs
 from tests.recordable import CheckedGraphs
@@ -179,24 +179,25 @@ LIMITS = [
 @pytest.mark.usefixtures("needs_kernels")
 @pytest.mark.parametrize(
     ("cell", "others"),
-    [*zip(2 * GENERATED, itertools.cycle(all_pairs(MODELS, [1, 3], ["fp32", "bf16"])), strict=False)],
+    [*zip(2 * GENERATED, itertools.cycle(all_pairs(MODELS, [1, 3], ["fp32", "bf16"], [1, 2, 3])), strict=False)],
 )
 def test_the_kernel_draws_what_the_loop_over_characters_does(cell, others, monkeypatch):
     torch.manual_seed(1)
-    model, threads, precision = others
+    model, threads, precision, members = others
     hidden = 150 if threads > 1 else 21
-    config = parse_config({"model": {"cell": cell | {"hidden": hidden}, **model}}, "test").model
+    config = parse_config({"model": {"cell": cell | {"hidden": hidden}, "members": members, **model}}, "test").model
     model = build_model(config, 11, precision).eval()
     with torch.no_grad():
-        model.decoder.weight *= 8
+        for member in model.members:
+            member.decoder.weight *= 8
     torch.set_num_threads(threads)
 
     def draw(limits):
         return ids_after(model, [1, 2], [3, 4, 3, 5, 6, 7, 8], length=100, **limits)
 
-    assert model.generator(model.layers.zero_state(1)) is not None
+    assert generator_of(model, model.zero_state(1)) is not None
     found = [draw(limits) for limits in LIMITS]
-    monkeypatch.setattr(model, "generator", lambda state: None)
+    monkeypatch.setattr("charlm.inference.sampling.generator_of", lambda model, state: None)
     # A draw may fall between two roundings of a probability; from there on that stream has another text.
     same = [(ids == draw(limits)).all(0) for limits, ids in zip(LIMITS, found, strict=True)]
     assert torch.stack(same).float().mean() > 0.9
@@ -204,14 +205,16 @@ def test_the_kernel_draws_what_the_loop_over_characters_does(cell, others, monke
     assert not torch.equal(found[0][:, 0], found[0][:, 1])
 
 
+@pytest.mark.parametrize("members", [1, 2])
 @pytest.mark.parametrize(("with_kernel", "temperature"), [(True, 1.0), (True, 0), (False, 1.0)])
-def test_logits_that_are_not_finite_are_refused(temperature, with_kernel, request):
+def test_logits_that_are_not_finite_are_refused(temperature, with_kernel, members, request):
     request.getfixturevalue("needs_kernels" if with_kernel else "no_kernels")
     for bias in (3.4e38, torch.nan, -torch.inf):
-        model = model_of()
+        model = model_of(members=members)
         with torch.no_grad():
-            model.decoder.weight[3], model.decoder.bias[3] = 3.4e38, bias
-        assert (model.generator(model.layers.zero_state(1)) is not None) == with_kernel
+            for member in model.members:
+                member.decoder.weight[3], member.decoder.bias[3] = 3.4e38, bias
+        assert (generator_of(model, model.zero_state(1)) is not None) == with_kernel
         with pytest.raises(
             DivergenceError, match=r"^logits: found numbers that are not finite; use another checkpoint"
         ):
