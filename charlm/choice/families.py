@@ -25,8 +25,10 @@ class Family:
     hidden: tuple[int, ...]
     """Hidden units of each size, the smallest first."""
     lr: float
-    """Peak learning rate for 16 streams, up to `lr_hidden` units."""
+    """Peak learning rate for 16 streams and `lr_hidden` units."""
     lr_hidden: int = 384
+    most_narrow_lr: float = 1.0
+    """Largest factor of the learning rate for fewer units."""
     most_short_lr: float = 1.5
     """Largest factor of the learning rate in runs of a few hundred updates."""
     embedding: int = 64
@@ -46,13 +48,13 @@ class Family:
     """Options of the cell."""
 
     def width_factor(self, hidden: int) -> float:
-        """Learning rate relative to that of narrow models: 1 up to `lr_hidden` units, then in inverse proportion."""
-        return min(self.lr_hidden / hidden, 1.0)
+        """Learning rate relative to that of `lr_hidden` units: in inverse proportion, up to `most_narrow_lr`."""
+        return min(self.lr_hidden / hidden, self.most_narrow_lr)
 
 
 # fmt: off
 USUAL = (
-    Family("lstm", 1, _SMALL, 1.2e-2, most_short_lr=2.0, forget_bias_updates=5000,
+    Family("lstm", 1, _SMALL, 1.2e-2, most_narrow_lr=1.5, most_short_lr=2.0, forget_bias_updates=5000,
            cell={"forget_bias": None, "layer_norm": True}),
     Family("rhn", 1, _DEEP, 8e-3, lr_hidden=320, most_short_lr=1.0, least_updates=2000, multiplier=0.73,
            multiplier_power=0.21, cell={"depth": 4, "gate_bias": -2.0}),

@@ -56,12 +56,14 @@ def all_settings(candidate: Candidate, minutes: float, split: list[float] | None
 def _optimizer(candidate: Candidate) -> dict[str, Any]:
     """Learning rate, decay, clipping and schedule, as far as they fit the optimizer, which may be the user's.
 
-    The rate grows with the root of the batch, at most to the double, and falls with the width and the updates.
+    The rate grows with the root of the batch and for narrow models, at most to the double, and falls with the width and
+    the updates.
     """
     name, updates, family = candidate.config.optimizer.name, candidate.updates, candidate.family
     is_short = updates < _SHORT
-    lr = _RATES.get(name, 1.0) * family.lr * min(math.sqrt(candidate.chars_per_update / 1024), 2.0)
-    lr *= family.width_factor(candidate.config.model.cell.hidden)
+    width = family.width_factor(candidate.config.model.cell.hidden)
+    lr = _RATES.get(name, 1.0) * family.lr * width
+    lr *= min(math.sqrt(candidate.chars_per_update / 1024), 2.0 / max(width, 1.0))
     lr *= min(20_000 / updates, 1.0) ** 0.2 * min(max(1000 / updates, 1.0) ** 0.5, family.most_short_lr)
     options: dict[str, Any] = {
         "clip_norm": 10.0,
@@ -110,6 +112,7 @@ def comments(candidate: Candidate, settings: dict[str, Any]) -> dict[str, str]:
         "data.split": f"training, validation, test; about {candidate.train_chars:,} characters to learn from",
         "model.cell.hidden": "",
         "model.cell": f"{candidate.parameters:,} parameters",
+        "model.members": "networks that learn side by side: one learns nothing from more passes over the text",
         "model.layers": "",
         "model.embedding": "",
         "model.dropout": f"about {candidate.epochs:.1f} passes over the text; more passes, up to "

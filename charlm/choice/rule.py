@@ -54,6 +54,7 @@ class Candidate:
     config: Config
     """The same with the user's."""
     parameters: int
+    """Of one member."""
     measured_s: float | None = None
     """Measured seconds per update."""
     train_chars: int = 0

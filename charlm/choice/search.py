@@ -27,6 +27,8 @@ _LONGEST_S = 0.3
 """A model whose updates are expected to take longer is not measured, unless it is its family's first."""
 _FASTER = 1.5
 """How much faster a model may be than estimated."""
+_MEMBER_PASSES, _MOST_MEMBERS = 25.0, 4
+"""Passes over the text after which the time goes to one more member, and how many there are at most."""
 _MEMORY = 0.5
 """Share of the free memory that the lower bound of what a run needs may take."""
 
@@ -56,7 +58,8 @@ def candidates_by_family(
                 continue
             if least_bytes(config, vocabulary_size, machine) > most_bytes:
                 break
-            sizes.append(Candidate(family, settings, config, count_parameters(config.model, vocabulary_size)))
+            parameters = count_parameters(config.model, vocabulary_size) // config.model.members
+            sizes.append(Candidate(family, settings, config, parameters))
         if sizes:
             by_family.append(sizes)
     if not by_family:
@@ -89,6 +92,24 @@ def with_training(
     updates = min(updates, train.max_steps or updates, int(passes * train_chars / chars) + 1)
     valid_chars = split(updates * chars)[1]
     return replace(candidate, update_s=update_s, updates=updates, train_chars=train_chars, valid_chars=valid_chars)
+
+
+def with_members(
+    candidate: Candidate, request: Request, seconds: float, split: Callable[[int], tuple[int, int]]
+) -> Candidate:
+    """The candidate, with several members in the time in which one would make more passes than teach it anything.
+
+    seconds, split: as for `with_training`. The user's number of members stays, and limits other than the time are those
+    of one member.
+    """
+    train = candidate.config.train
+    passes = seconds / candidate.update_s * candidate.chars_per_update / candidate.train_chars
+    members = min(int(passes / _MEMBER_PASSES), _MOST_MEMBERS)
+    if members < 2 or train.max_steps or train.max_epochs or request.initial or request.gives("model.members"):
+        return candidate
+    settings = candidate.settings | {"model": candidate.settings["model"] | {"members": members}}
+    several = replace(candidate, settings=settings, config=request.config(settings))
+    return with_training(several, members * candidate.update_s, seconds, split)
 
 
 def next_to_measure(

@@ -8,7 +8,7 @@ from charlm.choice.families import PLAIN, USUAL, Request, families_of
 from charlm.choice.ngram import mean_line_chars, ngram_nats, spread_ngram_nats
 from charlm.choice.recipe import all_settings, comments
 from charlm.choice.rule import MOST_EPOCHS, Candidate, expected_error, expected_nats
-from charlm.choice.search import Prospects, best, candidates_by_family, next_to_measure, with_training
+from charlm.choice.search import Prospects, best, candidates_by_family, next_to_measure, with_members, with_training
 from charlm.config import Config
 from charlm.data.corpus import Corpus, CountedSources
 from charlm.data.progress import to_be_done_by
@@ -98,7 +98,14 @@ def suggest(request: Request, group: ProcessGroup = ONE_PROCESS, clock: Clock | 
             del family[index:]  # no larger one fits into memory either
         for same in (each for sizes in families for each in sizes if each.config == config):
             same.measured_s = seconds
-    choice = group.on_first(lambda: _choose(request, base, corpus, list(prospects().values()), machine))
+
+    def choose() -> tuple[Config, dict[str, str], dict[str, str], int]:
+        if not (likely := list(prospects().values())):
+            raise DeviceError(f"memory: not even a small model could be trained ({machine.device.type}); free some")
+        chosen = with_members(best(likely), request, training_s(request.minutes, clock), split)
+        return _described(request, base, corpus, chosen, len(likely), machine)
+
+    choice = group.on_first(choose)
     return Suggestion(*choice, machine, text, corpus.vocabulary)
 
 
@@ -138,13 +145,10 @@ def training_s(minutes: float, clock: Clock | None = None) -> float:
     return _TRAINING * (60 * minutes - min(starting_s, 60 * minutes * LONGEST_START))
 
 
-def _choose(
-    request: Request, base: Config, corpus: Corpus, prospects: list[Candidate], machine: Machine
+def _described(
+    request: Request, base: Config, corpus: Corpus, chosen: Candidate, candidates: int, machine: Machine
 ) -> tuple[Config, dict[str, str], dict[str, str], int]:
-    """Config, comments, reasons and updates of the best candidate."""
-    if not prospects:
-        raise DeviceError(f"memory: not even a small model could be trained ({machine.device.type}); free some")
-    chosen = best(prospects)
+    """Config, comments, reasons and updates of the candidate that is the best of so many."""
     split = None
     if not request.gives("data.split"):
         share = chosen.valid_chars / len(corpus.splits["train"])
@@ -153,7 +157,7 @@ def _choose(
     settings = all_settings(chosen, request.minutes, split)
     reasons_of_options = comments(chosen, settings)
     settings["data"] = base.data.model_dump(mode="json", exclude_defaults=True) | settings["data"]
-    reasons = _reasons(request, corpus, chosen, len(prospects), machine)
+    reasons = _reasons(request, corpus, chosen, candidates, machine)
     return request.config(settings), reasons_of_options, reasons, chosen.updates
 
 
@@ -175,7 +179,7 @@ def _reasons(request: Request, corpus: Corpus, chosen: Candidate, candidates: in
     ids, vocabulary_size = corpus.splits["train"], len(corpus.vocabulary)
     nats, line_chars = _ngram_nats(corpus, chosen), mean_line_chars(ids, corpus.vocabulary)
     model, updates = chosen.config.model, counted(chosen.updates, "update")
-    name = f"{model.description}, {chosen.parameters:,} parameters"
+    name = f"{model.description}, {model.members * chosen.parameters:,} parameters"
     lines = f", mean line length {line_chars:.0f}" if line_chars < 1000 else ""
     reasons = {
         "text": f"{len(ids):,} characters, {vocabulary_size:,} distinct{lines}; a 5-gram model scores {nats:.2f} nats",

@@ -59,7 +59,8 @@ def _kept(path: Path) -> dict[str, Any]:
 def _chosen(plan: Plan) -> list[Config]:
     def ask(cell: str, *options: str) -> tuple[Config, int, int]:
         """The settings for a kind, its updates, and the size of the vocabulary."""
-        request = Request(plan.text, plan.minutes, [f"model.cell.kind={cell}", *options, *plan.overrides])
+        one_each = [f"model.cell.kind={cell}", "model.members=1"]
+        request = Request(plan.text, plan.minutes, [*one_each, *options, *plan.overrides])
         suggestion = suggest(request)
         config, updates = suggestion.config, suggestion.updates
         if config.data.valid_source is None and not config.data.split[1]:

@@ -96,6 +96,32 @@ def test_more_time_or_a_faster_machine_means_a_larger_model_and_more_dropout(spe
     assert units(suggest(Request(text_file, 1)).config) < units(fast)
 
 
+@pytest.mark.parametrize(
+    ("chars", "minutes", "given", "members"),
+    [
+        (100_000, 20, [], 1),
+        (100_000, 30, [], 2),
+        (100_000, 240, [], 4),
+        (1_000_000, 240, [], 1),
+        (300_000, 240, [], 4),
+        (100_000, 240, ["model.members=1"], 1),
+        (1_000_000, 1, ["model.members=3"], 3),
+        (100_000, 240, ["train.max_epochs=30"], 1),
+        (100_000, 240, ["train.max_steps=1000"], 1),
+    ],
+)
+def test_time_for_more_than_25_passes_goes_to_more_members(text_of, chars, minutes, given, members):
+    text_of(chars)
+    suggestion = suggest(Request("my.txt", minutes, given))
+    config, (updates, passes) = suggestion.config, planned(suggestion)
+    assert config.model.members == members
+    if members > 1 and not given:
+        assert 25 <= passes <= 60
+        one = config.model.model_copy(update={"members": 1})
+        update_s = 1e-3 + 1e-8 * count_parameters(one, 70) * config.train.batch_size
+        assert members * updates * update_s < 60 * minutes
+
+
 @pytest.mark.parametrize("chars", [300_000, 3_000_000, 30_000_000])
 def test_a_run_of_few_passes_ends_with_a_pass(text_of, chars):
     """Nine tenths of what it reads are whole passes over pieces of the text."""
@@ -263,10 +289,18 @@ def test_odd_texts(text_of, write):
     assert suggest(Request("my.txt", 1)).config.train.max_minutes == 1
 
 
-def test_a_wide_model_has_a_lower_rate(text_file):
-    same = ["train.max_steps=500", "train.batch_size=16", "model.cell.kind=lstm", "model.layers=2"]
-    rates = [suggest(Request(text_file, 30, [*same, f"model.cell.hidden={n}"])).config.optimizer.lr for n in (384, 768)]
-    assert rates[0] == pytest.approx(2 * rates[1], rel=0.05)
+@pytest.mark.parametrize(
+    ("layers", "hidden", "batch", "factor"),
+    [(1, 384, 16, 1), (1, 768, 16, 0.5), (1, 256, 16, 1.5), (1, 128, 16, 1.5), (1, 128, 64, 2), (1, 768, 64, 1),
+     (2, 384, 16, 1), (2, 768, 16, 0.5), (2, 256, 16, 1)],
+)  # fmt: skip
+def test_the_rate_follows_width_and_batch(text_file, layers, hidden, batch, factor):
+    def lr(hidden, batch):
+        sizes = [f"model.layers={layers}", f"model.cell.hidden={hidden}", f"train.batch_size={batch}"]
+        fixed = [*sizes, "train.max_steps=500", "model.cell.kind=lstm", f"model.cell.layer_norm={layers == 1}"]
+        return suggest(Request(text_file, 30, fixed)).config.optimizer.lr
+
+    assert lr(hidden, batch) == pytest.approx(factor * lr(384, 16), rel=0.05)
 
 
 def test_a_gpu_gets_larger_batches_and_a_bounded_rate(text_of, monkeypatch):
