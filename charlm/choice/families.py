@@ -56,7 +56,7 @@ class Family:
 USUAL = (
     Family("lstm", 1, _SMALL, 1.2e-2, most_narrow_lr=1.5, most_short_lr=2.0, forget_bias_updates=5000,
            cell={"forget_bias": None, "layer_norm": True}),
-    Family("rhn", 1, _DEEP, 8e-3, lr_hidden=320, most_short_lr=1.0, least_updates=2000, multiplier=0.73,
+    Family("rhn", 1, _DEEP, 8e-3, lr_hidden=320, most_short_lr=1.0, least_updates=2000, multiplier=0.58,
            multiplier_power=0.21, cell={"depth": 4, "gate_bias": -2.0}),
     Family("lstm", 2, _LARGE, 1.2e-2, embedding=256, forget_bias_updates=2000, multiplier=0.54, multiplier_power=0.26,
            cell={"forget_bias": None}),
