@@ -75,7 +75,7 @@ def _optimizer(candidate: Candidate) -> dict[str, Any]:
             "final_fraction": 0.0 if is_short else 0.02,
         },
     }
-    return options | ({"betas": [0.5, 0.98]} if name == "adamw" else {})
+    return options | ({"betas": [0.5, 0.98] if is_short else [0.7, 0.999]} if name == "adamw" else {})
 
 
 def _read_share(epochs: float) -> float:
