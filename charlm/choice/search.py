@@ -9,6 +9,7 @@ from dataclasses import replace
 from charlm.choice.families import Family, Request
 from charlm.choice.rule import MOST_EPOCHS, Candidate, relative_nats
 from charlm.choice.speed import estimates
+from charlm.config import Config
 from charlm.data.corpus import Corpus
 from charlm.errors import ConfigError, DeviceError
 from charlm.model import count_parameters
@@ -41,7 +42,7 @@ def candidates_by_family(
     ConfigError if the user's options fit none.
     """
     size, chars, vocabulary_size = machine.group.size, len(corpus.splits["train"]), len(corpus.vocabulary)
-    bptt, most_bytes = 64 if chars >= 5_000 else 16, _MEMORY * (machine.free_bytes or math.inf)
+    bptt = 64 if chars >= 5_000 else 16
     batches = dict.fromkeys(-(-batch // size) * size for batch in _batches(request, chars, machine))
     by_family: list[list[Candidate]] = []
     faults: list[ConfigError] = []
@@ -56,7 +57,7 @@ def candidates_by_family(
                 break
             if sizes and config == sizes[-1].config:  # the user's options leave no choice
                 continue
-            if least_bytes(config, vocabulary_size, machine) > most_bytes:
+            if not fits_into_memory(config, vocabulary_size, machine):
                 break
             parameters = count_parameters(config.model, vocabulary_size) // config.model.members
             sizes.append(Candidate(family, settings, config, parameters))
@@ -66,6 +67,11 @@ def candidates_by_family(
         fault = DeviceError(f"memory: no model fits into what is free ({machine.device.type})")
         raise faults[0] if faults else fault
     return by_family
+
+
+def fits_into_memory(config: Config, vocabulary_size: int, machine: Machine) -> bool:
+    """Whether the lower bound of what a run needs leaves enough of the free memory to what it does not count."""
+    return least_bytes(config, vocabulary_size, machine) <= _MEMORY * (machine.free_bytes or math.inf)
 
 
 def _batches(request: Request, chars: int, machine: Machine) -> list[int]:
@@ -95,21 +101,29 @@ def with_training(
 
 
 def with_members(
-    candidate: Candidate, request: Request, seconds: float, split: Callable[[int], tuple[int, int]]
+    candidate: Candidate,
+    request: Request,
+    seconds: float,
+    split: Callable[[int], tuple[int, int]],
+    fits: Callable[[Config], bool],
 ) -> Candidate:
     """The candidate, with several members in the time in which one would make more passes than teach it anything.
 
-    seconds, split: as for `with_training`. The user's number of members stays, and limits other than the time are those
-    of one member.
+    seconds, split: as for `with_training`. fits: whether there is memory for a config. The user's number of members
+    stays, and limits other than the time are those of one member.
     """
     train = candidate.config.train
     passes = seconds / candidate.update_s * candidate.chars_per_update / candidate.train_chars
-    members = min(int(passes / _MEMBER_PASSES), _MOST_MEMBERS)
-    if members < 2 or train.max_steps or train.max_epochs or request.initial or request.gives("model.members"):
+    most = min(int(passes / _MEMBER_PASSES), _MOST_MEMBERS)
+    if train.max_steps or train.max_epochs or request.initial or request.gives("model.members"):
         return candidate
-    settings = candidate.settings | {"model": candidate.settings["model"] | {"members": members}}
-    several = replace(candidate, settings=settings, config=request.config(settings))
-    return with_training(several, members * candidate.update_s, seconds, split)
+    for members in range(most, 1, -1):
+        settings = candidate.settings | {"model": candidate.settings["model"] | {"members": members}}
+        config = request.config(settings)
+        if fits(config):
+            several = replace(candidate, settings=settings, config=config)
+            return with_training(several, members * candidate.update_s, seconds, split)
+    return candidate
 
 
 def next_to_measure(

@@ -8,7 +8,15 @@ from charlm.choice.families import PLAIN, USUAL, Request, families_of
 from charlm.choice.ngram import mean_line_chars, ngram_nats, spread_ngram_nats
 from charlm.choice.recipe import all_settings, comments
 from charlm.choice.rule import MOST_EPOCHS, Candidate, expected_error, expected_nats
-from charlm.choice.search import Prospects, best, candidates_by_family, next_to_measure, with_members, with_training
+from charlm.choice.search import (
+    Prospects,
+    best,
+    candidates_by_family,
+    fits_into_memory,
+    next_to_measure,
+    with_members,
+    with_training,
+)
 from charlm.config import Config
 from charlm.data.corpus import Corpus, CountedSources
 from charlm.data.progress import to_be_done_by
@@ -78,6 +86,9 @@ def suggest(request: Request, group: ProcessGroup = ONE_PROCESS, clock: Clock | 
     def split(chars_read: int) -> tuple[int, int]:
         return _split(request, base, corpus, chars_read)
 
+    def fits(config: Config) -> bool:
+        return fits_into_memory(config, len(corpus.vocabulary), machine)
+
     def prospects(faster: float = 1.0) -> Prospects:
         left_s = training_s(request.minutes, clock)
         return {
@@ -102,7 +113,7 @@ def suggest(request: Request, group: ProcessGroup = ONE_PROCESS, clock: Clock | 
     def choose() -> tuple[Config, dict[str, str], dict[str, str], int]:
         if not (likely := list(prospects().values())):
             raise DeviceError(f"memory: not even a small model could be trained ({machine.device.type}); free some")
-        chosen = with_members(best(likely), request, training_s(request.minutes, clock), split)
+        chosen = with_members(best(likely), request, training_s(request.minutes, clock), split, fits)
         return _described(request, base, corpus, chosen, len(likely), machine)
 
     choice = group.on_first(choose)

@@ -20,7 +20,7 @@ from charlm.errors import CharlmError
 from charlm.model import count_parameters
 from charlm.system.clock import Clock
 from charlm.system.process_group import ProcessGroup
-from charlm.training.machine import Machine
+from charlm.training.machine import Machine, choose_machine, least_bytes
 from tests.text import words_text
 
 pytestmark = pytest.mark.usefixtures("speed", "kernels")
@@ -120,6 +120,17 @@ def test_time_for_more_than_25_passes_goes_to_more_members(text_of, chars, minut
         one = config.model.model_copy(update={"members": 1})
         update_s = 1e-3 + 1e-8 * count_parameters(one, 70) * config.train.batch_size
         assert members * updates * update_s < 60 * minutes
+
+
+def test_as_many_members_as_half_of_the_free_memory_holds(text_of, of_machine):
+    text_of(300_000)
+    given = ["model.cell.kind=lstm", "model.cell.hidden=256", "model.layers=1", "train.batch_size=16"]
+    config = suggest(Request("my.txt", 240, given)).config
+    machine = choose_machine(config)
+    for members in (1, 2, 4):
+        model = config.model.model_copy(update={"members": members})
+        of_machine(free_bytes=2 * least_bytes(config.model_copy(update={"model": model}), 70, machine))
+        assert suggest(Request("my.txt", 240, given)).config.model.members == members
 
 
 @pytest.mark.parametrize("chars", [300_000, 3_000_000, 30_000_000])
