@@ -3,12 +3,12 @@
 import numpy as np
 import numpy.typing as npt
 
+from charlm.data.corpus import sample
 from charlm.data.vocabulary import Ids, Vocabulary
 
 _ORDER = 5
-KNOWN_CHARS, _SCORED_CHARS, _PIECES = 500_000, 40_000, 8
-"""Characters that the n-gram model reads and scores at most, so that any text takes a fraction of a second, in pieces
-from all over."""
+KNOWN_CHARS, _SCORED_CHARS = 500_000, 40_000
+"""Characters that the n-gram model reads and scores at most, so that any text takes a fraction of a second."""
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)  # odd, so that products modulo 2^64 rarely coincide
 
 Keys = npt.NDArray[np.uint64]
@@ -19,13 +19,13 @@ def ngram_nats(known: Ids, unseen: Ids, vocabulary_size: int) -> float:
 
     Both: 100 characters or more.
     """
-    return heldout_nats(_sample(known, KNOWN_CHARS), _sample(unseen, _SCORED_CHARS), vocabulary_size)
+    return heldout_nats(sample(known, KNOWN_CHARS), sample(unseen, _SCORED_CHARS), vocabulary_size)
 
 
 def spread_ngram_nats(ids: Ids, vocabulary_size: int) -> float:
     """The same for unseen characters from all over a text of 500 or more: a fifth of its parts of 50 characters."""
-    sample = _sample(ids, KNOWN_CHARS).ravel()
-    parts = sample[: len(sample) // 50 * 50].reshape(-1, 50)
+    chars = sample(ids, KNOWN_CHARS).ravel()
+    parts = chars[: len(chars) // 50 * 50].reshape(-1, 50)
     is_unseen = np.arange(len(parts)) % 5 == 0
     return heldout_nats(parts[~is_unseen], parts[is_unseen], vocabulary_size)
 
@@ -33,14 +33,8 @@ def spread_ngram_nats(ids: Ids, vocabulary_size: int) -> float:
 def mean_line_chars(ids: Ids, vocabulary: Vocabulary) -> float:
     """Mean length of a line, with its end, in the sample."""
     newline = -1 if vocabulary.unknown("\n") else vocabulary.encode("\n")[0]
-    pieces = _sample(ids, KNOWN_CHARS)
+    pieces = sample(ids, KNOWN_CHARS)
     return pieces.size / (np.count_nonzero(pieces == newline) + 1)
-
-
-def _sample(ids: Ids, chars: int) -> Ids:
-    """Pieces of equal length from all over the text, [piece, character]; of a small one, all of it."""
-    length = min(len(ids), chars) // _PIECES
-    return np.stack([ids[start : start + length] for start in np.linspace(0, len(ids) - length, _PIECES).astype(int)])
 
 
 def heldout_nats(known: Ids, unseen: Ids, vocabulary_size: int) -> float:

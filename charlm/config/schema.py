@@ -123,8 +123,8 @@ class ModelConfig(Section):
     """Probability that a unit of the state keeps its previous value in a step (Krueger et al. 2017). Evaluation uses
     the expected value."""
     init_uniform: Positive | None = None
-    """Draw all weights from U(−x, x) and set all biases to 0, except those set for gates; null: each layer's own
-    initialization."""
+    """Draw all weights from U(−x, x) and set the layers' biases to 0, except those set for gates; null: each layer's
+    own initialization."""
     orthogonal: bool = False
     """Initialize the recurrent matrices orthogonally, gate by gate (Saxe et al. 2014)."""
 

@@ -31,6 +31,8 @@ from charlm.system.console import say
 from charlm.system.formatting import counted, format_bytes
 
 SPLITS = ("train", "valid", "test")
+_FREQUENCY_CHARS, _PIECES = 2_000_000, 8
+"""How much of the text tells the frequencies of its characters, and from how many places samples come."""
 _FORMAT = 3
 """Part of every cache key: raise it when the content of cached files changes its meaning."""
 
@@ -137,6 +139,18 @@ class Corpus:
     """How many lines of the train split have each label; empty if lines have none."""
     spread: bool = True
     """Whether frequent lines are in all splits, see `write_splits`."""
+
+    def frequencies(self) -> npt.NDArray[np.float64]:
+        """The share of each character in a sample of the train split, [V]; one that is not there counts half."""
+        ids = sample(self.splits["train"], _FREQUENCY_CHARS).ravel()
+        counts = np.bincount(ids, minlength=len(self.vocabulary)) + 0.5
+        return counts / counts.sum()
+
+
+def sample(ids: Ids, chars: int) -> Ids:
+    """Pieces of equal length from all over the text, [piece, character]; of a small one, all but a few characters."""
+    length = min(len(ids), chars) // _PIECES
+    return np.stack([ids[start : start + length] for start in np.linspace(0, len(ids) - length, _PIECES).astype(int)])
 
 
 class CountedSources:

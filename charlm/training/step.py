@@ -54,8 +54,10 @@ class Trainer:
         self.vocabulary, self.labels = corpus.vocabulary, corpus.labels
         self.model = build_model(config.model, len(corpus.vocabulary), machine.precision).to(device).train()
         self.model.reset_id = reset_id_of(config.data.unit, corpus.vocabulary)
+        frequencies = corpus.frequencies()
         for member in self.model.members:
             member.layers.shard = group.shard
+            member.init_output_bias_(frequencies)
         self.backend = self.model.select_backend(device).description
         self.parameters: list[Tensor] = list(self.model.parameters())
         self.averaged = copy.deepcopy(self.model).requires_grad_(False) if config.train.ema else None

@@ -84,6 +84,21 @@ def test_penalties_are_not_part_of_the_loss_that_is_logged(trainer_of):
     assert row_of(plain)["grad_norm"] < row_of(penalized)["grad_norm"]
 
 
+def test_a_new_model_knows_how_frequent_each_character_is(trainer_of):
+    """With features of no weight, it scores the entropy of the characters."""
+    for members in (1, 2):
+        trainer = trainer_of(model={"members": members, "init_uniform": 0.1}, optimizer={"lr": 1e-9})
+        with torch.no_grad():
+            for member in trainer.model.members:
+                member.decoder.weight.zero_()
+        counts = torch.from_numpy(trainer.streams._ids_BS[:, 1:].copy()).long().flatten().bincount()
+        while trainer.epochs() < 1:
+            trainer.update()
+        entropy = torch.distributions.Categorical(counts / counts.sum()).entropy().item()
+        assert row_of(trainer)["nats"] == pytest.approx(entropy, rel=1e-3)
+        assert entropy < 0.98 * math.log(len(counts))
+
+
 def test_every_character_is_trained_on(trainer_of):
     """674 characters of a stream are 67 windows of 10 and 4 over: left out at the end, then at the beginning."""
     trainer = trainer_of()
