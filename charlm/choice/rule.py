@@ -56,7 +56,8 @@ class Candidate:
     parameters: int
     """Of one member."""
     measured_s: float | None = None
-    """Measured seconds per update."""
+    """Seconds per update, measured last."""
+    measurements: int = 0
     train_chars: int = 0
     """Characters of the train split."""
     valid_chars: int = 0

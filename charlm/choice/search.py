@@ -28,6 +28,8 @@ _LONGEST_S = 0.3
 """A model whose updates are expected to take longer is not measured, unless it is its family's first."""
 _FASTER = 1.5
 """How much faster a model may be than estimated."""
+_RIVALS = 2
+"""How many models that may be better than the best one are measured twice."""
 _MEMBER_PASSES, _MOST_MEMBERS = 25.0, 4
 """Passes over the text after which the time goes to one more member, and how many there are at most."""
 _MEMORY = 0.5
@@ -132,7 +134,8 @@ def next_to_measure(
     """The family and size to measure next; None if nothing is left to measure, or no time.
 
     First one candidate of each family, the second if it fits into memory; the first family's even if there is no time.
-    Then those that may be the best: they would be if they were somewhat faster than estimated.
+    Then those that may be the best: they would be if they were somewhat faster than estimated. The last rivals are
+    measured again, one right after the other: the speed of a shared machine changes within a second.
     """
     is_in_time = time.perf_counter() < ends_s
     for at, family in enumerate(families):
@@ -151,7 +154,8 @@ def next_to_measure(
             index -= 1  # the largest that is fast enough
         if not families[at][index].measured_s:
             return at, index
-    return None
+    rivals = dict.fromkeys([*models[:_RIVALS], models[-1]]) if len(models) > 1 else {}
+    return next((rival for rival in rivals if families[rival[0]][rival[1]].measurements == 1), None)
 
 
 def is_promising(candidate: Candidate) -> bool:

@@ -98,7 +98,7 @@ def suggest(request: Request, group: ProcessGroup = ONE_PROCESS, clock: Clock | 
         }
 
     budget_s = min(_MOST_MEASURING_S, 60 * request.minutes * _MEASURING)
-    ends_s, enough_s = time.perf_counter() + budget_s, min(_MEASURED_S, budget_s / 8)
+    ends_s, enough_s = time.perf_counter() + budget_s, min(_MEASURED_S, budget_s / 16)
     while next_model := group.on_first(next_to_measure, families, prospects, ends_s):
         family, index = families[next_model[0]], next_model[1]
         config = family[index].config
@@ -108,7 +108,7 @@ def suggest(request: Request, group: ProcessGroup = ONE_PROCESS, clock: Clock | 
         if seconds is None:
             del family[index:]  # no larger one fits into memory either
         for same in (each for sizes in families for each in sizes if each.config == config):
-            same.measured_s = seconds
+            same.measured_s, same.measurements = seconds, same.measurements + 1
 
     def choose() -> tuple[Config, dict[str, str], dict[str, str], int]:
         if not (likely := list(prospects().values())):

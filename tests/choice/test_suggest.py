@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from charlm.choice import speed as speed_module
 from charlm.choice.families import USUAL, Request
 from charlm.choice.suggest import suggest
 from charlm.config import load_config
@@ -343,6 +344,18 @@ def test_faults(text_file, write, tmp_path, monkeypatch, given, fault):
 def test_a_size_that_is_faster_than_its_neighbors_is_found(speed, text_file):
     speed.factor, speed.faster = 0.5, 192
     assert suggest(Request(text_file, 1 / 6)).config.model.cell.hidden == 192
+
+
+def test_a_fast_moment_of_the_machine_does_not_decide(speed, text_file, monkeypatch):
+    steady, measure = suggest(Request(text_file, 1 / 6)).config.model, speed_module.measure
+    speed.measured.clear()
+
+    def fast_at_first(*args):
+        seconds = measure(*args)
+        return seconds * (0.3 if len(speed.measured) == 1 else 1)
+
+    monkeypatch.setattr(speed_module, "measure", fast_at_first)
+    assert suggest(Request(text_file, 1 / 6)).config.model == steady != speed.measured[0].model
 
 
 def test_what_is_not_measured(speed, text_file):
