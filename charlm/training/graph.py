@@ -1,5 +1,6 @@
 """On a GPU a whole update is one CUDA graph."""
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -12,12 +13,16 @@ from charlm.model import map_state
 from charlm.system.device import fp32_precision
 from charlm.training.state import TrainState
 
+_AHEAD = 4
+"""Updates that the host may be ahead of a GPU. An update is so few launches that hundreds would fit into CUDA's queue,
+and a run would end that much after its minutes."""
+
 
 class UpdateGraph:
     """Runs updates on tensors that keep their addresses: the second one on the same tensors is recorded, then replayed.
 
-    The host copies the window and the numbers in, launches once, and never waits. On devices without CUDA graphs every
-    update is launched.
+    The host copies the window and the numbers in, launches once, and waits only if it is far ahead. On devices without
+    CUDA graphs every update is launched.
 
     zero_state: the hidden state where an epoch starts.
     """
@@ -29,6 +34,7 @@ class UpdateGraph:
         self._recorder = Recorder()
         self.graphs = Graphs(self._record, capacity=1)
         self.graphs.enabled = self._device.type == "cuda"
+        self._ends: deque[torch.cuda.Event] = deque()
 
     def run(
         self, update: Callable[..., None], state: TrainState, inputs: Sequence[Tensor | float], others: Sequence[object]
@@ -47,6 +53,16 @@ class UpdateGraph:
         tensors = *self._inputs, state.objective_sum, state.grad_norm, *as_tuple(state.recurrent), *others
         call = fp32_precision(), identity({"tensors": tensors})  # type: ignore[dict-item]
         self.graphs.run(call, partial(self._launch, update, state), self._device)
+        if self._device.type == "cuda":
+            self._stay_near()
+
+    def _stay_near(self) -> None:
+        """Wait, without work for the processor, until no more than `_AHEAD` updates are left to the GPU."""
+        end = torch.cuda.Event(blocking=True)
+        end.record(torch.cuda.current_stream(self._device))
+        self._ends.append(end)
+        if len(self._ends) > _AHEAD:
+            self._ends.popleft().synchronize()
 
     def _launch(self, update: Callable[..., None], state: TrainState) -> None:
         grad_norm, recurrent = state.grad_norm, state.recurrent

@@ -140,6 +140,28 @@ def test_replays_report_the_step_that_diverged_first(build):
     assert torch.equal(trainer.model.decoder.weight, weight)
 
 
+def test_the_host_is_at_most_four_updates_ahead_of_the_gpu(build, monkeypatch):
+    """Otherwise a run would end after its minutes, and updates would seem faster than they are."""
+    done = []
+
+    class Event:
+        def __init__(self, blocking):
+            self.update = trainer.state.step + 1
+
+        def record(self, stream):
+            done.append(f"end {self.update}")
+
+        def synchronize(self):
+            done.append(f"wait for {self.update}")
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(cuda_stream=0))
+    trainer = update(build(replays=True), 1)
+    trainer._graph._device = torch.device("cuda")
+    update(trainer, 6)
+    assert done == ["end 2", "end 3", "end 4", "end 5", "end 6", "wait for 2", "end 7", "wait for 3"]
+
+
 def test_layers_take_no_graphs_inside_of_an_update_and_run_backward_in_its_thread(build, monkeypatch):
     """Its thread has the lock of all graphs: a thread of autograd would wait for it forever."""
     seen = []
