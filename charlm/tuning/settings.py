@@ -168,8 +168,7 @@ def _own_choice(settings: StudySettings, asked: Space, minutes: float, second: C
         return None
     if all(key in space or key in _OF_THE_STUDY or _belongs(key, space) for key in differences(second, chosen)):
         return None
-    cell, layers, optimizer = chosen.model.cell, chosen.model.layers, chosen.optimizer.name
-    say("suggest", f"charlm's own choice, {cell.name}, {layers} × {cell.hidden}, {optimizer}: a trial")
+    say("suggest", f"charlm's own choice, {chosen.model.description}, {chosen.optimizer.name}: a trial")
     return chosen
 
 

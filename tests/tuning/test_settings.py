@@ -101,6 +101,13 @@ def test_charlm_s_own_choice_lies_within_what_is_asked_for(config_of, suggestion
     assert own["values"]["optimizer.name"] == "adagrad"
 
 
+def test_a_line_says_what_charlm_s_own_choice_is(config_of, suggestion, capsys):
+    suggestion(lambda request: {"model": {"cell": {"kind": "gru", "hidden": 8}, "members": 3}})
+    choose_settings(config_of(), OVER, 0.01, None)
+    line = "suggest  charlm's own choice, gru, 1 × 8 units, 3 members, adamw: a trial"
+    assert line in capsys.readouterr().err.splitlines()
+
+
 def test_charlm_s_own_choice_is_no_trial_if_only_searched_options_differ(config_of, suggestion):
     suggestion(lambda request: {"optimizer": {"lr": 0.03}})
     for embedding, is_tried in ((64, False), (8, True)):
