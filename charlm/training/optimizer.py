@@ -143,8 +143,8 @@ def step_and_average(
     """
     if isinstance(optimizer, Muon):
         optimizer.step_matrices()
-    on_cpu = not isinstance(decay, Tensor)
-    if on_cpu and isinstance(optimizer, torch.optim.Adam) and adam_step(optimizer, averages, decay):
+    in_graph = isinstance(decay, Tensor)
+    if not in_graph and isinstance(optimizer, torch.optim.Adam) and adam_step(optimizer, averages, decay):
         return
     optimizer.step()
     with torch.no_grad():
