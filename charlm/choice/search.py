@@ -122,9 +122,10 @@ def with_members(
     for members in range(most, 1, -1):
         settings = candidate.settings | {"model": candidate.settings["model"] | {"members": members}}
         config = request.config(settings)
-        if fits(config):
-            several = replace(candidate, settings=settings, config=config)
-            return with_training(several, members * candidate.update_s, seconds, split)
+        several = replace(candidate, settings=settings, config=config)
+        several = with_training(several, members * candidate.update_s, seconds, split)
+        if fits(config) and is_promising(several):
+            return several
     return candidate
 
 

@@ -123,6 +123,14 @@ def test_time_for_more_than_25_passes_goes_to_more_members(text_of, chars, minut
         assert members * updates * update_s < 60 * minutes
 
 
+def test_members_leave_a_model_the_updates_that_it_needs(speed, text_of):
+    text_of(20_000)
+    for factor in (1, 2, 4, 8):
+        speed.factor = factor
+        suggestion = suggest(Request("my.txt", 1, ["model.cell.kind=rhn"]))
+        assert planned(suggestion)[0] >= 2000 or suggestion.config.model.members == 1
+
+
 def test_as_many_members_as_half_of_the_free_memory_holds(text_of, of_machine):
     text_of(300_000)
     given = ["model.cell.kind=lstm", "model.cell.hidden=256", "model.layers=1", "train.batch_size=16"]
