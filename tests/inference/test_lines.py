@@ -19,7 +19,7 @@ from tests.text import words_text
 
 LINES = [line.encode() for line in [*words_text(3000).splitlines(), "", "a", "tee. " * 60, "", words_text(6000)[:5000]]]
 LINES = [line.replace(b"\n", b"") for line in LINES]
-FAST = Adaptation(lr=0.02, decay=0.001, steps=64)
+FAST = Adaptation(lr=0.01, decay=0.001, steps=64)
 
 
 @pytest.fixture
@@ -146,7 +146,7 @@ def test_it_learns_from_segments_that_it_has_scored(trained):
     np.testing.assert_allclose(nats[:16], static[0].nats, rtol=1e-5)
     by_segment = nats[:96].reshape(6, 16)
     np.testing.assert_allclose(by_segment, by_segment[:, :1].repeat(16, 1), rtol=1e-5)
-    assert (np.diff(by_segment[:4, 0]) < 0).all()  # later the large rate only swings
+    assert (np.diff(by_segment[:, 0]) < 0).all()
     with pytest.raises(VocabularyError):
         scored(trained, [b"so\n" * 40 + b"Z\n"], adaptation=FAST)
     for parameter, before in zip(trained.network.parameters(), weights, strict=True):
