@@ -4,8 +4,6 @@ import contextlib
 import copy
 from collections.abc import Callable, Sequence
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
@@ -109,13 +107,13 @@ class CharLM(nn.Module):
             nn.init.uniform_(self.projection.weight, -bound, bound)
         nn.init.uniform_(self.decoder.weight, -bound, bound)
 
-    def init_output_bias_(self, frequencies: npt.NDArray[np.float64]) -> None:
+    def init_output_bias_(self, frequencies: Tensor) -> None:
         """Set the output bias to the logarithms of the characters' frequencies [V]: features of 0 then predict these.
 
         An optimizer that changes each weight by at most its learning rate would need hundreds of updates for it.
         """
         with torch.no_grad():
-            self.decoder.bias.copy_(torch.from_numpy(np.log(frequencies)))
+            self.decoder.bias.copy_(frequencies.log())
 
     def forward(self, x_TB: Tensor, state: RecurrentState | None = None) -> tuple[Tensor, RecurrentState]:
         """Logits [T, B, V] of the character after each of the ids `x_TB`, and the last state."""

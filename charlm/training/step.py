@@ -54,7 +54,7 @@ class Trainer:
         self.vocabulary, self.labels = corpus.vocabulary, corpus.labels
         self.model = build_model(config.model, len(corpus.vocabulary), machine.precision).to(device).train()
         self.model.reset_id = reset_id_of(config.data.unit, corpus.vocabulary)
-        frequencies = corpus.frequencies()
+        frequencies = torch.from_numpy(corpus.frequencies())
         for member in self.model.members:
             member.layers.shard = group.shard
             member.init_output_bias_(frequencies)
