@@ -106,7 +106,7 @@ def typing(cli, trained_run, monkeypatch):
 def test_the_text_goes_to_stdout_or_to_a_file(typing, tmp_path):
     result = typing()
     assert (result.code, result.out, result.err) == (0, "so\n", "")
-    result = typing("--temperature", 0, "--length", 5, keys=("so", RIGHT))
+    result = typing("--temperature", 2, "--length", 5, keys=("so", RIGHT + CTRL_S))
     assert (result.code, result.out[:2], 2 < len(result.out) <= 8) == (0, "so", True)
     assert "the model knows no labels" in typing("--label", "x").error
     out = tmp_path / "a.txt"
