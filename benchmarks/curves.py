@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from charlm.choice.families import PLAIN, USUAL, Request, on_request
-from charlm.choice.ngram import mean_line_chars, ngram_nats
+from charlm.choice.ngram import mean_line_chars, simple_scores
 from charlm.choice.recipe import all_settings
 from charlm.choice.rule import Candidate
 from charlm.config.schema import DataConfig
@@ -94,7 +94,7 @@ def main() -> None:
             facts[name] = {
                 "chars": len(ids),
                 "vocabulary": len(vocabulary),
-                "ngram_nats": ngram_nats(ids[:train_chars], ids[train_chars:], len(vocabulary)),
+                "ngram_nats": simple_scores(ids[:train_chars], ids[train_chars:], len(vocabulary)).ngram,
                 "line_chars": mean_line_chars(ids, vocabulary),
             }
         wanted = [

@@ -4,7 +4,7 @@ Of benchmarks/curves.json it uses trainings without dropout that read their text
 overfit. First A, α, the useful parameters per character and the multiplier of each family, from trainings on the same
 text with the same number of updates, also on the small texts of benchmarks/dropout.json. Then the multiplier of the
 plain LSTM, with all of these held fixed. Then B and β, from what is left, with a constant c for each text. Last, how c
-follows from the score of a 5-gram model, also on the texts of benchmarks/other-texts.json.
+follows from the scores of simple models on the texts of benchmarks/other-texts.json, which charlm trained as it chose.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from torch import Tensor
 
 from charlm.choice.families import PLAIN, USUAL, Family
 from charlm.choice.ngram import KNOWN_CHARS
-from charlm.choice.rule import CHARS, PARAMETERS, UPDATES, distinct_chars, expected_error
+from charlm.choice.rule import CHARS, EXPECTED_WITHIN, PARAMETERS, UPDATES, distinct_chars
 
 FAMILIES = (*USUAL, PLAIN)
 FILE = Path(__file__).with_name("curves.json")
@@ -60,7 +60,7 @@ def main() -> None:
         of_text = torch.tensor([one["point"]["text"] == text for one in found])
         residuals[of_text] -= residuals[of_text].mean().item()
     report("same text", found, residuals)
-    report_expected(sizes, chars, found + small + json.loads(OTHERS.read_text(encoding="utf-8")))
+    report_expected(sizes, chars, json.loads(OTHERS.read_text(encoding="utf-8")))
 
 
 def small_texts() -> list[dict[str, Any]]:
@@ -208,37 +208,42 @@ def least_squares(start: list[float], residuals: Callable[[Tensor], Tensor], pul
 
 
 def report_expected(sizes: Tensor, chars: Tensor, found: list[dict[str, Any]]) -> None:
-    """Print how far expected scores are off, each text by the share of all texts but those of its kind."""
-    kinds = [one["point"]["text"].split("-")[0] for one in found]
-    shares = scores(found) / expectation(sizes, chars, found)
-    print(f"share of the 5-gram model's nats: {mean_by_text(shares, found, [True] * len(found)):.2f}")
-    of_others = {kind: mean_by_text(shares, found, [other != kind for other in kinds]) for kind in kinds}
-    expected = scores(found) * torch.tensor([of_others[kind] for kind in kinds], dtype=torch.float64) / shares
-    errors = expected - scores(found)
-    report("expected scores of kinds of text left out", found, errors)
-    within = (errors.abs() <= torch.tensor([expected_error(nats) for nats in expected.tolist()])).double()
-    is_large = [one["facts"]["chars"] >= LARGE_CHARS for one in found]
-    for name, counted in (("large", is_large), ("small", [not each for each in is_large])):
-        square, share = (mean_by_text(values, found, counted) for values in (errors.square(), within))
-        print(f"{name} texts, each counted the same: root mean square {math.sqrt(square):.3f}, as said {share:.0%}")
-    print(f"as said on {mean_by_text(within, found, [True] * len(found)):.0%} of all texts")
+    """Print how far expected scores are off, each text by the fit to all texts but those of its kind."""
+    print(f"repetition {fit_repetition(sizes, chars, found):.2f}")
+    errors: dict[str, float] = {}
+    for kind in dict.fromkeys(map(kind_of, found)):
+        own = [one for one in found if kind_of(one) == kind]
+        repetition = fit_repetition(sizes, chars, [one for one in found if one not in own])
+        expected = expectation(torch.tensor(repetition), sizes, chars, own)
+        for one, nats in zip(own, expected.tolist(), strict=True):
+            errors[one["point"]["text"]] = nats - one["best_nats"]
+            print(f"  {one['point']['text']}: {one['best_nats']:.3f}, expected {nats:.3f}")
+    square = statistics.mean(error**2 for error in errors.values())
+    within = statistics.mean(abs(error) <= EXPECTED_WITHIN for error in errors.values())
+    print(f"expected scores: root mean square {math.sqrt(square):.3f} nats; {within:.0%} within {EXPECTED_WITHIN}")
 
 
-def mean_by_text(values: Tensor, found: list[dict[str, Any]], counted: list[bool]) -> float:
-    """The mean over texts of the mean over their trainings, of those that are counted."""
-    by_text: dict[str, list[float]] = {}
-    for one, value, is_counted in zip(found, values.tolist(), counted, strict=True):
-        if is_counted:
-            by_text.setdefault(one["point"]["text"], []).append(value)
-    return statistics.mean(map(statistics.mean, by_text.values()))
+def kind_of(one: dict[str, Any]) -> str:
+    return one["point"]["text"].split("-")[0]
 
 
-def expectation(sizes: Tensor, chars: Tensor, found: list[dict[str, Any]]) -> Tensor:
-    """What the score of each training is in proportion to."""
-    ngram_nats = torch.tensor([one["facts"]["ngram_nats"] for one in found], dtype=torch.float64)
+def fit_repetition(sizes: Tensor, chars: Tensor, found: list[dict[str, Any]]) -> float:
+    """The power of a text's repetition in c, from the logarithms of the scores."""
+    logs = scores(found).log()
+    return least_squares([0.5], lambda own: expectation(own[0], sizes, chars, found).log() - logs, pull=1e-4).item()
+
+
+def expectation(repetition: Tensor, sizes: Tensor, chars: Tensor, found: list[dict[str, Any]]) -> Tensor:
+    """`expected_nats` of charlm/choice/rule.py, with the constants of this fit."""
+    ngram, unigram, deflate = (
+        torch.tensor([one["facts"][f"{model}_nats"] for one in found], dtype=torch.float64)
+        for model in ("ngram", "unigram", "deflate")
+    )
     known = torch.tensor([min(train_chars(one), KNOWN_CHARS) for one in found], dtype=torch.float64)
     ngram_part = chars[0].exp() * (known / CHARS) ** -chars[1]
-    return ngram_nats / (1 + ngram_part) * (1 + size_part(sizes, useful(sizes, found)) + chars_part(chars, found))
+    c = ngram * (deflate / unigram).clamp(max=1.0) ** repetition / (1 + ngram_part)
+    relative = size_part(sizes, useful(sizes, found)) + chars_part(chars, found)
+    return c + (unigram - c) * -torch.expm1(-c * relative / (unigram - c))
 
 
 if __name__ == "__main__":

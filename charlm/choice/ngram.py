@@ -1,4 +1,8 @@
-"""How well short contexts predict a text, and how long its lines are."""
+"""How well simple models predict a text, and how long its lines are."""
+
+import math
+import zlib
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -14,20 +18,35 @@ _FACTOR = np.uint64(0x9E3779B97F4A7C15)  # odd, so that products modulo 2^64 rar
 Keys = npt.NDArray[np.uint64]
 
 
-def ngram_nats(known: Ids, unseen: Ids, vocabulary_size: int) -> float:
-    """Nats per character of a 5-gram model with backoff that reads a sample of `known`, on a sample of `unseen`.
+@dataclass(frozen=True)
+class SimpleScores:
+    """Nats per character of simple models on characters that they have not read."""
 
-    Both: 100 characters or more.
-    """
-    return heldout_nats(sample(known, KNOWN_CHARS), sample(unseen, _SCORED_CHARS), vocabulary_size)
+    ngram: float
+    """The lowest of n-gram models, n from 1 to 5."""
+    unigram: float
+    """Frequencies alone."""
+    deflate: float
+    """The size when compressed by Deflate: low where a text repeats itself within some 10,000 characters."""
 
 
-def spread_ngram_nats(ids: Ids, vocabulary_size: int) -> float:
+def simple_scores(known: Ids, unseen: Ids, vocabulary_size: int) -> SimpleScores:
+    """The scores on a sample of `unseen`; n-gram models read a sample of `known`. Both: 100 characters or more."""
+    return _scores(sample(known, KNOWN_CHARS), sample(unseen, _SCORED_CHARS), vocabulary_size)
+
+
+def spread_simple_scores(ids: Ids, vocabulary_size: int) -> SimpleScores:
     """The same for unseen characters from all over a text of 500 or more: a fifth of its parts of 50 characters."""
     chars = sample(ids, KNOWN_CHARS).ravel()
     parts = chars[: len(chars) // 50 * 50].reshape(-1, 50)
     is_unseen = np.arange(len(parts)) % 5 == 0
-    return heldout_nats(parts[~is_unseen], parts[is_unseen], vocabulary_size)
+    return _scores(parts[~is_unseen], parts[is_unseen], vocabulary_size)
+
+
+def _scores(known: Ids, unseen: Ids, vocabulary_size: int) -> SimpleScores:
+    by_order = heldout_nats(known, unseen, vocabulary_size)
+    compressed = zlib.compress(unseen.astype(np.uint16).tobytes(), 9)
+    return SimpleScores(min(by_order), by_order[0], 8 * math.log(2) * len(compressed) / unseen.size)
 
 
 def mean_line_chars(ids: Ids, vocabulary: Vocabulary) -> float:
@@ -37,13 +56,15 @@ def mean_line_chars(ids: Ids, vocabulary: Vocabulary) -> float:
     return pieces.size / (np.count_nonzero(pieces == newline) + 1)
 
 
-def heldout_nats(known: Ids, unseen: Ids, vocabulary_size: int) -> float:
-    """Nats per character of the pieces `unseen` for a 5-gram model of `known`, smoothed as by Witten and Bell (1991).
+def heldout_nats(known: Ids, unseen: Ids, vocabulary_size: int) -> list[float]:
+    """Nats per character of the pieces `unseen` for n-gram models of `known`, n from 1 to 5.
+
+    They are smoothed as by Witten and Bell (1991):
 
     p(c | n characters) = (count + kinds · p(c | n − 1 characters)) / (total + kinds), where kinds is the number of
     different characters that followed the n characters.
     """
-    p = np.full(unseen[:, _ORDER:].size, 1 / vocabulary_size)
+    p, nats = np.full(unseen[:, _ORDER:].size, 1 / vocabulary_size), []
     for order in range(_ORDER):
         contexts, grams = _keys(known, order)
         seen, first, counts = np.unique(grams, return_index=True, return_counts=True)
@@ -53,7 +74,8 @@ def heldout_nats(known: Ids, unseen: Ids, vocabulary_size: int) -> float:
         count, total = _look_up(seen, counts, gram), _look_up(before, totals, context)
         different = _look_up(before, kinds, context)
         p = np.where(total > 0, (count + different * p) / np.maximum(total + different, 1), p)
-    return float(0.0 - np.log(p).mean())  # not -0.0
+        nats.append(float(0.0 - np.log(p).mean()))  # not -0.0
+    return nats
 
 
 def _keys(pieces: Ids, order: int) -> tuple[Keys, Keys]:

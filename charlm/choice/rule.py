@@ -5,7 +5,7 @@
 c: what no model of this form gets below on the text; N: useful parameters; D: characters read, counted less for
 repetitions and for large batches. The form is that of Hoffmann et al. 2022 (arXiv:2203.15556, (2)); repetitions count
 as in Muennighoff et al. 2023 (arXiv:2305.16264, (5)). `benchmarks/fit_curves.py` fits A, α, B, β, the multipliers of
-the families, `PER_CHAR` and `NGRAM_SHARE`.
+the families, `PER_CHAR` and `REPETITION`; the RHN's multiplier is lower than fitted (benchmarks/README.md).
 """
 
 import math
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from charlm.choice.families import Family
-from charlm.choice.ngram import KNOWN_CHARS
+from charlm.choice.ngram import KNOWN_CHARS, SimpleScores
 from charlm.config import Config
 
 A, ALPHA, PARAMETERS = 0.183, 0.44, 4e5
@@ -40,8 +40,10 @@ DROPOUT_PASSES = 16.0
 """Passes after which more passes need no more dropout."""
 MODERATE = 0.4
 """Strength of the dropout of a run that is long, but whose model is small for the text."""
-NGRAM_SHARE = 0.85
-"""c, relative to what a 5-gram model would score after reading text without end; see `expected_nats`."""
+REPETITION = 0.43
+"""How much of a text's repetition a model finds; see `expected_nats`."""
+EXPECTED_WITHIN = 0.15
+"""Nats by which `expected_nats` was off at most on three of four texts whose kind its fit had not seen."""
 
 
 @dataclass
@@ -92,20 +94,20 @@ def relative_nats(candidate: Candidate) -> float:
     return _nats(usable * -math.expm1(-effective / usable), candidate)
 
 
-def expected_nats(candidate: Candidate, ngram_nats: float, vocabulary_size: int) -> float:
-    """Nats per character that a run ends with, roughly; at most those of guessing evenly.
+def expected_nats(candidate: Candidate, simple: SimpleScores) -> float:
+    """Nats per character that a run ends with, roughly; fewer than by frequencies alone.
 
-    c · (1 + `relative_nats`). c is in proportion to `ngram_nats`, what a 5-gram model of the train split scores on the
-    validation split, less what that model lacks because it has read few characters: B · (n / D₀)^−β, as for any model.
+    c = n-gram nats · (Deflate's nats / unigram nats)^`REPETITION` / (1 + B · (n / D₀)^−β). The divisor is what the
+    n-gram model lacks because it has read only n characters, as for any model. `relative_nats` of c are added, but the
+    sum approaches the unigram nats u: c + (u − c) · (1 − e^(−c · relative / (u − c))).
     """
+    if not simple.unigram:  # one character alone
+        return 0.0
     ngram_relative = B * (min(candidate.train_chars, KNOWN_CHARS) / CHARS) ** -BETA
-    c = NGRAM_SHARE * ngram_nats / (1 + ngram_relative)
-    return min(c * (1 + relative_nats(candidate)), math.log(vocabulary_size))
-
-
-def expected_error(nats: float) -> float:
-    """How far `expected_nats` was off at most on four of five texts that its fit had not seen (fit_curves.py)."""
-    return max(0.15, 0.1 * nats)
+    repetition = min(simple.deflate / simple.unigram, 1.0)
+    c = simple.ngram * repetition**REPETITION / (1 + ngram_relative)
+    room = simple.unigram - c
+    return c + room * -math.expm1(-c * relative_nats(candidate) / room)
 
 
 def effective_parameters(candidate: Candidate) -> float:

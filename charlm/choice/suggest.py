@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 from charlm.choice import speed
 from charlm.choice.families import PLAIN, USUAL, Request, families_of
-from charlm.choice.ngram import mean_line_chars, ngram_nats, spread_ngram_nats
+from charlm.choice.ngram import SimpleScores, mean_line_chars, simple_scores, spread_simple_scores
 from charlm.choice.recipe import all_settings, comments
-from charlm.choice.rule import MOST_EPOCHS, Candidate, expected_error, expected_nats
+from charlm.choice.rule import EXPECTED_WITHIN, MOST_EPOCHS, Candidate, expected_nats
 from charlm.choice.search import (
     Prospects,
     best,
@@ -37,7 +37,7 @@ _FEW_UPDATES = 200
 """Below this, a line says that the updates are few."""
 _LEAST_VALID, _MOST_VALID = 5_000, 250_000
 _LEAST_NGRAM_CHARS = 100
-"""If a split is shorter, the 5-gram model scores parts from all over the text instead."""
+"""If a split is shorter, simple models score parts from all over the text instead."""
 _START_S, _AFTER_CHOICE_S = 3.0, 1.5
 """Seconds before the first update and after the last, and the part of them that comes after the choice."""
 _TRAINING = 0.92
@@ -172,8 +172,8 @@ def _described(
     return request.config(settings), reasons_of_options, reasons, chosen.updates
 
 
-def _ngram_nats(corpus: Corpus, chosen: Candidate) -> float:
-    """What a 5-gram model of the train split scores on the validation split.
+def _simple_scores(corpus: Corpus, chosen: Candidate) -> SimpleScores:
+    """What simple models of the train split score on the validation split.
 
     Lines are in either split by their hashes, so the validation split is then like any part of the text.
     """
@@ -181,19 +181,20 @@ def _ngram_nats(corpus: Corpus, chosen: Candidate) -> float:
     known, unseen = ids[:train], corpus.splits.get("valid", ids[train : train + chosen.valid_chars])
     is_spread = chosen.config.data.unit == "line" and "valid" not in corpus.splits
     if is_spread or min(len(known), len(unseen)) < _LEAST_NGRAM_CHARS:
-        return spread_ngram_nats(ids, len(corpus.vocabulary))
-    return ngram_nats(known, unseen, len(corpus.vocabulary))
+        return spread_simple_scores(ids, len(corpus.vocabulary))
+    return simple_scores(known, unseen, len(corpus.vocabulary))
 
 
 def _reasons(request: Request, corpus: Corpus, chosen: Candidate, candidates: int, machine: Machine) -> dict[str, str]:
     """What was found out and chosen: label → text."""
     ids, vocabulary_size = corpus.splits["train"], len(corpus.vocabulary)
-    nats, line_chars = _ngram_nats(corpus, chosen), mean_line_chars(ids, corpus.vocabulary)
+    simple, line_chars = _simple_scores(corpus, chosen), mean_line_chars(ids, corpus.vocabulary)
     model, updates = chosen.config.model, counted(chosen.updates, "update")
     name = f"{model.description}, {model.members * chosen.parameters:,} parameters"
     lines = f", mean line length {line_chars:.0f}" if line_chars < 1000 else ""
     reasons = {
-        "text": f"{len(ids):,} characters, {vocabulary_size:,} distinct{lines}; a 5-gram model scores {nats:.2f} nats",
+        "text": f"{len(ids):,} characters, {vocabulary_size:,} distinct{lines}; "
+        f"an n-gram model scores {simple.ngram:.2f} nats",
         "machine": f"{describe_device(machine.device)}: {chosen.chars_per_s:,.0f} characters/s with this model",
         "choice": f"{name}: the best of {candidates} for {format_duration(60 * request.minutes)} by a rule fitted to "
         "measured trainings",
@@ -203,9 +204,9 @@ def _reasons(request: Request, corpus: Corpus, chosen: Candidate, candidates: in
     if request.initial:  # the rule holds only for models that begin with random weights
         reasons["choice"] = f"{name}: the model of {request.initial_name}, which is trained on"
         return reasons | ({"limit": limit} if chosen.epochs >= MOST_EPOCHS else {})
-    expected = expected_nats(chosen, nats, vocabulary_size)
     reasons["expect"] = (
-        f"about {expected:.2f} nats per character; four of five texts end within {expected_error(expected):.2f} of it"
+        f"about {expected_nats(chosen, simple):.2f} nats per character; three of four texts end within "
+        f"{EXPECTED_WITHIN} of it"
     )
     if len(ids) < _SMALL_CHARS:
         reasons["small"] = (

@@ -38,6 +38,19 @@ def of_two(x, y, z, N: tl.constexpr, FUNCTION: tl.constexpr):
     tl.store(z + at, FUNCTION(tl.load(x + at), tl.load(y + at)))
 
 
+@triton.jit
+def square_error(x, y, N: tl.constexpr):
+    at = tl.arange(0, N)
+    tl.store(y + at, tl.fma(tl.load(x + at), tl.load(x + at), -(tl.load(x + at) * tl.load(x + at))))
+
+
+def fma_rounds_once(place: str) -> bool:
+    x = torch.linspace(1, 2, 16, device=place)
+    error = torch.full_like(x, 7.0)
+    square_error[(1,)](x, error, N=len(x))
+    return bool(error.any())
+
+
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.cuda)])
 def place(request: pytest.FixtureRequest) -> str:
     if (request.param == "cuda") != torch.cuda.is_available():
@@ -48,6 +61,8 @@ def place(request: pytest.FixtureRequest) -> str:
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy's, of what the kernel does not take
 @pytest.mark.parametrize("name", ONE)
 def test_functions_of_one_vector(name: str, place: str) -> None:
+    if name == "exp" and place == "cpu" and not fma_rounds_once(place):
+        pytest.skip("the interpreter of this version of Triton rounds an fma twice")
     expected, relative, absolute = ONE[name]
     x = torch.cat([torch.tensor(SPECIAL), torch.linspace(-80, 80, 1024 - len(SPECIAL))]).to(place)
     found = torch.full_like(x, 7.0)
