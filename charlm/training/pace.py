@@ -18,6 +18,9 @@ _WATCHED = 2
 _AFTER_S = 0.15
 """Seconds at the planned speed in which a command writes its sample and exits. `Clock` knows of them, but not that the
 machine has become slower. Beside five busy programs the end took 0.75 s longer, with updates six times slower."""
+_EVALUATION_SLOWER = 1 / 4
+"""Other programs slow evaluations down more than updates, by about this power: where updates took six times as long,
+evaluations took 8 to 16 times as long, on two cores."""
 _SLOW = 2.0
 """How many times slower than planned a run is from which on a line says so."""
 
@@ -36,7 +39,8 @@ class Pace:
         self._evaluation_cost, self._is_cost_measured = EVALUATION_COST, False
         self._updates, self._updates_s = -_FIRST_UPDATES, 0.0
         self._recent_s, self._recent_chars = 0.0, 0.0  # sums that fade
-        self._times_slower = 0.0  # than planned; 0 without a plan
+        self._mean_slower = 0.0  # than planned: the updates so far, on average; 0 without a plan
+        self._times_slower = 1.0  # the last updates; 1 at least
         self._said = False
 
     def count_update(self, state: TrainState, seconds: float, chars: int) -> None:
@@ -49,9 +53,11 @@ class Pace:
         self._recent_s = kept * self._recent_s + seconds
         self._recent_chars = kept * self._recent_chars + chars
         run_s = max(self._run_s - state.starting_s, 1e-9)
-        self._times_slower = self._planned_updates * self._updates_s / self._updates / run_s
+        update_s = self._recent_s / self._recent_chars * chars
+        self._mean_slower = self._planned_updates * self._updates_s / self._updates / run_s
+        self._times_slower = max(self._planned_updates * update_s / run_s, 1.0)
         self._expect_ending(state)
-        self._say_if_slow(state, self._recent_s / self._recent_chars * chars)
+        self._say_if_slow(state, update_s)
 
     def count_evaluation(self, state: TrainState, seconds: float) -> None:
         """Take the cost of an evaluation into `state.ending_s`: the first in place of the guess, later ones by halves.
@@ -59,7 +65,7 @@ class Pace:
         Other load may come or go while an evaluation runs.
         """
         if self._recent_s:
-            cost = seconds / self._valid_chars * self._recent_chars / self._recent_s
+            cost = seconds / self._evaluation_s(1.0)
             self._evaluation_cost += (cost - self._evaluation_cost) / (2 if self._is_cost_measured else 1)
             self._is_cost_measured = True
             self._expect_ending(state)
@@ -68,21 +74,26 @@ class Pace:
         """Whether there is no time for an evaluation beside the last one."""
         return state.elapsed_s + 2 * state.ending_s > self._run_s
 
+    def _evaluation_s(self, cost: float) -> float:
+        """Seconds of an evaluation at the present speed, for its cost on a machine without other load."""
+        training_s = self._valid_chars * self._recent_s / self._recent_chars
+        return cost * training_s * self._times_slower**_EVALUATION_SLOWER
+
     def _expect_ending(self, state: TrainState) -> None:
         """Expect the last evaluation at the present speed; a run saves twice after its last update."""
-        evaluation_s = self._evaluation_cost * self._valid_chars * self._recent_s / self._recent_chars
-        state.ending_s = evaluation_s + 2 * self.saving_s + _AFTER_S * max(self._times_slower - 1, 0)
+        evaluation_s = self._evaluation_s(self._evaluation_cost)
+        state.ending_s = evaluation_s + 2 * self.saving_s + _AFTER_S * (self._times_slower - 1)
 
     def _say_if_slow(self, state: TrainState, update_s: float) -> None:
         """Say once that the run will make fewer than half of the planned updates; now it makes one in `update_s`."""
-        slower = self._planned_updates * update_s / max(self._run_s - state.starting_s, 1e-9)
-        if self._said or self._updates_s < _WATCHED * self._window_s or min(self._times_slower, slower) <= _SLOW:
+        is_watched = self._updates_s >= _WATCHED * self._window_s
+        if self._said or not is_watched or min(self._mean_slower, self._times_slower) <= _SLOW:
             return
         self._said = True
         updates = self._updates + max(self._run_s - state.ending_s - state.elapsed_s, 0) / update_s
         say(
             "slow",
-            f"{slower:.1f} times slower than measured: about {updates:,.0f} updates instead of "
+            f"{self._times_slower:.1f} times slower than measured: about {updates:,.0f} updates instead of "
             f"{self._planned_updates:,}; look for other programs that use the processors; to train as long again "
             "afterward:",
             f"charlm train --resume --run-dir {shlex.quote(str(self._run_dir))} --minutes {2 * self._run_s / 60:g}",
