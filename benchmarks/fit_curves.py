@@ -41,9 +41,7 @@ def main() -> None:
     tell_texts_apart(trained)
     found = [one for one in trained if family_of(one["point"]["size"]) != name_of(PLAIN)]
     small = small_texts()
-    fitted, fitted_small = (
-        [one for one in part if one["point"]["text"].split("-")[0] not in arguments.without] for part in (found, small)
-    )
+    fitted, fitted_small = ([one for one in part if kind_of(one) not in arguments.without] for part in (found, small))
     sizes = fit_sizes(fitted + fitted_small)
     print(f"A {math.exp(sizes[0]):.3f}, alpha {sizes[1]:.2f}, useful parameters per character {math.exp(sizes[2]):.2f}")
     multipliers = torch.cat([sizes[3:], fit_plain(sizes, trained)])
@@ -209,12 +207,12 @@ def least_squares(start: list[float], residuals: Callable[[Tensor], Tensor], pul
 
 def report_expected(sizes: Tensor, chars: Tensor, found: list[dict[str, Any]]) -> None:
     """Print how far expected scores are off, each text by the fit to all texts but those of its kind."""
-    print(f"repetition {fit_repetition(sizes, chars, found):.2f}")
+    print(f"power of Deflate's ratio {fit_deflate_power(sizes, chars, found):.2f}")
     errors: dict[str, float] = {}
     for kind in dict.fromkeys(map(kind_of, found)):
         own = [one for one in found if kind_of(one) == kind]
-        repetition = fit_repetition(sizes, chars, [one for one in found if one not in own])
-        expected = expectation(torch.tensor(repetition), sizes, chars, own)
+        power = fit_deflate_power(sizes, chars, [one for one in found if kind_of(one) != kind])
+        expected = expectation(torch.tensor(power, dtype=torch.float64), sizes, chars, own)
         for one, nats in zip(own, expected.tolist(), strict=True):
             errors[one["point"]["text"]] = nats - one["best_nats"]
             print(f"  {one['point']['text']}: {one['best_nats']:.3f}, expected {nats:.3f}")
@@ -227,13 +225,13 @@ def kind_of(one: dict[str, Any]) -> str:
     return one["point"]["text"].split("-")[0]
 
 
-def fit_repetition(sizes: Tensor, chars: Tensor, found: list[dict[str, Any]]) -> float:
-    """The power of a text's repetition in c, from the logarithms of the scores."""
+def fit_deflate_power(sizes: Tensor, chars: Tensor, found: list[dict[str, Any]]) -> float:
+    """The power of Deflate's nats / unigram nats in c, from the logarithms of the scores."""
     logs = scores(found).log()
     return least_squares([0.5], lambda own: expectation(own[0], sizes, chars, found).log() - logs, pull=1e-4).item()
 
 
-def expectation(repetition: Tensor, sizes: Tensor, chars: Tensor, found: list[dict[str, Any]]) -> Tensor:
+def expectation(power: Tensor, sizes: Tensor, chars: Tensor, found: list[dict[str, Any]]) -> Tensor:
     """`expected_nats` of charlm/choice/rule.py, with the constants of this fit."""
     ngram, unigram, deflate = (
         torch.tensor([one["facts"][f"{model}_nats"] for one in found], dtype=torch.float64)
@@ -241,7 +239,7 @@ def expectation(repetition: Tensor, sizes: Tensor, chars: Tensor, found: list[di
     )
     known = torch.tensor([min(train_chars(one), KNOWN_CHARS) for one in found], dtype=torch.float64)
     ngram_part = chars[0].exp() * (known / CHARS) ** -chars[1]
-    c = ngram * (deflate / unigram).clamp(max=1.0) ** repetition / (1 + ngram_part)
+    c = ngram * (deflate / unigram).clamp(max=1.0) ** power / (1 + ngram_part)
     relative = size_part(sizes, useful(sizes, found)) + chars_part(chars, found)
     return c + (unigram - c) * -torch.expm1(-c * relative / (unigram - c))
 

@@ -5,7 +5,7 @@
 c: what no model of this form gets below on the text; N: useful parameters; D: characters read, counted less for
 repetitions and for large batches. The form is that of Hoffmann et al. 2022 (arXiv:2203.15556, (2)); repetitions count
 as in Muennighoff et al. 2023 (arXiv:2305.16264, (5)). `benchmarks/fit_curves.py` fits A, α, B, β, the multipliers of
-the families, `PER_CHAR` and `REPETITION`; the RHN's multiplier is lower than fitted (benchmarks/README.md).
+the families, `PER_CHAR` and `DEFLATE_POWER`; the RHN's multiplier is lower than fitted (benchmarks/README.md).
 """
 
 import math
@@ -40,10 +40,10 @@ DROPOUT_PASSES = 16.0
 """Passes after which more passes need no more dropout."""
 MODERATE = 0.4
 """Strength of the dropout of a run that is long, but whose model is small for the text."""
-REPETITION = 0.43
-"""How much of a text's repetition a model finds; see `expected_nats`."""
+DEFLATE_POWER = 0.43
+"""Power of Deflate's nats / unigram nats in c; see `expected_nats`."""
 EXPECTED_WITHIN = 0.15
-"""Nats by which `expected_nats` was off at most on three of four texts whose kind its fit had not seen."""
+"""Nats by which `expected_nats` was off at most on three of four texts when its fit left out texts like them."""
 
 
 @dataclass
@@ -95,17 +95,17 @@ def relative_nats(candidate: Candidate) -> float:
 
 
 def expected_nats(candidate: Candidate, simple: SimpleScores) -> float:
-    """Nats per character that a run ends with, roughly; fewer than by frequencies alone.
+    """Nats per character that a run ends with, roughly; at most the unigram nats u.
 
-    c = n-gram nats · (Deflate's nats / unigram nats)^`REPETITION` / (1 + B · (n / D₀)^−β). The divisor is what the
-    n-gram model lacks because it has read only n characters, as for any model. `relative_nats` of c are added, but the
-    sum approaches the unigram nats u: c + (u − c) · (1 − e^(−c · relative / (u − c))).
+    c = n-gram nats · min(1, Deflate's nats / u)^`DEFLATE_POWER` / (1 + B · (n / D₀)^−β). The divisor is what the n-gram
+    model lacks because it has read only n characters, as for any model. c · `relative_nats` is added and bent toward u:
+    c + (u − c) · (1 − e^(−c · relative / (u − c))).
     """
     if not simple.unigram:  # one character alone
         return 0.0
     ngram_relative = B * (min(candidate.train_chars, KNOWN_CHARS) / CHARS) ** -BETA
-    repetition = min(simple.deflate / simple.unigram, 1.0)
-    c = simple.ngram * repetition**REPETITION / (1 + ngram_relative)
+    compression = min(simple.deflate / simple.unigram, 1.0)
+    c = simple.ngram * compression**DEFLATE_POWER / (1 + ngram_relative)
     room = simple.unigram - c
     return c + room * -math.expm1(-c * relative_nats(candidate) / room)
 

@@ -206,7 +206,7 @@ def _reasons(request: Request, corpus: Corpus, chosen: Candidate, candidates: in
         return reasons | ({"limit": limit} if chosen.epochs >= MOST_EPOCHS else {})
     reasons["expect"] = (
         f"about {expected_nats(chosen, simple):.2f} nats per character; three of four texts end within "
-        f"{EXPECTED_WITHIN} of it"
+        f"{EXPECTED_WITHIN} nats of it"
     )
     if len(ids) < _SMALL_CHARS:
         reasons["small"] = (

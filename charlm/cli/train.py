@@ -120,9 +120,9 @@ _WORSE = 1.005
 
 
 def _leaving_s(loading_s: float) -> float:
-    """Estimated time for Python to start and exit: a quarter of charlm's import time, at most 1.5 s.
+    """Estimated time for Python to start, and for the sample and the exit: a quarter of charlm's import time.
 
-    0.22 s measured where importing took 1.5 s.
+    0.22 s measured where importing took 1.5 s; the rest is reserve. At most 1.5 s.
     """
     return min(loading_s / 4, 1.5)
 

@@ -16,11 +16,12 @@ _WINDOW, _WINDOW_S, _MOST_WINDOW = 0.02, 2.0, 0.1
 _WATCHED = 2
 """Windows that a run is watched before a line says that it is slow: other load may soon be over."""
 _AFTER_S = 0.15
-"""Seconds at the planned speed in which a command writes its sample and exits. `Clock` knows of them, but not that the
-machine has become slower. Beside five busy programs the end took 0.75 s longer, with updates six times slower."""
+"""Seconds at the planned speed in which a command writes its sample and exits. The command's clock allows for them, but
+not for a slower machine. Beside five busy programs the end took 0.75 s longer, with updates six times slower."""
 _EVALUATION_SLOWER = 1 / 4
-"""Other programs slow evaluations down more than updates, by about this power: where updates took six times as long,
-evaluations took 8 to 16 times as long, on two cores."""
+"""If updates take s times as long because of other programs, evaluations take about s times s to this power as long.
+
+On two cores, where updates took six times as long, evaluations took 8 to 16 times as long."""
 _SLOW = 2.0
 """How many times slower than planned a run is from which on a line says so."""
 
@@ -38,9 +39,8 @@ class Pace:
         self._planned_updates = clock.updates if clock else 0
         self._evaluation_cost, self._is_cost_measured = EVALUATION_COST, False
         self._updates, self._updates_s = -_FIRST_UPDATES, 0.0
-        self._recent_s, self._recent_chars = 0.0, 0.0  # sums that fade
-        self._mean_slower = 0.0  # than planned: the updates so far, on average; 0 without a plan
-        self._times_slower = 1.0  # the last updates; 1 at least
+        self._recent_s, self._recent_chars, self._recent_updates = 0.0, 0.0, 0.0  # sums that fade
+        self._times_slower = 1.0  # than planned, in the last updates; 1 at least
         self._said = False
 
     def count_update(self, state: TrainState, seconds: float, chars: int) -> None:
@@ -52,12 +52,12 @@ class Pace:
         kept = math.exp(-seconds / self._window_s)
         self._recent_s = kept * self._recent_s + seconds
         self._recent_chars = kept * self._recent_chars + chars
+        self._recent_updates = kept * self._recent_updates + 1
         run_s = max(self._run_s - state.starting_s, 1e-9)
-        update_s = self._recent_s / self._recent_chars * chars
-        self._mean_slower = self._planned_updates * self._updates_s / self._updates / run_s
+        update_s = self._recent_s / self._recent_updates
         self._times_slower = max(self._planned_updates * update_s / run_s, 1.0)
         self._expect_ending(state)
-        self._say_if_slow(state, update_s)
+        self._say_if_slow(state, update_s, self._planned_updates * self._updates_s / self._updates / run_s)
 
     def count_evaluation(self, state: TrainState, seconds: float) -> None:
         """Take the cost of an evaluation into `state.ending_s`: the first in place of the guess, later ones by halves.
@@ -84,13 +84,16 @@ class Pace:
         evaluation_s = self._evaluation_s(self._evaluation_cost)
         state.ending_s = evaluation_s + 2 * self.saving_s + _AFTER_S * (self._times_slower - 1)
 
-    def _say_if_slow(self, state: TrainState, update_s: float) -> None:
-        """Say once that the run will make fewer than half of the planned updates; now it makes one in `update_s`."""
+    def _say_if_slow(self, state: TrainState, update_s: float, mean_times_slower: float) -> None:
+        """Say once that the run will make fewer than half of the planned updates; now it makes one in `update_s`.
+
+        mean_times_slower: of all updates so far, than planned; 0 without a plan.
+        """
         is_watched = self._updates_s >= _WATCHED * self._window_s
-        if self._said or not is_watched or min(self._mean_slower, self._times_slower) <= _SLOW:
+        if self._said or not is_watched or min(mean_times_slower, self._times_slower) <= _SLOW:
             return
         self._said = True
-        updates = self._updates + max(self._run_s - state.ending_s - state.elapsed_s, 0) / update_s
+        updates = state.step + max(self._run_s - state.ending_s - state.elapsed_s, 0) / update_s
         say(
             "slow",
             f"{self._times_slower:.1f} times slower than measured: about {updates:,.0f} updates instead of "

@@ -163,12 +163,16 @@ def test_a_source_of_known_entropy():
     text = source.text(200_000, seed=3)
     of_parts = spread_simple_scores(Vocabulary.of_code_points(np.unique([*map(ord, text)])).encode(text), 6)
     for scores in (facts(text)[0], of_parts):
+        assert source.entropy_nats < scores.deflate < 2 * scores.unigram
         assert source.entropy_nats * 0.99 < scores.ngram < source.entropy_nats * 1.05
 
 
 def test_characters_drawn_evenly_and_probabilities_that_sum_to_one():
     ids = np.random.default_rng(1).integers(50, size=(1, 20_000)).astype(np.uint8)
     assert all(math.log(50) < nats < 1.2 * math.log(50) for nats in heldout_nats(ids[:, :16_000], ids[:, 16_000:], 50))
+    even = simple_scores(ids[0, :16_000], ids[0, 16_000:], 50)
+    assert math.log(50) < even.ngram == even.unigram < even.deflate
+    assert simple_scores(np.zeros_like(ids[0]), np.zeros_like(ids[0]), 1).unigram == 0
     known = np.random.default_rng(2).integers(4, size=(1, 300)).astype(np.uint8)
     ends = [np.append(known[0, 100:105], np.uint8(last))[None] for last in range(4)]
     by_end = np.array([heldout_nats(known, end, 4) for end in ends])

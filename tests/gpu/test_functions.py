@@ -44,8 +44,8 @@ def square_error(x, y, N: tl.constexpr):
     tl.store(y + at, tl.fma(tl.load(x + at), tl.load(x + at), -(tl.load(x + at) * tl.load(x + at))))
 
 
-def fma_rounds_once(place: str) -> bool:
-    x = torch.linspace(1, 2, 16, device=place)
+def fma_rounds_once() -> bool:
+    x = torch.linspace(1, 2, 16)
     error = torch.full_like(x, 7.0)
     square_error[(1,)](x, error, N=len(x))
     return bool(error.any())
@@ -61,9 +61,9 @@ def place(request: pytest.FixtureRequest) -> str:
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy's, of what the kernel does not take
 @pytest.mark.parametrize("name", ONE)
 def test_functions_of_one_vector(name: str, place: str) -> None:
-    if name == "exp" and place == "cpu" and not fma_rounds_once(place):
-        pytest.skip("the interpreter of this version of Triton rounds an fma twice")
     expected, relative, absolute = ONE[name]
+    if name == "exp" and place == "cpu" and not fma_rounds_once():  # Triton 3.7's interpreter
+        relative = 4e-6
     x = torch.cat([torch.tensor(SPECIAL), torch.linspace(-80, 80, 1024 - len(SPECIAL))]).to(place)
     found = torch.full_like(x, 7.0)
     of_one[(1,)](x, found, N=len(x), FUNCTION=getattr(functions, name))

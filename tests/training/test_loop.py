@@ -15,7 +15,9 @@ from charlm.inference import SamplingOptions, sample_text
 from charlm.inference.evaluation import evaluate
 from charlm.model import build_model, load_weights
 from charlm.system.clock import Clock
+from charlm.training.pace import Pace
 from charlm.training.start import start_run
+from charlm.training.state import TrainState
 from tests.runs import rows
 from tests.text import words_text
 
@@ -107,13 +109,13 @@ def test_minutes_include_the_last_evaluation_and_checkpoints(tmp_path, config_of
 def test_the_minutes_are_kept_when_the_machine_becomes_five_times_slower(
     tmp_path, config_of, clock, before_update, slow_from
 ):
-    """A minute with an evaluation before, at step 50. The last one takes 15 s instead of 3."""
+    """A minute with an evaluation before, at step 50. The last one takes 15 s instead of 2."""
     before_update(slow_from, lambda trainer: setattr(clock, "slower", 5))
     config = config_of(
         train={"max_steps": None, "max_minutes": 1, "eval_every": 50, "sample_every": 0, "save_every": 0},
         optimizer={"lr": 0.01, "schedule": {"name": "linear", "final_fraction": 0}},
     )
-    outcome = start_run(config, tmp_path / "run", clock=Clock(1, clock.now_s))
+    outcome = start_run(config, tmp_path / "run", clock=Clock(1, clock.now_s, 600))
     assert 55 < outcome.elapsed_s < 61.2
     valid = [row for row in rows(tmp_path / "run") if row["split"] == "valid"]
     assert valid[-1]["step"] == outcome.step > valid[0]["step"]
@@ -123,7 +125,7 @@ def test_the_minutes_are_kept_when_the_machine_becomes_five_times_slower(
 @pytest.mark.parametrize(
     ("planned", "slower", "line"),
     [
-        (1400, 1, "4.8 times slower than measured: about 255 updates instead of 1,400; look for"),
+        (1400, 1, "4.8 times slower than measured: about 258 updates instead of 1,400; look for"),
         (500, 1, None),
         (290, 5, None),  # only the first 2 s
     ],
@@ -131,7 +133,7 @@ def test_the_minutes_are_kept_when_the_machine_becomes_five_times_slower(
 def test_a_run_that_is_far_slower_than_planned_says_so_once_and_early(
     tmp_path, config_of, clock, before_update, capsys, planned, slower, line
 ):
-    """After a checkpoint of 1 s, 10 updates a second make 290 in half a minute."""
+    """After a checkpoint of 1 s, 10 updates a second make 290 in half a minute, less what the end takes."""
     clock.slower = slower
     before_update(6, lambda trainer: setattr(clock, "slower", 1))
     config = config_of(
@@ -143,29 +145,41 @@ def test_a_run_that_is_far_slower_than_planned_says_so_once_and_early(
     assert line is None or told[0].endswith(f": charlm train --resume --run-dir {tmp_path}/run --minutes 1")
 
 
+def test_the_times_of_evaluations_are_averaged_whatever_the_size_of_windows(tmp_path, config_of):
+    pace, state = Pace(config_of(train={"max_minutes": 1}), 1000, tmp_path, Clock(1, updates=1200)), TrainState("")
+    pace.saving_s = 0.5
+    for chars in [1000] * 20 + [30]:
+        pace.count_update(state, 0.1, chars)
+    pace.count_evaluation(state, 3.0)
+    at_half_speed_s = 2 * 0.5 + 0.15  # two checkpoints, and a slower exit
+    assert state.ending_s == pytest.approx(3 + at_half_speed_s)
+    pace.count_evaluation(state, 5.0)
+    assert state.ending_s == pytest.approx(4 + at_half_speed_s)
+
+
 @pytest.fixture
 def clock(monkeypatch):
-    """A clock that only updates (0.1 s), evaluations (3 s) and checkpoints (1 s) move.
+    """A clock that only updates (0.1 s), evaluations (2 s) and checkpoints (1 s) move.
 
-    `slower` is how many times longer updates and evaluations take.
+    `slower` is how many times longer updates take; evaluations suffer more.
     """
 
     class Clock:
         now_s = time.perf_counter()
         slower = 1
 
-    def slowed(name, module, seconds, computes=True):
+    def slowed(name, module, seconds, power):
         function = getattr(module, name)
 
         def slow(*arguments, **options):
-            Clock.now_s += seconds * (Clock.slower if computes else 1)
+            Clock.now_s += seconds * Clock.slower**power
             return function(*arguments, **options)
 
         monkeypatch.setattr(module, name, slow)
 
-    slowed("window_loss", charlm.training.step, 0.1)
-    slowed("evaluate", charlm.training.loop, 3.0)
-    slowed("save_checkpoint", charlm.training.folder, 1.0, computes=False)
+    slowed("window_loss", charlm.training.step, 0.1, 1)
+    slowed("evaluate", charlm.training.loop, 2.0, 1.25)
+    slowed("save_checkpoint", charlm.training.folder, 1.0, 0)
     monkeypatch.setattr(charlm.training.loop.time, "perf_counter", lambda: Clock.now_s)
     return Clock
 
