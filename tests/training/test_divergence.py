@@ -25,7 +25,7 @@ def test_a_run_that_explodes_leaves_finite_weights_and_scores(tmp_path, config_o
     config = config_of(
         model={"cell": {"kind": "rnn", "nonlinearity": "relu"}},
         train={"max_steps": 500, **train},
-        optimizer={"name": "sgd", "lr": 10.0},
+        optimizer={"name": "sgd", "lr": 100.0},
     )
     with pytest.raises(DivergenceError, match=message):
         start_run(config, tmp_path / "run")
