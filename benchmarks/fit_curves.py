@@ -208,16 +208,16 @@ def least_squares(start: list[float], residuals: Callable[[Tensor], Tensor], pul
 def report_expected(sizes: Tensor, chars: Tensor, found: list[dict[str, Any]]) -> None:
     """Print how far expected scores are off, each text by the fit to all texts but those of its kind."""
     print(f"power of Deflate's ratio {fit_deflate_power(sizes, chars, found):.2f}")
-    errors: dict[str, float] = {}
+    errors: list[float] = []
     for kind in dict.fromkeys(map(kind_of, found)):
         own = [one for one in found if kind_of(one) == kind]
         power = fit_deflate_power(sizes, chars, [one for one in found if kind_of(one) != kind])
         expected = expectation(torch.tensor(power, dtype=torch.float64), sizes, chars, own)
         for one, nats in zip(own, expected.tolist(), strict=True):
-            errors[one["point"]["text"]] = nats - one["best_nats"]
+            errors.append(nats - one["best_nats"])
             print(f"  {one['point']['text']}: {one['best_nats']:.3f}, expected {nats:.3f}")
-    square = statistics.mean(error**2 for error in errors.values())
-    within = statistics.mean(abs(error) <= EXPECTED_WITHIN for error in errors.values())
+    square = statistics.mean(error**2 for error in errors)
+    within = statistics.mean(abs(error) <= EXPECTED_WITHIN for error in errors)
     print(f"expected scores: root mean square {math.sqrt(square):.3f} nats; {within:.0%} within {EXPECTED_WITHIN}")
 
 

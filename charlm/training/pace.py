@@ -37,7 +37,7 @@ class Pace:
         self._valid_chars = valid_chars
         self._run_dir = run_dir
         self._planned_updates = clock.updates if clock else 0
-        self._evaluation_cost, self._is_cost_measured = EVALUATION_COST, False
+        self._measured_cost = 0.0  # of evaluations; 0 before the first
         self._updates, self._updates_s = -_FIRST_UPDATES, 0.0
         self._recent_s, self._recent_chars, self._recent_updates = 0.0, 0.0, 0.0  # sums that fade
         self._times_slower = 1.0  # than planned, in the last updates; 1 at least
@@ -66,8 +66,7 @@ class Pace:
         """
         if self._recent_s:
             cost = seconds / self._evaluation_s(1.0)
-            self._evaluation_cost += (cost - self._evaluation_cost) / (2 if self._is_cost_measured else 1)
-            self._is_cost_measured = True
+            self._measured_cost = ((self._measured_cost or cost) + cost) / 2
             self._expect_ending(state)
 
     def ends_soon(self, state: TrainState) -> bool:
@@ -81,7 +80,7 @@ class Pace:
 
     def _expect_ending(self, state: TrainState) -> None:
         """Expect the last evaluation at the present speed; a run saves twice after its last update."""
-        evaluation_s = self._evaluation_s(self._evaluation_cost)
+        evaluation_s = self._evaluation_s(self._measured_cost or EVALUATION_COST)
         state.ending_s = evaluation_s + 2 * self.saving_s + _AFTER_S * (self._times_slower - 1)
 
     def _say_if_slow(self, state: TrainState, update_s: float, mean_times_slower: float) -> None:
