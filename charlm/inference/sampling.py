@@ -34,18 +34,6 @@ def sample_text(
     not UTF-8 come as lone surrogates, as from Python's "surrogateescape"; see `readable`.
     """
     output, state = read_ids(model, prompt_ids(model, vocabulary, prompt))
-    return continued_text(model, vocabulary, output, state, options, seeds)
-
-
-def continued_text(
-    model: Network,
-    vocabulary: Vocabulary,
-    output: Tensor,
-    state: RecurrentState,
-    options: SamplingOptions,
-    seeds: Sequence[int],
-) -> Iterator[list[str]]:
-    """`sample_text` after a prompt that has been read: its last output [1, 1, H] and state [L, 1, H]."""
     texts = [SampleText(vocabulary, options.stop, model.reset_id) for _ in seeds]
     yield ["" for _ in texts]  # also if length is 0
     for step, ids in enumerate(sample_ids(model, output, state, options, seeds), start=1):
@@ -160,11 +148,11 @@ def next_probabilities(model: Network, vocabulary: Vocabulary, prompt: str) -> T
 
 
 @torch.inference_mode()
-def read_ids(model: Network, ids: Sequence[int], state: RecurrentState | None = None) -> tuple[Tensor, RecurrentState]:
-    """The last output [1, 1, H] and the state after reading one id or more, in windows, from `state` on."""
+def read_ids(model: Network, ids: Sequence[int]) -> tuple[Tensor, RecurrentState]:
+    """The last output [1, 1, H] and the state after reading one id or more, in windows."""
     ids_T1 = torch.tensor(ids, device=model.device).unsqueeze(1)
     first, *rest = ids_T1.split(_WINDOW)
-    output, state = model.features(first, state)
+    output, state = model.features(first)
     for window in rest:
         output, state = model.features(window, state)
     return output[-1:], state

@@ -215,7 +215,6 @@ def test_errors(cli, in_folder, words, text):
         ),
         ("score run -", b"soZ", "stdin: found 'Z' (U+005A), which the model has never seen"),
         ("sample run --prompt-file -", b"\xff", "--prompt-file -: found no UTF-8 at byte offset 0; allowed: UTF-8"),
-        ("write run", b"", "write: found no terminal; allowed: a terminal to type in; charlm sample works without one"),
     ],
 )
 def test_errors_of_stdin(cli, in_folder, words, stdin, error):

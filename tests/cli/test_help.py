@@ -12,7 +12,7 @@ from charlm.cli import app
 from charlm.config.shipped import shipped_configs
 
 COMMANDS = [
-    "train", "sample", "write", "next", "classify", "eval", "look", "score", "export", "plan", "tune", "compare",
+    "train", "sample", "next", "classify", "eval", "look", "score", "export", "plan", "tune", "compare",
     "runs", "report", "doctor", "cells list", "cells show", "cells check",
     "config list", "config check", "config show", "config suggest", "config schema",
     "config options", "data list", "data info", "data fetch", "data cache",
@@ -57,7 +57,6 @@ MISSING = {
     "export gone --to torch --out x": RUN,
     "score gone -": RUN,
     "classify gone -": RUN,
-    "write gone": RUN,
     "train --config lstm there --init-from gone": f"--init-from gone: {RUN}",
     "train --resume --run-dir gone": "no such file or folder; allowed: the folder of a run",
     "train gone": FOLDER,
