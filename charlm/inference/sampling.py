@@ -33,11 +33,16 @@ def sample_text(
     The model must be in evaluation mode. VocabularyError if it does not know a character of the prompt. Bytes that are
     not UTF-8 come as lone surrogates, as from Python's "surrogateescape"; see `readable`.
     """
-    output, state = read_ids(model, prompt_ids(model, vocabulary, prompt))
+    output, state = read_ids(model, prompt_ids(model, vocabulary, prompt))  # now, so that its errors come now
     texts = [SampleText(vocabulary, options.stop, model.reset_id) for _ in seeds]
+    return _grown(texts, sample_ids(model, output, state, options, seeds), options.length)
+
+
+def _grown(texts: list["SampleText"], drawn: Iterator[Tensor], length: int) -> Iterator[list[str]]:
+    """What each text gains by each drawn row of ids."""
     yield ["" for _ in texts]  # also if length is 0
-    for step, ids in enumerate(sample_ids(model, output, state, options, seeds), start=1):
-        yield [text.append(id, last=step == options.length) for text, id in zip(texts, ids.tolist(), strict=True)]
+    for step, ids in enumerate(drawn, start=1):
+        yield [text.append(id, last=step == length) for text, id in zip(texts, ids.tolist(), strict=True)]
         if all(text.done for text in texts):
             return
 
