@@ -1,7 +1,7 @@
 """Feeds input made by a coverage-guided fuzzer (libFuzzer, by Atheris) to what reads a user's files and options.
 
 Any bytes must be read or refused by an error of charlm's own, in printable lines, within LIMIT_S seconds and
-LIMIT_MB of memory, and nothing else may happen; run by scripts/fuzz.
+LIMIT_MB of memory, and nothing else may happen; run by scripts/stress fuzz.
 """
 
 import argparse
@@ -221,7 +221,7 @@ NAMES = [name for name in vars(Targets) if not name.startswith("_")]
 
 
 def parse() -> tuple[argparse.Namespace, list[str]]:
-    parser = argparse.ArgumentParser(prog="scripts/fuzz", description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(prog="scripts/stress fuzz", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("targets", nargs="*", metavar="TARGET", help=f"some of: {', '.join(NAMES)}; all if none")
     parser.add_argument("--runs", type=int, default=100_000, metavar="N", help="inputs for each; default 100000")
     parser.add_argument("--quick", action="store_true", help="--runs 2000: about a minute")
