@@ -56,9 +56,7 @@ def restore_snapshot(trainer: Trainer, checkpoint: Checkpoint) -> None:
         cuda_state = carried.pop("rng.cuda", None)
         if trainer.device.type == "cuda" and cuda_state is not None:
             torch.cuda.set_rng_state(cuda_state, trainer.device)
-        # Checkpoints written before `vary_bptt` existed lack this number.
-        steps = {"interval_bptt": checkpoint.progress["interval_steps"] * trainer.config.train.bptt}
-        state = TrainState.restored(steps | dict(checkpoint.progress), carried, trainer.device)
+        state = TrainState.restored(checkpoint.progress, carried, trainer.device)
         _check_state(trainer, state)
         load_weights(trainer.model, checkpoint.weights)
         if trainer.averaged is not None:

@@ -67,7 +67,6 @@ class Trainer:
         self._clipped = [list(member.parameters()) for member in self.model.members]
         self.state = TrainState(
             corpus.sha256,
-            corpus.spread,
             position=self._first_position,
             threads=machine.threads,
             kernels=used_kernels(),

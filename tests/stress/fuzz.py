@@ -118,8 +118,10 @@ class Targets:
 
     def runs(self, data: bytes) -> None:
         """The JSON in a checkpoint's header, and metrics: `charlm runs` and `charlm report` show the run anyway."""
+        from charlm.runs import VERSION
+
         config, progress, shape, rows = (data.decode("utf-8", "replace").split("\n\n", 3) + [""] * 3)[:4]
-        texts = {"format": "charlm checkpoint", "version": "1", "config": config, "progress": progress}
+        texts = {"format": "charlm checkpoint", "version": str(VERSION), "config": config, "progress": progress}
         weight = f'{{"data_offsets": [0, 0], "shape": {shape or "[0]"}}}'
         header = f'{{"__metadata__": {json.dumps(texts)}, "weights/a": {weight}}}'.encode("utf-8", "replace")
         checkpoint = self.folder / "forged" / CHECKPOINT

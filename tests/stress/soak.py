@@ -1,4 +1,4 @@
-"""Watches the memory and the open files of two trainings: one of many steps, one on a large text; run by scripts/stress soak.
+"""Watches the memory and the open files of two trainings: one of many steps, one on a large text.
 
 Memory is what the process has to itself (RssAnon): pages of the encoded text, which is mapped, are the system's to take
 back at any time. Reads /proc, so for Linux alone.
