@@ -112,7 +112,7 @@ def row(trial: Trial, nats: float, base: float) -> str:
 
 
 def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="scripts/ablate", description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(prog="benchmarks/ablate.py", description=(__doc__ or "").splitlines()[0])
     parser.add_argument(
         "--jobs", type=int, default=os.cpu_count(), metavar="N", help="runs at a time (default: one per core)"
     )

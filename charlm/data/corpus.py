@@ -137,8 +137,6 @@ class Corpus:
     """Where each line of a split starts, if lines are the unit; else None."""
     labels: Labels = field(default_factory=dict)
     """How many lines of the train split have each label; empty if lines have none."""
-    spread: bool = True
-    """Whether frequent lines are in all splits, see `write_splits`."""
 
     def frequencies(self) -> npt.NDArray[np.float64]:
         """How likely each character is in new text, [V]: nine tenths by its share in a sample of the train split.
@@ -189,14 +187,13 @@ class CountedSources:
         *,
         split: tuple[float, float, float] | None = None,
         whole: bool = False,
-        spread: bool = True,
     ) -> Corpus:
         """Encode the sources and cut them into splits.
 
         vocabulary: default: the characters of all sources, sorted. split: the shares of train, valid and test; default:
         those of the config. A source of its own is a split by itself: its share is ignored, and the other shares are
         rescaled to sum to 1. If lines are the unit, the shares are of the lines, and with labels every line must have
-        one. whole: all of the source is for training, in its own order. spread: see `write_splits`.
+        one. whole: all of the source is for training, in its own order.
 
         VocabularyError for characters that the vocabulary lacks.
         """
@@ -217,7 +214,7 @@ class CountedSources:
             starts = {}
             for name, source in self.sources.items():
                 own_shares = shares if name == "train" else {name: 1.0}
-                for each, lines in _split_lines(source, vocabulary, own_shares, separator, spread).items():
+                for each, lines in _split_lines(source, vocabulary, own_shares, separator).items():
                     splits[each], starts[each] = lines
             if separator is not None:
                 labels = count_labels(splits["train"][1:], separator, vocabulary, data.source)
@@ -233,15 +230,12 @@ class CountedSources:
             files=sum(len(source.paths) for source in sources),
             starts=starts,
             labels=labels,
-            spread=spread,
         )
 
 
-def load_corpus(
-    data: DataConfig, vocabulary: Vocabulary | None = None, *, whole: bool = False, spread: bool = True
-) -> Corpus:
+def load_corpus(data: DataConfig, vocabulary: Vocabulary | None = None, *, whole: bool = False) -> Corpus:
     """Load the corpus of a config's `data` section, see `CountedSources`."""
-    return CountedSources(data).corpus(vocabulary, whole=whole, spread=spread)
+    return CountedSources(data).corpus(vocabulary, whole=whole)
 
 
 def load_unchanged_corpus(data: DataConfig, vocabulary: Vocabulary, progress: Mapping[str, Any]) -> Corpus:
@@ -251,8 +245,7 @@ def load_unchanged_corpus(data: DataConfig, vocabulary: Vocabulary, progress: Ma
         "text; train on a new text with --init-from, score one with --file"
     )
     try:
-        # Runs of older versions have split their lines by hashes alone.
-        corpus = load_corpus(data, vocabulary, spread=progress.get("spread") is True)
+        corpus = load_corpus(data, vocabulary)
     except VocabularyError:
         raise changed from None
     if corpus.sha256 != progress.get("corpus_sha256"):
@@ -281,19 +274,19 @@ def encode_file(
 
 
 def _split_lines(
-    source: CountedSource, vocabulary: Vocabulary, shares: dict[str, float], separator: str | None, spread: bool
+    source: CountedSource, vocabulary: Vocabulary, shares: dict[str, float], separator: str | None
 ) -> dict[str, tuple[Ids, Ids]]:
     """The lines of a source in splits, in the order of the text; and where each line starts, as the model reads them.
 
     With a separator, DataError for a line without a label.
     """
-    key = f"{source.cache_key}-{short_digest(vocabulary.to_json(), shares, spread, separator)}"
+    key = f"{source.cache_key}-{short_digest(vocabulary.to_json(), shares, separator)}"
     splits: dict[str, Ids] = {name: ids for name in shares if (ids := find_entry(f"{key}-{name}")) is not None}
     if len(splits) < len(shares):
         ids = encode(source, vocabulary)
         if separator is not None:
             count_labels(ids, separator, vocabulary, source.source)
-        splits = write_splits(ids, vocabulary, shares, key=key, source=source.source, spread=spread)
+        splits = write_splits(ids, vocabulary, shares, key=key, source=source.source)
     return {
         name: (ids, line_starts(vocabulary.reversed_if_backward(ids), vocabulary, f"{key}-{name}"))
         for name, ids in splits.items()

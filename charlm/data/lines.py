@@ -50,13 +50,13 @@ def newline_of(vocabulary: Vocabulary) -> np.integer[Any]:
 
 
 def write_splits(
-    ids: Ids, vocabulary: Vocabulary, shares: Mapping[str, float], *, key: str, source: str, spread: bool
+    ids: Ids, vocabulary: Vocabulary, shares: Mapping[str, float], *, key: str, source: str
 ) -> dict[str, Ids]:
     """Write the lines of `ids` [N] into an entry `key-NAME` of the cache for each split: a newline and then its lines.
 
     Every line must end with a newline, the last one too. The split of a line depends on its characters and the shares
-    alone: not on other lines, nor on the vocabulary. `spread` spreads the occurrences of a frequent line over the
-    splits. DataError for a split that gets no line.
+    alone: not on other lines, nor on the vocabulary. But the occurrences of a frequent line are spread over the splits.
+    DataError for a split that gets no line.
     """
     say("data", f"{source}: splitting {counted(len(ids), 'character')} by lines")
     newline, progress = newline_of(vocabulary), ProgressLines(2 * len(ids), f"{source}: splitting")
@@ -64,7 +64,7 @@ def write_splits(
     for chunk in progress.of(line_chunks(ids, newline)):
         np.add.at(counts, _buckets(line_hashes(chunk, _line_ends(chunk, newline), vocabulary)), 1)
     lines, dominant = int(counts.sum()), int(counts.argmax())
-    frequent = _frequent(counts, shares) if spread else np.zeros(_BUCKETS, np.bool_)
+    frequent = _frequent(counts, shares)
     dominates = frequent[dominant] and counts[dominant] >= _DOMINANT * lines
     earlier, sizes = Counter[int](), dict.fromkeys(shares, 0)
     with ExitStack() as opened:

@@ -164,15 +164,15 @@ def read_ids(model: Network, ids: Sequence[int]) -> tuple[Tensor, RecurrentState
 
 
 def prompt_ids(model: Network, vocabulary: Vocabulary, prompt: str) -> list[int]:
-    """The ids that the model reads before it writes, at least one; VocabularyError for unknown characters."""
+    """The ids that the model reads before it writes, at least one; VocabularyError for unknown characters.
+
+    Without a prompt it reads a line end, a space, or any character that it knows.
+    """
     if model.reset_id is not None:
         return [model.reset_id, *vocabulary.encode(prompt).tolist()]
-    return vocabulary.encode(prompt or first_read(vocabulary)).tolist()
-
-
-def first_read(vocabulary: Vocabulary) -> str:
-    """What the model reads first when there is no prompt: a line end, a space, or any character that it knows."""
-    return next((c for c in "\n " if not vocabulary.unknown(c)), vocabulary.characters[:1])
+    if not prompt:
+        prompt = next((c for c in "\n " if not vocabulary.unknown(c)), vocabulary.characters[:1])
+    return vocabulary.encode(prompt).tolist()
 
 
 class SampleText:

@@ -22,7 +22,6 @@ from charlm.native.build import preferring
 from charlm.runs import FOLDER, LAST, check_resumable
 from charlm.system.clock import Clock
 from charlm.system.console import say
-from charlm.system.device import used_precision
 from charlm.system.formatting import counted, format_bytes
 from charlm.system.process_group import ONE_PROCESS, ProcessGroup
 from charlm.training.folder import (
@@ -100,7 +99,7 @@ def resume_run(
         path, checkpoint = group.on_first(_claim_run, run_dir, locks)
         config = group.on_first(_changed_config, checkpoint.config, change, run_dir)
         load = functools.partial(load_unchanged_corpus, config.data, checkpoint.vocabulary, checkpoint.progress)
-        kernels = checkpoint.progress.get("kernels", "compiled")
+        kernels = checkpoint.progress.get("kernels", "")
         locks.enter_context(preferring(kernels))
         trainer, corpus = prepare(config, group, load)
         group.on_each(restore_snapshot, trainer, checkpoint)
@@ -239,7 +238,7 @@ def _changed_config(saved: Config, change: Callable[[Config], Config], run_dir: 
     if config.precision == "auto":
         config = config.model_copy(update={"precision": saved.precision})
     _check_resumable(saved, config)
-    return config.model_copy(update={"precision": used_precision(config.precision)})
+    return config
 
 
 _FIXED_SECTIONS = ("data.", "model.")
