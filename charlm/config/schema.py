@@ -32,8 +32,6 @@ class DataConfig(Section):
     """text: one running text; line: each line is a sample of its own, and the state starts anew with it."""
     label_separator: NonEmpty | None = None
     """With lines: every line is a label, this text and the record, as in `label<TAB>record`; null: no labels."""
-    direction: Literal["forward", "backward"] = "forward"
-    """backward: the model reads each part of the text from its end, and writes to the left of a prompt."""
     split: Annotated[tuple[Fraction, Fraction, Fraction], Strict(False)] = (0.9, 0.05, 0.05)
     """Shares of the text for training, validation and test, cut in this order, or of the lines; they sum to 1."""
     valid_source: NonEmpty | None = None
@@ -61,8 +59,6 @@ class DataConfig(Section):
             fault = f"; allowed: {_LONGEST_SEPARATOR} characters at most, none of them a line end"
         elif self.unit != "line":
             fault = f" with data.unit: {self.unit}; allowed: with data.unit: line (--lines), or no separator"
-        elif self.direction == "backward":
-            fault = " with data.direction: backward; allowed: data.direction: forward, or no separator"
         if fault:
             raise ValueError(f"label_separator: found {separator[:40]!r}{fault}")
         return self

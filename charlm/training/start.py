@@ -285,7 +285,7 @@ def settings_of_run(config: Config) -> list[str]:
 
     Dropout is left to the new text.
     """
-    taken = ("data.level", "data.unit", "data.label_separator", "data.direction", "model.")
+    taken = ("data.level", "data.unit", "data.label_separator", "model.")
     return [
         f"{key}={dump_flow(value)}"
         for key, value in flatten(config).items()
@@ -300,7 +300,7 @@ def check_same_model(config: Config, init_from: Checkpoint) -> None:
     faults = [
         f"{key}: found {found!r}; the checkpoint of --init-from has {wanted!r}; allowed: the same"
         for key, (wanted, found) in changed.items()
-        if key.startswith(("model.", "data.level", "data.direction")) and not key.startswith(free)
+        if key.startswith(("model.", "data.level")) and not key.startswith(free)
     ]
     if faults:
         raise ConfigError(*faults)
