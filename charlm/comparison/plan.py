@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 from charlm.errors import ComparisonError
 
@@ -36,12 +36,10 @@ class Plan:
         if len(self.cells) < 2:
             found = ", ".join(self.cells) or "none"
             raise ComparisonError(f"cells: found {found}; allowed: two kinds or more, for example rnn, lstm")
-        names: dict[str, str] = {}
-        for cell in self.cells:
-            if (name := short_name(cell)) in names:
-                both = f"{names[name]} and {cell}"
-                raise ComparisonError(f"cells: found {both}, which are both called {name!r}; allowed: each name once")
-            names[name] = cell
+        names = [*map(short_name, self.cells)]
+        for name, cell in zip(names, self.cells, strict=True):
+            if names.count(name) > 1:
+                raise ComparisonError(f"cells: found {cell} and another {name!r}; allowed: each name once")
         if self.equal not in EQUAL:
             raise ComparisonError(f"equal: found {self.equal!r}; allowed: {', '.join(EQUAL)}")
         if not isinstance(self.seeds, int) or self.seeds < 1:
@@ -49,25 +47,14 @@ class Plan:
         decided = {"model.cell.kind": "cells", "seed": "seeds"}
         if self.equal != "time":
             decided["model.cell.hidden"] = f"equal {self.equal}"
-        for option in self.options():
-            if option in decided:
-                raise ComparisonError(f"set {option}: found an option that --{decided[option]} decides; leave it out")
-
-    def options(self) -> dict[str, Any]:
-        """Option → the value that it keeps in all trainings."""
         from charlm.config import flatten_section, valid_overrides
 
-        options: dict[str, Any] = {}
-        for _, path, value in valid_overrides(self.overrides):
-            options |= flatten_section({".".join(path): value})
-        return options
-
-    def run_dir(self, folder: Path, cell: str, seed: int) -> Path:
-        """The folder of a training."""
-        return folder / f"{short_name(cell)}-{seed}"
+        options = flatten_section({".".join(path): value for _, path, value in valid_overrides(self.overrides)})
+        for option in options.keys() & decided.keys():
+            raise ComparisonError(f"set {option}: found an option that --{decided[option]} decides; leave it out")
 
 
 def short_name(cell: str) -> str:
-    """How a kind is called; a cell of one's own by its class, if that is given, or by its file."""
+    """How a kind and the folders of its runs are called; an own cell by its class, if that is given, or by its file."""
     file, is_named, class_name = cell.partition(".py:")
     return class_name if is_named else Path(file).stem

@@ -20,7 +20,7 @@ when a name is used.
     texts.py        score_texts, text_features: many texts, each by itself
     lines.py        score_lines, classify_lines: lines as they come, each by itself; limit_nats
     labels.py       Classification: the likeliest labels of lines
-    gradients.py    gradient_norms, influences: what flows back to earlier states and inputs
+    gradients.py    gradient_norms: what flows back to earlier states
     novelty.py      longest_copy, copied_share: how much of a sample occurs in the training text
 """
 
