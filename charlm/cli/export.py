@@ -9,25 +9,18 @@ from charlm.api import load
 from charlm.cli import usage
 from charlm.system.console import say
 
-To = Annotated[
-    Literal["onnx", "html"],
-    typer.Option(help="onnx: a file for ONNX runtimes. html: a page that runs the model in a browser."),
-]
-Int8 = Annotated[
-    bool | None,
-    typer.Option(
-        "--int8/--float32",
-        help="For html: weights of 8 bits, refused if they raise the loss by more than 0.5 %; or exact ones.  "
-        "[default: int8]",
-    ),
-]
-
 
 def export(
     checkpoint: usage.Checkpoint,
-    to: To,
+    to: Annotated[
+        Literal["onnx", "html"],
+        typer.Option(help="onnx: a file for ONNX runtimes. html: a page that runs the model in a browser."),
+    ],
     out: Annotated[Path, usage.option("PATH", "The file to write.")],
-    int8: Int8 = None,
+    float32: Annotated[
+        bool,
+        typer.Option("--float32", help="For html: exact weights. Those of 8 bits may raise the loss by 0.5 % at most."),
+    ] = False,
     novelty: Annotated[
         bool, typer.Option("--novelty", help="For html: the page underlines what it copies from the training text.")
     ] = False,
@@ -42,11 +35,11 @@ def export(
       charlm export runs/mine --to onnx --out mine.onnx
       charlm export runs/mine --to html --out mine.html --novelty
     """
-    usage.refuse_if(to != "html" and (int8 is not None or novelty), "--int8, --float32 and --novelty need --to html")
+    usage.refuse_if(to != "html" and (float32 or novelty), "--float32 and --novelty need --to html")
     trained = load(checkpoint, "cpu")
 
     from charlm.export import export
 
-    options = {"int8": int8 is not False, "novelty": novelty} if to == "html" else {}
+    options = {"int8": not float32, "novelty": novelty} if to == "html" else {}
     say("export", f"writing {out} and checking it against charlm's own model ...")
     say("export", f"{out}: {export(trained, to, out, **options)}")

@@ -70,13 +70,13 @@ def _ago(seconds: float) -> str:
     return "just now"
 
 
-Runs = Annotated[
-    list[Path],
-    typer.Argument(metavar="RUN...", help="Runs, or folders that hold some.", autocompletion=usage.complete_run),
-]
-
-
-def report(runs: Runs, out: usage.PageFile = Path("report.html")) -> None:
+def report(
+    runs: Annotated[
+        list[Path],
+        typer.Argument(metavar="RUN...", help="Runs, or folders that hold some.", autocompletion=usage.complete_run),
+    ],
+    out: usage.PageFile = Path("report.html"),
+) -> None:
     """Write a page of HTML about one or several runs.
 
     The curves of loss, learning rate, gradient norm and speed, the settings in which the runs differ, samples over
@@ -94,10 +94,5 @@ def report(runs: Runs, out: usage.PageFile = Path("report.html")) -> None:
     for record in records:
         for fault in record.faults:
             say("note", f"{record.path}: {fault}")
-    if all(record.is_empty for record in records):
-        raise RunError(
-            f"{records[0].path}: nothing to show; allowed: a run with rows in its metrics.jsonl; "
-            "training writes one every train.log_every steps"
-        )
     check_output(out, "--out", page_of("report"))
     write_page(out, report_page(records))

@@ -16,7 +16,7 @@ from charlm.system.console import say
 from charlm.system.formatting import counted, printable
 from charlm.web.page import html_page, packed, text_name
 
-UNITS = 12
+UNITS = 8
 """How many units a page names."""
 _MOST_BITS = 65.0
 _LEAST_SAVED = 0.5

@@ -40,10 +40,6 @@ class RunRecord:
     faults: list[str]
     """A line for each file that is missing or cannot be read."""
 
-    @property
-    def is_empty(self) -> bool:
-        return not any(len(columns["step"]) for columns in self.splits.values())
-
 
 def runs_in(path: Path) -> list[Path]:
     """The run that a path names, or the runs in a folder, by name; RunError if there are none."""

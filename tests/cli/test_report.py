@@ -31,5 +31,4 @@ def test_runs_without_metrics_are_named(cli, trained_run, tmp_path):
         result.err.splitlines()[0] == f"note     {empty}: metrics.jsonl: 1 of 1 lines cannot be read and are left out."
     )
     assert len(data_of(out.read_text())["runs"]) == 2
-    error = cli("report", empty, "--out", out).error
-    assert error.startswith(f"{empty}: nothing to show; allowed: a run with rows in its metrics.jsonl; ")
+    assert cli("report", empty, "--out", out).code == 0

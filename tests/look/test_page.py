@@ -61,7 +61,7 @@ def test_units_that_go_with_something(model, monkeypatch):
     text = words_text(400)
     units = data_of(look_page(model, text))["units"]
     assert min(abs(unit["correlation"]) for unit in units) >= 0.3
-    assert len(units) <= 12
+    assert len(units) <= 8
     unit = units[0]
     assert sorted(curve["name"] for curve in unit["curves"]) == ["c", "f", "g", "h", "i", "o"]
     h = next(curve for curve in unit["curves"] if curve["name"] == "h")

@@ -20,7 +20,6 @@ def test_a_whole_run(trained_run):
     record = read_run(trained_run)
     assert contents(trained_run) == before
     assert record.faults == []
-    assert not record.is_empty
     for split in ("train", "valid"):
         own = [row for row in rows(trained_run) if row["split"] == split]
         for name, column in record.splits[split].items():
@@ -65,7 +64,7 @@ def test_what_cannot_be_read_is_said(run_of):
     for file in (run / "checkpoints").iterdir():
         file.write_bytes(b"x")
     record = read_run(run)
-    assert (record.faults, record.is_empty) == (["checkpoints: damaged."], False)
+    assert record.faults == ["checkpoints: damaged."]
     run = run_of("empty", [], [])
     assert read_run(run).faults == []
     (run / "metrics.jsonl").unlink()
@@ -73,7 +72,7 @@ def test_what_cannot_be_read_is_said(run_of):
     (run / "config.yaml").write_text("model: {cell: {kind: lstm, hiden: 3}}\n")
     shutil.rmtree(run / "checkpoints")
     record = read_run(run)
-    assert record.is_empty
+    assert not any(len(columns["step"]) for columns in record.splits.values())
     assert record.options == {}
     assert [fault.split(":")[0] for fault in record.faults] == [
         "checkpoints", "metrics.jsonl cannot be read (No such file or directory).", "config.yaml cannot be read",
