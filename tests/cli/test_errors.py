@@ -56,8 +56,7 @@ USAGE = [
     ("tune --config lstm --hours 1 --minutes nan", "--minutes: found nan; allowed: a number above 0, and 525,600 at m"),
     ("tune --config lstm --hours 1 --minutes 90", "--minutes: found 90; allowed: at most the 60 minutes of --hours"),
     ("cells show gru --set model.cell.kind=lstm", "--set: found the kind lstm; allowed: gru, as KIND says"),
-    ("config check", "a config is needed, for example lstm; `charlm config list` shows the others"),
-    ("config show a --config b", "found two configs, a and --config b; allowed: one; leave out the other"),
+    ("config check", "Missing argument 'CONFIG'."),
     ("data fetch", "Missing argument 'NAME...'."),
     ("data info x --level word", "Invalid value: --level: found 'word'; allowed: char | byte"),
 ]  # fmt: skip

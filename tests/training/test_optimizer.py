@@ -16,7 +16,7 @@ def optimizer_config(**options):
     return parse_config({"optimizer": {"name": "sgd", "lr": 2.0, "clip_norm": 0, **options}}, "test").optimizer
 
 
-COSINE, LINEAR, EXPONENTIAL = ({"name": name, "final_fraction": 0.1} for name in ("cosine", "linear", "exponential"))
+COSINE, LINEAR = ({"name": name, "final_fraction": 0.1} for name in ("cosine", "linear"))
 
 
 @pytest.mark.parametrize(
@@ -25,7 +25,6 @@ COSINE, LINEAR, EXPONENTIAL = ({"name": name, "final_fraction": 0.1} for name in
         ({"name": "constant"}, "progress", [2, 2, 2, 2]),
         (COSINE, "progress", [2, 2 * (0.55 + 0.45 * math.cos(math.pi / 4)), 2 * 0.55, 0.2]),
         (LINEAR, "progress", [2, 2 * 0.775, 2 * 0.55, 0.2]),
-        (EXPONENTIAL, "progress", [2, 2 * 0.1**0.25, 2 * math.sqrt(0.1), 0.2]),
         # char-rnn's and the RHN paper's staircase: after N epochs each further epoch multiplies the rate once more.
         ({"name": "step", "factor": 0.5, "after_epochs": 2}, "epochs", [2, 2, 1, 0.5, 0.25]),
         ({"name": "linear", "warmup_steps": 4, "final_fraction": 0}, "step", [0.5, 0.9, 1.2, 1.4, 1.2, 1.0]),

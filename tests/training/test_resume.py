@@ -20,7 +20,7 @@ from tests.text import words_text
 
 LAST = "checkpoints/last.safetensors"
 DROPOUT = {"embedding": 0.1, "input": 0.1, "state": 0.2, "between_layers": 0.2, "output": 0.2}
-OPTIMIZERS = ["adamw", "adam", "nadam", "radam", "sgd", "rmsprop", "adagrad", "muon"]
+OPTIMIZERS = ["adamw", "adam", "sgd", "rmsprop", "adagrad", "muon"]
 CASES = {
     f"{kind}-{OPTIMIZERS[number % 8]}": {
         "model": {
