@@ -16,6 +16,7 @@ from charlm.config.schema import Config
 from charlm.config.shipped import find_config, nearest_configs
 from charlm.config.yaml import dump_yaml, load_yaml
 from charlm.errors import CellError, ConfigError
+from charlm.system.section import Section
 
 __all__ = [
     "Config", "differences", "dump_config", "flatten", "ignored_options", "load_config", "override_config",
@@ -107,15 +108,17 @@ def parse_config(
     try:
         config = Config.model_validate(raw, context=own_cell and {own_cell.kind: own_cell.with_options})
     except ValidationError as error:
-        raise ConfigError(*faults, *fault_lines(error, _schema_with(own_cell), raw, sources)) from None
-    if faults:
-        raise ConfigError(*faults)
-    _check_traced(config)
-    return config
+        faults += fault_lines(error, _schema_with(own_cell), raw, sources)
+    else:
+        if not faults:
+            if runs_file and own_cell is not None:
+                config.model.cell.program(square=config.model.embedding in (0, config.model.cell.hidden))
+            return config
+    raise ConfigError(*faults)
 
 
 _CELL = ("model", "cell", "kind")
-_KINDS = {
+_KINDS: dict[tuple[str, ...], tuple[type[Section], str]] = {
     _CELL: (Cell, "lstm"),
     ("optimizer", "name"): (Optimizer, "adamw"),
     ("optimizer", "schedule", "name"): (Schedule, "constant"),
@@ -139,27 +142,15 @@ def _find_cell(kind: str, folder: Path, known: Cell | None, runs_file: bool) -> 
 
 def _schema_with(own_cell: Cell | None) -> Schema:
     """The JSON Schema of a config, which may also have this cell."""
-    schema = json_schema(Config)
-    if own_cell is not None:
-        schema = copy.deepcopy(schema)
-        known = json_schema(type(own_cell))["properties"]
-        options = {name: known.get(name, {}) for name in own_cell.model_dump()}
-        kinds = schema["properties"]["model"]["properties"]["cell"]["discriminator"]["mapping"]
-        kinds[own_cell.kind] = {"properties": options}
+    if own_cell is None:
+        return json_schema(Config)
+    schema = copy.deepcopy(json_schema(Config))
+    known = json_schema(type(own_cell))["properties"]
+    options = {name: known.get(name, {}) for name in own_cell.model_dump()}
+    schema["properties"]["model"]["properties"]["cell"]["discriminator"]["mapping"][own_cell.kind] = {
+        "properties": options
+    }
     return schema
-
-
-def _check_traced(config: Config) -> None:
-    """CellError unless the step of a cell that is not built in becomes a program in layers of this model."""
-    cell, embedding = config.model.cell, config.model.embedding
-    if isinstance(cell, StoredCell) or not is_in_file(cell.kind):
-        return
-    cell.program(square=True)
-    if embedding not in (0, cell.hidden):  # one-hot inputs are as many as the text has characters
-        try:
-            cell.program(square=False)
-        except CellError as error:
-            raise CellError(f"{error}; or as many inputs as hidden units: set model.embedding to the same") from None
 
 
 def override_config(config: Config, where: str, overrides: Iterable[str]) -> Config:

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from charlm.system.section import (
     Betas,
@@ -51,12 +51,7 @@ class StepSchedule(Schedule):
     """Epochs at the full learning rate."""
 
 
-_SCHEDULES: dict[str, type[Section]] = {
-    "constant": ConstantSchedule,
-    "cosine": CosineSchedule,
-    "linear": LinearSchedule,
-    "step": StepSchedule,
-}
+_SCHEDULES = Kinds("name", ConstantSchedule, CosineSchedule, LinearSchedule, StepSchedule)
 
 
 class Optimizer(Section):
@@ -69,7 +64,7 @@ class Optimizer(Section):
     """Scale the gradient down to this L2 norm if it is larger; 0: off. With `loss: sum` the norm grows with `bptt`."""
     clip_value: NonNegative = 0.0
     """Clip every element of the gradient to ±x; 0: off."""
-    schedule: Annotated[Schedule, Kinds("name", "constant", _SCHEDULES)] = ConstantSchedule()
+    schedule: Annotated[Schedule, _SCHEDULES] = ConstantSchedule()
     """How the learning rate changes during the run."""
 
     def options(self) -> dict[str, Any]:
@@ -108,14 +103,6 @@ class SGDConfig(Optimizer):
     """Stochastic gradient descent."""
     momentum: Probability = 0.0
     """Share of the last update that is added to the next."""
-    nesterov: bool = False
-    """Nesterov momentum; needs `momentum` above 0."""
-
-    @model_validator(mode="after")
-    def _nesterov_needs_momentum(self) -> "SGDConfig":
-        if self.nesterov and self.momentum == 0:
-            raise ValueError("nesterov: found true with momentum 0; allowed: momentum above 0")
-        return self
 
 
 class RMSpropConfig(Optimizer):
@@ -136,11 +123,4 @@ class AdagradConfig(Optimizer):
     """Added to the denominator, so that it is never 0."""
 
 
-OPTIMIZERS: dict[str, type[Section]] = {
-    "adagrad": AdagradConfig,
-    "adam": AdamConfig,
-    "adamw": AdamWConfig,
-    "muon": MuonConfig,
-    "rmsprop": RMSpropConfig,
-    "sgd": SGDConfig,
-}
+OPTIMIZERS = Kinds("name", AdamWConfig, AdamConfig, MuonConfig, SGDConfig, RMSpropConfig, AdagradConfig)

@@ -101,7 +101,7 @@ class Dropout(Section):
 
 
 class ModelConfig(Section):
-    cell: Annotated[Cell, Kinds("kind", "lstm", {**CELLS})] = LSTM()
+    cell: Annotated[Cell, Kinds("kind", LSTM, *CELLS.values())] = LSTM()
     """The recurrent cell: `kind`, `hidden`, and the options of that kind."""
     layers: Count = 1
     """Recurrent layers, L; each reads the output of the one below."""
@@ -239,7 +239,7 @@ class Config(Section):
     """The network."""
     train: TrainConfig = TrainConfig()
     """Windows, loss, limits, and what a run writes."""
-    optimizer: Annotated[Optimizer, Kinds("name", "adamw", OPTIMIZERS)] = AdamWConfig()
+    optimizer: Annotated[Optimizer, OPTIMIZERS] = AdamWConfig()
     """How the weights are updated."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 1
     """Seed of initialization, dropout and samples."""

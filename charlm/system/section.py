@@ -1,6 +1,5 @@
 """What the sections of a config share: strict checks, and the types of their options."""
 
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, Strict
@@ -32,23 +31,25 @@ class Section(BaseModel):
     )
 
 
-@dataclass(frozen=True)
 class Kinds:
     """Annotates an option whose value is a section of one of several kinds, each a class with its own options.
 
     The context of a validation may give further kinds: a mapping from the kind to a function that makes the section.
     """
 
-    tag: str
-    """The option of the section that names its kind."""
-    default: str
-    classes: dict[str, type[Section]]
+    def __init__(self, tag: str, *classes: type[Section]) -> None:
+        """tag: the option of a section that names its kind, whose default in a class is the kind of that class.
+
+        The first class is for sections that name no kind.
+        """
+        self.tag = tag
+        self.classes = {each.model_fields[tag].default: each for each in classes}
 
     def read(self, value: Any, info: core_schema.ValidationInfo) -> Any:
         """The section as an object of the class of its kind; whatever is no mapping is left as it is."""
         if not isinstance(value, dict):
             return value
-        kind = value.get(self.tag, self.default)
+        kind = value.get(self.tag, next(iter(self.classes)))
         further = info.context or {}
         if isinstance(kind, str) and kind in further:
             return further[kind](value)

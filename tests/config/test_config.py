@@ -85,8 +85,6 @@ FAULTS = [
     ("train: {max_steps: null}", NO_LIMIT),
     ("train: {bptt: 8, bptt_start: 9}",
      "train.bptt_start: found 9; allowed: at most bptt, 8; lower it or raise bptt"),
-    ("optimizer: {name: sgd, nesterov: true}",
-     "optimizer.nesterov: found true with momentum 0; allowed: momentum above 0"),
     ("{data: {split: [1, 0, 0]}, train: {max_steps: 1, patience: 2}}", NO_VALIDATION),
 ]  # fmt: skip
 
@@ -203,7 +201,6 @@ def test_defaults_short_forms_and_valid_combinations():
     assert parse("model: {dropout: 0.3}") == parse("model: {dropout: {between_layers: 0.3, output: 0.3}}")
     assert parse("{data: {split: [1, 0, 0], valid_source: v.txt}, train: {max_steps: 1, patience: 2}}").train.patience
     assert parse("model: {tie_embeddings: true, embedding: 8, cell: {kind: gru, hidden: 9}}").model.tie_embeddings
-    assert parse("optimizer: {name: sgd, nesterov: true, momentum: 0.9}").optimizer.options()["nesterov"]
     assert parse("seed: 9223372036854775807").seed == 2**63 - 1
     for section, name, value in ((config, "seed", 2), (config.train, "bptt", 3), (config.model.cell, "hidden", 4)):
         with pytest.raises(ValidationError, match="frozen"):
