@@ -172,7 +172,8 @@ def _parse(path: Path, header: Mapping[str, str], tensors: Mapping[str, Tensor])
     try:
         config = parse_config(json.loads(header["config"]), f"{path}: config")
         if isinstance(config.model.cell, StoredCell):
-            config = _with_programs(config, config.model.cell, header.get("cell", ""))
+            cell = config.model.cell.with_programs(header.get("cell", ""))
+            config = config.model_copy(update={"model": config.model.model_copy(update={"cell": cell})})
         vocabulary = Vocabulary.from_json(json.loads(header["vocabulary"]), config.data.direction)
         progress = parse_progress(header["progress"])
         labels = labels_from_json(json.loads(header.get("labels", "{}")))
@@ -188,17 +189,6 @@ def _parse(path: Path, header: Mapping[str, str], tensors: Mapping[str, Tensor])
     except (KeyError, ValueError, RecursionError, ConfigError, CheckpointError) as error:
         reason = str(error).replace("\n", "; ")
         raise DamagedCheckpointError(f"{path}: no readable config, vocabulary or progress in it ({reason})") from None
-
-
-def _with_programs(config: Config, cell: StoredCell, stored: str) -> Config:
-    """The config whose cell has the programs of a header. ValueError if they are missing or damaged."""
-    try:
-        if not stored:
-            raise ValueError(f"found no program of {cell.kind[:100]!r}")
-        cell = cell.with_programs(stored)
-    except ValueError as error:
-        raise ValueError(f"cell: {error}") from None
-    return config.model_copy(update={"model": config.model.model_copy(update={"cell": cell})})
 
 
 def digest(header: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:

@@ -75,14 +75,11 @@ def registered(cell: Any) -> Iterator[dict[str, Any]]:
         _check_names("cell", own_class)
         file = getattr(sys.modules.get(own_class.__module__), "__file__", None) or f"{own_class.__module__}.py"
         cell = own_class.model_construct(kind=f"{_absolute(Path.cwd(), file)}:{own_class.__name__}")
-    before = _REGISTERED.get(cell.kind)
     _REGISTERED[cell.kind] = cell
     try:
         yield _as_settings(cell.kind, options)
     finally:
-        del _REGISTERED[cell.kind]
-        if before:
-            _REGISTERED[cell.kind] = before
+        _REGISTERED.pop(cell.kind, None)
 
 
 def _as_settings(kind: str, options: dict[str, Any]) -> dict[str, Any]:

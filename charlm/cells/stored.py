@@ -44,8 +44,6 @@ class StoredCell(Cell):
     model_config = ConfigDict(extra="allow")
     __pydantic_extra__: dict[str, Annotated[Any, AfterValidator(_plain)]]  # pyright: ignore
 
-    _stored: str = ""
-    """The JSON of `as_json`, or "" without programs."""
     _programs: tuple[Program | None, Program | None] = (None, None)
     """For layers whose number of inputs is not H, and for those with H inputs."""
     _states: tuple[str, ...] = Cell.states
@@ -74,7 +72,7 @@ class StoredCell(Cell):
         return self._initial
 
     def program(self, square: bool) -> Program:
-        if not self._stored:
+        if self._programs == (None, None):
             raise CellError(f"{self.name}: found the options of a cell alone, without its step; allowed: a cell's file")
         if (program := self._programs[square]) is None:
             raise CellError(f"{self.name}: has no program for layers with H inputs or other numbers; {_SQUARE}")
@@ -91,7 +89,7 @@ class StoredCell(Cell):
             for name, value in section.items()
             if name not in options
         ]
-        if unknown and self._stored:
+        if unknown and self._programs != (None, None):
             raise ValidationError.from_exception_data("StoredCell", unknown)
         changed = StoredCell.model_validate(options | dict(section))
         changed.__pydantic_private__ = self.__pydantic_private__
@@ -101,14 +99,21 @@ class StoredCell(Cell):
         """The cell with the programs in the JSON of `as_json`; ValueError if it is damaged. It may be hostile."""
         name = self.kind.rpartition(".py:")[2]
         require(is_name(name) and name not in CELLS, f"a kind {self.kind[:40]!r}")
-        raw = _parsed(stored)
+        try:
+            raw = _Stored.model_validate_json(stored)
+        except ValidationError as error:
+            fault = error.errors(include_url=False)[0]
+            where, value = ".".join(map(str, fault["loc"])), fault["input"]
+            kind_text = "nothing" if fault["type"] == "missing" else f"a {type(value).__name__}"
+            value_text = f"{value!r:.40}" if isinstance(value, str | int | float) else kind_text
+            text = f"{where or 'the JSON'}: found {value_text}; {fault['msg']}"
+            raise ValueError(f"the programs of {name}: {text}") from None
         require(0 < len(set(raw.states)) == len(raw.states) <= MOST_STATES, "no, equal or too many states")
         require(all(map(is_name, (*raw.states, *raw.initial))), "states or initial options without proper names")
         require(len(raw.initial) <= MOST_OPTIONS, f"{len(raw.initial)} initial options; allowed: {MOST_OPTIONS}")
         require(set(raw.internal) < set(raw.states), "internal states that are no states, or all of them")
         general, square = raw.programs
         cell = self.model_copy()
-        cell._stored = stored
         cell._programs = (general and _program(general, raw, square=False), _program(square, raw, square=True))
         cell._states, cell._internal, cell._initial = raw.states, raw.internal, raw.initial
         return cell
@@ -119,8 +124,6 @@ _SQUARE = "allowed: layers whose input has H units; set model.embedding to model
 
 def as_json(cell: Cell) -> str:
     """The programs of a cell, and the attributes of its class. CellError if there is no program."""
-    if isinstance(cell, StoredCell):
-        return cell._stored
     programs: list[Any] = [None, _of_program(cell.program(square=True))]
     with contextlib.suppress(CellError):  # a cell that adds its input to its state has none
         programs[False] = _of_program(cell.program(square=False))
@@ -139,9 +142,8 @@ def _of_program(program: Program) -> dict[str, Any]:
 
 
 def restored(section: Mapping[str, Any], stored: str) -> StoredCell:
-    """The cell with the options of a config's section `model.cell`, and the programs in the JSON; "" for none."""
-    cell = StoredCell.model_validate(section)
-    return cell.with_programs(stored) if stored else cell
+    """The cell with the options of a config's section `model.cell`, and the programs in the JSON."""
+    return StoredCell.model_validate(section).with_programs(stored)
 
 
 # The JSON. Its types are checked here, everything else by `check`.
@@ -169,17 +171,6 @@ class _Stored(Section):
     internal: _Strings
     initial: _Strings
     programs: tuple[_StoredProgram | None, _StoredProgram]
-
-
-def _parsed(stored: str) -> _Stored:
-    try:
-        return _Stored.model_validate_json(stored)
-    except ValidationError as error:
-        fault = error.errors(include_url=False)[0]
-        where, value = ".".join(map(str, fault["loc"])), fault["input"]
-        kind_text = "nothing" if fault["type"] == "missing" else f"a {type(value).__name__}"
-        value_text = f"{value!r:.40}" if isinstance(value, str | int | float) else kind_text
-        raise ValueError(f"{where or 'the JSON'}: found {value_text}; {fault['msg']}") from None
 
 
 def _program(raw: _StoredProgram, cell: _Stored, *, square: bool) -> Program:

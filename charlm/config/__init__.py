@@ -146,10 +146,9 @@ def _schema_with(own_cell: Cell | None) -> Schema:
         return json_schema(Config)
     schema = copy.deepcopy(json_schema(Config))
     known = json_schema(type(own_cell))["properties"]
-    options = {name: known.get(name, {}) for name in own_cell.model_dump()}
-    schema["properties"]["model"]["properties"]["cell"]["discriminator"]["mapping"][own_cell.kind] = {
-        "properties": options
-    }
+    options = known | {name: {} for name in own_cell.model_extra or {}}
+    kinds = schema["properties"]["model"]["properties"]["cell"]["discriminator"]["mapping"]
+    kinds[own_cell.kind] = {"properties": options}
     return schema
 
 

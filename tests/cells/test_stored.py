@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from charlm.cells import Cell, exp, maximum, normalize, rms_normalize, stop_gradient, tanh, where
-from charlm.cells.stored import as_json, restored
+from charlm.cells.stored import StoredCell, as_json, restored
 from charlm.errors import CellError
 from charlm.layers import RecurrentLayers
 from charlm.layers.stack import as_tuple
@@ -160,7 +160,7 @@ def test_what_is_no_cell_at_all(section: dict[str, Any], stored: str) -> None:
 
 
 def test_options_without_programs() -> None:
-    cell = restored(section_of(Mixed(hidden=5)), "")
+    cell = StoredCell.model_validate(section_of(Mixed(hidden=5)))
     assert cell.options() == {"rate": 0.5}
     with pytest.raises(CellError, match=r"^Mine: "):
         cell.program(square=True)
