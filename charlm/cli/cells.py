@@ -19,8 +19,6 @@ app = usage.command_group("List and show kinds of cells, and check one of your o
 
 _MOST_LINES, _FIRST_LINES = 60, 30
 """Equations that are printed; of more only the first."""
-_COMPARED = ("rnn", "lstm", "gru", "sru")
-"""Kinds whose speed is measured beside that of one's own."""
 
 
 @app.command("list")
@@ -76,8 +74,7 @@ def check(
     """Check the cells of a Python file: trace each step, print its equations, and compare all ways to compute it.
 
     The step on tensors and every backend must give the results and gradients of the reference loop: in float64 up to
-    rounding, in float32 with at most four times its errors. Then measures the speed beside that of other kinds, which
-    takes a second. Runs the file.
+    rounding, in float32 with at most four times its errors. Runs the file.
 
     \b
     Example:
@@ -98,6 +95,8 @@ def check(
         except ValidationError as error:
             options = ", ".join(".".join(map(str, fault["loc"])) for fault in error.errors())
             raise CellError(f"{each.name}: found no valid default of {options}; allowed: one for each") from None
+        if each is not own[0]:
+            typer.echo()
         _print(cell)
         typer.echo()
         rows = {}
@@ -105,25 +104,6 @@ def check(
             rows.update(agreements(cell))
         finally:
             print_table(rows)
-        typer.echo()
-    _print_speeds(own)
-
-
-def _print_speeds(own: "list[Cell]") -> None:
-    from charlm.cells import CELLS
-    from charlm.layers.speeds import HIDDEN, STEPS, STREAMS, speeds
-
-    cells = [each.with_options({"kind": each.kind, "hidden": HIDDEN}) for each in own]
-    cells += [CELLS[kind](hidden=HIDDEN) for kind in _COMPARED]
-    precision, measured = speeds(cells)
-    lstm = measured[len(own) + _COMPARED.index("lstm")].chars_per_s
-    window = f"{HIDDEN} units, {STREAMS} × {STEPS} characters"
-    typer.echo(f"speed of a layer, forward and backward, in characters/s ({window}, CPU, {precision})")
-    rows = {}
-    for cell, (chars_per_s, backend) in zip(cells, measured, strict=True):
-        by = f"  by the {backend}" if backend else ""
-        rows[cell.name] = f"{chars_per_s:>11,.0f}  {chars_per_s / lstm:.2f} × lstm{by}"
-    print_table(rows)
 
 
 def _summary(cell: "type[Cell]") -> str:
