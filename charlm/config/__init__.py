@@ -80,15 +80,13 @@ def parse_config(
     raw = {} if raw is None else copy.deepcopy(raw)
     if not isinstance(raw, dict):
         raise ConfigError(f"{where}: found {type(raw).__name__}; allowed: sections such as data:, model:, train:")
-    overrides = list(overrides)
-    for _, path, value in valid_overrides(overrides):
+    parsed, faults = _parse_overrides(overrides)
+    for _, path, value in parsed:
         if path in _KINDS:
             _keep_shared_options(raw, path, value)
     sources: list[Source] = [([()], where)]
-    faults: list[str] = []
-    for override in overrides:
+    for override, path, value in parsed:
         try:
-            path, value = _parse_override(override)
             sources.append((_set(raw, path, value, override), f"--set {override}"))
         except ConfigError as error:
             faults += error.faults
@@ -205,11 +203,7 @@ def flatten(values: Config | Mapping[str, Any], prefix: str = "") -> dict[str, A
 
 def valid_overrides(overrides: Iterable[str]) -> Iterator[tuple[str, tuple[str, ...], Any]]:
     """Each override with the path and the value of each option that it sets; `parse_config` names those at fault."""
-    for override in overrides:
-        try:
-            path, value = _parse_override(override)
-        except ConfigError:
-            continue
+    for override, path, value in _parse_overrides(overrides)[0]:
         if isinstance(value, dict) and _is_merged(path):
             yield from ((override, (*path, key), value[key]) for key in value)
         else:
@@ -219,6 +213,17 @@ def valid_overrides(overrides: Iterable[str]) -> Iterator[tuple[str, tuple[str, 
 def _is_merged(path: tuple[str, ...]) -> bool:
     """Whether a section that is set keeps its other options: one that names a kind is replaced."""
     return not any(kind[:-1] == path for kind in _KINDS)
+
+
+def _parse_overrides(overrides: Iterable[str]) -> tuple[list[tuple[str, tuple[str, ...], Any]], list[str]]:
+    """Each override with its path and its value, and the faults of those that have none."""
+    parsed, faults = [], []
+    for override in overrides:
+        try:
+            parsed.append((override, *_parse_override(override)))
+        except ConfigError as error:
+            faults += error.faults
+    return parsed, faults
 
 
 def _parse_override(override: str) -> tuple[tuple[str, ...], Any]:

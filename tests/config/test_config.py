@@ -171,6 +171,16 @@ def test_fault_names_the_override(text, overrides, line):
     assert faults(text, *overrides) == [line]
 
 
+def test_an_override_of_the_kind_keeps_the_options_that_all_kinds_have():
+    text = "model: {cell: {hidden: 7, layer_norm: true}}"
+    assert parse(text, "model.cell.kind=gru").model.cell.model_dump() == {"kind": "gru", "hidden": 7}
+    assert parse(text, "model.cell.kind=lstm").model.cell.options()["layer_norm"] is True
+    [line] = faults(text, "model.cell.kind=gru", "model.cell.layer_norm=true")
+    assert line.startswith(
+        "--set model.cell.layer_norm=true: model.cell.layer_norm: unknown key; allowed: kind, hidden"
+    )
+
+
 def test_a_saved_config_takes_another_kind():
     saved = parse("optimizer: {name: sgd, lr: 0.5, momentum: 0.9, schedule: {name: cosine, warmup_steps: 7}}")
     same = override_config(saved, "saved", ["optimizer.name=sgd", "model.cell.kind=lstm"])
