@@ -59,7 +59,7 @@ def int8_matrix(weights: npt.NDArray[np.float32]) -> Int8:
 
 def packed_model(trained: TrainedModel, *, int8: bool) -> dict[str, Any]:
     """The keys "model" and "vocabulary" of the page's JSON; int8: matrices are int8, not float32."""
-    network = trained.on_cpu_in_float32().only_member
+    network = trained.on_cpu_in_float32().network.first_member("export")
     layers, embedding = network.layers, network.embedding
     tied = embedding is not None and embedding.weight is network.decoder.weight
     model = {
@@ -86,7 +86,7 @@ def packed_model(trained: TrainedModel, *, int8: bool) -> dict[str, Any]:
 
 def html_nats(trained: TrainedModel, ids: Ids, *, int8: bool) -> float:
     """Nats per character of these ids with the page's weights, computed by charlm in float32."""
-    network = trained.on_cpu_in_float32().only_member
+    network = trained.on_cpu_in_float32().network.first_member("export")
     if int8:
         round_to_int8(network)
     return evaluate(network, ids, torch.device("cpu")).nats_per_char
@@ -100,7 +100,7 @@ def round_to_int8(network: CharLM) -> None:
     if network.embedding is not None and network.embedding.weight is not network.decoder.weight:
         matrices.append(network.embedding.weight)
     for layer in range(layers.num_layers):
-        declared = zip(layers.program(layer).parameters, layers.layer_parameters(layer), strict=True)
+        declared = zip(layers.program(layer).parameters, layers.layer_parameters(layer).values(), strict=True)
         matrices += [tensor for parameter, tensor in declared if parameter.columns != ""]
     for matrix in matrices:
         dense = int8_matrix(matrix.flatten(end_dim=-2).numpy()).dense
@@ -110,7 +110,7 @@ def round_to_int8(network: CharLM) -> None:
 def _parameters(layers: RecurrentLayers, layer: int, int8: bool) -> dict[str, Any]:
     """A layer's parameters by name: matrices, lists of them, or flat vectors."""
     parameters: dict[str, Any] = {}
-    for declared, tensor in zip(layers.program(layer).parameters, layers.layer_parameters(layer), strict=True):
+    for declared, tensor in zip(layers.program(layer).parameters, layers.layer_parameters(layer).values(), strict=True):
         if declared.columns == "":
             parameters[declared.name] = packed(tensor.detach().numpy())
         elif declared.stack:

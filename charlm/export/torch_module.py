@@ -23,14 +23,14 @@ from charlm.export.check_export import Agreement, check_agreement, vocabulary_js
 from charlm.export.step_code import step_code
 from charlm.inference import TrainedModel
 from charlm.inference.sampling import first_read
-from charlm.layers import RecurrentLayers, as_tuple
+from charlm.layers import RecurrentLayers
 from charlm.layers.torch_operator import torch_backend
 from charlm.model import CharLM
 
 
 def write_torch(trained: TrainedModel, path: Path) -> Agreement:
     """Write the folder, run its code, and compare its logits with charlm's."""
-    network = trained.on_cpu_in_float32().only_member
+    network = trained.on_cpu_in_float32().network.first_member("export")
     path.mkdir()
     save_file(state_dict(network), path / WEIGHTS)
     (path / VOCABULARY).write_text(json.dumps(vocabulary_json(trained), ensure_ascii=False), encoding="utf-8")
@@ -40,7 +40,7 @@ def write_torch(trained: TrainedModel, path: Path) -> Agreement:
 
     def step(ids_TB: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, tuple[Tensor, ...]]:
         logits, last = model(ids_TB, state[0] if alone else state)
-        return logits, as_tuple(last)
+        return logits, (last,) if alone else last
 
     return check_agreement(network, step, "torch")
 

@@ -1,5 +1,6 @@
 """The training loop: evaluate → sample → save → stop → step → log."""
 
+import functools
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -13,7 +14,7 @@ from charlm.errors import DivergenceError, RunError
 from charlm.inference.evaluation import evaluate, line_quantiles
 from charlm.inference.gradients import gradient_norms
 from charlm.inference.options import SamplingOptions
-from charlm.model import parameters_by_part
+from charlm.model import CharLM, count_parameters
 from charlm.system.clock import Clock
 from charlm.system.console import say
 from charlm.system.device import describe_device
@@ -238,11 +239,16 @@ class TrainingLoop:
         )
         return improved
 
+    @functools.cached_property
+    def _watched(self) -> CharLM:
+        """The network whose gradients are watched."""
+        return self.trainer.evaluated_model.first_member("gradients")
+
     def _watch_gradients(self, *, last: bool = False) -> None:
         """Log how far gradients reach back in the validation text, if it is due; `last`: if it is not."""
         every, ids = self.config.train.watch_gradients, self.corpus.splits.get("valid")
         if every and ids is not None and last != self._due(self.config.train.eval_every * every):
-            norms_LK = self.group.on_first(gradient_norms, self.trainer.evaluated_model.members[0], ids)
+            norms_LK = self.group.on_first(gradient_norms, self._watched, ids)
             self.tracker.gradients(norms_LK, self.trainer.state.step)
 
     def _sample(self) -> None:
@@ -281,7 +287,7 @@ class TrainingLoop:
 
     def _print_header(self) -> None:
         trainer, model = self.trainer, self.config.model
-        count = sum(parameters_by_part(trainer.model).values())
+        count = count_parameters(trainer.config.model, len(trainer.vocabulary))
         say("model", f"{model.description}: {count:,} parameters")
         say("device", f"{describe_device(trainer.device)}, {self.config.precision}; {trainer.backend}")
         if trainer.no_graph_reason:
@@ -385,6 +391,6 @@ class TrainingLoop:
             valid_nats=state.valid_nats,
             best_nats=state.best_nats,
             best_step=state.best_step,
-            parameters=sum(parameters_by_part(self.trainer.model).values()),
+            parameters=count_parameters(self.trainer.config.model, len(self.trainer.vocabulary)),
             best_nats_per_line=per_line,
         )
