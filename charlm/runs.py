@@ -221,7 +221,7 @@ def describe_run(folder: Path) -> RunSummary:
 def _described(folder: Path, written_s: float, header: Header, used_by: str | None) -> RunSummary:
     model, progress = header.config["model"], header.progress
     kind, layers, hidden = model["cell"]["kind"], model["layers"], model["cell"]["hidden"]
-    members = model.get("members", 1)  # older checkpoints have none
+    members = model["members"]
     sizes = layers, hidden, members
     if not (isinstance(kind, str) and {*map(type, sizes)} == {int} and max(sizes) < 2**63):
         raise TypeError
