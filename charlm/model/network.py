@@ -31,7 +31,7 @@ class WindowLoss(NamedTuple):
     objective: Tensor
     """Cross-entropy plus penalties; call `backward` on this."""
     cross_entropy: Tensor
-    """In nats, summed over the scored steps, averaged over streams; detached."""
+    """In nats, summed over steps, averaged over streams; detached."""
     state: RecurrentState
     """The last state, detached."""
 
