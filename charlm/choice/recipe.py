@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from charlm.choice.rule import DROPOUT_PASSES, MOST_EPOCHS, Candidate, dropout, regularization
-from charlm.system.clock import EVALUATION_COST
+from charlm.training.budget import EVALUATION_COST
 
 _SHORT = 2000
 """Updates of a short run."""

@@ -4,8 +4,8 @@
 
 c: what no model of this form gets below on the text; N: useful parameters; D: characters read, counted less for
 repetitions and for large batches. The form is that of Hoffmann et al. 2022 (arXiv:2203.15556, (2)); repetitions count
-as in Muennighoff et al. 2023 (arXiv:2305.16264, (5)). `benchmarks/fit_curves.py` fits A, α, B, β, the multipliers of
-the families, `PER_CHAR` and `DEFLATE_POWER`; the RHN's multiplier is lower than fitted (benchmarks/README.md).
+as in Muennighoff et al. 2023 (arXiv:2305.16264, (5)). A, α, B, β, the multipliers of the families and `PER_CHAR` are
+fitted; the RHN's multiplier is lower than its fit (benchmarks/README.md).
 """
 
 import math
@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from charlm.choice.families import Family
-from charlm.choice.ngram import KNOWN_CHARS, SimpleScores
 from charlm.config import Config
 
 A, ALPHA, PARAMETERS = 0.183, 0.44, 4e5
@@ -40,13 +39,9 @@ DROPOUT_PASSES = 16.0
 """Passes after which more passes need no more dropout."""
 MODERATE = 0.4
 """Strength of the dropout of a run that is long, but whose model is small for the text."""
-DEFLATE_POWER = 0.43
-"""Power of Deflate's nats / unigram nats in c; see `expected_nats`."""
-EXPECTED_WITHIN = 0.15
-"""Nats by which `expected_nats` was off at most on three of four texts when its fit left out texts like them."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class Candidate:
     """A model with its batch, its speed, and how long a run would train it."""
 
@@ -57,9 +52,6 @@ class Candidate:
     """The same with the user's."""
     parameters: int
     """Of one member."""
-    measured_s: float | None = None
-    """Seconds per update, measured last."""
-    measurements: int = 0
     train_chars: int = 0
     """Characters of the train split."""
     valid_chars: int = 0
@@ -69,6 +61,11 @@ class Candidate:
     @property
     def chars_per_update(self) -> int:
         return self.config.train.batch_size * self.config.train.bptt
+
+    @property
+    def least_updates(self) -> float:
+        """Updates below which another model is taken, if one is fast enough; wide models need more."""
+        return self.family.least_updates / self.family.width_factor(self.config.model.cell.hidden)
 
     @property
     def chars(self) -> int:
@@ -91,23 +88,11 @@ def relative_nats(candidate: Candidate) -> float:
     `PER_CHAR` times the characters of the train split.
     """
     effective, usable = effective_parameters(candidate), PER_CHAR * candidate.train_chars
-    return _nats(usable * -math.expm1(-effective / usable), candidate)
-
-
-def expected_nats(candidate: Candidate, simple: SimpleScores) -> float:
-    """Nats per character that a run ends with, roughly; at most the unigram nats u.
-
-    c = n-gram nats · min(1, Deflate's nats / u)^`DEFLATE_POWER` / (1 + B · (n / D₀)^−β). The divisor is what the n-gram
-    model lacks because it has read only n characters, as for any model. c · `relative_nats` is added and bent toward u:
-    c + (u − c) · (1 − e^(−c · relative / (u − c))).
-    """
-    if not simple.unigram:  # one character alone
-        return 0.0
-    ngram_relative = B * (min(candidate.train_chars, KNOWN_CHARS) / CHARS) ** -BETA
-    compression = min(simple.deflate / simple.unigram, 1.0)
-    c = simple.ngram * compression**DEFLATE_POWER / (1 + ngram_relative)
-    room = simple.unigram - c
-    return c + room * -math.expm1(-c * relative_nats(candidate) / room)
+    parameters = usable * -math.expm1(-effective / usable)
+    train = candidate.config.train
+    share = 1.0 if train.loss == "sum" else min(LAST / train.bptt, 1.0)
+    learned = max(distinct_chars(candidate.updates, candidate.chars_per_update, candidate.train_chars, share), 1.0)
+    return A * (parameters / PARAMETERS) ** -ALPHA + B * (learned / CHARS) ** -BETA
 
 
 def effective_parameters(candidate: Candidate) -> float:
@@ -115,14 +100,6 @@ def effective_parameters(candidate: Candidate) -> float:
     family = candidate.family
     updates = min(max(candidate.updates, LEAST_UPDATES), MOST_UPDATES)
     return candidate.parameters * family.multiplier * (updates / UPDATES) ** family.multiplier_power
-
-
-def _nats(parameters: float, candidate: Candidate) -> float:
-    """The two terms of the rule."""
-    train = candidate.config.train
-    share = 1.0 if train.loss == "sum" else min(LAST / train.bptt, 1.0)
-    learned = max(distinct_chars(candidate.updates, candidate.chars_per_update, candidate.train_chars, share), 1.0)
-    return A * (parameters / PARAMETERS) ** -ALPHA + B * (learned / CHARS) ** -BETA
 
 
 def distinct_chars(updates: int, chars_per_update: int, train_chars: int, share: float = 1.0) -> float:

@@ -1,22 +1,20 @@
-"""The candidates for a text and a machine, which of them to measure next, and which is best."""
+"""The candidates for a text and a machine, the training that each would get, and which is best."""
 
 import itertools
 import math
-import time
 from collections.abc import Callable
 from dataclasses import replace
 
 from charlm.choice.families import Family, Request
 from charlm.choice.rule import MOST_EPOCHS, Candidate, relative_nats
-from charlm.choice.speed import estimates
 from charlm.config import Config
 from charlm.data.corpus import Corpus
 from charlm.errors import ConfigError, DeviceError
 from charlm.model import count_parameters
 from charlm.training.machine import Machine, least_bytes
 
-Prospects = dict[tuple[int, int], Candidate]
-"""Family and size → a candidate of known speed, with the training that it would get."""
+Split = Callable[[int], tuple[int, int]]
+"""Characters for training and validation in a run that reads so many."""
 
 _MOST_PER_CHAR = 80
 """Parameters per character of the text at most."""
@@ -24,12 +22,6 @@ _TIE_NATS = 0.005
 """Much less than the rule's error. Smaller differences are no reason to prefer a model."""
 _MEASURED_PARAMETERS = 2_000_000
 """Larger models do not win a tie for their size. Of these, only two layers of 384 units are in the rule's fit."""
-_LONGEST_S = 0.3
-"""A model whose updates are expected to take longer is not measured, unless it is its family's first."""
-_FASTER = 1.5
-"""How much faster a model may be than estimated."""
-_RIVALS = 2
-"""How many models that may be better than the best one are measured twice."""
 _MEMBER_PASSES, _MOST_MEMBERS = 25.0, 4
 """Passes over the text after which the time goes to one more member, and how many there are at most."""
 _MEMORY = 0.5
@@ -63,7 +55,8 @@ def candidates_by_family(
                 break
             parameters = count_parameters(config.model, vocabulary_size) // config.model.members
             sizes.append(Candidate(family, settings, config, parameters))
-        if sizes:
+        smallest = [others[0].config for others in by_family]
+        if sizes and sizes[0].config not in smallest:  # they are the same if the user gives kind, layers or batch
             by_family.append(sizes)
     if not by_family:
         fault = DeviceError(f"memory: no model fits into what is free ({machine.device.type})")
@@ -86,13 +79,8 @@ def _batches(request: Request, chars: int, machine: Machine) -> list[int]:
     return [16, 64] if is_large and (request.minutes >= 20 or machine.threads > 4) else [16]
 
 
-def with_training(
-    candidate: Candidate, update_s: float, seconds: float, split: Callable[[int], tuple[int, int]]
-) -> Candidate:
-    """The candidate with the updates that it makes in so many seconds, and what of the text it learns from.
-
-    split: characters for training and validation in a run that reads so many.
-    """
+def with_training(candidate: Candidate, update_s: float, seconds: float, split: Split) -> Candidate:
+    """The candidate with the updates that it makes in so many seconds, and what of the text it learns from."""
     train, chars = candidate.config.train, candidate.chars_per_update
     updates = max(1, int(seconds / update_s))
     train_chars = max(split(updates * chars)[0], 1)
@@ -103,16 +91,12 @@ def with_training(
 
 
 def with_members(
-    candidate: Candidate,
-    request: Request,
-    seconds: float,
-    split: Callable[[int], tuple[int, int]],
-    fits: Callable[[Config], bool],
+    candidate: Candidate, request: Request, seconds: float, split: Split, fits: Callable[[Config], bool]
 ) -> Candidate:
     """The candidate, with several members in the time in which one would make more passes than teach it anything.
 
-    seconds, split: as for `with_training`. fits: whether there is memory for a config. The user's number of members
-    stays, and limits other than the time are those of one member.
+    fits: whether there is memory for a config. The user's number of members stays, and limits other than the time are
+    those of one member.
     """
     train = candidate.config.train
     passes = seconds / candidate.update_s * candidate.chars_per_update / candidate.train_chars
@@ -129,53 +113,20 @@ def with_members(
     return candidate
 
 
-def next_to_measure(
-    families: list[list[Candidate]], prospects: Callable[[float], Prospects], ends_s: float
-) -> tuple[int, int] | None:
-    """The family and size to measure next; None if nothing is left to measure, or no time.
-
-    First one candidate of each family, the second if it fits into memory; the first family's even if there is no time.
-    Then those that may be the best: they would be if they were somewhat faster than estimated. The last rivals are
-    measured again, one right after the other: the speed of a shared machine changes within a second.
-    """
-    is_in_time = time.perf_counter() < ends_s
-    for at, family in enumerate(families):
-        if family and (is_in_time or at == 0) and not estimates(family):
-            return at, min(1, len(family) - 1)
-    likely = prospects(1.0)
-    if not likely or not is_in_time:
-        return None
-    lowest, leader = min(map(relative_nats, _promising(list(likely.values())))), best(list(likely.values()))
-    rivals = sorted((relative_nats(hope), at) for at, hope in prospects(_FASTER).items() if is_promising(hope))
-    models = [model for nats, model in rivals if nats < lowest]
-    models += [model for model, candidate in likely.items() if candidate is leader]
-    for at, index in models:
-        seconds = estimates(families[at])
-        while index > 0 and seconds[index] > _LONGEST_S:
-            index -= 1  # the largest that is fast enough
-        if not families[at][index].measured_s:
-            return at, index
-    rivals = dict.fromkeys([*models[:_RIVALS], models[-1]]) if len(models) > 1 else {}
-    return next((rival for rival in rivals if families[rival[0]][rival[1]].measurements == 1), None)
-
-
 def is_promising(candidate: Candidate) -> bool:
     """Whether there are enough updates, and not too many parameters."""
-    least_updates = candidate.family.least_updates / candidate.family.width_factor(candidate.config.model.cell.hidden)
-    return candidate.updates >= least_updates and candidate.parameters <= _MOST_PER_CHAR * candidate.train_chars
-
-
-def _promising(candidates: list[Candidate]) -> list[Candidate]:
-    """The promising ones; if there is none, the smallest model."""
-    return [each for each in candidates if is_promising(each)] or [min(candidates, key=lambda each: each.parameters)]
+    most_parameters = _MOST_PER_CHAR * candidate.train_chars
+    return candidate.updates >= candidate.least_updates and candidate.parameters <= most_parameters
 
 
 def best(candidates: list[Candidate]) -> Candidate:
     """The largest of the promising models with nearly the best score: it gains most if the machine turns out faster.
 
-    Of those beyond `_MEASURED_PARAMETERS` the smallest.
+    Of those beyond `_MEASURED_PARAMETERS` the smallest. The smallest of all if none is promising.
     """
-    promising = _promising(candidates)
+    promising = [each for each in candidates if is_promising(each)]
+    if not promising:
+        return min(candidates, key=lambda each: each.parameters)
     lowest = min(map(relative_nats, promising))
-    near = [candidate for candidate in promising if relative_nats(candidate) < lowest + _TIE_NATS]
+    near = [each for each in promising if relative_nats(each) < lowest + _TIE_NATS]
     return max(near, key=lambda each: (min(each.parameters, _MEASURED_PARAMETERS), -each.parameters))

@@ -1,10 +1,7 @@
-"""How long an update takes on this machine: measured for some models, estimated for the others."""
+"""How long an update takes on this machine: a few models are measured, and a line through them gives the others."""
 
-import itertools
-import math
 import statistics
 import time
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -20,6 +17,17 @@ from charlm.system.process_group import ONE_PROCESS
 from charlm.training.machine import Machine
 from charlm.training.step import Trainer
 
+Speeds = dict[int, float]
+"""Parameters of measured models → seconds of their fastest updates."""
+
+_SLICES, _SLICE_S = 3, 0.05
+"""How often a model is measured, and for how long each time. The speed of a shared machine changes within a second."""
+_LONGEST_S = 0.3
+"""A model with longer updates is not measured, unless it is its family's first."""
+_UPDATES = 300
+"""A model that would make fewer updates is not measured either."""
+_OVERHEAD = 0.2
+"""Share of an update's time that does not depend on the parameters, where one model of a family is measured."""
 _LEAST_ON_GPU = 5
 """On a GPU at least so many updates are timed: graphs are recorded during the first ones."""
 _WINDOWS = 4
@@ -28,21 +36,72 @@ _MOST_VOCABULARY = 2**15
 """Of the random text; all its code points are characters."""
 
 
-def estimates(family: Sequence[Candidate]) -> list[float]:
-    """Seconds per update of the candidates of a family, which is sorted by size; empty if none is measured.
+def update_s(parameters: int, speeds: Speeds) -> float:
+    """Seconds per update of a model: overhead + cost · parameters, on the line through its family's measured models.
 
-    Between two measured ones a power of the parameters, beyond them in proportion to the parameters.
+    Beyond the largest of these in proportion to the parameters, and below the smallest at least so.
     """
-    measured = [(each.parameters, each.measured_s) for each in family if each.measured_s]
-    pairs = list(itertools.pairwise(measured)) or [(each, each) for each in measured]
+    (low, low_s), (high, high_s) = min(speeds.items()), max(speeds.items())
+    if parameters >= high:
+        return high_s * parameters / high
+    cost_s = (1 - _OVERHEAD) * low_s / low
+    if low < high:
+        cost_s = max(high_s - low_s, 0.0) / (high - low)
+    return max(low_s + cost_s * (parameters - low), low_s * min(parameters / low, 1.0))
 
-    def estimate(parameters: int) -> float:
-        (low, low_s), (high, high_s) = next((pair for pair in pairs if parameters <= pair[1][0]), pairs[-1])
-        power = math.log(high_s / low_s) / math.log(high / low) if high > low else 0.8
-        power = min(max(power, 0.2), 1.2)
-        return high_s * (parameters / high) ** (power if parameters <= high else max(power, 1.0))
 
-    return [each.measured_s or estimate(each.parameters) for each in family] if measured else []
+def measure_families(
+    families: list[list[Candidate]], machine: Machine, vocabulary_size: int, training_s: float, limit_s: float
+) -> list[Speeds]:
+    """The measured speeds of each family, which is sorted by size; models that do not fit into memory leave it.
+
+    Measures the second model of each family, then the largest that is fast enough for a training of `training_s`, in
+    several short slices, one after the other. No measurement starts after `limit_s`, except that of the first family.
+    All processes of the group call this together.
+    """
+    group = machine.group
+    slice_s, ends_s = min(_SLICE_S, limit_s / 16 / _SLICES), time.perf_counter() + limit_s
+    speeds: list[Speeds] = [{} for _ in families]
+
+    def is_in_time() -> bool:
+        return group.on_first(lambda: time.perf_counter() < ends_s)
+
+    def measure_one(at: int, index: int) -> None:
+        candidate = families[at][index]
+        seconds = measure(candidate.config, machine, vocabulary_size, slice_s)
+        if machine.device.type == "cuda":
+            free_memory()
+        if seconds is None:
+            del families[at][index:]  # no larger one fits into memory either
+        else:
+            known_s = speeds[at].get(candidate.parameters, seconds)
+            speeds[at][candidate.parameters] = min(seconds, known_s)
+
+    for at, family in enumerate(families):
+        while family and not speeds[at] and (at == 0 or is_in_time()):
+            measure_one(at, min(1, len(family) - 1))
+    for at, family in enumerate(families):
+        while (index := group.on_first(_largest, family, speeds[at], training_s)) is not None and is_in_time():
+            measure_one(at, index)
+    for _ in range(_SLICES - 1):
+        for at, family in enumerate(families):
+            for index, candidate in enumerate(family):
+                if candidate.parameters in speeds[at] and is_in_time():
+                    measure_one(at, index)
+    return speeds
+
+
+def _largest(family: list[Candidate], speeds: Speeds, training_s: float) -> int | None:
+    """The index of the largest model that is fast enough to be chosen, as far as one measured model tells; or None."""
+    if len(speeds) != 1:
+        return None
+    for index in reversed(range(len(family))):
+        candidate = family[index]
+        longest_s = min(_LONGEST_S, training_s / max(_UPDATES, candidate.least_updates))
+        is_larger = candidate.parameters > max(speeds)
+        if is_larger and update_s(candidate.parameters, speeds) <= longest_s:
+            return index
+    return None
 
 
 def measure(config: Config, machine: Machine, vocabulary_size: int, enough_s: float) -> float | None:

@@ -42,7 +42,7 @@ TrialMinutes = Annotated[
     usage.option(
         "M",
         "Minutes that each trial trains.  [default: the config's limits, at most a tenth of the hours]",
-        callback=usage.minutes_checked,
+        callback=usage.finite,
     ),
 ]
 StudyFolder = Annotated[

@@ -75,17 +75,17 @@ class Cost:
 def measure_cost(
     config: Config,
     group: ProcessGroup = ONE_PROCESS,
-    machine: Machine | None = None,
-    text: CountedSources | None = None,
+    opened: tuple[Machine, CountedSources] | None = None,
 ) -> Cost:
-    """Make the trainer of a config and some updates, and throw them away. Refuses what `start_run` refuses."""
+    """Make the trainer of a config and some updates, and throw them away. Refuses what `start_run` refuses.
+
+    opened: the machine and the text for which the settings were chosen, if they were.
+    """
     # Full windows, as at the end of the run.
     full = config.train.model_copy(update={"bptt_start": None, "vary_bptt": 0.0})
     config = config.model_copy(update={"train": full})
-    machine = machine or choose_machine(config, group)
-    trainer, corpus = prepare(
-        config, group, lambda: (text or CountedSources(config.data)).corpus(split=config.data.split), machine
-    )
+    machine, text = opened or (choose_machine(config, group), CountedSources(config.data))
+    trainer, corpus = prepare(config, group, lambda: text.corpus(split=config.data.split), machine)
     activations_bytes = _saved_bytes(trainer)
     step_s = _median_s(trainer.update, trainer)
     communication_s = _median_s(lambda: _communicate(trainer), trainer) if group.is_distributed else 0.0

@@ -9,7 +9,7 @@ from charlm.config import load_config
 from charlm.new_run import run_name
 from tests.text import words_text
 
-LABELS = ["text", "machine", "choice", "plan", "expect", "small", "outside"]
+LABELS = ["text", "machine", "choice", "plan", "small", "outside"]
 
 
 @pytest.mark.usefixtures("quick")
