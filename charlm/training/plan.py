@@ -81,9 +81,6 @@ def measure_cost(
 
     opened: the machine and the text for which the settings were chosen, if they were.
     """
-    # Full windows, as at the end of the run.
-    full = config.train.model_copy(update={"bptt_start": None, "vary_bptt": 0.0})
-    config = config.model_copy(update={"train": full})
     machine, text = opened or (choose_machine(config, group), CountedSources(config.data))
     trainer, corpus = prepare(config, group, lambda: text.corpus(split=config.data.split), machine)
     activations_bytes = _saved_bytes(trainer)

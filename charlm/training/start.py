@@ -172,9 +172,7 @@ def _fit(
     log = refusing_os_errors(run_dir)(Tracker)
     tracker = group.on_each(log, run_dir, (state.rows, state.step) if resumed else None, writes=group.is_first)
     group.remember("run", str(run_dir.resolve()))
-    # A GPU trains on while a checkpoint is written. A CPU would only lose cores to it.
-    folder = RunFolder(run_dir, writes_behind=trainer.device.type == "cuda")
-    return TrainingLoop(trainer, corpus, folder, tracker, callbacks).fit()
+    return TrainingLoop(trainer, corpus, RunFolder(run_dir), tracker, callbacks).fit()
 
 
 def run_of_this_launch(group: ProcessGroup) -> Path | None:
@@ -249,8 +247,6 @@ _FIXED = (
     "train.batch_size",
     "train.bptt",
     "train.read_share",
-    "train.start_at",
-    "train.loss",
     "optimizer.name",
 )
 _FREE = ("data.grow_vocabulary", "data.source", "data.valid_source", "data.test_source")

@@ -67,8 +67,6 @@ class TrainState:
     """Updates in the running average of the weights."""
     interval_steps: int = 0
     """Updates since the last row of metrics."""
-    interval_bptt: int = 0
-    """Time steps of their windows."""
     interval_s: float = 0.0
     """Seconds spent in them."""
 
@@ -92,14 +90,13 @@ class TrainState:
         self.chars += steps * batch_size
         self.position += steps
         self.interval_steps += 1
-        self.interval_bptt += steps
         self.interval_s += seconds
 
     def count_row(self) -> None:
         """Count the row of metrics for the updates so far, and reset the sums for the next one."""
         self.rows += 1
         self.objective_sum.zero_()
-        self.interval_steps, self.interval_bptt, self.interval_s = 0, 0, 0.0
+        self.interval_steps, self.interval_s = 0, 0.0
 
     def take_score(self, nats: float, line_quantiles: list[float] | None = None) -> bool:
         """Note a validation score; True if it is the best so far."""

@@ -128,7 +128,7 @@ def write_config(folder: Path, unit: str, steps: int) -> Path:
         f"data: {{source: {text}, unit: {unit}}}\n"
         "model: {cell: {kind: gru, hidden: 24}, dropout: {output: 0.2, state: 0.1}, zoneout: 0.1}\n"
         f"train: {{batch_size: 4, bptt: 8, max_steps: {steps}, ema: 0.9, reset_state: {reset_state}, "
-        "vary_bptt: 0.3, log_every: 7, eval_every: 50, save_every: 20, sample_every: 40, sample_length: 20}\n"
+        "log_every: 7, eval_every: 50, save_every: 20, sample_every: 40, sample_length: 20}\n"
         "threads: 1\n"
     )
     return config
