@@ -15,7 +15,6 @@ when a name is used.
     options.py      SamplingOptions: how text is drawn; Limit: a bound on the scores of lines
     sampling.py     sample_text: characters drawn one by one
     line_samples.py sample_lines: lines without repeats, or without those of the training text
-    continuing.py   Continuer: continuations while a text is written
     evaluation.py   evaluate: the cross-entropy of a text
     dynamic.py      evaluate_dynamically: the same while the model keeps learning
     texts.py        score_texts, text_features: many texts, each by itself

@@ -33,23 +33,16 @@ def sample_text(
     The model must be in evaluation mode. VocabularyError if it does not know a character of the prompt. Bytes that are
     not UTF-8 come as lone surrogates, as from Python's "surrogateescape"; see `readable`.
     """
-    output, state = read_ids(model, prompt_ids(model, vocabulary, prompt))
-    return continued_text(model, vocabulary, output, state, options, seeds)
-
-
-def continued_text(
-    model: Network,
-    vocabulary: Vocabulary,
-    output: Tensor,
-    state: RecurrentState,
-    options: SamplingOptions,
-    seeds: Sequence[int],
-) -> Iterator[list[str]]:
-    """`sample_text` after a prompt that has been read: its last output [1, 1, H] and state [L, 1, H]."""
+    output, state = read_ids(model, prompt_ids(model, vocabulary, prompt))  # now, so that its errors come now
     texts = [SampleText(vocabulary, options.stop, model.reset_id) for _ in seeds]
+    return _grown(texts, sample_ids(model, output, state, options, seeds), options.length)
+
+
+def _grown(texts: list["SampleText"], drawn: Iterator[Tensor], length: int) -> Iterator[list[str]]:
+    """What each text gains by each drawn row of ids."""
     yield ["" for _ in texts]  # also if length is 0
-    for step, ids in enumerate(sample_ids(model, output, state, options, seeds), start=1):
-        yield [text.append(id, last=step == options.length) for text, id in zip(texts, ids.tolist(), strict=True)]
+    for step, ids in enumerate(drawn, start=1):
+        yield [text.append(id, last=step == length) for text, id in zip(texts, ids.tolist(), strict=True)]
         if all(text.done for text in texts):
             return
 
@@ -160,11 +153,11 @@ def next_probabilities(model: Network, vocabulary: Vocabulary, prompt: str) -> T
 
 
 @torch.inference_mode()
-def read_ids(model: Network, ids: Sequence[int], state: RecurrentState | None = None) -> tuple[Tensor, RecurrentState]:
-    """The last output [1, 1, H] and the state after reading one id or more, in windows, from `state` on."""
+def read_ids(model: Network, ids: Sequence[int]) -> tuple[Tensor, RecurrentState]:
+    """The last output [1, 1, H] and the state after reading one id or more, in windows."""
     ids_T1 = torch.tensor(ids, device=model.device).unsqueeze(1)
     first, *rest = ids_T1.split(_WINDOW)
-    output, state = model.features(first, state)
+    output, state = model.features(first)
     for window in rest:
         output, state = model.features(window, state)
     return output[-1:], state

@@ -34,7 +34,7 @@ from charlm.training.folder import (
     new_folder,
     refusing_os_errors,
 )
-from charlm.training.loop import Callbacks, Outcome, TrainingLoop
+from charlm.training.loop import OnRow, Outcome, TrainingLoop
 from charlm.training.machine import Machine, choose_machine
 from charlm.training.metrics import Tracker
 from charlm.training.snapshot import restore_snapshot
@@ -50,7 +50,7 @@ def start_run(
     group: ProcessGroup = ONE_PROCESS,
     opened: tuple[Machine, CountedSources] | None = None,
     budget: Budget | None = None,
-    callbacks: Callbacks | None = None,
+    on_row: OnRow | None = None,
 ) -> Outcome:
     """Train a new model, or one that starts from the weights and vocabulary of `init_from`.
 
@@ -82,14 +82,14 @@ def start_run(
         if is_new:
             run_dir = group.on_first(_make_folder, run_dir, name, locks)
         assert run_dir is not None
-        return _fit(trainer, corpus, run_dir, callbacks)
+        return _fit(trainer, corpus, run_dir, on_row)
 
 
 def resume_run(
     run_dir: Path,
     change: Callable[[Config], Config] = lambda config: config,
     group: ProcessGroup = ONE_PROCESS,
-    callbacks: Callbacks | None = None,
+    on_row: OnRow | None = None,
 ) -> Outcome:
     """Continue a run from its last checkpoint, on the CPU bit for bit as if it had never stopped.
 
@@ -118,7 +118,7 @@ def resume_run(
             last = run_dir / FOLDER / LAST
             group.on_first(refusing_os_errors(run_dir)(last.unlink), missing_ok=True)
         say("resume", f"{path}, step {state.step}")
-        return _fit(trainer, corpus, run_dir, callbacks, resumed=True)
+        return _fit(trainer, corpus, run_dir, on_row, resumed=True)
 
 
 def prepare(
@@ -165,14 +165,12 @@ def _say_text(config: Config, corpus: Corpus) -> None:
     say("data", f"{config.data.source}: {size}; {splits} {config.data.level}s{lines}; {vocabulary}")
 
 
-def _fit(
-    trainer: Trainer, corpus: Corpus, run_dir: Path, callbacks: Callbacks | None, resumed: bool = False
-) -> Outcome:
+def _fit(trainer: Trainer, corpus: Corpus, run_dir: Path, on_row: OnRow | None, resumed: bool = False) -> Outcome:
     group, state = trainer.group, trainer.state
     log = refusing_os_errors(run_dir)(Tracker)
     tracker = group.on_each(log, run_dir, (state.rows, state.step) if resumed else None, writes=group.is_first)
     group.remember("run", str(run_dir.resolve()))
-    return TrainingLoop(trainer, corpus, RunFolder(run_dir), tracker, callbacks).fit()
+    return TrainingLoop(trainer, corpus, RunFolder(run_dir), tracker, on_row).fit()
 
 
 def run_of_this_launch(group: ProcessGroup) -> Path | None:

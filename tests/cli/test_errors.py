@@ -48,11 +48,6 @@ USAGE = [
     ("export run --to flax --out a", "Invalid value for '--to': found 'flax'; allowed: 'torch', 'onnx', 'html'"),
     ("compare x.txt --equal params", "'--equal': found 'params'; allowed: 'parameters', 'time', 'updates'"),
     ("plan", "Invalid value: a text is needed, for example my.txt"),
-    ("tune", "--config is needed, for example --config lstm; or --study, to continue one"),
-    ("tune --config lstm", "--hours is needed, for example --hours 2"),
-    ("tune --study s --set seed=1", "--set changes the config of a new study; it needs --config"),
-    ("tune --config lstm --hours 0", "--hours: found 0; allowed: a number above 0"),
-    ("tune --config lstm --hours 1 --minutes 90", "--minutes: found 90; allowed: at most the 60 minutes of --hours"),
     ("cells show gru --set model.cell.kind=lstm", "--set: found the kind lstm; allowed: gru, as KIND says"),
     ("config check", "a config is needed, for example lstm; `charlm config list` shows the others"),
     ("config show a --config b", "found two configs, a and --config b; allowed: one; leave out the other"),
@@ -112,8 +107,6 @@ ERRORS = [
     ("eval run --per-char no/scores.csv", f"--per-char no/scores.csv: {WRITABLE}"),
     ("eval run --dynamic --dynamic-lr 1e38", "; allowed: finite numbers; lower --dynamic-lr"),
     ("eval run --per-char new --file gone", "gone: no such file or folder; "),
-    ("tune --config tiny.yaml --hours 1 --study mine",
-     "mine: holds config.yaml, but no study; allowed: a study, or a new folder"),
     ("look run --file text.txt --out no/page.html", f"--out no/page.html: {WRITABLE}"),
     ("look run --file text.txt --out text.txt", "--out text.txt: exists and is not a page of charlm look; allowed: a "
      "new or empty file, or an earlier page of charlm look"),
@@ -145,9 +138,6 @@ ERRORS = [
      r"old Macs; allowed: lines that end with a newline; convert it: tr '\r' '\n' < mac.txt > lines.txt"),
     ("classify run text.txt", "the model knows no labels; allowed: one that was trained with data.label_separator"),
     ("config suggest zz.txt", ": found 2 characters; allowed: 500 or more"),
-    ("tune --config tiny.yaml --hours 1 --over lr=1..2", "--over lr=1..2: found lr; allowed: "),
-    ("tune --config tiny.yaml --hours 1 --set data.split=[1,0,0]",
-     "data.split: found no validation share; trials are compared by their validation score; allowed: "),
     ("train a.gz --minutes 0.01", GZIP),
     ("config suggest a.gz", GZIP),
     ("eval run --file a.gz", GZIP),
@@ -212,7 +202,6 @@ def test_errors(cli, in_folder, words, text):
         ),
         ("score run -", b"soZ", "stdin: found 'Z' (U+005A), which the model has never seen"),
         ("sample run --prompt-file -", b"\xff", "--prompt-file -: found no UTF-8 at byte offset 0; allowed: UTF-8"),
-        ("write run", b"", "write: found no terminal; allowed: a terminal to type in; charlm sample works without one"),
     ],
 )
 def test_errors_of_stdin(cli, in_folder, words, stdin, error):

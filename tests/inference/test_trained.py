@@ -14,7 +14,6 @@ import charlm.inference
 from charlm.data.vocabulary import Vocabulary, readable
 from charlm.errors import CheckpointError, DataError, DeviceError, VocabularyError
 from charlm.inference import Adaptation, SamplingOptions, load
-from charlm.inference.continuing import Continuer
 from charlm.inference.gradients import gradient_norms
 from charlm.inference.sampling import valid_text
 from charlm.model import build_model
@@ -194,7 +193,6 @@ def test_what_is_no_text(model):
         (model.next, "prompt"),
         (model.evaluate, "text"),
         (model.evaluate_dynamically, "text"),
-        (Continuer(model, SamplingOptions(length=5)), "text"),
     ]:
         with pytest.raises(TypeError, match=f"^{name}: found float; allowed: str$"):
             method(float("nan"))
