@@ -155,7 +155,7 @@ def _with_model_of(request: "Request", initial: "Checkpoint", name: str) -> "Req
     from charlm.training.start import check_same_model, settings_of_run
 
     taken = settings_of_run(initial.config)
-    request = replace(request, initial=initial, initial_name=name)
+    request = replace(request, initial=initial)
     config = request.config({"data": {"source": request.source}}, taken)
     check_same_model(override_config(config, name, request.overrides, of_run(initial.config.model.cell)), initial)
     return replace(request, overrides=[*taken, *request.overrides])

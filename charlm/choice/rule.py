@@ -1,4 +1,4 @@
-"""What a model will score, by its size, the time and the text: a rule fitted to trainings (benchmarks/README.md).
+"""Which model is best, by its size, the time and the text: a rule fitted to trainings (benchmarks/README.md).
 
     nats per character = c + A · (N / N₀)^−α + B · (D / D₀)^−β
 
@@ -34,6 +34,12 @@ DROPOUT_PASSES = 16.0
 """Passes after which more passes need no more dropout."""
 MODERATE = 0.4
 """Strength of the dropout of a run that is long, but whose model is small for the text."""
+_MOST_PER_CHAR = 80
+"""Parameters per character of the text at most."""
+_TIE_NATS = 0.005
+"""Much less than the rule's error. Smaller differences are no reason to prefer a model."""
+_FITTED_PARAMETERS = 2_000_000
+"""Larger models do not win a tie for their size. Of these, only two layers of 384 units are in the rule's fit."""
 
 
 @dataclass(frozen=True)
@@ -63,17 +69,31 @@ class Candidate:
         return self.family.least_updates / self.family.width_factor(self.config.model.cell.hidden)
 
     @property
-    def chars(self) -> int:
-        """Characters that the run reads."""
-        return self.updates * self.chars_per_update
-
-    @property
     def epochs(self) -> float:
-        return self.chars / self.train_chars
+        return self.updates * self.chars_per_update / self.train_chars
 
     @property
     def chars_per_s(self) -> float:
         return self.chars_per_update / self.update_s
+
+
+def best(candidates: list[Candidate]) -> Candidate:
+    """The largest of the promising models with nearly the best score: it gains most if the machine turns out faster.
+
+    Of those beyond `_FITTED_PARAMETERS` the smallest. The smallest of all if none is promising.
+    """
+    promising = [each for each in candidates if is_promising(each)]
+    if not promising:
+        return min(candidates, key=lambda each: each.parameters)
+    lowest = min(map(relative_nats, promising))
+    near = [each for each in promising if relative_nats(each) < lowest + _TIE_NATS]
+    return max(near, key=lambda each: (min(each.parameters, _FITTED_PARAMETERS), -each.parameters))
+
+
+def is_promising(candidate: Candidate) -> bool:
+    """Whether there are enough updates, and not too many parameters."""
+    most_parameters = _MOST_PER_CHAR * candidate.train_chars
+    return candidate.updates >= candidate.least_updates and candidate.parameters <= most_parameters
 
 
 def relative_nats(candidate: Candidate) -> float:
@@ -82,24 +102,15 @@ def relative_nats(candidate: Candidate) -> float:
     A model too large for the text gains little: n effective parameters are worth S · (1 − e^(−n / S)), where S is
     `PER_CHAR` times the characters of the train split.
     """
-    effective, usable = effective_parameters(candidate), PER_CHAR * candidate.train_chars
-    parameters = usable * -math.expm1(-effective / usable)
-    learned = max(distinct_chars(candidate.updates, candidate.chars_per_update, candidate.train_chars), 1.0)
-    return A * (parameters / PARAMETERS) ** -ALPHA + B * (learned / CHARS) ** -BETA
-
-
-def effective_parameters(candidate: Candidate) -> float:
-    """Parameters of the one-layer LSTM that would learn as much in as many updates."""
-    family = candidate.family
+    family, usable = candidate.family, PER_CHAR * candidate.train_chars
     updates = min(max(candidate.updates, LEAST_UPDATES), MOST_UPDATES)
-    return candidate.parameters * family.multiplier * (updates / UPDATES) ** family.multiplier_power
+    effective = candidate.parameters * family.multiplier * (updates / UPDATES) ** family.multiplier_power
+    parameters = usable * -math.expm1(-effective / usable)
 
-
-def distinct_chars(updates: int, chars_per_update: int, train_chars: int) -> float:
-    """Characters that teach as much as those read, each read once in a small batch."""
-    epochs = updates * chars_per_update / train_chars
-    passes = min(epochs, 1) + REPETITIONS * -math.expm1(-max(epochs - 1, 0) / REPETITIONS)
-    return passes * train_chars / (1 + chars_per_update / 64 / LARGE_BATCH)
+    repetitions = REPETITIONS * -math.expm1(-max(candidate.epochs - 1, 0) / REPETITIONS)
+    passes = min(candidate.epochs, 1) + repetitions
+    learned = passes * candidate.train_chars / (1 + candidate.chars_per_update / 64 / LARGE_BATCH)
+    return A * (parameters / PARAMETERS) ** -ALPHA + B * (max(learned, 1.0) / CHARS) ** -BETA
 
 
 def regularization(candidate: Candidate) -> float:

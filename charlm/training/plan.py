@@ -108,19 +108,31 @@ def measure_cost(
 
 
 def _median_s(function: Callable[[], None], trainer: Trainer) -> float:
-    """Median seconds per call, over about three seconds of calls; as many in all processes."""
+    """Median seconds per call, over about three seconds of calls."""
+    times_s = call_times(function, trainer, _MEASURE_S, least=_MIN_STEPS, warmup=_WARMUP_STEPS)
+    return sorted(times_s)[len(times_s) // 2]
+
+
+def call_times(
+    function: Callable[[], None], trainer: Trainer, enough_s: float, *, least: int, warmup: int
+) -> list[float]:
+    """Seconds of each call of a function that computes with the trainer, until they take `enough_s` in all.
+
+    As many in all processes, `least` or more, after `warmup` calls that are not timed.
+    """
     times: list[float] = []
-    for call in range(10_000):
+    spent_s = 0.0
+    while len(times) < least or spent_s < enough_s:
         start_s = time.perf_counter()
         function()
         if trainer.device.type == "cuda":
             torch.cuda.synchronize(trainer.device)
-        if call >= _WARMUP_STEPS:
+        if warmup:
+            warmup -= 1
+        else:
             times.append(time.perf_counter() - start_s)
         spent_s, _ = trainer.group.agree(sum(times), [])
-        if len(times) >= _MIN_STEPS and spent_s >= _MEASURE_S:
-            break
-    return sorted(times)[len(times) // 2]
+    return times
 
 
 def _communicate(trainer: Trainer) -> None:
