@@ -111,6 +111,8 @@ def comments(candidate: Candidate, settings: dict[str, Any]) -> dict[str, str]:
         "model.members": "networks that learn side by side: one learns nothing from more passes over the text",
         "model.dropout": f"about {candidate.epochs:.1f} passes over the text; more passes, up to "
         f"{DROPOUT_PASSES:.0f}, need more dropout",
+        "train.batch_size": "streams of the text that are read side by side",
+        "train.bptt": "characters per window; gradients flow back this far",
         "train.reset_state": "samples start from the zero state, so train it too",
         "train.read_share": "a pass reads pieces from all over the text: there is no time for all of it",
         "train.max_minutes": f"about {candidate.updates:,} updates, {candidate.chars_per_s:,.0f} characters/s on this "
