@@ -24,6 +24,8 @@ _SLICES, _SLICE_S = 3, 0.05
 """How often a model is measured, and for how long each time. The speed of a shared machine changes within a second."""
 _LONGEST_S, _LEAST_UPDATES = 0.3, 300
 """A model with longer or fewer updates is not measured, unless it is its family's first."""
+_SLOW_MOMENT = 3.0
+"""How many times slower a first slice may be than a model that is fast enough, so that it is measured again."""
 _OVERHEAD = 0.1
 """Share of an update's time that does not depend on the parameters."""
 _LEAST_ON_GPU = 5
@@ -62,10 +64,11 @@ def measure_families(
         measured = speeds[at]
         if time.perf_counter() > ends_s:
             return not any(speeds)
-        if not measured or candidate.parameters in measured:
+        if not measured:
             return True
         longest_s = min(_LONGEST_S, training_s / max(_LEAST_UPDATES, candidate.least_updates))
-        return update_s(candidate.parameters, measured) <= longest_s
+        slower = _SLOW_MOMENT if candidate.parameters in measured else 1.0
+        return update_s(candidate.parameters, measured) <= slower * longest_s
 
     every_other = [family[1::2] or family for family in families]
     by_size = [(at, each) for sizes in itertools.zip_longest(*every_other) for at, each in enumerate(sizes) if each]
