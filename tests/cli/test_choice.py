@@ -108,6 +108,13 @@ def test_minutes_that_are_given_twice(cli, command, override):
     assert cli(*command, "--minutes", 1, "--set", override).error == fault
 
 
+@pytest.mark.parametrize("command", [["train", "x"], ["train", "--resume", "--run-dir", "r"], ["compare", "x"]])
+@pytest.mark.parametrize(("minutes", "found"), [(0, "0"), ("nan", "nan"), (1e307, "1e+307")])
+def test_minutes_out_of_range(cli, command, minutes, found):
+    error = cli(*command, "--minutes", minutes).error
+    assert error == f"minutes: found {found}; allowed: a number above 0, and 525,600 at most"
+
+
 def test_a_validation_score_that_rises_is_said(cli, tiny_config, tmp_path):
     (tmp_path / "text.txt").write_text("ab" * 400 + "cd" * 400)
     result = cli(
