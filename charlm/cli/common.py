@@ -124,14 +124,13 @@ def encode_text(trained: Any, file: Path | str, skip_unknown: bool, *, counts_un
 def write_char_scores(out: TextIO, vocabulary: Any, ids: Any, nats: Any) -> None:
     """Write a CSV row for each scored character of `ids` [N]: position in the text, character (or byte), nats, bits.
 
-    nats: [N − 1], of all characters except the one that the model reads first, in the order of the text.
+    nats: [N − 1], of all characters except the first.
     """
-    text, first = vocabulary.reversed_if_backward(ids), 0 if vocabulary.backward else 1
     is_byte = vocabulary.level == "byte"
     writer = csv.writer(out)
     writer.writerow(("position", "byte" if is_byte else "character", "nats", "bits"))
-    for position, loss in enumerate(nats.tolist(), start=first):
-        id = int(text[position])
+    for position, loss in enumerate(nats.tolist(), start=1):
+        id = int(ids[position])
         symbol = id if is_byte else vocabulary.characters[id]
         writer.writerow((position, symbol, f"{loss:.6f}", f"{nats_to_bits(loss):.6f}"))
 

@@ -169,8 +169,7 @@ def look(
         ids, _ = encode_text(trained, file, skip_unknown)
         if len(ids) > length:
             say("text", f"{file}: the first {length:,} of {len(ids):,} characters; --length takes more")
-        in_text_order = trained.vocabulary.reversed_if_backward
-        ids = trained.scored_ids(in_text_order(in_text_order(ids)[:length]))
+        ids = trained.scored_ids(ids[:length])
     else:
         ids = opening(trained, length)
     say("look", f"reading {len(ids):,} characters, and looking for what units track and what is copied ...")

@@ -76,9 +76,8 @@ def sample(
 ) -> None:
     """Write text with a trained model.
 
-    Prints the prompt, then one character after another as the model draws them. A model that reads backward writes to
-    the left of the prompt; its text is printed when it is done. With --json the text comes without the prompt, as it
-    does from `sample` in Python.
+    Prints the prompt, then one character after another as the model draws them. With --json the text comes without the
+    prompt, as it does from `sample` in Python.
 
     \b
     Examples:
@@ -128,7 +127,7 @@ def sample(
     for own_seed, pieces in samples:
         if count > 1 and not json and (novelty or not is_line_model):
             typer.echo(f"--- seed {own_seed} ---")
-        sample = "".join(pieces) if json else _print(text, pieces, vocabulary.backward)
+        sample = "".join(pieces) if json else _print(text, pieces)
         rows.append({"seed": own_seed, "prompt": readable(text), "text": readable(sample)})
         if novelty:
             [copied] = trained.novelty([sample])
@@ -137,9 +136,7 @@ def sample(
                 say("novelty", _novelty_line(own_seed, copied, vocabulary.level))
     if json:
         labeled = {} if label is None else {"label": readable(label)}
-        # The texts of a model that reads backward stand before their prompts.
-        direction = {"direction": "backward"} if vocabulary.backward else {}
-        print_json({"checkpoint": str(trained.path), **labeled, **direction, "samples": rows})
+        print_json({"checkpoint": str(trained.path), **labeled, "samples": rows})
     if unique or novel:
         copies, repeats = counted(kinds["copy"], "line"), counted(kinds["repeat"], "repeat")
         missing = f"; gave up with {kinds['new']} of {count}" if kinds["new"] < count else ""
@@ -189,15 +186,14 @@ def _novelty_line(seed: int, copied: Any, level: str) -> str:
     )
 
 
-def _print(prompt: str, pieces: Iterable[str], backward: bool) -> str:
-    """Write the prompt, and after it, or before it if `backward`, a sample as it comes; returns the sample alone."""
-    if not backward:
-        print_exactly(prompt)
+def _print(prompt: str, pieces: Iterable[str]) -> str:
+    """Write the prompt, and after it a sample as it comes; returns the sample alone."""
+    print_exactly(prompt)
     written = []
     for piece in pieces:
         print_exactly(piece)
         written.append(piece)
-    print_exactly(f"{prompt}\n" if backward else "\n")
+    print_exactly("\n")
     return "".join(written)
 
 
@@ -214,8 +210,6 @@ def next_characters(
 ) -> None:
     """List the likeliest next characters and their probabilities, as `charlm sample` uses them at temperature 1.
 
-    A model that reads backward lists the characters before the prompt; with --json they are called "previous".
-
     \b
     Example:
       charlm next runs/mine --prompt "To b" --top 20 --json
@@ -226,14 +220,11 @@ def next_characters(
 
     text = known_prompt(trained, prompt, "--prompt", skip_unknown)
     likeliest = trained.next(text, k=top)
-    vocabulary, name = trained.vocabulary, "character"
-    if vocabulary.level == "byte":
+    name = "character"
+    if trained.vocabulary.level == "byte":
         name, likeliest = "byte", [(character.encode("utf-8", "surrogateescape"), p) for character, p in likeliest]
     if json:
         rows = [{name: symbol[0], "probability": p} for symbol, p in likeliest]  # b"x"[0] is a number
-        listed = {"previous" if vocabulary.backward else "next": rows}
-        print_json({"checkpoint": str(trained.path), "prompt": readable(text), **listed})
+        print_json({"checkpoint": str(trained.path), "prompt": readable(text), "next": rows})
         return
-    if vocabulary.backward:
-        say("backward", "these characters come before the prompt")
     print_table({repr(symbol): f"{p:.4f}" for symbol, p in likeliest})

@@ -150,10 +150,10 @@ def _print_outcome(outcome: Any, json: bool) -> None:
 
 
 def _print_sample(run_dir: Path) -> None:
-    from charlm.config import as_data, load_config
+    from charlm.config import load_config
     from charlm.inference import load
 
-    model = load(run_dir, load_config(run_dir / CONFIG, find_cell=as_data).device).for_sampling()
+    model = load(run_dir, load_config(run_dir / CONFIG).device).for_sampling()
     for seed in range(1, 11) if model.network.is_line_model else [1]:
         print_exactly(f"{model.sample(length=400, seed=seed)}\n")
 

@@ -11,7 +11,7 @@ import itertools
 import json
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -126,8 +126,7 @@ class Corpus:
     splits: dict[str, Ids]
     """"train", "valid", "test" → ids [N], memory-mapped, read-only; splits of share 0 are absent.
 
-    If lines are the unit, a split is a newline and then its lines, see `write_splits`. For a model that reads backward,
-    each split begins with its last character, as a view.
+    If lines are the unit, a split is a newline and then its lines, see `write_splits`.
     """
     sha256: str
     """Of the source's bytes; with a valid or test source, of the joined digests of all sources."""
@@ -137,8 +136,6 @@ class Corpus:
     """Where each line of a split starts, if lines are the unit; else None."""
     labels: Labels = field(default_factory=dict)
     """How many lines of the train split have each label; empty if lines have none."""
-    spread: bool = True
-    """Whether frequent lines are in all splits, see `write_splits`."""
 
     def frequencies(self) -> npt.NDArray[np.float64]:
         """How likely each character is in new text, [V]: nine tenths by its share in a sample of the train split.
@@ -189,14 +186,13 @@ class CountedSources:
         *,
         split: tuple[float, float, float] | None = None,
         whole: bool = False,
-        spread: bool = True,
     ) -> Corpus:
         """Encode the sources and cut them into splits.
 
         vocabulary: default: the characters of all sources, sorted. split: the shares of train, valid and test; default:
         those of the config. A source of its own is a split by itself: its share is ignored, and the other shares are
         rescaled to sum to 1. If lines are the unit, the shares are of the lines, and with labels every line must have
-        one. whole: all of the source is for training, in its own order. spread: see `write_splits`.
+        one. whole: all of the source is for training, in its own order.
 
         VocabularyError for characters that the vocabulary lacks.
         """
@@ -205,7 +201,6 @@ class CountedSources:
             vocabulary = Vocabulary.of_bytes()
         elif vocabulary is None:
             vocabulary = Vocabulary.of_code_points(np.unique(np.concatenate([source.symbols for source in sources])))
-        vocabulary = replace(vocabulary, direction=data.direction)
         shares = {
             name: 1.0 if whole else share
             for name, share in zip(SPLITS, split or data.split, strict=True)
@@ -217,7 +212,7 @@ class CountedSources:
             starts = {}
             for name, source in self.sources.items():
                 own_shares = shares if name == "train" else {name: 1.0}
-                for each, lines in _split_lines(source, vocabulary, own_shares, separator, spread).items():
+                for each, lines in _split_lines(source, vocabulary, own_shares, separator).items():
                     splits[each], starts[each] = lines
             if separator is not None:
                 labels = count_labels(splits["train"][1:], separator, vocabulary, data.source)
@@ -227,21 +222,18 @@ class CountedSources:
         digests = [source.sha256 for source in sources]
         return Corpus(
             vocabulary=vocabulary,
-            splits={name: vocabulary.reversed_if_backward(splits[name]) for name in SPLITS if name in splits},
+            splits={name: splits[name] for name in SPLITS if name in splits},
             sha256=digests[0] if len(digests) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest(),
             size_bytes=sum(source.size_bytes for source in sources),
             files=sum(len(source.paths) for source in sources),
             starts=starts,
             labels=labels,
-            spread=spread,
         )
 
 
-def load_corpus(
-    data: DataConfig, vocabulary: Vocabulary | None = None, *, whole: bool = False, spread: bool = True
-) -> Corpus:
+def load_corpus(data: DataConfig, vocabulary: Vocabulary | None = None, *, whole: bool = False) -> Corpus:
     """Load the corpus of a config's `data` section, see `CountedSources`."""
-    return CountedSources(data).corpus(vocabulary, whole=whole, spread=spread)
+    return CountedSources(data).corpus(vocabulary, whole=whole)
 
 
 def load_unchanged_corpus(data: DataConfig, vocabulary: Vocabulary, progress: Mapping[str, Any]) -> Corpus:
@@ -251,8 +243,7 @@ def load_unchanged_corpus(data: DataConfig, vocabulary: Vocabulary, progress: Ma
         "text; train on a new text with --init-from, score one with --file"
     )
     try:
-        # Runs of older versions have split their lines by hashes alone.
-        corpus = load_corpus(data, vocabulary, spread=progress.get("spread") is True)
+        corpus = load_corpus(data, vocabulary)
     except VocabularyError:
         raise changed from None
     if corpus.sha256 != progress.get("corpus_sha256"):
@@ -277,27 +268,24 @@ def encode_file(
         ids = encode(source, vocabulary, skip_unknown=skip_unknown)
     except VocabularyError as error:
         raise VocabularyError(f"{error}; --skip-unknown leaves them out") from None
-    return vocabulary.reversed_if_backward(ids), source.unknown(vocabulary)
+    return ids, source.unknown(vocabulary)
 
 
 def _split_lines(
-    source: CountedSource, vocabulary: Vocabulary, shares: dict[str, float], separator: str | None, spread: bool
+    source: CountedSource, vocabulary: Vocabulary, shares: dict[str, float], separator: str | None
 ) -> dict[str, tuple[Ids, Ids]]:
-    """The lines of a source in splits, in the order of the text; and where each line starts, as the model reads them.
+    """The lines of a source in splits, in the order of the text; and where each line starts.
 
     With a separator, DataError for a line without a label.
     """
-    key = f"{source.cache_key}-{short_digest(vocabulary.to_json(), shares, spread, separator)}"
+    key = f"{source.cache_key}-{short_digest(vocabulary.to_json(), shares, separator)}"
     splits: dict[str, Ids] = {name: ids for name in shares if (ids := find_entry(f"{key}-{name}")) is not None}
     if len(splits) < len(shares):
         ids = encode(source, vocabulary)
         if separator is not None:
             count_labels(ids, separator, vocabulary, source.source)
-        splits = write_splits(ids, vocabulary, shares, key=key, source=source.source, spread=spread)
-    return {
-        name: (ids, line_starts(vocabulary.reversed_if_backward(ids), vocabulary, f"{key}-{name}"))
-        for name, ids in splits.items()
-    }
+        splits = write_splits(ids, vocabulary, shares, key=key, source=source.source)
+    return {name: (ids, line_starts(ids, vocabulary, f"{key}-{name}")) for name, ids in splits.items()}
 
 
 def cut(ids: Ids, shares: Sequence[float]) -> list[Ids]:

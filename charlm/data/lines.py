@@ -50,13 +50,13 @@ def newline_of(vocabulary: Vocabulary) -> np.integer[Any]:
 
 
 def write_splits(
-    ids: Ids, vocabulary: Vocabulary, shares: Mapping[str, float], *, key: str, source: str, spread: bool
+    ids: Ids, vocabulary: Vocabulary, shares: Mapping[str, float], *, key: str, source: str
 ) -> dict[str, Ids]:
     """Write the lines of `ids` [N] into an entry `key-NAME` of the cache for each split: a newline and then its lines.
 
     Every line must end with a newline, the last one too. The split of a line depends on its characters and the shares
-    alone: not on other lines, nor on the vocabulary. `spread` spreads the occurrences of a frequent line over the
-    splits. DataError for a split that gets no line.
+    alone: not on other lines, nor on the vocabulary. But the occurrences of a frequent line are spread over the splits.
+    DataError for a split that gets no line.
     """
     say("data", f"{source}: splitting {counted(len(ids), 'character')} by lines")
     newline, progress = newline_of(vocabulary), ProgressLines(2 * len(ids), f"{source}: splitting")
@@ -64,7 +64,7 @@ def write_splits(
     for chunk in progress.of(line_chunks(ids, newline)):
         np.add.at(counts, _buckets(line_hashes(chunk, _line_ends(chunk, newline), vocabulary)), 1)
     lines, dominant = int(counts.sum()), int(counts.argmax())
-    frequent = _frequent(counts, shares) if spread else np.zeros(_BUCKETS, np.bool_)
+    frequent = _frequent(counts, shares)
     dominates = frequent[dominant] and counts[dominant] >= _DOMINANT * lines
     earlier, sizes = Counter[int](), dict.fromkeys(shares, 0)
     with ExitStack() as opened:
@@ -116,7 +116,7 @@ def _splits_of(hashes: Hashes, shares: Mapping[str, float]) -> npt.NDArray[np.ui
 
 
 def _report_dominant(vocabulary: Vocabulary, line: Ids, share: float, lines: int, source: str) -> None:
-    content = _shown(_text(line[:61], vocabulary)) if len(line) else "empty"
+    content = _shown(vocabulary.decode(line[:61], "surrogateescape")) if len(line) else "empty"
     say(
         "lines",
         f"{source}: {share:.0%} of {lines:,} lines are {content}; they count as much in the scores; remove them "
@@ -144,9 +144,9 @@ def _line_ends(chunk: Ids, newline: np.integer[Any]) -> npt.NDArray[np.int64]:
 def line_starts(ids: Ids, vocabulary: Vocabulary, key: str) -> Ids:
     """Where each line of a split starts, and where the last one ends, [lines + 1], memory-mapped.
 
-    ids: of the split with this key in the cache, in the order in which the model reads them.
+    ids: of the split with this key in the cache.
     """
-    key = f"{key}-{vocabulary.direction}"
+    key = f"{key}-starts"
     starts = find_entry(key)
     if starts is None:
         newline, begins = newline_of(vocabulary), range(0, len(ids), _CHUNK)
@@ -156,16 +156,12 @@ def line_starts(ids: Ids, vocabulary: Vocabulary, key: str) -> Ids:
 
 
 def text_lines(ids: Ids, vocabulary: Vocabulary) -> Iterator[list[str]]:
-    """The lines of `ids`, in the order of the text, without their newlines, some at a time; see `line_chunks`.
+    """The lines of `ids` without their newlines, some at a time; see `line_chunks`.
 
     Bytes that are not UTF-8 become lone surrogates.
     """
     for chunk in line_chunks(ids, newline_of(vocabulary)):
-        yield _text(chunk, vocabulary).split(NEWLINE)[:-1]
-
-
-def _text(ids: Ids, vocabulary: Vocabulary) -> str:
-    return vocabulary.decode(vocabulary.reversed_if_backward(ids), "surrogateescape")
+        yield vocabulary.decode(chunk, "surrogateescape").split(NEWLINE)[:-1]
 
 
 def _shown(line: str) -> str:

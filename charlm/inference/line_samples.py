@@ -44,7 +44,7 @@ def sample_lines(
         pieces = sample_text(trained.network, trained.vocabulary, prefix + prompt, options, seeds)
         for own_seed, pieces_of_line in zip(seeds, zip(*pieces, strict=True), strict=True):
             text = "".join(pieces_of_line)
-            line = trained.vocabulary.joined(prompt, text)
+            line = prompt + text
             if novel and _is_in(known, trained, prefix + line):
                 yield own_seed, text, "copy"
             elif unique and line in earlier:
@@ -60,7 +60,7 @@ def sample_lines(
 def _known_lines(trained: TrainedModel) -> npt.NDArray[np.int64]:
     """The hashes of the lines of the train split, without their labels, sorted: 8 bytes each."""
     vocabulary = trained.vocabulary
-    ids = vocabulary.reversed_if_backward(trained.training_splits("--novel")["train"])[1:]
+    ids = trained.training_splits("--novel")["train"][1:]
     hashes = [np.array([hash(_record(line, trained)) for line in lines]) for lines in text_lines(ids, vocabulary)]
     return np.sort(np.concatenate([np.empty(0, np.int64), *hashes]))
 

@@ -100,7 +100,7 @@ def score_lines(
                     if skip_unknown:
                         line_nats = line_nats[is_known]
                     total_nats = float(line_nats.sum(dtype=np.float64))
-                    chars_nats = vocabulary.reversed_if_backward(line_nats) if per_char else None
+                    chars_nats = line_nats if per_char else None
                     scores.append(LineScore(number, line, len(line_nats), total_nats, chars_nats))
                 if learner:
                     learner.read(ids)
@@ -110,13 +110,11 @@ def score_lines(
 
 
 def _ids(line: bytes, vocabulary: Vocabulary) -> tuple[Ids, npt.NDArray[np.bool_]]:
-    """The ids of a line's characters in the order in which the model reads, and which of the characters it knows."""
+    """The ids of a line's characters, and which of the characters it knows."""
     if vocabulary.level == "byte":
-        ids = vocabulary.reversed_if_backward(np.frombuffer(line, np.uint8))
+        ids = np.frombuffer(line, np.uint8)
         return ids, np.ones(len(ids), bool)
-    ids = vocabulary.id_of_code_point[
-        vocabulary.reversed_if_backward(code_points(line.decode("utf-8", "surrogateescape")))
-    ]
+    ids = vocabulary.id_of_code_point[code_points(line.decode("utf-8", "surrogateescape"))]
     return ids, ids != UNKNOWN
 
 

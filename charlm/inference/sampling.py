@@ -27,8 +27,7 @@ def sample_text(
     """Yield, step by step, what each sample gains after the prompt, until all samples are done.
 
     A sample is done after `length` ids, or as soon as it ends with `stop`. An empty prompt means the start of a line.
-    A model of lines writes lines, without their newlines. A model that reads backward writes before the prompt, from
-    the end of a line; its samples gain everything when they are done.
+    A model of lines writes lines, without their newlines.
 
     The model must be in evaluation mode. VocabularyError if it does not know a character of the prompt. Bytes that are
     not UTF-8 come as lone surrogates, as from Python's "surrogateescape"; see `readable`.
@@ -140,7 +139,7 @@ def choose(logits_NV: Tensor, options: SamplingOptions, draws_N: Tensor) -> Tens
 
 @torch.inference_mode()
 def next_probabilities(model: Network, vocabulary: Vocabulary, prompt: str) -> Tensor:
-    """The probabilities [V] of the character after the prompt, or before it if the model reads backward, in float64.
+    """The probabilities [V] of the character after the prompt, in float64.
 
     An empty prompt means the start of a line. VocabularyError if the model does not know a character of the prompt,
     DivergenceError for logits that are not finite. The model must be in evaluation mode.
@@ -178,7 +177,7 @@ def prompt_ids(model: Network, vocabulary: Vocabulary, prompt: str) -> list[int]
 class SampleText:
     """A sample in progress: decodes its ids as they come, until it ends with `stop`, or at the end of its line.
 
-    line_end: the id that ends it, if it is a line. A text that is written backward comes whole when it is done.
+    line_end: the id that ends it, if it is a line.
     """
 
     def __init__(self, vocabulary: Vocabulary, stop: str, line_end: int | None) -> None:
@@ -186,7 +185,6 @@ class SampleText:
         self._vocabulary, self._line_end = vocabulary, line_end
         self._stop = [] if vocabulary.unknown(stop) else vocabulary.encode(stop).tolist()
         self._tail: deque[int] = deque(maxlen=len(self._stop))
-        self._held_back: list[int] = []
         self._bytes = codecs.getincrementaldecoder("utf-8")("surrogateescape")
 
     def append(self, id: int, last: bool) -> str:
@@ -197,9 +195,6 @@ class SampleText:
         line_ends = id == self._line_end
         self.done = last or line_ends or (bool(self._stop) and [*self._tail] == self._stop)
         new = [] if line_ends else [id]
-        if self._vocabulary.backward:
-            self._held_back += new
-            return self._vocabulary.decode(self._held_back, "surrogateescape") if self.done else ""
         if self._vocabulary.level == "byte":
             return self._bytes.decode(bytes(new), final=self.done)
         return self._vocabulary.decode(new)

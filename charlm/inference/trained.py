@@ -29,7 +29,6 @@ from charlm.inference.sampling import next_probabilities, sample_text, valid_tex
 from charlm.inference.texts import Pool, char_features, each_text, one_text, score_texts, text_features
 from charlm.model import CharLM, Network, build_model
 from charlm.system.console import say
-from charlm.system.device import used_precision
 from charlm.system.formatting import counted, html_table, nats_to_bits
 
 
@@ -38,8 +37,7 @@ class TrainedModel:
     """A model in evaluation mode, with its vocabulary and the config and progress of its training; see `load`.
 
     Several threads may use it at once, but not while `evaluate_dynamically` changes the weights. For a model of level
-    "byte" a character is a byte. A model that reads backward (`data.direction`) takes and gives text in its usual
-    order, but `next` and `sample` give what comes before the prompt.
+    "byte" a character is a byte.
     """
 
     path: Path
@@ -64,7 +62,6 @@ class TrainedModel:
             {
                 "model": f"{self.kind}, {self.parameters:,} parameters",
                 "vocabulary": symbols,
-                "direction": self.vocabulary.direction,
                 "trained": f"{self.progress.get('step', 0):,} steps",
                 "best score": "—" if best_nats is None else f"{best_nats:.4f} nats per character",
                 "checkpoint": str(self.path),
@@ -84,7 +81,7 @@ class TrainedModel:
     @property
     def precision(self) -> str:
         """The precision of matrix products: fp32, tf32 or bf16."""
-        return used_precision(self.network.precision)
+        return self.network.precision
 
     def on_cpu_in_float32(self) -> "TrainedModel":
         """A copy on the CPU that multiplies in float32, with weights of its own."""
@@ -158,8 +155,7 @@ class TrainedModel:
             seed: the same seed gives the same text; None draws a new one.
             label: the sample is a line with this label, which is not part of it.
             skip_unknown: leave out the characters of the prompt that the model does not know.
-            stream: return an iterator of pieces of the text, which come as they are written; from a model that reads
-                backward, everything comes at the end.
+            stream: return an iterator of pieces of the text, which come as they are written.
             options: length, temperature, top_k, top_p, min_p and stop; see `SamplingOptions`.
 
         Bytes that are not UTF-8 become U+FFFD. LabelError for an unknown label; VocabularyError for an unknown
@@ -208,11 +204,10 @@ class TrainedModel:
     def evaluate(self, text: str | Ids, *, streams: int | None = None, per_char: bool = False) -> Evaluation:
         """Score a text, or its ids as `scored_ids` gives them: nats per character, lower is better.
 
-        `per_char` adds the nats of single characters, in the order of the text. VocabularyError for an unknown
+        `per_char` adds the nats of single characters. VocabularyError for an unknown
         character; DataError for a text shorter than two.
         """
-        score = evaluate(self.network, self._ids(text), self.device, streams=streams, per_char=per_char)
-        return self._in_order(score)
+        return evaluate(self.network, self._ids(text), self.device, streams=streams, per_char=per_char)
 
     @overload
     def score(self, texts: Iterable[str], *, per_char: Literal[False] = False) -> npt.NDArray[np.float64]: ...
@@ -229,11 +224,11 @@ class TrainedModel:
         state; nan for a text of one character or none. `per_char` gives −log2 p of each of these characters instead,
         [length − 1] for each text.
 
-        A model of lines scores every character, and the newline that ends the line (the one before it, if the model
-        reads backward): [length + 1]. VocabularyError for an unknown character.
+        A model of lines scores every character, and the newline that ends the line: [length + 1].
+        VocabularyError for an unknown character.
         """
         nats = score_texts(self.network, [self._line(ids) for ids in self._ids_of_all(texts)], self.device)
-        bits = [nats_to_bits(1) * self.vocabulary.reversed_if_backward(each).astype(np.float64) for each in nats]
+        bits = [nats_to_bits(1) * each.astype(np.float64) for each in nats]
         return bits if per_char else np.array([each.mean() if len(each) else np.nan for each in bits], np.float64)
 
     @overload
@@ -257,7 +252,7 @@ class TrainedModel:
             raise ValueError(f"pool: found {pool!r}; allowed: 'last', 'mean' or None")
         ids = [self._line(ids, end=False) for ids in self._ids_of_all(texts)]
         if pool is None:
-            return [*map(self.vocabulary.reversed_if_backward, char_features(self.network, ids, self.device))]
+            return char_features(self.network, ids, self.device)
         return text_features(self.network, ids, self.device, pool)
 
     def evaluate_dynamically(
@@ -269,8 +264,7 @@ class TrainedModel:
         """
         ids, train_ids = self._ids(text), self.training_splits("dynamic evaluation")["train"]
         options = {"streams": streams, "per_char": per_char}
-        score = evaluate_dynamically(self.network, ids, train_ids, self.device, adaptation or Adaptation(), **options)
-        return self._in_order(score)
+        return evaluate_dynamically(self.network, ids, train_ids, self.device, adaptation or Adaptation(), **options)
 
     def gradient_norms(self, text: str | Ids, *, longest: int = LONGEST) -> npt.NDArray[np.float64]:
         """How far gradients reach: the norm of ∂loss_t/∂h_{t−k} for each layer and k = 1 … K: [L, K].
@@ -284,11 +278,6 @@ class TrainedModel:
         only = self.first_member("gradients").only_member
         return gradient_norms(only, self._ids(text), longest)
 
-    def _in_order(self, score: Evaluation) -> Evaluation:
-        """The score with its characters in the order of the text."""
-        nats = score.per_char_nats
-        return score if nats is None else replace(score, per_char_nats=self.vocabulary.reversed_if_backward(nats))
-
     def _ids(self, text: str | Ids) -> Ids:
         if isinstance(text, np.ndarray) and text.dtype.kind in "iu":
             return text
@@ -296,9 +285,7 @@ class TrainedModel:
 
     def scored_ids(self, ids: Ids) -> Ids:
         """The ids of a text as `evaluate` takes them: for a model of lines a newline, and then whole lines."""
-        text = self.vocabulary.reversed_if_backward(ids)
-        framed = self._line(text, end=not len(text) or text[-1] != self.network.reset_id)
-        return self.vocabulary.reversed_if_backward(framed)
+        return self._line(ids, end=not len(ids) or ids[-1] != self.network.reset_id)
 
     def _line(self, ids: Ids, *, end: bool = True) -> Ids:
         """For a model of lines, the ids with the newline that begins the line, and the one that ends it."""

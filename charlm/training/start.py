@@ -21,7 +21,6 @@ from charlm.model import Network
 from charlm.native.build import preferring
 from charlm.runs import FOLDER, LAST, check_resumable
 from charlm.system.console import say
-from charlm.system.device import used_precision
 from charlm.system.formatting import counted, format_bytes
 from charlm.system.process_group import ONE_PROCESS, ProcessGroup
 from charlm.training.budget import Budget
@@ -100,7 +99,7 @@ def resume_run(
         path, checkpoint = group.on_first(_claim_run, run_dir, locks)
         config = group.on_first(_changed_config, checkpoint.config, change, run_dir)
         load = functools.partial(load_unchanged_corpus, config.data, checkpoint.vocabulary, checkpoint.progress)
-        kernels = checkpoint.progress.get("kernels", "compiled")
+        kernels = checkpoint.progress.get("kernels", "")
         locks.enter_context(preferring(kernels))
         trainer, corpus = prepare(config, group, load)
         group.on_each(restore_snapshot, trainer, checkpoint)
@@ -236,7 +235,7 @@ def _changed_config(saved: Config, change: Callable[[Config], Config], run_dir: 
     if config.precision == "auto":
         config = config.model_copy(update={"precision": saved.precision})
     _check_resumable(saved, config)
-    return config.model_copy(update={"precision": used_precision(config.precision)})
+    return config
 
 
 _FIXED_SECTIONS = ("data.", "model.")
@@ -283,7 +282,7 @@ def settings_of_run(config: Config) -> list[str]:
 
     Dropout is left to the new text.
     """
-    taken = ("data.level", "data.unit", "data.label_separator", "data.direction", "model.")
+    taken = ("data.level", "data.unit", "data.label_separator", "model.")
     return [
         f"{key}={dump_flow(value)}"
         for key, value in flatten(config).items()
@@ -298,7 +297,7 @@ def check_same_model(config: Config, init_from: Checkpoint) -> None:
     faults = [
         f"{key}: found {found!r}; the checkpoint of --init-from has {wanted!r}; allowed: the same"
         for key, (wanted, found) in changed.items()
-        if key.startswith(("model.", "data.level", "data.direction")) and not key.startswith(free)
+        if key.startswith(("model.", "data.level")) and not key.startswith(free)
     ]
     if faults:
         raise ConfigError(*faults)

@@ -17,9 +17,6 @@ class TrainState:
     """The numbers and tensors that the step and the loop carry on; all but the last three fields are JSON."""
 
     corpus_sha256: str
-    spread: bool = False
-    """Whether frequent lines are in all splits, see `write_splits`. Checkpoints of older versions do not say; there
-    they are not."""
     step: int = 0
     """Updates so far."""
     epoch: int = 0
@@ -39,9 +36,8 @@ class TrainState:
     """What the last evaluation and checkpoint are expected to take."""
     threads: int = 0
     """CPU threads of the last session. Another number rounds sums differently."""
-    kernels: str = "compiled"
-    """CPU kernels of the last session, see `used_kernels`. Others round differently. Older checkpoints do not say;
-    theirs were compiled."""
+    kernels: str = ""
+    """CPU kernels of the last session, see `used_kernels`. Others round differently."""
     rows: int = 0
     """Rows of metrics that belong to the steps so far."""
     best_nats: float | None = None

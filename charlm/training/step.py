@@ -68,7 +68,6 @@ class Trainer:
         self._clipped = [list(member.parameters()) for member in self.model.members]
         self.state = TrainState(
             corpus.sha256,
-            corpus.spread,
             threads=machine.threads,
             kernels=used_kernels(),
             objective_sum=torch.zeros((), dtype=torch.float64, device=device),

@@ -2,12 +2,10 @@
 
 import json
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from charlm.checkpoint import read_checkpoint, save_checkpoint
 from charlm.inference import TrainedModel, load
 from charlm.inference.evaluation import PERCENTS
 from charlm.inference.lines import limit_nats
@@ -97,26 +95,3 @@ def test_training_and_eval_say_nats_per_line(cli, lines_run, model, tmp_path):
     quantiles = np.quantile(model.score(lines), PERCENTS / 100) * math.log(2)
     np.testing.assert_allclose(model.progress["line_quantiles"], quantiles, rtol=1e-3)
     assert limit_nats(Limit.parse("p50"), model, "--above") == pytest.approx(quantiles[59], rel=1e-3)
-
-
-def test_a_run_of_an_older_version_keeps_its_split(cli, tmp_path, write):
-    """Frequent lines were in one split; `--resume` and `eval` must not move lines from training into validation."""
-    text, run = write("titles.txt", "\n\n".join(f"title {n * 7919 % 1009}" for n in range(400))), tmp_path / "run"
-    settings = ["data.split=[0.6,0.4,0]", "model.cell.hidden=8", "train.batch_size=4", "train.bptt=8"]
-    words = [word for setting in [*settings, "train.max_steps=2", "threads=1"] for word in ("--set", setting)]
-    trained = cli("train", "--config", "lstm", text, "--lines", "--run-dir", run, *words)
-    assert "lines    " in trained.err
-
-    def lines():
-        return json.loads(cli("eval", run, "--json").out)["lines"]
-
-    new = lines()
-    assert new == pytest.approx(0.4 * 799, rel=0.1)
-    for file in (run / "checkpoints").iterdir():
-        checkpoint = read_checkpoint(file)
-        older = {key: value for key, value in checkpoint.progress.items() if key != "spread"}
-        save_checkpoint(replace(checkpoint, progress=older), file)
-    old = lines()
-    assert abs(old - new) > 100
-    assert cli("train", "--resume", "--run-dir", run, "--set", "train.max_steps=4").code == 0
-    assert lines() == old

@@ -14,7 +14,7 @@ from charlm.inference import TrainedModel
 from charlm.layers import as_tuple
 from tests.export.models import CELLS_TO_EXPORT, HIDDEN, every_model, extreme_model_of, model_of, rounding_of, some_ids
 
-VOCABULARY = {"level": "char", "characters": "\n abcdefghé😀", "unit": "text", "direction": "forward"}
+VOCABULARY = {"level": "char", "characters": "\n abcdefghé😀", "unit": "text"}
 
 
 @pytest.fixture

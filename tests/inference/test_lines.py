@@ -29,11 +29,11 @@ def trained(model):
     return model
 
 
-def of_lines(trained, direction="forward"):
+def of_lines(trained):
     """The same weights as a model of lines."""
     network = copy.copy(trained.network)
     network.reset_id = int(trained.vocabulary.encode("\n")[0])
-    return replace(trained, network=network, vocabulary=replace(trained.vocabulary, direction=direction))
+    return replace(trained, network=network)
 
 
 def one_by_one(trained, lines):
@@ -86,17 +86,6 @@ def test_a_long_line_is_read_in_windows_with_bounded_memory(trained, monkeypatch
     )
     assert_scores(scored(trained, in_blocks(b"\n".join(lines), 1)), lines, truth)
     assert max(T * B for T, B in shapes) <= 2**14
-
-
-def test_a_model_that_reads_backward_scores_lines_from_their_ends(trained):
-    reversed_lines = b"".join(line[::-1] + b"\n" for line in LINES)
-    forward = scored(of_lines(trained), [reversed_lines], per_char=True)
-    backward = scored(of_lines(trained, "backward"), in_blocks(b"\n".join(LINES), 0), per_char=True)
-    assert [line.text for line in backward] == LINES
-    for line, other in zip(backward, forward, strict=True):
-        assert (line.number, line.chars) == (other.number, other.chars)
-        assert line.nats == pytest.approx(other.nats, rel=1e-6)
-        np.testing.assert_allclose(line.per_char_nats[::-1], other.per_char_nats, rtol=1e-4, atol=1e-5)
 
 
 def test_characters_that_the_model_does_not_know(trained):

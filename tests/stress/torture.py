@@ -1,4 +1,4 @@
-"""Kills a run again and again, resumes it, and compares it with one that was left alone; run by scripts/torture.
+"""Kills a run again and again, resumes it, and compares it with one that was left alone; run by scripts/stress torture.
 
 Every second kill comes at a random moment, the others at a random step of the writing of a checkpoint: before, during
 and after the file's data, before and after each flush, link and renaming.
@@ -105,7 +105,7 @@ def kill_and_compare(kills: int, seed: int, unit: str) -> list[str]:
 
 
 def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="scripts/torture", description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(prog="scripts/stress torture", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--kills", type=int, default=200, metavar="N", help="how often to kill; default 200")
     parser.add_argument("--quick", action="store_true", help="--kills 4: about half a minute")
     parser.add_argument("--unit", choices=("text", "line"), default="text", help="what the model reads; default text")
