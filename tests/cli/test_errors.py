@@ -45,7 +45,7 @@ USAGE = [
      "nats per character (2.1nats), or a percentile of the validation lines, p0 to p100 (p99)"),
     ("score no-such-run z.txt --lines --below p101", "--below: found 'p101'; allowed: bits per character"),
     ("look run --file z.txt --sample 9", "--file excludes --prompt and --sample"),
-    ("export run --to flax --out a", "Invalid value for '--to': found 'flax'; allowed: 'torch', 'onnx', 'html'"),
+    ("export run --to flax --out a", "Invalid value for '--to': found 'flax'; allowed: 'onnx', 'html'"),
     ("compare x.txt --equal params", "'--equal': found 'params'; allowed: 'parameters', 'time', 'updates'"),
     ("plan", "Invalid value: a text is needed, for example my.txt"),
     ("cells show gru --set model.cell.kind=lstm", "--set: found the kind lstm; allowed: gru, as KIND says"),
