@@ -16,7 +16,7 @@ import torch
 from charlm.data.vocabulary import Ids, Vocabulary
 from charlm.inference.texts import score_texts
 from charlm.layers import RecurrentState
-from charlm.model import Network, map_state
+from charlm.model import Network
 from charlm.system.device import to_device
 from charlm.system.formatting import nats_to_bits
 
@@ -88,7 +88,7 @@ def label_nats(
 
     def after_label(texts_B: npt.NDArray[np.int64]) -> RecurrentState:
         index_B = to_device(texts_B % K, device)
-        return map_state(lambda layers: layers[:, index_B], state)
+        return tuple(layers[:, index_B] for layers in state)
 
     nats_NK = np.empty((len(lines), K))
     together = max(1, _TOGETHER // K)

@@ -11,7 +11,7 @@ from charlm.data.corpus import Corpus
 from charlm.errors import DivergenceError, RunError
 from charlm.inference.evaluation import evaluate, line_quantiles
 from charlm.inference.options import SamplingOptions
-from charlm.model import parameters_by_part
+from charlm.model import count_parameters
 from charlm.system.console import say
 from charlm.system.device import describe_device
 from charlm.system.formatting import counted, format_duration, nats_to_bits
@@ -253,7 +253,7 @@ class TrainingLoop:
 
     def _print_header(self) -> None:
         trainer, model = self.trainer, self.config.model
-        count = sum(parameters_by_part(trainer.model).values())
+        count = count_parameters(trainer.config.model, len(trainer.vocabulary))
         say("model", f"{model.description}: {count:,} parameters")
         say("device", f"{describe_device(trainer.device)}, {self.config.precision}; {trainer.backend}")
         if trainer.no_graph_reason:
@@ -350,6 +350,6 @@ class TrainingLoop:
             valid_nats=state.valid_nats,
             best_nats=state.best_nats,
             best_step=state.best_step,
-            parameters=sum(parameters_by_part(self.trainer.model).values()),
+            parameters=count_parameters(self.trainer.config.model, len(self.trainer.vocabulary)),
             best_nats_per_line=per_line,
         )

@@ -91,7 +91,7 @@ def measure_cost(
     return Cost(
         splits={name: len(ids) for name, ids in corpus.splits.items()},
         vocabulary=len(corpus.vocabulary),
-        parameters=parameters_by_part(trainer.model),
+        parameters=parameters_by_part(trainer.config.model, len(trainer.vocabulary)),
         weights_bytes=weights_bytes * (3 if trainer.averaged is not None else 2),
         optimizer_bytes=sum(t.nbytes for t in tensors),
         activations_bytes=activations_bytes,

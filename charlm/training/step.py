@@ -13,8 +13,8 @@ from charlm.config import Config
 from charlm.data.corpus import Corpus, reset_id_of
 from charlm.data.streams import LineStreams, Streams, Windows
 from charlm.errors import DivergenceError
-from charlm.layers import RecurrentState, as_tuple
-from charlm.model import Network, WindowLoss, build_model, load_weights, map_state, window_loss
+from charlm.layers import RecurrentState
+from charlm.model import Network, WindowLoss, build_model, load_weights
 from charlm.native.build import used_kernels
 from charlm.system.process_group import WHOLE_BATCH, Shard
 from charlm.training.budget import Budget
@@ -53,19 +53,18 @@ class Trainer:
         self.streams = open_streams(config, corpus, group.shard)
         check_memory(config, len(corpus.vocabulary), machine)
         self.vocabulary, self.labels = corpus.vocabulary, corpus.labels
-        self.model = build_model(config.model, len(corpus.vocabulary), machine.precision).to(device).train()
+        self.model = (
+            build_model(config.model, len(corpus.vocabulary), machine.precision, group.shard).to(device).train()
+        )
         self.model.reset_id = reset_id_of(config.data.unit, corpus.vocabulary)
-        frequencies = torch.from_numpy(corpus.frequencies())
-        for member in self.model.members:
-            member.layers.shard = group.shard
-            member.init_output_bias_(frequencies)
+        self.model.init_output_bias_(torch.from_numpy(corpus.frequencies()))
         self.backend = self.model.select_backend(device).description
         self.parameters: list[Tensor] = list(self.model.parameters())
         self.averaged = copy.deepcopy(self.model).requires_grad_(False) if config.train.ema else None
         averages = [] if self.averaged is None else self.averaged.parameters()
         self._averages = dict(zip(self.parameters, averages, strict=False))
         self.optimizer = build_optimizer(self.model, config.optimizer)
-        self._clipped = [list(member.parameters()) for member in self.model.members]
+        self._clipped = self.model.clipped_together()
         self.state = TrainState(
             corpus.sha256,
             threads=machine.threads,
@@ -112,7 +111,7 @@ class Trainer:
 
     def checkpoint_bytes(self) -> int:
         """Upper bound of a checkpoint's size."""
-        states = self.config.train.batch_size * sum(tensor.nbytes for tensor in as_tuple(self.model.zero_state(1)))
+        states = self.config.train.batch_size * sum(tensor.nbytes for tensor in self.model.zero_state(1))
         weights = 0
         for group in self.optimizer.param_groups:
             copies = 1 + (self.averaged is not None) + state_copies(self.optimizer, group)
@@ -171,8 +170,7 @@ class Trainer:
     def loss(self, x_TB: Tensor, y_TB: Tensor, state: RecurrentState | None) -> WindowLoss:
         """The loss of a window, as the config weighs it."""
         train = self.config.train
-        return window_loss(
-            self.model,
+        return self.model.window_loss(
             x_TB,
             y_TB,
             state,
@@ -218,7 +216,7 @@ class Trainer:
             return self.state.recurrent
         drawn_B1 = torch.rand(self.config.train.batch_size, 1, device=self.device)  # for the streams of all processes
         continues_B1 = self.group.shard.of(drawn_B1, dim=0) >= p
-        return map_state(lambda state_LBH: state_LBH * continues_B1, self.state.recurrent)
+        return tuple(state_LBH * continues_B1 for state_LBH in self.state.recurrent)
 
     def _average_decay(self) -> float:
         """Decay of the running average in the next update: it rises to `ema`, so the first weights soon fade."""

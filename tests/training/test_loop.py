@@ -188,7 +188,7 @@ def clock(monkeypatch):
 
         monkeypatch.setattr(module, name, slow)
 
-    slowed("window_loss", charlm.training.step, 0.1, 1)
+    slowed("loss", charlm.training.step.Trainer, 0.1, 1)
     slowed("evaluate", charlm.training.loop, 2.0, 1.25)
     slowed("save_checkpoint", charlm.training.folder, 1.0, 0)
     monkeypatch.setattr(time, "perf_counter", lambda: Clock.now_s)
