@@ -28,11 +28,12 @@ class TrainState:
     lr: float = 0.0
     """Learning rate of the last update."""
     elapsed_s: float = 0.0
-    """Wall time of all sessions of the run, including evaluation and checkpoints."""
+    """Wall time of all sessions of the run, including evaluation and checkpoints. The `Budget` writes this and the next
+    two, for the next session."""
     starting_s: float = 0.0
-    """The time before the first update. The schedule follows the time after it."""
+    """The time before the first update."""
     ending_s: float = 0.0
-    """Wall time that the last evaluation and checkpoint of a run are expected to take; part of train.max_minutes."""
+    """What the last evaluation and checkpoint are expected to take."""
     threads: int = 0
     """CPU threads of the last session. Another number rounds sums differently."""
     kernels: str = ""

@@ -17,6 +17,7 @@ from charlm.layers import RecurrentState
 from charlm.model import Network, WindowLoss, build_model, load_weights
 from charlm.native.build import used_kernels
 from charlm.system.process_group import WHOLE_BATCH, Shard
+from charlm.training.budget import Budget
 from charlm.training.graph import UpdateGraph
 from charlm.training.machine import Machine, check_memory
 from charlm.training.optimizer import (
@@ -42,11 +43,13 @@ class Trainer:
     scores are those of the whole batch, random numbers those of one process.
     """
 
-    def __init__(self, config: Config, corpus: Corpus, machine: Machine) -> None:
+    def __init__(self, config: Config, corpus: Corpus, machine: Machine, budget: Budget | None = None) -> None:
+        """budget: of the run's minutes; None: they have not begun."""
         torch.manual_seed(config.seed)
         device, group = machine.device, machine.group
         self.config = config.model_copy(update={"precision": machine.precision})
         self.device, self.group = device, group
+        self.budget = budget or Budget(config.train.max_minutes)
         self.streams = open_streams(config, corpus, group.shard)
         check_memory(config, len(corpus.vocabulary), machine)
         self.vocabulary, self.labels = corpus.vocabulary, corpus.labels
@@ -96,20 +99,9 @@ class Trainer:
         share = max(
             state.step / train.max_steps if train.max_steps else 0.0,
             self.epochs() / train.max_epochs if train.max_epochs else 0.0,
-            self.share_of_minutes(),
+            self.budget.share_done(),
         )
         return min(share, 1.0)
-
-    def share_of_minutes(self) -> float:
-        """Fraction of the run's minutes that has passed: of those between its first update and its last.
-
-        The last evaluation and checkpoint need time, too.
-        """
-        if not (minutes := self.config.train.max_minutes):
-            return 0.0
-        state = self.state
-        left_s = max(60 * minutes - state.starting_s, 1e-9)
-        return (state.elapsed_s - state.starting_s) / (left_s - min(state.ending_s, _ENDING * left_s))
 
     def learning_rate(self) -> float:
         """Learning rate of the next update."""
@@ -292,10 +284,6 @@ def open_streams(config: Config, corpus: Corpus, shard: Shard = WHOLE_BATCH) -> 
     if corpus.starts is None:
         return Streams(ids, train.batch_size, train.bptt, shard=shard, share=train.read_share)
     return LineStreams(ids, corpus.starts["train"], train.batch_size, train.bptt, shard=shard, seed=config.seed)
-
-
-_ENDING = 0.5
-"""The largest share of a run's minutes, from the first update on, that its last evaluation and checkpoint get."""
 
 
 def divergence(step: int, description: str) -> DivergenceError:
