@@ -28,7 +28,7 @@ from charlm.config import Config, is_in_file, parse_config
 from charlm.data.lines import Labels, labels_from_json
 from charlm.data.vocabulary import Vocabulary
 from charlm.errors import CheckpointError, ConfigError, DamagedCheckpointError, RunError
-from charlm.runs import FOLDER, FORMAT, VERSION, parse_progress, read_header
+from charlm.runs import FOLDER, FORMAT, VERSION, read_header
 from charlm.system.files import move, replace_file, temporary_beside
 
 
@@ -173,7 +173,7 @@ def _parse(path: Path, header: Mapping[str, str], tensors: Mapping[str, Tensor])
     try:
         config = parse_config(json.loads(header["config"]), f"{path}: config", find_cell=partial(_stored_cell, header))
         vocabulary = Vocabulary.from_json(json.loads(header["vocabulary"]), config.data.direction)
-        progress = parse_progress(header["progress"])
+        progress = json.loads(header["progress"])
         labels = labels_from_json(json.loads(header.get("labels", "{}")))
         if bool(labels) != (config.data.label_separator is not None):
             raise ValueError(f"labels: found {len(labels)}, which do not fit data.label_separator")

@@ -19,7 +19,6 @@ from charlm.choice.search import (
 )
 from charlm.config import Config
 from charlm.data.corpus import Corpus, CountedSources
-from charlm.data.progress import to_be_done_by
 from charlm.data.vocabulary import Vocabulary
 from charlm.errors import DataError, DeviceError
 from charlm.system.clock import LONGEST_START, Clock
@@ -80,7 +79,7 @@ def suggest(request: Request, group: ProcessGroup = ONE_PROCESS, clock: Clock | 
     """
     base, cells = group.on_each(request.base), group.on_each(request.cells)
     machine = choose_machine(base, group, cells)
-    text, corpus = group.local_first(_load, request, base, clock)
+    text, corpus = group.local_first(_load, request, base)
     families = group.on_first(candidates_by_family, request, families_of(cells, machine.has_kernels), corpus, machine)
 
     def split(chars_read: int) -> tuple[int, int]:
@@ -120,12 +119,11 @@ def suggest(request: Request, group: ProcessGroup = ONE_PROCESS, clock: Clock | 
     return Suggestion(*choice, machine, text, corpus.vocabulary)
 
 
-def _load(request: Request, base: Config, clock: Clock | None) -> tuple[CountedSources, Corpus]:
+def _load(request: Request, base: Config) -> tuple[CountedSources, Corpus]:
     """The text, and all of it encoded."""
-    with to_be_done_by(clock and clock.ends_s()):
-        text = CountedSources(base.data)
-        vocabulary = fine_tuned_vocabulary(base, request.initial, text) if request.initial else None
-        corpus = text.corpus(vocabulary, whole=True)
+    text = CountedSources(base.data)
+    vocabulary = fine_tuned_vocabulary(base, request.initial, text) if request.initial else None
+    corpus = text.corpus(vocabulary, whole=True)
     if (chars := len(corpus.splits["train"])) < LEAST_CHARS:
         raise DataError(
             f"{request.source}: found {counted(chars, 'character')}; allowed: {LEAST_CHARS} or more, and 100,000 "

@@ -3,7 +3,6 @@
 import codecs
 import csv
 import io
-import os
 import re
 import sys
 from collections.abc import Container, Sequence
@@ -36,9 +35,10 @@ def open_model(
 ) -> Any:
     """The model of a run or checkpoint; says what computes its layers if a faster backend cannot.
 
-    A run or a text that is not there is an error before torch is imported. samples: take the quickest way to sample.
+    A run or a text that is not there is an error before torch is imported; - is stdin. samples: take the quickest way
+    to sample.
     """
-    check_there(runs=[path], texts=[text])
+    check_there(runs=[path], texts=[] if str(text) == "-" else [text])
     trained = load(path, device, precision)
     if samples and device == "auto" and precision in ("auto", "fp32"):
         trained = trained.for_sampling()
@@ -56,26 +56,16 @@ def open_model(
     return trained
 
 
-def check_file(file: Path | str | None, option: str = "") -> None:
-    """DataError for the file of an option or argument that is not there; - is stdin."""
-    if file is not None and str(file) != "-" and not os.path.exists(file):  # noqa: PTH110
-        raise DataError(f"{option}{file}: no such file or folder; allowed: a text file, or - for stdin")
-
-
-def read_text(trained: Any, file: Path | str, option: str = "") -> str:
+def read_text(trained: Any, file: Path | str) -> str:
     """The text of a file, or of stdin for "-", as the model's training would have read it."""
     from charlm.data.reading import arriving, as_in_training
 
     name, level = "stdin" if str(file) == "-" else str(file), trained.vocabulary.level
-    where = f"{option}{file}" if option else name
+    data = b"".join(as_in_training(arriving(str(file)), level, trained.config.data.unit, name))
     try:
-        blocks = arriving("-") if name == "stdin" else [Path(file).read_bytes()]
-        data = b"".join(as_in_training(blocks, level, trained.config.data.unit, name))
         return data.decode("utf-8", "surrogateescape" if level == "byte" else "strict")
-    except OSError as error:
-        raise DataError(f"{where}: {error.strerror}; allowed: a text file, or - for stdin") from None
     except UnicodeDecodeError as error:
-        raise DataError(f"{where}: found no UTF-8 at byte offset {error.start}; allowed: UTF-8") from None
+        raise DataError(f"{name}: found no UTF-8 at byte offset {error.start}; allowed: UTF-8") from None
 
 
 def check_escapes(trained: Any, text: str, where: str) -> None:
@@ -190,25 +180,17 @@ def print_table(rows: dict[str, str]) -> None:
     """Print a name and a text per line, aligned."""
     width, columns = max(map(len, rows), default=0), terminal_columns(sys.stdout)
     for name, text in rows.items():
-        typer.echo(wrapped([f"{name:<{width}} ", *one_line(text).split(" ")], columns, width + 2))
+        typer.echo(wrapped(f"{name:<{width}}  {one_line(text)}", columns, width + 2))
 
 
 def print_rows(rows: Sequence[Sequence[str]], right: Container[int]) -> None:
-    """Print rows with aligned columns, those in `right` at their right end.
-
-    If a terminal is too narrow, a name in the first column is on a line of its own.
-    """
+    """Print rows with aligned columns, those in `right` at their right end."""
     widths = [max(map(columns_of, column)) for column in zip(*rows, strict=True)]
-    columns = terminal_columns(sys.stdout)
-    too_wide = columns is not None and 0 not in right and sum(widths) + 2 * len(widths) - 2 > columns
     for row in rows:
         cells = []
         for column, (text, width) in enumerate(zip(row, widths, strict=True)):
             padding = " " * (width - columns_of(text))
             cells.append(padding + text if column in right else text + padding)
-        if too_wide:
-            typer.echo(row[0])
-            cells[0] = ""
         typer.echo("  ".join(cells).rstrip())
 
 

@@ -24,16 +24,18 @@ from typing import Any
 
 from safetensors import SafetensorError
 
-from charlm.data.outputs import ONNX_EXPORT, TORCH_EXPORT, TORCH_FILES, other_output, page_of, written_kind
+from charlm.data.outputs import ONNX_EXPORT, page_of, written_kind
 from charlm.errors import ExportError
 from charlm.export.html import write_html
 from charlm.export.onnx_graph import write_onnx
-from charlm.export.torch_module import write_torch
+from charlm.export.torch_module import CODE, VOCABULARY, WEIGHTS, write_torch
 from charlm.inference import TrainedModel
 from charlm.system.files import move
 
 FORMATS: dict[str, Callable[..., object]] = {"torch": write_torch, "onnx": write_onnx, "html": write_html}
 """(trained, path, options of the format) → the outcome of the check."""
+TORCH_EXPORT = "an export for PyTorch"
+TORCH_FILES = (CODE, WEIGHTS, VOCABULARY)
 _KINDS = {"torch": TORCH_EXPORT, "onnx": ONNX_EXPORT, "html": page_of("export")}
 
 
@@ -82,7 +84,7 @@ def _check_place(out: Path, to: str, overwrite: bool) -> None:
             unexpected = min(existing - expected or existing)
             raise ExportError(f"--out {out}: holds {unexpected}, so it is not an earlier export; name another folder")
     elif kind == TORCH_EXPORT or not out.is_file() or (out.stat().st_size and written_kind(out) != kind):
-        raise ExportError(other_output("--out", out, kind))
+        raise ExportError(f"--out {out}: exists and is not {kind}; allowed: a new place, or an earlier export")
 
 
 def _move(new: Path, out: Path) -> None:

@@ -17,7 +17,6 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from charlm.cells.program import Program
-from charlm.data.outputs import CODE, VOCABULARY, WEIGHTS
 from charlm.data.vocabulary import Vocabulary
 from charlm.export.check_export import Agreement, check_agreement, vocabulary_json
 from charlm.export.step_code import step_code
@@ -206,6 +205,7 @@ def _model_class(network: CharLM, plain: bool) -> str:
 {forward}        return {logits}, state'''
 
 
+CODE, WEIGHTS, VOCABULARY = "char_model.py", "weights.safetensors", "vocabulary.json"
 _LOADING = '''def load() -> Model:
     """The model with its weights, for use."""
     model = Model()
