@@ -19,7 +19,7 @@ from typer.core import TyperGroup
 from charlm import IMPORTED_S, __version__
 from charlm.cli import cells, classify, compare, config, data, doctor, runs, sample, score, train, tune, write
 from charlm.cli.common import open_output
-from charlm.cli.usage import UsageError
+from charlm.cli.usage import UsageError, worded
 from charlm.errors import CharlmError, ConfigError, is_out_of_memory
 from charlm.system.console import say_error
 from charlm.system.formatting import printable
@@ -47,7 +47,7 @@ def _usage_errors_printable() -> Iterator[None]:
     try:
         yield
     except UsageError as error:
-        error.message = printable(error.message)
+        error.message = printable(worded(error.message))
         raise
 
 

@@ -27,6 +27,12 @@ def error(message: str) -> Exception:
     return UsageError(f"Invalid value: {message}")
 
 
+def worded(message: str) -> str:
+    """A message of click's about a choice, as charlm's own are: what was found, and what is allowed."""
+    choice = re.fullmatch(r"(?:Value error, )?(.+) is not one of (.+)\.", message, re.DOTALL)
+    return f"found {choice[1]}; allowed: {choice[2]}" if choice else message
+
+
 def refuse_if(is_wrong: object, message: str) -> None:
     """A usage error with this message, if so."""
     if is_wrong:

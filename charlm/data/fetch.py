@@ -4,7 +4,6 @@ Until then, its bytes are in `<file>.part` beside it.
 """
 
 import hashlib
-import shutil
 import zipfile
 from http import HTTPStatus
 from pathlib import Path
@@ -14,7 +13,7 @@ from tqdm import tqdm
 
 from charlm.data.catalog import Download
 from charlm.errors import DataError
-from charlm.system.files import move
+from charlm.system.files import move, replace_file
 
 TIMEOUT_S = 30.0
 _CHUNK_BYTES = 1 << 14
@@ -36,10 +35,9 @@ def fetch(download: Download, folder: Path, *, progress: bool) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         _receive(download, part, None if progress else True)  # None: quiet unless stderr is a terminal
         if zipfile.is_zipfile(part):
-            text = path.with_name(f"{path.name}.text.part")
-            with zipfile.ZipFile(part) as archive, text.open("wb") as out:
-                shutil.copyfileobj(archive.open(archive.namelist()[0]), out)
-            move(text, part)
+            with zipfile.ZipFile(part) as archive:
+                text = archive.read(archive.namelist()[0])
+            replace_file(part, text)
         _check(part, download, f"run the command again, or get the file elsewhere and put it at {path}")
         move(part, path)
     except zipfile.BadZipFile as error:

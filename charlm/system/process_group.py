@@ -289,7 +289,7 @@ def process_group() -> Iterator[ProcessGroup]:
     if "RANK" not in os.environ or (size == 1 and "MASTER_ADDR" not in os.environ):
         yield ONE_PROCESS
         return
-    rank = _number("RANK", 0)
+    rank = _number("RANK", 0, most=size - 1)
     if rank:
         console.speak_for(f"process {rank}")
     group = ProcessGroup(rank, size, _number("LOCAL_RANK", 0), local_size, _number("CHARLM_TIMEOUT_S", 1800, 1))
@@ -301,10 +301,11 @@ def process_group() -> Iterator[ProcessGroup]:
         group.leave(failed=failed)
 
 
-def _number(name: str, default: int, least: int = 0) -> int:
+def _number(name: str, default: int, least: int = 0, most: int = 1_000_000) -> int:
     text = os.environ.get(name, str(default))
-    if not text.isdecimal() or int(text) < least:
+    if not text.isdecimal() or len(text) > len(str(most)) or not least <= int(text) <= most:
         raise ProcessError(
-            f"{name}: found {text!r} in the environment; allowed: integers from {least}; set it to one, or unset it"
+            f"{name}: found {text!r} in the environment; allowed: integers from {least} to {most}; set it to one, or "
+            "unset it"
         )
     return int(text)
