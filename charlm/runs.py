@@ -24,9 +24,6 @@ METRICS, SAMPLES = "metrics.jsonl", "samples.jsonl"
 CHARTS = "train", "valid"
 JOURNAL = "journal.log"
 """Of a study of `charlm tune`."""
-OWN_FILES = (CONFIG, METRICS, SAMPLES, JOURNAL, "best.yaml", "trials.png")
-"""What charlm writes beside the folders of a run or study."""
-
 _HEADER_BYTES = 100_000_000
 """The largest header that safetensors allows."""
 
@@ -63,7 +60,6 @@ class RunSummary:
 class Header:
     """The header of a checkpoint file."""
 
-    version: str
     config: dict[str, Any]
     progress: dict[str, Any]
     parameters: int
@@ -90,10 +86,12 @@ def read_header(path: Path) -> Header:
         end = max((tensor["data_offsets"][1] for tensor in tensors.values()), default=0)
         if file_bytes != 8 + size + end:
             raise ValueError(f"{file_bytes} bytes instead of {8 + size + end}")
+        progress = json.loads(texts["progress"])
+        if type(progress["step"]) is not int:
+            raise ValueError(f"step {progress['step']!r}")
         return Header(
-            version=texts["version"],
             config=json.loads(texts["config"]),
-            progress=json.loads(texts["progress"]),
+            progress=progress,
             parameters=sum(math.prod(tensors[name]["shape"]) for name in tensors if name.startswith("weights/")),
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:

@@ -3,7 +3,6 @@
 import codecs
 import csv
 import io
-import re
 import sys
 from collections.abc import Container, Sequence
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any, TextIO
 import typer
 
 from charlm.api import load
-from charlm.errors import DataError, VocabularyError
+from charlm.errors import DataError
 from charlm.new_run import check_there
 from charlm.system.console import say, terminal_columns
 from charlm.system.formatting import (
@@ -68,19 +67,8 @@ def read_text(trained: Any, file: Path | str) -> str:
         raise DataError(f"{name}: found no UTF-8 at byte offset {error.start}; allowed: UTF-8") from None
 
 
-def check_escapes(trained: Any, text: str, where: str) -> None:
-    r"""VocabularyError for an option's \n that the shell passed as it is, unless the model knows the backslash."""
-    if (escape := re.search(r"\\[ntr]", text)) and trained.vocabulary.unknown("\\"):
-        raise VocabularyError(
-            f"{where}: found {escape[0]} as a backslash and a letter, and the model has never seen a backslash; "
-            f"allowed: the character itself; in a shell: {where} $'…{escape[0]}…'"
-        )
-
-
 def known_prompt(trained: Any, text: str, where: str, skip_unknown: bool) -> str:
     """A prompt without the characters that the model does not know, which are reported."""
-    if where == "--prompt" and not skip_unknown:
-        check_escapes(trained, text, where)
     text, skipped = trained.without_unknown(trained.vocabulary.normalized(text), where, skip_unknown=skip_unknown)
     if skipped:
         say("skipped", f"{where}: {skipped}")
@@ -138,26 +126,19 @@ def _exact(error: UnicodeError) -> tuple[str | bytes, int]:
 
 
 codecs.register_error(EXACT, _exact)
-_json_is_ascii = False
 
 
 def open_output() -> None:
     """Let stdout and stderr take every text, with line ends as they are.
 
     A file or pipe gets stdout as UTF-8 in every locale, with the exact bytes of a byte model. A terminal gets escapes
-    for what its encoding lacks; if that is ASCII, the locale says nothing, and the terminal gets UTF-8 too.
+    for what its encoding lacks.
     """
-    global _json_is_ascii
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace", newline="\n")  # Windows would write CR LF
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        name = codecs.lookup(sys.stdout.encoding).name
-        _json_is_ascii = name != "utf-8"
-        if not sys.stdout.isatty():
-            sys.stdout.reconfigure(encoding="utf-8", errors=EXACT)
-        elif name == "ascii":
-            sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")
+    if isinstance(sys.stdout, io.TextIOWrapper) and not sys.stdout.isatty():
+        sys.stdout.reconfigure(encoding="utf-8", errors=EXACT)
 
 
 def print_exactly(text: str) -> None:
@@ -167,8 +148,8 @@ def print_exactly(text: str) -> None:
 
 
 def as_json(value: Any) -> str:
-    """A line of JSON with control characters escaped, and everything but ASCII where the locale is not UTF-8."""
-    return escaped(to_json(value, ascii=_json_is_ascii))
+    """A line of JSON with control characters escaped."""
+    return escaped(to_json(value, ascii=False))
 
 
 def print_json(value: Any) -> None:

@@ -11,7 +11,6 @@ import typer
 
 from charlm.cli import usage
 from charlm.cli.common import (
-    check_escapes,
     known_prompt,
     open_model,
     print_exactly,
@@ -161,7 +160,6 @@ def _check_stop(trained: Any, stop: str) -> None:
     """VocabularyError if the model can never write the text that a sample is to end with."""
     from charlm.data.vocabulary import describe_characters
 
-    check_escapes(trained, stop, "--stop")
     if unknown := trained.vocabulary.unknown(stop):
         raise VocabularyError(
             f"--stop: found {describe_characters(unknown)}, which the model never writes; "

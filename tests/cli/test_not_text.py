@@ -77,12 +77,3 @@ def test_a_prompt_takes_the_form_of_the_text(cli, accents):
     assert model.sample(other, length=9, seed=1, skip_unknown=True) == model.sample(known, length=9, seed=1)
     assert model.sample(length=99, seed=1, stop=other) == model.sample(length=99, seed=1, stop=known)
     assert model.next(other) == model.next(known)
-
-
-def test_a_backslash_that_the_shell_has_passed(cli, trained_run):
-    assert cli("sample", trained_run, "--prompt", r"so\nit", "--skip-unknown").code == 0
-    for option in ("--prompt", "--stop"):
-        assert cli("sample", trained_run, option, r"so\nit").error == (
-            rf"{option}: found \n as a backslash and a letter, and the model has never seen a backslash; allowed: the "
-            rf"character itself; in a shell: {option} $'…\n…'"
-        )

@@ -29,7 +29,7 @@ def test_train_eval_resume(cli, tiny_config, tmp_path):
     assert "%|" not in result.err
     told = result.err.splitlines()
     assert [line.split()[0] for line in told] == [
-        *["data"] * 3, "model", "device", "run", "sample", "valid", "sample", "valid", "sample", "done", "sample",
+        *["data"] * 2, "model", "device", "run", "sample", "valid", "sample", "valid", "sample", "done", "sample",
     ]  # fmt: skip
     done = r"done     max_steps at step 6, \d+\.\d s; best \d\.\d{4} nats \(\d\.\d{4} bits\) per character at step [36]"
     assert re.fullmatch(done, told[-2])
