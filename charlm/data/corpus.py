@@ -23,7 +23,7 @@ from charlm.data.cache import find_entry, store_entry
 from charlm.data.lines import Labels, count_labels, line_starts, newline_of, write_splits
 from charlm.data.reading import ProgressLines, Unit, read_symbols
 from charlm.data.sources import resolve
-from charlm.data.vocabulary import CODE_POINTS, UNKNOWN, Ids, Level, Vocabulary, describe_characters
+from charlm.data.vocabulary import CODE_POINTS, UNKNOWN, Ids, Level, Vocabulary
 from charlm.errors import DataError, VocabularyError
 from charlm.system.console import say
 from charlm.system.formatting import counted, format_bytes
@@ -286,7 +286,8 @@ def encode(source: CountedSource, vocabulary: Vocabulary, *, skip_unknown: bool 
         )
     unknown = source.unknown(vocabulary)
     if unknown and not skip_unknown:
-        raise _lacking(source, unknown, vocabulary)
+        ways_out = "; use text without others or a model that knows them"
+        raise vocabulary.unknown_error(unknown, source.source, ways_out)
     length = source.length - sum(unknown.values())
     if not length:
         raise DataError(f"{source.source}: none of its characters is in the model's vocabulary; use other text")
@@ -313,13 +314,6 @@ def _encoded(source: CountedSource, vocabulary: Vocabulary, *, skipping: bool) -
         raise DataError(
             f"{source.source}: changed while being read; a source must not change; run again when it is complete"
         )
-
-
-def _lacking(source: CountedSource, unknown: dict[str, int], vocabulary: Vocabulary) -> VocabularyError:
-    shown = [f"{describe_characters([character])} × {count:,}" for character, count in list(unknown.items())[:8]]
-    more = f" and {len(unknown) - len(shown)} more" if len(unknown) > len(shown) else ""
-    ways_out = "; use text without others or a model that knows them"
-    return vocabulary.unknown_error(unknown, source.source, ways_out, listed=", ".join(shown) + more)
 
 
 def short_digest(*parts: object) -> str:

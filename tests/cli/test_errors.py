@@ -107,7 +107,7 @@ ERRORS = [
     (f"train --resume --run-dir {'x' * 300}", f"{LONG}; allowed: a folder that can "),
     ("sample run --device cpu --precision tf32",
      "precision: found tf32, which cpu (1 thread) lacks; allowed here: fp32 | bf16"),
-    ("eval run --file odd.txt", r"odd.txt: found '\x1b' (U+001B) × 1, '\u202e' (U+202E) × 1, '😀' (U+1F600) × 1, which "
+    ("eval run --file odd.txt", r"odd.txt: found '\x1b' (U+001B), '\u202e' (U+202E), '😀' (U+1F600), which "
      f"the model has never seen; allowed: {SEEN}; use text without others or a model that knows them; --skip-unknown "
      "leaves them out"),
     ("eval run --file s.txt", "evaluation: found a text of 1 character; allowed: 2 or more"),

@@ -189,11 +189,11 @@ def test_characters_that_the_vocabulary_lacks_are_refused_and_counted(write):
     path = write("text", "ab" + "é" * 1200 + "😀" + "c" * 3)
     vocabulary = Vocabulary("char", "ab")
     assert refused(VocabularyError, load_corpus, path, split=WHOLE, vocabulary=vocabulary) == (
-        f"{path}: found 'é' (U+00E9) × 1,200, 'c' (U+0063) × 3, '😀' (U+1F600) × 1, which the model has never seen; "
+        f"{path}: found 'é' (U+00E9), 'c' (U+0063), '😀' (U+1F600), which the model has never seen; "
         "allowed: its 2 characters; use text without others or a model that knows them"
     )
     many = write("many", "abcdefghijkl")
-    assert "'j' (U+006A) × 1 and 2 more, which the model" in refused(VocabularyError, encode_file, many, vocabulary)
+    assert "'j' (U+006A) and 2 more, which the model" in refused(VocabularyError, encode_file, many, vocabulary)
 
 
 def test_a_vocabulary_of_the_other_level_is_refused(write):
