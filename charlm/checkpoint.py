@@ -27,7 +27,7 @@ from charlm.config import Config, parse_config
 from charlm.data.lines import Labels, labels_from_json
 from charlm.data.vocabulary import Vocabulary
 from charlm.errors import CheckpointError, ConfigError, DamagedCheckpointError, RunError
-from charlm.runs import FOLDER, FORMAT, VERSION, parse_progress, read_header
+from charlm.runs import FOLDER, FORMAT, VERSION, read_header
 from charlm.system.files import move, replace_file, temporary_beside
 
 
@@ -176,7 +176,7 @@ def _parse(path: Path, header: Mapping[str, str], tensors: Mapping[str, Tensor])
             cell = config.model.cell.with_programs(header.get("cell", ""))
             config = config.model_copy(update={"model": config.model.model_copy(update={"cell": cell})})
         vocabulary = Vocabulary.from_json(json.loads(header["vocabulary"]))
-        progress = parse_progress(header["progress"])
+        progress = json.loads(header["progress"])
         labels = labels_from_json(json.loads(header.get("labels", "{}")))
         if bool(labels) != (config.data.label_separator is not None):
             raise ValueError(f"labels: found {len(labels)}, which do not fit data.label_separator")

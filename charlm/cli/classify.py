@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from charlm.cli import usage
-from charlm.cli.common import check_file, open_model, print_exactly, print_json
+from charlm.cli.common import open_model, print_exactly, print_json
 from charlm.system.console import say
 from charlm.system.formatting import counted
 
@@ -43,8 +43,7 @@ def classify(
       charlm classify runs/titles - --json < titles.txt
       charlm classify runs/titles held-out.txt --labeled > found.txt
     """
-    check_file(file)
-    trained = open_model(checkpoint, device, precision)
+    trained = open_model(checkpoint, device, precision, file)
     trained.check_labels()
 
     from charlm.data.reading import arriving_lines

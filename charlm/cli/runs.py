@@ -158,7 +158,7 @@ def look(
     from charlm.data.outputs import check_output, page_of
     from charlm.look import look_page, opening, written_text
 
-    check_output(out, "--out", page_of("look"), trained.config.data, file)
+    check_output(out, "--out", page_of("look"))
     other = None if compare is None else load(compare, "cpu", "fp32")
     if has_own_text:
         text = known_prompt(trained, prompt or "", "--prompt", skip_unknown)

@@ -11,8 +11,6 @@ import typer
 
 from charlm.cli import usage
 from charlm.cli.common import (
-    check_escapes,
-    check_file,
     known_prompt,
     open_model,
     print_exactly,
@@ -91,8 +89,7 @@ def sample(
     """
     usage.refuse_if(prompt is not None and prompt_file is not None, "--prompt and --prompt-file exclude one another")
     usage.refuse_if((unique or novel) and novelty, "--novelty excludes --unique and --novel")
-    check_file(prompt_file, "--prompt-file ")
-    trained = open_model(checkpoint, device, precision, samples=True)
+    trained = open_model(checkpoint, device, precision, prompt_file, samples=True)
     is_line_model, vocabulary = trained.network.is_line_model, trained.vocabulary
     if (unique or novel) and not is_line_model:
         raise usage.error("--unique and --novel need a model of lines (`charlm train TEXT --lines`)")
@@ -148,7 +145,7 @@ def _prompt(trained: Any, text: str, file: Path | None, skip_unknown: bool) -> s
     where = "--prompt"
     if file is not None:
         where = f"--prompt-file {file}"
-        text = read_text(trained, file, "--prompt-file ")
+        text = read_text(trained, file)
         if trained.network.is_line_model:  # the end of the file's line
             text = text.removesuffix("\n")
     if trained.network.is_line_model and "\n" in text:
@@ -160,11 +157,10 @@ def _check_stop(trained: Any, stop: str) -> None:
     """VocabularyError if the model can never write the text that a sample is to end with."""
     from charlm.data.vocabulary import describe_characters
 
-    check_escapes(trained, stop, "--stop")
     if unknown := trained.vocabulary.unknown(stop):
         raise VocabularyError(
             f"--stop: found {describe_characters(unknown)}, which the model never writes; "
-            f"allowed: its {counted(len(trained.vocabulary), 'character')}{trained.vocabulary.advice(unknown)}"
+            f"allowed: its {counted(len(trained.vocabulary), 'character')}"
         )
 
 

@@ -10,7 +10,6 @@ import typer
 from charlm.cli import usage
 from charlm.cli.common import (
     as_json,
-    check_file,
     encode_text,
     open_model,
     print_exactly,
@@ -94,7 +93,7 @@ def evaluate(
 
     adaptation = Adaptation(**chosen) if dynamic else None
     if per_char is not None:
-        check_output(per_char, "--per-char", SCORES, trained.config.data, file)
+        check_output(per_char, "--per-char", SCORES)
     if adaptation:
         trained.training_splits("--dynamic")
     name = str(file or split or "valid")
@@ -197,9 +196,7 @@ def score(
     usage.refuse_if(per_char and has_unknown_score and not lines, "--per-char with --unknown-as needs --lines")
     usage.refuse_if(dynamic_lr is not None and not dynamic, "--dynamic-lr needs --dynamic")
     lowest, highest = _limit("--above", above), _limit("--below", below)
-    if lines:
-        check_file(file)
-    trained = open_model(checkpoint, device, precision, None if lines or file == "-" else file)
+    trained = open_model(checkpoint, device, precision, file)
 
     from dataclasses import replace
 

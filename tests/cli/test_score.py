@@ -115,7 +115,7 @@ def test_characters_that_the_model_does_not_know(cli, trained_run, write):
     assert counted[2][1] == pytest.approx(skipped[2][1] + 20)
     assert counted[2][0] == pytest.approx(counted[2][1] / 3, abs=0.01)
     assert counted[3] == skipped[3]
-    assert cli(*words).error.startswith(f"{file}: found 'Z' (U+005A) × 1, which the model has never seen")
+    assert cli(*words).error.startswith(f"{file}: found 'Z' (U+005A), which the model has never seen")
     skipped = cli(*words, "--skip-unknown")
     assert skipped.err.splitlines()[-1] == f"skipped  {file}: 1 character: 'Z' (U+005A)"
     for name in (file, "-"):
