@@ -20,7 +20,8 @@ def say(label: str, message: str, command: str = "") -> None:
     """Print a line: a label of up to eight letters and a message. A command that ends it stays whole, to be copied."""
     if _name:
         return
-    text = wrapped(f"{label:<8} {one_line(message)}", terminal_columns(sys.stderr), 9, one_line(command))
+    start = f"{label:<8} {one_line(message)}" if message else f"{label:<8}"
+    text = wrapped(start, terminal_columns(sys.stderr), 9, one_line(command))
     with contextlib.suppress(OSError):
         if tqdm := sys.modules.get("tqdm"):  # prints above the progress bar
             tqdm.tqdm.write(text, file=sys.stderr)
