@@ -56,26 +56,22 @@ def open_model(
     return trained
 
 
-def check_file(file: Path | str | None, option: str = "") -> None:
-    """DataError for the file of an option or argument that is not there; - is stdin."""
-    if file is not None and str(file) != "-" and not os.path.exists(file):  # noqa: PTH110
-        raise DataError(f"{option}{file}: no such file or folder; allowed: a text file, or - for stdin")
+def check_file(file: str) -> None:
+    """DataError for the file of an argument that is not there; - is stdin."""
+    if file != "-" and not os.path.exists(file):  # noqa: PTH110
+        raise DataError(f"{file}: no such file or folder; allowed: a text file, or - for stdin")
 
 
-def read_text(trained: Any, file: Path | str, option: str = "") -> str:
-    """The text of a file, or of stdin for "-", as the model's training would have read it."""
+def read_stdin(trained: Any) -> str:
+    """The text of stdin, as the model's training would have read it."""
     from charlm.data.reading import arriving, as_in_training
 
-    name, level = "stdin" if str(file) == "-" else str(file), trained.vocabulary.level
-    where = f"{option}{file}" if option else name
+    level = trained.vocabulary.level
+    data = b"".join(as_in_training(arriving("-"), level, trained.config.data.unit, "stdin"))
     try:
-        blocks = arriving("-") if name == "stdin" else [Path(file).read_bytes()]
-        data = b"".join(as_in_training(blocks, level, trained.config.data.unit, name))
         return data.decode("utf-8", "surrogateescape" if level == "byte" else "strict")
-    except OSError as error:
-        raise DataError(f"{where}: {error.strerror}; allowed: a text file, or - for stdin") from None
     except UnicodeDecodeError as error:
-        raise DataError(f"{where}: found no UTF-8 at byte offset {error.start}; allowed: UTF-8") from None
+        raise DataError(f"stdin: found no UTF-8 at byte offset {error.start}; allowed: UTF-8") from None
 
 
 def check_escapes(trained: Any, text: str, where: str) -> None:
@@ -87,35 +83,33 @@ def check_escapes(trained: Any, text: str, where: str) -> None:
         )
 
 
-def known_prompt(trained: Any, text: str, where: str, skip_unknown: bool) -> str:
-    """A prompt without the characters that the model does not know, which are reported."""
-    if where == "--prompt" and not skip_unknown:
-        check_escapes(trained, text, where)
-    text, skipped = trained.without_unknown(trained.vocabulary.normalized(text), where, skip_unknown=skip_unknown)
-    if skipped:
-        say("skipped", f"{where}: {skipped}")
-    return text
+def known_prompt(trained: Any, prompt: str) -> str:
+    """A prompt in the characters of the model; VocabularyError if it lacks some."""
+    check_escapes(trained, prompt, "--prompt")
+    prompt = trained.vocabulary.normalized(prompt)
+    if unknown := trained.vocabulary.unknown(prompt):
+        raise trained.vocabulary.unknown_error(unknown, "--prompt")
+    return prompt
 
 
-def encode_text(trained: Any, file: Path | str, skip_unknown: bool, *, counts_unknown: bool = False) -> tuple[Any, int]:
-    """The ids of a text without the characters that the model does not know, and how many these are.
+def encode_text(trained: Any, file: Path | str, skip_unknown: bool) -> Any:
+    """The ids of a text, without the characters that the model does not know if these are skipped, which is reported.
 
-    Reports them if they are skipped. VocabularyError for them unless they are skipped or counted.
+    VocabularyError for them unless they are skipped.
     """
     from charlm.data.corpus import encode_file
     from charlm.data.vocabulary import describe_characters
 
-    vocabulary, leaves_out = trained.vocabulary, skip_unknown or counts_unknown
+    vocabulary = trained.vocabulary
     if str(file) == "-":
-        file, text = "stdin", read_text(trained, file)
+        file, text = "stdin", read_stdin(trained)
         unknown = {character: text.count(character) for character in vocabulary.unknown(text)}
-        ids = vocabulary.encode(trained.without_unknown(text, file, skip_unknown=leaves_out)[0])
+        ids = vocabulary.encode(trained.known(text, file, skip_unknown=skip_unknown))
     else:
-        ids, unknown = encode_file(file, vocabulary, skip_unknown=leaves_out, unit=trained.config.data.unit)
-    count = sum(unknown.values())
-    if unknown and skip_unknown:
-        say("skipped", f"{file}: {counted(count, 'character')}: {describe_characters(unknown)}")
-    return ids, count
+        ids, unknown = encode_file(file, vocabulary, skip_unknown=skip_unknown, unit=trained.config.data.unit)
+    if unknown:
+        say("skipped", f"{file}: {counted(sum(unknown.values()), 'character')}: {describe_characters(unknown)}")
+    return ids
 
 
 # Output
@@ -124,14 +118,13 @@ def encode_text(trained: Any, file: Path | str, skip_unknown: bool, *, counts_un
 def write_char_scores(out: TextIO, vocabulary: Any, ids: Any, nats: Any) -> None:
     """Write a CSV row for each scored character of `ids` [N]: position in the text, character (or byte), nats, bits.
 
-    nats: [N − 1], of all characters except the one that the model reads first, in the order of the text.
+    nats: [N − 1], of all characters except the first.
     """
-    text, first = vocabulary.reversed_if_backward(ids), 0 if vocabulary.backward else 1
     is_byte = vocabulary.level == "byte"
     writer = csv.writer(out)
     writer.writerow(("position", "byte" if is_byte else "character", "nats", "bits"))
-    for position, loss in enumerate(nats.tolist(), start=first):
-        id = int(text[position])
+    for position, loss in enumerate(nats.tolist(), start=1):
+        id = int(ids[position])
         symbol = id if is_byte else vocabulary.characters[id]
         writer.writerow((position, symbol, f"{loss:.6f}", f"{nats_to_bits(loss):.6f}"))
 

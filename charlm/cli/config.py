@@ -83,7 +83,6 @@ def suggest(
     ],
     minutes: usage.Minutes = None,
     lines: usage.Lines = False,
-    labels: usage.LabelSeparator = None,
     overrides: usage.Overrides = None,
 ) -> None:
     """Choose the settings of `charlm train TEXT --minutes M` for this machine, and print them as commented YAML.
@@ -94,7 +93,7 @@ def suggest(
     Example:
       charlm config suggest my.txt --minutes 10 > mine.yaml
     """
-    given = NewRun(text, minutes, None, usage.as_settings(overrides, lines, labels))
+    given = NewRun(text, minutes, None, usage.as_settings(overrides, lines))
     given.check()
 
     from charlm.choice.suggest import suggest as choose

@@ -11,7 +11,7 @@ import itertools
 import json
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from charlm.config.schema import DataConfig
 from charlm.data.cache import check_room, find_entry, has_entry, store_entry
-from charlm.data.lines import Labels, count_labels, line_starts, newline_of, write_splits
+from charlm.data.lines import line_starts, write_splits
 from charlm.data.progress import ProgressLines
 from charlm.data.reading import Unit, changed, read_chunks, read_symbols
 from charlm.data.sources import resolve
@@ -135,10 +135,6 @@ class Corpus:
     files: int
     starts: dict[str, Ids] | None = None
     """Where each line of a split starts, if lines are the unit; else None."""
-    labels: Labels = field(default_factory=dict)
-    """How many lines of the train split have each label; empty if lines have none."""
-    spread: bool = True
-    """Whether frequent lines are in all splits, see `write_splits`."""
 
     def frequencies(self) -> npt.NDArray[np.float64]:
         """How likely each character is in new text, [V]: nine tenths by its share in a sample of the train split.
@@ -189,14 +185,13 @@ class CountedSources:
         *,
         split: tuple[float, float, float] | None = None,
         whole: bool = False,
-        spread: bool = True,
     ) -> Corpus:
         """Encode the sources and cut them into splits.
 
         vocabulary: default: the characters of all sources, sorted. split: the shares of train, valid and test; default:
         those of the config. A source of its own is a split by itself: its share is ignored, and the other shares are
-        rescaled to sum to 1. If lines are the unit, the shares are of the lines, and with labels every line must have
-        one. whole: all of the source is for training, in its own order. spread: see `write_splits`.
+        rescaled to sum to 1. If lines are the unit, the shares are of the lines. whole: all of the source is for
+        training, in its own order.
 
         VocabularyError for characters that the vocabulary lacks.
         """
@@ -212,15 +207,13 @@ class CountedSources:
             if name == "train" or (share and not whole and name not in self.sources)
         }
         splits: dict[str, Ids] = {}
-        starts, labels, separator = None, {}, data.label_separator
+        starts = None
         if data.unit == "line" and not whole:
             starts = {}
             for name, source in self.sources.items():
                 own_shares = shares if name == "train" else {name: 1.0}
-                for each, lines in _split_lines(source, vocabulary, own_shares, separator, spread).items():
+                for each, lines in _split_lines(source, vocabulary, own_shares).items():
                     splits[each], starts[each] = lines
-            if separator is not None:
-                labels = count_labels(splits["train"][1:], separator, vocabulary, data.source)
         else:
             splits = {name: encode(source, vocabulary) for name, source in self.sources.items()}
             splits |= zip(shares, cut(splits["train"], list(shares.values())), strict=True)
@@ -232,16 +225,12 @@ class CountedSources:
             size_bytes=sum(source.size_bytes for source in sources),
             files=sum(len(source.paths) for source in sources),
             starts=starts,
-            labels=labels,
-            spread=spread,
         )
 
 
-def load_corpus(
-    data: DataConfig, vocabulary: Vocabulary | None = None, *, whole: bool = False, spread: bool = True
-) -> Corpus:
+def load_corpus(data: DataConfig, vocabulary: Vocabulary | None = None, *, whole: bool = False) -> Corpus:
     """Load the corpus of a config's `data` section, see `CountedSources`."""
-    return CountedSources(data).corpus(vocabulary, whole=whole, spread=spread)
+    return CountedSources(data).corpus(vocabulary, whole=whole)
 
 
 def load_unchanged_corpus(data: DataConfig, vocabulary: Vocabulary, progress: Mapping[str, Any]) -> Corpus:
@@ -251,18 +240,12 @@ def load_unchanged_corpus(data: DataConfig, vocabulary: Vocabulary, progress: Ma
         "text; train on a new text with --init-from, score one with --file"
     )
     try:
-        # Runs of older versions have split their lines by hashes alone.
-        corpus = load_corpus(data, vocabulary, spread=progress.get("spread") is True)
+        corpus = load_corpus(data, vocabulary)
     except VocabularyError:
         raise changed from None
     if corpus.sha256 != progress.get("corpus_sha256"):
         raise changed
     return corpus
-
-
-def reset_id_of(unit: Unit, vocabulary: Vocabulary) -> int | None:
-    """The id before which the state is set to zero, see `CharLM.reset_id`: a newline if lines are the unit."""
-    return int(newline_of(vocabulary)) if unit == "line" else None
 
 
 def encode_file(
@@ -280,20 +263,13 @@ def encode_file(
     return vocabulary.reversed_if_backward(ids), source.unknown(vocabulary)
 
 
-def _split_lines(
-    source: CountedSource, vocabulary: Vocabulary, shares: dict[str, float], separator: str | None, spread: bool
-) -> dict[str, tuple[Ids, Ids]]:
-    """The lines of a source in splits, in the order of the text; and where each line starts, as the model reads them.
-
-    With a separator, DataError for a line without a label.
-    """
-    key = f"{source.cache_key}-{short_digest(vocabulary.to_json(), shares, spread, separator)}"
+def _split_lines(source: CountedSource, vocabulary: Vocabulary, shares: dict[str, float]) -> dict[str, tuple[Ids, Ids]]:
+    """The lines of a source in splits, in the order of the text; and where each line starts."""
+    key = f"{source.cache_key}-{short_digest(vocabulary.to_json(), shares)}"
     splits: dict[str, Ids] = {name: ids for name in shares if (ids := find_entry(f"{key}-{name}")) is not None}
     if len(splits) < len(shares):
         ids = encode(source, vocabulary)
-        if separator is not None:
-            count_labels(ids, separator, vocabulary, source.source)
-        splits = write_splits(ids, vocabulary, shares, key=key, source=source.source, spread=spread)
+        splits = write_splits(ids, vocabulary, shares, key=key, source=source.source)
     return {
         name: (ids, line_starts(vocabulary.reversed_if_backward(ids), vocabulary, f"{key}-{name}"))
         for name, ids in splits.items()

@@ -98,8 +98,6 @@ def write_html(trained: TrainedModel, path: Path, *, int8: bool = True, novelty:
         "validNats": trained.progress.get("valid_nats"),
         "nats": costs.after_nats,
         "scored": costs.scored,
-        "labels": [*trained.labels],
-        "separator": trained.config.data.label_separator or "",
         "copies": copies,
         "units": _named_units(trained),
     }

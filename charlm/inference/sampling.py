@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor
 
+from charlm.data.lines import as_records
 from charlm.data.vocabulary import Vocabulary
 from charlm.gpu.graphs import Graphs
 from charlm.inference.options import SamplingOptions
@@ -27,17 +28,21 @@ def sample_text(
     """Yield, step by step, what each sample gains after the prompt, until all samples are done.
 
     A sample is done after `length` ids, or as soon as it ends with `stop`. An empty prompt means the start of a line.
-    A model of lines writes lines, without their newlines. A model that reads backward writes before the prompt, from
-    the end of a line; its samples gain everything when they are done.
+    A model of lines writes lines, without their newlines.
 
     The model must be in evaluation mode. VocabularyError if it does not know a character of the prompt. Bytes that are
     not UTF-8 come as lone surrogates, as from Python's "surrogateescape"; see `readable`.
     """
-    output, state = read_ids(model, prompt_ids(model, vocabulary, prompt))
+    output, state = read_ids(model, prompt_ids(model, vocabulary, prompt))  # now, so that its errors come now
     texts = [SampleText(vocabulary, options.stop, model.reset_id) for _ in seeds]
+    return _grown(texts, sample_ids(model, output, state, options, seeds), options.length)
+
+
+def _grown(texts: list["SampleText"], drawn: Iterator[Tensor], length: int) -> Iterator[list[str]]:
+    """What each text gains by each drawn row of ids."""
     yield ["" for _ in texts]  # also if length is 0
-    for step, ids in enumerate(sample_ids(model, output, state, options, seeds), start=1):
-        yield [text.append(id, last=step == options.length) for text, id in zip(texts, ids.tolist(), strict=True)]
+    for step, ids in enumerate(drawn, start=1):
+        yield [text.append(id, last=step == length) for text, id in zip(texts, ids.tolist(), strict=True)]
         if all(text.done for text in texts):
             return
 
@@ -54,7 +59,9 @@ def sample_ids(
     N = len(seeds)
     output, state = output.expand(-1, N, -1), map_state(lambda layer: layer.repeat(1, N, 1), state)
     if generator := generator_of(model, state):
-        draw: Callable[[Tensor], Tensor] = functools.partial(generator.draw, **options.of_a_character)
+        draw: Callable[[Tensor], Tensor] = functools.partial(
+            generator.draw, temperature=options.temperature, top_k=options.top_k, top_p=options.top_p
+        )
     else:
         draw = StepByStep(model, output, state, options)
     random = [torch.Generator().manual_seed(seed) for seed in seeds]
@@ -124,10 +131,8 @@ def choose(logits_NV: Tensor, options: SamplingOptions, draws_N: Tensor) -> Tens
     # Subtracting first: at temperatures below 1e-307 the quotients of logits are infinite.
     logits_NV = (logits_NV - logits_NV[:, :1]) / options.temperature
     cumulative_NV = logits_NV.softmax(-1).cumsum(-1)
-    # Top-p and min-p keep the first ids in the order. Scaling the draw to their mass draws among them alone.
-    likely_NV = logits_NV.exp() >= options.min_p
-    most_N1 = (likely_NV.sum(-1, keepdim=True) - 1).clamp(min=0)
-    last_N1 = torch.minimum((cumulative_NV < options.top_p).sum(-1, keepdim=True), most_N1)
+    # Top-p keeps the first ids in the order. Scaling the draw to their mass draws among them alone.
+    last_N1 = (cumulative_NV < options.top_p).sum(-1, keepdim=True).clamp(max=cumulative_NV.shape[-1] - 1)
     mass_N1 = cumulative_NV.gather(-1, last_N1)
     rank_N1 = torch.searchsorted(cumulative_NV, draws_N.unsqueeze(-1) * mass_N1, right=True)
     return order_NV.gather(-1, torch.minimum(rank_N1, last_N1)).squeeze(-1)
@@ -135,7 +140,7 @@ def choose(logits_NV: Tensor, options: SamplingOptions, draws_N: Tensor) -> Tens
 
 @torch.inference_mode()
 def next_probabilities(model: Network, vocabulary: Vocabulary, prompt: str) -> Tensor:
-    """The probabilities [V] of the character after the prompt, or before it if the model reads backward, in float64.
+    """The probabilities [V] of the character after the prompt, in float64.
 
     An empty prompt means the start of a line. VocabularyError if the model does not know a character of the prompt,
     DivergenceError for logits that are not finite. The model must be in evaluation mode.
@@ -160,9 +165,9 @@ def read_ids(model: Network, ids: Sequence[int]) -> tuple[Tensor, RecurrentState
 
 def prompt_ids(model: Network, vocabulary: Vocabulary, prompt: str) -> list[int]:
     """The ids that the model reads before it writes, at least one; VocabularyError for unknown characters."""
-    if model.reset_id is not None:
-        return [model.reset_id, *vocabulary.encode(prompt).tolist()]
-    return vocabulary.encode(prompt or first_read(vocabulary)).tolist()
+    if not prompt and not model.is_line_model:
+        prompt = first_read(vocabulary)
+    return as_records(vocabulary.encode(prompt), model.reset_id, ended=False).tolist()
 
 
 def first_read(vocabulary: Vocabulary) -> str:
@@ -173,7 +178,7 @@ def first_read(vocabulary: Vocabulary) -> str:
 class SampleText:
     """A sample in progress: decodes its ids as they come, until it ends with `stop`, or at the end of its line.
 
-    line_end: the id that ends it, if it is a line. A text that is written backward comes whole when it is done.
+    line_end: the id that ends it, if it is a line.
     """
 
     def __init__(self, vocabulary: Vocabulary, stop: str, line_end: int | None) -> None:
@@ -181,7 +186,6 @@ class SampleText:
         self._vocabulary, self._line_end = vocabulary, line_end
         self._stop = [] if vocabulary.unknown(stop) else vocabulary.encode(stop).tolist()
         self._tail: deque[int] = deque(maxlen=len(self._stop))
-        self._held_back: list[int] = []
         self._bytes = codecs.getincrementaldecoder("utf-8")("surrogateescape")
 
     def append(self, id: int, last: bool) -> str:
@@ -192,9 +196,6 @@ class SampleText:
         line_ends = id == self._line_end
         self.done = last or line_ends or (bool(self._stop) and [*self._tail] == self._stop)
         new = [] if line_ends else [id]
-        if self._vocabulary.backward:
-            self._held_back += new
-            return self._vocabulary.decode(self._held_back, "surrogateescape") if self.done else ""
         if self._vocabulary.level == "byte":
             return self._bytes.decode(bytes(new), final=self.done)
         return self._vocabulary.decode(new)

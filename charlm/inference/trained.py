@@ -4,7 +4,7 @@ import copy
 import functools
 import secrets
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, overload
 
@@ -14,15 +14,14 @@ import torch
 
 from charlm.config import Config
 from charlm.data.corpus import load_unchanged_corpus
-from charlm.data.lines import Labels
+from charlm.data.lines import as_records, newline_of
 from charlm.data.reading import NEWLINE
 from charlm.data.sources import with_found_paths
-from charlm.data.vocabulary import Ids, Vocabulary, describe_characters
-from charlm.errors import DataError, LabelError, VocabularyError
-from charlm.inference.dynamic import Adaptation, evaluate_dynamically
+from charlm.data.vocabulary import Ids, Vocabulary
+from charlm.errors import DataError, VocabularyError
+from charlm.inference.dynamic import Adaptation, check_running_text, evaluate_dynamically
 from charlm.inference.evaluation import Evaluation, evaluate
 from charlm.inference.gradients import LONGEST, gradient_norms
-from charlm.inference.labels import Classification, label_nats
 from charlm.inference.novelty import Verbatim, copied_share, longest_copy
 from charlm.inference.options import SamplingOptions
 from charlm.inference.sampling import next_probabilities, sample_text, valid_text
@@ -38,8 +37,7 @@ class TrainedModel:
     """A model in evaluation mode, with its vocabulary and the config and progress of its training; see `load`.
 
     Several threads may use it at once, but not while `evaluate_dynamically` changes the weights. For a model of level
-    "byte" a character is a byte. A model that reads backward (`data.direction`) takes and gives text in its usual
-    order, but `next` and `sample` give what comes before the prompt.
+    "byte" a character is a byte.
     """
 
     path: Path
@@ -50,8 +48,6 @@ class TrainedModel:
     config: Config
     progress: Mapping[str, Any]
     """What the checkpoint says about the training so far: `step`, `best_nats`, `elapsed_s` and more."""
-    labels: Labels = field(default_factory=dict)
-    """How many lines of the train split have each label, the most frequent first; empty for a model without labels."""
 
     def __repr__(self) -> str:
         return f"<TrainedModel {self.path}: {self.kind}, {self.device}>"
@@ -64,7 +60,6 @@ class TrainedModel:
             {
                 "model": f"{self.kind}, {self.parameters:,} parameters",
                 "vocabulary": symbols,
-                "direction": self.vocabulary.direction,
                 "trained": f"{self.progress.get('step', 0):,} steps",
                 "best score": "—" if best_nats is None else f"{best_nats:.4f} nats per character",
                 "checkpoint": str(self.path),
@@ -115,7 +110,7 @@ class TrainedModel:
             self,
             network=self.network.members[0],
             config=self.config.model_copy(update={"model": model}),
-            progress={**self.progress, "best_nats": None, "valid_nats": None, "line_quantiles": None},
+            progress={**self.progress, "best_nats": None, "valid_nats": None},
         )
 
     @property
@@ -147,8 +142,6 @@ class TrainedModel:
         prompt: str = "",
         *,
         seed: int | None = None,
-        label: str | None = None,
-        skip_unknown: bool = False,
         stream: bool = False,
         **options: Any,
     ) -> str | Iterator[str]:
@@ -156,24 +149,15 @@ class TrainedModel:
 
         Args:
             seed: the same seed gives the same text; None draws a new one.
-            label: the sample is a line with this label, which is not part of it.
-            skip_unknown: leave out the characters of the prompt that the model does not know.
-            stream: return an iterator of pieces of the text, which come as they are written; from a model that reads
-                backward, everything comes at the end.
-            options: length, temperature, top_k, top_p, min_p and stop; see `SamplingOptions`.
+            stream: return an iterator of pieces of the text, which come as they are written.
+            options: length, temperature, top_k, top_p and stop; see `SamplingOptions`.
 
-        Bytes that are not UTF-8 become U+FFFD. LabelError for an unknown label; VocabularyError for an unknown
-        character; ValueError for an option out of its range, or for a line end in the prompt beside a label.
+        Bytes that are not UTF-8 become U+FFFD. VocabularyError for an unknown character; ValueError for an option out
+        of its range.
         """
         chosen = SamplingOptions(**options)
         chosen = replace(chosen, stop=self.vocabulary.normalized(one_text(chosen.stop, "stop")))
         prompt = self.vocabulary.normalized(one_text(prompt, "prompt"))
-        if skip_unknown:
-            prompt, _ = self.without_unknown(prompt, "prompt", skip_unknown=True)
-        if label is not None:
-            if NEWLINE in prompt:
-                raise ValueError("prompt: found a line end beside a label; allowed: the beginning of one line")
-            prompt = self.label_prefix(label) + prompt
         seeds = [secrets.randbelow(2**32) if seed is None else seed]
         pieces = valid_text(piece for [piece] in sample_text(self.network, self.vocabulary, prompt, chosen, seeds))
         return pieces if stream else "".join(pieces)
@@ -211,8 +195,7 @@ class TrainedModel:
         `per_char` adds the nats of single characters, in the order of the text. VocabularyError for an unknown
         character; DataError for a text shorter than two.
         """
-        score = evaluate(self.network, self._ids(text), self.device, streams=streams, per_char=per_char)
-        return self._in_order(score)
+        return evaluate(self.network, self._ids(text), self.device, streams=streams, per_char=per_char)
 
     @overload
     def score(self, texts: Iterable[str], *, per_char: Literal[False] = False) -> npt.NDArray[np.float64]: ...
@@ -229,11 +212,11 @@ class TrainedModel:
         state; nan for a text of one character or none. `per_char` gives −log2 p of each of these characters instead,
         [length − 1] for each text.
 
-        A model of lines scores every character, and the newline that ends the line (the one before it, if the model
-        reads backward): [length + 1]. VocabularyError for an unknown character.
+        A model of lines scores every character, and the newline that ends the line: [length + 1]. VocabularyError for
+        an unknown character.
         """
-        nats = score_texts(self.network, [self._line(ids) for ids in self._ids_of_all(texts)], self.device)
-        bits = [nats_to_bits(1) * self.vocabulary.reversed_if_backward(each).astype(np.float64) for each in nats]
+        ids = [as_records(ids, self.network.reset_id) for ids in self._ids_of_all(texts)]
+        bits = [nats_to_bits(1) * nats.astype(np.float64) for nats in score_texts(self.network, ids, self.device)]
         return bits if per_char else np.array([each.mean() if len(each) else np.nan for each in bits], np.float64)
 
     @overload
@@ -255,9 +238,9 @@ class TrainedModel:
         """
         if pool not in ("last", "mean", None):
             raise ValueError(f"pool: found {pool!r}; allowed: 'last', 'mean' or None")
-        ids = [self._line(ids, end=False) for ids in self._ids_of_all(texts)]
+        ids = [as_records(ids, self.network.reset_id, ended=False) for ids in self._ids_of_all(texts)]
         if pool is None:
-            return [*map(self.vocabulary.reversed_if_backward, char_features(self.network, ids, self.device))]
+            return char_features(self.network, ids, self.device)
         return text_features(self.network, ids, self.device, pool)
 
     def evaluate_dynamically(
@@ -266,11 +249,12 @@ class TrainedModel:
         """Score a text while the model learns from what it has scored; afterwards the model is as it was.
 
         No other thread may use the model meanwhile. Needs the training text: DataError if that has changed or is gone.
+        DataError too for a model of lines.
         """
+        check_running_text(self.network)
         ids, train_ids = self._ids(text), self.training_splits("dynamic evaluation")["train"]
         options = {"streams": streams, "per_char": per_char}
-        score = evaluate_dynamically(self.network, ids, train_ids, self.device, adaptation or Adaptation(), **options)
-        return self._in_order(score)
+        return evaluate_dynamically(self.network, ids, train_ids, self.device, adaptation or Adaptation(), **options)
 
     def gradient_norms(self, text: str | Ids, *, longest: int = LONGEST) -> npt.NDArray[np.float64]:
         """How far gradients reach: the norm of ∂loss_t/∂h_{t−k} for each layer and k = 1 … K: [L, K].
@@ -284,11 +268,6 @@ class TrainedModel:
         only = self.first_member("gradients").only_member
         return gradient_norms(only, self._ids(text), longest)
 
-    def _in_order(self, score: Evaluation) -> Evaluation:
-        """The score with its characters in the order of the text."""
-        nats = score.per_char_nats
-        return score if nats is None else replace(score, per_char_nats=self.vocabulary.reversed_if_backward(nats))
-
     def _ids(self, text: str | Ids) -> Ids:
         if isinstance(text, np.ndarray) and text.dtype.kind in "iu":
             return text
@@ -296,17 +275,13 @@ class TrainedModel:
 
     def scored_ids(self, ids: Ids) -> Ids:
         """The ids of a text as `evaluate` takes them: for a model of lines a newline, and then whole lines."""
-        text = self.vocabulary.reversed_if_backward(ids)
-        framed = self._line(text, end=not len(text) or text[-1] != self.network.reset_id)
-        return self.vocabulary.reversed_if_backward(framed)
+        is_ended = len(ids) > 0 and ids[-1] == self.network.reset_id
+        return as_records(ids, self.network.reset_id, ended=not is_ended)
 
-    def _line(self, ids: Ids, *, end: bool = True) -> Ids:
-        """For a model of lines, the ids with the newline that begins the line, and the one that ends it."""
-        reset_id = self.network.reset_id
-        if reset_id is None:
-            return ids
-        newline = [ids.dtype.type(reset_id)]
-        return np.concatenate([newline, ids, newline] if end else [newline, ids]).astype(ids.dtype)
+    @property
+    def unseen_ids(self) -> int:
+        """How many of the `scored_ids` stand before the text: 1 for a model of lines, else 0."""
+        return int(self.network.is_line_model)
 
     def _ids_of_all(self, texts: Iterable[str], name: str = "texts") -> list[Ids]:
         """The ids of each text; VocabularyError, with the text's position, for unknown characters."""
@@ -320,36 +295,41 @@ class TrainedModel:
 
     # Labels
 
-    def label_prefix(self, label: str) -> str:
-        """What begins a line with this label: the label and the separator. LabelError if the model lacks the label."""
-        self.check_labels()
-        if label in self.labels:
-            return f"{label}{self.config.data.label_separator}"
-        known = list(map(repr, self.labels))
-        more = f" and {len(known) - 30:,} more" if len(known) > 30 else ""
-        raise LabelError(
-            f"label: found {label!r}, which the model has never seen; allowed: {', '.join(known[:30])}{more}"
-        )
+    def classify(
+        self,
+        lines: Iterable[str],
+        labels: Iterable[str],
+        separator: str = "\t",
+        *,
+        equal_priors: bool = False,
+        none_below: float = 0.0,
+    ) -> list[tuple[str | None, float]]:
+        """The likeliest label of each line, and its probability among these labels, 0 to 1.
 
-    def check_labels(self) -> None:
-        """LabelError for a model without labels."""
-        if not self.labels:
-            raise LabelError(
-                f"{self.path}: the model knows no labels; allowed: one that was trained with data.label_separator"
-            )
+            p(label | line) = p(label, line) / Σ p(label′, line)
+            p(label, line) = the probability of label + separator + line and its newline, as in the training text
 
-    def classify(self, lines: Iterable[str]) -> Classification:
-        """The labels of lines: for each line and label, how likely the line has the label; see `Classification`.
+        equal_priors: divide each p(label, line) by p(label + separator), so that frequent labels have no advantage.
+        none_below: None in place of a label whose probability is lower.
 
-        LabelError for a model without labels; VocabularyError for an unknown character; ValueError for a line end.
+        VocabularyError for an unknown character; ValueError for a line end, no labels or equal ones.
         """
-        self.check_labels()
-        lines = each_text(lines, "lines")
-        if any(NEWLINE in line for line in lines):
-            raise ValueError("lines: found a line end within a line; allowed: lines without their ends")
-        ids = [self._line(ids)[1:] for ids in self._ids_of_all(lines, "lines")]
-        prefixes = [*map(self.label_prefix, self.labels)]
-        return Classification(tuple(self.labels), label_nats(self.network, self.vocabulary, prefixes, ids, self.device))
+        lines, labels = each_text(lines, "lines"), each_text(labels, "labels")
+        if not labels or len(set(labels)) < len(labels):
+            raise ValueError(f"labels: found {labels}; allowed: one or more, all different")
+        if any(NEWLINE in text for text in (*lines, *labels, separator)):
+            raise ValueError("found a line end in a line, label or separator; allowed: lines without their ends")
+        of_lines, newline = self._ids_of_all(lines, "lines"), self.newline
+        of_labels = self._ids_of_all([label + separator for label in labels], "labels")
+        both = [np.concatenate([label, line]) for line in of_lines for label in of_labels]
+        nats = score_texts(self.network, [as_records(ids, newline) for ids in both], self.device)
+        skipped = [len(label) if equal_priors else 0 for label in of_labels] * len(lines)
+        sums = [each[first:].sum(dtype=np.float64) for each, first in zip(nats, skipped, strict=True)]
+        nats_NK = np.array(sums).reshape(len(lines), len(labels))
+        relative_NK = np.exp(nats_NK.min(1, keepdims=True) - nats_NK)
+        p_NK = relative_NK / relative_NK.sum(1, keepdims=True)
+        likeliest = zip(p_NK.argmax(1).tolist(), p_NK.max(1).tolist(), strict=True)
+        return [(labels[index] if p >= none_below else None, p) for index, p in likeliest]
 
     # The training text
 
@@ -379,17 +359,28 @@ class TrainedModel:
         data = with_found_paths(self.config, self.path.parent).data
         return load_unchanged_corpus(data, self.vocabulary, self.progress).splits
 
-    # Characters that the model does not know
+    # Characters
 
-    def without_unknown(self, text: str, where: str, *, skip_unknown: bool) -> tuple[str, str]:
-        """`text` without the characters that the model does not know, and a list of those for people.
+    @property
+    def newline(self) -> int:
+        """The id of a newline, which the model reads before a line; VocabularyError if it has never seen one."""
+        try:
+            return int(newline_of(self.vocabulary))
+        except VocabularyError:
+            raise VocabularyError(
+                f"{self.path}: the model has never seen a newline, where a line begins; allowed: a model of a text of "
+                "several lines"
+            ) from None
+
+    def known(self, text: str, where: str, *, skip_unknown: bool) -> str:
+        """`text` without the characters that the model does not know.
 
         VocabularyError, which begins with `where`, if there are some and `skip_unknown` is off.
         """
         unknown = self.vocabulary.unknown(text)
         if unknown and not skip_unknown:
             raise self.vocabulary.unknown_error(unknown, where, "; --skip-unknown leaves others out")
-        return "".join(c for c in text if c not in unknown), describe_characters(unknown)
+        return "".join(c for c in text if c not in unknown) if unknown else text
 
 
 _CPU_PARAMETERS = 10_000_000

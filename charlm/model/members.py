@@ -63,10 +63,6 @@ class Members(nn.Module):
         """Whether each line is a sample of its own."""
         return self.reset_id is not None
 
-    def resetting_at(self, reset_id: int) -> "Members":
-        """A model with the same weights, whose state is set to zero before this id."""
-        return Members([member.resetting_at(reset_id) for member in self.members]).train(self.training)
-
     def forward(self, x_TB: Tensor, state: RecurrentState | None = None) -> tuple[Tensor, RecurrentState]:
         """`logits` [T, B, V] of the character after each of the ids `x_TB`, and the last state."""
         features, last_state = self.features(x_TB, state)

@@ -290,7 +290,7 @@ def settings_of_run(config: Config) -> list[str]:
 
     Dropout is left to the new text.
     """
-    taken = ("data.level", "data.unit", "data.label_separator", "data.direction", "model.")
+    taken = ("data.level", "data.unit", "data.direction", "model.")
     return [
         f"{key}={dump_flow(value)}"
         for key, value in flatten(config).items()

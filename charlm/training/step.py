@@ -10,7 +10,8 @@ from torch import Tensor
 
 from charlm.checkpoint import all_finite
 from charlm.config import Config
-from charlm.data.corpus import Corpus, reset_id_of
+from charlm.data.corpus import Corpus
+from charlm.data.lines import reset_id_of
 from charlm.data.streams import LineStreams, Streams, Windows
 from charlm.errors import DivergenceError
 from charlm.layers import RecurrentState, as_tuple
@@ -51,7 +52,7 @@ class Trainer:
         # The first epoch leaves out whole windows.
         self._first_position = int(config.train.start_at * self.streams.windows_per_epoch) * config.train.bptt
         check_memory(config, len(corpus.vocabulary), machine)
-        self.vocabulary, self.labels = corpus.vocabulary, corpus.labels
+        self.vocabulary = corpus.vocabulary
         self.model = build_model(config.model, len(corpus.vocabulary), machine.precision).to(device).train()
         self.model.reset_id = reset_id_of(config.data.unit, corpus.vocabulary)
         frequencies = torch.from_numpy(corpus.frequencies())
@@ -67,7 +68,6 @@ class Trainer:
         self._clipped = [list(member.parameters()) for member in self.model.members]
         self.state = TrainState(
             corpus.sha256,
-            corpus.spread,
             position=self._first_position,
             threads=machine.threads,
             kernels=used_kernels(),
