@@ -87,6 +87,8 @@ def evaluate(
 
     if per_char is not None:
         check_output(per_char, "--per-char", SCORES, trained.config.data, file)
+    if dynamic:
+        trained.training_splits("--dynamic")  # fail now, not after the text is read
     name = str(file or split or "valid")
     ids = trained.split(name) if file is None else trained.scored_ids(encode_text(trained, file, skip_unknown))
     step = trained.progress.get("step")

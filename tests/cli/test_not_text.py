@@ -100,7 +100,7 @@ def test_a_text_to_score_names_the_other_form(cli, accents, write):
     assert cli("eval", run, "--file", path).error.partition(advice)[1]
     assert cli("score", run, path).error.partition(advice)[1]
     assert cli("score", run, "-", stdin=f"Caf{other}".encode()).error.endswith(advice)
-    assert cli("score", run, path, "--lines").error.endswith(advice)
+    assert cli("score", run, path).error.endswith(advice)
 
 
 @pytest.mark.parametrize(
