@@ -74,7 +74,7 @@ def read_stdin(trained: Any) -> str:
         raise DataError(f"stdin: found no UTF-8 at byte offset {error.start}; allowed: UTF-8") from None
 
 
-def check_escapes(trained: Any, text: str, where: str) -> None:
+def _check_escapes(trained: Any, text: str, where: str) -> None:
     r"""VocabularyError for an option's \n that the shell passed as it is, unless the model knows the backslash."""
     if (escape := re.search(r"\\[ntr]", text)) and trained.vocabulary.unknown("\\"):
         raise VocabularyError(
@@ -83,13 +83,13 @@ def check_escapes(trained: Any, text: str, where: str) -> None:
         )
 
 
-def known_prompt(trained: Any, prompt: str) -> str:
-    """A prompt in the characters of the model; VocabularyError if it lacks some."""
-    check_escapes(trained, prompt, "--prompt")
-    prompt = trained.vocabulary.normalized(prompt)
-    if unknown := trained.vocabulary.unknown(prompt):
-        raise trained.vocabulary.unknown_error(unknown, "--prompt")
-    return prompt
+def known_text(trained: Any, text: str, option: str) -> str:
+    """The text of an option in the characters of the model; VocabularyError if it lacks some."""
+    _check_escapes(trained, text, option)
+    text = trained.vocabulary.normalized(text)
+    if unknown := trained.vocabulary.unknown(text):
+        raise trained.vocabulary.unknown_error(unknown, option)
+    return text
 
 
 def encode_text(trained: Any, file: Path | str, skip_unknown: bool) -> Any:

@@ -3,13 +3,13 @@
 import secrets
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Annotated, Any
 
 import typer
 
 from charlm.cli import usage
-from charlm.cli.common import check_escapes, known_prompt, open_model, print_exactly, print_json, print_table
-from charlm.errors import VocabularyError
+from charlm.cli.common import known_text, open_model, print_exactly, print_json, print_table
 from charlm.inference.options import SamplingOptions
 from charlm.system.console import say
 from charlm.system.formatting import counted
@@ -77,8 +77,8 @@ def sample(
     usage.refuse_if(new and not writes_lines, "--new needs a model of lines (`charlm train TEXT --lines`)")
     if writes_lines and "\n" in prompt:
         raise usage.error("--prompt: found a line end; allowed with a model of lines: the beginning of one line")
-    prompt = known_prompt(trained, prompt)
-    _check_stop(trained, options.stop)
+    prompt = known_text(trained, prompt, "--prompt")
+    options = replace(options, stop=known_text(trained, options.stop, "--stop"))
     if novelty:
         trained.training_splits("--novelty")  # fail now, not after the sample
     if seed is None:
@@ -107,18 +107,6 @@ def sample(
         copies, repeats = counted(dropped["copy"], "line"), counted(dropped["repeat"], "repeat")
         missing = f"; gave up with {len(rows)} of {count}" if len(rows) < count else ""
         say("dropped", f"{copies} of the training text, {repeats}{missing}")
-
-
-def _check_stop(trained: Any, stop: str) -> None:
-    """VocabularyError if the model can never write the text that a sample is to end with."""
-    from charlm.data.vocabulary import describe_characters
-
-    check_escapes(trained, stop, "--stop")
-    if unknown := trained.vocabulary.unknown(stop):
-        raise VocabularyError(
-            f"--stop: found {describe_characters(unknown)}, which the model never writes; "
-            f"allowed: its {counted(len(trained.vocabulary), 'character')}{trained.vocabulary.advice(unknown)}"
-        )
 
 
 def _nothing(text: str) -> None:
@@ -170,7 +158,7 @@ def next_characters(
 
     from charlm.data.vocabulary import readable
 
-    prompt = known_prompt(trained, prompt)
+    prompt = known_text(trained, prompt, "--prompt")
     likeliest, name = trained.next(prompt, k=top), "character"
     if trained.vocabulary.level == "byte":
         name, likeliest = "byte", [(character.encode("utf-8", "surrogateescape"), p) for character, p in likeliest]

@@ -49,7 +49,6 @@ Dynamic = Annotated[
         "Needs the training text; changes nothing in the checkpoint.",
     ),
 ]
-DynamicLr = Annotated[float | None, usage.number("X", "How far the weights move per window.  [default: 0.0005]")]
 
 
 def evaluate(
@@ -59,7 +58,6 @@ def evaluate(
     per_char: PerCharFile = None,
     streams: Streams = None,
     dynamic: Dynamic = False,
-    dynamic_lr: DynamicLr = None,
     skip_unknown: usage.SkipUnknown = False,
     device: usage.Device = "auto",
     precision: usage.Precision = "auto",
@@ -79,7 +77,6 @@ def evaluate(
       charlm eval runs/mine --split test --dynamic
     """
     usage.refuse_if(split is not None and file is not None, "--split and --file exclude one another")
-    usage.refuse_if(dynamic_lr is not None and not dynamic, "--dynamic-lr needs --dynamic")
     trained = open_model(checkpoint, device, precision, file)
 
     from charlm.data.outputs import SCORES, check_output
@@ -95,7 +92,7 @@ def evaluate(
     result = {"checkpoint": str(trained.path), "step": step, "text": name, "precision": trained.precision}
     if dynamic:  # both scores read the text in as many streams
         streams = streams or 1
-        adaptation = Adaptation() if dynamic_lr is None else Adaptation(lr=dynamic_lr)
+        adaptation = Adaptation()
         score = trained.evaluate_dynamically(ids, adaptation, streams=streams, per_char=per_char is not None)
         result |= _described(trained.evaluate(ids, streams=streams))
         result["dynamic"] = _described(score) | {"streams": streams, **vars(adaptation)}

@@ -112,7 +112,7 @@ def _learning(
 def _check_finite(loss: Tensor) -> None:
     if not torch.isfinite(loss):
         raise DivergenceError(
-            f"dynamic evaluation: found a loss of {loss:.6g} nats; allowed: finite numbers; lower --dynamic-lr"
+            f"dynamic evaluation: found a loss of {loss:.6g} nats; allowed: finite numbers; lower the learning rate"
         )
 
 

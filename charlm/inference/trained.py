@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, overload
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -131,36 +131,24 @@ class TrainedModel:
         say("device", "cpu, which writes faster with a model of this size; --device cuda takes the GPU all the same")
         return writer
 
-    @overload
-    def sample(self, prompt: str = "", *, stream: Literal[False] = False, **options: Any) -> str: ...
-
-    @overload
-    def sample(self, prompt: str = "", *, stream: Literal[True], **options: Any) -> Iterator[str]: ...
-
-    def sample(
-        self,
-        prompt: str = "",
-        *,
-        seed: int | None = None,
-        stream: bool = False,
-        **options: Any,
-    ) -> str | Iterator[str]:
+    def sample(self, prompt: str = "", *, seed: int | None = None, **options: Any) -> str:
         """Write text after the prompt, and return it without the prompt: `charlm sample` prints prompt + text.
 
-        Args:
-            seed: the same seed gives the same text; None draws a new one.
-            stream: return an iterator of pieces of the text, which come as they are written.
-            options: length, temperature, top_k, top_p and stop; see `SamplingOptions`.
+        seed: the same seed gives the same text; None draws a new one. options: length, temperature, top_k, top_p and
+        stop; see `SamplingOptions`.
 
         Bytes that are not UTF-8 become U+FFFD. VocabularyError for an unknown character; ValueError for an option out
         of its range.
         """
+        return "".join(self.stream(prompt, seed=seed, **options))
+
+    def stream(self, prompt: str = "", *, seed: int | None = None, **options: Any) -> Iterator[str]:
+        """The same text in pieces, which come as they are written."""
         chosen = SamplingOptions(**options)
         chosen = replace(chosen, stop=self.vocabulary.normalized(one_text(chosen.stop, "stop")))
         prompt = self.vocabulary.normalized(one_text(prompt, "prompt"))
         seeds = [secrets.randbelow(2**32) if seed is None else seed]
-        pieces = valid_text(piece for [piece] in sample_text(self.network, self.vocabulary, prompt, chosen, seeds))
-        return pieces if stream else "".join(pieces)
+        return valid_text(piece for [piece] in sample_text(self.network, self.vocabulary, prompt, chosen, seeds))
 
     def next(self, prompt: str = "", k: int = 5) -> list[tuple[str, float]]:
         """The k likeliest characters after the prompt, the likeliest first, with their probabilities, 0 to 1.
@@ -197,51 +185,40 @@ class TrainedModel:
         """
         return evaluate(self.network, self._ids(text), self.device, streams=streams, per_char=per_char)
 
-    @overload
-    def score(self, texts: Iterable[str], *, per_char: Literal[False] = False) -> npt.NDArray[np.float64]: ...
-
-    @overload
-    def score(self, texts: Iterable[str], *, per_char: Literal[True]) -> list[npt.NDArray[np.float64]]: ...
-
-    def score(
-        self, texts: Iterable[str], *, per_char: bool = False
-    ) -> npt.NDArray[np.float64] | list[npt.NDArray[np.float64]]:
+    def score(self, texts: Iterable[str]) -> npt.NDArray[np.float64]:
         """Score each text by itself: bits per character, [N] for N texts; lower is better.
 
-        The score is the mean of −log2 p over every character after the first, given the text before it, from the zero
-        state; nan for a text of one character or none. `per_char` gives −log2 p of each of these characters instead,
-        [length − 1] for each text.
+        The mean of `char_scores`; nan for a text without a scored character.
+        """
+        return np.array([bits.mean() if len(bits) else np.nan for bits in self.char_scores(texts)], np.float64)
 
-        A model of lines scores every character, and the newline that ends the line: [length + 1]. VocabularyError for
-        an unknown character.
+    def char_scores(self, texts: Iterable[str]) -> list[npt.NDArray[np.float64]]:
+        """−log2 p of every character after the first, given the text before it: [length − 1] for each text.
+
+        Each text is read by itself from the zero state. A model of lines scores every character, and the newline that
+        ends the line: [length + 1]. VocabularyError for an unknown character.
         """
         ids = [as_records(ids, self.network.reset_id) for ids in self._ids_of_all(texts)]
-        bits = [nats_to_bits(1) * nats.astype(np.float64) for nats in score_texts(self.network, ids, self.device)]
-        return bits if per_char else np.array([each.mean() if len(each) else np.nan for each in bits], np.float64)
+        return [nats_to_bits(1) * nats.astype(np.float64) for nats in score_texts(self.network, ids, self.device)]
 
-    @overload
-    def features(self, texts: Iterable[str], *, pool: Pool = "last") -> npt.NDArray[np.float32]: ...
-
-    @overload
-    def features(self, texts: Iterable[str], *, pool: None) -> list[npt.NDArray[np.float32]]: ...
-
-    def features(
-        self, texts: Iterable[str], *, pool: Pool | None = "last"
-    ) -> npt.NDArray[np.float32] | list[npt.NDArray[np.float32]]:
+    def features(self, texts: Iterable[str], *, pool: Pool = "last") -> npt.NDArray[np.float32]:
         """The outputs of the top layer for N texts, each read by itself from the zero state: [N, H].
 
         Those of several members stand side by side: [N, M·H].
 
         pool: "last" takes the output after the last character, "mean" the mean over all; both are nan for an empty
-        text. None gives the outputs after every character, [length, H] for each text; [length + 1, H] from a model of
-        lines, which reads a newline first. VocabularyError for an unknown character; ValueError for another pool.
+        text. VocabularyError for an unknown character; ValueError for another pool.
         """
-        if pool not in ("last", "mean", None):
-            raise ValueError(f"pool: found {pool!r}; allowed: 'last', 'mean' or None")
-        ids = [as_records(ids, self.network.reset_id, ended=False) for ids in self._ids_of_all(texts)]
-        if pool is None:
-            return char_features(self.network, ids, self.device)
-        return text_features(self.network, ids, self.device, pool)
+        if pool not in ("last", "mean"):
+            raise ValueError(f"pool: found {pool!r}; allowed: 'last' or 'mean'")
+        return text_features(self.network, self._begun(texts), self.device, pool)
+
+    def char_features(self, texts: Iterable[str]) -> list[npt.NDArray[np.float32]]:
+        """The same outputs after every character: [length, H] for each text.
+
+        [length + 1, H] from a model of lines, which reads a newline first.
+        """
+        return char_features(self.network, self._begun(texts), self.device)
 
     def evaluate_dynamically(
         self, text: str | Ids, adaptation: Adaptation | None = None, *, streams: int = 1, per_char: bool = False
@@ -282,6 +259,10 @@ class TrainedModel:
     def unseen_ids(self) -> int:
         """How many of the `scored_ids` stand before the text: 1 for a model of lines, else 0."""
         return int(self.network.is_line_model)
+
+    def _begun(self, texts: Iterable[str]) -> list[Ids]:
+        """The ids of each text, after a newline for a model of lines."""
+        return [as_records(ids, self.network.reset_id, ended=False) for ids in self._ids_of_all(texts)]
 
     def _ids_of_all(self, texts: Iterable[str], name: str = "texts") -> list[Ids]:
         """The ids of each text; VocabularyError, with the text's position, for unknown characters."""

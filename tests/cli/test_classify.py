@@ -19,9 +19,9 @@ def model(labels_run) -> TrainedModel:
 
 def probabilities(model, line, labels, *, equal_priors):
     """From the scores of whole lines, with and without that of the label."""
-    bits = np.array([model.score([f"{label}\t{line}"], per_char=True)[0].sum() for label in labels])
+    bits = np.array([model.char_scores([f"{label}\t{line}"])[0].sum() for label in labels])
     if equal_priors:
-        bits -= [model.score([f"{label}\t"], per_char=True)[0][:-1].sum() for label in labels]
+        bits -= [model.char_scores([f"{label}\t"])[0][:-1].sum() for label in labels]
     return np.exp2(-bits) / np.exp2(-bits).sum()
 
 

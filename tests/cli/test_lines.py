@@ -46,7 +46,7 @@ def test_samples_are_lines_without_headings(cli, lines_run, model):
 
 
 def test_a_text_is_scored_line_by_line_whatever_ends_its_lines(cli, lines_run, model, write):
-    bits = np.concatenate(model.score(["anna", "jo"], per_char=True))
+    bits = np.concatenate(model.char_scores(["anna", "jo"]))
     whole = json.loads(cli("eval", lines_run, "--file", write("a.txt", "anna\njo"), "--json").out)
     assert whole["targets"] == len(bits) == 8
     assert whole["bits_per_char"] == pytest.approx(bits.mean(), rel=1e-5)
@@ -63,7 +63,7 @@ def test_a_text_is_scored_line_by_line_whatever_ends_its_lines(cli, lines_run, m
     assert model.next("hann")[0][0] == "a"
     assert model.features(["anna", "jo"]).shape == (2, 24)
     bits = -math.log2(dict(model.next("", k=20))["a"])
-    assert model.score(["a"], per_char=True)[0][0] == pytest.approx(bits, rel=1e-4)
+    assert model.char_scores(["a"])[0][0] == pytest.approx(bits, rel=1e-4)
 
 
 @pytest.mark.usefixtures("quick")
@@ -79,7 +79,7 @@ def test_the_choice_of_settings_takes_lines_too(cli, tmp_path, write):
 def test_training_and_eval_say_nats_per_line(cli, lines_run, model, tmp_path):
     value = json.loads(cli("eval", lines_run, "--json").out)
     lines = lines_of(model, "valid")
-    per_line = sum(bits.sum() for bits in model.score(lines, per_char=True)) * math.log(2) / len(lines)
+    per_line = sum(bits.sum() for bits in model.char_scores(lines)) * math.log(2) / len(lines)
     assert value["lines"] == len(lines)
     assert value["nats_per_line"] == pytest.approx(per_line, rel=1e-5)
     words = ["--config", lines_run / "config.yaml", "--set", "train.max_steps=3", "--run-dir", tmp_path / "run"]

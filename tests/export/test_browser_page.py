@@ -188,7 +188,7 @@ def test_a_unit_colors_the_text(page):
     view.wait_for_selector("#paper span", state="attached")
     for unit in (0, 1, 2):
         text = written(view, length=200, seed=unit)
-        [outputs_TH] = trained.features([f"\n{text}"], pool=None)
+        [outputs_TH] = trained.char_features([f"\n{text}"])
         shades = np.rint(16 * outputs_TH[1:, unit]).astype(int)
         assert signs(view) == "".join("0+-"[np.sign(shade)] for shade in shades)
         assert view.text_content("#unit-name") == f"h {unit}"
@@ -230,7 +230,7 @@ def test_units_have_the_names_that_look_gives_them(opened, model, tmp_path):
     view.select_option("#series", labels[named.index(unit)])
     done(view)
     text = view.text_content("#paper")
-    [outputs_TH] = model.features([f"\n{text}"], pool=None)
+    [outputs_TH] = model.char_features([f"\n{text}"])
     values = np.abs(outputs_TH[1:, unit["unit"]])
     far = values > 0.1  # int8 weights
     expected = np.sign(outputs_TH[1:, unit["unit"]])
@@ -270,7 +270,7 @@ def test_pointing_at_written_text_tells_what_else_could_have_come(page, directio
     before, character = (wrote[place + 1 :] + "ab", wrote[place]) if backward else ("ab" + wrote[:place], wrote[place])
     view.mouse.move(*center(text, place if backward else place + 2))
     assert view.locator("#alternatives .glyph").all_text_contents()[:5] == names(trained.next(before, 5))
-    [bits] = trained.score([character + before if backward else before + character], per_char=True)
+    [bits] = trained.char_scores([character + before if backward else before + character])
     assert view.text_content("#alternatives p >> nth=1").startswith(f"{bits[0 if backward else -1]:.2f} bits (")
     assert view.text_content("#alternatives mark") == character
     frame, point = view.locator("#frame").bounding_box(), center(text, place if backward else place + 2)
@@ -291,7 +291,7 @@ def test_the_text_is_shaded_by_its_surprise(page):
     trained = with_bias(model_of("gru"), "a", 3)
     view = page(trained)
     text = written(view, length=200)
-    [bits] = trained.score([f"\n{text}"], per_char=True)
+    [bits] = trained.char_scores([f"\n{text}"])
     alphas = view.eval_on_selector_all(
         "#paper .line",
         """lines => lines.flatMap(line => [...line.childNodes].flatMap(part => Array.from(part.textContent).map(() =>
