@@ -73,7 +73,7 @@ def train(
         init_from: a run's folder or checkpoint, from whose weights and vocabulary to start. Without a config, the run
             takes its model, and charlm chooses the rest for this text.
         on_log: called with every row of metrics.jsonl, as a dict, when it is written. An exception in it ends the
-            training and is raised again; the run can be resumed from its last checkpoint.
+            run and is raised again; the run can be resumed from its last checkpoint.
 
     Leaves the process as it was: torch's random state, number of threads and precisions, signal handlers, environment.
     Several threads train one after another.
@@ -94,7 +94,7 @@ def train(
 
 
 class _LogError(Exception):
-    """`on_log` has failed."""
+    """`on_log` has raised the exception that this holds."""
 
 
 def _train(new: NewRun, on_log: Callable[[dict[str, Any]], object] | None, began_s: float) -> "Run":
@@ -104,26 +104,21 @@ def _train(new: NewRun, on_log: Callable[[dict[str, Any]], object] | None, began
     from charlm.system.device import check_fork, own_settings
     from charlm.system.lock import one_training
     from charlm.system.process_group import process_group
-    from charlm.training.loop import Callbacks
-
-    faults: list[Exception] = []
 
     def on_row(row: dict[str, Any]) -> None:
         assert on_log
         try:
             on_log(row)
         except Exception as error:  # the loop would take an OSError for a fault of the run's folder
-            faults.append(error)
-            raise _LogError from None
+            raise _LogError(error) from None
 
-    callbacks = Callbacks(on_row=on_row) if on_log else None
     try:
         loaded_s = time.perf_counter() - began_s
         with one_training(), own_settings(), process_group() as group:
             check_fork()
-            outcome = start(new, group, time.perf_counter() - loaded_s, callbacks)
-    except _LogError:
-        raise faults[0] from None
+            outcome = start(new, group, time.perf_counter() - loaded_s, on_log and on_row)
+    except _LogError as wrapped:
+        raise wrapped.args[0] from None
     say_if_stopped(outcome)
     return Run(Path(outcome.run_dir), outcome)
 

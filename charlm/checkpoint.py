@@ -167,7 +167,7 @@ def _parse(path: Path, header: Mapping[str, str], tensors: Mapping[str, Tensor])
         groups.setdefault(group, {})[rest] = tensor
     try:
         config = parse_config(json.loads(header["config"]), f"{path}: config", find_cell=partial(_stored_cell, header))
-        vocabulary = Vocabulary.from_json(json.loads(header["vocabulary"]), config.data.direction)
+        vocabulary = Vocabulary.from_json(json.loads(header["vocabulary"]))
         progress = parse_progress(header["progress"])
         return Checkpoint(
             config=config,

@@ -13,7 +13,6 @@ CharlmError             base class: the command line prints the message and exit
 ├── PackageError        a package that is not installed, for a command that needs it
 ├── ExportError         an export: its place, or a result that does not agree with charlm
 ├── ComparisonError     a comparison of cells: its folder, or what cannot be compared
-├── StudyError          a study of `charlm tune`: its folder, its journal, or a package that it needs
 └── DivergenceError     a loss, gradient or weight that is not finite
 """
 
@@ -61,9 +60,6 @@ class PackageError(CharlmError): ...
 
 
 class ExportError(CharlmError): ...
-
-
-class StudyError(CharlmError): ...
 
 
 class ComparisonError(CharlmError): ...

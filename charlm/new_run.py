@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from charlm.choice.families import Request
     from charlm.config import CellFinder, Config
     from charlm.system.process_group import ProcessGroup
-    from charlm.training.loop import Callbacks, Outcome
+    from charlm.training.loop import OnRow, Outcome
     from charlm.training.plan import Cost
 
 DEFAULT_MINUTES = 5.0
@@ -85,7 +85,7 @@ class NewRun:
         return Request(self.text, self.minutes or DEFAULT_MINUTES, self.settings)
 
 
-def start(new: NewRun, group: "ProcessGroup", began_s: float, callbacks: "Callbacks | None" = None) -> "Outcome":
+def start(new: NewRun, group: "ProcessGroup", began_s: float, on_row: "OnRow | None" = None) -> "Outcome":
     """Train from a config, or with settings chosen for the text and the minutes, and say why.
 
     began_s: when the minutes began, as time.perf_counter() tells it. For errors see `start_run`.
@@ -99,16 +99,14 @@ def start(new: NewRun, group: "ProcessGroup", began_s: float, callbacks: "Callba
     from charlm.training.start import resume_run, run_of_this_launch, start_run
 
     if again := group.on_first(run_of_this_launch, group):
-        return resume_run(again, group=group, callbacks=callbacks)
+        return resume_run(again, group=group, on_row=on_row)
     path = new.init_from
     initial = group.on_first(read_checkpoint, find_checkpoint(path, "--init-from")) if path else None
     if new.config is not None:
         find_cell = initial and of_run(initial.config.model.cell)
         config = group.on_first(lambda: new.parsed_with(find_cell) if find_cell else new.parsed)
         clock = None if new.minutes is None else Clock(new.minutes, began_s)
-        return start_run(
-            config, new.run_dir, initial, name=new.config.stem, group=group, clock=clock, callbacks=callbacks
-        )
+        return start_run(config, new.run_dir, initial, name=new.config.stem, group=group, clock=clock, on_row=on_row)
 
     request = new.request()
     if initial:
@@ -125,7 +123,7 @@ def start(new: NewRun, group: "ProcessGroup", began_s: float, callbacks: "Callba
         machine=suggestion.machine,
         text=suggestion.text,
         clock=replace(clock, updates=suggestion.updates),
-        callbacks=callbacks,
+        on_row=on_row,
     )
 
 

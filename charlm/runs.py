@@ -22,10 +22,8 @@ LAST, BEST = "last.safetensors", "best.safetensors"
 CONFIG = "config.yaml"
 METRICS, SAMPLES = "metrics.jsonl", "samples.jsonl"
 CHARTS = "train", "valid"
-JOURNAL = "journal.log"
-"""Of a study of `charlm tune`."""
-OWN_FILES = (CONFIG, METRICS, SAMPLES, JOURNAL, "best.yaml", "trials.png")
-"""What charlm writes beside the folders of a run or study."""
+OWN_FILES = (CONFIG, METRICS, SAMPLES)
+"""What charlm writes beside the folders of a run."""
 
 _DEPTH = 6
 """How many folders deep `find_runs` looks."""
@@ -174,11 +172,6 @@ def is_run(folder: Path) -> bool:
     return checkpoints.is_dir() and ((folder / CONFIG).is_file() or any(checkpoints.glob("*.safetensors")))
 
 
-def is_study(folder: Path) -> bool:
-    """Whether a folder holds a study of `charlm tune`."""
-    return (folder / JOURNAL).is_file() and (folder / CONFIG).is_file()
-
-
 def find_runs(folder: Path, unreadable: Callable[[OSError], object] = lambda error: None) -> Iterator[Path]:
     """Yield the runs in a folder: the folder itself, or those below it, a few folders deep, in no particular order.
 
@@ -227,7 +220,7 @@ def _described(folder: Path, written_s: float, header: Header, used_by: str | No
         raise TypeError
     train = header.config["train"]
     reason = progress.get("stop_reason")
-    reached = limit_reached(train, progress) if reason is None else reason not in ("", "pruned")
+    reached = limit_reached(train, progress) if reason is None else reason != ""
     finished = header.version == str(VERSION) and reached
     return RunSummary(
         path=folder,

@@ -13,6 +13,9 @@ import charlm
 from charlm.config import load_config
 from charlm.errors import CheckpointError, ConfigError, DataError, RunError
 from tests.conftest import ROOT
+from tests.runs import assert_same_checkpoint, untimed
+
+LAST = "checkpoints/last.safetensors"
 
 
 @pytest.fixture
@@ -127,6 +130,21 @@ def test_an_exception_of_on_log_is_raised_again(tiny_config, tmp_path, fault):
         charlm.train(config=tiny_config, run_dir=tmp_path / "run", on_log=on_log)
     assert raised.value is fault
     assert charlm.load(tmp_path / "run" / "checkpoints" / "last.safetensors", "cpu").progress["step"] == 0
+
+
+def test_a_run_that_on_log_has_ended_can_be_resumed(cli, tiny_config, tmp_path):
+    def on_log(row):
+        if (row["split"], row["step"]) == ("valid", 6):
+            raise ValueError
+
+    with pytest.raises(ValueError, match=r"^$"):
+        charlm.train(config=tiny_config, run_dir=tmp_path / "run", on_log=on_log)
+    assert charlm.load(tmp_path / "run" / LAST, "cpu").progress["step"] == 3
+    resumed = cli("train", "--resume", "--run-dir", tmp_path / "run")
+    assert resumed.code == 0, resumed.err
+    charlm.train(config=tiny_config, run_dir=tmp_path / "whole")
+    assert untimed(tmp_path / "run") == untimed(tmp_path / "whole")
+    assert_same_checkpoint(tmp_path / "run" / LAST, tmp_path / "whole" / LAST)
 
 
 def test_ctrl_c_saves_the_run_and_returns_it(tiny_config, tmp_path, capsys):

@@ -18,7 +18,7 @@ import typer
 from typer.core import TyperGroup
 
 from charlm import IMPORTED_S, __version__
-from charlm.cli import cells, classify, compare, config, data, doctor, runs, sample, score, train, tune
+from charlm.cli import cells, classify, compare, config, data, doctor, runs, sample, score, train
 from charlm.cli.common import open_output
 from charlm.cli.usage import UsageError, worded
 from charlm.errors import CharlmError, ConfigError, is_out_of_memory
@@ -91,7 +91,6 @@ app.command("look")(runs.look)
 app.command("score")(score.score)
 app.command("export")(runs.export)
 app.command("plan", short_help="Measure what a config will cost before it runs.")(train.plan)
-app.command("tune", short_help="Search for better settings around a config.")(tune.tune)
 app.command("compare")(compare.compare)
 app.command("runs")(runs.runs)
 app.command("report")(runs.report)

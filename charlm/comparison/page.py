@@ -46,7 +46,6 @@ def comparison_page(plan: Plan, compared: Sequence[Compared], prompt: str = "") 
         | {
             "text": one_line(Path(plan.text).name or plan.text),
             "symbol": "byte" if vocabulary.level == "byte" else "character",
-            "backward": vocabulary.backward,
             "minutes": plan.minutes,
             "equal": plan.equal,
             "seeds": plan.seeds,
@@ -65,7 +64,7 @@ def comparison_page(plan: Plan, compared: Sequence[Compared], prompt: str = "") 
 def _shaded(model: TrainedModel, ids: Ids) -> dict[str, Any]:
     """The text, with its bits."""
     hidden = model.unseen_ids
-    bits = read(model.network, ids).of_text(model.vocabulary, hidden).bits_N
+    bits = read(model.network, ids).of_text(hidden).bits_N
     return sample_data({"step": None, "text": shown_text(model, ids[hidden:]), "bits": bits})
 
 

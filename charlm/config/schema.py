@@ -30,8 +30,6 @@ class DataConfig(Section):
     """char: symbols are the Unicode code points of UTF-8 text; byte: symbols are the bytes of any file."""
     unit: Literal["text", "line"] = "text"
     """text: one running text; line: each line is a sample of its own, and the state starts anew with it."""
-    direction: Literal["forward", "backward"] = "forward"
-    """backward: the model reads each part of the text from its end, and writes to the left of a prompt."""
     split: Annotated[tuple[Fraction, Fraction, Fraction], Strict(False)] = (0.9, 0.05, 0.05)
     """Shares of the text for training, validation and test, cut in this order, or of the lines; they sum to 1."""
     valid_source: NonEmpty | None = None

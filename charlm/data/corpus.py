@@ -11,7 +11,7 @@ import itertools
 import json
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -126,8 +126,7 @@ class Corpus:
     splits: dict[str, Ids]
     """"train", "valid", "test" → ids [N], memory-mapped, read-only; splits of share 0 are absent.
 
-    If lines are the unit, a split is a newline and then its lines, see `write_splits`. For a model that reads backward,
-    each split begins with its last character, as a view.
+    If lines are the unit, a split is a newline and then its lines, see `write_splits`.
     """
     sha256: str
     """Of the source's bytes; with a valid or test source, of the joined digests of all sources."""
@@ -200,7 +199,6 @@ class CountedSources:
             vocabulary = Vocabulary.of_bytes()
         elif vocabulary is None:
             vocabulary = Vocabulary.of_code_points(np.unique(np.concatenate([source.symbols for source in sources])))
-        vocabulary = replace(vocabulary, direction=data.direction)
         shares = {
             name: 1.0 if whole else share
             for name, share in zip(SPLITS, split or data.split, strict=True)
@@ -220,7 +218,7 @@ class CountedSources:
         digests = [source.sha256 for source in sources]
         return Corpus(
             vocabulary=vocabulary,
-            splits={name: vocabulary.reversed_if_backward(splits[name]) for name in SPLITS if name in splits},
+            splits={name: splits[name] for name in SPLITS if name in splits},
             sha256=digests[0] if len(digests) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest(),
             size_bytes=sum(source.size_bytes for source in sources),
             files=sum(len(source.paths) for source in sources),
@@ -260,7 +258,7 @@ def encode_file(
         ids = encode(source, vocabulary, skip_unknown=skip_unknown)
     except VocabularyError as error:
         raise VocabularyError(f"{error}; --skip-unknown leaves them out") from None
-    return vocabulary.reversed_if_backward(ids), source.unknown(vocabulary)
+    return ids, source.unknown(vocabulary)
 
 
 def _split_lines(source: CountedSource, vocabulary: Vocabulary, shares: dict[str, float]) -> dict[str, tuple[Ids, Ids]]:
@@ -270,10 +268,7 @@ def _split_lines(source: CountedSource, vocabulary: Vocabulary, shares: dict[str
     if len(splits) < len(shares):
         ids = encode(source, vocabulary)
         splits = write_splits(ids, vocabulary, shares, key=key, source=source.source)
-    return {
-        name: (ids, line_starts(vocabulary.reversed_if_backward(ids), vocabulary, f"{key}-{name}"))
-        for name, ids in splits.items()
-    }
+    return {name: (ids, line_starts(ids, vocabulary, f"{key}-{name}")) for name, ids in splits.items()}
 
 
 def cut(ids: Ids, shares: Sequence[float]) -> list[Ids]:

@@ -129,7 +129,7 @@ def _splits_of(hashes: Hashes, shares: Mapping[str, float]) -> npt.NDArray[np.ui
 
 
 def _report_dominant(vocabulary: Vocabulary, line: Ids, share: float, lines: int, source: str) -> None:
-    content = _shown(_text(line[:61], vocabulary)) if len(line) else "empty"
+    content = _shown(vocabulary.decode(line[:61], "surrogateescape")) if len(line) else "empty"
     say(
         "lines",
         f"{source}: {share:.0%} of {lines:,} lines are {content}; they count as much in the scores; remove them "
@@ -157,9 +157,9 @@ def _line_ends(chunk: Ids, newline: np.integer[Any]) -> npt.NDArray[np.int64]:
 def line_starts(ids: Ids, vocabulary: Vocabulary, key: str) -> Ids:
     """Where each line of a split starts, and where the last one ends, [lines + 1], memory-mapped.
 
-    ids: of the split with this key in the cache, in the order in which the model reads them.
+    ids: of the split with this key in the cache.
     """
-    key = f"{key}-{vocabulary.direction}"
+    key = f"{key}-starts"
     starts = find_entry(key)
     if starts is None:
         newline, begins = newline_of(vocabulary), range(0, len(ids), _CHUNK)
@@ -169,16 +169,12 @@ def line_starts(ids: Ids, vocabulary: Vocabulary, key: str) -> Ids:
 
 
 def text_lines(ids: Ids, vocabulary: Vocabulary) -> Iterator[list[str]]:
-    """The lines of `ids`, in the order of the text, without their newlines, some at a time; see `line_chunks`.
+    """The lines of `ids` without their newlines, some at a time; see `line_chunks`.
 
     Bytes that are not UTF-8 become lone surrogates.
     """
     for chunk in line_chunks(ids, newline_of(vocabulary)):
-        yield _text(chunk, vocabulary).split(NEWLINE)[:-1]
-
-
-def _text(ids: Ids, vocabulary: Vocabulary) -> str:
-    return vocabulary.decode(vocabulary.reversed_if_backward(ids), "surrogateescape")
+        yield vocabulary.decode(chunk, "surrogateescape").split(NEWLINE)[:-1]
 
 
 def _shown(line: str) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from charlm.config.schema import DataConfig
 from charlm.errors import DamagedCheckpointError, DataError
-from charlm.runs import OWN_FILES, is_run, is_study, read_header
+from charlm.runs import OWN_FILES, is_run, read_header
 
 SCORES = "a table of charlm eval --per-char"
 TORCH_EXPORT, ONNX_EXPORT = "an export for PyTorch", "an export for ONNX"
@@ -51,8 +51,6 @@ def written_folder_kind(folder: Path) -> str:
     """What charlm has written into this folder, in words; "" for other folders."""
     if is_run(folder):
         return "a run"
-    if is_study(folder):
-        return "a study"
     return TORCH_EXPORT if all((folder / name).is_file() for name in TORCH_FILES) else ""
 
 

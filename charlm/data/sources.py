@@ -48,7 +48,7 @@ def resolve(source: str, run: Path | None = None) -> list[Path]:
     """The regular files of `source`, at least one, in the same order on every machine.
 
     A folder means all files below it, sorted by relative path. A glob is sorted too, and `**` matches any depth of
-    folders. Both leave out hidden files and what charlm writes (runs, studies, checkpoints, exports, pages, scores, its
+    folders. Both leave out hidden files and what charlm writes (runs, checkpoints, exports, pages, scores, its
     cache), take a file with several names once, and follow a link to a folder only where the glob names it or `*`
     matches it. An existing path is never read as a glob, even if it contains a `[`. `run`: a folder that is to become a
     run.

@@ -1,4 +1,4 @@
-"""Characters ↔ ids, in the order in which a model reads them. Symbols are Unicode code points, sorted, or bytes."""
+"""Characters ↔ ids. Symbols are Unicode code points, sorted, or bytes."""
 
 import functools
 import unicodedata
@@ -13,7 +13,6 @@ from charlm.errors import CheckpointError, VocabularyError
 from charlm.system.formatting import counted
 
 Level = Literal["char", "byte"]
-Direction = Literal["forward", "backward"]
 CODE_POINTS = 0x110000
 UNKNOWN = np.uint32(0xFFFFFFFF)
 CodePoints = npt.NDArray[np.unsignedinteger[Any]]
@@ -39,16 +38,14 @@ def describe_characters(characters: Iterable[str], limit: int = 8) -> str:
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The symbols of a model in the order of their ids, and the direction in which it reads text.
+    """The symbols of a model in the order of their ids.
 
     level "char": `characters[i]` is the code point with id i
     level "byte": an id is the value of a byte, `characters` is empty, and the size is 256
-    direction "backward": the ids of a text begin with its last symbol. Strings are never reversed.
     """
 
     level: Level
     characters: str = ""
-    direction: Direction = "forward"
 
     @classmethod
     def of_bytes(cls) -> "Vocabulary":
@@ -78,19 +75,6 @@ class Vocabulary:
     def symbols(self) -> npt.NDArray[np.uint32]:
         """The code point, or the byte, of each id, [V]."""
         return (np.arange(256) if self.level == "byte" else code_points(self.characters)).astype(np.uint32)
-
-    @property
-    def backward(self) -> bool:
-        """Whether the model reads text from its end."""
-        return self.direction == "backward"
-
-    def reversed_if_backward(self, symbols: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """From the order of the text to the order in which the model reads, or back: a view."""
-        return symbols[::-1] if self.backward else symbols
-
-    def joined(self, before: str, after: str) -> str:
-        """The text in which the model reads `before` first, and then `after`."""
-        return after + before if self.backward else before + after
 
     def unknown(self, text: str) -> str:
         """The distinct characters of `text` that have no id, sorted."""
@@ -138,11 +122,11 @@ class Vocabulary:
                 data = text.encode("utf-8", "surrogateescape")
             except UnicodeEncodeError as error:
                 raise VocabularyError(f"U+{ord(text[error.start]):04X}: not a character; it has no bytes") from None
-            return np.ascontiguousarray(self.reversed_if_backward(np.frombuffer(data, dtype=np.uint8)))
+            return np.frombuffer(data, dtype=np.uint8)
         ids = self.id_of_code_point[code_points(text)]
         if (ids == UNKNOWN).any():
             raise self.unknown_error(self.unknown(text))
-        return np.ascontiguousarray(self.reversed_if_backward(ids.astype(self.dtype)))
+        return ids.astype(self.dtype)
 
     def symbol(self, index: int) -> str:
         """The character with this id; a byte from 128 on as a lone surrogate, as from Python's "surrogateescape"."""
@@ -152,7 +136,7 @@ class Vocabulary:
 
     def decode(self, ids: Iterable[int], errors: str = "replace") -> str:
         """The text of `ids`; bytes that are not UTF-8 become U+FFFD, or lone surrogates with "surrogateescape"."""
-        array = self.reversed_if_backward(ids if isinstance(ids, np.ndarray) else np.array([*ids], np.int64))
+        array = ids if isinstance(ids, np.ndarray) else np.array([*ids], np.int64)
         if self.level == "byte":
             return array.astype(np.uint8).tobytes().decode("utf-8", errors)
         return self.symbols[array].astype("<u4").tobytes().decode("utf-32-le", "surrogatepass")
@@ -162,18 +146,17 @@ class Vocabulary:
         return replace(self, characters=self.characters + characters)
 
     def to_json(self) -> dict[str, str]:
-        """The symbols; the direction is an option of the config."""
         return {"level": self.level, "characters": self.characters}
 
     @classmethod
-    def from_json(cls, value: object, direction: Direction = "forward") -> "Vocabulary":
+    def from_json(cls, value: object) -> "Vocabulary":
         """Invert `to_json`; CheckpointError for anything that `to_json` cannot have written."""
         match value:
             case {"level": "byte", "characters": ""}:
-                return cls("byte", direction=direction)
+                return cls("byte")
             case {"level": "char", "characters": str(characters)} if characters:
                 if len(set(characters)) == len(characters):
-                    return cls("char", characters, direction)
+                    return cls("char", characters)
         raise CheckpointError("vocabulary: not a list of distinct characters")
 
 

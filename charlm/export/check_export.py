@@ -33,12 +33,8 @@ class Agreement:
 
 
 def vocabulary_json(trained: TrainedModel) -> dict[str, str]:
-    """Level, characters (a character's index is its id; none for bytes), unit and direction, as in the config."""
-    return {
-        **trained.vocabulary.to_json(),
-        "unit": trained.config.data.unit,
-        "direction": trained.vocabulary.direction,
-    }
+    """Level, characters (a character's index is its id; none for bytes) and unit, as in the config."""
+    return trained.vocabulary.to_json() | {"unit": trained.config.data.unit}
 
 
 @torch.inference_mode()

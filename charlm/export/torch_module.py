@@ -215,16 +215,14 @@ _LOADING = '''def load() -> Model:
 
 def _coding(vocabulary: Vocabulary) -> str:
     """`encode` and `decode`."""
-    reverse = "[::-1]" if vocabulary.backward else ""
     if vocabulary.level == "byte":
-        ids, text = "list(text.encode())", f'bytes(ids{reverse}).decode("utf-8", "replace")'
+        ids, text = "list(text.encode())", 'bytes(ids).decode("utf-8", "replace")'
     else:
         ids = '[VOCABULARY["characters"].index(character) for character in text]'
-        text = f'"".join(VOCABULARY["characters"][index] for index in ids{reverse})'
-    order = "; the last comes first, because the model reads backward" if vocabulary.backward else ""
+        text = '"".join(VOCABULARY["characters"][index] for index in ids)'
     return f'''def encode(text: str) -> list[int]:
-    """The ids of a text{order}."""
-    return {ids}{reverse}
+    """The ids of a text."""
+    return {ids}
 
 
 def decode(ids: list[int]) -> str:
@@ -233,22 +231,17 @@ def decode(ids: list[int]) -> str:
 
 
 def _sampling(trained: TrainedModel) -> str:
-    reset_id, vocabulary = trained.network.reset_id, trained.vocabulary
-    start = repr(first_read(vocabulary))
-    if reset_id is None:
-        read = f"prompt or {start}"
-    else:
-        read = f"prompt + {start}" if vocabulary.backward else f"{start} + prompt"
+    reset_id = trained.network.reset_id
+    start = repr(first_read(trained.vocabulary))
+    read = f"prompt or {start}" if reset_id is None else f"{start} + prompt"
     ends = "" if reset_id is None else f"        if int(ids) == {reset_id}:\n            break\n"
-    result = "decode(written) + prompt" if vocabulary.backward else "prompt + decode(written)"
-    where = "ends with" if vocabulary.backward else "begins with"
     return f'''@torch.inference_mode()
 def sample(model: Model, prompt: str = "", length: int = 300, temperature: float = 0.8) -> str:
-    """A text that {where} the prompt and has up to `length` further characters (or bytes)."""
+    """A text that begins with the prompt and has up to `length` further characters (or bytes)."""
     ids, state, written = torch.tensor(encode({read})).unsqueeze(1), None, []
     for _ in range(length):
         logits, state = model(ids, state)
         scaled = (logits[-1] - logits[-1].amax(-1, True)).double() / (temperature or 1)
         ids = scaled.softmax(-1).multinomial(1) if temperature else scaled.argmax(-1, True)
 {ends}        written.append(int(ids))
-    return {result}'''
+    return prompt + decode(written)'''

@@ -53,7 +53,7 @@ def look_page(
     hidden = trained.unseen_ids
     shown = shown_text(trained, ids[hidden:])
     as_read = read(trained.network, ids)
-    predictions = as_read.of_text(trained.vocabulary, hidden)
+    predictions = as_read.of_text(hidden)
     data = _predicted(trained, predictions) | {
         "text": shown,
         "words": hardest_words(shown, predictions.bits_N),
@@ -81,9 +81,6 @@ def opening(trained: TrainedModel, length: int) -> Ids:
     if vocabulary.unknown(NEWLINE):
         return valid[:length]
     ends = [vocabulary.encode(end)[0] for end in ("\r", NEWLINE) if not vocabulary.unknown(end)]
-    if vocabulary.backward:
-        text = vocabulary.reversed_if_backward(valid[:length])
-        return vocabulary.reversed_if_backward(text[_line_start(text, ends) :])
     skipped = 0 if train[-1] == ends[-1] else _line_start(valid[:length], ends)
     return valid[skipped : skipped + length]
 
@@ -95,7 +92,7 @@ def _line_start(ids: Ids, ends: list[int]) -> int:
 
 
 def shown_text(trained: TrainedModel, ids: Ids) -> str:
-    """A character for each id, in the order of the text. The last byte of a character shows it, others show a dot."""
+    """A character for each id. The last byte of a character shows it, others show a dot."""
     text = trained.vocabulary.decode(ids.tolist(), "surrogateescape")
     if trained.vocabulary.level == "char":
         return text
@@ -112,7 +109,6 @@ def model_facts(trained: TrainedModel) -> dict[str, Any]:
         "source": _source_name(trained.config.data.source),
         "step": trained.progress.get("step"),
         "elapsed": trained.progress.get("elapsed_s"),
-        "backward": trained.vocabulary.backward,
         "symbol": "byte" if trained.vocabulary.level == "byte" else "character",
     }
 
@@ -123,7 +119,7 @@ def _source_name(source: str) -> str:
 
 
 def _predicted(trained: TrainedModel, predictions: Predictions) -> dict[str, Any]:
-    """The facts of a model and its predictions, in the order of the text."""
+    """The facts of a model and its predictions."""
     return model_facts(trained) | {
         "bits": float(np.nanmean(predictions.bits_N)),
         "symbols": _symbols(trained),
@@ -170,10 +166,7 @@ def _copied(trained: TrainedModel, ids: Ids) -> dict[str, Any]:
     except DataError as error:
         say("skipped", str(error))
         return {"stretches": [], "why_not": "The training text has changed or is gone, so copies were not looked for."}
-    stretches = copied_stretches(ids, corpus)
-    if trained.vocabulary.backward:
-        stretches = [(len(ids) - start - length, length) for start, length in stretches[::-1]]
-    return {"stretches": stretches, "why_not": None}
+    return {"stretches": copied_stretches(ids, corpus), "why_not": None}
 
 
 def tracking_units(trained: TrainedModel, ids: Ids, count: int) -> list[dict[str, Any]]:
@@ -186,7 +179,7 @@ def tracking_units(trained: TrainedModel, ids: Ids, count: int) -> list[dict[str
 def shaded_units(trained: TrainedModel, ids: Ids, count: int, length: int) -> list[dict[str, Any]]:
     """The same units, each with "meaning" and "shades": how far its state is from its mean over a part of the text.
 
-    The part is the first `length` characters that the model reads; the shades are in the order of the text.
+    The part is the first `length` characters.
     """
     hidden = trained.unseen_ids
     units, _ = _tracked(trained, ids, hidden, shown_text(trained, ids[hidden:]))
@@ -234,8 +227,7 @@ def _tracked(
     if len(shown) < _LEAST_TO_TRACK or not features:
         return {}, None
     # The newline that a model of lines reads first gets the features of the next character.
-    read_FN = [trained.vocabulary.reversed_if_backward(values) for values in features.values()]
-    features_FN = np.array([np.concatenate([values[:hidden], values]) for values in read_FN])
+    features_FN = np.array([np.concatenate([values[:hidden], values]) for values in features.values()])
     units = tracked(*correlations(activations(trained.only_member, ids), features_FN), list(features))
     changing = len({(series.layer, unit) for series, unit in units})
     return {unit: each for unit, each in units.items() if abs(each.correlation) >= LEAST_CORRELATION}, changing
@@ -262,10 +254,7 @@ def _curves(
             for each, values_TH in stretch.items():
                 if each == series or (index < _WITH_GATES and each.layer == series.layer):
                     curves[index].setdefault(each, []).append(values_TH[:, unit].copy())
-    in_text_order = trained.vocabulary.reversed_if_backward
-    return [
-        {series: in_text_order(np.concatenate(values)[hidden:]) for series, values in unit.items()} for unit in curves
-    ]
+    return [{series: np.concatenate(values)[hidden:] for series, values in unit.items()} for unit in curves]
 
 
 def _quantized(values_N: np.ndarray) -> dict[str, Any]:
@@ -304,7 +293,7 @@ def _compared(
         raise VocabularyError(f"--compare: {error}; use text without them or a second model that knows them") from None
     same = as_records(same, other.network.reset_id, ended=False)
     as_read = read(other.network, same)
-    second = as_read.of_text(other.vocabulary, other.unseen_ids)
+    second = as_read.of_text(other.unseen_ids)
     return _predicted(other, second) | {
         "memory": _context(other, same, as_read.bits_N),
         "words": better_words(shown, predictions.bits_N, second.bits_N),

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from charlm.data.vocabulary import Ids, Vocabulary
+from charlm.data.vocabulary import Ids
 from charlm.layers import cross_entropy
 from charlm.model import CharLM, Network, overflow
 from charlm.system.formatting import nats_to_bits
@@ -47,10 +47,9 @@ class Predictions:
     """The likeliest characters, the likeliest first."""
     top_p_NK: npt.NDArray[np.float64]
 
-    def of_text(self, vocabulary: Vocabulary, hidden: int) -> "Predictions":
-        """The predictions in the order of the text, without the first `hidden` characters that the model reads."""
-        values = (vocabulary.reversed_if_backward(values[hidden:]) for values in vars(self).values())
-        return Predictions(*values)
+    def of_text(self, hidden: int) -> "Predictions":
+        """The predictions without the first `hidden` characters that the model reads."""
+        return Predictions(*(values[hidden:] for values in vars(self).values()))
 
 
 @torch.inference_mode()

@@ -3,13 +3,11 @@
 import contextlib
 import os
 import sys
-from collections.abc import Iterator
 from typing import TextIO
 
 from charlm.system.formatting import one_line, wrapped
 
 _name = ""
-_quiet = False
 
 
 def speak_for(name: str) -> None:
@@ -18,20 +16,9 @@ def speak_for(name: str) -> None:
     _name = name
 
 
-@contextlib.contextmanager
-def quiet() -> Iterator[None]:
-    """Print only errors during the block."""
-    global _quiet
-    before, _quiet = _quiet, True
-    try:
-        yield
-    finally:
-        _quiet = before
-
-
 def say(label: str, message: str, command: str = "") -> None:
     """Print a line: a label of up to eight letters and a message. A command that ends it stays whole, to be copied."""
-    if not (_name or _quiet):
+    if not _name:
         _write(f"{label:<8}", message, command, indent=9)
 
 

@@ -25,19 +25,17 @@ _PATIENCE_S = 0.2
 
 
 @contextlib.contextmanager
-def locked(folder: Path, name: str = LOCK, *, wait: bool = False) -> Iterator[None]:
-    """Hold the folder's lock, or the one called `name`, during the block.
-
-    If another process has it, wait for it, or raise a RunError that names the holder.
+def locked(folder: Path) -> Iterator[None]:
+    """Hold the folder's lock during the block. If another process has it, raise a RunError that names the holder.
 
     The operating system releases it when the process ends, so no lock is ever stale. The file stays. On a file system
     without locks nothing is locked.
     """
-    file = folder / name
+    file = folder / LOCK
     with open(file, "a", opener=unlinked):
         lock = FileLock(file, fallback_to_soft=False)
     try:
-        lock.acquire(timeout=-1 if wait else _PATIENCE_S)
+        lock.acquire(timeout=_PATIENCE_S)
     except Timeout:
         raise RunError(
             f"{folder}: in use by {_holder(file) or 'another process'}; allowed: one process at a time; "

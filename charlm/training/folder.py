@@ -18,7 +18,7 @@ from pathlib import Path
 
 from charlm.checkpoint import Checkpoint, save_checkpoint
 from charlm.config import Config, dump_config
-from charlm.errors import CharlmError, RunError
+from charlm.errors import RunError
 from charlm.runs import BEST, CHARTS, CONFIG, FOLDER, LAST, METRICS, SAMPLES
 from charlm.system.files import NotOwnError, nearest_existing, refuse_links, remove_leftovers, replace_file
 from charlm.system.formatting import format_bytes
@@ -136,9 +136,9 @@ def _is_log(file: Path) -> bool:
         return opened.read(len(begin)) in (b"", begin)
 
 
-def new_folder(name: str, parent: str = "runs") -> Path:
+def new_folder(name: str) -> Path:
     """Create runs/<name>-<time>; runs that start in the same second get -2, -3, …"""
-    first = Path(parent) / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    first = Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
     path, number = first, 1
     while True:
         try:
@@ -171,15 +171,15 @@ def check_space(folder: Path, needed_bytes: int) -> None:
 
 
 @contextlib.contextmanager
-def refusing_os_errors(folder: Path, kind: type[CharlmError] = RunError, option: str = "--run-dir") -> Iterator[None]:
-    """Turn an OSError into an error about the folder, which `option` names, or about what is not charlm's own in it."""
+def refusing_os_errors(folder: Path) -> Iterator[None]:
+    """Turn an OSError into a RunError about the folder, or about what is not charlm's own in it."""
     try:
         yield
     except NotOwnError as error:
-        raise kind(f"{error.filename}: {error.strerror}") from None
+        raise RunError(f"{error.filename}: {error.strerror}") from None
     except OSError as error:
-        raise kind(_unwritable(folder, error.strerror or str(error), option)) from None
+        raise RunError(_unwritable(folder, error.strerror or str(error))) from None
 
 
-def _unwritable(folder: Path, fault: str, option: str = "--run-dir") -> str:
-    return f"{folder}: {fault}; allowed: a folder that can be written; see {option}"
+def _unwritable(folder: Path, fault: str) -> str:
+    return f"{folder}: {fault}; allowed: a folder that can be written; see --run-dir"

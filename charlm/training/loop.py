@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -27,18 +27,8 @@ from charlm.training.signals import SIGNALS, catch_signals
 from charlm.training.snapshot import fingerprint, restore_snapshot, take_snapshot
 from charlm.training.step import Trainer, divergence
 
-
-@dataclass(frozen=True)
-class Callbacks:
-    """What a run calls while it trains."""
-
-    on_row: Callable[[dict[str, Any]], object] | None = None
-    """Called with each row of metrics.jsonl after it is written, in the process that writes."""
-    should_prune: Callable[[float, float], bool] | None = None
-    """Called after the evaluations at `prune_at` with the share of the run and the score in nats per character; True
-    ends the run as pruned."""
-    prune_at: Sequence[float] = ()
-    """Shares of the run, 0 to 1: runs with a time limit have no common steps at which to compare them."""
+OnRow = Callable[[dict[str, Any]], object]
+"""Called with each row of metrics.jsonl after it is written, in the process that writes. An exception ends the run."""
 
 
 class _Stopped(Exception):
@@ -51,7 +41,7 @@ class Outcome:
 
     run_dir: str
     reason: str
-    """The limit that was reached (max_steps, max_epochs, max_minutes, patience), pruned, or the name of a signal."""
+    """The limit that was reached (max_steps, max_epochs, max_minutes, patience), or the name of a signal."""
     step: int
     chars: int
     elapsed_s: float
@@ -77,7 +67,7 @@ class TrainingLoop:
         folder: RunFolder,
         tracker: Tracker,
         clock: Clock | None = None,
-        callbacks: Callbacks | None = None,
+        on_row: OnRow | None = None,
     ) -> None:
         """clock: the run's minutes, if they have begun; None: they begin now."""
         self.trainer = trainer
@@ -85,14 +75,13 @@ class TrainingLoop:
         self.corpus = corpus
         self.folder = folder
         self.tracker = tracker
-        self.callbacks = callbacks or Callbacks()
+        self._on_row = on_row
         self.group = trainer.group
         self.progress = ProgressBar(self.group.is_first)
         self._received: list[str] = []
         self._signals: list[str] = []  # as all processes know them
         self._rolled_back_to = -1  # step
         self._pace = Pace(self.config, len(corpus.splits.get("valid", ())), folder.path, clock)
-        self._pruned = False
         self._clock_s = clock.start_of_training_s() if clock else time.perf_counter()
 
     def fit(self) -> Outcome:
@@ -166,7 +155,7 @@ class TrainingLoop:
             return "max_minutes"
         if train.patience and state.evaluations_since_best >= train.patience:
             return "patience"
-        return "pruned" if self._pruned else ""
+        return ""
 
     def _due(self, every: int) -> bool:
         step = self.trainer.state.step
@@ -194,11 +183,9 @@ class TrainingLoop:
             raise _Stopped
 
     def _evaluate(self) -> None:
-        """Evaluate if the config or the pruner asks for it at this step; then let the pruner decide."""
-        state, callbacks, share_done = self.trainer.state, self.callbacks, self.trainer.share_done()
-        share = max((share for share in callbacks.prune_at if state.watched_share < share <= share_done), default=None)
-        scheduled = self._due(self.config.train.eval_every) and not self._pace.ends_soon(state)
-        due = share is not None or scheduled
+        """Evaluate if it is due at this step."""
+        state = self.trainer.state
+        due = self._due(self.config.train.eval_every) and not self._pace.ends_soon(state)
         if due and state.evaluated_step != state.step and "valid" in self.corpus.splits:
             self._tick()
             start_s = state.elapsed_s
@@ -206,10 +193,6 @@ class TrainingLoop:
             self._pace.count_evaluation(state, state.elapsed_s - start_s)
             state.count_evaluation(improved)
             self._watch_gradients()
-        if share is not None:
-            state.watched_share = share
-            if callbacks.should_prune and state.valid_nats is not None:
-                self._pruned = self.group.on_first(callbacks.should_prune, share, state.valid_nats)
 
     def _score(self) -> bool:
         """Evaluate and log the score; True if it is the best so far. DivergenceError if it is not finite."""
@@ -305,8 +288,8 @@ class TrainingLoop:
 
     def _record(self, row: dict[str, Any]) -> None:
         self.tracker.record(row)
-        if self.callbacks.on_row and self.group.is_first:
-            self.callbacks.on_row(row)
+        if self._on_row and self.group.is_first:
+            self._on_row(row)
 
     # Finish, roll back
 

@@ -60,7 +60,7 @@ def draw_sample(
     before = prompt_ids(model, vocabulary, "")
     ids = np.array([*before, *vocabulary.encode(text).tolist()], np.int64)
     [nats] = score_texts(model, [ids], device)
-    bits = nats_to_bits(1) * vocabulary.reversed_if_backward(nats[len(before) - 1 :]).astype(np.float64)
+    bits = nats_to_bits(1) * nats[len(before) - 1 :].astype(np.float64)
     if vocabulary.level == "byte":
         bits = _of_characters(bits, text)
     shown = "".join("\ufffd" if "\udc80" <= character <= "\udcff" else character for character in text)

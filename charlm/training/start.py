@@ -34,7 +34,7 @@ from charlm.training.folder import (
     new_folder,
     refusing_os_errors,
 )
-from charlm.training.loop import Callbacks, Outcome, TrainingLoop
+from charlm.training.loop import OnRow, Outcome, TrainingLoop
 from charlm.training.machine import Machine, choose_machine
 from charlm.training.metrics import Tracker
 from charlm.training.snapshot import restore_snapshot
@@ -51,7 +51,7 @@ def start_run(
     machine: Machine | None = None,
     text: CountedSources | None = None,
     clock: Clock | None = None,
-    callbacks: Callbacks | None = None,
+    on_row: OnRow | None = None,
 ) -> Outcome:
     """Train a new model, or one that starts from the weights and vocabulary of `init_from`.
 
@@ -82,14 +82,14 @@ def start_run(
         if is_new:
             run_dir = group.on_first(_make_folder, run_dir, name, locks)
         assert run_dir is not None
-        return _fit(trainer, corpus, run_dir, clock, callbacks)
+        return _fit(trainer, corpus, run_dir, clock, on_row)
 
 
 def resume_run(
     run_dir: Path,
     change: Callable[[Config], Config] = lambda config: config,
     group: ProcessGroup = ONE_PROCESS,
-    callbacks: Callbacks | None = None,
+    on_row: OnRow | None = None,
 ) -> Outcome:
     """Continue a run from its last checkpoint, on the CPU bit for bit as if it had never stopped.
 
@@ -118,7 +118,7 @@ def resume_run(
             last = run_dir / FOLDER / LAST
             group.on_first(refusing_os_errors(run_dir)(last.unlink), missing_ok=True)
         say("resume", f"{path}, step {state.step}")
-        return _fit(trainer, corpus, run_dir, None, callbacks, resumed=True)
+        return _fit(trainer, corpus, run_dir, None, on_row, resumed=True)
 
 
 def prepare(
@@ -166,7 +166,7 @@ def _fit(
     corpus: Corpus,
     run_dir: Path,
     clock: Clock | None,
-    callbacks: Callbacks | None,
+    on_row: OnRow | None,
     resumed: bool = False,
 ) -> Outcome:
     group, state = trainer.group, trainer.state
@@ -175,7 +175,7 @@ def _fit(
     group.remember("run", str(run_dir.resolve()))
     # A GPU trains on while a checkpoint is written. A CPU would only lose cores to it.
     folder = RunFolder(run_dir, writes_behind=trainer.device.type == "cuda")
-    return TrainingLoop(trainer, corpus, folder, tracker, clock, callbacks).fit()
+    return TrainingLoop(trainer, corpus, folder, tracker, clock, on_row).fit()
 
 
 def run_of_this_launch(group: ProcessGroup) -> Path | None:
@@ -290,7 +290,7 @@ def settings_of_run(config: Config) -> list[str]:
 
     Dropout is left to the new text.
     """
-    taken = ("data.level", "data.unit", "data.direction", "model.")
+    taken = ("data.level", "data.unit", "model.")
     return [
         f"{key}={dump_flow(value)}"
         for key, value in flatten(config).items()
@@ -305,7 +305,7 @@ def check_same_model(config: Config, init_from: Checkpoint) -> None:
     faults = [
         f"{key}: found {found!r}; the checkpoint of --init-from has {wanted!r}; allowed: the same"
         for key, (wanted, found) in changed.items()
-        if key.startswith(("model.", "data.level", "data.direction")) and not key.startswith(free)
+        if key.startswith(("model.", "data.level")) and not key.startswith(free)
     ]
     if faults:
         raise ConfigError(*faults)

@@ -48,13 +48,11 @@ class TrainState:
     evaluated_step: int = 0
     """Step of the last scheduled evaluation; the final one is excluded because resuming repeats it."""
     evaluations_since_best: int = 0
-    watched_share: float = 0.0
-    """Fraction of the run, 0 to 1, after which the pruner was asked last."""
     unfinished: bool = False
     """Whether the evaluation, sample or checkpoint of this step has not been made yet; in a checkpoint only after a
     signal."""
     stop_reason: str = ""
-    """The limit that ended the run, or "pruned". "" while it trains or evaluates, and after a signal."""
+    """The limit that ended the run. "" while it trains or evaluates, and after a signal."""
     rollbacks: int = 0
     """Returns to an earlier checkpoint after non-finite numbers. Each one halves the learning rate."""
     averaged_updates: int = 0

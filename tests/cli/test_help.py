@@ -12,7 +12,7 @@ from charlm.cli import app
 from charlm.config.shipped import shipped_configs
 
 COMMANDS = [
-    "train", "sample", "next", "classify", "eval", "look", "score", "export", "plan", "tune", "compare",
+    "train", "sample", "next", "classify", "eval", "look", "score", "export", "plan", "compare",
     "runs", "report", "doctor", "cells list", "cells show", "cells check",
     "config list", "config check", "config show", "config suggest", "config schema",
     "config options", "data list", "data info", "data fetch", "data cache",
@@ -70,13 +70,10 @@ MISSING = {
     "train --config gone.yaml": "found no such file; allowed: a YAML file, or a name from `charlm config list`",
     "config check gone.yaml": "found no such file",
     "config show gone.yaml": "found no such file",
-    "tune --config gone.yaml --hours 1": "found no such file",
     "plan gone": FOLDER,
     "config suggest gone": FOLDER,
     "plan --config lstm --set data.source=gone": FOLDER,
     "plan --config gone.yaml": "found no such file",
-    "tune --config lstm --set data.source=gone --hours 1": FOLDER,
-    "tune --study gone --hours 1": "holds no study; allowed: the folder of one; --config and --hours begin one",
     "eval run --file gone": FOLDER,
     "look run --file gone": FOLDER,
     "score run gone": FOLDER,
@@ -103,7 +100,7 @@ def run(words):
 
 quick, others, calls = json.load(sys.stdin)
 found = [run(words) for words in quick]
-slow = sorted({"numpy", "safetensors", "tensorboard", "yaml", "tqdm", "optuna", "matplotlib"} & set(sys.modules))
+slow = sorted({"numpy", "safetensors", "tensorboard", "yaml", "tqdm"} & set(sys.modules))
 found += [run(words) for words in others]
 for call in calls:
     try:

@@ -46,7 +46,6 @@ _COLUMNS: dict[str, list[Any]] = {
     "zoneout": [0.0, 0.2],
     "level": ["char", "byte"],
     "unit": ["text", "line"],
-    "direction": ["forward", "backward"],
 }
 _OTHERS = all_pairs(*_COLUMNS.values())
 _ROWS = [(case, *_OTHERS[n % len(_OTHERS)]) for n, case in enumerate(2 * [*CELLS_TO_EXPORT, "odd"])]
@@ -63,17 +62,16 @@ def model_of(
     inputs: str = "embedding",
     level: Any = "char",
     unit: Any = "text",
-    direction: Any = "forward",
     **model: Any,
 ) -> TrainedModel:
     """A model with random weights."""
     named = CELLS_TO_EXPORT.get(case, {"kind": "rnn"})
     model |= {"cell": {**named, "hidden": HIDDEN}, **EMBEDDINGS[inputs]}
-    config = parse_config({"data": {"level": level, "unit": unit, "direction": direction}, "model": model}, "a test")
+    config = parse_config({"data": {"level": level, "unit": unit}, "model": model}, "a test")
     if case == "odd":  # no config can name it
         whole = config.model.model_copy(update={"cell": Odd(hidden=HIDDEN)})
         config = config.model_copy(update={"model": whole})
-    vocabulary = Vocabulary(level, "" if level == "byte" else CHARACTERS, direction)
+    vocabulary = Vocabulary(level, "" if level == "byte" else CHARACTERS)
     network = build_model(config.model, len(vocabulary)).eval()
     network.reset_id = reset_id_of(unit, vocabulary)
     with torch.no_grad():

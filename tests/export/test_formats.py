@@ -15,7 +15,7 @@ from charlm.inference import TrainedModel
 from charlm.layers import as_tuple
 from tests.export.models import CELLS_TO_EXPORT, HIDDEN, every_model, extreme_model_of, model_of, rounding_of, some_ids
 
-VOCABULARY = {"level": "char", "characters": "\n abcdefghé😀", "unit": "text", "direction": "forward"}
+VOCABULARY = {"level": "char", "characters": "\n abcdefghé😀", "unit": "text"}
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def test_torch_computes_and_writes_what_charlm_does(exported, options):
     for prompt in ("", "abé"):
         written = trained.sample(prompt, length=30, temperature=0)
         for temperature in (0, 1e-9, 5e-324):
-            assert names["sample"](model, prompt, 30, temperature) == trained.vocabulary.joined(prompt, written)
+            assert names["sample"](model, prompt, 30, temperature) == prompt + written
 
 
 @every_model
@@ -103,13 +103,13 @@ def test_kinds_that_torch_has_are_its_modules(exported, tmp_path, case, unit):
 
 def test_what_is_in_the_folder(exported, tmp_path):
     """The step reads like the equations, and the weights have their names in charlm."""
-    trained = model_of("lstm-norm", layers=2, direction="backward")
+    trained = model_of("lstm-norm", layers=2)
     exported(trained)
     code = (tmp_path / "out/char_model.py").read_text()
     for line in ("f = torch.sigmoid(d[1])", "new_c = f * c + i * g", "return new_h, new_c"):
         assert f"    {line}\n" in code
     assert load_file(tmp_path / "out/weights.safetensors").keys() == trained.network.state_dict().keys()
-    assert json.loads((tmp_path / "out/vocabulary.json").read_text()) == VOCABULARY | {"direction": "backward"}
+    assert json.loads((tmp_path / "out/vocabulary.json").read_text()) == VOCABULARY
 
 
 def test_names_shapes_and_vocabulary_of_a_graph(session):

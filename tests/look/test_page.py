@@ -1,7 +1,6 @@
 """The page's data, packed and safe."""
 
 import base64
-import copy
 import hashlib
 import re
 from dataclasses import replace
@@ -55,18 +54,10 @@ def test_the_page_says_what_the_model_says(model):
         ("ab", "c\r\n\r\nef\r\ng", "ef\r\ng"),
     ],
 )
-@pytest.mark.parametrize("direction", ["forward", "backward"])
-def test_the_validation_text_is_shown_from_the_start_of_a_line(
-    of_characters, monkeypatch, direction, before, valid, shown
-):
+def test_the_validation_text_is_shown_from_the_start_of_a_line(of_characters, monkeypatch, before, valid, shown):
     trained = of_characters("\n\rabcdefghijk")
-    vocabulary = replace(trained.vocabulary, direction=direction)
-    trained = replace(trained, vocabulary=vocabulary)
-    splits = {"train": vocabulary.encode(before), "valid": vocabulary.encode(valid)}
+    splits = {"train": trained.vocabulary.encode(before), "valid": trained.vocabulary.encode(valid)}
     monkeypatch.setattr(TrainedModel, "split", lambda _, name: splits[name])
-    if direction == "backward":  # it reads from the end, and what comes before is not known
-        end = valid[-6:]
-        shown = end[end.index("\n") :].lstrip("\r\n") if "\n" in end else end
     assert shown_text(trained, opening(trained, 6)) == shown
 
 
@@ -174,19 +165,6 @@ def test_modules_are_listed_small_and_joined_without_imports(name):
             assert earlier, f"{module} imports {imported}, which comes later"
 
 
-def test_a_model_that_reads_backward(model):
-    text = words_text(300)
-    backward = replace(model, vocabulary=replace(model.vocabulary, direction="backward"))
-    data = data_of(look_page(backward, text, model, units=2))
-    assert data["text"] == text
-    bits = unpacked(data["reading"]["bits"])
-    assert bits[-1] == 65535
-    forward = data_of(look_page(model, text[::-1], units=2))
-    np.testing.assert_array_equal(bits, unpacked(forward["reading"]["bits"])[::-1])
-    assert data["memory"] == forward["memory"]
-    assert unpacked(data["compare"]["reading"]["bits"])[0] == 65535
-
-
 def test_gradients_and_influences(model):
     text = words_text(300)
     assert "gradients" not in data_of(look_page(model, text))
@@ -207,28 +185,21 @@ def test_gradients_and_influences(model):
     assert (found[0] == 0).all()
 
 
-@pytest.mark.parametrize("unit", ["text", "line"])
-def test_influences_of_a_model_that_reads_backward_are_in_the_order_of_the_text(model, unit):
+def test_influences_of_a_model_of_lines_are_those_of_its_text(model):
     text = words_text(120)
-    backward = replace(model, vocabulary=replace(model.vocabulary, direction="backward"))
-    if unit == "line":
-        backward = replace(backward, network=copy.deepcopy(model.network))
-        backward.network.reset_id = int(model.vocabulary.encode(" ")[0])
-    influence = data_of(look_page(backward, text, gradients=True))["gradients"]["influence"]
-    ids = backward.scored_ids(backward.vocabulary.encode(text))
-    expected = influences(backward.network, ids)[unit == "line" :][::-1]
+    model.network.reset_id = int(model.vocabulary.encode(" ")[0])
+    influence = data_of(look_page(model, text, gradients=True))["gradients"]["influence"]
+    expected = influences(model.network, model.scored_ids(model.vocabulary.encode(text)))[1:]
     found = unpacked(influence["values"]).reshape(-1, influence["reach"])
-    assert influence["backward"] is True
     assert len(found) == len(expected)
     assert (np.sign(found) * np.sign(expected) >= 0).all()
     assert (np.abs(found).argmax(1) == np.abs(expected).argmax(1)).mean() > 0.9
 
 
-def test_shades_of_a_unit_are_in_the_order_of_the_text(model):
-    backward = replace(model, vocabulary=replace(model.vocabulary, direction="backward"))
-    ids = backward.vocabulary.encode(words_text(300))
-    [unit, _] = shaded_units(backward, ids, 2, 100)
+def test_shades_of_a_unit_are_its_states(model):
+    ids = model.vocabulary.encode(words_text(300))
+    [unit, _] = shaded_units(model, ids, 2, 100)
     [states] = activations(model.network, ids[:100])
-    values = states[Series(unit["layer"] - 1, unit["state"], False)][::-1, unit["unit"]]
+    values = states[Series(unit["layer"] - 1, unit["state"], False)][:, unit["unit"]]
     scale = unit["shades"]["scale"]
     np.testing.assert_allclose(unpacked(unit["shades"]) * scale, values - values.mean(), atol=0.6 * scale)

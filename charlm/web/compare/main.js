@@ -23,9 +23,7 @@ async function start() {
   fillGradients(byId("gradients"), data.runs, gradients, data.symbol);
   showRuns(data);
   fillTexts(byId("passages"), data.runs, passages, "The passage");
-  const given = data.backward ? "end" : "beginning";
-  byId("continued-title").textContent = `The same ${given}, continued by each`;
-  fillTexts(byId("continued"), data.runs, continued, `The ${given}, continued`);
+  fillTexts(byId("continued"), data.runs, continued, "The beginning, continued");
   fillUnits(byId("units"), data.runs, passages, units);
   document.documentElement.dataset.ready = "yes";
 }

@@ -13,13 +13,12 @@ const SAME = {
 };
 
 /** What the networks have done; all are of one size or not. */
-export function comparisonStory({ text, symbol, backward, minutes, equal, seeds }) {
+export function comparisonStory({ text, symbol, minutes, equal, seeds }) {
   const time = minutes <= 1 ? timeSpan(60 * minutes) : `${Number(minutes.toPrecision(3))} minutes`;
-  const guessed = `${backward ? "previous" : "next"} ${symbol}`;
   const told =
     equal === "updates"
-      ? `Each network learned to guess the ${guessed} of ${text}. All have about the same number of parameters, and made as many updates as the slowest makes in ${time}.`
-      : `Each network read ${text} for ${time} and learned to guess its ${guessed}. ${SAME[equal]}`;
+      ? `Each network learned to guess the next ${symbol} of ${text}. All have about the same number of parameters, and made as many updates as the slowest makes in ${time}.`
+      : `Each network read ${text} for ${time} and learned to guess its next ${symbol}. ${SAME[equal]}`;
   return seeds > 1 ? `${told} The table has the means of ${seeds} trainings; all else is of the first.` : told;
 }
 

@@ -51,11 +51,9 @@ export function bars(reading, symbols, index, character) {
   return element("ol", { className: "bars" }, ...rows);
 }
 
-/** A character after the text before it; of text that is written to the left, before the text after it. */
-export function contextLine(text, character, backward = false) {
-  const line = element("p", { className: "context", dir: "auto" }, text);
-  line[backward ? "prepend" : "append"](element("mark", { textContent: nameOf(character) }));
-  return line;
+/** A character after the text before it. */
+export function contextLine(text, character) {
+  return element("p", { className: "context", dir: "auto" }, text, element("mark", { textContent: nameOf(character) }));
 }
 
 /** Fill `box` with the prediction of the character at `index`; `more`: a further line. */

@@ -11,10 +11,10 @@ const STRONGEST = 5; // influences that are listed
 /** Add the view of influences and the card of gradients, if the page has them. */
 export async function addGradients(data, views, text, strip) {
   if (!data.gradients) return;
-  const { reach, backward, values: packedValues } = data.gradients.influence;
+  const { reach, values: packedValues } = data.gradients.influence;
   const values = await unpackArray(packedValues);
   const influenceAt = (index) => {
-    const back = backward ? index - text.selected : text.selected - index;
+    const back = text.selected - index;
     return back >= 1 && back <= reach ? values[text.selected * reach + back - 1] / 127 : 0;
   };
   const list = element("ol", { className: "chips" });
@@ -58,17 +58,16 @@ export async function addGradients(data, views, text, strip) {
 /** The characters with the most influence on the one at `selected`, the strongest first. */
 function strongestBefore(characters, selected, influenceAt, reach) {
   const near = [];
-  for (let index = Math.max(0, selected - reach); index <= Math.min(characters.length - 1, selected + reach); index++) {
+  for (let index = Math.max(0, selected - reach); index < selected; index++) {
     if (influenceAt(index) !== 0) near.push(index);
   }
   near.sort((a, b) => Math.abs(influenceAt(b)) - Math.abs(influenceAt(a)));
   return near.slice(0, STRONGEST).map((index) => {
     const amount = influenceAt(index).toFixed(2).replace("-", "−");
-    const back = Math.abs(selected - index);
     return element(
       "li",
       {},
-      element("span", { className: "what", textContent: `${nameOf(characters[index])}, ${back} back` }),
+      element("span", { className: "what", textContent: `${nameOf(characters[index])}, ${selected - index} back` }),
       element("span", { className: "number", textContent: ` ${amount}` }),
     );
   });

@@ -18,7 +18,7 @@ async function start() {
   const length = data.characters.length;
   const scale = surpriseScale(data.characters.map((_, index) => bitsAt(data.reading, index)));
   const models = data.compare ? [data, data.compare] : [data];
-  const guesses = `It guesses every ${data.backward ? "previous" : "next"} ${data.symbol};`;
+  const guesses = `It guesses every next ${data.symbol};`;
   let view = "";
   let selected = null; // a part of the text
 

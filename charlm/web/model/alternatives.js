@@ -9,7 +9,7 @@ const BEFORE = 24; // entries before the place that are shown
 export class Alternatives {
   /** Follows the pointer, taps and arrow keys on the paper. */
   constructor(symbol, vocabulary, writer, paper) {
-    Object.assign(this, { symbol, writer, paper, backward: vocabulary.backward });
+    Object.assign(this, { symbol, writer, paper });
     this.symbols = Array.from({ length: writer.model.size }, (_, id) => vocabulary.name(id));
     this.box = byId("alternatives");
     this.hint = [...this.box.childNodes];
@@ -37,7 +37,7 @@ export class Alternatives {
     const { entries, framed } = this.paper;
     if (!step || !entries.length || event.ctrlKey || event.metaKey || event.altKey) return;
     event.preventDefault();
-    const next = framed < 0 ? 0 : framed + (this.backward ? -step : step);
+    const next = framed < 0 ? 0 : framed + step;
     this.held = true;
     byId("spoken").textContent = this.show(Math.max(0, Math.min(entries.length - 1, next)));
   }
@@ -55,13 +55,12 @@ export class Alternatives {
     this.paper.mark(entry);
     const { reading } = this.writer;
     const texts = this.paper.entries.slice(Math.max(0, entry - BEFORE), entry).map(({ text }) => text);
-    if (this.backward) texts.reverse();
     const around = Array.from(texts.join(""));
     const { text, prompt } = this.paper.entries[entry];
     const predicted = !prompt && entry < reading.bits.length && reading.rank[entry] > 0;
     const words = predicted ? sentence(this, reading, entry) : prompt ? "The prompt: it was given this." : "A new line.";
     this.box.replaceChildren(
-      contextLine(excerpt(around, 0, around.length), text || "part of a character", this.backward),
+      contextLine(excerpt(around, 0, around.length), text || "part of a character"),
       element("p", { textContent: words }),
       ...(predicted ? [bars(reading, this.symbols, entry, text)] : []),
     );

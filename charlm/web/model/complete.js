@@ -30,13 +30,10 @@ export class CompleteTab {
     byId("take").addEventListener("click", () => this.take());
   }
 
-  /** What the model reads before the cursor; behind it, if the model reads backward. */
+  /** What the model reads before the cursor. */
   before() {
-    const { value, selectionStart, selectionEnd } = this.field;
-    const { backward, begins } = this.vocabulary;
-    const text = backward ? value.slice(selectionEnd) : value.slice(0, selectionStart);
-    if (begins === null) return text;
-    return backward ? text.split("\n", 1)[0] : text.slice(text.lastIndexOf("\n") + 1);
+    const text = this.field.value.slice(0, this.field.selectionStart);
+    return this.vocabulary.begins === null ? text : text.slice(text.lastIndexOf("\n") + 1);
   }
 
   async update() {
@@ -67,7 +64,7 @@ export class CompleteTab {
       const id = choose(next, { temperature: 0 }, 0);
       if (id === this.vocabulary.begins) break;
       const added = decoder.push(id);
-      written = this.vocabulary.backward ? added + written : written + added;
+      written += added;
       if (added === "\n") break;
       next = this.model.read(state, id);
     }
@@ -79,7 +76,7 @@ export class CompleteTab {
     this.likely = likely;
     const { value, selectionStart, selectionEnd } = this.field;
     // The gray text can stand in the field only where nothing else stands.
-    const fits = !this.vocabulary.backward && selectionStart === selectionEnd && selectionEnd === value.length;
+    const fits = selectionStart === selectionEnd && selectionEnd === value.length;
     const gray = printable(ahead).replace("\n", "⏎");
     // Apart from what is typed, of which it must not move a character: in a bdi element, with the direction of the line.
     const dir = directionOf(value.slice(value.lastIndexOf("\n") + 1)) ?? "auto";
@@ -115,10 +112,7 @@ export class CompleteTab {
 
   /** The next word of the continuation, with the space before it; an ideograph is one. */
   word() {
-    const pattern = this.vocabulary.backward
-      ? /(\p{Script=Han}|[^\s\p{Script=Han}]+)\s*$|\s+$/u
-      : /^\s*(\p{Script=Han}|[^\s\p{Script=Han}]+)|^\s+/u;
-    return this.ahead.match(pattern)?.[0] ?? "";
+    return this.ahead.match(/^\s*(\p{Script=Han}|[^\s\p{Script=Han}]+)|^\s+/u)?.[0] ?? "";
   }
 
   take() {
@@ -128,10 +122,8 @@ export class CompleteTab {
   insert(text) {
     const { field } = this;
     field.focus();
-    const start = field.selectionStart;
     // Unlike setRangeText, this can be undone by the person.
-    if (!document.execCommand("insertText", false, text)) field.setRangeText(text, start, field.selectionEnd, "end");
-    if (this.vocabulary.backward) field.setSelectionRange(start, start);
+    if (!document.execCommand("insertText", false, text)) field.setRangeText(text, field.selectionStart, field.selectionEnd, "end");
     this.update();
   }
 

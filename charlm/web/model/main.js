@@ -29,7 +29,7 @@ async function start() {
 
 function tellAbout(data) {
   byId("name").textContent = data.name;
-  const drawn = `every ${data.backward ? "previous" : "next"} ${data.symbol} is drawn from its guesses`;
+  const drawn = `every next ${data.symbol} is drawn from its guesses`;
   byId("story").textContent = `${story(data)} It writes: ${drawn}.`;
   const facts = [
     data.kind,

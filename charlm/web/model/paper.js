@@ -6,9 +6,9 @@ import { printable } from "../shared/printable.js";
 const RUN = 256; // entries of an element at most: little is drawn again when the text grows
 
 export class Paper {
-  /** backward: whether the text grows to the left, and new lines come above; color(value, peak) of an entry. */
-  constructor(box, backward, color) {
-    Object.assign(this, { box, backward, color });
+  /** color(value, peak) of an entry. */
+  constructor(box, color) {
+    Object.assign(this, { box, color });
     this.frame = element("div", { id: "frame" });
     this.clear();
   }
@@ -28,7 +28,7 @@ export class Paper {
   add(text, prompt = false, value = 0) {
     const index = this.entries.length;
     const last = this.entries.at(-1);
-    if (this.backward ? text.startsWith("\n") : last?.text.endsWith("\n")) this.starts.push(index);
+    if (last?.text.endsWith("\n")) this.starts.push(index);
     this.entries.push({ text, prompt, copied: false, value });
     this.peak = Math.max(this.peak, Math.abs(value));
     this.touch(index);
@@ -52,14 +52,12 @@ export class Paper {
     if (this.changed === Infinity) return;
     const { box } = this;
     const below = box.scrollHeight - box.scrollTop - box.clientHeight;
-    const [fromBeginning, fromEnd] = this.backward ? [below, box.scrollTop] : [box.scrollTop, below];
-    const following = fromBeginning > 1 && fromEnd < 40;
+    const following = box.scrollTop > 1 && below < 40;
     let line = this.starts.length - 1;
     while (line > 0 && this.starts[line] > this.changed) line--;
     for (; line < this.starts.length; line++) this.drawLine(line);
     this.changed = Infinity;
-    if (following) box.scrollTop = this.backward ? 0 : box.scrollHeight;
-    else if (this.backward) box.scrollTop = box.scrollHeight - box.clientHeight - below;
+    if (following) box.scrollTop = box.scrollHeight;
     this.mark(this.framed);
   }
 
@@ -67,7 +65,7 @@ export class Paper {
   drawLine(number) {
     if (!this.lines[number]) {
       this.lines[number] = { line: element("div", { className: "line", dir: "auto" }), runs: [] };
-      this.put(this.box, this.lines[number].line);
+      this.box.append(this.lines[number].line);
     }
     const { line, runs } = this.lines[number];
     let first = this.starts[number];
@@ -79,14 +77,13 @@ export class Paper {
     }
     const fresh = document.createDocumentFragment(); // added at once: at every change of a line its direction is found again
     for (const run of this.runsFrom(first, this.starts[number + 1] ?? this.entries.length)) {
-      if (this.backward) run.texts.reverse();
       const node = drawnRun(printable(run.texts.join("")), run);
       node.run = run;
-      this.put(fresh, node);
+      fresh.append(node);
       run.node = node;
       runs.push(run);
     }
-    this.put(line, fresh);
+    line.append(fresh);
   }
 
   /** Entries that look the same are one run. */
@@ -108,7 +105,7 @@ export class Paper {
     let start = 0;
     return texts.map((text, order) => {
       const end = start + printable(text).length;
-      const place = { index: first + (this.backward ? texts.length - 1 - order : order), start, end };
+      const place = { index: first + order, start, end };
       start = end;
       return place;
     });
@@ -139,12 +136,6 @@ export class Paper {
     this.frame.style.top = `${area.top - top - clientTop + scrollTop}px`;
     this.frame.style.width = `${area.width}px`;
     this.frame.style.height = `${area.height}px`;
-  }
-
-  /** Adds a node where the text goes on. */
-  put(parent, node) {
-    if (this.backward) parent.prepend(node);
-    else parent.append(node);
   }
 
   /** Other values for the first entries; 0 for none. */

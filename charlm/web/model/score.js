@@ -55,7 +55,7 @@ export class ScoreTab {
     let logits = null;
     for (const { id, shown } of read) {
       if (shown) {
-        if (logits) reading.note(this.vocabulary.backward ? reading.bits.length - 1 - index : index, probabilities(logits), id);
+        if (logits) reading.note(index, probabilities(logits), id);
         index++;
       }
       logits = this.model.read(state, id);
@@ -75,8 +75,7 @@ export class ScoreTab {
     const { begins } = vocabulary;
     const { ids } = vocabulary.encode(text);
     if (begins === null) return ids.map((id) => ({ id, shown: true }));
-    const before = vocabulary.backward && ids[0] === begins ? ids.slice(1) : ids;
-    const lines = before.at(-1) === begins && before.length ? before : [...before, begins];
+    const lines = ids.at(-1) === begins ? ids : [...ids, begins];
     return [{ id: begins, shown: false }, ...lines.map((id) => ({ id, shown: true }))];
   }
 
@@ -113,11 +112,10 @@ export class ScoreTab {
   }
 }
 
-/** A string for each id, in the order of the text. The last byte of a character shows it, others show a dot. */
+/** A string for each id. The last byte of a character shows it, others show a dot. */
 function shownCharacters(vocabulary, ids) {
-  const ordered = vocabulary.backward ? ids.toReversed() : ids;
-  if (vocabulary.level === "char") return ordered.map((id) => vocabulary.name(id));
-  const text = new TextDecoder("utf-8", { ignoreBOM: true }).decode(Uint8Array.from(ordered));
+  if (vocabulary.level === "char") return ids.map((id) => vocabulary.name(id));
+  const text = new TextDecoder("utf-8", { ignoreBOM: true }).decode(Uint8Array.from(ids));
   const encoder = new TextEncoder();
   return Array.from(text).flatMap((character) => {
     const bytes = encoder.encode(character).length;

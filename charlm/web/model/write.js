@@ -18,7 +18,7 @@ export class WriteTab {
     this.lines = vocabulary.begins !== null;
     this.running = false;
     this.watch = new Watch(model, data.units, () => this.writer.recolor());
-    const paper = new Paper(byId("paper"), vocabulary.backward, (value, peak) => this.watch.color(value, peak));
+    const paper = new Paper(byId("paper"), (value, peak) => this.watch.color(value, peak));
     this.writer = new Writer(model, vocabulary, new Context(model), copies, paper, this.watch);
     this.paper = paper;
     this.alternatives = new Alternatives(data.symbol, vocabulary, this.writer, paper);

@@ -7,11 +7,11 @@ import { showRuns } from "./show.js";
 /** What the page shows, for those who meet it for the first time. */
 function reportStory({ runs, settings }) {
   const all = (key, value) => settings.some((each) => each.key === key && each.values.every((own) => own === value));
-  const guessed = `${all("data.direction", "backward") ? "previous" : "next"} ${all("data.level", "byte") ? "byte" : "character"}`;
+  const guessed = all("data.level", "byte") ? "byte" : "character";
   const texts = [...new Set(runs.map(({ text }) => text))];
   const text = texts.length === 1 ? (texts[0] ?? "a text") : "a text";
   const [learners, them] = runs.length === 1 ? ["A network", "it"] : [`${runs.length} networks`, "them"];
-  return `${learners} learned to guess every ${guessed} of ${text}. Loss: how much the text surprised ${them}; lower is better.`;
+  return `${learners} learned to guess every next ${guessed} of ${text}. Loss: how much the text surprised ${them}; lower is better.`;
 }
 
 async function start() {
