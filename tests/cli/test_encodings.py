@@ -53,7 +53,6 @@ def test_a_pipe_gets_utf8_and_json_its_own_escapes(shown, run, encoding, write):
     assert out.startswith(PROMPT)
     assert shown(encoding, "classify", run, lines, "--labels", "é").decode().endswith(f"\t{PROMPT}\n")
     assert shown(encoding, "score", run, lines).decode().endswith(f"\t{PROMPT}\n")
-    assert "€" in shown(encoding, "score", run, lines, "--per-char").decode()
     assert "é" in shown(encoding, "config", "show", run / "config.yaml").decode()
     for words in (
         ["sample", run, "--prompt", PROMPT, "--seed", 1, "--json"],

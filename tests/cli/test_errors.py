@@ -97,7 +97,7 @@ ERRORS = [
     ("look run --file text.txt --out no/page.html", f"--out no/page.html: {WRITABLE}"),
     ("look run --file text.txt --out text.txt", "--out text.txt: exists and is not a page of charlm look; allowed: a "
      "new or empty file, or an earlier page of charlm look"),
-    ("look run --prompt s --out new", "look: found a text of 1 character; allowed: 2 or more"),
+    ("look run --file s.txt --out new", "look: found a text of 1 character; allowed: 2 or more"),
     ("report run --out no/page.html", f"--out no/page.html: {WRITABLE}"),
     *((f"{command} damaged", "damaged: damaged, or not a checkpoint (") for command in COMMANDS_OF_MODELS),
     *((f"{command} folder", "folder: no checkpoint in folder/checkpoints; allowed: the folder of a run, or a checkp")
