@@ -57,8 +57,6 @@ OUT_OF_RANGE = {
     "sample r --top-k": "-1",
     "next r --top": "0",
     "eval r --streams": "0",
-    "eval r --dynamic --dynamic-decay": "1.5 nan",
-    "eval r --dynamic --dynamic-steps": "0",
     "train x.txt --minutes": "0 nan",
 }
 
