@@ -83,8 +83,6 @@ TRIALS = [
     Trial("model.init_uniform=0.04", source="Zilly et al. 2017"),
     Trial("train.activation_penalty=2", source="AR: Merity et al. 2017"),
     Trial("train.change_penalty=1", source="TAR: Merity et al. 2017"),
-    Trial("train.vary_bptt=0.3", source="Merity et al. 2018"),
-    Trial("train.bptt_start=16", source="Smith et al. 2018, for batches"),
     Trial("train.ema=0.999", source="Polyak & Juditsky 1992"),
     Trial("optimizer.weight_decay=0.3", source="Loshchilov & Hutter 2019; the base has 0.01"),
     Trial("optimizer.schedule={name: constant, warmup_steps: 100}", source="the base has cosine"),
@@ -114,7 +112,7 @@ def row(trial: Trial, nats: float, base: float) -> str:
 
 
 def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="scripts/ablate", description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(prog="benchmarks/ablate.py", description=(__doc__ or "").splitlines()[0])
     parser.add_argument(
         "--jobs", type=int, default=os.cpu_count(), metavar="N", help="runs at a time (default: one per core)"
     )

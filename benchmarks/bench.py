@@ -1,13 +1,11 @@
 """Measures charlm's speed beside PyTorch's own, in the same rounds. Run by scripts/bench.
 
-bench.py            arguments, the tests that run first, sections, targets
+bench.py            arguments, the tests that run first, sections
 bench_measure.py    timing in rounds, figures, tables, the machine
 bench_kernels.py    layers forward and backward, matrix products, growth with T, D, L
-bench_grid.py       small layers at many shapes; beside busy processes
 bench_gpu.py        layers and updates on a GPU
 bench_uses.py       training, on lines too, and sampling
 bench_processes.py  several processes that share a batch
-bench_encoding.py   encoding texts, each in its own process
 """
 
 import argparse
@@ -29,24 +27,19 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[1]
 SECTIONS = {
     "kernels": "forward and backward of every cell; bf16 if the CPU has it; a GPU if there is one",
-    "grid": "small layers at many shapes, on 1, 2 and all cores",
-    "busy": "the LSTM beside processes that keep the cores busy",
     "gpu": "layers and updates on a GPU, if there is one",
     "train": "updates of the trainer ÷ bare layers",
     "lines": "updates with data.unit: line ÷ with data.unit: text",
     "processes": "several processes that share a batch ÷ one with as many threads",
     "sampling": "1 and 64 streams ÷ a loop of PyTorch modules",
-    "encoding": "a text of 1 GB, the first time and from the cache",
-    "scaling": "time against T, D, L and the size of the text",
+    "scaling": "time against T, D and L",
 }
 TESTS = [
-    *(
-        f"tests/cells/test_{name}.py"
-        for name in ("against_reference", "kernels", "bf16", "resets", "gradients", "autocast")
-    ),
+    "tests/cells/test_against_reference.py",
+    "tests/cells/test_kernels.py",
+    "tests/cells/test_bf16.py",
     "tests/inference/test_sampling.py",
     "tests/training/test_step.py",
-    "tests/data",
 ]
 
 
@@ -79,7 +72,7 @@ def main() -> None:
         if arguments.json:  # so that what was measured outlives a failure
             write_json(arguments.json, found | report.as_json())
     found |= {"load_average_at_end": load_average(), "elapsed_s": time.perf_counter() - start_s}
-    found |= report.as_json() | {"targets": print_targets(report, sections)}
+    found |= report.as_json()
     at_end = f"{words_of_load(found['load_average_at_end'])} at the end, including this program"
     print(f"\n{found['elapsed_s']:.0f} s; {at_end}\n{verified}")
     if arguments.json:
@@ -154,41 +147,21 @@ def words_of_load(load: list[float] | None) -> str:
 
 
 def measure(section: str, report: "Report", effort: "Effort") -> None:
-    from bench_encoding import measure_corpus_growth, measure_encoding
     from bench_gpu import measure_gpu
-    from bench_grid import measure_busy, measure_grid
     from bench_kernels import measure_growth, measure_kernels
     from bench_processes import measure_processes
     from bench_uses import measure_lines, measure_sampling, measure_train
 
-    def measure_scaling(report: "Report", effort: "Effort") -> None:
-        columns = ["ms at 1×", "2×", "4×", "8×"]
-        explanation = "time for n× the work ÷ (n × the time for 1×); 1.00 is proportional"
-        report.table("scaling: forward and backward (T 64 unless varied), and encoding", explanation, columns)
-        measure_growth(report, effort, columns)
-        measure_corpus_growth(report, effort, columns)
-
     functions = {
         "kernels": measure_kernels,
-        "grid": measure_grid,
-        "busy": measure_busy,
         "gpu": measure_gpu,
         "train": measure_train,
         "lines": measure_lines,
         "processes": measure_processes,
         "sampling": measure_sampling,
-        "encoding": measure_encoding,
-        "scaling": measure_scaling,
+        "scaling": measure_growth,
     }
     functions[section](report, effort)
-
-
-def print_targets(report: "Report", sections: list[str]) -> list[dict[str, Any]]:
-    """Print each target of these sections with the figure that was measured."""
-    from bench_targets import TARGETS
-
-    print("\ntargets (informational)")
-    return [target.judge(report.rows) for target in TARGETS if target.asked_in in sections]
 
 
 if __name__ == "__main__":

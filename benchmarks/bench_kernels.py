@@ -224,8 +224,11 @@ def measure_bf16(report: Report, effort: Effort) -> None:
             report.add(Row("bf16", "cpu", subject.name, {"H": H, "B": B, "T": T}, figures))
 
 
-def measure_growth(report: Report, effort: Effort, columns: list[str]) -> None:
-    """Time of forward and backward against T, D and L; 1.00 is proportional."""
+def measure_growth(report: Report, effort: Effort) -> None:
+    """The section `scaling`: time of forward and backward against T, D and L."""
+    columns = ["ms at 1×", "2×", "4×", "8×"]
+    explanation = "time for n× the work ÷ (n × the time for 1×); 1.00 is proportional"
+    report.table(f"scaling: forward and backward (T {T} unless varied)", explanation, columns)
     H, B, V = 256, 32, 65
 
     def passes(kind: str, steps: int, layers: int = 1, one_hot: bool = False, **options: Any) -> Way:
@@ -245,13 +248,6 @@ def measure_growth(report: Report, effort: Effort, columns: list[str]) -> None:
     }
     for name, (shape, build) in list(cases.items())[: 3 if effort.quick else None]:
         times = interleave({str(n): build(n) for n in (1, 2, 4, 8)}, effort)
-        report.add(growth_row(name, shape, times, columns))
-
-
-def growth_row(name: str, shape: dict[str, int], times: dict[str, dict[int, float]], columns: list[str]) -> Row:
-    """Time ÷ (multiple × time at 1×), for each multiple."""
-    first, *others = times
-    figures = {"ms at 1×": figure((1000 * seconds for seconds in times[first].values()), "ms")}
-    for column, multiple in zip(columns[1:], others, strict=True):
-        figures[column] = ratio(times[first], times[multiple], 1 / int(multiple))
-    return Row("scaling", "cpu", name, shape, figures)
+        figures = {"ms at 1×": figure((1000 * seconds for seconds in times["1"].values()), "ms")}
+        figures |= {f"{n}×": ratio(times["1"], times[str(n)], 1 / n) for n in (2, 4, 8)}
+        report.add(Row("scaling", "cpu", name, shape, figures))

@@ -6,7 +6,7 @@
 The first takes those of a folder of runs. `shakespeare` is in charlm.png, which is the README's too, browser.png and
 phones.png, and with `other` in report.png. Make them with `charlm train data/tinyshakespeare.txt --minutes 1
 --set model.cell.kind=lstm --run-dir runs/shakespeare`, and a gru for the other. `rnn`, `lstm` and `rhn` are in
-gradients.png and tensorboard.png; docs/look.md has the commands. The second takes compare.png, of a page that
+gradients.png; docs/look.md has the commands. The second takes compare.png, of a page that
 `charlm compare` has written. Needs Playwright, Chromium, and Pillow, which comes with matplotlib.
 """
 
@@ -22,7 +22,6 @@ from typing import Any
 
 from PIL import Image
 from playwright.sync_api import Page, sync_playwright
-from tensorboard.program import TensorBoard
 
 from charlm.export import export
 from charlm.inference import load
@@ -35,8 +34,6 @@ DESKTOP: dict[str, Any] = {"viewport": {"width": 1100, "height": 640}, "device_s
 TALL: dict[str, Any] = {"viewport": {"width": 1100, "height": 760}, "device_scale_factor": 2}
 CARD: dict[str, Any] = {"viewport": {"width": 360, "height": 200}, "device_scale_factor": 2}
 WIDE: dict[str, Any] = {"viewport": {"width": 1240, "height": 900}}
-CHARTS: dict[str, Any] = {"viewport": {"width": 1500, "height": 820}}
-TABLE: dict[str, Any] = {"viewport": {"width": 1500, "height": 300}}
 PHONE: dict[str, Any] = {
     "viewport": {"width": 390, "height": 780},
     "device_scale_factor": 2,
@@ -95,12 +92,6 @@ def take_runs(runs: Path) -> None:
             norms.write_text(look_page(cell, opening(cell, LENGTH), gradients=True), encoding="utf-8")
             cards.append(shot(norms.as_uri(), leave_norms, part="#gradients-card", **CARD))
         save(beside(cards), "gradients")
-        board = TensorBoard()
-        board.configure(logdir_spec=",".join(f"{name}:{runs / name}" for name in _CELLS), port=0)
-        url = f"{board.launch()}?darkMode=false"
-        charts = shot(f"{url}#timeseries", show_splits, ready="card-view", **CHARTS)
-        table = shot(f"{url}#hparams", lambda view: view.wait_for_timeout(4000), ready="tf-hparams-main", **TABLE)
-        save(beneath(charts, table), "tensorboard")
 
 
 def take_comparison(page: Path) -> None:
@@ -129,13 +120,6 @@ def leave_norms(view: Page) -> None:
     }""")
 
 
-def show_splits(view: Page) -> None:
-    """Show the charts of training and validation, without the settings and the final scores."""
-    view.locator(".run-filter input").press_sequentially("train|valid")
-    view.get_by_label("Close side pane").click()
-    view.wait_for_timeout(3000)
-
-
 def beside(pictures: list[Image.Image]) -> Image.Image:
     """The pictures side by side."""
     width, height = pictures[0].width, max(picture.height for picture in pictures)
@@ -143,14 +127,6 @@ def beside(pictures: list[Image.Image]) -> Image.Image:
     for number, picture in enumerate(pictures):
         row.paste(picture, (number * (width + _GAP), 0))
     return row
-
-
-def beneath(first: Image.Image, second: Image.Image) -> Image.Image:
-    """The second picture below the first."""
-    column = Image.new("RGB", (first.width, first.height + _GAP + second.height), "white")
-    column.paste(first, (0, 0))
-    column.paste(second, (0, first.height + _GAP))
-    return column
 
 
 def point_at_text(view: Page) -> None:

@@ -9,10 +9,12 @@ without a complete run in runs/reproduce/ keeps its record.
 import argparse
 import json
 import math
+import random
 import re
 import statistics
 import subprocess
 import sys
+import unicodedata
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -144,12 +146,18 @@ def text(row: Row, source: Path | None) -> str:
         return plays(source)
     if row.text == CODE:
         return "builtin:python-stdlib"
-    from curves import unicode_names
-
     RUNS.mkdir(parents=True, exist_ok=True)
     file = RUNS / "unicode-names.txt"
     file.write_text(unicode_names(), encoding="utf-8")
     return str(file)
+
+
+def unicode_names() -> str:
+    """The names of Unicode's characters without ideographs and syllables, one a line, in random order."""
+    named = [unicodedata.name(chr(point), "") for point in range(0x30000)]
+    names = [name for name in named if name and not name.startswith(("CJK", "HANGUL SYLLABLE"))]
+    random.Random(1).shuffle(names)
+    return "\n".join(names) + "\n"
 
 
 def plays(source: Path | None) -> str:

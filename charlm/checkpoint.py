@@ -107,7 +107,8 @@ def read_checkpoint(path: Path) -> Checkpoint:
                 )
             if header.get("version") != str(VERSION):
                 raise CheckpointError(
-                    f"{path}: found format version {header.get('version')}; this charlm reads {VERSION}; update charlm"
+                    f"{path}: written in format version {header.get('version')}; allowed: {VERSION}; "
+                    "use the charlm that wrote it, or train anew"
                 )
             tensors = {name: _kept(file.get_tensor(name)) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError) as error:

@@ -16,7 +16,7 @@ from charlm.errors import CheckpointError, DamagedCheckpointError
 from charlm.system.lock import lock_holder
 
 FORMAT = "charlm checkpoint"
-VERSION = 1
+VERSION = 2
 FOLDER = "checkpoints"
 LAST, BEST = "last.safetensors", "best.safetensors"
 CONFIG = "config.yaml"
@@ -204,6 +204,8 @@ def describe_run(folder: Path) -> RunSummary:
     for file in sorted(files, key=lambda file: file.name != LAST):
         try:
             header = read_header(file)
+            if header.version != str(VERSION):
+                continue
             return _described(folder, _written_s(file), header, used_by)
         except (DamagedCheckpointError, KeyError, TypeError, AttributeError):
             continue
@@ -214,14 +216,11 @@ def describe_run(folder: Path) -> RunSummary:
 def _described(folder: Path, written_s: float, header: Header, used_by: str | None) -> RunSummary:
     model, progress = header.config["model"], header.progress
     kind, layers, hidden = model["cell"]["kind"], model["layers"], model["cell"]["hidden"]
-    members = model.get("members", 1)  # older checkpoints have none
+    members = model["members"]
     sizes = layers, hidden, members
     if not (isinstance(kind, str) and {*map(type, sizes)} == {int} and max(sizes) < 2**63):
         raise TypeError
-    train = header.config["train"]
-    reason = progress.get("stop_reason")
-    reached = limit_reached(train, progress) if reason is None else reason != ""
-    finished = header.version == str(VERSION) and reached
+    finished = progress["stop_reason"] != ""
     return RunSummary(
         path=folder,
         state="in use" if used_by else "finished" if finished else "resumable",
@@ -236,17 +235,6 @@ def _described(folder: Path, written_s: float, header: Header, used_by: str | No
         best_nats=progress.get("best_nats"),
         corpus_sha256=progress.get("corpus_sha256"),
     )
-
-
-def limit_reached(train: dict[str, Any], progress: dict[str, Any]) -> bool:
-    """Whether a run has about reached a limit of its section `train`; for older checkpoints, without `stop_reason`."""
-    reached = {
-        "max_steps": progress["step"],
-        "max_epochs": progress.get("epoch", 0),
-        "max_minutes": (progress.get("elapsed_s", 0) + progress.get("ending_s", 0)) / 60,
-        "patience": progress.get("evaluations_since_best", 0),
-    }
-    return any(train.get(name) and value >= train[name] for name, value in reached.items())
 
 
 def _written_s(path: Path) -> float:

@@ -39,8 +39,6 @@ def test_loss_is_summed_over_steps_and_averaged_over_streams(kind):
     logits, _ = model(x)
     by_hand = sum(-F.log_softmax(logits[t, b], -1)[y[t, b]] for t in range(T) for b in range(B)) / B
     assert window_loss(model, x, y, None).objective.item() == pytest.approx(by_hand.item(), rel=1e-6)
-    last = sum(-F.log_softmax(logits[-1, b], -1)[y[-1, b]] for b in range(B)) / B
-    assert window_loss(model, x, y, None, last_only=True).objective.item() == pytest.approx(last.item(), rel=1e-6)
 
 
 def test_mean_square_and_its_gradient():
@@ -53,21 +51,20 @@ def test_mean_square_and_its_gradient():
     assert zeros.grad.tolist() == [0.0] * 4
 
 
-@pytest.mark.parametrize("loss", ["sum", "last"])
-def test_penalties_are_mean_squares_times_the_scored_steps(loss):
+def test_penalties_are_mean_squares_times_the_steps():
     model = model_of(cell={"kind": "gru", "hidden": 8}, dropout={"output": 0.5})
     x, y = ids(), ids(seed=1)
 
     def objective(**penalties):
         torch.manual_seed(3)
-        return window_loss(model, x, y, None, last_only=loss == "last", **penalties)
+        return window_loss(model, x, y, None, **penalties)
 
     plain, penalized = objective(), objective(activation_penalty=2.0, change_penalty=3.0)
     outputs, _ = model.outputs(x)
     torch.manual_seed(3)
     dropped = model.drop_outputs(outputs)
     change = ((outputs[1:] - outputs[:-1]) ** 2).mean()
-    expected = (T if loss == "sum" else 1) * (2.0 * (dropped**2).mean() + 3.0 * change)
+    expected = T * (2.0 * (dropped**2).mean() + 3.0 * change)
     torch.testing.assert_close(penalized.objective - plain.objective, expected)
     assert torch.equal(penalized.cross_entropy, plain.cross_entropy)
     assert torch.equal(plain.cross_entropy, plain.objective)

@@ -1,4 +1,4 @@
-"""A cell's program as lines `name = expression`, in any notation: equations for people, or code."""
+"""A cell's program as lines `name = expression`, in any notation."""
 
 import itertools
 import string
@@ -42,15 +42,12 @@ class Lines:
     """The most characters of an expression within another."""
     letters: ClassVar = string.ascii_lowercase
     """What names of unnamed values are made of."""
-    keeps_stops: ClassVar[bool] = False
-    """Whether the notation shows `stop`."""
 
     def __init__(self, program: Program, ends: Iterable[int] = ()) -> None:
         """ends: nodes besides the results that get a line."""
         self.program = program
         self.parameters = {parameter.name: parameter for parameter in program.parameters}
-        squares = "square" in self.templates
-        self.nodes, same = _readable(program.nodes, keep_stops=self.keeps_stops, squares=squares)
+        self.nodes, same = _readable(program.nodes)
         self.results = [same[place] for place in program.results]
         self.ends = {same[place] for place in ends}
         self.places = needed(self.nodes, (*self.results, *self.ends))
@@ -163,7 +160,7 @@ class Lines:
         raise NotImplementedError
 
 
-def _readable(nodes: Iterable[Node], *, keep_stops: bool, squares: bool) -> tuple[list[Node], list[int]]:
+def _readable(nodes: Iterable[Node]) -> tuple[list[Node], list[int]]:
     """The nodes, rewritten with `neg`, `scale`, `log_sigmoid`, `rms_normalize` and rows, and the new place of each."""
     readable: list[Node] = []
     same: list[int] = []
@@ -182,9 +179,9 @@ def _readable(nodes: Iterable[Node], *, keep_stops: bool, squares: bool) -> tupl
                 alike = args[1].args[0]
         elif node.op == "mul" and "constant" in (args[0].op, args[1].op):
             node = replace(node, op="scale", args=node.args if args[0].op == "constant" else node.args[::-1])
-        elif squares and node.op == "mul" and node.args[0] == node.args[1]:
+        elif node.op == "mul" and node.args[0] == node.args[1]:
             node = replace(node, op="square", args=node.args[:1])
-        elif node.op == "stop" and not keep_stops:
+        elif node.op == "stop":
             alike = node.args[0]
         same.append(alike)
         readable.append(node)

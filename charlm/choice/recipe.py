@@ -106,7 +106,6 @@ def _round_up(number: float) -> int:
 
 def comments(candidate: Candidate, settings: dict[str, Any]) -> dict[str, str]:
     """Option → why it has its value, for options with a value above 0, and sections; "" if that needs no reason."""
-    train = candidate.config.train
     reasons = {
         "data.source": "",
         "data.split": f"training, validation, test; about {candidate.train_chars:,} characters to learn from",
@@ -135,14 +134,11 @@ def comments(candidate: Candidate, settings: dict[str, Any]) -> dict[str, str]:
         "optimizer.name": "",
         "optimizer.lr": "higher for larger batches and short runs, lower for wide models and long runs",
         "optimizer.weight_decay": "",
-        "optimizer.clip_norm": "the loss is a sum over the window, so this is not large" if train.loss == "sum" else "",
+        "optimizer.clip_norm": "the loss is a sum over the window, so this is not large",
         "optimizer.schedule": "the learning rate follows the clock to the end of the run",
     }
 
     def value(key: str) -> Any:
         return functools.reduce(lambda section, name: section.get(name, 0), key.split("."), settings)
 
-    reasons = {key: reason for key, reason in reasons.items() if value(key) not in (None, 0)}
-    if train.loss == "last":
-        reasons["train.loss"] = f"of {train.bptt} characters read, only the last is learned"
-    return reasons
+    return {key: reason for key, reason in reasons.items() if value(key) not in (None, 0)}

@@ -29,11 +29,6 @@ REPETITIONS = 4.0
 """Passes after which more passes teach nothing new, in the mean; 15 for the larger models of Muennighoff et al."""
 LARGE_BATCH = 200.0
 """Streams of 64 characters at which a character teaches half as much as with one stream."""
-LAST = 4.0
-"""With `train.loss: last`, a window teaches as much as so many characters that are scored at every step.
-
-Measured once: an LSTM of 112,000 parameters, 800 windows of 16 × 64 characters, 2.31 nats.
-"""
 MOST_EPOCHS = 60.0
 """Passes over the text at most."""
 DROPOUT_PASSES = 16.0
@@ -119,20 +114,15 @@ def effective_parameters(candidate: Candidate) -> float:
 
 def _nats(parameters: float, candidate: Candidate) -> float:
     """The two terms of the rule."""
-    train = candidate.config.train
-    share = 1.0 if train.loss == "sum" else min(LAST / train.bptt, 1.0)
-    learned = max(distinct_chars(candidate.updates, candidate.chars_per_update, candidate.train_chars, share), 1.0)
+    learned = max(distinct_chars(candidate.updates, candidate.chars_per_update, candidate.train_chars), 1.0)
     return A * (parameters / PARAMETERS) ** -ALPHA + B * (learned / CHARS) ** -BETA
 
 
-def distinct_chars(updates: int, chars_per_update: int, train_chars: int, share: float = 1.0) -> float:
-    """Characters that teach as much as those read, each read once in a small batch.
-
-    share: characters that teach, per character read.
-    """
+def distinct_chars(updates: int, chars_per_update: int, train_chars: int) -> float:
+    """Characters that teach as much as those read, each read once in a small batch."""
     epochs = updates * chars_per_update / train_chars
     passes = min(epochs, 1) + REPETITIONS * -math.expm1(-max(epochs - 1, 0) / REPETITIONS)
-    return share * passes * train_chars / (1 + share * chars_per_update / 64 / LARGE_BATCH)
+    return passes * train_chars / (1 + chars_per_update / 64 / LARGE_BATCH)
 
 
 def regularization(candidate: Candidate) -> float:

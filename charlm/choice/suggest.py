@@ -222,7 +222,6 @@ def _reasons(request: Request, corpus: Corpus, chosen: Candidate, candidates: in
         f"a model of {chosen.parameters:,} parameters": chosen.parameters > 10_000_000,
         f"reading {chosen.chars:,} characters": chosen.chars > 20_000_000,
         f"the kind {model.cell.name}": chosen.family not in (*USUAL, PLAIN),
-        "train.loss: last": chosen.config.train.loss == "last",
     }
     if any(outside.values()):
         first = next(what for what, is_outside in outside.items() if is_outside)

@@ -14,7 +14,7 @@ from charlm.errors import RunError
 from charlm.new_run import check_there
 from charlm.runs import RunSummary, describe_run, find_runs
 from charlm.system.console import say
-from charlm.system.formatting import format_bytes, one_line
+from charlm.system.formatting import one_line
 
 
 def runs(
@@ -164,11 +164,8 @@ def look(
 
 
 To = Annotated[
-    Literal["torch", "onnx", "html"],
-    typer.Option(
-        help="torch: a folder with weights and a Python file that needs PyTorch alone. onnx: a file for ONNX runtimes. "
-        "html: a page that runs the model in a browser."
-    ),
+    Literal["onnx", "html"],
+    typer.Option(help="onnx: a file for ONNX runtimes. html: a page that runs the model in a browser."),
 ]
 Int8 = Annotated[
     bool | None,
@@ -183,21 +180,20 @@ Int8 = Annotated[
 def export(
     checkpoint: usage.Checkpoint,
     to: To,
-    out: Annotated[Path, usage.option("PATH", "The file or folder to write.")],
+    out: Annotated[Path, usage.option("PATH", "The file to write.")],
     int8: Int8 = None,
     novelty: Annotated[
         bool, typer.Option("--novelty", help="For html: the page underlines what it copies from the training text.")
     ] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier export.")] = False,
 ) -> None:
     """Write a trained model for use without charlm.
 
-    The result is checked before it is put in its place: for torch and onnx its logits are those of charlm, for html its
-    loss.
+    The file is checked before it is written: for onnx its logits are those of charlm, for html its loss. It replaces
+    an earlier export in the same format, and nothing else.
 
     \b
     Examples:
-      charlm export runs/mine --to torch --out mine-torch
+      charlm export runs/mine --to onnx --out mine.onnx
       charlm export runs/mine --to html --out mine.html --novelty
     """
     usage.refuse_if(to != "html" and (int8 is not None or novelty), "--int8, --float32 and --novelty need --to html")
@@ -207,5 +203,4 @@ def export(
 
     options = {"int8": int8 is not False, "novelty": novelty} if to == "html" else {}
     say("export", f"writing {out} and checking it against charlm's own model ...")
-    done = export(trained, to, out, overwrite=overwrite, **options)
-    say("export", f"{done.path}: {format_bytes(done.size_bytes)}; {done.check}")
+    say("export", f"{out}: {export(trained, to, out, **options)}")

@@ -127,28 +127,11 @@ class TrainConfig(Section):
     """Streams of text that are read in parallel, B."""
     bptt: Count = 64
     """Time steps per window, T. Gradients flow back to the start of the window; the state is carried to the next."""
-    bptt_start: Count | None = None
-    """Time steps of the first window; they grow to `bptt` by the end of the run (Smith et al. 2018). null: `bptt`
-    throughout.
-
-    The batch of a step is B × T characters. T grows, not B, because each stream carries its state.
-    """
-    vary_bptt: Probability = 0.0
-    """Draw the length of each window from `bptt` · (1 ± x), so that windows end at different characters in every epoch.
-
-    Merity et al. 2018 also scale the learning rate with the length; charlm does not.
-    """
     reset_state: Fraction = 0.0
     """Share of the streams that start a window from the zero state, so that the model learns to start as samples do."""
-    start_at: Probability = 0.0
-    """Share of each stream that the first pass leaves out: a run of part of a pass then reads the end of the text."""
     read_share: Share = 1.0
     """Share of each stream that a pass reads, in pieces of about 1,024 characters with gaps between them: a run of part
     of a pass then sees all parts of the text. The next pass reads other pieces."""
-    loss: Literal["sum", "last"] = "sum"
-    """sum: the cross-entropy of the characters at all T steps, summed over steps and averaged over the B streams. last:
-    that at a window's last step only, so one character of T is learned; windows advance by T and carry their state as
-    before. Validation scores every character in both cases."""
     activation_penalty: NonNegative = 0.0
     """Weight of AR (Merity et al. 2017): mean square of the last layer's outputs after dropout, per scored step."""
     change_penalty: NonNegative = 0.0
@@ -164,9 +147,6 @@ class TrainConfig(Section):
     """Steps between two rows of training metrics."""
     eval_every: CountOrNever = 250
     """Steps between two evaluations of the whole validation split; 0: only at the end."""
-    watch_gradients: CountOrNever = 0
-    """Evaluations of `eval_every` between two histograms of how far gradients reach, for TensorBoard, which also gets
-    one at the end; 0: none."""
     save_every: CountOrNever = 500
     """Steps between two numbered checkpoints; 0: none. `last` is also written at the start, at each best score and at
     the end."""
@@ -194,14 +174,6 @@ class TrainConfig(Section):
     def _default_limit(cls, value: Any) -> Any:
         limits = {"max_steps", "max_epochs", "max_minutes"}
         return {**value, "max_steps": 2000} if isinstance(value, dict) and not limits & value.keys() else value
-
-    @model_validator(mode="after")
-    def _windows_grow(self) -> "TrainConfig":
-        if self.bptt_start is not None and self.bptt_start > self.bptt:
-            raise ValueError(
-                f"bptt_start: found {self.bptt_start}; allowed: at most bptt, {self.bptt}; lower it or raise bptt"
-            )
-        return self
 
     @model_validator(mode="after")
     def _has_an_end(self) -> "TrainConfig":

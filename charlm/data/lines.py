@@ -68,7 +68,7 @@ def write_splits(
     """Write the lines of `ids` [N] into an entry `key-NAME` of the cache for each split: a newline and then its lines.
 
     Every line must end with a newline, the last one too. The split of a line depends on its characters and the shares
-    alone: not on other lines, nor on the vocabulary. The occurrences of a frequent line are spread over the splits.
+    alone: not on other lines, nor on the vocabulary. But the occurrences of a frequent line are spread over the splits.
     DataError for a split that gets no line.
     """
     say("data", f"{source}: splitting {counted(len(ids), 'character')} by lines")

@@ -13,9 +13,7 @@ from charlm.errors import DamagedCheckpointError, DataError
 from charlm.runs import OWN_FILES, is_run, read_header
 
 SCORES = "a table of charlm eval --per-char"
-TORCH_EXPORT, ONNX_EXPORT = "an export for PyTorch", "an export for ONNX"
-TORCH_FILES = CODE, WEIGHTS, VOCABULARY = "char_model.py", "weights.safetensors", "vocabulary.json"
-"""The files of an export for PyTorch, which is a folder."""
+ONNX_EXPORT = "an export for ONNX"
 
 _HEAD_BYTES = 80
 _PAGE = re.compile(rb"<!DOCTYPE html>\n<!-- [\w ]+, by charlm (\w+) -->\n")
@@ -51,13 +49,11 @@ def written_folder_kind(folder: Path) -> str:
     """What charlm has written into this folder, in words; "" for other folders."""
     if is_run(folder):
         return "a run"
-    return TORCH_EXPORT if all((folder / name).is_file() for name in TORCH_FILES) else ""
+    return ""
 
 
 def names_written(kind: str) -> dict[str, str]:
     """The files that charlm writes into a folder of this kind, each with what it is."""
-    if kind == TORCH_EXPORT:
-        return dict.fromkeys(TORCH_FILES, "a file of the export")
     return dict.fromkeys(OWN_FILES if kind else (), "a file of the run")
 
 
@@ -67,8 +63,7 @@ def other_output(option: str, path: Path, kind: str) -> str:
 
 
 def _allowed(kind: str) -> str:
-    form = "folder" if kind == TORCH_EXPORT else "file"
-    return f"allowed: a new or empty {form}, or an earlier {kind.partition(' ')[2]}"
+    return f"allowed: a new or empty file, or an earlier {kind.partition(' ')[2]}"
 
 
 def check_output(file: Path, option: str, kind: str, data: DataConfig | None = None, text: Path | None = None) -> None:

@@ -1,7 +1,6 @@
-"""What all formats share: the vocabulary that is written, and whether the copy computes what charlm does."""
+"""What formats share: the vocabulary that is written, and whether a copy computes what charlm does."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -21,25 +20,14 @@ Step = Callable[[Tensor, tuple[Tensor, ...]], tuple[Tensor, tuple[Tensor, ...]]]
 """(ids [T, B], state) → logits [T, B, V] and the new state: a tensor [L, B, H] for each of `state_names`."""
 
 
-@dataclass(frozen=True)
-class Agreement:
-    """What the comparison found."""
-
-    difference: float
-    """The largest difference between its logits and charlm's."""
-
-    def __str__(self) -> str:
-        return f"logits differ by {self.difference:.1e} at most"
-
-
 def vocabulary_json(trained: TrainedModel) -> dict[str, str]:
     """Level, characters (a character's index is its id; none for bytes) and unit, as in the config."""
     return trained.vocabulary.to_json() | {"unit": trained.config.data.unit}
 
 
 @torch.inference_mode()
-def check_agreement(network: CharLM, step: Step, name: str) -> Agreement:
-    """Compare the logits of `step` with those of the network, over windows with carried state.
+def check_agreement(network: CharLM, step: Step, name: str) -> float:
+    """The largest difference between the logits of `step` and the network's, over windows with carried state.
 
     ExportError if a difference of logits or states is above TOLERANCE, or not a number.
     """
@@ -61,4 +49,4 @@ def check_agreement(network: CharLM, step: Step, name: str) -> Agreement:
                     "nothing was written; please report this with the run's config.yaml"
                 )
         largest = max(largest, float((exported_logits - logits).abs().max()))
-    return Agreement(largest)
+    return largest

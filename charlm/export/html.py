@@ -4,8 +4,6 @@ The weights are int8 or float32, see `html_model.py`. What rounding them costs i
 """
 
 import math
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,9 +11,9 @@ import numpy.typing as npt
 
 from charlm.data.vocabulary import Ids
 from charlm.errors import DataError, ExportError
-from charlm.export.html_model import html_nats, packed_model
+from charlm.export.html_model import packed_model
 from charlm.inference import TrainedModel
-from charlm.inference.evaluation import evaluate
+from charlm.inference.evaluation import Evaluation, evaluate
 from charlm.inference.novelty import WINDOW
 from charlm.look.page import UNITS, model_facts, opening, tracking_units
 from charlm.model import overflow
@@ -38,92 +36,86 @@ _BASES = (0x9E3779B1, 0x85EBCA77)
 _FINGERPRINT_BITS = 16
 
 
-@dataclass(frozen=True)
-class Costs:
-    """What the page costs: nats, and room."""
-
-    precision: str
-    """int8 or float32."""
-    before_nats: float | None
-    """Nats per character of the model, on `scored` characters of validation text; None if that is gone."""
-    after_nats: float | None
-    """The same of the page's weights."""
-    scored: int
-    why_not: str
-    """Why nothing was scored."""
-    copies: dict[str, Any] | None
-    """See `copies_of`."""
-
-    @property
-    def loss(self) -> float:
-        """Relative increase of the loss, 0 if it is not known; the denominator is at least `_LEAST_NATS`."""
-        if self.before_nats is None or self.after_nats is None:
-            return 0.0
-        return (self.after_nats - self.before_nats) / max(self.before_nats, _LEAST_NATS)
-
-    def __str__(self) -> str:
-        if self.before_nats is None:
-            sentence = f"{self.precision}; nats not compared: {self.why_not}"
-        else:
-            sentence = (
-                f"{self.precision}: {self.before_nats:.4f} nats per character before, {self.after_nats:.4f} after "
-                f"({self.loss:+.2%}), on {self.scored:,} characters of validation text"
-            )
-        if (copies := self.copies) is None:
-            return sentence
-        size = sum(len(copies[name]["data"]) for name in ("counts", "fingerprints"))
-        extent = "" if copies["covered"] == copies["total"] else f"the first {copies['covered']:,} of "
-        return (
-            f"{sentence}; copies: {format_bytes(size)} for {extent}{copies['total']:,} characters of training text; "
-            f"a window of 20 that is new is taken for a copy once in {1 / max(copies['chance'], 1e-9):,.0f}"
-        )
-
-
-def write_html(trained: TrainedModel, path: Path, *, int8: bool = True, novelty: bool = False) -> Costs:
-    """Write the page.
+def html_file(trained: TrainedModel, *, int8: bool = True, novelty: bool = False) -> tuple[bytes, str]:
+    """The page, and what it costs: nats, and room.
 
     novelty: with the windows of the training text, so that the page underlines copies; DataError if that text has
     changed or is gone. ExportError if int8 weights lose more than MOST_LOSS of the nats.
     """
+    trained = trained.on_cpu_in_float32()
     copies = copies_of(trained.training_splits("--novelty")["train"]) if novelty else None
-    costs = _costs(trained, int8, copies)
-    if not costs.loss <= MOST_LOSS:
-        raise ExportError(
-            f"html: {costs.precision} weights raise the loss from {costs.before_nats:.4f} to {costs.after_nats:.4f} "
-            f"nats per character, by {costs.loss:.2%}; allowed: {MOST_LOSS:.1%}; use --float32"
-        )
+    units = _named_units(trained)
+    ids, why_not = _validation_text(trained)
+    before = _score(trained, ids)
     data = model_facts(trained) | packed_model(trained, int8=int8)
+    after = _score(trained, ids)
+    precision = "int8" if int8 else "float32"
+    if before is None or after is None:
+        cost = f"{precision}; nats not compared: {why_not}"
+    else:
+        cost = f"{precision}: {_compared(before, after)}"
+    if copies is not None:
+        cost += f"; {_room(copies)}"
     data |= {
-        "precision": costs.precision,
+        "precision": precision,
         "validNats": trained.progress.get("valid_nats"),
-        "nats": costs.after_nats,
-        "scored": costs.scored,
+        "nats": None if after is None else after.nats_per_char,
+        "scored": 0 if after is None else after.targets,
         "copies": copies,
-        "units": _named_units(trained),
+        "units": units,
     }
-    path.write_bytes(html_page("model", f"{data['name']} · charlm", data, wasm=True).encode())
-    return costs
-
-
-def _costs(trained: TrainedModel, int8: bool, copies: dict[str, Any] | None) -> Costs:
-    precision, exported = "int8" if int8 else "float32", trained.on_cpu_in_float32()
-    length = min(max(_SCORED_WORK // trained.parameters, _LEAST_SCORED), _MOST_SCORED)
-    try:
-        ids: Ids = trained.split("valid")[:length]
-        before = evaluate(exported.network, ids, exported.device)
-    except DataError as error:
-        return Costs(precision, None, None, 0, str(error), copies)
-    if not math.isfinite(before.nats_sum):
-        raise overflow()
-    return Costs(precision, before.nats_per_char, html_nats(trained, ids, int8=int8), before.targets, "", copies)
+    return html_page("model", f"{data['name']} · charlm", data, wasm=True).encode(), cost
 
 
 def _named_units(trained: TrainedModel) -> list[dict[str, Any]]:
     """The units that go with a feature of the text, as a page of charlm look names them; none if that text is gone."""
     try:
-        return tracking_units(trained.on_cpu_in_float32(), opening(trained, _UNITS_LENGTH), UNITS)
+        return tracking_units(trained, opening(trained, _UNITS_LENGTH), UNITS)
     except DataError:
         return []
+
+
+def _validation_text(trained: TrainedModel) -> tuple[Ids | None, str]:
+    """The ids to score; None, and why, if that text is gone."""
+    length = min(max(_SCORED_WORK // trained.parameters, _LEAST_SCORED), _MOST_SCORED)
+    try:
+        return trained.split("valid")[:length], ""
+    except DataError as error:
+        return None, str(error)
+
+
+def _score(trained: TrainedModel, ids: Ids | None) -> Evaluation | None:
+    if ids is None:
+        return None
+    score = evaluate(trained.network, ids, trained.device)
+    if not math.isfinite(score.nats_sum):
+        raise overflow()
+    return score
+
+
+def _compared(before: Evaluation, after: Evaluation) -> str:
+    """Both scores in words; ExportError if too much is lost."""
+    nats, rounded = before.nats_per_char, after.nats_per_char
+    loss = (rounded - nats) / max(nats, _LEAST_NATS)
+    if loss > MOST_LOSS:
+        raise ExportError(
+            f"html: int8 weights raise the loss from {nats:.4f} to {rounded:.4f} nats per character, by {loss:.2%}; "
+            f"allowed: {MOST_LOSS:.1%}; use --float32"
+        )
+    return (
+        f"{nats:.4f} nats per character before, {rounded:.4f} after ({loss:+.2%}), on {before.targets:,} characters of "
+        "validation text"
+    )
+
+
+def _room(copies: dict[str, Any]) -> str:
+    """The size of `copies_of` in words."""
+    size = sum(len(copies[name]["data"]) for name in ("counts", "fingerprints"))
+    extent = "" if copies["covered"] == copies["total"] else f"the first {copies['covered']:,} of "
+    return (
+        f"copies: {format_bytes(size)} for {extent}{copies['total']:,} characters of training text; "
+        f"a window of 20 that is new is taken for a copy once in {1 / max(copies['chance'], 1e-9):,.0f}"
+    )
 
 
 def copies_of(ids: Ids) -> dict[str, Any]:

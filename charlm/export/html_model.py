@@ -1,4 +1,4 @@
-"""A model as JSON for the page that runs it (charlm/web/model), and what int8 weights cost it.
+"""A model as JSON for the page that runs it (charlm/web/model).
 
 Each layer has the program of its cell, which the page interprets.
 
@@ -8,7 +8,7 @@ biases, stay float32.
 
 import base64
 from importlib.resources import files
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,13 +16,10 @@ import torch
 from torch import Tensor
 
 from charlm.cells.javascript import program_json
-from charlm.data.vocabulary import Ids
 from charlm.export.check_export import vocabulary_json
 from charlm.inference import TrainedModel
-from charlm.inference.evaluation import evaluate
 from charlm.inference.sampling import prompt_ids
 from charlm.layers import RecurrentLayers
-from charlm.model import CharLM
 from charlm.web.page import packed
 
 KERNEL = files("charlm.web") / "model" / "kernel.wasm"
@@ -32,19 +29,8 @@ _CLIPPED = np.linspace(1.0, 0.95, 26)
 more than finer steps gain, except in rows of tens of thousands of weights."""
 
 
-class Int8(NamedTuple):
-    """A matrix as whole numbers [rows, columns] times scales [rows]."""
-
-    values: npt.NDArray[np.int8]
-    scales: npt.NDArray[np.float32]
-
-    @property
-    def dense(self) -> npt.NDArray[np.float32]:
-        return self.values * self.scales[:, None]
-
-
-def int8_matrix(weights: npt.NDArray[np.float32]) -> Int8:
-    """The matrix with the scale of each row that leaves the least squared error."""
+def int8_matrix(weights: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.float32]]:
+    """Whole numbers [rows, columns] and a scale for each row, that which leaves the least squared error."""
     largest = np.abs(weights).max(axis=1)
     values, scales = np.zeros(weights.shape, np.int8), np.ones(len(weights), np.float32)
     smallest_error = np.full(len(weights), np.inf)
@@ -54,12 +40,15 @@ def int8_matrix(weights: npt.NDArray[np.float32]) -> Int8:
         error = np.square(rounded * candidate[:, None] - weights).sum(axis=1)
         better = error < smallest_error
         values[better], scales[better], smallest_error[better] = rounded[better], candidate[better], error[better]
-    return Int8(values, scales)
+    return values, scales
 
 
 def packed_model(trained: TrainedModel, *, int8: bool) -> dict[str, Any]:
-    """The keys "model" and "vocabulary" of the page's JSON; int8: matrices are int8, not float32."""
-    network = trained.on_cpu_in_float32().only_member
+    """The keys "model" and "vocabulary" of the page's JSON, of a model on the CPU.
+
+    int8: matrices are int8, not float32, and those of `trained` are rounded to the same numbers.
+    """
+    network = trained.only_member
     layers, embedding = network.layers, network.embedding
     tied = embedding is not None and embedding.weight is network.decoder.weight
     model = {
@@ -84,29 +73,6 @@ def packed_model(trained: TrainedModel, *, int8: bool) -> dict[str, Any]:
     return {"model": model, "vocabulary": vocabulary}
 
 
-def html_nats(trained: TrainedModel, ids: Ids, *, int8: bool) -> float:
-    """Nats per character of these ids with the page's weights, computed by charlm in float32."""
-    network = trained.on_cpu_in_float32().only_member
-    if int8:
-        round_to_int8(network)
-    return evaluate(network, ids, torch.device("cpu")).nats_per_char
-
-
-@torch.no_grad()
-def round_to_int8(network: CharLM) -> None:
-    """Replace the weights by those that int8 matrices stand for."""
-    layers = network.layers
-    matrices = [network.decoder.weight] + ([] if network.projection is None else [network.projection.weight])
-    if network.embedding is not None and network.embedding.weight is not network.decoder.weight:
-        matrices.append(network.embedding.weight)
-    for layer in range(layers.num_layers):
-        declared = zip(layers.program(layer).parameters, layers.layer_parameters(layer), strict=True)
-        matrices += [tensor for parameter, tensor in declared if parameter.columns != ""]
-    for matrix in matrices:
-        dense = int8_matrix(matrix.flatten(end_dim=-2).numpy()).dense
-        matrix.copy_(torch.from_numpy(dense).view_as(matrix))
-
-
 def _parameters(layers: RecurrentLayers, layer: int, int8: bool) -> dict[str, Any]:
     """A layer's parameters by name: matrices, lists of them, or flat vectors."""
     parameters: dict[str, Any] = {}
@@ -120,10 +86,13 @@ def _parameters(layers: RecurrentLayers, layer: int, int8: bool) -> dict[str, An
     return parameters
 
 
-def _matrix(tensor: Tensor, int8: bool) -> dict[str, Any]:
-    weights = tensor.detach().numpy()
-    rows, columns = weights.shape
-    values, scales = int8_matrix(weights) if int8 else (weights, None)
+def _matrix(weight: Tensor, int8: bool) -> dict[str, Any]:
+    """A matrix; int8: the weight becomes what the whole numbers and scales stand for."""
+    rows, columns = weight.shape
+    values, scales = weight.detach().numpy(), None
+    if int8:
+        values, scales = int8_matrix(values)
+        weight.detach().copy_(torch.from_numpy(values * scales[:, None]))
     return {
         "rows": rows,
         "columns": columns,

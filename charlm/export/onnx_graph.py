@@ -6,7 +6,6 @@ The body of the scan computes the nodes of each layer's program (charlm/cells/pr
 """
 
 import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ import torch
 from torch import Tensor
 
 from charlm.errors import ExportError, PackageError
-from charlm.export.check_export import Agreement, check_agreement, vocabulary_json
+from charlm.export.check_export import check_agreement, vocabulary_json
 from charlm.export.onnx_layer import Nodes, OnnxLayer
 from charlm.inference import TrainedModel
 from charlm.model import CharLM
@@ -26,8 +25,8 @@ _MOST_BYTES = 2**31 - 2**20
 """Largest file of protobuf, less what is not weights."""
 
 
-def write_onnx(trained: TrainedModel, path: Path) -> Agreement:
-    """Write the model to a file, run it with onnxruntime, and compare its logits with charlm's.
+def onnx_file(trained: TrainedModel) -> tuple[bytes, str]:
+    """The file, and how far its logits are from charlm's when onnxruntime runs it.
 
     PackageError if onnx or onnxruntime is missing, ExportError if the model is too large for one file.
     """
@@ -35,7 +34,7 @@ def write_onnx(trained: TrainedModel, path: Path) -> Agreement:
     network = trained.on_cpu_in_float32().only_member
     size = 4 * trained.parameters
     if size > _MOST_BYTES:
-        raise ExportError(f"onnx: the weights are {size:,} bytes; allowed: {_MOST_BYTES:,}; export --to torch")
+        raise ExportError(f"onnx: the weights are {size:,} bytes; allowed: {_MOST_BYTES:,}; train a smaller model")
     model = build_model(network)
     onnx.helper.set_model_props(model, {"charlm": json.dumps(vocabulary_json(trained))})
     onnx.checker.check_model(model, full_check=True)
@@ -48,9 +47,8 @@ def write_onnx(trained: TrainedModel, path: Path) -> Agreement:
         logits, *last = session.run(None, {"ids": ids_TB.numpy(), **inputs})
         return torch.from_numpy(logits), tuple(map(torch.from_numpy, last))
 
-    agreement = check_agreement(network, step, "onnx")
-    path.write_bytes(data)
-    return agreement
+    difference = check_agreement(network, step, "onnx")
+    return data, f"logits differ by {difference:.1e} at most"
 
 
 def _packages() -> tuple[Any, Any]:

@@ -11,7 +11,7 @@ from charlm.inference.trained import TrainedModel
 from charlm.model import Network, count_parameters, load_weights, uninitialized_model
 from charlm.runs import find_checkpoint
 from charlm.system.console import say
-from charlm.system.device import describe_device, precisions, prepare_device, resolve_device, used_precision
+from charlm.system.device import describe_device, precisions, prepare_device, resolve_device
 
 
 def load(path: str | Path, device: str = "auto", precision: str = "auto") -> TrainedModel:
@@ -44,7 +44,7 @@ def load_model(checkpoint: Checkpoint, device: torch.device, precision: str = "a
     if stored != expected:  # checked before a forged config can ask for memory
         raise CheckpointError(f"weights: found {stored:,}; the model has {expected:,}; use a checkpoint of its config")
     if precision == "auto":
-        precision = used_precision(checkpoint.config.precision)
+        precision = checkpoint.config.precision
         if precision not in precisions(device):
             say("device", f"precision fp32: {describe_device(device)} lacks {precision}, the precision of the training")
             precision = "fp32"

@@ -164,15 +164,13 @@ def read_ids(model: Network, ids: Sequence[int]) -> tuple[Tensor, RecurrentState
 
 
 def prompt_ids(model: Network, vocabulary: Vocabulary, prompt: str) -> list[int]:
-    """The ids that the model reads before it writes, at least one; VocabularyError for unknown characters."""
+    """The ids that the model reads before it writes, at least one; VocabularyError for unknown characters.
+
+    Without a prompt it reads a line end, a space, or any character that it knows.
+    """
     if not prompt and not model.is_line_model:
-        prompt = first_read(vocabulary)
+        prompt = next((c for c in "\n " if not vocabulary.unknown(c)), vocabulary.characters[:1])
     return as_records(vocabulary.encode(prompt), model.reset_id, ended=False).tolist()
-
-
-def first_read(vocabulary: Vocabulary) -> str:
-    """What the model reads first when there is no prompt: a line end, a space, or any character that it knows."""
-    return next((c for c in "\n " if not vocabulary.unknown(c)), vocabulary.characters[:1])
 
 
 class SampleText:

@@ -28,7 +28,6 @@ from charlm.inference.sampling import next_probabilities, sample_text, valid_tex
 from charlm.inference.texts import Pool, char_features, each_text, one_text, score_texts, text_features
 from charlm.model import CharLM, Network, build_model
 from charlm.system.console import say
-from charlm.system.device import used_precision
 from charlm.system.formatting import counted, html_table, nats_to_bits
 
 
@@ -79,7 +78,7 @@ class TrainedModel:
     @property
     def precision(self) -> str:
         """The precision of matrix products: fp32, tf32 or bf16."""
-        return used_precision(self.network.precision)
+        return self.network.precision
 
     def on_cpu_in_float32(self) -> "TrainedModel":
         """A copy on the CPU that multiplies in float32, with weights of its own."""

@@ -16,7 +16,7 @@ class WindowLoss(NamedTuple):
     objective: Tensor
     """Cross-entropy plus penalties; call `backward` on this."""
     cross_entropy: Tensor
-    """In nats, summed over the scored steps, averaged over streams; detached."""
+    """In nats, summed over steps, averaged over streams; detached."""
     state: RecurrentState
     """The last state, detached."""
 
@@ -47,20 +47,19 @@ def window_loss(
     y_TB: Tensor,
     state: RecurrentState | None,
     *,
-    last_only: bool = False,
     activation_penalty: float = 0.0,
     change_penalty: float = 0.0,
 ) -> WindowLoss:
-    """Run one window and score its targets `y_TB`, those of all steps or of the last only.
+    """Run one window and score its targets `y_TB`.
 
     The penalties are activation regularization and temporal activation regularization (Merity et al. 2017,
-    arXiv:1708.01009). They are means over units, streams and steps, multiplied by the number of scored steps to
-    match the cross-entropy, which is a sum over these.
+    arXiv:1708.01009). They are means over units, streams and steps, multiplied by T to match the cross-entropy,
+    which is a sum over steps.
 
     Each member learns as if alone: the objective is the sum over members, the cross-entropy the mean of theirs.
     """
     losses = [
-        _loss_of_member(member, x_TB, y_TB, own, last_only, activation_penalty, change_penalty)
+        _loss_of_member(member, x_TB, y_TB, own, activation_penalty, change_penalty)
         for member, own in zip(model.members, model.split_state(state), strict=True)
     ]
     if len(losses) == 1:
@@ -74,16 +73,12 @@ def _loss_of_member(
     x_TB: Tensor,
     y_TB: Tensor,
     state: RecurrentState | None,
-    last_only: bool,
     activation_penalty: float,
     change_penalty: float,
 ) -> WindowLoss:
     outputs, last_state = model.outputs(x_TB, state)
     features = model.drop_outputs(outputs)
-    scored = features
-    if last_only:
-        scored, y_TB = features[-1:], y_TB[-1:]
-    losses_TB = cross_entropy(model.logits(scored), y_TB)
+    losses_TB = cross_entropy(model.logits(features), y_TB)
     total = losses_TB.sum() / x_TB.shape[1]
     objective = total
     if activation_penalty:

@@ -19,7 +19,7 @@ SAMPLES = 20
 """How many samples of a run the page has at most: the first ones, and others evenly up to the last."""
 _SCORED = "data.valid_source", "data.split", "data.level", "data.unit"
 """The options that decide which characters of a text are scored."""
-_INTERVALS = ("train.log_every", "train.eval_every", "train.save_every", "train.sample_every", "train.watch_gradients")
+_INTERVALS = ("train.log_every", "train.eval_every", "train.save_every", "train.sample_every")
 """Options that follow from the speed of the machine and change nothing that is learned: no difference of runs."""
 _EARLY_SAMPLES = 8
 """How many of them are the first ones, which see noise become words."""

@@ -149,11 +149,6 @@ def precisions(device: torch.device) -> tuple[str, ...]:
     return ("fp32", "tf32", "bf16") if torch.cuda.get_device_capability(device) >= (8, 0) else ("fp32",)
 
 
-def used_precision(precision: str) -> str:
-    """`precision`, or fp32 for `auto`, which checkpoints of older versions contain."""
-    return "fp32" if precision == "auto" else precision
-
-
 def to_device(array: npt.NDArray[np.int64], device: torch.device) -> torch.Tensor:
     """A copy of the array on the device; to a GPU through pinned memory, asynchronously in the current stream."""
     tensor = torch.from_numpy(array)

@@ -13,7 +13,6 @@ import os
 import shutil
 import time
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 from charlm.checkpoint import Checkpoint, save_checkpoint
@@ -26,19 +25,13 @@ from charlm.system.lock import locked
 
 
 class RunFolder:
-    """The folder of one run, held by this process.
+    """The folder of one run, held by this process."""
 
-    writes_behind: `save` returns before the checkpoint is written; its tensors must not change.
-    """
-
-    def __init__(self, path: Path, *, writes_behind: bool = False) -> None:
+    def __init__(self, path: Path) -> None:
         self.path = path
         self.checkpoints = path / FOLDER
         self.last = self.checkpoints / LAST
-        self.writes_behind = writes_behind
         self._is_begun = self.last.exists()
-        self._writer = ThreadPoolExecutor(max_workers=1)
-        self._writing: Future[None] | None = None
 
     def check(self) -> None:
         """RunError if the folder was removed, renamed or replaced: writing on would leave a partial run."""
@@ -48,33 +41,16 @@ class RunFolder:
                 "start a new run, or --resume the folder at its new place"
             )
 
-    def close(self) -> None:
-        """Let the checkpoint that is being written be finished."""
-        self._writer.shutdown()
-
     def write_config(self, config: Config) -> None:
         replace_file(self.path / CONFIG, dump_config(config).encode())
 
     def save(self, checkpoint: Checkpoint, *, best: bool, numbered: bool, keep: int) -> None:
         """Write `last` and, on request, `best` and a numbered checkpoint; keep the newest `keep` numbered ones.
 
-        One checkpoint at a time: waits for the one before it. RunError if the folder has gone, see `check`.
+        RunError if the folder has gone, see `check`, or cannot be written.
         """
         self.check()
-        self.wait()
         names = [BEST] * best + [_numbered(checkpoint.progress["step"])] * numbered
-        if self.writes_behind:
-            self._writing = self._writer.submit(self._write, checkpoint, names, keep)
-        else:
-            self._write(checkpoint, names, keep)
-
-    def wait(self) -> None:
-        """Wait for the checkpoint that is being written; RunError if it could not be."""
-        writing, self._writing = self._writing, None
-        if writing:
-            writing.result()
-
-    def _write(self, checkpoint: Checkpoint, names: list[str], keep: int) -> None:
         save_checkpoint(checkpoint, self.last, [self.checkpoints / name for name in names])
         for old in self._numbered_files()[:-keep]:
             old.unlink(missing_ok=True)

@@ -7,11 +7,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from charlm.checkpoint import newest_whole
-from charlm.config import flatten
 from charlm.data.corpus import Corpus
 from charlm.errors import DivergenceError, RunError
 from charlm.inference.evaluation import evaluate
-from charlm.inference.gradients import gradient_norms
 from charlm.inference.options import SamplingOptions
 from charlm.model import parameters_by_part
 from charlm.system.clock import Clock
@@ -93,14 +91,11 @@ class TrainingLoop:
         try:
             with catch_signals(patient=self.group.is_distributed) as self._received:
                 if not self.group.on_first(self.folder.last.exists):
-                    self._save(best=False)
-                    self.group.on_first(self.folder.wait)  # from here on the run can be resumed
+                    self._save(best=False)  # from here on the run can be resumed
                 self.group.on_first(self.folder.write_config, self.config)
                 while True:
                     try:
-                        reason = self._finish(self._train())
-                        self.group.on_first(self.folder.wait)
-                        return self._outcome(reason)
+                        return self._outcome(self._finish(self._train()))
                     except DivergenceError as error:
                         self._roll_back(error)
         except OSError as error:
@@ -109,7 +104,6 @@ class TrainingLoop:
         finally:
             self.progress.close()
             self.tracker.close()
-            self.folder.close()
 
     def _train(self) -> str:
         """Make steps until there is a reason to stop, and return it.
@@ -192,7 +186,6 @@ class TrainingLoop:
             improved = self._score()
             self._pace.count_evaluation(state, state.elapsed_s - start_s)
             state.count_evaluation(improved)
-            self._watch_gradients()
 
     def _score(self) -> bool:
         """Evaluate and log the score; True if it is the best so far. DivergenceError if it is not finite."""
@@ -219,13 +212,6 @@ class TrainingLoop:
         )
         return improved
 
-    def _watch_gradients(self, *, last: bool = False) -> None:
-        """Log how far gradients reach back in the validation text, if it is due; `last`: if it is not."""
-        every, ids = self.config.train.watch_gradients, self.corpus.splits.get("valid")
-        if every and ids is not None and last != self._due(self.config.train.eval_every * every):
-            norms_LK = self.group.on_first(gradient_norms, self.trainer.evaluated_model.members[0], ids)
-            self.tracker.gradients(norms_LK, self.trainer.state.step)
-
     def _sample(self) -> None:
         """Log a sample, and its first characters to stderr; _Stopped if a signal comes first."""
         train, trainer, step = self.config.train, self.trainer, self.trainer.state.step
@@ -243,14 +229,14 @@ class TrainingLoop:
             self._stop_if_signaled()
         else:
             self.tracker.sample(sample, step)
-            say("sample", f"step {step:>6}  {sample.text[:80]!r}")
+            say("sample", f"step {step:>6}  {sample['text'][:80]!r}")
             self._tick()
 
     def _save(self, best: bool) -> None:
         """Write the `last` checkpoint, the numbered one if it is due, and `best` on request."""
         self._tick()
         start_s = self.trainer.state.elapsed_s
-        snapshot = take_snapshot(self.trainer, copied=self.folder.writes_behind)
+        snapshot = take_snapshot(self.trainer)
         self.group.check_equal("weights", lambda: fingerprint(snapshot))
         self.trainer.check_finite(weights=True)
         numbered, keep = self._due(self.config.train.save_every), self.config.train.keep_checkpoints
@@ -314,11 +300,6 @@ class TrainingLoop:
                     self._save(best=improved)
             except _Stopped:
                 return self._signals[0]
-            self._watch_gradients(last=True)
-            scores: dict[str, float] = {"final/steps": state.step}
-            if (nats := state.best_nats) is not None:
-                scores = {"final/best_nats_per_char": nats, "final/best_bits_per_char": nats_to_bits(nats)}
-            self.tracker.finish(flatten(self.config), scores, state.step)
         self._tick()
         return reason
 
@@ -331,7 +312,6 @@ class TrainingLoop:
         """
         train, trainer, diverged = self.config.train, self.trainer, self.trainer.state
         allowed = train.on_divergence == "rollback" and diverged.rollbacks < train.max_rollbacks
-        self.group.on_first(self.folder.wait)
         before_step = diverged.step + (diverged.step != self._rolled_back_to)
         earlier = self.group.on_first(newest_whole, self.folder.path, before_step) if allowed else None
         if not earlier:
@@ -349,7 +329,6 @@ class TrainingLoop:
         self._record(row | {"lr_factor": state.lr_factor})
         say("rollback", f"{error}; back to step {state.step}, learning rate × {state.lr_factor:g} from now on")
         self._save(best=False)
-        self.group.on_first(self.folder.wait)
         self.group.on_first(self.folder.drop_after, state.step)
 
     def _outcome(self, reason: str) -> Outcome:

@@ -10,15 +10,13 @@ import json
 import math
 import os
 import socket
+import textwrap
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog  # pyright: ignore[reportAttributeAccessIssue]
-from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData  # pyright: ignore[reportAttributeAccessIssue]
 from tensorboard.summary.writer.record_writer import RecordWriter
 from torch.utils.tensorboard import summary
 
@@ -28,15 +26,14 @@ from charlm.runs import CHARTS, METRICS, SAMPLES
 from charlm.system.console import say
 from charlm.system.files import replace_file, unlinked
 from charlm.system.formatting import nats_to_bits, to_json
-from charlm.training.sample import Sample, shaded
 from charlm.training.state import TrainState
 
 
 def train_row(state: TrainState, train: TrainConfig) -> dict[str, Any]:
     """The mean over the updates since the last row, see `metrics_row`."""
-    steps = state.interval_bptt if train.loss == "sum" else state.interval_steps
+    steps = state.interval_steps * train.bptt
     nats = state.objective_sum.item() / steps
-    chars_per_s = state.interval_bptt * train.batch_size / state.interval_s
+    chars_per_s = steps * train.batch_size / state.interval_s
     return metrics_row(state, train, "train", nats, state.grad_norm.item(), chars_per_s)
 
 
@@ -45,14 +42,14 @@ def metrics_row(
 ) -> dict[str, Any]:
     """One line of metrics.jsonl.
 
-    loss: training objective without penalties, nats per character × scored steps in a window of `bptt`.
+    loss: training objective without penalties, nats per character × `bptt`.
     grad_norm: norm of the last gradient before clipping; None for the split valid.
     """
     return {
         "step": state.step,
         "chars": state.chars,
         "split": split,
-        "loss": nats * (train.bptt if train.loss == "sum" else 1),
+        "loss": nats * train.bptt,
         "nats": nats,
         "bpc": nats_to_bits(nats),
         "lr": state.lr,
@@ -110,8 +107,7 @@ class Tracker:
         self._append(METRICS, _line(row))
         if row["split"] not in CHARTS:
             values = {name: value for name, value in row.items() if name not in ("step", "split")}
-            # Indented, so that TensorBoard's Markdown shows it unchanged.
-            self._append_text(row["split"], f"    {to_json(values)}", row["step"])
+            self._append_text(row["split"], to_json(values), row["step"])
             return
         charts = [
             _described(summary.scalar(tag, row[name]), about)
@@ -120,44 +116,18 @@ class Tracker:
         ]
         self._append(row["split"], _events(*(Event(step=row["step"], summary=each) for each in charts)))
 
-    def sample(self, sample: Sample, step: int) -> None:
-        """Log a text sample with its surprise."""
-        self._append(SAMPLES, _line(sample.as_json(step)))
-        self._append_text("sample", shaded(sample), step)
-
-    def gradients(self, norms_LK: npt.NDArray[np.float64], step: int) -> None:
-        """Log the norms of `gradient_norms` as a histogram for each layer, with a bucket for each number of steps back.
-
-        A bucket holds the share of the norm in the sum over all steps.
-        """
-        back_K = np.arange(1, norms_LK.shape[1] + 1)
-        summaries = []
-        for layer, norms_K in enumerate(norms_LK, 1):
-            shares_K = norms_K / max(norms_K.sum(), 1e-300)
-            moments = float(shares_K @ back_K), float(shares_K @ back_K**2)
-            buckets = (back_K + 0.5).tolist(), shares_K.tolist()
-            made = summary.histogram_raw(f"gradients/layer_{layer}", 0.5, back_K[-1] + 0.5, 1, *moments, *buckets)
-            summaries.append(_described(made, _GRADIENTS))
-        self._append("valid", _events(*(Event(step=step, summary=each) for each in summaries)))
-
-    def finish(self, options: Mapping[str, Any], scores: Mapping[str, float], step: int) -> None:
-        """Log options and the scores of the last step for TensorBoard's HParams page."""
-        # The page shows booleans as 1.0000 and 0.0000 unless they are text.
-        plain = {k: v if type(v) in (int, float, str) else to_json(v) for k, v in options.items()}
-        experiment, *session = summary.hparams(plain, dict(scores))
-        _put_first(experiment)
-        charts = [_described(summary.scalar(tag, score), _FINAL[tag]) for tag, score in scores.items()]
-        summaries = [experiment, *session, *charts]
-        events = [Event(step=step, summary=each) for each in summaries]
-        if self._files:
-            self._attempt(lambda: _event_file(self._folder, *events).close())
+    def sample(self, sample: Mapping[str, Any], step: int) -> None:
+        """Log a sample, see `draw_sample`; TensorBoard gets its text."""
+        self._append(SAMPLES, _line({"step": step, **sample}))
+        self._append_text("sample", sample["text"], step)
 
     def close(self) -> None:
         for file in self._files.values():
             self._attempt(file.close)
 
     def _append_text(self, tag: str, text: str, step: int) -> None:
-        made = _described(summary.text(tag, text), _TEXTS[tag])
+        indented = textwrap.indent(text, "    ")  # so that TensorBoard's Markdown shows it unchanged
+        made = _described(summary.text(tag, indented), _TEXTS[tag])
         self._append("train", _events(Event(step=step, summary=made)))
 
     def _append(self, file: str, data: bytes) -> None:
@@ -184,28 +154,10 @@ _CHARTS = {
     "training/chars_per_s": ("chars_per_s", "Characters read per second."),
 }
 """TensorBoard's tag → the field of a row, and what the chart says of it. The page sorts by tag."""
-_FINAL = {
-    "final/best_nats_per_char": "Best validation score of the run, in nats per character; lower is better.",
-    "final/best_bits_per_char": "The same in bits: nats / ln 2.",
-    "final/steps": "Updates of the run, which has no validation text.",
-}
 _TEXTS = {
-    "sample": "Text that the model wrote at this step; the stronger the color, the more the character surprised it.",
+    "sample": "Text that the model wrote at this step.",
     "rollback": "The update that was not finite, and the learning rate's factor after the run went back.",
 }
-_FIRST = ("model.cell.kind", "model.cell.hidden", "model.layers", "optimizer.lr")
-"""The options with which the page of hyperparameters opens, by name."""
-
-_GRADIENTS = "Norm of the gradient of a loss with respect to the state so many characters back, as a share of the sum."
-
-
-def _put_first(experiment: Any) -> None:
-    """Mark those options as different between runs: TensorBoard sorts by that mark, then by name, and shows five."""
-    plugin = experiment.value[0].metadata.plugin_data
-    data = HParamsPluginData.FromString(plugin.content)
-    for option in data.experiment.hparam_infos:
-        option.differs = option.name in _FIRST
-    plugin.content = data.SerializeToString()
 
 
 def _described(made: Any, about: str) -> Any:

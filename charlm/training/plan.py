@@ -79,9 +79,6 @@ def measure_cost(
     text: CountedSources | None = None,
 ) -> Cost:
     """Make the trainer of a config and some updates, and throw them away. Refuses what `start_run` refuses."""
-    # Full windows, as at the end of the run.
-    full = config.train.model_copy(update={"bptt_start": None, "vary_bptt": 0.0})
-    config = config.model_copy(update={"train": full})
     machine = machine or choose_machine(config, group)
     trainer, corpus = prepare(
         config, group, lambda: (text or CountedSources(config.data)).corpus(split=config.data.split), machine

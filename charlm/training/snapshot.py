@@ -14,15 +14,15 @@ from charlm.training.state import TrainState
 from charlm.training.step import Trainer
 
 
-def take_snapshot(trainer: Trainer, *, copied: bool = False) -> Checkpoint:
+def take_snapshot(trainer: Trainer) -> Checkpoint:
     """A checkpoint from which `restore_snapshot` continues as if the run had never stopped.
 
-    Its tensors are on the CPU. Those of a trainer on the CPU share its memory unless `copied`. All processes call this
+    Its tensors are on the CPU. Those of a trainer on the CPU share its memory. All processes call this
     together and get the same checkpoint, that of a single process: it holds the hidden state of all streams.
     """
 
     def on_cpu(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        return {name: tensor.detach().to("cpu", copy=copied) for name, tensor in tensors.items()}
+        return {name: tensor.detach().cpu() for name, tensor in tensors.items()}
 
     carried = {**trainer.state.tensors(trainer.group), "rng.cpu": torch.get_rng_state()}
     if trainer.device.type == "cuda":
@@ -55,9 +55,7 @@ def restore_snapshot(trainer: Trainer, checkpoint: Checkpoint) -> None:
         cuda_state = carried.pop("rng.cuda", None)
         if trainer.device.type == "cuda" and cuda_state is not None:
             torch.cuda.set_rng_state(cuda_state, trainer.device)
-        # Checkpoints written before `vary_bptt` existed lack this number.
-        steps = {"interval_bptt": checkpoint.progress["interval_steps"] * trainer.config.train.bptt}
-        state = TrainState.restored(steps | dict(checkpoint.progress), carried, trainer.device)
+        state = TrainState.restored(checkpoint.progress, carried, trainer.device)
         _check_state(trainer, state)
         load_weights(trainer.model, checkpoint.weights)
         if trainer.averaged is not None:

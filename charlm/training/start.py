@@ -22,7 +22,6 @@ from charlm.native.build import preferring
 from charlm.runs import FOLDER, LAST, check_resumable
 from charlm.system.clock import Clock
 from charlm.system.console import say
-from charlm.system.device import used_precision
 from charlm.system.formatting import counted, format_bytes
 from charlm.system.process_group import ONE_PROCESS, ProcessGroup
 from charlm.training.folder import (
@@ -100,7 +99,7 @@ def resume_run(
         path, checkpoint = group.on_first(_claim_run, run_dir, locks)
         config = group.on_first(_changed_config, checkpoint.config, change, run_dir)
         load = functools.partial(load_unchanged_corpus, config.data, checkpoint.vocabulary, checkpoint.progress)
-        kernels = checkpoint.progress.get("kernels", "compiled")
+        kernels = checkpoint.progress.get("kernels", "")
         locks.enter_context(preferring(kernels))
         trainer, corpus = prepare(config, group, load)
         group.on_each(restore_snapshot, trainer, checkpoint)
@@ -173,9 +172,7 @@ def _fit(
     log = refusing_os_errors(run_dir)(Tracker)
     tracker = group.on_each(log, run_dir, (state.rows, state.step) if resumed else None, writes=group.is_first)
     group.remember("run", str(run_dir.resolve()))
-    # A GPU trains on while a checkpoint is written. A CPU would only lose cores to it.
-    folder = RunFolder(run_dir, writes_behind=trainer.device.type == "cuda")
-    return TrainingLoop(trainer, corpus, folder, tracker, clock, on_row).fit()
+    return TrainingLoop(trainer, corpus, RunFolder(run_dir), tracker, clock, on_row).fit()
 
 
 def run_of_this_launch(group: ProcessGroup) -> Path | None:
@@ -241,7 +238,7 @@ def _changed_config(saved: Config, change: Callable[[Config], Config], run_dir: 
     if config.precision == "auto":
         config = config.model_copy(update={"precision": saved.precision})
     _check_resumable(saved, config)
-    return config.model_copy(update={"precision": used_precision(config.precision)})
+    return config
 
 
 _FIXED_SECTIONS = ("data.", "model.")
@@ -250,8 +247,6 @@ _FIXED = (
     "train.batch_size",
     "train.bptt",
     "train.read_share",
-    "train.start_at",
-    "train.loss",
     "optimizer.name",
 )
 _FREE = ("data.grow_vocabulary", "data.source", "data.valid_source", "data.test_source")

@@ -35,9 +35,8 @@ class TrainState:
     """Wall time that the last evaluation and checkpoint of a run are expected to take; part of train.max_minutes."""
     threads: int = 0
     """CPU threads of the last session. Another number rounds sums differently."""
-    kernels: str = "compiled"
-    """CPU kernels of the last session, see `used_kernels`. Others round differently. Older checkpoints do not say;
-    theirs were compiled."""
+    kernels: str = ""
+    """CPU kernels of the last session, see `used_kernels`. Others round differently."""
     rows: int = 0
     """Rows of metrics that belong to the steps so far."""
     best_nats: float | None = None
@@ -59,8 +58,6 @@ class TrainState:
     """Updates in the running average of the weights."""
     interval_steps: int = 0
     """Updates since the last row of metrics."""
-    interval_bptt: int = 0
-    """Time steps of their windows."""
     interval_s: float = 0.0
     """Seconds spent in them."""
 
@@ -84,14 +81,13 @@ class TrainState:
         self.chars += steps * batch_size
         self.position += steps
         self.interval_steps += 1
-        self.interval_bptt += steps
         self.interval_s += seconds
 
     def count_row(self) -> None:
         """Count the row of metrics for the updates so far, and reset the sums for the next one."""
         self.rows += 1
         self.objective_sum.zero_()
-        self.interval_steps, self.interval_bptt, self.interval_s = 0, 0, 0.0
+        self.interval_steps, self.interval_s = 0, 0.0
 
     def take_score(self, nats: float) -> bool:
         """Note a validation score; True if it is the best so far."""

@@ -49,8 +49,6 @@ class Trainer:
         self.config = config.model_copy(update={"precision": machine.precision})
         self.device, self.group = device, group
         self.streams = open_streams(config, corpus, group.shard)
-        # The first epoch leaves out whole windows.
-        self._first_position = int(config.train.start_at * self.streams.windows_per_epoch) * config.train.bptt
         check_memory(config, len(corpus.vocabulary), machine)
         self.vocabulary = corpus.vocabulary
         self.model = build_model(config.model, len(corpus.vocabulary), machine.precision).to(device).train()
@@ -68,7 +66,6 @@ class Trainer:
         self._clipped = [list(member.parameters()) for member in self.model.members]
         self.state = TrainState(
             corpus.sha256,
-            position=self._first_position,
             threads=machine.threads,
             kernels=used_kernels(),
             objective_sum=torch.zeros((), dtype=torch.float64, device=device),
@@ -92,7 +89,7 @@ class Trainer:
 
     def epochs(self) -> float:
         """Passes over the train split so far, including the fraction of the current one."""
-        read = self.state.position - self.streams.epoch_start(self.state.epoch) - self._first_position
+        read = self.state.position - self.streams.epoch_start(self.state.epoch)
         return self.state.epoch + read / (self.streams.windows_per_epoch * self.config.train.bptt)
 
     def share_done(self) -> float:
@@ -141,7 +138,7 @@ class Trainer:
         """
         start_s = time.perf_counter()
         config, state = self.config, self.state
-        x_TB, y_TB = self.streams.read(state.position, self._window_steps(), self.device, state.epoch)
+        x_TB, y_TB = self.streams.read(state.position, config.train.bptt, self.device, state.epoch)
         lr, decay = self.learning_rate(), self._average_decay()
         if self._graph is None:
             self._learn(x_TB, y_TB, lr, decay, state.step + 1)
@@ -149,7 +146,7 @@ class Trainer:
             self._graph.run(self._learn, state, (x_TB, y_TB, lr, decay, state.step + 1), self._learned_tensors())
         state.averaged_updates += self.averaged is not None
         seconds = time.perf_counter() - start_s
-        state.count_update(window=(len(x_TB), config.train.batch_size), lr=lr, seconds=seconds)
+        state.count_update(window=(config.train.bptt, config.train.batch_size), lr=lr, seconds=seconds)
         if state.position + config.train.bptt > self.streams.length:
             state.epoch += 1
             state.position = self.streams.epoch_start(state.epoch)
@@ -176,11 +173,8 @@ class Trainer:
 
     def _why_no_graph(self) -> str:
         """Why an update cannot be recorded; "" if it can. Prepares the optimizer for it."""
-        train = self.config.train
         if self.group.is_distributed:
             return "several processes add up their gradients"
-        if train.vary_bptt or train.bptt_start is not None:
-            return "windows vary in length (train.vary_bptt, train.bptt_start)"
         return "" if keep_on_device(self.optimizer) else f"{self.config.optimizer.name} counts its steps on the host"
 
     def loss(self, x_TB: Tensor, y_TB: Tensor, state: RecurrentState | None) -> WindowLoss:
@@ -191,7 +185,6 @@ class Trainer:
             x_TB,
             y_TB,
             state,
-            last_only=train.loss == "last",
             activation_penalty=train.activation_penalty,
             change_penalty=train.change_penalty,
         )
@@ -222,16 +215,6 @@ class Trainer:
     def _optimizer_precision(self) -> contextlib.AbstractContextManager[object]:
         """The context of Muon's products: as the model's on a GPU, float32 on a CPU, where bfloat16 is mostly slow."""
         return contextlib.nullcontext() if self.device.type == "cpu" else self.model.autocast(self.device)
-
-    def _window_steps(self) -> int:
-        """Time steps of the next window."""
-        train = self.config.train
-        length = float(train.bptt)
-        if train.bptt_start is not None:
-            length = train.bptt_start + (train.bptt - train.bptt_start) * self.share_done()
-        if train.vary_bptt:
-            length *= 1 + train.vary_bptt * (2 * torch.rand(()).item() - 1)
-        return min(max(1, round(length)), self.streams.length - self.state.position)
 
     def _carried_state(self) -> RecurrentState | None:
         """The hidden state of the last window, set to zero in randomly chosen streams.

@@ -1,4 +1,4 @@
-"""scripts/reproduce and scripts/ablate on made-up runs, without their trainings."""
+"""scripts/reproduce and benchmarks/ablate.py on made-up runs, without their trainings."""
 
 import importlib
 import json
@@ -212,7 +212,7 @@ def test_this_checkout_shows_what_is_recorded(recorded):
     assert {row["cell"] for row in compared["rows"]} == CELLS.keys()
 
 
-# scripts/ablate
+# benchmarks/ablate.py
 
 
 @pytest.fixture

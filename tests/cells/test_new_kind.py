@@ -107,11 +107,9 @@ def test_a_cell_outside_of_charlm_goes_through_every_command(cli, folder: Path, 
         ["score", trained, "text.txt"],
         ["look", trained, "--out", "look.html"],
         ["report", trained, "--out", "report.html"],
-        ["export", trained, "--to", "torch", "--out", "exported"],
         ["export", trained, "--to", "onnx", "--out", "exported.onnx"],
     ):
         assert cli(*words).code == 0, words
-    assert Path("exported").exists()
     assert Path("exported.onnx").exists()
     model = charlm.load(trained, device="cpu")
     assert "Leaky, 2 × 12 units" in repr(model)

@@ -47,7 +47,6 @@ RHN, LONG = USUAL[1], 10**8
         [nats(updates=5000, train_chars=chars) for chars in (10**6, 10**7)],
         # A large batch reads more and learns less per character.
         [nats(), nats(updates=1000, batch_size=64), nats(updates=4000)],
-        [nats(overrides=["train.loss=last"]), nats()],
         # Slow families gain with the number of updates.
         [nats(updates=n, family=RHN, train_chars=LONG) - nats(updates=n, train_chars=LONG) for n in (250, 1000, 8000)],
         # Dropout grows with passes, and with parameters per character.

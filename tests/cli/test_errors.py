@@ -64,7 +64,7 @@ NAME, SHOWN = f"a{ESC}{RTL}\u2028\n", r"a\x1bc\u202e\u2028\n"
 GZIP = "a.gz: found a gzip file; allowed: text in UTF-8; unpack it: gunzip -k a.gz"
 WRITABLE = "No such file or directory; allowed: a file that can be written"
 LONG = "xxx: File name too long"
-COMMANDS_OF_MODELS = ("sample", "next", "eval", "look", "export --to torch --out new")
+COMMANDS_OF_MODELS = ("sample", "next", "eval", "look", "export --to onnx --out new")
 ERRORS = [
     (f"config check {NAME}{BYTE}", rf"{SHOWN}\xff: found no such file; allowed: a YAML file, "),
     (f"data fetch {NAME}", f"{SHOWN}: found no such text; allowed: "),
@@ -103,7 +103,7 @@ ERRORS = [
     ("train --resume --run-dir folder", "folder: no checkpoints/ to resume from; allowed: the folder of a run"),
     ("report folder", "folder: holds no run; allowed: the folder of a run, a checkpoint of one, or a folder that"),
     ("runs text.txt", "text.txt: is a file; allowed: a folder that holds runs"),
-    ("export run --to torch --out no/a", "--out no/a: No such file or directory; allowed: a place that can be written"),
+    ("export run --to onnx --out no/a", f"--out no/a: {WRITABLE}"),
     ("data info tex.txt", "tex.txt: no such file or folder; a source is a file, a folder, a glob or builtin:NAME; did "
                           "you mean 'text.txt'?"),
     ("data fetch text8 tinyshakespear --data-dir folder", "tinyshakespear: found no such text; allowed: tinyshakespeare"

@@ -54,7 +54,7 @@ MISSING = {
     "eval gone": RUN,
     "look gone": RUN,
     "look run --compare gone": f"--compare gone: {RUN}",
-    "export gone --to torch --out x": RUN,
+    "export gone --to onnx --out x": RUN,
     "score gone -": RUN,
     "classify gone -": RUN,
     "train --config lstm there --init-from gone": f"--init-from gone: {RUN}",

@@ -44,9 +44,8 @@ def test_what_explains_or_exports_one_network_takes_the_first_and_says_so(cli, r
     line = "the first of 2 members; together they score better"
     looked = cli("look", run, "--out", tmp_path / "look.html", "--gradients", "--length", 300)
     assert (looked.code, f"look     {line}" in looked.err.splitlines()) == (0, True)
-    for format in ("torch", "html"):
-        exported = cli("export", run, "--to", format, "--out", tmp_path / format)
-        assert (exported.code, f"export   {line}" in exported.err.splitlines()) == (0, True)
+    exported = cli("export", run, "--to", "html", "--out", tmp_path / "model.html")
+    assert (exported.code, f"export   {line}" in exported.err.splitlines()) == (0, True)
     model = load(run, device="cpu")
     first = model.first_member("test")
     assert (first.kind, first.parameters) == ("lstm, 2 × 16 units", model.parameters / 2)

@@ -55,8 +55,6 @@ def test_a_run_in_a_folder_whose_name_is_not_utf8(cli, copied_run, tmp_path):
             assert "r\\udcffn" in result.out
             json.loads(result.out)
     assert describe_run(run).step == 8
-    error = cli("export", run, "--to", "torch", "--out", run / "model").error
-    assert error.endswith(" is not valid UTF-8; allowed: a place that safetensors can read")
 
 
 @pytest.mark.parametrize("lock", ["/dev/zero", "pipe"])

@@ -13,7 +13,7 @@ def words(command, run, out):
         "eval": ["eval", run, "--per-char", out],
         "look": ["look", run, "--length", 100, "--units", 1, "--out", out],
         "report": ["report", run, "--out", out],
-        "export": ["export", run, "--to", "html", "--out", out, "--overwrite"],
+        "export": ["export", run, "--to", "html", "--out", out],
     }[command]
 
 
@@ -31,7 +31,6 @@ def outputs(cli, copied_run, tmp_path):
 def test_what_charlm_writes_is_no_text(cli, copied_run, outputs):
     shutil.copytree(copied_run, outputs / "runs/mine")
     shutil.copy(copied_run / "checkpoints/best.safetensors", outputs)
-    assert cli("export", copied_run, "--to", "torch", "--out", outputs / "torch").code == 0
     for source in (outputs, f"{outputs}/**", f"{outputs}/*"):
         result = cli("data", "info", source, "--level", "byte")
         assert (result.code, result.out.split()[:2]) == (0, ["files", "1"])
@@ -39,9 +38,6 @@ def test_what_charlm_writes_is_no_text(cli, copied_run, outputs):
     result = cli("data", "info", f"{outputs}/runs/mine")
     assert result.error.startswith(f"{outputs}/runs/mine: a folder without text; ")
     assert f"{outputs}/runs/mine/config.yaml (a file of the run)" in result.err
-    result = cli("data", "info", f"{outputs}/torch")
-    assert result.error.startswith(f"{outputs}/torch: a folder without text; ")
-    assert f"{outputs}/torch/weights.safetensors (a file of the export)" in result.err
 
 
 def test_each_command_replaces_its_own_earlier_file_alone(cli, copied_run, outputs):

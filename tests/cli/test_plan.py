@@ -56,21 +56,6 @@ def test_of_a_text_it_is_what_train_would_choose(cli, text_file):
     assert not (text_file.parent / "runs").exists()
 
 
-def test_windows_that_grow_are_measured_at_their_full_length(cli, tiny_config, monkeypatch):
-    from charlm.training import plan
-
-    found = []
-
-    def update_once(function, trainer):
-        function()
-        found.append(trainer.state.chars)
-        return 1.0
-
-    monkeypatch.setattr(plan, "_median_s", update_once)
-    result = cli("plan", "--config", tiny_config, "--set", "train.bptt_start=1", "--set", "train.vary_bptt=0.5")
-    assert (result.code, found) == (0, [4 * 8])
-
-
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_a_gpu_tells_what_it_held(cli, tiny_config):

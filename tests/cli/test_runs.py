@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from charlm.errors import DamagedCheckpointError
-from charlm.runs import BEST, FOLDER, LAST, limit_reached, read_header
+from charlm.runs import BEST, FOLDER, LAST, read_header
 from charlm.system.lock import locked
 
 
@@ -87,6 +87,7 @@ FORGED = {
     "a huge time": ("progress", '"elapsed_s": ', f'"elapsed_s": {10**400}, "b": '),
     "no number": ("progress", '"ending_s": ', '"ending_s": NaN, "b": '),
     "layers": ("config", '"layers": 1', f'"layers": {10**400}'),
+    "another version": ("version", "2", "1"),
     "a kind": ("config", '"kind": "lstm"', '"kind": ["lstm"]'),
     "a reason": ("progress", '"stop_reason": "max_steps"', '"stop_reason": ["max_steps"]'),
     "a shape": ("weights/decoder.bias", "[14]", f"[{2**62}, {2**62}]"),
@@ -161,15 +162,6 @@ def test_headers_that_are_none(trained_run, tmp_path):
         path.write_bytes(content)
         with pytest.raises(DamagedCheckpointError, match=f"^{re.escape(str(path))}: damaged, or not a checkpoint"):
             read_header(path)
-
-
-def test_limits_of_checkpoints_without_a_reason():
-    progress = {"step": 10, "epoch": 2, "elapsed_s": 60.0, "evaluations_since_best": 3}
-    for name, reached, open_limits in (
-        ("max_steps", 10, (11,)), ("max_epochs", 2, (2.5, None)), ("max_minutes", 1, (1.1,)), ("patience", 3, (0, 4)),
-    ):  # fmt: skip
-        assert limit_reached({name: reached}, progress)
-        assert not any(limit_reached({name: limit}, progress) for limit in open_limits)
 
 
 def test_many_runs_are_listed_at_once(cli, trained_run, tmp_path):

@@ -89,13 +89,13 @@ def test_resume_with_other_options(cli, copied_run, tiny_config):
 
 
 def test_resume_from_a_damaged_checkpoint(cli, copied_run):
-    """The newest whole one takes its place, but not that of a later version; with none left, one line."""
+    """The newest whole one takes its place, but not that of another version; with none left, one line."""
     last = copied_run / "checkpoints" / "last.safetensors"
     best, content = last.with_name("best.safetensors"), last.read_bytes()
     last.unlink()  # the same file under another name
-    last.write_bytes(content.replace(b'"version":"1"', b'"version":"2"'))
+    last.write_bytes(content.replace(b'"version":"2"', b'"version":"1"'))
     error = cli("train", "--resume", "--run-dir", copied_run).error
-    assert error == f"{last}: found format version 2; this charlm reads 1; update charlm"
+    assert error == f"{last}: written in format version 1; allowed: 2; use the charlm that wrote it, or train anew"
     last.write_bytes(content[:-1])
     result = cli("train", "--resume", "--run-dir", copied_run, "--set", "train.max_steps=8")
     assert result.code == 0

@@ -86,8 +86,6 @@ FAULTS = [
     ("data: {split: [0, 1, 0]}", "data.split: found a train share of 0; allowed: above 0"),
     ("model: {tie_embeddings: true, embedding: 0}", TIED),
     ("train: {max_steps: null}", NO_LIMIT),
-    ("train: {bptt: 8, bptt_start: 9}",
-     "train.bptt_start: found 9; allowed: at most bptt, 8; lower it or raise bptt"),
     ("optimizer: {name: sgd, nesterov: true}",
      "optimizer.nesterov: found true with momentum 0; allowed: momentum above 0"),
     ("{data: {split: [1, 0, 0]}, train: {max_steps: 1, patience: 2}}", NO_VALIDATION),

@@ -65,8 +65,6 @@ MATRICES = [
         ("model: {cell: {kind: sru}, dropout: {state: 0.1, weights: 0.2}, orthogonal: true}", MATRICES),
         ("model: {cell: {kind: mogrifier}, dropout: {state: 0.1, weights: 0.2}, orthogonal: true}", []),
         ("{data: {unit: text}, train: {read_share: 0.5}}", []),
-        ("{train: {watch_gradients: 4}}", []),
-        ("{train: {watch_gradients: 4, eval_every: 0}}", []),
         ("{data: {unit: line}, train: {read_share: 0.5}}",
          ["train.read_share: found 0.5, which has no effect with data.unit: line; lines come in random order"]),
     ],

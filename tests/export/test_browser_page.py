@@ -33,7 +33,7 @@ def page(opened, tmp_path, monkeypatch):
 
     def page(trained: TrainedModel, **options: bool):
         viewport = {"color_scheme": "dark"} if options.pop("dark", False) else {}
-        export(trained, "html", tmp_path / "exported.html", overwrite=True, **{"int8": False, **options})
+        export(trained, "html", tmp_path / "exported.html", **{"int8": False, **options})
         view = opened((tmp_path / "exported.html").read_text(encoding="utf-8"), reduced_motion="reduce", **viewport)
         done(view)
         view.click("summary")

@@ -8,7 +8,7 @@ import torch
 
 from charlm.cells import CELLS
 from charlm.data.vocabulary import Vocabulary
-from charlm.export.html_model import packed_model, round_to_int8
+from charlm.export.html_model import packed_model
 from charlm.inference import TrainedModel
 from charlm.inference.options import SamplingOptions
 from charlm.inference.sampling import choose
@@ -42,12 +42,10 @@ DIFFERENCES = """async ({ models, ids, logits }) => {
 
 def check_logits(engine, trained, int8, steps, bound, most):
     """Logits of the page's model differ by at most `bound`, or so much of what is above `most`."""
-    network, ids = trained.on_cpu_in_float32().network, some_ids(trained, steps, 1)
-    if int8:
-        round_to_int8(network)
-    with torch.inference_mode():
-        logits, _ = network(ids)
+    trained, ids = trained.on_cpu_in_float32(), some_ids(trained, steps, 1)
     data = packed_model(trained, int8=int8)["model"]
+    with torch.inference_mode():
+        logits, _ = trained.network(ids)
     arguments = {"models": [data, data | {"kernel": ""}], "ids": ids[:, 0].tolist(), "logits": packed(logits.numpy())}
     (backend, difference), (plain_backend, plain_difference) = engine.evaluate(DIFFERENCES, arguments)
     assert (backend, plain_backend) == ("WebAssembly", "JavaScript")

@@ -194,7 +194,7 @@ def test_a_file_that_cannot_be_read_takes_one_line(name, reason, tmp_path):
 
 
 def test_the_notebook_is_made_from_the_lesson():
-    assert NOTEBOOK.read_text(encoding="utf-8") == notebook(), "learn/charlm.ipynb: run ./scripts/notebook"
+    assert NOTEBOOK.read_text(encoding="utf-8") == notebook(), "learn/charlm.ipynb: run python -m tests.learn.notebook"
 
 
 @pytest.mark.usefixtures("small", "kernels")

@@ -169,7 +169,7 @@ def test_runs_without_samples_are_named_and_intervals_are_no_differences(opened,
     without = run_of("without", [train_row(1)], [])
     config = without / "config.yaml"
     text = config.read_text()
-    for option in ("log_every", "eval_every", "save_every", "sample_every", "watch_gradients"):
+    for option in ("log_every", "eval_every", "save_every", "sample_every"):
         assert re.search(f"{option}: \\d+", text)
         text = re.sub(f"{option}: \\d+", f"{option}: 77", text)
     config.write_text(text)

@@ -1,7 +1,7 @@
 """Feeds input made by a coverage-guided fuzzer (libFuzzer, by Atheris) to what reads a user's files and options.
 
 Any bytes must be read or refused by an error of charlm's own, in printable lines, within LIMIT_S seconds and
-LIMIT_MB of memory, and nothing else may happen; run by scripts/fuzz.
+LIMIT_MB of memory, and nothing else may happen; run by scripts/stress fuzz.
 """
 
 import argparse
@@ -118,8 +118,10 @@ class Targets:
 
     def runs(self, data: bytes) -> None:
         """The JSON in a checkpoint's header, and metrics: `charlm runs` and `charlm report` show the run anyway."""
+        from charlm.runs import VERSION
+
         config, progress, shape, rows = (data.decode("utf-8", "replace").split("\n\n", 3) + [""] * 3)[:4]
-        texts = {"format": "charlm checkpoint", "version": "1", "config": config, "progress": progress}
+        texts = {"format": "charlm checkpoint", "version": str(VERSION), "config": config, "progress": progress}
         weight = f'{{"data_offsets": [0, 0], "shape": {shape or "[0]"}}}'
         header = f'{{"__metadata__": {json.dumps(texts)}, "weights/a": {weight}}}'.encode("utf-8", "replace")
         checkpoint = self.folder / "forged" / CHECKPOINT
@@ -221,7 +223,7 @@ NAMES = [name for name in vars(Targets) if not name.startswith("_")]
 
 
 def parse() -> tuple[argparse.Namespace, list[str]]:
-    parser = argparse.ArgumentParser(prog="scripts/fuzz", description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(prog="scripts/stress fuzz", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("targets", nargs="*", metavar="TARGET", help=f"some of: {', '.join(NAMES)}; all if none")
     parser.add_argument("--runs", type=int, default=100_000, metavar="N", help="inputs for each; default 100000")
     parser.add_argument("--quick", action="store_true", help="--runs 2000: about a minute")

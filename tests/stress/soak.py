@@ -1,4 +1,4 @@
-"""Watches the memory and the open files of two trainings: one of many steps, one on a large text; run by scripts/soak.
+"""Watches the memory and the open files of two trainings: one of many steps, one on a large text.
 
 Memory is what the process has to itself (RssAnon): pages of the encoded text, which is mapped, are the system's to take
 back at any time. Reads /proc, so for Linux alone.
@@ -40,7 +40,7 @@ def main() -> None:
 
 
 def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="scripts/soak", description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(prog="scripts/stress soak", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--steps", type=int, default=10_000, metavar="N", help="updates of the first; default 10000")
     parser.add_argument("--gigabytes", type=float, default=5, metavar="G", help="text of the second; default 5")
     parser.add_argument("--quick", action="store_true", help="--steps 1000 --gigabytes 0.02: about half a minute")

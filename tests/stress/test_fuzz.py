@@ -1,6 +1,6 @@
 """Any input is used or refused in one clear line.
 
-scripts/fuzz feeds the same targets 100,000 inputs each; here Hypothesis makes fifty.
+scripts/stress fuzz feeds the same targets 100,000 inputs each; here Hypothesis makes fifty.
 """
 
 import json

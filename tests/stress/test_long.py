@@ -1,4 +1,4 @@
-"""The short forms of scripts/torture and scripts/soak."""
+"""The short forms of scripts/stress torture and scripts/stress soak."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Kills a run again and again, resumes it, and compares it with one that was left alone; run by scripts/torture.
+"""Kills a run again and again, resumes it, and compares it with one that was left alone; run by scripts/stress torture.
 
 Every second kill comes at a random moment, the others at a random step of the writing of a checkpoint: before, during
 and after the file's data, before and after each flush, link and renaming.
@@ -105,7 +105,7 @@ def kill_and_compare(kills: int, seed: int, unit: str) -> list[str]:
 
 
 def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="scripts/torture", description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(prog="scripts/stress torture", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--kills", type=int, default=200, metavar="N", help="how often to kill; default 200")
     parser.add_argument("--quick", action="store_true", help="--kills 4: about half a minute")
     parser.add_argument("--unit", choices=("text", "line"), default="text", help="what the model reads; default text")
@@ -128,7 +128,7 @@ def write_config(folder: Path, unit: str, steps: int) -> Path:
         f"data: {{source: {text}, unit: {unit}}}\n"
         "model: {cell: {kind: gru, hidden: 24}, dropout: {output: 0.2, state: 0.1}, zoneout: 0.1}\n"
         f"train: {{batch_size: 4, bptt: 8, max_steps: {steps}, ema: 0.9, reset_state: {reset_state}, "
-        "vary_bptt: 0.3, log_every: 7, eval_every: 50, save_every: 20, sample_every: 40, sample_length: 20}\n"
+        "log_every: 7, eval_every: 50, save_every: 20, sample_every: 40, sample_length: 20}\n"
         "threads: 1\n"
     )
     return config

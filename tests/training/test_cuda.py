@@ -69,8 +69,9 @@ def test_cuda_replayed_updates_have_the_bits_of_launched_ones(
             precision=precision,
             model={"cell": {"kind": kind, "hidden": 16}, **model},
             optimizer={"name": name, "lr": 0.01, "schedule": {"name": "linear", "final_fraction": 0.1}},
-            train={"start_at": 0.93, **train},
+            train=train,
             unit=unit,
+            train_share=0.1,
         )
         trainer._graph.graphs.enabled = replays
         for _ in range(10):

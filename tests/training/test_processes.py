@@ -136,8 +136,8 @@ MODELS = [
 ]
 TRAIN = [
     {"reset_state": 0.3, "ema": 0.9, "activation_penalty": 0.5, "change_penalty": 0.5},
-    {"vary_bptt": 0.4, "bptt_start": 2, "max_minutes": 0.5},
-    {"loss": "last"},
+    {"read_share": 0.6, "max_minutes": 0.5},
+    {},
 ]
 OPTIMIZERS = [
     {"clip_norm": 0.1, "schedule": {"name": "cosine"}},

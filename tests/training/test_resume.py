@@ -47,7 +47,6 @@ CASES["members"] = {
     "train": {"ema": 0.9, "sample_every": 2},
     "optimizer": {"name": "adamw", "lr": 0.01, "clip_norm": 0.5},
 }
-CASES["windows of changing length"] = {"train": {"bptt_start": 3, "vary_bptt": 0.3}}
 # Across the end of an epoch, whose order of lines is another.
 CASES["lines"] = {"data": {"unit": "line"}, "train": {"batch_size": 1, "bptt": 450}}
 
@@ -166,10 +165,7 @@ def test_a_run_that_ended_goes_on_as_if_it_had_not(tmp_path, config_of, train):
         ({"max_steps": 12, "eval_every": 4}, "train.max_steps=13"),
         ({"max_steps": 12}, "train.max_steps=13"),
         ({"max_steps": 12, "max_minutes": 10}, "train.max_steps=13"),  # an ending that seems to take longer
-        (
-            {"max_steps": None, "max_epochs": 0.15, "start_at": 0.95},
-            "train.max_epochs=0.2",
-        ),  # a pass ends after 4
+        ({"max_steps": None, "max_epochs": 0.15}, "train.max_epochs=0.2"),
     ],
 )
 def test_whether_a_run_is_finished_or_resumable(tmp_path, config_of, monkeypatch, train, more):
@@ -202,19 +198,15 @@ def test_resuming_a_run_that_is_done_changes_nothing(tmp_path, config_of, eval_e
 
 
 def test_what_a_resumption_may_change(run, config_of, capsys):
-    """The limit, how windows vary, the average of the weights; and samples that are gone do not matter."""
+    """The limit, resets, the average of the weights; and samples that are gone do not matter."""
     (run / "samples.jsonl").unlink()
-    changed = config_of(train={"max_steps": 24, "bptt_start": 2, "vary_bptt": 0.3})
+    changed = config_of(train={"max_steps": 24, "reset_state": 0.3})
     assert resume_run(run, lambda _: changed).step == 24
     assert [line for line in capsys.readouterr().err.splitlines() if line.startswith("change")] == [
-        "change   train.bptt_start: None → 2",
-        "change   train.vary_bptt: 0.0 → 0.3",
+        "change   train.reset_state: 0.0 → 0.3",
         "change   train.max_steps: 12 → 24",
     ]
     assert load_config(run / "config.yaml") == changed
-    chars = [row["chars"] for row in rows(run) if row["split"] == "train"]
-    assert chars[3] == 12 * 40
-    assert chars[-1] < 24 * 40
     assert [json.loads(line)["step"] for line in (run / "samples.jsonl").read_text().splitlines()] == [18, 24]
 
     resume_run(run, lambda saved: parse_config(saved.model_dump(mode="json"), "saved", ["train.ema=0.9"]))
@@ -229,7 +221,7 @@ def test_resume_refuses_another_model_and_another_text(tmp_path, config_of):
     start_run(config_of(data={"source": str(text)}, train={"max_steps": 1}), run)
     other = config_of(
         model={"cell": {"kind": "lstm", "hidden": 13}},
-        train={"bptt": 11, "start_at": 0.5},
+        train={"bptt": 11, "read_share": 0.5},
         data={"source": str(text), "unit": "line"},
     )
     with pytest.raises(ConfigError) as caught:
@@ -238,7 +230,7 @@ def test_resume_refuses_another_model_and_another_text(tmp_path, config_of):
         "data.unit: found 'line', the run has 'text'",
         "model.cell.hidden: found 13, the run has 12",
         "train.bptt: found 11, the run has 10",
-        "train.start_at: found 0.5, the run has 0.0",
+        "train.read_share: found 0.5, the run has 1.0",
     ]
     text.write_text(words_text(3999))
     with pytest.raises(DataError, match="the text has changed since"):

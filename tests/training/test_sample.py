@@ -1,5 +1,6 @@
-"""Samples during training: their surprise, samples.jsonl, and their form in TensorBoard's text tab."""
+"""Samples during training: their surprise, samples.jsonl, and TensorBoard's text tab."""
 
+import html
 import json
 import re
 import warnings
@@ -12,7 +13,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from charlm.inference import load
 from charlm.inference.options import SamplingOptions
-from charlm.training.sample import COLUMNS, Sample, _of_characters, draw_sample, shaded
+from charlm.training.metrics import Tracker
+from charlm.training.sample import _of_characters, draw_sample
 from charlm.training.start import resume_run, start_run
 from charlm.training.step import Trainer
 
@@ -83,59 +85,20 @@ def test_a_model_that_is_not_finite_has_no_bits(trained_run, monkeypatch):
     )
     options = SamplingOptions(length=5)
     drawn = draw_sample(trained.network, trained.vocabulary, options=options, seed=3, device=trained.device)
-    assert drawn.bits == [None] * 5
-    assert json.loads(json.dumps(drawn.as_json(1), allow_nan=False))["bits"] == [None] * 5
+    assert drawn["bits"] == [None] * 5
 
 
-# In TensorBoard
-
-
-def rows_of(sample):
-    """The rows that TensorBoard shows, after its Markdown and its sanitizing."""
+@pytest.mark.parametrize("text", ["<b>&amp;", "</pre><script>x</script>", "*a* `c` | d", "# no\n\n- list", "\tx"])
+def test_tensorboard_shows_a_sample_unchanged(tmp_path, text):
+    """Neither as Markdown nor as HTML."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # TensorBoard's copy of a sanitizer speaks of its future
         from tensorboard.plugin_util import markdown_to_safe_html
-    page = markdown_to_safe_html(shaded(sample))
-    shown = re.fullmatch(r"<pre>(.*)</pre>\s*", page, re.DOTALL)
+    tracker = Tracker(tmp_path)
+    tracker.sample({"text": text, "bits": [1.0] * len(text)}, 3)
+    tracker.close()
+    [event] = EventAccumulator(str(tmp_path / "train")).Reload().Tensors("sample/text_summary")
+    page = markdown_to_safe_html(event.tensor_proto.string_val[0].decode())
+    shown = re.fullmatch(r"<pre><code>(.*)\n</code></pre>\s*", page, re.DOTALL)
     assert shown, page
-    return shown[1].split("\n")[2:]
-
-
-@pytest.mark.parametrize(
-    ("text", "bits", "rows"),
-    [
-        (  # bars stand below characters
-            "so, 日é\u0301\n\tx",
-            [0.2, 1.0, 3.99, 8.1, 30.0, 2.0, 1.0, None, 5.0, 0.0],
-            ["so,<strong> </strong><strong>日</strong>é\u0301", " ▁▃███▂", "<strong>→</strong>x", "▅"],
-        ),
-        ("a\x00\x1b\u202eb", [1.0] * 5, ["a\ufffd\ufffd\ufffdb", "▁▁▁▁▁"]),
-        ("שלום\nab", [1.0] * 7, ["שלום", "ab", "▁▁"]),  # letters from right to left have none
-    ],
-)
-def test_rows(text, bits, rows):
-    assert rows_of(Sample(text, bits))[: len(rows)] == rows
-
-
-@pytest.mark.parametrize(
-    "text", ["<b>&amp;", "</pre><script>x</script>", "*a* _b_ `c` | d", "# no\n\n- list\n\n    code", "<!-- a", "&lt;"]
-)
-def test_nothing_is_markup_or_markdown(text):
-    rows = rows_of(Sample(text, [0.0] * len(text)))
-    escaped = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    assert rows[::2] == escaped.split("\n")
-
-
-def test_rows_are_wrapped_and_have_all_characters():
-    text = "word " * 50 + "x" * 200 + "\n\nend"
-    rows = rows_of(Sample(text, [1.0] * len(text)))[::2]
-    assert max(map(len, rows)) <= COLUMNS
-    assert "".join(rows) == text.replace("\n", "")
-
-
-def test_the_event_is_the_shaded_sample(finished_run):
-    events = EventAccumulator(str(finished_run / "train")).Reload().Tensors("sample/text_summary")
-    shown = [event.tensor_proto.string_val[0].decode() for event in events]
-    written = samples(finished_run)
-    assert [event.step for event in events] == [row["step"] for row in written] == [0, 6, 12]
-    assert shown == [shaded(Sample(row["text"], row["bits"])) for row in written]
+    assert html.unescape(shown[1]) == text.expandtabs(4)

@@ -10,20 +10,6 @@ import torch
 from charlm.checkpoint import save_checkpoint
 from charlm.errors import CheckpointError
 from charlm.training.snapshot import restore_snapshot, take_snapshot
-from tests.runs import row_of
-
-
-def test_a_checkpoint_from_before_windows_varied_is_resumed(trainer_of):
-    whole, resumed = trainer_of(), trainer_of()
-    whole.update()
-    checkpoint = take_snapshot(whole)
-    del checkpoint.progress["interval_bptt"]
-    restore_snapshot(resumed, checkpoint)
-    for trainer in (whole, resumed):
-        trainer.update()
-    assert row_of(resumed)["nats"] == row_of(whole)["nats"]
-    assert resumed.state.progress() | {"interval_s": 0} == whole.state.progress() | {"interval_s": 0}
-
 
 UNFIT = {
     "longer": lambda tensor: torch.zeros(*tensor.shape, 2, dtype=tensor.dtype),

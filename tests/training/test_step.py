@@ -49,33 +49,6 @@ def test_updates_are_truncated_backpropagation_with_carried_state(trainer_of, ki
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5, msg=name)
 
 
-def lengths_until(trainer, done):
-    """The lengths of the windows of updates until something is so."""
-    lengths = []
-    while not done():
-        chars = trainer.state.chars
-        trainer.update()
-        lengths.append((trainer.state.chars - chars) // 4)
-    return lengths
-
-
-def test_windows_of_varied_length_partition_the_streams(trainer_of):
-    trainer = trainer_of(train={"vary_bptt": 0.5})
-    lengths = lengths_until(trainer, lambda: trainer.state.epoch == 1)
-    assert sum(lengths) > trainer.streams.length - 10
-    assert set(lengths[:-1]) <= set(range(5, 16))
-    assert len(set(lengths)) > 8
-    row = row_of(trainer)
-    assert row["nats"] == pytest.approx(trainer.state.objective_sum.item() / sum(lengths))
-    assert row["loss"] == pytest.approx(10 * row["nats"])  # as that of a validation split, whose rows stand beside it
-    assert row["nats"] < 1.2 * math.log(len(trainer.vocabulary))
-
-
-def test_windows_grow_in_the_course_of_the_run(trainer_of):
-    trainer = trainer_of(train={"bptt_start": 2, "max_steps": 8})
-    assert lengths_until(trainer, lambda: trainer.state.step == 9) == [2, 3, 4, 5, 6, 7, 8, 9, 10]
-
-
 def test_penalties_are_not_part_of_the_loss_that_is_logged(trainer_of):
     plain, penalized = trainer_of(), trainer_of(train={"activation_penalty": 100.0, "change_penalty": 100.0})
     plain.update()
@@ -152,19 +125,6 @@ def test_schedule_by_minutes_follows_the_clock(trainer_of):
     assert trainer.share_of_minutes() == 0.5
 
 
-def test_run_that_starts_late_reads_the_end_first(trainer_of):
-    """67 windows of 10 in a stream; from 0.9 on it reads 7 of them, then an epoch from the start."""
-    trainer = trainer_of(train={"start_at": 0.9})
-    assert (trainer.state.position, trainer.epochs()) == (600, 0.0)
-    for _ in range(7):
-        trainer.update()
-    assert (trainer.state.epoch, trainer.state.position) == (1, 4)
-    assert trainer.epochs() == pytest.approx(7 / 67)
-    for _ in range(60):
-        trainer.update()
-    assert trainer.epochs() == pytest.approx(1.0)
-
-
 def test_reset_state_begins_streams_again(trainer_of):
     """At 1 every window starts from zero, at 0 none does; all states of a stream are reset together."""
     always, never, some = (trainer_of(train={"reset_state": p}) for p in (1.0, 0.0, 0.5))
@@ -213,15 +173,6 @@ def test_deferred_checks_change_nothing_else(trainer_of):
         deferred.update()
     deferred.check_finite()
     assert torch.equal(plain.model.decoder.weight, deferred.model.decoder.weight)
-
-
-def test_loss_last_trains_on_the_last_step_alone(trainer_of):
-    trainer = trainer_of(train={"loss": "last"})
-    for _ in range(3):
-        trainer.update()
-    row = row_of(trainer)
-    assert row["loss"] == row["nats"] == pytest.approx(math.log(14), rel=0.3)
-    assert row["chars"] == 120
 
 
 def test_average_of_the_weights(trainer_of):
