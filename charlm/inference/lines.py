@@ -100,10 +100,13 @@ def _unknown(vocabulary: Vocabulary, where: str, line: str) -> VocabularyError:
 
 
 def above_percentile(lines: list[LineScore], percentile: float) -> list[LineScore]:
-    """The lines with a score above that of so many per cent of them; a line that scores as the percentile is not."""
+    """The lines with a score above that of so many per cent of them, and those of nan.
+
+    A line that scores as the percentile is not above it.
+    """
     if not lines:
         return []
     nats = np.array([line.nats_per_char for line in lines])
     # Equal lines score alike up to rounding, which depends on the lines that are read beside them.
     limit = np.percentile(nats, percentile, method="higher") * (1 + _ROUNDING)
-    return [line for line, above in zip(lines, nats > limit, strict=True) if above]
+    return [line for line, is_below in zip(lines, nats <= limit, strict=True) if not is_below]

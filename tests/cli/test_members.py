@@ -33,7 +33,7 @@ def test_one_command_for_all_members(cli, run, text_file):
     assert json.loads(sampled.out)["samples"][0]["text"] == model.sample(seed=3, length=30)
     nats = model.evaluate(text_file.read_text()).nats_per_char
     assert json.loads(cli("eval", run, "--file", text_file, "--json").out)["nats_per_char"] == pytest.approx(nats)
-    assert cli("score", run, text_file, "--lines", "--dynamic").code == 0
+    assert cli("score", run, text_file).code == 0
     assert cli("next", run, "--prompt", "a").code == 0
     assert model.features(["at", "e"]).shape == (2, 2 * 16)
     assert cli("runs", run).out.splitlines()[1].split("  ")[1].strip() == "lstm 2 × 16, 2 members"

@@ -108,11 +108,10 @@ def test_a_text_to_score_names_the_other_form(cli, accents, write):
 )
 def test_only_a_typographic_form_of_a_known_character_is_replaced(cli, trained_run, prompt, advice):
     """The model knows the full stop and the space, and no quotation marks."""
-    assert cli("sample", trained_run, "--prompt", prompt).error.endswith(f"--skip-unknown leaves others out{advice}")
+    assert cli("sample", trained_run, "--prompt", prompt).error.endswith(f"its 14 characters{advice}")
 
 
 def test_a_backslash_that_the_shell_has_passed(cli, trained_run):
-    assert cli("sample", trained_run, "--prompt", r"so\nit", "--skip-unknown").code == 0
     for option in ("--prompt", "--stop"):
         assert cli("sample", trained_run, option, r"so\nit").error == (
             rf"{option}: found \n as a backslash and a letter, and the model has never seen a backslash; allowed: the "

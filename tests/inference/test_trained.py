@@ -99,7 +99,8 @@ def test_the_score_of_a_text_is_its_mean_in_bits(model):
 
 
 def test_features_are_what_the_probabilities_come_from(model):
-    [last], [mean], [every] = (model.features(["so tee"], pool=pool) for pool in ("last", "mean", None))
+    [last], [mean] = (model.features(["so tee"], pool=pool) for pool in ("last", "mean"))
+    [every] = model.char_features(["so tee"])
     logits = last @ model.network.decoder.weight.detach().numpy().T + model.network.decoder.bias.detach().numpy()
     assert model.vocabulary.characters[int(logits.argmax())] == model.next("so tee", k=1)[0][0]
     assert every.shape == (6, 16)
