@@ -13,7 +13,6 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +21,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from charlm.cells import Cell
-from charlm.cells.stored import as_json, stored_cell
-from charlm.config import Config, is_in_file, parse_config
+from charlm.cells.cell import is_in_file
+from charlm.cells.stored import StoredCell, as_json
+from charlm.config import Config, parse_config
 from charlm.data.vocabulary import Vocabulary
 from charlm.errors import CheckpointError, ConfigError, DamagedCheckpointError, RunError
 from charlm.runs import FOLDER, FORMAT, VERSION, parse_progress, read_header
@@ -167,7 +166,10 @@ def _parse(path: Path, header: Mapping[str, str], tensors: Mapping[str, Tensor])
         group, _, rest = name.partition("/")
         groups.setdefault(group, {})[rest] = tensor
     try:
-        config = parse_config(json.loads(header["config"]), f"{path}: config", find_cell=partial(_stored_cell, header))
+        config = parse_config(json.loads(header["config"]), f"{path}: config")
+        if isinstance(config.model.cell, StoredCell):
+            cell = config.model.cell.with_programs(header.get("cell", ""))
+            config = config.model_copy(update={"model": config.model.model_copy(update={"cell": cell})})
         vocabulary = Vocabulary.from_json(json.loads(header["vocabulary"]))
         progress = parse_progress(header["progress"])
         return Checkpoint(
@@ -179,16 +181,6 @@ def _parse(path: Path, header: Mapping[str, str], tensors: Mapping[str, Tensor])
     except (KeyError, ValueError, RecursionError, ConfigError, CheckpointError) as error:
         reason = str(error).replace("\n", "; ")
         raise DamagedCheckpointError(f"{path}: no readable config, vocabulary or progress in it ({reason})") from None
-
-
-def _stored_cell(header: Mapping[str, str], kind: str, folder: Path, section: Mapping[str, Any]) -> type[Cell]:
-    """The cell in a header; see `charlm.config.CellFinder`. ValueError if it is missing or damaged."""
-    if not header.get("cell"):
-        raise ValueError(f"cell: found no program of {kind[:100]!r}")
-    try:
-        return stored_cell(section, header["cell"])
-    except ValueError as error:
-        raise ValueError(f"cell: {error}") from None
 
 
 def digest(header: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:

@@ -17,9 +17,10 @@ from charlm.runs import find_checkpoint
 from charlm.system.console import say
 
 if TYPE_CHECKING:
+    from charlm.cells import Cell
     from charlm.checkpoint import Checkpoint
     from charlm.choice.families import Request
-    from charlm.config import CellFinder, Config
+    from charlm.config import Config
     from charlm.system.process_group import ProcessGroup
     from charlm.training.loop import OnRow, Outcome
     from charlm.training.plan import Cost
@@ -61,11 +62,10 @@ class NewRun:
     @functools.cached_property
     def parsed(self) -> "Config":
         """The config with the text and the settings; with minutes, these are the run's only limit."""
-        from charlm.config import as_data, from_file
+        return self.parsed_with(None)
 
-        return self.parsed_with(as_data if self.init_from else from_file)
-
-    def parsed_with(self, find_cell: "CellFinder") -> "Config":
+    def parsed_with(self, cell: "Cell | None") -> "Config":
+        """The same with the cell of `init_from`, without which one's own cell has only its options."""
         from charlm.config import load_config
         from charlm.config.yaml import dump_flow
 
@@ -75,7 +75,7 @@ class NewRun:
             settings += [f"train.max_minutes={self.minutes}", "train.max_steps=null", "train.max_epochs=null"]
         if self.text is not None:
             settings.append(f"data.source={dump_flow(self.text)}")
-        return load_config(self.config, [*settings, *self.settings], find_cell)
+        return load_config(self.config, [*settings, *self.settings], cell=cell, runs_file=self.init_from is None)
 
     def request(self) -> "Request":
         """The text and the minutes for which settings are to be chosen."""
@@ -94,7 +94,6 @@ def start(new: NewRun, group: "ProcessGroup", began_s: float, on_row: "OnRow | N
     """
     from charlm.checkpoint import read_checkpoint
     from charlm.choice.suggest import suggest
-    from charlm.config import of_run
     from charlm.system.clock import Clock
     from charlm.training.start import resume_run, run_of_this_launch, start_run
 
@@ -103,8 +102,7 @@ def start(new: NewRun, group: "ProcessGroup", began_s: float, on_row: "OnRow | N
     path = new.init_from
     initial = group.on_first(read_checkpoint, find_checkpoint(path, "--init-from")) if path else None
     if new.config is not None:
-        find_cell = initial and of_run(initial.config.model.cell)
-        config = group.on_first(lambda: new.parsed_with(find_cell) if find_cell else new.parsed)
+        config = group.on_first(lambda: new.parsed_with(initial.config.model.cell) if initial else new.parsed)
         clock = None if new.minutes is None else Clock(new.minutes, began_s)
         return start_run(config, new.run_dir, initial, name=new.config.stem, group=group, clock=clock, on_row=on_row)
 
@@ -141,13 +139,13 @@ def cost_of(new: NewRun, group: "ProcessGroup") -> "Cost":
 
 def _with_model_of(request: "Request", initial: "Checkpoint", name: str) -> "Request":
     """The request with the model of a run; ConfigError if the user's options do not fit it."""
-    from charlm.config import of_run, override_config
+    from charlm.config import override_config
     from charlm.training.start import check_same_model, settings_of_run
 
     taken = settings_of_run(initial.config)
     request = replace(request, initial=initial, initial_name=name)
     config = request.config({"data": {"source": request.source}}, taken)
-    check_same_model(override_config(config, name, request.overrides, of_run(initial.config.model.cell)), initial)
+    check_same_model(override_config(config, name, request.overrides), initial)
     return replace(request, overrides=[*taken, *request.overrides])
 
 

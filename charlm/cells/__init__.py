@@ -23,10 +23,6 @@ Nothing here imports torch. To add a kind: a file here, its class in `CELLS`, an
 Shape suffixes: T steps, B streams, I inputs, H hidden units, G stacked gates, D recurrence depth, L layers.
 """
 
-import functools
-import operator
-from typing import Any
-
 from charlm.cells.cell import (
     Cell,
     Parameters,
@@ -60,8 +56,6 @@ CELLS: dict[str, type[Cell]] = {
     **{"mingru": MinGRU, "minlstm": MinLSTM, "sru": SRU, "mogrifier": Mogrifier},
 }
 """Every kind by its name."""
-AnyCell: Any = functools.reduce(operator.or_, CELLS.values())
-"""The union of all kinds, for the config."""
 
 __all__ = [
     "CELLS",
@@ -71,7 +65,6 @@ __all__ = [
     "RNN",
     "SLSTM",
     "SRU",
-    "AnyCell",
     "Cell",
     "MinGRU",
     "MinLSTM",

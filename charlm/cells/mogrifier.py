@@ -1,6 +1,6 @@
 """The Mogrifier LSTM (Melis et al. 2020, arXiv:1909.01792)."""
 
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from charlm.cells.cell import Cell, Parameters, sigmoid, tanh
 from charlm.cells.program import Size
@@ -21,7 +21,7 @@ class Mogrifier(Cell):
         "o": ("output gate", "hides", "shows"),
     }
 
-    kind: Literal["mogrifier"] = "mogrifier"
+    kind: str = "mogrifier"
     """LSTM whose input and state first scale each other (Melis et al. 2020)."""
     rounds: CountOrNever = 5
     """Rounds before each step, r: in turn the state scales the input, and the input the state."""

@@ -186,7 +186,10 @@ class _Tracing(Parameters):
         counts = {value.node.count for value in values} - {1}
         if size is None or len(counts) > 1:
             sizes = " and ".join(f"{value.node.count} × {value.node.size or 'constant'}" for value in values)
-            self.fail(f"{op} of vectors of different sizes: {sizes}")
+            self.fail(
+                f"{op} of vectors of different sizes: {sizes}; allowed: the same; H is model.cell.hidden, and I in the "
+                "first layer model.embedding"
+            )
         place = self.builder.apply(op, *(value.place for value in values), size=size)
         return Condition(self, place) if op == "greater" else Value(self, place)
 

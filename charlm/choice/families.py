@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from charlm.cells import Cell
-from charlm.config import Config, from_file, of_run, override_config, parse_config, valid_overrides
+from charlm.config import Config, parse_config, valid_overrides
 from charlm.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -103,9 +103,9 @@ class Request:
     def config(self, settings: dict[str, Any], overrides: Sequence[str] | None = None) -> Config:
         """The config of these settings, with the user's; ConfigError if they do not fit."""
         where = f"the settings for {self.source}"
-        find_cell = of_run(self.initial.config.model.cell) if self.initial else from_file
         overrides = self.overrides if overrides is None else overrides
-        return override_config(parse_config(settings, where, find_cell=find_cell), where, overrides, find_cell)
+        cell = self.initial.config.model.cell if self.initial else None
+        return parse_config(settings, where, overrides, cell=cell, runs_file=cell is None)
 
     def base(self) -> Config:
         """The text and the machine, before anything is chosen."""

@@ -127,14 +127,13 @@ def _leaving_s(loading_s: float) -> float:
 
 def _resume(run_dir: Path, config: Path | None, settings: list[str], group: Any) -> Any:
     """Continue with the config given, or with the run's own, after the overrides."""
-    from charlm.config import Config, load_config, of_run, override_config
+    from charlm.config import Config, load_config, override_config
     from charlm.training.start import resume_run
 
     def change(saved: Config) -> Config:
-        find_cell = of_run(saved.model.cell)
         if config is None:
-            return override_config(saved, f"{run_dir}/config.yaml", settings, find_cell)
-        return load_config(config, settings, find_cell)
+            return override_config(saved, f"{run_dir}/config.yaml", settings)
+        return load_config(config, settings, cell=saved.model.cell)
 
     return resume_run(run_dir, change, group)
 
@@ -162,10 +161,10 @@ def _print_outcome(outcome: Any, json: bool) -> None:
 
 
 def _print_sample(run_dir: Path) -> None:
-    from charlm.config import as_data, load_config
+    from charlm.config import load_config
     from charlm.inference import load
 
-    model = load(run_dir, load_config(run_dir / "config.yaml", find_cell=as_data).device).for_sampling()
+    model = load(run_dir, load_config(run_dir / "config.yaml").device).for_sampling()
     for seed in range(1, 11) if model.network.is_line_model else [1]:
         print_exactly(f"{model.sample(length=400, seed=seed)}\n")
 

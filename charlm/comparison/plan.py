@@ -55,11 +55,11 @@ class Plan:
 
     def options(self) -> dict[str, Any]:
         """Option → the value that it keeps in all trainings."""
-        from charlm.config import flatten_section, valid_overrides
+        from charlm.config import flatten, valid_overrides
 
         options: dict[str, Any] = {}
         for _, path, value in valid_overrides(self.overrides):
-            options |= flatten_section({".".join(path): value})
+            options |= flatten({".".join(path): value})
         return options
 
     def run_dir(self, folder: Path, cell: str, seed: int) -> Path:

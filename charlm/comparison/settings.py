@@ -38,7 +38,7 @@ def configs_of(plan: Plan, folder: Path) -> dict[str, Config]:
             raise ComparisonError(
                 f"{folder}: found a comparison with {', '.join(other)}; allowed: the same, or another --out"
             )
-        return {name: parse_config(raw, f"{path}: {name}") for name, raw in kept["configs"].items()}
+        return {name: parse_config(raw, f"{path}: {name}", runs_file=True) for name, raw in kept["configs"].items()}
     configs = dict(zip(plan.cells, _chosen(plan), strict=True))
     folder.mkdir(parents=True, exist_ok=True)
     raw = {name: config.model_dump(mode="json") for name, config in configs.items()}

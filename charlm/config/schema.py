@@ -1,25 +1,23 @@
 """The options of a run: every key of the YAML file, its default, the values it allows and what it means."""
 
-import functools
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, Strict, create_model, field_validator, model_validator
+from pydantic import Field, Strict, field_validator, model_validator
 
-from charlm.cells import LSTM, AnyCell, Cell
-from charlm.cells.stored import as_json, stored_cell
-from charlm.config.optimizers import AdamWConfig, AnyOptimizer
+from charlm.cells import CELLS, LSTM, Cell
+from charlm.config.optimizers import OPTIMIZERS, AdamWConfig, Optimizer
 from charlm.system.section import (
     Count,
     CountOrNever,
     Device,
     Fraction,
+    Kinds,
     NonEmpty,
     NonNegative,
     Positive,
     Probability,
     Section,
     Share,
-    default_tag,
 )
 
 
@@ -81,7 +79,7 @@ class Dropout(Section):
 
 
 class ModelConfig(Section):
-    cell: Annotated[AnyCell, Field(discriminator="kind"), default_tag("kind", "lstm")] = LSTM()  # pyright: ignore
+    cell: Annotated[Cell, Kinds("kind", LSTM, *CELLS.values())] = LSTM()
     """The recurrent cell: `kind`, `hidden`, and the options of that kind."""
     layers: Count = 1
     """Recurrent layers, L; each reads the output of the one below."""
@@ -191,9 +189,7 @@ class Config(Section):
     """The network."""
     train: TrainConfig = TrainConfig()
     """Windows, loss, limits, and what a run writes."""
-    optimizer: Annotated[AnyOptimizer, Field(discriminator="name"), default_tag("name", "adamw")] = AdamWConfig(
-        name="adamw"
-    )
+    optimizer: Annotated[Optimizer, OPTIMIZERS] = AdamWConfig()
     """How the weights are updated."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 1
     """Seed of initialization, dropout and samples."""
@@ -214,24 +210,3 @@ class Config(Section):
                 "allowed: 0, or a validation share in data.split, or data.valid_source"
             )
         return self
-
-
-@functools.lru_cache(maxsize=64)
-def config_with(cell: type[Cell]) -> type[Config]:
-    """The schema of a config that may have one more kind of cell: one that is not built in."""
-    kinds: Any = AnyCell | cell
-    section: Any = Annotated[kinds, Field(discriminator="kind"), default_tag("kind", "lstm")]
-    model = create_model("ModelConfig", __base__=ModelConfig, cell=(section, LSTM()))
-    return create_model("Config", __base__=_OwnConfig, model=(model, model()))
-
-
-class _OwnConfig(Config):
-    """A config with a cell that is not built in."""
-
-    def __reduce__(self) -> Any:
-        """Other processes do not have the class of the cell: they get its programs."""
-        return _received, (self.model_dump(mode="json"), as_json(self.model.cell))
-
-
-def _received(raw: dict[str, Any], stored: str) -> Config:
-    return config_with(stored_cell(raw["model"]["cell"], stored)).model_validate(raw)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from charlm.config import as_data, flatten, load_config
+from charlm.config import flatten, load_config
 from charlm.errors import ConfigError, RunError
 from charlm.runs import CONFIG, FOLDER, METRICS, SAMPLES, RunSummary, describe_run, find_runs, is_run, run_of
 from charlm.system.formatting import to_json
@@ -71,7 +71,7 @@ def read_run(path: Path) -> RunRecord:
         faults.append("It has no checkpoint.")
     splits, events = _metrics(path / METRICS, faults)
     try:
-        options = flatten(load_config(path / CONFIG, find_cell=as_data))
+        options = flatten(load_config(path / CONFIG))
     except ConfigError as error:
         faults.append(f"{CONFIG} cannot be read: {error.faults[0].removeprefix(f'{path / CONFIG}: ')}.")
     record = RunRecord(path, about, options, splits, events, _samples(path / SAMPLES, faults), faults)

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -24,7 +24,7 @@ class Everything(Cell):
     """Calls all that a step may call; some functions by torch's names."""
 
     states: ClassVar = ("h", "s")
-    kind: Literal["everything"] = "everything"
+    kind: str = "everything"
 
     def step(self, p: Parameters, x: Any, h: Any, s: Any) -> Any:
         a, b = p.product("both", x, 2) + p.vector("bias", 2) * p.product("one", h)

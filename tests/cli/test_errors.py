@@ -42,8 +42,7 @@ USAGE = [
     ("compare x.txt --equal params", "'--equal': found 'params'; allowed: 'parameters', 'time', 'updates'"),
     ("plan", "Invalid value: a text is needed, for example my.txt"),
     ("cells show gru --set model.cell.kind=lstm", "--set: found the kind lstm; allowed: gru, as KIND says"),
-    ("config check", "a config is needed, for example lstm; `charlm config list` shows the others"),
-    ("config show a --config b", "found two configs, a and --config b; allowed: one; leave out the other"),
+    ("config check", "Missing argument 'CONFIG'."),
     ("data fetch", "Missing argument 'NAME...'."),
     ("data info x --level word", "Invalid value: --level: found 'word'; allowed: char | byte"),
 ]  # fmt: skip
